@@ -1,0 +1,180 @@
+// load: n stored elements of type T, stride_bytes apart -> buf[0..n) of the type computed in.
+// store: the way back, rounded once to nearest even (to half types by way of float, as torch does).
+// Half and bfloat16 NaNs stay NaNs; bool is stored as value != 0; integers wrap.
+// Sources may lie at any byte. Torch-free; compiled once per instruction set.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+#include "kernels/dtype.h"
+
+namespace treadle::cpu::TREADLE_ISA {
+
+#define TREADLE_INLINE inline __attribute__((always_inline))
+
+template <class To, class From>
+TREADLE_INLINE To bit_cast(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
+TREADLE_INLINE float to_float(BFloat16 x) { return bit_cast<float>(uint32_t{x.bits} << 16); }
+
+// Integer code, so that a flush-to-zero mode of the caller does not touch subnormal halves.
+TREADLE_INLINE float to_float(Half x) {
+  const uint32_t magnitude = x.bits & 0x7fffu;
+  const uint32_t sign = uint32_t{x.bits & 0x8000u} << 16;
+  const uint32_t rebias = 112u << 23;
+  const uint32_t normal = (magnitude << 13) + (magnitude < 0x7c00u ? rebias : 2 * rebias);
+  const float subnormal = static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-24f;
+  const uint32_t bits = magnitude < 0x400u ? bit_cast<uint32_t>(subnormal) : normal;
+  return bit_cast<float>(bits | sign);
+}
+
+TREADLE_INLINE BFloat16 to_bfloat16(float x) {
+  const uint32_t bits = bit_cast<uint32_t>(x);
+  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const uint32_t nan = (bits >> 16) | 0x40u;
+  return {static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded)};
+}
+
+TREADLE_INLINE Half to_half(float x) {
+  const uint32_t bits = bit_cast<uint32_t>(x);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  const uint32_t rebiased = magnitude - (112u << 23);
+  const uint32_t normal = (rebiased + 0xfffu + ((rebiased >> 13) & 1u)) >> 13;
+  // 0.5f has the spacing of subnormal halves, so the addition does the rounding.
+  const uint32_t subnormal =
+      bit_cast<uint32_t>(bit_cast<float>(magnitude) + 0.5f) - bit_cast<uint32_t>(0.5f);
+  const uint32_t nan = 0x7e00u | ((magnitude >> 13) & 0x3ffu);
+  uint32_t half = magnitude < 0x38800000u ? subnormal : normal;
+  half = magnitude >= 0x47800000u ? 0x7c00u : half;
+  half = magnitude > 0x7f800000u ? nan : half;
+  return {static_cast<uint16_t>(half | ((bits >> 16) & 0x8000u))};
+}
+
+template <class T>
+inline constexpr bool is_half_type = std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>;
+
+template <class T, class acc_t>
+TREADLE_INLINE acc_t from_stored(T x) {
+  if constexpr (is_half_type<T>) {
+    return static_cast<acc_t>(to_float(x));
+  } else {
+    return static_cast<acc_t>(x);
+  }
+}
+
+template <class T, class acc_t>
+TREADLE_INLINE T to_stored(acc_t x) {
+  if constexpr (std::is_same_v<T, Half>) {
+    return to_half(static_cast<float>(x));
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    return to_bfloat16(static_cast<float>(x));
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return x != acc_t(0);
+  } else {
+    return static_cast<T>(x);
+  }
+}
+
+// Reads and writes at any byte offset. A bool's byte may hold more than 0 and 1.
+template <class T>
+TREADLE_INLINE T read(const char* at) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return *reinterpret_cast<const unsigned char*>(at) != 0;
+  } else {
+    T x;
+    std::memcpy(&x, at, sizeof(T));
+    return x;
+  }
+}
+
+template <class T>
+TREADLE_INLINE void write(char* at, T x) {
+  std::memcpy(at, &x, sizeof(T));
+}
+
+#if defined(__F16C__)
+// The vector instructions for halves: both return how many elements they have done.
+TREADLE_INLINE int64_t load_halves(const char* src, float* buf, int64_t n) {
+  int64_t i = 0;
+#if defined(__AVX512F__)
+  for (; i + 16 <= n; i += 16) {
+    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + 2 * i));
+    _mm512_storeu_ps(buf + i, _mm512_cvtph_ps(halves));
+  }
+#endif
+  for (; i + 8 <= n; i += 8) {
+    const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(src + 2 * i));
+    _mm256_storeu_ps(buf + i, _mm256_cvtph_ps(halves));
+  }
+  return i;
+}
+
+TREADLE_INLINE int64_t store_halves(char* dst, const float* buf, int64_t n) {
+  constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  int64_t i = 0;
+#if defined(__AVX512F__)
+  for (; i + 16 <= n; i += 16) {
+    const __m256i halves = _mm512_cvtps_ph(_mm512_loadu_ps(buf + i), kNearestEven);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst + 2 * i), halves);
+  }
+#endif
+  for (; i + 8 <= n; i += 8) {
+    const __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(buf + i), kNearestEven);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(dst + 2 * i), halves);
+  }
+  return i;
+}
+#endif
+
+template <class T, class acc_t>
+inline void load_contiguous(const char* __restrict src, acc_t* __restrict buf, int64_t n) {
+  int64_t i = 0;
+#if defined(__F16C__)
+  if constexpr (std::is_same_v<T, Half> && std::is_same_v<acc_t, float>) {
+    i = load_halves(src, buf, n);
+  }
+#endif
+  for (; i < n; ++i) buf[i] = from_stored<T, acc_t>(read<T>(src + i * int64_t{sizeof(T)}));
+}
+
+template <class T, class acc_t>
+inline void load(const char* src, int64_t stride_bytes, acc_t* __restrict buf, int64_t n) {
+  if (stride_bytes == int64_t{sizeof(T)}) return load_contiguous<T, acc_t>(src, buf, n);
+  if (stride_bytes == 0) {
+    if (n == 0) return;
+    const acc_t value = from_stored<T, acc_t>(read<T>(src));
+    for (int64_t i = 0; i < n; ++i) buf[i] = value;
+    return;
+  }
+  for (int64_t i = 0; i < n; ++i) buf[i] = from_stored<T, acc_t>(read<T>(src + i * stride_bytes));
+}
+
+template <class T, class acc_t>
+inline void store_contiguous(char* __restrict dst, const acc_t* __restrict buf, int64_t n) {
+  int64_t i = 0;
+#if defined(__F16C__)
+  if constexpr (std::is_same_v<T, Half> && std::is_same_v<acc_t, float>) {
+    i = store_halves(dst, buf, n);
+  }
+#endif
+  for (; i < n; ++i) write<T>(dst + i * int64_t{sizeof(T)}, to_stored<T, acc_t>(buf[i]));
+}
+
+template <class T, class acc_t>
+inline void store(char* dst, int64_t stride_bytes, const acc_t* __restrict buf, int64_t n) {
+  if (stride_bytes == int64_t{sizeof(T)}) return store_contiguous<T, acc_t>(dst, buf, n);
+  for (int64_t i = 0; i < n; ++i) write<T>(dst + i * stride_bytes, to_stored<T, acc_t>(buf[i]));
+}
+
+}  // namespace treadle::cpu::TREADLE_ISA

@@ -1,0 +1,140 @@
+// The element types that kernels know, for host and device, without torch.
+// A value is stored as scalar_t and computed as acc_t<scalar_t>.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__FAST_MATH__) || defined(__USE_FAST_MATH__)
+#error \
+    "treadle must not be built with -ffast-math or --use_fast_math: NaN and inf are part of its contract"
+#endif
+
+#ifdef __CUDACC__
+#define TREADLE_HD __host__ __device__ __forceinline__
+#else
+#define TREADLE_HD inline __attribute__((always_inline))
+#endif
+
+namespace treadle {
+
+enum class Dtype : int8_t {
+  kBool,
+  kUInt8,
+  kInt8,
+  kInt16,
+  kInt32,
+  kInt64,
+  kHalf,
+  kBFloat16,
+  kFloat,
+  kDouble
+};
+
+// Storage of the half types: the bits alone. Conversions are cpu/convert.h and convert.cuh.
+struct Half {
+  uint16_t bits;
+};
+struct BFloat16 {
+  uint16_t bits;
+};
+
+// Integers are computed in an unsigned type of at least 32 bits, where overflow wraps by
+// definition.
+namespace detail {
+template <class T>
+struct Acc {
+  using type = T;
+};
+template <>
+struct Acc<Half> {
+  using type = float;
+};
+template <>
+struct Acc<BFloat16> {
+  using type = float;
+};
+template <>
+struct Acc<bool> {
+  using type = uint32_t;
+};
+template <>
+struct Acc<uint8_t> {
+  using type = uint32_t;
+};
+template <>
+struct Acc<int8_t> {
+  using type = uint32_t;
+};
+template <>
+struct Acc<int16_t> {
+  using type = uint32_t;
+};
+template <>
+struct Acc<int32_t> {
+  using type = uint32_t;
+};
+template <>
+struct Acc<int64_t> {
+  using type = uint64_t;
+};
+}  // namespace detail
+
+template <class scalar_t>
+using acc_t = typename detail::Acc<scalar_t>::type;
+
+template <class T>
+struct Type {
+  using type = T;
+};
+
+// Calls f(Type<scalar_t>{}) for the C++ type of `dtype`.
+template <class F>
+auto visit_floating(Dtype dtype, F&& f) {
+  switch (dtype) {
+    case Dtype::kHalf:
+      return f(Type<Half>{});
+    case Dtype::kBFloat16:
+      return f(Type<BFloat16>{});
+    case Dtype::kFloat:
+      return f(Type<float>{});
+    default:
+      return f(Type<double>{});
+  }
+}
+
+template <class F>
+auto visit_number(Dtype dtype, F&& f) {
+  switch (dtype) {
+    case Dtype::kUInt8:
+      return f(Type<uint8_t>{});
+    case Dtype::kInt8:
+      return f(Type<int8_t>{});
+    case Dtype::kInt16:
+      return f(Type<int16_t>{});
+    case Dtype::kInt32:
+      return f(Type<int32_t>{});
+    case Dtype::kInt64:
+      return f(Type<int64_t>{});
+    default:
+      return visit_floating(dtype, f);
+  }
+}
+
+template <class F>
+auto visit(Dtype dtype, F&& f) {
+  return dtype == Dtype::kBool ? f(Type<bool>{}) : visit_number(dtype, f);
+}
+
+// A Python number on its way into a kernel: integers keep all their bits.
+struct Number {
+  double real;
+  int64_t integer;
+  bool is_integer;
+
+  template <class T>
+  TREADLE_HD T to() const {
+    return is_integer ? static_cast<T>(integer) : static_cast<T>(real);
+  }
+};
+
+}  // namespace treadle
