@@ -1,0 +1,154 @@
+"""treadle's kernels as modules: parameters, their initialisation, and PyTorch's conventions."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import ops
+
+__all__ = ["LLTMCell"]
+
+
+class LLTMCell(nn.Module):
+    """One step of the LLTM, an LSTM that never forgets, called like :class:`torch.nn.LSTMCell`.
+
+    See :func:`treadle.lltm_cell` for the formula. ``h`` is bounded by ±1; ``c`` adds up over the
+    steps and is never scaled down, so over long sequences keep it in float32.
+
+    Args:
+        input_size: I, the number of features of an input.
+        hidden_size: H, the number of features of the hidden state and of the cell state.
+        bias: False leaves the bias out.
+        device: where the parameters are made; ``"meta"`` makes them without memory.
+        dtype: of the parameters: float64, float32, float16 or bfloat16.
+
+    Attributes:
+        weights: [3H, H+I], the rows of the gates i, o, z; columns first for h, then for the input.
+        bias: [3H] or None.
+
+    Both are drawn from the uniform distribution over ±1/sqrt(H). A ``state_dict`` of the LLTM in
+    PyTorch's tutorial on C++ extensions loads as it is: the names agree, and its [1, 3H] bias is
+    reshaped.
+
+    Example::
+
+        cell = treadle.nn.LLTMCell(8, 64)
+        hx = None
+        for row in rows:        # [T, B, 8]
+            hx = cell(row, hx)
+        h, c = hx               # [B, 64] each
+    """
+
+    __constants__ = ["input_size", "hidden_size"]
+
+    input_size: int
+    hidden_size: int
+    weights: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.input_size = _check_size("input_size", input_size)
+        self.hidden_size = _check_size("hidden_size", hidden_size)
+        rows, columns = 3 * self.hidden_size, self.hidden_size + self.input_size
+        self.weights = nn.Parameter(torch.empty(rows, columns, device=device, dtype=dtype))
+        if bias:
+            self.bias = nn.Parameter(torch.empty(rows, device=device, dtype=dtype))
+        else:
+            self.register_parameter("bias", None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew, uniformly over ±1/sqrt(H)."""
+        bound = 1 / math.sqrt(self.hidden_size) if self.hidden_size else 0.0
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(
+        self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Take one step.
+
+        Args:
+            input: [B, I], or [I] without a batch.
+            hx: ``(h, c)`` from the step before, each [B, H] (or [H]). ``c`` may be float32 beside
+                half-precision inputs and stays so from step to step. None starts from zeros in
+                the dtype of ``input``; under autocast ``c`` starts in float32 at least.
+
+        Returns:
+            ``(new_h, new_cell)``, each [B, H] (or [H]): ``new_h`` in the dtype of ``input``
+            (under autocast: the lower precision), ``new_cell`` in the dtype of ``c``.
+
+        Raises:
+            ValueError, TypeError: a shape, or ``hx``, is not as above.
+            RuntimeError: dtypes or devices do not go together; :func:`treadle.lltm_cell` says how.
+        """
+        if input.dim() not in (1, 2) or input.size(-1) != self.input_size:
+            raise ValueError(
+                f"LLTMCell: input must have shape [B, I] or [I] with I = {self.input_size}, "
+                f"got {list(input.shape)}"
+            )
+        h, c = self._zeros(input) if hx is None else self._check_hx(input, hx)
+        if input.dim() == 2:
+            return ops.lltm_cell(input, self.weights, self.bias, h, c)
+        new_h, new_cell = ops.lltm_cell(
+            input.unsqueeze(0), self.weights, self.bias, h.unsqueeze(0), c.unsqueeze(0)
+        )
+        return new_h.squeeze(0), new_cell.squeeze(0)
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.hidden_size}" + (
+            "" if self.bias is not None else ", bias=False"
+        )
+
+    def _zeros(self, input: Tensor) -> tuple[Tensor, Tensor]:
+        shape = (*input.shape[:-1], self.hidden_size)
+        h = torch.zeros(shape, dtype=input.dtype, device=input.device)
+        kind = input.device.type
+        if kind == "meta" or not torch.is_autocast_enabled(kind):
+            return h, h
+        # The op leaves the cell state alone under autocast, so what it starts in, it stays in.
+        return h, h.to(torch.promote_types(input.dtype, torch.float32))
+
+    def _check_hx(self, input: Tensor, hx: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        if not isinstance(hx, (tuple, list)) or len(hx) != 2:
+            count = f" of length {len(hx)}" if isinstance(hx, (tuple, list)) else ""
+            raise TypeError(
+                f"LLTMCell: hx must be a pair of tensors (h, c), got {type(hx).__name__}{count}"
+            )
+        letters = "[B, H]" if input.dim() == 2 else "[H]"
+        shape = [*input.shape[:-1], self.hidden_size]
+        for name, state in zip(("h", "c"), hx, strict=True):
+            if not isinstance(state, Tensor):
+                raise TypeError(f"LLTMCell: {name} must be a tensor, got {type(state).__name__}")
+            if list(state.shape) != shape:
+                raise ValueError(
+                    f"LLTMCell: {name} must have shape {letters} = {shape}, got {list(state.shape)}"
+                )
+        return hx[0], hx[1]
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # The tutorial's bias is [1, 3H]. The dictionary is load_state_dict's own copy.
+        bias = state_dict.get(prefix + "bias")
+        if isinstance(bias, Tensor) and bias.dim() == 2 and bias.size(0) == 1:
+            state_dict[prefix + "bias"] = bias.detach().flatten()
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def _check_size(name: str, size: object) -> int:
+    if not isinstance(size, Integral) or isinstance(size, bool) or size < 0:
+        raise ValueError(f"LLTMCell: {name} must be an integer of at least 0, got {size!r}")
+    # A NumPy integer would keep torch.compile from reading it.
+    return int(size)
