@@ -1,0 +1,84 @@
+"""Builds treadle's binaries through tools/native and hands the rest to setuptools.
+
+The project's fixed facts are in pyproject.toml. What depends on the installed torch is here: the
+binaries, and the torch minor that a wheel asks for.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
+
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT))
+
+from tools.native import host  # noqa: E402
+from tools.native.build import FACTS, _commit, build  # noqa: E402
+
+# Commands that describe what was built for one torch; an sdist is for any.
+FOR_ONE_TORCH = {"bdist_wheel", "dist_info", "editable_wheel", "install", "develop"}
+
+
+class BuildBinaries(build_ext):
+    """libtreadle.so and _C, by ninja instead of by distutils' compilers."""
+
+    def _package(self) -> Path:
+        inplace = self.inplace or self.editable_mode
+        return (ROOT / "python_pkg" if inplace else Path(self.build_lib).resolve()) / "treadle"
+
+    def run(self) -> None:
+        try:
+            build(self._package(), self.distribution.get_version())
+        except host.BuildError as error:
+            raise SystemExit(f"treadle: {error}") from None
+
+    def get_outputs(self) -> list[str]:
+        module = self.get_ext_filename("_C")
+        return [str(self._package() / name) for name in ("libtreadle.so", module, FACTS)]
+
+    def get_output_mapping(self) -> dict[str, str]:
+        return {}
+
+
+class BuildPython(build_py):
+    """The package's files, without leftovers of earlier builds, and the C++ headers."""
+
+    def run(self) -> None:
+        if not self.editable_mode:
+            package = Path(self.build_lib) / "treadle"
+            shutil.rmtree(package, ignore_errors=True)
+            shutil.copytree(ROOT / "csrc" / "include", package / "include")
+        super().run()
+
+
+class Sdist(sdist):
+    """The sources, and the commit that they are."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        super().make_release_tree(base_dir, files)
+        commit = _commit()
+        if commit:
+            Path(base_dir, "COMMIT").write_text(commit + "\n")
+
+
+def requirements() -> list[str]:
+    if not FOR_ONE_TORCH & set(sys.argv):
+        return ["torch>=2.11"]
+    try:
+        major, minor = host.torch_minor()
+    except host.BuildError as error:
+        raise SystemExit(f"treadle: {error}") from None
+    return [f"torch=={major}.{minor}.*"]
+
+
+setup(
+    ext_modules=[Extension("treadle._C", ["csrc/bindings.cpp"])],
+    cmdclass={"build_ext": BuildBinaries, "build_py": BuildPython, "sdist": Sdist},
+    install_requires=requirements(),
+)

@@ -1,0 +1,145 @@
+"""Builds both binaries, lays them into the package and writes the build facts beside them."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from . import cuda, host
+from .graph import Graph
+
+ROOT = Path(__file__).resolve().parents[2]
+FACTS = "_build_facts.json"
+
+
+def build(package: Path, version: str) -> None:
+    """Build libtreadle.so and _C, and lay them with the facts into `package`."""
+    os.chdir(ROOT)
+    started = time.monotonic()
+    torch = host.Torch.installed()
+    toolkit = cuda.find(torch)
+    graph = Graph(torch, toolkit, _folder(torch), version)
+    ninja_file = graph.write()
+    jobs = host.jobs()
+    what = f"CUDA {toolkit.version} for {', '.join(toolkit.archs)}" if _has(toolkit) else "CPU only"
+    print(f"treadle: torch {torch.version}, {what}, {jobs} at once", flush=True)
+    command = [host.ninja(), "-f", str(ninja_file), "-j", str(jobs)]
+    # LD_RUN_PATH would put a folder of this machine into both binaries.
+    env = {name: value for name, value in os.environ.items() if name != "LD_RUN_PATH"}
+    if subprocess.run(command, env=env).returncode:
+        raise host.BuildError("the compilation failed; the compiler's words are above")
+    package.mkdir(parents=True, exist_ok=True)
+    for binary in (graph.library, graph.module):
+        if binary.exists():
+            _lay(binary, package / binary.name)
+    facts = json.dumps(_facts(graph), indent=2) + "\n"
+    target = package / FACTS
+    if not target.exists() or target.read_text() != facts:
+        target.write_text(facts)
+    print(f"treadle: built in {time.monotonic() - started:.0f} s", flush=True)
+    if isinstance(toolkit, cuda.Missing):
+        _say_cpu_only(toolkit)
+
+
+def _has(toolkit: cuda.Toolkit | cuda.Missing) -> bool:
+    return isinstance(toolkit, cuda.Toolkit)
+
+
+def _folder(torch: host.Torch) -> Path:
+    """Where objects are kept: a folder a torch version, so that two can be built in turn.
+
+    $TREADLE_BUILD_DIR moves it, for example to keep objects between two unpacked sdists.
+    """
+    base = Path(os.environ.get("TREADLE_BUILD_DIR") or "build/native")
+    return base / f"torch-{torch.version.replace('+', '-')}"
+
+
+def _lay(source: Path, target: Path) -> None:
+    """Replace `target` in one step: a process that has it loaded keeps the old file."""
+    if target.exists() and filecmp.cmp(source, target, shallow=False):
+        return
+    beside = target.with_name(f"{target.name}.{os.getpid()}.new")
+    shutil.copy2(source, beside)
+    os.replace(beside, target)
+
+
+def _commit() -> str:
+    """The commit that is built: of the clone, or as an sdist wrote it down; "" where unknown."""
+    written = ROOT / "COMMIT"
+    if written.exists():
+        return written.read_text().strip()
+    git = ["git", "-C", str(ROOT)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
+        if head.returncode:
+            return ""
+        status = ["status", "--porcelain", "--untracked-files=no"]
+        dirty = subprocess.run([*git, *status], capture_output=True, text=True).stdout.strip()
+        return head.stdout.strip() + ("-modified" if dirty else "")
+    except FileNotFoundError:
+        return ""
+
+
+def _facts(graph: Graph) -> dict[str, object]:
+    torch, toolkit = graph.torch, graph.toolkit
+    facts: dict[str, object] = {
+        "treadle": graph.version,
+        "commit": _commit(),
+        "torch": torch.version,
+        "torch_cuda": torch.cuda,
+        "cxx11_abi": torch.cxx11_abi,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cxx": host.first_line([*host.cxx().split(), "--version"]),
+        "cxx_standard": torch.cxx_standard,
+        "cxx_flags": " ".join(_public(graph.torch_flags())),
+        "cpu_flags": {isa: " ".join(_public(graph.cpu_flags(isa))) for isa in host.isas()},
+        "cuda": None,
+        "archs": [],
+        "nvcc_flags": "",
+        "cuda_missing": None,
+    }
+    if isinstance(toolkit, cuda.Toolkit):
+        facts["cuda"] = toolkit.version
+        facts["archs"] = list(toolkit.archs)
+        facts["nvcc_flags"] = " ".join(_public(graph.nvcc_flags(toolkit)))
+    else:
+        facts["cuda_missing"] = {"reason": toolkit.reason, "remedy": toolkit.remedy}
+    return facts
+
+
+def _public(flags: list[str]) -> list[str]:
+    """Flags without folders: they say nothing to a reader on another machine."""
+    kept: list[str] = []
+    skip = False
+    for flag in flags:
+        if skip:
+            skip = False
+        elif flag in ("-isystem", "-idirafter"):
+            skip = True
+        elif not flag.startswith(("-I", "-ffile-prefix-map", "-fPIC")):
+            kept.append(flag)
+    return kept
+
+
+def _say_cpu_only(missing: cuda.Missing) -> None:
+    """The last words of a CPU-only build. pip hides a build's output: then to the terminal too."""
+    bar = "=" * 78
+    text = (
+        f"\n{bar}\ntreadle was built WITHOUT CUDA: tensors on a GPU will raise.\n"
+        f"  why:    {missing.reason}\n  remedy: {missing.remedy}\n{bar}\n"
+    )
+    print(text, file=sys.stderr, flush=True)
+    if not sys.stderr.isatty():
+        try:
+            with open("/dev/tty", "w") as terminal:
+                terminal.write(text)
+        except OSError:
+            pass

@@ -1,0 +1,177 @@
+"""Whether CUDA is built, with which toolkit, and for which architectures."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from .host import BuildError, Torch
+
+# The names that TORCH_CUDA_ARCH_LIST may hold instead of numbers.
+NAMED_ARCHS = {
+    "Turing": "7.5+PTX",
+    "Ampere": "8.0;8.6+PTX",
+    "Ada": "8.9+PTX",
+    "Hopper": "9.0+PTX",
+    "Blackwell": "10.0;10.3;12.0;12.1+PTX",
+}
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """A CUDA toolkit that fits torch."""
+
+    nvcc: Path
+    version: str  # "13.0"
+    archs: tuple[str, ...]  # "9.0", "12.0+PTX"
+
+    @property
+    def include_dir(self) -> Path:
+        return self.nvcc.parent.parent / "include"
+
+    def gencode(self) -> list[str]:
+        flags = []
+        for arch in self.archs:
+            number = arch.removesuffix("+PTX").replace(".", "")
+            flags.append(f"-gencode=arch=compute_{number},code=sm_{number}")
+            if arch.endswith("+PTX"):
+                flags.append(f"-gencode=arch=compute_{number},code=compute_{number}")
+        return flags
+
+    def cudart(self, torch: Torch) -> Path:
+        """The CUDA runtime to link: the toolkit's, else the one that torch brought."""
+        home = self.nvcc.parent.parent
+        major = self.version.split(".")[0]
+        folders = [home / "lib64", home / "lib", *(d / "lib" for d in torch.toolkit_dirs())]
+        for folder in folders:
+            for name in ("libcudart.so", f"libcudart.so.{major}"):
+                if (folder / name).exists():
+                    return folder / name
+        raise BuildError(f"no libcudart.so.{major} in any of: {', '.join(map(str, folders))}")
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Why CUDA is left out, and what would bring it in."""
+
+    reason: str
+    remedy: str
+
+
+def find(torch: Torch) -> Toolkit | Missing:
+    """The toolkit to build with, or why there is none. $TREADLE_CUDA: 1 insists, 0 leaves out."""
+    wanted = os.environ.get("TREADLE_CUDA", "")
+    if wanted not in ("", "0", "1"):
+        raise BuildError(f"TREADLE_CUDA must be 0, 1 or unset, got {wanted!r}")
+    if wanted == "0":
+        return Missing("TREADLE_CUDA=0 was set", "rebuild without TREADLE_CUDA=0")
+    found = _look(torch)
+    if wanted == "1" and isinstance(found, Missing):
+        raise BuildError(
+            f"TREADLE_CUDA=1 asks for CUDA, but {found.reason}.\nTo change it: {found.remedy}."
+        )
+    return found
+
+
+def _look(torch: Torch) -> Toolkit | Missing:
+    if torch.cuda is None:
+        return Missing(
+            f"this torch ({torch.version}) is built without CUDA",
+            "install a torch with CUDA, then rebuild",
+        )
+    need = torch.cuda.split(".")[0]
+    nvcc = _find_nvcc(torch)
+    if nvcc is None:
+        return Missing(
+            "no nvcc was found (looked in $CUDA_HOME, $PATH and /usr/local/cuda)",
+            f"install a CUDA {need}.x toolkit or point CUDA_HOME at it, then rebuild",
+        )
+    version = _nvcc_version(nvcc)
+    if version.split(".")[0] != need:
+        return Missing(
+            f"{nvcc} is of CUDA {version} and torch {torch.version} is of CUDA {torch.cuda}",
+            f"install a CUDA {need}.x toolkit and point CUDA_HOME at it, then rebuild",
+        )
+    return Toolkit(nvcc, version, _archs(torch, nvcc))
+
+
+def _find_nvcc(torch: Torch) -> Path | None:
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")]
+    asked = [Path(home) for home in homes if home]
+    if asked:
+        # A toolkit that was named and is not there is worth hearing of: no search elsewhere.
+        candidates = [asked[0] / "bin" / "nvcc"]
+    else:
+        on_path = shutil.which("nvcc")
+        candidates = [Path(on_path)] if on_path else []
+        candidates.append(Path("/usr/local/cuda/bin/nvcc"))
+        candidates += [folder / "bin" / "nvcc" for folder in torch.toolkit_dirs()]
+    for candidate in candidates:
+        if os.access(candidate, os.X_OK):
+            return candidate
+    return None
+
+
+def _run(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def _nvcc_version(nvcc: Path) -> str:
+    found = re.search(r"release (\d+\.\d+)", _run([str(nvcc), "--version"]))
+    if found is None:
+        raise BuildError(f"{nvcc} --version names no release: is it a working toolkit?")
+    return found[1]
+
+
+def _dotted(number: str) -> str:
+    """'90a' -> '9.0a', '120' -> '12.0'."""
+    digits, suffix = re.fullmatch(r"(\d+)([af]?)", number).groups()  # type: ignore[union-attr]
+    return f"{digits[:-1]}.{digits[-1]}{suffix}"
+
+
+def _archs(torch: Torch, nvcc: Path) -> tuple[str, ...]:
+    """$TORCH_CUDA_ARCH_LIST, else the GPUs of this machine, else what torch itself carries."""
+    listed = _run([str(nvcc), "--list-gpu-code"]).split()
+    numbers = sorted(int(code.removeprefix("sm_")) for code in listed if code.startswith("sm_"))
+    known = [_dotted(str(number)) for number in numbers]
+    asked = os.environ.get("TORCH_CUDA_ARCH_LIST")
+    if asked:
+        return _parse(asked, known)
+    present = _present_gpus(known)
+    if present:
+        return present
+    shipped = [_dotted(a.removeprefix("sm_")) for a in torch.arch_list if a.startswith("sm_")]
+    archs = [arch for arch in shipped if arch in known] or known[-1:]
+    return (*archs[:-1], archs[-1] + "+PTX")
+
+
+def _parse(text: str, known: list[str]) -> tuple[str, ...]:
+    for name, archs in NAMED_ARCHS.items():
+        text = text.replace(name, archs)
+    archs = [arch for arch in re.split(r"[;,\s]+", text) if arch]
+    for arch in archs:
+        number = arch.removesuffix("+PTX")
+        if number.rstrip("af") not in known:
+            raise BuildError(
+                f"TORCH_CUDA_ARCH_LIST names {arch!r}, which this nvcc cannot build: "
+                f"it knows {', '.join(known)} (each may end in +PTX)"
+            )
+    return tuple(dict.fromkeys(archs))
+
+
+def _present_gpus(known: list[str]) -> tuple[str, ...]:
+    import torch
+
+    if not torch.cuda.is_available():
+        return ()
+    archs = []
+    for index in range(torch.cuda.device_count()):
+        major, minor = torch.cuda.get_device_capability(index)
+        arch = f"{major}.{minor}"
+        # A GPU newer than the toolkit runs the newest PTX the toolkit can write.
+        archs.append(arch if arch in known else known[-1] + "+PTX")
+    return tuple(dict.fromkeys(archs))

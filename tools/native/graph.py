@@ -1,0 +1,191 @@
+"""Writes the ninja file: every object, the two binaries, and the flags of each.
+
+One graph for both binaries, so that all cores are busy to the end, and so that a file is compiled
+again only when it, a header that it includes, or its command has changed. A CPU-only build shares
+every object with the CUDA build except those that CUDA adds.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sysconfig
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import cuda, host
+
+CXX_FLAGS = ["-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror=return-type"]
+# nvcc has --expt-relaxed-constexpr for std::numeric_limits and the like in device code.
+NVCC_FLAGS = ["-O3", "-std=c++17", "--expt-relaxed-constexpr", "-lineinfo"]
+
+RULES = """
+rule cxx
+  command = $cxx -MD -MF $out.d $flags -c $in -o $out
+  depfile = $out.d
+  deps = gcc
+  description = c++ $out
+rule nvcc
+  command = $nvcc -MD -MF $out.d $flags -c $in -o $out
+  depfile = $out.d
+  deps = gcc
+  description = nvcc $out
+rule link
+  command = $cxx -shared -o $out $in $flags
+  description = link $out
+"""
+
+
+@dataclass
+class Graph:
+    """The build of one set of binaries into `folder`."""
+
+    torch: host.Torch
+    toolkit: cuda.Toolkit | cuda.Missing
+    folder: Path
+    version: str
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def out(self) -> Path:
+        return self.folder / ("cuda" if isinstance(self.toolkit, cuda.Toolkit) else "cpu")
+
+    @property
+    def library(self) -> Path:
+        return self.out / "libtreadle.so"
+
+    @property
+    def module(self) -> Path:
+        return self.out / f"_C{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+    def write(self) -> Path:
+        """The ninja file, written only where its text changed."""
+        self.lines = [f"builddir = {self.folder}", f"cxx = {host.cxx()}", RULES]
+        if isinstance(self.toolkit, cuda.Toolkit):
+            self.lines.insert(2, f"nvcc = {_quote(self.toolkit.nvcc)}")
+        objects = self._host_objects() + self._cpu_objects()
+        if isinstance(self.toolkit, cuda.Toolkit):
+            objects += self._cuda_objects(self.toolkit)
+        else:
+            objects += self._missing_object(self.toolkit)
+        self._edge("link", self.library, objects, self._library_flags())
+        self._module()
+        text = "\n".join(self.lines) + "\n"
+        path = self.out / "build.ninja"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+        return path
+
+    def _edge(
+        self, rule: str, out: Path, inputs: list[Path], flags: list[str], needs: str = ""
+    ) -> Path:
+        joined = " ".join(_escape(path) for path in inputs) + (f" | {needs}" if needs else "")
+        words = " ".join(_quote(flag) for flag in flags).replace("$", "$$")
+        self.lines.append(f"build {_escape(out)}: {rule} {joined}\n  flags = {words}")
+        return out
+
+    def _object(self, rule: str, source: Path, flags: list[str], tag: str = "") -> Path:
+        out = self.folder / source.parent / f"{source.name}{tag}.o"
+        return self._edge(rule, out, [source], flags)
+
+    def own_flags(self) -> list[str]:
+        """What every C++ file of ours is compiled with."""
+        return [*CXX_FLAGS, "-I.", "-Icsrc", "-Icsrc/include"]
+
+    def torch_flags(self) -> list[str]:
+        """What a file that includes torch is compiled with beside `own_flags`."""
+        flags = ["-O2", f"-std=c++{self.torch.cxx_standard}"]
+        flags.append(f"-D_GLIBCXX_USE_CXX11_ABI={int(self.torch.cxx11_abi)}")
+        # Torch's checks put __FILE__ into the binary: not the path of the machine that built it.
+        flags.append(f"-ffile-prefix-map={self.torch.root.parent}/=")
+        for folder in self.torch.include_dirs:
+            flags += ["-isystem", str(folder)]
+        return [*flags, "-idirafter", "csrc/compat", *_from_env("CXXFLAGS")]
+
+    def cpu_flags(self, isa: str) -> list[str]:
+        """What the torch-free CPU kernels are compiled with."""
+        flags = ["-std=c++17", *host.CPU_FLAGS, *host.isas()[isa], f"-DTREADLE_ISA={isa}"]
+        return [*self.own_flags(), *flags, *_from_env("CXXFLAGS")]
+
+    def nvcc_flags(self, toolkit: cuda.Toolkit) -> list[str]:
+        """What the kernels are compiled with."""
+        flags = [*NVCC_FLAGS, "-I.", *toolkit.gencode()]
+        flags += [f"-Xcompiler={','.join(['-fPIC', '-fvisibility=hidden', '-Wall'])}"]
+        if os.environ.get("CXX"):
+            flags += ["-ccbin", host.cxx()]
+        return flags
+
+    def _host_objects(self) -> list[Path]:
+        apart = {"bindings.cpp", "cuda_missing.cpp"}
+        sources = [s for s in sorted(Path("csrc").glob("*.cpp")) if s.name not in apart]
+        flags = [*self.own_flags(), *self.torch_flags()]
+        return [self._object("cxx", source, flags) for source in sources]
+
+    def _cpu_objects(self) -> list[Path]:
+        sources = sorted(Path("csrc/cpu").glob("*.cpp"))
+        return [
+            self._object("cxx", source, self.cpu_flags(isa), f".{isa}")
+            for isa in host.isas()
+            for source in sources
+        ]
+
+    def _cuda_objects(self, toolkit: cuda.Toolkit) -> list[Path]:
+        flags = [*self.own_flags(), *self.torch_flags()]
+        flags += ["-isystem", str(toolkit.include_dir)]
+        for folder in self.torch.toolkit_dirs():
+            # Headers of libraries that a small toolkit may lack (cusparse and the like).
+            flags += ["-idirafter", str(folder / "include")]
+        flags.append(f'-DTREADLE_CUDA_ARCHS="{" ".join(toolkit.archs)}"')
+        objects = [self._object("cxx", s, flags) for s in sorted(Path("csrc/cuda").glob("*.cpp"))]
+        kernels = sorted(Path("kernels").glob("*.cu"))
+        return objects + [self._object("nvcc", s, self.nvcc_flags(toolkit)) for s in kernels]
+
+    def _missing_object(self, missing: cuda.Missing) -> list[Path]:
+        """Last on the link line: it registers a kernel for every op that the others define."""
+        source = Path("csrc/cuda_missing.cpp")
+        if not source.exists():
+            return []
+        flags = [*self.own_flags(), *self.torch_flags()]
+        flags.append(f'-DTREADLE_CUDA_REASON="{missing.reason}"')
+        flags.append(f'-DTREADLE_CUDA_REMEDY="{missing.remedy}"')
+        return [self._object("cxx", source, flags)]
+
+    def _library_flags(self) -> list[str]:
+        libraries = ["-lc10", "-ltorch_cpu"]
+        if isinstance(self.toolkit, cuda.Toolkit):
+            libraries += ["-lc10_cuda", "-ltorch_cuda", str(self.toolkit.cudart(self.torch))]
+        # --no-undefined: what is missing fails here and not at a user's import.
+        start = ["-Wl,-soname,libtreadle.so", "-Wl,--no-undefined", "-Wl,--as-needed"]
+        return [*start, f"-L{self.torch.lib_dir}", *libraries, *_from_env("LDFLAGS")]
+
+    def _module(self) -> None:
+        source = Path("csrc/bindings.cpp")
+        if not source.exists():
+            return
+        import pybind11
+
+        flags = [*self.own_flags(), "-O2", f"-std=c++{self.torch.cxx_standard}"]
+        flags += ["-isystem", pybind11.get_include()]
+        flags += ["-isystem", sysconfig.get_path("include")]
+        flags += _from_env("CXXFLAGS")
+        # The Python version is in the name: another interpreter may build in the same folder.
+        tag = f".{sysconfig.get_config_var('SOABI')}"
+        made = self._object("cxx", source, flags, tag)
+        # Torch is loaded before _C is: only libtreadle.so has to be found, and it lies beside.
+        link = [str(self.library), "-Wl,-rpath,$ORIGIN", "-Wl,--allow-shlib-undefined"]
+        flags = [*link, *_from_env("LDFLAGS")]
+        self._edge("link", self.module, [made], flags, needs=_escape(self.library))
+
+
+def _from_env(name: str) -> list[str]:
+    return shlex.split(os.environ.get(name, ""))
+
+
+def _quote(word: str | Path) -> str:
+    return shlex.quote(str(word))
+
+
+def _escape(path: Path) -> str:
+    """A path as ninja wants it."""
+    return str(path).replace("$", "$$").replace(" ", "$ ").replace(":", "$:")

@@ -1,0 +1,158 @@
+"""What the build needs to know of torch, of the compilers and of the machine."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+OLDEST_TORCH = (2, 11)
+# What compiling one file against torch's headers takes at its peak.
+BYTES_PER_JOB = 3 << 30
+
+CPU_FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fwrapv"]
+ISA_FLAGS = {
+    "portable": [],
+    "avx2": ["-mavx2", "-mfma", "-mf16c"],
+    "avx512": [
+        *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"),
+        "-mprefer-vector-width=512",
+    ],
+}
+
+
+class BuildError(RuntimeError):
+    """The build cannot go on; the text says why and what mends it."""
+
+
+def torch_minor() -> tuple[int, int]:
+    """(major, minor) of the installed torch, read from its metadata without importing it."""
+    try:
+        version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        raise BuildError(
+            "treadle is compiled against the torch that will run it, and none is installed here. "
+            "Install it first (pip install torch), then: "
+            "pip install setuptools ninja pybind11 && pip install --no-build-isolation ."
+        ) from None
+    major, minor = version.split(".")[:2]
+    if (int(major), int(minor)) < OLDEST_TORCH:
+        raise BuildError(f"treadle needs torch 2.11 or newer, and this is torch {version}")
+    return int(major), int(minor)
+
+
+@dataclass(frozen=True)
+class Torch:
+    """The torch that is built against."""
+
+    version: str
+    cuda: str | None  # as torch.version.cuda: "13.0", or None for a CPU-only torch
+    cxx11_abi: bool
+    root: Path
+    arch_list: tuple[str, ...]  # what torch itself carries: "sm_90", ...
+
+    @classmethod
+    def installed(cls) -> Torch:
+        torch_minor()
+        import torch
+
+        flags = torch._C._cuda_getArchFlags() if torch.version.cuda else None
+        return cls(
+            version=torch.__version__,
+            cuda=torch.version.cuda,
+            cxx11_abi=bool(torch.compiled_with_cxx11_abi()),
+            root=Path(torch.__file__).parent,
+            arch_list=tuple((flags or "").split()),
+        )
+
+    @property
+    def minor(self) -> tuple[int, int]:
+        major, minor = self.version.split(".")[:2]
+        return int(major), int(minor)
+
+    @property
+    def cxx_standard(self) -> int:
+        """What torch's own headers ask for: they refuse anything older with an #error."""
+        header = (self.root / "include" / "ATen" / "ATen.h").read_text()
+        return 20 if "202002L" in header else 17
+
+    @property
+    def include_dirs(self) -> list[Path]:
+        include = self.root / "include"
+        return [include, include / "torch" / "csrc" / "api" / "include"]
+
+    @property
+    def lib_dir(self) -> Path:
+        return self.root / "lib"
+
+    def toolkit_dirs(self) -> list[Path]:
+        """Folders of the CUDA packages that pip installs beside torch."""
+        return sorted((self.root.parent / "nvidia").glob("cu[0-9]*"))
+
+
+def cxx() -> str:
+    """The C++ compiler: $CXX, else c++ or g++."""
+    asked = os.environ.get("CXX")
+    for name in [asked] if asked else ["c++", "g++", "clang++"]:
+        if name and shutil.which(name.split()[0]):
+            return name
+    raise BuildError(f"no C++ compiler found ({asked or 'c++, g++, clang++'}): install g++")
+
+
+def first_line(command: list[str]) -> str:
+    """The first line that a compiler says of its version."""
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return out.splitlines()[0].strip()
+
+
+def isas() -> dict[str, list[str]]:
+    """Instruction sets to compile the CPU kernels for, with their flags."""
+    if platform.machine() in ("x86_64", "AMD64"):
+        return ISA_FLAGS
+    return {"portable": ISA_FLAGS["portable"]}
+
+
+def ninja() -> str:
+    """Path of ninja: from the Python package, else from PATH."""
+    try:
+        from ninja import BIN_DIR
+
+        if BIN_DIR:
+            return str(Path(BIN_DIR) / "ninja")
+    except ImportError:
+        pass
+    found = shutil.which("ninja")
+    if found is None:
+        raise BuildError("ninja is missing: pip install ninja")
+    return found
+
+
+def _free_memory() -> int:
+    """Bytes that the build may use: what the machine has free, or what its cgroup leaves."""
+    free = 1 << 62
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                free = int(line.split()[1]) << 10
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        if limit != "max":
+            used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+            free = min(free, int(limit) - used)
+    except (OSError, ValueError):
+        pass
+    return free
+
+
+def jobs() -> int:
+    """Compilers to run at once: $MAX_JOBS, else by cores and by free memory."""
+    asked = os.environ.get("MAX_JOBS")
+    if asked:
+        if not asked.isdigit() or int(asked) < 1:
+            raise BuildError(f"MAX_JOBS must be a positive integer, got {asked!r}")
+        return int(asked)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(cores or 1, _free_memory() // BYTES_PER_JOB))
