@@ -1,0 +1,30 @@
+// In a CPU-only build instead of csrc/cuda/: a CUDA kernel for every op, which says how to rebuild.
+// The build passes the reason and the remedy.
+#include <torch/library.h>
+
+#include "launches.h"
+#include "rules.h"
+#include "schemas.h"
+
+namespace treadle {
+
+std::string cuda_version() { return "none"; }
+
+namespace {
+
+void cuda_missing_rule(const OperatorHandle& op, Stack*) {
+  const auto& name = op.schema().name();
+  TORCH_CHECK_NOT_IMPLEMENTED(false, name.substr(name.find("::") + 2),
+                              ": tensors must be on the CPU, got a CUDA tensor: this treadle was "
+                              "built without CUDA, because " TREADLE_CUDA_REASON
+                              ". To change it, " TREADLE_CUDA_REMEDY);
+}
+
+TORCH_LIBRARY_IMPL(treadle, CUDA, m) {
+  for (const char* schema : kSchemas) {
+    m.impl(schema_name(schema).c_str(), TREADLE_RULE(cuda_missing_rule));
+  }
+}
+
+}  // namespace
+}  // namespace treadle
