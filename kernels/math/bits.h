@@ -1,0 +1,99 @@
+// Scalar pieces that every formula here is made of, for host and device, float and double.
+// On the host they compile to single vector instructions and never to calls or branches.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/dtype.h"
+
+#ifndef __CUDA_ARCH__
+#include <cstring>
+#endif
+
+namespace treadle::math {
+
+// The device contracts, and so does a host with the instruction; elsewhere std::fma is a slow call.
+TREADLE_HD float fma_if_fast(float a, float b, float c) {
+#if defined(__CUDA_ARCH__)
+  return fmaf(a, b, c);
+#elif defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+TREADLE_HD double fma_if_fast(double a, double b, double c) {
+#if defined(__CUDA_ARCH__)
+  return fma(a, b, c);
+#elif defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+  return __builtin_fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+TREADLE_HD float magnitude(float x) {
+#if defined(__CUDA_ARCH__)
+  return fabsf(x);
+#else
+  return __builtin_fabsf(x);
+#endif
+}
+
+TREADLE_HD double magnitude(double x) {
+#if defined(__CUDA_ARCH__)
+  return fabs(x);
+#else
+  return __builtin_fabs(x);
+#endif
+}
+
+TREADLE_HD float with_sign_of(float x, float sign) {
+#if defined(__CUDA_ARCH__)
+  return copysignf(x, sign);
+#else
+  return __builtin_copysignf(x, sign);
+#endif
+}
+
+TREADLE_HD double with_sign_of(double x, double sign) {
+#if defined(__CUDA_ARCH__)
+  return copysign(x, sign);
+#else
+  return __builtin_copysign(x, sign);
+#endif
+}
+
+template <class T>
+TREADLE_HD bool is_inf(T x) {
+  return magnitude(x) > (sizeof(T) == 4 ? T(0x1.fffffep+127) : T(0x1.fffffffffffffp+1023));
+}
+
+#ifndef __CUDA_ARCH__
+TREADLE_HD uint32_t bits_of(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  return bits;
+}
+
+TREADLE_HD uint64_t bits_of(double x) {
+  uint64_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  return bits;
+}
+
+TREADLE_HD float from_bits(uint32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+
+TREADLE_HD double from_bits(uint64_t bits) {
+  double x;
+  std::memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+#endif
+
+}  // namespace treadle::math
