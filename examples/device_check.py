@@ -1,0 +1,40 @@
+"""Look what there is to run on, then make one call that runs there: on the GPU, else on the CPU."""
+
+from __future__ import annotations
+
+import torch
+
+import treadle
+
+
+def pick_device() -> torch.device:
+    """The GPU if there is one that treadle's kernels run on, else the CPU.
+
+    A GPU alone is not enough: treadle may have been built without CUDA, or for other GPUs. Trying
+    the smallest call settles it, and what the error says is worth reading.
+    """
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    try:
+        treadle.scale(torch.ones(1, device="cuda"), 1.0)
+    except RuntimeError as error:
+        print(f"There is a GPU, but it is left alone: {error}")
+        return torch.device("cpu")
+    return torch.device("cuda")
+
+
+def main() -> torch.Tensor:
+    device = pick_device()
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
+    print(f"Running on {name}.")
+
+    # From here on nothing asks for the device again: PyTorch sends the call to the tensors' kernel.
+    a = torch.arange(4.0, device=device)
+    b = torch.full((4,), 10.0, device=device)
+    out = treadle.vector_add(a, b, alpha=0.5)
+    print(f"{a.tolist()} + 0.5 * {b.tolist()} = {out.tolist()} on {out.device}")
+    return out
+
+
+if __name__ == "__main__":
+    main()

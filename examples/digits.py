@@ -1,0 +1,233 @@
+"""Teach a recurrent network with treadle's fused LLTM cell to read handwritten digits.
+
+    python examples/digits.py                        train, compare with plain PyTorch, save
+    python examples/digits.py --predict IMAGE.png    read one picture with what was learnt
+
+The digits are the 1,797 real ones that come with scikit-learn. The network reads a picture like a
+text, one row of 8 pixels a step, and after the eighth row it says what it has seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import treadle
+
+try:
+    from device_check import pick_device
+    from digits_pictures import draw_curve, draw_sheet, prepare
+    from PIL import Image, ImageOps
+    from rich.console import Console
+    from rich.table import Table
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+    from tqdm import tqdm
+except ImportError as error:
+    sys.exit(f"digits.py: {error.name} is missing; install it with: pip install treadle[demo]")
+
+HIDDEN, BATCH, LEARNING_RATE = 64, 64, 1e-2
+TEST_DIGITS, BAR = 360, 0.95
+MODEL = "digits.pt"
+
+
+class ReferenceCell(treadle.nn.LLTMCell):
+    """The same cell, computed by plain PyTorch operations."""
+
+    def forward(
+        self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        if hx is None:
+            zeros = input.new_zeros(len(input), self.hidden_size)
+            hx = zeros, zeros
+        return treadle.reference.lltm_cell(input, self.weights, self.bias, *hx)
+
+
+class Reader(nn.Module):
+    """Reads [B, 8, 8] pictures row by row and scores ten classes: [B, 10]."""
+
+    def __init__(self, cell: type[treadle.nn.LLTMCell] = treadle.nn.LLTMCell) -> None:
+        super().__init__()
+        self.cell = cell(8, HIDDEN)
+        self.head = nn.Linear(HIDDEN, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        hx = None
+        for row in images.unbind(1):
+            hx = self.cell(row, hx)
+        return self.head(hx[0])
+
+
+class Training:
+    """One network with its optimizer, its random numbers, and the record of its epochs."""
+
+    def __init__(
+        self, cell: type[treadle.nn.LLTMCell], seed: int, steps: int, device: torch.device
+    ) -> None:
+        torch.manual_seed(seed)
+        self.model = Reader(cell).to(device)
+        self.random = torch.Generator().manual_seed(seed)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), LEARNING_RATE)
+        self.schedule = torch.optim.lr_scheduler.OneCycleLR(
+            self.optimizer, LEARNING_RATE, total_steps=steps
+        )
+        self.losses: list[float] = []
+        self.accuracies: list[float] = []
+        self.step_seconds: list[float] = []
+
+    def epoch(self, images: Tensor, labels: Tensor) -> None:
+        # Noise on the pictures and softened labels keep the network from learning them by heart.
+        noise = 0.1 * torch.randn(images.shape, generator=self.random)
+        order = torch.randperm(len(images), generator=self.random).to(images.device)
+        noisy = images + noise.to(images.device)
+        total = torch.zeros((), device=images.device)
+        start = time.perf_counter()
+        for batch in order.split(BATCH):
+            self.optimizer.zero_grad()
+            loss = F.cross_entropy(self.model(noisy[batch]), labels[batch], label_smoothing=0.1)
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step()
+            self.schedule.step()
+            total += loss.detach() * len(batch)
+        # item() waits for the GPU, so the clock is read after the work and not after its launch.
+        self.losses.append(total.item() / len(images))
+        self.step_seconds.append((time.perf_counter() - start) / -(-len(images) // BATCH))
+
+    @torch.no_grad()
+    def examine(self, images: Tensor, labels: Tensor) -> None:
+        right = self.model(images).argmax(dim=1) == labels
+        self.accuracies.append(right.float().mean().item())
+
+
+def load_data(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Image.Image]]:
+    """Training and test images [N, 8, 8] in 0..1, their labels [N], the test digits as pictures."""
+    digits = load_digits()
+    greys = (digits.images * (255 / 16)).round().astype("uint8")
+    pictures = [Image.fromarray(grey) for grey in greys]
+    train, test = train_test_split(
+        range(len(pictures)), test_size=TEST_DIGITS, random_state=seed, stratify=digits.target
+    )
+    # The same preparation as a picture from a file gets, so that both look alike.
+    images = torch.stack([torch.from_numpy(prepare(picture)) for picture in pictures])
+    labels = torch.from_numpy(digits.target)
+    return images[train], images[test], labels[train], labels[test], [pictures[i] for i in test]
+
+
+def train(out: Path, epochs: int, seed: int) -> bool:
+    """Train both cells, show and save what came of it. True if the bar was reached."""
+    # Matrices this small gain nothing from a second thread, and wait for it on a busy machine.
+    torch.set_num_threads(1)
+    device = pick_device()
+    *data, pictures = load_data(seed)
+    images, test_images, labels, test_labels = (part.to(device) for part in data)
+    steps = epochs * -(-len(images) // BATCH)
+    fused = Training(treadle.nn.LLTMCell, seed, steps, device)
+    plain = Training(ReferenceCell, seed, steps, device)
+
+    print(f"{len(images)} digits to learn from, {len(test_images)} to be tested on; on {device}.")
+    with tqdm(range(epochs), unit="epoch", desc="Training both cells", disable=None) as bar:
+        for _ in bar:
+            # The two take turns, so that whatever else the machine does slows both.
+            for training in (fused, plain):
+                training.epoch(images, labels)
+                training.examine(test_images, test_labels)
+            bar.set_postfix(loss=f"{fused.losses[-1]:.3f}", accuracy=f"{fused.accuracies[-1]:.1%}")
+
+    twin = Reader(ReferenceCell).to(device)
+    twin.load_state_dict(fused.model.state_dict())
+    with torch.no_grad():
+        read = fused.model(test_images).argmax(dim=1)
+        same = int((twin(test_images).argmax(dim=1) == read).sum())
+    show_table(fused, plain, same)
+
+    out.mkdir(parents=True, exist_ok=True)
+    torch.save(fused.model.cpu().state_dict(), out / MODEL)
+    histories = {"treadle.nn.LLTMCell": fused, "plain PyTorch, same seed": plain}
+    draw_curve(
+        out / "learning_curve.png",
+        {name: (run.losses, run.accuracies) for name, run in histories.items()},
+    )
+    draw_sheet(
+        out / "test_digits.png", test_images.cpu().numpy(), read.tolist(), test_labels.tolist()
+    )
+    for digit in range(10):
+        # One of each, enlarged and dark on light like pen on paper, to try --predict with.
+        picture = pictures[test_labels.tolist().index(digit)]
+        ImageOps.invert(picture.resize((96, 96))).save(out / f"digit_{digit}.png")
+    print(f"The model, the learning curve and the test digits are in {out}. Now read one back:")
+    print(f"  python {Path(sys.argv[0])} --predict {out / 'digit_7.png'}")
+    return report(fused.accuracies[-1], same)
+
+
+def show_table(fused: Training, plain: Training, same: int) -> None:
+    table = Table("cell", "test digits read right", "accuracy", "training step")
+    for name, run in (("treadle.nn.LLTMCell", fused), ("plain PyTorch, same seed", plain)):
+        right = round(run.accuracies[-1] * TEST_DIGITS)
+        step = 1e3 * statistics.median(run.step_seconds)
+        table.add_row(
+            name, f"{right} of {TEST_DIGITS}", f"{run.accuracies[-1]:.1%}", f"{step:.2f} ms"
+        )
+    Console().print(table)
+    print(
+        f"A training step is {BATCH} digits of 8 rows, forward, backward and update. "
+        f"With treadle's weights,\nthe plain cell reads {same} of {TEST_DIGITS} the same."
+    )
+
+
+def report(accuracy: float, same: int) -> bool:
+    """Say on stderr what fell short. True if nothing did."""
+    if accuracy < BAR:
+        print(f"digits.py: accuracy {accuracy:.1%} is below {BAR:.0%}", file=sys.stderr)
+    if same < TEST_DIGITS - 2:
+        print("digits.py: the fused and the plain cell do not agree", file=sys.stderr)
+    return accuracy >= BAR and same >= TEST_DIGITS - 2
+
+
+def predict(path: Path, out: Path) -> Tensor:
+    """Read the picture of one digit. Returns the probabilities of the ten classes: [10]."""
+    if not (out / MODEL).exists():
+        sys.exit(f"digits.py: there is no model in {out} yet; train it: python {sys.argv[0]}")
+    try:
+        with Image.open(path) as picture:
+            image = torch.from_numpy(prepare(picture))
+    except FileNotFoundError:
+        sys.exit(f"digits.py: there is no file {path}")
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        sys.exit(f"digits.py: cannot read a digit from {path}: {error}")
+
+    model = Reader()
+    model.load_state_dict(torch.load(out / MODEL, weights_only=True))
+    with torch.no_grad():
+        chances = model(image[None]).softmax(dim=1)[0]
+    for row in image.tolist():
+        print("  " + "".join(2 * " .:-=+*#%@"[round(9 * pixel)] for pixel in row))
+    first, second = chances.topk(2).indices.tolist()
+    print(f"{path}: {first} ({chances[first]:.0%}; next {second}, {chances[second]:.0%})")
+    return chances
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--predict", type=Path, metavar="IMAGE", help="read one picture and stop")
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).with_name("out"), help="folder of the results"
+    )
+    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    if options.predict:
+        predict(options.predict, options.out)
+        return 0
+    return 0 if train(options.out, options.epochs, options.seed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

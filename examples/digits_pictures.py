@@ -1,0 +1,120 @@
+"""The pictures of the digits demo: what goes into the network, and the PNGs that come out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from PIL import Image, ImageFilter
+
+# scikit-learn's digits were bitmaps of 32 x 32, summed over blocks of 4 x 4.
+BITMAP, SIZE = 32, 8
+# How a stroke looks in them: at most three quarters as wide as high, and a fifth of the area inked.
+WIDEST, LEAST_INK = 24, 0.2
+# Of the way from the background to the darkest ink: below it is shadow or paper.
+FAINTEST = 0.25
+
+
+def prepare(picture: Image.Image) -> np.ndarray:
+    """Bring a picture of one digit, of any size, into the form of scikit-learn's: [8, 8] in 0..1.
+
+    Light on dark and dark on light both become ink on nothing; the digit is cut out, scaled to the
+    full height, centred, and a thin pen is thickened. Raises ValueError for a blank picture.
+    """
+    ink = find_ink(picture)
+    rows = np.flatnonzero((ink > FAINTEST).any(axis=1))
+    columns = np.flatnonzero((ink > FAINTEST).any(axis=0))
+    digit = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+
+    height, width = digit.shape
+    width = min(WIDEST, max(1, round(BITMAP * width / height)))
+    scaled = Image.fromarray(digit).resize((width, BITMAP), Image.Resampling.BILINEAR)
+    bitmap = Image.new("L", (BITMAP, BITMAP))
+    levels = np.asarray(scaled) * (255 / np.asarray(scaled).max())
+    bitmap.paste(Image.fromarray(levels.astype(np.uint8)), ((BITMAP - width) // 2, 0))
+    for _ in range(4):
+        if np.asarray(bitmap).mean() >= LEAST_INK * 255:
+            break
+        bitmap = bitmap.filter(ImageFilter.MaxFilter(3))
+    small = bitmap.resize((SIZE, SIZE), Image.Resampling.BOX)
+    return np.asarray(small, dtype=np.float32) / 255
+
+
+def find_ink(picture: Image.Image) -> np.ndarray:
+    """How far every pixel is from the background, [height, width] in 0..1.
+
+    The background is what most of the picture's border shows. Transparent parts are taken for
+    paper, which is white unless the drawing is.
+    """
+    for paper in ("white", "black"):
+        grey = to_grey(picture, paper)
+        border = np.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])
+        distance = np.abs(grey - np.median(border))
+        if distance.max() > 0.05:
+            return distance / distance.max()
+    raise ValueError("the picture is blank: no digit stands out from its background")
+
+
+def to_grey(picture: Image.Image, paper: str) -> np.ndarray:
+    """Brightness of a picture laid on paper, [height, width] in 0..1."""
+    if picture.mode.startswith("I"):
+        # 16 bits a pixel, which Pillow would clip to 8.
+        return np.asarray(picture, dtype=np.float32) / 65535
+    colours = picture.convert("RGBA")
+    colours = Image.alpha_composite(Image.new("RGBA", colours.size, paper), colours)
+    return np.asarray(colours.convert("L"), dtype=np.float32) / 255
+
+
+def draw_curve(path: Path, histories: dict[str, tuple[Sequence[float], Sequence[float]]]) -> None:
+    """Plot training loss and test accuracy by epoch, for each named (losses, accuracies)."""
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    # The runs lie on top of each other when all is well: draw each one thinner than the last.
+    styles = [{"lw": 4, "alpha": 0.5}, {"lw": 1.5, "color": "black", "ls": "--"}]
+    for (name, (losses, accuracies)), style in zip(histories.items(), styles, strict=True):
+        epochs = range(1, len(losses) + 1)
+        left.plot(epochs, losses, label=name, **style)
+        right.plot(epochs, [100 * accuracy for accuracy in accuracies], label=name, **style)
+    left.set(xlabel="epoch", ylabel="cross-entropy in nats", title="Training loss")
+    right.set(xlabel="epoch", ylabel="digits read right, %", title="Accuracy on 360 test digits")
+    right.set_ylim(bottom=min(80, right.get_ylim()[0]), top=101)
+    right.axhline(95, color="grey", lw=0.8)
+    right.annotate("95 %", (1, 95), (0, 3), textcoords="offset points", color="grey")
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    left.legend()
+    figure.savefig(path, dpi=120)
+
+
+def draw_sheet(path: Path, images: np.ndarray, read: Sequence[int], truth: Sequence[int]) -> None:
+    """Show every image [N, 8, 8] with what was read under it, the mistakes in red."""
+    across, step_x, step_y = 24, SIZE + 3, SIZE + 7
+    down = -(-len(images) // across)
+    sheet = np.zeros((down * step_y, across * step_x), dtype=np.float32)
+    figure = Figure(figsize=(across / 2, down * step_y / step_x / 2 + 0.4), layout="constrained")
+    axes = figure.subplots()
+    for index, (image, label, written) in enumerate(zip(images, read, truth, strict=True)):
+        top, left = index // across * step_y, index % across * step_x
+        sheet[top : top + SIZE, left : left + SIZE] = image
+        right = label == written
+        axes.text(
+            left + SIZE / 2,
+            top + SIZE,
+            str(label) if right else f"{label} ({written})",
+            color="black" if right else "red",
+            weight="normal" if right else "bold",
+            ha="center",
+            va="top",
+            fontsize=10,
+        )
+    axes.imshow(sheet, cmap="gray_r", vmin=0, vmax=1)
+    axes.axis("off")
+    count = sum(label == written for label, written in zip(read, truth, strict=True))
+    axes.set_title(
+        f"{count} of {len(truth)} test digits read right; "
+        "in red what was misread, with what was written in brackets"
+    )
+    figure.savefig(path, dpi=120)

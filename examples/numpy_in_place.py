@@ -1,0 +1,34 @@
+"""Double a NumPy array in its own memory: through PyTorch and back, and not one copy on the way."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from device_check import pick_device
+
+import treadle
+
+
+def main() -> np.ndarray:
+    array = np.arange(6, dtype=np.float32)
+    address = array.ctypes.data
+
+    # from_numpy makes a tensor around the memory that the array already has.
+    tensor = torch.from_numpy(array)
+    assert tensor.data_ptr() == address
+    treadle.scale_(tensor, 2.0)
+    back = tensor.numpy()
+    assert back.ctypes.data == address
+    print(f"{array} at {address:#x}: one memory, seen as array, tensor and array again.")
+
+    if (device := pick_device()).type == "cuda":
+        # A GPU has memory of its own: one copy there and one back are the price, none in between.
+        there = tensor.to(device)
+        address = there.data_ptr()
+        assert treadle.scale_(there, 2.0).data_ptr() == address
+        print(f"{there.cpu().numpy()} after doubling again in place on {there.device}.")
+    return array
+
+
+if __name__ == "__main__":
+    main()
