@@ -1,6 +1,64 @@
+# `make demo` and `make test` work from a clean clone: each makes what it needs first.
+PYTHON ?= python3
 VENV ?= .venv
-PYTHON := $(VENV)/bin/python
+BIN := $(VENV)/bin
+CXX_SOURCES = $(shell git ls-files -co --exclude-standard '*.cpp' '*.h' '*.hpp' '*.cu' '*.cuh')
 
-.PHONY: build
-build:  ## compile what changed, into python_pkg/treadle
-	@$(PYTHON) -W ignore setup.py -q build_ext --inplace
+.DEFAULT_GOAL := help
+.PHONY: help env build test demo bench mutants lint format check-install clean
+
+help:  ## show this list
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 15
+
+env: $(VENV)/.dev build  ## make .venv with everything that development takes, treadle built in it
+
+build: $(VENV)/.installed  ## compile what changed, into python_pkg/treadle
+	@$(BIN)/python -W ignore setup.py -q build_ext --inplace
+
+test: $(VENV)/.dev build  ## run the tests (choose some with ARGS="-k scale")
+	$(BIN)/python -m pytest $(ARGS)
+
+demo: $(VENV)/.demo build  ## train the recurrent net that reads handwritten digits
+	$(BIN)/python examples/digits.py $(ARGS)
+
+bench: $(VENV)/.dev build  ## verify, then time every op against its rivals
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+mutants: $(VENV)/.dev build  ## plant each known error and show that a test finds it
+	$(BIN)/python tests/mutants/run.py $(ARGS)
+
+lint: $(VENV)/.dev  ## check style, types and the rules of kernels/
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(CXX_SOURCES)
+	$(BIN)/python tools/check_kernels.py
+
+format: $(VENV)/.dev  ## rewrite the sources as lint wants them
+	$(BIN)/ruff check --fix -q .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CXX_SOURCES)
+
+check-install: $(VENV)/.dev build  ## prove every way of installing, in fresh environments
+	tools/check_install.sh $(BIN)/python
+
+clean:  ## remove what was built, but not the environment
+	rm -rf build dist python_pkg/*.egg-info
+	rm -f python_pkg/treadle/*.so python_pkg/treadle/_build_facts.json $(VENV)/.installed
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: requirements.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.txt $(VENV)/.demo
+	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements-dev.txt
+	@touch $@
+
+# Compiled first, so that the compilers are seen at work: pip hides them.
+$(VENV)/.installed: pyproject.toml setup.py $(VENV)/.demo
+	@$(BIN)/python -W ignore setup.py -q build_ext --inplace
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Proves every way of installing treadle in fresh environments: `pip install .`, `pip install -e .`,
+# and `python -m build` (an sdist, then the wheel from it); imported from outside the tree each time.
+# Usage: tools/check_install.sh PYTHON, of an environment that has torch and requirements-dev.txt.
+set -euo pipefail
+
+python=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+root=$(cd "$(dirname "$0")/.." && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+# Objects are shared with the tree's own build: ninja compiles again only what an unpacked sdist
+# changed or lacks.
+export TREADLE_BUILD_DIR="$root/build/native"
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONWARNINGS=ignore
+unset PYTHONPATH
+export PATH="$(dirname "$python"):$PATH"
+
+say() { printf '\n== %s\n' "$*"; }
+fail() { printf 'check_install: %s\n' "$*" >&2; exit 1; }
+
+# A new environment that sees the packages of $python's, torch among them, but not treadle in its tree.
+environment() {
+  "$python" -m venv --without-pip "$work/$1"
+  local site
+  site=$("$work/$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$site/torch-is-there.pth"
+}
+
+# Imports treadle from outside the tree: it must come from folder $2, and every self-test must pass.
+use() {
+  local found
+  found=$(cd "$work" && "$1/bin/python" -c 'import treadle; print(treadle.__file__)')
+  [[ $found == "$2"/* ]] || fail "treadle was imported from $found, not from $2"
+  (cd "$work" && "$1/bin/python" -m treadle | tail -n 1)
+  (cd "$work" && "$1/bin/python" -c 'from treadle import _build; _build.bindings()')
+  check_binaries "$(dirname "$found")"
+}
+
+# No folder of the machine that built them, and no Python in the op library.
+check_binaries() {
+  local file path
+  for file in "$1"/libtreadle.so "$1"/_C*.so; do
+    path=$(readelf -d "$file" | sed -nE 's/.*\((RPATH|RUNPATH)\).*\[(.*)\]/\2/p')
+    [[ -z $path || $path == '$ORIGIN' ]] || fail "$file looks for libraries in $path"
+  done
+  if readelf -d "$1/libtreadle.so" | grep -q 'NEEDED.*libpython'; then
+    fail "libtreadle.so links Python"
+  fi
+}
+
+asks_for() { grep -E '^Requires-Dist: torch' "$1" || fail "$1 asks for no torch"; }
+
+mkdir "$work/tree"
+(cd "$root" && git ls-files -z -co --exclude-standard | tar c --null -T - --ignore-failed-read) |
+  tar x -C "$work/tree"
+minor=$("$python" -c 'import torch; print(".".join(torch.__version__.split(".")[:2]))')
+
+say "pip install --no-build-isolation ."
+environment plain
+"$work/plain/bin/python" -m pip install -q --no-build-isolation "$work/tree"
+use "$work/plain" "$work/plain/lib"
+
+say "pip install --no-build-isolation -e ."
+environment editable
+"$work/editable/bin/python" -m pip install -q --no-build-isolation -e "$work/tree"
+use "$work/editable" "$work/tree/python_pkg"
+
+say "python -m build --no-isolation"
+rm -rf "$work/tree/build" "$work/tree"/python_pkg/treadle/*.so
+(cd "$work/tree" && "$python" -m build --no-isolation --outdir "$work/dist" . >"$work/log" 2>&1) ||
+  { cat "$work/log"; fail "python -m build failed"; }
+ls -l "$work/dist"
+mkdir "$work/sdist" "$work/wheel"
+tar xzf "$work"/dist/*.tar.gz -C "$work/sdist" --strip-components 1
+"$python" -m zipfile -e "$work"/dist/*.whl "$work/wheel"
+[[ $(asks_for "$work/sdist/PKG-INFO") == "Requires-Dist: torch>=2.11" ]] ||
+  fail "the sdist asks for one torch: $(asks_for "$work/sdist/PKG-INFO")"
+[[ $(asks_for "$work"/wheel/*.dist-info/METADATA) == "Requires-Dist: torch==$minor.*" ]] ||
+  fail "the wheel does not ask for torch $minor: $(asks_for "$work"/wheel/*.dist-info/METADATA)"
+environment wheel-env
+"$work/wheel-env/bin/python" -m pip install -q "$work"/dist/*.whl
+use "$work/wheel-env" "$work/wheel-env/lib"
+
+say "all ways of installing work"

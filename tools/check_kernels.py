@@ -1,0 +1,111 @@
+"""Checks the rules that a compiler does not: which headers kernels/ may use, and how it launches.
+
+- kernels/ includes CUDA, the standard library and itself, never torch.
+- Kernels are launched in kernels/launch.cuh alone; csrc/ holds no device code.
+- Every launch, and every call of a `launch...` function, passes a stream, and its error is
+  returned or checked.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LAUNCHER = Path("kernels/launch.cuh")
+SUFFIXES = {".h", ".cuh", ".cu", ".cpp"}
+
+FOREIGN = re.compile(r'#\s*include\s*[<"](torch|ATen|c10|caffe2|pybind11|csrc|Python)\b')
+RAW_LAUNCH = re.compile(r"<<<|\bcudaLaunch(?:Cooperative)?Kernel\w*\s*\(|\bcuLaunchKernel\w*\s*\(")
+DEVICE_CODE = re.compile(r"__global__|__device__|__shared__")
+CALL = re.compile(r"\blaunch(?:_\w+)?\s*(?:<[^;(){}]*>)?\s*\(")
+HANDLED = re.compile(r"\breturn\b|\bcheck_launch\s*\(|[^=!<>]=[^=]|\bif\s*\(")
+DECLARED = re.compile(r"\b(?:cudaError_t|auto|void)\s+$")
+
+
+def strip_comments(text: str) -> str:
+    """The text with comments and strings blanked out, line numbers kept."""
+    pattern = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+
+    def blank(match: re.Match[str]) -> str:
+        return '""' if match[0].startswith('"') else re.sub(r"[^\n]", " ", match[0])
+
+    return pattern.sub(blank, text)
+
+
+def closing(text: str, start: int) -> int:
+    """Index after the bracket that closes the one at `start`."""
+    depth = 0
+    for index in range(start, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[index], 0)
+        if depth == 0:
+            return index + 1
+    return len(text)
+
+
+def statement_before(text: str, position: int) -> str:
+    """What stands before `position` in its statement."""
+    return text[max(text.rfind(mark, 0, position) for mark in ";{}") + 1 : position]
+
+
+def check_launches(path: Path, code: str) -> Iterator[tuple[int, str]]:
+    """Each launch in `code` that has no stream, or whose error goes nowhere."""
+    for match in RAW_LAUNCH.finditer(code):
+        if path != LAUNCHER:
+            yield match.start(), f"kernels are launched through {LAUNCHER} only"
+            continue
+        if match[0] == "<<<":
+            inside = code[match.end() : code.find(">>>", match.end())]
+            if inside.count(",") < 3 or "stream" not in inside.rsplit(",", 1)[1]:
+                yield match.start(), "a launch must pass a stream"
+        elif not re.search(r"\bstream\s*=\s*stream\b", code[: match.start()]):
+            yield match.start(), "a launch must pass a stream"
+        if not HANDLED.search(statement_before(code, match.start())) and match[0] != "<<<":
+            yield match.start(), "the error of a launch must be returned"
+    for match in CALL.finditer(code):
+        before = statement_before(code, match.start())
+        if DECLARED.search(before):
+            continue
+        if not HANDLED.search(before):
+            yield match.start(), "the error of a launch must be returned or checked"
+        arguments = code[match.end() - 1 : closing(code, match.end() - 1)]
+        if not re.search(r"\bstream\b|\bgetCurrentCUDAStream\b", arguments):
+            yield match.start(), "a launch must pass a stream"
+
+
+def check_file(path: Path, text: str) -> list[str]:
+    """Broken rules in one file, as "path:line: rule"; `path` is relative to the repository."""
+    found: list[tuple[int, str]] = []
+    in_kernels = path.parts[0] == "kernels"
+    if in_kernels:
+        found += [(m.start(), f"kernels/ must not include {m[1]}") for m in FOREIGN.finditer(text)]
+    code = strip_comments(text)
+    if not in_kernels:
+        found += [(m.start(), "csrc/ holds no device code") for m in DEVICE_CODE.finditer(code)]
+    found += check_launches(path, code)
+    return [f"{path}:{text.count(chr(10), 0, at) + 1}: {rule}" for at, rule in sorted(found)]
+
+
+def main() -> int:
+    files = sorted(
+        path
+        for folder in ("kernels", "csrc")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in SUFFIXES
+    )
+    if not files:
+        print("check_kernels: no sources found", file=sys.stderr)
+        return 1
+    problems = [
+        line for path in files for line in check_file(path.relative_to(ROOT), path.read_text())
+    ]
+    for line in problems:
+        print(line, file=sys.stderr)
+    print(f"check_kernels: {len(files)} files, {len(problems)} problems")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
