@@ -87,9 +87,17 @@ struct Type {
   using type = T;
 };
 
+// nvcc would warn of a host-only or device-only f in these functions, which are for both.
+#ifdef __CUDACC__
+#define TREADLE_NO_EXEC_CHECK _Pragma("nv_exec_check_disable")
+#else
+#define TREADLE_NO_EXEC_CHECK
+#endif
+
 // Calls f(Type<scalar_t>{}) for the C++ type of `dtype`.
+TREADLE_NO_EXEC_CHECK
 template <class F>
-auto visit_floating(Dtype dtype, F&& f) {
+TREADLE_HD auto visit_floating(Dtype dtype, F&& f) {
   switch (dtype) {
     case Dtype::kHalf:
       return f(Type<Half>{});
@@ -102,8 +110,9 @@ auto visit_floating(Dtype dtype, F&& f) {
   }
 }
 
+TREADLE_NO_EXEC_CHECK
 template <class F>
-auto visit_number(Dtype dtype, F&& f) {
+TREADLE_HD auto visit_number(Dtype dtype, F&& f) {
   switch (dtype) {
     case Dtype::kUInt8:
       return f(Type<uint8_t>{});
@@ -120,8 +129,9 @@ auto visit_number(Dtype dtype, F&& f) {
   }
 }
 
+TREADLE_NO_EXEC_CHECK
 template <class F>
-auto visit(Dtype dtype, F&& f) {
+TREADLE_HD auto visit(Dtype dtype, F&& f) {
   return dtype == Dtype::kBool ? f(Type<bool>{}) : visit_number(dtype, f);
 }
 

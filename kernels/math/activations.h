@@ -18,51 +18,51 @@ TREADLE_HD T exp_of_minus_magnitude(T x) {
 
 }  // namespace detail
 
+// A value that is still to be divided, so that a caller can share one division among several.
 template <class T>
-TREADLE_HD T sigmoid(T x) {
+struct Fraction {
+  T numerator, denominator;
+
+  TREADLE_HD T value() const { return numerator / denominator; }
+};
+
+template <class T>
+TREADLE_HD Fraction<T> sigmoid(T x) {
   const T e = detail::exp_of_minus_magnitude(x);
-  return (x < T(0) ? e : T(1)) / (T(1) + e);
+  return {x < T(0) ? e : T(1), T(1) + e};
+}
+
+template <class T>
+TREADLE_HD Fraction<T> tanh(T x) {
+  const T e = exp_pair<T>(T(-2) * magnitude(x)).expm1;
+  return {with_sign_of(e, x), T(2) + e};
 }
 
 // sigmoid(x) and sigmoid(-x) = 1 - sigmoid(x), without cancellation. Derivative: their product.
+// Both are still to be divided by `denominator`.
 template <class T>
 struct SigmoidPair {
-  T value, complement;
+  T value, complement, denominator;
 };
 
 template <class T>
 TREADLE_HD SigmoidPair<T> sigmoid_pair(T x) {
   const T e = detail::exp_of_minus_magnitude(x);
-  const T large = T(1) / (T(1) + e);
-  const T small = e * large;
-  return x < T(0) ? SigmoidPair<T>{small, large} : SigmoidPair<T>{large, small};
+  const bool negative = x < T(0);
+  return {negative ? e : T(1), negative ? T(1) : e, T(1) + e};
 }
 
 // tanh(x) and 1 - |tanh(x)|, without cancellation. Derivative: complement (2 - complement).
+// Both are still to be divided by `denominator`.
 template <class T>
 struct TanhPair {
-  T value, complement;
+  T value, complement, denominator;
 };
 
 template <class T>
 TREADLE_HD TanhPair<T> tanh_pair(T x) {
   const ExpPair<T> e = exp_pair<T>(T(-2) * magnitude(x));
-  const T inverse = T(1) / (T(2) + e.expm1);
-  return {with_sign_of(e.expm1 * inverse, x), T(2) * e.exp * inverse};
-}
-
-template <class T>
-TREADLE_HD T tanh(T x) {
-#if defined(__CUDA_ARCH__)
-  if constexpr (sizeof(T) == 4) {
-    return ::tanhf(x);
-  } else {
-    return ::tanh(x);
-  }
-#else
-  const T e = exp_pair<T>(T(-2) * magnitude(x)).expm1;
-  return with_sign_of(e / (T(2) + e), x);
-#endif
+  return {with_sign_of(e.expm1, x), T(2) * e.exp, T(2) + e.expm1};
 }
 
 // elu and its slope exp(min(x, 0)), which is finite for every x.

@@ -45,21 +45,34 @@ struct LltmCell {
   };
 
   static TREADLE_HD State forward(T g0, T g1, T g2, T old_cell) {
-    const T new_cell = old_cell + through_gate(elu(g2).value, sigmoid(g0));
-    return {tanh(new_cell) * sigmoid(g1), new_cell};
+    const T new_cell = old_cell + through_gate(elu(g2).value, sigmoid(g0).value());
+    const Fraction<T> t = tanh(new_cell), o = sigmoid(g1);
+    return {(t.numerator * o.numerator) / (t.denominator * o.denominator), new_cell};
   }
 
   // has_grad_h = false: new_h is unused, and grad_h is not looked at.
   template <bool has_grad_h>
   static TREADLE_HD Gradients backward(T g0, T g1, T g2, T new_cell, T grad_h, T grad_cell) {
-    const SigmoidPair<T> i = sigmoid_pair(g0);
+    SigmoidPair<T> i = sigmoid_pair(g0);
     const Elu<T> z = elu(g2);
     T grad_g1 = T(0);
     if constexpr (has_grad_h) {
-      const SigmoidPair<T> o = sigmoid_pair(g1);
-      const TanhPair<T> t = tanh_pair(new_cell);
+      SigmoidPair<T> o = sigmoid_pair(g1);
+      TanhPair<T> t = tanh_pair(new_cell);
+      // One division for three. A NaN among the denominators spreads no further than it would:
+      // through new_h every gradient depends on all of them.
+      const T both = o.denominator * t.denominator;
+      const T inverse = T(1) / (i.denominator * both);
+      const T i_inverse = inverse * both, rest = inverse * i.denominator;
+      const T o_inverse = rest * t.denominator, t_inverse = rest * o.denominator;
+      i = {i.value * i_inverse, i.complement * i_inverse, T(1)};
+      o = {o.value * o_inverse, o.complement * o_inverse, T(1)};
+      t = {t.value * t_inverse, t.complement * t_inverse, T(1)};
       grad_g1 = through_sigmoid(grad_h * t.value, o);
       grad_cell = grad_cell + through_tanh(through_gate(grad_h, o.value), t);
+    } else {
+      const T inverse = T(1) / i.denominator;
+      i = {i.value * inverse, i.complement * inverse, T(1)};
     }
     return {through_sigmoid(grad_cell * z.value, i), grad_g1,
             through_gate(grad_cell, i.value) * z.slope, grad_cell};

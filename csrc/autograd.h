@@ -1,0 +1,207 @@
+// What all autograd code shares: a Node that declares its saved values once, and the way below.
+//   struct ScaleBackward : OpNode<ScaleBackward, Scalar> { kName; static backward(grads, need, factor); };
+// Works eagerly and under compiled autograd, with std::shared_ptr Nodes (torch 2.11) and
+// intrusive ones (2.15).
+#pragma once
+
+#include <torch/all.h>
+#include <torch/csrc/autograd/VariableTypeUtils.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/dynamo/compiled_autograd.h>
+
+#include "dispatch.h"
+
+namespace treadle {
+
+namespace ca = torch::dynamo::autograd;
+using torch::autograd::collect_next_edges;
+using torch::autograd::compute_requires_grad;
+using torch::autograd::Edge;
+using torch::autograd::isFwGradDefined;
+using torch::autograd::Node;
+using torch::autograd::SavedVariable;
+using torch::autograd::set_history;
+using torch::autograd::variable_list;
+using NodePtr = decltype(Edge::function);
+using Need = std::vector<bool>;  // which inputs' gradients are asked for, one per edge
+
+// In the list of saved values: a Tensor is an input of the op, an Output is one of its results.
+struct Output {};
+
+struct SavedOutput : SavedVariable {
+  SavedOutput() = default;
+  explicit SavedOutput(const Tensor& t) : SavedVariable(t, /*is_output=*/true) {}
+};
+
+// How one saved value is kept. The general case (numbers, shapes) is kept as it is, and is part of
+// the key of a compiled graph.
+template <class T>
+struct Slot {
+  using Kept = T;
+  using Value = T;
+  static Kept keep(const T& v) { return v; }
+  static const T& get(const Kept& v, Node&) { return v; }
+  static void collect(ca::CompiledNodeArgs& args, const Kept& v) { args.collect(v); }
+};
+
+template <>
+struct Slot<Tensor> {
+  using Kept = SavedVariable;
+  using Value = Tensor;
+  static Kept keep(const Tensor& v) { return SavedVariable(v, /*is_output=*/false); }
+  static Tensor get(const Kept& v, Node&) { return v.unpack(); }
+  static void collect(ca::CompiledNodeArgs& args, const Kept& v) { args.collect(v, false); }
+};
+
+template <>
+struct Slot<Output> {
+  using Kept = SavedOutput;
+  using Value = Tensor;
+  static Kept keep(const Tensor& v) { return SavedOutput(v); }
+  static Tensor get(const Kept& v, Node& n) { return v.unpack(n.getptr()); }
+  static void collect(ca::CompiledNodeArgs& args, const Kept& v) { args.collect(v, true); }
+};
+
+template <class T>
+auto make_node() {
+  if constexpr (std::is_same_v<NodePtr, std::shared_ptr<Node>>) {
+    return std::shared_ptr<T>(new T(), [](T* node) { torch::autograd::deleteNode(node); });
+  } else {
+    return c10::make_intrusive<T>();
+  }
+}
+
+// Self has kName and `static variable_list backward(const variable_list& grads, const Need&,
+// const Saved&...)`, where a Tensor may be undefined.
+template <class Self, class... S>
+struct OpNode : Node {
+  // Null where no input requires grad: then there is nothing to save.
+  template <class... T>
+  static auto record(const T&... inputs) {
+    decltype(make_node<Self>()) node{};
+    if (compute_requires_grad(inputs...)) {
+      node = make_node<Self>();
+      node->set_next_edges(collect_next_edges(inputs...));
+    }
+    return node;
+  }
+
+  // After set_history, and after an output that is saved here has got its tangent.
+  void save(const typename Slot<S>::Value&... values) {
+    saved_ = decltype(saved_)(Slot<S>::keep(values)...);
+  }
+
+  std::string name() const override { return Self::kName; }
+
+  variable_list apply(variable_list&& grads) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return std::apply(
+        [&](auto&... kept) { return run(grads, need(), Slot<S>::get(kept, *this)...); }, saved_);
+  }
+
+  void release_variables() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::apply([](auto&... kept) { (drop(kept), ...); }, saved_);
+  }
+
+  void compiled_args(ca::CompiledNodeArgs& args) const override {
+    std::apply([&](auto&... kept) { (Slot<S>::collect(args, kept), ...); }, saved_);
+  }
+
+  // Compiled autograd traces with dummy tensors, so nothing may be computed here: one call of
+  // `functional` is recorded.
+  variable_list apply_with_saved(const variable_list& grads,
+                                 ca::SwapSavedVariables& swap) override {
+    const auto& compiler = ca::getPyCompilerInterface();
+    static const std::string function = compiler->bind_function(
+        swap.get_py_compiler(), name(), &functional,
+        {ca::IValuePacker<Need>::packed_type(),
+         ca::IValuePacker<typename Slot<S>::Value>::packed_type()...},
+        /*is_custom_function=*/true, /*is_traceable=*/true);
+    std::apply([&](auto&... kept) { (swap.before(kept), ...); }, saved_);
+    ca::PackedArgs args;
+    args.pack(need());
+    std::apply(
+        [&](auto&... kept) {
+          (args.pack<typename Slot<S>::Value>(Slot<S>::get(kept, *this)), ...);
+        },
+        saved_);
+    auto result =
+        compiler->call_function(swap.get_py_compiler(), "apply_functional", function, grads,
+                                args.vec(),
+                                ca::IValuePacker<std::vector<std::optional<
+                                    torch::autograd::InputMetadata>>>::
+                                    pack(ca::get_input_metadata(next_edges())));
+    std::apply([&](auto&... kept) { (swap.after(kept), ...); }, saved_);
+    return result;
+  }
+
+ private:
+  std::tuple<typename Slot<S>::Kept...> saved_;
+
+  Need need() const {
+    Need needed(num_outputs());
+    for (size_t i = 0; i < needed.size(); ++i) needed[i] = task_should_compute_output(i);
+    return needed;
+  }
+
+  // No gradient came for any output: none goes on.
+  template <class... V>
+  static variable_list run(const variable_list& grads, const Need& needed, const V&... values) {
+    for (const auto& grad : grads) {
+      if (grad.defined()) return Self::backward(grads, needed, values...);
+    }
+    return variable_list(needed.size());
+  }
+
+  static variable_list functional(const variable_list& grads,
+                                  const std::vector<c10::IValue>& packed) {
+    ca::PackedArgs args(packed);
+    auto needed = args.unpack<Need>();
+    std::tuple<typename Slot<S>::Value...> values{args.unpack<typename Slot<S>::Value>()...};
+    return std::apply([&](auto&... v) { return run(grads, needed, v...); }, values);
+  }
+
+  template <class K>
+  static void drop(K& kept) {
+    if constexpr (std::is_base_of_v<SavedVariable, K>) kept.reset_data();
+  }
+};
+
+// The kernel below autograd, for a new result and for one that is written in place.
+template <class Signature, class... Args>
+auto below_autograd(const c10::TypedOperatorHandle<Signature>& op, c10::DispatchKeySet keys,
+                    const Args&... args) {
+  at::AutoDispatchBelowADInplaceOrView guard;
+  return op.redispatch(keys & c10::after_autograd_keyset, args...);
+}
+
+template <class Signature, class... Args>
+void below_autograd_inplace(const c10::TypedOperatorHandle<Signature>& op,
+                            c10::DispatchKeySet keys, Args&&... args) {
+  at::AutoDispatchBelowAutograd guard;
+  op.redispatch(keys & c10::after_autograd_keyset, args...);
+}
+
+inline Tensor tangent(const Tensor& t) { return isFwGradDefined(t) ? t._fw_grad(0) : Tensor(); }
+
+// The value beneath a dual tensor: derivatives of derivatives see it, this level's tangent not.
+inline Tensor primal(const Tensor& t) { return isFwGradDefined(t) ? t._fw_primal(0) : t; }
+
+inline void set_tangent(const Tensor& out, const Tensor& value, bool inplace = false) {
+  if (value.defined()) out._set_fw_grad(value, /*level=*/0, inplace);
+}
+
+inline Tensor plus(const Tensor& a, const Tensor& b) {
+  if (!a.defined()) return b;
+  return b.defined() ? a + b : a;
+}
+
+// out= gives no gradient, and says so rather than returning one that is wrong.
+template <class... T>
+void refuse_autograd(const char* op, const T&... tensors) {
+  TORCH_CHECK(!compute_requires_grad(tensors...) && !(... || isFwGradDefined(tensors)), op,
+              ": out must be used without autograd, got an argument that requires grad");
+}
+
+}  // namespace treadle

@@ -1,0 +1,109 @@
+#include "check.h"
+
+#include <c10/util/Exception.h>
+
+namespace treadle {
+
+const char* dtype_name(ScalarType dtype) {
+  switch (dtype) {
+    case ScalarType::Bool:
+      return "bool";
+    case ScalarType::Byte:
+      return "uint8";
+    case ScalarType::Char:
+      return "int8";
+    case ScalarType::Short:
+      return "int16";
+    case ScalarType::Int:
+      return "int32";
+    case ScalarType::Long:
+      return "int64";
+    case ScalarType::Half:
+      return "float16";
+    case ScalarType::BFloat16:
+      return "bfloat16";
+    case ScalarType::Float:
+      return "float32";
+    case ScalarType::Double:
+      return "float64";
+    case ScalarType::ComplexHalf:
+      return "complex32";
+    case ScalarType::ComplexFloat:
+      return "complex64";
+    case ScalarType::ComplexDouble:
+      return "complex128";
+    default:
+      return c10::toString(dtype);
+  }
+}
+
+bool is_floating_dtype(ScalarType dtype) {
+  return dtype == ScalarType::Half || dtype == ScalarType::BFloat16 ||
+         dtype == ScalarType::Float || dtype == ScalarType::Double;
+}
+
+bool is_number_dtype(ScalarType dtype) {
+  return is_floating_dtype(dtype) || dtype == ScalarType::Byte || dtype == ScalarType::Char ||
+         dtype == ScalarType::Short || dtype == ScalarType::Int || dtype == ScalarType::Long;
+}
+
+Dtype to_dtype(ScalarType dtype) {
+  switch (dtype) {
+    case ScalarType::Bool:
+      return Dtype::kBool;
+    case ScalarType::Byte:
+      return Dtype::kUInt8;
+    case ScalarType::Char:
+      return Dtype::kInt8;
+    case ScalarType::Short:
+      return Dtype::kInt16;
+    case ScalarType::Int:
+      return Dtype::kInt32;
+    case ScalarType::Long:
+      return Dtype::kInt64;
+    case ScalarType::Half:
+      return Dtype::kHalf;
+    case ScalarType::BFloat16:
+      return Dtype::kBFloat16;
+    case ScalarType::Float:
+      return Dtype::kFloat;
+    case ScalarType::Double:
+      return Dtype::kDouble;
+    default:
+      TORCH_CHECK(false, "treadle has no kernels for dtype ", dtype_name(dtype));
+  }
+}
+
+void check_compute_dtype(const char* op, const char* argument, ScalarType dtype) {
+  TORCH_CHECK(is_number_dtype(dtype), op, ": ", argument,
+              " must give a result of an integer or floating-point dtype, got ",
+              dtype_name(dtype));
+}
+
+void check_result(const char* op, const char* argument, const Tensor& out, ScalarType compute,
+                  at::Device device) {
+  TORCH_CHECK(c10::canCast(compute, out.scalar_type()) &&
+                  (is_number_dtype(out.scalar_type()) || out.scalar_type() == ScalarType::Bool),
+              op, ": ", argument, " must have a dtype that a ", dtype_name(compute),
+              " result can be cast to, got ", dtype_name(out.scalar_type()));
+  TORCH_CHECK(out.device() == device, op, ": ", argument, " must be on ", device, ", got ",
+              out.device());
+}
+
+void check_inplace_shape(const char* op, const char* argument, const Tensor& out,
+                         c10::SymIntArrayRef shape) {
+  TORCH_CHECK(out.sym_sizes().equals(shape), op, ": ", argument,
+              " must have the shape of the result, ", shape, ", got ", out.sym_sizes());
+}
+
+void check_storage(const char* op, const char* argument, const Tensor& t) {
+  if (t.numel() == 0) return;
+  int64_t last = t.storage_offset();
+  for (int64_t d = 0; d < t.dim(); ++d) last += (t.size(d) - 1) * t.stride(d);
+  const auto needed = (last + 1) * static_cast<int64_t>(t.element_size());
+  TORCH_CHECK(static_cast<int64_t>(t.storage().nbytes()) >= needed, op, ": ", argument,
+              " must lie inside its storage, ", needed, " bytes, got a storage of ",
+              t.storage().nbytes(), " bytes");
+}
+
+}  // namespace treadle

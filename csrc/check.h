@@ -1,0 +1,35 @@
+// All wording of errors: "<op>: <argument> must <rule>, got <fact>".
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+
+#include "kernels/dtype.h"
+
+namespace treadle {
+
+using at::ScalarType;
+using at::Tensor;
+
+// float32 rather than Float, as Python spells it.
+const char* dtype_name(ScalarType dtype);
+
+bool is_number_dtype(ScalarType dtype);    // what elementwise ops compute in
+bool is_floating_dtype(ScalarType dtype);  // half, bfloat16, float, double
+Dtype to_dtype(ScalarType dtype);
+
+// The dtype that an elementwise op computes in, from promotion.
+void check_compute_dtype(const char* op, const char* argument, ScalarType dtype);
+
+// An existing output: of the right dtype category, on the right device.
+void check_result(const char* op, const char* argument, const Tensor& out, ScalarType compute,
+                  at::Device device);
+
+// In place, the result's shape must be the argument's.
+void check_inplace_shape(const char* op, const char* argument, const Tensor& out,
+                         c10::SymIntArrayRef shape);
+
+// A storage that was resized away under a tensor would be read past its end.
+void check_storage(const char* op, const char* argument, const Tensor& t);
+
+}  // namespace treadle

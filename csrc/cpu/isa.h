@@ -1,0 +1,43 @@
+// Every file of this folder is compiled once per instruction set, in a namespace of that name;
+// dispatch() picks one when the process first asks. TREADLE_CPU_CAPABILITY=portable|avx2|avx512
+// caps the choice, as ATEN_CPU_CAPABILITY does for torch.
+#pragma once
+
+namespace treadle::cpu {
+
+enum class Isa { kPortable, kAvx2, kAvx512 };
+
+Isa isa();
+const char* isa_name();
+
+}  // namespace treadle::cpu
+
+// Declares a function for all instruction sets, and one of the same name that calls the best.
+#if defined(__x86_64__)
+#define TREADLE_CPU_FUNCTION(name, parameters, arguments) \
+  namespace portable {                                    \
+  void name parameters;                                   \
+  }                                                       \
+  namespace avx2 {                                        \
+  void name parameters;                                   \
+  }                                                       \
+  namespace avx512 {                                      \
+  void name parameters;                                   \
+  }                                                       \
+  inline void name parameters {                           \
+    switch (isa()) {                                      \
+      case Isa::kAvx512:                                  \
+        return avx512::name arguments;                    \
+      case Isa::kAvx2:                                    \
+        return avx2::name arguments;                      \
+      default:                                            \
+        return portable::name arguments;                  \
+    }                                                     \
+  }
+#else
+#define TREADLE_CPU_FUNCTION(name, parameters, arguments) \
+  namespace portable {                                    \
+  void name parameters;                                   \
+  }                                                       \
+  inline void name parameters { return portable::name arguments; }
+#endif

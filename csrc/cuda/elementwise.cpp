@@ -1,0 +1,25 @@
+#include "cuda/elementwise.h"
+
+namespace treadle {
+
+ElementwiseArgs elementwise_args(const char* op, const at::TensorIteratorBase& iter,
+                                 Dtype compute) {
+  ElementwiseArgs args = {};
+  args.operands = iter.ntensors();
+  args.ndim = iter.ndim();
+  args.numel = iter.numel();
+  args.compute = compute;
+  TORCH_CHECK(args.ndim <= kMaxDims, op, ": tensors must have at most ", kMaxDims,
+              " dimensions that cannot be merged, got ", args.ndim);
+  args.dense = iter.is_contiguous();
+  for (int i = 0; i < args.operands; ++i) {
+    args.dtypes[i] = to_dtype(iter.dtype(i));
+    args.data[i] = static_cast<char*>(iter.data_ptr(i));
+    args.dense = args.dense && args.dtypes[i] == compute;
+    for (int d = 0; d < args.ndim; ++d) args.strides[i][d] = iter.strides(i)[d];
+  }
+  for (int d = 0; d < args.ndim; ++d) args.sizes[d] = iter.shape()[d];
+  return args;
+}
+
+}  // namespace treadle

@@ -1,0 +1,37 @@
+// treadle's ops for C++ programs with LibTorch. Same contracts as in Python; each call goes through
+// the dispatcher, so autograd, autocast and the device switch work as with at::add.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Scalar.h>
+
+#include <optional>
+#include <tuple>
+
+// The library hides what is not named here.
+#pragma GCC visibility push(default)
+namespace treadle {
+
+// a + alpha * b, one fma. a, b [*] broadcast and promote as in at::add.
+at::Tensor vector_add(const at::Tensor& a, const at::Tensor& b, const at::Scalar& alpha = 1);
+at::Tensor vector_add(const at::Tensor& a, const at::Scalar& b, const at::Scalar& alpha = 1);
+at::Tensor& vector_add_out(at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
+                           const at::Scalar& alpha = 1);
+at::Tensor& vector_add_(at::Tensor& a, const at::Tensor& b, const at::Scalar& alpha = 1);
+at::Tensor& vector_add_(at::Tensor& a, const at::Scalar& b, const at::Scalar& alpha = 1);
+
+// x * factor. x [*] of any number dtype, on CPU or CUDA.
+at::Tensor scale(const at::Tensor& x, const at::Scalar& factor);
+at::Tensor& scale_out(at::Tensor& out, const at::Tensor& x, const at::Scalar& factor);
+at::Tensor& scale_(at::Tensor& x, const at::Scalar& factor);
+
+// sin(x). x [*] of any number dtype; integers give the default floating-point dtype.
+at::Tensor sine(const at::Tensor& x);
+at::Tensor& sine_out(at::Tensor& out, const at::Tensor& x);
+at::Tensor& sine_(at::Tensor& x);
+
+// grad * cos(x), which is sine's derivative. grad and x [*] of one floating-point dtype.
+at::Tensor sine_backward(const at::Tensor& grad, const at::Tensor& x);
+
+}  // namespace treadle
+#pragma GCC visibility pop

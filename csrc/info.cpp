@@ -1,0 +1,34 @@
+#include "treadle/info.h"
+
+#include <torch/version.h>
+
+#include "cpu/isa.h"
+#include "kernels/launch.h"
+#include "launches.h"
+
+namespace treadle {
+namespace {
+
+thread_local bool recording = false;
+thread_local std::vector<Launch> recorded;
+
+}  // namespace
+
+bool recording_launches() { return recording; }
+
+void record_launches(bool on) { recording = on; }
+
+void add_launch(Launch launch) { recorded.push_back(std::move(launch)); }
+
+std::vector<Launch> take_launches() {
+  std::vector<Launch> taken;
+  taken.swap(recorded);
+  return taken;
+}
+
+std::string compiled_with() {
+  return std::string("{\"torch\": \"") + TORCH_VERSION + "\", \"cuda\": \"" + cuda_version() +
+         "\", \"compiler\": \"" + __VERSION__ + "\", \"isa\": \"" + cpu::isa_name() + "\"}";
+}
+
+}  // namespace treadle

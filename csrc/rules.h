@@ -1,0 +1,29 @@
+// Boxed kernels that serve any op: vmap, autocast, version counters, a device without a kernel.
+// An op takes each with one registration line.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+namespace treadle {
+
+using OperatorHandle = c10::OperatorHandle;
+using Stack = torch::jit::Stack;
+
+// vmap of an elementwise op: the batch goes first and ranks are aligned, so that broadcasting
+// does the rest. In place, the written argument must be batched if any argument is.
+void elementwise_batch_rule(const OperatorHandle& op, Stack* stack);
+
+// After an op that writes into arguments: autograd notices that saved values have changed.
+void version_counter_rule(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack);
+
+// The kernel of every backend that has none.
+void no_backend_rule(const OperatorHandle& op, Stack* stack);
+
+// Casts the floating-point tensors of a call to autocast's dtype, except argument `keep`.
+template <c10::DeviceType device, size_t keep>
+void autocast_rule(const OperatorHandle& op, Stack* stack);
+
+#define TREADLE_RULE(...) torch::CppFunction::makeFromBoxedFunction<&__VA_ARGS__>()
+
+}  // namespace treadle

@@ -1,0 +1,33 @@
+// The contents page: every op of the package.
+// Ops that write into an argument return nothing: a custom op that returns an alias breaks
+// torch.compile. Backward ops and lltm_cell_forward are what the Nodes call.
+#pragma once
+
+#include <string>
+
+namespace treadle {
+
+inline constexpr const char* kSchemas[] = {
+    "vector_add(Tensor a, Tensor b, *, Scalar alpha=1) -> Tensor",
+    "vector_add.Scalar(Tensor a, Scalar b, *, Scalar alpha=1) -> Tensor",
+    "vector_add.out(Tensor a, Tensor b, *, Scalar alpha=1, Tensor(a!) out) -> ()",
+    "vector_add_(Tensor(a!) a, Tensor b, *, Scalar alpha=1) -> ()",
+    "vector_add_.Scalar(Tensor(a!) a, Scalar b, *, Scalar alpha=1) -> ()",
+
+    "scale(Tensor x, Scalar factor) -> Tensor",
+    "scale.out(Tensor x, Scalar factor, *, Tensor(a!) out) -> ()",
+    "scale_(Tensor(a!) x, Scalar factor) -> ()",
+
+    "sine(Tensor x) -> Tensor",
+    "sine.out(Tensor x, *, Tensor(a!) out) -> ()",
+    "sine_(Tensor(a!) x) -> ()",
+    "sine_backward(Tensor grad, Tensor x) -> Tensor",
+};
+
+// "scale.out" of "scale.out(Tensor x, ...".
+inline std::string schema_name(const char* schema) {
+  const std::string text(schema);
+  return text.substr(0, text.find('('));
+}
+
+}  // namespace treadle

@@ -1,0 +1,55 @@
+// sine: what its CPU and CUDA kernels share. Each backend brings a loop for sine and one for
+// sine_backward.
+#pragma once
+
+#include <torch/library.h>
+
+#include "elementwise.h"
+
+namespace treadle {
+
+using SineRun = void (*)(at::TensorIteratorBase& iter, ScalarType compute);
+
+// The dtype of the result. `out` is undefined, or the tensor that is written.
+ScalarType check_sine(const char* op, const Tensor& x, const Tensor& out);
+ScalarType check_sine_backward(const Tensor& grad, const Tensor& x);
+
+template <SineRun run>
+Tensor sine_kernel(const Tensor& x) {
+  const ScalarType compute = check_sine("sine", x, Tensor());
+  auto iter = make_iterator("sine", Tensor(), x, compute, /*inplace=*/false);
+  run(iter, compute);
+  return iter.output();
+}
+
+template <SineRun run>
+void sine_out_kernel(const Tensor& x, Tensor& out) {
+  const ScalarType compute = check_sine("sine", x, out);
+  auto iter = make_iterator("sine", out, x, compute, /*inplace=*/false);
+  run(iter, compute);
+}
+
+template <SineRun run>
+void sine_inplace_kernel(Tensor& x) {
+  const ScalarType compute = check_sine("sine_", x, x);
+  auto iter = make_iterator("sine_", x, x, compute, /*inplace=*/true);
+  run(iter, compute);
+}
+
+template <SineRun run>
+Tensor sine_backward_kernel(const Tensor& grad, const Tensor& x) {
+  const ScalarType compute = check_sine_backward(grad, x);
+  auto iter = make_iterator("sine_backward", Tensor(), grad, x, compute, /*inplace=*/false);
+  run(iter, compute);
+  return iter.output();
+}
+
+template <SineRun forward, SineRun backward>
+void register_sine(torch::Library& m) {
+  m.impl("sine", sine_kernel<forward>);
+  m.impl("sine.out", sine_out_kernel<forward>);
+  m.impl("sine_", sine_inplace_kernel<forward>);
+  m.impl("sine_backward", sine_backward_kernel<backward>);
+}
+
+}  // namespace treadle

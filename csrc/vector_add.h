@@ -1,0 +1,65 @@
+// vector_add: what its CPU and CUDA kernels share. Each backend brings a loop for two tensors and
+// one for a tensor and a number.
+#pragma once
+
+#include <torch/library.h>
+
+#include "elementwise.h"
+
+namespace treadle {
+
+using AddRun = void (*)(at::TensorIteratorBase& iter, ScalarType compute, const Scalar& alpha);
+using AddNumberRun = void (*)(at::TensorIteratorBase& iter, ScalarType compute, const Scalar& b,
+                              const Scalar& alpha);
+
+// The dtype of the result. `out` is undefined, or the tensor that is written.
+ScalarType check_vector_add(const char* op, const Tensor& a, const Tensor& b, const Scalar& alpha,
+                            const Tensor& out);
+ScalarType check_vector_add(const char* op, const Tensor& a, const Scalar& b, const Scalar& alpha,
+                            const Tensor& out);
+
+template <AddRun run>
+struct AddTensor {
+  static Tensor functional(const Tensor& a, const Tensor& b, const Scalar& alpha) {
+    const ScalarType compute = check_vector_add("vector_add", a, b, alpha, Tensor());
+    auto iter = make_iterator("vector_add", Tensor(), a, b, compute, /*inplace=*/false);
+    run(iter, compute, alpha);
+    return iter.output();
+  }
+  static void out(const Tensor& a, const Tensor& b, const Scalar& alpha, Tensor& out) {
+    const ScalarType compute = check_vector_add("vector_add", a, b, alpha, out);
+    auto iter = make_iterator("vector_add", out, a, b, compute, /*inplace=*/false);
+    run(iter, compute, alpha);
+  }
+  static void inplace(Tensor& a, const Tensor& b, const Scalar& alpha) {
+    const ScalarType compute = check_vector_add("vector_add_", a, b, alpha, a);
+    auto iter = make_iterator("vector_add_", a, a, b, compute, /*inplace=*/true);
+    run(iter, compute, alpha);
+  }
+};
+
+template <AddNumberRun run>
+struct AddNumber {
+  static Tensor functional(const Tensor& a, const Scalar& b, const Scalar& alpha) {
+    const ScalarType compute = check_vector_add("vector_add", a, b, alpha, Tensor());
+    auto iter = make_iterator("vector_add", Tensor(), a, compute, /*inplace=*/false);
+    run(iter, compute, b, alpha);
+    return iter.output();
+  }
+  static void inplace(Tensor& a, const Scalar& b, const Scalar& alpha) {
+    const ScalarType compute = check_vector_add("vector_add_", a, b, alpha, a);
+    auto iter = make_iterator("vector_add_", a, a, compute, /*inplace=*/true);
+    run(iter, compute, b, alpha);
+  }
+};
+
+template <AddRun run, AddNumberRun run_number>
+void register_vector_add(torch::Library& m) {
+  m.impl("vector_add", AddTensor<run>::functional);
+  m.impl("vector_add.out", AddTensor<run>::out);
+  m.impl("vector_add_", AddTensor<run>::inplace);
+  m.impl("vector_add.Scalar", AddNumber<run_number>::functional);
+  m.impl("vector_add_.Scalar", AddNumber<run_number>::inplace);
+}
+
+}  // namespace treadle

@@ -1,0 +1,23 @@
+// sine on CUDA. Twin: csrc/cpu/sine.cpp.
+#include "kernels/sine.h"
+
+#include "kernels/elementwise.cuh"
+#include "kernels/math/sine.h"
+
+namespace treadle {
+
+cudaError_t launch_sine(const ElementwiseArgs& args, cudaStream_t stream) {
+  return visit_floating(args.compute, [&](auto type) {
+    using common_t = typename decltype(type)::type;
+    return launch_map<common_t, 1>(args, Sine{}, stream);
+  });
+}
+
+cudaError_t launch_sine_backward(const ElementwiseArgs& args, cudaStream_t stream) {
+  return visit_floating(args.compute, [&](auto type) {
+    using common_t = typename decltype(type)::type;
+    return launch_map<common_t, 2>(args, SineBackward{}, stream);
+  });
+}
+
+}  // namespace treadle

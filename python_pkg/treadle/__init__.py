@@ -1,0 +1,38 @@
+"""Fused CUDA kernels for PyTorch, with CPU kernels beside them, registered as torch ops.
+
+``treadle.vector_add``, ``scale``, ``sine`` and ``lltm_cell`` are the documented fronts of
+``torch.ops.treadle.*``; ``treadle.nn`` has the modules, ``treadle.reference`` the same functions in
+plain PyTorch. ``python -m treadle`` reports what was built and tests it.
+"""
+
+from . import _build
+
+_build.load()
+
+from . import nn, reference  # noqa: E402  (the ops must be registered first)
+from .ops import (  # noqa: E402
+    launch_info,
+    lltm_cell,
+    scale,
+    scale_,
+    sine,
+    sine_,
+    vector_add,
+    vector_add_,
+)
+
+__version__: str = _build.facts()["version"]
+
+__all__ = [
+    "__version__",
+    "launch_info",
+    "lltm_cell",
+    "nn",
+    "reference",
+    "scale",
+    "scale_",
+    "sine",
+    "sine_",
+    "vector_add",
+    "vector_add_",
+]

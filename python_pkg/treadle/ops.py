@@ -1,0 +1,250 @@
+"""One typed and documented function per op, each a call of ``torch.ops.treadle.*``.
+
+Errors are RuntimeError, worded ``<op>: <argument> must <rule>, got <fact>``, the same on every device.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _build
+
+__all__ = [
+    "launch_info",
+    "lltm_cell",
+    "scale",
+    "scale_",
+    "sine",
+    "sine_",
+    "vector_add",
+    "vector_add_",
+]
+
+# Overloads that are picked here cost nothing; torch would try them in turn at every call.
+_add = torch.ops.treadle.vector_add.default
+_add_number = torch.ops.treadle.vector_add.Scalar
+_add_out = torch.ops.treadle.vector_add.out
+_add_ = torch.ops.treadle.vector_add_.default
+_add_number_ = torch.ops.treadle.vector_add_.Scalar
+_scale = torch.ops.treadle.scale.default
+_scale_out = torch.ops.treadle.scale.out
+_scale_ = torch.ops.treadle.scale_.default
+_sine = torch.ops.treadle.sine.default
+_sine_out = torch.ops.treadle.sine.out
+_sine_ = torch.ops.treadle.sine_.default
+_lltm_cell = torch.ops.treadle.lltm_cell.default
+
+
+def vector_add(
+    a: Tensor, b: Tensor | float, *, alpha: float = 1, out: Tensor | None = None
+) -> Tensor:
+    """``a + alpha * b``, rounded once; a drop-in for ``torch.add``.
+
+    Args:
+        a: [...] of any integer or floating-point dtype (not bool, not complex).
+        b: [...], broadcast against ``a``, or a number. dtypes promote as in ``torch.add``.
+        alpha: a number; an integer where the result is one.
+        out: written and returned if given, resized if its shape does not fit. No autograd.
+
+    Returns:
+        [...] of the broadcast shape and the promoted dtype, with the bits of ``torch.add``.
+
+    Raises:
+        RuntimeError: dtypes, devices or shapes that do not fit.
+
+    Source: csrc/vector_add.cpp, kernels/vector_add.cu.
+    """
+    if out is not None:
+        other = b if isinstance(b, Tensor) else torch.tensor(b, dtype=_dtype_with(a, b))
+        _add_out(a, other, alpha=alpha, out=out)
+        return out
+    if isinstance(b, Tensor):
+        return _add(a, b, alpha=alpha)  # type: ignore[no-any-return]
+    return _add_number(a, b, alpha=alpha)  # type: ignore[no-any-return]
+
+
+def _dtype_with(a: Tensor, number: float) -> torch.dtype:
+    return torch.result_type(a, number)
+
+
+def vector_add_(a: Tensor, b: Tensor | float, *, alpha: float = 1) -> Tensor:
+    """``a += alpha * b`` in place; a drop-in for ``Tensor.add_``. See :func:`vector_add`.
+
+    Args:
+        a: [...], written and returned; the result must have its shape and cast to its dtype.
+        b: [...] or a number.
+        alpha: a number.
+
+    Returns:
+        ``a``.
+
+    Raises:
+        RuntimeError: what does not fit; a leaf that requires grad; an expanded ``a``.
+
+    Source: csrc/vector_add.cpp, kernels/vector_add.cu.
+    """
+    if isinstance(b, Tensor):
+        _add_(a, b, alpha=alpha)
+    else:
+        _add_number_(a, b, alpha=alpha)
+    return a
+
+
+def scale(x: Tensor, factor: float, *, out: Tensor | None = None) -> Tensor:
+    """``x * factor``; a drop-in for ``torch.mul(x, number)``.
+
+    Args:
+        x: [...] of any integer or floating-point dtype (bool with a number that makes it one).
+        factor: a real number. dtypes promote as in ``x * factor``.
+        out: written and returned if given, resized if its shape does not fit. No autograd.
+
+    Returns:
+        [...] of the promoted dtype, with the bits of ``torch.mul``.
+
+    Raises:
+        RuntimeError: dtypes or devices that do not fit.
+
+    Source: csrc/scale.cpp, kernels/scale.cu.
+    """
+    if out is not None:
+        _scale_out(x, factor, out=out)
+        return out
+    return _scale(x, factor)  # type: ignore[no-any-return]
+
+
+def scale_(x: Tensor, factor: float) -> Tensor:
+    """``x *= factor`` in place; a drop-in for ``Tensor.mul_(number)``. See :func:`scale`.
+
+    Args:
+        x: [...], written and returned; the result must cast to its dtype.
+        factor: a real number.
+
+    Returns:
+        ``x``.
+
+    Raises:
+        RuntimeError: what does not fit; a leaf that requires grad; an expanded ``x``.
+
+    Source: csrc/scale.cpp, kernels/scale.cu.
+    """
+    _scale_(x, factor)
+    return x
+
+
+def sine(x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """``sin(x)``, x in radians; a drop-in for ``torch.sin``.
+
+    Args:
+        x: [...] of any integer, bool or floating-point dtype; integers are computed in the default
+            floating-point dtype.
+        out: written and returned if given, resized if its shape does not fit. No autograd.
+
+    Returns:
+        [...]; nan where x is infinite or nan, ±0 where x is.
+
+    Raises:
+        RuntimeError: dtypes or devices that do not fit.
+
+    Source: csrc/sine.cpp, kernels/sine.cu.
+    """
+    if out is not None:
+        _sine_out(x, out=out)
+        return out
+    return _sine(x)  # type: ignore[no-any-return]
+
+
+def sine_(x: Tensor) -> Tensor:
+    """``x = sin(x)`` in place; a drop-in for ``Tensor.sin_``. See :func:`sine`.
+
+    Args:
+        x: [...] of a floating-point dtype, written and returned.
+
+    Returns:
+        ``x``.
+
+    Raises:
+        RuntimeError: an integer ``x``; a leaf that requires grad; an expanded ``x``.
+
+    Source: csrc/sine.cpp, kernels/sine.cu.
+    """
+    _sine_(x)
+    return x
+
+
+def lltm_cell(
+    input: Tensor, weights: Tensor, bias: Tensor | None, old_h: Tensor, old_cell: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One step of the LLTM recurrent cell of PyTorch's C++ extension tutorial, fused.
+
+    ``gates = [old_h, input] @ weights.T + bias``, cut into i, o, z;
+    ``new_cell = old_cell + elu(z) * sigmoid(i)``; ``new_h = tanh(new_cell) * sigmoid(o)``.
+
+    Args:
+        input: [B, I], float64, float32, float16 or bfloat16.
+        weights: [3H, H+I], rows i, o, z; columns first old_h, then input.
+        bias: [3H], [1, 3H] or None.
+        old_h: [B, H].
+        old_cell: [B, H], of input's dtype, or float32 beside half-precision inputs (the cell adds
+            up over the steps, and half types run out of digits).
+
+        Each tensor may carry one more leading dimension N, on all arguments: N independent cells.
+
+    Returns:
+        new_h [B, H] of input's dtype, and new_cell [B, H] of old_cell's dtype. Every argument is
+        differentiable, twice. Under autocast input, weights, bias and old_h take the lower
+        precision, old_cell keeps its own.
+
+    Raises:
+        RuntimeError: shapes, dtypes or devices that do not fit.
+
+    Source: csrc/lltm_cell.cpp, kernels/lltm_cell.cu.
+    """
+    return _lltm_cell(input, weights, bias, old_h, old_cell)  # type: ignore[no-any-return]
+
+
+def launch_info(op: str, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
+    """Run an op and say what it launched on the GPU: grids, blocks, threads and what they use.
+
+    Args:
+        op: the name of a function of this package, for example ``"scale"``.
+        args: its arguments, and ``kwargs`` its keyword arguments. CUDA tensors, to see anything.
+
+    Returns:
+        One dict a kernel of ours, in launch order (cuBLAS's are not among them): ``kernel``,
+        ``grid`` and ``block`` (x, y, z), ``vector_width`` (elements a memory access),
+        ``elements_per_thread``, ``registers`` (a thread), ``shared_bytes`` (a block),
+        ``local_bytes`` (a thread; 0 unless it spills), ``blocks_per_sm`` and ``occupancy`` (of the
+        resident threads a multiprocessor can hold). Empty where nothing was launched on a GPU.
+
+    Raises:
+        ValueError: if there is no such op.
+
+    Source: kernels/launch.cuh, where every launch is made and recorded.
+    """
+    function = globals().get(op) if op in __all__ and op != "launch_info" else None
+    if function is None:
+        names = ", ".join(name for name in __all__ if name != "launch_info")
+        raise ValueError(f"launch_info: op must be one of {names}, got {op!r}")
+    bindings = _build.bindings()
+    bindings.take_launches()
+    bindings.record_launches(True)
+    try:
+        function(*args, **kwargs)
+    finally:
+        bindings.record_launches(False)
+    fields = (
+        "kernel",
+        "grid",
+        "block",
+        "vector_width",
+        "elements_per_thread",
+        "registers",
+        "shared_bytes",
+        "local_bytes",
+        "blocks_per_sm",
+        "occupancy",
+    )
+    return [{name: getattr(launch, name) for name in fields} for launch in bindings.take_launches()]
