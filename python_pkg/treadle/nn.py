@@ -143,7 +143,7 @@ class LLTMCell(nn.Module):
         # The tutorial's bias is [1, 3H]. The dictionary is load_state_dict's own copy.
         bias = state_dict.get(prefix + "bias")
         if isinstance(bias, Tensor) and bias.dim() == 2 and bias.size(0) == 1:
-            state_dict[prefix + "bias"] = bias.detach().flatten()
+            state_dict[prefix + "bias"] = bias.flatten()
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
