@@ -1,0 +1,106 @@
+"""What a case is made of: tensors of equal values on every device, calls, cases and ops."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from . import layouts
+
+FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+HALVES = (torch.float16, torch.bfloat16)
+
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+DEVICES = ("cpu", pytest.param("cuda", marks=GPU))
+
+
+class Make:
+    """Makes a case's tensors: seeded by its name, computed on the CPU, moved to the device."""
+
+    def __init__(self, name: str, device: str, dtype: torch.dtype) -> None:
+        self.device, self.dtype = device, dtype
+        self.generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+
+    def __call__(
+        self, *shape: int, dtype: torch.dtype | None = None, by: float = 1.0, to: Any = None
+    ) -> Tensor:
+        """Normal values times ``by``, or small integers; laid out by ``to`` (see layouts.py)."""
+        dtype = dtype or self.dtype
+        if dtype.is_floating_point:
+            t = torch.randn(shape, generator=self.generator, dtype=torch.float64) * by
+        else:
+            low, high = (0, 2) if dtype == torch.bool else (0, 100)
+            t = torch.randint(low, high, shape, generator=self.generator)
+            if dtype.is_signed:
+                t = t - 50
+        return (to or layouts.dense)(t.to(dtype).to(self.device))
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of one call."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, function: Callable[..., Any]) -> Any:
+        return function(*self.args, **self.kwargs)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Call:
+        """The same call with every tensor changed."""
+        return Call(
+            tuple(change(a) if isinstance(a, Tensor) else a for a in self.args), self.kwargs
+        )
+
+    def with_args(self, values: dict[int, Any]) -> Call:
+        """The same call with the arguments at these positions replaced."""
+        return Call(tuple(values.get(i, a) for i, a in enumerate(self.args)), self.kwargs)
+
+
+@dataclass(frozen=True)
+class Case:
+    id: str
+    build: Callable[[Make], Call]
+    dtypes: tuple[torch.dtype, ...]  # what Make.dtype may be
+    big: bool = False  # too big for gradcheck and the like
+
+    def call(self, device: str = "cpu", dtype: torch.dtype = torch.float64) -> Call:
+        return self.build(Make(self.id, device, dtype))
+
+
+@dataclass(frozen=True)
+class Op:
+    name: str
+    function: Callable[..., Any]
+    reference: Callable[..., Any]
+    overloads: tuple[str, ...]  # of torch.ops.treadle, those that return a new tensor
+    differentiable: tuple[int, ...]  # positions of the tensors that a gradient can reach
+    cases: tuple[Case, ...]
+    inplace: Callable[..., Any] | None = None  # writes into and returns the first argument
+    torch_inplace: Callable[..., Any] | None = None  # its twin
+    has_out: bool = False
+
+    def leaves(self, call: Call) -> list[int]:
+        """Positions of this call's tensors that can require grad."""
+        return [
+            i
+            for i in self.differentiable
+            if isinstance(call.args[i], Tensor) and call.args[i].is_floating_point()
+        ]
+
+
+def outputs(result: Any) -> tuple[Tensor, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+def requiring_grad(op: Op, call: Call, positions: list[int] | None = None) -> Call:
+    """The call with leaves of its own memory-equal tensors, those at ``positions`` with grad."""
+    wanted = op.leaves(call) if positions is None else positions
+    return call.with_args({i: call.args[i].detach().requires_grad_() for i in wanted})
