@@ -4,7 +4,8 @@
 
 #include <cstdint>
 
-#if defined(__FAST_MATH__) || defined(__USE_FAST_MATH__)
+// NVRTC always defines the second, as 0 or 1; nvcc neither: fast_math_check.cu is for it.
+#if defined(__FAST_MATH__) || (defined(__USE_FAST_MATH__) && __USE_FAST_MATH__)
 #error \
     "treadle must not be built with -ffast-math or --use_fast_math: NaN and inf are part of its contract"
 #endif

@@ -41,7 +41,7 @@ def _tables(report: dict[str, Any]) -> list[Table]:
     ]
     tables: list[Table] = [("versions", ["", "built for", "running"], rows)]
     facts = [
-        ["treadle", f"{built.get('treadle', '-')} {built.get('commit') or ''}".strip()],
+        ["treadle", f"{built.get('version', '-')} {built.get('commit') or ''}".strip()],
         ["CUDA toolkit", built.get("cuda") or "none"],
         ["CUDA archs", " ".join(built.get("archs", [])) or "none"],
         ["CPU instruction set", str(running.get("isa", "-"))],

@@ -6,6 +6,7 @@ the library is opened, so that a wrong pair is one sentence and never an undefin
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.metadata
 import json
@@ -19,6 +20,7 @@ from typing import Any
 
 PACKAGE = Path(__file__).resolve().parent
 FACTS = PACKAGE / "_build_facts.json"
+TREE = PACKAGE.parents[1]  # the repository, where treadle is imported from one
 
 
 def library_path() -> str:
@@ -50,9 +52,8 @@ def facts() -> dict[str, Any]:
 def rebuild_command() -> str:
     """The shell command that builds treadle for the running Python and its torch."""
     pip = f"{shlex.quote(sys.executable)} -m pip install --no-build-isolation"
-    tree = PACKAGE.parents[1]
-    if (tree / "setup.py").exists():
-        return f"{pip} -e {shlex.quote(str(tree))}"
+    if (TREE / "setup.py").exists():
+        return f"{pip} -e {shlex.quote(str(TREE))}"
     return f"{pip} --no-deps --force-reinstall {_origin()}"
 
 
@@ -103,9 +104,16 @@ def check() -> None:
     """Raise ImportError, with both versions and the command that mends it, where they do not fit.
 
     A library fits any patch release of the torch minor that it was built against. One built with
-    CUDA also needs a torch of the same CUDA major; one built without fits either.
+    CUDA also needs a torch of the same CUDA major; one built without fits either. In a repository
+    the library must also have the ops that the Python files there call.
     """
     built, now = facts(), running()
+    schemas = TREE / "csrc" / "schemas.h"
+    if schemas.exists() and hashlib.sha256(schemas.read_bytes()).hexdigest() != built["schemas"]:
+        raise ImportError(
+            f"treadle's ops have changed since it was built: {schemas} is not what the library "
+            f"has. Build it again with: {rebuild_command()}"
+        )
     fits = _minor(built["torch"]) == _minor(now["torch"])
     fits &= built["cxx11_abi"] == now["cxx11_abi"] and built["machine"] == now["machine"]
     if built["cuda"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import filecmp
+import hashlib
 import json
 import os
 import platform
@@ -90,8 +91,9 @@ def _commit() -> str:
 def _facts(graph: Graph) -> dict[str, object]:
     torch, toolkit = graph.torch, graph.toolkit
     facts: dict[str, object] = {
-        "treadle": graph.version,
+        "version": graph.version,
         "commit": _commit(),
+        "schemas": hashlib.sha256(Path("csrc/schemas.h").read_bytes()).hexdigest(),
         "torch": torch.version,
         "torch_cuda": torch.cuda,
         "cxx11_abi": torch.cxx11_abi,

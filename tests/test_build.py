@@ -1,0 +1,252 @@
+"""The build: what it decides without a toolkit, what it compiles, what it compiles again."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from tools import check_kernels
+from tools.native import cuda, host
+from tools.native.graph import Graph
+
+ROOT = Path(__file__).resolve().parents[1]
+TORCH = host.Torch("2.11.0", "13.0", True, Path(torch.__file__).parent, ("sm_80", "sm_90"))
+KNOWN = "sm_80 sm_86 sm_90 sm_100 sm_120"
+FAKE_NVCC = """#!/bin/sh
+case $1 in
+  --version) echo "Cuda compilation tools, release {release}, V{release}.1" ;;
+  --list-gpu-code) printf '%s\\n' {known} ;;
+esac
+"""
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TREADLE_CUDA", "TORCH_CUDA_ARCH_LIST", "MAX_JOBS", "CXX", "CXXFLAGS", "LDFLAGS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.fixture
+def toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A toolkit whose nvcc only answers questions; returns that nvcc."""
+    return fake_toolkit(tmp_path, monkeypatch, "13.0")
+
+
+def fake_toolkit(folder: Path, monkeypatch: pytest.MonkeyPatch, release: str) -> Path:
+    nvcc = folder / "cuda" / "bin" / "nvcc"
+    nvcc.parent.mkdir(parents=True)
+    nvcc.write_text(FAKE_NVCC.format(release=release, known=KNOWN))
+    nvcc.chmod(0o755)
+    (folder / "cuda" / "lib64").mkdir()
+    (folder / "cuda" / "lib64" / "libcudart.so").touch()
+    monkeypatch.setenv("CUDA_HOME", str(folder / "cuda"))
+    return nvcc
+
+
+def archs(found: cuda.Toolkit | cuda.Missing) -> tuple[str, ...]:
+    assert isinstance(found, cuda.Toolkit)
+    return found.archs
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("9.0", ("9.0",)),
+        ("8.0;9.0+PTX", ("8.0", "9.0+PTX")),
+        ("8.6 9.0a,9.0a", ("8.6", "9.0a")),
+        ("Hopper", ("9.0+PTX",)),
+        ("Ampere;9.0", ("8.0", "8.6+PTX", "9.0")),
+    ],
+)
+def test_arch_list_is_honoured(
+    toolkit: Path, monkeypatch: pytest.MonkeyPatch, asked: str, expected: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", asked)
+    assert archs(cuda.find(TORCH)) == expected
+
+
+def test_gencode() -> None:
+    kit = cuda.Toolkit(Path("nvcc"), "13.0", ("9.0a", "12.0+PTX"))
+    assert kit.gencode() == [
+        "-gencode=arch=compute_90a,code=sm_90a",
+        "-gencode=arch=compute_120,code=sm_120",
+        "-gencode=arch=compute_120,code=compute_120",
+    ]
+
+
+@pytest.mark.parametrize("asked", ["5.0", "nonsense", "9"])
+def test_an_arch_that_nvcc_lacks(
+    toolkit: Path, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", asked)
+    with pytest.raises(host.BuildError, match=f"names '{asked}'.*it knows 8.0, 8.6, 9.0"):
+        cuda.find(TORCH)
+
+
+def test_archs_without_a_gpu_are_torchs_and_newer_by_ptx(toolkit: Path) -> None:
+    assert archs(cuda.find(TORCH)) == ("8.0", "9.0+PTX")
+
+
+def test_archs_of_the_gpus_present(toolkit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = [(9, 0), (9, 0), (13, 1)]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(gpus))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: gpus[index])
+    assert archs(cuda.find(TORCH)) == ("9.0", "12.0+PTX")
+
+
+def missing(torch_built_with: str | None = "13.0") -> str:
+    found = cuda.find(host.Torch("2.11.0", torch_built_with, True, TORCH.root, ()))
+    assert isinstance(found, cuda.Missing)
+    return f"{found.reason}; {found.remedy}"
+
+
+def test_why_cuda_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "is built without CUDA; install a torch with CUDA" in missing(None)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nowhere"))
+    assert "no nvcc was found" in missing() and "CUDA 13.x toolkit" in missing()
+    fake_toolkit(tmp_path, monkeypatch, "12.4")
+    assert "is of CUDA 12.4 and torch 2.11.0 is of CUDA 13.0" in missing()
+    monkeypatch.setenv("TREADLE_CUDA", "0")
+    assert missing() == "TREADLE_CUDA=0 was set; rebuild without TREADLE_CUDA=0"
+
+
+def test_insisting_on_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TREADLE_CUDA", "1")
+    fake_toolkit(tmp_path, monkeypatch, "12.4")
+    with pytest.raises(host.BuildError, match="TREADLE_CUDA=1 asks for CUDA, but .*12.4"):
+        cuda.find(TORCH)
+    monkeypatch.setenv("TREADLE_CUDA", "yes")
+    with pytest.raises(host.BuildError, match="TREADLE_CUDA must be 0, 1 or unset, got 'yes'"):
+        cuda.find(TORCH)
+
+
+def test_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host.os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(host, "_free_memory", lambda: 10 << 30)
+    assert host.jobs() == 3
+    monkeypatch.setattr(host, "_free_memory", lambda: 1 << 30)
+    assert host.jobs() == 1
+    monkeypatch.setenv("MAX_JOBS", "5")
+    assert host.jobs() == 5
+    monkeypatch.setenv("MAX_JOBS", "many")
+    with pytest.raises(host.BuildError, match="MAX_JOBS must be a positive integer, got 'many'"):
+        host.jobs()
+
+
+def graph_in(tree: Path, kit: cuda.Toolkit | cuda.Missing, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tree)
+    return Graph(TORCH, kit, Path("build"), "0").write().read_text()
+
+
+MISSING = cuda.Missing("the reason", "the remedy")
+
+
+def test_every_source_is_in_the_graph(monkeypatch: pytest.MonkeyPatch, toolkit: Path) -> None:
+    monkeypatch.chdir(ROOT)
+    kit = cuda.find(TORCH)
+    folder = toolkit.parents[2]
+    with_cuda = Graph(TORCH, kit, folder / "a", "0").write().read_text()
+    without = Graph(TORCH, MISSING, folder / "b", "0").write().read_text()
+    for source in (ROOT / "csrc").glob("cpu/*.cpp"):
+        for isa in host.isas():
+            assert f"csrc/cpu/{source.name}.{isa}.o" in with_cuda
+    for source in [*(ROOT / "kernels").glob("*.cu"), *(ROOT / "csrc/cuda").glob("*.cpp")]:
+        name = str(source.relative_to(ROOT))
+        assert f" {name}\n" in with_cuda and name not in without
+    assert "cuda_missing" in without and "the reason" in without
+    assert "cuda_missing" not in with_cuda and "nvcc" not in without.replace("rule nvcc", "")[:200]
+
+
+def test_host_objects_are_shared_with_a_cpu_only_build(
+    monkeypatch: pytest.MonkeyPatch, toolkit: Path
+) -> None:
+    monkeypatch.chdir(ROOT)
+    folder = toolkit.parents[2] / "same"
+    texts = [
+        Graph(TORCH, kit, folder, "0").write().read_text() for kit in (cuda.find(TORCH), MISSING)
+    ]
+    shared = [f"build {folder}/csrc/scale.cpp.o", f"build {folder}/csrc/cpu/scale.cpp.avx2.o"]
+    for start in shared:
+        first, second = (text[text.index(start) :].split("\nbuild ")[0] for text in texts)
+        assert first == second
+
+
+def test_a_file_is_compiled_again_only_when_it_or_its_header_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("csrc/cpu", "csrc/include", "kernels"):
+        (tmp_path / folder).mkdir(parents=True)
+    for name in ("a", "b"):
+        (tmp_path / f"csrc/cpu/{name}.cpp").write_text(f'#include "cpu/{name}.h"\nint {name};\n')
+        (tmp_path / f"csrc/cpu/{name}.h").touch()
+    (tmp_path / "csrc/cuda_missing.cpp").touch()
+    graph_in(tmp_path, MISSING, monkeypatch)
+    objects = [f"build/csrc/cpu/{n}.cpp.{isa}.o" for n in "ab" for isa in host.isas()]
+
+    def compiled() -> int:
+        command = [host.ninja(), "-f", "build/cpu/build.ninja", *objects]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return said.count("c++ build/")
+
+    every = len(host.isas())
+    assert compiled() == 2 * every
+    assert compiled() == 0
+    (tmp_path / "csrc/cpu/a.h").write_text("extern int a;\n")
+    assert compiled() == every
+    (tmp_path / "csrc/cpu/b.cpp").write_text("int b = 1;\n")
+    assert compiled() == every
+
+
+@pytest.mark.parametrize("flag", ["-ffast-math", "-Ofast"])
+def test_fast_math_is_refused(tmp_path: Path, flag: str) -> None:
+    source = tmp_path / "a.cpp"
+    source.write_text('#include "kernels/dtype.h"\n')
+    command = [*host.cxx().split(), "-std=c++17", f"-I{ROOT}", "-c", str(source), "-o", "/dev/null"]
+    assert subprocess.run(command, capture_output=True).returncode == 0
+    refused = subprocess.run([*command, flag], capture_output=True, text=True)
+    assert refused.returncode and "must not be built with -ffast-math" in refused.stderr
+
+
+def test_use_fast_math_is_refused_by_nvcc() -> None:
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("no CUDA toolkit")
+    source = str(ROOT / "kernels" / "fast_math_check.cu")
+    command = [nvcc, "-arch=sm_90", "-c", source, "-o", "/dev/null"]
+    assert subprocess.run(command, capture_output=True).returncode == 0
+    refused = subprocess.run([*command, "--use_fast_math"], capture_output=True, text=True)
+    assert refused.returncode and "must_not_be_built_with_use_fast_math" in refused.stderr
+
+
+GOOD_CALL = "cudaError_t f(cudaStream_t stream) { return launch_x(1, stream); }"
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "rule"),
+    [
+        ("kernels/a.cuh", "#include <ATen/ATen.h>", "must not include ATen"),
+        ("kernels/a.cu", '#include "torch/library.h"', "must not include torch"),
+        ("kernels/a.cu", "void f() { k<<<1, 2>>>(x); }", "launched through"),
+        ("kernels/launch.cuh", "void f() { k<<<1, 2>>>(x); }", "must pass a stream"),
+        ("kernels/launch.cuh", "void f() { cudaLaunchKernelEx(&c, k); }", "must be returned"),
+        ("kernels/a.cu", "int f() { return launch(k, shape, x); }", "must pass a stream"),
+        ("kernels/a.cu", "int f() { launch<float>(k, shape, stream); }", "must be returned or"),
+        ("csrc/cuda/a.cpp", "void f() { launch_x(a, stream); }", "must be returned or checked"),
+        ("csrc/cuda/a.cpp", "__global__ void k() {}", "no device code"),
+    ],
+)
+def test_check_kernels_finds(path: str, text: str, rule: str) -> None:
+    problems = check_kernels.check_file(Path(path), f"{GOOD_CALL}\n// launch(a);\n{text}\n")
+    assert problems and all(problem.startswith(f"{path}:3: ") for problem in problems)
+    assert rule in " ".join(problems)
+
+
+def test_check_kernels_accepts_what_is_right() -> None:
+    text = f"{GOOD_CALL}\nvoid g() {{ check_launch(op, launch_x(a, stream)); }}\n"
+    assert check_kernels.check_file(Path("csrc/cuda/a.cpp"), text) == []

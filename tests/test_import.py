@@ -1,0 +1,146 @@
+"""``import treadle``: what it must not do, and what it says where the build does not fit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import installed
+
+FACTS = json.loads((installed.PACKAGE / "_build_facts.json").read_text())
+
+QUIET = """
+import os, random, sys, threading, time, torch, logging
+logging.basicConfig(level=0)
+def state():
+    return (torch.get_rng_state().tolist(), random.getstate(), torch.get_default_dtype(),
+            torch.get_num_threads(), threading.active_count(), len(os.listdir("/proc/self/task")),
+            float(torch.tensor(1e-310, dtype=torch.float64) * 0.5), torch.is_grad_enabled(),
+            dict(os.environ))
+before = state()
+start = time.perf_counter()
+import treadle
+took = time.perf_counter() - start
+assert state() == before
+assert not torch.cuda.is_initialized()
+assert "treadle._C" not in sys.modules
+assert took < 0.5, took
+"""
+
+
+def test_import_leaves_the_process_as_it_was() -> None:
+    done = installed.python("-W", "error", "-c", QUIET)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+FORK = """
+import os, torch, treadle
+def child(size, threads):
+    pid = os.fork()
+    if pid == 0:
+        torch.set_num_threads(threads)
+        x = torch.randn(size)
+        os._exit(0 if torch.equal(treadle.scale(x, 2.0), x * 2) else 1)
+    return os.waitpid(pid, 0)[1]
+assert child(10, 2) == 0 and child(1 << 20, 2) == 0
+treadle.scale(torch.randn(1 << 20), 2.0)
+# Like torch's DataLoader: once the parent has used OpenMP's threads, a child works on one.
+assert child(10, 2) == 0 and child(1 << 20, 1) == 0
+"""
+
+
+def test_fork_after_import_and_after_use() -> None:
+    done = installed.python("-c", FORK)
+    assert done.returncode == 0, done.stderr
+
+
+def refused(path: Path, code: str = "import treadle") -> str:
+    """The sentence with which the import fails, before the library was loaded."""
+    watch = f"""
+try:
+    {code}
+except ImportError as error:
+    assert "libtreadle" not in open("/proc/self/maps").read()
+    print(error)
+else:
+    raise SystemExit("imported")
+"""
+    done = installed.python("-c", watch, path=path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
+
+
+def test_another_torch_minor(tmp_path: Path) -> None:
+    sentence = refused(installed.copy(tmp_path, torch="2.3.1+cu118"))
+    assert "built for torch 2.3.1+cu118" in sentence
+    assert f"this is torch {FACTS['torch']}" in sentence
+    assert "-m pip install --no-build-isolation --no-deps --force-reinstall" in sentence
+
+
+def test_another_cuda_major(tmp_path: Path) -> None:
+    sentence = refused(installed.copy(tmp_path, cuda="12.4", torch_cuda="12.4"))
+    assert "CUDA 12.4" in sentence and f"CUDA {FACTS['torch_cuda']}" in sentence
+
+
+@pytest.mark.parametrize("fact", [{"machine": "riscv64"}, {"cxx11_abi": not FACTS["cxx11_abi"]}])
+def test_another_machine_or_abi(tmp_path: Path, fact: dict[str, object]) -> None:
+    assert "Rebuild it with" in refused(installed.copy(tmp_path, **fact))
+
+
+def test_a_patch_release_and_a_cpu_only_build_fit(tmp_path: Path) -> None:
+    minor = ".".join(FACTS["torch"].split(".")[:2])
+    folder = installed.copy(tmp_path, torch=f"{minor}.99", cuda=None, torch_cuda=None)
+    done = installed.python("-c", "import treadle", path=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["libtreadle.so", "_build_facts.json"])
+def test_never_built(tmp_path: Path, name: str) -> None:
+    folder = installed.copy(tmp_path)
+    (folder / "treadle" / name).unlink()
+    sentence = refused(folder)
+    assert "has not been built" in sentence and "pip install" in sentence
+
+
+def test_no_torch(tmp_path: Path) -> None:
+    hidden = "import sys; sys.modules['torch'] = None; import treadle"
+    minor = ".".join(FACTS["torch"].split(".")[:2])
+    assert f"pip install 'torch=={minor}.*'" in refused(installed.copy(tmp_path), hidden)
+
+
+def test_a_library_that_cannot_be_opened(tmp_path: Path) -> None:
+    folder = installed.copy(tmp_path)
+    library = folder / "treadle" / "libtreadle.so"
+    library.unlink()
+    library.write_bytes(b"not a library")
+    done = installed.python("-c", "import treadle", path=folder)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError") and "Rebuild it with" in last
+
+
+def test_ops_that_changed_since_the_build(tmp_path: Path) -> None:
+    folder = installed.copy(tmp_path / "python_pkg")
+    (tmp_path / "csrc").mkdir()
+    (tmp_path / "csrc" / "schemas.h").write_text("// one op more")
+    sentence = refused(folder)
+    assert "ops have changed" in sentence and "pip install" in sentence
+
+
+def test_bindings_of_another_python(tmp_path: Path) -> None:
+    folder = installed.copy(tmp_path, python="3.99.1")
+    for module in (folder / "treadle").glob("_C*.so"):
+        module.unlink()
+    code = "from treadle import _build; _build.bindings()"
+    done = installed.python("-c", code, path=folder)
+    assert "built for Python 3.99.1" in done.stderr and "Rebuild it with" in done.stderr
+
+
+def test_no_folder_of_the_build_machine_in_the_binaries() -> None:
+    for binary in installed.PACKAGE.glob("*.so"):
+        said = subprocess.run(["readelf", "-d", binary], capture_output=True, text=True, check=True)
+        paths = [line for line in said.stdout.splitlines() if "PATH" in line]
+        assert all(line.endswith("[$ORIGIN]") for line in paths), paths
+        assert binary.name != "libtreadle.so" or "libpython" not in said.stdout
