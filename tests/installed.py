@@ -22,6 +22,7 @@ def copy(folder: Path, **facts: Any) -> Path:
             (target / file.name).symlink_to(file)
         elif file.is_file():
             shutil.copy(file, target)
+    shutil.copytree(PACKAGE / "share", target / "share")
     path = target / "_build_facts.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | facts))
     return folder

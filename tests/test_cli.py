@@ -37,8 +37,9 @@ def test_json_report() -> None:
 def test_cmake_prefix() -> None:
     done = installed.python("-m", "treadle", "--cmake-prefix")
     assert done.returncode == 0
-    prefix = Path(done.stdout.strip())
-    assert (prefix / "share" / "cmake" / "treadle" / "treadleConfig.cmake").exists()
+    ours, torchs = done.stdout.strip().split(";")
+    assert (Path(ours) / "share" / "cmake" / "treadle" / "treadleConfig.cmake").exists()
+    assert (Path(torchs) / "include" / "torch" / "version.h").exists()
 
 
 @pytest.mark.parametrize("options", [[], ["--json"], ["--cmake-prefix"]])

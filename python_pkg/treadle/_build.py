@@ -29,8 +29,10 @@ def library_path() -> str:
 
 
 def cmake_prefix() -> str:
-    """What goes into CMAKE_PREFIX_PATH for ``find_package(treadle)``."""
-    return str(PACKAGE)
+    """What goes into CMAKE_PREFIX_PATH for ``find_package(treadle)``: treadle's folder, torch's."""
+    import torch
+
+    return f"{PACKAGE};{Path(torch.__file__).parent}"
 
 
 @cache

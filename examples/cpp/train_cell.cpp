@@ -1,0 +1,102 @@
+// Every op of treadle from C++, and a small recurrent net trained through C++ autograd. No Python.
+//
+// The net reads a sequence of random numbers, one a step, and learns to say their mean.
+#include <torch/torch.h>
+#include <treadle/ops.h>
+
+#include <cmath>
+#include <cstdio>
+#include <vector>
+
+using torch::Tensor;
+
+namespace {
+
+constexpr int64_t kBatch = 64, kSteps = 8, kHidden = 16, kTrainingSteps = 100;
+
+void require(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "wrong: %s\n", what);
+  std::exit(1);
+}
+
+void call_every_op(torch::Device device) {
+  const Tensor a = torch::randn({4, 1, 5}, device), b = torch::randn({3, 5}, device);
+  require(torch::equal(treadle::vector_add(a, b), a + b), "vector_add");
+  require(torch::allclose(treadle::vector_add(a, 2, 0.5), a + 1), "vector_add of a number");
+  require(torch::equal(treadle::scale(a, 3), a * 3), "scale");
+  require(torch::allclose(treadle::sine(a), a.sin()), "sine");
+  require(torch::allclose(treadle::sine_backward(b, b), b * b.cos()), "sine_backward");
+
+  Tensor out = torch::empty({0}, device), same = b.clone();
+  require(torch::equal(treadle::scale_out(out, b, 2), b * 2), "scale_out");
+  require(torch::equal(treadle::vector_add_out(out, b, b), b + b), "vector_add_out");
+  require(torch::allclose(treadle::sine_out(out, b), b.sin()), "sine_out");
+  treadle::scale_(same, 2);
+  treadle::vector_add_(same, b);
+  treadle::vector_add_(same, 1);
+  treadle::sine_(same);
+  require(torch::allclose(same, (b * 3 + 1).sin(), 1e-5, 1e-6), "the in-place forms");
+
+  try {
+    treadle::scale(torch::ones({2}, torch::kComplexFloat).to(device), 2);
+    require(false, "a complex tensor must raise");
+  } catch (const c10::Error& error) {
+    std::printf("a bad argument raises: %s\n", error.what_without_backtrace());
+  }
+}
+
+struct Net : torch::nn::Module {
+  Net() : head(register_module("head", torch::nn::Linear(kHidden, 1))) {
+    const double bound = 1 / std::sqrt(static_cast<double>(kHidden));
+    weights = register_parameter("weights",
+                                 torch::empty({3 * kHidden, kHidden + 1}).uniform_(-bound, bound));
+    bias = register_parameter("bias", torch::zeros({3 * kHidden}));
+  }
+
+  // numbers [B, T] -> [B]
+  Tensor forward(const Tensor& numbers) {
+    Tensor h = torch::zeros({numbers.size(0), kHidden}, numbers.options());
+    Tensor cell = torch::zeros_like(h);
+    for (int64_t t = 0; t < numbers.size(1); ++t) {
+      std::tie(h, cell) = treadle::lltm_cell(numbers.slice(1, t, t + 1), weights, bias, h, cell);
+    }
+    return head->forward(h).squeeze(1);
+  }
+
+  torch::nn::Linear head;
+  Tensor weights, bias;
+};
+
+// The loss before and after training.
+std::pair<double, double> train(torch::Device device) {
+  Net net;
+  net.to(device);
+  torch::optim::Adam optimizer(net.parameters(), torch::optim::AdamOptions(0.02));
+  double first = 0, last = 0;
+  for (int64_t step = 0; step < kTrainingSteps; ++step) {
+    const Tensor numbers = torch::rand({kBatch, kSteps}, device);
+    const Tensor loss = torch::mse_loss(net.forward(numbers), numbers.mean(1));
+    optimizer.zero_grad();
+    loss.backward();
+    optimizer.step();
+    last = loss.item<double>();
+    if (step == 0) first = last;
+  }
+  return {first, last};
+}
+
+}  // namespace
+
+int main() {
+  torch::manual_seed(0);
+  std::vector<torch::Device> devices = {torch::kCPU};
+  if (torch::cuda::is_available()) devices.emplace_back(torch::kCUDA);
+  for (const auto device : devices) {
+    call_every_op(device);
+    const auto [first, last] = train(device);
+    std::printf("%s: every op is right; loss %.4f, after %d steps of training %.4f\n",
+                device.str().c_str(), first, static_cast<int>(kTrainingSteps), last);
+    require(last < 0.1 * first, "training must bring the loss to a tenth");
+  }
+}

@@ -1,0 +1,94 @@
+# find_package(treadle): treadle's ops for C++ programs. CMAKE_PREFIX_PATH comes from
+# `python -m treadle --cmake-prefix`, which names treadle's folder and torch's.
+#
+#   treadle::treadle   link this; it brings treadle::torch
+#   treadle::torch     LibTorch, as the torch package of that Python has it
+#
+# TorchConfig.cmake is not used: that of a CUDA torch stops where no CUDA toolkit is installed, which
+# running needs no more than linking does. TREADLE_TORCH_DIR may name another torch folder.
+
+if(CMAKE_VERSION VERSION_LESS 3.19)
+  message(FATAL_ERROR "treadle needs CMake 3.19 or newer, this is ${CMAKE_VERSION}")
+endif()
+if(TARGET treadle::treadle)
+  return()
+endif()
+
+get_filename_component(_treadle "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
+set(_facts "${_treadle}/_build_facts.json")
+if(NOT EXISTS "${_facts}" OR NOT EXISTS "${_treadle}/libtreadle.so")
+  set(treadle_FOUND FALSE)
+  set(treadle_NOT_FOUND_MESSAGE "treadle has not been built: ${_treadle} holds no libtreadle.so")
+  return()
+endif()
+file(READ "${_facts}" _facts)
+foreach(_key version torch cuda cxx_standard cxx11_abi)
+  string(JSON _fact_${_key} GET "${_facts}" ${_key})
+endforeach()
+set(treadle_VERSION "${_fact_version}")
+
+# The headers lie in the package, or beside it where it is used from its repository.
+find_path(_treadle_include treadle/ops.h NO_CACHE NO_DEFAULT_PATH
+  PATHS "${_treadle}/include" "${_treadle}/../../csrc/include")
+find_path(TREADLE_TORCH_DIR include/torch/version.h
+  HINTS "${_treadle}/../torch" ${CMAKE_PREFIX_PATH} DOC "Folder of the torch package")
+if(NOT _treadle_include OR NOT TREADLE_TORCH_DIR)
+  set(treadle_FOUND FALSE)
+  set(treadle_NOT_FOUND_MESSAGE
+    "no torch package was found: set TREADLE_TORCH_DIR, or pass all of `python -m treadle --cmake-prefix`")
+  return()
+endif()
+
+# A library fits the torch minor that it was built for, and no other.
+file(STRINGS "${TREADLE_TORCH_DIR}/include/torch/version.h" _lines REGEX "VERSION_M(AJOR|INOR) ")
+string(REGEX MATCHALL "[0-9]+" _found "${_lines}")
+string(REGEX MATCHALL "[0-9]+" _built "${_fact_torch}")
+list(JOIN _found "." _found)
+list(SUBLIST _built 0 2 _built)
+list(JOIN _built "." _built)
+if(NOT _found STREQUAL _built)
+  message(FATAL_ERROR
+    "treadle was built for torch ${_built}, and ${TREADLE_TORCH_DIR} is torch ${_found}: "
+    "rebuild treadle for that torch (python -m treadle names the command)")
+endif()
+
+set(_libraries c10 torch_cpu torch)
+if(_fact_cuda)
+  list(APPEND _libraries c10_cuda torch_cuda)
+endif()
+list(TRANSFORM _libraries REPLACE "(.+)" "${TREADLE_TORCH_DIR}/lib/lib\\1.so")
+if(_fact_cuda)
+  # pip installs the CUDA runtime beside torch; other torch packages carry it, or use the system's.
+  string(REGEX MATCH "^[0-9]+" _major "${_fact_cuda}")
+  file(GLOB _cudart "${TREADLE_TORCH_DIR}/../nvidia/cu*/lib/libcudart.so.${_major}"
+    "${TREADLE_TORCH_DIR}/lib/libcudart*.so*")
+  if(NOT _cudart)
+    find_library(_cudart NAMES cudart NO_CACHE
+      HINTS ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES lib64 lib)
+  endif()
+  list(GET _cudart 0 _cudart)
+  list(APPEND _libraries "${_cudart}")
+endif()
+
+if(_fact_cxx11_abi)
+  set(_abi 1)
+else()
+  set(_abi 0)
+endif()
+
+add_library(treadle::torch INTERFACE IMPORTED)
+set_target_properties(treadle::torch PROPERTIES
+  INTERFACE_INCLUDE_DIRECTORIES
+    "${TREADLE_TORCH_DIR}/include;${TREADLE_TORCH_DIR}/include/torch/csrc/api/include"
+  INTERFACE_COMPILE_FEATURES cxx_std_${_fact_cxx_standard}
+  INTERFACE_COMPILE_DEFINITIONS _GLIBCXX_USE_CXX11_ABI=${_abi}
+  # Backends and ops register themselves when they are loaded, also where no symbol is used.
+  INTERFACE_LINK_OPTIONS "LINKER:--no-as-needed"
+  INTERFACE_LINK_LIBRARIES "${_libraries}")
+
+add_library(treadle::treadle SHARED IMPORTED)
+set_target_properties(treadle::treadle PROPERTIES
+  IMPORTED_LOCATION "${_treadle}/libtreadle.so"
+  IMPORTED_SONAME libtreadle.so
+  INTERFACE_INCLUDE_DIRECTORIES "${_treadle_include}"
+  INTERFACE_LINK_LIBRARIES treadle::torch)

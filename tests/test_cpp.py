@@ -1,0 +1,78 @@
+"""The C++ example: configured, built and run as a user would, without Python in the program."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import installed
+from treadle import _build
+
+ROOT = Path(__file__).resolve().parents[1]
+# The environment's own (requirements-dev.txt) before the system's.
+SEARCH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+CMAKE = shutil.which("cmake", path=SEARCH) or "cmake"
+
+
+def run(*command: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(word) for word in command],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd="/",
+        env={**os.environ, **env},
+    )
+
+
+def configure(build: Path, prefix: str, **env: str) -> subprocess.CompletedProcess[str]:
+    source = ROOT / "examples" / "cpp"
+    return run(CMAKE, "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}", **env)
+
+
+def without_toolkit() -> dict[str, str]:
+    """An environment in which no CUDA toolkit is to be found."""
+    folders = os.environ["PATH"].split(os.pathsep)
+    kept = [folder for folder in folders if not (Path(folder) / "nvcc").exists()]
+    return {"PATH": os.pathsep.join(kept), "CUDA_HOME": "", "CUDA_PATH": "", "LIBRARY_PATH": ""}
+
+
+@pytest.mark.timeout(600)
+def test_example_builds_and_trains_without_python_and_toolkit(tmp_path: Path) -> None:
+    env = without_toolkit()
+    assert shutil.which("nvcc", path=env["PATH"]) is None
+    done = configure(tmp_path, _build.cmake_prefix(), **env)
+    assert done.returncode == 0, done.stderr
+    done = run(CMAKE, "--build", tmp_path, "--verbose", **env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "/usr/local/cuda" not in done.stdout
+    program = tmp_path / "train_cell"
+    done = run(program, LD_LIBRARY_PATH="", PYTHONPATH="")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"cpu: every op is right; loss .* after 100 steps", done.stdout)
+    assert "scale: x must" in done.stdout
+    linked = run("ldd", program).stdout
+    assert "libtreadle.so" in linked and "libpython" not in linked and "not found" not in linked
+
+
+def test_a_torch_of_another_minor_is_refused(tmp_path: Path) -> None:
+    folder = installed.copy(tmp_path / "copy", torch="2.3.1")
+    _, torch_dir = _build.cmake_prefix().split(";")
+    done = configure(tmp_path / "build", f"{folder / 'treadle'};{torch_dir}")
+    assert done.returncode != 0
+    said = " ".join(done.stderr.split())
+    assert "built for torch 2.3, and" in said and "rebuild treadle" in said
+
+
+def test_an_unbuilt_treadle_is_not_found(tmp_path: Path) -> None:
+    folder = installed.copy(tmp_path / "copy")
+    (folder / "treadle" / "libtreadle.so").unlink()
+    done = configure(tmp_path / "build", str(folder / "treadle"))
+    assert done.returncode != 0
+    assert "treadle has not been built" in " ".join(done.stderr.split())
