@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import installed
+from tests import installed
 from treadle import _report, _selftest, reference
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import installed
+from tests import installed
 from treadle import _build
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import installed
+from tests import installed
 
 FACTS = json.loads((installed.PACKAGE / "_build_facts.json").read_text())
 
