@@ -1,0 +1,188 @@
+#!/usr/bin/env bash
+# Everything that needs a GPU, from one command on a machine that has one.
+#
+#   benchmarks/gpu.sh OUTDIR PIECE [ARGUMENTS] [then PIECE [ARGUMENTS]]...
+#
+#   test [PYTEST ARGUMENTS]     the tests that run on CUDA (default: -n 8 -k cuda tests)
+#   sanitize                    compute-sanitizer's four tools over benchmarks/sanitize.py
+#   bench [RUN.PY ARGUMENTS]    benchmarks/run.py, its JSON, plot and table
+#   probe FILE.py [ARGUMENTS]   one script; it finds OUTDIR in the environment
+#
+# Logs go to OUTDIR; a short table comes last. The exit status is 1 if a piece failed.
+# PYTHON names the interpreter. LIMIT_S bounds the whole run in seconds.
+set -uo pipefail
+
+usage() {
+  sed -n '2,13s/^# \{0,1\}//p' "$0"
+  exit 2
+}
+
+[ $# -ge 2 ] || usage
+mkdir -p "$1" && OUTDIR=$(cd "$1" && pwd) || exit 2
+shift
+cd "$(dirname "$0")/.." || exit 2
+PYTHON=${PYTHON:-python3}
+DEADLINE=$((SECONDS + ${LIMIT_S:-570}))
+export OUTDIR PYTHONUNBUFFERED=1 PYTHONPATH="$PWD/python_pkg:$PWD${PYTHONPATH:+:$PYTHONPATH}"
+export PATH="$PATH:/usr/local/cuda/bin"
+TABLE=()
+STATUS=0
+
+# Seconds left, at most $1.
+left() {
+  local seconds=$((DEADLINE - SECONDS))
+  [ "$seconds" -gt "$1" ] && seconds=$1
+  [ "$seconds" -lt 1 ] && seconds=1
+  echo "$seconds"
+}
+
+# limited SECONDS COMMAND...: the command, ended when its time is over.
+limited() {
+  local seconds
+  seconds=$(left "$1")
+  shift
+  timeout --kill-after=10 "$seconds" "$@"
+}
+
+# report NAME STATUS START DETAIL: one line of the last table.
+report() {
+  local word=ok
+  [ "$2" -eq 0 ] || { word="FAILED ($2)" && STATUS=1; }
+  [ "$2" -eq 124 ] && word="TIME OVER"
+  TABLE+=("$(printf '%-20s %-12s %4d s  %s' "$1" "$word" $((SECONDS - $3)) "$4")")
+}
+
+# The library as it was carried here, with a _C for this Python; or all of it from the sources.
+prepare() {
+  local start=$SECONDS status=0 how="library carried" suffix
+  if [ -e python_pkg/treadle/libtreadle.so ] && "$PYTHON" -c 'import treadle' 2>"$OUTDIR/build.log"
+  then
+    suffix=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
+    if ! "$PYTHON" -c 'import treadle._C' 2>/dev/null; then
+      how+=", _C built"
+      # shellcheck disable=SC2016,SC2046  # $ORIGIN is the linker's word; the includes are words
+      c++ -O2 -std=c++17 -shared -fPIC -fvisibility=hidden -Icsrc/include \
+        $("$PYTHON" -m pybind11 --includes) csrc/bindings.cpp python_pkg/treadle/libtreadle.so \
+        -Wl,-rpath,'$ORIGIN' -Wl,--allow-shlib-undefined -o "python_pkg/treadle/_C$suffix" \
+        >>"$OUTDIR/build.log" 2>&1 || status=$?
+    fi
+  else
+    how="all built"
+    limited 400 "$PYTHON" -W ignore setup.py -q build_ext --inplace >>"$OUTDIR/build.log" 2>&1 ||
+      status=$?
+  fi
+  if [ "$status" -eq 0 ]; then
+    limited 120 "$PYTHON" -c '
+import torch, treadle
+treadle._build.bindings()
+print(torch.cuda.get_device_name(), "torch", torch.__version__, "treadle", treadle.__version__)
+' >>"$OUTDIR/build.log" 2>&1 || status=$?
+    how+=": $(tail -n 1 "$OUTDIR/build.log")"
+  fi
+  [ "$status" -eq 0 ] || tail -n 30 "$OUTDIR/build.log"
+  report build "$status" "$start" "$how"
+  return "$status"
+}
+
+run_test() {
+  local start=$SECONDS status=0
+  local arguments=("$@")
+  [ $# -gt 0 ] || arguments=(-n 8 -k cuda tests)
+  limited 480 "$PYTHON" -m pytest -q -ra -p no:cacheprovider "${arguments[@]}" \
+    >"$OUTDIR/test.log" 2>&1 || status=$?
+  # A long tail: with it the failures can be read without the log.
+  [ "$status" -eq 0 ] || tail -c 6000 "$OUTDIR/test.log"
+  report test "$status" "$start" "$(tail -n 1 "$OUTDIR/test.log")"
+}
+
+# sanitize_with LOGS TOOL [OPTIONS]: one tool over the driver, in a log of its own.
+sanitize_with() {
+  local logs=$1 tool=$2
+  shift 2
+  limited 420 compute-sanitizer --tool "$tool" --error-exitcode 77 --print-limit 40 "$@" \
+    "$PYTHON" benchmarks/sanitize.py >"$logs/$tool.log" 2>&1
+}
+
+run_sanitize() {
+  local start=$SECONDS filter=() logs tool status log ours
+  logs=$(mktemp -d)
+  # Kernels of other libraries are not ours to judge, and racecheck is slow on them. initcheck
+  # must see every kernel, or it takes what the others wrote for uninitialised.
+  for option in --kernel-name --kernel-regex; do
+    if compute-sanitizer --help 2>/dev/null | grep -q -- "$option\b"; then
+      filter=("$option" kns=treadle)
+      break
+    fi
+  done
+  export PYTORCH_NO_CUDA_MEMORY_CACHING=1
+  local -A job=()
+  sanitize_with "$logs" memcheck --report-api-errors no & job[memcheck]=$!
+  sanitize_with "$logs" initcheck --report-api-errors no & job[initcheck]=$!
+  sanitize_with "$logs" racecheck "${filter[@]}" & job[racecheck]=$!
+  sanitize_with "$logs" synccheck "${filter[@]}" & job[synccheck]=$!
+  for tool in memcheck initcheck racecheck synccheck; do
+    status=0
+    wait "${job[$tool]}" || status=$?
+    log="$logs/$tool.log"
+    ours=$(grep -c '^========= .*\bat .*treadle::' "$log")
+    # Only initcheck looks at kernels that are not ours: there, only ours count.
+    [ "$tool" = initcheck ] && [ "$status" -eq 77 ] && [ "$ours" -eq 0 ] && status=0
+    # A driver that did not come to its end has shown nothing.
+    [ "$status" -eq 0 ] && ! grep -q '^sanitize: done' "$log" && status=3
+    [ "$status" -eq 0 ] || head -c 1500 "$log"
+    report "$tool" "$status" "$start" \
+      "$(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$log" | tail -n 1); in ours: $ours"
+  done
+  unset PYTORCH_NO_CUDA_MEMORY_CACHING
+  tail -n +1 "$logs"/*.log >"$OUTDIR/sanitize.log"
+}
+
+run_bench() {
+  local start=$SECONDS status=0
+  # Rivals that compile keep their caches in a folder that is thrown away: no stale code.
+  TORCH_EXTENSIONS_DIR=$(mktemp -d)
+  export TORCH_EXTENSIONS_DIR
+  limited 560 "$PYTHON" benchmarks/run.py --output "$OUTDIR" "$@" 2>&1 | tee "$OUTDIR/bench.log" ||
+    status=$?
+  report bench "$status" "$start" "$(tail -n 1 "$OUTDIR/bench.log")"
+}
+
+run_probe() {
+  local start=$SECONDS status=0 log
+  [ $# -ge 1 ] || usage
+  log="$OUTDIR/probe-$(basename "$1" .py).log"
+  limited 480 "$PYTHON" "$@" 2>&1 | tee "$log" || status=$?
+  report "probe $(basename "$1")" "$status" "$start" ""
+}
+
+run_piece() {
+  local piece=$1
+  shift
+  case $piece in
+    test) run_test "$@" ;;
+    sanitize) run_sanitize ;;
+    bench) run_bench "$@" ;;
+    probe) run_probe "$@" ;;
+    *) echo "no such piece: $piece" >&2 && STATUS=1 ;;
+  esac
+}
+
+main() {
+  local words=()
+  nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
+  if prepare; then
+    for word in "$@" "then"; do
+      if [ "$word" != "then" ]; then
+        words+=("$word")
+      elif [ ${#words[@]} -gt 0 ]; then
+        run_piece "${words[@]}"
+        words=()
+      fi
+    done
+  fi
+  printf '\n'
+  printf '%s\n' "${TABLE[@]}"
+}
+
+main "$@" 2>&1
+exit "$STATUS"

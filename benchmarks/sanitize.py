@@ -1,0 +1,82 @@
+"""Runs every op on the GPU, for compute-sanitizer to watch; see gpu.sh.
+
+The inputs are those of the tests: every dtype, odd sizes, strided, misaligned, broadcast, empty;
+forward, backward, in place and into `out`. Values are the tests' business, memory is ours.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import treadle  # noqa: E402
+from tests.cases import OPS, Case, Op, outputs, requiring_grad  # noqa: E402
+
+# Sanitizers are slow, and a kernel reads and writes alike for all integers of one width.
+DTYPES = (
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+    *(torch.int64, torch.int16, torch.uint8),
+)
+
+
+def backward(op: Op, case: Case, dtype: torch.dtype) -> None:
+    """Forward and backward, once with dense gradients and once with an expanded one."""
+    if not dtype.is_floating_point:
+        return
+    for expand in (False, True):
+        call = requiring_grad(op, case.call("cuda", dtype))
+        leaves = [a for a in call.args if isinstance(a, Tensor) and a.requires_grad]
+        results = outputs(call.run(op.function))
+        ones = [r.new_ones(()).expand_as(r) if expand else torch.randn_like(r) for r in results]
+        torch.autograd.grad(results, leaves, ones)
+
+
+def into_arguments(op: Op, case: Case, dtype: torch.dtype) -> None:
+    """In place, and into an `out` that is not dense; where this case allows them."""
+    call = case.call("cuda", dtype)
+    fresh = call.run(op.function)
+    if op.has_out:
+        room = torch.zeros(*fresh.shape, 2, dtype=fresh.dtype, device="cuda")[..., 0]
+        op.function(*call.args, **call.kwargs, out=room)
+    if op.inplace is not None and same_place(call.args[0], fresh):
+        call.run(op.inplace)
+
+
+def same_place(x: Any, result: Tensor) -> bool:
+    """Whether `result` could be written where `x` is: its dtype, its shape, no shared elements."""
+    expanded = any(s == 0 and n > 1 for s, n in zip(x.stride(), x.shape, strict=True))
+    return x.dtype == result.dtype and x.shape == result.shape and not expanded
+
+
+def pieces() -> Iterator[tuple[Op, Case, torch.dtype]]:
+    for op in OPS.values():
+        for case in op.cases:
+            for dtype in case.dtypes:
+                if dtype in DTYPES:
+                    yield op, case, dtype
+
+
+def main() -> None:
+    if not torch.cuda.is_available():
+        raise SystemExit("sanitize: there is no GPU here")
+    count = 0
+    for op, case, dtype in pieces():
+        call = case.call("cuda", dtype)
+        call.run(op.function)
+        backward(op, case, dtype)
+        into_arguments(op, case, dtype)
+        count += 1
+    torch.cuda.synchronize()
+    # gpu.sh looks for this line: a driver that ended before it has shown nothing.
+    print(f"sanitize: done, {count} cases of {len(OPS)} ops of treadle {treadle.__version__}")
+
+
+if __name__ == "__main__":
+    main()
