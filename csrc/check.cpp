@@ -1,5 +1,6 @@
 #include "check.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <c10/util/Exception.h>
 
 namespace treadle {
@@ -38,8 +39,8 @@ const char* dtype_name(ScalarType dtype) {
 }
 
 bool is_floating_dtype(ScalarType dtype) {
-  return dtype == ScalarType::Half || dtype == ScalarType::BFloat16 ||
-         dtype == ScalarType::Float || dtype == ScalarType::Double;
+  return dtype == ScalarType::Half || dtype == ScalarType::BFloat16 || dtype == ScalarType::Float ||
+         dtype == ScalarType::Double;
 }
 
 bool is_number_dtype(ScalarType dtype) {
@@ -76,8 +77,7 @@ Dtype to_dtype(ScalarType dtype) {
 
 void check_compute_dtype(const char* op, const char* argument, ScalarType dtype) {
   TORCH_CHECK(is_number_dtype(dtype), op, ": ", argument,
-              " must give a result of an integer or floating-point dtype, got ",
-              dtype_name(dtype));
+              " must give a result of an integer or floating-point dtype, got ", dtype_name(dtype));
 }
 
 void check_result(const char* op, const char* argument, const Tensor& out, ScalarType compute,
@@ -94,6 +94,35 @@ void check_inplace_shape(const char* op, const char* argument, const Tensor& out
                          c10::SymIntArrayRef shape) {
   TORCH_CHECK(out.sym_sizes().equals(shape), op, ": ", argument,
               " must have the shape of the result, ", shape, ", got ", out.sym_sizes());
+}
+
+static bool is_symbolic(const Tensor& t) {
+  return t.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+}
+
+void check_memory(const char* op, const char* argument, const Tensor& out, const char* input_name,
+                  const Tensor& input) {
+  if (is_symbolic(out) || is_symbolic(input)) return;
+  TORCH_CHECK(at::has_internal_overlap(out) != at::MemOverlap::Yes, op, ": ", argument,
+              " must have memory of its own for every element, got shape ", out.sizes(),
+              " and strides ", out.strides());
+  if (out.is_same(input)) return;
+  TORCH_CHECK(at::get_overlap_status(out, input) != at::MemOverlapStatus::Partial, op, ": ",
+              argument, " must be ", input_name,
+              " or share no memory with it, got one that overlaps in part");
+}
+
+void check_broadcast(const char* op, const char* a_name, const Tensor& a, const char* b_name,
+                     const Tensor& b) {
+  if (is_symbolic(a) || is_symbolic(b)) return;
+  const auto x = a.sizes(), y = b.sizes();
+  bool fits = true;
+  for (size_t i = 1; i <= std::min(x.size(), y.size()); ++i) {
+    const auto p = x[x.size() - i], q = y[y.size() - i];
+    fits = fits && (p == q || p == 1 || q == 1);
+  }
+  TORCH_CHECK(fits, op, ": ", b_name, " must have a shape that broadcasts with that of ", a_name,
+              ", ", x, ", got ", y);
 }
 
 void check_storage(const char* op, const char* argument, const Tensor& t) {

@@ -29,6 +29,14 @@ void check_result(const char* op, const char* argument, const Tensor& out, Scala
 void check_inplace_shape(const char* op, const char* argument, const Tensor& out,
                          c10::SymIntArrayRef shape);
 
+// A tensor that is written: no element of it twice in memory, no part of it under another name.
+// Sizes that are still symbolic are looked at when the op runs.
+void check_memory(const char* op, const char* argument, const Tensor& out, const char* input_name,
+                  const Tensor& input);
+
+void check_broadcast(const char* op, const char* a_name, const Tensor& a, const char* b_name,
+                     const Tensor& b);
+
 // A storage that was resized away under a tensor would be read past its end.
 void check_storage(const char* op, const char* argument, const Tensor& t);
 

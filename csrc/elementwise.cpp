@@ -9,7 +9,7 @@ at::TensorIterator make_iterator(const char* op, const Tensor& out, const Tensor
   check_storage(op, "x", x);
   if (out.defined() && !inplace) check_storage(op, "out", out);
   return at::TensorIteratorConfig()
-      .set_check_mem_overlap(true)
+      .set_check_mem_overlap(false)  // check_memory has done it
       .check_all_same_dtype(false)
       .resize_outputs(!inplace)
       .declare_static_dtype(compute)
@@ -24,7 +24,7 @@ at::TensorIterator make_iterator(const char* op, const Tensor& out, const Tensor
   check_storage(op, "b", b);
   if (out.defined() && !inplace) check_storage(op, "out", out);
   return at::TensorIteratorConfig()
-      .set_check_mem_overlap(true)
+      .set_check_mem_overlap(false)  // check_memory has done it
       .check_all_same_dtype(false)
       .allow_cpu_scalars(true)
       .resize_outputs(!inplace)
@@ -37,6 +37,9 @@ at::TensorIterator make_iterator(const char* op, const Tensor& out, const Tensor
 
 Number to_number(const Scalar& s) {
   if (s.isFloatingPoint()) return {s.toDouble(), 0, false};
+  if (s.type() == ScalarType::UInt64) {
+    return {0.0, static_cast<int64_t>(s.toUInt64()), true, /*is_unsigned=*/true};
+  }
   return {0.0, s.toLong(), true};
 }
 

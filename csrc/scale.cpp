@@ -46,7 +46,10 @@ ScalarType check_scale(const char* op, const Tensor& x, const Scalar& factor, co
   TORCH_CHECK(!factor.isComplex(), op, ": factor must be a real number, got a complex one");
   const ScalarType compute = promote(x, factor);
   check_compute_dtype(op, "x", compute);
-  if (out.defined()) check_result(op, out.is_same(x) ? "x" : "out", out, compute, x.device());
+  if (!out.defined()) return compute;
+  const char* written = out.is_same(x) ? "x" : "out";
+  check_result(op, written, out, compute, x.device());
+  check_memory(op, written, out, "x", x);
   return compute;
 }
 
@@ -70,9 +73,8 @@ static void scale_inplace_meta(Tensor& x, const Scalar& factor) {
 // ---- CPU
 
 static void scale_cpu(at::TensorIteratorBase& iter, ScalarType compute, const Scalar& factor) {
-  run_cpu(iter, compute, [factor = to_number(factor)](const cpu::Piece& piece) {
-    cpu::scale(piece, factor);
-  });
+  run_cpu(iter, compute,
+          [factor = to_number(factor)](const cpu::Piece& piece) { cpu::scale(piece, factor); });
 }
 
 // ---- autograd: linear, so grad_x = scale(grad, factor), and so is the tangent

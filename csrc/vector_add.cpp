@@ -1,5 +1,5 @@
-// vector_add: out = a + alpha * b, one fma. a, b [*] broadcast and promote as in torch.add; b may be
-// a number. Twins: cuda/vector_add.cpp, cpu/vector_add.cpp, kernels/vector_add.cu.
+// vector_add: out = a + alpha * b, one fma. a, b [*] broadcast and promote as in torch.add; b may
+// be a number. Twins: cuda/vector_add.cpp, cpu/vector_add.cpp, kernels/vector_add.cu.
 #include "vector_add.h"
 
 #include <ATen/ExpandUtils.h>
@@ -14,14 +14,14 @@ namespace treadle {
 // ---- dispatcher call
 
 static const auto& add_op() {
-  static const auto op = find_op<Tensor(const Tensor&, const Tensor&, const Scalar&)>(
-      "treadle::vector_add");
+  static const auto op =
+      find_op<Tensor(const Tensor&, const Tensor&, const Scalar&)>("treadle::vector_add");
   return op;
 }
 
 static const auto& add_number_op() {
-  static const auto op = find_op<Tensor(const Tensor&, const Scalar&, const Scalar&)>(
-      "treadle::vector_add", "Scalar");
+  static const auto op =
+      find_op<Tensor(const Tensor&, const Scalar&, const Scalar&)>("treadle::vector_add", "Scalar");
   return op;
 }
 
@@ -77,9 +77,12 @@ static void check_alpha(const char* op, const Scalar& alpha, ScalarType compute)
   const ScalarType computed = c10::isReducedFloatingType(compute) ? at::kFloat : compute;
   const bool fits = visit_number(to_dtype(computed), [&](auto type) {
     using T = typename decltype(type)::type;
-    if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) return true;
-    else if constexpr (std::is_floating_point_v<T>) return !c10::overflows<T>(alpha.toDouble());
-    else return !c10::overflows<T>(alpha.toLong());
+    if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>)
+      return true;
+    else if constexpr (std::is_floating_point_v<T>)
+      return !c10::overflows<T>(alpha.toDouble());
+    else
+      return alpha.type() != ScalarType::UInt64 && !c10::overflows<T>(alpha.toLong());
   });
   TORCH_CHECK(fits, op, ": alpha must fit into ", dtype_name(computed), ", got ", alpha);
 }
@@ -94,10 +97,15 @@ ScalarType check_vector_add(const char* op, const Tensor& a, const Tensor& b, co
   TORCH_CHECK(a.device() == b.device() || b_is_number || (a_is_number && !out.is_same(a)), op,
               ": b must be on the device of a, ", a.device(), ", got ", b.device());
   const auto device = a_is_number ? b.device() : a.device();
-  const auto shape = at::infer_size_symint(a.sym_sizes(), b.sym_sizes());
+  check_broadcast(op, "a", a, "b", b);
   if (!out.defined()) return compute;
-  check_result(op, out.is_same(a) ? "a" : "out", out, compute, device);
-  if (out.is_same(a)) check_inplace_shape(op, "a", a, shape);
+  const char* written = out.is_same(a) ? "a" : "out";
+  check_result(op, written, out, compute, device);
+  if (out.is_same(a)) {
+    check_inplace_shape(op, "a", a, at::infer_size_symint(a.sym_sizes(), b.sym_sizes()));
+  }
+  check_memory(op, written, out, "a", a);
+  check_memory(op, written, out, "b", b);
   return compute;
 }
 
@@ -107,7 +115,9 @@ ScalarType check_vector_add(const char* op, const Tensor& a, const Scalar& b, co
   const ScalarType compute = promote(a, b);
   check_compute_dtype(op, "a + alpha * b", compute);
   check_alpha(op, alpha, compute);
-  if (out.defined()) check_result(op, "a", out, compute, a.device());
+  if (!out.defined()) return compute;
+  check_result(op, "a", out, compute, a.device());
+  check_memory(op, "a", out, "a", a);
   return compute;
 }
 
@@ -142,16 +152,14 @@ static void add_number_inplace_meta(Tensor& a, const Scalar& b, const Scalar& al
 
 static void add_number_cpu(at::TensorIteratorBase& iter, ScalarType compute, const Scalar& b,
                            const Scalar& alpha) {
-  run_cpu(iter, compute,
-          [b = to_number(b), alpha = to_number(alpha)](const cpu::Piece& piece) {
-            cpu::vector_add_scalar(piece, b, /*scalar_is_b=*/true, alpha);
-          });
+  run_cpu(iter, compute, [b = to_number(b), alpha = to_number(alpha)](const cpu::Piece& piece) {
+    cpu::vector_add_scalar(piece, b, /*scalar_is_b=*/true, alpha);
+  });
 }
 
 static void add_cpu(at::TensorIteratorBase& iter, ScalarType compute, const Scalar& alpha) {
-  run_cpu(iter, compute, [alpha = to_number(alpha)](const cpu::Piece& piece) {
-    cpu::vector_add(piece, alpha);
-  });
+  run_cpu(iter, compute,
+          [alpha = to_number(alpha)](const cpu::Piece& piece) { cpu::vector_add(piece, alpha); });
 }
 
 // ---- autograd: each gradient is summed over what was broadcast, in its argument's dtype
@@ -176,8 +184,7 @@ struct VectorAddBackward : OpNode<VectorAddBackward, Shape, int64_t, Shape, int6
     variable_list result(2);
     if (need[0]) result[0] = reduce_like(grads[0], a_shape, static_cast<ScalarType>(a_dtype));
     if (need[1]) {
-      result[1] =
-          reduce_like(times(grads[0], alpha), b_shape, static_cast<ScalarType>(b_dtype));
+      result[1] = reduce_like(times(grads[0], alpha), b_shape, static_cast<ScalarType>(b_dtype));
     }
     return result;
   }

@@ -141,9 +141,11 @@ struct Number {
   double real;
   int64_t integer;
   bool is_integer;
+  bool is_unsigned = false;  // `integer` holds the bits of a number from 2^63 up
 
   template <class T>
   TREADLE_HD T to() const {
+    if (is_unsigned) return static_cast<T>(static_cast<uint64_t>(integer));
     return is_integer ? static_cast<T>(integer) : static_cast<T>(real);
   }
 };
