@@ -104,3 +104,31 @@ def requiring_grad(op: Op, call: Call, positions: list[int] | None = None) -> Ca
     """The call with leaves of its own memory-equal tensors, those at ``positions`` with grad."""
     wanted = op.leaves(call) if positions is None else positions
     return call.with_args({i: call.args[i].detach().requires_grad_() for i in wanted})
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A call that must raise, with exactly this message."""
+
+    id: str
+    run: Callable[[Make], Any]
+    message: str  # {device} and {other}: where the tensors are, and where one of them is not
+    devices: tuple[str, ...] = ("cpu", "cuda", "meta")
+    error: type[Exception] = RuntimeError
+
+
+def other_device(device: str) -> str:
+    return "meta" if device == "cpu" else "cpu"
+
+
+def elsewhere(make: Make, *shape: int) -> Tensor:
+    return torch.zeros(*shape, dtype=make.dtype, device=other_device(make.device))
+
+
+def of_dtype(make: Make, dtype: torch.dtype, *shape: int) -> Tensor:
+    return torch.zeros(*shape, dtype=dtype, device=make.device)
+
+
+def without_storage(t: Tensor) -> Tensor:
+    t.untyped_storage().resize_(0)
+    return t

@@ -1,0 +1,253 @@
+"""What must raise, and with which words: each rule of each op broken once, on all devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import treadle
+
+from .inputs import Bad, Make, elsewhere, of_dtype, without_storage
+from .lltm_bad_cases import cell_bad
+
+
+def halves_of_nine(make: Make) -> tuple[Tensor, Tensor]:
+    """Two tensors [8] of one storage, one element apart."""
+    buffer = make(9)
+    return buffer[:8], buffer[1:]
+
+
+def elementwise(op: str, call: Callable[..., Any], first: str, computed: str) -> list[Bad]:
+    """Rules of every elementwise op on its first argument and on what it computes."""
+    real_devices = ("cpu", "cuda")
+    result = f"{op}: {computed} must give a result of an integer or floating-point dtype, got "
+    layout = f"{op}: tensors must be dense and on a CPU or CUDA device, got a "
+    return [
+        Bad(
+            f"{op} complex",
+            lambda m: call(m, of_dtype(m, torch.complex64, 4)),
+            result + "complex64",
+        ),
+        Bad(
+            f"{op} float8",
+            lambda m: call(m, of_dtype(m, torch.float8_e5m2, 4)),
+            result + "Float8_e5m2",
+        ),
+        Bad(
+            f"{op} sparse",
+            lambda m: call(m, m(4, 4).to_sparse()),
+            layout + "Sparse tensor of float32 on {device}",
+            real_devices,
+            NotImplementedError,
+        ),
+        Bad(
+            f"{op} mkldnn",
+            lambda m: call(m, m(4, 4).to_mkldnn()),
+            layout + "Mkldnn tensor of float32 on cpu",
+            ("cpu",),
+            NotImplementedError,
+        ),
+        Bad(
+            f"{op} quantized",
+            lambda m: call(m, torch.quantize_per_tensor(m(4), 0.1, 0, torch.qint8)),
+            layout + "Strided tensor of QInt8 on cpu",
+            ("cpu",),
+            NotImplementedError,
+        ),
+        Bad(
+            f"{op} storage",
+            lambda m: call(m, without_storage(m(4))),
+            f"{op}: {first} must lie inside its storage, 16 bytes, got a storage of 0 bytes",
+            real_devices,
+        ),
+    ]
+
+
+def writing(op: str, call: Callable[..., Any], inplace: Callable[..., Any], x: str) -> list[Bad]:
+    """Rules of out= and in place."""
+    memory = "must have memory of its own for every element, got shape [4] and strides [0]"
+    apart = "got one that overlaps in part"
+    leaf = "a leaf Variable that requires grad is being used in an in-place operation."
+    return [
+        Bad(
+            f"{op} out dtype",
+            lambda m: call(m, m(4), out=of_dtype(m, torch.int64, 4)),
+            f"{op}: out must have a dtype that a float32 result can be cast to, got int64",
+        ),
+        Bad(
+            f"{op} out complex",
+            lambda m: call(m, m(4), out=of_dtype(m, torch.complex64, 4)),
+            f"{op}: out must have a dtype that a float32 result can be cast to, got complex64",
+        ),
+        Bad(
+            f"{op} out device",
+            lambda m: call(m, m(4), out=elsewhere(m, 4)),
+            f"{op}: out must be on {{device}}, got {{other}}",
+        ),
+        Bad(
+            f"{op} out expanded",
+            lambda m: call(m, m(4), out=m(1).expand(4)),
+            f"{op}: out {memory}",
+        ),
+        Bad(
+            f"{op} out overlaps",
+            lambda m: call(m, (pair := halves_of_nine(m))[0], out=pair[1]),
+            f"{op}: out must be {x} or share no memory with it, {apart}",
+        ),
+        Bad(
+            f"{op} out with grad",
+            lambda m: call(m, m(4).requires_grad_(), out=m(4)),
+            f"{op}: out must be used without autograd, got an argument that requires grad",
+        ),
+        Bad(
+            f"{op} out requires grad",
+            lambda m: call(m, m(4), out=m(4).requires_grad_()),
+            f"{op}: out must be used without autograd, got an argument that requires grad",
+        ),
+        Bad(
+            f"{op} out storage",
+            lambda m: call(m, m(4), out=without_storage(m(4))),
+            f"{op}: out must lie inside its storage, 16 bytes, got a storage of 0 bytes",
+            ("cpu", "cuda"),
+        ),
+        Bad(f"{op}_ expanded", lambda m: inplace(m, m(1).expand(4)), f"{op}_: {x} {memory}"),
+        Bad(f"{op}_ leaf", lambda m: inplace(m, m(4).requires_grad_()), leaf),
+        Bad(
+            f"{op}_ storage",
+            lambda m: inplace(m, without_storage(m(4))),
+            f"{op}_: {x} must lie inside its storage, 16 bytes, got a storage of 0 bytes",
+            ("cpu", "cuda"),
+        ),
+        Bad(
+            f"{op}_ integers",
+            lambda m: inplace(m, m(4, dtype=torch.int32)),
+            f"{op}_: {x} must have a dtype that a float32 result can be cast to, got int32",
+        ),
+    ]
+
+
+def scale_bad() -> list[Bad]:
+    return [
+        *elementwise("scale", lambda m, x: treadle.scale(x, 2), "x", "x"),
+        *writing(
+            "scale",
+            lambda m, x, out: treadle.scale(x, 2, out=out),
+            lambda m, x: treadle.scale_(x, 1.5),
+            "x",
+        ),
+        Bad(
+            "scale bool",
+            lambda m: treadle.scale(of_dtype(m, torch.bool, 4), True),
+            "scale: x must give a result of an integer or floating-point dtype, got bool",
+        ),
+        Bad(
+            "scale complex factor",
+            lambda m: treadle.scale(m(4), 1j),
+            "scale: factor must be a real number, got a complex one",
+        ),
+    ]
+
+
+def add_bad() -> list[Bad]:
+    whole, add, add_ = "a + alpha * b", treadle.vector_add, treadle.vector_add_
+    return [
+        *elementwise("vector_add", lambda m, a: add(a, a), "a", whole),
+        *writing(
+            "vector_add",
+            lambda m, a, out: add(a, m(*a.shape), out=out),
+            lambda m, a: add_(a, m(*a.shape)),
+            "a",
+        ),
+        Bad(
+            "vector_add bool",
+            lambda m: add(of_dtype(m, torch.bool, 4), of_dtype(m, torch.bool, 4)),
+            f"vector_add: {whole} must give a result of an integer or floating-point dtype, "
+            "got bool",
+        ),
+        Bad(
+            "vector_add complex b",
+            lambda m: add(m(4), 2j),
+            "vector_add: b must be a tensor or a real number, got a complex one",
+        ),
+        Bad(
+            "vector_add complex alpha",
+            lambda m: add(m(4), m(4), alpha=2j),
+            "vector_add: alpha must be a real number, got a complex one",
+        ),
+        Bad(
+            "vector_add alpha of integers",
+            lambda m: add(m(4, dtype=torch.int16), m(4, dtype=torch.int16), alpha=0.5),
+            "vector_add: alpha must be an integer where the result is int16, got a "
+            "floating-point number",
+        ),
+        Bad(
+            "vector_add alpha too large",
+            lambda m: add(m(4, dtype=torch.int8), 1, alpha=300),
+            "vector_add: alpha must fit into int8, got 300",
+        ),
+        Bad(
+            "vector_add shapes",
+            lambda m: add(m(2, 3), m(4)),
+            "vector_add: b must have a shape that broadcasts with that of a, [2, 3], got [4]",
+        ),
+        Bad(
+            "vector_add_ shape",
+            lambda m: add_(m(3), m(2, 3)),
+            "vector_add_: a must have the shape of the result, [2, 3], got [3]",
+        ),
+        Bad(
+            "vector_add device",
+            lambda m: add(m(4), elsewhere(m, 4)),
+            "vector_add: b must be on the device of a, {device}, got {other}",
+        ),
+        Bad(
+            "vector_add b overlaps",
+            lambda m: add_((pair := halves_of_nine(m))[0], pair[1]),
+            "vector_add_: a must be b or share no memory with it, got one that overlaps in part",
+        ),
+        Bad(
+            "vector_add b storage",
+            lambda m: add(m(4), without_storage(m(4))),
+            "vector_add: b must lie inside its storage, 16 bytes, got a storage of 0 bytes",
+            ("cpu", "cuda"),
+        ),
+    ]
+
+
+def sine_bad() -> list[Bad]:
+    backward = torch.ops.treadle.sine_backward
+    return [
+        *elementwise("sine", lambda m, x: treadle.sine(x), "x", "x"),
+        *writing(
+            "sine",
+            lambda m, x, out: treadle.sine(x, out=out),
+            lambda m, x: treadle.sine_(x),
+            "x",
+        ),
+        Bad(
+            "sine_backward integers",
+            lambda m: backward(m(4), m(4, dtype=torch.int32)),
+            "sine_backward: x must have a floating-point dtype, got int32",
+        ),
+        Bad(
+            "sine_backward dtypes",
+            lambda m: backward(m(4, dtype=torch.float16), m(4)),
+            "sine_backward: grad must have the dtype of x, float32, got float16",
+        ),
+        Bad(
+            "sine_backward device",
+            lambda m: backward(elsewhere(m, 4), m(4)),
+            "sine_backward: grad must be on the device of x, {device}, got {other}",
+        ),
+        Bad(
+            "sine_backward shapes",
+            lambda m: backward(m(3), m(4)),
+            "sine_backward: grad must have a shape that broadcasts with that of x, [4], got [3]",
+        ),
+    ]
+
+
+BAD: tuple[Bad, ...] = (*scale_bad(), *add_bad(), *sine_bad(), *cell_bad())
