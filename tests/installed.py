@@ -23,6 +23,7 @@ def copy(folder: Path, **facts: Any) -> Path:
         elif file.is_file():
             shutil.copy(file, target)
     shutil.copytree(PACKAGE / "share", target / "share")
+    shutil.copytree(PACKAGE.parents[1] / "csrc" / "include", target / "include")
     path = target / "_build_facts.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | facts))
     return folder

@@ -39,7 +39,7 @@ def test_cmake_prefix() -> None:
     assert done.returncode == 0
     ours, torchs = done.stdout.strip().split(";")
     assert (Path(ours) / "share" / "cmake" / "treadle" / "treadleConfig.cmake").exists()
-    assert (Path(torchs) / "include" / "torch" / "version.h").exists()
+    assert (Path(torchs) / "include" / "torch" / "headeronly" / "version.h").exists()
 
 
 @pytest.mark.parametrize("options", [[], ["--json"], ["--cmake-prefix"]])

@@ -30,9 +30,14 @@ set(treadle_VERSION "${_fact_version}")
 # The headers lie in the package, or beside it where it is used from its repository.
 find_path(_treadle_include treadle/ops.h NO_CACHE NO_DEFAULT_PATH
   PATHS "${_treadle}/include" "${_treadle}/../../csrc/include")
-find_path(TREADLE_TORCH_DIR include/torch/version.h
+find_path(TREADLE_TORCH_DIR include/torch/headeronly/version.h
   HINTS "${_treadle}/../torch" ${CMAKE_PREFIX_PATH} DOC "Folder of the torch package")
-if(NOT _treadle_include OR NOT TREADLE_TORCH_DIR)
+if(NOT _treadle_include)
+  set(treadle_FOUND FALSE)
+  set(treadle_NOT_FOUND_MESSAGE "${_treadle} holds no include/treadle/ops.h")
+  return()
+endif()
+if(NOT TREADLE_TORCH_DIR)
   set(treadle_FOUND FALSE)
   set(treadle_NOT_FOUND_MESSAGE
     "no torch package was found: set TREADLE_TORCH_DIR, or pass all of `python -m treadle --cmake-prefix`")
@@ -40,7 +45,7 @@ if(NOT _treadle_include OR NOT TREADLE_TORCH_DIR)
 endif()
 
 # A library fits the torch minor that it was built for, and no other.
-file(STRINGS "${TREADLE_TORCH_DIR}/include/torch/version.h" _lines REGEX "VERSION_M(AJOR|INOR) ")
+file(STRINGS "${TREADLE_TORCH_DIR}/include/torch/headeronly/version.h" _lines REGEX "TORCH_VERSION_M(AJOR|INOR) ")
 string(REGEX MATCHALL "[0-9]+" _found "${_lines}")
 string(REGEX MATCHALL "[0-9]+" _built "${_fact_torch}")
 list(JOIN _found "." _found)
