@@ -8,8 +8,15 @@
 #include <cstring>
 #include <type_traits>
 
-#if defined(__F16C__)
+#if defined(__AVX2__)
+// GCC 12 warns of uninitialised values in this header, at some AVX-512 intrinsics.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#if !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
+#pragma GCC diagnostic pop
 #endif
 
 #include "kernels/dtype.h"
@@ -103,17 +110,53 @@ TREADLE_INLINE void write(char* at, T x) {
   std::memcpy(at, &x, sizeof(T));
 }
 
-#if defined(__F16C__)
-// The vector instructions for halves: both return how many elements they have done. (The plain
-// forms of the AVX-512 intrinsics warn of uninitialised values in GCC 12's own header.)
-TREADLE_INLINE int64_t load_halves(const char* src, float* buf, int64_t n) {
+// The same for whole vectors of half types; both return how many elements they have done.
+#if defined(__AVX512BW__)
+TREADLE_INLINE int64_t load_vectors(const Half*, const char* src, float* buf, int64_t n) {
   int64_t i = 0;
-#if defined(__AVX512F__)
   for (; i + 16 <= n; i += 16) {
     const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + 2 * i));
-    _mm512_storeu_ps(buf + i, _mm512_maskz_cvtph_ps(0xffff, halves));
+    _mm512_storeu_ps(buf + i, _mm512_cvtph_ps(halves));
   }
-#endif
+  return i;
+}
+
+TREADLE_INLINE int64_t store_vectors(const Half*, char* dst, const float* buf, int64_t n) {
+  constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const __m512 x = _mm512_loadu_ps(buf + i);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst + 2 * i), _mm512_cvtps_ph(x, kNearestEven));
+  }
+  return i;
+}
+
+TREADLE_INLINE int64_t load_vectors(const BFloat16*, const char* src, float* buf, int64_t n) {
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + 2 * i));
+    _mm512_storeu_si512(buf + i, _mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+  }
+  return i;
+}
+
+TREADLE_INLINE int64_t store_vectors(const BFloat16*, char* dst, const float* buf, int64_t n) {
+  const __m512i half_unit = _mm512_set1_epi32(0x7fff), one = _mm512_set1_epi32(1);
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const __m512 x = _mm512_loadu_ps(buf + i);
+    const __m512i bits = _mm512_castps_si512(x), top = _mm512_srli_epi32(bits, 16);
+    const __m512i round = _mm512_add_epi32(half_unit, _mm512_and_si512(top, one));
+    const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, round), 16);
+    const __m512i result = _mm512_mask_or_epi32(rounded, is_nan, top, _mm512_set1_epi32(0x40));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst + 2 * i), _mm512_cvtepi32_epi16(result));
+  }
+  return i;
+}
+#elif defined(__AVX2__) && defined(__F16C__)
+TREADLE_INLINE int64_t load_vectors(const Half*, const char* src, float* buf, int64_t n) {
+  int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
     const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(src + 2 * i));
     _mm256_storeu_ps(buf + i, _mm256_cvtph_ps(halves));
@@ -121,31 +164,62 @@ TREADLE_INLINE int64_t load_halves(const char* src, float* buf, int64_t n) {
   return i;
 }
 
-TREADLE_INLINE int64_t store_halves(char* dst, const float* buf, int64_t n) {
+TREADLE_INLINE int64_t store_vectors(const Half*, char* dst, const float* buf, int64_t n) {
   constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   int64_t i = 0;
-#if defined(__AVX512F__)
-  for (; i + 16 <= n; i += 16) {
-    const __m256i halves = _mm512_maskz_cvtps_ph(0xffff, _mm512_loadu_ps(buf + i), kNearestEven);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst + 2 * i), halves);
-  }
-#endif
   for (; i + 8 <= n; i += 8) {
     const __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(buf + i), kNearestEven);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(dst + 2 * i), halves);
   }
   return i;
 }
+
+TREADLE_INLINE int64_t load_vectors(const BFloat16*, const char* src, float* buf, int64_t n) {
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(src + 2 * i));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(buf + i),
+                        _mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+  }
+  return i;
+}
+
+TREADLE_INLINE int64_t store_vectors(const BFloat16*, char* dst, const float* buf, int64_t n) {
+  const __m256i half_unit = _mm256_set1_epi32(0x7fff), one = _mm256_set1_epi32(1);
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m256 x = _mm256_loadu_ps(buf + i);
+    const __m256i bits = _mm256_castps_si256(x), top = _mm256_srli_epi32(bits, 16);
+    const __m256i round = _mm256_add_epi32(half_unit, _mm256_and_si256(top, one));
+    const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, round), 16);
+    const __m256i nan = _mm256_or_si256(top, _mm256_set1_epi32(0x40));
+    const __m256i result = _mm256_blendv_epi8(rounded, nan, is_nan);
+    // Packs within each 128-bit lane; the permutation brings both results together.
+    const __m256i packed = _mm256_packus_epi32(result, result);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(dst + 2 * i),
+                     _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08)));
+  }
+  return i;
+}
+#else
+template <class T>
+TREADLE_INLINE int64_t load_vectors(const T*, const char*, float*, int64_t) {
+  return 0;
+}
+
+template <class T>
+TREADLE_INLINE int64_t store_vectors(const T*, char*, const float*, int64_t) {
+  return 0;
+}
 #endif
 
 template <class T, class acc_t>
 inline void load_contiguous(const char* __restrict src, acc_t* __restrict buf, int64_t n) {
   int64_t i = 0;
-#if defined(__F16C__)
-  if constexpr (std::is_same_v<T, Half> && std::is_same_v<acc_t, float>) {
-    i = load_halves(src, buf, n);
+  if constexpr (is_half_type<T> && std::is_same_v<acc_t, float>) {
+    i = load_vectors(static_cast<const T*>(nullptr), src, buf, n);
   }
-#endif
   for (; i < n; ++i) buf[i] = from_stored<T, acc_t>(read<T>(src + i * int64_t{sizeof(T)}));
 }
 
@@ -164,11 +238,9 @@ inline void load(const char* src, int64_t stride_bytes, acc_t* __restrict buf, i
 template <class T, class acc_t>
 inline void store_contiguous(char* __restrict dst, const acc_t* __restrict buf, int64_t n) {
   int64_t i = 0;
-#if defined(__F16C__)
-  if constexpr (std::is_same_v<T, Half> && std::is_same_v<acc_t, float>) {
-    i = store_halves(dst, buf, n);
+  if constexpr (is_half_type<T> && std::is_same_v<acc_t, float>) {
+    i = store_vectors(static_cast<const T*>(nullptr), dst, buf, n);
   }
-#endif
   for (; i < n; ++i) write<T>(dst + i * int64_t{sizeof(T)}, to_stored<T, acc_t>(buf[i]));
 }
 

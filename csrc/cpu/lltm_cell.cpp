@@ -1,9 +1,10 @@
 // The LLTM cell's pointwise part on the CPU. Twin: kernels/lltm_cell.cu.
-// Blocks of units go through buffers on the stack: load and widen (rows may be short, strided or
-// expanded), compute whole vectors, round and store.
+// Long dense rows are computed where they lie; short, strided and expanded ones are first gathered
+// in blocks on the stack, and their results scattered from there.
 #include "cpu/lltm_cell.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "cpu/convert.h"
 #include "kernels/math/lltm_cell.h"
@@ -12,120 +13,201 @@ namespace treadle::cpu::TREADLE_ISA {
 namespace {
 
 constexpr int64_t kBlock = 256;
-// The computing loops run to a multiple of this, over whatever the buffers hold there.
+// The formulas do whole groups of this many units: a block's tail is computed for nothing.
 constexpr int64_t kLanes = 16;
+// A run is computed where it lies from this length.
+constexpr int64_t kLongRun = 64;
+constexpr int64_t kMaxElementSize = 8;
 
-template <class acc>
 struct alignas(64) Buffer {
-  acc at[kBlock] = {};
+  char bytes[kBlock * kMaxElementSize];
+};
+
+// What a missing input reads.
+constexpr Buffer kZeros = {};
+
+// Columns `part` and on of a view.
+struct Input {
+  const LltmView& view;
+  int64_t part, element_size;
+};
+
+// Columns `part` and on of a dense matrix, which is null if nobody wants it.
+struct Output {
+  void* data;
+  int64_t row_size, part, element_size;
 };
 
 // Consecutive units of one row.
 struct Run {
-  int64_t cell, row, column;
-  int64_t offset, size;  // in the block
+  int64_t cell, row, column, size;
 };
 
-template <class F>
-void for_each_run(const LltmShape& shape, int64_t begin, int64_t size, F&& f) {
-  int64_t row = begin / shape.hidden, column = begin % shape.hidden;
-  for (int64_t done = 0; done < size; ++row, column = 0) {
-    const int64_t length = std::min(shape.hidden - column, size - done);
-    f(Run{row / shape.rows_per_cell, row % shape.rows_per_cell, column, done, length});
-    done += length;
-  }
+Run run_at(const LltmShape& shape, int64_t unit, int64_t end) {
+  const int64_t row = unit / shape.hidden, column = unit % shape.hidden;
+  return {row / shape.rows_per_cell, row % shape.rows_per_cell, column,
+          std::min(shape.hidden - column, end - unit)};
 }
 
-template <class T, class acc>
-void load_run(const LltmView& view, const Run& run, int64_t part, acc* buf) {
+const char* address(const Input& input, const Run& run) {
+  const LltmView& view = input.view;
   const int64_t element = run.cell * view.cell_stride + run.row * view.row_stride +
-                          (part + run.column) * view.column_stride;
-  const char* src = static_cast<const char*>(view.data) + element * int64_t{sizeof(T)};
-  load<T, acc>(src, view.column_stride * int64_t{sizeof(T)}, buf, run.size);
+                          (input.part + run.column) * view.column_stride;
+  return static_cast<const char*>(view.data) + element * input.element_size;
 }
 
-// Gate `gate` of the run's units, its bias added.
-template <class T, class acc>
-void load_gate(const LltmView& gates, const LltmView& bias, const Run& run, int64_t part,
-               acc* buf) {
-  load_run<T>(gates, run, part, buf);
-  if (bias.data == nullptr) return;
-  alignas(64) acc addend[kBlock];
-  load_run<T>(bias, run, part, addend);
-  for (int64_t i = 0; i < run.size; ++i) buf[i] += addend[i];
+char* address(const Output& output, const Run& run, const LltmShape& shape) {
+  const int64_t row = run.cell * shape.rows_per_cell + run.row;
+  const int64_t element = row * output.row_size + output.part + run.column;
+  return static_cast<char*>(output.data) + element * output.element_size;
 }
 
-template <class T, class cell_t>
-void forward(const LltmForward& args, int64_t begin, int64_t end) {
-  using acc = acc_t<cell_t>;
-  using Cell = math::LltmCell<cell_t>;
-  const int64_t hidden = args.shape.hidden;
-  Buffer<acc> g0, g1, g2, cell, h;
-  for (; begin < end; begin += kBlock) {
-    const int64_t size = std::min(kBlock, end - begin);
-    for_each_run(args.shape, begin, size, [&](const Run& run) {
-      load_gate<T>(args.gates, args.bias, run, 0, g0.at + run.offset);
-      load_gate<T>(args.gates, args.bias, run, hidden, g1.at + run.offset);
-      load_gate<T>(args.gates, args.bias, run, 2 * hidden, g2.at + run.offset);
-      load_run<cell_t>(args.old_cell, run, 0, cell.at + run.offset);
-    });
-    const int64_t padded = (size + kLanes - 1) / kLanes * kLanes;
-    for (int64_t i = 0; i < padded; ++i) {
-      const auto state = Cell::forward(g0.at[i], g1.at[i], g2.at[i], cell.at[i]);
-      h.at[i] = state.new_h;
-      cell.at[i] = state.new_cell;
-    }
-    store_contiguous<T, acc>(static_cast<char*>(args.new_h) + begin * int64_t{sizeof(T)}, h.at,
-                             size);
-    store_contiguous<cell_t, acc>(
-        static_cast<char*>(args.new_cell) + begin * int64_t{sizeof(cell_t)}, cell.at, size);
+template <class Word>
+void copy_words(const char* src, int64_t stride, char* dst, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    write(dst + i * int64_t{sizeof(Word)}, read<Word>(src + i * stride * int64_t{sizeof(Word)}));
   }
 }
 
-template <class T, class cell_t, bool has_grad_h>
-void backward(const LltmBackward& args, int64_t begin, int64_t end) {
-  using acc = acc_t<cell_t>;
-  using Cell = math::LltmCell<cell_t>;
-  const int64_t hidden = args.shape.hidden;
-  Buffer<acc> g0, g1, g2, cell, grad_h, grad_cell;
-  for (; begin < end; begin += kBlock) {
-    const int64_t size = std::min(kBlock, end - begin);
-    if (args.grad_cell.data == nullptr) grad_cell = {};
-    for_each_run(args.shape, begin, size, [&](const Run& run) {
-      load_gate<T>(args.gates, args.bias, run, 0, g0.at + run.offset);
-      load_gate<T>(args.gates, args.bias, run, 2 * hidden, g2.at + run.offset);
-      if constexpr (has_grad_h) {
-        load_gate<T>(args.gates, args.bias, run, hidden, g1.at + run.offset);
-        load_run<cell_t>(args.new_cell, run, 0, cell.at + run.offset);
-        load_run<T>(args.grad_h, run, 0, grad_h.at + run.offset);
-      }
-      if (args.grad_cell.data != nullptr) {
-        load_run<cell_t>(args.grad_cell, run, 0, grad_cell.at + run.offset);
-      }
+// n elements, `stride` elements apart -> dense.
+void gather(const char* src, int64_t stride, int64_t element_size, char* dst, int64_t n) {
+  if (stride == 1 && n >= kLanes) {
+    std::memcpy(dst, src, n * element_size);
+  } else if (element_size == 2) {
+    copy_words<uint16_t>(src, stride, dst, n);
+  } else if (element_size == 4) {
+    copy_words<uint32_t>(src, stride, dst, n);
+  } else {
+    copy_words<uint64_t>(src, stride, dst, n);
+  }
+}
+
+// The formula over n units, a multiple of kLanes: dense inputs of the stored types to dense
+// outputs.
+using Formula = void (*)(const char* const* in, char* const* out, int64_t n);
+
+template <size_t kInputs, size_t kOutputs>
+struct Task {
+  const LltmShape& shape;
+  Input inputs[kInputs];
+  Output outputs[kOutputs];
+  Formula formula;
+
+  // For one block.
+  struct Scratch {
+    Buffer in[kInputs], out[kOutputs];
+    const char* sources[kInputs];
+    char* targets[kOutputs];
+  };
+
+  // Units begin .. end.
+  void run(int64_t begin, int64_t end) const {
+    Scratch scratch;
+    const bool dense = std::all_of(inputs, inputs + kInputs, [](const Input& input) {
+      return input.view.data == nullptr || input.view.column_stride == 1;
     });
-    const int64_t padded = (size + kLanes - 1) / kLanes * kLanes;
-    for (int64_t i = 0; i < padded; ++i) {
-      const auto grad = Cell::template backward<has_grad_h>(
-          g0.at[i], g1.at[i], g2.at[i], cell.at[i], grad_h.at[i], grad_cell.at[i]);
-      g0.at[i] = grad.g0;
-      g1.at[i] = grad.g1;
-      g2.at[i] = grad.g2;
-      grad_cell.at[i] = grad.old_cell;
+    while (begin < end) {
+      const Run run = run_at(shape, begin, end);
+      int64_t n = std::min(run.size, kBlock) / kLanes * kLanes;
+      if (dense && run.size >= kLongRun) {
+        run_in_place(scratch, run, n);
+      } else {
+        n = std::min(kBlock, end - begin);
+        run_gathered(scratch, begin, n);
+      }
+      begin += n;
     }
-    for_each_run(args.shape, begin, size, [&](const Run& run) {
-      const int64_t row = run.cell * args.shape.rows_per_cell + run.row;
-      char* dst = static_cast<char*>(args.grad_gates) +
-                  (row * 3 * hidden + run.column) * int64_t{sizeof(T)};
-      const int64_t part = hidden * int64_t{sizeof(T)};
-      store_contiguous<T, acc>(dst, g0.at + run.offset, run.size);
-      store_contiguous<T, acc>(dst + part, g1.at + run.offset, run.size);
-      store_contiguous<T, acc>(dst + 2 * part, g2.at + run.offset, run.size);
-    });
-    if (args.grad_old_cell != nullptr) {
-      store_contiguous<cell_t, acc>(
-          static_cast<char*>(args.grad_old_cell) + begin * int64_t{sizeof(cell_t)}, grad_cell.at,
-          size);
+  }
+
+  void run_in_place(Scratch& s, const Run& run, int64_t n) const {
+    for (size_t k = 0; k < kInputs; ++k) {
+      s.sources[k] = inputs[k].view.data ? address(inputs[k], run) : kZeros.bytes;
     }
+    for (size_t k = 0; k < kOutputs; ++k) {
+      s.targets[k] = outputs[k].data ? address(outputs[k], run, shape) : s.out[k].bytes;
+    }
+    formula(s.sources, s.targets, n);
+  }
+
+  void run_gathered(Scratch& s, int64_t begin, int64_t n) const {
+    const int64_t padded = (n + kLanes - 1) / kLanes * kLanes;
+    for (size_t k = 0; k < kInputs; ++k) {
+      const int64_t size = inputs[k].element_size;
+      s.sources[k] = inputs[k].view.data ? s.in[k].bytes : kZeros.bytes;
+      std::memset(s.in[k].bytes + n * size, 0, (padded - n) * size);
+    }
+    for (size_t k = 0; k < kOutputs; ++k) s.targets[k] = s.out[k].bytes;
+    Run run;
+    for (int64_t done = 0; done < n; done += run.size) {
+      run = run_at(shape, begin + done, begin + n);
+      for (size_t k = 0; k < kInputs; ++k) {
+        const auto& [view, part, size] = inputs[k];
+        if (view.data == nullptr) continue;
+        gather(address(inputs[k], run), view.column_stride, size, s.in[k].bytes + done * size,
+               run.size);
+      }
+    }
+    formula(s.sources, s.targets, padded);
+    for (int64_t done = 0; done < n; done += run.size) {
+      run = run_at(shape, begin + done, begin + n);
+      for (size_t k = 0; k < kOutputs; ++k) {
+        const int64_t size = outputs[k].element_size;
+        if (outputs[k].data == nullptr) continue;
+        gather(s.out[k].bytes + done * size, 1, size, address(outputs[k], run, shape), run.size);
+      }
+    }
+  }
+};
+
+template <class T, class acc>
+TREADLE_INLINE void load_lanes(const char* src, int64_t i, acc (&x)[kLanes]) {
+  load_contiguous<T, acc>(src + i * int64_t{sizeof(T)}, x, kLanes);
+}
+
+template <class T, class acc>
+TREADLE_INLINE void store_lanes(char* dst, int64_t i, const acc (&x)[kLanes]) {
+  store_contiguous<T, acc>(dst + i * int64_t{sizeof(T)}, x, kLanes);
+}
+
+template <class T, class cell_t, class acc = acc_t<cell_t>>
+void forward(const char* const* in, char* const* out, int64_t n) {
+  acc g[3][kLanes], bias[3][kLanes], cell[kLanes], h[kLanes];
+  for (int64_t i = 0; i < n; i += kLanes) {
+    for (int k = 0; k < 3; ++k) load_lanes<T>(in[k], i, g[k]);
+    for (int k = 0; k < 3; ++k) load_lanes<T>(in[3 + k], i, bias[k]);
+    load_lanes<cell_t>(in[6], i, cell);
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      const auto state =
+          math::LltmCell<cell_t>::forward(g[0][lane] + bias[0][lane], g[1][lane] + bias[1][lane],
+                                          g[2][lane] + bias[2][lane], cell[lane]);
+      h[lane] = state.new_h;
+      cell[lane] = state.new_cell;
+    }
+    store_lanes<T>(out[0], i, h);
+    store_lanes<cell_t>(out[1], i, cell);
+  }
+}
+
+template <class T, class cell_t, bool has_grad_h, class acc = acc_t<cell_t>>
+void backward(const char* const* in, char* const* out, int64_t n) {
+  acc g[3][kLanes], bias[3][kLanes], cell[kLanes], grad_h[kLanes], grad_cell[kLanes];
+  for (int64_t i = 0; i < n; i += kLanes) {
+    for (int k = 0; k < 3; ++k) load_lanes<T>(in[k], i, g[k]);
+    for (int k = 0; k < 3; ++k) load_lanes<T>(in[3 + k], i, bias[k]);
+    load_lanes<cell_t>(in[6], i, cell);
+    load_lanes<T>(in[7], i, grad_h);
+    load_lanes<cell_t>(in[8], i, grad_cell);
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      const auto grad = math::LltmCell<cell_t>::template backward<has_grad_h>(
+          g[0][lane] + bias[0][lane], g[1][lane] + bias[1][lane], g[2][lane] + bias[2][lane],
+          cell[lane], grad_h[lane], grad_cell[lane]);
+      g[0][lane] = grad.g0;
+      g[1][lane] = grad.g1;
+      g[2][lane] = grad.g2;
+      grad_cell[lane] = grad.old_cell;
+    }
+    for (int k = 0; k < 3; ++k) store_lanes<T>(out[k], i, g[k]);
+    store_lanes<cell_t>(out[3], i, grad_cell);
   }
 }
 
@@ -145,7 +227,21 @@ void visit_shape(const LltmShape& shape, F&& f) {
 
 void lltm_cell_forward(const LltmForward& args, int64_t begin, int64_t end) {
   visit_shape(args.shape, [&](auto type, auto cell_type) {
-    forward<typename decltype(type)::type, typename decltype(cell_type)::type>(args, begin, end);
+    using T = typename decltype(type)::type;
+    using cell_t = typename decltype(cell_type)::type;
+    constexpr int64_t size = sizeof(T), cell_size = sizeof(cell_t);
+    const int64_t hidden = args.shape.hidden;
+    const Task<7, 2> task{args.shape,
+                          {{args.gates, 0, size},
+                           {args.gates, hidden, size},
+                           {args.gates, 2 * hidden, size},
+                           {args.bias, 0, size},
+                           {args.bias, hidden, size},
+                           {args.bias, 2 * hidden, size},
+                           {args.old_cell, 0, cell_size}},
+                          {{args.new_h, hidden, 0, size}, {args.new_cell, hidden, 0, cell_size}},
+                          forward<T, cell_t>};
+    task.run(begin, end);
   });
 }
 
@@ -153,11 +249,25 @@ void lltm_cell_backward(const LltmBackward& args, int64_t begin, int64_t end) {
   visit_shape(args.shape, [&](auto type, auto cell_type) {
     using T = typename decltype(type)::type;
     using cell_t = typename decltype(cell_type)::type;
-    if (args.grad_h.data != nullptr) {
-      backward<T, cell_t, true>(args, begin, end);
-    } else {
-      backward<T, cell_t, false>(args, begin, end);
-    }
+    constexpr int64_t size = sizeof(T), cell_size = sizeof(cell_t);
+    const int64_t hidden = args.shape.hidden;
+    const Task<9, 4> task{
+        args.shape,
+        {{args.gates, 0, size},
+         {args.gates, hidden, size},
+         {args.gates, 2 * hidden, size},
+         {args.bias, 0, size},
+         {args.bias, hidden, size},
+         {args.bias, 2 * hidden, size},
+         {args.new_cell, 0, cell_size},
+         {args.grad_h, 0, size},
+         {args.grad_cell, 0, cell_size}},
+        {{args.grad_gates, 3 * hidden, 0, size},
+         {args.grad_gates, 3 * hidden, hidden, size},
+         {args.grad_gates, 3 * hidden, 2 * hidden, size},
+         {args.grad_old_cell, hidden, 0, cell_size}},
+        args.grad_h.data ? backward<T, cell_t, true> : backward<T, cell_t, false>};
+    task.run(begin, end);
   });
 }
 

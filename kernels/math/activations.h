@@ -29,7 +29,7 @@ struct Fraction {
 template <class T>
 TREADLE_HD Fraction<T> sigmoid(T x) {
   const T e = detail::exp_of_minus_magnitude(x);
-  return {x < T(0) ? e : T(1), T(1) + e};
+  return {select(x < T(0), e, T(1)), T(1) + e};
 }
 
 template <class T>
@@ -39,30 +39,31 @@ TREADLE_HD Fraction<T> tanh(T x) {
 }
 
 // sigmoid(x) and sigmoid(-x) = 1 - sigmoid(x), without cancellation. Derivative: their product.
-// Both are still to be divided by `denominator`.
 template <class T>
 struct SigmoidPair {
-  T value, complement, denominator;
+  T value, complement;
 };
 
 template <class T>
 TREADLE_HD SigmoidPair<T> sigmoid_pair(T x) {
   const T e = detail::exp_of_minus_magnitude(x);
+  const T larger = T(1) / (T(1) + e);
+  const T smaller = e * larger;
   const bool negative = x < T(0);
-  return {negative ? e : T(1), negative ? T(1) : e, T(1) + e};
+  return {select(negative, smaller, larger), select(negative, larger, smaller)};
 }
 
 // tanh(x) and 1 - |tanh(x)|, without cancellation. Derivative: complement (2 - complement).
-// Both are still to be divided by `denominator`.
 template <class T>
 struct TanhPair {
-  T value, complement, denominator;
+  T value, complement;
 };
 
 template <class T>
 TREADLE_HD TanhPair<T> tanh_pair(T x) {
   const ExpPair<T> e = exp_pair<T>(T(-2) * magnitude(x));
-  return {with_sign_of(e.expm1, x), T(2) * e.exp, T(2) + e.expm1};
+  const T inverse = T(1) / (T(2) + e.expm1);
+  return {with_sign_of(e.expm1 * inverse, x), T(2) * e.exp * inverse};
 }
 
 // elu and its slope exp(min(x, 0)), which is finite for every x.
@@ -74,8 +75,8 @@ struct Elu {
 template <class T>
 TREADLE_HD Elu<T> elu(T x) {
   const bool positive = x > T(0);
-  const ExpPair<T> e = exp_pair<T>(positive ? T(0) : x);
-  return {positive ? x : e.expm1, positive ? T(1) : e.exp};
+  const ExpPair<T> e = exp_pair<T>(select(positive, T(0), x));
+  return {select(positive, x, e.expm1), select(positive, T(1), e.exp)};
 }
 
 }  // namespace treadle::math

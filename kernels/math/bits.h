@@ -96,4 +96,17 @@ TREADLE_HD double from_bits(uint64_t bits) {
 }
 #endif
 
+// condition ? a : b. For floats without a blend instruction the compiler is tempted to branch, and
+// then does not vectorise: there it gets bit operations.
+TREADLE_HD float select(bool condition, float a, float b) {
+#if defined(__SSE2__) && !defined(__SSE4_1__) && !defined(__CUDA_ARCH__)
+  const uint32_t mask = 0u - condition;
+  return from_bits((bits_of(a) & mask) | (bits_of(b) & ~mask));
+#else
+  return condition ? a : b;
+#endif
+}
+
+TREADLE_HD double select(bool condition, double a, double b) { return condition ? a : b; }
+
 }  // namespace treadle::math

@@ -76,7 +76,7 @@ TREADLE_HD ExpPair<T> exp_pair(T x, T lowest = T(-1e4)) {
 #else
   using C = detail::ExpConstants<T>;
   const T floor = lowest > C::kLowest ? lowest : C::kLowest;
-  x = x < floor ? C::kLowest : x;
+  x = select(x < floor, C::kLowest, x);
   const T shifted = fma_if_fast(x, C::kLog2E, C::kRound);
   const T k = shifted - C::kRound;
   T r = fma_if_fast(k, -C::kLn2High, x);

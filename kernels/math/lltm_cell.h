@@ -53,26 +53,14 @@ struct LltmCell {
   // has_grad_h = false: new_h is unused, and grad_h is not looked at.
   template <bool has_grad_h>
   static TREADLE_HD Gradients backward(T g0, T g1, T g2, T new_cell, T grad_h, T grad_cell) {
-    SigmoidPair<T> i = sigmoid_pair(g0);
+    const SigmoidPair<T> i = sigmoid_pair(g0);
     const Elu<T> z = elu(g2);
     T grad_g1 = T(0);
     if constexpr (has_grad_h) {
-      SigmoidPair<T> o = sigmoid_pair(g1);
-      TanhPair<T> t = tanh_pair(new_cell);
-      // One division for three. A NaN among the denominators spreads no further than it would:
-      // through new_h every gradient depends on all of them.
-      const T both = o.denominator * t.denominator;
-      const T inverse = T(1) / (i.denominator * both);
-      const T i_inverse = inverse * both, rest = inverse * i.denominator;
-      const T o_inverse = rest * t.denominator, t_inverse = rest * o.denominator;
-      i = {i.value * i_inverse, i.complement * i_inverse, T(1)};
-      o = {o.value * o_inverse, o.complement * o_inverse, T(1)};
-      t = {t.value * t_inverse, t.complement * t_inverse, T(1)};
+      const SigmoidPair<T> o = sigmoid_pair(g1);
+      const TanhPair<T> t = tanh_pair(new_cell);
       grad_g1 = through_sigmoid(grad_h * t.value, o);
       grad_cell = grad_cell + through_tanh(through_gate(grad_h, o.value), t);
-    } else {
-      const T inverse = T(1) / i.denominator;
-      i = {i.value * inverse, i.complement * inverse, T(1)};
     }
     return {through_sigmoid(grad_cell * z.value, i), grad_g1,
             through_gate(grad_cell, i.value) * z.slope, grad_cell};
@@ -81,20 +69,20 @@ struct LltmCell {
  private:
   static TREADLE_HD T through_gate(T x, T gate) {
     if constexpr (Rounding::zero > 0) {
-      gate = is_inf(x) && gate <= T(Rounding::zero) ? T(0) : gate;
+      gate = select(is_inf(x) & (gate <= T(Rounding::zero)), T(0), gate);
     }
     return x * gate;
   }
 
   // The order of the products is autograd's: where they overflow, so does it.
   static TREADLE_HD T through_sigmoid(T grad, SigmoidPair<T> s) {
-    const bool closed = is_inf(grad) && s.complement <= T(Rounding::sigmoid_one);
-    return through_gate(grad * (closed ? T(0) : s.complement), s.value);
+    const bool closed = is_inf(grad) & (s.complement <= T(Rounding::sigmoid_one));
+    return through_gate(grad * select(closed, T(0), s.complement), s.value);
   }
 
   static TREADLE_HD T through_tanh(T grad, TanhPair<T> t) {
-    const bool flat = is_inf(grad) && t.complement <= T(Rounding::tanh_one);
-    return grad * (flat ? T(0) : t.complement * (T(2) - t.complement));
+    const bool flat = is_inf(grad) & (t.complement <= T(Rounding::tanh_one));
+    return grad * select(flat, T(0), t.complement * (T(2) - t.complement));
   }
 };
 
