@@ -22,16 +22,17 @@ from torch import Tensor, nn
 import treadle
 
 try:
-    from device_check import pick_device
-    from digits_pictures import draw_curve, draw_sheet, prepare
     from PIL import Image, ImageOps
     from rich.console import Console
     from rich.table import Table
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
     from tqdm import tqdm
+
+    from device_check import pick_device
+    from digits_pictures import draw_curve, draw_sheet, prepare
 except ImportError as error:
-    sys.exit(f"digits.py: {error.name} is missing; install it with: pip install treadle[demo]")
+    sys.exit(f"digits.py: {error.name} is missing; it comes with pip install -r requirements.txt")
 
 HIDDEN, BATCH, LEARNING_RATE = 64, 64, 1e-2
 TEST_DIGITS, BAR = 360, 0.95
@@ -65,6 +66,16 @@ class Reader(nn.Module):
         return self.head(hx[0])
 
 
+def vary(images: Tensor, random: torch.Generator) -> Tensor:
+    """The images [N, 8, 8] as other hands would write them: each a bit slanted, moved and noisy."""
+    moves = torch.eye(2, 3) + 0.1 * torch.randn(len(images), 2, 3, generator=random)
+    noise = 0.1 * torch.randn(images.shape, generator=random)
+    shape = [len(images), 1, 8, 8]
+    grid = F.affine_grid(moves.to(images.device), shape, align_corners=False)
+    moved = F.grid_sample(images.unsqueeze(1), grid, align_corners=False).squeeze(1)
+    return moved + noise.to(images.device)
+
+
 class Training:
     """One network with its optimizer, its random numbers, and the record of its epochs."""
 
@@ -83,15 +94,14 @@ class Training:
         self.step_seconds: list[float] = []
 
     def epoch(self, images: Tensor, labels: Tensor) -> None:
-        # Noise on the pictures and softened labels keep the network from learning them by heart.
-        noise = 0.1 * torch.randn(images.shape, generator=self.random)
+        # Fresh variations and softened labels keep the network from learning pictures by heart.
+        images = vary(images, self.random)
         order = torch.randperm(len(images), generator=self.random).to(images.device)
-        noisy = images + noise.to(images.device)
         total = torch.zeros((), device=images.device)
         start = time.perf_counter()
         for batch in order.split(BATCH):
             self.optimizer.zero_grad()
-            loss = F.cross_entropy(self.model(noisy[batch]), labels[batch], label_smoothing=0.1)
+            loss = F.cross_entropy(self.model(images[batch]), labels[batch], label_smoothing=0.1)
             loss.backward()
             nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimizer.step()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from device_check import pick_device
 
 import treadle
+from device_check import pick_device
 
 
 def main() -> np.ndarray:

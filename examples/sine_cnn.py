@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from device_check import pick_device
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import treadle
+from device_check import pick_device
 
 
 class SineCNN(nn.Module):

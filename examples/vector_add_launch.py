@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from device_check import pick_device
 
 import treadle
+from device_check import pick_device
 
 ELEMENTS = 1_000_003
 
