@@ -1,5 +1,6 @@
 // What all autograd code shares: a Node that declares its saved values once, and the way below.
-//   struct ScaleBackward : OpNode<ScaleBackward, Scalar> { kName; static backward(grads, need, factor); };
+//   struct ScaleBackward : OpNode<ScaleBackward, Scalar> { kName; static backward(grads, need,
+//   factor); };
 // Works eagerly and under compiled autograd, with std::shared_ptr Nodes (torch 2.11) and
 // intrusive ones (2.15).
 #pragma once
@@ -113,11 +114,11 @@ struct OpNode : Node {
   variable_list apply_with_saved(const variable_list& grads,
                                  ca::SwapSavedVariables& swap) override {
     const auto& compiler = ca::getPyCompilerInterface();
-    static const std::string function = compiler->bind_function(
-        swap.get_py_compiler(), name(), &functional,
-        {ca::IValuePacker<Need>::packed_type(),
-         ca::IValuePacker<typename Slot<S>::Value>::packed_type()...},
-        /*is_custom_function=*/true, /*is_traceable=*/true);
+    static const std::string function =
+        compiler->bind_function(swap.get_py_compiler(), name(), &functional,
+                                {ca::IValuePacker<Need>::packed_type(),
+                                 ca::IValuePacker<typename Slot<S>::Value>::packed_type()...},
+                                /*is_custom_function=*/true, /*is_traceable=*/true);
     std::apply([&](auto&... kept) { (swap.before(kept), ...); }, saved_);
     ca::PackedArgs args;
     args.pack(need());
@@ -126,12 +127,10 @@ struct OpNode : Node {
           (args.pack<typename Slot<S>::Value>(Slot<S>::get(kept, *this)), ...);
         },
         saved_);
-    auto result =
-        compiler->call_function(swap.get_py_compiler(), "apply_functional", function, grads,
-                                args.vec(),
-                                ca::IValuePacker<std::vector<std::optional<
-                                    torch::autograd::InputMetadata>>>::
-                                    pack(ca::get_input_metadata(next_edges())));
+    auto result = compiler->call_function(
+        swap.get_py_compiler(), "apply_functional", function, grads, args.vec(),
+        ca::IValuePacker<std::vector<std::optional<torch::autograd::InputMetadata>>>::pack(
+            ca::get_input_metadata(next_edges())));
     std::apply([&](auto&... kept) { (swap.after(kept), ...); }, saved_);
     return result;
   }
@@ -177,8 +176,8 @@ auto below_autograd(const c10::TypedOperatorHandle<Signature>& op, c10::Dispatch
 }
 
 template <class Signature, class... Args>
-void below_autograd_inplace(const c10::TypedOperatorHandle<Signature>& op,
-                            c10::DispatchKeySet keys, Args&&... args) {
+void below_autograd_inplace(const c10::TypedOperatorHandle<Signature>& op, c10::DispatchKeySet keys,
+                            Args&&... args) {
   at::AutoDispatchBelowAutograd guard;
   op.redispatch(keys & c10::after_autograd_keyset, args...);
 }

@@ -32,8 +32,8 @@ void run_cpu(at::TensorIteratorBase& iter, ScalarType compute, const F& kernel) 
   if (iter.numel() == 0) return;
   std::array<Dtype, kMaxOperands> dtypes{};
   for (int i = 0; i < iter.ntensors(); ++i) dtypes[i] = to_dtype(iter.dtype(i));
-  iter.for_each([&, compute = to_dtype(compute)](char** data, const int64_t* strides,
-                                                 int64_t size0, int64_t size1) {
+  iter.for_each([&, compute = to_dtype(compute)](char** data, const int64_t* strides, int64_t size0,
+                                                 int64_t size1) {
     kernel(cpu::Piece{data, strides, size0, size1, dtypes.data(), compute});
   });
 }

@@ -1,9 +1,11 @@
 #include "rules.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/functorch/PlumbingHelper.h>
 #include <ATen/native/TypeProperties.h>
 #include <torch/csrc/autograd/function.h>
 
+#include "check.h"
 #include "dispatch.h"
 #include "elementwise.h"
 
@@ -14,7 +16,7 @@ namespace functorch = at::functorch;
 
 struct Argument {
   size_t index;
-  Tensor value;                 // without this level's batch, which is dimension `batch` of it
+  Tensor value;  // without this level's batch, which is dimension `batch` of it
   std::optional<int64_t> batch;
   bool written;
   int64_t rank() const { return value.dim() - (batch ? 1 : 0); }
@@ -44,6 +46,12 @@ ScalarType promoted(const std::vector<Argument>& arguments) {
         at::empty(shape, argument.value.options().device(at::kMeta)), state);
   }
   return at::native::result_type(state);
+}
+
+c10::SymDimVector with_front(const c10::SymInt& size, c10::SymIntArrayRef rest) {
+  c10::SymDimVector shape{size};
+  shape.append(rest.begin(), rest.end());
+  return shape;
 }
 
 }  // namespace
@@ -86,6 +94,63 @@ void elementwise_batch_rule(const OperatorHandle& op, Stack* stack) {
   }
 }
 
+void batch_problems(const OperatorHandle& op, Stack* stack, uint64_t rows, int64_t rank) {
+  c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::FuncTorchBatched);
+  const auto layer = functorch::maybeCurrentDynamicLayer();
+  TORCH_INTERNAL_ASSERT(layer.has_value());
+  const int64_t level = layer->layerId();
+  const size_t base = stack->size() - op.schema().arguments().size();
+  auto arguments = tensor_arguments(op, *stack, level);
+  const auto by_rows = [&](const Argument& a) { return (rows >> (a.index - base) & 1) != 0; };
+  bool any_batched = false, only_rows = rows != 0, problems = false;
+  c10::SymInt size;
+  for (const auto& argument : arguments) {
+    problems |= argument.rank() > rank;
+    if (!argument.batch) continue;
+    any_batched = true;
+    only_rows &= by_rows(argument);
+    size = argument.value.sym_size(*argument.batch);
+  }
+  // Problems that are there already take the batch in; rows do if nothing else is batched.
+  const bool fold_rows = only_rows && !problems;
+  c10::SymInt folded;
+  for (const auto& argument : arguments) {
+    Tensor t = argument.value;
+    if (any_batched && (!fold_rows || by_rows(argument))) {
+      t = argument.batch ? t.movedim(*argument.batch, 0)
+                         : t.unsqueeze(0).expand_symint(with_front(size, t.sym_sizes()));
+      if (fold_rows || problems) {
+        folded = t.sym_size(1);
+        t = t.flatten(0, 1);
+      }
+    }
+    (*stack)[argument.index] = t;
+  }
+  op.callBoxed(stack);
+  if (!any_batched) return;
+  for (size_t i = stack->size() - op.schema().returns().size(); i < stack->size(); ++i) {
+    Tensor t = (*stack)[i].toTensor();
+    if (!t.defined()) continue;
+    if (fold_rows || problems) t = t.unflatten_symint(0, {size, folded});
+    (*stack)[i] = functorch::makeBatched(t, 0, level);
+  }
+}
+
+void autocast_arguments(const OperatorHandle& op, Stack* stack, c10::DeviceType device,
+                        size_t keep) {
+  c10::impl::ExcludeDispatchKeyGuard guard(
+      at::autocast::get_autocast_dispatch_key_from_device_type(device));
+  const auto dtype = at::autocast::get_autocast_dtype(device);
+  const size_t base = stack->size() - op.schema().arguments().size();
+  for (size_t i = base; i < stack->size(); ++i) {
+    if (!(*stack)[i].isTensor() || !(*stack)[i].toTensor().defined()) continue;
+    const Tensor& t = (*stack)[i].toTensor();
+    if (i == base + keep && t.scalar_type() == at::kFloat) continue;
+    (*stack)[i] = at::autocast::cached_cast(dtype, t, device);
+  }
+  op.callBoxed(stack);
+}
+
 void version_counter_rule(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   std::vector<Tensor> written;
   const auto& arguments = op.schema().arguments();
@@ -105,11 +170,15 @@ void no_backend_rule(const OperatorHandle& op, Stack* stack) {
   for (const auto& value : torch::jit::last(*stack, op.schema().arguments().size())) {
     if (!value.isTensor() || !value.toTensor().defined()) continue;
     const auto& t = value.toTensor();
-    TORCH_CHECK_NOT_IMPLEMENTED(false, op.schema().name().substr(9),
+    const bool fits = t.layout() == c10::kStrided && !t.is_quantized() && !t.is_nested() &&
+                      (t.is_cpu() || t.is_cuda() || t.is_meta());
+    TORCH_CHECK_NOT_IMPLEMENTED(fits, op.schema().name().substr(9),
                                 ": tensors must be dense and on a CPU or CUDA device, got a ",
-                                t.layout(), " tensor on ", t.device());
+                                t.layout(), " tensor of ", dtype_name(t.scalar_type()), " on ",
+                                t.device());
   }
-  TORCH_CHECK_NOT_IMPLEMENTED(false, op.schema().name(), ": a tensor is needed to pick a device");
+  TORCH_CHECK_NOT_IMPLEMENTED(false, op.schema().name().substr(9),
+                              ": there are no kernels for this kind of tensor");
 }
 
 }  // namespace treadle

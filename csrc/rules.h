@@ -14,15 +14,28 @@ using Stack = torch::jit::Stack;
 // does the rest. In place, the written argument must be batched if any argument is.
 void elementwise_batch_rule(const OperatorHandle& op, Stack* stack);
 
+// vmap of an op whose tensors have rank `rank`, or one more with N independent problems in front.
+// Bit i of `rows`: argument i has rows first, and rows are independent of each other. Where only
+// such arguments are batched the batch folds into the rows; otherwise every tensor gets N in front.
+void batch_problems(const OperatorHandle& op, Stack* stack, uint64_t rows, int64_t rank);
+template <uint64_t rows, int64_t rank>
+void cell_batch_rule(const OperatorHandle& op, Stack* stack) {
+  batch_problems(op, stack, rows, rank);
+}
+
 // After an op that writes into arguments: autograd notices that saved values have changed.
 void version_counter_rule(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack);
 
 // The kernel of every backend that has none.
 void no_backend_rule(const OperatorHandle& op, Stack* stack);
 
-// Casts the floating-point tensors of a call to autocast's dtype, except argument `keep`.
+// Casts the floating-point tensors of a call to autocast's dtype; argument `keep` stays if float32.
+void autocast_arguments(const OperatorHandle& op, Stack* stack, c10::DeviceType device,
+                        size_t keep);
 template <c10::DeviceType device, size_t keep>
-void autocast_rule(const OperatorHandle& op, Stack* stack);
+void autocast_rule(const OperatorHandle& op, Stack* stack) {
+  autocast_arguments(op, stack, device, keep);
+}
 
 #define TREADLE_RULE(...) torch::CppFunction::makeFromBoxedFunction<&__VA_ARGS__>()
 

@@ -22,6 +22,15 @@ inline constexpr const char* kSchemas[] = {
     "sine.out(Tensor x, *, Tensor(a!) out) -> ()",
     "sine_(Tensor(a!) x) -> ()",
     "sine_backward(Tensor grad, Tensor x) -> Tensor",
+
+    "lltm_cell(Tensor input, Tensor weights, Tensor? bias, Tensor old_h, Tensor old_cell)"
+    " -> (Tensor new_h, Tensor new_cell)",
+    "lltm_cell_forward(Tensor input, Tensor weights, Tensor? bias, Tensor old_h, Tensor old_cell)"
+    " -> (Tensor new_h, Tensor new_cell, Tensor gates)",
+    "lltm_cell_backward(Tensor? grad_h, Tensor? grad_cell, Tensor input, Tensor weights,"
+    " Tensor? bias, Tensor old_h, Tensor old_cell, Tensor new_cell, Tensor gates, bool[5] mask)"
+    " -> (Tensor grad_input, Tensor grad_weights, Tensor grad_bias, Tensor grad_old_h,"
+    " Tensor grad_old_cell)",
 };
 
 // "scale.out" of "scale.out(Tensor x, ...".

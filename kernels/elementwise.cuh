@@ -7,32 +7,13 @@
 #include "kernels/convert.cuh"
 #include "kernels/elementwise.h"
 #include "kernels/launch.cuh"
+#include "kernels/vector.cuh"
 
 namespace treadle {
-
-template <class T, int n>
-struct alignas(sizeof(T) * n) Vector {
-  T value[n];
-};
 
 template <int n>
 struct Pointers {
   char* at[n];
-};
-
-// Division by a number that the host knows: multiply by a magic number and shift.
-// Exact for 0 <= x < 2^31.
-struct FastDivide {
-  uint32_t divisor, magic, shift;
-
-  FastDivide() = default;
-  explicit FastDivide(uint32_t d) : divisor(d), shift(0) {
-    while ((uint64_t{1} << shift) < d) ++shift;
-    magic = static_cast<uint32_t>(((uint64_t{1} << 32) * ((uint64_t{1} << shift) - d)) / d + 1);
-  }
-  __device__ uint32_t operator()(uint32_t x) const {
-    return (__umulhi(x, magic) + x) >> shift;
-  }
 };
 
 template <int operands>
@@ -78,7 +59,8 @@ __device__ __forceinline__ acc apply(const F& f, const acc (&in)[2]) {
   return f(in[0], in[1]);
 }
 
-// Block b does vectors [b, b + 1) * kVectors * kBlockSize; its thread t every kBlockSize-th of them.
+// Block b does vectors [b, b + 1) * kVectors * kBlockSize; its thread t every kBlockSize-th of
+// them.
 template <class scalar_t, int kWidth, int kVectors, int kInputs, class F>
 __global__ void __launch_bounds__(kBlockSize)
     dense_map(F f, Pointers<kInputs + 1> data, int64_t numel) {
@@ -185,8 +167,13 @@ cudaError_t launch_map(const ElementwiseArgs& args, const F& f, cudaStream_t str
   bool cast = false;
   for (int i = 0; i <= kInputs; ++i) cast = cast || args.dtypes[i] != args.compute;
   const auto numel = static_cast<uint32_t>(args.numel);
-  const LaunchShape shape = {ceil_div(numel, uint32_t{kStridedPerThread * kBlockSize}), 1, 1,
-                             kBlockSize, 0, 1, kStridedPerThread};
+  const LaunchShape shape = {ceil_div(numel, uint32_t{kStridedPerThread * kBlockSize}),
+                             1,
+                             1,
+                             kBlockSize,
+                             0,
+                             1,
+                             kStridedPerThread};
   const Strided<kInputs + 1> strided(args);
   return cast ? launch(strided_map<common_t, true, kInputs, F>, shape, stream, f, strided, numel)
               : launch(strided_map<common_t, false, kInputs, F>, shape, stream, f, strided, numel);

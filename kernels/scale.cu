@@ -1,8 +1,7 @@
 // scale on CUDA. Twin: csrc/cpu/scale.cpp.
-#include "kernels/scale.h"
-
 #include "kernels/elementwise.cuh"
 #include "kernels/math/scale.h"
+#include "kernels/scale.h"
 
 namespace treadle {
 

@@ -1,8 +1,7 @@
 // sine on CUDA. Twin: csrc/cpu/sine.cpp.
-#include "kernels/sine.h"
-
 #include "kernels/elementwise.cuh"
 #include "kernels/math/sine.h"
+#include "kernels/sine.h"
 
 namespace treadle {
 

@@ -1,8 +1,7 @@
 // vector_add on CUDA. Twin: csrc/cpu/vector_add.cpp.
-#include "kernels/vector_add.h"
-
 #include "kernels/elementwise.cuh"
 #include "kernels/math/vector_add.h"
+#include "kernels/vector_add.h"
 
 namespace treadle {
 

@@ -72,10 +72,10 @@ void blocked_row(const F& f, char* const* data, const int64_t* strides, const Dt
              : void()));
   for (int64_t begin = 0; begin < n; begin += kBlock) {
     const int64_t size = n - begin < kBlock ? n - begin : kBlock;
-    (..., (strides[I + 1] != 0
-               ? load_as<common_t>(dtypes[I + 1], data[I + 1] + begin * strides[I + 1],
-                                   strides[I + 1], in[I], size)
-               : void()));
+    (...,
+     (strides[I + 1] != 0 ? load_as<common_t>(dtypes[I + 1], data[I + 1] + begin * strides[I + 1],
+                                              strides[I + 1], in[I], size)
+                          : void()));
     for (int64_t i = 0; i < size; ++i) out[i] = f(in[I][i]...);
     store_as<common_t>(dtypes[0], data[0] + begin * strides[0], strides[0], out, size);
   }

@@ -7,39 +7,9 @@
 #include <cstdint>
 
 #include "cpu/isa.h"
-#include "kernels/dtype.h"
+#include "kernels/lltm_args.h"
 
 namespace treadle::cpu {
-
-// [N, B, columns] in memory, strides in elements (0 where expanded). No data: the argument is
-// missing. A bias is [N, 1, 3H] with row_stride 0.
-struct LltmView {
-  const void* data = nullptr;
-  int64_t cell_stride = 0, row_stride = 0, column_stride = 0;
-};
-
-struct LltmShape {
-  Dtype dtype;  // gates, bias, new_h, grad_h, grad_gates
-  Dtype
-      cell_dtype;  // old_cell, new_cell, grad_cell, grad_old_cell: `dtype`, or float beside halves
-  int64_t rows_per_cell, hidden;
-};
-
-struct LltmForward {
-  LltmShape shape;
-  LltmView gates;          // [N, B, 3H]: columns i, o, z
-  LltmView bias;           // [N, 1, 3H] or missing
-  LltmView old_cell;       // [N, B, H]
-  void *new_h, *new_cell;  // [N, B, H] contiguous
-};
-
-struct LltmBackward {
-  LltmShape shape;
-  LltmView gates, bias, new_cell;  // as in forward
-  LltmView grad_h, grad_cell;      // [N, B, H] or missing
-  void* grad_gates;                // [N, B, 3H] contiguous
-  void* grad_old_cell;             // [N, B, H] contiguous, or null
-};
 
 TREADLE_CPU_FUNCTION(lltm_cell_forward, (const LltmForward& args, int64_t begin, int64_t end),
                      (args, begin, end))

@@ -1,6 +1,7 @@
 // scale on the CPU. Twin: kernels/scale.cu.
-#include "cpu/elementwise.h"
 #include "kernels/math/scale.h"
+
+#include "cpu/elementwise.h"
 
 namespace treadle::cpu::TREADLE_ISA {
 

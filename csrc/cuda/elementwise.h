@@ -10,8 +10,7 @@
 
 namespace treadle {
 
-ElementwiseArgs elementwise_args(const char* op, const at::TensorIteratorBase& iter,
-                                 Dtype compute);
+ElementwiseArgs elementwise_args(const char* op, const at::TensorIteratorBase& iter, Dtype compute);
 
 // f(args, stream) launches and returns its error.
 template <class F>

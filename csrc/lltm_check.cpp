@@ -1,0 +1,100 @@
+#include "lltm_check.h"
+
+#include <c10/util/Exception.h>
+
+namespace treadle {
+namespace {
+
+bool has(const OptionalTensor& t) { return t.has_value() && t->defined(); }
+
+// [sizes...] with a leading N where the cell has one.
+c10::SymDimVector shape_of(const Tensor& input, std::initializer_list<c10::SymInt> sizes) {
+  c10::SymDimVector shape;
+  if (input.dim() == 3) shape.push_back(input.sym_size(0));
+  shape.append(sizes.begin(), sizes.end());
+  return shape;
+}
+
+// `letters` is the shape as the docs spell it.
+void check_shape(const char* op, const char* argument, const char* letters, const Tensor& t,
+                 c10::SymIntArrayRef shape) {
+  TORCH_CHECK(t.sym_sizes().equals(shape), op, ": ", argument, " must have shape ", letters, " = ",
+              shape, ", got ", t.sym_sizes());
+}
+
+void check_like(const char* op, const char* argument, const Tensor& t, const char* model_name,
+                const Tensor& model) {
+  TORCH_CHECK(t.device() == model.device(), op, ": ", argument, " must be on the device of ",
+              model_name, ", ", model.device(), ", got ", t.device());
+  TORCH_CHECK(t.scalar_type() == model.scalar_type(), op, ": ", argument,
+              " must have the dtype of ", model_name, ", ", dtype_name(model.scalar_type()),
+              ", got ", dtype_name(t.scalar_type()));
+}
+
+// The cell state may be float32 beside half-precision inputs.
+void check_old_cell(const char* op, const Tensor& old_cell, const Tensor& input) {
+  const bool wider =
+      c10::isReducedFloatingType(input.scalar_type()) && old_cell.scalar_type() == at::kFloat;
+  TORCH_CHECK(wider || old_cell.scalar_type() == input.scalar_type(), op,
+              ": old_cell must have the dtype of input, ", dtype_name(input.scalar_type()),
+              c10::isReducedFloatingType(input.scalar_type()) ? ", or float32" : "", ", got ",
+              dtype_name(old_cell.scalar_type()));
+  TORCH_CHECK(old_cell.device() == input.device(), op,
+              ": old_cell must be on the device of input, ", input.device(), ", got ",
+              old_cell.device());
+}
+
+}  // namespace
+
+void check_lltm_cell(const char* op, const Tensor& input, const Tensor& weights,
+                     const OptionalTensor& bias, const Tensor& old_h, const Tensor& old_cell) {
+  TORCH_CHECK(input.dim() == 2 || input.dim() == 3, op,
+              ": input must have shape [B, I], or [N, B, I] for N cells, got ", input.sym_sizes());
+  TORCH_CHECK(is_floating_dtype(input.scalar_type()), op,
+              ": input must have dtype float16, bfloat16, float32 or float64, got ",
+              dtype_name(input.scalar_type()));
+  check_like(op, "weights", weights, "input", input);
+  if (has(bias)) check_like(op, "bias", *bias, "input", input);
+  check_like(op, "old_h", old_h, "input", input);
+  check_old_cell(op, old_cell, input);
+
+  const bool many = input.dim() == 3;
+  TORCH_CHECK(old_h.dim() == input.dim(), op, ": old_h must have shape ",
+              many ? "[N, B, H]" : "[B, H]", ", got ", old_h.sym_sizes());
+  const auto rows = input.sym_size(-2), features = input.sym_size(-1);
+  const auto hidden = old_h.sym_size(-1);
+  check_shape(op, "old_h", many ? "[N, B, H]" : "[B, H]", old_h, shape_of(input, {rows, hidden}));
+  check_shape(op, "weights", many ? "[N, 3H, H+I]" : "[3H, H+I]", weights,
+              shape_of(input, {hidden * 3, hidden + features}));
+  check_shape(op, "old_cell", many ? "[N, B, H]" : "[B, H]", old_cell,
+              shape_of(input, {rows, hidden}));
+  if (!has(bias)) return;
+  const auto flat = shape_of(input, {hidden * 3}), row = shape_of(input, {1, hidden * 3});
+  TORCH_CHECK(bias->sym_sizes().equals(flat) || bias->sym_sizes().equals(row), op,
+              ": bias must have shape ", many ? "[N, 3H] = " : "[3H] = ", c10::SymIntArrayRef(flat),
+              " or ", many ? "[N, 1, 3H]" : "[1, 3H]", ", got ", bias->sym_sizes());
+}
+
+void check_lltm_cell_backward(const OptionalTensor& grad_h, const OptionalTensor& grad_cell,
+                              const Tensor& input, const Tensor& weights,
+                              const OptionalTensor& bias, const Tensor& old_h,
+                              const Tensor& old_cell, const Tensor& new_cell, const Tensor& gates) {
+  constexpr const char* op = "lltm_cell_backward";
+  check_lltm_cell(op, input, weights, bias, old_h, old_cell);
+  const auto shape = old_h.sym_sizes();
+  if (has(grad_h)) {
+    check_like(op, "grad_h", *grad_h, "input", input);
+    check_shape(op, "grad_h", "that of old_h", *grad_h, shape);
+  }
+  if (has(grad_cell)) {
+    check_like(op, "grad_cell", *grad_cell, "old_cell", old_cell);
+    check_shape(op, "grad_cell", "that of old_h", *grad_cell, shape);
+  }
+  check_like(op, "new_cell", new_cell, "old_cell", old_cell);
+  check_shape(op, "new_cell", "that of old_h", new_cell, shape);
+  check_like(op, "gates", gates, "input", input);
+  check_shape(op, "gates", "[..., B, 3H]", gates,
+              shape_of(input, {input.sym_size(-2), old_h.sym_size(-1) * 3}));
+}
+
+}  // namespace treadle

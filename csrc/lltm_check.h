@@ -1,0 +1,17 @@
+// Checks of lltm_cell and lltm_cell_backward, on symbolic sizes.
+#pragma once
+
+#include "check.h"
+#include "dispatch.h"
+
+namespace treadle {
+
+void check_lltm_cell(const char* op, const Tensor& input, const Tensor& weights,
+                     const OptionalTensor& bias, const Tensor& old_h, const Tensor& old_cell);
+
+void check_lltm_cell_backward(const OptionalTensor& grad_h, const OptionalTensor& grad_cell,
+                              const Tensor& input, const Tensor& weights,
+                              const OptionalTensor& bias, const Tensor& old_h,
+                              const Tensor& old_cell, const Tensor& new_cell, const Tensor& gates);
+
+}  // namespace treadle

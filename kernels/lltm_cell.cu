@@ -1,0 +1,203 @@
+// The LLTM cell's pointwise part on CUDA: one thread per kWidth consecutive units of a row.
+// Shapes: N cells of B rows and H units; gates [N, B, 3H]. Formula: kernels/math/lltm_cell.h.
+// Twin: csrc/cpu/lltm_cell.cpp.
+#include "kernels/convert.cuh"
+#include "kernels/launch.cuh"
+#include "kernels/lltm_cell.h"
+#include "kernels/math/lltm_cell.h"
+#include "kernels/vector.cuh"
+
+namespace treadle {
+namespace {
+
+// Where a thread's first unit is.
+struct Position {
+  int64_t cell, row, column;
+};
+
+struct Locate {
+  int64_t units, rows_per_cell, hidden;
+  FastDivide by_hidden;
+  bool one_cell, narrow;
+
+  explicit Locate(const LltmShape& shape)
+      : units(shape.cells * shape.rows_per_cell * shape.hidden),
+        rows_per_cell(shape.rows_per_cell),
+        hidden(shape.hidden),
+        one_cell(shape.cells == 1),
+        narrow(units < (int64_t{1} << 31)) {
+    if (narrow) by_hidden = FastDivide(static_cast<uint32_t>(hidden));
+  }
+
+  __device__ Position operator()(int64_t unit) const {
+    const int64_t flat = narrow ? by_hidden(static_cast<uint32_t>(unit)) : unit / hidden;
+    const int64_t cell = one_cell ? 0 : flat / rows_per_cell;
+    return {cell, flat - cell * rows_per_cell, unit - flat * hidden};
+  }
+};
+
+// kWidth > 1 promises a column stride of 1 and 16-byte alignment.
+template <class T, int kWidth>
+__device__ __forceinline__ void load(const LltmView& view, const Position& at, int64_t column,
+                                     acc_t<T> (&into)[kWidth]) {
+  const T* source = static_cast<const T*>(view.data) + at.cell * view.cell_stride +
+                    at.row * view.row_stride + (at.column + column) * view.column_stride;
+  const auto stored = *reinterpret_cast<const Vector<T, kWidth>*>(source);
+#pragma unroll
+  for (int e = 0; e < kWidth; ++e) into[e] = widen(stored.value[e]);
+}
+
+// A missing view leaves `into` as it is.
+template <class T, int kWidth, class acc>
+__device__ __forceinline__ void load_wider(const LltmView& view, const Position& at, int64_t column,
+                                           acc (&into)[kWidth]) {
+  if (view.data == nullptr) return;
+  acc_t<T> stored[kWidth];
+  load<T, kWidth>(view, at, column, stored);
+#pragma unroll
+  for (int e = 0; e < kWidth; ++e) into[e] = stored[e];
+}
+
+template <class T, int kWidth, class acc>
+__device__ __forceinline__ void store(void* data, int64_t element, const acc (&from)[kWidth]) {
+  Vector<T, kWidth> stored;
+#pragma unroll
+  for (int e = 0; e < kWidth; ++e) stored.value[e] = Narrow<T>::from(from[e]);
+  *reinterpret_cast<Vector<T, kWidth>*>(static_cast<T*>(data) + element) = stored;
+}
+
+// The three gates of kWidth units, bias added.
+template <class T, int kWidth, class acc>
+__device__ __forceinline__ void load_gates(const LltmView& gates, const LltmView& bias,
+                                           const Position& at, int64_t hidden,
+                                           acc (&g)[3][kWidth]) {
+#pragma unroll
+  for (int k = 0; k < 3; ++k) {
+    acc b[kWidth] = {};
+    load_wider<T, kWidth>(gates, at, k * hidden, g[k]);
+    load_wider<T, kWidth>(bias, at, k * hidden, b);
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) g[k][e] += b[e];
+  }
+}
+
+template <class T, class cell_t, int kWidth>
+__global__ void __launch_bounds__(kBlockSize)
+    lltm_forward(const __grid_constant__ LltmForward args, const __grid_constant__ Locate locate) {
+  using Cell = math::LltmCell<cell_t>;
+  using acc = acc_t<cell_t>;
+  const int64_t unit = (int64_t{blockIdx.x} * kBlockSize + threadIdx.x) * kWidth;
+  if (unit >= locate.units) return;
+  const Position at = locate(unit);
+  acc g[3][kWidth], cell[kWidth], h[kWidth];
+  load_gates<T, kWidth>(args.gates, args.bias, at, locate.hidden, g);
+  load_wider<cell_t, kWidth>(args.old_cell, at, 0, cell);
+#pragma unroll
+  for (int e = 0; e < kWidth; ++e) {
+    const auto state = Cell::forward(g[0][e], g[1][e], g[2][e], cell[e]);
+    h[e] = state.new_h;
+    cell[e] = state.new_cell;
+  }
+  store<T, kWidth>(args.new_h, unit, h);
+  store<cell_t, kWidth>(args.new_cell, unit, cell);
+}
+
+template <class T, class cell_t, int kWidth, bool has_grad_h>
+__global__ void __launch_bounds__(kBlockSize)
+    lltm_backward(const __grid_constant__ LltmBackward args,
+                  const __grid_constant__ Locate locate) {
+  using Cell = math::LltmCell<cell_t>;
+  using acc = acc_t<cell_t>;
+  const int64_t unit = (int64_t{blockIdx.x} * kBlockSize + threadIdx.x) * kWidth;
+  if (unit >= locate.units) return;
+  const Position at = locate(unit);
+  acc g[3][kWidth], cell[kWidth], grad_h[kWidth] = {}, grad_cell[kWidth] = {};
+  load_gates<T, kWidth>(args.gates, args.bias, at, locate.hidden, g);
+  load_wider<cell_t, kWidth>(args.new_cell, at, 0, cell);
+  load_wider<T, kWidth>(args.grad_h, at, 0, grad_h);
+  load_wider<cell_t, kWidth>(args.grad_cell, at, 0, grad_cell);
+#pragma unroll
+  for (int e = 0; e < kWidth; ++e) {
+    const auto grad = Cell::template backward<has_grad_h>(g[0][e], g[1][e], g[2][e], cell[e],
+                                                          grad_h[e], grad_cell[e]);
+    g[0][e] = grad.g0;
+    g[1][e] = grad.g1;
+    g[2][e] = grad.g2;
+    cell[e] = grad.old_cell;
+  }
+  const int64_t first = (unit - at.column) * 3 + at.column;
+#pragma unroll
+  for (int k = 0; k < 3; ++k) store<T, kWidth>(args.grad_gates, first + k * locate.hidden, g[k]);
+  if (args.grad_old_cell != nullptr) store<cell_t, kWidth>(args.grad_old_cell, unit, cell);
+}
+
+template <class F>
+auto visit_types(const LltmShape& shape, F&& f) {
+  return visit_floating(shape.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    if constexpr (sizeof(T) == 2) {
+      if (shape.cell_dtype == Dtype::kFloat) return f(type, Type<float>{});
+    }
+    return f(type, type);
+  });
+}
+
+bool vectorisable(const LltmView& view, size_t element_size) {
+  const auto whole = [&](int64_t stride) {
+    return stride * static_cast<int64_t>(element_size) % 16 == 0;
+  };
+  return view.data == nullptr ||
+         (view.column_stride == 1 && reinterpret_cast<uintptr_t>(view.data) % 16 == 0 &&
+          whole(view.row_stride) && whole(view.cell_stride));
+}
+
+// Below this many units the chip is not filled, and more threads beat wider accesses.
+constexpr int64_t kWideFrom = int64_t{1} << 17;
+
+LaunchShape launch_shape(const Locate& locate, int width) {
+  const auto grid = ceil_div(locate.units, int64_t{width} * kBlockSize);
+  return {static_cast<unsigned>(grid), 1, 1, kBlockSize, 0, width, width};
+}
+
+}  // namespace
+
+cudaError_t launch_lltm_cell_forward(const LltmForward& args, cudaStream_t stream) {
+  return visit_types(args.shape, [&](auto type, auto cell_type) {
+    using T = typename decltype(type)::type;
+    using cell_t = typename decltype(cell_type)::type;
+    constexpr int kWidth = 16 / sizeof(T);
+    const Locate locate(args.shape);
+    const bool wide = locate.units >= kWideFrom && args.shape.hidden % kWidth == 0 &&
+                      vectorisable(args.gates, sizeof(T)) && vectorisable(args.bias, sizeof(T)) &&
+                      vectorisable(args.old_cell, sizeof(cell_t));
+    return wide ? launch(lltm_forward<T, cell_t, kWidth>, launch_shape(locate, kWidth), stream,
+                         args, locate)
+                : launch(lltm_forward<T, cell_t, 1>, launch_shape(locate, 1), stream, args, locate);
+  });
+}
+
+cudaError_t launch_lltm_cell_backward(const LltmBackward& args, cudaStream_t stream) {
+  return visit_types(args.shape, [&](auto type, auto cell_type) {
+    using T = typename decltype(type)::type;
+    using cell_t = typename decltype(cell_type)::type;
+    constexpr int kWidth = 16 / sizeof(T);
+    const Locate locate(args.shape);
+    const bool wide = locate.units >= kWideFrom && args.shape.hidden % kWidth == 0 &&
+                      vectorisable(args.gates, sizeof(T)) && vectorisable(args.bias, sizeof(T)) &&
+                      vectorisable(args.new_cell, sizeof(cell_t)) &&
+                      vectorisable(args.grad_h, sizeof(T)) &&
+                      vectorisable(args.grad_cell, sizeof(cell_t));
+    const auto go = [&](auto width, auto has_grad_h) {
+      return launch(lltm_backward<T, cell_t, width.value, has_grad_h.value>,
+                    launch_shape(locate, width.value), stream, args, locate);
+    };
+    using Wide = Constant<int, kWidth>;
+    using Single = Constant<int, 1>;
+    if (args.grad_h.data != nullptr) {
+      return wide ? go(Wide{}, Constant<bool, true>{}) : go(Single{}, Constant<bool, true>{});
+    }
+    return wide ? go(Wide{}, Constant<bool, false>{}) : go(Single{}, Constant<bool, false>{});
+  });
+}
+
+}  // namespace treadle
