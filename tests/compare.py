@@ -20,9 +20,11 @@ def attempt(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
 
 
 def layout(t: Tensor) -> tuple[Any, ...]:
-    """dtype, device, shape and strides. An empty tensor has none: torch's eager and meta kernels
-    give it different ones."""
-    return t.dtype, t.device, tuple(t.shape), t.stride() if t.numel() else None
+    """dtype, device, shape, and the strides that say where an element lies: those of dimensions
+    longer than one (torch's eager and meta kernels differ in the others, too)."""
+    strides = zip(t.stride(), t.shape, strict=True)
+    significant = tuple(stride for stride, size in strides if size > 1) if t.numel() else None
+    return t.dtype, t.device, tuple(t.shape), significant
 
 
 def same_layout(actual: Tensor, expected: Tensor, what: object = "") -> None:

@@ -1,0 +1,116 @@
+"""What Hypothesis draws: tensors of any shape, stride, offset and dtype, with special values."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from .inputs import FLOATING, INTEGERS
+
+SETTINGS = settings(
+    derandomize=True,
+    database=None,
+    deadline=None,
+    max_examples=300,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+DTYPES = st.sampled_from([*FLOATING, *INTEGERS])
+INF, NAN = float("inf"), float("nan")
+SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, INF, -INF, NAN, 1e-40, 6e-8, 3.0e38, 65504.0, 65520.0, 1e5]
+WHOLE = [0, 1, 2, 127, 128, 255, 256, -1, -128, 32767, 2**31 - 1, -(2**31), 2**62, -(2**63)]
+FACTORS = [0, 1, 2, -1, 3, 0.0, -0.0, 0.5, -2.75, 1e-3, 1e5, 3e38, INF, NAN, 2**40, 2.0**60]
+
+
+def values(size: int, dtype: torch.dtype, seed: int) -> Tensor:
+    """Random numbers among which every third is a special one."""
+    generator = torch.Generator().manual_seed(seed)
+    which = torch.randint(0, len(SPECIAL), (size,), generator=generator)
+    if dtype.is_floating_point:
+        t = torch.randn(size, generator=generator, dtype=torch.float64) * 3
+        special = torch.tensor(SPECIAL, dtype=torch.float64)[which]
+    else:
+        t = torch.randint(-100, 100, (size,), generator=generator)
+        special = torch.tensor(WHOLE)[which]
+    every_third = torch.rand(size, generator=generator) < 1 / 3
+    return torch.where(every_third, special, t).to(dtype)
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> tuple[int, ...]:
+    """Small ones with zeros and ones among the sizes, and rows longer than any vector or block."""
+    sizes = st.sampled_from([0, 1, 1, 2, 3, 5, 8])
+    shape = draw(st.lists(sizes, max_size=4))
+    if shape and draw(st.integers(0, 3)) == 0:
+        shape[-1] = draw(st.sampled_from([15, 16, 17, 31, 33, 63, 511, 513, 1025]))
+    return tuple(shape)
+
+
+@st.composite
+def broadcast_to(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape that broadcasts to `shape`."""
+    kept = draw(st.integers(0, len(shape))) if draw(st.booleans()) else len(shape)
+    tail = shape[len(shape) - kept :]
+    return tuple(1 if draw(st.integers(0, 4)) == 0 else size for size in tail)
+
+
+@st.composite
+def tensors(
+    draw: st.DrawFn, shape: tuple[int, ...], dtype: torch.dtype, *, expand: bool = True
+) -> Tensor:
+    """A tensor whose dimensions lie in any order, with gaps, an offset, and some of stride 0."""
+    order = draw(st.permutations(range(len(shape))))
+    steps = [draw(st.sampled_from([1, 1, 1, 2, 3])) for _ in shape]
+    zero = [expand and draw(st.integers(0, 6)) == 0 for _ in shape]
+    offset = draw(st.sampled_from([0, 0, 1, 2, 3, 7]))
+    strides, room = [0] * len(shape), 1
+    for d in order:
+        strides[d] = 0 if zero[d] else room * steps[d]
+        if not zero[d]:
+            room = room * steps[d] * max(shape[d], 1)
+    flat = values(offset + room, dtype, draw(st.integers(0, 2**16)))
+    return flat.as_strided(shape, strides, offset)
+
+
+def place(t: Tensor, device: str) -> Tensor:
+    """Moved with its strides, offset and gaps."""
+    flat = torch.empty(0, dtype=t.dtype).set_(t.untyped_storage()).to(device)
+    return flat.as_strided(t.shape, t.stride(), t.storage_offset())
+
+
+View = tuple[tuple[int, ...], tuple[int, ...], int]  # sizes, strides, offset
+
+
+@st.composite
+def views_of_one_storage(draw: st.DrawFn, count: int) -> list[View]:
+    """Views of one shape into 64 elements: the same memory, apart, or partly over each other."""
+    shape = draw(st.sampled_from([(6,), (2, 3), (3, 2), (1, 4)]))
+    found: list[View] = []
+    for _ in range(count):
+        if found and draw(st.booleans()):
+            sizes, strides, offset = found[0]
+            shift = draw(st.sampled_from([0, 0, 1, 2, 24]))
+            found.append((sizes, strides, offset + shift))
+            continue
+        columns = draw(st.sampled_from([0, 1, 1, 1, 2]))
+        rows = draw(st.sampled_from([0, shape[-1], shape[-1], 7]))
+        strides = (columns,) if len(shape) == 1 else (rows, columns)
+        found.append((shape, strides, draw(st.integers(0, 24))))
+    return found
+
+
+def addresses(view: View) -> list[int]:
+    sizes, strides, offset = view
+    where = [offset]
+    for size, stride in zip(sizes, strides, strict=True):
+        where = [start + i * stride for start in where for i in range(size)]
+    return where
+
+
+def depends_on_order(written: View, read: View) -> bool:
+    """Whether an element is written before another that needs its old value, or twice."""
+    out, source = addresses(written), addresses(read)
+    if len(set(out)) < len(out):
+        return True
+    return any(a != b and b in out for a, b in zip(out, source, strict=True))

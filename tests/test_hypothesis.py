@@ -1,0 +1,192 @@
+"""Elementwise ops on drawn tensors: any shape, stride, offset, pair of dtypes, and overlap.
+
+torch is the oracle: of values (bits; ulps for sine), of layout, and of the exception raised.
+The draws are the same in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import treadle
+
+from .compare import attempt, layout, same_bits, same_layout, twin, within_ulps
+from .drawn import (
+    DTYPES,
+    FACTORS,
+    SETTINGS,
+    broadcast_to,
+    depends_on_order,
+    place,
+    shapes,
+    tensors,
+    views_of_one_storage,
+)
+from .inputs import DEVICES, HALVES
+
+
+def outcome(call: Callable[[], Any]) -> tuple[Any, type | None]:
+    value, error = attempt(call)
+    assert error is None or isinstance(error, RuntimeError), error
+    return value, None if error is None else RuntimeError
+
+
+def torch_rounds_twice(expected: Tensor, alpha: float) -> bool:
+    """Where torch's CPU code rounds the product too, in some of its loops (see test_opinfo)."""
+    return expected.dtype in HALVES and expected.device.type == "cpu" and alpha != 1
+
+
+def rounded_once(expected: Tensor, a: Tensor, b: Tensor, alpha: float) -> Tensor:
+    """One fma in float; what torch would round its operands to first, here too."""
+    dtype = expected.dtype
+    product = b.to(dtype).double() * torch.tensor(alpha, dtype=dtype).double()
+    exact = (a.to(dtype).double() + product).float().to(dtype)
+    return torch.empty_strided(expected.shape, expected.stride(), dtype=dtype).copy_(exact)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@SETTINGS
+@given(data=st.data())
+def test_vector_add(device: str, data: st.DataObject) -> None:
+    shape = data.draw(shapes())
+    a = place(data.draw(tensors(data.draw(broadcast_to(shape)), data.draw(DTYPES))), device)
+    b = place(data.draw(tensors(data.draw(broadcast_to(shape)), data.draw(DTYPES))), device)
+    alpha = data.draw(st.sampled_from([1, 1, 2, -3, 0.5, 1e-3, 0]))
+    expected, theirs = outcome(lambda: torch.add(a, b, alpha=alpha))
+    actual, ours = outcome(lambda: treadle.vector_add(a, b, alpha=alpha))
+    assert ours == theirs
+    if theirs is None:
+        if torch_rounds_twice(expected, alpha):
+            expected = rounded_once(expected, a, b, alpha)
+        same_bits(actual, expected, f"{layout(a)} + {alpha} {layout(b)}")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@SETTINGS
+@given(data=st.data())
+def test_vector_add_of_a_number(device: str, data: st.DataObject) -> None:
+    a = place(data.draw(tensors(data.draw(shapes()), data.draw(DTYPES))), device)
+    b = data.draw(st.sampled_from(FACTORS))
+    alpha = data.draw(st.sampled_from([1, 1, 2, -3, 0.5, 0]))
+    expected, theirs = outcome(lambda: torch.add(a, b, alpha=alpha))
+    actual, ours = outcome(lambda: treadle.vector_add(a, b, alpha=alpha))
+    assert ours == theirs
+    if theirs is None:
+        if torch_rounds_twice(expected, alpha):
+            number = torch.tensor(b, dtype=torch.float64)
+            expected = rounded_once(expected, a, number, alpha)
+        same_bits(actual, expected, f"{layout(a)} + {alpha} {b}")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@SETTINGS
+@given(data=st.data())
+def test_scale(device: str, data: st.DataObject) -> None:
+    x = place(data.draw(tensors(data.draw(shapes()), data.draw(DTYPES))), device)
+    factor = data.draw(st.sampled_from(FACTORS))
+    expected, theirs = outcome(lambda: torch.mul(x, factor))
+    actual, ours = outcome(lambda: treadle.scale(x, factor))
+    assert ours == theirs
+    if theirs is None:
+        same_bits(actual, expected, f"{layout(x)} * {factor}")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@SETTINGS
+@given(data=st.data())
+def test_sine(device: str, data: st.DataObject) -> None:
+    x = place(data.draw(tensors(data.draw(shapes()), data.draw(DTYPES))), device)
+    expected, actual = torch.sin(x), treadle.sine(x)
+    same_layout(actual, expected)
+    bound = {torch.float64: 2, torch.float32: 1.6}.get(actual.dtype, 0.56)
+    within_ulps(actual, torch.sin(x.to(actual.dtype).double()), bound, layout(x))
+
+
+OPS: dict[str, tuple[Callable[..., Tensor], ...]] = {
+    "vector_add": (torch.add, treadle.vector_add, Tensor.add_, treadle.vector_add_),
+    "scale": (torch.mul, treadle.scale, Tensor.mul_, treadle.scale_),
+    "sine": (torch.sin, treadle.sine, Tensor.sin_, treadle.sine_),
+}
+
+
+def same_values(name: str, ours: Tensor, theirs: Tensor, what: object) -> None:
+    """sine's results are torch's to a few ulps, and integers cut from them to one."""
+    if name != "sine" or ours.dtype == torch.bool:
+        return same_bits(ours, theirs, what)
+    same_layout(ours, theirs, what)
+    torch.testing.assert_close(ours, theirs, equal_nan=True)
+
+
+def second(data: st.DataObject, name: str, shape: tuple[int, ...], device: str) -> tuple[Any, ...]:
+    if name == "vector_add":
+        dtype = data.draw(DTYPES)
+        return (place(data.draw(tensors(data.draw(broadcast_to(shape)), dtype)), device),)
+    return (data.draw(st.sampled_from(FACTORS)),) if name == "scale" else ()
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", OPS)
+@SETTINGS
+@given(data=st.data())
+def test_out(name: str, device: str, data: st.DataObject) -> None:
+    """out= of any dtype and strides; of another shape it is resized."""
+    theirs_op, ours_op = OPS[name][:2]
+    shape = data.draw(shapes())
+    x = place(data.draw(tensors(data.draw(broadcast_to(shape)), data.draw(DTYPES))), device)
+    rest = second(data, name, shape, device)
+    out_shape = shape if data.draw(st.integers(0, 3)) else data.draw(shapes())
+    dtype = data.draw(st.sampled_from([x.dtype, torch.bool]) | DTYPES)
+    theirs = place(data.draw(tensors(out_shape, dtype)), device)
+    ours = twin(theirs)
+    _, refused = outcome(lambda: theirs_op(x, *rest, out=theirs))
+    _, ours_refused = outcome(lambda: ours_op(x, *rest, out=ours))
+    assert ours_refused == refused
+    if refused is None:
+        same_values(name, ours, theirs, (layout(x), rest))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", OPS)
+@SETTINGS
+@given(data=st.data())
+def test_in_place(name: str, device: str, data: st.DataObject) -> None:
+    theirs_op, ours_op = OPS[name][2:]
+    shape = data.draw(shapes())
+    theirs = place(data.draw(tensors(shape, data.draw(DTYPES))), device)
+    ours = twin(theirs)
+    rest = second(data, name, shape, device)
+    _, refused = outcome(lambda: theirs_op(theirs, *rest))
+    _, ours_refused = outcome(lambda: ours_op(ours, *rest))
+    assert ours_refused == refused
+    if refused is None:
+        same_values(name, ours, theirs, (layout(theirs), rest))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", OPS)
+@SETTINGS
+@given(data=st.data())
+def test_overlap(name: str, device: str, data: st.DataObject) -> None:
+    """Inputs and output in one storage: refused where torch refuses, and written where not."""
+    theirs_op, ours_op = OPS[name][:2]
+    views = data.draw(views_of_one_storage(3 if name == "vector_add" else 2))
+    rest = second(data, name, (), device) if name == "scale" else ()
+    storage = torch.arange(64.0, device=device)
+
+    def run(op: Callable[..., Tensor]) -> tuple[Tensor, type | None]:
+        memory = storage.clone()
+        out, *inputs = (memory.as_strided(*view) for view in views)
+        return memory, outcome(lambda: op(*inputs, *rest, out=out))[1]
+
+    (theirs, refused), (ours, ours_refused) = run(theirs_op), run(ours_op)
+    assert ours_refused == refused, views
+    if refused is None and not any(depends_on_order(views[0], view) for view in views):
+        same_values(name, ours, theirs, views)
