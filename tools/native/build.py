@@ -56,9 +56,10 @@ def _has(toolkit: cuda.Toolkit | cuda.Missing) -> bool:
 def _folder(torch: host.Torch) -> Path:
     """Where objects are kept: a folder a torch version, so that two can be built in turn.
 
-    $TREADLE_BUILD_DIR moves it, for example to keep objects between two unpacked sdists.
+    $TREADLE_BUILD_DIR moves it, for example to keep objects between two unpacked sdists: ninja
+    knows an object by its path, which is therefore absolute.
     """
-    base = Path(os.environ.get("TREADLE_BUILD_DIR") or "build/native")
+    base = Path(os.environ.get("TREADLE_BUILD_DIR") or ROOT / "build" / "native").resolve()
     return base / f"torch-{torch.version.replace('+', '-')}"
 
 
