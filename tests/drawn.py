@@ -23,18 +23,20 @@ WHOLE = [0, 1, 2, 127, 128, 255, 256, -1, -128, 32767, 2**31 - 1, -(2**31), 2**6
 FACTORS = [0, 1, 2, -1, 3, 0.0, -0.0, 0.5, -2.75, 1e-3, 1e5, 3e38, INF, NAN, 2**40, 2.0**60]
 
 
-def values(size: int, dtype: torch.dtype, seed: int) -> Tensor:
-    """Random numbers among which every third is a special one."""
+def values(
+    size: int, dtype: torch.dtype, seed: int, special: bool = True, by: float = 1.0
+) -> Tensor:
+    """Random numbers times `by`; every third a special one if asked for."""
     generator = torch.Generator().manual_seed(seed)
     which = torch.randint(0, len(SPECIAL), (size,), generator=generator)
     if dtype.is_floating_point:
-        t = torch.randn(size, generator=generator, dtype=torch.float64) * 3
-        special = torch.tensor(SPECIAL, dtype=torch.float64)[which]
+        t = torch.randn(size, generator=generator, dtype=torch.float64) * 3 * by
+        chosen = torch.tensor(SPECIAL, dtype=torch.float64)[which]
     else:
         t = torch.randint(-100, 100, (size,), generator=generator)
-        special = torch.tensor(WHOLE)[which]
+        chosen = torch.tensor(WHOLE)[which]
     every_third = torch.rand(size, generator=generator) < 1 / 3
-    return torch.where(every_third, special, t).to(dtype)
+    return torch.where(every_third & special, chosen, t).to(dtype)
 
 
 @st.composite
@@ -57,19 +59,24 @@ def broadcast_to(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @st.composite
 def tensors(
-    draw: st.DrawFn, shape: tuple[int, ...], dtype: torch.dtype, *, expand: bool = True
+    draw: st.DrawFn,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    *,
+    special: bool = True,
+    by: float = 1.0,
 ) -> Tensor:
     """A tensor whose dimensions lie in any order, with gaps, an offset, and some of stride 0."""
     order = draw(st.permutations(range(len(shape))))
     steps = [draw(st.sampled_from([1, 1, 1, 2, 3])) for _ in shape]
-    zero = [expand and draw(st.integers(0, 6)) == 0 for _ in shape]
+    zero = [draw(st.integers(0, 6)) == 0 for _ in shape]
     offset = draw(st.sampled_from([0, 0, 1, 2, 3, 7]))
     strides, room = [0] * len(shape), 1
     for d in order:
         strides[d] = 0 if zero[d] else room * steps[d]
         if not zero[d]:
             room = room * steps[d] * max(shape[d], 1)
-    flat = values(offset + room, dtype, draw(st.integers(0, 2**16)))
+    flat = values(offset + room, dtype, draw(st.integers(0, 2**16)), special, by)
     return flat.as_strided(shape, strides, offset)
 
 
