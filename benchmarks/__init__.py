@@ -1,0 +1,1 @@
+"""Benchmarks of treadle: verify, then time beside rivals. `python benchmarks/run.py --help`."""

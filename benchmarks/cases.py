@@ -1,0 +1,182 @@
+"""A case: one op on one kind of input, its rivals, its bar; and how it becomes a row of results."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from .timing import Calls, Effort, Events, Wall, measure, summary
+from .verify import Refused, as_tuple, leaves, verify
+
+OURS = "treadle"
+# A second; an idle machine stays under 10. With more, times of several threads mean nothing: one
+# that waits for another waits for a whole turn of the scheduler.
+MOST_PREEMPTIONS = 30
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Settings:
+    device: str = "cpu"
+    quick: bool = False
+    threads: tuple[int, ...] = (1, 2)
+
+    def effort(self, sample: float = 2e-3) -> Effort:
+        if self.quick:
+            return Effort(sample=1e-4, seconds=0.01, rounds=(5, 11), warmup=1e-3)
+        return Effort(sample=sample)
+
+    def wall(self, sample: float = 2e-3) -> Wall:
+        return Wall(self.device, self.effort(sample))
+
+    def device_time(self) -> Events:
+        return Events(self.effort(5e-4))
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What is to be reached: `limit` turns the medians (µs) into the most that treadle may take."""
+
+    text: str
+    limit: Callable[[dict[str, float]], float]
+
+
+@dataclass
+class Case:
+    op: str  # its name in treadle.reference
+    functions: dict[str, Callable[..., Any]]  # "treadle" and rivals that compute the same
+    inputs: list[tuple[Any, ...]]  # arguments, in turn; gradients are timed where one requires grad
+    timer: Wall | Events
+    yardsticks: dict[str, Calls] = field(default_factory=dict)  # timed beside, not the same
+    bar: Bar | None = None
+    bits: bool = False  # must equal torch bit by bit
+    threads: int | None = None  # of torch on the CPU
+    facts: dict[str, Any] = field(default_factory=dict)  # for the row: shape, dtype, bytes, ...
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A case that is not built yet: its inputs may be gigabytes."""
+
+    key: str  # "cuda/elementwise/scale/float32": a row's name from one run to the next
+    build: Callable[[], Case]
+
+
+def ours(op: str) -> Callable[..., Any]:
+    """The op as the dispatcher has it: what `treadle.<op>` calls."""
+    found: Callable[..., Any] = getattr(torch.ops.treadle, op).default
+    return found
+
+
+def calls(function: Callable[..., Any], inputs: list[tuple[Any, ...]]) -> list[Callable[[], Any]]:
+    """One call for each set of inputs: forward, and backward where an argument requires grad."""
+    return [_call(function, args) for args in inputs]
+
+
+def _call(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], Any]:
+    wanted = leaves(args)
+    if not wanted:
+        return partial(function, *args)
+    grads = [torch.randn_like(r) for r in as_tuple(function(*args))]
+
+    def forward_backward() -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(function(*args), wanted, grads)
+
+    return forward_backward
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    if count is not None:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def watched(row: Row) -> Iterator[None]:
+    """Says in the row whether other programs took the processor away meanwhile."""
+    switches, began = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw, time.perf_counter()
+    yield
+    switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - switches
+    row["preemptions_per_s"] = round(switches / (time.perf_counter() - began), 1)
+    row["busy"] = row["preemptions_per_s"] > MOST_PREEMPTIONS
+
+
+def run(plan: Plan) -> Row:
+    """Build, verify and time one case. What is wrong is not timed: its row says "refused"."""
+    case = plan.build()
+    row: Row = {"key": plan.key, "op": case.op, **case.facts, "notes": list(case.notes)}
+    row["timer"] = case.timer.name
+    if case.threads is not None:
+        row["threads"] = case.threads
+    with threads(case.threads):
+        try:
+            checked = _verified(case, row)
+        except Refused as reason:
+            return row | {"refused": str(reason)}
+        candidates = {name: calls(function, case.inputs) for name, function in checked.items()}
+        with watched(row):
+            samples = measure(case.timer, candidates | case.yardsticks)
+    return row | _figures(case, samples, [name for name in checked if name != OURS])
+
+
+def _verified(case: Case, row: Row) -> dict[str, Callable[..., Any]]:
+    """The functions that are right. A rival that is not is left out with a note."""
+    row["error_over_limit"] = verify(
+        case.functions[OURS], case.op, case.inputs[0], bits=case.bits, poison=True
+    )
+    kept = {OURS: case.functions[OURS]}
+    for name, function in case.functions.items():
+        if name == OURS:
+            continue
+        try:
+            verify(function, case.op, case.inputs[0])
+            kept[name] = function
+        except Exception as problem:  # whatever a rival raises, ours can still be timed
+            lines = str(problem).strip().splitlines() or [type(problem).__name__]
+            row["notes"].append(f"{name} left out: {lines[0][:200]}")
+    return kept
+
+
+def _figures(case: Case, samples: dict[str, list[float]], rivals: list[str]) -> Row:
+    times = {name: summary(values) for name, values in samples.items()}
+    medians = {name: values["median_us"] for name, values in times.items()}
+    if "bytes" in case.facts:
+        for values in times.values():
+            values["tb_per_s"] = case.facts["bytes"] / values["median_us"] * 1e-6
+        if "copy" in times and "copy_bytes" in case.facts:
+            times["copy"]["tb_per_s"] = case.facts["copy_bytes"] / medians["copy"] * 1e-6
+    found: Row = {"times": times}
+    if rivals:
+        fastest = min(rivals, key=lambda name: medians[name])
+        pairs = zip(samples[OURS], samples[fastest], strict=True)
+        ratios = statistics.quantiles([a / b for a, b in pairs], n=4, method="inclusive")
+        found |= {
+            "fastest_rival": fastest,
+            "ratio": medians[OURS] / medians[fastest],
+            "ratio_q25": ratios[0],
+            "ratio_q75": ratios[2],
+        }
+    if case.bar is not None:
+        limit = case.bar.limit(medians)
+        reached = medians[OURS] <= limit
+        found["bar"] = {"text": case.bar.text, "limit_us": limit, "reached": reached}
+    return found
+
+
+def fastest_of(*names: str) -> Callable[[dict[str, float]], float]:
+    """The time of the fastest of those that were timed."""
+    return lambda medians: min(medians[name] for name in names if name in medians)

@@ -1,0 +1,179 @@
+"""lltm_cell: wall time of a small step on CUDA, device time of a large one, and the CPU's.
+
+Shapes as everywhere: B batch, I inputs, H hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from treadle import reference
+
+from . import rivals, tutorial
+from .cases import OURS, Bar, Case, Plan, Settings, fastest_of, ours
+from .elementwise import dtype_name
+
+Sizes = tuple[int, int, int]  # B, I, H
+SMALL: Sizes = (16, 32, 128)
+LARGE: Sizes = (512, 1024, 1024)
+CPU_SIZES: tuple[Sizes, ...] = ((16, 32, 128), (64, 128, 256), (1, 256, 512))
+PLAIN, COMPILED, TUTORIAL = "composition", "torch.compile", "tutorial's way"
+# More than the L2 cache of any GPU of today holds.
+BEYOND_CACHE = 256 << 20
+
+
+def plans(settings: Settings) -> Iterator[Plan]:
+    if settings.device == "cpu":
+        for count in settings.threads:
+            for sizes in CPU_SIZES:
+                for backward in (False, True):
+                    key = f"cpu/cell/{name_of(sizes)}/{what(backward)}/{count} threads"
+                    yield Plan(key, partial(cpu_case, settings, sizes, backward, count))
+        return
+    for backward in (True, False):
+        key = f"cuda/cell/{name_of(SMALL)}/float32/{what(backward)}/wall"
+        yield Plan(key, partial(wall_case, settings, backward))
+    for dtype in (torch.float32, torch.bfloat16):
+        for backward in (False, True):
+            key = f"cuda/cell/{name_of(LARGE)}/{dtype_name(dtype)}/{what(backward)}/device"
+            yield Plan(key, partial(device_case, settings, dtype, backward))
+
+
+def name_of(sizes: Sizes) -> str:
+    return ",".join(map(str, sizes))
+
+
+def what(backward: bool) -> str:
+    return "forward + backward" if backward else "forward"
+
+
+def arguments(
+    sizes: Sizes, device: str, dtype: torch.dtype, backward: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """input, weights, bias, old_h, old_cell; weights as a trained net has them."""
+    b, i, h = sizes
+    shapes = ((b, i), (3 * h, h + i), (3 * h,), (b, h), (b, h))
+    made = [torch.randn(shape, device=device) for shape in shapes]
+    made[1] *= (h + i) ** -0.5
+    x, weights, bias, old_h, old_cell = (t.to(dtype).requires_grad_(backward) for t in made)
+    return x, weights, bias, old_h, old_cell
+
+
+def _facts(sizes: Sizes, dtype: torch.dtype, group: str, label: str) -> dict[str, Any]:
+    b, i, h = sizes
+    return {
+        "group": group,
+        "label": label,
+        "dtype": dtype_name(dtype),
+        "shape": list(sizes),
+        "flop": 2 * b * 3 * h * (h + i),
+    }
+
+
+def cpu_case(settings: Settings, sizes: Sizes, backward: bool, count: int) -> Case:
+    return Case(
+        op="lltm_cell",
+        functions={OURS: ours("lltm_cell"), PLAIN: reference.lltm_cell},
+        inputs=[arguments(sizes, "cpu", torch.float32, backward)],
+        timer=settings.wall(),
+        bar=Bar("at least 1.2 × the composition's speed", lambda medians: medians[PLAIN] / 1.2),
+        threads=count,
+        facts=_facts(
+            sizes,
+            torch.float32,
+            "lltm_cell, CPU",
+            f"{name_of(sizes)} {what(backward)}, {count} thr",
+        ),
+    )
+
+
+def _functions(settings: Settings, dtype: torch.dtype) -> tuple[dict[str, Any], list[str]]:
+    """The cell and every rival, and notes on those that are not what they should be."""
+    found: dict[str, Callable[..., Any]] = {OURS: ours("lltm_cell"), PLAIN: reference.lltm_cell}
+    if settings.quick:
+        return found, []
+    found[COMPILED] = rivals.compiled(reference.lltm_cell)
+    notes: list[str] = []
+    if dtype in tutorial.DTYPES:
+        found[TUTORIAL], note = tutorial.cell()
+        notes += [note] if note else []
+    else:
+        notes.append(f"{TUTORIAL}: its kernels have no {dtype_name(dtype)}")
+    return found, notes
+
+
+def wall_case(settings: Settings, backward: bool) -> Case:
+    functions, notes = _functions(settings, torch.float32)
+    fastest = fastest_of(PLAIN, COMPILED, TUTORIAL)
+    bar = Bar("at most 0.5 × the fastest rival", lambda medians: 0.5 * fastest(medians))
+    return Case(
+        op="lltm_cell",
+        functions=functions,
+        inputs=[arguments(SMALL, "cuda", torch.float32, backward)],
+        timer=settings.wall(5e-3),
+        bar=bar if backward else None,
+        notes=notes,
+        facts=_facts(
+            SMALL,
+            torch.float32,
+            "lltm_cell, wall time, CUDA",
+            f"{name_of(SMALL)} float32 {what(backward)}",
+        ),
+    )
+
+
+def device_case(settings: Settings, dtype: torch.dtype, backward: bool) -> Case:
+    # With tf32, float32 would be another op: it is off, as torch has it by default.
+    torch.backends.cuda.matmul.allow_tf32 = False
+    sizes = SMALL if settings.quick else LARGE
+    functions, notes = _functions(settings, dtype)
+    bytes_each = sum(t.nbytes for t in arguments(sizes, "cuda", dtype, False))
+    copies = 2 if settings.quick else max(2, -(-BEYOND_CACHE // bytes_each))
+    inputs = [arguments(sizes, "cuda", dtype, backward) for _ in range(copies)]
+    yardsticks, bar = {}, None
+    if not backward:
+        yardsticks = _yardsticks(sizes, inputs)
+        bar = _bar(dtype)
+    return Case(
+        op="lltm_cell",
+        functions=functions,
+        inputs=inputs,
+        timer=settings.device_time(),
+        yardsticks=yardsticks,
+        bar=bar,
+        notes=notes,
+        facts=_facts(
+            sizes,
+            dtype,
+            "lltm_cell, device time, CUDA",
+            f"{name_of(sizes)} {dtype_name(dtype)} {what(backward)}",
+        ),
+    )
+
+
+def _bar(dtype: torch.dtype) -> Bar:
+    if dtype == torch.float32:
+        return Bar("at most 1.05 × addmm", lambda medians: 1.05 * medians["addmm"])
+    return Bar(
+        "at most addmm + 1.3 × copy + launch",
+        lambda medians: medians["addmm"] + 1.3 * medians["copy"] + medians["launch"],
+    )
+
+
+def _yardsticks(sizes: Sizes, inputs: list[Any]) -> dict[str, Any]:
+    """The matrix product alone, a copy of what the pointwise part moves, and an empty kernel."""
+    b, _, h = sizes
+    products, copies = [], []
+    for x, weights, bias, old_h, old_cell in inputs:
+        both = torch.cat([old_h, x], dim=1)
+        products.append(partial(torch.addmm, bias, both, weights.t()))
+        # Read: three gates and the cell. Written: h and the cell. A copy reads and writes half.
+        source = torch.randn(3 * b * h, device="cuda").to(old_cell.dtype)
+        copies.append(partial(torch.empty_like(source).copy_, source))
+    # Zero cycles of waiting: a kernel that does nothing.
+    return {"addmm": products, "copy": copies, "launch": [partial(torch.cuda._sleep, 0)]}

@@ -1,0 +1,74 @@
+"""On what the numbers were taken: processor, GPU, driver, versions, commit, load."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import treadle
+from treadle import _build
+
+
+def facts(device: str) -> dict[str, Any]:
+    built = _build.facts()
+    found: dict[str, Any] = {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "device": device,
+        "cpu": processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load_before": round(os.getloadavg()[0], 2),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "treadle": treadle.__version__,
+        "treadle_commit": built["commit"],
+        "treadle_archs": built["archs"],
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+    }
+    if device == "cuda":
+        properties = torch.cuda.get_device_properties(0)
+        found |= {
+            "gpu": properties.name,
+            "gpu_memory_gib": round(properties.total_memory / (1 << 30), 1),
+            "gpu_l2_mib": round(properties.L2_cache_size / (1 << 20)),
+            "driver": driver(),
+            "cuda": torch.version.cuda,
+            "built_with_cuda": built["cuda"],
+        }
+    return found
+
+
+def processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def driver() -> str:
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True).stdout.split()[0]
+    except (OSError, IndexError):
+        return "unknown"
+
+
+def name(facts: dict[str, Any]) -> str:
+    """One line: what a table or a plot is headed by."""
+    what = facts.get("gpu") or f"{facts['cpu']}, {facts['cores']} cores"
+    return f"{what}; torch {facts['torch']}; treadle {commit(facts)}"
+
+
+def commit(facts: dict[str, Any]) -> str:
+    """The commit in short, and whether the files were other than committed."""
+    found: str = facts["treadle_commit"] or "of no commit"
+    return found[:10] + ("-modified" if found.endswith("-modified") else "")

@@ -1,0 +1,93 @@
+"""What one call costs on tensors so small that nothing else counts: torch.ops, and treadle.*."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+import treadle
+
+from .cases import OURS, Bar, Case, Plan, Settings, calls, ours
+from .timing import Calls
+
+ELEMENTS = 8
+FACTOR = 1.5
+TWINS: dict[str, Callable[..., Any]] = {
+    "vector_add": torch.add,
+    "scale": torch.mul,
+    "sine": torch.sin,
+}
+OPS = tuple(TWINS)
+
+
+def arguments(op: str, x: torch.Tensor, y: torch.Tensor) -> tuple[Any, ...]:
+    return {"vector_add": (x, y), "scale": (x, FACTOR), "sine": (x,)}[op]
+
+
+def twin_name(op: str) -> str:
+    return f"torch.{TWINS[op].__name__}"
+
+
+def plans(settings: Settings) -> Iterator[Plan]:
+    for op in OPS:
+        for backward in (False, True):
+            what = "forward + backward" if backward else "no grad"
+            yield Plan(
+                f"{settings.device}/overhead/{op}/{what}",
+                partial(dispatcher_case, settings, op, backward),
+            )
+    for op in OPS:
+        yield Plan(f"{settings.device}/overhead/treadle.{op}", partial(front_case, settings, op))
+
+
+def _facts(device: str, label: str) -> dict[str, Any]:
+    return {"group": f"call overhead, {device}", "label": label, "shape": [ELEMENTS]}
+
+
+def dispatcher_case(settings: Settings, op: str, backward: bool) -> Case:
+    """torch.ops.treadle.<op>.default beside torch.add, and beside its own twin."""
+
+    def pair() -> tuple[torch.Tensor, torch.Tensor]:
+        return tuple(  # type: ignore[return-value]
+            torch.randn(ELEMENTS, device=settings.device, requires_grad=backward) for _ in range(2)
+        )
+
+    functions = {OURS: ours(op), twin_name(op): TWINS[op]}
+    yardsticks: dict[str, Calls] = {}
+    if op != "vector_add":
+        yardsticks["torch.add"] = calls(torch.add, [pair()])
+    bar = None
+    if settings.device == "cuda":
+        bar = Bar("at most 1.10 × torch.add", lambda medians: 1.10 * medians["torch.add"])
+    elif not backward:
+        bar = Bar("at most torch.add + 1 µs", lambda medians: medians["torch.add"] + 1.0)
+    label = f"{op}, {'forward + backward' if backward else 'no grad'}"
+    return Case(
+        op=op,
+        functions=functions,
+        inputs=[arguments(op, *pair())],
+        timer=settings.wall(),
+        yardsticks=yardsticks,
+        bar=bar,
+        facts=_facts(settings.device, label),
+    )
+
+
+def front_case(settings: Settings, op: str) -> Case:
+    """treadle.<op> beside the op that it calls."""
+    x, y = (torch.randn(ELEMENTS, device=settings.device) for _ in range(2))
+    args = arguments(op, x, y)
+    bar = None
+    if settings.device == "cuda":
+        bar = Bar("at most torch.ops + 0.4 µs", lambda medians: medians["torch.ops"] + 0.4)
+    return Case(
+        op=op,
+        functions={OURS: getattr(treadle, op), "torch.ops": ours(op)},
+        inputs=[args],
+        timer=settings.wall(),
+        bar=bar,
+        facts=_facts(settings.device, f"treadle.{op}, no grad"),
+    )

@@ -1,0 +1,147 @@
+"""Rows as tables on the terminal, and what changed since an older run."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from . import machine
+from .cases import OURS, Row
+
+COLUMNS = [
+    *("", "treadle", "spread", "fastest rival", "its time", "ratio"),
+    *("TB/s (of copy)", "bar", "limit", ""),
+]
+# Two runs of one program differ by about this much even on an idle machine.
+NOISE = 0.03
+
+
+def clock(microseconds: float) -> str:
+    for unit, size in (("s", 1e6), ("ms", 1e3)):
+        if microseconds >= size:
+            return f"{microseconds / size:.3f} {unit}"
+    return f"{microseconds:.2f} µs"
+
+
+def cells(row: Row) -> list[str]:
+    """One line of the table: the times are medians, the spread is half of the quartiles' range."""
+    if "refused" in row:
+        return [row["label"], "REFUSED", "", row["refused"], *[""] * 6]
+    ours = row["times"][OURS]
+    spread = (ours["q75_us"] - ours["q25_us"]) / (2 * ours["median_us"])
+    line = [row["label"], clock(ours["median_us"]), f"±{spread:.1%}"]
+    if "fastest_rival" in row:
+        fastest = row["fastest_rival"]
+        line += [fastest, clock(row["times"][fastest]["median_us"]), f"{row['ratio']:.3f}"]
+    else:
+        line += ["", "", ""]
+    line.append(bandwidth(row))
+    bar = row.get("bar")
+    return [*line, *([bar["text"], clock(bar["limit_us"]), verdict(row)] if bar else [""] * 3)]
+
+
+def bandwidth(row: Row) -> str:
+    """TB/s, and in brackets the part of a copy's where one was timed."""
+    ours = row["times"][OURS].get("tb_per_s")
+    if ours is None:
+        return ""
+    copy = row["times"].get("copy", {}).get("tb_per_s")
+    return f"{ours:.3f}" + (f" ({ours / copy:.3f})" if copy else "")
+
+
+def verdict(row: Row) -> str:
+    word = "reached" if row["bar"]["reached"] else "NOT REACHED"
+    return word + (" (busy)" if row["busy"] else "")
+
+
+def groups(rows: list[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row["group"], []).append(row)
+    return found
+
+
+def print_rows(rows: list[Row]) -> None:
+    for group, members in groups(rows).items():
+        show(group, COLUMNS, [cells(row) for row in members])
+    for row in rows:
+        for note in row["notes"]:
+            print(f"note: {row['key']}: {note}")
+
+
+def summary(rows: list[Row]) -> list[str]:
+    """What did not go as it should, then one line that counts."""
+    lines = [f"REFUSED: {row['key']}: {row['refused']}" for row in rows if "refused" in row]
+    with_bar = [row for row in rows if "bar" in row]
+    for row in with_bar:
+        if not row["bar"]["reached"]:
+            beyond = row["times"][OURS]["median_us"] / row["bar"]["limit_us"] - 1
+            lines.append(f"NOT REACHED: {row['key']}: {beyond:.1%} over the limit")
+    busy = sum(row.get("busy", False) for row in rows)
+    if busy:
+        lines.append(f"{busy} rows were timed while other programs ran: time them again, alone")
+    reached = sum(row["bar"]["reached"] for row in with_bar)
+    refused = sum("refused" in row for row in rows)
+    lines.append(f"{len(rows)} rows, {reached} of {len(with_bar)} bars reached, {refused} refused")
+    return lines
+
+
+def compare(old: dict[str, Any], new: dict[str, Any]) -> list[list[str]]:
+    """One line a row that both runs timed: key, both times, new over old, and what to think of it.
+
+    Ratios to the fastest rival stand beside: they hold across machines, times do not.
+    """
+    before = {row["key"]: row for row in old["rows"] if "times" in row}
+    lines = []
+    for row in new["rows"]:
+        was = before.get(row["key"])
+        if was is None or "times" not in row:
+            continue
+        a, b = was["times"][OURS], row["times"][OURS]
+        change = b["median_us"] / a["median_us"]
+        apart = b["q25_us"] > a["q75_us"] or b["q75_us"] < a["q25_us"]
+        word = ""
+        if apart and abs(change - 1) > NOISE:
+            word = "slower" if change > 1 else "faster"
+        ratios = [f"{r['ratio']:.3f}" if "ratio" in r else "" for r in (was, row)]
+        times = [clock(a["median_us"]), clock(b["median_us"])]
+        lines.append([row["key"], *times, f"{change:.3f}", *ratios, word])
+    return lines
+
+
+def print_comparison(old: dict[str, Any], new: dict[str, Any]) -> None:
+    lines = compare(old, new)
+    title = f"compared with {old['machine']['date']}, {machine.commit(old['machine'])}"
+    columns = ["", "old", "new", "new / old", "old ratio", "new ratio", ""]
+    show(title, columns, lines)
+    for fact in ("cpu", "cores", "gpu", "driver", "torch"):
+        a, b = old["machine"].get(fact), new["machine"].get(fact)
+        if a != b:
+            print(f"note: another {fact}: {a} then, {b} now; compare ratios, not times")
+    count = {word: sum(line[-1] == word for line in lines) for word in ("slower", "faster")}
+    print(f"{len(lines)} rows in both, {count['slower']} slower, {count['faster']} faster")
+
+
+def show(title: str, columns: list[str], lines: list[list[str]]) -> None:
+    """A table by rich where someone looks at a terminal and has it, else in plain text."""
+    if sys.stdout.isatty():
+        try:
+            from rich.console import Console
+            from rich.table import Table
+        except ImportError:
+            pass
+        else:
+            table = Table(title=title, title_justify="left")
+            for number, column in enumerate(columns):
+                table.add_column(column, justify="left" if number == 0 else "right")
+            for line in lines:
+                bad = any(cell.startswith(("NOT REACHED", "REFUSED", "slower")) for cell in line)
+                table.add_row(*line, style="red" if bad else None)
+            Console().print(table)
+            return
+    everything = [columns, *lines]
+    widths = [max(len(line[i]) for line in everything) for i in range(len(columns))]
+    print(f"\n{title}")
+    for line in everything:
+        padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        print(f"  {'  '.join(padded)}".rstrip())

@@ -1,0 +1,54 @@
+"""Rivals that are not torch's own ops: torch.compile, Triton, CuPy; those that are installed."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CUPY = {"vector_add": "add", "scale": "multiply", "sine": "sin"}
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.compile of this function, for static shapes."""
+    # Every case starts anew: after eight shapes of one function the compiler gives up.
+    torch.compiler.reset()
+    return torch.compile(function, fullgraph=True, dynamic=False)
+
+
+def elementwise(
+    op: str, twin: Callable[..., Any], dtype: torch.dtype
+) -> tuple[dict[str, Callable[..., Any]], list[str]]:
+    """The rivals of an elementwise op on CUDA, and why some are missing."""
+    # As one function for all ops, so that what is compiled has a body and not a builtin.
+    found: dict[str, Callable[..., Any]] = {"torch.compile": compiled(lambda *args: twin(*args))}
+    notes: list[str] = []
+    if importlib.util.find_spec("triton") is None:
+        notes.append("Triton is not installed")
+    else:
+        from . import triton_rivals
+
+        found["Triton"] = getattr(triton_rivals, op)
+    if importlib.util.find_spec("cupy") is None:
+        notes.append("CuPy is not installed")
+    elif dtype == torch.bfloat16:
+        notes.append("CuPy has no bfloat16")
+    else:
+        found["CuPy"] = cupy(op)
+    return found, notes
+
+
+def cupy(op: str) -> Callable[..., Tensor]:
+    """CuPy's op on the memory of torch's tensors; both use the default stream."""
+    import cupy as cp
+
+    function = getattr(cp, CUPY[op])
+
+    def call(*args: Any) -> Tensor:
+        there = [cp.from_dlpack(a) if isinstance(a, Tensor) else a for a in args]
+        return torch.from_dlpack(function(*there))
+
+    return call

@@ -1,0 +1,110 @@
+"""Verify every op, then time it beside its rivals.
+
+    python benchmarks/run.py                             every suite, on the GPU if there is one
+    python benchmarks/run.py --suite cell --device cpu   some of it
+    python benchmarks/run.py --compare OLD.json          and what changed since then
+
+Results (JSON, PNG) go to build/benchmarks; those worth keeping are committed under
+benchmarks/results. The exit status is 1 if an op was wrong and therefore not timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks import cell, elementwise, machine, overhead, plot, report  # noqa: E402
+from benchmarks.cases import Plan, Row, Settings, run  # noqa: E402
+
+SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
+    "overhead": overhead.plans,
+    "elementwise": elementwise.plans,
+    "cell": cell.plans,
+}
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    default = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", choices=("cpu", "cuda"), default=default)
+    parser.add_argument("--suite", choices=(*SUITES, "all"), default="all")
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "benchmarks")
+    parser.add_argument("--name", help="of the files in OUTPUT (default: DEVICE-SUITE)")
+    parser.add_argument("--compare", type=Path, metavar="OLD.json", help="an older run's results")
+    parser.add_argument("--only", default="", metavar="TEXT", help="rows whose key has this in it")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="of torch, on CPU")
+    parser.add_argument("--quick", action="store_true", help="tiny inputs, few rounds: a trial")
+    parser.add_argument("--list", action="store_true", help="print the rows' keys and stop")
+    chosen = parser.parse_args(arguments)
+    if chosen.device == "cuda" and not torch.cuda.is_available():
+        parser.error("there is no GPU here: --device cpu")
+    return chosen
+
+
+def progress(plans: list[Plan]) -> Iterable[Plan]:
+    """With a bar where someone looks at it and tqdm is there."""
+    if not sys.stderr.isatty():
+        return plans
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return plans
+    bar: Iterable[Plan] = tqdm(plans, unit="row", leave=False)
+    return bar
+
+
+def say(row: Row) -> None:
+    """One line at once, for a log: a run that is cut short has at least said these."""
+    if not sys.stderr.isatty():
+        print("  ".join([row["key"], *filter(None, report.cells(row)[1:6])]), flush=True)
+
+
+def measure_all(plans: list[Plan], results: dict[str, Any], path: Path) -> None:
+    for plan in progress(plans):
+        row = run(plan)
+        results["rows"].append(row)
+        say(row)
+        # After every row: what was measured is kept if a later row is cut short.
+        path.write_text(json.dumps(results, indent=1) + "\n")
+        if results["machine"]["device"] == "cuda":
+            torch.cuda.empty_cache()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    chosen = parse(arguments)
+    settings = Settings(chosen.device, chosen.quick, tuple(chosen.threads))
+    names = SUITES if chosen.suite == "all" else [chosen.suite]
+    plans = [plan for name in names for plan in SUITES[name](settings) if chosen.only in plan.key]
+    if chosen.list:
+        print("\n".join(plan.key for plan in plans))
+        return 0
+    old = json.loads(chosen.compare.read_text()) if chosen.compare else None
+    chosen.output.mkdir(parents=True, exist_ok=True)
+    path = chosen.output / f"{chosen.name or f'{chosen.device}-{chosen.suite}'}.json"
+    torch.manual_seed(0)
+    results: dict[str, Any] = {"machine": machine.facts(chosen.device), "quick": chosen.quick}
+    results["rows"] = []
+    measure_all(plans, results, path)
+    report.print_rows(results["rows"])
+    plot.draw(results, path.with_suffix(".png"))
+    print()
+    if old is not None:
+        report.print_comparison(old, results)
+    print(f"{machine.name(results['machine'])}\n{path}, {path.with_suffix('.png').name}")
+    print("\n".join(report.summary(results["rows"])))
+    return 1 if any("refused" in row for row in results["rows"]) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,141 @@
+"""Timers: candidates take turns, round by round, and every round's time is kept.
+
+Turns, because the clock of a machine and the load on it drift: what is compared must be measured
+in the same moments. A time is always microseconds for one call.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+
+import torch
+
+# One candidate: calls that do the same on different inputs, made in turn.
+Calls = Sequence[Callable[[], object]]
+
+# No GPU's clock is faster: a kernel that waits for this many cycles waits for a second at least.
+CYCLES_PER_SECOND = 2.6e9
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure."""
+
+    sample: float = 2e-3  # seconds for one sample of one candidate, at least
+    seconds: float = 0.5  # for all samples of one candidate, about
+    rounds: tuple[int, int] = (11, 101)  # at least, at most
+    warmup: float = 0.05
+
+
+class Wall:
+    """The host's clock around many calls: what a caller waits for, launches and all."""
+
+    name = "wall"
+
+    def __init__(self, device: str, effort: Effort) -> None:
+        self.effort = effort
+        self.wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+
+    def sampler(self, calls: Calls) -> Callable[[], float]:
+        turns = cycle(calls)
+        once = self._seconds(turns, 1)
+        count, spent = 1, 0.0
+        while spent < self.effort.warmup:
+            spent += (took := self._seconds(turns, count))
+            once = took / count
+            count = min(2 * count, max(1, round(self.effort.sample / once)))
+        count = max(1, round(self.effort.sample / once))
+        return lambda: 1e6 * self._seconds(turns, count) / count
+
+    def _seconds(self, turns: cycle[Callable[[], object]], count: int) -> float:
+        self.wait()
+        start = time.perf_counter()
+        for call in islice(turns, count):
+            call()
+        self.wait()
+        return time.perf_counter() - start
+
+
+class Events:
+    """CUDA events around calls that wait in the queue: time on the device, without the host's.
+
+    A kernel that only waits goes first. While it runs the host puts all calls into the queue, so
+    the device is never idle between two of them, as in a program that keeps it busy.
+    """
+
+    name = "device"
+
+    def __init__(self, effort: Effort, most: int = 32) -> None:
+        self.effort = effort
+        self.most = most  # calls a sample: the queue takes about a thousand launches
+
+    def sampler(self, calls: Calls) -> Callable[[], float]:
+        turns = cycle(calls)
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+        def seconds(count: int, head_start: float) -> tuple[float, float]:
+            """On the device, and of the host to enqueue; of `count` calls."""
+            torch.cuda.synchronize()
+            torch.cuda._sleep(int(CYCLES_PER_SECOND * head_start))
+            began = time.perf_counter()
+            start.record()
+            for call in islice(turns, count):
+                call()
+            end.record()
+            enqueued = time.perf_counter() - began
+            end.synchronize()
+            return 1e-3 * start.elapsed_time(end), enqueued
+
+        seconds(len(calls), 0.0)
+        trial = min(self.most, 4)
+        once = max(1e-7, min(seconds(trial, 0.01)[0] for _ in range(3)) / trial)
+        count = max(1, min(self.most, round(self.effort.sample / once)))
+        head_start = 0.0
+        warm = time.perf_counter() + self.effort.warmup
+        while head_start == 0.0 or time.perf_counter() < warm:
+            head_start = 1.5 * seconds(count, 0.0)[1] + 2e-5
+        return lambda: 1e6 * seconds(count, head_start)[0] / count
+
+
+def measure(timer: Wall | Events, candidates: dict[str, Calls]) -> dict[str, list[float]]:
+    """Microseconds a call: one number for each candidate and round, in one order of rounds."""
+    effort = timer.effort
+    samplers = {name: timer.sampler(calls) for name, calls in candidates.items()}
+    order = list(samplers)
+    shuffle = random.Random(0)
+    found: dict[str, list[float]] = {name: [] for name in order}
+    collecting = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        least, most = effort.rounds
+        end = time.perf_counter() + effort.seconds * len(order)
+        for turn in range(most):
+            if turn >= least and time.perf_counter() > end:
+                break
+            # Whoever comes first finds other caches and clocks than the second.
+            shuffle.shuffle(order)
+            for name in order:
+                found[name].append(samplers[name]())
+    finally:
+        if collecting:
+            gc.enable()
+    return found
+
+
+def summary(samples: list[float]) -> dict[str, float]:
+    """The median, and the quartiles as its spread."""
+    low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")
+    return {
+        "median_us": middle,
+        "q25_us": low,
+        "q75_us": high,
+        "min_us": min(samples),
+        "samples": len(samples),
+    }

@@ -1,0 +1,123 @@
+"""What is timed must be right first: the rule of the tests, on the benchmark's own inputs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from treadle import reference
+
+# Elements compared at a time: float64 copies of gigabytes would not fit beside them.
+CHUNK = 1 << 24
+
+
+class Refused(Exception):
+    """The op is wrong here, so its time means nothing."""
+
+
+def as_tuple(result: Any) -> tuple[Tensor, ...]:
+    return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+
+def leaves(args: tuple[Any, ...]) -> list[Tensor]:
+    return [a for a in args if isinstance(a, Tensor) and a.requires_grad]
+
+
+@contextmanager
+def poisoned_memory() -> Iterator[None]:
+    """Fresh memory is full of NaN: what an op does not write is seen."""
+    before = torch.are_deterministic_algorithms_enabled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before)
+
+
+def evaluate(function: Callable[..., Any], args: tuple[Any, ...]) -> list[Tensor]:
+    """The results of a call, and then the gradients of the arguments that require one."""
+    results = as_tuple(function(*args))
+    wanted = leaves(args)
+    if not wanted:
+        return list(results)
+    generator = torch.Generator().manual_seed(5)
+    cotangents = [
+        torch.randn(r.shape, generator=generator, dtype=torch.float64).to(r) for r in results
+    ]
+    return [*(r.detach() for r in results), *torch.autograd.grad(results, wanted, cotangents)]
+
+
+def exact(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments in float64."""
+    return tuple(
+        a.detach().double().requires_grad_(a.requires_grad) if isinstance(a, Tensor) else a
+        for a in args
+    )
+
+
+def pieces(args: tuple[Any, ...], got: list[Tensor]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Long vectors in parts, anything else whole: arguments, and their results."""
+    tensors = [t for t in (*args, *got) if isinstance(t, Tensor)]
+    if leaves(args) or any(t.shape != tensors[0].shape or t.dim() != 1 for t in tensors):
+        yield args, got
+        return
+    for start in range(0, max(1, len(tensors[0])), CHUNK):
+        part = slice(start, start + CHUNK)
+        yield (
+            tuple(a[part] if isinstance(a, Tensor) else a for a in args),
+            [g[part] for g in got],
+        )
+
+
+def verify(
+    function: Callable[..., Any],
+    op: str,
+    args: tuple[Any, ...],
+    *,
+    bits: bool = False,
+    poison: bool = False,
+) -> float:
+    """The largest error over its limit, at most 1; raises Refused beyond.
+
+    The limit is twice the error of the plain PyTorch composition in the same dtype, three times
+    for gradients, and eight roundings of the largest value. With `bits`, results must also equal
+    that composition's exactly.
+    """
+    plain = getattr(reference, op)
+    if poison:
+        with poisoned_memory():
+            whole = evaluate(function, args)
+    else:
+        whole = evaluate(function, args)
+    worst = 0.0
+    for part, got in pieces(args, whole):
+        truths, others = evaluate(plain, exact(part)), evaluate(plain, part)
+        count = len(as_tuple(plain(*part)))
+        for index, (value, other, truth) in enumerate(zip(got, others, truths, strict=True)):
+            what = f"result {index}" if index < count else f"gradient {index - count}"
+            if (value.shape, value.dtype) != (other.shape, other.dtype):
+                raise Refused(f"{op}: {what} is {value.dtype} {list(value.shape)}")
+            worst = max(worst, compare(f"{op}: {what}", value, other, truth, index < count))
+            if bits and index < count and not torch.equal(value, other):
+                raise Refused(f"{op}: {what} has not the bits of torch's")
+    return worst
+
+
+def compare(what: str, value: Tensor, other: Tensor, truth: Tensor, is_result: bool) -> float:
+    """The error of `value` over its limit."""
+    if not truth.numel():
+        return 0.0
+    error, allowed = (float((t.double() - truth).abs().max()) for t in (value, other))
+    eps = torch.finfo(value.dtype).eps
+    limit = (2 if is_result else 3) * allowed + 8 * eps * float(truth.abs().max())
+    # Written so that NaN fails.
+    if not error <= limit:
+        raise Refused(f"{what} is wrong by {error:.2e}, where {limit:.2e} is allowed")
+    return error / limit if limit else 0.0

@@ -1,0 +1,201 @@
+"""The benchmarks: what they write, what they refuse, and that their clocks are right."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from benchmarks import cases, elementwise, machine, overhead, report, run, tutorial
+from benchmarks.cases import Bar, Case, Plan, Settings
+from benchmarks.timing import Effort, Wall, measure, summary
+from benchmarks.verify import Refused, verify
+from treadle import reference
+
+from .inputs import DEVICES
+
+QUICK = Effort(sample=1e-4, seconds=0.01, rounds=(5, 11), warmup=1e-3)
+
+
+def quick(folder: Path, *arguments: str, device: str = "cpu") -> tuple[int, dict[str, Any]]:
+    """A trial run: its exit status and its JSON."""
+    fixed = ["--quick", "--device", device, "--threads", "1", "--output", str(folder)]
+    status = run.main([*fixed, "--name", "trial", *arguments])
+    return status, json.loads((folder / "trial.json").read_text())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_row_is_timed(device: str, tmp_path: Path, capsys: Any) -> None:
+    status, results = quick(tmp_path, device=device)
+    printed = capsys.readouterr().out
+    run.main(["--quick", "--device", device, "--threads", "1", "--list"])
+    keys = capsys.readouterr().out.splitlines()
+    assert status == 0
+    assert [row["key"] for row in results["rows"]] == keys and len(set(keys)) == len(keys)
+    for row in results["rows"]:
+        assert row["error_over_limit"] <= 1 and row["label"] in printed
+        for times in row["times"].values():
+            assert 0 < times["min_us"] <= times["q25_us"] <= times["median_us"] <= times["q75_us"]
+            assert times["samples"] >= QUICK.rounds[0]
+        if "bar" in row:
+            ours = row["times"]["treadle"]["median_us"]
+            assert row["bar"]["reached"] == (ours <= row["bar"]["limit_us"])
+    assert printed.splitlines()[-1].startswith(f"{len(keys)} rows, ")
+    with Image.open(tmp_path / "trial.png") as picture:
+        assert picture.format == "PNG" and min(picture.size) > 300
+    assert results["machine"]["torch"] == torch.__version__
+    assert results["machine"]["device"] == device
+
+
+def test_the_rows_are_those_of_the_bars() -> None:
+    plans = [p.key for suite in run.SUITES.values() for p in suite(Settings("cpu"))]
+    assert sum("/elementwise/" in key for key in plans) == 3 * 4 * 6 * 2
+    assert sum("/cell/" in key for key in plans) == 3 * 2 * 2
+    cuda = [p.key for suite in run.SUITES.values() for p in suite(Settings("cuda"))]
+    assert {f"cuda/elementwise/{op}/bfloat16" for op in overhead.OPS} <= set(cuda)
+    assert "cuda/cell/16,32,128/float32/forward + backward/wall" in cuda
+    assert "cuda/cell/512,1024,1024/bfloat16/forward/device" in cuda
+
+
+def too_large(x: torch.Tensor, factor: float) -> torch.Tensor:
+    return x * (factor * 1.001)
+
+
+def one_nan(x: torch.Tensor, factor: float) -> torch.Tensor:
+    out = x * factor
+    out[-1] = torch.nan
+    return out
+
+
+def unwritten(x: torch.Tensor, factor: float) -> torch.Tensor:
+    out = torch.empty_like(x)
+    out[:-1] = x[:-1] * factor
+    return out
+
+
+def last_bit(x: torch.Tensor, factor: float) -> torch.Tensor:
+    out = x * factor
+    out[3] = torch.nextafter(out[3], torch.tensor(torch.inf))
+    return out
+
+
+@pytest.mark.parametrize("broken", [too_large, one_nan, unwritten, last_bit])
+def test_a_broken_op_is_refused(
+    broken: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    real = elementwise.ours
+    monkeypatch.setattr(elementwise, "ours", lambda op: broken if op == "scale" else real(op))
+    status, results = quick(tmp_path, "--suite", "elementwise", "--only", "float32/2^14")
+    rows = {row["op"]: row for row in results["rows"]}
+    assert status == 1
+    assert "refused" in rows["scale"] and "times" not in rows["scale"]
+    assert "times" in rows["sine"] and "times" in rows["vector_add"]
+    assert "REFUSED: cpu/elementwise/scale/float32/2^14" in capsys.readouterr().out
+
+
+class WrongSlope(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad
+
+
+def test_a_wrong_gradient_is_refused() -> None:
+    x = torch.randn(8, requires_grad=True)
+    with pytest.raises(Refused, match="^sine: gradient 0 is wrong by "):
+        verify(WrongSlope.apply, "sine", (x,))
+    assert verify(WrongSlope.apply, "sine", (x.detach(),)) <= 1
+
+
+def test_a_rival_that_is_wrong_is_left_out() -> None:
+    def explode(x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("no such luck")
+
+    case = Case(
+        op="sine",
+        functions={"treadle": torch.sin, "cosine": torch.cos, "fuse": explode, "torch": torch.sin},
+        inputs=[(torch.randn(8),)],
+        timer=Wall("cpu", QUICK),
+        yardsticks={"nothing": [lambda: None]},
+        bar=Bar("nothing + 1 s", lambda medians: medians["nothing"] + 1e6),
+        facts={"group": "", "label": ""},
+    )
+    row = cases.run(Plan("key", lambda: case))
+    assert set(row["times"]) == {"treadle", "torch", "nothing"}
+    assert row["fastest_rival"] == "torch" and row["bar"]["reached"]
+    assert row["notes"][0].startswith("cosine left out: sine: result 0 is wrong by ")
+    assert row["notes"][1] == "fuse left out: no such luck"
+
+
+def test_compare(tmp_path: Path, capsys: Any) -> None:
+    only = ("--suite", "overhead", "--only", "/sine/")
+    _, old = quick(tmp_path, *only)
+    for row, factor in zip(old["rows"], (10, 0.1), strict=True):
+        for times in row["times"].values():
+            for name in ("median_us", "q25_us", "q75_us"):
+                times[name] *= factor
+    old["machine"] |= {"cpu": "another"}
+    old["rows"].append({**old["rows"][0], "key": "no longer there"})
+    older = tmp_path / "old.json"
+    older.write_text(json.dumps(old))
+    capsys.readouterr()
+    _, new = quick(tmp_path, *only, "--compare", str(older))
+    printed = capsys.readouterr().out
+    assert [line[-1] for line in report.compare(old, new)] == ["faster", "slower"]
+    assert [line[-1] for line in report.compare(new, new)] == ["", ""]
+    assert "2 rows in both, 1 slower, 1 faster" in printed
+    assert "another cpu: another then" in printed
+    assert machine.commit(new["machine"]) in printed
+
+
+def test_wall_clock_and_turns() -> None:
+    order: list[str] = []
+
+    def work(name: str, seconds: float) -> Any:
+        def call() -> None:
+            order.append(name)
+            time.sleep(seconds)
+
+        return call
+
+    effort = Effort(sample=1e-3, seconds=0.1, rounds=(7, 9), warmup=1e-3)
+    found = measure(Wall("cpu", effort), {"a": [work("a", 2e-3)], "b": [work("b", 6e-3)]})
+    assert 7 <= len(found["a"]) == len(found["b"]) <= 9
+    assert 2000 <= summary(found["a"])["median_us"] < summary(found["b"])["median_us"]
+    # After warming up each has one turn a round, and not all of one before all of the other.
+    turns = order[-2 * len(found["a"]) :]
+    assert all(set(turns[i : i + 2]) == {"a", "b"} for i in range(0, len(turns), 2))
+
+
+def test_inputs_take_turns() -> None:
+    seen: list[int] = []
+    calls = [lambda n=n: seen.append(n) for n in range(3)]
+    Wall("cpu", QUICK).sampler(calls)()
+    assert seen[:7] == [0, 1, 2, 0, 1, 2, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_tutorials_way_is_right(dtype: torch.dtype) -> None:
+    cell = tutorial.function_of(tutorial.forward, tutorial.backward)
+    b, i, h = 3, 5, 7
+    shapes = ((b, i), (3 * h, h + i), (3 * h,), (b, h), (b, h))
+    args = tuple(torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes)
+    assert verify(cell, "lltm_cell", args) <= 1
+    assert reference.lltm_cell(*args)[0].dtype == dtype
+
+
+def test_gpu_script_says_how_it_is_used() -> None:
+    script = Path(run.ROOT) / "benchmarks" / "gpu.sh"
+    found = subprocess.run(["bash", str(script)], capture_output=True, text=True)
+    assert found.returncode == 2
+    for piece in ("test", "sanitize", "bench", "probe"):
+        assert f"  {piece}" in found.stdout
