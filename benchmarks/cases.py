@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -55,7 +55,7 @@ class Case:
     functions: dict[str, Callable[..., Any]]  # "treadle" and rivals that compute the same
     inputs: list[tuple[Any, ...]]  # arguments, in turn; gradients are timed where one requires grad
     timer: Wall | Events
-    yardsticks: dict[str, Calls] = field(default_factory=dict)  # timed beside, not the same
+    yardsticks: Mapping[str, Calls] = field(default_factory=dict)  # timed beside, not the same
     bar: Bar | None = None
     bits: bool = False  # must equal torch bit by bit
     threads: int | None = None  # of torch on the CPU
@@ -129,7 +129,7 @@ def run(plan: Plan) -> Row:
             return row | {"refused": str(reason)}
         candidates = {name: calls(function, case.inputs) for name, function in checked.items()}
         with watched(row):
-            samples = measure(case.timer, candidates | case.yardsticks)
+            samples = measure(case.timer, {**candidates, **case.yardsticks})
     return row | _figures(case, samples, [name for name in checked if name != OURS])
 
 
@@ -159,7 +159,7 @@ def _figures(case: Case, samples: dict[str, list[float]], rivals: list[str]) -> 
             values["tb_per_s"] = case.facts["bytes"] / values["median_us"] * 1e-6
         if "copy" in times and "copy_bytes" in case.facts:
             times["copy"]["tb_per_s"] = case.facts["copy_bytes"] / medians["copy"] * 1e-6
-    found: Row = {"times": times}
+    found: Row = {"times": times, "yardsticks": list(case.yardsticks)}
     if rivals:
         fastest = min(rivals, key=lambda name: medians[name])
         pairs = zip(samples[OURS], samples[fastest], strict=True)

@@ -75,12 +75,27 @@ def _facts(sizes: Sizes, dtype: torch.dtype, group: str, label: str) -> dict[str
     }
 
 
+def products(args: tuple[Any, ...], backward: bool) -> Callable[[], Any]:
+    """The matrix products of one step and nothing else: what no fusing can save."""
+    x, weights, bias, old_h, _ = (t.detach() for t in args)
+    both = torch.cat([old_h, x], dim=1)
+    forward = partial(torch.addmm, bias, both, weights.t())
+    d_gates = torch.randn_like(forward())
+
+    def all_three() -> tuple[Tensor, Tensor, Tensor]:
+        return forward(), d_gates.t().mm(both), d_gates.mm(weights)
+
+    return all_three if backward else forward
+
+
 def cpu_case(settings: Settings, sizes: Sizes, backward: bool, count: int) -> Case:
+    args = arguments(sizes, "cpu", torch.float32, backward)
     return Case(
         op="lltm_cell",
         functions={OURS: ours("lltm_cell"), PLAIN: reference.lltm_cell},
-        inputs=[arguments(sizes, "cpu", torch.float32, backward)],
+        inputs=[args],
         timer=settings.wall(),
+        yardsticks={"products": [products(args, backward)]},
         bar=Bar("at least 1.2 × the composition's speed", lambda medians: medians[PLAIN] / 1.2),
         threads=count,
         facts=_facts(
@@ -135,17 +150,17 @@ def device_case(settings: Settings, dtype: torch.dtype, backward: bool) -> Case:
     bytes_each = sum(t.nbytes for t in arguments(sizes, "cuda", dtype, False))
     copies = 2 if settings.quick else max(2, -(-BEYOND_CACHE // bytes_each))
     inputs = [arguments(sizes, "cuda", dtype, backward) for _ in range(copies)]
-    yardsticks, bar = {}, None
-    if not backward:
+    if backward:
+        yardsticks = {"products": [products(args, backward) for args in inputs]}
+    else:
         yardsticks = _yardsticks(sizes, inputs)
-        bar = _bar(dtype)
     return Case(
         op="lltm_cell",
         functions=functions,
         inputs=inputs,
         timer=settings.device_time(),
         yardsticks=yardsticks,
-        bar=bar,
+        bar=None if backward else _bar(dtype),
         notes=notes,
         facts=_facts(
             sizes,
@@ -168,12 +183,14 @@ def _bar(dtype: torch.dtype) -> Bar:
 def _yardsticks(sizes: Sizes, inputs: list[Any]) -> dict[str, Any]:
     """The matrix product alone, a copy of what the pointwise part moves, and an empty kernel."""
     b, _, h = sizes
-    products, copies = [], []
-    for x, weights, bias, old_h, old_cell in inputs:
-        both = torch.cat([old_h, x], dim=1)
-        products.append(partial(torch.addmm, bias, both, weights.t()))
+    copies = []
+    for *_, old_cell in inputs:
         # Read: three gates and the cell. Written: h and the cell. A copy reads and writes half.
         source = torch.randn(3 * b * h, device="cuda").to(old_cell.dtype)
         copies.append(partial(torch.empty_like(source).copy_, source))
     # Zero cycles of waiting: a kernel that does nothing.
-    return {"addmm": products, "copy": copies, "launch": [partial(torch.cuda._sleep, 0)]}
+    return {
+        "addmm": [products(args, backward=False) for args in inputs],
+        "copy": copies,
+        "launch": [partial(torch.cuda._sleep, 0)],
+    }

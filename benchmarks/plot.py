@@ -58,7 +58,8 @@ def points(axes: Any, title: str, rows: list[Row]) -> None:
     axes.axvline(1.0, color="gray", linewidth=1)
     axes.set_xscale("log", base=2)
     low, high = axes.get_xlim()
-    axes.set_xlim(min(low, 0.45), max(high, 2.2))
+    # A yardstick far below, as an empty launch is, would press the rest together.
+    axes.set_xlim(max(0.1, min(low, 0.45)), max(high, 2.2))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_yticks(range(len(rows)), [row["label"] for row in rows], fontsize=7)
     axes.set_ylim(len(rows) - 0.5, -0.5)

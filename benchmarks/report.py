@@ -10,7 +10,7 @@ from .cases import OURS, Row
 
 COLUMNS = [
     *("", "treadle", "spread", "fastest rival", "its time", "ratio"),
-    *("TB/s (of copy)", "bar", "limit", ""),
+    *("TB/s (of copy)", "beside", "bar", "limit", ""),
 ]
 # Two runs of one program differ by about this much even on an idle machine.
 NOISE = 0.03
@@ -26,7 +26,7 @@ def clock(microseconds: float) -> str:
 def cells(row: Row) -> list[str]:
     """One line of the table: the times are medians, the spread is half of the quartiles' range."""
     if "refused" in row:
-        return [row["label"], "REFUSED", "", row["refused"], *[""] * 6]
+        return [row["label"], "REFUSED", "", row["refused"], *[""] * 7]
     ours = row["times"][OURS]
     spread = (ours["q75_us"] - ours["q25_us"]) / (2 * ours["median_us"])
     line = [row["label"], clock(ours["median_us"]), f"±{spread:.1%}"]
@@ -36,6 +36,8 @@ def cells(row: Row) -> list[str]:
     else:
         line += ["", "", ""]
     line.append(bandwidth(row))
+    beside = [f"{name} {clock(row['times'][name]['median_us'])}" for name in row["yardsticks"]]
+    line.append(", ".join(beside))
     bar = row.get("bar")
     return [*line, *([bar["text"], clock(bar["limit_us"]), verdict(row)] if bar else [""] * 3)]
 
