@@ -56,8 +56,16 @@ LltmShape shape_of(const Tensor& gates, const Tensor& cell) {
           cell.dim() == 3 ? cell.size(0) : 1, cell.size(-2), cell.size(-1)};
 }
 
-void check_storages(const char* op, std::initializer_list<const Tensor*> tensors) {
-  for (const Tensor* t : tensors) check_storage(op, "an argument", *t);
+void check_storage_of(const char* op, const char* argument, const OptionalTensor& t) {
+  if (t.has_value() && t->defined()) check_storage(op, argument, *t);
+}
+
+void check_storages(const char* op, const Tensor& input, const Tensor& weights,
+                    const OptionalTensor& bias, const Tensor& old_h) {
+  check_storage(op, "input", input);
+  check_storage(op, "weights", weights);
+  check_storage_of(op, "bias", bias);
+  check_storage(op, "old_h", old_h);
 }
 
 }  // namespace
@@ -66,7 +74,8 @@ Tensors3 lltm_cell_forward_with(LltmForwardRun run, const Tensor& input, const T
                                 const OptionalTensor& bias, const Tensor& old_h,
                                 const Tensor& old_cell) {
   check_lltm_cell("lltm_cell", input, weights, bias, old_h, old_cell);
-  check_storages("lltm_cell", {&input, &weights, &old_h, &old_cell});
+  check_storages("lltm_cell", input, weights, bias, old_h);
+  check_storage("lltm_cell", "old_cell", old_cell);
   const Tensor gates = cell_gates(input, weights, old_h);
   const Tensor new_h = at::empty(old_h.sizes(), old_h.options());
   const Tensor new_cell = at::empty(old_cell.sizes(), old_cell.options());
@@ -85,7 +94,12 @@ Tensors5 lltm_cell_backward_with(LltmBackwardRun run, const OptionalTensor& grad
                                  const Tensor& new_cell, const Tensor& gates, GradMask mask) {
   check_lltm_cell_backward(grad_h, grad_cell, input, weights, bias, old_h, old_cell, new_cell,
                            gates);
-  check_storages("lltm_cell_backward", {&input, &weights, &old_h, &new_cell, &gates});
+  constexpr const char* op = "lltm_cell_backward";
+  check_storages(op, input, weights, bias, old_h);
+  check_storage(op, "new_cell", new_cell);
+  check_storage(op, "gates", gates);
+  check_storage_of(op, "grad_h", grad_h);
+  check_storage_of(op, "grad_cell", grad_cell);
   const auto hidden = old_h.size(-1), features = input.size(-1);
   const Tensor grad_gates = at::empty(gates.sizes(), gates.options());
   Tensor grad_input, grad_weights, grad_bias, grad_old_h, grad_old_cell;

@@ -166,18 +166,24 @@ void version_counter_rule(const OperatorHandle& op, c10::DispatchKeySet keys, St
   for (const auto& t : written) torch::autograd::impl::bump_version(t);
 }
 
+// "lltm_cell" of "treadle::lltm_cell" and of its "treadle::lltm_cell_forward".
+static std::string public_name(const OperatorHandle& op) {
+  const std::string& name = op.schema().name();
+  const size_t begin = name.find("::") + 2;
+  return name.substr(begin, name.rfind("_forward") - begin);
+}
+
 void no_backend_rule(const OperatorHandle& op, Stack* stack) {
   for (const auto& value : torch::jit::last(*stack, op.schema().arguments().size())) {
     if (!value.isTensor() || !value.toTensor().defined()) continue;
     const auto& t = value.toTensor();
     const bool fits = t.layout() == c10::kStrided && !t.is_quantized() && !t.is_nested() &&
                       (t.is_cpu() || t.is_cuda() || t.is_meta());
-    TORCH_CHECK_NOT_IMPLEMENTED(fits, op.schema().name().substr(9),
-                                ": tensors must be dense and on a CPU or CUDA device, got a ",
-                                t.layout(), " tensor of ", dtype_name(t.scalar_type()), " on ",
-                                t.device());
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        fits, public_name(op), ": tensors must be dense and on a CPU or CUDA device, got a ",
+        t.layout(), " tensor of ", dtype_name(t.scalar_type()), " on ", t.device());
   }
-  TORCH_CHECK_NOT_IMPLEMENTED(false, op.schema().name().substr(9),
+  TORCH_CHECK_NOT_IMPLEMENTED(false, public_name(op),
                               ": there are no kernels for this kind of tensor");
 }
 
