@@ -204,6 +204,7 @@ def backward_rules() -> list[Bad]:
     like = {"grad_h": "input", "grad_cell": "old_cell", "new_cell": "old_cell", "gates": "input"}
     op, found = "lltm_cell_backward", []
     for name in shape:
+        size = 144 if name == "gates" else 48
         found += [
             Bad(
                 f"{op} {name} shape",
@@ -218,8 +219,7 @@ def backward_rules() -> list[Bad]:
             Bad(
                 f"{op} {name} storage",
                 lambda m, n=name: backward(m, lambda v: without_storage(v[n])),
-                f"{op}: {name} must lie inside its storage, {192 if name == 'gates' else 48} "
-                "bytes, got a storage of 0 bytes",
+                f"{op}: {name} must lie inside its storage, {size} bytes, got a storage of 0 bytes",
                 ("cpu", "cuda"),
             ),
         ]
@@ -240,12 +240,4 @@ def cell_bad() -> list[Bad]:
         *dtypes_and_devices(),
         *memory(),
         *backward_rules(),
-        Bad(
-            "lltm_cell_forward with grad",
-            lambda m: torch.ops.treadle.lltm_cell_forward(
-                *cell_arguments(m, SIZES).map(lambda t: t.requires_grad_()).args
-            ),
-            "lltm_cell_forward: arguments must be used without autograd (lltm_cell has it), got "
-            "one that requires grad",
-        ),
     ]
