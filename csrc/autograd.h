@@ -66,7 +66,8 @@ struct Slot<Output> {
 template <class T>
 auto make_node() {
   if constexpr (std::is_same_v<NodePtr, std::shared_ptr<Node>>) {
-    return std::shared_ptr<T>(new T(), [](T* node) { torch::autograd::deleteNode(node); });
+    // Found through its argument: newer torch has none.
+    return std::shared_ptr<T>(new T(), [](T* node) { deleteNode(node); });
   } else {
     return c10::make_intrusive<T>();
   }
