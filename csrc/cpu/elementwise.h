@@ -49,16 +49,23 @@ void store_as(Dtype dtype, char* dst, int64_t stride, const acc_t<common_t>* buf
   });
 }
 
+// out[i] = f(in[i]...) for n dense elements. f computes one element, or brings a loop of its own:
+// f(out, n, in...). An output is an input or apart from it (TensorIterator refuses partial
+// overlap).
+template <class F, class T, class... In>
+TREADLE_INLINE void apply(const F& f, T* out, int64_t n, const In*... in) {
+  if constexpr (std::is_invocable_v<F, T*, int64_t, const In*...>) {
+    f(out, n, in...);
+  } else {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(f(static_cast<acc_t<In>>(in[i])...));
+  }
+}
+
 template <class common_t, class F, size_t... I>
 void dense_row(const F& f, char* const* data, int64_t n, std::index_sequence<I...>) {
-  auto* out = reinterpret_cast<common_t*>(data[0]);
-  const std::array<const common_t*, sizeof...(I)> in{
-      reinterpret_cast<const common_t*>(data[I + 1])...};
-  // An output is an input or apart from it (TensorIterator refuses partial overlap).
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) {
-    out[i] = static_cast<common_t>(f(static_cast<acc_t<common_t>>(in[I][i])...));
-  }
+  apply(f, reinterpret_cast<common_t*>(data[0]), n,
+        reinterpret_cast<const common_t*>(data[I + 1])...);
 }
 
 template <class common_t, class F, size_t... I>
@@ -76,7 +83,7 @@ void blocked_row(const F& f, char* const* data, const int64_t* strides, const Dt
      (strides[I + 1] != 0 ? load_as<common_t>(dtypes[I + 1], data[I + 1] + begin * strides[I + 1],
                                               strides[I + 1], in[I], size)
                           : void()));
-    for (int64_t i = 0; i < size; ++i) out[i] = f(in[I][i]...);
+    apply(f, out, size, in[I]...);
     store_as<common_t>(dtypes[0], data[0] + begin * strides[0], strides[0], out, size);
   }
 }

@@ -12,11 +12,15 @@
 
 namespace treadle::math {
 
+#if defined(__CUDA_ARCH__) || defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+#define TREADLE_FAST_FMA
+#endif
+
 // The device contracts, and so does a host with the instruction; elsewhere std::fma is a slow call.
 TREADLE_HD float fma_if_fast(float a, float b, float c) {
 #if defined(__CUDA_ARCH__)
   return fmaf(a, b, c);
-#elif defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+#elif defined(TREADLE_FAST_FMA)
   return __builtin_fmaf(a, b, c);
 #else
   return a * b + c;
@@ -26,7 +30,7 @@ TREADLE_HD float fma_if_fast(float a, float b, float c) {
 TREADLE_HD double fma_if_fast(double a, double b, double c) {
 #if defined(__CUDA_ARCH__)
   return fma(a, b, c);
-#elif defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+#elif defined(TREADLE_FAST_FMA)
   return __builtin_fma(a, b, c);
 #else
   return a * b + c;
