@@ -1,0 +1,163 @@
+"""The machinery around a training step: checkpointing, loss scaling, threads, several processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+import treadle
+
+from .compare import same_bits
+from .inputs import DEVICES
+
+STEPS, B, I, H = 4, 6, 5, 7  # noqa: E741
+
+
+class Net(nn.Module):
+    """Every op in one net: a cell over a few steps, then the elementwise ops."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = treadle.nn.LLTMCell(I, H)
+        self.shift = nn.Parameter(torch.randn(H))
+        self.head = nn.Linear(H, 1)
+
+    def forward(self, steps: Tensor) -> Tensor:
+        hx = None
+        for x in steps:
+            hx = self.cell(x, hx)
+        assert hx is not None
+        mixed = treadle.vector_add(hx[0], self.shift, alpha=0.5)
+        return self.head(treadle.scale(treadle.sine(mixed), 2.0))  # type: ignore[no-any-return]
+
+
+def net(device: str) -> Net:
+    torch.manual_seed(0)
+    return Net().to(device)
+
+
+def data(device: str, seed: int = 1, batch: int = B) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(STEPS, batch, I, generator=generator).to(device)
+
+
+def gradients(model: nn.Module, loss: Tensor) -> list[Tensor]:
+    return list(torch.autograd.grad(loss, list(model.parameters())))
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("device", DEVICES)
+def test_checkpointing_changes_no_gradient(device: str, reentrant: bool, autocast: bool) -> None:
+    model, x = net(device), data(device).requires_grad_()
+
+    def run(forward: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        model.zero_grad()
+        x.grad = None
+        with torch.autocast(device, torch.bfloat16, enabled=autocast):
+            forward(x).float().square().mean().backward()
+        return [p.grad for p in model.parameters()] + [x.grad]  # type: ignore[misc]
+
+    plain = run(model)
+    again = run(lambda x: checkpoint(model, x, use_reentrant=reentrant))
+    for ours, expected in zip(again, plain, strict=True):
+        same_bits(ours, expected)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_grad_scaler(device: str) -> None:
+    """A scaled step in float16 moves the parameters; one with an overflow is left out."""
+    model, x = net(device), data(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler(device, init_scale=1024.0)
+    for factor, moves in ((1.0, True), (float("inf"), False), (1.0, True)):
+        before = [p.detach().clone() for p in model.parameters()]
+        scale = scaler.get_scale()
+        with torch.autocast(device, torch.float16):
+            loss = treadle.scale(model(x).float().square().mean(), factor)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        changed = [not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
+        assert any(changed) == moves
+        assert (scaler.get_scale() < scale) != moves
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_scaled_gradients_are_the_gradients(device: str) -> None:
+    model, x = net(device).double(), data(device).double()
+    plain = gradients(model, model(x).square().mean())
+    scaled = gradients(model, treadle.scale(model(x).square().mean(), 2.0**16))
+    for ours, expected in zip(scaled, plain, strict=True):
+        torch.testing.assert_close(ours * 2.0**-16, expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_sixteen_threads_at_once(device: str) -> None:
+    """Each works on one of four batches with parameters that all share."""
+    model, count = net(device), 16
+
+    def work(seed: int) -> list[Tensor]:
+        found: list[Tensor] = []
+        for _ in range(5):
+            x = data(device, seed % 4, batch=64)
+            loss = model(x).square().mean()
+            found = [loss.detach(), *gradients(model, loss)]
+            treadle.scale_(x, 0.5)
+            treadle.sine(x, out=x)
+            found.append(x)
+        return found
+
+    alone = [work(seed) for seed in range(4)]
+    with ThreadPoolExecutor(count) as pool:
+        together = list(pool.map(work, range(count)))
+    for seed, found in enumerate(together):
+        for ours, expected in zip(found, alone[seed % 4], strict=True):
+            same_bits(ours, expected, f"thread {seed}")
+
+
+def train_in_parallel(rank: int, world: int, backend: str, folder: str) -> None:
+    """One process of two: a step of DistributedDataParallel on its half of the batch."""
+    device = f"cuda:{rank}" if backend == "nccl" else "cpu"
+    store = torch.distributed.FileStore(f"{folder}/store", world)
+    torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=world)
+    try:
+        if backend == "nccl":
+            torch.cuda.set_device(rank)
+        model = DistributedDataParallel(
+            net(device), device_ids=[rank] if backend == "nccl" else None
+        )
+        x = data(device).chunk(world, dim=1)[rank]
+        model(x).square().mean().backward()
+        if rank == 0:
+            torch.save([p.grad.cpu() for p in model.parameters()], f"{folder}/grads")
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "gloo",
+        pytest.param(
+            "nccl",
+            marks=pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs"),
+        ),
+    ],
+)
+def test_distributed_data_parallel(backend: str, tmp_path: Path) -> None:
+    """The mean of two processes' gradients is the gradient over both halves of the batch."""
+    torch.multiprocessing.spawn(train_in_parallel, (2, backend, str(tmp_path)), nprocs=2)
+    model = net("cpu")
+    model(data("cpu")).square().mean().backward()
+    for ours, p in zip(torch.load(tmp_path / "grads"), model.parameters(), strict=True):
+        torch.testing.assert_close(ours, p.grad)
