@@ -1,0 +1,244 @@
+"""Inference mode, version counters, symbolic numbers, huge tensors: torch's rules, kept by ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import treadle
+
+from .compare import attempt, same_bits
+from .inputs import DEVICES
+
+Function = Callable[..., Any]
+
+# Name: ours and torch's. Each writes into its first argument.
+WRITES: dict[str, tuple[Function, Function]] = {
+    "scale_": (lambda x: treadle.scale_(x, 2.0), lambda x: x.mul_(2.0)),
+    "scale out=": (
+        lambda x: treadle.scale(torch.ones_like(x), 2.0, out=x),
+        lambda x: torch.mul(torch.ones_like(x), 2.0, out=x),
+    ),
+    "sine_": (treadle.sine_, torch.sin_),
+    "sine out=": (
+        lambda x: treadle.sine(torch.ones_like(x), out=x),
+        lambda x: torch.sin(torch.ones_like(x), out=x),
+    ),
+    "vector_add_": (lambda x: treadle.vector_add_(x, torch.ones_like(x)), lambda x: x.add_(1.0)),
+    "vector_add_ a number": (lambda x: treadle.vector_add_(x, 1.0), lambda x: x.add_(1.0)),
+    "vector_add out=": (
+        lambda x: treadle.vector_add(torch.ones_like(x), 1.0, out=x),
+        lambda x: torch.add(torch.ones_like(x), 1.0, out=x),
+    ),
+}
+
+NEW: dict[str, tuple[Function, Function]] = {
+    "scale": (lambda x: treadle.scale(x, 2.0), lambda x: x * 2.0),
+    "sine": (treadle.sine, torch.sin),
+    "vector_add": (lambda x: treadle.vector_add(x, x), lambda x: x + x),
+    "vector_add a number": (lambda x: treadle.vector_add(x, 1.0), lambda x: x + 1.0),
+}
+
+
+def cell(device: str, **options: Any) -> list[Tensor]:
+    """input, weights, bias, old_h, old_cell."""
+    torch.manual_seed(0)
+    shapes = [(2, 3), (12, 7), (12,), (2, 4), (2, 4)]
+    return [torch.randn(shape, device=device, **options) for shape in shapes]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", WRITES)
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+def test_versions_count_writes(mode: Function, name: str, device: str) -> None:
+    for function in WRITES[name]:
+        x = torch.zeros(3, device=device)
+        view = x[1:]
+        with mode():
+            function(x)
+            assert (x._version, view._version) == (1, 1)
+            function(view)
+        assert (x._version, view._version) == (2, 2)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_to_what_backward_needs_is_noticed(name: str, device: str) -> None:
+    for function, user in zip(WRITES[name], (treadle.sine, torch.sin), strict=True):
+        leaf = torch.ones(3, device=device, requires_grad=True)
+        saved = leaf * 1
+        y = user(saved)
+        with torch.no_grad():
+            function(saved)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("position", range(6))
+def test_a_write_to_what_the_cell_saved_is_noticed(position: int, device: str) -> None:
+    """The five arguments, and new_cell, of which the backward takes tanh."""
+    arguments = [t * 1 for t in cell(device, requires_grad=True)]
+    new_h, new_cell = treadle.lltm_cell(*arguments)
+    with torch.no_grad():
+        [*arguments, new_cell][position].mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.backward([new_h, new_cell], [torch.ones_like(new_h)] * 2)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_new_h_may_be_overwritten(device: str) -> None:
+    """No derivative needs it, so that h can be updated in place."""
+    arguments = cell(device, requires_grad=True)
+    new_h, new_cell = treadle.lltm_cell(*arguments)
+    torch.autograd.backward([new_h.mul_(2), new_cell], [torch.ones_like(new_h)] * 2)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", WRITES)
+def test_writes_and_leaves(name: str, device: str) -> None:
+    """A leaf that requires grad, a view of one, a view out of unbind: torch's own refusals."""
+
+    def leaf() -> Tensor:
+        return torch.zeros(2, 3, device=device, requires_grad=True)
+
+    makers: list[Callable[[], Tensor]] = [
+        leaf,
+        lambda: leaf()[0],
+        lambda: leaf().clone().unbind()[0],
+        lambda: leaf().clone()[0],
+        lambda: leaf().detach(),
+    ]
+    for make in makers:
+        outcomes = [attempt(lambda: f(make()))[1] for f in WRITES[name]]  # noqa: B023
+        assert [type(e) for e in outcomes[:1]] == [type(e) for e in outcomes[1:]], outcomes
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", NEW)
+def test_inference_mode(name: str, device: str) -> None:
+    """Made inside, an inference tensor; used outside, what torch says to it."""
+    ours, theirs = NEW[name]
+    normal = torch.randn(3, device=device, requires_grad=True)
+    with torch.inference_mode():
+        inside = torch.randn(3, device=device)
+        for x in (normal, inside):
+            y, expected = ours(x), theirs(x)
+            assert (y.is_inference(), y.requires_grad) == (True, False)
+            torch.testing.assert_close(y, expected)
+    assert not ours(normal.detach()).is_inference()
+    for x in (inside, normal):
+        found = [attempt(lambda: f(x)) for f in (ours, theirs)]  # noqa: B023
+        assert type(found[0][1]) is type(found[1][1])
+        if found[1][1] is None:
+            flags = [(y.is_inference(), y.requires_grad) for y, _ in found]
+            assert flags[0] == flags[1]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", WRITES)
+def test_writes_into_inference_tensors(name: str, device: str) -> None:
+    for inside in (True, False):
+        found = []
+        for function in WRITES[name]:
+            with torch.inference_mode():
+                x = torch.zeros(3, device=device)
+            with torch.inference_mode(inside):
+                found.append((attempt(lambda: function(x) is None), x.clone()))  # noqa: B023
+        (ours, mine), (theirs, yours) = found
+        assert type(ours[1]) is type(theirs[1])
+        torch.testing.assert_close(mine, yours)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_inference_tensors_in_the_cell(device: str) -> None:
+    arguments = cell(device)
+    expected = treadle.lltm_cell(*arguments)
+    with torch.inference_mode():
+        inside = [t.clone() for t in arguments]
+        for ours, plain in zip(treadle.lltm_cell(*inside), expected, strict=True):
+            assert ours.is_inference()
+            same_bits(ours, plain)
+    arguments[1].requires_grad_()
+    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved for backward"):
+        treadle.lltm_cell(inside[0], *arguments[1:])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.usefixtures("fresh_compile")
+def test_numbers_that_are_symbols(device: str) -> None:
+    """Numbers computed from sizes: symbolic integers and floats in a compiled graph."""
+
+    def step(x: Tensor, b: Tensor) -> Tensor:
+        n = x.shape[0]
+        y = treadle.vector_add(x, b, alpha=n)
+        y = treadle.vector_add(treadle.scale(y, 1 / n), n + 0.5, alpha=2)
+        treadle.scale_(y, n)
+        return treadle.vector_add_(y, b, alpha=1 / n)
+
+    compiled = torch.compile(step, fullgraph=True, dynamic=True, backend="aot_eager")
+    for n in (3, 5, 8):
+        x = torch.randn(n, 4, device=device, requires_grad=True)
+        b = torch.randn(4, device=device, requires_grad=True)
+        ours, plain = compiled(x, b), step(x, b)
+        same_bits(ours, plain)
+        weight = torch.randn_like(plain)
+        for mine, yours in zip(
+            torch.autograd.grad(ours, (x, b), weight),
+            torch.autograd.grad(plain, (x, b), weight),
+            strict=True,
+        ):
+            torch.testing.assert_close(mine, yours)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def free_memory(device: str) -> int:
+    if device == "cuda":
+        return torch.cuda.mem_get_info()[0]
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
+
+
+def windows(size: int) -> list[slice]:
+    """Around the numbers at which an index of 32 bits turns over."""
+    marks = [0, 2**31, 2**32, size]
+    return [slice(max(m - 300, 0), min(m + 300, size)) for m in marks if m <= size]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("device", DEVICES)
+def test_more_elements_than_32_bits_count(device: str) -> None:
+    """Elements of one byte, in place: 2 GiB. On a GPU also 2^32, dense and with a gap."""
+    if free_memory(device) < 4 << 30:
+        pytest.skip("needs 4 GiB of free memory")
+    size = 2**31 + 1000
+    x = torch.full((1,), 3, dtype=torch.int8, device=device).repeat(size)
+    b = torch.tensor([2], dtype=torch.int8, device=device).expand(size)
+    treadle.vector_add_(treadle.scale_(x, 5), b, alpha=4)
+    for where in windows(size):
+        assert bool((x[where] == 23).all()), where
+
+
+@pytest.mark.parametrize("device", [DEVICES[1]])
+@pytest.mark.parametrize("gap", [False, True])
+def test_more_elements_than_32_bits_count_in_floats(gap: bool, device: str) -> None:
+    size = 2**32 + 1000
+    if free_memory(device) < 8 * size:
+        pytest.skip("needs 34 GB of free GPU memory")
+    row = torch.arange(1000, dtype=torch.float16, device=device)
+    x = row.repeat(size // 1000 + 1)[:size]
+    if gap:
+        x = x[: size // 2 * 2].view(-1, 2)[:, 0]
+    for ours, theirs in (
+        (treadle.sine, torch.sin),
+        (lambda t: treadle.scale(t, 3), lambda t: t * 3),
+    ):
+        y = ours(x)
+        for where in windows(x.numel()):
+            torch.testing.assert_close(y[where], theirs(x[where]), rtol=1e-3, atol=1e-3)
+        del y
