@@ -225,6 +225,7 @@ def test_use_fast_math_is_refused_by_nvcc() -> None:
 
 
 GOOD_CALL = "cudaError_t f(cudaStream_t stream) { return launch_x(1, stream); }"
+LAUNCHERS = {"launch", "launch_x"}
 
 
 @pytest.mark.parametrize(
@@ -242,11 +243,13 @@ GOOD_CALL = "cudaError_t f(cudaStream_t stream) { return launch_x(1, stream); }"
     ],
 )
 def test_check_kernels_finds(path: str, text: str, rule: str) -> None:
-    problems = check_kernels.check_file(Path(path), f"{GOOD_CALL}\n// launch(a);\n{text}\n")
+    problems = check_kernels.check_file(
+        Path(path), f"{GOOD_CALL}\n// launch(a);\n{text}\n", LAUNCHERS
+    )
     assert problems and all(problem.startswith(f"{path}:3: ") for problem in problems)
     assert rule in " ".join(problems)
 
 
 def test_check_kernels_accepts_what_is_right() -> None:
-    text = f"{GOOD_CALL}\nvoid g() {{ check_launch(op, launch_x(a, stream)); }}\n"
-    assert check_kernels.check_file(Path("csrc/cuda/a.cpp"), text) == []
+    text = f"{GOOD_CALL}\nvoid g() {{ check_launch(op, launch_x(launch_shape(a), stream)); }}\n"
+    assert check_kernels.check_file(Path("csrc/cuda/a.cpp"), text, LAUNCHERS) == []

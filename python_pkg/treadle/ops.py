@@ -1,6 +1,7 @@
 """One typed and documented function per op, each a call of ``torch.ops.treadle.*``.
 
-Errors are RuntimeError, worded ``<op>: <argument> must <rule>, got <fact>``, the same on every device.
+Errors are RuntimeError, worded ``<op>: <argument> must <rule>, got <fact>``, the same on every
+device.
 """
 
 from __future__ import annotations
