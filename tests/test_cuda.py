@@ -1,0 +1,169 @@
+"""On a GPU: streams, graphs, a second device, more rows than a grid dimension counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import treadle
+
+from . import installed
+from .compare import same_bits
+from .inputs import GPU, Make
+from .lltm_cases import cell_arguments
+
+pytestmark = GPU
+Tensors = tuple[Tensor, ...]
+Step = Callable[..., Tensors]
+
+
+def elementwise_arguments(device: str) -> Tensors:
+    generator = torch.Generator().manual_seed(0)
+    return tuple(torch.randn(1000, 7, generator=generator).to(device) for _ in range(2))
+
+
+def written(function: Callable[..., Any]) -> Step:
+    def step(*arguments: Tensor) -> Tensors:
+        target = torch.empty_like(arguments[0]).copy_(arguments[0])
+        function(target, *arguments[1:])
+        return (target,)
+
+    return step
+
+
+def with_gradients(function: Callable[..., Any]) -> Step:
+    def step(*arguments: Tensor) -> Tensors:
+        leaves = [t.detach().requires_grad_() for t in arguments]
+        results = function(*leaves)
+        results = results if isinstance(results, tuple) else (results,)
+        grads = torch.autograd.grad(results, leaves, [torch.ones_like(t) for t in results])
+        return *(t.detach() for t in results), *grads
+
+    return step
+
+
+# Name: what is called with how many of elementwise_arguments, or (5) with those of a cell.
+CALLS: dict[str, tuple[Step, int]] = {
+    "vector_add": (with_gradients(lambda a, b: treadle.vector_add(a, b, alpha=2)), 2),
+    "vector_add of a row": (with_gradients(lambda a, b: treadle.vector_add(a, b[0])), 2),
+    "vector_add of a number": (with_gradients(lambda a: treadle.vector_add(a, 2.5)), 1),
+    "vector_add_": (written(treadle.vector_add_), 2),
+    "vector_add out=": (written(lambda o, a: treadle.vector_add(a, a, out=o)), 2),
+    "scale": (with_gradients(lambda x: treadle.scale(x, 3)), 1),
+    "scale, strided": (with_gradients(lambda x: treadle.scale(x.t()[1:, ::3], 3)), 1),
+    "scale_": (written(lambda x: treadle.scale_(x, 3)), 1),
+    "scale out=": (written(lambda o, x: treadle.scale(x, 3, out=o)), 2),
+    "sine": (with_gradients(treadle.sine), 1),
+    "sine_": (written(treadle.sine_), 1),
+    "sine out=": (written(lambda o, x: treadle.sine(x, out=o)), 2),
+    "lltm_cell": (with_gradients(treadle.lltm_cell), 5),
+}
+
+
+def arguments_of(name: str, device: str = "cuda") -> Tensors:
+    count = CALLS[name][1]
+    if count == 5:
+        return cell_arguments(Make(name, device, torch.float32), (33, 17, 65)).args
+    return elementwise_arguments(device)[:count]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_graph_capture(name: str) -> None:
+    """Forward and backward captured, then replayed over other values."""
+    step, arguments = CALLS[name][0], arguments_of(name)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step(*arguments)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = step(*arguments)
+    for factor in (0.5, -2.0):
+        for t in arguments:
+            t.mul_(factor)
+        graph.replay()
+        replayed = [t.clone() for t in results]
+        for ours, eager in zip(replayed, step(*arguments), strict=True):
+            same_bits(ours, eager)
+
+
+FIRST_CALLS = """
+import torch, treadle
+x = torch.randn(1000, 7, device="cuda")
+# torch's own first times: cuBLAS, and the threads of autograd. None of our kernels has run.
+w = torch.randn(7, 7, device="cuda", requires_grad=True)
+(x @ w).sum().backward()
+h, weights = x[:, :3].clone(), torch.randn(9, 10, device="cuda")
+x @ weights[:, 3:].t()
+h @ weights[:, :3].t()
+torch.cuda.synchronize()
+calls = {
+    "vector_add": lambda: (treadle.vector_add(x, x), x + x),
+    "scale": lambda: (treadle.scale(x, 3), x * 3),
+    "strided": lambda: (treadle.scale(x.t(), 3), x.t() * 3),
+    "cast": lambda: (treadle.vector_add(x, x.half()), x + x.half()),
+    "sine": lambda: (treadle.sine(x), torch.sin(x)),
+    "lltm_cell": lambda: (treadle.lltm_cell(x, weights, None, h, h)[1],
+                          treadle.reference.lltm_cell(x, weights, None, h, h)[1]),
+}
+for name, call in calls.items():
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        ours, theirs = call()
+    graph.replay()
+    torch.cuda.synchronize()
+    torch.testing.assert_close(ours, theirs, msg=lambda text: f"{name}: {text}")
+"""
+
+
+@pytest.mark.timeout(300)
+def test_graph_capture_as_the_first_call_of_all() -> None:
+    done = installed.python("-c", FIRST_CALLS)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_runs_on_the_current_stream(name: str) -> None:
+    """Behind a long wait on a side stream; any other stream would read what was there before."""
+    step, fresh = CALLS[name][0], arguments_of(name)
+    expected = step(*fresh)
+    arguments = [torch.zeros_like(t) for t in fresh]
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(100_000_000)
+        for t, value in zip(arguments, fresh, strict=True):
+            t.copy_(value)
+        results = step(*arguments)
+    side.synchronize()
+    for ours, plain in zip(results, expected, strict=True):
+        same_bits(ours, plain)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("name", CALLS)
+def test_the_tensors_decide_the_device(name: str) -> None:
+    step = CALLS[name][0]
+    expected = step(*arguments_of(name, "cuda:0"))
+    results = step(*arguments_of(name, "cuda:1"))
+    assert torch.cuda.current_device() == 0
+    for ours, plain in zip(results, expected, strict=True):
+        assert ours.device == torch.device("cuda:1")
+        torch.testing.assert_close(ours.cpu(), plain.cpu())
+
+
+def test_more_cells_and_rows_than_a_grid_dimension_counts() -> None:
+    """N and B beyond 65,535, forward and backward."""
+    b, i, h = 2, 3, 4
+    for lead, rows in ((70_000, b), (1, 200_000)):
+        shapes = [(rows, i), (3 * h, h + i), (3 * h,), (rows, h), (rows, h)]
+        torch.manual_seed(0)
+        arguments = [torch.randn(lead, *shape, dtype=torch.float64) for shape in shapes]
+        step = CALLS["lltm_cell"][0]
+        for ours, plain in zip(step(*(t.cuda() for t in arguments)), step(*arguments), strict=True):
+            torch.testing.assert_close(ours.cpu(), plain, rtol=1e-9, atol=1e-9)

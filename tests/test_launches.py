@@ -1,0 +1,157 @@
+"""What the GPU is made to do: kernels counted by the profiler, and launches as launch_info says."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import treadle
+from treadle import _build
+
+from .inputs import GPU, Make
+from .lltm_cases import cell_arguments
+
+
+def cell(sizes: tuple[int, int, int], device: str, dtype: torch.dtype = torch.float32) -> Any:
+    return cell_arguments(Make("cell", device, dtype), sizes).args
+
+
+def no_bindings() -> str | None:
+    try:
+        _build.bindings()
+    except ImportError as error:
+        return f"needs treadle._C: {error}"
+    return None
+
+
+BINDINGS = pytest.mark.skipif(no_bindings() is not None, reason=no_bindings() or "")
+
+
+def traced(call: Callable[[], Any], folder: Path) -> list[dict[str, Any]]:
+    """What the GPU did in a call after a first one: kernels, copies and fills, in order."""
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities):
+        torch.ones(1, device="cuda").add_(1)
+    call()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=activities) as profile:
+        call()
+        torch.cuda.synchronize()
+    profile.export_chrome_trace(str(folder / "trace.json"))
+    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    kinds = ("kernel", "gpu_memset", "gpu_memcpy")
+    return sorted((e for e in events if e.get("cat") in kinds), key=lambda e: float(e["ts"]))
+
+
+def names(events: list[dict[str, Any]]) -> list[str]:
+    """Without the second half of a product that cuBLAS splits."""
+    return [e["name"] for e in events if not re.search("splitK.*reduce", e["name"], re.I)]
+
+
+WASTE = re.compile("fill|memset|memcpy", re.I)
+CASES = [
+    pytest.param(sizes, dtype, id=f"{sizes}-{dtype}")
+    for sizes in [(16, 32, 128), (512, 1024, 1024)]
+    for dtype in (torch.float32, torch.bfloat16)
+]
+
+
+@GPU
+@pytest.mark.parametrize(("sizes", "dtype"), CASES)
+def test_kernels_of_a_cell_forward(
+    sizes: tuple[int, int, int], dtype: torch.dtype, tmp_path: Path
+) -> None:
+    """Two products (or one) and one kernel of ours: nothing is joined, filled or copied."""
+    arguments = cell(sizes, "cuda", dtype)
+    found = names(traced(lambda: treadle.lltm_cell(*arguments), tmp_path))
+    assert sum("lltm_forward" in name for name in found) == 1, found
+    assert len(found) <= 3, found
+    assert not [name for name in found if WASTE.search(name) or "Cat" in name], found
+
+
+@GPU
+@pytest.mark.parametrize(("sizes", "dtype"), CASES)
+def test_kernels_of_a_cell_backward(
+    sizes: tuple[int, int, int], dtype: torch.dtype, tmp_path: Path
+) -> None:
+    """One kernel of ours, a product for each of four gradients at most, the bias's reduction, and
+    at most one copy that joins old_h and input."""
+    leaves = [t.requires_grad_() for t in cell(sizes, "cuda", dtype)]
+    results = treadle.lltm_cell(*leaves)
+    grads = [torch.randn_like(t) for t in results]
+    found = names(
+        traced(lambda: torch.autograd.grad(results, leaves, grads, retain_graph=True), tmp_path)
+    )
+    assert sum("lltm_backward" in name for name in found) == 1, found
+    assert sum("reduce" in name for name in found) <= 2, found
+    assert not [name for name in found if WASTE.search(name)], found
+    assert len(found) <= 8, found
+
+
+@GPU
+@pytest.mark.parametrize("name", ["vector_add", "scale", "sine"])
+def test_an_elementwise_op_is_one_kernel(name: str, tmp_path: Path) -> None:
+    x = torch.randn(100, 33, device="cuda")
+    rest = {"vector_add": (x.half().t()[:33].t(),), "scale": (3,), "sine": ()}[name]
+    for t in (x, x.t(), x[:, ::2], x[:, :1].expand(100, 33)):
+        if name == "vector_add" and t.shape != x.shape:
+            continue
+        found = names(traced(lambda: getattr(treadle, name)(t, *rest), tmp_path))  # noqa: B023
+        assert len(found) == 1 and "treadle" in found[0], found
+
+
+def launch_calls() -> dict[str, tuple[Any, ...]]:
+    x = torch.randn(1001, 65, device="cuda")
+    flat = torch.randn(100_000, device="cuda", dtype=torch.float16)
+    return {
+        "dense": ("scale", x, 2.0),
+        "misaligned": ("scale", flat[1:], 2.0),
+        "half": ("sine", flat),
+        "strided": ("sine", x.t()),
+        "cast": ("vector_add", x, x.double()),
+        "in place": ("scale_", x.clone(), 2.0),
+        "cell": ("lltm_cell", *cell((33, 17, 64), "cuda")),
+        "cell of odd width": ("lltm_cell", *cell((33, 17, 65), "cuda")),
+    }
+
+
+@GPU
+@BINDINGS
+@pytest.mark.parametrize(
+    "case",
+    ["dense", "misaligned", "half", "strided", "cast", "in place", "cell", "cell of odd width"],
+)
+def test_launch_info_says_what_the_profiler_sees(case: str, tmp_path: Path) -> None:
+    said: list[dict[str, Any]] = []
+    op, *arguments = launch_calls()[case]
+
+    def call() -> None:
+        said[:] = treadle.launch_info(op, *arguments)
+
+    seen = [e for e in traced(call, tmp_path) if "treadle::" in e["name"]]
+    assert len(said) == len(seen) >= 1
+    for launch, event in zip(said, seen, strict=True):
+        kernels = [re.findall(r"(\w+)\s*<", name)[0] for name in (launch["kernel"], event["name"])]
+        assert kernels[0] == kernels[1]
+        facts = event["args"]
+        assert list(launch["grid"]) == facts["grid"]
+        assert list(launch["block"]) == facts["block"]
+        assert launch["registers"] == facts["registers per thread"]
+        assert launch["shared_bytes"] == facts["shared memory"]
+        assert launch["local_bytes"] == 0
+        assert 0 < launch["occupancy"] <= 1
+
+
+@BINDINGS
+def test_launch_info_without_a_launch() -> None:
+    assert treadle.launch_info("scale", torch.ones(3), 2.0) == []
+    assert treadle.launch_info("lltm_cell", *cell((2, 3, 4), "cpu")) == []
+    for op in ("launch_info", "nn", "sin"):
+        with pytest.raises(ValueError, match=f"launch_info: op must be one of .*, got '{op}'"):
+            treadle.launch_info(op)
