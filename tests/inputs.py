@@ -71,8 +71,8 @@ class Case:
     dtypes: tuple[torch.dtype, ...]  # what Make.dtype may be
     big: bool = False  # too big for gradcheck and the like
 
-    def call(self, device: str = "cpu", dtype: torch.dtype = torch.float64) -> Call:
-        return self.build(Make(self.id, device, dtype))
+    def call(self, device: str = "cpu", dtype: torch.dtype | None = None) -> Call:
+        return self.build(Make(self.id, device, dtype or self.dtypes[0]))
 
 
 @dataclass(frozen=True)

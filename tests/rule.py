@@ -1,0 +1,78 @@
+"""How far from the truth a result may be: the error of the plain PyTorch composition says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .inputs import Call, Make, Op, outputs
+
+
+def worst(values: Tensor) -> float:
+    return float(values.abs().max()) if values.numel() else 0.0
+
+
+def within_rule(
+    actual: Tensor, truth: Tensor, composition: Tensor, *, gradient: bool = False, what: str = ""
+) -> None:
+    """At most twice the composition's error (three times: gradients) + 8 eps max; fp64: 1e-11 max.
+
+    ``truth`` is the composition in float64 of the same inputs, ``composition`` in their dtype.
+    """
+    assert actual.shape == truth.shape == composition.shape, f"{what}: {actual.shape}"
+    assert actual.dtype == composition.dtype, f"{what}: {actual.dtype}, not {composition.dtype}"
+    assert bool(actual.isfinite().all()), f"{what}: not finite"
+    error = worst(actual.double() - truth)
+    if actual.dtype == torch.float64:
+        bound = 1e-11 * worst(truth)
+    else:
+        allowed = 3 if gradient else 2
+        bound = allowed * worst(composition.double() - truth)
+        bound += 8 * torch.finfo(actual.dtype).eps * worst(truth)
+    assert error <= bound, f"{what}: error {error:.3g} where {bound:.3g} is allowed"
+
+
+def gradients(
+    function: Callable[..., Any], call: Call, leaves: Sequence[int], dtype: torch.dtype | None
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Results and gradients for random cotangents; all tensors cast to ``dtype``, if given."""
+
+    def cast(t: Tensor) -> Tensor:
+        return t.detach().to(dtype or t.dtype)
+
+    call = call.map(cast)
+    call = call.with_args({i: call.args[i].requires_grad_() for i in leaves})
+    results = outputs(call.run(function))
+    make = Make("cotangents", results[0].device.type, torch.float64)
+    # Of values that every dtype has, so that all of them differentiate the same.
+    cotangents = [make(*r.shape).bfloat16().to(r.dtype) for r in results]
+    found = torch.autograd.grad(results, [call.args[i] for i in leaves], cotangents)
+    return tuple(r.detach() for r in results), found
+
+
+def obeys(op: Op, call: Call, *, backward: bool = True) -> None:
+    """Forward, and gradients of every floating argument, by the rule."""
+    leaves = op.leaves(call) if backward else []
+    if not leaves:
+        runs = [
+            (outputs(c.run(f)), ())
+            for f, c in (
+                (op.function, call),
+                (op.reference, call.map(Tensor.double)),
+                (op.reference, call),
+            )
+        ]
+    else:
+        runs = [
+            gradients(op.function, call, leaves, None),
+            gradients(op.reference, call, leaves, torch.float64),
+            gradients(op.reference, call, leaves, None),
+        ]
+    for n, results in enumerate(zip(*(forward for forward, _ in runs), strict=True)):
+        within_rule(*results, what=f"result {n}")
+    for leaf, grads in zip(leaves, zip(*(found for _, found in runs), strict=True), strict=True):
+        assert grads[0].device == call.args[leaf].device
+        within_rule(*grads, gradient=True, what=f"gradient of argument {leaf}")

@@ -1,0 +1,70 @@
+"""Results and gradients are those of the reference; real and meta results lie alike in memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from .cases import DEVICES, ELEMENTWISE, FLOATING, INTEGERS, OPS, each_case
+from .compare import same_layout
+from .inputs import Call, Case, Make, Op, outputs
+from .rule import obeys, within_rule
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("op", "case", "dtype"), each_case())
+def test_forward_and_gradients(op: Op, case: Case, dtype: torch.dtype, device: str) -> None:
+    obeys(op, case.call(device, dtype))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("op", "case", "dtype"), each_case(dtypes=FLOATING + INTEGERS))
+def test_layout(op: Op, case: Case, dtype: torch.dtype, device: str) -> None:
+    """Real and meta results lie alike, as torch's do where there is such an op."""
+    call = case.call(device, dtype)
+    real = outputs(call.run(op.function))
+    meta = outputs(call.map(lambda t: t.to("meta")).run(op.function))
+    for ours, traced in zip(real, meta, strict=True):
+        same_layout(traced, ours.to("meta"), "meta")
+    if op.name in ELEMENTWISE:
+        same_layout(real[0], call.run(op.reference), "torch")
+    else:
+        assert all(t.is_contiguous() for t in real)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", FLOATING)
+def test_cell_of_large_values(dtype: torch.dtype, device: str) -> None:
+    """Gates far out, where exp overflows, and a cell that has grown."""
+    op = OPS["lltm_cell"]
+    make = Make("large", device, dtype)
+    arguments = (make(17, 9, by=30), make(24, 17, by=2), make(24, by=9), make(17, 8, by=9))
+    obeys(op, Call((*arguments, make(17, 8, by=40))))
+
+
+def test_arguments_are_left_alone() -> None:
+    for op in OPS.values():
+        for case in op.cases:
+            call = case.call()
+            before = [a.clone() if isinstance(a, Tensor) else a for a in call.args]
+            call.run(op.function)
+            for a, b in zip(call.args, before, strict=True):
+                assert torch.equal(a, b) if isinstance(a, Tensor) else a == b, case.id
+
+
+@pytest.mark.parametrize("dtype", FLOATING)
+@pytest.mark.parametrize("gradient", [False, True])
+def test_the_rule_finds_planted_errors(dtype: torch.dtype, gradient: bool) -> None:
+    truth = Make("rule", "cpu", torch.float64)(1000)
+    composition = truth.to(dtype)
+    within_rule(composition, truth, composition, gradient=gradient)
+    step = 1e-10 if dtype == torch.float64 else 12 * torch.finfo(dtype).eps
+    largest = truth.abs().max()
+    for planted in (composition.double() + step * largest, composition.double() * (1 + step)):
+        with pytest.raises(AssertionError, match="is allowed"):
+            within_rule(planted.to(dtype), truth, composition, gradient=gradient)
+    one_nan = composition.clone()
+    one_nan[7] = torch.nan
+    with pytest.raises(AssertionError, match="not finite"):
+        within_rule(one_nan, truth, composition, gradient=gradient)
