@@ -66,7 +66,10 @@ def tensors(
     special: bool = True,
     by: float = 1.0,
 ) -> Tensor:
-    """A tensor whose dimensions lie in any order, with gaps, an offset, and some of stride 0."""
+    """A tensor whose dimensions lie in any order, with gaps, an offset, and some of stride 0.
+
+    Its storage goes on behind it, so that a write past its end is seen.
+    """
     order = draw(st.permutations(range(len(shape))))
     steps = [draw(st.sampled_from([1, 1, 1, 2, 3])) for _ in shape]
     zero = [draw(st.integers(0, 6)) == 0 for _ in shape]
@@ -76,7 +79,7 @@ def tensors(
         strides[d] = 0 if zero[d] else room * steps[d]
         if not zero[d]:
             room = room * steps[d] * max(shape[d], 1)
-    flat = values(offset + room, dtype, draw(st.integers(0, 2**16)), special, by)
+    flat = values(offset + room + 9, dtype, draw(st.integers(0, 2**16)), special, by)
     return flat.as_strided(shape, strides, offset)
 
 

@@ -131,6 +131,19 @@ def second(data: st.DataObject, name: str, shape: tuple[int, ...], device: str) 
     return (data.draw(st.sampled_from(FACTORS)),) if name == "scale" else ()
 
 
+def untouched(before: Tensor, after: Tensor, what: object) -> None:
+    """What lies around a tensor in its storage is as it was."""
+    if before.shape != after.shape:
+        return  # resized
+    flats = [
+        torch.empty(0, dtype=t.dtype, device=t.device).set_(t.untyped_storage())
+        for t in (before, after)
+    ]
+    around = torch.ones_like(flats[0], dtype=torch.bool)
+    around.as_strided(before.shape, before.stride(), before.storage_offset()).fill_(False)
+    same_bits(flats[1][around], flats[0][around], f"around {what}")
+
+
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", OPS)
@@ -145,12 +158,13 @@ def test_out(name: str, device: str, data: st.DataObject) -> None:
     out_shape = shape if data.draw(st.integers(0, 3)) else data.draw(shapes())
     dtype = data.draw(st.sampled_from([x.dtype, torch.bool]) | DTYPES)
     theirs = place(data.draw(tensors(out_shape, dtype)), device)
-    ours = twin(theirs)
+    ours, before = twin(theirs), twin(theirs)
     _, refused = outcome(lambda: theirs_op(x, *rest, out=theirs))
     _, ours_refused = outcome(lambda: ours_op(x, *rest, out=ours))
     assert ours_refused == refused
     if refused is None:
         same_values(name, ours, theirs, (layout(x), rest))
+        untouched(before, ours, layout(ours))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -161,13 +175,14 @@ def test_in_place(name: str, device: str, data: st.DataObject) -> None:
     theirs_op, ours_op = OPS[name][2:]
     shape = data.draw(shapes())
     theirs = place(data.draw(tensors(shape, data.draw(DTYPES))), device)
-    ours = twin(theirs)
+    ours, before = twin(theirs), twin(theirs)
     rest = second(data, name, shape, device)
     _, refused = outcome(lambda: theirs_op(theirs, *rest))
     _, ours_refused = outcome(lambda: ours_op(ours, *rest))
     assert ours_refused == refused
     if refused is None:
         same_values(name, ours, theirs, (layout(theirs), rest))
+        untouched(before, ours, layout(ours))
 
 
 @pytest.mark.parametrize("device", DEVICES)
