@@ -1,0 +1,229 @@
+"""The formulas of the CPU kernels, in every instruction set that this machine has.
+
+Accuracy in ulp against float64 or mpmath, over samples of all floats and, for half types, all
+numbers; NaN and inf of the cell, forward and backward, where the plain composition has them.
+The cell's arguments are chosen so that one activation comes out alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import mpmath
+import pytest
+import torch
+from torch import Tensor
+
+import treadle
+from treadle import _C
+
+from .compare import within_ulps
+from .inputs import FLOATING, HALVES
+
+ROOT = Path(__file__).resolve().parents[1]
+INF, NAN = math.inf, math.nan
+
+
+def floats(low: float, high: float, count: int) -> Tensor:
+    """float32 numbers spread evenly over the bit patterns from `low` to `high`, of both signs."""
+    ends = torch.tensor([low, high]).view(torch.int32).tolist()
+    x = torch.linspace(*ends, count, dtype=torch.float64).int().view(torch.float32)
+    return torch.where(torch.arange(count) % 2 == 0, x, -x)
+
+
+def doubles(high: float) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(600, dtype=torch.float64, generator=generator) * 2 - 1
+    return torch.cat([x * high, x, x * torch.exp2(-60 * x.flip(0).abs())])
+
+
+def exact(function: str, x: Tensor) -> Tensor:
+    """The function of mpmath at float64 `x`, rounded to float64."""
+    with mpmath.workdps(40):
+        if function == "sigmoid":
+            values = [1 / (1 + mpmath.exp(-v)) for v in x.tolist()]
+        else:
+            values = [getattr(mpmath, function)(v) for v in x.tolist()]
+        return torch.tensor([float(v) for v in values], dtype=torch.float64)
+
+
+def cells(gates: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
+    """lltm_cell for N units [N, 3] and [N], each a cell of its own whose bias is its gates."""
+    n = len(old_cell)
+    zeros = gates.new_zeros(n, 1, 1)
+    new_h, new_cell = treadle.lltm_cell(
+        zeros, gates.new_zeros(n, 3, 2), gates, zeros, old_cell.view(n, 1, 1)
+    )
+    return new_h.view(n), new_cell.view(n)
+
+
+def with_gates(x: Tensor, *gates: float | None, old_cell: float | None) -> tuple[Tensor, Tensor]:
+    """Three gates and the cell: numbers, or None for `x`. Returns what needs gradients."""
+    columns = [x if g is None else torch.full_like(x, g) for g in (*gates, old_cell)]
+    return torch.stack(columns[:3], 1).requires_grad_(), columns[3].clone().requires_grad_()
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    return cells(*with_gates(x, 0, None, 0, old_cell=INF))[0].detach()
+
+
+def tanh(x: Tensor) -> Tensor:
+    return cells(*with_gates(x, 0, 100, 0, old_cell=None))[0].detach()
+
+
+def elu(x: Tensor) -> Tensor:
+    return cells(*with_gates(x, 1000, 0, None, old_cell=0))[1].detach()
+
+
+def sigmoid_slope(x: Tensor) -> Tensor:
+    gates, old_cell = with_gates(x, None, 0, 1, old_cell=0)
+    return torch.autograd.grad(cells(gates, old_cell)[1].sum(), gates)[0][:, 0]
+
+
+def elu_slope(x: Tensor) -> Tensor:
+    gates, old_cell = with_gates(x, 1000, 0, None, old_cell=0)
+    return torch.autograd.grad(cells(gates, old_cell)[1].sum(), gates)[0][:, 2]
+
+
+def tanh_slope(x: Tensor) -> Tensor:
+    gates, old_cell = with_gates(x, 0, 100, 0, old_cell=None)
+    return torch.autograd.grad(cells(gates, old_cell)[0].sum(), old_cell)[0]
+
+
+@pytest.mark.parametrize("isa", ["portable", "avx2"])
+def test_a_smaller_instruction_set(isa: str) -> None:
+    """The other tests of this file again, in a process that is held to `isa`."""
+    widest = json.loads(_C.compiled_with())["isa"]
+    if ["portable", "avx2", "avx512"].index(isa) >= ["portable", "avx2", "avx512"].index(widest):
+        pytest.skip(f"this process runs {widest}")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", __file__, "-k", "not smaller_instruction_set"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "TREADLE_CPU_CAPABILITY": isa},
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_sine_in_single_precision() -> None:
+    x = floats(0.0, 3e38, 1 << 20)
+    within_ulps(treadle.sine(x), torch.sin(x.double()), 1.6, "sine")
+    cosine = torch.ops.treadle.sine_backward(torch.ones_like(x), x)
+    within_ulps(cosine, torch.cos(x.double()), 1.6, "cosine")
+
+
+def test_sine_in_double_precision() -> None:
+    multiples = torch.arange(-300, 300, dtype=torch.float64) * (math.pi / 2) * 1009
+    x = torch.cat([doubles(3e6), multiples, doubles(1e12)])
+    within_ulps(treadle.sine(x), exact("sin", x), 2, "sine")
+    cosine = torch.ops.treadle.sine_backward(torch.ones_like(x), x)
+    within_ulps(cosine, exact("cos", x), 2, "cosine")
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_sine_of_every_half(dtype: torch.dtype) -> None:
+    x = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(dtype)
+    within_ulps(treadle.sine(x), torch.sin(x.double()), 0.501, "sine")
+
+
+@pytest.mark.parametrize("dtype", FLOATING, ids=str)
+def test_sine_of_zeros_infinities_and_nan(dtype: torch.dtype) -> None:
+    # Among ordinary numbers, at every place of a vector, and past the last whole one.
+    for place in range(70):
+        x = torch.linspace(-3, 3, 70, dtype=dtype)
+        for special in (0.0, -0.0, INF, -INF, NAN):
+            x[place] = special
+            within_ulps(treadle.sine(x), torch.sin(x.double()), 2, (place, special))
+
+
+SINGLE = floats(1e-30, 80.0, 1 << 16)
+
+
+@pytest.mark.parametrize(
+    ("ours", "truth", "bound"),
+    [
+        (sigmoid, torch.sigmoid, 2.5),
+        (tanh, torch.tanh, 3),
+        (elu, torch.nn.functional.elu, 1.1),
+        (sigmoid_slope, lambda x: torch.sigmoid(x) * torch.sigmoid(-x), 6),
+        (tanh_slope, lambda x: 1 / torch.cosh(x) ** 2, 6),
+        (elu_slope, lambda x: torch.exp(x.clamp(max=0)), 1.1),
+    ],
+    ids=lambda f: getattr(f, "__name__", ""),
+)
+def test_activation_in_single_precision(ours, truth, bound: float) -> None:
+    # Where 1 - tanh^2 is a normal number.
+    x = SINGLE[SINGLE.abs() < 43] if ours is tanh_slope else SINGLE
+    within_ulps(ours(x), truth(x.double()), bound, ours.__name__)
+
+
+@pytest.mark.parametrize(
+    ("ours", "function", "bound"),
+    [(sigmoid, "sigmoid", 2.6), (tanh, "tanh", 3), (elu, "expm1", 1.3)],
+)
+def test_activation_in_double_precision(ours, function: str, bound: float) -> None:
+    x = doubles(700.0)
+    if ours is elu:
+        x = -x.abs()
+    within_ulps(ours(x), exact(function, x), bound, function)
+
+
+@pytest.mark.parametrize("dtype", FLOATING, ids=str)
+def test_gradients_are_finite_for_finite_gates(dtype: torch.dtype) -> None:
+    largest = torch.finfo(dtype).max
+    values = (0, 1, -1, 20, -20, 95, -95, 800, -800, largest, -largest)
+    grid = torch.tensor(list(itertools.product(values, repeat=3)), dtype=dtype)
+    gates, old_cell = grid.requires_grad_(), torch.ones(len(grid), dtype=dtype).requires_grad_()
+    new_h, new_cell = cells(gates, old_cell)
+    for output in (new_h, new_cell):
+        for grad in torch.autograd.grad(output.sum(), (gates, old_cell), retain_graph=True):
+            # elu(largest) * 1 is the largest slope there is.
+            assert bool(grad.isfinite().all())
+
+
+def composition(gates: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
+    """reference.lltm_cell without its matrix product, for `cells` to be held against."""
+    i, o, z = gates.t().contiguous()
+    new_cell = old_cell + torch.nn.functional.elu(z) * torch.sigmoid(i)
+    return torch.tanh(new_cell) * torch.sigmoid(o), new_cell
+
+
+def kind(t: Tensor) -> Tensor:
+    return t.isnan().int() * 3 + (t == INF).int() + (t == -INF).int() * 2
+
+
+@pytest.mark.parametrize("state", FLOATING, ids=str)
+def test_nan_and_inf_are_where_the_composition_has_them(state: torch.dtype) -> None:
+    gate = (0.0, 1, -1, 9, -9, 30, -30, -95, -200, 200, INF, -INF, NAN)
+    cell = (0.0, 2, -6, INF, -INF, NAN)
+    grid = torch.tensor(list(itertools.product(gate, gate, gate, cell)), dtype=torch.float64)
+    # Whole vectors: in the rest of a tensor elu's gradient is another in torch, and NaN is 1.
+    grid = torch.cat([grid, grid[: -len(grid) % 64]])
+    grid = grid.to(state)
+
+    results = []
+    for run in (cells, composition):
+        gates, old_cell = grid[:, :3].clone().requires_grad_(), grid[:, 3].clone().requires_grad_()
+        outputs = run(gates, old_cell)
+        found = {"forward": kind(torch.stack(outputs).detach())}
+        for grads in itertools.product((None, 1.0, INF, NAN), repeat=2):
+            used = [k for k in (0, 1) if grads[k] is not None]
+            if not used:
+                continue
+            of_gates, of_cell = torch.autograd.grad(
+                [outputs[k] for k in used],
+                (gates, old_cell),
+                [torch.full_like(outputs[k], grads[k]) for k in used],
+                retain_graph=True,
+            )
+            found[str(grads)] = kind(torch.cat([of_gates, of_cell.unsqueeze(1)], 1))
+        results.append(found)
+    for name, ours in results[0].items():
+        assert torch.equal(ours, results[1][name]), name
