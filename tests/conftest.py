@@ -22,5 +22,6 @@ def no_slow_vmap() -> Iterator[None]:
 def fresh_compile() -> Iterator[None]:
     """No compiled code of another test; none is left."""
     torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
     yield
     torch._dynamo.reset()

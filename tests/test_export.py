@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import treadle
+from treadle import _build
 
 from .compare import same_bits
 from .inputs import DEVICES
@@ -132,11 +133,11 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("runner") / "aoti_runner"
     package = Path(treadle.__file__).parent
     root = Path(torch.__file__).parent
-    cuda = ["-ltorch_cuda", "-lc10_cuda"] if torch.cuda.is_available() else []
+    cuda = ["-ltorch_cuda", "-lc10_cuda"] if _build.facts()["cuda"] else []
     command = [
         CXX,
         "-O0",
-        "-std=c++17",
+        f"-std=c++{_build.facts()['cxx_standard']}",
         str(ROOT / "tests" / "aoti_runner.cpp"),
         "-o",
         str(program),
@@ -147,9 +148,10 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
         command += ["-isystem", str(folder)]
     for folder in (package, root / "lib"):
         command += [f"-L{folder}", f"-Wl,-rpath,{folder}"]
-    # Torch's libraries find what they need by themselves when they are loaded.
+    # Torch's libraries find what they need by themselves when they are loaded; treadle's, which
+    # names no folder, comes last and finds it loaded.
     command += ["-Wl,--allow-shlib-undefined", "-Wl,--no-as-needed"]
-    command += ["-l:libtreadle.so", "-ltorch", "-ltorch_cpu", "-lc10", *cuda]
+    command += ["-ltorch", "-ltorch_cpu", "-lc10", *cuda, "-l:libtreadle.so"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return program
