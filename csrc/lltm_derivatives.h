@@ -9,6 +9,8 @@
 // same thing with its cotangents in the places of the inputs' tangents.
 #pragma once
 
+#include <array>
+
 #include "autograd.h"
 
 namespace treadle {
@@ -48,6 +50,16 @@ inline Tensor join(const Tensor& a, const Tensor& b, const Tensor& like_a, const
       {a.defined() ? a : at::zeros_like(like_a), b.defined() ? b : at::zeros_like(like_b)}, -1);
 }
 
+inline Tensor columns(const Tensor& t, const c10::SymInt& begin, const c10::SymInt& size) {
+  return t.defined() ? t.narrow_symint(-1, begin, size) : t;
+}
+
+// The parts of gates [..., 3H]. A split would give one part where H is 0.
+inline std::array<Tensor, 3> gate_parts(const Tensor& gates, const c10::SymInt& hidden) {
+  return {columns(gates, 0, hidden), columns(gates, hidden, hidden),
+          columns(gates, hidden * 2, hidden)};
+}
+
 // ---- the cell in ATen ops, in float at least
 
 struct Values {
@@ -64,7 +76,7 @@ struct Values {
     w = weights.to(dtype);
     Tensor gates = at::matmul(x, w.mT());
     if (bias.has_value() && bias->defined()) gates = gates + row(bias->to(dtype), input);
-    const auto g = gates.split_symint(hidden, -1);
+    const auto g = gate_parts(gates, hidden);
     i = at::sigmoid(g[0]);
     o = at::sigmoid(g[1]);
     z = at::elu(g[2]);
@@ -111,28 +123,23 @@ struct Moved {
   Tensor u, d;             // those of First, filled by `second`
 
   Moved(const Values& v, const Tensor& gates_tangent, const Tensor& cell_tangent) {
-    if (gates_tangent.defined()) {
-      const auto split = gates_tangent.split_symint(v.hidden, -1);
-      p0 = split[0];
-      p1 = split[1];
-      p2 = split[2];
-    }
-    new_cell = sum(cell_tangent, times(p0, v.z * v.di), times(p2, v.i * v.dz));
-    new_h = sum(times(new_cell, v.slope_t * v.o), times(p1, v.t * v.dO));
+    p = gate_parts(gates_tangent, v.hidden);
+    new_cell = sum(cell_tangent, times(p[0], v.z * v.di), times(p[2], v.i * v.dz));
+    new_h = sum(times(new_cell, v.slope_t * v.o), times(p[1], v.t * v.dO));
   }
 
   void second(const Values& v, const First& first, const Tensor& grad_h,
               const Tensor& grad_h_tangent, const Tensor& grad_cell_tangent) {
     u = sum(grad_cell_tangent, times(grad_h_tangent, v.o * v.slope_t),
-            times(times(grad_h, p1), v.dO * v.slope_t),
+            times(times(grad_h, p[1]), v.dO * v.slope_t),
             times(times(grad_h, new_cell), -2 * v.o * v.t * v.slope_t));
-    const Tensor d0 = sum(times(u, v.z * v.di), times(times(first.u, p2), v.dz * v.di),
-                          times(times(first.u, p0), v.z * v.d2i));
+    const Tensor d0 = sum(times(u, v.z * v.di), times(times(first.u, p[2]), v.dz * v.di),
+                          times(times(first.u, p[0]), v.z * v.d2i));
     const Tensor d1 =
         sum(times(grad_h_tangent, v.t * v.dO), times(times(grad_h, new_cell), v.slope_t * v.dO),
-            times(times(grad_h, p1), v.t * v.d2o));
-    const Tensor d2 = sum(times(u, v.i * v.dz), times(times(first.u, p0), v.di * v.dz),
-                          times(times(first.u, p2), v.i * v.d2z));
+            times(times(grad_h, p[1]), v.t * v.d2o));
+    const Tensor d2 = sum(times(u, v.i * v.dz), times(times(first.u, p[0]), v.di * v.dz),
+                          times(times(first.u, p[2]), v.i * v.d2z));
     const auto whole = [&](const Tensor& t) { return t.defined() ? t : at::zeros_like(v.t); };
     if (d0.defined() || d1.defined() || d2.defined()) {
       d = at::cat({whole(d0), whole(d1), whole(d2)}, -1);
@@ -140,15 +147,11 @@ struct Moved {
   }
 
  private:
-  Tensor p0, p1, p2;
+  std::array<Tensor, 3> p;  // tangents of the gates
 };
 
 inline Tensor sum_rows(const Tensor& d, const Tensor& bias) {
   return d.defined() && bias.defined() ? d.sum(-2).reshape_symint(bias.sym_sizes()) : Tensor();
-}
-
-inline Tensor columns(const Tensor& t, const c10::SymInt& begin, const c10::SymInt& size) {
-  return t.defined() ? t.narrow_symint(-1, begin, size) : t;
 }
 
 }  // namespace treadle

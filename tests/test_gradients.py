@@ -1,0 +1,159 @@
+"""Derivatives, first and second, forward and reverse, of every case and subset of arguments."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+from .cases import DEVICES, OPS, each_case
+from .inputs import Case, Make, Op, outputs, requiring_grad
+from .lltm_cases import cell_arguments
+
+SUBSETS = [s for n in range(1, 6) for s in itertools.combinations(range(5), n)]
+SMALL = (2, 2, 2)  # B, I, H
+# Numerical differentiation by 1e-6 in float64 is good for these; the defaults are loose.
+NEAR = {"atol": 1e-7, "rtol": 1e-5}
+
+
+def function_of(op: Op, case: Case, device: str) -> tuple[Callable[..., Any], list[Tensor]]:
+    """The op as a function of its differentiable tensors alone, and these."""
+    call = requiring_grad(op, case.call(device))
+    leaves = op.leaves(call)
+
+    def function(*tensors: Tensor) -> Any:
+        return call.with_args(dict(zip(leaves, tensors, strict=True))).run(op.function)
+
+    return function, [call.args[i] for i in leaves]
+
+
+def small(op: Op, case: Case) -> bool:
+    """What numerical differentiation is quick for."""
+    return sum(a.numel() for a in case.call("meta").args if isinstance(a, Tensor)) <= 200
+
+
+DOUBLE = [p for p in each_case(dtypes=(torch.float64,), big=False) if small(*p.values[:2])]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("op", "case", "dtype"), DOUBLE)
+def test_gradcheck(op: Op, case: Case, dtype: torch.dtype, device: str) -> None:
+    function, tensors = function_of(op, case, device)
+    # Numerical differentiation writes through expanded leaves.
+    tensors = [t.detach().contiguous().requires_grad_() for t in tensors]
+    assert gradcheck(
+        function,
+        tensors,
+        check_forward_ad=True,
+        check_batched_grad=True,
+        check_batched_forward_grad=True,
+        check_undefined_grad=True,
+        **NEAR,
+        fast_mode=sum(t.numel() for t in tensors) > 60,
+    )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("op", "case", "dtype"), DOUBLE)
+def test_gradgradcheck(op: Op, case: Case, dtype: torch.dtype, device: str) -> None:
+    function, tensors = function_of(op, case, device)
+    tensors = [t.detach().contiguous().requires_grad_() for t in tensors]
+    assert gradgradcheck(
+        function,
+        tensors,
+        check_fwd_over_rev=True,
+        check_rev_over_rev=True,
+        check_batched_grad=True,
+        check_undefined_grad=True,
+        **NEAR,
+        fast_mode=sum(t.numel() for t in tensors) > 40,
+    )
+
+
+def cell_function(call: Any, subset: tuple[int, ...]) -> Callable[..., Any]:
+    op = OPS["lltm_cell"]
+    return lambda *t: call.with_args(dict(zip(subset, t, strict=True))).run(op.function)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("subset", SUBSETS, ids=str)
+def test_every_subset_of_the_cell(subset: tuple[int, ...], device: str) -> None:
+    call = cell_arguments(Make(f"subset {subset}", device, torch.float64), SMALL)
+    function = cell_function(call, subset)
+    tensors = [call.args[i].requires_grad_() for i in subset]
+    assert gradcheck(function, tensors, check_forward_ad=True, check_batched_grad=True, **NEAR)
+    assert gradgradcheck(function, tensors, check_fwd_over_rev=True, fast_mode=True, **NEAR)
+    # The others stay without a gradient.
+    torch.autograd.backward(outputs(function(*tensors)), [torch.ones(2, 2).to(tensors[0])] * 2)
+    for i, argument in enumerate(call.args):
+        assert (argument.grad is not None) == (i in subset)
+
+
+def products_in_backward(call: Any, subset: tuple[int, ...], inputs: Any = None) -> int:
+    """Matrix products that the backward pass runs."""
+    names = ("aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm", "aten::matmul")
+    tensors = [call.args[i].requires_grad_() for i in subset]
+    results = outputs(cell_function(call, subset)(*tensors))
+    grads = [torch.ones_like(r) for r in results]
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        torch.autograd.grad(results, inputs or tensors, grads)
+    return sum(e.count for e in profile.key_averages() if e.key in names)
+
+
+@pytest.mark.parametrize("subset", SUBSETS, ids=str)
+def test_only_needed_products_are_computed(subset: tuple[int, ...]) -> None:
+    """One product each for input, weights and old_h; bias and old_cell take none."""
+    call = cell_arguments(Make("products", "cpu", torch.float32), (3, 5, 4))
+    assert products_in_backward(call, subset) == len({0, 1, 3} & set(subset))
+
+
+def test_only_the_gradients_asked_for_are_computed() -> None:
+    call = cell_arguments(Make("products", "cpu", torch.float32), (3, 5, 4))
+    for wanted in range(5):
+        call = call.map(lambda t: t.detach().requires_grad_())
+        found = products_in_backward(call, tuple(range(5)), [call.args[wanted]])
+        assert found == (wanted in (0, 1, 3))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", sorted(OPS))
+def test_third_derivative(name: str, device: str) -> None:
+    """Derivatives of any order, against the reference's."""
+    op = OPS[name]
+    call = requiring_grad(op, op.cases[0].call(device, torch.float64))
+    if name == "lltm_cell":
+        arguments = cell_arguments(Make("third", device, torch.float64), SMALL)
+        call = requiring_grad(op, arguments)
+    leaves = [call.args[i] for i in op.leaves(call)]
+
+    def third(function: Callable[..., Any]) -> Any:
+        total = sum((r**3).sum() for r in outputs(call.run(function)))
+        for _ in range(2):
+            grads = torch.autograd.grad(total, leaves, create_graph=True)
+            total = sum((g**2).sum() for g in grads)
+        return torch.autograd.grad(total, leaves)
+
+    torch.testing.assert_close(third(op.function), third(op.reference), rtol=1e-9, atol=1e-9)
+
+
+def test_a_wrong_derivative_is_noticed() -> None:
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x.sin()
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            return grad * ctx.saved_tensors[0].cos() * (1 + 1e-4 * ctx.saved_tensors[0])
+
+    x = torch.randn(5, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(RuntimeError, match="Jacobian mismatch"):
+        gradcheck(Wrong.apply, [x], **NEAR)
+    with pytest.raises(RuntimeError, match="Jacobian mismatch"):
+        gradcheck(Wrong.apply, [x], fast_mode=True, **NEAR)
