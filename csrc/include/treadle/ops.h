@@ -34,8 +34,8 @@ at::Tensor& sine_(at::Tensor& x);
 at::Tensor sine_backward(const at::Tensor& grad, const at::Tensor& x);
 
 // One step of the LLTM cell: (new_h [B, H], new_cell [B, H]) from input [B, I], weights
-// [3H, H+I], bias [3H] or [1, 3H] or none, old_h [B, H], old_cell [B, H] (float32 beside half types,
-// or input's dtype). A leading N on every tensor: N independent cells.
+// [3H, H+I], bias [3H] or [1, 3H] or none, old_h [B, H], old_cell [B, H] (float32 beside half
+// types, or input's dtype). A leading N on every tensor: N independent cells.
 std::tuple<at::Tensor, at::Tensor> lltm_cell(const at::Tensor& input, const at::Tensor& weights,
                                              const std::optional<at::Tensor>& bias,
                                              const at::Tensor& old_h, const at::Tensor& old_cell);
