@@ -1,7 +1,8 @@
 // sin(x) and cos(x) for |x| <= kSineRange, branch-free, so that loops over them vectorise:
 // x = k pi + r with |r| <= pi / 2 (for the cosine k is half of an odd number), then a minimax odd
 // polynomial in r, its sign flipped for odd k. -0 stays -0, NaN stays NaN; inf gives NaN.
-// At most 1.6 ulp in float and double; without fma floats are computed in double, and double has 1.9.
+// At most 1.6 ulp in float and double; without fma floats are computed in double, and double
+// has 1.9.
 #pragma once
 
 #include "kernels/math/bits.h"
