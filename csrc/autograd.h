@@ -188,8 +188,11 @@ inline Tensor tangent(const Tensor& t) { return isFwGradDefined(t) ? t._fw_grad(
 // The value beneath a dual tensor: derivatives of derivatives see it, this level's tangent not.
 inline Tensor primal(const Tensor& t) { return isFwGradDefined(t) ? t._fw_primal(0) : t; }
 
+// In place, a tangent that is there already is written, not replaced: views share it.
 inline void set_tangent(const Tensor& out, const Tensor& value, bool inplace = false) {
-  if (value.defined()) out._set_fw_grad(value, /*level=*/0, inplace);
+  if (!value.defined()) return;
+  const Tensor present = inplace ? tangent(out) : Tensor();
+  out._set_fw_grad(present.defined() ? present.copy_(value) : value, /*level=*/0, inplace);
 }
 
 inline Tensor plus(const Tensor& a, const Tensor& b) {

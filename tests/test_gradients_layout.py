@@ -1,0 +1,176 @@
+"""Gradients that come in dense, expanded, sliced, transposed or not at all give the same result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import treadle
+
+from .cases import DEVICES, ELEMENTWISE, OPS
+from .inputs import Call, Make, Op, outputs, requiring_grad
+from .layouts import LAYOUTS
+from .lltm_cases import cell_arguments
+
+SHAPE = (6, 8)
+
+
+def good_call(op: Op, device: str, dtype: torch.dtype = torch.float64) -> Call:
+    make = Make(f"layout {op.name}", device, dtype)
+    if op.name == "lltm_cell":
+        return cell_arguments(make, (SHAPE[0], 5, SHAPE[1]))
+    second = {"scale": (1.7,), "sine": ()}.get(op.name, (make(*SHAPE),))
+    return Call((make(*SHAPE), *second))
+
+
+def gradients(op: Op, call: Call, loss: Callable[..., Tensor]) -> list[Tensor]:
+    call = requiring_grad(op, call)
+    leaves = [call.args[i] for i in op.leaves(call)]
+    return list(torch.autograd.grad(loss(*outputs(call.run(op.function))), leaves))
+
+
+def dense_gradients(op: Op, call: Call, grads: list[Tensor]) -> list[Tensor]:
+    """The gradients for cotangents that lie densely."""
+    return gradients(
+        op,
+        call,
+        lambda *r: sum((a * g.contiguous()).sum() for a, g in zip(r, grads, strict=True)),
+    )
+
+
+def close(actual: list[Tensor], expected: list[Tensor]) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", OPS)
+def test_any_layout(name: str, layout: str, device: str) -> None:
+    op = OPS[name]
+    call = good_call(op, device)
+    make = Make("cotangent", device, torch.float64)
+    results = outputs(requiring_grad(op, call).run(op.function))
+    cotangents = [make(*r.shape) for r in results]
+    expected = dense_gradients(op, call, cotangents)
+    with_grad = requiring_grad(op, call)
+    found = torch.autograd.grad(
+        outputs(with_grad.run(op.function)),
+        [with_grad.args[i] for i in op.leaves(call)],
+        [LAYOUTS[layout](g) for g in cotangents],
+    )
+    close(list(found), expected)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", OPS)
+def test_expanded_from_sum(name: str, dtype: torch.dtype, device: str) -> None:
+    """sum's gradient is one element for all: stride 0."""
+    op = OPS[name]
+    call = good_call(op, device, dtype)
+    found = gradients(op, call, lambda *r: sum(t.sum() for t in r))
+    ones = [torch.ones_like(t) for t in outputs(call.run(op.function))]
+    expected = dense_gradients(op, call, ones)
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a, b)
+    rows = gradients(op, call, lambda *r: sum(t.sum(0)[3] for t in r))
+    one_column = [torch.zeros_like(t) for t in ones]
+    for t in one_column:
+        t[:, 3] = 1
+    for a, b in zip(rows, dense_gradients(op, call, one_column), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", OPS)
+def test_sliced_from_cat_and_transposed(name: str, device: str) -> None:
+    op = OPS[name]
+    call = good_call(op, device)
+    make = Make("weights of the loss", device, torch.float64)
+    results = outputs(call.run(op.function))
+    wide = make(SHAPE[0], SHAPE[1] * (len(results) + 1))
+    extra = make(*SHAPE)
+    parts = [p for p in wide.split(SHAPE[1], 1)][: len(results)]
+    expected = dense_gradients(op, call, parts)
+    close(gradients(op, call, lambda *r: (torch.cat([*r, extra], 1) * wide).sum()), expected)
+    close(
+        gradients(
+            op, call, lambda *r: (torch.cat([*r, extra], 1).t() * wide.t().contiguous()).sum()
+        ),
+        expected,
+    )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("unused", [0, 1])
+def test_one_output_unused(unused: int, device: str) -> None:
+    op = OPS["lltm_cell"]
+    call = good_call(op, device)
+    used = Make("one", device, torch.float64)(*SHAPE)
+    both = [torch.zeros_like(used), torch.zeros_like(used)]
+    both[1 - unused] = used
+    found = gradients(op, call, lambda *r: (r[1 - unused] * used).sum())
+    close(found, dense_gradients(op, call, both))
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_undefined_gradients(missing: int) -> None:
+    """A gradient that never came counts as zero, and costs none of its products."""
+    call = good_call(OPS["lltm_cell"], "cpu")
+    new_h, new_cell, gates = torch.ops.treadle.lltm_cell_forward(*call.args)
+    make = Make("undefined", "cpu", torch.float64)
+    grads = [make(*SHAPE), make(*SHAPE)]
+    with_zero = [torch.zeros(SHAPE, dtype=torch.float64) if i == missing else g
+                 for i, g in enumerate(grads)]  # fmt: skip
+    without = [None if i == missing else g for i, g in enumerate(grads)]
+    run = torch.ops.treadle.lltm_cell_backward
+    rest = (*call.args, new_cell, gates, [True] * 5)
+    close(list(run(*without, *rest)), list(run(*with_zero, *rest)))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", sorted(set(OPS) - {"vector_add"}))
+def test_gradients_have_memory_of_their_own(name: str, device: str) -> None:
+    """Writing into one changes no other, no cotangent, no argument. (An addition hands one on.)"""
+    op = OPS[name]
+    call = requiring_grad(op, good_call(op, device))
+    leaves = [call.args[i] for i in op.leaves(call)]
+    results = outputs(call.run(op.function))
+    cotangents = [torch.ones_like(r) for r in results]
+    found = torch.autograd.grad(results, leaves, cotangents)
+    storages = [t.untyped_storage().data_ptr() for t in (*found, *leaves, *cotangents)]
+    assert len(set(storages)) == len(storages)
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_broadcast_gradients_are_summed(name: str) -> None:
+    op = OPS[name]
+    for case in op.cases:
+        call = case.call("cpu", torch.float64)
+        for i, grad in zip(
+            op.leaves(call), gradients(op, call, lambda *r: r[0].sum()), strict=True
+        ):
+            assert grad.shape == call.args[i].shape, case.id
+            assert grad.dtype == call.args[i].dtype, case.id
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_mixed_dtypes_get_gradients_of_their_own(device: str) -> None:
+    make = Make("mixed", device, torch.float32)
+    a, b = make(4, 3).requires_grad_(), make(3, dtype=torch.float16).requires_grad_()
+    out = treadle.vector_add(a, b, alpha=0.3)
+    assert out.dtype == torch.float32
+    out.sum().backward()
+    assert (a.grad.dtype, b.grad.dtype) == (torch.float32, torch.float16)
+    torch.testing.assert_close(b.grad, torch.full_like(b, 1.2))
+    arguments = cell_arguments(
+        Make("mixed", device, torch.bfloat16), (3, 5, 4), cell_dtype=torch.float32
+    )
+    arguments = requiring_grad(OPS["lltm_cell"], arguments)
+    new_h, new_cell = arguments.run(treadle.lltm_cell)
+    assert (new_h.dtype, new_cell.dtype) == (torch.bfloat16, torch.float32)
+    (new_h.float() + new_cell).sum().backward()
+    assert [t.grad.dtype for t in arguments.args] == [torch.bfloat16] * 4 + [torch.float32]
