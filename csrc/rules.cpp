@@ -63,10 +63,11 @@ void elementwise_batch_rule(const OperatorHandle& op, Stack* stack) {
   const int64_t level = layer->layerId();
   auto arguments = tensor_arguments(op, *stack, level);
   int64_t rank = 0;
-  bool any_batched = false, scalar_among_tensors = false;
+  bool scalar_among_tensors = false;
+  const Tensor* batched = nullptr;
   for (const auto& argument : arguments) {
     rank = std::max(rank, argument.rank());
-    any_batched |= argument.batch.has_value();
+    if (argument.batch) batched = &argument.value;
   }
   for (const auto& argument : arguments) {
     scalar_among_tensors |= argument.batch && argument.rank() == 0 && rank > 0;
@@ -74,10 +75,13 @@ void elementwise_batch_rule(const OperatorHandle& op, Stack* stack) {
   const auto common = scalar_among_tensors ? promoted(arguments) : ScalarType::Undefined;
   for (auto& argument : arguments) {
     if (!argument.batch) {
-      TORCH_CHECK(!(argument.written && any_batched), op.schema().name(),
+      TORCH_CHECK(!(argument.written && batched != nullptr), op.schema().name(),
                   ": the argument written in place must be batched by vmap if another is, got "
                   "one that is not");
-      (*stack)[argument.index] = argument.value;
+      // Where all are 0-dim, one without a batch promotes like one that has a batch.
+      const bool as_tensor =
+          batched != nullptr && rank == 0 && argument.value.device() == batched->device();
+      (*stack)[argument.index] = as_tensor ? argument.value.unsqueeze(0) : argument.value;
       continue;
     }
     Tensor t = argument.value.movedim(*argument.batch, 0);
@@ -88,7 +92,7 @@ void elementwise_batch_rule(const OperatorHandle& op, Stack* stack) {
     (*stack)[argument.index] = t;
   }
   op.callBoxed(stack);
-  if (!any_batched) return;
+  if (batched == nullptr) return;
   for (size_t i = stack->size() - op.schema().returns().size(); i < stack->size(); ++i) {
     (*stack)[i] = functorch::makeBatched((*stack)[i].toTensor(), 0, level);
   }
