@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -14,6 +16,8 @@ SETTINGS = settings(
     database=None,
     deadline=None,
     max_examples=300,
+    # A mutant has only to fail: the smallest example of it would take most of the time.
+    phases=[Phase.generate] if "TREADLE_MUTANT" in os.environ else list(Phase),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 DTYPES = st.sampled_from([*FLOATING, *INTEGERS])
