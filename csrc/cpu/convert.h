@@ -220,7 +220,9 @@ inline void load_contiguous(const char* __restrict src, acc_t* __restrict buf, i
   if constexpr (is_half_type<T> && std::is_same_v<acc_t, float>) {
     i = load_vectors(static_cast<const T*>(nullptr), src, buf, n);
   }
-  for (; i < n; ++i) buf[i] = from_stored<T, acc_t>(read<T>(src + i * int64_t{sizeof(T)}));
+  for (; i < n; ++i) {
+    buf[i] = from_stored<T, acc_t>(read<T>(src + i * int64_t{sizeof(T)}));
+  }
 }
 
 template <class T, class acc_t>

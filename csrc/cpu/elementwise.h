@@ -49,12 +49,15 @@ void store_as(Dtype dtype, char* dst, int64_t stride, const acc_t<common_t>* buf
   });
 }
 
+template <class F, class T, class... In>
+inline constexpr bool kHasOwnLoop = std::is_invocable_v<F, T*, int64_t, const In*...>;
+
 // out[i] = f(in[i]...) for n dense elements. f computes one element, or brings a loop of its own:
 // f(out, n, in...). An output is an input or apart from it (TensorIterator refuses partial
 // overlap).
 template <class F, class T, class... In>
 TREADLE_INLINE void apply(const F& f, T* out, int64_t n, const In*... in) {
-  if constexpr (std::is_invocable_v<F, T*, int64_t, const In*...>) {
+  if constexpr (kHasOwnLoop<F, T, In...>) {
     f(out, n, in...);
   } else {
 #pragma GCC ivdep
@@ -62,10 +65,54 @@ TREADLE_INLINE void apply(const F& f, T* out, int64_t n, const In*... in) {
   }
 }
 
+// The same in memory, whose bandwidth 256-bit vectors exhaust; 512-bit ones wait for both halves of
+// a cache line more often than not.
+template <class F, class T, class... In>
+#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
+[[gnu::noinline, gnu::target("prefer-vector-width=256")]]
+#endif
+void apply_in_memory(const F& f, T* out, int64_t n, const In*... in) {
+  apply(f, out, n, in...);
+}
+
+// T, whatever I is: to repeat T once an input.
+template <class T, size_t I>
+using First = T;
+
+// A piece of a dense row of halves, at any byte: widened, computed and rounded.
+template <class common_t, int64_t kSize, class F, size_t... I>
+TREADLE_INLINE void dense_halves(const F& f, char* const* data, int64_t begin, int64_t size,
+                                 std::index_sequence<I...>) {
+  alignas(64) float in[sizeof...(I)][kSize];
+  alignas(64) float out[kSize];
+  const int64_t offset = begin * int64_t{sizeof(common_t)};
+  (..., load_contiguous<common_t, float>(data[I + 1] + offset, in[I], size));
+  apply(f, out, size, in[I]...);
+  store_contiguous<common_t, float>(data[0] + offset, out, size);
+}
+
 template <class common_t, class F, size_t... I>
-void dense_row(const F& f, char* const* data, int64_t n, std::index_sequence<I...>) {
-  apply(f, reinterpret_cast<common_t*>(data[0]), n,
-        reinterpret_cast<const common_t*>(data[I + 1])...);
+void dense_row(const F& f, char* const* data, int64_t n, std::index_sequence<I...> inputs) {
+  constexpr bool own_loop = kHasOwnLoop<F, acc_t<common_t>, First<acc_t<common_t>, I>...>;
+  if constexpr (is_half_type<common_t>) {
+    // So few that they stay in registers; a loop of f's own wants more.
+    constexpr int64_t size = own_loop ? kBlock : 32;
+    int64_t begin = 0;
+    if constexpr (!own_loop) {
+      for (; begin + size <= n; begin += size) {
+        dense_halves<common_t, size>(f, data, begin, size, inputs);
+      }
+    }
+    for (; begin < n; begin += size) {
+      dense_halves<common_t, size>(f, data, begin, n - begin < size ? n - begin : size, inputs);
+    }
+  } else if constexpr (own_loop) {
+    apply(f, reinterpret_cast<common_t*>(data[0]), n,
+          reinterpret_cast<const common_t*>(data[I + 1])...);
+  } else {
+    apply_in_memory(f, reinterpret_cast<common_t*>(data[0]), n,
+                    reinterpret_cast<const common_t*>(data[I + 1])...);
+  }
 }
 
 template <class common_t, class F, size_t... I>
@@ -92,21 +139,20 @@ template <class common_t, int kInputs, class F>
 void loop(const Piece& piece, const F& f) {
   constexpr auto inputs = std::make_index_sequence<kInputs>{};
   constexpr int operands = kInputs + 1;
-  bool dense = !is_half_type<common_t>;
+  bool dense = true;
   for (int i = 0; i < operands; ++i) {
-    const bool aligned = reinterpret_cast<uintptr_t>(piece.data[i]) % alignof(common_t) == 0 &&
-                         piece.strides[operands + i] % int64_t{alignof(common_t)} == 0;
+    const bool aligned = is_half_type<common_t> ||
+                         (reinterpret_cast<uintptr_t>(piece.data[i]) % alignof(common_t) == 0 &&
+                          piece.strides[operands + i] % int64_t{alignof(common_t)} == 0);
     dense = dense && aligned && piece.dtypes[i] == piece.compute &&
             piece.strides[i] == int64_t{sizeof(common_t)};
   }
   char* data[operands];
   for (int64_t y = 0; y < piece.size1; ++y) {
     for (int i = 0; i < operands; ++i) data[i] = piece.data[i] + y * piece.strides[operands + i];
-    if constexpr (!is_half_type<common_t>) {
-      if (dense) {
-        dense_row<common_t>(f, data, piece.size0, inputs);
-        continue;
-      }
+    if (dense) {
+      dense_row<common_t>(f, data, piece.size0, inputs);
+      continue;
     }
     blocked_row<common_t>(f, data, piece.strides, piece.dtypes, piece.size0, inputs);
   }
