@@ -62,7 +62,8 @@ def function_of(forward: Callable[..., Any], backward: Callable[..., Any]) -> Ca
 
         @staticmethod
         def backward(ctx: Any, grad_h: Tensor, grad_cell: Tensor) -> Any:
-            return backward(grad_h.contiguous(), grad_cell.contiguous(), *ctx.saved_tensors)
+            # A C++ std::vector comes back as a list, and autograd wants a tuple.
+            return tuple(backward(grad_h.contiguous(), grad_cell.contiguous(), *ctx.saved_tensors))
 
     return Cell.apply
 

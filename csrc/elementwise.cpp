@@ -1,38 +1,80 @@
 #include "elementwise.h"
 
+#include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/Functions.h>
 #include <ATen/native/TypeProperties.h>
+#include <c10/core/DeviceGuard.h>
 
 namespace treadle {
 
-at::TensorIterator make_iterator(const char* op, const Tensor& out, const Tensor& x,
-                                 ScalarType compute, bool inplace) {
+ElementwiseLoop::ElementwiseLoop(const char* op, const Tensor& out, const Tensor& x,
+                                 ScalarType compute)
+    : op(op), compute(compute), operands(2) {
   check_storage(op, "x", x);
-  if (out.defined() && !inplace) check_storage(op, "out", out);
-  return at::TensorIteratorConfig()
-      .set_check_mem_overlap(false)  // check_memory has done it
-      .check_all_same_dtype(false)
-      .resize_outputs(!inplace)
-      .declare_static_dtype(compute)
-      .add_output(out)
-      .add_const_input(x)
-      .build();
+  if (try_dense(out, {&x})) return;
+  if (out.defined() && !out.is_same(x)) check_storage(op, "out", out);
+  iterator.emplace(at::TensorIteratorConfig()
+                       .set_check_mem_overlap(false)  // check_memory has done it
+                       .check_all_same_dtype(false)
+                       .resize_outputs(!out.is_same(x))
+                       .declare_static_dtype(compute)
+                       .add_output(out)
+                       .add_const_input(x)
+                       .build());
+  output = iterator->output();
 }
 
-at::TensorIterator make_iterator(const char* op, const Tensor& out, const Tensor& a,
-                                 const Tensor& b, ScalarType compute, bool inplace) {
+ElementwiseLoop::ElementwiseLoop(const char* op, const Tensor& out, const Tensor& a,
+                                 const Tensor& b, ScalarType compute)
+    : op(op), compute(compute), operands(3) {
   check_storage(op, "a", a);
   check_storage(op, "b", b);
-  if (out.defined() && !inplace) check_storage(op, "out", out);
-  return at::TensorIteratorConfig()
-      .set_check_mem_overlap(false)  // check_memory has done it
-      .check_all_same_dtype(false)
-      .allow_cpu_scalars(true)
-      .resize_outputs(!inplace)
-      .declare_static_dtype(compute)
-      .add_output(out)
-      .add_const_input(a)
-      .add_const_input(b)
-      .build();
+  if (try_dense(out, {&a, &b})) return;
+  if (out.defined() && !out.is_same(a)) check_storage(op, "out", out);
+  iterator.emplace(at::TensorIteratorConfig()
+                       .set_check_mem_overlap(false)  // check_memory has done it
+                       .check_all_same_dtype(false)
+                       .allow_cpu_scalars(true)
+                       .resize_outputs(!out.is_same(a))
+                       .declare_static_dtype(compute)
+                       .add_output(out)
+                       .add_const_input(a)
+                       .add_const_input(b)
+                       .build());
+  output = iterator->output();
+}
+
+// What at::empty does, without two ways through the dispatcher. Deterministic mode may want fresh
+// memory filled: that stays at::empty's.
+static Tensor empty_dense(const Tensor& like) {
+  const bool cuda = like.is_cuda();
+  if (!(cuda || like.is_cpu()) || at::globalContext().deterministicAlgorithms()) {
+    return at::empty(like.sizes(), like.options());
+  }
+  const c10::DeviceGuard guard(like.device());
+  return at::detail::empty_generic(
+      like.sizes(), c10::GetAllocator(like.device().type()),
+      c10::DispatchKeySet(cuda ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU),
+      like.scalar_type(), std::nullopt);
+}
+
+// Into a new tensor, or in place into the first input.
+bool ElementwiseLoop::try_dense(const Tensor& out, std::initializer_list<const Tensor*> inputs) {
+  const Tensor& first = **inputs.begin();
+  if (out.defined() && !out.is_same(first)) return false;
+  for (const Tensor* t : inputs) {
+    if (t->scalar_type() != compute || !t->is_contiguous() || t->device() != first.device() ||
+        t->sizes() != first.sizes()) {
+      return false;
+    }
+  }
+  output = out.defined() ? out : empty_dense(first);
+  data[0] = static_cast<char*>(output.mutable_data_ptr());
+  for (int i = 1; i < operands; ++i) {
+    data[i] = static_cast<char*>(const_cast<void*>(inputs.begin()[i - 1]->const_data_ptr()));
+  }
+  return true;
 }
 
 Number to_number(const Scalar& s) {

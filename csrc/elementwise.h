@@ -2,9 +2,12 @@
 // loops do the casting, so no operand is copied.
 #pragma once
 
+#include <ATen/Parallel.h>
 #include <ATen/TensorIterator.h>
 
 #include <array>
+#include <initializer_list>
+#include <optional>
 
 #include "check.h"
 #include "cpu/kernels.h"
@@ -14,11 +17,26 @@ namespace treadle {
 
 inline constexpr int kMaxOperands = 3;
 
-// An undefined `out` is allocated, with dtype `compute`. Partial overlap raises.
-at::TensorIterator make_iterator(const char* op, const Tensor& out, const Tensor& x,
-                                 ScalarType compute, bool inplace);
-at::TensorIterator make_iterator(const char* op, const Tensor& out, const Tensor& a,
-                                 const Tensor& b, ScalarType compute, bool inplace);
+// What an elementwise op runs over. Small calls are bound by the host, and most are plain: where
+// every operand is contiguous, of one shape and stored as `compute`, there is no iterator to build.
+struct ElementwiseLoop {
+  // An undefined `out` is allocated. Shapes, dtypes and overlap have been checked.
+  ElementwiseLoop(const char* op, const Tensor& out, const Tensor& x, ScalarType compute);
+  ElementwiseLoop(const char* op, const Tensor& out, const Tensor& a, const Tensor& b,
+                  ScalarType compute);
+
+  const char* op;
+  ScalarType compute;
+  Tensor output;
+  std::optional<at::TensorIterator> iterator;  // empty where dense
+  int operands;
+  std::array<char*, kMaxOperands> data{};  // where dense
+
+  int64_t numel() const { return output.numel(); }
+
+ private:
+  bool try_dense(const Tensor& out, std::initializer_list<const Tensor*> inputs);
+};
 
 Number to_number(const Scalar& s);
 
@@ -28,13 +46,25 @@ ScalarType promote(const Tensor& a, const Tensor& b);
 
 // Calls kernel(Piece) for pieces of the iteration space, in torch's thread pool.
 template <class F>
-void run_cpu(at::TensorIteratorBase& iter, ScalarType compute, const F& kernel) {
-  if (iter.numel() == 0) return;
-  std::array<Dtype, kMaxOperands> dtypes{};
-  for (int i = 0; i < iter.ntensors(); ++i) dtypes[i] = to_dtype(iter.dtype(i));
-  iter.for_each([&, compute = to_dtype(compute)](char** data, const int64_t* strides, int64_t size0,
-                                                 int64_t size1) {
-    kernel(cpu::Piece{data, strides, size0, size1, dtypes.data(), compute});
+void run_cpu(ElementwiseLoop& loop, const F& kernel) {
+  if (loop.numel() == 0) return;
+  const Dtype compute = to_dtype(loop.compute);
+  std::array<Dtype, kMaxOperands> dtypes;
+  dtypes.fill(compute);
+  if (loop.iterator) {
+    for (int i = 0; i < loop.operands; ++i) dtypes[i] = to_dtype(loop.iterator->dtype(i));
+    loop.iterator->for_each([&](char** data, const int64_t* strides, int64_t size0, int64_t size1) {
+      kernel(cpu::Piece{data, strides, size0, size1, dtypes.data(), compute});
+    });
+    return;
+  }
+  const auto size = static_cast<int64_t>(loop.output.element_size());
+  std::array<int64_t, 2 * kMaxOperands> strides{};
+  for (int i = 0; i < loop.operands; ++i) strides[i] = size;
+  at::parallel_for(0, loop.numel(), at::internal::GRAIN_SIZE, [&](int64_t begin, int64_t end) {
+    auto data = loop.data;
+    for (int i = 0; i < loop.operands; ++i) data[i] += begin * size;
+    kernel(cpu::Piece{data.data(), strides.data(), end - begin, 1, dtypes.data(), compute});
   });
 }
 

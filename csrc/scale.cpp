@@ -72,8 +72,8 @@ static void scale_inplace_meta(Tensor& x, const Scalar& factor) {
 
 // ---- CPU
 
-static void scale_cpu(at::TensorIteratorBase& iter, ScalarType compute, const Scalar& factor) {
-  run_cpu(iter, compute,
+static void scale_cpu(ElementwiseLoop& loop, const Scalar& factor) {
+  run_cpu(loop,
           [factor = to_number(factor)](const cpu::Piece& piece) { cpu::scale(piece, factor); });
 }
 

@@ -7,7 +7,7 @@
 
 namespace treadle {
 
-using ScaleRun = void (*)(at::TensorIteratorBase& iter, ScalarType compute, const Scalar& factor);
+using ScaleRun = void (*)(ElementwiseLoop& loop, const Scalar& factor);
 
 // The dtype of the result. `out` is undefined, or the tensor that is written.
 ScalarType check_scale(const char* op, const Tensor& x, const Scalar& factor, const Tensor& out);
@@ -15,23 +15,23 @@ ScalarType check_scale(const char* op, const Tensor& x, const Scalar& factor, co
 template <ScaleRun run>
 Tensor scale_kernel(const Tensor& x, const Scalar& factor) {
   const ScalarType compute = check_scale("scale", x, factor, Tensor());
-  auto iter = make_iterator("scale", Tensor(), x, compute, /*inplace=*/false);
-  run(iter, compute, factor);
-  return iter.output();
+  ElementwiseLoop loop("scale", Tensor(), x, compute);
+  run(loop, factor);
+  return loop.output;
 }
 
 template <ScaleRun run>
 void scale_out_kernel(const Tensor& x, const Scalar& factor, Tensor& out) {
   const ScalarType compute = check_scale("scale", x, factor, out);
-  auto iter = make_iterator("scale", out, x, compute, /*inplace=*/false);
-  run(iter, compute, factor);
+  ElementwiseLoop loop("scale", out, x, compute);
+  run(loop, factor);
 }
 
 template <ScaleRun run>
 void scale_inplace_kernel(Tensor& x, const Scalar& factor) {
   const ScalarType compute = check_scale("scale_", x, factor, x);
-  auto iter = make_iterator("scale_", x, x, compute, /*inplace=*/true);
-  run(iter, compute, factor);
+  ElementwiseLoop loop("scale_", x, x, compute);
+  run(loop, factor);
 }
 
 template <ScaleRun run>

@@ -9,8 +9,10 @@ namespace treadle {
 
 inline constexpr const char* kSchemas[] = {
     "vector_add(Tensor a, Tensor b, *, Scalar alpha=1) -> Tensor",
-    "vector_add.Scalar(Tensor a, Scalar b, *, Scalar alpha=1) -> Tensor",
+    // Before Scalar: torch.ops tries overloads in turn, and a tensor that is no number gets printed
+    // into the error that it throws away.
     "vector_add.out(Tensor a, Tensor b, *, Scalar alpha=1, Tensor(a!) out) -> ()",
+    "vector_add.Scalar(Tensor a, Scalar b, *, Scalar alpha=1) -> Tensor",
     "vector_add_(Tensor(a!) a, Tensor b, *, Scalar alpha=1) -> ()",
     "vector_add_.Scalar(Tensor(a!) a, Scalar b, *, Scalar alpha=1) -> ()",
 

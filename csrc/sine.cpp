@@ -95,12 +95,12 @@ static Tensor sine_backward_meta(const Tensor& grad, const Tensor& x) {
 
 // ---- CPU
 
-static void sine_cpu(at::TensorIteratorBase& iter, ScalarType compute) {
-  run_cpu(iter, compute, [](const cpu::Piece& piece) { cpu::sine(piece); });
+static void sine_cpu(ElementwiseLoop& loop) {
+  run_cpu(loop, [](const cpu::Piece& piece) { cpu::sine(piece); });
 }
 
-static void sine_backward_cpu(at::TensorIteratorBase& iter, ScalarType compute) {
-  run_cpu(iter, compute, [](const cpu::Piece& piece) { cpu::sine_backward(piece); });
+static void sine_backward_cpu(ElementwiseLoop& loop) {
+  run_cpu(loop, [](const cpu::Piece& piece) { cpu::sine_backward(piece); });
 }
 
 // ---- autograd

@@ -8,7 +8,7 @@
 
 namespace treadle {
 
-using SineRun = void (*)(at::TensorIteratorBase& iter, ScalarType compute);
+using SineRun = void (*)(ElementwiseLoop& loop);
 
 // The dtype of the result. `out` is undefined, or the tensor that is written.
 ScalarType check_sine(const char* op, const Tensor& x, const Tensor& out);
@@ -17,31 +17,31 @@ ScalarType check_sine_backward(const Tensor& grad, const Tensor& x);
 template <SineRun run>
 Tensor sine_kernel(const Tensor& x) {
   const ScalarType compute = check_sine("sine", x, Tensor());
-  auto iter = make_iterator("sine", Tensor(), x, compute, /*inplace=*/false);
-  run(iter, compute);
-  return iter.output();
+  ElementwiseLoop loop("sine", Tensor(), x, compute);
+  run(loop);
+  return loop.output;
 }
 
 template <SineRun run>
 void sine_out_kernel(const Tensor& x, Tensor& out) {
   const ScalarType compute = check_sine("sine", x, out);
-  auto iter = make_iterator("sine", out, x, compute, /*inplace=*/false);
-  run(iter, compute);
+  ElementwiseLoop loop("sine", out, x, compute);
+  run(loop);
 }
 
 template <SineRun run>
 void sine_inplace_kernel(Tensor& x) {
   const ScalarType compute = check_sine("sine_", x, x);
-  auto iter = make_iterator("sine_", x, x, compute, /*inplace=*/true);
-  run(iter, compute);
+  ElementwiseLoop loop("sine_", x, x, compute);
+  run(loop);
 }
 
 template <SineRun run>
 Tensor sine_backward_kernel(const Tensor& grad, const Tensor& x) {
   const ScalarType compute = check_sine_backward(grad, x);
-  auto iter = make_iterator("sine_backward", Tensor(), grad, x, compute, /*inplace=*/false);
-  run(iter, compute);
-  return iter.output();
+  ElementwiseLoop loop("sine_backward", Tensor(), grad, x, compute);
+  run(loop);
+  return loop.output;
 }
 
 template <SineRun forward, SineRun backward>

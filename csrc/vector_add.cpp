@@ -150,15 +150,14 @@ static void add_number_inplace_meta(Tensor& a, const Scalar& b, const Scalar& al
 
 // ---- CPU
 
-static void add_number_cpu(at::TensorIteratorBase& iter, ScalarType compute, const Scalar& b,
-                           const Scalar& alpha) {
-  run_cpu(iter, compute, [b = to_number(b), alpha = to_number(alpha)](const cpu::Piece& piece) {
+static void add_number_cpu(ElementwiseLoop& loop, const Scalar& b, const Scalar& alpha) {
+  run_cpu(loop, [b = to_number(b), alpha = to_number(alpha)](const cpu::Piece& piece) {
     cpu::vector_add_scalar(piece, b, /*scalar_is_b=*/true, alpha);
   });
 }
 
-static void add_cpu(at::TensorIteratorBase& iter, ScalarType compute, const Scalar& alpha) {
-  run_cpu(iter, compute,
+static void add_cpu(ElementwiseLoop& loop, const Scalar& alpha) {
+  run_cpu(loop,
           [alpha = to_number(alpha)](const cpu::Piece& piece) { cpu::vector_add(piece, alpha); });
 }
 
@@ -204,12 +203,11 @@ struct AddGeometry {
 
 static Tensor add_tangent(const Tensor& a, const Tensor& b, const Scalar& alpha,
                           const Tensor& out) {
-  Tensor moved;
-  if (a.defined()) moved = a;
-  if (b.defined()) moved = plus(moved, times(b, alpha));
-  if (!moved.defined()) return moved;
-  // Of the result's shape and layout, and a tensor of its own.
-  return at::empty_like(out).copy_(moved.expand_symint(out.sym_sizes()));
+  if (a.defined() && b.defined()) return vector_add(a, b, alpha).to(out.scalar_type());
+  const Tensor moved = a.defined() ? a : times(b, alpha);
+  // A tensor of its own. Made from the tangent, which torch.func may have batched where the result
+  // is not.
+  return moved.expand_symint(out.sym_sizes()).to(out.scalar_type(), false, /*copy=*/true);
 }
 
 static Tensor add_autograd(c10::DispatchKeySet keys, const Tensor& a, const Tensor& b,

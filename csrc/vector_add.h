@@ -8,9 +8,8 @@
 
 namespace treadle {
 
-using AddRun = void (*)(at::TensorIteratorBase& iter, ScalarType compute, const Scalar& alpha);
-using AddNumberRun = void (*)(at::TensorIteratorBase& iter, ScalarType compute, const Scalar& b,
-                              const Scalar& alpha);
+using AddRun = void (*)(ElementwiseLoop& loop, const Scalar& alpha);
+using AddNumberRun = void (*)(ElementwiseLoop& loop, const Scalar& b, const Scalar& alpha);
 
 // The dtype of the result. `out` is undefined, or the tensor that is written.
 ScalarType check_vector_add(const char* op, const Tensor& a, const Tensor& b, const Scalar& alpha,
@@ -22,19 +21,19 @@ template <AddRun run>
 struct AddTensor {
   static Tensor functional(const Tensor& a, const Tensor& b, const Scalar& alpha) {
     const ScalarType compute = check_vector_add("vector_add", a, b, alpha, Tensor());
-    auto iter = make_iterator("vector_add", Tensor(), a, b, compute, /*inplace=*/false);
-    run(iter, compute, alpha);
-    return iter.output();
+    ElementwiseLoop loop("vector_add", Tensor(), a, b, compute);
+    run(loop, alpha);
+    return loop.output;
   }
   static void out(const Tensor& a, const Tensor& b, const Scalar& alpha, Tensor& out) {
     const ScalarType compute = check_vector_add("vector_add", a, b, alpha, out);
-    auto iter = make_iterator("vector_add", out, a, b, compute, /*inplace=*/false);
-    run(iter, compute, alpha);
+    ElementwiseLoop loop("vector_add", out, a, b, compute);
+    run(loop, alpha);
   }
   static void inplace(Tensor& a, const Tensor& b, const Scalar& alpha) {
     const ScalarType compute = check_vector_add("vector_add_", a, b, alpha, a);
-    auto iter = make_iterator("vector_add_", a, a, b, compute, /*inplace=*/true);
-    run(iter, compute, alpha);
+    ElementwiseLoop loop("vector_add_", a, a, b, compute);
+    run(loop, alpha);
   }
 };
 
@@ -42,14 +41,14 @@ template <AddNumberRun run>
 struct AddNumber {
   static Tensor functional(const Tensor& a, const Scalar& b, const Scalar& alpha) {
     const ScalarType compute = check_vector_add("vector_add", a, b, alpha, Tensor());
-    auto iter = make_iterator("vector_add", Tensor(), a, compute, /*inplace=*/false);
-    run(iter, compute, b, alpha);
-    return iter.output();
+    ElementwiseLoop loop("vector_add", Tensor(), a, compute);
+    run(loop, b, alpha);
+    return loop.output;
   }
   static void inplace(Tensor& a, const Scalar& b, const Scalar& alpha) {
     const ScalarType compute = check_vector_add("vector_add_", a, b, alpha, a);
-    auto iter = make_iterator("vector_add_", a, a, compute, /*inplace=*/true);
-    run(iter, compute, b, alpha);
+    ElementwiseLoop loop("vector_add_", a, a, compute);
+    run(loop, b, alpha);
   }
 };
 

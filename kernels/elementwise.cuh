@@ -142,8 +142,8 @@ __global__ void __launch_bounds__(kBlockSize)
 
 template <class scalar_t, int kWidth, int kInputs, class F>
 cudaError_t launch_dense(const ElementwiseArgs& args, const F& f, cudaStream_t stream) {
-  // Half types are bound by arithmetic as much as by memory: two vectors in flight hide both.
-  constexpr int kVectors = kWidth == 1 ? 4 : (sizeof(scalar_t) <= 2 ? 2 : 1);
+  // One vector a thread is best for memory; arithmetic on half types needs a second one to hide in.
+  constexpr int kVectors = kWidth == 1 ? 4 : (sizeof(scalar_t) <= 2 && F::kHeavy ? 2 : 1);
   constexpr int64_t per_block = int64_t{kWidth} * kVectors * kBlockSize;
   Pointers<kInputs + 1> data;
   for (int i = 0; i <= kInputs; ++i) data.at[i] = args.data[i];

@@ -12,7 +12,7 @@ namespace treadle {
 inline constexpr int kBlockSize = 256;
 
 template <class T>
-constexpr T ceil_div(T a, T b) {
+__host__ __device__ constexpr T ceil_div(T a, T b) {
   return (a + b - 1) / b;
 }
 

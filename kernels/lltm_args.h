@@ -38,4 +38,20 @@ struct LltmBackward {
   void* grad_old_cell;             // [N, B, H] contiguous, or null
 };
 
+// x [N, B, H+I] contiguous = [old_h, input]; elements are moved as bytes.
+struct LltmPack {
+  int element_size;
+  int64_t cells, rows, hidden, features;
+  LltmView old_h, input;
+  void* x;
+};
+
+// grad_bias [N, 3H] contiguous = the sum of grad_gates [N, B, 3H], contiguous, over the rows.
+struct LltmBiasGrad {
+  Dtype dtype;
+  int64_t cells, rows, columns;
+  const void* grad_gates;
+  void* grad_bias;
+};
+
 }  // namespace treadle

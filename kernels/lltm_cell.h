@@ -10,4 +10,8 @@ namespace treadle {
 cudaError_t launch_lltm_cell_forward(const LltmForward& args, cudaStream_t stream);
 cudaError_t launch_lltm_cell_backward(const LltmBackward& args, cudaStream_t stream);
 
+// Around the matrix products: lltm_products.cu.
+cudaError_t launch_lltm_pack(const LltmPack& args, cudaStream_t stream);
+cudaError_t launch_lltm_bias_grad(const LltmBiasGrad& args, cudaStream_t stream);
+
 }  // namespace treadle

@@ -1,6 +1,9 @@
 // lltm_cell on CUDA. Kernels: kernels/lltm_cell.cu; matrix products: csrc/lltm_cell.cpp.
 #include "lltm_cell.h"
 
+#include <ATen/Functions.h>
+
+#include "check.h"
 #include "cuda/launch.h"
 #include "kernels/lltm_cell.h"
 
@@ -17,8 +20,43 @@ static void lltm_backward_cuda(const LltmBackward& args, at::Device device) {
                launch_lltm_cell_backward(args, at::cuda::getCurrentCUDAStream()));
 }
 
-TORCH_LIBRARY_IMPL(treadle, CUDA, m) {
-  register_lltm_cell<lltm_forward_cuda, lltm_backward_cuda>(m);
+static Tensor pack_cuda(const Tensor& old_h, const Tensor& input) {
+  const bool many = input.dim() == 3;
+  auto shape = input.sizes().vec();
+  shape.back() += old_h.size(-1);
+  const Tensor x = at::empty(shape, input.options());
+  if (x.numel() == 0) return x;
+  const c10::cuda::CUDAGuard guard(x.device());
+  check_launch("lltm_cell",
+               launch_lltm_pack(
+                   {static_cast<int>(x.element_size()), many ? x.size(0) : 1, x.size(-2),
+                    old_h.size(-1), input.size(-1), view(old_h), view(input), x.mutable_data_ptr()},
+                   at::cuda::getCurrentCUDAStream()));
+  return x;
 }
+
+// Above this many rows torch's reduction, which splits them over blocks, is faster.
+static constexpr int64_t kRowsOfOneBlock = 1024;
+
+static Tensor bias_grad_cuda(const Tensor& grad_gates) {
+  const bool many = grad_gates.dim() == 3;
+  const int64_t rows = grad_gates.size(-2), columns = grad_gates.size(-1);
+  if (grad_gates.numel() == 0 || rows > kRowsOfOneBlock) return grad_gates.sum(-2);
+  auto shape = grad_gates.sizes().vec();
+  shape.erase(shape.end() - 2);
+  const Tensor grad_bias = at::empty(shape, grad_gates.options());
+  const c10::cuda::CUDAGuard guard(grad_gates.device());
+  check_launch("lltm_cell_backward",
+               launch_lltm_bias_grad(
+                   {to_dtype(grad_gates.scalar_type()), many ? grad_gates.size(0) : 1, rows,
+                    columns, grad_gates.const_data_ptr(), grad_bias.mutable_data_ptr()},
+                   at::cuda::getCurrentCUDAStream()));
+  return grad_bias;
+}
+
+static constexpr LltmBackend kCudaBackend{lltm_forward_cuda, lltm_backward_cuda, pack_cuda,
+                                          bias_grad_cuda};
+
+TORCH_LIBRARY_IMPL(treadle, CUDA, m) { register_lltm_cell<kCudaBackend>(m); }
 
 }  // namespace treadle

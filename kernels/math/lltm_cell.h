@@ -47,7 +47,7 @@ struct LltmCell {
   static TREADLE_HD State forward(T g0, T g1, T g2, T old_cell) {
     const T new_cell = old_cell + through_gate(elu(g2).value, sigmoid(g0).value());
     const Fraction<T> t = tanh(new_cell), o = sigmoid(g1);
-    return {(t.numerator * o.numerator) / (t.denominator * o.denominator), new_cell};
+    return {divide(t.numerator * o.numerator, t.denominator * o.denominator), new_cell};
   }
 
   // has_grad_h = false: new_h is unused, and grad_h is not looked at.

@@ -8,11 +8,13 @@
 namespace treadle {
 
 struct Sine {
+  static constexpr bool kHeavy = true;
   TREADLE_HD float operator()(float x) const { return sinf(x); }
   TREADLE_HD double operator()(double x) const { return sin(x); }
 };
 
 struct SineBackward {
+  static constexpr bool kHeavy = true;
   TREADLE_HD float operator()(float grad, float x) const { return grad * cosf(x); }
   TREADLE_HD double operator()(double grad, double x) const { return grad * cos(x); }
 };

@@ -96,6 +96,8 @@ class Graph:
     def torch_flags(self) -> list[str]:
         """What a file that includes torch is compiled with beside `own_flags`."""
         flags = ["-O2", f"-std=c++{self.torch.cxx_standard}"]
+        # at::parallel_for is a header, and serial without it.
+        flags.append("-fopenmp")
         flags.append(f"-D_GLIBCXX_USE_CXX11_ABI={int(self.torch.cxx11_abi)}")
         # Torch's checks put __FILE__ into the binary: not the path of the machine that built it.
         flags.append(f"-ffile-prefix-map={self.torch.root.parent}/=")
@@ -155,7 +157,8 @@ class Graph:
         return [self._object("cxx", source, flags)]
 
     def _library_flags(self) -> list[str]:
-        libraries = ["-lc10", "-ltorch_cpu"]
+        # By its file name, so that the linker takes the runtime that torch brings and loads.
+        libraries = ["-lc10", "-ltorch_cpu", "-l:libgomp.so.1"]
         if isinstance(self.toolkit, cuda.Toolkit):
             libraries += ["-lc10_cuda", "-ltorch_cuda", str(self.toolkit.cudart(self.torch))]
         # --no-undefined: what is missing fails here and not at a user's import.

@@ -1,6 +1,20 @@
-#include "cuda/elementwise.h"
+#include "cuda/run.h"
 
 namespace treadle {
+
+ElementwiseArgs elementwise_args(const ElementwiseLoop& loop) {
+  ElementwiseArgs args;  // sizes and strides stay unset: a dense launch does not look at them
+  args.operands = loop.operands;
+  args.ndim = 1;
+  args.numel = loop.numel();
+  args.dense = true;
+  args.compute = to_dtype(loop.compute);
+  for (int i = 0; i < loop.operands; ++i) {
+    args.dtypes[i] = args.compute;
+    args.data[i] = loop.data[i];
+  }
+  return args;
+}
 
 ElementwiseArgs elementwise_args(const char* op, const at::TensorIteratorBase& iter,
                                  Dtype compute) {

@@ -1,0 +1,34 @@
+// From an elementwise loop to launches: guards the device, takes the current stream, splits what is
+// too large for 32-bit offsets.
+#pragma once
+
+#include <ATen/TensorIterator.h>
+
+#include "check.h"
+#include "cuda/launch.h"
+#include "elementwise.h"
+#include "kernels/elementwise.h"
+
+namespace treadle {
+
+ElementwiseArgs elementwise_args(const ElementwiseLoop& loop);
+ElementwiseArgs elementwise_args(const char* op, const at::TensorIteratorBase& iter, Dtype compute);
+
+// f(args, stream) launches and returns its error.
+template <class F>
+void run_cuda(ElementwiseLoop& loop, const F& f) {
+  if (loop.numel() == 0) return;
+  const c10::cuda::CUDAGuard guard(loop.output.device());
+  const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
+  if (!loop.iterator) return check_launch(loop.op, f(elementwise_args(loop), stream));
+  const Dtype compute = to_dtype(loop.compute);
+  const ElementwiseArgs args = elementwise_args(loop.op, *loop.iterator, compute);
+  if (args.dense || loop.iterator->can_use_32bit_indexing()) {
+    return check_launch(loop.op, f(args, stream));
+  }
+  for (auto& part : loop.iterator->with_32bit_indexing()) {
+    check_launch(loop.op, f(elementwise_args(loop.op, part, compute), stream));
+  }
+}
+
+}  // namespace treadle
