@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 CXX_SOURCES = $(shell git ls-files -co --exclude-standard '*.cpp' '*.h' '*.hpp' '*.cu' '*.cuh')
 
 .DEFAULT_GOAL := help
-.PHONY: help env build test demo bench mutants lint format check-install clean
+.PHONY: help env build test demo bench readme-numbers mutants lint format check-install clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 15
@@ -23,6 +23,9 @@ demo: $(VENV)/.demo build  ## train the recurrent net that reads handwritten dig
 
 bench: $(VENV)/.dev build  ## verify, then time every op against its rivals
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+readme-numbers:  ## write the README's numbers from the committed results
+	$(PYTHON) benchmarks/readme_numbers.py
 
 mutants: $(VENV)/.dev build  ## plant each known error and show that a test finds it
 	$(BIN)/python tests/mutants/run.py $(ARGS)

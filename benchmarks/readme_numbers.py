@@ -1,0 +1,164 @@
+"""Write the numbers of the README from the committed results: `make readme-numbers`.
+
+    python benchmarks/readme_numbers.py            rewrite the block between the two comment lines
+    python benchmarks/readme_numbers.py --check    fail if the block is not what it would write
+
+One table a machine, one line a group of rows. What is slower than a rival, missed its bar or was
+refused is listed below the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+RESULTS = ROOT / "benchmarks" / "results"
+BEGIN, END = "<!-- numbers: begin -->", "<!-- numbers: end -->"
+NONE_YET = "No measurements have been committed yet."
+# Two runs of one program differ by about this much even on an idle machine.
+NOISE = 0.03
+MOST_LISTED = 4
+
+Row = dict[str, Any]
+
+
+def machines() -> list[tuple[list[Path], dict[str, Any], list[Row]]]:
+    """Files, facts and rows of every machine and device, those with a GPU first.
+
+    Where two files of a folder timed the same row, the newer one counts. Trials are left out.
+    """
+    merged: dict[tuple[str, str], list[tuple[str, Path, dict[str, Any]]]] = {}
+    for path in sorted(RESULTS.glob("*/*.json")):
+        data = json.loads(path.read_text())
+        if not isinstance(data, dict) or not data.get("rows") or data.get("quick"):
+            continue
+        facts = data["machine"]
+        key = (path.parent.name, facts["device"])
+        merged.setdefault(key, []).append((facts["date"], path, data))
+    found = []
+    for runs in merged.values():
+        runs.sort(key=lambda run: run[0])
+        rows = {row["key"]: row for _, _, data in runs for row in data["rows"]}
+        found.append(([path for _, path, _ in runs], runs[-1][2]["machine"], list(rows.values())))
+    return sorted(found, key=lambda machine: machine[1]["device"] != "cuda")
+
+
+def group(row: Row) -> str:
+    """The line that a row counts in: the plots' groups, over all ops and numbers of threads."""
+    name = re.sub(r"^(vector_add|scale|sine), CPU, .*", "elementwise", row["group"])
+    name = re.sub(r", (cuda|CUDA|cpu|CPU)$", "", name)
+    # The Python functions' only rival is the op that they call.
+    return f"{name}, `treadle.*`" if row["label"].startswith("treadle.") else name
+
+
+def groups(rows: list[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(group(row), []).append(row)
+    return found
+
+
+def bars(rows: list[Row]) -> str:
+    with_bar = [row["bar"]["reached"] for row in rows if "bar" in row]
+    return f"{sum(with_bar)} of {len(with_bar)}" if with_bar else "no bar"
+
+
+def lines(rows: list[Row]) -> Iterator[str]:
+    """The table: treadle's time over the fastest rival's, so less is better."""
+    yield "| what | rows | time / fastest rival's: median | best | worst | bars reached |"
+    yield "|---|---|---|---|---|---|"
+    for name, members in groups(rows).items():
+        ratios = [row["ratio"] for row in members if "ratio" in row]
+        cells = ["", "", ""]
+        if ratios:
+            middle = statistics.median(ratios)
+            cells = [f"{value:.2f}" for value in (middle, min(ratios), max(ratios))]
+        yield f"| {' | '.join([name, str(len(members)), *cells, bars(members)])} |"
+
+
+def listed(what: str, found: list[str]) -> str:
+    if not found:
+        return f"{what}: none."
+    more = f"; and {len(found) - MOST_LISTED} more" if len(found) > MOST_LISTED else ""
+    return f"{what} ({len(found)}): {'; '.join(found[:MOST_LISTED])}{more}."
+
+
+def losses(rows: list[Row]) -> Iterator[str]:
+    """What went less well, the worst first."""
+    timed = [row for row in rows if "times" in row]
+    missed = [row for row in timed if "bar" in row and not row["bar"]["reached"]]
+    over = {
+        row["key"]: row["times"]["treadle"]["median_us"] / row["bar"]["limit_us"] - 1
+        for row in missed
+    }
+    missed.sort(key=lambda row: -over[row["key"]])
+    said = [f"{row['key']} by {over[row['key']]:.1%} ({row['bar']['text']})" for row in missed]
+    yield listed("Bars missed", said)
+    slower = [row for row in timed if row.get("ratio", 0) > 1 + NOISE and row not in missed]
+    slower = [row for row in slower if not row["label"].startswith("treadle.")]
+    slower.sort(key=lambda row: -row["ratio"])
+    yield listed(
+        f"Slower than the fastest rival by more than {NOISE:.0%}, without a missed bar",
+        [f"{row['key']} {row['ratio']:.2f} × {row['fastest_rival']}" for row in slower],
+    )
+    refused = [row["key"] for row in rows if "refused" in row]
+    if refused:
+        yield listed("Wrong, and therefore not timed", refused)
+    busy = sum(bool(row.get("busy")) for row in timed)
+    if busy:
+        yield f"Timed while other programs ran: {busy} of {len(timed)} rows."
+
+
+def section(paths: list[Path], facts: dict[str, Any], rows: list[Row]) -> list[str]:
+    """One machine: what it is, its table, and what went less well."""
+    what = facts.get("gpu") or f"{facts['cpu']}, {facts['cores']} cores"
+    versions = [f"torch {facts['torch']}"]
+    if facts.get("gpu"):
+        versions += [f"driver {facts['driver']}", f"built with CUDA {facts['built_with_cuda']}"]
+        versions.append(f"host {facts['cpu']}, {facts['cores']} cores")
+    commit = facts["treadle_commit"] or "of no commit"
+    changed = " with changes" if commit.endswith("-modified") else ""
+    versions += [f"Python {facts['python']}", f"treadle {commit[:10]}{changed}"]
+    links = [f"[{p.name}]({p.relative_to(ROOT).as_posix()})" for p in paths]
+    head = f"**{what}**: {', '.join(versions)}; {facts['date'][:10]}; {', '.join(links)}."
+    return [head, "", *lines(rows), "", "  \n".join(losses(rows)), ""]
+
+
+def block() -> str:
+    text = "\n".join(line for machine in machines() for line in section(*machine))
+    return f"{BEGIN}\n{text or NONE_YET}\n{END}"
+
+
+def rewritten(text: str) -> str:
+    """The README with its block made anew."""
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise SystemExit(f"readme_numbers: README.md must have one line {BEGIN} and one {END}")
+    before, rest = text.split(BEGIN)
+    return before + block() + rest.split(END)[1]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; 1 if out of date")
+    chosen = parser.parse_args(arguments)
+    text = README.read_text()
+    new = rewritten(text)
+    if chosen.check:
+        if new != text:
+            print("README.md's numbers are out of date: make readme-numbers", file=sys.stderr)
+        return int(new != text)
+    if new != text:
+        README.write_text(new)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
