@@ -1,0 +1,147 @@
+"""Autocast: lltm_cell runs in the lower precision but for its state; the others as their twins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+import treadle
+from treadle import reference
+from treadle.nn import LLTMCell
+
+from .cases import DEVICES
+from .inputs import HALVES, Make
+from .lltm_cases import cell_arguments
+from .rule import within_rule
+
+EACH = [
+    pytest.param(device, dtype, id=f"{device}-{dtype}", marks=marks)
+    for device, marks in (("cpu", ()), ("cuda", DEVICES[1].marks))
+    for dtype in HALVES
+]
+each = pytest.mark.parametrize(("device", "dtype"), EACH)
+
+
+@each
+def test_cell(device: str, dtype: torch.dtype) -> None:
+    """The same bits as a call in the lower precision, the state apart."""
+    call = cell_arguments(Make("autocast", device, torch.float32), (9, 7, 8))
+    *casts, old_cell = call.args
+    with torch.autocast(device, dtype):
+        new_h, new_cell = call.run(treadle.lltm_cell)
+    expected = treadle.lltm_cell(*(t.to(dtype) for t in casts), old_cell)
+    assert (new_h.dtype, new_cell.dtype) == (dtype, torch.float32)
+    assert torch.equal(new_h, expected[0]) and torch.equal(new_cell, expected[1])
+
+
+@each
+def test_cell_beside_the_composition(device: str, dtype: torch.dtype) -> None:
+    """Gradients reach the float32 arguments, in float32, as accurate as the composition's."""
+    call = cell_arguments(Make("autocast", device, torch.float32), (9, 7, 8))
+
+    def run(function: Callable[..., Any], call: Any) -> tuple[Tensor, ...]:
+        call = call.map(lambda t: t.detach().requires_grad_())
+        with torch.autocast(device, dtype, enabled=call.args[0].dtype == torch.float32):
+            new_h, new_cell = call.run(function)
+        loss = new_h.double().square().sum() + new_cell.double().sin().sum()
+        return new_h.detach(), new_cell.detach(), *torch.autograd.grad(loss, call.args)
+
+    ours = run(treadle.lltm_cell, call)
+    truth = run(reference.lltm_cell, call.map(Tensor.double))
+    composition = run(reference.lltm_cell, call)
+    for n, (a, t, c) in enumerate(zip(ours, truth, composition, strict=True)):
+        # Errors are those of the lower precision, whatever dtype they are kept in.
+        if n >= 2:
+            assert a.dtype == torch.float32
+            a, c = a.to(dtype), c.to(dtype)
+        within_rule(a, t, c, gradient=n >= 2, what=str(n))
+
+
+@each
+def test_elementwise_ops_run_as_they_are(device: str, dtype: torch.dtype) -> None:
+    make = Make("autocast", device, torch.float32)
+    x, half = make(5), make(5, dtype=dtype)
+    with torch.autocast(device, dtype):
+        for ours, theirs in (
+            (treadle.sine(x), torch.sin(x)),
+            (treadle.scale(x, 2.5), torch.mul(x, 2.5)),
+            (treadle.vector_add(x, half), torch.add(x, half)),
+            (treadle.vector_add(half, half, alpha=2), torch.add(half, half, alpha=2)),
+        ):
+            assert ours.dtype == theirs.dtype
+            torch.testing.assert_close(ours, theirs)
+
+
+@each
+def test_mixed_arguments_are_made_equal(device: str, dtype: torch.dtype) -> None:
+    """Half weights beside float32 rows raise outside of autocast, and not inside."""
+    call = cell_arguments(Make("mixed", device, torch.float32), (3, 5, 4))
+    call = call.with_args({1: call.args[1].to(dtype), 4: call.args[4].to(dtype)})
+    with pytest.raises(RuntimeError, match="weights must have the dtype of input"):
+        call.run(treadle.lltm_cell)
+    with torch.autocast(device, dtype):
+        new_h, new_cell = call.run(treadle.lltm_cell)
+    assert new_h.dtype == dtype and new_cell.dtype == dtype
+
+
+def test_float64_is_left_alone_as_linear_leaves_it() -> None:
+    """torch's autocast leaves float64 arguments alone."""
+    call = cell_arguments(Make("double", "cpu", torch.float64), (3, 5, 4))
+    with torch.autocast("cpu", torch.bfloat16):
+        new_h, new_cell = call.run(treadle.lltm_cell)
+        linear = torch.nn.functional.linear(call.args[0], call.args[1][:, :5])
+    assert new_h.dtype == linear.dtype == new_cell.dtype
+
+
+@each
+def test_weights_are_cast_once(device: str, dtype: torch.dtype) -> None:
+    """Over the steps of a sequence, autocast's cache keeps the cast parameters."""
+    cell = LLTMCell(5, 4, device=device)
+    rows = Make("cache", device, torch.float32)(6, 3, 5)
+    casts = []
+
+    class Casts(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, f: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = f(*args, **(kwargs or {}))
+            if f is torch.ops.aten._to_copy.default and args[0].shape == cell.weights.shape:
+                casts.append(result)
+            return result
+
+    with torch.autocast(device, dtype), Casts():
+        state = None
+        for row in rows:
+            state = cell(row, state)
+    assert len(casts) == 1
+    state[0].float().sum().backward()
+    assert cell.weights.grad.dtype == torch.float32 and cell.weights.grad.abs().sum() > 0
+
+
+@each
+def test_under_vmap_and_compile(device: str, dtype: torch.dtype) -> None:
+    call = cell_arguments(Make("under", device, torch.float32), (3, 5, 4))
+    stacked = call.map(lambda t: torch.stack([t, t * 0.5]))
+
+    def run(*args: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.autocast(device, dtype):
+            return treadle.lltm_cell(*args)
+
+    expected = run(*call.args)
+    for results in (
+        tuple(t[0] for t in vmap(run)(*stacked.args)),
+        torch.compile(run, fullgraph=True, backend="aot_eager")(*call.args),
+    ):
+        assert [t.dtype for t in results] == [dtype, torch.float32]
+        torch.testing.assert_close(results, expected)
+    gradient = grad(lambda w: run(call.args[0], w, *call.args[2:])[1].sum())(call.args[1])
+    with_grad = requiring_grad_weights(call)
+    run(*with_grad.args)[1].sum().backward()
+    torch.testing.assert_close(gradient, with_grad.args[1].grad)
+
+
+def requiring_grad_weights(call: Any) -> Any:
+    return call.with_args({1: call.args[1].detach().requires_grad_()})
