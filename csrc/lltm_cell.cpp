@@ -34,7 +34,7 @@ bool few_rows(const Tensor& a) {
 
 Tensor product(const Tensor& a, const Tensor& b) {
   if (a.dim() == 3) return a.bmm(b);
-  return few_rows(a) ? b.t().mm(a.t()).t().contiguous() : a.mm(b);
+  return few_rows(a) ? b.t().mm(a.t()).t().clone(at::MemoryFormat::Contiguous) : a.mm(b);
 }
 
 // Of old_h and input: grad_gates times their columns of weights.
@@ -43,8 +43,8 @@ std::pair<Tensor, Tensor> x_gradients(const Tensor& grad_gates, const Tensor& we
   const auto features = weights.size(-1) - hidden;
   if (need_h && need_input && few_rows(grad_gates)) {
     const Tensor both = weights.t().mm(grad_gates.t());
-    return {both.narrow(0, 0, hidden).t().contiguous(),
-            both.narrow(0, hidden, features).t().contiguous()};
+    const auto copy = [](const Tensor& t) { return t.clone(at::MemoryFormat::Contiguous); };
+    return {copy(both.narrow(0, 0, hidden).t()), copy(both.narrow(0, hidden, features).t())};
   }
   return {need_h ? product(grad_gates, weights.narrow(-1, 0, hidden)) : Tensor(),
           need_input ? product(grad_gates, weights.narrow(-1, hidden, features)) : Tensor()};
