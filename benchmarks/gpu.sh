@@ -95,19 +95,21 @@ run_test() {
   report test "$status" "$start" "$(tail -n 1 "$OUTDIR/test.log")"
 }
 
-# sanitize_with LOGS TOOL [OPTIONS]: one tool over the driver, in a log of its own.
+# sanitize_with LOGS TOOL OPS [OPTIONS]: one tool over the driver, in a log of its own.
 sanitize_with() {
-  local logs=$1 tool=$2
-  shift 2
+  local logs=$1 tool=$2 ops=$3
+  shift 3
+  # shellcheck disable=SC2086  # no op, or several
   limited 420 compute-sanitizer --tool "$tool" --error-exitcode 77 --print-limit 40 "$@" \
-    "$PYTHON" benchmarks/sanitize.py >"$logs/$tool.log" 2>&1
+    "$PYTHON" benchmarks/sanitize.py $ops >"$logs/$tool.log" 2>&1
 }
 
 run_sanitize() {
   local start=$SECONDS filter=() logs tool status log ours
   logs=$(mktemp -d)
   # Kernels of other libraries are not ours to judge, and racecheck is slow on them. initcheck
-  # must see every kernel, or it takes what the others wrote for uninitialised.
+  # must see every kernel, or it takes what the others wrote for uninitialised. Only the cell has
+  # shared memory and barriers.
   for option in --kernel-name --kernel-regex; do
     if compute-sanitizer --help 2>/dev/null | grep -q -- "$option\b"; then
       filter=("$option" kns=treadle)
@@ -116,10 +118,10 @@ run_sanitize() {
   done
   export PYTORCH_NO_CUDA_MEMORY_CACHING=1
   local -A job=()
-  sanitize_with "$logs" memcheck --report-api-errors no & job[memcheck]=$!
-  sanitize_with "$logs" initcheck --report-api-errors no & job[initcheck]=$!
-  sanitize_with "$logs" racecheck "${filter[@]}" & job[racecheck]=$!
-  sanitize_with "$logs" synccheck "${filter[@]}" & job[synccheck]=$!
+  sanitize_with "$logs" memcheck "" --report-api-errors no & job[memcheck]=$!
+  sanitize_with "$logs" initcheck "" --report-api-errors no & job[initcheck]=$!
+  sanitize_with "$logs" racecheck lltm_cell "${filter[@]}" & job[racecheck]=$!
+  sanitize_with "$logs" synccheck lltm_cell "${filter[@]}" & job[synccheck]=$!
   for tool in memcheck initcheck racecheck synccheck; do
     status=0
     wait "${job[$tool]}" || status=$?

@@ -1,4 +1,4 @@
-"""Runs every op on the GPU, for compute-sanitizer to watch; see gpu.sh.
+"""Runs every op, or those it is given, on the GPU for compute-sanitizer to watch; see gpu.sh.
 
 The inputs are those of the tests: every dtype, odd sizes, strided, misaligned, broadcast, empty;
 forward, backward, in place and into `out`. Values are the tests' business, memory is ours.
@@ -55,8 +55,10 @@ def same_place(x: Any, result: Tensor) -> bool:
     return x.dtype == result.dtype and x.shape == result.shape and not expanded
 
 
-def pieces() -> Iterator[tuple[Op, Case, torch.dtype]]:
+def pieces(names: list[str]) -> Iterator[tuple[Op, Case, torch.dtype]]:
     for op in OPS.values():
+        if names and op.name not in names:
+            continue
         for case in op.cases:
             for dtype in case.dtypes:
                 if dtype in DTYPES:
@@ -67,7 +69,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("sanitize: there is no GPU here")
     count = 0
-    for op, case, dtype in pieces():
+    for op, case, dtype in pieces(sys.argv[1:]):
         call = case.call("cuda", dtype)
         call.run(op.function)
         backward(op, case, dtype)
