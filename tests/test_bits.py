@@ -155,7 +155,7 @@ def test_any_number_of_threads(dtype: torch.dtype) -> None:
             for threads in (1, 2, 3, 8):
                 torch.set_num_threads(threads)
                 new = everything(op, call)
-                # Of the cell what is not a product or a sum of ATen's: results, old_cell's gradient.
+                # Of the cell: the results and old_cell's gradient; the others are sums of ATen's.
                 found.append([*new[:2], new[-1]] if name.startswith("lltm_cell") else new)
             for other in found[1:]:
                 same(other, found[0], name)
