@@ -74,9 +74,10 @@ def tensors(
 
     Its storage goes on behind it, so that a write past its end is seen.
     """
-    order = draw(st.permutations(range(len(shape))))
-    steps = [draw(st.sampled_from([1, 1, 1, 2, 3])) for _ in shape]
-    zero = [draw(st.integers(0, 6)) == 0 for _ in shape]
+    dense = draw(st.integers(0, 3)) == 0
+    order = draw(st.permutations(range(len(shape)))) if not dense else range(len(shape))[::-1]
+    steps = [1 if dense else draw(st.sampled_from([1, 1, 1, 2, 3])) for _ in shape]
+    zero = [not dense and draw(st.integers(0, 6)) == 0 for _ in shape]
     offset = draw(st.sampled_from([0, 0, 1, 2, 3, 7]))
     strides, room = [0] * len(shape), 1
     for d in order:

@@ -13,7 +13,7 @@ from torch import Tensor
 import treadle
 
 from .compare import attempt, same_bits
-from .inputs import DEVICES
+from .inputs import DEVICES, FLOATING, INTEGERS
 
 Function = Callable[..., Any]
 
@@ -195,6 +195,26 @@ def test_numbers_that_are_symbols(device: str) -> None:
         ):
             torch.testing.assert_close(mine, yours)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", FLOATING + INTEGERS)
+def test_nothing_around_a_result_is_written(dtype: torch.dtype, device: str) -> None:
+    """Every length up to some vectors and around a block, in the middle of other elements."""
+    ops = [
+        lambda x, out: treadle.scale(x, 2, out=out),
+        lambda x, out: treadle.vector_add(x, x, out=out),
+    ]
+    if dtype.is_floating_point:
+        ops.append(lambda x, out: treadle.sine(x, out=out))
+    for size in (*range(70), *range(505, 520)):
+        for begin in (16, 17):
+            x = torch.arange(size, device=device).to(dtype)
+            for op in ops:
+                memory = torch.full((size + 64,), 77, dtype=dtype, device=device)
+                op(x, memory[begin : begin + size])
+                around = torch.cat([memory[:begin], memory[begin + size :]])
+                assert bool((around == 77).all()), (size, begin)
 
 
 def free_memory(device: str) -> int:

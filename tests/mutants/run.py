@@ -1,0 +1,198 @@
+"""Plant each known error in a copy of the tree and show that its test finds it: `make mutants`.
+
+A mutant is a patch in this folder. Above the diff stand what is broken, the tests that must fail
+(pytest's arguments), and `Needs: cuda` if it takes a GPU and nvcc. The copy, with its objects,
+stays in build/mutants, so that a mutant costs what it changes. Fails if a mutant survives, if a
+patch no longer applies or compiles, or if a named test fails without any mutant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+FAILED = 1  # pytest's exit code: tests ran, and some failed
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    what: str
+    killers: tuple[str, ...]
+    needs_cuda: bool
+    patch: Path
+
+    @staticmethod
+    def read(patch: Path) -> Mutant:
+        head = patch.read_text().partition("\n--- ")[0]
+        fields = dict(re.findall(r"^(\w[\w ]*): (.*)$", head, re.M))
+        return Mutant(
+            patch.stem,
+            fields["What"],
+            tuple(shlex.split(fields["Killed by"])),
+            fields.get("Needs") == "cuda",
+            patch,
+        )
+
+
+@dataclass(frozen=True)
+class Copy:
+    """The tree once more, to be spoilt."""
+
+    folder: Path
+    cuda: bool
+
+    def refresh(self) -> None:
+        """Make it equal to the tree. Equal files keep their times, and so ninja their objects."""
+        listed = ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard", "-z"]
+        names = subprocess.run(listed, capture_output=True, text=True, check=True).stdout
+        wanted = {name for name in names.split("\0") if name and (ROOT / name).is_file()}
+        for name in wanted:
+            self._lay(name)
+        for path in self.folder.rglob("*"):
+            name = path.relative_to(self.folder).as_posix()
+            source = path.suffix in (".py", ".h", ".cpp", ".cu", ".cuh")
+            if source and not name.startswith("build/") and name not in wanted:
+                path.unlink()
+
+    def _lay(self, name: str) -> None:
+        source, target = ROOT / name, self.folder / name
+        content = source.read_bytes()
+        if target.exists() and target.read_bytes() == content:
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+        shutil.copymode(source, target)
+
+    def restore(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._lay(name)
+
+    def apply(self, patch: Path) -> list[str]:
+        """The files changed; none if the patch does not fit."""
+        where = {**os.environ, "GIT_CEILING_DIRECTORIES": str(self.folder.parent)}
+        command = ["git", "apply", "--unidiff-zero", str(patch)]
+        done = subprocess.run(command, cwd=self.folder, env=where, capture_output=True, text=True)
+        if done.returncode:
+            print(done.stderr.strip())
+            return []
+        return re.findall(r"^\+\+\+ b/(.*)$", patch.read_text(), re.M)
+
+    def build(self) -> bool:
+        command = [sys.executable, "-W", "ignore", "setup.py", "-q", "build_ext", "--inplace"]
+        env = {**os.environ, "TREADLE_CUDA": str(int(self.cuda))}
+        done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True)
+        if done.returncode:
+            print(done.stdout[-3000:] + done.stderr[-3000:])
+        return done.returncode == 0
+
+    def test(self, arguments: Iterable[str]) -> subprocess.CompletedProcess[str]:
+        options = ["-x", "-q", "--tb=line", "-p", "no:cacheprovider"]
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(self.folder / "python_pkg"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "TREADLE_MUTANT": "1",
+        }
+        command = [sys.executable, "-m", "pytest", *options, *arguments]
+        return subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True)
+
+
+def judge(copy: Copy, mutant: Mutant) -> str:
+    """`killed by ...`, or what went wrong."""
+    changed = copy.apply(mutant.patch)
+    if not changed:
+        return "DOES NOT APPLY"
+    try:
+        if any(not name.endswith(".py") for name in changed) and not copy.build():
+            return "DOES NOT COMPILE"
+        done = copy.test(mutant.killers)
+    finally:
+        copy.restore(changed)
+    if done.returncode == 0:
+        return "SURVIVED"
+    if done.returncode < 0:
+        return f"killed by a crash, {signal.Signals(-done.returncode).name}"
+    failed = re.search(r"^FAILED (\S+)", done.stdout, re.M)
+    if done.returncode != FAILED or failed is None:
+        print(done.stdout[-3000:] + done.stderr[-3000:])
+        return "BROKE THE TESTS"
+    return f"killed by {failed.group(1)}"
+
+
+def has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available() and shutil.which("nvcc") is not None
+
+
+def chosen(names: list[str]) -> list[Mutant]:
+    found = [Mutant.read(patch) for patch in sorted(HERE.glob("*.patch"))]
+    unknown = set(names) - {mutant.name for mutant in found}
+    if unknown:
+        raise SystemExit(f"mutants: no such mutant: {', '.join(sorted(unknown))}")
+    return [mutant for mutant in found if not names or mutant.name in names]
+
+
+@cache
+def sound(copy: Copy, killers: tuple[str, ...]) -> bool:
+    """Whether the tests that are to fail pass as long as nothing is planted."""
+    done = copy.test(killers)
+    if done.returncode:
+        print(done.stdout[-3000:] + done.stderr[-3000:])
+    return done.returncode == 0
+
+
+def verdicts(copy: Copy, mutants: list[Mutant]) -> Iterator[tuple[Mutant, str]]:
+    """First the tests of each on the sound tree (equal ones run once), then each mutant."""
+    able = [mutant for mutant in mutants if sound(copy, mutant.killers)]
+    for mutant in mutants:
+        yield mutant, judge(copy, mutant) if mutant in able else "ITS TESTS FAIL WITHOUT IT"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", help="mutants to run; all by default")
+    parser.add_argument("--list", action="store_true", help="say what there is, and stop")
+    options = parser.parse_args()
+    mutants = chosen(options.names)
+    if options.list:
+        for mutant in mutants:
+            print(f"{mutant.name:36}{mutant.what}{' (cuda)' if mutant.needs_cuda else ''}")
+        return 0
+    cuda = has_cuda()
+    skipped = [mutant.name for mutant in mutants if mutant.needs_cuda and not cuda]
+    mutants = [mutant for mutant in mutants if cuda or not mutant.needs_cuda]
+    with_gpu = any(mutant.needs_cuda for mutant in mutants)
+    copy = Copy(ROOT / "build" / "mutants" / ("cuda" if with_gpu else "cpu"), with_gpu)
+    copy.refresh()
+    print(f"building the copy in {copy.folder.relative_to(ROOT)}", flush=True)
+    if not copy.build():
+        return 1
+    bad, started = 0, time.monotonic()
+    for mutant, verdict in verdicts(copy, mutants):
+        bad += not verdict.startswith("killed")
+        took, started = time.monotonic() - started, time.monotonic()
+        print(f"{mutant.name:36}{verdict} ({took:.0f} s)", flush=True)
+    copy.build()
+    for name in skipped:
+        print(f"{name:36}skipped: needs a GPU and nvcc")
+    print(f"{len(mutants) - bad} of {len(mutants)} killed, {len(skipped)} skipped")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
