@@ -160,6 +160,7 @@ def ops() -> tuple[Op, ...]:
             treadle.sine_,
             Tensor.sin_,
             has_out=True,
+            saved=(0,),
         ),
         Op(
             "sine_backward",
@@ -168,5 +169,6 @@ def ops() -> tuple[Op, ...]:
             ("sine_backward",),
             (0, 1),
             tuple(pair_cases("sine_backward", FLOATING)),
+            saved=(0, 1),
         ),
     )

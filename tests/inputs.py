@@ -86,6 +86,13 @@ class Op:
     inplace: Callable[..., Any] | None = None  # writes into and returns the first argument
     torch_inplace: Callable[..., Any] | None = None  # its twin
     has_out: bool = False
+    saved: tuple[int, ...] = ()  # positions of the tensors whose values the derivative needs
+
+    def like_first_case(self, make: Make, *shape: int) -> Call:
+        """A call with tensors of one shape where the first case has tensors, else its numbers."""
+        call = self.cases[0].call()
+        args = (make(*shape) if isinstance(a, Tensor) else a for a in call.args)
+        return Call(tuple(args), call.kwargs)
 
     def leaves(self, call: Call) -> list[int]:
         """Positions of this call's tensors that can require grad."""

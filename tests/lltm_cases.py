@@ -128,5 +128,6 @@ def ops() -> tuple[Op, ...]:
             ("lltm_cell",),
             (0, 1, 2, 3, 4),
             lltm_cases(),
+            saved=(0, 1, 2, 3, 4),
         ),
     )

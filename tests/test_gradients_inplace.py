@@ -102,11 +102,9 @@ def test_a_saved_argument_that_was_changed_raises(name: str) -> None:
     op = OPS[name]
     make = Make("saved", "cpu", torch.float64)
     if name == "lltm_cell":
-        call, saved = cell_arguments(make, (3, 5, 4)), {0, 1, 2, 3, 4}
+        call = cell_arguments(make, (3, 5, 4))
     else:
-        call = next(c for c in op.cases if c.id.endswith(" row" if name[0] != "s" else "matrix"))
-        call = call.call("cpu", torch.float64)
-        saved = {"sine": {0}, "sine_backward": {0, 1}}.get(name, set())
+        call = op.like_first_case(make, 4, 3)
     for changed in range(len(op.leaves(call))):
         fresh = call.map(lambda t: t.detach().clone().requires_grad_())
         inner = fresh.map(lambda t: t * 1)
@@ -114,7 +112,7 @@ def test_a_saved_argument_that_was_changed_raises(name: str) -> None:
         with torch.no_grad():
             inner.args[changed].add_(1)
         leaves = [fresh.args[i] for i in op.leaves(fresh)]
-        if changed in saved:
+        if changed in op.saved:
             with pytest.raises(RuntimeError, match="modified by an inplace operation"):
                 torch.autograd.grad(results, leaves, [torch.ones_like(r) for r in results])
         else:
@@ -143,7 +141,7 @@ def test_a_second_backward_needs_the_graph(name: str) -> None:
     loss = sum(r.sum() for r in outputs(call.run(op.function)))
     first = torch.autograd.grad(loss, call.args[0], retain_graph=True)
     assert torch.equal(torch.autograd.grad(loss, call.args[0])[0], first[0])
-    if name in ("sine", "sine_backward", "lltm_cell"):
+    if op.saved:
         with pytest.raises(RuntimeError, match="backward through the graph a second time"):
             torch.autograd.grad(loss, call.args[0])
 

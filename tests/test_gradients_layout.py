@@ -22,8 +22,7 @@ def good_call(op: Op, device: str, dtype: torch.dtype = torch.float64) -> Call:
     make = Make(f"layout {op.name}", device, dtype)
     if op.name == "lltm_cell":
         return cell_arguments(make, (SHAPE[0], 5, SHAPE[1]))
-    second = {"scale": (1.7,), "sine": ()}.get(op.name, (make(*SHAPE),))
-    return Call((make(*SHAPE), *second))
+    return op.like_first_case(make, *SHAPE)
 
 
 def gradients(op: Op, call: Call, loss: Callable[..., Tensor]) -> list[Tensor]:

@@ -32,8 +32,8 @@ def call_of(op: Op, size: int, device: str, dtype: torch.dtype = torch.float64) 
     if op.name == "lltm_cell":
         return cell_arguments(make, CELL_SIZES[size])
     rows, columns = SHAPES[size]
-    second = {"scale": (1.7,), "sine": (), "vector_add": (make(columns),)}
-    return Call((make(rows, columns), *second.get(op.name, (make(rows, columns),))))
+    call = op.like_first_case(make, rows, columns)
+    return call.with_args({1: make(columns)}) if op.name == "vector_add" else call
 
 
 def run_with_gradients(function: Callable[..., Any], op: Op, call: Call) -> list[Tensor]:
