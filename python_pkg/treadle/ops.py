@@ -62,9 +62,9 @@ def vector_add(
         other = b if isinstance(b, Tensor) else torch.tensor(b, dtype=_dtype_with(a, b))
         _add_out(a, other, alpha=alpha, out=out)
         return out
-    if isinstance(b, Tensor):
-        return _add(a, b, alpha=alpha)  # type: ignore[no-any-return]
-    return _add_number(a, b, alpha=alpha)  # type: ignore[no-any-return]
+    add = _add if isinstance(b, Tensor) else _add_number
+    # A keyword costs as much as the rest of this function.
+    return add(a, b) if alpha == 1 else add(a, b, alpha=alpha)  # type: ignore[no-any-return]
 
 
 def _dtype_with(a: Tensor, number: float) -> torch.dtype:
