@@ -165,3 +165,14 @@ def test_the_emulated_fma_rounds_once() -> None:
         mantissa = exact >> shift
         mantissa += low > half or (low == half and mantissa % 2)
         assert ours == float(mantissa) * 2.0 ** (shift - 36)
+
+
+@pytest.mark.parametrize("b", [2, -300, 2.7, 0.1, True])
+@pytest.mark.parametrize("dtype", [*FLOATING, *INTEGERS])
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_number_into_out(dtype: torch.dtype, b: float, device: str) -> None:
+    """A number keeps its digits and does not promote, also where `out` makes it a tensor."""
+    a = (torch.randn(64, generator=torch.Generator().manual_seed(0)) * 20).to(device, dtype)
+    expected = torch.add(a, b, alpha=2)
+    out = torch.empty_like(expected)
+    same_bits(treadle.vector_add(a, b, alpha=2, out=out), expected)

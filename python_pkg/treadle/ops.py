@@ -59,7 +59,7 @@ def vector_add(
     Source: csrc/vector_add.cpp, kernels/vector_add.cu.
     """
     if out is not None:
-        other = b if isinstance(b, Tensor) else torch.tensor(b, dtype=_dtype_with(a, b))
+        other = b if isinstance(b, Tensor) else _number_tensor(a, b)
         _add_out(a, other, alpha=alpha, out=out)
         return out
     add = _add if isinstance(b, Tensor) else _add_number
@@ -67,8 +67,12 @@ def vector_add(
     return add(a, b) if alpha == 1 else add(a, b, alpha=alpha)  # type: ignore[no-any-return]
 
 
-def _dtype_with(a: Tensor, number: float) -> torch.dtype:
-    return torch.result_type(a, number)
+def _number_tensor(a: Tensor, number: float) -> Tensor:
+    # 0-dim and as wide as can be: it does not promote `a`, and keeps the number's digits.
+    if not isinstance(number, float):
+        return torch.tensor(int(number))
+    wide = torch.float64 if a.is_floating_point() else torch.result_type(a, number)
+    return torch.tensor(number, dtype=wide)
 
 
 def vector_add_(a: Tensor, b: Tensor | float, *, alpha: float = 1) -> Tensor:
