@@ -67,7 +67,7 @@ CASES = [
 def test_kernels_of_a_cell_forward(
     sizes: tuple[int, int, int], dtype: torch.dtype, tmp_path: Path
 ) -> None:
-    """Two products (or one) and one kernel of ours: nothing is joined, filled or copied."""
+    """[old_h, input] laid side by side, one product, and what follows: no fills, no copies."""
     arguments = cell(sizes, "cuda", dtype)
     found = names(traced(lambda: treadle.lltm_cell(*arguments), tmp_path))
     assert sum("lltm_forward" in name for name in found) == 1, found
