@@ -6,6 +6,7 @@
 #   test [PYTEST ARGUMENTS]     the tests that run on CUDA (default: -n 8 -k cuda tests)
 #   sanitize                    compute-sanitizer's four tools over benchmarks/sanitize.py
 #   bench [RUN.PY ARGUMENTS]    benchmarks/run.py, its JSON, plot and table
+#   mutants [RUN.PY ARGUMENTS]  tests/mutants/run.py: each planted error, built and found
 #   probe FILE.py [ARGUMENTS]   one script; it finds OUTDIR in the environment
 #
 # Logs go to OUTDIR; a short table comes last. The exit status is 1 if a piece failed.
@@ -13,7 +14,7 @@
 set -uo pipefail
 
 usage() {
-  sed -n '2,13s/^# \{0,1\}//p' "$0"
+  sed -n '2,14s/^# \{0,1\}//p' "$0"
   exit 2
 }
 
@@ -63,6 +64,7 @@ prepare() {
       # shellcheck disable=SC2016,SC2046  # $ORIGIN is the linker's word; the includes are words
       c++ -O2 -std=c++17 -shared -fPIC -fvisibility=hidden -Icsrc/include \
         $("$PYTHON" -m pybind11 --includes) csrc/bindings.cpp python_pkg/treadle/libtreadle.so \
+        -l:libstdc++.so.6 \
         -Wl,-rpath,'$ORIGIN' -Wl,--allow-shlib-undefined -o "python_pkg/treadle/_C$suffix" \
         >>"$OUTDIR/build.log" 2>&1 || status=$?
     fi
@@ -149,6 +151,15 @@ run_bench() {
   report bench "$status" "$start" "$(tail -n 1 "$OUTDIR/bench.log")"
 }
 
+run_mutants() {
+  local start=$SECONDS status=0
+  # The runner asks git for the files of the tree.
+  git rev-parse --git-dir >/dev/null 2>&1 || { git init -q && git add -A; }
+  limited 560 "$PYTHON" tests/mutants/run.py "$@" >"$OUTDIR/mutants.log" 2>&1 || status=$?
+  tail -c 7000 "$OUTDIR/mutants.log"
+  report mutants "$status" "$start" "$(tail -n 1 "$OUTDIR/mutants.log")"
+}
+
 run_probe() {
   local start=$SECONDS status=0 log
   [ $# -ge 1 ] || usage
@@ -164,6 +175,7 @@ run_piece() {
     test) run_test "$@" ;;
     sanitize) run_sanitize ;;
     bench) run_bench "$@" ;;
+    mutants) run_mutants "$@" ;;
     probe) run_probe "$@" ;;
     *) echo "no such piece: $piece" >&2 && STATUS=1 ;;
   esac

@@ -64,6 +64,7 @@ __device__ __forceinline__ acc apply(const F& f, const acc (&in)[2]) {
 template <class scalar_t, int kWidth, int kVectors, int kInputs, class F>
 __global__ void __launch_bounds__(kBlockSize)
     dense_map(F f, Pointers<kInputs + 1> data, int64_t numel) {
+  begin_kernel();
   using vector_t = Vector<scalar_t, kWidth>;
   const int64_t first = int64_t{blockIdx.x} * kVectors * kBlockSize + threadIdx.x;
   vector_t in[kVectors][kInputs];
@@ -108,6 +109,7 @@ inline constexpr int kStridedPerThread = 4;
 template <class common_t, bool kCast, int kInputs, class F>
 __global__ void __launch_bounds__(kBlockSize)
     strided_map(F f, const __grid_constant__ Strided<kInputs + 1> args, uint32_t numel) {
+  begin_kernel();
   using acc = acc_t<common_t>;
   const uint32_t first = blockIdx.x * (kStridedPerThread * kBlockSize) + threadIdx.x;
   acc in[kStridedPerThread][kInputs];

@@ -84,6 +84,7 @@ __device__ __forceinline__ void load_gates(const LltmView& gates, const LltmView
 template <class T, class cell_t, int kWidth>
 __global__ void __launch_bounds__(kBlockSize)
     lltm_forward(const __grid_constant__ LltmForward args, const __grid_constant__ Locate locate) {
+  begin_kernel();
   using Cell = math::LltmCell<cell_t>;
   using acc = acc_t<cell_t>;
   const int64_t unit = (int64_t{blockIdx.x} * kBlockSize + threadIdx.x) * kWidth;
@@ -106,6 +107,7 @@ template <class T, class cell_t, int kWidth, bool has_grad_h>
 __global__ void __launch_bounds__(kBlockSize)
     lltm_backward(const __grid_constant__ LltmBackward args,
                   const __grid_constant__ Locate locate) {
+  begin_kernel();
   using Cell = math::LltmCell<cell_t>;
   using acc = acc_t<cell_t>;
   const int64_t unit = (int64_t{blockIdx.x} * kBlockSize + threadIdx.x) * kWidth;

@@ -12,6 +12,7 @@ namespace {
 template <class word_t>
 __global__ void __launch_bounds__(kBlockSize)
     lltm_pack(const __grid_constant__ LltmPack args, FastDivide by_columns) {
+  begin_kernel();
   const int64_t columns = args.hidden + args.features, words = args.cells * args.rows * columns;
   const int64_t at = int64_t{blockIdx.x} * kBlockSize + threadIdx.x;
   if (at >= words) return;
@@ -33,6 +34,7 @@ constexpr int kSumColumns = 32, kSumRows = kBlockSize / kSumColumns;
 template <class T>
 __global__ void __launch_bounds__(kBlockSize)
     lltm_bias_grad(const __grid_constant__ LltmBiasGrad args) {
+  begin_kernel();
   using acc = acc_t<T>;
   __shared__ acc partial[kSumRows][kSumColumns];
   const int x = threadIdx.x % kSumColumns, y = threadIdx.x / kSumColumns;

@@ -236,6 +236,7 @@ LAUNCHERS = {"launch", "launch_x"}
         ("kernels/a.cu", "void f() { k<<<1, 2>>>(x); }", "launched through"),
         ("kernels/launch.cuh", "void f() { k<<<1, 2>>>(x); }", "must pass a stream"),
         ("kernels/launch.cuh", "void f() { cudaLaunchKernelEx(&c, k); }", "must be returned"),
+        ("kernels/a.cu", "__global__ void k(int x) { f(x); begin_kernel(); }", "must begin"),
         ("kernels/a.cu", "int f() { return launch(k, shape, x); }", "must pass a stream"),
         ("kernels/a.cu", "int f() { launch<float>(k, shape, stream); }", "must be returned or"),
         ("csrc/cuda/a.cpp", "void f() { launch_x(a, stream); }", "must be returned or checked"),
@@ -253,3 +254,14 @@ def test_check_kernels_finds(path: str, text: str, rule: str) -> None:
 def test_check_kernels_accepts_what_is_right() -> None:
     text = f"{GOOD_CALL}\nvoid g() {{ check_launch(op, launch_x(launch_shape(a), stream)); }}\n"
     assert check_kernels.check_file(Path("csrc/cuda/a.cpp"), text, LAUNCHERS) == []
+    text = "__global__ void __launch_bounds__(8)\n k(F f, A<2 * B> a = {}) {\n begin_kernel(); }"
+    assert check_kernels.check_file(Path("kernels/a.cu"), text, LAUNCHERS) == []
+
+
+def test_every_planted_error_fits_the_sources() -> None:
+    patches = sorted((ROOT / "tests" / "mutants").glob("*.patch"))
+    assert patches
+    for patch in patches:
+        command = ["git", "apply", "--check", "--unidiff-zero", str(patch)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, f"{patch.name}: {done.stderr}"

@@ -138,9 +138,11 @@ def test_bindings_of_another_python(tmp_path: Path) -> None:
     assert "built for Python 3.99.1" in done.stderr and "Rebuild it with" in done.stderr
 
 
-def test_no_folder_of_the_build_machine_in_the_binaries() -> None:
+def test_what_the_binaries_are_linked_to() -> None:
     for binary in installed.PACKAGE.glob("*.so"):
         said = subprocess.run(["readelf", "-d", binary], capture_output=True, text=True, check=True)
         paths = [line for line in said.stdout.splitlines() if "PATH" in line]
         assert all(line.endswith("[$ORIGIN]") for line in paths), paths
         assert binary.name != "libtreadle.so" or "libpython" not in said.stdout
+        # A copy of it inside would be a second one in the process.
+        assert "[libstdc++.so.6]" in said.stdout

@@ -1,6 +1,7 @@
 """Checks the rules that a compiler does not: which headers kernels/ may use, and how it launches.
 
 - kernels/ includes CUDA, the standard library and itself, never torch.
+- Every kernel begins with begin_kernel(): launched while the one before it ends, it must wait.
 - Kernels are launched in kernels/launch.cuh alone; csrc/ holds no device code.
 - Every launch, and every call of a `cudaError_t launch...` function, passes a stream, and its
   error is returned or checked.
@@ -15,11 +16,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LAUNCHER = Path("kernels/launch.cuh")
+NEVER_LAUNCHED = Path("kernels/fast_math_check.cu")
 SUFFIXES = {".h", ".cuh", ".cu", ".cpp"}
 
 FOREIGN = re.compile(r'#\s*include\s*[<"](torch|ATen|c10|caffe2|pybind11|csrc|Python)\b')
 RAW_LAUNCH = re.compile(r"<<<|\bcudaLaunch(?:Cooperative)?Kernel\w*\s*\(|\bcuLaunchKernel\w*\s*\(")
 DEVICE_CODE = re.compile(r"__global__|__device__|__shared__")
+KERNEL = re.compile(r"__global__[^;{]*\((?:[^;{]|\{\})*\)\s*\{(?!\s*begin_kernel\(\);)")
 CALL = re.compile(r"\b(\w+)\s*(?:<[^;(){}]*>)?\s*\(")
 LAUNCHER_DECLARED = re.compile(r"\bcudaError_t\s+(launch\w*)\s*\(")
 HANDLED = re.compile(r"\breturn\b|\bcheck_launch\s*\(|[^=!<>]=[^=]|\bif\s*\(")
@@ -85,6 +88,9 @@ def check_file(path: Path, text: str, launchers: set[str]) -> list[str]:
     code = strip_comments(text)
     if not in_kernels:
         found += [(m.start(), "csrc/ holds no device code") for m in DEVICE_CODE.finditer(code)]
+    elif path != NEVER_LAUNCHED:
+        unguarded = KERNEL.finditer(code)
+        found += [(m.start(), "a kernel must begin with begin_kernel();") for m in unguarded]
     found += check_launches(path, code, launchers)
     return [f"{path}:{text.count(chr(10), 0, at) + 1}: {rule}" for at, rule in sorted(found)]
 

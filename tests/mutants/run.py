@@ -1,9 +1,9 @@
 """Plant each known error in a copy of the tree and show that its test finds it: `make mutants`.
 
 A mutant is a patch in this folder. Above the diff stand what is broken, the tests that must fail
-(pytest's arguments), and `Needs: cuda` if it takes a GPU and nvcc. The copy, with its objects,
-stays in build/mutants, so that a mutant costs what it changes. Fails if a mutant survives, if a
-patch no longer applies or compiles, or if a named test fails without any mutant.
+(pytest's arguments), and `Needs: cuda` if it takes a GPU and nvcc. The copies, one a job, stay with
+their objects in build/mutants, so that a mutant costs what it changes. Fails if a mutant survives,
+if a patch no longer applies or compiles, or if a named test fails without any mutant.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -147,26 +148,37 @@ def chosen(names: list[str]) -> list[Mutant]:
     return [mutant for mutant in found if not names or mutant.name in names]
 
 
-@cache
-def sound(copy: Copy, killers: tuple[str, ...]) -> bool:
-    """Whether the tests that are to fail pass as long as nothing is planted."""
-    done = copy.test(killers)
-    if done.returncode:
-        print(done.stdout[-3000:] + done.stderr[-3000:])
-    return done.returncode == 0
+def judge_all(copy: Copy, mutants: list[Mutant]) -> int:
+    """First the tests of each on the sound tree (equal ones run once), then each mutant. Prints a
+    line a mutant; returns how many were not killed."""
+    copy.refresh()
+    if not copy.build():
+        return len(mutants)
 
+    @cache
+    def sound(killers: tuple[str, ...]) -> bool:
+        done = copy.test(killers)
+        if done.returncode:
+            print(done.stdout[-3000:] + done.stderr[-3000:])
+        return done.returncode == 0
 
-def verdicts(copy: Copy, mutants: list[Mutant]) -> Iterator[tuple[Mutant, str]]:
-    """First the tests of each on the sound tree (equal ones run once), then each mutant."""
-    able = [mutant for mutant in mutants if sound(copy, mutant.killers)]
+    able = [mutant for mutant in mutants if sound(mutant.killers)]
+    bad = 0
     for mutant in mutants:
-        yield mutant, judge(copy, mutant) if mutant in able else "ITS TESTS FAIL WITHOUT IT"
+        started = time.monotonic()
+        verdict = judge(copy, mutant) if mutant in able else "ITS TESTS FAIL WITHOUT IT"
+        bad += not verdict.startswith("killed")
+        took = time.monotonic() - started
+        print(f"{mutant.name:36}{verdict} ({took:.0f} s)\n", end="", flush=True)
+    copy.build()
+    return bad
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", help="mutants to run; all by default")
     parser.add_argument("--list", action="store_true", help="say what there is, and stop")
+    parser.add_argument("--jobs", type=int, default=1, help="copies at a time; 3 GB of memory each")
     options = parser.parse_args()
     mutants = chosen(options.names)
     if options.list:
@@ -177,17 +189,15 @@ def main() -> int:
     skipped = [mutant.name for mutant in mutants if mutant.needs_cuda and not cuda]
     mutants = [mutant for mutant in mutants if cuda or not mutant.needs_cuda]
     with_gpu = any(mutant.needs_cuda for mutant in mutants)
-    copy = Copy(ROOT / "build" / "mutants" / ("cuda" if with_gpu else "cpu"), with_gpu)
-    copy.refresh()
-    print(f"building the copy in {copy.folder.relative_to(ROOT)}", flush=True)
-    if not copy.build():
-        return 1
-    bad, started = 0, time.monotonic()
-    for mutant, verdict in verdicts(copy, mutants):
-        bad += not verdict.startswith("killed")
-        took, started = time.monotonic() - started, time.monotonic()
-        print(f"{mutant.name:36}{verdict} ({took:.0f} s)", flush=True)
-    copy.build()
+    jobs = max(1, min(options.jobs, len(mutants)))
+    if jobs > 1:
+        os.environ.setdefault("MAX_JOBS", str(max(1, (os.cpu_count() or 1) // jobs)))
+    kind = "cuda" if with_gpu else "cpu"
+    copies = [Copy(ROOT / "build" / "mutants" / f"{kind}-{job}", with_gpu) for job in range(jobs)]
+    print(f"building {jobs} of build/mutants/{kind}-*", flush=True)
+    with ThreadPoolExecutor(jobs) as pool:
+        shares = (mutants[job::jobs] for job in range(jobs))
+        bad = sum(pool.map(judge_all, copies, shares))
     for name in skipped:
         print(f"{name:36}skipped: needs a GPU and nvcc")
     print(f"{len(mutants) - bad} of {len(mutants)} killed, {len(skipped)} skipped")

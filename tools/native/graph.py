@@ -19,6 +19,10 @@ CXX_FLAGS = ["-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror=return
 # nvcc has --expt-relaxed-constexpr for std::numeric_limits and the like in device code.
 NVCC_FLAGS = ["-O3", "-std=c++17", "--expt-relaxed-constexpr", "-lineinfo"]
 
+# By its file name: where a compiler comes with libstdc++.a alone, the linker would copy it into the
+# library, and a second libstdc++ in the process crashes in iostreams, that is in every error text.
+CXX_RUNTIME = "-l:libstdc++.so.6"
+
 RULES = """
 rule cxx
   command = $cxx -MD -MF $out.d $flags -c $in -o $out
@@ -158,7 +162,7 @@ class Graph:
 
     def _library_flags(self) -> list[str]:
         # By its file name, so that the linker takes the runtime that torch brings and loads.
-        libraries = ["-lc10", "-ltorch_cpu", "-l:libgomp.so.1"]
+        libraries = [CXX_RUNTIME, "-lc10", "-ltorch_cpu", "-l:libgomp.so.1"]
         if isinstance(self.toolkit, cuda.Toolkit):
             libraries += ["-lc10_cuda", "-ltorch_cuda", str(self.toolkit.cudart(self.torch))]
         # --no-undefined: what is missing fails here and not at a user's import.
@@ -177,7 +181,8 @@ class Graph:
         tag = f".{sysconfig.get_config_var('SOABI')}"
         made = self._object("cxx", source, flags, tag)
         # Torch is loaded before _C is: only libtreadle.so has to be found, and it lies beside.
-        link = [str(self.library), "-Wl,-rpath,$ORIGIN", "-Wl,--allow-shlib-undefined"]
+        rpath = ["-Wl,-rpath,$ORIGIN", "-Wl,--allow-shlib-undefined"]
+        link = [CXX_RUNTIME, str(self.library), *rpath]
         flags = [*link, *_from_env("LDFLAGS")]
         self._edge("link", self.module, [made], flags, needs=_escape(self.library))
 
