@@ -118,7 +118,8 @@ def judge(copy: Copy, mutant: Mutant) -> str:
     if not changed:
         return "DOES NOT APPLY"
     try:
-        if any(not name.endswith(".py") for name in changed) and not copy.build():
+        # Also where only Python changed: the library may still be that of the mutant before.
+        if not copy.build():
             return "DOES NOT COMPILE"
         done = copy.test(mutant.killers)
     finally:
@@ -170,7 +171,6 @@ def judge_all(copy: Copy, mutants: list[Mutant]) -> int:
         bad += not verdict.startswith("killed")
         took = time.monotonic() - started
         print(f"{mutant.name:36}{verdict} ({took:.0f} s)\n", end="", flush=True)
-    copy.build()
     return bad
 
 
