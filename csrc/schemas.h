@@ -25,6 +25,11 @@ inline constexpr const char* kSchemas[] = {
     "sine_(Tensor(a!) x) -> ()",
     "sine_backward(Tensor grad, Tensor x) -> Tensor",
 
+    "cosine(Tensor x) -> Tensor",
+    "cosine.out(Tensor x, *, Tensor(a!) out) -> ()",
+    "cosine_(Tensor(a!) x) -> ()",
+    "cosine_backward(Tensor grad, Tensor x) -> Tensor",
+
     "lltm_cell(Tensor input, Tensor weights, Tensor? bias, Tensor old_h, Tensor old_cell)"
     " -> (Tensor new_h, Tensor new_cell)",
     "lltm_cell_forward(Tensor input, Tensor weights, Tensor? bias, Tensor old_h, Tensor old_cell)"

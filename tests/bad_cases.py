@@ -217,37 +217,45 @@ def add_bad() -> list[Bad]:
     ]
 
 
-def sine_bad() -> list[Bad]:
-    backward = torch.ops.treadle.sine_backward
+def trig_bad(op: str) -> list[Bad]:
+    """sine or cosine, and its backward."""
+    function, inplace = getattr(treadle, op), getattr(treadle, f"{op}_")
+    backward = getattr(torch.ops.treadle, f"{op}_backward")
     return [
-        *elementwise("sine", lambda m, x: treadle.sine(x), "x", "x"),
+        *elementwise(op, lambda m, x: function(x), "x", "x"),
         *writing(
-            "sine",
-            lambda m, x, out: treadle.sine(x, out=out),
-            lambda m, x: treadle.sine_(x),
+            op,
+            lambda m, x, out: function(x, out=out),
+            lambda m, x: inplace(x),
             "x",
         ),
         Bad(
-            "sine_backward integers",
+            f"{op}_backward integers",
             lambda m: backward(m(4), m(4, dtype=torch.int32)),
-            "sine_backward: x must have a floating-point dtype, got int32",
+            f"{op}_backward: x must have a floating-point dtype, got int32",
         ),
         Bad(
-            "sine_backward dtypes",
+            f"{op}_backward dtypes",
             lambda m: backward(m(4, dtype=torch.float16), m(4)),
-            "sine_backward: grad must have the dtype of x, float32, got float16",
+            f"{op}_backward: grad must have the dtype of x, float32, got float16",
         ),
         Bad(
-            "sine_backward device",
+            f"{op}_backward device",
             lambda m: backward(elsewhere(m, 4), m(4)),
-            "sine_backward: grad must be on the device of x, {device}, got {other}",
+            f"{op}_backward: grad must be on the device of x, {{device}}, got {{other}}",
         ),
         Bad(
-            "sine_backward shapes",
+            f"{op}_backward shapes",
             lambda m: backward(m(3), m(4)),
-            "sine_backward: grad must have a shape that broadcasts with that of x, [4], got [3]",
+            f"{op}_backward: grad must have a shape that broadcasts with that of x, [4], got [3]",
         ),
     ]
 
 
-BAD: tuple[Bad, ...] = (*scale_bad(), *add_bad(), *sine_bad(), *cell_bad())
+BAD: tuple[Bad, ...] = (
+    *scale_bad(),
+    *add_bad(),
+    *trig_bad("sine"),
+    *trig_bad("cosine"),
+    *cell_bad(),
+)

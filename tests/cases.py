@@ -45,7 +45,7 @@ __all__ = [
 
 OPS: dict[str, Op] = {op.name: op for op in (*elementwise_cases.ops(), *lltm_cases.ops())}
 
-ELEMENTWISE = ("vector_add", "scale", "sine", "sine_backward")
+ELEMENTWISE = ("vector_add", "scale", "sine", "sine_backward", "cosine", "cosine_backward")
 
 
 def each_case(

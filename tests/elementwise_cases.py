@@ -120,9 +120,10 @@ def scale_cases() -> tuple[Case, ...]:
     return tuple(cases)
 
 
-def sine_cases() -> tuple[Case, ...]:
-    cases = unary_cases("sine", lambda m, x: Call((x,)), FLOATING)
-    cases.append(Case("sine wide", lambda m: Call((m(1027, by=1e3),)), FLOATING, big=True))
+def trig_cases(op: str) -> tuple[Case, ...]:
+    """sine or cosine."""
+    cases = unary_cases(op, lambda m, x: Call((x,)), FLOATING)
+    cases.append(Case(f"{op} wide", lambda m: Call((m(1027, by=1e3),)), FLOATING, big=True))
     return tuple(cases)
 
 
@@ -156,7 +157,7 @@ def ops() -> tuple[Op, ...]:
             reference.sine,
             ("sine",),
             (0,),
-            sine_cases(),
+            trig_cases("sine"),
             treadle.sine_,
             Tensor.sin_,
             has_out=True,
@@ -169,6 +170,27 @@ def ops() -> tuple[Op, ...]:
             ("sine_backward",),
             (0, 1),
             tuple(pair_cases("sine_backward", FLOATING)),
+            saved=(0, 1),
+        ),
+        Op(
+            "cosine",
+            treadle.cosine,
+            reference.cosine,
+            ("cosine",),
+            (0,),
+            trig_cases("cosine"),
+            treadle.cosine_,
+            Tensor.cos_,
+            has_out=True,
+            saved=(0,),
+        ),
+        Op(
+            "cosine_backward",
+            torch.ops.treadle.cosine_backward.default,
+            reference.cosine_backward,
+            ("cosine_backward",),
+            (0, 1),
+            tuple(pair_cases("cosine_backward", FLOATING)),
             saved=(0, 1),
         ),
     )

@@ -60,6 +60,9 @@ CALLS: dict[str, tuple[Step, int]] = {
     "sine": (with_gradients(treadle.sine), 1),
     "sine_": (written(treadle.sine_), 1),
     "sine out=": (written(lambda o, x: treadle.sine(x, out=o)), 2),
+    "cosine": (with_gradients(treadle.cosine), 1),
+    "cosine_": (written(treadle.cosine_), 1),
+    "cosine out=": (written(lambda o, x: treadle.cosine(x, out=o)), 2),
     "lltm_cell": (with_gradients(treadle.lltm_cell), 5),
 }
 
@@ -108,6 +111,7 @@ calls = {
     "strided": lambda: (treadle.scale(x.t(), 3), x.t() * 3),
     "cast": lambda: (treadle.vector_add(x, x.half()), x + x.half()),
     "sine": lambda: (treadle.sine(x), torch.sin(x)),
+    "cosine": lambda: (treadle.cosine(x), torch.cos(x)),
     "lltm_cell": lambda: (treadle.lltm_cell(x, weights, None, h, h)[1],
                           treadle.reference.lltm_cell(x, weights, None, h, h)[1]),
 }

@@ -28,7 +28,8 @@ class Everything(nn.Module):
 
     def forward(self, x: Tensor, weights: Tensor, bias: Tensor, h: Tensor) -> Tensor:
         new_h, new_cell = treadle.lltm_cell(x, weights, bias, h, h)
-        return treadle.scale(treadle.sine(treadle.vector_add(new_h, new_cell, alpha=0.5)), 3)
+        mixed = treadle.vector_add(new_h, new_cell, alpha=0.5)
+        return treadle.scale(treadle.cosine(treadle.sine(mixed)), 3)
 
 
 class Written(nn.Module):
@@ -40,7 +41,9 @@ class Written(nn.Module):
         treadle.vector_add_(y, x)
         out = torch.empty_like(y)
         treadle.sine(y, out=out)
-        return treadle.sine_(out)
+        treadle.sine_(out)
+        treadle.cosine(out, out=y)
+        return treadle.cosine_(y)
 
 
 def arguments(batch: int, device: str) -> tuple[Tensor, ...]:
@@ -65,7 +68,7 @@ def test_export_save_load(device: str) -> None:
     model = Everything().to(device)
     program = torch.export.export(model, arguments(3, device), dynamic_shapes=DYNAMIC)
     called = {str(n.target) for n in program.graph.nodes if n.op == "call_function"}
-    for op in ("lltm_cell", "vector_add", "sine", "scale"):
+    for op in ("lltm_cell", "vector_add", "sine", "cosine", "scale"):
         assert f"treadle.{op}.default" in called
     loaded = saved_and_loaded(program)
     for batch in (2, 3, 17):

@@ -22,11 +22,13 @@ INPLACE = {
     "vector_add_ number": lambda x, y: treadle.vector_add_(x, 1.5),
     "scale_": lambda x, y: treadle.scale_(x, -1.7),
     "sine_": lambda x, y: treadle.sine_(x),
+    "cosine_": lambda x, y: treadle.cosine_(x),
 }
 OUT: dict[str, Callable[[Tensor, Tensor], object]] = {
     "vector_add": lambda x, out: treadle.vector_add(x, x, out=out),
     "scale": lambda x, out: treadle.scale(x, 2, out=out),
     "sine": lambda x, out: treadle.sine(x, out=out),
+    "cosine": lambda x, out: treadle.cosine(x, out=out),
 }
 EACH_INPLACE = pytest.mark.parametrize("write", INPLACE.values(), ids=INPLACE.keys())
 

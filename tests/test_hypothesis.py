@@ -1,7 +1,7 @@
 """Elementwise ops on drawn tensors: any shape, stride, offset, pair of dtypes, and overlap.
 
-torch is the oracle: of values (bits; ulps for sine), of layout, and of the exception raised.
-The draws are the same in every run.
+torch is the oracle: of values (bits; ulps for sine and cosine), of layout, and of the exception
+raised. The draws are the same in every run.
 """
 
 from __future__ import annotations
@@ -132,27 +132,31 @@ def test_scale(device: str, data: st.DataObject) -> None:
         same_bits(actual, expected, f"{layout(x)} * {factor}")
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@SETTINGS
-@given(data=st.data())
-def test_sine(device: str, data: st.DataObject) -> None:
-    x = place(data.draw(tensors(data.draw(shapes()), data.draw(DTYPES))), device)
-    expected, actual = torch.sin(x), treadle.sine(x)
-    same_layout(actual, expected)
-    bound = {torch.float64: 2, torch.float32: 1.6}.get(actual.dtype, 0.56)
-    within_ulps(actual, torch.sin(x.to(actual.dtype).double()), bound, layout(x))
-
-
 OPS: dict[str, tuple[Callable[..., Tensor], ...]] = {
     "vector_add": (torch.add, treadle.vector_add, Tensor.add_, treadle.vector_add_),
     "scale": (torch.mul, treadle.scale, Tensor.mul_, treadle.scale_),
     "sine": (torch.sin, treadle.sine, Tensor.sin_, treadle.sine_),
+    "cosine": (torch.cos, treadle.cosine, Tensor.cos_, treadle.cosine_),
 }
+TRIG = ("sine", "cosine")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", TRIG)
+@SETTINGS
+@given(data=st.data())
+def test_sine_and_cosine(name: str, device: str, data: st.DataObject) -> None:
+    theirs_op, ours_op = OPS[name][:2]
+    x = place(data.draw(tensors(data.draw(shapes()), data.draw(DTYPES))), device)
+    expected, actual = theirs_op(x), ours_op(x)
+    same_layout(actual, expected)
+    bound = {torch.float64: 2, torch.float32: 1.6}.get(actual.dtype, 0.56)
+    within_ulps(actual, theirs_op(x.to(actual.dtype).double()), bound, layout(x))
 
 
 def same_values(name: str, ours: Tensor, theirs: Tensor, what: object) -> None:
-    """sine's results are torch's to a few ulps, and integers cut from them to one."""
-    if name != "sine" or ours.dtype == torch.bool:
+    """sine's and cosine's results are torch's to a few ulps, and integers cut from them to one."""
+    if name not in TRIG or ours.dtype == torch.bool:
         return same_bits(ours, theirs, what)
     same_layout(ours, theirs, what)
     torch.testing.assert_close(ours, theirs, equal_nan=True)

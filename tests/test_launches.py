@@ -95,10 +95,10 @@ def test_kernels_of_a_cell_backward(
 
 
 @GPU
-@pytest.mark.parametrize("name", ["vector_add", "scale", "sine"])
+@pytest.mark.parametrize("name", ["vector_add", "scale", "sine", "cosine"])
 def test_an_elementwise_op_is_one_kernel(name: str, tmp_path: Path) -> None:
     x = torch.randn(100, 33, device="cuda")
-    rest = {"vector_add": (x.half().t()[:33].t(),), "scale": (3,), "sine": ()}[name]
+    rest = {"vector_add": (x.half().t()[:33].t(),), "scale": (3,)}.get(name, ())
     for t in (x, x.t(), x[:, ::2], x[:, :1].expand(100, 33)):
         if name == "vector_add" and t.shape != x.shape:
             continue
@@ -114,6 +114,7 @@ def launch_calls() -> dict[str, tuple[Any, ...]]:
         "misaligned": ("scale", flat[1:], 2.0),
         "half": ("sine", flat),
         "strided": ("sine", x.t()),
+        "cosine": ("cosine", flat),
         "cast": ("vector_add", x, x.double()),
         "in place": ("scale_", x.clone(), 2.0),
         "cell": ("lltm_cell", *cell((33, 17, 64), "cuda")),
@@ -125,7 +126,10 @@ def launch_calls() -> dict[str, tuple[Any, ...]]:
 @BINDINGS
 @pytest.mark.parametrize(
     "case",
-    ["dense", "misaligned", "half", "strided", "cast", "in place", "cell", "cell of odd width"],
+    [
+        *("dense", "misaligned", "half", "strided", "cosine", "cast", "in place"),
+        *("cell", "cell of odd width"),
+    ],
 )
 def test_launch_info_says_what_the_profiler_sees(case: str, tmp_path: Path) -> None:
     said: list[dict[str, Any]] = []

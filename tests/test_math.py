@@ -28,6 +28,8 @@ from .inputs import FLOATING, HALVES
 
 ROOT = Path(__file__).resolve().parents[1]
 INF, NAN = math.inf, math.nan
+TRIG = {"sine": "sin", "cosine": "cos"}  # ours: torch's and mpmath's
+EACH_TRIG = pytest.mark.parametrize("name", TRIG)
 
 
 def floats(low: float, high: float, count: int) -> Tensor:
@@ -112,35 +114,46 @@ def test_a_smaller_instruction_set(isa: str) -> None:
     assert done.returncode == 0, done.stdout[-3000:]
 
 
-def test_sine_in_single_precision() -> None:
+def trig(name: str, x: Tensor) -> tuple[Tensor, Tensor]:
+    """sine or cosine twice: of the op itself, and of the backward that multiplies by it."""
+    if name == "sine":
+        return treadle.sine(x), torch.ops.treadle.cosine_backward(-torch.ones_like(x), x)
+    return treadle.cosine(x), torch.ops.treadle.sine_backward(torch.ones_like(x), x)
+
+
+@EACH_TRIG
+def test_trig_in_single_precision(name: str) -> None:
     x = floats(0.0, 3e38, 1 << 20)
-    within_ulps(treadle.sine(x), torch.sin(x.double()), 1.6, "sine")
-    cosine = torch.ops.treadle.sine_backward(torch.ones_like(x), x)
-    within_ulps(cosine, torch.cos(x.double()), 1.6, "cosine")
+    for y in trig(name, x):
+        within_ulps(y, getattr(torch, TRIG[name])(x.double()), 1.6, name)
 
 
-def test_sine_in_double_precision() -> None:
+@EACH_TRIG
+def test_trig_in_double_precision(name: str) -> None:
     multiples = torch.arange(-300, 300, dtype=torch.float64) * (math.pi / 2) * 1009
     x = torch.cat([doubles(3e6), multiples, doubles(1e12)])
-    within_ulps(treadle.sine(x), exact("sin", x), 2, "sine")
-    cosine = torch.ops.treadle.sine_backward(torch.ones_like(x), x)
-    within_ulps(cosine, exact("cos", x), 2, "cosine")
+    for y in trig(name, x):
+        within_ulps(y, exact(TRIG[name], x), 2, name)
 
 
+@EACH_TRIG
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_sine_of_every_half(dtype: torch.dtype) -> None:
+def test_trig_of_every_half(dtype: torch.dtype, name: str) -> None:
     x = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(dtype)
-    within_ulps(treadle.sine(x), torch.sin(x.double()), 0.501, "sine")
+    for y in trig(name, x):
+        within_ulps(y, getattr(torch, TRIG[name])(x.double()), 0.501, name)
 
 
+@EACH_TRIG
 @pytest.mark.parametrize("dtype", FLOATING, ids=str)
-def test_sine_of_zeros_infinities_and_nan(dtype: torch.dtype) -> None:
+def test_trig_of_zeros_infinities_and_nan(dtype: torch.dtype, name: str) -> None:
     # Among ordinary numbers, at every place of a vector, and past the last whole one.
     for place in range(70):
         x = torch.linspace(-3, 3, 70, dtype=dtype)
         for special in (0.0, -0.0, INF, -INF, NAN):
             x[place] = special
-            within_ulps(treadle.sine(x), torch.sin(x.double()), 2, (place, special))
+            for y in trig(name, x):
+                within_ulps(y, getattr(torch, TRIG[name])(x.double()), 2, (place, special))
 
 
 SINGLE = floats(1e-30, 80.0, 1 << 16)

@@ -1,8 +1,8 @@
-"""torch's own sample generators for add, mul and sin, run through our ops beside torch's.
+"""torch's own sample generators for add, mul, sin and cos, run through our ops beside torch's.
 
 What torch computes ours must compute, with the same dtype, shape and strides: the bits for add and
-mul, a bound in ulps for sin. What torch refuses ours must refuse with the same type of exception.
-bool and complex results raise in ours, and precisely those.
+mul, a bound in ulps for sin and cos. What torch refuses ours must refuse with the same type of
+exception. bool and complex results raise in ours, and precisely those.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ TWINS = {
     "add": Twins(torch.add, Tensor.add_, treadle.vector_add, treadle.vector_add_),
     "mul": Twins(torch.mul, Tensor.mul_, treadle.scale, treadle.scale_),
     "sin": Twins(torch.sin, Tensor.sin_, treadle.sine, treadle.sine_),
+    "cos": Twins(torch.cos, Tensor.cos_, treadle.cosine, treadle.cosine_),
 }
+UNARY = ("sin", "cos")  # no second argument, and no bits promised
 
 Sample = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -68,7 +70,7 @@ def samples(name: str, device: str, dtype: torch.dtype) -> Iterator[Sample]:
 
 
 def result_dtype(name: str, arguments: tuple[Any, ...]) -> torch.dtype:
-    if name != "sin":
+    if name not in UNARY:
         return torch.result_type(arguments[0], arguments[1])
     dtype: torch.dtype = arguments[0].dtype
     integral = not dtype.is_floating_point and not dtype.is_complex
@@ -91,9 +93,10 @@ def check(name: str, actual: Tensor, expected: Tensor, sample: Sample, what: str
     arguments, keywords = sample
     alpha = keywords.get("alpha", 1)
     what = f"{name} {what} of {[getattr(a, 'shape', a) for a in arguments]} {keywords}"
-    if name == "sin":
+    if name in UNARY:
         same_layout(actual, expected, what)
-        within_ulps(actual, torch.sin(arguments[0].double()), ULPS[actual.dtype], what)
+        exact = TWINS[name].torch_op(arguments[0].double())
+        within_ulps(actual, exact, ULPS[actual.dtype], what)
     elif expected.dtype in HALVES and alpha != 1 and expected.device.type == "cpu":
         same_bits(actual, rounded_once(expected, arguments, alpha), what)
     else:
@@ -102,13 +105,13 @@ def check(name: str, actual: Tensor, expected: Tensor, sample: Sample, what: str
 
 def refuses(name: str, arguments: tuple[Any, ...]) -> str | None:
     """The words with which ours refuse a bool or complex sample, or None."""
-    if name != "sin" and isinstance(arguments[1], complex):
+    if name not in UNARY and isinstance(arguments[1], complex):
         rule = {"add": "b must be a tensor or a real number", "mul": "factor must be a real number"}
         return rule[name] + ", got a complex one"
     dtype = result_dtype(name, arguments)
     if dtype not in REFUSED:
         return None
-    subject = {"add": "a + alpha * b", "mul": "x", "sin": "x"}[name]
+    subject = {"add": "a + alpha * b", "mul": "x", "sin": "x", "cos": "x"}[name]
     spelt = str(dtype).removeprefix("torch.")
     return f"{subject} must give a result of an integer or floating-point dtype, got {spelt}"
 
@@ -134,7 +137,7 @@ def test_samples(name: str, dtype: torch.dtype, device: str) -> None:
         for what, ours, theirs in written(twins, sample, expected):
             check(name, ours, theirs, sample, what)
         count += 1
-    assert count >= (10 if name == "sin" else 20)
+    assert count >= (10 if name in UNARY else 20)
 
 
 def written(twins: Twins, sample: Sample, expected: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
@@ -189,7 +192,7 @@ def test_gradients_of_samples(name: str, dtype: torch.dtype, device: str) -> Non
         theirs = torch.autograd.grad(expected, leaves, grad)
         ours = torch.autograd.grad(actual, leaves, grad)
         for mine, yours in zip(ours, theirs, strict=True):
-            if name == "sin":
+            if name in UNARY:
                 same_layout(mine, yours)
                 torch.testing.assert_close(mine, yours, equal_nan=True)
             else:
@@ -203,9 +206,9 @@ def as_leaf(value: Any) -> Any:
 
 
 def wrong(name: str, device: str) -> Iterator[tuple[str, Sample]]:
-    """Calls that torch refuses, made of its samples: its generators have none for these three."""
+    """Calls that torch refuses, made of its samples: its generators have none for these."""
     first = torch.arange(12.0, device=device).view(3, 4)
-    second = () if name == "sin" else (2.0,)
+    second = () if name in UNARY else (2.0,)
     yield "integer out=", ((first, *second), {"out": first.to(torch.int64)})
     yield "expanded out=", ((first, *second), {"out": first.new_zeros(1).expand(first.shape)})
     whole = torch.cat([first.flatten(), first.flatten()[:1]])
@@ -241,7 +244,7 @@ def test_refused_samples(name: str, device: str) -> None:
 @pytest.mark.parametrize("name", TWINS)
 def test_sparse_samples_are_refused(name: str, layout: torch.layout, device: str) -> None:
     sparse = torch.eye(3, device=device).to_sparse(layout=layout)
-    second = {"add": (sparse,), "mul": (2.0,), "sin": ()}[name]
+    second = {"add": (sparse,), "mul": (2.0,)}.get(name, ())
     with pytest.raises(NotImplementedError, match="tensors must be dense"):
         TWINS[name].our_op(sparse, *second)
 

@@ -29,6 +29,11 @@ WRITES: dict[str, tuple[Function, Function]] = {
         lambda x: treadle.sine(torch.ones_like(x), out=x),
         lambda x: torch.sin(torch.ones_like(x), out=x),
     ),
+    "cosine_": (treadle.cosine_, torch.cos_),
+    "cosine out=": (
+        lambda x: treadle.cosine(torch.ones_like(x), out=x),
+        lambda x: torch.cos(torch.ones_like(x), out=x),
+    ),
     "vector_add_": (lambda x: treadle.vector_add_(x, torch.ones_like(x)), lambda x: x.add_(1.0)),
     "vector_add_ a number": (lambda x: treadle.vector_add_(x, 1.0), lambda x: x.add_(1.0)),
     "vector_add out=": (
@@ -40,6 +45,7 @@ WRITES: dict[str, tuple[Function, Function]] = {
 NEW: dict[str, tuple[Function, Function]] = {
     "scale": (lambda x: treadle.scale(x, 2.0), lambda x: x * 2.0),
     "sine": (treadle.sine, torch.sin),
+    "cosine": (treadle.cosine, torch.cos),
     "vector_add": (lambda x: treadle.vector_add(x, x), lambda x: x + x),
     "vector_add a number": (lambda x: treadle.vector_add(x, 1.0), lambda x: x + 1.0),
 }
@@ -207,6 +213,7 @@ def test_nothing_around_a_result_is_written(dtype: torch.dtype, device: str) -> 
     ]
     if dtype.is_floating_point:
         ops.append(lambda x, out: treadle.sine(x, out=out))
+        ops.append(lambda x, out: treadle.cosine(x, out=out))
     for size in (*range(70), *range(505, 520)):
         for begin in (16, 17):
             x = torch.arange(size, device=device).to(dtype)
@@ -256,6 +263,7 @@ def test_more_elements_than_32_bits_count_in_floats(gap: bool, device: str) -> N
         x = x[: size // 2 * 2].view(-1, 2)[:, 0]
     for ours, theirs in (
         (treadle.sine, torch.sin),
+        (treadle.cosine, torch.cos),
         (lambda t: treadle.scale(t, 3), lambda t: t * 3),
     ):
         y = ours(x)

@@ -69,6 +69,7 @@ def test_elementwise_ops_run_as_they_are(device: str, dtype: torch.dtype) -> Non
     with torch.autocast(device, dtype):
         for ours, theirs in (
             (treadle.sine(x), torch.sin(x)),
+            (treadle.cosine(x), torch.cos(x)),
             (treadle.scale(x, 2.5), torch.mul(x, 2.5)),
             (treadle.vector_add(x, half), torch.add(x, half)),
             (treadle.vector_add(half, half, alpha=2), torch.add(half, half, alpha=2)),

@@ -110,9 +110,11 @@ WRITES: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "vector_add_ number": lambda x, y: treadle.vector_add_(x, 2.5),
     "scale_": lambda x, y: treadle.scale_(x, 3),
     "sine_": lambda x, y: treadle.sine_(x),
+    "cosine_": lambda x, y: treadle.cosine_(x),
     "vector_add out": lambda x, y: treadle.vector_add(x, y, out=y),
     "scale out": lambda x, y: treadle.scale(x, 3, out=y),
     "sine out": lambda x, y: treadle.sine(x, out=y),
+    "cosine out": lambda x, y: treadle.cosine(x, out=y),
 }
 
 

@@ -32,6 +32,10 @@ def elementwise_calls(m: Make) -> list[tuple[Any, tuple[Any, ...], dict[str, Any
         (ops.sine.default, (m(2, 3, 4, 5).to(memory_format=torch.channels_last),), {}),
         (ops.sine_backward.default, (y, x), {}),
         (ops.sine_backward.default, (row, x), {}),
+        (ops.cosine.default, (x,), {}),
+        (ops.cosine.default, (m(2, 3, 4, 5).to(memory_format=torch.channels_last),), {}),
+        (ops.cosine_backward.default, (y, x), {}),
+        (ops.cosine_backward.default, (row, x), {}),
     ]
 
 
@@ -46,6 +50,8 @@ def writing_calls(m: Make) -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
         (ops.scale_.default, (x, 2), {}),
         (ops.sine.out, (x,), {"out": m(4, 6)}),
         (ops.sine_.default, (x,), {}),
+        (ops.cosine.out, (x,), {"out": m(4, 6)}),
+        (ops.cosine_.default, (x,), {}),
     ]
 
 
@@ -98,6 +104,7 @@ def test_promotion(device: str) -> None:
     opcheck(ops.scale.default, (integers, 0.5))
     opcheck(ops.scale.default, (integers > 0, 3))
     opcheck(ops.sine.default, (integers,))
+    opcheck(ops.cosine.default, (integers,))
 
 
 @pytest.mark.parametrize("device", DEVICES)

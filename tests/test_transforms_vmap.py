@@ -105,11 +105,13 @@ def test_elementwise_dimensions(in_dims: tuple[int | None, int | None]) -> None:
     for ours, theirs in (
         (lambda a, b: treadle.vector_add(a, b, alpha=0.3), lambda a, b: a + 0.3 * b),
         (torch.ops.treadle.sine_backward, lambda a, b: a * b.cos()),
+        (torch.ops.treadle.cosine_backward, lambda a, b: -a * b.sin()),
     ):
         close(vmap(ours, in_dims)(x, y), vmap(theirs, in_dims)(x, y))
         close(vmap(ours, in_dims, -1)(x, y), vmap(theirs, in_dims, -1)(x, y))
     first = in_dims[0] if in_dims[0] is not None else 0
     close(vmap(treadle.sine, first)(x), vmap(torch.sin, first)(x))
+    close(vmap(treadle.cosine, first)(x), vmap(torch.cos, first)(x))
 
     def nested(f: Callable[[Tensor], Tensor]) -> Tensor:
         return vmap(vmap(vmap(f), 1))(x)
@@ -145,6 +147,7 @@ def test_in_place(device: str) -> None:
         (treadle.vector_add_, Tensor.add_, (0, None)),
         (lambda a, b: treadle.scale_(a, 3), lambda a, b: a.mul_(3), (0, None)),
         (lambda a, b: treadle.sine_(a), lambda a, b: a.sin_(), (0, None)),
+        (lambda a, b: treadle.cosine_(a), lambda a, b: a.cos_(), (0, None)),
         (lambda a, b: treadle.vector_add_(a, 2), lambda a, b: a.add_(2), (0, None)),
     ):
         other = y if in_dims[1] == 0 else y[0]

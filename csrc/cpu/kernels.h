@@ -28,5 +28,7 @@ TREADLE_CPU_FUNCTION(vector_add_scalar,
 
 TREADLE_CPU_FUNCTION(sine, (const Piece& piece), (piece))
 TREADLE_CPU_FUNCTION(sine_backward, (const Piece& piece), (piece))
+TREADLE_CPU_FUNCTION(cosine, (const Piece& piece), (piece))
+TREADLE_CPU_FUNCTION(cosine_backward, (const Piece& piece), (piece))
 
 }  // namespace treadle::cpu

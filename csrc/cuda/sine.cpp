@@ -3,6 +3,7 @@
 
 #include "cuda/run.h"
 #include "sine.h"
+#include "unary.h"
 
 namespace treadle {
 
@@ -10,6 +11,6 @@ static void sine_cuda(ElementwiseLoop& loop) { run_cuda(loop, launch_sine); }
 
 static void sine_backward_cuda(ElementwiseLoop& loop) { run_cuda(loop, launch_sine_backward); }
 
-TORCH_LIBRARY_IMPL(treadle, CUDA, m) { register_sine<sine_cuda, sine_backward_cuda>(m); }
+TORCH_LIBRARY_IMPL(treadle, CUDA, m) { register_unary<SineOp, sine_cuda, sine_backward_cuda>(m); }
 
 }  // namespace treadle

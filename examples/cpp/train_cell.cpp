@@ -27,16 +27,20 @@ void call_every_op(torch::Device device) {
   require(torch::equal(treadle::scale(a, 3), a * 3), "scale");
   require(torch::allclose(treadle::sine(a), a.sin()), "sine");
   require(torch::allclose(treadle::sine_backward(b, b), b * b.cos()), "sine_backward");
+  require(torch::allclose(treadle::cosine(a), a.cos()), "cosine");
+  require(torch::allclose(treadle::cosine_backward(b, b), -b * b.sin()), "cosine_backward");
 
   Tensor out = torch::empty({0}, device), same = b.clone();
   require(torch::equal(treadle::scale_out(out, b, 2), b * 2), "scale_out");
   require(torch::equal(treadle::vector_add_out(out, b, b), b + b), "vector_add_out");
   require(torch::allclose(treadle::sine_out(out, b), b.sin()), "sine_out");
+  require(torch::allclose(treadle::cosine_out(out, b), b.cos()), "cosine_out");
   treadle::scale_(same, 2);
   treadle::vector_add_(same, b);
   treadle::vector_add_(same, 1);
   treadle::sine_(same);
-  require(torch::allclose(same, (b * 3 + 1).sin(), 1e-5, 1e-6), "the in-place forms");
+  treadle::cosine_(same);
+  require(torch::allclose(same, (b * 3 + 1).sin().cos(), 1e-5, 1e-6), "the in-place forms");
 
   try {
     treadle::scale(torch::ones({2}, torch::kComplexFloat).to(device), 2);

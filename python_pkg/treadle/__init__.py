@@ -1,8 +1,8 @@
 """Fused CUDA kernels for PyTorch, with CPU kernels beside them, registered as torch ops.
 
-``treadle.vector_add``, ``scale``, ``sine`` and ``lltm_cell`` are the documented fronts of
-``torch.ops.treadle.*``; ``treadle.nn`` has the modules, ``treadle.reference`` the same functions in
-plain PyTorch. ``python -m treadle`` reports what was built and tests it.
+``treadle.vector_add``, ``scale``, ``sine``, ``cosine`` and ``lltm_cell`` are the documented fronts
+of ``torch.ops.treadle.*``; ``treadle.nn`` has the modules, ``treadle.reference`` the same functions
+in plain PyTorch. ``python -m treadle`` reports what was built and tests it.
 """
 
 from . import _build
@@ -11,6 +11,8 @@ _build.load()
 
 from . import nn, reference  # noqa: E402  (the ops must be registered first)
 from .ops import (  # noqa: E402
+    cosine,
+    cosine_,
     launch_info,
     lltm_cell,
     scale,
@@ -25,6 +27,8 @@ __version__: str = _build.facts()["version"]
 
 __all__ = [
     "__version__",
+    "cosine",
+    "cosine_",
     "launch_info",
     "lltm_cell",
     "nn",

@@ -14,6 +14,8 @@ from torch import Tensor
 from . import _build
 
 __all__ = [
+    "cosine",
+    "cosine_",
     "launch_info",
     "lltm_cell",
     "scale",
@@ -36,6 +38,9 @@ _scale_ = torch.ops.treadle.scale_.default
 _sine = torch.ops.treadle.sine.default
 _sine_out = torch.ops.treadle.sine.out
 _sine_ = torch.ops.treadle.sine_.default
+_cosine = torch.ops.treadle.cosine.default
+_cosine_out = torch.ops.treadle.cosine.out
+_cosine_ = torch.ops.treadle.cosine_.default
 _lltm_cell = torch.ops.treadle.lltm_cell.default
 
 
@@ -176,6 +181,46 @@ def sine_(x: Tensor) -> Tensor:
     Source: csrc/sine.cpp, kernels/sine.cu.
     """
     _sine_(x)
+    return x
+
+
+def cosine(x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """``cos(x)``, x in radians; a drop-in for ``torch.cos``.
+
+    Args:
+        x: [...] of any integer, bool or floating-point dtype; integers are computed in the default
+            floating-point dtype.
+        out: written and returned if given, resized if its shape does not fit. No autograd.
+
+    Returns:
+        [...]; nan where x is infinite or nan.
+
+    Raises:
+        RuntimeError: dtypes or devices that do not fit.
+
+    Source: csrc/cosine.cpp, kernels/cosine.cu.
+    """
+    if out is not None:
+        _cosine_out(x, out=out)
+        return out
+    return _cosine(x)  # type: ignore[no-any-return]
+
+
+def cosine_(x: Tensor) -> Tensor:
+    """``x = cos(x)`` in place; a drop-in for ``Tensor.cos_``. See :func:`cosine`.
+
+    Args:
+        x: [...] of a floating-point dtype, written and returned.
+
+    Returns:
+        ``x``.
+
+    Raises:
+        RuntimeError: an integer ``x``; a leaf that requires grad; an expanded ``x``.
+
+    Source: csrc/cosine.cpp, kernels/cosine.cu.
+    """
+    _cosine_(x)
     return x
 
 

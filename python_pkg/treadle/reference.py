@@ -12,7 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["lltm_cell", "scale", "sine", "sine_backward", "vector_add"]
+__all__ = [
+    "cosine",
+    "cosine_backward",
+    "lltm_cell",
+    "scale",
+    "sine",
+    "sine_backward",
+    "vector_add",
+]
 
 
 def vector_add(a: Tensor, b: Tensor | float, *, alpha: float = 1) -> Tensor:
@@ -71,6 +79,33 @@ def sine_backward(grad: Tensor, x: Tensor) -> Tensor:
         [...].
     """
     return grad * torch.cos(x)
+
+
+def cosine(x: Tensor) -> Tensor:
+    """``cos(x)``, in radians.
+
+    Args:
+        x: [...]; integers are computed in the default floating dtype.
+
+    Returns:
+        [...].
+
+    Source: ``torch.cos``.
+    """
+    return torch.cos(x)
+
+
+def cosine_backward(grad: Tensor, x: Tensor) -> Tensor:
+    """The gradient of :func:`cosine` with respect to ``x``: ``-grad * sin(x)``.
+
+    Args:
+        grad: [...], the gradient of the result of ``cosine(x)``.
+        x: [...], what ``cosine`` was given.
+
+    Returns:
+        [...].
+    """
+    return -grad * torch.sin(x)
 
 
 def lltm_cell(

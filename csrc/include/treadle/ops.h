@@ -33,6 +33,14 @@ at::Tensor& sine_(at::Tensor& x);
 // grad * cos(x), which is sine's derivative. grad and x [*] of one floating-point dtype.
 at::Tensor sine_backward(const at::Tensor& grad, const at::Tensor& x);
 
+// cos(x). x [*] of any number dtype; integers give the default floating-point dtype.
+at::Tensor cosine(const at::Tensor& x);
+at::Tensor& cosine_out(at::Tensor& out, const at::Tensor& x);
+at::Tensor& cosine_(at::Tensor& x);
+
+// -grad * sin(x), which is cosine's derivative. grad and x [*] of one floating-point dtype.
+at::Tensor cosine_backward(const at::Tensor& grad, const at::Tensor& x);
+
 // One step of the LLTM cell: (new_h [B, H], new_cell [B, H]) from input [B, I], weights
 // [3H, H+I], bias [3H] or [1, 3H] or none, old_h [B, H], old_cell [B, H] (float32 beside half
 // types, or input's dtype). A leading N on every tensor: N independent cells.
