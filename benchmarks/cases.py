@@ -29,16 +29,23 @@ class Settings:
     quick: bool = False
     threads: tuple[int, ...] = (1, 2)
 
-    def effort(self, sample: float = 2e-3) -> Effort:
+    def effort(self, **chosen: Any) -> Effort:
         if self.quick:
             return Effort(sample=1e-4, seconds=0.01, rounds=(5, 11), warmup=1e-3)
-        return Effort(sample=sample)
+        return Effort(**chosen)
 
-    def wall(self, sample: float = 2e-3) -> Wall:
-        return Wall(self.device, self.effort(sample))
+    def wall(self, sample: float = 2e-3, **chosen: Any) -> Wall:
+        return Wall(self.device, self.effort(sample=sample, **chosen))
 
-    def device_time(self) -> Events:
-        return Events(self.effort(5e-4))
+    def device_time(self, **chosen: Any) -> Events:
+        return Events(self.effort(sample=5e-4, **chosen))
+
+    def brief(self) -> Wall | Events:
+        """For rows that come by the hundred: less time each, and fewer rounds of what is slow."""
+        few: dict[str, Any] = {"seconds": 0.07, "warmup": 0.02}
+        if self.device == "cuda":
+            return self.device_time(**few)
+        return self.wall(1e-3, rounds=(3, 101), **few)
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,11 @@ class Bar:
 
     text: str
     limit: Callable[[dict[str, float]], float]
+
+
+def at_least(share: float, name: str) -> Bar:
+    """A part of the speed of `name`, on as many bytes as ours moves."""
+    return Bar(f"at least {share:g} × {name}'s speed", lambda medians: medians[name] / share)
 
 
 @dataclass
@@ -135,9 +147,11 @@ def run(plan: Plan) -> Row:
 
 def _verified(case: Case, row: Row) -> dict[str, Callable[..., Any]]:
     """The functions that are right. A rival that is not is left out with a note."""
-    row["error_over_limit"] = verify(
-        case.functions[OURS], case.op, case.inputs[0], bits=case.bits, poison=True
-    )
+    mine = case.functions[OURS]
+    try:
+        row["error_over_limit"] = verify(mine, case.op, case.inputs[0], bits=case.bits, poison=True)
+    except RuntimeError as problem:  # one row that is refused, and not the end of all others
+        raise Refused(first_line(problem)) from problem
     kept = {OURS: case.functions[OURS]}
     for name, function in case.functions.items():
         if name == OURS:
@@ -146,9 +160,13 @@ def _verified(case: Case, row: Row) -> dict[str, Callable[..., Any]]:
             verify(function, case.op, case.inputs[0])
             kept[name] = function
         except Exception as problem:  # whatever a rival raises, ours can still be timed
-            lines = str(problem).strip().splitlines() or [type(problem).__name__]
-            row["notes"].append(f"{name} left out: {lines[0][:200]}")
+            row["notes"].append(f"{name} left out: {first_line(problem)}")
     return kept
+
+
+def first_line(problem: Exception) -> str:
+    lines = str(problem).strip().splitlines() or [type(problem).__name__]
+    return lines[0][:200]
 
 
 def _figures(case: Case, samples: dict[str, list[float]], rivals: list[str]) -> Row:

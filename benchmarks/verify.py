@@ -13,7 +13,7 @@ from torch import Tensor
 from treadle import reference
 
 # Elements compared at a time: float64 copies of gigabytes would not fit beside them.
-CHUNK = 1 << 24
+CHUNK = {"cpu": 1 << 20, "cuda": 1 << 24}
 
 
 class Refused(Exception):
@@ -68,12 +68,19 @@ def pieces(args: tuple[Any, ...], got: list[Tensor]) -> Iterator[tuple[tuple[Any
     if leaves(args) or any(t.shape != tensors[0].shape or t.dim() != 1 for t in tensors):
         yield args, got
         return
-    for start in range(0, max(1, len(tensors[0])), CHUNK):
-        part = slice(start, start + CHUNK)
+    chunk = CHUNK[got[0].device.type]
+    for start in range(0, max(1, len(tensors[0])), chunk):
+        part = slice(start, start + chunk)
         yield (
             tuple(a[part] if isinstance(a, Tensor) else a for a in args),
             [g[part] for g in got],
         )
+
+
+def same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Equal tensors; what else is among the arguments is the same in every part."""
+    pairs = zip(one, other, strict=True)
+    return all(torch.equal(a, b) for a, b in pairs if isinstance(a, Tensor))
 
 
 def verify(
@@ -96,10 +103,15 @@ def verify(
             whole = evaluate(function, args)
     else:
         whole = evaluate(function, args)
-    worst = 0.0
+    worst, first = 0.0, None
     for part, got in pieces(args, whole):
+        # Inputs that repeat need the truth once: equal results of equal arguments are as right.
+        if first is None:
+            first = (*part, *got)
+        elif same(first, (*part, *got)):
+            continue
         truths, others = evaluate(plain, exact(part)), evaluate(plain, part)
-        count = len(as_tuple(plain(*part)))
+        count = len(others) - len(leaves(part))
         for index, (value, other, truth) in enumerate(zip(got, others, truths, strict=True)):
             what = f"result {index}" if index < count else f"gradient {index - count}"
             if (value.shape, value.dtype) != (other.shape, other.dtype):
