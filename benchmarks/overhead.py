@@ -19,12 +19,13 @@ TWINS: dict[str, Callable[..., Any]] = {
     "vector_add": torch.add,
     "scale": torch.mul,
     "sine": torch.sin,
+    "cosine": torch.cos,
 }
 OPS = tuple(TWINS)
 
 
 def arguments(op: str, x: torch.Tensor, y: torch.Tensor) -> tuple[Any, ...]:
-    return {"vector_add": (x, y), "scale": (x, FACTOR), "sine": (x,)}[op]
+    return {"vector_add": (x, y), "scale": (x, FACTOR)}.get(op, (x,))
 
 
 def twin_name(op: str) -> str:

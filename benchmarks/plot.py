@@ -1,14 +1,19 @@
-"""All rows of a run as one picture: a panel a group."""
+"""All rows of a run as one picture: a panel a group, drawn as the "series" of its rows says."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from . import machine
 from .cases import OURS, Row
+from .overhead import TWINS
 from .report import groups
+
+# A dtype has one colour in all panels; any other is gray.
+COLORS = {"float32": "C0", "bfloat16": "C1", "float16": "C2", "float64": "C3"}
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
@@ -28,18 +33,20 @@ def draw(results: dict[str, Any], path: Path) -> None:
     }
     if not panels:
         return
-    lined = [group for group, rows in panels.items() if "series" in rows[0]]
-    pointed = [group for group in panels if group not in lined]
+    halves = [group for group, rows in panels.items() if "series" in rows[0]]
+    pointed = [group for group in panels if group not in halves]
     heights = [0.9 + 0.26 * len(panels[group]) for group in pointed]
-    columns = 2
-    heights += [2.8] * math.ceil(len(lined) / columns)
+    # Panels of half the width, in pairs that are as high as the higher of both.
+    pairs = [halves[i : i + 2] for i in range(0, len(halves), 2)]
+    heights += [max(height(panels[group]) for group in pair) for pair in pairs]
     figure = plt.figure(figsize=(11, 0.6 + sum(heights)), layout="constrained")
-    grid = figure.add_gridspec(len(heights), columns, height_ratios=heights)
+    grid = figure.add_gridspec(len(heights), 2, height_ratios=heights)
     for number, group in enumerate(pointed):
         points(figure.add_subplot(grid[number, :]), group, panels[group])
-    for number, group in enumerate(lined):
-        place = grid[len(pointed) + number // columns, number % columns]
-        lines(figure.add_subplot(place), group, panels[group])
+    for number, group in enumerate(halves):
+        place = grid[len(pointed) + number // 2, number % 2]
+        draw_series = SERIES[panels[group][0]["series"]]
+        draw_series(figure.add_subplot(place), group, panels[group])
     figure.suptitle(machine.name(results["machine"]), fontsize=9)
     figure.savefig(path, dpi=110)
     plt.close(figure)
@@ -76,13 +83,21 @@ def relative_limit(row: Row) -> float:
     return float(row["bar"]["limit_us"] / row["times"][OURS]["median_us"])
 
 
+def height(rows: list[Row]) -> float:
+    if rows[0]["series"] == "layout":
+        return 0.9 + 0.17 * len({row["layout"] for row in rows})
+    return 3.4 if rows[0]["series"] == "argument" else 2.8
+
+
 def lines(axes: Any, title: str, rows: list[Row]) -> None:
     """The fastest rival's time over ours, a line a dtype, over the number of elements."""
     for dtype in dict.fromkeys(row["dtype"] for row in rows):
         ours = [row for row in rows if row["dtype"] == dtype and "ratio" in row]
         values = [1 / row["ratio"] for row in ours]
-        axes.plot([math.prod(row["shape"]) for row in ours], values, "o-", label=dtype)
-    axes.axhline(0.98, color="black", linewidth=0.8, linestyle="--")
+        at = [math.prod(row["shape"]) for row in ours]
+        axes.plot(at, values, "o-", color=COLORS.get(dtype, "gray"), label=dtype, markersize=5)
+    for share in {share_of_rival(row) for row in rows if "bar" in row and "ratio" in row}:
+        axes.axhline(share, color="black", linewidth=0.8, linestyle="--")
     axes.set_xscale("log", base=2)
     axes.set_xlabel("elements", fontsize=8)
     axes.set_ylabel("speed / torch's", fontsize=8)
@@ -90,3 +105,83 @@ def lines(axes: Any, title: str, rows: list[Row]) -> None:
     axes.grid(alpha=0.3)
     axes.set_title(title, fontsize=9)
     axes.legend(fontsize=7)
+
+
+def share_of_rival(row: Row) -> float:
+    """The part of the fastest rival's speed that the bar asks for."""
+    rival = row["times"][row["fastest_rival"]]["median_us"]
+    return round(float(rival / row["bar"]["limit_us"]), 4)
+
+
+def shares(axes: Any, title: str, rows: list[Row]) -> None:
+    """Of a copy's speed, over arguments, a colour a dtype: ours joined, torch's in open circles."""
+    arguments = sorted({row["argument"] for row in rows}, key=magnitude)
+    for dtype in dict.fromkeys(row["dtype"] for row in rows):
+        mine = sorted(
+            (row for row in rows if row["dtype"] == dtype and "copy" in row["times"]),
+            key=lambda row: arguments.index(row["argument"]),
+        )
+        at = [arguments.index(row["argument"]) for row in mine]
+        style = {"color": COLORS.get(dtype, "gray"), "linewidth": 1.2, "markersize": 4.5}
+        axes.plot(at, [share_of_copy(row, OURS) for row in mine], "o-", label=dtype, **style)
+        torchs = [share_of_copy(row, f"torch.{TWINS[row['op']].__name__}") for row in mine]
+        axes.plot(at, torchs, "o:", fillstyle="none", **style)
+        limits = [(i, limit_of_copy(row)) for i, row in zip(at, mine, strict=True) if "bar" in row]
+        if limits:
+            axes.plot(*zip(*limits, strict=True), "_", color=style["color"], markersize=14)
+    axes.axhline(1.0, color="gray", linewidth=1)
+    axes.set_xticks(range(len(arguments)), arguments, fontsize=8)
+    axes.set_xlabel("arguments: this × N(0,1)", fontsize=8)
+    axes.set_ylabel("speed / a copy's", fontsize=8)
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.set_title(f"{title}\nfull: treadle; open, dotted: torch; dash: bar", fontsize=9)
+    axes.legend(fontsize=7)
+
+
+def magnitude(argument: str) -> float:
+    """Numbers in their order, and what is no number behind them."""
+    try:
+        return float(argument)
+    except ValueError:
+        return math.inf
+
+
+def share_of_copy(row: Row, name: str) -> float:
+    """NaN, which is not drawn, where a candidate was left out."""
+    if name not in row["times"]:
+        return math.nan
+    return float(row["times"]["copy"]["median_us"] / row["times"][name]["median_us"])
+
+
+def limit_of_copy(row: Row) -> float:
+    return float(row["times"]["copy"]["median_us"] / row["bar"]["limit_us"])
+
+
+def layouts(axes: Any, title: str, rows: list[Row]) -> None:
+    """The fastest rival's time over ours, a line a layout, a colour a dtype."""
+    names = list(dict.fromkeys(row["layout"] for row in rows))
+    for dtype in dict.fromkeys(row["dtype"] for row in rows):
+        ours = [row for row in rows if row["dtype"] == dtype and "ratio" in row]
+        at = [names.index(row["layout"]) for row in ours]
+        style = {"color": COLORS.get(dtype, "gray"), "markersize": 4, "alpha": 0.8}
+        axes.plot([1 / row["ratio"] for row in ours], at, "o", label=dtype, **style)
+    for share in {share_of_rival(row) for row in rows if "bar" in row and "ratio" in row}:
+        axes.axvline(share, color="black", linewidth=0.8, linestyle="--")
+    axes.set_xscale("log", base=2)
+    low, high = axes.get_xlim()
+    axes.set_xlim(min(low, 0.7), max(high, 1.6))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_minor_formatter(lambda value, _: "")
+    axes.set_yticks(range(len(names)), names, fontsize=7)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.grid(alpha=0.3)
+    axes.set_title(f"{title}: speed / torch's", fontsize=9)
+    axes.legend(fontsize=7)
+
+
+SERIES: dict[str, Callable[[Any, str, list[Row]], None]] = {
+    "size": lines,
+    "argument": shares,
+    "layout": layouts,
+}

@@ -19,6 +19,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks import means  # noqa: E402
+
 README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- numbers: begin -->", "<!-- numbers: end -->"
@@ -26,6 +30,15 @@ NONE_YET = "No measurements have been committed yet."
 # Two runs of one program differ by about this much even on an idle machine.
 NOISE = 0.03
 MOST_LISTED = 4
+
+# Groups of one op each that are one line together.
+LINES = {
+    r"^(vector_add|scale|sine|cosine)$": "elementwise",
+    r"^\w+ of large arguments$": "sine and cosine of large arguments",
+    r"^\w+ by argument, ": "sine and cosine by argument, ",
+    r"^\w+ on views$": "views and mixed dtypes",
+    r"^\w+ in cache$": "elementwise, in cache",
+}
 
 Row = dict[str, Any]
 
@@ -53,8 +66,9 @@ def machines() -> list[tuple[list[Path], dict[str, Any], list[Row]]]:
 
 def group(row: Row) -> str:
     """The line that a row counts in: the plots' groups, over all ops and numbers of threads."""
-    name = re.sub(r"^(vector_add|scale|sine), CPU, .*", "elementwise", row["group"])
-    name = re.sub(r", (cuda|CUDA|cpu|CPU)$", "", name)
+    name = re.sub(r", (cuda|CUDA|CPU, \d+ threads?|cpu|CPU)$", "", row["group"])
+    for pattern, line in LINES.items():
+        name = re.sub(pattern, line, name)
     # The Python functions' only rival is the op that they call.
     return f"{name}, `treadle.*`" if row["label"].startswith("treadle.") else name
 
@@ -102,6 +116,7 @@ def losses(rows: list[Row]) -> Iterator[str]:
     missed.sort(key=lambda row: -over[row["key"]])
     said = [f"{row['key']} by {over[row['key']]:.1%} ({row['bar']['text']})" for row in missed]
     yield listed("Bars missed", said)
+    yield from (f"{means.sentence(mean)}." for mean in means.of(rows))
     slower = [row for row in timed if row.get("ratio", 0) > 1 + NOISE and row not in missed]
     slower = [row for row in slower if not row["label"].startswith("treadle.")]
     slower.sort(key=lambda row: -row["ratio"])

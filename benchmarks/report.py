@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from . import machine
+from . import machine, means
 from .cases import OURS, Row
 
 COLUMNS = [
@@ -82,9 +82,12 @@ def summary(rows: list[Row]) -> list[str]:
     busy = sum(row.get("busy", False) for row in rows)
     if busy:
         lines.append(f"{busy} rows were timed while other programs ran: time them again, alone")
-    reached = sum(row["bar"]["reached"] for row in with_bar)
+    found = means.of(rows)
+    lines += [means.sentence(mean) for mean in found]
+    reached = sum(row["bar"]["reached"] for row in with_bar) + sum(m["reached"] for m in found)
     refused = sum("refused" in row for row in rows)
-    lines.append(f"{len(rows)} rows, {reached} of {len(with_bar)} bars reached, {refused} refused")
+    bars = len(with_bar) + len(found)
+    lines.append(f"{len(rows)} rows, {reached} of {bars} bars reached, {refused} refused")
     return lines
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CUPY = {"vector_add": "add", "scale": "multiply", "sine": "sin"}
+CUPY = {"vector_add": "add", "scale": "multiply", "sine": "sin", "cosine": "cos"}
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
 """Verify every op, then time it beside its rivals.
 
     python benchmarks/run.py                             every suite, on the GPU if there is one
-    python benchmarks/run.py --suite cell --device cpu   some of it
+    python benchmarks/run.py --suite sine views          some of it
     python benchmarks/run.py --compare OLD.json          and what changed since then
 
 Results (JSON, PNG) go to build/benchmarks; those worth keeping are committed under
@@ -22,14 +22,28 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import cell, elementwise, machine, overhead, plot, report  # noqa: E402
+from benchmarks import (  # noqa: E402
+    cell,
+    elementwise,
+    machine,
+    overhead,
+    plot,
+    report,
+    sine,
+    sizes,
+    views,
+)
 from benchmarks.cases import Plan, Row, Settings, run  # noqa: E402
 
 SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "overhead": overhead.plans,
-    "elementwise": elementwise.plans,
+    "dense": elementwise.plans,
+    "sine": sine.plans,
+    "views": views.plans,
+    "sizes": sizes.plans,
     "cell": cell.plans,
 }
+SEVERAL = {"elementwise": ("dense", "sine", "views", "sizes"), "all": tuple(SUITES)}
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -38,9 +52,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     default = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", choices=("cpu", "cuda"), default=default)
-    parser.add_argument("--suite", choices=(*SUITES, "all"), default="all")
+    parser.add_argument("--suite", choices=(*SUITES, *SEVERAL), nargs="+", default=["all"])
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "benchmarks")
-    parser.add_argument("--name", help="of the files in OUTPUT (default: DEVICE-SUITE)")
+    parser.add_argument("--name", help="of the files in OUTPUT (default: DEVICE-SUITES)")
     parser.add_argument("--compare", type=Path, metavar="OLD.json", help="an older run's results")
     parser.add_argument("--only", default="", metavar="TEXT", help="rows whose key has this in it")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="of torch, on CPU")
@@ -84,14 +98,18 @@ def measure_all(plans: list[Plan], results: dict[str, Any], path: Path) -> None:
 def main(arguments: list[str] | None = None) -> int:
     chosen = parse(arguments)
     settings = Settings(chosen.device, chosen.quick, tuple(chosen.threads))
-    names = SUITES if chosen.suite == "all" else [chosen.suite]
+    names = {name: None for suite in chosen.suite for name in SEVERAL.get(suite, [suite])}
     plans = [plan for name in names for plan in SUITES[name](settings) if chosen.only in plan.key]
+    if not plans:
+        print("no such rows: --list prints the keys of those that there are", file=sys.stderr)
+        return 2
     if chosen.list:
         print("\n".join(plan.key for plan in plans))
         return 0
     old = json.loads(chosen.compare.read_text()) if chosen.compare else None
     chosen.output.mkdir(parents=True, exist_ok=True)
-    path = chosen.output / f"{chosen.name or f'{chosen.device}-{chosen.suite}'}.json"
+    name = chosen.name or "-".join([chosen.device, *chosen.suite])
+    path = chosen.output / f"{name}.json"
     torch.manual_seed(0)
     results: dict[str, Any] = {"machine": machine.facts(chosen.device), "quick": chosen.quick}
     results["rows"] = []

@@ -34,6 +34,14 @@ def _sine(x, out, count, size: tl.constexpr, wide: tl.constexpr):
     tl.store(out + at, tl.sin(value.to(wide)).to(value.dtype), mask=inside)
 
 
+@triton.jit
+def _cosine(x, out, count, size: tl.constexpr, wide: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * size + tl.arange(0, size)
+    inside = at < count
+    value = tl.load(x + at, mask=inside)
+    tl.store(out + at, tl.cos(value.to(wide)).to(value.dtype), mask=inside)
+
+
 def _grid(x: Tensor) -> tuple[int]:
     return (triton.cdiv(x.numel(), BLOCK),)
 
@@ -50,9 +58,18 @@ def scale(x: Tensor, factor: float) -> Tensor:
     return out
 
 
+def _wide(x: Tensor) -> tl.dtype:
+    """Triton's sine and cosine are for float32 and float64 only."""
+    return tl.float64 if x.dtype == torch.float64 else tl.float32
+
+
 def sine(x: Tensor) -> Tensor:
     out = torch.empty_like(x)
-    # Triton's sine is for float32 and float64 only.
-    wide = tl.float64 if x.dtype == torch.float64 else tl.float32
-    _sine[_grid(x)](x, out, x.numel(), size=BLOCK, wide=wide)
+    _sine[_grid(x)](x, out, x.numel(), size=BLOCK, wide=_wide(x))
+    return out
+
+
+def cosine(x: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    _cosine[_grid(x)](x, out, x.numel(), size=BLOCK, wide=_wide(x))
     return out

@@ -1,0 +1,49 @@
+"""Bars of many rows together: the geometric mean of their speeds over the fastest rival's.
+
+It is read from the rows of a JSON file, and needs nothing but Python: README.md is written with it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+Row = dict[str, Any]
+
+
+def of(rows: list[Row]) -> list[dict[str, Any]]:
+    """One for each set of rows that names such a bar, over those of them that were timed."""
+    sets: dict[str, list[Row]] = {}
+    for row in rows:
+        if "mean_bar" in row and "ratio" in row:
+            sets.setdefault(row["mean_bar"]["over"], []).append(row)
+    found = []
+    for over, members in sets.items():
+        parts: dict[str, list[Row]] = {}
+        for row in members:
+            parts.setdefault(row["mean_bar"]["part"], []).append(row)
+        least, value = members[0]["mean_bar"]["least"], speed(members)
+        found.append(
+            {
+                "over": over,
+                "rows": len(members),
+                "parts": {part: speed(some) for part, some in parts.items()},
+                "least": least,
+                "value": value,
+                "reached": value >= least,
+            }
+        )
+    return found
+
+
+def speed(rows: list[Row]) -> float:
+    return statistics.geometric_mean(1 / row["ratio"] for row in rows)
+
+
+def sentence(mean: dict[str, Any]) -> str:
+    verdict = "reached" if mean["reached"] else "NOT REACHED"
+    parts = ", ".join(f"{part} {value:.3f}" for part, value in mean["parts"].items())
+    return (
+        f"Geometric mean of the speed over torch's, {mean['over']}, {mean['rows']} rows: "
+        f"{mean['value']:.3f} ({parts}); at least {mean['least']:g}: {verdict}"
+    )
