@@ -42,10 +42,9 @@ class Settings:
 
     def brief(self) -> Wall | Events:
         """For rows that come by the hundred: less time each, and fewer rounds of what is slow."""
-        few: dict[str, Any] = {"seconds": 0.07, "warmup": 0.02}
         if self.device == "cuda":
-            return self.device_time(**few)
-        return self.wall(1e-3, rounds=(3, 101), **few)
+            return self.device_time(seconds=0.07, warmup=0.02)
+        return self.wall(1e-3, seconds=0.05, warmup=0.02, rounds=(3, 101))
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,8 @@ def size_case(
     share: float = 0.98,
 ) -> Case:
     """2^power elements, the same ones again and again; on the CPU with `count` threads."""
-    x, y = (repeated(1 << power, settings.device, dtype, argument) for _ in range(2))
+    x = repeated(1 << power, settings.device, dtype, argument)
+    y = repeated(1 << power, settings.device, dtype) if op == "vector_add" else x
     what = op if argument == "1" else f"{op} of large arguments"
     where = f"CPU, {count} thread{'s' * (count > 1)}" if count is not None else "in cache, CUDA"
     label = f"{dtype_name(dtype)} 2^{power}"

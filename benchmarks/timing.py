@@ -45,7 +45,8 @@ class Wall:
     def sampler(self, calls: Calls) -> Callable[[], float]:
         turns = cycle(calls)
         once = self._seconds(turns, 1)
-        count, spent = 1, 0.0
+        # A call that takes far longer than warming up is to take needs none.
+        count, spent = 1, once if once > 10 * self.effort.warmup else 0.0
         while spent < self.effort.warmup:
             spent += (took := self._seconds(turns, count))
             once = took / count

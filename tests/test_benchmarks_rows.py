@@ -24,6 +24,7 @@ from benchmarks import (
 )
 from benchmarks import verify as verifying
 from benchmarks.cases import Case, Plan, Row, Settings
+from benchmarks.timing import Effort
 from benchmarks.verify import Refused, verify
 
 
@@ -52,6 +53,27 @@ def test_the_rows_of_results_that_are_kept_are_still_there() -> None:
         settings = Settings(results["machine"]["device"])
         keys = {plan.key for suite in run.SUITES.values() for plan in suite(settings)}
         assert {row["key"] for row in results["rows"]} <= keys
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_rows_that_come_by_the_hundred_are_brief(device: str) -> None:
+    timer = Settings(device).brief()
+    assert timer.name == ("wall" if device == "cpu" else "device")
+    assert timer.effort.seconds < Effort().seconds / 5 and timer.effort.rounds[0] >= 3
+
+
+def test_ops_of_one_kind_are_one_line_of_the_readme() -> None:
+    lines = {
+        "sine, CPU, 1 thread": "elementwise",
+        "cosine of large arguments, CPU, 2 threads": "sine and cosine of large arguments",
+        "cosine by argument, 1 GiB a tensor, CUDA": "sine and cosine by argument, 1 GiB a tensor",
+        "vector_add on views, CPU, 1 thread": "views and mixed dtypes",
+        "scale in cache, CUDA": "elementwise, in cache",
+        "lltm_cell, wall time, CUDA": "lltm_cell, wall time",
+        "call overhead, cpu": "call overhead",
+    }
+    for group, line in lines.items():
+        assert readme_numbers.group({"group": group, "label": ""}) == line
 
 
 def bare(key: str, case: Case) -> Row:
