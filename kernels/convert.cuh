@@ -4,7 +4,10 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
 #include "kernels/dtype.h"
+#include "kernels/vector.cuh"
 
 namespace treadle {
 
@@ -53,22 +56,42 @@ struct Narrow<BFloat16> {
   }
 };
 
-// An element stored as `dtype`, rounded to common_t, ready to compute with.
+// Two bfloat16 of a word are its halves, each a float once the other half is gone.
+template <class T, int n>
+__device__ __forceinline__ void widen(const Vector<T, n>& vector, acc_t<T> (&out)[n]) {
+  if constexpr (std::is_same_v<T, BFloat16> && n % 2 == 0) {
+    const auto& words = reinterpret_cast<const Vector<uint32_t, n / 2>&>(vector).value;
+#pragma unroll
+    for (int i = 0; i < n; i += 2) {
+      out[i] = __uint_as_float(words[i / 2] << 16);
+      out[i + 1] = __uint_as_float(words[i / 2] & 0xffff0000u);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < n; ++i) out[i] = widen(vector.value[i]);
+  }
+}
+
+template <class T, int n>
+__device__ __forceinline__ void narrow(const acc_t<T> (&values)[n], Vector<T, n>& out) {
+#pragma unroll
+  for (int i = 0; i < n; ++i) out.value[i] = Narrow<T>::from(values[i]);
+}
+
+// An element stored as `dtype`, rounded to common_t.
 template <class common_t>
-__device__ __forceinline__ acc_t<common_t> load_cast(const char* at, Dtype dtype) {
+__device__ __forceinline__ common_t load_cast(const char* at, Dtype dtype) {
   return visit(dtype, [&](auto type) {
     using stored_t = typename decltype(type)::type;
-    return widen(Narrow<common_t>::from(plain(*reinterpret_cast<const stored_t*>(at))));
+    return Narrow<common_t>::from(plain(*reinterpret_cast<const stored_t*>(at)));
   });
 }
 
-// Rounded to common_t first, as a temporary of that dtype would be.
 template <class common_t>
-__device__ __forceinline__ void store_cast(char* at, Dtype dtype, acc_t<common_t> value) {
-  const common_t rounded = Narrow<common_t>::from(value);
+__device__ __forceinline__ void store_cast(char* at, Dtype dtype, common_t value) {
   visit(dtype, [&](auto type) {
     using stored_t = typename decltype(type)::type;
-    *reinterpret_cast<stored_t*>(at) = Narrow<stored_t>::from(plain(rounded));
+    *reinterpret_cast<stored_t*>(at) = Narrow<stored_t>::from(plain(value));
   });
 }
 

@@ -5,17 +5,19 @@
 
 namespace treadle {
 
+using math::Wave;
+
 cudaError_t launch_sine(const ElementwiseArgs& args, cudaStream_t stream) {
   return visit_floating(args.compute, [&](auto type) {
     using common_t = typename decltype(type)::type;
-    return launch_map<common_t, 1>(args, Sine{}, stream);
+    return launch_map<common_t, 1>(args, WaveOf<Wave::kSine, common_t>{}, stream);
   });
 }
 
 cudaError_t launch_sine_backward(const ElementwiseArgs& args, cudaStream_t stream) {
   return visit_floating(args.compute, [&](auto type) {
     using common_t = typename decltype(type)::type;
-    return launch_map<common_t, 2>(args, SineBackward{}, stream);
+    return launch_map<common_t, 2>(args, TimesWaveOf<Wave::kCosine, false, common_t>{}, stream);
   });
 }
 

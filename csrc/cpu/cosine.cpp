@@ -2,41 +2,9 @@
 #include "cpu/sine.h"
 
 namespace treadle::cpu::TREADLE_ISA {
-namespace {
 
-struct CosineLoop {
-  template <class T>
-  void operator()(T* out, int64_t n, const T* x) const {
-    for (int64_t i = 0; i < n; i += kBlock) {
-      compute<Cos>(out + i, n - i < kBlock ? n - i : kBlock, x + i);
-    }
-  }
-};
+void cosine(const Piece& piece) { wave_loop<Wave::kCosine>(piece); }
 
-struct CosineBackwardLoop {
-  template <class T>
-  void operator()(T* out, int64_t n, const T* grad, const T* x) const {
-    T slope[kBlock];
-    for (int64_t begin = 0; begin < n; begin += kBlock) {
-      const int64_t size = n - begin < kBlock ? n - begin : kBlock;
-      compute<Sin>(slope, size, x + begin);
-#pragma GCC ivdep
-      for (int64_t i = 0; i < size; ++i) out[begin + i] = -grad[begin + i] * slope[i];
-    }
-  }
-};
-
-}  // namespace
-
-void cosine(const Piece& piece) {
-  visit_floating(piece.compute,
-                 [&](auto type) { loop<typename decltype(type)::type, 1>(piece, CosineLoop{}); });
-}
-
-void cosine_backward(const Piece& piece) {
-  visit_floating(piece.compute, [&](auto type) {
-    loop<typename decltype(type)::type, 2>(piece, CosineBackwardLoop{});
-  });
-}
+void cosine_backward(const Piece& piece) { slope_loop<Wave::kSine, true>(piece); }
 
 }  // namespace treadle::cpu::TREADLE_ISA

@@ -1,45 +1,15 @@
-// What the CPU loops of sine and cosine share: one of the two functions, of a block of numbers.
-// A block without large arguments is one branch-free loop; in the others the C library computes
-// the elements that the polynomials do not reach.
+// What the CPU loops of sine and cosine share: a wave, of a block of numbers.
 #pragma once
 
-#include <cmath>
 #include <cstring>
 
 #include "cpu/elementwise.h"
-#include "kernels/math/sine_in_range.h"
+#include "kernels/math/sine_double.h"
+#include "kernels/math/sine_float.h"
 
 namespace treadle::cpu::TREADLE_ISA {
 
-// One element, up to kSineRange and beyond it.
-struct Sin {
-  template <class T>
-  static TREADLE_INLINE T in_range(T x) {
-    return math::sine_in_range(x);
-  }
-  template <class T>
-  static TREADLE_INLINE T anywhere(T x) {
-    return std::sin(x);
-  }
-};
-
-struct Cos {
-  template <class T>
-  static TREADLE_INLINE T in_range(T x) {
-    return math::cosine_in_range(x);
-  }
-  template <class T>
-  static TREADLE_INLINE T anywhere(T x) {
-    return std::cos(x);
-  }
-};
-
-// How far double's formula is good enough for a float: its products with k stay exact.
-#if defined(TREADLE_FAST_FMA)
-inline constexpr float kFloatRange = 1e9f;
-#else
-inline constexpr float kFloatRange = math::kSineRange<double>;
-#endif
+using math::Wave;
 
 template <class T>
 bool any_beyond(const T* x, int64_t n, T range) {
@@ -48,24 +18,75 @@ bool any_beyond(const T* x, int64_t n, T range) {
   return any != 0;
 }
 
-template <class F, class T>
-void compute_large(T* out, int64_t n, const T* x) {
-  T copy[kBlock];
-  std::memcpy(copy, x, n * sizeof(T));
-  const T range = std::is_same_v<T, float> ? T(kFloatRange) : math::kSineRange<T>;
-  for (int64_t i = 0; i < n; ++i)
-    out[i] = static_cast<T>(F::in_range(static_cast<double>(copy[i])));
-  for (int64_t i = 0; i < n; ++i) {
-    if (math::magnitude(copy[i]) > range) out[i] = F::anywhere(copy[i]);
+// n <= kBlock; out may be x.
+template <Wave wave, class scalar_t>
+void compute_wave(float* out, int64_t n, const float* x) {
+  if (any_beyond(x, n, math::kNear<scalar_t>)) {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) out[i] = math::any_wave<wave, scalar_t>(x[i]);
+  } else {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) out[i] = math::near_wave<wave, scalar_t>(x[i]);
   }
 }
 
-// n <= kBlock; out may be x.
-template <class F, class T>
-void compute(T* out, int64_t n, const T* x) {
-  if (any_beyond(x, n, math::kSineRange<T>)) return compute_large<F>(out, n, x);
+template <Wave wave, class scalar_t>
+void compute_wave(double* out, int64_t n, const double* x) {
+  if (any_beyond(x, n, math::kNear<double>)) {
+    // The reduction of large arguments is integer code, one by one; the polynomial is not.
+    math::detail::DoubleAngle angles[kBlock];
+    for (int64_t i = 0; i < n; ++i) angles[i] = math::any_angle<wave>(x[i]);
+    for (int64_t i = 0; i < n; ++i) out[i] = math::detail::sine_of(angles[i]);
+  } else {
 #pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) out[i] = F::in_range(x[i]);
+    for (int64_t i = 0; i < n; ++i) out[i] = math::near_wave<wave, double>(x[i]);
+  }
+}
+
+template <Wave wave, class scalar_t>
+struct WaveLoop {
+  using T = acc_t<scalar_t>;
+
+  void operator()(T* out, int64_t n, const T* x) const {
+    for (int64_t begin = 0; begin < n; begin += kBlock) {
+      const int64_t size = n - begin < kBlock ? n - begin : kBlock;
+      compute_wave<wave, scalar_t>(out + begin, size, x + begin);
+    }
+  }
+};
+
+// grad times a wave of x, or times minus it.
+template <Wave wave, bool negative, class scalar_t>
+struct SlopeLoop {
+  using T = acc_t<scalar_t>;
+
+  void operator()(T* out, int64_t n, const T* grad, const T* x) const {
+    T slope[kBlock];
+    for (int64_t begin = 0; begin < n; begin += kBlock) {
+      const int64_t size = n - begin < kBlock ? n - begin : kBlock;
+      compute_wave<wave, scalar_t>(slope, size, x + begin);
+#pragma GCC ivdep
+      for (int64_t i = 0; i < size; ++i) {
+        out[begin + i] = negative ? -grad[begin + i] * slope[i] : grad[begin + i] * slope[i];
+      }
+    }
+  }
+};
+
+template <Wave wave>
+void wave_loop(const Piece& piece) {
+  visit_floating(piece.compute, [&](auto type) {
+    using scalar_t = typename decltype(type)::type;
+    loop<scalar_t, 1>(piece, WaveLoop<wave, scalar_t>{});
+  });
+}
+
+template <Wave wave, bool negative>
+void slope_loop(const Piece& piece) {
+  visit_floating(piece.compute, [&](auto type) {
+    using scalar_t = typename decltype(type)::type;
+    loop<scalar_t, 2>(piece, SlopeLoop<wave, negative, scalar_t>{});
+  });
 }
 
 }  // namespace treadle::cpu::TREADLE_ISA

@@ -74,31 +74,45 @@ TREADLE_HD bool is_inf(T x) {
   return magnitude(x) > (sizeof(T) == 4 ? T(0x1.fffffep+127) : T(0x1.fffffffffffffp+1023));
 }
 
-#ifndef __CUDA_ARCH__
 TREADLE_HD uint32_t bits_of(float x) {
+#if defined(__CUDA_ARCH__)
+  return __float_as_uint(x);
+#else
   uint32_t bits;
   std::memcpy(&bits, &x, sizeof(bits));
   return bits;
+#endif
 }
 
 TREADLE_HD uint64_t bits_of(double x) {
+#if defined(__CUDA_ARCH__)
+  return static_cast<uint64_t>(__double_as_longlong(x));
+#else
   uint64_t bits;
   std::memcpy(&bits, &x, sizeof(bits));
   return bits;
-}
-
-TREADLE_HD float from_bits(uint32_t bits) {
-  float x;
-  std::memcpy(&x, &bits, sizeof(x));
-  return x;
-}
-
-TREADLE_HD double from_bits(uint64_t bits) {
-  double x;
-  std::memcpy(&x, &bits, sizeof(x));
-  return x;
-}
 #endif
+}
+
+TREADLE_HD float from_bits(uint32_t x) {
+#if defined(__CUDA_ARCH__)
+  return __uint_as_float(x);
+#else
+  float value;
+  std::memcpy(&value, &x, sizeof(value));
+  return value;
+#endif
+}
+
+TREADLE_HD double from_bits(uint64_t x) {
+#if defined(__CUDA_ARCH__)
+  return __longlong_as_double(static_cast<long long>(x));
+#else
+  double value;
+  std::memcpy(&value, &x, sizeof(value));
+  return value;
+#endif
+}
 
 // condition ? a : b. For floats without a blend instruction the compiler is tempted to branch, and
 // then does not vectorise: there it gets bit operations.

@@ -7,7 +7,6 @@ namespace treadle {
 
 template <class acc_t>
 struct Scale {
-  static constexpr bool kHeavy = false;
   acc_t factor;
 
   TREADLE_HD acc_t operator()(acc_t x) const { return x * factor; }

@@ -19,7 +19,6 @@ TREADLE_HD double multiply_add(double x, double y, double z) { return fma(x, y, 
 
 template <class acc_t>
 struct VectorAdd {
-  static constexpr bool kHeavy = false;
   acc_t alpha;
 
   TREADLE_HD acc_t operator()(acc_t a, acc_t b) const { return multiply_add(alpha, b, a); }
@@ -28,7 +27,6 @@ struct VectorAdd {
 // One of the two arguments is a number, the other an element.
 template <class acc_t>
 struct VectorAddScalar {
-  static constexpr bool kHeavy = false;
   acc_t alpha, scalar;
   bool scalar_is_b;
 

@@ -1,0 +1,56 @@
+// Operations rounded once to nearest even (_rn, as CUDA names it), which no compiler may merge or
+// split: made of them, a formula has the same bits on host and device.
+#pragma once
+
+#include "kernels/math/bits.h"
+
+#if !defined(__CUDA_ARCH__) && !defined(TREADLE_FAST_FMA)
+#include <cmath>
+#endif
+
+namespace treadle::math {
+
+#if defined(__CUDA_ARCH__)
+
+TREADLE_HD float fma_rn(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+TREADLE_HD double fma_rn(double a, double b, double c) { return __fma_rn(a, b, c); }
+TREADLE_HD float add_rn(float a, float b) { return __fadd_rn(a, b); }
+TREADLE_HD double add_rn(double a, double b) { return __dadd_rn(a, b); }
+TREADLE_HD float mul_rn(float a, float b) { return __fmul_rn(a, b); }
+TREADLE_HD double mul_rn(double a, double b) { return __dmul_rn(a, b); }
+
+#else
+
+// The host is compiled without contraction.
+TREADLE_HD float add_rn(float a, float b) { return a + b; }
+TREADLE_HD double add_rn(double a, double b) { return a + b; }
+TREADLE_HD float mul_rn(float a, float b) { return a * b; }
+TREADLE_HD double mul_rn(double a, double b) { return a * b; }
+
+#if defined(TREADLE_FAST_FMA)
+TREADLE_HD float fma_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+TREADLE_HD double fma_rn(double a, double b, double c) { return __builtin_fma(a, b, c); }
+#else
+// In double the product is exact. The sum is rounded to odd: where something was lost, its last bit
+// is set, so that rounding it to float is rounding the exact sum.
+TREADLE_HD float fma_rn(float a, float b, float c) {
+  const double product = static_cast<double>(a) * b, sum = product + c;
+  const double part = sum - product, lost = (product - (sum - part)) + (c - part);
+  const uint64_t bits = bits_of(sum), even = ~bits & 1;
+  // The exact sum lies outside or inside of `sum`: the odd number on that side.
+  const uint64_t inward = (bits_of(lost) ^ bits) >> 63;
+  const uint64_t step = lost != 0 ? even : 0;  // not where the sum is inf or NaN: lost is NaN
+  const double odd = from_bits(bits + (step ^ (0 - inward)) + inward);
+  return static_cast<float>(lost == lost ? odd : sum);
+}
+
+TREADLE_HD double fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
+#endif
+#endif
+
+template <class T>
+TREADLE_HD T sub_rn(T a, T b) {
+  return add_rn(a, -b);
+}
+
+}  // namespace treadle::math
