@@ -1,10 +1,10 @@
-"""Write the numbers of the README from the committed results: `make readme-numbers`.
+"""Write the numbers of README.md and docs/sine.md from committed files: `make readme-numbers`.
 
-    python benchmarks/readme_numbers.py            rewrite the block between the two comment lines
-    python benchmarks/readme_numbers.py --check    fail if the block is not what it would write
+    python benchmarks/readme_numbers.py            rewrite the blocks between the comment lines
+    python benchmarks/readme_numbers.py --check    fail if a block is not what it would write
 
-One table a machine, one line a group of rows. What is slower than a rival, missed its bar or was
-refused is listed below the table.
+README.md has one table a machine, one line a group of rows. What is slower than a rival, missed its
+bar or was refused is listed below the table. Page and figures of the other: sine_page.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import means  # noqa: E402
+from benchmarks import means, sine_page  # noqa: E402
 
 README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
@@ -164,15 +164,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing; 1 if out of date")
     chosen = parser.parse_args(arguments)
-    text = README.read_text()
-    new = rewritten(text)
-    if chosen.check:
-        if new != text:
-            print("README.md's numbers are out of date: make readme-numbers", file=sys.stderr)
-        return int(new != text)
-    if new != text:
-        README.write_text(new)
-    return 0
+    stale = False
+    for path, make in (
+        (README, rewritten),
+        (sine_page.PAGE, lambda text: sine_page.rewritten(text, machines())),
+    ):
+        text = path.read_text()
+        new = make(text)
+        if new == text:
+            continue
+        stale = True
+        if chosen.check:
+            print(f"{path.name}'s numbers are out of date: make readme-numbers", file=sys.stderr)
+        else:
+            path.write_text(new)
+    return int(chosen.check and stale)
 
 
 if __name__ == "__main__":

@@ -8,17 +8,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import treadle
-from benchmarks import readme_numbers
+from benchmarks import readme_numbers, sine_page
+from docs import sine_error
 from tests import installed
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"),
-    *("tests/GPU.md", "benchmarks/results/README.md"),
+    *("tests/GPU.md", "benchmarks/results/README.md", "docs/sine.md"),
 )
 README = (ROOT / "README.md").read_text()
+SINE = (ROOT / "docs" / "sine.md").read_text()
 SUFFIXES = (".py", ".md", ".h", ".cpp", ".cu", ".cuh", ".sh", ".txt", ".toml", ".json", ".png")
 MADE = ("build/", "IMAGE.png", "OLD.json", "libtreadle.so")  # by building or by the reader
 
@@ -146,12 +149,44 @@ def test_names_of_the_package_exist() -> None:
 
 def test_numbers_are_those_of_the_committed_results() -> None:
     assert readme_numbers.rewritten(README) == README, "make readme-numbers"
+    page = sine_page.rewritten(SINE, readme_numbers.machines())
+    assert page == SINE, "make readme-numbers"
 
 
 def test_no_measured_number_stands_outside_of_the_block() -> None:
     before, rest = README.split(readme_numbers.BEGIN)
     outside = before + rest.split(readme_numbers.END)[1]
-    assert not re.findall(r"\d\s*(?:µs|ms|TB/s|[TG]FLOP|GB/s)|\d\s*× (?:faster|slower)", outside)
+    speed = r"\d\s*(?:µs|ms|TB/s|[TG]FLOP|GB/s)|\d\s*× (?:faster|slower)"
+    assert not re.findall(speed, outside)
+    prose = re.sub(r"<!-- (\w+): begin -->.*?<!-- \1: end -->", "", SINE, flags=re.S)
+    assert not re.findall(rf"{speed}|\d\s*ulp", prose)
+
+
+def test_figures_of_sine_are_those_of_this_build() -> None:
+    """treadle's, whose bits do not depend on the machine."""
+    found = sine_page.figures()
+    assert found["halves"].keys() == sine_error.HALVES.keys()
+    for name, pair in sine_error.FUNCTIONS.items():
+        worst = found["float32"][name]["treadle"]
+        y = pair["treadle"](torch.tensor(worst["at"]))
+        error = sine_error.exact_error(name, worst["at"], float(y))
+        assert round(error, 4) == worst["ulp"], f"python docs/sine_error.py: {name} has {error}"
+        for label, dtype in sine_error.HALVES.items():
+            now = sine_error.misrounded(name, "treadle", dtype)
+            assert found["halves"][label][name]["treadle"] == now, "python docs/sine_error.py"
+    assert (ROOT / "docs" / "sine_error.png").stat().st_size < 150_000
+
+
+def test_speeds_of_sine_are_shares_of_a_copy() -> None:
+    times = {"treadle": {"median_us": 2.0}, "torch.cos": {"median_us": 8}, "copy": {"median_us": 1}}
+    row = {"series": "argument", "op": "cosine", "dtype": "float32", "times": times}
+    rows = [row | {"argument": argument} for argument in ("1 % large", "30", "1")]
+    facts = {"gpu": "a GPU", "torch": "2.11.0"}
+    path = readme_numbers.RESULTS / "gpu" / "a.json"
+    made = "\n".join(sine_page.speeds([([path], facts, [*rows, {"refused": "an error"}])]))
+    assert "| arguments: this × N(0,1) | 1 | 30 | 1 % large |" in made
+    assert "| cosine float32 | 0.50 / 0.12 | 0.50 / 0.12 | 0.50 / 0.12 |" in made
+    assert list(sine_page.speeds([([path], facts, [])])) == [sine_page.NO_SPEEDS]
 
 
 def test_versions_agree() -> None:

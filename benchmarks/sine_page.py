@@ -1,0 +1,171 @@
+"""The blocks of docs/sine.md: from the sources, docs/sine_error.json and the committed results.
+
+`make readme-numbers` writes them with those of the README.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "sine.md"
+FIGURES = ROOT / "docs" / "sine_error.json"
+MATH = ROOT / "kernels" / "math"
+NO_SPEEDS = "No measurements by argument have been committed yet."
+
+Row = dict[str, Any]
+Machine = tuple[list[Path], dict[str, Any], list[Row]]
+
+
+def in_source(file: str, pattern: str) -> str:
+    found = re.search(pattern, (MATH / file).read_text())
+    if found is None:
+        raise SystemExit(f"sine_page: kernels/math/{file} has nothing like {pattern}")
+    return found[1]
+
+
+def near(file: str, name: str) -> float:
+    """A kNear of the sources: up to where pi is subtracted in parts."""
+    return float.fromhex(in_source(file, rf"\bkNear{name} = (0x[\w.+-]+?)f?;"))
+
+
+def float32_limit() -> float:
+    return near("sine_float.h", "")
+
+
+def power(x: float) -> str:
+    return f"2^{math.log2(x):g}"
+
+
+def ways() -> Iterator[str]:
+    """Which dtype is reduced how."""
+    exponents = {
+        name: 256 - int(in_source("sine_tables.h", rf"kFirst{name}Row = (\d+)"))
+        for name in ("Float", "BFloat16")
+    }
+    words = int(in_source("sine_tables.h", r"kInverseTwoPi\[(\d+)\]"))
+    without = in_source("sine_double.h", r"kNear<double> = (\d[\de]+);")
+    float64 = f"{power(near('sine_double.h', '<double>'))} ({without} on CPUs without FMA)"
+    yield "| dtype | computed in | pi in parts, for magnitudes up to | beyond it |"
+    yield "|---|---|---|---|"
+    for dtype, limit, beyond in (
+        ("float32", power(float32_limit()), f"{exponents['Float']} exponents, two float64 each"),
+        (
+            "bfloat16",
+            power(near("sine_float.h", "<BFloat16>")),
+            f"{exponents['BFloat16']} exponents, two float32 each",
+        ),
+        ("float16", "all of them", "–"),
+        ("float64", float64, f"integers, from {words} words of 64 digits"),
+    ):
+        computed = "float64" if dtype == "float64" else "float32"
+        yield f"| {dtype} | {computed} | {limit} | {beyond} |"
+
+
+def figures() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(FIGURES.read_text())
+    return found
+
+
+def accuracy() -> Iterator[str]:
+    found = figures()
+    drawn, facts = found["arguments"], found["machine"]
+    each = f"{drawn['numbers_a_piece']:,} random floats of each 1/{drawn['pieces_a_decade']}"
+    halves = "every finite number of the half types"
+    yield f"{each} of a decade from {drawn['from']:g} to the largest float, and {halves}."
+    yield f"torch {facts['torch']}, {facts['cpu']} ({facts['cpu_capability']}), on the CPU."
+    yield ""
+    yield "| | treadle | torch |"
+    yield "|---|---|---|"
+    for name, pair in found["float32"].items():
+        cells = " | ".join(f"{pair[who]['ulp']:.2f} ulp" for who in ("treadle", "torch"))
+        yield f"| {name} float32, largest error | {cells} |"
+    for dtype, half in found["halves"].items():
+        for name in found["float32"]:
+            cells = " | ".join(str(half[name][who]) for who in ("treadle", "torch"))
+            yield f"| {name} {dtype}, not rounded correctly, of {half['numbers']:,} | {cells} |"
+
+
+def nearest() -> Iterator[str]:
+    found = figures()["nearest"]
+    lost = -math.log2(found["distance"])
+    yield (
+        f"The float32 that comes nearest to a multiple of pi/2 is {found['x']:.10g}: "
+        f"only {found['distance']:.2g} away."
+    )
+    yield (
+        f"So about {lost:.0f} binary digits behind the point may cancel, and are needed on top of "
+        "those that the result has."
+    )
+
+
+def magnitude(argument: str) -> tuple[bool, float]:
+    """Numbers in their order, mixtures behind them."""
+    try:
+        return False, float(argument)
+    except ValueError:
+        return True, 0.0
+
+
+def share(row: Row, who: str) -> str:
+    times = row["times"]
+    return f"{times['copy']['median_us'] / times[who]['median_us']:.2f}" if who in times else "–"
+
+
+def speeds(machines: Iterable[Machine]) -> Iterator[str]:
+    """Of each GPU: a copy's time over treadle's and over torch's, so more is better."""
+    none = True
+    for paths, facts, rows in machines:
+        timed = [
+            row
+            for row in rows
+            if row.get("series") == "argument" and "copy" in row.get("times", {})
+        ]
+        if not timed:
+            continue
+        none = False
+        arguments = sorted({row["argument"] for row in timed}, key=magnitude)
+        links = ", ".join(f"[{p.name}](../{p.relative_to(ROOT).as_posix()})" for p in paths)
+        yield f"{facts.get('gpu') or facts['cpu']}, torch {facts['torch']}, {links}:"
+        yield ""
+        yield f"| arguments: this × N(0,1) | {' | '.join(arguments)} |"
+        yield "|---" * (len(arguments) + 1) + "|"
+        for op, dtype in dict.fromkeys((row["op"], row["dtype"]) for row in timed):
+            found = {
+                row["argument"]: " / ".join(
+                    share(row, who) for who in ("treadle", f"torch.{TWINS[op]}")
+                )
+                for row in timed
+                if (row["op"], row["dtype"]) == (op, dtype)
+            }
+            cells = " | ".join(found.get(argument, "") for argument in arguments)
+            yield f"| {op} {dtype} | {cells} |"
+        yield ""
+    if none:
+        yield NO_SPEEDS
+
+
+TWINS = {"sine": "sin", "cosine": "cos"}
+
+
+def rewritten(text: str, machines: Iterable[Machine]) -> str:
+    """The page with its blocks made anew."""
+    blocks: dict[str, Callable[[], Iterator[str]]] = {
+        "ways": ways,
+        "nearest": nearest,
+        "accuracy": accuracy,
+        "speeds": lambda: speeds(machines),
+    }
+    for name, lines in blocks.items():
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        if text.count(begin) != 1 or text.count(end) != 1:
+            raise SystemExit(f"sine_page: docs/sine.md must have one line {begin} and one {end}")
+        before, rest = text.split(begin)
+        made = "\n".join(lines()).strip()
+        text = f"{before}{begin}\n{made}\n{end}{rest.split(end)[1]}"
+    return text

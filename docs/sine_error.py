@@ -1,0 +1,179 @@
+"""Draws the error of sine and cosine over their arguments, and writes the figures of docs/sine.md.
+
+    python docs/sine_error.py                 docs/sine_error.png and docs/sine_error.json
+    python docs/sine_error.py --output DIR    the same files in another folder
+
+It takes the CPU, half a minute and the same random numbers every time. float32: random floats of
+every quarter of a decade; the worst of each is computed again with mpmath. Half types: all of them.
+treadle's results are the same bits on every machine; torch's depend on its version and processor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mpmath
+import numpy as np
+import torch
+from torch import Tensor
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import treadle  # noqa: E402
+from benchmarks import machine, sine_page  # noqa: E402
+from tests.compare import ulp  # noqa: E402
+
+PER_PIECE = 200_000
+PIECES_A_DECADE = 4
+LOWEST = 1e-6
+HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+Function = Callable[[Tensor], Tensor]
+FUNCTIONS: dict[str, dict[str, Function]] = {
+    "sine": {"treadle": treadle.sine, "torch": torch.sin},
+    "cosine": {"treadle": treadle.cosine, "torch": torch.cos},
+}
+COLORS = {"treadle": "C0", "torch": "C1"}
+LABELS = {"treadle": "treadle", "torch": "torch on the CPU"}
+
+
+def edges() -> list[float]:
+    """From 1e-6 to the largest float, equally far apart on a logarithmic axis."""
+    largest = torch.finfo(torch.float32).max
+    count = math.floor(math.log10(largest / LOWEST) * PIECES_A_DECADE)
+    return [LOWEST * 10 ** (i / PIECES_A_DECADE) for i in range(count + 1)] + [largest]
+
+
+def random_floats(low: float, high: float, generator: torch.Generator) -> Tensor:
+    """Of both signs, every float as likely as the next: drawn as bits, so the same everywhere."""
+    first, last = torch.tensor([low, high]).view(torch.int32).tolist()
+    drawn = torch.randint(first, last + 1, (PER_PIECE,), generator=generator)
+    sign = torch.randint(0, 2, (PER_PIECE,), generator=generator) * 2 - 1
+    return drawn.to(torch.int32).view(torch.float32) * sign
+
+
+def exact_error(name: str, x: float, y: float) -> float:
+    """How far y is from sin(x) or cos(x), in distances of neighbouring floats there."""
+    with mpmath.workprec(400):
+        truth = {"sine": mpmath.sin, "cosine": mpmath.cos}[name](mpmath.mpf(x))
+        at = torch.tensor([float(truth)], dtype=torch.float64)
+        return float(abs(mpmath.mpf(y) - truth) / float(ulp(at, torch.float32)))
+
+
+def curves() -> tuple[list[float], dict[str, dict[str, list[float]]], dict[str, Any]]:
+    """The pieces' edges, the largest error in each, and the largest of all with its argument."""
+    generator = torch.Generator().manual_seed(0)
+    limits = edges()
+    curve = {name: {who: [] for who in pair} for name, pair in FUNCTIONS.items()}
+    worst: dict[str, Any] = {name: {who: {"ulp": 0.0} for who in c} for name, c in curve.items()}
+    for low, high in zip(limits, limits[1:], strict=False):
+        x = random_floats(low, high, generator)
+        for name, pair in FUNCTIONS.items():
+            truth = pair["torch"](x.double())
+            for who, function in pair.items():
+                y = function(x)
+                at = int(((y.double() - truth).abs() / ulp(truth, torch.float32)).argmax())
+                error = exact_error(name, float(x[at]), float(y[at]))
+                curve[name][who].append(error)
+                if error > worst[name][who]["ulp"]:
+                    worst[name][who] = {"ulp": round(error, 4), "at": float(x[at])}
+    return limits, curve, worst
+
+
+def misrounded(name: str, who: str, dtype: torch.dtype) -> int:
+    """How many finite numbers of a half type have another result than the nearest one."""
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    x = every[every.isfinite()]
+    # float64 is near enough to say so: no half has a result that close to the middle of two.
+    correct = FUNCTIONS[name]["torch"](x.double()).to(dtype)
+    return int((FUNCTIONS[name][who](x) != correct).sum())
+
+
+def halves() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for label, dtype in HALVES.items():
+        every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+        found[label] = {"numbers": int(every.isfinite().sum())}
+        for name, pair in FUNCTIONS.items():
+            found[label][name] = {who: misrounded(name, who, dtype) for who in pair}
+    return found
+
+
+def nearest() -> dict[str, float]:
+    """The float from 1 up that is nearest to a multiple of pi / 2: all of them are tried.
+
+    x = m 2^e: m times the 64 digits of 2^e 2 / pi behind its point, with what overflows left out,
+    says where in its quarter turn x is.
+    """
+    m = np.arange(2**23, 2**24, dtype=np.uint64)
+    found = {"x": 1.0, "distance": 1.0}
+    with mpmath.workprec(400):
+        for e in range(-23, 105):
+            digits = int(mpmath.floor(mpmath.ldexp(2 / mpmath.pi, e + 64))) & (2**64 - 1)
+            place = m * np.uint64(digits)
+            at = int(np.minimum(place, -place).argmin())
+            x = mpmath.ldexp(int(m[at]), e)
+            quarters = mpmath.nint(x * 2 / mpmath.pi)
+            distance = float(abs(x - quarters * mpmath.pi / 2))
+            if distance < found["distance"]:
+                found = {"x": float(x), "distance": distance}
+    return found
+
+
+def draw(limits: list[float], curve: dict[str, dict[str, list[float]]], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(2, 1, figsize=(8, 5), sharex=True, sharey=True)
+    figure.set_layout_engine("constrained")
+    limit = sine_page.float32_limit()
+    for axes, (name, lines) in zip(panels, curve.items(), strict=True):
+        for who in ("torch", "treadle"):
+            axes.stairs(
+                lines[who], limits, baseline=None, color=COLORS[who], label=LABELS[who], lw=1.4
+            )
+        axes.axhline(0.5, color="gray", lw=0.9, ls="--", label="rounded correctly")
+        axes.axvline(limit, color="gray", lw=0.9, ls=":", label="treadle's table from here on")
+        axes.set_xscale("log")
+        axes.set_xlim(limits[0], limits[-1])
+        axes.set_ylim(0, 2)
+        axes.set_ylabel("largest error in ulp", fontsize=9)
+        axes.set_title(f"{name}, float32", fontsize=10, loc="left")
+        axes.grid(alpha=0.3)
+        axes.tick_params(labelsize=8)
+    panels[0].legend(fontsize=8, loc="upper left", ncols=4)
+    panels[-1].set_xlabel("argument", fontsize=9)
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--output", type=Path, default=ROOT / "docs", metavar="DIR")
+    output = parser.parse_args().output
+    limits, curve, worst = curves()
+    facts = machine.facts("cpu")
+    figures = {
+        "machine": {key: facts[key] for key in ("cpu", "cpu_capability", "torch", "treadle")},
+        "arguments": {
+            "from": LOWEST,
+            "pieces_a_decade": PIECES_A_DECADE,
+            "numbers_a_piece": PER_PIECE,
+        },
+        "float32": worst,
+        "halves": halves(),
+        "nearest": nearest(),
+    }
+    draw(limits, curve, output / "sine_error.png")
+    (output / "sine_error.json").write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
