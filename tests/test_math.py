@@ -13,6 +13,7 @@ import math
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import mpmath
@@ -25,11 +26,20 @@ from treadle import _C
 
 from .compare import within_ulps
 from .inputs import FLOATING, HALVES
+from .waves import (
+    EACH_WAVE,
+    OPS_OF,
+    WAVES,
+    Exact,
+    as_promised,
+    every_half,
+    hard_doubles,
+    hard_floats,
+    rounded_correctly,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 INF, NAN = math.inf, math.nan
-TRIG = {"sine": "sin", "cosine": "cos"}  # ours: torch's and mpmath's
-EACH_TRIG = pytest.mark.parametrize("name", TRIG)
 
 
 def floats(low: float, high: float, count: int) -> Tensor:
@@ -114,46 +124,49 @@ def test_a_smaller_instruction_set(isa: str) -> None:
     assert done.returncode == 0, done.stdout[-3000:]
 
 
-def trig(name: str, x: Tensor) -> tuple[Tensor, Tensor]:
+def waves(name: str, x: Tensor) -> list[Tensor]:
     """sine or cosine twice: of the op itself, and of the backward that multiplies by it."""
-    if name == "sine":
-        return treadle.sine(x), torch.ops.treadle.cosine_backward(-torch.ones_like(x), x)
-    return treadle.cosine(x), torch.ops.treadle.sine_backward(torch.ones_like(x), x)
+    return [function(x) for function in OPS_OF[name]]
 
 
-@EACH_TRIG
-def test_trig_in_single_precision(name: str) -> None:
-    x = floats(0.0, 3e38, 1 << 20)
-    for y in trig(name, x):
-        within_ulps(y, getattr(torch, TRIG[name])(x.double()), 1.6, name)
+@EACH_WAVE
+def test_waves_in_single_precision(name: str) -> None:
+    x = torch.cat([floats(0.0, 3e38, 1 << 20), hard_floats()])
+    for y in waves(name, x):
+        as_promised(name, y, WAVES[name][1](x.double()))
 
 
-@EACH_TRIG
-def test_trig_in_double_precision(name: str) -> None:
+@cache
+def easy_and_hard_doubles() -> Exact:
     multiples = torch.arange(-300, 300, dtype=torch.float64) * (math.pi / 2) * 1009
-    x = torch.cat([doubles(3e6), multiples, doubles(1e12)])
-    for y in trig(name, x):
-        within_ulps(y, exact(TRIG[name], x), 2, name)
+    return Exact(torch.cat([doubles(3e6), multiples, doubles(1e12), hard_doubles()]))
 
 
-@EACH_TRIG
+@EACH_WAVE
+def test_waves_in_double_precision(name: str) -> None:
+    exact = easy_and_hard_doubles()
+    for y in waves(name, exact.x):
+        exact.check(name, y)
+
+
+@EACH_WAVE
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_trig_of_every_half(dtype: torch.dtype, name: str) -> None:
-    x = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(dtype)
-    for y in trig(name, x):
-        within_ulps(y, getattr(torch, TRIG[name])(x.double()), 0.501, name)
+def test_waves_of_every_half(dtype: torch.dtype, name: str) -> None:
+    x = every_half(dtype)
+    for y in waves(name, x):
+        rounded_correctly(name, x, y)
 
 
-@EACH_TRIG
+@EACH_WAVE
 @pytest.mark.parametrize("dtype", FLOATING, ids=str)
-def test_trig_of_zeros_infinities_and_nan(dtype: torch.dtype, name: str) -> None:
+def test_waves_of_zeros_infinities_and_nan(dtype: torch.dtype, name: str) -> None:
     # Among ordinary numbers, at every place of a vector, and past the last whole one.
     for place in range(70):
         x = torch.linspace(-3, 3, 70, dtype=dtype)
         for special in (0.0, -0.0, INF, -INF, NAN):
             x[place] = special
-            for y in trig(name, x):
-                within_ulps(y, getattr(torch, TRIG[name])(x.double()), 2, (place, special))
+            for y in waves(name, x):
+                within_ulps(y, WAVES[name][1](x.double()), 2, (place, special))
 
 
 SINGLE = floats(1e-30, 80.0, 1 << 16)

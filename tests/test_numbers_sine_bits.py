@@ -1,0 +1,179 @@
+"""sine, cosine and their backward ops give a number the same bits whatever stands beside it, and
+but for float64 the same on the CPU, in every instruction set, as on CUDA.
+
+Both devices take other ways for small and for large magnitudes: the CPU for 512 numbers at a time,
+CUDA for a warp's vectors, at most 256. An element must not depend on the way that others ask for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import treadle
+from treadle import _C
+
+from .compare import differing
+from .inputs import DEVICES, FLOATING, GPU, HALVES, Make
+from .waves import (
+    EACH_WAVE,
+    OPS_OF,
+    WAVES,
+    Function,
+    both_signs,
+    doubles,
+    every_half,
+    float_pieces,
+    floats,
+    hard_floats,
+)
+
+INF, NAN, LARGEST = float("inf"), float("nan"), 3e38
+# In turn beside each number: ways that differ for all, for some, and for none of them. 3 is where
+# bfloat16 may go either way.
+COMPANIES = ([LARGEST], [-LARGEST, 0.5], [0.5], [3.0], [NAN], [INF, 0.0], [LARGEST, 3.0])
+SAME_BITS = (torch.float32, *HALVES)  # those of one formula everywhere
+BACKWARD = {name: getattr(torch.ops.treadle, f"{name}_backward") for name in WAVES}
+
+
+def by_magnitude(dtype: torch.dtype) -> Tensor:
+    """Neighbours go the same way, so that a whole warp of them does."""
+    if dtype in HALVES:
+        return every_half(dtype)
+    if dtype == torch.float32:
+        return floats(0, 2**14, 2**18)
+    return both_signs(doubles(2**13).abs().sort().values)
+
+
+def placed(x: Tensor, company: Tensor, columns: int) -> Tensor:
+    """A row for every number, at another place in each, and the company around it."""
+    rows = company.repeat(len(x), columns // len(company))
+    place = torch.arange(len(x), device=x.device) * 37 % columns
+    return rows.scatter_(1, place.unsqueeze(1), x.unsqueeze(1))
+
+
+def depends_on_company(function: Function, x: Tensor) -> list[list[float]]:
+    columns = 256 if x.is_cuda else 64
+    most = torch.finfo(x.dtype).max
+    found = []
+    for company in COMPANIES:
+        able = [max(-most, min(v, most)) if -INF < v < INF else v for v in company]
+        beside = torch.tensor(able, dtype=x.dtype, device=x.device)
+        among_equals = torch.cat([function(number.repeat(512))[:1] for number in beside])
+        expected = placed(function(x), among_equals, columns)
+        if bool(differing(function(placed(x, beside, columns)), expected).any()):
+            found.append(company)
+    return found
+
+
+@EACH_WAVE
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", FLOATING)
+def test_any_company(name: str, dtype: torch.dtype, device: str) -> None:
+    x = by_magnitude(dtype).to(device)
+    for function in OPS_OF[name]:
+        assert depends_on_company(function, x) == []
+
+
+def test_a_result_that_depends_on_company_is_noticed() -> None:
+    def spoilt(x: Tensor) -> Tensor:
+        """Numbers from 2 up get the sine's next number, but not in rows that have no large one."""
+        large = x.abs().amax(-1, keepdim=True) > 1e30
+        y = treadle.sine(x)
+        return torch.where(large & (x > 2) & (x < 9), torch.nextafter(y, y + 1), y)
+
+    x = torch.linspace(0.0, 8.0, 512)
+    assert depends_on_company(treadle.sine, x) == []
+    assert depends_on_company(spoilt, x)
+
+
+def same_on_cuda(function: Function, *cuda: Tensor) -> None:
+    expected = function(*(t.cpu() for t in cuda)).cuda()
+    different = differing(function(*cuda), expected)
+    if bool(different.any()):
+        at = int(different.nonzero()[0])
+        values = [t[at].item() for t in cuda]
+        raise AssertionError(f"{int(different.sum())} differ, the first for {values}")
+
+
+def grads(x: Tensor) -> Iterator[Tensor]:
+    make = Make("grads", "cpu", x.dtype)
+    yield torch.ones_like(x)
+    yield make(x.numel()).to(x.device)
+    yield make(x.numel(), by=1e-20).to(x.device)
+
+
+@GPU
+@EACH_WAVE
+@pytest.mark.parametrize("dtype", HALVES)
+def test_every_half_is_the_same_on_cuda(name: str, dtype: torch.dtype) -> None:
+    x = every_half(dtype, "cuda")
+    mixed = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0)).cuda()]
+    for numbers in (x, mixed):
+        same_on_cuda(WAVES[name][0], numbers)
+        for grad in grads(numbers):
+            same_on_cuda(BACKWARD[name], grad, numbers)
+
+
+@GPU
+@EACH_WAVE
+def test_floats_are_the_same_on_cuda(name: str) -> None:
+    for x in float_pieces(2**28, 2**24, "cuda"):
+        same_on_cuda(WAVES[name][0], x)
+    for x in (*float_pieces(2**23, 2**20, "cuda"), hard_floats().cuda()):
+        mixed = x[torch.randperm(len(x), device="cuda")]
+        same_on_cuda(WAVES[name][0], mixed)
+        for grad in grads(mixed):
+            same_on_cuda(BACKWARD[name], grad, mixed)
+
+
+PROGRAM = """
+import json
+from tests.test_numbers_sine_bits import hashes
+print(json.dumps(hashes()))
+"""
+
+
+def hashes() -> dict[str, str]:
+    """Of the bits of every result; every NaN is the same. Smaller sets take 30 ns a number."""
+    found = {}
+    for dtype in SAME_BITS:
+        x = every_half(dtype)
+        if dtype == torch.float32:
+            x = torch.cat(
+                [floats(0, 2**18, 2**14), hard_floats(), Make("isa", "cpu", dtype)(2**16, by=30)]
+            )
+        for name in WAVES:
+            results = [WAVES[name][0](x), *(BACKWARD[name](grad, x) for grad in grads(x))]
+            bytes_ = torch.stack([t.masked_fill(t.isnan(), NAN) for t in results])
+            digest = hashlib.sha256(bytes_.view(torch.uint8).numpy().tobytes())
+            found[f"{name} of {dtype}"] = digest.hexdigest()
+    return found
+
+
+@pytest.mark.parametrize("isa", ["portable", "avx2"])
+def test_any_instruction_set(isa: str) -> None:
+    widest = json.loads(_C.compiled_with())["isa"]
+    order = ["portable", "avx2", "avx512"]
+    if order.index(isa) >= order.index(widest):
+        pytest.skip(f"this process runs {widest}")
+    root = Path(__file__).resolve().parents[1]
+    path = os.pathsep.join([str(Path(treadle.__file__).parents[1]), str(root)])
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, "TREADLE_CPU_CAPABILITY": isa, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout) == hashes()
