@@ -4,7 +4,7 @@
 #   benchmarks/gpu.sh OUTDIR PIECE [ARGUMENTS] [then PIECE [ARGUMENTS]]...
 #
 #   test [PYTEST ARGUMENTS]     the tests that run on CUDA (default: -n 8 -k cuda tests)
-#   sanitize                    compute-sanitizer's four tools over benchmarks/sanitize.py
+#   sanitize [OPS]              compute-sanitizer's four tools over benchmarks/sanitize.py
 #   bench [RUN.PY ARGUMENTS]    benchmarks/run.py, its JSON, plot and table
 #   mutants [RUN.PY ARGUMENTS]  tests/mutants/run.py: each planted error, built and found
 #   probe FILE.py [ARGUMENTS]   one script; it finds OUTDIR in the environment
@@ -110,8 +110,8 @@ run_sanitize() {
   local start=$SECONDS filter=() logs tool status log ours
   logs=$(mktemp -d)
   # Kernels of other libraries are not ours to judge, and racecheck is slow on them. initcheck
-  # must see every kernel, or it takes what the others wrote for uninitialised. Only the cell has
-  # shared memory and barriers.
+  # must see every kernel, or it takes what the others wrote for uninitialised. Only the cell and
+  # the tiles of elementwise ops have shared memory and barriers.
   for option in --kernel-name --kernel-regex; do
     if compute-sanitizer --help 2>/dev/null | grep -q -- "$option\b"; then
       filter=("$option" kns=treadle)
@@ -120,10 +120,10 @@ run_sanitize() {
   done
   export PYTORCH_NO_CUDA_MEMORY_CACHING=1
   local -A job=()
-  sanitize_with "$logs" memcheck "" --report-api-errors no & job[memcheck]=$!
-  sanitize_with "$logs" initcheck "" --report-api-errors no & job[initcheck]=$!
-  sanitize_with "$logs" racecheck lltm_cell "${filter[@]}" & job[racecheck]=$!
-  sanitize_with "$logs" synccheck lltm_cell "${filter[@]}" & job[synccheck]=$!
+  sanitize_with "$logs" memcheck "$*" --report-api-errors no & job[memcheck]=$!
+  sanitize_with "$logs" initcheck "$*" --report-api-errors no & job[initcheck]=$!
+  sanitize_with "$logs" racecheck "${*:-lltm_cell vector_add}" "${filter[@]}" & job[racecheck]=$!
+  sanitize_with "$logs" synccheck "${*:-lltm_cell vector_add}" "${filter[@]}" & job[synccheck]=$!
   for tool in memcheck initcheck racecheck synccheck; do
     status=0
     wait "${job[$tool]}" || status=$?
@@ -173,7 +173,7 @@ run_piece() {
   shift
   case $piece in
     test) run_test "$@" ;;
-    sanitize) run_sanitize ;;
+    sanitize) run_sanitize "$@" ;;
     bench) run_bench "$@" ;;
     mutants) run_mutants "$@" ;;
     probe) run_probe "$@" ;;

@@ -136,6 +136,11 @@ TREADLE_HD auto visit(Dtype dtype, F&& f) {
   return dtype == Dtype::kBool ? f(Type<bool>{}) : visit_number(dtype, f);
 }
 
+// Bytes of an element.
+TREADLE_HD int size_of(Dtype dtype) {
+  return visit(dtype, [](auto type) { return int{sizeof(typename decltype(type)::type)}; });
+}
+
 // A Python number on its way into a kernel: integers keep all their bits.
 struct Number {
   double real;

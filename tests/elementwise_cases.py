@@ -80,6 +80,7 @@ def pair_cases(op: str, dtypes: tuple[torch.dtype, ...], **kwargs: Any) -> list[
         "empty and row": (lambda m: m(0, 5), lambda m: m(1, 5)),
         "both transposed": (lambda m: m(9, 6, to=transposed), lambda m: m(9, 6, to=transposed)),
         "two orders": (lambda m: m(9, 6, to=transposed), lambda m: m(9, 6, to=padded_rows)),
+        "two orders, tiles": (lambda m: m(2, 35, 50, to=transposed), lambda m: m(2, 35, 50)),
         "both misaligned": (lambda m: m(67, to=misaligned), lambda m: m(67, to=misaligned)),
         "channels_last and channel": (
             lambda m: m(2, 5, 4, 3, to=channels_last),

@@ -111,6 +111,31 @@ def test_add_in_every_layout(dtype: torch.dtype, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("shape", [(37, 70), (70, 37), (3, 18, 33), (2, 3, 40)])
+def test_add_of_two_dtypes_in_every_layout(shape: tuple[int, ...], device: str) -> None:
+    """Rows whose ends are no whole vector, tiles that are not full, repeated rows and columns."""
+    pairs = [
+        (torch.float32, torch.bfloat16),
+        (torch.float16, torch.int32),
+        (torch.float64, torch.uint8),
+        (torch.bfloat16, torch.bfloat16),
+        (torch.int64, torch.bool),
+        (torch.int16, torch.int16),
+    ]
+    for a_dtype, b_dtype in pairs:
+        make = Make("two dtypes", device, a_dtype)
+        for first, second in itertools.product(LAYOUTS.values(), LAYOUTS.values()):
+            a, b = make(*shape, to=first), make(*shape, dtype=b_dtype, to=second)
+            what = (a_dtype, b_dtype, first.__name__, second.__name__)
+            same_bits(treadle.vector_add(a, b), torch.add(a, b), what)
+            for part in (b[..., :1], b[..., :1, :], b[..., :1, :1]):
+                same_bits(treadle.vector_add(a, part), torch.add(a, part), what)
+            out = torch.empty_like(treadle.vector_add(a, b)).mT.contiguous().mT
+            treadle.vector_add(a, b, out=out)
+            same_bits(out.contiguous(), torch.add(a, b).contiguous(), what)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_scale(dtype: torch.dtype, device: str) -> None:
     make = Make("scale", device, dtype)

@@ -19,6 +19,7 @@ from pathlib import Path
 import mpmath
 
 HEADER = Path(__file__).resolve().parents[1] / "kernels" / "math" / "sine_tables.h"
+SCALE = 60  # what a bfloat16 is divided by, as a power of two: its table stays in float's range
 BITS = 1400  # beyond the last digit that the largest double asks for
 
 OPENING = """\
@@ -35,9 +36,9 @@ OPENING = """\
 #endif
 // A table's entry. nvcc compiles device functions for the host as well, where there is no table.
 #if defined(__CUDACC__) && !defined(__CUDA_ARCH__)
-#define TREADLE_ENTRY(entry) {}
+#define TREADLE_ENTRY(...) {}
 #else
-#define TREADLE_ENTRY(entry) entry
+#define TREADLE_ENTRY(...) __VA_ARGS__
 #endif
 
 namespace treadle::math {
@@ -47,7 +48,8 @@ struct alignas(2 * sizeof(T)) HalfTurns {
   T high, low;
 };
 
-// By the sign and exponent of a large number, its bits from the 23rd on, less the first row's.
+// Small: 1 / pi itself. The tables are for large numbers, by their bits from the 23rd on: the biased
+// exponent and, of a float, the sign.
 """
 
 
@@ -90,7 +92,7 @@ def float_rows() -> Iterator[tuple[Fraction, Fraction]]:
 
     The first ends at 2^-40: m times it, less the nearest integer, is a double, so that one fma is
     exact. The second is below it, so that rounding to an integer may look at the first alone, and
-    is cut so late that 2^-69 is lost at most. No float is closer to a multiple of pi / 2 than 2^-30
+    is cut so late that 2^-69 is lost at most. No float is closer to a multiple of pi / 2 than 2^-31
     of a half turn.
     """
     for e in range(-6, 106):
@@ -101,10 +103,15 @@ def float_rows() -> Iterator[tuple[Fraction, Fraction]]:
 
 
 def bfloat16_rows() -> Iterator[tuple[Fraction, Fraction]]:
-    """For |x| = m 2^e, m < 2^8, from 2 on: floats whose sum times 2^-60 x is x / pi modulo 2."""
+    """For |x| = m 2^e, m < 2^8, from 2 on: floats whose sum times 2^-SCALE x is x / pi modulo 2."""
     for e in range(-6, 122):
         high, low = split(modulo_two(power(e) * inverse_pi()), -23, 24)
-        yield high * power(60 - e), low * power(60 - e)
+        yield high * power(SCALE - e), low * power(SCALE - e)
+
+
+def inverse_pi_in_two(digits: int, bits: int) -> tuple[Fraction, Fraction]:
+    """1 / pi: `digits` of it, and `bits` of the rest."""
+    return split(inverse_pi(), leading_bit(inverse_pi()) - digits + 1, bits)
 
 
 def words() -> Iterator[int]:
@@ -121,29 +128,46 @@ def in_lines(entries: list[str], each: int) -> Iterator[str]:
         yield "  " + " ".join(entries[start : start + each])
 
 
-def table(rows: list[tuple[Fraction, Fraction]], suffix: str) -> Iterator[str]:
-    """The rows, nothing for small exponents of the other sign, and the rows for its large ones."""
-    filled = [f"{{{float(high).hex()}{suffix}, {float(low).hex()}{suffix}}}," for high, low in rows]
+def row(parts: tuple[Fraction, Fraction], suffix: str) -> str:
+    return f"{{{float(parts[0]).hex()}{suffix}, {float(parts[1]).hex()}{suffix}}}"
+
+
+def float_table() -> Iterator[str]:
+    """By sign and exponent, from the first row on: there are fewer instructions in that."""
+    filled = [row(parts, "") + "," for parts in float_rows()]
+    first = 256 - len(filled)
+    yield f"inline constexpr uint32_t kFirstFloatRow = {first};"
+    yield f"TREADLE_TABLE HalfTurns<double> kFloatHalfTurns[{512 - first}] = {{"
     yield from in_lines(filled, 2)
-    yield from in_lines(["{},"] * (256 - len(rows)), 24)
+    yield from in_lines(["{},"] * first, 24)
     yield from in_lines(filled, 2)
+    yield "};\n"
+
+
+def bfloat16_table() -> Iterator[str]:
+    """By exponent alone: there are fewer cache lines in that. inf and NaN have zeros."""
+    filled = [row(parts, "f") + "," for parts in bfloat16_rows()]
+    yield "TREADLE_TABLE HalfTurns<float> kBFloat16HalfTurns[256] = {"
+    yield from in_lines(["{},"] * (256 - len(filled) - SCALE), 24)
+    yield from in_lines(filled, 2)
+    yield "};\n"
 
 
 def text() -> str:
-    lines = [OPENING]
-    for name, type, suffix, rows in (
-        ("Float", "double", "", list(float_rows())),
-        ("BFloat16", "float", "f", list(bfloat16_rows())),
-    ):
-        lines.append(f"inline constexpr uint32_t kFirst{name}Row = {256 - len(rows)};")
-        size = 256 + len(rows)
-        lines.append(f"TREADLE_TABLE HalfTurns<{type}> k{name}HalfTurns[{size}] = {{")
-        lines += table(rows, suffix)
-        lines.append("};\n")
-    lines.append("// 1 / (2 pi) in binary; the point is behind the first word.")
-    lines.append("TREADLE_TABLE uint64_t kInverseTwoPi[20] = {")
-    lines += in_lines([f"0x{word:016x}," for word in words()], 4)
-    lines.append("};\n\n}  // namespace treadle::math")
+    small_double = row(inverse_pi_in_two(41, 53), "")
+    small_float = row(inverse_pi_in_two(24, 24), "f")
+    lines = [
+        OPENING,
+        f"inline constexpr float kBFloat16Scale = 0x1p-{SCALE}f;",
+        f"inline constexpr HalfTurns<float> kBFloat16Small = {small_float};",
+        *bfloat16_table(),
+        f"inline constexpr HalfTurns<double> kFloatSmall = {small_double};",
+        *float_table(),
+        "// 1 / (2 pi) in binary; the point is behind the first word.",
+        "TREADLE_TABLE uint64_t kInverseTwoPi[20] = {",
+        *in_lines([f"0x{word:016x}," for word in words()], 4),
+        "};\n\n}  // namespace treadle::math",
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -23,10 +23,10 @@ template <Wave wave, class scalar_t>
 void compute_wave(float* out, int64_t n, const float* x) {
   if (any_beyond(x, n, math::kNear<scalar_t>)) {
 #pragma GCC ivdep
-    for (int64_t i = 0; i < n; ++i) out[i] = math::any_wave<wave, scalar_t>(x[i]);
+    for (int64_t i = 0; i < n; ++i) out[i] = math::resolved(math::any_wave<wave, scalar_t>(x[i]));
   } else {
 #pragma GCC ivdep
-    for (int64_t i = 0; i < n; ++i) out[i] = math::near_wave<wave, scalar_t>(x[i]);
+    for (int64_t i = 0; i < n; ++i) out[i] = math::resolved(math::near_wave<wave, scalar_t>(x[i]));
   }
 }
 

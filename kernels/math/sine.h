@@ -9,104 +9,190 @@
 namespace treadle {
 namespace detail {
 
-inline constexpr unsigned kWarp = 0xffffffff;
+template <class acc>
+using Result = std::conditional_t<std::is_same_v<acc, double>, double, math::Flip>;
 
-// Whether the vector may have magnitudes beyond kNear, and whether far_wave may have all of it. NaN
-// is for either.
+// Of the magnitudes.
 template <class scalar_t, int n>
-struct Magnitudes {
-  using acc = acc_t<scalar_t>;
-
-  static __device__ __forceinline__ bool any_far(const Vector<scalar_t, n>&, const acc (&x)[n]) {
-    acc largest = 0;
+__device__ __forceinline__ acc_t<scalar_t> largest(const Vector<scalar_t, n>& in) {
+  acc_t<scalar_t> x[n], found = 0;
+  widen(in, x);
 #pragma unroll
-    for (int i = 0; i < n; ++i) largest = fmax(largest, fabs(x[i]));
-    return largest > math::kNear<scalar_t>;
-  }
+  for (int i = 0; i < n; ++i) found = fmax(found, fabs(x[i]));
+  return found;
+}
 
-  static __device__ __forceinline__ bool all_far(const Vector<scalar_t, n>&, const acc (&x)[n]) {
-    acc smallest = fabs(x[0]);
+// Whether a magnitude may be beyond kNear; NaN is free to be or not.
+template <class scalar_t, int n>
+__device__ __forceinline__ bool any_far(const Vector<scalar_t, n>& in) {
+  if constexpr (std::is_same_v<scalar_t, BFloat16> && n % 2 == 0) {
+    // By two and without taking magnitudes: instructions are what bfloat16 has too few of.
+    const auto& pairs = reinterpret_cast<const Vector<__nv_bfloat162, n / 2>&>(in).value;
+    __nv_bfloat162 squares = __hmul2_rn(pairs[0], pairs[0]);
+#pragma unroll
+    for (int i = 1; i < n / 2; ++i) squares = __hfma2(pairs[i], pairs[i], squares);
+    return !__hble2(squares, __float2bfloat162_rn(0x1p+44f));
+  } else {
+    return largest(in) > math::kNear<scalar_t>;
+  }
+}
+
+// Whether far_wave may have all of them.
+template <class scalar_t, int n>
+__device__ __forceinline__ bool all_far(const Vector<scalar_t, n>& in) {
+  if constexpr (std::is_same_v<scalar_t, BFloat16> && n % 2 == 0) {
+    // From 2 on the highest bit of the exponent is set.
+    const auto& words = reinterpret_cast<const Vector<uint32_t, n / 2>&>(in).value;
+    uint32_t bits = words[0];
+#pragma unroll
+    for (int i = 1; i < n / 2; ++i) bits &= words[i];
+    return (bits & 0x40004000u) == 0x40004000u;
+  } else {
+    acc_t<scalar_t> x[n];
+    widen(in, x);
+    acc_t<scalar_t> smallest = fabs(x[0]);
 #pragma unroll
     for (int i = 1; i < n; ++i) smallest = fmin(smallest, fabs(x[i]));
     return smallest > math::kNear<scalar_t>;
   }
-};
+}
 
-// By two: instructions are what bfloat16 has too few of.
-template <int n>
-struct Magnitudes<BFloat16, n> {
-  static __device__ __forceinline__ bool any_far(const Vector<BFloat16, n>& vector,
-                                                 const float (&x)[n]) {
-    if constexpr (n % 2 == 0) {
-      const auto& words = reinterpret_cast<const Vector<__nv_bfloat162, n / 2>&>(vector).value;
-      __nv_bfloat162 squares = __hmul2_rn(words[0], words[0]);
+template <math::Wave wave, class scalar_t, int n, class Result>
+__device__ __forceinline__ void compute_far(const Vector<scalar_t, n>& in, Result (&y)[n]) {
+  acc_t<scalar_t> x[n];
+  if constexpr (std::is_same_v<scalar_t, BFloat16> && n % 2 == 0) {
+    Vector<BFloat16, n> scaled;
+    const auto& from = reinterpret_cast<const Vector<__nv_bfloat162, n / 2>&>(in).value;
+    auto& to = reinterpret_cast<Vector<__nv_bfloat162, n / 2>&>(scaled).value;
 #pragma unroll
-      for (int i = 1; i < n / 2; ++i) squares = __hfma2(words[i], words[i], squares);
-      return !__hble2(squares, __float2bfloat162_rn(0x1p+44f));
-    } else {
-      return !(fabsf(x[0]) <= math::kNear<BFloat16>);
+    for (int i = 0; i < n / 2; ++i) {
+      to[i] = __hmul2_rn(from[i], __float2bfloat162_rn(math::kBFloat16Scale));
+    }
+    widen(scaled, x);
+#pragma unroll
+    for (int i = 0; i < n; ++i) y[i] = math::far_scaled_wave<wave>(x[i]);
+  } else {
+    widen(in, x);
+#pragma unroll
+    for (int i = 0; i < n; ++i) y[i] = math::far_wave<wave, scalar_t>(x[i]);
+  }
+}
+
+// The same numbers, but not before here: what only some of the ways need is else computed for all.
+template <class scalar_t, int n>
+__device__ __forceinline__ void widen_here(const Vector<scalar_t, n>& in, acc_t<scalar_t> (&x)[n]) {
+  Vector<scalar_t, n> copy = in;
+  if constexpr (std::is_same_v<scalar_t, BFloat16> && n % 2 == 0) {
+    for (uint32_t& word : reinterpret_cast<Vector<uint32_t, n / 2>&>(copy).value) {
+      asm volatile("" : "+r"(word));
     }
   }
+  widen(copy, x);
+}
 
-  // From 2 on the highest bit of the exponent is set.
-  static __device__ __forceinline__ bool all_far(const Vector<BFloat16, n>& vector,
-                                                 const float (&x)[n]) {
-    uint32_t bits = 0xffffffff;
-#pragma unroll
-    for (int i = 0; i < n; ++i) bits &= __float_as_uint(x[i]);
-    return (bits & 0x40000000u) != 0;
+template <class scalar_t>
+inline constexpr bool kIsHalf =
+    std::is_same_v<scalar_t, Half> || std::is_same_v<scalar_t, BFloat16>;
+
+// The bits of two numbers, rounded.
+template <class scalar_t>
+__device__ __forceinline__ uint32_t packed(float low, float high) {
+  if constexpr (std::is_same_v<scalar_t, BFloat16>) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return reinterpret_cast<const uint32_t&>(pair);
+  } else {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return reinterpret_cast<const uint32_t&>(pair);
   }
-};
+}
+
+// Half types get their signs by two, when they are packed.
+template <class scalar_t, int n>
+__device__ __forceinline__ void narrow_resolved(const math::Flip (&y)[n],
+                                                Vector<scalar_t, n>& out) {
+  if constexpr (kIsHalf<scalar_t> && n % 2 == 0) {
+    auto& words = reinterpret_cast<Vector<uint32_t, n / 2>&>(out).value;
+#pragma unroll
+    for (int i = 0; i < n; i += 2) {
+      const uint32_t odd = __byte_perm(y[i].odd, y[i + 1].odd, 0x5410);
+      words[i / 2] = packed<scalar_t>(y[i].value, y[i + 1].value) ^ (odd << 15 & 0x80008000u);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      out.value[i] = Narrow<scalar_t>::from(math::resolved(y[i]));
+    }
+  }
+}
+
+template <int n>
+__device__ __forceinline__ void narrow_resolved(const double (&y)[n], Vector<double, n>& out) {
+  narrow(y, out);
+}
 
 }  // namespace detail
 
+// `rounded`: what is stored as scalar_t as it is has the bits of near_wave on every way.
+template <math::Wave wave, class scalar_t, bool rounded, int n, class Result>
+__device__ __forceinline__ void compute_wave(const Vector<scalar_t, n>& in, Result (&y)[n]) {
+  constexpr bool is_float = std::is_same_v<scalar_t, float>;
+  acc_t<scalar_t> x[n];
+  if constexpr (math::kHasFar<scalar_t>) {
+    // One way for the whole warp: it would pay for every way that one of its threads takes.
+    constexpr unsigned kWarp = 0xffffffff;
+    if (__any_sync(kWarp, detail::any_far(in))) {
+      if constexpr (is_float) {
+        if (!__any_sync(kWarp, detail::largest(in) > math::kNoTable)) {
+          widen(in, x);
+#pragma unroll
+          for (int i = 0; i < n; ++i) y[i] = math::any_wave<wave, scalar_t, false>(x[i]);
+          return;
+        }
+      }
+      if constexpr (rounded || is_float) {
+        if (__all_sync(kWarp, detail::all_far(in))) return detail::compute_far<wave>(in, y);
+      }
+      detail::widen_here(in, x);
+#pragma unroll
+      for (int i = 0; i < n; ++i) y[i] = math::any_wave<wave, scalar_t>(x[i]);
+      return;
+    }
+  }
+  detail::widen_here(in, x);
+#pragma unroll
+  for (int i = 0; i < n; ++i) y[i] = math::near_wave<wave, scalar_t>(x[i]);
+}
+
 template <math::Wave wave, class scalar_t>
 struct WaveOf {
-  using acc = acc_t<scalar_t>;
-
   template <int n>
   __device__ __forceinline__ void operator()(Vector<scalar_t, n>& out,
                                              const Vector<scalar_t, n>& in) const {
-    using Magnitudes = detail::Magnitudes<scalar_t, n>;
-    acc x[n], y[n];
-    widen(in, x);
-    // One way for the whole warp: it would pay for every way that one of its threads takes.
-    if (!math::kHasFar<scalar_t> || !__any_sync(detail::kWarp, Magnitudes::any_far(in, x))) {
-#pragma unroll
-      for (int i = 0; i < n; ++i) y[i] = math::near_wave<wave, scalar_t>(x[i]);
-    } else if (__all_sync(detail::kWarp, Magnitudes::all_far(in, x))) {
-#pragma unroll
-      for (int i = 0; i < n; ++i) y[i] = math::far_wave<wave, scalar_t>(x[i]);
-    } else {
-#pragma unroll
-      for (int i = 0; i < n; ++i) y[i] = math::any_wave<wave, scalar_t>(x[i]);
-    }
-    narrow(y, out);
+    detail::Result<acc_t<scalar_t>> y[n];
+    compute_wave<wave, scalar_t, true>(in, y);
+    detail::narrow_resolved(y, out);
   }
 };
 
 template <math::Wave wave, bool negative, class scalar_t>
 struct TimesWaveOf {
-  using acc = acc_t<scalar_t>;
-
   template <int n>
   __device__ __forceinline__ void operator()(Vector<scalar_t, n>& out,
                                              const Vector<scalar_t, n>& grad,
                                              const Vector<scalar_t, n>& in) const {
-    acc x[n], slope[n], g[n], y[n];
-    widen(in, x);
-    const bool any_far = detail::Magnitudes<scalar_t, n>::any_far(in, x);
-    if (!math::kHasFar<scalar_t> || !__any_sync(detail::kWarp, any_far)) {
-#pragma unroll
-      for (int i = 0; i < n; ++i) slope[i] = math::near_wave<wave, scalar_t>(x[i]);
-    } else {
-#pragma unroll
-      for (int i = 0; i < n; ++i) slope[i] = math::any_wave<wave, scalar_t>(x[i]);
-    }
+    detail::Result<acc_t<scalar_t>> slope[n];
+    compute_wave<wave, scalar_t, false>(in, slope);
+    acc_t<scalar_t> g[n];
     widen(grad, g);
 #pragma unroll
-    for (int i = 0; i < n; ++i) y[i] = math::mul_rn(negative ? -g[i] : g[i], slope[i]);
-    narrow(y, out);
+    for (int i = 0; i < n; ++i) {
+      if constexpr (std::is_same_v<scalar_t, double>) {
+        slope[i] = math::mul_rn(negative ? -g[i] : g[i], slope[i]);
+      } else {
+        slope[i].value = math::mul_rn(negative ? -g[i] : g[i], slope[i].value);
+      }
+    }
+    detail::narrow_resolved(slope, out);
   }
 };
 

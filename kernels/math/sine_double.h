@@ -31,16 +31,16 @@ TREADLE_HD double near_remainder(double x, double k) {
   // Parts of 33 bits: their products are exact. `lost` is what the second difference rounds off.
   const double first = x - k * 0x1.921fb544p+1, product = k * 0x1.0b4611a6p-33;
   const double r = first - product, lost = (first - r) - product;
-  return r - ((k * 0x1.3198a2ep-68 - lost) + k * 0x1.b839a252049c1p-103);
+  return (r - (k * 0x1.3198a2ep-68 - lost)) - k * 0x1.b839a252049c1p-103;
 #endif
 }
 
 template <Wave wave>
 TREADLE_HD DoubleAngle near_angle(double x) {
 #if defined(TREADLE_FAST_FMA)
-  uint64_t parity = 0;
-  const double k = nearest<wave>(x, 0x1.45f306dc9c883p-2, &parity);
-  return {near_remainder(x, k), parity << 63};
+  uint64_t odd = 0;
+  const double k = nearest<wave>(x, 0x1.45f306dc9c883p-2, &odd);
+  return {near_remainder(x, k), odd << 63};
 #else
   constexpr double half = wave == Wave::kSine ? 0.0 : 0.5;
   const double shifted = (x * 0x1.45f306dc9c883p-2 + half) + kRound<double>;
@@ -108,7 +108,7 @@ TREADLE_HD DoubleAngle far_angle(double x) {
   const double unit = from_bits(static_cast<uint64_t>(1023 - 64 - zeros) << 52);
   const double upper = mul_rn(static_cast<double>(leading >> 11 << 11), unit);
   const double lower = mul_rn(static_cast<double>(leading & 0x7ff), unit);
-  const double two_pi = 2 * kPi, rest = 0x1.1a62633145c07p-52;
+  const double two_pi = 2 * 0x1.921fb54442d18p+1, rest = 0x1.1a62633145c07p-52;
   const double r = fma_rn(upper, two_pi, fma_rn(upper, rest, mul_rn(lower, two_pi)));
   const uint64_t mirrored = wave == Wave::kSine ? bits_of(x) >> 63 : 0;
   return {r, (parity ^ negative ^ mirrored) << 63};
