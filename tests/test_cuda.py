@@ -171,3 +171,18 @@ def test_more_cells_and_rows_than_a_grid_dimension_counts() -> None:
         step = CALLS["lltm_cell"][0]
         for ours, plain in zip(step(*(t.cuda() for t in arguments)), step(*arguments), strict=True):
             torch.testing.assert_close(ours.cpu(), plain, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("size", [1 << 10, 1 << 16, 1 << 19])
+def test_kernels_that_overlap_wait_for_each_other(size: int) -> None:
+    """Each reads all that the one before it wrote; they queue up behind one that only waits."""
+    links = 300
+    x, one = torch.zeros(size, device="cuda"), torch.ones(size, device="cuda")
+    treadle.vector_add_(x, one)
+    treadle.scale_(x, 0)
+    torch.cuda.synchronize()
+    torch.cuda._sleep(50_000_000)
+    for _ in range(links):
+        treadle.vector_add_(x, one)
+    found = treadle.scale(x, 2)
+    assert bool(found.eq(2 * links).all())

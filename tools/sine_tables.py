@@ -48,8 +48,8 @@ struct alignas(2 * sizeof(T)) HalfTurns {
   T high, low;
 };
 
-// Small: 1 / pi itself. The tables are for large numbers, by their bits from the 23rd on: the biased
-// exponent and, of a float, the sign.
+// Small: 1 / pi itself. The tables are for large numbers, by their bits from the 23rd on: the
+// biased exponent and, of a float, the sign.
 """
 
 

@@ -1,8 +1,10 @@
-// The loop under every elementwise op: any strides, any mixture of dtypes, no copies.
-// Dense operands of the compute dtype are computed in place, so that the compiler vectorises the
-// functor; everything else goes through blocks on the stack: load and widen, compute, round, store.
+// The loop under every elementwise op: any strides, any mixture of dtypes, no copies of operands.
+// Rows whose elements are neighbours, or one that is repeated, are computed in place, so that the
+// compiler vectorises the functor; an input whose neighbours are not the output's comes tile by
+// tile; everything else goes through blocks on the stack: load and widen, compute, round, store.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <utility>
@@ -52,6 +54,11 @@ void store_as(Dtype dtype, char* dst, int64_t stride, const acc_t<common_t>* buf
 template <class F, class T, class... In>
 inline constexpr bool kHasOwnLoop = std::is_invocable_v<F, T*, int64_t, const In*...>;
 
+template <class F, class T, size_t... I>
+constexpr bool has_own_loop(std::index_sequence<I...>) {
+  return std::is_invocable_v<F, T*, int64_t, std::conditional_t<(I < 1024), const T*, void>...>;
+}
+
 // out[i] = f(in[i]...) for n dense elements. f computes one element, or brings a loop of its own:
 // f(out, n, in...). An output is an input or apart from it (TensorIterator refuses partial
 // overlap).
@@ -60,8 +67,9 @@ TREADLE_INLINE void apply(const F& f, T* out, int64_t n, const In*... in) {
   if constexpr (kHasOwnLoop<F, T, In...>) {
     f(out, n, in...);
   } else {
+    const F own = f;  // that no store to `out` might change
 #pragma GCC ivdep
-    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(f(static_cast<acc_t<In>>(in[i])...));
+    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(own(static_cast<acc_t<In>>(in[i])...));
   }
 }
 
@@ -115,46 +123,180 @@ void dense_row(const F& f, char* const* data, int64_t n, std::index_sequence<I..
   }
 }
 
+// Where an operand's elements are in a row.
+enum class InRow { kDense, kRepeated, kTurned, kElsewhere };
+
+template <class common_t>
+InRow in_row(const Piece& piece, int operand, int operands) {
+  constexpr int64_t size = sizeof(common_t);
+  const int64_t stride = piece.strides[operand], next_row = piece.strides[operands + operand];
+  if (stride == 0 && operand > 0) return InRow::kRepeated;
+  const bool aligned =
+      is_half_type<common_t> ||
+      (reinterpret_cast<uintptr_t>(piece.data[operand]) % alignof(common_t) == 0 &&
+       stride % int64_t{alignof(common_t)} == 0 && next_row % int64_t{alignof(common_t)} == 0);
+  if (!aligned || piece.dtypes[operand] != piece.compute) return InRow::kElsewhere;
+  if (stride == size) return InRow::kDense;
+  return next_row == size && operand > 0 ? InRow::kTurned : InRow::kElsewhere;
+}
+
+// One input, which may be repeated: `value` then.
+template <class common_t, class F>
+void row_of_one(const F& f, char* const* data, bool repeated, acc_t<common_t> value, int64_t n) {
+  using acc = acc_t<common_t>;
+  if (!repeated) return dense_row<common_t>(f, data, n, std::make_index_sequence<1>{});
+  acc result;
+  apply(f, &result, 1, &value);
+  std::fill_n(reinterpret_cast<common_t*>(data[0]), n, to_stored<common_t, acc>(result));
+}
+
+// Rows of dense and repeated inputs.
+template <class common_t, int kInputs, class F>
+void row(const F& f, char* const* data, const InRow* kinds, const Dtype* dtypes, int64_t n) {
+  using acc = acc_t<common_t>;
+  acc value[kInputs] = {};
+  for (int i = 0; i < kInputs; ++i) {
+    if (kinds[i + 1] == InRow::kRepeated) {
+      load_as<common_t>(dtypes[i + 1], data[i + 1], 0, &value[i], 1);
+    }
+  }
+  const bool first = kinds[1] == InRow::kRepeated;
+  if constexpr (kInputs == 1) {
+    row_of_one<common_t>(f, data, first, value[0], n);
+  } else if constexpr (kHasOwnLoop<F, acc, acc, acc>) {
+    dense_row<common_t>(f, data, n, std::make_index_sequence<2>{});
+  } else {
+    const bool second = kinds[2] == InRow::kRepeated;
+    const acc a = value[0], b = value[1];
+    if (!first && !second) {
+      dense_row<common_t>(f, data, n, std::make_index_sequence<2>{});
+    } else if (second) {
+      row_of_one<common_t>([f, b](acc x) { return f(x, b); }, data, first, a, n);
+    } else {
+      char* const others[] = {data[0], data[2]};
+      row_of_one<common_t>([f, a](acc x) { return f(a, x); }, others, false, b, n);
+    }
+  }
+}
+
+// Rows of which some inputs are turned: in tiles of a few rows, each of which gets such an input
+// along its own neighbours first.
+template <class common_t, int kInputs, class F>
+void tiles(const Piece& piece, const F& f, const InRow* kinds) {
+  constexpr int operands = kInputs + 1;
+  constexpr int64_t kRows = 64 / sizeof(common_t), kColumns = 256;
+  alignas(64) common_t turned[kInputs][kRows][kColumns];
+  InRow dense[operands];
+  for (int i = 0; i < operands; ++i)
+    dense[i] = kinds[i] == InRow::kTurned ? InRow::kDense : kinds[i];
+  for (int64_t y = 0; y < piece.size1; y += kRows) {
+    const int64_t rows = std::min(kRows, piece.size1 - y);
+    for (int64_t x = 0; x < piece.size0; x += kColumns) {
+      const int64_t columns = std::min(kColumns, piece.size0 - x);
+      const auto at = [&](int i, int64_t column, int64_t row) {
+        return piece.data[i] + column * piece.strides[i] + row * piece.strides[operands + i];
+      };
+      for (int i = 0; i < kInputs; ++i) {
+        if (kinds[i + 1] != InRow::kTurned) continue;
+        for (int64_t column = 0; column < columns; ++column) {
+          const auto* from = reinterpret_cast<const common_t*>(at(i + 1, x + column, y));
+          for (int64_t r = 0; r < rows; ++r) turned[i][r][column] = from[r];
+        }
+      }
+      for (int64_t r = 0; r < rows; ++r) {
+        char* data[operands];
+        for (int i = 0; i < operands; ++i) {
+          data[i] = kinds[i] == InRow::kTurned
+                        ? reinterpret_cast<char*>(turned[std::max(i - 1, 0)][r])
+                        : at(i, x, y + r);
+        }
+        row<common_t, kInputs>(f, data, dense, piece.dtypes, columns);
+      }
+    }
+  }
+}
+
+// Elements of the compute dtype anywhere, one by one.
+template <class common_t, class F, size_t... I>
+void strided_row(const F& f, char* const* data, const int64_t* strides, int64_t n,
+                 std::index_sequence<I...>) {
+  using acc = acc_t<common_t>;
+  // Copies: a store through char* might change anything else.
+  const F own = f;
+  const char* from[] = {data[I + 1]...};
+  const int64_t steps[] = {strides[I + 1]...}, out_step = strides[0];
+  char* out = data[0];
+  for (int64_t i = 0; i < n; ++i) {
+    const acc result = own(static_cast<acc>(read<common_t>(from[I]))...);
+    write(out, to_stored<common_t, acc>(result));
+    out += out_step;
+    (..., (from[I] += steps[I]));
+  }
+}
+
 template <class common_t, class F, size_t... I>
 void blocked_row(const F& f, char* const* data, const int64_t* strides, const Dtype* dtypes,
-                 int64_t n, std::index_sequence<I...>) {
+                 const InRow* kinds, int64_t n, std::index_sequence<I...>) {
   using acc = acc_t<common_t>;
-  alignas(64) acc in[sizeof...(I)][kBlock];
-  alignas(64) acc out[kBlock];
-  (..., (strides[I + 1] == 0
-             ? (load_as<common_t>(dtypes[I + 1], data[I + 1], 0, in[I], n < kBlock ? n : kBlock))
-             : void()));
+  alignas(64) acc buffer[sizeof...(I)][kBlock];
+  alignas(64) acc results[kBlock];
+  // What is stored as it is computed needs no buffer.
+  const auto direct = [&](int i, int64_t begin) -> acc* {
+    if constexpr (std::is_same_v<acc, common_t>) {
+      if (kinds[i] == InRow::kDense) return reinterpret_cast<acc*>(data[i]) + begin;
+    }
+    return nullptr;
+  };
+  (..., (strides[I + 1] == 0 ? (load_as<common_t>(dtypes[I + 1], data[I + 1], 0, buffer[I],
+                                                  n < kBlock ? n : kBlock))
+                             : void()));
   for (int64_t begin = 0; begin < n; begin += kBlock) {
     const int64_t size = n - begin < kBlock ? n - begin : kBlock;
-    (...,
-     (strides[I + 1] != 0 ? load_as<common_t>(dtypes[I + 1], data[I + 1] + begin * strides[I + 1],
-                                              strides[I + 1], in[I], size)
-                          : void()));
-    apply(f, out, size, in[I]...);
-    store_as<common_t>(dtypes[0], data[0] + begin * strides[0], strides[0], out, size);
+    const acc* in[sizeof...(I)] = {direct(I + 1, begin)...};
+    (..., (in[I] == nullptr && strides[I + 1] != 0
+               ? load_as<common_t>(dtypes[I + 1], data[I + 1] + begin * strides[I + 1],
+                                   strides[I + 1], buffer[I], size)
+               : void()));
+    acc* out = direct(0, begin);
+    apply(f, out ? out : results, size, (in[I] ? in[I] : buffer[I])...);
+    if (!out) {
+      store_as<common_t>(dtypes[0], data[0] + begin * strides[0], strides[0], results, size);
+    }
   }
 }
 
 template <class common_t, int kInputs, class F>
 void loop(const Piece& piece, const F& f) {
-  constexpr auto inputs = std::make_index_sequence<kInputs>{};
   constexpr int operands = kInputs + 1;
-  bool dense = true;
+  constexpr auto inputs = std::make_index_sequence<kInputs>{};
+  constexpr bool own_loop = has_own_loop<F, acc_t<common_t>>(inputs);
+  InRow kinds[operands];
+  bool plain = true, rows = true, turned = false;
   for (int i = 0; i < operands; ++i) {
-    const bool aligned = is_half_type<common_t> ||
-                         (reinterpret_cast<uintptr_t>(piece.data[i]) % alignof(common_t) == 0 &&
-                          piece.strides[operands + i] % int64_t{alignof(common_t)} == 0);
-    dense = dense && aligned && piece.dtypes[i] == piece.compute &&
-            piece.strides[i] == int64_t{sizeof(common_t)};
+    kinds[i] = in_row<common_t>(piece, i, operands);
+    plain = plain && piece.dtypes[i] == piece.compute;
+    rows = rows && kinds[i] != InRow::kElsewhere;
+    turned = turned || kinds[i] == InRow::kTurned;
+    // A loop of f's own takes two inputs only as they are.
+    if (own_loop && kInputs > 1) rows = rows && kinds[i] != InRow::kRepeated;
   }
+  turned = turned && piece.size0 >= 8 && piece.size1 >= 8;
+  if (rows && turned) return tiles<common_t, kInputs>(piece, f, kinds);
+  for (int i = 0; i < operands; ++i) rows = rows && kinds[i] != InRow::kTurned;
   char* data[operands];
   for (int64_t y = 0; y < piece.size1; ++y) {
     for (int i = 0; i < operands; ++i) data[i] = piece.data[i] + y * piece.strides[operands + i];
-    if (dense) {
-      dense_row<common_t>(f, data, piece.size0, inputs);
+    if (rows) {
+      row<common_t, kInputs>(f, data, kinds, piece.dtypes, piece.size0);
       continue;
     }
-    blocked_row<common_t>(f, data, piece.strides, piece.dtypes, piece.size0, inputs);
+    if constexpr (!own_loop && !is_half_type<common_t>) {
+      if (plain) {
+        strided_row<common_t>(f, data, piece.strides, piece.size0, inputs);
+        continue;
+      }
+    }
+    blocked_row<common_t>(f, data, piece.strides, piece.dtypes, kinds, piece.size0, inputs);
   }
 }
 

@@ -21,12 +21,17 @@ bool any_beyond(const T* x, int64_t n, T range) {
 // n <= kBlock; out may be x.
 template <Wave wave, class scalar_t>
 void compute_wave(float* out, int64_t n, const float* x) {
-  if (any_beyond(x, n, math::kNear<scalar_t>)) {
-#pragma GCC ivdep
-    for (int64_t i = 0; i < n; ++i) out[i] = math::resolved(math::any_wave<wave, scalar_t>(x[i]));
-  } else {
+  if (!any_beyond(x, n, math::kNear<scalar_t>)) {
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) out[i] = math::resolved(math::near_wave<wave, scalar_t>(x[i]));
+  } else if (std::is_same_v<scalar_t, float> && !any_beyond(x, n, math::kNoTable)) {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) {
+      out[i] = math::resolved(math::any_wave<wave, scalar_t, false>(x[i]));
+    }
+  } else {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) out[i] = math::resolved(math::any_wave<wave, scalar_t>(x[i]));
   }
 }
 
