@@ -234,6 +234,12 @@ inline void load(const char* src, int64_t stride_bytes, acc_t* __restrict buf, i
     for (int64_t i = 0; i < n; ++i) buf[i] = value;
     return;
   }
+  // Every second element, of which a compiler makes vectors if the 2 is a constant.
+  constexpr int64_t second = 2 * int64_t{sizeof(T)};
+  if (stride_bytes == second) {
+    for (int64_t i = 0; i < n; ++i) buf[i] = from_stored<T, acc_t>(read<T>(src + i * second));
+    return;
+  }
   for (int64_t i = 0; i < n; ++i) buf[i] = from_stored<T, acc_t>(read<T>(src + i * stride_bytes));
 }
 
@@ -250,6 +256,41 @@ template <class T, class acc_t>
 inline void store(char* dst, int64_t stride_bytes, const acc_t* __restrict buf, int64_t n) {
   if (stride_bytes == int64_t{sizeof(T)}) return store_contiguous<T, acc_t>(dst, buf, n);
   for (int64_t i = 0; i < n; ++i) write<T>(dst + i * stride_bytes, to_stored<T, acc_t>(buf[i]));
+}
+
+// Loads n elements stored as `dtype`, rounded to common_t where that is narrower.
+template <class common_t>
+void load_as(Dtype dtype, const char* src, int64_t stride, acc_t<common_t>* buf, int64_t n) {
+  using acc = acc_t<common_t>;
+  visit(dtype, [&](auto type) {
+    using stored_t = typename decltype(type)::type;
+    load<stored_t, acc>(src, stride, buf, n);
+    if constexpr (is_half_type<common_t> && !std::is_same_v<stored_t, common_t>) {
+      for (int64_t i = 0; i < n; ++i) {
+        buf[i] = from_stored<common_t, acc>(to_stored<common_t, acc>(buf[i]));
+      }
+    }
+  });
+}
+
+// Stores n results: first rounded to common_t, as a temporary of that dtype would do, then cast.
+template <class common_t>
+void store_as(Dtype dtype, char* dst, int64_t stride, const acc_t<common_t>* buf, int64_t n) {
+  visit(dtype, [&](auto type) {
+    using stored_t = typename decltype(type)::type;
+    if constexpr (std::is_same_v<stored_t, common_t>) {
+      store<stored_t, acc_t<common_t>>(dst, stride, buf, n);
+    } else {
+      for (int64_t i = 0; i < n; ++i) {
+        const common_t rounded = to_stored<common_t, acc_t<common_t>>(buf[i]);
+        if constexpr (is_half_type<common_t>) {
+          write(dst + i * stride, to_stored<stored_t, float>(to_float(rounded)));
+        } else {
+          write(dst + i * stride, to_stored<stored_t, common_t>(rounded));
+        }
+      }
+    }
+  });
 }
 
 }  // namespace treadle::cpu::TREADLE_ISA

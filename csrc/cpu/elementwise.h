@@ -16,41 +16,6 @@ namespace treadle::cpu::TREADLE_ISA {
 
 inline constexpr int64_t kBlock = 512;
 
-// Loads n elements stored as `dtype`, rounded to common_t where that is narrower.
-template <class common_t>
-void load_as(Dtype dtype, const char* src, int64_t stride, acc_t<common_t>* buf, int64_t n) {
-  using acc = acc_t<common_t>;
-  visit(dtype, [&](auto type) {
-    using stored_t = typename decltype(type)::type;
-    load<stored_t, acc>(src, stride, buf, n);
-    if constexpr (is_half_type<common_t> && !std::is_same_v<stored_t, common_t>) {
-      for (int64_t i = 0; i < n; ++i) {
-        buf[i] = from_stored<common_t, acc>(to_stored<common_t, acc>(buf[i]));
-      }
-    }
-  });
-}
-
-// Stores n results: first rounded to common_t, as a temporary of that dtype would do, then cast.
-template <class common_t>
-void store_as(Dtype dtype, char* dst, int64_t stride, const acc_t<common_t>* buf, int64_t n) {
-  visit(dtype, [&](auto type) {
-    using stored_t = typename decltype(type)::type;
-    if constexpr (std::is_same_v<stored_t, common_t>) {
-      store<stored_t, acc_t<common_t>>(dst, stride, buf, n);
-    } else {
-      for (int64_t i = 0; i < n; ++i) {
-        const common_t rounded = to_stored<common_t, acc_t<common_t>>(buf[i]);
-        if constexpr (is_half_type<common_t>) {
-          write(dst + i * stride, to_stored<stored_t, float>(to_float(rounded)));
-        } else {
-          write(dst + i * stride, to_stored<stored_t, common_t>(rounded));
-        }
-      }
-    }
-  });
-}
-
 template <class F, class T, class... In>
 inline constexpr bool kHasOwnLoop = std::is_invocable_v<F, T*, int64_t, const In*...>;
 
@@ -225,11 +190,10 @@ void strided_row(const F& f, char* const* data, const int64_t* strides, int64_t 
   const F own = f;
   const char* from[] = {data[I + 1]...};
   const int64_t steps[] = {strides[I + 1]...}, out_step = strides[0];
-  char* out = data[0];
+  char* to = data[0];
   for (int64_t i = 0; i < n; ++i) {
-    const acc result = own(static_cast<acc>(read<common_t>(from[I]))...);
-    write(out, to_stored<common_t, acc>(result));
-    out += out_step;
+    write(to, to_stored<common_t, acc>(own(static_cast<acc>(read<common_t>(from[I]))...)));
+    to += out_step;
     (..., (from[I] += steps[I]));
   }
 }
@@ -271,10 +235,12 @@ void loop(const Piece& piece, const F& f) {
   constexpr auto inputs = std::make_index_sequence<kInputs>{};
   constexpr bool own_loop = has_own_loop<F, acc_t<common_t>>(inputs);
   InRow kinds[operands];
-  bool plain = true, rows = true, turned = false;
+  bool one_by_one = true, rows = true, turned = false;
   for (int i = 0; i < operands; ++i) {
     kinds[i] = in_row<common_t>(piece, i, operands);
-    plain = plain && piece.dtypes[i] == piece.compute;
+    one_by_one =
+        one_by_one && piece.dtypes[i] == piece.compute &&
+        (i == 0 || sizeof(common_t) == 8 || piece.strides[i] != 2 * int64_t{sizeof(common_t)});
     rows = rows && kinds[i] != InRow::kElsewhere;
     turned = turned || kinds[i] == InRow::kTurned;
     // A loop of f's own takes two inputs only as they are.
@@ -291,7 +257,7 @@ void loop(const Piece& piece, const F& f) {
       continue;
     }
     if constexpr (!own_loop && !is_half_type<common_t>) {
-      if (plain) {
+      if (one_by_one) {
         strided_row<common_t>(f, data, piece.strides, piece.size0, inputs);
         continue;
       }
