@@ -35,9 +35,9 @@ MOST_LISTED = 4
 LINES = {
     r"^(vector_add|scale|sine|cosine)$": "elementwise",
     r"^\w+ of large arguments$": "sine and cosine of large arguments",
-    r"^\w+ by argument, ": "sine and cosine by argument, ",
+    r"^\w+ by argument, ": "",
     r"^\w+ on views$": "views and mixed dtypes",
-    r"^\w+ in cache$": "elementwise, in cache",
+    r"^\w+, in cache$": "elementwise, in cache",
 }
 
 Row = dict[str, Any]
@@ -120,16 +120,16 @@ def losses(rows: list[Row]) -> Iterator[str]:
     slower = [row for row in timed if row.get("ratio", 0) > 1 + NOISE and row not in missed]
     slower = [row for row in slower if not row["label"].startswith("treadle.")]
     slower.sort(key=lambda row: -row["ratio"])
-    yield listed(
+    busy = sum(bool(row.get("busy")) for row in timed)
+    turns = f" Timed while other programs ran: {busy} of {len(timed)} rows." if busy else ""
+    behind = listed(
         f"Slower than the fastest rival by more than {NOISE:.0%}, without a missed bar",
         [f"{row['key']} {row['ratio']:.2f} × {row['fastest_rival']}" for row in slower],
     )
+    yield behind + turns
     refused = [row["key"] for row in rows if "refused" in row]
     if refused:
         yield listed("Wrong, and therefore not timed", refused)
-    busy = sum(bool(row.get("busy")) for row in timed)
-    if busy:
-        yield f"Timed while other programs ran: {busy} of {len(timed)} rows."
 
 
 def section(paths: list[Path], facts: dict[str, Any], rows: list[Row]) -> list[str]:

@@ -42,12 +42,16 @@ def power(x: float) -> str:
     return f"2^{math.log2(x):g}"
 
 
+def entries(name: str) -> int:
+    """How many exponents a table has; those of a float stand there for either sign."""
+    table = in_source("sine_tables.h", rf"(?s)k{name}HalfTurns\[\d+\] = (\{{.*?\n\}});")
+    found = len(re.findall(r"\{-?0x", table))
+    return found // 2 if name == "Float" else found
+
+
 def ways() -> Iterator[str]:
     """Which dtype is reduced how."""
-    exponents = {
-        name: 256 - int(in_source("sine_tables.h", rf"kFirst{name}Row = (\d+)"))
-        for name in ("Float", "BFloat16")
-    }
+    exponents = {name: entries(name) for name in ("Float", "BFloat16")}
     words = int(in_source("sine_tables.h", r"kInverseTwoPi\[(\d+)\]"))
     without = in_source("sine_double.h", r"kNear<double> = (\d[\de]+);")
     float64 = f"{power(near('sine_double.h', '<double>'))} ({without} on CPUs without FMA)"
