@@ -57,8 +57,7 @@ __global__ void __launch_bounds__(kBlockSize, kMostBlocks)
     dense_map(F f, Pointers<kInputs + 1> data, uint32_t whole_blocks, uint32_t rest) {
   begin_kernel();
   if (blockIdx.x < whole_blocks) {
-    // Of these bytes, or of n times as many; in 32 bits, for the address is a good part of the
-    // work.
+    // Counted in accesses and 32 bits wide: the address is a good part of the work.
     const uint32_t at = blockIdx.x * (kTogether ? kBlockSize : n * kBlockSize) + threadIdx.x;
     constexpr size_t kStep = (kTogether ? n : 1) * sizeof(scalar_t);
     Vector<scalar_t, n> in[kInputs], out;
