@@ -55,7 +55,7 @@ def ways() -> Iterator[str]:
     words = int(in_source("sine_tables.h", r"kInverseTwoPi\[(\d+)\]"))
     without = in_source("sine_double.h", r"kNear<double> = (\d[\de]+);")
     float64 = f"{power(near('sine_double.h', '<double>'))} ({without} on CPUs without FMA)"
-    yield "| dtype | computed in | pi in parts, for magnitudes up to | beyond it |"
+    yield "| dtype | computed in | pi in parts (bfloat16: 1/pi), for magnitudes up to | beyond it |"
     yield "|---|---|---|---|"
     for dtype, limit, beyond in (
         ("float32", power(float32_limit()), f"{exponents['Float']} exponents, two float64 each"),

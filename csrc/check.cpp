@@ -112,6 +112,14 @@ void check_memory(const char* op, const char* argument, const Tensor& out, const
               " or share no memory with it, got one that overlaps in part");
 }
 
+void check_unary_output(const char* op, const Tensor& x, ScalarType compute, const Tensor& out) {
+  check_compute_dtype(op, "x", compute);
+  if (!out.defined()) return;
+  const char* written = out.is_same(x) ? "x" : "out";
+  check_result(op, written, out, compute, x.device());
+  check_memory(op, written, out, "x", x);
+}
+
 void check_broadcast(const char* op, const char* a_name, const Tensor& a, const char* b_name,
                      const Tensor& b) {
   if (is_symbolic(a) || is_symbolic(b)) return;

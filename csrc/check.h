@@ -34,6 +34,10 @@ void check_inplace_shape(const char* op, const char* argument, const Tensor& out
 void check_memory(const char* op, const char* argument, const Tensor& out, const char* input_name,
                   const Tensor& input);
 
+// For an op of one tensor x: its dtype, and all of the above for `out`, which is undefined or
+// written.
+void check_unary_output(const char* op, const Tensor& x, ScalarType compute, const Tensor& out);
+
 void check_broadcast(const char* op, const char* a_name, const Tensor& a, const char* b_name,
                      const Tensor& b);
 

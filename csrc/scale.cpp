@@ -45,11 +45,7 @@ Tensor& scale_(Tensor& x, const Scalar& factor) {
 ScalarType check_scale(const char* op, const Tensor& x, const Scalar& factor, const Tensor& out) {
   TORCH_CHECK(!factor.isComplex(), op, ": factor must be a real number, got a complex one");
   const ScalarType compute = promote(x, factor);
-  check_compute_dtype(op, "x", compute);
-  if (!out.defined()) return compute;
-  const char* written = out.is_same(x) ? "x" : "out";
-  check_result(op, written, out, compute, x.device());
-  check_memory(op, written, out, "x", x);
+  check_unary_output(op, x, compute, out);
   return compute;
 }
 

@@ -6,11 +6,7 @@ namespace treadle {
 ScalarType check_unary(const char* op, const Tensor& x, const Tensor& out) {
   const bool integral = c10::isIntegralType(x.scalar_type(), /*includeBool=*/true);
   const auto compute = integral ? c10::get_default_dtype_as_scalartype() : x.scalar_type();
-  check_compute_dtype(op, "x", compute);
-  if (!out.defined()) return compute;
-  const char* written = out.is_same(x) ? "x" : "out";
-  check_result(op, written, out, compute, x.device());
-  check_memory(op, written, out, "x", x);
+  check_unary_output(op, x, compute, out);
   return compute;
 }
 

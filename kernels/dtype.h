@@ -39,6 +39,13 @@ struct BFloat16 {
   uint16_t bits;
 };
 
+template <class T>
+inline constexpr bool is_half_type = false;
+template <>
+inline constexpr bool is_half_type<Half> = true;
+template <>
+inline constexpr bool is_half_type<BFloat16> = true;
+
 // Integers are computed in an unsigned type of at least 32 bits, where overflow wraps by
 // definition.
 namespace detail {

@@ -10,7 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-PACKAGE = Path(__file__).resolve().parents[1] / "python_pkg" / "treadle"
+import pytest
+
+import treadle
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "python_pkg" / "treadle"
+ISAS = ("portable", "avx2", "avx512")
 
 
 def copy(folder: Path, **facts: Any) -> Path:
@@ -40,4 +46,23 @@ def python(
         timeout=120,
         cwd="/",
         env={**os.environ, "PYTHONPATH": str(path or PACKAGE.parent), **env},
+    )
+
+
+def held_to(isa: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the interpreter in the tree, with this treadle held to a smaller instruction set."""
+    from treadle import _C  # a module of its own, which not every test has built for its Python
+
+    widest = json.loads(_C.compiled_with())["isa"]
+    if ISAS.index(isa) >= ISAS.index(widest):
+        # Then this very process tests `isa`, or the machine does not have it.
+        pytest.skip(f"this process runs {widest}")
+    path = os.pathsep.join([str(Path(treadle.__file__).parents[1]), str(ROOT)])
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=ROOT,
+        env={**os.environ, "TREADLE_CPU_CAPABILITY": isa, "PYTHONPATH": path},
     )

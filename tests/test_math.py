@@ -8,13 +8,8 @@ The cell's arguments are chosen so that one activation comes out alone.
 from __future__ import annotations
 
 import itertools
-import json
 import math
-import os
-import subprocess
-import sys
 from functools import cache
-from pathlib import Path
 
 import mpmath
 import pytest
@@ -22,8 +17,8 @@ import torch
 from torch import Tensor
 
 import treadle
-from treadle import _C
 
+from . import installed
 from .compare import within_ulps
 from .inputs import FLOATING, HALVES
 from .waves import (
@@ -38,7 +33,6 @@ from .waves import (
     rounded_correctly,
 )
 
-ROOT = Path(__file__).resolve().parents[1]
 INF, NAN = math.inf, math.nan
 
 
@@ -111,16 +105,8 @@ def tanh_slope(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("isa", ["portable", "avx2"])
 def test_a_smaller_instruction_set(isa: str) -> None:
     """The other tests of this file again, in a process that is held to `isa`."""
-    widest = json.loads(_C.compiled_with())["isa"]
-    if ["portable", "avx2", "avx512"].index(isa) >= ["portable", "avx2", "avx512"].index(widest):
-        pytest.skip(f"this process runs {widest}")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", __file__, "-k", "not smaller_instruction_set"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "TREADLE_CPU_CAPABILITY": isa},
-    )
+    others = ("-m", "pytest", "-q", "-x", __file__, "-k", "not smaller_instruction_set")
+    done = installed.held_to(isa, *others)
     assert done.returncode == 0, done.stdout[-3000:]
 
 

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
 import treadle
-from treadle import _C
 
+from . import installed
 from .compare import differing
 from .inputs import DEVICES, FLOATING, GPU, HALVES, Make
 from .waves import (
@@ -162,18 +158,6 @@ def hashes() -> dict[str, str]:
 
 @pytest.mark.parametrize("isa", ["portable", "avx2"])
 def test_any_instruction_set(isa: str) -> None:
-    widest = json.loads(_C.compiled_with())["isa"]
-    order = ["portable", "avx2", "avx512"]
-    if order.index(isa) >= order.index(widest):
-        pytest.skip(f"this process runs {widest}")
-    root = Path(__file__).resolve().parents[1]
-    path = os.pathsep.join([str(Path(treadle.__file__).parents[1]), str(root)])
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**os.environ, "TREADLE_CPU_CAPABILITY": isa, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = installed.held_to(isa, "-c", PROGRAM)
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout) == hashes()

@@ -68,9 +68,6 @@ TREADLE_INLINE Half to_half(float x) {
   return {static_cast<uint16_t>(half | ((bits >> 16) & 0x8000u))};
 }
 
-template <class T>
-inline constexpr bool is_half_type = std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>;
-
 template <class T, class acc_t>
 TREADLE_INLINE acc_t from_stored(T x) {
   if constexpr (is_half_type<T>) {

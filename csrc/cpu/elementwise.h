@@ -19,9 +19,13 @@ inline constexpr int64_t kBlock = 512;
 template <class F, class T, class... In>
 inline constexpr bool kHasOwnLoop = std::is_invocable_v<F, T*, int64_t, const In*...>;
 
+// T, whatever I is: to repeat T once an input.
+template <class T, size_t I>
+using First = T;
+
 template <class F, class T, size_t... I>
 constexpr bool has_own_loop(std::index_sequence<I...>) {
-  return std::is_invocable_v<F, T*, int64_t, std::conditional_t<(I < 1024), const T*, void>...>;
+  return kHasOwnLoop<F, T, First<T, I>...>;
 }
 
 // out[i] = f(in[i]...) for n dense elements. f computes one element, or brings a loop of its own:
@@ -48,10 +52,6 @@ void apply_in_memory(const F& f, T* out, int64_t n, const In*... in) {
   apply(f, out, n, in...);
 }
 
-// T, whatever I is: to repeat T once an input.
-template <class T, size_t I>
-using First = T;
-
 // A piece of a dense row of halves, at any byte: widened, computed and rounded.
 template <class common_t, int64_t kSize, class F, size_t... I>
 TREADLE_INLINE void dense_halves(const F& f, char* const* data, int64_t begin, int64_t size,
@@ -66,7 +66,7 @@ TREADLE_INLINE void dense_halves(const F& f, char* const* data, int64_t begin, i
 
 template <class common_t, class F, size_t... I>
 void dense_row(const F& f, char* const* data, int64_t n, std::index_sequence<I...> inputs) {
-  constexpr bool own_loop = kHasOwnLoop<F, acc_t<common_t>, First<acc_t<common_t>, I>...>;
+  constexpr bool own_loop = has_own_loop<F, acc_t<common_t>>(std::index_sequence<I...>{});
   if constexpr (is_half_type<common_t>) {
     // So few that they stay in registers; a loop of f's own wants more.
     constexpr int64_t size = own_loop ? kBlock : 32;
@@ -246,9 +246,10 @@ void loop(const Piece& piece, const F& f) {
     // A loop of f's own takes two inputs only as they are.
     if (own_loop && kInputs > 1) rows = rows && kinds[i] != InRow::kRepeated;
   }
-  turned = turned && piece.size0 >= 8 && piece.size1 >= 8;
-  if (rows && turned) return tiles<common_t, kInputs>(piece, f, kinds);
-  for (int i = 0; i < operands; ++i) rows = rows && kinds[i] != InRow::kTurned;
+  if (rows && turned && piece.size0 >= 8 && piece.size1 >= 8) {
+    return tiles<common_t, kInputs>(piece, f, kinds);
+  }
+  rows = rows && !turned;
   char* data[operands];
   for (int64_t y = 0; y < piece.size1; ++y) {
     for (int i = 0; i < operands; ++i) data[i] = piece.data[i] + y * piece.strides[operands + i];

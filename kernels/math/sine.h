@@ -90,10 +90,6 @@ __device__ __forceinline__ void widen_here(const Vector<scalar_t, n>& in, acc_t<
   widen(copy, x);
 }
 
-template <class scalar_t>
-inline constexpr bool kIsHalf =
-    std::is_same_v<scalar_t, Half> || std::is_same_v<scalar_t, BFloat16>;
-
 // The bits of two numbers, rounded.
 template <class scalar_t>
 __device__ __forceinline__ uint32_t packed(float low, float high) {
@@ -110,7 +106,7 @@ __device__ __forceinline__ uint32_t packed(float low, float high) {
 template <class scalar_t, int n>
 __device__ __forceinline__ void narrow_resolved(const math::Flip (&y)[n],
                                                 Vector<scalar_t, n>& out) {
-  if constexpr (kIsHalf<scalar_t> && n % 2 == 0) {
+  if constexpr (is_half_type<scalar_t> && n % 2 == 0) {
     auto& words = reinterpret_cast<Vector<uint32_t, n / 2>&>(out).value;
 #pragma unroll
     for (int i = 0; i < n; i += 2) {
