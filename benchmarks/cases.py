@@ -5,11 +5,12 @@ from __future__ import annotations
 import resource
 import statistics
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -55,6 +56,12 @@ class Bar:
     limit: Callable[[dict[str, float]], float]
 
 
+def both(one: Bar, other: Bar) -> Bar:
+    """Two bars as one: its limit is the lower, and its text says both."""
+    text = f"{one.text}, and {other.text}"
+    return Bar(text, lambda medians: min(one.limit(medians), other.limit(medians)))
+
+
 def at_least(share: float, name: str) -> Bar:
     """A part of the speed of `name`, on as many bytes as ours moves."""
     return Bar(f"at least {share:g} × {name}'s speed", lambda medians: medians[name] / share)
@@ -69,9 +76,33 @@ class Case:
     yardsticks: Mapping[str, Calls] = field(default_factory=dict)  # timed beside, not the same
     bar: Bar | None = None
     bits: bool = False  # must equal torch bit by bit
+    # In place of `verify` on the first inputs: called with a function and, for ours, poison=True.
+    check: Callable[..., float] | None = None
     threads: int | None = None  # of torch on the CPU
     facts: dict[str, Any] = field(default_factory=dict)  # for the row: shape, dtype, bytes, ...
     notes: list[str] = field(default_factory=list)
+
+    def row(self, key: str) -> Row:
+        """Verify and time. What is wrong is not timed: its row says "refused"."""
+        row: Row = {"key": key, "op": self.op, **self.facts, "notes": list(self.notes)}
+        row["timer"] = self.timer.name
+        if self.threads is not None:
+            row["threads"] = self.threads
+        with threads(self.threads):
+            try:
+                checked = _verified(self, row)
+            except Refused as reason:
+                return row | {"refused": str(reason)}
+            candidates = {name: calls(function, self.inputs) for name, function in checked.items()}
+            with watched(row):
+                samples = measure(self.timer, {**candidates, **self.yardsticks})
+        return row | _figures(self, samples, [name for name in checked if name != OURS])
+
+
+class Measured(Protocol):
+    """What a plan builds: a Case, or what measures other things than time."""
+
+    def row(self, key: str) -> Row: ...
 
 
 @dataclass(frozen=True)
@@ -79,7 +110,7 @@ class Plan:
     """A case that is not built yet: its inputs may be gigabytes."""
 
     key: str  # "cuda/elementwise/scale/float32": a row's name from one run to the next
-    build: Callable[[], Case]
+    build: Callable[[], Measured]
 
 
 def ours(op: str) -> Callable[..., Any]:
@@ -127,28 +158,21 @@ def watched(row: Row) -> Iterator[None]:
 
 
 def run(plan: Plan) -> Row:
-    """Build, verify and time one case. What is wrong is not timed: its row says "refused"."""
-    case = plan.build()
-    row: Row = {"key": plan.key, "op": case.op, **case.facts, "notes": list(case.notes)}
-    row["timer"] = case.timer.name
-    if case.threads is not None:
-        row["threads"] = case.threads
-    with threads(case.threads):
-        try:
-            checked = _verified(case, row)
-        except Refused as reason:
-            return row | {"refused": str(reason)}
-        candidates = {name: calls(function, case.inputs) for name, function in checked.items()}
-        with watched(row):
-            samples = measure(case.timer, {**candidates, **case.yardsticks})
-    return row | _figures(case, samples, [name for name in checked if name != OURS])
+    """Build, verify and measure one case. One that fails is a row that says so: others follow."""
+    try:
+        return plan.build().row(plan.key)
+    except RuntimeError as problem:
+        traceback.print_exc()
+        row: Row = {"key": plan.key, "group": "failed", "label": plan.key, "notes": []}
+        return row | {"refused": first_line(problem)}
 
 
 def _verified(case: Case, row: Row) -> dict[str, Callable[..., Any]]:
     """The functions that are right. A rival that is not is left out with a note."""
-    mine = case.functions[OURS]
+    check = case.check or partial(verify, op=case.op, args=case.inputs[0])
+    bits = {"bits": True} if case.bits else {}
     try:
-        row["error_over_limit"] = verify(mine, case.op, case.inputs[0], bits=case.bits, poison=True)
+        row["error_over_limit"] = check(case.functions[OURS], poison=True, **bits)
     except RuntimeError as problem:  # one row that is refused, and not the end of all others
         raise Refused(first_line(problem)) from problem
     kept = {OURS: case.functions[OURS]}
@@ -156,7 +180,7 @@ def _verified(case: Case, row: Row) -> dict[str, Callable[..., Any]]:
         if name == OURS:
             continue
         try:
-            verify(function, case.op, case.inputs[0])
+            check(function)
             kept[name] = function
         except Exception as problem:  # whatever a rival raises, ours can still be timed
             row["notes"].append(f"{name} left out: {first_line(problem)}")
@@ -176,6 +200,15 @@ def _figures(case: Case, samples: dict[str, list[float]], rivals: list[str]) -> 
             values["tb_per_s"] = case.facts["bytes"] / values["median_us"] * 1e-6
         if "copy" in times and "copy_bytes" in case.facts:
             times["copy"]["tb_per_s"] = case.facts["copy_bytes"] / medians["copy"] * 1e-6
+    if "steps" in case.facts:
+        for name, values in times.items():
+            values["us_per_step"] = values["median_us"] / case.facts["steps"]
+            if name in case.facts["gates"]:
+                gates = case.facts["gates"][name]
+                values["us_per_step_and_gate"] = values["us_per_step"] / gates
+    for name, values in times.items():
+        if name != OURS:
+            values["ratio"] = medians[OURS] / medians[name]
     found: Row = {"times": times, "yardsticks": list(case.yardsticks)}
     if rivals:
         fastest = min(rivals, key=lambda name: medians[name])
@@ -187,11 +220,17 @@ def _figures(case: Case, samples: dict[str, list[float]], rivals: list[str]) -> 
             "ratio_q25": ratios[0],
             "ratio_q75": ratios[2],
         }
-    if case.bar is not None:
-        limit = case.bar.limit(medians)
-        reached = medians[OURS] <= limit
-        found["bar"] = {"text": case.bar.text, "limit_us": limit, "reached": reached}
+    # A bar over a rival that was left out is none: the row's notes say why.
+    with suppress(KeyError):
+        found |= _judged(case.bar, medians)
     return found
+
+
+def _judged(bar: Bar | None, medians: dict[str, float]) -> Row:
+    if bar is None:
+        return {}
+    limit = bar.limit(medians)
+    return {"bar": {"text": bar.text, "limit_us": limit, "reached": medians[OURS] <= limit}}
 
 
 def fastest_of(*names: str) -> Callable[[dict[str, float]], float]:

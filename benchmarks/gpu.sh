@@ -62,7 +62,7 @@ prepare() {
     if ! "$PYTHON" -c 'import treadle._C' 2>/dev/null; then
       how+=", _C built"
       # shellcheck disable=SC2016,SC2046  # $ORIGIN is the linker's word; the includes are words
-      c++ -O2 -std=c++17 -shared -fPIC -fvisibility=hidden -Icsrc/include \
+      c++ -O2 -std=c++17 -shared -fPIC -fvisibility=hidden -I. -Icsrc -Icsrc/include \
         $("$PYTHON" -m pybind11 --includes) csrc/bindings.cpp python_pkg/treadle/libtreadle.so \
         -l:libstdc++.so.6 \
         -Wl,-rpath,'$ORIGIN' -Wl,--allow-shlib-undefined -o "python_pkg/treadle/_C$suffix" \

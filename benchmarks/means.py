@@ -1,6 +1,6 @@
-"""Bars of many rows together: the geometric mean of their speeds over the fastest rival's.
+"""Bars: by how much a row missed its own, and those of the geometric mean of many rows' speeds.
 
-It is read from the rows of a JSON file, and needs nothing but Python: README.md is written with it.
+They are read from the rows of a JSON file with nothing but Python: README.md is written with them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,13 @@ import statistics
 from typing import Any
 
 Row = dict[str, Any]
+
+
+def excess(row: Row) -> float:
+    """What treadle takes beyond the bar's limit, as a part of it: time, or bytes."""
+    if "memory" in row:
+        return float(row["memory"]["treadle"]["kept"] / row["bar"]["limit_bytes"] - 1)
+    return float(row["times"]["treadle"]["median_us"] / row["bar"]["limit_us"] - 1)
 
 
 def of(rows: list[Row]) -> list[dict[str, Any]]:

@@ -30,6 +30,7 @@ NONE_YET = "No measurements have been committed yet."
 # Two runs of one program differ by about this much even on an idle machine.
 NOISE = 0.03
 MOST_LISTED = 4
+LAYER = "lltm layer"
 
 # Groups of one op each that are one line together.
 LINES = {
@@ -38,6 +39,7 @@ LINES = {
     r"^\w+ by argument, ": "",
     r"^\w+ on views$": "views and mixed dtypes",
     r"^\w+, in cache$": "elementwise, in cache",
+    r"^lltm layer, .*$": LAYER,
 }
 
 Row = dict[str, Any]
@@ -69,14 +71,19 @@ def group(row: Row) -> str:
     name = re.sub(r", (cuda|CUDA|CPU, \d+ threads?|cpu|CPU)$", "", row["group"])
     for pattern, line in LINES.items():
         name = re.sub(pattern, line, name)
-    # The Python functions' only rival is the op that they call.
-    return f"{name}, `treadle.*`" if row["label"].startswith("treadle.") else name
+    return name
+
+
+def is_front(row: Row) -> bool:
+    """Of a Python function, whose only rival is the op that it calls: no line of the table."""
+    return bool(row["label"].startswith("treadle."))
 
 
 def groups(rows: list[Row]) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(group(row), []).append(row)
+        if not is_front(row):
+            found.setdefault(group(row), []).append(row)
     return found
 
 
@@ -105,20 +112,37 @@ def listed(what: str, found: list[str]) -> str:
     return f"{what} ({len(found)}): {'; '.join(found[:MOST_LISTED])}{more}."
 
 
+def beside(rows: list[Row]) -> Iterator[str]:
+    """The layer over what is no rival of it, for that computes something else: a line, or none."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if group(row) != LAYER:
+            continue
+        for name in row.get("yardsticks", []):
+            found.setdefault(name, []).append(row["times"][name]["ratio"])
+        if "against" in row:
+            name = f"{row['against']['name']} (bytes kept for backward)"
+            found.setdefault(name, []).append(row["against"]["ratio"])
+    parts = [
+        f"{name} {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        for name, ratios in found.items()
+    ]
+    if parts:
+        yield f"The {LAYER} over others, median (best to worst): {'; '.join(parts)}."
+
+
 def losses(rows: list[Row]) -> Iterator[str]:
     """What went less well, the worst first."""
     timed = [row for row in rows if "times" in row]
-    missed = [row for row in timed if "bar" in row and not row["bar"]["reached"]]
-    over = {
-        row["key"]: row["times"]["treadle"]["median_us"] / row["bar"]["limit_us"] - 1
-        for row in missed
-    }
+    missed = [row for row in rows if "bar" in row and not row["bar"]["reached"]]
+    over = {row["key"]: means.excess(row) for row in missed}
     missed.sort(key=lambda row: -over[row["key"]])
     said = [f"{row['key']} by {over[row['key']]:.1%} ({row['bar']['text']})" for row in missed]
     yield listed("Bars missed", said)
-    yield from (f"{means.sentence(mean)}." for mean in means.of(rows))
+    # One line for the rest: README.md may have so many.
+    rest = [*(f"{means.sentence(mean)}." for mean in means.of(rows)), *beside(rows)]
     slower = [row for row in timed if row.get("ratio", 0) > 1 + NOISE and row not in missed]
-    slower = [row for row in slower if not row["label"].startswith("treadle.")]
+    slower = [row for row in slower if not is_front(row)]
     slower.sort(key=lambda row: -row["ratio"])
     busy = sum(bool(row.get("busy")) for row in timed)
     turns = f" Timed while other programs ran: {busy} of {len(timed)} rows." if busy else ""
@@ -126,7 +150,7 @@ def losses(rows: list[Row]) -> Iterator[str]:
         f"Slower than the fastest rival by more than {NOISE:.0%}, without a missed bar",
         [f"{row['key']} {row['ratio']:.2f} × {row['fastest_rival']}" for row in slower],
     )
-    yield behind + turns
+    yield " ".join([*rest, behind + turns])
     refused = [row["key"] for row in rows if "refused" in row]
     if refused:
         yield listed("Wrong, and therefore not timed", refused)
@@ -144,11 +168,11 @@ def section(paths: list[Path], facts: dict[str, Any], rows: list[Row]) -> list[s
     versions += [f"Python {facts['python']}", f"treadle {commit[:10]}{changed}"]
     links = [f"[{p.name}]({p.relative_to(ROOT).as_posix()})" for p in paths]
     head = f"**{what}**: {', '.join(versions)}; {facts['date'][:10]}; {', '.join(links)}."
-    return [head, "", *lines(rows), "", "  \n".join(losses(rows)), ""]
+    return [head, "", *lines(rows), "", "  \n".join(losses(rows))]
 
 
 def block() -> str:
-    text = "\n".join(line for machine in machines() for line in section(*machine))
+    text = "\n\n".join("\n".join(section(*machine)) for machine in machines())
     return f"{BEGIN}\n{text or NONE_YET}\n{END}"
 
 

@@ -10,7 +10,7 @@ from .cases import OURS, Row
 
 COLUMNS = [
     *("", "treadle", "spread", "fastest rival", "its time", "ratio"),
-    *("TB/s (of copy)", "beside", "bar", "limit", ""),
+    *("TB/s (of copy), a step", "beside", "bar", "limit", ""),
 ]
 # Two runs of one program differ by about this much even on an idle machine.
 NOISE = 0.03
@@ -23,10 +23,19 @@ def clock(microseconds: float) -> str:
     return f"{microseconds:.2f} µs"
 
 
+def size(count: float) -> str:
+    for unit, bits in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if count >= 1 << bits:
+            return f"{count / (1 << bits):.2f} {unit}"
+    return f"{count:.0f} B"
+
+
 def cells(row: Row) -> list[str]:
     """One line of the table: the times are medians, the spread is half of the quartiles' range."""
     if "refused" in row:
         return [row["label"], "REFUSED", "", row["refused"], *[""] * 7]
+    if "memory" in row:
+        return weighed(row)
     ours = row["times"][OURS]
     spread = (ours["q75_us"] - ours["q25_us"]) / (2 * ours["median_us"])
     line = [row["label"], clock(ours["median_us"]), f"±{spread:.1%}"]
@@ -35,11 +44,34 @@ def cells(row: Row) -> list[str]:
         line += [fastest, clock(row["times"][fastest]["median_us"]), f"{row['ratio']:.3f}"]
     else:
         line += ["", "", ""]
-    line.append(bandwidth(row))
+    line.append(bandwidth(row) or a_step(row))
     beside = [f"{name} {clock(row['times'][name]['median_us'])}" for name in row["yardsticks"]]
     line.append(", ".join(beside))
     bar = row.get("bar")
     return [*line, *([bar["text"], clock(bar["limit_us"]), verdict(row)] if bar else [""] * 3)]
+
+
+def weighed(row: Row) -> list[str]:
+    """The same of a row of bytes: what is kept and, beside it, the peak."""
+    against, bar = row["against"], row.get("bar")
+    line = [row["label"], size(row["memory"][OURS]["kept"]), "", against["name"]]
+    line += [size(against["bytes"]), f"{against['ratio']:.3f}", ""]
+    found = [
+        f"{name} {size(values['kept'])}" if name != OURS else ""
+        for name, values in row["memory"].items()
+    ]
+    found += [
+        f"peak of {name} {size(values['peak'])}"
+        for name, values in row["memory"].items()
+        if "peak" in values
+    ]
+    line.append(", ".join(filter(None, found)))
+    return [*line, *([bar["text"], size(bar["limit_bytes"]), verdict(row)] if bar else [""] * 3)]
+
+
+def a_step(row: Row) -> str:
+    step = row["times"][OURS].get("us_per_step")
+    return "" if step is None else f"{step:.2f} µs"
 
 
 def bandwidth(row: Row) -> str:
@@ -53,7 +85,7 @@ def bandwidth(row: Row) -> str:
 
 def verdict(row: Row) -> str:
     word = "reached" if row["bar"]["reached"] else "NOT REACHED"
-    return word + (" (busy)" if row["busy"] else "")
+    return word + (" (busy)" if row.get("busy") else "")
 
 
 def groups(rows: list[Row]) -> dict[str, list[Row]]:
@@ -77,8 +109,7 @@ def summary(rows: list[Row]) -> list[str]:
     with_bar = [row for row in rows if "bar" in row]
     for row in with_bar:
         if not row["bar"]["reached"]:
-            beyond = row["times"][OURS]["median_us"] / row["bar"]["limit_us"] - 1
-            lines.append(f"NOT REACHED: {row['key']}: {beyond:.1%} over the limit")
+            lines.append(f"NOT REACHED: {row['key']}: {means.excess(row):.1%} over the limit")
     busy = sum(row.get("busy", False) for row in rows)
     if busy:
         lines.append(f"{busy} rows were timed while other programs ran: time them again, alone")

@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import (  # noqa: E402
     cell,
     elementwise,
+    layer,
     machine,
     overhead,
     plot,
@@ -42,6 +43,7 @@ SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "views": views.plans,
     "sizes": sizes.plans,
     "cell": cell.plans,
+    "layer": layer.plans,
 }
 SEVERAL = {"elementwise": ("dense", "sine", "views", "sizes"), "all": tuple(SUITES)}
 

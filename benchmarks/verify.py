@@ -88,6 +88,7 @@ def verify(
     op: str,
     args: tuple[Any, ...],
     *,
+    plain: Callable[..., Any] | None = None,
     bits: bool = False,
     poison: bool = False,
 ) -> float:
@@ -95,9 +96,9 @@ def verify(
 
     The limit is twice the error of the plain PyTorch composition in the same dtype, three times
     for gradients, and eight roundings of the largest value. With `bits`, results must also equal
-    that composition's exactly.
+    that composition's exactly. It is `treadle.reference`'s function of that name, or `plain`.
     """
-    plain = getattr(reference, op)
+    plain = plain or getattr(reference, op)
     if poison:
         with poisoned_memory():
             whole = evaluate(function, args)

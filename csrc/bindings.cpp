@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "recurrence_plan.h"
 #include "treadle/info.h"
 
 namespace py = pybind11;
@@ -27,8 +28,29 @@ PYBIND11_MODULE(_C, m) {
       .def_readonly("shared_bytes", &Launch::shared_bytes)
       .def_readonly("local_bytes", &Launch::local_bytes)
       .def_readonly("blocks_per_sm", &Launch::blocks_per_sm)
-      .def_readonly("occupancy", &Launch::occupancy);
+      .def_readonly("occupancy", &Launch::occupancy)
+      .def_readonly("regime", &Launch::regime)
+      .def_readonly("reason", &Launch::reason);
   m.def("record_launches", &treadle::record_launches, py::arg("on"));
   m.def("take_launches", &treadle::take_launches);
   m.def("compiled_with", &treadle::compiled_with);
+
+  py::class_<treadle::RecurrencePlan>(m, "RecurrencePlan")
+      .def_property_readonly("regime", [](const treadle::RecurrencePlan& p) { return p.regime; })
+      .def_readonly("reason", &treadle::RecurrencePlan::reason)
+      .def_readonly("steps_per_chunk", &treadle::RecurrencePlan::steps_per_chunk)
+      .def_readonly("transposed", &treadle::RecurrencePlan::transposed);
+  m.def(
+      "plan_recurrence",
+      [](int64_t steps, int64_t batch, int64_t hidden, int64_t element_size, bool cuda,
+         int multiprocessors, size_t l2_bytes, bool tf32, const std::string& forced) {
+        const auto dtype = element_size == 8   ? treadle::Dtype::kDouble
+                           : element_size == 4 ? treadle::Dtype::kFloat
+                                               : treadle::Dtype::kHalf;
+        return treadle::plan_recurrence("lltm_layer", {steps, batch, hidden, hidden, 3, dtype},
+                                        {cuda, multiprocessors, l2_bytes, tf32}, forced);
+      },
+      py::arg("steps"), py::arg("batch"), py::arg("hidden"), py::arg("element_size"),
+      py::arg("cuda"), py::arg("multiprocessors"), py::arg("l2_bytes"), py::arg("tf32"),
+      py::arg("forced"));
 }

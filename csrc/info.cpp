@@ -11,6 +11,7 @@ namespace {
 
 thread_local bool recording = false;
 thread_local std::vector<Launch> recorded;
+thread_local std::string regime, reason;
 
 }  // namespace
 
@@ -18,7 +19,21 @@ bool recording_launches() { return recording; }
 
 void record_launches(bool on) { recording = on; }
 
-void add_launch(Launch launch) { recorded.push_back(std::move(launch)); }
+void add_launch(Launch launch) {
+  launch.regime = regime;
+  launch.reason = reason;
+  recorded.push_back(std::move(launch));
+}
+
+LaunchNote::LaunchNote(std::string new_regime, std::string new_reason) {
+  regime = std::move(new_regime);
+  reason = std::move(new_reason);
+}
+
+LaunchNote::~LaunchNote() {
+  regime.clear();
+  reason.clear();
+}
 
 std::vector<Launch> take_launches() {
   std::vector<Launch> taken;

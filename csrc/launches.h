@@ -9,6 +9,15 @@ namespace treadle {
 
 void add_launch(Launch launch);
 
+// While it lives, launches of this thread are recorded as part of this regime, with its reason.
+class LaunchNote {
+ public:
+  LaunchNote(std::string regime, std::string reason);
+  ~LaunchNote();
+  LaunchNote(const LaunchNote&) = delete;
+  LaunchNote& operator=(const LaunchNote&) = delete;
+};
+
 std::string cuda_version();  // that of the toolkit, "none" in a CPU-only build
 
 }  // namespace treadle

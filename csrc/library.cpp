@@ -8,6 +8,7 @@ namespace treadle {
 
 TORCH_LIBRARY(treadle, m) {
   for (const char* schema : kSchemas) m.def(schema, {at::Tag::pt2_compliant_tag});
+  for (const char* schema : kCompositeSchemas) m.def(schema, {at::Tag::pt2_compliant_tag});
 }
 
 // A device that no kernel was written for (MPS, XPU, sparse layouts, ...) gets a sentence.

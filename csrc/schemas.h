@@ -38,6 +38,41 @@ inline constexpr const char* kSchemas[] = {
     " Tensor? bias, Tensor old_h, Tensor old_cell, Tensor new_cell, Tensor gates, bool[5] mask)"
     " -> (Tensor grad_input, Tensor grad_weights, Tensor grad_bias, Tensor grad_old_h,"
     " Tensor grad_old_cell)",
+
+    // One layer in D directions (1 or 2). Without batch_sizes input is [T, B, I]; with them, [T] on
+    // the CPU, it is the data [S, I] of a packed batch.
+    "lltm_layer(Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0, Tensor weight_ih,"
+    " Tensor weight_hh, Tensor? bias, *, bool recompute=False, str regime='auto')"
+    " -> (Tensor output, Tensor h_n, Tensor c_n)",
+    "lltm_layer_forward(Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0, Tensor weight_ih,"
+    " Tensor weight_hh, Tensor? bias, *, bool recompute=False, str regime='auto')"
+    " -> (Tensor output, Tensor h_n, Tensor c_n, Tensor gates)",
+    "lltm_layer_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n, Tensor input,"
+    " Tensor? batch_sizes, Tensor h0, Tensor c0, Tensor weight_ih, Tensor weight_hh, Tensor? bias,"
+    " Tensor output, Tensor gates, bool recompute, str regime, bool[6] mask)"
+    " -> (Tensor grad_input, Tensor grad_h0, Tensor grad_c0, Tensor grad_weight_ih,"
+    " Tensor grad_weight_hh, Tensor grad_bias)",
+};
+
+// Made of other ops, on every device.
+inline constexpr const char* kCompositeSchemas[] = {
+    // Empty results, for the fake kernels of treadle/_fakes.py: torch refuses a Meta kernel's,
+    // because batch_sizes are on the CPU.
+    "lltm_layer_forward_empty(Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0,"
+    " Tensor weight_ih, Tensor weight_hh, Tensor? bias, *, bool recompute=False,"
+    " str regime='auto') -> (Tensor output, Tensor h_n, Tensor c_n, Tensor gates)",
+    "lltm_layer_backward_empty(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n,"
+    " Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0, Tensor weight_ih, Tensor weight_hh,"
+    " Tensor? bias, Tensor output, Tensor gates, bool recompute, str regime, bool[6] mask)"
+    " -> (Tensor grad_input, Tensor grad_h0, Tensor grad_c0, Tensor grad_weight_ih,"
+    " Tensor grad_weight_hh, Tensor grad_bias)",
+
+    "lltm.input(Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers,"
+    " float dropout, bool train, bool bidirectional, bool batch_first, *, bool recompute=False)"
+    " -> (Tensor, Tensor, Tensor)",
+    "lltm.data(Tensor data, Tensor batch_sizes, Tensor[] hx, Tensor[] params, bool has_biases,"
+    " int num_layers, float dropout, bool train, bool bidirectional, *, bool recompute=False)"
+    " -> (Tensor, Tensor, Tensor)",
 };
 
 // "scale.out" of "scale.out(Tensor x, ...".

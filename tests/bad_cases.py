@@ -12,6 +12,7 @@ import treadle
 
 from .inputs import Bad, Make, elsewhere, of_dtype, without_storage
 from .lltm_bad_cases import cell_bad
+from .lltm_layer_bad_cases import layer_bad
 
 
 def halves_of_nine(make: Make) -> tuple[Tensor, Tensor]:
@@ -258,4 +259,5 @@ BAD: tuple[Bad, ...] = (
     *trig_bad("sine"),
     *trig_bad("cosine"),
     *cell_bad(),
+    *layer_bad(),
 )

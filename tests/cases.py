@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from . import elementwise_cases, lltm_cases
+from . import elementwise_cases, lltm_cases, lltm_layer_cases
 from .inputs import (
     DEVICES,
     FLOATING,
@@ -41,11 +41,32 @@ __all__ = [
     "each_case",
     "outputs",
     "requiring_grad",
+    "sized_call",
 ]
 
-OPS: dict[str, Op] = {op.name: op for op in (*elementwise_cases.ops(), *lltm_cases.ops())}
+OPS: dict[str, Op] = {
+    op.name: op for op in (*elementwise_cases.ops(), *lltm_cases.ops(), *lltm_layer_cases.ops())
+}
 
 ELEMENTWISE = ("vector_add", "scale", "sine", "sine_backward", "cosine", "cosine_backward")
+
+
+def sized_call(
+    op: Op,
+    make: Make,
+    *,
+    shape: tuple[int, ...],
+    cell: tuple[int, int, int],
+    layer: tuple[int, int, int, int],
+    **options: Any,
+) -> Call:
+    """A call of sizes that a law chooses: ``shape`` for an elementwise op, B I H for the cell, and
+    T B I H for the layer, which takes the options too."""
+    if op.name == "lltm_cell":
+        return lltm_cases.cell_arguments(make, cell)
+    if op.name == "lltm_layer":
+        return lltm_layer_cases.layer_arguments(make, layer, **options)
+    return op.like_first_case(make, *shape)
 
 
 def each_case(

@@ -28,7 +28,8 @@ def copy(folder: Path, **facts: Any) -> Path:
             (target / file.name).symlink_to(file)
         elif file.is_file():
             shutil.copy(file, target)
-    shutil.copytree(PACKAGE / "share", target / "share")
+    for name in ("nn", "share"):
+        shutil.copytree(PACKAGE / name, target / name)
     shutil.copytree(PACKAGE.parents[1] / "csrc" / "include", target / "include")
     path = target / "_build_facts.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | facts))

@@ -21,6 +21,7 @@ from . import layouts
 from .cases import DEVICES, ELEMENTWISE, FLOATING, GPU, INTEGERS, OPS, each_case
 from .inputs import Call, Case, Make, Op, outputs
 from .lltm_cases import cell_arguments
+from .lltm_layer_cases import layer_arguments
 from .rule import gradients
 
 EVERY = FLOATING + INTEGERS
@@ -52,6 +53,9 @@ def big_calls(device: str, dtype: torch.dtype) -> dict[str, Call]:
         # Quarters, whose products ATen sums exactly in any order.
         call = cell_arguments(make, sizes)
         found[f"lltm_cell {sizes}"] = call.map(lambda t: (t * 4).round() / 4)
+    for lengths in (None, (5, *[3] * 40, *[2] * 23)):
+        call = layer_arguments(make, (3, 64, 33, 65), directions=2, lengths=lengths)
+        found[f"lltm_layer {lengths}"] = call.map(lambda t: (t * 4).round() / 4)
     return found
 
 
@@ -155,8 +159,10 @@ def test_any_number_of_threads(dtype: torch.dtype) -> None:
             for threads in (1, 2, 3, 8):
                 torch.set_num_threads(threads)
                 new = everything(op, call)
-                # Of the cell: the results and old_cell's gradient; the others are sums of ATen's.
-                found.append([*new[:2], new[-1]] if name.startswith("lltm_cell") else new)
+                # Of the LLTM: results and gradients of states; the others are sums of ATen's.
+                if name.startswith("lltm"):
+                    new = [*new[:2], new[-1]] if op.name == "lltm_cell" else [*new[:3], *new[4:6]]
+                found.append(new)
             for other in found[1:]:
                 same(other, found[0], name)
     finally:

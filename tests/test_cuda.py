@@ -15,6 +15,7 @@ from . import installed
 from .compare import same_bits
 from .inputs import GPU, Make
 from .lltm_cases import cell_arguments
+from .lltm_layer_cases import layer, layer_arguments
 
 pytestmark = GPU
 Tensors = tuple[Tensor, ...]
@@ -46,7 +47,21 @@ def with_gradients(function: Callable[..., Any]) -> Step:
     return step
 
 
-# Name: what is called with how many of elementwise_arguments, or (5) with those of a cell.
+# Name: sizes and options of layer_arguments. In float32 few rows take transposed products.
+LAYERS: dict[str, tuple[tuple[int, int, int, int], dict[str, Any]]] = {
+    "lltm_layer": ((5, 33, 7, 65), {"directions": 2}),
+    "lltm_layer, few rows": ((5, 17, 7, 65), {"directions": 2}),
+    "lltm_layer, packed": ((0, 0, 7, 33), {"directions": 2, "lengths": (5, 3, 3, 1)}),
+}
+
+
+def run_layer(name: str, **options: Any) -> Step:
+    lengths = LAYERS[name][1].get("lengths")
+    return with_gradients(lambda x, *rest: layer(x, lengths, *rest, **options))
+
+
+# Name: what is called with how many of elementwise_arguments, or (5) with those of a cell, or (6)
+# with those of a layer.
 CALLS: dict[str, tuple[Step, int]] = {
     "vector_add": (with_gradients(lambda a, b: treadle.vector_add(a, b, alpha=2)), 2),
     "vector_add of a row": (with_gradients(lambda a, b: treadle.vector_add(a, b[0])), 2),
@@ -64,11 +79,17 @@ CALLS: dict[str, tuple[Step, int]] = {
     "cosine_": (written(treadle.cosine_), 1),
     "cosine out=": (written(lambda o, x: treadle.cosine(x, out=o)), 2),
     "lltm_cell": (with_gradients(treadle.lltm_cell), 5),
+    **{name: (run_layer(name), 6) for name in LAYERS},
+    **{f"{name}, recompute": (run_layer(name, recompute=True), 6) for name in LAYERS},
 }
 
 
 def arguments_of(name: str, device: str = "cuda") -> Tensors:
     count = CALLS[name][1]
+    if count == 6:
+        sizes, options = LAYERS[name.removesuffix(", recompute")]
+        call = layer_arguments(Make(name, device, torch.float32), sizes, **options)
+        return tuple(t for t in call.args if isinstance(t, Tensor))
     if count == 5:
         return cell_arguments(Make(name, device, torch.float32), (33, 17, 65)).args
     return elementwise_arguments(device)[:count]

@@ -43,7 +43,8 @@ def exists(name: str, document: str) -> bool:
     """Below the root, beside the document, or as the end of some tracked path."""
     if (ROOT / name).exists() or (ROOT / document).parent.joinpath(name).exists():
         return True
-    return any(ROOT.glob(f"{folder}/**/{name}") for folder in ("csrc", "kernels", "tests"))
+    folders = ("benchmarks", "csrc", "docs", "kernels", "python_pkg", "tests")
+    return any(path for folder in folders for path in ROOT.glob(f"{folder}/**/{name}"))
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -11,12 +11,15 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from .cases import DEVICES, OPS, each_case
-from .inputs import Case, Make, Op, outputs, requiring_grad
+from .cases import DEVICES, OPS, each_case, sized_call
+from .inputs import Call, Case, Make, Op, outputs, requiring_grad
 from .lltm_cases import cell_arguments
+from .lltm_layer_cases import TENSORS, layer_arguments
 
 SUBSETS = [s for n in range(1, 6) for s in itertools.combinations(range(5), n)]
+LAYER_SUBSETS = [s for n in range(1, 7) for s in itertools.combinations(TENSORS, n)]
 SMALL = (2, 2, 2)  # B, I, H
+SMALL_LAYER = (3, 2, 2, 2)  # T, B, I, H
 # Numerical differentiation by 1e-6 in float64 is good for these; the defaults are loose.
 NEAR = {"atol": 1e-7, "rtol": 1e-5}
 
@@ -37,6 +40,11 @@ def small(op: Op, case: Case) -> bool:
     return sum(a.numel() for a in case.call("meta").args if isinstance(a, Tensor)) <= 200
 
 
+def dense_leaf(t: Tensor) -> Tensor:
+    """Numerical differentiation writes through expanded leaves, and refuses strides of 0."""
+    return torch.empty(t.shape, dtype=t.dtype, device=t.device).copy_(t.detach()).requires_grad_()
+
+
 DOUBLE = [p for p in each_case(dtypes=(torch.float64,), big=False) if small(*p.values[:2])]
 
 
@@ -44,8 +52,7 @@ DOUBLE = [p for p in each_case(dtypes=(torch.float64,), big=False) if small(*p.v
 @pytest.mark.parametrize(("op", "case", "dtype"), DOUBLE)
 def test_gradcheck(op: Op, case: Case, dtype: torch.dtype, device: str) -> None:
     function, tensors = function_of(op, case, device)
-    # Numerical differentiation writes through expanded leaves.
-    tensors = [t.detach().contiguous().requires_grad_() for t in tensors]
+    tensors = [dense_leaf(t) for t in tensors]
     assert gradcheck(
         function,
         tensors,
@@ -62,7 +69,7 @@ def test_gradcheck(op: Op, case: Case, dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize(("op", "case", "dtype"), DOUBLE)
 def test_gradgradcheck(op: Op, case: Case, dtype: torch.dtype, device: str) -> None:
     function, tensors = function_of(op, case, device)
-    tensors = [t.detach().contiguous().requires_grad_() for t in tensors]
+    tensors = [dense_leaf(t) for t in tensors]
     assert gradgradcheck(
         function,
         tensors,
@@ -75,30 +82,57 @@ def test_gradgradcheck(op: Op, case: Case, dtype: torch.dtype, device: str) -> N
     )
 
 
-def cell_function(call: Any, subset: tuple[int, ...]) -> Callable[..., Any]:
-    op = OPS["lltm_cell"]
-    return lambda *t: call.with_args(dict(zip(subset, t, strict=True))).run(op.function)
+def of_subset(name: str, call: Call, subset: tuple[int, ...]) -> Callable[..., Any]:
+    """The op as a function of these arguments."""
+    function = OPS[name].function
+    return lambda *t: call.with_args(dict(zip(subset, t, strict=True))).run(function)
+
+
+def others_get_no_gradient(call: Call, subset: tuple[int, ...], results: Any) -> None:
+    torch.autograd.backward(outputs(results), [torch.ones_like(r) for r in outputs(results)])
+    for i, argument in enumerate(call.args):
+        if isinstance(argument, Tensor):
+            assert (argument.grad is not None) == (i in subset)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("subset", SUBSETS, ids=str)
 def test_every_subset_of_the_cell(subset: tuple[int, ...], device: str) -> None:
     call = cell_arguments(Make(f"subset {subset}", device, torch.float64), SMALL)
-    function = cell_function(call, subset)
+    function = of_subset("lltm_cell", call, subset)
     tensors = [call.args[i].requires_grad_() for i in subset]
     assert gradcheck(function, tensors, check_forward_ad=True, check_batched_grad=True, **NEAR)
     assert gradgradcheck(function, tensors, check_fwd_over_rev=True, fast_mode=True, **NEAR)
-    # The others stay without a gradient.
-    torch.autograd.backward(outputs(function(*tensors)), [torch.ones(2, 2).to(tensors[0])] * 2)
-    for i, argument in enumerate(call.args):
-        assert (argument.grad is not None) == (i in subset)
+    others_get_no_gradient(call, subset, function(*tensors))
 
 
-def products_in_backward(call: Any, subset: tuple[int, ...], inputs: Any = None) -> int:
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"directions": 2, "lengths": (3, 1), "recompute": True}],
+    ids=["one direction", "packed in two, recompute"],
+)
+@pytest.mark.parametrize("subset", LAYER_SUBSETS, ids=str)
+def test_every_subset_of_the_layer(
+    subset: tuple[int, ...], options: dict[str, Any], device: str
+) -> None:
+    make = Make(f"subset {subset}", device, torch.float64)
+    given = {name: value for name, value in options.items() if name != "recompute"}
+    call = layer_arguments(make, SMALL_LAYER, **given)
+    call = Call(call.args, {"recompute": "recompute" in options})
+    function = of_subset("lltm_layer", call, subset)
+    tensors = [call.args[i].requires_grad_() for i in subset]
+    checks = {"fast_mode": True, "check_batched_grad": True, **NEAR}
+    assert gradcheck(function, tensors, check_forward_ad=True, **checks)
+    assert gradgradcheck(function, tensors, check_fwd_over_rev=True, **checks)
+    others_get_no_gradient(call, subset, function(*tensors))
+
+
+def products_in_backward(name: str, call: Call, subset: tuple[int, ...], inputs: Any = None) -> int:
     """Matrix products that the backward pass runs."""
     names = ("aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm", "aten::matmul")
     tensors = [call.args[i].requires_grad_() for i in subset]
-    results = outputs(cell_function(call, subset)(*tensors))
+    results = outputs(of_subset(name, call, subset)(*tensors))
     grads = [torch.ones_like(r) for r in results]
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         torch.autograd.grad(results, inputs or tensors, grads)
@@ -109,15 +143,29 @@ def products_in_backward(call: Any, subset: tuple[int, ...], inputs: Any = None)
 def test_only_needed_products_are_computed(subset: tuple[int, ...]) -> None:
     """One product each for input, weights and old_h; bias and old_cell take none."""
     call = cell_arguments(Make("products", "cpu", torch.float32), (3, 5, 4))
-    assert products_in_backward(call, subset) == len({0, 1, 3} & set(subset))
+    assert products_in_backward("lltm_cell", call, subset) == len({0, 1, 3} & set(subset))
 
 
 def test_only_the_gradients_asked_for_are_computed() -> None:
     call = cell_arguments(Make("products", "cpu", torch.float32), (3, 5, 4))
     for wanted in range(5):
         call = call.map(lambda t: t.detach().requires_grad_())
-        found = products_in_backward(call, tuple(range(5)), [call.args[wanted]])
+        found = products_in_backward("lltm_cell", call, tuple(range(5)), [call.args[wanted]])
         assert found == (wanted in (0, 1, 3))
+
+
+@pytest.mark.parametrize("subset", LAYER_SUBSETS, ids=str)
+def test_only_needed_products_of_the_layer_are_computed(subset: tuple[int, ...]) -> None:
+    """Beside those of the steps: for all steps one each for input, weight_ih and weight_hh."""
+    sizes = (3, 4, 5, 6)
+    call = layer_arguments(Make("products", "cpu", torch.float32), sizes)
+    steps = products_in_backward("lltm_layer", call, (2,))
+    call = layer_arguments(Make("products", "cpu", torch.float32), sizes)
+    found = products_in_backward("lltm_layer", call, subset)
+    assert found - steps == len({0, 4, 5} & set(subset))
+    every = call.map(lambda t: t.detach().requires_grad_())
+    wanted = [every.args[i] for i in subset]
+    assert products_in_backward("lltm_layer", every, TENSORS, wanted) == found
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -126,8 +174,10 @@ def test_third_derivative(name: str, device: str) -> None:
     """Derivatives of any order, against the reference's."""
     op = OPS[name]
     call = requiring_grad(op, op.cases[0].call(device, torch.float64))
-    if name == "lltm_cell":
-        arguments = cell_arguments(Make("third", device, torch.float64), SMALL)
+    if name.startswith("lltm"):
+        make = Make("third", device, torch.float64)
+        sizes: dict[str, Any] = {"shape": (), "cell": SMALL, "layer": SMALL_LAYER}
+        arguments = sized_call(op, make, **sizes, directions=2, lengths=(3, 1))
         call = requiring_grad(op, arguments)
     leaves = [call.args[i] for i in op.leaves(call)]
 

@@ -12,9 +12,10 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import treadle
 
-from .cases import DEVICES, OPS
+from .cases import DEVICES, OPS, sized_call
 from .inputs import Make, Op, outputs
 from .lltm_cases import cell_arguments
+from .lltm_layer_cases import batch_sizes, layer_arguments
 
 INPLACE = {
     "vector_add_": lambda x, y: treadle.vector_add_(x, y, alpha=0.7),
@@ -103,11 +104,8 @@ def test_a_saved_argument_that_was_changed_raises(name: str) -> None:
     """Every tensor that the derivative needs is guarded; the others may change."""
     op = OPS[name]
     make = Make("saved", "cpu", torch.float64)
-    if name == "lltm_cell":
-        call = cell_arguments(make, (3, 5, 4))
-    else:
-        call = op.like_first_case(make, 4, 3)
-    for changed in range(len(op.leaves(call))):
+    call = sized_call(op, make, shape=(4, 3), cell=(3, 5, 4), layer=(2, 3, 5, 4))
+    for changed in op.leaves(call):
         fresh = call.map(lambda t: t.detach().clone().requires_grad_())
         inner = fresh.map(lambda t: t * 1)
         results = outputs(inner.run(op.function))
@@ -133,13 +131,39 @@ def test_a_changed_result_raises() -> None:
         new_h.sum().backward()
 
 
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("changed", range(3))
+def test_a_changed_result_of_the_layer_raises(changed: int, recompute: bool) -> None:
+    """Its derivative needs output, and neither h_n nor c_n."""
+    call = layer_arguments(Make("saved", "cpu", torch.float64), (2, 3, 5, 4), directions=2)
+    call = call.map(lambda t: t.requires_grad_())
+    results = OPS["lltm_layer"].function(*call.args, recompute=recompute)
+    results[changed].add_(1)
+    if changed > 0:
+        return results[changed].sum().backward()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        results[1].sum().backward()
+
+
+def test_packed_sizes_that_were_changed_raise() -> None:
+    call = layer_arguments(Make("saved", "cpu", torch.float64), (0, 0, 5, 4), lengths=(2, 2, 1))
+    sizes = batch_sizes((2, 2, 1))
+    assert sizes is not None
+    x = call.args[0].requires_grad_()
+    output, *_ = torch.ops.treadle.lltm_layer(x, sizes, *call.args[2:])
+    sizes.fill_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.sum().backward()
+
+
 @pytest.mark.parametrize("name", sorted(OPS))
 def test_a_second_backward_needs_the_graph(name: str) -> None:
     op: Op = OPS[name]
-    call = op.cases[0].call("cpu", torch.float64).map(lambda t: t.requires_grad_())
-    if name == "lltm_cell":
-        call = cell_arguments(Make("twice", "cpu", torch.float64), (3, 5, 4))
-        call = call.map(lambda t: t.requires_grad_())
+    call = op.cases[0].call("cpu", torch.float64)
+    if name.startswith("lltm"):
+        make = Make("twice", "cpu", torch.float64)
+        call = sized_call(op, make, shape=(), cell=(3, 5, 4), layer=(2, 3, 5, 4))
+    call = call.map(lambda t: t.requires_grad_())
     loss = sum(r.sum() for r in outputs(call.run(op.function)))
     first = torch.autograd.grad(loss, call.args[0], retain_graph=True)
     assert torch.equal(torch.autograd.grad(loss, call.args[0])[0], first[0])
@@ -168,6 +192,10 @@ def test_a_missing_derivative_raises_and_is_never_zero() -> None:
     *_, gates = torch.ops.treadle.lltm_cell_forward(*call.args)
     with pytest.raises(RuntimeError, match="does not require grad"):
         torch.autograd.grad(gates.sum(), call.args)
+    call = layer_arguments(Make("missing", "cpu", torch.float64), (2, 3, 5, 4))
+    call = call.map(lambda t: t.requires_grad_())
+    *_, gates = torch.ops.treadle.lltm_layer_forward(*call.args)
+    assert not gates.requires_grad
 
 
 @pytest.mark.parametrize("device", DEVICES)

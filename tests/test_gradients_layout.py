@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -10,19 +11,20 @@ from torch import Tensor
 
 import treadle
 
-from .cases import DEVICES, ELEMENTWISE, OPS
+from .cases import DEVICES, ELEMENTWISE, OPS, sized_call
 from .inputs import Call, Make, Op, outputs, requiring_grad
 from .layouts import LAYOUTS
 from .lltm_cases import cell_arguments
+from .lltm_layer_cases import Lengths, batch_sizes, layer_arguments
 
 SHAPE = (6, 8)
+LAYER = (2, 6, 5, 8)  # T, B, I, H: as many steps as directions, so that all results are [2, 6, ...]
 
 
 def good_call(op: Op, device: str, dtype: torch.dtype = torch.float64) -> Call:
     make = Make(f"layout {op.name}", device, dtype)
-    if op.name == "lltm_cell":
-        return cell_arguments(make, (SHAPE[0], 5, SHAPE[1]))
-    return op.like_first_case(make, *SHAPE)
+    cell = (SHAPE[0], 5, SHAPE[1])
+    return sized_call(op, make, shape=SHAPE, cell=cell, layer=LAYER, directions=2)
 
 
 def gradients(op: Op, call: Call, loss: Callable[..., Tensor]) -> list[Tensor]:
@@ -75,7 +77,7 @@ def test_expanded_from_sum(name: str, dtype: torch.dtype, device: str) -> None:
     expected = dense_gradients(op, call, ones)
     for a, b in zip(found, expected, strict=True):
         assert torch.equal(a, b)
-    rows = gradients(op, call, lambda *r: sum(t.sum(0)[3] for t in r))
+    rows = gradients(op, call, lambda *r: sum(t.sum(0)[3].sum() for t in r))
     one_column = [torch.zeros_like(t) for t in ones]
     for t in one_column:
         t[:, 3] = 1
@@ -90,17 +92,14 @@ def test_sliced_from_cat_and_transposed(name: str, device: str) -> None:
     call = good_call(op, device)
     make = Make("weights of the loss", device, torch.float64)
     results = outputs(call.run(op.function))
-    wide = make(SHAPE[0], SHAPE[1] * (len(results) + 1))
-    extra = make(*SHAPE)
-    parts = [p for p in wide.split(SHAPE[1], 1)][: len(results)]
-    expected = dense_gradients(op, call, parts)
-    close(gradients(op, call, lambda *r: (torch.cat([*r, extra], 1) * wide).sum()), expected)
-    close(
-        gradients(
-            op, call, lambda *r: (torch.cat([*r, extra], 1).t() * wide.t().contiguous()).sum()
-        ),
-        expected,
-    )
+    widths = [r.shape[-1] for r in results]
+    lead = results[0].shape[:-1]
+    wide = make(*lead, sum(widths) + 3)
+    extra = make(*lead, 3)
+    expected = dense_gradients(op, call, list(wide.split([*widths, 3], -1)[:-1]))
+    close(gradients(op, call, lambda *r: (torch.cat([*r, extra], -1) * wide).sum()), expected)
+    turned = wide.mT.contiguous()
+    close(gradients(op, call, lambda *r: (torch.cat([*r, extra], -1).mT * turned).sum()), expected)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -128,6 +127,33 @@ def test_undefined_gradients(missing: int) -> None:
     run = torch.ops.treadle.lltm_cell_backward
     rest = (*call.args, new_cell, gates, [True] * 5)
     close(list(run(*without, *rest)), list(run(*with_zero, *rest)))
+
+
+USED = [s for n in (1, 2) for s in itertools.combinations(range(3), n)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("lengths", [None, (3, 3, 1)], ids=str)
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("used", USED, ids=str)
+def test_some_outputs_of_the_layer_unused(
+    used: tuple[int, ...], recompute: bool, lengths: Lengths, device: str
+) -> None:
+    """Gradients that never came, none and one beside others, count as zero; the op itself too."""
+    op, make = OPS["lltm_layer"], Make("some", device, torch.float64)
+    call = layer_arguments(make, (3, 3, 5, 8), directions=2, lengths=lengths)
+    call = Call(call.args, {"recompute": recompute})
+    weights = [make(*r.shape) for r in outputs(call.run(op.function))]
+    every = [w if i in used else torch.zeros_like(w) for i, w in enumerate(weights)]
+    expected = dense_gradients(op, call, every)
+    close(gradients(op, call, lambda *r: sum((r[i] * weights[i]).sum() for i in used)), expected)
+    given = (call.args[0], batch_sizes(lengths), *call.args[2:])
+    output, _, _, *saved = torch.ops.treadle.lltm_layer_forward(*given, recompute=recompute)
+    some = [w if i in used else None for i, w in enumerate(weights)]
+    found = torch.ops.treadle.lltm_layer_backward(
+        *some, *given, output, *saved, recompute, "auto", [True] * 6
+    )
+    close(list(found), expected)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -173,3 +199,16 @@ def test_mixed_dtypes_get_gradients_of_their_own(device: str) -> None:
     assert (new_h.dtype, new_cell.dtype) == (torch.bfloat16, torch.float32)
     (new_h.float() + new_cell).sum().backward()
     assert [t.grad.dtype for t in arguments.args] == [torch.bfloat16] * 4 + [torch.float32]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_layers_state_gets_a_gradient_of_its_own_dtype(device: str) -> None:
+    make = Make("mixed", device, torch.bfloat16)
+    op, call = OPS["lltm_layer"], layer_arguments(make, (3, 2, 5, 4), state=torch.float32)
+    call = requiring_grad(op, call)
+    output, h_n, c_n = call.run(op.function)
+    assert (output.dtype, h_n.dtype, c_n.dtype) == (torch.bfloat16, torch.bfloat16, torch.float32)
+    (output.float().sum() + h_n.float().sum() + c_n.sum()).backward()
+    assert [call.args[i].grad.dtype for i in op.leaves(call)] == [
+        torch.float32 if i == 3 else torch.bfloat16 for i in op.leaves(call)
+    ]

@@ -16,10 +16,28 @@ from treadle import _build
 
 from .inputs import GPU, Make
 from .lltm_cases import cell_arguments
+from .lltm_layer_cases import batch_sizes, layer_arguments
 
 
 def cell(sizes: tuple[int, int, int], device: str, dtype: torch.dtype = torch.float32) -> Any:
     return cell_arguments(Make("cell", device, dtype), sizes).args
+
+
+def layer(
+    sizes: tuple[int, int, int, int],
+    device: str,
+    dtype: torch.dtype = torch.float32,
+    lengths: tuple[int, ...] | None = None,
+) -> tuple[Any, ...]:
+    """Arguments of lltm, of one bidirectional layer."""
+    make = Make("layer", device, dtype)
+    call = layer_arguments(make, sizes, directions=2, lengths=lengths)
+    x, _, h0, c0, *parameters = call.args
+    states, params = (h0, c0), [p[d] for d in (0, 1) for p in parameters]
+    options = (True, 1, 0.0, False, True)
+    if lengths is None:
+        return x, states, params, *options, False
+    return x, batch_sizes(lengths), states, params, *options
 
 
 def no_bindings() -> str | None:
@@ -119,6 +137,9 @@ def launch_calls() -> dict[str, tuple[Any, ...]]:
         "in place": ("scale_", x.clone(), 2.0),
         "cell": ("lltm_cell", *cell((33, 17, 64), "cuda")),
         "cell of odd width": ("lltm_cell", *cell((33, 17, 65), "cuda")),
+        "layer": ("lltm", *layer((3, 64, 17, 65), "cuda")),
+        "layer, transposed": ("lltm", *layer((3, 17, 5, 64), "cuda")),
+        "layer, packed": ("lltm", *layer((0, 0, 5, 33), "cuda", torch.half, (3, 2, 2, 1))),
     }
 
 
@@ -128,7 +149,7 @@ def launch_calls() -> dict[str, tuple[Any, ...]]:
     "case",
     [
         *("dense", "misaligned", "half", "strided", "cosine", "cast", "in place"),
-        *("cell", "cell of odd width"),
+        *("cell", "cell of odd width", "layer", "layer, transposed", "layer, packed"),
     ],
 )
 def test_launch_info_says_what_the_profiler_sees(case: str, tmp_path: Path) -> None:
@@ -152,10 +173,30 @@ def test_launch_info_says_what_the_profiler_sees(case: str, tmp_path: Path) -> N
         assert 0 < launch["occupancy"] <= 1
 
 
+@GPU
+@BINDINGS
+@pytest.mark.parametrize("lengths", [None, (4, 2, 1)], ids=str)
+def test_launch_info_says_how_a_layer_is_run(lengths: tuple[int, ...] | None) -> None:
+    """A kernel for each step of each direction, and the planner's words."""
+    launches = treadle.launch_info("lltm", *layer((4, 3, 5, 8), "cuda", lengths=lengths))
+    assert len(launches) == 2 * 4
+    for launch in launches:
+        assert "recurrence_forward" in launch["kernel"]
+        assert launch["regime"] == "step"
+        assert launch["reason"] == "no regime keeps the weights on the chip yet"
+    for op, *arguments in launch_calls().values():
+        if op == "lltm":
+            continue
+        for launch in treadle.launch_info(op, *arguments):
+            assert launch["regime"] == launch["reason"] == "", op
+
+
 @BINDINGS
 def test_launch_info_without_a_launch() -> None:
     assert treadle.launch_info("scale", torch.ones(3), 2.0) == []
     assert treadle.launch_info("lltm_cell", *cell((2, 3, 4), "cpu")) == []
+    assert treadle.launch_info("lltm", *layer((2, 3, 4, 5), "cpu")) == []
+    assert treadle.launch_info("lltm", *layer((0, 0, 4, 5), "cpu", lengths=(3, 1))) == []
     for op in ("launch_info", "nn", "sin"):
         with pytest.raises(ValueError, match=f"launch_info: op must be one of .*, got '{op}'"):
             treadle.launch_info(op)

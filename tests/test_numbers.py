@@ -43,6 +43,18 @@ def test_cell_of_large_values(dtype: torch.dtype, device: str) -> None:
     obeys(op, Call((*arguments, make(17, 8, by=40))))
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("dtype", FLOATING)
+def test_layer_of_large_values(dtype: torch.dtype, recompute: bool, device: str) -> None:
+    """Gates far out and a cell that has grown: h saturates, and rounding does not add up."""
+    op = OPS["lltm_layer"]
+    make = Make("large", device, dtype)
+    weights = (make(2, 24, 9, by=2), make(2, 24, 8, by=2), make(2, 24, by=9))
+    arguments = (make(3, 17, 9, by=30), None, make(2, 17, 8, by=9), make(2, 17, 8, by=40))
+    obeys(op, Call((*arguments, *weights), {"recompute": recompute}))
+
+
 def test_arguments_are_left_alone() -> None:
     for op in OPS.values():
         for case in op.cases:

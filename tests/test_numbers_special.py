@@ -12,6 +12,8 @@ import treadle
 from treadle import reference
 
 from .cases import DEVICES, FLOATING, HALVES
+from .inputs import Make
+from .lltm_layer_cases import TENSORS, Lengths, layer, layer_arguments, layer_reference
 
 INF, NAN = float("inf"), float("nan")
 FINITE = (0.0, -0.0, 1.0, -1.0, 20.0, -20.0, 1e4, -1e4)
@@ -142,6 +144,33 @@ def test_a_value_that_is_not_finite_stays_in_its_row(position: int) -> None:
     ):
         assert torch.equal(ours.isnan(), theirs.isnan())
         assert ours.isnan().any()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("lengths", [None, (3, 3, 2, 1)], ids=str)
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+@pytest.mark.parametrize("position", TENSORS)
+def test_a_value_that_is_not_finite_goes_the_layers_way(
+    position: int, value: float, lengths: Lengths, recompute: bool, device: str
+) -> None:
+    """Along its row and on in time: results, and gradients."""
+    make = Make("special", device, torch.float32)
+    call = layer_arguments(make, (3, 4, 3, 5), directions=2, lengths=lengths)
+    call.args[position].view(-1)[1] = value
+    found = []
+    for function in (layer, layer_reference):
+        leaves = call.map(lambda t: t.detach().requires_grad_())
+        results = function(*leaves.args, recompute=recompute)
+        grads = torch.autograd.grad(
+            sum(t.sum() for t in results), [leaves.args[i] for i in TENSORS]
+        )
+        found.append([*results, *grads])
+    if position != 6 or value not in (INF, -INF):  # one gate saturates
+        assert any(not t.isfinite().all() for t in found[0])
+    for n, (ours, theirs) in enumerate(zip(*found, strict=True)):
+        at = torch.arange(ours.numel(), device=device)
+        same_kind(ours.detach().flatten(), theirs.detach().flatten(), at, f"result {n}")
 
 
 def test_another_kind_is_noticed() -> None:

@@ -17,23 +17,22 @@ from torch.func import grad, hessian, jvp, vmap
 import treadle
 from treadle.nn import LLTMCell
 
-from .cases import DEVICES, OPS
+from .cases import DEVICES, OPS, sized_call
 from .inputs import Call, Make, Op, outputs, requiring_grad
-from .lltm_cases import cell_arguments
 
 pytestmark = pytest.mark.usefixtures("fresh_compile")
 
 CELL_SIZES = ((3, 5, 4), (2, 7, 6), (9, 3, 8), (5, 4, 10))
+LAYER_SIZES = ((3, 4, 5, 6), (2, 3, 7, 5), (6, 5, 3, 4), (4, 7, 6, 3))  # T unlike 2, the directions
 SHAPES = ((4, 6), (5, 7), (8, 3), (2, 9))
 
 
 def call_of(op: Op, size: int, device: str, dtype: torch.dtype = torch.float64) -> Call:
     make = Make(f"compile {size}", device, dtype)
-    if op.name == "lltm_cell":
-        return cell_arguments(make, CELL_SIZES[size])
-    rows, columns = SHAPES[size]
-    call = op.like_first_case(make, rows, columns)
-    return call.with_args({1: make(columns)}) if op.name == "vector_add" else call
+    call = sized_call(
+        op, make, shape=SHAPES[size], cell=CELL_SIZES[size], layer=LAYER_SIZES[size], directions=2
+    )
+    return call.with_args({1: make(SHAPES[size][1])}) if op.name == "vector_add" else call
 
 
 def run_with_gradients(function: Callable[..., Any], op: Op, call: Call) -> list[Tensor]:

@@ -28,10 +28,21 @@ from treadle.nn import LLTMCell
 from .cases import DEVICES, OPS
 from .inputs import Make, outputs
 from .lltm_cases import cell_arguments
+from .lltm_layer_cases import TENSORS, layer_arguments
 
 pytestmark = pytest.mark.usefixtures("no_slow_vmap")
 
 Function = Callable[..., Any]
+
+
+def layer_call(make: Make, **options: Any) -> tuple[Function, Function, tuple[Tensor, ...]]:
+    op, call = OPS["lltm_layer"], layer_arguments(make, (2, 2, 2, 2), **options)
+    positions = [i for i in TENSORS if call.args[i] is not None]
+
+    def of_tensors(f: Function) -> Function:
+        return lambda *t: call.with_args(dict(zip(positions, t, strict=True))).run(f)
+
+    return of_tensors(op.function), of_tensors(op.reference), tuple(call.args[i] for i in positions)
 
 
 def calls(device: str) -> dict[str, tuple[Function, Function, tuple[Tensor, ...]]]:
@@ -48,6 +59,9 @@ def calls(device: str) -> dict[str, tuple[Function, Function, tuple[Tensor, ...]
                 lambda x, w, h, c, f=op.reference: f(x, w, None, h, c),
                 no_bias,
             )
+        elif name == "lltm_layer":
+            found[name] = layer_call(make, directions=2)
+            found["lltm_layer packed"] = layer_call(make, lengths=(3, 1), directions=2, bias=False)
         elif name == "scale":
             found[name] = (
                 lambda x, f=op.function: f(x, 1.7),

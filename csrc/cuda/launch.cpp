@@ -54,7 +54,9 @@ void record_launch(const void* kernel, const LaunchShape& shape) {
               attributes.sharedSizeBytes + shape.shared_bytes,
               attributes.localSizeBytes,
               blocks,
-              occupancy});
+              occupancy,
+              {},
+              {}});
 }
 
 }  // namespace treadle

@@ -11,7 +11,26 @@ class Launch:
     local_bytes: int
     blocks_per_sm: int
     occupancy: float
+    regime: str
+    reason: str
+
+class RecurrencePlan:
+    regime: str
+    reason: str
+    steps_per_chunk: int
+    transposed: bool
 
 def record_launches(on: bool) -> None: ...
 def take_launches() -> list[Launch]: ...
 def compiled_with() -> str: ...
+def plan_recurrence(
+    steps: int,
+    batch: int,
+    hidden: int,
+    element_size: int,
+    cuda: bool,
+    multiprocessors: int,
+    l2_bytes: int,
+    tf32: bool,
+    forced: str,
+) -> RecurrencePlan: ...

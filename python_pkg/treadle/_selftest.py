@@ -1,12 +1,12 @@
 """Runs every op on every device beside ``treadle.reference``: the self-test of the report.
 
-Arguments are made from the schemas, so an elementwise op needs no line here. An op whose shapes
-depend on each other lists them in ``SHAPES``.
+Arguments are made from the schemas, so an elementwise op needs no line here. An op whose arguments
+depend on each other lists them in ``ARGUMENTS``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,17 @@ from torch import Tensor
 from treadle import reference
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
+_LAYERS: dict[str, Any] = {
+    "hx": [(2, 5, 9)] * 2,
+    "params": [(3 * 9, 7), (3 * 9, 9), (3 * 9,)] * 2,
+    "has_biases": True,
+    "num_layers": 1,
+    "dropout": 0.0,
+    "train": False,
+    "bidirectional": True,
+}
+# Shapes of tensors and of lists of tensors, and values.
+ARGUMENTS: dict[str, dict[str, Any]] = {
     "lltm_cell": {
         "input": (5, 7),
         "weights": (3 * 9, 9 + 7),
@@ -24,6 +34,17 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
         "old_h": (5, 9),
         "old_cell": (5, 9),
     },
+    "lltm_layer": {
+        "input": (4, 5, 7),
+        "batch_sizes": None,
+        "h0": (2, 5, 9),
+        "c0": (2, 5, 9),
+        "weight_ih": (2, 3 * 9, 7),
+        "weight_hh": (2, 3 * 9, 9),
+        "bias": (2, 3 * 9),
+    },
+    "lltm.input": {**_LAYERS, "input": (4, 5, 7), "batch_first": False},
+    "lltm.data": {**_LAYERS, "data": (5 + 3 + 3, 7), "batch_sizes": torch.tensor([5, 3, 3])},
 }
 DEFAULT_SHAPE = (33, 65)
 
@@ -75,18 +96,31 @@ def run(devices: list[str]) -> Iterator[Result]:
                     yield Result(name, device, label, float("nan"), 0.0, str(problem))
 
 
-def _arguments(op: torch._ops.OpOverload, twin: str) -> tuple[list[Any], dict[str, Any]]:
+def _map(change: Callable[[Tensor], Tensor], args: Any) -> Any:
+    """The arguments with every floating-point tensor changed, those in lists too."""
+    if isinstance(args, list):
+        return [_map(change, a) for a in args]
+    return change(args) if isinstance(args, Tensor) and args.is_floating_point() else args
+
+
+def _arguments(op: torch._ops.OpOverload, name: str) -> tuple[list[Any], dict[str, Any]]:
     """Float64 arguments on the CPU, positional and by keyword; `out` is left out."""
     generator = torch.Generator().manual_seed(7)
+    known = ARGUMENTS.get(name, {})
     positional: list[Any] = []
     keyword: dict[str, Any] = {}
+
+    def made(value: Any) -> Any:
+        if isinstance(value, list):
+            return [made(shape) for shape in value]
+        shaped = isinstance(value, tuple)
+        return torch.randn(value, generator=generator, dtype=torch.float64) if shaped else value
+
     for argument in op._schema.arguments:
-        if argument.name == "out":
+        number = str(argument.type) in ("number", "float")
+        if argument.name == "out" or (argument.kwarg_only and not number):
             continue
-        value: Any = 1.5
-        if "Tensor" in str(argument.type):
-            shape = SHAPES.get(twin, {}).get(argument.name, DEFAULT_SHAPE)
-            value = torch.randn(shape, generator=generator, dtype=torch.float64)
+        value = made(known.get(argument.name, 1.5 if number else DEFAULT_SHAPE))
         if argument.kwarg_only:
             keyword[argument.name] = value
         else:
@@ -96,7 +130,7 @@ def _arguments(op: torch._ops.OpOverload, twin: str) -> tuple[list[Any], dict[st
 
 def _call(function: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> list[Tensor]:
     """Results, then gradients, of an op or of its twin with these arguments."""
-    args = [a.clone() if isinstance(a, Tensor) else a for a in args]
+    args = _map(Tensor.clone, args)
     if not isinstance(function, torch._ops.OpOverload):
         leaves = _leaves(name, args)
         return _with_gradients(function(*args, **kwargs), leaves)
@@ -114,7 +148,14 @@ def _call(function: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> 
 def _leaves(name: str, args: list[Any]) -> list[Tensor]:
     if name.partition(".")[0].endswith("_") or name.endswith(".out"):
         return []
-    return [a.requires_grad_() for a in args if isinstance(a, Tensor)]
+    found: list[Tensor] = []
+
+    def collect(t: Tensor) -> Tensor:
+        found.append(t.requires_grad_())
+        return t
+
+    _map(collect, args)
+    return found
 
 
 def _with_gradients(results: Any, leaves: list[Tensor]) -> list[Tensor]:
@@ -136,10 +177,10 @@ def _measure(name: str, twin: str, device: str, dtype: torch.dtype) -> tuple[flo
     eight roundings of the largest value.
     """
     op = overload(name)
-    args, kwargs = _arguments(op, twin)
-    rounded = [a.to(dtype) if isinstance(a, Tensor) else a for a in args]
-    here = [a.to(device) if isinstance(a, Tensor) else a for a in rounded]
-    exact = [a.double() if isinstance(a, Tensor) else a for a in rounded]
+    args, kwargs = _arguments(op, name)
+    rounded = _map(lambda t: t.to(dtype), args)
+    here = _map(lambda t: t.to(device), rounded)
+    exact = _map(Tensor.double, rounded)
     formula = getattr(reference, twin)
     truths = _call(formula, name, exact, kwargs)
     plain = _call(formula, name, here, kwargs)

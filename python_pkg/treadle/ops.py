@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from . import _build
+from .recurrent import lltm, lltm_cell
 
 __all__ = [
     "cosine",
     "cosine_",
     "launch_info",
+    "lltm",
     "lltm_cell",
     "scale",
     "scale_",
@@ -41,7 +43,6 @@ _sine_ = torch.ops.treadle.sine_.default
 _cosine = torch.ops.treadle.cosine.default
 _cosine_out = torch.ops.treadle.cosine.out
 _cosine_ = torch.ops.treadle.cosine_.default
-_lltm_cell = torch.ops.treadle.lltm_cell.default
 
 
 def vector_add(
@@ -224,37 +225,6 @@ def cosine_(x: Tensor) -> Tensor:
     return x
 
 
-def lltm_cell(
-    input: Tensor, weights: Tensor, bias: Tensor | None, old_h: Tensor, old_cell: Tensor
-) -> tuple[Tensor, Tensor]:
-    """One step of the LLTM recurrent cell of PyTorch's C++ extension tutorial, fused.
-
-    ``gates = [old_h, input] @ weights.T + bias``, cut into i, o, z;
-    ``new_cell = old_cell + elu(z) * sigmoid(i)``; ``new_h = tanh(new_cell) * sigmoid(o)``.
-
-    Args:
-        input: [B, I], float64, float32, float16 or bfloat16.
-        weights: [3H, H+I], rows i, o, z; columns first old_h, then input.
-        bias: [3H], [1, 3H] or None.
-        old_h: [B, H].
-        old_cell: [B, H], of input's dtype, or float32 beside half-precision inputs (the cell adds
-            up over the steps, and half types run out of digits).
-
-        Each tensor may carry one more leading dimension N, on all arguments: N independent cells.
-
-    Returns:
-        new_h [B, H] of input's dtype, and new_cell [B, H] of old_cell's dtype. Every argument is
-        differentiable, twice. Under autocast input, weights, bias and old_h take the lower
-        precision, old_cell keeps its own.
-
-    Raises:
-        RuntimeError: shapes, dtypes or devices that do not fit.
-
-    Source: csrc/lltm_cell.cpp, kernels/lltm_cell.cu.
-    """
-    return _lltm_cell(input, weights, bias, old_h, old_cell)  # type: ignore[no-any-return]
-
-
 def launch_info(op: str, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
     """Run an op and say what it launched on the GPU: grids, blocks, threads and what they use.
 
@@ -267,7 +237,9 @@ def launch_info(op: str, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
         ``grid`` and ``block`` (x, y, z), ``vector_width`` (elements a memory access),
         ``elements_per_thread``, ``registers`` (a thread), ``shared_bytes`` (a block),
         ``local_bytes`` (a thread; 0 unless it spills), ``blocks_per_sm`` and ``occupancy`` (of the
-        resident threads a multiprocessor can hold). Empty where nothing was launched on a GPU.
+        resident threads a multiprocessor can hold); of ``lltm``, ``regime`` (how its steps are
+        run) and ``reason`` (why so), which are empty strings elsewhere. The list is empty where
+        nothing was launched on a GPU.
 
     Raises:
         ValueError: if there is no such op.
@@ -296,5 +268,7 @@ def launch_info(op: str, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
         "local_bytes",
         "blocks_per_sm",
         "occupancy",
+        "regime",
+        "reason",
     )
     return [{name: getattr(launch, name) for name in fields} for launch in bindings.take_launches()]

@@ -42,16 +42,19 @@ class Toolkit:
                 flags.append(f"-gencode=arch=compute_{number},code=compute_{number}")
         return flags
 
-    def cudart(self, torch: Torch) -> Path:
-        """The CUDA runtime to link: the toolkit's, else the one that torch brought."""
+    def libraries(self, torch: Torch) -> list[Path]:
+        """The CUDA runtime and cuBLAS to link: the toolkit's, else those that torch brought."""
+        return [self._library(name, torch) for name in ("cudart", "cublas")]
+
+    def _library(self, name: str, torch: Torch) -> Path:
         home = self.nvcc.parent.parent
         major = self.version.split(".")[0]
         folders = [home / "lib64", home / "lib", *(d / "lib" for d in torch.toolkit_dirs())]
         for folder in folders:
-            for name in ("libcudart.so", f"libcudart.so.{major}"):
-                if (folder / name).exists():
-                    return folder / name
-        raise BuildError(f"no libcudart.so.{major} in any of: {', '.join(map(str, folders))}")
+            for file in (f"lib{name}.so", f"lib{name}.so.{major}"):
+                if (folder / file).exists():
+                    return folder / file
+        raise BuildError(f"no lib{name}.so.{major} in any of: {', '.join(map(str, folders))}")
 
 
 @dataclass(frozen=True)

@@ -164,9 +164,11 @@ class Graph:
         # By its file name, so that the linker takes the runtime that torch brings and loads.
         libraries = [CXX_RUNTIME, "-lc10", "-ltorch_cpu", "-l:libgomp.so.1"]
         if isinstance(self.toolkit, cuda.Toolkit):
-            libraries += ["-lc10_cuda", "-ltorch_cuda", str(self.toolkit.cudart(self.torch))]
+            libraries += ["-lc10_cuda", "-ltorch_cuda"]
+            libraries += map(str, self.toolkit.libraries(self.torch))
         # --no-undefined: what is missing fails here and not at a user's import.
         start = ["-Wl,-soname,libtreadle.so", "-Wl,--no-undefined", "-Wl,--as-needed"]
+        start.append("-Wl,--version-script=tools/native/local.map")
         return [*start, f"-L{self.torch.lib_dir}", *libraries, *_from_env("LDFLAGS")]
 
     def _module(self) -> None:

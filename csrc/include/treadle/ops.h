@@ -2,6 +2,7 @@
 // the dispatcher, so autograd, autocast and the device switch work as with at::add.
 #pragma once
 
+#include <ATen/core/ATen_fwd.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>
 
@@ -47,5 +48,23 @@ at::Tensor cosine_backward(const at::Tensor& grad, const at::Tensor& x);
 std::tuple<at::Tensor, at::Tensor> lltm_cell(const at::Tensor& input, const at::Tensor& weights,
                                              const std::optional<at::Tensor>& bias,
                                              const at::Tensor& old_h, const at::Tensor& old_cell);
+
+// Layers of LLTM cells over a sequence: (output [T, B, D*H], h_n, c_n [L*D, B, H]) from input
+// [T, B, I] ([B, T, I] if batch_first), hx = {h0, c0} [L*D, B, H] and params: for each layer and
+// each of its D directions weight_ih [3H, I] (after the first layer [3H, D*H]), weight_hh [3H, H]
+// and, if has_biases, bias [3H]. The order is that of at::lstm. recompute: keep less for backward.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> lltm(const at::Tensor& input, at::TensorList hx,
+                                                    at::TensorList params, bool has_biases,
+                                                    int64_t num_layers, double dropout, bool train,
+                                                    bool bidirectional, bool batch_first,
+                                                    bool recompute = false);
+
+// Of a packed batch: data [S, I] and batch_sizes [T], int64 on the CPU; output is [S, D*H].
+std::tuple<at::Tensor, at::Tensor, at::Tensor> lltm(const at::Tensor& data,
+                                                    const at::Tensor& batch_sizes,
+                                                    at::TensorList hx, at::TensorList params,
+                                                    bool has_biases, int64_t num_layers,
+                                                    double dropout, bool train, bool bidirectional,
+                                                    bool recompute = false);
 
 }  // namespace treadle

@@ -1,4 +1,4 @@
-"""treadle's kernels as modules: parameters, their initialisation, and PyTorch's conventions."""
+"""LLTMCell, one step as a module, and what it shares with the layer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import ops
+from ..recurrent import lltm_cell
 
 __all__ = ["LLTMCell"]
 
@@ -100,10 +100,15 @@ class LLTMCell(nn.Module):
                 f"LLTMCell: input must have shape [B, I] or [I] with I = {self.input_size}, "
                 f"got {list(input.shape)}"
             )
-        h, c = self._zeros(input) if hx is None else self._check_hx(input, hx)
+        shape = (*input.shape[:-1], self.hidden_size)
+        if hx is None:
+            h, c = zeros(input, shape)
+        else:
+            letters = "[B, H]" if input.dim() == 2 else "[H]"
+            h, c = check_hx("LLTMCell", ("h", "c"), hx, letters, shape)
         if input.dim() == 2:
-            return ops.lltm_cell(input, self.weights, self.bias, h, c)
-        new_h, new_cell = ops.lltm_cell(
+            return lltm_cell(input, self.weights, self.bias, h, c)
+        new_h, new_cell = lltm_cell(
             input.unsqueeze(0), self.weights, self.bias, h.unsqueeze(0), c.unsqueeze(0)
         )
         return new_h.squeeze(0), new_cell.squeeze(0)
@@ -113,38 +118,43 @@ class LLTMCell(nn.Module):
             "" if self.bias is not None else ", bias=False"
         )
 
-    def _zeros(self, input: Tensor) -> tuple[Tensor, Tensor]:
-        shape = (*input.shape[:-1], self.hidden_size)
-        h = torch.zeros(shape, dtype=input.dtype, device=input.device)
-        kind = input.device.type
-        if kind == "meta" or not torch.is_autocast_enabled(kind):
-            return h, h
-        # The op leaves the cell state alone under autocast, so what it starts in, it stays in.
-        return h, h.to(torch.promote_types(input.dtype, torch.float32))
-
-    def _check_hx(self, input: Tensor, hx: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        if not isinstance(hx, (tuple, list)) or len(hx) != 2:
-            count = f" of length {len(hx)}" if isinstance(hx, (tuple, list)) else ""
-            raise TypeError(
-                f"LLTMCell: hx must be a pair of tensors (h, c), got {type(hx).__name__}{count}"
-            )
-        letters = "[B, H]" if input.dim() == 2 else "[H]"
-        shape = [*input.shape[:-1], self.hidden_size]
-        for name, state in zip(("h", "c"), hx, strict=True):
-            if not isinstance(state, Tensor):
-                raise TypeError(f"LLTMCell: {name} must be a tensor, got {type(state).__name__}")
-            if list(state.shape) != shape:
-                raise ValueError(
-                    f"LLTMCell: {name} must have shape {letters} = {shape}, got {list(state.shape)}"
-                )
-        return hx[0], hx[1]
-
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # The tutorial's bias is [1, 3H]. The dictionary is load_state_dict's own copy.
         bias = state_dict.get(prefix + "bias")
         if isinstance(bias, Tensor) and bias.dim() == 2 and bias.size(0) == 1:
             state_dict[prefix + "bias"] = bias.flatten()
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def zeros(input: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """The ``(h, c)`` to start from where a caller gives none."""
+    h = torch.zeros(shape, dtype=input.dtype, device=input.device)
+    kind = input.device.type
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return h, h
+    # The ops leave the cell state alone under autocast, so what it starts in, it stays in.
+    return h, h.to(torch.promote_types(input.dtype, torch.float32))
+
+
+def check_hx(
+    module: str, names: tuple[str, str], hx: object, letters: str, shape: tuple[int, ...]
+) -> tuple[Tensor, Tensor]:
+    """The two tensors of ``hx``, if it is a pair and both have ``shape``, ``letters`` in words."""
+    if not isinstance(hx, (tuple, list)) or len(hx) != 2:
+        count = f" of length {len(hx)}" if isinstance(hx, (tuple, list)) else ""
+        raise TypeError(
+            f"{module}: hx must be a pair of tensors ({', '.join(names)}), "
+            f"got {type(hx).__name__}{count}"
+        )
+    for name, state in zip(names, hx, strict=True):
+        if not isinstance(state, Tensor):
+            raise TypeError(f"{module}: {name} must be a tensor, got {type(state).__name__}")
+        if tuple(state.shape) != shape:
+            raise ValueError(
+                f"{module}: {name} must have shape {letters} = {list(shape)}, "
+                f"got {list(state.shape)}"
+            )
+    return hx[0], hx[1]
 
 
 def _check_size(name: str, size: object) -> int:

@@ -1,0 +1,172 @@
+"""lltm: a whole layer beside nn.LSTM, beside a loop of lltm_cell, and packed beside padded.
+
+Shapes as everywhere: T steps, B batch, I inputs, H hidden. Times are of the whole call: what a
+caller waits for. nn.LSTM computes something else, with four gates where LLTM has three, so it is a
+yardstick; `us_per_step_and_gate` of a row's times sets the two side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from . import layer_memory
+from .cases import OURS, Bar, Case, Plan, Settings, both, calls
+from .elementwise import dtype_name
+from .layer_calls import (
+    LOOP,
+    LSTM,
+    Shape,
+    arguments,
+    batch_sizes,
+    check,
+    layer,
+    loop,
+    lstm_arguments,
+    packed_layer,
+    set_tf32,
+)
+from .timing import Wall
+
+PADDED, RECOMPUTE, LSTM_PACKED = "padded", "recompute=True", f"{LSTM}, packed"
+GATES = {OURS: 3, LOOP: 3, RECOMPUTE: 3, PADDED: 3, LSTM: 4, LSTM_PACKED: 4}
+CPU_SIZES = ((1, 100, 64, 128), (32, 50, 128, 256), (8, 200, 16, 64))  # B, T, I, H
+CUDA_SIZES = ((64, 512, 512), (16, 256, 1024), (256, 256, 1024))  # B, T, H; I is H
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Of one row."""
+
+    shape: Shape
+    dtype: torch.dtype
+    backward: bool
+    threads: int | None = None
+    tf32: bool = False
+
+    @property
+    def digits(self) -> str:
+        return dtype_name(self.dtype) + (", tf32" if self.tf32 else "")
+
+    @property
+    def mode(self) -> str:
+        return "training" if self.backward else "inference"
+
+
+def plans(settings: Settings) -> Iterator[Plan]:
+    kinds = list(_cpu(settings) if settings.device == "cpu" else _cuda(settings))
+    for kind in kinds:
+        yield Plan(_key(settings, kind), partial(layer_case, settings, kind))
+    packed = CPU_SIZES[1] if settings.device == "cpu" else CUDA_SIZES[0]
+    for kind in kinds:
+        first = kind.dtype == (torch.float32 if settings.device == "cpu" else torch.bfloat16)
+        if kind.shape == Shape.of(packed, settings.quick) and first:
+            yield Plan(_key(settings, kind, ", packed"), partial(packed_case, settings, kind))
+    yield from layer_memory.plans(settings)
+
+
+def _cpu(settings: Settings) -> Iterator[Kind]:
+    for count in settings.threads:
+        for sizes in CPU_SIZES:
+            for backward in (False, True):
+                shape = Shape.of(sizes, settings.quick)
+                yield Kind(shape, torch.float32, backward, threads=count)
+
+
+def _cuda(settings: Settings) -> Iterator[Kind]:
+    shapes = [Shape.of(sizes, settings.quick) for sizes in CUDA_SIZES]
+    for shape in shapes:
+        for dtype in DTYPES:
+            for backward in (False, True):
+                yield Kind(shape, dtype, backward)
+    for backward in (False, True):
+        yield Kind(shapes[1], torch.float32, backward, tf32=True)
+
+
+def _key(settings: Settings, kind: Kind, more: str = "") -> str:
+    clock = "wall" if kind.threads is None else f"{kind.threads} threads"
+    what = f"{kind.shape.name}{more}/{kind.digits}/{kind.mode}"
+    return f"{settings.device}/layer/{what}/{clock}"
+
+
+def timer(settings: Settings) -> Wall:
+    if settings.device == "cuda":
+        return settings.wall(seconds=0.2, warmup=0.02, rounds=(5, 51))
+    return settings.wall(seconds=0.3, rounds=(5, 101))
+
+
+def facts(settings: Settings, kind: Kind, more: str = "") -> dict[str, Any]:
+    shape = kind.shape
+    threads = f", {kind.threads} thr" if kind.threads else ""
+    return {
+        "group": f"lltm layer{more}, {settings.device.upper()}",
+        "label": f"{shape.name}{more} {kind.digits} {kind.mode}{threads}",
+        "dtype": dtype_name(kind.dtype),
+        "tf32": kind.tf32,
+        "shape": [shape.b, shape.t, shape.i, shape.h],
+        "steps": shape.t,
+        "gates": GATES,
+        "flop": 2 * shape.t * shape.b * 3 * shape.h * (shape.h + shape.i),
+    }
+
+
+def at_most(share: float, name: str, text: str = "") -> Bar:
+    return Bar(text or f"at most {share:g} × {name}", lambda medians: share * medians[name])
+
+
+def bar_of(settings: Settings, dtype: torch.dtype) -> Bar:
+    half = at_most(0.5, LOOP)
+    if settings.device == "cpu":
+        return both(half, at_most(1, LSTM, f"at most {LSTM}"))
+    if dtype == torch.bfloat16:
+        return both(half, at_most(1 / 0.9, LSTM, f"at least 0.9 × {LSTM}'s speed"))
+    return half
+
+
+def layer_case(settings: Settings, kind: Kind) -> Case:
+    set_tf32(kind.tf32)
+    args = arguments(kind.shape, settings.device, kind.dtype, kind.backward)
+    op = torch.ops.treadle.lltm.input
+    yardsticks = {LSTM: calls(layer(torch.lstm, kind.backward), [lstm_arguments(args)])}
+    if kind.backward:
+        yardsticks[RECOMPUTE] = calls(layer(op, recompute=True), [args])
+    return Case(
+        op="lltm",
+        functions={OURS: layer(op, kind.backward), LOOP: loop},
+        inputs=[args],
+        timer=timer(settings),
+        yardsticks=yardsticks,
+        bar=bar_of(settings, kind.dtype),
+        check=partial(check, args=args),
+        threads=kind.threads,
+        facts=facts(settings, kind),
+    )
+
+
+def packed_case(settings: Settings, kind: Kind) -> Case:
+    set_tf32(False)
+    padded = arguments(kind.shape, settings.device, kind.dtype, kind.backward)
+    sizes = batch_sizes(kind.shape)
+    rows = replace(kind.shape, b=1, t=int(sizes.sum()))
+    data = arguments(rows, settings.device, kind.dtype, kind.backward)[0].detach().squeeze(1)
+    args = (data.requires_grad_(kind.backward), (sizes,), *padded[1:])
+    ops, lstm = torch.ops.treadle.lltm, packed_layer(torch.lstm, kind.backward)
+    return Case(
+        op="lltm",
+        functions={OURS: packed_layer(ops.data, kind.backward)},
+        inputs=[args],
+        timer=timer(settings),
+        yardsticks={
+            PADDED: calls(layer(ops.input, kind.backward), [padded]),
+            LSTM_PACKED: calls(lstm, [lstm_arguments(args)]),
+        },
+        bar=at_most(0.65, PADDED),
+        check=partial(check, args=args),
+        threads=kind.threads,
+        facts=facts(settings, kind, ", packed"),
+    )

@@ -1,0 +1,141 @@
+"""What the rows of layer.py call: lltm, nn.LSTM and a loop of cells as functions of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from treadle import reference
+
+from .cases import ours
+from .verify import Refused, verify
+
+Args = tuple[Any, ...]
+LSTM, LOOP = "nn.LSTM", "loop of lltm_cell"
+# Free-running trajectories part from any reference, those of few digits soon: rounding grows from
+# step to step. Of two ways to compute the same in float32, neither worse, one errs up to 0.6 of the
+# limit over 32 steps of H 128, but 1.6 of it over 100 (25 seeds, B 1 and 8), and 1.1 of it over 32
+# steps of H 1024. So the first are compared.
+STEPS = 16
+
+
+@dataclass(frozen=True)
+class Shape:
+    b: int
+    t: int
+    i: int
+    h: int
+    name: str  # in keys and labels, also where a trial takes smaller sizes
+
+    @staticmethod
+    def of(sizes: tuple[int, ...], quick: bool) -> Shape:
+        b, t, i, h = sizes if len(sizes) == 4 else (*sizes, sizes[-1])
+        name = ",".join(map(str, sizes))
+        if quick:
+            return Shape(min(b, 4), min(t, 20), min(i, 16), min(h, 32), name)
+        return Shape(b, t, i, h, name)
+
+
+def arguments(shape: Shape, device: str, dtype: torch.dtype, backward: bool) -> Args:
+    """input, h0, c0, weight_ih, weight_hh, bias; weights as nn.LSTM draws them.
+
+    The gradients are those of the input and of all parameters.
+    """
+    b, t, i, h = shape.b, shape.t, shape.i, shape.h
+    made = [torch.randn(s, device=device) for s in ((t, b, i), (1, b, h), (1, b, h))]
+    made += [torch.rand(s, device=device) * 2 - 1 for s in ((3 * h, i), (3 * h, h), (3 * h,))]
+    for weight in made[3:]:
+        weight *= h**-0.5
+    return tuple(
+        t.to(dtype).requires_grad_(backward and index not in (1, 2)) for index, t in enumerate(made)
+    )
+
+
+def lstm_arguments(args: Args) -> Args:
+    """The same with nn.LSTM's parameters, which lie in one buffer as cuDNN wants them."""
+    x, *middle, h0, c0 = args[:-3]
+    features, hidden = x.shape[-1], h0.shape[-1]
+    net = torch.nn.LSTM(features, hidden, device=x.device, dtype=x.dtype)
+    return x, *middle, h0, c0, *net.requires_grad_(x.requires_grad).parameters()
+
+
+def layer(op: Callable[..., Any], train: bool = True, **options: Any) -> Callable[..., Any]:
+    """One layer of `op`, whose arguments are torch.lstm's, as a function of tensors."""
+
+    def call(x: Tensor, h0: Tensor, c0: Tensor, *params: Tensor) -> Any:
+        hx, weights = [h0, c0], list(params)
+        return op(x, hx, weights, True, 1, 0.0, train, False, False, **options)
+
+    return call
+
+
+def packed_layer(op: Callable[..., Any], train: bool = True) -> Callable[..., Any]:
+    """The same of a packed batch. Its sizes come in a tuple: they are no data to `verify`."""
+
+    def call(x: Tensor, sizes: tuple[Tensor], h0: Tensor, c0: Tensor, *params: Tensor) -> Any:
+        return op(x, sizes[0], [h0, c0], list(params), True, 1, 0.0, train, False)
+
+    return call
+
+
+def loop(
+    x: Tensor, h0: Tensor, c0: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What people write who have a cell only: the op LLTMCell calls, step by step."""
+    cell = ours("lltm_cell")
+    weights = torch.cat([weight_hh, weight_ih], dim=1)
+    h, c, found = h0[0], c0[0], []
+    for step in x.unbind():
+        h, c = cell(step, weights, bias, h, c)
+        found.append(h)
+    return torch.stack(found), h.unsqueeze(0), c.unsqueeze(0)
+
+
+def check(
+    function: Callable[..., Any], args: Args, steps: int = STEPS, *, poison: bool = False
+) -> float:
+    """`verify` of the first steps of a call on all of them.
+
+    What comes later has no say in the output of a step, and where its gradient is zero none in any
+    gradient. The last states are those of a call on the first steps alone. Steps that are not
+    compared must be finite: what was not written into poisoned memory is NaN.
+    """
+    packed = isinstance(args[1], tuple)
+    plain = (packed_layer if packed else layer)(reference.lltm)
+    x, others, fewer = args[0].detach(), args[1:], args[1:]
+    rows = steps
+    if packed:
+        rows = int(args[1][0][:steps].sum())
+        fewer = ((args[1][0][:steps],), *args[2:])
+    if rows >= len(x):
+        return verify(function, "lltm", args, plain=plain, poison=poison)
+
+    def opening(x: Tensor, *fewer: Any) -> tuple[Tensor, ...]:
+        output, *last = function(torch.cat([x, rest]), *others)
+        if not all(bool(t.isfinite().all()) for t in (output, *last)):
+            raise Refused("lltm: not all results are finite")
+        return output[:rows], *function(x, *fewer)[1:]
+
+    rest = x[rows:]
+    first = x[:rows].clone().requires_grad_(args[0].requires_grad)
+    return verify(opening, "lltm", (first, *fewer), plain=plain, poison=poison)
+
+
+def batch_sizes(shape: Shape) -> Tensor:
+    """Rows of each step, of lengths uniform in 1..T, sorted; the longest is T, as if padded."""
+    generator = torch.Generator().manual_seed(7)
+    lengths = torch.randint(1, shape.t + 1, (shape.b,), generator=generator)
+    lengths[0] = shape.t
+    return (lengths > torch.arange(shape.t).unsqueeze(1)).sum(dim=1)
+
+
+def set_tf32(on: bool) -> None:
+    """For matrix products and for cuDNN alike: torch's defaults, off and on, would be unfair."""
+    torch.backends.cuda.matmul.allow_tf32 = on
+    # Frozen in a process that runs torch's own tests.
+    if not torch.backends.flags_frozen():
+        torch.backends.cudnn.allow_tf32 = on

@@ -1,0 +1,163 @@
+"""What a layer keeps for its backward, in bytes; on CUDA also the most that a training step takes.
+
+Kept is what is held between forward and backward beyond inputs, parameters and results, which the
+caller has anyway. On CUDA the allocator says it; on the CPU the graph does, in which only ops whose
+saved tensors it can see are counted: nn.LSTM's are oneDNN's own.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .cases import OURS, Plan, Row, Settings, first_line
+from .elementwise import dtype_name
+from .layer_calls import (
+    LOOP,
+    LSTM,
+    Args,
+    Shape,
+    arguments,
+    check,
+    layer,
+    loop,
+    lstm_arguments,
+    set_tf32,
+)
+from .verify import Refused, as_tuple, leaves
+
+CPU_SIZES = (32, 50, 128, 256)  # B, T, I, H
+CUDA_SIZES = ((64, 512, 512), (16, 256, 1024))  # B, T, H; I is H
+DTYPES = (torch.bfloat16, torch.float32)
+DEFAULT = "default"
+
+
+@dataclass
+class Weighing:
+    """Bytes of several functions, ours against `part` of those of `against`."""
+
+    functions: dict[str, tuple[Callable[..., Any], Args]]
+    check: Callable[..., float]
+    against: str
+    part: float
+    text: str  # what that part is called
+    most: float | None  # the bar: ours over that part
+    facts: dict[str, Any]
+
+    def row(self, key: str) -> Row:
+        row: Row = {"key": key, "op": "lltm", **self.facts, "notes": [], "timer": "memory"}
+        try:
+            row["error_over_limit"] = self.check(self.functions[OURS][0], poison=True)
+        except (Refused, RuntimeError) as problem:
+            return row | {"refused": first_line(problem)}
+        row["memory"] = found = {name: weigh(*call) for name, call in self.functions.items()}
+        mine, whole = found[OURS]["kept"], self.part * found[self.against]["kept"]
+        row["against"] = {"name": self.text, "bytes": whole, "ratio": mine / max(1, whole)}
+        if self.most is not None:
+            limit = self.most * whole
+            text = f"at most {self.most:g} × {self.text}"
+            row["bar"] = {"text": text, "limit_bytes": limit, "reached": mine <= limit}
+        return row
+
+
+def plans(settings: Settings) -> Iterator[Plan]:
+    pairs: list[tuple[tuple[int, ...], torch.dtype]] = [(CPU_SIZES, torch.float32)]
+    if settings.device == "cuda":
+        pairs = [(sizes, dtype) for sizes in CUDA_SIZES for dtype in DTYPES]
+    for sizes, dtype in pairs:
+        shape = Shape.of(sizes, settings.quick)
+        for recompute in (False, True):
+            what = f"{shape.name}{', recompute' if recompute else ''}/{dtype_name(dtype)}"
+            key = f"{settings.device}/layer/{what}/training/memory"
+            yield Plan(key, partial(weighing, settings, shape, dtype, recompute))
+
+
+def weighing(settings: Settings, shape: Shape, dtype: torch.dtype, recompute: bool) -> Weighing:
+    set_tf32(False)
+    args = arguments(shape, settings.device, dtype, backward=True)
+    op = torch.ops.treadle.lltm.input
+    functions = {OURS: (layer(op, recompute=recompute), args)}
+    if recompute:
+        functions[DEFAULT] = (layer(op), args)
+        against, part, text, most = DEFAULT, 1.0, "the default's bytes", 0.5
+    else:
+        functions[LOOP] = (loop, args)
+        against, part, text, most = LOOP, 1.0, f"bytes of a {LOOP}", None
+    if settings.device == "cuda" and not recompute:
+        functions[LSTM] = (layer(torch.lstm), lstm_arguments(args))
+        # Three gates of its four.
+        against, part, text, most = LSTM, 3 / 4, f"{LSTM}'s bytes a gate", 1.0
+    label = f"{shape.name} {dtype_name(dtype)}{', recompute=True' if recompute else ''}"
+    return Weighing(
+        functions=functions,
+        check=partial(check, args=args),
+        against=against,
+        part=part,
+        text=text,
+        most=most,
+        facts={
+            "group": f"lltm layer, bytes kept for backward, {settings.device.upper()}",
+            "label": label,
+            "dtype": dtype_name(dtype),
+            "shape": [shape.b, shape.t, shape.i, shape.h],
+        },
+    )
+
+
+def weigh(function: Callable[..., Any], args: Args) -> dict[str, int]:
+    """`kept` and, on CUDA, `peak`: the most at once beyond what was there before, backward too."""
+    if args[0].device.type == "cpu":
+        return {"kept": kept_by_graph(function, args)}
+    # Libraries take their workspaces in a first call, and keep them.
+    step(function, args)
+    gc.collect()
+    before = requested("current")
+    results = as_tuple(function(*args))
+    kept = requested("current") - before - sum(own_bytes(results).values())
+    del results
+    torch.cuda.reset_peak_memory_stats()
+    step(function, args)
+    return {"kept": kept, "peak": requested("peak") - before}
+
+
+def requested(which: str) -> int:
+    """Bytes asked of the allocator, whose blocks may be larger."""
+    return int(torch.cuda.memory_stats()[f"requested_bytes.all.{which}"])
+
+
+def step(function: Callable[..., Any], args: Args) -> None:
+    """Forward and backward."""
+    results = as_tuple(function(*args))
+    torch.autograd.grad(results, leaves(args), [torch.ones_like(r) for r in results])
+
+
+def own_bytes(tensors: Iterable[Tensor]) -> dict[int, int]:
+    """Of each piece of memory, by its address, what these tensors see: all of it at most."""
+    found: dict[int, int] = {}
+    for t in tensors:
+        memory = t.untyped_storage()
+        seen = found.get(memory.data_ptr(), 0) + t.nbytes
+        found[memory.data_ptr()] = min(seen, memory.nbytes())
+    return found
+
+
+def kept_by_graph(function: Callable[..., Any], args: Args) -> int:
+    """Bytes of the memory behind all saved tensors, each piece once."""
+    saved: dict[int, Tensor] = {}
+
+    def pack(t: Tensor) -> Tensor:
+        # Kept here too: an address that is freed may come again.
+        saved[t.untyped_storage().data_ptr()] = t.detach()
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        results = as_tuple(function(*args))
+    known = own_bytes(t for t in (*args, *results) if isinstance(t, Tensor))
+    sizes = {address: t.untyped_storage().nbytes() for address, t in saved.items()}
+    return sum(size - known.get(address, 0) for address, size in sizes.items())

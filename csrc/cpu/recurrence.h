@@ -1,0 +1,199 @@
+// A recurrent layer's steps on the CPU, for any cell: rows do not depend on each other, so that a
+// thread takes some through all steps. The step's product, its gates' functions and the state stay
+// in the caches; weights are laid in panels once a call. Twin: kernels/recurrence.cuh.
+// Cell<acc>: kGates, forward(gates, c) -> {h, c}, backward(gates, new c, grad h, grad c).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <new>
+
+#include "cpu/products.h"
+#include "kernels/recurrence_args.h"
+
+namespace treadle::cpu::TREADLE_ISA {
+
+// Zeroed memory of a task, aligned to cache lines.
+template <class acc>
+class Scratch {
+ public:
+  explicit Scratch(int64_t size)
+      : data_(static_cast<acc*>(
+            ::operator new[](std::max<int64_t>(size, 1) * sizeof(acc), std::align_val_t{64}))) {
+    std::fill_n(data_.get(), size, acc(0));
+  }
+  acc* operator+(int64_t i) const { return data_.get() + i; }
+
+ private:
+  struct Free {
+    void operator()(acc* p) const { ::operator delete[](p, std::align_val_t{64}); }
+  };
+  std::unique_ptr<acc[], Free> data_;
+};
+
+// H in groups of kColumns; panels and states are padded to whole groups.
+template <class acc>
+int64_t groups_of(int64_t hidden) {
+  return (hidden + kColumns<acc> - 1) / kColumns<acc>;
+}
+
+// The backward product computes two groups at once.
+inline constexpr int kBackwardUnits = 2;
+
+// Weights [GH, H] to panels [group][H][gate][column], for h W^T.
+template <class T, class acc>
+void pack_forward(const MatrixView& weight, int64_t hidden, int gates, acc* panels) {
+  constexpr int64_t kN = kColumns<acc>;
+  const auto* data = static_cast<const char*>(weight.data);
+  for (int64_t group = 0; group < groups_of<acc>(hidden); ++group) {
+    const int64_t units = std::min(kN, hidden - group * kN);
+    acc* const panel = panels + group * hidden * gates * kN;
+    for (int gate = 0; gate < gates; ++gate) {
+      const char* rows[kN];
+      for (int64_t i = 0; i < kN; ++i) {
+        const int64_t row = gate * hidden + group * kN + std::min(i, units - 1);
+        rows[i] = data + row * weight.row_stride * int64_t{sizeof(T)};
+      }
+      for (int64_t k = 0; k < hidden; ++k) {
+        const int64_t at = k * weight.column_stride * int64_t{sizeof(T)};
+        acc* const to = panel + (k * gates + gate) * kN;
+        for (int64_t i = 0; i < kN; ++i) to[i] = from_stored<T, acc>(read<T>(rows[i] + at));
+        for (int64_t i = units; i < kN; ++i) to[i] = 0;
+      }
+    }
+  }
+}
+
+// Weights [GH, H] to panels [two groups][GH][column], for grad_gates W.
+template <class T, class acc>
+void pack_backward(const MatrixView& weight, int64_t hidden, int gates, acc* panels) {
+  constexpr int64_t kN = kBackwardUnits * kColumns<acc>;
+  const auto* data = static_cast<const char*>(weight.data);
+  for (int64_t first = 0; first < hidden; first += kN) {
+    const int64_t units = std::min(kN, hidden - first);
+    for (int64_t k = 0; k < gates * hidden; ++k, panels += kN) {
+      const int64_t at = k * weight.row_stride + first * weight.column_stride;
+      load<T, acc>(data + at * int64_t{sizeof(T)}, weight.column_stride * int64_t{sizeof(T)},
+                   panels, units);
+      std::fill(panels + units, panels + kN, acc(0));
+    }
+  }
+}
+
+template <class T, class acc>
+TREADLE_INLINE void load_some(const void* base, int64_t at, acc (&x)[kColumns<acc>], int64_t n) {
+  load_contiguous<T, acc>(static_cast<const char*>(base) + at * int64_t{sizeof(T)}, x, n);
+}
+
+template <class T, class acc>
+TREADLE_INLINE void store_some(void* base, int64_t at, const acc (&x)[kColumns<acc>], int64_t n) {
+  store_contiguous<T, acc>(static_cast<char*>(base) + at * int64_t{sizeof(T)}, x, n);
+}
+
+// Rows begin .. end of the batch, forward.
+template <template <class> class CellOf, class T, class acc = acc_t<T>>
+class ForwardRows {
+  using Cell = CellOf<acc>;
+  static constexpr int kGates = Cell::kGates;
+  static constexpr int64_t kN = kColumns<acc>;
+
+ public:
+  ForwardRows(const RecurrenceForward& args, const acc* panels, int64_t begin, int64_t end)
+      : a_(args),
+        panels_(panels),
+        begin_(begin),
+        count_(end - begin),
+        padded_(groups_of<acc>(args.hidden) * kN),
+        c_(count_ * padded_),
+        bias_(kGates * padded_),
+        h_{Scratch<acc>(count_ * padded_), Scratch<acc>(count_ * padded_)} {}
+
+  void run() {
+    load_state();
+    int64_t active = 0;
+    for (int64_t s = 0; s < a_.step_count; ++s) {
+      const RecurrenceStep& step = a_.steps[s];
+      const int64_t rows = std::clamp(step.rows - begin_, int64_t{0}, count_);
+      // Rows that end here.
+      store_state(rows, active);
+      active = rows;
+      for (int64_t group = 0; group * kN < a_.hidden; ++group) run_group(step, group, rows);
+      std::swap(h_[0], h_[1]);
+    }
+    store_state(0, active);
+  }
+
+ private:
+  const RecurrenceForward& a_;
+  const acc* panels_;
+  int64_t begin_, count_, padded_;
+  Scratch<acc> c_, bias_;
+  Scratch<acc> h_[2];  // before this step, after it; rows that wait have theirs in both
+
+  void load_state() {
+    const auto* bias = static_cast<const char*>(a_.bias);
+    for (int gate = 0; gate < kGates && bias != nullptr; ++gate) {
+      load_contiguous<T, acc>(bias + gate * a_.hidden * int64_t{sizeof(T)}, bias_ + gate * padded_,
+                              a_.hidden);
+    }
+    for (int64_t r = 0; r < count_; ++r) {
+      const int64_t at = (begin_ + r) * a_.hidden;
+      const char* h = static_cast<const char*>(a_.h) + at * int64_t{sizeof(T)};
+      load_contiguous<T, acc>(h, h_[0] + r * padded_, a_.hidden);
+      std::copy_n(h_[0] + r * padded_, a_.hidden, h_[1] + r * padded_);
+      std::copy_n(static_cast<const acc*>(a_.c) + at, a_.hidden, c_ + r * padded_);
+    }
+  }
+
+  void store_state(int64_t from, int64_t to) {
+    for (int64_t r = from; r < to; ++r) {
+      const int64_t at = (begin_ + r) * a_.hidden;
+      char* h = static_cast<char*>(a_.h) + at * int64_t{sizeof(T)};
+      store_contiguous<T, acc>(h, h_[0] + r * padded_, a_.hidden);
+      std::copy_n(c_ + r * padded_, a_.hidden, static_cast<acc*>(a_.c) + at);
+    }
+  }
+
+  void run_group(const RecurrenceStep& step, int64_t group, int64_t rows) {
+    multiply_rows<kGates>(panels_ + group * a_.hidden * kGates * kN, h_[0] + 0, padded_, rows,
+                          a_.hidden, [&](int64_t first, int64_t count, const acc* products) {
+                            for (int64_t i = 0; i < count; ++i) {
+                              finish(step.start + begin_, first + i, group,
+                                     products + i * kGates * kN);
+                            }
+                          });
+  }
+
+  // The gates of kN units of a row, and what the cell makes of them.
+  TREADLE_INLINE void finish(int64_t first_row, int64_t r, int64_t group, const acc* products) {
+    const int64_t column = group * kN, n = std::min(kN, a_.hidden - column), row = first_row + r;
+    acc gates[kGates][kN] = {}, h[kN], c[kN];
+    for (int k = 0; k < kGates; ++k) {
+      load_some<acc>(a_.products.data, row * a_.products.row_stride + k * a_.hidden + column,
+                     gates[k], n);
+      const acc* bias = bias_ + k * padded_ + column;
+      for (int64_t i = 0; i < kN; ++i) gates[k][i] += products[k * kN + i] + bias[i];
+      if (a_.gates != nullptr) {
+        store_some<T>(a_.gates, (row * kGates + k) * a_.hidden + column, gates[k], n);
+      }
+    }
+    acc* const own_c = c_ + r * padded_ + column;
+    for (int64_t i = 0; i < kN; ++i) {
+      acc g[kGates];
+      for (int k = 0; k < kGates; ++k) g[k] = gates[k][i];
+      const auto state = Cell::forward(g, own_c[i]);
+      h[i] = state.new_h;
+      c[i] = state.new_cell;
+    }
+    std::copy_n(c, kN, own_c);
+    store_some<T>(a_.output, row * a_.output_stride + column, h, n);
+    // The next step reads what is stored, rounded.
+    if constexpr (!std::is_same_v<T, acc>) {
+      load_some<T>(a_.output, row * a_.output_stride + column, h, n);
+    }
+    std::copy_n(h, n, h_[1] + r * padded_ + column);
+  }
+};
+
+}  // namespace treadle::cpu::TREADLE_ISA

@@ -1,0 +1,117 @@
+// The backward pass of recurrence.h. Twin: kernels/recurrence.cuh.
+#pragma once
+
+#include "cpu/recurrence.h"
+
+namespace treadle::cpu::TREADLE_ISA {
+
+// Rows begin .. end of the batch, backward.
+template <template <class> class CellOf, class T, class acc = acc_t<T>>
+class BackwardRows {
+  using Cell = CellOf<acc>;
+  static constexpr int kGates = Cell::kGates;
+  static constexpr int64_t kN = kColumns<acc>;
+
+ public:
+  BackwardRows(const RecurrenceBackward& args, const acc* panels, int64_t begin, int64_t end)
+      : a_(args), panels_(panels), begin_(begin), count_(end - begin) {}
+
+  void run() {
+    for (int64_t s = 0; s < a_.step_count; ++s) {
+      const RecurrenceStep& step = a_.steps[s];
+      const int64_t rows = std::clamp(step.rows - begin_, int64_t{0}, count_);
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t column = 0; column < a_.hidden; column += kN) {
+          begin_row(step.start + begin_ + r, begin_ + r, column);
+        }
+      }
+      for (int64_t column = 0; column < a_.hidden; column += kBackwardUnits * kN) {
+        run_columns(step, column, rows);
+      }
+    }
+  }
+
+ private:
+  const RecurrenceBackward& a_;
+  const acc* panels_;
+  int64_t begin_, count_;
+
+  acc* grad_h(int64_t b) const {
+    return static_cast<acc*>(const_cast<void*>(a_.grad_h.data)) + b * a_.hidden;
+  }
+
+  // The gradients of the gates and of the cell state of kN units.
+  TREADLE_INLINE void begin_row(int64_t row, int64_t b, int64_t column) {
+    const int64_t n = std::min(kN, a_.hidden - column), at = row * a_.hidden + column;
+    acc gates[kGates][kN] = {}, cell[kN] = {}, dh[kN] = {}, dc[kN] = {};
+    for (int k = 0; k < kGates; ++k) {
+      load_some<T>(a_.gates, (row * kGates + k) * a_.hidden + column, gates[k], n);
+    }
+    load_some<acc>(a_.cells, at, cell, n);
+    if (a_.grad_output.data != nullptr) {
+      const auto& [data, row_stride, column_stride] = a_.grad_output;
+      const int64_t element = row * row_stride + column * column_stride;
+      load<T, acc>(static_cast<const char*>(data) + element * int64_t{sizeof(T)},
+                   column_stride * int64_t{sizeof(T)}, dh, n);
+    }
+    acc* const own_dh = grad_h(b) + column;
+    acc* const own_dc = static_cast<acc*>(a_.grad_c) + b * a_.hidden + column;
+    for (int64_t i = 0; i < n; ++i) dh[i] += own_dh[i];
+    for (int64_t i = 0; i < n; ++i) dc[i] = own_dc[i];
+    for (int64_t i = 0; i < kN; ++i) {
+      acc g[kGates];
+      for (int k = 0; k < kGates; ++k) g[k] = gates[k][i];
+      const auto grad = Cell::backward(g, cell[i], dh[i], dc[i]);
+      for (int k = 0; k < kGates; ++k) gates[k][i] = grad.gates[k];
+      dc[i] = grad.old_cell;
+    }
+    for (int k = 0; k < kGates; ++k) {
+      store_some<acc>(a_.grad_gates, (row * kGates + k) * a_.hidden + column, gates[k], n);
+    }
+    std::copy_n(dc, n, own_dc);
+  }
+
+  // What goes on to the h before: grad_gates W.
+  void run_columns(const RecurrenceStep& step, int64_t column, int64_t rows) {
+    constexpr int64_t kWidth = kBackwardUnits * kN;
+    const int64_t depth = kGates * a_.hidden, n = std::min(kWidth, a_.hidden - column);
+    const acc* x = static_cast<const acc*>(a_.grad_gates) + (step.start + begin_) * depth;
+    multiply_rows<kBackwardUnits>(panels_ + column * depth, x, depth, rows, depth,
+                                  [&](int64_t first, int64_t count, const acc* products) {
+                                    for (int64_t i = 0; i < count; ++i) {
+                                      std::copy_n(products + i * kWidth, n,
+                                                  grad_h(begin_ + first + i) + column);
+                                    }
+                                  });
+  }
+};
+
+// Rows begin .. end of the batch: the cell states that their gates lead to.
+template <template <class> class CellOf, class T, class acc = acc_t<T>>
+void recurrence_cells(const RecurrenceCells& a, int64_t begin, int64_t end) {
+  using Cell = CellOf<acc>;
+  constexpr int kGates = Cell::kGates;
+  constexpr int64_t kN = kColumns<acc>;
+  for (int64_t s = 0; s < a.step_count; ++s) {
+    for (int64_t b = begin; b < std::min(end, a.steps[s].rows); ++b) {
+      const int64_t row = a.steps[s].start + b;
+      for (int64_t column = 0; column < a.hidden; column += kN) {
+        const int64_t n = std::min(kN, a.hidden - column);
+        acc gates[kGates][kN] = {}, c[kN] = {};
+        for (int k = 0; k < kGates; ++k) {
+          load_some<T>(a.gates, (row * kGates + k) * a.hidden + column, gates[k], n);
+        }
+        load_some<acc>(a.c, b * a.hidden + column, c, n);
+        for (int64_t i = 0; i < kN; ++i) {
+          acc g[kGates];
+          for (int k = 0; k < kGates; ++k) g[k] = gates[k][i];
+          c[i] = Cell::forward(g, c[i]).new_cell;
+        }
+        store_some<acc>(a.c, b * a.hidden + column, c, n);
+        store_some<acc>(a.cells, row * a.hidden + column, c, n);
+      }
+    }
+  }
+}
+
+}  // namespace treadle::cpu::TREADLE_ISA

@@ -1,0 +1,144 @@
+// The backward pass of lltm_layer that all devices share: the steps give the gradients of all
+// gates; products and sums over all steps make of them those of input, weights and bias.
+#include <ATen/Functions.h>
+
+#include "lltm_layer_run.h"
+
+namespace treadle {
+
+// All h are known, so that one product computes the gates of all steps.
+Tensor Layer::gates_again(int64_t d, const Tensor& previous_h) const {
+  const Tensor x = at::cat({previous_h, rows(input)}, 1).to(work);
+  const Tensor w = at::cat({weight_hh[d], weight_ih[d]}, 1).to(work);
+  const Tensor gates = has(bias) ? at::addmm((*bias)[d].to(work), x, w.t()) : x.mm(w.t());
+  return gates.to(input.scalar_type());
+}
+
+// A running sum of what the gates let in, which is cheaper to compute again than to keep.
+Tensor Layer::cells_again(int64_t d, const Tensor& gates) const {
+  const Tensor cells = at::empty({sequence.rows, hidden}, input.options().dtype(acc));
+  const Tensor c =
+      c0[d].to(acc, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
+  const auto steps = sequence.in_order(d);
+  backend.cells({dtype, batch, hidden, steps.data(), static_cast<int64_t>(steps.size()),
+                 gates.const_data_ptr(), c.mutable_data_ptr(), cells.mutable_data_ptr()},
+                input.device());
+  return cells;
+}
+
+namespace {
+
+struct Gradients {
+  Tensor input, h0, c0;
+  std::vector<Tensor> weight_ih, weight_hh, bias;  // one a direction
+};
+
+struct Backward {
+  const Layer& layer;
+  const OptionalTensor &grad_output, &grad_h_n, &grad_c_n;
+  const Tensor &output, &gates;
+  bool recompute;
+  LayerMask mask;
+
+  // The gradient of a state, [B, H] in acc, to begin with.
+  Tensor state(const OptionalTensor& grad, int64_t d, bool transposed) const {
+    const auto options = layer.input.options().dtype(layer.acc);
+    const Tensor t = transposed ? at::empty({layer.hidden, layer.batch}, options).t()
+                                : at::empty({layer.batch, layer.hidden}, options);
+    return has(grad) ? t.copy_((*grad)[d]) : t.zero_();
+  }
+
+  // [S, 3H] of direction d; dh and dc become the gradients of h0 and c0.
+  Tensor grad_gates(int64_t d, const Tensor& previous_h, const Tensor& dh, const Tensor& dc) const {
+    const auto options = layer.input.options().dtype(layer.work);
+    const int64_t s = layer.sequence.rows, width = Layer::kGates * layer.hidden;
+    if (layer.idle()) return at::empty({s, width}, options);
+    const Tensor g = recompute ? layer.gates_again(d, previous_h) : gates[d];
+    const Tensor c = layer.cells_again(d, g);
+    // Gates that nobody else sees are overwritten, each by its gradient.
+    const bool in_place = recompute && layer.work == g.scalar_type();
+    const Tensor result = in_place ? g : at::empty({s, width}, options);
+    MatrixView grad;
+    const Tensor grad_rows = has(grad_output) ? layer.rows(*grad_output) : Tensor();
+    if (grad_rows.defined()) {
+      grad = matrix_view(grad_rows.narrow(1, d * layer.hidden, layer.hidden));
+    }
+    const auto steps = layer.sequence.in_order(1 - d);
+    layer.backend.backward(
+        {layer.dtype, layer.batch, layer.hidden, steps.data(), static_cast<int64_t>(steps.size()),
+         g.const_data_ptr(), c.const_data_ptr(), grad, matrix_view(dh), dc.mutable_data_ptr(),
+         result.mutable_data_ptr()},
+        layer.weight_hh[d], layer.plan);
+    return result;
+  }
+
+  void direction(int64_t d, Gradients& grads) const {
+    const Tensor own = layer.rows(output).narrow(1, d * layer.hidden, layer.hidden);
+    const Tensor previous_h =
+        mask[4] || recompute ? layer.sequence.previous_h(layer.h0[d], own, d) : Tensor();
+    const Tensor dh = state(grad_h_n, d, layer.plan.transposed), dc = state(grad_c_n, d, false);
+    const Tensor dg = grad_gates(d, previous_h, dh, dc);
+    if (mask[0]) {
+      const Tensor w = layer.weight_ih[d].to(layer.work);
+      grads.input = grads.input.defined() ? grads.input.addmm_(dg, w) : dg.mm(w);
+    }
+    if (mask[1]) grads.h0[d].copy_(dh);
+    if (mask[2]) grads.c0[d].copy_(dc);
+    if (mask[3]) grads.weight_ih.push_back(dg.t().mm(layer.rows(layer.input).to(layer.work)));
+    if (mask[4]) grads.weight_hh.push_back(dg.t().mm(previous_h.to(layer.work)));
+    if (mask[5]) grads.bias.push_back(dg.sum(0));
+  }
+};
+
+Tensor stacked(const std::vector<Tensor>& t, ScalarType dtype) {
+  if (t.empty()) return Tensor();
+  return (t.size() == 1 ? t[0].unsqueeze(0) : at::stack(t)).to(dtype);
+}
+
+}  // namespace
+
+LayerGrads lltm_layer_backward_with(const RecurrenceBackend& backend,
+                                    const OptionalTensor& grad_output,
+                                    const OptionalTensor& grad_h_n, const OptionalTensor& grad_c_n,
+                                    const Tensor& input, const OptionalTensor& batch_sizes,
+                                    const Tensor& h0, const Tensor& c0, const Tensor& weight_ih,
+                                    const Tensor& weight_hh, const OptionalTensor& bias,
+                                    const Tensor& output, const Tensor& gates, bool recompute,
+                                    std::string_view regime, LayerMask mask) {
+  constexpr const char* op = "lltm_layer_backward";
+  check_lltm_layer_backward(grad_output, grad_h_n, grad_c_n, input, batch_sizes, h0, c0, weight_ih,
+                            weight_hh, bias, output, gates, recompute);
+  const std::pair<const char*, OptionalTensor> read[] = {{"grad_output", grad_output},
+                                                         {"grad_h_n", grad_h_n},
+                                                         {"grad_c_n", grad_c_n},
+                                                         {"input", input},
+                                                         {"h0", h0},
+                                                         {"c0", c0},
+                                                         {"weight_ih", weight_ih},
+                                                         {"weight_hh", weight_hh},
+                                                         {"bias", bias},
+                                                         {"output", output},
+                                                         {"gates", gates}};
+  for (const auto& [name, t] : read) {
+    if (has(t)) check_storage(op, name, *t);
+  }
+  if (has(batch_sizes)) check_batch_sizes(op, input, *batch_sizes, h0.size(1));
+  const Layer layer(backend, input, batch_sizes, h0, c0, weight_ih, weight_hh, bias, regime);
+  const Tensor whole_gates = gates.contiguous();
+  const Backward backward{layer,  grad_output, grad_h_n,  grad_c_n,
+                          output, whole_gates, recompute, mask};
+  Gradients grads;
+  if (mask[1]) grads.h0 = at::empty(h0.sizes(), h0.options());
+  if (mask[2]) grads.c0 = at::empty(c0.sizes(), c0.options());
+  for (int64_t d = 0; d < layer.directions; ++d) backward.direction(d, grads);
+  const auto dtype = input.scalar_type();
+  if (mask[0]) grads.input = grads.input.to(dtype).view(input.sizes());
+  return {grads.input,
+          grads.h0,
+          grads.c0,
+          stacked(grads.weight_ih, dtype),
+          stacked(grads.weight_hh, dtype),
+          stacked(grads.bias, dtype)};
+}
+
+}  // namespace treadle

@@ -1,0 +1,131 @@
+// A recurrent layer's steps on CUDA, for any cell: one thread per unit (b, u) of a step's rows.
+// Twin: csrc/cpu/recurrence.h, which says what a Cell is.
+#pragma once
+
+#include "kernels/convert.cuh"
+#include "kernels/launch.cuh"
+#include "kernels/recurrence_args.h"
+#include "kernels/vector.cuh"
+
+namespace treadle {
+
+// Steps are at most this many units, so that 32 bits tell them apart.
+inline constexpr int64_t kMostUnits = int64_t{1} << 31;
+
+template <class T>
+__device__ __forceinline__ acc_t<T> load_at(const MatrixView& view, int64_t row, int64_t column) {
+  return widen(
+      static_cast<const T*>(view.data)[row * view.row_stride + column * view.column_stride]);
+}
+
+// Unit (b, u) of a flat index. Along b first where the products are stored so.
+struct UnitAt {
+  int64_t b, u;
+};
+
+struct LocateUnit {
+  uint32_t units;
+  FastDivide divide;
+  bool along_rows;  // b changes fastest
+
+  LocateUnit(int64_t rows, int64_t hidden, bool along_rows)
+      : units(static_cast<uint32_t>(rows * hidden)),
+        divide(static_cast<uint32_t>(along_rows ? rows : hidden)),
+        along_rows(along_rows) {}
+
+  __device__ UnitAt operator()(uint32_t unit) const {
+    const uint32_t quotient = divide(unit), rest = unit - quotient * divide.divisor;
+    return along_rows ? UnitAt{rest, quotient} : UnitAt{quotient, rest};
+  }
+};
+
+// Products hold x W_ih^T + h W_hh^T of this step.
+template <template <class> class CellOf, class T>
+__global__ void __launch_bounds__(kBlockSize)
+    recurrence_forward(const __grid_constant__ RecurrenceForward args,
+                       const __grid_constant__ RecurrenceStep step,
+                       const __grid_constant__ LocateUnit locate) {
+  begin_kernel();
+  using acc = acc_t<T>;
+  using Cell = CellOf<acc>;
+  const uint32_t unit = blockIdx.x * kBlockSize + threadIdx.x;
+  if (unit >= locate.units) return;
+  const auto [b, u] = locate(unit);
+  const int64_t row = step.start + b, state = b * args.hidden + u;
+  acc gates[Cell::kGates];
+#pragma unroll
+  for (int k = 0; k < Cell::kGates; ++k) {
+    const int64_t column = k * args.hidden + u;
+    gates[k] = load_at<acc>(args.products, row, column);
+    if (args.bias != nullptr) gates[k] += widen(static_cast<const T*>(args.bias)[column]);
+    if (args.gates != nullptr) {
+      static_cast<T*>(args.gates)[row * Cell::kGates * args.hidden + column] =
+          Narrow<T>::from(gates[k]);
+    }
+  }
+  const auto next = Cell::forward(gates, static_cast<const acc*>(args.c)[state]);
+  static_cast<acc*>(args.c)[state] = next.new_cell;
+  const T h = Narrow<T>::from(next.new_h);
+  static_cast<T*>(args.h)[state] = h;
+  static_cast<T*>(args.output)[row * args.output_stride + u] = h;
+}
+
+template <template <class> class CellOf, class T>
+__global__ void __launch_bounds__(kBlockSize)
+    recurrence_backward(const __grid_constant__ RecurrenceBackward args,
+                        const __grid_constant__ RecurrenceStep step,
+                        const __grid_constant__ LocateUnit locate) {
+  begin_kernel();
+  using acc = acc_t<T>;
+  using Cell = CellOf<acc>;
+  const uint32_t unit = blockIdx.x * kBlockSize + threadIdx.x;
+  if (unit >= locate.units) return;
+  const auto [b, u] = locate(unit);
+  const int64_t row = step.start + b, state = b * args.hidden + u;
+  const int64_t first = row * Cell::kGates * args.hidden + u;
+  acc gates[Cell::kGates];
+#pragma unroll
+  for (int k = 0; k < Cell::kGates; ++k) {
+    gates[k] = widen(static_cast<const T*>(args.gates)[first + k * args.hidden]);
+  }
+  acc grad_h = load_at<acc>(args.grad_h, b, u);
+  if (args.grad_output.data != nullptr) grad_h += load_at<T>(args.grad_output, row, u);
+  const auto grad =
+      Cell::backward(gates, static_cast<const acc*>(args.cells)[row * args.hidden + u], grad_h,
+                     static_cast<const acc*>(args.grad_c)[state]);
+  static_cast<acc*>(args.grad_c)[state] = grad.old_cell;
+#pragma unroll
+  for (int k = 0; k < Cell::kGates; ++k) {
+    static_cast<T*>(args.grad_gates)[first + k * args.hidden] = Narrow<T>::from(grad.gates[k]);
+  }
+}
+
+// One thread per unit takes it through all steps, of which the host describes runs of equal size:
+// `step.start` counts on by `stride` rows.
+template <template <class> class CellOf, class T>
+__global__ void __launch_bounds__(kBlockSize)
+    recurrence_cells(const __grid_constant__ RecurrenceCells args,
+                     const __grid_constant__ RecurrenceStep first, int64_t stride, int64_t count,
+                     const __grid_constant__ LocateUnit locate) {
+  begin_kernel();
+  using acc = acc_t<T>;
+  using Cell = CellOf<acc>;
+  const uint32_t unit = blockIdx.x * kBlockSize + threadIdx.x;
+  if (unit >= locate.units) return;
+  const auto [b, u] = locate(unit);
+  acc c = static_cast<const acc*>(args.c)[b * args.hidden + u];
+  for (int64_t s = 0; s < count; ++s) {
+    const int64_t row = first.start + s * stride + b;
+    acc gates[Cell::kGates];
+#pragma unroll
+    for (int k = 0; k < Cell::kGates; ++k) {
+      gates[k] =
+          widen(static_cast<const T*>(args.gates)[(row * Cell::kGates + k) * args.hidden + u]);
+    }
+    c = Cell::forward(gates, c).new_cell;
+    static_cast<acc*>(args.cells)[row * args.hidden + u] = c;
+  }
+  static_cast<acc*>(args.c)[b * args.hidden + u] = c;
+}
+
+}  // namespace treadle

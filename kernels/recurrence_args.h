@@ -1,0 +1,63 @@
+// One direction of a recurrent layer as the host describes it, for CPU and CUDA: no torch, no CUDA.
+// Shapes: S rows of all steps (of a packed batch, or T * B), B rows, H hidden, G gates.
+// State, products and cells are of acc_t, what is stored for others of `dtype`.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/dtype.h"
+
+namespace treadle {
+
+// Rows `start` .. `start + rows` of S: a prefix of the batch.
+struct RecurrenceStep {
+  int64_t start, rows;
+};
+
+struct MatrixView {
+  const void* data = nullptr;  // none: the argument is missing
+  int64_t row_stride = 0, column_stride = 0;
+};
+
+// Consecutive steps in the order in which they run. A row that has no such step keeps its state.
+struct RecurrenceForward {
+  Dtype dtype;
+  int64_t batch, hidden;
+  const RecurrenceStep* steps;
+  int64_t step_count;
+  MatrixView products;  // [S, GH] acc: x W_ih^T; CUDA adds h W_hh^T to it in place
+  const void* bias;     // [GH] or null
+  void* h;              // [B, H] state, in and out
+  void* c;              // [B, H] acc, state, in and out
+  void* output;         // [S, H], rows output_stride apart
+  int64_t output_stride;
+  void* gates;  // [S, GH] contiguous: before their functions, bias in them; or null
+};
+
+// Steps in the order in which the backward pass takes them, which is the other way round.
+struct RecurrenceBackward {
+  Dtype dtype;
+  int64_t batch, hidden;
+  const RecurrenceStep* steps;
+  int64_t step_count;
+  const void* gates;       // as forward saves them
+  const void* cells;       // [S, H] acc, contiguous: c after each step
+  MatrixView grad_output;  // [S, H] or missing
+  MatrixView grad_h;       // [B, H] acc, state, in and out
+  void* grad_c;            // [B, H] acc, state, in and out
+  void* grad_gates;        // [S, GH] contiguous: on CUDA of `dtype`, on the CPU acc
+};
+
+// The cells that the backward pass reads, from all gates: c [B, H] acc is the state before, and
+// then the last one.
+struct RecurrenceCells {
+  Dtype dtype;
+  int64_t batch, hidden;
+  const RecurrenceStep* steps;
+  int64_t step_count;
+  const void* gates;  // [S, GH]
+  void* c;            // [B, H] acc
+  void* cells;        // [S, H] acc
+};
+
+}  // namespace treadle

@@ -1,0 +1,6 @@
+"""treadle's kernels as modules: parameters, their initialisation, and PyTorch's conventions."""
+
+from .cell import LLTMCell
+from .layer import LLTM
+
+__all__ = ["LLTM", "LLTMCell"]

@@ -1,0 +1,290 @@
+"""LLTM, whole sequences through layers of cells as a module."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from numbers import Integral, Real
+from typing import overload
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from ..recurrent import lltm
+from .cell import check_hx, zeros
+
+__all__ = ["LLTM"]
+
+States = tuple[Tensor, Tensor]
+
+
+class LLTM(nn.Module):
+    """Layers of LLTM cells over whole sequences, called like :class:`torch.nn.LSTM`.
+
+    See :func:`treadle.lltm_cell` for the formula of a step. ``h`` is bounded by ±1; ``c`` adds up
+    over the steps and is never scaled down, so over long sequences of half-precision inputs start
+    it in float32.
+
+    Args:
+        input_size: I, the number of features of an input.
+        hidden_size: H, the number of features of the hidden state and of the cell state.
+        num_layers: each layer after the first reads the outputs of the one before.
+        bias: False leaves the biases out.
+        batch_first: inputs and outputs are [B, T, ...] instead of [T, B, ...]; states never are.
+        dropout: the probability with which an element of the outputs of every layer but the last
+            is dropped in training.
+        bidirectional: a second direction reads each sequence from its end; D below is then 2,
+            else 1.
+        device: where the parameters are made; ``"meta"`` makes them without memory.
+        dtype: of the parameters: float64, float32, float16 or bfloat16.
+        recompute: keep less for the backward pass, and compute it there again;
+            :func:`treadle.lltm` says how many bytes.
+
+    Attributes:
+        weight_ih_l0: [3H, I] (of later layers [3H, D*H]), the rows of the gates i, o and of the
+            candidate z.
+        weight_hh_l0: [3H, H].
+        bias_l0: [3H], a single one; not there if ``bias`` is False.
+
+    Layer k has the same with ``_lk``, and the second direction with ``_reverse`` behind it. All are
+    drawn from the uniform distribution over ±1/sqrt(H), and read at every call.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above; sizes and ``num_layers`` are at least 1.
+
+    Example::
+
+        layer = treadle.nn.LLTM(8, 64, num_layers=2)
+        output, (h, c) = layer(rows)        # [T, B, 8] -> [T, B, 64], [2, B, 64] each
+
+    From one direction of one layer to an :class:`LLTMCell`, and back::
+
+        weights = torch.cat([layer.weight_hh_l0, layer.weight_ih_l0], dim=1)
+        cell.load_state_dict({"weights": weights, "bias": layer.bias_l0})
+
+        hh, ih = cell.weights.split([cell.hidden_size, cell.input_size], dim=1)
+        layer.load_state_dict({"weight_ih_l0": ih, "weight_hh_l0": hh, "bias_l0": cell.bias})
+    """
+
+    __constants__ = [
+        "input_size",
+        "hidden_size",
+        "num_layers",
+        "bias",
+        "batch_first",
+        "dropout",
+        "bidirectional",
+        "recompute",
+    ]
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        recompute: bool = False,
+    ) -> None:
+        super().__init__()
+        self.input_size = _check_count("input_size", input_size)
+        self.hidden_size = _check_count("hidden_size", hidden_size)
+        self.num_layers = _check_count("num_layers", num_layers)
+        self.bias = _check_bool("bias", bias)
+        self.batch_first = _check_bool("batch_first", batch_first)
+        self.dropout = _check_dropout(dropout)
+        self.bidirectional = _check_bool("bidirectional", bidirectional)
+        self.recompute = _check_bool("recompute", recompute)
+        if self.dropout > 0 and self.num_layers == 1:
+            warnings.warn(
+                "LLTM: dropout acts between layers, so it needs num_layers greater than 1, "
+                f"got dropout={self.dropout} and num_layers=1",
+                stacklevel=2,
+            )
+        rows, directions = 3 * self.hidden_size, ("", "_reverse")[: self._directions()]
+        self._names: list[str] = []
+        for layer in range(self.num_layers):
+            columns = self.hidden_size * len(directions) if layer else self.input_size
+            shapes = {"weight_ih": (rows, columns), "weight_hh": (rows, self.hidden_size)}
+            for direction in directions:
+                for name, shape in (shapes | ({"bias": (rows,)} if self.bias else {})).items():
+                    self._names.append(f"{name}_l{layer}{direction}")
+                    parameter = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+                    self.register_parameter(self._names[-1], parameter)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew, uniformly over ±1/sqrt(H)."""
+        bound = 1 / math.sqrt(self.hidden_size)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def flatten_parameters(self) -> None:
+        """Do nothing: it is there for programs that were written for :class:`torch.nn.LSTM`."""
+
+    @overload
+    def forward(self, input: Tensor, hx: States | None = None) -> tuple[Tensor, States]: ...
+
+    @overload
+    def forward(
+        self, input: PackedSequence, hx: States | None = None
+    ) -> tuple[PackedSequence, States]: ...
+
+    def forward(
+        self, input: Tensor | PackedSequence, hx: States | None = None
+    ) -> tuple[Tensor | PackedSequence, States]:
+        """Run whole sequences through all layers.
+
+        Args:
+            input: [T, B, I] ([B, T, I] if ``batch_first``), or [T, I] without a batch, or a
+                ``PackedSequence``, its sequences in any order.
+            hx: ``(h0, c0)``, each [num_layers * D, B, H] ([num_layers * D, H] without a batch), in
+                the order of the sequences that were packed. ``c0`` may be float32 beside
+                half-precision inputs, and c then stays so. None starts from zeros in the dtype of
+                ``input``; under autocast c starts in float32 at least.
+
+        Returns:
+            ``output``: [T, B, D*H], [B, T, D*H], [T, D*H] or a ``PackedSequence``, as ``input`` is:
+            the h of the last layer at every step, in the dtype of ``input`` (under autocast: the
+            lower precision). ``(h_n, c_n)``: like ``hx``, after the last step of each sequence (of
+            the second direction: its first). A sequence of no steps ends with ``hx``.
+
+        Raises:
+            ValueError, TypeError: a shape, or ``hx``, is not as above.
+            RuntimeError: dtypes or devices do not go together; :func:`treadle.lltm` says how.
+        """
+        if isinstance(input, PackedSequence):
+            return self._forward_packed(input, hx)
+        self._check_input(input)
+        batched, batch_dim = input.dim() == 3, 0 if self.batch_first else 1
+        states = self._states(input, hx, input.size(batch_dim) if batched else None)
+        if not batched:
+            input = input.unsqueeze(batch_dim)
+            states = states[0].unsqueeze(1), states[1].unsqueeze(1)
+        output, h_n, c_n = lltm(
+            input,
+            states,
+            self._parameters_in_order(),
+            self.bias,
+            self.num_layers,
+            self.dropout,
+            self.training,
+            self.bidirectional,
+            self.batch_first,
+            recompute=self.recompute,
+        )
+        if batched:
+            return output, (h_n, c_n)
+        return output.squeeze(batch_dim), (h_n.squeeze(1), c_n.squeeze(1))
+
+    def _forward_packed(
+        self, input: PackedSequence, hx: States | None
+    ) -> tuple[PackedSequence, States]:
+        data, batch_sizes, sorted_indices, unsorted_indices = input
+        if data.dim() != 2 or data.size(-1) != self.input_size:
+            raise ValueError(
+                f"LLTM: input.data must have shape [S, I] with I = {self.input_size}, "
+                f"got {list(data.shape)}"
+            )
+        if sorted_indices is not None:
+            batch = len(sorted_indices)
+        elif hx is not None and torch.compiler.is_compiling():
+            # batch_sizes[0] is a number that the compiler cannot compare. Too few rows the op
+            # refuses; more than there are sequences it carries through.
+            batch = hx[0].size(1)
+        else:
+            batch = int(batch_sizes[0]) if len(batch_sizes) else 0
+        states = self._states(data, hx, batch)
+        if hx is not None:
+            states = _permuted(states, sorted_indices)
+        output, *last = lltm(
+            data,
+            batch_sizes,
+            states,
+            self._parameters_in_order(),
+            self.bias,
+            self.num_layers,
+            self.dropout,
+            self.training,
+            self.bidirectional,
+            recompute=self.recompute,
+        )
+        packed = PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices)
+        return packed, _permuted((last[0], last[1]), unsorted_indices)
+
+    def extra_repr(self) -> str:
+        defaults = {
+            "num_layers": 1,
+            "bias": True,
+            "batch_first": False,
+            "dropout": 0.0,
+            "bidirectional": False,
+            "recompute": False,
+        }
+        given = {name: getattr(self, name) for name in defaults}
+        words = [f"{name}={value}" for name, value in given.items() if value != defaults[name]]
+        return ", ".join([str(self.input_size), str(self.hidden_size), *words])
+
+    def _directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    def _parameters_in_order(self) -> list[Tensor]:
+        # As attributes, for what torch.nn.utils.parametrize or functional_call puts in their place.
+        return [getattr(self, name) for name in self._names]
+
+    def _check_input(self, input: object) -> None:
+        if not isinstance(input, Tensor):
+            raise TypeError(
+                f"LLTM: input must be a tensor or a PackedSequence, got {type(input).__name__}"
+            )
+        if input.dim() not in (2, 3) or input.size(-1) != self.input_size:
+            letters = "[B, T, I]" if self.batch_first else "[T, B, I]"
+            raise ValueError(
+                f"LLTM: input must have shape {letters} or [T, I] with I = {self.input_size}, "
+                f"got {list(input.shape)}"
+            )
+
+    def _states(self, input: Tensor, hx: object, batch: int | None) -> States:
+        """What to start from; without the dimension of the batch where ``batch`` is None."""
+        count = self.num_layers * self._directions()
+        letters = "[num_layers * D, H]" if batch is None else "[num_layers * D, B, H]"
+        shape = (count, *(() if batch is None else (batch,)), self.hidden_size)
+        return (
+            zeros(input, shape)
+            if hx is None
+            else check_hx("LLTM", ("h0", "c0"), hx, letters, shape)
+        )
+
+
+def _permuted(states: States, indices: Tensor | None) -> States:
+    """The states in another order of the batch."""
+    if indices is None:
+        return states
+    return states[0].index_select(1, indices), states[1].index_select(1, indices)
+
+
+def _check_count(name: str, count: object) -> int:
+    if not isinstance(count, Integral) or isinstance(count, bool):
+        raise TypeError(f"LLTM: {name} must be an integer of at least 1, got {count!r}")
+    if count < 1:
+        raise ValueError(f"LLTM: {name} must be an integer of at least 1, got {count!r}")
+    # A NumPy integer would keep torch.compile from reading it.
+    return int(count)
+
+
+def _check_bool(name: str, flag: object) -> bool:
+    if not isinstance(flag, bool):
+        raise TypeError(f"LLTM: {name} must be a bool, got {type(flag).__name__}")
+    return flag
+
+
+def _check_dropout(dropout: object) -> float:
+    if not isinstance(dropout, Real) or isinstance(dropout, bool) or not 0 <= float(dropout) <= 1:
+        raise ValueError(f"LLTM: dropout must be a number between 0 and 1, got {dropout!r}")
+    return float(dropout)

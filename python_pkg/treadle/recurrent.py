@@ -1,0 +1,129 @@
+"""The LLTM's ops, a step and a whole sequence, typed and documented as those of ``treadle.ops``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+
+__all__ = ["lltm", "lltm_cell"]
+
+_lltm = torch.ops.treadle.lltm.input
+_lltm_packed = torch.ops.treadle.lltm.data
+_lltm_cell = torch.ops.treadle.lltm_cell.default
+
+
+def lltm_cell(
+    input: Tensor, weights: Tensor, bias: Tensor | None, old_h: Tensor, old_cell: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One step of the LLTM recurrent cell of PyTorch's C++ extension tutorial, fused.
+
+    ``gates = [old_h, input] @ weights.T + bias``, cut into i, o, z;
+    ``new_cell = old_cell + elu(z) * sigmoid(i)``; ``new_h = tanh(new_cell) * sigmoid(o)``.
+
+    Args:
+        input: [B, I], float64, float32, float16 or bfloat16.
+        weights: [3H, H+I], rows i, o, z; columns first old_h, then input.
+        bias: [3H], [1, 3H] or None.
+        old_h: [B, H].
+        old_cell: [B, H], of input's dtype, or float32 beside half-precision inputs (the cell adds
+            up over the steps, and half types run out of digits).
+
+        Each tensor may carry one more leading dimension N, on all arguments: N independent cells.
+
+    Returns:
+        new_h [B, H] of input's dtype, and new_cell [B, H] of old_cell's dtype. Every argument is
+        differentiable, twice. Under autocast input, weights, bias and old_h take the lower
+        precision, old_cell keeps its own.
+
+    Raises:
+        RuntimeError: shapes, dtypes or devices that do not fit.
+
+    Source: csrc/lltm_cell.cpp, kernels/lltm_cell.cu.
+    """
+    return _lltm_cell(input, weights, bias, old_h, old_cell)  # type: ignore[no-any-return]
+
+
+@overload
+def lltm(
+    input: Tensor,
+    hx: Sequence[Tensor],
+    params: Sequence[Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    *,
+    recompute: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]: ...
+
+
+@overload
+def lltm(
+    data: Tensor,
+    batch_sizes: Tensor,
+    hx: Sequence[Tensor],
+    params: Sequence[Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    *,
+    recompute: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]: ...
+
+
+def lltm(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Layers of LLTM cells over whole sequences; arguments in the order of ``torch.lstm``.
+
+    ``lltm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)``,
+    or for a packed batch ``lltm(data, batch_sizes, hx, params, has_biases, num_layers, dropout,
+    train, bidirectional)``. Every step is :func:`lltm_cell`. D is 2 if bidirectional, else 1;
+    :class:`treadle.nn.LLTM` holds the parameters and calls this.
+
+    Args:
+        input: [T, B, I], or [B, T, I] if ``batch_first``; float64, float32, float16 or bfloat16.
+        data: [S, I], the data of a ``PackedSequence``: S rows of all steps, the longest sequence
+            first; ``batch_sizes`` [T], int64 on the CPU, is how many rows each step has.
+        hx: (h0, c0), each [num_layers * D, B, H]: h0 of input's dtype; c0 of input's dtype, or
+            float32 beside half-precision inputs (c adds up over the steps, and half types run out
+            of digits).
+        params: for each layer, and in it for each direction, weight_ih [3H, I] (after the first
+            layer [3H, D*H]), weight_hh [3H, H] and, if ``has_biases``, bias [3H]: a single one.
+            Rows are those of the gates i, o and the candidate z, in this order; ``[weight_hh |
+            weight_ih]`` is what ``lltm_cell`` calls weights.
+        has_biases: whether ``params`` has biases.
+        num_layers: each layer after the first reads the output of the one before.
+        dropout: the probability with which an element of what goes from layer to layer is
+            dropped, if ``train``.
+        train: False leaves the dropout out.
+        bidirectional: a second direction in each layer reads the sequence from its end.
+        batch_first: input and output are [B, T, ...]; hx never is.
+        recompute: what a layer keeps for the backward pass. By default, per direction, step and
+            row, 3H gates beside its output of H, all in input's dtype: for float32 16H bytes, for
+            half types 8H, for float64 32H. If True the output alone, so 4H, 2H, 8H bytes, for one
+            more matrix product in backward.
+
+    Returns:
+        output: [T, B, D*H] ([B, T, D*H] if ``batch_first``; [S, D*H] for a packed batch), the h of
+            the last layer at every step, in input's dtype.
+        h_n, c_n: [num_layers * D, B, H], h and c after each row's last step (of the second
+            direction: its first). Of h0's and c0's dtypes.
+
+        Every tensor but batch_sizes is differentiable, twice. Under autocast all of them but c0
+        take the lower precision.
+
+    Raises:
+        RuntimeError: shapes, dtypes, devices or counts that do not fit.
+
+    Source: csrc/lltm.cpp, csrc/lltm_layer.cpp.
+    """
+    packed = "batch_sizes" in kwargs or (len(args) > 1 and isinstance(args[1], Tensor))
+    # Of two overloads torch would try the first at every call.
+    function = _lltm_packed if packed else _lltm
+    return function(*args, **kwargs)  # type: ignore[no-any-return]

@@ -1,0 +1,300 @@
+"""What lltm_layer and its backward op must refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .inputs import Bad, Call, Make, elsewhere, of_dtype, without_storage
+from .lltm_layer_cases import NAMES, batch_sizes, layer, layer_arguments
+
+T, B, I, H = SIZES = (2, 3, 5, 4)  # noqa: E741
+D, S = 2, 5
+LENGTHS = (2, 2, 1)
+REAL = ("cpu", "cuda")
+SHAPES: dict[str, tuple[str, tuple[int, ...]]] = {
+    "h0": ("[D, B, H]", (D, B, H)),
+    "c0": ("[D, B, H]", (D, B, H)),
+    "weight_ih": ("[D, 3H, I]", (D, 3 * H, I)),
+    "weight_hh": ("[D, 3H, H]", (D, 3 * H, H)),
+    "bias": ("[D, 3H]", (D, 3 * H)),
+}
+
+
+def good(make: Make, lengths: tuple[int, ...] | None = None) -> Call:
+    return layer_arguments(make, SIZES, directions=D, lengths=lengths)
+
+
+def run(make: Make, lengths: tuple[int, ...] | None = None, **replaced: Tensor) -> Any:
+    """lltm_layer on good arguments, some replaced."""
+    return (
+        good(make, lengths).with_args({NAMES.index(n): t for n, t in replaced.items()}).run(layer)
+    )
+
+
+def with_sizes(make: Make, change: Callable[[Tensor], Tensor]) -> Any:
+    """lltm_layer on a packed batch with other sizes."""
+    call, sizes = good(make, LENGTHS), batch_sizes(LENGTHS)
+    assert sizes is not None
+    return torch.ops.treadle.lltm_layer(call.args[0], change(sizes), *call.args[2:])
+
+
+def shapes() -> list[Bad]:
+    wrong: dict[str, tuple[tuple[int, ...], ...]] = {
+        "c0": ((2, 2, 4), (1, 3, 4), (2, 3, 5), (3, 4), (1, 2, 3, 4)),
+        "weight_ih": ((2, 12, 4), (2, 11, 5), (12, 5), (1, 12, 5), (2, 60)),
+        "weight_hh": ((2, 12, 5), (2, 4, 12), (12, 4), (1, 12, 4)),
+        "bias": ((12,), (2, 11), (1, 12), (2, 1, 12), (24,), ()),
+    }
+    found = [
+        Bad(
+            f"lltm_layer {name} {list(shape)}, {'dense' if lengths is None else 'packed'}",
+            lambda m, name=name, shape=shape, lengths=lengths: run(m, lengths, **{name: m(*shape)}),
+            f"lltm_layer: {name} must have shape {SHAPES[name][0]} = {list(SHAPES[name][1])}, got "
+            f"{list(shape)}",
+        )
+        for name, shapes in wrong.items()
+        for shape in shapes
+        for lengths in (None, LENGTHS)
+    ]
+    inputs = [(None, "[T, B, I]", s) for s in ((), (5,), (3, 5), (1, 2, 3, 5))]
+    inputs += [(LENGTHS, "[S, I] beside batch_sizes", s) for s in ((5,), (2, 3, 5))]
+    for lengths, letters, shape in inputs:
+        found.append(
+            Bad(
+                f"lltm_layer input {list(shape)}, {letters}",
+                lambda m, shape=shape, lengths=lengths: run(m, lengths, input=m(*shape)),
+                f"lltm_layer: input must have shape {letters}, got {list(shape)}",
+            )
+        )
+    states = [(s, "have shape [D, B, H]") for s in ((3, 4), (4,), (1, 2, 3, 4))]
+    states += [((count, B, H), "have one or two directions") for count in (0, 3)]
+    for shape, rule in states:
+        found.append(
+            Bad(
+                f"lltm_layer h0 {list(shape)}",
+                lambda m, shape=shape: run(m, h0=m(*shape)),
+                f"lltm_layer: h0 must {rule}, got {list(shape)}",
+            )
+        )
+    found += [
+        Bad(
+            "lltm_layer h0 of fewer rows",
+            lambda m: run(m, h0=m(2, 2, 4)),
+            "lltm_layer: h0 must have shape [D, B, H] = [2, 3, 4], got [2, 2, 4]",
+        ),
+        Bad(
+            "lltm_layer input wider than weight_ih",
+            lambda m: run(m, input=m(2, 3, 6)),
+            "lltm_layer: weight_ih must have shape [D, 3H, I] = [2, 12, 6], got [2, 12, 5]",
+        ),
+    ]
+    return found
+
+
+def sizes_of_packed_batches() -> list[Bad]:
+    op = "lltm_layer: batch_sizes must"
+    listed: dict[str, tuple[list[int], str]] = {
+        "grow": ([2, 3], "not grow from B = 3 down to 0, got 3 at step 1 after 2"),
+        "more than B": ([4, 1], "not grow from B = 3 down to 0, got 4 at step 0"),
+        "negative": ([3, 2, -1], "not grow from B = 3 down to 0, got -1 at step 2 after 2"),
+        "too few": ([3, 1], "add up to the rows of input, 5, got 4"),
+        "too many": ([3, 3], "add up to the rows of input, 5, got 6"),
+    }
+    found = [
+        Bad(
+            f"lltm_layer batch_sizes {name}",
+            lambda m, sizes=sizes: with_sizes(m, lambda _: torch.tensor(sizes)),
+            f"{op} {words}",
+            REAL,
+        )
+        for name, (sizes, words) in listed.items()
+    ]
+    found += [
+        Bad(
+            "lltm_layer batch_sizes int32",
+            lambda m: with_sizes(m, Tensor.int),
+            f"{op} be int64 of shape [T], got int32 of shape [2]",
+        ),
+        Bad(
+            "lltm_layer batch_sizes 2-D",
+            lambda m: with_sizes(m, lambda s: s[None]),
+            f"{op} be int64 of shape [T], got int64 of shape [1, 2]",
+        ),
+        Bad(
+            "lltm_layer batch_sizes on the GPU",
+            lambda m: with_sizes(m, Tensor.cuda),
+            f"{op} be on the CPU, got cuda:0",
+            ("cuda",),
+        ),
+        Bad(
+            "lltm_layer batch_sizes on meta",
+            lambda m: with_sizes(m, lambda s: s.to("meta")),
+            f"{op} be on the CPU, got meta",
+            REAL,
+        ),
+    ]
+    return found
+
+
+def dtypes_and_devices() -> list[Bad]:
+    found = []
+    for name, (_, shape) in SHAPES.items():
+        found += [
+            Bad(
+                f"lltm_layer {name} dtype",
+                lambda m, n=name, s=shape: run(m, **{n: of_dtype(m, torch.float64, *s)}),
+                f"lltm_layer: {name} must have the dtype of input, float32, got float64",
+            ),
+            Bad(
+                f"lltm_layer {name} device",
+                lambda m, n=name, s=shape: run(m, **{n: elsewhere(m, *s)}),
+                f"lltm_layer: {name} must be on the device of input, {{device}}, got {{other}}",
+            ),
+        ]
+    for dtype in (torch.int64, torch.bool, torch.complex64, torch.float8_e5m2):
+        name = str(dtype).removeprefix("torch.")
+        found.append(
+            Bad(
+                f"lltm_layer {name}",
+                lambda m, dtype=dtype: (
+                    good(m).map(lambda t: of_dtype(m, dtype, *t.shape)).run(layer)
+                ),
+                "lltm_layer: input must have dtype float16, bfloat16, float32 or float64, got "
+                + ("Float8_e5m2" if "float8" in name else name),
+            )
+        )
+    found.append(
+        Bad(
+            "lltm_layer float64 cell beside halves",
+            lambda m: layer_arguments(
+                Make("", m.device, torch.float16), SIZES, state=torch.float64
+            ).run(layer),
+            "lltm_layer: c0 must have the dtype of input, float16, or float32, got float64",
+        )
+    )
+    return found
+
+
+def memory() -> list[Bad]:
+    found = []
+    for name in ("input", *SHAPES):
+        index = NAMES.index(name)
+        shape = SHAPES[name][1] if name in SHAPES else (T, B, I)
+        size = 4 * torch.Size(shape).numel()
+
+        def emptied(m: Make, index: int = index) -> Any:
+            call = good(m)
+            without_storage(call.args[index])
+            return call.run(layer)
+
+        def sparse(m: Make, index: int = index) -> Any:
+            call = good(m)
+            return call.with_args({index: call.args[index].to_sparse()}).run(layer)
+
+        found += [
+            Bad(
+                f"lltm_layer {name} storage",
+                emptied,
+                f"lltm_layer: {name} must lie inside its storage, {size} bytes, got a storage of 0 "
+                "bytes",
+                REAL,
+            ),
+            Bad(
+                f"lltm_layer {name} sparse",
+                sparse,
+                "lltm_layer: tensors must be dense and on a CPU or CUDA device, got a Sparse "
+                "tensor of float32 on {device}",
+                REAL,
+                NotImplementedError,
+            ),
+        ]
+    return found
+
+
+def backward(
+    make: Make, change: Callable[[dict[str, Any]], Any], lengths: tuple[int, ...] | None = None
+) -> Any:
+    """lltm_layer_backward on good arguments after ``change``."""
+    call = good(make, lengths)
+    rows = (T, B) if lengths is None else (S,)
+    values: dict[str, Any] = {
+        "grad_output": make(*rows, D * H),
+        "grad_h_n": make(D, B, H),
+        "grad_c_n": make(D, B, H),
+        **dict(zip(NAMES, call.args, strict=True)),
+        "output": make(*rows, D * H),
+        "gates": make(D, *rows, 3 * H),
+        "recompute": False,
+    }
+    values["lengths"] = batch_sizes(lengths)
+    change(values)
+    return torch.ops.treadle.lltm_layer_backward(*values.values(), "auto", [True] * 6)
+
+
+# Of the arguments that lltm_layer has not: elements, and shapes, dense and packed.
+OUTPUT = (48, "[T, B, D*H] = [2, 3, 8]", "[S, D*H] = [5, 8]")
+STATE = (24, *["that of h0 = [2, 3, 4]"] * 2)
+KEPT: dict[str, tuple[int, str, str]] = {
+    "grad_output": OUTPUT,
+    "grad_h_n": STATE,
+    "grad_c_n": STATE,
+    "output": OUTPUT,
+    "gates": (144, "[D, T, B, 3H] = [2, 2, 3, 12]", "[D, S, 3H] = [2, 5, 12]"),
+}
+
+
+def backward_rules() -> list[Bad]:
+    op, found = "lltm_layer_backward", []
+    for name, (elements, *letters) in KEPT.items():
+        for lengths, shape in zip((None, LENGTHS), letters, strict=True):
+            found.append(
+                Bad(
+                    f"{op} {name} shape, {'dense' if lengths is None else 'packed'}",
+                    lambda m, n=name, to=lengths: backward(m, lambda v: v.update({n: m(2, 4)}), to),
+                    f"{op}: {name} must have shape {shape}, got [2, 4]",
+                )
+            )
+        found += [
+            Bad(
+                f"{op} {name} dtype",
+                lambda m, n=name: backward(m, lambda v: v.update({n: v[n].double()})),
+                f"{op}: {name} must have the dtype of {'c0' if name == 'grad_c_n' else 'input'}, "
+                "float32, got float64",
+            ),
+            Bad(
+                f"{op} {name} storage",
+                lambda m, n=name: backward(m, lambda v: without_storage(v[n])),
+                f"{op}: {name} must lie inside its storage, {4 * elements} bytes, got a storage of "
+                "0 bytes",
+                REAL,
+            ),
+        ]
+    found.append(
+        Bad(
+            f"{op} gates beside recompute",
+            lambda m: backward(m, lambda v: v.update(recompute=True)),
+            f"{op}: gates must have shape [0] with recompute = [0], got [2, 2, 3, 12]",
+        )
+    )
+    found.append(
+        Bad(
+            f"{op} weight_hh",
+            lambda m: backward(m, lambda v: v.update(weight_hh=m(2, 12, 3))),
+            f"{op}: weight_hh must have shape [D, 3H, H] = [2, 12, 4], got [2, 12, 3]",
+        )
+    )
+    return found
+
+
+def layer_bad() -> list[Bad]:
+    return [
+        *shapes(),
+        *sizes_of_packed_batches(),
+        *dtypes_and_devices(),
+        *memory(),
+        *backward_rules(),
+    ]

@@ -1,0 +1,181 @@
+"""Inputs of lltm_layer: sizes, directions, packed lengths, missing bias, wider state, strides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from treadle import reference
+
+from . import layouts
+from .inputs import FLOATING, HALVES, Call, Case, Make, Op
+from .layouts import expanded, misaligned, padded_rows, strided, transposed
+
+NAMES = ("input", "lengths", "h0", "c0", "weight_ih", "weight_hh", "bias")
+TENSORS = (0, 2, 3, 4, 5, 6)  # those of NAMES
+WIDE = (torch.float64, torch.float32)
+Lengths = tuple[int, ...] | None
+
+# T, B, I, H. Zeros, ones, odd sizes, widths that no vector divides. Long sequences are narrow: the
+# reference takes its time.
+SIZES = (
+    (2, 2, 2, 2),
+    (0, 3, 5, 4),
+    (3, 0, 5, 4),
+    (3, 2, 0, 4),
+    (3, 2, 5, 0),
+    (0, 0, 0, 1),
+    (1, 1, 1, 1),
+    (1, 3, 5, 31),
+    (1, 64, 64, 33),
+    (2, 1, 1, 33),
+    (2, 17, 5, 1),
+    (2, 2, 64, 257),
+    (3, 1, 5, 128),
+    (3, 3, 64, 31),
+    (3, 17, 1, 32),
+    (3, 64, 5, 31),
+    (17, 1, 64, 32),
+    (17, 2, 1, 257),
+    (17, 3, 5, 33),
+    (17, 17, 5, 128),
+    (17, 64, 5, 3),
+)
+LONG = ((257, 1, 1, 31), (257, 2, 5, 1), (257, 3, 1, 5))
+LENGTHS = ((2, 1), (3, 3, 1), (17, 2, 1), (5, 4, 3, 2, 1), (1, 1, 1), (17, *[3] * 8, *[1] * 8))
+
+
+def batch_sizes(lengths: Lengths) -> Tensor | None:
+    """[T], of sorted lengths: the rows that reach each step."""
+    if lengths is None:
+        return None
+    steps = range(max(lengths, default=0))
+    return torch.tensor([sum(n > t for n in lengths) for t in steps], dtype=torch.int64)
+
+
+def layer_arguments(
+    make: Make,
+    sizes: tuple[int, int, int, int],
+    *,
+    directions: int = 1,
+    lengths: Lengths = None,
+    bias: bool = True,
+    state: torch.dtype | None = None,
+    to: dict[str, layouts.Layout] | None = None,
+) -> Call:
+    """Weights as a trained net has them. With lengths, T and B are theirs, whatever sizes say."""
+    t, b, i, h = sizes
+    d, layout = directions, to or {}
+    rows = (t, b)
+    if lengths is not None:
+        b, rows = len(lengths), (sum(lengths),)
+    shapes: dict[str, tuple[int, ...]] = {
+        "input": (*rows, i),
+        "h0": (d, b, h),
+        "c0": (d, b, h),
+        "weight_ih": (d, 3 * h, i),
+        "weight_hh": (d, 3 * h, h),
+        "bias": (d, 3 * h),
+    }
+    fan_in = max(1, i + h) ** -0.5
+    made: dict[str, Any] = {
+        name: make(
+            *shape,
+            by=fan_in if name.startswith("weight") else 1.0,
+            to=layout.get(name),
+            dtype=state if name == "c0" else None,
+        )
+        for name, shape in shapes.items()
+    }
+    if not bias:
+        made["bias"] = None
+    made["lengths"] = lengths
+    return Call(tuple(made[name] for name in NAMES))
+
+
+def layer(
+    input: Tensor, lengths: Lengths, *rest: Tensor | None, **options: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.ops.treadle.lltm_layer(  # type: ignore[no-any-return]
+        input, batch_sizes(lengths), *rest, **options
+    )
+
+
+def layer_reference(
+    input: Tensor, lengths: Lengths, *rest: Any, **_: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    results = reference.lltm_layer(input, batch_sizes(lengths), *rest)
+    if len(input) and lengths != ():
+        return results
+    # No step, and it still depends on every argument.
+    nothing = 0 * sum(t.double().sum() for t in (input, *rest) if t is not None)
+    output, h_n, c_n = (t + nothing.to(t.dtype) for t in results)
+    return output, h_n, c_n
+
+
+def layer_cases() -> tuple[Case, ...]:
+    found: list[Case] = []
+
+    def add(
+        name: str,
+        sizes: tuple[int, int, int, int],
+        dtypes: tuple[torch.dtype, ...] = FLOATING,
+        recompute: bool = False,
+        **options: Any,
+    ) -> None:
+        def build(make: Make) -> Call:
+            call = layer_arguments(make, sizes, **options)
+            return Call(call.args, {"recompute": True} if recompute else {})
+
+        t, b, _, h = sizes
+        found.append(Case(f"lltm_layer {name}", build, dtypes, big=t * b * h > 200))
+
+    def add_each(name: str, sizes: tuple[int, int, int, int], **options: Any) -> None:
+        add(name, sizes, **options)
+        add(f"{name}, D2", sizes, directions=2, **options)
+
+    for sizes in SIZES:
+        add_each("T{} B{} I{} H{}".format(*sizes), sizes)
+    for sizes in LONG:
+        add_each("T{} B{} I{} H{}".format(*sizes), sizes, dtypes=WIDE)
+    for lengths in LENGTHS:
+        reach = max(lengths)
+        name = "lengths " + ",".join(map(str, lengths[:5])) + (",..." if len(lengths) > 5 else "")
+        wide = 33 if reach > 5 else 2
+        add_each(name, (reach, len(lengths), 2, wide), lengths=lengths)
+    add_each("no lengths", (0, 0, 2, 3), lengths=())
+    add_each("lengths 257,129,2", (257, 3, 5, 4), dtypes=WIDE, lengths=(257, 129, 2))
+    add_each("no bias", (3, 2, 2, 2), bias=False)
+    add_each("no bias, wide", (3, 17, 64, 33), bias=False)
+    add_each("no bias, packed", (3, 3, 2, 2), bias=False, lengths=(3, 2, 1))
+    for sizes in ((2, 2, 2, 2), (17, 17, 64, 33)):
+        add_each(f"fp32 cell T{sizes[0]}", sizes, dtypes=HALVES, state=torch.float32)
+    add_each("fp32 cell packed", (3, 2, 2, 3), dtypes=HALVES, state=torch.float32, lengths=(3, 1))
+    for layout in (strided, transposed, padded_rows, misaligned):
+        names = [n for n in NAMES if n != "lengths"]
+        add_each(layout.__name__, (3, 2, 2, 3), to=dict.fromkeys(names, layout))
+    add("strided, packed", (3, 2, 2, 3), lengths=(3, 1), to={"input": strided, "c0": strided})
+    one = {"weight_hh": transposed, "c0": strided}
+    add("one dense among strided", (3, 3, 2, 4), to=one)
+    rows = dict.fromkeys(("input", "h0", "c0"), expanded)
+    add_each("expanded", (3, 3, 2, 4), to=rows)
+    add_each("recompute", (3, 2, 2, 3), recompute=True)
+    add_each("recompute, wide", (17, 17, 5, 33), recompute=True)
+    add_each("recompute, packed", (3, 3, 2, 3), recompute=True, lengths=(3, 1, 1))
+    return tuple(found)
+
+
+def ops() -> tuple[Op, ...]:
+    return (
+        Op(
+            "lltm_layer",
+            layer,
+            layer_reference,
+            ("lltm_layer",),
+            TENSORS,
+            layer_cases(),
+            saved=TENSORS,
+        ),
+    )

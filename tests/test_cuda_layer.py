@@ -1,0 +1,179 @@
+"""lltm_layer on a GPU: nothing waits for it, first calls, tf32, too many units, the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from . import installed
+from .cases import OPS
+from .compare import same_bits
+from .inputs import FLOATING, GPU, Call, Make
+from .lltm_layer_cases import TENSORS, Lengths, batch_sizes, layer_arguments
+from .rule import obeys
+
+pytestmark = GPU
+FORMS: tuple[Lengths, ...] = (None, (5, 5, 3, 1))
+Run = Callable[[], list[Tensor]]
+
+
+def runner(call: Call, **options: Any) -> Run:
+    """Forward and backward; all that it needs from the CPU is there before it is called."""
+    leaves = call.map(lambda t: t.detach().requires_grad_())
+    sizes, inputs = batch_sizes(call.args[1]), [leaves.args[i] for i in TENSORS]
+
+    def run() -> list[Tensor]:
+        x, _, *rest = leaves.args
+        results = torch.ops.treadle.lltm_layer(x, sizes, *rest, **options)
+        ones = [torch.ones_like(t) for t in results]
+        return [*(t.detach() for t in results), *torch.autograd.grad(results, inputs, ones)]
+
+    return run
+
+
+def call_of(dtype: torch.dtype, lengths: Lengths) -> Call:
+    make = Make("cuda layer", "cuda", dtype)
+    return layer_arguments(make, (5, 48, 17, 65), directions=2, lengths=lengths)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("lengths", FORMS, ids=str)
+@pytest.mark.parametrize("dtype", FLOATING)
+def test_nothing_waits_for_the_gpu(dtype: torch.dtype, lengths: Lengths, recompute: bool) -> None:
+    run = runner(call_of(dtype, lengths), recompute=recompute)
+    expected = run()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        with pytest.raises(RuntimeError, match="synchroniz"):
+            torch.ones(1, device="cuda").item()
+        found = run()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for ours, theirs in zip(found, expected, strict=True):
+        same_bits(ours, theirs)
+
+
+FIRST_CAPTURE = """
+import sys
+import torch, treadle
+# torch's own first times: cuBLAS, and the threads of autograd. None of our kernels has run.
+w = torch.randn(7, 7, device="cuda", requires_grad=True)
+(torch.randn(9, 7, device="cuda") @ w).sum().backward()
+torch.cuda.synchronize()
+
+def arguments(packed, dtype):
+    torch.manual_seed(0)
+    shapes = [(12, 7) if packed else (4, 5, 7), (2, 5, 16), (2, 5, 16), (2, 48, 7), (2, 48, 16)]
+    made = [torch.randn(s, device="cuda", dtype=dtype) * 0.5 for s in (*shapes, (2, 48))]
+    return [t.requires_grad_(sys.argv[1] == "training") for t in made]
+
+for recompute in (False, True):
+    for dtype in (torch.float32, torch.bfloat16):
+        for packed in (False, True):
+            sizes = torch.tensor([5, 4, 2, 1]) if packed else None
+            given = arguments(packed, dtype)
+
+            def call():
+                x, *rest = given
+                results = torch.ops.treadle.lltm_layer(x, sizes, *rest, recompute=recompute)
+                if not x.requires_grad:
+                    return results
+                total = [torch.ones_like(t) for t in results]
+                return *(t.detach() for t in results), *torch.autograd.grad(results, given, total)
+
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                captured = call()
+            for factor in (1.0, -0.5):
+                with torch.no_grad():
+                    for t in given:
+                        t.mul_(factor)
+                graph.replay()
+                torch.cuda.synchronize()
+                found = [t.clone() for t in captured]
+                for ours, eager in zip(found, call(), strict=True):
+                    assert torch.equal(ours, eager), (recompute, dtype, packed, factor)
+                    assert ours.isfinite().all() and ours.any()
+print("all captured")
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_graph_capture_as_the_first_call_of_all(mode: str) -> None:
+    done = installed.python("-c", FIRST_CAPTURE, mode)
+    assert done.returncode == 0 and "all captured" in done.stdout, done.stderr
+
+
+FIRST_BACKWARD = """
+import sys, warnings
+import torch, treadle
+torch.manual_seed(0)
+shapes = [(4, 5, 7), (1, 5, 16), (1, 5, 16), (1, 48, 7), (1, 48, 16), (1, 48)]
+x, *rest = [torch.randn(s, device="cuda", requires_grad=True) for s in shapes]
+recompute = sys.argv[1] == "True"
+output, *_ = torch.ops.treadle.lltm_layer(x, None, *rest, recompute=recompute)
+grad = torch.ones_like(output)
+torch.cuda.synchronize()
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    torch.autograd.grad(output, [x, *rest], grad)
+    torch.cuda.synchronize()
+assert not caught, [str(w.message) for w in caught]
+print("quiet")
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("recompute", [False, True])
+def test_first_backward_is_quiet(recompute: bool) -> None:
+    """It runs in a thread of autograd, which has no CUDA context before."""
+    done = installed.python("-c", FIRST_BACKWARD, str(recompute))
+    assert done.returncode == 0 and "quiet" in done.stdout, done.stderr
+    assert "Warning" not in done.stderr
+
+
+@pytest.mark.parametrize("batch", [64, 17])  # 17 rows: transposed products, if not in tf32
+def test_tf32_as_torch_says(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = layer_arguments(Make("tf32", "cuda", torch.float32), (5, batch, 64, 256))
+    found = []
+    for allowed in (False, True):
+        monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", allowed)
+        found.append(runner(call)())
+        # The reference is computed under the same setting, the truth in float64.
+        obeys(OPS["lltm_layer"], call)
+    for exact, rounded in zip(*found, strict=True):
+        assert not torch.equal(exact, rounded)
+    error = (found[0][0] - found[1][0]).abs().max()
+    assert 1e-6 < float(error) < 1e-2
+
+
+def test_more_units_than_32_bits_count() -> None:
+    """A batch of which one row takes one step, so that the states alone are big."""
+    if torch.cuda.mem_get_info()[0] < 20 << 30:
+        pytest.skip("needs 20 GB of memory")
+    rows, hidden = 1 << 30, 2
+    one = torch.zeros((), device="cuda", dtype=torch.float16)
+    state, sizes = one.expand(1, rows, hidden), torch.tensor([1])
+    weights = one.expand(1, 3 * hidden, 1), one.expand(1, 3 * hidden, hidden)
+    words = rf"^lltm_layer: B \* H must be less than 2\^31 on CUDA, got {rows} \* {hidden}"
+    try:
+        with pytest.raises(RuntimeError, match=words):
+            torch.ops.treadle.lltm_layer(one.expand(1, 1), sizes, state, state, *weights, None)
+    finally:
+        torch.cuda.empty_cache()
+
+
+@pytest.mark.parametrize("lengths", FORMS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_hundred_times_the_same_bits(dtype: torch.dtype, lengths: Lengths) -> None:
+    run = runner(call_of(dtype, lengths))
+    expected = run()
+    for _ in range(100):
+        for ours, theirs in zip(run(), expected, strict=True):
+            same_bits(ours, theirs)

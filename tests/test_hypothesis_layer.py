@@ -1,0 +1,93 @@
+"""lltm_layer on drawn sizes, lengths, strides, dtypes, gradients that come and that are asked for,
+by the rule of test_hypothesis_cell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from .drawn import SETTINGS, place, tensors
+from .inputs import DEVICES, FLOATING, HALVES
+from .lltm_layer_cases import Lengths, layer, layer_reference
+from .test_hypothesis_cell import Arguments, close, in_double, leaves
+
+NAMES = ("input", "h0", "c0", "weight_ih", "weight_hh", "bias")
+
+
+@st.composite
+def arguments(draw: st.DrawFn) -> tuple[Lengths, Arguments]:
+    """Few steps, any small sizes, now and then wider than a vector; every tensor in a memory layout
+    of its own."""
+    sizes = st.sampled_from([0, 1, 2, 3, 5, 8, 17])
+    t, b, i, h = draw(st.integers(0, 4)), draw(sizes), draw(sizes), draw(sizes)
+    if draw(st.integers(0, 4)) == 0:
+        h = draw(st.sampled_from([31, 64, 65]))
+    d = draw(st.sampled_from([1, 2]))
+    dtype = draw(st.sampled_from(FLOATING))
+    wide = dtype in HALVES and draw(st.booleans())
+    lengths: Lengths = None
+    rows: tuple[int, ...] = (t, b)
+    if draw(st.booleans()):
+        drawn = draw(st.lists(st.integers(1, 5), max_size=5))
+        lengths = tuple(sorted(drawn, reverse=True))
+        b, rows = len(lengths), (sum(lengths),)
+    shapes: dict[str, tuple[int, ...] | None] = {
+        "input": (*rows, i),
+        "h0": (d, b, h),
+        "c0": (d, b, h),
+        "weight_ih": (d, 3 * h, i),
+        "weight_hh": (d, 3 * h, h),
+        "bias": draw(st.sampled_from([(d, 3 * h), None])),
+    }
+    found: Arguments = []
+    for name, shape in shapes.items():
+        if shape is None:
+            found.append(None)
+            continue
+        kind = torch.float32 if wide and name == "c0" else dtype
+        # Gates of order one, whatever the width.
+        by = 0.3 * (h + i + 1) ** -0.5 if name.startswith("weight") else 1.0
+        found.append(draw(tensors(shape, kind, special=False, by=by)))
+    return lengths, found
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@settings(SETTINGS, max_examples=250)
+@given(data=st.data())
+def test_lltm_layer(device: str, data: st.DataObject) -> None:
+    """All results, and every gradient asked for, with any of the results used."""
+    lengths, drawn = data.draw(arguments())
+    wanted = [t is not None and data.draw(st.booleans()) for t in drawn]
+    used = data.draw(st.sampled_from([(0, 1, 2), (0, 1, 2), (0,), (1,), (2,), (0, 2), (1, 2)]))
+    recompute = data.draw(st.booleans())
+    ours_in, plain_in = (leaves(drawn, wanted, device) for _ in range(2))
+    exact_in = in_double(plain_in)
+    eps = torch.finfo(drawn[0].dtype).eps  # type: ignore[union-attr]
+    ours = layer(ours_in[0], lengths, *ours_in[1:], recompute=recompute)
+    plain = layer_reference(plain_in[0], lengths, *plain_in[1:])
+    exact = layer_reference(exact_in[0], lengths, *exact_in[1:])
+    for name, *results in zip(("output", "h_n", "c_n"), ours, plain, exact, strict=True):
+        close(*results, 2, eps, name)
+    assert [t.requires_grad for t in ours] == [any(wanted)] * 3
+    if not any(wanted):
+        return
+    cotangents = [data.draw(tensors(t.shape, t.dtype, special=False)) for t in ours]
+
+    def gradients(results: tuple[Tensor, ...], inputs: Arguments) -> list[Any]:
+        outputs = [results[i] for i in used]
+        grads = [place(cotangents[i], t.device).to(t) for i, t in zip(used, outputs, strict=True)]
+        asked = [t for t in inputs if t is not None and t.requires_grad]
+        return list(torch.autograd.grad(outputs, asked, grads, allow_unused=True))
+
+    names = [name for name, want in zip(NAMES, wanted, strict=True) if want]
+    found = (gradients(*pair) for pair in ((ours, ours_in), (plain, plain_in), (exact, exact_in)))
+    for name, mine, theirs, true in zip(names, *found, strict=True):
+        if theirs is None:
+            assert mine is None or not mine.any(), name
+        else:
+            close(mine, theirs, true, 3, eps, f"gradient of {name}")
