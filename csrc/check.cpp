@@ -143,4 +143,28 @@ void check_storage(const char* op, const char* argument, const Tensor& t) {
               t.storage().nbytes(), " bytes");
 }
 
+void check_shape(const char* op, const char* argument, const char* letters, const Tensor& t,
+                 c10::SymIntArrayRef shape) {
+  TORCH_CHECK(t.sym_sizes().equals(shape), op, ": ", argument, " must have shape ", letters, " = ",
+              shape, ", got ", t.sym_sizes());
+}
+
+void check_like(const char* op, const char* argument, const Tensor& t, const char* model_name,
+                const Tensor& model) {
+  TORCH_CHECK(t.device() == model.device(), op, ": ", argument, " must be on the device of ",
+              model_name, ", ", model.device(), ", got ", t.device());
+  TORCH_CHECK(t.scalar_type() == model.scalar_type(), op, ": ", argument,
+              " must have the dtype of ", model_name, ", ", dtype_name(model.scalar_type()),
+              ", got ", dtype_name(t.scalar_type()));
+}
+
+void check_cell_state(const char* op, const char* argument, const Tensor& t, const Tensor& input) {
+  const bool half = c10::isReducedFloatingType(input.scalar_type());
+  TORCH_CHECK(t.scalar_type() == input.scalar_type() || (half && t.scalar_type() == at::kFloat), op,
+              ": ", argument, " must have the dtype of input, ", dtype_name(input.scalar_type()),
+              half ? ", or float32" : "", ", got ", dtype_name(t.scalar_type()));
+  TORCH_CHECK(t.device() == input.device(), op, ": ", argument, " must be on the device of input, ",
+              input.device(), ", got ", t.device());
+}
+
 }  // namespace treadle

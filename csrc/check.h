@@ -44,4 +44,17 @@ void check_broadcast(const char* op, const char* a_name, const Tensor& a, const 
 // A storage that was resized away under a tensor would be read past its end.
 void check_storage(const char* op, const char* argument, const Tensor& t);
 
+inline bool has(const std::optional<Tensor>& t) { return t.has_value() && t->defined(); }
+
+// `letters` is the shape as the docs spell it.
+void check_shape(const char* op, const char* argument, const char* letters, const Tensor& t,
+                 c10::SymIntArrayRef shape);
+
+// Of the device and dtype of another argument.
+void check_like(const char* op, const char* argument, const Tensor& t, const char* model_name,
+                const Tensor& model);
+
+// A recurrent cell's state: of input's device and dtype, or float32 beside half precision.
+void check_cell_state(const char* op, const char* argument, const Tensor& t, const Tensor& input);
+
 }  // namespace treadle

@@ -5,43 +5,12 @@
 namespace treadle {
 namespace {
 
-bool has(const OptionalTensor& t) { return t.has_value() && t->defined(); }
-
 // [sizes...] with a leading N where the cell has one.
 c10::SymDimVector shape_of(const Tensor& input, std::initializer_list<c10::SymInt> sizes) {
   c10::SymDimVector shape;
   if (input.dim() == 3) shape.push_back(input.sym_size(0));
   shape.append(sizes.begin(), sizes.end());
   return shape;
-}
-
-// `letters` is the shape as the docs spell it.
-void check_shape(const char* op, const char* argument, const char* letters, const Tensor& t,
-                 c10::SymIntArrayRef shape) {
-  TORCH_CHECK(t.sym_sizes().equals(shape), op, ": ", argument, " must have shape ", letters, " = ",
-              shape, ", got ", t.sym_sizes());
-}
-
-void check_like(const char* op, const char* argument, const Tensor& t, const char* model_name,
-                const Tensor& model) {
-  TORCH_CHECK(t.device() == model.device(), op, ": ", argument, " must be on the device of ",
-              model_name, ", ", model.device(), ", got ", t.device());
-  TORCH_CHECK(t.scalar_type() == model.scalar_type(), op, ": ", argument,
-              " must have the dtype of ", model_name, ", ", dtype_name(model.scalar_type()),
-              ", got ", dtype_name(t.scalar_type()));
-}
-
-// The cell state may be float32 beside half-precision inputs.
-void check_old_cell(const char* op, const Tensor& old_cell, const Tensor& input) {
-  const bool wider =
-      c10::isReducedFloatingType(input.scalar_type()) && old_cell.scalar_type() == at::kFloat;
-  TORCH_CHECK(wider || old_cell.scalar_type() == input.scalar_type(), op,
-              ": old_cell must have the dtype of input, ", dtype_name(input.scalar_type()),
-              c10::isReducedFloatingType(input.scalar_type()) ? ", or float32" : "", ", got ",
-              dtype_name(old_cell.scalar_type()));
-  TORCH_CHECK(old_cell.device() == input.device(), op,
-              ": old_cell must be on the device of input, ", input.device(), ", got ",
-              old_cell.device());
 }
 
 }  // namespace
@@ -56,7 +25,7 @@ void check_lltm_cell(const char* op, const Tensor& input, const Tensor& weights,
   check_like(op, "weights", weights, "input", input);
   if (has(bias)) check_like(op, "bias", *bias, "input", input);
   check_like(op, "old_h", old_h, "input", input);
-  check_old_cell(op, old_cell, input);
+  check_cell_state(op, "old_cell", old_cell, input);
 
   const bool many = input.dim() == 3;
   TORCH_CHECK(old_h.dim() == input.dim(), op, ": old_h must have shape ",

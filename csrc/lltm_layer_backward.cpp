@@ -22,11 +22,17 @@ Tensor Layer::cells_again(int64_t d, const Tensor& gates) const {
   const auto steps = sequence.in_order(d);
   backend.cells({dtype, batch, hidden, steps.data(), static_cast<int64_t>(steps.size()),
                  gates.const_data_ptr(), c.mutable_data_ptr(), cells.mutable_data_ptr()},
-                input.device());
+                input.device(), plan);
   return cells;
 }
 
 namespace {
+
+// MKL takes four times as long where the result has a few columns only, unless it is transposed.
+Tensor product(const Tensor& a, const Tensor& b) {
+  const bool few_columns = a.is_cpu() && b.size(1) > 1 && b.size(1) <= 8;
+  return few_columns ? b.t().mm(a.t()).t().contiguous() : a.mm(b);
+}
 
 struct Gradients {
   Tensor input, h0, c0;
@@ -79,12 +85,12 @@ struct Backward {
     const Tensor dh = state(grad_h_n, d, layer.plan.transposed), dc = state(grad_c_n, d, false);
     const Tensor dg = grad_gates(d, previous_h, dh, dc);
     if (mask[0]) {
-      const Tensor w = layer.weight_ih[d].to(layer.work);
-      grads.input = grads.input.defined() ? grads.input.addmm_(dg, w) : dg.mm(w);
+      const Tensor grad = product(dg, layer.weight_ih[d].to(layer.work));
+      grads.input = grads.input.defined() ? grads.input.add_(grad) : grad;
     }
     if (mask[1]) grads.h0[d].copy_(dh);
     if (mask[2]) grads.c0[d].copy_(dc);
-    if (mask[3]) grads.weight_ih.push_back(dg.t().mm(layer.rows(layer.input).to(layer.work)));
+    if (mask[3]) grads.weight_ih.push_back(product(dg.t(), layer.rows(layer.input).to(layer.work)));
     if (mask[4]) grads.weight_hh.push_back(dg.t().mm(previous_h.to(layer.work)));
     if (mask[5]) grads.bias.push_back(dg.sum(0));
   }

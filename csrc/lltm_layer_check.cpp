@@ -5,31 +5,6 @@
 namespace treadle {
 namespace {
 
-// `letters` is the shape as the docs spell it.
-void check_shape(const char* op, const char* argument, const char* letters, const Tensor& t,
-                 c10::SymIntArrayRef shape) {
-  TORCH_CHECK(t.sym_sizes().equals(shape), op, ": ", argument, " must have shape ", letters, " = ",
-              shape, ", got ", t.sym_sizes());
-}
-
-void check_like_input(const char* op, const char* argument, const Tensor& t, const Tensor& input) {
-  TORCH_CHECK(t.device() == input.device(), op, ": ", argument, " must be on the device of input, ",
-              input.device(), ", got ", t.device());
-  TORCH_CHECK(t.scalar_type() == input.scalar_type(), op, ": ", argument,
-              " must have the dtype of input, ", dtype_name(input.scalar_type()), ", got ",
-              dtype_name(t.scalar_type()));
-}
-
-// The cell state may be float32 beside half-precision inputs.
-void check_cell_state(const char* op, const char* argument, const Tensor& t, const Tensor& input) {
-  const bool half = c10::isReducedFloatingType(input.scalar_type());
-  TORCH_CHECK(t.scalar_type() == input.scalar_type() || (half && t.scalar_type() == at::kFloat), op,
-              ": ", argument, " must have the dtype of input, ", dtype_name(input.scalar_type()),
-              half ? ", or float32" : "", ", got ", dtype_name(t.scalar_type()));
-  TORCH_CHECK(t.device() == input.device(), op, ": ", argument, " must be on the device of input, ",
-              input.device(), ", got ", t.device());
-}
-
 bool packed(const Tensor& input) { return input.dim() == 2; }
 
 }  // namespace
@@ -63,11 +38,11 @@ void check_lltm_layer(const char* op, const Tensor& input, const OptionalTensor&
     TORCH_CHECK(batch_sizes->is_cpu() || input.is_meta(), op,
                 ": batch_sizes must be on the CPU, got ", batch_sizes->device());
   }
-  check_like_input(op, "h0", h0, input);
+  check_like(op, "h0", h0, "input", input);
   check_cell_state(op, "c0", c0, input);
-  check_like_input(op, "weight_ih", weight_ih, input);
-  check_like_input(op, "weight_hh", weight_hh, input);
-  if (has(bias)) check_like_input(op, "bias", *bias, input);
+  check_like(op, "weight_ih", weight_ih, "input", input);
+  check_like(op, "weight_hh", weight_hh, "input", input);
+  if (has(bias)) check_like(op, "bias", *bias, "input", input);
 
   TORCH_CHECK(h0.dim() == 3, op, ": h0 must have shape [D, B, H], got ", h0.sym_sizes());
   const auto directions = h0.sym_size(0), rows = h0.sym_size(1), hidden = h0.sym_size(2);
@@ -109,24 +84,20 @@ void check_lltm_layer_backward(const OptionalTensor& grad_output, const Optional
   const char* letters = packed(input) ? "[S, D*H]" : "[T, B, D*H]";
   const auto shape = layer_output_shape(input, h0);
   if (has(grad_output)) {
-    check_like_input(op, "grad_output", *grad_output, input);
+    check_like(op, "grad_output", *grad_output, "input", input);
     check_shape(op, "grad_output", letters, *grad_output, shape);
   }
   if (has(grad_h_n)) {
-    check_like_input(op, "grad_h_n", *grad_h_n, input);
+    check_like(op, "grad_h_n", *grad_h_n, "input", input);
     check_shape(op, "grad_h_n", "that of h0", *grad_h_n, h0.sym_sizes());
   }
   if (has(grad_c_n)) {
-    TORCH_CHECK(grad_c_n->device() == c0.device(), op, ": grad_c_n must be on the device of c0, ",
-                c0.device(), ", got ", grad_c_n->device());
-    TORCH_CHECK(grad_c_n->scalar_type() == c0.scalar_type(), op,
-                ": grad_c_n must have the dtype of c0, ", dtype_name(c0.scalar_type()), ", got ",
-                dtype_name(grad_c_n->scalar_type()));
+    check_like(op, "grad_c_n", *grad_c_n, "c0", c0);
     check_shape(op, "grad_c_n", "that of h0", *grad_c_n, h0.sym_sizes());
   }
-  check_like_input(op, "output", output, input);
+  check_like(op, "output", output, "input", input);
   check_shape(op, "output", letters, output, shape);
-  check_like_input(op, "gates", gates, input);
+  check_like(op, "gates", gates, "input", input);
   if (recompute) {
     check_shape(op, "gates", "[0] with recompute", gates, {c10::SymInt(0)});
     return;

@@ -29,6 +29,4 @@ void check_batch_sizes(const char* op, const Tensor& input, const Tensor& batch_
 c10::SymDimVector layer_output_shape(const Tensor& input, const Tensor& h0);
 c10::SymDimVector layer_gates_shape(const Tensor& input, const Tensor& h0);
 
-inline bool has(const OptionalTensor& t) { return t.has_value() && t->defined(); }
-
 }  // namespace treadle

@@ -59,7 +59,7 @@ void backward_cpu(const RecurrenceBackward& args, const Tensor& weight_hh, const
   });
 }
 
-void cells_cpu(const RecurrenceCells& args, at::Device) {
+void cells_cpu(const RecurrenceCells& args, at::Device, const RecurrencePlan&) {
   over_rows(args.batch, args.step_count, 16,
             [&](int64_t begin, int64_t end) { cpu::lltm_layer_cells(args, begin, end); });
 }

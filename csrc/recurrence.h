@@ -21,7 +21,7 @@ struct RecurrenceBackend {
                   const RecurrencePlan& plan);
   void (*backward)(const RecurrenceBackward& args, const Tensor& weight_hh,
                    const RecurrencePlan& plan);
-  void (*cells)(const RecurrenceCells& args, at::Device device);
+  void (*cells)(const RecurrenceCells& args, at::Device device, const RecurrencePlan& plan);
 };
 
 // The rows of every step, as they lie in memory, first step first.

@@ -1,10 +1,12 @@
-"""Teach a recurrent network with treadle's fused LLTM cell to read handwritten digits.
+"""Teach a recurrent network of treadle's fused LLTM to read handwritten digits.
 
     python examples/digits.py                        train, compare with plain PyTorch, save
     python examples/digits.py --predict IMAGE.png    read one picture with what was learnt
 
 The digits are the 1,797 real ones that come with scikit-learn. The network reads a picture like a
-text, one row of 8 pixels a step, and after the eighth row it says what it has seen.
+text, one row of 8 pixels a step, and after the eighth row it says what it has seen. It learns three
+times, from the same start: with treadle's layer, which takes all rows in one call, with treadle's
+cell, called row by row, and with the same cell in plain PyTorch.
 """
 
 from __future__ import annotations
@@ -66,6 +68,27 @@ class Reader(nn.Module):
         return self.head(hx[0])
 
 
+class LayerReader(nn.Module):
+    """The same network with treadle's layer, which reads all rows in one call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = treadle.nn.LLTM(8, HIDDEN, batch_first=True)
+        self.head = nn.Linear(HIDDEN, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        _, (h, _) = self.layer(images)
+        return self.head(h[0])
+
+    def load_reader(self, reader: Reader) -> LayerReader:
+        """Take over what a Reader has learnt: the layer keeps the cell's weights in two parts."""
+        hh, ih = reader.cell.weights.split([HIDDEN, 8], dim=1)
+        layer = {"weight_ih_l0": ih, "weight_hh_l0": hh, "bias_l0": reader.cell.bias}
+        self.layer.load_state_dict(layer)
+        self.head.load_state_dict(reader.head.state_dict())
+        return self
+
+
 def vary(images: Tensor, random: torch.Generator) -> Tensor:
     """The images [N, 8, 8] as other hands would write them: each a bit slanted, moved and noisy."""
     moves = torch.eye(2, 3) + 0.1 * torch.randn(len(images), 2, 3, generator=random)
@@ -80,10 +103,9 @@ class Training:
     """One network with its optimizer, its random numbers, and the record of its epochs."""
 
     def __init__(
-        self, cell: type[treadle.nn.LLTMCell], seed: int, steps: int, device: torch.device
+        self, model: Reader | LayerReader, seed: int, steps: int, device: torch.device
     ) -> None:
-        torch.manual_seed(seed)
-        self.model = Reader(cell).to(device)
+        self.model = model.to(device)
         self.random = torch.Generator().manual_seed(seed)
         self.optimizer = torch.optim.Adam(self.model.parameters(), LEARNING_RATE)
         self.schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -132,35 +154,45 @@ def load_data(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Image.Ima
 
 
 def train(out: Path, epochs: int, seed: int) -> bool:
-    """Train both cells, show and save what came of it. True if the bar was reached."""
+    """Train all three, show and save what came of it. True if the bar was reached."""
     # Matrices this small gain nothing from a second thread, and wait for it on a busy machine.
     torch.set_num_threads(1)
     device = pick_device()
     *data, pictures = load_data(seed)
     images, test_images, labels, test_labels = (part.to(device) for part in data)
     steps = epochs * -(-len(images) // BATCH)
-    fused = Training(treadle.nn.LLTMCell, seed, steps, device)
-    plain = Training(ReferenceCell, seed, steps, device)
+    torch.manual_seed(seed)
+    start = Reader()
+    plain_start = Reader(ReferenceCell)
+    plain_start.load_state_dict(start.state_dict())
+    layer = Training(LayerReader().load_reader(start), seed, steps, device)
+    cell = Training(start, seed, steps, device)
+    plain = Training(plain_start, seed, steps, device)
 
     print(f"{len(images)} digits to learn from, {len(test_images)} to be tested on; on {device}.")
-    with tqdm(range(epochs), unit="epoch", desc="Training both cells", disable=None) as bar:
+    with tqdm(range(epochs), unit="epoch", desc="Training all three", disable=None) as bar:
         for _ in bar:
-            # The two take turns, so that whatever else the machine does slows both.
-            for training in (fused, plain):
+            # They take turns, so that whatever else the machine does slows all of them.
+            for training in (layer, cell, plain):
                 training.epoch(images, labels)
                 training.examine(test_images, test_labels)
-            bar.set_postfix(loss=f"{fused.losses[-1]:.3f}", accuracy=f"{fused.accuracies[-1]:.1%}")
+            bar.set_postfix(loss=f"{cell.losses[-1]:.3f}", accuracy=f"{cell.accuracies[-1]:.1%}")
 
     twin = Reader(ReferenceCell).to(device)
-    twin.load_state_dict(fused.model.state_dict())
+    twin.load_state_dict(cell.model.state_dict())
+    twins = {"plain cell": twin, "layer": LayerReader().to(device).load_reader(cell.model)}
     with torch.no_grad():
-        read = fused.model(test_images).argmax(dim=1)
-        same = int((twin(test_images).argmax(dim=1) == read).sum())
-    show_table(fused, plain, same)
+        read = cell.model(test_images).argmax(dim=1)
+        same = {n: int((m(test_images).argmax(dim=1) == read).sum()) for n, m in twins.items()}
+    histories = {
+        "treadle.nn.LLTM": layer,
+        "treadle.nn.LLTMCell": cell,
+        "plain PyTorch, same seed": plain,
+    }
+    show_table(histories, same)
 
     out.mkdir(parents=True, exist_ok=True)
-    torch.save(fused.model.cpu().state_dict(), out / MODEL)
-    histories = {"treadle.nn.LLTMCell": fused, "plain PyTorch, same seed": plain}
+    torch.save(cell.model.cpu().state_dict(), out / MODEL)
     draw_curve(
         out / "learning_curve.png",
         {name: (run.losses, run.accuracies) for name, run in histories.items()},
@@ -174,12 +206,12 @@ def train(out: Path, epochs: int, seed: int) -> bool:
         ImageOps.invert(picture.resize((96, 96))).save(out / f"digit_{digit}.png")
     print(f"The model, the learning curve and the test digits are in {out}. Now read one back:")
     print(f"  python {Path(sys.argv[0])} --predict {out / 'digit_7.png'}")
-    return report(fused.accuracies[-1], same)
+    return report(min(layer.accuracies[-1], cell.accuracies[-1]), same)
 
 
-def show_table(fused: Training, plain: Training, same: int) -> None:
-    table = Table("cell", "test digits read right", "accuracy", "training step")
-    for name, run in (("treadle.nn.LLTMCell", fused), ("plain PyTorch, same seed", plain)):
+def show_table(histories: dict[str, Training], same: dict[str, int]) -> None:
+    table = Table("network", "test digits read right", "accuracy", "training step")
+    for name, run in histories.items():
         right = round(run.accuracies[-1] * TEST_DIGITS)
         step = 1e3 * statistics.median(run.step_seconds)
         table.add_row(
@@ -187,18 +219,21 @@ def show_table(fused: Training, plain: Training, same: int) -> None:
         )
     Console().print(table)
     print(
-        f"A training step is {BATCH} digits of 8 rows, forward, backward and update. "
-        f"With treadle's weights,\nthe plain cell reads {same} of {TEST_DIGITS} the same."
+        f"A training step is one of the optimizer: {BATCH} digits of 8 rows, forward, backward and "
+        "update.\nThe layer takes the rows in one call, the cells row by row. With the weights of "
+        f"treadle's cell,\nthe plain cell reads {same['plain cell']} of {TEST_DIGITS} the same, "
+        f"the layer {same['layer']}."
     )
 
 
-def report(accuracy: float, same: int) -> bool:
+def report(accuracy: float, same: dict[str, int]) -> bool:
     """Say on stderr what fell short. True if nothing did."""
     if accuracy < BAR:
         print(f"digits.py: accuracy {accuracy:.1%} is below {BAR:.0%}", file=sys.stderr)
-    if same < TEST_DIGITS - 2:
-        print("digits.py: the fused and the plain cell do not agree", file=sys.stderr)
-    return accuracy >= BAR and same >= TEST_DIGITS - 2
+    apart = [name for name, count in same.items() if count < TEST_DIGITS - 2]
+    for name in apart:
+        print(f"digits.py: treadle's cell and the {name} do not agree", file=sys.stderr)
+    return accuracy >= BAR and not apart
 
 
 def predict(path: Path, out: Path) -> Tensor:

@@ -72,7 +72,11 @@ def draw_curve(path: Path, histories: dict[str, tuple[Sequence[float], Sequence[
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
     # The runs lie on top of each other when all is well: draw each one thinner than the last.
-    styles = [{"lw": 4, "alpha": 0.5}, {"lw": 1.5, "color": "black", "ls": "--"}]
+    styles = [
+        {"lw": 8, "alpha": 0.4},
+        {"lw": 4, "alpha": 0.8},
+        {"lw": 1.5, "color": "black", "ls": "--"},
+    ]
     for (name, (losses, accuracies)), style in zip(histories.items(), styles, strict=True):
         epochs = range(1, len(losses) + 1)
         left.plot(epochs, losses, label=name, **style)

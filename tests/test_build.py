@@ -265,3 +265,17 @@ def test_every_planted_error_fits_the_sources() -> None:
         command = ["git", "apply", "--check", "--unidiff-zero", str(patch)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, f"{patch.name}: {done.stderr}"
+
+
+def test_kernels_compile_for_the_oldest_gpu(tmp_path: Path) -> None:
+    """What a user's build does by default, beside the GPUs that ours is tried on."""
+    found = cuda.find(host.Torch.installed())
+    if isinstance(found, cuda.Missing):
+        pytest.skip(found.reason)
+    oldest = found.archs[0].removesuffix("+PTX").replace(".", "")
+    for source in sorted(ROOT.glob("kernels/*.cu")):
+        command = [found.nvcc, "-std=c++17", "-I.", "-ptx", f"-arch=compute_{oldest}", source]
+        done = subprocess.run(
+            [*command, "-o", tmp_path / "ptx"], cwd=ROOT, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr

@@ -100,9 +100,10 @@ void backward_cuda(const RecurrenceBackward& args, const Tensor& weight_hh,
   }
 }
 
-void cells_cuda(const RecurrenceCells& args, at::Device device) {
+void cells_cuda(const RecurrenceCells& args, at::Device device, const RecurrencePlan& plan) {
   check_units("lltm_layer_backward", args.batch, args.hidden);
   const c10::cuda::CUDAGuard guard(device);
+  const LaunchNote note(plan.regime, plan.reason);
   check_launch("lltm_layer_backward", launch_lltm_cells(args, at::cuda::getCurrentCUDAStream()));
 }
 

@@ -50,6 +50,62 @@ void call_every_op(torch::Device device) {
   }
 }
 
+// The two overloads of lltm, both directions, against lltm_cell step by step; and gradients.
+void call_layers(torch::Device device) {
+  constexpr int64_t kRows = 3, kFeatures = 5, kUnits = 4;
+  const auto options = torch::TensorOptions(device).dtype(torch::kDouble);
+  const Tensor x = torch::randn({kSteps, kRows, kFeatures}, options).requires_grad_();
+  const Tensor h0 = torch::randn({2, kRows, kUnits}, options);
+  const Tensor c0 = torch::randn({2, kRows, kUnits}, options);
+  std::vector<Tensor> params;  // of each direction: weight_ih, weight_hh, bias
+  for (int direction = 0; direction < 2; ++direction) {
+    for (const int64_t columns : {kFeatures, kUnits}) {
+      params.push_back(torch::randn({3 * kUnits, columns}, options).requires_grad_());
+    }
+    params.push_back(torch::randn({3 * kUnits}, options).requires_grad_());
+  }
+  std::vector<Tensor> all_h, last_h, last_c;
+  for (int direction = 0; direction < 2; ++direction) {
+    const Tensor* own = &params[3 * direction];
+    const Tensor weights = torch::cat({own[1], own[0]}, 1);
+    Tensor h = h0[direction], c = c0[direction];
+    std::vector<Tensor> steps(kSteps);
+    for (int64_t s = 0; s < kSteps; ++s) {
+      const int64_t t = direction == 0 ? s : kSteps - 1 - s;
+      std::tie(h, c) = treadle::lltm_cell(x[t], weights, own[2], h, c);
+      steps[t] = h;
+    }
+    all_h.push_back(torch::stack(steps));
+    last_h.push_back(h);
+    last_c.push_back(c);
+  }
+  const Tensor expected = torch::cat(all_h, 2);
+
+  const auto [output, h_n, c_n] =
+      treadle::lltm(x, {h0, c0}, params, /*has_biases=*/true, /*num_layers=*/1, /*dropout=*/0.0,
+                    /*train=*/true, /*bidirectional=*/true, /*batch_first=*/false);
+  require(torch::allclose(output, expected), "lltm");
+  require(torch::allclose(h_n, torch::stack(last_h)), "lltm's h_n");
+  require(torch::allclose(c_n, torch::stack(last_c)), "lltm's c_n");
+  std::vector<Tensor> leaves = params;
+  leaves.push_back(x);
+  const auto ours = torch::autograd::grad({output.sin().sum() + c_n.sum()}, leaves);
+  const auto theirs =
+      torch::autograd::grad({expected.sin().sum() + torch::stack(last_c).sum()}, leaves);
+  for (size_t i = 0; i < ours.size(); ++i) {
+    require(torch::allclose(ours[i], theirs[i]), "lltm's gradients");
+  }
+
+  // Every row as long as the others: the packed batch of the same sequences.
+  const Tensor sizes = torch::full({kSteps}, kRows, torch::kLong);
+  const auto packed =
+      treadle::lltm(x.flatten(0, 1), sizes, {h0, c0}, params, /*has_biases=*/true,
+                    /*num_layers=*/1, /*dropout=*/0.0, /*train=*/false, /*bidirectional=*/true,
+                    /*recompute=*/true);
+  require(torch::allclose(std::get<0>(packed), output.flatten(0, 1)), "lltm of a packed batch");
+  require(torch::allclose(std::get<2>(packed), c_n), "lltm's c_n of a packed batch");
+}
+
 struct Net : torch::nn::Module {
   Net() : head(register_module("head", torch::nn::Linear(kHidden, 1))) {
     const double bound = 1 / std::sqrt(static_cast<double>(kHidden));
@@ -98,6 +154,7 @@ int main() {
   if (torch::cuda::is_available()) devices.emplace_back(torch::kCUDA);
   for (const auto device : devices) {
     call_every_op(device);
+    call_layers(device);
     const auto [first, last] = train(device);
     std::printf("%s: every op is right; loss %.4f, after %d steps of training %.4f\n",
                 device.str().c_str(), first, static_cast<int>(kTrainingSteps), last);

@@ -25,6 +25,7 @@ __device__ __forceinline__ acc_t<scalar_t> largest(const Vector<scalar_t, n>& in
 // Whether a magnitude may be beyond kNear; NaN is free to be or not.
 template <class scalar_t, int n>
 __device__ __forceinline__ bool any_far(const Vector<scalar_t, n>& in) {
+#if __CUDA_ARCH__ >= 800  // older GPUs have no arithmetic of bfloat16
   if constexpr (std::is_same_v<scalar_t, BFloat16> && n % 2 == 0) {
     // By two and without taking magnitudes: instructions are what bfloat16 has too few of.
     const auto& pairs = reinterpret_cast<const Vector<__nv_bfloat162, n / 2>&>(in).value;
@@ -32,9 +33,9 @@ __device__ __forceinline__ bool any_far(const Vector<scalar_t, n>& in) {
 #pragma unroll
     for (int i = 1; i < n / 2; ++i) squares = __hfma2(pairs[i], pairs[i], squares);
     return !__hble2(squares, __float2bfloat162_rn(0x1p+44f));
-  } else {
-    return largest(in) > math::kNear<scalar_t>;
   }
+#endif
+  return largest(in) > math::kNear<scalar_t>;
 }
 
 // Whether far_wave may have all of them.

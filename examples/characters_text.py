@@ -1,0 +1,120 @@
+"""The text of characters.py: real prose that Python and the packages of requirements.txt bring."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import re
+import sys
+import sysconfig
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+# Those with much text of their own, torch's first: who lacks one still reads the others.
+PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "matplotlib", "pillow", "setuptools")
+LEAST = 20_000
+# Stands for every character that the training text has only once or twice.
+RARE, RARE_COUNT = "\N{REPLACEMENT CHARACTER}", 2
+BLOCK, HELD_OUT = 20, 10
+
+
+def licences() -> Iterator[str]:
+    """The licence texts of the packages and of Python, wherever they are installed."""
+    for package in PACKAGES:
+        try:
+            files = importlib.metadata.files(package) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        for file in sorted(files, key=str):
+            if re.fullmatch(
+                r"(licen[cs]e|notice|copying)[^/]*(?<!\.py)(?<!\.pyc)", file.name, re.I
+            ):
+                path = Path(str(file.locate()))
+                if path.is_file():
+                    yield path.read_text("utf-8", errors="replace")
+    # Where Python's own stands differs from system to system.
+    library = Path(sysconfig.get_path("stdlib"))
+    for path in (library / "LICENSE.txt", library.parent / "LICENSE.txt"):
+        if path.is_file():
+            yield path.read_text("utf-8", errors="replace")
+            return
+
+
+def reference() -> Iterator[str]:
+    """The chapters of Python's language reference that help() shows."""
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:
+        return
+    for name in sorted(topics):
+        yield topics[name]
+
+
+def find_text() -> str:
+    """All of it; leaves the program with what to do if this machine has next to none."""
+    text = "\n".join(paragraphs([*licences(), *reference()]))
+    if len(text) < LEAST:
+        sys.exit(
+            "characters.py: neither the packages installed here nor Python bring enough text "
+            f"({len(text):,} characters of {LEAST:,}); name a text of your own with --text FILE"
+        )
+    return text
+
+
+def read_text(path: Path) -> str:
+    """A text of the user's own; leaves the program if it will not do."""
+    try:
+        text = "\n".join(paragraphs([path.read_text("utf-8")]))
+    except (OSError, ValueError) as error:
+        sys.exit(f"characters.py: cannot read {path}: {error}")
+    if len(text) < LEAST:
+        sys.exit(
+            f"characters.py: {path} has {len(text):,} characters without repeated paragraphs; "
+            f"it takes {LEAST:,} to learn from"
+        )
+    return text
+
+
+def paragraphs(texts: Iterable[str]) -> Iterator[str]:
+    """Each paragraph once, in one line.
+
+    Licences repeat each other. A paragraph that was also in the training text would make the
+    held-out text look easy.
+    """
+    seen = set()
+    for text in texts:
+        for paragraph in re.split(r"\n\s*\n", text):
+            line = " ".join(paragraph.split())
+            # Dates, brackets and capitals aside. What has few letters is a table, not prose.
+            letters = re.sub(r"[^a-z]", "", line.lower())
+            if len(letters) >= max(20, 0.6 * len(line)) and letters not in seen:
+                seen.add(letters)
+                yield line
+
+
+def split(text: str) -> tuple[str, str]:
+    """What to learn from and what to be tested on: of every ten blocks of paragraphs, one."""
+    lines = text.splitlines(keepends=True)
+    # Blocks rather than lines, so that the held-out text has a context too; small texts have few.
+    size = max(1, min(BLOCK, len(lines) // (4 * HELD_OUT)))
+    parts: tuple[list[str], list[str]] = [], []
+    for index, line in enumerate(lines):
+        parts[index // size % HELD_OUT == HELD_OUT - 1].append(line)
+    return "".join(parts[0]), "".join(parts[1])
+
+
+def alphabet(text: str) -> str:
+    """The characters that a model of this text tells apart, the one for the rare ones first."""
+    counts = Counter(text)
+    return RARE + "".join(sorted(c for c in counts if counts[c] > RARE_COUNT and c != RARE))
+
+
+def unigram_bits(learnt: str, text: str, characters: str) -> float:
+    """Bits a character of a guess that knows how frequent each one is, and nothing else."""
+    known = set(characters)
+    count, asked = (
+        Counter(c if c in known else characters[0] for c in part) for part in (learnt, text)
+    )
+    total = len(learnt) + len(characters)
+    return -sum(n * math.log2((count[c] + 1) / total) for c, n in asked.items()) / len(text)
