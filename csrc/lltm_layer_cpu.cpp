@@ -3,6 +3,9 @@
 #include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "cpu/lltm_layer.h"
 #include "lltm_layer_run.h"
 
@@ -30,23 +33,39 @@ Tensor empty_panels(const Tensor& weight_hh) {
   return at::empty({bytes}, weight_hh.options().dtype(at::kByte));
 }
 
-// f(begin, end) over the rows of the batch. Threads share them if there is work for several.
-template <class F>
-void over_rows(int64_t batch, int64_t steps, int64_t hidden, const F& f) {
+// f(begin, end) over the rows of the batch, in whole blocks. Threads share them if there is work
+// for several: as many steps each, of which rows of a packed batch have different numbers.
+template <class Args, class F>
+void over_rows(const Args& args, int64_t step_work, const F& f) {
   // About 50 us of multiplications.
-  constexpr int64_t kWork = int64_t{1} << 21;
-  const int64_t blocks = (batch + cpu::kRowBlock - 1) / cpu::kRowBlock;
-  const int64_t of_block = std::max<int64_t>(cpu::kRowBlock * steps * 3 * hidden * hidden, 1);
-  at::parallel_for(0, blocks, std::max<int64_t>(1, kWork / of_block),
-                   [&](int64_t begin, int64_t end) {
-                     f(begin * cpu::kRowBlock, std::min(end * cpu::kRowBlock, batch));
-                   });
+  constexpr int64_t kWork = int64_t{1} << 21, kRows = cpu::kRowBlock;
+  const int64_t blocks = (args.batch + kRows - 1) / kRows;
+  // Steps that the blocks before a block take.
+  std::vector<int64_t> before(blocks + 1);
+  for (int64_t s = 0; s < args.step_count; ++s) ++before[(args.steps[s].rows + kRows - 1) / kRows];
+  for (int64_t b = blocks - 1; b > 0; --b) before[b] += before[b + 1];
+  before[0] = 0;
+  for (int64_t b = 1; b <= blocks; ++b) before[b] += before[b - 1];
+  const int64_t total = before[blocks];
+  const int64_t most = std::min<int64_t>(blocks, total * step_work * kRows / kWork);
+  const int64_t threads = std::clamp<int64_t>(most, 1, at::get_num_threads());
+  const auto first_block = [&](int64_t thread) {
+    const double share = static_cast<double>(total) * thread / threads;
+    const auto above = std::lower_bound(before.begin(), before.end(), share);
+    const bool below = above != before.begin() && share - *(above - 1) < *above - share;
+    return (above - before.begin()) - (below ? 1 : 0);
+  };
+  at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
+    const int64_t row = begin == 0 ? 0 : first_block(begin) * kRows;
+    const int64_t last = end == threads ? args.batch : first_block(end) * kRows;
+    if (row < last) f(row, std::min(last, args.batch));
+  });
 }
 
 void forward_cpu(const RecurrenceForward& args, const Tensor& weight_hh, const RecurrencePlan&) {
   const Tensor panels = empty_panels(weight_hh);
   cpu::lltm_pack_forward(args.dtype, matrix_view(weight_hh), args.hidden, panels.data_ptr());
-  over_rows(args.batch, args.step_count, args.hidden, [&](int64_t begin, int64_t end) {
+  over_rows(args, 3 * args.hidden * args.hidden, [&](int64_t begin, int64_t end) {
     cpu::lltm_layer_forward(args, panels.data_ptr(), begin, end);
   });
 }
@@ -54,13 +73,13 @@ void forward_cpu(const RecurrenceForward& args, const Tensor& weight_hh, const R
 void backward_cpu(const RecurrenceBackward& args, const Tensor& weight_hh, const RecurrencePlan&) {
   const Tensor panels = empty_panels(weight_hh);
   cpu::lltm_pack_backward(args.dtype, matrix_view(weight_hh), args.hidden, panels.data_ptr());
-  over_rows(args.batch, args.step_count, args.hidden, [&](int64_t begin, int64_t end) {
+  over_rows(args, 3 * args.hidden * args.hidden, [&](int64_t begin, int64_t end) {
     cpu::lltm_layer_backward(args, panels.data_ptr(), begin, end);
   });
 }
 
 void cells_cpu(const RecurrenceCells& args, at::Device, const RecurrencePlan&) {
-  over_rows(args.batch, args.step_count, 16,
+  over_rows(args, 64 * args.hidden,
             [&](int64_t begin, int64_t end) { cpu::lltm_layer_cells(args, begin, end); });
 }
 

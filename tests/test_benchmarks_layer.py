@@ -271,3 +271,10 @@ def test_the_allocator_says_what_is_kept_on_cuda() -> None:
     assert found["kept"] == x.nbytes
     # The argument of sin, its result and the result's gradient, at least.
     assert 3 * x.nbytes <= found["peak"] <= 6 * x.nbytes
+
+
+def test_two_products_are_the_layer() -> None:
+    x, *rest = (t.double() for t in arguments(SMALL, "cpu", torch.float32, backward=False))
+    found = layer_calls.layer(layer_calls.in_two_products)(x, *rest)
+    for ours, plain in zip(found, layer_calls.layer(reference.lltm)(x, *rest), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-12, atol=1e-12)
