@@ -121,7 +121,7 @@ def lltm(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
     Raises:
         RuntimeError: shapes, dtypes, devices or counts that do not fit.
 
-    Source: csrc/lltm.cpp, csrc/lltm_layer.cpp.
+    Source: csrc/lltm.cpp, csrc/lltm_layer.cpp, csrc/cpu/recurrence.h, kernels/recurrence.cuh.
     """
     packed = "batch_sizes" in kwargs or (len(args) > 1 and isinstance(args[1], Tensor))
     # Of two overloads torch would try the first at every call.
