@@ -9,16 +9,14 @@
 
 namespace treadle {
 
-// Steps are at most this many units, so that 32 bits tell them apart.
-inline constexpr int64_t kMostUnits = int64_t{1} << 31;
-
 template <class T>
 __device__ __forceinline__ acc_t<T> load_at(const MatrixView& view, int64_t row, int64_t column) {
   return widen(
       static_cast<const T*>(view.data)[row * view.row_stride + column * view.column_stride]);
 }
 
-// Unit (b, u) of a flat index. Along b first where the products are stored so.
+// Unit (b, u) of a flat index, of fewer than 2^31 in a step. Along b first where the products are
+// stored so.
 struct UnitAt {
   int64_t b, u;
 };
