@@ -37,7 +37,7 @@ PYBIND11_MODULE(_C, m) {
 
   py::class_<treadle::RecurrencePlan>(m, "RecurrencePlan")
       .def_property_readonly("regime", [](const treadle::RecurrencePlan& p) { return p.regime; })
-      .def_readonly("reason", &treadle::RecurrencePlan::reason)
+      .def_property_readonly("reason", [](const treadle::RecurrencePlan& p) { return p.reason; })
       .def_readonly("steps_per_chunk", &treadle::RecurrencePlan::steps_per_chunk)
       .def_readonly("transposed", &treadle::RecurrencePlan::transposed);
   m.def(
@@ -47,7 +47,7 @@ PYBIND11_MODULE(_C, m) {
         const auto dtype = element_size == 8   ? treadle::Dtype::kDouble
                            : element_size == 4 ? treadle::Dtype::kFloat
                                                : treadle::Dtype::kHalf;
-        return treadle::plan_recurrence("lltm_layer", {steps, batch, hidden, hidden, 3, dtype},
+        return treadle::plan_recurrence("lltm_layer", {steps, batch, hidden, 3, dtype},
                                         {cuda, multiprocessors, l2_bytes, tf32}, forced);
       },
       py::arg("steps"), py::arg("batch"), py::arg("hidden"), py::arg("element_size"),

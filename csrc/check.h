@@ -46,6 +46,11 @@ void check_storage(const char* op, const char* argument, const Tensor& t);
 
 inline bool has(const std::optional<Tensor>& t) { return t.has_value() && t->defined(); }
 
+inline void check_storage_if_any(const char* op, const char* argument,
+                                 const std::optional<Tensor>& t) {
+  if (has(t)) check_storage(op, argument, *t);
+}
+
 // `letters` is the shape as the docs spell it.
 void check_shape(const char* op, const char* argument, const char* letters, const Tensor& t,
                  c10::SymIntArrayRef shape);

@@ -11,7 +11,7 @@ namespace {
 
 thread_local bool recording = false;
 thread_local std::vector<Launch> recorded;
-thread_local std::string regime, reason;
+thread_local const char *regime = "", *reason = "";
 
 }  // namespace
 
@@ -25,15 +25,12 @@ void add_launch(Launch launch) {
   recorded.push_back(std::move(launch));
 }
 
-LaunchNote::LaunchNote(std::string new_regime, std::string new_reason) {
-  regime = std::move(new_regime);
-  reason = std::move(new_reason);
+LaunchNote::LaunchNote(const char* new_regime, const char* new_reason) {
+  regime = new_regime;
+  reason = new_reason;
 }
 
-LaunchNote::~LaunchNote() {
-  regime.clear();
-  reason.clear();
-}
+LaunchNote::~LaunchNote() { regime = reason = ""; }
 
 std::vector<Launch> take_launches() {
   std::vector<Launch> taken;

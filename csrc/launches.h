@@ -9,10 +9,11 @@ namespace treadle {
 
 void add_launch(Launch launch);
 
-// While it lives, launches of this thread are recorded as part of this regime, with its reason.
+// While it lives, launches of this thread are recorded as part of this regime, with its reason:
+// both string literals.
 class LaunchNote {
  public:
-  LaunchNote(std::string regime, std::string reason);
+  LaunchNote(const char* regime, const char* reason);
   ~LaunchNote();
   LaunchNote(const LaunchNote&) = delete;
   LaunchNote& operator=(const LaunchNote&) = delete;

@@ -52,13 +52,11 @@ std::pair<Tensor, Tensor> x_gradients(const Tensor& grad_gates, const Tensor& we
 
 // ---- views for the kernels
 
-LltmView view_if_any(const OptionalTensor& t) {
-  return t.has_value() && t->defined() ? view(*t) : LltmView{};
-}
+LltmView view_if_any(const OptionalTensor& t) { return has(t) ? view(*t) : LltmView{}; }
 
 // A bias is [3H] or [1, 3H] for one cell, [N, 3H] or [N, 1, 3H] for N.
 LltmView bias_view(const OptionalTensor& bias, int64_t rank) {
-  if (!bias.has_value() || !bias->defined()) return {};
+  if (!has(bias)) return {};
   return {bias->const_data_ptr(), rank == 3 ? bias->stride(0) : 0, 0, bias->stride(-1)};
 }
 
@@ -67,15 +65,11 @@ LltmShape shape_of(const Tensor& gates, const Tensor& cell) {
           cell.dim() == 3 ? cell.size(0) : 1, cell.size(-2), cell.size(-1)};
 }
 
-void check_storage_of(const char* op, const char* argument, const OptionalTensor& t) {
-  if (t.has_value() && t->defined()) check_storage(op, argument, *t);
-}
-
 void check_storages(const char* op, const Tensor& input, const Tensor& weights,
                     const OptionalTensor& bias, const Tensor& old_h) {
   check_storage(op, "input", input);
   check_storage(op, "weights", weights);
-  check_storage_of(op, "bias", bias);
+  check_storage_if_any(op, "bias", bias);
   check_storage(op, "old_h", old_h);
 }
 
@@ -109,8 +103,8 @@ Tensors5 lltm_cell_backward_with(const LltmBackend& backend, const OptionalTenso
   check_storages(op, input, weights, bias, old_h);
   check_storage(op, "new_cell", new_cell);
   check_storage(op, "gates", gates);
-  check_storage_of(op, "grad_h", grad_h);
-  check_storage_of(op, "grad_cell", grad_cell);
+  check_storage_if_any(op, "grad_h", grad_h);
+  check_storage_if_any(op, "grad_cell", grad_cell);
   const Tensor grad_gates = at::empty(gates.sizes(), gates.options());
   Tensor grad_input, grad_weights, grad_bias, grad_old_h, grad_old_cell;
   if (mask[4]) grad_old_cell = at::empty(new_cell.sizes(), new_cell.options());

@@ -28,15 +28,16 @@ Layer::Layer(const RecurrenceBackend& backend, const Tensor& input,
       dtype(to_dtype(input.scalar_type())),
       acc(at::toOpMathType(input.scalar_type())),
       work(backend.work_dtype(input.scalar_type())),
-      plan(plan_recurrence("lltm_layer",
-                           {static_cast<int64_t>(sequence.steps.size()), batch, input.size(-1),
-                            hidden, kGates, dtype},
-                           backend.device(input.device()), regime)) {}
+      plan(plan_recurrence(
+          "lltm_layer", {static_cast<int64_t>(sequence.steps.size()), batch, hidden, kGates, dtype},
+          backend.device(input.device()), regime)) {}
 
 void Layer::forward(int64_t d, const Tensor& output, const Tensor& h, const Tensor& c,
                     const Tensor& gates) const {
   const auto data = [](const Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; };
-  const Tensor x = rows(input), w_ih = weight_ih[d], w_hh = weight_hh[d];
+  const Tensor x = rows(input), w_hh = weight_hh[d];
+  // Once, and not for every chunk.
+  const Tensor w_ih = weight_ih[d].to(work);
   const Tensor b = has(bias) ? (*bias)[d].contiguous() : Tensor();
   const auto steps = sequence.in_order(d);
   const auto count = static_cast<int64_t>(steps.size());
@@ -61,17 +62,6 @@ void Layer::forward(int64_t d, const Tensor& output, const Tensor& h, const Tens
   }
 }
 
-static void check_storages(const char* op, const Tensor& input, const Tensor& h0, const Tensor& c0,
-                           const Tensor& weight_ih, const Tensor& weight_hh,
-                           const OptionalTensor& bias) {
-  check_storage(op, "input", input);
-  check_storage(op, "h0", h0);
-  check_storage(op, "c0", c0);
-  check_storage(op, "weight_ih", weight_ih);
-  check_storage(op, "weight_hh", weight_hh);
-  if (has(bias)) check_storage(op, "bias", *bias);
-}
-
 LayerSaved lltm_layer_forward_with(const RecurrenceBackend& backend, const Tensor& input,
                                    const OptionalTensor& batch_sizes, const Tensor& h0,
                                    const Tensor& c0, const Tensor& weight_ih,
@@ -79,7 +69,7 @@ LayerSaved lltm_layer_forward_with(const RecurrenceBackend& backend, const Tenso
                                    std::string_view regime) {
   constexpr const char* op = "lltm_layer";
   check_lltm_layer(op, input, batch_sizes, h0, c0, weight_ih, weight_hh, bias);
-  check_storages(op, input, h0, c0, weight_ih, weight_hh, bias);
+  check_layer_storages(op, input, h0, c0, weight_ih, weight_hh, bias);
   if (has(batch_sizes)) check_batch_sizes(op, input, *batch_sizes, h0.size(1));
   const Layer layer(backend, input, batch_sizes, h0, c0, weight_ih, weight_hh, bias, regime);
   auto shape = input.sizes().vec();

@@ -114,20 +114,12 @@ LayerGrads lltm_layer_backward_with(const RecurrenceBackend& backend,
   constexpr const char* op = "lltm_layer_backward";
   check_lltm_layer_backward(grad_output, grad_h_n, grad_c_n, input, batch_sizes, h0, c0, weight_ih,
                             weight_hh, bias, output, gates, recompute);
-  const std::pair<const char*, OptionalTensor> read[] = {{"grad_output", grad_output},
-                                                         {"grad_h_n", grad_h_n},
-                                                         {"grad_c_n", grad_c_n},
-                                                         {"input", input},
-                                                         {"h0", h0},
-                                                         {"c0", c0},
-                                                         {"weight_ih", weight_ih},
-                                                         {"weight_hh", weight_hh},
-                                                         {"bias", bias},
-                                                         {"output", output},
-                                                         {"gates", gates}};
-  for (const auto& [name, t] : read) {
-    if (has(t)) check_storage(op, name, *t);
-  }
+  check_layer_storages(op, input, h0, c0, weight_ih, weight_hh, bias);
+  check_storage_if_any(op, "grad_output", grad_output);
+  check_storage_if_any(op, "grad_h_n", grad_h_n);
+  check_storage_if_any(op, "grad_c_n", grad_c_n);
+  check_storage(op, "output", output);
+  check_storage(op, "gates", gates);
   if (has(batch_sizes)) check_batch_sizes(op, input, *batch_sizes, h0.size(1));
   const Layer layer(backend, input, batch_sizes, h0, c0, weight_ih, weight_hh, bias, regime);
   const Tensor whole_gates = gates.contiguous();

@@ -58,6 +58,17 @@ void check_lltm_layer(const char* op, const Tensor& input, const OptionalTensor&
   if (has(bias)) check_shape(op, "bias", "[D, 3H]", *bias, {directions, gates});
 }
 
+void check_layer_storages(const char* op, const Tensor& input, const Tensor& h0, const Tensor& c0,
+                          const Tensor& weight_ih, const Tensor& weight_hh,
+                          const OptionalTensor& bias) {
+  check_storage(op, "input", input);
+  check_storage(op, "h0", h0);
+  check_storage(op, "c0", c0);
+  check_storage(op, "weight_ih", weight_ih);
+  check_storage(op, "weight_hh", weight_hh);
+  check_storage_if_any(op, "bias", bias);
+}
+
 void check_batch_sizes(const char* op, const Tensor& input, const Tensor& batch_sizes,
                        int64_t batch) {
   const auto sizes = batch_sizes.accessor<int64_t, 1>();

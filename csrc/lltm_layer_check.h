@@ -21,7 +21,12 @@ void check_lltm_layer_backward(const OptionalTensor& grad_output, const Optional
 void check_lltm_lists(at::TensorList hx, at::TensorList params, bool has_biases, int64_t num_layers,
                       bool bidirectional);
 
-// Their values.
+// No storage of an argument resized away.
+void check_layer_storages(const char* op, const Tensor& input, const Tensor& h0, const Tensor& c0,
+                          const Tensor& weight_ih, const Tensor& weight_hh,
+                          const OptionalTensor& bias);
+
+// The values of batch_sizes.
 void check_batch_sizes(const char* op, const Tensor& input, const Tensor& batch_sizes,
                        int64_t batch);
 

@@ -32,11 +32,11 @@ RecurrencePlan plan_recurrence(const char* op, const RecurrenceSizes& sizes,
   // In exact float32 cuBLAS computes a product of few rows up to ten times faster transposed.
   const bool transposed = device.cuda && sizes.dtype == Dtype::kFloat && !device.tf32 &&
                           sizes.batch > 1 && sizes.batch <= 32;
-  std::string reason = forced == regime ? "asked for"
+  const char* reason = forced == regime ? "asked for"
                        : device.cuda
                            ? "no regime keeps the weights on the chip yet"
                            : "rows do not depend on each other, so that threads need not meet";
-  return {regime, std::move(reason), steps_per_chunk(sizes, device), transposed};
+  return {regime, reason, steps_per_chunk(sizes, device), transposed};
 }
 
 }  // namespace treadle

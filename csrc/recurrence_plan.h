@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <string_view>
 
 #include "kernels/dtype.h"
@@ -13,7 +12,7 @@
 namespace treadle {
 
 struct RecurrenceSizes {
-  int64_t steps, batch, features, hidden, gates;
+  int64_t steps, batch, hidden, gates;
   Dtype dtype;
 };
 
@@ -26,7 +25,7 @@ struct RecurrenceDevice {
 
 struct RecurrencePlan {
   const char* regime;
-  std::string reason;
+  const char* reason;
   int64_t steps_per_chunk;  // whose input product is computed at once
   bool transposed;          // products [3H, S] instead of [S, 3H]
 };
