@@ -39,18 +39,27 @@ PYBIND11_MODULE(_C, m) {
       .def_property_readonly("regime", [](const treadle::RecurrencePlan& p) { return p.regime; })
       .def_property_readonly("reason", [](const treadle::RecurrencePlan& p) { return p.reason; })
       .def_readonly("steps_per_chunk", &treadle::RecurrencePlan::steps_per_chunk)
-      .def_readonly("transposed", &treadle::RecurrencePlan::transposed);
+      .def_readonly("transposed", &treadle::RecurrencePlan::transposed)
+      .def_property_readonly("clusters",
+                             [](const treadle::RecurrencePlan& p) {
+                               const auto& [shape, rows] = p.clusters;
+                               return py::make_tuple(shape.units, shape.blocks, shape.tiles, rows);
+                             })
+      .def_readonly("grid_rows", &treadle::RecurrencePlan::grid_rows);
   m.def(
       "plan_recurrence",
       [](int64_t steps, int64_t batch, int64_t hidden, int64_t element_size, bool cuda,
-         int multiprocessors, size_t l2_bytes, bool tf32, const std::string& forced) {
+         int multiprocessors, size_t l2_bytes, bool tf32, const std::string& forced,
+         int64_t directions, int architecture, bool backward) {
         const auto dtype = element_size == 8   ? treadle::Dtype::kDouble
                            : element_size == 4 ? treadle::Dtype::kFloat
                                                : treadle::Dtype::kHalf;
-        return treadle::plan_recurrence("lltm_layer", {steps, batch, hidden, 3, dtype},
-                                        {cuda, multiprocessors, l2_bytes, tf32}, forced);
+        return treadle::plan_recurrence("lltm_layer", {steps, batch, hidden, 3, directions, dtype},
+                                        {cuda, architecture, multiprocessors, l2_bytes, tf32},
+                                        forced, backward);
       },
       py::arg("steps"), py::arg("batch"), py::arg("hidden"), py::arg("element_size"),
       py::arg("cuda"), py::arg("multiprocessors"), py::arg("l2_bytes"), py::arg("tf32"),
-      py::arg("forced"));
+      py::arg("forced"), py::arg("directions") = 1, py::arg("architecture") = 0,
+      py::arg("backward") = false);
 }

@@ -13,7 +13,7 @@ namespace treadle {
 Layer::Layer(const RecurrenceBackend& backend, const Tensor& input,
              const OptionalTensor& batch_sizes, const Tensor& h0, const Tensor& c0,
              const Tensor& weight_ih, const Tensor& weight_hh, const OptionalTensor& bias,
-             std::string_view regime)
+             std::string_view regime, bool backward)
     : backend(backend),
       input(input),
       h0(h0),
@@ -28,9 +28,9 @@ Layer::Layer(const RecurrenceBackend& backend, const Tensor& input,
       dtype(to_dtype(input.scalar_type())),
       acc(at::toOpMathType(input.scalar_type())),
       work(backend.work_dtype(input.scalar_type())),
-      plan(plan_recurrence(
-          "lltm_layer", {static_cast<int64_t>(sequence.steps.size()), batch, hidden, kGates, dtype},
-          backend.device(input.device()), regime)) {}
+      plan(backend.plan(
+          {static_cast<int64_t>(sequence.steps.size()), batch, hidden, kGates, directions, dtype},
+          input.device(), regime, backward)) {}
 
 void Layer::forward(int64_t d, const Tensor& output, const Tensor& h, const Tensor& c,
                     const Tensor& gates) const {
@@ -71,17 +71,25 @@ LayerSaved lltm_layer_forward_with(const RecurrenceBackend& backend, const Tenso
   check_lltm_layer(op, input, batch_sizes, h0, c0, weight_ih, weight_hh, bias);
   check_layer_storages(op, input, h0, c0, weight_ih, weight_hh, bias);
   if (has(batch_sizes)) check_batch_sizes(op, input, *batch_sizes, h0.size(1));
-  const Layer layer(backend, input, batch_sizes, h0, c0, weight_ih, weight_hh, bias, regime);
+  const Layer layer(backend, input, batch_sizes, h0, c0, weight_ih, weight_hh, bias, regime,
+                    /*backward=*/false);
   auto shape = input.sizes().vec();
   shape.back() = layer.directions * layer.hidden;
   const Tensor output = at::empty(shape, input.options());
-  const Tensor h = h0.clone(at::MemoryFormat::Contiguous);
-  const Tensor c =
-      c0.to(layer.acc, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
+  const bool one_launch = layer.plan.persistent() && !layer.idle();
+  const Tensor h =
+      one_launch ? at::empty(h0.sizes(), h0.options()) : h0.clone(at::MemoryFormat::Contiguous);
+  const Tensor c = one_launch ? at::empty(c0.sizes(), c0.options())
+                              : c0.to(layer.acc, /*non_blocking=*/false, /*copy=*/true,
+                                      at::MemoryFormat::Contiguous);
   const Tensor gates =
       at::empty_symint(save ? layer_gates_shape(input, h0) : c10::SymDimVector{0}, input.options());
-  for (int64_t d = 0; d < layer.directions && !layer.idle(); ++d) {
-    layer.forward(d, output, h[d], c[d], save ? gates[d] : Tensor());
+  if (one_launch) {
+    layer.persistent_forward(output, h, c, save ? gates : Tensor());
+  } else {
+    for (int64_t d = 0; d < layer.directions && !layer.idle(); ++d) {
+      layer.forward(d, output, h[d], c[d], save ? gates[d] : Tensor());
+    }
   }
   return {output, h, c.to(c0.scalar_type()), gates};
 }

@@ -22,7 +22,7 @@ Tensor Layer::cells_again(int64_t d, const Tensor& gates) const {
   const auto steps = sequence.in_order(d);
   backend.cells({dtype, batch, hidden, steps.data(), static_cast<int64_t>(steps.size()),
                  gates.const_data_ptr(), c.mutable_data_ptr(), cells.mutable_data_ptr()},
-                input.device(), plan);
+                d, sequence, input.device(), plan);
   return cells;
 }
 
@@ -78,21 +78,71 @@ struct Backward {
     return result;
   }
 
-  void direction(int64_t d, Gradients& grads) const {
+  // [S, H]: h before each step of direction d.
+  Tensor previous_h(int64_t d) const {
     const Tensor own = layer.rows(output).narrow(1, d * layer.hidden, layer.hidden);
-    const Tensor previous_h =
-        mask[4] || recompute ? layer.sequence.previous_h(layer.h0[d], own, d) : Tensor();
-    const Tensor dh = state(grad_h_n, d, layer.plan.transposed), dc = state(grad_c_n, d, false);
-    const Tensor dg = grad_gates(d, previous_h, dh, dc);
+    return layer.sequence.previous_h(layer.h0[d], own, d);
+  }
+
+  // What follows from grad_gates [S, 3H] by products and sums over all steps. `previous` is that of
+  // direction d, if it is known.
+  void parameters(int64_t d, const Tensor& dg, Tensor previous, Gradients& grads) const {
     if (mask[0]) {
-      const Tensor grad = product(dg, layer.weight_ih[d].to(layer.work));
-      grads.input = grads.input.defined() ? grads.input.add_(grad) : grad;
+      const Tensor w = layer.weight_ih[d].to(layer.work);
+      if (!grads.input.defined()) {
+        grads.input = product(dg, w);
+      } else if (dg.is_cpu()) {
+        grads.input.add_(product(dg, w));
+      } else {
+        grads.input.addmm_(dg, w);
+      }
     }
+    if (mask[3]) grads.weight_ih.push_back(product(dg.t(), layer.rows(layer.input).to(layer.work)));
+    if (mask[4]) {
+      if (!previous.defined()) previous = previous_h(d);
+      grads.weight_hh.push_back(dg.t().mm(previous.to(layer.work)));
+    }
+    if (mask[5]) grads.bias.push_back(dg.sum(0));
+  }
+
+  void direction(int64_t d, Gradients& grads) const {
+    const Tensor previous = mask[4] || recompute ? previous_h(d) : Tensor();
+    const Tensor dh = state(grad_h_n, d, layer.plan.transposed), dc = state(grad_c_n, d, false);
+    const Tensor dg = grad_gates(d, previous, dh, dc);
     if (mask[1]) grads.h0[d].copy_(dh);
     if (mask[2]) grads.c0[d].copy_(dc);
-    if (mask[3]) grads.weight_ih.push_back(product(dg.t(), layer.rows(layer.input).to(layer.work)));
-    if (mask[4]) grads.weight_hh.push_back(dg.t().mm(previous_h.to(layer.work)));
-    if (mask[5]) grads.bias.push_back(dg.sum(0));
+    parameters(d, dg, previous, grads);
+  }
+
+  // [D, S, 3H]; those of h0 and c0 too, where they are needed.
+  Tensor persistent_grad_gates(Gradients& grads) const {
+    const std::vector<int64_t> shape{layer.directions, layer.sequence.rows,
+                                     Layer::kGates * layer.hidden};
+    const Tensor result = at::empty(shape, layer.input.options());
+    // Gates that nobody else sees are overwritten here, too.
+    for (int64_t d = 0; d < layer.directions && recompute; ++d) {
+      result[d].copy_(layer.gates_again(d, previous_h(d)));
+    }
+    const Tensor rows = has(grad_output) ? layer.rows(*grad_output) : Tensor();
+    const auto contiguous = [](const OptionalTensor& t) {
+      return has(t) ? t->contiguous() : Tensor();
+    };
+    layer.persistent_backward(recompute ? result : gates.view(shape), rows, contiguous(grad_h_n),
+                              contiguous(grad_c_n), grads.h0, grads.c0, result);
+    return result;
+  }
+
+  Gradients run() const {
+    Gradients grads;
+    if (mask[1]) grads.h0 = at::empty(layer.h0.sizes(), layer.h0.options());
+    if (mask[2]) grads.c0 = at::empty(layer.c0.sizes(), layer.c0.options());
+    if (layer.plan.persistent() && !layer.idle()) {
+      const Tensor dg = persistent_grad_gates(grads);
+      for (int64_t d = 0; d < layer.directions; ++d) parameters(d, dg[d], Tensor(), grads);
+      return grads;
+    }
+    for (int64_t d = 0; d < layer.directions; ++d) direction(d, grads);
+    return grads;
   }
 };
 
@@ -121,14 +171,12 @@ LayerGrads lltm_layer_backward_with(const RecurrenceBackend& backend,
   check_storage(op, "output", output);
   check_storage(op, "gates", gates);
   if (has(batch_sizes)) check_batch_sizes(op, input, *batch_sizes, h0.size(1));
-  const Layer layer(backend, input, batch_sizes, h0, c0, weight_ih, weight_hh, bias, regime);
+  const Layer layer(backend, input, batch_sizes, h0, c0, weight_ih, weight_hh, bias, regime,
+                    /*backward=*/true);
   const Tensor whole_gates = gates.contiguous();
   const Backward backward{layer,  grad_output, grad_h_n,  grad_c_n,
                           output, whole_gates, recompute, mask};
-  Gradients grads;
-  if (mask[1]) grads.h0 = at::empty(h0.sizes(), h0.options());
-  if (mask[2]) grads.c0 = at::empty(c0.sizes(), c0.options());
-  for (int64_t d = 0; d < layer.directions; ++d) backward.direction(d, grads);
+  Gradients grads = backward.run();
   const auto dtype = input.scalar_type();
   if (mask[0]) grads.input = grads.input.to(dtype).view(input.sizes());
   return {grads.input,

@@ -12,11 +12,12 @@
 namespace treadle {
 namespace {
 
-RecurrenceDevice device_cpu(at::Device) {
+RecurrencePlan plan_cpu(const RecurrenceSizes& sizes, at::Device, std::string_view regime,
+                        bool backward) {
   RecurrenceDevice device;
   // Of the input product's chunks: more than this is not worth a call less.
   device.l2_bytes = 32 << 20;
-  return device;
+  return plan_recurrence("lltm_layer", sizes, device, regime, backward);
 }
 
 // Half types are widened once, not at every step.
@@ -78,12 +79,13 @@ void backward_cpu(const RecurrenceBackward& args, const Tensor& weight_hh, const
   });
 }
 
-void cells_cpu(const RecurrenceCells& args, at::Device, const RecurrencePlan&) {
+void cells_cpu(const RecurrenceCells& args, int64_t, const Sequence&, at::Device,
+               const RecurrencePlan&) {
   over_rows(args, 64 * args.hidden,
             [&](int64_t begin, int64_t end) { cpu::lltm_layer_cells(args, begin, end); });
 }
 
-constexpr RecurrenceBackend kCpuBackend{device_cpu,  work_dtype_cpu, input_product_cpu,
+constexpr RecurrenceBackend kCpuBackend{plan_cpu,    work_dtype_cpu, input_product_cpu,
                                         forward_cpu, backward_cpu,   cells_cpu};
 
 }  // namespace

@@ -24,7 +24,7 @@ struct Layer {
 
   Layer(const RecurrenceBackend& backend, const Tensor& input, const OptionalTensor& batch_sizes,
         const Tensor& h0, const Tensor& c0, const Tensor& weight_ih, const Tensor& weight_hh,
-        const OptionalTensor& bias, std::string_view regime);
+        const OptionalTensor& bias, std::string_view regime, bool backward);
 
   // No unit takes a step.
   bool idle() const { return sequence.rows == 0 || hidden == 0; }
@@ -35,6 +35,16 @@ struct Layer {
   // Direction d: output [S, D*H]; h, c [B, H] are the state; gates [S, 3H] or undefined.
   void forward(int64_t d, const Tensor& output, const Tensor& h, const Tensor& c,
                const Tensor& gates) const;
+
+  // All directions: h, c [D, B, H] are what the last steps leave; gates [D, S, 3H] or undefined.
+  void persistent_forward(const Tensor& output, const Tensor& h, const Tensor& c,
+                          const Tensor& gates) const;
+
+  // grad_gates [D, S, 3H] of all directions, which may be the same memory as gates; grad_output
+  // [S, D*H] or undefined; so may be those of the last states, contiguous, and of the first.
+  void persistent_backward(const Tensor& gates, const Tensor& grad_output, const Tensor& grad_h_n,
+                           const Tensor& grad_c_n, const Tensor& grad_h0, const Tensor& grad_c0,
+                           const Tensor& grad_gates) const;
 
   // gates [S, 3H] of direction d, from what h was before each step.
   Tensor gates_again(int64_t d, const Tensor& previous_h) const;

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <limits>
 
 namespace treadle {
 namespace {
@@ -15,28 +16,181 @@ int64_t acc_bytes(Dtype dtype) { return dtype == Dtype::kDouble ? 8 : 4; }
 int64_t steps_per_chunk(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
   constexpr int64_t kRows = 1024;
   const int64_t batch = std::max<int64_t>(sizes.batch, 1);
-  const int64_t step_bytes =
-      std::max<int64_t>(sizes.gates * sizes.hidden * acc_bytes(sizes.dtype) * batch, 1);
-  const int64_t fit = static_cast<int64_t>(device.l2_bytes) / 2 / step_bytes;
-  const int64_t filling = (kRows + batch - 1) / batch;
+  const int64_t hidden = std::max<int64_t>(sizes.hidden, 1);
+  // One after the other: their product may be too large for 64 bits.
+  const int64_t fit = static_cast<int64_t>(device.l2_bytes) / 2 / batch / hidden /
+                      (sizes.gates * acc_bytes(sizes.dtype));
+  const int64_t filling = (kRows - 1) / batch + 1;
   return std::clamp(std::max(fit, filling), int64_t{1}, std::max<int64_t>(sizes.steps, 1));
+}
+
+// ---- weights on the chip
+
+constexpr int64_t kClusterHidden = 768, kFloatClusterHidden = 512, kGridHidden = 1024;
+constexpr int kGridBlocks = 32, kGridRows = 64;  // of a group
+constexpr int64_t kBatch = int64_t{1} << 26;     // at 2 * 16 blocks a row they are fewer than 2^31
+constexpr int64_t kSteps = int64_t{1} << 30;     // kernels count some more in 32 bits
+constexpr int64_t kFewSteps = 1;
+
+int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
+
+bool is_half(Dtype dtype) { return dtype == Dtype::kHalf || dtype == Dtype::kBFloat16; }
+
+const char* name_of(Dtype dtype) {
+  return dtype == Dtype::kHalf       ? "float16"
+         : dtype == Dtype::kBFloat16 ? "bfloat16"
+         : dtype == Dtype::kFloat    ? "float32"
+                                     : "float64";
+}
+
+// Groups of the grid's blocks that a direction has: one block runs on a multiprocessor.
+int64_t grid_groups(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
+  return device.multiprocessors / kGridBlocks / std::max<int64_t>(sizes.directions, 1);
+}
+
+// Clusters that fit at once: an H200 with 132 multiprocessors holds 7 of 16 blocks.
+int64_t clusters_at_once(int blocks, const RecurrenceDevice& device) {
+  const int of_132 = blocks == 16 ? 7 : blocks == 8 ? 15 : 32;
+  return std::max<int64_t>(device.multiprocessors * of_132 / 132, 1);
+}
+
+// Times of a step in us, fitted to measurements on an H200. Of a cluster: what a step takes at
+// least, products of weights, and the exchange, of which the backward pass has three times as much.
+double cluster_time(const ClusterShape& shape, int rows, bool backward, bool exact) {
+  const auto hidden = static_cast<double>(shape.hidden());
+  if (exact) {
+    return 0.7 + (1.3e-5 * shape.units + (backward ? 6e-4 : 2e-4)) * hidden * rows;
+  }
+  return (backward ? 0.40 : 0.38) +
+         (backward ? 2.7e-5 : 2.2e-5) * hidden * shape.units * shape.tiles +
+         (backward ? 1.4e-4 : 7e-5) * hidden * rows;
+}
+
+// Of the grid: tiles one after the other; but a single one has to wait for itself.
+double grid_time(int64_t launches, int rows, bool backward) {
+  return static_cast<double>(launches) * (0.7 + (backward ? 0.32 : 0.17) * rows);
+}
+
+// Of a matrix product and a kernel.
+double launched_time(const RecurrenceSizes& sizes, bool backward) {
+  const double hidden = static_cast<double>(sizes.hidden), rows = static_cast<double>(sizes.batch);
+  const double flop_per_us = is_half(sizes.dtype) ? 4e8 : 4e7;
+  return static_cast<double>(sizes.directions) *
+         (13 + rows * hidden * hidden * 6 / flop_per_us + (backward ? 6 : 0));
+}
+
+struct Clusters {
+  ClusterPlan plan;
+  double time;
+};
+
+// The shape and the rows that take the batch through a step in the least time.
+Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
+                       bool backward) {
+  Clusters best{{}, std::numeric_limits<double>::infinity()};
+  for (const ClusterShape& shape : kClusterShapes) {
+    if (shape.hidden() < sizes.hidden || (backward && shape.tiles > 1)) continue;
+    if (!is_half(sizes.dtype) && !shape.has_float()) continue;
+    const int64_t at_once = clusters_at_once(shape.blocks, device);
+    for (int rows = 1; rows <= shape.rows(); ++rows) {
+      const int64_t clusters = ceil_div(sizes.batch, rows) * sizes.directions;
+      const double waves = static_cast<double>(std::max<int64_t>(ceil_div(clusters, at_once), 1));
+      const double time = waves * cluster_time(shape, rows, backward, !is_half(sizes.dtype));
+      if (time < best.time) best = {{shape, rows}, time};
+    }
+  }
+  return best;
+}
+
+int64_t grid_launches(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
+  return std::max<int64_t>(ceil_div(sizes.batch, grid_groups(sizes, device) * kGridRows), 1);
+}
+
+// Rows that a group of blocks takes: 8, or tiles of 16.
+int plan_grid(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
+  const int64_t at_once = grid_groups(sizes, device) * grid_launches(sizes, device);
+  const int64_t rows = ceil_div(sizes.batch, at_once);
+  return rows <= 8 ? 8 : static_cast<int>(ceil_div(rows, 16) * 16);
+}
+
+// ---- the choice
+
+// The widest layer whose weights a regime keeps on the chip: none is 0.
+int64_t most_hidden(const RecurrenceSizes& sizes, bool cluster) {
+  if (is_half(sizes.dtype)) return cluster ? kClusterHidden : kGridHidden;
+  return cluster && sizes.dtype == Dtype::kFloat ? kFloatClusterHidden : 0;
+}
+
+bool on_chip(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool cluster) {
+  return device.architecture >= 90 && sizes.hidden >= 1 &&
+         sizes.hidden <= most_hidden(sizes, cluster) && sizes.batch < kBatch &&
+         sizes.steps < kSteps;
+}
+
+struct Choice {
+  const char* regime;
+  const char* reason;
+};
+
+Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool backward) {
+  if (!device.cuda) {
+    return {"rows", "rows do not depend on each other, so that threads need not meet"};
+  }
+  if (sizes.steps <= kFewSteps) return {"step", "one step does not pay for weights on the chip"};
+  const bool cluster = on_chip(sizes, device, /*cluster=*/true);
+  if (!cluster && !(on_chip(sizes, device, /*cluster=*/false) && grid_groups(sizes, device) > 0)) {
+    return {"step", "no regime keeps such weights on the chip"};
+  }
+  const double time =
+      cluster ? plan_clusters(sizes, device, backward).time
+              : grid_time(grid_launches(sizes, device), plan_grid(sizes, device), backward);
+  if (time > launched_time(sizes, backward)) {
+    return {"step", "so many rows are faster by a product a step"};
+  }
+  return cluster ? Choice{"cluster", "the blocks of a cluster keep the weights on the chip"}
+                 : Choice{"grid", "the blocks of the grid keep the weights on the chip"};
+}
+
+Choice take_forced(const char* op, const RecurrenceSizes& sizes, const RecurrenceDevice& device,
+                   std::string_view forced) {
+  constexpr const char* reason = "asked for";
+  if (!device.cuda) {
+    TORCH_CHECK(forced == "rows", op, ": regime must be auto or rows on the CPU, got ", forced);
+    return {"rows", reason};
+  }
+  if (forced == "step") return {"step", reason};
+  const bool cluster = forced == "cluster";
+  TORCH_CHECK(cluster || forced == "grid", op,
+              ": regime must be auto, cluster, grid or step on CUDA, got ", forced);
+  TORCH_CHECK(sizes.batch < kBatch, op, ": regime ", forced, " needs B < 2^26, got ", sizes.batch);
+  TORCH_CHECK(sizes.steps < kSteps, op, ": regime ", forced, " needs T < 2^30, got ", sizes.steps);
+  TORCH_CHECK(on_chip(sizes, device, cluster), op, ": regime ", forced,
+              " needs float16 or bfloat16, ", "1 <= H <= ", cluster ? kClusterHidden : kGridHidden,
+              cluster ? " (or float32 up to 512)" : "", " and an sm_90 GPU, got ",
+              name_of(sizes.dtype), ", H = ", sizes.hidden, " and sm_", device.architecture);
+  TORCH_CHECK(cluster || grid_groups(sizes, device) > 0, op, ": regime grid needs ", kGridBlocks,
+              " multiprocessors a direction, got ", device.multiprocessors, " for ",
+              sizes.directions);
+  return {cluster ? "cluster" : "grid", reason};
 }
 
 }  // namespace
 
 RecurrencePlan plan_recurrence(const char* op, const RecurrenceSizes& sizes,
-                               const RecurrenceDevice& device, std::string_view forced) {
-  const char* regime = device.cuda ? "step" : "rows";
-  TORCH_CHECK(forced == "auto" || forced == regime, op, ": regime must be auto or ", regime,
-              device.cuda ? " on CUDA" : " on the CPU", ", got ", forced);
+                               const RecurrenceDevice& device, std::string_view forced,
+                               bool backward) {
+  const auto [regime, reason] =
+      forced == "auto" ? choose(sizes, device, backward) : take_forced(op, sizes, device, forced);
   // In exact float32 cuBLAS computes a product of few rows up to ten times faster transposed.
   const bool transposed = device.cuda && sizes.dtype == Dtype::kFloat && !device.tf32 &&
                           sizes.batch > 1 && sizes.batch <= 32;
-  const char* reason = forced == regime ? "asked for"
-                       : device.cuda
-                           ? "no regime keeps the weights on the chip yet"
-                           : "rows do not depend on each other, so that threads need not meet";
-  return {regime, reason, steps_per_chunk(sizes, device), transposed};
+  RecurrencePlan plan{regime, reason, steps_per_chunk(sizes, device), transposed, {}, 0, 0};
+  if (plan.is("cluster")) plan.clusters = plan_clusters(sizes, device, backward).plan;
+  if (plan.is("grid")) {
+    plan.grid_groups = grid_groups(sizes, device);
+    plan.grid_rows = plan_grid(sizes, device);
+  }
+  return plan;
 }
 
 }  // namespace treadle

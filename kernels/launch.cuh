@@ -39,21 +39,52 @@ __device__ __forceinline__ void begin_kernel() {
 #endif
 }
 
-// The returned error is this launch's own: cudaGetLastError would also hand out older ones.
-template <class... P, class... A>
-cudaError_t launch(void (*kernel)(P...), const LaunchShape& shape, cudaStream_t stream, A... args) {
-  if (recording_launches()) record_launch(reinterpret_cast<const void*>(kernel), shape);
+// How a kernel is launched that is not launched like the others.
+inline cudaLaunchAttribute cluster_launch(int blocks) {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = static_cast<unsigned>(blocks);
+  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  return attribute;
+}
+
+inline cudaLaunchAttribute cooperative_launch() {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeCooperative;
+  attribute.val.cooperative = 1;
+  return attribute;
+}
+
+inline cudaLaunchAttribute overlapping_launch() {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = overlaps_launches() ? 1 : 0;
+  return attribute;
+}
+
+inline cudaLaunchConfig_t launch_config(const LaunchShape& shape, cudaLaunchAttribute& attribute) {
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(shape.grid_x, shape.grid_y, shape.grid_z);
   config.blockDim = dim3(shape.block);
   config.dynamicSmemBytes = shape.shared_bytes;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return config;
+}
+
+// The returned error is this launch's own: cudaGetLastError would also hand out older ones.
+template <class... P, class... A>
+cudaError_t launch_with(void (*kernel)(P...), const LaunchShape& shape, cudaStream_t stream,
+                        cudaLaunchAttribute attribute, A... args) {
+  if (recording_launches()) record_launch(reinterpret_cast<const void*>(kernel), shape);
+  cudaLaunchConfig_t config = launch_config(shape, attribute);
   config.stream = stream;
-  cudaLaunchAttribute overlap = {};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &overlap;
-  config.numAttrs = overlaps_launches() ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...);
+}
+
+template <class... P, class... A>
+cudaError_t launch(void (*kernel)(P...), const LaunchShape& shape, cudaStream_t stream, A... args) {
+  return launch_with(kernel, shape, stream, overlapping_launch(), args...);
 }
 
 }  // namespace treadle

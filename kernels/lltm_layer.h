@@ -12,7 +12,4 @@ namespace treadle {
 cudaError_t launch_lltm_step_forward(const RecurrenceForward& args, cudaStream_t stream);
 cudaError_t launch_lltm_step_backward(const RecurrenceBackward& args, cudaStream_t stream);
 
-// Of all steps.
-cudaError_t launch_lltm_cells(const RecurrenceCells& args, cudaStream_t stream);
-
 }  // namespace treadle

@@ -98,32 +98,4 @@ __global__ void __launch_bounds__(kBlockSize)
   }
 }
 
-// One thread per unit takes it through all steps, of which the host describes runs of equal size:
-// `step.start` counts on by `stride` rows.
-template <template <class> class CellOf, class T>
-__global__ void __launch_bounds__(kBlockSize)
-    recurrence_cells(const __grid_constant__ RecurrenceCells args,
-                     const __grid_constant__ RecurrenceStep first, int64_t stride, int64_t count,
-                     const __grid_constant__ LocateUnit locate) {
-  begin_kernel();
-  using acc = acc_t<T>;
-  using Cell = CellOf<acc>;
-  const uint32_t unit = blockIdx.x * kBlockSize + threadIdx.x;
-  if (unit >= locate.units) return;
-  const auto [b, u] = locate(unit);
-  acc c = static_cast<const acc*>(args.c)[b * args.hidden + u];
-  for (int64_t s = 0; s < count; ++s) {
-    const int64_t row = first.start + s * stride + b;
-    acc gates[Cell::kGates];
-#pragma unroll
-    for (int k = 0; k < Cell::kGates; ++k) {
-      gates[k] =
-          widen(static_cast<const T*>(args.gates)[(row * Cell::kGates + k) * args.hidden + u]);
-    }
-    c = Cell::forward(gates, c).new_cell;
-    static_cast<acc*>(args.cells)[row * args.hidden + u] = c;
-  }
-  static_cast<acc*>(args.c)[b * args.hidden + u] = c;
-}
-
 }  // namespace treadle

@@ -47,7 +47,7 @@ def with_gradients(function: Callable[..., Any]) -> Step:
     return step
 
 
-# Name: sizes and options of layer_arguments. In float32 few rows take transposed products.
+# Name: sizes and options of layer_arguments. In steps, few rows take transposed products.
 LAYERS: dict[str, tuple[tuple[int, int, int, int], dict[str, Any]]] = {
     "lltm_layer": ((5, 33, 7, 65), {"directions": 2}),
     "lltm_layer, few rows": ((5, 17, 7, 65), {"directions": 2}),
@@ -81,13 +81,14 @@ CALLS: dict[str, tuple[Step, int]] = {
     "lltm_cell": (with_gradients(treadle.lltm_cell), 5),
     **{name: (run_layer(name), 6) for name in LAYERS},
     **{f"{name}, recompute": (run_layer(name, recompute=True), 6) for name in LAYERS},
+    **{f"{name}, by steps": (run_layer(name, regime="step"), 6) for name in LAYERS},
 }
 
 
 def arguments_of(name: str, device: str = "cuda") -> Tensors:
     count = CALLS[name][1]
     if count == 6:
-        sizes, options = LAYERS[name.removesuffix(", recompute")]
+        sizes, options = LAYERS[name.removesuffix(", recompute").removesuffix(", by steps")]
         call = layer_arguments(Make(name, device, torch.float32), sizes, **options)
         return tuple(t for t in call.args if isinstance(t, Tensor))
     if count == 5:

@@ -18,6 +18,12 @@ from .rule import obeys
 
 pytestmark = GPU
 FORMS: tuple[Lengths, ...] = (None, (5, 5, 3, 1))
+# What is chosen, and a product and a kernel a step, which every GPU and dtype can.
+REGIMES = pytest.mark.parametrize("regime", ["auto", "step"])
+CLUSTERS = pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
+    reason="needs a GPU of sm_90",
+)
 Run = Callable[[], list[Tensor]]
 
 
@@ -43,8 +49,11 @@ def call_of(dtype: torch.dtype, lengths: Lengths) -> Call:
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("lengths", FORMS, ids=str)
 @pytest.mark.parametrize("dtype", FLOATING)
-def test_nothing_waits_for_the_gpu(dtype: torch.dtype, lengths: Lengths, recompute: bool) -> None:
-    run = runner(call_of(dtype, lengths), recompute=recompute)
+@REGIMES
+def test_nothing_waits_for_the_gpu(
+    regime: str, dtype: torch.dtype, lengths: Lengths, recompute: bool
+) -> None:
+    run = runner(call_of(dtype, lengths), recompute=recompute, regime=regime)
     expected = run()
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
@@ -80,7 +89,8 @@ for recompute in (False, True):
 
             def call():
                 x, *rest = given
-                results = torch.ops.treadle.lltm_layer(x, sizes, *rest, recompute=recompute)
+                options = {"recompute": recompute, "regime": sys.argv[2]}
+                results = torch.ops.treadle.lltm_layer(x, sizes, *rest, **options)
                 if not x.requires_grad:
                     return results
                 total = [torch.ones_like(t) for t in results]
@@ -105,8 +115,9 @@ print("all captured")
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["inference", "training"])
-def test_graph_capture_as_the_first_call_of_all(mode: str) -> None:
-    done = installed.python("-c", FIRST_CAPTURE, mode)
+@REGIMES
+def test_graph_capture_as_the_first_call_of_all(regime: str, mode: str) -> None:
+    done = installed.python("-c", FIRST_CAPTURE, mode, regime)
     assert done.returncode == 0 and "all captured" in done.stdout, done.stderr
 
 
@@ -117,7 +128,8 @@ torch.manual_seed(0)
 shapes = [(4, 5, 7), (1, 5, 16), (1, 5, 16), (1, 48, 7), (1, 48, 16), (1, 48)]
 x, *rest = [torch.randn(s, device="cuda", requires_grad=True) for s in shapes]
 recompute = sys.argv[1] == "True"
-output, *_ = torch.ops.treadle.lltm_layer(x, None, *rest, recompute=recompute)
+options = {"recompute": recompute, "regime": sys.argv[2]}
+output, *_ = torch.ops.treadle.lltm_layer(x, None, *rest, **options)
 grad = torch.ones_like(output)
 torch.cuda.synchronize()
 with warnings.catch_warnings(record=True) as caught:
@@ -131,20 +143,23 @@ print("quiet")
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("recompute", [False, True])
-def test_first_backward_is_quiet(recompute: bool) -> None:
+@REGIMES
+def test_first_backward_is_quiet(regime: str, recompute: bool) -> None:
     """It runs in a thread of autograd, which has no CUDA context before."""
-    done = installed.python("-c", FIRST_BACKWARD, str(recompute))
+    done = installed.python("-c", FIRST_BACKWARD, str(recompute), regime)
     assert done.returncode == 0 and "quiet" in done.stdout, done.stderr
     assert "Warning" not in done.stderr
 
 
 @pytest.mark.parametrize("batch", [64, 17])  # 17 rows: transposed products, if not in tf32
-def test_tf32_as_torch_says(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@REGIMES
+def test_tf32_as_torch_says(regime: str, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     call = layer_arguments(Make("tf32", "cuda", torch.float32), (5, batch, 64, 256))
+    call = Call(call.args, {**call.kwargs, "regime": regime})
     found = []
     for allowed in (False, True):
         monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", allowed)
-        found.append(runner(call)())
+        found.append(runner(call, regime=regime)())
         # The reference is computed under the same setting, the truth in float64.
         obeys(OPS["lltm_layer"], call)
     for exact, rounded in zip(*found, strict=True):
@@ -153,26 +168,52 @@ def test_tf32_as_torch_says(batch: int, monkeypatch: pytest.MonkeyPatch) -> None
     assert 1e-6 < float(error) < 1e-2
 
 
-def test_more_units_than_32_bits_count() -> None:
+@pytest.mark.parametrize("batch", [64, 17])
+@pytest.mark.parametrize("regime", [pytest.param("cluster", marks=CLUSTERS), "step"])
+def test_products_of_h_and_tf32(regime: str, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster's are exact whatever torch says: there only the input's products ask it, which
+    are zero here."""
+    call = layer_arguments(Make("tf32", "cuda", torch.float32), (5, batch, 64, 256))
+    call = call.with_args({0: torch.zeros_like(call.args[0])})
+    found = []
+    for allowed in (False, True):
+        monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", allowed)
+        results = runner(call, regime=regime)()
+        # output, h_n, c_n; the gradients of h0 and c0.
+        found.append([*results[:3], *results[4:6]])
+    for n, (exact, other) in enumerate(zip(*found, strict=True)):
+        if regime == "cluster":
+            same_bits(other, exact, f"result {n}")
+        else:
+            assert not torch.equal(other, exact), n
+
+
+@pytest.mark.parametrize(
+    ("regime", "rows", "hidden"),
+    [("auto", 1 << 30, 2), pytest.param("cluster", 1 << 22, 512, marks=CLUSTERS)],
+)
+def test_more_units_than_32_bits_count(regime: str, rows: int, hidden: int) -> None:
     """A batch of which one row takes one step, so that the states alone are big."""
     if torch.cuda.mem_get_info()[0] < 20 << 30:
         pytest.skip("needs 20 GB of memory")
-    rows, hidden = 1 << 30, 2
     one = torch.zeros((), device="cuda", dtype=torch.float16)
     state, sizes = one.expand(1, rows, hidden), torch.tensor([1])
     weights = one.expand(1, 3 * hidden, 1), one.expand(1, 3 * hidden, hidden)
     words = rf"^lltm_layer: B \* H must be less than 2\^31 on CUDA, got {rows} \* {hidden}"
     try:
         with pytest.raises(RuntimeError, match=words):
-            torch.ops.treadle.lltm_layer(one.expand(1, 1), sizes, state, state, *weights, None)
+            torch.ops.treadle.lltm_layer(
+                one.expand(1, 1), sizes, state, state, *weights, None, regime=regime
+            )
     finally:
         torch.cuda.empty_cache()
 
 
 @pytest.mark.parametrize("lengths", FORMS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_hundred_times_the_same_bits(dtype: torch.dtype, lengths: Lengths) -> None:
-    run = runner(call_of(dtype, lengths))
+@REGIMES
+def test_a_hundred_times_the_same_bits(regime: str, dtype: torch.dtype, lengths: Lengths) -> None:
+    run = runner(call_of(dtype, lengths), regime=regime)
     expected = run()
     for _ in range(100):
         for ours, theirs in zip(run(), expected, strict=True):

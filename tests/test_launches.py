@@ -141,7 +141,8 @@ def launch_calls() -> dict[str, tuple[Any, ...]]:
         "cell": ("lltm_cell", *cell((33, 17, 64), "cuda")),
         "cell of odd width": ("lltm_cell", *cell((33, 17, 65), "cuda")),
         "layer": ("lltm", *layer((3, 64, 17, 65), "cuda")),
-        "layer, transposed": ("lltm", *layer((3, 17, 5, 64), "cuda")),
+        "layer, by steps": ("lltm", *layer((3, 64, 17, 65), "cuda", torch.float64)),
+        "layer, transposed": ("lltm", *layer((1, 17, 5, 64), "cuda")),
         "layer, packed": ("lltm", *layer((0, 0, 5, 33), "cuda", torch.half, (3, 2, 2, 1))),
     }
 
@@ -152,7 +153,8 @@ def launch_calls() -> dict[str, tuple[Any, ...]]:
     "case",
     [
         *("dense", "misaligned", "half", "strided", "cosine", "cast", "in place"),
-        *("cell", "cell of odd width", "layer", "layer, transposed", "layer, packed"),
+        *("cell", "cell of odd width"),
+        *("layer", "layer, by steps", "layer, transposed", "layer, packed"),
     ],
 )
 def test_launch_info_says_what_the_profiler_sees(case: str, tmp_path: Path) -> None:
@@ -165,7 +167,11 @@ def test_launch_info_says_what_the_profiler_sees(case: str, tmp_path: Path) -> N
     seen = [e for e in traced(call, tmp_path) if "treadle::" in e["name"]]
     assert len(said) == len(seen) >= 1
     for launch, event in zip(said, seen, strict=True):
-        kernels = [re.findall(r"(\w+)\s*<", name)[0] for name in (launch["kernel"], event["name"])]
+        # The first name before < or (, behind its namespaces.
+        kernels = [
+            re.findall(r"(\w+)\s*[<(]", re.sub(r"\(anonymous namespace\)::", "", name))[0]
+            for name in (launch["kernel"], event["name"])
+        ]
         assert kernels[0] == kernels[1]
         facts = event["args"]
         assert list(launch["grid"]) == facts["grid"]
@@ -180,13 +186,31 @@ def test_launch_info_says_what_the_profiler_sees(case: str, tmp_path: Path) -> N
 @BINDINGS
 @pytest.mark.parametrize("lengths", [None, (4, 2, 1)], ids=str)
 def test_launch_info_says_how_a_layer_is_run(lengths: tuple[int, ...] | None) -> None:
-    """A kernel for each step of each direction, and the planner's words."""
-    launches = treadle.launch_info("lltm", *layer((4, 3, 5, 8), "cuda", lengths=lengths))
-    assert len(launches) == 2 * 4
-    for launch in launches:
-        assert "recurrence_forward" in launch["kernel"]
-        assert launch["regime"] == "step"
-        assert launch["reason"] == "no regime keeps the weights on the chip yet"
+    """One launch for all steps, after that of a packed batch's table, where clusters run; else a
+    kernel for each step of each direction. And the planner's words."""
+    clusters = torch.cuda.get_device_capability() >= (9, 0)
+    none = "no regime keeps such weights on the chip"
+    of_clusters = "the blocks of a cluster keep the weights on the chip"
+    alone = "one step does not pay for weights on the chip"
+    for dtype, steps, reason in (
+        (torch.float32, 4, of_clusters if clusters else none),
+        (torch.bfloat16, 4, of_clusters if clusters else none),
+        (torch.float64, 4, none),
+        (torch.float32, 1, alone),
+    ):
+        reach = None if lengths is None else tuple(min(n, steps) for n in lengths)
+        launches = treadle.launch_info("lltm", *layer((steps, 3, 5, 8), "cuda", dtype, reach))
+        kernels = [launch["kernel"] for launch in launches]
+        if reason == of_clusters:
+            tables = [name for name in kernels if "write_table" in name]
+            assert len(tables) == (lengths is not None), kernels
+            engine = "cluster_float_forward" if dtype == torch.float32 else "cluster_forward"
+            assert [engine in name for name in kernels if name not in tables] == [True], kernels
+        else:
+            assert ["recurrence_forward" in name for name in kernels] == [True] * 2 * steps
+        for launch in launches:
+            assert launch["regime"] == ("cluster" if reason == of_clusters else "step")
+            assert launch["reason"] == reason
     for op, *arguments in launch_calls().values():
         if op == "lltm":
             continue

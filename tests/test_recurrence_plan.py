@@ -27,17 +27,20 @@ def no_bindings() -> str | None:
 
 
 BINDINGS = pytest.mark.skipif(no_bindings() is not None, reason=no_bindings() or "")
-STEPS = (0, 1, 2, 257, 100_000)
+STEPS = (0, 1, 2, 4, 5, 100_000)
 BATCHES = (0, 1, 2, 17, 32, 33, 1024, 1025, 70_000)
-HIDDEN = (0, 1, 33, 1024)
+HIDDEN = (0, 1, 33, 512, 513, 768, 769, 1024, 1025)
 ELEMENTS = (2, 4, 8)  # bytes
+CHIPS = range(1, 161)
+ARCHITECTURES = (75, 80, 90, 100)
 MEGABYTE = 1 << 20
+FLOAT_SHAPES = ((16, 4), (16, 8), (16, 16), (32, 16))  # units, blocks: has_float()
 Sizes = tuple[int, int, int, int]
 
 
 def plan(sizes: Sizes, cuda: bool = True, forced: str = "auto", **device: Any) -> Any:
-    facts = {"multiprocessors": 132, "l2_bytes": 50 * MEGABYTE, "tf32": False} | device
-    return _build.bindings().plan_recurrence(*sizes, cuda=cuda, forced=forced, **facts)
+    facts = {"multiprocessors": 132, "l2_bytes": 50 * MEGABYTE, "tf32": False, "architecture": 90}
+    return _build.bindings().plan_recurrence(*sizes, cuda=cuda, forced=forced, **facts | device)
 
 
 def all_sizes() -> Iterator[Sizes]:
@@ -59,19 +62,111 @@ def bounded(sizes: Sizes, chunk: int, l2_bytes: int) -> None:
     assert few or chunk * step_bytes(sizes) <= l2_bytes // 2
 
 
+def possible(sizes: Sizes, multiprocessors: int, architecture: int, directions: int) -> set[str]:
+    """Regimes that can run."""
+    _, _, hidden, element = sizes
+    found = {"step"}
+    if element == 4 and 1 <= hidden <= 512 and architecture >= 90:
+        found |= {"cluster"}
+    if element == 2 and hidden >= 1 and architecture >= 90:
+        found |= {"cluster"} if hidden <= 768 else set()
+        found |= {"grid"} if hidden <= 1024 and multiprocessors >= 32 * directions else set()
+    return found
+
+
+def covered(sizes: Sizes, one: Any, multiprocessors: int, directions: int, backward: bool) -> None:
+    """All units and all rows of the batch, within what a kernel takes."""
+    _, batch, hidden, element = sizes
+    units, blocks, tiles, rows = one.clusters
+    if one.regime == "cluster":
+        assert hidden <= units * blocks <= (768 if element == 2 else 512)
+        assert tiles in ((1,) if backward or element == 4 else (1, 2))
+        assert 1 <= rows <= 8 * tiles
+        assert element == 2 or (units, blocks) in FLOAT_SHAPES
+    else:
+        assert one.clusters == (0, 0, 0, 0)
+    if one.regime == "grid":
+        groups = multiprocessors // 32 // directions
+        assert one.grid_rows in (8, 16, 32, 48, 64) and groups > 0
+        # Not more than it takes in as few launches as there can be.
+        launches = max(1, -(-batch // (64 * groups)))
+        assert one.grid_rows * groups * launches >= batch
+        fewer = one.grid_rows - (8 if one.grid_rows == 16 else 16)
+        assert one.grid_rows == 8 or fewer * groups * launches < batch
+    else:
+        assert one.grid_rows == 0
+
+
+def chosen(one: Any, regime: str, batch: int) -> None:
+    """Not for very many rows, which a product a step computes faster."""
+    many = one.regime == "step" and one.reason == "so many rows are faster by a product a step"
+    assert many or (one.regime == regime and "on the chip" in one.reason)
+    assert batch > 16 if many else batch < 70_000 or regime == "step"
+
+
 @BINDINGS
-def test_every_chip() -> None:
+def test_every_size() -> None:
     for sizes in all_sizes():
-        batch, element = sizes[1], sizes[3]
-        found = set()
-        for multiprocessors in range(1, 161):
-            tf32 = multiprocessors % 2 == 0
-            one = plan(sizes, multiprocessors=multiprocessors, tf32=tf32)
-            assert one.regime == "step" and "on the chip" in one.reason
+        steps, batch, hidden, element = sizes
+        for tf32, architecture, directions, backward in itertools.product(
+            (False, True), ARCHITECTURES, (1, 2), (False, True)
+        ):
+            can = possible(sizes, 132, architecture, directions)
+            one = plan(
+                sizes,
+                tf32=tf32,
+                architecture=architecture,
+                directions=directions,
+                backward=backward,
+            )
+            worth = [r for r in ("cluster", "grid") if r in can and steps > 1]
+            chosen(one, [*worth, "step"][0], batch)
             bounded(sizes, one.steps_per_chunk, 50 * MEGABYTE)
             assert one.transposed == (element == 4 and not tf32 and 1 < batch <= 32)
-            found.add(one.steps_per_chunk)
-        assert len(found) == 1  # of today's regime
+            covered(sizes, one, 132, directions, backward)
+
+
+@BINDINGS
+def test_every_chip() -> None:
+    widths = ((33, 2), (769, 2), (33, 4), (512, 4), (513, 4))  # hidden, element
+    everything = (CHIPS, ARCHITECTURES, (1, 2), (1, 17, 64, 70_000), widths, (False, True))
+    for multiprocessors, architecture, directions, batch, width, backward in itertools.product(
+        *everything
+    ):
+        sizes = (257, batch, *width)
+        device = {"multiprocessors": multiprocessors, "architecture": architecture}
+        one = plan(sizes, directions=directions, backward=backward, **device)
+        can = possible(sizes, multiprocessors, architecture, directions)
+        chosen(one, [r for r in ("cluster", "grid", "step") if r in can][0], batch)
+        covered(sizes, one, multiprocessors, directions, backward)
+
+
+@BINDINGS
+def test_huge_sizes() -> None:
+    """Their products are more than 64 bits hold."""
+    huge = 1 << 62
+    for sizes in itertools.product((5, huge), (1, 1 << 25, huge), (1, 1024, huge), ELEMENTS):
+        for backward, directions in itertools.product((False, True), (1, 2)):
+            one = plan(sizes, directions=directions, backward=backward)
+            assert 1 <= one.steps_per_chunk <= sizes[0]
+            covered(sizes, one, 132, directions, backward)
+            assert max(sizes[:2]) < huge or one.regime == "step"
+    with pytest.raises(RuntimeError, match=r"regime cluster needs B < 2\^26, got 67108864($|\n)"):
+        plan((5, 1 << 26, 1, 2), forced="cluster")
+
+
+@BINDINGS
+@pytest.mark.parametrize("backward", [False, True])
+def test_clusters_share_the_batch(backward: bool) -> None:
+    """While all clusters run at once, no row waits: a few rows each, and more on a smaller chip."""
+    for hidden in (128, 256, 512, 768):
+        *_, alone = plan((512, 1, hidden, 2), backward=backward).clusters
+        assert alone == 1
+        for batch in range(1, 29):
+            _, blocks, _, rows = plan((512, batch, hidden, 2), backward=backward).clusters
+            at_once = {4: 32, 8: 15, 16: 7}[blocks]
+            assert -(-batch // rows) <= at_once
+            assert rows == 1 or -(-batch // (rows - 1)) > at_once
 
 
 @BINDINGS
@@ -105,20 +200,71 @@ def test_a_chunk_holds_what_the_cache_does() -> None:
     assert plan((5, 64, 512, 4), l2_bytes=0).steps_per_chunk == 5
 
 
+NAMES = {True: "auto, cluster, grid or step on CUDA", False: "auto or rows on the CPU"}
+
+
 @BINDINGS
 @pytest.mark.parametrize(
-    ("cuda", "regime", "where"), [(True, "step", "CUDA"), (False, "rows", "the CPU")]
+    ("cuda", "regime"), [(True, "cluster"), (True, "grid"), (True, "step"), (False, "rows")]
 )
-def test_forced_regimes(cuda: bool, regime: str, where: str) -> None:
-    sizes = (512, 17, 33, 4)
-    free, forced = plan(sizes, cuda), plan(sizes, cuda, forced=regime)
-    assert forced.reason == "asked for" != free.reason
-    for name in ("regime", "steps_per_chunk", "transposed"):
-        assert getattr(forced, name) == getattr(free, name)
-    for wrong in ({"step", "rows"} - {regime}) | {"", "Auto", "persistent"}:
-        words = f"^lltm_layer: regime must be auto or {regime} on {where}, got {wrong}($|\n)"
+def test_forced_regimes(cuda: bool, regime: str) -> None:
+    for sizes in ((512, 17, 33, 2), (1, 17, 33, 2), (0, 0, 33, 2)):
+        free, forced = plan(sizes, cuda), plan(sizes, cuda, forced=regime)
+        assert forced.regime == regime and forced.reason == "asked for" != free.reason
+        assert forced.steps_per_chunk == free.steps_per_chunk
+        covered(sizes, forced, 132, 1, backward=False)
+
+
+@BINDINGS
+@pytest.mark.parametrize("cuda", [True, False])
+def test_unknown_regimes(cuda: bool) -> None:
+    for wrong in ("", "Auto", "persistent", *(["rows"] if cuda else ["cluster", "grid", "step"])):
+        words = f"^lltm_layer: regime must be {NAMES[cuda]}, got {wrong}($|\n)"
         with pytest.raises(RuntimeError, match=words):
-            plan(sizes, cuda, forced=wrong)
+            plan((512, 17, 33, 2), cuda, forced=wrong)
+
+
+@BINDINGS
+@pytest.mark.parametrize(("regime", "most"), [("cluster", 768), ("grid", 1024)])
+@pytest.mark.parametrize(
+    ("hidden", "element", "architecture"),
+    [
+        (513, 4, 90),
+        (33, 4, 80),
+        (33, 8, 100),
+        (33, 2, 89),
+        (0, 2, 90),
+        (1025, 2, 90),
+        (1 << 62, 4, 75),
+    ],
+)
+def test_regimes_that_cannot_run(
+    regime: str, most: int, hidden: int, element: int, architecture: int
+) -> None:
+    dtype = {2: "float16", 4: "float32", 8: "float64"}[element]
+    exact = r" \(or float32 up to 512\)" if regime == "cluster" else ""
+    words = (
+        f"^lltm_layer: regime {regime} needs float16 or bfloat16, 1 <= H <= {most}{exact} and an "
+        rf"sm_90 GPU, got {dtype}, H = {hidden} and sm_{architecture}($|\n)"
+    )
+    with pytest.raises(RuntimeError, match=words):
+        plan((512, 17, hidden, element), forced=regime, architecture=architecture)
+
+
+@BINDINGS
+def test_float32_is_for_clusters_alone() -> None:
+    for hidden in (1, 512):
+        assert plan((512, 17, hidden, 4), forced="cluster").regime == "cluster"
+        with pytest.raises(RuntimeError, match="regime grid needs float16 or bfloat16"):
+            plan((512, 17, hidden, 4), forced="grid")
+
+
+@BINDINGS
+def test_a_grid_on_a_small_chip() -> None:
+    words = r"^lltm_layer: regime grid needs 32 multiprocessors a direction, got 63 for 2($|\n)"
+    with pytest.raises(RuntimeError, match=words):
+        plan((512, 17, 33, 2), forced="grid", multiprocessors=63, directions=2)
+    assert plan((512, 17, 33, 2), forced="grid", multiprocessors=64, directions=2).grid_rows == 32
 
 
 def run(call: Call, **options: Any) -> list[Tensor]:
@@ -133,14 +279,19 @@ def run(call: Call, **options: Any) -> list[Tensor]:
 def test_the_ops_argument(lengths: tuple[int, ...] | None, device: str) -> None:
     make = Make("regime", device, torch.float32)
     call = layer_arguments(make, (3, 2, 4, 5), directions=2, lengths=lengths)
-    regime, other = ("rows", "step") if device == "cpu" else ("step", "rows")
+    on_cuda = device != "cpu"
+    regimes = ["step"] if on_cuda else ["rows"]
+    if on_cuda and torch.cuda.get_device_capability() >= (9, 0):
+        regimes.insert(0, "cluster")
+    # The first is what auto takes.
     expected = run(call)
-    for name in ("auto", regime):
+    for name in ("auto", regimes[0]):
         for ours, theirs in zip(run(call, regime=name), expected, strict=True):
             same_bits(ours, theirs, name)
-    where = "the CPU" if device == "cpu" else "CUDA"
-    for wrong in (other, "persistent"):
-        words = f"^lltm_layer: regime must be auto or {regime} on {where}, got {wrong}($|\n)"
+    for name in regimes:
+        torch.testing.assert_close(run(call, regime=name), expected, rtol=1e-5, atol=1e-5)
+    for wrong in ("rows" if on_cuda else "step", "persistent"):
+        words = f"^lltm_layer: regime must be {NAMES[device != 'cpu']}, got {wrong}($|\n)"
         for attempt in (lambda: layer(*call.args, regime=wrong), lambda: run(call, regime=wrong)):  # noqa: B023
             with pytest.raises(RuntimeError, match=words):
                 attempt()

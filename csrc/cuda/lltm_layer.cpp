@@ -1,12 +1,16 @@
-// lltm_layer on CUDA, in the regime "step": a product and a kernel a step. Kernels:
-// kernels/lltm_layer.cu. Twin: lltm_layer_cpu.cpp.
+// lltm_layer on CUDA: in the regime "step" a product and a kernel a step, else one launch. Kernels:
+// kernels/lltm_layer.cu, kernels/lltm_persistent.h. Twin: lltm_layer_cpu.cpp.
 #include "kernels/lltm_layer.h"
 
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "cuda/launch.h"
 #include "cuda/products.h"
+#include "kernels/lltm_persistent.h"
 #include "launches.h"
 #include "lltm_layer_run.h"
 
@@ -15,15 +19,44 @@ namespace {
 
 constexpr int64_t kGates = Layer::kGates;
 
-RecurrenceDevice device_cuda(at::Device device) {
+// Whether the device, or the part of it that this process may use, has room for the launch.
+bool fits(const RecurrenceSizes& sizes, const RecurrencePlan& plan, bool backward) {
+  if (plan.is("cluster")) {
+    int clusters = 0;
+    check_launch("lltm_layer",
+                 lltm_clusters_at_once(backward, sizes.dtype, plan.clusters, &clusters));
+    return clusters > 0;
+  }
+  const PersistentSizes own{
+      sizes.dtype,         static_cast<int>(sizes.directions),
+      sizes.steps,         sizes.batch,
+      sizes.hidden,        /*starts=*/nullptr,
+      /*first_row=*/0,     std::min<int64_t>(sizes.batch, plan.grid_groups * plan.grid_rows),
+      /*half_cells=*/false};
+  bool found = false;
+  check_launch("lltm_layer", lltm_grid_fits(backward, own, plan.grid_rows, &found));
+  return found;
+}
+
+RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device, std::string_view regime,
+                         bool backward) {
+  constexpr const char* op = "lltm_layer";
   const c10::cuda::CUDAGuard guard(device);
   const auto* properties = at::cuda::getDeviceProperties(device.index());
   RecurrenceDevice found;
   found.cuda = true;
+  found.architecture = properties->major * 10 + properties->minor;
   found.multiprocessors = properties->multiProcessorCount;
   found.l2_bytes = properties->l2CacheSize;
   found.tf32 = tf32_allowed();
-  return found;
+  const RecurrencePlan plan = plan_recurrence(op, sizes, found, regime, backward);
+  if (!plan.persistent() || fits(sizes, plan, backward)) return plan;
+  TORCH_CHECK(regime == "auto", op, ": regime ", regime, " must fit on the device, got ",
+              properties->name, ", which has no room for it");
+  RecurrencePlan other = plan_recurrence(op, sizes, found, "step", backward);
+  other.reason = plan.is("cluster") ? "the clusters do not fit on this device"
+                                    : "the grid does not fit on this device";
+  return other;
 }
 
 ScalarType work_dtype_cuda(ScalarType dtype) { return dtype; }
@@ -100,15 +133,98 @@ void backward_cuda(const RecurrenceBackward& args, const Tensor& weight_hh,
   }
 }
 
-void cells_cuda(const RecurrenceCells& args, at::Device device, const RecurrencePlan& plan) {
-  check_units("lltm_layer_backward", args.batch, args.hidden);
-  const c10::cuda::CUDAGuard guard(device);
-  const LaunchNote note(plan.regime, plan.reason);
-  check_launch("lltm_layer_backward", launch_lltm_cells(args, at::cuda::getCurrentCUDAStream()));
+// Where the rows of each step begin, and null if that is at t * batch.
+Tensor device_starts(const Sequence& sequence, int64_t batch, at::Device device,
+                     cudaStream_t stream) {
+  const auto count = static_cast<int64_t>(sequence.steps.size());
+  if (sequence.rows == count * batch) return Tensor();
+  std::vector<int64_t> host;
+  host.reserve(count + 1);
+  for (const auto& step : sequence.steps) host.push_back(step.start);
+  host.push_back(sequence.rows);
+  const Tensor starts = at::empty({count + 1}, at::TensorOptions(device).dtype(at::kLong));
+  check_launch("lltm_layer", launch_write_table(host.data(), count + 1,
+                                                starts.mutable_data_ptr<int64_t>(), stream));
+  return starts;
 }
 
-constexpr RecurrenceBackend kCudaBackend{device_cuda,  work_dtype_cuda, input_product_cuda,
-                                         forward_cuda, backward_cuda,   cells_cuda};
+const int64_t* data_of(const Tensor& starts) {
+  return starts.defined() ? starts.const_data_ptr<int64_t>() : nullptr;
+}
+
+// Calls launch(args) for as many rows of the batch at a time as the grid takes, with a workspace
+// for what its blocks hand to each other: nothing yet.
+template <class Args, class Launch>
+void run_grid(const char* op, Args args, const RecurrencePlan& plan, bool backward,
+              at::Device device, cudaStream_t stream, const Launch& launch) {
+  const int64_t batch = args.sizes.batch, each = plan.grid_groups * plan.grid_rows;
+  for (int64_t first = 0; first < batch; first += each) {
+    args.sizes.first_row = first;
+    args.sizes.row_count = std::min(each, batch - first);
+    const size_t bytes = lltm_grid_exchange_bytes(args.sizes, plan.grid_rows, backward);
+    const Tensor exchange =
+        at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions(device).dtype(at::kByte));
+    args.exchange = exchange.mutable_data_ptr();
+    C10_CUDA_CHECK(cudaMemsetAsync(args.exchange, 0xff, bytes, stream));
+    check_launch(op, launch(args, plan.grid_rows, stream));
+  }
+}
+
+void cells_cuda(const RecurrenceCells& args, int64_t d, const Sequence& sequence, at::Device device,
+                const RecurrencePlan& plan) {
+  constexpr const char* op = "lltm_layer_backward";
+  check_units(op, args.batch, args.hidden);
+  const c10::cuda::CUDAGuard guard(device);
+  const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
+  const LaunchNote note(plan.regime, plan.reason);
+  const Tensor starts = device_starts(sequence, args.batch, device, stream);
+  PersistentCells one{};
+  one.sizes = {args.dtype,      1,           args.step_count,
+               args.batch,      args.hidden, data_of(starts),
+               /*first_row=*/0, args.batch,  /*half_cells=*/false};
+  one.direction = static_cast<int>(d);
+  one.gates = args.gates;
+  one.c0 = args.c;
+  one.cells = args.cells;
+  one.cell_row = args.hidden;
+  check_launch(op, launch_lltm_cells(one, stream));
+}
+
+void persistent_forward_cuda(PersistentForward args, const Sequence& sequence, at::Device device,
+                             const RecurrencePlan& plan) {
+  constexpr const char* op = "lltm_layer";
+  check_units(op, args.sizes.batch, args.sizes.hidden);
+  const c10::cuda::CUDAGuard guard(device);
+  const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
+  const LaunchNote note(plan.regime, plan.reason);
+  const Tensor starts = device_starts(sequence, args.sizes.batch, device, stream);
+  args.sizes.starts = data_of(starts);
+  if (plan.is("cluster")) {
+    return check_launch(op, launch_lltm_cluster_forward(args, plan.clusters, stream));
+  }
+  run_grid(op, args, plan, /*backward=*/false, device, stream, launch_lltm_grid_forward);
+}
+
+void persistent_backward_cuda(PersistentCells cells, PersistentBackward args,
+                              const Sequence& sequence, at::Device device,
+                              const RecurrencePlan& plan) {
+  constexpr const char* op = "lltm_layer_backward";
+  check_units(op, args.sizes.batch, args.sizes.hidden);
+  const c10::cuda::CUDAGuard guard(device);
+  const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
+  const LaunchNote note(plan.regime, plan.reason);
+  const Tensor starts = device_starts(sequence, args.sizes.batch, device, stream);
+  cells.sizes.starts = args.sizes.starts = data_of(starts);
+  check_launch(op, launch_lltm_cells(cells, stream));
+  if (plan.is("cluster")) {
+    return check_launch(op, launch_lltm_cluster_backward(args, plan.clusters, stream));
+  }
+  run_grid(op, args, plan, /*backward=*/true, device, stream, launch_lltm_grid_backward);
+}
+
+constexpr RecurrenceBackend kCudaBackend{
+    plan_cuda,     work_dtype_cuda, input_product_cuda,      forward_cuda,
+    backward_cuda, cells_cuda,      persistent_forward_cuda, persistent_backward_cuda};
 
 }  // namespace
 

@@ -9,19 +9,29 @@ namespace treadle::math {
 
 namespace detail {
 
-// exp(-|x|); 0 from where exp(|x|) overflows.
+// exp(-|x|); 0 from where exp(|x|) overflows, and nowhere else.
 template <class T>
 TREADLE_HD T exp_of_minus_magnitude(T x) {
   constexpr T log_of_largest = sizeof(T) == 4 ? T(88.72283905206835) : T(709.782712893384);
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(T) == 4) {
+    const float e = exp_approximate_normal(-magnitude(x));
+    // fmaxf would lose a NaN.
+    return magnitude(x) > log_of_largest ? 0.0f : e < 0x1p-126f ? 0x1p-126f : e;
+  }
+#endif
   return exp_pair<T>(-magnitude(x), -log_of_largest).exp;
 }
 
 }  // namespace detail
 
-// On the device in 2 ulp, for 2^-126 < |b| < 2^126: denominators here are between 1 and 4.
+// On the device in 2 ulp, for b whose inverse is not subnormal: denominators here are between 1 and
+// 4.
 TREADLE_HD float divide(float a, float b) {
 #if defined(__CUDA_ARCH__)
-  return __fdividef(a, b);
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(b));
+  return a * inverse;
 #else
   return a / b;
 #endif
@@ -47,6 +57,17 @@ template <class T>
 TREADLE_HD Fraction<T> tanh(T x) {
   const T e = exp_pair<T>(T(-2) * magnitude(x)).expm1;
   return {with_sign_of(e, x), T(2) + e};
+}
+
+// In about 1e-5 of the value on the device, which is enough for half types.
+TREADLE_HD float tanh_of_halves(float x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 750
+  float result;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return tanh(x).value();
+#endif
 }
 
 // sigmoid(x) and sigmoid(-x) = 1 - sigmoid(x), without cancellation. Derivative: their product.

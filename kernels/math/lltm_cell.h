@@ -50,20 +50,38 @@ struct LltmCell {
     return {divide(t.numerator * o.numerator, t.denominator * o.denominator), new_cell};
   }
 
+  // As forward, where new_h is rounded to a half type.
+  static TREADLE_HD State forward_of_halves(T g0, T g1, T g2, T old_cell) {
+    const T new_cell = old_cell + through_gate(elu(g2).value, sigmoid(g0).value());
+    return {tanh_of_halves(new_cell) * sigmoid(g1).value(), new_cell};
+  }
+
+  // What the gradients are multiplied by, which does not depend on them.
+  struct Slopes {
+    SigmoidPair<T> i, o;
+    Elu<T> z;
+    TanhPair<T> t;
+  };
+
+  static TREADLE_HD Slopes slopes(T g0, T g1, T g2, T new_cell) {
+    return {sigmoid_pair(g0), sigmoid_pair(g1), elu(g2), tanh_pair(new_cell)};
+  }
+
   // has_grad_h = false: new_h is unused, and grad_h is not looked at.
   template <bool has_grad_h>
-  static TREADLE_HD Gradients backward(T g0, T g1, T g2, T new_cell, T grad_h, T grad_cell) {
-    const SigmoidPair<T> i = sigmoid_pair(g0);
-    const Elu<T> z = elu(g2);
+  static TREADLE_HD Gradients backward(const Slopes& s, T grad_h, T grad_cell) {
     T grad_g1 = T(0);
     if constexpr (has_grad_h) {
-      const SigmoidPair<T> o = sigmoid_pair(g1);
-      const TanhPair<T> t = tanh_pair(new_cell);
-      grad_g1 = through_sigmoid(grad_h * t.value, o);
-      grad_cell = grad_cell + through_tanh(through_gate(grad_h, o.value), t);
+      grad_g1 = through_sigmoid(grad_h * s.t.value, s.o);
+      grad_cell = grad_cell + through_tanh(through_gate(grad_h, s.o.value), s.t);
     }
-    return {through_sigmoid(grad_cell * z.value, i), grad_g1,
-            through_gate(grad_cell, i.value) * z.slope, grad_cell};
+    return {through_sigmoid(grad_cell * s.z.value, s.i), grad_g1,
+            through_gate(grad_cell, s.i.value) * s.z.slope, grad_cell};
+  }
+
+  template <bool has_grad_h>
+  static TREADLE_HD Gradients backward(T g0, T g1, T g2, T new_cell, T grad_h, T grad_cell) {
+    return backward<has_grad_h>(slopes(g0, g1, g2, new_cell), grad_h, grad_cell);
   }
 
  private:

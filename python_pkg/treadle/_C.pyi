@@ -19,6 +19,8 @@ class RecurrencePlan:
     reason: str
     steps_per_chunk: int
     transposed: bool
+    clusters: tuple[int, int, int, int]
+    grid_rows: int
 
 def record_launches(on: bool) -> None: ...
 def take_launches() -> list[Launch]: ...
@@ -33,4 +35,7 @@ def plan_recurrence(
     l2_bytes: int,
     tf32: bool,
     forced: str,
+    directions: int = 1,
+    architecture: int = 0,
+    backward: bool = False,
 ) -> RecurrencePlan: ...

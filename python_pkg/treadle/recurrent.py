@@ -84,7 +84,9 @@ def lltm(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
     ``lltm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)``,
     or for a packed batch ``lltm(data, batch_sizes, hx, params, has_biases, num_layers, dropout,
     train, bidirectional)``. Every step is :func:`lltm_cell`. D is 2 if bidirectional, else 1;
-    :class:`treadle.nn.LLTM` holds the parameters and calls this.
+    :class:`treadle.nn.LLTM` holds the parameters and calls this. On GPUs of sm_90 all steps of a
+    layer are one kernel launch, where its weight_hh fits on the chip; docs/layer.md says when, and
+    :func:`treadle.launch_info` which ``regime`` ran.
 
     Args:
         input: [T, B, I], or [B, T, I] if ``batch_first``; float64, float32, float16 or bfloat16.
@@ -121,7 +123,8 @@ def lltm(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
     Raises:
         RuntimeError: shapes, dtypes, devices or counts that do not fit.
 
-    Source: csrc/lltm.cpp, csrc/lltm_layer.cpp, csrc/cpu/recurrence.h, kernels/recurrence.cuh.
+    Source: csrc/lltm.cpp, csrc/lltm_layer.cpp, csrc/recurrence_plan.cpp, csrc/cpu/recurrence.h,
+    kernels/recurrence.cuh, kernels/cluster.cuh, kernels/grid.cuh.
     """
     packed = "batch_sizes" in kwargs or (len(args) > 1 and isinstance(args[1], Tensor))
     # Of two overloads torch would try the first at every call.

@@ -24,7 +24,7 @@ class LLTM(nn.Module):
 
     See :func:`treadle.lltm_cell` for the formula of a step. ``h`` is bounded by ±1; ``c`` adds up
     over the steps and is never scaled down, so over long sequences of half-precision inputs start
-    it in float32.
+    it in float32. docs/layer.md says how a GPU runs the steps.
 
     Args:
         input_size: I, the number of features of an input.

@@ -1,0 +1,92 @@
+// A recurrent layer that runs as one kernel: all steps, all directions. For the host and CUDA, no
+// torch. Shapes as in recurrence_args.h, D directions; direction 1 is backward in time.
+// Strides count elements. What is read in 16-byte pieces has a base of 16 bytes and strides that
+// are multiples of 8 elements (floats: of 4), so that a width H that is none is padded by the
+// caller; what lies in the padding is never looked at.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/dtype.h"
+
+namespace treadle {
+
+struct PersistentSizes {
+  Dtype dtype;  // Half or BFloat16
+  int directions;
+  int64_t steps, batch, hidden;
+  // Device [T + 1]: where the rows of each step begin, of a packed batch; null: at t * batch.
+  const int64_t* starts;
+  int64_t first_row, row_count;  // of the batch, those that this launch takes
+  bool half_cells;               // c0, c_n and their gradients are of `dtype`, else of acc
+};
+
+struct PersistentForward {
+  PersistentSizes sizes;
+  const void* products;  // [D, S, G, H]: x W_ih^T, in pieces
+  int64_t product_direction, product_row, product_gate;
+  const void* weight_hh;  // [D, GH, H] contiguous
+  const void* bias;       // [D, GH] contiguous, or null
+  const void* h0;         // [D, B, H] contiguous
+  void* h;                // [D, B, H]: after each row's last step
+  const void* c0;         // [D, B, H] contiguous
+  void* c;                // [D, B, H]: after each row's last step
+  void* output;           // [S, D * H], rows output_row apart
+  int64_t output_row;
+  void* gates;     // [D, S, GH] contiguous: before their functions; or null. May be `products`
+  void* exchange;  // regime "grid": its workspace, every byte 0xff
+};
+
+struct PersistentBackward {
+  PersistentSizes sizes;
+  const void* gates;  // [D, S, G, H] as forward saves them, in pieces
+  int64_t gate_direction, gate_row, gate_gate;
+  const void* cells;  // [D, S, H] acc: c after each step, in pieces
+  int64_t cell_direction, cell_row;
+  const void* grad_output;  // [D, S, H] in pieces, or null
+  int64_t grad_direction, grad_row;
+  const void* weight_hh;  // [D, GH, H] contiguous
+  const void* c0;         // [D, B, H] contiguous
+  // [D, B, H] contiguous: gradients of the last states, and those of the first; or null
+  const void *grad_h_n, *grad_c_n;
+  void *grad_h0, *grad_c0;
+  void* grad_gates;  // [D, S, GH] contiguous
+  void* exchange;    // regime "grid": its workspace, every byte 0xff
+};
+
+// c after each step from all gates, in one launch.
+struct PersistentCells {
+  PersistentSizes sizes;  // any floating dtype
+  const void* gates;      // [D, S, GH] contiguous
+  const void* c0;         // [D, B, H] contiguous
+  void* cells;            // [D, S, H] acc
+  int64_t cell_direction, cell_row;
+  int direction;  // the first of `directions`: in the regime "step" it may be 1
+};
+
+// A kernel of the regime "cluster": each block of a cluster keeps the weights of `units` hidden
+// units, and a cluster takes up to 8 * tiles rows of the batch through all steps.
+struct ClusterShape {
+  int units, blocks, tiles;
+
+  constexpr int64_t hidden() const { return int64_t{units} * blocks; }  // at most
+  constexpr int rows() const { return 8 * tiles; }                      // at most
+
+  // Whether it has a kernel of float32, too.
+  constexpr bool has_float() const {
+    return tiles == 1 && (units == 16 || (units == 32 && blocks == 16));
+  }
+};
+
+inline constexpr ClusterShape kClusterShapes[] = {
+    {16, 4, 1}, {16, 4, 2},  {16, 8, 1},  {16, 8, 2}, {16, 16, 1}, {16, 16, 2}, {32, 8, 1},
+    {32, 8, 2}, {32, 16, 1}, {32, 16, 2}, {64, 8, 1}, {64, 8, 2},  {48, 16, 1},
+};
+// The backward pass exchanges three times as much, and has kernels of one tile only.
+
+struct ClusterPlan {
+  ClusterShape shape;
+  int rows;  // of the batch a cluster
+};
+
+}  // namespace treadle

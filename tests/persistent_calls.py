@@ -1,0 +1,214 @@
+"""Calls of lltm_layer for the tests of its persistent kernels: made on the GPU, with the regime
+forced."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from treadle import _build
+
+from .compare import differing
+from .inputs import HALVES
+from .lltm_layer_cases import Lengths, batch_sizes
+
+DEVICE = "cuda"
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+NAMES = ("input", "h0", "c0", "weight_ih", "weight_hh", "bias")
+Sizes = tuple[int, int, int]  # T, B, H
+Cases = Iterator[tuple[str, Callable[[], None]]]  # a group's: each name is said before it runs
+
+
+def most_hidden(regime: str, dtype: torch.dtype) -> int:
+    """The widest layer that it runs."""
+    if regime == "step":
+        return 1 << 20
+    if dtype not in HALVES:
+        return 512 if regime == "cluster" and dtype == torch.float32 else 0
+    return {"cluster": 768, "grid": 1024}[regime]
+
+
+def dtypes_of(regime: str) -> tuple[torch.dtype, ...]:
+    """Those that a regime of one launch runs."""
+    return tuple(dtype for dtype in DTYPES.values() if most_hidden(regime, dtype))
+
+
+@dataclass(frozen=True)
+class Given:
+    """The arguments of a call, and gradients of its results: output, h_n, c_n."""
+
+    input: Tensor
+    sizes: Tensor | None
+    h0: Tensor
+    c0: Tensor
+    weight_ih: Tensor
+    weight_hh: Tensor
+    bias: Tensor | None
+    grads: tuple[Tensor | None, Tensor, Tensor]
+    valid: Tensor  # [T, B]: whether a row has this step
+    places: Tensor  # [S]: of T * B, those of valid
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        states = self.h0, self.c0
+        return self.input, self.sizes, *states, self.weight_ih, self.weight_hh, self.bias
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What NAMES says, and the gradients; without those that are missing."""
+        found = (*(getattr(self, name) for name in NAMES), *self.grads)
+        return [t for t in found if t is not None]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Given:
+        changed = {n: getattr(self, n) for n in NAMES}
+        changed = {n: t if t is None else change(t) for n, t in changed.items()}
+        output, h_n, c_n = self.grads
+        grads = (None if output is None else change(output), change(h_n), change(c_n))
+        return replace(self, **changed, grads=grads)
+
+    def padded(self, t: Tensor) -> Tensor:
+        """[T, B, ...] of a sequence, 0 where a row has no step."""
+        if self.sizes is None:
+            return t
+        full = t.new_zeros(self.valid.numel(), *t.shape[1:])
+        full[self.places] = t
+        return full.unflatten(0, self.valid.shape)
+
+
+class Draw:
+    """Normal values that a name seeds."""
+
+    def __init__(self, name: str, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self.generator = torch.Generator(DEVICE).manual_seed(zlib.crc32(name.encode()))
+
+    def __call__(self, *shape: int, by: float = 1.0, dtype: torch.dtype | None = None) -> Tensor:
+        t = torch.randn(shape, generator=self.generator, device=DEVICE) * by
+        return t.to(dtype or self.dtype)
+
+
+def rows_of(sizes: Sizes, lengths: Lengths, idle_steps: int) -> Tensor:
+    steps, batch, _ = sizes
+    reach = [steps] * batch if lengths is None else list(lengths)
+    steps = steps if lengths is None else max(lengths) + idle_steps
+    return torch.arange(steps)[:, None] < torch.tensor(reach)
+
+
+def given(
+    name: str,
+    dtype: torch.dtype,
+    sizes: Sizes,
+    *,
+    directions: int = 2,
+    lengths: Lengths = None,
+    idle_steps: int = 0,
+    features: int | None = None,
+    bias: bool = True,
+    state: torch.dtype | None = None,
+    grad_output: bool = True,
+) -> Given:
+    """With lengths, T and B are theirs, whatever sizes say, and steps without a row can follow.
+
+    Without features, each gate has an input of its own and weight_ih picks it: then the products of
+    the input are the input, and its gradient is that of the gates. Nothing is rounded on the way.
+    """
+    draw, d, h = Draw(name, dtype), directions, sizes[2]
+    valid = rows_of(sizes, lengths, idle_steps)
+    steps, batch = valid.shape
+    packed = batch_sizes(lengths)
+    if packed is not None:
+        packed = torch.cat([packed, packed.new_zeros(idle_steps)])
+    rows = (steps, batch) if packed is None else (int(valid.sum()),)
+    if features is None:
+        x = draw(*rows, d, 3, h)
+        # Gates i mostly closed: c stays small, and tanh(c) tells of every step.
+        x[..., 0, :] -= 3
+        x = x.flatten(-3)
+        weight_ih = torch.eye(d * 3 * h, dtype=dtype, device=DEVICE).view(d, 3 * h, d * 3 * h)
+    else:
+        x = draw(*rows, features)
+        weight_ih = draw(d, 3 * h, features, by=features**-0.5)
+    weight_hh = draw(d, 3 * h, h, by=(2.0 if features is None else 1.0) * h**-0.5)
+    return Given(
+        input=x,
+        sizes=packed,
+        h0=draw(d, batch, h),
+        c0=draw(d, batch, h, dtype=state),
+        weight_ih=weight_ih,
+        weight_hh=weight_hh,
+        bias=draw(d, 3 * h, by=0.5) if bias else None,
+        grads=(
+            draw(*rows, d * h) if grad_output else None,
+            draw(d, batch, h),
+            draw(d, batch, h, dtype=state),
+        ),
+        valid=valid.to(DEVICE),
+        places=valid.flatten().nonzero().flatten().to(DEVICE),
+    )
+
+
+def forward(one: Given, regime: str) -> list[Tensor]:
+    """output, h_n, c_n and gates."""
+    return list(torch.ops.treadle.lltm_layer_forward(*one.arguments, regime=regime))
+
+
+def backward(one: Given, saved: list[Tensor], regime: str) -> list[Tensor]:
+    """Gradients as in NAMES, that of the bias only if there is one."""
+    output, _, _, gates = saved
+    mask = [True] * 5 + [one.bias is not None]
+    found = torch.ops.treadle.lltm_layer_backward(
+        *one.grads, *one.arguments, output, gates, False, regime, mask
+    )
+    return [t for t, wanted in zip(found, mask, strict=True) if wanted]
+
+
+def both(one: Given, regime: str) -> list[Tensor]:
+    saved = forward(one, regime)
+    return [*saved, *backward(one, saved, regime)]
+
+
+def inference(one: Given, regime: str) -> list[Tensor]:
+    """output, h_n and c_n; nothing is saved."""
+    with torch.no_grad():
+        return list(torch.ops.treadle.lltm_layer(*one.arguments, regime=regime))
+
+
+def training(one: Given, regime: str, recompute: bool = False) -> Callable[[], list[Tensor]]:
+    """Forward and backward by autograd, over tensors that stay where they are."""
+    leaves = one.map(lambda t: t.detach().requires_grad_())
+    inputs = [t for t in (getattr(leaves, name) for name in NAMES) if t is not None]
+    grads = [t.detach() for t in leaves.grads if t is not None]
+
+    def run() -> list[Tensor]:
+        results = torch.ops.treadle.lltm_layer(
+            *leaves.arguments, recompute=recompute, regime=regime
+        )
+        found = torch.autograd.grad(results[-len(grads) :], inputs, grads)
+        return [*(t.detach() for t in results), *found]
+
+    return run
+
+
+def count_differing(found: list[Tensor], expected: list[Tensor], total: Tensor) -> None:
+    """Adds the number of elements whose bits differ; the GPU counts, and nobody waits for it."""
+    for ours, theirs in zip(found, expected, strict=True):
+        total.add_(differing(ours, theirs).sum())
+
+
+def launches(run: Callable[[], Any]) -> list[Any]:
+    """What a call launches, its backward pass too."""
+    bindings = _build.bindings()
+    bindings.take_launches()
+    bindings.record_launches(True)
+    try:
+        # Launches are recorded by the thread that makes them.
+        with torch.autograd.set_multithreading_enabled(False):
+            run()
+    finally:
+        bindings.record_launches(False)
+    return list(bindings.take_launches())

@@ -1,0 +1,222 @@
+"""lltm_layer with its regime forced, by the rule of all ops; regimes against each other; which of
+them runs, and which cannot."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import treadle
+
+from . import persistent_calls as calls
+from . import persistent_steps as steps
+from .compare import attempt
+from .inputs import HALVES, Call, Case, Make
+from .lltm_layer_cases import Lengths, layer_arguments, ops
+from .persistent_calls import DTYPES, Cases
+from .persistent_checks import Checks
+from .rule import obeys
+
+LAYER = ops()[0]
+# T, B, I, H of layers that fill the chip more than those of lltm_layer_cases do.
+LARGE = (
+    (17, 17, 33, 257),
+    (17, 3, 64, 512),
+    (2, 200, 5, 96),
+    (3, 64, 128, 768),
+    (5, 17, 5, 1000),
+    (3, 2, 64, 1024),
+    (3, 64, 31, 1024),
+)
+PACKED: tuple[tuple[tuple[int, ...], int], ...] = (
+    ((17, *[3] * 8, *[1] * 8), 128),
+    ((5, 4, 3, 2, 1), 512),
+    ((9, 9, 2), 1000),
+)
+
+
+def by_rule(case: Case, dtype: torch.dtype, regime: str) -> None:
+    call = case.call(calls.DEVICE, dtype)
+    call = Call(call.args, {**call.kwargs, "regime": regime})
+    if call.args[2].shape[-1] == 0 and regime != "step":
+        _, error = attempt(lambda: call.run(LAYER.function))
+        assert f"regime {regime} needs" in str(error), error
+        return
+    obeys(LAYER, call)
+
+
+def cases(regime: str, dtype: str) -> Cases:
+    """Every case of the op: zero sizes, layouts, missing bias, wider cells, packed batches."""
+    for case in LAYER.cases:
+        if DTYPES[dtype] in case.dtypes:
+            yield case.id, partial(by_rule, case, DTYPES[dtype], regime)
+
+
+def large_case(name: str, recompute: bool, *arguments: Any, **options: Any) -> Case:
+    def build(make: Make) -> Call:
+        call = layer_arguments(make, *arguments, directions=2, **options)
+        return Call(call.args, {"recompute": recompute})
+
+    return Case(name, build, tuple(DTYPES.values()))
+
+
+def large(regime: str, dtype: str) -> Cases:
+    most = calls.most_hidden(regime, DTYPES[dtype])
+    sizes: list[tuple[tuple[int, int, int, int], Lengths]] = [(size, None) for size in LARGE]
+    sizes += [((0, 0, 33, h), lengths) for lengths, h in PACKED]
+    for (size, lengths), recompute in itertools.product(sizes, (False, True)):
+        if size[3] > most:
+            continue
+        name = f"T{size[0]} B{size[1]} I{size[2]} H{size[3]} {lengths} recompute {recompute}"
+        state = torch.float32 if recompute else None
+        case = large_case(name, recompute, size, lengths=lengths, state=state)
+        yield name, partial(by_rule, case, DTYPES[dtype], regime)
+
+
+# ---- regimes against each other
+
+
+def same_in_norm(found: list[Tensor], expected: list[Tensor], bound: float, what: str) -> None:
+    with Checks() as checks:
+        for n, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+            checks.close_in_norm(ours, theirs.double(), bound, f"{what}, {n}")
+
+
+def agreeing(name: str, dtype: torch.dtype, size: calls.Sizes, lengths: Lengths) -> None:
+    bound = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 1e-4}[dtype]
+    one = calls.given(name, dtype, size, lengths=lengths, features=96, state=torch.float32)
+    saved = calls.forward(one, "step")
+    grads = calls.backward(one, saved, "step")
+    for regime in ("cluster", "grid"):
+        if size[2] > calls.most_hidden(regime, dtype):
+            continue
+        same_in_norm(calls.forward(one, regime), saved, bound, f"forward {regime}")
+        # From the same h and gates: a gradient is not made worse by those of another forward pass.
+        same_in_norm(calls.backward(one, saved, regime), grads, bound, f"backward {regime}")
+
+
+def agree(dtype: str) -> Cases:
+    for h, lengths in itertools.product((128, 257, 512, 1000), (None, (33, *[20] * 9, *[2] * 30))):
+        name = f"H{h} {lengths}"
+        yield name, partial(agreeing, name, DTYPES[dtype], (33, 64, h), lengths)
+
+
+# ---- what runs
+
+
+def regimes_of(one: calls.Given) -> set[str]:
+    """By the function that anyone can ask, of the stack of layers."""
+    params = [
+        p[d]
+        for d in range(len(one.h0))
+        for p in (one.weight_ih, one.weight_hh, one.bias)
+        if p is not None
+    ]
+    states, options = (one.h0, one.c0), (True, 1, 0.0, False, len(one.h0) == 2)
+    arguments = [one.input, states, params, *options, False]
+    if one.sizes is not None:
+        arguments = [one.input, one.sizes, *arguments[1:-1]]
+    return {launch["regime"] for launch in treadle.launch_info("lltm", *arguments)}
+
+
+def chosen(name: str, dtype: torch.dtype, size: calls.Sizes, regime: str, lengths: Lengths) -> None:
+    one = calls.given(name, dtype, size, lengths=lengths, features=8)
+    assert regimes_of(one) == {regime}
+    backward = calls.launches(calls.training(one, "auto"))
+    assert {launch.regime for launch in backward} == {regime}
+
+
+def auto() -> Cases:
+    """Which regime runs, forward and backward; sizes that none keeps on the chip run, too."""
+    table = [
+        ((16, 17, 128), "cluster"),
+        ((16, 1, 768), "cluster"),
+        ((16, 17, 769), "grid"),
+        ((16, 1, 1024), "grid"),
+        ((16, 17, 1025), "step"),
+        ((2, 17, 512), "cluster"),
+        ((2, 1, 1024), "grid"),
+        ((1, 17, 512), "step"),
+        ((1, 1, 1024), "step"),
+        ((16, 3, 2048), "step"),
+        ((2, 70_000, 33), "step"),  # so many rows
+    ]
+    for (size, regime), dtype in itertools.product(table, HALVES):
+        name = f"{size} {regime} {dtype}"
+        yield name, partial(chosen, name, dtype, size, regime, None)
+    exact = [
+        ((16, 17, 128), "cluster"),
+        ((2, 1, 512), "cluster"),
+        ((16, 17, 513), "step"),
+        ((1, 17, 128), "step"),
+        ((2, 70_000, 33), "step"),
+    ]
+    for size, regime in exact:
+        name = f"{size} {regime} float32"
+        yield name, partial(chosen, name, torch.float32, size, regime, None)
+    yield "float64", partial(chosen, "float64", torch.float64, (16, 17, 128), "step", None)
+    packed = (0, 0, 257)
+    for dtype in (torch.half, torch.float32):
+        for lengths, regime in (((9, 5, 1), "cluster"), ((1, 1, 1), "step")):
+            name = f"packed {lengths} {dtype}"
+            yield name, partial(chosen, name, dtype, packed, regime, lengths)
+    for dtype in HALVES:
+        size = (6, 3, 2048)
+        yield f"H2048 {dtype}", partial(steps.check_given, "auto", "H2048", dtype, size)
+
+
+def one_launch(regime: str, dtype: torch.dtype, lengths: Lengths, recompute: bool) -> None:
+    one = calls.given("launches", dtype, (17, 5, 64), lengths=lengths)
+    found = calls.launches(calls.training(one, regime, recompute))
+    assert {launch.regime for launch in found} == {regime}
+    kernels = [launch.kernel for launch in found]
+    engine = f"{regime}_float" if dtype == torch.float32 else regime
+    for word in ("forward", "backward"):
+        assert sum(bool(re.search(rf"\b{engine}_{word}\b", name)) for name in kernels) == 1, kernels
+        assert sum(f"_{word}" in name for name in kernels) == 1, kernels
+
+
+def launched(regime: str) -> Cases:
+    """All steps and both directions are one launch each way."""
+    for dtype, lengths, recompute in itertools.product(
+        calls.dtypes_of(regime), (None, (17, 5, 5, 2, 1)), (False, True)
+    ):
+        name = f"{dtype} {lengths} recompute {recompute}"
+        yield name, partial(one_launch, regime, dtype, lengths, recompute)
+
+
+def refused(regime: str, dtype: torch.dtype, size: calls.Sizes) -> None:
+    one = calls.given("refused", dtype, size, features=3)
+    for run in (lambda: calls.inference(one, regime), lambda: calls.forward(one, regime)):
+        _, error = attempt(run)
+        assert isinstance(error, RuntimeError), error
+        assert str(error).startswith(f"lltm_layer: regime {regime} needs "), error
+    saved = calls.forward(one, "step")
+    _, error = attempt(lambda: calls.backward(one, saved, regime))
+    assert str(error).startswith(f"lltm_layer: regime {regime} needs "), error
+
+
+def raises(regime: str) -> Cases:
+    for dtype in (*DTYPES.values(), torch.float64):
+        most = calls.most_hidden(regime, dtype)
+        for h in (most + 1, 2048) if most else (32,):
+            yield f"H{h} {dtype}", partial(refused, regime, dtype, (5, 3, h))
+    # And what runs after it is right.
+    for dtype in calls.dtypes_of(regime):
+        size = 5, 3, calls.most_hidden(regime, dtype)
+        yield f"after {dtype}", partial(steps.check_given, regime, "after", dtype, size)
+
+
+GROUPS = {
+    "cases": cases,
+    "large": large,
+    "agree": agree,
+    "auto": auto,
+    "launched": launched,
+    "raises": raises,
+}

@@ -1,0 +1,66 @@
+"""A process of its own for tests of persistent kernels, so that a hang can be ended from outside:
+
+    python -m tests.persistent_worker GROUP ARGUMENTS
+
+Runs the cases of a group, each named before it begins; ARGUMENTS is a JSON list. Exit status 1 if a
+case failed.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from . import persistent_bits, persistent_rows, persistent_rule, persistent_steps
+from .persistent_calls import Cases
+
+
+def hangs() -> Cases:
+    yield "forever", lambda: time.sleep(600)
+
+
+GROUPS: dict[str, Callable[..., Cases]] = {
+    "hangs": hangs,
+    **persistent_steps.GROUPS,
+    **persistent_rule.GROUPS,
+    **persistent_bits.GROUPS,
+    **persistent_rows.GROUPS,
+}
+SECONDS = 60  # after which the test ends this process
+TOLD = 5  # failures, in full
+
+
+def run(cases: Cases) -> list[str]:
+    """The names of those that failed."""
+    failed, count = [], 0
+    for name, check in cases:
+        print(f"case {name}", flush=True)
+        count += 1
+        try:
+            check()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+        except Exception:
+            if len(failed) < TOLD:
+                traceback.print_exc()
+            failed.append(name)
+    assert count, "no case"
+    print(f"{count} cases, {len(failed)} failed:", *failed[:TOLD], sep="\n  ", flush=True)
+    return failed
+
+
+def main(group: str, arguments: list[Any]) -> int:
+    # Where it hangs, if it does.
+    faulthandler.dump_traceback_later(SECONDS - 5)
+    return 1 if run(GROUPS[group](*arguments)) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], json.loads(sys.argv[2])))

@@ -1,0 +1,248 @@
+"""lltm_layer in the regimes of one launch, "cluster" and "grid". A kernel that waits for itself
+cannot be ended from inside its process, so each test runs its cases in a process of its own, which
+has a minute: persistent_worker.py and the files that it imports hold the cases."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import treadle
+
+from .installed import ROOT
+from .persistent_calls import DTYPES, most_hidden
+from .persistent_worker import SECONDS, run
+from .test_recurrence_plan import BINDINGS
+
+Process = subprocess.Popen[str]
+
+
+def has_clusters() -> bool:
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+
+
+HOPPER = pytest.mark.skipif(not has_clusters(), reason="needs a GPU of sm_90")
+REGIMES = pytest.mark.parametrize("regime", ["cluster", "grid"])
+ALL_REGIMES = pytest.mark.parametrize("regime", ["cluster", "grid", "step"])
+# Not those that a regime does not run.
+PERSISTENT = [(r, d) for r in ("cluster", "grid") for d in DTYPES if most_hidden(r, DTYPES[d])]
+EACH = pytest.mark.parametrize(
+    ("regime", "dtype"), [*PERSISTENT, *(("step", dtype) for dtype in DTYPES)]
+)
+
+
+def start(group: str, *arguments: Any) -> Process:
+    path = [str(Path(treadle.__file__).parents[1]), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.persistent_worker", group, json.dumps(arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"},
+    )
+
+
+def tail(text: str) -> str:
+    return "\n".join(text.splitlines()[-80:])
+
+
+def finish(process: Process, seconds: float = SECONDS) -> str:
+    """What it printed; the test fails if it failed, or still runs then."""
+    try:
+        said, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        said, _ = process.communicate()
+        pytest.fail(f"still running after {seconds} s:\n{tail(said)}")
+    assert process.returncode == 0, f"exit status {process.returncode}:\n{tail(said)}"
+    return said
+
+
+def watch(group: str, *arguments: Any) -> str:
+    return finish(start(group, *arguments))
+
+
+# ---- values
+
+CLUSTER_WIDTHS = ((1, 31), (32, 33), (96, 128), (257,), (512,), (768,))
+WIDTHS = [("cluster", widths) for widths in CLUSTER_WIDTHS]
+WIDTHS += [("grid", widths) for widths in (*CLUSTER_WIDTHS, (1000,), (1024,))]
+WIDTHS += [("step", (33, 257)), ("step", (2048,))]
+
+
+@HOPPER
+@pytest.mark.parametrize(("regime", "widths"), WIDTHS, ids=str)
+def test_every_size(regime: str, widths: tuple[int, ...]) -> None:
+    watch("sizes", regime, *widths)
+
+
+@HOPPER
+@pytest.mark.parametrize(
+    ("regime", "widths"),
+    [
+        ("cluster", (64, 128, 200, 256)),
+        ("cluster", (400, 512, 640, 768)),
+        ("grid", (33, 256, 512)),
+        ("grid", (769, 1000, 1024)),
+    ],
+    ids=str,
+)
+def test_every_share_of_the_batch(regime: str, widths: tuple[int, ...]) -> None:
+    watch("batches", regime, *widths)
+
+
+@HOPPER
+@pytest.mark.parametrize("widths", [(1, 31, 33, 96), (128, 257), (512,)], ids=str)
+def test_every_size_in_float32(widths: tuple[int, ...]) -> None:
+    watch("float sizes", "cluster", *widths)
+
+
+@HOPPER
+def test_every_share_of_the_batch_in_float32() -> None:
+    watch("float batches", "cluster", 64, 128, 200, 512)
+
+
+@HOPPER
+@pytest.mark.parametrize("narrow", [True, False])
+@ALL_REGIMES
+def test_packed(regime: str, narrow: bool) -> None:
+    wide = (257, 512, 768) if regime == "cluster" else (512, 1000, 1024)
+    watch("packed", regime, *((1, 33, 128) if narrow else wide))
+
+
+@HOPPER
+def test_packed_in_float32() -> None:
+    watch("float packed", "cluster", 1, 33, 128, 257, 512)
+
+
+@HOPPER
+@REGIMES
+def test_layouts(regime: str) -> None:
+    watch("layouts", regime, 1, 33, 128, 257, 512)
+
+
+@HOPPER
+def test_layouts_in_float32() -> None:
+    watch("float layouts", "cluster", 1, 33, 257, 512)
+
+
+@HOPPER
+@EACH
+@pytest.mark.parametrize("group", ["cases", "large"])
+def test_by_the_rule_of_all_ops(group: str, regime: str, dtype: str) -> None:
+    watch(group, regime, dtype)
+
+
+@HOPPER
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_regimes_agree(dtype: str) -> None:
+    watch("agree", dtype)
+
+
+@HOPPER
+@EACH
+@pytest.mark.parametrize("narrow", [True, False])
+def test_what_is_not_finite_stays_in_its_row(narrow: bool, regime: str, dtype: str) -> None:
+    watch("rows", regime, dtype, 33 if narrow else 1000 if regime == "grid" else 512)
+
+
+# ---- what runs
+
+
+@HOPPER
+@BINDINGS
+def test_which_regime_runs() -> None:
+    watch("auto")
+
+
+@HOPPER
+@BINDINGS
+@REGIMES
+def test_one_launch(regime: str) -> None:
+    watch("launched", regime)
+
+
+@HOPPER
+@REGIMES
+def test_what_a_regime_cannot_run(regime: str) -> None:
+    watch("raises", regime)
+
+
+# ---- bits
+
+
+@HOPPER
+@pytest.mark.parametrize(
+    ("regime", "dtype"), [("cluster", "bfloat16"), ("cluster", "float32"), ("grid", "bfloat16")]
+)
+@pytest.mark.parametrize("which", ["small", "medium", "wide"])
+def test_a_thousand_times_the_same_bits(which: str, regime: str, dtype: str) -> None:
+    watch("repeats", regime, dtype, which)
+
+
+@HOPPER
+@REGIMES
+def test_four_streams_beside_a_product_that_fills_the_chip(regime: str) -> None:
+    watch("streams", regime)
+
+
+@HOPPER
+@pytest.mark.parametrize(
+    "regimes", [("cluster", "cluster"), ("grid", "grid"), ("cluster", "grid")], ids="-".join
+)
+def test_two_processes_at_once(regimes: tuple[str, str], tmp_path: Path) -> None:
+    both = [start("together", r, str(tmp_path), n) for n, r in enumerate(regimes)]
+    try:
+        for process in both:
+            finish(process)
+    finally:
+        for process in both:
+            process.kill()
+
+
+@HOPPER
+@REGIMES
+@pytest.mark.parametrize("form", ["dense", "packed"])
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_graph_capture_as_the_first_call_of_all(mode: str, form: str, regime: str) -> None:
+    watch("capture", regime, form, mode)
+
+
+@HOPPER
+@REGIMES
+@pytest.mark.parametrize("group", ["recycled", "memory", "waits"])
+def test_memory_and_the_host(group: str, regime: str) -> None:
+    watch(group, regime)
+
+
+# ---- the watchdog, which needs no GPU
+
+
+def test_a_failing_case_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    def fails() -> None:
+        raise AssertionError("planted")
+
+    cases = [("good", lambda: None), ("bad", fails), ("good again", lambda: None)]
+    assert run(iter(cases)) == ["bad"]
+    said = capsys.readouterr()
+    assert "3 cases, 1 failed" in said.out and "planted" in said.err
+    with pytest.raises(AssertionError, match="no case"):
+        run(iter(()))
+
+
+def test_a_hang_is_ended() -> None:
+    process = start("hangs")
+    assert process.stdout is not None
+    while "case forever" not in (line := process.stdout.readline()):
+        assert line, "it ended before"
+    with pytest.raises(pytest.fail.Exception, match="still running after 0.5 s"):
+        finish(process, seconds=0.5)
+    assert process.returncode is not None
