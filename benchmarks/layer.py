@@ -8,7 +8,7 @@ yardstick; `us_per_step_and_gate` of a row's times sets the two side by side.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,11 +22,11 @@ from .layer_calls import (
     LSTM,
     Shape,
     arguments,
-    batch_sizes,
     check,
     layer,
     loop,
     lstm_arguments,
+    packed_arguments,
     packed_layer,
     set_tf32,
 )
@@ -151,10 +151,7 @@ def layer_case(settings: Settings, kind: Kind) -> Case:
 def packed_case(settings: Settings, kind: Kind) -> Case:
     set_tf32(False)
     padded = arguments(kind.shape, settings.device, kind.dtype, kind.backward)
-    sizes = batch_sizes(kind.shape)
-    rows = replace(kind.shape, b=1, t=int(sizes.sum()))
-    data = arguments(rows, settings.device, kind.dtype, kind.backward)[0].detach().squeeze(1)
-    args = (data.requires_grad_(kind.backward), (sizes,), *padded[1:])
+    args = packed_arguments(kind.shape, padded)
     ops, lstm = torch.ops.treadle.lltm, packed_layer(torch.lstm, kind.backward)
     return Case(
         op="lltm",

@@ -41,14 +41,27 @@ class Shape:
         return Shape(b, t, i, h, name)
 
 
-def arguments(shape: Shape, device: str, dtype: torch.dtype, backward: bool) -> Args:
+def arguments(
+    shape: Shape,
+    device: str,
+    dtype: torch.dtype,
+    backward: bool,
+    layers: int = 1,
+    both: bool = False,
+) -> Args:
     """input, h0, c0, weight_ih, weight_hh, bias; weights as nn.LSTM draws them.
 
-    The gradients are those of the input and of all parameters.
+    The gradients are those of the input and of all parameters. Of several layers, or in `both`
+    directions, the last three come as often.
     """
     b, t, i, h = shape.b, shape.t, shape.i, shape.h
-    made = [torch.randn(s, device=device) for s in ((t, b, i), (1, b, h), (1, b, h))]
-    made += [torch.rand(s, device=device) * 2 - 1 for s in ((3 * h, i), (3 * h, h), (3 * h,))]
+    directions = 2 if both else 1
+    states = (layers * directions, b, h)
+    made = [torch.randn(s, device=device) for s in ((t, b, i), states, states)]
+    for number in range(layers * directions):
+        columns = i if number < directions else directions * h
+        parameters = ((3 * h, columns), (3 * h, h), (3 * h,))
+        made += [torch.rand(s, device=device) * 2 - 1 for s in parameters]
     for weight in made[3:]:
         weight *= h**-0.5
     return tuple(
@@ -56,20 +69,33 @@ def arguments(shape: Shape, device: str, dtype: torch.dtype, backward: bool) -> 
     )
 
 
-def lstm_arguments(args: Args) -> Args:
+def packed_arguments(shape: Shape, padded: Args) -> Args:
+    """The same with the data of a packed batch, and its sizes in a tuple."""
+    x, sizes = padded[0], batch_sizes(shape)
+    data = torch.randn(int(sizes.sum()), x.shape[-1], device=x.device).to(x.dtype)
+    return data.requires_grad_(x.requires_grad), (sizes,), *padded[1:]
+
+
+def lstm_arguments(args: Args, layers: int = 1, both: bool = False) -> Args:
     """The same with nn.LSTM's parameters, which lie in one buffer as cuDNN wants them."""
-    x, *middle, h0, c0 = args[:-3]
-    features, hidden = x.shape[-1], h0.shape[-1]
-    net = torch.nn.LSTM(features, hidden, device=x.device, dtype=x.dtype)
+    x, *middle, h0, c0 = args[: -3 * layers * (2 if both else 1)]
+    kind = {"num_layers": layers, "bidirectional": both, "device": x.device, "dtype": x.dtype}
+    net = torch.nn.LSTM(x.shape[-1], h0.shape[-1], **kind)
     return x, *middle, h0, c0, *net.requires_grad_(x.requires_grad).parameters()
 
 
-def layer(op: Callable[..., Any], train: bool = True, **options: Any) -> Callable[..., Any]:
-    """One layer of `op`, whose arguments are torch.lstm's, as a function of tensors."""
+def layer(
+    op: Callable[..., Any],
+    train: bool = True,
+    layers: int = 1,
+    both: bool = False,
+    **options: Any,
+) -> Callable[..., Any]:
+    """`op`, whose arguments are torch.lstm's, as a function of tensors."""
 
     def call(x: Tensor, h0: Tensor, c0: Tensor, *params: Tensor) -> Any:
         hx, weights = [h0, c0], list(params)
-        return op(x, hx, weights, True, 1, 0.0, train, False, False, **options)
+        return op(x, hx, weights, True, layers, 0.0, train, both, False, **options)
 
     return call
 
@@ -109,7 +135,12 @@ def in_two_products(input: Tensor, hx: Any, params: Any, *_: Any) -> tuple[Tenso
 
 
 def check(
-    function: Callable[..., Any], args: Args, steps: int = STEPS, *, poison: bool = False
+    function: Callable[..., Any],
+    args: Args,
+    steps: int = STEPS,
+    *,
+    plain: Callable[..., Any] | None = None,
+    poison: bool = False,
 ) -> float:
     """`verify` of the first steps of a call on all of them.
 
@@ -119,7 +150,8 @@ def check(
     """
     packed = isinstance(args[1], tuple)
     exact = args[0].dtype == torch.float32 and args[0].is_cuda and not packed
-    plain = (packed_layer if packed else layer)(in_two_products if exact else reference.lltm)
+    if plain is None:
+        plain = (packed_layer if packed else layer)(in_two_products if exact else reference.lltm)
     x, others, fewer = args[0].detach(), args[1:], args[1:]
     rows = steps
     if packed:
@@ -130,13 +162,17 @@ def check(
 
     def opening(x: Tensor, *fewer: Any) -> tuple[Tensor, ...]:
         output, *last = function(torch.cat([x, rest]), *others)
-        if not all(bool(t.isfinite().all()) for t in (output, *last)):
-            raise Refused("lltm: not all results are finite")
+        check_finite(output, *last)
         return output[:rows], *function(x, *fewer)[1:]
 
     rest = x[rows:]
     first = x[:rows].clone().requires_grad_(args[0].requires_grad)
     return verify(opening, "lltm", (first, *fewer), plain=plain, poison=poison)
+
+
+def check_finite(*results: Tensor) -> None:
+    if not all(bool(t.isfinite().all()) for t in results):
+        raise Refused("lltm: not all results are finite")
 
 
 def batch_sizes(shape: Shape) -> Tensor:

@@ -1,10 +1,10 @@
-"""Write the numbers of README.md and docs/sine.md from committed files: `make readme-numbers`.
+"""Write the numbers of README.md and docs/*.md from committed files: `make readme-numbers`.
 
     python benchmarks/readme_numbers.py            rewrite the blocks between the comment lines
     python benchmarks/readme_numbers.py --check    fail if a block is not what it would write
 
 README.md has one table a machine, one line a group of rows. What is slower than a rival, missed its
-bar or was refused is listed below the table. Page and figures of the other: sine_page.py.
+bar or was refused is listed below the table. The pages below docs: sine_page.py and sweep_page.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import means, sine_page  # noqa: E402
+from benchmarks import means, sine_page, sweep_page  # noqa: E402
 
 README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
@@ -31,6 +31,7 @@ NONE_YET = "No measurements have been committed yet."
 NOISE = 0.03
 MOST_LISTED = 4
 LAYER = "lltm layer"
+SWEEP = "lltm layer sweep (rivals: its regimes, forced)"
 
 # Groups of one op each that are one line together.
 LINES = {
@@ -40,6 +41,7 @@ LINES = {
     r"^\w+ on views$": "views and mixed dtypes",
     r"^\w+, in cache$": "elementwise, in cache",
     r"^lltm layer, .*$": LAYER,
+    r"^lltm layer sweep, .*$": SWEEP,
 }
 
 Row = dict[str, Any]
@@ -192,6 +194,7 @@ def main(arguments: list[str] | None = None) -> int:
     for path, make in (
         (README, rewritten),
         (sine_page.PAGE, lambda text: sine_page.rewritten(text, machines())),
+        (sweep_page.PAGE, lambda text: sweep_page.rewritten(text, machines())),
     ):
         text = path.read_text()
         new = make(text)

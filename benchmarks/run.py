@@ -32,6 +32,7 @@ from benchmarks import (  # noqa: E402
     report,
     sine,
     sizes,
+    sweep,
     views,
 )
 from benchmarks.cases import Plan, Row, Settings, run  # noqa: E402
@@ -44,8 +45,13 @@ SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "sizes": sizes.plans,
     "cell": cell.plans,
     "layer": layer.plans,
+    **sweep.SUITES,
 }
-SEVERAL = {"elementwise": ("dense", "sine", "views", "sizes"), "all": tuple(SUITES)}
+SEVERAL = {
+    "elementwise": ("dense", "sine", "views", "sizes"),
+    "sweep": tuple(sweep.SUITES),
+    "all": tuple(SUITES),
+}
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:

@@ -20,6 +20,7 @@ NO_SPEEDS = "No measurements by argument have been committed yet."
 
 Row = dict[str, Any]
 Machine = tuple[list[Path], dict[str, Any], list[Row]]
+Blocks = dict[str, Callable[[], Iterator[str]]]
 
 
 def in_source(file: str, pattern: str) -> str:
@@ -159,16 +160,21 @@ TWINS = {"sine": "sin", "cosine": "cos"}
 
 def rewritten(text: str, machines: Iterable[Machine]) -> str:
     """The page with its blocks made anew."""
-    blocks: dict[str, Callable[[], Iterator[str]]] = {
+    blocks: Blocks = {
         "ways": ways,
         "nearest": nearest,
         "accuracy": accuracy,
         "speeds": lambda: speeds(machines),
     }
+    return filled(PAGE.name, text, blocks)
+
+
+def filled(page: str, text: str, blocks: Blocks) -> str:
+    """The text of docs/`page` with what lies between two comments, for each name, made anew."""
     for name, lines in blocks.items():
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
         if text.count(begin) != 1 or text.count(end) != 1:
-            raise SystemExit(f"sine_page: docs/sine.md must have one line {begin} and one {end}")
+            raise SystemExit(f"docs/{page} must have one line {begin} and one {end}")
         before, rest = text.split(begin)
         made = "\n".join(lines()).strip()
         text = f"{before}{begin}\n{made}\n{end}{rest.split(end)[1]}"

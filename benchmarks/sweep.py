@@ -1,0 +1,255 @@
+"""lltm over shapes, dtypes and forms, on CUDA: absolute bars, nn.LSTM, regimes, and tiny calls.
+
+Times are of the whole call with the product of its input, as in layer.py. Four suites:
+
+    sweep_bars     µs a step that were set as a goal; float16 as fast as bfloat16
+    sweep_shapes   never slower than nn.LSTM in the same dtype
+    sweep_regimes  what the planner chooses beside each regime that can be forced
+    sweep_launch   a layer so tiny that only the call counts
+
+Shapes are B, T, H, and I is H.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from . import layer
+from .cases import OURS, Bar, Case, Plan, Settings, calls
+from .layer import Kind, at_most
+from .layer_calls import LSTM, Args, Shape, lstm_arguments, set_tf32
+from .sweep_calls import MODULES, Form, chosen, in_regime, module
+from .timing import Calls
+
+Sizes = tuple[int, int, int]
+FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
+# µs a step in bfloat16, of inference and of training.
+BARS: dict[Sizes, tuple[float, float]] = {
+    (16, 512, 512): (0.85, 2.2),
+    (1, 512, 512): (0.70, 1.7),
+    (64, 512, 512): (1.3, 3.8),
+    (64, 256, 1024): (2.7, 9.5),
+    (256, 256, 1024): (6.0, 18.0),
+    (16, 512, 256): (0.60, 1.6),
+    (16, 512, 128): (0.50, 1.3),
+}
+SHAPES: tuple[Sizes, ...] = (
+    *((1, 512, 512), (16, 512, 128), (16, 512, 256), (16, 512, 512), (16, 1024, 768)),
+    *((16, 256, 1024), (64, 512, 512), (64, 1024, 768), (64, 256, 1024), (128, 512, 512)),
+    *((128, 256, 1024), (256, 256, 1024), (64, 256, 2048)),
+    # Sizes that nothing divides, and those at the edges.
+    *((17, 100, 257), (3, 200, 31), (50, 300, 1000), (1, 1000, 64), (200, 100, 96)),
+    *((32, 4, 512), (8, 2, 128)),
+)
+DENSE = Form()
+FORMS: dict[Form, tuple[Sizes, ...]] = {
+    Form(", packed", packed=True): ((64, 512, 512), (16, 256, 1024)),
+    Form(", 4 layers", layers=4): ((64, 512, 512), (16, 512, 256)),
+    Form(", bidirectional", both=True): ((16, 512, 512), (64, 512, 512)),
+}
+REGIMES = ("cluster", "grid", "step")
+TINY: Sizes = (1, 8, 32)
+OF_AUTO, OF_BF16, OF_LSTM = 1.05, 1.05, 1.0
+BF16_OURS, FP16_LSTM = f"{OURS}, bfloat16", f"{LSTM}, float16"
+
+
+@dataclass(frozen=True)
+class Sweep(Kind):
+    """Of one row, with its form."""
+
+    form: Form = DENSE
+
+
+def kinds(
+    settings: Settings, shapes: tuple[Sizes, ...], dtypes: tuple[torch.dtype, ...], form: Form
+) -> Iterator[Sweep]:
+    """Inference and training of all of them; of none on the CPU, and of few in a trial."""
+    if settings.device == "cpu":
+        return
+    for sizes in shapes[:2] if settings.quick else shapes:
+        shape = Shape.of(sizes, settings.quick)
+        for dtype in dtypes:
+            for tf32 in (False, True) if dtype == FP32 else (False,):
+                for backward in (False, True):
+                    yield Sweep(shape, dtype, backward, tf32=tf32, form=form)
+
+
+def plan(
+    suite: str, build: Callable[[Settings, Sweep], Case], settings: Settings, kind: Sweep
+) -> Plan:
+    return Plan(_key(suite, kind), partial(build, settings, kind))
+
+
+def _key(suite: str, kind: Sweep) -> str:
+    return f"cuda/{suite}/{kind.shape.name}{kind.form.name}/{kind.digits}/{kind.mode}"
+
+
+def bars(settings: Settings) -> Iterator[Plan]:
+    for kind in kinds(settings, tuple(BARS), (BF16, FP16), DENSE):
+        yield plan("sweep_bars", bars_case, settings, kind)
+
+
+def shapes(settings: Settings) -> Iterator[Plan]:
+    for kind in kinds(settings, SHAPES, (BF16, FP16, FP32), DENSE):
+        yield plan("sweep_shapes", shape_case, settings, kind)
+    for form, sizes in FORMS.items():
+        for kind in kinds(settings, sizes, (BF16, FP16), form):
+            yield plan("sweep_shapes", shape_case, settings, kind)
+
+
+def regimes(settings: Settings) -> Iterator[Plan]:
+    for kind in kinds(settings, SHAPES, (BF16, FP16), DENSE):
+        yield plan("sweep_regimes", regimes_case, settings, kind)
+
+
+def launch(settings: Settings) -> Iterator[Plan]:
+    for kind in kinds(settings, (TINY,), (BF16, FP16, FP32), DENSE):
+        if kind.tf32:
+            continue
+        for front, build in (("op", tiny_case), ("module", module_case)):
+            key = f"{_key('sweep_launch', kind)}/{front}"
+            yield Plan(key, partial(build, settings, kind))
+
+
+SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
+    "sweep_bars": bars,
+    "sweep_shapes": shapes,
+    "sweep_regimes": regimes,
+    "sweep_launch": launch,
+}
+# Seconds of a candidate, and rounds: rows come by the hundred, and some calls take 0.1 s.
+EFFORT = {
+    "sweep_bars": (0.12, (5, 51)),
+    "sweep_shapes": (0.06, (3, 51)),
+    "sweep_regimes": (0.04, (5, 51)),
+    "sweep_launch": (0.1, (11, 101)),
+}
+PARTS = {
+    "sweep_bars": "µs a step",
+    "sweep_shapes": "all shapes",
+    "sweep_regimes": "the planner's choice",
+    "sweep_launch": "tiny calls",
+}
+
+
+def facts(settings: Settings, suite: str, kind: Sweep) -> dict[str, Any]:
+    gates = layer.GATES | {FP16_LSTM: 4, BF16_OURS: 3}
+    gates |= {regime_name(regime): 3 for regime in REGIMES}
+    digits = f", {kind.digits}" if suite == "sweep_shapes" else ""
+    return layer.facts(settings, kind, kind.form.name) | {
+        "group": f"lltm layer sweep, {PARTS[suite]}{digits}, {settings.device.upper()}",
+        "suite": suite,
+        "what": f"{kind.shape.name}{kind.form.name}",
+        "digits": kind.digits,
+        "mode": kind.mode,
+        "gates": gates,
+    }
+
+
+def case(
+    settings: Settings,
+    suite: str,
+    kind: Sweep,
+    functions: dict[str, Callable[..., Any]],
+    args: Args,
+    yardsticks: dict[str, Calls],
+    bar: Bar,
+) -> Case:
+    seconds, rounds = EFFORT[suite]
+    own = facts(settings, suite, kind)
+    if settings.device == "cuda":
+        own["regime"] = chosen(functions[OURS], args)
+    return Case(
+        op="lltm",
+        functions=functions,
+        inputs=[args],
+        timer=settings.wall(seconds=seconds, warmup=0.02, rounds=rounds),
+        yardsticks=yardsticks,
+        bar=bar,
+        check=kind.form.check(args),
+        facts=own,
+    )
+
+
+def beside_lstm(
+    settings: Settings, suite: str, kind: Sweep, bar: Bar, more: dict[str, Calls] | None = None
+) -> Case:
+    """Ours and nn.LSTM in the same dtype, and `more` yardsticks."""
+    set_tf32(kind.tf32)
+    args = kind.form.arguments(kind.shape, settings.device, kind.dtype, kind.backward)
+    lstm = kind.form.call(torch.lstm, kind.backward)
+    yardsticks: dict[str, Calls] = {LSTM: calls(lstm, [kind.form.lstm_arguments(args)])}
+    functions = {OURS: kind.form.ours(kind.backward)}
+    return case(settings, suite, kind, functions, args, yardsticks | (more or {}), bar)
+
+
+def bars_case(settings: Settings, kind: Sweep) -> Case:
+    shape, form = kind.shape, kind.form
+
+    def inputs(dtype: torch.dtype) -> Args:
+        return form.arguments(shape, settings.device, dtype, kind.backward)
+
+    if kind.dtype == BF16:
+        lstm = form.call(torch.lstm, kind.backward)
+        more = {FP16_LSTM: calls(lstm, [lstm_arguments(inputs(FP16))])}
+        return beside_lstm(settings, "sweep_bars", kind, absolute(kind), more)
+    more = {BF16_OURS: calls(form.ours(kind.backward), [inputs(BF16)])}
+    return beside_lstm(settings, "sweep_bars", kind, at_most(OF_BF16, BF16_OURS), more)
+
+
+def absolute(kind: Sweep) -> Bar:
+    """The goal of the shape, which the row's name says also in a trial."""
+    b, t, h = map(int, kind.shape.name.split(","))
+    most = BARS[b, t, h][kind.backward]
+    return Bar(f"at most {most:g} µs a step", lambda _: most * kind.shape.t)
+
+
+def shape_case(settings: Settings, kind: Sweep) -> Case:
+    return beside_lstm(settings, "sweep_shapes", kind, at_most(OF_LSTM, LSTM))
+
+
+def tiny_case(settings: Settings, kind: Sweep) -> Case:
+    made = beside_lstm(settings, "sweep_launch", kind, at_most(OF_LSTM, LSTM))
+    return called(made, "op")
+
+
+def module_case(settings: Settings, kind: Sweep) -> Case:
+    set_tf32(kind.tf32)
+    (ours, args), (lstm, lstm_args) = (
+        module(net, kind.shape, settings.device, kind.dtype, kind.backward) for net in MODULES
+    )
+    yardsticks: dict[str, Calls] = {LSTM: calls(lstm, [lstm_args])}
+    bar = at_most(OF_LSTM, LSTM)
+    made = case(settings, "sweep_launch", kind, {OURS: ours}, args, yardsticks, bar)
+    return called(made, "module")
+
+
+def called(made: Case, front: str) -> Case:
+    made.facts |= {"front": front, "label": f"{made.facts['label']} {front}"}
+    return made
+
+
+def regime_name(regime: str) -> str:
+    return f"regime {regime}"
+
+
+def regimes_case(settings: Settings, kind: Sweep) -> Case:
+    """Those that a shape or a chip does not allow are left out, and the row's notes say why."""
+    set_tf32(False)
+    args = kind.form.arguments(kind.shape, settings.device, kind.dtype, kind.backward)
+    functions = {OURS: in_regime("auto")}
+    functions |= {regime_name(regime): in_regime(regime) for regime in REGIMES}
+    bar = Bar(f"at most {OF_AUTO:g} × the best regime", partial(of_best, OF_AUTO))
+    return case(settings, "sweep_regimes", kind, functions, args, {}, bar)
+
+
+def of_best(share: float, medians: dict[str, float]) -> float:
+    forced = [time for name, time in medians.items() if name != OURS]
+    if not forced:
+        raise KeyError("no regime can be forced here, so there is no bar")
+    return share * min(forced)

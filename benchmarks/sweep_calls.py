@@ -1,0 +1,130 @@
+"""What the rows of sweep.py call: layers of every form, the regimes forced, and the modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import treadle
+from treadle import _build, reference
+
+from .layer_calls import (
+    STEPS,
+    Args,
+    Shape,
+    arguments,
+    check,
+    check_finite,
+    layer,
+    lstm_arguments,
+    packed_arguments,
+    packed_layer,
+)
+from .verify import verify
+
+
+@dataclass(frozen=True)
+class Form:
+    """Of the call: how many layers, in one direction or both, and whether its batch is packed."""
+
+    name: str = ""  # behind the shape in keys and labels
+    layers: int = 1
+    both: bool = False
+    packed: bool = False
+
+    def arguments(self, shape: Shape, device: str, dtype: torch.dtype, backward: bool) -> Args:
+        padded = arguments(shape, device, dtype, backward, self.layers, self.both)
+        return packed_arguments(shape, padded) if self.packed else padded
+
+    def lstm_arguments(self, args: Args) -> Args:
+        return lstm_arguments(args, self.layers, self.both)
+
+    def call(self, op: Callable[..., Any], train: bool) -> Callable[..., Any]:
+        if self.packed:
+            return packed_layer(op, train)
+        return layer(op, train, self.layers, self.both)
+
+    def ours(self, train: bool) -> Callable[..., Any]:
+        ops = torch.ops.treadle.lltm
+        return self.call(ops.data if self.packed else ops.input, train)
+
+    def check(self, args: Args) -> Callable[..., float]:
+        """Of the first steps, as everywhere; see `check_both_ways`."""
+        if self.both:
+            return partial(check_both_ways, args=args)
+        plain = layer(reference.lltm, layers=self.layers) if self.layers > 1 else None
+        return partial(check, args=args, plain=plain)
+
+
+def check_both_ways(
+    function: Callable[..., Any], args: Args, steps: int = STEPS, *, poison: bool = False
+) -> float:
+    """`check` of one layer in both directions: of the second, its first steps are the last."""
+    x, others, hidden = args[0].detach(), args[1:], args[1].shape[-1]
+    whole = layer(reference.lltm, both=True)
+    if 2 * steps >= len(x):
+        return verify(function, "lltm", args, plain=whole, poison=poison)
+    middle = x[steps:-steps]
+
+    def ends(x: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+        first, last = x[:steps], x[steps:]
+        output, *states = function(torch.cat([first, middle, last]), *others)
+        check_finite(output, *states)
+        states = function(first, *others)[1:]
+        return output[:steps, :, :hidden], output[-steps:, :, hidden:], *states
+
+    def plain(x: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+        one, *states = whole(x[:steps], *others)
+        other = whole(x[steps:], *others)[0]
+        return one[..., :hidden], other[..., hidden:], *states
+
+    both = torch.cat([x[:steps], x[-steps:]]).requires_grad_(args[0].requires_grad)
+    return verify(ends, "lltm", (both, *others), plain=plain, poison=poison)
+
+
+def in_regime(regime: str) -> Callable[..., Any]:
+    """One layer, the planner's choice or a regime that is forced, as a function of tensors."""
+    op = torch.ops.treadle.lltm_layer.default
+
+    def call(x: Tensor, h0: Tensor, c0: Tensor, *params: Tensor) -> Any:
+        weights = [p.unsqueeze(0) for p in params]
+        return op(x, None, h0, c0, *weights, regime=regime)
+
+    return call
+
+
+def chosen(function: Callable[..., Any], args: Args) -> str:
+    """The regimes of a call's forward, as its launches say; nothing where none is ours."""
+    bindings = _build.bindings()
+    bindings.take_launches()
+    bindings.record_launches(True)
+    # What raises is refused with its reason when it is checked.
+    with suppress(RuntimeError):
+        function(*args)
+    bindings.record_launches(False)
+    regimes = [launch.regime for launch in bindings.take_launches() if launch.regime]
+    return ", ".join(dict.fromkeys(regimes))
+
+
+def module(
+    kind: type[nn.Module], shape: Shape, device: str, dtype: torch.dtype, backward: bool
+) -> tuple[Callable[..., Any], Args]:
+    """treadle.nn.LLTM or nn.LSTM as users call it, and arguments that end with its parameters."""
+    net = kind(shape.i, shape.h, device=device, dtype=dtype).requires_grad_(backward)
+    net.train(backward)
+    x, h0, c0 = arguments(shape, device, dtype, backward)[:3]
+
+    def call(x: Tensor, h0: Tensor, c0: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
+        output, (h, c) = net(x, (h0, c0))
+        return output, h, c
+
+    return call, (x, h0, c0, *net.parameters())
+
+
+MODULES = (treadle.nn.LLTM, nn.LSTM)

@@ -1,0 +1,290 @@
+"""The sweep over shapes: its rows, bars and checks, and the page that is written from them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from benchmarks import cases, layer_calls, machine, readme_numbers, run, sweep, sweep_page
+from benchmarks.cases import Plan, Row, Settings
+from benchmarks.layer_calls import Shape
+from benchmarks.sweep import BF16, FP16, FP32, Sweep
+from benchmarks.sweep_calls import Form, check_both_ways, chosen, in_regime
+from benchmarks.verify import Refused
+from treadle import reference
+
+QUICK = Settings("cpu", quick=True)
+SMALL = Shape(3, 20, 6, 6, "16,512,512")
+FORMS = {form.name: form for form in (sweep.DENSE, *sweep.FORMS)}
+
+
+def measured(key: str, build: Callable[..., Any], kind: Sweep) -> Row:
+    """Rows are CUDA's, but nothing that they are made of is a matter of the device."""
+    return cases.run(Plan(key, lambda: build(QUICK, kind)))
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Row]:
+    """Some of every suite, as a trial takes them."""
+    found = []
+    with pytest.MonkeyPatch.context() as patch, cases.threads(1):
+        patch.setattr(sweep, "REGIMES", ("rows", "grid"))
+        for suite in sweep.SUITES.values():
+            for plan in suite(Settings("cuda", quick=True)):
+                if not re.search(r"sweep_shapes/1,512,512/|16,512,256|16,256,1024", plan.key):
+                    build, (_, kind) = plan.build.func, plan.build.args  # type: ignore[attr-defined]
+                    found.append(measured(plan.key, build, kind))
+    return found
+
+
+def test_the_rows_are_those_of_the_issue() -> None:
+    keys = {name: [p.key for p in suite(Settings("cuda"))] for name, suite in sweep.SUITES.items()}
+    every = [key for some in keys.values() for key in some]
+    assert len(set(every)) == len(every)
+    assert len(keys["sweep_bars"]) == 7 * 2 * 2
+    # Of float32 there are two, and of each form two shapes in two dtypes.
+    assert len(keys["sweep_shapes"]) == 20 * 4 * 2 + 3 * 2 * 2 * 2
+    assert len(keys["sweep_regimes"]) == 20 * 2 * 2
+    assert len(keys["sweep_launch"]) == 3 * 2 * 2
+    assert {
+        "cuda/sweep_bars/256,256,1024/bfloat16/training",
+        "cuda/sweep_shapes/17,100,257/float32, tf32/inference",
+        "cuda/sweep_shapes/64,256,2048/float32/training",
+        "cuda/sweep_shapes/16,256,1024, packed/float16/inference",
+        "cuda/sweep_shapes/64,512,512, 4 layers/bfloat16/training",
+        "cuda/sweep_shapes/16,512,512, bidirectional/float16/training",
+        "cuda/sweep_regimes/8,2,128/bfloat16/inference",
+        "cuda/sweep_launch/1,8,32/float32/training/module",
+    } <= set(every)
+    assert set(sweep.BARS) < set(sweep.SHAPES)
+    assert {sizes for shapes in sweep.FORMS.values() for sizes in shapes} < set(sweep.SHAPES)
+
+
+def test_suites_have_a_name_together(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.SEVERAL["sweep"] == tuple(sweep.SUITES)
+    assert set(sweep.SUITES) <= set(run.SEVERAL["all"])
+    assert run.main(["--device", "cpu", "--suite", "sweep", "--list"]) == 2
+    trial = [plan for suite in sweep.SUITES.values() for plan in suite(Settings("cuda", True))]
+    assert len(trial) < 70
+
+
+def test_every_row_is_right_and_timed(rows: list[Row]) -> None:
+    count = Counter(row["suite"] for row in rows)
+    assert count == {"sweep_bars": 8, "sweep_shapes": 24, "sweep_regimes": 8, "sweep_launch": 12}
+    for row in rows:
+        assert row["error_over_limit"] <= 1, row["key"]
+        for name, times in row["times"].items():
+            assert times["us_per_step"] == pytest.approx(times["median_us"] / row["steps"])
+            assert "us_per_step_and_gate" in times, name
+        left_out = ["regime grid left out: "] if row["suite"] == "sweep_regimes" else []
+        assert [note[: len("regime grid left out: ")] for note in row["notes"]] == left_out
+        parts = row["key"].split("/")
+        assert parts[1:5] == [row["suite"], row["what"], row["digits"], row["mode"]]
+        assert row["timer"] == "wall" and "bar" in row
+
+
+def limit(rows: list[Row], key: str) -> tuple[str, float, dict[str, float]]:
+    row = next(row for row in rows if row["key"] == f"cuda/{key}")
+    medians = {name: times["median_us"] for name, times in row["times"].items()}
+    return row["bar"]["text"], row["bar"]["limit_us"], medians
+
+
+def test_the_bars(rows: list[Row]) -> None:
+    text, most, medians = limit(rows, "sweep_bars/16,512,512/bfloat16/training")
+    assert (text, most) == ("at most 2.2 µs a step", pytest.approx(2.2 * 20))
+    assert set(medians) == {"treadle", "nn.LSTM", "nn.LSTM, float16"}
+    text, most, medians = limit(rows, "sweep_bars/1,512,512/float16/inference")
+    assert most == pytest.approx(1.05 * medians["treadle, bfloat16"])
+    assert text == "at most 1.05 × treadle, bfloat16" and "nn.LSTM" in medians
+    text, most, medians = limit(rows, "sweep_shapes/64,512,512, packed/float16/training")
+    assert (text, most) == ("at most 1 × nn.LSTM", pytest.approx(medians["nn.LSTM"]))
+    text, most, medians = limit(rows, "sweep_regimes/1,512,512/bfloat16/training")
+    assert text == "at most 1.05 × the best regime"
+    assert most == pytest.approx(1.05 * medians["regime rows"])
+    text, most, medians = limit(rows, "sweep_launch/1,8,32/float32/inference/module")
+    assert most == pytest.approx(medians["nn.LSTM"])
+    for sizes, goals in sweep.BARS.items():
+        name = ",".join(map(str, sizes))
+        for backward, goal in zip((False, True), goals, strict=True):
+            kind = Sweep(replace(SMALL, t=sizes[1], name=name), BF16, backward)
+            assert sweep.absolute(kind).limit({}) == pytest.approx(goal * sizes[1])
+
+
+def test_of_the_regimes_the_best_counts() -> None:
+    medians = {"treadle": 9.0, "regime cluster": 4.0, "regime step": 5.0}
+    assert sweep.of_best(1.05, medians) == pytest.approx(4.2)
+    with pytest.raises(KeyError, match="no regime"):
+        sweep.of_best(1.05, {"treadle": 9.0})
+    # All of CUDA's are left out on the CPU: no bar, and the row is kept.
+    row = measured("key", sweep.regimes_case, Sweep(SMALL, BF16, False))
+    assert len(row["notes"]) == 3 and "bar" not in row and set(row["times"]) == {"treadle"}
+
+
+def test_tf32_is_as_the_row_says() -> None:
+    for tf32 in (True, False):
+        sweep.shape_case(QUICK, Sweep(SMALL, FP32, False, tf32=tf32))
+        assert torch.backends.cuda.matmul.allow_tf32 == tf32
+    sweep.shape_case(QUICK, Sweep(SMALL, FP32, False, tf32=True))
+    sweep.regimes_case(QUICK, Sweep(SMALL, FP16, False))
+    assert not torch.backends.cuda.matmul.allow_tf32
+
+
+def test_launches_say_the_regime() -> None:
+    args = layer_calls.arguments(SMALL, "cpu", FP32, True)
+    assert chosen(in_regime("auto"), args) == ""
+    assert chosen(in_regime("no such"), args) == ""
+
+
+def changed(form: Form, change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+    """The reference with another output."""
+    plain = form.call(reference.lltm, True)
+
+    def call(*args: Any) -> Any:
+        output, *last = plain(*args)
+        return change(output), *last
+
+    return call
+
+
+def late_nan(output: Tensor) -> Tensor:
+    return output.masked_fill((torch.arange(len(output)) == 10).view(-1, 1, 1), torch.nan)
+
+
+def stale_first(output: Tensor) -> Tensor:
+    return torch.cat([output[:3], output[2:3], output[4:]])
+
+
+def stale_last(output: Tensor) -> Tensor:
+    return torch.cat([output[:-3], output[-4:-3], output[-2:]])
+
+
+@pytest.mark.parametrize("name", [", 4 layers", ", bidirectional"])
+@pytest.mark.parametrize("backward", [False, True])
+def test_whole_calls_of_every_form_are_checked(name: str, backward: bool) -> None:
+    form = FORMS[name]
+    args = form.arguments(SMALL, "cpu", FP32, backward)
+    check = form.check(args)
+    assert check(changed(form, lambda output: output), poison=True) <= 1
+    with pytest.raises(Refused, match="not all"):
+        check(changed(form, late_nan))
+    with pytest.raises(Refused, match="result 0 is wrong"):
+        check(changed(form, stale_first))
+
+
+def test_the_second_direction_is_checked() -> None:
+    form = FORMS[", bidirectional"]
+    args = form.arguments(SMALL, "cpu", FP32, True)
+    with pytest.raises(Refused, match="result 1 is wrong"):
+        check_both_ways(changed(form, stale_last), args)
+    # Short ones are compared whole.
+    assert check_both_ways(form.ours(True), args, 10) <= 1
+    with pytest.raises(Refused, match="result 0 is wrong"):
+        check_both_ways(changed(form, stale_last), args, 10)
+
+
+def test_parameters_of_every_form_are_as_many_as_needed() -> None:
+    for name, directions in ((", 4 layers", 4), (", bidirectional", 2)):
+        form = FORMS[name]
+        args = form.arguments(SMALL, "cpu", FP32, True)
+        assert args[1].shape == (directions, SMALL.b, SMALL.h) and len(args) == 3 + 3 * directions
+        own = form.lstm_arguments(args)
+        assert len(own) == 3 + 4 * directions and all(t.requires_grad for t in own[3:])
+        results = form.ours(True)(*args), form.call(torch.lstm, True)(*own)
+        for one, other in zip(*results, strict=True):
+            assert one.shape == other.shape
+    data, (sizes,), *_ = FORMS[", packed"].arguments(SMALL, "cpu", BF16, True)
+    assert data.shape == (int(sizes.sum()), SMALL.i) and data.is_leaf and data.requires_grad
+
+
+def gpu_facts() -> dict[str, Any]:
+    made = {"device": "cuda", "gpu": "a GPU", "driver": "1.2", "built_with_cuda": "13.0"}
+    return machine.facts("cpu") | made | {"date": "2026-11-22T01:02:03+00:00"}
+
+
+@pytest.fixture
+def results(rows: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Row]:
+    """Committed in a folder of their own, with one row that missed its bar and one refused."""
+    found = json.loads(json.dumps(rows))
+    for row in found:
+        row["times"]["treadle"] |= {"median_us": 20.0, "us_per_step": 20.0 / row["steps"]}
+        row["bar"] |= {"limit_us": 100.0, "reached": True}
+    slow = next(row for row in found if row["suite"] == "sweep_shapes")
+    slow["bar"] |= {"limit_us": 16.0, "reached": False}
+    wrong = next(row for row in found if row["suite"] == "sweep_regimes")
+    del wrong["times"], wrong["bar"]
+    wrong["refused"] = "lltm: wrong"
+    failed = {"key": "cuda/sweep_shapes/9,9,9/float32/training", "group": "failed", "notes": []}
+    found.append(failed | {"label": failed["key"], "refused": "out of memory"})
+    folder = tmp_path / "results" / "gpu"
+    folder.mkdir(parents=True)
+    written = {"machine": gpu_facts(), "quick": False, "rows": found}
+    (folder / "sweep.json").write_text(json.dumps(written))
+    older = {"machine": gpu_facts() | {"date": "2026"}, "quick": False, "rows": [{"key": "other"}]}
+    (folder / "other.json").write_text(json.dumps(older))
+    monkeypatch.setattr(readme_numbers, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(sweep_page, "ROOT", tmp_path)
+    return found
+
+
+def test_the_page_shows_every_row(results: list[Row], tmp_path: Path) -> None:
+    page = sweep_page.rewritten(sweep_page.PAGE.read_text(), readme_numbers.machines())
+    assert "**a GPU**: torch " in page and "2026-11-22; [sweep.json](../results/gpu/sweep" in page
+    assert "other.json" not in page and "](layer.png)" in page
+    assert "| 16,512,512 | training | 5.00 | 1.00 | 1.00 | " in page
+    slow = next(row for row in results if row["suite"] == "sweep_shapes")
+    lstm = slow["times"]["nn.LSTM"]["us_per_step"]
+    assert f"| {slow['what']} | **1.00 / {sweep_page.number(lstm)}** | 1.00 / " in page
+    assert page.count("**1.00 / ") == 1 and "| 1,512,512 | wrong | " in page
+    for row in results:
+        assert f"| {row.get('what', '')} |" in page or row["suite"] == "sweep_launch"
+    assert "Bars missed: 1 of 51:" in page
+    assert f"- {slow['key'][5:]}: 25.0% over the limit (at most 1 × nn.LSTM)" in page
+    assert "- sweep_shapes/9,9,9/float32/training: not timed, out of memory" in page
+    assert " × rows |" in page
+    assert "A call of B, T, H 1,8,32, µs, treadle / nn.LSTM:" in page
+    assert sweep_page.main(["--output", str(tmp_path)]) == 0
+    with Image.open(tmp_path / "layer.png") as picture:
+        assert picture.format == "PNG" and min(picture.size) > 300
+
+
+def test_what_the_planner_chose() -> None:
+    times = {"treadle": 4.4, "regime cluster": 4.0, "regime grid": 8.0, "regime step": 80.0}
+    row: Row = {"regime": "grid", "times": {name: {"median_us": t} for name, t in times.items()}}
+    text = "grid: 1.10 × cluster (grid 2.00, step 20.0)"
+    assert sweep_page.choice(row) == text
+    assert sweep_page.choice(row | {"bar": {"reached": False}}) == f"**{text}**"
+    alone = row | {"times": {name: row["times"][name] for name in ("treadle", "regime step")}}
+    assert sweep_page.choice(alone) == "grid: 0.06 × step"
+    assert sweep_page.choice(None) == "" and sweep_page.choice({"refused": "wrong"}) == "wrong"
+
+
+def test_a_page_of_no_results() -> None:
+    assert list(sweep_page.figures([])) == [sweep_page.NONE_YET]
+    assert [sweep_page.number(x) for x in (0.853, 14.04, 338.2)] == ["0.85", "14.0", "338"]
+
+
+def test_the_readme_has_one_line_of_them(results: list[Row]) -> None:
+    found = [line for line in readme_numbers.lines(results) if "sweep" in line]
+    assert len(found) == 1 and found[0].startswith(f"| {readme_numbers.SWEEP} | 52 | ")
+    assert "50 of 51 |" in found[0]
+
+
+def test_the_page_is_that_of_the_committed_results() -> None:
+    text, machines = sweep_page.PAGE.read_text(), readme_numbers.machines()
+    assert sweep_page.rewritten(text, machines) == text, "make readme-numbers"
+    if sweep_page.runs(machines):
+        assert sweep_page.PICTURE.stat().st_size < 150_000, "python benchmarks/sweep_page.py"
+    prose = re.sub(r"<!-- (\w+): begin -->.*?<!-- \1: end -->", "", text, flags=re.S)
+    assert not re.findall(r"\d\s*(?:µs|ms|TB/s|[TG]FLOP|GB/s)|\d\s*× (?:faster|slower)", prose)
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    assert all((sweep_page.PAGE.parent / link).exists() for link in links)
