@@ -24,7 +24,7 @@ demo: $(VENV)/.demo build  ## train the recurrent net that reads handwritten dig
 bench: $(VENV)/.dev build  ## verify, then time every op against its rivals
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
-readme-numbers:  ## write the numbers of README.md and docs/sine.md from committed results
+readme-numbers:  ## write the numbers of README.md and docs/*.md from committed results
 	$(PYTHON) benchmarks/readme_numbers.py
 
 mutants: $(VENV)/.dev build  ## plant each known error and show that a test finds it

@@ -18,7 +18,7 @@ from tests import installed
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"),
-    *("tests/GPU.md", "benchmarks/results/README.md", "docs/sine.md"),
+    *("tests/GPU.md", "benchmarks/results/README.md", "docs/sine.md", "docs/layer.md"),
 )
 README = (ROOT / "README.md").read_text()
 SINE = (ROOT / "docs" / "sine.md").read_text()
