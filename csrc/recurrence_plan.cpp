@@ -130,6 +130,7 @@ bool on_chip(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool 
 struct Choice {
   const char* regime;
   const char* reason;
+  ClusterPlan clusters{};  // of regime "cluster"
 };
 
 Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool backward) {
@@ -141,18 +142,19 @@ Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
   if (!cluster && !(on_chip(sizes, device, /*cluster=*/false) && grid_groups(sizes, device) > 0)) {
     return {"step", "no regime keeps such weights on the chip"};
   }
+  const Clusters clusters = cluster ? plan_clusters(sizes, device, backward) : Clusters{};
   const double time =
-      cluster ? plan_clusters(sizes, device, backward).time
+      cluster ? clusters.time
               : grid_time(grid_launches(sizes, device), plan_grid(sizes, device), backward);
   if (time > launched_time(sizes, backward)) {
     return {"step", "so many rows are faster by a product a step"};
   }
-  return cluster ? Choice{"cluster", "the blocks of a cluster keep the weights on the chip"}
-                 : Choice{"grid", "the blocks of the grid keep the weights on the chip"};
+  if (!cluster) return {"grid", "the blocks of the grid keep the weights on the chip"};
+  return {"cluster", "the blocks of a cluster keep the weights on the chip", clusters.plan};
 }
 
 Choice take_forced(const char* op, const RecurrenceSizes& sizes, const RecurrenceDevice& device,
-                   std::string_view forced) {
+                   std::string_view forced, bool backward) {
   constexpr const char* reason = "asked for";
   if (!device.cuda) {
     TORCH_CHECK(forced == "rows", op, ": regime must be auto or rows on the CPU, got ", forced);
@@ -171,7 +173,8 @@ Choice take_forced(const char* op, const RecurrenceSizes& sizes, const Recurrenc
   TORCH_CHECK(cluster || grid_groups(sizes, device) > 0, op, ": regime grid needs ", kGridBlocks,
               " multiprocessors a direction, got ", device.multiprocessors, " for ",
               sizes.directions);
-  return {cluster ? "cluster" : "grid", reason};
+  if (!cluster) return {"grid", reason};
+  return {"cluster", reason, plan_clusters(sizes, device, backward).plan};
 }
 
 }  // namespace
@@ -179,13 +182,13 @@ Choice take_forced(const char* op, const RecurrenceSizes& sizes, const Recurrenc
 RecurrencePlan plan_recurrence(const char* op, const RecurrenceSizes& sizes,
                                const RecurrenceDevice& device, std::string_view forced,
                                bool backward) {
-  const auto [regime, reason] =
-      forced == "auto" ? choose(sizes, device, backward) : take_forced(op, sizes, device, forced);
+  const auto [regime, reason, clusters] = forced == "auto"
+                                              ? choose(sizes, device, backward)
+                                              : take_forced(op, sizes, device, forced, backward);
   // In exact float32 cuBLAS computes a product of few rows up to ten times faster transposed.
   const bool transposed = device.cuda && sizes.dtype == Dtype::kFloat && !device.tf32 &&
                           sizes.batch > 1 && sizes.batch <= 32;
-  RecurrencePlan plan{regime, reason, steps_per_chunk(sizes, device), transposed, {}, 0, 0};
-  if (plan.is("cluster")) plan.clusters = plan_clusters(sizes, device, backward).plan;
+  RecurrencePlan plan{regime, reason, steps_per_chunk(sizes, device), transposed, clusters, 0, 0};
   if (plan.is("grid")) {
     plan.grid_groups = grid_groups(sizes, device);
     plan.grid_rows = plan_grid(sizes, device);
