@@ -22,6 +22,7 @@ LSTM, LOOP = "nn.LSTM", "loop of lltm_cell"
 # limit over 32 steps of H 128, but 1.6 of it over 100 (25 seeds, B 1 and 8), and 1.1 of it over 32
 # steps of H 1024 on CUDA (1.2 over 16 once). So the first are compared.
 STEPS = 8
+MANY_ROWS = 512  # of a product: few are computed in another way
 
 
 @dataclass(frozen=True)
@@ -124,9 +125,13 @@ def loop(
 
 def in_two_products(input: Tensor, hx: Any, params: Any, *_: Any) -> tuple[Tensor, ...]:
     """One plain layer with the input's part of the gates by one product, as ours and cuDNN have it:
-    what cuBLAS adds up in float32 for many rows is less exact than for the few of one step."""
+    what cuBLAS adds up in float32 for many rows is less exact than for the few of one step, which
+    it does not even round to tf32."""
     (h, c), (weight_ih, weight_hh, bias), found = (t[0] for t in hx), params, []
-    for part in F.linear(input, weight_ih, bias):
+    rows = input.flatten(0, 1)
+    many = rows.repeat(-(-MANY_ROWS // max(len(rows), 1)), 1)
+    parts = F.linear(many, weight_ih, bias)[: len(rows)].unflatten(0, input.shape[:2])
+    for part in parts:
         i, o, z = (part + F.linear(h, weight_hh)).chunk(3, dim=1)
         c = c + F.elu(z) * torch.sigmoid(i)
         h = torch.tanh(c) * torch.sigmoid(o)

@@ -88,7 +88,10 @@ void Layer::persistent_backward(const Tensor& gates, const Tensor& grad_output,
   cells.sizes = sizes_of(*this);
   cells.gates = gates.const_data_ptr();
   cells.c0 = c_begin.const_data_ptr();
-  const Tensor c = at::empty({directions, sequence.rows, width}, input.options().dtype(acc));
+  const std::vector<int64_t> shape{directions, sequence.rows, width};
+  const auto options = input.options().dtype(acc);
+  // Padding is read with the rest, and not looked at.
+  const Tensor c = padded ? at::zeros(shape, options) : at::empty(shape, options);
   cells.cells = c.mutable_data_ptr();
   cells.cell_direction = sequence.rows * width;
   cells.cell_row = width;

@@ -17,7 +17,8 @@
 namespace treadle {
 
 inline constexpr int kWarp = 32;
-inline constexpr int kStepBarrier = 15;  // of all threads of a block, once a step
+// Once a step, of all threads of a block, and of those that compute.
+inline constexpr int kStepBarrier = 15, kSendBarrier = 14;
 
 constexpr int registers_of(int threads) {
   return 65536 / threads < 255 ? 65536 / threads / 8 * 8 : 255;

@@ -79,15 +79,12 @@ __global__ void __launch_bounds__(ClusterBackward<CellOf<float>::kGates, units, 
   }
 
   // The cell before a step is read from the slice of the next one.
-  const auto copies = [&](int of_thread) {
-    return BackwardCopies<Is, Cell::kReadsOldCell ? 2 : 1>(args, group, base, first_unit, stride,
-                                                           of_thread);
-  };
+  const BackwardCopies<Is, Cell::kReadsOldCell ? 2 : 1> own(args, group, base, first_unit, stride,
+                                                            Is::kCopyWarp ? lane : thread);
+  if (!Is::kCopyWarp || !computes) own.begin();
+  __syncthreads();
+  ptx::sync_cluster();
   if (!computes) {
-    const auto own = copies(lane);
-    own.begin();
-    __syncthreads();
-    ptx::sync_cluster();
 #pragma unroll 1
     for (int s = 0; s < steps; ++s) {
       own.before();
@@ -97,10 +94,6 @@ __global__ void __launch_bounds__(ClusterBackward<CellOf<float>::kGates, units, 
     ptx::sync_cluster();
     return;
   }
-  const auto own = copies(thread);
-  if (!Is::kCopyWarp) own.begin();
-  __syncthreads();
-  ptx::sync_cluster();
 
   // ---- what this thread sends: pieces of 16 bytes, to each block the same
   uint32_t send_to[Is::kSends], send_barrier[Is::kSends];
@@ -257,8 +250,7 @@ __global__ void __launch_bounds__(ClusterBackward<CellOf<float>::kGates, units, 
       }
     }
     if (last) break;
-    if (!Is::kCopyWarp) own.before();
-    ptx::sync_threads(kStepBarrier, kThreads);
+    ptx::sync_threads(kSendBarrier, Is::kComputing);
 
     // ---- to the other blocks
 #pragma unroll
@@ -268,6 +260,10 @@ __global__ void __launch_bounds__(ClusterBackward<CellOf<float>::kGates, units, 
                   ptx::load16(send_from[i] + parity * Is::kStagedBytes),
                   send_barrier[i] + (parity ^ 1) * kWarps * 8);
     }
+
+    // ---- while that is on its way
+    if (!Is::kCopyWarp) own.before();
+    ptx::sync_threads(kStepBarrier, kThreads);
     if (!Is::kCopyWarp) own.after(s);
   }
   ptx::sync_cluster();

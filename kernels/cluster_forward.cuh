@@ -88,14 +88,11 @@ __global__ void __launch_bounds__(
     for (int i = 0; i < 2 * kSplits; ++i) ptx::arrive_expecting(barriers + 8 * i, expected);
   }
 
-  const auto copies = [&](int of_thread) {
-    return ForwardCopies<Is>(args, group, base, first_unit, stride, of_thread);
-  };
+  const ForwardCopies<Is> own(args, group, base, first_unit, stride, Is::kCopyWarp ? lane : thread);
+  if (!Is::kCopyWarp || !computes) own.begin();
+  __syncthreads();
+  ptx::sync_cluster();
   if (!computes) {
-    const auto own = copies(lane);
-    own.begin();
-    __syncthreads();
-    ptx::sync_cluster();
 #pragma unroll 1
     for (int s = 0; s < steps; ++s) {
       own.before();
@@ -105,10 +102,6 @@ __global__ void __launch_bounds__(
     ptx::sync_cluster();
     return;
   }
-  const auto own = copies(thread);
-  if (!Is::kCopyWarp) own.begin();
-  __syncthreads();
-  ptx::sync_cluster();
 
   // ---- what this thread sends: pieces of 16 bytes, to each block the same
   uint32_t send_to[Is::kSends], send_barrier[Is::kSends];
@@ -251,16 +244,8 @@ __global__ void __launch_bounds__(
                        rank * (units * tiles * stride * 2) + place[i]);
       }
       ptx::store2(staged + place[i], h);
-      if (save) {
-#pragma unroll
-        for (int m = 0; m < kGates; ++m) {
-          ptx::store2(own_slice[i] + slice + m * kRows * Is::kSliceRow,
-                      Narrow<T>::from(gates[i][m]).bits);
-        }
-      }
     }
-    if (!Is::kCopyWarp) own.before();
-    ptx::sync_threads(kStepBarrier, kThreads);
+    ptx::sync_threads(kSendBarrier, Is::kComputing);
 
     // ---- to the other blocks
     if (s + 1 < steps) {
@@ -272,6 +257,21 @@ __global__ void __launch_bounds__(
                     send_barrier[i] + (parity ^ 1) * kSplits * 8);
       }
     }
+
+    // ---- while that is on its way
+    if (save) {
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        if (!mine[i]) continue;
+#pragma unroll
+        for (int m = 0; m < kGates; ++m) {
+          ptx::store2(own_slice[i] + slice + m * kRows * Is::kSliceRow,
+                      Narrow<T>::from(gates[i][m]).bits);
+        }
+      }
+    }
+    if (!Is::kCopyWarp) own.before();
+    ptx::sync_threads(kStepBarrier, kThreads);
     if (!Is::kCopyWarp) own.after(s);
   }
 

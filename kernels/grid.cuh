@@ -88,24 +88,18 @@ __device__ __forceinline__ uint2 gather_four(uint32_t bits) {
   return {pair, __shfl_down_sync(~0u, pair, 16)};
 }
 
-// ---- sizes of the kernels, and where what lies in a block's shared memory
+// ---- sizes of the kernels, and where what lies in a block's shared memory; rows in tiles of 8
 
-// Forward. A tile has 8 rows or two halves of as many, which share the weights that are read and
-// the barriers.
-template <int gates, int halves>
+template <int gates>
 struct GridForward {
-  static constexpr int kTileRows = 8 * halves;
   static constexpr int kChunks = kGridHidden / 32 / kGridWarps;  // of 32 k, a warp: of one block
   static constexpr int kTiles = gates * 2;                       // of 16 rows of W
-  static constexpr int kKept =
-      (halves == 1 ? 144 : 96) / (4 * kTiles);  // of 2 * kChunks, in registers
-  static constexpr int kDepth = halves == 1 ? 6 : 4, kAhead = kDepth - 2;  // steps of the input
-  static constexpr int kSliceRow = kGridUnits * 2 + 16;                    // bytes
+  static constexpr int kKept = 144 / (4 * kTiles);               // of 2 * kChunks, in registers
+  static constexpr int kDepth = 6, kAhead = kDepth - 2;          // steps of the input
+  static constexpr int kSliceRow = kGridUnits * 2 + 16;          // bytes
 
-  // Sums of warps: where there is room for two tiles' in turn, one barrier a tile is enough.
-  static constexpr int kSumBytes = kGridWarps * gates * kGridUnits * kTileRows * 4;
-  static constexpr int kSumBuffers = halves == 1 ? 2 : 1;
-  static constexpr int kBias = kSumBuffers * kSumBytes;
+  static constexpr int kSumBytes = kGridWarps * gates * kGridUnits * 8 * 4;  // two of them
+  static constexpr int kBias = 2 * kSumBytes;
   static constexpr int kWeights = kBias + gates * kGridUnits * 4;
   static constexpr int kCells = kWeights + kGridWarps * (2 * kChunks - kKept) * kTiles * 512;
   // Of every row: c and h of 32 units, and a slice of each step of the input.
@@ -114,10 +108,9 @@ struct GridForward {
   static constexpr int shared_bytes(int rows) { return kCells + rows * kRowBytes; }
 };
 
-// Of one step and group: 8 rows as the registers of a product want them.
+// Of one step and group: a tile's rows as the registers of a product want them.
 inline constexpr int kGridForwardTile = kGridHidden * 8 * 2;
 
-// Backward, in tiles of 8 rows.
 template <int gates>
 struct GridBackward {
   static constexpr int kChunks = gates * kGridHidden / 32 / kGridWarps;  // of 32 k, a warp

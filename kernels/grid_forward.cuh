@@ -5,15 +5,14 @@
 
 namespace treadle {
 
-template <template <class> class CellOf, class T, int halves>
+template <template <class> class CellOf, class T>
 __global__ void __launch_bounds__(kGridThreads, 1)
     grid_forward(const __grid_constant__ PersistentForward args, int rows_each) {
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   using Cell = CellOf<float>;
   constexpr int kGates = Cell::kGates;
-  using Is = GridForward<kGates, halves>;
-  constexpr int kTileRows = Is::kTileRows, kTileBytes = halves * kGridForwardTile;
+  using Is = GridForward<kGates>;
   constexpr int kChunks = Is::kChunks, kTiles = Is::kTiles;
   extern __shared__ __align__(128) unsigned char memory[];
   const uint32_t base = ptx::shared_address(memory);
@@ -24,8 +23,9 @@ __global__ void __launch_bounds__(kGridThreads, 1)
   const Group group(args.sizes, group_number, rows_each);
   const GroupRows& rows = group.rows;
   const int64_t hidden = args.sizes.hidden, d = group.direction;
-  const int steps = static_cast<int>(args.sizes.steps), tiles = rows_each / kTileRows;
-  const int first_unit = rank * kGridUnits, g = lane / 4, q = lane % 4;
+  const int steps = static_cast<int>(args.sizes.steps);
+  const int first_unit = rank * kGridUnits, tiles = rows_each / 8;
+  const int g = lane / 4, q = lane % 4;
   const bool save = args.gates != nullptr, vector = hidden % 8 == 0 && args.output_row % 4 == 0;
 
   // ---- weights: of each chunk of 32 k, lane q has units 8q .. 8q + 7, for two products
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kGridThreads, 1)
   const int64_t state_row = d * args.sizes.batch + rows.first;
   auto* cells = reinterpret_cast<float*>(memory + Is::kCells);
   auto* last_h = reinterpret_cast<uint16_t*>(cells + rows_each * kGridUnits);
-  for (int j = 0; j < rows_each / 8; ++j) {
+  for (int j = 0; j < tiles; ++j) {
     const int row = j * 8 + row_in_tile;
     const bool any = real && row < rows.count;
     const int64_t at = (state_row + row) * hidden + first_unit + unit;
@@ -104,31 +104,30 @@ __global__ void __launch_bounds__(kGridThreads, 1)
   };
   // Gates have taken the place of products, of one tile.
   const int64_t all_rows = rows.start(steps);
-  const int gate = thread / (4 * kTileRows), gate_row = thread / 4 % kTileRows;
+  const int gate = thread / 32, gate_row = thread / 4 % 8;
   const int left = static_cast<int>(hidden) - piece_unit;
   char* const gates_to =
       static_cast<char*>(args.gates) +
       2 * (((d * all_rows + rows.first + gate_row) * kGates + gate) * hidden + piece_unit);
   const auto store_gates = [&](int s, int j) {
-    const int r = j * kTileRows + gate_row;
+    const int r = j * 8 + gate_row;
     if (gate >= kGates || left <= 0 || r >= rows.active(time(s))) return;
-    store_eight(
-        gates_to + (rows.start(time(s)) + j * kTileRows) * (kGates * static_cast<int>(hidden)) * 2,
-        ptx::load16(slice_of(s) + gate * gate_bytes + r * Is::kSliceRow + thread % 4 * 16), left,
-        vector);
+    store_eight(gates_to + (rows.start(time(s)) + j * 8) * (kGates * static_cast<int>(hidden)) * 2,
+                ptx::load16(slice_of(s) + gate * gate_bytes + r * Is::kSliceRow + thread % 4 * 16),
+                left, vector);
   };
 
   // ---- h of all blocks: where a step finds it, and where this block's goes
-  const int64_t step_bytes = int64_t{groups} * tiles * kTileBytes;
+  const int64_t step_bytes = int64_t{groups} * tiles * kGridForwardTile;
   char* const own_exchange =
-      static_cast<char*>(args.exchange) + int64_t{group_number} * tiles * kTileBytes;
+      static_cast<char*>(args.exchange) + int64_t{group_number} * tiles * kGridForwardTile;
   const char* read_from = own_exchange + warp * kChunks * 512 + (q * 8 + g) * 16 - step_bytes;
   char* write_to = own_exchange + rank * 512 + (warp / 2 * 8 + lane) * 16 + warp % 2 * 8;
   char* const output_to =
       static_cast<char*>(args.output) +
       2 * ((rows.first + lane) * args.output_row + d * hidden + first_unit + warp * 4);
-  const auto initial = [&](int eight, int c) {  // h0, as if it had arrived
-    const int r = eight * 8 + g;
+  const auto initial = [&](int j, int c) {  // h0, as if it had arrived
+    const int r = j * 8 + g;
     const int64_t k = (warp * kChunks + c) * 32 + 8 * q;
     return words_of(static_cast<const uint16_t*>(args.h0) + (state_row + r) * hidden + k,
                     r < rows.count ? hidden - k : 0);
@@ -139,10 +138,11 @@ __global__ void __launch_bounds__(kGridThreads, 1)
 
   // This thread's of the sums that warps write, and what it writes.
   const uint32_t own_sums = base + (unit * 8 + row_in_tile) * 4;
-  const uint32_t sums_to = base + ((warp * kGates * halves * kGridUnits + g) * 8 + 2 * q) * 4;
+  const uint32_t sums_to = base + ((warp * kGates * kGridUnits + g) * 8 + 2 * q) * 4;
   const int four_left = static_cast<int>(hidden) - first_unit - warp * 4;
-  int parity = 0, before_s = 0, before_j = -1;  // before: the tile whose gates are to be stored
-  Words words[halves][kChunks];
+  int parity = 0;
+  int before_s = 0, before_j = -1;  // the tile before, whose gates are to be stored
+  Words words[kChunks];
   bool loaded = false;  // before its turn: what has come by then
 #pragma unroll 1
   for (int s = 0; s < steps; ++s) {
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kGridThreads, 1)
     for (int j = 0; j < tiles; ++j) {
       const bool last_tile = j + 1 == tiles;
       // Uniform in the group: nobody sends or waits for a tile that has no such step.
-      if (active <= j * kTileRows) {
+      if (active <= j * 8) {
         if (last_tile) {
           ptx::wait_copies<Is::kAhead - 2>();
           __syncthreads();
@@ -160,26 +160,20 @@ __global__ void __launch_bounds__(kGridThreads, 1)
         }
         continue;
       }
-      if (active_before > j * kTileRows) {
-        const char* from = read_from + j * kTileBytes;
-#pragma unroll
-        for (int i = 0; i < halves; ++i) {
-          if (!loaded) load_all(words[i], from + i * kGridForwardTile);
-        }
-#pragma unroll
-        for (int i = 0; i < halves; ++i) wait_for_all(words[i], from + i * kGridForwardTile);
+      if (active_before > j * 8) {
+        const char* from = read_from + j * kGridForwardTile;
+        if (!loaded) load_all(words, from);
+        wait_for_all(words, from);
       } else {
 #pragma unroll
-        for (int i = 0; i < halves; ++i) {
-#pragma unroll
-          for (int c = 0; c < kChunks; ++c) words[i][c] = initial(j * halves + i, c);
-        }
+        for (int c = 0; c < kChunks; ++c) words[c] = initial(j, c);
       }
 
       // ---- product
-      float sum[kTiles][halves][4] = {};
+      float sum[kTiles][4] = {};
 #pragma unroll
       for (int c = 0; c < 2 * kChunks; ++c) {
+        const uint2 b = words[c / 2].half(c % 2);
 #pragma unroll
         for (int m = 0; m < kTiles; ++m) {
           uint4 a;
@@ -190,79 +184,56 @@ __global__ void __launch_bounds__(kGridThreads, 1)
             const int place = (warp * (2 * kChunks - Is::kKept) + c - Is::kKept) * kTiles + m;
             a = ptx::load16(base + Is::kWeights + place * 512 + lane * 16);
           }
-#pragma unroll
-          for (int i = 0; i < halves; ++i) {
-            const uint2 b = words[i][c / 2].half(c % 2);
-            ptx::multiply_add<T>(sum[m][i], a.x, a.y, a.z, a.w, b.x, b.y);
-          }
+          ptx::multiply_add<T>(sum[m], a.x, a.y, a.z, a.w, b.x, b.y);
         }
       }
-      const uint32_t sums = Is::kSumBuffers == 2 ? parity * Is::kSumBytes : 0;
-      if (Is::kSumBuffers == 1) __syncthreads();  // all have read those of the tile before
+      const uint32_t sums = parity * Is::kSumBytes;
 #pragma unroll
       for (int m = 0; m < kTiles; ++m) {
-#pragma unroll
-        for (int i = 0; i < halves; ++i) {
-          const uint32_t at =
-              sums_to + sums + ((m % kGates * halves + i) * kGridUnits + m / kGates * 16) * 8 * 4;
-          ptx::store_floats(at, sum[m][i][0], sum[m][i][1]);
-          ptx::store_floats(at + 8 * 8 * 4, sum[m][i][2], sum[m][i][3]);
-        }
+        const uint32_t at = sums_to + sums + (m % kGates * kGridUnits + m / kGates * 16) * 8 * 4;
+        ptx::store_floats(at, sum[m][0], sum[m][1]);
+        ptx::store_floats(at + 8 * 8 * 4, sum[m][2], sum[m][3]);
       }
       if (last_tile) ptx::wait_copies<Is::kAhead - 2>();
       __syncthreads();
 
-      float gates[halves][kGates];
-      const uint32_t in_slice =
-          slice_of(s) + (j * kTileRows + row_in_tile) * Is::kSliceRow + unit * 2;
+      float gates[kGates];
+      const int row = j * 8 + row_in_tile;
+      const uint32_t in_slice = slice_of(s) + row * Is::kSliceRow + unit * 2;
 #pragma unroll
-      for (int i = 0; i < halves; ++i) {
+      for (int m = 0; m < kGates; ++m) {
+        float parts[kGridWarps];
 #pragma unroll
-        for (int m = 0; m < kGates; ++m) {
-          float parts[kGridWarps];
-#pragma unroll
-          for (int k = 0; k < kGridWarps; ++k) {
-            parts[k] = ptx::load_float(own_sums + sums +
-                                       ((k * kGates + m) * halves + i) * kGridUnits * 8 * 4);
-          }
-          gates[i][m] =
-              widen_bits<T>(ptx::load2(in_slice + m * gate_bytes + i * 8 * Is::kSliceRow)) +
-              bias[m * kGridUnits + unit] + sum_in_pairs(parts);
+        for (int k = 0; k < kGridWarps; ++k) {
+          parts[k] = ptx::load_float(own_sums + sums + (k * kGates + m) * kGridUnits * 8 * 4);
         }
+        gates[m] = widen_bits<T>(ptx::load2(in_slice + m * gate_bytes)) +
+                   bias[m * kGridUnits + unit] + sum_in_pairs(parts);
       }
       // The next tile's loads travel while this one's cells are computed.
-      loaded = tiles > 1 &&
-               (last_tile ? s + 1 < steps && rows.active(time(s + 1)) > 0
-                          : active > (j + 1) * kTileRows && active_before > (j + 1) * kTileRows);
+      loaded = tiles > 1 && (last_tile ? s + 1 < steps && rows.active(time(s + 1)) > 0
+                                       : active > j * 8 + 8 && active_before > j * 8 + 8);
       if (loaded) {
-        const char* from = last_tile ? read_from + step_bytes : read_from + (j + 1) * kTileBytes;
-#pragma unroll
-        for (int i = 0; i < halves; ++i) load_all(words[i], from + i * kGridForwardTile);
+        load_all(words,
+                 last_tile ? read_from + step_bytes : read_from + (j + 1) * kGridForwardTile);
       }
 
       // ---- cells
-      uint16_t h[halves];
-#pragma unroll
-      for (int i = 0; i < halves; ++i) {
-        const int eight = j * halves + i, item = eight * kGridThreads + thread;
-        h[i] = last_h[item];
-        if (real && eight * 8 + row_in_tile < active) {
-          const auto next = Cell::forward(gates[i], cells[item]);
-          cells[item] = next.new_cell;
-          h[i] = Narrow<T>::from(next.new_h).bits;
-          last_h[item] = h[i];
-        }
+      const int item = j * kGridThreads + thread;
+      uint16_t h = last_h[item];
+      if (real && row < active) {
+        const auto next = Cell::forward(gates, cells[item]);
+        cells[item] = next.new_cell;
+        h = Narrow<T>::from(next.new_h).bits;
+        last_h[item] = h;
       }
-#pragma unroll
-      for (int i = 0; i < halves; ++i) {
-        const int eight = j * halves + i;
-        const uint2 four = gather_four(h[i]);
-        if (lane >= 8) continue;
+      const uint2 four = gather_four(h);
+      if (lane < 8) {
         if (s + 1 < steps) {
-          store_word(write_to + eight * kGridForwardTile, four.x | uint64_t{four.y} << 32);
+          store_word(write_to + j * kGridForwardTile, four.x | uint64_t{four.y} << 32);
         }
-        if (eight * 8 + lane < active && four_left > 0) {
-          store_four(output_to + (start + eight * 8) * static_cast<int>(args.output_row) * 2, four,
+        if (j * 8 + lane < active && four_left > 0) {
+          store_four(output_to + (start + j * 8) * static_cast<int>(args.output_row) * 2, four,
                      four_left, vector);
         }
       }
@@ -271,12 +242,8 @@ __global__ void __launch_bounds__(kGridThreads, 1)
         before_s = s;
         before_j = j;
 #pragma unroll
-        for (int i = 0; i < halves; ++i) {
-#pragma unroll
-          for (int m = 0; m < kGates; ++m) {
-            ptx::store2(in_slice + m * gate_bytes + i * 8 * Is::kSliceRow,
-                        Narrow<T>::from(gates[i][m]).bits);
-          }
+        for (int m = 0; m < kGates; ++m) {
+          ptx::store2(in_slice + m * gate_bytes, Narrow<T>::from(gates[m]).bits);
         }
       }
       parity ^= 1;
@@ -287,7 +254,7 @@ __global__ void __launch_bounds__(kGridThreads, 1)
   }
   __syncthreads();
   if (save && before_j >= 0) store_gates(before_s, before_j);
-  for (int j = 0; j < rows_each / 8; ++j) {
+  for (int j = 0; j < tiles; ++j) {
     const int row = j * 8 + row_in_tile, item = j * kGridThreads + thread;
     if (!real || row >= rows.count) continue;
     const int64_t at = (state_row + row) * hidden + first_unit + unit;

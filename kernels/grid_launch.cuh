@@ -55,11 +55,8 @@ struct GridCall {
 
 template <template <class> class CellOf, class T>
 cudaError_t run_grid_forward(const PersistentForward* args, const GridCall& call) {
-  constexpr int kGates = CellOf<float>::kGates;
-  if (call.rows % 16 != 0) {
-    return call(grid_forward<CellOf, T, 1>, GridForward<kGates, 1>::shared_bytes(call.rows), args);
-  }
-  return call(grid_forward<CellOf, T, 2>, GridForward<kGates, 2>::shared_bytes(call.rows), args);
+  return call(grid_forward<CellOf, T>, GridForward<CellOf<float>::kGates>::shared_bytes(call.rows),
+              args);
 }
 
 template <template <class> class CellOf, class T>

@@ -44,15 +44,18 @@ struct LltmCell {
     T g0, g1, g2, old_cell;
   };
 
+  // What a step adds to the cell.
+  static TREADLE_HD T added(T g0, T g2) { return through_gate(elu(g2).value, sigmoid(g0).value()); }
+
   static TREADLE_HD State forward(T g0, T g1, T g2, T old_cell) {
-    const T new_cell = old_cell + through_gate(elu(g2).value, sigmoid(g0).value());
+    const T new_cell = old_cell + added(g0, g2);
     const Fraction<T> t = tanh(new_cell), o = sigmoid(g1);
     return {divide(t.numerator * o.numerator, t.denominator * o.denominator), new_cell};
   }
 
   // As forward, where new_h is rounded to a half type.
   static TREADLE_HD State forward_of_halves(T g0, T g1, T g2, T old_cell) {
-    const T new_cell = old_cell + through_gate(elu(g2).value, sigmoid(g0).value());
+    const T new_cell = old_cell + added(g0, g2);
     return {tanh_of_halves(new_cell) * sigmoid(g1).value(), new_cell};
   }
 

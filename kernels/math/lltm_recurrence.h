@@ -17,6 +17,16 @@ struct LltmRecurrence {
     return LltmCell<acc>::forward(g[0], g[1], g[2], old_cell);
   }
 
+  // A step as a map of the cell, new_cell = keep * old_cell + add: such maps can be put together
+  // before old_cell is known.
+  struct Link {
+    acc keep, add;
+  };
+
+  static TREADLE_HD Link link(const acc (&g)[kGates]) {
+    return {acc(1), LltmCell<acc>::added(g[0], g[2])};
+  }
+
   using Slopes = typename LltmCell<acc>::Slopes;
   // Whether `slopes` looks at old_cell.
   static constexpr bool kReadsOldCell = false;
