@@ -140,6 +140,46 @@ void batch_problems(const OperatorHandle& op, Stack* stack, uint64_t rows, int64
   }
 }
 
+void batch_linear(const OperatorHandle& op, Stack* stack, uint64_t rows, size_t weight) {
+  c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::FuncTorchBatched);
+  const auto layer = functorch::maybeCurrentDynamicLayer();
+  TORCH_INTERNAL_ASSERT(layer.has_value());
+  const int64_t level = layer->layerId();
+  const size_t base = stack->size() - op.schema().arguments().size();
+  const auto arguments = tensor_arguments(op, *stack, level);
+  const auto by_rows = [&](const Argument& a) { return (rows >> (a.index - base) & 1) != 0; };
+  bool any_batched = false, only_rows = true, many = false;
+  c10::SymInt size;
+  for (const auto& argument : arguments) {
+    many |= argument.index - base == weight && argument.rank() == 3;
+    if (!argument.batch) continue;
+    any_batched = true;
+    only_rows &= by_rows(argument);
+    size = argument.value.sym_size(*argument.batch);
+  }
+  const bool fold = any_batched && many;
+  c10::SymInt layers;
+  for (const auto& argument : arguments) {
+    Tensor t = argument.value;
+    if (any_batched && (many || !only_rows || by_rows(argument))) {
+      t = argument.batch ? t.movedim(*argument.batch, 0)
+                         : t.unsqueeze(0).expand_symint(with_front(size, t.sym_sizes()));
+      if (fold) {
+        layers = t.sym_size(1);
+        t = t.flatten(0, 1);
+      }
+    }
+    (*stack)[argument.index] = t;
+  }
+  op.callBoxed(stack);
+  if (!any_batched) return;
+  for (size_t i = stack->size() - op.schema().returns().size(); i < stack->size(); ++i) {
+    Tensor t = (*stack)[i].toTensor();
+    if (fold) t = t.unflatten_symint(0, {size, layers});
+    (*stack)[i] = functorch::makeBatched(t, 0, level);
+  }
+}
+
 void autocast_arguments(const OperatorHandle& op, Stack* stack, c10::DeviceType device,
                         size_t keep) {
   c10::impl::ExcludeDispatchKeyGuard guard(

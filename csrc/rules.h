@@ -23,6 +23,15 @@ void cell_batch_rule(const OperatorHandle& op, Stack* stack) {
   batch_problems(op, stack, rows, rank);
 }
 
+// vmap of a linear layer: argument `weight` is [O, I], or [N, O, I] for N layers, and arguments
+// with a bit in `rows` have any leading dimensions. Where only such arguments are batched the batch
+// is one more of these; otherwise every tensor gets N in front, and N layers take the batch in.
+void batch_linear(const OperatorHandle& op, Stack* stack, uint64_t rows, size_t weight);
+template <uint64_t rows, size_t weight>
+void linear_batch_rule(const OperatorHandle& op, Stack* stack) {
+  batch_linear(op, stack, rows, weight);
+}
+
 // After an op that writes into arguments: autograd notices that saved values have changed.
 void version_counter_rule(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack);
 
@@ -30,6 +39,7 @@ void version_counter_rule(const OperatorHandle& op, c10::DispatchKeySet keys, St
 void no_backend_rule(const OperatorHandle& op, Stack* stack);
 
 // Casts the floating-point tensors of a call to autocast's dtype; argument `keep` stays if float32.
+inline constexpr size_t kNoneKept = 64;
 void autocast_arguments(const OperatorHandle& op, Stack* stack, c10::DeviceType device,
                         size_t keep);
 template <c10::DeviceType device, size_t keep>

@@ -1,6 +1,6 @@
 // The contents page: every op of the package.
 // Ops that write into an argument return nothing: a custom op that returns an alias breaks
-// torch.compile. Backward ops and lltm_cell_forward are what the Nodes call.
+// torch.compile. Backward ops, slopes and what ends in _forward are what the Nodes call.
 #pragma once
 
 #include <string>
@@ -38,6 +38,14 @@ inline constexpr const char* kSchemas[] = {
     " Tensor? bias, Tensor old_h, Tensor old_cell, Tensor new_cell, Tensor gates, bool[5] mask)"
     " -> (Tensor grad_input, Tensor grad_weights, Tensor grad_bias, Tensor grad_old_h,"
     " Tensor grad_old_cell)",
+
+    // For N layers in one call input is [N, ..., I], weight [N, O, I] and bias [N, O].
+    "sine_linear(Tensor input, Tensor weight, Tensor? bias, float omega) -> Tensor",
+    "sine_linear_forward(Tensor input, Tensor weight, Tensor? bias, float omega)"
+    " -> (Tensor output, Tensor phase)",
+    // grad times factor times the order-th derivative of the sine by input weight^T + bias.
+    "sine_linear_slope(Tensor grad, Tensor? factor, Tensor input, Tensor weight, Tensor? bias,"
+    " Tensor? output, Tensor phase, float omega, int order) -> Tensor",
 
     // One layer in D directions (1 or 2). Without batch_sizes input is [T, B, I]; with them, [T] on
     // the CPU, it is the data [S, I] of a packed batch.

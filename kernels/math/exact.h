@@ -18,6 +18,7 @@ TREADLE_HD float add_rn(float a, float b) { return __fadd_rn(a, b); }
 TREADLE_HD double add_rn(double a, double b) { return __dadd_rn(a, b); }
 TREADLE_HD float mul_rn(float a, float b) { return __fmul_rn(a, b); }
 TREADLE_HD double mul_rn(double a, double b) { return __dmul_rn(a, b); }
+TREADLE_HD float sqrt_rn(float a) { return __fsqrt_rn(a); }
 
 #else
 
@@ -26,6 +27,7 @@ TREADLE_HD float add_rn(float a, float b) { return a + b; }
 TREADLE_HD double add_rn(double a, double b) { return a + b; }
 TREADLE_HD float mul_rn(float a, float b) { return a * b; }
 TREADLE_HD double mul_rn(double a, double b) { return a * b; }
+TREADLE_HD float sqrt_rn(float a) { return __builtin_sqrtf(a); }
 
 #if defined(TREADLE_FAST_FMA)
 TREADLE_HD float fma_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }

@@ -1,7 +1,7 @@
 """Fused CUDA kernels for PyTorch, with CPU kernels beside them, registered as torch ops.
 
-``treadle.vector_add``, ``scale``, ``sine``, ``cosine``, ``lltm_cell`` and ``lltm`` are the
-documented fronts of ``torch.ops.treadle.*``; ``treadle.nn`` has the modules, ``treadle.reference``
+``treadle.vector_add``, ``scale``, ``sine``, ``cosine``, ``sine_linear``, ``lltm_cell`` and ``lltm``
+are the documented fronts of ``torch.ops.treadle.*``; ``treadle.nn`` has the modules, ``treadle.reference``
 the same functions in plain PyTorch. ``python -m treadle`` reports what was built and tests it.
 """
 
@@ -20,6 +20,7 @@ from .ops import (  # noqa: E402
     scale_,
     sine,
     sine_,
+    sine_linear,
     vector_add,
     vector_add_,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "scale_",
     "sine",
     "sine_",
+    "sine_linear",
     "vector_add",
     "vector_add_",
 ]

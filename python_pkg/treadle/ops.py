@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from . import _build
+from .layers import sine_linear
 from .recurrent import lltm, lltm_cell
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "scale_",
     "sine",
     "sine_",
+    "sine_linear",
     "vector_add",
     "vector_add_",
 ]

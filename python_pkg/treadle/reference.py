@@ -24,6 +24,7 @@ __all__ = [
     "scale",
     "sine",
     "sine_backward",
+    "sine_linear",
     "vector_add",
 ]
 
@@ -111,6 +112,24 @@ def cosine_backward(grad: Tensor, x: Tensor) -> Tensor:
         [...].
     """
     return -grad * torch.sin(x)
+
+
+def sine_linear(input: Tensor, weight: Tensor, bias: Tensor | None, omega: float) -> Tensor:
+    """``sin(omega * (input @ weight.T + bias))``, a layer of a SIREN.
+
+    Args:
+        input: [..., I].
+        weight: [O, I].
+        bias: [O] or None.
+        omega: a number.
+
+    Returns:
+        [..., O].
+
+    Source: Sitzmann et al., Implicit Neural Representations with Periodic Activation Functions;
+    ``torch.nn.functional.linear``.
+    """
+    return torch.sin(omega * F.linear(input, weight, bias))
 
 
 def lltm_cell(

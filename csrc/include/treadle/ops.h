@@ -49,6 +49,11 @@ std::tuple<at::Tensor, at::Tensor> lltm_cell(const at::Tensor& input, const at::
                                              const std::optional<at::Tensor>& bias,
                                              const at::Tensor& old_h, const at::Tensor& old_cell);
 
+// sin(omega (input weight^T + bias)) [..., O]: a layer of a SIREN. input [..., I], weight [O, I],
+// bias [O] or none, of one floating-point dtype.
+at::Tensor sine_linear(const at::Tensor& input, const at::Tensor& weight,
+                       const std::optional<at::Tensor>& bias, double omega);
+
 // Layers of LLTM cells over a sequence: (output [T, B, D*H], h_n, c_n [L*D, B, H]) from input
 // [T, B, I] ([B, T, I] if batch_first), hx = {h0, c0} [L*D, B, H] and params: for each layer and
 // each of its D directions weight_ih [3H, I] (after the first layer [3H, D*H]), weight_hh [3H, H]

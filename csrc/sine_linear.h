@@ -1,0 +1,81 @@
+// sine_linear: what its CPU and CUDA kernels share. The matrix product is ATen's; each backend
+// brings what is around it.
+#pragma once
+
+#include <torch/library.h>
+
+#include <tuple>
+
+#include "dispatch.h"
+#include "kernels/sine_linear_args.h"
+
+namespace treadle {
+
+struct SineLinearBackend {
+  Tensor (*operand)(const Tensor& t);  // as `product` takes it
+  // out [R, O] of acc_t = x [R, I] weight [O, I]^T
+  void (*product)(const Tensor& out, const Tensor& x, const Tensor& weight);
+  void (*forward)(const SineLinearForward& args, at::Device device);
+  void (*slope)(const SineLinearSlope& args, at::Device device);
+  int64_t product_bytes;  // rows are taken together as long as their products are no more
+};
+
+using OutputAndPhase = std::tuple<Tensor, Tensor>;
+
+void check_sine_linear(const char* op, const Tensor& input, const Tensor& weight,
+                       const OptionalTensor& bias);
+void check_sine_linear_slope(const Tensor& grad, const OptionalTensor& factor, const Tensor& input,
+                             const Tensor& weight, const OptionalTensor& bias,
+                             const OptionalTensor& output, const Tensor& phase, int64_t order);
+
+// [..., O]
+c10::SymDimVector output_shape(const Tensor& input, const Tensor& weight);
+// What `phase` is stored as.
+ScalarType phase_dtype(ScalarType dtype);
+
+// [R, C], or for N layers [N, R, C], of a tensor [..., C].
+inline Tensor rows_of(const Tensor& t, const Tensor& weight) {
+  if (weight.dim() == 3) return t.dim() == 2 ? t.unsqueeze(1) : t.flatten(1, -2);
+  return t.dim() == 1 ? t.unsqueeze(0) : t.dim() == 2 ? t : t.flatten(0, -2);
+}
+
+// The phase only where it is to be saved.
+OutputAndPhase sine_linear_with(const SineLinearBackend& backend, const Tensor& input,
+                                const Tensor& weight, const OptionalTensor& bias, double omega,
+                                bool save);
+
+Tensor sine_linear_slope_with(const SineLinearBackend& backend, const Tensor& grad,
+                              const OptionalTensor& factor, const Tensor& input,
+                              const Tensor& weight, const OptionalTensor& bias,
+                              const OptionalTensor& output, const Tensor& phase, double omega,
+                              int64_t order);
+
+template <const SineLinearBackend& backend>
+Tensor sine_linear_kernel(const Tensor& input, const Tensor& weight, const OptionalTensor& bias,
+                          double omega) {
+  return std::get<0>(sine_linear_with(backend, input, weight, bias, omega, /*save=*/false));
+}
+
+template <const SineLinearBackend& backend>
+OutputAndPhase sine_linear_forward_kernel(const Tensor& input, const Tensor& weight,
+                                          const OptionalTensor& bias, double omega) {
+  return sine_linear_with(backend, input, weight, bias, omega, /*save=*/true);
+}
+
+template <const SineLinearBackend& backend>
+Tensor sine_linear_slope_kernel(const Tensor& grad, const OptionalTensor& factor,
+                                const Tensor& input, const Tensor& weight,
+                                const OptionalTensor& bias, const OptionalTensor& output,
+                                const Tensor& phase, double omega, int64_t order) {
+  return sine_linear_slope_with(backend, grad, factor, input, weight, bias, output, phase, omega,
+                                order);
+}
+
+template <const SineLinearBackend& backend>
+void register_sine_linear(torch::Library& m) {
+  m.impl("sine_linear", sine_linear_kernel<backend>);
+  m.impl("sine_linear_forward", sine_linear_forward_kernel<backend>);
+  m.impl("sine_linear_slope", sine_linear_slope_kernel<backend>);
+}
+
+}  // namespace treadle

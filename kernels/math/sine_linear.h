@@ -1,0 +1,171 @@
+// y = sin(u), and what is kept of u beside y so that the derivatives need no u: host and device.
+//   Half, BFloat16   the phase in 2^-16 turns: sines and cosines come from it within 1e-4
+//   float            16 bits that with y say cos(u), within 2e-7
+//   double           u
+// The float's: y says |cos| = sqrt((1 - y) (1 + y)) with an error that grows where |cos| is small.
+// Down to kSmall the bits are its sign and what it is wrong by; below, they are cos(u) itself.
+// Which of the two is told by y. A NaN is in y, or in one phase that stands for it.
+#pragma once
+
+#include "kernels/math/sine_double.h"
+#include "kernels/math/sine_float.h"
+
+namespace treadle::math {
+
+namespace detail {
+
+// The lower 16 bits as a signed number.
+TREADLE_HD int32_t signed_16(uint32_t bits) { return static_cast<int32_t>(bits << 16) >> 16; }
+
+// x rounded to an integer, in the lower bits: for |x| < 2^22.
+TREADLE_HD uint32_t rounded_bits(float x) { return bits_of(add_rn(x, kRound<float>)); }
+
+// r and k of u = k pi + r.
+template <bool kFar>
+TREADLE_HD Flip sine_angle(float u) {
+  const Flip a = near_angle<Wave::kSine, Half>(u);
+  if constexpr (!kFar) {
+    return a;
+  } else {
+    const bool far = magnitude(u) > kNear<float>;
+    const float far_u = select(far, u, kNear<float>);
+    const Flip b = angle_by<Wave::kSine>(far_u, float_row(far_u));
+    return {select(far, b.value, a.value), far ? b.odd : a.odd};
+  }
+}
+
+// Below this square of |cos| the bits are cos(u) in units of 2^-22. Its root is a little less than
+// the 2^-7 that they reach to: the square may be off by as much.
+inline constexpr float kSmall = 0.98f * 0x1p-14f;
+
+// (1 - y) (1 + y), which is cos(u)^2 but for the rounding of y.
+TREADLE_HD float square_of_cosine(float y) { return mul_rn(sub_rn(1.0f, y), add_rn(1.0f, y)); }
+
+// Its root, for what is not small; NaN stays NaN.
+TREADLE_HD float root_of(float square) { return sqrt_rn(square < kSmall ? kSmall : square); }
+
+TREADLE_HD int32_t encode_cosine(float y, float c) {
+  const float square = square_of_cosine(y);
+  const uint32_t itself = rounded_bits(mul_rn(c, 0x1p+22f));
+  const uint32_t wrong = rounded_bits(mul_rn(sub_rn(magnitude(c), root_of(square)), 0x1p+30f));
+  return signed_16(square < kSmall ? itself : (wrong << 1 | bits_of(c) >> 31));
+}
+
+TREADLE_HD float decode_cosine(float y, int32_t code) {
+  const float square = square_of_cosine(y);
+  const bool small = square < kSmall;
+  const float root = root_of(square);
+  const float number = static_cast<float>(small ? code : code >> 1);
+  const float c = fma_rn(number, small ? 0x1p-22f : 0x1p-30f, small ? 0.0f : root);
+  const uint32_t sign = small ? 0u : static_cast<uint32_t>(code) << 31;
+  return from_bits(bits_of(c) ^ sign);
+}
+
+}  // namespace detail
+
+// What the types have: acc, phase_t (as stored), Phase (as computed), which of both a slope needs.
+template <class scalar_t>
+struct SineLinear {
+  using phase_t = int16_t;
+  using Phase = int32_t;
+  static constexpr bool reads_output(bool) { return false; }
+  static constexpr bool reads_phase(bool) { return true; }
+  static constexpr Phase kNaN = -0x8000;
+
+  struct Result {
+    float y;
+    Phase phase;
+  };
+
+  // kFar: also for |u| > kNear<float>.
+  template <bool kFar>
+  static TREADLE_HD Result forward(float u) {
+    const Flip angle = detail::sine_angle<kFar>(u);
+    const float r = angle.value;
+    // 2^15 units are half a turn.
+    const uint32_t units = detail::rounded_bits(mul_rn(r, 0x1.45f306p+13f)) + (angle.odd << 15);
+    const Phase phase = detail::signed_16(units);
+    const Phase other = phase == kNaN ? kNaN + 1 : phase;
+    return {resolved(detail::sine_of<Half>(angle)), r == r ? other : kNaN};
+  }
+
+  // sin(u), or cos(u).
+  template <bool kCosine, bool kFar>
+  static TREADLE_HD float wave(float, Phase phase) {
+    const uint32_t units = static_cast<uint32_t>(phase) + (kCosine ? 0x4000u : 0u);
+    // The nearest half turn, and what lies beyond it.
+    const int32_t rest = static_cast<int32_t>(units << 17) >> 17;
+    const uint32_t odd = (units - static_cast<uint32_t>(rest)) >> 15;
+    const float r = mul_rn(static_cast<float>(rest), 0x1.921fb6p-14f);
+    const float wave = resolved(detail::sine_of<Half>({r, odd}));
+    return select(phase == kNaN, from_bits(0x7fc00000u), wave);
+  }
+};
+
+template <>
+struct SineLinear<float> {
+  using phase_t = int16_t;
+  using Phase = int32_t;
+  static constexpr bool reads_output(bool) { return true; }
+  static constexpr bool reads_phase(bool cosine) { return cosine; }
+
+  struct Result {
+    float y;
+    Phase phase;
+  };
+
+  template <bool kFar>
+  static TREADLE_HD Result forward(float u) {
+    if constexpr (kFar) {
+      return of(any_wave<Wave::kSine, float>(u), any_wave<Wave::kCosine, float>(u));
+    } else {
+      return of(near_wave<Wave::kSine, float>(u), near_wave<Wave::kCosine, float>(u));
+    }
+  }
+
+  template <bool kCosine, bool kFar>
+  static TREADLE_HD float wave(float y, Phase phase) {
+    if constexpr (!kCosine) return y;
+    return detail::decode_cosine(y, phase);
+  }
+
+ private:
+  static TREADLE_HD Result of(Flip sine, Flip cosine) {
+    const float y = resolved(sine);
+    return {y, detail::encode_cosine(y, resolved(cosine))};
+  }
+};
+
+template <>
+struct SineLinear<double> {
+  using phase_t = double;
+  using Phase = double;
+  static constexpr bool reads_output(bool) { return false; }
+  static constexpr bool reads_phase(bool) { return true; }
+
+  struct Result {
+    double y;
+    Phase phase;
+  };
+
+  template <bool kFar>
+  static TREADLE_HD Result forward(double u) {
+    return {wave<false, kFar>(0, u), u};
+  }
+
+  template <bool kCosine, bool kFar>
+  static TREADLE_HD double wave(double, Phase u) {
+    constexpr Wave kind = kCosine ? Wave::kCosine : Wave::kSine;
+    if constexpr (kFar) {
+      return any_wave<kind, double>(u);
+    } else {
+      return near_wave<kind, double>(u);
+    }
+  }
+};
+
+// What forward and wave are not `kFar` for: of the number that a derivative is taken at.
+template <class scalar_t>
+inline constexpr acc_t<scalar_t> kNearPhase = kNear<acc_t<scalar_t>>;
+
+}  // namespace treadle::math

@@ -1,0 +1,245 @@
+// The sine layer's pointwise part on CUDA: one thread per kWidth consecutive elements, of one row
+// where there are rows. Formula: kernels/math/sine_linear.h. Twin: csrc/cpu/sine_linear.cpp.
+#include "kernels/convert.cuh"
+#include "kernels/launch.cuh"
+#include "kernels/math/sine_linear.h"
+#include "kernels/sine_linear.h"
+
+namespace treadle {
+namespace {
+
+// Elements that an access of 16 bytes has.
+template <class T>
+inline constexpr int kWide = 16 / sizeof(T);
+
+// Where a product is read instead of being made.
+constexpr int kGiven = -1;
+
+template <class T, int kWidth>
+__device__ __forceinline__ Vector<T, kWidth> load_at(const void* data, int64_t element) {
+  return *reinterpret_cast<const Vector<T, kWidth>*>(static_cast<const T*>(data) + element);
+}
+
+template <class T, int kWidth>
+__device__ __forceinline__ void store_at(void* data, int64_t element,
+                                         const Vector<T, kWidth>& vector) {
+  *reinterpret_cast<Vector<T, kWidth>*>(static_cast<T*>(data) + element) = vector;
+}
+
+// NaN is free to be far or not.
+template <class T, int kWidth>
+__device__ __forceinline__ bool any_far(const acc_t<T> (&u)[kWidth]) {
+  acc_t<T> largest = 0;
+#pragma unroll
+  for (int e = 0; e < kWidth; ++e) largest = fmax(largest, fabs(u[e]));
+  return largest > math::kNearPhase<T>;
+}
+
+// The position of an element in the matrix [R, O].
+struct Columns {
+  int64_t numel, columns;
+  FastDivide by_columns;
+  bool narrow;
+
+  explicit Columns(const SineLinearForward& args)
+      : numel(args.rows * args.columns), columns(args.columns), narrow(numel < (int64_t{1} << 31)) {
+    if (narrow) by_columns = FastDivide(static_cast<uint32_t>(columns));
+  }
+
+  __device__ int64_t row(int64_t element) const {
+    return narrow ? by_columns(static_cast<uint32_t>(element)) : element / columns;
+  }
+};
+
+// x W^T of kWidth columns from `column` on.
+template <class T, int kWidth, int kInputs>
+__device__ __forceinline__ void multiply(const SineLinearForward& args, int64_t row, int64_t column,
+                                         acc_t<T> (&z)[kWidth]) {
+  const T* x = static_cast<const T*>(args.input) + row * args.row_stride;
+#pragma unroll
+  for (int e = 0; e < kWidth; ++e) z[e] = 0;
+  if constexpr (kInputs > 0) {
+    acc_t<T> value[kInputs];
+#pragma unroll
+    for (int i = 0; i < kInputs; ++i) value[i] = widen(x[i * args.column_stride]);
+    // The rows of W for these columns lie one behind the other.
+    Vector<T, kWidth> weight[kInputs];
+#pragma unroll
+    for (int i = 0; i < kInputs; ++i) {
+      weight[i] = load_at<T, kWidth>(args.weight, column * kInputs + i * kWidth);
+    }
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) {
+#pragma unroll
+      for (int i = 0; i < kInputs; ++i) {
+        constexpr int n = kWidth;
+        const int at = e * kInputs + i;
+        z[e] += value[i] * widen(weight[at / n].value[at % n]);
+      }
+    }
+  }
+}
+
+template <class T, int kWidth, bool kFar, bool kSave>
+__device__ __forceinline__ void finish(const SineLinearForward& args, int64_t element,
+                                       const acc_t<T> (&u)[kWidth]) {
+  using Layer = math::SineLinear<T>;
+  using phase_t = typename Layer::phase_t;
+  Vector<T, kWidth> y;
+  Vector<phase_t, kWidth> phase;
+#pragma unroll
+  for (int e = 0; e < kWidth; ++e) {
+    const auto result = Layer::template forward<kFar>(u[e]);
+    y.value[e] = Narrow<T>::from(result.y);
+    phase.value[e] = static_cast<phase_t>(result.phase);
+  }
+  store_at(args.output, element, y);
+  if constexpr (kSave) store_at(args.phase, element, phase);
+}
+
+template <class T, int kWidth, int kInputs, bool kSave>
+__global__ void __launch_bounds__(kBlockSize)
+    sine_linear_forward(const __grid_constant__ SineLinearForward args,
+                        const __grid_constant__ Columns columns) {
+  begin_kernel();
+  using acc = acc_t<T>;
+  const int64_t element = (int64_t{blockIdx.x} * kBlockSize + threadIdx.x) * kWidth;
+  if (element >= columns.numel) return;
+  acc u[kWidth];
+  const int64_t row = columns.row(element), column = element - row * columns.columns;
+  if constexpr (kInputs == kGiven) {
+    const auto product = load_at<acc, kWidth>(args.product, element);
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) u[e] = product.value[e];
+  } else {
+    multiply<T, kWidth, kInputs>(args, row, column, u);
+  }
+  if (args.bias != nullptr) {
+    const auto bias = load_at<T, kWidth>(args.bias, column);
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) u[e] += widen(bias.value[e]);
+  }
+  const acc omega = static_cast<acc>(args.omega);
+#pragma unroll
+  for (int e = 0; e < kWidth; ++e) u[e] *= omega;
+  if (any_far<T>(u)) {
+    finish<T, kWidth, true, kSave>(args, element, u);
+  } else {
+    finish<T, kWidth, false, kSave>(args, element, u);
+  }
+}
+
+template <class T, int kWidth, bool kCosine>
+__device__ __forceinline__ void slope_of(const SineLinearSlope& args, int64_t element) {
+  using Layer = math::SineLinear<T>;
+  using acc = acc_t<T>;
+  using phase_t = typename Layer::phase_t;
+  Vector<T, kWidth> stored;
+  acc grad[kWidth], y[kWidth] = {};
+  typename Layer::Phase phase[kWidth] = {};
+  widen(load_at<T, kWidth>(args.grad, element), grad);
+  if (args.factor != nullptr) {
+    acc factor[kWidth];
+    widen(load_at<T, kWidth>(args.factor, element), factor);
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) grad[e] *= factor[e];
+  }
+  if constexpr (Layer::reads_output(kCosine)) {
+    widen(load_at<T, kWidth>(args.output, element), y);
+  }
+  if constexpr (Layer::reads_phase(kCosine)) {
+    const auto kept = load_at<phase_t, kWidth>(args.phase, element);
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) phase[e] = kept.value[e];
+  }
+  // Only of double a wave is taken here, which has far arguments.
+  bool far = false;
+  if constexpr (std::is_same_v<T, double>) far = any_far<T>(phase);
+  const acc scale = static_cast<acc>(args.scale);
+#pragma unroll
+  for (int e = 0; e < kWidth; ++e) {
+    const acc wave = far ? Layer::template wave<kCosine, true>(y[e], phase[e])
+                         : Layer::template wave<kCosine, false>(y[e], phase[e]);
+    grad[e] *= scale * wave;
+  }
+  narrow(grad, stored);
+  store_at(args.result, element, stored);
+}
+
+template <class T, int kWidth, bool kCosine>
+__global__ void __launch_bounds__(kBlockSize)
+    sine_linear_slope(const __grid_constant__ SineLinearSlope args) {
+  begin_kernel();
+  const int64_t first = (int64_t{blockIdx.x} * kBlockSize + threadIdx.x) * kWidth;
+  if (first + kWidth <= args.numel) return slope_of<T, kWidth, kCosine>(args, first);
+  for (int64_t at = first; at < args.numel; ++at) slope_of<T, 1, kCosine>(args, at);
+}
+
+bool aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
+
+LaunchShape launch_shape(int64_t numel, int width) {
+  const auto grid = ceil_div(numel, int64_t{width} * kBlockSize);
+  return {static_cast<unsigned>(grid), 1, 1, kBlockSize, 0, width, width};
+}
+
+// Below this many elements the chip is not filled, and more threads beat wider accesses.
+constexpr int64_t kWideFrom = int64_t{1} << 17;
+
+template <class T, int kInputs>
+cudaError_t launch_forward(const SineLinearForward& args, cudaStream_t stream) {
+  constexpr int kMost = kWide<T>;
+  const Columns columns(args);
+  const bool wide = columns.numel >= kWideFrom && args.columns % kMost == 0 &&
+                    aligned(args.product) && aligned(args.weight) && aligned(args.bias) &&
+                    aligned(args.output) && aligned(args.phase);
+  const auto go = [&](auto width, auto save) {
+    return launch(sine_linear_forward<T, width.value, kInputs, save.value>,
+                  launch_shape(columns.numel, width.value), stream, args, columns);
+  };
+  using Wide = Constant<int, kMost>;
+  using Single = Constant<int, 1>;
+  if (args.phase != nullptr) {
+    return wide ? go(Wide{}, Constant<bool, true>{}) : go(Single{}, Constant<bool, true>{});
+  }
+  return wide ? go(Wide{}, Constant<bool, false>{}) : go(Single{}, Constant<bool, false>{});
+}
+
+template <class T, bool kCosine>
+cudaError_t launch_slope(const SineLinearSlope& args, cudaStream_t stream) {
+  constexpr int kMost = kWide<T>;
+  const bool wide = args.numel >= kWideFrom && aligned(args.grad) && aligned(args.factor) &&
+                    aligned(args.output) && aligned(args.phase) && aligned(args.result);
+  return wide ? launch(sine_linear_slope<T, kMost, kCosine>, launch_shape(args.numel, kMost),
+                       stream, args)
+              : launch(sine_linear_slope<T, 1, kCosine>, launch_shape(args.numel, 1), stream, args);
+}
+
+}  // namespace
+
+cudaError_t launch_sine_linear_forward(const SineLinearForward& args, cudaStream_t stream) {
+  return visit_floating(args.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    if (args.product != nullptr) return launch_forward<T, kGiven>(args, stream);
+    switch (args.inputs) {
+      case 0:
+        return launch_forward<T, 0>(args, stream);
+      case 1:
+        return launch_forward<T, 1>(args, stream);
+      case 2:
+        return launch_forward<T, 2>(args, stream);
+      case 3:
+        return launch_forward<T, 3>(args, stream);
+      default:
+        return launch_forward<T, kMostCoordinates>(args, stream);
+    }
+  });
+}
+
+cudaError_t launch_sine_linear_slope(const SineLinearSlope& args, cudaStream_t stream) {
+  return visit_floating(args.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    return args.cosine ? launch_slope<T, true>(args, stream) : launch_slope<T, false>(args, stream);
+  });
+}
+
+}  // namespace treadle

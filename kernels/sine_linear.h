@@ -1,0 +1,13 @@
+// The sine layer's pointwise part on CUDA, as csrc/cuda/sine_linear.cpp calls it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/sine_linear_args.h"
+
+namespace treadle {
+
+cudaError_t launch_sine_linear_forward(const SineLinearForward& args, cudaStream_t stream);
+cudaError_t launch_sine_linear_slope(const SineLinearSlope& args, cudaStream_t stream);
+
+}  // namespace treadle

@@ -1,0 +1,39 @@
+// The sine layer's pointwise part as the host describes it, for CPU and CUDA: no torch, no CUDA.
+// Shapes: R rows, O columns, I inputs; everything is contiguous but for input.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/dtype.h"
+
+namespace treadle {
+
+// The most inputs that a kernel takes the products of: coordinates.
+inline constexpr int64_t kMostCoordinates = 4;
+
+// output = sin(omega (product + bias)), and phase for the derivatives (math/sine_linear.h).
+struct SineLinearForward {
+  Dtype dtype;  // output, bias, input, weight
+  int64_t rows, columns;
+  double omega;
+  // [R, O] of acc_t, which output may overwrite; null: it is made of input and weight.
+  const void* product;
+  const void* input;  // [R, I], I <= kMostCoordinates
+  int64_t row_stride, column_stride, inputs;
+  const void* weight;  // [O, I]
+  const void* bias;    // [O] or null
+  void* output;        // [R, O]
+  void* phase;         // [R, O] or null
+};
+
+// result = grad * factor * scale * wave, a cosine or a sine of the phase.
+struct SineLinearSlope {
+  Dtype dtype;
+  int64_t numel;
+  double scale;
+  bool cosine;
+  const void *grad, *factor, *output, *phase;  // null: factor, if missing; output, if not read
+  void* result;
+};
+
+}  // namespace treadle
