@@ -91,6 +91,18 @@ void forward_of_rows(const SineLinearBackend& backend, SineLinearForward args, c
 
 }  // namespace
 
+// A view where it can be. Not flatten, which torch's older vmap, that of gradcheck, does not know.
+Tensor rows_of(const Tensor& t, const Tensor& weight) {
+  const int64_t front = weight.dim() - 2;
+  if (t.dim() == front + 2) return t;
+  c10::SymDimVector shape;
+  if (front == 1) shape.push_back(t.sym_size(0));
+  shape.push_back(1);
+  for (int64_t d = front; d < t.dim() - 1; ++d) shape.back() = shape.back() * t.sym_size(d);
+  shape.push_back(t.sym_size(-1));
+  return t.reshape_symint(shape);
+}
+
 OutputAndPhase sine_linear_with(const SineLinearBackend& backend, const Tensor& input,
                                 const Tensor& weight, const OptionalTensor& bias, double omega,
                                 bool save) {

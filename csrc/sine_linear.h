@@ -34,10 +34,7 @@ c10::SymDimVector output_shape(const Tensor& input, const Tensor& weight);
 ScalarType phase_dtype(ScalarType dtype);
 
 // [R, C], or for N layers [N, R, C], of a tensor [..., C].
-inline Tensor rows_of(const Tensor& t, const Tensor& weight) {
-  if (weight.dim() == 3) return t.dim() == 2 ? t.unsqueeze(1) : t.flatten(1, -2);
-  return t.dim() == 1 ? t.unsqueeze(0) : t.dim() == 2 ? t : t.flatten(0, -2);
-}
+Tensor rows_of(const Tensor& t, const Tensor& weight);
 
 // The phase only where it is to be saved.
 OutputAndPhase sine_linear_with(const SineLinearBackend& backend, const Tensor& input,
