@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from . import elementwise_cases, lltm_cases, lltm_layer_cases
+from . import elementwise_cases, lltm_cases, lltm_layer_cases, sine_linear_cases
 from .inputs import (
     DEVICES,
     FLOATING,
@@ -45,7 +45,13 @@ __all__ = [
 ]
 
 OPS: dict[str, Op] = {
-    op.name: op for op in (*elementwise_cases.ops(), *lltm_cases.ops(), *lltm_layer_cases.ops())
+    op.name: op
+    for op in (
+        *elementwise_cases.ops(),
+        *sine_linear_cases.ops(),
+        *lltm_cases.ops(),
+        *lltm_layer_cases.ops(),
+    )
 }
 
 ELEMENTWISE = ("vector_add", "scale", "sine", "sine_backward", "cosine", "cosine_backward")
@@ -60,8 +66,10 @@ def sized_call(
     layer: tuple[int, int, int, int],
     **options: Any,
 ) -> Call:
-    """A call of sizes that a law chooses: ``shape`` for an elementwise op, B I H for the cell, and
-    T B I H for the layer, which takes the options too."""
+    """A call of sizes that a law chooses: ``shape`` for an elementwise op, B I H for the cell and
+    the sine layer, and T B I H for the LLTM's layer, which takes the options too."""
+    if op.name == "sine_linear":
+        return sine_linear_cases.sine_arguments(make, cell[:1], cell[1:])
     if op.name == "lltm_cell":
         return lltm_cases.cell_arguments(make, cell)
     if op.name == "lltm_layer":

@@ -15,7 +15,9 @@ from .cases import DEVICES, OPS, each_case, sized_call
 from .inputs import Call, Case, Make, Op, outputs, requiring_grad
 from .lltm_cases import cell_arguments
 from .lltm_layer_cases import TENSORS, layer_arguments
+from .sine_linear_cases import sine_arguments
 
+SINE_SUBSETS = [s for n in range(1, 4) for s in itertools.combinations(range(3), n)]
 SUBSETS = [s for n in range(1, 6) for s in itertools.combinations(range(5), n)]
 LAYER_SUBSETS = [s for n in range(1, 7) for s in itertools.combinations(TENSORS, n)]
 SMALL = (2, 2, 2)  # B, I, H
@@ -107,6 +109,21 @@ def test_every_subset_of_the_cell(subset: tuple[int, ...], device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("inputs", [2, 5])
+@pytest.mark.parametrize("subset", SINE_SUBSETS, ids=str)
+def test_every_subset_of_the_sine_layer(
+    subset: tuple[int, ...], inputs: int, device: str
+) -> None:
+    make = Make(f"subset {subset}", device, torch.float64)
+    call = sine_arguments(make, (2,), (inputs, 3))
+    function = of_subset("sine_linear", call, subset)
+    tensors = [call.args[i].requires_grad_() for i in subset]
+    assert gradcheck(function, tensors, check_forward_ad=True, check_batched_grad=True, **NEAR)
+    assert gradgradcheck(function, tensors, check_fwd_over_rev=True, **NEAR)
+    others_get_no_gradient(call, subset, function(*tensors))
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     "options",
     [{}, {"directions": 2, "lengths": (3, 1), "recompute": True}],
@@ -128,9 +145,17 @@ def test_every_subset_of_the_layer(
     others_get_no_gradient(call, subset, function(*tensors))
 
 
-def products_in_backward(name: str, call: Call, subset: tuple[int, ...], inputs: Any = None) -> int:
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm", "aten::matmul")
+
+
+def products_in_backward(
+    name: str,
+    call: Call,
+    subset: tuple[int, ...],
+    inputs: Any = None,
+    names: tuple[str, ...] = PRODUCTS,
+) -> int:
     """Matrix products that the backward pass runs."""
-    names = ("aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm", "aten::matmul")
     tensors = [call.args[i].requires_grad_() for i in subset]
     results = outputs(of_subset(name, call, subset)(*tensors))
     grads = [torch.ones_like(r) for r in results]
@@ -154,6 +179,15 @@ def test_only_the_gradients_asked_for_are_computed() -> None:
         assert found == (wanted in (0, 1, 3))
 
 
+@pytest.mark.parametrize("subset", SINE_SUBSETS, ids=str)
+def test_only_needed_products_of_the_sine_layer_are_computed(subset: tuple[int, ...]) -> None:
+    """One each for input and weight."""
+    call = sine_arguments(Make("products", "cpu", torch.float32), (3,), (5, 4))
+    kernels = ("aten::mm", "aten::bmm")
+    found = products_in_backward("sine_linear", call, subset, names=kernels)
+    assert found == len({0, 1} & set(subset))
+
+
 @pytest.mark.parametrize("subset", LAYER_SUBSETS, ids=str)
 def test_only_needed_products_of_the_layer_are_computed(subset: tuple[int, ...]) -> None:
     """Beside those of the steps: for all steps one each for input, weight_ih and weight_hh."""
@@ -174,7 +208,7 @@ def test_third_derivative(name: str, device: str) -> None:
     """Derivatives of any order, against the reference's."""
     op = OPS[name]
     call = requiring_grad(op, op.cases[0].call(device, torch.float64))
-    if name.startswith("lltm"):
+    if name.startswith("lltm") or name == "sine_linear":
         make = Make("third", device, torch.float64)
         sizes: dict[str, Any] = {"shape": (), "cell": SMALL, "layer": SMALL_LAYER}
         arguments = sized_call(op, make, **sizes, directions=2, lengths=(3, 1))

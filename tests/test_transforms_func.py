@@ -29,6 +29,7 @@ from .cases import DEVICES, OPS
 from .inputs import Make, outputs
 from .lltm_cases import cell_arguments
 from .lltm_layer_cases import TENSORS, layer_arguments
+from .sine_linear_cases import sine_arguments
 
 pytestmark = pytest.mark.usefixtures("no_slow_vmap")
 
@@ -58,6 +59,19 @@ def calls(device: str) -> dict[str, tuple[Function, Function, tuple[Tensor, ...]
                 lambda x, w, h, c, f=op.function: f(x, w, None, h, c),
                 lambda x, w, h, c, f=op.reference: f(x, w, None, h, c),
                 no_bias,
+            )
+        elif name == "sine_linear":
+            for inputs in (2, 5):
+                arguments = sine_arguments(make, (2,), (inputs, 2)).args[:3]
+                found[f"{name} of {inputs}"] = (
+                    lambda x, w, b, f=op.function: f(x, w, b, 1.3),
+                    lambda x, w, b, f=op.reference: f(x, w, b, 1.3),
+                    arguments,
+                )
+            found["sine_linear without bias"] = (
+                lambda x, w, f=op.function: f(x, w, None, 1.3),
+                lambda x, w, f=op.reference: f(x, w, None, 1.3),
+                arguments[:2],
             )
         elif name == "lltm_layer":
             found[name] = layer_call(make, directions=2)

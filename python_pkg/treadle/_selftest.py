@@ -34,6 +34,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "old_h": (5, 9),
         "old_cell": (5, 9),
     },
+    "sine_linear": {"input": (5, 7), "weight": (9, 7), "bias": (9,)},
     "lltm_layer": {
         "input": (4, 5, 7),
         "batch_sizes": None,
