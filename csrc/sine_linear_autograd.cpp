@@ -3,6 +3,11 @@
 //   by g: slope(v, f, k)    by f: slope(v, g, k)    by z: slope(v g, f, k + 1)
 // and from a gradient w by z come those by x, W and b: w W, w^T x and sum w. output and phase are
 // functions of the arguments, whose gradients already count them.
+//
+// z is no tensor, but gradients by it, of which every slope gives one, are added up before any is
+// multiplied: the layer's Node has a second input for them. A slope finds it by its output.
+#include <algorithm>
+
 #include "autograd.h"
 #include "sine_linear.h"
 #include "treadle/ops.h"
@@ -81,7 +86,8 @@ struct Layer {
   }
 };
 
-// The layer that tangents are taken at: below this level's dual numbers.
+// The layer that tangents are taken at: below this level's dual numbers. Those of the output and
+// of the phase are not looked at.
 struct Beneath {
   Tensor input, weight, bias, output, phase;
   double omega;
@@ -90,35 +96,74 @@ struct Beneath {
       : input(primal(l.input)),
         weight(primal(l.weight)),
         bias(l.bias.defined() ? primal(l.bias) : l.bias),
-        output(l.output.defined() ? primal(l.output) : l.output),
+        output(l.output),
         phase(l.phase),
         omega(l.omega) {}
 
   Layer layer() const { return {input, weight, bias, output, phase, omega}; }
 };
 
-// ---- the slope's derivatives
+// ---- Nodes
 
-// Inputs: grad, factor, input, weight, bias.
+// Gradients in: of output, and of z.
+struct SineLinearBackward
+    : OpNode<SineLinearBackward, Tensor, Tensor, Tensor, Output, Tensor, double> {
+  static constexpr const char* kName = "SineLinearBackward";
+  static constexpr uint32_t kSum = 1;
+
+  static variable_list backward(const variable_list& grads, const Need& need, const Tensor& input,
+                                const Tensor& weight, const Tensor& bias, const Tensor& output,
+                                const Tensor& phase, double omega) {
+    const Layer layer{input, weight, bias, output, phase, omega};
+    variable_list result(3);
+    Tensor by_sum;
+    if (grads[0].defined()) by_sum = layer.slope(grads[0], Tensor(), 1);
+    if (grads.size() > kSum) by_sum = plus(by_sum, grads[kSum]);
+    layer.to_arguments(by_sum, need, 0, result);
+    return result;
+  }
+};
+
+// Gradients out: of grad, factor and z; without the layer's Node, instead of that of z those of
+// input, weight and bias.
 struct SineLinearSlopeBackward : OpNode<SineLinearSlopeBackward, Tensor, Tensor, Tensor, Tensor,
                                         Tensor, Tensor, Tensor, double, int64_t> {
   static constexpr const char* kName = "SineLinearSlopeBackward";
+
+  static auto record(const Tensor& grad, const Tensor& factor, const Tensor& input,
+                     const Tensor& weight, const Tensor& bias, const Tensor& output) {
+    auto node = OpNode::record(grad, factor, input, weight, bias);
+    const NodePtr layer = node && output.defined() ? output.grad_fn() : NodePtr();
+    if (dynamic_cast<SineLinearBackward*>(layer.get()) != nullptr) {
+      auto edges = collect_next_edges(grad, factor);
+      edges.emplace_back(layer, SineLinearBackward::kSum);
+      node->set_next_edges(std::move(edges));
+    }
+    return node;
+  }
 
   static variable_list backward(const variable_list& v, const Need& need, const Tensor& grad,
                                 const Tensor& factor, const Tensor& input, const Tensor& weight,
                                 const Tensor& bias, const Tensor& output, const Tensor& phase,
                                 double omega, int64_t order) {
     const Layer layer{input, weight, bias, output, phase, omega};
-    variable_list result(5);
+    variable_list result(need.size());
     if (need[0]) result[0] = layer.slope(v[0], factor, order);
     if (need[1]) result[1] = layer.slope(v[0], grad, order);
-    if (need[2] || need[3] || need[4]) {
-      const Tensor by_sum = layer.slope_of_product(v[0], grad, factor, order + 1);
+    if (std::none_of(need.begin() + 2, need.end(), [](bool needed) { return needed; })) {
+      return result;
+    }
+    const Tensor by_sum = layer.slope_of_product(v[0], grad, factor, order + 1);
+    if (need.size() == 3) {
+      result[2] = by_sum;
+    } else {
       layer.to_arguments(by_sum, need, 2, result);
     }
     return result;
   }
 };
+
+// ---- the slope
 
 void set_slope_tangent(const Tensor& out, const Tensor& grad, const Tensor& factor,
                        const Layer& layer, int64_t order) {
@@ -140,7 +185,7 @@ Tensor sine_linear_slope_autograd(c10::DispatchKeySet keys, const Tensor& grad,
                                   int64_t order) {
   const Tensor f = factor.value_or(Tensor()), b = bias.value_or(Tensor());
   const Tensor y = output.value_or(Tensor());
-  auto node = SineLinearSlopeBackward::record(grad, f, input, weight, b);
+  auto node = SineLinearSlopeBackward::record(grad, f, input, weight, b, y);
   const Tensor out = below_autograd(slope_op(), keys, grad, factor, input, weight, bias, output,
                                     phase, omega, order);
   if (node) {
@@ -153,21 +198,7 @@ Tensor sine_linear_slope_autograd(c10::DispatchKeySet keys, const Tensor& grad,
   return out;
 }
 
-// ---- the layer's derivatives
-
-struct SineLinearBackward
-    : OpNode<SineLinearBackward, Tensor, Tensor, Tensor, Output, Tensor, double> {
-  static constexpr const char* kName = "SineLinearBackward";
-
-  static variable_list backward(const variable_list& grads, const Need& need, const Tensor& input,
-                                const Tensor& weight, const Tensor& bias, const Tensor& output,
-                                const Tensor& phase, double omega) {
-    const Layer layer{input, weight, bias, output, phase, omega};
-    variable_list result(3);
-    layer.to_arguments(layer.slope(grads[0], Tensor(), 1), need, 0, result);
-    return result;
-  }
-};
+// ---- the layer
 
 // What sine_linear calls where a derivative will be asked for, so that outer levels of torch.func
 // see one op with all its derivatives. The phase has none of its own.
@@ -178,15 +209,16 @@ OutputAndPhase sine_linear_forward_autograd(c10::DispatchKeySet keys, const Tens
   auto node = SineLinearBackward::record(input, weight, b);
   auto out = below_autograd(forward_op(), keys, input, weight, bias, omega);
   const auto& [output, phase] = out;
-  // Only a float's cosine is made of the output.
-  const bool keeps_output = output.scalar_type() == at::kFloat;
-  if (node) set_history(output, node);
+  if (node) {
+    set_history(output, node);
+    node->add_input_metadata(output);  // of z, which is like it
+  }
   if (moves(input) || moves(weight) || moves(b)) {
     const Layer layer{input, weight, b, output, phase, omega};
     const Beneath beneath(layer);
     set_tangent(output, beneath.layer().slope(layer.tangent_of_sum(), Tensor(), 1));
   }
-  if (node) node->save(input, weight, b, keeps_output ? output : Tensor(), phase, omega);
+  if (node) node->save(input, weight, b, output, phase, omega);
   return out;
 }
 
