@@ -12,6 +12,7 @@ from torch.library import opcheck
 from .inputs import DEVICES, Call, Make
 from .lltm_cases import cell_arguments
 from .lltm_layer_cases import batch_sizes, layer_arguments
+from .sine_linear_cases import sine_arguments
 
 ops = torch.ops.treadle
 
@@ -78,6 +79,32 @@ def cell_ops(call: Call) -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
         (ops.lltm_cell.default, call.args, {}),
         (ops.lltm_cell_forward.default, call.args, {}),
         (ops.lltm_cell_backward.default, (*grads, *call.args, new_cell, gates, mask), {}),
+    ]
+
+
+def sine_layer_calls(device: str) -> list[Call]:
+    m = Make("opcheck", device, torch.float32)
+    return [
+        sine_arguments(m, (3,), (5, 4)),
+        sine_arguments(m, (2, 3), (3, 4), bias=False),
+        sine_arguments(m, (), (5, 4)),
+        sine_arguments(m, (0,), (5, 4)),
+        sine_arguments(m, (3,), (5, 4), layers=(2,)),
+        sine_arguments(Make("opcheck", device, torch.float64), (3,), (5, 4)),
+        sine_arguments(Make("opcheck", device, torch.bfloat16), (3,), (5, 4)),
+    ]
+
+
+def sine_layer_ops(call: Call) -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
+    *tensors, omega = call.args
+    output, phase = ops.sine_linear_forward(*call.args)
+    grad = torch.ones_like(output)
+    kept = (*tensors, output, phase, omega)
+    return [
+        (ops.sine_linear.default, call.args, {}),
+        (ops.sine_linear_forward.default, call.args, {}),
+        (ops.sine_linear_slope.default, (grad, None, *kept, 1), {}),
+        (ops.sine_linear_slope.default, (grad, 2 * grad, *kept, 2), {}),
     ]
 
 
@@ -168,6 +195,14 @@ def test_cell(number: int, grad: bool, device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("number", range(len(sine_layer_calls("meta"))))
+def test_sine_layer(number: int, grad: bool, device: str) -> None:
+    for op, args, kwargs in sine_layer_ops(sine_layer_calls(device)[number]):
+        opcheck(op, with_grad(args) if grad else args, kwargs)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("number", range(len(layer_calls("meta"))))
 def test_layer(number: int, grad: bool, device: str) -> None:
     for op, args, kwargs in layer_ops(*layer_calls(device)[number]):
@@ -192,7 +227,7 @@ def test_layers(lengths: tuple[int, ...] | None, device: str) -> None:
 def test_every_op_is_here() -> None:
     make = Make("opcheck", "cpu", torch.float32)
     calls = [*elementwise_calls(make), *writing_calls(make), *cell_ops(cell_calls("cpu")[0])]
-    calls += layer_ops(*layer_calls("cpu")[0])
+    calls += layer_ops(*layer_calls("cpu")[0]) + sine_layer_ops(sine_layer_calls("cpu")[0])
     for lengths in (None, (2, 1)):
         calls += layers_of(layer_arguments(make, (2, 2, 3, 4), directions=2, lengths=lengths))
     tested = {str(call[0]) for call in calls}
