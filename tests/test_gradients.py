@@ -111,9 +111,7 @@ def test_every_subset_of_the_cell(subset: tuple[int, ...], device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("inputs", [2, 5])
 @pytest.mark.parametrize("subset", SINE_SUBSETS, ids=str)
-def test_every_subset_of_the_sine_layer(
-    subset: tuple[int, ...], inputs: int, device: str
-) -> None:
+def test_every_subset_of_the_sine_layer(subset: tuple[int, ...], inputs: int, device: str) -> None:
     make = Make(f"subset {subset}", device, torch.float64)
     call = sine_arguments(make, (2,), (inputs, 3))
     function = of_subset("sine_linear", call, subset)

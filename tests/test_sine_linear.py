@@ -135,8 +135,7 @@ def errors(
     if exact is None:
         return results  # type: ignore[return-value]
     return [
-        float((r.double() - e).square().mean().sqrt())
-        for r, e in zip(results, exact, strict=True)
+        float((r.double() - e).square().mean().sqrt()) for r, e in zip(results, exact, strict=True)
     ]
 
 
