@@ -16,6 +16,7 @@ from .compare import same_bits
 from .inputs import GPU, Make
 from .lltm_cases import cell_arguments
 from .lltm_layer_cases import layer, layer_arguments
+from .sine_linear_cases import sine_arguments
 
 pytestmark = GPU
 Tensors = tuple[Tensor, ...]
@@ -60,8 +61,8 @@ def run_layer(name: str, **options: Any) -> Step:
     return with_gradients(lambda x, *rest: layer(x, lengths, *rest, **options))
 
 
-# Name: what is called with how many of elementwise_arguments, or (5) with those of a cell, or (6)
-# with those of a layer.
+# Name: what is called with how many of elementwise_arguments, or with those of a sine layer (3), of
+# a cell (5), of an LLTM's layer (6).
 CALLS: dict[str, tuple[Step, int]] = {
     "vector_add": (with_gradients(lambda a, b: treadle.vector_add(a, b, alpha=2)), 2),
     "vector_add of a row": (with_gradients(lambda a, b: treadle.vector_add(a, b[0])), 2),
@@ -78,6 +79,11 @@ CALLS: dict[str, tuple[Step, int]] = {
     "cosine": (with_gradients(treadle.cosine), 1),
     "cosine_": (written(treadle.cosine_), 1),
     "cosine out=": (written(lambda o, x: treadle.cosine(x, out=o)), 2),
+    "sine_linear": (with_gradients(lambda x, w, b: treadle.sine_linear(x, w, b, 30.0)), 3),
+    "sine_linear of coordinates": (
+        with_gradients(lambda x, w, b: treadle.sine_linear(x, w, b, 30.0)),
+        3,
+    ),
     "lltm_cell": (with_gradients(treadle.lltm_cell), 5),
     **{name: (run_layer(name), 6) for name in LAYERS},
     **{f"{name}, recompute": (run_layer(name, recompute=True), 6) for name in LAYERS},
@@ -91,6 +97,9 @@ def arguments_of(name: str, device: str = "cuda") -> Tensors:
         sizes, options = LAYERS[name.removesuffix(", recompute").removesuffix(", by steps")]
         call = layer_arguments(Make(name, device, torch.float32), sizes, **options)
         return tuple(t for t in call.args if isinstance(t, Tensor))
+    if count == 3:
+        sizes_of_layer = (3 if "coordinates" in name else 33, 65)
+        return sine_arguments(Make(name, device, torch.float32), (1000,), sizes_of_layer).args[:3]
     if count == 5:
         return cell_arguments(Make(name, device, torch.float32), (33, 17, 65)).args
     return elementwise_arguments(device)[:count]
@@ -134,6 +143,9 @@ calls = {
     "cast": lambda: (treadle.vector_add(x, x.half()), x + x.half()),
     "sine": lambda: (treadle.sine(x), torch.sin(x)),
     "cosine": lambda: (treadle.cosine(x), torch.cos(x)),
+    "sine_linear": lambda: (treadle.sine_linear(x, w, None, 3), torch.sin(3 * (x @ w.t()))),
+    "coordinates": lambda: (treadle.sine_linear(h, weights[:, :3], None, 3),
+                            torch.sin(3 * (h @ weights[:, :3].t()))),
     "lltm_cell": lambda: (treadle.lltm_cell(x, weights, None, h, h)[1],
                           treadle.reference.lltm_cell(x, weights, None, h, h)[1]),
 }

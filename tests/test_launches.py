@@ -17,6 +17,7 @@ from treadle import _build
 from .inputs import GPU, Make
 from .lltm_cases import cell_arguments
 from .lltm_layer_cases import batch_sizes, layer_arguments
+from .sine_linear_cases import sine_arguments
 
 
 def cell(sizes: tuple[int, int, int], device: str, dtype: torch.dtype = torch.float32) -> Any:
@@ -116,6 +117,26 @@ def test_kernels_of_a_cell_backward(
 
 
 @GPU
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("inputs", [3, 64])
+def test_a_sine_layer_is_one_kernel_around_its_products(
+    inputs: int, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    make = Make("layer", "cuda", dtype)
+    arguments = [t.requires_grad_() for t in sine_arguments(make, (999,), (inputs, 64)).args[:3]]
+    ours = [n for n in names(traced(lambda: treadle.sine_linear(*arguments, 30.0), tmp_path))
+            if "treadle" in n]  # fmt: skip
+    assert len(ours) == 1 and "sine_linear_forward" in ours[0], ours
+    every = names(traced(lambda: treadle.sine_linear(*arguments, 30.0), tmp_path))
+    assert inputs > 4 or len(every) == 1, every
+    y = treadle.sine_linear(*arguments, 30.0)
+    grad = torch.randn_like(y)
+    back = names(traced(lambda: torch.autograd.grad(y, arguments, grad), tmp_path))
+    ours = [name for name in back if "treadle" in name]
+    assert len(ours) == 1 and "sine_linear_slope" in ours[0], back
+
+
+@GPU
 @pytest.mark.parametrize("name", ["vector_add", "scale", "sine", "cosine"])
 def test_an_elementwise_op_is_one_kernel(name: str, tmp_path: Path) -> None:
     x = torch.randn(100, 33, device="cuda")
@@ -138,6 +159,9 @@ def launch_calls() -> dict[str, tuple[Any, ...]]:
         "cosine": ("cosine", flat),
         "cast": ("vector_add", x, x.double()),
         "in place": ("scale_", x.clone(), 2.0),
+        "sine layer": ("sine_linear", x, x[:64].clone(), x[0, :64].clone(), 30.0),
+        "sine layer of halves": ("sine_linear", x.half(), x[:64].half(), None, 30.0),
+        "sine layer of coordinates": ("sine_linear", x[:, :3], x[:64, :3].clone(), None, 30.0),
         "cell": ("lltm_cell", *cell((33, 17, 64), "cuda")),
         "cell of odd width": ("lltm_cell", *cell((33, 17, 65), "cuda")),
         "layer": ("lltm", *layer((3, 64, 17, 65), "cuda")),
@@ -153,6 +177,7 @@ def launch_calls() -> dict[str, tuple[Any, ...]]:
     "case",
     [
         *("dense", "misaligned", "half", "strided", "cosine", "cast", "in place"),
+        *("sine layer", "sine layer of halves", "sine layer of coordinates"),
         *("cell", "cell of odd width"),
         *("layer", "layer, by steps", "layer, transposed", "layer, packed"),
     ],

@@ -127,8 +127,8 @@ def test_vmap_is_one_call(subset: tuple[int, ...]) -> None:
             return f(*args, **(kwargs or {}))
 
     with Shapes():
-        vmap(TRANSFORMS["forward"](treadle.sine_linear), tuple(0 if i in subset else None
-                                                               for i in range(3)))(*args)  # fmt: skip
+        in_dims = tuple(0 if i in subset else None for i in range(3))
+        vmap(TRANSFORMS["forward"](treadle.sine_linear), in_dims)(*args)
     assert seen == [[(5, 2, 3), (4, 3) if subset == (0,) else (5, 4, 3)]]
 
 

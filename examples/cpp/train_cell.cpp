@@ -29,6 +29,10 @@ void call_every_op(torch::Device device) {
   require(torch::allclose(treadle::sine_backward(b, b), b * b.cos()), "sine_backward");
   require(torch::allclose(treadle::cosine(a), a.cos()), "cosine");
   require(torch::allclose(treadle::cosine_backward(b, b), -b * b.sin()), "cosine_backward");
+  const Tensor weight = torch::randn({7, 5}, device), bias = torch::randn({7}, device);
+  require(torch::allclose(treadle::sine_linear(a, weight, bias, 2),
+                          (2 * torch::linear(a, weight, bias)).sin(), 1e-4, 1e-5),
+          "sine_linear");
 
   Tensor out = torch::empty({0}, device), same = b.clone();
   require(torch::equal(treadle::scale_out(out, b, 2), b * 2), "scale_out");

@@ -1,8 +1,9 @@
 """Fused CUDA kernels for PyTorch, with CPU kernels beside them, registered as torch ops.
 
-``treadle.vector_add``, ``scale``, ``sine``, ``cosine``, ``sine_linear``, ``lltm_cell`` and ``lltm``
-are the documented fronts of ``torch.ops.treadle.*``; ``treadle.nn`` has the modules, ``treadle.reference``
-the same functions in plain PyTorch. ``python -m treadle`` reports what was built and tests it.
+``treadle.vector_add``, ``scale``, ``sine``, ``cosine``, ``sine_linear``, ``lltm_cell`` and
+``lltm`` are the documented fronts of ``torch.ops.treadle.*``; ``treadle.nn`` has the modules,
+``treadle.reference`` the same functions in plain PyTorch. ``python -m treadle`` reports what was
+built and tests it.
 """
 
 from . import _build

@@ -14,7 +14,7 @@ def sine_linear(input: Tensor, weight: Tensor, bias: Tensor | None, omega: float
     """``sin(omega * (input @ weight.T + bias))``, fused; a layer of a SIREN.
 
     Stands for ``torch.sin(omega * torch.nn.functional.linear(input, weight, bias))``. For the
-    derivatives it keeps 2 bytes an element of the result (float64: 8), and in float32 the result.
+    derivatives it keeps its arguments, the result, and 2 bytes more an element of it (float64: 8).
 
     Args:
         input: [..., I], float64, float32, float16 or bfloat16.
