@@ -175,6 +175,7 @@ void batch_linear(const OperatorHandle& op, Stack* stack, uint64_t rows, size_t 
   if (!any_batched) return;
   for (size_t i = stack->size() - op.schema().returns().size(); i < stack->size(); ++i) {
     Tensor t = (*stack)[i].toTensor();
+    if (!t.defined()) continue;
     if (fold) t = t.unflatten_symint(0, {size, layers});
     (*stack)[i] = functorch::makeBatched(t, 0, level);
   }

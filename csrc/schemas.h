@@ -46,6 +46,10 @@ inline constexpr const char* kSchemas[] = {
     // grad times factor times the order-th derivative of the sine by input weight^T + bias.
     "sine_linear_slope(Tensor grad, Tensor? factor, Tensor input, Tensor weight, Tensor? bias,"
     " Tensor? output, Tensor phase, float omega, int order) -> Tensor",
+    // What it hands on of v: by grad, by factor, and by input weight^T + bias.
+    "sine_linear_slope_backward(Tensor v, Tensor grad, Tensor? factor, Tensor input, Tensor weight,"
+    " Tensor? bias, Tensor? output, Tensor phase, float omega, int order, bool[3] mask)"
+    " -> (Tensor by_grad, Tensor by_factor, Tensor by_sum)",
 
     // One layer in D directions (1 or 2). Without batch_sizes input is [T, B, I]; with them, [T] on
     // the CPU, it is the data [S, I] of a packed batch.

@@ -1,8 +1,7 @@
 // sine_linear: output [..., O] = sin(omega (input [..., I] weight [O, I]^T + bias [O])). For N
 // layers in one call weight is [N, O, I], bias [N, O], and input [N, ..., I].
-// sine_linear_slope: grad times the order-th derivative of sin(omega z) by z = input weight^T +
-// bias, taken from output and phase without another product (kernels/math/sine_linear.h).
-// Derivatives: sine_linear_autograd.cpp. Twins: cuda/sine_linear.cpp, cpu/sine_linear.cpp.
+// Derivatives: sine_linear_slope.cpp, sine_linear_autograd.cpp. Twins: cuda/sine_linear.cpp,
+// cpu/sine_linear.cpp.
 #include "sine_linear.h"
 
 #include <ATen/Functions.h>
@@ -10,7 +9,6 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "check.h"
 #include "cpu/sine_linear.h"
@@ -26,16 +24,6 @@ std::vector<int64_t> sizes_of(const c10::SymDimVector& shape) {
   std::vector<int64_t> sizes;
   for (const auto& size : shape) sizes.push_back(size.expect_int());
   return sizes;
-}
-
-void* data_of(const Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; }
-
-const void* data_if_any(const OptionalTensor& t) {
-  return t.has_value() ? t->const_data_ptr() : nullptr;
-}
-
-OptionalTensor contiguous_if_any(const OptionalTensor& t) {
-  return has(t) ? OptionalTensor(t->contiguous()) : std::nullopt;
 }
 
 // Of N layers everything that omega multiplies is one product.
@@ -136,32 +124,6 @@ OutputAndPhase sine_linear_with(const SineLinearBackend& backend, const Tensor& 
   return {output, phase};
 }
 
-Tensor sine_linear_slope_with(const SineLinearBackend& backend, const Tensor& grad,
-                              const OptionalTensor& factor, const Tensor& input,
-                              const Tensor& weight, const OptionalTensor& bias,
-                              const OptionalTensor& output, const Tensor& phase, double omega,
-                              int64_t order) {
-  check_sine_linear_slope(grad, factor, input, weight, bias, output, phase, order);
-  constexpr const char* op = "sine_linear_slope";
-  check_storage(op, "grad", grad);
-  check_storage_if_any(op, "factor", factor);
-  check_storage_if_any(op, "output", output);
-  check_storage(op, "phase", phase);
-  const Tensor result = at::empty(grad.sizes(), grad.options());
-  if (result.numel() == 0) return result;
-  const Tensor own_grad = grad.contiguous(), own_phase = phase.contiguous();
-  const OptionalTensor own_factor = contiguous_if_any(factor);
-  const OptionalTensor own_output = contiguous_if_any(output);
-  // sin, cos, -sin, -cos
-  const double sign = (order & 2) != 0 ? -1 : 1;
-  backend.slope({to_dtype(grad.scalar_type()), result.numel(),
-                 sign * std::pow(omega, static_cast<double>(order)), (order & 1) != 0,
-                 own_grad.const_data_ptr(), data_if_any(own_factor), data_if_any(own_output),
-                 own_phase.const_data_ptr(), data_of(result)},
-                grad.device());
-  return result;
-}
-
 // ---- meta
 
 static Tensor sine_linear_meta(const Tensor& input, const Tensor& weight,
@@ -175,14 +137,6 @@ static OutputAndPhase sine_linear_forward_meta(const Tensor& input, const Tensor
   const Tensor output = sine_linear_meta(input, weight, bias, omega);
   return {output, at::empty_symint(output.sym_sizes(),
                                    input.options().dtype(phase_dtype(input.scalar_type())))};
-}
-
-static Tensor sine_linear_slope_meta(const Tensor& grad, const OptionalTensor& factor,
-                                     const Tensor& input, const Tensor& weight,
-                                     const OptionalTensor& bias, const OptionalTensor& output,
-                                     const Tensor& phase, double, int64_t order) {
-  check_sine_linear_slope(grad, factor, input, weight, bias, output, phase, order);
-  return at::empty_symint(grad.sym_sizes(), grad.options());
 }
 
 // ---- CPU
@@ -202,14 +156,9 @@ static void forward_cpu(const SineLinearForward& args, at::Device) {
                    [&](int64_t begin, int64_t end) { cpu::sine_linear_forward(args, begin, end); });
 }
 
-static void slope_cpu(const SineLinearSlope& args, at::Device) {
-  at::parallel_for(0, args.numel, kGrain,
-                   [&](int64_t begin, int64_t end) { cpu::sine_linear_slope(args, begin, end); });
-}
-
 // ---- registration
 
-static constexpr SineLinearBackend kCpuBackend{operand_cpu, product_cpu, forward_cpu, slope_cpu,
+static constexpr SineLinearBackend kCpuBackend{operand_cpu, product_cpu, forward_cpu,
                                                /*product_bytes=*/int64_t{1} << 23};
 
 TORCH_LIBRARY_IMPL(treadle, CPU, m) { register_sine_linear<kCpuBackend>(m); }
@@ -217,15 +166,12 @@ TORCH_LIBRARY_IMPL(treadle, CPU, m) { register_sine_linear<kCpuBackend>(m); }
 TORCH_LIBRARY_IMPL(treadle, Meta, m) {
   m.impl("sine_linear", sine_linear_meta);
   m.impl("sine_linear_forward", sine_linear_forward_meta);
-  m.impl("sine_linear_slope", sine_linear_slope_meta);
 }
 
-// Leading dimensions take a batch in. Arguments with rows: input; of the slope grad, factor, input,
-// output and phase.
+// Leading dimensions take a batch in.
 TORCH_LIBRARY_IMPL(treadle, FuncTorchBatched, m) {
   m.impl("sine_linear", TREADLE_RULE(linear_batch_rule<0b0001, /*weight=*/1>));
   m.impl("sine_linear_forward", TREADLE_RULE(linear_batch_rule<0b0001, /*weight=*/1>));
-  m.impl("sine_linear_slope", TREADLE_RULE(linear_batch_rule<0b1100111, /*weight=*/3>));
 }
 
 TORCH_LIBRARY_IMPL(treadle, AutocastCPU, m) {

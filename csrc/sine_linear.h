@@ -4,6 +4,7 @@
 
 #include <torch/library.h>
 
+#include <array>
 #include <tuple>
 
 #include "dispatch.h"
@@ -16,17 +17,38 @@ struct SineLinearBackend {
   // out [R, O] of acc_t = x [R, I] weight [O, I]^T
   void (*product)(const Tensor& out, const Tensor& x, const Tensor& weight);
   void (*forward)(const SineLinearForward& args, at::Device device);
-  void (*slope)(const SineLinearSlope& args, at::Device device);
   int64_t product_bytes;  // rows are taken together as long as their products are no more
 };
 
+struct SineLinearSlopes {
+  void (*slope)(const SineLinearSlope& args, at::Device device);
+  void (*slope_backward)(const SineLinearSlopeBackward& args, at::Device device);
+};
+
 using OutputAndPhase = std::tuple<Tensor, Tensor>;
+using ThreeTensors = std::tuple<Tensor, Tensor, Tensor>;
 
 void check_sine_linear(const char* op, const Tensor& input, const Tensor& weight,
                        const OptionalTensor& bias);
-void check_sine_linear_slope(const Tensor& grad, const OptionalTensor& factor, const Tensor& input,
-                             const Tensor& weight, const OptionalTensor& bias,
+void check_sine_linear_slope(const char* op, const Tensor& grad, const OptionalTensor& factor,
+                             const Tensor& input, const Tensor& weight, const OptionalTensor& bias,
                              const OptionalTensor& output, const Tensor& phase, int64_t order);
+
+void check_sine_linear_slope_backward(const Tensor& v, const Tensor& grad,
+                                      const OptionalTensor& factor, const Tensor& input,
+                                      const Tensor& weight, const OptionalTensor& bias,
+                                      const OptionalTensor& output, const Tensor& phase,
+                                      int64_t order);
+
+inline void* data_of(const Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; }
+
+inline const void* data_if_any(const OptionalTensor& t) {
+  return t.has_value() ? t->const_data_ptr() : nullptr;
+}
+
+inline OptionalTensor contiguous_if_any(const OptionalTensor& t) {
+  return t.has_value() && t->defined() ? OptionalTensor(t->contiguous()) : std::nullopt;
+}
 
 // [..., O]
 c10::SymDimVector output_shape(const Tensor& input, const Tensor& weight);
@@ -41,11 +63,18 @@ OutputAndPhase sine_linear_with(const SineLinearBackend& backend, const Tensor& 
                                 const Tensor& weight, const OptionalTensor& bias, double omega,
                                 bool save);
 
-Tensor sine_linear_slope_with(const SineLinearBackend& backend, const Tensor& grad,
+Tensor sine_linear_slope_with(const SineLinearSlopes& backend, const Tensor& grad,
                               const OptionalTensor& factor, const Tensor& input,
                               const Tensor& weight, const OptionalTensor& bias,
                               const OptionalTensor& output, const Tensor& phase, double omega,
                               int64_t order);
+
+ThreeTensors sine_linear_slope_backward_with(const SineLinearSlopes& backend, const Tensor& v,
+                                             const Tensor& grad, const OptionalTensor& factor,
+                                             const Tensor& input, const Tensor& weight,
+                                             const OptionalTensor& bias,
+                                             const OptionalTensor& output, const Tensor& phase,
+                                             double omega, int64_t order, std::array<bool, 3> mask);
 
 template <const SineLinearBackend& backend>
 Tensor sine_linear_kernel(const Tensor& input, const Tensor& weight, const OptionalTensor& bias,
@@ -59,7 +88,7 @@ OutputAndPhase sine_linear_forward_kernel(const Tensor& input, const Tensor& wei
   return sine_linear_with(backend, input, weight, bias, omega, /*save=*/true);
 }
 
-template <const SineLinearBackend& backend>
+template <const SineLinearSlopes& backend>
 Tensor sine_linear_slope_kernel(const Tensor& grad, const OptionalTensor& factor,
                                 const Tensor& input, const Tensor& weight,
                                 const OptionalTensor& bias, const OptionalTensor& output,
@@ -68,11 +97,27 @@ Tensor sine_linear_slope_kernel(const Tensor& grad, const OptionalTensor& factor
                                 order);
 }
 
+template <const SineLinearSlopes& backend>
+ThreeTensors sine_linear_slope_backward_kernel(const Tensor& v, const Tensor& grad,
+                                               const OptionalTensor& factor, const Tensor& input,
+                                               const Tensor& weight, const OptionalTensor& bias,
+                                               const OptionalTensor& output, const Tensor& phase,
+                                               double omega, int64_t order,
+                                               std::array<bool, 3> mask) {
+  return sine_linear_slope_backward_with(backend, v, grad, factor, input, weight, bias, output,
+                                         phase, omega, order, mask);
+}
+
+template <const SineLinearSlopes& backend>
+void register_sine_linear_slopes(torch::Library& m) {
+  m.impl("sine_linear_slope", sine_linear_slope_kernel<backend>);
+  m.impl("sine_linear_slope_backward", sine_linear_slope_backward_kernel<backend>);
+}
+
 template <const SineLinearBackend& backend>
 void register_sine_linear(torch::Library& m) {
   m.impl("sine_linear", sine_linear_kernel<backend>);
   m.impl("sine_linear_forward", sine_linear_forward_kernel<backend>);
-  m.impl("sine_linear_slope", sine_linear_slope_kernel<backend>);
 }
 
 }  // namespace treadle

@@ -1,107 +1,19 @@
 // The derivatives of sine_linear, of every order. With z = x W^T + b and s_k = d^k sin(omega z) /
 // dz^k, slope(g, f, k) = g f s_k is closed under differentiation:
 //   by g: slope(v, f, k)    by f: slope(v, g, k)    by z: slope(v g, f, k + 1)
-// and from a gradient w by z come those by x, W and b: w W, w^T x and sum w. output and phase are
-// functions of the arguments, whose gradients already count them.
+// (sine_linear_slope_backward gives the three in one pass), and from a gradient w by z come those
+// by x, W and b: w W, w^T x and sum w. output and phase are functions of the arguments, whose
+// gradients already count them.
 //
 // z is no tensor, but gradients by it, of which every slope gives one, are added up before any is
 // multiplied: the layer's Node has a second input for them. A slope finds it by its output.
-#include <algorithm>
-
-#include "autograd.h"
-#include "sine_linear.h"
+#include "sine_linear_derivatives.h"
 #include "treadle/ops.h"
 
 namespace treadle {
 namespace {
 
-// ---- dispatcher calls
-
-const auto& layer_op() {
-  static const auto op =
-      find_op<Tensor(const Tensor&, const Tensor&, const OptionalTensor&, double)>(
-          "treadle::sine_linear");
-  return op;
-}
-
-const auto& forward_op() {
-  static const auto op =
-      find_op<OutputAndPhase(const Tensor&, const Tensor&, const OptionalTensor&, double)>(
-          "treadle::sine_linear_forward");
-  return op;
-}
-
-const auto& slope_op() {
-  static const auto op =
-      find_op<Tensor(const Tensor&, const OptionalTensor&, const Tensor&, const Tensor&,
-                     const OptionalTensor&, const OptionalTensor&, const Tensor&, double, int64_t)>(
-          "treadle::sine_linear_slope");
-  return op;
-}
-
-OptionalTensor optional(const Tensor& t) { return t.defined() ? OptionalTensor(t) : std::nullopt; }
-
-bool moves(const Tensor& t) { return t.defined() && isFwGradDefined(t); }
-
-// One layer at one point: the arguments, of which bias may be undefined, and what was kept.
-struct Layer {
-  const Tensor &input, &weight, &bias, &output, &phase;
-  double omega;
-
-  Tensor slope(const Tensor& grad, const Tensor& factor, int64_t order) const {
-    return slope_op().call(grad, optional(factor), input, weight, optional(bias), optional(output),
-                           phase, omega, order);
-  }
-
-  // grad times `other` times a slope, where `factor` may be undefined.
-  Tensor slope_of_product(const Tensor& grad, const Tensor& other, const Tensor& factor,
-                          int64_t order) const {
-    return factor.defined() ? slope(grad * other, factor, order) : slope(grad, other, order);
-  }
-
-  // Gradients of input, weight and bias for one of z, of which `need` says from `first` on which.
-  void to_arguments(const Tensor& grad, const Need& need, size_t first,
-                    variable_list& result) const {
-    const Tensor w = rows_of(grad, weight);
-    if (need[first]) {
-      result[first] = at::matmul(w, weight).reshape_symint(input.sym_sizes());
-    }
-    if (need[first + 1]) result[first + 1] = at::matmul(w.mT(), rows_of(input, weight));
-    if (need[first + 2]) result[first + 2] = w.sum(-2);
-  }
-
-  // The tangent of z, undefined where nothing moves.
-  Tensor tangent_of_sum() const {
-    const Tensor x = rows_of(primal(input), weight);
-    Tensor moved;
-    if (moves(input)) {
-      moved = at::matmul(rows_of(tangent(input), weight), primal(weight).mT());
-    }
-    if (moves(weight)) moved = plus(moved, at::matmul(x, tangent(weight).mT()));
-    if (moves(bias)) {
-      const Tensor row = weight.dim() == 3 ? tangent(bias).unsqueeze(1) : tangent(bias);
-      moved = moved.defined() ? moved + row : row.expand_symint(rows_of(phase, weight).sym_sizes());
-    }
-    return moved.defined() ? moved.reshape_symint(phase.sym_sizes()) : moved;
-  }
-};
-
-// The layer that tangents are taken at: below this level's dual numbers. Those of the output and
-// of the phase are not looked at.
-struct Beneath {
-  Tensor input, weight, bias, output, phase;
-  double omega;
-
-  explicit Beneath(const Layer& l)
-      : input(primal(l.input)),
-        weight(primal(l.weight)),
-        bias(l.bias.defined() ? primal(l.bias) : l.bias),
-        output(l.output),
-        phase(l.phase),
-        omega(l.omega) {}
-
-  Layer layer() const { return {input, weight, bias, output, phase, omega}; }
-};
+using namespace sine_layer;
 
 // ---- Nodes
 
@@ -147,17 +59,15 @@ struct SineLinearSlopeBackward : OpNode<SineLinearSlopeBackward, Tensor, Tensor,
                                 const Tensor& bias, const Tensor& output, const Tensor& phase,
                                 double omega, int64_t order) {
     const Layer layer{input, weight, bias, output, phase, omega};
+    const bool by_sum = std::find(need.begin() + 2, need.end(), true) != need.end();
+    const auto found = layer.slope_backward(v[0], grad, factor, order, {need[0], need[1], by_sum});
     variable_list result(need.size());
-    if (need[0]) result[0] = layer.slope(v[0], factor, order);
-    if (need[1]) result[1] = layer.slope(v[0], grad, order);
-    if (std::none_of(need.begin() + 2, need.end(), [](bool needed) { return needed; })) {
-      return result;
-    }
-    const Tensor by_sum = layer.slope_of_product(v[0], grad, factor, order + 1);
+    result[0] = std::get<0>(found);
+    result[1] = std::get<1>(found);
     if (need.size() == 3) {
-      result[2] = by_sum;
-    } else {
-      layer.to_arguments(by_sum, need, 2, result);
+      result[2] = std::get<2>(found);
+    } else if (by_sum) {
+      layer.to_arguments(std::get<2>(found), need, 2, result);
     }
     return result;
   }
@@ -196,6 +106,28 @@ Tensor sine_linear_slope_autograd(c10::DispatchKeySet keys, const Tensor& grad,
     set_slope_tangent(out, grad, f, {input, weight, b, y, phase, omega}, order);
   }
   return out;
+}
+
+// Where a derivative will be asked for it is made of slopes, which have them all.
+ThreeTensors sine_linear_slope_backward_autograd(c10::DispatchKeySet keys, const Tensor& v,
+                                                 const Tensor& grad, const OptionalTensor& factor,
+                                                 const Tensor& input, const Tensor& weight,
+                                                 const OptionalTensor& bias,
+                                                 const OptionalTensor& output, const Tensor& phase,
+                                                 double omega, int64_t order,
+                                                 std::array<bool, 3> mask) {
+  const Tensor f = factor.value_or(Tensor()), b = bias.value_or(Tensor());
+  const Tensor y = output.value_or(Tensor());
+  const bool any_moves =
+      moves(v) || moves(grad) || moves(f) || moves(input) || moves(weight) || moves(b);
+  if (!any_moves && !compute_requires_grad(v, grad, f, input, weight, b)) {
+    return below_autograd(slope_backward_op(), keys, v, grad, factor, input, weight, bias, output,
+                          phase, omega, order, mask);
+  }
+  const Layer layer{input, weight, b, y, phase, omega};
+  return {mask[0] ? layer.slope(v, f, order) : Tensor(),
+          mask[1] ? layer.slope(v, grad, order) : Tensor(),
+          mask[2] ? layer.slope_of_product(v, grad, f, order + 1) : Tensor()};
 }
 
 // ---- the layer
@@ -242,6 +174,7 @@ TORCH_LIBRARY_IMPL(treadle, Autograd, m) {
   m.impl("sine_linear", sine_linear_autograd);
   m.impl("sine_linear_forward", sine_linear_forward_autograd);
   m.impl("sine_linear_slope", sine_linear_slope_autograd);
+  m.impl("sine_linear_slope_backward", sine_linear_slope_backward_autograd);
 }
 
 }  // namespace treadle

@@ -43,10 +43,9 @@ void check_sine_linear(const char* op, const Tensor& input, const Tensor& weight
   check_shape(op, "bias", weight.dim() == 3 ? "[N, O]" : "[O]", *bias, shape);
 }
 
-void check_sine_linear_slope(const Tensor& grad, const OptionalTensor& factor, const Tensor& input,
-                             const Tensor& weight, const OptionalTensor& bias,
+void check_sine_linear_slope(const char* op, const Tensor& grad, const OptionalTensor& factor,
+                             const Tensor& input, const Tensor& weight, const OptionalTensor& bias,
                              const OptionalTensor& output, const Tensor& phase, int64_t order) {
-  constexpr const char* op = "sine_linear_slope";
   check_sine_linear(op, input, weight, bias);
   const auto shape = output_shape(input, weight);
   const auto check_one = [&](const char* name, const Tensor& t) {
@@ -65,6 +64,17 @@ void check_sine_linear_slope(const Tensor& grad, const OptionalTensor& factor, c
               ", got ", dtype_name(phase.scalar_type()));
   check_shape(op, "phase", "[..., O]", phase, shape);
   TORCH_CHECK(order >= 1, op, ": order must be 1 or more, got ", order);
+}
+
+void check_sine_linear_slope_backward(const Tensor& v, const Tensor& grad,
+                                      const OptionalTensor& factor, const Tensor& input,
+                                      const Tensor& weight, const OptionalTensor& bias,
+                                      const OptionalTensor& output, const Tensor& phase,
+                                      int64_t order) {
+  constexpr const char* op = "sine_linear_slope_backward";
+  check_sine_linear_slope(op, grad, factor, input, weight, bias, output, phase, order);
+  check_like(op, "v", v, "input", input);
+  check_shape(op, "v", "[..., O]", v, output_shape(input, weight));
 }
 
 }  // namespace treadle

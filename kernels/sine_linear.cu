@@ -1,39 +1,13 @@
-// The sine layer's pointwise part on CUDA: one thread per kWidth consecutive elements, of one row
-// where there are rows. Formula: kernels/math/sine_linear.h. Twin: csrc/cpu/sine_linear.cpp.
-#include "kernels/convert.cuh"
-#include "kernels/launch.cuh"
-#include "kernels/math/sine_linear.h"
+// The sine layer forward on CUDA: one thread per kWidth consecutive elements of a row.
+// Formula: kernels/math/sine_linear.h. Twin: csrc/cpu/sine_linear.cpp.
+#include "kernels/sine_linear.cuh"
 #include "kernels/sine_linear.h"
 
 namespace treadle {
 namespace {
 
-// Elements that an access of 16 bytes has.
-template <class T>
-inline constexpr int kWide = 16 / sizeof(T);
-
 // Where a product is read instead of being made.
 constexpr int kGiven = -1;
-
-template <class T, int kWidth>
-__device__ __forceinline__ Vector<T, kWidth> load_at(const void* data, int64_t element) {
-  return *reinterpret_cast<const Vector<T, kWidth>*>(static_cast<const T*>(data) + element);
-}
-
-template <class T, int kWidth>
-__device__ __forceinline__ void store_at(void* data, int64_t element,
-                                         const Vector<T, kWidth>& vector) {
-  *reinterpret_cast<Vector<T, kWidth>*>(static_cast<T*>(data) + element) = vector;
-}
-
-// NaN is free to be far or not.
-template <class T, int kWidth>
-__device__ __forceinline__ bool any_far(const acc_t<T> (&u)[kWidth]) {
-  acc_t<T> largest = 0;
-#pragma unroll
-  for (int e = 0; e < kWidth; ++e) largest = fmax(largest, fabs(u[e]));
-  return largest > math::kNearPhase<T>;
-}
 
 // The position of an element in the matrix [R, O].
 struct Columns {
@@ -129,62 +103,6 @@ __global__ void __launch_bounds__(kBlockSize)
   }
 }
 
-template <class T, int kWidth, bool kCosine>
-__device__ __forceinline__ void slope_of(const SineLinearSlope& args, int64_t element) {
-  using Layer = math::SineLinear<T>;
-  using acc = acc_t<T>;
-  using phase_t = typename Layer::phase_t;
-  Vector<T, kWidth> stored;
-  acc grad[kWidth], y[kWidth] = {};
-  typename Layer::Phase phase[kWidth] = {};
-  widen(load_at<T, kWidth>(args.grad, element), grad);
-  if (args.factor != nullptr) {
-    acc factor[kWidth];
-    widen(load_at<T, kWidth>(args.factor, element), factor);
-#pragma unroll
-    for (int e = 0; e < kWidth; ++e) grad[e] *= factor[e];
-  }
-  if constexpr (Layer::reads_output(kCosine)) {
-    widen(load_at<T, kWidth>(args.output, element), y);
-  }
-  if constexpr (Layer::reads_phase(kCosine)) {
-    const auto kept = load_at<phase_t, kWidth>(args.phase, element);
-#pragma unroll
-    for (int e = 0; e < kWidth; ++e) phase[e] = kept.value[e];
-  }
-  // Only of double a wave is taken here, which has far arguments.
-  bool far = false;
-  if constexpr (std::is_same_v<T, double>) far = any_far<T>(phase);
-  const acc scale = static_cast<acc>(args.scale);
-#pragma unroll
-  for (int e = 0; e < kWidth; ++e) {
-    const acc wave = far ? Layer::template wave<kCosine, true>(y[e], phase[e])
-                         : Layer::template wave<kCosine, false>(y[e], phase[e]);
-    grad[e] *= scale * wave;
-  }
-  narrow(grad, stored);
-  store_at(args.result, element, stored);
-}
-
-template <class T, int kWidth, bool kCosine>
-__global__ void __launch_bounds__(kBlockSize)
-    sine_linear_slope(const __grid_constant__ SineLinearSlope args) {
-  begin_kernel();
-  const int64_t first = (int64_t{blockIdx.x} * kBlockSize + threadIdx.x) * kWidth;
-  if (first + kWidth <= args.numel) return slope_of<T, kWidth, kCosine>(args, first);
-  for (int64_t at = first; at < args.numel; ++at) slope_of<T, 1, kCosine>(args, at);
-}
-
-bool aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
-
-LaunchShape launch_shape(int64_t numel, int width) {
-  const auto grid = ceil_div(numel, int64_t{width} * kBlockSize);
-  return {static_cast<unsigned>(grid), 1, 1, kBlockSize, 0, width, width};
-}
-
-// Below this many elements the chip is not filled, and more threads beat wider accesses.
-constexpr int64_t kWideFrom = int64_t{1} << 17;
-
 template <class T, int kInputs>
 cudaError_t launch_forward(const SineLinearForward& args, cudaStream_t stream) {
   constexpr int kMost = kWide<T>;
@@ -194,7 +112,7 @@ cudaError_t launch_forward(const SineLinearForward& args, cudaStream_t stream) {
                     aligned(args.output) && aligned(args.phase);
   const auto go = [&](auto width, auto save) {
     return launch(sine_linear_forward<T, width.value, kInputs, save.value>,
-                  launch_shape(columns.numel, width.value), stream, args, columns);
+                  sine_linear_shape(columns.numel, width.value), stream, args, columns);
   };
   using Wide = Constant<int, kMost>;
   using Single = Constant<int, 1>;
@@ -202,16 +120,6 @@ cudaError_t launch_forward(const SineLinearForward& args, cudaStream_t stream) {
     return wide ? go(Wide{}, Constant<bool, true>{}) : go(Single{}, Constant<bool, true>{});
   }
   return wide ? go(Wide{}, Constant<bool, false>{}) : go(Single{}, Constant<bool, false>{});
-}
-
-template <class T, bool kCosine>
-cudaError_t launch_slope(const SineLinearSlope& args, cudaStream_t stream) {
-  constexpr int kMost = kWide<T>;
-  const bool wide = args.numel >= kWideFrom && aligned(args.grad) && aligned(args.factor) &&
-                    aligned(args.output) && aligned(args.phase) && aligned(args.result);
-  return wide ? launch(sine_linear_slope<T, kMost, kCosine>, launch_shape(args.numel, kMost),
-                       stream, args)
-              : launch(sine_linear_slope<T, 1, kCosine>, launch_shape(args.numel, 1), stream, args);
 }
 
 }  // namespace
@@ -232,13 +140,6 @@ cudaError_t launch_sine_linear_forward(const SineLinearForward& args, cudaStream
       default:
         return launch_forward<T, kMostCoordinates>(args, stream);
     }
-  });
-}
-
-cudaError_t launch_sine_linear_slope(const SineLinearSlope& args, cudaStream_t stream) {
-  return visit_floating(args.dtype, [&](auto type) {
-    using T = typename decltype(type)::type;
-    return args.cosine ? launch_slope<T, true>(args, stream) : launch_slope<T, false>(args, stream);
   });
 }
 

@@ -9,5 +9,7 @@ namespace treadle {
 
 cudaError_t launch_sine_linear_forward(const SineLinearForward& args, cudaStream_t stream);
 cudaError_t launch_sine_linear_slope(const SineLinearSlope& args, cudaStream_t stream);
+cudaError_t launch_sine_linear_slope_backward(const SineLinearSlopeBackward& args,
+                                              cudaStream_t stream);
 
 }  // namespace treadle

@@ -36,4 +36,15 @@ struct SineLinearSlope {
   void* result;
 };
 
+// Of such a result, for a gradient v: v * factor * scale * wave, v * grad * scale * wave, and
+// v * grad * factor * next_scale * the other wave. Null: a result that nobody wants.
+struct SineLinearSlopeBackward {
+  Dtype dtype;
+  int64_t numel;
+  double scale, next_scale;
+  bool cosine;
+  const void *v, *grad, *factor, *output, *phase;
+  void *by_grad, *by_factor, *by_sum;
+};
+
 }  // namespace treadle

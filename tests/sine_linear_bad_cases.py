@@ -204,5 +204,59 @@ def slope_rules() -> list[Bad]:
     return found
 
 
+def slope_backward(make: Make, v: Tensor, **changed: Any) -> Any:
+    call = sine_arguments(make, LEAD, (I, O))
+    shape = (*LEAD, O)
+    values = {
+        "grad": make(*shape),
+        "factor": None,
+        **dict(zip(NAMES, call.args, strict=False)),
+        "output": make(*shape),
+        "phase": make(*shape, dtype=torch.int16),
+        **changed,
+    }
+    run = torch.ops.treadle.sine_linear_slope_backward
+    return run(v, *values.values(), 2.0, 1, [True, False, True])
+
+
+def slope_backward_rules() -> list[Bad]:
+    op = "sine_linear_slope_backward"
+    return [
+        Bad(
+            f"{op} v shape",
+            lambda m: slope_backward(m, m(1, 4)),
+            f"{op}: v must have shape [..., O] = [2, 4], got [1, 4]",
+        ),
+        Bad(
+            f"{op} v dtype",
+            lambda m: slope_backward(m, m(2, 4, dtype=torch.float64)),
+            f"{op}: v must have the dtype of input, float32, got float64",
+        ),
+        Bad(
+            f"{op} v storage",
+            lambda m: slope_backward(m, without_storage(m(2, 4))),
+            f"{op}: v must lie inside its storage, 32 bytes, got a storage of 0 bytes",
+            ("cpu", "cuda"),
+        ),
+        Bad(
+            f"{op} grad",
+            lambda m: slope_backward(m, m(2, 4), grad=m(4)),
+            f"{op}: grad must have shape [..., O] = [2, 4], got [4]",
+        ),
+        Bad(
+            f"{op} phase storage",
+            lambda m: slope_backward(m, m(2, 4), phase=without_storage(m(2, 4, dtype=torch.int16))),
+            f"{op}: phase must lie inside its storage, 16 bytes, got a storage of 0 bytes",
+            ("cpu", "cuda"),
+        ),
+    ]
+
+
 def sine_linear_bad() -> list[Bad]:
-    return [*shapes(), *many_layers(), *dtypes_and_memory(), *slope_rules()]
+    return [
+        *shapes(),
+        *many_layers(),
+        *dtypes_and_memory(),
+        *slope_rules(),
+        *slope_backward_rules(),
+    ]

@@ -223,14 +223,23 @@ def test_coordinates_and_products_agree(inputs: int, outputs: int, device: str) 
     )
 
 
-def test_more_rows_than_one_product_takes() -> None:
-    """Products of half types are made a part of the rows at a time."""
-    call = sine_arguments(Make("rows", "cpu", torch.bfloat16), (3000,), (8, 1024))
-    whole = call.run(treadle.sine_linear)
-    first = treadle.sine_linear(call.args[0][:100], *call.args[1:])
-    assert torch.equal(whole[:100], first)
-    last = treadle.sine_linear(call.args[0][-100:], *call.args[1:])
-    torch.testing.assert_close(whole[-100:], last)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", FLOATING)
+def test_more_rows_than_one_product_takes(dtype: torch.dtype, device: str) -> None:
+    """Products are made a part of the rows at a time; results and phases lie one behind another."""
+    args = sine_arguments(Make("rows", device, dtype), (9001,), (8, 1024)).args
+    y, phase = forward(*args)
+    # From where the second part is on at the latest, in any dtype, and what ends the last.
+    for part in (slice(0, 100), slice(4000, 4900), slice(-100, None)):
+        alone, alone_phase = forward(args[0][part], *args[1:])
+        torch.testing.assert_close(alone, y[part])
+        one = torch.ones_like(alone)
+        rest = (args[0][part], *args[1:3])
+        slopes = [
+            torch.ops.treadle.sine_linear_slope(one, None, *rest, kept, turns, args[3], 1)
+            for kept, turns in ((alone, alone_phase), (y[part], phase[part]))
+        ]
+        torch.testing.assert_close(*slopes, rtol=1e-2, atol=1e-2 if dtype in HALVES else 1e-4)
 
 
 def test_a_wrong_cosine_is_noticed() -> None:

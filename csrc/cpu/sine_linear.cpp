@@ -109,44 +109,79 @@ void forward(const SineLinearForward& args, int64_t begin, int64_t end) {
   }
 }
 
-// n slopes, without the scale.
+// The waves of n elements, from `begin` on.
 template <class T, bool kCosine>
-void slopes(const SineLinearSlope& args, int64_t begin, int64_t n, acc_t<T>* slope) {
+void waves(const void* output, const void* phases, int64_t begin, int64_t n, acc_t<T>* wave) {
   using Layer = math::SineLinear<T>;
-  const auto* phase = static_cast<const typename Layer::phase_t*>(args.phase) + begin;
+  const auto* phase = static_cast<const typename Layer::phase_t*>(phases) + begin;
   if constexpr (std::is_same_v<T, double>) {
-    compute_wave<kCosine ? Wave::kCosine : Wave::kSine, T>(slope, n, phase);
+    compute_wave<kCosine ? Wave::kCosine : Wave::kSine, T>(wave, n, phase);
   } else if constexpr (Layer::reads_output(kCosine)) {
-    load_block<T>(args.output, begin, slope, n);
+    load_block<T>(output, begin, wave, n);
     if constexpr (kCosine) {
 #pragma GCC ivdep
       for (int64_t i = 0; i < n; ++i) {
-        slope[i] = Layer::template wave<true, false>(slope[i], phase[i]);
+        wave[i] = Layer::template wave<true, false>(wave[i], phase[i]);
       }
     }
   } else {
 #pragma GCC ivdep
-    for (int64_t i = 0; i < n; ++i) slope[i] = Layer::template wave<kCosine, false>(0, phase[i]);
+    for (int64_t i = 0; i < n; ++i) wave[i] = Layer::template wave<kCosine, false>(0, phase[i]);
+  }
+}
+
+// a *= what stands from `begin` on, if there is anything.
+template <class T>
+void multiply_by(const void* data, int64_t begin, int64_t n, acc_t<T>* a) {
+  if (data == nullptr) return;
+  alignas(64) acc_t<T> b[kBlock];
+  load_block<T>(data, begin, b, n);
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) a[i] *= b[i];
+}
+
+template <class T>
+void store_product(void* data, int64_t begin, int64_t n, const acc_t<T>* a, double by,
+                   const acc_t<T>* wave) {
+  const acc_t<T> scale = static_cast<acc_t<T>>(by);
+  alignas(64) acc_t<T> product[kBlock];
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) product[i] = a[i] * (scale * wave[i]);
+  store_block<T>(data, begin, product, n);
+}
+
+template <class T, bool kCosine>
+void slope(const SineLinearSlope& args, int64_t begin, int64_t end) {
+  alignas(64) acc_t<T> wave[kBlock], grad[kBlock];
+  for (; begin < end; begin += kBlock) {
+    const int64_t n = std::min(kBlock, end - begin);
+    waves<T, kCosine>(args.output, args.phase, begin, n, wave);
+    load_block<T>(args.grad, begin, grad, n);
+    multiply_by<T>(args.factor, begin, n, grad);
+    store_product<T>(args.result, begin, n, grad, args.scale, wave);
   }
 }
 
 template <class T, bool kCosine>
-void multiply_slopes(const SineLinearSlope& args, int64_t begin, int64_t end) {
-  using acc = acc_t<T>;
-  const acc scale = static_cast<acc>(args.scale);
-  alignas(64) acc slope[kBlock], grad[kBlock], factor[kBlock];
+void slope_backward(const SineLinearSlopeBackward& args, int64_t begin, int64_t end) {
+  alignas(64) acc_t<T> wave[kBlock], next[kBlock], v[kBlock], product[kBlock];
   for (; begin < end; begin += kBlock) {
     const int64_t n = std::min(kBlock, end - begin);
-    slopes<T, kCosine>(args, begin, n, slope);
-    load_block<T>(args.grad, begin, grad, n);
-    if (args.factor != nullptr) {
-      load_block<T>(args.factor, begin, factor, n);
-#pragma GCC ivdep
-      for (int64_t i = 0; i < n; ++i) grad[i] *= factor[i];
+    waves<T, kCosine>(args.output, args.phase, begin, n, wave);
+    load_block<T>(args.v, begin, v, n);
+    if (args.by_grad != nullptr) {
+      std::copy_n(v, n, product);
+      multiply_by<T>(args.factor, begin, n, product);
+      store_product<T>(args.by_grad, begin, n, product, args.scale, wave);
     }
-#pragma GCC ivdep
-    for (int64_t i = 0; i < n; ++i) grad[i] *= scale * slope[i];
-    store_block<T>(args.result, begin, grad, n);
+    multiply_by<T>(args.grad, begin, n, v);
+    if (args.by_factor != nullptr) {
+      store_product<T>(args.by_factor, begin, n, v, args.scale, wave);
+    }
+    if (args.by_sum == nullptr) continue;
+    waves<T, !kCosine>(args.output, args.phase, begin, n, next);
+    multiply_by<T>(args.factor, begin, n, v);
+    store_product<T>(args.by_sum, begin, n, v, args.next_scale, next);
   }
 }
 
@@ -160,8 +195,15 @@ void sine_linear_forward(const SineLinearForward& args, int64_t begin, int64_t e
 void sine_linear_slope(const SineLinearSlope& args, int64_t begin, int64_t end) {
   visit_floating(args.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
-    args.cosine ? multiply_slopes<T, true>(args, begin, end)
-                : multiply_slopes<T, false>(args, begin, end);
+    args.cosine ? slope<T, true>(args, begin, end) : slope<T, false>(args, begin, end);
+  });
+}
+
+void sine_linear_slope_backward(const SineLinearSlopeBackward& args, int64_t begin, int64_t end) {
+  visit_floating(args.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    args.cosine ? slope_backward<T, true>(args, begin, end)
+                : slope_backward<T, false>(args, begin, end);
   });
 }
 

@@ -16,5 +16,8 @@ TREADLE_CPU_FUNCTION(sine_linear_forward,
                      (args, begin, end))
 TREADLE_CPU_FUNCTION(sine_linear_slope, (const SineLinearSlope& args, int64_t begin, int64_t end),
                      (args, begin, end))
+TREADLE_CPU_FUNCTION(sine_linear_slope_backward,
+                     (const SineLinearSlopeBackward& args, int64_t begin, int64_t end),
+                     (args, begin, end))
 
 }  // namespace treadle::cpu

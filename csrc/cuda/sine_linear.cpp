@@ -1,10 +1,14 @@
-// sine_linear on CUDA. Kernels: kernels/sine_linear.cu; matrix products: ATen's.
-#include "sine_linear.h"
+// sine_linear on CUDA. Kernels: kernels/sine_linear.cu, kernels/sine_linear_slope.cu.
+#include "kernels/sine_linear.h"
 
 #include <ATen/Functions.h>
 
+#include <limits>
+
+#include "check.h"
 #include "cuda/launch.h"
-#include "kernels/sine_linear.h"
+#include "cuda/products.h"
+#include "sine_linear.h"
 
 namespace treadle {
 
@@ -12,6 +16,13 @@ static Tensor operand_cuda(const Tensor& t) { return t; }
 
 // Of half types into float: what omega multiplies is not rounded before.
 static void product_cuda(const Tensor& out, const Tensor& x, const Tensor& weight) {
+  const int64_t largest = std::max({x.size(0), x.size(1), weight.size(0)});
+  if (x.is_contiguous() && weight.is_contiguous() && largest < std::numeric_limits<int>::max()) {
+    const c10::cuda::CUDAGuard guard(x.device());
+    return StepProducts(to_dtype(x.scalar_type()))
+        .run({x.size(0), weight.size(0), x.size(1), x.const_data_ptr(), weight.const_data_ptr(),
+              /*b_transposed=*/false, out.mutable_data_ptr(), weight.size(0), 1, /*add=*/false});
+  }
   Tensor z = out;
   if (z.scalar_type() == x.scalar_type()) {
     at::mm_out(z, x, weight.t());
@@ -31,9 +42,22 @@ static void slope_cuda(const SineLinearSlope& args, at::Device device) {
                launch_sine_linear_slope(args, at::cuda::getCurrentCUDAStream()));
 }
 
-static constexpr SineLinearBackend kCudaBackend{operand_cuda, product_cuda, forward_cuda,
-                                                slope_cuda, /*product_bytes=*/int64_t{1} << 40};
+static void slope_backward_cuda(const SineLinearSlopeBackward& args, at::Device device) {
+  const c10::cuda::CUDAGuard guard(device);
+  check_launch("sine_linear_slope_backward",
+               launch_sine_linear_slope_backward(args, at::cuda::getCurrentCUDAStream()));
+}
 
-TORCH_LIBRARY_IMPL(treadle, CUDA, m) { register_sine_linear<kCudaBackend>(m); }
+// As many products at a time as stay in the L2 cache until the kernel has read them.
+static constexpr int64_t kProductBytes = int64_t{1} << 24;
+
+static constexpr SineLinearBackend kCudaBackend{operand_cuda, product_cuda, forward_cuda,
+                                                kProductBytes};
+static constexpr SineLinearSlopes kCudaSlopes{slope_cuda, slope_backward_cuda};
+
+TORCH_LIBRARY_IMPL(treadle, CUDA, m) {
+  register_sine_linear<kCudaBackend>(m);
+  register_sine_linear_slopes<kCudaSlopes>(m);
+}
 
 }  // namespace treadle

@@ -1,0 +1,115 @@
+// One sine layer as its derivatives see it: sine_linear_autograd.cpp.
+#pragma once
+
+#include "autograd.h"
+#include "sine_linear.h"
+
+namespace treadle::sine_layer {
+
+// ---- dispatcher calls
+
+inline const auto& layer_op() {
+  static const auto op =
+      find_op<Tensor(const Tensor&, const Tensor&, const OptionalTensor&, double)>(
+          "treadle::sine_linear");
+  return op;
+}
+
+inline const auto& forward_op() {
+  static const auto op =
+      find_op<OutputAndPhase(const Tensor&, const Tensor&, const OptionalTensor&, double)>(
+          "treadle::sine_linear_forward");
+  return op;
+}
+
+inline const auto& slope_op() {
+  static const auto op =
+      find_op<Tensor(const Tensor&, const OptionalTensor&, const Tensor&, const Tensor&,
+                     const OptionalTensor&, const OptionalTensor&, const Tensor&, double, int64_t)>(
+          "treadle::sine_linear_slope");
+  return op;
+}
+
+inline const auto& slope_backward_op() {
+  static const auto op =
+      find_op<ThreeTensors(const Tensor&, const Tensor&, const OptionalTensor&, const Tensor&,
+                           const Tensor&, const OptionalTensor&, const OptionalTensor&,
+                           const Tensor&, double, int64_t, std::array<bool, 3>)>(
+          "treadle::sine_linear_slope_backward");
+  return op;
+}
+
+inline OptionalTensor optional(const Tensor& t) {
+  return t.defined() ? OptionalTensor(t) : std::nullopt;
+}
+
+inline bool moves(const Tensor& t) { return t.defined() && isFwGradDefined(t); }
+
+// One layer at one point: the arguments, of which bias may be undefined, and what was kept.
+struct Layer {
+  const Tensor &input, &weight, &bias, &output, &phase;
+  double omega;
+
+  Tensor slope(const Tensor& grad, const Tensor& factor, int64_t order) const {
+    return slope_op().call(grad, optional(factor), input, weight, optional(bias), optional(output),
+                           phase, omega, order);
+  }
+
+  // grad times `other` times a slope, where `factor` may be undefined.
+  Tensor slope_of_product(const Tensor& grad, const Tensor& other, const Tensor& factor,
+                          int64_t order) const {
+    return factor.defined() ? slope(grad * other, factor, order) : slope(grad, other, order);
+  }
+
+  // What a slope hands on of v: by grad, by factor, by z.
+  ThreeTensors slope_backward(const Tensor& v, const Tensor& grad, const Tensor& factor,
+                              int64_t order, std::array<bool, 3> mask) const {
+    return slope_backward_op().call(v, grad, optional(factor), input, weight, optional(bias),
+                                    optional(output), phase, omega, order, mask);
+  }
+
+  // Gradients of input, weight and bias for one of z, of which `need` says from `first` on which.
+  void to_arguments(const Tensor& grad, const Need& need, size_t first,
+                    variable_list& result) const {
+    const Tensor w = rows_of(grad, weight);
+    if (need[first]) {
+      result[first] = at::matmul(w, weight).reshape_symint(input.sym_sizes());
+    }
+    if (need[first + 1]) result[first + 1] = at::matmul(w.mT(), rows_of(input, weight));
+    if (need[first + 2]) result[first + 2] = w.sum(-2);
+  }
+
+  // The tangent of z, undefined where nothing moves.
+  Tensor tangent_of_sum() const {
+    const Tensor x = rows_of(primal(input), weight);
+    Tensor moved;
+    if (moves(input)) {
+      moved = at::matmul(rows_of(tangent(input), weight), primal(weight).mT());
+    }
+    if (moves(weight)) moved = plus(moved, at::matmul(x, tangent(weight).mT()));
+    if (moves(bias)) {
+      const Tensor row = weight.dim() == 3 ? tangent(bias).unsqueeze(1) : tangent(bias);
+      moved = moved.defined() ? moved + row : row.expand_symint(rows_of(phase, weight).sym_sizes());
+    }
+    return moved.defined() ? moved.reshape_symint(phase.sym_sizes()) : moved;
+  }
+};
+
+// The layer that tangents are taken at: below this level's dual numbers. Those of the output and
+// of the phase are not looked at.
+struct Beneath {
+  Tensor input, weight, bias, output, phase;
+  double omega;
+
+  explicit Beneath(const Layer& l)
+      : input(primal(l.input)),
+        weight(primal(l.weight)),
+        bias(l.bias.defined() ? primal(l.bias) : l.bias),
+        output(l.output),
+        phase(l.phase),
+        omega(l.omega) {}
+
+  Layer layer() const { return {input, weight, bias, output, phase, omega}; }
+};
+
+}  // namespace treadle::sine_layer

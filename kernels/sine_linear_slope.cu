@@ -1,0 +1,159 @@
+// Slopes of the sine layer on CUDA: one thread per kWidth consecutive elements, rows or not.
+// Formula: kernels/math/sine_linear.h. Twin: csrc/cpu/sine_linear.cpp.
+#include "kernels/sine_linear.cuh"
+#include "kernels/sine_linear.h"
+
+namespace treadle {
+namespace {
+
+// Sines and cosines of kWidth phases, as far as they are asked for.
+template <class T, int kWidth, bool kSine, bool kCosine>
+struct Waves {
+  using Layer = math::SineLinear<T>;
+  using acc = acc_t<T>;
+  acc sine[kWidth], cosine[kWidth];
+
+  __device__ __forceinline__ Waves(const void* output, const void* phase, int64_t element) {
+    constexpr bool reads_output =
+        (kSine && Layer::reads_output(false)) || (kCosine && Layer::reads_output(true));
+    constexpr bool reads_phase =
+        (kSine && Layer::reads_phase(false)) || (kCosine && Layer::reads_phase(true));
+    acc y[kWidth] = {};
+    typename Layer::Phase p[kWidth] = {};
+    if constexpr (reads_output) widen(load_at<T, kWidth>(output, element), y);
+    if constexpr (reads_phase) {
+      const auto kept = load_at<typename Layer::phase_t, kWidth>(phase, element);
+#pragma unroll
+      for (int e = 0; e < kWidth; ++e) p[e] = kept.value[e];
+    }
+    // Only of double a wave is taken here, which has far arguments.
+    bool far = false;
+    if constexpr (std::is_same_v<T, double>) far = any_far<T>(p);
+    if (far) {
+      compute<true>(y, p);
+    } else {
+      compute<false>(y, p);
+    }
+  }
+
+ private:
+  template <bool kFar>
+  __device__ __forceinline__ void compute(const acc (&y)[kWidth],
+                                          const typename Layer::Phase (&p)[kWidth]) {
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) {
+      if constexpr (kSine) sine[e] = Layer::template wave<false, kFar>(y[e], p[e]);
+      if constexpr (kCosine) cosine[e] = Layer::template wave<true, kFar>(y[e], p[e]);
+    }
+  }
+};
+
+template <class T, int kWidth>
+__device__ __forceinline__ void store_product(void* data, int64_t element,
+                                              const acc_t<T> (&a)[kWidth], acc_t<T> scale,
+                                              const acc_t<T> (&wave)[kWidth]) {
+  acc_t<T> product[kWidth];
+#pragma unroll
+  for (int e = 0; e < kWidth; ++e) product[e] = a[e] * (scale * wave[e]);
+  Vector<T, kWidth> stored;
+  narrow(product, stored);
+  store_at(data, element, stored);
+}
+
+// a *= what stands at `element`, if there is anything.
+template <class T, int kWidth>
+__device__ __forceinline__ void multiply_by(const void* data, int64_t element,
+                                            acc_t<T> (&a)[kWidth]) {
+  if (data == nullptr) return;
+  acc_t<T> b[kWidth];
+  widen(load_at<T, kWidth>(data, element), b);
+#pragma unroll
+  for (int e = 0; e < kWidth; ++e) a[e] *= b[e];
+}
+
+template <bool kCosine>
+struct Slope {
+  using Args = SineLinearSlope;
+
+  template <class T, int kWidth>
+  static __device__ __forceinline__ void run(const Args& args, int64_t element) {
+    acc_t<T> grad[kWidth];
+    widen(load_at<T, kWidth>(args.grad, element), grad);
+    multiply_by<T>(args.factor, element, grad);
+    const Waves<T, kWidth, !kCosine, kCosine> waves(args.output, args.phase, element);
+    store_product<T>(args.result, element, grad, static_cast<acc_t<T>>(args.scale),
+                     kCosine ? waves.cosine : waves.sine);
+  }
+};
+
+template <bool kCosine>
+struct SlopeBackward {
+  using Args = SineLinearSlopeBackward;
+
+  template <class T, int kWidth>
+  static __device__ __forceinline__ void run(const Args& args, int64_t element) {
+    using acc = acc_t<T>;
+    const Waves<T, kWidth, true, true> waves(args.output, args.phase, element);
+    const auto& wave = kCosine ? waves.cosine : waves.sine;
+    const auto& next = kCosine ? waves.sine : waves.cosine;
+    const acc scale = static_cast<acc>(args.scale);
+    acc v[kWidth], product[kWidth];
+    widen(load_at<T, kWidth>(args.v, element), v);
+    if (args.by_grad != nullptr) {
+#pragma unroll
+      for (int e = 0; e < kWidth; ++e) product[e] = v[e];
+      multiply_by<T>(args.factor, element, product);
+      store_product<T>(args.by_grad, element, product, scale, wave);
+    }
+    multiply_by<T>(args.grad, element, v);
+    if (args.by_factor != nullptr) store_product<T>(args.by_factor, element, v, scale, wave);
+    if (args.by_sum == nullptr) return;
+    multiply_by<T>(args.factor, element, v);
+    store_product<T>(args.by_sum, element, v, static_cast<acc>(args.next_scale), next);
+  }
+};
+
+template <class T, int kWidth, class Kind>
+__global__ void __launch_bounds__(kBlockSize)
+    sine_linear_slopes(const __grid_constant__ typename Kind::Args args) {
+  begin_kernel();
+  const int64_t first = (int64_t{blockIdx.x} * kBlockSize + threadIdx.x) * kWidth;
+  if (first + kWidth <= args.numel) return Kind::template run<T, kWidth>(args, first);
+  for (int64_t at = first; at < args.numel; ++at) Kind::template run<T, 1>(args, at);
+}
+
+template <class T, class Kind>
+cudaError_t launch_slopes(const typename Kind::Args& args, bool all_aligned, cudaStream_t stream) {
+  constexpr int kMost = kWide<T>;
+  if (all_aligned && args.numel >= kWideFrom) {
+    return launch(sine_linear_slopes<T, kMost, Kind>, sine_linear_shape(args.numel, kMost), stream,
+                  args);
+  }
+  return launch(sine_linear_slopes<T, 1, Kind>, sine_linear_shape(args.numel, 1), stream, args);
+}
+
+}  // namespace
+
+cudaError_t launch_sine_linear_slope(const SineLinearSlope& args, cudaStream_t stream) {
+  const bool all = aligned(args.grad) && aligned(args.factor) && aligned(args.output) &&
+                   aligned(args.phase) && aligned(args.result);
+  return visit_floating(args.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    return args.cosine ? launch_slopes<T, Slope<true>>(args, all, stream)
+                       : launch_slopes<T, Slope<false>>(args, all, stream);
+  });
+}
+
+cudaError_t launch_sine_linear_slope_backward(const SineLinearSlopeBackward& args,
+                                              cudaStream_t stream) {
+  const bool all = aligned(args.v) && aligned(args.grad) && aligned(args.factor) &&
+                   aligned(args.output) && aligned(args.phase) && aligned(args.by_grad) &&
+                   aligned(args.by_factor) && aligned(args.by_sum);
+  return visit_floating(args.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    return args.cosine ? launch_slopes<T, SlopeBackward<true>>(args, all, stream)
+                       : launch_slopes<T, SlopeBackward<false>>(args, all, stream);
+  });
+}
+
+}  // namespace treadle
