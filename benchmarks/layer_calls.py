@@ -22,7 +22,7 @@ LSTM, LOOP = "nn.LSTM", "loop of lltm_cell"
 # limit over 32 steps of H 128, but 1.6 of it over 100 (25 seeds, B 1 and 8), and 1.1 of it over 32
 # steps of H 1024 on CUDA (1.2 over 16 once). So the first are compared.
 STEPS = 8
-MANY_ROWS = 512  # of a product: few are computed in another way
+MANY_ROWS = 1024  # of a product: few are computed in another way
 
 
 @dataclass(frozen=True)
@@ -130,9 +130,9 @@ def in_two_products(input: Tensor, hx: Any, params: Any, *_: Any) -> tuple[Tenso
     (h, c), (weight_ih, weight_hh, bias), found = (t[0] for t in hx), params, []
     rows = input.flatten(0, 1)
     many = rows.repeat(-(-MANY_ROWS // max(len(rows), 1)), 1)
-    parts = F.linear(many, weight_ih, bias)[: len(rows)].unflatten(0, input.shape[:2])
+    parts = many.mm(weight_ih.t())[: len(rows)].unflatten(0, input.shape[:2])
     for part in parts:
-        i, o, z = (part + F.linear(h, weight_hh)).chunk(3, dim=1)
+        i, o, z = (part + bias + F.linear(h, weight_hh)).chunk(3, dim=1)
         c = c + F.elu(z) * torch.sigmoid(i)
         h = torch.tanh(c) * torch.sigmoid(o)
         found.append(h)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Iterator
 
 import pytest
@@ -25,3 +26,15 @@ def fresh_compile() -> Iterator[None]:
     torch._dynamo.utils.counters.clear()
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def much_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """For a test of many gigabytes: one at a time of all processes of this run, so that the others
+    find memory, too."""
+    # Workers have folders of their own in that of the run.
+    with (tmp_path_factory.getbasetemp().parent / "much_memory.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()

@@ -238,6 +238,7 @@ def windows(size: int) -> list[slice]:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.usefixtures("much_memory")
 @pytest.mark.parametrize("device", DEVICES)
 def test_more_elements_than_32_bits_count(device: str) -> None:
     """Elements of one byte, in place: 2 GiB. On a GPU also 2^32, dense and with a gap."""
@@ -251,6 +252,8 @@ def test_more_elements_than_32_bits_count(device: str) -> None:
         assert bool((x[where] == 23).all()), where
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("much_memory")
 @pytest.mark.parametrize("device", [DEVICES[1]])
 @pytest.mark.parametrize("layout", ["dense", "gaps", "rows"])
 @pytest.mark.parametrize("size", [2**31 - 1, 2**31, 2**31 + 1, 2**32 + 2_000_000])
