@@ -1,9 +1,8 @@
-"""What the sine layer keeps and how accurate it is: phases, cosines, NaN and inf, saved bytes."""
+"""What the sine layer keeps and makes of it: saved bytes, slopes, NaN and inf, parts of rows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,65 +14,11 @@ from treadle import reference
 
 from .cases import DEVICES, FLOATING, HALVES
 from .inputs import Make
-from .rule import worst
 from .sine_linear_cases import sine_arguments
 
 INF, NAN = math.inf, math.nan
 SPECIAL = (0.0, -0.0, 1.0, -1.0, math.pi, -math.pi, 2e3, -900.0, INF, -INF, NAN, 0.1, 7.0)
 forward = torch.ops.treadle.sine_linear_forward
-
-
-def of_phases(u: Tensor, omega: float = 1.0) -> tuple[Tensor, Tensor]:
-    """sin(omega u) and its derivative by u, of a layer whose only weight is 1."""
-    column = u.reshape(-1, 1).detach().requires_grad_()
-    y = treadle.sine_linear(column, torch.ones(1, 1, dtype=u.dtype, device=u.device), None, omega)
-    (grad,) = torch.autograd.grad(y, column, torch.ones_like(y))
-    return y.detach().flatten(), grad.flatten()
-
-
-def phases(reach: float, count: int, device: str) -> Tensor:
-    generator = torch.Generator().manual_seed(int(reach) % 2**31)
-    return ((torch.rand(count, generator=generator) * 2 - 1) * reach).to(device)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("reach", [0.1, 4.0, 30.0, 1e4, 1e6, 1e30])
-def test_cosine_of_floats(reach: float, device: str) -> None:
-    """Made of the sine and 16 bits: within 1e-7, where torch's is within 4e-8."""
-    u = phases(reach, 1 << 20, device)
-    y, cosine = of_phases(u)
-    assert worst(y.double() - u.double().sin()) < 1e-7
-    assert worst(cosine.double() - u.double().cos()) < 1e-7
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("turns", [0, 1, 1000])
-def test_cosine_of_floats_near_its_zeros(turns: int, device: str) -> None:
-    """Where the sine says little: on both sides of where the bits change their meaning."""
-    near = math.pi / 2 + turns * math.pi
-    distance = torch.logspace(-9, -1, 1 << 18, dtype=torch.float64)
-    u = torch.cat([near - distance, near + distance]).float().to(device)
-    exact = u.double().cos()
-    error = (of_phases(u)[1].double() - exact).abs()
-    small = exact.abs() < 0.95 * 2**-9
-    assert bool(small.any()) and float(error[small].max()) <= 2**-25 + 1e-9
-    close = exact.abs() < 0.05
-    assert float(error[close].max()) <= 2**-25 + 1e-8
-    assert worst(error) < 1e-7
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", HALVES)
-def test_turns_of_halves(dtype: torch.dtype, device: str) -> None:
-    u = phases(1000, 1 << 18, device).to(dtype)
-    phase = forward(u[:, None], torch.ones(1, 1, dtype=dtype, device=device), None, 1.0)[1]
-    assert phase.dtype == torch.int16
-    off = phase.flatten().double() / 2**16 - u.double() / (2 * math.pi)
-    # Half a unit; next to half a turn, whose own number is that of NaN, one and a half.
-    apart = (off - off.round()).abs()
-    assert float(apart.max()) <= 1.51 / 2**16
-    assert float(apart[phase.flatten().abs() < 2**15 - 1].max()) <= 0.51 / 2**16
-    assert int(phase.min()) > -(2**15)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -113,49 +58,6 @@ def test_gradients_that_are_not_finite(dtype: torch.dtype, grad: float, device: 
             found.append(torch.autograd.grad(y, column, torch.full_like(y, grad))[0])
         assert torch.equal(found[0].isnan(), found[1].isnan())
         assert torch.equal(found[0].isinf(), found[1].isinf())
-
-
-def siren_arguments(
-    dtype: torch.dtype, inputs: int, reach: float, device: str
-) -> tuple[list[Tensor], float]:
-    """A layer of 64 at omega 30, whose phases reach about so far."""
-    make = Make(f"accuracy {inputs} {reach}", device, torch.float64)
-    bound = reach / (30 * inputs**0.5)
-    args = (make(700, inputs), make(64, inputs, by=bound), make(64, by=0.1))
-    return [t.to(dtype) for t in args], 30.0
-
-
-def errors(
-    function: Callable[..., Tensor], tensors: list[Tensor], omega: float, exact: Any
-) -> list[float]:
-    leaves = [t.detach().requires_grad_() for t in tensors]
-    y = function(*leaves, omega)
-    grad = Make("grad", y.device.type, torch.float64)(*y.shape).bfloat16().to(y.dtype)
-    results = [y.detach(), *torch.autograd.grad(y, leaves, grad)]
-    if exact is None:
-        return results  # type: ignore[return-value]
-    return [
-        float((r.double() - e).square().mean().sqrt()) for r, e in zip(results, exact, strict=True)
-    ]
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("inputs", [2, 64])
-@pytest.mark.parametrize("reach", [3.0, 100.0, 1e4])
-@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
-def test_at_least_as_accurate_as_the_composition(
-    dtype: torch.dtype, reach: float, inputs: int, device: str
-) -> None:
-    """Root mean squares of the errors against float64. Of half types clearly smaller."""
-    if dtype == torch.float16:
-        reach = min(reach, 1e3)  # beyond it the composition overflows
-    tensors, omega = siren_arguments(dtype, inputs, reach, device)
-    exact = errors(reference.sine_linear, [t.double() for t in tensors], omega, None)
-    ours = errors(treadle.sine_linear, tensors, omega, exact)
-    theirs = errors(reference.sine_linear, tensors, omega, exact)
-    # float32: both are the same roundings in another order.
-    room = 1.25 if dtype == torch.float32 else 0.8
-    assert all(a <= room * b for a, b in zip(ours, theirs, strict=True)), (ours, theirs)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -242,7 +144,58 @@ def test_more_rows_than_one_product_takes(dtype: torch.dtype, device: str) -> No
         torch.testing.assert_close(*slopes, rtol=1e-2, atol=1e-2 if dtype in HALVES else 1e-4)
 
 
-def test_a_wrong_cosine_is_noticed() -> None:
-    u = phases(30, 1 << 16, "cpu")
-    wrong = u.double().cos() * (1 + 2e-7)
-    assert worst(wrong - u.double().cos()) > 1e-7
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+@pytest.mark.parametrize("shape", [(37,), (1 << 11, 65)], ids=str)
+@pytest.mark.parametrize("dtype", FLOATING)
+def test_slopes_one_by_one_and_together(
+    dtype: torch.dtype, shape: tuple[int, ...], order: int, device: str
+) -> None:
+    """grad times factor times the order-th derivative, and all that its gradient hands on."""
+    ops, omega = torch.ops.treadle, 1.5
+    make = Make(f"slopes {shape}", device, dtype)
+    args = (make(*shape), torch.eye(shape[-1], dtype=dtype, device=device), None)
+    y, phase = forward(*args, omega)
+    kept = (*args, y, phase, omega)
+    v, grad, factor = make(*shape), make(*shape), make(*shape)
+    u = omega * args[0].double()
+
+    def derivative(k: int) -> Tensor:
+        return omega**k * torch.sin(u + k * math.pi / 2)
+
+    def near(actual: Tensor, exact: Tensor) -> None:
+        # Roundings of the result, and what a turn's 16 bits leave open.
+        kept_digits = {torch.float64: 1e-12, torch.float32: 1e-6}.get(dtype, 2e-4 * omega**order)
+        room = 4 * torch.finfo(dtype).eps * exact.abs() + 60 * kept_digits
+        assert bool(((actual.double() - exact).abs() <= room).all())
+
+    exact_v, exact_grad, exact_factor = (t.double() for t in (v, grad, factor))
+    near(ops.sine_linear_slope(grad, None, *kept, order), exact_grad * derivative(order))
+    product = exact_grad * exact_factor
+    near(ops.sine_linear_slope(grad, factor, *kept, order), product * derivative(order))
+    for with_factor in (False, True):
+        f = exact_factor if with_factor else torch.ones_like(exact_grad)
+        by_grad, by_factor, by_sum = ops.sine_linear_slope_backward(
+            v, grad, factor if with_factor else None, *kept, order, [True, with_factor, True]
+        )
+        near(by_grad, exact_v * f * derivative(order))
+        near(by_sum, exact_v * exact_grad * f * derivative(order + 1))
+        assert (by_factor is not None) == with_factor
+        if with_factor:
+            near(by_factor, exact_v * exact_grad * derivative(order))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("position", range(4))
+@pytest.mark.parametrize("dtype", FLOATING)
+def test_a_write_to_what_was_saved_is_noticed(
+    dtype: torch.dtype, position: int, device: str
+) -> None:
+    """The three arguments, and the result."""
+    call = sine_arguments(Make("saved", device, dtype), (4,), (5, 3))
+    tensors = [t.requires_grad_() * 1 for t in call.args[:3]]
+    y = treadle.sine_linear(*tensors, 2.0)
+    with torch.no_grad():
+        [*tensors, y][position].mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
