@@ -1,0 +1,92 @@
+"""What a sine layer may keep for its backward pass, in NumPy: each format packs and unpacks cos(u).
+
+u is the phase in float32, y = sin(u) and c = cos(u) what the kernel computed of it in float32. A
+format of the phase needs nothing else; the others are read beside y, which a float32 layer returns
+and therefore keeps anyway. docs/sine_layer.md says which are used, docs/sine_layer_phase.py why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Codes = NDArray[np.int64]
+TURN = 2 * np.pi
+
+
+class Format(Protocol):
+    bits: int
+
+    def pack(self, u: Floats, y: Floats, c: Floats) -> Codes: ...
+
+    def unpack(self, code: Codes, y: Floats) -> tuple[Floats, Floats]:
+        """The sine and the cosine."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The phase as a fixed-point fraction of a turn."""
+
+    bits: int
+
+    def pack(self, u: Floats, y: Floats, c: Floats) -> Codes:
+        # float64 stands for the reduction in parts, which is exact enough for any of these widths.
+        turns = u.astype(np.float64) / TURN
+        fraction = turns - np.floor(turns)
+        return np.rint(np.ldexp(fraction, self.bits)).astype(np.int64) & ((1 << self.bits) - 1)
+
+    def unpack(self, code: Codes, y: Floats) -> tuple[Floats, Floats]:
+        phase = np.ldexp(code.astype(np.float64), -self.bits) * TURN
+        return np.sin(phase).astype(np.float32), np.cos(phase).astype(np.float32)
+
+
+def cosine_of(y: Floats) -> Floats:
+    """|cos|, as near as y tells it: off by up to sqrt(2 error of y) where y is near 1."""
+    return np.sqrt((np.float32(1) - y) * (np.float32(1) + y))
+
+
+@dataclass(frozen=True)
+class SignOrCosine:
+    """cos by its sign and y where that says it well, and in fixed point where |cos| < tau."""
+
+    tau: float
+    bits: int = 16
+
+    def pack(self, u: Floats, y: Floats, c: Floats) -> Codes:
+        half = 1 << (self.bits - 1)
+        fixed = np.clip(np.rint(c.astype(np.float64) / self.tau * half), -half, half - 1)
+        code = np.where(cosine_of(y) >= self.tau, np.signbit(c) * -1, fixed)
+        return code.astype(np.int64)
+
+    def unpack(self, code: Codes, y: Floats) -> tuple[Floats, Floats]:
+        near = cosine_of(y)
+        fixed = np.ldexp(code.astype(np.float32), 1 - self.bits) * np.float32(self.tau)
+        return y, np.where(near >= self.tau, np.where(code < 0, -near, near), fixed)
+
+
+@dataclass(frozen=True)
+class LowBits:
+    """The sign of cos, and the low bits of |cos| in steps of 2^-scale. y knows the high bits.
+
+    Bit 15 is the sign, bits 0 to 14 are rint(|cos| 2^scale) modulo 2^15. Of all numbers with these
+    low bits, which are 2^(15 - scale) apart, the nearest to sqrt((1 - y)(1 + y)) is |cos|.
+    """
+
+    scale: int = 24
+    bits: int = 16
+
+    def pack(self, u: Floats, y: Floats, c: Floats) -> Codes:
+        low = self.bits - 1
+        steps = np.rint(np.ldexp(np.abs(c), self.scale)).astype(np.int64)
+        return (steps & ((1 << low) - 1)) | (np.signbit(c).astype(np.int64) << low)
+
+    def unpack(self, code: Codes, y: Floats) -> tuple[Floats, Floats]:
+        low = self.bits - 1
+        rest = np.ldexp((code & ((1 << low) - 1)).astype(np.float32), -self.scale)
+        apart = np.float32(2.0 ** (low - self.scale))
+        magnitude = rest + apart * np.rint((cosine_of(y) - rest) / apart)
+        return y, np.where(code >> low, -magnitude, magnitude)

@@ -1,0 +1,214 @@
+"""Compares what a sine layer could keep for its backward pass, and writes docs/sine_layer.json.
+
+    python docs/sine_layer_phase.py                 docs/sine_layer.json and docs/sine_layer.png
+    python docs/sine_layer_phase.py --output DIR    the same files in another folder
+
+It emulates the op: float32 phases, float32 sums, each format of docs/sine_layer_formats.py packed
+and unpacked. Every gradient is compared with that of the same numbers in float64, and so is that of
+eager PyTorch in the same dtype. It takes the CPU, under a minute and the same random numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import treadle  # noqa: E402
+from benchmarks import machine  # noqa: E402
+from docs.sine_layer_formats import Format, LowBits, SignOrCosine, Turn  # noqa: E402
+
+FORMATS: dict[str, Format] = {
+    "16-bit turn": Turn(16),
+    "24-bit turn": Turn(24),
+    "32-bit turn": Turn(32),
+    "sign, or cos below 0.044": SignOrCosine(0.044),
+    "sign and low bits of cos": LowBits(),
+}
+CHOSEN = {"float32": "sign and low bits of cos", "halves": "16-bit turn"}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+ROWS, WIDTH, OMEGA, SEEDS = 4096, 256, 30.0, 3
+LARGE = 1e4
+Layer = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+class Sine(torch.autograd.Function):
+    """sin(u) whose derivatives of every order are made of s and c, the sine and cosine kept."""
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, s: Tensor, c: Tensor) -> Tensor:
+        ctx.save_for_backward(u, s, c)
+        return s.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return grad * Cosine.apply(*ctx.saved_tensors), None, None
+
+
+class Cosine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, s: Tensor, c: Tensor) -> Tensor:
+        ctx.save_for_backward(u, s, c)
+        return c.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return -grad * Sine.apply(*ctx.saved_tensors), None, None
+
+
+def kept(form: Format, u: Tensor) -> tuple[Tensor, Tensor]:
+    """The sine and the cosine of u as they come back in the backward pass."""
+    y, c = treadle.sine(u).numpy(), treadle.cosine(u).numpy()
+    s, c = form.unpack(form.pack(u.numpy(), y, c), y)
+    return torch.from_numpy(s), torch.from_numpy(c)
+
+
+class HalfLayer(torch.autograd.Function):
+    """The op in a half type: products of halves with float32 sums, one rounding at each end."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor, form: Format) -> Tensor:
+        u = OMEGA * (x.float() @ w.float().T + b.float())
+        ctx.save_for_backward(x, w, kept(form, u)[1])
+        return treadle.sine(u).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        x, w, c = ctx.saved_tensors
+        grad_z = grad.float() * c * OMEGA
+        rounded = grad_z.to(x.dtype)
+        return rounded @ w, rounded.T @ x, grad_z.sum(0).to(x.dtype), None
+
+
+def emulated(form: Format) -> Layer:
+    def layer(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        if x.dtype != torch.float32:
+            return HalfLayer.apply(x, w, b, form)
+        u = OMEGA * F.linear(x, w, b)
+        # s is y itself for the formats that lie beside it, and the output always is.
+        return Sine.apply(u, *kept(form, u.detach()))
+
+    return layer
+
+
+def eager(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return torch.sin(OMEGA * F.linear(x, w, b))
+
+
+def uniform(generator: torch.Generator, bound: float, *shape: int) -> Tensor:
+    return (2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1) * bound
+
+
+Case = tuple[list[Tensor], Callable[[Layer, list[Tensor]], list[Tensor]]]
+
+
+def single(kind: str, generator: torch.Generator) -> Case:
+    """One layer: inputs, and its gradients of x, w, b for random gradients of its output."""
+    inputs, bound = (2, 1 / 2) if kind == "first layer" else (WIDTH, math.sqrt(6 / WIDTH) / OMEGA)
+    x = uniform(generator, 1.0, ROWS, inputs)
+    if inputs == WIDTH:
+        # What a hidden layer gets: sines of uniformly distributed phases.
+        x = torch.sin(math.pi * x)
+    w, b = uniform(generator, bound, WIDTH, inputs), uniform(generator, bound, WIDTH)
+    if kind == "phases to 1e4":
+        w, b = (t * LARGE / (OMEGA * F.linear(x, w, b)).abs().max() for t in (w, b))
+    grad = torch.randn(ROWS, WIDTH, generator=generator, dtype=torch.float64)
+
+    def run(layer: Layer, leaves: list[Tensor]) -> list[Tensor]:
+        *arguments, grad = leaves
+        arguments = [t.requires_grad_() for t in arguments]
+        return list(torch.autograd.grad(layer(*arguments), arguments, grad))
+
+    return [x, w, b, grad], run
+
+
+def network(kind: str, generator: torch.Generator) -> Case:
+    """A Siren of three layers: the gradients of all parameters, of a loss of values or Laplacian."""
+    sizes = [2, WIDTH, WIDTH, WIDTH, 1]
+    leaves = [uniform(generator, 1.0, ROWS // 4, 2), uniform(generator, 1.0, ROWS // 4, 1)]
+    for number, (fan_in, out) in enumerate(zip(sizes, sizes[1:], strict=False)):
+        bound = math.sqrt(6 / fan_in) / OMEGA if number else 1 / fan_in
+        leaves += [uniform(generator, bound, out, fan_in)]
+        leaves += [uniform(generator, 1 / math.sqrt(fan_in), out)]
+
+    def run(layer: Layer, leaves: list[Tensor]) -> list[Tensor]:
+        x, target, *parameters = leaves
+        x, *parameters = (t.requires_grad_() for t in (x, *parameters))
+        h = x
+        for w, b in zip(parameters[:-2:2], parameters[1:-2:2], strict=True):
+            h = layer(h, w, b)
+        value = F.linear(h, *parameters[-2:])
+        if kind == "Laplacian":
+            (slope,) = torch.autograd.grad(value.sum(), x, create_graph=True)
+            value = sum(
+                torch.autograd.grad(slope[:, i].sum(), x, create_graph=True)[0][:, i] / OMEGA**2
+                for i in range(2)
+            ).unsqueeze(1)
+        loss = (value - target).square().mean()
+        return list(torch.autograd.grad(loss, parameters, allow_unused=True))
+
+    return leaves, run
+
+
+CASES: dict[str, tuple[Callable[[str, torch.Generator], Case], str]] = {
+    "first layer, omega 30": (single, "first layer"),
+    "hidden layer, phases N(0, 1)": (single, "hidden layer"),
+    "phases to 1e4": (single, "phases to 1e4"),
+    "Siren of 3 layers, all parameters": (network, "values"),
+    "the same, loss of the Laplacian": (network, "Laplacian"),
+}
+
+
+def errors(found: list[Tensor], exact: list[Tensor]) -> list[list[float]]:
+    """Of each gradient: the error's norm, and its largest entry, of those of the exact one."""
+    pairs = [
+        (f.double() - e, e)
+        for f, e in zip(found, exact, strict=True)
+        if f is not None and e is not None and e.abs().max() > 0
+    ]
+    return [[float(d.norm() / e.norm()), float(d.abs().max() / e.abs().max())] for d, e in pairs]
+
+
+def gradients(dtype: torch.dtype, forms: dict[str, Format]) -> dict[str, Any]:
+    """Of each case and format: the worst norm-wise and largest error, over gradients and seeds."""
+    table: dict[str, Any] = {}
+    for name, (case, kind) in CASES.items():
+        if dtype != torch.float32 and kind == "Laplacian":
+            continue
+        layers = {"eager": eager, **{n: emulated(form) for n, form in forms.items()}}
+        rows = {n: [] for n in layers}
+        for seed in range(SEEDS):
+            leaves, run = case(kind, torch.Generator().manual_seed(seed))
+            leaves = [t.to(dtype) for t in leaves]
+            exact = run(eager, [t.double() for t in leaves])
+            for n, layer in layers.items():
+                rows[n].append(errors(run(layer, [t.clone() for t in leaves]), exact))
+        # [seeds, gradients, 2]: the mean over seeds, of every gradient.
+        table[name] = {n: np.mean(r, axis=0).tolist() for n, r in rows.items()}
+    return table
+
+
+if __name__ == "__main__":
+    import time
+    for label, dtype in DTYPES.items():
+        t=time.time()
+        tab = gradients(dtype, FORMATS if dtype==torch.float32 else {'16-bit turn':FORMATS['16-bit turn'],'32-bit turn':FORMATS['32-bit turn']})
+        print(label, time.time()-t)
+        for k,v in tab.items():
+            print(' ',k)
+            e=np.array(v['eager'])
+            for n,r in v.items():
+                r=np.array(r)
+                print('     %-26s'%n,'norm', ' '.join('%.2e'%q for q in r[:,0]), '| ratio', ' '.join('%.2f/%.2f'%(a,b) for a,b in r/e))
