@@ -4,7 +4,8 @@
     python benchmarks/readme_numbers.py --check    fail if a block is not what it would write
 
 README.md has one table a machine, one line a group of rows. What is slower than a rival, missed its
-bar or was refused is listed below the table. The pages below docs: sine_page.py and sweep_page.py.
+bar or was refused is listed below the table. Pages below docs: sine_page.py, sine_layer_page.py and
+sweep_page.py.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import means, sine_page, sweep_page  # noqa: E402
+from benchmarks import means, sine_layer_page, sine_page, sweep_page  # noqa: E402
 
 README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
@@ -194,6 +195,7 @@ def main(arguments: list[str] | None = None) -> int:
     for path, make in (
         (README, rewritten),
         (sine_page.PAGE, lambda text: sine_page.rewritten(text, machines())),
+        (sine_layer_page.PAGE, sine_layer_page.rewritten),
         (sweep_page.PAGE, lambda text: sweep_page.rewritten(text, machines())),
     ):
         text = path.read_text()

@@ -28,7 +28,14 @@ sys.path.insert(0, str(ROOT))
 
 import treadle  # noqa: E402
 from benchmarks import machine  # noqa: E402
-from docs.sine_layer_formats import Format, LowBits, SignOrCosine, Turn  # noqa: E402
+from docs.sine_layer_formats import (  # noqa: E402
+    TURN,
+    Format,
+    LowBits,
+    SignOrCosine,
+    Turn,
+    cosine_of,
+)
 
 FORMATS: dict[str, Format] = {
     "16-bit turn": Turn(16),
@@ -37,7 +44,12 @@ FORMATS: dict[str, Format] = {
     "sign, or cos below 0.044": SignOrCosine(0.044),
     "sign and low bits of cos": LowBits(),
 }
-CHOSEN = {"float32": "sign and low bits of cos", "halves": "16-bit turn"}
+CHOSEN = "sign and low bits of cos"
+OF_HALVES = {
+    "16-bit turn": (Turn(16), False),
+    "32-bit turn": (Turn(32), False),
+    "16-bit turn of a product rounded to the half type": (Turn(16), True),
+}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 ROWS, WIDTH, OMEGA, SEEDS = 4096, 256, 30.0, 3
 LARGE = 1e4
@@ -79,23 +91,26 @@ class HalfLayer(torch.autograd.Function):
     """The op in a half type: products of halves with float32 sums, one rounding at each end."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor, form: Format) -> Tensor:
-        u = OMEGA * (x.float() @ w.float().T + b.float())
+    def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor, form: Format, rounded: bool) -> Tensor:
+        product = (x @ w.T).float() if rounded else x.float() @ w.float().T
+        u = OMEGA * (product + b.float())
         ctx.save_for_backward(x, w, kept(form, u)[1])
         return treadle.sine(u).to(x.dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         x, w, c = ctx.saved_tensors
         grad_z = grad.float() * c * OMEGA
         rounded = grad_z.to(x.dtype)
-        return rounded @ w, rounded.T @ x, grad_z.sum(0).to(x.dtype), None
+        return rounded @ w, rounded.T @ x, grad_z.sum(0).to(x.dtype), None, None
 
 
-def emulated(form: Format) -> Layer:
+def emulated(form: Format, rounded: bool = False) -> Layer:
+    """The layer; `rounded`: its product is a half type before the bias is added."""
+
     def layer(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
         if x.dtype != torch.float32:
-            return HalfLayer.apply(x, w, b, form)
+            return HalfLayer.apply(x, w, b, form, rounded)
         u = OMEGA * F.linear(x, w, b)
         # s is y itself for the formats that lie beside it, and the output always is.
         return Sine.apply(u, *kept(form, u.detach()))
@@ -135,7 +150,7 @@ def single(kind: str, generator: torch.Generator) -> Case:
 
 
 def network(kind: str, generator: torch.Generator) -> Case:
-    """A Siren of three layers: the gradients of all parameters, of a loss of values or Laplacian."""
+    """A Siren of three layers: gradients of all parameters, the loss one of values or Laplacians."""
     sizes = [2, WIDTH, WIDTH, WIDTH, 1]
     leaves = [uniform(generator, 1.0, ROWS // 4, 2), uniform(generator, 1.0, ROWS // 4, 1)]
     for number, (fan_in, out) in enumerate(zip(sizes, sizes[1:], strict=False)):
@@ -181,34 +196,98 @@ def errors(found: list[Tensor], exact: list[Tensor]) -> list[list[float]]:
     return [[float(d.norm() / e.norm()), float(d.abs().max() / e.abs().max())] for d, e in pairs]
 
 
-def gradients(dtype: torch.dtype, forms: dict[str, Format]) -> dict[str, Any]:
-    """Of each case and format: the worst norm-wise and largest error, over gradients and seeds."""
+def gradients(dtype: torch.dtype) -> dict[str, Any]:
+    """Of each case and format: errors of every gradient, the mean over seeds."""
+    if dtype == torch.float32:
+        layers = {name: emulated(form) for name, form in FORMATS.items()}
+    else:
+        layers = {name: emulated(*how) for name, how in OF_HALVES.items()}
+    layers = {"eager": eager, **layers}
     table: dict[str, Any] = {}
     for name, (case, kind) in CASES.items():
         if dtype != torch.float32 and kind == "Laplacian":
             continue
-        layers = {"eager": eager, **{n: emulated(form) for n, form in forms.items()}}
-        rows = {n: [] for n in layers}
+        rows: dict[str, list[list[list[float]]]] = {who: [] for who in layers}
         for seed in range(SEEDS):
             leaves, run = case(kind, torch.Generator().manual_seed(seed))
             leaves = [t.to(dtype) for t in leaves]
             exact = run(eager, [t.double() for t in leaves])
-            for n, layer in layers.items():
-                rows[n].append(errors(run(layer, [t.clone() for t in leaves]), exact))
-        # [seeds, gradients, 2]: the mean over seeds, of every gradient.
-        table[name] = {n: np.mean(r, axis=0).tolist() for n, r in rows.items()}
+            for who, layer in layers.items():
+                rows[who].append(errors(run(layer, [t.clone() for t in leaves]), exact))
+        # [gradients, 2]: norm-wise, largest.
+        means = {who: np.mean(row, axis=0) for who, row in rows.items()}
+        table[name] = {who: [[float(f"{e:.3g}") for e in g] for g in m] for who, m in means.items()}
     return table
 
 
+def phases() -> dict[str, np.ndarray]:
+    """Phases in float32, and among them every one near enough to a zero of cos to be hard."""
+    random = np.random.default_rng(0)
+    near = [np.float32(q * np.pi / 2 + d) for q in (1, 3) for d in (-0.02, 0.02)]
+    first, last = np.array(near).view(np.int32).reshape(2, 2).T
+    every = [np.arange(a, b, dtype=np.int32) for a, b in zip(first, last, strict=True)]
+    return {
+        "N(0, 1)": random.standard_normal(1_000_000).astype(np.float32),
+        "up to 1e4": random.uniform(-LARGE, LARGE, 1_000_000).astype(np.float32),
+        "all near pi/2 and 3 pi/2": np.concatenate(every).view(np.float32),
+    }
+
+
+def cosines() -> tuple[dict[str, Any], dict[str, tuple[np.ndarray, np.ndarray]]]:
+    """The error of the cosine that each format gives back: largest, root mean square; of a turn."""
+    found: dict[str, Any] = {"formats": {}, "margin": 0.0}
+    curves = {}
+    for name, u in {**phases(), "turn": np.linspace(0, TURN, 1_000_001, dtype=np.float32)}.items():
+        exact = np.cos(u.astype(np.float64))
+        y, c = (f(torch.from_numpy(u)).numpy() for f in (treadle.sine, treadle.cosine))
+        given = {label: form.unpack(form.pack(u, y, c), y)[1] for label, form in FORMATS.items()}
+        for label, cosine in {"none: cos as computed": c, **given}.items():
+            error = np.abs(cosine - exact)
+            if name == "turn":
+                curves[label] = error[:-1].reshape(200, -1).max(axis=1)
+                continue
+            row = found["formats"].setdefault(label, {})
+            row[name] = [float(f"{e:.3g}") for e in (error.max(), np.sqrt(np.mean(error**2)))]
+        apart = float(np.abs(cosine_of(y) - np.abs(exact)).max())
+        found["margin"] = max(found["margin"], float(f"{apart:.3g}"))
+    return found, curves
+
+
+def draw(curves: dict[str, np.ndarray], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")
+    for index, (label, curve) in enumerate(curves.items()):
+        style = {"color": "black", "lw": 4, "alpha": 0.3} if label not in FORMATS else {}
+        if label == CHOSEN:
+            style = {"color": "black", "lw": 1.4}
+        edges = np.linspace(0, 1, len(curve) + 1)
+        axes.stairs(curve, edges, baseline=None, label=label, **({"color": f"C{index}"} | style))
+    axes.set_yscale("log")
+    axes.set(xlim=(0, 1), ylim=(1e-9, 1e-3), xlabel="phase in turns", ylabel="largest error of cos")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8, ncols=2, loc="upper center")
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--output", type=Path, default=ROOT / "docs", metavar="DIR")
+    output = parser.parse_args().output
+    facts = machine.facts("cpu")
+    cosine, curves = cosines()
+    figures = {
+        "machine": {key: facts[key] for key in ("cpu", "cpu_capability", "torch", "treadle")},
+        "sizes": {"rows": ROWS, "width": WIDTH, "omega": OMEGA, "seeds": SEEDS},
+        "cosine": cosine,
+        "gradients": {label: gradients(dtype) for label, dtype in DTYPES.items()},
+    }
+    draw(curves, output / "sine_layer.png")
+    (output / "sine_layer.json").write_text(json.dumps(figures, indent=1) + "\n")
+
+
 if __name__ == "__main__":
-    import time
-    for label, dtype in DTYPES.items():
-        t=time.time()
-        tab = gradients(dtype, FORMATS if dtype==torch.float32 else {'16-bit turn':FORMATS['16-bit turn'],'32-bit turn':FORMATS['32-bit turn']})
-        print(label, time.time()-t)
-        for k,v in tab.items():
-            print(' ',k)
-            e=np.array(v['eager'])
-            for n,r in v.items():
-                r=np.array(r)
-                print('     %-26s'%n,'norm', ' '.join('%.2e'%q for q in r[:,0]), '| ratio', ' '.join('%.2f/%.2f'%(a,b) for a,b in r/e))
+    main()
