@@ -1,4 +1,4 @@
-"""The blocks of docs/sine_layer.md, from docs/sine_layer.json. `make readme-numbers` writes them."""
+"""The blocks of docs/sine_layer.md, from docs/sine_layer.json: `make readme-numbers`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def cosine() -> Iterator[str]:
     for label, row in found["formats"].items():
         yield f"| {label} | {' | '.join(f'{a:.1e} / {b:.1e}' for a, b in row.values())} |"
     yield ""
-    yield f"y tells the magnitude of cos to {found['margin']:.1e} at worst; {2**-10:.1e} is allowed."
+    margin = found["margin"]
+    yield f"y tells the magnitude of cos to {margin:.1e} at worst; {2**-10:.1e} is allowed."
 
 
 def worst(case: dict[str, Any], who: str, kind: int) -> float:

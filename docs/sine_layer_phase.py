@@ -150,7 +150,7 @@ def single(kind: str, generator: torch.Generator) -> Case:
 
 
 def network(kind: str, generator: torch.Generator) -> Case:
-    """A Siren of three layers: gradients of all parameters, the loss one of values or Laplacians."""
+    """A Siren of three layers: gradients of all parameters, of a loss of values or Laplacians."""
     sizes = [2, WIDTH, WIDTH, WIDTH, 1]
     leaves = [uniform(generator, 1.0, ROWS // 4, 2), uniform(generator, 1.0, ROWS // 4, 1)]
     for number, (fan_in, out) in enumerate(zip(sizes, sizes[1:], strict=False)):

@@ -2,5 +2,6 @@
 
 from .cell import LLTMCell
 from .layer import LLTM
+from .sine import SineLinear, Siren
 
-__all__ = ["LLTM", "LLTMCell"]
+__all__ = ["LLTM", "LLTMCell", "SineLinear", "Siren"]
