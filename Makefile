@@ -18,8 +18,9 @@ build: $(VENV)/.installed  ## compile what changed, into python_pkg/treadle
 test: $(VENV)/.dev build  ## run the tests (choose some with ARGS="-k scale")
 	$(BIN)/python -m pytest $(ARGS)
 
-demo: $(VENV)/.demo build  ## train the recurrent net that reads handwritten digits
+demo: $(VENV)/.demo build  ## teach nets to read handwritten digits, and to be a photograph
 	$(BIN)/python examples/digits.py $(ARGS)
+	$(BIN)/python examples/photograph.py $(PHOTO_ARGS)
 
 bench: $(VENV)/.dev build  ## verify, then time every op against its rivals
 	$(BIN)/python benchmarks/run.py $(ARGS)

@@ -54,13 +54,15 @@ class Settings:
     hidden: int = 128
     layers: int = 2
     batch: int = 2048
-    steps: int = 2500
+    steps: int = 4000
     bar: float = 30.0
     learning_rate: float = 1e-3
     seed: int = 0
 
 
-LARGE = Settings(pixels=512, hidden=512, layers=3, batch=1 << 16, steps=4000, bar=40.0)
+LARGE = Settings(
+    pixels=512, hidden=512, layers=3, batch=1 << 16, steps=4000, bar=40.0, learning_rate=5e-4
+)
 
 
 class PlainSiren(treadle.nn.Siren):
@@ -151,9 +153,7 @@ def derivatives(net: treadle.nn.Siren, height: int, width: int, device: torch.de
         ]
         slopes.append(slope.detach().norm(dim=1) * step)
         laplacians.append((twice[0] + twice[1]) * step**2)
-    gradient, laplacian = (
-        torch.cat(parts).reshape(height, width) for parts in (slopes, laplacians)
-    )
+    maps = [torch.cat(parts).reshape(height, width).cpu() for parts in (slopes, laplacians)]
     return Maps(maps[0].numpy(), maps[1].numpy())
 
 
