@@ -29,7 +29,7 @@ def cosine() -> Iterator[str]:
         yield f"| {label} | {' | '.join(f'{a:.1e} / {b:.1e}' for a, b in row.values())} |"
     yield ""
     margin = found["margin"]
-    yield f"y tells the magnitude of cos to {margin:.1e} at worst; {2**-10:.1e} is allowed."
+    yield f"Of |cos| the root is off by {margin:.1e} at worst; low bits allow {2**-10:.1e}."
 
 
 def worst(case: dict[str, Any], who: str, kind: int) -> float:

@@ -90,3 +90,30 @@ class LowBits:
         apart = np.float32(2.0 ** (low - self.scale))
         magnitude = rest + apart * np.rint((cosine_of(y) - rest) / apart)
         return y, np.where(code >> low, -magnitude, magnitude)
+
+
+@dataclass(frozen=True)
+class RootAndRest:
+    """The sign of cos, and what sqrt((1 - y)(1 + y)) lacks of |cos|; where that is small, cos.
+
+    Below 0.95 of 2^-9 all bits are cos in steps of 2^-24. Else bit 0 is the sign, and the others
+    are what is lacking, in steps of 2^-28. The op does this: kernels/math/sine_linear.h.
+    """
+
+    bits: int = 16
+    small: float = 0.95 * 2.0**-9
+
+    def pack(self, u: Floats, y: Floats, c: Floats) -> Codes:
+        near = cosine_of(y)
+        itself = np.rint(np.ldexp(c, 24))
+        rest = np.rint(np.ldexp(np.abs(c) - near, 28))
+        code = np.where(near < self.small, itself, 2 * rest + np.signbit(c)).astype(np.int64)
+        half = 1 << (self.bits - 1)
+        return (code + half) % (2 * half) - half
+
+    def unpack(self, code: Codes, y: Floats) -> tuple[Floats, Floats]:
+        near = cosine_of(y)
+        magnitude = near + np.ldexp((code >> 1).astype(np.float32), -28)
+        signed = np.where(code & 1, -magnitude, magnitude)
+        itself = np.ldexp(code.astype(np.float32), -24)
+        return y, np.where(near < self.small, itself, signed)

@@ -32,6 +32,7 @@ from docs.sine_layer_formats import (  # noqa: E402
     TURN,
     Format,
     LowBits,
+    RootAndRest,
     SignOrCosine,
     Turn,
     cosine_of,
@@ -43,8 +44,9 @@ FORMATS: dict[str, Format] = {
     "32-bit turn": Turn(32),
     "sign, or cos below 0.044": SignOrCosine(0.044),
     "sign and low bits of cos": LowBits(),
+    "sign and rest of the root": RootAndRest(),
 }
-CHOSEN = "sign and low bits of cos"
+CHOSEN = "sign and rest of the root"
 OF_HALVES = {
     "16-bit turn": (Turn(16), False),
     "32-bit turn": (Turn(32), False),

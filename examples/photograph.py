@@ -54,7 +54,7 @@ class Settings:
     hidden: int = 128
     layers: int = 2
     batch: int = 2048
-    steps: int = 4000
+    steps: int = 3000
     bar: float = 30.0
     learning_rate: float = 1e-3
     seed: int = 0

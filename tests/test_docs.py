@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import treadle
-from benchmarks import readme_numbers, sine_page
+from benchmarks import readme_numbers, sine_layer_page, sine_page
 from docs import sine_error
 from tests import installed
 
@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"),
     *("tests/GPU.md", "benchmarks/results/README.md", "docs/sine.md", "docs/layer.md"),
+    "docs/sine_layer.md",
 )
 README = (ROOT / "README.md").read_text()
 SINE = (ROOT / "docs" / "sine.md").read_text()
@@ -152,6 +153,8 @@ def test_numbers_are_those_of_the_committed_results() -> None:
     assert readme_numbers.rewritten(README) == README, "make readme-numbers"
     page = sine_page.rewritten(SINE, readme_numbers.machines())
     assert page == SINE, "make readme-numbers"
+    layer = sine_layer_page.PAGE.read_text()
+    assert sine_layer_page.rewritten(layer) == layer, "make readme-numbers"
 
 
 def test_no_measured_number_stands_outside_of_the_block() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._sine_linear_standin import sine_linear
+from ..layers import sine_linear
 
 __all__ = ["Siren", "SineLinear"]
 
