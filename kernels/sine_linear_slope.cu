@@ -14,10 +14,10 @@ struct Waves {
   acc sine[kWidth], cosine[kWidth];
 
   __device__ __forceinline__ Waves(const void* output, const void* phase, int64_t element) {
-    constexpr bool reads_output =
-        (kSine && Layer::reads_output(false)) || (kCosine && Layer::reads_output(true));
-    constexpr bool reads_phase =
-        (kSine && Layer::reads_phase(false)) || (kCosine && Layer::reads_phase(true));
+    constexpr bool reads_output = (kSine && Layer::template kReadsOutput<false>) ||
+                                  (kCosine && Layer::template kReadsOutput<true>);
+    constexpr bool reads_phase = (kSine && Layer::template kReadsPhase<false>) ||
+                                 (kCosine && Layer::template kReadsPhase<true>);
     acc y[kWidth] = {};
     typename Layer::Phase p[kWidth] = {};
     if constexpr (reads_output) widen(load_at<T, kWidth>(output, element), y);

@@ -116,7 +116,7 @@ void waves(const void* output, const void* phases, int64_t begin, int64_t n, acc
   const auto* phase = static_cast<const typename Layer::phase_t*>(phases) + begin;
   if constexpr (std::is_same_v<T, double>) {
     compute_wave<kCosine ? Wave::kCosine : Wave::kSine, T>(wave, n, phase);
-  } else if constexpr (Layer::reads_output(kCosine)) {
+  } else if constexpr (Layer::template kReadsOutput<kCosine>) {
     load_block<T>(output, begin, wave, n);
     if constexpr (kCosine) {
 #pragma GCC ivdep

@@ -70,8 +70,10 @@ template <class scalar_t>
 struct SineLinear {
   using phase_t = int16_t;
   using Phase = int32_t;
-  static constexpr bool reads_output(bool) { return false; }
-  static constexpr bool reads_phase(bool) { return true; }
+  template <bool kCosine>
+  static constexpr bool kReadsOutput = false;
+  template <bool kCosine>
+  static constexpr bool kReadsPhase = true;
   static constexpr Phase kNaN = -0x8000;
 
   struct Result {
@@ -108,8 +110,10 @@ template <>
 struct SineLinear<float> {
   using phase_t = int16_t;
   using Phase = int32_t;
-  static constexpr bool reads_output(bool) { return true; }
-  static constexpr bool reads_phase(bool cosine) { return cosine; }
+  template <bool kCosine>
+  static constexpr bool kReadsOutput = true;
+  template <bool kCosine>
+  static constexpr bool kReadsPhase = kCosine;
 
   struct Result {
     float y;
@@ -142,8 +146,10 @@ template <>
 struct SineLinear<double> {
   using phase_t = double;
   using Phase = double;
-  static constexpr bool reads_output(bool) { return false; }
-  static constexpr bool reads_phase(bool) { return true; }
+  template <bool kCosine>
+  static constexpr bool kReadsOutput = false;
+  template <bool kCosine>
+  static constexpr bool kReadsPhase = true;
 
   struct Result {
     double y;
