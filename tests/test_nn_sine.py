@@ -1,4 +1,4 @@
-"""SineLinear and Siren: PyTorch's conventions, the paper's initialisation, weights from elsewhere."""
+"""SineLinear and Siren: PyTorch's conventions, and the initialisation of the paper."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.testing._internal import common_modules
 
-from treadle.nn import Siren, SineLinear
+from treadle.nn import SineLinear, Siren
 
 from .inputs import DEVICES, FLOATING, HALVES
 
@@ -118,7 +118,8 @@ def test_gradients_of_a_laplacian(device: str) -> None:
         found.append([slope, laplacian, *torch.autograd.grad(laplacian.square().mean(), leaves)])
     assert all(t.abs().max() > 1e-6 for t in found[0])
     for ours, plain in zip(*found, strict=True):
-        torch.testing.assert_close(ours, plain, rtol=1e-9, atol=1e-9 * float(plain.detach().abs().max()))
+        largest = float(plain.detach().abs().max())
+        torch.testing.assert_close(ours, plain, rtol=1e-9, atol=1e-9 * largest)
 
 
 def assert_uniform(tensor: Tensor, bound: float) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from treadle.nn import Siren, SineLinear
+from treadle.nn import SineLinear, Siren
 
 W0, LATER = 20.0, 10.0
 

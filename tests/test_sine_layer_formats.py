@@ -1,4 +1,4 @@
-"""What docs/sine_layer.md says of the formats holds: their bounds, and the gradients of the page."""
+"""What docs/sine_layer.md says of the formats holds: their bounds, and the page's gradients."""
 
 from __future__ import annotations
 
