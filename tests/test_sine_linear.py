@@ -41,8 +41,10 @@ def test_nan_and_inf_as_in_the_composition(
     for n, (ours, theirs) in enumerate(zip(*found, strict=True)):
         same = ours.isnan() == theirs.isnan()
         assert bool(same.all()), f"result {n}: {torch.tensor(SPECIAL)[~same[: len(SPECIAL), 0]]}"
-    zeros = slice(0, 2)
-    assert torch.equal(found[0][0][zeros].signbit(), found[1][0][zeros].signbit()) or omega != omega
+    # Which zero a product is, cuBLAS decides by dtype and size; and a NaN has any sign.
+    if device == "cpu" and math.isfinite(omega):
+        zeros = [y[:2].signbit() for y, *_ in found]
+        assert torch.equal(*zeros)
 
 
 @pytest.mark.parametrize("device", DEVICES)
