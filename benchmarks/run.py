@@ -31,6 +31,8 @@ from benchmarks import (  # noqa: E402
     plot,
     report,
     sine,
+    sine_linear,
+    siren,
     sizes,
     sweep,
     views,
@@ -45,6 +47,8 @@ SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "sizes": sizes.plans,
     "cell": cell.plans,
     "layer": layer.plans,
+    "sine_linear": sine_linear.plans,
+    "siren": siren.plans,
     **sweep.SUITES,
 }
 SEVERAL = {

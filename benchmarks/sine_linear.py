@@ -1,0 +1,143 @@
+"""sine_linear: one layer of a SIREN beside plain PyTorch and torch.compile.
+
+CUDA: device time of large batches, wall time of a small one. CPU: wall time. The weights are a
+SIREN's, and so are the inputs, which are sines of the layer before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from treadle import reference
+
+from . import rivals
+from .cases import OURS, Bar, Case, Plan, Settings, both, fastest_of, ours
+from .cell import COMPILED, PLAIN, what
+from .elementwise import dtype_name
+from .layer_calls import set_tf32
+
+OMEGA = 30.0
+ROWS, WIDTHS = 1 << 18, (128, 256, 512, 1024)
+SMALL_ROWS, SMALL_WIDTH = 1024, 256
+CPU_ROWS, CPU_WIDTHS = 4096, (64, 256)
+AUTOTUNED = "torch.compile, max-autotune"
+# Of the faster of both compilers' speed; and where both passes of half types are timed.
+OF_COMPILED, OF_COMPILED_HALF, HALF_WIDTH = 0.97, 1.3, 256
+OF_PLAIN, OF_PLAIN_SMALL, OF_PLAIN_CPU = 1.3, 1.5, 1.1
+
+
+def plans(settings: Settings) -> Iterator[Plan]:
+    if settings.device == "cpu":
+        for count in settings.threads:
+            for width in CPU_WIDTHS:
+                key = f"cpu/sine_linear/{CPU_ROWS},{width}/float32/{what(True)}/{count} threads"
+                yield Plan(key, partial(cpu_case, settings, width, count))
+        return
+    for width in WIDTHS[:1] if settings.quick else WIDTHS:
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            for tf32 in (False, True) if dtype == torch.float32 else (False,):
+                for backward in (False, True):
+                    digits = dtype_name(dtype) + (", tf32" if tf32 else "")
+                    key = f"cuda/sine_linear/2^18,{width}/{digits}/{what(backward)}"
+                    yield Plan(key, partial(device_case, settings, width, dtype, tf32, backward))
+    for dtype in (torch.float32, torch.bfloat16):
+        key = f"cuda/sine_linear/{SMALL_ROWS},{SMALL_WIDTH}/{dtype_name(dtype)}/{what(True)}/wall"
+        yield Plan(key, partial(wall_case, settings, dtype))
+
+
+def arguments(
+    rows: int, width: int, device: str, dtype: torch.dtype, backward: bool
+) -> tuple[Any, ...]:
+    """input [rows, width], weight [width, width], bias [width], omega."""
+
+    def uniform(bound: float, *shape: int) -> Tensor:
+        return (torch.rand(shape, device=device) * 2 - 1) * bound
+
+    x = torch.sin(3 * torch.randn(rows, width, device=device))
+    made = x, uniform((6 / width) ** 0.5 / OMEGA, width, width), uniform(width**-0.5, width)
+    return *(t.to(dtype).requires_grad_(backward) for t in made), OMEGA
+
+
+def functions(settings: Settings) -> dict[str, Callable[..., Any]]:
+    found = {OURS: ours("sine_linear"), PLAIN: reference.sine_linear}
+    if settings.device == "cuda" and not settings.quick:
+        found[COMPILED] = rivals.compiled(reference.sine_linear)
+        # CUDA graphs would save launches, which device time does not count.
+        found[AUTOTUNED] = torch.compile(
+            reference.sine_linear,
+            fullgraph=True,
+            dynamic=False,
+            mode="max-autotune-no-cudagraphs",
+        )
+    return found
+
+
+def facts(rows: int, width: int, digits: str, backward: bool, group: str) -> dict[str, Any]:
+    return {
+        "group": f"sine_linear, {group}",
+        "label": f"{rows},{width} {digits} {what(backward)}",
+        "dtype": digits.partition(",")[0],
+        "shape": [rows, width, width],
+        "flop": 2 * rows * width * width * (3 if backward else 1),
+    }
+
+
+def faster_than(name: str, share: float) -> Bar:
+    return Bar(f"at least {share:g} × the {name}'s speed", lambda medians: medians[name] / share)
+
+
+def device_case(
+    settings: Settings, width: int, dtype: torch.dtype, tf32: bool, backward: bool
+) -> Case:
+    set_tf32(tf32)
+    rows = 1 << 10 if settings.quick else ROWS
+    half = dtype != torch.float32 and backward and width <= HALF_WIDTH
+    share = OF_COMPILED_HALF if half else OF_COMPILED
+    compiled = fastest_of(COMPILED, AUTOTUNED)
+    text = f"at least {share:g} × the faster compiler's speed"
+    return Case(
+        op="sine_linear",
+        functions=functions(settings),
+        inputs=[arguments(rows, width, "cuda", dtype, backward)],
+        timer=settings.device_time(seconds=0.2),
+        bar=both(Bar(text, lambda m: compiled(m) / share), faster_than(PLAIN, OF_PLAIN)),
+        facts=facts(
+            rows,
+            width,
+            dtype_name(dtype) + (", tf32" if tf32 else ""),
+            backward,
+            "device time, CUDA",
+        ),
+    )
+
+
+def wall_case(settings: Settings, dtype: torch.dtype) -> Case:
+    set_tf32(False)
+    return Case(
+        op="sine_linear",
+        functions={OURS: ours("sine_linear"), PLAIN: reference.sine_linear},
+        inputs=[arguments(SMALL_ROWS, SMALL_WIDTH, "cuda", dtype, backward=True)],
+        timer=settings.wall(),
+        bar=faster_than(PLAIN, OF_PLAIN_SMALL),
+        facts=facts(SMALL_ROWS, SMALL_WIDTH, dtype_name(dtype), True, "wall time, CUDA"),
+    )
+
+
+def cpu_case(settings: Settings, width: int, count: int) -> Case:
+    rows = 64 if settings.quick else CPU_ROWS
+    found = facts(rows, width, "float32", True, "CPU")
+    found["label"] += f", {count} thr"
+    return Case(
+        op="sine_linear",
+        functions={OURS: ours("sine_linear"), PLAIN: reference.sine_linear},
+        inputs=[arguments(rows, width, "cpu", torch.float32, backward=True)],
+        timer=settings.wall(),
+        bar=faster_than(PLAIN, OF_PLAIN_CPU),
+        threads=count,
+        facts=found,
+    )

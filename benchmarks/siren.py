@@ -1,0 +1,191 @@
+"""Training steps of whole SIRENs: forward, loss, backward; and with a loss of the Laplacian.
+
+Beside the same net in plain PyTorch, and that compiled. torch.compile has no derivatives of
+derivatives, so the loss of the Laplacian has no compiled rival. Memory is the most that a step
+takes at once beyond what was there before it.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from treadle import reference
+
+from . import rivals
+from .cases import OURS, Bar, Case, Plan, Row, Settings, both, first_line, ours
+from .cell import COMPILED, PLAIN
+from .elementwise import dtype_name
+from .layer_calls import set_tf32
+from .layer_memory import requested, step
+from .sine_linear import OMEGA
+from .verify import Refused, verify
+
+Layer = Callable[[Tensor, Tensor, Tensor, float], Tensor]
+COORDINATES = 2
+ROWS = {"cuda": 1 << 18, "cpu": 1 << 12}
+# Width, and how many hidden layers follow the first.
+NETS = {"cuda": ((256, 3), (512, 5)), "cpu": ((64, 3), (256, 3))}
+LOSSES = ("values", "Laplacian")
+# Speed of the compiled net and of plain PyTorch; memory of plain PyTorch.
+OF_COMPILED, OF_PLAIN, OF_PLAIN_CPU = 1.0, 1.3, 1.1
+OF_MEMORY = {torch.float32: 0.8, torch.bfloat16: 1.0}
+
+
+@dataclass(frozen=True)
+class Net:
+    name: str  # in keys and labels, also where a trial takes smaller sizes
+    width: int
+    hidden: int
+    dtype: torch.dtype
+    loss: str
+    rows: int
+
+    def arguments(self, device: str) -> tuple[Tensor, ...]:
+        """Coordinates, what their values are to be, and weight and bias of each layer."""
+
+        def uniform(bound: float, *shape: int) -> Tensor:
+            return (torch.rand(shape, device=device) * 2 - 1) * bound
+
+        widths = [COORDINATES, *[self.width] * (self.hidden + 1), 1]
+        x = uniform(1, self.rows, COORDINATES).to(self.dtype)
+        made = []
+        for number, (i, o) in enumerate(zip(widths, widths[1:], strict=False)):
+            bound = 1 / i if number == 0 else (6 / i) ** 0.5 / OMEGA
+            made += [uniform(bound, o, i), uniform(i**-0.5, o)]
+        target = torch.randn(self.rows, 1, device=device).to(self.dtype)
+        params = [t.to(self.dtype).requires_grad_() for t in made]
+        # A Laplacian knows nothing of what is added to all values.
+        params[-1].requires_grad_(self.loss == "values")
+        return x, target, *params
+
+    def of(self, layer: Layer) -> Callable[..., Tensor]:
+        """The loss as a function of the arguments."""
+
+        def values(x: Tensor, *params: Tensor) -> Tensor:
+            pairs = list(zip(params[::2], params[1::2], strict=True))
+            for weight, bias in pairs[:-1]:
+                x = layer(x, weight, bias, OMEGA)
+            return F.linear(x, *pairs[-1])
+
+        def fit(x: Tensor, target: Tensor, *params: Tensor) -> Tensor:
+            return F.mse_loss(values(x, *params), target)
+
+        def laplacian(x: Tensor, target: Tensor, *params: Tensor) -> Tensor:
+            x = x.detach().requires_grad_()
+            y = values(x, *params)
+            (slope,) = torch.autograd.grad(y, x, torch.ones_like(y), create_graph=True)
+            found = torch.zeros_like(y)
+            for k in range(COORDINATES):
+                along = slope[:, k]
+                (second,) = torch.autograd.grad(along, x, torch.ones_like(along), create_graph=True)
+                found = found + second[:, k : k + 1]
+            return F.mse_loss(found, 1e3 * target)
+
+        return fit if self.loss == "values" else laplacian
+
+
+def nets(settings: Settings) -> Iterator[Net]:
+    on_gpu = settings.device == "cuda"
+    rows = 64 if settings.quick else ROWS[settings.device]
+    for width, hidden in NETS[settings.device]:
+        for dtype in (torch.float32, torch.bfloat16) if on_gpu else (torch.float32,):
+            for loss in LOSSES:
+                name = f"{width}×{hidden}/{dtype_name(dtype)}/{loss}"
+                yield Net(name, 32 if settings.quick else width, hidden, dtype, loss, rows)
+
+
+def plans(settings: Settings) -> Iterator[Plan]:
+    if settings.device == "cpu":
+        for count in settings.threads:
+            for net in nets(settings):
+                key = f"cpu/siren/{net.name}/{count} threads"
+                yield Plan(key, partial(case, settings, net, count))
+        return
+    for net in nets(settings):
+        yield Plan(f"cuda/siren/{net.name}", partial(case, settings, net))
+    for net in nets(settings):
+        yield Plan(f"cuda/siren/{net.name}/memory", partial(Memory, net))
+
+
+def facts(net: Net, device: str) -> dict[str, Any]:
+    return {
+        "group": f"Siren, training step, {device.upper()}",
+        "label": net.name.replace("/", " "),
+        "dtype": dtype_name(net.dtype),
+        "shape": [net.rows, net.width, net.hidden],
+    }
+
+
+def check(net: Net, args: tuple[Tensor, ...]) -> Callable[..., float]:
+    return partial(verify, op="siren", args=args, plain=net.of(reference.sine_linear))
+
+
+def case(settings: Settings, net: Net, count: int | None = None) -> Case:
+    set_tf32(False)
+    device = settings.device
+    args, plain = net.arguments(device), net.of(reference.sine_linear)
+    functions: dict[str, Callable[..., Any]] = {OURS: net.of(ours("sine_linear")), PLAIN: plain}
+    share = OF_PLAIN if device == "cuda" else OF_PLAIN_CPU
+    bar = Bar(f"at least {share:g} × the {PLAIN}'s speed", lambda m: m[PLAIN] / share)
+    if device == "cuda" and net.loss == "values" and not settings.quick:
+        functions[COMPILED] = rivals.compiled(plain)
+        text = f"at least {OF_COMPILED:g} × {COMPILED}'s"
+        bar = both(bar, Bar(text, lambda m: m[COMPILED] / OF_COMPILED))
+    return Case(
+        op="siren",
+        functions=functions,
+        inputs=[args],
+        timer=settings.wall(16e-3, seconds=0.3),
+        bar=bar,
+        check=check(net, args),
+        threads=count,
+        facts=facts(net, device) | ({} if count is None else {"threads": count}),
+    )
+
+
+@dataclass
+class Memory:
+    """The most bytes that a step takes, ours beside plain PyTorch's."""
+
+    net: Net
+
+    def row(self, key: str) -> Row:
+        row: Row = {"key": key, "op": "siren", **facts(self.net, "cuda"), "notes": []}
+        row |= {"timer": "memory", "group": "Siren, most bytes of a training step, CUDA"}
+        set_tf32(False)
+        args = self.net.arguments("cuda")
+        functions = {OURS: self.net.of(ours("sine_linear"))}
+        functions[PLAIN] = self.net.of(reference.sine_linear)
+        try:
+            row["error_over_limit"] = check(self.net, args)(functions[OURS], poison=True)
+        except (Refused, RuntimeError) as problem:
+            return row | {"refused": first_line(problem)}
+        row["memory"] = found = {name: {"kept": peak(f, args)} for name, f in functions.items()}
+        mine, theirs = found[OURS]["kept"], found[PLAIN]["kept"]
+        text, most = f"the {PLAIN}'s bytes", OF_MEMORY[self.net.dtype]
+        row["against"] = {"name": text, "bytes": theirs, "ratio": mine / max(1, theirs)}
+        limit = most * theirs
+        row["bar"] = {
+            "text": f"at most {most:g} × {text}",
+            "limit_bytes": limit,
+            "reached": mine <= limit,
+        }
+        return row
+
+
+def peak(function: Callable[..., Any], args: tuple[Any, ...]) -> int:
+    # Libraries take their workspaces in a first call, and keep them.
+    step(function, args)
+    gc.collect()
+    before = requested("current")
+    torch.cuda.reset_peak_memory_stats()
+    step(function, args)
+    return requested("peak") - before

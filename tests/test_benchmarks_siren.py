@@ -1,0 +1,86 @@
+"""What the suites sine_linear and siren time: a SIREN, and losses that are what they say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks import run, sine_linear, siren
+from benchmarks.cases import OURS, Settings
+from benchmarks.cell import PLAIN
+from benchmarks.verify import Refused
+from treadle import reference
+
+QUICK = Settings("cpu", quick=True, threads=(1,))
+
+
+def net(loss: str) -> siren.Net:
+    return siren.Net("small", 7, 2, torch.float64, loss, 5)
+
+
+def test_the_loss_of_values() -> None:
+    x, target, *params = net("values").arguments("cpu")
+    y = x
+    for weight, bias in zip(params[:-2:2], params[1:-2:2], strict=True):
+        y = torch.sin(30 * F.linear(y, weight, bias))
+    expected = (F.linear(y, *params[-2:]) - target).square().mean()
+    torch.testing.assert_close(
+        net("values").of(reference.sine_linear)(x, target, *params), expected
+    )
+
+
+def test_the_loss_of_the_laplacian() -> None:
+    one = net("Laplacian")
+    x, target, *params = one.arguments("cpu")
+    inner = siren.Net("small", 7, 2, torch.float64, "values", 1).of(reference.sine_linear)
+
+    def value(point: Tensor) -> Tensor:
+        # Its loss with a target of 0 is the square of a value, and the values here are not 0.
+        return inner(point[None], torch.zeros(1, 1, dtype=torch.float64), *params)
+
+    def laplacian(point: Tensor) -> Tensor:
+        square, slope = value(point), torch.func.grad(value)(point)
+        curve = torch.func.hessian(value)(point).trace()
+        # v = sqrt(s): v'' = s'' / 2v - s'^2 / 4v^3, up to the sign of v.
+        v = square.sqrt()
+        return curve / (2 * v) - slope.square().sum() / (4 * v**3)
+
+    expected = torch.stack([laplacian(point) for point in x])
+    zero = torch.zeros_like(target)
+    loss = one.of(reference.sine_linear)(x, zero, *params)
+    torch.testing.assert_close(loss, expected.square().mean())
+    # And the target counts.
+    assert one.of(reference.sine_linear)(x, target, *params) != loss
+
+
+@pytest.mark.parametrize("loss", siren.LOSSES)
+def test_a_wrong_layer_is_refused(loss: str) -> None:
+    one = net(loss)
+    args = one.arguments("cpu")
+
+    def wrong(*layer: Any) -> Tensor:
+        return 1.01 * reference.sine_linear(*layer)
+
+    assert siren.check(one, args)(one.of(torch.ops.treadle.sine_linear.default)) <= 1
+    with pytest.raises(Refused):
+        siren.check(one, args)(one.of(wrong))
+
+
+def test_weights_and_inputs_are_a_sirens() -> None:
+    x, weight, bias, omega = sine_linear.arguments(500, 64, "cpu", torch.float64, backward=True)
+    assert x.requires_grad and weight.requires_grad and bias.requires_grad and omega == 30
+    assert 0.9 < float(x.detach().abs().max()) <= 1
+    # The first layer's phases have a deviation of about 1.
+    assert 0.5 < float((omega * F.linear(x, weight).detach()).std()) < 1.5
+
+
+def test_rows_have_their_rivals_and_bars(capsys: pytest.CaptureFixture[str]) -> None:
+    for plan in (*sine_linear.plans(QUICK), *siren.plans(QUICK)):
+        made = plan.build()
+        assert {OURS, PLAIN} <= set(made.functions) and made.bar is not None  # type: ignore[attr-defined]
+    run.main(["--device", "cpu", "--suite", "siren", "--list"])
+    assert len(capsys.readouterr().out.splitlines()) == 8
