@@ -98,87 +98,87 @@ void elementwise_batch_rule(const OperatorHandle& op, Stack* stack) {
   }
 }
 
-void batch_problems(const OperatorHandle& op, Stack* stack, uint64_t rows, int64_t rank) {
-  c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::FuncTorchBatched);
-  const auto layer = functorch::maybeCurrentDynamicLayer();
-  TORCH_INTERNAL_ASSERT(layer.has_value());
-  const int64_t level = layer->layerId();
-  const size_t base = stack->size() - op.schema().arguments().size();
-  auto arguments = tensor_arguments(op, *stack, level);
-  const auto by_rows = [&](const Argument& a) { return (rows >> (a.index - base) & 1) != 0; };
-  bool any_batched = false, only_rows = rows != 0, problems = false;
-  c10::SymInt size;
-  for (const auto& argument : arguments) {
-    problems |= argument.rank() > rank;
-    if (!argument.batch) continue;
-    any_batched = true;
-    only_rows &= by_rows(argument);
-    size = argument.value.sym_size(*argument.batch);
-  }
-  // Problems that are there already take the batch in; rows do if nothing else is batched.
-  const bool fold_rows = only_rows && !problems;
-  c10::SymInt folded;
-  for (const auto& argument : arguments) {
-    Tensor t = argument.value;
-    if (any_batched && (!fold_rows || by_rows(argument))) {
-      t = argument.batch ? t.movedim(*argument.batch, 0)
-                         : t.unsqueeze(0).expand_symint(with_front(size, t.sym_sizes()));
-      if (fold_rows || problems) {
-        folded = t.sym_size(1);
-        t = t.flatten(0, 1);
-      }
+namespace {
+
+// A call with batched arguments, of which `rows` has the bits of those that take a batch in by
+// their rows.
+struct BatchedCall {
+  const OperatorHandle& op;
+  Stack* stack;
+  uint64_t rows;
+  c10::impl::ExcludeDispatchKeyGuard guard{c10::DispatchKey::FuncTorchBatched};
+  int64_t level = current_level();
+  size_t base = stack->size() - op.schema().arguments().size();
+  std::vector<Argument> arguments = tensor_arguments(op, *stack, level);
+  bool any = false, only_rows = rows != 0;
+  c10::SymInt size;  // of the batch
+
+  BatchedCall(const OperatorHandle& op, Stack* stack, uint64_t rows)
+      : op(op), stack(stack), rows(rows) {
+    for (const auto& argument : arguments) {
+      if (!argument.batch) continue;
+      any = true;
+      only_rows &= by_rows(argument);
+      size = argument.value.sym_size(*argument.batch);
     }
-    (*stack)[argument.index] = t;
   }
-  op.callBoxed(stack);
-  if (!any_batched) return;
-  for (size_t i = stack->size() - op.schema().returns().size(); i < stack->size(); ++i) {
-    Tensor t = (*stack)[i].toTensor();
-    if (!t.defined()) continue;
-    if (fold_rows || problems) t = t.unflatten_symint(0, {size, folded});
-    (*stack)[i] = functorch::makeBatched(t, 0, level);
+
+  static int64_t current_level() {
+    const auto layer = functorch::maybeCurrentDynamicLayer();
+    TORCH_INTERNAL_ASSERT(layer.has_value());
+    return layer->layerId();
   }
+
+  size_t position(const Argument& a) const { return a.index - base; }
+  bool by_rows(const Argument& a) const { return (rows >> position(a) & 1) != 0; }
+
+  // With the batch in front of those arguments that `takes` names; folded into what is there, where
+  // that is problems or rows of their own.
+  template <class Takes>
+  void run(bool fold, const Takes& takes) {
+    c10::SymInt folded;
+    for (const auto& argument : arguments) {
+      Tensor t = argument.value;
+      if (any && takes(argument)) {
+        t = argument.batch ? t.movedim(*argument.batch, 0)
+                           : t.unsqueeze(0).expand_symint(with_front(size, t.sym_sizes()));
+        if (fold) {
+          folded = t.sym_size(1);
+          t = t.flatten(0, 1);
+        }
+      }
+      (*stack)[argument.index] = t;
+    }
+    op.callBoxed(stack);
+    if (!any) return;
+    for (size_t i = stack->size() - op.schema().returns().size(); i < stack->size(); ++i) {
+      Tensor t = (*stack)[i].toTensor();
+      if (!t.defined()) continue;
+      if (fold) t = t.unflatten_symint(0, {size, folded});
+      (*stack)[i] = functorch::makeBatched(t, 0, level);
+    }
+  }
+};
+
+}  // namespace
+
+void batch_problems(const OperatorHandle& op, Stack* stack, uint64_t rows, int64_t rank) {
+  BatchedCall call(op, stack, rows);
+  bool problems = false;
+  for (const auto& argument : call.arguments) problems |= argument.rank() > rank;
+  // Problems that are there already take the batch in; rows do if nothing else is batched.
+  const bool by_rows = call.only_rows && !problems;
+  call.run(by_rows || problems, [&](const Argument& a) { return !by_rows || call.by_rows(a); });
 }
 
 void batch_linear(const OperatorHandle& op, Stack* stack, uint64_t rows, size_t weight) {
-  c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::FuncTorchBatched);
-  const auto layer = functorch::maybeCurrentDynamicLayer();
-  TORCH_INTERNAL_ASSERT(layer.has_value());
-  const int64_t level = layer->layerId();
-  const size_t base = stack->size() - op.schema().arguments().size();
-  const auto arguments = tensor_arguments(op, *stack, level);
-  const auto by_rows = [&](const Argument& a) { return (rows >> (a.index - base) & 1) != 0; };
-  bool any_batched = false, only_rows = true, many = false;
-  c10::SymInt size;
-  for (const auto& argument : arguments) {
-    many |= argument.index - base == weight && argument.rank() == 3;
-    if (!argument.batch) continue;
-    any_batched = true;
-    only_rows &= by_rows(argument);
-    size = argument.value.sym_size(*argument.batch);
+  BatchedCall call(op, stack, rows);
+  bool many = false;
+  for (const auto& argument : call.arguments) {
+    many |= call.position(argument) == weight && argument.rank() == 3;
   }
-  const bool fold = any_batched && many;
-  c10::SymInt layers;
-  for (const auto& argument : arguments) {
-    Tensor t = argument.value;
-    if (any_batched && (many || !only_rows || by_rows(argument))) {
-      t = argument.batch ? t.movedim(*argument.batch, 0)
-                         : t.unsqueeze(0).expand_symint(with_front(size, t.sym_sizes()));
-      if (fold) {
-        layers = t.sym_size(1);
-        t = t.flatten(0, 1);
-      }
-    }
-    (*stack)[argument.index] = t;
-  }
-  op.callBoxed(stack);
-  if (!any_batched) return;
-  for (size_t i = stack->size() - op.schema().returns().size(); i < stack->size(); ++i) {
-    Tensor t = (*stack)[i].toTensor();
-    if (!t.defined()) continue;
-    if (fold) t = t.unflatten_symint(0, {size, layers});
-    (*stack)[i] = functorch::makeBatched(t, 0, level);
-  }
+  const bool all = many || !call.only_rows;
+  call.run(many, [&](const Argument& a) { return all || call.by_rows(a); });
 }
 
 void autocast_arguments(const OperatorHandle& op, Stack* stack, c10::DeviceType device,

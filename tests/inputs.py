@@ -124,6 +124,18 @@ class Bad:
     error: type[Exception] = RuntimeError
 
 
+def batched(args: list[Any], subset: tuple[int, ...]) -> tuple[list[Any], tuple[Any, ...]]:
+    """For vmap: those of the subset with a batch in different dimensions, and in_dims."""
+    args = list(args)
+    in_dims: list[int | None] = [None] * len(args)
+    for i in subset:
+        if args[i] is None:
+            continue
+        in_dims[i] = i % (args[i].dim() + 1)
+        args[i] = torch.stack([args[i] * k for k in (1.0, -0.5, 0.25)], in_dims[i])
+    return args, tuple(in_dims)
+
+
 def other_device(device: str) -> str:
     return "meta" if device == "cpu" else "cpu"
 

@@ -18,7 +18,7 @@ from treadle import reference
 
 from .cases import DEVICES
 from .compare import same_bits
-from .inputs import HALVES, Make
+from .inputs import HALVES, Make, batched
 from .rule import within_rule
 from .sine_linear_cases import sine_arguments
 
@@ -36,19 +36,11 @@ def close(actual: Any, expected: Any) -> None:
     torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
 
 
-def batched(
+def batched_layer(
     subset: tuple[int, ...], lead: tuple[int, ...], bias: bool, device: str
 ) -> tuple[list[Any], tuple[Any, ...]]:
-    """Tensors, those of the subset with a batch in different dimensions, and in_dims."""
     make = Make(f"vmap {subset} {lead}", device, torch.float64)
-    args = list(sine_arguments(make, lead, (3, 4), bias=bias).args[:3])
-    in_dims: list[int | None] = [None] * 3
-    for i in subset:
-        if args[i] is None:
-            continue
-        in_dims[i] = i % (args[i].dim() + 1)
-        args[i] = torch.stack([args[i] * k for k in (1.0, -0.5, 0.25)], in_dims[i])
-    return args, tuple(in_dims)
+    return batched(list(sine_arguments(make, lead, (3, 4), bias=bias).args[:3]), subset)
 
 
 def loss(f: Function) -> Function:
@@ -87,7 +79,7 @@ TRANSFORMS: dict[str, Callable[[Function], Function]] = {
 def test_vmap_of_every_subset(
     subset: tuple[int, ...], lead: tuple[int, ...], bias: bool, device: str
 ) -> None:
-    args, in_dims = batched(subset, lead, bias, device)
+    args, in_dims = batched_layer(subset, lead, bias, device)
     if all(d is None for d in in_dims):
         return
     for transform in TRANSFORMS.values():

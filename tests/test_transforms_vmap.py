@@ -16,7 +16,7 @@ import treadle
 from treadle import reference
 
 from .cases import DEVICES
-from .inputs import Make, outputs
+from .inputs import Make, batched, outputs
 from .lltm_cases import cell_arguments
 
 pytestmark = pytest.mark.usefixtures("no_slow_vmap")
@@ -29,16 +29,8 @@ BIASES = ("[3H]", "[1, 3H]", "None")
 def batched_cell(
     subset: tuple[int, ...], bias: str, device: str
 ) -> tuple[list[Any], tuple[Any, ...]]:
-    """Arguments, those of the subset with a batch in different dimensions, and in_dims."""
     make = Make(f"vmap {subset}", device, torch.float64)
-    args = list(cell_arguments(make, (2, 3, 4), bias=bias).args)
-    in_dims: list[int | None] = [None] * 5
-    for i in subset:
-        if args[i] is None:
-            continue
-        in_dims[i] = i % (args[i].dim() + 1)
-        args[i] = torch.stack([args[i] * k for k in (1.0, -0.5, 0.25)], in_dims[i])
-    return args, tuple(in_dims)
+    return batched(list(cell_arguments(make, (2, 3, 4), bias=bias).args), subset)
 
 
 def close(actual: Any, expected: Any) -> None:
