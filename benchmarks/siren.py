@@ -139,6 +139,9 @@ def case(settings: Settings, net: Net, count: int | None = None) -> Case:
         functions[COMPILED] = rivals.compiled(plain)
         text = f"at least {OF_COMPILED:g} × {COMPILED}'s"
         bar = both(bar, Bar(text, lambda m: m[COMPILED] / OF_COMPILED))
+    found = facts(net, device)
+    if count is not None:
+        found["label"] += f", {count} thr"
     return Case(
         op="siren",
         functions=functions,
@@ -147,7 +150,7 @@ def case(settings: Settings, net: Net, count: int | None = None) -> Case:
         bar=bar,
         check=check(net, args),
         threads=count,
-        facts=facts(net, device) | ({} if count is None else {"threads": count}),
+        facts=found,
     )
 
 
