@@ -1,9 +1,9 @@
 """Plant each known error in a copy of the tree and show that its test finds it: `make mutants`.
 
 A mutant is a patch in this folder. Above the diff stand what is broken, the tests that must fail
-(pytest's arguments), and `Needs: cuda` if it takes a GPU and nvcc. The copies, one a job, stay with
-their objects in build/mutants, so that a mutant costs what it changes. Fails if a mutant survives,
-if a patch no longer applies or compiles, or if a named test fails without any mutant.
+(pytest's arguments), and `Needs: cuda` if it takes a GPU and nvcc. The copies, a sound one and one
+a job, stay with their objects in build/mutants, so that a mutant costs what it changes. Fails if a
+mutant survives, if a patch no longer applies or compiles, or if a named test fails without any.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from itertools import cycle, repeat
 from pathlib import Path
+from threading import Lock
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
@@ -55,6 +56,7 @@ class Copy:
 
     folder: Path
     cuda: bool
+    gpu: str  # as CUDA_VISIBLE_DEVICES names it
 
     def refresh(self) -> None:
         """Make it equal to the tree. Equal files keep their times, and so ninja their objects."""
@@ -68,6 +70,11 @@ class Copy:
             source = path.suffix in (".py", ".h", ".cpp", ".cu", ".cuh")
             if source and not name.startswith("build/") and name not in wanted:
                 path.unlink()
+
+    def take(self, built: Copy) -> None:
+        """Begin with the objects of a copy that is built already, times and all."""
+        if not self.folder.exists():
+            shutil.copytree(built.folder, self.folder)
 
     def _lay(self, name: str) -> None:
         source, target = ROOT / name, self.folder / name
@@ -94,7 +101,8 @@ class Copy:
 
     def build(self) -> bool:
         command = [sys.executable, "-W", "ignore", "setup.py", "-q", "build_ext", "--inplace"]
-        env = {**os.environ, "TREADLE_CUDA": str(int(self.cuda))}
+        objects = {"TREADLE_BUILD_DIR": "build/native"}  # relative: `take` brings them along
+        env = {**os.environ, **objects, "TREADLE_CUDA": str(int(self.cuda))}
         done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True)
         if done.returncode:
             print(done.stdout[-3000:] + done.stderr[-3000:])
@@ -107,6 +115,7 @@ class Copy:
             "PYTHONPATH": str(self.folder / "python_pkg"),
             "PYTHONDONTWRITEBYTECODE": "1",
             "TREADLE_MUTANT": "1",
+            "CUDA_VISIBLE_DEVICES": self.gpu,
         }
         command = [sys.executable, "-m", "pytest", *options, *arguments]
         return subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True)
@@ -135,10 +144,15 @@ def judge(copy: Copy, mutant: Mutant) -> str:
     return f"killed by {failed.group(1)}"
 
 
-def has_cuda() -> bool:
+def visible_gpus() -> list[str]:
+    """None, too, where there is no nvcc."""
     import torch
 
-    return torch.cuda.is_available() and shutil.which("nvcc") is not None
+    if shutil.which("nvcc") is None:
+        return []
+    count = torch.cuda.device_count()
+    names = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count))))
+    return names.split(",")[:count]
 
 
 def chosen(names: list[str]) -> list[Mutant]:
@@ -149,25 +163,35 @@ def chosen(names: list[str]) -> list[Mutant]:
     return [mutant for mutant in found if not names or mutant.name in names]
 
 
-def judge_all(copy: Copy, mutants: list[Mutant]) -> int:
-    """First the tests of each on the sound tree (equal ones run once), then each mutant. Prints a
-    line a mutant; returns how many were not killed."""
+class Sound:
+    """Whether tests pass on a tree that nobody spoils: equal ones run once for all copies."""
+
+    def __init__(self, tree: Copy) -> None:
+        self.tree = tree
+        self.lock = Lock()
+        self.found: dict[tuple[str, ...], Future[bool]] = {}
+
+    def __call__(self, killers: tuple[str, ...]) -> bool:
+        with self.lock:
+            first = killers not in self.found
+            result = self.found.setdefault(killers, Future())
+        if first:
+            done = self.tree.test(killers)
+            if done.returncode:
+                print(done.stdout[-3000:] + done.stderr[-3000:])
+            result.set_result(done.returncode == 0)
+        return result.result()
+
+
+def judge_all(copy: Copy, sound: Sound, mutants: list[Mutant]) -> int:
+    """Prints a line a mutant; returns how many were not killed."""
     copy.refresh()
     if not copy.build():
         return len(mutants)
-
-    @cache
-    def sound(killers: tuple[str, ...]) -> bool:
-        done = copy.test(killers)
-        if done.returncode:
-            print(done.stdout[-3000:] + done.stderr[-3000:])
-        return done.returncode == 0
-
-    able = [mutant for mutant in mutants if sound(mutant.killers)]
     bad = 0
     for mutant in mutants:
         started = time.monotonic()
-        verdict = judge(copy, mutant) if mutant in able else "ITS TESTS FAIL WITHOUT IT"
+        verdict = judge(copy, mutant) if sound(mutant.killers) else "ITS TESTS FAIL WITHOUT IT"
         bad += not verdict.startswith("killed")
         took = time.monotonic() - started
         print(f"{mutant.name:36}{verdict} ({took:.0f} s)\n", end="", flush=True)
@@ -185,19 +209,27 @@ def main() -> int:
         for mutant in mutants:
             print(f"{mutant.name:36}{mutant.what}{' (cuda)' if mutant.needs_cuda else ''}")
         return 0
-    cuda = has_cuda()
-    skipped = [mutant.name for mutant in mutants if mutant.needs_cuda and not cuda]
-    mutants = [mutant for mutant in mutants if cuda or not mutant.needs_cuda]
+    gpus = visible_gpus()
+    skipped = [mutant.name for mutant in mutants if mutant.needs_cuda and not gpus]
+    mutants = [mutant for mutant in mutants if gpus or not mutant.needs_cuda]
     with_gpu = any(mutant.needs_cuda for mutant in mutants)
     jobs = max(1, min(options.jobs, len(mutants)))
+    kind = "cuda" if with_gpu else "cpu"
+    folder = ROOT / "build" / "mutants"
+    turns = cycle(gpus or [""])
+    tree = Copy(folder / f"{kind}-sound", with_gpu, next(turns))
+    copies = [Copy(folder / f"{kind}-{job}", with_gpu, next(turns)) for job in range(jobs)]
+    print(f"building {tree.folder}", flush=True)
+    tree.refresh()
+    if not tree.build():
+        return 1
+    for copy in copies:
+        copy.take(tree)
     if jobs > 1:
         os.environ.setdefault("MAX_JOBS", str(max(1, (os.cpu_count() or 1) // jobs)))
-    kind = "cuda" if with_gpu else "cpu"
-    copies = [Copy(ROOT / "build" / "mutants" / f"{kind}-{job}", with_gpu) for job in range(jobs)]
-    print(f"building {jobs} of build/mutants/{kind}-*", flush=True)
     with ThreadPoolExecutor(jobs) as pool:
         shares = (mutants[job::jobs] for job in range(jobs))
-        bad = sum(pool.map(judge_all, copies, shares))
+        bad = sum(pool.map(judge_all, copies, repeat(Sound(tree)), shares))
     for name in skipped:
         print(f"{name:36}skipped: needs a GPU and nvcc")
     print(f"{len(mutants) - bad} of {len(mutants)} killed, {len(skipped)} skipped")

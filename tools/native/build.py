@@ -56,10 +56,10 @@ def _has(toolkit: cuda.Toolkit | cuda.Missing) -> bool:
 def _folder(torch: host.Torch) -> Path:
     """Where objects are kept: a folder a torch version, so that two can be built in turn.
 
-    $TREADLE_BUILD_DIR moves it, for example to keep objects between two unpacked sdists: ninja
-    knows an object by its path, which is therefore absolute.
+    $TREADLE_BUILD_DIR moves it. ninja knows an object by its path: an absolute one keeps objects
+    between two unpacked sdists, a relative one (to the tree) in copies of a tree that is built.
     """
-    base = Path(os.environ.get("TREADLE_BUILD_DIR") or ROOT / "build" / "native").resolve()
+    base = Path(os.environ.get("TREADLE_BUILD_DIR") or ROOT / "build" / "native")
     return base / f"torch-{torch.version.replace('+', '-')}"
 
 
