@@ -47,9 +47,12 @@ def evaluate(function: Callable[..., Any], args: tuple[Any, ...]) -> list[Tensor
     wanted = leaves(args)
     if not wanted:
         return list(results)
-    generator = torch.Generator().manual_seed(5)
+    # On the results' own device: a CPU takes seconds for a batch that a GPU is timed with.
+    device = results[0].device
+    generator = torch.Generator(device).manual_seed(5)
     cotangents = [
-        torch.randn(r.shape, generator=generator, dtype=torch.float64).to(r) for r in results
+        torch.randn(r.shape, generator=generator, dtype=torch.float64, device=device).to(r)
+        for r in results
     ]
     return [*(r.detach() for r in results), *torch.autograd.grad(results, wanted, cotangents)]
 

@@ -37,21 +37,24 @@ void forward_of_many(const SineLinearBackend& backend, SineLinearForward args, c
   backend.forward(args, input.device());
 }
 
-// A few inputs: no product of ATen's.
-void forward_of_coordinates(const SineLinearBackend& backend, SineLinearForward args,
-                            const Tensor& x, const Tensor& weight, const OptionalTensor& bias) {
-  const Tensor own_weight = weight.contiguous();
+// The kernels' own products, of contiguous weights.
+SineLinearForward with_operands(SineLinearForward args, const Tensor& x, const Tensor& weight,
+                                const OptionalTensor& bias) {
   args.input = x.const_data_ptr();
   args.row_stride = x.stride(0);
   args.column_stride = x.stride(1);
   args.inputs = x.size(1);
-  args.weight = own_weight.const_data_ptr();
+  args.weight = weight.const_data_ptr();
   args.bias = data_if_any(bias);
-  backend.forward(args, x.device());
+  return args;
 }
 
 void forward_of_rows(const SineLinearBackend& backend, SineLinearForward args, const Tensor& x,
                      const Tensor& weight, const OptionalTensor& bias, const Tensor& output) {
+  if (backend.whole != nullptr && weight.is_contiguous() &&
+      backend.whole(with_operands(args, x, weight, bias), x.device())) {
+    return;
+  }
   const auto acc = at::toOpMathType(x.scalar_type());
   const int64_t rows = args.rows, columns = args.columns;
   const int64_t row_bytes = columns * static_cast<int64_t>(c10::elementSize(acc));
@@ -117,7 +120,8 @@ OutputAndPhase sine_linear_with(const SineLinearBackend& backend, const Tensor& 
   const Tensor x = rows_of(input, weight);
   const OptionalTensor own_bias = contiguous_if_any(bias);
   if (x.size(1) <= kMostCoordinates) {
-    forward_of_coordinates(backend, args, x, weight, own_bias);
+    const Tensor own_weight = weight.contiguous();
+    backend.forward(with_operands(args, x, own_weight, own_bias), x.device());
   } else {
     forward_of_rows(backend, args, x, weight, own_bias, output);
   }
@@ -159,6 +163,7 @@ static void forward_cpu(const SineLinearForward& args, at::Device) {
 // ---- registration
 
 static constexpr SineLinearBackend kCpuBackend{operand_cpu, product_cpu, forward_cpu,
+                                               /*whole=*/nullptr,
                                                /*product_bytes=*/int64_t{1} << 23};
 
 TORCH_LIBRARY_IMPL(treadle, CPU, m) { register_sine_linear<kCpuBackend>(m); }

@@ -17,6 +17,8 @@ struct SineLinearBackend {
   // out [R, O] of acc_t = x [R, I] weight [O, I]^T
   void (*product)(const Tensor& out, const Tensor& x, const Tensor& weight);
   void (*forward)(const SineLinearForward& args, at::Device device);
+  // The same of input and weight, both contiguous along I; false: not of these. Or null.
+  bool (*whole)(const SineLinearForward& args, at::Device device);
   int64_t product_bytes;  // rows are taken together as long as their products are no more
 };
 

@@ -16,6 +16,16 @@ __host__ __device__ constexpr T ceil_div(T a, T b) {
   return (a + b - 1) / b;
 }
 
+// Whether there is code for exactly this GPU, 900 for sm_90.
+constexpr bool compiled_for(int gpu) {
+#if defined(__CUDA_ARCH_LIST__)
+  for (const int arch : {__CUDA_ARCH_LIST__}) {
+    if (arch == gpu) return true;
+  }
+#endif
+  return false;
+}
+
 // Whether a kernel may be placed on the GPU while the one before it in the stream still ends, which
 // hides a microsecond of launch latency. Every kernel waits in device code, but only code for sm_90
 // and later can, so code for an older GPU, which a newer one might translate, rules it out.

@@ -22,13 +22,13 @@ __device__ __forceinline__ void store_at(void* data, int64_t element,
   *reinterpret_cast<Vector<T, kWidth>*>(static_cast<T*>(data) + element) = vector;
 }
 
-// NaN is free to be far or not.
+// Or NaN.
 template <class T, int kWidth>
 __device__ __forceinline__ bool any_far(const acc_t<T> (&u)[kWidth]) {
-  acc_t<T> largest = 0;
+  bool near = true;
 #pragma unroll
-  for (int e = 0; e < kWidth; ++e) largest = fmax(largest, fabs(u[e]));
-  return largest > math::kNearPhase<T>;
+  for (int e = 0; e < kWidth; ++e) near &= fabs(u[e]) <= math::kNearPhase<T>;
+  return !near;
 }
 
 inline bool aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }

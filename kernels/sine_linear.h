@@ -8,6 +8,11 @@
 namespace treadle {
 
 cudaError_t launch_sine_linear_forward(const SineLinearForward& args, cudaStream_t stream);
+// With the product in it, made of input and weight: on sm_90, for those that it takes. `processors`
+// are the GPU's. cudaErrorNotSupported: a driver that cannot.
+bool sine_linear_product_takes(const SineLinearForward& args);
+cudaError_t launch_sine_linear_product(const SineLinearForward& args, int processors,
+                                       cudaStream_t stream);
 cudaError_t launch_sine_linear_slope(const SineLinearSlope& args, cudaStream_t stream);
 cudaError_t launch_sine_linear_slope_backward(const SineLinearSlopeBackward& args,
                                               cudaStream_t stream);

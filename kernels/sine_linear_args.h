@@ -18,7 +18,7 @@ struct SineLinearForward {
   double omega;
   // [R, O] of acc_t, which output may overwrite; null: it is made of input and weight.
   const void* product;
-  const void* input;  // [R, I], I <= kMostCoordinates
+  const void* input;  // [R, I]; I <= kMostCoordinates but in sine_linear_product.cu
   int64_t row_stride, column_stride, inputs;
   const void* weight;  // [O, I]
   const void* bias;    // [O] or null

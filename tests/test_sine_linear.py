@@ -31,18 +31,18 @@ def test_nan_and_inf_as_in_the_composition(
     """First and second derivatives; of few numbers, and of as many as vectors are used for."""
     if repeat > 1 and device == "cpu":
         repeat = 500
-    found = []
+    found, columns = [], 1 if repeat == 1 else 8
     for function in (treadle.sine_linear, reference.sine_linear):
         u = torch.tensor(SPECIAL * repeat, dtype=dtype, device=device)[:, None].requires_grad_()
-        y = function(u, torch.ones(1, 1, dtype=dtype, device=device), None, omega)
+        y = function(u, torch.ones(columns, 1, dtype=dtype, device=device), None, omega)
         (first,) = torch.autograd.grad(y, u, torch.ones_like(y), create_graph=True)
         (second,) = torch.autograd.grad(first, u, torch.ones_like(first))
         found.append([y.detach(), first.detach(), second])
     for n, (ours, theirs) in enumerate(zip(*found, strict=True)):
         same = ours.isnan() == theirs.isnan()
         assert bool(same.all()), f"result {n}: {torch.tensor(SPECIAL)[~same[: len(SPECIAL), 0]]}"
-    # Which zero a product is, cuBLAS decides by dtype and size; and a NaN has any sign.
-    if device == "cpu" and math.isfinite(omega):
+    # Which zero a product is, BLAS decides by dtype and size; and a NaN has any sign.
+    if device == "cpu" and columns == 1 and math.isfinite(omega):
         zeros = [y[:2].signbit() for y, *_ in found]
         assert torch.equal(*zeros)
 
@@ -112,7 +112,7 @@ def test_with_and_without_gradients_alike(dtype: torch.dtype, device: str) -> No
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("inputs", [1, 2, 3, 4])
-@pytest.mark.parametrize("outputs", [1, 3, 8, 64, 257])
+@pytest.mark.parametrize("outputs", [1, 3, 8, 64, 256, 257])
 def test_coordinates_and_products_agree(inputs: int, outputs: int, device: str) -> None:
     """The same layer with inputs of zeros beside the coordinates, which ATen multiplies."""
     make = Make(f"widths {inputs} {outputs}", device, torch.float64)
@@ -148,7 +148,7 @@ def test_more_rows_than_one_product_takes(dtype: torch.dtype, device: str) -> No
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
-@pytest.mark.parametrize("shape", [(37,), (1 << 11, 65)], ids=str)
+@pytest.mark.parametrize("shape", [(37,), (2049, 65)], ids=str)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_slopes_one_by_one_and_together(
     dtype: torch.dtype, shape: tuple[int, ...], order: int, device: str

@@ -17,8 +17,10 @@ namespace detail {
 // The lower 16 bits as a signed number.
 TREADLE_HD int32_t signed_16(uint32_t bits) { return static_cast<int32_t>(bits << 16) >> 16; }
 
-// x rounded to an integer, in the lower bits: for |x| < 2^22.
-TREADLE_HD uint32_t rounded_bits(float x) { return bits_of(add_rn(x, kRound<float>)); }
+// scale x rounded to an integer, in the lower bits: for less than 2^22.
+TREADLE_HD uint32_t rounded_bits(float x, float scale) {
+  return bits_of(fma_rn(x, scale, kRound<float>));
+}
 
 // r and k of u = k pi + r.
 template <bool kFar>
@@ -48,8 +50,8 @@ TREADLE_HD float root_of(float square) { return sqrt_rn(square < kSmall ? kSmall
 
 TREADLE_HD int32_t encode_cosine(float y, float c) {
   const float square = square_of_cosine(y);
-  const uint32_t itself = rounded_bits(mul_rn(c, 1 / kUnit));
-  const uint32_t wrong = rounded_bits(mul_rn(sub_rn(magnitude(c), root_of(square)), 1 / kFineUnit));
+  const uint32_t itself = rounded_bits(c, 1 / kUnit);
+  const uint32_t wrong = rounded_bits(sub_rn(magnitude(c), root_of(square)), 1 / kFineUnit);
   return signed_16(square < kSmall ? itself : (wrong << 1 | bits_of(c) >> 31));
 }
 
@@ -81,16 +83,17 @@ struct SineLinear {
     Phase phase;
   };
 
+  // Of a number up to kNear<float>. Of the phase the lower 16 bits count: half a turn is kNaN
+  // there.
+  static TREADLE_HD Result near(float u) { return of(detail::sine_angle<false>(u)); }
+
   // kFar: also for |u| > kNear<float>.
   template <bool kFar>
   static TREADLE_HD Result forward(float u) {
-    const Flip angle = detail::sine_angle<kFar>(u);
-    const float r = angle.value;
-    // 2^15 units are half a turn.
-    const uint32_t units = detail::rounded_bits(mul_rn(r, 0x1.45f306p+13f)) + (angle.odd << 15);
-    const Phase phase = detail::signed_16(units);
+    const Result found = of(detail::sine_angle<kFar>(u));
+    const Phase phase = detail::signed_16(static_cast<uint32_t>(found.phase));
     const Phase other = phase == kNaN ? kNaN + 1 : phase;
-    return {resolved(detail::sine_of<Half>(angle)), r == r ? other : kNaN};
+    return {found.y, u - u == 0 ? other : kNaN};
   }
 
   // sin(u), or cos(u).
@@ -103,6 +106,13 @@ struct SineLinear {
     const float r = mul_rn(static_cast<float>(rest), 0x1.921fb6p-14f);
     const float wave = resolved(detail::sine_of<Half>({r, odd}));
     return select(phase == kNaN, from_bits(0x7fc00000u), wave);
+  }
+
+ private:
+  static TREADLE_HD Result of(Flip angle) {
+    // 2^15 units are half a turn.
+    const uint32_t units = detail::rounded_bits(angle.value, 0x1.45f306p+13f) + (angle.odd << 15);
+    return {resolved(detail::sine_of<Half>(angle)), static_cast<Phase>(units)};
   }
 };
 

@@ -37,7 +37,9 @@ class Toolkit:
         flags = []
         for arch in self.archs:
             number = arch.removesuffix("+PTX").replace(".", "")
-            flags.append(f"-gencode=arch=compute_{number},code=sm_{number}")
+            # With the instructions that only this GPU has, which its PTX may not have.
+            own = {"90": "90a"}.get(number, number)
+            flags.append(f"-gencode=arch=compute_{own},code=sm_{own}")
             if arch.endswith("+PTX"):
                 flags.append(f"-gencode=arch=compute_{number},code=compute_{number}")
         return flags

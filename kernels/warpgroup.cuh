@@ -1,0 +1,121 @@
+// Instructions of sm_90a: matrix products of a warpgroup from shared memory, tiles that the tensor
+// memory accelerator copies, and barriers that the blocks of a cluster share.
+#pragma once
+
+#include <cuda.h>
+
+#include <type_traits>
+
+#include "kernels/ptx.cuh"
+
+namespace treadle::ptx {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// ---- barriers of several arrivals
+
+__device__ __forceinline__ void init_barrier(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+// At the same place in block `rank` of the cluster.
+__device__ __forceinline__ void arrive_at(uint32_t barrier, uint32_t rank) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(in_block(barrier, rank))
+               : "memory");
+}
+
+// The first part of sync_threads: without waiting.
+__device__ __forceinline__ void arrive_threads(int id, int count) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(count) : "memory");
+}
+
+// ---- tiles of a tensor, into the blocks of the cluster that have a bit in `blocks`
+
+__device__ __forceinline__ void copy_tile(uint32_t to, const CUtensorMap* map, int c0, int c1,
+                                          uint32_t barrier, uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+      "l"(map), "r"(c0), "r"(c1), "r"(barrier), "h"(blocks)
+      : "memory");
+}
+
+// Of five dimensions, the middle ones whole.
+__device__ __forceinline__ void copy_tile_of_groups(uint32_t to, const CUtensorMap* map, int c0,
+                                                    int c4, uint32_t barrier, uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%2, %3, %3, %3, %4}], [%5], %6;" ::"r"(to),
+      "l"(map), "r"(c0), "r"(0), "r"(c4), "r"(barrier), "h"(blocks)
+      : "memory");
+}
+
+// ---- matrix products
+
+// Rows of 128 bytes, swizzled, eight of them 1024 bytes: at `address`, a multiple of 1024, or some
+// 32 bytes of a row further.
+__device__ __forceinline__ uint64_t matrix(uint32_t address) {
+  return (uint64_t{1} << 62) | (uint64_t{1024 >> 4} << 32) | (uint64_t{1} << 16) |
+         ((address & 0x3ffff) >> 4);
+}
+
+__device__ __forceinline__ void begin_products() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void commit_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+template <int n>
+__device__ __forceinline__ void wait_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory");
+}
+
+#define TREADLE_EIGHT(d, i)                                                                   \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+      "+f"(d[i + 6]), "+f"(d[i + 7])
+#define TREADLE_PRODUCT(types)                                                                 \
+  asm volatile(                                                                                \
+      "{\n"                                                                                    \
+      ".reg .pred add;\n"                                                                      \
+      "setp.ne.b32 add, %66, 0;\n"                                                             \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." types                                     \
+      " {%0, %1, %2, %3, %4, %5, %6, %7, "                                                     \
+      "%8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, "    \
+      "%25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "  \
+      "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "  \
+      "%59, %60, %61, %62, %63}, %64, %65, add, 1, 1, 0, 0;\n"                                 \
+      "}"                                                                                      \
+      : TREADLE_EIGHT(c, 0), TREADLE_EIGHT(c, 8), TREADLE_EIGHT(c, 16), TREADLE_EIGHT(c, 24),  \
+        TREADLE_EIGHT(c, 32), TREADLE_EIGHT(c, 40), TREADLE_EIGHT(c, 48), TREADLE_EIGHT(c, 56) \
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)))
+
+// c [64, 128] = a [64, 16] b [128, 16]^T + c if `add`, of a warpgroup, whose thread t has of rows
+// 16 (t / 32) + t % 32 / 4 and 8 more, for j < 16, columns 8 j + 2 (t % 4) and the next: c[4 j],
+// c[4 j + 1] and for the later row c[4 j + 2], c[4 j + 3].
+template <class T>
+__device__ __forceinline__ void multiply_tile(float (&c)[64], uint64_t a, uint64_t b, bool add) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    TREADLE_PRODUCT("bf16.bf16");
+  } else {
+    TREADLE_PRODUCT("f16.f16");
+  }
+}
+
+#undef TREADLE_EIGHT
+#undef TREADLE_PRODUCT
+
+template <int n>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n));
+}
+
+template <int n>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n));
+}
+
+#endif
+
+}  // namespace treadle::ptx

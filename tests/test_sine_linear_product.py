@@ -1,0 +1,119 @@
+"""The layer's product and its sines in one kernel: half types on sm_90, sizes that tiles divide or
+not. Elsewhere the same holds of the ways that sizes take there."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import treadle
+
+from .cases import DEVICES, HALVES
+from .inputs import Make
+from .layouts import padded_rows
+from .sine_linear_cases import sine_arguments
+from .test_launches import BINDINGS
+
+# Rows, columns, inputs: tiles are [128, 128], two a cluster, and take 64 inputs at a time of which
+# six are under way.
+SIZES = (
+    (128, 32, 8),
+    (129, 96, 72),
+    (300, 128, 64),
+    (1000, 160, 200),
+    (257, 128, 512),
+    (700, 416, 1032),
+    (40_000, 256, 64),
+    (50_000, 128, 448),
+)
+forward = torch.ops.treadle.sine_linear_forward
+
+
+def needs_one_launch() -> bool:
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+
+
+def exact_phase(x: Tensor, weight: Tensor, bias: Tensor | None, omega: float) -> Tensor:
+    z = x.double() @ weight.double().T
+    return omega * (z if bias is None else z + bias.double())
+
+
+def check(y: Tensor, phase: Tensor, u: Tensor, room: float = 2e-5) -> None:
+    """The rounding of y, half a unit of the phase, and `room` for float32's sum."""
+    exact = u.sin()
+    error = (y.double() - exact).abs()
+    assert bool((error <= 0.5 * torch.finfo(y.dtype).eps * exact.abs() + room).all())
+    assert int(phase.min()) > -(2**15)  # which is NaN's; of many, some are next to half a turn
+    turns = phase.double() / 2**16 - u / (2 * math.pi)
+    assert float((turns - turns.round()).abs().max()) <= 1.51 / 2**16 + room
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("dtype", HALVES)
+def test_values(dtype: torch.dtype, size: tuple[int, int, int], bias: bool, device: str) -> None:
+    rows, columns, inputs = size
+    if device == "cpu":
+        rows = min(rows, 1000)
+    make = Make(f"product {size}", device, dtype)
+    args = sine_arguments(make, (rows,), (inputs, columns), bias=bias).args
+    y, phase = forward(*args)
+    check(y, phase, exact_phase(*args))
+    again, phase_again = forward(*args)
+    assert torch.equal(y, again) and torch.equal(phase, phase_again)
+    assert torch.equal(y, treadle.sine_linear(*args))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", HALVES)
+def test_memory_around_it(dtype: torch.dtype, device: str) -> None:
+    """Inputs with padding that is NaN, and a part of a larger batch."""
+    make = Make("around", device, dtype)
+    args = sine_arguments(make, (300,), (72, 96), to={"input": padded_rows}).args
+    check(*forward(*args), exact_phase(*args))
+    x, *rest = sine_arguments(make, (2, 300), (72, 96)).args
+    x = x[1, 3:]
+    check(*forward(x, *rest), exact_phase(x, *rest))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", HALVES)
+def test_large_and_no_numbers_keep_to_themselves(dtype: torch.dtype, device: str) -> None:
+    """Phases beyond where the short way reaches, inf and NaN, beside small ones."""
+    make = Make("far", device, dtype)
+    x, weight, bias, _ = sine_arguments(make, (500,), (64, 64)).args
+    x[7, 3], x[130, 5], x[131, 6] = math.nan, math.inf, -math.inf
+    y, phase = forward(x, weight, bias, 3.0)
+    bad = torch.zeros(500, dtype=torch.bool, device=device)
+    bad[[7, 130, 131]] = True
+    assert bool(y[bad].isnan().all()) and bool((phase[bad] == -(2**15)).all())
+    check(y[~bad], phase[~bad], exact_phase(x[~bad], weight, bias, 3.0), 5e-5)
+    # Powers of two and few inputs: nothing is rounded before the sine.
+    x = torch.zeros(256, 8, dtype=dtype, device=device)
+    x[:, 0] = 2.0 ** torch.randint(-3, 4, (256,), generator=make.generator).to(device)
+    weight = torch.zeros(64, 8, dtype=dtype, device=device)
+    weight[:, 0] = (torch.arange(64, device=device) % 8 + 1).to(dtype)
+    for omega in (2.0**10, 2.0**20, 2.0**60):
+        check(*forward(x, weight, None, omega), exact_phase(x, weight, None, omega), 1e-6)
+
+
+@BINDINGS
+@pytest.mark.skipif(not needs_one_launch(), reason="needs a GPU of sm_90")
+def test_one_launch_cuda() -> None:
+    """And two where it does not fit: few rows, odd sizes, memory that is not aligned."""
+
+    def kernels(rows: int, inputs: int, columns: int, first: int = 0) -> list[str]:
+        make = Make("launches", "cuda", torch.bfloat16)
+        x, *rest = sine_arguments(make, (rows,), (inputs + first, columns)).args
+        rest[0] = rest[0][:, first:].contiguous()
+        found = treadle.launch_info("sine_linear", x[:, first:], *rest)
+        return [str(launch["kernel"]) for launch in found]
+
+    assert all("sine_linear_product" in name for name in kernels(128, 64, 32))
+    assert len(kernels(128, 64, 32)) == 1
+    for sizes in ((127, 64, 32), (128, 65, 32), (128, 64, 33), (128, 64, 32, 1)):
+        assert not any("sine_linear_product" in name for name in kernels(*sizes))
