@@ -1,9 +1,11 @@
-// What the sine layer's kernels share: vectors of a row, and how many threads there are.
+// What the sine layer's kernels share: vectors of a row, waves of what was kept, and how many
+// threads there are.
 #pragma once
 
 #include "kernels/convert.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/math/sine_linear.h"
+#include "kernels/sine_linear_args.h"
 
 namespace treadle {
 
@@ -22,6 +24,14 @@ __device__ __forceinline__ void store_at(void* data, int64_t element,
   *reinterpret_cast<Vector<T, kWidth>*>(static_cast<T*>(data) + element) = vector;
 }
 
+template <class T, int kWidth>
+__device__ __forceinline__ void store_rounded(void* data, int64_t element,
+                                              const acc_t<T> (&values)[kWidth]) {
+  Vector<T, kWidth> stored;
+  narrow(values, stored);
+  store_at(data, element, stored);
+}
+
 // Or NaN.
 template <class T, int kWidth>
 __device__ __forceinline__ bool any_far(const acc_t<T> (&u)[kWidth]) {
@@ -31,7 +41,68 @@ __device__ __forceinline__ bool any_far(const acc_t<T> (&u)[kWidth]) {
   return !near;
 }
 
+// What was kept of kWidth elements, as far as these waves of it are asked for.
+template <class T, int kWidth, bool kSine, bool kCosine>
+struct Kept {
+  using Layer = math::SineLinear<T>;
+  static constexpr bool kOutput = (kSine && Layer::template kReadsOutput<false>) ||
+                                  (kCosine && Layer::template kReadsOutput<true>);
+  static constexpr bool kPhase = (kSine && Layer::template kReadsPhase<false>) ||
+                                 (kCosine && Layer::template kReadsPhase<true>);
+  Vector<T, kWidth> output;
+  Vector<typename Layer::phase_t, kWidth> phase;
+
+  Kept() = default;
+  __device__ __forceinline__ Kept(const void* outputs, const void* phases, int64_t element) {
+    if constexpr (kOutput) output = load_at<T, kWidth>(outputs, element);
+    if constexpr (kPhase) phase = load_at<typename Layer::phase_t, kWidth>(phases, element);
+  }
+};
+
+// Sines and cosines of kWidth phases, as far as they are asked for.
+template <class T, int kWidth, bool kSine, bool kCosine>
+struct Waves {
+  using Layer = math::SineLinear<T>;
+  using Stored = Kept<T, kWidth, kSine, kCosine>;
+  using acc = acc_t<T>;
+  acc sine[kWidth], cosine[kWidth];
+
+  __device__ __forceinline__ explicit Waves(const Stored& kept) {
+    acc y[kWidth] = {};
+    typename Layer::Phase p[kWidth] = {};
+    if constexpr (Stored::kOutput) widen(kept.output, y);
+    if constexpr (Stored::kPhase) {
+#pragma unroll
+      for (int e = 0; e < kWidth; ++e) p[e] = kept.phase.value[e];
+    }
+    // Only of double a wave is taken here, which has far arguments.
+    bool far = false;
+    if constexpr (std::is_same_v<T, double>) far = any_far<T>(p);
+    if (far) {
+      compute<true>(y, p);
+    } else {
+      compute<false>(y, p);
+    }
+  }
+
+ private:
+  template <bool kFar>
+  __device__ __forceinline__ void compute(const acc (&y)[kWidth],
+                                          const typename Layer::Phase (&p)[kWidth]) {
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) {
+      if constexpr (kSine) sine[e] = Layer::template wave<false, kFar>(y[e], p[e]);
+      if constexpr (kCosine) cosine[e] = Layer::template wave<true, kFar>(y[e], p[e]);
+    }
+  }
+};
+
 inline bool aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
+
+inline bool aligned(const SineLinearSlope& args) {
+  return aligned(args.grad) && aligned(args.factor) && aligned(args.output) &&
+         aligned(args.phase) && aligned(args.result);
+}
 
 inline LaunchShape sine_linear_shape(int64_t numel, int width) {
   const auto grid = ceil_div(numel, int64_t{width} * kBlockSize);

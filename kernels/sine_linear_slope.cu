@@ -6,48 +6,6 @@
 namespace treadle {
 namespace {
 
-// Sines and cosines of kWidth phases, as far as they are asked for.
-template <class T, int kWidth, bool kSine, bool kCosine>
-struct Waves {
-  using Layer = math::SineLinear<T>;
-  using acc = acc_t<T>;
-  acc sine[kWidth], cosine[kWidth];
-
-  __device__ __forceinline__ Waves(const void* output, const void* phase, int64_t element) {
-    constexpr bool reads_output = (kSine && Layer::template kReadsOutput<false>) ||
-                                  (kCosine && Layer::template kReadsOutput<true>);
-    constexpr bool reads_phase = (kSine && Layer::template kReadsPhase<false>) ||
-                                 (kCosine && Layer::template kReadsPhase<true>);
-    acc y[kWidth] = {};
-    typename Layer::Phase p[kWidth] = {};
-    if constexpr (reads_output) widen(load_at<T, kWidth>(output, element), y);
-    if constexpr (reads_phase) {
-      const auto kept = load_at<typename Layer::phase_t, kWidth>(phase, element);
-#pragma unroll
-      for (int e = 0; e < kWidth; ++e) p[e] = kept.value[e];
-    }
-    // Only of double a wave is taken here, which has far arguments.
-    bool far = false;
-    if constexpr (std::is_same_v<T, double>) far = any_far<T>(p);
-    if (far) {
-      compute<true>(y, p);
-    } else {
-      compute<false>(y, p);
-    }
-  }
-
- private:
-  template <bool kFar>
-  __device__ __forceinline__ void compute(const acc (&y)[kWidth],
-                                          const typename Layer::Phase (&p)[kWidth]) {
-#pragma unroll
-    for (int e = 0; e < kWidth; ++e) {
-      if constexpr (kSine) sine[e] = Layer::template wave<false, kFar>(y[e], p[e]);
-      if constexpr (kCosine) cosine[e] = Layer::template wave<true, kFar>(y[e], p[e]);
-    }
-  }
-};
-
 template <class T, int kWidth>
 __device__ __forceinline__ void store_product(void* data, int64_t element,
                                               const acc_t<T> (&a)[kWidth], acc_t<T> scale,
@@ -55,9 +13,7 @@ __device__ __forceinline__ void store_product(void* data, int64_t element,
   acc_t<T> product[kWidth];
 #pragma unroll
   for (int e = 0; e < kWidth; ++e) product[e] = a[e] * (scale * wave[e]);
-  Vector<T, kWidth> stored;
-  narrow(product, stored);
-  store_at(data, element, stored);
+  store_rounded<T>(data, element, product);
 }
 
 // a *= what stands at `element`, if there is anything.
@@ -80,7 +36,7 @@ struct Slope {
     acc_t<T> grad[kWidth];
     widen(load_at<T, kWidth>(args.grad, element), grad);
     multiply_by<T>(args.factor, element, grad);
-    const Waves<T, kWidth, !kCosine, kCosine> waves(args.output, args.phase, element);
+    const Waves<T, kWidth, !kCosine, kCosine> waves({args.output, args.phase, element});
     store_product<T>(args.result, element, grad, static_cast<acc_t<T>>(args.scale),
                      kCosine ? waves.cosine : waves.sine);
   }
@@ -93,7 +49,7 @@ struct SlopeBackward {
   template <class T, int kWidth>
   static __device__ __forceinline__ void run(const Args& args, int64_t element) {
     using acc = acc_t<T>;
-    const Waves<T, kWidth, true, true> waves(args.output, args.phase, element);
+    const Waves<T, kWidth, true, true> waves({args.output, args.phase, element});
     const auto& wave = kCosine ? waves.cosine : waves.sine;
     const auto& next = kCosine ? waves.sine : waves.cosine;
     const acc scale = static_cast<acc>(args.scale);
@@ -135,8 +91,7 @@ cudaError_t launch_slopes(const typename Kind::Args& args, bool all_aligned, cud
 }  // namespace
 
 cudaError_t launch_sine_linear_slope(const SineLinearSlope& args, cudaStream_t stream) {
-  const bool all = aligned(args.grad) && aligned(args.factor) && aligned(args.output) &&
-                   aligned(args.phase) && aligned(args.result);
+  const bool all = aligned(args);
   return visit_floating(args.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     return args.cosine ? launch_slopes<T, Slope<true>>(args, all, stream)
