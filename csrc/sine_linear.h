@@ -25,9 +25,12 @@ struct SineLinearBackend {
 struct SineLinearSlopes {
   void (*slope)(const SineLinearSlope& args, at::Device device);
   void (*slope_backward)(const SineLinearSlopeBackward& args, at::Device device);
+  // A slope [R, O] and its sums [O] over the rows. Null: ATen adds up what `slope` gives.
+  void (*slope_sums)(const SineLinearSlope& args, const Tensor& slope, const Tensor& sums);
 };
 
 using OutputAndPhase = std::tuple<Tensor, Tensor>;
+using SlopeAndSums = std::tuple<Tensor, Tensor>;
 using ThreeTensors = std::tuple<Tensor, Tensor, Tensor>;
 
 void check_sine_linear(const char* op, const Tensor& input, const Tensor& weight,
@@ -71,6 +74,11 @@ Tensor sine_linear_slope_with(const SineLinearSlopes& backend, const Tensor& gra
                               const OptionalTensor& output, const Tensor& phase, double omega,
                               int64_t order);
 
+SlopeAndSums sine_linear_slope_sums_with(const SineLinearSlopes& backend, const Tensor& grad,
+                                         const Tensor& input, const Tensor& weight,
+                                         const OptionalTensor& bias, const OptionalTensor& output,
+                                         const Tensor& phase, double omega);
+
 ThreeTensors sine_linear_slope_backward_with(const SineLinearSlopes& backend, const Tensor& v,
                                              const Tensor& grad, const OptionalTensor& factor,
                                              const Tensor& input, const Tensor& weight,
@@ -100,6 +108,14 @@ Tensor sine_linear_slope_kernel(const Tensor& grad, const OptionalTensor& factor
 }
 
 template <const SineLinearSlopes& backend>
+SlopeAndSums sine_linear_slope_sums_kernel(const Tensor& grad, const Tensor& input,
+                                           const Tensor& weight, const OptionalTensor& bias,
+                                           const OptionalTensor& output, const Tensor& phase,
+                                           double omega) {
+  return sine_linear_slope_sums_with(backend, grad, input, weight, bias, output, phase, omega);
+}
+
+template <const SineLinearSlopes& backend>
 ThreeTensors sine_linear_slope_backward_kernel(const Tensor& v, const Tensor& grad,
                                                const OptionalTensor& factor, const Tensor& input,
                                                const Tensor& weight, const OptionalTensor& bias,
@@ -113,6 +129,7 @@ ThreeTensors sine_linear_slope_backward_kernel(const Tensor& v, const Tensor& gr
 template <const SineLinearSlopes& backend>
 void register_sine_linear_slopes(torch::Library& m) {
   m.impl("sine_linear_slope", sine_linear_slope_kernel<backend>);
+  m.impl("sine_linear_slope_sums", sine_linear_slope_sums_kernel<backend>);
   m.impl("sine_linear_slope_backward", sine_linear_slope_backward_kernel<backend>);
 }
 

@@ -30,6 +30,14 @@ inline const auto& slope_op() {
   return op;
 }
 
+inline const auto& slope_sums_op() {
+  static const auto op =
+      find_op<SlopeAndSums(const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
+                           const OptionalTensor&, const Tensor&, double)>(
+          "treadle::sine_linear_slope_sums");
+  return op;
+}
+
 inline const auto& slope_backward_op() {
   static const auto op =
       find_op<ThreeTensors(const Tensor&, const Tensor&, const OptionalTensor&, const Tensor&,
@@ -53,6 +61,12 @@ struct Layer {
   Tensor slope(const Tensor& grad, const Tensor& factor, int64_t order) const {
     return slope_op().call(grad, optional(factor), input, weight, optional(bias), optional(output),
                            phase, omega, order);
+  }
+
+  // slope(grad, Tensor(), 1) and its sums over the rows.
+  SlopeAndSums slope_sums(const Tensor& grad) const {
+    return slope_sums_op().call(grad, input, weight, optional(bias), optional(output), phase,
+                                omega);
   }
 
   // grad times `other` times a slope, where `factor` may be undefined.

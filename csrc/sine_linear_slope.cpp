@@ -1,5 +1,6 @@
 // sine_linear_slope: grad times factor times the order-th derivative of sin(omega z) by z = input
 // weight^T + bias, made of output and phase without another product (kernels/math/sine_linear.h).
+// sine_linear_slope_sums: the first one and its sums over the rows, the gradient by the bias.
 // sine_linear_slope_backward: what it hands on by grad, by factor and by z, in one pass.
 // Derivatives: sine_linear_autograd.cpp. Twins: cuda/sine_linear.cpp, cpu/sine_linear.cpp.
 #include <ATen/Functions.h>
@@ -27,6 +28,19 @@ static double scale_of(double omega, int64_t order) {
   return std::pow(omega, static_cast<double>(order)) * ((order & 2) != 0 ? -1 : 1);
 }
 
+// Calls run(args) for a slope into `result`, which has elements.
+template <class Run>
+static void with_slope(const Tensor& grad, const OptionalTensor& factor,
+                       const OptionalTensor& output, const Tensor& phase, double omega,
+                       int64_t order, const Tensor& result, const Run& run) {
+  const Tensor own_grad = grad.contiguous(), own_phase = phase.contiguous();
+  const OptionalTensor own_factor = contiguous_if_any(factor);
+  const OptionalTensor own_output = contiguous_if_any(output);
+  run(SineLinearSlope{to_dtype(grad.scalar_type()), result.numel(), scale_of(omega, order),
+                      (order & 1) != 0, own_grad.const_data_ptr(), data_if_any(own_factor),
+                      data_if_any(own_output), own_phase.const_data_ptr(), data_of(result)});
+}
+
 Tensor sine_linear_slope_with(const SineLinearSlopes& backend, const Tensor& grad,
                               const OptionalTensor& factor, const Tensor& input,
                               const Tensor& weight, const OptionalTensor& bias,
@@ -37,14 +51,29 @@ Tensor sine_linear_slope_with(const SineLinearSlopes& backend, const Tensor& gra
   check_storages(op, grad, factor, output, phase);
   const Tensor result = at::empty(grad.sizes(), grad.options());
   if (result.numel() == 0) return result;
-  const Tensor own_grad = grad.contiguous(), own_phase = phase.contiguous();
-  const OptionalTensor own_factor = contiguous_if_any(factor);
-  const OptionalTensor own_output = contiguous_if_any(output);
-  backend.slope({to_dtype(grad.scalar_type()), result.numel(), scale_of(omega, order),
-                 (order & 1) != 0, own_grad.const_data_ptr(), data_if_any(own_factor),
-                 data_if_any(own_output), own_phase.const_data_ptr(), data_of(result)},
-                grad.device());
+  with_slope(grad, factor, output, phase, omega, order, result,
+             [&](const SineLinearSlope& args) { backend.slope(args, grad.device()); });
   return result;
+}
+
+SlopeAndSums sine_linear_slope_sums_with(const SineLinearSlopes& backend, const Tensor& grad,
+                                         const Tensor& input, const Tensor& weight,
+                                         const OptionalTensor& bias, const OptionalTensor& output,
+                                         const Tensor& phase, double omega) {
+  constexpr const char* op = "sine_linear_slope_sums";
+  check_sine_linear_slope(op, grad, std::nullopt, input, weight, bias, output, phase, 1);
+  check_storages(op, grad, std::nullopt, output, phase);
+  if (backend.slope_sums == nullptr || weight.dim() == 3 || grad.numel() == 0) {
+    const Tensor slope = sine_linear_slope_with(backend, grad, std::nullopt, input, weight, bias,
+                                                output, phase, omega, 1);
+    return {slope, rows_of(slope, weight).sum(-2)};
+  }
+  const Tensor slope = at::empty(grad.sizes(), grad.options());
+  const Tensor sums = at::empty({weight.size(0)}, grad.options());
+  with_slope(grad, std::nullopt, output, phase, omega, 1, slope, [&](const SineLinearSlope& args) {
+    backend.slope_sums(args, rows_of(slope, weight), sums);
+  });
+  return {slope, sums};
 }
 
 ThreeTensors sine_linear_slope_backward_with(const SineLinearSlopes& backend, const Tensor& v,
@@ -88,6 +117,18 @@ static Tensor sine_linear_slope_meta(const Tensor& grad, const OptionalTensor& f
   return at::empty_symint(grad.sym_sizes(), grad.options());
 }
 
+static SlopeAndSums sine_linear_slope_sums_meta(const Tensor& grad, const Tensor& input,
+                                                const Tensor& weight, const OptionalTensor& bias,
+                                                const OptionalTensor& output, const Tensor& phase,
+                                                double) {
+  check_sine_linear_slope("sine_linear_slope_sums", grad, std::nullopt, input, weight, bias, output,
+                          phase, 1);
+  // One for each row of each weight.
+  const auto sizes = weight.sym_sizes();
+  return {at::empty_symint(grad.sym_sizes(), grad.options()),
+          at::empty_symint(sizes.slice(0, sizes.size() - 1), grad.options())};
+}
+
 static ThreeTensors sine_linear_slope_backward_meta(
     const Tensor& v, const Tensor& grad, const OptionalTensor& factor, const Tensor& input,
     const Tensor& weight, const OptionalTensor& bias, const OptionalTensor& output,
@@ -117,18 +158,22 @@ static void slope_backward_cpu(const SineLinearSlopeBackward& args, at::Device) 
 
 // ---- registration
 
-static constexpr SineLinearSlopes kCpuSlopes{slope_cpu, slope_backward_cpu};
+static constexpr SineLinearSlopes kCpuSlopes{slope_cpu, slope_backward_cpu,
+                                             /*slope_sums=*/nullptr};
 
 TORCH_LIBRARY_IMPL(treadle, CPU, m) { register_sine_linear_slopes<kCpuSlopes>(m); }
 
 TORCH_LIBRARY_IMPL(treadle, Meta, m) {
   m.impl("sine_linear_slope", sine_linear_slope_meta);
+  m.impl("sine_linear_slope_sums", sine_linear_slope_sums_meta);
   m.impl("sine_linear_slope_backward", sine_linear_slope_backward_meta);
 }
 
-// Leading dimensions take a batch in: of v, grad, factor, input, output and phase.
+// Leading dimensions take a batch in: of v, grad, factor, input, output and phase. Sums are over
+// them, so a batch of sums is N layers.
 TORCH_LIBRARY_IMPL(treadle, FuncTorchBatched, m) {
   m.impl("sine_linear_slope", TREADLE_RULE(linear_batch_rule<0b1100111, /*weight=*/3>));
+  m.impl("sine_linear_slope_sums", TREADLE_RULE(linear_batch_rule<0, /*weight=*/2>));
   m.impl("sine_linear_slope_backward", TREADLE_RULE(linear_batch_rule<0b11001111, /*weight=*/4>));
 }
 

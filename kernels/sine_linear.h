@@ -14,6 +14,9 @@ bool sine_linear_product_takes(const SineLinearForward& args);
 cudaError_t launch_sine_linear_product(const SineLinearForward& args, int processors,
                                        cudaStream_t stream);
 cudaError_t launch_sine_linear_slope(const SineLinearSlope& args, cudaStream_t stream);
+// The P of these arguments, whose `parts` may be missing yet.
+int64_t sine_linear_slope_sums_parts(const SineLinearSlopeSums& args);
+cudaError_t launch_sine_linear_slope_sums(const SineLinearSlopeSums& args, cudaStream_t stream);
 cudaError_t launch_sine_linear_slope_backward(const SineLinearSlopeBackward& args,
                                               cudaStream_t stream);
 

@@ -36,6 +36,14 @@ struct SineLinearSlope {
   void* result;
 };
 
+// Such a result [R, O], without a factor, and its sums [O] over the rows.
+struct SineLinearSlopeSums {
+  SineLinearSlope slope;
+  int64_t rows, columns;
+  void* parts;  // [P, O] of acc_t, for the sums of P parts of the rows; not read if P is 1
+  void* sums;
+};
+
 // Of such a result, for a gradient v: v * factor * scale * wave, v * grad * scale * wave, and
 // v * grad * factor * next_scale * the other wave. Null: a result that nobody wants.
 struct SineLinearSlopeBackward {

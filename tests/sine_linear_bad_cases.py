@@ -204,6 +204,40 @@ def slope_rules() -> list[Bad]:
     return found
 
 
+def slope_sums(make: Make, **changed: Any) -> Any:
+    call = sine_arguments(make, LEAD, (I, O))
+    values = {
+        "grad": make(*LEAD, O),
+        **dict(zip(NAMES, call.args, strict=False)),
+        "output": make(*LEAD, O),
+        "phase": make(*LEAD, O, dtype=torch.int16),
+        **changed,
+    }
+    return torch.ops.treadle.sine_linear_slope_sums(*values.values(), 2.0)
+
+
+def slope_sums_rules() -> list[Bad]:
+    op = "sine_linear_slope_sums"
+    return [
+        Bad(
+            f"{op} grad",
+            lambda m: slope_sums(m, grad=m(4)),
+            f"{op}: grad must have shape [..., O] = [2, 4], got [4]",
+        ),
+        Bad(
+            f"{op} without output",
+            lambda m: slope_sums(m, output=None),
+            f"{op}: output must be given for float32, got none",
+        ),
+        Bad(
+            f"{op} phase storage",
+            lambda m: slope_sums(m, phase=without_storage(m(2, 4, dtype=torch.int16))),
+            f"{op}: phase must lie inside its storage, 16 bytes, got a storage of 0 bytes",
+            ("cpu", "cuda"),
+        ),
+    ]
+
+
 def slope_backward(make: Make, v: Tensor, **changed: Any) -> Any:
     call = sine_arguments(make, LEAD, (I, O))
     shape = (*LEAD, O)
@@ -258,5 +292,6 @@ def sine_linear_bad() -> list[Bad]:
         *many_layers(),
         *dtypes_and_memory(),
         *slope_rules(),
+        *slope_sums_rules(),
         *slope_backward_rules(),
     ]

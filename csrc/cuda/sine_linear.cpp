@@ -1,8 +1,9 @@
-// sine_linear on CUDA. Kernels: kernels/sine_linear.cu, sine_linear_product.cu and
-// sine_linear_slope.cu.
+// sine_linear on CUDA. Kernels: kernels/sine_linear.cu, sine_linear_product.cu,
+// sine_linear_slope.cu and sine_linear_sums.cu.
 #include "kernels/sine_linear.h"
 
 #include <ATen/Functions.h>
+#include <ATen/OpMathType.h>
 
 #include <limits>
 
@@ -54,6 +55,18 @@ static void slope_cuda(const SineLinearSlope& args, at::Device device) {
                launch_sine_linear_slope(args, at::cuda::getCurrentCUDAStream()));
 }
 
+static void slope_sums_cuda(const SineLinearSlope& slope, const Tensor& result,
+                            const Tensor& sums) {
+  const c10::cuda::CUDAGuard guard(result.device());
+  SineLinearSlopeSums args{slope, result.size(0), result.size(1), nullptr, data_of(sums)};
+  const auto acc = at::toOpMathType(result.scalar_type());
+  const Tensor parts =
+      at::empty({sine_linear_slope_sums_parts(args), args.columns}, result.options().dtype(acc));
+  args.parts = data_of(parts);
+  check_launch("sine_linear_slope_sums",
+               launch_sine_linear_slope_sums(args, at::cuda::getCurrentCUDAStream()));
+}
+
 static void slope_backward_cuda(const SineLinearSlopeBackward& args, at::Device device) {
   const c10::cuda::CUDAGuard guard(device);
   check_launch("sine_linear_slope_backward",
@@ -67,7 +80,7 @@ static constexpr int64_t kProductBytes = int64_t{1} << 30;
 
 static constexpr SineLinearBackend kCudaBackend{operand_cuda, product_cuda, forward_cuda,
                                                 whole_cuda, kProductBytes};
-static constexpr SineLinearSlopes kCudaSlopes{slope_cuda, slope_backward_cuda};
+static constexpr SineLinearSlopes kCudaSlopes{slope_cuda, slope_backward_cuda, slope_sums_cuda};
 
 TORCH_LIBRARY_IMPL(treadle, CUDA, m) {
   register_sine_linear<kCudaBackend>(m);
