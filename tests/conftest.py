@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+
+def pytest_configure() -> None:
+    """Half of the processes of a run have the GPUs in turned order: most tests use the first."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    count = torch.cuda.device_count()
+    if count > 1 and int(worker) % 2:
+        os.environ.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, reversed(range(count)))))
 
 
 @pytest.fixture
