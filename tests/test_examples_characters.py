@@ -69,25 +69,30 @@ def test_bits_fall_and_text_is_written(runs) -> None:
 
 
 def test_resumed_run_goes_on_exactly(runs) -> None:
+    """On a GPU as nearly as torch allows, which adds up an embedding's gradient in any order."""
     (whole, first, second), once, parts, device = runs
+    one, other = (torch.load(path, weights_only=True) for path in (once, parts))
+    assert one["steps"] == other["steps"] == 300
+    assert torch.equal(one["random"], other["random"])
+    assert one["c"].dtype == torch.float32
+    assert not any(weight.isnan().any() for weight in one["model"].values())
+    if device != "cpu":
+        for step, bits in (curve(first) | curve(second)).items():
+            assert bits == pytest.approx(curve(whole)[step], abs=1e-2), step
+        for name in ("h", "c"):
+            torch.testing.assert_close(one[name], other[name], rtol=0.1, atol=0.1)
+        for name, weight in one["model"].items():
+            torch.testing.assert_close(weight, other["model"][name], rtol=1e-2, atol=1e-3)
+        return
     assert curve(first) | curve(second) == curve(whole)
     assert (
         second.split("bits a character,")[1].split("Go on")[0]
         == (whole.split("bits a character,")[1].split("Go on")[0])
     )
-    one, other = (torch.load(path, weights_only=True) for path in (once, parts))
-    assert one["steps"] == other["steps"] == 300
-    for name in ("h", "c", "random"):
+    for name in ("h", "c"):
         assert torch.equal(one[name], other[name]), name
-    assert one["c"].dtype == torch.float32
     for name, weight in one["model"].items():
-        assert not weight.isnan().any()
-        if device == "cpu":
-            assert torch.equal(weight, other["model"][name]), name
-        else:  # where torch adds up an embedding's gradient in any order
-            torch.testing.assert_close(weight, other["model"][name], rtol=1e-2, atol=1e-3)
-    if device != "cpu":
-        return
+        assert torch.equal(weight, other["model"][name]), name
     for number, moments in one["optimizer"]["state"].items():
         for name, value in moments.items():
             assert torch.equal(value, other["optimizer"]["state"][number][name]), name

@@ -126,9 +126,12 @@ def test_a_sine_layer_is_one_kernel_around_its_products(
     arguments = [t.requires_grad_() for t in sine_arguments(make, (999,), (inputs, 64)).args[:3]]
     ours = [n for n in names(traced(lambda: treadle.sine_linear(*arguments, 30.0), tmp_path))
             if "treadle" in n]  # fmt: skip
-    assert len(ours) == 1 and "sine_linear_forward" in ours[0], ours
+    # Of coordinates and, on sm_90, half types the product is in it.
+    hopper = torch.cuda.get_device_capability() == (9, 0)
+    whole = hopper and inputs > 4 and dtype == torch.bfloat16
+    assert len(ours) == 1 and ("product" if whole else "sine_linear_forward") in ours[0], ours
     every = names(traced(lambda: treadle.sine_linear(*arguments, 30.0), tmp_path))
-    assert inputs > 4 or len(every) == 1, every
+    assert (len(every) == 1) == (inputs <= 4 or whole), every
     y = treadle.sine_linear(*arguments, 30.0)
     grad = torch.randn_like(y)
 

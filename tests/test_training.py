@@ -151,6 +151,7 @@ def train_in_parallel(rank: int, world: int, backend: str, folder: str) -> None:
         pytest.param(
             "nccl",
             marks=pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs"),
+            id="nccl-cuda",
         ),
     ],
 )
