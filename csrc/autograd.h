@@ -5,7 +5,7 @@
 // intrusive ones (2.15).
 #pragma once
 
-#include <torch/all.h>
+#include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>

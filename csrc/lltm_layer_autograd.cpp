@@ -1,5 +1,7 @@
 // The derivatives of lltm_layer: a Node that calls the fused lltm_layer_backward, and for that op
 // and for tangents the composition of lltm_layer_derivatives.h.
+#include <torch/library.h>
+
 #include "autograd.h"
 #include "lltm_layer.h"
 #include "lltm_layer_derivatives.h"

@@ -23,9 +23,16 @@ NVCC_FLAGS = ["-O3", "-std=c++17", "--expt-relaxed-constexpr", "-lineinfo"]
 # library, and a second libstdc++ in the process crashes in iostreams, that is in every error text.
 CXX_RUNTIME = "-l:libstdc++.so.6"
 
+PRECOMPILED = Path("csrc/precompiled.h")
+
 RULES = """
 rule cxx
   command = $cxx -MD -MF $out.d $flags -c $in -o $out
+  depfile = $out.d
+  deps = gcc
+  description = c++ $out
+rule precompile
+  command = $cxx -MD -MF $out.d $flags -x c++-header -c $in -o $out
   depfile = $out.d
   deps = gcc
   description = c++ $out
@@ -67,6 +74,7 @@ class Graph:
         self.lines = [f"builddir = {self.folder}", f"cxx = {host.cxx()}", RULES]
         if isinstance(self.toolkit, cuda.Toolkit):
             self.lines.insert(2, f"nvcc = {_quote(self.toolkit.nvcc)}")
+        self._precompile()
         objects = self._host_objects() + self._cpu_objects()
         if isinstance(self.toolkit, cuda.Toolkit):
             objects += self._cuda_objects(self.toolkit)
@@ -89,9 +97,27 @@ class Graph:
         self.lines.append(f"build {_escape(out)}: {rule} {joined}\n  flags = {words}")
         return out
 
-    def _object(self, rule: str, source: Path, flags: list[str], tag: str = "") -> Path:
+    def _object(
+        self, rule: str, source: Path, flags: list[str], tag: str = "", needs: str = ""
+    ) -> Path:
         out = self.folder / source.parent / f"{source.name}{tag}.o"
-        return self._edge(rule, out, [source], flags)
+        return self._edge(rule, out, [source], flags, needs)
+
+    def _precompile(self) -> None:
+        """Torch's headers, for `_torch_object`. A compiler that cannot use what it has made here
+        takes the header of that name, which stands beside it."""
+        header = self.folder / PRECOMPILED.name
+        header.parent.mkdir(parents=True, exist_ok=True)
+        text = f'#include "{PRECOMPILED}"\n'
+        if not header.exists() or header.read_text() != text:
+            header.write_text(text)
+        flags = [*self.own_flags(), *self.torch_flags()]
+        self._edge("precompile", header.with_suffix(".h.gch"), [PRECOMPILED], flags)
+
+    def _torch_object(self, source: Path, flags: list[str]) -> Path:
+        header = self.folder / PRECOMPILED.name
+        needs = _escape(header.with_suffix(".h.gch"))
+        return self._object("cxx", source, ["-include", str(header), *flags], needs=needs)
 
     def own_flags(self) -> list[str]:
         """What every C++ file of ours is compiled with."""
@@ -129,7 +155,7 @@ class Graph:
         apart = {"bindings.cpp", "cuda_missing.cpp"}
         sources = [s for s in sorted(Path("csrc").glob("*.cpp")) if s.name not in apart]
         flags = [*self.own_flags(), *self.torch_flags()]
-        return [self._object("cxx", source, flags) for source in sources]
+        return [self._torch_object(source, flags) for source in sources]
 
     def _cpu_objects(self) -> list[Path]:
         sources = sorted(Path("csrc/cpu").glob("*.cpp"))
@@ -146,7 +172,7 @@ class Graph:
             # Headers of libraries that a small toolkit may lack (cusparse and the like).
             flags += ["-idirafter", str(folder / "include")]
         flags.append(f'-DTREADLE_CUDA_ARCHS="{" ".join(toolkit.archs)}"')
-        objects = [self._object("cxx", s, flags) for s in sorted(Path("csrc/cuda").glob("*.cpp"))]
+        objects = [self._torch_object(s, flags) for s in sorted(Path("csrc/cuda").glob("*.cpp"))]
         kernels = sorted(Path("kernels").glob("*.cu"))
         return objects + [self._object("nvcc", s, self.nvcc_flags(toolkit)) for s in kernels]
 

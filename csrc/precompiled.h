@@ -1,0 +1,9 @@
+// What most files include of torch, parsed once a build (tools/native/graph.py): it takes 3 to 10
+// seconds. No file relies on it: each includes what it uses.
+#include <ATen/Functions.h>
+#include <ATen/TensorIterator.h>
+#include <ATen/TensorOperators.h>
+#include <torch/csrc/autograd/VariableTypeUtils.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/dynamo/compiled_autograd.h>
+#include <torch/library.h>
