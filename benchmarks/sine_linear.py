@@ -26,6 +26,9 @@ ROWS, WIDTHS = 1 << 18, (128, 256, 512, 1024)
 SMALL_ROWS, SMALL_WIDTH = 1024, 256
 CPU_ROWS, CPU_WIDTHS = 4096, (64, 256)
 AUTOTUNED = "torch.compile, max-autotune"
+# float32 without tf32: beyond this width a row is tuned for minutes, to take cuBLAS as below it.
+MOST_TUNED = 256
+UNTUNED = f"{AUTOTUNED} left out: it tunes for minutes, and cuBLAS was twice its best at width 512"
 # Of the faster of both compilers' speed; and where both passes of half types are timed.
 OF_COMPILED, OF_COMPILED_HALF, HALF_WIDTH = 0.97, 1.3, 256
 OF_PLAIN, OF_PLAIN_SMALL, OF_PLAIN_CPU = 1.3, 1.5, 1.1
@@ -63,10 +66,11 @@ def arguments(
     return *(t.to(dtype).requires_grad_(backward) for t in made), OMEGA
 
 
-def functions(settings: Settings) -> dict[str, Callable[..., Any]]:
+def functions(settings: Settings, tuned: bool) -> dict[str, Callable[..., Any]]:
     found = {OURS: ours("sine_linear"), PLAIN: reference.sine_linear}
     if settings.device == "cuda" and not settings.quick:
         found[COMPILED] = rivals.compiled(reference.sine_linear)
+    if COMPILED in found and tuned:
         # CUDA graphs would save launches, which device time does not count.
         found[AUTOTUNED] = torch.compile(
             reference.sine_linear,
@@ -97,14 +101,16 @@ def device_case(
     set_tf32(tf32)
     rows = 1 << 10 if settings.quick else ROWS
     half = dtype != torch.float32 and backward and width <= HALF_WIDTH
+    tuned = dtype != torch.float32 or tf32 or width <= MOST_TUNED
     share = OF_COMPILED_HALF if half else OF_COMPILED
     compiled = fastest_of(COMPILED, AUTOTUNED)
     text = f"at least {share:g} × the faster compiler's speed"
     return Case(
         op="sine_linear",
-        functions=functions(settings),
+        functions=functions(settings, tuned),
         inputs=[arguments(rows, width, "cuda", dtype, backward)],
         timer=settings.device_time(seconds=0.2),
+        notes=[] if tuned else [UNTUNED],
         bar=both(Bar(text, lambda m: compiled(m) / share), faster_than(PLAIN, OF_PLAIN)),
         facts=facts(
             rows,

@@ -84,6 +84,10 @@ CALLS: dict[str, tuple[Step, int]] = {
         with_gradients(lambda x, w, b: treadle.sine_linear(x, w, b, 30.0)),
         3,
     ),
+    "sine_linear of bfloat16": (
+        with_gradients(lambda x, w, b: treadle.sine_linear(x, w, b, 30.0)),
+        3,
+    ),
     "lltm_cell": (with_gradients(treadle.lltm_cell), 5),
     **{name: (run_layer(name), 6) for name in LAYERS},
     **{f"{name}, recompute": (run_layer(name, recompute=True), 6) for name in LAYERS},
@@ -98,8 +102,10 @@ def arguments_of(name: str, device: str = "cuda") -> Tensors:
         call = layer_arguments(Make(name, device, torch.float32), sizes, **options)
         return tuple(t for t in call.args if isinstance(t, Tensor))
     if count == 3:
-        sizes_of_layer = (3 if "coordinates" in name else 33, 65)
-        return sine_arguments(Make(name, device, torch.float32), (1000,), sizes_of_layer).args[:3]
+        half = "bfloat16" in name  # and of sizes that one kernel takes on sm_90
+        make = Make(name, device, torch.bfloat16 if half else torch.float32)
+        widths = (64, 96) if half else (3 if "coordinates" in name else 33, 65)
+        return sine_arguments(make, (1000,), widths).args[:3]
     if count == 5:
         return cell_arguments(Make(name, device, torch.float32), (33, 17, 65)).args
     return elementwise_arguments(device)[:count]
