@@ -112,6 +112,7 @@ class Plan:
 
     key: str  # "cuda/elementwise/scale/float32": a row's name from one run to the next
     build: Callable[[], Measured]
+    on_any_gpu: bool = False  # the host may be busy with other GPUs meanwhile
 
 
 def ours(op: str) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from benchmarks import (  # noqa: E402
     sine_linear,
     siren,
     sizes,
+    spread,
     sweep,
     views,
 )
@@ -69,6 +71,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--name", help="of the files in OUTPUT (default: DEVICE-SUITES)")
     parser.add_argument("--compare", type=Path, metavar="OLD.json", help="an older run's results")
     parser.add_argument("--only", default="", metavar="TEXT", help="rows whose key has this in it")
+    parser.add_argument("--gpus", type=int, default=1, help="for rows that any of them may time")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="of torch, on CPU")
     parser.add_argument("--quick", action="store_true", help="tiny inputs, few rounds: a trial")
     parser.add_argument("--list", action="store_true", help="print the rows' keys and stop")
@@ -96,22 +99,35 @@ def say(row: Row) -> None:
         print("  ".join([row["key"], *filter(None, report.cells(row)[1:6])]), flush=True)
 
 
-def measure_all(plans: list[Plan], results: dict[str, Any], path: Path) -> None:
-    for plan in progress(plans):
-        row = run(plan)
+def plans_of(suites: list[str], settings: Settings, only: str) -> list[Plan]:
+    names = {name: None for suite in suites for name in SEVERAL.get(suite, [suite])}
+    return [plan for name in names for plan in SUITES[name](settings) if only in plan.key]
+
+
+def measured(plans: list[Plan], again: Callable[[], list[Plan]], gpus: int) -> Iterator[Row]:
+    """The rows of these plans, those that several GPUs may share first. `again`: the same plans."""
+    shared = [plan.key for plan in plans if plan.on_any_gpu] if gpus > 1 else []
+    yield from spread.measure(shared, again, [str(gpu) for gpu in range(gpus)]) if shared else ()
+    for plan in progress([plan for plan in plans if plan.key not in shared]):
+        yield run(plan)
+        if plan.key.startswith("cuda"):
+            torch.cuda.empty_cache()
+
+
+def measure_all(rows: Iterator[Row], order: list[str], results: dict[str, Any], path: Path) -> None:
+    for row in rows:
         results["rows"].append(row)
+        results["rows"].sort(key=lambda row: order.index(row["key"]))
         say(row)
         # After every row: what was measured is kept if a later row is cut short.
         path.write_text(json.dumps(results, indent=1) + "\n")
-        if results["machine"]["device"] == "cuda":
-            torch.cuda.empty_cache()
 
 
 def main(arguments: list[str] | None = None) -> int:
     chosen = parse(arguments)
     settings = Settings(chosen.device, chosen.quick, tuple(chosen.threads))
-    names = {name: None for suite in chosen.suite for name in SEVERAL.get(suite, [suite])}
-    plans = [plan for name in names for plan in SUITES[name](settings) if chosen.only in plan.key]
+    again = partial(plans_of, chosen.suite, settings, chosen.only)
+    plans = again()
     if not plans:
         print("no such rows: --list prints the keys of those that there are", file=sys.stderr)
         return 2
@@ -125,7 +141,8 @@ def main(arguments: list[str] | None = None) -> int:
     torch.manual_seed(0)
     results: dict[str, Any] = {"machine": machine.facts(chosen.device), "quick": chosen.quick}
     results["rows"] = []
-    measure_all(plans, results, path)
+    rows = measured(plans, again, chosen.gpus)
+    measure_all(rows, [plan.key for plan in plans], results, path)
     report.print_rows(results["rows"])
     plot.draw(results, path.with_suffix(".png"))
     print()

@@ -47,7 +47,8 @@ def plans(settings: Settings) -> Iterator[Plan]:
                 for backward in (False, True):
                     digits = dtype_name(dtype) + (", tf32" if tf32 else "")
                     key = f"cuda/sine_linear/2^18,{width}/{digits}/{what(backward)}"
-                    yield Plan(key, partial(device_case, settings, width, dtype, tf32, backward))
+                    build = partial(device_case, settings, width, dtype, tf32, backward)
+                    yield Plan(key, build, on_any_gpu=True)
     for dtype in (torch.float32, torch.bfloat16):
         key = f"cuda/sine_linear/{SMALL_ROWS},{SMALL_WIDTH}/{dtype_name(dtype)}/{what(True)}/wall"
         yield Plan(key, partial(wall_case, settings, dtype))

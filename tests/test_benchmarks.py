@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from benchmarks import (
     machine,
     report,
     run,
+    spread,
     tutorial,
 )
-from benchmarks.cases import Bar, Case, Plan
+from benchmarks.cases import Bar, Case, Plan, Settings
 from benchmarks.timing import Effort, Wall, measure, summary
 from benchmarks.verify import Refused, verify
 from treadle import reference
@@ -211,3 +213,13 @@ def test_gpu_script_says_how_it_is_used() -> None:
     assert found.returncode == 2
     for piece in ("test", "sanitize", "bench", "probe"):
         assert f"  {piece}" in found.stdout
+
+
+def test_rows_are_measured_by_processes_of_their_own() -> None:
+    """As on a machine with two GPUs: each row once, by one of two processes."""
+    settings = Settings("cpu", quick=True, threads=(1, 2))
+    again = partial(run.plans_of, ["sine_linear"], settings, "")
+    keys = [plan.key for plan in again()]
+    rows = list(spread.measure(keys, again, ["0", "1"]))
+    assert sorted(row["key"] for row in rows) == sorted(keys) and len(keys) == 4
+    assert all(row["times"]["treadle"]["median_us"] > 0 for row in rows)

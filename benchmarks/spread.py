@@ -1,0 +1,38 @@
+"""Rows measured on several GPUs of one machine at a time, a process each.
+
+For rows of device time whose rivals take minutes to compile. What is compared is measured by one
+process, on one GPU, in turns as ever.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing.queues import Queue
+
+from .cases import Plan, Row, run
+
+Plans = Callable[[], list[Plan]]
+_known: dict[str, Plan] = {}  # of a process
+
+
+def _start(gpus: Queue[str], plans: Plans) -> None:
+    os.environ["CUDA_VISIBLE_DEVICES"] = gpus.get()
+    _known.update({plan.key: plan for plan in plans()})
+
+
+def _measure(key: str) -> Row:
+    return run(_known[key])
+
+
+def measure(keys: list[str], plans: Plans, gpus: list[str]) -> Iterator[Row]:
+    """The rows of these keys, as they come. `plans` is called by each process, and pickled."""
+    context = multiprocessing.get_context("spawn")
+    names: Queue[str] = context.Queue()
+    for gpu in gpus:
+        names.put(gpu)
+    with ProcessPoolExecutor(len(gpus), context, _start, (names, plans)) as pool:
+        for done in as_completed([pool.submit(_measure, key) for key in keys]):
+            yield done.result()
