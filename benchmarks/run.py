@@ -78,6 +78,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     chosen = parser.parse_args(arguments)
     if chosen.device == "cuda" and not torch.cuda.is_available():
         parser.error("there is no GPU here: --device cpu")
+    if chosen.device == "cuda" and not 1 <= chosen.gpus <= torch.cuda.device_count():
+        parser.error(f"--gpus must be 1 to {torch.cuda.device_count()}, as many as there are here")
     return chosen
 
 
@@ -107,7 +109,7 @@ def plans_of(suites: list[str], settings: Settings, only: str) -> list[Plan]:
 def measured(plans: list[Plan], again: Callable[[], list[Plan]], gpus: int) -> Iterator[Row]:
     """The rows of these plans, those that several GPUs may share first. `again`: the same plans."""
     shared = [plan.key for plan in plans if plan.on_any_gpu] if gpus > 1 else []
-    yield from spread.measure(shared, again, [str(gpu) for gpu in range(gpus)]) if shared else ()
+    yield from spread.measure(shared, again, spread.visible(gpus))
     for plan in progress([plan for plan in plans if plan.key not in shared]):
         yield run(plan)
         if plan.key.startswith("cuda"):

@@ -27,6 +27,12 @@ def _measure(key: str) -> Row:
     return run(_known[key])
 
 
+def visible(count: int) -> list[str]:
+    """The first GPUs of those that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count))))
+    return named.split(",")[:count]
+
+
 def measure(keys: list[str], plans: Plans, gpus: list[str]) -> Iterator[Row]:
     """The rows of these keys, as they come. `plans` is called by each process, and pickled."""
     context = multiprocessing.get_context("spawn")

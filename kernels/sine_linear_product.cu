@@ -40,7 +40,7 @@ struct Turn {
   int stage = 0;
   uint32_t round = 0;
 
-  __device__ __forceinline__ void skip(int stages) {
+  __device__ __forceinline__ void advance(int stages) {
     stage += stages;
     while (stage >= kStages) {
       stage -= kStages;
@@ -78,7 +78,7 @@ __device__ __forceinline__ void bring(const Shared& shared, const CUtensorMap& x
                      static_cast<uint16_t>(1 << rank));
       ptx::copy_tile_of_groups(shared.w(stage) + rank * kPart * kDepth * 2, &w, k, column / kGroup,
                                shared.full(stage), kAll);
-      turn.skip(1);
+      turn.advance(1);
     }
   }
 }
@@ -110,7 +110,7 @@ __device__ __forceinline__ void multiply(const Shared& shared, int inputs, Turn&
       give_back(last);
     }
     last = stage;
-    turn.skip(1);
+    turn.advance(1);
   }
   ptx::arrive_threads(2 - static_cast<int>(threadIdx.x) / kWarpgroup, 2 * kWarpgroup);
   ptx::wait_products<0>();
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int clusters = gridDim.x / kBlocks;
     const int stages = ceil_div(tiles.inputs, kDepth);
     Turn turn;
-    turn.skip(group * stages);
+    turn.advance(group * stages);
     // A barrier says whether the last use of a stage is over, not how many are. So whoever waits
     // for one must have seen the use before: they multiply one after the other.
     if (group == 1) ptx::arrive_threads(1, 2 * kWarpgroup);
@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       float c[2][64];
       ptx::sync_threads(1 + group, 2 * kWarpgroup);
       multiply<T>(shared, tiles.inputs, turn, c);
-      turn.skip(stages);
+      turn.advance(stages);
       const int64_t row = (int64_t{tile / tiles.across} * kBlocks + rank) * kTile;
       finish<T, kSave>(args, tiles, row, tile % tiles.across * kTile, c);
     }

@@ -18,6 +18,14 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 HALVES = (torch.float16, torch.bfloat16)
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def on_hopper() -> bool:
+    """Whether kernels for sm_90 alone run."""
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+
+
+HOPPER = pytest.mark.skipif(not on_hopper(), reason="needs a GPU of sm_90")
 DEVICES = ("cpu", pytest.param("cuda", marks=GPU))
 
 

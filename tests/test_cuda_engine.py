@@ -19,8 +19,9 @@ import treadle
 from tools.native import cuda, host
 
 from .engine_cells import GATES, INVALID_VALUE, KINDS, TOO_LARGE, Engine, Layer
+from .inputs import HOPPER
 from .installed import ROOT
-from .test_cuda_persistent import HOPPER, finish
+from .test_cuda_persistent import finish
 
 EACH = pytest.mark.parametrize("cell", KINDS)
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import treadle
 
+from .inputs import HOPPER
 from .installed import ROOT
 from .persistent_calls import DTYPES, most_hidden
 from .persistent_worker import SECONDS, run
@@ -24,11 +24,6 @@ from .test_recurrence_plan import BINDINGS
 Process = subprocess.Popen[str]
 
 
-def has_clusters() -> bool:
-    return torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
-
-
-HOPPER = pytest.mark.skipif(not has_clusters(), reason="needs a GPU of sm_90")
 REGIMES = pytest.mark.parametrize("regime", ["cluster", "grid"])
 ALL_REGIMES = pytest.mark.parametrize("regime", ["cluster", "grid", "step"])
 # Not those that a regime does not run.

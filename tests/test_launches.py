@@ -14,7 +14,7 @@ import torch
 import treadle
 from treadle import _build
 
-from .inputs import GPU, Make
+from .inputs import GPU, Make, on_hopper
 from .lltm_cases import cell_arguments
 from .lltm_layer_cases import batch_sizes, layer_arguments
 from .sine_linear_cases import sine_arguments
@@ -127,8 +127,7 @@ def test_a_sine_layer_is_one_kernel_around_its_products(
     ours = [n for n in names(traced(lambda: treadle.sine_linear(*arguments, 30.0), tmp_path))
             if "treadle" in n]  # fmt: skip
     # Of coordinates and, on sm_90, half types the product is in it.
-    hopper = torch.cuda.get_device_capability() == (9, 0)
-    whole = hopper and inputs > 4 and dtype == torch.bfloat16
+    whole = on_hopper() and inputs > 4 and dtype == torch.bfloat16
     assert len(ours) == 1 and ("product" if whole else "sine_linear_forward") in ours[0], ours
     every = names(traced(lambda: treadle.sine_linear(*arguments, 30.0), tmp_path))
     assert (len(every) == 1) == (inputs <= 4 or whole), every

@@ -12,7 +12,7 @@ from torch import Tensor
 import treadle
 
 from .cases import DEVICES, HALVES
-from .inputs import Make
+from .inputs import HOPPER, Make
 from .layouts import padded_rows
 from .sine_linear_cases import sine_arguments
 from .test_launches import BINDINGS
@@ -30,10 +30,6 @@ SIZES = (
     (50_000, 128, 448),
 )
 forward = torch.ops.treadle.sine_linear_forward
-
-
-def needs_one_launch() -> bool:
-    return torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 
 
 def exact_phase(x: Tensor, weight: Tensor, bias: Tensor | None, omega: float) -> Tensor:
@@ -102,7 +98,7 @@ def test_large_and_no_numbers_keep_to_themselves(dtype: torch.dtype, device: str
 
 
 @BINDINGS
-@pytest.mark.skipif(not needs_one_launch(), reason="needs a GPU of sm_90")
+@HOPPER
 def test_one_launch_cuda() -> None:
     """And two where it does not fit: few rows, odd sizes, memory that is not aligned."""
 
@@ -113,7 +109,7 @@ def test_one_launch_cuda() -> None:
         found = treadle.launch_info("sine_linear", x[:, first:], *rest)
         return [str(launch["kernel"]) for launch in found]
 
-    assert all("sine_linear_product" in name for name in kernels(128, 64, 32))
-    assert len(kernels(128, 64, 32)) == 1
+    (only,) = kernels(128, 64, 32)
+    assert "sine_linear_product" in only
     for sizes in ((127, 64, 32), (128, 65, 32), (128, 64, 33), (128, 64, 32, 1)):
         assert not any("sine_linear_product" in name for name in kernels(*sizes))

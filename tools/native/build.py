@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from . import cuda, host
-from .graph import Graph
+from .graph import Graph, write_if_new
 
 ROOT = Path(__file__).resolve().parents[2]
 FACTS = "_build_facts.json"
@@ -40,10 +40,7 @@ def build(package: Path, version: str) -> None:
     for binary in (graph.library, graph.module):
         if binary.exists():
             _lay(binary, package / binary.name)
-    facts = json.dumps(_facts(graph), indent=2) + "\n"
-    target = package / FACTS
-    if not target.exists() or target.read_text() != facts:
-        target.write_text(facts)
+    write_if_new(package / FACTS, json.dumps(_facts(graph), indent=2) + "\n")
     print(f"treadle: built in {time.monotonic() - started:.0f} s", flush=True)
     if isinstance(toolkit, cuda.Missing):
         _say_cpu_only(toolkit)

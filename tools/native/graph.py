@@ -85,8 +85,7 @@ class Graph:
         text = "\n".join(self.lines) + "\n"
         path = self.out / "build.ninja"
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists() or path.read_text() != text:
-            path.write_text(text)
+        write_if_new(path, text)
         return path
 
     def _edge(
@@ -108,9 +107,7 @@ class Graph:
         takes the header of that name, which stands beside it."""
         header = self.folder / PRECOMPILED.name
         header.parent.mkdir(parents=True, exist_ok=True)
-        text = f'#include "{PRECOMPILED}"\n'
-        if not header.exists() or header.read_text() != text:
-            header.write_text(text)
+        write_if_new(header, f'#include "{PRECOMPILED}"\n')
         flags = [*self.own_flags(), *self.torch_flags()]
         self._edge("precompile", header.with_suffix(".h.gch"), [PRECOMPILED], flags)
 
@@ -184,7 +181,7 @@ class Graph:
         flags = [*self.own_flags(), *self.torch_flags()]
         flags.append(f'-DTREADLE_CUDA_REASON="{missing.reason}"')
         flags.append(f'-DTREADLE_CUDA_REMEDY="{missing.remedy}"')
-        return [self._object("cxx", source, flags)]
+        return [self._torch_object(source, flags)]
 
     def _library_flags(self) -> list[str]:
         # By its file name, so that the linker takes the runtime that torch brings and loads.
@@ -213,6 +210,12 @@ class Graph:
         link = [CXX_RUNTIME, str(self.library), *rpath]
         flags = [*link, *_from_env("LDFLAGS")]
         self._edge("link", self.module, [made], flags, needs=_escape(self.library))
+
+
+def write_if_new(path: Path, text: str) -> None:
+    """A file that has this text already keeps its time, and so what is made of it."""
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
 
 
 def _from_env(name: str) -> list[str]:
