@@ -132,6 +132,7 @@ __global__ void __launch_bounds__(ClusterBackward<CellOf<float>::kGates, units, 
   keep(lane_state);
   keep(expected);
   const uint32_t own_barrier = barriers + 8 * warp;
+  int given = 0;  // rows that gave gradients the step before; of others not even 0 x inf counts
   // One more than there are steps, for the gradient of h before the first.
 #pragma unroll 1
   for (int s = 0; s <= steps; ++s) {
@@ -222,7 +223,7 @@ __global__ void __launch_bounds__(ClusterBackward<CellOf<float>::kGates, units, 
       for (int k = 0; k < kWarps; ++k) {
         parts[k] = ptx::load_float(base + Is::kSums + ((k * units + unit[i]) * 8 + row) * 4);
       }
-      grad_h[i] += sum_in_pairs(parts);
+      if (row < given) grad_h[i] += sum_in_pairs(parts);
       const bool real = row < rows.count && first_unit + unit[i] < hidden;
       if (last) {
         if (!real) continue;
@@ -265,6 +266,7 @@ __global__ void __launch_bounds__(ClusterBackward<CellOf<float>::kGates, units, 
     if (!Is::kCopyWarp) own.before();
     ptx::sync_threads(kStepBarrier, kThreads);
     if (!Is::kCopyWarp) own.after(s);
+    given = active;
   }
   ptx::sync_cluster();
 #endif

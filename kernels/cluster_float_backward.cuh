@@ -94,6 +94,7 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
     grad_c = static_cast<const float*>(args.grad_c_n)[own_state];
   }
   const int64_t all_rows = rows.start(steps);
+  int given = 0;  // rows that gave gradients the step before; of others not even 0 x inf counts
 
   // One more than there are steps, for the gradient of h before the first.
 #pragma unroll 1
@@ -111,7 +112,7 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
 
     float* own = staged + parity * (Is::kStagedBytes / 4);
     if (mine) {
-      grad_h += sum_of_warps<units>(sums, row, unit);
+      if (row < given) grad_h += sum_of_warps<units>(sums, row, unit);
       // A row that has no such step keeps its gradients, and gives none.
       float grads[kGates] = {};
       if (real && row < active) {
@@ -148,6 +149,7 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
                       own + r * kSent + place, left, vector);
     }
     fetch(s + Is::kAhead);
+    given = active;
   }
   if (real && args.grad_h0 != nullptr) static_cast<float*>(args.grad_h0)[own_state] = grad_h;
   if (real && args.grad_c0 != nullptr) static_cast<float*>(args.grad_c0)[own_state] = grad_c;

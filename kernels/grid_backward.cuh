@@ -205,7 +205,8 @@ __global__ void __launch_bounds__(kGridThreads, 1)
       for (int k = 0; k < kGridWarps; ++k) {
         parts[k] = ptx::load_float(own_sums + sums + k * kGridUnits * 8 * 4);
       }
-      const float dh = grad_h[item] + sum_in_pairs(parts);
+      // Of rows that gave no gradients the step before not even 0 x inf.
+      const float dh = grad_h[item] + (row < active_before ? sum_in_pairs(parts) : 0.0f);
       // A row that has no such step keeps its gradients, and gives none.
       uint16_t grads[kGates] = {};
       if (real && row < active) {

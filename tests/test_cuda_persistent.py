@@ -149,6 +149,12 @@ def test_what_is_not_finite_stays_in_its_row(narrow: bool, regime: str, dtype: s
     watch("rows", regime, dtype, 33 if narrow else 1000 if regime == "grid" else 512)
 
 
+@HOPPER
+@EACH
+def test_a_weight_that_is_not_finite_goes_the_compositions_way(regime: str, dtype: str) -> None:
+    watch("weights", regime, dtype, 129)
+
+
 # ---- what runs
 
 
