@@ -45,7 +45,7 @@ def test_every_row_is_timed(device: str, tmp_path: Path, capsys: Any) -> None:
     printed = capsys.readouterr().out
     run.main(["--quick", "--device", device, "--threads", "1", "--list"])
     keys = capsys.readouterr().out.splitlines()
-    assert status == 0
+    assert status == 0, printed
     assert [row["key"] for row in results["rows"]] == keys and len(set(keys)) == len(keys)
     for row in results["rows"]:
         assert row["error_over_limit"] <= 1 and row["label"] in printed

@@ -151,7 +151,7 @@ def test_what_is_not_finite_stays_in_its_row(narrow: bool, regime: str, dtype: s
 
 @HOPPER
 @EACH
-def test_a_weight_that_is_not_finite_goes_the_compositions_way(regime: str, dtype: str) -> None:
+def test_a_weight_that_is_not_finite_stays_with_its_unit(regime: str, dtype: str) -> None:
     watch("weights", regime, dtype, 129)
 
 
