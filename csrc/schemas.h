@@ -43,12 +43,12 @@ inline constexpr const char* kSchemas[] = {
     "sine_linear(Tensor input, Tensor weight, Tensor? bias, float omega) -> Tensor",
     "sine_linear_forward(Tensor input, Tensor weight, Tensor? bias, float omega)"
     " -> (Tensor output, Tensor phase)",
+    "sine_linear_backward(Tensor grad, Tensor input, Tensor weight, Tensor? bias, Tensor? output,"
+    " Tensor phase, float omega, bool[3] mask)"
+    " -> (Tensor grad_input, Tensor grad_weight, Tensor grad_bias)",
     // grad times factor times the order-th derivative of the sine by input weight^T + bias.
     "sine_linear_slope(Tensor grad, Tensor? factor, Tensor input, Tensor weight, Tensor? bias,"
     " Tensor? output, Tensor phase, float omega, int order) -> Tensor",
-    // The same of order 1 without a factor, and its sums over the rows: the gradient of bias.
-    "sine_linear_slope_sums(Tensor grad, Tensor input, Tensor weight, Tensor? bias, Tensor? output,"
-    " Tensor phase, float omega) -> (Tensor slope, Tensor sums)",
     // What it hands on of v: by grad, by factor, and by input weight^T + bias.
     "sine_linear_slope_backward(Tensor v, Tensor grad, Tensor? factor, Tensor input, Tensor weight,"
     " Tensor? bias, Tensor? output, Tensor phase, float omega, int order, bool[3] mask)"

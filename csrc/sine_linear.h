@@ -27,10 +27,11 @@ struct SineLinearSlopes {
   void (*slope_backward)(const SineLinearSlopeBackward& args, at::Device device);
   // A slope [R, O] and its sums [O] over the rows. Null: ATen adds up what `slope` gives.
   void (*slope_sums)(const SineLinearSlope& args, const Tensor& slope, const Tensor& sums);
+  // All of sine_linear_backward in one go; false: not of these. Or null.
+  bool (*backward)(const SineLinearGradients& args, at::Device device);
 };
 
 using OutputAndPhase = std::tuple<Tensor, Tensor>;
-using SlopeAndSums = std::tuple<Tensor, Tensor>;
 using ThreeTensors = std::tuple<Tensor, Tensor, Tensor>;
 
 void check_sine_linear(const char* op, const Tensor& input, const Tensor& weight,
@@ -63,6 +64,11 @@ ScalarType phase_dtype(ScalarType dtype);
 // [R, C], or for N layers [N, R, C], of a tensor [..., C].
 Tensor rows_of(const Tensor& t, const Tensor& weight);
 
+// Gradients of input, weight and bias, as far as mask wants them, for one of z = input weight^T +
+// bias. Each is differentiable.
+ThreeTensors gradients_of_sum(const Tensor& by_sum, const Tensor& input, const Tensor& weight,
+                              std::array<bool, 3> mask);
+
 // The phase only where it is to be saved.
 OutputAndPhase sine_linear_with(const SineLinearBackend& backend, const Tensor& input,
                                 const Tensor& weight, const OptionalTensor& bias, double omega,
@@ -74,10 +80,10 @@ Tensor sine_linear_slope_with(const SineLinearSlopes& backend, const Tensor& gra
                               const OptionalTensor& output, const Tensor& phase, double omega,
                               int64_t order);
 
-SlopeAndSums sine_linear_slope_sums_with(const SineLinearSlopes& backend, const Tensor& grad,
-                                         const Tensor& input, const Tensor& weight,
-                                         const OptionalTensor& bias, const OptionalTensor& output,
-                                         const Tensor& phase, double omega);
+ThreeTensors sine_linear_backward_with(const SineLinearSlopes& backend, const Tensor& grad,
+                                       const Tensor& input, const Tensor& weight,
+                                       const OptionalTensor& bias, const OptionalTensor& output,
+                                       const Tensor& phase, double omega, std::array<bool, 3> mask);
 
 ThreeTensors sine_linear_slope_backward_with(const SineLinearSlopes& backend, const Tensor& v,
                                              const Tensor& grad, const OptionalTensor& factor,
@@ -108,11 +114,11 @@ Tensor sine_linear_slope_kernel(const Tensor& grad, const OptionalTensor& factor
 }
 
 template <const SineLinearSlopes& backend>
-SlopeAndSums sine_linear_slope_sums_kernel(const Tensor& grad, const Tensor& input,
-                                           const Tensor& weight, const OptionalTensor& bias,
-                                           const OptionalTensor& output, const Tensor& phase,
-                                           double omega) {
-  return sine_linear_slope_sums_with(backend, grad, input, weight, bias, output, phase, omega);
+ThreeTensors sine_linear_backward_kernel(const Tensor& grad, const Tensor& input,
+                                         const Tensor& weight, const OptionalTensor& bias,
+                                         const OptionalTensor& output, const Tensor& phase,
+                                         double omega, std::array<bool, 3> mask) {
+  return sine_linear_backward_with(backend, grad, input, weight, bias, output, phase, omega, mask);
 }
 
 template <const SineLinearSlopes& backend>
@@ -129,7 +135,7 @@ ThreeTensors sine_linear_slope_backward_kernel(const Tensor& v, const Tensor& gr
 template <const SineLinearSlopes& backend>
 void register_sine_linear_slopes(torch::Library& m) {
   m.impl("sine_linear_slope", sine_linear_slope_kernel<backend>);
-  m.impl("sine_linear_slope_sums", sine_linear_slope_sums_kernel<backend>);
+  m.impl("sine_linear_backward", sine_linear_backward_kernel<backend>);
   m.impl("sine_linear_slope_backward", sine_linear_slope_backward_kernel<backend>);
 }
 

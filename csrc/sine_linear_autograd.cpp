@@ -2,9 +2,8 @@
 // dz^k, slope(g, f, k) = g f s_k is closed under differentiation:
 //   by g: slope(v, f, k)    by f: slope(v, g, k)    by z: slope(v g, f, k + 1)
 // (sine_linear_slope_backward gives the three in one pass), and from a gradient w by z come those
-// by x, W and b: w W, w^T x and sum w, which a backward pass without create_graph gets from the
-// same kernel (sine_linear_slope_sums). output and phase are functions of the arguments, whose
-// gradients already count them.
+// by x, W and b: w W, w^T x and sum w. sine_linear_backward is all of the first backward pass.
+// output and phase are functions of the arguments, whose gradients already count them.
 //
 // z is no tensor, but gradients by it, of which every slope gives one, are added up before any is
 // multiplied: the layer's Node has a second input for them. A slope finds it by its output.
@@ -28,18 +27,17 @@ struct SineLinearBackward
                                 const Tensor& weight, const Tensor& bias, const Tensor& output,
                                 const Tensor& phase, double omega) {
     const Layer layer{input, weight, bias, output, phase, omega};
-    variable_list result(3);
-    // With nothing to join, the bias's gradient is known as soon as the slope is.
+    // With nothing to join, nobody else wants the slope.
     const bool joined = grads.size() > kSum && grads[kSum].defined();
-    if (need[2] && !joined && weight.dim() == 2) {
-      Tensor slope;
-      std::tie(slope, result[2]) = layer.slope_sums(grads[0]);
-      layer.to_arguments(slope, {need[0], need[1], false}, 0, result);
-      return result;
+    if (!joined) {
+      const auto [by_input, by_weight, by_bias] =
+          layer.backward(grads[0], {need[0], need[1], need[2]});
+      return {by_input, by_weight, by_bias};
     }
+    variable_list result(3);
     Tensor by_sum;
     if (grads[0].defined()) by_sum = layer.slope(grads[0], Tensor(), 1);
-    if (grads.size() > kSum) by_sum = plus(by_sum, grads[kSum]);
+    by_sum = plus(by_sum, grads[kSum]);
     layer.to_arguments(by_sum, need, 0, result);
     return result;
   }
@@ -119,18 +117,19 @@ Tensor sine_linear_slope_autograd(c10::DispatchKeySet keys, const Tensor& grad,
 
 // Where a derivative will be asked for, this one and the next are made of slopes, which have them
 // all.
-SlopeAndSums sine_linear_slope_sums_autograd(c10::DispatchKeySet keys, const Tensor& grad,
-                                             const Tensor& input, const Tensor& weight,
-                                             const OptionalTensor& bias,
-                                             const OptionalTensor& output, const Tensor& phase,
-                                             double omega) {
+ThreeTensors sine_linear_backward_autograd(c10::DispatchKeySet keys, const Tensor& grad,
+                                           const Tensor& input, const Tensor& weight,
+                                           const OptionalTensor& bias, const OptionalTensor& output,
+                                           const Tensor& phase, double omega,
+                                           std::array<bool, 3> mask) {
   const Tensor b = bias.value_or(Tensor()), y = output.value_or(Tensor());
   const bool any_moves = moves(grad) || moves(input) || moves(weight) || moves(b);
   if (!any_moves && !compute_requires_grad(grad, input, weight, b)) {
-    return below_autograd(slope_sums_op(), keys, grad, input, weight, bias, output, phase, omega);
+    return below_autograd(backward_op(), keys, grad, input, weight, bias, output, phase, omega,
+                          mask);
   }
   const Tensor slope = Layer{input, weight, b, y, phase, omega}.slope(grad, Tensor(), 1);
-  return {slope, rows_of(slope, weight).sum(-2)};
+  return gradients_of_sum(slope, input, weight, mask);
 }
 
 ThreeTensors sine_linear_slope_backward_autograd(c10::DispatchKeySet keys, const Tensor& v,
@@ -198,7 +197,7 @@ TORCH_LIBRARY_IMPL(treadle, Autograd, m) {
   m.impl("sine_linear", sine_linear_autograd);
   m.impl("sine_linear_forward", sine_linear_forward_autograd);
   m.impl("sine_linear_slope", sine_linear_slope_autograd);
-  m.impl("sine_linear_slope_sums", sine_linear_slope_sums_autograd);
+  m.impl("sine_linear_backward", sine_linear_backward_autograd);
   m.impl("sine_linear_slope_backward", sine_linear_slope_backward_autograd);
 }
 

@@ -30,11 +30,11 @@ inline const auto& slope_op() {
   return op;
 }
 
-inline const auto& slope_sums_op() {
+inline const auto& backward_op() {
   static const auto op =
-      find_op<SlopeAndSums(const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
-                           const OptionalTensor&, const Tensor&, double)>(
-          "treadle::sine_linear_slope_sums");
+      find_op<ThreeTensors(const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
+                           const OptionalTensor&, const Tensor&, double, std::array<bool, 3>)>(
+          "treadle::sine_linear_backward");
   return op;
 }
 
@@ -63,10 +63,10 @@ struct Layer {
                            phase, omega, order);
   }
 
-  // slope(grad, Tensor(), 1) and its sums over the rows.
-  SlopeAndSums slope_sums(const Tensor& grad) const {
-    return slope_sums_op().call(grad, input, weight, optional(bias), optional(output), phase,
-                                omega);
+  // Gradients of input, weight and bias for one of the output.
+  ThreeTensors backward(const Tensor& grad, std::array<bool, 3> mask) const {
+    return backward_op().call(grad, input, weight, optional(bias), optional(output), phase, omega,
+                              mask);
   }
 
   // grad times `other` times a slope, where `factor` may be undefined.
@@ -85,12 +85,8 @@ struct Layer {
   // Gradients of input, weight and bias for one of z, of which `need` says from `first` on which.
   void to_arguments(const Tensor& grad, const Need& need, size_t first,
                     variable_list& result) const {
-    const Tensor w = rows_of(grad, weight);
-    if (need[first]) {
-      result[first] = at::matmul(w, weight).reshape_symint(input.sym_sizes());
-    }
-    if (need[first + 1]) result[first + 1] = at::matmul(w.mT(), rows_of(input, weight));
-    if (need[first + 2]) result[first + 2] = w.sum(-2);
+    std::tie(result[first], result[first + 1], result[first + 2]) =
+        gradients_of_sum(grad, input, weight, {need[first], need[first + 1], need[first + 2]});
   }
 
   // The tangent of z, undefined where nothing moves.

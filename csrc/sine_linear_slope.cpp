@@ -1,6 +1,6 @@
 // sine_linear_slope: grad times factor times the order-th derivative of sin(omega z) by z = input
 // weight^T + bias, made of output and phase without another product (kernels/math/sine_linear.h).
-// sine_linear_slope_sums: the first one and its sums over the rows, the gradient by the bias.
+// sine_linear_backward: gradients of input, weight and bias, which are products of the first one.
 // sine_linear_slope_backward: what it hands on by grad, by factor and by z, in one pass.
 // Derivatives: sine_linear_autograd.cpp. Twins: cuda/sine_linear.cpp, cpu/sine_linear.cpp.
 #include <ATen/Functions.h>
@@ -56,24 +56,76 @@ Tensor sine_linear_slope_with(const SineLinearSlopes& backend, const Tensor& gra
   return result;
 }
 
-SlopeAndSums sine_linear_slope_sums_with(const SineLinearSlopes& backend, const Tensor& grad,
-                                         const Tensor& input, const Tensor& weight,
-                                         const OptionalTensor& bias, const OptionalTensor& output,
-                                         const Tensor& phase, double omega) {
-  constexpr const char* op = "sine_linear_slope_sums";
+ThreeTensors gradients_of_sum(const Tensor& by_sum, const Tensor& input, const Tensor& weight,
+                              std::array<bool, 3> mask) {
+  const Tensor w = rows_of(by_sum, weight);
+  Tensor by_input, by_weight, by_bias;
+  if (mask[0]) by_input = at::matmul(w, weight).reshape_symint(input.sym_sizes());
+  if (mask[1]) by_weight = at::matmul(w.mT(), rows_of(input, weight));
+  if (mask[2]) by_bias = w.sum(-2);
+  return {by_input, by_weight, by_bias};
+}
+
+// Of one layer, everything in one go: undefined where the backend has not got that. `grad`,
+// `output` and `phase` are contiguous.
+static std::optional<ThreeTensors> backward_at_once(
+    const SineLinearSlopes& backend, const Tensor& grad, const Tensor& input, const Tensor& weight,
+    const OptionalTensor& output, const Tensor& phase, double omega, std::array<bool, 3> mask) {
+  const bool elements = grad.numel() > 0 && input.numel() > 0;
+  if (backend.backward == nullptr || weight.dim() == 3 || !elements) return std::nullopt;
+  Tensor x = rows_of(input, weight);
+  if (x.stride(1) != 1) x = x.contiguous();
+  const Tensor own_weight = weight.contiguous();
+  const auto like = [&](bool wanted, at::IntArrayRef sizes) {
+    return wanted ? at::empty(sizes, grad.options()) : Tensor();
+  };
+  ThreeTensors found{like(mask[0], input.sizes()), like(mask[1], weight.sizes()),
+                     like(mask[2], weight.sizes().slice(0, 1))};
+  const auto& [by_input, by_weight, by_bias] = found;
+  const bool done = backend.backward(
+      {to_dtype(grad.scalar_type()), x.size(0), weight.size(0), x.size(1), scale_of(omega, 1),
+       grad.const_data_ptr(), data_if_any(output), phase.const_data_ptr(), x.const_data_ptr(),
+       x.stride(0), own_weight.const_data_ptr(), data_of(by_input), data_of(by_weight),
+       data_of(by_bias)},
+      grad.device());
+  return done ? std::optional(found) : std::nullopt;
+}
+
+ThreeTensors sine_linear_backward_with(const SineLinearSlopes& backend, const Tensor& grad,
+                                       const Tensor& input, const Tensor& weight,
+                                       const OptionalTensor& bias, const OptionalTensor& output,
+                                       const Tensor& phase, double omega,
+                                       std::array<bool, 3> mask) {
+  constexpr const char* op = "sine_linear_backward";
   check_sine_linear_slope(op, grad, std::nullopt, input, weight, bias, output, phase, 1);
   check_storages(op, grad, std::nullopt, output, phase);
-  if (backend.slope_sums == nullptr || weight.dim() == 3 || grad.numel() == 0) {
-    const Tensor slope = sine_linear_slope_with(backend, grad, std::nullopt, input, weight, bias,
-                                                output, phase, omega, 1);
-    return {slope, rows_of(slope, weight).sum(-2)};
-  }
+  check_storage(op, "input", input);
+  check_storage(op, "weight", weight);
+  if (!mask[0] && !mask[1] && !mask[2]) return {};
+  // Within autocast the products, too, are of the dtype that the results have.
+  const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
+  const Tensor own_grad = grad.contiguous(), own_phase = phase.contiguous();
+  const OptionalTensor own_output = contiguous_if_any(output);
+  const auto found =
+      backward_at_once(backend, own_grad, input, weight, own_output, own_phase, omega, mask);
+  if (found) return *found;
+  const bool sums =
+      mask[2] && backend.slope_sums != nullptr && weight.dim() == 2 && grad.numel() > 0;
   const Tensor slope = at::empty(grad.sizes(), grad.options());
-  const Tensor sums = at::empty({weight.size(0)}, grad.options());
-  with_slope(grad, std::nullopt, output, phase, omega, 1, slope, [&](const SineLinearSlope& args) {
-    backend.slope_sums(args, rows_of(slope, weight), sums);
-  });
-  return {slope, sums};
+  const Tensor by_bias = sums ? at::empty({weight.size(0)}, grad.options()) : Tensor();
+  if (slope.numel() > 0) {
+    with_slope(own_grad, std::nullopt, own_output, own_phase, omega, 1, slope,
+               [&](const SineLinearSlope& args) {
+                 if (sums) {
+                   backend.slope_sums(args, rows_of(slope, weight), by_bias);
+                 } else {
+                   backend.slope(args, grad.device());
+                 }
+               });
+  }
+  auto result = gradients_of_sum(slope, input, weight, {mask[0], mask[1], mask[2] && !sums});
+  if (sums) std::get<2>(result) = by_bias;
+  return result;
 }
 
 ThreeTensors sine_linear_slope_backward_with(const SineLinearSlopes& backend, const Tensor& v,
@@ -117,16 +169,18 @@ static Tensor sine_linear_slope_meta(const Tensor& grad, const OptionalTensor& f
   return at::empty_symint(grad.sym_sizes(), grad.options());
 }
 
-static SlopeAndSums sine_linear_slope_sums_meta(const Tensor& grad, const Tensor& input,
-                                                const Tensor& weight, const OptionalTensor& bias,
-                                                const OptionalTensor& output, const Tensor& phase,
-                                                double) {
-  check_sine_linear_slope("sine_linear_slope_sums", grad, std::nullopt, input, weight, bias, output,
+static ThreeTensors sine_linear_backward_meta(const Tensor& grad, const Tensor& input,
+                                              const Tensor& weight, const OptionalTensor& bias,
+                                              const OptionalTensor& output, const Tensor& phase,
+                                              double, std::array<bool, 3> mask) {
+  check_sine_linear_slope("sine_linear_backward", grad, std::nullopt, input, weight, bias, output,
                           phase, 1);
-  // One for each row of each weight.
+  const auto like = [&](bool wanted, c10::SymIntArrayRef sizes) {
+    return wanted ? at::empty_symint(sizes, grad.options()) : Tensor();
+  };
   const auto sizes = weight.sym_sizes();
-  return {at::empty_symint(grad.sym_sizes(), grad.options()),
-          at::empty_symint(sizes.slice(0, sizes.size() - 1), grad.options())};
+  return {like(mask[0], input.sym_sizes()), like(mask[1], sizes),
+          like(mask[2], sizes.slice(0, sizes.size() - 1))};
 }
 
 static ThreeTensors sine_linear_slope_backward_meta(
@@ -159,21 +213,28 @@ static void slope_backward_cpu(const SineLinearSlopeBackward& args, at::Device) 
 // ---- registration
 
 static constexpr SineLinearSlopes kCpuSlopes{slope_cpu, slope_backward_cpu,
-                                             /*slope_sums=*/nullptr};
+                                             /*slope_sums=*/nullptr, /*backward=*/nullptr};
 
 TORCH_LIBRARY_IMPL(treadle, CPU, m) { register_sine_linear_slopes<kCpuSlopes>(m); }
 
 TORCH_LIBRARY_IMPL(treadle, Meta, m) {
   m.impl("sine_linear_slope", sine_linear_slope_meta);
-  m.impl("sine_linear_slope_sums", sine_linear_slope_sums_meta);
+  m.impl("sine_linear_backward", sine_linear_backward_meta);
   m.impl("sine_linear_slope_backward", sine_linear_slope_backward_meta);
 }
 
-// Leading dimensions take a batch in: of v, grad, factor, input, output and phase. Sums are over
-// them, so a batch of sums is N layers.
+// Gradients of weight and bias are sums over the rows, so a batch of them is N layers. That of
+// input alone has rows that take a batch in: of grad, input, output and phase.
+static void backward_batch_rule(const c10::OperatorHandle& op, Stack* stack) {
+  const auto mask = stack->back().toBoolList();
+  const bool sums = mask[1] || mask[2];
+  batch_linear(op, stack, sums ? 0 : 0b110011, /*weight=*/2);
+}
+
+// Leading dimensions take a batch in: of v, grad, factor, input, output and phase.
 TORCH_LIBRARY_IMPL(treadle, FuncTorchBatched, m) {
   m.impl("sine_linear_slope", TREADLE_RULE(linear_batch_rule<0b1100111, /*weight=*/3>));
-  m.impl("sine_linear_slope_sums", TREADLE_RULE(linear_batch_rule<0, /*weight=*/2>));
+  m.impl("sine_linear_backward", TREADLE_RULE(backward_batch_rule));
   m.impl("sine_linear_slope_backward", TREADLE_RULE(linear_batch_rule<0b11001111, /*weight=*/4>));
 }
 

@@ -55,4 +55,16 @@ struct SineLinearSlopeBackward {
   void *by_grad, *by_factor, *by_sum;
 };
 
+// Gradients of input, weight and bias, for one of output. Null: a gradient that nobody wants.
+struct SineLinearGradients {
+  Dtype dtype;
+  int64_t rows, columns, inputs;
+  double scale;                                // omega
+  const void *grad, *output, *phase;           // [R, O]; null: output, if not read
+  const void* input;                           // [R, I]
+  int64_t row_stride;                          // of input, whose columns are dense
+  const void* weight;                          // [O, I]
+  void *grad_input, *grad_weight, *grad_bias;  // [R, I], [O, I], [O]
+};
+
 }  // namespace treadle

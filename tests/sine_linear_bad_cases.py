@@ -204,7 +204,7 @@ def slope_rules() -> list[Bad]:
     return found
 
 
-def slope_sums(make: Make, **changed: Any) -> Any:
+def backward(make: Make, **changed: Any) -> Any:
     call = sine_arguments(make, LEAD, (I, O))
     values = {
         "grad": make(*LEAD, O),
@@ -213,27 +213,30 @@ def slope_sums(make: Make, **changed: Any) -> Any:
         "phase": make(*LEAD, O, dtype=torch.int16),
         **changed,
     }
-    return torch.ops.treadle.sine_linear_slope_sums(*values.values(), 2.0)
+    return torch.ops.treadle.sine_linear_backward(*values.values(), 2.0, [True, True, True])
 
 
-def slope_sums_rules() -> list[Bad]:
-    op = "sine_linear_slope_sums"
+def backward_rules() -> list[Bad]:
+    op, int16 = "sine_linear_backward", {"phase": torch.int16}
     return [
         Bad(
             f"{op} grad",
-            lambda m: slope_sums(m, grad=m(4)),
+            lambda m: backward(m, grad=m(4)),
             f"{op}: grad must have shape [..., O] = [2, 4], got [4]",
         ),
         Bad(
             f"{op} without output",
-            lambda m: slope_sums(m, output=None),
+            lambda m: backward(m, output=None),
             f"{op}: output must be given for float32, got none",
         ),
-        Bad(
-            f"{op} phase storage",
-            lambda m: slope_sums(m, phase=without_storage(m(2, 4, dtype=torch.int16))),
-            f"{op}: phase must lie inside its storage, 16 bytes, got a storage of 0 bytes",
-            ("cpu", "cuda"),
+        *(
+            Bad(
+                f"{op} {n} storage",
+                lambda m, n=n, s=s: backward(m, **{n: without_storage(m(*s, dtype=int16.get(n)))}),
+                f"{op}: {n} must lie inside its storage, {b} bytes, got a storage of 0 bytes",
+                ("cpu", "cuda"),
+            )
+            for n, s, b in (("phase", (2, 4), 16), ("input", (2, 3), 24), ("weight", (4, 3), 48))
         ),
     ]
 
@@ -292,6 +295,6 @@ def sine_linear_bad() -> list[Bad]:
         *many_layers(),
         *dtypes_and_memory(),
         *slope_rules(),
-        *slope_sums_rules(),
+        *backward_rules(),
         *slope_backward_rules(),
     ]

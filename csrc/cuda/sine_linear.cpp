@@ -63,7 +63,7 @@ static void slope_sums_cuda(const SineLinearSlope& slope, const Tensor& result,
   const Tensor parts =
       at::empty({sine_linear_slope_sums_parts(args), args.columns}, result.options().dtype(acc));
   args.parts = data_of(parts);
-  check_launch("sine_linear_slope_sums",
+  check_launch("sine_linear_backward",
                launch_sine_linear_slope_sums(args, at::cuda::getCurrentCUDAStream()));
 }
 
@@ -80,7 +80,8 @@ static constexpr int64_t kProductBytes = int64_t{1} << 30;
 
 static constexpr SineLinearBackend kCudaBackend{operand_cuda, product_cuda, forward_cuda,
                                                 whole_cuda, kProductBytes};
-static constexpr SineLinearSlopes kCudaSlopes{slope_cuda, slope_backward_cuda, slope_sums_cuda};
+static constexpr SineLinearSlopes kCudaSlopes{slope_cuda, slope_backward_cuda, slope_sums_cuda,
+                                              /*backward=*/nullptr};
 
 TORCH_LIBRARY_IMPL(treadle, CUDA, m) {
   register_sine_linear<kCudaBackend>(m);

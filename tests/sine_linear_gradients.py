@@ -1,0 +1,81 @@
+"""The first backward pass of the sine layer: its arguments, and what its results must be."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .inputs import HALVES, Make
+from .layouts import Layout, dense
+from .sine_linear_cases import sine_arguments
+
+ops = torch.ops.treadle
+ALL = (True, True, True)
+NAMES = ("input", "weight", "bias")
+
+
+def backward_arguments(
+    make: Make,
+    lead: tuple[int, ...],
+    outputs: int,
+    to: Layout = dense,
+    *,
+    inputs: int = 1,
+    bias: bool = True,
+    layers: tuple[int, ...] = (),
+) -> tuple[Any, ...]:
+    """What sine_linear_backward takes but for the mask: of one input, so that most of the work is
+    that of the slope and its sums."""
+    call = sine_arguments(make, lead, (inputs, outputs), bias=bias, layers=layers)
+    *tensors, omega = call.args
+    output, phase = ops.sine_linear_forward(*tensors, omega)
+    grad = make(*output.shape)
+    x, weight, b = tensors
+    return (to(grad), to(x), to(weight), b, to(output), to(phase), omega)
+
+
+def backward(args: tuple[Any, ...], mask: Sequence[bool] = ALL) -> tuple[Tensor, ...]:
+    """The gradients that ``mask`` wants; nothing comes for the others."""
+    found = ops.sine_linear_backward(*args, list(mask))
+    assert [t is not None for t in found] == list(mask)
+    return tuple(t for t in found if t is not None)
+
+
+def slope_alone(args: tuple[Any, ...]) -> Tensor:
+    grad, *rest = args
+    return ops.sine_linear_slope(grad, None, *rest, 1)  # type: ignore[no-any-return]
+
+
+def sums(slope: Tensor, input: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients as sums of products of the slope, in float64."""
+    front = weight.shape[:-2]
+
+    def rows_of(t: Tensor) -> Tensor:
+        return t.double().reshape(*front, math.prod(t.shape[len(front) : -1]), t.shape[-1])
+
+    rows, x = rows_of(slope), rows_of(input)
+    return (rows @ weight.double()).reshape(input.shape), rows.mT @ x, rows.sum(-2)
+
+
+def gradients_are_of(
+    slope: Tensor, args: tuple[Any, ...], found: Sequence[Tensor], mask: Sequence[bool] = ALL
+) -> None:
+    """Each gradient is a sum, up to its rounding, that of adding, and what roundings of the slope
+    come to: of half types, sums may be of a slope that has not been rounded."""
+    exact, sizes = (sums(f(slope), *(f(t) for t in args[1:3])) for f in (lambda t: t, Tensor.abs))
+    squares = sums(*(t.double().square() for t in (slope, *args[1:3])))
+    eps = torch.finfo(slope.dtype).eps
+    added = 1e-6 if slope.dtype != torch.float64 else 1e-14
+    wanted = list(itertools.compress(zip(NAMES, exact, sizes, squares, strict=True), mask))
+    for (name, truth, size, square), ours in zip(wanted, found, strict=True):
+        assert ours.dtype == slope.dtype and ours.shape == truth.shape, name
+        room = eps * truth.abs() + added * size
+        if slope.dtype in HALVES:
+            room += 2 * eps * square.sqrt()
+        wrong = ~((ours.double() - truth).abs() <= room)
+        assert not bool(wrong.any()), f"{name} {wrong.nonzero()[:4].tolist()}: {ours[wrong][:4]}"
