@@ -64,8 +64,8 @@ ScalarType phase_dtype(ScalarType dtype);
 // [R, C], or for N layers [N, R, C], of a tensor [..., C].
 Tensor rows_of(const Tensor& t, const Tensor& weight);
 
-// Gradients of input, weight and bias, as far as mask wants them, for one of z = input weight^T +
-// bias. Each is differentiable.
+// Gradients of input, weight and bias, as far as mask wants them, for one of input weight^T + bias.
+// Made of ATen's ops, which have derivatives.
 ThreeTensors gradients_of_sum(const Tensor& by_sum, const Tensor& input, const Tensor& weight,
                               std::array<bool, 3> mask);
 

@@ -66,8 +66,8 @@ ThreeTensors gradients_of_sum(const Tensor& by_sum, const Tensor& input, const T
   return {by_input, by_weight, by_bias};
 }
 
-// Of one layer, everything in one go: undefined where the backend has not got that. `grad`,
-// `output` and `phase` are contiguous.
+// Everything in one go, or nothing where the backend has not got that for these. `grad`, `output`
+// and `phase` are contiguous.
 static std::optional<ThreeTensors> backward_at_once(
     const SineLinearSlopes& backend, const Tensor& grad, const Tensor& input, const Tensor& weight,
     const OptionalTensor& output, const Tensor& phase, double omega, std::array<bool, 3> mask) {
