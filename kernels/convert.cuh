@@ -72,10 +72,25 @@ __device__ __forceinline__ void widen(const Vector<T, n>& vector, acc_t<T> (&out
   }
 }
 
+// Two half types by one instruction, which gives a word.
 template <class T, int n>
 __device__ __forceinline__ void narrow(const acc_t<T> (&values)[n], Vector<T, n>& out) {
+  if constexpr ((std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) && n % 2 == 0) {
+    auto& words = reinterpret_cast<Vector<uint32_t, n / 2>&>(out).value;
 #pragma unroll
-  for (int i = 0; i < n; ++i) out.value[i] = Narrow<T>::from(values[i]);
+    for (int i = 0; i < n; i += 2) {
+      if constexpr (std::is_same_v<T, BFloat16>) {
+        const __nv_bfloat162 two = __floats2bfloat162_rn(values[i], values[i + 1]);
+        words[i / 2] = reinterpret_cast<const uint32_t&>(two);
+      } else {
+        const __half2 two = __floats2half2_rn(values[i], values[i + 1]);
+        words[i / 2] = reinterpret_cast<const uint32_t&>(two);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < n; ++i) out.value[i] = Narrow<T>::from(values[i]);
+  }
 }
 
 // An element stored as `dtype`, rounded to common_t.

@@ -35,19 +35,7 @@ struct Tiles {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Which stage comes next, and how often all have been used.
-struct Turn {
-  int stage = 0;
-  uint32_t round = 0;
-
-  __device__ __forceinline__ void advance(int stages) {
-    stage += stages;
-    while (stage >= kStages) {
-      stage -= kStages;
-      ++round;
-    }
-  }
-};
+using Turn = ptx::Ring<kStages>;
 
 struct Shared {
   uint32_t first;
@@ -72,13 +60,13 @@ __device__ __forceinline__ void bring(const Shared& shared, const CUtensorMap& x
     const int column = tile % tiles.across * kTile + rank * kPart;
     for (int k = 0; k < tiles.inputs; k += kDepth) {
       const int stage = turn.stage;
-      ptx::wait_barrier(shared.empty(stage), ~turn.round & 1);
+      ptx::wait_barrier(shared.empty(stage), turn.parity() ^ 1);
       ptx::arrive_expecting(shared.full(stage), 2 * kTileBytes);
       ptx::copy_tile(shared.x(stage), &x, k, row, shared.full(stage),
                      static_cast<uint16_t>(1 << rank));
       ptx::copy_tile_of_groups(shared.w(stage) + rank * kPart * kDepth * 2, &w, k, column / kGroup,
                                shared.full(stage), kAll);
-      turn.advance(1);
+      turn.advance();
     }
   }
 }
@@ -95,7 +83,7 @@ __device__ __forceinline__ void multiply(const Shared& shared, int inputs, Turn&
   int last = -1;
   for (int k = 0; k < inputs; k += kDepth) {
     const int stage = turn.stage;
-    ptx::wait_barrier(shared.full(stage), turn.round & 1);
+    ptx::wait_barrier(shared.full(stage), turn.parity());
     const uint64_t x = ptx::matrix(shared.x(stage)), w = ptx::matrix(shared.w(stage));
     ptx::begin_products();
 #pragma unroll
@@ -110,7 +98,7 @@ __device__ __forceinline__ void multiply(const Shared& shared, int inputs, Turn&
       give_back(last);
     }
     last = stage;
-    turn.advance(1);
+    turn.advance();
   }
   ptx::arrive_threads(2 - static_cast<int>(threadIdx.x) / kWarpgroup, 2 * kWarpgroup);
   ptx::wait_products<0>();

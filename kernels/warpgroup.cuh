@@ -29,6 +29,23 @@ __device__ __forceinline__ void arrive_threads(int id, int count) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(count) : "memory");
 }
 
+// Which of n stages of shared memory comes next, and how often all have been used: a barrier tells
+// even uses from odd ones.
+template <int n>
+struct Ring {
+  int stage = 0;
+  uint32_t round = 0;
+
+  __device__ __forceinline__ void advance(int stages = 1) {
+    stage += stages;
+    while (stage >= n) {
+      stage -= n;
+      ++round;
+    }
+  }
+  __device__ __forceinline__ uint32_t parity() const { return round & 1; }
+};
+
 // ---- tiles of a tensor, into the blocks of the cluster that have a bit in `blocks`
 
 __device__ __forceinline__ void copy_tile(uint32_t to, const CUtensorMap* map, int c0, int c1,
@@ -50,13 +67,40 @@ __device__ __forceinline__ void copy_tile_of_groups(uint32_t to, const CUtensorM
       : "memory");
 }
 
+// From shared memory, of this block; what lies outside of the tensor is left out.
+__device__ __forceinline__ void store_tile(const CUtensorMap* map, int c0, int c1, uint32_t from) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
+      "r"(c0), "r"(c1), "r"(from)
+      : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// Until what this thread's stores read may be written again.
+__device__ __forceinline__ void wait_stores() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+// Four matrices [8, 8] of halves, in registers as a product's results lie; lane l says where row
+// l % 8 of matrix l / 8 goes.
+__device__ __forceinline__ void store_matrices(uint32_t at, const uint32_t (&x)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
+               "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+               : "memory");
+}
+
 // ---- matrix products
 
 // Rows of 128 bytes, swizzled, eight of them 1024 bytes: at `address`, a multiple of 1024, or some
-// 32 bytes of a row further.
-__device__ __forceinline__ uint64_t matrix(uint32_t address) {
-  return (uint64_t{1} << 62) | (uint64_t{1024 >> 4} << 32) | (uint64_t{1} << 16) |
+// 32 bytes of a row further. Of a turned operand wider than a row the next 64 lie `apart` bytes on.
+__device__ __forceinline__ uint64_t matrix(uint32_t address, uint32_t apart = 16) {
+  return (uint64_t{1} << 62) | (uint64_t{1024 >> 4} << 32) | (uint64_t{apart >> 4} << 16) |
          ((address & 0x3ffff) >> 4);
+}
+
+// Before products of what threads wrote to shared memory, and before a tile is copied from there.
+__device__ __forceinline__ void publish_to_products() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 __device__ __forceinline__ void begin_products() {
@@ -75,35 +119,62 @@ __device__ __forceinline__ void wait_products() {
 #define TREADLE_EIGHT(d, i)                                                                   \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
-#define TREADLE_PRODUCT(types)                                                                 \
-  asm volatile(                                                                                \
-      "{\n"                                                                                    \
-      ".reg .pred add;\n"                                                                      \
-      "setp.ne.b32 add, %66, 0;\n"                                                             \
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32." types                                     \
-      " {%0, %1, %2, %3, %4, %5, %6, %7, "                                                     \
-      "%8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, "    \
-      "%25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "  \
-      "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "  \
-      "%59, %60, %61, %62, %63}, %64, %65, add, 1, 1, 0, 0;\n"                                 \
-      "}"                                                                                      \
-      : TREADLE_EIGHT(c, 0), TREADLE_EIGHT(c, 8), TREADLE_EIGHT(c, 16), TREADLE_EIGHT(c, 24),  \
-        TREADLE_EIGHT(c, 32), TREADLE_EIGHT(c, 40), TREADLE_EIGHT(c, 48), TREADLE_EIGHT(c, 56) \
-      : "l"(a), "l"(b), "r"(static_cast<int>(add)))
+#define TREADLE_32 \
+  TREADLE_EIGHT(c, 0), TREADLE_EIGHT(c, 8), TREADLE_EIGHT(c, 16), TREADLE_EIGHT(c, 24)
+#define TREADLE_64 \
+  TREADLE_32, TREADLE_EIGHT(c, 32), TREADLE_EIGHT(c, 40), TREADLE_EIGHT(c, 48), TREADLE_EIGHT(c, 56)
+#define TREADLE_32_NAMES                                                                       \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
+  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define TREADLE_64_NAMES                                                                    \
+  TREADLE_32_NAMES                                                                          \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, " \
+  "%49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+// Of n columns, whose sums are named; then the operands a, b, add, and whether each lies turned.
+#define TREADLE_PRODUCT(n, types, names, sums, a_at, b_at, add_at, turn_a_at, turn_b_at)     \
+  asm volatile(                                                                              \
+      "{\n"                                                                                  \
+      ".reg .pred add;\n"                                                                    \
+      "setp.ne.b32 add, " add_at                                                             \
+      ", 0;\n"                                                                               \
+      "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." types " {" names "}, " a_at ", " b_at \
+      ", add, 1, 1, " turn_a_at ", " turn_b_at                                               \
+      ";\n"                                                                                  \
+      "}"                                                                                    \
+      : sums                                                                                 \
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(kTurnA)),           \
+        "n"(static_cast<int>(kTurnB)))
 
-// c [64, 128] = a [64, 16] b [128, 16]^T + c if `add`, of a warpgroup, whose thread t has of rows
-// 16 (t / 32) + t % 32 / 4 and 8 more, for j < 16, columns 8 j + 2 (t % 4) and the next: c[4 j],
-// c[4 j + 1] and for the later row c[4 j + 2], c[4 j + 3].
-template <class T>
+// c [64, n] = a [64, 16] b [n, 16]^T + c if `add`, of a warpgroup, whose thread t has of rows
+// 16 (t / 32) + t % 32 / 4 and 8 more, for j < n / 8, columns 8 j + 2 (t % 4) and the next:
+// c[4 j], c[4 j + 1] and for the later row c[4 j + 2], c[4 j + 3]. Turned: as [16, 64] or [16, n].
+template <class T, bool kTurnA = false, bool kTurnB = false>
 __device__ __forceinline__ void multiply_tile(float (&c)[64], uint64_t a, uint64_t b, bool add) {
   if constexpr (std::is_same_v<T, BFloat16>) {
-    TREADLE_PRODUCT("bf16.bf16");
+    TREADLE_PRODUCT("128", "bf16.bf16", TREADLE_64_NAMES, TREADLE_64, "%64", "%65", "%66", "%67",
+                    "%68");
   } else {
-    TREADLE_PRODUCT("f16.f16");
+    TREADLE_PRODUCT("128", "f16.f16", TREADLE_64_NAMES, TREADLE_64, "%64", "%65", "%66", "%67",
+                    "%68");
+  }
+}
+
+template <class T, bool kTurnA = false, bool kTurnB = false>
+__device__ __forceinline__ void multiply_tile(float (&c)[32], uint64_t a, uint64_t b, bool add) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    TREADLE_PRODUCT("64", "bf16.bf16", TREADLE_32_NAMES, TREADLE_32, "%32", "%33", "%34", "%35",
+                    "%36");
+  } else {
+    TREADLE_PRODUCT("64", "f16.f16", TREADLE_32_NAMES, TREADLE_32, "%32", "%33", "%34", "%35",
+                    "%36");
   }
 }
 
 #undef TREADLE_EIGHT
+#undef TREADLE_32
+#undef TREADLE_64
+#undef TREADLE_32_NAMES
+#undef TREADLE_64_NAMES
 #undef TREADLE_PRODUCT
 
 template <int n>

@@ -1,5 +1,5 @@
 // sine_linear on CUDA. Kernels: kernels/sine_linear.cu, sine_linear_product.cu,
-// sine_linear_slope.cu and sine_linear_sums.cu.
+// sine_linear_slope.cu, sine_linear_sums.cu and sine_linear_gradients.cu.
 #include "kernels/sine_linear.h"
 
 #include <ATen/Functions.h>
@@ -67,6 +67,20 @@ static void slope_sums_cuda(const SineLinearSlope& slope, const Tensor& result,
                launch_sine_linear_slope_sums(args, at::cuda::getCurrentCUDAStream()));
 }
 
+static bool backward_cuda(const SineLinearGradients& args, at::Device device) {
+  const auto* gpu = at::cuda::getDeviceProperties(device.index());
+  if (gpu->major != 9 || gpu->minor != 0 || !sine_linear_gradients_takes(args)) return false;
+  const c10::cuda::CUDAGuard guard(device);
+  const int processors = gpu->multiProcessorCount;
+  const Tensor parts = at::empty({sine_linear_gradients_parts(args, processors)},
+                                 at::TensorOptions(device).dtype(at::kFloat));
+  const cudaError_t error = launch_sine_linear_gradients(args, data_of(parts), processors,
+                                                         at::cuda::getCurrentCUDAStream());
+  if (error == cudaErrorNotSupported) return false;
+  check_launch("sine_linear_backward", error);
+  return true;
+}
+
 static void slope_backward_cuda(const SineLinearSlopeBackward& args, at::Device device) {
   const c10::cuda::CUDAGuard guard(device);
   check_launch("sine_linear_slope_backward",
@@ -81,7 +95,7 @@ static constexpr int64_t kProductBytes = int64_t{1} << 30;
 static constexpr SineLinearBackend kCudaBackend{operand_cuda, product_cuda, forward_cuda,
                                                 whole_cuda, kProductBytes};
 static constexpr SineLinearSlopes kCudaSlopes{slope_cuda, slope_backward_cuda, slope_sums_cuda,
-                                              /*backward=*/nullptr};
+                                              backward_cuda};
 
 TORCH_LIBRARY_IMPL(treadle, CUDA, m) {
   register_sine_linear<kCudaBackend>(m);

@@ -1,0 +1,152 @@
+// What multiplies the slope in sine_linear_gradients.cu.
+#pragma once
+
+#include "kernels/sine_linear_gradients.cuh"
+
+namespace treadle::sine_gradients {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// g^T x of all rows that this block has, [kOut / 2, kInputs] a warpgroup, into its part.
+template <class T, int kOut, int kBlocks>
+__device__ __forceinline__ void add_outer(const Memory<kOut, kBlocks>& memory,
+                                          const SineLinearGradients& args, const Tiles& tiles,
+                                          float* part) {
+  using Is = Plan<kOut, kBlocks>;
+  const int group = threadIdx.x / kWarpgroup, lane = threadIdx.x % 32;
+  float c[Is::kChunks][64];
+  ptx::Ring<kStages> slopes;
+  ptx::Ring<kInputStages> inputs;
+  bool add = false;
+  for (int tile = tiles.first; tile < tiles.count; tile += tiles.step) {
+    ptx::wait_barrier(memory.input_full(inputs.stage), inputs.parity());
+    ptx::wait_barrier(memory.slope_full(slopes.stage), slopes.parity());
+    ptx::publish_to_products();
+    const uint64_t x = ptx::matrix(memory.input(inputs.stage), Is::kBlockBytes);
+    const uint64_t g =
+        ptx::matrix(memory.slope(slopes.stage) + group * Is::kChunks * Is::kBlockBytes);
+    ptx::begin_products();
+#pragma unroll
+    for (int k = 0; k < kTileRows / 16; ++k) {
+      constexpr int kNext = 16 * 128 >> 4;
+#pragma unroll
+      for (int j = 0; j < Is::kChunks; ++j) {
+        ptx::multiply_tile<T, true, true>(c[j], g + (j * Is::kBlockBytes >> 4) + k * kNext,
+                                          x + k * kNext, add || k > 0);
+      }
+    }
+    add = true;
+    ptx::commit_products();
+    ptx::wait_products<0>();
+    if (lane < kBlocks) ptx::arrive_at(memory.slope_empty(slopes.stage), lane);
+    if (lane == 0) ptx::arrive_at(memory.input_empty(inputs.stage), tiles.rank);
+    slopes.advance();
+    inputs.advance();
+  }
+  const int row = threadIdx.x % kWarpgroup / 32 * 16 + lane / 4;
+  const int first = tiles.rank * kInputs + lane % 4 * 2;
+  const int columns = static_cast<int>(args.columns), all = static_cast<int>(args.inputs);
+#pragma unroll
+  for (int j = 0; j < Is::kChunks; ++j) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      const int column = (group * Is::kChunks + j) * 64 + row + i % 2 * 8;
+      const int input = first + i / 2 * 8;
+      if (column < columns && input < all) {
+        *reinterpret_cast<float2*>(part + column * all + input) =
+            float2{c[j][2 * i], c[j][2 * i + 1]};
+      }
+    }
+  }
+}
+
+// A tile's g W [64, kInputs] of a warpgroup, to global memory.
+template <class T>
+__device__ __forceinline__ void store_product(const float (&c)[64], uint32_t memory,
+                                              const CUtensorMap& map, int row, int input) {
+  constexpr int kBlockBytes = kTileRows * 128;
+  const int thread = threadIdx.x % kWarpgroup, lane = thread % 32;
+  // The last tile has left this memory.
+  if (thread == 0) ptx::wait_stores();
+  ptx::sync_threads(1, kWarpgroup);
+  const int in_tile = thread / 32 * 16 + lane % 16;
+#pragma unroll
+  for (int j = 0; j < kInputs / 8; j += 2) {
+    Vector<T, 8> values;
+    float these[8];
+#pragma unroll
+    for (int e = 0; e < 8; ++e) these[e] = c[4 * j + e];
+    narrow(these, values);
+    const auto& x = reinterpret_cast<const uint32_t (&)[4]>(values);
+    const uint32_t block = memory + j / 8 * kBlockBytes;
+    ptx::store_matrices(block + in_tile * 128 + ((j % 8 + lane / 16) ^ (in_tile % 8)) * 16, x);
+  }
+  ptx::publish_to_products();
+  ptx::sync_threads(1, kWarpgroup);
+  if (thread == 0) {
+    ptx::store_tile(&map, input, row, memory);
+    ptx::store_tile(&map, input + kAcross, row, memory + kBlockBytes);
+  }
+}
+
+// Brings x and W, and multiplies g by W.
+template <class T, int kOut, int kBlocks, bool kMultiply>
+__device__ __forceinline__ void multiply(const Memory<kOut, kBlocks>& memory, const CUtensorMap& x,
+                                         const CUtensorMap& w, const CUtensorMap& grad_input,
+                                         const Tiles& tiles) {
+  using Is = Plan<kOut, kBlocks>;
+  const bool brings = threadIdx.x % kWarpgroup == 0;
+  const int lane = threadIdx.x % 32, input = tiles.rank * kInputs;
+  const uint16_t self = static_cast<uint16_t>(1 << tiles.rank);
+  ptx::Ring<kInputStages> inputs;
+  const auto bring = [&](int tile) {
+    if (tile >= tiles.count) return;
+    const int stage = inputs.stage;
+    ptx::wait_barrier(memory.input_empty(stage), inputs.parity() ^ 1);
+    ptx::arrive_expecting(memory.input_full(stage), Is::kInputBytes);
+    for (int i = 0; i < kInputs / kAcross; ++i) {
+      ptx::copy_tile(memory.input(stage) + i * Is::kBlockBytes, &x, input + i * kAcross,
+                     tile * kTileRows, memory.input_full(stage), self);
+    }
+    inputs.advance();
+  };
+  if (brings) {
+    if constexpr (kMultiply) {
+      ptx::arrive_expecting(memory.weight_full(), kInputs / kAcross * Is::kWeightHalf);
+      for (int i = 0; i < kInputs / kAcross; ++i) {
+        ptx::copy_tile(memory.weight(i), &w, input + i * kAcross, 0, memory.weight_full(), self);
+      }
+    }
+    bring(tiles.first);
+  }
+  __syncwarp();
+  if constexpr (kMultiply) ptx::wait_barrier(memory.weight_full(), 0);
+  ptx::Ring<kStages> ring;
+  for (int tile = tiles.first; tile < tiles.count; tile += tiles.step) {
+    if (brings) bring(tile + tiles.step);
+    __syncwarp();
+    if constexpr (kMultiply) {
+      ptx::wait_barrier(memory.slope_full(ring.stage), ring.parity());
+      ptx::publish_to_products();
+      float c[64];
+      const uint64_t g = ptx::matrix(memory.slope(ring.stage));
+      const uint64_t weight = ptx::matrix(memory.weight(0), Is::kWeightHalf);
+      ptx::begin_products();
+#pragma unroll
+      for (int k = 0; k < kOut / 16; ++k) {
+        ptx::multiply_tile<T, false, true>(c, g + k / 4 * (Is::kBlockBytes >> 4) + k % 4 * 2,
+                                           weight + k * (16 * 128 >> 4), k > 0);
+      }
+      ptx::commit_products();
+      ptx::wait_products<0>();
+      if (lane < kBlocks) ptx::arrive_at(memory.slope_empty(ring.stage), lane);
+      ring.advance();
+      store_product<T>(c, memory.result(), grad_input, tile * kTileRows, input);
+    }
+  }
+  if (brings) ptx::wait_stores();
+}
+
+#endif
+
+}  // namespace treadle::sine_gradients

@@ -1,0 +1,125 @@
+"""All gradients of a narrow layer in one kernel: half types on sm_90, sizes that tiles divide or
+not. Elsewhere the same holds of the ways that sizes take there."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+import treadle
+
+from .cases import DEVICES, HALVES
+from .compare import same_bits
+from .inputs import HOPPER, Make
+from .layouts import Layout, misaligned, padded_rows
+from .sine_linear_gradients import ALL, backward, backward_arguments, gradients_are_of, slope_alone
+from .test_launches import BINDINGS
+
+# Rows, columns, inputs: a block takes 64 rows at a time, of up to 128 columns and inputs; two
+# blocks share those of more. The last ones are several tiles a block.
+SIZES = (
+    (64, 128, 128),
+    (65, 8, 8),
+    (1000, 72, 40),
+    (999, 256, 256),
+    (1000, 200, 136),
+    (300, 128, 256),
+    (300, 256, 64),
+    (129, 136, 8),
+    (40_001, 128, 128),
+    (20_003, 256, 256),
+    (20_000, 104, 248),
+)
+
+
+def arguments(
+    size: tuple[int, int, int], dtype: torch.dtype, device: str, *to: Layout
+) -> tuple[Any, ...]:
+    rows, columns, inputs = size
+    make = Make(f"gradients {size}", device, dtype)
+    return backward_arguments(make, (rows,), columns, *to, inputs=inputs)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("mask", [ALL, (False, True, True), (True, True, False)], ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("dtype", HALVES)
+def test_values(
+    dtype: torch.dtype, size: tuple[int, int, int], mask: tuple[bool, ...], device: str
+) -> None:
+    if device == "cpu":
+        size = (min(size[0], 1000), *size[1:])
+    args = arguments(size, dtype, device)
+    found = backward(args, mask)
+    gradients_are_of(slope_alone(args), args, found, mask)
+    for t, again in zip(found, backward(args, mask), strict=True):
+        same_bits(again, t)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("layout", [padded_rows, misaligned])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_memory_around_it(dtype: torch.dtype, layout: Layout, device: str) -> None:
+    """Padding that is NaN, and a part of a larger batch."""
+    args = arguments((300, 96, 72), dtype, device, layout)
+    gradients_are_of(slope_alone(args), args, backward(args))
+    part = [t[67:] if n in (0, 1, 4, 5) else t for n, t in enumerate(args)]
+    gradients_are_of(slope_alone(tuple(part)), tuple(part), backward(tuple(part)))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("sizes", [(64, 64), (256, 136)], ids=str)
+@pytest.mark.parametrize("dtype", HALVES)
+def test_what_is_not_finite(dtype: torch.dtype, sizes: tuple[int, int], device: str) -> None:
+    """Of grad stays in its row and column; a row without a phase has no finite gradient, and hands
+    it on to all that its sums are of."""
+    args = arguments((500, *sizes), dtype, device)
+    expected = backward(args)
+    args[0][77, 5], args[0][490, 9] = math.nan, math.inf
+    by_input, by_weight, by_bias = backward(args)
+    for t, before, bad in (
+        (by_input, expected[0], [77, 490]),
+        (by_weight, expected[1], [5, 9]),
+        (by_bias, expected[2], [5, 9]),
+    ):
+        rows = torch.zeros(t.shape[0], dtype=torch.bool, device=device)
+        rows[bad] = True
+        assert not bool(t[rows].isfinite().any())
+        same_bits(t[~rows], before[~rows])
+    assert bool(by_bias[5].isnan()) and bool(by_bias[9].isinf())
+
+    args = arguments((500, *sizes), dtype, device)
+    phase = args[5]
+    for columns in ([3], [2, sizes[0] - 1]):
+        phase[130, columns] = -(2**15)
+        by_input, by_weight, by_bias = backward(args)
+        assert by_bias.isnan().nonzero().flatten().tolist() == columns
+        assert by_weight.isnan().any(1).nonzero().flatten().tolist() == columns
+        assert by_input.isnan().any(1).nonzero().flatten().tolist() == [130]
+        phase[130, columns] = 0
+
+
+@BINDINGS
+@HOPPER
+def test_two_launches_cuda() -> None:
+    """The second adds up parts. And others where it does not fit."""
+
+    def kernels(
+        rows: int, columns: int, inputs: int, *, dtype: torch.dtype = torch.bfloat16, **mask: bool
+    ) -> list[str]:
+        args = arguments((rows, columns, inputs), dtype, "cuda")
+        wants = [mask.get(name, True) for name in ("input", "weight", "bias")]
+        found = treadle.launch_info("sine_linear_backward", *args, wants)
+        return [str(launch["kernel"]) for launch in found]
+
+    for size in ((64, 8, 8), (1000, 256, 256)):
+        first, second = kernels(*size)
+        assert "sine_linear_gradients" in first and "sine_linear_add_parts" in second
+    others = [kernels(*size) for size in ((63, 8, 8), (64, 9, 8), (64, 264, 8), (64, 8, 264))]
+    others += [kernels(64, 8, 9), kernels(64, 8, 8, dtype=torch.float32)]
+    others += [kernels(64, 8, 8, weight=False)]
+    for names in others:
+        assert not any("sine_linear_gradients" in name for name in names), names
