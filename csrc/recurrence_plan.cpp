@@ -68,7 +68,7 @@ double cluster_time(const ClusterShape& shape, int rows, bool backward, bool exa
 
 // Of the grid: tiles one after the other; but a single one has to wait for itself.
 double grid_time(int64_t launches, int rows, bool backward) {
-  return static_cast<double>(launches) * (0.6 + (backward ? 0.30 : 0.19) * rows);
+  return static_cast<double>(launches) * (0.6 + (backward ? 0.375 : 0.19) * rows);
 }
 
 // Of a matrix product and a kernel.

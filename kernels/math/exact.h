@@ -1,5 +1,5 @@
 // Operations rounded once to nearest even (_rn, as CUDA names it), which no compiler may merge or
-// split: made of them, a formula has the same bits on host and device.
+// split: made of them, a formula has the same bits on host and device. Not so sqrt_near.
 #pragma once
 
 #include "kernels/math/bits.h"
@@ -18,7 +18,12 @@ TREADLE_HD float add_rn(float a, float b) { return __fadd_rn(a, b); }
 TREADLE_HD double add_rn(double a, double b) { return __dadd_rn(a, b); }
 TREADLE_HD float mul_rn(float a, float b) { return __fmul_rn(a, b); }
 TREADLE_HD double mul_rn(double a, double b) { return __dmul_rn(a, b); }
-TREADLE_HD float sqrt_rn(float a) { return __fsqrt_rn(a); }
+// Within 2 ulp, where the rounded one would branch; the same on every call.
+TREADLE_HD float sqrt_near(float a) {
+  float root;
+  asm("sqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(a));
+  return root;
+}
 
 #else
 
@@ -27,7 +32,7 @@ TREADLE_HD float add_rn(float a, float b) { return a + b; }
 TREADLE_HD double add_rn(double a, double b) { return a + b; }
 TREADLE_HD float mul_rn(float a, float b) { return a * b; }
 TREADLE_HD double mul_rn(double a, double b) { return a * b; }
-TREADLE_HD float sqrt_rn(float a) { return __builtin_sqrtf(a); }
+TREADLE_HD float sqrt_near(float a) { return __builtin_sqrtf(a); }
 
 #if defined(TREADLE_FAST_FMA)
 TREADLE_HD float fma_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }

@@ -45,8 +45,8 @@ inline constexpr float kUnit = 0x1p-24f, kFineUnit = 0x1p-28f;
 // (1 - y) (1 + y), which is cos(u)^2 but for the rounding of y.
 TREADLE_HD float square_of_cosine(float y) { return mul_rn(sub_rn(1.0f, y), add_rn(1.0f, y)); }
 
-// Its root, for what is not small; NaN stays NaN.
-TREADLE_HD float root_of(float square) { return sqrt_rn(square < kSmall ? kSmall : square); }
+// Its root, for what is not small; NaN stays NaN. What it is off by the bits hold, too.
+TREADLE_HD float root_of(float square) { return sqrt_near(square < kSmall ? kSmall : square); }
 
 TREADLE_HD int32_t encode_cosine(float y, float c) {
   const float square = square_of_cosine(y);
