@@ -195,7 +195,7 @@ def main(arguments: list[str] | None = None) -> int:
     for path, make in (
         (README, rewritten),
         (sine_page.PAGE, lambda text: sine_page.rewritten(text, machines())),
-        (sine_layer_page.PAGE, sine_layer_page.rewritten),
+        (sine_layer_page.PAGE, lambda text: sine_layer_page.rewritten(text, machines())),
         (sweep_page.PAGE, lambda text: sweep_page.rewritten(text, machines())),
     ):
         text = path.read_text()

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks import run, sine_linear, siren
+from benchmarks import run, sine_layer_page, sine_linear, siren
 from benchmarks.cases import OURS, Settings
 from benchmarks.cell import PLAIN
 from benchmarks.verify import Refused
@@ -85,3 +85,35 @@ def test_rows_have_their_rivals_and_bars(capsys: pytest.CaptureFixture[str]) -> 
         assert {OURS, PLAIN} <= set(made.functions) and made.bar is not None  # type: ignore[attr-defined]
     run.main(["--device", "cpu", "--suite", "siren", "--list"])
     assert len(capsys.readouterr().out.splitlines()) == 8
+
+
+def timed(reached: bool, treadle: float, **rivals: float) -> dict[str, Any]:
+    times = {"treadle": treadle, "composition": 3 * treadle, **rivals}
+    found = {name.replace("_", ", "): {"median_us": us} for name, us in times.items()}
+    return {"times": found, "bar": {"reached": reached}, "dtype": "bfloat16", "label": "a net"}
+
+
+def test_the_pages_tables_tell_misses_and_missing_rivals(tmp_path: Any) -> None:
+    compilers = {"torch.compile": 30.0, "torch.compile_max-autotune": 20.0}
+    rows = {
+        "cuda/sine_linear/2^18,64/bfloat16/forward": timed(True, 10, **compilers),
+        "cuda/sine_linear/2^18,64/bfloat16/forward + backward": timed(False, 1234.5),
+        "cuda/siren/64/values": timed(True, 5000, **{"torch.compile": 4000}),
+        "cuda/siren/64/values/memory": {"against": {"ratio": 1.25}, "bar": {"reached": False}},
+    }
+    file = sine_layer_page.ROOT / "benchmarks" / "results" / "h200" / "h200-sine-layer.json"
+    page = list(
+        sine_layer_page.speeds(
+            [
+                (
+                    [file],
+                    {"gpu": "a GPU", "torch": "2"},
+                    [{"key": k, **row} for k, row in rows.items()],
+                )
+            ]
+        )
+    )
+    assert "| 64, bfloat16 | 10 | 2.00 | 3.00 | **1,234** | – | 3.00 |" in page
+    assert "Geometric mean of the speed over the compiler's: 2.00, of half types 2.00." in page
+    assert "| a net | 5 | 0.80 | 3.00 | **1.25** |" in page
+    assert list(sine_layer_page.speeds([])) == [sine_layer_page.NO_SPEEDS]
