@@ -145,9 +145,9 @@ struct OpNode : Node {
     return needed;
   }
 
-  // No gradient came for any output: none goes on.
+  // No gradient came for any output: none goes on. A node may let go of one that it has used.
   template <class... V>
-  static variable_list run(const variable_list& grads, const Need& needed, const V&... values) {
+  static variable_list run(variable_list& grads, const Need& needed, const V&... values) {
     for (const auto& grad : grads) {
       if (grad.defined()) return Self::backward(grads, needed, values...);
     }
@@ -158,8 +158,9 @@ struct OpNode : Node {
                                   const std::vector<c10::IValue>& packed) {
     ca::PackedArgs args(packed);
     auto needed = args.unpack<Need>();
+    variable_list own = grads;
     std::tuple<typename Slot<S>::Value...> values{args.unpack<typename Slot<S>::Value>()...};
-    return std::apply([&](auto&... v) { return run(grads, needed, v...); }, values);
+    return std::apply([&](auto&... v) { return run(own, needed, v...); }, values);
   }
 
   template <class K>

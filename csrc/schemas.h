@@ -43,9 +43,10 @@ inline constexpr const char* kSchemas[] = {
     "sine_linear(Tensor input, Tensor weight, Tensor? bias, float omega) -> Tensor",
     "sine_linear_forward(Tensor input, Tensor weight, Tensor? bias, float omega)"
     " -> (Tensor output, Tensor phase)",
+    // slope: the gradient of input weight^T + bias.
     "sine_linear_backward(Tensor grad, Tensor input, Tensor weight, Tensor? bias, Tensor? output,"
-    " Tensor phase, float omega, bool[3] mask)"
-    " -> (Tensor grad_input, Tensor grad_weight, Tensor grad_bias)",
+    " Tensor phase, float omega, bool[4] mask)"
+    " -> (Tensor grad_input, Tensor grad_weight, Tensor grad_bias, Tensor slope)",
     // grad times factor times the order-th derivative of the sine by input weight^T + bias.
     "sine_linear_slope(Tensor grad, Tensor? factor, Tensor input, Tensor weight, Tensor? bias,"
     " Tensor? output, Tensor phase, float omega, int order) -> Tensor",

@@ -27,12 +27,13 @@ struct SineLinearSlopes {
   void (*slope_backward)(const SineLinearSlopeBackward& args, at::Device device);
   // A slope [R, O] and its sums [O] over the rows. Null: ATen adds up what `slope` gives.
   void (*slope_sums)(const SineLinearSlope& args, const Tensor& slope, const Tensor& sums);
-  // All of sine_linear_backward in one go; false: not of these. Or null.
+  // All of sine_linear_backward but the slope, in one go; false: not of these. Or null.
   bool (*backward)(const SineLinearGradients& args, at::Device device);
 };
 
 using OutputAndPhase = std::tuple<Tensor, Tensor>;
 using ThreeTensors = std::tuple<Tensor, Tensor, Tensor>;
+using FourTensors = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
 void check_sine_linear(const char* op, const Tensor& input, const Tensor& weight,
                        const OptionalTensor& bias);
@@ -80,10 +81,10 @@ Tensor sine_linear_slope_with(const SineLinearSlopes& backend, const Tensor& gra
                               const OptionalTensor& output, const Tensor& phase, double omega,
                               int64_t order);
 
-ThreeTensors sine_linear_backward_with(const SineLinearSlopes& backend, const Tensor& grad,
-                                       const Tensor& input, const Tensor& weight,
-                                       const OptionalTensor& bias, const OptionalTensor& output,
-                                       const Tensor& phase, double omega, std::array<bool, 3> mask);
+FourTensors sine_linear_backward_with(const SineLinearSlopes& backend, const Tensor& grad,
+                                      const Tensor& input, const Tensor& weight,
+                                      const OptionalTensor& bias, const OptionalTensor& output,
+                                      const Tensor& phase, double omega, std::array<bool, 4> mask);
 
 ThreeTensors sine_linear_slope_backward_with(const SineLinearSlopes& backend, const Tensor& v,
                                              const Tensor& grad, const OptionalTensor& factor,
@@ -114,10 +115,10 @@ Tensor sine_linear_slope_kernel(const Tensor& grad, const OptionalTensor& factor
 }
 
 template <const SineLinearSlopes& backend>
-ThreeTensors sine_linear_backward_kernel(const Tensor& grad, const Tensor& input,
-                                         const Tensor& weight, const OptionalTensor& bias,
-                                         const OptionalTensor& output, const Tensor& phase,
-                                         double omega, std::array<bool, 3> mask) {
+FourTensors sine_linear_backward_kernel(const Tensor& grad, const Tensor& input,
+                                        const Tensor& weight, const OptionalTensor& bias,
+                                        const OptionalTensor& output, const Tensor& phase,
+                                        double omega, std::array<bool, 4> mask) {
   return sine_linear_backward_with(backend, grad, input, weight, bias, output, phase, omega, mask);
 }
 

@@ -15,6 +15,17 @@ namespace {
 
 using namespace sine_layer;
 
+// Whether memory counts more than a call of the dispatcher. Not of what a kernel gives without a
+// slope (sine_linear_gradients.cu), and not of sizes that are symbols.
+constexpr int64_t kLarge = int64_t{1} << 24;  // bytes
+
+bool large_slope(const Tensor& grad, const Tensor& weight) {
+  if (grad.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return false;
+  const bool half = grad.element_size() == 2 && grad.is_cuda();
+  const bool narrow = std::max(weight.size(-1), weight.size(-2)) <= 256;
+  return grad.numel() * static_cast<int64_t>(grad.element_size()) >= kLarge && !(half && narrow);
+}
+
 // ---- Nodes
 
 // Gradients in: of output, and of z.
@@ -23,15 +34,22 @@ struct SineLinearBackward
   static constexpr const char* kName = "SineLinearBackward";
   static constexpr uint32_t kSum = 1;
 
-  static variable_list backward(const variable_list& grads, const Need& need, const Tensor& input,
+  static variable_list backward(variable_list& grads, const Need& need, const Tensor& input,
                                 const Tensor& weight, const Tensor& bias, const Tensor& output,
                                 const Tensor& phase, double omega) {
     const Layer layer{input, weight, bias, output, phase, omega};
     // With nothing to join, nobody else wants the slope.
     const bool joined = grads.size() > kSum && grads[kSum].defined();
     if (!joined) {
-      const auto [by_input, by_weight, by_bias] =
-          layer.backward(grads[0], {need[0], need[1], need[2]});
+      const bool apart = (need[0] || need[1]) && large_slope(grads[0], weight);
+      auto [by_input, by_weight, by_bias, slope] =
+          layer.backward(grads[0], {need[0] && !apart, need[1] && !apart, need[2], apart});
+      if (apart) {
+        // A large slope has the place of the gradient that it is made of: products come after.
+        grads[0].reset();
+        std::tie(by_input, by_weight, std::ignore) =
+            gradients_of_sum(slope, input, weight, {need[0], need[1], false});
+      }
       return {by_input, by_weight, by_bias};
     }
     variable_list result(3);
@@ -117,11 +135,11 @@ Tensor sine_linear_slope_autograd(c10::DispatchKeySet keys, const Tensor& grad,
 
 // Where a derivative will be asked for, this one and the next are made of slopes, which have them
 // all.
-ThreeTensors sine_linear_backward_autograd(c10::DispatchKeySet keys, const Tensor& grad,
-                                           const Tensor& input, const Tensor& weight,
-                                           const OptionalTensor& bias, const OptionalTensor& output,
-                                           const Tensor& phase, double omega,
-                                           std::array<bool, 3> mask) {
+FourTensors sine_linear_backward_autograd(c10::DispatchKeySet keys, const Tensor& grad,
+                                          const Tensor& input, const Tensor& weight,
+                                          const OptionalTensor& bias, const OptionalTensor& output,
+                                          const Tensor& phase, double omega,
+                                          std::array<bool, 4> mask) {
   const Tensor b = bias.value_or(Tensor()), y = output.value_or(Tensor());
   const bool any_moves = moves(grad) || moves(input) || moves(weight) || moves(b);
   if (!any_moves && !compute_requires_grad(grad, input, weight, b)) {
@@ -129,7 +147,8 @@ ThreeTensors sine_linear_backward_autograd(c10::DispatchKeySet keys, const Tenso
                           mask);
   }
   const Tensor slope = Layer{input, weight, b, y, phase, omega}.slope(grad, Tensor(), 1);
-  return gradients_of_sum(slope, input, weight, mask);
+  return std::tuple_cat(gradients_of_sum(slope, input, weight, {mask[0], mask[1], mask[2]}),
+                        std::tuple(mask[3] ? slope : Tensor()));
 }
 
 ThreeTensors sine_linear_slope_backward_autograd(c10::DispatchKeySet keys, const Tensor& v,

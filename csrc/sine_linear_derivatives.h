@@ -32,8 +32,8 @@ inline const auto& slope_op() {
 
 inline const auto& backward_op() {
   static const auto op =
-      find_op<ThreeTensors(const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
-                           const OptionalTensor&, const Tensor&, double, std::array<bool, 3>)>(
+      find_op<FourTensors(const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
+                          const OptionalTensor&, const Tensor&, double, std::array<bool, 4>)>(
           "treadle::sine_linear_backward");
   return op;
 }
@@ -63,8 +63,8 @@ struct Layer {
                            phase, omega, order);
   }
 
-  // Gradients of input, weight and bias for one of the output.
-  ThreeTensors backward(const Tensor& grad, std::array<bool, 3> mask) const {
+  // Gradients of input, weight, bias and z for one of the output.
+  FourTensors backward(const Tensor& grad, std::array<bool, 4> mask) const {
     return backward_op().call(grad, input, weight, optional(bias), optional(output), phase, omega,
                               mask);
   }

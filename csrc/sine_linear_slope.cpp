@@ -58,6 +58,8 @@ Tensor sine_linear_slope_with(const SineLinearSlopes& backend, const Tensor& gra
 
 ThreeTensors gradients_of_sum(const Tensor& by_sum, const Tensor& input, const Tensor& weight,
                               std::array<bool, 3> mask) {
+  // Within autocast the products, too, are of the dtype that the results have.
+  const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
   const Tensor w = rows_of(by_sum, weight);
   Tensor by_input, by_weight, by_bias;
   if (mask[0]) by_input = at::matmul(w, weight).reshape_symint(input.sym_sizes());
@@ -70,9 +72,9 @@ ThreeTensors gradients_of_sum(const Tensor& by_sum, const Tensor& input, const T
 // and `phase` are contiguous.
 static std::optional<ThreeTensors> backward_at_once(
     const SineLinearSlopes& backend, const Tensor& grad, const Tensor& input, const Tensor& weight,
-    const OptionalTensor& output, const Tensor& phase, double omega, std::array<bool, 3> mask) {
+    const OptionalTensor& output, const Tensor& phase, double omega, std::array<bool, 4> mask) {
   const bool elements = grad.numel() > 0 && input.numel() > 0;
-  if (backend.backward == nullptr || weight.dim() == 3 || !elements) return std::nullopt;
+  if (backend.backward == nullptr || weight.dim() == 3 || !elements || mask[3]) return std::nullopt;
   Tensor x = rows_of(input, weight);
   if (x.stride(1) != 1) x = x.contiguous();
   const Tensor own_weight = weight.contiguous();
@@ -91,24 +93,21 @@ static std::optional<ThreeTensors> backward_at_once(
   return done ? std::optional(found) : std::nullopt;
 }
 
-ThreeTensors sine_linear_backward_with(const SineLinearSlopes& backend, const Tensor& grad,
-                                       const Tensor& input, const Tensor& weight,
-                                       const OptionalTensor& bias, const OptionalTensor& output,
-                                       const Tensor& phase, double omega,
-                                       std::array<bool, 3> mask) {
+FourTensors sine_linear_backward_with(const SineLinearSlopes& backend, const Tensor& grad,
+                                      const Tensor& input, const Tensor& weight,
+                                      const OptionalTensor& bias, const OptionalTensor& output,
+                                      const Tensor& phase, double omega, std::array<bool, 4> mask) {
   constexpr const char* op = "sine_linear_backward";
   check_sine_linear_slope(op, grad, std::nullopt, input, weight, bias, output, phase, 1);
   check_storages(op, grad, std::nullopt, output, phase);
   check_storage(op, "input", input);
   check_storage(op, "weight", weight);
-  if (!mask[0] && !mask[1] && !mask[2]) return {};
-  // Within autocast the products, too, are of the dtype that the results have.
-  const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
+  if (mask == std::array<bool, 4>{}) return {};
   const Tensor own_grad = grad.contiguous(), own_phase = phase.contiguous();
   const OptionalTensor own_output = contiguous_if_any(output);
   const auto found =
       backward_at_once(backend, own_grad, input, weight, own_output, own_phase, omega, mask);
-  if (found) return *found;
+  if (found) return std::tuple_cat(*found, std::tuple(Tensor()));
   const bool sums =
       mask[2] && backend.slope_sums != nullptr && weight.dim() == 2 && grad.numel() > 0;
   const Tensor slope = at::empty(grad.sizes(), grad.options());
@@ -123,9 +122,9 @@ ThreeTensors sine_linear_backward_with(const SineLinearSlopes& backend, const Te
                  }
                });
   }
-  auto result = gradients_of_sum(slope, input, weight, {mask[0], mask[1], mask[2] && !sums});
-  if (sums) std::get<2>(result) = by_bias;
-  return result;
+  const auto [by_input, by_weight, sum] =
+      gradients_of_sum(slope, input, weight, {mask[0], mask[1], mask[2] && !sums});
+  return {by_input, by_weight, sums ? by_bias : sum, mask[3] ? slope : Tensor()};
 }
 
 ThreeTensors sine_linear_slope_backward_with(const SineLinearSlopes& backend, const Tensor& v,
@@ -169,10 +168,10 @@ static Tensor sine_linear_slope_meta(const Tensor& grad, const OptionalTensor& f
   return at::empty_symint(grad.sym_sizes(), grad.options());
 }
 
-static ThreeTensors sine_linear_backward_meta(const Tensor& grad, const Tensor& input,
-                                              const Tensor& weight, const OptionalTensor& bias,
-                                              const OptionalTensor& output, const Tensor& phase,
-                                              double, std::array<bool, 3> mask) {
+static FourTensors sine_linear_backward_meta(const Tensor& grad, const Tensor& input,
+                                             const Tensor& weight, const OptionalTensor& bias,
+                                             const OptionalTensor& output, const Tensor& phase,
+                                             double, std::array<bool, 4> mask) {
   check_sine_linear_slope("sine_linear_backward", grad, std::nullopt, input, weight, bias, output,
                           phase, 1);
   const auto like = [&](bool wanted, c10::SymIntArrayRef sizes) {
@@ -180,7 +179,7 @@ static ThreeTensors sine_linear_backward_meta(const Tensor& grad, const Tensor& 
   };
   const auto sizes = weight.sym_sizes();
   return {like(mask[0], input.sym_sizes()), like(mask[1], sizes),
-          like(mask[2], sizes.slice(0, sizes.size() - 1))};
+          like(mask[2], sizes.slice(0, sizes.size() - 1)), like(mask[3], grad.sym_sizes())};
 }
 
 static ThreeTensors sine_linear_slope_backward_meta(
@@ -223,8 +222,8 @@ TORCH_LIBRARY_IMPL(treadle, Meta, m) {
   m.impl("sine_linear_slope_backward", sine_linear_slope_backward_meta);
 }
 
-// Gradients of weight and bias are sums over the rows, so a batch of them is N layers. That of
-// input alone has rows that take a batch in: of grad, input, output and phase.
+// Gradients of weight and bias are sums over the rows, so a batch of them is N layers. The others
+// have rows that take a batch in: of grad, input, output and phase.
 static void backward_batch_rule(const c10::OperatorHandle& op, Stack* stack) {
   const auto mask = stack->back().toBoolList();
   const bool sums = mask[1] || mask[2];

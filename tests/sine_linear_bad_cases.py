@@ -213,7 +213,7 @@ def backward(make: Make, **changed: Any) -> Any:
         "phase": make(*LEAD, O, dtype=torch.int16),
         **changed,
     }
-    return torch.ops.treadle.sine_linear_backward(*values.values(), 2.0, [True, True, True])
+    return torch.ops.treadle.sine_linear_backward(*values.values(), 2.0, [True] * 4)
 
 
 def backward_rules() -> list[Bad]:

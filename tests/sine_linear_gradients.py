@@ -41,8 +41,9 @@ def backward_arguments(
 
 def backward(args: tuple[Any, ...], mask: Sequence[bool] = ALL) -> tuple[Tensor, ...]:
     """The gradients that ``mask`` wants; nothing comes for the others."""
-    found = ops.sine_linear_backward(*args, list(mask))
-    assert [t is not None for t in found] == list(mask)
+    wanted = [*mask, False]
+    found = ops.sine_linear_backward(*args, wanted)
+    assert [t is not None for t in found] == wanted
     return tuple(t for t in found if t is not None)
 
 

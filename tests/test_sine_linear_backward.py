@@ -22,6 +22,7 @@ from .sine_linear_gradients import (
     backward,
     backward_arguments,
     gradients_are_of,
+    ops,
     slope_alone,
     sums,
 )
@@ -116,6 +117,24 @@ def test_what_the_mask_wants(dtype: torch.dtype, mask: tuple[bool, ...], device:
     for case in cases:
         args = backward_arguments(Make("mask", device, dtype), **case)
         gradients_are_of(slope_alone(args), args, backward(args, mask), mask)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("layers", [(), (2,)], ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", FLOATING)
+def test_the_slope_with_the_gradient_of_the_bias(
+    dtype: torch.dtype, bias: bool, layers: tuple[int, ...], device: str
+) -> None:
+    """For whoever multiplies it: a fourth result."""
+    for rows in (0, 9, 300):
+        make = Make("slope", device, dtype)
+        args = backward_arguments(make, (rows,), 64, inputs=64, layers=layers)
+        none, no, by_bias, slope = ops.sine_linear_backward(*args, [False, False, bias, True])
+        assert none is None and no is None and (by_bias is not None) == bias
+        same_bits(slope, slope_alone(args))
+        if bias:
+            gradients_are_of(slope, args, (by_bias,), (False, False, True))
 
 
 @pytest.mark.parametrize("device", DEVICES)

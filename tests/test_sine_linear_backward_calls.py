@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -55,6 +56,38 @@ def test_a_backward_pass_is_one_op(
     y = treadle.sine_linear(*tensors, omega)
     grad = torch.ones_like(y)
     assert names(lambda: torch.autograd.grad(y, leaves, grad)) == ["sine_linear_backward"]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_large_gradient_is_gone_when_its_slope_is_multiplied(
+    dtype: torch.dtype, device: str
+) -> None:
+    """One takes the place of the other, as in eager PyTorch: no third tensor of that size."""
+    rows = (1 << 24) // (512 * dtype.itemsize)
+    *tensors, omega = sine_arguments(Make("large", device, dtype), (rows,), (8, 512)).args
+    leaves = [t.requires_grad_() for t in tensors]
+    y = treadle.sine_linear(*leaves, omega)
+    grads: list[weakref.ref[Tensor]] = []
+    kept: list[Tensor] = []
+    y.register_hook(lambda g: grads.append(weakref.ref(g)))
+    y.register_hook(lambda g: kept.append(g.clone()))
+    alive: list[tuple[str, bool]] = []
+
+    class Alive(TorchDispatchMode):
+        def __torch_dispatch__(self, f: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if grads and f.name() in ("treadle::sine_linear_backward", "aten::mm"):
+                alive.append((f.name().split("::")[1], grads[0]() is not None))
+            return f(*args, **(kwargs or {}))
+
+    z = y * torch.arange(512, dtype=dtype, device=device)
+    with Alive():
+        found = torch.autograd.grad(z.sum(), leaves)
+    assert alive == [("sine_linear_backward", True), ("mm", False), ("mm", False)]
+    with torch.no_grad():
+        saved = ops.sine_linear_forward(*leaves, omega)
+        for t, like in zip(found, backward((kept[0], *leaves, *saved, omega)), strict=True):
+            same_bits(t, like)
 
 
 @pytest.mark.parametrize("needs", [(0, 1, 2), (0,)], ids=str)

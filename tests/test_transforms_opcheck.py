@@ -107,7 +107,7 @@ def sine_layer_ops(call: Call) -> list[tuple[Any, tuple[Any, ...], dict[str, Any
         (ops.sine_linear_slope.default, (grad, 2 * grad, *kept, 2), {}),
         *(
             (ops.sine_linear_backward.default, (grad, *kept, mask), {})
-            for mask in ([True] * 3, [True, False, False], [False, True, True])
+            for mask in ([True] * 4, [True, False, False, False], [False, True, True, True])
         ),
         *(
             (ops.sine_linear_slope_backward.default, (grad, 3 * grad, factor, *kept, 1, mask), {})
