@@ -114,4 +114,4 @@ def test_emulated_gradients_follow_the_format() -> None:
         found = run(layer, [t.clone() for t in leaves])
         errors[label] = max(e for e, _ in phase.errors(found, exact))
     assert max(errors["low"], errors["rest"]) < 1.1 * errors["eager"]
-    assert min(errors["turn"], errors["tau"]) > 5 * errors["eager"]
+    assert errors["turn"] > 10 * errors["eager"] and errors["tau"] > 5 * errors["eager"]
