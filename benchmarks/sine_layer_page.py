@@ -4,17 +4,19 @@ suites sine_linear and siren: `make readme-numbers`."""
 from __future__ import annotations
 
 import json
-import math
+import statistics
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from benchmarks.sine_page import Machine, Row, filled
+from benchmarks.sweep_page import bold, runs, table
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "sine_layer.md"
 FIGURES = ROOT / "docs" / "sine_layer.json"
 NO_SPEEDS = "No measurements of the layer on a GPU have been committed yet."
+LAYER, NETWORK = "cuda/sine_linear/", "cuda/siren/"
 COMPILED, EAGER = "torch.compile", "composition"
 
 
@@ -64,86 +66,75 @@ def gradients() -> Iterator[str]:
             yield f"| {who} | {' | '.join(cells)} |"
 
 
-def times_as_fast(row: Row | None, rival: str) -> float | None:
-    """As the fastest of those that are called so: torch.compile has two."""
-    times = {} if row is None else row["times"]
+def times_as_fast(row: Row, rival: str) -> float | None:
+    """As the fastest of those that are called so: torch.compile has two modes."""
+    times = row["times"]
     rivals = [time["median_us"] for name, time in times.items() if name.startswith(rival)]
-    return min(rivals) / times["treadle"]["median_us"] if rivals else None
+    return float(min(rivals) / times["treadle"]["median_us"]) if rivals else None
 
 
 def cells(row: Row | None, unit: float = 1) -> list[str]:
-    """Our time, then how many times as fast as the compiler and as the composition it is; in bold
-    where a bar was missed."""
+    """Our time, then how many times as fast as the compiler and as the composition it is."""
     if row is None:
         return [""] * 3
     ours = row["times"]["treadle"]["median_us"] / unit
-    time = f"{ours:,.0f}" if ours >= 1000 else f"{ours:.4g}"
-    missed = "bar" in row and not row["bar"]["reached"]
     ratios = [times_as_fast(row, rival) for rival in (COMPILED, EAGER)]
-    return [f"**{time}**" if missed else time, *("–" if r is None else f"{r:.2f}" for r in ratios)]
-
-
-def layers(rows: dict[str, Row]) -> Iterator[str]:
-    """One line a width and dtype: forward, and both passes."""
-    front = "cuda/sine_linear/"
-    both = " + backward"
-    pairs = [
-        (key, rows.get(key + both)) for key in rows if key.startswith(front) and "forward" in key
+    return [
+        bold(row, f"{ours:,.0f}" if ours >= 1000 else f"{ours:.4g}"),
+        *("–" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
     ]
-    pairs = [(key, pair) for key, pair in pairs if key.endswith("/forward")]
-    head = "µs | × compiler | × composition"
-    yield f"| width, dtype | forward, {head} | both passes, {head} |"
-    yield "|---" * 7 + "|"
-    for key, pair in pairs:
-        _, _, size, dtype, _ = key.split("/")
-        width = size.split(",")[1]
-        yield f"| {width}, {dtype} | {' | '.join([*cells(rows[key]), *cells(pair)])} |"
+
+
+def layers(rows: list[Row]) -> Iterator[str]:
+    """One line a width and dtype: forward, and both passes."""
+    by_key = {row["key"]: row for row in rows if row["key"].startswith(LAYER)}
+    rivals = ("× compiler", "× composition")
+    yield from table("width, dtype", "forward, µs", *rivals, "both passes, µs", *rivals)
+    timed = []
+    for key, row in by_key.items():
+        size, dtype, *what = key.removeprefix(LAYER).split("/")
+        if what == ["forward"]:
+            both = by_key.get(f"{key} + backward")
+            timed += [row] if both is None else [row, both]
+            width = size.split(",")[1]
+            yield f"| {' | '.join([f'{width}, {dtype}', *cells(row), *cells(both)])} |"
+    halves = [row for row in timed if "float16" in row["dtype"]]
+    mean, of_halves = (
+        statistics.geometric_mean(filter(None, (times_as_fast(row, COMPILED) for row in these)))
+        for these in (timed, halves)
+    )
     yield ""
-    everything = [row for key, pair in pairs for row in (rows[key], pair)]
-    halves = [row for row in everything if row is not None and "float16" in row["dtype"]]
-    means = []
-    for these in (everything, halves):
-        ratios = [r for r in (times_as_fast(row, COMPILED) for row in these) if r is not None]
-        means.append(math.exp(sum(map(math.log, ratios)) / len(ratios)))
     yield (
-        f"Geometric mean of the speed over the compiler's: {means[0]:.2f}, "
-        f"of half types {means[1]:.2f}."
+        f"Geometric mean of the speed over the compiler's: {mean:.2f}, "
+        f"of half types {of_halves:.2f}."
     )
 
 
-def networks(rows: dict[str, Row]) -> Iterator[str]:
+def networks(rows: list[Row]) -> Iterator[str]:
     """A training step of a Siren."""
-    yield "| network, dtype, loss | a step, ms | × compiler | × composition | its bytes, × |"
-    yield "|---" * 5 + "|"
-    for key, row in rows.items():
-        if not key.startswith("cuda/siren/") or "times" not in row:
-            continue
-        bytes_over = rows[f"{key}/memory"]
-        share = f"{bytes_over['against']['ratio']:.2f}"
-        share = share if bytes_over["bar"]["reached"] else f"**{share}**"
-        yield f"| {row['label']} | {' | '.join([*cells(row, 1000), share])} |"
+    yield from table(
+        "network, dtype, loss", "a step, ms", "× compiler", "× composition", "its bytes, ×"
+    )
+    by_key = {row["key"]: row for row in rows if row["key"].startswith(NETWORK)}
+    for key, row in by_key.items():
+        if "times" in row:
+            memory = by_key[f"{key}/memory"]
+            share = bold(memory, f"{memory['against']['ratio']:.2f}")
+            yield f"| {' | '.join([row['label'], *cells(row, 1000), share])} |"
 
 
 def speeds(machines: Iterable[Machine]) -> Iterator[str]:
-    any_yet = False
-    for paths, facts, all_rows in machines:
-        rows = {
-            row["key"]: row
-            for row in all_rows
-            if row["key"].startswith(("cuda/sine_linear/", "cuda/siren/"))
-        }
-        if not rows:
-            continue
-        any_yet = True
-        names = [path for path in paths if any(k in path.read_text() for k in rows)]
-        links = ", ".join(f"[{p.name}](../{p.relative_to(ROOT)})" for p in names)
+    measured = runs(machines, (LAYER, NETWORK))
+    if not measured:
+        yield NO_SPEEDS
+    for files, rows in measured:
+        links = ", ".join(f"[{p.name}](../{p.relative_to(ROOT).as_posix()})" for p, _ in files)
+        facts = files[-1][1]
         yield f"{facts['gpu']}, torch {facts['torch']}, {links}:"
         yield ""
         yield from layers(rows)
         yield ""
         yield from networks(rows)
-    if not any_yet:
-        yield NO_SPEEDS
 
 
 def rewritten(text: str, machines: Iterable[Machine]) -> str:

@@ -31,17 +31,19 @@ OURS, LSTM = "treadle", "nn.LSTM"
 File = tuple[Path, dict[str, Any]]
 
 
-def runs(machines: Iterable[Machine]) -> list[tuple[list[File], list[Row]]]:
-    """Of each GPU the files with rows of a sweep, the newest last, and these rows."""
+def runs(
+    machines: Iterable[Machine], keys: str | tuple[str, ...] = KEYS
+) -> list[tuple[list[File], list[Row]]]:
+    """Of each GPU the files with rows whose key begins so, the newest last, and these rows."""
     found = []
     for paths, _, rows in machines:
-        own = [row for row in rows if row["key"].startswith(KEYS)]
+        own = [row for row in rows if row["key"].startswith(keys)]
         if own:
             read = [(path, json.loads(path.read_text())) for path in paths]
             files = [
                 (path, data["machine"])
                 for path, data in read
-                if any(row["key"].startswith(KEYS) for row in data["rows"])
+                if any(row["key"].startswith(keys) for row in data["rows"])
             ]
             found.append((files, own))
     return found

@@ -22,7 +22,7 @@ constexpr int64_t kLarge = int64_t{1} << 24;  // bytes
 bool large_slope(const Tensor& grad, const Tensor& weight) {
   if (grad.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return false;
   const bool half = grad.element_size() == 2 && grad.is_cuda();
-  const bool narrow = std::max(weight.size(-1), weight.size(-2)) <= 256;
+  const bool narrow = std::max(weight.size(-1), weight.size(-2)) <= kMostAtOnce;
   return grad.numel() * static_cast<int64_t>(grad.element_size()) >= kLarge && !(half && narrow);
 }
 

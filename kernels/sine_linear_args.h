@@ -55,6 +55,9 @@ struct SineLinearSlopeBackward {
   void *by_grad, *by_factor, *by_sum;
 };
 
+// The most inputs and outputs of a layer whose gradients one kernel makes, without a slope.
+inline constexpr int64_t kMostAtOnce = 256;
+
 // Gradients of input, weight and bias, for one of output. Null: a gradient that nobody wants.
 struct SineLinearGradients {
   Dtype dtype;

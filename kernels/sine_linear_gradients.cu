@@ -173,8 +173,8 @@ cudaError_t launch_gradients_of(const SineLinearGradients& args, float* parts, i
 bool sine_linear_gradients_takes(const SineLinearGradients& args) {
   const bool half = args.dtype == Dtype::kHalf || args.dtype == Dtype::kBFloat16;
   return compiled_for(900) && half && args.grad_weight != nullptr && args.rows >= kTileRows &&
-         args.columns % 8 == 0 && args.columns <= 256 && args.inputs % 8 == 0 &&
-         args.inputs <= 256 && args.row_stride % 8 == 0 && args.row_stride >= args.inputs &&
+         args.columns % 8 == 0 && args.columns <= kMostAtOnce && args.inputs % 8 == 0 &&
+         args.inputs <= kMostAtOnce && args.row_stride % 8 == 0 && args.row_stride >= args.inputs &&
          aligned(args.grad) && aligned(args.phase) && aligned(args.input) && aligned(args.weight) &&
          aligned(args.grad_input) && args.rows < kMostRows;
 }

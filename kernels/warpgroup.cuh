@@ -119,62 +119,36 @@ __device__ __forceinline__ void wait_products() {
 #define TREADLE_EIGHT(d, i)                                                                   \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
-#define TREADLE_32 \
-  TREADLE_EIGHT(c, 0), TREADLE_EIGHT(c, 8), TREADLE_EIGHT(c, 16), TREADLE_EIGHT(c, 24)
-#define TREADLE_64 \
-  TREADLE_32, TREADLE_EIGHT(c, 32), TREADLE_EIGHT(c, 40), TREADLE_EIGHT(c, 48), TREADLE_EIGHT(c, 56)
-#define TREADLE_32_NAMES                                                                       \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
-  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define TREADLE_64_NAMES                                                                    \
-  TREADLE_32_NAMES                                                                          \
-  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, " \
-  "%49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-// Of n columns, whose sums are named; then the operands a, b, add, and whether each lies turned.
-#define TREADLE_PRODUCT(n, types, names, sums, a_at, b_at, add_at, turn_a_at, turn_b_at)     \
-  asm volatile(                                                                              \
-      "{\n"                                                                                  \
-      ".reg .pred add;\n"                                                                    \
-      "setp.ne.b32 add, " add_at                                                             \
-      ", 0;\n"                                                                               \
-      "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." types " {" names "}, " a_at ", " b_at \
-      ", add, 1, 1, " turn_a_at ", " turn_b_at                                               \
-      ";\n"                                                                                  \
-      "}"                                                                                    \
-      : sums                                                                                 \
-      : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(kTurnA)),           \
+#define TREADLE_PRODUCT(types)                                                                 \
+  asm volatile(                                                                                \
+      "{\n"                                                                                    \
+      ".reg .pred add;\n"                                                                      \
+      "setp.ne.b32 add, %66, 0;\n"                                                             \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." types                                     \
+      " {%0, %1, %2, %3, %4, %5, %6, %7, "                                                     \
+      "%8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, "    \
+      "%25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "  \
+      "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "  \
+      "%59, %60, %61, %62, %63}, %64, %65, add, 1, 1, %67, %68;\n"                             \
+      "}"                                                                                      \
+      : TREADLE_EIGHT(c, 0), TREADLE_EIGHT(c, 8), TREADLE_EIGHT(c, 16), TREADLE_EIGHT(c, 24),  \
+        TREADLE_EIGHT(c, 32), TREADLE_EIGHT(c, 40), TREADLE_EIGHT(c, 48), TREADLE_EIGHT(c, 56) \
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(kTurnA)),             \
         "n"(static_cast<int>(kTurnB)))
 
-// c [64, n] = a [64, 16] b [n, 16]^T + c if `add`, of a warpgroup, whose thread t has of rows
-// 16 (t / 32) + t % 32 / 4 and 8 more, for j < n / 8, columns 8 j + 2 (t % 4) and the next:
-// c[4 j], c[4 j + 1] and for the later row c[4 j + 2], c[4 j + 3]. Turned: as [16, 64] or [16, n].
+// c [64, 128] = a [64, 16] b [128, 16]^T + c if `add`, of a warpgroup, whose thread t has of rows
+// 16 (t / 32) + t % 32 / 4 and 8 more, for j < 16, columns 8 j + 2 (t % 4) and the next: c[4 j],
+// c[4 j + 1] and for the later row c[4 j + 2], c[4 j + 3]. Turned: as [16, 64] and [16, 128].
 template <class T, bool kTurnA = false, bool kTurnB = false>
 __device__ __forceinline__ void multiply_tile(float (&c)[64], uint64_t a, uint64_t b, bool add) {
   if constexpr (std::is_same_v<T, BFloat16>) {
-    TREADLE_PRODUCT("128", "bf16.bf16", TREADLE_64_NAMES, TREADLE_64, "%64", "%65", "%66", "%67",
-                    "%68");
+    TREADLE_PRODUCT("bf16.bf16");
   } else {
-    TREADLE_PRODUCT("128", "f16.f16", TREADLE_64_NAMES, TREADLE_64, "%64", "%65", "%66", "%67",
-                    "%68");
-  }
-}
-
-template <class T, bool kTurnA = false, bool kTurnB = false>
-__device__ __forceinline__ void multiply_tile(float (&c)[32], uint64_t a, uint64_t b, bool add) {
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    TREADLE_PRODUCT("64", "bf16.bf16", TREADLE_32_NAMES, TREADLE_32, "%32", "%33", "%34", "%35",
-                    "%36");
-  } else {
-    TREADLE_PRODUCT("64", "f16.f16", TREADLE_32_NAMES, TREADLE_32, "%32", "%33", "%34", "%35",
-                    "%36");
+    TREADLE_PRODUCT("f16.f16");
   }
 }
 
 #undef TREADLE_EIGHT
-#undef TREADLE_32
-#undef TREADLE_64
-#undef TREADLE_32_NAMES
-#undef TREADLE_64_NAMES
 #undef TREADLE_PRODUCT
 
 template <int n>

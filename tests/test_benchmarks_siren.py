@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,32 +89,38 @@ def test_rows_have_their_rivals_and_bars(capsys: pytest.CaptureFixture[str]) -> 
     assert len(capsys.readouterr().out.splitlines()) == 8
 
 
-def timed(reached: bool, treadle: float, **rivals: float) -> dict[str, Any]:
+def timed(key: str, reached: bool, treadle: float, **compilers: float) -> dict[str, Any]:
+    rivals = {f"torch.compile{mode}": us for mode, us in compilers.items()}
     times = {"treadle": treadle, "composition": 3 * treadle, **rivals}
-    found = {name.replace("_", ", "): {"median_us": us} for name, us in times.items()}
-    return {"times": found, "bar": {"reached": reached}, "dtype": "bfloat16", "label": "a net"}
-
-
-def test_the_pages_tables_tell_misses_and_missing_rivals(tmp_path: Any) -> None:
-    compilers = {"torch.compile": 30.0, "torch.compile_max-autotune": 20.0}
-    rows = {
-        "cuda/sine_linear/2^18,64/bfloat16/forward": timed(True, 10, **compilers),
-        "cuda/sine_linear/2^18,64/bfloat16/forward + backward": timed(False, 1234.5),
-        "cuda/siren/64/values": timed(True, 5000, **{"torch.compile": 4000}),
-        "cuda/siren/64/values/memory": {"against": {"ratio": 1.25}, "bar": {"reached": False}},
+    return {
+        "key": key,
+        "label": "a net",
+        "dtype": "bfloat16",
+        "times": {name: {"median_us": us} for name, us in times.items()},
+        "bar": {"reached": reached},
     }
-    file = sine_layer_page.ROOT / "benchmarks" / "results" / "h200" / "h200-sine-layer.json"
-    page = list(
-        sine_layer_page.speeds(
-            [
-                (
-                    [file],
-                    {"gpu": "a GPU", "torch": "2"},
-                    [{"key": k, **row} for k, row in rows.items()],
-                )
-            ]
-        )
-    )
+
+
+def test_the_pages_tables_tell_misses_and_missing_rivals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        timed("cuda/sine_linear/2^18,64/bfloat16/forward", True, 10, default=30, tuned=20),
+        timed("cuda/sine_linear/2^18,64/bfloat16/forward + backward", False, 1234.5),
+        timed("cuda/siren/64/values", True, 5000, default=4000),
+        {
+            "key": "cuda/siren/64/values/memory",
+            "against": {"ratio": 1.25},
+            "bar": {"reached": False},
+        },
+    ]
+    facts = {"gpu": "a GPU", "torch": "2"}
+    files = tmp_path / "mine.json", tmp_path / "other.json"
+    files[0].write_text(json.dumps({"machine": facts, "rows": rows}))
+    files[1].write_text(json.dumps({"machine": facts, "rows": [{"key": "cuda/scale"}]}))
+    monkeypatch.setattr(sine_layer_page, "ROOT", tmp_path)
+    page = list(sine_layer_page.speeds([(list(files), facts, rows)]))
+    assert page[0] == "a GPU, torch 2, [mine.json](../mine.json):"
     assert "| 64, bfloat16 | 10 | 2.00 | 3.00 | **1,234** | – | 3.00 |" in page
     assert "Geometric mean of the speed over the compiler's: 2.00, of half types 2.00." in page
     assert "| a net | 5 | 0.80 | 3.00 | **1.25** |" in page

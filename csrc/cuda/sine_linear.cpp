@@ -38,12 +38,18 @@ static void forward_cuda(const SineLinearForward& args, at::Device device) {
   check_launch("sine_linear", launch_sine_linear_forward(args, at::cuda::getCurrentCUDAStream()));
 }
 
-static bool whole_cuda(const SineLinearForward& args, at::Device device) {
+// Multiprocessors of a GPU that runs code for sm_90a, or 0.
+static int processors_of_90(at::Device device) {
   const auto* gpu = at::cuda::getDeviceProperties(device.index());
-  if (gpu->major != 9 || gpu->minor != 0 || !sine_linear_product_takes(args)) return false;
+  return gpu->major == 9 && gpu->minor == 0 ? gpu->multiProcessorCount : 0;
+}
+
+static bool whole_cuda(const SineLinearForward& args, at::Device device) {
+  const int processors = processors_of_90(device);
+  if (processors == 0 || !sine_linear_product_takes(args)) return false;
   const c10::cuda::CUDAGuard guard(device);
   const cudaError_t error =
-      launch_sine_linear_product(args, gpu->multiProcessorCount, at::cuda::getCurrentCUDAStream());
+      launch_sine_linear_product(args, processors, at::cuda::getCurrentCUDAStream());
   if (error == cudaErrorNotSupported) return false;
   check_launch("sine_linear", error);
   return true;
@@ -68,10 +74,9 @@ static void slope_sums_cuda(const SineLinearSlope& slope, const Tensor& result,
 }
 
 static bool backward_cuda(const SineLinearGradients& args, at::Device device) {
-  const auto* gpu = at::cuda::getDeviceProperties(device.index());
-  if (gpu->major != 9 || gpu->minor != 0 || !sine_linear_gradients_takes(args)) return false;
+  const int processors = processors_of_90(device);
+  if (processors == 0 || !sine_linear_gradients_takes(args)) return false;
   const c10::cuda::CUDAGuard guard(device);
-  const int processors = gpu->multiProcessorCount;
   const Tensor parts = at::empty({sine_linear_gradients_parts(args, processors)},
                                  at::TensorOptions(device).dtype(at::kFloat));
   const cudaError_t error = launch_sine_linear_gradients(args, data_of(parts), processors,
