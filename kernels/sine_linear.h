@@ -8,8 +8,8 @@
 namespace treadle {
 
 cudaError_t launch_sine_linear_forward(const SineLinearForward& args, cudaStream_t stream);
-// With the product in it, made of input and weight: on sm_90, for those that it takes. `processors`
-// are the GPU's. cudaErrorNotSupported: a driver that cannot.
+// With the product in it, made of input and weight, of float in tf32: on sm_90, for those that it
+// takes. `processors` are the GPU's. cudaErrorNotSupported: a driver that cannot.
 bool sine_linear_product_takes(const SineLinearForward& args);
 cudaError_t launch_sine_linear_product(const SineLinearForward& args, int processors,
                                        cudaStream_t stream);

@@ -1,10 +1,10 @@
-// The sine layer forward on sm_90, half types: the product and everything behind it in one kernel.
+// The sine layer forward on sm_90, half types and tf32: product and sines in one kernel.
 //
 // A block computes tiles [128, 128]. One thread lets the tensor memory accelerator bring x and W,
-// 64 inputs at a time; two warpgroups take the tiles in turn, so that one takes sines while the
-// other multiplies. Two blocks with neighbouring rows of x are a cluster: each brings half of W for
-// both. W comes in an order of rows that gives every thread 8 consecutive columns. Formula:
-// kernels/math/sine_linear.h. For everything else: sine_linear.cu behind cuBLAS.
+// 128 bytes of a row at a time; two warpgroups take the tiles in turn, so that one takes sines
+// while the other multiplies. Two blocks with neighbouring rows of x are a cluster: each brings
+// half of W for both. W comes in an order of rows that gives every thread 16 bytes of consecutive
+// columns. Formula: kernels/math/sine_linear.h. For everything else: sine_linear.cu behind cuBLAS.
 #include <algorithm>
 #include <limits>
 
@@ -17,20 +17,20 @@ namespace treadle {
 namespace {
 
 constexpr int kTile = 128;  // rows of x, and of W
-constexpr int kDepth = 64;  // inputs of a stage: rows of 128 bytes
+constexpr int kRowBytes = 128, kTileBytes = kTile * kRowBytes;
 constexpr int kStages = 6;
 constexpr int kBlocks = 2;  // of a cluster
-constexpr int kGroup = 32;  // columns that change their order among themselves
-constexpr int kTileBytes = kTile * kDepth * 2;
-constexpr int kWarpgroup = 128;
-constexpr int kThreads = 3 * kWarpgroup;
+template <class T>
+constexpr int kDepth = kRowBytes / sizeof(T);  // inputs of a stage
+template <class T>
+constexpr int kGroup = 4 * kWide<T>;  // columns that change their order among themselves
+constexpr int kWarpgroup = 128, kThreads = 3 * kWarpgroup;
 // Stages begin at multiples of 1024.
 constexpr size_t kSharedBytes = 1024 + kStages * (2 * kTileBytes + 16);
 
+// Pairs of tiles, one a block of a cluster.
 struct Tiles {
-  int64_t rows;
-  int columns, inputs;
-  int across, count;  // pairs of tiles, one a block of a cluster: in a row, and all
+  int across, count;  // in a row, and all
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -50,22 +50,24 @@ struct Shared {
 };
 
 // x and W of this cluster's tiles, stage by stage.
+template <class T>
 __device__ __forceinline__ void bring(const Shared& shared, const CUtensorMap& x,
-                                      const CUtensorMap& w, const Tiles& tiles, int rank) {
+                                      const CUtensorMap& w, const Tiles& tiles, int inputs,
+                                      int rank) {
   constexpr uint16_t kAll = (1 << kBlocks) - 1;
   constexpr int kPart = kTile / kBlocks;
   Turn turn;
   for (int tile = blockIdx.x / kBlocks; tile < tiles.count; tile += gridDim.x / kBlocks) {
     const int row = (tile / tiles.across * kBlocks + rank) * kTile;
     const int column = tile % tiles.across * kTile + rank * kPart;
-    for (int k = 0; k < tiles.inputs; k += kDepth) {
+    for (int k = 0; k < inputs; k += kDepth<T>) {
       const int stage = turn.stage;
       ptx::wait_barrier(shared.empty(stage), turn.parity() ^ 1);
       ptx::arrive_expecting(shared.full(stage), 2 * kTileBytes);
       ptx::copy_tile(shared.x(stage), &x, k, row, shared.full(stage),
                      static_cast<uint16_t>(1 << rank));
-      ptx::copy_tile_of_groups(shared.w(stage) + rank * kPart * kDepth * 2, &w, k, column / kGroup,
-                               shared.full(stage), kAll);
+      ptx::copy_tile_of_groups(shared.w(stage) + rank * kPart * kRowBytes, &w, k,
+                               column / kGroup<T>, shared.full(stage), kAll);
       turn.advance();
     }
   }
@@ -81,13 +83,13 @@ __device__ __forceinline__ void multiply(const Shared& shared, int inputs, Turn&
     if (lane < kBlocks) ptx::arrive_at(shared.empty(stage), lane);
   };
   int last = -1;
-  for (int k = 0; k < inputs; k += kDepth) {
+  for (int k = 0; k < inputs; k += kDepth<T>) {
     const int stage = turn.stage;
     ptx::wait_barrier(shared.full(stage), turn.parity());
     const uint64_t x = ptx::matrix(shared.x(stage)), w = ptx::matrix(shared.w(stage));
     ptx::begin_products();
 #pragma unroll
-    for (int i = 0; i < kDepth / 16; ++i) {
+    for (int i = 0; i < kRowBytes / 32; ++i) {
       const bool add = k > 0 || i > 0;
       ptx::multiply_tile<T>(c[0], x + 2 * i, w + 2 * i, add);
       ptx::multiply_tile<T>(c[1], x + (kTileBytes / 2 >> 4) + 2 * i, w + 2 * i, add);
@@ -109,9 +111,10 @@ __device__ __forceinline__ void multiply(const Shared& shared, int inputs, Turn&
 template <class T>
 __device__ __noinline__ void store_far_sines(const SineLinearForward& args, int64_t element,
                                              const float* u) {
-  Vector<T, 8> y;
-  Vector<int16_t, 8> phase;
-  for (int e = 0; e < 8; ++e) {
+  constexpr int n = kWide<T>;
+  Vector<T, n> y;
+  Vector<int16_t, n> phase;
+  for (int e = 0; e < n; ++e) {
     const auto result = math::SineLinear<T>::template forward<true>(u[e]);
     y.value[e] = Narrow<T>::from(result.y);
     phase.value[e] = static_cast<int16_t>(result.phase);
@@ -122,56 +125,58 @@ __device__ __noinline__ void store_far_sines(const SineLinearForward& args, int6
 
 template <class T, bool kSave>
 __device__ __forceinline__ void store_sines(const SineLinearForward& args, int64_t element,
-                                            const float (&u)[8]) {
+                                            const float (&u)[kWide<T>]) {
   using Layer = math::SineLinear<T>;
+  constexpr int n = kWide<T>;
   if (any_far<T>(u)) {
-    float far[8];
+    float far[n];
 #pragma unroll
-    for (int e = 0; e < 8; ++e) far[e] = u[e];
+    for (int e = 0; e < n; ++e) far[e] = u[e];
     return store_far_sines<T>(args, element, far);
   }
-  Vector<T, 8> y;
-  Vector<uint32_t, 4> phase;
+  Vector<T, n> y;
+  Vector<uint32_t, n / 2> phase;
 #pragma unroll
-  for (int e = 0; e < 8; e += 2) {
+  for (int e = 0; e < n; e += 2) {
     const auto a = Layer::near(u[e]), b = Layer::near(u[e + 1]);
     y.value[e] = Narrow<T>::from(a.y);
     y.value[e + 1] = Narrow<T>::from(b.y);
-    // Half a turn is not to be kNaN.
-    phase.value[e / 2] = __vmaxs2(__byte_perm(a.phase, b.phase, 0x5410), 0x80018001u);
+    phase.value[e / 2] = __byte_perm(a.phase, b.phase, 0x5410);
+    // Of half types half a turn is not to be kNaN.
+    if constexpr (sizeof(T) == 2) phase.value[e / 2] = __vmaxs2(phase.value[e / 2], 0x80018001u);
   }
   store_at(args.output, element, y);
   if constexpr (kSave) {
-    store_at(args.phase, element, reinterpret_cast<const Vector<int16_t, 8>&>(phase));
+    store_at(args.phase, element, reinterpret_cast<const Vector<int16_t, n>&>(phase));
   }
 }
 
 template <class T, bool kSave>
-__device__ __forceinline__ void finish(const SineLinearForward& args, const Tiles& tiles,
-                                       int64_t first_row, int first_column,
-                                       const float (&c)[2][64]) {
+__device__ __forceinline__ void finish(const SineLinearForward& args, int64_t first_row,
+                                       int first_column, const float (&c)[2][64]) {
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+  constexpr int n = kWide<T>;
   const int64_t row = first_row + warp * 16 + lane / 4;
-  const int column = first_column + lane % 4 * 8;
+  const int column = first_column + lane % 4 * n;
   const float omega = static_cast<float>(args.omega);
 #pragma unroll
-  for (int group = 0; group < kTile / kGroup; ++group) {
-    const int at = column + group * kGroup;
-    if (at >= tiles.columns) return;
-    float bias[8] = {};
-    if (args.bias != nullptr) widen(load_at<T, 8>(args.bias, at), bias);
+  for (int group = 0; group < kTile / kGroup<T>; ++group) {
+    const int at = column + group * kGroup<T>;
+    if (at >= args.columns) return;
+    float bias[n] = {};
+    if (args.bias != nullptr) widen(load_at<T, n>(args.bias, at), bias);
 #pragma unroll
-    for (int e = 0; e < 8; ++e) bias[e] *= omega;
+    for (int e = 0; e < n; ++e) bias[e] *= omega;
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
       const int64_t r = row + part / 2 * (kTile / 2) + part % 2 * 8;
-      float u[8];
+      float u[n];
 #pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        const int j = 4 * group + e / 2;
+      for (int e = 0; e < n; ++e) {
+        const int j = n / 2 * group + e / 2;
         u[e] = fmaf(omega, c[part / 2][4 * j + part % 2 * 2 + e % 2], bias[e]);
       }
-      if (r < tiles.rows) store_sines<T, kSave>(args, r * tiles.columns + at, u);
+      if (r < args.rows) store_sines<T, kSave>(args, r * args.columns + at, u);
     }
   }
 }
@@ -196,14 +201,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   ptx::sync_cluster();
   const int rank = static_cast<int>(ptx::block_in_cluster());
-  const int group = threadIdx.x / kWarpgroup;
+  const int group = threadIdx.x / kWarpgroup, inputs = static_cast<int>(args.inputs);
   if (group == 2) {
     ptx::give_registers<24>();
-    if (threadIdx.x == 2 * kWarpgroup) bring(shared, x, w, tiles, rank);
+    if (threadIdx.x == 2 * kWarpgroup) bring<T>(shared, x, w, tiles, inputs, rank);
   } else {
     ptx::take_registers<240>();
     const int clusters = gridDim.x / kBlocks;
-    const int stages = ceil_div(tiles.inputs, kDepth);
+    const int stages = ceil_div(inputs, kDepth<T>);
     Turn turn;
     turn.advance(group * stages);
     // A barrier says whether the last use of a stage is over, not how many are. So whoever waits
@@ -213,10 +218,10 @@ __global__ void __launch_bounds__(kThreads, 1)
          tile += 2 * clusters) {
       float c[2][64];
       ptx::sync_threads(1 + group, 2 * kWarpgroup);
-      multiply<T>(shared, tiles.inputs, turn, c);
+      multiply<T>(shared, inputs, turn, c);
       turn.advance(stages);
       const int64_t row = (int64_t{tile / tiles.across} * kBlocks + rank) * kTile;
-      finish<T, kSave>(args, tiles, row, tile % tiles.across * kTile, c);
+      finish<T, kSave>(args, row, tile % tiles.across * kTile, c);
     }
   }
   // Nobody leaves while the other block still writes to it.
@@ -236,17 +241,19 @@ cudaError_t launch_product(const SineLinearForward& args, int processors, cudaSt
   const auto rows = static_cast<cuuint64_t>(args.rows);
   const auto columns = static_cast<cuuint64_t>(args.columns);
   const auto inputs = static_cast<cuuint64_t>(args.inputs);
-  const auto row_bytes = static_cast<cuuint64_t>(args.row_stride) * 2;
+  const auto row_bytes = static_cast<cuuint64_t>(args.row_stride) * sizeof(T);
+  const cuuint64_t weight_bytes = inputs * sizeof(T);  // of a row, too
+  constexpr int n = kWide<T>, kEights = n / 2;  // of columns, which a product gives two of each
   CUtensorMap x, w;
-  // A column of W is 32 a + 8 b + 2 c + d, and comes as row 32 a + 8 c + 2 b + d.
-  if (!encode_map<2>(x, args.dtype, args.input, {inputs, rows}, {row_bytes}, {kDepth, kTile}) ||
-      !encode_map<5>(w, args.dtype, args.weight, {inputs, 2, 4, 4, columns / kGroup},
-                     {2 * inputs, 16 * inputs, 4 * inputs, 64 * inputs},
-                     {kDepth, 2, 4, 4, kTile / kGroup / kBlocks})) {
+  // With 4 n columns a group and n columns a thread: column 4 n a + n b + 2 c + d of W comes as row
+  // 4 n a + 8 c + 2 b + d.
+  if (!encode_map<2>(x, args.dtype, args.input, {inputs, rows}, {row_bytes}, {kDepth<T>, kTile}) ||
+      !encode_map<5>(w, args.dtype, args.weight, {inputs, 2, 4, kEights, columns / kGroup<T>},
+                     {weight_bytes, n * weight_bytes, 2 * weight_bytes, 4 * n * weight_bytes},
+                     {kDepth<T>, 2, 4, kEights, kTile / kGroup<T> / kBlocks})) {
     return cudaErrorNotSupported;
   }
-  const Tiles tiles{args.rows, static_cast<int>(columns), static_cast<int>(inputs),
-                    ceil_div(static_cast<int>(columns), kTile),
+  const Tiles tiles{static_cast<int>(ceil_div(args.columns, int64_t{kTile})),
                     static_cast<int>(pairs_of_tiles(args))};
   const auto kernel =
       args.phase != nullptr ? sine_linear_product<T, true> : sine_linear_product<T, false>;
@@ -260,14 +267,21 @@ cudaError_t launch_product(const SineLinearForward& args, int processors, cudaSt
   return launch_with(kernel, shape, stream, cluster_launch(kBlocks), args, x, w, tiles);
 }
 
+template <class T>
+bool takes_shape(const SineLinearForward& args) {
+  // Fewer rows than a tile are cuBLAS's.
+  return args.rows >= kTile && args.columns % kGroup<T> == 0 && args.inputs % kWide<T> == 0 &&
+         args.column_stride == 1 && args.row_stride % kWide<T> == 0 &&
+         args.row_stride >= args.inputs;
+}
+
 }  // namespace
 
 bool sine_linear_product_takes(const SineLinearForward& args) {
   const bool half = args.dtype == Dtype::kHalf || args.dtype == Dtype::kBFloat16;
-  // Fewer rows than a tile are cuBLAS's.
-  return compiled_for(900) && half && args.rows >= kTile && args.columns % kGroup == 0 &&
-         args.inputs % 8 == 0 && args.column_stride == 1 && args.row_stride % 8 == 0 &&
-         args.row_stride >= args.inputs && aligned(args.input) && aligned(args.weight) &&
+  const bool shape =
+      half ? takes_shape<Half>(args) : args.dtype == Dtype::kFloat && takes_shape<float>(args);
+  return compiled_for(900) && shape && aligned(args.input) && aligned(args.weight) &&
          aligned(args.bias) && aligned(args.output) && aligned(args.phase) &&
          std::max({args.rows + 2 * kTile, args.columns, args.inputs, pairs_of_tiles(args)}) <
              std::numeric_limits<int>::max();
@@ -275,8 +289,10 @@ bool sine_linear_product_takes(const SineLinearForward& args) {
 
 cudaError_t launch_sine_linear_product(const SineLinearForward& args, int processors,
                                        cudaStream_t stream) {
-  return args.dtype == Dtype::kHalf ? launch_product<Half>(args, processors, stream)
-                                    : launch_product<BFloat16>(args, processors, stream);
+  const auto run = args.dtype == Dtype::kFloat  ? launch_product<float>
+                   : args.dtype == Dtype::kHalf ? launch_product<Half>
+                                                : launch_product<BFloat16>;
+  return run(args, processors, stream);
 }
 
 }  // namespace treadle

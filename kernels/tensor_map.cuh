@@ -25,9 +25,9 @@ inline EncodeMap find_encode_map() {
   return ok ? reinterpret_cast<EncodeMap>(found) : nullptr;
 }
 
-// A tensor of a half type as the tensor memory accelerator takes boxes from it: rows of 128 bytes
-// in shared memory, swizzled, zeros for what lies outside. Strides in bytes, but for the first
-// dimension, which is dense. False: a driver that cannot.
+// A tensor of a half type or float as the tensor memory accelerator takes boxes from it: rows of
+// 128 bytes in shared memory, swizzled, zeros for what lies outside; float is rounded to tf32.
+// Strides in bytes, but for the first dimension, which is dense. False: a driver that cannot.
 template <int n>
 bool encode_map(CUtensorMap& map, Dtype dtype, const void* data, const cuuint64_t (&sizes)[n],
                 const cuuint64_t (&strides)[n - 1], const cuuint32_t (&box)[n]) {
@@ -35,8 +35,9 @@ bool encode_map(CUtensorMap& map, Dtype dtype, const void* data, const cuuint64_
   if (run == nullptr) return false;
   cuuint32_t ones[n];
   for (auto& one : ones) one = 1;
-  const auto type =
-      dtype == Dtype::kHalf ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const auto type = dtype == Dtype::kFloat  ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
+                    : dtype == Dtype::kHalf ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                            : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   return run(&map, type, n, const_cast<void*>(data), sizes, strides, box, ones,
              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;

@@ -119,37 +119,45 @@ __device__ __forceinline__ void wait_products() {
 #define TREADLE_EIGHT(d, i)                                                                   \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
-#define TREADLE_PRODUCT(types)                                                                 \
+#define TREADLE_PRODUCT(shape, turns, ...)                                                     \
   asm volatile(                                                                                \
       "{\n"                                                                                    \
       ".reg .pred add;\n"                                                                      \
       "setp.ne.b32 add, %66, 0;\n"                                                             \
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32." types                                     \
+      "wgmma.mma_async.sync.aligned." shape                                                    \
       " {%0, %1, %2, %3, %4, %5, %6, %7, "                                                     \
       "%8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, "    \
       "%25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "  \
       "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "  \
-      "%59, %60, %61, %62, %63}, %64, %65, add, 1, 1, %67, %68;\n"                             \
+      "%59, %60, %61, %62, %63}, %64, %65, add, 1, 1" turns                                    \
+      ";\n"                                                                                    \
       "}"                                                                                      \
       : TREADLE_EIGHT(c, 0), TREADLE_EIGHT(c, 8), TREADLE_EIGHT(c, 16), TREADLE_EIGHT(c, 24),  \
         TREADLE_EIGHT(c, 32), TREADLE_EIGHT(c, 40), TREADLE_EIGHT(c, 48), TREADLE_EIGHT(c, 56) \
-      : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(kTurnA)),             \
-        "n"(static_cast<int>(kTurnB)))
+      : "l"(a), "l"(b), "r"(static_cast<int>(add))__VA_ARGS__)
+#define TREADLE_PRODUCT_OF_HALVES(types)                                                  \
+  TREADLE_PRODUCT("m64n128k16.f32." types, ", %67, %68", , "n"(static_cast<int>(kTurnA)), \
+                  "n"(static_cast<int>(kTurnB)))
 
-// c [64, 128] = a [64, 16] b [128, 16]^T + c if `add`, of a warpgroup, whose thread t has of rows
+// c [64, 128] = a [64, k] b [128, k]^T + c if `add`, of a warpgroup, whose thread t has of rows
 // 16 (t / 32) + t % 32 / 4 and 8 more, for j < 16, columns 8 j + 2 (t % 4) and the next: c[4 j],
-// c[4 j + 1] and for the later row c[4 j + 2], c[4 j + 3]. Turned: as [16, 64] and [16, 128].
+// c[4 j + 1] and for the later row c[4 j + 2], c[4 j + 3]. k is 32 bytes of a row. Turned, which
+// only halves can be: as [k, 64] and [k, 128]. Of float the leading 10 bits behind the point count.
 template <class T, bool kTurnA = false, bool kTurnB = false>
 __device__ __forceinline__ void multiply_tile(float (&c)[64], uint64_t a, uint64_t b, bool add) {
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    TREADLE_PRODUCT("bf16.bf16");
+  if constexpr (std::is_same_v<T, float>) {
+    static_assert(!kTurnA && !kTurnB);
+    TREADLE_PRODUCT("m64n128k8.f32.tf32.tf32", "");
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    TREADLE_PRODUCT_OF_HALVES("bf16.bf16");
   } else {
-    TREADLE_PRODUCT("f16.f16");
+    TREADLE_PRODUCT_OF_HALVES("f16.f16");
   }
 }
 
 #undef TREADLE_EIGHT
 #undef TREADLE_PRODUCT
+#undef TREADLE_PRODUCT_OF_HALVES
 
 template <int n>
 __device__ __forceinline__ void give_registers() {

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
 
 def pytest_configure() -> None:
-    """Half of the processes of a run have the GPUs in turned order: most tests use the first."""
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    """Most tests use the first GPU, so each process of a run begins with another one."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     count = torch.cuda.device_count()
-    if count > 1 and int(worker) % 2:
-        os.environ.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, reversed(range(count)))))
+    if count > 1:
+        every = ",".join(map(str, range(count)))
+        names = os.environ.get("CUDA_VISIBLE_DEVICES", every).split(",")
+        first = worker % len(names)
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[first:] + names[:first])
 
 
 @pytest.fixture
@@ -26,6 +29,18 @@ def no_slow_vmap() -> Iterator[None]:
     functorch._set_vmap_fallback_enabled(False)
     yield
     functorch._set_vmap_fallback_enabled(before)
+
+
+@pytest.fixture
+def allow_tf32() -> Iterator[Callable[[bool], None]]:
+    """Says whether float32 matrix products on a GPU may be rounded; afterwards it is as before."""
+    before = torch.backends.cuda.matmul.allow_tf32
+
+    def allow(on: bool) -> None:
+        torch.backends.cuda.matmul.allow_tf32 = on
+
+    yield allow
+    allow(before)
 
 
 @pytest.fixture

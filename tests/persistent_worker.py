@@ -39,9 +39,9 @@ TOLD = 5  # failures, in full
 
 def run(cases: Cases) -> list[str]:
     """The names of those that failed."""
-    failed, count = [], 0
+    failed, count, begun = [], 0, time.monotonic()
     for name, check in cases:
-        print(f"case {name}", flush=True)
+        print(f"{time.monotonic() - begun:5.1f} s: case {name}", flush=True)
         count += 1
         try:
             check()
@@ -58,7 +58,7 @@ def run(cases: Cases) -> list[str]:
 
 def main(group: str, arguments: list[Any]) -> int:
     # Where it hangs, if it does.
-    faulthandler.dump_traceback_later(SECONDS - 5)
+    faulthandler.dump_traceback_later(SECONDS - 20)
     return 1 if run(GROUPS[group](*arguments)) else 0
 
 

@@ -153,12 +153,14 @@ def test_first_backward_is_quiet(regime: str, recompute: bool) -> None:
 
 @pytest.mark.parametrize("batch", [64, 17])  # 17 rows: transposed products, if not in tf32
 @REGIMES
-def test_tf32_as_torch_says(regime: str, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tf32_as_torch_says(
+    regime: str, batch: int, allow_tf32: Callable[[bool], None]
+) -> None:
     call = layer_arguments(Make("tf32", "cuda", torch.float32), (5, batch, 64, 256))
     call = Call(call.args, {**call.kwargs, "regime": regime})
     found = []
     for allowed in (False, True):
-        monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", allowed)
+        allow_tf32(allowed)
         found.append(runner(call, regime=regime)())
         # The reference is computed under the same setting, the truth in float64.
         obeys(OPS["lltm_layer"], call)
@@ -170,14 +172,16 @@ def test_tf32_as_torch_says(regime: str, batch: int, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("batch", [64, 17])
 @pytest.mark.parametrize("regime", [pytest.param("cluster", marks=CLUSTERS), "step"])
-def test_products_of_h_and_tf32(regime: str, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_of_h_and_tf32(
+    regime: str, batch: int, allow_tf32: Callable[[bool], None]
+) -> None:
     """A cluster's are exact whatever torch says: there only the input's products ask it, which
     are zero here."""
     call = layer_arguments(Make("tf32", "cuda", torch.float32), (5, batch, 64, 256))
     call = call.with_args({0: torch.zeros_like(call.args[0])})
     found = []
     for allowed in (False, True):
-        monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", allowed)
+        allow_tf32(allowed)
         results = runner(call, regime=regime)()
         # output, h_n, c_n; the gradients of h0 and c0.
         found.append([*results[:3], *results[4:6]])

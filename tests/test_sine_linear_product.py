@@ -1,9 +1,10 @@
-"""The layer's product and its sines in one kernel: half types on sm_90, sizes that tiles divide or
-not. Elsewhere the same holds of the ways that sizes take there."""
+"""The layer's product and its sines in one kernel: half types and tf32 on sm_90, sizes that tiles
+divide or not. Elsewhere the same holds of the ways that sizes take there."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -17,10 +18,11 @@ from .layouts import padded_rows
 from .sine_linear_cases import sine_arguments
 from .test_launches import BINDINGS
 
-# Rows, columns, inputs: tiles are [128, 128], two a cluster, and take 64 inputs at a time of which
-# six are under way.
+# Rows, columns, inputs: tiles are [128, 128], two a cluster, and take 128 bytes of inputs at a time
+# of which six are under way.
 SIZES = (
     (128, 32, 8),
+    (130, 48, 12),
     (129, 96, 72),
     (300, 128, 64),
     (1000, 160, 200),
@@ -29,11 +31,28 @@ SIZES = (
     (40_000, 256, 64),
     (50_000, 128, 448),
 )
+DTYPES = (*HALVES, torch.float32)
 forward = torch.ops.treadle.sine_linear_forward
 
 
+@pytest.fixture(autouse=True)
+def tf32(allow_tf32: Callable[[bool], None]) -> None:
+    """For float32, and only on a GPU."""
+    allow_tf32(True)
+
+
+def as_multiplied(t: Tensor) -> Tensor:
+    """In float64. tf32 has 10 bits behind the point; of 13 less the nearest is taken."""
+    if t.dtype != torch.float32 or not t.is_cuda:
+        return t.double()
+    exact = t.double()
+    kept = torch.frexp(exact).exponent - 11
+    rounded = torch.ldexp(torch.ldexp(exact, -kept).round(), kept)
+    return torch.where(exact.isfinite(), rounded, exact)
+
+
 def exact_phase(x: Tensor, weight: Tensor, bias: Tensor | None, omega: float) -> Tensor:
-    z = x.double() @ weight.double().T
+    z = as_multiplied(x) @ as_multiplied(weight).T
     return omega * (z if bias is None else z + bias.double())
 
 
@@ -42,15 +61,27 @@ def check(y: Tensor, phase: Tensor, u: Tensor, room: float = 2e-5) -> None:
     exact = u.sin()
     error = (y.double() - exact).abs()
     assert bool((error <= 0.5 * torch.finfo(y.dtype).eps * exact.abs() + room).all())
+    if y.dtype == torch.float32:
+        nothing = torch.empty(y.shape[-1], 0, device=y.device)
+        cosine = torch.ops.treadle.sine_linear_slope(
+            torch.ones_like(y), None, y[..., :0], nothing, None, y, phase, 1.0, 1
+        )
+        assert float((cosine.double() - u.cos()).abs().max()) <= 2e-7 + room
+        return
     assert int(phase.min()) > -(2**15)  # which is NaN's; of many, some are next to half a turn
     turns = phase.double() / 2**16 - u / (2 * math.pi)
     assert float((turns - turns.round()).abs().max()) <= 1.51 / 2**16 + room
 
 
+def padded(x: Tensor) -> Tensor:
+    """Rows with eight more elements behind them, NaN."""
+    return torch.nn.functional.pad(x, (0, 8), value=math.nan)[..., : x.shape[-1]]
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_values(dtype: torch.dtype, size: tuple[int, int, int], bias: bool, device: str) -> None:
     rows, columns, inputs = size
     if device == "cpu":
@@ -65,19 +96,20 @@ def test_values(dtype: torch.dtype, size: tuple[int, int, int], bias: bool, devi
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_memory_around_it(dtype: torch.dtype, device: str) -> None:
-    """Inputs with padding that is NaN, and a part of a larger batch."""
+    """Inputs with padding that is NaN, or breaks alignment, and a part of a larger batch."""
     make = Make("around", device, dtype)
-    args = sine_arguments(make, (300,), (72, 96), to={"input": padded_rows}).args
-    check(*forward(*args), exact_phase(*args))
+    for layout in (padded, padded_rows):
+        args = sine_arguments(make, (300,), (72, 96), to={"input": layout}).args
+        check(*forward(*args), exact_phase(*args))
     x, *rest = sine_arguments(make, (2, 300), (72, 96)).args
     x = x[1, 3:]
     check(*forward(x, *rest), exact_phase(x, *rest))
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_large_and_no_numbers_keep_to_themselves(dtype: torch.dtype, device: str) -> None:
     """Phases beyond where the short way reaches, inf and NaN, beside small ones."""
     make = Make("far", device, dtype)
@@ -86,7 +118,8 @@ def test_large_and_no_numbers_keep_to_themselves(dtype: torch.dtype, device: str
     y, phase = forward(x, weight, bias, 3.0)
     bad = torch.zeros(500, dtype=torch.bool, device=device)
     bad[[7, 130, 131]] = True
-    assert bool(y[bad].isnan().all()) and bool((phase[bad] == -(2**15)).all())
+    assert bool(y[bad].isnan().all())
+    assert dtype == torch.float32 or bool((phase[bad] == -(2**15)).all())
     check(y[~bad], phase[~bad], exact_phase(x[~bad], weight, bias, 3.0), 5e-5)
     # Powers of two and few inputs: nothing is rounded before the sine.
     x = torch.zeros(256, 8, dtype=dtype, device=device)
@@ -99,11 +132,13 @@ def test_large_and_no_numbers_keep_to_themselves(dtype: torch.dtype, device: str
 
 @BINDINGS
 @HOPPER
-def test_one_launch_cuda() -> None:
-    """And two where it does not fit: few rows, odd sizes, memory that is not aligned."""
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_one_launch_cuda(dtype: torch.dtype, allow_tf32: Callable[[bool], None]) -> None:
+    """And two where it does not fit: few rows, odd sizes, memory that is not aligned; float32 that
+    is not to be rounded."""
 
     def kernels(rows: int, inputs: int, columns: int, first: int = 0) -> list[str]:
-        make = Make("launches", "cuda", torch.bfloat16)
+        make = Make("launches", "cuda", dtype)
         x, *rest = sine_arguments(make, (rows,), (inputs + first, columns)).args
         rest[0] = rest[0][:, first:].contiguous()
         found = treadle.launch_info("sine_linear", x[:, first:], *rest)
@@ -113,3 +148,7 @@ def test_one_launch_cuda() -> None:
     assert "sine_linear_product" in only
     for sizes in ((127, 64, 32), (128, 65, 32), (128, 64, 33), (128, 64, 32, 1)):
         assert not any("sine_linear_product" in name for name in kernels(*sizes))
+    allow_tf32(False)
+    assert any("sine_linear_product" in name for name in kernels(128, 64, 32)) == (
+        dtype != torch.float32
+    )

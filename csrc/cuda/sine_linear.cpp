@@ -45,6 +45,8 @@ static int processors_of_90(at::Device device) {
 }
 
 static bool whole_cuda(const SineLinearForward& args, at::Device device) {
+  // Whose products of float are tf32's.
+  if (args.dtype == Dtype::kFloat && !tf32_allowed()) return false;
   const int processors = processors_of_90(device);
   if (processors == 0 || !sine_linear_product_takes(args)) return false;
   const c10::cuda::CUDAGuard guard(device);

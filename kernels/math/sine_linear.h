@@ -130,12 +130,17 @@ struct SineLinear<float> {
     Phase phase;
   };
 
+  // Of a number up to kNear<float>.
+  static TREADLE_HD Result near(float u) {
+    return of(near_wave<Wave::kSine, float>(u), near_wave<Wave::kCosine, float>(u));
+  }
+
   template <bool kFar>
   static TREADLE_HD Result forward(float u) {
     if constexpr (kFar) {
       return of(any_wave<Wave::kSine, float>(u), any_wave<Wave::kCosine, float>(u));
     } else {
-      return of(near_wave<Wave::kSine, float>(u), near_wave<Wave::kCosine, float>(u));
+      return near(u);
     }
   }
 
