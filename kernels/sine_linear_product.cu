@@ -8,22 +8,20 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/sine_linear.cuh"
 #include "kernels/sine_linear.h"
+#include "kernels/sine_linear_product_sines.cuh"
 #include "kernels/tensor_map.cuh"
 #include "kernels/warpgroup.cuh"
 
 namespace treadle {
 namespace {
 
-constexpr int kTile = 128;  // rows of x, and of W
 constexpr int kRowBytes = 128, kTileBytes = kTile * kRowBytes;
 constexpr int kStages = 6;
 constexpr int kBlocks = 2;  // of a cluster
 template <class T>
 constexpr int kDepth = kRowBytes / sizeof(T);  // inputs of a stage
-template <class T>
-constexpr int kGroup = 4 * kWide<T>;  // columns that change their order among themselves
+constexpr int kAtOnce = 16;                    // sines that a thread takes together
 constexpr int kWarpgroup = 128, kThreads = 3 * kWarpgroup;
 // Stages begin at multiples of 1024.
 constexpr size_t kSharedBytes = 1024 + kStages * (2 * kTileBytes + 16);
@@ -107,80 +105,6 @@ __device__ __forceinline__ void multiply(const Shared& shared, int inputs, Turn&
   give_back(last);
 }
 
-// Large numbers and NaN. Rare, and so out of the way of the registers.
-template <class T>
-__device__ __noinline__ void store_far_sines(const SineLinearForward& args, int64_t element,
-                                             const float* u) {
-  constexpr int n = kWide<T>;
-  Vector<T, n> y;
-  Vector<int16_t, n> phase;
-  for (int e = 0; e < n; ++e) {
-    const auto result = math::SineLinear<T>::template forward<true>(u[e]);
-    y.value[e] = Narrow<T>::from(result.y);
-    phase.value[e] = static_cast<int16_t>(result.phase);
-  }
-  store_at(args.output, element, y);
-  if (args.phase != nullptr) store_at(args.phase, element, phase);
-}
-
-template <class T, bool kSave>
-__device__ __forceinline__ void store_sines(const SineLinearForward& args, int64_t element,
-                                            const float (&u)[kWide<T>]) {
-  using Layer = math::SineLinear<T>;
-  constexpr int n = kWide<T>;
-  if (any_far<T>(u)) {
-    float far[n];
-#pragma unroll
-    for (int e = 0; e < n; ++e) far[e] = u[e];
-    return store_far_sines<T>(args, element, far);
-  }
-  Vector<T, n> y;
-  Vector<uint32_t, n / 2> phase;
-#pragma unroll
-  for (int e = 0; e < n; e += 2) {
-    const auto a = Layer::near(u[e]), b = Layer::near(u[e + 1]);
-    y.value[e] = Narrow<T>::from(a.y);
-    y.value[e + 1] = Narrow<T>::from(b.y);
-    phase.value[e / 2] = __byte_perm(a.phase, b.phase, 0x5410);
-    // Of half types half a turn is not to be kNaN.
-    if constexpr (sizeof(T) == 2) phase.value[e / 2] = __vmaxs2(phase.value[e / 2], 0x80018001u);
-  }
-  store_at(args.output, element, y);
-  if constexpr (kSave) {
-    store_at(args.phase, element, reinterpret_cast<const Vector<int16_t, n>&>(phase));
-  }
-}
-
-template <class T, bool kSave>
-__device__ __forceinline__ void finish(const SineLinearForward& args, int64_t first_row,
-                                       int first_column, const float (&c)[2][64]) {
-  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-  constexpr int n = kWide<T>;
-  const int64_t row = first_row + warp * 16 + lane / 4;
-  const int column = first_column + lane % 4 * n;
-  const float omega = static_cast<float>(args.omega);
-#pragma unroll
-  for (int group = 0; group < kTile / kGroup<T>; ++group) {
-    const int at = column + group * kGroup<T>;
-    if (at >= args.columns) return;
-    float bias[n] = {};
-    if (args.bias != nullptr) widen(load_at<T, n>(args.bias, at), bias);
-#pragma unroll
-    for (int e = 0; e < n; ++e) bias[e] *= omega;
-#pragma unroll
-    for (int part = 0; part < 4; ++part) {
-      const int64_t r = row + part / 2 * (kTile / 2) + part % 2 * 8;
-      float u[n];
-#pragma unroll
-      for (int e = 0; e < n; ++e) {
-        const int j = n / 2 * group + e / 2;
-        u[e] = fmaf(omega, c[part / 2][4 * j + part % 2 * 2 + e % 2], bias[e]);
-      }
-      if (r < args.rows) store_sines<T, kSave>(args, r * args.columns + at, u);
-    }
-  }
-}
-
 #endif
 
 template <class T, bool kSave>
@@ -221,7 +145,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       multiply<T>(shared, inputs, turn, c);
       turn.advance(stages);
       const int64_t row = (int64_t{tile / tiles.across} * kBlocks + rank) * kTile;
-      finish<T, kSave>(args, row, tile % tiles.across * kTile, c);
+      store_sines_of<T, kSave>(args, row, tile % tiles.across * kTile, c);
     }
   }
   // Nobody leaves while the other block still writes to it.

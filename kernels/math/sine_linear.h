@@ -36,6 +36,53 @@ TREADLE_HD Flip sine_angle(float u) {
   }
 }
 
+// Both waves of u = k pi / 2 + r with |r| <= pi / 4: of r, in an order and with signs that k says.
+struct Quarter {
+  float r;
+  uint32_t k;  // modulo 4
+};
+
+// r comes from parts of pi / 2 up to kNear, and from u / pi of the table beyond.
+template <bool kFar>
+TREADLE_HD Quarter quarter_of(float u) {
+  const float shifted = fma_rn(u, 0x1.45f306p-1f, kRound<float>);
+  const float k = sub_rn(shifted, kRound<float>);
+  float r = fma_rn(k, -0x1.921fb4p+0f, u);  // exact where |u| > 1
+  r = fma_rn(k, -0x1.4442d0p-24f, r);
+  r = fma_rn(k, -0x1.84698ap-48f, r);
+  if constexpr (!kFar) {
+    return {r, bits_of(shifted)};
+  } else {
+    const bool far = magnitude(u) > kNear<float>;
+    const float far_u = select(far, u, kNear<float>);
+    uint64_t odd = 0;
+    const double halves =
+        half_turns<Wave::kSine>(static_cast<double>(far_u), float_row(far_u), &odd);
+    const double quarters = add_rn(halves, halves), moved = add_rn(quarters, kRound<double>);
+    const double rest = sub_rn(quarters, sub_rn(moved, kRound<double>));
+    const auto far_r = static_cast<float>(mul_rn(rest, 0x1.921fb54442d18p+0));
+    const auto far_k = static_cast<uint32_t>(odd << 1) + static_cast<uint32_t>(bits_of(moved));
+    return {select(far, far_r, r), far ? far_k : bits_of(shifted)};
+  }
+}
+
+struct SineAndCosine {
+  float sine, cosine;
+};
+
+// Within 1 ulp of what is next to 1, and 1.6 elsewhere. Both polynomials are off by less than 4e-9.
+TREADLE_HD SineAndCosine waves_of(Quarter angle) {
+  const float r = angle.r, q = mul_rn(r, r);
+  // As in sine_of: + 0, so that -0 stays.
+  const float s = fma_rn(polynomial(q, -0x1.555546p-3f, 0x1.110738p-7f, -0x1.99432ep-13f),
+                         fma_rn(q, r, 0.0f), r);
+  const float c = polynomial(q, 1.0f, -0.5f, 0x1.55554ap-5f, -0x1.6c0c8ap-10f, 0x1.9a01bap-16f);
+  const bool turned = (angle.k & 1) != 0;
+  const float sine = turned ? c : s, cosine = turned ? s : c;
+  return {from_bits(bits_of(sine) ^ (angle.k & 2) << 30),
+          from_bits(bits_of(cosine) ^ ((angle.k + 1) & 2) << 30)};
+}
+
 // Below this square of |cos| the bits are cos(u) in units of 2^-24, which reach to 2^-9. Its root
 // is 0.95 of that: what y says of |cos| is off by 5e-5 there, for a y off by 1.6 ulp. So much the
 // bits hold of what it is off by, in units of 2^-28.
@@ -48,11 +95,12 @@ TREADLE_HD float square_of_cosine(float y) { return mul_rn(sub_rn(1.0f, y), add_
 // Its root, for what is not small; NaN stays NaN. What it is off by the bits hold, too.
 TREADLE_HD float root_of(float square) { return sqrt_near(square < kSmall ? kSmall : square); }
 
-TREADLE_HD int32_t encode_cosine(float y, float c) {
+// In the lower 16 bits.
+TREADLE_HD uint32_t encode_cosine(float y, float c) {
   const float square = square_of_cosine(y);
   const uint32_t itself = rounded_bits(c, 1 / kUnit);
   const uint32_t wrong = rounded_bits(sub_rn(magnitude(c), root_of(square)), 1 / kFineUnit);
-  return signed_16(square < kSmall ? itself : (wrong << 1 | bits_of(c) >> 31));
+  return square < kSmall ? itself : (wrong << 1 | bits_of(c) >> 31);
 }
 
 TREADLE_HD float decode_cosine(float y, int32_t code) {
@@ -130,18 +178,13 @@ struct SineLinear<float> {
     Phase phase;
   };
 
-  // Of a number up to kNear<float>.
-  static TREADLE_HD Result near(float u) {
-    return of(near_wave<Wave::kSine, float>(u), near_wave<Wave::kCosine, float>(u));
-  }
+  // Of a number up to kNear<float>. Of the phase the lower 16 bits count.
+  static TREADLE_HD Result near(float u) { return of<false>(u); }
 
   template <bool kFar>
   static TREADLE_HD Result forward(float u) {
-    if constexpr (kFar) {
-      return of(any_wave<Wave::kSine, float>(u), any_wave<Wave::kCosine, float>(u));
-    } else {
-      return near(u);
-    }
+    const Result found = of<kFar>(u);
+    return {found.y, detail::signed_16(static_cast<uint32_t>(found.phase))};
   }
 
   template <bool kCosine, bool kFar>
@@ -151,9 +194,10 @@ struct SineLinear<float> {
   }
 
  private:
-  static TREADLE_HD Result of(Flip sine, Flip cosine) {
-    const float y = resolved(sine);
-    return {y, detail::encode_cosine(y, resolved(cosine))};
+  template <bool kFar>
+  static TREADLE_HD Result of(float u) {
+    const auto [y, cosine] = detail::waves_of(detail::quarter_of<kFar>(u));
+    return {y, static_cast<Phase>(detail::encode_cosine(y, cosine))};
   }
 };
 
