@@ -1,10 +1,11 @@
 // The sine layer forward on sm_90, half types and tf32: product and sines in one kernel.
 //
 // A block computes tiles [128, 128]. One thread lets the tensor memory accelerator bring x and W,
-// 128 bytes of a row at a time; two warpgroups take the tiles in turn, so that one takes sines
-// while the other multiplies. Two blocks with neighbouring rows of x are a cluster: each brings
-// half of W for both. W comes in an order of rows that gives every thread 16 bytes of consecutive
-// columns. Formula: kernels/math/sine_linear.h. For everything else: sine_linear.cu behind cuBLAS.
+// 128 bytes of a row at a time; two teams of warpgroups take the tiles in turn, so that one
+// takes sines while the other multiplies. Two blocks with neighbouring rows of x are a cluster:
+// each brings half of W for both. W comes in an order of rows that gives every thread 16 bytes of
+// consecutive columns. Formula: kernels/math/sine_linear.h. For everything else: sine_linear.cu
+// behind cuBLAS.
 #include <algorithm>
 #include <limits>
 
@@ -21,14 +22,21 @@ constexpr int kStages = 6;
 constexpr int kBlocks = 2;  // of a cluster
 template <class T>
 constexpr int kDepth = kRowBytes / sizeof(T);  // inputs of a stage
-constexpr int kAtOnce = 16;                    // sines that a thread takes together
-constexpr int kWarpgroup = 128, kThreads = 3 * kWarpgroup;
+constexpr int kWarpgroup = 128;
 // Stages begin at multiples of 1024.
 constexpr size_t kSharedBytes = 1024 + kStages * (2 * kTileBytes + 16);
 
 // Pairs of tiles, one a block of a cluster.
 struct Tiles {
   int across, count;  // in a row, and all
+};
+
+// Two teams of as many warpgroups take the tiles, and one warpgroup brings them.
+template <int kGroups>
+struct Teams {
+  static constexpr int kTeam = kGroups * kWarpgroup, kThreads = 2 * kTeam + kWarpgroup;
+  static constexpr int kHalves = 2 / kGroups;  // of a tile's rows, 64 each, that a warpgroup has
+  static constexpr int kRegisters = kGroups == 1 ? 240 : 112;  // of a team's thread
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -71,11 +79,11 @@ __device__ __forceinline__ void bring(const Shared& shared, const CUtensorMap& x
   }
 }
 
-// c [128, 128] of one tile, two halves of rows. Both blocks get every stage back once it is read:
-// each writes to both.
-template <class T>
-__device__ __forceinline__ void multiply(const Shared& shared, int inputs, Turn& turn,
-                                         float (&c)[2][64]) {
+// A warpgroup's halves [64, 128] of one tile, the first of which is `half`. Both blocks get every
+// stage back once it is read: each writes to both.
+template <class T, int kGroups>
+__device__ __forceinline__ void multiply(const Shared& shared, int inputs, int team, int half,
+                                         Turn& turn, float (&c)[Teams<kGroups>::kHalves][64]) {
   const auto give_back = [&](int stage) {
     const uint32_t lane = threadIdx.x % 32;
     if (lane < kBlocks) ptx::arrive_at(shared.empty(stage), lane);
@@ -84,13 +92,16 @@ __device__ __forceinline__ void multiply(const Shared& shared, int inputs, Turn&
   for (int k = 0; k < inputs; k += kDepth<T>) {
     const int stage = turn.stage;
     ptx::wait_barrier(shared.full(stage), turn.parity());
-    const uint64_t x = ptx::matrix(shared.x(stage)), w = ptx::matrix(shared.w(stage));
+    constexpr int kHalfBytes = kTileBytes / 2;
+    const uint64_t x = ptx::matrix(shared.x(stage) + half * kHalfBytes);
+    const uint64_t w = ptx::matrix(shared.w(stage));
     ptx::begin_products();
 #pragma unroll
     for (int i = 0; i < kRowBytes / 32; ++i) {
-      const bool add = k > 0 || i > 0;
-      ptx::multiply_tile<T>(c[0], x + 2 * i, w + 2 * i, add);
-      ptx::multiply_tile<T>(c[1], x + (kTileBytes / 2 >> 4) + 2 * i, w + 2 * i, add);
+#pragma unroll
+      for (int h = 0; h < Teams<kGroups>::kHalves; ++h) {
+        ptx::multiply_tile<T>(c[h], x + h * (kHalfBytes >> 4) + 2 * i, w + 2 * i, k > 0 || i > 0);
+      }
     }
     ptx::commit_products();
     if (last >= 0) {
@@ -100,52 +111,53 @@ __device__ __forceinline__ void multiply(const Shared& shared, int inputs, Turn&
     last = stage;
     turn.advance();
   }
-  ptx::arrive_threads(2 - static_cast<int>(threadIdx.x) / kWarpgroup, 2 * kWarpgroup);
+  ptx::arrive_threads(2 - team, 2 * Teams<kGroups>::kTeam);
   ptx::wait_products<0>();
   give_back(last);
 }
 
 #endif
 
-template <class T, bool kSave>
-__global__ void __launch_bounds__(kThreads, 1)
+template <class T, bool kSave, int kGroups>
+__global__ void __launch_bounds__(Teams<kGroups>::kThreads, 1)
     sine_linear_product(const __grid_constant__ SineLinearForward args,
                         const __grid_constant__ CUtensorMap x,
                         const __grid_constant__ CUtensorMap w, const Tiles tiles) {
   begin_kernel();
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  constexpr int kTeam = Teams<kGroups>::kTeam;
   extern __shared__ char memory[];
   const Shared shared(memory);
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
       ptx::init_barrier(shared.full(stage), 1);
-      ptx::init_barrier(shared.empty(stage), kBlocks * kWarpgroup / 32);
+      ptx::init_barrier(shared.empty(stage), kBlocks * kTeam / 32);
     }
     ptx::publish_barriers();
   }
   ptx::sync_cluster();
   const int rank = static_cast<int>(ptx::block_in_cluster());
-  const int group = threadIdx.x / kWarpgroup, inputs = static_cast<int>(args.inputs);
-  if (group == 2) {
+  const int team = threadIdx.x / kTeam, inputs = static_cast<int>(args.inputs);
+  if (team == 2) {
     ptx::give_registers<24>();
-    if (threadIdx.x == 2 * kWarpgroup) bring<T>(shared, x, w, tiles, inputs, rank);
+    if (threadIdx.x == 2 * kTeam) bring<T>(shared, x, w, tiles, inputs, rank);
   } else {
-    ptx::take_registers<240>();
-    const int clusters = gridDim.x / kBlocks;
+    ptx::take_registers<Teams<kGroups>::kRegisters>();
+    const int clusters = gridDim.x / kBlocks, half = threadIdx.x / kWarpgroup % kGroups;
     const int stages = ceil_div(inputs, kDepth<T>);
     Turn turn;
-    turn.advance(group * stages);
+    turn.advance(team * stages);
     // A barrier says whether the last use of a stage is over, not how many are. So whoever waits
-    // for one must have seen the use before: they multiply one after the other.
-    if (group == 1) ptx::arrive_threads(1, 2 * kWarpgroup);
-    for (int tile = blockIdx.x / kBlocks + group * clusters; tile < tiles.count;
+    // for one must have seen the use before: teams multiply one after the other.
+    if (team == 1) ptx::arrive_threads(1, 2 * kTeam);
+    for (int tile = blockIdx.x / kBlocks + team * clusters; tile < tiles.count;
          tile += 2 * clusters) {
-      float c[2][64];
-      ptx::sync_threads(1 + group, 2 * kWarpgroup);
-      multiply<T>(shared, inputs, turn, c);
+      float c[Teams<kGroups>::kHalves][64];
+      ptx::sync_threads(1 + team, 2 * kTeam);
+      multiply<T, kGroups>(shared, inputs, team, half, turn, c);
       turn.advance(stages);
       const int64_t row = (int64_t{tile / tiles.across} * kBlocks + rank) * kTile;
-      store_sines_of<T, kSave>(args, row, tile % tiles.across * kTile, c);
+      store_sines_of<T, kSave>(args, row + half * kHalfRows, tile % tiles.across * kTile, c);
     }
   }
   // Nobody leaves while the other block still writes to it.
@@ -160,8 +172,8 @@ int64_t pairs_of_tiles(const SineLinearForward& args) {
   return ceil_div(args.rows, int64_t{kTile} * kBlocks) * ceil_div(args.columns, int64_t{kTile});
 }
 
-template <class T>
-cudaError_t launch_product(const SineLinearForward& args, int processors, cudaStream_t stream) {
+template <class T, int kGroups>
+cudaError_t launch_teams(const SineLinearForward& args, int processors, cudaStream_t stream) {
   const auto rows = static_cast<cuuint64_t>(args.rows);
   const auto columns = static_cast<cuuint64_t>(args.columns);
   const auto inputs = static_cast<cuuint64_t>(args.inputs);
@@ -179,16 +191,25 @@ cudaError_t launch_product(const SineLinearForward& args, int processors, cudaSt
   }
   const Tiles tiles{static_cast<int>(ceil_div(args.columns, int64_t{kTile})),
                     static_cast<int>(pairs_of_tiles(args))};
-  const auto kernel =
-      args.phase != nullptr ? sine_linear_product<T, true> : sine_linear_product<T, false>;
+  const auto kernel = args.phase != nullptr ? sine_linear_product<T, true, kGroups>
+                                            : sine_linear_product<T, false, kGroups>;
   const cudaError_t error = cudaFuncSetAttribute(
       kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kSharedBytes));
   if (error != cudaSuccess) return error;
   const int clusters = std::min(std::max(1, processors / kBlocks), tiles.count);
   const LaunchShape shape = {
-      static_cast<unsigned>(clusters * kBlocks), 1, 1, kThreads, kSharedBytes, 8,
+      static_cast<unsigned>(clusters * kBlocks), 1, 1, Teams<kGroups>::kThreads, kSharedBytes, 8,
       ceil_div(tiles.count, clusters) * kTile};
   return launch_with(kernel, shape, stream, cluster_launch(kBlocks), args, x, w, tiles);
+}
+
+template <class T>
+cudaError_t launch_product(const SineLinearForward& args, int processors, cudaStream_t stream) {
+  // Sines of float take more time than so narrow products: there more warps hide more of theirs.
+  constexpr int kNarrow = 256;
+  const bool narrow = sizeof(T) == 4 && args.inputs <= kNarrow;
+  return narrow ? launch_teams<T, sizeof(T) / 2>(args, processors, stream)
+                : launch_teams<T, 1>(args, processors, stream);
 }
 
 template <class T>

@@ -7,11 +7,9 @@
 namespace treadle {
 namespace {
 
-constexpr int kTile = 128;  // rows of x, and of W
+constexpr int kTile = 128, kHalfRows = kTile / 2;  // rows of x, and of W
 template <class T>
 constexpr int kGroup = 4 * kWide<T>;  // columns that change their order among themselves
-// Elements of which a thread asks together whether any is far, so that none waits alone.
-constexpr int kTogether = 16;
 
 // Large numbers and NaN. Rare, and so out of the way of the registers.
 template <class T>
@@ -47,66 +45,65 @@ struct Sines {
       if constexpr (sizeof(T) == 2) phase.value[e / 2] = __vmaxs2(phase.value[e / 2], 0x80018001u);
     }
   }
-
-  template <bool kSave>
-  __device__ __forceinline__ void store(const SineLinearForward& args, int64_t element) const {
-    store_at(args.output, element, y);
-    if constexpr (kSave) {
-      store_at(args.phase, element, reinterpret_cast<const Vector<int16_t, n>&>(phase));
-    }
-  }
 };
 
-// c is what multiply_tile (warpgroup.cuh) gives for two halves of the rows, and for columns in the
-// order of sine_linear_product.cu: n of a thread follow each other.
-template <class T, bool kSave>
+// c is what multiply_tile (warpgroup.cuh) gives of kHalves times 64 rows, for columns in the order
+// of sine_linear_product.cu: n of a thread follow each other.
+template <class T, bool kSave, int kHalves>
 __device__ __forceinline__ void store_sines_of(const SineLinearForward& args, int64_t first_row,
-                                               int first_column, const float (&c)[2][64]) {
-  constexpr int n = kWide<T>, kVectors = kTogether / n;
+                                               int first_column, const float (&c)[kHalves][64]) {
+  constexpr int n = kWide<T>, kRows = 2;  // rows that a thread has of each half, 8 apart
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   const int64_t row = first_row + warp * 16 + lane / 4;
-  const int column = first_column + lane % 4 * n;
+  const int column = first_column + lane % 4 * n, columns = static_cast<int>(args.columns);
+  const int rows = static_cast<int>(args.rows - row);  // left from there on
+  const int64_t first = row * columns + column;
   const float omega = static_cast<float>(args.omega);
+  Vector<T, n> next = {};
+  const auto load_bias = [&](int group) {
+    const int at = column + group * kGroup<T>;
+    if (args.bias != nullptr && at < columns) next = load_at<T, n>(args.bias, at);
+  };
+  load_bias(0);
 #pragma unroll
   for (int group = 0; group < kTile / kGroup<T>; ++group) {
-    const int at = column + group * kGroup<T>;
-    if (at >= args.columns) return;
-    float bias[n] = {};
-    if (args.bias != nullptr) widen(load_at<T, n>(args.bias, at), bias);
+    if (column + group * kGroup<T> >= columns) return;
+    float bias[n];
+    widen(next, bias);
+    load_bias(group + 1);
 #pragma unroll
     for (int e = 0; e < n; ++e) bias[e] *= omega;
 #pragma unroll
-    for (int first = 0; first < 4; first += kVectors) {
-      const auto row_of = [&](int v) {
-        const int part = first + v;
-        return row + part / 2 * (kTile / 2) + part % 2 * 8;
-      };
-      float u[kVectors][n];
+    for (int half = 0; half < kHalves; ++half) {
+      // Of all rows together, so that none waits alone.
+      float u[kRows][n];
       bool far = false;
 #pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        const int part = first + v;
+      for (int r = 0; r < kRows; ++r) {
 #pragma unroll
         for (int e = 0; e < n; ++e) {
           const int j = n / 2 * group + e / 2;
-          u[v][e] = fmaf(omega, c[part / 2][4 * j + part % 2 * 2 + e % 2], bias[e]);
+          u[r][e] = fmaf(omega, c[half][4 * j + 2 * r + e % 2], bias[e]);
         }
-        far |= any_far<T>(u[v]);
+        far |= any_far<T>(u[r]);
       }
-      if (far) {
 #pragma unroll
-        for (int v = 0; v < kVectors; ++v) {
+      for (int r = 0; r < kRows; ++r) {
+        const int down = half * kHalfRows + r * 8;
+        const int64_t element = first + int64_t{down} * columns + group * kGroup<T>;
+        if (far) {
           float copy[n];
 #pragma unroll
-          for (int e = 0; e < n; ++e) copy[e] = u[v][e];
-          if (row_of(v) < args.rows) store_far_sines<T>(args, row_of(v) * args.columns + at, copy);
+          for (int e = 0; e < n; ++e) copy[e] = u[r][e];
+          if (down < rows) store_far_sines<T>(args, element, copy);
+        } else {
+          const Sines<T> found(u[r]);
+          if (down >= rows) continue;
+          store_at(args.output, element, found.y);
+          if constexpr (kSave) {
+            store_at(args.phase, element, reinterpret_cast<const Vector<int16_t, n>&>(found.phase));
+          }
         }
-        continue;
-      }
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        const Sines<T> found(u[v]);
-        if (row_of(v) < args.rows) found.template store<kSave>(args, row_of(v) * args.columns + at);
       }
     }
   }
