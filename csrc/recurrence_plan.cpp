@@ -50,7 +50,7 @@ int64_t grid_groups(const RecurrenceSizes& sizes, const RecurrenceDevice& device
 
 // Clusters that fit at once: an H200 with 132 multiprocessors holds 7 of 16 blocks.
 int64_t clusters_at_once(int blocks, const RecurrenceDevice& device) {
-  const int of_132 = blocks == 16 ? 7 : blocks == 8 ? 15 : 32;
+  const int of_132 = blocks == 16 ? 7 : blocks == 8 ? 15 : blocks == 4 ? 32 : 132;
   return std::max<int64_t>(device.multiprocessors * of_132 / 132, 1);
 }
 
@@ -59,7 +59,11 @@ int64_t clusters_at_once(int blocks, const RecurrenceDevice& device) {
 double cluster_time(const ClusterShape& shape, int rows, bool backward, bool exact) {
   const auto hidden = static_cast<double>(shape.hidden());
   if (exact) {
-    return 0.7 + (1.3e-5 * shape.units + (backward ? 6e-4 : 2e-4)) * hidden * rows;
+    // A block alone exchanges nothing. What its step takes at least is a guess by instructions,
+    // which a measurement is to replace.
+    const bool alone = shape.blocks == 1;
+    const double exchange = alone ? 0 : backward ? 6e-4 : 2e-4;
+    return (alone ? 0.25 : 0.7) + (1.3e-5 * shape.units + exchange) * hidden * rows;
   }
   return (backward ? 0.40 : 0.38) +
          (backward ? 2.7e-5 : 2.2e-5) * hidden * shape.units * shape.tiles +
@@ -90,7 +94,7 @@ Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& dev
   Clusters best{{}, std::numeric_limits<double>::infinity()};
   for (const ClusterShape& shape : kClusterShapes) {
     if (shape.hidden() < sizes.hidden || (backward && shape.tiles > 1)) continue;
-    if (!is_half(sizes.dtype) && !shape.has_float()) continue;
+    if (is_half(sizes.dtype) ? !shape.has_half() : !shape.has_float()) continue;
     const int64_t at_once = clusters_at_once(shape.blocks, device);
     for (int rows = 1; rows <= shape.rows(); ++rows) {
       const int64_t clusters = ceil_div(sizes.batch, rows) * sizes.directions;

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
   auto* staged = reinterpret_cast<float*>(memory + Is::kStaged);
   auto* slices = reinterpret_cast<float*>(memory + Is::kInput);
   const uint32_t base = ptx::shared_address(memory), barriers = base + Is::kBarriers;
-  const int thread = threadIdx.x, rank = static_cast<int>(ptx::block_in_cluster());
+  const int thread = threadIdx.x, rank = Is::kAlone ? 0 : static_cast<int>(ptx::block_in_cluster());
   const Group group(args.sizes, static_cast<int>(blockIdx.x) / blocks, rows_each);
   const GroupRows& rows = group.rows;
   const int64_t hidden = args.sizes.hidden, d = group.direction;
@@ -45,9 +45,9 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
           u < hidden && v < hidden ? __ldg(weight + (m * hidden + v) * hidden + u) : 0.0f;
     }
   }
-  for (int e = thread; e < kFloatRows * kAll; e += kFloatThreads) states[e] = 0;
+  for (int e = thread; e < Is::kRows * kAll; e += kFloatThreads) states[e] = 0;
   const uint32_t expected = static_cast<uint32_t>(rows_each) * kAll * 4;
-  if (thread == 0) {
+  if (!Is::kAlone && thread == 0) {
     for (int i = 0; i < 2; ++i) ptx::init_barrier(barriers + 8 * i);
     ptx::publish_barriers();
     for (int i = 0; i < 2; ++i) ptx::arrive_expecting(barriers + 8 * i, expected);
@@ -61,10 +61,10 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
       const int active = rows.active(time(s));
       const uint32_t slice = base + Is::kInput + s % Is::kSlices * Is::kSliceBytes;
 #pragma unroll
-      for (int e = thread; e < (kGates + 2) * kFloatRows * (units / 4); e += kFloatThreads) {
-        const int u = first_unit + e % (units / 4) * 4, r = e / (units / 4) % kFloatRows;
-        const int m = e / (units / 4) / kFloatRows;
-        if (r >= active || u >= hidden || (m == kGates && !any_grad)) continue;
+      for (int i = 0; i < Is::kPieces; i += kFloatThreads) {
+        const int e = i + thread, m = e / (units / 4) / Is::kRows;
+        const int u = first_unit + e % (units / 4) * 4, r = e / (units / 4) % Is::kRows;
+        if (m >= kGates + 2 || r >= active || u >= hidden || (m == kGates && !any_grad)) continue;
         const float* from =
             m < kGates    ? static_cast<const float*>(args.gates) + d * args.gate_direction +
                                 (start + r) * args.gate_row + m * args.gate_gate
@@ -77,10 +77,11 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
     }
     ptx::commit_copies();
   };
+#pragma unroll 1
   for (int s = 0; s < Is::kAhead; ++s) fetch(s);
   ptx::wait_copies<Is::kAhead - 1>();
   __syncthreads();
-  ptx::sync_cluster();
+  if (!Is::kAlone) ptx::sync_cluster();
 
   const int row = thread / units, unit = thread % units;
   const bool mine = row < rows_each;
@@ -104,24 +105,26 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
     const int64_t start = last ? 0 : rows.start(time(s)) + rows.first;
     const int active = last ? 0 : rows.active(time(s));
     const float* slice = slices + s % Is::kSlices * (Is::kSliceBytes / 4);
-    if (s > 0) ptx::wait_barrier(barriers + 8 * parity, (s - 1) >> 1 & 1);
+    if (!Is::kAlone && s > 0) ptx::wait_barrier(barriers + 8 * parity, (s - 1) >> 1 & 1);
     multiply_rows<Is, kAll, units>(weights, states + parity * (Is::kStateBytes / 4), sums,
                                    rows_each);
     __syncthreads();
-    if (s > 0 && thread == 0) ptx::arrive_expecting(barriers + 8 * parity, expected);
+    if (!Is::kAlone && s > 0 && thread == 0) ptx::arrive_expecting(barriers + 8 * parity, expected);
 
-    float* own = staged + parity * (Is::kStagedBytes / 4);
+    // What this block gives: alone, where the next step reads it.
+    float* own = Is::kAlone ? states + (parity ^ 1) * (Is::kStateBytes / 4)
+                            : staged + parity * (Is::kStagedBytes / 4);
     if (mine) {
-      if (row < given) grad_h += sum_of_warps<units>(sums, row, unit);
+      if (row < given) grad_h += sum_of_warps<Is, units>(sums, row, unit);
       // A row that has no such step keeps its gradients, and gives none.
       float grads[kGates] = {};
       if (real && row < active) {
         const float* in_slice = slice + row * units + unit;
         float gates[kGates];
 #pragma unroll
-        for (int m = 0; m < kGates; ++m) gates[m] = in_slice[m * kFloatRows * units];
-        const float grad_out = any_grad ? in_slice[kGates * kFloatRows * units] : 0.0f;
-        const float new_cell = in_slice[(kGates + 1) * kFloatRows * units];
+        for (int m = 0; m < kGates; ++m) gates[m] = in_slice[m * Is::kRows * units];
+        const float grad_out = any_grad ? in_slice[kGates * Is::kRows * units] : 0.0f;
+        const float new_cell = in_slice[(kGates + 1) * Is::kRows * units];
         const auto grad =
             Cell::backward(Cell::slopes(gates, 0.0f, new_cell), grad_h + grad_out, grad_c);
         grad_c = grad.old_cell;
@@ -136,9 +139,11 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
     ptx::wait_copies<Is::kAhead - 2>();
     __syncthreads();
 
-    send_rows<blocks, kSent, kAll>(base + Is::kStaged + parity * Is::kStagedBytes,
-                                   base + Is::kState + (parity ^ 1) * Is::kStateBytes,
-                                   barriers + 8 * (parity ^ 1), rank, rows_each);
+    if (!Is::kAlone) {
+      send_rows<blocks, kSent, kAll>(base + Is::kStaged + parity * Is::kStagedBytes,
+                                     base + Is::kState + (parity ^ 1) * Is::kStateBytes,
+                                     barriers + 8 * (parity ^ 1), rank, rows_each);
+    }
     for (int e = thread; e < active * (kSent / 4); e += kFloatThreads) {
       const int place = e % (kSent / 4) * 4, r = e / (kSent / 4);
       const int m = place / units, u = first_unit + place % units;
@@ -153,7 +158,7 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
   }
   if (real && args.grad_h0 != nullptr) static_cast<float*>(args.grad_h0)[own_state] = grad_h;
   if (real && args.grad_c0 != nullptr) static_cast<float*>(args.grad_c0)[own_state] = grad_c;
-  ptx::sync_cluster();
+  if (!Is::kAlone) ptx::sync_cluster();
 #endif
 }
 

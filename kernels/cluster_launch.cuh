@@ -1,5 +1,6 @@
-// Which kernel of the regime "cluster" a plan names, for any cell. Of kClusterShapes, those are
-// compiled that a block has the memory for: with more gates than LLTM's, the widest have to go.
+// Which kernel of the regime "cluster" a plan names, for any cell. Of kClusterShapes' half types,
+// those are compiled that a block has the memory for: with more gates than LLTM's, the widest have
+// to go.
 #pragma once
 
 #include <utility>
@@ -19,19 +20,29 @@ inline constexpr int kMostSharedBytes = 227 * 1024;  // of a block
 template <int gates, size_t i>
 constexpr bool fits_forward() {
   constexpr ClusterShape s = kClusterShapes[i];
-  return ClusterForward<gates, s.units, s.blocks, s.tiles>::kSharedBytes <= kMostSharedBytes;
+  if constexpr (!s.has_half()) {
+    return false;
+  } else {
+    return ClusterForward<gates, s.units, s.blocks, s.tiles>::kSharedBytes <= kMostSharedBytes;
+  }
 }
 
 template <int gates, size_t i>
 constexpr bool fits_backward() {
   constexpr ClusterShape s = kClusterShapes[i];
-  return ClusterBackward<gates, s.units, s.blocks>::kSharedBytes <= kMostSharedBytes;
+  if constexpr (!s.has_half()) {
+    return false;
+  } else {
+    return ClusterBackward<gates, s.units, s.blocks>::kSharedBytes <= kMostSharedBytes;
+  }
 }
 
 // Whether none is left out.
 template <int gates, size_t... i>
 constexpr bool all_fit(std::index_sequence<i...>) {
-  return ((fits_forward<gates, i>() && fits_backward<gates, i>()) && ...);
+  return (
+      (!kClusterShapes[i].has_half() || (fits_forward<gates, i>() && fits_backward<gates, i>())) &&
+      ...);
 }
 
 template <int gates>

@@ -15,7 +15,7 @@ cudaError_t run_lltm_cluster_float(const PersistentForward* args, const ClusterC
     constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
     if constexpr (s.has_float()) {
       using Is = FloatForward<kGates, s.units, s.blocks>;
-      static_assert(Is::kSharedBytes <= 227 * 1024);
+      static_assert(Is::kSharedBytes <= kMostSharedBytes && s.rows() == Is::kRows);
       return call(cluster_float_forward<LltmRecurrence, s.units, s.blocks>, kFloatThreads,
                   Is::kSharedBytes, args);
     } else {
@@ -29,7 +29,7 @@ cudaError_t run_lltm_cluster_float(const PersistentBackward* args, const Cluster
     constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
     if constexpr (s.has_float()) {
       using Is = FloatBackward<kGates, s.units, s.blocks>;
-      static_assert(Is::kSharedBytes <= 227 * 1024);
+      static_assert(Is::kSharedBytes <= kMostSharedBytes && s.rows() == Is::kRows);
       return call(cluster_float_backward<LltmRecurrence, s.units, s.blocks>, kFloatThreads,
                   Is::kSharedBytes, args);
     } else {

@@ -65,22 +65,26 @@ struct PersistentCells {
 };
 
 // A kernel of the regime "cluster": each block of a cluster keeps the weights of `units` hidden
-// units, and a cluster takes up to 8 * tiles rows of the batch through all steps.
+// units, and a cluster takes up to rows() rows of the batch through all steps.
 struct ClusterShape {
   int units, blocks, tiles;
 
   constexpr int64_t hidden() const { return int64_t{units} * blocks; }  // at most
-  constexpr int rows() const { return 8 * tiles; }                      // at most
+  // A block alone has 256 threads, and one for each unit of a row.
+  constexpr int rows() const { return blocks == 1 ? 256 / units : 8 * tiles; }
 
-  // Whether it has a kernel of float32, too.
+  // Whether it has a kernel of half types, or of float32. What one block does alone in float32, a
+  // larger cluster never does faster.
+  constexpr bool has_half() const { return blocks > 1; }
   constexpr bool has_float() const {
-    return tiles == 1 && (units == 16 || (units == 32 && blocks == 16));
+    return blocks == 1 || (blocks == 16 && units <= 32 && tiles == 1);
   }
 };
 
 inline constexpr ClusterShape kClusterShapes[] = {
-    {16, 4, 1}, {16, 4, 2},  {16, 8, 1},  {16, 8, 2}, {16, 16, 1}, {16, 16, 2}, {32, 8, 1},
-    {32, 8, 2}, {32, 16, 1}, {32, 16, 2}, {64, 8, 1}, {64, 8, 2},  {48, 16, 1},
+    {64, 1, 1},  {128, 1, 1}, {16, 4, 1},  {16, 4, 2}, {16, 8, 1},
+    {16, 8, 2},  {16, 16, 1}, {16, 16, 2}, {32, 8, 1}, {32, 8, 2},
+    {32, 16, 1}, {32, 16, 2}, {64, 8, 1},  {64, 8, 2}, {48, 16, 1},
 };
 // The backward pass exchanges three times as much, and has kernels of one tile only.
 

@@ -169,7 +169,8 @@ def sizes(regime: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
 
 # Among them the most rows that clusters of one size and another, or the grid, take at once, and one
 # more.
-SHARED = (*range(4, 18), *range(20, 66, 5), 90, 105, 112, 113, 120, 128, 129, 150, 225, 256, 257)
+SHARED = (*range(4, 18), *range(20, 66, 5), 90, 105, 112, 113, 120, 128, 129, 133, 150, 225)
+SHARED += (256, 257)
 
 
 def batches(regime: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:

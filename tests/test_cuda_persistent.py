@@ -95,14 +95,14 @@ def test_every_share_of_the_batch(regime: str, widths: tuple[int, ...]) -> None:
 
 
 @HOPPER
-@pytest.mark.parametrize("widths", [(1, 31, 33, 96), (128, 257), (512,)], ids=str)
+@pytest.mark.parametrize("widths", [(1, 31, 33, 64), (65, 96, 128), (200, 257), (512,)], ids=str)
 def test_every_size_in_float32(widths: tuple[int, ...]) -> None:
     watch("float sizes", "cluster", *widths)
 
 
 @HOPPER
 def test_every_share_of_the_batch_in_float32() -> None:
-    watch("float batches", "cluster", 64, 128, 200, 512)
+    watch("float batches", "cluster", 64, 96, 128, 200, 512)
 
 
 @HOPPER
@@ -115,7 +115,7 @@ def test_packed(regime: str, narrow: bool) -> None:
 
 @HOPPER
 def test_packed_in_float32() -> None:
-    watch("float packed", "cluster", 1, 33, 128, 257, 512)
+    watch("float packed", "cluster", 1, 33, 64, 128, 200, 257, 512)
 
 
 @HOPPER
@@ -126,7 +126,7 @@ def test_layouts(regime: str) -> None:
 
 @HOPPER
 def test_layouts_in_float32() -> None:
-    watch("float layouts", "cluster", 1, 33, 257, 512)
+    watch("float layouts", "cluster", 1, 33, 65, 257, 512)
 
 
 @HOPPER

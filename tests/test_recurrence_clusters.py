@@ -1,0 +1,39 @@
+"""How the planner shares a batch among clusters of blocks."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from .test_recurrence_plan import BINDINGS, FLOAT_SHAPES, plan
+
+
+@BINDINGS
+@pytest.mark.parametrize("backward", [False, True])
+def test_clusters_share_the_batch(backward: bool) -> None:
+    """While all clusters run at once, no row waits: a few rows each, and more on a smaller chip."""
+    for hidden in (128, 256, 512, 768):
+        *_, alone = plan((512, 1, hidden, 2), backward=backward).clusters
+        assert alone == 1
+        for batch in range(1, 29):
+            _, blocks, _, rows = plan((512, batch, hidden, 2), backward=backward).clusters
+            at_once = {4: 32, 8: 15, 16: 7}[blocks]
+            assert -(-batch // rows) <= at_once
+            assert rows == 1 or -(-batch // (rows - 1)) > at_once
+
+
+@BINDINGS
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("directions", [1, 2])
+def test_a_block_alone_has_narrow_layers_of_float32(directions: int, backward: bool) -> None:
+    """Whatever the batch; as few rows each as the chip has blocks for at once."""
+    options = {"forced": "cluster", "directions": directions, "backward": backward}
+    for hidden, batch in itertools.product((1, 33, 64, 65, 96, 128), (*range(1, 600), 5000)):
+        units, blocks, _, rows = plan((512, batch, hidden, 4), **options).clusters
+        assert (units, blocks) == (64 if hidden <= 64 else 128, 1)
+        at_once, most = 132 // directions, FLOAT_SHAPES[units, 1]
+        if batch <= at_once * most:
+            assert rows == -(-batch // at_once)
+    for hidden in (129, 512):
+        assert plan((512, 200, hidden, 4), **options).clusters[1] == 16
