@@ -37,6 +37,13 @@ struct ClusterFloat {
   static_assert(kEach * kDepth <= 192);  // weights that the registers of a thread hold
 };
 
+// What a block gives at step s: alone, where the next step reads it.
+template <class Is>
+__device__ __forceinline__ float* given_at(unsigned char* memory, int s) {
+  return reinterpret_cast<float*>(memory + (Is::kAlone ? Is::kState + (~s & 1) * Is::kStateBytes
+                                                       : Is::kStaged + (s & 1) * Is::kStagedBytes));
+}
+
 // Products of all rows with this thread's weights, summed over the warp's part of K.
 template <class Is, int all_k, int outputs>
 __device__ __forceinline__ void multiply_rows(const float (&weights)[Is::kEach][Is::kDepth],

@@ -21,7 +21,6 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
   extern __shared__ __align__(128) unsigned char memory[];
   auto* states = reinterpret_cast<float*>(memory + Is::kState);
   auto* sums = reinterpret_cast<float*>(memory + Is::kSums);
-  auto* staged = reinterpret_cast<float*>(memory + Is::kStaged);
   auto* slices = reinterpret_cast<float*>(memory + Is::kInput);
   const uint32_t base = ptx::shared_address(memory), barriers = base + Is::kBarriers;
   const int thread = threadIdx.x, rank = Is::kAlone ? 0 : static_cast<int>(ptx::block_in_cluster());
@@ -55,6 +54,8 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
 
   // Direction 1 ran backward in time.
   const auto time = [&](int s) { return d == 0 ? steps - 1 - s : s; };
+  // Alone, data is moved while units are computed, first of all by the threads that have none.
+  const int turn = Is::kAlone ? kFloatThreads - 1 - thread : thread;
   const auto fetch = [&](int s) {
     if (s < steps) {
       const int64_t start = rows.start(time(s)) + rows.first;
@@ -62,7 +63,7 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
       const uint32_t slice = base + Is::kInput + s % Is::kSlices * Is::kSliceBytes;
 #pragma unroll
       for (int i = 0; i < Is::kPieces; i += kFloatThreads) {
-        const int e = i + thread, m = e / (units / 4) / Is::kRows;
+        const int e = i + turn, m = e / (units / 4) / Is::kRows;
         const int u = first_unit + e % (units / 4) * 4, r = e / (units / 4) % Is::kRows;
         if (m >= kGates + 2 || r >= active || u >= hidden || (m == kGates && !any_grad)) continue;
         const float* from =
@@ -95,6 +96,22 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
     grad_c = static_cast<const float*>(args.grad_c_n)[own_state];
   }
   const int64_t all_rows = rows.start(steps);
+  // Stores what step s gave, and fetches what a later one takes. A block that exchanges does so
+  // while that is on its way; alone it has time in the next step.
+  const auto finish = [&](int s) {
+    const int64_t start = rows.start(time(s)) + rows.first;
+    const int active = rows.active(time(s));
+    for (int e = turn; e < active * (kSent / 4); e += kFloatThreads) {
+      const int place = e % (kSent / 4) * 4, r = e / (kSent / 4);
+      const int m = place / units, u = first_unit + place % units;
+      const int left = static_cast<int>(hidden) - u;
+      if (left <= 0) continue;
+      store_floats_of(static_cast<float*>(args.grad_gates) +
+                          ((d * all_rows + start + r) * kGates + m) * hidden + u,
+                      given_at<Is>(memory, s) + r * kSent + place, left, vector);
+    }
+    fetch(s + Is::kAhead);
+  };
   int given = 0;  // rows that gave gradients the step before; of others not even 0 x inf counts
 
   // One more than there are steps, for the gradient of h before the first.
@@ -102,7 +119,6 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
   for (int s = 0; s <= steps; ++s) {
     const int parity = s & 1;
     const bool last = s == steps;
-    const int64_t start = last ? 0 : rows.start(time(s)) + rows.first;
     const int active = last ? 0 : rows.active(time(s));
     const float* slice = slices + s % Is::kSlices * (Is::kSliceBytes / 4);
     if (!Is::kAlone && s > 0) ptx::wait_barrier(barriers + 8 * parity, (s - 1) >> 1 & 1);
@@ -111,9 +127,7 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
     __syncthreads();
     if (!Is::kAlone && s > 0 && thread == 0) ptx::arrive_expecting(barriers + 8 * parity, expected);
 
-    // What this block gives: alone, where the next step reads it.
-    float* own = Is::kAlone ? states + (parity ^ 1) * (Is::kStateBytes / 4)
-                            : staged + parity * (Is::kStagedBytes / 4);
+    float* own = given_at<Is>(memory, s);
     if (mine) {
       if (row < given) grad_h += sum_of_warps<Is, units>(sums, row, unit);
       // A row that has no such step keeps its gradients, and gives none.
@@ -135,6 +149,7 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
 #pragma unroll
       for (int m = 0; m < kGates; ++m) own[row * kSent + m * units + unit] = grads[m];
     }
+    if (Is::kAlone && s > 0) finish(s - 1);
     if (last) break;
     ptx::wait_copies<Is::kAhead - 2>();
     __syncthreads();
@@ -144,16 +159,7 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
                                      base + Is::kState + (parity ^ 1) * Is::kStateBytes,
                                      barriers + 8 * (parity ^ 1), rank, rows_each);
     }
-    for (int e = thread; e < active * (kSent / 4); e += kFloatThreads) {
-      const int place = e % (kSent / 4) * 4, r = e / (kSent / 4);
-      const int m = place / units, u = first_unit + place % units;
-      const int left = static_cast<int>(hidden) - u;
-      if (left <= 0) continue;
-      store_floats_of(static_cast<float*>(args.grad_gates) +
-                          ((d * all_rows + start + r) * kGates + m) * hidden + u,
-                      own + r * kSent + place, left, vector);
-    }
-    fetch(s + Is::kAhead);
+    if (!Is::kAlone) finish(s);
     given = active;
   }
   if (real && args.grad_h0 != nullptr) static_cast<float*>(args.grad_h0)[own_state] = grad_h;

@@ -20,7 +20,6 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
   extern __shared__ __align__(128) unsigned char memory[];
   auto* states = reinterpret_cast<float*>(memory + Is::kState);
   auto* sums = reinterpret_cast<float*>(memory + Is::kSums);
-  auto* staged = reinterpret_cast<float*>(memory + Is::kStaged);
   auto* slices = reinterpret_cast<float*>(memory + Is::kInput);
   const uint32_t base = ptx::shared_address(memory), barriers = base + Is::kBarriers;
   const int thread = threadIdx.x, rank = Is::kAlone ? 0 : static_cast<int>(ptx::block_in_cluster());
@@ -58,6 +57,8 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
   }
 
   const auto time = [&](int s) { return d == 0 ? s : steps - 1 - s; };
+  // Alone, data is moved while units are computed, first of all by the threads that have none.
+  const int turn = Is::kAlone ? kFloatThreads - 1 - thread : thread;
   const auto fetch = [&](int s) {
     if (s < steps) {
       const int64_t start = rows.start(time(s)) + rows.first;
@@ -66,7 +67,7 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
       const auto* from = static_cast<const float*>(args.products) + d * args.product_direction;
 #pragma unroll
       for (int i = 0; i < Is::kPieces; i += kFloatThreads) {
-        const int e = i + thread, m = e / (units / 4) / Is::kRows;
+        const int e = i + turn, m = e / (units / 4) / Is::kRows;
         const int u = first_unit + e % (units / 4) * 4, r = e / (units / 4) % Is::kRows;
         if (m >= kGates || r >= active || u >= hidden) continue;
         ptx::copy16_async(slice + e * 16,
@@ -96,16 +97,38 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
             : 0.0f;
   }
   const int64_t all_rows = rows.start(steps);
-  // What this block gives at a step: alone, where the next one reads it.
-  const auto own_at = [&](int s) {
-    return Is::kAlone ? states + (~s & 1) * (Is::kStateBytes / 4)
-                      : staged + (s & 1) * (Is::kStagedBytes / 4);
+  // Stores what step s gave, and fetches what a later one takes. A block that exchanges does so
+  // while that is on its way; alone it has time in the next step.
+  const auto finish = [&](int s) {
+    const int64_t start = rows.start(time(s)) + rows.first;
+    const int active = rows.active(time(s));
+    const float* slice = slices + s % Is::kSlices * (Is::kSliceBytes / 4);
+    for (int e = turn; e < active * (units / 4); e += kFloatThreads) {
+      const int quad = e % (units / 4), r = e / (units / 4);
+      const int left = static_cast<int>(hidden) - first_unit - quad * 4;
+      if (left <= 0) continue;
+      store_floats_of(static_cast<float*>(args.output) + (start + r) * args.output_row +
+                          d * hidden + first_unit + quad * 4,
+                      given_at<Is>(memory, s) + r * units + quad * 4, left, vector);
+    }
+    if (save) {
+#pragma unroll
+      for (int i = 0; i < Is::kPieces; i += kFloatThreads) {
+        const int e = i + turn, m = e / (units / 4) / Is::kRows;
+        const int quad = e % (units / 4), r = e / (units / 4) % Is::kRows;
+        const int left = static_cast<int>(hidden) - first_unit - quad * 4;
+        if (m >= kGates || r >= active || left <= 0) continue;
+        const int64_t at = ((d * all_rows + start + r) * kGates + m) * hidden;
+        store_floats_of(static_cast<float*>(args.gates) + at + first_unit + quad * 4, slice + e * 4,
+                        left, vector);
+      }
+    }
+    fetch(s + Is::kAhead);
   };
 
 #pragma unroll 1
   for (int s = 0; s < steps; ++s) {
     const int parity = s & 1;
-    const int64_t start = rows.start(time(s)) + rows.first;
     const int active = rows.active(time(s));
     const float* state = states + parity * (Is::kStateBytes / 4);
     float* slice = slices + s % Is::kSlices * (Is::kSliceBytes / 4);
@@ -114,7 +137,7 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
     __syncthreads();
     if (!Is::kAlone && s > 0 && thread == 0) ptx::arrive_expecting(barriers + 8 * parity, expected);
 
-    float* own = own_at(s);
+    float* own = given_at<Is>(memory, s);
     if (mine) {
       float gates[kGates];
       float* const in_slice = slice + row * units + unit;
@@ -135,6 +158,7 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
         for (int m = 0; m < kGates; ++m) in_slice[m * Is::kRows * units] = gates[m];
       }
     }
+    if (Is::kAlone && s > 0) finish(s - 1);
     ptx::wait_copies<Is::kAhead - 2>();
     __syncthreads();
 
@@ -143,30 +167,11 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
                                      base + Is::kState + (parity ^ 1) * Is::kStateBytes,
                                      barriers + 8 * (parity ^ 1), rank, rows_each);
     }
-    for (int e = thread; e < active * (units / 4); e += kFloatThreads) {
-      const int quad = e % (units / 4), r = e / (units / 4);
-      const int left = static_cast<int>(hidden) - first_unit - quad * 4;
-      if (left <= 0) continue;
-      store_floats_of(static_cast<float*>(args.output) + (start + r) * args.output_row +
-                          d * hidden + first_unit + quad * 4,
-                      own + r * units + quad * 4, left, vector);
-    }
-    if (save) {
-#pragma unroll
-      for (int i = 0; i < Is::kPieces; i += kFloatThreads) {
-        const int e = i + thread, m = e / (units / 4) / Is::kRows;
-        const int quad = e % (units / 4), r = e / (units / 4) % Is::kRows;
-        const int left = static_cast<int>(hidden) - first_unit - quad * 4;
-        if (m >= kGates || r >= active || left <= 0) continue;
-        const int64_t at = ((d * all_rows + start + r) * kGates + m) * hidden;
-        store_floats_of(static_cast<float*>(args.gates) + at + first_unit + quad * 4, slice + e * 4,
-                        left, vector);
-      }
-    }
-    fetch(s + Is::kAhead);
+    if (!Is::kAlone) finish(s);
   }
+  if (Is::kAlone) finish(steps - 1);
   if (real) {
-    static_cast<float*>(args.h)[own_state] = own_at(steps - 1)[thread];
+    static_cast<float*>(args.h)[own_state] = given_at<Is>(memory, steps - 1)[thread];
     static_cast<float*>(args.c)[own_state] = c;
   }
   if (!Is::kAlone) ptx::sync_cluster();
