@@ -59,11 +59,9 @@ int64_t clusters_at_once(int blocks, const RecurrenceDevice& device) {
 double cluster_time(const ClusterShape& shape, int rows, bool backward, bool exact) {
   const auto hidden = static_cast<double>(shape.hidden());
   if (exact) {
-    // A block alone exchanges nothing. What its step takes at least is a guess by instructions,
-    // which a measurement is to replace.
-    const bool alone = shape.blocks == 1;
-    const double exchange = alone ? 0 : backward ? 6e-4 : 2e-4;
-    return (alone ? 0.25 : 0.7) + (1.3e-5 * shape.units + exchange) * hidden * rows;
+    // A block alone exchanges nothing.
+    if (shape.blocks == 1) return 0.5 + 1.8e-5 * shape.units * hidden * rows;
+    return 0.7 + (1.3e-5 * shape.units + (backward ? 6e-4 : 2e-4)) * hidden * rows;
   }
   return (backward ? 0.40 : 0.38) +
          (backward ? 2.7e-5 : 2.2e-5) * hidden * shape.units * shape.tiles +
