@@ -26,7 +26,8 @@ struct ClusterFloat {
   static constexpr bool kAlone = sent == all_k;
   static constexpr int kStateBytes = kRows * all_k * 4,
                        kStagedBytes = kAlone ? 0 : kRows * sent * 4;
-  static constexpr int kPieces = arrays * kRows * (units / 4);  // of 16 bytes, in a slice
+  // Of 16 bytes, in a slice. Those of the first rows come first.
+  static constexpr int kQuads = units / 4, kOfRow = arrays * kQuads, kPieces = kRows * kOfRow;
   static constexpr int kSliceBytes = kPieces * 16;
   static constexpr int kState = 0, kSums = 2 * kStateBytes;
   static constexpr int kStaged = kSums + kFloatWarps * kRows * outputs * 4;
@@ -35,6 +36,20 @@ struct ClusterFloat {
   static constexpr int kSharedBytes = kBarriers + 16;
   static_assert(kGroups <= kWarp && kWarp % kGroups == 0 && all_k % kSplits == 0);
   static_assert(kEach * kDepth <= 192);  // weights that the registers of a thread hold
+};
+
+template <class Is>
+struct Piece {
+  int row, array, quad;
+
+  __device__ __forceinline__ explicit Piece(int number)
+      : row(number / Is::kOfRow),
+        array(number / Is::kQuads % (Is::kOfRow / Is::kQuads)),
+        quad(number % Is::kQuads) {}
+
+  __device__ __forceinline__ int in_slice() const {
+    return ((array * Is::kRows + row) * Is::kQuads + quad) * 16;
+  }
 };
 
 // What a block gives at step s: alone, where the next step reads it.

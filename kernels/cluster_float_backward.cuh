@@ -56,6 +56,7 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
   const auto time = [&](int s) { return d == 0 ? steps - 1 - s : s; };
   // Alone, data is moved while units are computed, first of all by the threads that have none.
   const int turn = Is::kAlone ? kFloatThreads - 1 - thread : thread;
+  const bool moves = !Is::kAlone || turn < rows_each * Is::kOfRow;
   const auto fetch = [&](int s) {
     if (s < steps) {
       const int64_t start = rows.start(time(s)) + rows.first;
@@ -63,17 +64,19 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
       const uint32_t slice = base + Is::kInput + s % Is::kSlices * Is::kSliceBytes;
 #pragma unroll
       for (int i = 0; i < Is::kPieces; i += kFloatThreads) {
-        const int e = i + turn, m = e / (units / 4) / Is::kRows;
-        const int u = first_unit + e % (units / 4) * 4, r = e / (units / 4) % Is::kRows;
-        if (m >= kGates + 2 || r >= active || u >= hidden || (m == kGates && !any_grad)) continue;
-        const float* from =
-            m < kGates    ? static_cast<const float*>(args.gates) + d * args.gate_direction +
-                                (start + r) * args.gate_row + m * args.gate_gate
-            : m == kGates ? static_cast<const float*>(args.grad_output) + d * args.grad_direction +
-                                (start + r) * args.grad_row
-                          : static_cast<const float*>(args.cells) + d * args.cell_direction +
-                                (start + r) * args.cell_row;
-        ptx::copy16_async(slice + e * 16, from + u);
+        const Piece<Is> piece(i + turn);
+        const int u = first_unit + piece.quad * 4, m = piece.array;
+        const bool missing = m == kGates && !any_grad;
+        if (piece.row >= active || u >= hidden || missing) continue;
+        const int64_t at = start + piece.row;
+        const float* from = m < kGates
+                                ? static_cast<const float*>(args.gates) + d * args.gate_direction +
+                                      at * args.gate_row + m * args.gate_gate
+                            : m == kGates ? static_cast<const float*>(args.grad_output) +
+                                                d * args.grad_direction + at * args.grad_row
+                                          : static_cast<const float*>(args.cells) +
+                                                d * args.cell_direction + at * args.cell_row;
+        ptx::copy16_async(slice + piece.in_slice(), from + u);
       }
     }
     ptx::commit_copies();
@@ -149,7 +152,7 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
 #pragma unroll
       for (int m = 0; m < kGates; ++m) own[row * kSent + m * units + unit] = grads[m];
     }
-    if (Is::kAlone && s > 0) finish(s - 1);
+    if (Is::kAlone && s > 0 && moves) finish(s - 1);
     if (last) break;
     ptx::wait_copies<Is::kAhead - 2>();
     __syncthreads();

@@ -59,6 +59,7 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
   const auto time = [&](int s) { return d == 0 ? s : steps - 1 - s; };
   // Alone, data is moved while units are computed, first of all by the threads that have none.
   const int turn = Is::kAlone ? kFloatThreads - 1 - thread : thread;
+  const bool moves = !Is::kAlone || turn < rows_each * Is::kOfRow;
   const auto fetch = [&](int s) {
     if (s < steps) {
       const int64_t start = rows.start(time(s)) + rows.first;
@@ -67,11 +68,11 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
       const auto* from = static_cast<const float*>(args.products) + d * args.product_direction;
 #pragma unroll
       for (int i = 0; i < Is::kPieces; i += kFloatThreads) {
-        const int e = i + turn, m = e / (units / 4) / Is::kRows;
-        const int u = first_unit + e % (units / 4) * 4, r = e / (units / 4) % Is::kRows;
-        if (m >= kGates || r >= active || u >= hidden) continue;
-        ptx::copy16_async(slice + e * 16,
-                          from + (start + r) * args.product_row + m * args.product_gate + u);
+        const Piece<Is> piece(i + turn);
+        const int u = first_unit + piece.quad * 4;
+        if (piece.row >= active || u >= hidden) continue;
+        ptx::copy16_async(slice + piece.in_slice(), from + (start + piece.row) * args.product_row +
+                                                        piece.array * args.product_gate + u);
       }
     }
     ptx::commit_copies();
@@ -114,13 +115,12 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
     if (save) {
 #pragma unroll
       for (int i = 0; i < Is::kPieces; i += kFloatThreads) {
-        const int e = i + turn, m = e / (units / 4) / Is::kRows;
-        const int quad = e % (units / 4), r = e / (units / 4) % Is::kRows;
-        const int left = static_cast<int>(hidden) - first_unit - quad * 4;
-        if (m >= kGates || r >= active || left <= 0) continue;
-        const int64_t at = ((d * all_rows + start + r) * kGates + m) * hidden;
-        store_floats_of(static_cast<float*>(args.gates) + at + first_unit + quad * 4, slice + e * 4,
-                        left, vector);
+        const Piece<Is> piece(i + turn);
+        const int left = static_cast<int>(hidden) - first_unit - piece.quad * 4;
+        if (piece.row >= active || left <= 0) continue;
+        const int64_t at = ((d * all_rows + start + piece.row) * kGates + piece.array) * hidden;
+        store_floats_of(static_cast<float*>(args.gates) + at + first_unit + piece.quad * 4,
+                        slice + piece.in_slice() / 4, left, vector);
       }
     }
     fetch(s + Is::kAhead);
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
         for (int m = 0; m < kGates; ++m) in_slice[m * Is::kRows * units] = gates[m];
       }
     }
-    if (Is::kAlone && s > 0) finish(s - 1);
+    if (Is::kAlone && s > 0 && moves) finish(s - 1);
     ptx::wait_copies<Is::kAhead - 2>();
     __syncthreads();
 
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
     }
     if (!Is::kAlone) finish(s);
   }
-  if (Is::kAlone) finish(steps - 1);
+  if (Is::kAlone && moves) finish(steps - 1);
   if (real) {
     static_cast<float*>(args.h)[own_state] = given_at<Is>(memory, steps - 1)[thread];
     static_cast<float*>(args.c)[own_state] = c;
