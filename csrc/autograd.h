@@ -178,10 +178,10 @@ auto below_autograd(const c10::TypedOperatorHandle<Signature>& op, c10::Dispatch
 }
 
 template <class Signature, class... Args>
-void below_autograd_inplace(const c10::TypedOperatorHandle<Signature>& op, c10::DispatchKeySet keys,
+auto below_autograd_inplace(const c10::TypedOperatorHandle<Signature>& op, c10::DispatchKeySet keys,
                             Args&&... args) {
   at::AutoDispatchBelowAutograd guard;
-  op.redispatch(keys & c10::after_autograd_keyset, args...);
+  return op.redispatch(keys & c10::after_autograd_keyset, args...);
 }
 
 inline Tensor tangent(const Tensor& t) { return isFwGradDefined(t) ? t._fw_grad(0) : Tensor(); }
@@ -201,11 +201,11 @@ inline Tensor plus(const Tensor& a, const Tensor& b) {
   return b.defined() ? a + b : a;
 }
 
-// out= gives no gradient, and says so rather than returning one that is wrong.
+// What is written into `argument` has no gradient, and that is said rather than a wrong one given.
 template <class... T>
-void refuse_autograd(const char* op, const T&... tensors) {
-  TORCH_CHECK(!compute_requires_grad(tensors...) && !(... || isFwGradDefined(tensors)), op,
-              ": out must be used without autograd, got an argument that requires grad");
+void refuse_autograd(const char* op, const char* argument, const T&... tensors) {
+  TORCH_CHECK(!compute_requires_grad(tensors...) && !(... || isFwGradDefined(tensors)), op, ": ",
+              argument, " must be used without autograd, got an argument that requires grad");
 }
 
 }  // namespace treadle

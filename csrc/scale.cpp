@@ -107,7 +107,7 @@ static void scale_inplace_autograd(c10::DispatchKeySet keys, Tensor& x, const Sc
 
 static void scale_out_autograd(c10::DispatchKeySet keys, const Tensor& x, const Scalar& factor,
                                Tensor& out) {
-  refuse_autograd("scale", x, out);
+  refuse_autograd("scale", "out", x, out);
   below_autograd_inplace(scale_out_op(), keys, x, factor, out);
 }
 

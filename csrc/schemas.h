@@ -1,5 +1,5 @@
 // The contents page: every op of the package.
-// Ops that write into an argument return nothing: a custom op that returns an alias breaks
+// Ops that write into an argument do not return it: a custom op that returns an alias breaks
 // torch.compile. Backward ops, slopes and what ends in _forward are what the Nodes call.
 #pragma once
 
@@ -47,6 +47,9 @@ inline constexpr const char* kSchemas[] = {
     "sine_linear_backward(Tensor grad, Tensor input, Tensor weight, Tensor? bias, Tensor? output,"
     " Tensor phase, float omega, bool[4] mask)"
     " -> (Tensor grad_input, Tensor grad_weight, Tensor grad_bias, Tensor slope)",
+    // The slope alone, over the gradient that it is made of, and, if wanted, its sums.
+    "sine_linear_backward_(Tensor(a!) grad, Tensor input, Tensor weight, Tensor? bias,"
+    " Tensor? output, Tensor phase, float omega, bool sums) -> Tensor grad_bias",
     // grad times factor times the order-th derivative of the sine by input weight^T + bias.
     "sine_linear_slope(Tensor grad, Tensor? factor, Tensor input, Tensor weight, Tensor? bias,"
     " Tensor? output, Tensor phase, float omega, int order) -> Tensor",

@@ -61,6 +61,8 @@ inline OptionalTensor contiguous_if_any(const OptionalTensor& t) {
 c10::SymDimVector output_shape(const Tensor& input, const Tensor& weight);
 // What `phase` is stored as.
 ScalarType phase_dtype(ScalarType dtype);
+// Whether derivatives are made of the output, too, not of the phase alone.
+inline bool reads_output(ScalarType dtype) { return dtype == at::kFloat; }
 
 // [R, C], or for N layers [N, R, C], of a tensor [..., C].
 Tensor rows_of(const Tensor& t, const Tensor& weight);
@@ -85,6 +87,12 @@ FourTensors sine_linear_backward_with(const SineLinearSlopes& backend, const Ten
                                       const Tensor& input, const Tensor& weight,
                                       const OptionalTensor& bias, const OptionalTensor& output,
                                       const Tensor& phase, double omega, std::array<bool, 4> mask);
+
+// The sums, undefined if not wanted.
+Tensor sine_linear_backward_inplace_with(const SineLinearSlopes& backend, const Tensor& grad,
+                                         const Tensor& input, const Tensor& weight,
+                                         const OptionalTensor& bias, const OptionalTensor& output,
+                                         const Tensor& phase, double omega, bool sums);
 
 ThreeTensors sine_linear_slope_backward_with(const SineLinearSlopes& backend, const Tensor& v,
                                              const Tensor& grad, const OptionalTensor& factor,
@@ -123,6 +131,14 @@ FourTensors sine_linear_backward_kernel(const Tensor& grad, const Tensor& input,
 }
 
 template <const SineLinearSlopes& backend>
+Tensor sine_linear_backward_inplace_kernel(Tensor& grad, const Tensor& input, const Tensor& weight,
+                                           const OptionalTensor& bias, const OptionalTensor& output,
+                                           const Tensor& phase, double omega, bool sums) {
+  return sine_linear_backward_inplace_with(backend, grad, input, weight, bias, output, phase, omega,
+                                           sums);
+}
+
+template <const SineLinearSlopes& backend>
 ThreeTensors sine_linear_slope_backward_kernel(const Tensor& v, const Tensor& grad,
                                                const OptionalTensor& factor, const Tensor& input,
                                                const Tensor& weight, const OptionalTensor& bias,
@@ -137,6 +153,7 @@ template <const SineLinearSlopes& backend>
 void register_sine_linear_slopes(torch::Library& m) {
   m.impl("sine_linear_slope", sine_linear_slope_kernel<backend>);
   m.impl("sine_linear_backward", sine_linear_backward_kernel<backend>);
+  m.impl("sine_linear_backward_", sine_linear_backward_inplace_kernel<backend>);
   m.impl("sine_linear_slope_backward", sine_linear_slope_backward_kernel<backend>);
 }
 

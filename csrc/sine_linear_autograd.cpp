@@ -151,6 +151,16 @@ FourTensors sine_linear_backward_autograd(c10::DispatchKeySet keys, const Tensor
                         std::tuple(mask[3] ? slope : Tensor()));
 }
 
+Tensor sine_linear_backward_inplace_autograd(c10::DispatchKeySet keys, Tensor& grad,
+                                             const Tensor& input, const Tensor& weight,
+                                             const OptionalTensor& bias,
+                                             const OptionalTensor& output, const Tensor& phase,
+                                             double omega, bool sums) {
+  refuse_autograd("sine_linear_backward_", "grad", grad, input, weight, bias.value_or(Tensor()));
+  return below_autograd_inplace(backward_inplace_op(), keys, grad, input, weight, bias, output,
+                                phase, omega, sums);
+}
+
 ThreeTensors sine_linear_slope_backward_autograd(c10::DispatchKeySet keys, const Tensor& v,
                                                  const Tensor& grad, const OptionalTensor& factor,
                                                  const Tensor& input, const Tensor& weight,
@@ -217,6 +227,7 @@ TORCH_LIBRARY_IMPL(treadle, Autograd, m) {
   m.impl("sine_linear_forward", sine_linear_forward_autograd);
   m.impl("sine_linear_slope", sine_linear_slope_autograd);
   m.impl("sine_linear_backward", sine_linear_backward_autograd);
+  m.impl("sine_linear_backward_", sine_linear_backward_inplace_autograd);
   m.impl("sine_linear_slope_backward", sine_linear_slope_backward_autograd);
 }
 

@@ -55,7 +55,7 @@ void check_sine_linear_slope(const char* op, const Tensor& grad, const OptionalT
   check_one("grad", grad);
   if (has(factor)) check_one("factor", *factor);
   if (has(output)) check_one("output", *output);
-  TORCH_CHECK(has(output) || input.scalar_type() != at::kFloat, op,
+  TORCH_CHECK(has(output) || !reads_output(input.scalar_type()), op,
               ": output must be given for float32, got none");
   TORCH_CHECK(phase.device() == input.device(), op, ": phase must be on the device of input, ",
               input.device(), ", got ", phase.device());

@@ -38,6 +38,14 @@ inline const auto& backward_op() {
   return op;
 }
 
+inline const auto& backward_inplace_op() {
+  static const auto op =
+      find_op<Tensor(Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
+                     const OptionalTensor&, const Tensor&, double, bool)>(
+          "treadle::sine_linear_backward_");
+  return op;
+}
+
 inline const auto& slope_backward_op() {
   static const auto op =
       find_op<ThreeTensors(const Tensor&, const Tensor&, const OptionalTensor&, const Tensor&,
@@ -67,6 +75,12 @@ struct Layer {
   FourTensors backward(const Tensor& grad, std::array<bool, 4> mask) const {
     return backward_op().call(grad, input, weight, optional(bias), optional(output), phase, omega,
                               mask);
+  }
+
+  // The gradient of z over `grad`, and that of the bias.
+  Tensor backward_inplace(Tensor& grad, bool by_bias) const {
+    return backward_inplace_op().call(grad, input, weight, optional(bias), optional(output), phase,
+                                      omega, by_bias);
   }
 
   // grad times `other` times a slope, where `factor` may be undefined.

@@ -1,6 +1,7 @@
 // sine_linear_slope: grad times factor times the order-th derivative of sin(omega z) by z = input
 // weight^T + bias, made of output and phase without another product (kernels/math/sine_linear.h).
 // sine_linear_backward: gradients of input, weight and bias, which are products of the first one.
+// sine_linear_backward_: the first one alone, in the memory of grad, and the gradient of bias.
 // sine_linear_slope_backward: what it hands on by grad, by factor and by z, in one pass.
 // Derivatives: sine_linear_autograd.cpp. Twins: cuda/sine_linear.cpp, cpu/sine_linear.cpp.
 #include <ATen/Functions.h>
@@ -93,6 +94,29 @@ static std::optional<ThreeTensors> backward_at_once(
   return done ? std::optional(found) : std::nullopt;
 }
 
+// The first slope into `result`, which may be `grad`; gives its sums over the rows, if wanted. All
+// but input and weight are contiguous.
+static Tensor slope_and_sums(const SineLinearSlopes& backend, const Tensor& grad,
+                             const Tensor& input, const Tensor& weight,
+                             const OptionalTensor& output, const Tensor& phase, double omega,
+                             bool sums, const Tensor& result) {
+  const bool in_one =
+      sums && backend.slope_sums != nullptr && weight.dim() == 2 && grad.numel() > 0;
+  const Tensor by_bias = in_one ? at::empty({weight.size(0)}, grad.options()) : Tensor();
+  if (result.numel() > 0) {
+    with_slope(grad, std::nullopt, output, phase, omega, 1, result,
+               [&](const SineLinearSlope& args) {
+                 if (in_one) {
+                   backend.slope_sums(args, rows_of(result, weight), by_bias);
+                 } else {
+                   backend.slope(args, grad.device());
+                 }
+               });
+  }
+  if (in_one || !sums) return by_bias;
+  return std::get<2>(gradients_of_sum(result, input, weight, {false, false, true}));
+}
+
 FourTensors sine_linear_backward_with(const SineLinearSlopes& backend, const Tensor& grad,
                                       const Tensor& input, const Tensor& weight,
                                       const OptionalTensor& bias, const OptionalTensor& output,
@@ -108,23 +132,33 @@ FourTensors sine_linear_backward_with(const SineLinearSlopes& backend, const Ten
   const auto found =
       backward_at_once(backend, own_grad, input, weight, own_output, own_phase, omega, mask);
   if (found) return std::tuple_cat(*found, std::tuple(Tensor()));
-  const bool sums =
-      mask[2] && backend.slope_sums != nullptr && weight.dim() == 2 && grad.numel() > 0;
   const Tensor slope = at::empty(grad.sizes(), grad.options());
-  const Tensor by_bias = sums ? at::empty({weight.size(0)}, grad.options()) : Tensor();
-  if (slope.numel() > 0) {
-    with_slope(own_grad, std::nullopt, own_output, own_phase, omega, 1, slope,
-               [&](const SineLinearSlope& args) {
-                 if (sums) {
-                   backend.slope_sums(args, rows_of(slope, weight), by_bias);
-                 } else {
-                   backend.slope(args, grad.device());
-                 }
-               });
-  }
-  const auto [by_input, by_weight, sum] =
-      gradients_of_sum(slope, input, weight, {mask[0], mask[1], mask[2] && !sums});
-  return {by_input, by_weight, sums ? by_bias : sum, mask[3] ? slope : Tensor()};
+  const Tensor by_bias = slope_and_sums(backend, own_grad, input, weight, own_output, own_phase,
+                                        omega, mask[2], slope);
+  const auto [by_input, by_weight, none] =
+      gradients_of_sum(slope, input, weight, {mask[0], mask[1], false});
+  return {by_input, by_weight, by_bias, mask[3] ? slope : Tensor()};
+}
+
+static void check_backward_inplace(const Tensor& grad, const Tensor& input, const Tensor& weight,
+                                   const OptionalTensor& bias, const OptionalTensor& output,
+                                   const Tensor& phase) {
+  constexpr const char* op = "sine_linear_backward_";
+  check_sine_linear_slope(op, grad, std::nullopt, input, weight, bias, output, phase, 1);
+  TORCH_CHECK(grad.is_contiguous(), op, ": grad must be contiguous, got strides ",
+              grad.sym_strides());
+  if (has(output)) check_memory(op, "grad", grad, "output", *output);
+  check_memory(op, "grad", grad, "phase", phase);
+}
+
+Tensor sine_linear_backward_inplace_with(const SineLinearSlopes& backend, const Tensor& grad,
+                                         const Tensor& input, const Tensor& weight,
+                                         const OptionalTensor& bias, const OptionalTensor& output,
+                                         const Tensor& phase, double omega, bool sums) {
+  check_backward_inplace(grad, input, weight, bias, output, phase);
+  check_storages("sine_linear_backward_", grad, std::nullopt, output, phase);
+  return slope_and_sums(backend, grad, input, weight, contiguous_if_any(output), phase.contiguous(),
+                        omega, sums, grad);
 }
 
 ThreeTensors sine_linear_slope_backward_with(const SineLinearSlopes& backend, const Tensor& v,
@@ -182,6 +216,15 @@ static FourTensors sine_linear_backward_meta(const Tensor& grad, const Tensor& i
           like(mask[2], sizes.slice(0, sizes.size() - 1)), like(mask[3], grad.sym_sizes())};
 }
 
+static Tensor sine_linear_backward_inplace_meta(Tensor& grad, const Tensor& input,
+                                                const Tensor& weight, const OptionalTensor& bias,
+                                                const OptionalTensor& output, const Tensor& phase,
+                                                double, bool sums) {
+  check_backward_inplace(grad, input, weight, bias, output, phase);
+  const auto sizes = weight.sym_sizes();
+  return sums ? at::empty_symint(sizes.slice(0, sizes.size() - 1), grad.options()) : Tensor();
+}
+
 static ThreeTensors sine_linear_slope_backward_meta(
     const Tensor& v, const Tensor& grad, const OptionalTensor& factor, const Tensor& input,
     const Tensor& weight, const OptionalTensor& bias, const OptionalTensor& output,
@@ -219,6 +262,7 @@ TORCH_LIBRARY_IMPL(treadle, CPU, m) { register_sine_linear_slopes<kCpuSlopes>(m)
 TORCH_LIBRARY_IMPL(treadle, Meta, m) {
   m.impl("sine_linear_slope", sine_linear_slope_meta);
   m.impl("sine_linear_backward", sine_linear_backward_meta);
+  m.impl("sine_linear_backward_", sine_linear_backward_inplace_meta);
   m.impl("sine_linear_slope_backward", sine_linear_slope_backward_meta);
 }
 

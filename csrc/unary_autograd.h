@@ -120,7 +120,7 @@ void unary_inplace_autograd(c10::DispatchKeySet keys, Tensor& x) {
 
 template <class Op>
 void unary_out_autograd(c10::DispatchKeySet keys, const Tensor& x, Tensor& out) {
-  refuse_autograd(Op::kName, x, out);
+  refuse_autograd(Op::kName, "out", x, out);
   below_autograd_inplace(unary_out_op<Op>(), keys, x, out);
 }
 

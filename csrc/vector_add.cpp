@@ -243,7 +243,7 @@ static void add_inplace_autograd(c10::DispatchKeySet keys, Tensor& a, const Tens
 
 static void add_out_autograd(c10::DispatchKeySet keys, const Tensor& a, const Tensor& b,
                              const Scalar& alpha, Tensor& out) {
-  refuse_autograd("vector_add", a, b, out);
+  refuse_autograd("vector_add", "out", a, b, out);
   below_autograd_inplace(add_out_op(), keys, a, b, alpha, out);
 }
 

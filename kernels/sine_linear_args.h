@@ -26,7 +26,9 @@ struct SineLinearForward {
   void* phase;         // [R, O] or null
 };
 
-// result = grad * factor * scale * wave, a cosine or a sine of the phase.
+// result = grad * factor * scale * wave, a cosine or a sine of the phase. result may be grad: who
+// writes an element has read it before, and nobody else reads it. So no kernel may declare these
+// pointers __restrict__, or load grad past the coherent caches (ld.global.nc).
 struct SineLinearSlope {
   Dtype dtype;
   int64_t numel;

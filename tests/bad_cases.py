@@ -13,6 +13,7 @@ import treadle
 from .inputs import Bad, Make, elsewhere, of_dtype, without_storage
 from .lltm_bad_cases import cell_bad
 from .lltm_layer_bad_cases import layer_bad
+from .sine_linear_bad_backward import sine_linear_backward_bad
 from .sine_linear_bad_cases import sine_linear_bad
 
 
@@ -260,6 +261,7 @@ BAD: tuple[Bad, ...] = (
     *trig_bad("sine"),
     *trig_bad("cosine"),
     *sine_linear_bad(),
+    *sine_linear_backward_bad(),
     *cell_bad(),
     *layer_bad(),
 )

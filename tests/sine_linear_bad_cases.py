@@ -204,97 +204,10 @@ def slope_rules() -> list[Bad]:
     return found
 
 
-def backward(make: Make, **changed: Any) -> Any:
-    call = sine_arguments(make, LEAD, (I, O))
-    values = {
-        "grad": make(*LEAD, O),
-        **dict(zip(NAMES, call.args, strict=False)),
-        "output": make(*LEAD, O),
-        "phase": make(*LEAD, O, dtype=torch.int16),
-        **changed,
-    }
-    return torch.ops.treadle.sine_linear_backward(*values.values(), 2.0, [True] * 4)
-
-
-def backward_rules() -> list[Bad]:
-    op, int16 = "sine_linear_backward", {"phase": torch.int16}
-    return [
-        Bad(
-            f"{op} grad",
-            lambda m: backward(m, grad=m(4)),
-            f"{op}: grad must have shape [..., O] = [2, 4], got [4]",
-        ),
-        Bad(
-            f"{op} without output",
-            lambda m: backward(m, output=None),
-            f"{op}: output must be given for float32, got none",
-        ),
-        *(
-            Bad(
-                f"{op} {n} storage",
-                lambda m, n=n, s=s: backward(m, **{n: without_storage(m(*s, dtype=int16.get(n)))}),
-                f"{op}: {n} must lie inside its storage, {b} bytes, got a storage of 0 bytes",
-                ("cpu", "cuda"),
-            )
-            for n, s, b in (("phase", (2, 4), 16), ("input", (2, 3), 24), ("weight", (4, 3), 48))
-        ),
-    ]
-
-
-def slope_backward(make: Make, v: Tensor, **changed: Any) -> Any:
-    call = sine_arguments(make, LEAD, (I, O))
-    shape = (*LEAD, O)
-    values = {
-        "grad": make(*shape),
-        "factor": None,
-        **dict(zip(NAMES, call.args, strict=False)),
-        "output": make(*shape),
-        "phase": make(*shape, dtype=torch.int16),
-        **changed,
-    }
-    run = torch.ops.treadle.sine_linear_slope_backward
-    return run(v, *values.values(), 2.0, 1, [True, False, True])
-
-
-def slope_backward_rules() -> list[Bad]:
-    op = "sine_linear_slope_backward"
-    return [
-        Bad(
-            f"{op} v shape",
-            lambda m: slope_backward(m, m(1, 4)),
-            f"{op}: v must have shape [..., O] = [2, 4], got [1, 4]",
-        ),
-        Bad(
-            f"{op} v dtype",
-            lambda m: slope_backward(m, m(2, 4, dtype=torch.float64)),
-            f"{op}: v must have the dtype of input, float32, got float64",
-        ),
-        Bad(
-            f"{op} v storage",
-            lambda m: slope_backward(m, without_storage(m(2, 4))),
-            f"{op}: v must lie inside its storage, 32 bytes, got a storage of 0 bytes",
-            ("cpu", "cuda"),
-        ),
-        Bad(
-            f"{op} grad",
-            lambda m: slope_backward(m, m(2, 4), grad=m(4)),
-            f"{op}: grad must have shape [..., O] = [2, 4], got [4]",
-        ),
-        Bad(
-            f"{op} phase storage",
-            lambda m: slope_backward(m, m(2, 4), phase=without_storage(m(2, 4, dtype=torch.int16))),
-            f"{op}: phase must lie inside its storage, 16 bytes, got a storage of 0 bytes",
-            ("cpu", "cuda"),
-        ),
-    ]
-
-
 def sine_linear_bad() -> list[Bad]:
     return [
         *shapes(),
         *many_layers(),
         *dtypes_and_memory(),
         *slope_rules(),
-        *backward_rules(),
-        *slope_backward_rules(),
     ]

@@ -126,8 +126,8 @@ def test_what_the_mask_wants(dtype: torch.dtype, mask: tuple[bool, ...], device:
 def test_the_slope_with_the_gradient_of_the_bias(
     dtype: torch.dtype, bias: bool, layers: tuple[int, ...], device: str
 ) -> None:
-    """For whoever multiplies it: a fourth result."""
-    for rows in (0, 9, 300):
+    """For whoever multiplies it: a fourth result, or in the memory of the gradient."""
+    for rows in (0, 9, 300, 5000):
         make = Make("slope", device, dtype)
         args = backward_arguments(make, (rows,), 64, inputs=64, layers=layers)
         none, no, by_bias, slope = ops.sine_linear_backward(*args, [False, False, bias, True])
@@ -135,6 +135,14 @@ def test_the_slope_with_the_gradient_of_the_bias(
         same_bits(slope, slope_alone(args))
         if bias:
             gradients_are_of(slope, args, (by_bias,), (False, False, True))
+        grad = args[0]
+        version, place = grad._version, grad.data_ptr()
+        found = ops.sine_linear_backward_(*args, bias)
+        same_bits(grad, slope)
+        assert (found is None) == (by_bias is None)
+        if bias:
+            same_bits(found, by_bias)
+        assert grad._version == version + 1 and grad.data_ptr() == place
 
 
 @pytest.mark.parametrize("device", DEVICES)
