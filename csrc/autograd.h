@@ -8,6 +8,7 @@
 #include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
 
 #include "dispatch.h"
@@ -74,7 +75,8 @@ auto make_node() {
 }
 
 // Self has kName and `static variable_list backward(const variable_list& grads, const Need&,
-// const Saved&...)`, where a Tensor may be undefined.
+// const Saved&...)`, where a Tensor may be undefined. One that takes large tensors without const
+// may let go of them when it has used them.
 template <class Self, class... S>
 struct OpNode : Node {
   // Null where no input requires grad: then there is nothing to save.
@@ -97,13 +99,19 @@ struct OpNode : Node {
 
   variable_list apply(variable_list&& grads) override {
     std::lock_guard<std::mutex> lock(mutex_);
-    return std::apply(
-        [&](auto&... kept) { return run(grads, need(), Slot<S>::get(kept, *this)...); }, saved_);
+    auto values = std::apply(
+        [&](auto&... kept) {
+          return std::tuple<decltype(Slot<S>::get(kept, *this))...>(Slot<S>::get(kept, *this)...);
+        },
+        saved_);
+    // Before rather than after, as the engine would: from here on `values` alone keep them alive.
+    if (!torch::autograd::get_current_graph_task_keep_graph()) drop_all();
+    return std::apply([&](auto&... v) { return run(grads, need(), v...); }, values);
   }
 
   void release_variables() override {
     std::lock_guard<std::mutex> lock(mutex_);
-    std::apply([](auto&... kept) { (drop(kept), ...); }, saved_);
+    drop_all();
   }
 
   void compiled_args(ca::CompiledNodeArgs& args) const override {
@@ -145,9 +153,9 @@ struct OpNode : Node {
     return needed;
   }
 
-  // No gradient came for any output: none goes on. A node may let go of one that it has used.
+  // No gradient came for any output: none goes on.
   template <class... V>
-  static variable_list run(variable_list& grads, const Need& needed, const V&... values) {
+  static variable_list run(variable_list& grads, const Need& needed, V&... values) {
     for (const auto& grad : grads) {
       if (grad.defined()) return Self::backward(grads, needed, values...);
     }
@@ -161,6 +169,10 @@ struct OpNode : Node {
     variable_list own = grads;
     std::tuple<typename Slot<S>::Value...> values{args.unpack<typename Slot<S>::Value>()...};
     return std::apply([&](auto&... v) { return run(own, needed, v...); }, values);
+  }
+
+  void drop_all() {
+    std::apply([](auto&... kept) { (drop(kept), ...); }, saved_);
   }
 
   template <class K>

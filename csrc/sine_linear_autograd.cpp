@@ -35,29 +35,36 @@ struct SineLinearBackward
   static constexpr uint32_t kSum = 1;
 
   static variable_list backward(variable_list& grads, const Need& need, const Tensor& input,
-                                const Tensor& weight, const Tensor& bias, const Tensor& output,
-                                const Tensor& phase, double omega) {
+                                const Tensor& weight, const Tensor& bias, Tensor& output,
+                                Tensor& phase, double omega) {
     const Layer layer{input, weight, bias, output, phase, omega};
-    // With nothing to join, nobody else wants the slope.
     const bool joined = grads.size() > kSum && grads[kSum].defined();
-    if (!joined) {
-      const bool apart = (need[0] || need[1]) && large_slope(grads[0], weight);
-      auto [by_input, by_weight, by_bias, slope] =
-          layer.backward(grads[0], {need[0] && !apart, need[1] && !apart, need[2], apart});
-      if (apart) {
-        // A large slope has the place of the gradient that it is made of: products come after.
-        grads[0].reset();
-        std::tie(by_input, by_weight, std::ignore) =
-            gradients_of_sum(slope, input, weight, {need[0], need[1], false});
-      }
+    if (joined) {
+      variable_list result(3);
+      Tensor by_sum;
+      if (grads[0].defined()) by_sum = layer.slope(grads[0], Tensor(), 1);
+      by_sum = plus(by_sum, grads[kSum]);
+      layer.to_arguments(by_sum, need, 0, result);
+      return result;
+    }
+    // With nothing to join, nobody else wants the slope. An output that it does not read goes
+    // before memory is taken; but a derivative of this one would find this Node by it.
+    if (!at::GradMode::is_enabled() && !reads_output(output.scalar_type())) output.reset();
+    const bool apart = (need[0] || need[1]) && large_slope(grads[0], weight);
+    if (!apart) {
+      auto [by_input, by_weight, by_bias, none] =
+          layer.backward(grads[0], {need[0], need[1], need[2], false});
       return {by_input, by_weight, by_bias};
     }
-    variable_list result(3);
-    Tensor by_sum;
-    if (grads[0].defined()) by_sum = layer.slope(grads[0], Tensor(), 1);
-    by_sum = plus(by_sum, grads[kSum]);
-    layer.to_arguments(by_sum, need, 0, result);
-    return result;
+    // A large slope has the place of the gradient that it is made of: products come after.
+    Tensor by_input, by_weight, by_bias;
+    std::tie(std::ignore, std::ignore, by_bias, grads[0]) =
+        layer.backward(grads[0], {false, false, need[2], true});
+    output.reset();
+    phase.reset();
+    std::tie(by_input, by_weight, std::ignore) =
+        gradients_of_sum(grads[0], input, weight, {need[0], need[1], false});
+    return {by_input, by_weight, by_bias};
   }
 };
 

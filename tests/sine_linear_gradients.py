@@ -10,13 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .compare import same_bits
 from .inputs import HALVES, Make
 from .layouts import Layout, dense
-from .sine_linear_cases import sine_arguments
+from .sine_linear_cases import OMEGA, sine_arguments
 
 ops = torch.ops.treadle
 ALL = (True, True, True)
 NAMES = ("input", "weight", "bias")
+LARGE = 1 << 24  # bytes, from which on memory counts
+WIDE = 512  # more than a kernel takes that gives all gradients at once
 
 
 def backward_arguments(
@@ -80,3 +83,24 @@ def gradients_are_of(
             room += 2 * eps * square.sqrt()
         wrong = ~((ours.double() - truth).abs() <= room)
         assert not bool(wrong.any()), f"{name} {wrong.nonzero()[:4].tolist()}: {ours[wrong][:4]}"
+
+
+def large_arguments(
+    dtype: torch.dtype, device: str, *, inputs: int = 8, outputs: int = WIDE
+) -> tuple[list[Tensor], Tensor]:
+    """Leaves of a layer whose output has LARGE bytes, and a gradient of it."""
+    make = Make("memory", device, dtype)
+    call = sine_arguments(make, (LARGE // (outputs * dtype.itemsize),), (inputs, outputs))
+    leaves = [t.requires_grad_() for t in call.args[:3]]
+    return leaves, make(len(leaves[0]), outputs)
+
+
+def expected(grad: Tensor, leaves: list[Tensor]) -> tuple[Tensor, ...]:
+    with torch.no_grad():
+        tensors = [t.detach() for t in leaves]
+        return backward((grad, *tensors, *ops.sine_linear_forward(*tensors, OMEGA), OMEGA))
+
+
+def same(found: Any, theirs: Any) -> None:
+    for t, like in zip(found, theirs, strict=True):
+        same_bits(t, like)
