@@ -7,6 +7,8 @@
 //
 // z is no tensor, but gradients by it, of which every slope gives one, are added up before any is
 // multiplied: the layer's Node has a second input for them. A slope finds it by its output.
+#include <ATen/TensorSubclassLikeUtils.h>
+
 #include "sine_linear_derivatives.h"
 #include "treadle/ops.h"
 
@@ -24,6 +26,17 @@ bool large_slope(const Tensor& grad, const Tensor& weight) {
   const bool half = grad.element_size() == 2 && grad.is_cuda();
   const bool narrow = std::max(weight.size(-1), weight.size(-2)) <= kMostAtOnce;
   return grad.numel() * static_cast<int64_t>(grad.element_size()) >= kLarge && !(half && narrow);
+}
+
+// Whether nobody else sees a gradient, so that its slope may be written over it: where torch's
+// engine adds in place to what it alone owns (InputBuffer). One that Python has seen has two
+// owners. No subclass, no level of torch.func and no mode: they count on ops without side effects.
+bool may_write(const Tensor& grad, const Layer& layer) {
+  const auto plain = [](const Tensor& t) { return !at::isTensorSubclassLike(t) && !moves(t); };
+  return !at::GradMode::is_enabled() && grad.use_count() == 1 && grad.has_storage() &&
+         grad.storage().use_count() == 1 && grad.is_contiguous() && !grad._is_zerotensor() &&
+         plain(grad) && plain(layer.input) && plain(layer.weight) && plain(layer.bias) &&
+         plain(layer.output) && plain(layer.phase);
 }
 
 // ---- Nodes
@@ -58,8 +71,12 @@ struct SineLinearBackward
     }
     // A large slope has the place of the gradient that it is made of: products come after.
     Tensor by_input, by_weight, by_bias;
-    std::tie(std::ignore, std::ignore, by_bias, grads[0]) =
-        layer.backward(grads[0], {false, false, need[2], true});
+    if (may_write(grads[0], layer)) {
+      by_bias = layer.backward_inplace(grads[0], need[2]);
+    } else {
+      std::tie(std::ignore, std::ignore, by_bias, grads[0]) =
+          layer.backward(grads[0], {false, false, need[2], true});
+    }
     output.reset();
     phase.reset();
     std::tie(by_input, by_weight, std::ignore) =

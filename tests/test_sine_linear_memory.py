@@ -2,22 +2,90 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import treadle
+from treadle import reference
 
 from .cases import DEVICES, FLOATING
 from .inputs import Make
 from .sine_linear_cases import OMEGA, sine_arguments
-from .sine_linear_gradients import WIDE, large_arguments, same
+from .sine_linear_gradients import LARGE, WIDE, expected, large_arguments, same
 
 TWICE = "backward through the graph a second time"
+
+
+def most(prepare: Callable[[], Tensor], run: Callable[[Tensor], Any], device: str) -> int:
+    """The most bytes that tensors take at a time in `run`, beyond those that `prepare` left."""
+    if device == "cuda":
+        z = prepare()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        run(z)
+        return torch.cuda.max_memory_allocated() - before
+    cpu = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=cpu, profile_memory=True) as found:
+        z = prepare()
+        with torch.profiler.record_function("run"):
+            run(z)
+    events = sorted(found.profiler.kineto_results.events(), key=lambda e: e.start_ns())
+    begin = next(n for n, e in enumerate(events) if e.name() == "run")
+    sizes = [e.nbytes() for e in events[begin:] if e.name() == "[memory]"]
+    return max(accumulate(sizes, initial=0))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("dtype", FLOATING)
+def test_a_large_slope_lies_where_its_gradient_lay(
+    dtype: torch.dtype, keep: bool, device: str
+) -> None:
+    """No second tensor of that size: not even for the gradient of an input that is as large, which
+    has the place of what the layer saved, if nobody keeps that."""
+    for inputs in (8, WIDE):
+        leaves, by = large_arguments(dtype, device, inputs=inputs)
+        theirs, found = expected(by, leaves), list[Tensor]()
+
+        def prepare(leaves: list[Tensor] = leaves, by: Tensor = by) -> Tensor:
+            return (treadle.sine_linear(*leaves, OMEGA) * by).sum()
+
+        def run(z: Tensor, leaves: list[Tensor] = leaves, found: list[Tensor] = found) -> None:
+            found += torch.autograd.grad(z, leaves, retain_graph=keep)
+
+        tensors = 2 if inputs == WIDE and keep else 1
+        assert most(prepare, run, device) <= (tensors + 0.25) * LARGE + theirs[1].nbytes
+        same(found, theirs)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_step_of_a_network(device: str) -> None:
+    """Plain PyTorch has the phases, the sines, a gradient and the next, of every layer."""
+    make = Make("network", device, torch.float32)
+    sizes, found = (2, 256, 256, 256, 256, 1), []
+    weights = [make(o, i, by=i**-0.5) for i, o in zip(sizes, sizes[1:], strict=False)]
+    x = make(LARGE // (256 * 4), 2)
+    for layer in (treadle.sine_linear, reference.sine_linear):
+
+        def loss(layer: Any = layer) -> Tensor:
+            h = x
+            for w in weights[:-1]:
+                h = layer(h, w, None, 1.0)
+            return (F.linear(h, weights[-1]) ** 2).mean()
+
+        for w in weights:
+            w.requires_grad_().grad = None
+        loss().backward()  # libraries take their workspaces, and parameters their gradients
+        found.append(most(lambda: x, lambda _, loss=loss: loss().backward(), device))
+    assert found[0] <= 0.72 * found[1]
 
 
 class Storages(TorchDispatchMode):
