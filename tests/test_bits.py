@@ -42,8 +42,8 @@ def same(actual: list[Tensor], expected: list[Tensor], what: object) -> None:
         assert a.dtype == b.dtype and a.shape == b.shape
         x, y = (t.contiguous().view(-1).view(torch.uint8) for t in (a, b))
         others = (x != y).nonzero().view(-1)
-        found = f"{len(others)} of {len(x)} bytes, from {others[:4].tolist()} to {others[-1:].tolist()}"
-        assert not len(others), f"{what}: result {n} has other bits: {found}"
+        where = f"{len(others)} of {len(x)} bytes: {others[:4].tolist()}, {others[-4:].tolist()}"
+        assert not len(others), f"{what}: result {n} has other bits, {where}"
 
 
 def big_calls(device: str, dtype: torch.dtype) -> dict[str, Call]:

@@ -153,9 +153,7 @@ def test_first_backward_is_quiet(regime: str, recompute: bool) -> None:
 
 @pytest.mark.parametrize("batch", [64, 17])  # 17 rows: transposed products, if not in tf32
 @REGIMES
-def test_tf32_as_torch_says(
-    regime: str, batch: int, allow_tf32: Callable[[bool], None]
-) -> None:
+def test_tf32_as_torch_says(regime: str, batch: int, allow_tf32: Callable[[bool], None]) -> None:
     call = layer_arguments(Make("tf32", "cuda", torch.float32), (5, batch, 64, 256))
     call = Call(call.args, {**call.kwargs, "regime": regime})
     found = []
