@@ -70,7 +70,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "benchmarks")
     parser.add_argument("--name", help="of the files in OUTPUT (default: DEVICE-SUITES)")
     parser.add_argument("--compare", type=Path, metavar="OLD.json", help="an older run's results")
-    parser.add_argument("--only", default="", metavar="TEXT", help="rows whose key has this in it")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], metavar="TEXT", help="rows whose key has one in it"
+    )
     parser.add_argument("--gpus", type=int, default=1, help="for rows that any of them may time")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="of torch, on CPU")
     parser.add_argument("--quick", action="store_true", help="tiny inputs, few rounds: a trial")
@@ -101,9 +103,10 @@ def say(row: Row) -> None:
         print("  ".join([row["key"], *filter(None, report.cells(row)[1:6])]), flush=True)
 
 
-def plans_of(suites: list[str], settings: Settings, only: str) -> list[Plan]:
+def plans_of(suites: list[str], settings: Settings, only: list[str]) -> list[Plan]:
     names = {name: None for suite in suites for name in SEVERAL.get(suite, [suite])}
-    return [plan for name in names for plan in SUITES[name](settings) if only in plan.key]
+    plans = (plan for name in names for plan in SUITES[name](settings))
+    return [plan for plan in plans if any(text in plan.key for text in only)]
 
 
 def measured(plans: list[Plan], again: Callable[[], list[Plan]], gpus: int) -> Iterator[Row]:

@@ -76,6 +76,9 @@ def test_suites_can_be_chosen(tmp_path: Path, capsys: Any) -> None:
 
     assert keys("sine", "cell") == keys("sine") + keys("cell")
     assert keys("elementwise", "views") == keys("sine") + keys("views") + keys("sizes")
+    few = keys("sine", "--only", "float32/2^14/1", "float64/2^14/1")
+    assert len(few) > 1 and set(few) < set(keys("sine"))
+    assert {key.split("/2^")[0].rpartition("/")[2] for key in few} == {"float32", "float64"}
     assert run.main(["--device", "cpu", "--only", "no such key", "--output", str(tmp_path)]) == 2
 
 
