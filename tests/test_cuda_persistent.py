@@ -151,8 +151,11 @@ def test_what_is_not_finite_stays_in_its_row(narrow: bool, regime: str, dtype: s
 
 @HOPPER
 @EACH
-def test_a_weight_that_is_not_finite_stays_with_its_unit(regime: str, dtype: str) -> None:
-    watch("weights", regime, dtype, 129)
+@pytest.mark.parametrize("hidden", [96, 129])
+def test_a_weight_that_is_not_finite_stays_with_its_unit(
+    regime: str, dtype: str, hidden: int
+) -> None:
+    watch("weights", regime, dtype, hidden)
 
 
 # ---- what runs
