@@ -18,6 +18,37 @@ Codes = NDArray[np.int64]
 TURN = 2 * np.pi
 
 
+def fma(a: Floats | float, b: Floats | float, c: Floats | float) -> Floats:
+    """Rounded once but for about one in 2^29: the product is exact in float64."""
+    exact = np.asarray(a, np.float64) * np.asarray(b, np.float64)
+    return (exact + np.asarray(c, np.float64)).astype(np.float32)
+
+
+def polynomial(q: Floats, *coefficients: str) -> Floats:
+    first, *rest = (float.fromhex(c) for c in coefficients)
+    return fma(polynomial(q, *coefficients[1:]), q, first) if rest else np.full_like(q, first)
+
+
+def waves(u: Floats) -> tuple[Floats, Floats]:
+    """Sine and cosine as the kernel computes them of |u| <= 2^17 (waves_of in sine_linear.h)."""
+    rounding = float.fromhex("0x1.8p+23")
+    shifted = fma(u, float.fromhex("0x1.45f306p-1"), rounding)
+    k = shifted - np.float32(rounding)
+    r = u
+    for part in ("0x1.921fb4p+0", "0x1.4442d0p-24", "0x1.84698ap-48"):
+        r = fma(k, -float.fromhex(part), r)
+    q = r * r
+    s = fma(polynomial(q, "-0x1.555546p-3", "0x1.110738p-7", "-0x1.99432ep-13"), fma(q, r, 0), r)
+    c = polynomial(q, "0x1p0", "-0x1p-1", "0x1.55554ap-5", "-0x1.6c0c8ap-10", "0x1.9a01bap-16")
+    quarter = shifted.view(np.int32)
+    turned = quarter % 2 == 1
+    sine, cosine = np.where(turned, c, s), np.where(turned, s, c)
+    return (
+        np.where(quarter & 2, -sine, sine),
+        np.where((quarter + 1) & 2, -cosine, cosine),
+    )
+
+
 class Format(Protocol):
     bits: int
 

@@ -36,6 +36,7 @@ from docs.sine_layer_formats import (  # noqa: E402
     SignOrCosine,
     Turn,
     cosine_of,
+    waves,
 )
 
 FORMATS: dict[str, Format] = {
@@ -84,7 +85,7 @@ class Cosine(torch.autograd.Function):
 
 def kept(form: Format, u: Tensor) -> tuple[Tensor, Tensor]:
     """The sine and the cosine of u as they come back in the backward pass."""
-    y, c = treadle.sine(u).numpy(), treadle.cosine(u).numpy()
+    y, c = waves(u.numpy())
     s, c = form.unpack(form.pack(u.numpy(), y, c), y)
     return torch.from_numpy(s), torch.from_numpy(c)
 
@@ -189,11 +190,12 @@ CASES: dict[str, tuple[Callable[[str, torch.Generator], Case], str]] = {
 
 
 def errors(found: list[Tensor], exact: list[Tensor]) -> list[list[float]]:
-    """Of each gradient: the error's norm, and its largest entry, of those of the exact one."""
+    """Of each gradient: the error's norm, and its largest entry, of those of the exact one. Not of
+    one that is a single number, whose error is chance."""
     pairs = [
         (f.double() - e, e)
         for f, e in zip(found, exact, strict=True)
-        if f is not None and e is not None and e.abs().max() > 0
+        if f is not None and e is not None and e.numel() > 1 and e.abs().max() > 0
     ]
     return [[float(d.norm() / e.norm()), float(d.abs().max() / e.abs().max())] for d, e in pairs]
 
@@ -241,7 +243,7 @@ def cosines() -> tuple[dict[str, Any], dict[str, tuple[np.ndarray, np.ndarray]]]
     curves = {}
     for name, u in {**phases(), "turn": np.linspace(0, TURN, 1_000_001, dtype=np.float32)}.items():
         exact = np.cos(u.astype(np.float64))
-        y, c = (f(torch.from_numpy(u)).numpy() for f in (treadle.sine, treadle.cosine))
+        y, c = waves(u)
         given = {label: form.unpack(form.pack(u, y, c), y)[1] for label, form in FORMATS.items()}
         for label, cosine in {"none: cos as computed": c, **given}.items():
             error = np.abs(cosine - exact)

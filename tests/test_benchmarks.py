@@ -227,7 +227,7 @@ def test_gpu_script_says_how_it_is_used() -> None:
 def test_rows_are_measured_by_processes_of_their_own() -> None:
     """As on a machine with two GPUs: each row once, by one of two processes."""
     settings = Settings("cpu", quick=True, threads=(1, 2))
-    again = partial(run.plans_of, ["sine_linear"], settings, "")
+    again = partial(run.plans_of, ["sine_linear"], settings, [""])
     keys = [plan.key for plan in again()]
     rows = list(spread.measure(keys, again, ["0", "1"]))
     assert sorted(row["key"] for row in rows) == sorted(keys) and len(keys) == 4
