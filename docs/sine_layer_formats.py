@@ -25,8 +25,11 @@ def fma(a: Floats | float, b: Floats | float, c: Floats | float) -> Floats:
 
 
 def polynomial(q: Floats, *coefficients: str) -> Floats:
-    first, *rest = (float.fromhex(c) for c in coefficients)
-    return fma(polynomial(q, *coefficients[1:]), q, first) if rest else np.full_like(q, first)
+    *lower, highest = map(float.fromhex, coefficients)
+    total = np.full_like(q, highest)
+    for c in reversed(lower):
+        total = fma(total, q, c)
+    return total
 
 
 def waves(u: Floats) -> tuple[Floats, Floats]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,19 +32,26 @@ def backward(make: Make, **changed: Any) -> Any:
     return ops.sine_linear_backward(*arguments(make, changed), [True] * 4)
 
 
-def products_rules() -> list[Bad]:
-    op, int16 = "sine_linear_backward", {"phase": torch.int16}
+def shared_rules(op: str, call: Callable[..., Any]) -> list[Bad]:
+    """Of both ops of the first backward pass."""
     return [
         Bad(
             f"{op} grad",
-            lambda m: backward(m, grad=m(4)),
+            lambda m: call(m, grad=m(4)),
             f"{op}: grad must have shape [..., O] = [2, 4], got [4]",
         ),
         Bad(
             f"{op} without output",
-            lambda m: backward(m, output=None),
+            lambda m: call(m, output=None),
             f"{op}: output must be given for float32, got none",
         ),
+    ]
+
+
+def products_rules() -> list[Bad]:
+    op, int16 = "sine_linear_backward", {"phase": torch.int16}
+    return [
+        *shared_rules(op, backward),
         *(
             Bad(
                 f"{op} {n} storage",
@@ -68,11 +76,7 @@ def overlapping(make: Make) -> Any:
 def inplace_rules() -> list[Bad]:
     op = "sine_linear_backward_"
     return [
-        Bad(
-            f"{op} grad",
-            lambda m: backward_(m, grad=m(4)),
-            f"{op}: grad must have shape [..., O] = [2, 4], got [4]",
-        ),
+        *shared_rules(op, backward_),
         Bad(
             f"{op} grad strides",
             lambda m: backward_(m, grad=m(4, 2).t()),
@@ -82,11 +86,6 @@ def inplace_rules() -> list[Bad]:
             f"{op} overlap",
             overlapping,
             f"{op}: grad must be output or share no memory with it, got one that overlaps in part",
-        ),
-        Bad(
-            f"{op} without output",
-            lambda m: backward_(m, output=None),
-            f"{op}: output must be given for float32, got none",
         ),
         Bad(
             f"{op} with a derivative",
