@@ -1,63 +1,34 @@
 // The regime "cluster" in float32, for any cell: as cluster_forward.cuh and cluster_backward.cuh,
 // but products are exact. Threads share the block's outputs by kOutputs and all K among them: each
 // keeps its weights in registers, and sums over K meet first in a warp, then in shared memory.
-// Rows lie one after the other in what is exchanged. A narrow layer has a block alone, which keeps
-// all weights: it writes what it gives straight where it reads it at the next step.
+// Rows lie one after the other in what is exchanged.
 #pragma once
 
 #include "kernels/cluster.cuh"
 
 namespace treadle {
 
-inline constexpr int kFloatThreads = 256, kFloatWarps = kFloatThreads / kWarp;
+inline constexpr int kFloatThreads = 256, kFloatWarps = kFloatThreads / kWarp, kFloatRows = 8;
 
-// outputs [kOutputs a thread] of a block, K of them all; arrays [kRows, units] in a slice.
+// outputs [kOutputs a thread] of a block, K of them all; arrays [kFloatRows, units] in a slice.
 template <int outputs, int each, int all_k, int units, int arrays, int sent>
 struct ClusterFloat {
   static constexpr int kEach = each;
-  // At most; each unit of a row has a thread.
-  static constexpr int kRows = kFloatThreads / units < 8 ? kFloatThreads / units : 8;
   static constexpr int kGroups = outputs / each, kSplits = kFloatThreads / kGroups;
   static constexpr int kDepth = all_k / kSplits;                                // of K, a thread
   static constexpr int kWidth = kDepth % 4 == 0 ? 4 : kDepth % 2 == 0 ? 2 : 1;  // floats a load
   static constexpr int kAhead = 6, kSlices = 8;
 
-  // In bytes. `sent` floats of a row go to each block; one alone needs no copy to send.
-  static constexpr bool kAlone = sent == all_k;
-  static constexpr int kStateBytes = kRows * all_k * 4,
-                       kStagedBytes = kAlone ? 0 : kRows * sent * 4;
-  // Of 16 bytes, in a slice. Those of the first rows come first.
-  static constexpr int kQuads = units / 4, kOfRow = arrays * kQuads, kPieces = kRows * kOfRow;
-  static constexpr int kSliceBytes = kPieces * 16;
+  // In bytes. `sent` floats of a row go to each block.
+  static constexpr int kStateBytes = kFloatRows * all_k * 4, kStagedBytes = kFloatRows * sent * 4;
+  static constexpr int kSliceBytes = arrays * kFloatRows * units * 4;
   static constexpr int kState = 0, kSums = 2 * kStateBytes;
-  static constexpr int kStaged = kSums + kFloatWarps * kRows * outputs * 4;
+  static constexpr int kStaged = kSums + kFloatWarps * kFloatRows * outputs * 4;
   static constexpr int kInput = kStaged + 2 * kStagedBytes;
   static constexpr int kBarriers = kInput + kSlices * kSliceBytes;
   static constexpr int kSharedBytes = kBarriers + 16;
   static_assert(kGroups <= kWarp && kWarp % kGroups == 0 && all_k % kSplits == 0);
-  static_assert(kEach * kDepth <= 192);  // weights that the registers of a thread hold
 };
-
-template <class Is>
-struct Piece {
-  int row, array, quad;
-
-  __device__ __forceinline__ explicit Piece(int number)
-      : row(number / Is::kOfRow),
-        array(number / Is::kQuads % (Is::kOfRow / Is::kQuads)),
-        quad(number % Is::kQuads) {}
-
-  __device__ __forceinline__ int in_slice() const {
-    return ((array * Is::kRows + row) * Is::kQuads + quad) * 16;
-  }
-};
-
-// What a block gives at step s: alone, where the next step reads it.
-template <class Is>
-__device__ __forceinline__ float* given_at(unsigned char* memory, int s) {
-  return reinterpret_cast<float*>(memory + (Is::kAlone ? Is::kState + (~s & 1) * Is::kStateBytes
-                                                       : Is::kStaged + (s & 1) * Is::kStagedBytes));
-}
 
 // Products of all rows with this thread's weights, summed over the warp's part of K.
 template <class Is, int all_k, int outputs>
@@ -88,19 +59,19 @@ __device__ __forceinline__ void multiply_rows(const float (&weights)[Is::kEach][
       }
     }
     if (lane < Is::kGroups) {
-      float* to = sums + (warp * Is::kRows + r) * outputs + group * Is::kEach;
+      float* to = sums + (warp * kFloatRows + r) * outputs + group * Is::kEach;
 #pragma unroll
       for (int o = 0; o < Is::kEach; ++o) to[o] = sum[o];
     }
   }
 }
 
-template <class Is, int outputs>
+template <int outputs>
 __device__ __forceinline__ float sum_of_warps(const float* sums, int row, int output) {
   float parts[kFloatWarps];
 #pragma unroll
   for (int w = 0; w < kFloatWarps; ++w) {
-    parts[w] = sums[(w * Is::kRows + row) * outputs + output];
+    parts[w] = sums[(w * kFloatRows + row) * outputs + output];
   }
   return sum_in_pairs(parts);
 }

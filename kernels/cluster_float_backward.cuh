@@ -21,9 +21,10 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
   extern __shared__ __align__(128) unsigned char memory[];
   auto* states = reinterpret_cast<float*>(memory + Is::kState);
   auto* sums = reinterpret_cast<float*>(memory + Is::kSums);
+  auto* staged = reinterpret_cast<float*>(memory + Is::kStaged);
   auto* slices = reinterpret_cast<float*>(memory + Is::kInput);
   const uint32_t base = ptx::shared_address(memory), barriers = base + Is::kBarriers;
-  const int thread = threadIdx.x, rank = Is::kAlone ? 0 : static_cast<int>(ptx::block_in_cluster());
+  const int thread = threadIdx.x, rank = static_cast<int>(ptx::block_in_cluster());
   const Group group(args.sizes, static_cast<int>(blockIdx.x) / blocks, rows_each);
   const GroupRows& rows = group.rows;
   const int64_t hidden = args.sizes.hidden, d = group.direction;
@@ -44,9 +45,9 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
           u < hidden && v < hidden ? __ldg(weight + (m * hidden + v) * hidden + u) : 0.0f;
     }
   }
-  for (int e = thread; e < Is::kRows * kAll; e += kFloatThreads) states[e] = 0;
+  for (int e = thread; e < kFloatRows * kAll; e += kFloatThreads) states[e] = 0;
   const uint32_t expected = static_cast<uint32_t>(rows_each) * kAll * 4;
-  if (!Is::kAlone && thread == 0) {
+  if (thread == 0) {
     for (int i = 0; i < 2; ++i) ptx::init_barrier(barriers + 8 * i);
     ptx::publish_barriers();
     for (int i = 0; i < 2; ++i) ptx::arrive_expecting(barriers + 8 * i, expected);
@@ -54,38 +55,32 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
 
   // Direction 1 ran backward in time.
   const auto time = [&](int s) { return d == 0 ? steps - 1 - s : s; };
-  // Alone, data is moved while units are computed, first of all by the threads that have none.
-  const int turn = Is::kAlone ? kFloatThreads - 1 - thread : thread;
-  const bool moves = !Is::kAlone || turn < rows_each * Is::kOfRow;
   const auto fetch = [&](int s) {
     if (s < steps) {
       const int64_t start = rows.start(time(s)) + rows.first;
       const int active = rows.active(time(s));
       const uint32_t slice = base + Is::kInput + s % Is::kSlices * Is::kSliceBytes;
 #pragma unroll
-      for (int i = 0; i < Is::kPieces; i += kFloatThreads) {
-        const Piece<Is> piece(i + turn);
-        const int u = first_unit + piece.quad * 4, m = piece.array;
-        const bool missing = m == kGates && !any_grad;
-        if (piece.row >= active || u >= hidden || missing) continue;
-        const int64_t at = start + piece.row;
-        const float* from = m < kGates
-                                ? static_cast<const float*>(args.gates) + d * args.gate_direction +
-                                      at * args.gate_row + m * args.gate_gate
-                            : m == kGates ? static_cast<const float*>(args.grad_output) +
-                                                d * args.grad_direction + at * args.grad_row
-                                          : static_cast<const float*>(args.cells) +
-                                                d * args.cell_direction + at * args.cell_row;
-        ptx::copy16_async(slice + piece.in_slice(), from + u);
+      for (int e = thread; e < (kGates + 2) * kFloatRows * (units / 4); e += kFloatThreads) {
+        const int u = first_unit + e % (units / 4) * 4, r = e / (units / 4) % kFloatRows;
+        const int m = e / (units / 4) / kFloatRows;
+        if (r >= active || u >= hidden || (m == kGates && !any_grad)) continue;
+        const float* from =
+            m < kGates    ? static_cast<const float*>(args.gates) + d * args.gate_direction +
+                                (start + r) * args.gate_row + m * args.gate_gate
+            : m == kGates ? static_cast<const float*>(args.grad_output) + d * args.grad_direction +
+                                (start + r) * args.grad_row
+                          : static_cast<const float*>(args.cells) + d * args.cell_direction +
+                                (start + r) * args.cell_row;
+        ptx::copy16_async(slice + e * 16, from + u);
       }
     }
     ptx::commit_copies();
   };
-#pragma unroll 1
   for (int s = 0; s < Is::kAhead; ++s) fetch(s);
   ptx::wait_copies<Is::kAhead - 1>();
   __syncthreads();
-  if (!Is::kAlone) ptx::sync_cluster();
+  ptx::sync_cluster();
 
   const int row = thread / units, unit = thread % units;
   const bool mine = row < rows_each;
@@ -99,22 +94,6 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
     grad_c = static_cast<const float*>(args.grad_c_n)[own_state];
   }
   const int64_t all_rows = rows.start(steps);
-  // Stores what step s gave, and fetches what a later one takes. A block that exchanges does so
-  // while that is on its way; alone it has time in the next step.
-  const auto finish = [&](int s) {
-    const int64_t start = rows.start(time(s)) + rows.first;
-    const int active = rows.active(time(s));
-    for (int e = turn; e < active * (kSent / 4); e += kFloatThreads) {
-      const int place = e % (kSent / 4) * 4, r = e / (kSent / 4);
-      const int m = place / units, u = first_unit + place % units;
-      const int left = static_cast<int>(hidden) - u;
-      if (left <= 0) continue;
-      store_floats_of(static_cast<float*>(args.grad_gates) +
-                          ((d * all_rows + start + r) * kGates + m) * hidden + u,
-                      given_at<Is>(memory, s) + r * kSent + place, left, vector);
-    }
-    fetch(s + Is::kAhead);
-  };
   int given = 0;  // rows that gave gradients the step before; of others not even 0 x inf counts
 
   // One more than there are steps, for the gradient of h before the first.
@@ -122,26 +101,27 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
   for (int s = 0; s <= steps; ++s) {
     const int parity = s & 1;
     const bool last = s == steps;
+    const int64_t start = last ? 0 : rows.start(time(s)) + rows.first;
     const int active = last ? 0 : rows.active(time(s));
     const float* slice = slices + s % Is::kSlices * (Is::kSliceBytes / 4);
-    if (!Is::kAlone && s > 0) ptx::wait_barrier(barriers + 8 * parity, (s - 1) >> 1 & 1);
+    if (s > 0) ptx::wait_barrier(barriers + 8 * parity, (s - 1) >> 1 & 1);
     multiply_rows<Is, kAll, units>(weights, states + parity * (Is::kStateBytes / 4), sums,
                                    rows_each);
     __syncthreads();
-    if (!Is::kAlone && s > 0 && thread == 0) ptx::arrive_expecting(barriers + 8 * parity, expected);
+    if (s > 0 && thread == 0) ptx::arrive_expecting(barriers + 8 * parity, expected);
 
-    float* own = given_at<Is>(memory, s);
+    float* own = staged + parity * (Is::kStagedBytes / 4);
     if (mine) {
-      if (row < given) grad_h += sum_of_warps<Is, units>(sums, row, unit);
+      if (row < given) grad_h += sum_of_warps<units>(sums, row, unit);
       // A row that has no such step keeps its gradients, and gives none.
       float grads[kGates] = {};
       if (real && row < active) {
         const float* in_slice = slice + row * units + unit;
         float gates[kGates];
 #pragma unroll
-        for (int m = 0; m < kGates; ++m) gates[m] = in_slice[m * Is::kRows * units];
-        const float grad_out = any_grad ? in_slice[kGates * Is::kRows * units] : 0.0f;
-        const float new_cell = in_slice[(kGates + 1) * Is::kRows * units];
+        for (int m = 0; m < kGates; ++m) gates[m] = in_slice[m * kFloatRows * units];
+        const float grad_out = any_grad ? in_slice[kGates * kFloatRows * units] : 0.0f;
+        const float new_cell = in_slice[(kGates + 1) * kFloatRows * units];
         const auto grad =
             Cell::backward(Cell::slopes(gates, 0.0f, new_cell), grad_h + grad_out, grad_c);
         grad_c = grad.old_cell;
@@ -152,22 +132,28 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
 #pragma unroll
       for (int m = 0; m < kGates; ++m) own[row * kSent + m * units + unit] = grads[m];
     }
-    if (Is::kAlone && s > 0 && moves) finish(s - 1);
     if (last) break;
     ptx::wait_copies<Is::kAhead - 2>();
     __syncthreads();
 
-    if (!Is::kAlone) {
-      send_rows<blocks, kSent, kAll>(base + Is::kStaged + parity * Is::kStagedBytes,
-                                     base + Is::kState + (parity ^ 1) * Is::kStateBytes,
-                                     barriers + 8 * (parity ^ 1), rank, rows_each);
+    send_rows<blocks, kSent, kAll>(base + Is::kStaged + parity * Is::kStagedBytes,
+                                   base + Is::kState + (parity ^ 1) * Is::kStateBytes,
+                                   barriers + 8 * (parity ^ 1), rank, rows_each);
+    for (int e = thread; e < active * (kSent / 4); e += kFloatThreads) {
+      const int place = e % (kSent / 4) * 4, r = e / (kSent / 4);
+      const int m = place / units, u = first_unit + place % units;
+      const int left = static_cast<int>(hidden) - u;
+      if (left <= 0) continue;
+      store_floats_of(static_cast<float*>(args.grad_gates) +
+                          ((d * all_rows + start + r) * kGates + m) * hidden + u,
+                      own + r * kSent + place, left, vector);
     }
-    if (!Is::kAlone) finish(s);
+    fetch(s + Is::kAhead);
     given = active;
   }
   if (real && args.grad_h0 != nullptr) static_cast<float*>(args.grad_h0)[own_state] = grad_h;
   if (real && args.grad_c0 != nullptr) static_cast<float*>(args.grad_c0)[own_state] = grad_c;
-  if (!Is::kAlone) ptx::sync_cluster();
+  ptx::sync_cluster();
 #endif
 }
 

@@ -6,8 +6,7 @@
 namespace treadle {
 
 template <int gates, int units, int blocks>
-using FloatForward = ClusterFloat<gates * units, units <= 64 ? 2 * gates : gates * units / kWarp,
-                                  units * blocks, units, gates, units>;
+using FloatForward = ClusterFloat<gates * units, 2 * gates, units * blocks, units, gates, units>;
 
 template <template <class> class CellOf, int units, int blocks>
 __global__ void __launch_bounds__(kFloatThreads, 1)
@@ -20,9 +19,10 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
   extern __shared__ __align__(128) unsigned char memory[];
   auto* states = reinterpret_cast<float*>(memory + Is::kState);
   auto* sums = reinterpret_cast<float*>(memory + Is::kSums);
+  auto* staged = reinterpret_cast<float*>(memory + Is::kStaged);
   auto* slices = reinterpret_cast<float*>(memory + Is::kInput);
   const uint32_t base = ptx::shared_address(memory), barriers = base + Is::kBarriers;
-  const int thread = threadIdx.x, rank = Is::kAlone ? 0 : static_cast<int>(ptx::block_in_cluster());
+  const int thread = threadIdx.x, rank = static_cast<int>(ptx::block_in_cluster());
   const Group group(args.sizes, static_cast<int>(blockIdx.x) / blocks, rows_each);
   const GroupRows& rows = group.rows;
   const int64_t hidden = args.sizes.hidden, d = group.direction;
@@ -50,16 +50,13 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
                     : 0.0f;
   }
   const uint32_t expected = static_cast<uint32_t>(rows_each) * kAll * 4;
-  if (!Is::kAlone && thread == 0) {
+  if (thread == 0) {
     for (int i = 0; i < 2; ++i) ptx::init_barrier(barriers + 8 * i);
     ptx::publish_barriers();
     for (int i = 0; i < 2; ++i) ptx::arrive_expecting(barriers + 8 * i, expected);
   }
 
   const auto time = [&](int s) { return d == 0 ? s : steps - 1 - s; };
-  // Alone, data is moved while units are computed, first of all by the threads that have none.
-  const int turn = Is::kAlone ? kFloatThreads - 1 - thread : thread;
-  const bool moves = !Is::kAlone || turn < rows_each * Is::kOfRow;
   const auto fetch = [&](int s) {
     if (s < steps) {
       const int64_t start = rows.start(time(s)) + rows.first;
@@ -67,28 +64,27 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
       const uint32_t slice = base + Is::kInput + s % Is::kSlices * Is::kSliceBytes;
       const auto* from = static_cast<const float*>(args.products) + d * args.product_direction;
 #pragma unroll
-      for (int i = 0; i < Is::kPieces; i += kFloatThreads) {
-        const Piece<Is> piece(i + turn);
-        const int u = first_unit + piece.quad * 4;
-        if (piece.row >= active || u >= hidden) continue;
-        ptx::copy16_async(slice + piece.in_slice(), from + (start + piece.row) * args.product_row +
-                                                        piece.array * args.product_gate + u);
+      for (int e = thread; e < kGates * kFloatRows * (units / 4); e += kFloatThreads) {
+        const int u = first_unit + e % (units / 4) * 4, r = e / (units / 4) % kFloatRows;
+        const int m = e / (units / 4) / kFloatRows;
+        if (r >= active || u >= hidden) continue;
+        ptx::copy16_async(slice + e * 16,
+                          from + (start + r) * args.product_row + m * args.product_gate + u);
       }
     }
     ptx::commit_copies();
   };
-#pragma unroll 1
   for (int s = 0; s < Is::kAhead; ++s) fetch(s);
   ptx::wait_copies<Is::kAhead - 1>();
   __syncthreads();
-  if (!Is::kAlone) ptx::sync_cluster();
+  ptx::sync_cluster();
 
   // This thread's unit of one row.
   const int row = thread / units, unit = thread % units;
   const bool mine = row < rows_each;
   const bool real = mine && row < rows.count && first_unit + unit < hidden;
   const int64_t own_state = (state_row + row) * hidden + first_unit + unit;
-  float c = real ? static_cast<const float*>(args.c0)[own_state] : 0.0f;
+  float c = real ? static_cast<const float*>(args.c0)[own_state] : 0.0f, last = 0;
   float bias[kGates];
 #pragma unroll
   for (int m = 0; m < kGates; ++m) {
@@ -98,55 +94,29 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
             : 0.0f;
   }
   const int64_t all_rows = rows.start(steps);
-  // Stores what step s gave, and fetches what a later one takes. A block that exchanges does so
-  // while that is on its way; alone it has time in the next step.
-  const auto finish = [&](int s) {
-    const int64_t start = rows.start(time(s)) + rows.first;
-    const int active = rows.active(time(s));
-    const float* slice = slices + s % Is::kSlices * (Is::kSliceBytes / 4);
-    for (int e = turn; e < active * (units / 4); e += kFloatThreads) {
-      const int quad = e % (units / 4), r = e / (units / 4);
-      const int left = static_cast<int>(hidden) - first_unit - quad * 4;
-      if (left <= 0) continue;
-      store_floats_of(static_cast<float*>(args.output) + (start + r) * args.output_row +
-                          d * hidden + first_unit + quad * 4,
-                      given_at<Is>(memory, s) + r * units + quad * 4, left, vector);
-    }
-    if (save) {
-#pragma unroll
-      for (int i = 0; i < Is::kPieces; i += kFloatThreads) {
-        const Piece<Is> piece(i + turn);
-        const int left = static_cast<int>(hidden) - first_unit - piece.quad * 4;
-        if (piece.row >= active || left <= 0) continue;
-        const int64_t at = ((d * all_rows + start + piece.row) * kGates + piece.array) * hidden;
-        store_floats_of(static_cast<float*>(args.gates) + at + first_unit + piece.quad * 4,
-                        slice + piece.in_slice() / 4, left, vector);
-      }
-    }
-    fetch(s + Is::kAhead);
-  };
 
 #pragma unroll 1
   for (int s = 0; s < steps; ++s) {
     const int parity = s & 1;
+    const int64_t start = rows.start(time(s)) + rows.first;
     const int active = rows.active(time(s));
     const float* state = states + parity * (Is::kStateBytes / 4);
     float* slice = slices + s % Is::kSlices * (Is::kSliceBytes / 4);
-    if (!Is::kAlone && s > 0) ptx::wait_barrier(barriers + 8 * parity, (s - 1) >> 1 & 1);
+    if (s > 0) ptx::wait_barrier(barriers + 8 * parity, (s - 1) >> 1 & 1);
     multiply_rows<Is, kAll, kOutputs>(weights, state, sums, rows_each);
     __syncthreads();
-    if (!Is::kAlone && s > 0 && thread == 0) ptx::arrive_expecting(barriers + 8 * parity, expected);
+    if (s > 0 && thread == 0) ptx::arrive_expecting(barriers + 8 * parity, expected);
 
-    float* own = given_at<Is>(memory, s);
+    float* own = staged + parity * (Is::kStagedBytes / 4);
     if (mine) {
       float gates[kGates];
       float* const in_slice = slice + row * units + unit;
 #pragma unroll
       for (int m = 0; m < kGates; ++m) {
-        gates[m] = in_slice[m * Is::kRows * units] + bias[m] +
-                   sum_of_warps<Is, kOutputs>(sums, row, m * units + unit);
+        gates[m] = in_slice[m * kFloatRows * units] + bias[m] +
+                   sum_of_warps<kOutputs>(sums, row, m * units + unit);
       }
-      float last = state[row * kAll + first_unit + unit];
+      last = state[row * kAll + first_unit + unit];
       if (real && row < active) {
         const auto next = Cell::forward(gates, c);
         c = next.new_cell;
@@ -155,26 +125,44 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
       own[thread] = last;
       if (save) {
 #pragma unroll
-        for (int m = 0; m < kGates; ++m) in_slice[m * Is::kRows * units] = gates[m];
+        for (int m = 0; m < kGates; ++m) in_slice[m * kFloatRows * units] = gates[m];
       }
     }
-    if (Is::kAlone && s > 0 && moves) finish(s - 1);
     ptx::wait_copies<Is::kAhead - 2>();
     __syncthreads();
 
-    if (!Is::kAlone && s + 1 < steps) {
+    if (s + 1 < steps) {
       send_rows<blocks, units, kAll>(base + Is::kStaged + parity * Is::kStagedBytes,
                                      base + Is::kState + (parity ^ 1) * Is::kStateBytes,
                                      barriers + 8 * (parity ^ 1), rank, rows_each);
     }
-    if (!Is::kAlone) finish(s);
+    for (int e = thread; e < active * (units / 4); e += kFloatThreads) {
+      const int quad = e % (units / 4), r = e / (units / 4);
+      const int left = static_cast<int>(hidden) - first_unit - quad * 4;
+      if (left <= 0) continue;
+      store_floats_of(static_cast<float*>(args.output) + (start + r) * args.output_row +
+                          d * hidden + first_unit + quad * 4,
+                      own + r * units + quad * 4, left, vector);
+    }
+    if (save) {
+#pragma unroll
+      for (int e = thread; e < kGates * kFloatRows * (units / 4); e += kFloatThreads) {
+        const int quad = e % (units / 4), r = e / (units / 4) % kFloatRows;
+        const int m = e / (units / 4) / kFloatRows;
+        const int left = static_cast<int>(hidden) - first_unit - quad * 4;
+        if (r >= active || left <= 0) continue;
+        const int64_t at = ((d * all_rows + start + r) * kGates + m) * hidden;
+        store_floats_of(static_cast<float*>(args.gates) + at + first_unit + quad * 4, slice + e * 4,
+                        left, vector);
+      }
+    }
+    fetch(s + Is::kAhead);
   }
-  if (Is::kAlone && moves) finish(steps - 1);
   if (real) {
-    static_cast<float*>(args.h)[own_state] = given_at<Is>(memory, steps - 1)[thread];
+    static_cast<float*>(args.h)[own_state] = last;
     static_cast<float*>(args.c)[own_state] = c;
   }
-  if (!Is::kAlone) ptx::sync_cluster();
+  ptx::sync_cluster();
 #endif
 }
 
