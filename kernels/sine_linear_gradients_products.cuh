@@ -144,7 +144,7 @@ __device__ __forceinline__ void multiply(const Memory<kOut, kBlocks>& memory, co
       store_product<T>(c, memory.result(), grad_input, tile * kTileRows, input);
     }
   }
-  if (brings) ptx::wait_stores();
+  if (brings) ptx::finish_stores();
 }
 
 #endif

@@ -81,6 +81,11 @@ __device__ __forceinline__ void wait_stores() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
+// Until this thread's stores have been made, which the end of its block does not wait for.
+__device__ __forceinline__ void finish_stores() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 // Four matrices [8, 8] of halves, in registers as a product's results lie; lane l says where row
 // l % 8 of matrix l / 8 goes.
 __device__ __forceinline__ void store_matrices(uint32_t at, const uint32_t (&x)[4]) {
