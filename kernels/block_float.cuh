@@ -22,6 +22,7 @@ struct BlockFloat {
   static constexpr int kRows = kWarp / kUnits;                         // at most
   static constexpr int kSums = sums, kArrays = arrays;
   static constexpr int kDepth = all_k / kSharers;
+  static constexpr int kParts = sums * kOwn > 2 ? 1 : 4 / kOwn;  // chains of each sum
   // So far apart that what a warp gives at once lies in different banks.
   static constexpr int kRowFloats = all_k + kUnits;
   static constexpr int kAhead = 7, kSlots = 8;  // steps; one is read while one is overwritten
@@ -47,9 +48,36 @@ struct BlockThread {
     unit = first_unit + share % Is::kOwn;
     row = share / Is::kOwn;
   }
-  // The K of its i-th weight: four lanes read 64 bytes.
-  __device__ __forceinline__ int k(int i) const { return i / 4 * 16 + share * 4 + i % 4; }
 };
+
+// The K of a thread's i-th weight, behind that of its first: four lanes read 64 bytes.
+__device__ __forceinline__ constexpr int block_k(int i) { return i / 4 * 16 + i % 4; }
+
+// A row of the batch from step to step, in the order in which they are computed.
+struct BlockRow {
+  bool backward;      // in time
+  int first, length;  // of its steps, and how many
+
+  __device__ __forceinline__ BlockRow(const GroupRows& rows, int row, int steps, bool real,
+                                      bool backward_)
+      : backward(backward_), length(real ? rows.length(row, steps) : 0) {
+    first = backward ? steps - length : 0;
+  }
+  __device__ __forceinline__ bool runs(int s) const {
+    return static_cast<unsigned>(s - first) < static_cast<unsigned>(length);
+  }
+};
+
+// By how many rows of S the next step lies behind this one, for all rows. Without branches: a step
+// waits for one result after the other, between which there is time for this.
+__device__ __forceinline__ int rows_to_next(const PersistentSizes& sizes, bool backward, int s) {
+  const int last = static_cast<int>(sizes.steps) - 1;
+  const int64_t* const at = sizes.starts + (backward ? last - s - 1 : s);
+  const bool any = s < last, packed = sizes.starts != nullptr && any;
+  const int64_t here = packed ? __ldg(at) : 0, next = packed ? __ldg(at + 1) : 0;
+  const int rows = packed ? static_cast<int>(next - here) : static_cast<int>(sizes.batch);
+  return backward ? -rows : rows;
+}
 
 // Of four lanes each gets the sum over them of its own one of four numbers.
 __device__ __forceinline__ float sum_of_own(const float (&x)[4], int share) {
@@ -59,7 +87,8 @@ __device__ __forceinline__ float sum_of_own(const float (&x)[4], int share) {
   return (odd ? b : a) + __shfl_xor_sync(~0u, odd ? a : b, 1);
 }
 
-// W_hh's products with what the last step gave, of this thread's unit and row.
+// W_hh's products with what the last step gave, of this thread's unit and row. Sums of a long K are
+// of `kParts` each, so that additions need not wait for each other.
 template <class Is>
 __device__ __forceinline__ void multiply_state(
     const float (&weights)[Is::kSums][Is::kOwn][Is::kDepth], const float* state, int rows,
@@ -67,8 +96,9 @@ __device__ __forceinline__ void multiply_state(
   float sums[Is::kSums][Is::kSharers] = {};
 #pragma unroll
   for (int r = 0; r < Is::kRows; ++r) {
-    if (r >= rows) break;
+    if (r > 0 && r >= rows) break;
     const float* at = state + r * Is::kRowFloats + thread.share * 4;
+    float parts[Is::kSums][Is::kOwn][Is::kParts] = {};
 #pragma unroll
     for (int i = 0; i < Is::kDepth; i += 4) {
       const auto x = *reinterpret_cast<const Vector<float, 4>*>(at + i * 4);
@@ -78,12 +108,25 @@ __device__ __forceinline__ void multiply_state(
         for (int m = 0; m < Is::kSums; ++m) {
 #pragma unroll
           for (int o = 0; o < Is::kOwn; ++o) {
-            float& sum = sums[m][r * Is::kOwn + o];
+            float& sum = parts[m][o][e % Is::kParts];
             sum = fmaf(weights[m][o][i + e], x.value[e], sum);
           }
         }
       }
     }
+#pragma unroll
+    for (int m = 0; m < Is::kSums; ++m) {
+#pragma unroll
+      for (int o = 0; o < Is::kOwn; ++o) sums[m][r * Is::kOwn + o] = sum_in_pairs(parts[m][o]);
+    }
+  }
+  if (Is::kOwn == 1 && rows == 1) {  // all four have it at once; the bits are the same
+#pragma unroll
+    for (int m = 0; m < Is::kSums; ++m) {
+      const float half = sums[m][0] + __shfl_xor_sync(~0u, sums[m][0], 2);
+      found[m] = half + __shfl_xor_sync(~0u, half, 1);
+    }
+    return;
   }
 #pragma unroll
   for (int m = 0; m < Is::kSums; ++m) found[m] = sum_of_own(sums[m], thread.share);

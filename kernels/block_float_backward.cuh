@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kBlockFloatThreads, 1)
     const int64_t u = thread.first_unit + o;
 #pragma unroll
     for (int i = 0; i < Is::kDepth; ++i) {
-      const int64_t v = thread.k(i) % units, m = thread.k(i) / units;
+      const int64_t v = block_k(i) % units + thread.share * 4, m = block_k(i) / units;
       weights[0][o][i] = u < hidden && v < hidden
                              ? __ldg(static_cast<const float*>(args.weight_hh) +
                                      ((d * kGates + m) * hidden + v) * hidden + u)
@@ -54,74 +54,77 @@ __global__ void __launch_bounds__(kBlockFloatThreads, 1)
   const int place = row * Is::kRowFloats + unit;
 
   // Direction 1 ran backward in time.
-  const auto time = [&](int s) { return d == 0 ? steps - 1 - s : s; };
-  const int64_t all_rows = rows.start(steps);
+  const BlockRow own(rows, row, steps, real, d == 0);
+  const int64_t begin = rows.start(own.backward ? steps - 1 : 0) + rows.first + row;
   const bool any_grad = args.grad_output != nullptr;
+  const auto* gates_at = static_cast<const float*>(args.gates) + d * args.gate_direction +
+                         begin * args.gate_row + unit;
+  const auto* cells_at = static_cast<const float*>(args.cells) + d * args.cell_direction +
+                         begin * args.cell_row + unit;
+  const auto* grad_at = static_cast<const float*>(args.grad_output) + d * args.grad_direction +
+                        begin * args.grad_row + unit;
   const auto fetch = [&](int s) {
-    if (s < steps && real && row < rows.active(time(s))) {
-      const int64_t at = rows.start(time(s)) + rows.first + row;
+    if (own.runs(s)) {
       const uint32_t slot = ptx::shared_address(slots + s % Is::kSlots * Is::kSlotFloats);
-      const auto* const gates = static_cast<const float*>(args.gates) + d * args.gate_direction;
 #pragma unroll
       for (int m = 0; m < kGates; ++m) {
-        ptx::copy4_async(slot + m * kBlockFloatThreads * 4,
-                         gates + at * args.gate_row + m * args.gate_gate + unit);
+        ptx::copy4_async(slot + m * kBlockFloatThreads * 4, gates_at + m * args.gate_gate);
       }
-      ptx::copy4_async(slot + kGates * kBlockFloatThreads * 4,
-                       static_cast<const float*>(args.cells) + d * args.cell_direction +
-                           at * args.cell_row + unit);
-      if (any_grad) {
-        ptx::copy4_async(slot + (kGates + 1) * kBlockFloatThreads * 4,
-                         static_cast<const float*>(args.grad_output) + d * args.grad_direction +
-                             at * args.grad_row + unit);
-      }
+      ptx::copy4_async(slot + kGates * kBlockFloatThreads * 4, cells_at);
+      if (any_grad) ptx::copy4_async(slot + (kGates + 1) * kBlockFloatThreads * 4, grad_at);
     }
     ptx::commit_copies();
+    const int64_t rows_on = rows_to_next(args.sizes, own.backward, s);
+    gates_at += rows_on * args.gate_row;
+    cells_at += rows_on * args.cell_row;
+    grad_at += rows_on * args.grad_row;
   };
 #pragma unroll 1
   for (int s = 0; s < Is::kAhead; ++s) fetch(s);
+  auto* to = static_cast<float*>(args.grad_gates) +
+             (d * rows.start(steps) + begin) * kGates * hidden + unit;
   __syncthreads();
-  int given = 0;  // rows that gave gradients the step before; of others not even 0 x inf counts
+  float given[kGates] = {};
+  // What a step gives is stored while the next one waits for its sums.
+  const auto store = [&](int s) {
+    if (own.runs(s)) {
+#pragma unroll
+      for (int m = 0; m < kGates; ++m) to[m * hidden] = given[m];
+    }
+    to += rows_to_next(args.sizes, own.backward, s) * kGates * hidden;
+  };
 
   // One more than there are steps, for the gradient of h before the first.
 #pragma unroll 1
   for (int s = 0; s <= steps; ++s) {
+    ptx::wait_copies<Is::kAhead - 1>();
+    const float* const slot = slots + s % Is::kSlots * Is::kSlotFloats;
+    float gates[kGates];
+#pragma unroll
+    for (int m = 0; m < kGates; ++m) gates[m] = slot[m * kBlockFloatThreads];
+    const float new_cell = slot[kGates * kBlockFloatThreads];
+    const float grad_output = any_grad ? slot[(kGates + 1) * kBlockFloatThreads] : 0.0f;
+    if (s > 0) store(s - 1);
+    fetch(s + Is::kAhead);
+    const auto slopes = Cell::slopes(gates, 0.0f, new_cell);
     const float* const state = states + (s & 1) * Is::kStateFloats;
     float by_h[1];
     multiply_state<Is>(weights, state, rows_each, thread, by_h);
-    if (row < given) grad_h += by_h[0];
+    // Of a row that gave nothing the step before, not even 0 x inf counts.
+    if (own.runs(s - 1)) grad_h += by_h[0];
     if (s == steps) break;
-    const int active = rows.active(time(s));
-    const bool runs = real && row < active;
-    ptx::wait_copies<Is::kAhead - 1>();
     // A row that has no such step keeps its gradients, and gives none.
-    float grads[kGates] = {};
+    const auto grad = Cell::backward(slopes, grad_h + grad_output, grad_c);
+    const bool runs = own.runs(s);
     if (runs) {
-      const float* const slot = slots + s % Is::kSlots * Is::kSlotFloats;
-      float gates[kGates];
-#pragma unroll
-      for (int m = 0; m < kGates; ++m) gates[m] = slot[m * kBlockFloatThreads];
-      const float new_cell = slot[kGates * kBlockFloatThreads];
-      if (any_grad) grad_h += slot[(kGates + 1) * kBlockFloatThreads];
-      const auto grad = Cell::backward(Cell::slopes(gates, 0.0f, new_cell), grad_h, grad_c);
       grad_c = grad.old_cell;
       grad_h = 0;
-#pragma unroll
-      for (int m = 0; m < kGates; ++m) grads[m] = grad.gates[m];
     }
 #pragma unroll
     for (int m = 0; m < kGates; ++m) {
-      states[(~s & 1) * Is::kStateFloats + place + m * units] = grads[m];
+      given[m] = runs ? grad.gates[m] : 0.0f;
+      states[(~s & 1) * Is::kStateFloats + place + m * units] = given[m];
     }
-    if (runs) {
-      const int64_t at = d * all_rows + rows.start(time(s)) + rows.first + row;
-#pragma unroll
-      for (int m = 0; m < kGates; ++m) {
-        static_cast<float*>(args.grad_gates)[(at * kGates + m) * hidden + unit] = grads[m];
-      }
-    }
-    given = active;
-    fetch(s + Is::kAhead);
     __syncthreads();
   }
   if (real && args.grad_h0 != nullptr) static_cast<float*>(args.grad_h0)[own_state] = grad_h;

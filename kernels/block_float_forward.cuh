@@ -33,15 +33,15 @@ __global__ void __launch_bounds__(kBlockFloatThreads, 1)
     const int64_t first = (d * kGates + m) * hidden;
 #pragma unroll
     for (int o = 0; o < Is::kOwn; ++o) {
-      const int64_t u = thread.first_unit + o;
+      const int u = thread.first_unit + o, first_k = thread.share * 4;
+      const int count = u < hidden ? static_cast<int>(hidden) - first_k : 0;
+      const auto* const at =
+          static_cast<const float*>(args.weight_hh) + (first + u) * hidden + first_k;
 #pragma unroll
       for (int i = 0; i < Is::kDepth; ++i) {
-        const int64_t k = thread.k(i);
-        weights[m][o][i] =
-            u < hidden && k < hidden
-                ? __ldg(static_cast<const float*>(args.weight_hh) + (first + u) * hidden + k)
-                : 0.0f;
+        weights[m][o][i] = block_k(i) < count ? at[block_k(i)] : 0.0f;
       }
+      __syncthreads();  // or the addresses of all would be on their way at once
     }
     bias[m] =
         real && args.bias != nullptr ? static_cast<const float*>(args.bias)[first + unit] : 0.0f;
@@ -52,53 +52,69 @@ __global__ void __launch_bounds__(kBlockFloatThreads, 1)
   const int place = row * Is::kRowFloats + unit;
   states[place] = h;
 
-  const auto time = [&](int s) { return d == 0 ? s : steps - 1 - s; };
-  const int64_t all_rows = rows.start(steps);
-  const auto* const from = static_cast<const float*>(args.products) + d * args.product_direction;
+  const BlockRow own(rows, row, steps, real, d != 0);
+  const int64_t begin = rows.start(own.backward ? steps - 1 : 0) + rows.first + row;
+  const auto* from = static_cast<const float*>(args.products) + d * args.product_direction +
+                     begin * args.product_row + unit;
   const auto fetch = [&](int s) {
-    if (s < steps && real && row < rows.active(time(s))) {
-      const int64_t at = (rows.start(time(s)) + rows.first + row) * args.product_row + unit;
+    if (own.runs(s)) {
       const uint32_t slot = ptx::shared_address(slots + s % Is::kSlots * Is::kSlotFloats);
 #pragma unroll
       for (int m = 0; m < kGates; ++m) {
-        ptx::copy4_async(slot + m * kBlockFloatThreads * 4, from + at + m * args.product_gate);
+        ptx::copy4_async(slot + m * kBlockFloatThreads * 4, from + m * args.product_gate);
       }
     }
     ptx::commit_copies();
+    from += rows_to_next(args.sizes, own.backward, s) * args.product_row;
   };
 #pragma unroll 1
   for (int s = 0; s < Is::kAhead; ++s) fetch(s);
+  auto* output = static_cast<float*>(args.output) + begin * args.output_row + d * hidden + unit;
+  const bool any_gates = args.gates != nullptr;
+  auto* to =
+      static_cast<float*>(args.gates) + (d * rows.start(steps) + begin) * kGates * hidden + unit;
   __syncthreads();
+
+  float gates[kGates];
+  // What a step gives is stored while the next one waits for its sums.
+  const auto store = [&](int s) {
+    const bool runs = own.runs(s);
+    float* of_gate[kGates];
+#pragma unroll
+    for (int m = 0; m < kGates; ++m) of_gate[m] = to + m * hidden;
+    if (runs) *output = h;
+    if (runs && any_gates) {
+#pragma unroll
+      for (int m = 0; m < kGates; ++m) *of_gate[m] = gates[m];
+    }
+    const int64_t rows_on = rows_to_next(args.sizes, own.backward, s);
+    output += rows_on * args.output_row;
+    to += rows_on * kGates * hidden;
+  };
 
 #pragma unroll 1
   for (int s = 0; s < steps; ++s) {
-    const float* const state = states + (s & 1) * Is::kStateFloats;
-    float gates[kGates];
-    multiply_state<Is>(weights, state, rows_each, thread, gates);
-    const bool runs = real && row < rows.active(time(s));
     ptx::wait_copies<Is::kAhead - 1>();
-    if (runs) {
-      const float* const slot = slots + s % Is::kSlots * Is::kSlotFloats;
+    const float* const slot = slots + s % Is::kSlots * Is::kSlotFloats;
+    float sums[kGates];
 #pragma unroll
-      for (int m = 0; m < kGates; ++m) gates[m] += slot[m * kBlockFloatThreads] + bias[m];
-      const auto next = Cell::forward(gates, c);
+    for (int m = 0; m < kGates; ++m) sums[m] = slot[m * kBlockFloatThreads] + bias[m];
+    const float* const state = states + (s & 1) * Is::kStateFloats;
+    float products[kGates];
+    multiply_state<Is>(weights, state, rows_each, thread, products);
+    if (s > 0) store(s - 1);
+    fetch(s + Is::kAhead);
+#pragma unroll
+    for (int m = 0; m < kGates; ++m) gates[m] = products[m] + sums[m];
+    const auto next = Cell::forward(gates, c);
+    if (own.runs(s)) {
       c = next.new_cell;
       h = next.new_h;
     }
     states[(~s & 1) * Is::kStateFloats + place] = h;
-    // Whoever comes first to the end of a step stores while the others still compute.
-    if (runs) {
-      const int64_t at = rows.start(time(s)) + rows.first + row;
-      static_cast<float*>(args.output)[at * args.output_row + d * hidden + unit] = h;
-      if (args.gates != nullptr) {
-        auto* const to = static_cast<float*>(args.gates) + (d * all_rows + at) * kGates * hidden;
-#pragma unroll
-        for (int m = 0; m < kGates; ++m) to[m * hidden + unit] = gates[m];
-      }
-    }
-    fetch(s + Is::kAhead);
     __syncthreads();
   }
+  store(steps - 1);
   if (real) {
     static_cast<float*>(args.h)[own_state] = h;
     static_cast<float*>(args.c)[own_state] = c;

@@ -42,6 +42,21 @@ struct GroupRows {
     const int64_t rows = __ldg(starts + t + 1) - __ldg(starts + t) - first;
     return static_cast<int>(rows < 0 ? 0 : rows < count ? rows : count);
   }
+
+  // Of `steps` steps, how many a row of the group has.
+  __device__ __forceinline__ int length(int row, int steps) const {
+    if (starts == nullptr) return steps;
+    int has = 0, all = steps;
+    while (has < all) {
+      const int middle = (has + all) / 2;
+      if (row < active(middle)) {
+        has = middle + 1;
+      } else {
+        all = middle;
+      }
+    }
+    return has;
+  }
 };
 
 // A group of `blocks` blocks by its number. Directions take turns, so that both begin early.

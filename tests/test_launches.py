@@ -245,7 +245,7 @@ def test_launch_info_says_how_a_layer_is_run(lengths: tuple[int, ...] | None) ->
         if reason == of_clusters:
             tables = [name for name in kernels if "write_table" in name]
             assert len(tables) == (lengths is not None), kernels
-            engine = "cluster_float_forward" if dtype == torch.float32 else "cluster_forward"
+            engine = "block_float_forward" if dtype == torch.float32 else "cluster_forward"
             assert [engine in name for name in kernels if name not in tables] == [True], kernels
         else:
             assert ["recurrence_forward" in name for name in kernels] == [True] * 2 * steps
