@@ -60,7 +60,7 @@ double cluster_time(const ClusterShape& shape, int rows, bool backward, bool exa
   const auto hidden = static_cast<double>(shape.hidden());
   if (exact) {
     // A block alone exchanges nothing.
-    if (shape.blocks == 1) return 0.5 + 1.8e-5 * shape.units * hidden * rows;
+    if (shape.blocks == 1) return 0.25 + 1.8e-5 * shape.units * hidden * rows;
     return 0.7 + (1.3e-5 * shape.units + (backward ? 6e-4 : 2e-4)) * hidden * rows;
   }
   return (backward ? 0.40 : 0.38) +

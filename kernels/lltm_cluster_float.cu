@@ -19,8 +19,8 @@ cudaError_t run_lltm_cluster_float(const PersistentForward* args, const ClusterC
     if constexpr (s.blocks == 1) {
       using Is = BlockForward<kGates, s.units>;
       static_assert(Is::kSharedBytes <= kMostSharedBytes && s.rows() == Is::kRows);
-      return call(block_float_forward<LltmRecurrence, s.units>, kBlockFloatThreads,
-                  Is::kSharedBytes, args);
+      return call(block_float_forward<LltmRecurrence, s.units>, Is::kThreads, Is::kSharedBytes,
+                  args);
     } else if constexpr (s.has_float()) {
       using Is = FloatForward<kGates, s.units, s.blocks>;
       static_assert(Is::kSharedBytes <= kMostSharedBytes && s.rows() == kFloatRows);
@@ -38,8 +38,8 @@ cudaError_t run_lltm_cluster_float(const PersistentBackward* args, const Cluster
     if constexpr (s.blocks == 1) {
       using Is = BlockBackward<kGates, s.units>;
       static_assert(Is::kSharedBytes <= kMostSharedBytes && s.rows() == Is::kRows);
-      return call(block_float_backward<LltmRecurrence, s.units>, kBlockFloatThreads,
-                  Is::kSharedBytes, args);
+      return call(block_float_backward<LltmRecurrence, s.units>, Is::kThreads, Is::kSharedBytes,
+                  args);
     } else if constexpr (s.has_float()) {
       using Is = FloatBackward<kGates, s.units, s.blocks>;
       static_assert(Is::kSharedBytes <= kMostSharedBytes && s.rows() == kFloatRows);

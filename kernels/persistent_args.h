@@ -71,7 +71,7 @@ struct ClusterShape {
 
   constexpr int64_t hidden() const { return int64_t{units} * blocks; }  // at most
   // A block alone has 256 threads, and one for each unit of a row.
-  constexpr int rows() const { return blocks == 1 ? 256 / units : 8 * tiles; }
+  constexpr int rows() const { return blocks == 1 ? 2 : 8 * tiles; }
 
   // Whether it has a kernel of half types, or of float32. What one block does alone in float32, a
   // larger cluster never does faster.
