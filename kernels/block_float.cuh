@@ -15,10 +15,10 @@ template <int units, int sums, int all_k, int arrays>
 struct BlockFloat {
   static constexpr int kThreads = 2 * units;
   static constexpr int kRows = 2;  // at most
-  static constexpr int kSums = sums, kArrays = arrays;
+  static constexpr int kSums = sums;
   static constexpr int kDepth = all_k / 2;
   // Chains of each sum. A warp that is alone with its scheduler waits for each of its additions.
-  static constexpr int kChains = sums > 1 ? (kThreads == 128 ? 2 : 1) : 4;
+  static constexpr int kChains = sums > 1 ? (kThreads > 128 ? 1 : 2) : 4;
   // So far apart that what a warp gives at once lies in different banks.
   static constexpr int kRowFloats = all_k + kWarp / 2;
   static constexpr int kAhead = 7, kSlots = 8;  // steps; one is read while one is overwritten

@@ -70,7 +70,7 @@ struct ClusterShape {
   int units, blocks, tiles;
 
   constexpr int64_t hidden() const { return int64_t{units} * blocks; }  // at most
-  // A block alone has 256 threads, and one for each unit of a row.
+  // A block alone has a thread for each unit of two rows.
   constexpr int rows() const { return blocks == 1 ? 2 : 8 * tiles; }
 
   // Whether it has a kernel of half types, or of float32. What one block does alone in float32, a
@@ -82,9 +82,9 @@ struct ClusterShape {
 };
 
 inline constexpr ClusterShape kClusterShapes[] = {
-    {64, 1, 1},  {128, 1, 1}, {16, 4, 1},  {16, 4, 2}, {16, 8, 1},
-    {16, 8, 2},  {16, 16, 1}, {16, 16, 2}, {32, 8, 1}, {32, 8, 2},
-    {32, 16, 1}, {32, 16, 2}, {64, 8, 1},  {64, 8, 2}, {48, 16, 1},
+    {32, 1, 1}, {64, 1, 1}, {128, 1, 1},                                         //
+    {16, 4, 1}, {16, 4, 2}, {16, 8, 1},  {16, 8, 2},  {16, 16, 1}, {16, 16, 2},  //
+    {32, 8, 1}, {32, 8, 2}, {32, 16, 1}, {32, 16, 2}, {64, 8, 1},  {64, 8, 2},  {48, 16, 1},
 };
 // The backward pass exchanges three times as much, and has kernels of one tile only.
 
