@@ -123,16 +123,24 @@ def loop(
     return torch.stack(found), h.unsqueeze(0), c.unsqueeze(0)
 
 
+def as_tf32(x: Tensor) -> Tensor:
+    """float32 as tensor cores may read it, without the last 13 bits; the gradient is x's own."""
+    cut = (x.detach().view(torch.int32) & ~0x1FFF).view(torch.float32)
+    return x + (cut - x).detach()
+
+
 def in_two_products(input: Tensor, hx: Any, params: Any, *_: Any) -> tuple[Tensor, ...]:
     """One plain layer with the input's part of the gates by one product, as ours and cuDNN have it:
-    what cuBLAS adds up in float32 for many rows is less exact than for the few of one step, which
-    it does not even round to tf32."""
+    what cuBLAS adds up in float32 for many rows is less exact than for the few of one step. Where
+    tf32 is allowed operands are rounded here: cuBLAS does so by size, as it likes."""
     (h, c), (weight_ih, weight_hh, bias), found = (t[0] for t in hx), params, []
+    rounds = input.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
+    read = as_tf32 if rounds else lambda x: x
     rows = input.flatten(0, 1)
     many = rows.repeat(-(-MANY_ROWS // max(len(rows), 1)), 1)
-    parts = many.mm(weight_ih.t())[: len(rows)].unflatten(0, input.shape[:2])
+    parts = read(many).mm(read(weight_ih).t())[: len(rows)].unflatten(0, input.shape[:2])
     for part in parts:
-        i, o, z = (part + bias + F.linear(h, weight_hh)).chunk(3, dim=1)
+        i, o, z = (part + bias + F.linear(read(h), read(weight_hh))).chunk(3, dim=1)
         c = c + F.elu(z) * torch.sigmoid(i)
         h = torch.tanh(c) * torch.sigmoid(o)
         found.append(h)

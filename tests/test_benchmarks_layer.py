@@ -278,3 +278,20 @@ def test_two_products_are_the_layer() -> None:
     found = layer_calls.layer(layer_calls.in_two_products)(x, *rest)
     for ours, plain in zip(found, layer_calls.layer(reference.lltm)(x, *rest), strict=True):
         torch.testing.assert_close(ours, plain, rtol=1e-12, atol=1e-12)
+
+
+def test_two_products_round_to_tf32_where_it_is_allowed(
+    allow_tf32: Callable[[bool], None],
+) -> None:
+    """Whatever the library does with such sizes; and gradients pass."""
+    x, *rest = arguments(SMALL, "cpu", torch.float32, backward=True)
+    plain = layer_calls.layer(layer_calls.in_two_products)
+    truth = plain(x.double(), *(t.double() for t in rest))[0]
+    errors = []
+    for allowed in (False, True):
+        allow_tf32(allowed)
+        output = plain(x, *rest)[0]
+        errors.append(float((output.detach() - truth.detach()).abs().max()))
+        (grad,) = torch.autograd.grad(output.sum(), x)
+        assert bool(grad.isfinite().all()) and bool(grad.any())
+    assert errors[0] < 1e-6 < 1e-5 < errors[1] < 1e-2
