@@ -29,9 +29,9 @@ def test_clusters_share_the_batch(backward: bool) -> None:
 def test_a_block_alone_has_narrow_layers_of_float32(directions: int, backward: bool) -> None:
     """Whatever the batch; as few rows each as the chip has blocks for at once."""
     options = {"forced": "cluster", "directions": directions, "backward": backward}
-    for hidden, batch in itertools.product((1, 33, 64, 65, 96, 128), (*range(1, 600), 5000)):
+    for hidden, batch in itertools.product((1, 32, 33, 64, 65, 128), (*range(1, 600), 5000)):
         units, blocks, _, rows = plan((512, batch, hidden, 4), **options).clusters
-        assert (units, blocks) == (64 if hidden <= 64 else 128, 1)
+        assert (units, blocks) == (next(width for width in (32, 64, 128) if width >= hidden), 1)
         at_once, most = 132 // directions, FLOAT_SHAPES[units, 1]
         if batch <= at_once * most:
             assert rows == -(-batch // at_once)
