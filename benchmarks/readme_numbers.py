@@ -3,15 +3,17 @@
     python benchmarks/readme_numbers.py            rewrite the blocks between the comment lines
     python benchmarks/readme_numbers.py --check    fail if a block is not what it would write
 
-README.md has one table a machine, one line a group of rows. What is slower than a rival, missed its
-bar or was refused is listed below the table. Pages below docs: sine_page.py, sine_layer_page.py and
-sweep_page.py.
+README.md has one table each of the GPU and of the processor that ran last, one line a group of
+rows. What is slower than a rival, missed its bar or was refused is listed below the table. Tables
+of other machines are in benchmarks/results/README.md. Pages below docs: sine_page.py,
+sine_layer_page.py and sweep_page.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import statistics
 import sys
@@ -26,8 +28,9 @@ from benchmarks import means, sine_layer_page, sine_page, sweep_page  # noqa: E4
 
 README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
+OTHERS = RESULTS / "README.md"
 BEGIN, END = "<!-- numbers: begin -->", "<!-- numbers: end -->"
-NONE_YET = "No measurements have been committed yet."
+NONE_YET = "None have been committed yet."
 # Two runs of one program differ by about this much even on an idle machine.
 NOISE = 0.03
 MOST_LISTED = 4
@@ -46,10 +49,11 @@ LINES = {
 }
 
 Row = dict[str, Any]
+Machine = tuple[list[Path], dict[str, Any], list[Row]]
 
 
-def machines() -> list[tuple[list[Path], dict[str, Any], list[Row]]]:
-    """Files, facts and rows of every machine and device, those with a GPU first.
+def machines() -> list[Machine]:
+    """Files, facts and rows of every machine and device, those with a GPU first, the newest first.
 
     Where two files of a folder timed the same row, the newer one counts. Trials are left out.
     """
@@ -66,7 +70,14 @@ def machines() -> list[tuple[list[Path], dict[str, Any], list[Row]]]:
         runs.sort(key=lambda run: run[0])
         rows = {row["key"]: row for _, _, data in runs for row in data["rows"]}
         found.append(([path for _, path, _ in runs], runs[-1][2]["machine"], list(rows.values())))
+    found.sort(key=lambda machine: machine[1]["date"], reverse=True)
     return sorted(found, key=lambda machine: machine[1]["device"] != "cuda")
+
+
+def newest(found: list[Machine]) -> list[Machine]:
+    """One machine a device: README.md may have so many lines."""
+    first = {facts["device"]: index for index, (_, facts, _) in reversed([*enumerate(found)])}
+    return [found[index] for index in sorted(first.values())]
 
 
 def group(row: Row) -> str:
@@ -159,8 +170,9 @@ def losses(rows: list[Row]) -> Iterator[str]:
         yield listed("Wrong, and therefore not timed", refused)
 
 
-def section(paths: list[Path], facts: dict[str, Any], rows: list[Row]) -> list[str]:
-    """One machine: what it is, its table, and what went less well."""
+def section(machine: Machine, folder: Path) -> list[str]:
+    """One machine, for a page in `folder`: what it is, its table, and what went less well."""
+    paths, facts, rows = machine
     what = facts.get("gpu") or f"{facts['cpu']}, {facts['cores']} cores"
     versions = [f"torch {facts['torch']}"]
     if facts.get("gpu"):
@@ -169,22 +181,34 @@ def section(paths: list[Path], facts: dict[str, Any], rows: list[Row]) -> list[s
     commit = facts["treadle_commit"] or "of no commit"
     changed = " with changes" if commit.endswith("-modified") else ""
     versions += [f"Python {facts['python']}", f"treadle {commit[:10]}{changed}"]
-    links = [f"[{p.name}]({p.relative_to(ROOT).as_posix()})" for p in paths]
+    links = [f"[{p.name}]({Path(os.path.relpath(p, folder)).as_posix()})" for p in paths]
     head = f"**{what}**: {', '.join(versions)}; {facts['date'][:10]}; {', '.join(links)}."
     return [head, "", *lines(rows), "", "  \n".join(losses(rows))]
 
 
-def block() -> str:
-    text = "\n\n".join("\n".join(section(*machine)) for machine in machines())
+def block(found: list[Machine], folder: Path) -> str:
+    text = "\n\n".join("\n".join(section(machine, folder)) for machine in found)
     return f"{BEGIN}\n{text or NONE_YET}\n{END}"
 
 
-def rewritten(text: str) -> str:
-    """The README with its block made anew."""
+def with_block(page: Path, text: str, found: list[Machine]) -> str:
+    """The text of `page` with its block made anew."""
     if text.count(BEGIN) != 1 or text.count(END) != 1:
-        raise SystemExit(f"readme_numbers: README.md must have one line {BEGIN} and one {END}")
+        raise SystemExit(f"readme_numbers: {page} must have one line {BEGIN} and one {END}")
     before, rest = text.split(BEGIN)
-    return before + block() + rest.split(END)[1]
+    return before + block(found, page.parent) + rest.split(END)[1]
+
+
+def rewritten(text: str) -> str:
+    """README.md with its block made anew."""
+    return with_block(README, text, newest(machines()))
+
+
+def rewritten_others(text: str) -> str:
+    """The page of the results with the machines that README.md leaves out."""
+    found = machines()
+    shown = newest(found)
+    return with_block(OTHERS, text, [machine for machine in found if machine not in shown])
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -194,6 +218,7 @@ def main(arguments: list[str] | None = None) -> int:
     stale = False
     for path, make in (
         (README, rewritten),
+        (OTHERS, rewritten_others),
         (sine_page.PAGE, lambda text: sine_page.rewritten(text, machines())),
         (sine_layer_page.PAGE, lambda text: sine_layer_page.rewritten(text, machines())),
         (sweep_page.PAGE, lambda text: sweep_page.rewritten(text, machines())),

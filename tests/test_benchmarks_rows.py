@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,38 @@ def test_ops_of_one_kind_are_one_line_of_the_readme() -> None:
     }
     for group, line in lines.items():
         assert readme_numbers.group({"group": group, "label": ""}) == line
+
+
+def test_the_readme_shows_the_newest_machine_of_each_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are on the page beside the results, with links that start there."""
+    row = {"key": "cpu/scale", "group": "scale, CPU", "label": "scale", "ratio": 0.5, "times": {}}
+    known = machine.facts("cpu")
+    for name, kind, day in [("a", "cpu", 2), ("b", "cpu", 4), ("c", "cpu", 3), ("d", "cuda", 1)]:
+        facts = {**known, "device": kind, "date": f"2026-01-0{day}", "cpu": name}
+        (tmp_path / name).mkdir()
+        text = json.dumps({"machine": facts, "rows": [row]})
+        (tmp_path / name / "cpu.json").write_text(text)
+    monkeypatch.setattr(readme_numbers, "RESULTS", tmp_path)
+    found = readme_numbers.machines()
+    assert [facts["cpu"] for _, facts, _ in found] == ["d", "b", "c", "a"]
+    assert [facts["cpu"] for _, facts, _ in readme_numbers.newest(found)] == ["d", "b"]
+    empty = f"above\n{readme_numbers.BEGIN}\n{readme_numbers.END}\nbelow\n"
+    monkeypatch.setattr(readme_numbers, "OTHERS", tmp_path / "README.md")
+    monkeypatch.setattr(readme_numbers, "README", tmp_path.parent / "README.md")
+    others = readme_numbers.rewritten_others(empty)
+    readme = readme_numbers.rewritten(empty)
+    assert re.findall(r"^\*\*(\w), .*\[cpu.json\]\((.*)\)", others, re.M) == [
+        ("c", "c/cpu.json"),
+        ("a", "a/cpu.json"),
+    ]
+    assert re.findall(r"^\*\*(\w), .*\[cpu.json\]\((.*)\)", readme, re.M) == [
+        ("d", f"{tmp_path.name}/d/cpu.json"),
+        ("b", f"{tmp_path.name}/b/cpu.json"),
+    ]
+    with pytest.raises(SystemExit, match="must have one line"):
+        readme_numbers.rewritten_others("nothing")
 
 
 def bare(key: str, case: Case) -> Row:

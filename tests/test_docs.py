@@ -151,6 +151,8 @@ def test_names_of_the_package_exist() -> None:
 
 def test_numbers_are_those_of_the_committed_results() -> None:
     assert readme_numbers.rewritten(README) == README, "make readme-numbers"
+    others = readme_numbers.OTHERS.read_text()
+    assert readme_numbers.rewritten_others(others) == others, "make readme-numbers"
     page = sine_page.rewritten(SINE, readme_numbers.machines())
     assert page == SINE, "make readme-numbers"
     layer = sine_layer_page.PAGE.read_text()
