@@ -116,7 +116,8 @@ Tensors5 lltm_cell_backward_with(const LltmBackend& backend, const OptionalTenso
         input.device());
   }
   if (mask[1]) grad_weights = product(grad_gates.mT(), backend.pack(old_h, input));
-  if (mask[2]) grad_bias = backend.bias_grad(grad_gates).view(bias->sizes());
+  if (mask[2]) grad_bias = backend.bias_grad(grad_gates);
+  if (mask[2] && has(bias)) grad_bias = grad_bias.view(bias->sizes());
   std::tie(grad_old_h, grad_input) =
       x_gradients(grad_gates, weights, old_h.size(-1), mask[3], mask[0]);
   return {grad_input, grad_weights, grad_bias, grad_old_h, grad_old_cell};
@@ -153,8 +154,13 @@ static Tensors5 lltm_cell_backward_meta(const OptionalTensor& grad_h,
   const auto like = [&](const Tensor& t, bool needed) {
     return needed ? at::empty_symint(t.sym_sizes(), t.options()) : Tensor();
   };
-  return {like(input, mask[0]), like(weights, mask[1]), mask[2] ? like(*bias, true) : Tensor(),
-          like(old_h, mask[3]), like(old_cell, mask[4])};
+  Tensor grad_bias;
+  if (mask[2]) {
+    const auto flat = weights.sym_sizes().slice(0, weights.dim() - 1);
+    grad_bias = at::empty_symint(has(bias) ? bias->sym_sizes() : flat, weights.options());
+  }
+  return {like(input, mask[0]), like(weights, mask[1]), grad_bias, like(old_h, mask[3]),
+          like(old_cell, mask[4])};
 }
 
 // ---- CPU

@@ -121,9 +121,10 @@ static LayerGrads lltm_layer_backward_empty(const OptionalTensor& grad_output,
   const auto like = [](const Tensor& t, bool needed) {
     return needed ? at::empty_symint(t.sym_sizes(), t.options()) : Tensor();
   };
-  return {like(input, mask[0]),     like(h0, mask[1]),
-          like(c0, mask[2]),        like(weight_ih, mask[3]),
-          like(weight_hh, mask[4]), mask[5] ? like(*bias, true) : Tensor()};
+  Tensor grad_bias;
+  if (mask[5]) grad_bias = at::empty_symint(weight_hh.sym_sizes().slice(0, 2), weight_hh.options());
+  return {like(input, mask[0]),     like(h0, mask[1]),        like(c0, mask[2]),
+          like(weight_ih, mask[3]), like(weight_hh, mask[4]), grad_bias};
 }
 
 TORCH_LIBRARY_IMPL(treadle, CompositeImplicitAutograd, m) {

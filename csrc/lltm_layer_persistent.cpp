@@ -2,6 +2,8 @@
 // of all steps, and copies of what the kernels could not read in pieces of 16 bytes.
 #include <ATen/Functions.h>
 
+#include <limits>
+
 #include "lltm_layer_run.h"
 
 namespace treadle {
@@ -112,7 +114,9 @@ void Layer::persistent_backward(const Tensor& gates, const Tensor& grad_output,
   Tensor grad = grad_output;
   if (grad.defined()) {
     args.grad_direction = width;
-    if (padded || !aligned(grad) || grad.stride(1) != 1 || grad.stride(0) % kPiece != 0) {
+    const int64_t apart = grad.stride(0);
+    if (padded || !aligned(grad) || grad.stride(1) != 1 || apart % kPiece != 0 ||
+        apart > std::numeric_limits<int>::max()) {  // the kernels keep it in an int
       grad = widened(grad.reshape({sequence.rows, directions, hidden}), width).flatten(1);
     }
     args.grad_output = grad.const_data_ptr();

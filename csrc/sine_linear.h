@@ -1,5 +1,5 @@
-// sine_linear: what its CPU and CUDA kernels share. The matrix product is ATen's; each backend
-// brings what is around it.
+// sine_linear: what its CPU and CUDA kernels share. A backend may bring a matrix product, too; else
+// it is ATen's.
 #pragma once
 
 #include <torch/library.h>

@@ -59,7 +59,7 @@ struct GroupRows {
   }
 };
 
-// A group of `blocks` blocks by its number. Directions take turns, so that both begin early.
+// A group of blocks by its number. Directions take turns, so that both begin early.
 struct Group {
   int direction;
   GroupRows rows;

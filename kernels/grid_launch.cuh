@@ -21,12 +21,15 @@ struct GridCall {
   cudaStream_t stream;
   bool* fits;  // none: run
 
-  template <class Args>
-  cudaError_t operator()(void (*kernel)(Args, int), int shared_bytes, const Args* args) const {
+  // The limit of shared memory is the kernel's, not the call's, and another thread may be about to
+  // launch it with more rows: so it is always the same.
+  template <class Layout, class Args>
+  cudaError_t of(void (*kernel)(Args, int), const Args* args) const {
+    const int shared_bytes = Layout::shared_bytes(rows), most = Layout::shared_bytes(kGridRows);
     const auto function = reinterpret_cast<const void*>(kernel);
     const int blocks = grid_groups(sizes, rows) * kGridBlocks;
     cudaError_t error =
-        cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+        cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
     if (fits != nullptr) *fits = false;
     if (fits != nullptr && too_large(error)) return cudaSuccess;
     if (error != cudaSuccess) return error;
@@ -55,14 +58,12 @@ struct GridCall {
 
 template <template <class> class CellOf, class T>
 cudaError_t run_grid_forward(const PersistentForward* args, const GridCall& call) {
-  return call(grid_forward<CellOf, T>, GridForward<CellOf<float>::kGates>::shared_bytes(call.rows),
-              args);
+  return call.of<GridForward<CellOf<float>::kGates>>(grid_forward<CellOf, T>, args);
 }
 
 template <template <class> class CellOf, class T>
 cudaError_t run_grid_backward(const PersistentBackward* args, const GridCall& call) {
-  return call(grid_backward<CellOf, T>,
-              GridBackward<CellOf<float>::kGates>::shared_bytes(call.rows), args);
+  return call.of<GridBackward<CellOf<float>::kGates>>(grid_backward<CellOf, T>, args);
 }
 
 }  // namespace treadle

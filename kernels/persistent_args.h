@@ -12,7 +12,7 @@
 namespace treadle {
 
 struct PersistentSizes {
-  Dtype dtype;  // Half or BFloat16
+  Dtype dtype;  // Half or BFloat16, of the cluster also Float
   int directions;
   int64_t steps, batch, hidden;
   // Device [T + 1]: where the rows of each step begin, of a packed batch; null: at t * batch.

@@ -1,6 +1,6 @@
 // The first slope of the sine layer and its sums over the rows, the gradient by the bias, on CUDA.
 // A block goes down a part of the rows in a strip of columns; then the parts are added. Every order
-// is that of the shapes, so the bits are too.
+// is that of shapes, dtype and alignment, so the bits are too.
 // Formula: kernels/math/sine_linear.h. Elsewhere: csrc/sine_linear_slope.cpp.
 #include "kernels/sine_linear.cuh"
 #include "kernels/sine_linear.h"

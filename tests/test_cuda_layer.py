@@ -12,7 +12,7 @@ from torch import Tensor
 from . import installed
 from .cases import OPS
 from .compare import same_bits
-from .inputs import FLOATING, GPU, Call, Make
+from .inputs import FLOATING, GPU, Call, Make, requiring_grad
 from .lltm_layer_cases import TENSORS, Lengths, batch_sizes, layer_arguments
 from .rule import obeys
 
@@ -211,6 +211,27 @@ def test_more_units_than_32_bits_count(regime: str, rows: int, hidden: int) -> N
         torch.ops.treadle.lltm_layer(
             one.expand(1, 1), sizes, state, state, *weights, None, regime=regime
         )
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("much_memory")
+@pytest.mark.parametrize("apart", [1 << 31, 1 << 32])
+@pytest.mark.parametrize(
+    "regime", ["step", *(pytest.param(one, marks=CLUSTERS) for one in ("cluster", "grid"))]
+)
+def test_gradients_further_apart_than_32_bits_count(regime: str, apart: int) -> None:
+    """Of the output: a batch of one row, whose steps lie that many elements apart."""
+    if torch.cuda.mem_get_info()[0] < 20 << 30:
+        pytest.skip("needs 20 GB of memory")
+    call = layer_arguments(Make("apart", "cuda", torch.bfloat16), (2, 1, 5, 8))
+    call = requiring_grad(OPS["lltm_layer"], Call(call.args, {**call.kwargs, "regime": regime}))
+    output, *_ = call.run(OPS["lltm_layer"].function)
+    leaves = [t for t in call.args if isinstance(t, Tensor) and t.requires_grad]
+    far = torch.empty(2, apart, device="cuda", dtype=torch.bfloat16)[:, :8].view(2, 1, 8)
+    far.copy_(torch.randn(2, 1, 8))
+    expected = torch.autograd.grad(output, leaves, far.contiguous(), retain_graph=True)
+    for ours, theirs in zip(torch.autograd.grad(output, leaves, far), expected, strict=True):
+        same_bits(ours, theirs)
 
 
 @pytest.mark.parametrize("lengths", FORMS, ids=str)

@@ -156,6 +156,28 @@ def test_some_outputs_of_the_layer_unused(
     close(list(found), expected)
 
 
+@pytest.mark.parametrize("device", [*DEVICES, "meta"])
+def test_the_gradient_of_a_bias_that_is_not_there(device: str) -> None:
+    """Asked for by the mask of a backward op: what the bias would have got."""
+    make, ops = Make("no bias", device, torch.float64), torch.ops.treadle
+    x, weights, bias, *states = cell_arguments(make, (3, 5, 8)).args
+    layer = layer_arguments(make, LAYER, directions=2).args
+    pairs = []
+    for some in (None, torch.zeros_like(bias)):
+        given = x, weights, some, *states
+        h, *kept = ops.lltm_cell_forward(*given)
+        pairs.append(ops.lltm_cell_backward(torch.ones_like(h), None, *given, *kept, [True] * 5)[2])
+    for some in (None, torch.zeros_like(layer[-1])):
+        given = *layer[:-1], some
+        output, _, _, gates = ops.lltm_layer_forward(*given)
+        grads = torch.ones_like(output), None, None
+        every = ops.lltm_layer_backward(*grads, *given, output, gates, False, "auto", [True] * 6)
+        pairs.append(every[-1])
+    for ours, expected in (pairs[:2], pairs[2:]):
+        assert ours.shape == expected.shape and ours.dtype == expected.dtype
+        assert device == "meta" or (torch.equal(ours, expected) and ours.any())
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", sorted(set(OPS) - {"vector_add"}))
 def test_gradients_have_memory_of_their_own(name: str, device: str) -> None:
