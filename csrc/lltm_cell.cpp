@@ -105,6 +105,8 @@ Tensors5 lltm_cell_backward_with(const LltmBackend& backend, const OptionalTenso
   check_storage(op, "gates", gates);
   check_storage_if_any(op, "grad_h", grad_h);
   check_storage_if_any(op, "grad_cell", grad_cell);
+  // Within autocast the products, too, are of the dtype that the forward pass had.
+  const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
   const Tensor grad_gates = at::empty(gates.sizes(), gates.options());
   Tensor grad_input, grad_weights, grad_bias, grad_old_h, grad_old_cell;
   if (mask[4]) grad_old_cell = at::empty(new_cell.sizes(), new_cell.options());

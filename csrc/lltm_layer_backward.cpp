@@ -171,6 +171,8 @@ LayerGrads lltm_layer_backward_with(const RecurrenceBackend& backend,
   check_storage(op, "output", output);
   check_storage(op, "gates", gates);
   if (has(batch_sizes)) check_batch_sizes(op, input, *batch_sizes, h0.size(1));
+  // Within autocast the products, too, are of the dtype that the forward pass had.
+  const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
   const Layer layer(backend, input, batch_sizes, h0, c0, weight_ih, weight_hh, bias, regime,
                     /*backward=*/true);
   const Tensor whole_gates = gates.contiguous();

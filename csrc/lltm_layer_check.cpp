@@ -71,6 +71,7 @@ void check_layer_storages(const char* op, const Tensor& input, const Tensor& h0,
 
 void check_batch_sizes(const char* op, const Tensor& input, const Tensor& batch_sizes,
                        int64_t batch) {
+  check_storage(op, "batch_sizes", batch_sizes);
   const auto sizes = batch_sizes.accessor<int64_t, 1>();
   int64_t before = batch, total = 0;
   for (int64_t t = 0; t < sizes.size(0); ++t) {
@@ -126,6 +127,15 @@ void check_lltm_lists(at::TensorList hx, at::TensorList params, bool has_biases,
   TORCH_CHECK(static_cast<int64_t>(params.size()) == count, "lltm: params must be ", each,
               " tensors for each of ", num_layers * directions, " layers and directions, ", count,
               " in all, got ", params.size());
+  // One direction is stacked on the other, which would promote what does not go together.
+  for (int64_t k = 0; k < count; ++k) {
+    if (k / each % directions == 0) continue;
+    const std::string name = "params[" + std::to_string(k) + "]";
+    const std::string first = "params[" + std::to_string(k - each) + "]";
+    check_like("lltm", name.c_str(), params[k], first.c_str(), params[k - each]);
+    check_shape("lltm", name.c_str(), ("that of " + first).c_str(), params[k],
+                params[k - each].sym_sizes());
+  }
   const char* names[] = {"h0", "c0"};
   for (int k = 0; k < 2; ++k) {
     TORCH_CHECK(hx[k].dim() == 3 && hx[k].sym_size(0) == num_layers * directions,

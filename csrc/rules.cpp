@@ -20,6 +20,11 @@ struct Argument {
   std::optional<int64_t> batch;
   bool written;
   int64_t rank() const { return value.dim() - (batch ? 1 : 0); }
+  c10::SymDimVector shape() const {
+    c10::SymDimVector found(value.sym_sizes().begin(), value.sym_sizes().end());
+    if (batch) found.erase(found.begin() + *batch);
+    return found;
+  }
 };
 
 std::vector<Argument> tensor_arguments(const OperatorHandle& op, const Stack& stack,
@@ -130,6 +135,13 @@ struct BatchedCall {
   }
 
   size_t position(const Argument& a) const { return a.index - base; }
+  const std::string& name(const Argument& a) const {
+    return op.schema().arguments()[position(a)].name();
+  }
+  std::string op_name() const {  // without the namespace
+    const std::string& whole = op.schema().name();
+    return whole.substr(whole.rfind(':') + 1);
+  }
   bool by_rows(const Argument& a) const { return (rows >> position(a) & 1) != 0; }
 
   // With the batch in front of those arguments that `takes` names; folded into what is there, where
@@ -175,6 +187,13 @@ void batch_linear(const OperatorHandle& op, Stack* stack, uint64_t rows, size_t 
   BatchedCall call(op, stack, rows);
   bool many = false;
   for (const auto& argument : call.arguments) {
+    // With a batch in front they would pass for layers, and for rows.
+    const bool fits = call.position(argument) == weight
+                          ? argument.rank() >= 2
+                          : argument.rank() >= 1 || !call.by_rows(argument);
+    TORCH_CHECK(fits, call.op_name(), ": ", call.name(argument), " must have shape ",
+                call.position(argument) == weight ? "[O, I]" : "[..., I]", ", got ",
+                argument.shape());
     many |= call.position(argument) == weight && argument.rank() == 3;
   }
   const bool all = many || !call.only_rows;

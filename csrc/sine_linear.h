@@ -67,6 +67,10 @@ inline bool reads_output(ScalarType dtype) { return dtype == at::kFloat; }
 // [R, C], or for N layers [N, R, C], of a tensor [..., C].
 Tensor rows_of(const Tensor& t, const Tensor& weight);
 
+// a b, of the dtype of a: between the levels of torch.func autocast rounds products, even where its
+// dispatch keys are excluded.
+Tensor product_like(const Tensor& a, const Tensor& b);
+
 // Gradients of input, weight and bias, as far as mask wants them, for one of input weight^T + bias.
 // Made of ATen's ops, which have derivatives.
 ThreeTensors gradients_of_sum(const Tensor& by_sum, const Tensor& input, const Tensor& weight,

@@ -105,12 +105,14 @@ struct Layer {
 
   // The tangent of z, undefined where nothing moves.
   Tensor tangent_of_sum() const {
+    // Within autocast the products, too, are of the dtype that the layer had.
+    const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
     const Tensor x = rows_of(primal(input), weight);
     Tensor moved;
     if (moves(input)) {
-      moved = at::matmul(rows_of(tangent(input), weight), primal(weight).mT());
+      moved = product_like(rows_of(tangent(input), weight), primal(weight).mT());
     }
-    if (moves(weight)) moved = plus(moved, at::matmul(x, tangent(weight).mT()));
+    if (moves(weight)) moved = plus(moved, product_like(x, tangent(weight).mT()));
     if (moves(bias)) {
       const Tensor row = weight.dim() == 3 ? tangent(bias).unsqueeze(1) : tangent(bias);
       moved = moved.defined() ? moved + row : row.expand_symint(rows_of(phase, weight).sym_sizes());

@@ -57,14 +57,18 @@ Tensor sine_linear_slope_with(const SineLinearSlopes& backend, const Tensor& gra
   return result;
 }
 
+Tensor product_like(const Tensor& a, const Tensor& b) {
+  return at::matmul(a, b).to(a.scalar_type());
+}
+
 ThreeTensors gradients_of_sum(const Tensor& by_sum, const Tensor& input, const Tensor& weight,
                               std::array<bool, 3> mask) {
   // Within autocast the products, too, are of the dtype that the results have.
   const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
   const Tensor w = rows_of(by_sum, weight);
   Tensor by_input, by_weight, by_bias;
-  if (mask[0]) by_input = at::matmul(w, weight).reshape_symint(input.sym_sizes());
-  if (mask[1]) by_weight = at::matmul(w.mT(), rows_of(input, weight));
+  if (mask[0]) by_input = product_like(w, weight).reshape_symint(input.sym_sizes());
+  if (mask[1]) by_weight = product_like(w.mT(), rows_of(input, weight));
   if (mask[2]) by_bias = w.sum(-2);
   return {by_input, by_weight, by_bias};
 }

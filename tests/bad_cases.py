@@ -13,6 +13,7 @@ import treadle
 from .inputs import Bad, Make, elsewhere, of_dtype, without_storage
 from .lltm_bad_cases import cell_bad
 from .lltm_layer_bad_cases import layer_bad
+from .lltm_lists_bad_cases import lists_bad
 from .sine_linear_bad_backward import sine_linear_backward_bad
 from .sine_linear_bad_cases import sine_linear_bad
 
@@ -264,4 +265,5 @@ BAD: tuple[Bad, ...] = (
     *sine_linear_backward_bad(),
     *cell_bad(),
     *layer_bad(),
+    *lists_bad(),
 )

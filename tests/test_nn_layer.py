@@ -133,6 +133,9 @@ def test_parameters_have_the_names_of_lstm_and_one_bias() -> None:
         found = {name: tuple(p.shape) for name, p in ours.named_parameters()}
         assert list(found.items()) == list(expected.items())
         assert list(ours.state_dict()) == list(expected)
+        listed = [[id(p) for p in each] for each in ours.all_weights]
+        assert sum(listed, []) == [id(p) for p in ours.parameters()]
+        assert len(listed) == len(theirs.all_weights) and len(set(map(len, listed))) == 1
 
 
 def test_parameters_are_drawn_like_those_of_lstm() -> None:

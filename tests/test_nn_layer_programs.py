@@ -81,6 +81,8 @@ def test_compiles_packed_sequences(is_sorted: bool, with_hx: bool) -> None:
         # The op's error, or the compiler's about that of the module.
         with pytest.raises(RuntimeError):
             compiled(packed, states(layer, B - 1))
+        with pytest.raises(torch._dynamo.exc.Unsupported):  # no error inside of the compiler
+            compiled(packed, (hx[0][0, 0], hx[1]))
 
 
 def test_compiled_sizes_do_not_compile_again() -> None:

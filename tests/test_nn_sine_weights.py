@@ -135,6 +135,19 @@ def test_a_layer_of_the_paper_loads() -> None:
     torch.testing.assert_close(ours(x), theirs(x), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_linear_last_layer_of_the_paper_is_no_sine(strict: bool) -> None:
+    """Its names would fit; the other way round they do not."""
+    saved = Paper([2, 12, 12, 3], True).state_dict()
+    outer = nn.ModuleDict({"siren": Siren(2, 12, 1, 3)})
+    words = r"Siren: outermost_linear must be True for these, got False: siren.net.2.weight is that"
+    with pytest.raises(RuntimeError, match=words):
+        given = {f"siren.{name}": value for name, value in saved.items()}
+        outer.load_state_dict(given, strict=strict)
+    with pytest.raises(RuntimeError, match='Missing.*"net.2.weight"'):
+        Siren(2, 12, 1, 3, True).load_state_dict(Paper([2, 12, 12, 3], False).state_dict())
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_does_not_fit_is_named(layout: str) -> None:
     make, key = LAYOUTS[layout]

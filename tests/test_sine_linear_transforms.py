@@ -71,6 +71,26 @@ TRANSFORMS: dict[str, Callable[[Function], Function]] = {
 }
 
 
+@pytest.mark.parametrize("subset", SUBSETS)
+@pytest.mark.parametrize("name", ["forward", "grad", "jvp"])
+def test_vmap_refuses_what_a_call_refuses(subset: tuple[int, ...], name: str) -> None:
+    """A batch in front makes no layer of a row, and no row of a number."""
+    good = (4, 3), (5, 3), (5,)
+    for place, shape in [(0, ()), (1, (3,)), (1, ()), (1, (2, 5, 3)), (2, ()), (2, (5, 1))]:
+        rows: list[Any] = [
+            torch.ones(shape if i == place else s).double() for i, s in enumerate(good)
+        ]
+        if place != 2 and 2 not in subset:
+            rows[2] = None  # so that no other argument is wrong
+        stacked, in_dims = batched(rows, subset)
+        for f, arguments in (
+            (TRANSFORMS[name](treadle.sine_linear), rows),
+            (vmap(TRANSFORMS[name](treadle.sine_linear), in_dims), stacked),
+        ):
+            with pytest.raises(RuntimeError, match="^sine_linear.*: .* must have shape "):
+                f(*arguments)
+
+
 @pytest.mark.usefixtures("no_slow_vmap")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("bias", [True, False])
@@ -247,3 +267,16 @@ def test_compiled_autograd_of_an_eikonal_step(dynamic: bool) -> None:
         return torch.compile(graph, fullgraph=True, dynamic=dynamic, backend="aot_eager")
 
     close(step(compiler), step(None))
+
+
+@pytest.mark.parametrize("omega", [30.0, torch.tensor(30.0), 30])
+def test_omega_is_a_number(omega: Any) -> None:
+    x, w = torch.ones(4, 3), torch.ones(5, 3)
+    assert torch.equal(treadle.sine_linear(x, w, None, omega), treadle.sine_linear(x, w, None, 30))
+    words = "^sine_linear: omega must be a number, .* got a tensor that requires grad$"
+    with pytest.raises(TypeError, match=words):
+        treadle.sine_linear(x, w, None, torch.nn.Parameter(torch.tensor(2.0)))
+    layer = treadle.nn.SineLinear(3, 5)
+    layer.omega_0 = torch.nn.Parameter(torch.tensor(2.0))
+    with pytest.raises(TypeError, match=words):
+        layer(x)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
+from torch.autograd.forward_ad import dual_level, make_dual, unpack_dual
+from torch.func import grad, hessian, vmap
 
 import treadle
 from treadle import reference
 from treadle.nn import LLTMCell
 
 from .cases import DEVICES
-from .inputs import HALVES, Make
+from .inputs import HALVES, Make, outputs
 from .lltm_cases import cell_arguments
+from .lltm_layer_cases import layer, layer_arguments
 from .rule import within_rule
+from .sine_linear_cases import sine_arguments
 
 EACH = [
     pytest.param(device, dtype, id=f"{device}-{dtype}", marks=marks)
@@ -142,6 +146,59 @@ def test_under_vmap_and_compile(device: str, dtype: torch.dtype) -> None:
     with_grad = requiring_grad_weights(call)
     run(*with_grad.args)[1].sum().backward()
     torch.testing.assert_close(gradient, with_grad.args[1].grad)
+
+
+BACKWARD = {
+    "cell": (cell_arguments, ((9, 7, 8),), treadle.lltm_cell),
+    "layer": (layer_arguments, ((5, 9, 7, 8),), layer),
+    "layer, recompute": (layer_arguments, ((5, 9, 7, 8),), partial(layer, recompute=True)),
+    "sine layer": (sine_arguments, ((9,), (7, 8)), treadle.sine_linear),
+}
+
+
+@pytest.mark.parametrize("name", BACKWARD)
+@each
+def test_a_backward_pass_inside_keeps_the_dtype_of_its_forward(
+    device: str, dtype: torch.dtype, name: str
+) -> None:
+    """Of a float32 call outside of autocast: the same bits as without."""
+    make, sizes, function = BACKWARD[name]
+    call = make(Make("inside", device, torch.float32), *sizes)
+    leaves = [i for i, t in enumerate(call.args) if isinstance(t, Tensor)]
+    call = call.with_args({i: call.args[i].requires_grad_() for i in leaves})
+    output = outputs(call.run(function))[0]
+    given = [call.args[i] for i in leaves]
+    expected = torch.autograd.grad(output.square().sum(), given, retain_graph=True)
+    loss = output.square().sum()
+    with torch.autocast(device, dtype):
+        found = torch.autograd.grad(loss, given)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@each
+def test_a_float32_sine_layer_inside(device: str, dtype: torch.dtype) -> None:
+    """Where autocast is switched off for the layer alone, second derivatives work, too."""
+    x, w, b = sine_arguments(Make("island", device, torch.float32), (2,), (3, 4)).args[:3]
+
+    def f(x: Tensor) -> Tensor:
+        with torch.autocast(device, enabled=False):
+            return treadle.sine_linear(x, w, b, 3.0).square().sum()
+
+    def moved(x: Tensor) -> tuple[Tensor, Tensor]:
+        """A gradient and its tangent."""
+        with dual_level():
+            dual = make_dual(x.clone().requires_grad_(), x)
+            (gradient,) = torch.autograd.grad(f(dual), dual)
+            return unpack_dual(gradient)[:2]
+
+    expected = hessian(f)(x), *moved(x)
+    with torch.autocast(device, dtype):
+        found = hessian(f)(x), *moved(x)
+    assert torch.equal(found[1], expected[1]) and torch.equal(found[2], expected[2])
+    # Between the levels of torch.func autocast rounds products of tangents, ours and torch's.
+    assert found[0].dtype == torch.float32
+    torch.testing.assert_close(found[0], expected[0], rtol=0.05, atol=0.05)
 
 
 def requiring_grad_weights(call: Any) -> Any:

@@ -32,7 +32,13 @@ def sine_linear(input: Tensor, weight: Tensor, bias: Tensor | None, omega: float
 
     Raises:
         RuntimeError: shapes, dtypes or devices that do not fit.
+        TypeError: ``omega`` is a tensor that requires grad, which it would not get.
 
     Source: csrc/sine_linear.cpp, kernels/sine_linear.cu.
     """
+    if isinstance(omega, Tensor) and omega.requires_grad:
+        raise TypeError(
+            "sine_linear: omega must be a number, for it is not differentiable, got a tensor that "
+            "requires grad"
+        )
     return _sine_linear(input, weight, bias, omega)  # type: ignore[no-any-return]

@@ -108,15 +108,19 @@ class LLTM(nn.Module):
                 stacklevel=2,
             )
         rows, directions = 3 * self.hidden_size, ("", "_reverse")[: self._directions()]
-        self._names: list[str] = []
+        self._all_weights: list[list[str]] = []  # a list for each layer and direction
         for layer in range(self.num_layers):
             columns = self.hidden_size * len(directions) if layer else self.input_size
-            shapes = {"weight_ih": (rows, columns), "weight_hh": (rows, self.hidden_size)}
+            shapes: dict[str, tuple[int, ...]] = {"weight_ih": (rows, columns)}
+            shapes["weight_hh"] = rows, self.hidden_size
+            if self.bias:
+                shapes["bias"] = (rows,)
             for direction in directions:
-                for name, shape in (shapes | ({"bias": (rows,)} if self.bias else {})).items():
-                    self._names.append(f"{name}_l{layer}{direction}")
+                names = [f"{name}_l{layer}{direction}" for name in shapes]
+                self._all_weights.append(names)
+                for name, shape in zip(names, shapes.values(), strict=True):
                     parameter = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-                    self.register_parameter(self._names[-1], parameter)
+                    self.register_parameter(name, parameter)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -124,6 +128,11 @@ class LLTM(nn.Module):
         bound = 1 / math.sqrt(self.hidden_size)
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
+
+    @property
+    def all_weights(self) -> list[list[nn.Parameter]]:
+        """The parameters of each layer and direction, as :class:`torch.nn.LSTM` lists its own."""
+        return [[getattr(self, name) for name in names] for names in self._all_weights]
 
     def flatten_parameters(self) -> None:
         """Do nothing: it is there for programs that were written for :class:`torch.nn.LSTM`."""
@@ -156,8 +165,13 @@ class LLTM(nn.Module):
             the second direction: its first). A sequence of no steps ends with ``hx``.
 
         Raises:
-            ValueError, TypeError: a shape, or ``hx``, is not as above.
+            ValueError, TypeError: a shape, or ``hx``, is not as above. (Within ``torch.compile``
+                nobody notices that ``hx`` has more rows than sorted sequences were packed; those
+                that are left over stay as they are.)
             RuntimeError: dtypes or devices do not go together; :func:`treadle.lltm` says how.
+
+        ``torch.compile`` cannot trace torch's ``pad_packed_sequence``: call it outside of what is
+        compiled.
         """
         if isinstance(input, PackedSequence):
             return self._forward_packed(input, hx)
@@ -197,7 +211,7 @@ class LLTM(nn.Module):
         elif hx is not None and torch.compiler.is_compiling():
             # batch_sizes[0] is a number that the compiler cannot compare. Too few rows the op
             # refuses; more than there are sequences it carries through.
-            batch = hx[0].size(1)
+            batch = hx[0].size(1) if isinstance(hx[0], Tensor) and hx[0].dim() == 3 else 0
         else:
             batch = int(batch_sizes[0]) if len(batch_sizes) else 0
         states = self._states(data, hx, batch)
@@ -236,7 +250,7 @@ class LLTM(nn.Module):
 
     def _parameters_in_order(self) -> list[Tensor]:
         # As attributes, for what torch.nn.utils.parametrize or functional_call puts in their place.
-        return [getattr(self, name) for name in self._names]
+        return [getattr(self, name) for names in self._all_weights for name in names]
 
     def _check_input(self, input: object) -> None:
         if not isinstance(input, Tensor):

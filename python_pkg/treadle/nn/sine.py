@@ -114,11 +114,13 @@ class SineLinear(nn.Module):
             + f", omega_0={self.omega_0:g}"
         )
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **named: Any
+    ) -> None:
         # The paper's layer has an nn.Linear inside. The dictionary is load_state_dict's own copy.
         for name in ("weight", "bias"):
             _rename(state_dict, f"{prefix}linear.{name}", prefix + name)
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        super()._load_from_state_dict(state_dict, prefix, *args, **named)
 
 
 class Siren(nn.Module):
@@ -214,9 +216,25 @@ class Siren(nn.Module):
         output: Tensor = self.net(input)
         return output
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
         # The dictionary is load_state_dict's own copy, and what the layers are given comes of it.
         last = f"{prefix}net.{len(self.net) - 1}."
+        # The paper's names tell whether a layer has a sine.
+        paper = any(re.match(rf"{re.escape(prefix)}net\.\d+\.linear\.", key) for key in state_dict)
+        if paper and isinstance(self.net[-1], SineLinear) and f"{last}weight" in state_dict:
+            error_msgs.append(
+                f"Siren: outermost_linear must be True for these, got False: {last}weight is that "
+                "of a linear layer"
+            )
         for key in [key for key in state_dict if key.startswith(prefix)]:
             name = key[len(prefix) :]
             for pattern, ours in _NAMES:
@@ -224,7 +242,15 @@ class Siren(nn.Module):
                     _rename(state_dict, key, prefix + match.expand(ours))
             if name in ("last_layer.weight", "last_layer.bias"):
                 _rename(state_dict, key, last + name.partition(".")[2])
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        super()._load_from_state_dict(
+            state_dict,
+            prefix,
+            local_metadata,
+            strict,
+            missing_keys,
+            unexpected_keys,
+            error_msgs,
+        )
 
 
 def _draw(layer: SineLinear | nn.Linear, bound: float | None, omega: float) -> None:

@@ -1,0 +1,122 @@
+"""What lltm must refuse of its lists; the rest lltm_layer refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import treadle
+
+from .inputs import Bad, Make, elsewhere, of_dtype, without_storage
+
+T, B, I, H, L, D = 2, 3, 5, 4, 2, 2  # noqa: E741
+STATES = (L * D, B, H)
+# Of one direction, and of one in the layer behind.
+SHAPES = ((3 * H, I), (3 * H, H), (3 * H,))
+LATER = ((3 * H, D * H), *SHAPES[1:])
+
+
+def run(make: Make, replaced: dict[int, Tensor] | None = None, **changed: Any) -> Any:
+    """lltm on good arguments, some of params replaced."""
+    params = [make(*shape) for shape in (*SHAPES * D, *LATER * D)]
+    for k, t in (replaced or {}).items():
+        params[k] = t
+    arguments: dict[str, Any] = {
+        "input": make(T, B, I),
+        "hx": (make(*STATES), make(*STATES)),
+        "params": params,
+        "has_biases": True,
+        "num_layers": L,
+        "dropout": 0.0,
+        "train": False,
+        "bidirectional": True,
+        "batch_first": False,
+    }
+    return torch.ops.treadle.lltm(*{**arguments, **changed}.values())
+
+
+def packed(make: Make, sizes: Tensor) -> Any:
+    """treadle.lltm on five rows."""
+    states, params = make(1, B, H), [make(*shape) for shape in SHAPES]
+    return treadle.lltm(
+        make(5, I), sizes, (states, states), params, True, 1, 0.0, False, bidirectional=False
+    )
+
+
+def lists() -> list[Bad]:
+    return [
+        Bad(
+            "lltm hx",
+            lambda m: run(m, hx=(m(*STATES),)),
+            "lltm: hx must be two tensors, h0 and c0, got 1",
+        ),
+        Bad(
+            "lltm num_layers",
+            lambda m: run(m, num_layers=0),
+            "lltm: num_layers must be at least 1, got 0",
+        ),
+        Bad(
+            "lltm params",
+            lambda m: run(m, num_layers=1),
+            "lltm: params must be 3 tensors for each of 2 layers and directions, 6 in all, got 12",
+        ),
+        Bad(
+            "lltm h0",
+            lambda m: run(m, hx=(m(L, B, H), m(*STATES))),
+            "lltm: h0 must have shape [L*D, B, H] with L*D = 4, got [2, 3, 4]",
+        ),
+        Bad(
+            "lltm c0",
+            lambda m: run(m, hx=(m(*STATES), m(B, H))),
+            "lltm: c0 must have shape [L*D, B, H] with L*D = 4, got [3, 4]",
+        ),
+        Bad(
+            "lltm input",
+            lambda m: run(m, input=m(T, I)),
+            "lltm: input must have shape [T, B, I], got [2, 5]",
+        ),
+        Bad(
+            "lltm batch_sizes storage",
+            lambda m: packed(m, without_storage(torch.tensor([3, 2]))),
+            "lltm_layer: batch_sizes must lie inside its storage, 16 bytes, got a storage of 0 "
+            "bytes",
+            ("cpu", "cuda"),
+        ),
+    ]
+
+
+def second_directions() -> list[Bad]:
+    """Against the first, on which they are stacked."""
+    found = []
+    for k, shape in ((3, SHAPES[0]), (4, SHAPES[1]), (5, SHAPES[2]), (9, LATER[0])):
+        name, first = f"params[{k}]", f"params[{k - 3}]"
+        wider, shown = (*shape[:-1], shape[-1] + 1), list(shape)
+        found += [
+            Bad(
+                f"lltm {name} dtype",
+                lambda m, k=k, s=shape: run(m, {k: of_dtype(m, torch.bfloat16, *s)}),
+                f"lltm: {name} must have the dtype of {first}, float32, got bfloat16",
+            ),
+            Bad(
+                f"lltm {name} device",
+                lambda m, k=k, s=shape: run(m, {k: elsewhere(m, *s)}),
+                f"lltm: {name} must be on the device of {first}, {{device}}, got {{other}}",
+            ),
+            Bad(
+                f"lltm {name} shape",
+                lambda m, k=k, s=wider: run(m, {k: m(*s)}),
+                f"lltm: {name} must have shape that of {first} = {shown}, got {list(wider)}",
+            ),
+            Bad(
+                f"lltm {name} of no dimension",
+                lambda m, k=k: run(m, {k: m()}),
+                f"lltm: {name} must have shape that of {first} = {shown}, got []",
+            ),
+        ]
+    return found
+
+
+def lists_bad() -> list[Bad]:
+    return [*lists(), *second_directions()]
