@@ -2,10 +2,12 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Without a GPU the CPU's part is built; TREADLE_CUDA=1 builds CUDA, too, where nvcc is found.
+export TREADLE_CUDA ?= gpu
 CXX_SOURCES = $(shell git ls-files -co --exclude-standard '*.cpp' '*.h' '*.hpp' '*.cu' '*.cuh')
 
 .DEFAULT_GOAL := help
-.PHONY: help env build test demo bench readme-numbers mutants lint format check-install clean
+.PHONY: help env build test demo bench readme-numbers new-op mutants lint format check-install clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 15
@@ -16,7 +18,7 @@ build: $(VENV)/.installed  ## compile what changed, into python_pkg/treadle
 	@$(BIN)/python -W ignore setup.py -q build_ext --inplace
 
 test: $(VENV)/.dev build  ## run the tests (choose some with ARGS="-k scale")
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 demo: $(VENV)/.demo build  ## teach nets to read handwritten digits, and to be a photograph
 	$(BIN)/python examples/digits.py $(ARGS)
@@ -26,17 +28,21 @@ bench: $(VENV)/.dev build  ## verify, then time every op against its rivals
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
 readme-numbers:  ## write the numbers of README.md and docs/*.md from committed results
-	$(PYTHON) benchmarks/readme_numbers.py
+	$(PYTHON) benchmarks/pages/readme_numbers.py
+
+new-op:  ## write the skeleton of an elementwise op: make new-op NAME=relu2
+	@$(PYTHON) tools/new_op.py "$(NAME)"
 
 mutants: $(VENV)/.dev build  ## plant each known error and show that a test finds it
 	$(BIN)/python tests/mutants/run.py $(ARGS)
 
-lint: $(VENV)/.dev  ## check style, types and the rules of kernels/
+lint: $(VENV)/.dev  ## check style, types, sizes, and who includes whom
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run -Werror $(CXX_SOURCES)
 	$(BIN)/python tools/check_kernels.py
+	$(BIN)/python tools/check_sizes.py
 
 format: $(VENV)/.dev  ## rewrite the sources as lint wants them
 	$(BIN)/ruff check --fix -q .

@@ -3,7 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include "recurrence_plan.h"
+#include "recurrent/plan.h"
 #include "treadle/info.h"
 
 namespace py = pybind11;

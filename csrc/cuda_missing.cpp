@@ -2,8 +2,8 @@
 // The build passes the reason and the remedy.
 #include <torch/library.h>
 
-#include "launches.h"
-#include "rules.h"
+#include "common/launches.h"
+#include "common/rules.h"
 #include "schemas.h"
 
 namespace treadle {

@@ -1,7 +1,7 @@
 // Defines every op of schemas.h, and the kernels that all of them have in common.
 #include <torch/library.h>
 
-#include "rules.h"
+#include "common/rules.h"
 #include "schemas.h"
 
 namespace treadle {

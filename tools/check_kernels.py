@@ -1,8 +1,9 @@
-"""Checks the rules that a compiler does not: which headers kernels/ may use, and how it launches.
+"""Checks the rules that a compiler does not: who includes whom, and how kernels are launched.
 
-- kernels/ includes CUDA, the standard library and itself, never torch.
+- A family (kernels/<family>, csrc/<family>) includes itself and `common`, no other family.
+- kernels/ includes CUDA, the standard library and itself, never torch or csrc/.
 - Every kernel begins with begin_kernel(): launched while the one before it ends, it must wait.
-- Kernels are launched in kernels/launch.cuh alone; csrc/ holds no device code.
+- Kernels are launched in kernels/common/launch.cuh alone; csrc/ holds no device code.
 - Every launch, and every call of a `cudaError_t launch...` function, passes a stream, and its
   error is returned or checked.
 """
@@ -15,11 +16,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-LAUNCHER = Path("kernels/launch.cuh")
-NEVER_LAUNCHED = Path("kernels/fast_math_check.cu")
+LAUNCHER = Path("kernels/common/launch.cuh")
+NEVER_LAUNCHED = Path("kernels/common/fast_math_check.cu")
 SUFFIXES = {".h", ".cuh", ".cu", ".cpp"}
 
-FOREIGN = re.compile(r'#\s*include\s*[<"](torch|ATen|c10|caffe2|pybind11|csrc|Python)\b')
+INCLUDE = re.compile(r'#\s*include\s*([<"])([^>"\n]+)')
+FOREIGN = re.compile(r"(torch|ATen|c10|caffe2|pybind11|csrc|Python)\b")
+# The files beside the families in csrc/: they bring all families together.
+FRONT_DOOR = {"include", "compat"}
+SIDE_DOORS = {
+    # Its last step is a sine of each element: the loop that the op `sine` runs on the CPU.
+    (Path("csrc/sine_linear/cpu/sine_linear.cpp"), "elementwise/cpu/sine.h"),
+}
 RAW_LAUNCH = re.compile(r"<<<|\bcudaLaunch(?:Cooperative)?Kernel\w*\s*\(|\bcuLaunchKernel\w*\s*\(")
 DEVICE_CODE = re.compile(r"__global__|__device__|__shared__")
 KERNEL = re.compile(r"__global__[^;{]*\((?:[^;{]|\{\})*\)\s*\{(?!\s*begin_kernel\(\);)")
@@ -79,12 +87,39 @@ def check_launches(path: Path, code: str, launchers: set[str]) -> Iterator[tuple
             yield match.start(), "a launch must pass a stream"
 
 
+def rooms_open_to(path: Path) -> tuple[str, ...]:
+    """The folders whose headers `path` may include; () is any."""
+    top, room = path.parts[:2]
+    if top == "kernels":
+        below = {"common": ["common"], "math": ["common", "math"]}
+        return tuple(f"kernels/{name}/" for name in below.get(room, ["common", "math", room]))
+    if len(path.parts) == 2 or room in FRONT_DOOR:
+        return ()
+    if room == "common":
+        return ("common/", "kernels/common/", "treadle/")
+    of_kernels = (f"kernels/{room}/", "kernels/common/", "kernels/math/")
+    return (f"{room}/", "common/", *of_kernels, "treadle/")
+
+
+def check_includes(path: Path, text: str) -> Iterator[tuple[int, str]]:
+    """Each include in `text` that leads to another family, or from kernels/ to torch or csrc/."""
+    rooms = rooms_open_to(path)
+    for match in INCLUDE.finditer(text):
+        bracket, header = match.groups()
+        if path.parts[0] == "kernels" and (foreign := FOREIGN.match(header)):
+            yield match.start(), f"kernels/ must not include {foreign[1]}"
+            continue
+        ours = bracket == '"' or any((ROOT / top / header).exists() for top in ("", "csrc"))
+        if ours and rooms and not header.startswith(rooms) and (path, header) not in SIDE_DOORS:
+            home = "/".join(path.parts[:2])
+            yield match.start(), f'{home} must not include "{header}", only {", ".join(rooms)}'
+
+
 def check_file(path: Path, text: str, launchers: set[str]) -> list[str]:
     """Broken rules in one file, as "path:line: rule"; `path` is relative to the repository."""
     found: list[tuple[int, str]] = []
     in_kernels = path.parts[0] == "kernels"
-    if in_kernels:
-        found += [(m.start(), f"kernels/ must not include {m[1]}") for m in FOREIGN.finditer(text)]
+    found += check_includes(path, text)
     code = strip_comments(text)
     if not in_kernels:
         found += [(m.start(), "csrc/ holds no device code") for m in DEVICE_CODE.finditer(code)]

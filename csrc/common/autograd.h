@@ -11,7 +11,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
 
-#include "dispatch.h"
+#include "common/tensors.h"
 
 namespace treadle {
 
@@ -67,7 +67,7 @@ struct Slot<Output> {
 template <class T>
 auto make_node() {
   if constexpr (std::is_same_v<NodePtr, std::shared_ptr<Node>>) {
-    // Found through its argument: newer torch has none.
+    // deleteNode is found by its argument: newer torch has none.
     return std::shared_ptr<T>(new T(), [](T* node) { deleteNode(node); });
   } else {
     return c10::make_intrusive<T>();
@@ -75,8 +75,8 @@ auto make_node() {
 }
 
 // Self has kName and `static variable_list backward(const variable_list& grads, const Need&,
-// const Saved&...)`, where a Tensor may be undefined. One that takes large tensors without const
-// may let go of them when it has used them.
+// const Saved&...)`, where a Tensor may be undefined. A backward that takes a tensor without const
+// may release it once it is used.
 template <class Self, class... S>
 struct OpNode : Node {
   // Null where no input requires grad: then there is nothing to save.
@@ -104,7 +104,7 @@ struct OpNode : Node {
           return std::tuple<decltype(Slot<S>::get(kept, *this))...>(Slot<S>::get(kept, *this)...);
         },
         saved_);
-    // Before rather than after, as the engine would: from here on `values` alone keep them alive.
+    // Before the run, not after it as the engine would: from here `values` alone keep them alive.
     if (!torch::autograd::get_current_graph_task_keep_graph()) drop_all();
     return std::apply([&](auto&... v) { return run(grads, need(), v...); }, values);
   }
@@ -153,7 +153,7 @@ struct OpNode : Node {
     return needed;
   }
 
-  // No gradient came for any output: none goes on.
+  // Without a gradient of any output there are none of the inputs.
   template <class... V>
   static variable_list run(variable_list& grads, const Need& needed, V&... values) {
     for (const auto& grad : grads) {
@@ -181,7 +181,7 @@ struct OpNode : Node {
   }
 };
 
-// The kernel below autograd, for a new result and for one that is written in place.
+// Calls the kernel below autograd: for a new result, and for one that is written in place.
 template <class Signature, class... Args>
 auto below_autograd(const c10::TypedOperatorHandle<Signature>& op, c10::DispatchKeySet keys,
                     const Args&... args) {
@@ -196,28 +196,29 @@ auto below_autograd_inplace(const c10::TypedOperatorHandle<Signature>& op, c10::
   return op.redispatch(keys & c10::after_autograd_keyset, args...);
 }
 
+// Whether any of them has one.
+template <class... T>
+bool has_tangent(const T&... tensors) {
+  return (... || isFwGradDefined(tensors));
+}
+
 inline Tensor tangent(const Tensor& t) { return isFwGradDefined(t) ? t._fw_grad(0) : Tensor(); }
 
-// The value beneath a dual tensor: derivatives of derivatives see it, this level's tangent not.
+// The value of a dual tensor without this level's tangent; outer levels still see their own.
 inline Tensor primal(const Tensor& t) { return isFwGradDefined(t) ? t._fw_primal(0) : t; }
 
-// In place, a tangent that is there already is written, not replaced: views share it.
+// In place, an existing tangent is overwritten, not replaced: views share it.
 inline void set_tangent(const Tensor& out, const Tensor& value, bool inplace = false) {
   if (!value.defined()) return;
   const Tensor present = inplace ? tangent(out) : Tensor();
   out._set_fw_grad(present.defined() ? present.copy_(value) : value, /*level=*/0, inplace);
 }
 
-inline Tensor plus(const Tensor& a, const Tensor& b) {
-  if (!a.defined()) return b;
-  return b.defined() ? a + b : a;
-}
-
-// What is written into `argument` has no gradient, and that is said rather than a wrong one given.
+// Writing into `argument` has no gradient formula: raise rather than give a wrong gradient.
 template <class... T>
 void refuse_autograd(const char* op, const char* argument, const T&... tensors) {
-  TORCH_CHECK(!compute_requires_grad(tensors...) && !(... || isFwGradDefined(tensors)), op, ": ",
-              argument, " must be used without autograd, got an argument that requires grad");
+  TORCH_CHECK(!compute_requires_grad(tensors...) && !has_tangent(tensors...), op, ": ", argument,
+              " must be used without autograd, got an argument that requires grad");
 }
 
 }  // namespace treadle

@@ -1,7 +1,10 @@
-#include "check.h"
+#include "common/check.h"
 
 #include <ATen/MemoryOverlap.h>
 #include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <iterator>
 
 namespace treadle {
 
@@ -38,6 +41,20 @@ const char* dtype_name(ScalarType dtype) {
   }
 }
 
+// In the order of Dtype.
+static constexpr ScalarType kDtypes[] = {
+    ScalarType::Bool, ScalarType::Byte, ScalarType::Char,     ScalarType::Short, ScalarType::Int,
+    ScalarType::Long, ScalarType::Half, ScalarType::BFloat16, ScalarType::Float, ScalarType::Double,
+};
+
+Dtype to_dtype(ScalarType dtype) {
+  const auto* found = std::find(std::begin(kDtypes), std::end(kDtypes), dtype);
+  TORCH_CHECK(found != std::end(kDtypes), "treadle has no kernels for dtype ", dtype_name(dtype));
+  return static_cast<Dtype>(found - kDtypes);
+}
+
+const char* dtype_name(Dtype dtype) { return dtype_name(kDtypes[static_cast<int>(dtype)]); }
+
 bool is_floating_dtype(ScalarType dtype) {
   return dtype == ScalarType::Half || dtype == ScalarType::BFloat16 || dtype == ScalarType::Float ||
          dtype == ScalarType::Double;
@@ -46,33 +63,6 @@ bool is_floating_dtype(ScalarType dtype) {
 bool is_number_dtype(ScalarType dtype) {
   return is_floating_dtype(dtype) || dtype == ScalarType::Byte || dtype == ScalarType::Char ||
          dtype == ScalarType::Short || dtype == ScalarType::Int || dtype == ScalarType::Long;
-}
-
-Dtype to_dtype(ScalarType dtype) {
-  switch (dtype) {
-    case ScalarType::Bool:
-      return Dtype::kBool;
-    case ScalarType::Byte:
-      return Dtype::kUInt8;
-    case ScalarType::Char:
-      return Dtype::kInt8;
-    case ScalarType::Short:
-      return Dtype::kInt16;
-    case ScalarType::Int:
-      return Dtype::kInt32;
-    case ScalarType::Long:
-      return Dtype::kInt64;
-    case ScalarType::Half:
-      return Dtype::kHalf;
-    case ScalarType::BFloat16:
-      return Dtype::kBFloat16;
-    case ScalarType::Float:
-      return Dtype::kFloat;
-    case ScalarType::Double:
-      return Dtype::kDouble;
-    default:
-      TORCH_CHECK(false, "treadle has no kernels for dtype ", dtype_name(dtype));
-  }
 }
 
 void check_compute_dtype(const char* op, const char* argument, ScalarType dtype) {
@@ -141,6 +131,12 @@ void check_storage(const char* op, const char* argument, const Tensor& t) {
   TORCH_CHECK(static_cast<int64_t>(t.storage().nbytes()) >= needed, op, ": ", argument,
               " must lie inside its storage, ", needed, " bytes, got a storage of ",
               t.storage().nbytes(), " bytes");
+}
+
+void check_storages(const char* op, std::initializer_list<NamedTensor> arguments) {
+  for (const auto& [name, tensor] : arguments) {
+    if (tensor.defined()) check_storage(op, name, tensor);
+  }
 }
 
 void check_shape(const char* op, const char* argument, const char* letters, const Tensor& t,

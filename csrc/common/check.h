@@ -1,22 +1,26 @@
-// All wording of errors: "<op>: <argument> must <rule>, got <fact>".
+// Checks that ops share: dtypes, shapes, devices, memory. Their errors follow one grammar,
+// "<op>: <argument> must <rule>, got <fact>". An op's own checks are in its folder.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
-#include "kernels/dtype.h"
+#include <initializer_list>
+
+#include "kernels/common/dtype.h"
 
 namespace treadle {
 
 using at::ScalarType;
 using at::Tensor;
 
-// float32 rather than Float, as Python spells it.
+// As Python spells it: float32, not Float.
 const char* dtype_name(ScalarType dtype);
+const char* dtype_name(Dtype dtype);
 
 bool is_number_dtype(ScalarType dtype);    // what elementwise ops compute in
 bool is_floating_dtype(ScalarType dtype);  // half, bfloat16, float, double
-Dtype to_dtype(ScalarType dtype);
+Dtype to_dtype(ScalarType dtype);          // raises for one that has no kernels
 
 // The dtype that an elementwise op computes in, from promotion.
 void check_compute_dtype(const char* op, const char* argument, ScalarType dtype);
@@ -29,19 +33,18 @@ void check_result(const char* op, const char* argument, const Tensor& out, Scala
 void check_inplace_shape(const char* op, const char* argument, const Tensor& out,
                          c10::SymIntArrayRef shape);
 
-// A tensor that is written: no element of it twice in memory, no part of it under another name.
-// Sizes that are still symbolic are looked at when the op runs.
+// A tensor that is written must have no element twice in memory, and share none with another
+// argument in part. Symbolic sizes are checked when the op runs.
 void check_memory(const char* op, const char* argument, const Tensor& out, const char* input_name,
                   const Tensor& input);
 
-// For an op of one tensor x: its dtype, and all of the above for `out`, which is undefined or
-// written.
+// For an op of one tensor x: its dtype, and all of the above for `out` where that is defined.
 void check_unary_output(const char* op, const Tensor& x, ScalarType compute, const Tensor& out);
 
 void check_broadcast(const char* op, const char* a_name, const Tensor& a, const char* b_name,
                      const Tensor& b);
 
-// A storage that was resized away under a tensor would be read past its end.
+// Else a storage that was resized under the tensor would be read past its end.
 void check_storage(const char* op, const char* argument, const Tensor& t);
 
 inline bool has(const std::optional<Tensor>& t) { return t.has_value() && t->defined(); }
@@ -51,15 +54,22 @@ inline void check_storage_if_any(const char* op, const char* argument,
   if (has(t)) check_storage(op, argument, *t);
 }
 
+// The same of several arguments; undefined ones are skipped.
+struct NamedTensor {
+  const char* name;
+  const Tensor& tensor;
+};
+void check_storages(const char* op, std::initializer_list<NamedTensor> arguments);
+
 // `letters` is the shape as the docs spell it.
 void check_shape(const char* op, const char* argument, const char* letters, const Tensor& t,
                  c10::SymIntArrayRef shape);
 
-// Of the device and dtype of another argument.
+// The device and dtype must be those of another argument.
 void check_like(const char* op, const char* argument, const Tensor& t, const char* model_name,
                 const Tensor& model);
 
-// A recurrent cell's state: of input's device and dtype, or float32 beside half precision.
+// A cell's state must have input's device and dtype, or float32 beside a half type.
 void check_cell_state(const char* op, const char* argument, const Tensor& t, const Tensor& input);
 
 }  // namespace treadle

@@ -1,8 +1,8 @@
-// Which instruction set the CPU kernels use in this process.
+// Chooses the instruction set of the CPU kernels.
 #include <cstdlib>
 #include <string_view>
 
-#include "cpu/isa.h"
+#include "common/cpu/isa.h"
 
 namespace treadle::cpu {
 namespace {

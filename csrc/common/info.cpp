@@ -2,9 +2,8 @@
 
 #include <torch/version.h>
 
-#include "cpu/isa.h"
-#include "kernels/launch.h"
-#include "launches.h"
+#include "common/cpu/isa.h"
+#include "common/launches.h"
 
 namespace treadle {
 namespace {
@@ -25,12 +24,12 @@ void add_launch(Launch launch) {
   recorded.push_back(std::move(launch));
 }
 
-LaunchNote::LaunchNote(const char* new_regime, const char* new_reason) {
+LaunchScope::LaunchScope(const char* new_regime, const char* new_reason) {
   regime = new_regime;
   reason = new_reason;
 }
 
-LaunchNote::~LaunchNote() { regime = reason = ""; }
+LaunchScope::~LaunchScope() { regime = reason = ""; }
 
 std::vector<Launch> take_launches() {
   std::vector<Launch> taken;

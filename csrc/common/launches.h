@@ -7,16 +7,17 @@
 
 namespace treadle {
 
+bool recording_launches();  // on this thread
 void add_launch(Launch launch);
 
 // While it lives, launches of this thread are recorded as part of this regime, with its reason:
 // both string literals.
-class LaunchNote {
+class LaunchScope {
  public:
-  LaunchNote(const char* regime, const char* reason);
-  ~LaunchNote();
-  LaunchNote(const LaunchNote&) = delete;
-  LaunchNote& operator=(const LaunchNote&) = delete;
+  LaunchScope(const char* regime, const char* reason);
+  ~LaunchScope();
+  LaunchScope(const LaunchScope&) = delete;
+  LaunchScope& operator=(const LaunchScope&) = delete;
 };
 
 std::string cuda_version();  // that of the toolkit, "none" in a CPU-only build

@@ -1,4 +1,4 @@
-#include "elementwise.h"
+#include "elementwise/loop.h"
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
@@ -45,8 +45,8 @@ ElementwiseLoop::ElementwiseLoop(const char* op, const Tensor& out, const Tensor
   output = iterator->output();
 }
 
-// What at::empty does, without two ways through the dispatcher. Deterministic mode may want fresh
-// memory filled: that stays at::empty's.
+// at::empty without two trips through the dispatcher. Deterministic mode may fill fresh memory, so
+// at::empty itself is called there.
 static Tensor empty_dense(const Tensor& like) {
   const bool cuda = like.is_cuda();
   if (!(cuda || like.is_cpu()) || at::globalContext().deterministicAlgorithms()) {
@@ -59,7 +59,7 @@ static Tensor empty_dense(const Tensor& like) {
       like.scalar_type(), std::nullopt);
 }
 
-// Into a new tensor, or in place into the first input.
+// A new output, or the first input in place.
 bool ElementwiseLoop::try_dense(const Tensor& out, std::initializer_list<const Tensor*> inputs) {
   const Tensor& first = **inputs.begin();
   if (out.defined() && !out.is_same(first)) return false;
@@ -77,7 +77,7 @@ bool ElementwiseLoop::try_dense(const Tensor& out, std::initializer_list<const T
   return true;
 }
 
-Number to_number(const Scalar& s) {
+ScalarArg to_scalar_arg(const Scalar& s) {
   if (s.isFloatingPoint()) return {s.toDouble(), 0, false};
   if (s.type() == ScalarType::UInt64) {
     return {0.0, static_cast<int64_t>(s.toUInt64()), true, /*is_unsigned=*/true};

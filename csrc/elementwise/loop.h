@@ -1,5 +1,5 @@
-// The host half of every elementwise op: TensorIterator makes shapes, strides and the output, our
-// loops do the casting, so no operand is copied.
+// The host half of every elementwise op: TensorIterator gives shapes, strides and the output; our
+// loops cast as they go, so no operand is copied.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -9,16 +9,15 @@
 #include <initializer_list>
 #include <optional>
 
-#include "check.h"
-#include "cpu/kernels.h"
-#include "dispatch.h"
+#include "common/check.h"
+#include "common/dispatch.h"
+#include "elementwise/cpu/kernels.h"
+#include "kernels/elementwise/args.h"
 
 namespace treadle {
 
-inline constexpr int kMaxOperands = 3;
-
-// What an elementwise op runs over. Small calls are bound by the host, and most are plain: where
-// every operand is contiguous, of one shape and stored as `compute`, there is no iterator to build.
+// What an elementwise op runs over. Small calls are bound by the host and most are dense: if every
+// operand is contiguous, of one shape and stored as `compute`, no iterator is built.
 struct ElementwiseLoop {
   // An undefined `out` is allocated. Shapes, dtypes and overlap have been checked.
   ElementwiseLoop(const char* op, const Tensor& out, const Tensor& x, ScalarType compute);
@@ -38,13 +37,13 @@ struct ElementwiseLoop {
   bool try_dense(const Tensor& out, std::initializer_list<const Tensor*> inputs);
 };
 
-Number to_number(const Scalar& s);
+ScalarArg to_scalar_arg(const Scalar& s);
 
-// The dtype that torch's promotion gives; the common cases without a look at the tables.
+// The dtype that torch's promotion gives, without its tables in the common cases.
 ScalarType promote(const Tensor& x, const Scalar& s);
 ScalarType promote(const Tensor& a, const Tensor& b);
 
-// Calls kernel(Piece) for pieces of the iteration space, in torch's thread pool.
+// Calls kernel(Tile2d) for parts of the iteration space, in torch's thread pool.
 template <class F>
 void run_cpu(ElementwiseLoop& loop, const F& kernel) {
   if (loop.numel() == 0) return;
@@ -54,7 +53,7 @@ void run_cpu(ElementwiseLoop& loop, const F& kernel) {
   if (loop.iterator) {
     for (int i = 0; i < loop.operands; ++i) dtypes[i] = to_dtype(loop.iterator->dtype(i));
     loop.iterator->for_each([&](char** data, const int64_t* strides, int64_t size0, int64_t size1) {
-      kernel(cpu::Piece{data, strides, size0, size1, dtypes.data(), compute});
+      kernel(cpu::Tile2d{data, strides, size0, size1, dtypes.data(), compute});
     });
     return;
   }
@@ -64,7 +63,7 @@ void run_cpu(ElementwiseLoop& loop, const F& kernel) {
   at::parallel_for(0, loop.numel(), at::internal::GRAIN_SIZE, [&](int64_t begin, int64_t end) {
     auto data = loop.data;
     for (int i = 0; i < loop.operands; ++i) data[i] += begin * size;
-    kernel(cpu::Piece{data.data(), strides.data(), end - begin, 1, dtypes.data(), compute});
+    kernel(cpu::Tile2d{data.data(), strides.data(), end - begin, 1, dtypes.data(), compute});
   });
 }
 

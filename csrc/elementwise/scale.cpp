@@ -1,11 +1,13 @@
 // scale: out = x * factor, a Python number. x [*] of any number dtype; promotion as x * factor.
-// The op that others are copied from. Twins: cuda/scale.cpp, cpu/scale.cpp, kernels/scale.cu.
-#include "scale.h"
+// The op that others are copied from. Twins: cuda/scale.cpp, cpu/scale.cpp,
+// kernels/elementwise/scale.cu.
+#include "elementwise/scale.h"
 
 #include <ATen/ScalarOps.h>
 
-#include "autograd.h"
-#include "rules.h"
+#include "common/autograd.h"
+#include "common/rules.h"
+#include "common/vmap.h"
 #include "treadle/ops.h"
 
 namespace treadle {
@@ -70,7 +72,7 @@ static void scale_inplace_meta(Tensor& x, const Scalar& factor) {
 
 static void scale_cpu(ElementwiseLoop& loop, const Scalar& factor) {
   run_cpu(loop,
-          [factor = to_number(factor)](const cpu::Piece& piece) { cpu::scale(piece, factor); });
+          [factor = to_scalar_arg(factor)](const cpu::Tile2d& tile) { cpu::scale(tile, factor); });
 }
 
 // ---- autograd: linear, so grad_x = scale(grad, factor), and so is the tangent

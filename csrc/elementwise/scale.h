@@ -3,7 +3,7 @@
 
 #include <torch/library.h>
 
-#include "elementwise.h"
+#include "elementwise/loop.h"
 
 namespace treadle {
 

@@ -1,13 +1,14 @@
-// sine: out = sin(x); sine_backward: grad * cos(x). x [*]; integers give the default float dtype.
-// Twins: cuda/sine.cpp, cpu/sine.cpp, kernels/sine.cu.
-#include "sine.h"
+// sine: out = sin(x), backward grad * cos(x). cosine: out = cos(x), backward -grad * sin(x). x [*];
+// integers give the default float dtype. Twins: cuda/trig.cpp, cpu/{sine,cosine}.cpp,
+// kernels/elementwise/{sine,cosine}.cu.
+#include "elementwise/trig.h"
 
+#include "elementwise/unary_autograd.h"
 #include "treadle/ops.h"
-#include "unary_autograd.h"
 
 namespace treadle {
 
-// ---- dispatcher call
+// ---- C++ interface
 
 Tensor sine(const Tensor& x) { return unary_op<SineOp>().call(x); }
 
@@ -23,36 +24,48 @@ Tensor& sine_(Tensor& x) {
 
 Tensor sine_backward(const Tensor& grad, const Tensor& x) { return call_backward<SineOp>(grad, x); }
 
-// ---- meta
+Tensor cosine(const Tensor& x) { return unary_op<CosineOp>().call(x); }
 
-Tensor SineOp::torch_twin(const Tensor& x) { return at::sin(x); }
-
-void SineOp::torch_twin_out(const Tensor& x, Tensor& out) { at::sin_outf(x, out); }
-
-void SineOp::torch_twin_inplace(Tensor& x) { x.sin_(); }
-
-// ---- CPU
-
-static void sine_cpu(ElementwiseLoop& loop) {
-  run_cpu(loop, [](const cpu::Piece& piece) { cpu::sine(piece); });
+Tensor& cosine_out(Tensor& out, const Tensor& x) {
+  unary_out_op<CosineOp>().call(x, out);
+  return out;
 }
 
-static void sine_backward_cpu(ElementwiseLoop& loop) {
-  run_cpu(loop, [](const cpu::Piece& piece) { cpu::sine_backward(piece); });
+Tensor& cosine_(Tensor& x) {
+  unary_inplace_op<CosineOp>().call(x);
+  return x;
 }
 
-// ---- autograd
+Tensor cosine_backward(const Tensor& grad, const Tensor& x) {
+  return call_backward<CosineOp>(grad, x);
+}
+
+// ---- second derivatives
 
 Tensor SineOp::times_second(const Tensor& t, const Tensor& x) { return cosine_backward(t, x); }
 
+Tensor CosineOp::times_second(const Tensor& t, const Tensor& x) { return -sine_backward(t, x); }
+
 // ---- registration
 
-TORCH_LIBRARY_IMPL(treadle, CPU, m) { register_unary<SineOp, sine_cpu, sine_backward_cpu>(m); }
+TORCH_LIBRARY_IMPL(treadle, CPU, m) {
+  register_unary<SineOp, unary_cpu<cpu::sine>, unary_cpu<cpu::sine_backward>>(m);
+  register_unary<CosineOp, unary_cpu<cpu::cosine>, unary_cpu<cpu::cosine_backward>>(m);
+}
 
-TORCH_LIBRARY_IMPL(treadle, Meta, m) { register_unary_meta<SineOp>(m); }
+TORCH_LIBRARY_IMPL(treadle, Meta, m) {
+  register_unary_meta<SineOp>(m);
+  register_unary_meta<CosineOp>(m);
+}
 
-TORCH_LIBRARY_IMPL(treadle, Autograd, m) { register_unary_autograd<SineOp>(m); }
+TORCH_LIBRARY_IMPL(treadle, Autograd, m) {
+  register_unary_autograd<SineOp>(m);
+  register_unary_autograd<CosineOp>(m);
+}
 
-TORCH_LIBRARY_IMPL(treadle, FuncTorchBatched, m) { register_unary_vmap<SineOp>(m); }
+TORCH_LIBRARY_IMPL(treadle, FuncTorchBatched, m) {
+  register_unary_vmap<SineOp>(m);
+  register_unary_vmap<CosineOp>(m);
+}
 
 }  // namespace treadle

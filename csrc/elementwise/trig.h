@@ -1,8 +1,7 @@
-// sine: its names, its torch twins and its second derivative, from which unary.h and
-// unary_autograd.h make the op.
+// sine and cosine: names and second derivatives. unary.h and unary_autograd.h make the ops of them.
 #pragma once
 
-#include "dispatch.h"
+#include "common/dispatch.h"
 
 namespace treadle {
 
@@ -12,13 +11,20 @@ struct SineOp {
   static constexpr const char* kBackwardName = "sine_backward";
   static constexpr const char* kNode = "SineBackward";
   static constexpr const char* kBackwardNode = "SineBackwardBackward";
+  static constexpr bool kIntegers = false;
 
-  static Tensor torch_twin(const Tensor& x);
-  static void torch_twin_out(const Tensor& x, Tensor& out);
-  static void torch_twin_inplace(Tensor& x);
+  static Tensor times_second(const Tensor& t, const Tensor& x);  // -t * sin(x)
+};
 
-  // t times the second derivative at x: -t * sin(x).
-  static Tensor times_second(const Tensor& t, const Tensor& x);
+struct CosineOp {
+  static constexpr const char* kName = "cosine";
+  static constexpr const char* kInplaceName = "cosine_";
+  static constexpr const char* kBackwardName = "cosine_backward";
+  static constexpr const char* kNode = "CosineBackward";
+  static constexpr const char* kBackwardNode = "CosineBackwardBackward";
+  static constexpr bool kIntegers = false;
+
+  static Tensor times_second(const Tensor& t, const Tensor& x);  // -t * cos(x)
 };
 
 }  // namespace treadle

@@ -1,11 +1,11 @@
 // The checks of unary.h.
-#include "unary.h"
+#include "elementwise/unary.h"
 
 namespace treadle {
 
-ScalarType check_unary(const char* op, const Tensor& x, const Tensor& out) {
-  const bool integral = c10::isIntegralType(x.scalar_type(), /*includeBool=*/true);
-  const auto compute = integral ? c10::get_default_dtype_as_scalartype() : x.scalar_type();
+ScalarType check_unary(const char* op, bool integers, const Tensor& x, const Tensor& out) {
+  const bool to_float = !integers && c10::isIntegralType(x.scalar_type(), /*includeBool=*/true);
+  const auto compute = to_float ? c10::get_default_dtype_as_scalartype() : x.scalar_type();
   check_unary_output(op, x, compute, out);
   return compute;
 }

@@ -1,26 +1,42 @@
-// What elementwise ops of one tensor share: check, CPU and CUDA kernels, and their registration.
-// Results are floating-point; integers give the default float dtype. An op is a struct of names and
-// derivatives, such as SineOp in sine.h. Autograd, Meta and vmap: unary_autograd.h.
+// What elementwise ops of one tensor share: check, CPU and CUDA kernels, and their registration. An
+// op is a struct of names, kIntegers and a second derivative, such as SineOp in trig.h. kIntegers:
+// integers give integers; otherwise the default float dtype. Autograd, Meta, vmap:
+// unary_autograd.h.
 #pragma once
 
 #include <torch/library.h>
 
 #include <string>
 
-#include "elementwise.h"
+#include "elementwise/loop.h"
+#include "kernels/elementwise/unary_ops.h"
 
 namespace treadle {
+
+// cpu::sine and cpu::sine_backward, ...: the kernels of cpu/sine.cpp, ...
+namespace cpu {
+#define TREADLE_DECLARE_CPU(op)                          \
+  TREADLE_CPU_FUNCTION(op, (const Tile2d& tile), (tile)) \
+  TREADLE_CPU_FUNCTION(op##_backward, (const Tile2d& tile), (tile))
+TREADLE_UNARY_OPS(TREADLE_DECLARE_CPU)
+#undef TREADLE_DECLARE_CPU
+}  // namespace cpu
 
 // A backend brings one loop for the op, out = f(x), and one for its backward, grad * f'(x).
 using UnaryRun = void (*)(ElementwiseLoop& loop);
 
+template <void (*kernel)(const cpu::Tile2d&)>
+void unary_cpu(ElementwiseLoop& loop) {
+  run_cpu(loop, [](const cpu::Tile2d& tile) { kernel(tile); });
+}
+
 // The dtype of the result. `out` is undefined, or the tensor that is written.
-ScalarType check_unary(const char* op, const Tensor& x, const Tensor& out);
+ScalarType check_unary(const char* op, bool integers, const Tensor& x, const Tensor& out);
 ScalarType check_unary_backward(const char* op, const Tensor& grad, const Tensor& x);
 
 template <class Op, UnaryRun run>
 Tensor unary_kernel(const Tensor& x) {
-  const ScalarType compute = check_unary(Op::kName, x, Tensor());
+  const ScalarType compute = check_unary(Op::kName, Op::kIntegers, x, Tensor());
   ElementwiseLoop loop(Op::kName, Tensor(), x, compute);
   run(loop);
   return loop.output;
@@ -28,14 +44,14 @@ Tensor unary_kernel(const Tensor& x) {
 
 template <class Op, UnaryRun run>
 void unary_out_kernel(const Tensor& x, Tensor& out) {
-  const ScalarType compute = check_unary(Op::kName, x, out);
+  const ScalarType compute = check_unary(Op::kName, Op::kIntegers, x, out);
   ElementwiseLoop loop(Op::kName, out, x, compute);
   run(loop);
 }
 
 template <class Op, UnaryRun run>
 void unary_inplace_kernel(Tensor& x) {
-  const ScalarType compute = check_unary(Op::kInplaceName, x, x);
+  const ScalarType compute = check_unary(Op::kInplaceName, Op::kIntegers, x, x);
   ElementwiseLoop loop(Op::kInplaceName, x, x, compute);
   run(loop);
 }

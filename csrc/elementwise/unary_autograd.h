@@ -2,13 +2,14 @@
 // With f the function of Op, `<op>_backward(grad, x)` is grad * f'(x).
 #pragma once
 
-#include "autograd.h"
-#include "rules.h"
-#include "unary.h"
+#include "common/autograd.h"
+#include "common/rules.h"
+#include "common/vmap.h"
+#include "elementwise/unary.h"
 
 namespace treadle {
 
-// ---- dispatcher call
+// ---- dispatcher calls
 
 inline std::string qualified(const char* name) { return std::string("treadle::") + name; }
 
@@ -42,24 +43,24 @@ Tensor call_backward(const Tensor& grad, const Tensor& x) {
   return unary_backward_op<Op>().call(grad, x);
 }
 
-// ---- meta
+// ---- meta: dtype, shape and strides are those of any op of torch with the same promotion
 
 template <class Op>
 Tensor unary_meta(const Tensor& x) {
-  check_unary(Op::kName, x, Tensor());
-  return Op::torch_twin(x);
+  check_unary(Op::kName, Op::kIntegers, x, Tensor());
+  return Op::kIntegers ? at::neg(x) : at::sin(x);
 }
 
 template <class Op>
 void unary_out_meta(const Tensor& x, Tensor& out) {
-  check_unary(Op::kName, x, out);
-  Op::torch_twin_out(x, out);
+  check_unary(Op::kName, Op::kIntegers, x, out);
+  Op::kIntegers ? at::neg_outf(x, out) : at::sin_outf(x, out);
 }
 
 template <class Op>
 void unary_inplace_meta(Tensor& x) {
-  check_unary(Op::kInplaceName, x, x);
-  Op::torch_twin_inplace(x);
+  check_unary(Op::kInplaceName, Op::kIntegers, x, x);
+  Op::kIntegers ? x.neg_() : x.sin_();
 }
 
 template <class Op>

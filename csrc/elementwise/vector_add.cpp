@@ -1,12 +1,13 @@
 // vector_add: out = a + alpha * b, one fma. a, b [*] broadcast and promote as in torch.add; b may
-// be a number. Twins: cuda/vector_add.cpp, cpu/vector_add.cpp, kernels/vector_add.cu.
-#include "vector_add.h"
+// be a number. Twins: cuda/vector_add.cpp, cpu/vector_add.cpp, kernels/elementwise/vector_add.cu.
+#include "elementwise/vector_add.h"
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/ScalarOps.h>
 
-#include "autograd.h"
-#include "rules.h"
+#include "common/autograd.h"
+#include "common/rules.h"
+#include "common/vmap.h"
 #include "treadle/ops.h"
 
 namespace treadle {
@@ -151,14 +152,15 @@ static void add_number_inplace_meta(Tensor& a, const Scalar& b, const Scalar& al
 // ---- CPU
 
 static void add_number_cpu(ElementwiseLoop& loop, const Scalar& b, const Scalar& alpha) {
-  run_cpu(loop, [b = to_number(b), alpha = to_number(alpha)](const cpu::Piece& piece) {
-    cpu::vector_add_scalar(piece, b, /*scalar_is_b=*/true, alpha);
+  run_cpu(loop, [b = to_scalar_arg(b), alpha = to_scalar_arg(alpha)](const cpu::Tile2d& tile) {
+    cpu::vector_add_scalar(tile, b, /*scalar_is_b=*/true, alpha);
   });
 }
 
 static void add_cpu(ElementwiseLoop& loop, const Scalar& alpha) {
-  run_cpu(loop,
-          [alpha = to_number(alpha)](const cpu::Piece& piece) { cpu::vector_add(piece, alpha); });
+  run_cpu(loop, [alpha = to_scalar_arg(alpha)](const cpu::Tile2d& tile) {
+    cpu::vector_add(tile, alpha);
+  });
 }
 
 // ---- autograd: each gradient is summed over what was broadcast, in its argument's dtype
@@ -290,8 +292,7 @@ TORCH_LIBRARY_IMPL(treadle, Autograd, m) {
 }
 
 TORCH_LIBRARY_IMPL(treadle, FuncTorchBatched, m) {
-  for (const char* name :
-       {"vector_add", "vector_add.Scalar", "vector_add_", "vector_add_.Scalar"}) {
+  for (auto name : {"vector_add", "vector_add.Scalar", "vector_add_", "vector_add_.Scalar"}) {
     m.impl(name, TREADLE_RULE(elementwise_batch_rule));
   }
 }

@@ -4,7 +4,7 @@
 
 #include <torch/library.h>
 
-#include "elementwise.h"
+#include "elementwise/loop.h"
 
 namespace treadle {
 

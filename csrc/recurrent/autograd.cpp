@@ -1,10 +1,10 @@
-// The derivatives of lltm_layer: a Node that calls the fused lltm_layer_backward, and for that op
-// and for tangents the composition of lltm_layer_derivatives.h.
-#include <torch/library.h>
+// The derivatives of lltm_layer: a Node that calls the fused lltm_layer_backward. The derivatives
+// of that op, and tangents, are composed of ATen ops: composition.h.
+#include "common/autograd.h"
 
-#include "autograd.h"
-#include "lltm_layer.h"
-#include "lltm_layer_derivatives.h"
+#include <algorithm>
+
+#include "recurrent/composition.h"
 
 namespace treadle {
 
@@ -25,20 +25,19 @@ static const auto& backward_op() {
   return op;
 }
 
-static bool any_moves(const LayerInputs& t) {
-  return moves(t.input) || moves(t.h0) || moves(t.c0) || moves(t.weight_ih) || moves(t.weight_hh) ||
-         moves(t.bias);
+static bool has_tangent(const LayerArguments& a) {
+  return has_tangent(a.input, a.h0, a.c0, a.weight_ih, a.weight_hh, a.bias);
 }
 
-// For an argument, or a result to come, like `model`.
-static Tensor finished(const Tensor& value, const Tensor& model) {
+// A derivative in the dtype of `model`; zeros if it is undefined.
+static Tensor like(const Tensor& value, const Tensor& model) {
   return value.defined() ? value.to(model.scalar_type()).contiguous() : at::zeros_like(model);
 }
 
 // ---- the backward op's derivatives
 
 // Inputs: grad_output, grad_h_n, grad_c_n, input, h0, c0, weight_ih, weight_hh, bias. output and
-// gates are functions of the arguments, whose gradients already count them.
+// gates are functions of the arguments, whose gradients include what flows through them.
 struct LltmLayerBackwardBackward : OpNode<LltmLayerBackwardBackward, Tensor, Tensor, Tensor, Tensor,
                                           Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> {
   static constexpr const char* kName = "LltmLayerBackwardBackward";
@@ -48,20 +47,18 @@ struct LltmLayerBackwardBackward : OpNode<LltmLayerBackwardBackward, Tensor, Ten
                                 const Tensor& batch_sizes, const Tensor& h0, const Tensor& c0,
                                 const Tensor& weight_ih, const Tensor& weight_hh,
                                 const Tensor& bias) {
-    const LayerInputs theta{input, h0, c0, weight_ih, weight_hh, bias};
-    LayerComposition layer("lltm_layer_backward", theta, batch_sizes);
-    const auto of_grads = layer.push({v[0], v[1], v[2], v[3], v[4], v[5]});
+    const LayerArguments arguments{input, h0, c0, weight_ih, weight_hh, bias, batch_sizes};
+    LayerComposition layer("lltm_layer_backward", arguments);
+    const auto of_grads = layer.jvp({v[0], v[1], v[2], v[3], v[4], v[5]});
     variable_list result(9);
     const auto put = [&](size_t i, const Tensor& value, const Tensor& model) {
-      if (need[i]) result[i] = finished(value, model);
+      if (need[i]) result[i] = like(value, model);
     };
     put(0, of_grads.output, grad_output);
     put(1, of_grads.h_n, grad_h_n);
     put(2, of_grads.c_n, grad_c_n);
-    bool any = false;
-    for (size_t i = 3; i < 9; ++i) any |= need[i];
-    if (!any) return result;
-    const auto found = layer.pull({grad_output, grad_h_n, grad_c_n, {}}, {});
+    if (std::find(need.begin() + 3, need.end(), true) == need.end()) return result;
+    const auto found = layer.vjp_tangent({grad_output, grad_h_n, grad_c_n, {}}, {});
     put(3, found.input, input);
     put(4, found.h0, h0);
     put(5, found.c0, c0);
@@ -73,12 +70,12 @@ struct LltmLayerBackwardBackward : OpNode<LltmLayerBackwardBackward, Tensor, Ten
 };
 
 static void set_backward_tangents(const LayerGrads& out, const LayerOutputs& grads,
-                                  const LayerInputs& theta, const Tensor& batch_sizes) {
-  LayerComposition layer("lltm_layer_backward", theta.map(primal), batch_sizes);
-  layer.push(theta.map(tangent));
-  const auto found = layer.pull(grads.map(primal), grads.map(tangent));
+                                  const LayerArguments& arguments) {
+  LayerComposition layer("lltm_layer_backward", arguments.map(primal));
+  layer.jvp(arguments.map(tangent));
+  const auto found = layer.vjp_tangent(grads.map(primal), grads.map(tangent));
   const auto set = [](const Tensor& t, const Tensor& value) {
-    if (t.defined()) set_tangent(t, finished(value, primal(t)));
+    if (t.defined()) set_tangent(t, like(value, primal(t)));
   };
   set(std::get<0>(out), found.input);
   set(std::get<1>(out), found.h0);
@@ -94,22 +91,19 @@ static LayerGrads lltm_layer_backward_autograd(
     const Tensor& h0, const Tensor& c0, const Tensor& weight_ih, const Tensor& weight_hh,
     const OptionalTensor& bias, const Tensor& output, const Tensor& gates, bool recompute,
     std::string_view regime, LayerMask mask) {
-  const Tensor go = value_or_undefined(grad_output), gh = value_or_undefined(grad_h_n);
-  const Tensor gc = value_or_undefined(grad_c_n), b = value_or_undefined(bias);
-  const Tensor sizes = value_or_undefined(batch_sizes);
-  auto node = LltmLayerBackwardBackward::record(go, gh, gc, input, h0, c0, weight_ih, weight_hh, b);
+  const auto g = layer_grads(grad_output, grad_h_n, grad_c_n);
+  const auto a = layer_arguments(input, batch_sizes, h0, c0, weight_ih, weight_hh, bias);
+  auto node = LltmLayerBackwardBackward::record(g.output, g.h_n, g.c_n, input, h0, c0, weight_ih,
+                                                weight_hh, a.bias);
   auto out =
       below_autograd(backward_op(), keys, grad_output, grad_h_n, grad_c_n, input, batch_sizes, h0,
                      c0, weight_ih, weight_hh, bias, output, gates, recompute, regime, mask);
   if (node) {
     const auto& [r0, r1, r2, r3, r4, r5] = out;
     set_history(variable_list{r0, r1, r2, r3, r4, r5}, node);
-    node->save(go, gh, gc, input, sizes, h0, c0, weight_ih, weight_hh, b);
+    node->save(g.output, g.h_n, g.c_n, input, a.batch_sizes, h0, c0, weight_ih, weight_hh, a.bias);
   }
-  const LayerInputs theta{input, h0, c0, weight_ih, weight_hh, b};
-  if (any_moves(theta) || moves(go) || moves(gh) || moves(gc)) {
-    set_backward_tangents(out, {go, gh, gc, {}}, theta, sizes);
-  }
+  if (has_tangent(a) || has_tangent(g.output, g.h_n, g.c_n)) set_backward_tangents(out, g, a);
   return out;
 }
 
@@ -132,39 +126,44 @@ struct LltmLayerBackward : OpNode<LltmLayerBackward, Tensor, Tensor, Tensor, Ten
   }
 };
 
-static void set_forward_tangents(const LayerSaved& out, const LayerInputs& theta,
-                                 const Tensor& batch_sizes, bool recompute) {
-  LayerComposition layer("lltm_layer", theta.map(primal), batch_sizes);
-  const auto moved = layer.push(theta.map(tangent));
+static void set_forward_tangents(const LayerSaved& out, const LayerArguments& arguments,
+                                 bool recompute) {
+  LayerComposition layer("lltm_layer", arguments.map(primal));
+  const auto tangents = layer.jvp(arguments.map(tangent));
   const auto set = [](const Tensor& t, const Tensor& value) {
-    set_tangent(t, finished(value, primal(t)));
+    set_tangent(t, like(value, primal(t)));
   };
-  set(std::get<0>(out), moved.output);
-  set(std::get<1>(out), moved.h_n);
-  set(std::get<2>(out), moved.c_n);
-  if (!recompute) set(std::get<3>(out), moved.gates);
+  set(std::get<0>(out), tangents.output);
+  set(std::get<1>(out), tangents.h_n);
+  set(std::get<2>(out), tangents.c_n);
+  if (!recompute) set(std::get<3>(out), tangents.gates);
+}
+
+static LayerSaved forward_autograd(c10::DispatchKeySet keys, const LayerArguments& a,
+                                   bool recompute, std::string_view regime) {
+  auto node = LltmLayerBackward::record(a.input, a.h0, a.c0, a.weight_ih, a.weight_hh, a.bias);
+  auto out = below_autograd(forward_op(), keys, a.input, optional(a.batch_sizes), a.h0, a.c0,
+                            a.weight_ih, a.weight_hh, optional(a.bias), recompute, regime);
+  const auto& [output, h_n, c_n, gates] = out;
+  if (node) set_history({output, h_n, c_n}, node);
+  if (has_tangent(a)) set_forward_tangents(out, a, recompute);
+  if (node) {
+    node->save(a.input, a.batch_sizes, a.h0, a.c0, a.weight_ih, a.weight_hh, a.bias, output, gates,
+               recompute, std::string(regime));
+  }
+  return out;
 }
 
 // What lltm_layer calls, so that outer levels of torch.func see one op with all its derivatives.
-// In reverse mode gates have none: backward ops count them in the arguments.
+// In reverse mode gates have no gradient: the backward op counts them in the arguments.
 static LayerSaved lltm_layer_forward_autograd(c10::DispatchKeySet keys, const Tensor& input,
                                               const OptionalTensor& batch_sizes, const Tensor& h0,
                                               const Tensor& c0, const Tensor& weight_ih,
                                               const Tensor& weight_hh, const OptionalTensor& bias,
                                               bool recompute, std::string_view regime) {
-  const Tensor b = value_or_undefined(bias), sizes = value_or_undefined(batch_sizes);
-  auto node = LltmLayerBackward::record(input, h0, c0, weight_ih, weight_hh, b);
-  auto out = below_autograd(forward_op(), keys, input, batch_sizes, h0, c0, weight_ih, weight_hh,
-                            bias, recompute, regime);
-  const auto& [output, h_n, c_n, gates] = out;
-  if (node) set_history({output, h_n, c_n}, node);
-  const LayerInputs theta{input, h0, c0, weight_ih, weight_hh, b};
-  if (any_moves(theta)) set_forward_tangents(out, theta, sizes, recompute);
-  if (node) {
-    node->save(input, sizes, h0, c0, weight_ih, weight_hh, b, output, gates, recompute,
-               std::string(regime));
-  }
-  return out;
+  return forward_autograd(keys,
+                          layer_arguments(input, batch_sizes, h0, c0, weight_ih, weight_hh, bias),
+                          recompute, regime);
 }
 
 static LayerResults lltm_layer_autograd(c10::DispatchKeySet keys, const Tensor& input,
@@ -172,15 +171,13 @@ static LayerResults lltm_layer_autograd(c10::DispatchKeySet keys, const Tensor& 
                                         const Tensor& c0, const Tensor& weight_ih,
                                         const Tensor& weight_hh, const OptionalTensor& bias,
                                         bool recompute, std::string_view regime) {
-  const Tensor b = value_or_undefined(bias);
-  // Without derivatives nothing has to be kept of the steps.
-  if (!compute_requires_grad(input, h0, c0, weight_ih, weight_hh, b) &&
-      !any_moves({input, h0, c0, weight_ih, weight_hh, b})) {
+  const auto a = layer_arguments(input, batch_sizes, h0, c0, weight_ih, weight_hh, bias);
+  // Without derivatives nothing of the steps is saved.
+  if (!compute_requires_grad(input, h0, c0, weight_ih, weight_hh, a.bias) && !has_tangent(a)) {
     return below_autograd(layer_op(), keys, input, batch_sizes, h0, c0, weight_ih, weight_hh, bias,
                           recompute, regime);
   }
-  auto [output, h_n, c_n, gates] = lltm_layer_forward_autograd(
-      keys, input, batch_sizes, h0, c0, weight_ih, weight_hh, bias, recompute, regime);
+  auto [output, h_n, c_n, gates] = forward_autograd(keys, a, recompute, regime);
   return {output, h_n, c_n};
 }
 

@@ -1,14 +1,14 @@
-// The engine that runs a recurrent layer, whatever its cell: what a backend brings, and what all of
-// them share. Products over all steps are ATen's; steps are the backend's.
+// The engine that runs a recurrent layer, whatever its cell: what a backend brings, and what all
+// backends share. Products over all steps are ATen's; the steps are the backend's.
 #pragma once
 
 #include <string_view>
 #include <vector>
 
-#include "dispatch.h"
-#include "kernels/persistent_args.h"
-#include "kernels/recurrence_args.h"
-#include "recurrence_plan.h"
+#include "common/dispatch.h"
+#include "kernels/recurrent/persistent_args.h"
+#include "kernels/recurrent/step_args.h"
+#include "recurrent/plan.h"
 
 namespace treadle {
 
@@ -17,7 +17,8 @@ struct Sequence {
   std::vector<RecurrenceStep> steps;
   int64_t rows = 0;  // of all steps
 
-  Sequence(const Tensor& input, const OptionalTensor& batch_sizes);
+  // Without batch_sizes input is [T, B, I].
+  Sequence(const Tensor& input, const Tensor& batch_sizes);
 
   // As direction `d` runs them: 1 is backward in time.
   std::vector<RecurrenceStep> in_order(int64_t d) const;
@@ -27,32 +28,45 @@ struct Sequence {
 };
 
 struct RecurrenceBackend {
-  // Of a forward or a backward pass; raises for a `regime` that cannot run.
+  // Half types are multiplied as float, into which the host widens them once.
+  bool widens_half;
+  // The plan of a forward or a backward pass; raises for a `regime` that cannot run.
   RecurrencePlan (*plan)(const RecurrenceSizes& sizes, at::Device device, std::string_view regime,
                          bool backward);
-  // Of grad_gates, and of the operands of its products.
-  ScalarType (*work_dtype)(ScalarType dtype);
-  // x [n, I] times W_ih^T [I, 3H], in acc_t.
+  // x [n, I] times W_ih^T [I, GH], in acc_t.
   Tensor (*input_product)(const Tensor& x, const Tensor& weight_ih, bool transposed);
   void (*forward)(const RecurrenceForward& args, const Tensor& weight_hh,
                   const RecurrencePlan& plan);
   void (*backward)(const RecurrenceBackward& args, const Tensor& weight_hh,
                    const RecurrencePlan& plan);
-  // Of direction `d`.
-  void (*cells)(const RecurrenceCells& args, int64_t d, const Sequence& sequence, at::Device device,
-                const RecurrencePlan& plan);
+  // The c of every step of direction `d`.
+  void (*c_states)(const RecurrenceCStates& args, int64_t d, const Sequence& sequence,
+                   at::Device device, const RecurrencePlan& plan);
 
-  // For persistent plans, if it makes any. `starts` and `exchange` are still to be set.
+  // For persistent plans; null if the backend makes none. They set `starts` and `exchange`.
   void (*persistent_forward)(PersistentForward args, const Sequence& sequence, at::Device device,
                              const RecurrencePlan& plan) = nullptr;
-  // After the cells that it reads.
-  void (*persistent_backward)(PersistentCells cells, PersistentBackward args,
+  // Computes first the c states that it reads.
+  void (*persistent_backward)(PersistentCStates c_states, PersistentBackward args,
                               const Sequence& sequence, at::Device device,
                               const RecurrencePlan& plan) = nullptr;
 };
 
 inline MatrixView matrix_view(const Tensor& t) {
   return {t.const_data_ptr(), t.stride(0), t.stride(1)};
+}
+
+// Of a launch that takes all rows; `starts` is still to be set for a packed batch.
+inline PersistentSizes persistent_sizes(const RecurrenceSizes& sizes, bool half_c) {
+  return {sizes.dtype,
+          static_cast<int>(sizes.directions),
+          sizes.steps,
+          sizes.batch,
+          sizes.hidden,
+          /*starts=*/nullptr,
+          /*first_row=*/0,
+          sizes.batch,
+          half_c};
 }
 
 }  // namespace treadle

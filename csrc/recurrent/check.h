@@ -1,37 +1,24 @@
-// Checks of lltm, lltm_layer and lltm_layer_backward, on symbolic sizes.
+// Checks of lltm_layer and lltm_layer_backward. Sizes may be symbolic, but not in check_layer_data.
 #pragma once
 
-#include "check.h"
-#include "lltm_layer.h"
+#include "common/check.h"
+#include "recurrent/layer.h"
 
 namespace treadle {
 
-void check_lltm_layer(const char* op, const Tensor& input, const OptionalTensor& batch_sizes,
-                      const Tensor& h0, const Tensor& c0, const Tensor& weight_ih,
-                      const Tensor& weight_hh, const OptionalTensor& bias);
+void check_layer(const char* op, const LayerArguments& arguments);
 
-void check_lltm_layer_backward(const OptionalTensor& grad_output, const OptionalTensor& grad_h_n,
-                               const OptionalTensor& grad_c_n, const Tensor& input,
-                               const OptionalTensor& batch_sizes, const Tensor& h0,
-                               const Tensor& c0, const Tensor& weight_ih, const Tensor& weight_hh,
-                               const OptionalTensor& bias, const Tensor& output,
-                               const Tensor& gates, bool recompute);
+void check_layer_backward(const LayerOutputs& grads, const LayerArguments& arguments,
+                          const Tensor& output, const Tensor& gates, bool recompute);
 
-// Of lltm's lists.
-void check_lltm_lists(at::TensorList hx, at::TensorList params, bool has_biases, int64_t num_layers,
-                      bool bidirectional);
+// What only memory shows, after the checks above: arguments lie in their storages, and batch_sizes
+// do not grow and add up.
+void check_layer_data(const char* op, const LayerArguments& arguments);
+void check_layer_backward_data(const LayerOutputs& grads, const LayerArguments& arguments,
+                               const Tensor& output, const Tensor& gates);
 
-// No storage of an argument resized away.
-void check_layer_storages(const char* op, const Tensor& input, const Tensor& h0, const Tensor& c0,
-                          const Tensor& weight_ih, const Tensor& weight_hh,
-                          const OptionalTensor& bias);
-
-// The values of batch_sizes.
-void check_batch_sizes(const char* op, const Tensor& input, const Tensor& batch_sizes,
-                       int64_t batch);
-
-// Shapes as in lltm_layer.h.
-c10::SymDimVector layer_output_shape(const Tensor& input, const Tensor& h0);
-c10::SymDimVector layer_gates_shape(const Tensor& input, const Tensor& h0);
+// Shapes as in layer.h.
+c10::SymDimVector layer_output_shape(const LayerArguments& arguments);
+c10::SymDimVector layer_gates_shape(const LayerArguments& arguments, bool recompute);
 
 }  // namespace treadle

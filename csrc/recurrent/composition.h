@@ -1,40 +1,22 @@
-// The layer of lltm_layer.h in ATen ops, step by step from its arguments, for what no fused kernel
-// does: tangents, and gradients of gradients.
+// lltm_layer in ATen ops, step by step, for what no fused kernel does: tangents, and gradients of
+// gradients.
 //
-// `push` carries tangents of the arguments forward through the steps, `pull` goes back and carries
-// the gradients and their tangents. Second derivatives are symmetric: with the cotangents v of the
-// backward op in the places of tangents, push gives the gradients of what came in, J v, and pull
-// those of the arguments.
-// A packed batch: h and c always hold B rows, of which a step moves the first. Direction 1 goes
-// backward in time.
+// `jvp` takes tangents of the arguments forward through the steps. `vjp_tangent` goes back with the
+// gradients and their tangents. Second derivatives are symmetric: with the cotangents v of the
+// backward op in the places of tangents, jvp gives the gradients of grad_output, grad_h_n and
+// grad_c_n (J v), and vjp_tangent those of the arguments.
+// A packed batch: h and c always hold B rows, of which a step moves the first ones.
 #pragma once
 
 #include <ATen/functorch/TensorWrapper.h>
 
-#include "lltm_derivatives.h"
-#include "lltm_layer.h"
+#include <optional>
+#include <vector>
+
+#include "recurrent/formulas.h"
+#include "recurrent/layer.h"
 
 namespace treadle {
-
-// The arguments, or tangents or gradients of them; undefined ones are zero (or there is no bias).
-struct LayerInputs {
-  Tensor input, h0, c0, weight_ih, weight_hh, bias;
-
-  template <class F>
-  LayerInputs map(F f) const {
-    return {f(input), f(h0), f(c0), f(weight_ih), f(weight_hh), f(bias)};
-  }
-};
-
-// The results, or tangents or gradients of them.
-struct LayerOutputs {
-  Tensor output, h_n, c_n, gates;
-
-  template <class F>
-  LayerOutputs map(F f) const {
-    return {f(output), f(h_n), f(c_n), f(gates)};
-  }
-};
 
 inline Tensor of_direction(const Tensor& t, int64_t d) { return t.defined() ? t.select(0, d) : t; }
 
@@ -42,15 +24,15 @@ inline Tensor of_direction(const Tensor& t, int64_t d) { return t.defined() ? t.
 
 class LayerSteps {
  public:
-  LayerSteps(const char* op, const Tensor& input, const Tensor& batch_sizes, const Tensor& h0)
-      : packed_(batch_sizes.defined()), input_(input) {
+  LayerSteps(const char* op, const LayerArguments& a)
+      : packed_(a.batch_sizes.defined()), input_(a.input) {
     if (!packed_) {
-      count_ = input.sym_size(0).guard_int(__FILE__, __LINE__);
+      count_ = input_.sym_size(0).guard_int(__FILE__, __LINE__);
       return;
     }
-    rows_ = values(op, batch_sizes);
+    rows_ = values(op, a.batch_sizes);
     count_ = static_cast<int64_t>(rows_.size());
-    batch_ = h0.sym_size(1).guard_int(__FILE__, __LINE__);
+    batch_ = a.h0.sym_size(1).guard_int(__FILE__, __LINE__);
     int64_t start = 0;
     for (int64_t rows : rows_) {
       starts_.push_back(start);
@@ -60,13 +42,13 @@ class LayerSteps {
 
   int64_t count() const { return count_; }
 
-  // Of a sequence [T, B, ...] or [S, ...]: the rows of step t.
+  // The rows of step t of a sequence [T, B, ...] or [S, ...].
   Tensor at(const Tensor& sequence, int64_t t) const {
     if (!sequence.defined()) return sequence;
     return packed_ ? sequence.narrow(0, starts_[t], rows_[t]) : sequence.select(0, t);
   }
 
-  // Of a state [B, H]: the rows that step t moves, and the state with these replaced.
+  // The rows of a state [B, H] that step t moves, and the state with these rows replaced.
   Tensor first(const Tensor& state, int64_t t) const {
     return state.defined() && packed_ ? state.narrow(0, 0, rows_[t]) : state;
   }
@@ -79,7 +61,7 @@ class LayerSteps {
                    0);
   }
 
-  // The sequence of rows of `width`, made of its steps; undefined if they all are.
+  // The sequence that is made of these steps, its rows `width` long; undefined if they all are.
   Tensor join_steps(std::vector<Tensor> parts, const c10::SymInt& width) const {
     bool any = false;
     for (const auto& part : parts) any |= part.defined();
@@ -118,79 +100,80 @@ class LayerSteps {
 
 class LayerDirection {
  public:
-  LayerDirection(const LayerSteps& steps, const LayerInputs& theta, int64_t d)
+  LayerDirection(const LayerSteps& steps, const LayerArguments& arguments, int64_t d)
       : steps_(steps),
-        theta_(theta),
+        arguments_(arguments),
         d_(d),
-        w_(at::cat({theta.weight_hh.select(0, d), theta.weight_ih.select(0, d)}, -1)),
-        hidden_(theta.h0.sym_size(-1)),
-        features_(theta.input.sym_size(-1)) {
-    const OptionalTensor bias = optional(of_direction(theta.bias, d));
-    Tensor h = theta.h0.select(0, d), c = theta.c0.select(0, d);
+        w_(at::cat({arguments.weight_hh.select(0, d), arguments.weight_ih.select(0, d)}, -1)),
+        hidden_(arguments.h0.sym_size(-1)),
+        features_(arguments.input.sym_size(-1)) {
+    const OptionalTensor bias = optional(of_direction(arguments.bias, d));
+    Tensor h = arguments.h0.select(0, d), c = arguments.c0.select(0, d);
     x_tangents_.resize(steps.count());
-    moved_.resize(steps.count());
+    tangents_.resize(steps.count());
     values_.resize(steps.count());
     for (int64_t s = 0; s < steps.count(); ++s) {
       const int64_t t = time(s);
       const Tensor old_c = steps.first(c, t);
       auto& v = values_[t];
-      v.emplace(steps.at(theta.input, t), w_, bias, steps.first(h, t), old_c);
-      h = steps.after(h, v->t * v->o, t);
+      v.emplace(steps.at(arguments.input, t), w_, bias, steps.first(h, t), old_c);
+      h = steps.after(h, v->tanh_c * v->o, t);
       c = steps.after(c, old_c + v->z * v->i, t);
     }
   }
 
-  // The tangents of the results, for those of the arguments.
-  LayerOutputs push(const LayerInputs& v) {
-    w_tangent_ = join(of_direction(v.weight_hh, d_), of_direction(v.weight_ih, d_),
-                      of_direction(theta_.weight_hh, d_), of_direction(theta_.weight_ih, d_));
+  // The tangents of the results, from those of the arguments.
+  LayerOutputs jvp(const LayerArguments& v) {
+    w_tangent_ =
+        join(of_direction(v.weight_hh, d_), of_direction(v.weight_ih, d_),
+             of_direction(arguments_.weight_hh, d_), of_direction(arguments_.weight_ih, d_));
     const Tensor bias = of_direction(v.bias, d_);
     Tensor h = of_direction(v.h0, d_), c = of_direction(v.c0, d_);
     std::vector<Tensor> hs(steps_.count()), gates(steps_.count());
     for (int64_t s = 0; s < steps_.count(); ++s) {
       const int64_t t = time(s);
-      const Values& value = *values_[t];
-      const Tensor x = steps_.at(theta_.input, t);
-      x_tangents_[t] = join(steps_.first(h, t), steps_.at(v.input, t), value.t, x);
+      const CellValues& value = *values_[t];
+      const Tensor x = steps_.at(arguments_.input, t);
+      x_tangents_[t] = join(steps_.first(h, t), steps_.at(v.input, t), value.tanh_c, x);
       gates[t] = value.gates_tangent(x_tangents_[t], w_tangent_, bias, x);
-      const Moved& moved = moved_[t].emplace(value, gates[t], steps_.first(c, t));
-      hs[t] = moved.new_h;
-      h = steps_.after(h, moved.new_h, t);
-      c = steps_.after(c, moved.new_cell, t);
+      const CellTangents& moved = tangents_[t].emplace(value, gates[t], steps_.first(c, t));
+      hs[t] = moved.h;
+      h = steps_.after(h, moved.h, t);
+      c = steps_.after(c, moved.c, t);
     }
     return {steps_.join_steps(hs, hidden_), h, c, steps_.join_steps(gates, hidden_ * 3)};
   }
 
-  // After push: the tangents of the gradients of the arguments, for gradients g of the results and
-  // their tangents.
-  LayerInputs pull(const LayerOutputs& g, const LayerOutputs& g_tangent) {
+  // After jvp: the tangents of the gradients of the arguments, from gradients g of the results and
+  // the tangents of g.
+  LayerArguments vjp_tangent(const LayerOutputs& g, const LayerOutputs& g_tangent) {
     Tensor h = of_direction(g.h_n, d_), c = of_direction(g.c_n, d_);
     Tensor h_tangent = of_direction(g_tangent.h_n, d_), c_tangent = of_direction(g_tangent.c_n, d_);
     if (!g.output.defined() && !h.defined() && !c.defined()) {
-      c = at::zeros_like(theta_.c0.select(0, d_));
+      c = at::zeros_like(arguments_.c0.select(0, d_));
     }
     std::vector<Tensor> inputs(steps_.count());
     Tensor w_sum, bias_sum;
     for (int64_t s = steps_.count() - 1; s >= 0; --s) {
       const int64_t t = time(s);
-      const Values& value = *values_[t];
-      Moved& moved = *moved_[t];
+      const CellValues& value = *values_[t];
+      CellTangents& moved = *tangents_[t];
       const Tensor grad_h = plus(steps_.first(h, t), own_columns(g.output, t));
-      const First first(value, grad_h, steps_.first(c, t));
-      moved.second(value, first, grad_h,
-                   plus(steps_.first(h_tangent, t), own_columns(g_tangent.output, t)),
-                   steps_.first(c_tangent, t));
-      const Tensor x = matrix_product(first.d, w_);
+      const CellGrads grads(value, grad_h, steps_.first(c, t));
+      moved.set_grads(value, grads, grad_h,
+                      plus(steps_.first(h_tangent, t), own_columns(g_tangent.output, t)),
+                      steps_.first(c_tangent, t));
+      const Tensor x = matrix_product(grads.gates, w_);
       const Tensor x_tangent =
-          plus(matrix_product(moved.d, w_), matrix_product(first.d, w_tangent_));
-      w_sum = sum(w_sum, matrix_product(transposed(moved.d), value.x),
-                  matrix_product(transposed(first.d), x_tangents_[t]));
-      if (moved.d.defined()) bias_sum = plus(bias_sum, moved.d.sum(-2));
+          plus(matrix_product(moved.grad_gates, w_), matrix_product(grads.gates, w_tangent_));
+      w_sum = sum(w_sum, matrix_product(transposed(moved.grad_gates), value.x),
+                  matrix_product(transposed(grads.gates), x_tangents_[t]));
+      if (moved.grad_gates.defined()) bias_sum = plus(bias_sum, moved.grad_gates.sum(-2));
       inputs[t] = columns(x_tangent, hidden_, features_);
       h = steps_.after(h, columns(x, 0, hidden_), t);
-      c = steps_.after(c, first.u, t);
+      c = steps_.after(c, grads.c, t);
       h_tangent = steps_.after(h_tangent, columns(x_tangent, 0, hidden_), t);
-      c_tangent = steps_.after(c_tangent, moved.u, t);
+      c_tangent = steps_.after(c_tangent, moved.grad_c, t);
     }
     return {steps_.join_steps(inputs, features_),
             h_tangent,
@@ -202,17 +185,18 @@ class LayerDirection {
 
  private:
   const LayerSteps& steps_;
-  const LayerInputs& theta_;
+  const LayerArguments& arguments_;
   int64_t d_;
   Tensor w_, w_tangent_;  // [weight_hh, weight_ih], beside X = [h, x]
   c10::SymInt hidden_, features_;
-  std::vector<std::optional<Values>> values_;  // by time
+  // By time.
+  std::vector<std::optional<CellValues>> values_;
   std::vector<Tensor> x_tangents_;
-  std::vector<std::optional<Moved>> moved_;
+  std::vector<std::optional<CellTangents>> tangents_;
 
   int64_t time(int64_t s) const { return d_ == 0 ? s : steps_.count() - 1 - s; }
 
-  // Of output [T, B, D*H] or [S, D*H]: this direction's columns of step t.
+  // This direction's columns of step t of output [T, B, D*H] or [S, D*H].
   Tensor own_columns(const Tensor& output, int64_t t) const {
     return columns(steps_.at(output, t), hidden_ * d_, hidden_);
   }
@@ -220,7 +204,7 @@ class LayerDirection {
 
 // ---- the layer
 
-// [D, ...] of its directions; undefined if they all are.
+// [D, ...] of parts, one a direction; undefined if they all are.
 inline Tensor stack_directions(std::vector<Tensor> parts, const Tensor& like) {
   bool any = false;
   for (const auto& part : parts) any |= part.defined();
@@ -231,25 +215,25 @@ inline Tensor stack_directions(std::vector<Tensor> parts, const Tensor& like) {
   return at::stack(parts, 0);
 }
 
-// In float at least, like the cell's Values.
+// In float at least, like CellValues.
 class LayerComposition {
  public:
-  LayerComposition(const char* op, const LayerInputs& arguments, const Tensor& batch_sizes)
+  LayerComposition(const char* op, const LayerArguments& arguments)
       : dtype_(c10::isReducedFloatingType(arguments.input.scalar_type())
                    ? at::kFloat
                    : arguments.input.scalar_type()),
-        theta_(arguments.map([&](const Tensor& t) { return cast(t, dtype_); })),
-        steps_(op, theta_.input, batch_sizes, theta_.h0) {
-    const int64_t count = theta_.h0.sym_size(0).guard_int(__FILE__, __LINE__);
+        arguments_(arguments.map([&](const Tensor& t) { return cast(t, dtype_); })),
+        steps_(op, arguments_) {
+    const int64_t count = arguments_.h0.sym_size(0).guard_int(__FILE__, __LINE__);
     directions_.reserve(count);
-    for (int64_t d = 0; d < count; ++d) directions_.emplace_back(steps_, theta_, d);
+    for (int64_t d = 0; d < count; ++d) directions_.emplace_back(steps_, arguments_, d);
   }
   LayerComposition(const LayerComposition&) = delete;  // directions refer to it
 
-  LayerOutputs push(const LayerInputs& tangents) {
+  LayerOutputs jvp(const LayerArguments& tangents) {
     const auto v = tangents.map([&](const Tensor& t) { return cast(t, dtype_); });
     std::vector<LayerOutputs> found;
-    for (auto& direction : directions_) found.push_back(direction.push(v));
+    for (auto& direction : directions_) found.push_back(direction.jvp(v));
     const auto each = [&](Tensor LayerOutputs::* member) {
       std::vector<Tensor> parts;
       for (const auto& one : found) parts.push_back(one.*member);
@@ -262,34 +246,35 @@ class LayerComposition {
     const auto beside = [](const std::vector<Tensor>& parts) { return at::cat(parts, -1); };
     const auto stacked = [](const std::vector<Tensor>& parts) { return at::stack(parts, 0); };
     return {joined(each(&LayerOutputs::output), beside),
-            stack_directions(each(&LayerOutputs::h_n), theta_.h0),
-            stack_directions(each(&LayerOutputs::c_n), theta_.c0),
+            stack_directions(each(&LayerOutputs::h_n), arguments_.h0),
+            stack_directions(each(&LayerOutputs::c_n), arguments_.c0),
             joined(each(&LayerOutputs::gates), stacked)};
   }
 
-  LayerInputs pull(const LayerOutputs& grads, const LayerOutputs& tangents) {
+  LayerArguments vjp_tangent(const LayerOutputs& grads, const LayerOutputs& tangents) {
     const auto up = [&](const Tensor& t) { return cast(t, dtype_); };
     const auto g = grads.map(up), g_tangent = tangents.map(up);
-    std::vector<LayerInputs> found;
-    for (auto& direction : directions_) found.push_back(direction.pull(g, g_tangent));
-    const auto stacked = [&](Tensor LayerInputs::* member) {
+    std::vector<LayerArguments> found;
+    for (auto& direction : directions_) found.push_back(direction.vjp_tangent(g, g_tangent));
+    const auto stacked = [&](Tensor LayerArguments::* member) {
       std::vector<Tensor> parts;
       for (const auto& one : found) parts.push_back(one.*member);
-      return (theta_.*member).defined() ? stack_directions(parts, theta_.*member) : Tensor();
+      return (arguments_.*member).defined() ? stack_directions(parts, arguments_.*member)
+                                            : Tensor();
     };
     Tensor input;
     for (const auto& one : found) input = plus(input, one.input);
     return {input,
-            stacked(&LayerInputs::h0),
-            stacked(&LayerInputs::c0),
-            stacked(&LayerInputs::weight_ih),
-            stacked(&LayerInputs::weight_hh),
-            stacked(&LayerInputs::bias)};
+            stacked(&LayerArguments::h0),
+            stacked(&LayerArguments::c0),
+            stacked(&LayerArguments::weight_ih),
+            stacked(&LayerArguments::weight_hh),
+            stacked(&LayerArguments::bias)};
   }
 
  private:
   ScalarType dtype_;
-  LayerInputs theta_;
+  LayerArguments arguments_;
   LayerSteps steps_;
   std::vector<LayerDirection> directions_;
 };

@@ -1,4 +1,5 @@
-// lltm_layer on the CPU: its products over all steps by ATen, its steps by cpu/lltm_layer.cpp.
+// lltm_layer on the CPU: products over all steps by ATen, steps by cpu/rows.cpp. Twin:
+// cuda/layer.cpp.
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
@@ -6,8 +7,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "cpu/lltm_layer.h"
-#include "lltm_layer_run.h"
+#include "recurrent/cpu/rows.h"
+#include "recurrent/run.h"
 
 namespace treadle {
 namespace {
@@ -15,33 +16,30 @@ namespace {
 RecurrencePlan plan_cpu(const RecurrenceSizes& sizes, at::Device, std::string_view regime,
                         bool backward) {
   RecurrenceDevice device;
-  // Of the input product's chunks: more than this is not worth a call less.
+  // Limits the chunks of the input product: larger ones save no time.
   device.l2_bytes = 32 << 20;
   return plan_recurrence("lltm_layer", sizes, device, regime, backward);
 }
 
-// Half types are widened once, not at every step.
-ScalarType work_dtype_cpu(ScalarType dtype) { return at::toOpMathType(dtype); }
-
 Tensor input_product_cpu(const Tensor& x, const Tensor& weight_ih, bool) {
-  const auto acc = work_dtype_cpu(x.scalar_type());
+  const auto acc = at::toOpMathType(x.scalar_type());
   return x.to(acc).mm(weight_ih.to(acc).t());
 }
 
 Tensor empty_panels(const Tensor& weight_hh) {
-  const auto acc = work_dtype_cpu(weight_hh.scalar_type());
+  const auto acc = at::toOpMathType(weight_hh.scalar_type());
   const auto bytes = cpu::lltm_panel_bytes(weight_hh.size(1), c10::elementSize(acc));
   return at::empty({bytes}, weight_hh.options().dtype(at::kByte));
 }
 
-// f(begin, end) over the rows of the batch, in whole blocks. Threads share them if there is work
-// for several: as many steps each, of which rows of a packed batch have different numbers.
+// f(begin, end) over the rows of the batch, in whole blocks. If there is work for several threads,
+// each takes about as many steps: the rows of a packed batch have different numbers of them.
 template <class Args, class F>
 void over_rows(const Args& args, int64_t step_work, const F& f) {
-  // About 50 us of multiplications.
+  // A thread's least work: about 50 us of multiplications.
   constexpr int64_t kWork = int64_t{1} << 21, kRows = cpu::kRowBlock;
   const int64_t blocks = (args.batch + kRows - 1) / kRows;
-  // Steps that the blocks before a block take.
+  // before[b]: the steps that blocks 0 .. b - 1 take.
   std::vector<int64_t> before(blocks + 1);
   for (int64_t s = 0; s < args.step_count; ++s) ++before[(args.steps[s].rows + kRows - 1) / kRows];
   for (int64_t b = blocks - 1; b > 0; --b) before[b] += before[b + 1];
@@ -79,14 +77,15 @@ void backward_cpu(const RecurrenceBackward& args, const Tensor& weight_hh, const
   });
 }
 
-void cells_cpu(const RecurrenceCells& args, int64_t, const Sequence&, at::Device,
-               const RecurrencePlan&) {
+void c_states_cpu(const RecurrenceCStates& args, int64_t, const Sequence&, at::Device,
+                  const RecurrencePlan&) {
   over_rows(args, 64 * args.hidden,
-            [&](int64_t begin, int64_t end) { cpu::lltm_layer_cells(args, begin, end); });
+            [&](int64_t begin, int64_t end) { cpu::lltm_layer_c_states(args, begin, end); });
 }
 
-constexpr RecurrenceBackend kCpuBackend{plan_cpu,    work_dtype_cpu, input_product_cpu,
-                                        forward_cpu, backward_cpu,   cells_cpu};
+constexpr RecurrenceBackend kCpuBackend{/*widens_half=*/true, plan_cpu,
+                                        input_product_cpu,    forward_cpu,
+                                        backward_cpu,         c_states_cpu};
 
 }  // namespace
 

@@ -1,58 +1,17 @@
-// The LLTM cell in ATen ops, first and second derivatives, for what no fused kernel does: tangents
-// and gradients of gradients.
-//
-// With X = [old_h, input], G = X W^T + b, c' = new_cell, t = tanh(c'), and g', g'' derivatives of a
-// gate:   u = grad_cell + grad_h o (1 - t^2);   D = [u z i', grad_h t o', u i z']
-// are the gradients of c' and of the gates; those of X, W, b, old_cell are D W, D^T X, sum D, u.
-// A tangent P of the gates and one of old_cell move c', h', u and D, which is `Moved` below. The
-// second derivatives are symmetric, so that the vector-Jacobian product of the backward op is the
-// same thing with its cotangents in the places of the inputs' tangents.
+// The LLTM cell in ATen ops, with first and second derivatives, for what no fused kernel does:
+// tangents, and gradients of gradients. X = [old_h, input], G = X W^T + b, c = new c, i, o, z the
+// activations of G, and i', i'' derivatives of them. With grad_h and grad_c of the results:
+//   u = grad_c + grad_h o (1 - tanh(c)^2);  D = [u z i', grad_h tanh(c) o', u i z']
+// are the gradients of the new c and of G; those of X, W, b and the old c are D W, D^T X, sum D, u.
+// Tangents of G and of the old c give those of c, h, u and D: CellTangents. Second derivatives are
+// symmetric, so that the vjp of the backward op is the same with its cotangents for tangents.
 #pragma once
 
 #include <array>
 
-#include "autograd.h"
+#include "common/tensors.h"
 
 namespace treadle {
-
-// ---- sums and products in which an undefined tensor is zero
-
-inline OptionalTensor optional(const Tensor& t) {
-  return t.defined() ? OptionalTensor(t) : std::nullopt;
-}
-
-inline Tensor value_or_undefined(const OptionalTensor& t) { return t.value_or(Tensor()); }
-
-inline bool moves(const Tensor& t) { return t.defined() && isFwGradDefined(t); }
-
-inline Tensor times(const Tensor& a, const Tensor& b) {
-  return a.defined() && b.defined() ? a * b : Tensor();
-}
-
-inline Tensor matrix_product(const Tensor& a, const Tensor& b) {
-  return a.defined() && b.defined() ? at::matmul(a, b) : Tensor();
-}
-
-inline Tensor transposed(const Tensor& t) { return t.defined() ? t.mT() : t; }
-
-inline Tensor cast(const Tensor& t, ScalarType dtype) { return t.defined() ? t.to(dtype) : t; }
-
-template <class... T>
-Tensor sum(const T&... terms) {
-  Tensor total;
-  (..., (total = plus(total, terms)));
-  return total;
-}
-
-inline Tensor join(const Tensor& a, const Tensor& b, const Tensor& like_a, const Tensor& like_b) {
-  if (!a.defined() && !b.defined()) return Tensor();
-  return at::cat(
-      {a.defined() ? a : at::zeros_like(like_a), b.defined() ? b : at::zeros_like(like_b)}, -1);
-}
-
-inline Tensor columns(const Tensor& t, const c10::SymInt& begin, const c10::SymInt& size) {
-  return t.defined() ? t.narrow_symint(-1, begin, size) : t;
-}
 
 // The parts of gates [..., 3H]. A split would give one part where H is 0.
 inline std::array<Tensor, 3> gate_parts(const Tensor& gates, const c10::SymInt& hidden) {
@@ -60,15 +19,16 @@ inline std::array<Tensor, 3> gate_parts(const Tensor& gates, const c10::SymInt& 
           columns(gates, hidden * 2, hidden)};
 }
 
-// ---- the cell in ATen ops, in float at least
+// ---- the cell, in float at least
 
-struct Values {
+// The activations of one step, their slopes d* and second derivatives d2*.
+struct CellValues {
   ScalarType dtype;
   c10::SymInt hidden, features;
-  Tensor x, w, i, o, z, di, dO, dz, d2i, d2o, d2z, t, slope_t;
+  Tensor x, w, i, o, z, di, dO, dz, d2i, d2o, d2z, tanh_c, slope_c;
 
-  Values(const Tensor& input, const Tensor& weights, const OptionalTensor& bias,
-         const Tensor& old_h, const Tensor& old_cell)
+  CellValues(const Tensor& input, const Tensor& weights, const OptionalTensor& bias,
+             const Tensor& old_h, const Tensor& old_c)
       : dtype(c10::isReducedFloatingType(input.scalar_type()) ? at::kFloat : input.scalar_type()),
         hidden(old_h.sym_size(-1)),
         features(input.sym_size(-1)) {
@@ -86,8 +46,8 @@ struct Values {
     d2i = di * (1 - 2 * i);
     d2o = dO * (1 - 2 * o);
     d2z = at::where(g[2] > 0, at::zeros_like(dz), dz);
-    t = at::tanh(old_cell.to(dtype) + z * i);
-    slope_t = 1 - t * t;
+    tanh_c = at::tanh(old_c.to(dtype) + z * i);
+    slope_c = 1 - tanh_c * tanh_c;
   }
 
   // [3H] or [1, 3H] as a row that broadcasts over B, also behind a leading N.
@@ -98,60 +58,64 @@ struct Values {
   // The tangent of the gates, from those of X, W and b.
   Tensor gates_tangent(const Tensor& tx, const Tensor& tw, const Tensor& tb,
                        const Tensor& input) const {
-    const Tensor moved = plus(matrix_product(tx, w.mT()), matrix_product(x, transposed(tw)));
-    if (!tb.defined()) return moved;
+    const Tensor found = plus(matrix_product(tx, w.mT()), matrix_product(x, transposed(tw)));
+    if (!tb.defined()) return found;
     const Tensor bias = row(tb, input);
-    return moved.defined() ? moved + bias : bias + at::zeros_like(at::matmul(x, w.mT()));
+    return found.defined() ? found + bias : bias + at::zeros_like(at::matmul(x, w.mT()));
   }
 };
 
-// First derivatives with respect to gates and state, for given grad_h and grad_cell.
-struct First {
-  Tensor u, d;
+// The gradients of the c that the step leaves, which is also that of the old c, and of the gates.
+struct CellGrads {
+  Tensor c, gates;
 
-  First(const Values& v, const Tensor& grad_h, const Tensor& grad_cell) {
-    u = plus(grad_cell, times(grad_h, v.o * v.slope_t));
-    d = at::cat({u * v.z * v.di, grad_h.defined() ? grad_h * v.t * v.dO : at::zeros_like(v.t),
-                 u * v.i * v.dz},
-                -1);
+  CellGrads(const CellValues& v, const Tensor& grad_h, const Tensor& grad_c) {
+    c = plus(grad_c, times(grad_h, v.o * v.slope_c));
+    gates = at::cat(
+        {c * v.z * v.di, grad_h.defined() ? grad_h * v.tanh_c * v.dO : at::zeros_like(v.tanh_c),
+         c * v.i * v.dz},
+        -1);
   }
 };
 
-// What moves with tangents p of the gates and of old_cell; undefined where nothing does.
-struct Moved {
-  Tensor new_cell, new_h;  // tangents
-  Tensor u, d;             // those of First, filled by `second`
+// The tangents of the results, from those of the gates and of the old c; undefined where zero.
+struct CellTangents {
+  Tensor c, h;
+  Tensor grad_c, grad_gates;  // of CellGrads, once set_grads is called
 
-  Moved(const Values& v, const Tensor& gates_tangent, const Tensor& cell_tangent) {
-    p = gate_parts(gates_tangent, v.hidden);
-    new_cell = sum(cell_tangent, times(p[0], v.z * v.di), times(p[2], v.i * v.dz));
-    new_h = sum(times(new_cell, v.slope_t * v.o), times(p[1], v.t * v.dO));
+  CellTangents(const CellValues& v, const Tensor& gates_tangent, const Tensor& c_tangent) {
+    g = gate_parts(gates_tangent, v.hidden);
+    c = sum(c_tangent, times(g[0], v.z * v.di), times(g[2], v.i * v.dz));
+    h = sum(times(c, v.slope_c * v.o), times(g[1], v.tanh_c * v.dO));
   }
 
-  void second(const Values& v, const First& first, const Tensor& grad_h,
-              const Tensor& grad_h_tangent, const Tensor& grad_cell_tangent) {
-    u = sum(grad_cell_tangent, times(grad_h_tangent, v.o * v.slope_t),
-            times(times(grad_h, p[1]), v.dO * v.slope_t),
-            times(times(grad_h, new_cell), -2 * v.o * v.t * v.slope_t));
-    const Tensor d0 = sum(times(u, v.z * v.di), times(times(first.u, p[2]), v.dz * v.di),
-                          times(times(first.u, p[0]), v.z * v.d2i));
-    const Tensor d1 =
-        sum(times(grad_h_tangent, v.t * v.dO), times(times(grad_h, new_cell), v.slope_t * v.dO),
-            times(times(grad_h, p[1]), v.t * v.d2o));
-    const Tensor d2 = sum(times(u, v.i * v.dz), times(times(first.u, p[0]), v.di * v.dz),
-                          times(times(first.u, p[2]), v.i * v.d2z));
-    const auto whole = [&](const Tensor& t) { return t.defined() ? t : at::zeros_like(v.t); };
-    if (d0.defined() || d1.defined() || d2.defined()) {
-      d = at::cat({whole(d0), whole(d1), whole(d2)}, -1);
+  void set_grads(const CellValues& v, const CellGrads& grads, const Tensor& grad_h,
+                 const Tensor& grad_h_tangent, const Tensor& grad_c_tangent) {
+    grad_c = sum(grad_c_tangent, times(grad_h_tangent, v.o * v.slope_c),
+                 times(times(grad_h, g[1]), v.dO * v.slope_c),
+                 times(times(grad_h, c), -2 * v.o * v.tanh_c * v.slope_c));
+    const Tensor of_i = sum(times(grad_c, v.z * v.di), times(times(grads.c, g[2]), v.dz * v.di),
+                            times(times(grads.c, g[0]), v.z * v.d2i));
+    const Tensor of_o =
+        sum(times(grad_h_tangent, v.tanh_c * v.dO), times(times(grad_h, c), v.slope_c * v.dO),
+            times(times(grad_h, g[1]), v.tanh_c * v.d2o));
+    const Tensor of_z = sum(times(grad_c, v.i * v.dz), times(times(grads.c, g[0]), v.di * v.dz),
+                            times(times(grads.c, g[2]), v.i * v.d2z));
+    const auto whole = [&](const Tensor& t) { return t.defined() ? t : at::zeros_like(v.tanh_c); };
+    if (of_i.defined() || of_o.defined() || of_z.defined()) {
+      grad_gates = at::cat({whole(of_i), whole(of_o), whole(of_z)}, -1);
     }
   }
 
  private:
-  std::array<Tensor, 3> p;  // tangents of the gates
+  std::array<Tensor, 3> g;  // tangents of the gates
 };
 
-inline Tensor sum_rows(const Tensor& d, const Tensor& bias) {
-  return d.defined() && bias.defined() ? d.sum(-2).reshape_symint(bias.sym_sizes()) : Tensor();
+// The gradient of the bias.
+inline Tensor sum_rows(const Tensor& grad_gates, const Tensor& bias) {
+  return grad_gates.defined() && bias.defined()
+             ? grad_gates.sum(-2).reshape_symint(bias.sym_sizes())
+             : Tensor();
 }
 
 }  // namespace treadle

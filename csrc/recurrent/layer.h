@@ -1,28 +1,51 @@
-// lltm_layer: LLTM cells over a whole sequence, one layer in D directions (1, or 2 with one
-// backward in time): what its kernels, its derivatives and its vmap rule share. Shapes: T steps, B
-// rows, S rows of all steps of a packed batch, I inputs, H hidden.
-//   input [T, B, I]               or [S, I] with batch_sizes [T] (int64 on the CPU, not growing)
+// lltm_layer: one layer of LLTM cells over a sequence, in D directions (1, or 2 with the second
+// backward in time). Shapes: T steps, B rows, S rows of all steps of a packed batch, I inputs, H
+// hidden.
+//   input [T, B, I]               or [S, I] with batch_sizes [T] (int64 on the CPU, non-increasing)
 //   h0, c0, h_n, c_n [D, B, H]    c0 and c_n in input's dtype, or float beside half types
 //   weight_ih [D, 3H, I], weight_hh [D, 3H, H], bias [D, 3H] or none; rows i, o, z
 //   output [T, B, D*H]            or [S, D*H]
-//   gates [D, T, B, 3H]           or [D, S, 3H]: before their functions, bias in them
-// The backward op computes anew the c of every step, from gates; with `recompute` gates are [0],
-// and it computes them, too.
 #pragma once
 
 #include <array>
 #include <string_view>
-#include <tuple>
 
-#include "dispatch.h"
+#include "common/tensors.h"
 
 namespace treadle {
 
+// The arguments. Also gradients or tangents of them, without batch_sizes. What was not given, or is
+// zero, is undefined.
+struct LayerArguments {
+  Tensor input, h0, c0, weight_ih, weight_hh, bias;
+  Tensor batch_sizes = {};
+
+  template <class F>
+  LayerArguments map(F f) const {
+    return {f(input), f(h0), f(c0), f(weight_ih), f(weight_hh), f(bias), batch_sizes};
+  }
+};
+
+// The results, and gates [D, T, B, 3H] or [D, S, 3H] before their activations, with bias. Also
+// gradients or tangents of them. The backward op recomputes the c of every step from the gates;
+// with `recompute` gates are [0], and it recomputes them too.
+struct LayerOutputs {
+  Tensor output, h_n, c_n, gates;
+
+  template <class F>
+  LayerOutputs map(F f) const {
+    return {f(output), f(h_n), f(c_n), f(gates)};
+  }
+};
+
 // Which of input, h0, c0, weight_ih, weight_hh, bias get a gradient.
 using LayerMask = std::array<bool, 6>;
-using LayerResults = std::tuple<Tensor, Tensor, Tensor>;                        // output, h_n, c_n
-using LayerSaved = std::tuple<Tensor, Tensor, Tensor, Tensor>;                  // and gates
-using LayerGrads = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;  // as in LayerMask
+
+// ---- as the dispatcher has them
+
+using LayerResults = Tensors3;  // output, h_n, c_n
+using LayerSaved = Tensors4;    // and gates
+using LayerGrads = Tensors6;    // as in LayerMask
 
 using LayerSignature = LayerResults(const Tensor& input, const OptionalTensor& batch_sizes,
                                     const Tensor& h0, const Tensor& c0, const Tensor& weight_ih,
@@ -43,5 +66,24 @@ using LayerBackwardSignature = LayerGrads(const OptionalTensor& grad_output,
                                           const Tensor& weight_hh, const OptionalTensor& bias,
                                           const Tensor& output, const Tensor& gates, bool recompute,
                                           c10::string_view regime, LayerMask mask);
+
+// Dispatcher arguments as one struct.
+inline LayerArguments layer_arguments(const Tensor& input, const OptionalTensor& batch_sizes,
+                                      const Tensor& h0, const Tensor& c0, const Tensor& weight_ih,
+                                      const Tensor& weight_hh, const OptionalTensor& bias) {
+  return {input,
+          h0,
+          c0,
+          weight_ih,
+          weight_hh,
+          value_or_undefined(bias),
+          value_or_undefined(batch_sizes)};
+}
+
+inline LayerOutputs layer_grads(const OptionalTensor& grad_output, const OptionalTensor& grad_h_n,
+                                const OptionalTensor& grad_c_n) {
+  return {value_or_undefined(grad_output), value_or_undefined(grad_h_n),
+          value_or_undefined(grad_c_n), Tensor()};
+}
 
 }  // namespace treadle

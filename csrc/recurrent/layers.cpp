@@ -1,9 +1,10 @@
-// lltm: layers of LLTM cells, called as aten::lstm is. Unpacks the lists, drops out between layers,
-// and leaves the rest to lltm_layer; so it has every device and derivative that lltm_layer has.
+// lltm: layers of LLTM cells, with the arguments of aten::lstm. It unpacks the lists, applies
+// dropout between layers and calls lltm_layer, so it has every device and derivative that
+// lltm_layer has.
 #include <ATen/Functions.h>
-#include <torch/library.h>
 
-#include "lltm_layer_check.h"
+#include "common/check.h"
+#include "recurrent/layer.h"
 #include "treadle/ops.h"
 
 namespace treadle {
@@ -12,6 +13,33 @@ namespace {
 const auto& layer_op() {
   static const auto op = find_op<LayerSignature>("treadle::lltm_layer");
   return op;
+}
+
+void check_lists(at::TensorList hx, at::TensorList params, bool has_biases, int64_t num_layers,
+                 bool bidirectional) {
+  TORCH_CHECK(hx.size() == 2, "lltm: hx must be two tensors, h0 and c0, got ", hx.size());
+  TORCH_CHECK(num_layers >= 1, "lltm: num_layers must be at least 1, got ", num_layers);
+  const int64_t directions = bidirectional ? 2 : 1, each = has_biases ? 3 : 2;
+  const int64_t count = num_layers * directions * each;
+  TORCH_CHECK(static_cast<int64_t>(params.size()) == count, "lltm: params must be ", each,
+              " tensors for each of ", num_layers * directions, " layers and directions, ", count,
+              " in all, got ", params.size());
+  // The directions are stacked, which would silently promote different dtypes.
+  for (int64_t k = 0; k < count; ++k) {
+    if (k / each % directions == 0) continue;
+    const std::string name = "params[" + std::to_string(k) + "]";
+    const std::string first = "params[" + std::to_string(k - each) + "]";
+    check_like("lltm", name.c_str(), params[k], first.c_str(), params[k - each]);
+    check_shape("lltm", name.c_str(), ("that of " + first).c_str(), params[k],
+                params[k - each].sym_sizes());
+  }
+  const char* names[] = {"h0", "c0"};
+  for (int k = 0; k < 2; ++k) {
+    TORCH_CHECK(hx[k].dim() == 3 && hx[k].sym_size(0) == num_layers * directions,
+                "lltm: ", names[k],
+                " must have shape [L*D, B, H] with L*D = ", num_layers * directions, ", got ",
+                hx[k].sym_sizes());
+  }
 }
 
 // Tensors k, k + each, ... of a layer's: one of each direction, stacked.
@@ -23,7 +51,7 @@ Tensor of_directions(at::TensorList params, int64_t each, int64_t k) {
 LayerResults run(const Tensor& input, const OptionalTensor& batch_sizes, at::TensorList hx,
                  at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
                  bool train, bool bidirectional, bool recompute) {
-  check_lltm_lists(hx, params, has_biases, num_layers, bidirectional);
+  check_lists(hx, params, has_biases, num_layers, bidirectional);
   const int64_t directions = bidirectional ? 2 : 1, each = has_biases ? 3 : 2;
   Tensor x = input;
   std::vector<Tensor> h_n, c_n;
@@ -96,7 +124,7 @@ TORCH_LIBRARY_IMPL(treadle, CompositeImplicitAutograd, m) {
   m.impl("lltm.data", lltm_data);
 }
 
-// torch.vmap takes an op apart only if it is told to.
+// Without this vmap does not decompose the op.
 TORCH_LIBRARY_IMPL(treadle, FuncTorchBatchedDecomposition, m) {
   m.impl("lltm.input", lltm_input);
   m.impl("lltm.data", lltm_data);

@@ -1,17 +1,19 @@
-// The passes of lltm_layer whose steps and directions are one launch: around it, the input product
-// of all steps, and copies of what the kernels could not read in pieces of 16 bytes.
+// The passes of lltm_layer whose steps and directions are one launch. Around it: the input product
+// of all steps, and copies of what is not aligned for the kernels' 16-byte loads.
 #include <ATen/Functions.h>
 
 #include <limits>
 
-#include "lltm_layer_run.h"
+#include "recurrent/run.h"
 
 namespace treadle {
 namespace {
 
-constexpr int64_t kPiece = 8;  // elements
+constexpr int64_t kGates = LayerRun::kGates;
+constexpr int64_t kChunk = 8;  // elements
 
-int64_t in_pieces(int64_t hidden) { return (hidden + kPiece - 1) / kPiece * kPiece; }
+// H padded to whole chunks.
+int64_t padded_width(int64_t hidden) { return (hidden + kChunk - 1) / kChunk * kChunk; }
 
 bool aligned(const Tensor& t) { return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0; }
 
@@ -25,112 +27,113 @@ Tensor widened(const Tensor& t, int64_t width) {
   return wide;
 }
 
-PersistentSizes sizes_of(const Layer& layer) {
-  return {layer.dtype,
-          static_cast<int>(layer.directions),
-          static_cast<int64_t>(layer.sequence.steps.size()),
-          layer.batch,
-          layer.hidden,
-          /*starts=*/nullptr,
-          /*first_row=*/0,
-          layer.batch,
-          layer.c0.scalar_type() == layer.input.scalar_type()};
+PersistentSizes sizes_of(const LayerRun& run) {
+  const LayerArguments& a = run.arguments;
+  return persistent_sizes(run.sizes, a.c0.scalar_type() == a.input.scalar_type());
 }
 
-}  // namespace
-
-void Layer::persistent_forward(const Tensor& output, const Tensor& h, const Tensor& c,
-                               const Tensor& gates) const {
-  const int64_t width = in_pieces(hidden), features = input.size(-1), row = kGates * width;
+// x W_ih^T of all steps [D, S, 3 * width], into `gates` [D, S, 3H] where that has room for it: the
+// kernel overwrites each product by its gate.
+Tensor input_products(const LayerRun& run, int64_t width, const Tensor& gates) {
+  const LayerArguments& a = run.arguments;
+  const int64_t directions = run.sizes.directions, hidden = run.sizes.hidden;
+  const int64_t rows = run.sequence.rows, row = kGates * width, features = a.input.size(-1);
   const bool padded = width != hidden;
-  // The kernel overwrites products, each by its gate.
   const Tensor products = gates.defined() && !padded
-                              ? gates.view({directions, sequence.rows, row})
-                              : at::empty({directions, sequence.rows, row}, input.options());
-  Tensor weights = weight_ih;
+                              ? gates.view({directions, rows, row})
+                              : at::empty({directions, rows, row}, a.input.options());
+  Tensor weights = a.weight_ih;
   if (padded) {
-    weights = at::constant_pad_nd(weight_ih.reshape({directions, kGates, hidden, features}),
+    weights = at::constant_pad_nd(weights.reshape({directions, kGates, hidden, features}),
                                   {0, 0, 0, width - hidden})
                   .reshape({directions, row, features});
   }
-  const Tensor x = rows(input);
+  const Tensor x = run.rows(a.input);
   for (int64_t d = 0; d < directions; ++d) {
     Tensor own = products[d];
     at::mm_out(own, x, weights[d].t());
   }
-  const Tensor weight = weight_hh.contiguous(), h_begin = h0.contiguous(),
-               c_begin = c0.contiguous();
-  const Tensor b = has(bias) ? bias->contiguous() : Tensor();
+  return products;
+}
+
+}  // namespace
+
+void persistent_forward(const LayerRun& run, const Tensor& output, const Tensor& h, const Tensor& c,
+                        const Tensor& gates) {
+  const LayerArguments& a = run.arguments;
+  const int64_t width = padded_width(run.sizes.hidden), row = kGates * width;
+  const Tensor products = input_products(run, width, gates);
+  const Tensor weight = a.weight_hh.contiguous(), h0 = a.h0.contiguous(), c0 = a.c0.contiguous();
+  const Tensor bias = contiguous(a.bias);
   PersistentForward args{};
-  args.sizes = sizes_of(*this);
+  args.sizes = sizes_of(run);
   args.products = products.const_data_ptr();
-  args.product_direction = sequence.rows * row;
+  args.product_direction = run.sequence.rows * row;
   args.product_row = row;
   args.product_gate = width;
   args.weight_hh = weight.const_data_ptr();
-  if (b.defined()) args.bias = b.const_data_ptr();
-  args.h0 = h_begin.const_data_ptr();
+  args.bias = const_data_of(bias);
+  args.h0 = h0.const_data_ptr();
   args.h = h.mutable_data_ptr();
-  args.c0 = c_begin.const_data_ptr();
+  args.c0 = c0.const_data_ptr();
   args.c = c.mutable_data_ptr();
   args.output = output.mutable_data_ptr();
-  args.output_row = directions * hidden;
-  if (gates.defined()) args.gates = gates.mutable_data_ptr();
-  backend.persistent_forward(args, sequence, input.device(), plan);
+  args.output_row = run.sizes.directions * run.sizes.hidden;
+  args.gates = data_of(gates);
+  run.backend.persistent_forward(args, run.sequence, a.input.device(), run.plan);
 }
 
-void Layer::persistent_backward(const Tensor& gates, const Tensor& grad_output,
-                                const Tensor& grad_h_n, const Tensor& grad_c_n,
-                                const Tensor& grad_h0, const Tensor& grad_c0,
-                                const Tensor& grad_gates) const {
-  const int64_t width = in_pieces(hidden), row = kGates * width;
+void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOutputs& grads,
+                         const Tensor& grad_h0, const Tensor& grad_c0, const Tensor& grad_gates) {
+  const LayerArguments& a = run.arguments;
+  const int64_t rows = run.sequence.rows, directions = run.sizes.directions;
+  const int64_t hidden = run.sizes.hidden, width = padded_width(hidden), row = kGates * width;
   const bool padded = width != hidden;
-  const Tensor c_begin = c0.contiguous(), weight = weight_hh.contiguous();
-  PersistentCells cells{};
-  cells.sizes = sizes_of(*this);
-  cells.gates = gates.const_data_ptr();
-  cells.c0 = c_begin.const_data_ptr();
-  const std::vector<int64_t> shape{directions, sequence.rows, width};
-  const auto options = input.options().dtype(acc);
-  // Padding is read with the rest, and not looked at.
-  const Tensor c = padded ? at::zeros(shape, options) : at::empty(shape, options);
-  cells.cells = c.mutable_data_ptr();
-  cells.cell_direction = sequence.rows * width;
-  cells.cell_row = width;
+  const Tensor c0 = a.c0.contiguous(), weight = a.weight_hh.contiguous();
+  PersistentCStates c_states{};
+  c_states.sizes = sizes_of(run);
+  c_states.gates = gates.const_data_ptr();
+  c_states.c0 = c0.const_data_ptr();
+  const auto options = a.input.options().dtype(run.acc);
+  // The kernels load padding with the rest, and ignore it.
+  const Tensor c = padded ? at::zeros({directions, rows, width}, options)
+                          : at::empty({directions, rows, width}, options);
+  c_states.c_states = c.mutable_data_ptr();
+  c_states.c_direction = rows * width;
+  c_states.c_row = width;
 
   PersistentBackward args{};
-  args.sizes = cells.sizes;
-  Tensor pieces = gates;
+  args.sizes = c_states.sizes;
+  Tensor chunks = gates;
   if (padded || !aligned(gates)) {
-    pieces = widened(gates.view({directions, sequence.rows, kGates, hidden}), width);
+    chunks = widened(gates.view({directions, rows, kGates, hidden}), width);
   }
-  args.gates = pieces.const_data_ptr();
-  args.gate_direction = sequence.rows * row;
+  args.gates = chunks.const_data_ptr();
+  args.gate_direction = rows * row;
   args.gate_row = row;
   args.gate_gate = width;
-  args.cells = cells.cells;
-  args.cell_direction = cells.cell_direction;
-  args.cell_row = cells.cell_row;
-  Tensor grad = grad_output;
+  args.c_states = c_states.c_states;
+  args.c_direction = c_states.c_direction;
+  args.c_row = c_states.c_row;
+  Tensor grad = grads.output;
   if (grad.defined()) {
     args.grad_direction = width;
     const int64_t apart = grad.stride(0);
-    if (padded || !aligned(grad) || grad.stride(1) != 1 || apart % kPiece != 0 ||
+    if (padded || !aligned(grad) || grad.stride(1) != 1 || apart % kChunk != 0 ||
         apart > std::numeric_limits<int>::max()) {  // the kernels keep it in an int
-      grad = widened(grad.reshape({sequence.rows, directions, hidden}), width).flatten(1);
+      grad = widened(grad.reshape({rows, directions, hidden}), width).flatten(1);
     }
     args.grad_output = grad.const_data_ptr();
     args.grad_row = grad.stride(0);
   }
   args.weight_hh = weight.const_data_ptr();
-  args.c0 = cells.c0;
-  const auto data = [](const Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; };
-  args.grad_h_n = data(grad_h_n);
-  args.grad_c_n = data(grad_c_n);
-  args.grad_h0 = data(grad_h0);
-  args.grad_c0 = data(grad_c0);
+  args.c0 = c_states.c0;
+  args.grad_h_n = data_of(grads.h_n);
+  args.grad_c_n = data_of(grads.c_n);
+  args.grad_h0 = data_of(grad_h0);
+  args.grad_c0 = data_of(grad_c0);
   args.grad_gates = grad_gates.mutable_data_ptr();
-  backend.persistent_backward(cells, args, sequence, input.device(), plan);
+  run.backend.persistent_backward(c_states, args, run.sequence, a.input.device(), run.plan);
 }
 
 }  // namespace treadle

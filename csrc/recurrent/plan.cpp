@@ -1,23 +1,23 @@
-#include "recurrence_plan.h"
+#include "recurrent/plan.h"
 
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <limits>
 
+#include "common/check.h"
+#include "common/gemm.h"
+
 namespace treadle {
 namespace {
 
-// Half types are multiplied into float.
-int64_t acc_bytes(Dtype dtype) { return dtype == Dtype::kDouble ? 8 : 4; }
-
-// As many steps as half of the cache holds, so that a step finds its part of the input product
-// there; but products of fewer than kRows rows would not fill a chip.
+// As many steps as half of the cache holds, so that each finds its part of the input product there;
+// but at least kRows rows, since smaller products do not fill the chip.
 int64_t steps_per_chunk(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
   constexpr int64_t kRows = 1024;
   const int64_t batch = std::max<int64_t>(sizes.batch, 1);
   const int64_t hidden = std::max<int64_t>(sizes.hidden, 1);
-  // One after the other: their product may be too large for 64 bits.
+  // Divided one by one: their product may not fit in 64 bits.
   const int64_t fit = static_cast<int64_t>(device.l2_bytes) / 2 / batch / hidden /
                       (sizes.gates * acc_bytes(sizes.dtype));
   const int64_t filling = (kRows - 1) / batch + 1;
@@ -36,14 +36,7 @@ int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
 bool is_half(Dtype dtype) { return dtype == Dtype::kHalf || dtype == Dtype::kBFloat16; }
 
-const char* name_of(Dtype dtype) {
-  return dtype == Dtype::kHalf       ? "float16"
-         : dtype == Dtype::kBFloat16 ? "bfloat16"
-         : dtype == Dtype::kFloat    ? "float32"
-                                     : "float64";
-}
-
-// Groups of the grid's blocks that a direction has: one block runs on a multiprocessor.
+// Groups of kGridBlocks blocks for each direction, one block a multiprocessor.
 int64_t grid_groups(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
   return device.multiprocessors / kGridBlocks / std::max<int64_t>(sizes.directions, 1);
 }
@@ -54,8 +47,8 @@ int64_t clusters_at_once(int blocks, const RecurrenceDevice& device) {
   return std::max<int64_t>(device.multiprocessors * of_132 / 132, 1);
 }
 
-// Times of a step in us, fitted to measurements on an H200. Of a cluster: what a step takes at
-// least, products of weights, and the exchange, of which the backward pass has three times as much.
+// Times of a step in us, fitted to measurements on an H200. Cluster: a minimum, the products, and
+// the exchange, which is three times as large in the backward pass.
 double cluster_time(const ClusterShape& shape, int rows, bool backward, bool exact) {
   const auto hidden = static_cast<double>(shape.hidden());
   if (exact) {
@@ -68,12 +61,12 @@ double cluster_time(const ClusterShape& shape, int rows, bool backward, bool exa
          (backward ? 1.4e-4 : 7e-5) * hidden * rows;
 }
 
-// Of the grid: tiles one after the other; but a single one has to wait for itself.
+// Grid: tiles run in sequence; with one tile there is nothing to overlap with.
 double grid_time(int64_t launches, int rows, bool backward) {
   return static_cast<double>(launches) * (0.6 + (backward ? 0.375 : 0.19) * rows);
 }
 
-// Of a matrix product and a kernel.
+// Step: a matrix product and a kernel.
 double launched_time(const RecurrenceSizes& sizes, bool backward) {
   const double hidden = static_cast<double>(sizes.hidden), rows = static_cast<double>(sizes.batch);
   const double flop_per_us = is_half(sizes.dtype) ? 4e8 : 4e7;
@@ -86,13 +79,13 @@ struct Clusters {
   double time;
 };
 
-// The shape and the rows that take the batch through a step in the least time.
+// The shape and the rows a cluster that take the batch through a step in the least time.
 Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                        bool backward) {
   Clusters best{{}, std::numeric_limits<double>::infinity()};
   for (const ClusterShape& shape : kClusterShapes) {
     if (shape.hidden() < sizes.hidden || (backward && shape.tiles > 1)) continue;
-    if (is_half(sizes.dtype) ? !shape.has_half() : !shape.has_float()) continue;
+    if (is_half(sizes.dtype) ? !shape.has_half() : !shape.has_fp32()) continue;
     const int64_t at_once = clusters_at_once(shape.blocks, device);
     for (int rows = 1; rows <= shape.rows(); ++rows) {
       const int64_t clusters = ceil_div(sizes.batch, rows) * sizes.directions;
@@ -108,7 +101,7 @@ int64_t grid_launches(const RecurrenceSizes& sizes, const RecurrenceDevice& devi
   return std::max<int64_t>(ceil_div(sizes.batch, grid_groups(sizes, device) * kGridRows), 1);
 }
 
-// Rows that a group of blocks takes, in tiles of 8.
+// Rows a group of blocks, in tiles of 8.
 int plan_grid(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
   const int64_t at_once = grid_groups(sizes, device) * grid_launches(sizes, device);
   const int64_t rows = std::max<int64_t>(ceil_div(sizes.batch, at_once), 1);
@@ -117,7 +110,7 @@ int plan_grid(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
 
 // ---- the choice
 
-// The widest layer whose weights a regime keeps on the chip: none is 0.
+// The largest H whose weights a regime keeps on the chip; 0 if it does not take the dtype.
 int64_t most_hidden(const RecurrenceSizes& sizes, bool cluster) {
   if (is_half(sizes.dtype)) return cluster ? kClusterHidden : kGridHidden;
   return cluster && sizes.dtype == Dtype::kFloat ? kFloatClusterHidden : 0;
@@ -171,7 +164,7 @@ Choice take_forced(const char* op, const RecurrenceSizes& sizes, const Recurrenc
   TORCH_CHECK(on_chip(sizes, device, cluster), op, ": regime ", forced,
               " needs float16 or bfloat16, ", "1 <= H <= ", cluster ? kClusterHidden : kGridHidden,
               cluster ? " (or float32 up to 512)" : "", " and an sm_90 GPU, got ",
-              name_of(sizes.dtype), ", H = ", sizes.hidden, " and sm_", device.architecture);
+              dtype_name(sizes.dtype), ", H = ", sizes.hidden, " and sm_", device.architecture);
   TORCH_CHECK(cluster || grid_groups(sizes, device) > 0, op, ": regime grid needs ", kGridBlocks,
               " multiprocessors a direction, got ", device.multiprocessors, " for ",
               sizes.directions);
@@ -187,9 +180,8 @@ RecurrencePlan plan_recurrence(const char* op, const RecurrenceSizes& sizes,
   const auto [regime, reason, clusters] = forced == "auto"
                                               ? choose(sizes, device, backward)
                                               : take_forced(op, sizes, device, forced, backward);
-  // In exact float32 cuBLAS computes a product of few rows up to ten times faster transposed.
-  const bool transposed = device.cuda && sizes.dtype == Dtype::kFloat && !device.tf32 &&
-                          sizes.batch > 1 && sizes.batch <= 32;
+  const bool transposed =
+      device.cuda && sizes.dtype == Dtype::kFloat && !device.tf32 && few_rows(sizes.batch);
   RecurrencePlan plan{regime, reason, steps_per_chunk(sizes, device), transposed, clusters, 0, 0};
   if (plan.is("grid")) {
     plan.grid_groups = grid_groups(sizes, device);

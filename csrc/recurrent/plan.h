@@ -1,15 +1,15 @@
-// How a recurrent layer is run: a pure function of sizes, dtype and device.
-// Regimes: "rows" (CPU: a thread takes rows of the batch through all steps), "step" (CUDA: a matrix
-// product and a fused kernel a step), and two of one launch, in which the weights stay on the chip:
-// "cluster" (a cluster of blocks takes rows of the batch through all steps) and "grid" (32 blocks
-// do, for weights that no cluster holds).
+// How a recurrent layer is run: a pure function of sizes, dtype and device. Regimes:
+//   rows     CPU: a thread takes rows of the batch through all steps
+//   step     CUDA: a matrix product and a fused kernel for each step
+//   cluster  one launch, weights kept on the chip: a cluster of blocks takes rows through all steps
+//   grid     the same with 32 blocks, for weights that no cluster holds
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 
-#include "kernels/persistent_args.h"
+#include "kernels/recurrent/persistent_args.h"
 
 namespace treadle {
 
@@ -17,6 +17,9 @@ struct RecurrenceSizes {
   int64_t steps, batch, hidden, gates, directions;
   Dtype dtype;
 };
+
+// Of acc_t: half types are multiplied into float.
+inline int64_t acc_bytes(Dtype dtype) { return dtype == Dtype::kDouble ? 8 : 4; }
 
 struct RecurrenceDevice {
   bool cuda = false;
@@ -29,11 +32,11 @@ struct RecurrenceDevice {
 struct RecurrencePlan {
   const char* regime;
   const char* reason;
-  int64_t steps_per_chunk;  // whose input product is computed at once
-  bool transposed;          // products [3H, S] instead of [S, 3H]
+  int64_t steps_per_chunk;  // input products are computed for so many steps at once
+  bool transposed;          // products [GH, S] instead of [S, GH]
   ClusterPlan clusters;     // of regime "cluster"
-  int64_t grid_groups;      // of regime "grid": of 32 blocks, at once, of one direction
-  int grid_rows;            // of regime "grid": of the batch that 32 blocks take, of one direction
+  int64_t grid_groups;      // of regime "grid": groups of 32 blocks for one direction
+  int grid_rows;            // of regime "grid": rows of the batch that a group takes
 
   bool is(std::string_view name) const { return name == regime; }
   bool persistent() const { return is("cluster") || is("grid"); }

@@ -1,14 +1,14 @@
-#include "recurrence.h"
-
 #include <ATen/Functions.h>
 
 #include <algorithm>
 
+#include "recurrent/backend.h"
+
 namespace treadle {
 
-Sequence::Sequence(const Tensor& input, const OptionalTensor& batch_sizes) {
-  if (batch_sizes.has_value() && batch_sizes->defined()) {
-    const auto sizes = batch_sizes->accessor<int64_t, 1>();
+Sequence::Sequence(const Tensor& input, const Tensor& batch_sizes) {
+  if (batch_sizes.defined()) {
+    const auto sizes = batch_sizes.accessor<int64_t, 1>();
     steps.reserve(sizes.size(0));
     for (int64_t t = 0; t < sizes.size(0); ++t) {
       steps.push_back({rows, sizes[t]});
@@ -28,7 +28,7 @@ std::vector<RecurrenceStep> Sequence::in_order(int64_t d) const {
 
 Tensor Sequence::previous_h(const Tensor& h0, const Tensor& output, int64_t d) const {
   std::vector<Tensor> parts;
-  // Rows begin .. end of output, which are one part for as long as they follow each other.
+  // Rows begin .. end of output: one part as long as they are adjacent.
   int64_t begin = 0, end = 0;
   const auto flush = [&] {
     if (end > begin) parts.push_back(output.narrow(0, begin, end - begin));

@@ -1,30 +1,23 @@
 // lltm_layer under vmap and under autocast.
 //
-// Rows are independent. Where only arguments with rows are batched, the batch folds into them:
-// [..., B, X] and N samples become [..., B * N, X], the samples of a row side by side, so that the
-// rows of a packed batch stay sorted by length and each of batch_sizes counts N times. Gradients of
-// weights sum over rows; where these are wanted, or weights are batched, a loop runs the op N
-// times.
-#include <ATen/ATen.h>
-#include <ATen/functorch/PlumbingHelper.h>
+// Rows are independent. Where only arguments with rows are batched, the batch folds into them: N
+// samples of [..., B, X] become [..., B * N, X] with the samples of a row side by side. So a packed
+// batch stays sorted by length, and each of batch_sizes counts N times. Gradients of weights are
+// sums over rows; where these are needed, or weights are batched, the op runs N times in a loop.
+#include "common/vmap.h"
 
-#include <optional>
+#include <ATen/Functions.h>
 
-#include "dispatch.h"
-#include "rules.h"
+#include <algorithm>
+
+#include "common/rules.h"
 
 namespace treadle {
 namespace {
 
-namespace functorch = at::functorch;
+using Argument = BatchedCall::Argument;
 
-struct Value {
-  Tensor value;  // without this level's batch, which is dimension `batch` of it; or undefined
-  std::optional<int64_t> batch;
-  int64_t rank() const { return value.dim() - (batch ? 1 : 0); }
-};
-
-// Positions of the arguments of an op.
+// Positions in the schema of an op.
 struct Layout {
   size_t input, batch_sizes, h0;
   uint64_t rows;                    // bit i: argument i has rows, in its last dimension but one
@@ -37,119 +30,71 @@ constexpr Layout kLayer{0, 1, 2, 0b1101, 0b110, std::nullopt, std::nullopt};
 constexpr Layout kForward{0, 1, 2, 0b1101, 0b110, 7, std::nullopt};
 constexpr Layout kBackward{3, 4, 5, 0b110001101111, 0b110, std::nullopt, 14};
 
-std::vector<Value> unwrapped(const OperatorHandle& op, const Stack& stack, int64_t level) {
-  const size_t count = op.schema().arguments().size();
-  std::vector<Value> found(count);
-  for (size_t i = 0; i < count; ++i) {
-    const auto& value = torch::jit::peek(stack, i, count);
-    if (!value.isTensor() || !value.toTensor().defined()) continue;
-    std::tie(found[i].value, found[i].batch) =
-        functorch::unwrapTensorAtLevel(value.toTensor(), level);
-  }
-  return found;
-}
-
-// The arguments with tensors replaced by change(i, value), run.
-template <class F>
-Stack run(const OperatorHandle& op, const Stack& arguments, const std::vector<Value>& values,
-          F change) {
-  Stack stack(arguments);
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (values[i].value.defined()) stack[i] = change(i, values[i]);
-  }
-  op.callBoxed(&stack);
-  return stack;
-}
-
-// With the samples of a row side by side. The [0] of what is computed anew has no rows.
-Tensor folded(const Value& v, const c10::SymInt& size) {
-  if (v.rank() < 2) return v.batch ? v.value.new_empty({0}) : v.value;
-  if (v.batch) return v.value.movedim(*v.batch, -2).flatten(-3, -2);
-  const Tensor t = v.value.unsqueeze(-2);
-  c10::SymDimVector shape(t.sym_sizes().begin(), t.sym_sizes().end());
-  shape[shape.size() - 2] = size;
-  return t.expand_symint(shape).flatten(-3, -2);
-}
-
-void fold(const OperatorHandle& op, const Layout& layout, const Stack& arguments,
-          const std::vector<Value>& values, const c10::SymInt& size, int64_t level,
-          Stack* results) {
-  const auto rows = [&](size_t i) {
-    const Value& v = values[i];
-    const Tensor one = v.batch ? v.value.movedim(*v.batch, 0) : v.value;
-    return one.sym_size(-2);
+void fold(const BatchedCall& call, const Layout& layout) {
+  const auto rows = [&](size_t position) {
+    const auto shape = call.find(position)->shape();
+    return shape.size() < 2 ? c10::SymInt(0) : shape[shape.size() - 2];  // the op refuses the first
   };
   const c10::SymInt input_rows = rows(layout.input), state_rows = rows(layout.h0);
-  Stack out = run(op, arguments, values, [&](size_t i, const Value& v) {
-    if (i == layout.batch_sizes) return v.value.mul(Scalar(size));
-    return (layout.rows >> i & 1) != 0 ? folded(v, size) : v.value;
+  const Stack results = call.run([&](const Argument& a) {
+    if (a.position == layout.batch_sizes) return a.value.mul(Scalar(call.size()));
+    if (!call.has_rows(a)) return a.value;
+    // With `recompute` gates are [0]: they have no rows.
+    if (a.rank() < 2) return a.batch ? a.value.new_empty({0}) : a.value;
+    return call.folded(a, -2);
   });
-  for (size_t i = 0; i < out.size(); ++i) {
-    Tensor t = out[i].toTensor();
-    if (t.defined() && t.dim() >= 2) {
-      const bool of_state = (layout.state_results >> i & 1) != 0;
-      t = t.unflatten_symint(-2, {of_state ? state_rows : input_rows, size});
-      t = functorch::makeBatched(t, t.dim() - 2, level);
+  for (size_t i = 0; i < results.size(); ++i) {
+    const Tensor& t = results[i].toTensor();
+    if (!t.defined() || t.dim() < 2) {
+      call.give(t);
+      continue;
     }
-    results->emplace_back(t);
+    const bool of_state = (layout.state_results >> i & 1) != 0;
+    const c10::SymInt& own = of_state ? state_rows : input_rows;
+    call.give(t.unflatten_symint(-2, {own, call.size()}), t.dim() - 1);
   }
 }
 
-void loop(const OperatorHandle& op, const Layout& layout, const Stack& arguments,
-          const std::vector<Value>& values, const c10::SymInt& size, int64_t level,
-          Stack* results) {
-  const int64_t count = size.guard_int(__FILE__, __LINE__);
-  std::vector<Stack> runs;
-  // Without a sample, one of zeros says what the results look like.
+void loop(const BatchedCall& call, const Layout& layout) {
+  const int64_t count = call.size().guard_int(__FILE__, __LINE__);
+  std::vector<Stack> samples;
+  // Empty batch: one run on zeros gives the shapes of the results.
   for (int64_t n = 0; n < std::max<int64_t>(count, 1); ++n) {
-    runs.push_back(run(op, arguments, values, [&](size_t, const Value& v) {
-      if (!v.batch) return v.value;
-      if (count > 0) return v.value.select(*v.batch, n);
-      c10::SymDimVector shape(v.value.sym_sizes().begin(), v.value.sym_sizes().end());
-      shape.erase(shape.begin() + *v.batch);
-      return at::zeros_symint(shape, v.value.options());
+    samples.push_back(call.run([&](const Argument& a) {
+      if (!a.batch) return a.value;
+      if (count > 0) return a.value.select(*a.batch, n);
+      return at::zeros_symint(a.shape(), a.value.options());
     }));
   }
-  const bool anew = layout.recompute && arguments[*layout.recompute].toBool();
-  for (size_t i = 0; i < runs[0].size(); ++i) {
+  const bool no_gates = layout.recompute && call.value(*layout.recompute).toBool();
+  for (size_t i = 0; i < samples[0].size(); ++i) {
     std::vector<Tensor> parts;
-    for (const auto& found : runs) parts.push_back(found[i].toTensor());
-    Tensor t = parts[0];
-    if (t.defined() && !(anew && i == 3)) {
-      t = functorch::makeBatched(at::stack(parts).narrow(0, 0, count), 0, level);
+    for (const auto& results : samples) parts.push_back(results[i].toTensor());
+    if (!parts[0].defined() || (no_gates && i == 3)) {
+      call.give(parts[0]);
+    } else {
+      call.give(at::stack(parts).narrow(0, 0, count), 0);
     }
-    results->emplace_back(t);
   }
 }
 
 void layer_batches(const OperatorHandle& op, Stack* stack, const Layout& layout) {
-  c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::FuncTorchBatched);
-  const auto current = functorch::maybeCurrentDynamicLayer();
-  TORCH_INTERNAL_ASSERT(current.has_value());
-  const int64_t level = current->layerId();
-  const auto values = unwrapped(op, *stack, level);
-  const std::string& name = op.schema().name();
-  TORCH_CHECK(!values[layout.batch_sizes].batch, name.substr(name.find("::") + 2),
+  const BatchedCall call(op, stack, layout.rows);
+  const Argument* batch_sizes = call.find(layout.batch_sizes);
+  TORCH_CHECK(batch_sizes == nullptr || !batch_sizes->batch, call.op_name(),
               ": batch_sizes must be the same for every sample of vmap, got a batch of them");
-  const Stack arguments = torch::jit::pop(*stack, values.size());
-  std::optional<c10::SymInt> size;
-  bool rows_only = true;
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (!values[i].batch) continue;
-    size = values[i].value.sym_size(*values[i].batch);
-    rows_only &= (layout.rows >> i & 1) != 0;
-  }
-  if (!size) {
-    Stack out = run(op, arguments, values, [](size_t, const Value& v) { return v.value; });
-    for (auto& t : out) stack->push_back(std::move(t));
+  if (!call.any()) {
+    for (const auto& result : call.run([](const Argument& a) { return a.value; })) {
+      call.give(result.toTensor());
+    }
     return;
   }
+  bool by_rows = call.only_rows() && call.size() != 0;
   if (layout.mask) {
-    const auto mask = arguments[*layout.mask].toBoolList();
-    rows_only &= !mask[3] && !mask[4] && !mask[5];
+    const auto mask = call.value(*layout.mask).toBoolList();
+    by_rows &= !mask[3] && !mask[4] && !mask[5];
   }
-  const auto by = rows_only && *size != 0 ? fold : loop;
-  by(op, layout, arguments, values, *size, level, stack);
+  return by_rows ? fold(call, layout) : loop(call, layout);
 }
 
 template <const Layout& layout>

@@ -1,7 +1,9 @@
+// sine_linear: the rules of its arguments.
+#include "common/check.h"
+
 #include <c10/util/Exception.h>
 
-#include "check.h"
-#include "sine_linear.h"
+#include "sine_linear/sine_linear.h"
 
 namespace treadle {
 
@@ -12,6 +14,12 @@ c10::SymDimVector output_shape(const Tensor& input, const Tensor& weight) {
 }
 
 ScalarType phase_dtype(ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kShort; }
+
+void check_output_like(const char* op, const char* name, const Tensor& t, const Tensor& input,
+                       c10::SymIntArrayRef shape) {
+  check_like(op, name, t, "input", input);
+  check_shape(op, name, "[..., O]", t, shape);
+}
 
 static void check_weight(const char* op, const Tensor& input, const Tensor& weight) {
   const auto features = input.sym_size(-1);
@@ -29,33 +37,29 @@ static void check_weight(const char* op, const Tensor& input, const Tensor& weig
 }
 
 void check_sine_linear(const char* op, const Tensor& input, const Tensor& weight,
-                       const OptionalTensor& bias) {
+                       const Tensor& bias) {
   TORCH_CHECK(input.dim() >= 1, op, ": input must have shape [..., I], got ", input.sym_sizes());
   TORCH_CHECK(is_floating_dtype(input.scalar_type()), op,
               ": input must have dtype float16, bfloat16, float32 or float64, got ",
               dtype_name(input.scalar_type()));
   check_like(op, "weight", weight, "input", input);
-  if (has(bias)) check_like(op, "bias", *bias, "input", input);
+  if (bias.defined()) check_like(op, "bias", bias, "input", input);
   check_weight(op, input, weight);
-  if (!has(bias)) return;
+  if (!bias.defined()) return;
   c10::SymDimVector shape{weight.sym_size(-2)};
   if (weight.dim() == 3) shape.insert(shape.begin(), weight.sym_size(0));
-  check_shape(op, "bias", weight.dim() == 3 ? "[N, O]" : "[O]", *bias, shape);
+  check_shape(op, "bias", weight.dim() == 3 ? "[N, O]" : "[O]", bias, shape);
 }
 
-void check_sine_linear_slope(const char* op, const Tensor& grad, const OptionalTensor& factor,
-                             const Tensor& input, const Tensor& weight, const OptionalTensor& bias,
-                             const OptionalTensor& output, const Tensor& phase, int64_t order) {
+void check_sine_linear_slope(const char* op, const SineLayer& layer, const Tensor& grad,
+                             const Tensor& factor, int64_t order) {
+  const auto& [input, weight, bias, output, phase, omega] = layer;
   check_sine_linear(op, input, weight, bias);
   const auto shape = output_shape(input, weight);
-  const auto check_one = [&](const char* name, const Tensor& t) {
-    check_like(op, name, t, "input", input);
-    check_shape(op, name, "[..., O]", t, shape);
-  };
-  check_one("grad", grad);
-  if (has(factor)) check_one("factor", *factor);
-  if (has(output)) check_one("output", *output);
-  TORCH_CHECK(has(output) || !reads_output(input.scalar_type()), op,
+  check_output_like(op, "grad", grad, input, shape);
+  if (factor.defined()) check_output_like(op, "factor", factor, input, shape);
+  if (output.defined()) check_output_like(op, "output", output, input, shape);
+  TORCH_CHECK(output.defined() || !reads_output(input.scalar_type()), op,
               ": output must be given for float32, got none");
   TORCH_CHECK(phase.device() == input.device(), op, ": phase must be on the device of input, ",
               input.device(), ", got ", phase.device());
@@ -64,17 +68,6 @@ void check_sine_linear_slope(const char* op, const Tensor& grad, const OptionalT
               ", got ", dtype_name(phase.scalar_type()));
   check_shape(op, "phase", "[..., O]", phase, shape);
   TORCH_CHECK(order >= 1, op, ": order must be 1 or more, got ", order);
-}
-
-void check_sine_linear_slope_backward(const Tensor& v, const Tensor& grad,
-                                      const OptionalTensor& factor, const Tensor& input,
-                                      const Tensor& weight, const OptionalTensor& bias,
-                                      const OptionalTensor& output, const Tensor& phase,
-                                      int64_t order) {
-  constexpr const char* op = "sine_linear_slope_backward";
-  check_sine_linear_slope(op, grad, factor, input, weight, bias, output, phase, order);
-  check_like(op, "v", v, "input", input);
-  check_shape(op, "v", "[..., O]", v, output_shape(input, weight));
 }
 
 }  // namespace treadle

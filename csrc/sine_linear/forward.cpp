@@ -1,24 +1,21 @@
 // sine_linear: output [..., O] = sin(omega (input [..., I] weight [O, I]^T + bias [O])). For N
 // layers in one call weight is [N, O, I], bias [N, O], and input [N, ..., I].
-// Derivatives: sine_linear_slope.cpp, sine_linear_autograd.cpp. Twins: cuda/sine_linear.cpp,
-// cpu/sine_linear.cpp.
-#include "sine_linear.h"
-
+// Derivatives: backward.cpp, autograd.cpp. Backends: cpu.cpp, cuda/sine_linear.cpp.
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 
-#include "check.h"
-#include "cpu/sine_linear.h"
-#include "rules.h"
+#include "common/check.h"
+#include "common/rules.h"
+#include "common/vmap.h"
+#include "sine_linear/sine_linear.h"
 
 namespace treadle {
 namespace {
 
-// A product of fewer rows at a time does not pay.
-constexpr int64_t kFewestRows = 256;
+// Rows of a chunk, at least: a GEMM of fewer does not pay.
+constexpr int64_t kMinRows = 256;
 
 std::vector<int64_t> sizes_of(const c10::SymDimVector& shape) {
   std::vector<int64_t> sizes;
@@ -26,53 +23,53 @@ std::vector<int64_t> sizes_of(const c10::SymDimVector& shape) {
   return sizes;
 }
 
-// Of N layers everything that omega multiplies is one product.
-void forward_of_many(const SineLinearBackend& backend, SineLinearForward args, const Tensor& input,
-                     const Tensor& weight, const OptionalTensor& bias) {
+// N layers: product and bias by one batched GEMM.
+void forward_layers(const SineLinearBackend& backend, SineLinearForward args, const Tensor& input,
+                    const Tensor& weight, const Tensor& bias) {
   const auto acc = at::toOpMathType(input.scalar_type());
   const Tensor x = rows_of(input, weight).to(acc), w = weight.to(acc).mT();
-  const Tensor z = has(bias) ? at::baddbmm(bias->to(acc).unsqueeze(1), x, w) : at::bmm(x, w);
+  const Tensor z = bias.defined() ? at::baddbmm(bias.to(acc).unsqueeze(1), x, w) : at::bmm(x, w);
   const Tensor product = z.contiguous();
   args.product = product.const_data_ptr();
   backend.forward(args, input.device());
 }
 
-// The kernels' own products, of contiguous weights.
+// For kernels that compute the product themselves, of a contiguous weight.
 SineLinearForward with_operands(SineLinearForward args, const Tensor& x, const Tensor& weight,
-                                const OptionalTensor& bias) {
+                                const Tensor& bias) {
   args.input = x.const_data_ptr();
   args.row_stride = x.stride(0);
   args.column_stride = x.stride(1);
   args.inputs = x.size(1);
   args.weight = weight.const_data_ptr();
-  args.bias = data_if_any(bias);
+  args.bias = const_data_of(bias);
   return args;
 }
 
-void forward_of_rows(const SineLinearBackend& backend, SineLinearForward args, const Tensor& x,
-                     const Tensor& weight, const OptionalTensor& bias, const Tensor& output) {
-  if (backend.whole != nullptr && weight.is_contiguous() &&
-      backend.whole(with_operands(args, x, weight, bias), x.device())) {
+// One layer, x [R, I]: fused, or a GEMM and the pointwise kernel for each chunk of rows.
+void forward_rows(const SineLinearBackend& backend, SineLinearForward args, const Tensor& x,
+                  const Tensor& weight, const Tensor& bias, const Tensor& output) {
+  if (backend.fused_forward != nullptr && weight.is_contiguous() &&
+      backend.fused_forward(with_operands(args, x, weight, bias), x.device())) {
     return;
   }
   const auto acc = at::toOpMathType(x.scalar_type());
   const int64_t rows = args.rows, columns = args.columns;
   const int64_t row_bytes = columns * static_cast<int64_t>(c10::elementSize(acc));
-  const int64_t together =
-      std::min(rows, std::max<int64_t>(backend.product_bytes / row_bytes, kFewestRows));
+  const int64_t chunk = std::min(rows, std::max<int64_t>(backend.gemm_bytes / row_bytes, kMinRows));
   const bool in_place = acc == x.scalar_type();
-  const Tensor products = in_place ? output.view({rows, columns})
-                                   : at::empty({together, columns}, x.options().dtype(acc));
-  const Tensor w = backend.operand(weight);
+  const Tensor products =
+      in_place ? output.view({rows, columns}) : at::empty({chunk, columns}, x.options().dtype(acc));
+  const Tensor w = backend.gemm_operand(weight);
   const int64_t phase_size = acc == at::kDouble ? 8 : 2;
   char* const first = static_cast<char*>(args.output);
   char* const first_phase = static_cast<char*>(args.phase);
-  args.bias = data_if_any(bias);
-  for (int64_t row = 0; row < rows; row += together) {
-    args.rows = std::min(together, rows - row);
+  args.bias = const_data_of(bias);
+  for (int64_t row = 0; row < rows; row += chunk) {
+    args.rows = std::min(chunk, rows - row);
     const Tensor product = products.narrow(0, in_place ? row : 0, args.rows);
     const bool whole = args.rows == rows;
-    backend.product(product, backend.operand(whole ? x : x.narrow(0, row, args.rows)), w);
+    backend.gemm(product, backend.gemm_operand(whole ? x : x.narrow(0, row, args.rows)), w);
     args.product = product.const_data_ptr();
     args.output = first + row * columns * output.element_size();
     if (first_phase != nullptr) args.phase = first_phase + row * columns * phase_size;
@@ -82,7 +79,7 @@ void forward_of_rows(const SineLinearBackend& backend, SineLinearForward args, c
 
 }  // namespace
 
-// A view where it can be. Not flatten, which torch's older vmap, that of gradcheck, does not know.
+// A view if possible. Not flatten: gradcheck's vmap, torch's older one, has no rule for it.
 Tensor rows_of(const Tensor& t, const Tensor& weight) {
   const int64_t front = weight.dim() - 2;
   if (t.dim() == front + 2) return t;
@@ -94,9 +91,10 @@ Tensor rows_of(const Tensor& t, const Tensor& weight) {
   return t.reshape_symint(shape);
 }
 
-OutputAndPhase sine_linear_with(const SineLinearBackend& backend, const Tensor& input,
-                                const Tensor& weight, const OptionalTensor& bias, double omega,
-                                bool save) {
+// phase is undefined unless `save`.
+static OutputAndPhase run_forward(const SineLinearBackend& backend, const Tensor& input,
+                                  const Tensor& weight, const Tensor& bias, double omega,
+                                  bool save) {
   check_sine_linear("sine_linear", input, weight, bias);
   check_storage("sine_linear", "input", input);
   check_storage("sine_linear", "weight", weight);
@@ -114,25 +112,37 @@ OutputAndPhase sine_linear_with(const SineLinearBackend& backend, const Tensor& 
   args.output = data_of(output);
   args.phase = data_of(phase);
   if (weight.dim() == 3) {
-    forward_of_many(backend, args, input, weight, bias);
+    forward_layers(backend, args, input, weight, bias);
     return {output, phase};
   }
   const Tensor x = rows_of(input, weight);
-  const OptionalTensor own_bias = contiguous_if_any(bias);
-  if (x.size(1) <= kMostCoordinates) {
+  const Tensor own_bias = contiguous(bias);
+  if (x.size(1) <= kMaxCoordinates) {
     const Tensor own_weight = weight.contiguous();
     backend.forward(with_operands(args, x, own_weight, own_bias), x.device());
   } else {
-    forward_of_rows(backend, args, x, weight, own_bias, output);
+    forward_rows(backend, args, x, weight, own_bias, output);
   }
   return {output, phase};
+}
+
+Tensor sine_linear_kernel(const SineLinearBackend& backend, const Tensor& input,
+                          const Tensor& weight, const OptionalTensor& bias, double omega) {
+  return std::get<0>(
+      run_forward(backend, input, weight, value_or_undefined(bias), omega, /*save=*/false));
+}
+
+OutputAndPhase sine_linear_forward_kernel(const SineLinearBackend& backend, const Tensor& input,
+                                          const Tensor& weight, const OptionalTensor& bias,
+                                          double omega) {
+  return run_forward(backend, input, weight, value_or_undefined(bias), omega, /*save=*/true);
 }
 
 // ---- meta
 
 static Tensor sine_linear_meta(const Tensor& input, const Tensor& weight,
                                const OptionalTensor& bias, double) {
-  check_sine_linear("sine_linear", input, weight, bias);
+  check_sine_linear("sine_linear", input, weight, value_or_undefined(bias));
   return at::empty_symint(output_shape(input, weight), input.options());
 }
 
@@ -143,37 +153,14 @@ static OutputAndPhase sine_linear_forward_meta(const Tensor& input, const Tensor
                                    input.options().dtype(phase_dtype(input.scalar_type())))};
 }
 
-// ---- CPU
-
-// Elements a task does at least: about 20 us of work.
-static constexpr int64_t kGrain = 8192;
-
-static Tensor operand_cpu(const Tensor& t) { return t.to(at::toOpMathType(t.scalar_type())); }
-
-static void product_cpu(const Tensor& out, const Tensor& x, const Tensor& weight) {
-  Tensor z = out;
-  at::mm_out(z, x, weight.t());
-}
-
-static void forward_cpu(const SineLinearForward& args, at::Device) {
-  at::parallel_for(0, args.rows * args.columns, kGrain,
-                   [&](int64_t begin, int64_t end) { cpu::sine_linear_forward(args, begin, end); });
-}
-
 // ---- registration
-
-static constexpr SineLinearBackend kCpuBackend{operand_cpu, product_cpu, forward_cpu,
-                                               /*whole=*/nullptr,
-                                               /*product_bytes=*/int64_t{1} << 23};
-
-TORCH_LIBRARY_IMPL(treadle, CPU, m) { register_sine_linear<kCpuBackend>(m); }
 
 TORCH_LIBRARY_IMPL(treadle, Meta, m) {
   m.impl("sine_linear", sine_linear_meta);
   m.impl("sine_linear_forward", sine_linear_forward_meta);
 }
 
-// Leading dimensions take a batch in.
+// vmap: the batch folds into the leading dimensions of input.
 TORCH_LIBRARY_IMPL(treadle, FuncTorchBatched, m) {
   m.impl("sine_linear", TREADLE_RULE(linear_batch_rule<0b0001, /*weight=*/1>));
   m.impl("sine_linear_forward", TREADLE_RULE(linear_batch_rule<0b0001, /*weight=*/1>));

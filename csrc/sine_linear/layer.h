@@ -1,8 +1,8 @@
-// One sine layer as its derivatives see it: sine_linear_autograd.cpp.
+// sine_linear's ops as autograd.cpp calls them, and a layer as its derivatives see it.
 #pragma once
 
-#include "autograd.h"
-#include "sine_linear.h"
+#include "common/autograd.h"
+#include "sine_linear/sine_linear.h"
 
 namespace treadle::sine_layer {
 
@@ -32,8 +32,8 @@ inline const auto& slope_op() {
 
 inline const auto& backward_op() {
   static const auto op =
-      find_op<FourTensors(const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
-                          const OptionalTensor&, const Tensor&, double, std::array<bool, 4>)>(
+      find_op<Tensors4(const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
+                       const OptionalTensor&, const Tensor&, double, std::array<bool, 4>)>(
           "treadle::sine_linear_backward");
   return op;
 }
@@ -48,86 +48,78 @@ inline const auto& backward_inplace_op() {
 
 inline const auto& slope_backward_op() {
   static const auto op =
-      find_op<ThreeTensors(const Tensor&, const Tensor&, const OptionalTensor&, const Tensor&,
-                           const Tensor&, const OptionalTensor&, const OptionalTensor&,
-                           const Tensor&, double, int64_t, std::array<bool, 3>)>(
+      find_op<Tensors3(const Tensor&, const Tensor&, const OptionalTensor&, const Tensor&,
+                       const Tensor&, const OptionalTensor&, const OptionalTensor&, const Tensor&,
+                       double, int64_t, std::array<bool, 3>)>(
           "treadle::sine_linear_slope_backward");
   return op;
 }
 
-inline OptionalTensor optional(const Tensor& t) {
-  return t.defined() ? OptionalTensor(t) : std::nullopt;
-}
+// ---- a layer as its derivatives see it
 
-inline bool moves(const Tensor& t) { return t.defined() && isFwGradDefined(t); }
-
-// One layer at one point: the arguments, of which bias may be undefined, and what was kept.
-struct Layer {
-  const Tensor &input, &weight, &bias, &output, &phase;
-  double omega;
-
+struct Layer : SineLayer {
   Tensor slope(const Tensor& grad, const Tensor& factor, int64_t order) const {
     return slope_op().call(grad, optional(factor), input, weight, optional(bias), optional(output),
                            phase, omega, order);
   }
 
-  // Gradients of input, weight, bias and z for one of the output.
-  FourTensors backward(const Tensor& grad, std::array<bool, 4> mask) const {
+  // Gradients of input, weight, bias and z.
+  Tensors4 backward(const Tensor& grad, std::array<bool, 4> mask) const {
     return backward_op().call(grad, input, weight, optional(bias), optional(output), phase, omega,
                               mask);
   }
 
-  // The gradient of z over `grad`, and that of the bias.
-  Tensor backward_inplace(Tensor& grad, bool by_bias) const {
+  // Writes grad_z over grad; returns grad_bias, if wanted.
+  Tensor backward_inplace(Tensor& grad, bool wants_bias) const {
     return backward_inplace_op().call(grad, input, weight, optional(bias), optional(output), phase,
-                                      omega, by_bias);
+                                      omega, wants_bias);
   }
 
-  // grad times `other` times a slope, where `factor` may be undefined.
+  // slope(grad * other, factor), with one product fewer if factor is undefined.
   Tensor slope_of_product(const Tensor& grad, const Tensor& other, const Tensor& factor,
                           int64_t order) const {
     return factor.defined() ? slope(grad * other, factor, order) : slope(grad, other, order);
   }
 
-  // What a slope hands on of v: by grad, by factor, by z.
-  ThreeTensors slope_backward(const Tensor& v, const Tensor& grad, const Tensor& factor,
-                              int64_t order, std::array<bool, 3> mask) const {
+  // The vjp of a slope: by grad, factor and z.
+  Tensors3 slope_backward(const Tensor& v, const Tensor& grad, const Tensor& factor, int64_t order,
+                          std::array<bool, 3> mask) const {
     return slope_backward_op().call(v, grad, optional(factor), input, weight, optional(bias),
                                     optional(output), phase, omega, order, mask);
   }
 
-  // Gradients of input, weight and bias for one of z, of which `need` says from `first` on which.
-  void to_arguments(const Tensor& grad, const Need& need, size_t first,
-                    variable_list& result) const {
+  // Gradients of input, weight and bias into result[first ...], as need[first ...] asks.
+  void backward_from_z(const Tensor& grad_z, const Need& need, size_t first,
+                       variable_list& result) const {
     std::tie(result[first], result[first + 1], result[first + 2]) =
-        gradients_of_sum(grad, input, weight, {need[first], need[first + 1], need[first + 2]});
+        gradients_from_z(grad_z, input, weight, {need[first], need[first + 1], need[first + 2]});
   }
 
-  // The tangent of z, undefined where nothing moves.
-  Tensor tangent_of_sum() const {
-    // Within autocast the products, too, are of the dtype that the layer had.
+  // The tangent of z, undefined if no argument has one.
+  Tensor tangent_of_z() const {
+    // GEMMs keep the dtype that the layer had, within autocast, too.
     const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
     const Tensor x = rows_of(primal(input), weight);
-    Tensor moved;
-    if (moves(input)) {
-      moved = product_like(rows_of(tangent(input), weight), primal(weight).mT());
+    Tensor dz;
+    if (has_tangent(input)) {
+      dz = product_like(rows_of(tangent(input), weight), primal(weight).mT());
     }
-    if (moves(weight)) moved = plus(moved, product_like(x, tangent(weight).mT()));
-    if (moves(bias)) {
+    if (has_tangent(weight)) dz = plus(dz, product_like(x, tangent(weight).mT()));
+    if (has_tangent(bias)) {
       const Tensor row = weight.dim() == 3 ? tangent(bias).unsqueeze(1) : tangent(bias);
-      moved = moved.defined() ? moved + row : row.expand_symint(rows_of(phase, weight).sym_sizes());
+      dz = dz.defined() ? dz + row : row.expand_symint(rows_of(phase, weight).sym_sizes());
     }
-    return moved.defined() ? moved.reshape_symint(phase.sym_sizes()) : moved;
+    return dz.defined() ? dz.reshape_symint(phase.sym_sizes()) : dz;
   }
 };
 
-// The layer that tangents are taken at: below this level's dual numbers. Those of the output and
-// of the phase are not looked at.
-struct Beneath {
+// The primal point of a layer, at which tangents are taken. Tangents of output and phase are not
+// read: those of the arguments say it all.
+struct PrimalLayer {
   Tensor input, weight, bias, output, phase;
   double omega;
 
-  explicit Beneath(const Layer& l)
+  explicit PrimalLayer(const Layer& l)
       : input(primal(l.input)),
         weight(primal(l.weight)),
         bias(l.bias.defined() ? primal(l.bias) : l.bias),
@@ -135,7 +127,7 @@ struct Beneath {
         phase(l.phase),
         omega(l.omega) {}
 
-  Layer layer() const { return {input, weight, bias, output, phase, omega}; }
+  Layer layer() const { return {{input, weight, bias, output, phase, omega}}; }
 };
 
 }  // namespace treadle::sine_layer

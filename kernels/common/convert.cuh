@@ -1,4 +1,4 @@
-// Between what is stored and what is computed, on the device.
+// Conversions between stored and computed types, on the device.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -6,8 +6,8 @@
 
 #include <type_traits>
 
-#include "kernels/dtype.h"
-#include "kernels/vector.cuh"
+#include "kernels/common/dtype.h"
+#include "kernels/common/vector.cuh"
 
 namespace treadle {
 
@@ -56,7 +56,7 @@ struct Narrow<BFloat16> {
   }
 };
 
-// Two bfloat16 of a word are its halves, each a float once the other half is gone.
+// Pairs of bfloat16 by word: each half, with the other one cleared, is a float.
 template <class T, int n>
 __device__ __forceinline__ void widen(const Vector<T, n>& vector, acc_t<T> (&out)[n]) {
   if constexpr (std::is_same_v<T, BFloat16> && n % 2 == 0) {
@@ -72,7 +72,7 @@ __device__ __forceinline__ void widen(const Vector<T, n>& vector, acc_t<T> (&out
   }
 }
 
-// Two half types by one instruction, which gives a word.
+// Pairs of half types by one instruction, as a word.
 template <class T, int n>
 __device__ __forceinline__ void narrow(const acc_t<T> (&values)[n], Vector<T, n>& out) {
   if constexpr ((std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) && n % 2 == 0) {

@@ -1,10 +1,11 @@
-// The element types that kernels know, for host and device, without torch.
+// The element types of kernels, for host and device, without torch.
 // A value is stored as scalar_t and computed as acc_t<scalar_t>.
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
-// NVRTC always defines the second, as 0 or 1; nvcc neither: fast_math_check.cu is for it.
+// NVRTC defines the second as 0 or 1. nvcc defines neither: fast_math_check.cu is for it.
 #if defined(__FAST_MATH__) || (defined(__USE_FAST_MATH__) && __USE_FAST_MATH__)
 #error \
     "treadle must not be built with -ffast-math or --use_fast_math: NaN and inf are part of its contract"
@@ -31,7 +32,7 @@ enum class Dtype : int8_t {
   kDouble
 };
 
-// Storage of the half types: the bits alone. Conversions are cpu/convert.h and convert.cuh.
+// Half types hold bits. Conversions: csrc/common/cpu/convert.h and convert.cuh.
 struct Half {
   uint16_t bits;
 };
@@ -90,12 +91,22 @@ struct Acc<int64_t> {
 template <class scalar_t>
 using acc_t = typename detail::Acc<scalar_t>::type;
 
+// A computed value as the number it stands for, to be compared: integers have lost their sign.
+template <class acc>
+TREADLE_HD auto as_signed(acc x) {
+  if constexpr (std::is_integral_v<acc>) {
+    return static_cast<std::make_signed_t<acc>>(x);
+  } else {
+    return x;
+  }
+}
+
 template <class T>
 struct Type {
   using type = T;
 };
 
-// nvcc would warn of a host-only or device-only f in these functions, which are for both.
+// These functions are for host and device; nvcc would warn of an f that is for one of them.
 #ifdef __CUDACC__
 #define TREADLE_NO_EXEC_CHECK _Pragma("nv_exec_check_disable")
 #else
@@ -143,17 +154,28 @@ TREADLE_HD auto visit(Dtype dtype, F&& f) {
   return dtype == Dtype::kBool ? f(Type<bool>{}) : visit_number(dtype, f);
 }
 
+// For an op that keeps integers, and one that is floating-point throughout.
+TREADLE_NO_EXEC_CHECK
+template <bool kIntegers, class F>
+TREADLE_HD auto visit_computed(Dtype dtype, F&& f) {
+  if constexpr (kIntegers) {
+    return visit_number(dtype, f);
+  } else {
+    return visit_floating(dtype, f);
+  }
+}
+
 // Bytes of an element.
 TREADLE_HD int size_of(Dtype dtype) {
   return visit(dtype, [](auto type) { return int{sizeof(typename decltype(type)::type)}; });
 }
 
-// A Python number on its way into a kernel: integers keep all their bits.
-struct Number {
+// A Python number as an argument of a kernel. Integers keep all their bits.
+struct ScalarArg {
   double real;
   int64_t integer;
   bool is_integer;
-  bool is_unsigned = false;  // `integer` holds the bits of a number from 2^63 up
+  bool is_unsigned = false;  // `integer` has the bits of a number of 2^63 or more
 
   template <class T>
   TREADLE_HD T to() const {

@@ -1,11 +1,11 @@
-// Every kernel of the library is launched here: on the caller's stream, checked, recorded if asked.
+// Every kernel of the library is launched here: on the caller's stream, checked, observed.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
-#include "kernels/launch.h"
+#include "kernels/common/launch.h"
 
 namespace treadle {
 
@@ -26,9 +26,10 @@ constexpr bool compiled_for(int gpu) {
   return false;
 }
 
-// Whether a kernel may be placed on the GPU while the one before it in the stream still ends, which
-// hides a microsecond of launch latency. Every kernel waits in device code, but only code for sm_90
-// and later can, so code for an older GPU, which a newer one might translate, rules it out.
+// Whether a kernel may be placed on the GPU while the one before it in the stream still ends
+// (programmatic dependent launch), which hides a microsecond of launch latency. The wait is an
+// instruction of sm_90 and later. PTX for an older GPU, which a newer one may translate, lacks it,
+// so such code rules the overlap out.
 constexpr bool overlaps_launches() {
 #if defined(__CUDA_ARCH_LIST__)
   for (const int arch : {__CUDA_ARCH_LIST__}) {
@@ -40,8 +41,8 @@ constexpr bool overlaps_launches() {
 #endif
 }
 
-// The first statement of every kernel: until here nothing that the kernels before it in the stream
-// write may be read, nor anything written. Then lets the next kernel come in.
+// The first statement of every kernel. Before it a kernel must not write, nor read what earlier
+// kernels of the stream write. After it the next kernel may be placed.
 __device__ __forceinline__ void begin_kernel() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -49,7 +50,7 @@ __device__ __forceinline__ void begin_kernel() {
 #endif
 }
 
-// How a kernel is launched that is not launched like the others.
+// Attributes of launches in clusters, and of those whose blocks wait for each other.
 inline cudaLaunchAttribute cluster_launch(int blocks) {
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeClusterDimension;
@@ -82,11 +83,11 @@ inline cudaLaunchConfig_t launch_config(const LaunchShape& shape, cudaLaunchAttr
   return config;
 }
 
-// The returned error is this launch's own: cudaGetLastError would also hand out older ones.
+// Returns the error of this launch alone: cudaGetLastError would also return older ones.
 template <class... P, class... A>
 cudaError_t launch_with(void (*kernel)(P...), const LaunchShape& shape, cudaStream_t stream,
                         cudaLaunchAttribute attribute, A... args) {
-  if (recording_launches()) record_launch(reinterpret_cast<const void*>(kernel), shape);
+  if (observe_launch != nullptr) observe_launch(reinterpret_cast<const void*>(kernel), shape);
   cudaLaunchConfig_t config = launch_config(shape, attribute);
   config.stream = stream;
   return cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...);

@@ -1,4 +1,5 @@
-// What a launch looked like, for treadle.launch_info: recorded by the function that launches.
+// What a launch looked like, and who is told of it. kernels/ runs without an observer; csrc sets
+// one (csrc/common/cuda/launch.cpp), for treadle.launch_info.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,7 @@ struct LaunchShape {
   int elements_per_thread;  // at most
 };
 
-bool recording_launches();  // on this thread
-void record_launch(const void* kernel, const LaunchShape& shape);
+// Called before every launch, on the thread that launches, if not null.
+inline void (*observe_launch)(const void* kernel, const LaunchShape& shape) = nullptr;
 
 }  // namespace treadle

@@ -1,10 +1,10 @@
-// Instructions of sm_90 that CUDA C++ has no plain words for: matrix products of registers, shared
-// memory of a cluster's other blocks, barriers that count bytes. Addresses are of shared memory.
+// PTX of sm_90 without CUDA C++ counterparts: mma on registers, distributed shared memory of a
+// cluster, mbarriers that count bytes. Addresses are shared-memory addresses.
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/dtype.h"
+#include "kernels/common/dtype.h"
 
 namespace treadle::ptx {
 
@@ -65,7 +65,7 @@ __device__ __forceinline__ void copy4_async(uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 
-// Zeros where there is nothing.
+// Zeros if not `any`.
 __device__ __forceinline__ void copy16_async(uint32_t to, const void* from, bool any) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                "r"(any ? 16 : 0)
@@ -76,20 +76,20 @@ __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Until at most `n` of this thread's groups are under way.
+// Waits until at most `n` of this thread's groups are in flight.
 template <int n>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
 }
 
-// Some threads of a block; ids from 1, 0 is __syncthreads'.
+// Named barrier of some threads of a block. Ids begin at 1: 0 is __syncthreads'.
 __device__ __forceinline__ void sync_threads(int id, int count) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory");
 }
 
-// ---- matrix product of registers
+// ---- mma, operands in registers
 
-// c [16, 8] += a [16, 16] b [16, 8], of one warp.
+// c [16, 8] += a [16, 16] b [16, 8], by one warp.
 template <class T>
 __device__ __forceinline__ void multiply_add(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2,
                                              uint32_t a3, uint32_t b0, uint32_t b1);
@@ -130,7 +130,7 @@ __device__ __forceinline__ uint32_t block_in_cluster() {
   return rank;
 }
 
-// The same place in block `rank` of the cluster.
+// The same offset in block `rank` of the cluster.
 __device__ __forceinline__ uint32_t in_block(uint32_t at, uint32_t rank) {
   uint32_t there;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
@@ -142,13 +142,13 @@ __device__ __forceinline__ void sync_cluster() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// ---- barriers that wait for one arrival and for bytes
+// ---- mbarriers of one arrival and a number of bytes
 
 __device__ __forceinline__ void init_barrier(uint32_t barrier) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
 }
 
-// After the init of all, before other blocks use them.
+// Makes initialised barriers visible to the cluster.
 __device__ __forceinline__ void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -170,7 +170,7 @@ __device__ __forceinline__ void wait_barrier(uint32_t barrier, uint32_t parity) 
       : "memory");
 }
 
-// 16 bytes into a block of the cluster, counted by its barrier.
+// Stores 16 bytes in a block of the cluster; its barrier counts them.
 __device__ __forceinline__ void send16(uint32_t to, uint4 v, uint32_t barrier) {
   asm volatile(
       "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, "

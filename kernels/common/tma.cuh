@@ -1,16 +1,16 @@
-// What the tensor memory accelerator is told of a tensor, on the host.
+// TMA descriptors of tensors, made on the host.
 #pragma once
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
-#include "kernels/dtype.h"
+#include "kernels/common/dtype.h"
 
 namespace treadle {
 
 using EncodeMap = decltype(&cuTensorMapEncodeTiled);
 
-// Of the driver, which is not linked.
+// A function of the driver, which is not linked.
 inline EncodeMap find_encode_map() {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult state{};
@@ -25,9 +25,9 @@ inline EncodeMap find_encode_map() {
   return ok ? reinterpret_cast<EncodeMap>(found) : nullptr;
 }
 
-// A tensor of a half type or float as the tensor memory accelerator takes boxes from it: rows of
-// 128 bytes in shared memory, swizzled, zeros for what lies outside; float is rounded to tf32.
-// Strides in bytes, but for the first dimension, which is dense. False: a driver that cannot.
+// Descriptor of a tensor of a half type or float: boxes with rows of 128 bytes in shared memory,
+// 128-byte swizzle, zero fill outside, float rounded to tf32. Strides in bytes; the first dimension
+// is dense. False if the driver lacks it.
 template <int n>
 bool encode_map(CUtensorMap& map, Dtype dtype, const void* data, const cuuint64_t (&sizes)[n],
                 const cuuint64_t (&strides)[n - 1], const cuuint32_t (&box)[n]) {

@@ -1,36 +1,34 @@
-// Instructions of sm_90a: matrix products of a warpgroup from shared memory, tiles that the tensor
-// memory accelerator copies, and barriers that the blocks of a cluster share.
+// PTX of sm_90a: wgmma on shared memory, TMA copies of tiles, and mbarriers shared by a cluster.
 #pragma once
 
 #include <cuda.h>
 
 #include <type_traits>
 
-#include "kernels/ptx.cuh"
+#include "kernels/common/ptx.cuh"
 
 namespace treadle::ptx {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// ---- barriers of several arrivals
+// ---- mbarriers of several arrivals
 
 __device__ __forceinline__ void init_barrier(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-// At the same place in block `rank` of the cluster.
+// Arrives at the barrier at the same offset in block `rank` of the cluster.
 __device__ __forceinline__ void arrive_at(uint32_t barrier, uint32_t rank) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(in_block(barrier, rank))
                : "memory");
 }
 
-// The first part of sync_threads: without waiting.
+// Arrives at a named barrier without waiting.
 __device__ __forceinline__ void arrive_threads(int id, int count) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(count) : "memory");
 }
 
-// Which of n stages of shared memory comes next, and how often all have been used: a barrier tells
-// even uses from odd ones.
+// The current of n pipeline stages. Its barrier waits for the parity of the round.
 template <int n>
 struct Ring {
   int stage = 0;
@@ -46,7 +44,7 @@ struct Ring {
   __device__ __forceinline__ uint32_t parity() const { return round & 1; }
 };
 
-// ---- tiles of a tensor, into the blocks of the cluster that have a bit in `blocks`
+// ---- TMA: tiles of a tensor, multicast to the blocks of the cluster with a bit in `blocks`
 
 __device__ __forceinline__ void copy_tile(uint32_t to, const CUtensorMap* map, int c0, int c1,
                                           uint32_t barrier, uint16_t blocks) {
@@ -57,7 +55,7 @@ __device__ __forceinline__ void copy_tile(uint32_t to, const CUtensorMap* map, i
       : "memory");
 }
 
-// Of five dimensions, the middle ones whole.
+// A tile of a tensor of five dimensions, the middle three whole.
 __device__ __forceinline__ void copy_tile_of_groups(uint32_t to, const CUtensorMap* map, int c0,
                                                     int c4, uint32_t barrier, uint16_t blocks) {
   asm volatile(
@@ -67,7 +65,7 @@ __device__ __forceinline__ void copy_tile_of_groups(uint32_t to, const CUtensorM
       : "memory");
 }
 
-// From shared memory, of this block; what lies outside of the tensor is left out.
+// Stores a tile from shared memory, clipped to the tensor.
 __device__ __forceinline__ void store_tile(const CUtensorMap* map, int c0, int c1, uint32_t from) {
   asm volatile(
       "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
@@ -76,34 +74,35 @@ __device__ __forceinline__ void store_tile(const CUtensorMap* map, int c0, int c
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// Until what this thread's stores read may be written again.
+// Waits until this thread's stores have read shared memory, which may then be overwritten.
 __device__ __forceinline__ void wait_stores() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
-// Until this thread's stores have been made, which the end of its block does not wait for.
+// Waits until this thread's stores are complete. The end of the block does not wait for them.
 __device__ __forceinline__ void finish_stores() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-// Four matrices [8, 8] of halves, in registers as a product's results lie; lane l says where row
-// l % 8 of matrix l / 8 goes.
+// Stores four [8, 8] matrices of halves in the register layout of mma results. Lane l has the
+// address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void store_matrices(uint32_t at, const uint32_t (&x)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
                "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
                : "memory");
 }
 
-// ---- matrix products
+// ---- wgmma
 
-// Rows of 128 bytes, swizzled, eight of them 1024 bytes: at `address`, a multiple of 1024, or some
-// 32 bytes of a row further. Of a turned operand wider than a row the next 64 lie `apart` bytes on.
+// Matrix descriptor of an operand in shared memory: rows of 128 bytes, 128-byte swizzle, groups of
+// eight rows. `address` is a multiple of 1024, plus multiples of 32 bytes within a row. A
+// transposed operand wider than a row has its next 64 columns `apart` bytes on.
 __device__ __forceinline__ uint64_t matrix(uint32_t address, uint32_t apart = 16) {
   return (uint64_t{1} << 62) | (uint64_t{1024 >> 4} << 32) | (uint64_t{apart >> 4} << 16) |
          ((address & 0x3ffff) >> 4);
 }
 
-// Before products of what threads wrote to shared memory, and before a tile is copied from there.
+// Orders this thread's writes to shared memory before wgmma and TMA read them (async proxy).
 __device__ __forceinline__ void publish_to_products() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -144,10 +143,10 @@ __device__ __forceinline__ void wait_products() {
   TREADLE_PRODUCT("m64n128k16.f32." types, ", %67, %68", , "n"(static_cast<int>(kTurnA)), \
                   "n"(static_cast<int>(kTurnB)))
 
-// c [64, 128] = a [64, k] b [128, k]^T + c if `add`, of a warpgroup, whose thread t has of rows
-// 16 (t / 32) + t % 32 / 4 and 8 more, for j < 16, columns 8 j + 2 (t % 4) and the next: c[4 j],
-// c[4 j + 1] and for the later row c[4 j + 2], c[4 j + 3]. k is 32 bytes of a row. Turned, which
-// only halves can be: as [k, 64] and [k, 128]. Of float the leading 10 bits behind the point count.
+// c [64, 128] = a [64, k] b [128, k]^T, + c if `add`, by a warpgroup; k is 32 bytes of a row.
+// Transposed operands (half types only) are [k, 64] and [k, 128]. float counts as tf32: 10 bits of
+// mantissa. Thread t holds, for rows r = 16 (t / 32) + t % 32 / 4 and r + 8 and j < 16, columns
+// 8 j + 2 (t % 4) and the next: c[4 j], c[4 j + 1] of row r, c[4 j + 2], c[4 j + 3] of row r + 8.
 template <class T, bool kTurnA = false, bool kTurnB = false>
 __device__ __forceinline__ void multiply_tile(float (&c)[64], uint64_t a, uint64_t b, bool add) {
   if constexpr (std::is_same_v<T, float>) {
@@ -164,13 +163,14 @@ __device__ __forceinline__ void multiply_tile(float (&c)[64], uint64_t a, uint64
 #undef TREADLE_PRODUCT
 #undef TREADLE_PRODUCT_OF_HALVES
 
+// Registers of each thread of the warpgroup.
 template <int n>
-__device__ __forceinline__ void give_registers() {
+__device__ __forceinline__ void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n));
 }
 
 template <int n>
-__device__ __forceinline__ void take_registers() {
+__device__ __forceinline__ void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n));
 }
 

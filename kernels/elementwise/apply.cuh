@@ -1,14 +1,14 @@
-// A functor of kernels/math on vectors of stored elements.
+// Applies a functor of kernels/math to vectors of stored elements.
 #pragma once
 
 #include <type_traits>
 
-#include "kernels/convert.cuh"
-#include "kernels/vector.cuh"
+#include "kernels/common/convert.cuh"
+#include "kernels/common/vector.cuh"
 
 namespace treadle {
 
-// out[e] = f(in[0][e], ...) for n elements. f computes one, in acc_t, or all at once from vectors.
+// out[e] = f(in[0][e], ...) for n elements. f takes one element in acc_t, or whole vectors.
 template <class F, class scalar_t, int n, int kInputs>
 __device__ __forceinline__ void apply(const F& f, Vector<scalar_t, n>& out,
                                       const Vector<scalar_t, n> (&in)[kInputs]) {

@@ -3,12 +3,12 @@
 
 #include <cstdint>
 
-#include "kernels/dtype.h"
+#include "kernels/common/dtype.h"
 
 namespace treadle {
 
 inline constexpr int kMaxDims = 25;
-inline constexpr int kMaxElementwiseOperands = 3;
+inline constexpr int kMaxOperands = 3;
 
 struct ElementwiseArgs {
   int operands;  // operand 0 is the output
@@ -16,10 +16,10 @@ struct ElementwiseArgs {
   int64_t numel;
   bool dense;  // every operand contiguous and stored as `compute`
   Dtype compute;
-  Dtype dtypes[kMaxElementwiseOperands];
-  char* data[kMaxElementwiseOperands];
+  Dtype dtypes[kMaxOperands];
+  char* data[kMaxOperands];
   int64_t sizes[kMaxDims];
-  int64_t strides[kMaxElementwiseOperands][kMaxDims];  // bytes; numel < 2^31 unless dense
+  int64_t strides[kMaxOperands][kMaxDims];  // bytes; numel < 2^31 unless dense
 };
 
 }  // namespace treadle

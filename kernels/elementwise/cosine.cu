@@ -1,7 +1,7 @@
-// cosine on CUDA. Twin: csrc/cpu/cosine.cpp.
-#include "kernels/cosine.h"
-#include "kernels/elementwise.cuh"
-#include "kernels/math/sine.h"
+// cosine on CUDA. Twin: csrc/elementwise/cpu/cosine.cpp.
+#include "kernels/elementwise/launchers.h"
+#include "kernels/elementwise/map.cuh"
+#include "kernels/elementwise/trig.cuh"
 
 namespace treadle {
 

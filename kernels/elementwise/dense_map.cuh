@@ -3,13 +3,13 @@
 
 #include <algorithm>
 
-#include "kernels/apply.cuh"
-#include "kernels/elementwise.h"
-#include "kernels/launch.cuh"
+#include "kernels/common/launch.cuh"
+#include "kernels/elementwise/apply.cuh"
+#include "kernels/elementwise/args.h"
 
 namespace treadle {
 
-// As many blocks as a processor can hold: that limits the registers of a thread.
+// Blocks that fill a multiprocessor, as a bound on the registers of a thread.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || \
     __CUDA_ARCH__ == 1000 || __CUDA_ARCH__ == 1030
 inline constexpr int kMostBlocks = 2048 / kBlockSize;
@@ -24,7 +24,7 @@ struct Pointers {
   char* at[n];
 };
 
-// n elements of a thread, from `data` on: in one access, or kBlockSize apart.
+// A thread's n elements from `data` on: in one access, or kBlockSize apart.
 template <class scalar_t, int n, bool kTogether>
 __device__ __forceinline__ Vector<scalar_t, n> load(const char* data) {
   if constexpr (kTogether) {
@@ -51,13 +51,13 @@ __device__ __forceinline__ void store(char* data, const Vector<scalar_t, n>& vec
   }
 }
 
-// One thread per n elements. Behind the whole blocks comes one that takes the rest one by one.
+// One thread per n elements. A last block takes what is no whole block, one by one.
 template <class scalar_t, int n, bool kTogether, int kInputs, class F>
 __global__ void __launch_bounds__(kBlockSize, kMostBlocks)
     dense_map(F f, Pointers<kInputs + 1> data, uint32_t whole_blocks, uint32_t rest) {
   begin_kernel();
   if (blockIdx.x < whole_blocks) {
-    // Counted in accesses and 32 bits wide: the address is a good part of the work.
+    // Counted in accesses, in 32 bits: computing addresses is much of the work.
     const uint32_t at = blockIdx.x * (kTogether ? kBlockSize : n * kBlockSize) + threadIdx.x;
     constexpr size_t kStep = (kTogether ? n : 1) * sizeof(scalar_t);
     Vector<scalar_t, n> in[kInputs], out;
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kBlockSize, kMostBlocks)
     store<kTogether>(data.at[0] + at * kStep, out);
     return;
   }
-  // All threads stay together: f may ask the whole warp.
+  // Warps stay whole: f may vote across one.
   const int64_t begin = int64_t{whole_blocks} * (n * kBlockSize);
   for (uint32_t at = threadIdx.x; at - threadIdx.x < rest; at += kBlockSize) {
     Vector<scalar_t, 1> in[kInputs] = {}, out;
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kBlockSize, kMostBlocks)
 template <class scalar_t, int n, bool kTogether, int kInputs, class F>
 cudaError_t launch_dense(const ElementwiseArgs& args, const F& f, cudaStream_t stream) {
   constexpr int64_t kTile = int64_t{n} * kBlockSize;
-  // A launch is short enough for its 32-bit positions.
+  // Tiles of a launch, so that its positions fit in 32 bits.
   constexpr int64_t kMostTiles = (int64_t{1} << 32) / (kTogether ? kBlockSize : kTile);
   int64_t left = args.numel;
   Pointers<kInputs + 1> data;

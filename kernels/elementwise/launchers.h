@@ -1,12 +1,25 @@
-// scale on CUDA, as csrc/cuda/scale.cpp calls it.
+// The elementwise kernels on CUDA, as csrc/elementwise/cuda/ calls them. They return the error of
+// their launch.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/elementwise.h"
+#include "kernels/elementwise/args.h"
+#include "kernels/elementwise/unary_ops.h"
 
 namespace treadle {
 
-cudaError_t launch_scale(const ElementwiseArgs& args, Number factor, cudaStream_t stream);
+cudaError_t launch_scale(const ElementwiseArgs& args, ScalarArg factor, cudaStream_t stream);
+
+// a + alpha * b. The second has one tensor; `scalar` stands for a or for b.
+cudaError_t launch_vector_add(const ElementwiseArgs& args, ScalarArg alpha, cudaStream_t stream);
+cudaError_t launch_vector_add_scalar(const ElementwiseArgs& args, ScalarArg scalar,
+                                     bool scalar_is_b, ScalarArg alpha, cudaStream_t stream);
+
+#define TREADLE_DECLARE_LAUNCH(op)                                           \
+  cudaError_t launch_##op(const ElementwiseArgs& args, cudaStream_t stream); \
+  cudaError_t launch_##op##_backward(const ElementwiseArgs& args, cudaStream_t stream);
+TREADLE_UNARY_OPS(TREADLE_DECLARE_LAUNCH)
+#undef TREADLE_DECLARE_LAUNCH
 
 }  // namespace treadle

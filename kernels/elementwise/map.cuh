@@ -1,15 +1,16 @@
-// The map under every elementwise op: out[i] = f(in[i]...), any strides, any mixture of dtypes.
+// The CUDA loop of every elementwise op: out[i] = f(in[i]...), any strides, any mixture of dtypes.
 // f is a functor of kernels/math. Four kernels:
 //   dense_map    one thread per vector of 16 bytes, or if misaligned per 4 elements
-//   rows_map     one thread per as many neighbours of a row, any dtypes; operands may repeat one
-//   tiles_map    one thread per 4 elements of a tile that an input enters the other way round
+//   rows_map     one thread per vector of 16 bytes of a dense row, or of one that repeats an
+//                element; any dtypes
+//   tiles_map    one thread per 4 elements of a tile, transposed through shared memory
 //   strided_map  one thread per kStridedPerThread elements, any strides and dtypes
 #pragma once
 
-#include "kernels/dense_map.cuh"
-#include "kernels/rows_map.cuh"
-#include "kernels/strided_map.cuh"
-#include "kernels/tiles_map.cuh"
+#include "kernels/elementwise/dense_map.cuh"
+#include "kernels/elementwise/rows_map.cuh"
+#include "kernels/elementwise/strided_map.cuh"
+#include "kernels/elementwise/tiles_map.cuh"
 
 namespace treadle {
 
@@ -31,7 +32,7 @@ cudaError_t launch_map(const ElementwiseArgs& args, const F& f, cudaStream_t str
     for (int i = 0; i <= kInputs; ++i) {
       aligned = aligned && reinterpret_cast<uintptr_t>(args.data[i]) % 16 == 0;
     }
-    // One access a thread and operand hides memory's latency best, if it is a wide one.
+    // One wide access a thread and operand hides memory latency best.
     return aligned ? launch_dense<common_t, 16 / sizeof(common_t), true, kInputs>(args, f, stream)
                    : launch_dense<common_t, 4, false, kInputs>(args, f, stream);
   }

@@ -1,15 +1,14 @@
-// out[i] = f(in[i]...) where the elements of a row are neighbours, or one that is repeated; any
-// dtypes, any strides from row to row.
+// out[i] = f(in[i]...) where rows are dense or repeat one element: any dtypes, any strides from row
+// to row.
 #pragma once
 
 #include <algorithm>
 
-#include "kernels/strided_map.cuh"
+#include "kernels/elementwise/strided_map.cuh"
 
 namespace treadle {
 
-// How an operand lies in its rows. Aligned: vectors of n elements do not cross the boundaries of
-// accesses.
+// How an operand lies in its rows. kAligned: a vector of n elements is whole aligned accesses.
 enum class InRow : int8_t { kAligned, kAnywhere, kRepeated };
 
 template <int operands>
@@ -87,7 +86,7 @@ template <class common_t, bool kCast, int n, int kInputs, class F>
 __global__ void __launch_bounds__(kBlockSize)
     rows_map(F f, const __grid_constant__ Rows<kInputs + 1> args, uint32_t vectors) {
   begin_kernel();
-  // A thread too many does what the last one does and stores nothing: f may ask the whole warp.
+  // Threads past the end repeat the last vector and store nothing: f may vote across the warp.
   const uint32_t own = blockIdx.x * kBlockSize + threadIdx.x;
   const uint32_t index = min(own, vectors - 1);
   const uint32_t row = args.vectors_per_row(index);

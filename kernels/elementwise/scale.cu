@@ -1,11 +1,11 @@
-// scale on CUDA. Twin: csrc/cpu/scale.cpp.
-#include "kernels/elementwise.cuh"
+// scale on CUDA. Twin: csrc/elementwise/cpu/scale.cpp.
+#include "kernels/elementwise/launchers.h"
+#include "kernels/elementwise/map.cuh"
 #include "kernels/math/scale.h"
-#include "kernels/scale.h"
 
 namespace treadle {
 
-cudaError_t launch_scale(const ElementwiseArgs& args, Number factor, cudaStream_t stream) {
+cudaError_t launch_scale(const ElementwiseArgs& args, ScalarArg factor, cudaStream_t stream) {
   return visit_number(args.compute, [&](auto type) {
     using common_t = typename decltype(type)::type;
     using acc = acc_t<common_t>;

@@ -1,7 +1,7 @@
-// sine on CUDA. Twin: csrc/cpu/sine.cpp.
-#include "kernels/elementwise.cuh"
-#include "kernels/math/sine.h"
-#include "kernels/sine.h"
+// sine on CUDA. Twin: csrc/elementwise/cpu/sine.cpp.
+#include "kernels/elementwise/launchers.h"
+#include "kernels/elementwise/map.cuh"
+#include "kernels/elementwise/trig.cuh"
 
 namespace treadle {
 

@@ -3,9 +3,10 @@
 
 #include <cstdlib>
 
-#include "kernels/apply.cuh"
-#include "kernels/elementwise.h"
-#include "kernels/launch.cuh"
+#include "kernels/common/fast_divide.cuh"
+#include "kernels/common/launch.cuh"
+#include "kernels/elementwise/apply.cuh"
+#include "kernels/elementwise/args.h"
 
 namespace treadle {
 
@@ -15,7 +16,7 @@ struct Strided {
   Dtype dtypes[operands];
   char* data[operands];
   FastDivide sizes[kMaxDims];
-  uint32_t strides[kMaxDims][operands];  // bytes; wraps like two's complement where negative
+  uint32_t strides[kMaxDims][operands];  // bytes; negative ones wrap
 
   explicit Strided(const ElementwiseArgs& args, int first_dim = 0) : ndim(args.ndim - first_dim) {
     for (int i = 0; i < operands; ++i) {

@@ -1,8 +1,8 @@
-// out[i] = f(in[i]...) where an input's neighbours are not the output's, as in a + b.t(): tiles of
-// two dimensions, which such an input enters along the other one. Any strides and dtypes.
+// out[i] = f(in[i]...) where an input is dense along another dimension than the output, as in
+// a + b.t(): tiles of two dimensions, transposed through shared memory. Any strides and dtypes.
 #pragma once
 
-#include "kernels/strided_map.cuh"
+#include "kernels/elementwise/strided_map.cuh"
 
 namespace treadle {
 
@@ -14,7 +14,7 @@ struct Tiles {
   Strided<operands> outer;  // all dimensions but the two fastest
   uint32_t size[2], strides[2][operands];
   FastDivide tiles[2];
-  bool turned[operands];  // the second dimension is the faster one
+  bool turned[operands];  // dense along the second dimension
 
   explicit Tiles(const ElementwiseArgs& args) : outer(args, 2) {
     for (int d = 0; d < 2; ++d) {
@@ -38,13 +38,13 @@ struct Tiles {
   }
 };
 
-// Block b does a tile: its thread t one column of it (the fastest dimension), and kTilePerThread
+// One block per tile; a thread has one column of it (the fastest dimension) and kTilePerThread
 // rows.
 template <class common_t, bool kCast, int kInputs, class F>
 __global__ void __launch_bounds__(kBlockSize)
     tiles_map(F f, const __grid_constant__ Tiles<kInputs + 1> args) {
   begin_kernel();
-  // The padding keeps a column's elements in banks of their own.
+  // One more column: a column's elements are in different banks.
   __shared__ common_t tile[kInputs][kTileSide][kTileSide + 1];
   const uint32_t x = threadIdx.x % kTileSide, y = threadIdx.x / kTileSide;
   constexpr uint32_t kRows = kBlockSize / kTileSide;

@@ -1,8 +1,8 @@
-// sine and cosine on the device, a vector at once: where no number is large, none pays for it.
-// out = sin(x) or cos(x); backward: grad times a wave of x, or times minus it.
+// sine and cosine on the device, a vector at a time. Large arguments cost only warps that have any.
+// out = sin(x) or cos(x); backward: grad * wave(x) or -grad * wave(x).
 #pragma once
 
-#include "kernels/convert.cuh"
+#include "kernels/common/convert.cuh"
 #include "kernels/math/sine_double.h"
 #include "kernels/math/sine_float.h"
 
@@ -12,7 +12,7 @@ namespace detail {
 template <class acc>
 using Result = std::conditional_t<std::is_same_v<acc, double>, double, math::Flip>;
 
-// Of the magnitudes.
+// The largest magnitude.
 template <class scalar_t, int n>
 __device__ __forceinline__ acc_t<scalar_t> largest(const Vector<scalar_t, n>& in) {
   acc_t<scalar_t> x[n], found = 0;
@@ -22,12 +22,12 @@ __device__ __forceinline__ acc_t<scalar_t> largest(const Vector<scalar_t, n>& in
   return found;
 }
 
-// Whether a magnitude may be beyond kNear; NaN is free to be or not.
+// Whether a magnitude may be beyond kNear; for NaN either answer will do.
 template <class scalar_t, int n>
 __device__ __forceinline__ bool any_far(const Vector<scalar_t, n>& in) {
 #if __CUDA_ARCH__ >= 800  // older GPUs have no arithmetic of bfloat16
   if constexpr (std::is_same_v<scalar_t, BFloat16> && n % 2 == 0) {
-    // By two and without taking magnitudes: instructions are what bfloat16 has too few of.
+    // Packed pairs, squared instead of abs: at 2 bytes an element instructions are the limit.
     const auto& pairs = reinterpret_cast<const Vector<__nv_bfloat162, n / 2>&>(in).value;
     __nv_bfloat162 squares = __hmul2_rn(pairs[0], pairs[0]);
 #pragma unroll
@@ -38,11 +38,11 @@ __device__ __forceinline__ bool any_far(const Vector<scalar_t, n>& in) {
   return largest(in) > math::kNear<scalar_t>;
 }
 
-// Whether far_wave may have all of them.
+// Whether far_wave serves all of them.
 template <class scalar_t, int n>
 __device__ __forceinline__ bool all_far(const Vector<scalar_t, n>& in) {
   if constexpr (std::is_same_v<scalar_t, BFloat16> && n % 2 == 0) {
-    // From 2 on the highest bit of the exponent is set.
+    // |x| >= 2 exactly if the highest bit of the exponent is set.
     const auto& words = reinterpret_cast<const Vector<uint32_t, n / 2>&>(in).value;
     uint32_t bits = words[0];
 #pragma unroll
@@ -79,7 +79,7 @@ __device__ __forceinline__ void compute_far(const Vector<scalar_t, n>& in, Resul
   }
 }
 
-// The same numbers, but not before here: what only some of the ways need is else computed for all.
+// widen(), not hoisted: else the compiler computes in front of a branch what one side needs.
 template <class scalar_t, int n>
 __device__ __forceinline__ void widen_here(const Vector<scalar_t, n>& in, acc_t<scalar_t> (&x)[n]) {
   Vector<scalar_t, n> copy = in;
@@ -91,7 +91,7 @@ __device__ __forceinline__ void widen_here(const Vector<scalar_t, n>& in, acc_t<
   widen(copy, x);
 }
 
-// The bits of two numbers, rounded.
+// Two numbers rounded to scalar_t, packed in a word.
 template <class scalar_t>
 __device__ __forceinline__ uint32_t packed(float low, float high) {
   if constexpr (std::is_same_v<scalar_t, BFloat16>) {
@@ -103,7 +103,7 @@ __device__ __forceinline__ uint32_t packed(float low, float high) {
   }
 }
 
-// Half types get their signs by two, when they are packed.
+// Half types get their signs in pairs, after packing.
 template <class scalar_t, int n>
 __device__ __forceinline__ void narrow_resolved(const math::Flip (&y)[n],
                                                 Vector<scalar_t, n>& out) {
@@ -129,13 +129,13 @@ __device__ __forceinline__ void narrow_resolved(const double (&y)[n], Vector<dou
 
 }  // namespace detail
 
-// `rounded`: what is stored as scalar_t as it is has the bits of near_wave on every way.
+// `rounded`: y is rounded to scalar_t next, where far_wave has the bits of near_wave.
 template <math::Wave wave, class scalar_t, bool rounded, int n, class Result>
 __device__ __forceinline__ void compute_wave(const Vector<scalar_t, n>& in, Result (&y)[n]) {
   constexpr bool is_float = std::is_same_v<scalar_t, float>;
   acc_t<scalar_t> x[n];
   if constexpr (math::kHasFar<scalar_t>) {
-    // One way for the whole warp: it would pay for every way that one of its threads takes.
+    // One path for the whole warp: a diverged warp would pay for every path.
     constexpr unsigned kWarp = 0xffffffff;
     if (__any_sync(kWarp, detail::any_far(in))) {
       if constexpr (is_float) {

@@ -1,11 +1,11 @@
-// vector_add on CUDA. Twin: csrc/cpu/vector_add.cpp.
-#include "kernels/elementwise.cuh"
+// vector_add on CUDA. Twin: csrc/elementwise/cpu/vector_add.cpp.
+#include "kernels/elementwise/launchers.h"
+#include "kernels/elementwise/map.cuh"
 #include "kernels/math/vector_add.h"
-#include "kernels/vector_add.h"
 
 namespace treadle {
 
-cudaError_t launch_vector_add(const ElementwiseArgs& args, Number alpha, cudaStream_t stream) {
+cudaError_t launch_vector_add(const ElementwiseArgs& args, ScalarArg alpha, cudaStream_t stream) {
   return visit_number(args.compute, [&](auto type) {
     using common_t = typename decltype(type)::type;
     using acc = acc_t<common_t>;
@@ -13,8 +13,8 @@ cudaError_t launch_vector_add(const ElementwiseArgs& args, Number alpha, cudaStr
   });
 }
 
-cudaError_t launch_vector_add_scalar(const ElementwiseArgs& args, Number scalar, bool scalar_is_b,
-                                     Number alpha, cudaStream_t stream) {
+cudaError_t launch_vector_add_scalar(const ElementwiseArgs& args, ScalarArg scalar,
+                                     bool scalar_is_b, ScalarArg alpha, cudaStream_t stream) {
   return visit_number(args.compute, [&](auto type) {
     using common_t = typename decltype(type)::type;
     using acc = acc_t<common_t>;

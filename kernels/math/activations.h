@@ -1,6 +1,6 @@
 // sigmoid, tanh and elu with their derivatives, for host and device, float and double.
 // Twin in plain PyTorch: torch.sigmoid, torch.tanh, torch.nn.functional.elu.
-// NaN and inf appear where those put them: sigmoid is 0 where 1 / (1 + exp(-x)) overflows.
+// NaN and inf appear where they do there: sigmoid is 0 where 1 / (1 + exp(-x)) overflows.
 #pragma once
 
 #include "kernels/math/exp.h"
@@ -39,7 +39,7 @@ TREADLE_HD float divide(float a, float b) {
 
 TREADLE_HD double divide(double a, double b) { return a / b; }
 
-// A value that is still to be divided, so that a caller can share one division among several.
+// A fraction not yet divided, so that several can share one division.
 template <class T>
 struct Fraction {
   T numerator, denominator;

@@ -1,10 +1,10 @@
-// Scalar pieces that every formula here is made of, for host and device, float and double.
-// On the host they compile to single vector instructions and never to calls or branches.
+// Scalar helpers of the formulas in this folder, for host and device, float and double.
+// On the host each compiles to vector instructions, never to a call or a branch.
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/dtype.h"
+#include "kernels/common/dtype.h"
 
 #ifndef __CUDA_ARCH__
 #include <cstring>
@@ -114,8 +114,8 @@ TREADLE_HD double from_bits(uint64_t x) {
 #endif
 }
 
-// condition ? a : b. For floats without a blend instruction the compiler is tempted to branch, and
-// then does not vectorise: there it gets bit operations.
+// condition ? a : b. Without a blend instruction for floats compilers branch, and do not vectorise:
+// there it is made of bit operations.
 TREADLE_HD float select(bool condition, float a, float b) {
 #if defined(__SSE2__) && !defined(__SSE4_1__) && !defined(__CUDA_ARCH__)
   const uint32_t mask = 0u - condition;

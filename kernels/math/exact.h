@@ -1,5 +1,5 @@
 // Operations rounded once to nearest even (_rn, as CUDA names it), which no compiler may merge or
-// split: made of them, a formula has the same bits on host and device. Not so sqrt_near.
+// split: a formula made of them has the same bits on host and device. sqrt_near is an exception.
 #pragma once
 
 #include "kernels/math/bits.h"
@@ -18,7 +18,7 @@ TREADLE_HD float add_rn(float a, float b) { return __fadd_rn(a, b); }
 TREADLE_HD double add_rn(double a, double b) { return __dadd_rn(a, b); }
 TREADLE_HD float mul_rn(float a, float b) { return __fmul_rn(a, b); }
 TREADLE_HD double mul_rn(double a, double b) { return __dmul_rn(a, b); }
-// Within 2 ulp, where the rounded one would branch; the same on every call. No subnormals.
+// Within 2 ulp and without the branches of sqrt_rn; the same on every call. No subnormals.
 TREADLE_HD float sqrt_near(float a) {
   float root;
   asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(a));
@@ -44,7 +44,7 @@ TREADLE_HD float fma_rn(float a, float b, float c) {
   const double product = static_cast<double>(a) * b, sum = product + c;
   const double part = sum - product, lost = (product - (sum - part)) + (c - part);
   const uint64_t bits = bits_of(sum), even = ~bits & 1;
-  // The exact sum lies outside or inside of `sum`: the odd number on that side.
+  // Take the odd number on the side of `sum` where the exact sum lies.
   const uint64_t inward = (bits_of(lost) ^ bits) >> 63;
   const uint64_t step = lost != 0 ? even : 0;  // not where the sum is inf or NaN: lost is NaN
   const double odd = from_bits(bits + (step ^ (0 - inward)) + inward);

@@ -1,6 +1,6 @@
 // exp(x) and expm1(x) together, for x <= 0, from one reduction: x = k ln 2 + r, |r| <= ln(2) / 2.
-// On the host branch-free, so that loops over it vectorise, and below 1 ulp; on the device what the
-// special function unit gives in float, CUDA's own functions in double.
+// Host: branch-free, so that loops over it vectorise, and below 1 ulp. Device: the special function
+// unit in float, CUDA's own functions in double.
 // NaN stays NaN, -inf gives 0 and -1.
 // The polynomials are minimax fits of (expm1(r) - r - r^2 / 2) / r^3 in relative error.
 #pragma once
@@ -26,7 +26,7 @@ struct ExpConstants<float> {
   // 15 bits, so that its product with k is exact without fma as well.
   static constexpr float kLn2High = 0x1.62e4p-1f;
   static constexpr float kLn2Low = 0x1.7f7d1cp-20f;
-  // Adding it rounds to an integer, which is left in the low bits.
+  // Adding it rounds to an integer, in the low bits.
   static constexpr float kRound = 0x1.8p+23f;
   static constexpr int kMantissa = 23, kBias = 127;
   // Below this exp rounds to 0.
@@ -76,7 +76,7 @@ __device__ __forceinline__ float exp_approximate(float x) {
   return result;
 }
 
-// The same, where results below 2^-126 may as well be 0: two operations less.
+// The same with results below 2^-126 flushed to 0: two operations less.
 __device__ __forceinline__ float exp_approximate_normal(float x) {
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * 0x1.715476p+0f));
@@ -94,7 +94,7 @@ __device__ __forceinline__ float expm1_approximate(float x) {
 }  // namespace detail
 #endif
 
-// x <= 0 or NaN. Where x is below `lowest`, exp is 0: a caller can ask for that early.
+// x <= 0 or NaN. exp is 0 where x is below `lowest`.
 template <class T>
 TREADLE_HD ExpPair<T> exp_pair(T x, T lowest = T(-1e4)) {
 #if defined(__CUDA_ARCH__)

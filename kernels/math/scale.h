@@ -1,7 +1,7 @@
 // scale: out = x * factor. Linear, so its derivative is itself.
 #pragma once
 
-#include "kernels/dtype.h"
+#include "kernels/common/dtype.h"
 
 namespace treadle {
 

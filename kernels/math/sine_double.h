@@ -6,7 +6,7 @@
 
 namespace treadle::math {
 
-// Up to here pi in parts is exact enough. Without fma the products of its parts must be exact.
+// Largest magnitude that is reduced by pi in parts. Without fma their products must be exact.
 #if defined(TREADLE_FAST_FMA)
 template <>
 inline constexpr double kNear<double> = 0x1p+40;
@@ -19,7 +19,7 @@ namespace detail {
 
 struct DoubleAngle {
   double r;
-  uint64_t sign;  // the highest bit: whether to flip the result's
+  uint64_t sign;  // flips the result if its highest bit is set
 };
 
 TREADLE_HD double near_remainder(double x, double k) {
@@ -28,7 +28,7 @@ TREADLE_HD double near_remainder(double x, double k) {
   r = fma_rn(k, -0x1.1a62633145c06p-53, r);
   return fma_rn(k, -0x1.c1cd129024e09p-106, r);
 #else
-  // Parts of 33 bits: their products are exact. `lost` is what the second difference rounds off.
+  // Parts of 33 bits have exact products. `lost` is the rounding error of the second difference.
   const double first = x - k * 0x1.921fb544p+1, product = k * 0x1.0b4611a6p-33;
   const double r = first - product, lost = (first - r) - product;
   return (r - (k * 0x1.3198a2ep-68 - lost)) - k * 0x1.b839a252049c1p-103;
@@ -64,7 +64,7 @@ TREADLE_HD int leading_zeros(uint64_t x) {
 #endif
 }
 
-// 64 binary digits of 1 / (2 pi), from the given one behind the point on, counted from -63.
+// 64 binary digits of 1 / (2 pi), from the given one after the point on; counted from -63.
 TREADLE_HD uint64_t digits(int first) {
   const int word = first / 64, skipped = first % 64;
   const uint64_t upper = TREADLE_ENTRY(kInverseTwoPi[word]);
@@ -72,8 +72,8 @@ TREADLE_HD uint64_t digits(int first) {
   return upper << skipped | lower >> 1 >> (63 - skipped);
 }
 
-// |x| / (2 pi) modulo 1, in units of 2^-128: |x| is m 2^e, and digits that m 2^e makes whole turns
-// of are left out.
+// |x| / (2 pi) modulo 1, in units of 2^-128, for |x| = m 2^e. Digits whose product with m 2^e is
+// whole turns are left out.
 struct Turns {
   uint64_t high, low;
 };
@@ -93,7 +93,7 @@ TREADLE_HD DoubleAngle far_angle(double x) {
   Turns turns = turns_of(x);
   constexpr uint64_t quarter = uint64_t{1} << 62;
   if constexpr (wave == Wave::kCosine) turns.high += quarter;
-  // The nearest multiple of half a turn, and how far it is, on either side.
+  // The nearest multiple of half a turn, and the signed distance to it.
   const uint64_t parity = (turns.high + quarter) >> 63;
   turns.high -= parity << 63;
   const uint64_t negative = turns.high >> 63;
@@ -101,8 +101,8 @@ TREADLE_HD DoubleAngle far_angle(double x) {
     turns.low = 0 - turns.low;
     turns.high = ~turns.high + (turns.low == 0);
   }
-  // Its 64 leading digits, of which a double holds 53 and another one 11. No double comes so near
-  // to a multiple of pi / 2 that the upper word is 0.
+  // Its 64 leading digits, 53 in one double and 11 in another. No double is so near a multiple of
+  // pi / 2 that the upper word is 0.
   const int zeros = leading_zeros(turns.high | 1);
   const uint64_t leading = turns.high << zeros | turns.low >> 1 >> (63 - zeros);
   const double unit = from_bits(static_cast<uint64_t>(1023 - 64 - zeros) << 52);
@@ -140,7 +140,7 @@ TREADLE_HD double sine_of(DoubleAngle angle) {
 
 }  // namespace detail
 
-// The same for double, whose template argument says as much as its parameter.
+// near_wave of double; the template argument repeats the parameter's type.
 template <Wave wave, class scalar_t>
 TREADLE_HD double near_wave(double x) {
   return detail::sine_of(detail::near_angle<wave>(x));
@@ -154,7 +154,7 @@ TREADLE_HD double far_wave(double x) {
 
 template <Wave wave>
 TREADLE_HD detail::DoubleAngle any_angle(double x) {
-  const bool far = magnitude(x) > kNear<double> && !is_inf(x);  // near is right for inf: NaN
+  const bool far = magnitude(x) > kNear<double> && !is_inf(x);  // near gives NaN for inf
   return far ? detail::far_angle<wave>(x) : detail::near_angle<wave>(x);
 }
 

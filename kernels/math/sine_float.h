@@ -1,11 +1,11 @@
 // sin(x) and cos(x) of float, Half and BFloat16, computed in float: the same bits on every device.
 //
 // x = k pi + r with |r| <= pi / 2, then an odd polynomial in r, its sign flipped for odd k. The
-// cosine is a sine: cos(x) = sin(x + pi / 2), so there k is half of an odd number, or r is pi / 2
-// less the magnitude that it has for the sine. Up to kNear, r comes from pi or 1 / pi in parts;
-// beyond it, a table by exponent says x / pi modulo 2 (sine_tables.h). float: at most 1.6 ulp.
-// BFloat16: rounded correctly; Half: but for two numbers and their negatives. -0 stays -0: all
-// parts are positive, so that a product with 0 has the right sign. inf gives NaN.
+// cosine is a sine: cos(x) = sin(x + pi / 2), so k is half of an odd number, or r is pi / 2 less
+// the sine's |r|. Up to kNear, r comes from pi or 1 / pi split into parts; beyond it, from a table
+// of 1 / pi by exponent, which gives x / pi modulo 2 (sine_tables.h). float: at most 1.6 ulp.
+// BFloat16: correctly rounded; Half: too, but for two numbers and their negatives. -0 stays -0: all
+// parts are positive, so a product with 0 has the right sign. inf gives NaN.
 #pragma once
 
 #include <type_traits>
@@ -17,19 +17,19 @@ namespace treadle::math {
 
 enum class Wave { kSine, kCosine };
 
-// Up to here the parts are enough. NaN is near.
+// Largest magnitude that is reduced by parts. NaN counts as near.
 template <class scalar_t>
 inline constexpr acc_t<scalar_t> kNear = 0x1p+17f;
 template <>
 inline constexpr float kNear<BFloat16> = 0x1p+22f;
-// Every Half is near; inf gives NaN on that way, too.
+// Every Half is near; inf gives NaN there, too.
 template <class scalar_t>
 inline constexpr bool kHasFar = !std::is_same_v<scalar_t, Half>;
 
-// A float up to here needs no table: kFloatSmall says x / pi exactly enough.
+// A float up to here needs no table: kFloatSmall gives x / pi exactly enough.
 inline constexpr float kNoTable = 0x1p+23f;
 
-// A number, to be negated where the lowest bit of `odd` is set.
+// A value whose sign flips if the lowest bit of `odd` is set.
 struct Flip {
   float value;
   uint32_t odd;
@@ -39,12 +39,12 @@ TREADLE_HD float resolved(Flip flip) { return from_bits(bits_of(flip.value) ^ fl
 
 namespace detail {
 
-// Adding it rounds to an integer, whose lowest bit is the lowest of all.
+// Adding it rounds to an integer and puts its parity in the lowest bit.
 template <class T>
 inline constexpr T kRound = sizeof(T) == 4 ? T(0x1.8p+23) : T(0x1.8p+52);
 
-// The k that is nearest to x / pi, in the cosine's case half of an odd number; what it is for the
-// sign is in the lowest bit of `odd`.
+// The k nearest to x / pi, for the cosine half of an odd number. Its parity, which gives the sign,
+// is the lowest bit of `odd`.
 template <Wave wave, class T, class Bits>
 TREADLE_HD T nearest(T x, T inverse_pi, Bits* odd) {
   T shifted = 0, k = 0;
@@ -59,7 +59,7 @@ TREADLE_HD T nearest(T x, T inverse_pi, Bits* odd) {
   return k;
 }
 
-// x / pi less the nearest integer; for the cosine, what a half less its magnitude leaves.
+// t = x / pi less the nearest integer; for the cosine 1/2 - |t|.
 template <Wave wave, class T, class Bits>
 TREADLE_HD T half_turns(T x, HalfTurns<T> row, Bits* odd) {
   const T k = nearest<Wave::kSine>(x, row.high, odd);
@@ -124,7 +124,7 @@ TREADLE_HD Flip sine_of(Flip angle) {
   const float p = polynomial(q, -0x1.55554cp-3f, 0x1.110ed2p-7f, -0x1.9f6fcap-13f, 0x1.5dbacep-19f);
   float cube = 0;
   if constexpr (std::is_same_v<scalar_t, float>) {
-    // With what rounding r^2 has lost.
+    // Adds what rounding r^2 lost.
     cube = fma_rn(q, r, fma_rn(fma_rn(r, r, -q), r, 0.0f));
   } else {
     cube = fma_rn(q, r, 0.0f);
@@ -132,15 +132,15 @@ TREADLE_HD Flip sine_of(Flip angle) {
   return {fma_rn(p, cube, r), angle.odd};
 }
 
-// sin(pi r), right for the bfloat16 that are near.
-TREADLE_HD float short_sine_of_half_turns(float r) {
+// sin(pi r), accurate enough to round any near bfloat16 correctly.
+TREADLE_HD float sinpi_bf16_near(float r) {
   const float q = mul_rn(r, r);
   const float p = polynomial(q, 0x1.921fa8p+1f, -0x1.4ab754p+2f, 0x1.45ad72p+1f, -0x1.1f0c0ap-1f);
   return mul_rn(p, r);
 }
 
-// sin(pi r), right for every bfloat16.
-TREADLE_HD float sine_of_half_turns(float r) {
+// sin(pi r), accurate enough to round any bfloat16 correctly.
+TREADLE_HD float sinpi_bf16(float r) {
   const float q = mul_rn(r, r);
   const float p = polynomial(q, 0x1.921fb0p+1f, -0x1.4abbacp+2f, 0x1.466870p+1f, -0x1.3241ccp-1f,
                              0x1.3cdce4p-4f);
@@ -155,19 +155,19 @@ TREADLE_HD Flip near_wave(float x) {
   if constexpr (std::is_same_v<scalar_t, BFloat16>) {
     uint32_t odd = 0;
     const float turns = detail::half_turns<wave>(x, kBFloat16Small, &odd);
-    return {detail::short_sine_of_half_turns(turns), odd};
+    return {detail::sinpi_bf16_near(turns), odd};
   } else {
     return detail::sine_of<scalar_t>(detail::near_angle<wave, scalar_t>(x));
   }
 }
 
-// For a bfloat16 x from 2 on times kBFloat16Scale, without which the table would reach below the
-// smallest floats. Rounded it equals near_wave where x is near.
+// For a bfloat16 |x| >= 2, scaled by kBFloat16Scale so that no table entry is below the smallest
+// float. Rounded to bfloat16 it equals near_wave where x is near.
 template <Wave wave>
 TREADLE_HD Flip far_scaled_wave(float scaled) {
   uint32_t odd = 0;
   const float turns = detail::half_turns<wave>(scaled, detail::bfloat16_row(scaled), &odd);
-  return {detail::sine_of_half_turns(turns), odd};
+  return {detail::sinpi_bf16(turns), odd};
 }
 
 // For |x| >= kNear<scalar_t>, and NaN.
@@ -180,7 +180,7 @@ TREADLE_HD Flip far_wave(float x) {
   }
 }
 
-// For any x, as if it were alone. Not `table`: for |x| <= kNoTable.
+// For any x, without a branch. table = false: for |x| <= kNoTable.
 template <Wave wave, class scalar_t, bool table = true>
 TREADLE_HD Flip any_wave(float x) {
   const bool far = magnitude(x) > kNear<scalar_t>;

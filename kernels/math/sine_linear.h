@@ -1,10 +1,10 @@
-// y = sin(u), and what is kept of u beside y so that the derivatives need no u: host and device.
-//   Half, BFloat16   the phase in 2^-16 turns: sines and cosines come from it within 1.5e-4
-//   float            16 bits that with y say cos(u), within 4e-8 of the rounded one
+// y = sin(u), and `phase`, which is kept beside y for the derivatives: host and device.
+//   Half, BFloat16   u in units of 2^-16 turn, modulo a turn: sine and cosine within 1.5e-4
+//   float            16 bits that give cos(u) from y, within 4e-8 of the rounded cosine
 //   double           u
-// The float's: y says |cos| = sqrt((1 - y) (1 + y)) with an error that grows where |cos| is small.
-// Down to kSmall the bits are its sign and what it is wrong by; below, they are cos(u) itself.
-// Which of the two is told by y. A NaN is in y, or in one phase that stands for it.
+// float: |cos(u)| = sqrt((1 - y) (1 + y)), with an error that grows where |cos| is small. Down to
+// kSmall the bits are the sign and a correction of the root; below, cos(u) in fixed point. y tells
+// which. A NaN is in y; of half types a reserved phase, kNaN, encodes it, too.
 #pragma once
 
 #include "kernels/math/sine_double.h"
@@ -17,12 +17,12 @@ namespace detail {
 // The lower 16 bits as a signed number.
 TREADLE_HD int32_t signed_16(uint32_t bits) { return static_cast<int32_t>(bits << 16) >> 16; }
 
-// scale x rounded to an integer, in the lower bits: for less than 2^22.
+// round(scale x) in the lower bits, for |scale x| < 2^22.
 TREADLE_HD uint32_t rounded_bits(float x, float scale) {
   return bits_of(fma_rn(x, scale, kRound<float>));
 }
 
-// r and k of u = k pi + r.
+// u = k pi + r: r, and whether k is odd. kFar: also for |u| > kNear<float>.
 template <bool kFar>
 TREADLE_HD Flip sine_angle(float u) {
   const Flip a = near_angle<Wave::kSine, Half>(u);
@@ -36,13 +36,13 @@ TREADLE_HD Flip sine_angle(float u) {
   }
 }
 
-// Both waves of u = k pi / 2 + r with |r| <= pi / 4: of r, in an order and with signs that k says.
+// u = k pi / 2 + r with |r| <= pi / 4. k gives the order and the signs of sine and cosine of r.
 struct Quarter {
   float r;
   uint32_t k;  // modulo 4
 };
 
-// r comes from parts of pi / 2 up to kNear, and from u / pi of the table beyond.
+// Up to kNear pi / 2 is subtracted in three parts; beyond, u / pi comes from a table.
 template <bool kFar>
 TREADLE_HD Quarter quarter_of(float u) {
   const float shifted = fma_rn(u, 0x1.45f306p-1f, kRound<float>);
@@ -70,10 +70,10 @@ struct SineAndCosine {
   float sine, cosine;
 };
 
-// Within 1 ulp of what is next to 1, and 1.6 elsewhere. Both polynomials are off by less than 4e-9.
+// Within 1 ulp near |1|, 1.6 ulp elsewhere. Both polynomials are within 4e-9.
 TREADLE_HD SineAndCosine waves_of(Quarter angle) {
   const float r = angle.r, q = mul_rn(r, r);
-  // As in sine_of: + 0, so that -0 stays.
+  // + 0 as in sine_of, so that -0 stays -0.
   const float s = fma_rn(polynomial(q, -0x1.555546p-3f, 0x1.110738p-7f, -0x1.99432ep-13f),
                          fma_rn(q, r, 0.0f), r);
   const float c = polynomial(q, 1.0f, -0.5f, 0x1.55554ap-5f, -0x1.6c0c8ap-10f, 0x1.9a01bap-16f);
@@ -83,16 +83,16 @@ TREADLE_HD SineAndCosine waves_of(Quarter angle) {
           from_bits(bits_of(cosine) ^ ((angle.k + 1) & 2) << 30)};
 }
 
-// Below this square of |cos| the bits are cos(u) in units of 2^-24, which reach to 2^-9. Its root
-// is 0.95 of that: what y says of |cos| is off by 5e-5 there, for a y off by 1.6 ulp. So much the
-// bits hold of what it is off by, in units of 2^-28.
+// Below this square of |cos| the bits are cos(u) in units of 2^-24, a range of 2^-9. The root at
+// the threshold is 0.95 of that: there it is off by 5e-5 if y is off by 1.6 ulp, which is also the
+// range of the correction, 15 bits in units of 2^-28.
 inline constexpr float kSmall = 0.9025f * 0x1p-18f;
 inline constexpr float kUnit = 0x1p-24f, kFineUnit = 0x1p-28f;
 
-// (1 - y) (1 + y), which is cos(u)^2 but for the rounding of y.
+// (1 - y) (1 + y): cos(u)^2 up to the rounding of y.
 TREADLE_HD float square_of_cosine(float y) { return mul_rn(sub_rn(1.0f, y), add_rn(1.0f, y)); }
 
-// Its root, for what is not small; NaN stays NaN. What it is off by the bits hold, too.
+// sqrt(square) where it is not small; NaN stays NaN. The correction covers its error, too.
 TREADLE_HD float root_of(float square) { return sqrt_near(square < kSmall ? kSmall : square); }
 
 // In the lower 16 bits.
@@ -115,7 +115,8 @@ TREADLE_HD float decode_cosine(float y, int32_t code) {
 
 }  // namespace detail
 
-// What the types have: acc, phase_t (as stored), Phase (as computed), which of both a slope needs.
+// Of a stored type: phase_t (as stored), Phase (as computed), what the cosine and the sine of the
+// derivatives read, and how both are computed.
 template <class scalar_t>
 struct SineLinear {
   using phase_t = int16_t;
@@ -131,11 +132,11 @@ struct SineLinear {
     Phase phase;
   };
 
-  // Of a number up to kNear<float>. Of the phase the lower 16 bits count: half a turn is kNaN
-  // there.
+  // For |u| <= kNear<float>. Only the lower 16 bits of the phase count, and half a turn is kNaN:
+  // the caller must clamp it.
   static TREADLE_HD Result near(float u) { return of(detail::sine_angle<false>(u)); }
 
-  // kFar: also for |u| > kNear<float>.
+  // kFar: also for |u| > kNear<float>, and NaN.
   template <bool kFar>
   static TREADLE_HD Result forward(float u) {
     const Result found = of(detail::sine_angle<kFar>(u));
@@ -148,7 +149,7 @@ struct SineLinear {
   template <bool kCosine, bool kFar>
   static TREADLE_HD float wave(float, Phase phase) {
     const uint32_t units = static_cast<uint32_t>(phase) + (kCosine ? 0x4000u : 0u);
-    // The nearest half turn, and what lies beyond it.
+    // The nearest half turn, and the rest.
     const int32_t rest = static_cast<int32_t>(units << 17) >> 17;
     const uint32_t odd = (units - static_cast<uint32_t>(rest)) >> 15;
     const float r = mul_rn(static_cast<float>(rest), 0x1.921fb6p-14f);
@@ -178,7 +179,7 @@ struct SineLinear<float> {
     Phase phase;
   };
 
-  // Of a number up to kNear<float>. Of the phase the lower 16 bits count.
+  // For |u| <= kNear<float>. Only the lower 16 bits of the phase count.
   static TREADLE_HD Result near(float u) { return of<false>(u); }
 
   template <bool kFar>
@@ -231,7 +232,7 @@ struct SineLinear<double> {
   }
 };
 
-// What forward and wave are not `kFar` for: of the number that a derivative is taken at.
+// Up to here forward (of u) and wave (of a phase that is u) need no kFar.
 template <class scalar_t>
 inline constexpr acc_t<scalar_t> kNearPhase = kNear<acc_t<scalar_t>>;
 

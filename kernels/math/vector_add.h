@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "kernels/dtype.h"
+#include "kernels/common/dtype.h"
 
 namespace treadle {
 

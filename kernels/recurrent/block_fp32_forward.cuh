@@ -1,24 +1,27 @@
-// The regime "cluster" in float32 of one block, forward, for any cell: block_float.cuh says how.
+// One block alone in float32, forward, for any cell: block_fp32.cuh says how.
+// gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. Threads 2u and 2u + 1 have unit u:
+// each half of K, and one of the two rows.
 #pragma once
 
-#include "kernels/block_float.cuh"
+#include "kernels/recurrent/block_fp32.cuh"
 
 namespace treadle {
 
 template <int gates, int units>
-using BlockForward = BlockFloat<units, gates, units, gates>;
+using BlockFp32Forward = BlockFp32<units, gates, units, gates>;
 
-template <template <class> class CellOf, int units>
+// One function: the weights fill the registers. Splitting it, even into inlined parts, makes the
+// compiler hold more: block_fp32_backward of 128 units then spills.
+template <class Cell, int units>
 __global__ void __launch_bounds__(2 * units, 1)
-    block_float_forward(const __grid_constant__ PersistentForward args, int rows_each) {
+    block_fp32_forward(const __grid_constant__ PersistentForward args, int rows_each) {
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  using Cell = CellOf<float>;
   constexpr int kGates = Cell::kGates;
-  using Is = BlockForward<kGates, units>;
+  using Layout = BlockFp32Forward<kGates, units>;
   extern __shared__ __align__(128) unsigned char memory[];
   auto* const states = reinterpret_cast<float*>(memory);
-  float* const slots = states + 2 * Is::kStateFloats + threadIdx.x;
+  float* const stages = states + 2 * Layout::kStateFloats + threadIdx.x;
   const Group group(args.sizes, static_cast<int>(blockIdx.x), rows_each);
   const GroupRows& rows = group.rows;
   const int64_t hidden = args.sizes.hidden, d = group.direction;
@@ -28,58 +31,61 @@ __global__ void __launch_bounds__(2 * units, 1)
   const int unit = static_cast<int>(threadIdx.x) / 2;
   const bool real = row < rows.count && row < rows_each && unit < hidden;
 
-  float weights[kGates][Is::kDepth], bias[kGates];
+  float weights[kGates][Layout::kDepth], bias[kGates];
 #pragma unroll
   for (int m = 0; m < kGates; ++m) {
     const int64_t first = (d * kGates + m) * hidden + unit;
     const int count = unit < hidden ? static_cast<int>(hidden) - half * 4 : 0;
     const auto* const at = static_cast<const float*>(args.weight_hh) + first * hidden + half * 4;
 #pragma unroll
-    for (int i = 0; i < Is::kDepth; ++i) {
+    for (int i = 0; i < Layout::kDepth; ++i) {
       weights[m][i] = block_k(i) < count ? at[block_k(i)] : 0.0f;
     }
     bias[m] = real && args.bias != nullptr ? static_cast<const float*>(args.bias)[first] : 0.0f;
-    __syncthreads();  // or the addresses of all would be on their way at once
+    __syncthreads();  // else the compiler keeps the addresses of all gates at once, and spills
   }
   const int64_t own_state = (d * args.sizes.batch + rows.first + row) * hidden + unit;
   float h = real ? static_cast<const float*>(args.h0)[own_state] : 0.0f;
   float c = real ? static_cast<const float*>(args.c0)[own_state] : 0.0f;
-  const int place = row * Is::kRowFloats + unit;
+  const int place = row * Layout::kRowFloats + unit;
   states[place] = h;
 
   const BlockRow own(rows, row, steps, real, d != 0);
-  BlockWalk from(static_cast<const float*>(args.products) + d * args.product_direction + unit, own,
-                 args.sizes, args.product_row);
+  RowIterator from(static_cast<const float*>(args.products) + d * args.product_direction + unit,
+                   own, args.sizes, args.product_row);
+  // Prefetches step s, 4 bytes a copy: each thread what it alone reads, so wait_copies needs no
+  // barrier.
   const auto fetch = [&](int s) {
     if (own.runs(s)) {
-      const uint32_t slot = ptx::shared_address(slots + s % Is::kSlots * Is::kSlotFloats);
+      const uint32_t stage =
+          ptx::shared_address(stages + s % Layout::kStages * Layout::kStageFloats);
 #pragma unroll
       for (int m = 0; m < kGates; ++m) {
-        ptx::copy4_async(slot + m * Is::kThreads * 4, from.at + m * args.product_gate);
+        ptx::copy4_async(stage + m * Layout::kThreads * 4, from.at + m * args.product_gate);
       }
     }
     ptx::commit_copies();
-    from.go_on(own, args.sizes, s);
+    from.advance(own, args.sizes, s);
   };
 #pragma unroll 1
-  for (int s = 0; s < Is::kAhead; ++s) fetch(s);
-  BlockWalk output(static_cast<float*>(args.output) + d * hidden + unit, own, args.sizes,
-                   args.output_row);
+  for (int s = 0; s < Layout::kAhead; ++s) fetch(s);
+  RowIterator output(static_cast<float*>(args.output) + d * hidden + unit, own, args.sizes,
+                     args.output_row);
   const bool any_gates = args.gates != nullptr;
-  BlockWalk to(static_cast<float*>(args.gates) + d * rows.start(steps) * kGates * hidden + unit,
-               own, args.sizes, kGates * hidden);
+  RowIterator to(static_cast<float*>(args.gates) + d * rows.start(steps) * kGates * hidden + unit,
+                 own, args.sizes, kGates * hidden);
   __syncthreads();
 
 #pragma unroll 1
   for (int s = 0; s < steps; ++s) {
     const bool runs = own.runs(s);
-    ptx::wait_copies<Is::kAhead - 1>();
-    const float* const slot = slots + s % Is::kSlots * Is::kSlotFloats;
+    ptx::wait_copies<Layout::kAhead - 1>();
+    const float* const stage = stages + s % Layout::kStages * Layout::kStageFloats;
     float gates[kGates], products[kGates];
 #pragma unroll
-    for (int m = 0; m < kGates; ++m) gates[m] = slot[m * Is::kThreads] + bias[m];
-    const float* const state = states + (s & 1) * Is::kStateFloats;
-    multiply_state<Is>(weights, state, rows_each, half, products);
+    for (int m = 0; m < kGates; ++m) gates[m] = stage[m * Layout::kThreads] + bias[m];
+    const float* const state = states + (s & 1) * Layout::kStateFloats;
+    multiply_state<Layout>(weights, state, rows_each, half, products);
 #pragma unroll
     for (int m = 0; m < kGates; ++m) gates[m] += products[m];
     const auto next = Cell::forward(gates, c);
@@ -87,17 +93,19 @@ __global__ void __launch_bounds__(2 * units, 1)
       c = next.new_cell;
       h = next.new_h;
     }
-    states[(~s & 1) * Is::kStateFloats + place] = h;
+    // h first: all wait for it. What is stored and prefetched comes between it and the barrier.
+    states[(~s & 1) * Layout::kStateFloats + place] = h;
     if (runs) *output.at = h;
-    output.go_on(own, args.sizes, s);
+    output.advance(own, args.sizes, s);
     if (any_gates) {
       if (runs) {
 #pragma unroll
         for (int m = 0; m < kGates; ++m) to.at[m * hidden] = gates[m];
       }
-      to.go_on(own, args.sizes, s);
+      to.advance(own, args.sizes, s);
     }
-    fetch(s + Is::kAhead);
+    fetch(s + Layout::kAhead);
+    // The one barrier of a step: h_t is complete in its buffer, and all have read h_{t-1}.
     __syncthreads();
   }
   if (real) {

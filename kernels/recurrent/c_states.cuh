@@ -1,34 +1,35 @@
-// What lltm_layer's regimes need besides their steps: the cells after each step, and tables.
-#include "kernels/convert.cuh"
-#include "kernels/launch.cuh"
-#include "kernels/lltm_persistent.h"
-#include "kernels/math/lltm_recurrence.h"
+// c after each step from the saved gates, for any cell, in one launch: what the backward pass
+// reads. Chunked scan over time: a step is an affine map c -> keep * c + add; each warp composes
+// the maps of its own steps, and applies them once it knows c before its first. A block has 32
+// units (lanes) and up to 16 warps, which take consecutive parts of the steps.
+#pragma once
+
+#include "kernels/common/convert.cuh"
+#include "kernels/common/launch.cuh"
+#include "kernels/recurrent/launchers.h"
 
 namespace treadle {
 
-// Warps of a block take the same 32 units, each its own of some steps that follow each other.
-static constexpr int kCellWarps = 16, kCellUnits = 32;
+inline constexpr int kScanWarps = 16, kScanUnits = 32;
 
-// Steps that a warp holds at a time.
+// Steps whose gates a thread holds at a time.
 template <class T>
-static constexpr int kCellSteps = sizeof(T) == 2   ? 8
+inline constexpr int kScanSteps = sizeof(T) == 2   ? 8
                                   : sizeof(T) == 4 ? 4
                                                    : 2;
 
-// c is a sum along the steps, of which every warp adds up its own before it knows where it begins.
-template <template <class> class CellOf, class T>
-__global__ void __launch_bounds__(kCellWarps* kCellUnits, 2)
-    recurrence_cells(const __grid_constant__ PersistentCells args, int64_t units) {
+template <class Cell, class T>
+__global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
+    recurrence_c_states(const __grid_constant__ PersistentCStates args, int64_t units) {
   begin_kernel();
   using acc = acc_t<T>;
-  using Cell = CellOf<acc>;
   using Link = typename Cell::Link;
-  constexpr int kSteps = kCellSteps<T>;
-  __shared__ Link totals[2][kCellWarps][kCellUnits];
+  constexpr int kSteps = kScanSteps<T>;
+  __shared__ Link totals[2][kScanWarps][kScanUnits];
   const PersistentSizes& sizes = args.sizes;
-  const int lane = threadIdx.x % kCellUnits, warp = threadIdx.x / kCellUnits;
-  const int warps = blockDim.x / kCellUnits;
-  const int64_t unit = int64_t{blockIdx.x} * kCellUnits + lane;
+  const int lane = threadIdx.x % kScanUnits, warp = threadIdx.x / kScanUnits;
+  const int warps = blockDim.x / kScanUnits;
+  const int64_t unit = int64_t{blockIdx.x} * kScanUnits + lane;
   const bool real = unit < units;
   const int64_t u = unit % sizes.hidden, b = unit / sizes.hidden % sizes.batch;
   const int64_t d = unit / sizes.hidden / sizes.batch, steps = sizes.steps;
@@ -37,13 +38,13 @@ __global__ void __launch_bounds__(kCellWarps* kCellUnits, 2)
   };
   const auto* gates =
       static_cast<const T*>(args.gates) + d * start(steps) * Cell::kGates * sizes.hidden + u;
-  auto* cells = static_cast<acc*>(args.cells) + d * args.cell_direction + u;
+  auto* c_states = static_cast<acc*>(args.c_states) + d * args.c_direction + u;
   acc c = acc(0);
   if (real) {
-    c = sizes.half_cells ? widen(static_cast<const T*>(args.c0)[unit])
-                         : static_cast<const acc*>(args.c0)[unit];
+    c = sizes.half_c ? widen(static_cast<const T*>(args.c0)[unit])
+                     : static_cast<const acc*>(args.c0)[unit];
   }
-  int parity = 0;
+  int parity = 0;  // of the round
   for (int64_t first = 0; first < steps; first += warps * kSteps) {
     T g[kSteps][Cell::kGates];
     int64_t row[kSteps];
@@ -60,7 +61,7 @@ __global__ void __launch_bounds__(kCellWarps* kCellUnits, 2)
         g[i][m] = gates[(row[i] * Cell::kGates + m) * sizes.hidden];
       }
     }
-    Link link[kSteps];  // from before this warp's steps to after each
+    Link link[kSteps];  // the map from before this warp's steps to after each
     Link all{acc(1), acc(0)};
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
@@ -73,8 +74,10 @@ __global__ void __launch_bounds__(kCellWarps* kCellUnits, 2)
       }
       link[i] = all;
     }
+    // Two buffers: the next round may write while others still read this one's.
     totals[parity][warp][lane] = all;
     __syncthreads();
+    // Every warp applies all maps, so that all know c at the end of the round.
     acc begin = c;
     for (int w = 0; w < warps; ++w) {
       if (w == warp) begin = c;
@@ -83,60 +86,32 @@ __global__ void __launch_bounds__(kCellWarps* kCellUnits, 2)
     }
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
-      if (row[i] >= 0) cells[row[i] * args.cell_row] = link[i].keep * begin + link[i].add;
+      if (row[i] >= 0) c_states[row[i] * args.c_row] = link[i].keep * begin + link[i].add;
     }
     parity ^= 1;
   }
 }
 
-cudaError_t launch_lltm_cells(const PersistentCells& args, cudaStream_t stream) {
+template <class Kind>
+cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream) {
   const PersistentSizes& sizes = args.sizes;
   const int64_t units = sizes.directions * sizes.batch * sizes.hidden;
   if (units == 0 || sizes.steps == 0) return cudaSuccess;
   return visit_floating(sizes.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
-    constexpr int kSteps = kCellSteps<T>;
+    constexpr int kSteps = kScanSteps<T>;
     const int64_t wanted = ceil_div(sizes.steps, int64_t{kSteps});
-    const int warps = wanted < kCellWarps ? static_cast<int>(wanted) : kCellWarps;
-    const LaunchShape shape = {static_cast<unsigned>(ceil_div(units, int64_t{kCellUnits})),
+    const int warps = wanted < kScanWarps ? static_cast<int>(wanted) : kScanWarps;
+    const LaunchShape shape = {static_cast<unsigned>(ceil_div(units, int64_t{kScanUnits})),
                                1,
                                1,
-                               static_cast<unsigned>(warps * kCellUnits),
+                               static_cast<unsigned>(warps * kScanUnits),
                                0,
                                1,
                                static_cast<int>(ceil_div(sizes.steps, int64_t{warps}))};
-    return launch(recurrence_cells<math::LltmRecurrence, T>, shape, stream, args, units);
+    using Cell = typename Kind::template Cell<acc_t<T>>;
+    return launch(recurrence_c_states<Cell, T>, shape, stream, args, units);
   });
-}
-
-namespace {
-
-// Of a kernel's parameters, of which there are 4 KB.
-struct TablePart {
-  static constexpr int kSize = 480;
-  int64_t values[kSize];
-};
-
-}  // namespace
-
-static __global__ void __launch_bounds__(kBlockSize)
-    write_table(const __grid_constant__ TablePart part, int count, int64_t* to) {
-  begin_kernel();
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += kBlockSize) to[i] = part.values[i];
-}
-
-cudaError_t launch_write_table(const int64_t* host, int64_t count, int64_t* device,
-                               cudaStream_t stream) {
-  for (int64_t first = 0; first < count; first += TablePart::kSize) {
-    TablePart part = {};
-    const int64_t rest = count - first;
-    const int own = static_cast<int>(rest < TablePart::kSize ? rest : TablePart::kSize);
-    for (int i = 0; i < own; ++i) part.values[i] = host[first + i];
-    const LaunchShape shape = {1, 1, 1, kBlockSize, 0, 1, ceil_div(own, kBlockSize)};
-    const cudaError_t error = launch(write_table, shape, stream, part, own, device + first);
-    if (error != cudaSuccess) return error;
-  }
-  return cudaSuccess;
 }
 
 }  // namespace treadle

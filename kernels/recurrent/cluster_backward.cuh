@@ -1,23 +1,26 @@
-// The regime "cluster", backward, for any cell: cluster.cuh says how. A block has the gradients of
-// h of its own units, for which it needs those of all gates of all units: K is three times as long
-// as forward, and what is exchanged, too. All warps share K, each has all units of the block.
+// Cluster kernel, backward, for any cell in half types (cluster.cuh says how blocks exchange).
+// grad_h_{t-1} = grad_gates_t W_hh: a block computes it for its own units and needs the gradients
+// of all gates of all units, so K and what is exchanged are G times as long as forward. Threads:
+// every warp multiplies all units of the block by its part of K with mma.sync m16n8k16; the partial
+// sums meet in shared memory, then each lane computes kItems units of one row. Twin:
+// csrc/recurrent/cpu/rows_backward.h.
 #pragma once
 
-#include "kernels/cluster_backward_parts.cuh"
+#include "kernels/recurrent/cluster_backward_copies.cuh"
 
 namespace treadle {
 
-template <template <class> class CellOf, class T, int units, int blocks>
-__global__ void __launch_bounds__(ClusterBackward<CellOf<float>::kGates, units, blocks>::kThreads,
-                                  1)
+// One function: weights, addresses and the state of a thread fill the registers, and parts that
+// pass them on would need more of them.
+template <class Cell, class T, int units, int blocks>
+__global__ void __launch_bounds__(ClusterBackward<Cell::kGates, units, blocks>::kThreads, 1)
     cluster_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  using Cell = CellOf<float>;
   constexpr int kGates = Cell::kGates;
-  using Is = ClusterBackward<kGates, units, blocks>;
-  constexpr int kChunks = Is::kChunks, kItems = Is::kItems, kGroups = Is::kGroups;
-  constexpr int kThreads = Is::kThreads, kRows = Is::kRows, kWarps = Is::kWarps;
+  using Layout = ClusterBackward<kGates, units, blocks>;
+  constexpr int kChunks = Layout::kChunks, kItems = Layout::kItems, kGroups = Layout::kGroups;
+  constexpr int kThreads = Layout::kThreads, kRows = Layout::kRows, kWarps = Layout::kWarps;
   extern __shared__ __align__(128) unsigned char memory[];
   const uint32_t base = ptx::shared_address(memory);
   const int thread = threadIdx.x, lane = thread % kWarp, warp = thread / kWarp;
@@ -32,12 +35,14 @@ __global__ void __launch_bounds__(ClusterBackward<CellOf<float>::kGates, units, 
   const int stride = rows_each, chunk_bytes = 32 * stride;
   const int g = lane / 4, q = lane % 4;
 
-  // ---- weights: of column u of W, the row of each gate
-  uint32_t kept[Is::kKept * kGroups * 4];
+  // ---- weights transposed: column u of W_hh, k = (gate, unit v)
+  using Weights = WarpWeights<kChunks, kGroups, Layout::kInRegisters>;
+  uint32_t in_registers[Weights::kRegisters];
+  const Weights weights{in_registers, base + Layout::kWeights, warp, lane};
   if (computes) {
     const auto* weight =
         static_cast<const uint16_t*>(args.weight_hh) + d * kGates * hidden * hidden;
-    // In the exchange's order: by block, gate, and chunk of its units.
+    // k in the exchange's order: by block, gate, and chunk of its units.
     const auto load = [&](int chunk, int64_t u) {
       const int block = chunk / (kGates * kGroups), m = chunk / kGroups % kGates;
       const int64_t first = int64_t{block} * units + chunk % kGroups * 16 + 4 * q;
@@ -55,36 +60,28 @@ __global__ void __launch_bounds__(ClusterBackward<CellOf<float>::kGates, units, 
       for (int m = 0; m < kGroups; ++m) {
         const int64_t u = first_unit + m * 16 + g;
         const uint2 low = load(warp * kChunks + c, u), high = load(warp * kChunks + c, u + 8);
-        if (c < Is::kKept) {
-          uint32_t* to = kept + (c < Is::kKept ? c : 0) * kGroups * 4 + m * 4;
-          to[0] = low.x, to[1] = high.x, to[2] = low.y, to[3] = high.y;
-        } else {
-          const int at = (warp * (kChunks - Is::kKept) + c - Is::kKept) * kGroups + m;
-          ptx::store16(base + Is::kWeights + at * 512 + lane * 16, {low.x, high.x, low.y, high.y});
-        }
+        weights.set(c, m, low, high);
       }
     }
   }
 
-  // ---- before the first step no gate has a gradient; barriers
-  for (int e = thread * 16; e < Is::kStateBytes; e += kThreads * 16) {
-    ptx::store16(base + Is::kState + e, {0, 0, 0, 0});
+  // ---- zero gradients before the first step, and barriers
+  for (int e = thread * 16; e < Layout::kStateBytes; e += kThreads * 16) {
+    ptx::store16(base + Layout::kState + e, {0, 0, 0, 0});
   }
-  const uint32_t barriers = base + Is::kBarriers;
   uint32_t expected = static_cast<uint32_t>(kChunks * chunk_bytes);
-  if (thread == 0) {
-    for (int i = 0; i < 2 * kWarps; ++i) ptx::init_barrier(barriers + 8 * i);
-    ptx::publish_barriers();
-    for (int i = 0; i < 2 * kWarps; ++i) ptx::arrive_expecting(barriers + 8 * i, expected);
-  }
+  const uint32_t barriers = base + Layout::kBarriers;
+  if (thread == 0) init_barriers<2 * kWarps>(barriers, expected);
 
-  // The cell before a step is read from the slice of the next one.
-  const BackwardCopies<Is, Cell::kReadsOldCell ? 2 : 1> own(args, group, base, first_unit, stride,
-                                                            Is::kCopyWarp ? lane : thread);
-  if (!Is::kCopyWarp || !computes) own.begin();
+  // c before a step is read from the stage of the next one, so two stages must be there.
+  const BackwardCopies<Layout, Cell::kReadsOldCell ? 2 : 1> own(
+      args, group, base, first_unit, stride, Layout::kCopyWarp ? lane : thread);
+  if (!Layout::kCopyWarp || !computes) own.begin();
+  // No block may send before all have initialised their barriers.
   __syncthreads();
   ptx::sync_cluster();
   if (!computes) {
+    // All steps of the copy warp. Not a function: that changes the machine code.
 #pragma unroll 1
     for (int s = 0; s < steps; ++s) {
       own.before();
@@ -95,26 +92,27 @@ __global__ void __launch_bounds__(ClusterBackward<CellOf<float>::kGates, units, 
     return;
   }
 
-  // ---- what this thread sends: pieces of 16 bytes, to each block the same
-  uint32_t send_to[Is::kSends], send_barrier[Is::kSends];
-  int send_from[Is::kSends];  // none: -1
-  const int pieces = kGates * units * stride / 8;
+  // ---- what this thread sends: 16-byte chunks by st.async, to each block the same. Apart from the
+  // forward pass's: sharing it changes the machine code.
+  uint32_t send_to[Layout::kSends], send_barrier[Layout::kSends];
+  int send_from[Layout::kSends];  // in the outgoing state; -1: nothing to send
+  const int chunks16 = kGates * units * stride / 8;
 #pragma unroll
-  for (int i = 0; i < Is::kSends; ++i) {
-    const int e = thread + i * Is::kComputing, piece = e % pieces, block = e / pieces;
+  for (int i = 0; i < Layout::kSends; ++i) {
+    const int e = thread + i * Layout::kComputing, chunk16 = e % chunks16, block = e / chunks16;
     const uint32_t there = ptx::in_block(base, block < blocks ? block : 0);
-    const int chunk = rank * kGates * kGroups + piece * 16 / chunk_bytes;
-    send_to[i] = there + Is::kState + rank * kGates * kGroups * chunk_bytes + piece * 16;
-    send_barrier[i] = there + Is::kBarriers + 8 * (chunk / kChunks);
-    send_from[i] = block < blocks ? static_cast<int>(base) + Is::kStaged + piece * 16 : -1;
+    const int chunk = rank * kGates * kGroups + chunk16 * 16 / chunk_bytes;
+    send_to[i] = there + Layout::kState + rank * kGates * kGroups * chunk_bytes + chunk16 * 16;
+    send_barrier[i] = there + Layout::kBarriers + 8 * (chunk / kChunks);
+    send_from[i] = block < blocks ? static_cast<int>(base) + Layout::kOutgoing + chunk16 * 16 : -1;
   }
 
-  // ---- units of this thread
+  // ---- the units of this thread; grad_h and grad_c stay in registers
   const int row = lane % 8;
   const bool mine = row < stride;
   const int64_t state_row = d * args.sizes.batch + rows.first;
   int unit[kItems];
-  uint32_t place[kItems];  // of gate 0, in the exchange's order
+  uint32_t place[kItems];  // of gate 0 in the outgoing state, in the exchange's order
   float grad_h[kItems], grad_c[kItems];
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
@@ -125,45 +123,48 @@ __global__ void __launch_bounds__(ClusterBackward<CellOf<float>::kGates, units, 
     const int64_t at = (state_row + row) * hidden + first_unit + unit[i];
     const bool any_h = real && args.grad_h_n != nullptr, any_c = real && args.grad_c_n != nullptr;
     grad_h[i] = any_h ? widen(static_cast<const T*>(args.grad_h_n)[at]) : 0.0f;
-    grad_c[i] = any_c ? load_cell<T>(args.grad_c_n, at, args.sizes.half_cells) : 0.0f;
+    grad_c[i] = any_c ? load_c<T>(args.grad_c_n, at, args.sizes.half_c) : 0.0f;
   }
   uint32_t lane_state =
-      base + Is::kState + warp * kChunks * chunk_bytes + q * 8 * stride + g % stride * 8;
+      base + Layout::kState + warp * kChunks * chunk_bytes + q * 8 * stride + g % stride * 8;
   keep(lane_state);
   keep(expected);
   const uint32_t own_barrier = barriers + 8 * warp;
-  int given = 0;  // rows that gave gradients the step before; of others not even 0 x inf counts
-  // One more than there are steps, for the gradient of h before the first.
+  // Rows that sent gradients in the step before. The others sent zeros, whose products are not even
+  // added: 0 x inf would be NaN.
+  int given = 0;
+  // One iteration more than steps, for grad_h0.
 #pragma unroll 1
   for (int s = 0; s <= steps; ++s) {
     const int parity = s & 1;
     const bool last = s == steps;
     const int active = last ? 0 : rows.active(own.time(s));
-    const uint32_t slice = base + Is::kSlices + s % Is::kDepth * Is::kSliceBytes;
+    const uint32_t stage = base + Layout::kStages + s % Layout::kDepth * Layout::kStageBytes;
 
-    // ---- what does not depend on gradients, while they are on their way
+    // ---- what does not depend on gradients, while they arrive
     typename Cell::Slopes slopes[kItems];
     float grad_out[kItems];
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
-      const uint32_t in_slice = slice + row * Is::kSliceRow + unit[i] * 2;
-      const uint32_t cell = Is::kCells + row * Is::kCellRow + unit[i] * 4;
+      const uint32_t in_stage = stage + row * Layout::kStageRow + unit[i] * 2;
+      const uint32_t c_at = Layout::kCStates + row * Layout::kCRow + unit[i] * 4;
       float gates[kGates];
 #pragma unroll
       for (int m = 0; m < kGates; ++m) {
-        gates[m] = widen_bits<T>(ptx::load2(in_slice + m * kRows * Is::kSliceRow));
+        gates[m] = widen_bits<T>(ptx::load2(in_stage + m * kRows * Layout::kStageRow));
       }
-      grad_out[i] =
-          any_grad ? widen_bits<T>(ptx::load2(in_slice + kGates * kRows * Is::kSliceRow)) : 0.0f;
-      const float new_cell = ptx::load_float(slice + cell);
+      grad_out[i] = any_grad
+                        ? widen_bits<T>(ptx::load2(in_stage + kGates * kRows * Layout::kStageRow))
+                        : 0.0f;
+      const float new_cell = ptx::load_float(stage + c_at);
       float old_cell = 0;
       if constexpr (Cell::kReadsOldCell) {
         if (s + 1 < steps && row < rows.active(own.time(s + 1))) {
-          old_cell =
-              ptx::load_float(base + Is::kSlices + (s + 1) % Is::kDepth * Is::kSliceBytes + cell);
+          old_cell = ptx::load_float(base + Layout::kStages +
+                                     (s + 1) % Layout::kDepth * Layout::kStageBytes + c_at);
         } else if (mine && row < rows.count && first_unit + unit[i] < hidden) {
-          old_cell = load_cell<T>(args.c0, (state_row + row) * hidden + first_unit + unit[i],
-                                  args.sizes.half_cells);
+          old_cell = load_c<T>(args.c0, (state_row + row) * hidden + first_unit + unit[i],
+                               args.sizes.half_c);
         }
       }
       slopes[i] = Cell::slopes(gates, old_cell, new_cell);
@@ -174,29 +175,17 @@ __global__ void __launch_bounds__(ClusterBackward<CellOf<float>::kGates, units, 
 
     // ---- product with the gradients of all gates
     constexpr int kChains = kGroups <= 2 ? 2 : 1;  // independent sums, where registers allow
-    float sum[kChains][kGroups][4] = {};
-    const uint32_t state = lane_state + parity * Is::kStateBytes;
+    float sum[kChains][kGroups][1][4] = {};
+    const uint32_t state = lane_state + parity * Layout::kStateBytes;
     constexpr int kBatch = kChunks % 6 == 0 ? 6 : kChunks;
 #pragma unroll
     for (int first = 0; first < kChunks; first += kBatch) {
-      uint2 b[kBatch];
+      uint2 b[kBatch][1];
 #pragma unroll
-      for (int k = 0; k < kBatch; ++k) b[k] = ptx::load8(state + (first + k) * chunk_bytes);
+      for (int k = 0; k < kBatch; ++k) b[k][0] = ptx::load8(state + (first + k) * chunk_bytes);
 #pragma unroll
       for (int k = first; k < first + kBatch; ++k) {
-#pragma unroll
-        for (int m = 0; m < kGroups; ++m) {
-          uint4 a;
-          if (k < Is::kKept) {
-            const uint32_t* from = kept + (k < Is::kKept ? k : 0) * kGroups * 4 + m * 4;
-            a = {from[0], from[1], from[2], from[3]};
-          } else {
-            const int at = (warp * (kChunks - Is::kKept) + k - Is::kKept) * kGroups + m;
-            a = ptx::load16(base + Is::kWeights + at * 512 + lane * 16);
-          }
-          const uint2 x = b[k - first];
-          ptx::multiply_add<T>(sum[k % kChains][m], a.x, a.y, a.z, a.w, x.x, x.y);
-        }
+        multiply_chunk<T>(weights, k, b[k - first], sum[k % kChains]);
       }
     }
 #pragma unroll
@@ -204,24 +193,25 @@ __global__ void __launch_bounds__(ClusterBackward<CellOf<float>::kGates, units, 
       if (2 * q >= stride) continue;
       if constexpr (kChains == 2) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) sum[0][m][i] += sum[kChains - 1][m][i];
+        for (int i = 0; i < 4; ++i) sum[0][m][0][i] += sum[kChains - 1][m][0][i];
       }
-      const uint32_t at = base + Is::kSums + ((warp * units + m * 16 + g) * 8 + 2 * q) * 4;
-      ptx::store_floats(at, sum[0][m][0], sum[0][m][1]);
-      ptx::store_floats(at + 8 * 8 * 4, sum[0][m][2], sum[0][m][3]);
+      store_sums(base + Layout::kSums + ((warp * units + m * 16 + g) * 8 + 2 * q) * 4,
+                 sum[0][m][0]);
     }
-    ptx::sync_threads(1, Is::kComputing);
+    // All warps have read their gradients: the barriers of this parity may be armed again.
+    ptx::sync_threads(1, Layout::kComputing);
     if (s > 0 && lane == 0) ptx::arrive_expecting(barrier, expected);
 
-    // ---- cells
-    const uint32_t staged = base + Is::kStaged + parity * Is::kStagedBytes;
+    // ---- the cell
+    const uint32_t outgoing = base + Layout::kOutgoing + parity * Layout::kOutgoingBytes;
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       if (!mine) continue;
+      // Not shared with the other kernels: a function for it changes the machine code.
       float parts[kWarps];
 #pragma unroll
       for (int k = 0; k < kWarps; ++k) {
-        parts[k] = ptx::load_float(base + Is::kSums + ((k * units + unit[i]) * 8 + row) * 4);
+        parts[k] = ptx::load_float(base + Layout::kSums + ((k * units + unit[i]) * 8 + row) * 4);
       }
       if (row < given) grad_h[i] += sum_in_pairs(parts);
       const bool real = row < rows.count && first_unit + unit[i] < hidden;
@@ -232,11 +222,11 @@ __global__ void __launch_bounds__(ClusterBackward<CellOf<float>::kGates, units, 
           static_cast<T*>(args.grad_h0)[at] = Narrow<T>::from(grad_h[i]);
         }
         if (args.grad_c0 != nullptr) {
-          store_cell<T>(args.grad_c0, at, args.sizes.half_cells, grad_c[i]);
+          store_c<T>(args.grad_c0, at, args.sizes.half_c, grad_c[i]);
         }
         continue;
       }
-      // A row that has no such step keeps its gradients, and gives none.
+      // A row without this step keeps its gradients and sends zeros.
       uint16_t grads[kGates] = {};
       if (real && row < active) {
         const auto grad = Cell::backward(slopes[i], grad_h[i] + grad_out[i], grad_c[i]);
@@ -247,27 +237,29 @@ __global__ void __launch_bounds__(ClusterBackward<CellOf<float>::kGates, units, 
       }
 #pragma unroll
       for (int m = 0; m < kGates; ++m) {
-        ptx::store2(staged + m * kGroups * chunk_bytes + place[i], grads[m]);
+        ptx::store2(outgoing + m * kGroups * chunk_bytes + place[i], grads[m]);
       }
     }
     if (last) break;
-    ptx::sync_threads(kSendBarrier, Is::kComputing);
+    // A thread sends what others have computed.
+    ptx::sync_threads(kSendBarrier, Layout::kComputing);
 
-    // ---- to the other blocks
+    // ---- to all blocks, the own one too
 #pragma unroll
-    for (int i = 0; i < Is::kSends; ++i) {
+    for (int i = 0; i < Layout::kSends; ++i) {
       if (send_from[i] < 0) continue;
-      ptx::send16(send_to[i] + (parity ^ 1) * Is::kStateBytes,
-                  ptx::load16(send_from[i] + parity * Is::kStagedBytes),
+      ptx::send16(send_to[i] + (parity ^ 1) * Layout::kStateBytes,
+                  ptx::load16(send_from[i] + parity * Layout::kOutgoingBytes),
                   send_barrier[i] + (parity ^ 1) * kWarps * 8);
     }
 
-    // ---- while that is on its way
-    if (!Is::kCopyWarp) own.before();
+    // ---- while that travels
+    if (!Layout::kCopyWarp) own.before();
     ptx::sync_threads(kStepBarrier, kThreads);
-    if (!Is::kCopyWarp) own.after(s);
+    if (!Layout::kCopyWarp) own.after(s);
     given = active;
   }
+  // No block may exit while others send into its shared memory.
   ptx::sync_cluster();
 #endif
 }

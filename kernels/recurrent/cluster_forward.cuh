@@ -1,26 +1,30 @@
-// The regime "cluster", forward, for any cell: cluster.cuh says how. Warps of a block share its
-// units by 16, and K, the units of the whole layer; sums over K meet in shared memory.
+// Cluster kernel, forward, for any cell in half types (cluster.cuh says how blocks exchange h):
+// gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. rows_each: rows a cluster.
+// Threads: warp (unit_group, split) multiplies 16 units, all their gates, by one of kSplits parts
+// of K with mma.sync m16n8k16. The partial sums meet in shared memory; then each lane computes
+// kItems (unit, row) pairs. A copy warp prefetches and stores. Twin:
+// csrc/recurrent/cpu/rows_forward.h.
 #pragma once
 
-#include "kernels/cluster_forward_parts.cuh"
+#include "kernels/recurrent/cluster_forward_copies.cuh"
 
 namespace treadle {
 
-template <template <class> class CellOf, class T, int units, int blocks, int tiles>
-__global__ void __launch_bounds__(
-    ClusterForward<CellOf<float>::kGates, units, blocks, tiles>::kThreads, 1)
+// One function: weights, addresses and the state of a thread fill the registers, and parts that
+// pass them on would need more of them.
+template <class Cell, class T, int units, int blocks, int tiles>
+__global__ void __launch_bounds__(ClusterForward<Cell::kGates, units, blocks, tiles>::kThreads, 1)
     cluster_forward(const __grid_constant__ PersistentForward args, int rows_each) {
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  using Cell = CellOf<float>;
   constexpr int kGates = Cell::kGates;
-  using Is = ClusterForward<kGates, units, blocks, tiles>;
-  constexpr int kSplits = Is::kSplits, kChunks = Is::kChunks, kItems = Is::kItems;
-  constexpr int kThreads = Is::kThreads, kRows = Is::kRows;
+  using Layout = ClusterForward<kGates, units, blocks, tiles>;
+  constexpr int kSplits = Layout::kSplits, kChunks = Layout::kChunks, kItems = Layout::kItems;
+  constexpr int kThreads = Layout::kThreads, kRows = Layout::kRows;
   extern __shared__ __align__(128) unsigned char memory[];
   const uint32_t base = ptx::shared_address(memory);
   const int thread = threadIdx.x, lane = thread % kWarp, warp = thread / kWarp;
-  const bool computes = warp < Is::kWarps;
+  const bool computes = warp < Layout::kWarps;
   const int split = warp % kSplits, unit_group = warp / kSplits;
   const int rank = static_cast<int>(ptx::block_in_cluster());
   const Group group(args.sizes, static_cast<int>(blockIdx.x) / blocks, rows_each);
@@ -29,13 +33,16 @@ __global__ void __launch_bounds__(
   const int steps = static_cast<int>(args.sizes.steps);
   const int first_unit = rank * units;
   const bool save = args.gates != nullptr;
-  // Rows of a tile that are exchanged: of several tiles always 8.
+  // Rows of a tile that are exchanged: with fewer than 8 rows, fewer bytes are sent. Lanes of the
+  // rows beyond read a row twice, and their sums are not stored.
   const int stride = tiles > 1 ? 8 : rows_each;
   const int tile_bytes = 32 * stride;
   const int g = lane / 4, q = lane % 4;
 
-  // ---- weights
-  uint32_t kept[Is::kKept * kGates * 4];
+  // ---- weights, in the order of the A operand: k permuted as cluster.cuh says
+  using Weights = WarpWeights<kChunks, kGates, Layout::kInRegisters>;
+  uint32_t in_registers[Weights::kRegisters];
+  const Weights weights{in_registers, base + Layout::kWeights, warp, lane};
   if (computes) {
     const auto* weight =
         static_cast<const uint16_t*>(args.weight_hh) + d * kGates * hidden * hidden;
@@ -49,17 +56,11 @@ __global__ void __launch_bounds__(
         const uint16_t* at = weight + (m * hidden + u) * hidden + k;
         const uint2 low = load_four(at, u < hidden ? hidden - k : 0, vector);
         const uint2 high = load_four(at + 8 * hidden, u + 8 < hidden ? hidden - k : 0, vector);
-        if (c < Is::kKept) {
-          uint32_t* to = kept + (c < Is::kKept ? c : 0) * kGates * 4 + m * 4;
-          to[0] = low.x, to[1] = high.x, to[2] = low.y, to[3] = high.y;
-        } else {
-          const int at = (warp * (kChunks - Is::kKept) + c - Is::kKept) * kGates + m;
-          ptx::store16(base + Is::kWeights + at * 512 + lane * 16, {low.x, high.x, low.y, high.y});
-        }
+        weights.set(c, m, low, high);
       }
     }
   }
-  auto* bias = reinterpret_cast<float*>(memory + Is::kBias);
+  auto* bias = reinterpret_cast<float*>(memory + Layout::kBias);
   for (int e = thread; e < kGates * units; e += kThreads) {
     const int64_t u = first_unit + e % units;
     const bool any = args.bias != nullptr && u < hidden;
@@ -67,32 +68,31 @@ __global__ void __launch_bounds__(
         any ? widen(static_cast<const T*>(args.bias)[(d * kGates + e / units) * hidden + u]) : 0.0f;
   }
 
-  // ---- h before the first step, and barriers
+  // ---- h0 into buffer 0, and barriers
   const int64_t state_row = d * args.sizes.batch + rows.first;
   {
     const auto* h = static_cast<const uint16_t*>(args.h0) + state_row * hidden;
-    for (int e = thread; e < kRows * Is::kHidden; e += kThreads) {
-      const int r = e / Is::kHidden, k = e % Is::kHidden, n = r % 8;
+    for (int e = thread; e < kRows * Layout::kHidden; e += kThreads) {
+      const int r = e / Layout::kHidden, k = e % Layout::kHidden, n = r % 8;
       if (n >= stride) continue;
       const uint16_t bits = r < rows.count && k < hidden ? h[r * hidden + k] : 0;
-      ptx::store2(base + Is::kState + (k / 16 * tiles + r / 8) * tile_bytes +
+      ptx::store2(base + Layout::kState + (k / 16 * tiles + r / 8) * tile_bytes +
                       k / 4 % 4 * 8 * stride + n * 8 + k % 4 * 2,
                   bits);
     }
   }
-  const uint32_t barriers = base + Is::kBarriers;
   uint32_t expected = static_cast<uint32_t>(kChunks * tiles * tile_bytes);
-  if (thread == 0) {
-    for (int i = 0; i < 2 * kSplits; ++i) ptx::init_barrier(barriers + 8 * i);
-    ptx::publish_barriers();
-    for (int i = 0; i < 2 * kSplits; ++i) ptx::arrive_expecting(barriers + 8 * i, expected);
-  }
+  const uint32_t barriers = base + Layout::kBarriers;
+  if (thread == 0) init_barriers<2 * kSplits>(barriers, expected);
 
-  const ForwardCopies<Is> own(args, group, base, first_unit, stride, Is::kCopyWarp ? lane : thread);
-  if (!Is::kCopyWarp || !computes) own.begin();
+  const ForwardCopies<Layout> own(args, group, base, first_unit, stride,
+                                  Layout::kCopyWarp ? lane : thread);
+  if (!Layout::kCopyWarp || !computes) own.begin();
+  // No block may send before all have initialised their barriers and written h0.
   __syncthreads();
   ptx::sync_cluster();
   if (!computes) {
+    // All steps of the copy warp. Not a function: that changes the machine code.
 #pragma unroll 1
     for (int s = 0; s < steps; ++s) {
       own.before();
@@ -103,24 +103,25 @@ __global__ void __launch_bounds__(
     return;
   }
 
-  // ---- what this thread sends: pieces of 16 bytes, to each block the same
-  uint32_t send_to[Is::kSends], send_barrier[Is::kSends];
-  int send_from[Is::kSends];  // none: -1
-  const int pieces = units * tiles * stride / 8;
+  // ---- what this thread sends: 16-byte chunks by st.async, to each block the same. Apart from the
+  // backward pass's: sharing it changes the machine code.
+  uint32_t send_to[Layout::kSends], send_barrier[Layout::kSends];
+  int send_from[Layout::kSends];  // in the outgoing state; -1: nothing to send
+  const int chunks16 = units * tiles * stride / 8;
 #pragma unroll
-  for (int i = 0; i < Is::kSends; ++i) {
-    const int e = thread + i * Is::kComputing, piece = e % pieces, block = e / pieces;
+  for (int i = 0; i < Layout::kSends; ++i) {
+    const int e = thread + i * Layout::kComputing, chunk16 = e % chunks16, block = e / chunks16;
     const uint32_t there = ptx::in_block(base, block < blocks ? block : 0);
-    const int chunk = rank * Is::kGroups + piece * 16 / (tiles * tile_bytes);
-    send_to[i] = there + Is::kState + rank * (units * tiles * stride * 2) + piece * 16;
-    send_barrier[i] = there + Is::kBarriers + 8 * (chunk / kChunks);
-    send_from[i] = block < blocks ? static_cast<int>(base) + Is::kStaged + piece * 16 : -1;
+    const int chunk = rank * Layout::kGroups + chunk16 * 16 / (tiles * tile_bytes);
+    send_to[i] = there + Layout::kState + rank * (units * tiles * stride * 2) + chunk16 * 16;
+    send_barrier[i] = there + Layout::kBarriers + 8 * (chunk / kChunks);
+    send_from[i] = block < blocks ? static_cast<int>(base) + Layout::kOutgoing + chunk16 * 16 : -1;
   }
 
-  // ---- units of this thread
+  // ---- the items (unit, row) of this thread; c stays in registers
   const int row_in_tile = lane % 8;
   int unit[kItems], row[kItems];
-  uint32_t place[kItems];  // among own units, in the exchange's order
+  uint32_t place[kItems];  // in the outgoing state, in the exchange's order
   float c[kItems];
   bool mine[kItems];
 #pragma unroll
@@ -133,51 +134,53 @@ __global__ void __launch_bounds__(
     mine[i] = row_in_tile < stride && item < 4 * tiles;
     const bool real = mine[i] && row[i] < rows.count && first_unit + unit[i] < hidden;
     const int64_t at = (state_row + row[i]) * hidden + first_unit + unit[i];
-    c[i] = real ? load_cell<T>(args.c0, at, args.sizes.half_cells) : 0.0f;
-    // No step counts for what is not there.
+    c[i] = real ? load_c<T>(args.c0, at, args.sizes.half_c) : 0.0f;
+    // kRows: no step is active for padded units and rows.
     if (!real) row[i] = kRows;
   }
-  uint32_t lane_state =
-      base + Is::kState + split * kChunks * tiles * tile_bytes + q * 8 * stride + g % stride * 8;
+  uint32_t lane_state = base + Layout::kState + split * kChunks * tiles * tile_bytes +
+                        q * 8 * stride + g % stride * 8;
   keep(lane_state);
   keep(expected);
   const uint32_t own_barrier = barriers + 8 * split;
   const bool rearms = unit_group == 0 && lane == 0;
-  // Of the slice and of the sums, what this thread reads.
-  uint32_t own_slice[kItems], own_sums[kItems];
+  // What this thread reads of a stage and of the sums.
+  uint32_t own_stage[kItems], own_sums[kItems];
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     const int tile = (split * kItems + i) % tiles;
-    own_slice[i] = base + Is::kSlices + (tile * 8 + row_in_tile) * Is::kSliceRow + unit[i] * 2;
-    own_sums[i] = base + Is::kSums + ((tile * units + unit[i]) * 8 + row_in_tile) * 4;
+    own_stage[i] =
+        base + Layout::kStages + (tile * 8 + row_in_tile) * Layout::kStageRow + unit[i] * 2;
+    own_sums[i] = base + Layout::kSums + ((tile * units + unit[i]) * 8 + row_in_tile) * 4;
   }
-  const uint32_t sums_to =
-      base + Is::kSums + ((split * kGates * tiles * units + unit_group * 16 + g) * 8 + 2 * q) * 4;
+  const uint32_t sums_to = base + Layout::kSums +
+                           ((split * kGates * tiles * units + unit_group * 16 + g) * 8 + 2 * q) * 4;
 
 #pragma unroll 1
   for (int s = 0; s < steps; ++s) {
     const int parity = s & 1;
+    // Not group.forward_time(), which changes the machine code.
     const int active = rows.active(d == 0 ? s : steps - 1 - s);
-    const int slice = s % Is::kDepth * Is::kSliceBytes;
+    const int stage = s % Layout::kDepth * Layout::kStageBytes;
 
-    // ---- what does not depend on h, while it is on its way
+    // ---- what does not depend on h_{t-1}, while it arrives
     float gates[kItems][kGates];
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
 #pragma unroll
       for (int m = 0; m < kGates; ++m) {
-        gates[i][m] = widen_bits<T>(ptx::load2(own_slice[i] + slice + m * kRows * Is::kSliceRow)) +
-                      bias[m * units + unit[i]];
+        gates[i][m] =
+            widen_bits<T>(ptx::load2(own_stage[i] + stage + m * kRows * Layout::kStageRow)) +
+            bias[m * units + unit[i]];
       }
     }
     const uint32_t barrier = own_barrier + parity * kSplits * 8;
-    if (s > 0) {
-      ptx::wait_barrier(barrier, (s - 1) >> 1 & 1);
-    }
+    if (s > 0) ptx::wait_barrier(barrier, (s - 1) >> 1 & 1);
 
-    // ---- product with h
+    // ---- product with h_{t-1}: B operands are loaded kBatch chunks at a time, to overlap
+    // latencies
     float sum[kGates][tiles][4] = {};
-    const uint32_t state = lane_state + parity * Is::kStateBytes;
+    const uint32_t state = lane_state + parity * Layout::kStateBytes;
     constexpr int kBatch = kChunks % 4 == 0 ? 4 : kChunks % 3 == 0 ? 3 : kChunks;
 #pragma unroll
     for (int first = 0; first < kChunks; first += kBatch) {
@@ -188,45 +191,32 @@ __global__ void __launch_bounds__(
       }
 #pragma unroll
       for (int k = first; k < first + kBatch; ++k) {
-#pragma unroll
-        for (int m = 0; m < kGates; ++m) {
-          uint4 a;
-          if (k < Is::kKept) {
-            const uint32_t* from = kept + (k < Is::kKept ? k : 0) * kGates * 4 + m * 4;
-            a = {from[0], from[1], from[2], from[3]};
-          } else {
-            const int at = (warp * (kChunks - Is::kKept) + k - Is::kKept) * kGates + m;
-            a = ptx::load16(base + Is::kWeights + at * 512 + lane * 16);
-          }
-#pragma unroll
-          for (int j = 0; j < tiles; ++j) {
-            const uint2 x = b[k - first][j];
-            ptx::multiply_add<T>(sum[m][j], a.x, a.y, a.z, a.w, x.x, x.y);
-          }
-        }
+        multiply_chunk<T>(weights, k, b[k - first], sum);
       }
     }
+    // A lane's columns 2q, 2q + 1 are rows of the batch.
     if (2 * q < stride) {
 #pragma unroll
       for (int m = 0; m < kGates; ++m) {
 #pragma unroll
         for (int j = 0; j < tiles; ++j) {
-          const uint32_t at = sums_to + (m * tiles + j) * units * 8 * 4;
-          ptx::store_floats(at, sum[m][j][0], sum[m][j][1]);
-          ptx::store_floats(at + 8 * 8 * 4, sum[m][j][2], sum[m][j][3]);
+          store_sums(sums_to + (m * tiles + j) * units * 8 * 4, sum[m][j]);
         }
       }
     }
+    // Only the warps that share these units: a barrier a unit group. Every one of them has now read
+    // its part of h_{t-1}, so the barrier of this parity may be armed for step s + 2.
     ptx::sync_threads(1 + unit_group, kSplits * kWarp);
     if (s > 0 && rearms) ptx::arrive_expecting(barrier, expected);
 
-    // ---- cells
-    const uint32_t staged = base + Is::kStaged + parity * Is::kStagedBytes;
+    // ---- the cell
+    const uint32_t outgoing = base + Layout::kOutgoing + parity * Layout::kOutgoingBytes;
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       if (!mine[i]) continue;
 #pragma unroll
       for (int m = 0; m < kGates; ++m) {
+        // Not shared with the other kernels: a function for it changes the machine code.
         float parts[kSplits];
 #pragma unroll
         for (int k = 0; k < kSplits; ++k) {
@@ -234,45 +224,47 @@ __global__ void __launch_bounds__(
         }
         gates[i][m] += sum_in_pairs(parts);
       }
+      // A row that has ended sends its last h on.
       uint16_t h;
       if (row[i] < active) {
         const auto next = Cell::forward(gates[i], c[i]);
         c[i] = next.new_cell;
         h = Narrow<T>::from(next.new_h).bits;
       } else {
-        h = ptx::load2(base + Is::kState + parity * Is::kStateBytes +
+        h = ptx::load2(base + Layout::kState + parity * Layout::kStateBytes +
                        rank * (units * tiles * stride * 2) + place[i]);
       }
-      ptx::store2(staged + place[i], h);
+      ptx::store2(outgoing + place[i], h);
     }
-    ptx::sync_threads(kSendBarrier, Is::kComputing);
+    // A thread sends what others have computed.
+    ptx::sync_threads(kSendBarrier, Layout::kComputing);
 
-    // ---- to the other blocks
+    // ---- to all blocks, the own one too
     if (s + 1 < steps) {
 #pragma unroll
-      for (int i = 0; i < Is::kSends; ++i) {
+      for (int i = 0; i < Layout::kSends; ++i) {
         if (send_from[i] < 0) continue;
-        ptx::send16(send_to[i] + (parity ^ 1) * Is::kStateBytes,
-                    ptx::load16(send_from[i] + parity * Is::kStagedBytes),
+        ptx::send16(send_to[i] + (parity ^ 1) * Layout::kStateBytes,
+                    ptx::load16(send_from[i] + parity * Layout::kOutgoingBytes),
                     send_barrier[i] + (parity ^ 1) * kSplits * 8);
       }
     }
 
-    // ---- while that is on its way
+    // ---- while that travels: gates take the place of the products they came from
     if (save) {
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {
         if (!mine[i]) continue;
 #pragma unroll
         for (int m = 0; m < kGates; ++m) {
-          ptx::store2(own_slice[i] + slice + m * kRows * Is::kSliceRow,
+          ptx::store2(own_stage[i] + stage + m * kRows * Layout::kStageRow,
                       Narrow<T>::from(gates[i][m]).bits);
         }
       }
     }
-    if (!Is::kCopyWarp) own.before();
+    if (!Layout::kCopyWarp) own.before();
     ptx::sync_threads(kStepBarrier, kThreads);
-    if (!Is::kCopyWarp) own.after(s);
+    if (!Layout::kCopyWarp) own.after(s);
   }
 
   // ---- the last states
@@ -281,9 +273,10 @@ __global__ void __launch_bounds__(
     if (row[i] == kRows) continue;
     const int64_t at = (state_row + row[i]) * hidden + first_unit + unit[i];
     static_cast<uint16_t*>(args.h)[at] =
-        ptx::load2(base + Is::kStaged + (steps - 1 & 1) * Is::kStagedBytes + place[i]);
-    store_cell<T>(args.c, at, args.sizes.half_cells, c[i]);
+        ptx::load2(base + Layout::kOutgoing + (steps - 1 & 1) * Layout::kOutgoingBytes + place[i]);
+    store_c<T>(args.c, at, args.sizes.half_c, c[i]);
   }
+  // No block may exit while others send into its shared memory.
   ptx::sync_cluster();
 #endif
 }

@@ -1,103 +1,106 @@
-// The regime "cluster" in float32, for any cell: as cluster_forward.cuh and cluster_backward.cuh,
-// but products are exact. Threads share the block's outputs by kOutputs and all K among them: each
-// keeps its weights in registers, and sums over K meet first in a warp, then in shared memory.
-// Rows lie one after the other in what is exchanged.
+// Cluster kernels in float32, what both passes share. The plan is that of cluster.cuh, but products
+// are fma on CUDA cores, exact IEEE float32, with all weights in registers. Threads divide the
+// block's outputs (kEach a thread) and K among them; sums over K meet in a warp by shuffles, then
+// in shared memory. The exchanged state is [row][K] floats.
 #pragma once
 
-#include "kernels/cluster.cuh"
+#include "kernels/recurrent/cluster.cuh"
 
 namespace treadle {
 
-inline constexpr int kFloatThreads = 256, kFloatWarps = kFloatThreads / kWarp, kFloatRows = 8;
+inline constexpr int kFp32Threads = 256, kFp32Warps = kFp32Threads / kWarp, kFp32Rows = 8;
 
-// outputs [kOutputs a thread] of a block, K of them all; arrays [kFloatRows, units] in a slice.
+// `outputs` of a block, `each` a thread; all_k: K of the whole layer; `arrays` of [kFp32Rows,
+// units] floats in a stage.
 template <int outputs, int each, int all_k, int units, int arrays, int sent>
-struct ClusterFloat {
+struct ClusterFp32 {
   static constexpr int kEach = each;
-  static constexpr int kGroups = outputs / each, kSplits = kFloatThreads / kGroups;
+  static constexpr int kGroups = outputs / each, kSplits = kFp32Threads / kGroups;
   static constexpr int kDepth = all_k / kSplits;                                // of K, a thread
   static constexpr int kWidth = kDepth % 4 == 0 ? 4 : kDepth % 2 == 0 ? 2 : 1;  // floats a load
-  static constexpr int kAhead = 6, kSlices = 8;
+  static constexpr int kAhead = 6, kStages = 8;
 
-  // In bytes. `sent` floats of a row go to each block.
-  static constexpr int kStateBytes = kFloatRows * all_k * 4, kStagedBytes = kFloatRows * sent * 4;
-  static constexpr int kSliceBytes = arrays * kFloatRows * units * 4;
+  // In bytes. A block sends `sent` floats of each row to every block.
+  static constexpr int kStateBytes = kFp32Rows * all_k * 4, kOutgoingBytes = kFp32Rows * sent * 4;
+  static constexpr int kStageBytes = arrays * kFp32Rows * units * 4;
   static constexpr int kState = 0, kSums = 2 * kStateBytes;
-  static constexpr int kStaged = kSums + kFloatWarps * kFloatRows * outputs * 4;
-  static constexpr int kInput = kStaged + 2 * kStagedBytes;
-  static constexpr int kBarriers = kInput + kSlices * kSliceBytes;
+  static constexpr int kOutgoing = kSums + kFp32Warps * kFp32Rows * outputs * 4;
+  static constexpr int kInput = kOutgoing + 2 * kOutgoingBytes;
+  static constexpr int kBarriers = kInput + kStages * kStageBytes;
   static constexpr int kSharedBytes = kBarriers + 16;
   static_assert(kGroups <= kWarp && kWarp % kGroups == 0 && all_k % kSplits == 0);
 };
 
-// Products of all rows with this thread's weights, summed over the warp's part of K.
-template <class Is, int all_k, int outputs>
-__device__ __forceinline__ void multiply_rows(const float (&weights)[Is::kEach][Is::kDepth],
+// sums[warp][row][output] = W x state over the warp's part of K, for `rows` rows.
+template <class Layout, int all_k, int outputs>
+__device__ __forceinline__ void multiply_rows(const float (&weights)[Layout::kEach][Layout::kDepth],
                                               const float* state, float* sums, int rows) {
   const int thread = threadIdx.x, lane = thread % kWarp, warp = thread / kWarp;
-  const int split = thread / Is::kGroups, group = thread % Is::kGroups;
-  using Load = Vector<float, Is::kWidth>;
-  constexpr int kAtOnce = Is::kDepth <= 12 ? 4 : 1;  // rows, where registers allow
+  const int split = thread / Layout::kGroups, group = thread % Layout::kGroups;
+  using Load = Vector<float, Layout::kWidth>;
+  // Rows in flight: more hide the latency of loads and shuffles, where registers allow.
+  constexpr int kAtOnce = Layout::kDepth <= 12 ? 4 : 1;
 #pragma unroll kAtOnce
   for (int r = 0; r < rows; ++r) {
-    const float* at = state + r * all_k + split * Is::kDepth;
-    float sum[Is::kEach] = {};
+    const float* at = state + r * all_k + split * Layout::kDepth;
+    float sum[Layout::kEach] = {};
 #pragma unroll
-    for (int k = 0; k < Is::kDepth; k += Is::kWidth) {
+    for (int k = 0; k < Layout::kDepth; k += Layout::kWidth) {
       const Load x = *reinterpret_cast<const Load*>(at + k);
 #pragma unroll
-      for (int i = 0; i < Is::kWidth; ++i) {
+      for (int i = 0; i < Layout::kWidth; ++i) {
 #pragma unroll
-        for (int o = 0; o < Is::kEach; ++o) sum[o] = fmaf(weights[o][k + i], x.value[i], sum[o]);
+        for (int o = 0; o < Layout::kEach; ++o)
+          sum[o] = fmaf(weights[o][k + i], x.value[i], sum[o]);
       }
     }
 #pragma unroll
-    for (int o = 0; o < Is::kEach; ++o) {
+    for (int o = 0; o < Layout::kEach; ++o) {
 #pragma unroll
-      for (int step = Is::kGroups; step < kWarp; step *= 2) {
+      for (int step = Layout::kGroups; step < kWarp; step *= 2) {
         sum[o] += __shfl_xor_sync(~0u, sum[o], step);
       }
     }
-    if (lane < Is::kGroups) {
-      float* to = sums + (warp * kFloatRows + r) * outputs + group * Is::kEach;
+    if (lane < Layout::kGroups) {
+      float* to = sums + (warp * kFp32Rows + r) * outputs + group * Layout::kEach;
 #pragma unroll
-      for (int o = 0; o < Is::kEach; ++o) to[o] = sum[o];
+      for (int o = 0; o < Layout::kEach; ++o) to[o] = sum[o];
     }
   }
 }
 
 template <int outputs>
 __device__ __forceinline__ float sum_of_warps(const float* sums, int row, int output) {
-  float parts[kFloatWarps];
+  float parts[kFp32Warps];
 #pragma unroll
-  for (int w = 0; w < kFloatWarps; ++w) {
-    parts[w] = sums[(w * kFloatRows + row) * outputs + output];
+  for (int w = 0; w < kFp32Warps; ++w) {
+    parts[w] = sums[(w * kFp32Rows + row) * outputs + output];
   }
   return sum_in_pairs(parts);
 }
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-// 16 bytes of what this block gives, to all blocks; `sent` floats of a row from each, in rows of
-// `all` floats.
+// Sends the block's part of the state to all blocks: `rows` rows of `sent` floats, which lie `all`
+// floats apart at the receiver.
 template <int blocks, int sent, int all>
-__device__ __forceinline__ void send_rows(uint32_t staged, uint32_t state, uint32_t barrier,
+__device__ __forceinline__ void send_rows(uint32_t outgoing, uint32_t state, uint32_t barrier,
                                           int rank, int rows) {
-  // A warp sends to one block at a time, to which its pieces are next to each other.
+  // A warp sends to one block at a time, so that its 16-byte chunks are contiguous there.
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
-  for (int block = threadIdx.x / kWarp; block < blocks; block += kFloatWarps) {
+  for (int block = threadIdx.x / kWarp; block < blocks; block += kFp32Warps) {
     const uint32_t to = ptx::in_block(state, block) + rank * sent * 4;
     const uint32_t there = ptx::in_block(barrier, block);
 #pragma unroll 1
-    for (int piece = lane; piece < rows * (sent / 4); piece += kWarp) {
-      const int r = piece / (sent / 4), quad = piece % (sent / 4);
-      ptx::send16(to + r * all * 4 + quad * 16, ptx::load16(staged + piece * 16), there);
+    for (int chunk16 = lane; chunk16 < rows * (sent / 4); chunk16 += kWarp) {
+      const int r = chunk16 / (sent / 4), quad = chunk16 % (sent / 4);
+      ptx::send16(to + r * all * 4 + quad * 16, ptx::load16(outgoing + chunk16 * 16), there);
     }
   }
 }
 #endif
 
-// Four floats of a row, or as many as there are.
+// Stores four floats of a row, or the first `count`. `vector`: rows are 16-byte aligned.
 __device__ __forceinline__ void store_floats_of(float* at, const float* from, int count,
                                                 bool vector) {
   if (vector) {

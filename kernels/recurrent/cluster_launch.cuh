@@ -1,12 +1,13 @@
-// Which kernel of the regime "cluster" a plan names, for any cell. Of kClusterShapes' half types,
-// those are compiled that a block has the memory for: with more gates than LLTM's, the widest have
-// to go.
+// Which cluster kernel a plan names, for any cell, and its launch. Of the half-type shapes in
+// kClusterShapes those are compiled that fit a block's shared memory: with more gates than LLTM's,
+// the widest do not. Defines what launchers.h declares of cluster.
 #pragma once
 
 #include <utility>
 
-#include "kernels/cluster_backward.cuh"
-#include "kernels/cluster_forward.cuh"
+#include "kernels/recurrent/cluster_backward.cuh"
+#include "kernels/recurrent/cluster_forward.cuh"
+#include "kernels/recurrent/launchers.h"
 
 namespace treadle {
 
@@ -15,7 +16,7 @@ constexpr bool operator==(const ClusterShape& a, const ClusterShape& b) {
 }
 
 inline constexpr size_t kShapes = sizeof(kClusterShapes) / sizeof(kClusterShapes[0]);
-inline constexpr int kMostSharedBytes = 227 * 1024;  // of a block
+inline constexpr int kMostSharedBytes = 227 * 1024;  // sm_90, a block
 
 template <int gates, size_t i>
 constexpr bool fits_forward() {
@@ -37,7 +38,7 @@ constexpr bool fits_backward() {
   }
 }
 
-// Whether none is left out.
+// Whether no half-type shape is left out.
 template <int gates, size_t... i>
 constexpr bool all_fit(std::index_sequence<i...>) {
   return (
@@ -48,7 +49,7 @@ constexpr bool all_fit(std::index_sequence<i...>) {
 template <int gates>
 inline constexpr bool kAllFit = all_fit<gates>(std::make_index_sequence<kShapes>{});
 
-// Calls f(Constant<size_t, i>) for the i of `shape` in kClusterShapes.
+// Calls f(Constant<size_t, i>) for the index i of `shape` in kClusterShapes.
 template <size_t i = 0, class F>
 cudaError_t visit_shape(const ClusterShape& shape, const F& f) {
   if constexpr (i == kShapes) {
@@ -58,7 +59,17 @@ cudaError_t visit_shape(const ClusterShape& shape, const F& f) {
   }
 }
 
-// A kernel that is to run, or to be asked how many of its clusters run at once.
+// Opts in to more than 48 KB of shared memory and to clusters of more than 8 blocks.
+template <class... P>
+cudaError_t allow_clusters(void (*kernel)(P...), size_t shared_bytes) {
+  const auto function = reinterpret_cast<const void*>(kernel);
+  const cudaError_t error = cudaFuncSetAttribute(
+      function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+  if (error != cudaSuccess) return error;
+  return cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+}
+
+// Runs a kernel or, with `at_once`, asks how many of its clusters are resident at once.
 struct ClusterCall {
   const ClusterPlan& plan;
   cudaStream_t stream;
@@ -89,34 +100,84 @@ struct ClusterCall {
   }
 };
 
-template <template <class> class CellOf, class T>
+template <class Cell, class T>
 cudaError_t run_cluster_forward(const PersistentForward* args, const ClusterCall& call) {
   return visit_shape(call.plan.shape, [&](auto index) {
-    constexpr int kGates = CellOf<float>::kGates;
+    constexpr int kGates = Cell::kGates;
     constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
     if constexpr (!fits_forward<kGates, decltype(index)::value>()) {
       return cudaErrorInvalidValue;
     } else {
-      using Is = ClusterForward<kGates, s.units, s.blocks, s.tiles>;
-      return call(cluster_forward<CellOf, T, s.units, s.blocks, s.tiles>, Is::kThreads,
-                  Is::kSharedBytes, args);
+      using Layout = ClusterForward<kGates, s.units, s.blocks, s.tiles>;
+      return call(cluster_forward<Cell, T, s.units, s.blocks, s.tiles>, Layout::kThreads,
+                  Layout::kSharedBytes, args);
     }
   });
 }
 
-template <template <class> class CellOf, class T>
+template <class Cell, class T>
 cudaError_t run_cluster_backward(const PersistentBackward* args, const ClusterCall& call) {
   return visit_shape(call.plan.shape, [&](auto index) {
-    constexpr int kGates = CellOf<float>::kGates;
+    constexpr int kGates = Cell::kGates;
     constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
     if constexpr (s.tiles > 1 || !fits_backward<kGates, decltype(index)::value>()) {
       return cudaErrorInvalidValue;
     } else {
-      using Is = ClusterBackward<kGates, s.units, s.blocks>;
-      return call(cluster_backward<CellOf, T, s.units, s.blocks>, Is::kThreads, Is::kSharedBytes,
-                  args);
+      using Layout = ClusterBackward<kGates, s.units, s.blocks>;
+      return call(cluster_backward<Cell, T, s.units, s.blocks>, Layout::kThreads,
+                  Layout::kSharedBytes, args);
     }
   });
+}
+
+// The same in float32: cluster_fp32_launch.cuh, in a translation unit of its own.
+template <class Kind>
+cudaError_t run_cluster_fp32(const PersistentForward* args, const ClusterCall& call);
+template <class Kind>
+cudaError_t run_cluster_fp32(const PersistentBackward* args, const ClusterCall& call);
+
+template <class Kind>
+cudaError_t run_cluster(Dtype dtype, const PersistentForward* args, const ClusterCall& call) {
+  using Cell = typename Kind::template HalfCell<float>;
+  static_assert(kAllFit<Cell::kGates>);  // plans take any
+  if (dtype == Dtype::kFloat) return run_cluster_fp32<Kind>(args, call);
+  return dtype == Dtype::kHalf ? run_cluster_forward<Cell, Half>(args, call)
+                               : run_cluster_forward<Cell, BFloat16>(args, call);
+}
+
+template <class Kind>
+cudaError_t run_cluster(Dtype dtype, const PersistentBackward* args, const ClusterCall& call) {
+  using Cell = typename Kind::template Cell<float>;
+  static_assert(kAllFit<Cell::kGates>);  // plans take any
+  if (dtype == Dtype::kFloat) return run_cluster_fp32<Kind>(args, call);
+  return dtype == Dtype::kHalf ? run_cluster_backward<Cell, Half>(args, call)
+                               : run_cluster_backward<Cell, BFloat16>(args, call);
+}
+
+template <class Kind>
+cudaError_t launch_cluster_forward(const PersistentForward& args, const ClusterPlan& plan,
+                                   cudaStream_t stream) {
+  return run_cluster<Kind>(args.sizes.dtype, &args, {plan, stream, nullptr});
+}
+
+template <class Kind>
+cudaError_t launch_cluster_backward(const PersistentBackward& args, const ClusterPlan& plan,
+                                    cudaStream_t stream) {
+  return run_cluster<Kind>(args.sizes.dtype, &args, {plan, stream, nullptr});
+}
+
+template <class Kind>
+cudaError_t forward_clusters_at_once(Dtype dtype, const ClusterPlan& plan, int* count) {
+  *count = 0;
+  const PersistentForward* const none = nullptr;
+  return run_cluster<Kind>(dtype, none, {plan, nullptr, count});
+}
+
+template <class Kind>
+cudaError_t backward_clusters_at_once(Dtype dtype, const ClusterPlan& plan, int* count) {
+  *count = 0;
+  const PersistentBackward* const none = nullptr;
+  return run_cluster<Kind>(dtype, none, {plan, nullptr, count});
 }
 
 }  // namespace treadle

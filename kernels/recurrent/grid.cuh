@@ -1,15 +1,14 @@
-// What the forward and backward pass of the regime "grid" share. 32 blocks, each on a
-// multiprocessor of its own, keep the weights of one direction, and take some rows of the batch
-// through all steps: 8 rows (a tile) after the other, so that what one tile sends travels while the
-// others are computed.
+// Grid kernels, what both passes share. 32 resident blocks (a group) keep the weights of one
+// direction and take up to 64 rows of the batch through all steps, a tile of 8 rows at a time: what
+// one tile sends travels while the others are computed.
 //
-// What is sent goes through memory, to a new place every step, which held words of only ones
-// before: whoever needs it reads until it is something else. A number never is: a NaN that is
-// rounded to a half type has another pattern. All blocks are resident (a cooperative launch), so
-// that nobody waits for a block that cannot run.
+// h travels through global memory, to a new place every step, filled with ones by the host: a
+// reader polls the data itself until it is something else, with neither flag nor fence. No number
+// has that pattern; a NaN rounded to a half type is another one. The launch is cooperative, so
+// every block that is waited for runs.
 #pragma once
 
-#include "kernels/cluster.cuh"
+#include "kernels/recurrent/persistent.cuh"
 
 namespace treadle {
 
@@ -17,11 +16,12 @@ inline constexpr int kGridBlocks = 32, kGridUnits = 32;  // of a group; of a blo
 inline constexpr int kGridHidden = kGridBlocks * kGridUnits, kGridRows = 64;  // at most
 inline constexpr int kGridWarps = 8, kGridThreads = kGridWarps * kWarp;
 
-// 16 bytes that another block may be writing: two words, each whole, of four elements.
+// 16 bytes that another block may be writing: two 8-byte words, four elements each. A word is
+// stored at once, so it is there whole or not at all.
 struct Words {
   uint64_t low, high;
 
-  // Two elements tell: none is ever all ones.
+  // The lower two elements of a word tell whether it is there: none is ever all ones.
   __device__ __forceinline__ bool arrived() const {
     return static_cast<uint32_t>(low) != ~0u && static_cast<uint32_t>(high) != ~0u;
   }
@@ -32,7 +32,7 @@ struct Words {
   }
 };
 
-// Eight elements that have not been sent, zero from element `count` on.
+// Eight elements of h0, which nobody sends; zeros from element `count` on.
 __device__ __forceinline__ Words words_of(const uint16_t* at, int64_t count) {
   const uint2 low = load_four(at, count, false), high = load_four(at + 4, count - 4, false);
   return {low.x | uint64_t{low.y} << 32, high.x | uint64_t{high.y} << 32};
@@ -53,7 +53,8 @@ __device__ __forceinline__ void load_all(Words (&words)[n], const char* at) {
   for (int i = 0; i < n; ++i) words[i] = load_words(at + i * 512);
 }
 
-// Reads again what has not arrived, until all has.
+// Polls what has not arrived, until all has. The loads are predicated, not branched over: a word
+// that is there must not be read again, and lanes stay together.
 template <int n>
 __device__ __forceinline__ void wait_for_all(Words (&words)[n], const char* at) {
   while (true) {
@@ -81,56 +82,100 @@ __device__ __forceinline__ void store_word(void* at, uint64_t x) {
   asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(at), "l"(x) : "memory");
 }
 
-// Four units of a row, of the lanes that differ in lane / 8; whole in lanes below 8.
+// Gathers four units of a row from lanes l, l + 8, l + 16, l + 24; the result is valid in lanes
+// below 8.
 __device__ __forceinline__ uint2 gather_four(uint32_t bits) {
   const uint32_t next = __shfl_down_sync(~0u, bits, 8);
   const uint32_t pair = bits | next << 16;
   return {pair, __shfl_down_sync(~0u, pair, 16)};
 }
 
-// ---- sizes of the kernels, and where what lies in a block's shared memory; rows in tiles of 8
+// The exchange through global memory: [step][group][tile of 8 rows][chunk of 32 k][lane & 3][row]
+// x 16 bytes. A warp reads `chunks` chunks of a tile. A place is written once a call, so nothing
+// has to be armed again.
+template <int chunks, int tile_bytes>
+struct GridExchange {
+  int64_t step_bytes;
+  const char* read_from;  // of the step before
+  char* write_to;
+
+  // `first_written`: the first of the chunks that this block writes.
+  __device__ __forceinline__ GridExchange(void* workspace, int group, int groups, int tiles,
+                                          int first_written, int warp, int lane)
+      : step_bytes(int64_t{groups} * tiles * tile_bytes) {
+    char* const own = static_cast<char*>(workspace) + int64_t{group} * tiles * tile_bytes;
+    const int g = lane / 4, q = lane % 4;
+    read_from = own + warp * chunks * 512 + (q * 8 + g) * 16 - step_bytes;
+    write_to = own + first_written * 512 + (warp / 2 * 8 + lane) * 16 + warp % 2 * 8;
+  }
+
+  // Waits for tile j of the step before; `loaded`: load_next() has read it once.
+  __device__ __forceinline__ void wait(Words (&words)[chunks], int j, bool loaded) const {
+    const char* from = read_from + j * tile_bytes;
+    if (!loaded) load_all(words, from);
+    wait_for_all(words, from);
+  }
+
+  // Reads the tile after j, or tile 0 of the next step: often all is there by the time it is
+  // needed.
+  __device__ __forceinline__ void load_next(Words (&words)[chunks], int j, bool last_tile) const {
+    load_all(words, last_tile ? read_from + step_bytes : read_from + (j + 1) * tile_bytes);
+  }
+
+  // Sends four units of a row to the m-th chunk that this block writes.
+  __device__ __forceinline__ void send(int j, int m, uint2 four) const {
+    store_word(write_to + j * tile_bytes + m * 512, four.x | uint64_t{four.y} << 32);
+  }
+
+  __device__ __forceinline__ void advance() {
+    read_from += step_bytes;
+    write_to += step_bytes;
+  }
+};
+
+// ---- sizes, and the layout of a block's shared memory
 
 template <int gates>
 struct GridForward {
   static constexpr int kChunks = kGridHidden / 32 / kGridWarps;  // of 32 k, a warp: of one block
   static constexpr int kTiles = gates * 2;                       // of 16 rows of W
-  static constexpr int kKept = 144 / (4 * kTiles);               // of 2 * kChunks, in registers
+  static constexpr int kInRegisters = 144 / (4 * kTiles);        // of 2 * kChunks, in registers
   static constexpr int kDepth = 6, kAhead = kDepth - 2;          // steps of the input
-  static constexpr int kSliceRow = kGridUnits * 2 + 16;          // bytes
+  static constexpr int kStageRow = kGridUnits * 2 + 16;          // bytes
 
   static constexpr int kSumBytes = kGridWarps * gates * kGridUnits * 8 * 4;  // two of them
   static constexpr int kBias = 2 * kSumBytes;
   static constexpr int kWeights = kBias + gates * kGridUnits * 4;
-  static constexpr int kCells = kWeights + kGridWarps * (2 * kChunks - kKept) * kTiles * 512;
-  // Of every row: c and h of 32 units, and a slice of each step of the input.
-  static constexpr int kRowBytes = kGridUnits * (4 + 2) + kDepth * gates * kSliceRow;
+  static constexpr int kCStates =
+      kWeights + kGridWarps * (2 * kChunks - kInRegisters) * kTiles * 512;
+  // Of every row: c and h of 32 units, and the stages of the input.
+  static constexpr int kRowBytes = kGridUnits * (4 + 2) + kDepth * gates * kStageRow;
 
-  static constexpr int shared_bytes(int rows) { return kCells + rows * kRowBytes; }
+  static constexpr int shared_bytes(int rows) { return kCStates + rows * kRowBytes; }
 };
 
-// Of one step and group: a tile's rows as the registers of a product want them.
+// Bytes of a tile of one step: h of all units, in the order of the B operand.
 inline constexpr int kGridForwardTile = kGridHidden * 8 * 2;
 
 template <int gates>
 struct GridBackward {
   static constexpr int kChunks = gates * kGridHidden / 32 / kGridWarps;  // of 32 k, a warp
   static constexpr int kTiles = kGridUnits / 16;                         // of 16 units
-  static constexpr int kKept = 96 / (4 * kTiles);        // of 2 * kChunks, in registers
-  static constexpr int kDepth = 3, kAhead = kDepth - 1;  // steps of what forward saved
-  static constexpr int kSliceRow = kGridUnits * 2 + 16, kCellRow = kGridUnits * 4 + 16;  // bytes
+  static constexpr int kInRegisters = 96 / (4 * kTiles);  // of 2 * kChunks, in registers
+  static constexpr int kDepth = 3, kAhead = kDepth - 1;   // steps of what forward saved
+  static constexpr int kStageRow = kGridUnits * 2 + 16, kCRow = kGridUnits * 4 + 16;  // bytes
 
   static constexpr int kSumBytes = kGridWarps * kGridUnits * 8 * 4;  // two of them
   static constexpr int kWeights = 2 * kSumBytes;
-  static constexpr int kGrads = kWeights + kGridWarps * (2 * kChunks - kKept) * kTiles * 512;
-  // Of every row: gradients of h and c of 32 units, and of each step a slice with the gates, the
-  // gradient of the output, and cells.
-  static constexpr int kSliceBytes = (gates + 1) * kSliceRow + kCellRow;
-  static constexpr int kRowBytes = kGridUnits * (4 + 4) + kDepth * kSliceBytes;
+  static constexpr int kGrads = kWeights + kGridWarps * (2 * kChunks - kInRegisters) * kTiles * 512;
+  // Of every row: gradients of h and c of 32 units, and stages of gates, grad_output and c.
+  static constexpr int kStageBytes = (gates + 1) * kStageRow + kCRow;
+  static constexpr int kRowBytes = kGridUnits * (4 + 4) + kDepth * kStageBytes;
 
   static constexpr int shared_bytes(int rows) { return kGrads + rows * kRowBytes; }
 };
 
-// Of one step and group: a tile's rows of all gates as the registers of a product want them.
+// Bytes of a tile of one step: gradients of all gates of all units, in the order of the B operand.
 template <int gates>
 inline constexpr int kGridBackwardTile = gates * kGridHidden * 8 * 2;
 

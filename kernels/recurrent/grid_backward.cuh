@@ -1,21 +1,25 @@
-// The regime "grid", backward, for any cell: grid.cuh says how. A block has the gradients of h of
-// its own units, for which it needs those of all gates of all units.
+// Grid kernel, backward, for any cell in half types (grid.cuh says how blocks exchange).
+// grad_h_{t-1} = grad_gates_t W_hh: a block computes it for its own units and needs the gradients
+// of all gates of all units. rows_each: rows a group. Threads as in grid_forward.cuh. Twin:
+// csrc/recurrent/cpu/rows_backward.h.
 #pragma once
 
-#include "kernels/grid.cuh"
+#include "kernels/recurrent/grid.cuh"
 
 namespace treadle {
 
-template <template <class> class CellOf, class T>
+// One function: weights, addresses and the state of a thread fill the registers, and parts that
+// pass them on would need more of them.
+template <class Cell, class T>
 __global__ void __launch_bounds__(kGridThreads, 1)
     grid_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  using Cell = CellOf<float>;
-  static_assert(!Cell::kReadsOldCell, "the slice before is not kept");
+  static_assert(!Cell::kReadsOldCell, "c before the step is not fetched");
   constexpr int kGates = Cell::kGates;
-  using Is = GridBackward<kGates>;
-  constexpr int kChunks = Is::kChunks, kTiles = Is::kTiles, kTileBytes = kGridBackwardTile<kGates>;
+  using Layout = GridBackward<kGates>;
+  constexpr int kChunks = Layout::kChunks, kTiles = Layout::kTiles,
+                kTileBytes = kGridBackwardTile<kGates>;
   extern __shared__ __align__(128) unsigned char memory[];
   const uint32_t base = ptx::shared_address(memory);
   const int thread = threadIdx.x, lane = thread % kWarp, warp = thread / kWarp;
@@ -30,8 +34,10 @@ __global__ void __launch_bounds__(kGridThreads, 1)
   const int g = lane / 4, q = lane % 4;
   const bool any_grad = args.grad_output != nullptr, vector = hidden % 4 == 0;
 
-  // ---- weights: of column u of W, the row of each gate; chunks by block, then gate
-  uint32_t kept[Is::kKept * kTiles * 4];
+  // ---- weights transposed: column u of W_hh; chunks of 32 k by block, then gate
+  using Weights = WarpWeights<2 * kChunks, kTiles, Layout::kInRegisters>;
+  uint32_t in_registers[Weights::kRegisters];
+  const Weights weights{in_registers, base + Layout::kWeights, warp, lane};
   {
     const auto* weight =
         static_cast<const uint16_t*>(args.weight_hh) + d * kGates * hidden * hidden;
@@ -52,14 +58,7 @@ __global__ void __launch_bounds__(kGridThreads, 1)
       for (int m = 0; m < kTiles; ++m) {
         const int64_t u = first_unit + m * 16 + g;
         const uint2 low = load(c, u), high = load(c, u + 8);
-        if (c < Is::kKept) {
-          uint32_t* to = kept + (c < Is::kKept ? c : 0) * kTiles * 4 + m * 4;
-          to[0] = low.x, to[1] = high.x, to[2] = low.y, to[3] = high.y;
-        } else {
-          const int place = (warp * (2 * kChunks - Is::kKept) + c - Is::kKept) * kTiles + m;
-          ptx::store16(base + Is::kWeights + place * 512 + lane * 16,
-                       {low.x, high.x, low.y, high.y});
-        }
+        weights.set(c, m, low, high);
       }
     }
   }
@@ -68,7 +67,7 @@ __global__ void __launch_bounds__(kGridThreads, 1)
   const int unit = warp * 4 + lane / 8, row_in_tile = lane % 8;
   const bool real = first_unit + unit < hidden;
   const int64_t state_row = d * args.sizes.batch + rows.first;
-  auto* grad_h = reinterpret_cast<float*>(memory + Is::kGrads);
+  auto* grad_h = reinterpret_cast<float*>(memory + Layout::kGrads);
   float* const grad_c = grad_h + rows_each * kGridUnits;
   for (int j = 0; j < tiles; ++j) {
     const int row = j * 8 + row_in_tile, item = j * kGridThreads + thread;
@@ -76,37 +75,36 @@ __global__ void __launch_bounds__(kGridThreads, 1)
     const int64_t at = (state_row + row) * hidden + first_unit + unit;
     const bool any_h = any && args.grad_h_n != nullptr, any_c = any && args.grad_c_n != nullptr;
     grad_h[item] = any_h ? widen(static_cast<const T*>(args.grad_h_n)[at]) : 0.0f;
-    grad_c[item] = any_c ? load_cell<T>(args.grad_c_n, at, args.sizes.half_cells) : 0.0f;
+    grad_c[item] = any_c ? load_c<T>(args.grad_c_n, at, args.sizes.half_c) : 0.0f;
   }
 
-  // ---- what forward saved, some steps ahead. Direction 1 ran backward in time.
-  const auto time = [&](int s) { return d == 0 ? steps - 1 - s : s; };
-  const uint32_t slices = base + Is::kGrads + rows_each * kGridUnits * 8;
-  const auto slice_of = [&](int s) {
-    return slices + s % Is::kDepth * (rows_each * Is::kSliceBytes);
+  // ---- prefetches what forward saved
+  const auto time = [&](int s) { return group.backward_time(s, steps); };
+  const uint32_t stages = base + Layout::kGrads + rows_each * kGridUnits * 8;
+  const auto stage_of = [&](int s) {
+    return stages + s % Layout::kDepth * (rows_each * Layout::kStageBytes);
   };
-  const int array_bytes = rows_each * Is::kSliceRow, cells_at = (kGates + 1) * array_bytes;
-  // This thread copies 16 bytes of a row for each gate, and 32 of cells.
-  const int piece_row = thread / 4, piece_unit = first_unit + thread % 4 * 8;
-  const bool copies = piece_row < rows_each && piece_unit < hidden;
-  const uint32_t piece_at = piece_row * Is::kSliceRow + thread % 4 * 16;
-  const uint32_t cell_at = cells_at + piece_row * Is::kCellRow + thread % 4 * 32;
-  const int64_t in_batch = rows.first + piece_row;
+  const int array_bytes = rows_each * Layout::kStageRow, c_states_at = (kGates + 1) * array_bytes;
+  // This thread copies 16 bytes of a row for each gate and grad_output, and 32 of c.
+  const int copy_row = thread / 4, copy_unit = first_unit + thread % 4 * 8;
+  const bool copies = copy_row < rows_each && copy_unit < hidden;
+  const uint32_t copy_at = copy_row * Layout::kStageRow + thread % 4 * 16;
+  const uint32_t c_at = c_states_at + copy_row * Layout::kCRow + thread % 4 * 32;
+  const int64_t in_batch = rows.first + copy_row;
   const char* const gates_from =
       static_cast<const char*>(args.gates) +
-      2 * (d * args.gate_direction + in_batch * args.gate_row + piece_unit);
+      2 * (d * args.gate_direction + in_batch * args.gate_row + copy_unit);
   const char* const grad_from =
       static_cast<const char*>(args.grad_output) +
-      2 * (d * args.grad_direction + in_batch * args.grad_row + piece_unit);
-  const char* const cells_from =
-      static_cast<const char*>(args.cells) +
-      4 * (d * args.cell_direction + in_batch * args.cell_row + piece_unit);
+      2 * (d * args.grad_direction + in_batch * args.grad_row + copy_unit);
+  const char* const c_states_from = static_cast<const char*>(args.c_states) +
+                                    4 * (d * args.c_direction + in_batch * args.c_row + copy_unit);
   const auto fetch = [&](int s) {
-    if (s < steps && copies && piece_row < rows.active(time(s))) {
+    if (s < steps && copies && copy_row < rows.active(time(s))) {
       const int64_t start = rows.start(time(s));
       const char* gates = gates_from + start * static_cast<int>(args.gate_row) * 2;
-      const char* cells = cells_from + start * static_cast<int>(args.cell_row) * 4;
-      const uint32_t to = slice_of(s) + piece_at, cell_to = slice_of(s) + cell_at;
+      const char* c_states = c_states_from + start * static_cast<int>(args.c_row) * 4;
+      const uint32_t to = stage_of(s) + copy_at, c_to = stage_of(s) + c_at;
 #pragma unroll
       for (int m = 0; m < kGates; ++m) {
         ptx::copy16_async(to + m * array_bytes, gates + m * args.gate_gate * 2);
@@ -115,34 +113,32 @@ __global__ void __launch_bounds__(kGridThreads, 1)
         ptx::copy16_async(to + kGates * array_bytes,
                           grad_from + start * static_cast<int>(args.grad_row) * 2);
       }
-      ptx::copy16_async(cell_to, cells);
-      ptx::copy16_async(cell_to + 16, cells + 16);
+      ptx::copy16_async(c_to, c_states);
+      ptx::copy16_async(c_to + 16, c_states + 16);
     }
     ptx::commit_copies();
   };
 
   // ---- gradients of all blocks: where a step finds them, and where this block's go
-  const int64_t step_bytes = int64_t{groups} * tiles * kTileBytes;
-  char* const own_exchange =
-      static_cast<char*>(args.exchange) + int64_t{group_number} * tiles * kTileBytes;
-  const char* read_from = own_exchange + warp * kChunks * 512 + (q * 8 + g) * 16 - step_bytes;
-  char* write_to = own_exchange + rank * kGates * 512 + (warp / 2 * 8 + lane) * 16 + warp % 2 * 8;
+  GridExchange<kChunks, kTileBytes> exchange(args.exchange, group_number, groups, tiles,
+                                             rank * kGates, warp, lane);
   const int64_t all_rows = rows.start(steps);
   char* const grads_to =
       static_cast<char*>(args.grad_gates) +
       2 * ((d * all_rows + rows.first + lane) * kGates * hidden + first_unit + warp * 4);
   const int four_left = static_cast<int>(hidden) - first_unit - warp * 4;
 
-  for (int s = 0; s < Is::kAhead; ++s) fetch(s);
-  ptx::wait_copies<Is::kAhead - 1>();
+  // The first stage is there after the barrier.
+  for (int s = 0; s < Layout::kAhead; ++s) fetch(s);
+  ptx::wait_copies<Layout::kAhead - 1>();
   __syncthreads();
 
   const uint32_t own_sums = base + (unit * 8 + row_in_tile) * 4;
   const uint32_t sums_to = base + ((warp * kGridUnits + g) * 8 + 2 * q) * 4;
-  int parity = 0;
+  int parity = 0;  // of the tile: sums have two buffers, so one barrier a tile is enough
   Words words[kChunks];
-  bool loaded = false;  // before its turn: what has come by then
-  // One more than there are steps, for the gradient of h before the first.
+  bool loaded = false;  // whether `words` has been read ahead
+  // One iteration more than steps, for grad_h0.
 #pragma unroll 1
   for (int s = 0; s <= steps; ++s) {
     const int64_t start = s < steps ? rows.start(time(s)) : 0;
@@ -152,74 +148,61 @@ __global__ void __launch_bounds__(kGridThreads, 1)
     for (int j = 0; j < tiles; ++j) {
       const bool last_tile = j + 1 == tiles;
       const bool product = active_before > j * 8;
-      if (active <= j * 8 && !product) {  // uniform in the group
+      // Uniform in the group: nobody sends or waits for a tile that is in neither step.
+      if (active <= j * 8 && !product) {
         if (last_tile) {
-          ptx::wait_copies<Is::kAhead - 2>();
+          ptx::wait_copies<Layout::kAhead - 2>();
           __syncthreads();
-          fetch(s + Is::kAhead);
+          fetch(s + Layout::kAhead);
         }
         continue;
       }
-      float sum[kTiles][4] = {};
+      float sum[kTiles][1][4] = {};
       if (product) {
-        const char* from = read_from + j * kTileBytes;
-        if (!loaded) load_all(words, from);
-        wait_for_all(words, from);
+        exchange.wait(words, j, loaded);
 #pragma unroll
         for (int c = 0; c < 2 * kChunks; ++c) {
-          const uint2 b = words[c / 2].half(c % 2);
-#pragma unroll
-          for (int m = 0; m < kTiles; ++m) {
-            uint4 a;
-            if (c < Is::kKept) {
-              const uint32_t* from = kept + (c < Is::kKept ? c : 0) * kTiles * 4 + m * 4;
-              a = {from[0], from[1], from[2], from[3]};
-            } else {
-              const int place = (warp * (2 * kChunks - Is::kKept) + c - Is::kKept) * kTiles + m;
-              a = ptx::load16(base + Is::kWeights + place * 512 + lane * 16);
-            }
-            ptx::multiply_add<T>(sum[m], a.x, a.y, a.z, a.w, b.x, b.y);
-          }
+          const uint2 b[1] = {words[c / 2].half(c % 2)};
+          multiply_chunk<T>(weights, c, b, sum);
         }
       }
-      const uint32_t sums = parity * Is::kSumBytes;
+      const uint32_t sums = parity * Layout::kSumBytes;
 #pragma unroll
       for (int m = 0; m < kTiles; ++m) {
-        const uint32_t at = sums_to + sums + m * 16 * 8 * 4;
-        ptx::store_floats(at, sum[m][0], sum[m][1]);
-        ptx::store_floats(at + 8 * 8 * 4, sum[m][2], sum[m][3]);
+        store_sums(sums_to + sums + m * 16 * 8 * 4, sum[m][0]);
       }
-      if (last_tile) ptx::wait_copies<Is::kAhead - 2>();
+      // The partial sums are complete, and after the last tile the next stage is there.
+      if (last_tile) ptx::wait_copies<Layout::kAhead - 2>();
       __syncthreads();
 
-      // The next tile's loads travel while this one's cells are computed.
+      // The next tile's loads travel while the cell is computed.
       loaded = tiles > 1 && (last_tile ? active > 0 && s < steps : active_before > (j + 1) * 8);
-      if (loaded) {
-        load_all(words, last_tile ? read_from + step_bytes : read_from + (j + 1) * kTileBytes);
-      }
+      if (loaded) exchange.load_next(words, j, last_tile);
 
-      // ---- cells
+      // ---- the cell, of one unit and row a thread
       const int item = j * kGridThreads + thread, row = j * 8 + row_in_tile;
+      // Not shared with the other kernels: a function for it changes the machine code.
       float parts[kGridWarps];
 #pragma unroll
       for (int k = 0; k < kGridWarps; ++k) {
         parts[k] = ptx::load_float(own_sums + sums + k * kGridUnits * 8 * 4);
       }
-      // Of rows that gave no gradients the step before not even 0 x inf.
+      // Rows without the step before sent zeros; their products are not added: 0 x inf would be
+      // NaN.
       const float dh = grad_h[item] + (row < active_before ? sum_in_pairs(parts) : 0.0f);
-      // A row that has no such step keeps its gradients, and gives none.
+      // A row without this step keeps its gradients and sends zeros.
       uint16_t grads[kGates] = {};
       if (real && row < active) {
-        const uint32_t in_slice = slice_of(s) + row * Is::kSliceRow + unit * 2;
+        const uint32_t in_stage = stage_of(s) + row * Layout::kStageRow + unit * 2;
         float gates[kGates];
 #pragma unroll
         for (int m = 0; m < kGates; ++m) {
-          gates[m] = widen_bits<T>(ptx::load2(in_slice + m * array_bytes));
+          gates[m] = widen_bits<T>(ptx::load2(in_stage + m * array_bytes));
         }
         const float new_cell =
-            ptx::load_float(slice_of(s) + cells_at + row * Is::kCellRow + unit * 4);
+            ptx::load_float(stage_of(s) + c_states_at + row * Layout::kCRow + unit * 4);
         const float grad_out =
-            any_grad ? widen_bits<T>(ptx::load2(in_slice + kGates * array_bytes)) : 0.0f;
+            any_grad ? widen_bits<T>(ptx::load2(in_stage + kGates * array_bytes)) : 0.0f;
         const auto grad =
             Cell::backward(Cell::slopes(gates, 0.0f, new_cell), dh + grad_out, grad_c[item]);
         grad_c[item] = grad.old_cell;
@@ -229,23 +212,23 @@ __global__ void __launch_bounds__(kGridThreads, 1)
       } else {
         grad_h[item] = dh;
       }
+      // Uniform in the block: gather_four shuffles whole warps.
       if (active > j * 8) {
         char* const to = grads_to + (start + j * 8) * (kGates * static_cast<int>(hidden)) * 2;
 #pragma unroll
         for (int m = 0; m < kGates; ++m) {
           const uint2 four = gather_four(grads[m]);
           if (lane >= 8) continue;
-          store_word(write_to + j * kTileBytes + m * 512, four.x | uint64_t{four.y} << 32);
+          exchange.send(j, m, four);
           if (j * 8 + lane < active && four_left > 0) {
             store_four(to + m * hidden * 2, four, four_left, vector);
           }
         }
       }
       parity ^= 1;
-      if (last_tile) fetch(s + Is::kAhead);
+      if (last_tile) fetch(s + Layout::kAhead);
     }
-    read_from += step_bytes;
-    write_to += step_bytes;
+    exchange.advance();
   }
   for (int j = 0; j < tiles; ++j) {
     const int row = j * 8 + row_in_tile, item = j * kGridThreads + thread;
@@ -255,7 +238,7 @@ __global__ void __launch_bounds__(kGridThreads, 1)
       static_cast<T*>(args.grad_h0)[at] = Narrow<T>::from(grad_h[item]);
     }
     if (args.grad_c0 != nullptr) {
-      store_cell<T>(args.grad_c0, at, args.sizes.half_cells, grad_c[item]);
+      store_c<T>(args.grad_c0, at, args.sizes.half_c, grad_c[item]);
     }
   }
 #endif

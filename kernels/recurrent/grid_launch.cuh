@@ -1,8 +1,9 @@
-// The kernels of the regime "grid", for any cell.
+// The launch of grid kernels, for any cell. Defines what launchers.h declares of grid.
 #pragma once
 
-#include "kernels/grid_backward.cuh"
-#include "kernels/grid_forward.cuh"
+#include "kernels/recurrent/grid_backward.cuh"
+#include "kernels/recurrent/grid_forward.cuh"
+#include "kernels/recurrent/launchers.h"
 
 namespace treadle {
 
@@ -10,19 +11,15 @@ inline int grid_groups(const PersistentSizes& sizes, int rows) {
   return static_cast<int>(ceil_div(sizes.row_count, int64_t{rows})) * sizes.directions;
 }
 
-inline size_t grid_exchange_bytes(const PersistentSizes& sizes, int rows, int tile_bytes) {
-  return static_cast<size_t>(sizes.steps) * grid_groups(sizes, rows) * (rows / 8) * tile_bytes;
-}
-
-// A kernel that is to run, or to be asked whether all its blocks are resident at once.
+// Runs a kernel or, with `fits`, asks whether all its blocks are resident at once.
 struct GridCall {
   const PersistentSizes& sizes;
   int rows;
   cudaStream_t stream;
   bool* fits;  // none: run
 
-  // The limit of shared memory is the kernel's, not the call's, and another thread may be about to
-  // launch it with more rows: so it is always the same.
+  // The shared-memory limit is an attribute of the kernel, not of the call, and another thread may
+  // be about to launch it with more rows: always set the largest.
   template <class Layout, class Args>
   cudaError_t of(void (*kernel)(Args, int), const Args* args) const {
     const int shared_bytes = Layout::shared_bytes(rows), most = Layout::shared_bytes(kGridRows);
@@ -56,14 +53,44 @@ struct GridCall {
   }
 };
 
-template <template <class> class CellOf, class T>
-cudaError_t run_grid_forward(const PersistentForward* args, const GridCall& call) {
-  return call.of<GridForward<CellOf<float>::kGates>>(grid_forward<CellOf, T>, args);
+template <class Kind>
+cudaError_t run_grid(const PersistentForward* args, const GridCall& call) {
+  using Cell = typename Kind::template HalfCell<float>;
+  using Layout = GridForward<Cell::kGates>;
+  return call.sizes.dtype == Dtype::kHalf ? call.of<Layout>(grid_forward<Cell, Half>, args)
+                                          : call.of<Layout>(grid_forward<Cell, BFloat16>, args);
 }
 
-template <template <class> class CellOf, class T>
-cudaError_t run_grid_backward(const PersistentBackward* args, const GridCall& call) {
-  return call.of<GridBackward<CellOf<float>::kGates>>(grid_backward<CellOf, T>, args);
+template <class Kind>
+cudaError_t run_grid(const PersistentBackward* args, const GridCall& call) {
+  using Cell = typename Kind::template Cell<float>;
+  using Layout = GridBackward<Cell::kGates>;
+  return call.sizes.dtype == Dtype::kHalf ? call.of<Layout>(grid_backward<Cell, Half>, args)
+                                          : call.of<Layout>(grid_backward<Cell, BFloat16>, args);
+}
+
+template <class Kind>
+cudaError_t launch_grid_forward(const PersistentForward& args, int rows, cudaStream_t stream) {
+  return run_grid<Kind>(&args, {args.sizes, rows, stream, nullptr});
+}
+
+template <class Kind>
+cudaError_t launch_grid_backward(const PersistentBackward& args, int rows, cudaStream_t stream) {
+  return run_grid<Kind>(&args, {args.sizes, rows, stream, nullptr});
+}
+
+template <class Kind>
+cudaError_t grid_fits(bool backward, const PersistentSizes& sizes, int rows, bool* fits) {
+  const GridCall call = {sizes, rows, nullptr, fits};
+  return backward ? run_grid<Kind>(static_cast<const PersistentBackward*>(nullptr), call)
+                  : run_grid<Kind>(static_cast<const PersistentForward*>(nullptr), call);
+}
+
+template <class Kind>
+size_t grid_exchange_bytes(const PersistentSizes& sizes, int rows, bool backward) {
+  constexpr int kGates = Kind::template Cell<float>::kGates;
+  const int tile_bytes = backward ? kGridBackwardTile<kGates> : kGridForwardTile;
+  return static_cast<size_t>(sizes.steps) * grid_groups(sizes, rows) * (rows / 8) * tile_bytes;
 }
 
 }  // namespace treadle

@@ -1,11 +1,12 @@
-// A recurrent layer's steps on CUDA, for any cell: one thread per unit (b, u) of a step's rows.
-// Twin: csrc/cpu/recurrence.h, which says what a Cell is.
+// One step of a recurrent layer on CUDA, pointwise part, for any cell: one thread per unit (b, u)
+// of the step's rows; cuBLAS multiplies. Defines what launchers.h declares of step. Twin:
+// csrc/recurrent/cpu/rows_forward.h, which says what a Cell is.
 #pragma once
 
-#include "kernels/convert.cuh"
-#include "kernels/launch.cuh"
-#include "kernels/recurrence_args.h"
-#include "kernels/vector.cuh"
+#include "kernels/common/convert.cuh"
+#include "kernels/common/fast_divide.cuh"
+#include "kernels/common/launch.cuh"
+#include "kernels/recurrent/launchers.h"
 
 namespace treadle {
 
@@ -15,8 +16,8 @@ __device__ __forceinline__ acc_t<T> load_at(const MatrixView& view, int64_t row,
       static_cast<const T*>(view.data)[row * view.row_stride + column * view.column_stride]);
 }
 
-// Unit (b, u) of a flat index, of fewer than 2^31 in a step. Along b first where the products are
-// stored so.
+// Unit (b, u) of a flat index; a step has fewer than 2^31. b changes fastest where the products are
+// stored column by column, so that loads coalesce.
 struct UnitAt {
   int64_t b, u;
 };
@@ -37,15 +38,14 @@ struct LocateUnit {
   }
 };
 
-// Products hold x W_ih^T + h W_hh^T of this step.
-template <template <class> class CellOf, class T>
+// `products` hold x W_ih^T + h W_hh^T of this step.
+template <class Cell, class T>
 __global__ void __launch_bounds__(kBlockSize)
     recurrence_forward(const __grid_constant__ RecurrenceForward args,
                        const __grid_constant__ RecurrenceStep step,
                        const __grid_constant__ LocateUnit locate) {
   begin_kernel();
   using acc = acc_t<T>;
-  using Cell = CellOf<acc>;
   const uint32_t unit = blockIdx.x * kBlockSize + threadIdx.x;
   if (unit >= locate.units) return;
   const auto [b, u] = locate(unit);
@@ -68,14 +68,13 @@ __global__ void __launch_bounds__(kBlockSize)
   static_cast<T*>(args.output)[row * args.output_stride + u] = h;
 }
 
-template <template <class> class CellOf, class T>
+template <class Cell, class T>
 __global__ void __launch_bounds__(kBlockSize)
     recurrence_backward(const __grid_constant__ RecurrenceBackward args,
                         const __grid_constant__ RecurrenceStep step,
                         const __grid_constant__ LocateUnit locate) {
   begin_kernel();
   using acc = acc_t<T>;
-  using Cell = CellOf<acc>;
   const uint32_t unit = blockIdx.x * kBlockSize + threadIdx.x;
   if (unit >= locate.units) return;
   const auto [b, u] = locate(unit);
@@ -89,13 +88,42 @@ __global__ void __launch_bounds__(kBlockSize)
   acc grad_h = load_at<acc>(args.grad_h, b, u);
   if (args.grad_output.data != nullptr) grad_h += load_at<T>(args.grad_output, row, u);
   const auto grad =
-      Cell::backward(gates, static_cast<const acc*>(args.cells)[row * args.hidden + u], grad_h,
+      Cell::backward(gates, static_cast<const acc*>(args.c_states)[row * args.hidden + u], grad_h,
                      static_cast<const acc*>(args.grad_c)[state]);
   static_cast<acc*>(args.grad_c)[state] = grad.old_cell;
 #pragma unroll
   for (int k = 0; k < Cell::kGates; ++k) {
     static_cast<T*>(args.grad_gates)[first + k * args.hidden] = Narrow<T>::from(grad.gates[k]);
   }
+}
+
+inline LaunchShape step_launch_shape(const LocateUnit& locate) {
+  const auto grid = ceil_div(int64_t{locate.units}, int64_t{kBlockSize});
+  return {static_cast<unsigned>(grid), 1, 1, kBlockSize, 0, 1, 1};
+}
+
+template <class Kind>
+cudaError_t launch_step_forward(const RecurrenceForward& args, cudaStream_t stream) {
+  return visit_floating(args.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    using Cell = typename Kind::template Cell<acc_t<T>>;
+    const RecurrenceStep step = args.steps[0];
+    const LocateUnit locate(step.rows, args.hidden, args.products.column_stride != 1);
+    return launch(recurrence_forward<Cell, T>, step_launch_shape(locate), stream, args, step,
+                  locate);
+  });
+}
+
+template <class Kind>
+cudaError_t launch_step_backward(const RecurrenceBackward& args, cudaStream_t stream) {
+  return visit_floating(args.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    using Cell = typename Kind::template Cell<acc_t<T>>;
+    const RecurrenceStep step = args.steps[0];
+    const LocateUnit locate(step.rows, args.hidden, args.grad_h.column_stride != 1);
+    return launch(recurrence_backward<Cell, T>, step_launch_shape(locate), stream, args, step,
+                  locate);
+  });
 }
 
 }  // namespace treadle

@@ -1,11 +1,11 @@
 // One direction of a recurrent layer as the host describes it, for CPU and CUDA: no torch, no CUDA.
-// Shapes: S rows of all steps (of a packed batch, or T * B), B rows, H hidden, G gates.
-// State, products and cells are of acc_t, what is stored for others of `dtype`.
+// Shapes: S rows of all steps (a packed batch, or T * B), B rows, H hidden, G gates.
+// States, products and c are acc_t; what is saved for the backward pass is `dtype`.
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/dtype.h"
+#include "kernels/common/dtype.h"
 
 namespace treadle {
 
@@ -19,7 +19,7 @@ struct MatrixView {
   int64_t row_stride = 0, column_stride = 0;
 };
 
-// Consecutive steps in the order in which they run. A row that has no such step keeps its state.
+// Consecutive steps in the order in which they run. A row without a step keeps its state.
 struct RecurrenceForward {
   Dtype dtype;
   int64_t batch, hidden;
@@ -31,33 +31,33 @@ struct RecurrenceForward {
   void* c;              // [B, H] acc, state, in and out
   void* output;         // [S, H], rows output_stride apart
   int64_t output_stride;
-  void* gates;  // [S, GH] contiguous: before their functions, bias in them; or null
+  void* gates;  // [S, GH] contiguous: pre-activations, bias in them; or null
 };
 
-// Steps in the order in which the backward pass takes them, which is the other way round.
+// Steps in the order in which the backward pass takes them: reversed.
 struct RecurrenceBackward {
   Dtype dtype;
   int64_t batch, hidden;
   const RecurrenceStep* steps;
   int64_t step_count;
   const void* gates;       // as forward saves them
-  const void* cells;       // [S, H] acc, contiguous: c after each step
+  const void* c_states;    // [S, H] acc, contiguous: c after each step
   MatrixView grad_output;  // [S, H] or missing
   MatrixView grad_h;       // [B, H] acc, state, in and out
   void* grad_c;            // [B, H] acc, state, in and out
   void* grad_gates;        // [S, GH] contiguous: on CUDA of `dtype`, on the CPU acc
 };
 
-// The cells that the backward pass reads, from all gates: c [B, H] acc is the state before, and
-// then the last one.
-struct RecurrenceCells {
+// Recomputes c after each step from the saved gates, for the backward pass. c [B, H] acc: the state
+// before the first step, and on return after the last.
+struct RecurrenceCStates {
   Dtype dtype;
   int64_t batch, hidden;
   const RecurrenceStep* steps;
   int64_t step_count;
   const void* gates;  // [S, GH]
   void* c;            // [B, H] acc
-  void* cells;        // [S, H] acc
+  void* c_states;     // [S, H] acc
 };
 
 }  // namespace treadle

@@ -1,24 +1,25 @@
-// The sine layer's pointwise part as the host describes it, for CPU and CUDA: no torch, no CUDA.
-// Shapes: R rows, O columns, I inputs; everything is contiguous but for input.
+// Arguments of the sine layer's kernels, CPU and CUDA: no torch, no CUDA.
+// Shapes: R rows, O columns, I inputs; everything is contiguous unless a stride is given.
+// With z = input weight^T + bias: output = sin(omega z), and phase is what the derivatives need of
+// z beside output (math/sine_linear.h).
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/dtype.h"
+#include "kernels/common/dtype.h"
 
 namespace treadle {
 
-// The most inputs that a kernel takes the products of: coordinates.
-inline constexpr int64_t kMostCoordinates = 4;
+// Up to this many inputs (coordinates) the pointwise kernels compute the product themselves.
+inline constexpr int64_t kMaxCoordinates = 4;
 
-// output = sin(omega (product + bias)), and phase for the derivatives (math/sine_linear.h).
 struct SineLinearForward {
-  Dtype dtype;  // output, bias, input, weight
+  Dtype dtype;  // of output, bias, input and weight
   int64_t rows, columns;
   double omega;
-  // [R, O] of acc_t, which output may overwrite; null: it is made of input and weight.
+  // [R, O] in acc_t, which output may overwrite; null: computed from input and weight.
   const void* product;
-  const void* input;  // [R, I]; I <= kMostCoordinates but in sine_linear_product.cu
+  const void* input;  // [R, I]; I <= kMaxCoordinates except in the fused kernel
   int64_t row_stride, column_stride, inputs;
   const void* weight;  // [O, I]
   const void* bias;    // [O] or null
@@ -26,48 +27,51 @@ struct SineLinearForward {
   void* phase;         // [R, O] or null
 };
 
-// result = grad * factor * scale * wave, a cosine or a sine of the phase. result may be grad: who
-// writes an element has read it before, and nobody else reads it. So no kernel may declare these
-// pointers __restrict__, or load grad past the coherent caches (ld.global.nc).
+// result = grad * factor * scale * wave, where wave is the cosine or the sine of the phase. With
+// order 1 and no factor, grad is that of output and result is grad_z.
+// result may alias grad: each element is read by the thread that writes it, before it does. So no
+// kernel may declare these pointers __restrict__ or load grad by ld.global.nc.
 struct SineLinearSlope {
   Dtype dtype;
   int64_t numel;
   double scale;
   bool cosine;
-  const void *grad, *factor, *output, *phase;  // null: factor, if missing; output, if not read
+  const void *grad, *factor, *output, *phase;  // factor may be null; output, if not read
   void* result;
 };
 
-// Such a result [R, O], without a factor, and its sums [O] over the rows.
-struct SineLinearSlopeSums {
+// grad_z [R, O], which is slope.result, and its column sums grad_bias [O].
+struct SineLinearBackwardBias {
   SineLinearSlope slope;
   int64_t rows, columns;
-  void* parts;  // [P, O] of acc_t, for the sums of P parts of the rows; not read if P is 1
-  void* sums;
+  void* parts;  // [P, O] in acc_t: partial sums of P row blocks; not read if P is 1
+  void* grad_bias;
 };
 
-// Of such a result, for a gradient v: v * factor * scale * wave, v * grad * scale * wave, and
-// v * grad * factor * next_scale * the other wave. Null: a result that nobody wants.
+// The vjp of a slope, for a gradient v of its result. A null result is not computed.
+//   grad_grad = v factor scale wave        grad_factor = v grad scale wave
+//   grad_z = v grad factor next_scale next_wave, where next_wave is the other one of sine and
+//   cosine
 struct SineLinearSlopeBackward {
   Dtype dtype;
   int64_t numel;
   double scale, next_scale;
   bool cosine;
   const void *v, *grad, *factor, *output, *phase;
-  void *by_grad, *by_factor, *by_sum;
+  void *grad_grad, *grad_factor, *grad_z;
 };
 
-// The most inputs and outputs of a layer whose gradients one kernel makes, without a slope.
-inline constexpr int64_t kMostAtOnce = 256;
+// The fused backward kernel takes layers of up to this many inputs and outputs.
+inline constexpr int64_t kMaxFusedWidth = 256;
 
-// Gradients of input, weight and bias, for one of output. Null: a gradient that nobody wants.
-struct SineLinearGradients {
+// Gradients of input, weight and bias for `grad` of output. A null result is not computed.
+struct SineLinearFusedBackward {
   Dtype dtype;
   int64_t rows, columns, inputs;
   double scale;                                // omega
-  const void *grad, *output, *phase;           // [R, O]; null: output, if not read
-  const void* input;                           // [R, I]
-  int64_t row_stride;                          // of input, whose columns are dense
+  const void *grad, *output, *phase;           // [R, O]; output may be null if not read
+  const void* input;                           // [R, I], dense along I
+  int64_t row_stride;                          // of input
   const void* weight;                          // [O, I]
   void *grad_input, *grad_weight, *grad_bias;  // [R, I], [O, I], [O]
 };

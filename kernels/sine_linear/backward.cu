@@ -1,7 +1,8 @@
-// Slopes of the sine layer on CUDA: one thread per kWidth consecutive elements, rows or not.
-// Formula: kernels/math/sine_linear.h. Twin: csrc/cpu/sine_linear.cpp.
-#include "kernels/sine_linear.cuh"
-#include "kernels/sine_linear.h"
+// sine_linear_slope and its vjp on CUDA: one thread per kWidth consecutive elements of the flat
+// tensors.
+// Formula: kernels/math/sine_linear.h. Twin: csrc/sine_linear/cpu/sine_linear.cpp.
+#include "kernels/sine_linear/common.cuh"
+#include "kernels/sine_linear/launchers.h"
 
 namespace treadle {
 namespace {
@@ -16,7 +17,7 @@ __device__ __forceinline__ void store_product(void* data, int64_t element,
   store_rounded<T>(data, element, product);
 }
 
-// a *= what stands at `element`, if there is anything.
+// a *= data[element ...], unless data is null.
 template <class T, int kWidth>
 __device__ __forceinline__ void multiply_by(const void* data, int64_t element,
                                             acc_t<T> (&a)[kWidth]) {
@@ -55,17 +56,17 @@ struct SlopeBackward {
     const acc scale = static_cast<acc>(args.scale);
     acc v[kWidth], product[kWidth];
     widen(load_at<T, kWidth>(args.v, element), v);
-    if (args.by_grad != nullptr) {
+    if (args.grad_grad != nullptr) {
 #pragma unroll
       for (int e = 0; e < kWidth; ++e) product[e] = v[e];
       multiply_by<T>(args.factor, element, product);
-      store_product<T>(args.by_grad, element, product, scale, wave);
+      store_product<T>(args.grad_grad, element, product, scale, wave);
     }
     multiply_by<T>(args.grad, element, v);
-    if (args.by_factor != nullptr) store_product<T>(args.by_factor, element, v, scale, wave);
-    if (args.by_sum == nullptr) return;
+    if (args.grad_factor != nullptr) store_product<T>(args.grad_factor, element, v, scale, wave);
+    if (args.grad_z == nullptr) return;
     multiply_by<T>(args.factor, element, v);
-    store_product<T>(args.by_sum, element, v, static_cast<acc>(args.next_scale), next);
+    store_product<T>(args.grad_z, element, v, static_cast<acc>(args.next_scale), next);
   }
 };
 
@@ -80,10 +81,10 @@ __global__ void __launch_bounds__(kBlockSize)
 
 template <class T, class Kind>
 cudaError_t launch_slopes(const typename Kind::Args& args, bool all_aligned, cudaStream_t stream) {
-  constexpr int kMost = kWide<T>;
+  constexpr int kWidest = kWide<T>;
   if (all_aligned && args.numel >= kWideFrom) {
-    return launch(sine_linear_slopes<T, kMost, Kind>, sine_linear_shape(args.numel, kMost), stream,
-                  args);
+    return launch(sine_linear_slopes<T, kWidest, Kind>, sine_linear_shape(args.numel, kWidest),
+                  stream, args);
   }
   return launch(sine_linear_slopes<T, 1, Kind>, sine_linear_shape(args.numel, 1), stream, args);
 }
@@ -102,8 +103,8 @@ cudaError_t launch_sine_linear_slope(const SineLinearSlope& args, cudaStream_t s
 cudaError_t launch_sine_linear_slope_backward(const SineLinearSlopeBackward& args,
                                               cudaStream_t stream) {
   const bool all = aligned(args.v) && aligned(args.grad) && aligned(args.factor) &&
-                   aligned(args.output) && aligned(args.phase) && aligned(args.by_grad) &&
-                   aligned(args.by_factor) && aligned(args.by_sum);
+                   aligned(args.output) && aligned(args.phase) && aligned(args.grad_grad) &&
+                   aligned(args.grad_factor) && aligned(args.grad_z);
   return visit_floating(args.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     return args.cosine ? launch_slopes<T, SlopeBackward<true>>(args, all, stream)

@@ -1,42 +1,43 @@
-// The first slope of the sine layer and its sums over the rows, the gradient by the bias, on CUDA.
-// A block goes down a part of the rows in a strip of columns; then the parts are added. Every order
-// is that of shapes, dtype and alignment, so the bits are too.
-// Formula: kernels/math/sine_linear.h. Elsewhere: csrc/sine_linear_slope.cpp.
-#include "kernels/sine_linear.cuh"
-#include "kernels/sine_linear.h"
+// grad_z of the sine layer and its column sums, grad_bias, in one pass on CUDA.
+// A block takes a strip of columns and a range of rows; a second kernel adds the ranges' sums. The
+// order of summation depends only on shapes, dtype and alignment, and so do the bits.
+// Formula: kernels/math/sine_linear.h. Without this kernel: csrc/sine_linear/backward.cpp.
+#include "kernels/sine_linear/common.cuh"
+#include "kernels/sine_linear/launchers.h"
 
 namespace treadle {
 namespace {
 
-// Rows that a thread loads before it uses them: enough bytes in flight to keep memory busy.
+// Rows that a thread loads before it uses them: bytes in flight to hide memory latency.
 template <class T>
 constexpr int kRowsInFlight = sizeof(T) == 8 ? 2 : 4;
-// Vectors of a row that a block takes at most.
-constexpr int kMostAcross = 32;
-// Blocks that a multiprocessor runs at a time, by the registers that they need.
+// A block's strip has at most this many vectors.
+constexpr int kMaxAcross = 32;
+// Resident blocks of an SM, limited by registers.
 template <class T>
 constexpr int kResident = sizeof(T) == 2 ? 4 : 3;
-// Blocks of a large input: as many as run at a time on the 132 multiprocessors of an H100 or H200.
+// Blocks for a large input: one wave on the 132 SMs of an H100 or H200.
 template <class T>
-constexpr int64_t kMostBlocks = int64_t{128} * kResident<T>;
-// Rows that a thread adds up at most, so that sums in float stay as good as pairwise ones.
-constexpr int64_t kMostRows = 1024;
-// The columns of a block that adds parts, 32 bytes of a row.
+constexpr int64_t kMaxBlocks = int64_t{128} * kResident<T>;
+// A thread sums at most this many rows, so that float sums stay as accurate as pairwise ones.
+constexpr int64_t kMaxRows = 1024;
+// Columns of a block that adds parts: 32 bytes of a row.
 constexpr int kPartColumns = 8;
 
-// How a matrix is cut: across x lanes threads take `across` vectors of `lanes` rows at a time.
+// How the matrix is divided: across x lanes threads take `across` vectors of `lanes` rows at a
+// time.
 struct Cut {
   int across, lanes, rows;  // rows of a part
   int64_t strips, parts;
 
-  Cut(int64_t all_rows, int64_t vectors, int in_flight, int64_t most_blocks) {
-    strips = ceil_div(vectors, int64_t{kMostAcross});
+  Cut(int64_t all_rows, int64_t vectors, int in_flight, int64_t max_blocks) {
+    strips = ceil_div(vectors, int64_t{kMaxAcross});
     across = static_cast<int>(ceil_div(vectors, strips));
     lanes = kBlockSize / across;
     const int64_t step = int64_t{lanes} * in_flight;
     const int64_t wanted = ceil_div(all_rows, step);
-    const int64_t fewest = ceil_div(all_rows, int64_t{lanes} * kMostRows);
-    const int64_t filling = most_blocks / strips;
+    const int64_t fewest = ceil_div(all_rows, int64_t{lanes} * kMaxRows);
+    const int64_t filling = max_blocks / strips;
     parts = wanted < filling ? wanted : filling;
     if (parts < fewest) parts = fewest;
     rows = static_cast<int>(ceil_div(ceil_div(all_rows, parts), step) * step);
@@ -46,19 +47,19 @@ struct Cut {
 
 // Calls f(type, width, cut) for these arguments.
 template <class F>
-auto with_cut(const SineLinearSlopeSums& args, const F& f) {
+auto with_cut(const SineLinearBackwardBias& args, const F& f) {
   return visit_floating(args.slope.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
-    constexpr int kMost = kWide<T>;
+    constexpr int kWidest = kWide<T>;
     const bool wide =
-        args.slope.numel >= kWideFrom && args.columns % kMost == 0 && aligned(args.slope);
-    const Cut cut(args.rows, args.columns / (wide ? kMost : 1), kRowsInFlight<T>, kMostBlocks<T>);
-    return wide ? f(type, Constant<int, kMost>{}, cut) : f(type, Constant<int, 1>{}, cut);
+        args.slope.numel >= kWideFrom && args.columns % kWidest == 0 && aligned(args.slope);
+    const Cut cut(args.rows, args.columns / (wide ? kWidest : 1), kRowsInFlight<T>, kMaxBlocks<T>);
+    return wide ? f(type, Constant<int, kWidest>{}, cut) : f(type, Constant<int, 1>{}, cut);
   });
 }
 
-// Adds to every thread of the first lane what the same ones of the other lanes have, pairwise. All
-// threads of the block call it; those of no lane count for nothing.
+// Tree reduction over the lanes, into the threads of lane 0. All threads of the block must call it;
+// those beyond the last lane do not contribute.
 template <class acc, int kWidth>
 __device__ __forceinline__ void add_lanes(acc (&sum)[kWidth], int lane, int lanes, int across) {
   __shared__ acc others[kWidth][kBlockSize];
@@ -78,7 +79,7 @@ __device__ __forceinline__ void add_lanes(acc (&sum)[kWidth], int lane, int lane
   }
 }
 
-// kRows rows, `step` elements from one to the next. What is added has not been rounded.
+// kRows rows, `step` elements apart. Sums are of unrounded values.
 template <class T, int kWidth, int kRows>
 __device__ __forceinline__ void add_rows(const SineLinearSlope& args, int64_t element, int64_t step,
                                          acc_t<T> (&sum)[kWidth]) {
@@ -108,8 +109,8 @@ __device__ __forceinline__ void add_rows(const SineLinearSlope& args, int64_t el
 
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kBlockSize, kResident<T>)
-    sine_linear_slope_sums(const __grid_constant__ SineLinearSlopeSums args,
-                           const __grid_constant__ Cut cut) {
+    sine_linear_backward_bias(const __grid_constant__ SineLinearBackwardBias args,
+                              const __grid_constant__ Cut cut) {
   begin_kernel();
   constexpr int kRows = kRowsInFlight<T>;
   const int64_t part = blockIdx.x / cut.strips, strip = blockIdx.x - part * cut.strips;
@@ -136,7 +137,7 @@ __global__ void __launch_bounds__(kBlockSize, kResident<T>)
   add_lanes(sum, lane, cut.lanes, cut.across);
   if (lane > 0 || !real) return;
   if (cut.parts == 1) {
-    store_rounded<T>(args.sums, column, sum);
+    store_rounded<T>(args.grad_bias, column, sum);
   } else {
     auto* to = static_cast<acc_t<T>*>(args.parts) + part * args.columns + column;
 #pragma unroll
@@ -146,7 +147,7 @@ __global__ void __launch_bounds__(kBlockSize, kResident<T>)
 
 template <class T>
 __global__ void __launch_bounds__(kBlockSize)
-    sine_linear_sum_parts(const __grid_constant__ SineLinearSlopeSums args, int64_t parts) {
+    sine_linear_sum_parts(const __grid_constant__ SineLinearBackwardBias args, int64_t parts) {
   begin_kernel();
   constexpr int kLanes = kBlockSize / kPartColumns;
   const int lane = static_cast<int>(threadIdx.x) / kPartColumns;
@@ -159,23 +160,24 @@ __global__ void __launch_bounds__(kBlockSize)
     for (int64_t part = lane; part < parts; part += kLanes) sum[0] += from[part * args.columns];
   }
   add_lanes(sum, lane, kLanes, kPartColumns);
-  if (lane == 0 && real) store_rounded<T>(args.sums, column, sum);
+  if (lane == 0 && real) store_rounded<T>(args.grad_bias, column, sum);
 }
 
 }  // namespace
 
-int64_t sine_linear_slope_sums_parts(const SineLinearSlopeSums& args) {
+int64_t sine_linear_backward_bias_parts(const SineLinearBackwardBias& args) {
   return with_cut(args, [](auto, auto, const Cut& cut) { return cut.parts; });
 }
 
-cudaError_t launch_sine_linear_slope_sums(const SineLinearSlopeSums& args, cudaStream_t stream) {
+cudaError_t launch_sine_linear_backward_bias(const SineLinearBackwardBias& args,
+                                             cudaStream_t stream) {
   return with_cut(args, [&](auto type, auto width, const Cut& cut) {
     using T = typename decltype(type)::type;
     constexpr int kWidth = width.value;
     const int per_thread = ceil_div(cut.rows, cut.lanes) * kWidth;
-    const LaunchShape slope = {
+    const LaunchShape shape = {
         static_cast<unsigned>(cut.strips * cut.parts), 1, 1, kBlockSize, 0, kWidth, per_thread};
-    const auto error = launch(sine_linear_slope_sums<T, kWidth>, slope, stream, args, cut);
+    const auto error = launch(sine_linear_backward_bias<T, kWidth>, shape, stream, args, cut);
     if (error != cudaSuccess || cut.parts == 1) return error;
     constexpr int kLanes = kBlockSize / kPartColumns;
     const LaunchShape sums = {static_cast<unsigned>(ceil_div(args.columns, int64_t{kPartColumns})),

@@ -1,15 +1,15 @@
-// What the sine layer's kernels share: vectors of a row, waves of what was kept, and how many
-// threads there are.
+// Shared by the sine layer's kernels: vector loads and stores, sine and cosine from what the
+// forward pass kept, launch shapes.
 #pragma once
 
-#include "kernels/convert.cuh"
-#include "kernels/launch.cuh"
+#include "kernels/common/convert.cuh"
+#include "kernels/common/launch.cuh"
 #include "kernels/math/sine_linear.h"
-#include "kernels/sine_linear_args.h"
+#include "kernels/sine_linear/args.h"
 
 namespace treadle {
 
-// Elements that an access of 16 bytes has.
+// Elements of a 16-byte access.
 template <class T>
 inline constexpr int kWide = 16 / sizeof(T);
 
@@ -32,7 +32,7 @@ __device__ __forceinline__ void store_rounded(void* data, int64_t element,
   store_at(data, element, stored);
 }
 
-// Or NaN.
+// True for NaN, too.
 template <class T, int kWidth>
 __device__ __forceinline__ bool any_far(const acc_t<T> (&u)[kWidth]) {
   bool near = true;
@@ -41,7 +41,7 @@ __device__ __forceinline__ bool any_far(const acc_t<T> (&u)[kWidth]) {
   return !near;
 }
 
-// What was kept of kWidth elements, as far as these waves of it are asked for.
+// What was kept of kWidth elements: only what the requested waves need.
 template <class T, int kWidth, bool kSine, bool kCosine>
 struct Kept {
   using Layer = math::SineLinear<T>;
@@ -59,7 +59,7 @@ struct Kept {
   }
 };
 
-// Sines and cosines of kWidth phases, as far as they are asked for.
+// Sines and cosines of kWidth phases, as requested.
 template <class T, int kWidth, bool kSine, bool kCosine>
 struct Waves {
   using Layer = math::SineLinear<T>;
@@ -75,7 +75,7 @@ struct Waves {
 #pragma unroll
       for (int e = 0; e < kWidth; ++e) p[e] = kept.phase.value[e];
     }
-    // Only of double a wave is taken here, which has far arguments.
+    // Only double keeps u itself, which may be large.
     bool far = false;
     if constexpr (std::is_same_v<T, double>) far = any_far<T>(p);
     if (far) {
@@ -109,7 +109,7 @@ inline LaunchShape sine_linear_shape(int64_t numel, int width) {
   return {static_cast<unsigned>(grid), 1, 1, kBlockSize, 0, width, width};
 }
 
-// Below this many elements the chip is not filled, and more threads beat wider accesses.
+// Below this many elements the GPU is not full, and more threads beat wider accesses.
 inline constexpr int64_t kWideFrom = int64_t{1} << 17;
 
 }  // namespace treadle

@@ -1,15 +1,17 @@
-// The sine layer forward on CUDA: one thread per kWidth consecutive elements of a row.
-// Formula: kernels/math/sine_linear.h. Twin: csrc/cpu/sine_linear.cpp.
-#include "kernels/sine_linear.cuh"
-#include "kernels/sine_linear.h"
+// The sine layer forward on CUDA, behind a GEMM or for a few coordinates: one thread per kWidth
+// consecutive elements of a row.
+// Formula: kernels/math/sine_linear.h. Twin: csrc/sine_linear/cpu/sine_linear.cpp.
+#include "kernels/common/fast_divide.cuh"
+#include "kernels/sine_linear/common.cuh"
+#include "kernels/sine_linear/launchers.h"
 
 namespace treadle {
 namespace {
 
-// Where a product is read instead of being made.
+// In place of the number of inputs: the product is read, not computed.
 constexpr int kGiven = -1;
 
-// The position of an element in the matrix [R, O].
+// Row and column of a flat index into [R, O].
 struct Columns {
   int64_t numel, columns;
   FastDivide by_columns;
@@ -25,7 +27,7 @@ struct Columns {
   }
 };
 
-// x W^T of kWidth columns from `column` on.
+// x W^T for kWidth columns from `column` on.
 template <class T, int kWidth, int kInputs>
 __device__ __forceinline__ void multiply(const SineLinearForward& args, int64_t row, int64_t column,
                                          acc_t<T> (&z)[kWidth]) {
@@ -36,7 +38,7 @@ __device__ __forceinline__ void multiply(const SineLinearForward& args, int64_t 
     acc_t<T> value[kInputs];
 #pragma unroll
     for (int i = 0; i < kInputs; ++i) value[i] = widen(x[i * args.column_stride]);
-    // The rows of W for these columns lie one behind the other.
+    // The rows of W for these columns are consecutive in memory.
     Vector<T, kWidth> weight[kInputs];
 #pragma unroll
     for (int i = 0; i < kInputs; ++i) {
@@ -105,16 +107,16 @@ __global__ void __launch_bounds__(kBlockSize)
 
 template <class T, int kInputs>
 cudaError_t launch_forward(const SineLinearForward& args, cudaStream_t stream) {
-  constexpr int kMost = kWide<T>;
+  constexpr int kWidest = kWide<T>;
   const Columns columns(args);
-  const bool wide = columns.numel >= kWideFrom && args.columns % kMost == 0 &&
+  const bool wide = columns.numel >= kWideFrom && args.columns % kWidest == 0 &&
                     aligned(args.product) && aligned(args.weight) && aligned(args.bias) &&
                     aligned(args.output) && aligned(args.phase);
   const auto go = [&](auto width, auto save) {
     return launch(sine_linear_forward<T, width.value, kInputs, save.value>,
                   sine_linear_shape(columns.numel, width.value), stream, args, columns);
   };
-  using Wide = Constant<int, kMost>;
+  using Wide = Constant<int, kWidest>;
   using Single = Constant<int, 1>;
   if (args.phase != nullptr) {
     return wide ? go(Wide{}, Constant<bool, true>{}) : go(Single{}, Constant<bool, true>{});
@@ -138,7 +140,7 @@ cudaError_t launch_sine_linear_forward(const SineLinearForward& args, cudaStream
       case 3:
         return launch_forward<T, 3>(args, stream);
       default:
-        return launch_forward<T, kMostCoordinates>(args, stream);
+        return launch_forward<T, kMaxCoordinates>(args, stream);
     }
   });
 }

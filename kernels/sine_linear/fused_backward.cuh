@@ -1,54 +1,58 @@
-// What the blocks of sine_linear_gradients.cu have in shared memory, and who makes the slope there.
+// fused_backward.cu: shared-memory layout, and the producer of grad_z.
+// g stands for grad_z in this kernel's formulas.
 #pragma once
 
-#include "kernels/sine_linear.cuh"
-#include "kernels/warpgroup.cuh"
+#include "kernels/common/wgmma.cuh"
+#include "kernels/sine_linear/common.cuh"
 
-namespace treadle::sine_gradients {
+namespace treadle::sine_fused_backward {
 
 inline constexpr int kTileRows = 64;
-inline constexpr int kAcross = 64;   // columns that a row of 128 bytes has
+inline constexpr int kAcross = 64;   // columns of a 128-byte row
 inline constexpr int kInputs = 128;  // of a block
 inline constexpr int kWarpgroup = 128;
 inline constexpr int kThreads = 4 * kWarpgroup;
-inline constexpr int kAdders = 2;       // warpgroups; then one that multiplies, then the maker
-inline constexpr int kStages = 2;       // of g
+// Warpgroups: two accumulate grad_weight, one multiplies for grad_input, one produces grad_z.
+inline constexpr int kAccumulators = 2;
+inline constexpr int kStages = 2;       // of grad_z
 inline constexpr int kInputStages = 2;  // of x
 
-// What a layer of up to kOut columns has, with kBlocks blocks for the same rows. In bytes.
+// For a layer of up to kOut columns, with kBlocks blocks for the same rows. Offsets in bytes.
 template <int kOut, int kBlocks>
-struct Plan {
+struct FusedLayout {
   static constexpr int kBlockBytes = kTileRows * 128;  // 64 rows of 64 columns
   static constexpr int kWeightHalf = kOut * 128;       // 64 inputs
-  static constexpr int kSlopeBytes = kOut / kAcross * kBlockBytes;
+  static constexpr int kGradZBytes = kOut / kAcross * kBlockBytes;
   static constexpr int kInputBytes = kInputs / kAcross * kBlockBytes;
   static constexpr int kResultBytes = kInputBytes;
-  // How many of its vectors of grad and phase a thread loads ahead: as many as fit.
+  // Vectors of grad and of phase that a thread prefetches: as many as fit.
   static constexpr int kAhead = kOut == 128 ? 16 : 11;
   static constexpr int kSlotBytes = 2 * 16 * kWarpgroup;
-  // Where they begin, behind the weights.
-  static constexpr int kSlopes = kInputs / kAcross * kWeightHalf;
-  static constexpr int kInputTiles = kSlopes + kStages * kSlopeBytes;
+  // Offsets, behind the weights at 0.
+  static constexpr int kGradZ = kInputs / kAcross * kWeightHalf;
+  static constexpr int kInputTiles = kGradZ + kStages * kGradZBytes;
   static constexpr int kResult = kInputTiles + kInputStages * kInputBytes;
   static constexpr int kSums = kResult + kResultBytes;
   static constexpr int kSlots = kSums + kWarpgroup * 8 * 4;
   static constexpr int kBarriers = kSlots + kAhead * kSlotBytes;
   static constexpr int kSharedBytes = 1024 + kBarriers + 8 * (1 + 2 * kStages + 2 * kInputStages);
-  // Of g, 8 columns at a time.
+  // The producer's work: vectors of 8 columns.
   static constexpr int kVectors = kOut / 8;
   static constexpr int kRowStep = kWarpgroup / kVectors;
   static constexpr int kOwnRows = kTileRows / kBlocks;
-  static constexpr int kEach = kOwnRows / kRowStep;           // vectors of a thread
-  static constexpr int kChunks = kOut / kTileRows / kAdders;  // of g^T x, 64 columns of g each
-  // Registers of a thread that adds, multiplies, makes.
-  static constexpr int kAdds = kChunks == 2 ? 160 : 104;
-  static constexpr int kMultiplies = kChunks == 2 ? 112 : 152;
-  static constexpr int kMakes = 512 - 2 * kAdds - kMultiplies;
+  static constexpr int kEach = kOwnRows / kRowStep;  // vectors of a thread
+  static constexpr int kChunks =
+      kOut / kTileRows / kAccumulators;  // of g^T x, 64 columns of g each
+  // Registers of a thread, by what its warpgroup does.
+  static constexpr int kAccumulatorRegisters = kChunks == 2 ? 160 : 104;
+  static constexpr int kMultiplierRegisters = kChunks == 2 ? 112 : 152;
+  static constexpr int kProducerRegisters =
+      512 - kAccumulators * kAccumulatorRegisters - kMultiplierRegisters;
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Those of this block's cluster, which is the first-th of `step`, and of `count` in all.
+// The tiles of a cluster: first, first + step, ... below count.
 struct Tiles {
   int first, step, count;
   int rank;  // of this block in the cluster
@@ -56,31 +60,31 @@ struct Tiles {
 
 template <int kOut, int kBlocks>
 struct Memory {
-  using Is = Plan<kOut, kBlocks>;
+  using Layout = FusedLayout<kOut, kBlocks>;
   uint32_t first;
 
   __device__ explicit Memory(const void* memory)
       : first((ptx::shared_address(memory) + 1023) & ~1023u) {}
 
-  __device__ uint32_t weight(int half) const { return first + half * Is::kWeightHalf; }
-  __device__ uint32_t slope(int stage) const {
-    return first + Is::kSlopes + stage * Is::kSlopeBytes;
+  __device__ uint32_t weight(int half) const { return first + half * Layout::kWeightHalf; }
+  __device__ uint32_t grad_z(int stage) const {
+    return first + Layout::kGradZ + stage * Layout::kGradZBytes;
   }
   __device__ uint32_t input(int stage) const {
-    return first + Is::kInputTiles + stage * Is::kInputBytes;
+    return first + Layout::kInputTiles + stage * Layout::kInputBytes;
   }
-  __device__ uint32_t result() const { return first + Is::kResult; }
-  __device__ uint32_t sums() const { return first + Is::kSums; }
-  __device__ uint32_t slots() const { return first + Is::kSlots; }
-  __device__ uint32_t weight_full() const { return first + Is::kBarriers; }
-  __device__ uint32_t slope_full(int stage) const { return weight_full() + 8 + stage * 8; }
-  __device__ uint32_t slope_empty(int stage) const { return slope_full(kStages + stage); }
-  __device__ uint32_t input_full(int stage) const { return slope_full(2 * kStages + stage); }
+  __device__ uint32_t result() const { return first + Layout::kResult; }
+  __device__ uint32_t sums() const { return first + Layout::kSums; }
+  __device__ uint32_t slots() const { return first + Layout::kSlots; }
+  __device__ uint32_t weight_full() const { return first + Layout::kBarriers; }
+  __device__ uint32_t grad_z_full(int stage) const { return weight_full() + 8 + stage * 8; }
+  __device__ uint32_t grad_z_empty(int stage) const { return grad_z_full(kStages + stage); }
+  __device__ uint32_t input_full(int stage) const { return grad_z_full(2 * kStages + stage); }
   __device__ uint32_t input_empty(int stage) const { return input_full(kInputStages + stage); }
 };
 
-// cos of what n words of phases say, 2^-16 turns. The special function unit is within 2^-20, and
-// takes a third of the instructions of Waves, which would bound this kernel.
+// cos of the 2 n phases in n words, units of 2^-16 turn. __cosf is within 2^-20 and takes a third
+// of the instructions of Waves, which would bound this kernel.
 template <int n>
 __device__ __forceinline__ void cosines(const uint32_t (&words)[n], float (&cosine)[2 * n]) {
   uint32_t least = words[0];
@@ -89,12 +93,12 @@ __device__ __forceinline__ void cosines(const uint32_t (&words)[n], float (&cosi
     least = __vmins2(least, words[i]);
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      // 128 turns and so many units.
+      // Bits 0x4300pppp are the float 128 + pppp / 2^16, in turns.
       const float turns = __uint_as_float(__byte_perm(words[i], 0x4300u, 0x5410 + j * 0x22));
       cosine[2 * i + j] = __cosf(fmaf(turns, 0x1.921fb6p2f, -0x1.921fb6p9f));
     }
   }
-  // A half that is SineLinear's kNaN, the least of all.
+  // SineLinear's kNaN is the least of all phases.
   if ((least & 0xffffu) == 0x8000u || least >> 16 == 0x8000u) {
 #pragma unroll
     for (int i = 0; i < 2 * n; ++i) {
@@ -104,38 +108,38 @@ __device__ __forceinline__ void cosines(const uint32_t (&words)[n], float (&cosi
   }
 }
 
-// Of g what a thread makes: 8 columns of some rows of every tile.
+// One thread of the producer: grad_z for 8 columns of some rows of every tile.
 template <class T, int kOut, int kBlocks>
-struct Slopes {
-  using Is = Plan<kOut, kBlocks>;
+struct GradZProducer {
+  using Layout = FusedLayout<kOut, kBlocks>;
   const Memory<kOut, kBlocks>& memory;
   const int thread, column, columns;
   const float scale;
-  uint32_t place;  // in a stage
-  uint32_t other;  // from here to the other block's memory
-  // Of the tile that is loaded: its first row, and how many of all are left from there on.
+  uint32_t place;  // offset in a stage
+  uint32_t peer;   // distance to the peer block's shared memory
+  // At the first row of the tile to be loaded, and the rows from there to the end.
   const char *grads, *phases;
   int rows;
-  int ahead = 0;             // the slot whose turn it is
-  int row_bytes, tile_rows;  // from a row to its next; from a tile to the next
+  int ahead = 0;             // the next slot
+  int row_bytes, tile_rows;  // from one of its rows, or tiles, to the next
   int64_t tile_bytes;
   float sum[8] = {};
 
-  __device__ __forceinline__ Slopes(const Memory<kOut, kBlocks>& memory_,
-                                    const SineLinearGradients& args, const Tiles& tiles)
+  __device__ __forceinline__ GradZProducer(const Memory<kOut, kBlocks>& memory_,
+                                           const SineLinearFusedBackward& args, const Tiles& tiles)
       : memory(memory_),
         thread(static_cast<int>(threadIdx.x) % kWarpgroup),
-        column(thread % Is::kVectors * 8),
+        column(thread % Layout::kVectors * 8),
         columns(static_cast<int>(args.columns)),
         scale(static_cast<float>(args.scale)),
-        other(ptx::in_block(memory.first, tiles.rank ^ (kBlocks - 1)) - memory.first),
-        row_bytes(Is::kRowStep * columns * 2),
+        peer(ptx::in_block(memory.first, tiles.rank ^ (kBlocks - 1)) - memory.first),
+        row_bytes(Layout::kRowStep * columns * 2),
         tile_rows(tiles.step * kTileRows),
         tile_bytes(int64_t{tile_rows} * columns * 2) {
-    const int in_tile = tiles.rank * Is::kOwnRows + thread / Is::kVectors;
-    place = column / kAcross * Is::kBlockBytes + in_tile * 128 +
+    const int in_tile = tiles.rank * Layout::kOwnRows + thread / Layout::kVectors;
+    place = column / kAcross * Layout::kBlockBytes + in_tile * 128 +
             ((column % kAcross / 8) ^ (in_tile % 8)) * 16;
-    // One before the first, from where `load` goes on.
+    // One tile before the first: load(0) advances.
     const int row = tiles.first * kTileRows + in_tile - tile_rows;
     rows = (column < columns ? static_cast<int>(args.rows) : 0) - row;
     const int64_t first = (int64_t{row} * columns + column) * 2;
@@ -143,41 +147,42 @@ struct Slopes {
     phases = static_cast<const char*>(args.phase) + first;
   }
 
-  // Of grad, and behind it of phase, this thread's own: the slot whose turn it is, or the next.
+  // This thread's 16 bytes of grad in the next slot, or `later` slots on; phase is behind them.
   __device__ __forceinline__ uint32_t slot(int later = 0) const {
     const int at = ahead + later;
-    return memory.slots() + (at < Is::kAhead ? at : at - Is::kAhead) * Is::kSlotBytes + thread * 16;
+    return memory.slots() + (at < Layout::kAhead ? at : at - Layout::kAhead) * Layout::kSlotBytes +
+           thread * 16;
   }
 
-  // The i-th row of the tile that is loaded, into the slot. By way of shared memory: loads into
-  // registers are waited for in groups, in which new ones would be, too. Zeros for what is no row.
+  // Prefetches the i-th row of the tile into the next slot, zeros behind the last row. By cp.async,
+  // which can wait for the oldest loads alone; a wait for loads into registers includes new ones.
   __device__ __forceinline__ void load(int i) {
     if (i == 0) {
       grads += tile_bytes;
       phases += tile_bytes;
       rows -= tile_rows;
     }
-    const bool real = i * Is::kRowStep < rows;
+    const bool real = i * Layout::kRowStep < rows;
     const int64_t at = real ? int64_t{i} * row_bytes : 0;
     ptx::copy16_async(slot(), grads + at, real);
     ptx::copy16_async(slot() + kWarpgroup * 16, phases + at, real);
     ptx::commit_copies();
-    ahead = ahead + 1 == Is::kAhead ? 0 : ahead + 1;
+    ahead = ahead + 1 == Layout::kAhead ? 0 : ahead + 1;
   }
 
-  __device__ __forceinline__ void begin() {
+  __device__ __forceinline__ void prefetch() {
 #pragma unroll
-    for (int i = 0; i < Is::kAhead; ++i) load(i % Is::kEach);
+    for (int i = 0; i < Layout::kAhead; ++i) load(i % Layout::kEach);
   }
 
-  // g of its rows, for all blocks of the cluster; then loads the next. What is added up has not
-  // been rounded.
-  __device__ __forceinline__ void make(int stage) {
-    const uint32_t to = memory.slope(stage) + place, full = memory.slope_full(stage);
-    constexpr int kTogether = 2;  // a warp is alone with its scheduler
+  // One stage of grad_z, for all blocks of the cluster; prefetches the next rows. Sums are of
+  // unrounded values.
+  __device__ __forceinline__ void produce(int stage) {
+    const uint32_t to = memory.grad_z(stage) + place, full = memory.grad_z_full(stage);
+    constexpr int kTogether = 2;  // independent work: a warp has its scheduler to itself
 #pragma unroll
-    for (int i = 0; i < Is::kEach; i += kTogether) {
-      ptx::wait_copies<Is::kAhead - kTogether>();
+    for (int i = 0; i < Layout::kEach; i += kTogether) {
+      ptx::wait_copies<Layout::kAhead - kTogether>();
       uint4 grad[kTogether], phase[kTogether];
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) {
@@ -197,33 +202,33 @@ struct Slopes {
       const auto& bits = reinterpret_cast<const uint4(&)[kTogether]>(rounded);
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) {
-        // Its rows are 4 or 8 apart: of 4, every other one is swizzled the other way.
-        const int down = (i + j) * Is::kRowStep;
+        // A thread's rows are 4 or 8 apart. If 4, the swizzle of every other row differs.
+        const int down = (i + j) * Layout::kRowStep;
         const uint32_t at = (to ^ down % 8 * 16) + down * 128;
         ptx::store16(at, bits[j]);
-        if constexpr (kBlocks > 1) ptx::send16(at + other, bits[j], full + other);
-        load((i + j + Is::kAhead) % Is::kEach);
+        if constexpr (kBlocks > 1) ptx::send16(at + peer, bits[j], full + peer);
+        load((i + j + Layout::kAhead) % Layout::kEach);
       }
     }
     ptx::publish_to_products();
     __syncwarp();
     if (thread % 32 == 0) {
-      // Of the other block come its rows.
-      constexpr int kBytes = (kBlocks - 1) * Is::kOwnRows * kOut * 2;
+      // The peer block writes its rows; expect their bytes.
+      constexpr int kBytes = (kBlocks - 1) * Layout::kOwnRows * kOut * 2;
       ptx::arrive_expecting(full, thread == 0 ? kBytes : 0);
     }
   }
 
-  // Sums of the columns over the threads that have them.
-  __device__ __forceinline__ void add_up(float* part) const {
-    const uint32_t to = memory.sums() + (thread / Is::kVectors * kOut + column) * 4;
+  // Column sums over the threads that share a column.
+  __device__ __forceinline__ void store_sums(float* part) const {
+    const uint32_t to = memory.sums() + (thread / Layout::kVectors * kOut + column) * 4;
 #pragma unroll
     for (int e = 0; e < 8; e += 2) ptx::store_floats(to + e * 4, sum[e], sum[e + 1]);
     ptx::sync_threads(2, kWarpgroup);
     for (int c = thread; c < columns; c += kWarpgroup) {
       float all = 0;
 #pragma unroll
-      for (int i = 0; i < Is::kRowStep; ++i) {
+      for (int i = 0; i < Layout::kRowStep; ++i) {
         all += ptx::load_float(memory.sums() + (i * kOut + c) * 4);
       }
       part[c] = all;
@@ -232,21 +237,21 @@ struct Slopes {
 };
 
 template <class T, int kOut, int kBlocks>
-__device__ __forceinline__ void make_slopes(const Memory<kOut, kBlocks>& memory,
-                                            const SineLinearGradients& args, const Tiles& tiles,
-                                            float* part) {
-  Slopes<T, kOut, kBlocks> slopes(memory, args, tiles);
-  slopes.begin();
+__device__ __forceinline__ void produce_grad_z(const Memory<kOut, kBlocks>& memory,
+                                               const SineLinearFusedBackward& args,
+                                               const Tiles& tiles, float* part) {
+  GradZProducer<T, kOut, kBlocks> producer(memory, args, tiles);
+  producer.prefetch();
   ptx::Ring<kStages> ring;
   for (int tile = tiles.first; tile < tiles.count; tile += tiles.step) {
-    ptx::wait_barrier(memory.slope_empty(ring.stage), ring.parity() ^ 1);
-    slopes.make(ring.stage);
+    ptx::wait_barrier(memory.grad_z_empty(ring.stage), ring.parity() ^ 1);
+    producer.produce(ring.stage);
     ring.advance();
   }
   ptx::wait_copies<0>();
-  slopes.add_up(part);
+  producer.store_sums(part);
 }
 
 #endif
 
-}  // namespace treadle::sine_gradients
+}  // namespace treadle::sine_fused_backward

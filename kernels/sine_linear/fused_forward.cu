@@ -1,18 +1,17 @@
-// The sine layer forward on sm_90, half types and tf32: product and sines in one kernel.
+// The sine layer forward on sm_90, half types and tf32: GEMM and sines in one persistent kernel.
 //
-// A block computes tiles [128, 128]. One thread lets the tensor memory accelerator bring x and W,
-// 128 bytes of a row at a time; two teams of warpgroups take the tiles in turn, so that one
-// takes sines while the other multiplies. Two blocks with neighbouring rows of x are a cluster:
-// each brings half of W for both. W comes in an order of rows that gives every thread 16 bytes of
-// consecutive columns. Formula: kernels/math/sine_linear.h. For everything else: sine_linear.cu
-// behind cuBLAS.
+// A producer thread loads stages of x and W by TMA; two consumers, of one or two warpgroups each,
+// take tiles [128, 128] in turn: one runs the epilogue while the other multiplies. Two blocks with
+// neighbouring rows of x form a cluster, and each loads half of W for both. W's rows are loaded in
+// a permuted order that gives every thread 16 bytes of consecutive columns. Formula:
+// kernels/math/sine_linear.h. All other inputs: forward.cu behind cuBLAS.
 #include <algorithm>
 #include <limits>
 
-#include "kernels/sine_linear.h"
-#include "kernels/sine_linear_product_sines.cuh"
-#include "kernels/tensor_map.cuh"
-#include "kernels/warpgroup.cuh"
+#include "kernels/common/tma.cuh"
+#include "kernels/common/wgmma.cuh"
+#include "kernels/sine_linear/fused_forward_epilogue.cuh"
+#include "kernels/sine_linear/launchers.h"
 
 namespace treadle {
 namespace {
@@ -20,28 +19,33 @@ namespace {
 constexpr int kRowBytes = 128, kTileBytes = kTile * kRowBytes;
 constexpr int kStages = 6;
 constexpr int kBlocks = 2;  // of a cluster
+constexpr int kConsumers = 2;
 template <class T>
 constexpr int kDepth = kRowBytes / sizeof(T);  // inputs of a stage
 constexpr int kWarpgroup = 128;
-// Stages begin at multiples of 1024.
+// Stages are aligned to 1024 bytes, as wgmma's swizzle asks.
 constexpr size_t kSharedBytes = 1024 + kStages * (2 * kTileBytes + 16);
 
-// Pairs of tiles, one a block of a cluster.
+// Pairs of tiles: each block of a cluster takes one of a pair.
 struct Tiles {
-  int across, count;  // in a row, and all
+  int across, count;  // pairs along O, and in all
 };
 
-// Two teams of as many warpgroups take the tiles, and one warpgroup brings them.
+// With consumers of kGroups warpgroups each, and the producer's warpgroup:
 template <int kGroups>
-struct Teams {
-  static constexpr int kTeam = kGroups * kWarpgroup, kThreads = 2 * kTeam + kWarpgroup;
-  static constexpr int kHalves = 2 / kGroups;  // of a tile's rows, 64 each, that a warpgroup has
-  static constexpr int kRegisters = kGroups == 1 ? 240 : 112;  // of a team's thread
-};
+constexpr int kConsumerThreads = kGroups * kWarpgroup;
+template <int kGroups>
+constexpr int kThreads = kConsumers * kConsumerThreads<kGroups> + kWarpgroup;
+template <int kGroups>
+constexpr int kHalves = 2 / kGroups;  // a warpgroup's share of a tile, in halves of 64 rows
+template <int kGroups>
+constexpr int kConsumerRegisters = kGroups == 1 ? 240 : 112;  // a thread
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 using Turn = ptx::Ring<kStages>;
+
+constexpr int kProducerRegisters = 24;  // a thread
 
 struct Shared {
   uint32_t first;
@@ -55,11 +59,11 @@ struct Shared {
   __device__ uint32_t empty(int stage) const { return full(stage) + 8; }
 };
 
-// x and W of this cluster's tiles, stage by stage.
+// The producer: x and W of this cluster's tiles, stage by stage.
 template <class T>
-__device__ __forceinline__ void bring(const Shared& shared, const CUtensorMap& x,
-                                      const CUtensorMap& w, const Tiles& tiles, int inputs,
-                                      int rank) {
+__device__ __forceinline__ void load_stages(const Shared& shared, const CUtensorMap& x,
+                                            const CUtensorMap& w, const Tiles& tiles, int inputs,
+                                            int rank) {
   constexpr uint16_t kAll = (1 << kBlocks) - 1;
   constexpr int kPart = kTile / kBlocks;
   Turn turn;
@@ -79,12 +83,12 @@ __device__ __forceinline__ void bring(const Shared& shared, const CUtensorMap& x
   }
 }
 
-// A warpgroup's halves [64, 128] of one tile, the first of which is `half`. Both blocks get every
-// stage back once it is read: each writes to both.
+// A warpgroup's kHalves<kGroups> halves [64, 128] of one tile, from half `half` on. A stage is
+// released to both blocks' producers, since each writes to both.
 template <class T, int kGroups>
-__device__ __forceinline__ void multiply(const Shared& shared, int inputs, int team, int half,
-                                         Turn& turn, float (&c)[Teams<kGroups>::kHalves][64]) {
-  const auto give_back = [&](int stage) {
+__device__ __forceinline__ void multiply(const Shared& shared, int inputs, int consumer, int half,
+                                         Turn& turn, float (&c)[kHalves<kGroups>][64]) {
+  const auto release = [&](int stage) {
     const uint32_t lane = threadIdx.x % 32;
     if (lane < kBlocks) ptx::arrive_at(shared.empty(stage), lane);
   };
@@ -99,68 +103,69 @@ __device__ __forceinline__ void multiply(const Shared& shared, int inputs, int t
 #pragma unroll
     for (int i = 0; i < kRowBytes / 32; ++i) {
 #pragma unroll
-      for (int h = 0; h < Teams<kGroups>::kHalves; ++h) {
+      for (int h = 0; h < kHalves<kGroups>; ++h) {
         ptx::multiply_tile<T>(c[h], x + h * (kHalfBytes >> 4) + 2 * i, w + 2 * i, k > 0 || i > 0);
       }
     }
     ptx::commit_products();
     if (last >= 0) {
       ptx::wait_products<1>();
-      give_back(last);
+      release(last);
     }
     last = stage;
     turn.advance();
   }
-  ptx::arrive_threads(2 - team, 2 * Teams<kGroups>::kTeam);
+  // All GEMMs of this tile are issued: the other consumer's turn.
+  ptx::arrive_threads(2 - consumer, kConsumers * kConsumerThreads<kGroups>);
   ptx::wait_products<0>();
-  give_back(last);
+  release(last);
 }
 
 #endif
 
 template <class T, bool kSave, int kGroups>
-__global__ void __launch_bounds__(Teams<kGroups>::kThreads, 1)
-    sine_linear_product(const __grid_constant__ SineLinearForward args,
-                        const __grid_constant__ CUtensorMap x,
-                        const __grid_constant__ CUtensorMap w, const Tiles tiles) {
+__global__ void __launch_bounds__(kThreads<kGroups>, 1)
+    sine_linear_fused_forward(const __grid_constant__ SineLinearForward args,
+                              const __grid_constant__ CUtensorMap x,
+                              const __grid_constant__ CUtensorMap w, const Tiles tiles) {
   begin_kernel();
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  constexpr int kTeam = Teams<kGroups>::kTeam;
+  constexpr int kOne = kConsumerThreads<kGroups>, kAll = kConsumers * kOne;
   extern __shared__ char memory[];
   const Shared shared(memory);
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
       ptx::init_barrier(shared.full(stage), 1);
-      ptx::init_barrier(shared.empty(stage), kBlocks * kTeam / 32);
+      ptx::init_barrier(shared.empty(stage), kBlocks * kOne / 32);
     }
     ptx::publish_barriers();
   }
   ptx::sync_cluster();
   const int rank = static_cast<int>(ptx::block_in_cluster());
-  const int team = threadIdx.x / kTeam, inputs = static_cast<int>(args.inputs);
-  if (team == 2) {
-    ptx::give_registers<24>();
-    if (threadIdx.x == 2 * kTeam) bring<T>(shared, x, w, tiles, inputs, rank);
+  const int consumer = threadIdx.x / kOne, inputs = static_cast<int>(args.inputs);
+  if (consumer == kConsumers) {
+    ptx::setmaxnreg_dec<kProducerRegisters>();
+    if (threadIdx.x == kAll) load_stages<T>(shared, x, w, tiles, inputs, rank);
   } else {
-    ptx::take_registers<Teams<kGroups>::kRegisters>();
+    ptx::setmaxnreg_inc<kConsumerRegisters<kGroups>>();
     const int clusters = gridDim.x / kBlocks, half = threadIdx.x / kWarpgroup % kGroups;
     const int stages = ceil_div(inputs, kDepth<T>);
     Turn turn;
-    turn.advance(team * stages);
-    // A barrier says whether the last use of a stage is over, not how many are. So whoever waits
-    // for one must have seen the use before: teams multiply one after the other.
-    if (team == 1) ptx::arrive_threads(1, 2 * kTeam);
-    for (int tile = blockIdx.x / kBlocks + team * clusters; tile < tiles.count;
-         tile += 2 * clusters) {
-      float c[Teams<kGroups>::kHalves][64];
-      ptx::sync_threads(1 + team, 2 * kTeam);
-      multiply<T, kGroups>(shared, inputs, team, half, turn, c);
+    turn.advance(consumer * stages);
+    // A barrier's parity says whether the last use of a stage is over, not how many are. So whoever
+    // waits must have seen the use before: consumers multiply strictly in turn.
+    if (consumer == 1) ptx::arrive_threads(1, kAll);
+    for (int tile = blockIdx.x / kBlocks + consumer * clusters; tile < tiles.count;
+         tile += kConsumers * clusters) {
+      float c[kHalves<kGroups>][64];
+      ptx::sync_threads(1 + consumer, kAll);
+      multiply<T, kGroups>(shared, inputs, consumer, half, turn, c);
       turn.advance(stages);
       const int64_t row = (int64_t{tile / tiles.across} * kBlocks + rank) * kTile;
       store_sines_of<T, kSave>(args, row + half * kHalfRows, tile % tiles.across * kTile, c);
     }
   }
-  // Nobody leaves while the other block still writes to it.
+  // No block may exit while its peer still writes to its shared memory.
   __syncwarp();
   ptx::sync_cluster();
 #endif
@@ -173,15 +178,16 @@ int64_t pairs_of_tiles(const SineLinearForward& args) {
 }
 
 template <class T, int kGroups>
-cudaError_t launch_teams(const SineLinearForward& args, int processors, cudaStream_t stream) {
+cudaError_t launch_grouped(const SineLinearForward& args, int processors, cudaStream_t stream) {
   const auto rows = static_cast<cuuint64_t>(args.rows);
   const auto columns = static_cast<cuuint64_t>(args.columns);
   const auto inputs = static_cast<cuuint64_t>(args.inputs);
   const auto row_bytes = static_cast<cuuint64_t>(args.row_stride) * sizeof(T);
-  const cuuint64_t weight_bytes = inputs * sizeof(T);  // of a row, too
-  constexpr int n = kWide<T>, kEights = n / 2;  // of columns, which a product gives two of each
+  const cuuint64_t weight_bytes = inputs * sizeof(T);  // of a row
+  // wgmma gives a thread two columns of every eight; n consecutive ones come of kEights eights.
+  constexpr int n = kWide<T>, kEights = n / 2;
   CUtensorMap x, w;
-  // With 4 n columns a group and n columns a thread: column 4 n a + n b + 2 c + d of W comes as row
+  // Groups of 4 n columns, n of them a thread's: row 4 n a + n b + 2 c + d of W is loaded as row
   // 4 n a + 8 c + 2 b + d.
   if (!encode_map<2>(x, args.dtype, args.input, {inputs, rows}, {row_bytes}, {kDepth<T>, kTile}) ||
       !encode_map<5>(w, args.dtype, args.weight, {inputs, 2, 4, kEights, columns / kGroup<T>},
@@ -191,30 +197,30 @@ cudaError_t launch_teams(const SineLinearForward& args, int processors, cudaStre
   }
   const Tiles tiles{static_cast<int>(ceil_div(args.columns, int64_t{kTile})),
                     static_cast<int>(pairs_of_tiles(args))};
-  const auto kernel = args.phase != nullptr ? sine_linear_product<T, true, kGroups>
-                                            : sine_linear_product<T, false, kGroups>;
+  const auto kernel = args.phase != nullptr ? sine_linear_fused_forward<T, true, kGroups>
+                                            : sine_linear_fused_forward<T, false, kGroups>;
   const cudaError_t error = cudaFuncSetAttribute(
       kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kSharedBytes));
   if (error != cudaSuccess) return error;
   const int clusters = std::min(std::max(1, processors / kBlocks), tiles.count);
   const LaunchShape shape = {
-      static_cast<unsigned>(clusters * kBlocks), 1, 1, Teams<kGroups>::kThreads, kSharedBytes, 8,
+      static_cast<unsigned>(clusters * kBlocks), 1, 1, kThreads<kGroups>, kSharedBytes, 8,
       ceil_div(tiles.count, clusters) * kTile};
   return launch_with(kernel, shape, stream, cluster_launch(kBlocks), args, x, w, tiles);
 }
 
 template <class T>
-cudaError_t launch_product(const SineLinearForward& args, int processors, cudaStream_t stream) {
-  // Sines of float take more time than so narrow products: there more warps hide more of theirs.
+cudaError_t launch_typed(const SineLinearForward& args, int processors, cudaStream_t stream) {
+  // Sines of float take longer than narrow GEMMs: two warpgroups a consumer hide more latency.
   constexpr int kNarrow = 256;
   const bool narrow = sizeof(T) == 4 && args.inputs <= kNarrow;
-  return narrow ? launch_teams<T, sizeof(T) / 2>(args, processors, stream)
-                : launch_teams<T, 1>(args, processors, stream);
+  return narrow ? launch_grouped<T, sizeof(T) / 2>(args, processors, stream)
+                : launch_grouped<T, 1>(args, processors, stream);
 }
 
 template <class T>
-bool takes_shape(const SineLinearForward& args) {
-  // Fewer rows than a tile are cuBLAS's.
+bool supports_shape(const SineLinearForward& args) {
+  // Below one tile of rows cuBLAS is faster.
   return args.rows >= kTile && args.columns % kGroup<T> == 0 && args.inputs % kWide<T> == 0 &&
          args.column_stride == 1 && args.row_stride % kWide<T> == 0 &&
          args.row_stride >= args.inputs;
@@ -222,21 +228,21 @@ bool takes_shape(const SineLinearForward& args) {
 
 }  // namespace
 
-bool sine_linear_product_takes(const SineLinearForward& args) {
+bool sine_linear_fused_forward_supports(const SineLinearForward& args) {
   const bool half = args.dtype == Dtype::kHalf || args.dtype == Dtype::kBFloat16;
-  const bool shape =
-      half ? takes_shape<Half>(args) : args.dtype == Dtype::kFloat && takes_shape<float>(args);
+  const bool shape = half ? supports_shape<Half>(args)
+                          : args.dtype == Dtype::kFloat && supports_shape<float>(args);
   return compiled_for(900) && shape && aligned(args.input) && aligned(args.weight) &&
          aligned(args.bias) && aligned(args.output) && aligned(args.phase) &&
          std::max({args.rows + 2 * kTile, args.columns, args.inputs, pairs_of_tiles(args)}) <
              std::numeric_limits<int>::max();
 }
 
-cudaError_t launch_sine_linear_product(const SineLinearForward& args, int processors,
-                                       cudaStream_t stream) {
-  const auto run = args.dtype == Dtype::kFloat  ? launch_product<float>
-                   : args.dtype == Dtype::kHalf ? launch_product<Half>
-                                                : launch_product<BFloat16>;
+cudaError_t launch_sine_linear_fused_forward(const SineLinearForward& args, int processors,
+                                             cudaStream_t stream) {
+  const auto run = args.dtype == Dtype::kFloat  ? launch_typed<float>
+                   : args.dtype == Dtype::kHalf ? launch_typed<Half>
+                                                : launch_typed<BFloat16>;
   return run(args, processors, stream);
 }
 

@@ -1,17 +1,16 @@
-// The sine layer forward on sm_90, behind its product: sines of a tile of sums that lie in
-// registers (sine_linear_product.cu).
+// Epilogue of fused_forward.cu: bias, sine and phase of an accumulator tile in registers.
 #pragma once
 
-#include "kernels/sine_linear.cuh"
+#include "kernels/sine_linear/common.cuh"
 
 namespace treadle {
 namespace {
 
-constexpr int kTile = 128, kHalfRows = kTile / 2;  // rows of x, and of W
+constexpr int kTile = 128, kHalfRows = kTile / 2;  // rows of x, and of W, of a tile
 template <class T>
-constexpr int kGroup = 4 * kWide<T>;  // columns that change their order among themselves
+constexpr int kGroup = 4 * kWide<T>;  // columns that are permuted among themselves
 
-// Large numbers and NaN. Rare, and so out of the way of the registers.
+// Large arguments and NaN: rare, so not inlined, which saves registers.
 template <class T>
 __device__ __noinline__ void store_far_sines(const SineLinearForward& args, int64_t element,
                                              const float* u) {
@@ -41,22 +40,22 @@ struct Sines {
       y.value[e] = Narrow<T>::from(a.y);
       y.value[e + 1] = Narrow<T>::from(b.y);
       phase.value[e / 2] = __byte_perm(a.phase, b.phase, 0x5410);
-      // Of half types half a turn is not to be kNaN.
+      // -32768 encodes NaN: clamp half a turn to -32767.
       if constexpr (sizeof(T) == 2) phase.value[e / 2] = __vmaxs2(phase.value[e / 2], 0x80018001u);
     }
   }
 };
 
-// c is what multiply_tile (warpgroup.cuh) gives of kHalves times 64 rows, for columns in the order
-// of sine_linear_product.cu: n of a thread follow each other.
+// c holds kHalves times 64 rows as multiply_tile (wgmma.cuh) leaves them. W was loaded in an order
+// (fused_forward.cu) in which n columns of a thread are consecutive.
 template <class T, bool kSave, int kHalves>
 __device__ __forceinline__ void store_sines_of(const SineLinearForward& args, int64_t first_row,
                                                int first_column, const float (&c)[kHalves][64]) {
-  constexpr int n = kWide<T>, kRows = 2;  // rows that a thread has of each half, 8 apart
+  constexpr int n = kWide<T>, kRows = 2;  // a thread's rows in each half, 8 apart
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   const int64_t row = first_row + warp * 16 + lane / 4;
   const int column = first_column + lane % 4 * n, columns = static_cast<int>(args.columns);
-  const int rows = static_cast<int>(args.rows - row);  // left from there on
+  const int rows = static_cast<int>(args.rows - row);  // from `row` to the end
   const int64_t first = row * columns + column;
   const float omega = static_cast<float>(args.omega);
   Vector<T, n> next = {};
@@ -75,7 +74,7 @@ __device__ __forceinline__ void store_sines_of(const SineLinearForward& args, in
     for (int e = 0; e < n; ++e) bias[e] *= omega;
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
-      // Of all rows together, so that none waits alone.
+      // Both rows together: independent work to hide latency.
       float u[kRows][n];
       bool far = false;
 #pragma unroll

@@ -1,29 +1,37 @@
-// The sine layer's pointwise part on CUDA, as csrc/cuda/sine_linear.cpp calls it.
+// The sine layer's CUDA kernels, GEMMs included, as csrc/sine_linear/cuda/sine_linear.cpp calls
+// them. `processors` is the GPU's number of SMs.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/sine_linear_args.h"
+#include "kernels/sine_linear/args.h"
 
 namespace treadle {
 
+// forward.cu
 cudaError_t launch_sine_linear_forward(const SineLinearForward& args, cudaStream_t stream);
-// With the product in it, made of input and weight, of float in tf32: on sm_90, for those that it
-// takes. `processors` are the GPU's. cudaErrorNotSupported: a driver that cannot.
-bool sine_linear_product_takes(const SineLinearForward& args);
-cudaError_t launch_sine_linear_product(const SineLinearForward& args, int processors,
-                                       cudaStream_t stream);
+
+// fused_forward.cu, sm_90: GEMM and sines in one kernel; float32 in tf32. The launch gives
+// cudaErrorNotSupported if the driver cannot encode tensor maps.
+bool sine_linear_fused_forward_supports(const SineLinearForward& args);
+cudaError_t launch_sine_linear_fused_forward(const SineLinearForward& args, int processors,
+                                             cudaStream_t stream);
+
+// backward.cu
 cudaError_t launch_sine_linear_slope(const SineLinearSlope& args, cudaStream_t stream);
-// The P of these arguments, whose `parts` may be missing yet.
-int64_t sine_linear_slope_sums_parts(const SineLinearSlopeSums& args);
-cudaError_t launch_sine_linear_slope_sums(const SineLinearSlopeSums& args, cudaStream_t stream);
-// All gradients in one pass over the rows, on sm_90, for those that it takes. `parts` is of as many
-// float as the other function says.
-bool sine_linear_gradients_takes(const SineLinearGradients& args);
-int64_t sine_linear_gradients_parts(const SineLinearGradients& args, int processors);
-cudaError_t launch_sine_linear_gradients(const SineLinearGradients& args, void* parts,
-                                         int processors, cudaStream_t stream);
 cudaError_t launch_sine_linear_slope_backward(const SineLinearSlopeBackward& args,
                                               cudaStream_t stream);
+
+// backward_bias.cu. The first gives P, the rows of args.parts, which may still be null.
+int64_t sine_linear_backward_bias_parts(const SineLinearBackwardBias& args);
+cudaError_t launch_sine_linear_backward_bias(const SineLinearBackwardBias& args,
+                                             cudaStream_t stream);
+
+// fused_backward.cu, sm_90: all gradients in one pass over the rows. `parts` has as many floats as
+// the second function gives. cudaErrorNotSupported: as above.
+bool sine_linear_fused_backward_supports(const SineLinearFusedBackward& args);
+int64_t sine_linear_fused_backward_parts(const SineLinearFusedBackward& args, int processors);
+cudaError_t launch_sine_linear_fused_backward(const SineLinearFusedBackward& args, void* parts,
+                                              int processors, cudaStream_t stream);
 
 }  // namespace treadle

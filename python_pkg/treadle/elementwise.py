@@ -1,4 +1,4 @@
-"""One typed and documented function per op, each a call of ``torch.ops.treadle.*``.
+"""The elementwise ops: one typed and documented function each, a call of ``torch.ops.treadle.*``.
 
 Errors are RuntimeError, worded ``<op>: <argument> must <rule>, got <fact>``, the same on every
 device.
@@ -6,31 +6,21 @@ device.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-
-from . import _build
-from .layers import sine_linear
-from .recurrent import lltm, lltm_cell
 
 __all__ = [
     "cosine",
     "cosine_",
-    "launch_info",
-    "lltm",
-    "lltm_cell",
     "scale",
     "scale_",
     "sine",
     "sine_",
-    "sine_linear",
     "vector_add",
     "vector_add_",
 ]
 
-# Overloads that are picked here cost nothing; torch would try them in turn at every call.
+# Picked once: a call of torch.ops.treadle.scale would try its overloads in turn.
 _add = torch.ops.treadle.vector_add.default
 _add_number = torch.ops.treadle.vector_add.Scalar
 _add_out = torch.ops.treadle.vector_add.out
@@ -64,7 +54,7 @@ def vector_add(
     Raises:
         RuntimeError: dtypes, devices or shapes that do not fit.
 
-    Source: csrc/vector_add.cpp, kernels/vector_add.cu.
+    Source: csrc/elementwise/vector_add.cpp, kernels/elementwise/vector_add.cu.
     """
     if out is not None:
         other = b if isinstance(b, Tensor) else _number_tensor(a, b)
@@ -97,7 +87,7 @@ def vector_add_(a: Tensor, b: Tensor | float, *, alpha: float = 1) -> Tensor:
     Raises:
         RuntimeError: what does not fit; a leaf that requires grad; an expanded ``a``.
 
-    Source: csrc/vector_add.cpp, kernels/vector_add.cu.
+    Source: csrc/elementwise/vector_add.cpp, kernels/elementwise/vector_add.cu.
     """
     if isinstance(b, Tensor):
         _add_(a, b, alpha=alpha)
@@ -120,7 +110,7 @@ def scale(x: Tensor, factor: float, *, out: Tensor | None = None) -> Tensor:
     Raises:
         RuntimeError: dtypes or devices that do not fit.
 
-    Source: csrc/scale.cpp, kernels/scale.cu.
+    Source: csrc/elementwise/scale.cpp, kernels/elementwise/scale.cu.
     """
     if out is not None:
         _scale_out(x, factor, out=out)
@@ -141,7 +131,7 @@ def scale_(x: Tensor, factor: float) -> Tensor:
     Raises:
         RuntimeError: what does not fit; a leaf that requires grad; an expanded ``x``.
 
-    Source: csrc/scale.cpp, kernels/scale.cu.
+    Source: csrc/elementwise/scale.cpp, kernels/elementwise/scale.cu.
     """
     _scale_(x, factor)
     return x
@@ -161,7 +151,7 @@ def sine(x: Tensor, *, out: Tensor | None = None) -> Tensor:
     Raises:
         RuntimeError: dtypes or devices that do not fit.
 
-    Source: csrc/sine.cpp, kernels/sine.cu.
+    Source: csrc/elementwise/trig.cpp, kernels/elementwise/sine.cu.
     """
     if out is not None:
         _sine_out(x, out=out)
@@ -181,27 +171,19 @@ def sine_(x: Tensor) -> Tensor:
     Raises:
         RuntimeError: an integer ``x``; a leaf that requires grad; an expanded ``x``.
 
-    Source: csrc/sine.cpp, kernels/sine.cu.
+    Source: csrc/elementwise/trig.cpp, kernels/elementwise/sine.cu.
     """
     _sine_(x)
     return x
 
 
 def cosine(x: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """``cos(x)``, x in radians; a drop-in for ``torch.cos``.
-
-    Args:
-        x: [...] of any integer, bool or floating-point dtype; integers are computed in the default
-            floating-point dtype.
-        out: written and returned if given, resized if its shape does not fit. No autograd.
+    """``cos(x)``, x in radians; a drop-in for ``torch.cos``. Arguments and errors: :func:`sine`.
 
     Returns:
-        [...]; nan where x is infinite or nan.
+        [...] of the dtype that :func:`sine` gives; nan where x is infinite or nan.
 
-    Raises:
-        RuntimeError: dtypes or devices that do not fit.
-
-    Source: csrc/cosine.cpp, kernels/cosine.cu.
+    Source: csrc/elementwise/trig.cpp, kernels/elementwise/cosine.cu.
     """
     if out is not None:
         _cosine_out(x, out=out)
@@ -210,67 +192,9 @@ def cosine(x: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 
 def cosine_(x: Tensor) -> Tensor:
-    """``x = cos(x)`` in place; a drop-in for ``Tensor.cos_``. See :func:`cosine`.
+    """``x = cos(x)`` in place; a drop-in for ``Tensor.cos_``. Arguments and errors: :func:`sine_`.
 
-    Args:
-        x: [...] of a floating-point dtype, written and returned.
-
-    Returns:
-        ``x``.
-
-    Raises:
-        RuntimeError: an integer ``x``; a leaf that requires grad; an expanded ``x``.
-
-    Source: csrc/cosine.cpp, kernels/cosine.cu.
+    Source: csrc/elementwise/trig.cpp, kernels/elementwise/cosine.cu.
     """
     _cosine_(x)
     return x
-
-
-def launch_info(op: str, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
-    """Run an op and say what it launched on the GPU: grids, blocks, threads and what they use.
-
-    Args:
-        op: the name of a function of this package, for example ``"scale"``.
-        args: its arguments, and ``kwargs`` its keyword arguments. CUDA tensors, to see anything.
-
-    Returns:
-        One dict a kernel of ours, in launch order (cuBLAS's are not among them): ``kernel``,
-        ``grid`` and ``block`` (x, y, z), ``vector_width`` (elements a memory access),
-        ``elements_per_thread``, ``registers`` (a thread), ``shared_bytes`` (a block),
-        ``local_bytes`` (a thread; 0 unless it spills), ``blocks_per_sm`` and ``occupancy`` (of the
-        resident threads a multiprocessor can hold); of ``lltm``, ``regime`` (how its steps are
-        run) and ``reason`` (why so), which are empty strings elsewhere. The list is empty where
-        nothing was launched on a GPU.
-
-    Raises:
-        ValueError: if there is no such op.
-
-    Source: kernels/launch.cuh, where every launch is made and recorded.
-    """
-    function = globals().get(op) if op in __all__ and op != "launch_info" else None
-    if function is None:
-        names = ", ".join(name for name in __all__ if name != "launch_info")
-        raise ValueError(f"launch_info: op must be one of {names}, got {op!r}")
-    bindings = _build.bindings()
-    bindings.take_launches()
-    bindings.record_launches(True)
-    try:
-        function(*args, **kwargs)
-    finally:
-        bindings.record_launches(False)
-    fields = (
-        "kernel",
-        "grid",
-        "block",
-        "vector_width",
-        "elements_per_thread",
-        "registers",
-        "shared_bytes",
-        "local_bytes",
-        "blocks_per_sm",
-        "occupancy",
-        "regime",
-        "reason",
-    )
-    return [{name: getattr(launch, name) for name in fields} for launch in bindings.take_launches()]

@@ -1,4 +1,4 @@
-"""The LLTM's ops, a step and a whole sequence, typed and documented as those of ``treadle.ops``."""
+"""The LLTM's ops: one step, and whole sequences."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def lltm_cell(
         old_cell: [B, H], of input's dtype, or float32 beside half-precision inputs (the cell adds
             up over the steps, and half types run out of digits).
 
-        Each tensor may carry one more leading dimension N, on all arguments: N independent cells.
+        All arguments together may have one more leading dimension N, for N independent cells.
 
     Returns:
         new_h [B, H] of input's dtype, and new_cell [B, H] of old_cell's dtype. Every argument is
@@ -41,7 +41,7 @@ def lltm_cell(
     Raises:
         RuntimeError: shapes, dtypes or devices that do not fit.
 
-    Source: csrc/lltm_cell.cpp, kernels/lltm_cell.cu.
+    Source: csrc/recurrent/lltm_cell/cell.cpp, kernels/recurrent/lltm_cell/cell.cu.
     """
     return _lltm_cell(input, weights, bias, old_h, old_cell)  # type: ignore[no-any-return]
 
@@ -84,9 +84,9 @@ def lltm(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
     ``lltm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)``,
     or for a packed batch ``lltm(data, batch_sizes, hx, params, has_biases, num_layers, dropout,
     train, bidirectional)``. Every step is :func:`lltm_cell`. D is 2 if bidirectional, else 1;
-    :class:`treadle.nn.LLTM` holds the parameters and calls this. On GPUs of sm_90 all steps of a
-    layer are one kernel launch, where its weight_hh fits on the chip; docs/layer.md says when, and
-    :func:`treadle.launch_info` which ``regime`` ran.
+    :class:`treadle.nn.LLTM` holds the parameters and calls this. On GPUs of sm_90 one kernel launch
+    runs all steps of a layer if its weight_hh fits on the chip; docs/recurrent.md says when, and
+    :func:`treadle.launch_info` shows which algorithm (``regime``) ran.
 
     Args:
         input: [T, B, I], or [B, T, I] if ``batch_first``; float64, float32, float16 or bfloat16.
@@ -96,20 +96,19 @@ def lltm(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
             float32 beside half-precision inputs (c adds up over the steps, and half types run out
             of digits).
         params: for each layer, and in it for each direction, weight_ih [3H, I] (after the first
-            layer [3H, D*H]), weight_hh [3H, H] and, if ``has_biases``, bias [3H]: a single one.
+            layer [3H, D*H]), weight_hh [3H, H] and, if ``has_biases``, one bias [3H].
             Rows are those of the gates i, o and the candidate z, in this order; ``[weight_hh |
             weight_ih]`` is what ``lltm_cell`` calls weights.
         has_biases: whether ``params`` has biases.
         num_layers: each layer after the first reads the output of the one before.
-        dropout: the probability with which an element of what goes from layer to layer is
-            dropped, if ``train``.
+        dropout: the probability of dropping an element between two layers, if ``train``.
         train: False leaves the dropout out.
         bidirectional: a second direction in each layer reads the sequence from its end.
         batch_first: input and output are [B, T, ...]; hx never is.
-        recompute: what a layer keeps for the backward pass. By default, per direction, step and
-            row, 3H gates beside its output of H, all in input's dtype: for float32 16H bytes, for
-            half types 8H, for float64 32H. If True the output alone, so 4H, 2H, 8H bytes, for one
-            more matrix product in backward.
+        recompute: if False, a layer keeps its output (H) and the gates (3H) of each direction,
+            step and row for the backward pass, in input's dtype: 16H bytes in float32, 8H in half
+            types, 32H in float64. If True it keeps the output alone (4H, 2H, 8H bytes), and the
+            backward pass takes one more matrix product.
 
     Returns:
         output: [T, B, D*H] ([B, T, D*H] if ``batch_first``; [S, D*H] for a packed batch), the h of
@@ -123,10 +122,11 @@ def lltm(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
     Raises:
         RuntimeError: shapes, dtypes, devices or counts that do not fit.
 
-    Source: csrc/lltm.cpp, csrc/lltm_layer.cpp, csrc/recurrence_plan.cpp, csrc/cpu/recurrence.h,
-    kernels/recurrence.cuh, kernels/cluster.cuh, kernels/grid.cuh.
+    Source: csrc/recurrent/layers.cpp, csrc/recurrent/forward.cpp, csrc/recurrent/plan.cpp,
+    csrc/recurrent/cpu/rows_forward.h, kernels/recurrent/step.cuh, kernels/recurrent/cluster.cuh,
+    kernels/recurrent/grid.cuh.
     """
     packed = "batch_sizes" in kwargs or (len(args) > 1 and isinstance(args[1], Tensor))
-    # Of two overloads torch would try the first at every call.
+    # Without this choice torch would try the first overload at every call.
     function = _lltm_packed if packed else _lltm
     return function(*args, **kwargs)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""The sine layer's op, typed and documented as those of ``treadle.ops``."""
+"""The op of a sine layer."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ _sine_linear = torch.ops.treadle.sine_linear.default
 def sine_linear(input: Tensor, weight: Tensor, bias: Tensor | None, omega: float) -> Tensor:
     """``sin(omega * (input @ weight.T + bias))``, fused; a layer of a SIREN.
 
-    Stands for ``torch.sin(omega * torch.nn.functional.linear(input, weight, bias))``. For the
-    derivatives it keeps its arguments, the result, and 2 bytes more an element of it (float64: 8).
+    Replaces ``torch.sin(omega * torch.nn.functional.linear(input, weight, bias))``. For the
+    backward pass it keeps its arguments, the result, and 2 bytes (float64: 8) for each element of
+    the result.
 
     Args:
         input: [..., I], float64, float32, float16 or bfloat16.
         weight: [O, I].
         bias: [O] or None.
-        omega: a number; 30 in the paper. Not differentiable.
+        omega: a number; 30 in the SIREN paper. Not differentiable.
 
         For N layers in one call: input [N, ..., I], weight [N, O, I], bias [N, O].
 
     Returns:
-        [..., O] of input's dtype, contiguous. Products of half types are not rounded before omega
-        multiplies them. input, weight and bias are differentiable any number of times. Under
+        [..., O] of input's dtype, contiguous. In half types the products are multiplied by omega
+        before any rounding. input, weight and bias are differentiable any number of times. Under
         autocast all three take the lower precision, as ``linear`` does; float32 products are in
         tf32 where torch's are.
 
     Raises:
         RuntimeError: shapes, dtypes or devices that do not fit.
-        TypeError: ``omega`` is a tensor that requires grad, which it would not get.
+        TypeError: ``omega`` is a tensor that requires grad.
 
-    Source: csrc/sine_linear.cpp, kernels/sine_linear.cu.
+    Source: csrc/sine_linear/forward.cpp, kernels/sine_linear/forward.cu.
     """
     if isinstance(omega, Tensor) and omega.requires_grad:
         raise TypeError(

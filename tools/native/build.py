@@ -42,8 +42,10 @@ def build(package: Path, version: str) -> None:
             _lay(binary, package / binary.name)
     write_if_new(package / FACTS, json.dumps(_facts(graph), indent=2) + "\n")
     print(f"treadle: built in {time.monotonic() - started:.0f} s", flush=True)
-    if isinstance(toolkit, cuda.Missing):
+    if isinstance(toolkit, cuda.Missing) and not toolkit.expected:
         _say_cpu_only(toolkit)
+    elif isinstance(toolkit, cuda.Missing):
+        print(f"treadle: for the CPU only, as {toolkit.reason}; to build CUDA, {toolkit.remedy}")
 
 
 def _has(toolkit: cuda.Toolkit | cuda.Missing) -> bool:

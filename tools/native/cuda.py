@@ -65,15 +65,22 @@ class Missing:
 
     reason: str
     remedy: str
+    expected: bool = False  # a line says it, not a box
 
 
 def find(torch: Torch) -> Toolkit | Missing:
-    """The toolkit to build with, or why there is none. $TREADLE_CUDA: 1 insists, 0 leaves out."""
+    """The toolkit to build with, or why there is none.
+
+    $TREADLE_CUDA: 1 insists, 0 leaves CUDA out, gpu (as the Makefile says) builds it for the GPUs
+    of this machine or, if it has none, leaves it out; unset, it is built where nvcc is found.
+    """
     wanted = os.environ.get("TREADLE_CUDA", "")
-    if wanted not in ("", "0", "1"):
-        raise BuildError(f"TREADLE_CUDA must be 0, 1 or unset, got {wanted!r}")
+    if wanted not in ("", "0", "1", "gpu"):
+        raise BuildError(f"TREADLE_CUDA must be 0, 1, gpu or unset, got {wanted!r}")
     if wanted == "0":
         return Missing("TREADLE_CUDA=0 was set", "rebuild without TREADLE_CUDA=0")
+    if wanted == "gpu" and not _has_gpu():
+        return Missing("no GPU was found", "rebuild with TREADLE_CUDA=1", expected=True)
     found = _look(torch)
     if wanted == "1" and isinstance(found, Missing):
         raise BuildError(
@@ -166,6 +173,13 @@ def _parse(text: str, known: list[str]) -> tuple[str, ...]:
                 f"it knows {', '.join(known)} (each may end in +PTX)"
             )
     return tuple(dict.fromkeys(archs))
+
+
+def _has_gpu() -> bool:
+    """Whether a GPU is here, even if this torch was built without CUDA."""
+    import torch
+
+    return bool(torch.cuda.is_available()) or Path("/proc/driver/nvidia/gpus").is_dir()
 
 
 def _present_gpus(known: list[str]) -> tuple[str, ...]:

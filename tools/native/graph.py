@@ -150,12 +150,12 @@ class Graph:
 
     def _host_objects(self) -> list[Path]:
         apart = {"bindings.cpp", "cuda_missing.cpp"}
-        sources = [s for s in sorted(Path("csrc").glob("*.cpp")) if s.name not in apart]
+        sources = [s for s in _host_sources("") if s.name not in apart]
         flags = [*self.own_flags(), *self.torch_flags()]
         return [self._torch_object(source, flags) for source in sources]
 
     def _cpu_objects(self) -> list[Path]:
-        sources = sorted(Path("csrc/cpu").glob("*.cpp"))
+        sources = _host_sources("cpu")
         return [
             self._object("cxx", source, self.cpu_flags(isa), f".{isa}")
             for isa in host.isas()
@@ -169,8 +169,8 @@ class Graph:
             # Headers of libraries that a small toolkit may lack (cusparse and the like).
             flags += ["-idirafter", str(folder / "include")]
         flags.append(f'-DTREADLE_CUDA_ARCHS="{" ".join(toolkit.archs)}"')
-        objects = [self._torch_object(s, flags) for s in sorted(Path("csrc/cuda").glob("*.cpp"))]
-        kernels = sorted(Path("kernels").glob("*.cu"))
+        objects = [self._torch_object(s, flags) for s in _host_sources("cuda")]
+        kernels = sorted(Path("kernels").rglob("*.cu"))
         return objects + [self._object("nvcc", s, self.nvcc_flags(toolkit)) for s in kernels]
 
     def _missing_object(self, missing: cuda.Missing) -> list[Path]:
@@ -198,7 +198,7 @@ class Graph:
         source = Path("csrc/bindings.cpp")
         import pybind11
 
-        flags = [*self.own_flags(), "-O2", f"-std=c++{self.torch.cxx_standard}"]
+        flags = [*self.own_flags(), "-O1", f"-std=c++{self.torch.cxx_standard}"]
         flags += ["-isystem", pybind11.get_include()]
         flags += ["-isystem", sysconfig.get_path("include")]
         flags += _from_env("CXXFLAGS")
@@ -216,6 +216,13 @@ def write_if_new(path: Path, text: str) -> None:
     """A file that has this text already keeps its time, and so what is made of it."""
     if not path.exists() or path.read_text() != text:
         path.write_text(text)
+
+
+def _host_sources(backend: str) -> list[Path]:
+    """The C++ files of csrc below a folder `cpu`, below one `cuda`, or ("") below neither."""
+    sources = sorted(Path("csrc").rglob("*.cpp"))
+    folders = {"cpu", "cuda"} if backend == "" else {backend}
+    return [s for s in sources if (backend == "") == folders.isdisjoint(s.parts[:-1])]
 
 
 def _from_env(name: str) -> list[str]:

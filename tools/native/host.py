@@ -16,7 +16,8 @@ BYTES_PER_JOB = 3 << 30
 
 CPU_FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fwrapv"]
 ISA_FLAGS = {
-    "portable": [],
+    # For processors without AVX2: -O3 takes three times as long to compile.
+    "portable": ["-O2"],
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": [
         *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"),
@@ -115,7 +116,7 @@ def isas() -> dict[str, list[str]]:
     """Instruction sets to compile the CPU kernels for, with their flags."""
     if platform.machine() in ("x86_64", "AMD64"):
         return ISA_FLAGS
-    return {"portable": ISA_FLAGS["portable"]}
+    return {"portable": []}
 
 
 def ninja() -> str:

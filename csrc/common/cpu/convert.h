@@ -19,7 +19,7 @@
 #pragma GCC diagnostic pop
 #endif
 
-#include "kernels/dtype.h"
+#include "kernels/common/dtype.h"
 
 namespace treadle::cpu::TREADLE_ISA {
 

@@ -1,5 +1,5 @@
-// Every file of this folder is compiled once per instruction set, in a namespace of that name;
-// dispatch() picks one when the process first asks. TREADLE_CPU_CAPABILITY=portable|avx2|avx512
+// Instruction sets. Every source in a folder cpu/ is compiled once for each, in a namespace of its
+// name; isa() chooses one when the process first asks. TREADLE_CPU_CAPABILITY=portable|avx2|avx512
 // caps the choice, as ATEN_CPU_CAPABILITY does for torch.
 #pragma once
 

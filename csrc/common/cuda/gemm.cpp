@@ -1,4 +1,4 @@
-#include "cuda/products.h"
+#include "common/cuda/gemm.h"
 
 #include <ATen/Context.h>
 #include <ATen/cuda/CUDAContext.h>
@@ -6,18 +6,17 @@
 
 namespace treadle {
 
-// What ATen sets the handle's mode by.
+// ATen sets the handle's mode by the same.
 bool tf32_allowed() {
   return at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
          at::Float32Precision::TF32;
 }
 
-StepProducts::StepProducts(Dtype dtype)
-    : dtype_(dtype), handle_(at::cuda::getCurrentCUDABlasHandle()) {}
+Gemm::Gemm(Dtype dtype) : dtype_(dtype), handle_(at::cuda::getCurrentCUDABlasHandle()) {}
 
 // cuBLAS counts columns first. There a is a^T [k, m], b is b^T [k, n] or [n, k], and c is c^T
 // [n, m], or where its columns are dense, c [m, n].
-void StepProducts::run(const StepProduct& p) const {
+void Gemm::run(const GemmArgs& p) const {
   const auto handle = static_cast<cublasHandle_t>(handle_);
   const auto b_op = p.b_transposed ? CUBLAS_OP_N : CUBLAS_OP_T;
   const auto b_stride = static_cast<int>(p.b_transposed ? p.n : p.k);

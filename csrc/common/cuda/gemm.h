@@ -1,17 +1,16 @@
-// Matrix products of a recurrent layer's steps: cuBLAS by ATen's handle, which brings the stream,
-// the workspace and what torch was told of tf32. ATen's own functions take as long to call as a
-// step.
+// Matrix products by cuBLAS directly, with ATen's handle: its stream, its workspace, and what torch
+// was told of tf32. A call of ATen's own functions takes as long as a step of a recurrent layer.
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/recurrence_args.h"
+#include "kernels/common/dtype.h"
 
 namespace treadle {
 
 // c [m, n] = a [m, k] b [n, k]^T + c if `add`, for `b_transposed` b [k, n]. a and b are contiguous,
 // c is acc_t, dense along one of its dimensions.
-struct StepProduct {
+struct GemmArgs {
   int64_t m, n, k;
   const void *a, *b;
   bool b_transposed;
@@ -20,12 +19,12 @@ struct StepProduct {
   bool add;
 };
 
-// Products of one call, on the current device and stream: asking ATen for the handle takes longer
-// than one of them.
-class StepProducts {
+// On the current device and stream. Make one for several products: asking ATen for the handle takes
+// longer than a product.
+class Gemm {
  public:
-  explicit StepProducts(Dtype dtype);
-  void run(const StepProduct& product) const;
+  explicit Gemm(Dtype dtype);
+  void run(const GemmArgs& args) const;
 
  private:
   Dtype dtype_;

@@ -1,11 +1,11 @@
-#include "cuda/launch.h"
+#include "common/cuda/launch.h"
 
 #include <cxxabi.h>
 
 #include <cstdlib>
 
-#include "kernels/launch.h"
-#include "launches.h"
+#include "common/launches.h"
+#include "kernels/common/launch.h"
 
 namespace treadle {
 
@@ -36,7 +36,8 @@ static std::string kernel_name(const void* kernel) {
   return result;
 }
 
-void record_launch(const void* kernel, const LaunchShape& shape) {
+static void record_launch(const void* kernel, const LaunchShape& shape) {
+  if (!recording_launches()) return;
   cudaFuncAttributes attributes = {};
   int blocks = 0;
   C10_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
@@ -58,5 +59,11 @@ void record_launch(const void* kernel, const LaunchShape& shape) {
               {},
               {}});
 }
+
+// Set while the library is loaded, before anything can launch.
+[[maybe_unused]] static const bool observed = [] {
+  observe_launch = record_launch;
+  return true;
+}();
 
 }  // namespace treadle

@@ -1,34 +1,30 @@
-// The CPU kernels as csrc/<op>.cpp calls them: raw memory, no torch.
+// The CPU kernels, as csrc/elementwise/*.cpp call them: raw memory, no torch. Those of ops of one
+// tensor are declared in ../unary.h.
 #pragma once
 
 #include <cstdint>
 
-#include "cpu/isa.h"
-#include "kernels/dtype.h"
+#include "common/cpu/isa.h"
+#include "kernels/common/dtype.h"
 
 namespace treadle::cpu {
 
-// A 2-D piece of an elementwise op, as TensorIterator hands it out. Operand 0 is the output;
-// operand i of step (x, y) lies at data[i] + x * strides[i] + y * strides[operands + i] bytes.
-struct Piece {
+// Two dimensions of an elementwise op, as TensorIterator hands them out. Operand 0 is the output;
+// element (x, y) of operand i is at data[i] + x * strides[i] + y * strides[operands + i] bytes.
+struct Tile2d {
   char** data;
   const int64_t* strides;
   int64_t size0, size1;
   const Dtype* dtypes;  // as stored, one per operand
-  Dtype compute;        // what the inputs are rounded to before the computation
+  Dtype compute;        // inputs are rounded to it first
 };
 
-TREADLE_CPU_FUNCTION(scale, (const Piece& piece, Number factor), (piece, factor))
+TREADLE_CPU_FUNCTION(scale, (const Tile2d& tile, ScalarArg factor), (tile, factor))
 
-// a + alpha * b; the Scalar form has one input, and `scalar` stands for a or for b.
-TREADLE_CPU_FUNCTION(vector_add, (const Piece& piece, Number alpha), (piece, alpha))
+// a + alpha * b. The second has one tensor; `scalar` stands for a or for b.
+TREADLE_CPU_FUNCTION(vector_add, (const Tile2d& tile, ScalarArg alpha), (tile, alpha))
 TREADLE_CPU_FUNCTION(vector_add_scalar,
-                     (const Piece& piece, Number scalar, bool scalar_is_b, Number alpha),
-                     (piece, scalar, scalar_is_b, alpha))
-
-TREADLE_CPU_FUNCTION(sine, (const Piece& piece), (piece))
-TREADLE_CPU_FUNCTION(sine_backward, (const Piece& piece), (piece))
-TREADLE_CPU_FUNCTION(cosine, (const Piece& piece), (piece))
-TREADLE_CPU_FUNCTION(cosine_backward, (const Piece& piece), (piece))
+                     (const Tile2d& tile, ScalarArg scalar, bool scalar_is_b, ScalarArg alpha),
+                     (tile, scalar, scalar_is_b, alpha))
 
 }  // namespace treadle::cpu

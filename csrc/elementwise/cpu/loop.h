@@ -1,7 +1,7 @@
-// The loop under every elementwise op: any strides, any mixture of dtypes, no copies of operands.
-// Rows whose elements are neighbours, or one that is repeated, are computed in place, so that the
-// compiler vectorises the functor; an input whose neighbours are not the output's comes tile by
-// tile; everything else goes through blocks on the stack: load and widen, compute, round, store.
+// The CPU loop of every elementwise op: any strides, any mixture of dtypes, no copies of operands.
+// Dense rows, and inputs that repeat one element, are computed in place: the compiler vectorises
+// the functor. An input that is dense along the other dimension is transposed tile by tile.
+// Everything else goes through blocks on the stack: load and widen, compute, round, store.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 #include <cstddef>
 #include <utility>
 
-#include "cpu/convert.h"
-#include "cpu/kernels.h"
+#include "common/cpu/convert.h"
+#include "elementwise/cpu/kernels.h"
 
 namespace treadle::cpu::TREADLE_ISA {
 
@@ -28,22 +28,21 @@ constexpr bool has_own_loop(std::index_sequence<I...>) {
   return kHasOwnLoop<F, T, First<T, I>...>;
 }
 
-// out[i] = f(in[i]...) for n dense elements. f computes one element, or brings a loop of its own:
-// f(out, n, in...). An output is an input or apart from it (TensorIterator refuses partial
-// overlap).
+// out[i] = f(in[i]...) for n dense elements. f computes one element, or has a loop of its own:
+// f(out, n, in...). The output is an input or shares no memory with it (check_memory).
 template <class F, class T, class... In>
 TREADLE_INLINE void apply(const F& f, T* out, int64_t n, const In*... in) {
   if constexpr (kHasOwnLoop<F, T, In...>) {
     f(out, n, in...);
   } else {
-    const F own = f;  // that no store to `out` might change
+    const F own = f;  // a copy, which no store to `out` can change
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(own(static_cast<acc_t<In>>(in[i])...));
   }
 }
 
-// The same in memory, whose bandwidth 256-bit vectors exhaust; 512-bit ones wait for both halves of
-// a cache line more often than not.
+// apply() on operands in memory. 256-bit vectors exhaust its bandwidth; unaligned 512-bit ones
+// cross cache lines.
 template <class F, class T, class... In>
 #if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
 [[gnu::noinline, gnu::target("prefer-vector-width=256")]]
@@ -52,7 +51,7 @@ void apply_in_memory(const F& f, T* out, int64_t n, const In*... in) {
   apply(f, out, n, in...);
 }
 
-// A piece of a dense row of halves, at any byte: widened, computed and rounded.
+// A part of a dense row of halves, at any byte: widened, computed and rounded.
 template <class common_t, int64_t kSize, class F, size_t... I>
 TREADLE_INLINE void dense_halves(const F& f, char* const* data, int64_t begin, int64_t size,
                                  std::index_sequence<I...>) {
@@ -68,7 +67,7 @@ template <class common_t, class F, size_t... I>
 void dense_row(const F& f, char* const* data, int64_t n, std::index_sequence<I...> inputs) {
   constexpr bool own_loop = has_own_loop<F, acc_t<common_t>>(std::index_sequence<I...>{});
   if constexpr (is_half_type<common_t>) {
-    // So few that they stay in registers; a loop of f's own wants more.
+    // 32 stay in registers; a loop of f's own wants more.
     constexpr int64_t size = own_loop ? kBlock : 32;
     int64_t begin = 0;
     if constexpr (!own_loop) {
@@ -88,24 +87,24 @@ void dense_row(const F& f, char* const* data, int64_t n, std::index_sequence<I..
   }
 }
 
-// Where an operand's elements are in a row.
+// How an operand lies in memory along a row. kTurned: dense along the other dimension.
 enum class InRow { kDense, kRepeated, kTurned, kElsewhere };
 
 template <class common_t>
-InRow in_row(const Piece& piece, int operand, int operands) {
+InRow in_row(const Tile2d& tile, int operand, int operands) {
   constexpr int64_t size = sizeof(common_t);
-  const int64_t stride = piece.strides[operand], next_row = piece.strides[operands + operand];
+  const int64_t stride = tile.strides[operand], next_row = tile.strides[operands + operand];
   if (stride == 0 && operand > 0) return InRow::kRepeated;
   const bool aligned =
       is_half_type<common_t> ||
-      (reinterpret_cast<uintptr_t>(piece.data[operand]) % alignof(common_t) == 0 &&
+      (reinterpret_cast<uintptr_t>(tile.data[operand]) % alignof(common_t) == 0 &&
        stride % int64_t{alignof(common_t)} == 0 && next_row % int64_t{alignof(common_t)} == 0);
-  if (!aligned || piece.dtypes[operand] != piece.compute) return InRow::kElsewhere;
+  if (!aligned || tile.dtypes[operand] != tile.compute) return InRow::kElsewhere;
   if (stride == size) return InRow::kDense;
   return next_row == size && operand > 0 ? InRow::kTurned : InRow::kElsewhere;
 }
 
-// One input, which may be repeated: `value` then.
+// One input. If it repeats one element, that is `value`.
 template <class common_t, class F>
 void row_of_one(const F& f, char* const* data, bool repeated, acc_t<common_t> value, int64_t n) {
   using acc = acc_t<common_t>;
@@ -144,22 +143,22 @@ void row(const F& f, char* const* data, const InRow* kinds, const Dtype* dtypes,
   }
 }
 
-// Rows of which some inputs are turned: in tiles of a few rows, each of which gets such an input
-// along its own neighbours first.
+// Rows with turned inputs, in tiles of a few rows: such an input is transposed into the stack
+// first.
 template <class common_t, int kInputs, class F>
-void tiles(const Piece& piece, const F& f, const InRow* kinds) {
+void tiles(const Tile2d& tile, const F& f, const InRow* kinds) {
   constexpr int operands = kInputs + 1;
   constexpr int64_t kRows = 64 / sizeof(common_t), kColumns = 256;
   alignas(64) common_t turned[kInputs][kRows][kColumns];
   InRow dense[operands];
   for (int i = 0; i < operands; ++i)
     dense[i] = kinds[i] == InRow::kTurned ? InRow::kDense : kinds[i];
-  for (int64_t y = 0; y < piece.size1; y += kRows) {
-    const int64_t rows = std::min(kRows, piece.size1 - y);
-    for (int64_t x = 0; x < piece.size0; x += kColumns) {
-      const int64_t columns = std::min(kColumns, piece.size0 - x);
+  for (int64_t y = 0; y < tile.size1; y += kRows) {
+    const int64_t rows = std::min(kRows, tile.size1 - y);
+    for (int64_t x = 0; x < tile.size0; x += kColumns) {
+      const int64_t columns = std::min(kColumns, tile.size0 - x);
       const auto at = [&](int i, int64_t column, int64_t row) {
-        return piece.data[i] + column * piece.strides[i] + row * piece.strides[operands + i];
+        return tile.data[i] + column * tile.strides[i] + row * tile.strides[operands + i];
       };
       for (int i = 0; i < kInputs; ++i) {
         if (kinds[i + 1] != InRow::kTurned) continue;
@@ -175,18 +174,18 @@ void tiles(const Piece& piece, const F& f, const InRow* kinds) {
                         ? reinterpret_cast<char*>(turned[std::max(i - 1, 0)][r])
                         : at(i, x, y + r);
         }
-        row<common_t, kInputs>(f, data, dense, piece.dtypes, columns);
+        row<common_t, kInputs>(f, data, dense, tile.dtypes, columns);
       }
     }
   }
 }
 
-// Elements of the compute dtype anywhere, one by one.
+// Elements of the compute dtype at any stride, one by one.
 template <class common_t, class F, size_t... I>
 void strided_row(const F& f, char* const* data, const int64_t* strides, int64_t n,
                  std::index_sequence<I...>) {
   using acc = acc_t<common_t>;
-  // Copies: a store through char* might change anything else.
+  // Local copies: a store through char* may alias everything else.
   const F own = f;
   const char* from[] = {data[I + 1]...};
   const int64_t steps[] = {strides[I + 1]...}, out_step = strides[0];
@@ -204,7 +203,7 @@ void blocked_row(const F& f, char* const* data, const int64_t* strides, const Dt
   using acc = acc_t<common_t>;
   alignas(64) acc buffer[sizeof...(I)][kBlock];
   alignas(64) acc results[kBlock];
-  // What is stored as it is computed needs no buffer.
+  // Dense operands of the compute type need no buffer.
   const auto direct = [&](int i, int64_t begin) -> acc* {
     if constexpr (std::is_same_v<acc, common_t>) {
       if (kinds[i] == InRow::kDense) return reinterpret_cast<acc*>(data[i]) + begin;
@@ -230,40 +229,40 @@ void blocked_row(const F& f, char* const* data, const int64_t* strides, const Dt
 }
 
 template <class common_t, int kInputs, class F>
-void loop(const Piece& piece, const F& f) {
+void loop(const Tile2d& tile, const F& f) {
   constexpr int operands = kInputs + 1;
   constexpr auto inputs = std::make_index_sequence<kInputs>{};
   constexpr bool own_loop = has_own_loop<F, acc_t<common_t>>(inputs);
   InRow kinds[operands];
   bool one_by_one = true, rows = true, turned = false;
   for (int i = 0; i < operands; ++i) {
-    kinds[i] = in_row<common_t>(piece, i, operands);
+    kinds[i] = in_row<common_t>(tile, i, operands);
     one_by_one =
-        one_by_one && piece.dtypes[i] == piece.compute &&
-        (i == 0 || sizeof(common_t) == 8 || piece.strides[i] != 2 * int64_t{sizeof(common_t)});
+        one_by_one && tile.dtypes[i] == tile.compute &&
+        (i == 0 || sizeof(common_t) == 8 || tile.strides[i] != 2 * int64_t{sizeof(common_t)});
     rows = rows && kinds[i] != InRow::kElsewhere;
     turned = turned || kinds[i] == InRow::kTurned;
     // A loop of f's own takes two inputs only as they are.
     if (own_loop && kInputs > 1) rows = rows && kinds[i] != InRow::kRepeated;
   }
-  if (rows && turned && piece.size0 >= 8 && piece.size1 >= 8) {
-    return tiles<common_t, kInputs>(piece, f, kinds);
+  if (rows && turned && tile.size0 >= 8 && tile.size1 >= 8) {
+    return tiles<common_t, kInputs>(tile, f, kinds);
   }
   rows = rows && !turned;
   char* data[operands];
-  for (int64_t y = 0; y < piece.size1; ++y) {
-    for (int i = 0; i < operands; ++i) data[i] = piece.data[i] + y * piece.strides[operands + i];
+  for (int64_t y = 0; y < tile.size1; ++y) {
+    for (int i = 0; i < operands; ++i) data[i] = tile.data[i] + y * tile.strides[operands + i];
     if (rows) {
-      row<common_t, kInputs>(f, data, kinds, piece.dtypes, piece.size0);
+      row<common_t, kInputs>(f, data, kinds, tile.dtypes, tile.size0);
       continue;
     }
     if constexpr (!own_loop && !is_half_type<common_t>) {
       if (one_by_one) {
-        strided_row<common_t>(f, data, piece.strides, piece.size0, inputs);
+        strided_row<common_t>(f, data, tile.strides, tile.size0, inputs);
         continue;
       }
     }
-    blocked_row<common_t>(f, data, piece.strides, piece.dtypes, kinds, piece.size0, inputs);
+    blocked_row<common_t>(f, data, tile.strides, tile.dtypes, kinds, tile.size0, inputs);
   }
 }
 

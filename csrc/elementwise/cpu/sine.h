@@ -1,9 +1,9 @@
-// What the CPU loops of sine and cosine share: a wave, of a block of numbers.
+// What the CPU loops of sine and cosine share: one of the two, of a block of numbers.
 #pragma once
 
 #include <cstring>
 
-#include "cpu/elementwise.h"
+#include "elementwise/cpu/loop.h"
 #include "kernels/math/sine_double.h"
 #include "kernels/math/sine_float.h"
 
@@ -38,7 +38,7 @@ void compute_wave(float* out, int64_t n, const float* x) {
 template <Wave wave, class scalar_t>
 void compute_wave(double* out, int64_t n, const double* x) {
   if (any_beyond(x, n, math::kNear<double>)) {
-    // The reduction of large arguments is integer code, one by one; the polynomial is not.
+    // Large arguments are reduced by integer code, one by one; the polynomial is vectorised.
     math::detail::DoubleAngle angles[kBlock];
     for (int64_t i = 0; i < n; ++i) angles[i] = math::any_angle<wave>(x[i]);
     for (int64_t i = 0; i < n; ++i) out[i] = math::detail::sine_of(angles[i]);
@@ -60,7 +60,7 @@ struct WaveLoop {
   }
 };
 
-// grad times a wave of x, or times minus it.
+// grad * wave(x), or -grad * wave(x).
 template <Wave wave, bool negative, class scalar_t>
 struct SlopeLoop {
   using T = acc_t<scalar_t>;
@@ -79,18 +79,18 @@ struct SlopeLoop {
 };
 
 template <Wave wave>
-void wave_loop(const Piece& piece) {
-  visit_floating(piece.compute, [&](auto type) {
+void wave_loop(const Tile2d& tile) {
+  visit_floating(tile.compute, [&](auto type) {
     using scalar_t = typename decltype(type)::type;
-    loop<scalar_t, 1>(piece, WaveLoop<wave, scalar_t>{});
+    loop<scalar_t, 1>(tile, WaveLoop<wave, scalar_t>{});
   });
 }
 
 template <Wave wave, bool negative>
-void slope_loop(const Piece& piece) {
-  visit_floating(piece.compute, [&](auto type) {
+void slope_loop(const Tile2d& tile) {
+  visit_floating(tile.compute, [&](auto type) {
     using scalar_t = typename decltype(type)::type;
-    loop<scalar_t, 2>(piece, SlopeLoop<wave, negative, scalar_t>{});
+    loop<scalar_t, 2>(tile, SlopeLoop<wave, negative, scalar_t>{});
   });
 }
 

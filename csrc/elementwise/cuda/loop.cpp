@@ -1,4 +1,4 @@
-#include "cuda/run.h"
+#include "elementwise/cuda/loop.h"
 
 namespace treadle {
 

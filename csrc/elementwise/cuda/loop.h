@@ -1,13 +1,13 @@
-// From an elementwise loop to launches: guards the device, takes the current stream, splits what is
-// too large for 32-bit offsets.
+// From an elementwise loop to launches: guards the device, takes the current stream, splits the
+// work where it is too large for 32-bit offsets.
 #pragma once
 
 #include <ATen/TensorIterator.h>
 
-#include "check.h"
-#include "cuda/launch.h"
-#include "elementwise.h"
-#include "kernels/elementwise.h"
+#include "common/check.h"
+#include "common/cuda/launch.h"
+#include "elementwise/loop.h"
+#include "kernels/elementwise/args.h"
 
 namespace treadle {
 
@@ -29,6 +29,12 @@ void run_cuda(ElementwiseLoop& loop, const F& f) {
   for (auto& part : loop.iterator->with_32bit_indexing()) {
     check_launch(loop.op, f(elementwise_args(loop.op, part, compute), stream));
   }
+}
+
+// The loop of an op of unary.h.
+template <cudaError_t (*kernel)(const ElementwiseArgs&, cudaStream_t)>
+void unary_cuda(ElementwiseLoop& loop) {
+  run_cuda(loop, kernel);
 }
 
 }  // namespace treadle

@@ -1,16 +1,15 @@
-// sine and sine_backward on CUDA. Kernels: kernels/sine.cu.
-#include "kernels/sine.h"
+// sine and cosine on CUDA. Kernels: kernels/elementwise/{sine,cosine}.cu.
+#include "elementwise/trig.h"
 
-#include "cuda/run.h"
-#include "sine.h"
-#include "unary.h"
+#include "elementwise/cuda/loop.h"
+#include "elementwise/unary.h"
+#include "kernels/elementwise/launchers.h"
 
 namespace treadle {
 
-static void sine_cuda(ElementwiseLoop& loop) { run_cuda(loop, launch_sine); }
-
-static void sine_backward_cuda(ElementwiseLoop& loop) { run_cuda(loop, launch_sine_backward); }
-
-TORCH_LIBRARY_IMPL(treadle, CUDA, m) { register_unary<SineOp, sine_cuda, sine_backward_cuda>(m); }
+TORCH_LIBRARY_IMPL(treadle, CUDA, m) {
+  register_unary<SineOp, unary_cuda<launch_sine>, unary_cuda<launch_sine_backward>>(m);
+  register_unary<CosineOp, unary_cuda<launch_cosine>, unary_cuda<launch_cosine_backward>>(m);
+}
 
 }  // namespace treadle

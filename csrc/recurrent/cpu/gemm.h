@@ -1,12 +1,12 @@
-// Small matrix products for recurrent steps: rows of x [R, K] times a panel of W^T [K, n], which
-// stays in registers' reach: n is 64 bytes of acc_t, times 1 to 4. Torch-free; compiled once per
-// instruction set. A large product is BLAS's; here a call costs nothing, which it does there.
+// Small matrix products for recurrent steps: rows of x [R, K] times a panel of W^T [K, n], whose
+// sums stay in registers: n is 64 bytes of acc_t, times 1 to 4. Torch-free; compiled once per
+// instruction set. Large products are BLAS's; for these its calls would take too long.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
-#include "cpu/convert.h"
+#include "common/cpu/convert.h"
 
 namespace treadle::cpu::TREADLE_ISA {
 
@@ -51,7 +51,7 @@ TREADLE_INLINE V fused(V a, V b, V c) {
 }
 
 // `rows` rows of x, each K long, times panel [K, units * kColumns] -> out [rows, units * kColumns].
-// Few rows alone would wait for their own sums, so K is then split among several.
+// For few rows K is split among several sums: one alone would wait for its own latency.
 template <int rows, int units, class acc>
 inline void multiply(const acc* panel, const acc* const* x, int64_t k_size, acc* out) {
   using V = VectorType<acc>;

@@ -1,9 +1,9 @@
-// lltm_layer's steps on the CPU. Engine: cpu/recurrence.h; formula: kernels/math/lltm_cell.h. Twin:
-// kernels/lltm_layer.cu.
-#include "cpu/lltm_layer.h"
+// lltm_layer's steps on the CPU. Engine: rows_forward.h; formula: kernels/math/cells/lltm.h.
+// Twin: kernels/recurrent/lltm/step.cu.
+#include "recurrent/cpu/rows.h"
 
-#include "cpu/recurrence_backward.h"
-#include "kernels/math/lltm_recurrence.h"
+#include "kernels/math/cells/lltm.h"
+#include "recurrent/cpu/rows_backward.h"
 
 namespace treadle::cpu::TREADLE_ISA {
 
@@ -41,10 +41,10 @@ void lltm_layer_backward(const RecurrenceBackward& args, const void* panels, int
   });
 }
 
-void lltm_layer_cells(const RecurrenceCells& args, int64_t begin, int64_t end) {
+void lltm_layer_c_states(const RecurrenceCStates& args, int64_t begin, int64_t end) {
   visit_floating(args.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
-    recurrence_cells<LltmRecurrence, T>(args, begin, end);
+    recurrence_c_states<LltmRecurrence, T>(args, begin, end);
   });
 }
 

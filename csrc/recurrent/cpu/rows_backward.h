@@ -1,7 +1,7 @@
-// The backward pass of recurrence.h. Twin: kernels/recurrence.cuh.
+// The backward pass of rows_forward.h. Twin: kernels/recurrent/step.cuh.
 #pragma once
 
-#include "cpu/recurrence.h"
+#include "recurrent/cpu/rows_forward.h"
 
 namespace treadle::cpu::TREADLE_ISA {
 
@@ -40,14 +40,14 @@ class BackwardRows {
     return static_cast<acc*>(const_cast<void*>(a_.grad_h.data)) + b * a_.hidden;
   }
 
-  // The gradients of the gates and of the cell state of kN units.
+  // The gradients of the gates and of c, of kN units.
   TREADLE_INLINE void begin_row(int64_t row, int64_t b, int64_t column) {
     const int64_t n = std::min(kN, a_.hidden - column), at = row * a_.hidden + column;
     acc gates[kGates][kN] = {}, cell[kN] = {}, dh[kN] = {}, dc[kN] = {};
     for (int k = 0; k < kGates; ++k) {
       load_some<T>(a_.gates, (row * kGates + k) * a_.hidden + column, gates[k], n);
     }
-    load_some<acc>(a_.cells, at, cell, n);
+    load_some<acc>(a_.c_states, at, cell, n);
     if (a_.grad_output.data != nullptr) {
       const auto& [data, row_stride, column_stride] = a_.grad_output;
       const int64_t element = row * row_stride + column * column_stride;
@@ -71,7 +71,7 @@ class BackwardRows {
     std::copy_n(dc, n, own_dc);
   }
 
-  // What goes on to the h before: grad_gates W.
+  // The gradient of the h before: grad_gates W.
   void run_columns(const RecurrenceStep& step, int64_t column, int64_t rows) {
     constexpr int64_t kWidth = kBackwardUnits * kN;
     const int64_t depth = kGates * a_.hidden, n = std::min(kWidth, a_.hidden - column);
@@ -86,9 +86,9 @@ class BackwardRows {
   }
 };
 
-// Rows begin .. end of the batch: the cell states that their gates lead to.
+// The c states of rows begin .. end of the batch, from their gates.
 template <template <class> class CellOf, class T, class acc = acc_t<T>>
-void recurrence_cells(const RecurrenceCells& a, int64_t begin, int64_t end) {
+void recurrence_c_states(const RecurrenceCStates& a, int64_t begin, int64_t end) {
   using Cell = CellOf<acc>;
   constexpr int kGates = Cell::kGates;
   constexpr int64_t kN = kColumns<acc>;
@@ -108,7 +108,7 @@ void recurrence_cells(const RecurrenceCells& a, int64_t begin, int64_t end) {
           c[i] = Cell::forward(g, c[i]).new_cell;
         }
         store_some<acc>(a.c, b * a.hidden + column, c, n);
-        store_some<acc>(a.cells, row * a.hidden + column, c, n);
+        store_some<acc>(a.c_states, row * a.hidden + column, c, n);
       }
     }
   }

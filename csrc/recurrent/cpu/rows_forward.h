@@ -1,6 +1,6 @@
-// A recurrent layer's steps on the CPU, for any cell: rows do not depend on each other, so that a
-// thread takes some through all steps. The step's product, its gates' functions and the state stay
-// in the caches; weights are laid in panels once a call. Twin: kernels/recurrence.cuh.
+// A recurrent layer's steps on the CPU, for any cell. Rows are independent, so each thread takes
+// some of them through all steps. A step's product, its activations and the state stay in the
+// caches; weights are packed into panels once a call. Twin: kernels/recurrent/step.cuh.
 // Cell<acc>: kGates, forward(gates, c) -> {h, c}, backward(gates, new c, grad h, grad c).
 #pragma once
 
@@ -9,12 +9,12 @@
 #include <memory>
 #include <new>
 
-#include "cpu/products.h"
-#include "kernels/recurrence_args.h"
+#include "kernels/recurrent/step_args.h"
+#include "recurrent/cpu/gemm.h"
 
 namespace treadle::cpu::TREADLE_ISA {
 
-// Zeroed memory of a task, aligned to cache lines.
+// Zeroed memory of one task, aligned to cache lines.
 template <class acc>
 class Scratch {
  public:
@@ -32,7 +32,7 @@ class Scratch {
   std::unique_ptr<acc[], Free> data_;
 };
 
-// H in groups of kColumns; panels and states are padded to whole groups.
+// H in groups of kColumns, to which panels and states are padded.
 template <class acc>
 int64_t groups_of(int64_t hidden) {
   return (hidden + kColumns<acc> - 1) / kColumns<acc>;
@@ -165,7 +165,7 @@ class ForwardRows {
                           });
   }
 
-  // The gates of kN units of a row, and what the cell makes of them.
+  // The gates and the new state of kN units of a row.
   TREADLE_INLINE void finish(int64_t first_row, int64_t r, int64_t group, const acc* products) {
     const int64_t column = group * kN, n = std::min(kN, a_.hidden - column), row = first_row + r;
     acc gates[kGates][kN] = {}, h[kN], c[kN];

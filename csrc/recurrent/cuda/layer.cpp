@@ -1,40 +1,35 @@
-// lltm_layer on CUDA: in the regime "step" a product and a kernel a step, else one launch. Kernels:
-// kernels/lltm_layer.cu, kernels/lltm_persistent.h. Twin: lltm_layer_cpu.cpp.
-#include "kernels/lltm_layer.h"
-
+// lltm_layer on CUDA: in the regime "step" a matrix product and a kernel a step, else one launch.
+// Kernels: kernels/recurrent/launchers.h. Twin: cpu.cpp.
 #include <ATen/Functions.h>
-#include <ATen/OpMathType.h>
 
 #include <algorithm>
 #include <vector>
 
-#include "cuda/launch.h"
-#include "cuda/products.h"
-#include "kernels/lltm_persistent.h"
-#include "launches.h"
-#include "lltm_layer_run.h"
+#include "common/cuda/gemm.h"
+#include "common/cuda/launch.h"
+#include "common/launches.h"
+#include "kernels/recurrent/launchers.h"
+#include "recurrent/run.h"
 
 namespace treadle {
 namespace {
 
-constexpr int64_t kGates = Layer::kGates;
+constexpr int64_t kGates = LayerRun::kGates;
 
 // Whether the device, or the part of it that this process may use, has room for the launch.
 bool fits(const RecurrenceSizes& sizes, const RecurrencePlan& plan, bool backward) {
   if (plan.is("cluster")) {
     int clusters = 0;
     check_launch("lltm_layer",
-                 lltm_clusters_at_once(backward, sizes.dtype, plan.clusters, &clusters));
+                 backward
+                     ? backward_clusters_at_once<math::Lltm>(sizes.dtype, plan.clusters, &clusters)
+                     : forward_clusters_at_once<math::Lltm>(sizes.dtype, plan.clusters, &clusters));
     return clusters > 0;
   }
-  const PersistentSizes own{
-      sizes.dtype,         static_cast<int>(sizes.directions),
-      sizes.steps,         sizes.batch,
-      sizes.hidden,        /*starts=*/nullptr,
-      /*first_row=*/0,     std::min<int64_t>(sizes.batch, plan.grid_groups * plan.grid_rows),
-      /*half_cells=*/false};
+  PersistentSizes own = persistent_sizes(sizes, /*half_c=*/false);
+  own.row_count = std::min<int64_t>(sizes.batch, plan.grid_groups * plan.grid_rows);
   bool found = false;
-  check_launch("lltm_layer", lltm_grid_fits(backward, own, plan.grid_rows, &found));
+  check_launch("lltm_layer", grid_fits<math::Lltm>(backward, own, plan.grid_rows, &found));
   return found;
 }
 
@@ -59,9 +54,7 @@ RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device, std::s
   return other;
 }
 
-ScalarType work_dtype_cuda(ScalarType dtype) { return dtype; }
-
-// Of half types into float: what is added to it is not rounded on the way.
+// Half types are multiplied into float, so that the sum with h W_hh^T is rounded once.
 Tensor product_in_acc(const Tensor& a, const Tensor& b) {
   const auto acc = at::toOpMathType(a.scalar_type());
   return acc == a.scalar_type() ? at::mm(a, b) : at::mm(a, b, acc);
@@ -75,65 +68,66 @@ void* at_row(const MatrixView& view, int64_t row, int64_t element_size) {
   return static_cast<char*>(const_cast<void*>(view.data)) + row * view.row_stride * element_size;
 }
 
-int64_t acc_size(Dtype dtype) { return dtype == Dtype::kDouble ? 8 : 4; }
-
-int64_t stored_size(Dtype dtype) {
-  return dtype == Dtype::kDouble ? 8 : dtype == Dtype::kFloat ? 4 : 2;
-}
-
 void check_units(const char* op, int64_t batch, int64_t hidden) {
   TORCH_CHECK(batch * hidden < int64_t{1} << 31, op, ": B * H must be less than 2^31 on CUDA, got ",
               batch, " * ", hidden);
+}
+
+// f(stream) on the device; its launches are recorded as the plan's.
+template <class F>
+void with_stream(at::Device device, const RecurrencePlan& plan, const F& f) {
+  const c10::cuda::CUDAGuard guard(device);
+  const LaunchScope scope(plan.regime, plan.reason);
+  f(at::cuda::getCurrentCUDAStream().stream());
+}
+
+// f(args of one step, where its rows begin, how many they are), for each step that has rows.
+template <class Args, class F>
+void each_step(const Args& args, const F& f) {
+  Args one = args;
+  one.step_count = 1;
+  for (int64_t s = 0; s < args.step_count; ++s) {
+    one.steps = args.steps + s;
+    if (one.steps->rows > 0) f(one, one.steps->start, one.steps->rows);
+  }
 }
 
 void forward_cuda(const RecurrenceForward& args, const Tensor& weight_hh,
                   const RecurrencePlan& plan) {
   constexpr const char* op = "lltm_layer";
   check_units(op, args.batch, args.hidden);
-  const c10::cuda::CUDAGuard guard(weight_hh.device());
-  const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
-  const LaunchNote note(plan.regime, plan.reason);
-  const Tensor weight = weight_hh.contiguous();
-  const StepProducts products(args.dtype);
-  RecurrenceForward one = args;
-  one.step_count = 1;
-  for (int64_t s = 0; s < args.step_count; ++s) {
-    one.steps = args.steps + s;
-    const auto [start, rows] = *one.steps;
-    if (rows == 0) continue;
-    products.run({rows, kGates * args.hidden, args.hidden, args.h, weight.const_data_ptr(),
-                  /*b_transposed=*/false, at_row(args.products, start, acc_size(args.dtype)),
-                  args.products.row_stride, args.products.column_stride, /*add=*/true});
-    check_launch(op, launch_lltm_step_forward(one, stream));
-  }
+  with_stream(weight_hh.device(), plan, [&](cudaStream_t stream) {
+    const Tensor weight = weight_hh.contiguous();
+    const Gemm gemm(args.dtype);
+    const MatrixView& products = args.products;
+    each_step(args, [&](const RecurrenceForward& one, int64_t start, int64_t rows) {
+      gemm.run({rows, kGates * args.hidden, args.hidden, args.h, weight.const_data_ptr(),
+                /*b_transposed=*/false, at_row(products, start, acc_bytes(args.dtype)),
+                products.row_stride, products.column_stride, /*add=*/true});
+      check_launch(op, launch_step_forward<math::Lltm>(one, stream));
+    });
+  });
 }
 
 void backward_cuda(const RecurrenceBackward& args, const Tensor& weight_hh,
                    const RecurrencePlan& plan) {
   constexpr const char* op = "lltm_layer_backward";
   check_units(op, args.batch, args.hidden);
-  const c10::cuda::CUDAGuard guard(weight_hh.device());
-  const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
-  const LaunchNote note(plan.regime, plan.reason);
-  const Tensor weight = weight_hh.contiguous();
-  const int64_t width = kGates * args.hidden;
-  const StepProducts products(args.dtype);
-  RecurrenceBackward one = args;
-  one.step_count = 1;
-  for (int64_t s = 0; s < args.step_count; ++s) {
-    one.steps = args.steps + s;
-    const auto [start, rows] = *one.steps;
-    if (rows == 0) continue;
-    check_launch(op, launch_lltm_step_backward(one, stream));
-    const char* grad_gates = static_cast<const char*>(args.grad_gates);
-    products.run({rows, args.hidden, width, grad_gates + start * width * stored_size(args.dtype),
-                  weight.const_data_ptr(),
-                  /*b_transposed=*/true, const_cast<void*>(args.grad_h.data),
-                  args.grad_h.row_stride, args.grad_h.column_stride, /*add=*/false});
-  }
+  with_stream(weight_hh.device(), plan, [&](cudaStream_t stream) {
+    const Tensor weight = weight_hh.contiguous();
+    const Gemm gemm(args.dtype);
+    const int64_t width = kGates * args.hidden;
+    const auto* grad_gates = static_cast<const char*>(args.grad_gates);
+    each_step(args, [&](const RecurrenceBackward& one, int64_t start, int64_t rows) {
+      check_launch(op, launch_step_backward<math::Lltm>(one, stream));
+      gemm.run({rows, args.hidden, width, grad_gates + start * width * size_of(args.dtype),
+                weight.const_data_ptr(), /*b_transposed=*/true, const_cast<void*>(args.grad_h.data),
+                args.grad_h.row_stride, args.grad_h.column_stride, /*add=*/false});
+    });
+  });
 }
 
-// Where the rows of each step begin, and null if that is at t * batch.
+// Where the rows of each step begin; undefined if that is at t * batch.
 Tensor device_starts(const Sequence& sequence, int64_t batch, at::Device device,
                      cudaStream_t stream) {
   const auto count = static_cast<int64_t>(sequence.steps.size());
@@ -143,17 +137,17 @@ Tensor device_starts(const Sequence& sequence, int64_t batch, at::Device device,
   for (const auto& step : sequence.steps) host.push_back(step.start);
   host.push_back(sequence.rows);
   const Tensor starts = at::empty({count + 1}, at::TensorOptions(device).dtype(at::kLong));
-  check_launch("lltm_layer", launch_write_table(host.data(), count + 1,
-                                                starts.mutable_data_ptr<int64_t>(), stream));
+  check_launch("lltm_layer", launch_upload_table(host.data(), count + 1,
+                                                 starts.mutable_data_ptr<int64_t>(), stream));
   return starts;
 }
 
-const int64_t* data_of(const Tensor& starts) {
-  return starts.defined() ? starts.const_data_ptr<int64_t>() : nullptr;
+const int64_t* starts_of(const Tensor& starts) {
+  return static_cast<const int64_t*>(const_data_of(starts));
 }
 
-// Calls launch(args) for as many rows of the batch at a time as the grid takes, with a workspace
-// for what its blocks hand to each other: nothing yet.
+// Calls launch(args) for as many rows of the batch at a time as the grid takes. The workspace, in
+// which its blocks exchange values, starts as "nothing has arrived": every byte 0xff.
 template <class Args, class Launch>
 void run_grid(const char* op, Args args, const RecurrencePlan& plan, bool backward,
               at::Device device, cudaStream_t stream, const Launch& launch) {
@@ -161,7 +155,7 @@ void run_grid(const char* op, Args args, const RecurrencePlan& plan, bool backwa
   for (int64_t first = 0; first < batch; first += each) {
     args.sizes.first_row = first;
     args.sizes.row_count = std::min(each, batch - first);
-    const size_t bytes = lltm_grid_exchange_bytes(args.sizes, plan.grid_rows, backward);
+    const size_t bytes = grid_exchange_bytes<math::Lltm>(args.sizes, plan.grid_rows, backward);
     const Tensor exchange =
         at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions(device).dtype(at::kByte));
     args.exchange = exchange.mutable_data_ptr();
@@ -170,61 +164,61 @@ void run_grid(const char* op, Args args, const RecurrencePlan& plan, bool backwa
   }
 }
 
-void cells_cuda(const RecurrenceCells& args, int64_t d, const Sequence& sequence, at::Device device,
-                const RecurrencePlan& plan) {
+void c_states_cuda(const RecurrenceCStates& args, int64_t d, const Sequence& sequence,
+                   at::Device device, const RecurrencePlan& plan) {
   constexpr const char* op = "lltm_layer_backward";
   check_units(op, args.batch, args.hidden);
-  const c10::cuda::CUDAGuard guard(device);
-  const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
-  const LaunchNote note(plan.regime, plan.reason);
-  const Tensor starts = device_starts(sequence, args.batch, device, stream);
-  PersistentCells one{};
-  one.sizes = {args.dtype,      1,           args.step_count,
-               args.batch,      args.hidden, data_of(starts),
-               /*first_row=*/0, args.batch,  /*half_cells=*/false};
-  one.direction = static_cast<int>(d);
-  one.gates = args.gates;
-  one.c0 = args.c;
-  one.cells = args.cells;
-  one.cell_row = args.hidden;
-  check_launch(op, launch_lltm_cells(one, stream));
+  with_stream(device, plan, [&](cudaStream_t stream) {
+    const Tensor starts = device_starts(sequence, args.batch, device, stream);
+    PersistentCStates one{};
+    one.sizes = persistent_sizes(
+        {args.step_count, args.batch, args.hidden, kGates, /*directions=*/1, args.dtype},
+        /*half_c=*/false);
+    one.sizes.starts = starts_of(starts);
+    one.direction = static_cast<int>(d);
+    one.gates = args.gates;
+    one.c0 = args.c;
+    one.c_states = args.c_states;
+    one.c_row = args.hidden;
+    check_launch(op, launch_c_states<math::Lltm>(one, stream));
+  });
 }
 
 void persistent_forward_cuda(PersistentForward args, const Sequence& sequence, at::Device device,
                              const RecurrencePlan& plan) {
   constexpr const char* op = "lltm_layer";
   check_units(op, args.sizes.batch, args.sizes.hidden);
-  const c10::cuda::CUDAGuard guard(device);
-  const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
-  const LaunchNote note(plan.regime, plan.reason);
-  const Tensor starts = device_starts(sequence, args.sizes.batch, device, stream);
-  args.sizes.starts = data_of(starts);
-  if (plan.is("cluster")) {
-    return check_launch(op, launch_lltm_cluster_forward(args, plan.clusters, stream));
-  }
-  run_grid(op, args, plan, /*backward=*/false, device, stream, launch_lltm_grid_forward);
+  with_stream(device, plan, [&](cudaStream_t stream) {
+    const Tensor starts = device_starts(sequence, args.sizes.batch, device, stream);
+    args.sizes.starts = starts_of(starts);
+    if (plan.is("cluster")) {
+      return check_launch(op, launch_cluster_forward<math::Lltm>(args, plan.clusters, stream));
+    }
+    run_grid(op, args, plan, /*backward=*/false, device, stream, launch_grid_forward<math::Lltm>);
+  });
 }
 
-void persistent_backward_cuda(PersistentCells cells, PersistentBackward args,
+void persistent_backward_cuda(PersistentCStates c_states, PersistentBackward args,
                               const Sequence& sequence, at::Device device,
                               const RecurrencePlan& plan) {
   constexpr const char* op = "lltm_layer_backward";
   check_units(op, args.sizes.batch, args.sizes.hidden);
-  const c10::cuda::CUDAGuard guard(device);
-  const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
-  const LaunchNote note(plan.regime, plan.reason);
-  const Tensor starts = device_starts(sequence, args.sizes.batch, device, stream);
-  cells.sizes.starts = args.sizes.starts = data_of(starts);
-  check_launch(op, launch_lltm_cells(cells, stream));
-  if (plan.is("cluster")) {
-    return check_launch(op, launch_lltm_cluster_backward(args, plan.clusters, stream));
-  }
-  run_grid(op, args, plan, /*backward=*/true, device, stream, launch_lltm_grid_backward);
+  with_stream(device, plan, [&](cudaStream_t stream) {
+    const Tensor starts = device_starts(sequence, args.sizes.batch, device, stream);
+    c_states.sizes.starts = args.sizes.starts = starts_of(starts);
+    check_launch(op, launch_c_states<math::Lltm>(c_states, stream));
+    if (plan.is("cluster")) {
+      return check_launch(op, launch_cluster_backward<math::Lltm>(args, plan.clusters, stream));
+    }
+    run_grid(op, args, plan, /*backward=*/true, device, stream, launch_grid_backward<math::Lltm>);
+  });
 }
 
 constexpr RecurrenceBackend kCudaBackend{
-    plan_cuda,     work_dtype_cuda, input_product_cuda,      forward_cuda,
-    backward_cuda, cells_cuda,      persistent_forward_cuda, persistent_backward_cuda};
+    /*widens_half=*/false,   plan_cuda,
+    input_product_cuda,      forward_cuda,
+    backward_cuda,           c_states_cuda,
+    persistent_forward_cuda, persistent_backward_cuda};
 
 }  // namespace
 

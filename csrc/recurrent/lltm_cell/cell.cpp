@@ -2,17 +2,18 @@
 // tensor may carry a leading N, for N independent cells.
 //   gates [B, 3H] = [old_h, input] weights^T; i, o, z = sigmoid, sigmoid, elu of gates + bias
 //   new_cell = old_cell + z i; new_h = tanh(new_cell) o
-// Derivatives: lltm_autograd.cpp. Twins: cuda/lltm_cell.cpp, cpu/lltm_cell.cpp,
-// kernels/lltm_cell.cu.
-#include "lltm_cell.h"
+// Derivatives: autograd.cpp. Pointwise part: cpu/cell.cpp and kernels/recurrent/lltm_cell/cell.cu.
+#include "recurrent/lltm_cell/cell.h"
 
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 
-#include "check.h"
-#include "cpu/lltm_cell.h"
-#include "lltm_check.h"
-#include "rules.h"
+#include "common/check.h"
+#include "common/gemm.h"
+#include "common/rules.h"
+#include "common/vmap.h"
+#include "recurrent/lltm_cell/check.h"
+#include "recurrent/lltm_cell/cpu/cell.h"
 
 namespace treadle {
 
@@ -25,23 +26,15 @@ namespace {
 
 // ---- matrix products, for one cell or N of them
 
-// In exact float32, cuBLAS computes a product of few rows up to ten times faster transposed
-// (16 x 384 times 384 x 160 on an H200: 6.5 us, where mm takes 54).
-bool few_rows(const Tensor& a) {
-  return a.is_cuda() && a.dim() == 2 && a.scalar_type() == at::kFloat && a.size(0) > 1 &&
-         a.size(0) <= 32;
-}
-
 Tensor product(const Tensor& a, const Tensor& b) {
-  if (a.dim() == 3) return a.bmm(b);
-  return few_rows(a) ? b.t().mm(a.t()).t().clone(at::MemoryFormat::Contiguous) : a.mm(b);
+  return a.dim() == 3 ? a.bmm(b) : mm_few_rows(a, b);
 }
 
 // Of old_h and input: grad_gates times their columns of weights.
 std::pair<Tensor, Tensor> x_gradients(const Tensor& grad_gates, const Tensor& weights,
                                       int64_t hidden, bool need_h, bool need_input) {
   const auto features = weights.size(-1) - hidden;
-  if (need_h && need_input && few_rows(grad_gates)) {
+  if (need_h && need_input && has_few_rows(grad_gates)) {
     const Tensor both = weights.t().mm(grad_gates.t());
     const auto copy = [](const Tensor& t) { return t.clone(at::MemoryFormat::Contiguous); };
     return {copy(both.narrow(0, 0, hidden).t()), copy(both.narrow(0, hidden, features).t())};
@@ -65,22 +58,18 @@ LltmShape shape_of(const Tensor& gates, const Tensor& cell) {
           cell.dim() == 3 ? cell.size(0) : 1, cell.size(-2), cell.size(-1)};
 }
 
-void check_storages(const char* op, const Tensor& input, const Tensor& weights,
-                    const OptionalTensor& bias, const Tensor& old_h) {
-  check_storage(op, "input", input);
-  check_storage(op, "weights", weights);
-  check_storage_if_any(op, "bias", bias);
-  check_storage(op, "old_h", old_h);
-}
-
 }  // namespace
 
-Tensors3 lltm_cell_forward_with(const LltmBackend& backend, const Tensor& input,
-                                const Tensor& weights, const OptionalTensor& bias,
-                                const Tensor& old_h, const Tensor& old_cell) {
-  check_lltm_cell("lltm_cell", input, weights, bias, old_h, old_cell);
-  check_storages("lltm_cell", input, weights, bias, old_h);
-  check_storage("lltm_cell", "old_cell", old_cell);
+Tensors3 lltm_cell_forward_kernel(const LltmBackend& backend, const Tensor& input,
+                                  const Tensor& weights, const OptionalTensor& bias,
+                                  const Tensor& old_h, const Tensor& old_cell) {
+  constexpr const char* op = "lltm_cell";
+  check_lltm_cell(op, input, weights, bias, old_h, old_cell);
+  check_storages(op, {{"input", input},
+                      {"weights", weights},
+                      {"bias", value_or_undefined(bias)},
+                      {"old_h", old_h},
+                      {"old_cell", old_cell}});
   const Tensor gates = product(backend.pack(old_h, input), weights.mT());
   const Tensor new_h = at::empty(old_h.sizes(), old_h.options());
   const Tensor new_cell = at::empty(old_cell.sizes(), old_cell.options());
@@ -92,19 +81,28 @@ Tensors3 lltm_cell_forward_with(const LltmBackend& backend, const Tensor& input,
   return {new_h, new_cell, gates};
 }
 
-Tensors5 lltm_cell_backward_with(const LltmBackend& backend, const OptionalTensor& grad_h,
-                                 const OptionalTensor& grad_cell, const Tensor& input,
-                                 const Tensor& weights, const OptionalTensor& bias,
-                                 const Tensor& old_h, const Tensor& old_cell,
-                                 const Tensor& new_cell, const Tensor& gates, GradMask mask) {
+Tensors2 lltm_cell_kernel(const LltmBackend& backend, const Tensor& input, const Tensor& weights,
+                          const OptionalTensor& bias, const Tensor& old_h, const Tensor& old_cell) {
+  auto [new_h, new_cell, gates] =
+      lltm_cell_forward_kernel(backend, input, weights, bias, old_h, old_cell);
+  return {new_h, new_cell};
+}
+
+Tensors5 lltm_cell_backward_kernel(const LltmBackend& backend, const OptionalTensor& grad_h,
+                                   const OptionalTensor& grad_cell, const Tensor& input,
+                                   const Tensor& weights, const OptionalTensor& bias,
+                                   const Tensor& old_h, const Tensor& old_cell,
+                                   const Tensor& new_cell, const Tensor& gates, GradMask mask) {
   check_lltm_cell_backward(grad_h, grad_cell, input, weights, bias, old_h, old_cell, new_cell,
                            gates);
-  constexpr const char* op = "lltm_cell_backward";
-  check_storages(op, input, weights, bias, old_h);
-  check_storage(op, "new_cell", new_cell);
-  check_storage(op, "gates", gates);
-  check_storage_if_any(op, "grad_h", grad_h);
-  check_storage_if_any(op, "grad_cell", grad_cell);
+  check_storages("lltm_cell_backward", {{"input", input},
+                                        {"weights", weights},
+                                        {"bias", value_or_undefined(bias)},
+                                        {"old_h", old_h},
+                                        {"new_cell", new_cell},
+                                        {"gates", gates},
+                                        {"grad_h", value_or_undefined(grad_h)},
+                                        {"grad_cell", value_or_undefined(grad_cell)}});
   // Within autocast the products, too, are of the dtype that the forward pass had.
   const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
   const Tensor grad_gates = at::empty(gates.sizes(), gates.options());
@@ -153,16 +151,13 @@ static Tensors5 lltm_cell_backward_meta(const OptionalTensor& grad_h,
                                         GradMask mask) {
   check_lltm_cell_backward(grad_h, grad_cell, input, weights, bias, old_h, old_cell, new_cell,
                            gates);
-  const auto like = [&](const Tensor& t, bool needed) {
-    return needed ? at::empty_symint(t.sym_sizes(), t.options()) : Tensor();
-  };
   Tensor grad_bias;
   if (mask[2]) {
     const auto flat = weights.sym_sizes().slice(0, weights.dim() - 1);
     grad_bias = at::empty_symint(has(bias) ? bias->sym_sizes() : flat, weights.options());
   }
-  return {like(input, mask[0]), like(weights, mask[1]), grad_bias, like(old_h, mask[3]),
-          like(old_cell, mask[4])};
+  return {empty_like_if(mask[0], input), empty_like_if(mask[1], weights), grad_bias,
+          empty_like_if(mask[3], old_h), empty_like_if(mask[4], old_cell)};
 }
 
 // ---- CPU
@@ -172,13 +167,13 @@ static constexpr int64_t kGrain = 4096;
 
 static void lltm_forward_cpu(const LltmForward& args, at::Device) {
   const auto& s = args.shape;
-  at::parallel_for(0, s.cells * s.rows_per_cell * s.hidden, kGrain,
+  at::parallel_for(0, s.problems * s.rows_per_problem * s.hidden, kGrain,
                    [&](int64_t begin, int64_t end) { cpu::lltm_cell_forward(args, begin, end); });
 }
 
 static void lltm_backward_cpu(const LltmBackward& args, at::Device) {
   const auto& s = args.shape;
-  at::parallel_for(0, s.cells * s.rows_per_cell * s.hidden, kGrain,
+  at::parallel_for(0, s.problems * s.rows_per_problem * s.hidden, kGrain,
                    [&](int64_t begin, int64_t end) { cpu::lltm_cell_backward(args, begin, end); });
 }
 

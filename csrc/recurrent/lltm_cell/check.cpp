@@ -1,4 +1,4 @@
-#include "lltm_check.h"
+#include "recurrent/lltm_cell/check.h"
 
 #include <c10/util/Exception.h>
 

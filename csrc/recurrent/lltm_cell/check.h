@@ -1,8 +1,8 @@
 // Checks of lltm_cell and lltm_cell_backward, on symbolic sizes.
 #pragma once
 
-#include "check.h"
-#include "dispatch.h"
+#include "common/check.h"
+#include "common/dispatch.h"
 
 namespace treadle {
 

@@ -1,10 +1,11 @@
-// The sine layer's pointwise part on the CPU, a block at a time. Twin: kernels/sine_linear.cu.
-#include "cpu/sine_linear.h"
+// The sine layer's pointwise kernels on the CPU, in blocks that the compiler vectorises. Twins:
+// kernels/sine_linear/forward.cu, backward.cu.
+#include "sine_linear/cpu/sine_linear.h"
 
 #include <algorithm>
 #include <vector>
 
-#include "cpu/sine.h"
+#include "elementwise/cpu/sine.h"
 #include "kernels/math/sine_linear.h"
 
 namespace treadle::cpu::TREADLE_ISA {
@@ -20,7 +21,7 @@ void store_block(void* data, int64_t begin, const acc* buffer, int64_t n) {
   store_contiguous<T, acc>(static_cast<char*>(data) + begin * int64_t{sizeof(T)}, buffer, n);
 }
 
-// omega (x W^T + b), element by element of the flat result.
+// u = omega (x W^T + b), for elements of the flat result.
 template <class T>
 class Arguments {
  public:
@@ -30,7 +31,7 @@ class Arguments {
       : args_(args), omega_(static_cast<acc>(args.omega)), bias_(args.columns, acc(-0.0)) {
     if (args.bias != nullptr) load_block<T>(args.bias, 0, bias_.data(), args.columns);
     if (args.product != nullptr) return;
-    // Inputs first: neighbouring columns are computed together.
+    // Transposed to [I, O]: neighbouring columns are computed together.
     std::vector<acc> weight(args.columns * args.inputs);
     load_block<T>(args.weight, 0, weight.data(), args.columns * args.inputs);
     weight_.resize(weight.size());
@@ -130,7 +131,7 @@ void waves(const void* output, const void* phases, int64_t begin, int64_t n, acc
   }
 }
 
-// a *= what stands from `begin` on, if there is anything.
+// a *= data[begin ...], unless data is null.
 template <class T>
 void multiply_by(const void* data, int64_t begin, int64_t n, acc_t<T>* a) {
   if (data == nullptr) return;
@@ -169,19 +170,19 @@ void slope_backward(const SineLinearSlopeBackward& args, int64_t begin, int64_t 
     const int64_t n = std::min(kBlock, end - begin);
     waves<T, kCosine>(args.output, args.phase, begin, n, wave);
     load_block<T>(args.v, begin, v, n);
-    if (args.by_grad != nullptr) {
+    if (args.grad_grad != nullptr) {
       std::copy_n(v, n, product);
       multiply_by<T>(args.factor, begin, n, product);
-      store_product<T>(args.by_grad, begin, n, product, args.scale, wave);
+      store_product<T>(args.grad_grad, begin, n, product, args.scale, wave);
     }
     multiply_by<T>(args.grad, begin, n, v);
-    if (args.by_factor != nullptr) {
-      store_product<T>(args.by_factor, begin, n, v, args.scale, wave);
+    if (args.grad_factor != nullptr) {
+      store_product<T>(args.grad_factor, begin, n, v, args.scale, wave);
     }
-    if (args.by_sum == nullptr) continue;
+    if (args.grad_z == nullptr) continue;
     waves<T, !kCosine>(args.output, args.phase, begin, n, next);
     multiply_by<T>(args.factor, begin, n, v);
-    store_product<T>(args.by_sum, begin, n, v, args.next_scale, next);
+    store_product<T>(args.grad_z, begin, n, v, args.next_scale, next);
   }
 }
 

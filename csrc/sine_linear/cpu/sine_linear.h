@@ -1,13 +1,12 @@
-// The sine layer's pointwise part on the CPU, as csrc/sine_linear.cpp calls it: raw memory, no
-// torch. A call does the elements begin .. end of the result, numbered flat.
-// Half types are computed in float. Formula: kernels/math/sine_linear.h. Twin:
-// kernels/sine_linear.cu.
+// The sine layer's pointwise kernels on the CPU, as csrc/sine_linear/cpu.cpp calls them: raw
+// memory, no torch. A call computes elements begin .. end of the flat result, half types in float.
+// Formula: kernels/math/sine_linear.h. Twins: kernels/sine_linear/forward.cu, backward.cu.
 #pragma once
 
 #include <cstdint>
 
-#include "cpu/isa.h"
-#include "kernels/sine_linear_args.h"
+#include "common/cpu/isa.h"
+#include "kernels/sine_linear/args.h"
 
 namespace treadle::cpu {
 

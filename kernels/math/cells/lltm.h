@@ -1,19 +1,18 @@
-// The LLTM cell's pointwise part, for one hidden unit, with g = gates [3]:
-//   i = sigmoid(g0), o = sigmoid(g1), z = elu(g2); new_cell = old_cell + z i; new_h =
-//   tanh(new_cell) o
-// and its backward. Twin in plain PyTorch: treadle.reference.lltm_cell.
-// state_t: the dtype that the composition computes the state in (old_cell's); acc_t: ours, float at
-// least. In a half state the composition rounds gates to exactly 0 or 1, and 0 * inf is NaN: so
-// that infinities give NaN where it does, they meet gates rounded like that. Finite values never
-// do.
+// The LLTM cell, pointwise, one hidden unit, g = gates [3]:
+//   i = sigmoid(g0), o = sigmoid(g1), z = elu(g2); new_cell = old_cell + z i,
+//   new_h = tanh(new_cell) o
+// and its backward. Twin in plain PyTorch: treadle.reference.lltm_cell. state_t: the dtype in which
+// the composition computes the state (old_cell's); acc_t: ours, float at least. In a half state the
+// composition rounds gates to exactly 0 or 1, and 0 * inf is NaN: where we meet infinities we round
+// gates likewise, so that NaN appears where it does. Finite values never meet rounded gates.
 #pragma once
 
 #include "kernels/math/activations.h"
 
 namespace treadle::math {
 
-// What the composition's gates round to: 0 up to `zero`, 1 from `sigmoid_one` or `tanh_one`
-// below 1.
+// When the composition's gates round: to 0 up to `zero`, to 1 within `sigmoid_one` or `tanh_one`
+// of 1.
 template <class state_t>
 struct GateRounding {
   static constexpr double zero = 0;
@@ -44,7 +43,7 @@ struct LltmCell {
     T g0, g1, g2, old_cell;
   };
 
-  // What a step adds to the cell.
+  // z i: what a step adds to the cell.
   static TREADLE_HD T added(T g0, T g2) { return through_gate(elu(g2).value, sigmoid(g0).value()); }
 
   static TREADLE_HD State forward(T g0, T g1, T g2, T old_cell) {
@@ -53,13 +52,13 @@ struct LltmCell {
     return {divide(t.numerator * o.numerator, t.denominator * o.denominator), new_cell};
   }
 
-  // As forward, where new_h is rounded to a half type.
+  // As forward, for a new_h that is rounded to a half type: a cheaper tanh.
   static TREADLE_HD State forward_of_halves(T g0, T g1, T g2, T old_cell) {
     const T new_cell = old_cell + added(g0, g2);
     return {tanh_of_halves(new_cell) * sigmoid(g1).value(), new_cell};
   }
 
-  // What the gradients are multiplied by, which does not depend on them.
+  // The factors of the gradients, which do not depend on them: computed while those arrive.
   struct Slopes {
     SigmoidPair<T> i, o;
     Elu<T> z;
@@ -70,7 +69,7 @@ struct LltmCell {
     return {sigmoid_pair(g0), sigmoid_pair(g1), elu(g2), tanh_pair(new_cell)};
   }
 
-  // has_grad_h = false: new_h is unused, and grad_h is not looked at.
+  // has_grad_h = false: new_h is unused, and grad_h is not read.
   template <bool has_grad_h>
   static TREADLE_HD Gradients backward(const Slopes& s, T grad_h, T grad_cell) {
     T grad_g1 = T(0);
@@ -95,7 +94,7 @@ struct LltmCell {
     return x * gate;
   }
 
-  // The order of the products is autograd's: where they overflow, so does it.
+  // Products in autograd's order: they overflow where its do.
   static TREADLE_HD T through_sigmoid(T grad, SigmoidPair<T> s) {
     const bool closed = is_inf(grad) & (s.complement <= T(Rounding::sigmoid_one));
     return through_gate(grad * select(closed, T(0), s.complement), s.value);
@@ -105,6 +104,66 @@ struct LltmCell {
     const bool flat = is_inf(grad) & (t.complement <= T(Rounding::tanh_one));
     return grad * select(flat, T(0), t.complement * (T(2) - t.complement));
   }
+};
+
+// The cell as the kernels of recurrent layers take it: gates in an array.
+template <class acc>
+struct LltmRecurrence {
+  static constexpr int kGates = 3;
+
+  struct Gradients {
+    acc gates[kGates], old_cell;
+  };
+
+  static TREADLE_HD auto forward(const acc (&g)[kGates], acc old_cell) {
+    return LltmCell<acc>::forward(g[0], g[1], g[2], old_cell);
+  }
+
+  // A step as an affine map of the state, new_cell = keep * old_cell + add: maps compose before
+  // old_cell is known.
+  struct Link {
+    acc keep, add;
+  };
+
+  static TREADLE_HD Link link(const acc (&g)[kGates]) {
+    return {acc(1), LltmCell<acc>::added(g[0], g[2])};
+  }
+
+  using Slopes = typename LltmCell<acc>::Slopes;
+  // Whether `slopes` reads old_cell.
+  static constexpr bool kReadsOldCell = false;
+
+  static TREADLE_HD Slopes slopes(const acc (&g)[kGates], acc, acc new_cell) {
+    return LltmCell<acc>::slopes(g[0], g[1], g[2], new_cell);
+  }
+
+  static TREADLE_HD Gradients backward(const Slopes& slopes, acc grad_h, acc grad_cell) {
+    const auto grad = LltmCell<acc>::template backward<true>(slopes, grad_h, grad_cell);
+    return {{grad.g0, grad.g1, grad.g2}, grad.old_cell};
+  }
+
+  static TREADLE_HD Gradients backward(const acc (&g)[kGates], acc new_cell, acc grad_h,
+                                       acc grad_cell) {
+    return backward(slopes(g, new_cell, new_cell), grad_h, grad_cell);
+  }
+};
+
+// Forward for states that are rounded to a half type: the device's tanh has a relative error of
+// about 1e-5 where float16 keeps 5e-4, and the exact one takes a third of the time between steps.
+template <class acc>
+struct LltmRecurrenceOfHalves : LltmRecurrence<acc> {
+  static TREADLE_HD auto forward(const acc (&g)[3], acc old_cell) {
+    return LltmCell<acc>::forward_of_halves(g[0], g[1], g[2], old_cell);
+  }
+};
+
+// What kernels/recurrent/launchers.h calls a Kind.
+struct Lltm {
+  template <class acc>
+  using Cell = LltmRecurrence<acc>;
+  // Forward, where h is stored in a half type.
+  template <class acc>
+  using HalfCell = LltmRecurrenceOfHalves<acc>;
 };
 
 }  // namespace treadle::math

@@ -1,10 +1,10 @@
 // The LLTM cell's pointwise part as the host describes it, for CPU and CUDA: no torch, no CUDA.
-// Shapes: N independent cells of B rows and H units each.
+// Shapes: N independent problems of B rows and H units each.
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/dtype.h"
+#include "kernels/common/dtype.h"
 
 namespace treadle {
 
@@ -12,14 +12,14 @@ namespace treadle {
 // missing. A bias is [N, 1, 3H] with row_stride 0.
 struct LltmView {
   const void* data = nullptr;
-  int64_t cell_stride = 0, row_stride = 0, column_stride = 0;
+  int64_t problem_stride = 0, row_stride = 0, column_stride = 0;
 };
 
 struct LltmShape {
   Dtype dtype;  // gates, bias, new_h, grad_h, grad_gates
   Dtype
       cell_dtype;  // old_cell, new_cell, grad_cell, grad_old_cell: `dtype`, or float beside halves
-  int64_t cells, rows_per_cell, hidden;
+  int64_t problems, rows_per_problem, hidden;
 };
 
 struct LltmForward {
@@ -41,7 +41,7 @@ struct LltmBackward {
 // x [N, B, H+I] contiguous = [old_h, input]; elements are moved as bytes.
 struct LltmPack {
   int element_size;
-  int64_t cells, rows, hidden, features;
+  int64_t problems, rows, hidden, features;
   LltmView old_h, input;
   void* x;
 };
@@ -49,7 +49,7 @@ struct LltmPack {
 // grad_bias [N, 3H] contiguous = the sum of grad_gates [N, B, 3H], contiguous, over the rows.
 struct LltmBiasGrad {
   Dtype dtype;
-  int64_t cells, rows, columns;
+  int64_t problems, rows, columns;
   const void* grad_gates;
   void* grad_bias;
 };

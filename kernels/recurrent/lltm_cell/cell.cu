@@ -1,38 +1,39 @@
 // The LLTM cell's pointwise part on CUDA: one thread per kWidth consecutive units of a row.
-// Shapes: N cells of B rows and H units; gates [N, B, 3H]. Formula: kernels/math/lltm_cell.h.
-// Twin: csrc/cpu/lltm_cell.cpp.
-#include "kernels/convert.cuh"
-#include "kernels/launch.cuh"
-#include "kernels/lltm_cell.h"
-#include "kernels/math/lltm_cell.h"
-#include "kernels/vector.cuh"
+// Shapes: N problems of B rows and H units; gates [N, B, 3H]. Formula: kernels/math/cells/lltm.h.
+// Twin: csrc/recurrent/lltm_cell/cpu/cell.cpp.
+#include "kernels/common/convert.cuh"
+#include "kernels/common/fast_divide.cuh"
+#include "kernels/common/launch.cuh"
+#include "kernels/common/vector.cuh"
+#include "kernels/math/cells/lltm.h"
+#include "kernels/recurrent/lltm_cell/launchers.h"
 
 namespace treadle {
 namespace {
 
-// Where a thread's first unit is.
+// The position of a thread's first unit in [N, B, H].
 struct Position {
-  int64_t cell, row, column;
+  int64_t problem, row, column;
 };
 
 struct Locate {
-  int64_t units, rows_per_cell, hidden;
+  int64_t units, rows_per_problem, hidden;
   FastDivide by_hidden;
-  bool one_cell, narrow;
+  bool one_problem, narrow;
 
   explicit Locate(const LltmShape& shape)
-      : units(shape.cells * shape.rows_per_cell * shape.hidden),
-        rows_per_cell(shape.rows_per_cell),
+      : units(shape.problems * shape.rows_per_problem * shape.hidden),
+        rows_per_problem(shape.rows_per_problem),
         hidden(shape.hidden),
-        one_cell(shape.cells == 1),
+        one_problem(shape.problems == 1),
         narrow(units < (int64_t{1} << 31)) {
     if (narrow) by_hidden = FastDivide(static_cast<uint32_t>(hidden));
   }
 
   __device__ Position operator()(int64_t unit) const {
     const int64_t flat = narrow ? by_hidden(static_cast<uint32_t>(unit)) : unit / hidden;
-    const int64_t cell = one_cell ? 0 : flat / rows_per_cell;
-    return {cell, flat - cell * rows_per_cell, unit - flat * hidden};
+    const int64_t problem = one_problem ? 0 : flat / rows_per_problem;
+    return {problem, flat - problem * rows_per_problem, unit - flat * hidden};
   }
 };
 
@@ -40,7 +41,7 @@ struct Locate {
 template <class T, int kWidth>
 __device__ __forceinline__ void load(const LltmView& view, const Position& at, int64_t column,
                                      acc_t<T> (&into)[kWidth]) {
-  const T* source = static_cast<const T*>(view.data) + at.cell * view.cell_stride +
+  const T* source = static_cast<const T*>(view.data) + at.problem * view.problem_stride +
                     at.row * view.row_stride + (at.column + column) * view.column_stride;
   const auto stored = *reinterpret_cast<const Vector<T, kWidth>*>(source);
 #pragma unroll
@@ -150,10 +151,10 @@ bool vectorisable(const LltmView& view, size_t element_size) {
   };
   return view.data == nullptr ||
          (view.column_stride == 1 && reinterpret_cast<uintptr_t>(view.data) % 16 == 0 &&
-          whole(view.row_stride) && whole(view.cell_stride));
+          whole(view.row_stride) && whole(view.problem_stride));
 }
 
-// Below this many units the chip is not filled, and more threads beat wider accesses. Above, the
+// Below this many units the GPU is not filled, and more threads beat wider accesses. Above, the
 // widths below were the fastest of 1, 2, 4 and 8 on an H200: registers bound them, not memory.
 constexpr int64_t kWideFrom = int64_t{1} << 17;
 

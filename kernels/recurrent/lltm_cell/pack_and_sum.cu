@@ -1,9 +1,9 @@
 // Around the LLTM cell's matrix products: x = [old_h, input] side by side, and the bias gradient,
 // the sum of grad_gates over the rows.
-#include "kernels/convert.cuh"
-#include "kernels/launch.cuh"
-#include "kernels/lltm_cell.h"
-#include "kernels/vector.cuh"
+#include "kernels/common/convert.cuh"
+#include "kernels/common/fast_divide.cuh"
+#include "kernels/common/launch.cuh"
+#include "kernels/recurrent/lltm_cell/launchers.h"
 
 namespace treadle {
 namespace {
@@ -13,22 +13,23 @@ template <class word_t>
 __global__ void __launch_bounds__(kBlockSize)
     lltm_pack(const __grid_constant__ LltmPack args, FastDivide by_columns) {
   begin_kernel();
-  const int64_t columns = args.hidden + args.features, words = args.cells * args.rows * columns;
+  const int64_t columns = args.hidden + args.features, words = args.problems * args.rows * columns;
   const int64_t at = int64_t{blockIdx.x} * kBlockSize + threadIdx.x;
   if (at >= words) return;
   const bool narrow = words < (int64_t{1} << 31);
   const int64_t flat = narrow ? by_columns(static_cast<uint32_t>(at)) : at / columns;
   const int64_t column = at - flat * columns;
-  const int64_t cell = args.cells == 1 ? 0 : flat / args.rows, row = flat - cell * args.rows;
+  const int64_t problem = args.problems == 1 ? 0 : flat / args.rows,
+                row = flat - problem * args.rows;
   const bool is_h = column < args.hidden;
   const LltmView& view = is_h ? args.old_h : args.input;
   static_cast<word_t*>(args.x)[at] = static_cast<const word_t*>(
-      view.data)[cell * view.cell_stride + row * view.row_stride +
+      view.data)[problem * view.problem_stride + row * view.row_stride +
                  (is_h ? column : column - args.hidden) * view.column_stride];
 }
 
 // One block per 32 columns: thread (x, y) adds rows y, y + 8, ... of column x; then the eight sums
-// are added in order. The same bits whatever the launch.
+// are added in order: the same bits whatever the launch.
 constexpr int kSumColumns = 32, kSumRows = kBlockSize / kSumColumns;
 
 template <class T>
@@ -38,12 +39,13 @@ __global__ void __launch_bounds__(kBlockSize)
   using acc = acc_t<T>;
   __shared__ acc partial[kSumRows][kSumColumns];
   const int x = threadIdx.x % kSumColumns, y = threadIdx.x / kSumColumns;
-  const int64_t blocks_per_cell = ceil_div(args.columns, int64_t{kSumColumns});
-  const int64_t cell = blockIdx.x / blocks_per_cell;
-  const int64_t column = (blockIdx.x - cell * blocks_per_cell) * kSumColumns + x;
+  const int64_t blocks_per_problem = ceil_div(args.columns, int64_t{kSumColumns});
+  const int64_t problem = blockIdx.x / blocks_per_problem;
+  const int64_t column = (blockIdx.x - problem * blocks_per_problem) * kSumColumns + x;
   acc sum = 0;
   if (column < args.columns) {
-    const T* at = static_cast<const T*>(args.grad_gates) + cell * args.rows * args.columns + column;
+    const T* at =
+        static_cast<const T*>(args.grad_gates) + problem * args.rows * args.columns + column;
 #pragma unroll 8
     for (int64_t row = y; row < args.rows; row += kSumRows) sum += widen(at[row * args.columns]);
   }
@@ -51,15 +53,15 @@ __global__ void __launch_bounds__(kBlockSize)
   __syncthreads();
   if (y > 0 || column >= args.columns) return;
   for (int i = 1; i < kSumRows; ++i) sum += partial[i][x];
-  static_cast<T*>(args.grad_bias)[cell * args.columns + column] = Narrow<T>::from(sum);
+  static_cast<T*>(args.grad_bias)[problem * args.columns + column] = Narrow<T>::from(sum);
 }
 
 }  // namespace
 
-// Whether rows of this view can be moved in words of `elements` elements.
+// Whether this view's rows can be copied in 16-byte words of `elements` elements.
 static bool in_words(const LltmView& view, int64_t columns, int64_t elements) {
   return view.column_stride == 1 && columns % elements == 0 && view.row_stride % elements == 0 &&
-         view.cell_stride % elements == 0 && reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
+         view.problem_stride % elements == 0 && reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
 }
 
 cudaError_t launch_lltm_pack(const LltmPack& elementwise, cudaStream_t stream) {
@@ -71,10 +73,10 @@ cudaError_t launch_lltm_pack(const LltmPack& elementwise, cudaStream_t stream) {
     args.features /= word;
     for (LltmView* view : {&args.old_h, &args.input}) {
       view->row_stride /= word;
-      view->cell_stride /= word;
+      view->problem_stride /= word;
     }
   }
-  const int64_t words = args.cells * args.rows * (args.hidden + args.features);
+  const int64_t words = args.problems * args.rows * (args.hidden + args.features);
   const auto grid = static_cast<unsigned>(ceil_div(words, int64_t{kBlockSize}));
   const int width = args.element_size / elementwise.element_size;
   const LaunchShape shape = {grid, 1, 1, kBlockSize, 0, width, width};
@@ -93,7 +95,7 @@ cudaError_t launch_lltm_pack(const LltmPack& elementwise, cudaStream_t stream) {
 
 cudaError_t launch_lltm_bias_grad(const LltmBiasGrad& args, cudaStream_t stream) {
   const auto grid =
-      static_cast<unsigned>(args.cells * ceil_div(args.columns, int64_t{kSumColumns}));
+      static_cast<unsigned>(args.problems * ceil_div(args.columns, int64_t{kSumColumns}));
   const int per_thread = static_cast<int>(ceil_div(args.rows, int64_t{kSumRows}));
   const LaunchShape shape = {grid, 1, 1, kBlockSize, 0, 1, per_thread};
   return visit_floating(args.dtype, [&](auto type) {

@@ -1,7 +1,7 @@
 """treadle's kernels as modules: parameters, their initialisation, and PyTorch's conventions."""
 
-from .cell import LLTMCell
-from .layer import LLTM
-from .sine import SineLinear, Siren
+from .lltm import LLTM
+from .lltm_cell import LLTMCell
+from .siren import SineLinear, Siren
 
 __all__ = ["LLTM", "LLTMCell", "SineLinear", "Siren"]

@@ -1,10 +1,9 @@
-"""LLTM, whole sequences through layers of cells as a module."""
+"""LLTM: whole sequences through layers of cells, as a module."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from numbers import Integral, Real
 from typing import overload
 
 import torch
@@ -12,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from ..recurrent import lltm
-from .cell import check_hx, zeros
+from ._check import check_bool, check_count, check_probability
+from .lltm_cell import check_hx, zeros
 
 __all__ = ["LLTM"]
 
@@ -24,18 +24,17 @@ class LLTM(nn.Module):
 
     See :func:`treadle.lltm_cell` for the formula of a step. ``h`` is bounded by ±1; ``c`` adds up
     over the steps and is never scaled down, so over long sequences of half-precision inputs start
-    it in float32. docs/layer.md says how a GPU runs the steps.
+    it in float32. docs/recurrent.md says how a GPU runs the steps.
 
     Args:
         input_size: I, the number of features of an input.
         hidden_size: H, the number of features of the hidden state and of the cell state.
         num_layers: each layer after the first reads the outputs of the one before.
         bias: False leaves the biases out.
-        batch_first: inputs and outputs are [B, T, ...] instead of [T, B, ...]; states never are.
-        dropout: the probability with which an element of the outputs of every layer but the last
-            is dropped in training.
-        bidirectional: a second direction reads each sequence from its end; D below is then 2,
-            else 1.
+        batch_first: inputs and outputs are [B, T, ...] instead of [T, B, ...]; not states.
+        dropout: the probability of dropping an element of a layer's output in training; never
+            of the last layer's.
+        bidirectional: a second direction reads each sequence from its end. D is then 2, else 1.
         device: where the parameters are made; ``"meta"`` makes them without memory.
         dtype: of the parameters: float64, float32, float16 or bfloat16.
         recompute: keep less for the backward pass, and compute it there again;
@@ -45,10 +44,10 @@ class LLTM(nn.Module):
         weight_ih_l0: [3H, I] (of later layers [3H, D*H]), the rows of the gates i, o and of the
             candidate z.
         weight_hh_l0: [3H, H].
-        bias_l0: [3H], a single one; not there if ``bias`` is False.
+        bias_l0: [3H]; torch.nn.LSTM has two. Missing if ``bias`` is False.
 
-    Layer k has the same with ``_lk``, and the second direction with ``_reverse`` behind it. All are
-    drawn from the uniform distribution over ±1/sqrt(H), and read at every call.
+    Names of layer k end in ``_lk``, those of its second direction in ``_lk_reverse``. All are drawn
+    from the uniform distribution over ±1/sqrt(H), and read at every call.
 
     Raises:
         TypeError, ValueError: an argument is not as above; sizes and ``num_layers`` are at least 1.
@@ -93,14 +92,14 @@ class LLTM(nn.Module):
         recompute: bool = False,
     ) -> None:
         super().__init__()
-        self.input_size = _check_count("input_size", input_size)
-        self.hidden_size = _check_count("hidden_size", hidden_size)
-        self.num_layers = _check_count("num_layers", num_layers)
-        self.bias = _check_bool("bias", bias)
-        self.batch_first = _check_bool("batch_first", batch_first)
-        self.dropout = _check_dropout(dropout)
-        self.bidirectional = _check_bool("bidirectional", bidirectional)
-        self.recompute = _check_bool("recompute", recompute)
+        self.input_size = check_count("LLTM", "input_size", input_size)
+        self.hidden_size = check_count("LLTM", "hidden_size", hidden_size)
+        self.num_layers = check_count("LLTM", "num_layers", num_layers)
+        self.bias = check_bool("LLTM", "bias", bias)
+        self.batch_first = check_bool("LLTM", "batch_first", batch_first)
+        self.dropout = check_probability("LLTM", "dropout", dropout)
+        self.bidirectional = check_bool("LLTM", "bidirectional", bidirectional)
+        self.recompute = check_bool("LLTM", "recompute", recompute)
         if self.dropout > 0 and self.num_layers == 1:
             warnings.warn(
                 "LLTM: dropout acts between layers, so it needs num_layers greater than 1, "
@@ -165,13 +164,13 @@ class LLTM(nn.Module):
             the second direction: its first). A sequence of no steps ends with ``hx``.
 
         Raises:
-            ValueError, TypeError: a shape, or ``hx``, is not as above. (Within ``torch.compile``
-                nobody notices that ``hx`` has more rows than sorted sequences were packed; those
-                that are left over stay as they are.)
+            ValueError, TypeError: a shape, or ``hx``, is not as above. (If sequences were packed
+                already sorted, ``torch.compile`` does not detect an ``hx`` with too many rows:
+                it returns the extra ones unchanged.)
             RuntimeError: dtypes or devices do not go together; :func:`treadle.lltm` says how.
 
-        ``torch.compile`` cannot trace torch's ``pad_packed_sequence``: call it outside of what is
-        compiled.
+        ``torch.compile`` cannot trace torch's ``pad_packed_sequence``: call it outside the
+        compiled function.
         """
         if isinstance(input, PackedSequence):
             return self._forward_packed(input, hx)
@@ -209,8 +208,8 @@ class LLTM(nn.Module):
         if sorted_indices is not None:
             batch = len(sorted_indices)
         elif hx is not None and torch.compiler.is_compiling():
-            # batch_sizes[0] is a number that the compiler cannot compare. Too few rows the op
-            # refuses; more than there are sequences it carries through.
+            # batch_sizes[0] is a number that the compiler cannot compare. The op refuses too few
+            # rows, and returns extra ones unchanged.
             batch = hx[0].size(1) if isinstance(hx[0], Tensor) and hx[0].dim() == 3 else 0
         else:
             batch = int(batch_sizes[0]) if len(batch_sizes) else 0
@@ -249,7 +248,7 @@ class LLTM(nn.Module):
         return 2 if self.bidirectional else 1
 
     def _parameters_in_order(self) -> list[Tensor]:
-        # As attributes, for what torch.nn.utils.parametrize or functional_call puts in their place.
+        # Read as attributes, so that nn.utils.parametrize and functional_call can replace them.
         return [getattr(self, name) for names in self._all_weights for name in names]
 
     def _check_input(self, input: object) -> None:
@@ -265,7 +264,7 @@ class LLTM(nn.Module):
             )
 
     def _states(self, input: Tensor, hx: object, batch: int | None) -> States:
-        """What to start from; without the dimension of the batch where ``batch`` is None."""
+        """``hx``, checked, or zeros. Without a dimension for the batch if ``batch`` is None."""
         count = self.num_layers * self._directions()
         letters = "[num_layers * D, H]" if batch is None else "[num_layers * D, B, H]"
         shape = (count, *(() if batch is None else (batch,)), self.hidden_size)
@@ -281,24 +280,3 @@ def _permuted(states: States, indices: Tensor | None) -> States:
     if indices is None:
         return states
     return states[0].index_select(1, indices), states[1].index_select(1, indices)
-
-
-def _check_count(name: str, count: object) -> int:
-    if not isinstance(count, Integral) or isinstance(count, bool):
-        raise TypeError(f"LLTM: {name} must be an integer of at least 1, got {count!r}")
-    if count < 1:
-        raise ValueError(f"LLTM: {name} must be an integer of at least 1, got {count!r}")
-    # A NumPy integer would keep torch.compile from reading it.
-    return int(count)
-
-
-def _check_bool(name: str, flag: object) -> bool:
-    if not isinstance(flag, bool):
-        raise TypeError(f"LLTM: {name} must be a bool, got {type(flag).__name__}")
-    return flag
-
-
-def _check_dropout(dropout: object) -> float:
-    if not isinstance(dropout, Real) or isinstance(dropout, bool) or not 0 <= float(dropout) <= 1:
-        raise ValueError(f"LLTM: dropout must be a number between 0 and 1, got {dropout!r}")
-    return float(dropout)

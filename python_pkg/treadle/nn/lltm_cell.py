@@ -127,19 +127,19 @@ class LLTMCell(nn.Module):
 
 
 def zeros(input: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """The ``(h, c)`` to start from where a caller gives none."""
+    """The ``(h, c)`` to start from if the caller gives none."""
     h = torch.zeros(shape, dtype=input.dtype, device=input.device)
     kind = input.device.type
     if kind == "meta" or not torch.is_autocast_enabled(kind):
         return h, h
-    # The ops leave the cell state alone under autocast, so what it starts in, it stays in.
+    # Under autocast the ops keep the dtype of c, so c keeps the dtype that it starts in.
     return h, h.to(torch.promote_types(input.dtype, torch.float32))
 
 
 def check_hx(
     module: str, names: tuple[str, str], hx: object, letters: str, shape: tuple[int, ...]
 ) -> tuple[Tensor, Tensor]:
-    """The two tensors of ``hx``, if it is a pair and both have ``shape``, ``letters`` in words."""
+    """The two tensors of ``hx``; raises unless both have ``shape`` (in errors: ``letters``)."""
     if not isinstance(hx, (tuple, list)) or len(hx) != 2:
         count = f" of length {len(hx)}" if isinstance(hx, (tuple, list)) else ""
         raise TypeError(

@@ -1,20 +1,20 @@
-"""SineLinear and Siren, the layer and the network of sines as modules."""
+"""SineLinear and Siren: the sine layer and networks of it, as modules."""
 
 from __future__ import annotations
 
 import math
 import re
-from numbers import Integral, Real
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..layers import sine_linear
+from ..sine_linear import sine_linear
+from ._check import check_bool, check_count, check_omega
 
 __all__ = ["Siren", "SineLinear"]
 
-# Of other implementations: how they name the layers, and the pattern of ours.
+# Names of layers in other implementations, and ours.
 _NAMES = (
     (re.compile(r"layers\.(\d+)\.(weight|bias)"), r"net.\1.\2"),
     (re.compile(r"net\.net\.(\d+)\.0\.(weight|bias)"), r"net.\1.\2"),
@@ -32,8 +32,8 @@ class SineLinear(nn.Module):
         in_features: I, the number of features of an input.
         out_features: O, the number of features of an output.
         bias: False leaves the bias out.
-        is_first: the layer reads coordinates (in ±1) and no other layer's sines.
-        omega_0: what the phase is multiplied by; its unit is a radian for each unit of x Wᵀ + b.
+        is_first: the input is coordinates (in ±1), not another layer's sines.
+        omega_0: the factor of x Wᵀ + b, in radians.
         device: where the parameters are made; ``"meta"`` makes them without memory.
         dtype: of the parameters: float64, float32, float16 or bfloat16.
 
@@ -42,8 +42,8 @@ class SineLinear(nn.Module):
             ±sqrt(6/I)/\\|omega_0\\|.
         bias: [O] or None, drawn as that of :class:`torch.nn.Linear`, over ±1/sqrt(I).
 
-    A ``state_dict`` of the paper's layer, which keeps them in a module named ``linear``, loads as
-    it is.
+    A ``state_dict`` of the paper's layer, whose parameters are in a module named ``linear``, loads
+    unchanged.
 
     Raises:
         TypeError, ValueError: an argument is not as above; ``omega_0`` must be finite, and 0 only
@@ -75,13 +75,13 @@ class SineLinear(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.in_features = _check_count("SineLinear", "in_features", in_features)
-        self.out_features = _check_count("SineLinear", "out_features", out_features)
-        self.is_first = _check_bool("SineLinear", "is_first", is_first)
-        self.omega_0 = _check_omega("SineLinear", "omega_0", omega_0, zero=is_first)
+        self.in_features = check_count("SineLinear", "in_features", in_features)
+        self.out_features = check_count("SineLinear", "out_features", out_features)
+        self.is_first = check_bool("SineLinear", "is_first", is_first)
+        self.omega_0 = check_omega("SineLinear", "omega_0", omega_0, zero=is_first)
         shape = self.out_features, self.in_features
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-        if _check_bool("SineLinear", "bias", bias):
+        if check_bool("SineLinear", "bias", bias):
             self.bias = nn.Parameter(torch.empty(self.out_features, device=device, dtype=dtype))
         else:
             self.register_parameter("bias", None)
@@ -117,7 +117,7 @@ class SineLinear(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **named: Any
     ) -> None:
-        # The paper's layer has an nn.Linear inside. The dictionary is load_state_dict's own copy.
+        # The paper's layer contains an nn.Linear. The dictionary is load_state_dict's own copy.
         for name in ("weight", "bias"):
             _rename(state_dict, f"{prefix}linear.{name}", prefix + name)
         super()._load_from_state_dict(state_dict, prefix, *args, **named)
@@ -126,25 +126,25 @@ class SineLinear(nn.Module):
 class Siren(nn.Module):
     """A network of sines from coordinates to values: the SIREN of Sitzmann and others, 2020.
 
-    ``net`` is a :class:`SineLinear` that is the first, ``hidden_layers`` more of them, and one from
-    hidden to out features: a :class:`SineLinear`, or a :class:`torch.nn.Linear` drawn like one if
-    ``outermost_linear``. Arguments and layers are those of the paper's code. Its network also
-    returns a copy of the coordinates to differentiate by; ours returns the values alone, so pass
-    coordinates that require grad.
+    ``net`` is a first :class:`SineLinear`, ``hidden_layers`` more of them, and a last layer: a
+    :class:`SineLinear` or, if ``outermost_linear``, a :class:`torch.nn.Linear` initialised like
+    one. Arguments and layers are those of the paper's code. The paper's network also returns a copy
+    of the coordinates to differentiate by; this one returns only the values, so pass coordinates
+    that require grad.
 
     Args:
         in_features: how many coordinates a point has; they should lie in ±1.
         hidden_features: the width of every layer but the last.
         hidden_layers: how many layers lie between the first and the last, 0 or more.
         out_features: how many values a point has.
-        outermost_linear: the last layer is linear, so that values are not bounded by ±1.
-        first_omega_0: of the first layer: the larger, the finer the detail that is learnt first.
-        hidden_omega_0: of all other layers.
+        outermost_linear: make the last layer linear, so that values are not bounded by ±1.
+        first_omega_0: omega_0 of the first layer: the larger, the finer the detail learnt first.
+        hidden_omega_0: omega_0 of all other layers.
         device: where the parameters are made; ``"meta"`` makes them without memory.
         dtype: of the parameters: float64, float32, float16 or bfloat16.
 
-    State dicts of the paper's networks and of siren-pytorch load as they are: docs/sine_layer.md
-    has the names, and the arguments that go with them.
+    State dicts of the paper's networks and of siren-pytorch load unchanged: docs/sine_linear.md has
+    their names and the arguments to give.
 
     Raises:
         TypeError, ValueError: an argument is not as above.
@@ -176,18 +176,18 @@ class Siren(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.in_features = _check_count("Siren", "in_features", in_features)
-        self.out_features = _check_count("Siren", "out_features", out_features)
-        hidden = _check_count("Siren", "hidden_features", hidden_features)
-        between = _check_count("Siren", "hidden_layers", hidden_layers, least=0)
-        first_omega_0 = _check_omega("Siren", "first_omega_0", first_omega_0, zero=True)
-        omega = _check_omega("Siren", "hidden_omega_0", hidden_omega_0)
+        self.in_features = check_count("Siren", "in_features", in_features)
+        self.out_features = check_count("Siren", "out_features", out_features)
+        hidden = check_count("Siren", "hidden_features", hidden_features)
+        between = check_count("Siren", "hidden_layers", hidden_layers, least=0)
+        first_omega_0 = check_omega("Siren", "first_omega_0", first_omega_0, zero=True)
+        omega = check_omega("Siren", "hidden_omega_0", hidden_omega_0)
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         layers: list[nn.Module] = [
             SineLinear(self.in_features, hidden, is_first=True, omega_0=first_omega_0, **made)
         ]
         layers += [SineLinear(hidden, hidden, omega_0=omega, **made) for _ in range(between)]
-        if _check_bool("Siren", "outermost_linear", outermost_linear):
+        if check_bool("Siren", "outermost_linear", outermost_linear):
             last: nn.Module = nn.Linear(hidden, self.out_features, **made)
         else:
             last = SineLinear(hidden, self.out_features, omega_0=omega, **made)
@@ -226,9 +226,9 @@ class Siren(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        # The dictionary is load_state_dict's own copy, and what the layers are given comes of it.
+        # The dictionary is load_state_dict's own copy, which the layers load from.
         last = f"{prefix}net.{len(self.net) - 1}."
-        # The paper's names tell whether a layer has a sine.
+        # In the paper's names `linear` is only in layers with a sine.
         paper = any(re.match(rf"{re.escape(prefix)}net\.\d+\.linear\.", key) for key in state_dict)
         if paper and isinstance(self.net[-1], SineLinear) and f"{last}weight" in state_dict:
             error_msgs.append(
@@ -254,7 +254,7 @@ class Siren(nn.Module):
 
 
 def _draw(layer: SineLinear | nn.Linear, bound: float | None, omega: float) -> None:
-    """A layer's weight over ±bound, or as one that reads sines, and its bias as nn.Linear's."""
+    """Draw weights from ±bound (None: that of a hidden layer), the bias as nn.Linear does."""
     fan_in = layer.in_features
     if bound is None:
         bound = math.sqrt(6 / fan_in) / abs(omega)
@@ -264,30 +264,6 @@ def _draw(layer: SineLinear | nn.Linear, bound: float | None, omega: float) -> N
 
 
 def _rename(state_dict: dict[str, Any], old: str, new: str) -> None:
-    # Where both are there, one is unexpected, and load_state_dict says so.
+    # If both names are present, load_state_dict reports one as unexpected.
     if old in state_dict and new not in state_dict:
         state_dict[new] = state_dict.pop(old)
-
-
-def _check_count(module: str, name: str, count: object, least: int = 1) -> int:
-    if not isinstance(count, Integral) or isinstance(count, bool):
-        raise TypeError(f"{module}: {name} must be an integer of at least {least}, got {count!r}")
-    if count < least:
-        raise ValueError(f"{module}: {name} must be an integer of at least {least}, got {count!r}")
-    # A NumPy integer would keep torch.compile from reading it.
-    return int(count)
-
-
-def _check_bool(module: str, name: str, flag: object) -> bool:
-    if not isinstance(flag, bool):
-        raise TypeError(f"{module}: {name} must be a bool, got {type(flag).__name__}")
-    return flag
-
-
-def _check_omega(module: str, name: str, omega: object, zero: bool = False) -> float:
-    if not isinstance(omega, Real) or isinstance(omega, bool):
-        raise TypeError(f"{module}: {name} must be a number, got {omega!r}")
-    if not math.isfinite(omega) or (omega == 0 and not zero):
-        rule = "a finite number" if zero else "a finite number other than 0"
-        raise ValueError(f"{module}: {name} must be {rule}, got {omega!r}")
-    return float(omega)

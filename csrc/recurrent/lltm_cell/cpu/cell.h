@@ -1,13 +1,14 @@
-// The LLTM cell's pointwise part on the CPU, as csrc/lltm_cell.cpp calls it: raw memory, no torch.
-// Shapes: N independent cells of B rows and H units each; units are numbered flat over [N, B, H],
-// and a call does the units begin .. end, so that a parallel loop may cut anywhere.
-// Half types are computed in float. Formula: kernels/math/lltm_cell.h. Twin: kernels/lltm_cell.cu.
+// The LLTM cell's pointwise part on the CPU, as csrc/recurrent/lltm_cell/cell.cpp calls it: raw
+// memory, no torch. Shapes: N independent cells of B rows and H units each; units are numbered flat
+// over [N, B, H], and a call does the units begin .. end, so that a parallel loop may cut anywhere.
+// Half types are computed in float. Formula: kernels/math/cells/lltm.h. Twin:
+// kernels/recurrent/lltm_cell/cell.cu.
 #pragma once
 
 #include <cstdint>
 
-#include "cpu/isa.h"
-#include "kernels/lltm_args.h"
+#include "common/cpu/isa.h"
+#include "kernels/recurrent/lltm_cell/args.h"
 
 namespace treadle::cpu {
 

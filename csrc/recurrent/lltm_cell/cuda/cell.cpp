@@ -1,11 +1,12 @@
-// lltm_cell on CUDA. Kernels: kernels/lltm_cell.cu; matrix products: csrc/lltm_cell.cpp.
-#include "lltm_cell.h"
+// lltm_cell on CUDA. Kernels: kernels/recurrent/lltm_cell/cell.cu; matrix products:
+// csrc/recurrent/lltm_cell/cell.cpp.
+#include "recurrent/lltm_cell/cell.h"
 
 #include <ATen/Functions.h>
 
-#include "check.h"
-#include "cuda/launch.h"
-#include "kernels/lltm_cell.h"
+#include "common/check.h"
+#include "common/cuda/launch.h"
+#include "kernels/recurrent/lltm_cell/launchers.h"
 
 namespace treadle {
 

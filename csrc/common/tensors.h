@@ -1,0 +1,80 @@
+// Tensors that may be missing: an argument that was not given, or a gradient or tangent that is
+// zero. The ops see `Tensor?`; inside, a missing tensor is an undefined one, and sums and products
+// take it for zero.
+#pragma once
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+
+#include <tuple>
+
+#include "common/dispatch.h"
+
+namespace treadle {
+
+using Tensors2 = std::tuple<Tensor, Tensor>;
+using Tensors3 = std::tuple<Tensor, Tensor, Tensor>;
+using Tensors4 = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+using Tensors5 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
+using Tensors6 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+// ---- missing tensors
+
+inline OptionalTensor optional(const Tensor& t) {
+  return t.defined() ? OptionalTensor(t) : std::nullopt;
+}
+
+inline Tensor value_or_undefined(const OptionalTensor& t) { return t.value_or(Tensor()); }
+
+inline void* data_of(const Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; }
+
+inline const void* const_data_of(const Tensor& t) {
+  return t.defined() ? t.const_data_ptr() : nullptr;
+}
+
+inline Tensor contiguous(const Tensor& t) { return t.defined() ? t.contiguous() : t; }
+
+// A new tensor like t if `needed`, else an undefined one. Sizes may be symbolic.
+inline Tensor empty_like_if(bool needed, const Tensor& t) {
+  return needed ? at::empty_symint(t.sym_sizes(), t.options()) : Tensor();
+}
+
+// ---- sums and products
+
+inline Tensor plus(const Tensor& a, const Tensor& b) {
+  if (!a.defined()) return b;
+  return b.defined() ? a + b : a;
+}
+
+template <class... T>
+Tensor sum(const T&... terms) {
+  Tensor total;
+  (..., (total = plus(total, terms)));
+  return total;
+}
+
+inline Tensor times(const Tensor& a, const Tensor& b) {
+  return a.defined() && b.defined() ? a * b : Tensor();
+}
+
+inline Tensor matrix_product(const Tensor& a, const Tensor& b) {
+  return a.defined() && b.defined() ? at::matmul(a, b) : Tensor();
+}
+
+inline Tensor transposed(const Tensor& t) { return t.defined() ? t.mT() : t; }
+
+inline Tensor cast(const Tensor& t, ScalarType dtype) { return t.defined() ? t.to(dtype) : t; }
+
+// Columns begin .. begin + size.
+inline Tensor columns(const Tensor& t, const c10::SymInt& begin, const c10::SymInt& size) {
+  return t.defined() ? t.narrow_symint(-1, begin, size) : t;
+}
+
+// [a, b] by columns, of which a missing one is zeros like its model.
+inline Tensor join(const Tensor& a, const Tensor& b, const Tensor& like_a, const Tensor& like_b) {
+  if (!a.defined() && !b.defined()) return Tensor();
+  return at::cat(
+      {a.defined() ? a : at::zeros_like(like_a), b.defined() ? b : at::zeros_like(like_b)}, -1);
+}
+
+}  // namespace treadle

@@ -1,0 +1,40 @@
+"""Checks of constructor arguments, shared by the modules.
+
+Errors follow the ops' grammar: ``<module>: <argument> must <rule>, got <fact>``.
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+
+
+def check_count(module: str, name: str, count: object, least: int = 1) -> int:
+    if not isinstance(count, Integral) or isinstance(count, bool):
+        raise TypeError(f"{module}: {name} must be an integer of at least {least}, got {count!r}")
+    if count < least:
+        raise ValueError(f"{module}: {name} must be an integer of at least {least}, got {count!r}")
+    # torch.compile cannot read a NumPy integer.
+    return int(count)
+
+
+def check_bool(module: str, name: str, flag: object) -> bool:
+    if not isinstance(flag, bool):
+        raise TypeError(f"{module}: {name} must be a bool, got {type(flag).__name__}")
+    return flag
+
+
+def check_probability(module: str, name: str, value: object) -> float:
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= float(value) <= 1:
+        raise ValueError(f"{module}: {name} must be a number between 0 and 1, got {value!r}")
+    return float(value)
+
+
+def check_omega(module: str, name: str, omega: object, zero: bool = False) -> float:
+    """A finite number, which may be 0 if ``zero``."""
+    if not isinstance(omega, Real) or isinstance(omega, bool):
+        raise TypeError(f"{module}: {name} must be a number, got {omega!r}")
+    if not math.isfinite(omega) or (omega == 0 and not zero):
+        rule = "a finite number" if zero else "a finite number other than 0"
+        raise ValueError(f"{module}: {name} must be {rule}, got {omega!r}")
+    return float(omega)

@@ -1,0 +1,155 @@
+"""What tools/new_op.py writes into files that are there, and says at its end.
+
+@NAME@ is the op's name, @CAMEL@ the same as C++ types have it.
+"""
+
+from __future__ import annotations
+
+# Changed files: lines that go before (True) or behind (False) the one line of this pattern.
+CHANGED: dict[str, list[tuple[str, str, bool]]] = {
+    "csrc/schemas.h": [
+        (
+            r'^    "lltm_cell\(',
+            """\
+    "@NAME@(Tensor x) -> Tensor",
+    "@NAME@.out(Tensor x, *, Tensor(a!) out) -> ()",
+    "@NAME@_(Tensor(a!) x) -> ()",
+    "@NAME@_backward(Tensor grad, Tensor x) -> Tensor",
+
+""",
+            True,
+        )
+    ],
+    "kernels/elementwise/unary_ops.h": [(r"^  declare\(cosine\)$", "  declare(@NAME@) \\\n", True)],
+    "csrc/include/treadle/ops.h": [
+        (
+            r"^// One step of the LLTM cell",
+            """\
+// TODO: f(x). x [*] of any number dtype.
+at::Tensor @NAME@(const at::Tensor& x);
+at::Tensor& @NAME@_out(at::Tensor& out, const at::Tensor& x);
+at::Tensor& @NAME@_(at::Tensor& x);
+
+// grad * f'(x), the derivative of @NAME@. grad and x [*] of one floating-point dtype.
+at::Tensor @NAME@_backward(const at::Tensor& grad, const at::Tensor& x);
+
+""",
+            True,
+        )
+    ],
+    "python_pkg/treadle/reference.py": [
+        (
+            r"^def sine_linear\(",
+            '''\
+def @NAME@(x: Tensor) -> Tensor:
+    """``f(x)``. TODO: say what f is.
+
+    Args:
+        x: [...].
+
+    Returns:
+        [...].
+    """
+    raise NotImplementedError("@NAME@: write f(x) in treadle/reference.py")
+
+
+def @NAME@_backward(grad: Tensor, x: Tensor) -> Tensor:
+    """The gradient of :func:`@NAME@` with respect to ``x``: ``grad * f'(x)``.
+
+    Args:
+        grad: [...], the gradient of the result of ``@NAME@(x)``.
+        x: [...], what ``@NAME@`` was given.
+
+    Returns:
+        [...].
+    """
+    raise NotImplementedError("@NAME@_backward: write grad * f'(x) in treadle/reference.py")
+
+
+''',
+            True,
+        )
+    ],
+    "python_pkg/treadle/elementwise.py": [],
+    "tests/elementwise/cases.py": [
+        (
+            r'^        \*op_of_one_tensor\("cosine".*$',
+            '        *op_of_one_tensor("@NAME@", FLOATING),\n',
+            False,
+        )
+    ],
+    "README.md": [
+        (
+            r"^\| `cosine`, `cosine_` \|.*$",
+            "| `@NAME@`, `@NAME@_` | TODO | ✓ | ✓ | ✓ | ✓ | ✓ | ✓ | ✓ | ✓ |\n",
+            False,
+        )
+    ],
+    "CHANGELOG.md": [],
+}
+
+# Names that go into the sorted __all__ of a module.
+LISTED = {
+    "python_pkg/treadle/elementwise.py": "@NAME@ @NAME@_",
+    "python_pkg/treadle/reference.py": "@NAME@ @NAME@_backward",
+}
+
+# Lines at the end of a file.
+APPENDED = {
+    "python_pkg/treadle/elementwise.py": '''
+
+_@NAME@ = torch.ops.treadle.@NAME@.default
+_@NAME@_out = torch.ops.treadle.@NAME@.out
+_@NAME@_ = torch.ops.treadle.@NAME@_.default
+
+
+def @NAME@(x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """``f(x)``. TODO: say what f is, and what this stands for in torch.
+
+    Args:
+        x: [...] of any integer or floating-point dtype.
+        out: written and returned if given, resized if its shape does not fit. No autograd.
+
+    Returns:
+        [...].
+
+    Raises:
+        RuntimeError: dtypes or devices that do not fit.
+
+    Source: csrc/elementwise/@NAME@.cpp, kernels/elementwise/@NAME@.cu.
+    """
+    if out is not None:
+        _@NAME@_out(x, out=out)
+        return out
+    return _@NAME@(x)  # type: ignore[no-any-return]
+
+
+def @NAME@_(x: Tensor) -> Tensor:
+    """``x = f(x)`` in place. See :func:`@NAME@`.
+
+    Args:
+        x: [...], written and returned; the result must cast to its dtype.
+
+    Returns:
+        ``x``.
+
+    Raises:
+        RuntimeError: a dtype that does not fit; a leaf that requires grad; an expanded ``x``.
+
+    Source: csrc/elementwise/@NAME@.cpp, kernels/elementwise/@NAME@.cu.
+    """
+    _@NAME@_(x)
+    return x
+''',
+    "CHANGELOG.md": "- `@NAME@`, TODO: what it computes.\n",
+}
+
+NEXT = """
+Next, for @NAME@ (docs/write_an_op.md explains each step):
+  1. python_pkg/treadle/reference.py   f(x) and grad * f'(x) in plain PyTorch
+  2. make test ARGS="-k @NAME@"        its tests fail: the kernels have no formula yet
+  3. kernels/math/@NAME@.h             f(x), grad * f'(x), and whether integers stay integers
+  4. csrc/elementwise/@NAME@.cpp       t * f''(x), of ops of torch or of ours
+  5. tests/elementwise/cases.py        + INTEGERS if integers stay; the twin in torch, if any
+  6. make format lint test             its tests pass; then every TODO: grep -rn TODO
+"""
