@@ -7,6 +7,7 @@
 #   sanitize [OPS]              compute-sanitizer's four tools over benchmarks/sanitize.py
 #   bench [RUN.PY ARGUMENTS]    benchmarks/run.py, its JSON, plot and table
 #   mutants [RUN.PY ARGUMENTS]  tests/mutants/run.py: each planted error, built and found
+#                               (--since COMMIT: those whose files changed, if the history is there)
 #   probe FILE.py [ARGUMENTS]   one script; it finds OUTDIR in the environment
 #
 # Logs go to OUTDIR; a short table comes last. The exit status is 1 if a piece failed.
@@ -14,7 +15,7 @@
 set -uo pipefail
 
 usage() {
-  sed -n '2,14s/^# \{0,1\}//p' "$0"
+  sed -n '2,15s/^# \{0,1\}//p' "$0"
   exit 2
 }
 

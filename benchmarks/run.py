@@ -23,30 +23,19 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import (  # noqa: E402
-    cell,
-    elementwise,
-    layer,
-    machine,
-    overhead,
-    plot,
-    report,
-    sine,
-    sine_linear,
-    siren,
-    sizes,
-    spread,
-    sweep,
-    views,
-)
-from benchmarks.cases import Plan, Row, Settings, run  # noqa: E402
+from benchmarks.elementwise import dense, overhead, sine, views  # noqa: E402
+from benchmarks.harness import machine, plot, report, spread  # noqa: E402
+from benchmarks.harness.cases import Plan, Row, Settings, run  # noqa: E402
+from benchmarks.recurrent import cell, layer, sweep  # noqa: E402
+from benchmarks.sine_linear import layer as sine_linear  # noqa: E402
+from benchmarks.sine_linear import siren  # noqa: E402
 
 SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "overhead": overhead.plans,
-    "dense": elementwise.plans,
+    "dense": dense.plans,
     "sine": sine.plans,
     "views": views.plans,
-    "sizes": sizes.plans,
+    "sizes": dense.size_plans,
     "cell": cell.plans,
     "layer": layer.plans,
     "sine_linear": sine_linear.plans,

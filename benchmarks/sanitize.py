@@ -18,7 +18,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import treadle  # noqa: E402
-from tests.cases import OPS, Case, Op, outputs, requiring_grad  # noqa: E402
+from tests.support.cases import OPS, Case, Op, outputs, requiring_grad  # noqa: E402
 
 # Sanitizers are slow, and a kernel reads and writes alike for all integers of one width.
 DTYPES = (

@@ -6,8 +6,11 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator
 
-import pytest
-import torch
+# `-n` runs several processes, each with threads of OpenMP, which must not spin while they wait.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
 
 
 def pytest_configure() -> None:
@@ -19,6 +22,17 @@ def pytest_configure() -> None:
         names = os.environ.get("CUDA_VISIBLE_DEVICES", every).split(",")
         first = worker % len(names)
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[first:] + names[:first])
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """For `-n auto`: each process takes about 1 GB of memory."""
+    return min(len(os.sched_getaffinity(0)), 8)
+
+
+def pytest_report_header() -> str | None:
+    if torch.cuda.is_available():
+        return None
+    return "no GPU: most tests run on the CPU alone; those that need a GPU of their own are skipped"
 
 
 @pytest.fixture

@@ -1,4 +1,8 @@
-"""The elementwise ops on dense tensors: the cases that suites share, and the suite "dense"."""
+"""The elementwise ops on dense tensors: the cases that suites share, and two suites.
+
+"dense" has 1 GiB a tensor on CUDA. "sizes" has, on CUDA, every op in the L2 cache and, on the CPU,
+add and scale over sizes; sine.py has the others.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import rivals
-from .cases import OURS, Bar, Case, Plan, Settings, at_least, ours
-from .overhead import TWINS, arguments, twin_name
-from .verify import CHUNK
+from benchmarks.elementwise.overhead import OPS, TWINS, arguments, twin_name
+from benchmarks.harness import rivals
+from benchmarks.harness.cases import OURS, Bar, Case, Plan, Settings, at_least, ours
+from benchmarks.harness.verify import CHUNK
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 EXACT = ("vector_add", "scale")  # the bits of torch, DESIGN §4 of both
 GIB = 1 << 30
+POWERS = (14, 16, 18, 20, 22, 24)
+IN_CACHE = (10, 12, 14, 16, 18, 20, 22)
+# A half type of each kind would say the same twice.
+CACHED_DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 MIXTURE = "1 % large"
 # Of the bars of layouts and sizes together: what is lost here may be won there, but not more.
 MEAN = {"over": "views and sizes", "least": 1.1}
@@ -58,6 +66,28 @@ def plans(settings: Settings) -> Iterator[Plan]:
             bar = at_least(0.98, twin_name(op))
             key = f"cuda/elementwise/{op}/{dtype_name(dtype)}"
             yield Plan(key, partial(large_case, settings, op, dtype, bar=bar, all_rivals=True))
+
+
+def size_plans(settings: Settings) -> Iterator[Plan]:
+    if settings.device == "cpu":
+        yield from cpu_size_plans(settings)
+        return
+    for op in OPS:
+        for dtype in CACHED_DTYPES:
+            for power in IN_CACHE:
+                key = f"cuda/sizes/{op}/{dtype_name(dtype)}/2^{power}"
+                yield Plan(key, partial(size_case, settings, op, dtype, power))
+
+
+def cpu_size_plans(settings: Settings) -> Iterator[Plan]:
+    """Every second power of two, one thread and more."""
+    for count in settings.threads:
+        for op in EXACT:
+            for dtype in DTYPES:
+                for power in POWERS[:2] if settings.quick else POWERS:
+                    name = dtype_name(dtype)
+                    key = f"cpu/elementwise/{op}/{name}/2^{power}/{count} threads"
+                    yield Plan(key, partial(size_case, settings, op, dtype, power, count))
 
 
 def large_case(

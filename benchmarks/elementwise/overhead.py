@@ -9,17 +9,15 @@ from typing import Any
 import torch
 
 import treadle
-
-from .cases import OURS, Bar, Case, Plan, Settings, calls, ours
-from .timing import Calls
+from benchmarks.harness.cases import OURS, Bar, Case, Plan, Settings, calls, ours
+from benchmarks.harness.timing import Calls
+from tests.support.cases import OPS as CASES
 
 ELEMENTS = 8
 FACTOR = 1.5
+# Every elementwise op that has a twin in torch.
 TWINS: dict[str, Callable[..., Any]] = {
-    "vector_add": torch.add,
-    "scale": torch.mul,
-    "sine": torch.sin,
-    "cosine": torch.cos,
+    name: op.torch_function for name, op in CASES.items() if op.elementwise and op.torch_function
 }
 OPS = tuple(TWINS)
 

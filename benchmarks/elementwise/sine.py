@@ -7,9 +7,15 @@ from functools import partial
 
 import torch
 
-from .cases import Bar, Case, Plan, Settings, at_least
-from .elementwise import DTYPES, MIXTURE, dtype_name, large_case, size_case
-from .overhead import twin_name
+from benchmarks.elementwise.dense import (
+    DTYPES,
+    MIXTURE,
+    dtype_name,
+    large_case,
+    size_case,
+)
+from benchmarks.elementwise.overhead import twin_name
+from benchmarks.harness.cases import Bar, Case, Plan, Settings, at_least
 
 PERIODIC = ("sine", "cosine")
 # CUDA: for each argument the part of a copy's speed to be reached; in float64, where arithmetic

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .cases import OURS, Case, Plan, Settings, at_least
-from .elementwise import EXACT, MEAN, dtype_name, functions_of
-from .overhead import FACTOR, OPS, twin_name
+from benchmarks.elementwise.dense import EXACT, MEAN, dtype_name, functions_of
+from benchmarks.elementwise.overhead import FACTOR, OPS, twin_name
+from benchmarks.harness.cases import OURS, Case, Plan, Settings, at_least
 
 FLOAT, BFLOAT, HALF, DOUBLE = torch.float32, torch.bfloat16, torch.float16, torch.float64
 INT = torch.int32

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import torch
 
-from .timing import Calls, Effort, Events, Wall, measure, summary
-from .verify import Refused, as_tuple, leaves, verify
+from benchmarks.harness.timing import Calls, Effort, Events, Wall, measure, summary
+from benchmarks.harness.verify import Refused, as_tuple, leaves, verify
 
 OURS = "treadle"
 # A second; an idle machine stays under 10. With more, times of several threads mean nothing: one

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import machine
-from .cases import OURS, Row
-from .overhead import TWINS
-from .report import groups
+from benchmarks.elementwise.overhead import TWINS
+from benchmarks.harness import machine
+from benchmarks.harness.cases import OURS, Row
+from benchmarks.harness.report import groups
 
 # A dtype has one colour in all panels; any other is gray.
 COLORS = {"float32": "C0", "bfloat16": "C1", "float16": "C2", "float64": "C3"}

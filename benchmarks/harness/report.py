@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from . import machine, means
-from .cases import OURS, Row
+from benchmarks.harness import machine, means
+from benchmarks.harness.cases import OURS, Row
 
 COLUMNS = [
     *("", "treadle", "spread", "fastest rival", "its time", "ratio"),

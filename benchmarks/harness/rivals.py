@@ -29,7 +29,7 @@ def elementwise(
     if importlib.util.find_spec("triton") is None:
         notes.append("Triton is not installed")
     else:
-        from . import triton_rivals
+        from benchmarks.harness import triton_rivals
 
         found["Triton"] = getattr(triton_rivals, op)
     if importlib.util.find_spec("cupy") is None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing.queues import Queue
 
-from .cases import Plan, Row, run
+from benchmarks.harness.cases import Plan, Row, run
 
 Plans = Callable[[], list[Plan]]
 _known: dict[str, Plan] = {}  # of a process

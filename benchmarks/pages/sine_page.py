@@ -1,4 +1,4 @@
-"""The blocks of docs/sine.md: from the sources, docs/sine_error.json and the committed results.
+"""The blocks of docs/sine.md: from the sources, docs/figures/sine_error.json, committed results.
 
 `make readme-numbers` writes them with those of the README.
 """
@@ -8,19 +8,15 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+from benchmarks.pages.tables import ROOT, Machine, Row, filled, line, links, table
+
 PAGE = ROOT / "docs" / "sine.md"
-FIGURES = ROOT / "docs" / "sine_error.json"
+FIGURES = ROOT / "docs" / "figures" / "sine_error.json"
 MATH = ROOT / "kernels" / "math"
 NO_SPEEDS = "No measurements by argument have been committed yet."
-
-Row = dict[str, Any]
-Machine = tuple[list[Path], dict[str, Any], list[Row]]
-Blocks = dict[str, Callable[[], Iterator[str]]]
 
 
 def in_source(file: str, pattern: str) -> str:
@@ -135,11 +131,10 @@ def speeds(machines: Iterable[Machine]) -> Iterator[str]:
             continue
         none = False
         arguments = sorted({row["argument"] for row in timed}, key=magnitude)
-        links = ", ".join(f"[{p.name}](../{p.relative_to(ROOT).as_posix()})" for p in paths)
-        yield f"{facts.get('gpu') or facts['cpu']}, torch {facts['torch']}, {links}:"
+        what = f"{facts.get('gpu') or facts['cpu']}, torch {facts['torch']}"
+        yield f"{what}, {links(paths, PAGE.parent)}:"
         yield ""
-        yield f"| arguments: this × N(0,1) | {' | '.join(arguments)} |"
-        yield "|---" * (len(arguments) + 1) + "|"
+        yield from table("arguments: this × N(0,1)", *arguments)
         for op, dtype in dict.fromkeys((row["op"], row["dtype"]) for row in timed):
             found = {
                 row["argument"]: " / ".join(
@@ -148,8 +143,7 @@ def speeds(machines: Iterable[Machine]) -> Iterator[str]:
                 for row in timed
                 if (row["op"], row["dtype"]) == (op, dtype)
             }
-            cells = " | ".join(found.get(argument, "") for argument in arguments)
-            yield f"| {op} {dtype} | {cells} |"
+            yield line(f"{op} {dtype}", *(found.get(argument, "") for argument in arguments))
         yield ""
     if none:
         yield NO_SPEEDS
@@ -160,22 +154,10 @@ TWINS = {"sine": "sin", "cosine": "cos"}
 
 def rewritten(text: str, machines: Iterable[Machine]) -> str:
     """The page with its blocks made anew."""
-    blocks: Blocks = {
+    blocks = {
         "ways": ways,
         "nearest": nearest,
         "accuracy": accuracy,
         "speeds": lambda: speeds(machines),
     }
-    return filled(PAGE.name, text, blocks)
-
-
-def filled(page: str, text: str, blocks: Blocks) -> str:
-    """The text of docs/`page` with what lies between two comments, for each name, made anew."""
-    for name, lines in blocks.items():
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        if text.count(begin) != 1 or text.count(end) != 1:
-            raise SystemExit(f"docs/{page} must have one line {begin} and one {end}")
-        before, rest = text.split(begin)
-        made = "\n".join(lines()).strip()
-        text = f"{before}{begin}\n{made}\n{end}{rest.split(end)[1]}"
-    return text
+    return filled(PAGE, text, blocks)

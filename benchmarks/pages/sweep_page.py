@@ -1,56 +1,42 @@
-"""The block of docs/layer.md, and its picture, from the committed results of the suites sweep_*.
+"""The LLTM layer's tables of docs/performance.md, and their picture, from the suites sweep_*.
 
-    python benchmarks/sweep_page.py                 docs/layer.png
-    python benchmarks/sweep_page.py --output DIR    the same file in another folder
+    python benchmarks/pages/sweep_page.py                 docs/figures/layer.png
+    python benchmarks/pages/sweep_page.py --output DIR    the same file in another folder
 
-`make readme-numbers` writes the block with those of the README. It shows every row that there is,
-those that were slower in bold.
+`make readme-numbers` writes the tables. They show every row that there is, in bold where it missed
+its bar.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import means  # noqa: E402
-from benchmarks.sine_page import Machine, Row, filled  # noqa: E402
+from benchmarks.pages.tables import (  # noqa: E402
+    Machine,
+    Row,
+    bold,
+    commit,
+    line,
+    links,
+    machines,
+    of,
+    runs,
+    table,
+)
 
-PAGE = ROOT / "docs" / "layer.md"
-PICTURE = PAGE.with_suffix(".png")
+PAGE = ROOT / "docs" / "performance.md"
+PICTURE = ROOT / "docs" / "figures" / "layer.png"
 NONE_YET = "No measurements of the suites `sweep_*` have been committed yet."
 KEYS = "cuda/sweep_"
 MODES = ("inference", "training")
 OURS, LSTM = "treadle", "nn.LSTM"
-File = tuple[Path, dict[str, Any]]
-
-
-def runs(
-    machines: Iterable[Machine], keys: str | tuple[str, ...] = KEYS
-) -> list[tuple[list[File], list[Row]]]:
-    """Of each GPU the files with rows whose key begins so, the newest last, and these rows."""
-    found = []
-    for paths, _, rows in machines:
-        own = [row for row in rows if row["key"].startswith(keys)]
-        if own:
-            read = [(path, json.loads(path.read_text())) for path in paths]
-            files = [
-                (path, data["machine"])
-                for path, data in read
-                if any(row["key"].startswith(keys) for row in data["rows"])
-            ]
-            found.append((files, own))
-    return found
-
-
-def of(rows: list[Row], suite: str) -> list[Row]:
-    return [row for row in rows if row.get("suite") == suite]
 
 
 def distinct(rows: list[Row], fact: str) -> list[str]:
@@ -79,19 +65,6 @@ def plain(row: Row | None, *names: str, value: str = "us_per_step") -> str:
 def cell(row: Row | None, *names: str, value: str = "us_per_step") -> str:
     """The same, in bold where the bar was missed."""
     return bold(row, plain(row, *names, value=value))
-
-
-def bold(row: Row | None, text: str) -> str:
-    return f"**{text}**" if row and "bar" in row and not row["bar"]["reached"] else text
-
-
-def table(*columns: str) -> Iterator[str]:
-    yield f"| {' | '.join(columns)} |"
-    yield "|---" * len(columns) + "|"
-
-
-def line(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def goals(rows: list[Row]) -> Iterator[str]:
@@ -156,23 +129,6 @@ def tiny(rows: list[Row]) -> Iterator[str]:
         yield line(digits, *(cell(row, OURS, LSTM, value="median_us") for row in own))
 
 
-def losses(rows: list[Row]) -> Iterator[str]:
-    """Every one, the worst first."""
-    missed = [row for row in rows if "bar" in row and not row["bar"]["reached"]]
-    count = sum("bar" in row for row in rows)
-    yield f"Bars missed: {len(missed)} of {count}{':' if missed else '.'}"
-    yield ""
-    for row in sorted(missed, key=means.excess, reverse=True):
-        key = row["key"].removeprefix("cuda/")
-        yield f"- {key}: {means.excess(row):.1%} over the limit ({row['bar']['text']})"
-    for row in rows:
-        if "refused" in row:
-            yield f"- {row['key'].removeprefix('cuda/')}: not timed, {row['refused']}"
-    busy = sum(bool(row.get("busy")) for row in rows)
-    if busy:
-        yield f"- Timed while other programs ran: {busy} of {len(rows)} rows."
-
-
 TABLES = {
     "sweep_bars": goals,
     "sweep_shapes": shapes,
@@ -182,33 +138,24 @@ TABLES = {
 
 
 def figures(machines: Iterable[Machine]) -> Iterator[str]:
-    measured = runs(machines)
+    """The block `layer` of docs/performance.md; performance_page.py lists what was missed."""
+    measured = runs(machines, KEYS)
     if not measured:
         yield NONE_YET
     for index, (files, rows) in enumerate(measured):
         for path, facts in files:
-            commit = facts["treadle_commit"] or "of no commit"
-            changed = " with changes" if commit.endswith("-modified") else ""
-            link = f"[{path.name}](../{path.relative_to(ROOT).as_posix()})"
-            versions = f"torch {facts['torch']}, driver {facts['driver']}"
-            what = f"{versions}, treadle {commit[:10]}{changed}"
-            yield f"**{facts['gpu']}**: {what}; {facts['date'][:10]}; {link}."
+            versions = f"torch {facts['torch']}, driver {facts['driver']}, {commit(facts)}"
+            link = links([path], PAGE.parent)
+            yield f"**{facts['gpu']}**: {versions}; {facts['date'][:10]}; {link}."
             yield ""
         if index == 0 and of(rows, "sweep_shapes"):
-            yield f"![µs a step over shapes, treadle and {LSTM}]({PICTURE.name})"
+            yield f"![µs a step over shapes, treadle and {LSTM}](figures/{PICTURE.name})"
             yield ""
         for suite, lines in TABLES.items():
             own = of(rows, suite)
             if own:
                 yield from lines(own)
                 yield ""
-        yield from losses(rows)
-        yield ""
-
-
-def rewritten(text: str, machines: Iterable[Machine]) -> str:
-    """The page with its block made anew."""
-    return filled(PAGE.name, text, {"figures": lambda: figures(machines)})
 
 
 def draw(rows: list[Row], path: Path) -> None:
@@ -259,14 +206,12 @@ def panel(axes: Any, names: list[str], rows: list[Row], goal: list[Row]) -> None
 
 
 def main(arguments: list[str] | None = None) -> int:
-    from benchmarks.readme_numbers import machines
-
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--output", type=Path, default=PAGE.parent, metavar="DIR")
     output = parser.parse_args(arguments).output
-    measured = runs(machines())
+    measured = runs(machines(), KEYS)
     if not measured or not of(measured[0][1], "sweep_shapes"):
         print(NONE_YET, file=sys.stderr)
         return 1

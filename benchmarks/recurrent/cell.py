@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.elementwise.dense import dtype_name
+from benchmarks.harness import rivals
+from benchmarks.harness.cases import OURS, Bar, Case, Plan, Settings, fastest_of, ours
+from benchmarks.recurrent import tutorial
 from treadle import reference
-
-from . import rivals, tutorial
-from .cases import OURS, Bar, Case, Plan, Settings, fastest_of, ours
-from .elementwise import dtype_name
 
 Sizes = tuple[int, int, int]  # B, I, H
 SMALL: Sizes = (16, 32, 128)

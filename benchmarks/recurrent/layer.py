@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 
-from . import layer_memory
-from .cases import OURS, Bar, Case, Plan, Settings, both, calls
-from .elementwise import dtype_name
-from .layer_calls import (
+from benchmarks.elementwise.dense import dtype_name
+from benchmarks.harness.cases import OURS, Bar, Case, Plan, Settings, both, calls
+from benchmarks.harness.timing import Wall
+from benchmarks.recurrent import layer_memory
+from benchmarks.recurrent.layer_calls import (
     LOOP,
     LSTM,
     Shape,
@@ -30,7 +31,6 @@ from .layer_calls import (
     packed_layer,
     set_tf32,
 )
-from .timing import Wall
 
 PADDED, RECOMPUTE, LSTM_PACKED = "padded", "recompute=True", f"{LSTM}, packed"
 GATES = {OURS: 3, LOOP: 3, RECOMPUTE: 3, PADDED: 3, LSTM: 4, LSTM_PACKED: 4}

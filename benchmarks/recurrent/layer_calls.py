@@ -10,10 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.harness.cases import ours
+from benchmarks.harness.verify import Refused, verify
 from treadle import reference
-
-from .cases import ours
-from .verify import Refused, verify
 
 Args = tuple[Any, ...]
 LSTM, LOOP = "nn.LSTM", "loop of lltm_cell"

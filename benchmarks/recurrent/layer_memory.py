@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .cases import OURS, Plan, Row, Settings, first_line
-from .elementwise import dtype_name
-from .layer_calls import (
+from benchmarks.elementwise.dense import dtype_name
+from benchmarks.harness.cases import OURS, Plan, Row, Settings, first_line
+from benchmarks.harness.verify import Refused, as_tuple, leaves
+from benchmarks.recurrent.layer_calls import (
     LOOP,
     LSTM,
     Args,
@@ -30,7 +31,6 @@ from .layer_calls import (
     lstm_arguments,
     set_tf32,
 )
-from .verify import Refused, as_tuple, leaves
 
 CPU_SIZES = (32, 50, 128, 256)  # B, T, I, H
 CUDA_SIZES = ((64, 512, 512), (16, 256, 1024))  # B, T, H; I is H

@@ -19,12 +19,12 @@ from typing import Any
 
 import torch
 
-from . import layer
-from .cases import OURS, Bar, Case, Plan, Settings, calls
-from .layer import Kind, at_most
-from .layer_calls import LSTM, Args, Shape, lstm_arguments, set_tf32
-from .sweep_calls import MODULES, Form, chosen, in_regime, module
-from .timing import Calls
+from benchmarks.harness.cases import OURS, Bar, Case, Plan, Settings, calls
+from benchmarks.harness.timing import Calls
+from benchmarks.recurrent import layer
+from benchmarks.recurrent.layer import Kind, at_most
+from benchmarks.recurrent.layer_calls import LSTM, Args, Shape, lstm_arguments, set_tf32
+from benchmarks.recurrent.sweep_calls import MODULES, Form, chosen, in_regime, module
 
 Sizes = tuple[int, int, int]
 FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import treadle
-from treadle import _build, reference
-
-from .layer_calls import (
+from benchmarks.harness.verify import verify
+from benchmarks.recurrent.layer_calls import (
     STEPS,
     Args,
     Shape,
@@ -26,7 +25,7 @@ from .layer_calls import (
     packed_arguments,
     packed_layer,
 )
-from .verify import verify
+from treadle import _build, reference
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.elementwise.dense import dtype_name
+from benchmarks.harness import rivals
+from benchmarks.harness.cases import OURS, Bar, Case, Plan, Settings, both, fastest_of, ours
+from benchmarks.recurrent.cell import COMPILED, PLAIN, what
+from benchmarks.recurrent.layer_calls import set_tf32
 from treadle import reference
-
-from . import rivals
-from .cases import OURS, Bar, Case, Plan, Settings, both, fastest_of, ours
-from .cell import COMPILED, PLAIN, what
-from .elementwise import dtype_name
-from .layer_calls import set_tf32
 
 OMEGA = 30.0
 ROWS, WIDTHS = 1 << 18, (128, 256, 512, 1024)

@@ -17,16 +17,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.elementwise.dense import dtype_name
+from benchmarks.harness import rivals
+from benchmarks.harness.cases import OURS, Bar, Case, Plan, Row, Settings, both, first_line, ours
+from benchmarks.harness.verify import Refused, verify
+from benchmarks.recurrent.cell import COMPILED, PLAIN
+from benchmarks.recurrent.layer_calls import set_tf32
+from benchmarks.recurrent.layer_memory import requested, step
+from benchmarks.sine_linear.layer import OMEGA
 from treadle import reference
-
-from . import rivals
-from .cases import OURS, Bar, Case, Plan, Row, Settings, both, first_line, ours
-from .cell import COMPILED, PLAIN
-from .elementwise import dtype_name
-from .layer_calls import set_tf32
-from .layer_memory import requested, step
-from .sine_linear import OMEGA
-from .verify import Refused, verify
 
 Layer = Callable[[Tensor, Tensor, Tensor, float], Tensor]
 COORDINATES = 2

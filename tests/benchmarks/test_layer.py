@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,15 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from benchmarks import cases, layer, layer_calls, layer_memory, means, plot, readme_numbers, report
-from benchmarks.cases import Bar, Case, Plan, Row, Settings
-from benchmarks.layer import Kind
-from benchmarks.layer_calls import Shape, arguments, check
-from benchmarks.layer_memory import Weighing
-from benchmarks.verify import Refused
+from benchmarks.harness import cases, means, plot, report
+from benchmarks.harness.cases import Bar, Case, Plan, Row, Settings
+from benchmarks.harness.verify import Refused
+from benchmarks.pages import performance_page
+from benchmarks.recurrent import layer, layer_calls, layer_memory
+from benchmarks.recurrent.layer_calls import Shape, arguments, check
+from benchmarks.recurrent.layer_memory import Weighing
+from tests.support.inputs import GPU
 from treadle import reference
-
-from .inputs import GPU
 
 SMALL = Shape(3, 20, 5, 7, "small")
 QUICK = Settings("cpu", quick=True, threads=(1,))
@@ -34,24 +33,6 @@ def measured(key: str, made: Case | Weighing) -> Row:
 @pytest.fixture(scope="module")
 def rows() -> list[Row]:
     return [cases.run(plan) for plan in layer.plans(QUICK)]
-
-
-def test_the_rows_are_those_of_the_issue() -> None:
-    cpu = [plan.key for plan in layer.plans(Settings("cpu"))]
-    cuda = [plan.key for plan in layer.plans(Settings("cuda"))]
-    assert len(set(cpu)) == len(cpu) == 3 * 2 * 2 + 2 * 2 + 2
-    assert len(set(cuda)) == len(cuda) == 3 * 3 * 2 + 2 + 2 + 2 * 2 * 2
-    assert {
-        "cpu/layer/1,100,64,128/float32/inference/1 threads",
-        "cpu/layer/32,50,128,256, packed/float32/training/2 threads",
-        "cpu/layer/32,50,128,256, recompute/float32/training/memory",
-    } <= set(cpu)
-    assert {
-        "cuda/layer/64,512,512/bfloat16/training/wall",
-        "cuda/layer/16,256,1024/float32, tf32/inference/wall",
-        "cuda/layer/64,512,512, packed/bfloat16/training/wall",
-        "cuda/layer/16,256,1024/float32/training/memory",
-    } <= set(cuda)
 
 
 def test_a_trial_measures_every_row(rows: list[Row], tmp_path: Path) -> None:
@@ -82,27 +63,12 @@ def test_a_trial_measures_every_row(rows: list[Row], tmp_path: Path) -> None:
 
 
 def test_the_readme_has_a_line_of_them(rows: list[Row]) -> None:
-    line = next(line for line in readme_numbers.lines(rows) if "lltm layer" in line)
+    line = next(line for line in performance_page.lines(rows) if "lltm layer" in line)
     assert line.startswith(f"| lltm layer | {len(rows)} | ")
-    below = "\n".join(readme_numbers.losses(rows))
+    below = "\n".join(performance_page.beside(rows))
     assert "The lltm layer over others, median (best to worst): nn.LSTM " in below
     assert "the default's bytes (bytes kept for backward) " in below
-    assert list(readme_numbers.beside([])) == []
-
-
-@pytest.mark.parametrize("dtype", layer.DTYPES)
-@pytest.mark.parametrize("backward", [False, True])
-def test_the_rows_of_cuda_are_right_on_the_cpu(dtype: torch.dtype, backward: bool) -> None:
-    """What they are made of is the same; nothing in them is a matter of the device."""
-    kind = Kind(replace(SMALL, i=SMALL.h), dtype, backward, tf32=dtype == torch.float32)
-    row = measured("row", layer.layer_case(QUICK, kind))
-    assert torch.backends.cuda.matmul.allow_tf32 == kind.tf32
-    packed = measured("packed", layer.packed_case(QUICK, replace(kind, tf32=False)))
-    assert set(packed["times"]) == {"treadle", "padded", "nn.LSTM, packed"}
-    assert not torch.backends.cuda.matmul.allow_tf32
-    assert set(row["times"]) == {"treadle", "loop of lltm_cell", "nn.LSTM"} | (
-        {"recompute=True"} if backward else set()
-    )
+    assert list(performance_page.beside([])) == []
 
 
 def test_the_bars() -> None:
@@ -234,8 +200,8 @@ def test_bars_of_bytes() -> None:
     missed = weighed(1, 1.0)
     assert not missed["bar"]["reached"] and means.excess(missed) == pytest.approx(1 / 3)
     assert "NOT REACHED: a key: 33.3% over the limit" in report.summary([missed])
-    below = "\n".join(readme_numbers.losses([missed]))
-    assert "a key by 33.3% (at most 1 × the other's bytes a gate)" in below
+    below = "\n".join(performance_page.losses([missed]))
+    assert "| a key | 33.3% | at most 1 × the other's bytes a gate |" in below
 
 
 def test_what_is_wrong_is_not_weighed() -> None:

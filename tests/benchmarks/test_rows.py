@@ -8,59 +8,34 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 
 from benchmarks import (
-    cases,
-    elementwise,
-    machine,
-    means,
-    overhead,
-    plot,
-    readme_numbers,
-    report,
     run,
+)
+from benchmarks.elementwise import (
+    dense,
+    overhead,
     sine,
     views,
 )
-from benchmarks import verify as verifying
-from benchmarks.cases import Case, Plan, Row, Settings
-from benchmarks.timing import Effort
-from benchmarks.verify import Refused, verify
-
-
-def test_the_rows_are_those_of_the_bars() -> None:
-    plans = [p.key for suite in run.SUITES.values() for p in suite(Settings("cpu"))]
-    exact, periodic = len(elementwise.EXACT), len(sine.PERIODIC)
-    assert sum("/elementwise/" in key for key in plans) == (exact * 6 + periodic * 2 * 7) * 4 * 2
-    assert sum("/cell/" in key for key in plans) == 3 * 2 * 2
-    assert {"cpu/elementwise/sine/float16/2^26/6e4/2 threads"} <= set(plans)
-    assert {"cpu/views/add, both transposed, bf16/1 threads"} <= set(plans)
-    cuda = [p.key for suite in run.SUITES.values() for p in suite(Settings("cuda"))]
-    assert len(set(cuda)) == len(cuda)
-    assert {f"cuda/elementwise/{op}/bfloat16" for op in overhead.OPS} <= set(cuda)
-    assert {f"cuda/sizes/{op}/float32/2^10" for op in overhead.OPS} <= set(cuda)
-    assert {f"cuda/elementwise/{op}/float32/1e30" for op in sine.PERIODIC} <= set(cuda)
-    assert {"cuda/views/add, both misaligned, fp16", "cuda/views/sine, misaligned fp16"} <= set(
-        cuda
-    )
-    assert "cuda/cell/16,32,128/float32/forward + backward/wall" in cuda
-    assert "cuda/cell/512,1024,1024/bfloat16/forward/device" in cuda
+from benchmarks.harness import (
+    cases,
+    machine,
+    means,
+    report,
+)
+from benchmarks.harness import verify as verifying
+from benchmarks.harness.cases import Case, Plan, Row, Settings
+from benchmarks.harness.verify import Refused, verify
+from benchmarks.pages import performance_page, tables
 
 
 def test_the_rows_of_results_that_are_kept_are_still_there() -> None:
-    for path in readme_numbers.RESULTS.glob("*/*.json"):
+    for path in tables.RESULTS.glob("*/*.json"):
         results = json.loads(path.read_text())
         settings = Settings(results["machine"]["device"])
         keys = {plan.key for suite in run.SUITES.values() for plan in suite(settings)}
         assert {row["key"] for row in results["rows"]} <= keys
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_rows_that_come_by_the_hundred_are_brief(device: str) -> None:
-    timer = Settings(device).brief()
-    assert timer.name == ("wall" if device == "cpu" else "device")
-    assert timer.effort.seconds < Effort().seconds / 5 and timer.effort.rounds[0] >= 3
 
 
 def test_ops_of_one_kind_are_one_line_of_the_readme() -> None:
@@ -74,13 +49,12 @@ def test_ops_of_one_kind_are_one_line_of_the_readme() -> None:
         "call overhead, cpu": "call overhead",
     }
     for group, line in lines.items():
-        assert readme_numbers.group({"group": group, "label": ""}) == line
+        assert performance_page.group({"group": group, "label": ""}) == line
 
 
-def test_the_readme_shows_the_newest_machine_of_each_device(
+def test_pages_show_gpus_first_and_the_newest_of_each_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others are on the page beside the results, with links that start there."""
     row = {"key": "cpu/scale", "group": "scale, CPU", "label": "scale", "ratio": 0.5, "times": {}}
     known = machine.facts("cpu")
     for name, kind, day in [("a", "cpu", 2), ("b", "cpu", 4), ("c", "cpu", 3), ("d", "cuda", 1)]:
@@ -88,56 +62,27 @@ def test_the_readme_shows_the_newest_machine_of_each_device(
         (tmp_path / name).mkdir()
         text = json.dumps({"machine": facts, "rows": [row]})
         (tmp_path / name / "cpu.json").write_text(text)
-    monkeypatch.setattr(readme_numbers, "RESULTS", tmp_path)
-    found = readme_numbers.machines()
+    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    found = tables.machines()
     assert [facts["cpu"] for _, facts, _ in found] == ["d", "b", "c", "a"]
-    assert [facts["cpu"] for _, facts, _ in readme_numbers.newest(found)] == ["d", "b"]
-    empty = f"above\n{readme_numbers.BEGIN}\n{readme_numbers.END}\nbelow\n"
-    monkeypatch.setattr(readme_numbers, "OTHERS", tmp_path / "README.md")
-    monkeypatch.setattr(readme_numbers, "README", tmp_path.parent / "README.md")
-    others = readme_numbers.rewritten_others(empty)
-    readme = readme_numbers.rewritten(empty)
-    assert re.findall(r"^\*\*(\w), .*\[cpu.json\]\((.*)\)", others, re.M) == [
-        ("c", "c/cpu.json"),
-        ("a", "a/cpu.json"),
-    ]
-    assert re.findall(r"^\*\*(\w), .*\[cpu.json\]\((.*)\)", readme, re.M) == [
-        ("d", f"{tmp_path.name}/d/cpu.json"),
-        ("b", f"{tmp_path.name}/b/cpu.json"),
-    ]
+    made = "\n".join(performance_page.each(found, "numbers"))
+    links = re.findall(r"\[cpu.json\]\((.*)\)", made)
+    assert [link[-10:] for link in links] == [f"{name}/cpu.json" for name in "dbca"]
     with pytest.raises(SystemExit, match="must have one line"):
-        readme_numbers.rewritten_others("nothing")
+        performance_page.rewritten("nothing", found)
 
 
 def bare(key: str, case: Case) -> Row:
     return cases.run(Plan(key, lambda: case))
 
 
-@pytest.mark.parametrize("op", sine.PERIODIC)
-def test_the_rows_of_arguments(op: str, tmp_path: Path) -> None:
-    """Those of CUDA, on the CPU: what they are made of is the same."""
-    settings, rows = Settings("cpu", quick=True), []
-    for dtype, shares in sine.SHARES.items():
-        for argument, share in shares.items():
-            row = bare(argument, sine.argument_case(settings, op, dtype, argument))
-            assert row["error_over_limit"] <= 1 and set(row["times"]) >= {"treadle", "copy"}
-            assert ("bar" in row) == (share is not None)
-            rows.append(row)
-    assert rows[0]["bar"]["text"] == "at least 0.97 × copy's speed"
-    copy = rows[0]["times"]["copy"]["median_us"]
-    assert rows[0]["bar"]["limit_us"] == pytest.approx(copy / 0.97)
-    plot.draw({"machine": machine.facts("cpu"), "rows": rows}, tmp_path / "shares.png")
-    with Image.open(tmp_path / "shares.png") as picture:
-        assert picture.format == "PNG" and min(picture.size) > 300
-
-
 def test_arguments_are_what_they_are_called() -> None:
     torch.manual_seed(0)
     for dtype, shares in sine.SHARES.items():
         for argument in shares:
-            x = elementwise.drawn(100_000, "cpu", dtype, argument).double()
+            x = dense.drawn(100_000, "cpu", dtype, argument).double()
             assert bool(x.isfinite().all())
-            if argument == elementwise.MIXTURE:
+            if argument == dense.MIXTURE:
                 assert 0.007 < float((x.abs() > 50).double().mean()) < 0.011
                 assert 0.5 < float(x.abs().median()) < 0.8
             else:
@@ -191,7 +136,7 @@ def test_the_geometric_mean_is_a_bar() -> None:
 
 def test_repeated_inputs_are_verified_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(verifying.CHUNK, "cpu", 64)
-    x = elementwise.repeated(256, "cpu", torch.float32)
+    x = dense.repeated(256, "cpu", torch.float32)
     assert torch.equal(x[:64], x[64:128]) and not torch.equal(x[:32], x[32:64])
     assert verify(torch.sin, "sine", (x,)) <= 1
 

@@ -11,10 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks import run, sine_layer_page, sine_linear, siren
-from benchmarks.cases import OURS, Settings
-from benchmarks.cell import PLAIN
-from benchmarks.verify import Refused
+from benchmarks import run
+from benchmarks.harness.cases import OURS, Settings
+from benchmarks.harness.verify import Refused
+from benchmarks.pages import sine_linear_page
+from benchmarks.recurrent.cell import PLAIN
+from benchmarks.sine_linear import layer as sine_linear
+from benchmarks.sine_linear import siren
 from treadle import reference
 
 QUICK = Settings("cpu", quick=True, threads=(1,))
@@ -118,10 +121,10 @@ def test_the_pages_tables_tell_misses_and_missing_rivals(
     files = tmp_path / "mine.json", tmp_path / "other.json"
     files[0].write_text(json.dumps({"machine": facts, "rows": rows}))
     files[1].write_text(json.dumps({"machine": facts, "rows": [{"key": "cuda/scale"}]}))
-    monkeypatch.setattr(sine_layer_page, "ROOT", tmp_path)
-    page = list(sine_layer_page.speeds([(list(files), facts, rows)]))
+    monkeypatch.setattr(sine_linear_page, "ROOT", tmp_path)
+    page = list(sine_linear_page.speeds([(list(files), facts, rows)]))
     assert page[0] == "a GPU, torch 2, [mine.json](../mine.json):"
     assert "| 64, bfloat16 | 10 | 2.00 | 3.00 | **1,234** | – | 3.00 |" in page
     assert "Geometric mean of the speed over the compiler's: 2.00, of half types 2.00." in page
     assert "| a net | 5 | 0.80 | 3.00 | **1.25** |" in page
-    assert list(sine_layer_page.speeds([])) == [sine_layer_page.NO_SPEEDS]
+    assert list(sine_linear_page.speeds([])) == [sine_linear_page.NO_SPEEDS]

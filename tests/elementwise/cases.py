@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import treadle
+from tests.support import layouts
+from tests.support.inputs import FLOATING, INTEGERS, Call, Case, Make, Op
+from tests.support.layouts import (
+    channels_last,
+    expanded,
+    misaligned,
+    padded_rows,
+    strided,
+    transposed,
+)
 from treadle import reference
 
-from . import layouts
-from .inputs import FLOATING, INTEGERS, Call, Case, Make, Op
-from .layouts import channels_last, expanded, misaligned, padded_rows, strided, transposed
+REGISTERED = torch.ops.treadle
+TRIG_ULPS = {torch.float64: 2.0, torch.float32: 1.6, torch.float16: 0.56, torch.bfloat16: 0.56}
 
 
 def elementwise_tensors() -> Iterator[tuple[str, Callable[[Make], Tensor]]]:
@@ -121,11 +130,50 @@ def scale_cases() -> tuple[Case, ...]:
     return tuple(cases)
 
 
-def trig_cases(op: str) -> tuple[Case, ...]:
-    """sine or cosine."""
-    cases = unary_cases(op, lambda m, x: Call((x,)), FLOATING)
-    cases.append(Case(f"{op} wide", lambda m: Call((m(1027, by=1e3),)), FLOATING, big=True))
-    return tuple(cases)
+def op_of_one_tensor(
+    name: str,
+    dtypes: tuple[torch.dtype, ...],
+    torch_function: Callable[..., Tensor] | None = None,
+    torch_inplace: Callable[..., Tensor] | None = None,
+    ulps: Mapping[torch.dtype, float] | None = None,
+    wide: float = 30.0,
+) -> tuple[Op, Op]:
+    """The op and its backward, by the names that both have everywhere.
+
+    dtypes: with integers if it keeps them. torch_function, torch_inplace: what it stands for, if
+    torch has such. ulps: how far from the exact values, at most; None: it has torch's bits. wide:
+    the scale of large arguments, whose results all dtypes can hold.
+    """
+    cases = unary_cases(name, lambda m, x: Call((x,)), dtypes)
+    cases.append(Case(f"{name} wide", lambda m: Call((m(1027, by=wide),)), FLOATING, big=True))
+    backward = f"{name}_backward"
+    return (
+        Op(
+            name,
+            getattr(treadle, name),
+            getattr(reference, name),
+            (name,),
+            (0,),
+            tuple(cases),
+            getattr(treadle, f"{name}_"),
+            torch_inplace,
+            has_out=True,
+            saved=(0,),
+            torch_function=torch_function,
+            ulps=ulps,
+            rest={"": lambda y: Call(())},
+        ),
+        Op(
+            backward,
+            getattr(REGISTERED, backward).default,
+            getattr(reference, backward),
+            (backward,),
+            (0, 1),
+            tuple(pair_cases(backward, FLOATING)),
+            saved=(0, 1),
+            rest={"": lambda y: Call((y,)), "row": lambda y: Call((y[0],))},
+        ),
+    )
 
 
 def ops() -> tuple[Op, ...]:
@@ -140,6 +188,12 @@ def ops() -> tuple[Op, ...]:
             treadle.vector_add_,
             Tensor.add_,
             has_out=True,
+            torch_function=torch.add,
+            rest={
+                "": lambda y: Call((y,), {"alpha": 2}),
+                "row": lambda y: Call((y[0],)),
+                "number": lambda y: Call((1.5,)),
+            },
         ),
         Op(
             "scale",
@@ -151,47 +205,9 @@ def ops() -> tuple[Op, ...]:
             treadle.scale_,
             Tensor.mul_,
             has_out=True,
+            torch_function=torch.mul,
+            rest={"": lambda y: Call((3,))},
         ),
-        Op(
-            "sine",
-            treadle.sine,
-            reference.sine,
-            ("sine",),
-            (0,),
-            trig_cases("sine"),
-            treadle.sine_,
-            Tensor.sin_,
-            has_out=True,
-            saved=(0,),
-        ),
-        Op(
-            "sine_backward",
-            torch.ops.treadle.sine_backward.default,
-            reference.sine_backward,
-            ("sine_backward",),
-            (0, 1),
-            tuple(pair_cases("sine_backward", FLOATING)),
-            saved=(0, 1),
-        ),
-        Op(
-            "cosine",
-            treadle.cosine,
-            reference.cosine,
-            ("cosine",),
-            (0,),
-            trig_cases("cosine"),
-            treadle.cosine_,
-            Tensor.cos_,
-            has_out=True,
-            saved=(0,),
-        ),
-        Op(
-            "cosine_backward",
-            torch.ops.treadle.cosine_backward.default,
-            reference.cosine_backward,
-            ("cosine_backward",),
-            (0, 1),
-            tuple(pair_cases("cosine_backward", FLOATING)),
-            saved=(0, 1),
-        ),
+        *op_of_one_tensor("sine", FLOATING, torch.sin, Tensor.sin_, TRIG_ULPS, 1e3),
+        *op_of_one_tensor("cosine", FLOATING, torch.cos, Tensor.cos_, TRIG_ULPS, 1e3),
     )

@@ -13,10 +13,7 @@ import torch
 from torch import Tensor
 
 import treadle
-
-from .compare import ulp, within_ulps
-from .inputs import DEVICES, FLOATING, GPU, HALVES, Make
-from .waves import (
+from tests.elementwise.waves import (
     EACH_WAVE,
     MISROUNDED,
     ULPS,
@@ -32,6 +29,8 @@ from .waves import (
     hard_floats,
     rounded_correctly,
 )
+from tests.support.compare import ulp, within_ulps
+from tests.support.inputs import DEVICES, FLOATING, GPU, HALVES, Make
 
 PIECE = 2**25  # of the floats of CUDA: 5 GiB at a time, in float64
 

@@ -16,11 +16,7 @@ import torch
 from torch import Tensor
 
 import treadle
-
-from . import installed
-from .compare import differing
-from .inputs import DEVICES, FLOATING, GPU, HALVES, Make
-from .waves import (
+from tests.elementwise.waves import (
     EACH_WAVE,
     OPS_OF,
     WAVES,
@@ -32,6 +28,9 @@ from .waves import (
     floats,
     hard_floats,
 )
+from tests.support import installed
+from tests.support.compare import differing
+from tests.support.inputs import DEVICES, FLOATING, GPU, HALVES, Make
 
 INF, NAN, LARGEST = float("inf"), float("nan"), 3e38
 # In turn beside each number: ways that differ for all, for some, and for none of them. 3 is where
@@ -134,7 +133,7 @@ def test_floats_are_the_same_on_cuda(name: str) -> None:
 
 PROGRAM = """
 import json
-from tests.test_numbers_sine_bits import hashes
+from tests.elementwise.test_sine_bits import hashes
 print(json.dumps(hashes()))
 """
 

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 import treadle
+from tests.support.compare import ulp, within_ulps
 from tools.hard_arguments import FLOAT32, FLOAT64, hard
-
-from .compare import ulp, within_ulps
 
 Function = Callable[[Tensor], Tensor]
 ULPS = {torch.float32: 1.6, torch.float64: 2.0, torch.float16: 0.56, torch.bfloat16: 0.56}

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 import treadle
-
-from . import layouts
-from .cases import DEVICES, ELEMENTWISE, FLOATING, GPU, INTEGERS, OPS, each_case
-from .inputs import Call, Case, Make, Op, outputs
-from .lltm_cases import cell_arguments
-from .lltm_layer_cases import layer_arguments
-from .rule import gradients
+from tests.recurrent.cell_cases import cell_arguments
+from tests.recurrent.layer_cases import layer_arguments
+from tests.support import layouts
+from tests.support.cases import DEVICES, ELEMENTWISE, FLOATING, GPU, INTEGERS, OPS, each_case
+from tests.support.forms import FORMS
+from tests.support.inputs import Call, Case, Make, Op, outputs
+from tests.support.rule import gradients
 
 EVERY = FLOATING + INTEGERS
 BIG = 70_003  # elements, beyond the grain of the thread pool
@@ -48,9 +48,11 @@ def same(actual: list[Tensor], expected: list[Tensor], what: object) -> None:
 
 def big_calls(device: str, dtype: torch.dtype) -> dict[str, Call]:
     make = Make("big", device, dtype)
-    second = {name: (make(BIG),) for name in ("vector_add", "sine_backward", "cosine_backward")}
-    second["scale"] = (1.7,)
-    found = {name: Call((make(BIG, by=9), *second.get(name, ()))) for name in ELEMENTWISE}
+    found = {
+        name: Call((make(BIG, by=9), *(rest := form.rest(make(BIG))).args), rest.kwargs)
+        for name, form in FORMS.items()
+        if form.variant != "row"  # whose gradient is a sum of ATen's
+    }
     for sizes in ((129, 33, 131), (9001, 2, 3)):
         # Quarters, whose products ATen sums exactly in any order.
         call = cell_arguments(make, sizes)
@@ -195,7 +197,7 @@ def delayed(t: Tensor) -> Tensor:
 
 
 PROGRAM = """
-from tests.test_bits import hash_of_everything
+from tests.laws.test_bits import hash_of_everything
 print(hash_of_everything())
 """
 
@@ -219,7 +221,7 @@ def hash_of_everything() -> str:
     torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"), reason="needs AVX2"
 )
 def test_any_instruction_set_with_fma() -> None:
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     path = os.pathsep.join([str(Path(treadle.__file__).parents[1]), str(root)])
     found = {
         capability: subprocess.run(

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 import treadle
-
-from . import installed
-from .compare import same_bits
-from .inputs import GPU, Make
-from .lltm_cases import cell_arguments
-from .lltm_layer_cases import layer, layer_arguments
-from .sine_linear_cases import sine_arguments
+from tests.recurrent.cell_cases import cell_arguments
+from tests.recurrent.layer_cases import layer, layer_arguments
+from tests.sine_linear.cases import sine_arguments
+from tests.support import installed
+from tests.support.compare import same_bits
+from tests.support.forms import INPLACE, NEW, OUT
+from tests.support.inputs import GPU, Make
 
 pytestmark = GPU
 Tensors = tuple[Tensor, ...]
@@ -61,24 +61,25 @@ def run_layer(name: str, **options: Any) -> Step:
     return with_gradients(lambda x, *rest: layer(x, lengths, *rest, **options))
 
 
+def elementwise_calls() -> dict[str, tuple[Step, int]]:
+    found: dict[str, tuple[Step, int]] = {}
+    for name, form in NEW.items():
+        count = 2 if form.reads_y else 1
+        found[name] = with_gradients(lambda x, y=None, f=form: f.new(x, y)), count
+        if count == 1:
+            strided = with_gradients(lambda x, f=form: f.new(x.t()[1:, ::3], x))
+            found[f"{name}, strided"] = strided, 1
+    for name, form in INPLACE.items():
+        found[name] = written(lambda x, y, f=form: f.inplace(x, y)), 2
+    for name, form in OUT.items():
+        found[f"{name} out="] = written(lambda out, x, f=form: f.out(x, x, out)), 2
+    return found
+
+
 # Name: what is called with how many of elementwise_arguments, or with those of a sine layer (3), of
 # a cell (5), of an LLTM's layer (6).
 CALLS: dict[str, tuple[Step, int]] = {
-    "vector_add": (with_gradients(lambda a, b: treadle.vector_add(a, b, alpha=2)), 2),
-    "vector_add of a row": (with_gradients(lambda a, b: treadle.vector_add(a, b[0])), 2),
-    "vector_add of a number": (with_gradients(lambda a: treadle.vector_add(a, 2.5)), 1),
-    "vector_add_": (written(treadle.vector_add_), 2),
-    "vector_add out=": (written(lambda o, a: treadle.vector_add(a, a, out=o)), 2),
-    "scale": (with_gradients(lambda x: treadle.scale(x, 3)), 1),
-    "scale, strided": (with_gradients(lambda x: treadle.scale(x.t()[1:, ::3], 3)), 1),
-    "scale_": (written(lambda x: treadle.scale_(x, 3)), 1),
-    "scale out=": (written(lambda o, x: treadle.scale(x, 3, out=o)), 2),
-    "sine": (with_gradients(treadle.sine), 1),
-    "sine_": (written(treadle.sine_), 1),
-    "sine out=": (written(lambda o, x: treadle.sine(x, out=o)), 2),
-    "cosine": (with_gradients(treadle.cosine), 1),
-    "cosine_": (written(treadle.cosine_), 1),
-    "cosine out=": (written(lambda o, x: treadle.cosine(x, out=o)), 2),
+    **elementwise_calls(),
     "sine_linear": (with_gradients(lambda x, w, b: treadle.sine_linear(x, w, b, 30.0)), 3),
     "sine_linear of coordinates": (
         with_gradients(lambda x, w, b: treadle.sine_linear(x, w, b, 30.0)),

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, nn
 
 import treadle
+from tests.support.compare import same_bits
+from tests.support.inputs import DEVICES
 from treadle import _build
 
-from .compare import same_bits
-from .inputs import DEVICES
-
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CXX = os.environ.get("CXX", "g++")
 COMPILER = pytest.mark.skipif(shutil.which(CXX) is None, reason="needs a C++ compiler")
 
@@ -141,7 +140,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
         CXX,
         "-O0",
         f"-std=c++{_build.facts()['cxx_standard']}",
-        str(ROOT / "tests" / "aoti_runner.cpp"),
+        str(ROOT / "tests" / "package" / "aoti_runner.cpp"),
         "-o",
         str(program),
     ]

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from .cases import DEVICES, OPS, each_case, sized_call
-from .inputs import Call, Case, Make, Op, outputs, requiring_grad
-from .lltm_cases import cell_arguments
-from .lltm_layer_cases import TENSORS, layer_arguments
-from .sine_linear_cases import sine_arguments
+from tests.recurrent.cell_cases import cell_arguments
+from tests.recurrent.layer_cases import TENSORS, layer_arguments
+from tests.sine_linear.cases import sine_arguments
+from tests.support.cases import DEVICES, OPS, each_case, sized_call
+from tests.support.inputs import Call, Case, Make, Op, outputs, requiring_grad
 
 SINE_SUBSETS = [s for n in range(1, 4) for s in itertools.combinations(range(3), n)]
 SUBSETS = [s for n in range(1, 6) for s in itertools.combinations(range(5), n)]

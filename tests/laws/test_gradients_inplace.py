@@ -11,27 +11,15 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import treadle
+from tests.recurrent.cell_cases import cell_arguments
+from tests.recurrent.layer_cases import batch_sizes, layer_arguments
+from tests.support.cases import DEVICES, OPS, sized_call
+from tests.support.forms import INPLACE, OUT
+from tests.support.inputs import Make, Op, outputs
 
-from .cases import DEVICES, OPS, sized_call
-from .inputs import Make, Op, outputs
-from .lltm_cases import cell_arguments
-from .lltm_layer_cases import batch_sizes, layer_arguments
-
-INPLACE = {
-    "vector_add_": lambda x, y: treadle.vector_add_(x, y, alpha=0.7),
-    "vector_add_ row": lambda x, y: treadle.vector_add_(x, y[0]),
-    "vector_add_ number": lambda x, y: treadle.vector_add_(x, 1.5),
-    "scale_": lambda x, y: treadle.scale_(x, -1.7),
-    "sine_": lambda x, y: treadle.sine_(x),
-    "cosine_": lambda x, y: treadle.cosine_(x),
-}
-OUT: dict[str, Callable[[Tensor, Tensor], object]] = {
-    "vector_add": lambda x, out: treadle.vector_add(x, x, out=out),
-    "scale": lambda x, out: treadle.scale(x, 2, out=out),
-    "sine": lambda x, out: treadle.sine(x, out=out),
-    "cosine": lambda x, out: treadle.cosine(x, out=out),
-}
-EACH_INPLACE = pytest.mark.parametrize("write", INPLACE.values(), ids=INPLACE.keys())
+EACH_INPLACE = pytest.mark.parametrize(
+    "write", [form.inplace for form in INPLACE.values()], ids=INPLACE.keys()
+)
 
 
 def pair(device: str = "cpu") -> tuple[Tensor, Tensor]:
@@ -82,7 +70,7 @@ def test_version_counter(write: Callable[..., Tensor]) -> None:
 @pytest.mark.parametrize("name", OUT)
 def test_version_counter_of_out(name: str) -> None:
     x, out = torch.ones(3), torch.empty(3)
-    OUT[name](x, out)
+    OUT[name].out(x, x, out)
     assert out._version == 1 and x._version == 0
 
 
@@ -176,14 +164,18 @@ def test_a_second_backward_needs_the_graph(name: str) -> None:
 def test_out_gives_no_derivative_and_says_so(name: str) -> None:
     words = f"{name}: out must be used without autograd, got an argument that requires grad"
     x, _ = pair()
+
+    def out(x: Tensor, result: Tensor) -> None:
+        OUT[name].out(x, x.detach(), result)
+
     with pytest.raises(RuntimeError, match=words):
-        OUT[name](x, torch.empty(4, 3, dtype=torch.float64))
+        out(x, torch.empty(4, 3, dtype=torch.float64))
     with pytest.raises(RuntimeError, match=words):
-        OUT[name](x.detach(), torch.empty(4, 3, dtype=torch.float64, requires_grad=True))
+        out(x.detach(), torch.empty(4, 3, dtype=torch.float64, requires_grad=True))
     with fwAD.dual_level(), pytest.raises(RuntimeError, match=words):
-        OUT[name](fwAD.make_dual(x.detach(), torch.ones_like(x)), torch.empty_like(x.detach()))
+        out(fwAD.make_dual(x.detach(), torch.ones_like(x)), torch.empty_like(x.detach()))
     with torch.no_grad():
-        OUT[name](x, torch.empty(4, 3, dtype=torch.float64))
+        out(x, torch.empty(4, 3, dtype=torch.float64))
 
 
 def test_a_missing_derivative_raises_and_is_never_zero() -> None:

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 import treadle
-
-from .cases import DEVICES, ELEMENTWISE, OPS, sized_call
-from .inputs import Call, Make, Op, outputs, requiring_grad
-from .layouts import LAYOUTS
-from .lltm_cases import cell_arguments
-from .lltm_layer_cases import Lengths, batch_sizes, layer_arguments
+from tests.recurrent.cell_cases import cell_arguments
+from tests.recurrent.layer_cases import Lengths, batch_sizes, layer_arguments
+from tests.support.cases import DEVICES, ELEMENTWISE, OPS, sized_call
+from tests.support.inputs import Call, Make, Op, outputs, requiring_grad
+from tests.support.layouts import LAYOUTS
 
 SHAPE = (6, 8)
 LAYER = (2, 6, 5, 8)  # T, B, I, H: as many steps as directions, so that all results are [2, 6, ...]

@@ -1,7 +1,7 @@
 """Elementwise ops on drawn tensors: any shape, stride, offset, pair of dtypes, and overlap.
 
-torch is the oracle: of values (bits; ulps for sine and cosine), of layout, and of the exception
-raised. The draws are the same in every run.
+torch is the oracle: of values (bits, or ulps where no bits are promised), of layout, and of the
+exception raised. The draws are the same in every run.
 """
 
 from __future__ import annotations
@@ -17,9 +17,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import treadle
-
-from .compare import attempt, differing, layout, same_bits, same_layout, twin, within_ulps
-from .drawn import (
+from tests.support.cases import OPS as CASES
+from tests.support.compare import (
+    attempt,
+    differing,
+    layout,
+    same_bits,
+    same_layout,
+    twin,
+    within_ulps,
+)
+from tests.support.drawn import (
     DTYPES,
     FACTORS,
     SETTINGS,
@@ -30,7 +38,7 @@ from .drawn import (
     tensors,
     views_of_one_storage,
 )
-from .inputs import DEVICES, HALVES
+from tests.support.inputs import DEVICES, HALVES
 
 
 def outcome(call: Callable[[], Any]) -> tuple[Any, type | None]:
@@ -66,8 +74,8 @@ def same_bits_or_fused(
 
 
 def as_traced(expected: Tensor, *arguments: Tensor) -> Tensor:
-    """Laid out as torch's meta and CUDA kernels do: its CPU kernels lay out a sum of two dtypes by
-    the copies that they cast into, and ours make none."""
+    """Laid out as by torch's meta kernel. Its CPU kernels lay out a sum of two dtypes by the copies
+    that they cast into, and ours make none."""
     traced = (torch.empty_strided(t.shape, t.stride(), device="meta") for t in arguments)
     like = torch.add(*traced)
     return torch.empty_strided(like.shape, like.stride(), dtype=expected.dtype).copy_(expected)
@@ -132,31 +140,31 @@ def test_scale(device: str, data: st.DataObject) -> None:
         same_bits(actual, expected, f"{layout(x)} * {factor}")
 
 
+# With a twin in torch: that and ours, new and out=; in place.
 OPS: dict[str, tuple[Callable[..., Tensor], ...]] = {
-    "vector_add": (torch.add, treadle.vector_add, Tensor.add_, treadle.vector_add_),
-    "scale": (torch.mul, treadle.scale, Tensor.mul_, treadle.scale_),
-    "sine": (torch.sin, treadle.sine, Tensor.sin_, treadle.sine_),
-    "cosine": (torch.cos, treadle.cosine, Tensor.cos_, treadle.cosine_),
+    name: (op.torch_function, op.function, op.torch_inplace, op.inplace)
+    for name, op in CASES.items()
+    if op.elementwise and op.torch_function and op.torch_inplace and op.inplace
 }
-TRIG = ("sine", "cosine")
+ROUNDED = {name: ulps for name in OPS if (ulps := CASES[name].ulps) is not None}
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", TRIG)
+@pytest.mark.parametrize("name", ROUNDED)
 @SETTINGS
 @given(data=st.data())
-def test_sine_and_cosine(name: str, device: str, data: st.DataObject) -> None:
+def test_an_op_within_ulps(name: str, device: str, data: st.DataObject) -> None:
     theirs_op, ours_op = OPS[name][:2]
     x = place(data.draw(tensors(data.draw(shapes()), data.draw(DTYPES))), device)
     expected, actual = theirs_op(x), ours_op(x)
     same_layout(actual, expected)
-    bound = {torch.float64: 2, torch.float32: 1.6}.get(actual.dtype, 0.56)
-    within_ulps(actual, theirs_op(x.to(actual.dtype).double()), bound, layout(x))
+    exact = theirs_op(x.to(actual.dtype).double())
+    within_ulps(actual, exact, ROUNDED[name][actual.dtype], layout(x))
 
 
 def same_values(name: str, ours: Tensor, theirs: Tensor, what: object) -> None:
-    """sine's and cosine's results are torch's to a few ulps, and integers cut from them to one."""
-    if name not in TRIG or ours.dtype == torch.bool:
+    """torch's bits, or where none are promised to a few ulps; integers cut from them to one."""
+    if name not in ROUNDED or ours.dtype == torch.bool:
         return same_bits(ours, theirs, what)
     same_layout(ours, theirs, what)
     torch.testing.assert_close(ours, theirs, equal_nan=True)

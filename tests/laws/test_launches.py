@@ -12,12 +12,12 @@ import pytest
 import torch
 
 import treadle
+from tests.recurrent.cell_cases import cell_arguments
+from tests.recurrent.layer_cases import batch_sizes, layer_arguments
+from tests.sine_linear.cases import sine_arguments
+from tests.support.forms import OUT
+from tests.support.inputs import GPU, Make, on_hopper
 from treadle import _build
-
-from .inputs import GPU, Make, on_hopper
-from .lltm_cases import cell_arguments
-from .lltm_layer_cases import batch_sizes, layer_arguments
-from .sine_linear_cases import sine_arguments
 
 
 def cell(sizes: tuple[int, int, int], device: str, dtype: torch.dtype = torch.float32) -> Any:
@@ -126,11 +126,11 @@ def test_a_sine_layer_is_one_kernel_around_its_products(
     arguments = [t.requires_grad_() for t in sine_arguments(make, (999,), (inputs, 64)).args[:3]]
     ours = [n for n in names(traced(lambda: treadle.sine_linear(*arguments, 30.0), tmp_path))
             if "treadle" in n]  # fmt: skip
-    # Of coordinates and, on sm_90, half types the product is in it.
-    whole = on_hopper() and inputs > 4 and dtype == torch.bfloat16
-    assert len(ours) == 1 and ("product" if whole else "sine_linear_forward") in ours[0], ours
+    # For coordinates and, on sm_90, half types the kernel computes the product, too.
+    fused = on_hopper() and inputs > 4 and dtype == torch.bfloat16
+    assert len(ours) == 1 and f"sine_linear_{'fused_' * fused}forward" in ours[0], ours
     every = names(traced(lambda: treadle.sine_linear(*arguments, 30.0), tmp_path))
-    assert (len(every) == 1) == (inputs <= 4 or whole), every
+    assert (len(every) == 1) == (inputs <= 4 or fused), every
     y = treadle.sine_linear(*arguments, 30.0)
     grad = torch.randn_like(y)
 
@@ -139,13 +139,13 @@ def test_a_sine_layer_is_one_kernel_around_its_products(
 
     back = names(traced(lambda: backward(*arguments), tmp_path))
     ours = [name for name in back if "treadle" in name]
-    if whole:
+    if fused:
         # All gradients, and a kernel that adds their parts.
-        assert ["sine_linear_gradients" in name for name in ours] == [True, False], back
+        assert ["sine_linear_fused_backward" in name for name in ours] == [True, False], back
         assert len(back) == 2 and "add_parts" in ours[1], back
         return
-    # The gradient of the bias is that of the slope's pass, and a kernel that adds its parts.
-    assert ["slope_sums" in name for name in ours] == [True, False], back
+    # grad_z and grad_bias in one pass, and a kernel that adds grad_bias's parts.
+    assert ["backward_bias" in name for name in ours] == [True, False], back
     assert "sum_parts" in ours[1] and not [n for n in back if "native::reduce_kernel" in n], back
     back = names(traced(lambda: backward(*arguments[:2]), tmp_path))
     ours = [name for name in back if "treadle" in name]
@@ -153,14 +153,14 @@ def test_a_sine_layer_is_one_kernel_around_its_products(
 
 
 @GPU
-@pytest.mark.parametrize("name", ["vector_add", "scale", "sine", "cosine"])
+@pytest.mark.parametrize("name", OUT)
 def test_an_elementwise_op_is_one_kernel(name: str, tmp_path: Path) -> None:
     x = torch.randn(100, 33, device="cuda")
-    rest = {"vector_add": (x.half().t()[:33].t(),), "scale": (3,)}.get(name, ())
+    y = x.half().t()[:33].t()
     for t in (x, x.t(), x[:, ::2], x[:, :1].expand(100, 33)):
-        if name == "vector_add" and t.shape != x.shape:
+        if OUT[name].reads_y and t.shape != x.shape:
             continue
-        found = names(traced(lambda: getattr(treadle, name)(t, *rest), tmp_path))  # noqa: B023
+        found = names(traced(lambda: OUT[name].new(t, y), tmp_path))  # noqa: B023
         assert len(found) == 1 and "treadle" in found[0], found
 
 
@@ -243,9 +243,9 @@ def test_launch_info_says_how_a_layer_is_run(lengths: tuple[int, ...] | None) ->
         launches = treadle.launch_info("lltm", *layer((steps, 3, 5, 8), "cuda", dtype, reach))
         kernels = [launch["kernel"] for launch in launches]
         if reason == of_clusters:
-            tables = [name for name in kernels if "write_table" in name]
+            tables = [name for name in kernels if "upload_int64_table" in name]
             assert len(tables) == (lengths is not None), kernels
-            engine = "block_float_forward" if dtype == torch.float32 else "cluster_forward"
+            engine = "block_fp32_forward" if dtype == torch.float32 else "cluster_forward"
             assert [engine in name for name in kernels if name not in tables] == [True], kernels
         else:
             assert ["recurrence_forward" in name for name in kernels] == [True] * 2 * steps
@@ -262,6 +262,9 @@ def test_launch_info_says_how_a_layer_is_run(lengths: tuple[int, ...] | None) ->
 @BINDINGS
 def test_launch_info_without_a_launch() -> None:
     assert treadle.launch_info("scale", torch.ones(3), 2.0) == []
+    assert treadle.launch_info(treadle.scale, torch.ones(3), 2.0) == []
+    called: list[object] = []
+    assert treadle.launch_info(called.append, 3) == [] and called == [3]
     assert treadle.launch_info("lltm_cell", *cell((2, 3, 4), "cpu")) == []
     assert treadle.launch_info("lltm", *layer((2, 3, 4, 5), "cpu")) == []
     assert treadle.launch_info("lltm", *layer((0, 0, 4, 5), "cpu", lengths=(3, 1))) == []

@@ -17,11 +17,7 @@ import torch
 from torch import Tensor
 
 import treadle
-
-from . import installed
-from .compare import within_ulps
-from .inputs import FLOATING, HALVES
-from .waves import (
+from tests.elementwise.waves import (
     EACH_WAVE,
     OPS_OF,
     WAVES,
@@ -32,6 +28,9 @@ from .waves import (
     hard_floats,
     rounded_correctly,
 )
+from tests.support import installed
+from tests.support.compare import within_ulps
+from tests.support.inputs import FLOATING, HALVES
 
 INF, NAN = math.inf, math.nan
 

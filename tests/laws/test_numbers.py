@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from .cases import DEVICES, ELEMENTWISE, FLOATING, INTEGERS, OPS, each_case
-from .compare import same_layout
-from .inputs import Call, Case, Make, Op, outputs
-from .rule import obeys, within_rule
+from tests.support.cases import DEVICES, ELEMENTWISE, FLOATING, INTEGERS, OPS, each_case
+from tests.support.compare import same_layout
+from tests.support.inputs import Call, Case, Make, Op, outputs
+from tests.support.rule import obeys, within_rule
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 import treadle
-
-from .compare import differing, same_bits
-from .inputs import DEVICES, FLOATING, HALVES, INTEGERS, Make
-from .layouts import LAYOUTS
+from tests.support.compare import differing, same_bits
+from tests.support.inputs import DEVICES, FLOATING, HALVES, INTEGERS, Make
+from tests.support.layouts import LAYOUTS
 
 DTYPES = (*FLOATING, *INTEGERS, torch.bool)
 PAIRS = [pair for pair in itertools.product(DTYPES, DTYPES) if pair != (torch.bool, torch.bool)]

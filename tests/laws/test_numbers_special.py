@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 import treadle
+from tests.recurrent.layer_cases import TENSORS, Lengths, layer, layer_arguments, layer_reference
+from tests.support.cases import DEVICES, FLOATING, HALVES
+from tests.support.inputs import Make
 from treadle import reference
-
-from .cases import DEVICES, FLOATING, HALVES
-from .inputs import Make
-from .lltm_layer_cases import TENSORS, Lengths, layer, layer_arguments, layer_reference
 
 INF, NAN = float("inf"), float("nan")
 FINITE = (0.0, -0.0, 1.0, -1.0, 20.0, -20.0, 1e4, -1e4)

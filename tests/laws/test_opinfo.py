@@ -7,7 +7,7 @@ exception. bool and complex results raise in ours, and precisely those.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 import treadle
-
-from .compare import attempt, same_bits, same_layout, twin, within_ulps
-from .inputs import DEVICES, FLOATING, HALVES, INTEGERS
+from tests.support.cases import OPS
+from tests.support.compare import attempt, same_bits, same_layout, twin, within_ulps
+from tests.support.inputs import DEVICES, FLOATING, HALVES, INTEGERS
 
 pytest.importorskip("expecttest", reason="torch's sample generators need expecttest")
 pytest.importorskip("numpy", reason="torch's sample generators need numpy")
@@ -28,7 +28,6 @@ INFO = {info.name: info for info in op_db if not info.variant_test_name}
 REFUSED = (torch.bool, torch.complex64, torch.complex128, torch.complex32)
 DTYPES = FLOATING + INTEGERS + REFUSED
 LARGE = 1 << 18
-ULPS = {torch.float64: 2, torch.float32: 1.6, torch.float16: 0.56, torch.bfloat16: 0.56}
 
 
 @dataclass
@@ -39,15 +38,18 @@ class Twins:
     torch_inplace: Callable[..., Tensor]
     our_op: Callable[..., Tensor]
     our_inplace: Callable[..., Tensor]
+    ulps: Mapping[torch.dtype, float] | None  # None: the bits
+    keeps_integers: bool
 
 
 TWINS = {
-    "add": Twins(torch.add, Tensor.add_, treadle.vector_add, treadle.vector_add_),
-    "mul": Twins(torch.mul, Tensor.mul_, treadle.scale, treadle.scale_),
-    "sin": Twins(torch.sin, Tensor.sin_, treadle.sine, treadle.sine_),
-    "cos": Twins(torch.cos, Tensor.cos_, treadle.cosine, treadle.cosine_),
+    op.torch_function.__name__: Twins(
+        op.torch_function, op.torch_inplace, op.function, op.inplace, op.ulps, op.keeps_integers
+    )
+    for op in OPS.values()
+    if op.elementwise and op.torch_function and op.torch_inplace and op.inplace
 }
-UNARY = ("sin", "cos")  # no second argument, and no bits promised
+UNARY = set(TWINS) - {"add", "mul"}  # no second argument
 
 Sample = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -74,7 +76,8 @@ def result_dtype(name: str, arguments: tuple[Any, ...]) -> torch.dtype:
         return torch.result_type(arguments[0], arguments[1])
     dtype: torch.dtype = arguments[0].dtype
     integral = not dtype.is_floating_point and not dtype.is_complex
-    return torch.get_default_dtype() if integral else dtype
+    floats = integral and not TWINS[name].keeps_integers
+    return torch.get_default_dtype() if floats else dtype
 
 
 def rounded_once(expected: Tensor, arguments: tuple[Any, ...], alpha: float) -> Tensor:
@@ -93,10 +96,10 @@ def check(name: str, actual: Tensor, expected: Tensor, sample: Sample, what: str
     arguments, keywords = sample
     alpha = keywords.get("alpha", 1)
     what = f"{name} {what} of {[getattr(a, 'shape', a) for a in arguments]} {keywords}"
-    if name in UNARY:
+    twins = TWINS[name]
+    if twins.ulps is not None:
         same_layout(actual, expected, what)
-        exact = TWINS[name].torch_op(arguments[0].double())
-        within_ulps(actual, exact, ULPS[actual.dtype], what)
+        within_ulps(actual, twins.torch_op(arguments[0].double()), twins.ulps[actual.dtype], what)
     elif expected.dtype in HALVES and alpha != 1 and expected.device.type == "cpu":
         same_bits(actual, rounded_once(expected, arguments, alpha), what)
     else:
@@ -111,7 +114,7 @@ def refuses(name: str, arguments: tuple[Any, ...]) -> str | None:
     dtype = result_dtype(name, arguments)
     if dtype not in REFUSED:
         return None
-    subject = {"add": "a + alpha * b", "mul": "x", "sin": "x", "cos": "x"}[name]
+    subject = "a + alpha * b" if name == "add" else "x"
     spelt = str(dtype).removeprefix("torch.")
     return f"{subject} must give a result of an integer or floating-point dtype, got {spelt}"
 
@@ -192,7 +195,7 @@ def test_gradients_of_samples(name: str, dtype: torch.dtype, device: str) -> Non
         theirs = torch.autograd.grad(expected, leaves, grad)
         ours = torch.autograd.grad(actual, leaves, grad)
         for mine, yours in zip(ours, theirs, strict=True):
-            if name in UNARY:
+            if TWINS[name].ulps is not None:
                 same_layout(mine, yours)
                 torch.testing.assert_close(mine, yours, equal_nan=True)
             else:

@@ -11,43 +11,34 @@ import torch
 from torch import Tensor
 
 import treadle
-
-from .compare import attempt, same_bits
-from .inputs import DEVICES, FLOATING, INTEGERS
+from tests.support.compare import attempt, same_bits
+from tests.support.forms import INPLACE, NEW, OUT
+from tests.support.inputs import DEVICES, FLOATING, GPU, INTEGERS
 
 Function = Callable[..., Any]
 
-# Name: ours and torch's. Each writes into its first argument.
-WRITES: dict[str, tuple[Function, Function]] = {
-    "scale_": (lambda x: treadle.scale_(x, 2.0), lambda x: x.mul_(2.0)),
-    "scale out=": (
-        lambda x: treadle.scale(torch.ones_like(x), 2.0, out=x),
-        lambda x: torch.mul(torch.ones_like(x), 2.0, out=x),
-    ),
-    "sine_": (treadle.sine_, torch.sin_),
-    "sine out=": (
-        lambda x: treadle.sine(torch.ones_like(x), out=x),
-        lambda x: torch.sin(torch.ones_like(x), out=x),
-    ),
-    "cosine_": (treadle.cosine_, torch.cos_),
-    "cosine out=": (
-        lambda x: treadle.cosine(torch.ones_like(x), out=x),
-        lambda x: torch.cos(torch.ones_like(x), out=x),
-    ),
-    "vector_add_": (lambda x: treadle.vector_add_(x, torch.ones_like(x)), lambda x: x.add_(1.0)),
-    "vector_add_ a number": (lambda x: treadle.vector_add_(x, 1.0), lambda x: x.add_(1.0)),
-    "vector_add out=": (
-        lambda x: treadle.vector_add(torch.ones_like(x), 1.0, out=x),
-        lambda x: torch.add(torch.ones_like(x), 1.0, out=x),
-    ),
-}
+Pair = tuple[Function, Function]
 
-NEW: dict[str, tuple[Function, Function]] = {
-    "scale": (lambda x: treadle.scale(x, 2.0), lambda x: x * 2.0),
-    "sine": (treadle.sine, torch.sin),
-    "cosine": (treadle.cosine, torch.cos),
-    "vector_add": (lambda x: treadle.vector_add(x, x), lambda x: x + x),
-    "vector_add a number": (lambda x: treadle.vector_add(x, 1.0), lambda x: x + 1.0),
+# Name: ours and torch's. Each writes into its first argument.
+WRITES: dict[str, Pair] = {
+    **{
+        name: (
+            lambda x, form=form: form.inplace(x, torch.ones_like(x)),
+            lambda x, form=form: form.torch_inplace(x, torch.ones_like(x)),
+        )
+        for name, form in INPLACE.items()
+    },
+    **{
+        f"{name} out=": (
+            lambda x, form=form: form.out(torch.ones_like(x), torch.ones_like(x), x),
+            lambda x, form=form: form.torch_out(torch.ones_like(x), torch.ones_like(x), x),
+        )
+        for name, form in OUT.items()
+    },
+}
+RESULTS: dict[str, Pair] = {
+    name: (lambda x, form=form: form.new(x, x), lambda x, form=form: form.torch_new(x, x))
+    for name, form in NEW.items()
 }
 
 
@@ -126,10 +117,10 @@ def test_writes_and_leaves(name: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", NEW)
+@pytest.mark.parametrize("name", RESULTS)
 def test_inference_mode(name: str, device: str) -> None:
     """Made inside, an inference tensor; used outside, what torch says to it."""
-    ours, theirs = NEW[name]
+    ours, theirs = RESULTS[name]
     normal = torch.randn(3, device=device, requires_grad=True)
     with torch.inference_mode():
         inside = torch.randn(3, device=device)
@@ -207,19 +198,14 @@ def test_numbers_that_are_symbols(device: str) -> None:
 @pytest.mark.parametrize("dtype", FLOATING + INTEGERS)
 def test_nothing_around_a_result_is_written(dtype: torch.dtype, device: str) -> None:
     """Every length up to some vectors and around a block, in the middle of other elements."""
-    ops = [
-        lambda x, out: treadle.scale(x, 2, out=out),
-        lambda x, out: treadle.vector_add(x, x, out=out),
-    ]
-    if dtype.is_floating_point:
-        ops.append(lambda x, out: treadle.sine(x, out=out))
-        ops.append(lambda x, out: treadle.cosine(x, out=out))
+    integers = not dtype.is_floating_point
+    forms = [form for form in OUT.values() if form.op.keeps_integers or not integers]
     for size in (*range(70), *range(505, 520)):
         for begin in (16, 17):
             x = torch.arange(size, device=device).to(dtype)
-            for op in ops:
+            for form in forms:
                 memory = torch.full((size + 64,), 77, dtype=dtype, device=device)
-                op(x, memory[begin : begin + size])
+                form.out(x, x, memory[begin : begin + size])
                 around = torch.cat([memory[:begin], memory[begin + size :]])
                 assert bool((around == 77).all()), (size, begin)
 
@@ -254,7 +240,8 @@ def test_more_elements_than_32_bits_count(device: str) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("much_memory")
-@pytest.mark.parametrize("device", [DEVICES[1]])
+@GPU
+@pytest.mark.parametrize("device", ["cuda"])
 @pytest.mark.parametrize("layout", ["dense", "gaps", "rows"])
 @pytest.mark.parametrize("size", [2**31 - 1, 2**31, 2**31 + 1, 2**32 + 2_000_000])
 def test_more_elements_than_32_bits_count_in_floats(size: int, layout: str, device: str) -> None:
@@ -266,16 +253,14 @@ def test_more_elements_than_32_bits_count_in_floats(size: int, layout: str, devi
         x = x[: size // 2 * 2].view(-1, 2)[:, 0]
     if layout == "rows":
         x = x[: size // 1003 * 1003].view(-1, 1003)[:, :1001]
-    for ours, theirs in (
-        (treadle.sine, torch.sin),
-        (treadle.cosine, torch.cos),
-        (lambda t: treadle.scale(t, 3), lambda t: t * 3),
-        (lambda t: treadle.vector_add(t, 1), lambda t: t + 1),
-    ):
-        y = ours(x)
+    for form in NEW.values():
+        if form.reads_y:
+            continue  # of three tensors of this size
+        y = form.new(x, x)
         assert y.shape == x.shape
         step = 1 if x.dim() == 1 else 1001
         for where in windows(x.numel()):
             part = slice(where.start // step, -(-where.stop // step))
-            torch.testing.assert_close(y[part], theirs(x[part]), rtol=1e-3, atol=1e-3)
+            expected = form.torch_new(x[part], x[part])
+            torch.testing.assert_close(y[part], expected, rtol=1e-3, atol=1e-3)
         del y

@@ -14,9 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import treadle
-
-from .compare import same_bits
-from .inputs import DEVICES
+from tests.support.compare import same_bits
+from tests.support.inputs import DEVICES
 
 STEPS, B, I, H = 4, 6, 5, 7  # noqa: E741
 

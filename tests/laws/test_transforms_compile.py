@@ -15,10 +15,10 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.func import grad, hessian, jvp, vmap
 
 import treadle
+from tests.support.cases import DEVICES, OPS, sized_call
+from tests.support.forms import INPLACE, OUT
+from tests.support.inputs import Call, Make, Op, outputs, requiring_grad
 from treadle.nn import LLTMCell
-
-from .cases import DEVICES, OPS, sized_call
-from .inputs import Call, Make, Op, outputs, requiring_grad
 
 pytestmark = pytest.mark.usefixtures("fresh_compile")
 
@@ -104,17 +104,10 @@ def test_inductor(dynamic: bool, device: str) -> None:
         close(run_with_gradients(compiled, op, call), run_with_gradients(step, op, call))
 
 
-WRITES: dict[str, Callable[[Tensor, Tensor], Any]] = {
-    "vector_add_": lambda x, y: treadle.vector_add_(x, y, alpha=2),
-    "vector_add_ number": lambda x, y: treadle.vector_add_(x, 2.5),
-    "scale_": lambda x, y: treadle.scale_(x, 3),
-    "sine_": lambda x, y: treadle.sine_(x),
-    "cosine_": lambda x, y: treadle.cosine_(x),
-    "vector_add out": lambda x, y: treadle.vector_add(x, y, out=y),
-    "scale out": lambda x, y: treadle.scale(x, 3, out=y),
-    "sine out": lambda x, y: treadle.sine(x, out=y),
-    "cosine out": lambda x, y: treadle.cosine(x, out=y),
-}
+WRITES: tuple[Callable[[Tensor, Tensor], Any], ...] = (
+    *(form.inplace for form in INPLACE.values()),
+    *(lambda x, y, form=form: form.out(x, y, y) for form in OUT.values()),
+)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
@@ -124,12 +117,12 @@ def test_writing(backend: str) -> None:
 
     def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         made = []
-        for write in WRITES.values():
+        for write in WRITES:
             fresh, other = x + 1, y.clone()
             view = fresh[1:]
             write(fresh, other)
             made.append(view * other[1:])
-        for write in WRITES.values():
+        for write in WRITES:
             write(x, y)
         return (*made, x.sum())
 
@@ -140,9 +133,9 @@ def test_writing(backend: str) -> None:
     close((x, y), (expected_x, expected_y))
 
 
-@pytest.mark.parametrize("name", [n for n in WRITES if "out" not in n])
+@pytest.mark.parametrize("name", INPLACE)
 def test_writing_with_gradients(name: str) -> None:
-    write = WRITES[name]
+    write = INPLACE[name].inplace
 
     def function(x: Tensor, y: Tensor) -> Tensor:
         base = x * 2

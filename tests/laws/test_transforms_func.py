@@ -22,14 +22,14 @@ from torch.func import (
 )
 from torch.utils._pytree import tree_map
 
+from tests.recurrent.cell_cases import cell_arguments
+from tests.recurrent.layer_cases import TENSORS, layer_arguments
+from tests.sine_linear.cases import sine_arguments
+from tests.support.cases import DEVICES, OPS
+from tests.support.forms import FORMS
+from tests.support.inputs import Make, outputs
 from treadle import reference
 from treadle.nn import LLTMCell
-
-from .cases import DEVICES, OPS
-from .inputs import Make, outputs
-from .lltm_cases import cell_arguments
-from .lltm_layer_cases import TENSORS, layer_arguments
-from .sine_linear_cases import sine_arguments
 
 pytestmark = pytest.mark.usefixtures("no_slow_vmap")
 
@@ -76,20 +76,14 @@ def calls(device: str) -> dict[str, tuple[Function, Function, tuple[Tensor, ...]
         elif name == "lltm_layer":
             found[name] = layer_call(make, directions=2)
             found["lltm_layer packed"] = layer_call(make, lengths=(3, 1), directions=2, bias=False)
-        elif name == "scale":
-            found[name] = (
-                lambda x, f=op.function: f(x, 1.7),
-                lambda x, f=op.reference: f(x, 1.7),
-                (make(3, 2),),
-            )
-        else:
-            count = len(op.differentiable)
-            found[name] = (op.function, op.reference, (make(3, 2), make(2))[:count])
-    found["vector_add number"] = (
-        lambda x: OPS["vector_add"].function(x, 2.5, alpha=3),
-        lambda x: OPS["vector_add"].reference(x, 2.5, alpha=3),
-        (make(3, 2),),
-    )
+    for name, form in FORMS.items():
+        if form.variant == "row":
+            continue  # in the plain variant, too, y is a row here
+        found[name] = (
+            lambda x, y=None, f=form: f.new(x, y),
+            lambda x, y=None, f=form: f.reference(x, y),
+            (make(3, 2), make(2))[: 2 if form.reads_y else 1],
+        )
     return found
 
 

@@ -9,51 +9,60 @@ import torch
 from torch import Tensor
 from torch.library import opcheck
 
-from .inputs import DEVICES, Call, Make
-from .lltm_cases import cell_arguments
-from .lltm_layer_cases import batch_sizes, layer_arguments
-from .sine_linear_cases import sine_arguments
+from tests.recurrent.cell_cases import cell_arguments
+from tests.recurrent.layer_cases import batch_sizes, layer_arguments
+from tests.sine_linear.cases import sine_arguments
+from tests.support.cases import ELEMENTWISE, OPS
+from tests.support.forms import FORMS, INPLACE, OUT, Form
+from tests.support.inputs import DEVICES, Call, Make, Op
 
 ops = torch.ops.treadle
+OpCall = tuple[Any, tuple[Any, ...], dict[str, Any]]  # an overload, and what it is called with
 
 
-def elementwise_calls(m: Make) -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
-    """Every overload of the elementwise ops that returns a new tensor."""
-    x, y, row = m(4, 6), m(4, 6), m(6)
-    return [
-        (ops.vector_add.default, (x, y), {}),
-        (ops.vector_add.default, (x.t(), y.t()), {"alpha": 0.3}),
-        (ops.vector_add.default, (x, row), {"alpha": -2}),
-        (ops.vector_add.default, (x, m()), {}),
-        (ops.vector_add.default, (m(0, 6), row), {}),
-        (ops.vector_add.Scalar, (x, 2.5), {"alpha": 3}),
-        (ops.scale.default, (x, 1.5), {}),
-        (ops.scale.default, (x[:, ::2], 3), {}),
-        (ops.scale.default, (m(0), 3), {}),
-        (ops.sine.default, (x,), {}),
-        (ops.sine.default, (m(2, 3, 4, 5).to(memory_format=torch.channels_last),), {}),
-        (ops.sine_backward.default, (y, x), {}),
-        (ops.sine_backward.default, (row, x), {}),
-        (ops.cosine.default, (x,), {}),
-        (ops.cosine.default, (m(2, 3, 4, 5).to(memory_format=torch.channels_last),), {}),
-        (ops.cosine_backward.default, (y, x), {}),
-        (ops.cosine_backward.default, (row, x), {}),
+# Of an elementwise op's cases, those that are traced in different ways.
+TRACED = ("4-dim", "transposed", "channels_last", "empty", "0-dim b", "alpha -3")
+
+
+def overload(form: Form, name: str, y: Tensor) -> Any:
+    """That of `name` which takes what follows x in this form."""
+    packet, args = getattr(ops, name), form.rest(y).args
+    number = bool(args) and not isinstance(args[0], Tensor)
+    return packet.Scalar if number and "Scalar" in packet.overloads() else packet.default
+
+
+def elementwise_calls(op: Op, m: Make) -> list[OpCall]:
+    """Every overload that returns a new tensor."""
+    x, y = m(4, 6), m(4, 6)
+    found = [
+        (overload(form, op.name, y), (x, *form.rest(y).args), form.rest(y).kwargs)
+        for form in FORMS.values()
+        if form.op is op
     ]
+    calls = [case.build(m) for case in op.cases if case.id.removeprefix(op.name)[1:] in TRACED]
+    plain = getattr(ops, op.name).default
+    return found + [(plain, call.args, call.kwargs) for call in calls]
 
 
-def writing_calls(m: Make) -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
+def writing_calls(m: Make) -> list[OpCall]:
     x, y = m(4, 6), m(4, 6)
     return [
-        (ops.vector_add.out, (x, y), {"alpha": 2, "out": m(4, 6)}),
-        (ops.vector_add_.default, (x, y), {}),
-        (ops.vector_add_.default, (x, m(6)), {"alpha": 0.5}),
-        (ops.vector_add_.Scalar, (x, 2.5), {}),
-        (ops.scale.out, (x, 2), {"out": m(4, 6)}),
-        (ops.scale_.default, (x, 2), {}),
-        (ops.sine.out, (x,), {"out": m(4, 6)}),
-        (ops.sine_.default, (x,), {}),
-        (ops.cosine.out, (x,), {"out": m(4, 6)}),
-        (ops.cosine_.default, (x,), {}),
+        *(
+            (
+                getattr(ops, name).out,
+                (x, *form.rest(y).args),
+                {**form.rest(y).kwargs, "out": m(4, 6)},
+            )
+            for name, form in OUT.items()
+        ),
+        *(
+            (
+                overload(form, f"{form.op.name}_", y),
+                (x, *form.rest(y).args),
+                form.rest(y).kwargs,
+            )
+            for form in INPLACE.values()
+        ),
     ]
 
 
@@ -71,7 +80,7 @@ def cell_calls(device: str) -> list[Call]:
     ]
 
 
-def cell_ops(call: Call) -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
+def cell_ops(call: Call) -> list[OpCall]:
     new_h, new_cell, gates = ops.lltm_cell_forward(*call.args)
     grads = (torch.ones_like(new_h), torch.ones_like(new_cell))
     mask = [argument is not None for argument in call.args]
@@ -95,11 +104,14 @@ def sine_layer_calls(device: str) -> list[Call]:
     ]
 
 
-def sine_layer_ops(call: Call) -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
+def sine_layer_ops(call: Call, every_mask: bool) -> list[OpCall]:
+    """Every mask of wanted gradients, or one for each backward op."""
     *tensors, omega = call.args
     output, phase = ops.sine_linear_forward(*call.args)
     grad = torch.ones_like(output)
     kept = (*tensors, output, phase, omega)
+    masks = [[True] * 4, [True, False, False, False], [False, True, True, True]]
+    factors = (None, 2 * grad)
     return [
         (ops.sine_linear.default, call.args, {}),
         (ops.sine_linear_forward.default, call.args, {}),
@@ -107,13 +119,13 @@ def sine_layer_ops(call: Call) -> list[tuple[Any, tuple[Any, ...], dict[str, Any
         (ops.sine_linear_slope.default, (grad, 2 * grad, *kept, 2), {}),
         *(
             (ops.sine_linear_backward.default, (grad, *kept, mask), {})
-            for mask in ([True] * 4, [True, False, False, False], [False, True, True, True])
+            for mask in (masks if every_mask else masks[:1])
         ),
         *((ops.sine_linear_backward_.default, (grad, *kept, sums), {}) for sums in (True, False)),
         *(
             (ops.sine_linear_slope_backward.default, (grad, 3 * grad, factor, *kept, 1, mask), {})
-            for factor in (None, 2 * grad)
-            for mask in ([True, factor is not None, True], [False, False, True])
+            for factor in (factors if every_mask else factors[1:])
+            for mask in ([True, factor is not None, True], [False, False, True])[: 1 + every_mask]
         ),
     ]
 
@@ -135,7 +147,7 @@ def layer_calls(device: str) -> list[tuple[Call, bool]]:
     ]
 
 
-def layer_ops(call: Call, recompute: bool) -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
+def layer_ops(call: Call, recompute: bool) -> list[OpCall]:
     args = (call.args[0], batch_sizes(call.args[1]), *call.args[2:])
     output, h_n, c_n, *saved = ops.lltm_layer_forward(*args, recompute=recompute)
     grads = tuple(torch.ones_like(t) for t in (output, h_n, c_n))
@@ -151,7 +163,7 @@ def layer_ops(call: Call, recompute: bool) -> list[tuple[Any, tuple[Any, ...], d
     ]
 
 
-def layers_of(call: Call) -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
+def layers_of(call: Call) -> list[OpCall]:
     """The composite ops of one layer in two directions."""
     input, lengths, h0, c0, *weights = call.args
     sizes = batch_sizes(lengths)
@@ -171,8 +183,9 @@ def with_grad(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("grad", [False, True])
-def test_elementwise(grad: bool, device: str) -> None:
-    for op, args, kwargs in elementwise_calls(Make("opcheck", device, torch.float32)):
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_elementwise(name: str, grad: bool, device: str) -> None:
+    for op, args, kwargs in elementwise_calls(OPS[name], Make("opcheck", device, torch.float32)):
         opcheck(op, with_grad(args) if grad else args, kwargs)
 
 
@@ -185,8 +198,9 @@ def test_promotion(device: str) -> None:
     opcheck(ops.vector_add.Scalar, (integers, 2.5))
     opcheck(ops.scale.default, (integers, 0.5))
     opcheck(ops.scale.default, (integers > 0, 3))
-    opcheck(ops.sine.default, (integers,))
-    opcheck(ops.cosine.default, (integers,))
+    for name, form in OUT.items():
+        rest = form.rest(integers)
+        opcheck(getattr(ops, name).default, (integers, *rest.args), rest.kwargs)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -207,7 +221,7 @@ def test_cell(number: int, grad: bool, device: str) -> None:
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("number", range(len(sine_layer_calls("meta"))))
 def test_sine_layer(number: int, grad: bool, device: str) -> None:
-    for op, args, kwargs in sine_layer_ops(sine_layer_calls(device)[number]):
+    for op, args, kwargs in sine_layer_ops(sine_layer_calls(device)[number], number == 0):
         if not (grad and op is ops.sine_linear_backward_.default):  # which has no derivatives
             opcheck(op, with_grad(args) if grad else args, kwargs)
 
@@ -237,8 +251,9 @@ def test_layers(lengths: tuple[int, ...] | None, device: str) -> None:
 
 def test_every_op_is_here() -> None:
     make = Make("opcheck", "cpu", torch.float32)
-    calls = [*elementwise_calls(make), *writing_calls(make), *cell_ops(cell_calls("cpu")[0])]
-    calls += layer_ops(*layer_calls("cpu")[0]) + sine_layer_ops(sine_layer_calls("cpu")[0])
+    calls = [call for name in ELEMENTWISE for call in elementwise_calls(OPS[name], make)]
+    calls += [*writing_calls(make), *cell_ops(cell_calls("cpu")[0])]
+    calls += layer_ops(*layer_calls("cpu")[0]) + sine_layer_ops(sine_layer_calls("cpu")[0], True)
     for lengths in (None, (2, 1)):
         calls += layers_of(layer_arguments(make, (2, 2, 3, 4), directions=2, lengths=lengths))
     tested = {str(call[0]) for call in calls}

@@ -1,9 +1,10 @@
 """Plant each known error in a copy of the tree and show that its test finds it: `make mutants`.
 
-A mutant is a patch in this folder. Above the diff stand what is broken, the tests that must fail
-(pytest's arguments), and `Needs: cuda` if it takes a GPU and nvcc. The copies, a sound one and one
-a job, stay with their objects in build/mutants, so that a mutant costs what it changes. Fails if a
-mutant survives, if a patch no longer applies or compiles, or if a named test fails without any.
+A mutant is a patch in the folder of its family, named FAMILY/STEM. Above the diff it says what is
+broken (`What:`), which tests must fail (`Killed by:`, arguments of pytest), and `Needs: cuda` if it
+needs a GPU and nvcc. The copies, an unchanged one and one per job, keep their objects in
+build/mutants, so that a mutant compiles only what it changes. The run fails if a mutant survives,
+if a patch no longer applies or compiles, or if a named test fails on the unchanged copy.
 """
 
 from __future__ import annotations
@@ -36,23 +37,26 @@ class Mutant:
     killers: tuple[str, ...]
     needs_cuda: bool
     patch: Path
+    files: tuple[str, ...]  # that the patch changes
 
     @staticmethod
     def read(patch: Path) -> Mutant:
-        head = patch.read_text().partition("\n--- ")[0]
+        text = patch.read_text()
+        head = text.partition("\n--- ")[0]
         fields = dict(re.findall(r"^(\w[\w ]*): (.*)$", head, re.M))
         return Mutant(
-            patch.stem,
+            patch.relative_to(HERE).with_suffix("").as_posix(),
             fields["What"],
             tuple(shlex.split(fields["Killed by"])),
             fields.get("Needs") == "cuda",
             patch,
+            tuple(re.findall(r"^\+\+\+ b/(.*)$", text, re.M)),
         )
 
 
 @dataclass(frozen=True)
 class Copy:
-    """The tree once more, to be spoilt."""
+    """A copy of the tree, in which mutants are planted."""
 
     folder: Path
     cuda: bool
@@ -72,7 +76,7 @@ class Copy:
                 path.unlink()
 
     def take(self, built: Copy) -> None:
-        """Begin with the objects of a copy that is built already, times and all."""
+        """Start from the objects of a built copy, with their times."""
         if not self.folder.exists():
             shutil.copytree(built.folder, self.folder)
 
@@ -89,15 +93,14 @@ class Copy:
         for name in names:
             self._lay(name)
 
-    def apply(self, patch: Path) -> list[str]:
-        """The files changed; none if the patch does not fit."""
+    def apply(self, patch: Path) -> bool:
+        """Whether the patch fits."""
         where = {**os.environ, "GIT_CEILING_DIRECTORIES": str(self.folder.parent)}
         command = ["git", "apply", "--unidiff-zero", str(patch)]
         done = subprocess.run(command, cwd=self.folder, env=where, capture_output=True, text=True)
         if done.returncode:
             print(done.stderr.strip())
-            return []
-        return re.findall(r"^\+\+\+ b/(.*)$", patch.read_text(), re.M)
+        return done.returncode == 0
 
     def build(self) -> bool:
         command = [sys.executable, "-W", "ignore", "setup.py", "-q", "build_ext", "--inplace"]
@@ -123,16 +126,15 @@ class Copy:
 
 def judge(copy: Copy, mutant: Mutant) -> str:
     """`killed by ...`, or what went wrong."""
-    changed = copy.apply(mutant.patch)
-    if not changed:
+    if not copy.apply(mutant.patch):
         return "DOES NOT APPLY"
     try:
-        # Also where only Python changed: the library may still be that of the mutant before.
+        # Also where only Python changed: the library may still be that of the previous mutant.
         if not copy.build():
             return "DOES NOT COMPILE"
         done = copy.test(mutant.killers)
     finally:
-        copy.restore(changed)
+        copy.restore(mutant.files)
     if done.returncode == 0:
         return "SURVIVED"
     if done.returncode < 0:
@@ -145,7 +147,7 @@ def judge(copy: Copy, mutant: Mutant) -> str:
 
 
 def visible_gpus() -> list[str]:
-    """None, too, where there is no nvcc."""
+    """None where there is no nvcc."""
     import torch
 
     if shutil.which("nvcc") is None:
@@ -155,16 +157,33 @@ def visible_gpus() -> list[str]:
     return names.split(",")[:count]
 
 
-def chosen(names: list[str]) -> list[Mutant]:
-    found = [Mutant.read(patch) for patch in sorted(HERE.glob("*.patch"))]
+def changed_since(commit: str) -> set[str]:
+    command = ["git", "-C", str(ROOT), "diff", "--name-only", commit, "--"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"mutants: --since needs the history: {done.stderr.strip()}")
+    return set(done.stdout.splitlines())
+
+
+def chosen(names: list[str], since: str | None = None) -> list[Mutant]:
+    """Those named, or all; with `since` only if the patch or a file of it changed since then."""
+    found = [Mutant.read(patch) for patch in sorted(HERE.rglob("*.patch"))]
     unknown = set(names) - {mutant.name for mutant in found}
     if unknown:
         raise SystemExit(f"mutants: no such mutant: {', '.join(sorted(unknown))}")
-    return [mutant for mutant in found if not names or mutant.name in names]
+    found = [mutant for mutant in found if not names or mutant.name in names]
+    if since is None:
+        return found
+    changed = changed_since(since)
+    return [
+        mutant
+        for mutant in found
+        if changed & {*mutant.files, mutant.patch.relative_to(ROOT).as_posix()}
+    ]
 
 
 class Sound:
-    """Whether tests pass on a tree that nobody spoils: equal ones run once for all copies."""
+    """Whether tests pass on the unchanged tree. The same tests run once for all copies."""
 
     def __init__(self, tree: Copy) -> None:
         self.tree = tree
@@ -194,20 +213,21 @@ def judge_all(copy: Copy, sound: Sound, mutants: list[Mutant]) -> int:
         verdict = judge(copy, mutant) if sound(mutant.killers) else "ITS TESTS FAIL WITHOUT IT"
         bad += not verdict.startswith("killed")
         took = time.monotonic() - started
-        print(f"{mutant.name:36}{verdict} ({took:.0f} s)\n", end="", flush=True)
+        print(f"{mutant.name:52}{verdict} ({took:.0f} s)\n", end="", flush=True)
     return bad
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", help="mutants to run; all by default")
+    parser.add_argument("--since", metavar="COMMIT", help="only if their files changed since then")
     parser.add_argument("--list", action="store_true", help="say what there is, and stop")
     parser.add_argument("--jobs", type=int, default=1, help="copies at a time; 3 GB of memory each")
     options = parser.parse_args()
-    mutants = chosen(options.names)
+    mutants = chosen(options.names, options.since)
     if options.list:
         for mutant in mutants:
-            print(f"{mutant.name:36}{mutant.what}{' (cuda)' if mutant.needs_cuda else ''}")
+            print(f"{mutant.name:52}{mutant.what}{' (cuda)' if mutant.needs_cuda else ''}")
         return 0
     gpus = visible_gpus()
     skipped = [mutant.name for mutant in mutants if mutant.needs_cuda and not gpus]
@@ -231,7 +251,7 @@ def main() -> int:
         shares = (mutants[job::jobs] for job in range(jobs))
         bad = sum(pool.map(judge_all, copies, repeat(Sound(tree)), shares))
     for name in skipped:
-        print(f"{name:36}skipped: needs a GPU and nvcc")
+        print(f"{name:52}skipped: needs a GPU and nvcc")
     print(f"{len(mutants) - bad} of {len(mutants)} killed, {len(skipped)} skipped")
     return 1 if bad else 0
 

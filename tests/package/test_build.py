@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -10,11 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from tools import check_kernels
-from tools.native import cuda, host
+from tools.native import build, cuda, host
 from tools.native.graph import Graph
+from treadle import _build
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 TORCH = host.Torch("2.11.0", "13.0", True, Path(torch.__file__).parent, ("sm_80", "sm_90"))
 KNOWN = "sm_80 sm_86 sm_90 sm_100 sm_120"
 FAKE_NVCC = """#!/bin/sh
@@ -123,8 +124,25 @@ def test_insisting_on_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(host.BuildError, match="TREADLE_CUDA=1 asks for CUDA, but .*12.4"):
         cuda.find(TORCH)
     monkeypatch.setenv("TREADLE_CUDA", "yes")
-    with pytest.raises(host.BuildError, match="TREADLE_CUDA must be 0, 1 or unset, got 'yes'"):
+    with pytest.raises(host.BuildError, match="TREADLE_CUDA must be 0, 1, gpu or unset, got 'yes'"):
         cuda.find(TORCH)
+
+
+def test_cuda_where_there_is_a_gpu(toolkit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TREADLE_CUDA", "gpu")
+    monkeypatch.setattr(cuda, "_has_gpu", lambda: True)
+    assert isinstance(cuda.find(TORCH), cuda.Toolkit)
+    monkeypatch.setattr(cuda, "_has_gpu", lambda: False)
+    assert missing() == "no GPU was found; rebuild with TREADLE_CUDA=1"
+
+
+@pytest.mark.parametrize("asked", ["", "1"])
+def test_make_builds_cuda_where_there_is_a_gpu_or_where_it_is_told(asked: str) -> None:
+    env = {**os.environ, **({"TREADLE_CUDA": asked} if asked else {})}
+    rule = "show:\n\t@echo TREADLE_CUDA=$$TREADLE_CUDA\n"
+    command = ["make", "-s", "-f", "Makefile", "-f", "-", "show"]
+    said = subprocess.run(command, cwd=ROOT, input=rule, env=env, capture_output=True, text=True)
+    assert said.stdout == f"TREADLE_CUDA={asked or 'gpu'}\n", said.stderr
 
 
 def test_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,15 +172,16 @@ def test_every_source_is_in_the_graph(monkeypatch: pytest.MonkeyPatch, toolkit: 
     folder = toolkit.parents[2]
     with_cuda = Graph(TORCH, kit, folder / "a", "0").write().read_text()
     without = Graph(TORCH, MISSING, folder / "b", "0").write().read_text()
-    for source in (ROOT / "csrc").glob("cpu/*.cpp"):
+    for source in (ROOT / "csrc").rglob("cpu/*.cpp"):
         for isa in host.isas():
-            assert f"csrc/cpu/{source.name}.{isa}.o" in with_cuda
-    for source in [*(ROOT / "kernels").glob("*.cu"), *(ROOT / "csrc/cuda").glob("*.cpp")]:
+            assert f"{source.relative_to(ROOT)}.{isa}.o" in with_cuda
+    for source in [*(ROOT / "kernels").rglob("*.cu"), *(ROOT / "csrc").rglob("cuda/*.cpp")]:
         name = str(source.relative_to(ROOT))
         assert re.search(rf" {name}( \||$)", with_cuda, re.M) and name not in without
     # Torch's headers are parsed before any file that includes them.
     header = f"{folder}/a/precompiled.h"
-    scale = with_cuda[with_cuda.index(f"build {folder}/a/csrc/scale.cpp.o") :].split("\nbuild ")[0]
+    begin = with_cuda.index(f"build {folder}/a/csrc/elementwise/scale.cpp.o")
+    scale = with_cuda[begin:].split("\nbuild ")[0]
     assert f"build {header}.gch: precompile csrc/precompiled.h" in with_cuda
     assert f" | {header}.gch\n" in scale and f"-include {header}" in scale
     assert "cuda_missing" in without and "the reason" in without
@@ -177,7 +196,10 @@ def test_host_objects_are_shared_with_a_cpu_only_build(
     texts = [
         Graph(TORCH, kit, folder, "0").write().read_text() for kit in (cuda.find(TORCH), MISSING)
     ]
-    shared = [f"build {folder}/csrc/scale.cpp.o", f"build {folder}/csrc/cpu/scale.cpp.avx2.o"]
+    shared = [
+        f"build {folder}/csrc/elementwise/scale.cpp.o",
+        f"build {folder}/csrc/elementwise/cpu/scale.cpp.avx2.o",
+    ]
     for start in shared:
         first, second = (text[text.index(start) :].split("\nbuild ")[0] for text in texts)
         assert first == second
@@ -212,7 +234,7 @@ def test_a_file_is_compiled_again_only_when_it_or_its_header_changed(
 @pytest.mark.parametrize("flag", ["-ffast-math", "-Ofast"])
 def test_fast_math_is_refused(tmp_path: Path, flag: str) -> None:
     source = tmp_path / "a.cpp"
-    source.write_text('#include "kernels/dtype.h"\n')
+    source.write_text('#include "kernels/common/dtype.h"\n')
     command = [*host.cxx().split(), "-std=c++17", f"-I{ROOT}", "-c", str(source), "-o", "/dev/null"]
     assert subprocess.run(command, capture_output=True).returncode == 0
     refused = subprocess.run([*command, flag], capture_output=True, text=True)
@@ -223,49 +245,15 @@ def test_use_fast_math_is_refused_by_nvcc() -> None:
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         pytest.skip("no CUDA toolkit")
-    source = str(ROOT / "kernels" / "fast_math_check.cu")
+    source = str(ROOT / "kernels/common/fast_math_check.cu")
     command = [nvcc, "-arch=sm_90", "-c", source, "-o", "/dev/null"]
     assert subprocess.run(command, capture_output=True).returncode == 0
     refused = subprocess.run([*command, "--use_fast_math"], capture_output=True, text=True)
     assert refused.returncode and "must_not_be_built_with_use_fast_math" in refused.stderr
 
 
-GOOD_CALL = "cudaError_t f(cudaStream_t stream) { return launch_x(1, stream); }"
-LAUNCHERS = {"launch", "launch_x"}
-
-
-@pytest.mark.parametrize(
-    ("path", "text", "rule"),
-    [
-        ("kernels/a.cuh", "#include <ATen/ATen.h>", "must not include ATen"),
-        ("kernels/a.cu", '#include "torch/library.h"', "must not include torch"),
-        ("kernels/a.cu", "void f() { k<<<1, 2>>>(x); }", "launched through"),
-        ("kernels/launch.cuh", "void f() { k<<<1, 2>>>(x); }", "must pass a stream"),
-        ("kernels/launch.cuh", "void f() { cudaLaunchKernelEx(&c, k); }", "must be returned"),
-        ("kernels/a.cu", "__global__ void k(int x) { f(x); begin_kernel(); }", "must begin"),
-        ("kernels/a.cu", "int f() { return launch(k, shape, x); }", "must pass a stream"),
-        ("kernels/a.cu", "int f() { launch<float>(k, shape, stream); }", "must be returned or"),
-        ("csrc/cuda/a.cpp", "void f() { launch_x(a, stream); }", "must be returned or checked"),
-        ("csrc/cuda/a.cpp", "__global__ void k() {}", "no device code"),
-    ],
-)
-def test_check_kernels_finds(path: str, text: str, rule: str) -> None:
-    problems = check_kernels.check_file(
-        Path(path), f"{GOOD_CALL}\n// launch(a);\n{text}\n", LAUNCHERS
-    )
-    assert problems and all(problem.startswith(f"{path}:3: ") for problem in problems)
-    assert rule in " ".join(problems)
-
-
-def test_check_kernels_accepts_what_is_right() -> None:
-    text = f"{GOOD_CALL}\nvoid g() {{ check_launch(op, launch_x(launch_shape(a), stream)); }}\n"
-    assert check_kernels.check_file(Path("csrc/cuda/a.cpp"), text, LAUNCHERS) == []
-    text = "__global__ void __launch_bounds__(8)\n k(F f, A<2 * B> a = {}) {\n begin_kernel(); }"
-    assert check_kernels.check_file(Path("kernels/a.cu"), text, LAUNCHERS) == []
-
-
 def test_every_planted_error_fits_the_sources() -> None:
-    patches = sorted((ROOT / "tests" / "mutants").glob("*.patch"))
+    patches = sorted((ROOT / "tests" / "mutants").rglob("*.patch"))
     assert patches
     for patch in patches:
         command = ["git", "apply", "--check", "--unidiff-zero", str(patch)]
@@ -279,9 +267,27 @@ def test_kernels_compile_for_the_oldest_gpu(tmp_path: Path) -> None:
     if isinstance(found, cuda.Missing):
         pytest.skip(found.reason)
     oldest = found.archs[0].removesuffix("+PTX").replace(".", "")
-    for source in sorted(ROOT.glob("kernels/*.cu")):
+    for source in sorted(ROOT.glob("kernels/**/*.cu")):
         command = [found.nvcc, "-std=c++17", "-I.", "-ptx", f"-arch=compute_{oldest}", source]
         done = subprocess.run(
             [*command, "-o", tmp_path / "ptx"], cwd=ROOT, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
+
+
+def test_kernels_link_without_csrc(tmp_path: Path) -> None:
+    """kernels/ is a library of its own: it calls CUDA's runtime and nothing of csrc/."""
+    if _build.facts()["cuda"] is None:
+        pytest.skip("built without CUDA")
+    torch_now = host.Torch.installed()
+    kit = cuda.find(torch_now)
+    assert isinstance(kit, cuda.Toolkit)
+    folder = build._folder(torch_now)
+    sources = sorted((ROOT / "kernels").rglob("*.cu"))
+    objects = [folder / f"{source.relative_to(ROOT)}.o" for source in sources]
+    if not all(made.exists() for made in objects):
+        pytest.skip(f"{folder} does not hold the objects of this build")
+    runtime = kit.libraries(torch_now)[0]
+    command = [*host.cxx().split(), "-shared", "-Wl,--no-undefined", *objects, runtime]
+    done = subprocess.run([*command, "-o", tmp_path / "a.so"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

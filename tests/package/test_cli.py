@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests import installed
+from tests.support import installed
 from treadle import _report, _selftest, reference
 
 

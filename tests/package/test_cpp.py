@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests import installed
+from tests.support import installed
 from treadle import _build
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 # The environment's own (requirements-dev.txt) before the system's.
 SEARCH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 CMAKE = shutil.which("cmake", path=SEARCH) or "cmake"

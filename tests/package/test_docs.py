@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,15 +10,20 @@ import pytest
 import torch
 
 import treadle
-from benchmarks import readme_numbers, sine_layer_page, sine_page
-from docs import sine_error
-from tests import installed
+from benchmarks.pages import performance_page, readme_numbers, sine_page, tables
+from docs.figures import sine_error
+from tests.support import installed
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = (
-    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"),
-    *("tests/GPU.md", "benchmarks/results/README.md", "docs/sine.md", "docs/layer.md"),
-    "docs/sine_layer.md",
+    *(
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "SECURITY.md",
+        "benchmarks/results/README.md",
+    ),
+    *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md")),
 )
 README = (ROOT / "README.md").read_text()
 SINE = (ROOT / "docs" / "sine.md").read_text()
@@ -94,7 +98,7 @@ def test_commands_know_their_options() -> None:
 def test_gpu_script_knows_its_pieces() -> None:
     script = (ROOT / "benchmarks" / "gpu.sh").read_text()
     command = re.search(
-        r"^benchmarks/gpu\.sh OUTDIR (.+)$", (ROOT / "tests/GPU.md").read_text(), re.M
+        r"^benchmarks/gpu\.sh OUTDIR (.+)$", (ROOT / "docs/dev/gpu-runs.md").read_text(), re.M
     )
     assert command is not None
     for piece in command[1].split(" then "):
@@ -120,24 +124,22 @@ def test_lines_of_use() -> None:
     assert len([line for line in found[1].splitlines() if line.strip()]) <= 10
     done = installed.python("-c", found[1], CUDA_VISIBLE_DEVICES="")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "torch.Size([8, 16, 32]) []\n"
+    assert done.stdout == "torch.Size([8, 20, 128]) torch.Size([1000, 2])\n"
 
 
-def test_table_of_ops_has_every_op_with_its_arguments() -> None:
-    named: set[str] = set()
-    for line in re.findall(r"^\| (`.*?) \|", README, re.M):
-        for name, arguments in re.findall(r"`(\w+)(?:\((.*?)\))?`", line):
-            named.add(name)
-            known = inspect.signature(getattr(treadle, name)).parameters.values()
-            if arguments:
-                written = [word.strip().partition("=") for word in arguments.split(",")]
-                kept = [(name, default) for name, _, default in written if name != "*"]
-                empty = inspect.Parameter.empty
-                assert kept == [
-                    (p.name, "" if p.default is empty else str(p.default)) for p in known
-                ]
-    functions = {name for name in treadle.__all__ if inspect.isfunction(getattr(treadle, name))}
-    assert named == functions - {"launch_info"}
+def test_tests_that_pages_name_exist() -> None:
+    text = "\n".join((ROOT / name).read_text() for name in DOCUMENTS)
+    found = set(re.findall(r"(tests/[\w/]+\.py)::(\w+)", text))
+    assert len(found) > 20
+    missing = [f"{f}::{t}" for f, t in found if f"def {t}(" not in (ROOT / f).read_text()]
+    assert not missing
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    links = {link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", index)}
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md")}
+    assert pages - {"README.md"} <= links
 
 
 def test_names_of_the_package_exist() -> None:
@@ -149,24 +151,16 @@ def test_names_of_the_package_exist() -> None:
                 found = treadle._build.bindings() if part == "_C" else getattr(found, part)
 
 
-def test_numbers_are_those_of_the_committed_results() -> None:
-    assert readme_numbers.rewritten(README) == README, "make readme-numbers"
-    others = readme_numbers.OTHERS.read_text()
-    assert readme_numbers.rewritten_others(others) == others, "make readme-numbers"
-    page = sine_page.rewritten(SINE, readme_numbers.machines())
-    assert page == SINE, "make readme-numbers"
-    layer = sine_layer_page.PAGE.read_text()
-    again = sine_layer_page.rewritten(layer, readme_numbers.machines())
-    assert again == layer, "make readme-numbers"
+@pytest.mark.parametrize("page", readme_numbers.PAGES, ids=lambda page: page.stem)
+def test_numbers_are_those_of_the_committed_results(page: Path) -> None:
+    text = page.read_text()
+    assert readme_numbers.PAGES[page](text, tables.machines()) == text, "make readme-numbers"
 
 
-def test_no_measured_number_stands_outside_of_the_block() -> None:
-    before, rest = README.split(readme_numbers.BEGIN)
-    outside = before + rest.split(readme_numbers.END)[1]
-    speed = r"\d\s*(?:µs|ms|TB/s|[TG]FLOP|GB/s)|\d\s*× (?:faster|slower)"
-    assert not re.findall(speed, outside)
-    prose = re.sub(r"<!-- (\w+): begin -->.*?<!-- \1: end -->", "", SINE, flags=re.S)
-    assert not re.findall(rf"{speed}|\d\s*ulp", prose)
+@pytest.mark.parametrize("page", readme_numbers.PAGES, ids=lambda page: page.stem)
+def test_no_measured_number_stands_outside_of_the_blocks(page: Path) -> None:
+    prose = re.sub(r"<!-- (\w+): begin -->.*?<!-- \1: end -->", "", page.read_text(), flags=re.S)
+    assert not re.findall(r"\d\s*(?:µs|ms|TB/s|[TG]FLOP|GB/s)|\d\s*× (?:faster|slower)", prose)
 
 
 def test_figures_of_sine_are_those_of_this_build() -> None:
@@ -177,11 +171,15 @@ def test_figures_of_sine_are_those_of_this_build() -> None:
         worst = found["float32"][name]["treadle"]
         y = pair["treadle"](torch.tensor(worst["at"]))
         error = sine_error.exact_error(name, worst["at"], float(y))
-        assert round(error, 4) == worst["ulp"], f"python docs/sine_error.py: {name} has {error}"
+        assert round(error, 4) == worst["ulp"], (
+            f"python docs/figures/sine_error.py: {name} has {error}"
+        )
         for label, dtype in sine_error.HALVES.items():
             now = sine_error.misrounded(name, "treadle", dtype)
-            assert found["halves"][label][name]["treadle"] == now, "python docs/sine_error.py"
-    assert (ROOT / "docs" / "sine_error.png").stat().st_size < 150_000
+            assert found["halves"][label][name]["treadle"] == now, (
+                "python docs/figures/sine_error.py"
+            )
+    assert (ROOT / "docs" / "figures" / "sine_error.png").stat().st_size < 150_000
 
 
 def test_speeds_of_sine_are_shares_of_a_copy() -> None:
@@ -189,7 +187,7 @@ def test_speeds_of_sine_are_shares_of_a_copy() -> None:
     row = {"series": "argument", "op": "cosine", "dtype": "float32", "times": times}
     rows = [row | {"argument": argument} for argument in ("1 % large", "30", "1")]
     facts = {"gpu": "a GPU", "torch": "2.11.0"}
-    path = readme_numbers.RESULTS / "gpu" / "a.json"
+    path = tables.RESULTS / "gpu" / "a.json"
     made = "\n".join(sine_page.speeds([([path], facts, [*rows, {"refused": "an error"}])]))
     assert "| arguments: this × N(0,1) | 1 | 30 | 1 % large |" in made
     assert "| cosine float32 | 0.50 / 0.12 | 0.50 / 0.12 | 0.50 / 0.12 |" in made
@@ -202,32 +200,53 @@ def test_versions_agree() -> None:
     pins = re.findall(r"^(torch|setuptools)(\S+)$", (ROOT / "requirements.txt").read_text(), re.M)
     assert len(pins) == 2
     torch_pin = dict(pins)["torch"]
-    assert f"torch{torch_pin}" in README
+    install = (ROOT / "docs" / "install.md").read_text()
+    assert f"torch{torch_pin}" in README and f"torch{torch_pin}" in install
     newest = re.search(r"^newest=(\S+)", (ROOT / ".ci/run").read_text(), re.M)
-    assert newest is not None and f"torch 2.11.0 and {newest[1]}" in README
+    assert newest is not None and f"torch 2.11.0 and {newest[1]}" in install
 
 
-def test_documents_are_short() -> None:
-    assert len(README.splitlines()) <= 120
+def test_readme_is_short() -> None:
+    lines = README.splitlines()
+    long = [
+        line for line in lines if len(line) > 100 and not line.startswith("|") and "](" not in line
+    ]
+    assert len(lines) <= 120 and not long
+    picture = ROOT / "docs" / "figures" / "front_page.png"
+    assert picture.stat().st_size < 250_000, "python docs/figures/front_page.py"
 
 
-def test_readme_numbers_finds_what_went_badly(tmp_path: Path) -> None:
-    """A block of a made-up run: the missed bar, the slower row and the refusal are named."""
+def row(key: str, ours: float, rival: float, limit: float | None = None) -> tables.Row:
+    times = {"treadle": {"median_us": ours}, "torch.add": {"median_us": rival}}
+    made: tables.Row = {"key": key, "label": key, "group": "1 GiB a tensor, CUDA", "times": times}
+    made |= {"fastest_rival": "torch.add", "ratio": ours / rival, "busy": False}
+    if limit is not None:
+        made["bar"] = {"text": "a bar", "limit_us": limit, "reached": ours <= limit}
+    return made
 
-    def row(key: str, ours: float, rival: float, limit: float | None = None) -> dict[str, object]:
-        times = {"treadle": {"median_us": ours}, "torch.add": {"median_us": rival}}
-        made = {"key": key, "label": key, "group": "1 GiB a tensor, CUDA", "times": times}
-        made |= {"fastest_rival": "torch.add", "ratio": ours / rival, "busy": False}
-        if limit is not None:
-            made["bar"] = {"text": "a bar", "limit_us": limit, "reached": ours <= limit}
-        return made
 
+def test_performance_page_says_what_went_badly() -> None:
+    """Of a made-up run: the missed bar, the slower row and the refusal are named."""
     rows = [row("good", 1, 2, 2), row("missed", 3, 2, 2), row("slower", 1.5, 1)]
     refused = {"key": "wrong", "label": "wrong", "group": "views, CUDA", "refused": "an error"}
-    (table, below) = (
-        "\n".join(readme_numbers.lines([*rows, refused])),
-        "\n".join(readme_numbers.losses([*rows, refused])),
-    )
+    table = "\n".join(performance_page.lines([*rows, refused]))
+    below = "\n".join(performance_page.losses([*rows, refused]))
     assert "| 1 GiB a tensor | 3 | 1.50 | 0.50 | 1.50 | 1 of 2 |" in table
-    assert "missed by 50.0% (a bar)" in below and "slower 1.50 × torch.add" in below
-    assert "(1): wrong" in below and "good" not in below
+    assert "Bars missed: 1 of 2." in below and "| missed | 50.0% | a bar |" in below
+    assert "- slower: 1.50 × torch.add" in below and "timed: wrong (an error)" in below
+    assert "good" not in below
+
+
+def test_headline_is_of_the_training_rows_beside_their_rival() -> None:
+    shapes = [("training", 1.0), ("training", 2.0), ("training", 4.0), ("inference", 100.0)]
+    rows = []
+    for mode, speed in shapes:
+        times = {"treadle": {"median_us": 1.0}, "nn.LSTM": {"median_us": speed}}
+        facts = {"suite": "sweep_shapes", "digits": "float16", "mode": mode, "times": times}
+        rows.append(facts | {"key": f"cuda/sweep_shapes/{speed}"})
+    machine = {"device": "cuda", "gpu": "GPU", "torch": "2", "driver": "5", "date": "2026-11-22T"}
+    made = "\n".join(readme_numbers.headline([([], machine, rows)]))
+    assert "GPU, torch 2, driver 5, 2026-11-22:" in made
+    assert "2.0 × in float16 (1.0 to 4.0" in made and "over 3 shapes" in made
+    assert "sine" not in made and "Siren" not in made
+    assert list(readme_numbers.headline([])) == [performance_page.NONE_YET]

@@ -17,7 +17,7 @@ from PIL import Image, ImageOps
 
 import treadle
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 DEVICES = [
     "cpu",
     pytest.param(

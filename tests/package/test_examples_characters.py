@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.test_examples import DEVICES, EXAMPLES, run
+from tests.package.test_examples import DEVICES, EXAMPLES, run
 
 SMALL = ("--hidden", "48", "--every", "50", "--write", "120")
 

@@ -10,9 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.package.test_examples import DEVICES, example, run  # noqa: F401
 from treadle.nn import Siren
-
-from .test_examples import DEVICES, example, run  # noqa: F401
 
 SMALL = ("--pixels", 64, "--hidden", 64, "--steps", 600)
 BARS = {"cpu": 30, "cuda": 40}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import installed
+from tests.support import installed
 
 FACTS = json.loads((installed.PACKAGE / "_build_facts.json").read_text())
 

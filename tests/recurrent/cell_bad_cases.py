@@ -9,9 +9,15 @@ import torch
 from torch import Tensor
 
 import treadle
-
-from .inputs import Bad, Call, Make, elsewhere, of_dtype, without_storage
-from .lltm_cases import cell_arguments
+from tests.recurrent.cell_cases import cell_arguments
+from tests.support.bad_arguments import (
+    refused_dtypes,
+    sparse,
+    without_storages,
+    wrong_devices,
+    wrong_dtypes,
+)
+from tests.support.inputs import Bad, Call, Make, of_dtype
 
 NAMES = ("input", "weights", "bias", "old_h", "old_cell")
 B, I, H = SIZES = (3, 5, 4)  # noqa: E741
@@ -28,6 +34,12 @@ def cell(make: Make, **replaced: Tensor) -> Any:
     """lltm_cell on good arguments, some replaced."""
     call = cell_arguments(make, SIZES)
     return call.with_args({NAMES.index(n): t for n, t in replaced.items()}).run(treadle.lltm_cell)
+
+
+def changed(make: Make, name: str, change: Callable[[Tensor], Any]) -> Any:
+    """lltm_cell on good arguments, one of them changed."""
+    call, index = cell_arguments(make, SIZES), NAMES.index(name)
+    return call.with_args({index: change(call.args[index])}).run(treadle.lltm_cell)
 
 
 def shapes() -> list[Bad]:
@@ -103,89 +115,31 @@ def many_cells() -> list[Bad]:
 
 
 def dtypes_and_devices() -> list[Bad]:
-    found = []
-    shapes = {"weights": (12, 9), "bias": (12,), "old_h": (3, 4), "old_cell": (3, 4)}
-    for name, shape in shapes.items():
-        found += [
-            Bad(
-                f"lltm_cell {name} dtype",
-                lambda m, n=name, s=shape: cell(m, **{n: of_dtype(m, torch.float64, *s)}),
-                f"lltm_cell: {name} must have the dtype of input, float32, got float64",
-            ),
-            Bad(
-                f"lltm_cell {name} device",
-                lambda m, n=name, s=shape: cell(m, **{n: elsewhere(m, *s)}),
-                f"lltm_cell: {name} must be on the device of input, {{device}}, got {{other}}",
-            ),
-        ]
-    for dtype in (torch.int64, torch.bool, torch.complex64, torch.float8_e5m2):
-        name = str(dtype).removeprefix("torch.")
-        found.append(
-            Bad(
-                f"lltm_cell {name}",
-                lambda m, dtype=dtype: (
-                    cell_arguments(m, SIZES)
-                    .map(lambda t: of_dtype(m, dtype, *t.shape))
-                    .run(treadle.lltm_cell)
-                ),
-                "lltm_cell: input must have dtype float16, bfloat16, float32 or float64, got "
-                + ("Float8_e5m2" if "float8" in name else name),
-            )
-        )
-    found.append(
+    def in_dtype(m: Make, dtype: torch.dtype) -> Any:
+        call = cell_arguments(m, SIZES)
+        return call.map(lambda t: of_dtype(m, dtype, *t.shape)).run(treadle.lltm_cell)
+
+    like_input = dict.fromkeys(NAMES[1:], "input")
+    return [
+        *wrong_dtypes("lltm_cell", changed, like_input),
+        *wrong_devices("lltm_cell", changed, like_input),
+        *refused_dtypes("lltm_cell", in_dtype),
         Bad(
             "lltm_cell float64 cell beside halves",
             lambda m: cell_arguments(
                 Make("", m.device, torch.float16), SIZES, cell_dtype=torch.float64
             ).run(treadle.lltm_cell),
             "lltm_cell: old_cell must have the dtype of input, float16, or float32, got float64",
-        )
-    )
-    return found
+        ),
+    ]
 
 
 def memory() -> list[Bad]:
-    found = []
-    for name, count in {
-        "input": 15,
-        "weights": 108,
-        "bias": 12,
-        "old_h": 12,
-        "old_cell": 12,
-    }.items():
-        index = NAMES.index(name)
-
-        def run(m: Make, index: int = index) -> Any:
-            call = cell_arguments(m, SIZES)
-            without_storage(call.args[index])
-            return call.run(treadle.lltm_cell)
-
-        found.append(
-            Bad(
-                f"lltm_cell {name} storage",
-                run,
-                f"lltm_cell: {name} must lie inside its storage, {4 * count} bytes, got a storage "
-                "of 0 bytes",
-                ("cpu", "cuda"),
-            )
-        )
-        if name in ("bias",):
-            continue
-        found.append(
-            Bad(
-                f"lltm_cell {name} sparse",
-                lambda m, i=index: (
-                    (call := cell_arguments(m, SIZES))
-                    .with_args({i: call.args[i].to_sparse()})
-                    .run(treadle.lltm_cell)
-                ),
-                "lltm_cell: tensors must be dense and on a CPU or CUDA device, got a Sparse tensor "
-                "of float32 on {device}",
-                ("cpu", "cuda"),
-                NotImplementedError,
-            )
-        )
-    return found
+    shapes = ((B, I), (3 * H, H + I), (3 * H,), (B, H), (B, H))
+    return [
+        *without_storages("lltm_cell", changed, dict(zip(NAMES, shapes, strict=True))),
+        *sparse("lltm_cell", changed, [name for name in NAMES if name != "bias"]),
+    ]
 
 
 def backward(make: Make, change: Callable[[dict[str, Tensor]], Any], dtype: Any = None) -> Any:
@@ -198,39 +152,34 @@ def backward(make: Make, change: Callable[[dict[str, Tensor]], Any], dtype: Any 
     return torch.ops.treadle.lltm_cell_backward(*values.values(), [True] * 5)
 
 
+def backward_changed(make: Make, name: str, change: Callable[[Tensor], Any]) -> Any:
+    return backward(make, lambda values: values.update({name: change(values[name])}))
+
+
 def backward_rules() -> list[Bad]:
-    shape = {"grad_h": "that of old_h = [3, 4]", "grad_cell": "that of old_h = [3, 4]",
-             "new_cell": "that of old_h = [3, 4]", "gates": "[..., B, 3H] = [3, 12]"}  # fmt: skip
+    op, like_h = "lltm_cell_backward", "that of old_h = [3, 4]"
+    rules = {name: like_h for name in ("grad_h", "grad_cell", "new_cell")}
+    rules["gates"] = "[..., B, 3H] = [3, 12]"
     like = {"grad_h": "input", "grad_cell": "old_cell", "new_cell": "old_cell", "gates": "input"}
-    op, found = "lltm_cell_backward", []
-    for name in shape:
-        size = 144 if name == "gates" else 48
-        found += [
-            Bad(
-                f"{op} {name} shape",
-                lambda m, n=name: backward(m, lambda v: v.update({n: m(2, 4)})),
-                f"{op}: {name} must have shape {shape[name]}, got [2, 4]",
-            ),
-            Bad(
-                f"{op} {name} dtype",
-                lambda m, n=name: backward(m, lambda v: v.update({n: v[n].double()})),
-                f"{op}: {name} must have the dtype of {like[name]}, float32, got float64",
-            ),
-            Bad(
-                f"{op} {name} storage",
-                lambda m, n=name: backward(m, lambda v: without_storage(v[n])),
-                f"{op}: {name} must lie inside its storage, {size} bytes, got a storage of 0 bytes",
-                ("cpu", "cuda"),
-            ),
-        ]
-    found.append(
+    shapes = {name: (B, 3 * H if name == "gates" else H) for name in rules}
+    wrong_shapes = [
+        Bad(
+            f"{op} {name} shape",
+            lambda m, name=name: backward_changed(m, name, lambda _: m(2, 4)),
+            f"{op}: {name} must have shape {rule}, got [2, 4]",
+        )
+        for name, rule in rules.items()
+    ]
+    return [
+        *wrong_shapes,
+        *wrong_dtypes(op, backward_changed, like),
+        *without_storages(op, backward_changed, shapes),
         Bad(
             f"{op} weights",
-            lambda m: backward(m, lambda v: v.update(weights=m(12, 8))),
+            lambda m: backward_changed(m, "weights", lambda _: m(12, 8)),
             f"{op}: weights must have shape [3H, H+I] = [12, 9], got [12, 8]",
-        )
-    )
-    return found
+        ),
+    ]
 
 
 def cell_bad() -> list[Bad]:

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 import treadle
+from tests.support import layouts
+from tests.support.inputs import FLOATING, HALVES, Call, Case, Make, Op
+from tests.support.layouts import expanded, misaligned, padded_rows, strided, transposed
 from treadle import reference
-
-from . import layouts
-from .inputs import FLOATING, HALVES, Call, Case, Make, Op
-from .layouts import expanded, misaligned, padded_rows, strided, transposed
 
 # B, I, H. Zeros and ones, odd sizes, widths that no vector divides.
 SIZES = (

@@ -1,18 +1,14 @@
-// Cells other than LLTM's in the regime "cluster", for test_cuda_engine.py, which compiles this
+// Cells other than LLTM's in the regime "cluster", for test_engine_cells.py, which compiles this
 // file for each: -DCELL=Lstm or Gru, -DTYPE=BFloat16 or Half. The functors are all that is new to
-// the engine, kernels/cluster*.cuh. Their twins in PyTorch: engine_cells.py.
+// the engine, kernels/recurrent/cluster*.cuh. Their twins in PyTorch: engine_cells.py.
 #include <type_traits>
 
-#include "kernels/cluster_launch.cuh"
 #include "kernels/math/activations.h"
+#include "kernels/recurrent/cluster_launch.cuh"
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
 namespace treadle {
-
-// Nobody asks how these were launched.
-bool recording_launches() { return false; }
-void record_launch(const void*, const LaunchShape&) {}
 
 namespace math {
 
@@ -149,7 +145,7 @@ EXPORTED int forward(const Sizes& s, const int64_t* starts, const void* products
   args.output = output;
   args.output_row = s.directions * s.hidden;
   args.gates = gates;
-  return run_cluster_forward<math::CELL, TYPE>(&args, {s.plan(), stream, nullptr});
+  return run_cluster_forward<math::CELL<float>, TYPE>(&args, {s.plan(), stream, nullptr});
 }
 
 EXPORTED int backward(const Sizes& s, const int64_t* starts, const void* gates, const void* cells,
@@ -162,10 +158,10 @@ EXPORTED int backward(const Sizes& s, const int64_t* starts, const void* gates, 
   args.gate_gate = s.padded;
   args.gate_row = kGates * s.padded;
   args.gate_direction = s.rows * args.gate_row;
-  args.cells = cells;
+  args.c_states = cells;
   args.grad_output = grad_output;
-  args.cell_row = args.grad_row = s.padded;
-  args.cell_direction = args.grad_direction = s.rows * s.padded;
+  args.c_row = args.grad_row = s.padded;
+  args.c_direction = args.grad_direction = s.rows * s.padded;
   args.weight_hh = weight_hh;
   args.c0 = c0;
   args.grad_h_n = grad_h_n;
@@ -173,7 +169,7 @@ EXPORTED int backward(const Sizes& s, const int64_t* starts, const void* gates, 
   args.grad_h0 = grad_h0;
   args.grad_c0 = grad_c0;
   args.grad_gates = grad_gates;
-  return run_cluster_backward<math::CELL, TYPE>(&args, {s.plan(), stream, nullptr});
+  return run_cluster_backward<math::CELL<float>, TYPE>(&args, {s.plan(), stream, nullptr});
 }
 
 // One unit of one row, on the host: new_h, new_cell, and the gradients of gates and old_cell.

@@ -1,7 +1,7 @@
 """An LSTM and a GRU through the regime "cluster": engine_cells.cu, compiled, on the GPU. As a
 process, so that a hang can be ended from outside:
 
-    python -m tests.engine_cells LIBRARY CELL
+    python -m tests.recurrent.engine_cells LIBRARY CELL
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .persistent_calls import Cases, Draw
+from tests.recurrent.persistent_calls import Cases, Draw
 
 GATES = 4
 Shape = tuple[int, int, int]  # units, blocks, tiles: persistent_args.h
@@ -254,7 +254,7 @@ def cases(engine: Engine, cell: str) -> Cases:
 
 
 def main(library: str, cell: str) -> int:
-    from .persistent_worker import SECONDS, run
+    from tests.recurrent.persistent_worker import SECONDS, run
 
     faulthandler.dump_traceback_later(SECONDS - 5)  # where it hangs, if it does
     return 1 if run(cases(Engine(Path(library)), cell)) else 0

@@ -8,13 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .inputs import Bad, Call, Make, elsewhere, of_dtype, without_storage
-from .lltm_layer_cases import NAMES, batch_sizes, layer, layer_arguments
+from tests.recurrent.layer_cases import NAMES, batch_sizes, layer, layer_arguments
+from tests.support.bad_arguments import (
+    REAL,
+    refused_dtypes,
+    sparse,
+    without_storages,
+    wrong_devices,
+    wrong_dtypes,
+)
+from tests.support.inputs import Bad, Call, Make, of_dtype
 
 T, B, I, H = SIZES = (2, 3, 5, 4)  # noqa: E741
 D, S = 2, 5
 LENGTHS = (2, 2, 1)
-REAL = ("cpu", "cuda")
 SHAPES: dict[str, tuple[str, tuple[int, ...]]] = {
     "h0": ("[D, B, H]", (D, B, H)),
     "c0": ("[D, B, H]", (D, B, H)),
@@ -33,6 +40,12 @@ def run(make: Make, lengths: tuple[int, ...] | None = None, **replaced: Tensor) 
     return (
         good(make, lengths).with_args({NAMES.index(n): t for n, t in replaced.items()}).run(layer)
     )
+
+
+def changed(make: Make, name: str, change: Callable[[Tensor], Any]) -> Any:
+    """lltm_layer on good arguments, one of them changed."""
+    call, index = good(make), NAMES.index(name)
+    return call.with_args({index: change(call.args[index])}).run(layer)
 
 
 def with_sizes(make: Make, change: Callable[[Tensor], Tensor]) -> Any:
@@ -98,9 +111,9 @@ def shapes() -> list[Bad]:
 def sizes_of_packed_batches() -> list[Bad]:
     op = "lltm_layer: batch_sizes must"
     listed: dict[str, tuple[list[int], str]] = {
-        "grow": ([2, 3], "not grow from B = 3 down to 0, got 3 at step 1 after 2"),
-        "more than B": ([4, 1], "not grow from B = 3 down to 0, got 4 at step 0"),
-        "negative": ([3, 2, -1], "not grow from B = 3 down to 0, got -1 at step 2 after 2"),
+        "grow": ([2, 3], "be non-increasing and from 0 to B = 3, got 3 after 2 at step 1"),
+        "more than B": ([4, 1], "be non-increasing and from 0 to B = 3, got 4 at step 0"),
+        "negative": ([3, 2, -1], "be non-increasing and from 0 to B = 3, got -1 after 2 at step 2"),
         "too few": ([3, 1], "add up to the rows of input, 5, got 4"),
         "too many": ([3, 3], "add up to the rows of input, 5, got 6"),
     }
@@ -141,78 +154,30 @@ def sizes_of_packed_batches() -> list[Bad]:
 
 
 def dtypes_and_devices() -> list[Bad]:
-    found = []
-    for name, (_, shape) in SHAPES.items():
-        found += [
-            Bad(
-                f"lltm_layer {name} dtype",
-                lambda m, n=name, s=shape: run(m, **{n: of_dtype(m, torch.float64, *s)}),
-                f"lltm_layer: {name} must have the dtype of input, float32, got float64",
-            ),
-            Bad(
-                f"lltm_layer {name} device",
-                lambda m, n=name, s=shape: run(m, **{n: elsewhere(m, *s)}),
-                f"lltm_layer: {name} must be on the device of input, {{device}}, got {{other}}",
-            ),
-        ]
-    for dtype in (torch.int64, torch.bool, torch.complex64, torch.float8_e5m2):
-        name = str(dtype).removeprefix("torch.")
-        found.append(
-            Bad(
-                f"lltm_layer {name}",
-                lambda m, dtype=dtype: (
-                    good(m).map(lambda t: of_dtype(m, dtype, *t.shape)).run(layer)
-                ),
-                "lltm_layer: input must have dtype float16, bfloat16, float32 or float64, got "
-                + ("Float8_e5m2" if "float8" in name else name),
-            )
-        )
-    found.append(
+    def in_dtype(m: Make, dtype: torch.dtype) -> Any:
+        return good(m).map(lambda t: of_dtype(m, dtype, *t.shape)).run(layer)
+
+    like_input = dict.fromkeys(SHAPES, "input")
+    return [
+        *wrong_dtypes("lltm_layer", changed, like_input),
+        *wrong_devices("lltm_layer", changed, like_input),
+        *refused_dtypes("lltm_layer", in_dtype),
         Bad(
             "lltm_layer float64 cell beside halves",
             lambda m: layer_arguments(
                 Make("", m.device, torch.float16), SIZES, state=torch.float64
             ).run(layer),
             "lltm_layer: c0 must have the dtype of input, float16, or float32, got float64",
-        )
-    )
-    return found
+        ),
+    ]
 
 
 def memory() -> list[Bad]:
-    found = []
-    for name in ("input", *SHAPES):
-        index = NAMES.index(name)
-        shape = SHAPES[name][1] if name in SHAPES else (T, B, I)
-        size = 4 * torch.Size(shape).numel()
-
-        def emptied(m: Make, index: int = index) -> Any:
-            call = good(m)
-            without_storage(call.args[index])
-            return call.run(layer)
-
-        def sparse(m: Make, index: int = index) -> Any:
-            call = good(m)
-            return call.with_args({index: call.args[index].to_sparse()}).run(layer)
-
-        found += [
-            Bad(
-                f"lltm_layer {name} storage",
-                emptied,
-                f"lltm_layer: {name} must lie inside its storage, {size} bytes, got a storage of 0 "
-                "bytes",
-                REAL,
-            ),
-            Bad(
-                f"lltm_layer {name} sparse",
-                sparse,
-                "lltm_layer: tensors must be dense and on a CPU or CUDA device, got a Sparse "
-                "tensor of float32 on {device}",
-                REAL,
-                NotImplementedError,
-            ),
-        ]
-    return found
+    shapes = {"input": (T, B, I)} | {name: shape for name, (_, shape) in SHAPES.items()}
+    return [
+        *without_storages("lltm_layer", changed, shapes),
+        *sparse("lltm_layer", changed, shapes),
+    ]
 
 
 def backward(
@@ -235,59 +200,49 @@ def backward(
     return torch.ops.treadle.lltm_layer_backward(*values.values(), "auto", [True] * 6)
 
 
-# Of the arguments that lltm_layer has not: elements, and shapes, dense and packed.
-OUTPUT = (48, "[T, B, D*H] = [2, 3, 8]", "[S, D*H] = [5, 8]")
-STATE = (24, *["that of h0 = [2, 3, 4]"] * 2)
-KEPT: dict[str, tuple[int, str, str]] = {
+# Arguments that only the backward op has: shape, and what is said of it, dense and packed.
+OUTPUT = ((T, B, D * H), "[T, B, D*H] = [2, 3, 8]", "[S, D*H] = [5, 8]")
+STATE = ((D, B, H), *["that of h0 = [2, 3, 4]"] * 2)
+KEPT: dict[str, tuple[tuple[int, ...], str, str]] = {
     "grad_output": OUTPUT,
     "grad_h_n": STATE,
     "grad_c_n": STATE,
     "output": OUTPUT,
-    "gates": (144, "[D, T, B, 3H] = [2, 2, 3, 12]", "[D, S, 3H] = [2, 5, 12]"),
+    "gates": ((D, T, B, 3 * H), "[D, T, B, 3H] = [2, 2, 3, 12]", "[D, S, 3H] = [2, 5, 12]"),
 }
 
 
+def backward_changed(make: Make, name: str, change: Callable[[Tensor], Any]) -> Any:
+    return backward(make, lambda values: values.update({name: change(values[name])}))
+
+
 def backward_rules() -> list[Bad]:
-    op, found = "lltm_layer_backward", []
-    for name, (elements, *letters) in KEPT.items():
-        for lengths, shape in zip((None, LENGTHS), letters, strict=True):
-            found.append(
-                Bad(
-                    f"{op} {name} shape, {'dense' if lengths is None else 'packed'}",
-                    lambda m, n=name, to=lengths: backward(m, lambda v: v.update({n: m(2, 4)}), to),
-                    f"{op}: {name} must have shape {shape}, got [2, 4]",
-                )
-            )
-        found += [
-            Bad(
-                f"{op} {name} dtype",
-                lambda m, n=name: backward(m, lambda v: v.update({n: v[n].double()})),
-                f"{op}: {name} must have the dtype of {'c0' if name == 'grad_c_n' else 'input'}, "
-                "float32, got float64",
-            ),
-            Bad(
-                f"{op} {name} storage",
-                lambda m, n=name: backward(m, lambda v: without_storage(v[n])),
-                f"{op}: {name} must lie inside its storage, {4 * elements} bytes, got a storage of "
-                "0 bytes",
-                REAL,
-            ),
-        ]
-    found.append(
+    op = "lltm_layer_backward"
+    wrong_shapes = [
+        Bad(
+            f"{op} {name} shape, {'dense' if lengths is None else 'packed'}",
+            lambda m, n=name, to=lengths: backward(m, lambda v: v.update({n: m(2, 4)}), to),
+            f"{op}: {name} must have shape {shape}, got [2, 4]",
+        )
+        for name, (_, *letters) in KEPT.items()
+        for lengths, shape in zip((None, LENGTHS), letters, strict=True)
+    ]
+    like = {name: "c0" if name == "grad_c_n" else "input" for name in KEPT}
+    return [
+        *wrong_shapes,
+        *wrong_dtypes(op, backward_changed, like),
+        *without_storages(op, backward_changed, {name: kept[0] for name, kept in KEPT.items()}),
         Bad(
             f"{op} gates beside recompute",
             lambda m: backward(m, lambda v: v.update(recompute=True)),
             f"{op}: gates must have shape [0] with recompute = [0], got [2, 2, 3, 12]",
-        )
-    )
-    found.append(
+        ),
         Bad(
             f"{op} weight_hh",
             lambda m: backward(m, lambda v: v.update(weight_hh=m(2, 12, 3))),
             f"{op}: weight_hh must have shape [D, 3H, H] = [2, 12, 4], got [2, 12, 3]",
-        )
-    )
-    return found
+        ),
+    ]
 
 
 def layer_bad() -> list[Bad]:

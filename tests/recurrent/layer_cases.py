@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tests.support import layouts
+from tests.support.inputs import FLOATING, HALVES, Call, Case, Make, Op
+from tests.support.layouts import expanded, misaligned, padded_rows, strided, transposed
 from treadle import reference
-
-from . import layouts
-from .inputs import FLOATING, HALVES, Call, Case, Make, Op
-from .layouts import expanded, misaligned, padded_rows, strided, transposed
 
 NAMES = ("input", "lengths", "h0", "c0", "weight_ih", "weight_hh", "bias")
 TENSORS = (0, 2, 3, 4, 5, 6)  # those of NAMES

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import treadle
-
-from .inputs import Bad, Make, elsewhere, of_dtype, without_storage
+from tests.support.bad_arguments import REAL, wrong_devices, wrong_dtypes
+from tests.support.inputs import Bad, Make, without_storage
 
 T, B, I, H, L, D = 2, 3, 5, 4, 2, 2  # noqa: E741
 STATES = (L * D, B, H)
@@ -82,40 +83,35 @@ def lists() -> list[Bad]:
             lambda m: packed(m, without_storage(torch.tensor([3, 2]))),
             "lltm_layer: batch_sizes must lie inside its storage, 16 bytes, got a storage of 0 "
             "bytes",
-            ("cpu", "cuda"),
+            REAL,
         ),
     ]
 
 
 def second_directions() -> list[Bad]:
-    """Against the first, on which they are stacked."""
-    found = []
-    for k, shape in ((3, SHAPES[0]), (4, SHAPES[1]), (5, SHAPES[2]), (9, LATER[0])):
-        name, first = f"params[{k}]", f"params[{k - 3}]"
-        wider, shown = (*shape[:-1], shape[-1] + 1), list(shape)
-        found += [
-            Bad(
-                f"lltm {name} dtype",
-                lambda m, k=k, s=shape: run(m, {k: of_dtype(m, torch.bfloat16, *s)}),
-                f"lltm: {name} must have the dtype of {first}, float32, got bfloat16",
-            ),
-            Bad(
-                f"lltm {name} device",
-                lambda m, k=k, s=shape: run(m, {k: elsewhere(m, *s)}),
-                f"lltm: {name} must be on the device of {first}, {{device}}, got {{other}}",
-            ),
-            Bad(
-                f"lltm {name} shape",
-                lambda m, k=k, s=wider: run(m, {k: m(*s)}),
-                f"lltm: {name} must have shape that of {first} = {shown}, got {list(wider)}",
-            ),
-            Bad(
-                f"lltm {name} of no dimension",
-                lambda m, k=k: run(m, {k: m()}),
-                f"lltm: {name} must have shape that of {first} = {shown}, got []",
-            ),
-        ]
-    return found
+    """Against the first direction's, with which they are stacked."""
+    places = {f"params[{k}]": k for k in (3, 4, 5, 9)}
+    shapes = {name: (*SHAPES * D, *LATER * D)[k] for name, k in places.items()}
+    first = {name: f"params[{k - 3}]" for name, k in places.items()}
+
+    def changed(make: Make, name: str, change: Callable[[Tensor], Any]) -> Any:
+        return run(make, {places[name]: change(make(*shapes[name]))})
+
+    wrong_shapes = [
+        Bad(
+            f"lltm {name} {what}",
+            lambda m, name=name, wrong=wrong: changed(m, name, lambda _: m(*wrong)),
+            f"lltm: {name} must have shape that of {first[name]} = {list(shape)}, got "
+            f"{list(wrong)}",
+        )
+        for name, shape in shapes.items()
+        for what, wrong in (("shape", (*shape[:-1], shape[-1] + 1)), ("of no dimension", ()))
+    ]
+    return [
+        *wrong_shapes,
+        *wrong_dtypes("lltm", changed, first, torch.bfloat16),
+        *wrong_devices("lltm", changed, first),
+    ]
 
 
 def lists_bad() -> list[Bad]:

@@ -11,14 +11,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from . import persistent_calls as calls
-from . import persistent_steps as steps
-from .compare import attempt
-from .inputs import HALVES
-from .layouts import misaligned, padded_rows
-from .lltm_layer_cases import Lengths
-from .persistent_calls import DTYPES, Cases, Given, Sizes
-from .persistent_checks import Checks
+from tests.recurrent import persistent_calls as calls
+from tests.recurrent import persistent_steps as steps
+from tests.recurrent.layer_cases import Lengths
+from tests.recurrent.persistent_calls import DTYPES, Cases, Given, Sizes
+from tests.recurrent.persistent_checks import Checks
+from tests.support.compare import attempt
+from tests.support.inputs import HALVES
+from tests.support.layouts import misaligned, padded_rows
 
 HALF, BFLOAT = HALVES
 LENGTHS = (6, 6, 5, 3, 3, 1)

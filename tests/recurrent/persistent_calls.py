@@ -11,11 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tests.recurrent.layer_cases import Lengths, batch_sizes
+from tests.support.compare import differing
+from tests.support.inputs import HALVES
 from treadle import _build
-
-from .compare import differing
-from .inputs import HALVES
-from .lltm_layer_cases import Lengths, batch_sizes
 
 DEVICE = "cuda"
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}

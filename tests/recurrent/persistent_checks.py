@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from .compare import differing, same_layout
+from tests.support.compare import differing, same_layout
 
 
 def first_of(wrong: Tensor, actual: Tensor, expected: Tensor) -> str:

@@ -10,12 +10,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from tests.recurrent import persistent_calls as calls
+from tests.recurrent.layer_cases import Lengths
+from tests.recurrent.persistent_calls import DTYPES, Cases, Given
+from tests.recurrent.persistent_checks import Checks
 from treadle import reference
-
-from . import persistent_calls as calls
-from .lltm_layer_cases import Lengths
-from .persistent_calls import DTYPES, Cases, Given
-from .persistent_checks import Checks
 
 ROW = 6  # of the batch; in a packed one it ends early
 LENGTHS = (6, 6, 5, 5, 4, 4, 3, 3, 3, 2, 2, 2, 1, 1, 1, 1, 1, 0, 0)

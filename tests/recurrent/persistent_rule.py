@@ -12,15 +12,14 @@ import torch
 from torch import Tensor
 
 import treadle
-
-from . import persistent_calls as calls
-from . import persistent_steps as steps
-from .compare import attempt
-from .inputs import HALVES, Call, Case, Make
-from .lltm_layer_cases import Lengths, layer_arguments, ops
-from .persistent_calls import DTYPES, Cases
-from .persistent_checks import Checks
-from .rule import obeys
+from tests.recurrent import persistent_calls as calls
+from tests.recurrent import persistent_steps as steps
+from tests.recurrent.layer_cases import Lengths, layer_arguments, ops
+from tests.recurrent.persistent_calls import DTYPES, Cases
+from tests.recurrent.persistent_checks import Checks
+from tests.support.compare import attempt
+from tests.support.inputs import HALVES, Call, Case, Make
+from tests.support.rule import obeys
 
 LAYER = ops()[0]
 # T, B, I, H of layers that fill the chip more than those of lltm_layer_cases do.
@@ -176,7 +175,7 @@ def one_launch(regime: str, dtype: torch.dtype, lengths: Lengths, recompute: boo
     assert {launch.regime for launch in found} == {regime}
     kernels = [launch.kernel for launch in found]
     # So narrow a layer is a block's own in float32.
-    engine = "block_float" if dtype == torch.float32 else regime
+    engine = "block_fp32" if dtype == torch.float32 else regime
     for word in ("forward", "backward"):
         assert sum(bool(re.search(rf"\b{engine}_{word}\b", name)) for name in kernels) == 1, kernels
         assert sum(f"_{word}" in name for name in kernels) == 1, kernels

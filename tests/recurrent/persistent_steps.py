@@ -16,12 +16,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import persistent_calls as calls
-from .inputs import HALVES
-from .layouts import Layout, misaligned, padded_rows, reversed_dims, strided, transposed
-from .lltm_layer_cases import Lengths
-from .persistent_calls import Cases, Given
-from .persistent_checks import Checks
+from tests.recurrent import persistent_calls as calls
+from tests.recurrent.layer_cases import Lengths
+from tests.recurrent.persistent_calls import Cases, Given
+from tests.recurrent.persistent_checks import Checks
+from tests.support.inputs import HALVES
+from tests.support.layouts import (
+    Layout,
+    misaligned,
+    padded_rows,
+    reversed_dims,
+    strided,
+    transposed,
+)
 
 STEPS, BATCHES = (1, 2, 3, 17, 257), (1, 2, 3, 17, 64, 200)
 MOST = 257 * 64 * 1024  # T B H, for the memory that float64 takes

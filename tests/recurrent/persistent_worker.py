@@ -1,6 +1,6 @@
 """A process of its own for tests of persistent kernels, so that a hang can be ended from outside:
 
-    python -m tests.persistent_worker GROUP ARGUMENTS
+    python -m tests.recurrent.persistent_worker GROUP ARGUMENTS
 
 Runs the cases of a group, each named before it begins; ARGUMENTS is a JSON list. Exit status 1 if a
 case failed.
@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from . import persistent_bits, persistent_rows, persistent_rule, persistent_steps
-from .persistent_calls import Cases
+from tests.recurrent import persistent_bits, persistent_rows, persistent_rule, persistent_steps
+from tests.recurrent.persistent_calls import Cases
 
 
 def hangs() -> Cases:

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from . import installed
-from .cases import OPS
-from .compare import same_bits
-from .inputs import FLOATING, GPU, Call, Make, requiring_grad
-from .lltm_layer_cases import TENSORS, Lengths, batch_sizes, layer_arguments
-from .rule import obeys
+from tests.recurrent.layer_cases import TENSORS, Lengths, batch_sizes, layer_arguments
+from tests.support import installed
+from tests.support.cases import OPS
+from tests.support.compare import same_bits
+from tests.support.inputs import FLOATING, GPU, Call, Make, requiring_grad
+from tests.support.rule import obeys
 
 pytestmark = GPU
 FORMS: tuple[Lengths, ...] = (None, (5, 5, 3, 1))

@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 
 import treadle
-
-from .inputs import HOPPER
-from .installed import ROOT
-from .persistent_calls import DTYPES, most_hidden
-from .persistent_worker import SECONDS, run
-from .test_recurrence_plan import BINDINGS
+from tests.recurrent.persistent_calls import DTYPES, most_hidden
+from tests.recurrent.persistent_worker import SECONDS, run
+from tests.recurrent.test_plan import BINDINGS
+from tests.support.inputs import HOPPER
+from tests.support.installed import ROOT
 
 Process = subprocess.Popen[str]
 
@@ -36,7 +35,7 @@ EACH = pytest.mark.parametrize(
 def start(group: str, *arguments: Any) -> Process:
     path = [str(Path(treadle.__file__).parents[1]), str(ROOT), os.environ.get("PYTHONPATH", "")]
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.persistent_worker", group, json.dumps(arguments)],
+        [sys.executable, "-m", "tests.recurrent.persistent_worker", group, json.dumps(arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -16,12 +16,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 import treadle
+from tests.recurrent.engine_cells import GATES, INVALID_VALUE, KINDS, TOO_LARGE, Engine, Layer
+from tests.recurrent.test_cuda_persistent import finish
+from tests.support.inputs import HOPPER
+from tests.support.installed import ROOT
 from tools.native import cuda, host
-
-from .engine_cells import GATES, INVALID_VALUE, KINDS, TOO_LARGE, Engine, Layer
-from .inputs import HOPPER
-from .installed import ROOT
-from .test_cuda_persistent import finish
 
 EACH = pytest.mark.parametrize("cell", KINDS)
 
@@ -37,7 +36,11 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     files = {cell: folder / f"{cell}.so" for cell in KINDS}
     runtime = toolkit.libraries(torch_there)[0]
     command = [toolkit.nvcc, "-std=c++17", "-I.", "-arch=sm_90", "-shared", "-cudart=none"]
-    command += ["-Xcompiler=-fPIC,-fvisibility=hidden,-Wall", "tests/engine_cells.cu", runtime]
+    command += [
+        "-Xcompiler=-fPIC,-fvisibility=hidden,-Wall",
+        "tests/recurrent/engine_cells.cu",
+        runtime,
+    ]
     started = [
         subprocess.Popen(
             [*command, f"-DCELL={KINDS[c].functor}", f"-DTYPE={KINDS[c].type}", "-o", file],
@@ -124,7 +127,7 @@ def test_formula(cell: str) -> None:
 def test_runs(cell: str, libraries: dict[str, Path]) -> None:
     path = os.pathsep.join([str(Path(treadle.__file__).parents[1]), str(ROOT)])
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.engine_cells", str(libraries[cell]), cell],
+        [sys.executable, "-m", "tests.recurrent.engine_cells", str(libraries[cell]), cell],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

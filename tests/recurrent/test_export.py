@@ -8,9 +8,8 @@ import pytest
 import torch
 
 import treadle
-
-from .cases import DEVICES
-from .test_export import COMPILER
+from tests.laws.test_export import COMPILER
+from tests.support.cases import DEVICES
 
 
 @COMPILER

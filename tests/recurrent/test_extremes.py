@@ -6,12 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.recurrent.layer_cases import layer_arguments
+from tests.support.cases import DEVICES, FLOATING, OPS
+from tests.support.inputs import Make
+from tests.support.rule import obeys
 from treadle import reference
-
-from .cases import DEVICES, FLOATING, OPS
-from .inputs import Make
-from .lltm_layer_cases import layer_arguments
-from .rule import obeys
 
 CANDIDATES = slice(-7, None)  # of rows i, o, z with H 7: z
 

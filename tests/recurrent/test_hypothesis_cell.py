@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import treadle
-
-from .drawn import SETTINGS, place, tensors
-from .inputs import DEVICES, FLOATING, HALVES
-from .lltm_cases import cell_reference
+from tests.recurrent.cell_cases import cell_reference
+from tests.support.drawn import SETTINGS, place, tensors
+from tests.support.inputs import DEVICES, FLOATING, HALVES
 
 NAMES = ("input", "weights", "bias", "old_h", "old_cell")
 Arguments = list[Tensor | None]
@@ -80,6 +79,35 @@ def close(ours: Tensor, plain: Tensor, exact: Tensor, factor: float, eps: float,
     assert error <= allowed, f"{what}: error {error}, allowed {allowed}"
 
 
+def check_gradients(
+    data: st.DataObject,
+    used: tuple[int, ...],
+    asked: dict[str, bool],
+    eps: float,
+    *runs: tuple[tuple[Tensor, ...], Arguments],
+) -> None:
+    """Each gradient that is `asked` for, from the results `used`. `runs`: results and their inputs,
+    of ours, of the composition, and of it in float64."""
+    ours = runs[0][0]
+    assert [t.requires_grad for t in ours] == [any(asked.values())] * len(ours)
+    if not any(asked.values()):
+        return
+    cotangents = [data.draw(tensors(t.shape, t.dtype, special=False)) for t in ours]
+
+    def gradients(results: tuple[Tensor, ...], inputs: Arguments) -> list[Any]:
+        outputs = [results[i] for i in used]
+        grads = [place(cotangents[i], t.device).to(t) for i, t in zip(used, outputs, strict=True)]
+        of = [t for t in inputs if t is not None and t.requires_grad]
+        return list(torch.autograd.grad(outputs, of, grads, allow_unused=True))
+
+    names = [name for name, want in asked.items() if want]
+    for name, mine, theirs, true in zip(names, *(gradients(*run) for run in runs), strict=True):
+        if theirs is None:
+            assert mine is None or not mine.any(), name
+        else:
+            close(mine, theirs, true, 3, eps, f"gradient of {name}")
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @SETTINGS
 @given(data=st.data())
@@ -95,21 +123,5 @@ def test_lltm_cell(device: str, data: st.DataObject) -> None:
     plain, exact = cell_reference(*plain_in), cell_reference(*exact_in)
     for name, *results in zip(("new_h", "new_cell"), ours, plain, exact, strict=True):
         close(*results, 2, eps, name)
-    assert [t.requires_grad for t in ours] == [any(wanted)] * 2
-    if not any(wanted):
-        return
-    cotangents = [data.draw(tensors(t.shape, t.dtype, special=False)) for t in ours]
-
-    def gradients(results: tuple[Tensor, ...], inputs: Arguments) -> list[Any]:
-        outputs = [results[i] for i in used]
-        grads = [place(cotangents[i], t.device).to(t) for i, t in zip(used, outputs, strict=True)]
-        asked = [t for t in inputs if t is not None and t.requires_grad]
-        return list(torch.autograd.grad(outputs, asked, grads, allow_unused=True))
-
-    names = [name for name, want in zip(NAMES, wanted, strict=True) if want]
-    found = (gradients(*pair) for pair in ((ours, ours_in), (plain, plain_in), (exact, exact_in)))
-    for name, mine, theirs, true in zip(names, *found, strict=True):
-        if theirs is None:
-            assert mine is None or not mine.any(), name
-        else:
-            close(mine, theirs, true, 3, eps, f"gradient of {name}")
+    asked = dict(zip(NAMES, wanted, strict=True))
+    check_gradients(data, used, asked, eps, (ours, ours_in), (plain, plain_in), (exact, exact_in))

@@ -3,18 +3,21 @@ by the rule of test_hypothesis_cell."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
-from .drawn import SETTINGS, place, tensors
-from .inputs import DEVICES, FLOATING, HALVES
-from .lltm_layer_cases import Lengths, layer, layer_reference
-from .test_hypothesis_cell import Arguments, close, in_double, leaves
+from tests.recurrent.layer_cases import Lengths, layer, layer_reference
+from tests.recurrent.test_hypothesis_cell import (
+    Arguments,
+    check_gradients,
+    close,
+    in_double,
+    leaves,
+)
+from tests.support.drawn import SETTINGS, tensors
+from tests.support.inputs import DEVICES, FLOATING, HALVES
 
 NAMES = ("input", "h0", "c0", "weight_ih", "weight_hh", "bias")
 
@@ -73,21 +76,5 @@ def test_lltm_layer(device: str, data: st.DataObject) -> None:
     exact = layer_reference(exact_in[0], lengths, *exact_in[1:])
     for name, *results in zip(("output", "h_n", "c_n"), ours, plain, exact, strict=True):
         close(*results, 2, eps, name)
-    assert [t.requires_grad for t in ours] == [any(wanted)] * 3
-    if not any(wanted):
-        return
-    cotangents = [data.draw(tensors(t.shape, t.dtype, special=False)) for t in ours]
-
-    def gradients(results: tuple[Tensor, ...], inputs: Arguments) -> list[Any]:
-        outputs = [results[i] for i in used]
-        grads = [place(cotangents[i], t.device).to(t) for i, t in zip(used, outputs, strict=True)]
-        asked = [t for t in inputs if t is not None and t.requires_grad]
-        return list(torch.autograd.grad(outputs, asked, grads, allow_unused=True))
-
-    names = [name for name, want in zip(NAMES, wanted, strict=True) if want]
-    found = (gradients(*pair) for pair in ((ours, ours_in), (plain, plain_in), (exact, exact_in)))
-    for name, mine, theirs, true in zip(names, *found, strict=True):
-        if theirs is None:
-            assert mine is None or not mine.any(), name
-        else:
-            close(mine, theirs, true, 3, eps, f"gradient of {name}")
+    asked = dict(zip(NAMES, wanted, strict=True))
+    check_gradients(data, used, asked, eps, (ours, ours_in), (plain, plain_in), (exact, exact_in))

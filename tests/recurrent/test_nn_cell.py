@@ -14,14 +14,9 @@ import torch
 from torch import Tensor, nn
 
 import treadle
+from tests.support.inputs import DEVICES
 from treadle.nn import LLTMCell
 
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-    ),
-]
 B, I, H = 4, 5, 7  # noqa: E741
 
 

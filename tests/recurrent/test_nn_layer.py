@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence
 from torch.testing._internal import common_modules
 
+from tests.support.inputs import DEVICES, FLOATING, HALVES
 from treadle.nn import LLTM
-
-from .inputs import DEVICES, FLOATING, HALVES
 
 T, B, I, H = 3, 4, 5, 7  # noqa: E741
 FLAGS = ("bias", "batch_first", "bidirectional")

@@ -14,10 +14,9 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.checkpoint import checkpoint
 
 import treadle
+from tests.support.compare import same_bits
+from tests.support.inputs import DEVICES
 from treadle.nn import LLTM
-
-from .compare import same_bits
-from .inputs import DEVICES
 
 T, B, I, H = 4, 3, 5, 7  # noqa: E741
 FORMS: list[dict[str, Any]] = [

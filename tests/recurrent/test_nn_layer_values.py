@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 
 import treadle
+from tests.support.compare import same_bits
+from tests.support.inputs import DEVICES, HALVES
 from treadle.nn import LLTM, LLTMCell
-
-from .compare import same_bits
-from .inputs import DEVICES, HALVES
 
 T, B, I, H = 6, 4, 5, 7  # noqa: E741
 FORMS = [(1, False, True), (2, False, False), (2, True, True)]  # layers, bidirectional, bias

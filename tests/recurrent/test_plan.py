@@ -11,11 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.recurrent.layer_cases import TENSORS, layer, layer_arguments
+from tests.support.compare import same_bits
+from tests.support.inputs import DEVICES, Call, Make
 from treadle import _build
-
-from .compare import same_bits
-from .inputs import DEVICES, Call, Make
-from .lltm_layer_cases import TENSORS, layer, layer_arguments
 
 
 def no_bindings() -> str | None:
@@ -34,7 +33,7 @@ ELEMENTS = (2, 4, 8)  # bytes
 CHIPS = range(1, 161)
 ARCHITECTURES = (75, 80, 90, 100)
 MEGABYTE = 1 << 20
-# Units, blocks, and the most rows of float32: has_float().
+# Units, blocks, and the most rows of float32: has_fp32().
 FLOAT_SHAPES = {(32, 1): 2, (64, 1): 2, (128, 1): 2, (16, 16): 8, (32, 16): 8}
 Sizes = tuple[int, int, int, int]
 

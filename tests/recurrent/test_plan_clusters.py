@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from .test_recurrence_plan import BINDINGS, FLOAT_SHAPES, plan
+from tests.recurrent.test_plan import BINDINGS, FLOAT_SHAPES, plan
 
 
 @BINDINGS

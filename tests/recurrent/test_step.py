@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from tests.recurrent.layer_cases import layer_arguments
+from tests.recurrent.test_plan import BINDINGS
+from tests.support.compare import same_bits
+from tests.support.inputs import DEVICES, FLOATING, GPU, Call, Make
 from treadle import _build, reference
-
-from .compare import same_bits
-from .inputs import DEVICES, FLOATING, GPU, Call, Make
-from .lltm_layer_cases import layer_arguments
-from .test_recurrence_plan import BINDINGS
 
 ROWS = (0, 1, 2, 13, 14, 15, 30, 31)  # some of those of a batch, in order
 

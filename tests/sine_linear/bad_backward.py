@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .inputs import Bad, Make, without_storage
-from .sine_linear_bad_cases import LEAD, NAMES, I, O
-from .sine_linear_cases import sine_arguments
+from tests.sine_linear.bad_cases import LEAD, NAMES, I, O
+from tests.sine_linear.cases import sine_arguments
+from tests.support.inputs import Bad, Make, without_storage
 
 ops = torch.ops.treadle
 

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 import treadle
-
-from .inputs import Bad, Make, elsewhere, of_dtype, without_storage
-from .sine_linear_cases import sine_arguments
+from tests.sine_linear.cases import sine_arguments
+from tests.support.inputs import Bad, Make, elsewhere, of_dtype, without_storage
 
 NAMES = ("input", "weight", "bias")
 LEAD, I, O = (2,), 3, 4  # noqa: E741

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 import treadle
+from tests.support import layouts
+from tests.support.inputs import FLOATING, Call, Case, Make, Op
+from tests.support.layouts import expanded, misaligned, padded_rows, strided, transposed
 from treadle import reference
-
-from . import layouts
-from .inputs import FLOATING, Call, Case, Make, Op
-from .layouts import expanded, misaligned, padded_rows, strided, transposed
 
 # Leading dimensions, I, O. Coordinates, odd sizes, widths that no vector divides, no elements.
 SIZES: tuple[tuple[tuple[int, ...], int, int], ...] = (

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .compare import same_bits
-from .inputs import HALVES, Make
-from .layouts import Layout, dense
-from .sine_linear_cases import OMEGA, sine_arguments
+from tests.sine_linear.cases import OMEGA, sine_arguments
+from tests.support.compare import same_bits
+from tests.support.inputs import HALVES, Make
+from tests.support.layouts import Layout, dense
 
 ops = torch.ops.treadle
 ALL = (True, True, True)

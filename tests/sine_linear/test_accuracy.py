@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 import treadle
+from tests.support.cases import DEVICES, HALVES
+from tests.support.inputs import Make
+from tests.support.rule import worst
 from treadle import reference
-
-from .cases import DEVICES, HALVES
-from .inputs import Make
-from .rule import worst
 
 forward = torch.ops.treadle.sine_linear_forward
 

@@ -10,13 +10,8 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from .cases import DEVICES, FLOATING
-from .compare import same_bits
-from .inputs import Make
-from .layouts import Layout, expanded, misaligned, padded_rows, strided, transposed
-from .rule import within_rule
-from .sine_linear_cases import sine_reference
-from .sine_linear_gradients import (
+from tests.sine_linear.cases import sine_reference
+from tests.sine_linear.gradients import (
     ALL,
     NAMES,
     backward,
@@ -26,6 +21,11 @@ from .sine_linear_gradients import (
     slope_alone,
     sums,
 )
+from tests.support.cases import DEVICES, FLOATING
+from tests.support.compare import same_bits
+from tests.support.inputs import Make
+from tests.support.layouts import Layout, expanded, misaligned, padded_rows, strided, transposed
+from tests.support.rule import within_rule
 
 MASKS = tuple(itertools.product((False, True), repeat=3))
 ROWS = (0, 1, 3, 1000, 5000)

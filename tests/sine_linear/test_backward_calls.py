@@ -13,12 +13,11 @@ from torch.func import vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import treadle
-
-from .cases import DEVICES, FLOATING
-from .compare import same_bits
-from .inputs import Make
-from .sine_linear_cases import OMEGA, sine_arguments
-from .sine_linear_gradients import ALL, backward, backward_arguments, ops
+from tests.sine_linear.cases import OMEGA, sine_arguments
+from tests.sine_linear.gradients import ALL, backward, backward_arguments, ops
+from tests.support.cases import DEVICES, FLOATING
+from tests.support.compare import same_bits
+from tests.support.inputs import Make
 
 
 def called(run: Callable[[], Any]) -> list[tuple[str, Any]]:

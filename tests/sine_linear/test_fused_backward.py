@@ -10,12 +10,18 @@ from typing import Any
 import pytest
 import torch
 
-from .cases import DEVICES, HALVES
-from .compare import same_bits
-from .inputs import HOPPER, Make
-from .layouts import Layout, dense, misaligned, padded_rows
-from .sine_linear_gradients import ALL, backward, backward_arguments, gradients_are_of, slope_alone
-from .test_launches import names, traced
+from tests.laws.test_launches import names, traced
+from tests.sine_linear.gradients import (
+    ALL,
+    backward,
+    backward_arguments,
+    gradients_are_of,
+    slope_alone,
+)
+from tests.support.cases import DEVICES, HALVES
+from tests.support.compare import same_bits
+from tests.support.inputs import HOPPER, Make
+from tests.support.layouts import Layout, dense, misaligned, padded_rows
 
 # Rows, columns, inputs: a block takes 64 rows at a time, of up to 128 columns and inputs; two
 # blocks share those of more. The last ones are several tiles a block.
@@ -119,9 +125,9 @@ def test_two_launches_cuda(tmp_path: Path) -> None:
 
     for size in ((64, 8, 8), (1000, 256, 256)):
         first, second = kernels(*size)
-        assert "sine_linear_gradients" in first and "sine_linear_add_parts" in second
+        assert "sine_linear_fused_backward" in first and "sine_linear_add_parts" in second
     others = [kernels(*size) for size in ((63, 8, 8), (64, 9, 8), (64, 264, 8), (64, 8, 264))]
     others += [kernels(64, 8, 9), kernels(64, 8, 8, dtype=torch.float32)]
     others += [kernels(64, 8, 8, weight=False)]
     for found in others:
-        assert found and not any("sine_linear_gradients" in name for name in found), found
+        assert found and not any("sine_linear_fused_backward" in name for name in found), found

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 import treadle
-
-from .cases import DEVICES, HALVES
-from .inputs import HOPPER, Make
-from .layouts import padded_rows
-from .sine_linear_cases import sine_arguments
-from .test_launches import BINDINGS
+from tests.laws.test_launches import BINDINGS
+from tests.sine_linear.cases import sine_arguments
+from tests.support.cases import DEVICES, HALVES
+from tests.support.inputs import HOPPER, Make
+from tests.support.layouts import padded_rows
 
 # Rows, columns, inputs: tiles are [128, 128], two a cluster, and take 128 bytes of inputs at a time
 # of which six are under way.
@@ -145,10 +144,10 @@ def test_one_launch_cuda(dtype: torch.dtype, allow_tf32: Callable[[bool], None])
         return [str(launch["kernel"]) for launch in found]
 
     (only,) = kernels(128, 64, 32)
-    assert "sine_linear_product" in only
+    assert "sine_linear_fused_forward" in only
     for sizes in ((127, 64, 32), (128, 65, 32), (128, 64, 33), (128, 64, 32, 1)):
-        assert not any("sine_linear_product" in name for name in kernels(*sizes))
+        assert not any("sine_linear_fused_forward" in name for name in kernels(*sizes))
     allow_tf32(False)
-    assert any("sine_linear_product" in name for name in kernels(128, 64, 32)) == (
+    assert any("sine_linear_fused_forward" in name for name in kernels(128, 64, 32)) == (
         dtype != torch.float32
     )

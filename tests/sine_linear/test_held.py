@@ -12,11 +12,10 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import treadle
-
-from .cases import DEVICES
-from .compare import same_bits
-from .sine_linear_cases import OMEGA
-from .sine_linear_gradients import expected, large_arguments, same
+from tests.sine_linear.cases import OMEGA
+from tests.sine_linear.gradients import expected, large_arguments, same
+from tests.support.cases import DEVICES
+from tests.support.compare import same_bits
 
 Kept = list[Any]
 

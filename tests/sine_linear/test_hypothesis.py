@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import treadle
-
-from .drawn import SETTINGS, place, tensors
-from .inputs import DEVICES, FLOATING
-from .rule import within_rule
-from .sine_linear_cases import sine_reference
+from tests.sine_linear.cases import sine_reference
+from tests.support.drawn import SETTINGS, place, tensors
+from tests.support.inputs import DEVICES, FLOATING
+from tests.support.rule import within_rule
 
 Arguments = tuple[list[Tensor | None], float]
 

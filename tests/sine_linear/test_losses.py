@@ -11,11 +11,10 @@ from torch import Tensor
 from torch.func import grad, hessian, jacrev, vmap
 
 import treadle
+from tests.support.cases import DEVICES
+from tests.support.inputs import Make
+from tests.support.rule import within_rule
 from treadle import reference
-
-from .cases import DEVICES
-from .inputs import Make
-from .rule import within_rule
 
 Layer = Callable[..., Tensor]
 OMEGA = 6.0

@@ -14,12 +14,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import treadle
+from tests.sine_linear.cases import OMEGA, sine_arguments
+from tests.sine_linear.gradients import LARGE, WIDE, expected, large_arguments, same
+from tests.support.cases import DEVICES, FLOATING
+from tests.support.inputs import Make
 from treadle import reference
-
-from .cases import DEVICES, FLOATING
-from .inputs import Make
-from .sine_linear_cases import OMEGA, sine_arguments
-from .sine_linear_gradients import LARGE, WIDE, expected, large_arguments, same
 
 TWICE = "backward through the graph a second time"
 
@@ -43,6 +42,13 @@ def most(prepare: Callable[[], Tensor], run: Callable[[Tensor], Any], device: st
     return max(accumulate(sizes, initial=0))
 
 
+def beyond_the_product(by: Tensor, weight: Tensor, device: str) -> int:
+    """What torch's own product takes beside its result: on a CPU without instructions for bfloat16
+    a float32 copy of it."""
+    found: list[Tensor] = []
+    return most(lambda: by, lambda z: found.append(z @ weight), device) - found[0].nbytes
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("dtype", FLOATING)
@@ -62,7 +68,10 @@ def test_a_large_slope_lies_where_its_gradient_lay(
             found += torch.autograd.grad(z, leaves, retain_graph=keep)
 
         tensors = 2 if inputs == WIDE and keep else 1
-        assert most(prepare, run, device) <= (tensors + 0.25) * LARGE + theirs[1].nbytes
+        most_allowed = (tensors + 0.25) * LARGE + theirs[1].nbytes
+        if device == "cpu":
+            most_allowed += beyond_the_product(by, leaves[1].detach(), device)
+        assert most(prepare, run, device) <= most_allowed
         same(found, theirs)
 
 

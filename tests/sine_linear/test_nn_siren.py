@@ -16,9 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.testing._internal import common_modules
 
+from tests.support.inputs import DEVICES, FLOATING, HALVES
 from treadle.nn import SineLinear, Siren
-
-from .inputs import DEVICES, FLOATING, HALVES
 
 B, I, O = 6, 5, 7  # noqa: E741
 

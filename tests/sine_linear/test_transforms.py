@@ -14,19 +14,16 @@ from torch.func import grad, hessian, jvp, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import treadle
+from tests.sine_linear.cases import sine_arguments
+from tests.support.cases import DEVICES
+from tests.support.compare import same_bits
+from tests.support.inputs import HALVES, Make, batched
+from tests.support.rule import within_rule
 from treadle import reference
-
-from .cases import DEVICES
-from .compare import same_bits
-from .inputs import HALVES, Make, batched
-from .rule import within_rule
-from .sine_linear_cases import sine_arguments
 
 SUBSETS = [s for n in range(1, 4) for s in itertools.combinations(range(3), n)]
 EACH = [
-    pytest.param(device, dtype, id=f"{device}-{dtype}", marks=marks)
-    for device, marks in (("cpu", ()), ("cuda", DEVICES[1].marks))
-    for dtype in HALVES
+    pytest.param(device, dtype, id=f"{device}-{dtype}") for device in DEVICES for dtype in HALVES
 ]
 each = pytest.mark.parametrize(("device", "dtype"), EACH)
 Function = Callable[..., Any]

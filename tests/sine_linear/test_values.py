@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 import treadle
+from tests.sine_linear.cases import sine_arguments
+from tests.support.cases import DEVICES, FLOATING, HALVES
+from tests.support.inputs import Make
 from treadle import reference
-
-from .cases import DEVICES, FLOATING, HALVES
-from .inputs import Make
-from .sine_linear_cases import sine_arguments
 
 INF, NAN = math.inf, math.nan
 SPECIAL = (0.0, -0.0, 1.0, -1.0, math.pi, -math.pi, 2e3, -900.0, INF, -INF, NAN, 0.1, 7.0)

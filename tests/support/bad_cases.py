@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 import treadle
-
-from .inputs import Bad, Make, elsewhere, of_dtype, without_storage
-from .lltm_bad_cases import cell_bad
-from .lltm_layer_bad_cases import layer_bad
-from .lltm_lists_bad_cases import lists_bad
-from .sine_linear_bad_backward import sine_linear_backward_bad
-from .sine_linear_bad_cases import sine_linear_bad
+from tests.recurrent.cell_bad_cases import cell_bad
+from tests.recurrent.layer_bad_cases import layer_bad
+from tests.recurrent.lists_bad_cases import lists_bad
+from tests.sine_linear.bad_backward import sine_linear_backward_bad
+from tests.sine_linear.bad_cases import sine_linear_bad
+from tests.support.cases import OPS
+from tests.support.inputs import Bad, Make, Op, elsewhere, of_dtype, without_storage
 
 
 def halves_of_nine(make: Make) -> tuple[Tensor, Tensor]:
@@ -125,11 +125,6 @@ def writing(op: str, call: Callable[..., Any], inplace: Callable[..., Any], x: s
             f"{op}_: {x} must lie inside its storage, 16 bytes, got a storage of 0 bytes",
             ("cpu", "cuda"),
         ),
-        Bad(
-            f"{op}_ integers",
-            lambda m: inplace(m, m(4, dtype=torch.int32)),
-            f"{op}_: {x} must have a dtype that a float32 result can be cast to, got int32",
-        ),
     ]
 
 
@@ -142,11 +137,8 @@ def scale_bad() -> list[Bad]:
             lambda m, x: treadle.scale_(x, 1.5),
             "x",
         ),
-        Bad(
-            "scale bool",
-            lambda m: treadle.scale(of_dtype(m, torch.bool, 4), True),
-            "scale: x must give a result of an integer or floating-point dtype, got bool",
-        ),
+        integers_refused("scale", lambda m, x: treadle.scale_(x, 1.5), "x"),
+        bool_refused("scale", lambda m, x: treadle.scale(x, True)),
         Bad(
             "scale complex factor",
             lambda m: treadle.scale(m(4), 1j),
@@ -165,6 +157,7 @@ def add_bad() -> list[Bad]:
             lambda m, a: add_(a, m(*a.shape)),
             "a",
         ),
+        integers_refused("vector_add", lambda m, a: add_(a, m(*a.shape)), "a"),
         Bad(
             "vector_add bool",
             lambda m: add(of_dtype(m, torch.bool, 4), of_dtype(m, torch.bool, 4)),
@@ -221,18 +214,43 @@ def add_bad() -> list[Bad]:
     ]
 
 
-def trig_bad(op: str) -> list[Bad]:
-    """sine or cosine, and its backward."""
-    function, inplace = getattr(treadle, op), getattr(treadle, f"{op}_")
-    backward = getattr(torch.ops.treadle, f"{op}_backward")
+def integers_refused(op: str, inplace: Callable[..., Any], x: str) -> Bad:
+    """In place, by an op whose result is floating-point."""
+    return Bad(
+        f"{op}_ integers",
+        lambda m: inplace(m, m(4, dtype=torch.int32)),
+        f"{op}_: {x} must have a dtype that a float32 result can be cast to, got int32",
+    )
+
+
+def bool_refused(op: str, call: Callable[..., Any]) -> Bad:
+    """By an op that keeps integers."""
+    return Bad(
+        f"{op} bool",
+        lambda m: call(m, of_dtype(m, torch.bool, 4)),
+        f"{op}: x must give a result of an integer or floating-point dtype, got bool",
+    )
+
+
+def is_of_one_tensor(op: Op) -> bool:
+    return op.elementwise and op.has_out and f"{op.name}_backward" in OPS
+
+
+def of_one_tensor_bad(model: Op) -> list[Bad]:
+    """An elementwise op of one tensor, and its backward."""
+    op, backward = model.name, getattr(torch.ops.treadle, f"{model.name}_backward")
+
+    def call(m: Make, x: Tensor, **out: Tensor) -> Any:
+        return model.function(x, **out)
+
+    def inplace(m: Make, x: Tensor) -> Any:
+        assert model.inplace is not None
+        return model.inplace(x)
+
     return [
-        *elementwise(op, lambda m, x: function(x), "x", "x"),
-        *writing(
-            op,
-            lambda m, x, out: function(x, out=out),
-            lambda m, x: inplace(x),
-            "x",
-        ),
+        *elementwise(op, call, "x", "x"),
+        *writing(op, call, inplace, "x"),
+        bool_refused(op, call) if model.keeps_integers else integers_refused(op, inplace, "x"),
         Bad(
             f"{op}_backward integers",
             lambda m: backward(m(4), m(4, dtype=torch.int32)),
@@ -259,8 +277,7 @@ def trig_bad(op: str) -> list[Bad]:
 BAD: tuple[Bad, ...] = (
     *scale_bad(),
     *add_bad(),
-    *trig_bad("sine"),
-    *trig_bad("cosine"),
+    *(bad for op in OPS.values() if is_of_one_tensor(op) for bad in of_one_tensor_bad(op)),
     *sine_linear_bad(),
     *sine_linear_backward_bad(),
     *cell_bad(),

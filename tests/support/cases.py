@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from . import elementwise_cases, lltm_cases, lltm_layer_cases, sine_linear_cases
-from .inputs import (
+from tests.elementwise import cases as elementwise_cases
+from tests.recurrent import cell_cases as lltm_cases
+from tests.recurrent import layer_cases as lltm_layer_cases
+from tests.sine_linear import cases as sine_linear_cases
+from tests.support.inputs import (
     DEVICES,
     FLOATING,
     GPU,
@@ -54,7 +57,7 @@ OPS: dict[str, Op] = {
     )
 }
 
-ELEMENTWISE = ("vector_add", "scale", "sine", "sine_backward", "cosine", "cosine_backward")
+ELEMENTWISE = tuple(name for name, op in OPS.items() if op.elementwise)
 
 
 def sized_call(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from . import layouts
+from tests.support import layouts
 
 FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -26,7 +26,8 @@ def on_hopper() -> bool:
 
 
 HOPPER = pytest.mark.skipif(not on_hopper(), reason="needs a GPU of sm_90")
-DEVICES = ("cpu", pytest.param("cuda", marks=GPU))
+# Without a GPU there are no cases on CUDA: 8,000 would only be collected and skipped.
+DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 
 class Make:
@@ -95,6 +96,20 @@ class Op:
     torch_inplace: Callable[..., Any] | None = None  # its twin
     has_out: bool = False
     saved: tuple[int, ...] = ()  # positions of the tensors whose values the derivative needs
+    torch_function: Callable[..., Any] | None = None  # its twin, with out=
+    # How far from the exact values, in ulps; None: it has the bits of its twin.
+    ulps: Mapping[torch.dtype, float] | None = None
+    # Of an elementwise op, by the variant of the call: what follows the first argument, made of a
+    # tensor of its shape. See forms.py.
+    rest: Mapping[str, Callable[[Tensor], Call]] | None = None
+
+    @property
+    def elementwise(self) -> bool:
+        return self.rest is not None
+
+    @property
+    def keeps_integers(self) -> bool:
+        return any(torch.int32 in case.dtypes for case in self.cases)
 
     def like_first_case(self, make: Make, *shape: int) -> Call:
         """A call with tensors of one shape where the first case has tensors, else its numbers."""

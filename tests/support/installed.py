@@ -14,7 +14,7 @@ import pytest
 
 import treadle
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python_pkg" / "treadle"
 ISAS = ("portable", "avx2", "avx512")
 

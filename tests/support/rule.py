@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .inputs import Call, Make, Op, outputs
+from tests.support.inputs import Call, Make, Op, outputs
 
 
 def worst(values: Tensor) -> float:

@@ -1,0 +1,103 @@
+"""What all generated pages share: committed results by machine, and lines of Markdown."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+
+Row = dict[str, Any]
+Facts = dict[str, Any]
+Machine = tuple[list[Path], Facts, list[Row]]
+File = tuple[Path, Facts]
+Blocks = dict[str, Callable[[], Iterator[str]]]
+
+
+def machines() -> list[Machine]:
+    """Files, facts and rows of every machine and device, those with a GPU first, the newest first.
+
+    Where two files of a folder timed the same row, the newer one counts. Trials are left out.
+    """
+    merged: dict[tuple[str, str], list[tuple[str, Path, Facts]]] = {}
+    for path in sorted(RESULTS.glob("*/*.json")):
+        data = json.loads(path.read_text())
+        if not isinstance(data, dict) or not data.get("rows") or data.get("quick"):
+            continue
+        facts = data["machine"]
+        key = (path.parent.name, facts["device"])
+        merged.setdefault(key, []).append((facts["date"], path, data))
+    found = []
+    for runs in merged.values():
+        runs.sort(key=lambda run: run[0])
+        rows = {row["key"]: row for _, _, data in runs for row in data["rows"]}
+        found.append(([path for _, path, _ in runs], runs[-1][2]["machine"], list(rows.values())))
+    found.sort(key=lambda machine: machine[1]["date"], reverse=True)
+    return sorted(found, key=lambda machine: machine[1]["device"] != "cuda")
+
+
+def runs(
+    machines: Iterable[Machine], keys: str | tuple[str, ...]
+) -> list[tuple[list[File], list[Row]]]:
+    """Of each machine the files with rows whose key begins so, the newest last, and these rows."""
+    found = []
+    for paths, _, rows in machines:
+        own = [row for row in rows if row["key"].startswith(keys)]
+        if own:
+            read = [(path, json.loads(path.read_text())) for path in paths]
+            files = [
+                (path, data["machine"])
+                for path, data in read
+                if any(row["key"].startswith(keys) for row in data["rows"])
+            ]
+            found.append((files, own))
+    return found
+
+
+def of(rows: list[Row], suite: str) -> list[Row]:
+    return [row for row in rows if row.get("suite") == suite]
+
+
+def commit(facts: Facts) -> str:
+    """The commit that was measured."""
+    name = facts["treadle_commit"] or "of no commit"
+    return f"treadle {name[:10]}{' with changes' if name.endswith('-modified') else ''}"
+
+
+def links(paths: Iterable[Path], folder: Path) -> str:
+    """To these files, for a page in `folder`."""
+    return ", ".join(f"[{p.name}]({Path(os.path.relpath(p, folder)).as_posix()})" for p in paths)
+
+
+def missed(row: Row) -> bool:
+    return "bar" in row and not row["bar"]["reached"]
+
+
+def bold(row: Row | None, text: str) -> str:
+    """In bold where the bar was missed."""
+    return f"**{text}**" if row and missed(row) else text
+
+
+def table(*columns: str) -> Iterator[str]:
+    yield line(*columns)
+    yield "|---" * len(columns) + "|"
+
+
+def line(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def filled(page: Path, text: str, blocks: Blocks) -> str:
+    """The text of `page` with what lies between two comments, for each name, made anew."""
+    for name, lines in blocks.items():
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        if text.count(begin) != 1 or text.count(end) != 1:
+            raise SystemExit(f"{page.name} must have one line {begin} and one {end}")
+        before, rest = text.split(begin)
+        made = "\n".join(lines()).strip()
+        text = f"{before}{begin}\n{made}\n{end}{rest.split(end)[1]}"
+    return text

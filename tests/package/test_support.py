@@ -1,0 +1,135 @@
+"""Each mark of README.md's table of ops stands for a test that runs this op."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import treadle
+from tests.laws import (
+    test_cuda,
+    test_export,
+    test_gradients,
+    test_transforms_autocast,
+    test_transforms_compile,
+    test_transforms_func,
+)
+from tests.package import test_cpp
+from tests.recurrent import test_nn_layer_programs
+from tests.recurrent import test_transforms as recurrent_transforms
+from tests.sine_linear import test_transforms as sine_transforms
+from tests.support import forms
+from tests.support.cases import OPS
+from tests.support.inputs import Op
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+# lltm takes its lists apart and calls lltm_layer for each layer: the laws run that.
+LAYER = {"lltm_layer": "lltm"}
+MODULES = {"LLTM": "lltm", "LLTMCell": "lltm_cell", "SineLinear": "sine_linear"}
+Test = Callable[..., Any]
+
+
+def named(value: Any) -> str:
+    """The op that a parameter of a test stands for: an Op, or a name such as "scale, strided"."""
+    value = value.values[0] if hasattr(value, "values") and hasattr(value, "marks") else value
+    return value.name if isinstance(value, Op) else re.split(r"[ ,]", str(value))[0]
+
+
+def given(test: Test) -> set[str]:
+    """Ops that a test has among its parameters."""
+    marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
+    names = {named(value) for mark in marks for value in mark.args[1]}
+    return {LAYER.get(name, name) for name in names} & FUNCTIONS
+
+
+def transformed(transform: str) -> set[str]:
+    assert transform in test_transforms_func.TRANSFORMS
+    return given(test_transforms_func.test_transform)
+
+
+def called(*parts: Any) -> set[str]:
+    """Ops that the text of these tests or of what they run calls, by themselves or by a module."""
+    text = "\n".join(inspect.getsource(part) for part in parts)
+    names = set(re.findall(r"\btreadle\.(?:nn\.)?(\w+)|\b(LLTM)\(", text))
+    found = {a or b for a, b in names}
+    return {MODULES.get(name, name) for name in found} & FUNCTIONS
+
+
+def in_cpp() -> set[str]:
+    """Ops that the C++ example calls, and it must be the one that a test builds and runs."""
+    test = inspect.getsource(test_cpp.test_example_builds_and_trains_without_python_and_toolkit)
+    assert "train_cell" in test and "every op is right" in test
+    text = (ROOT / "examples" / "cpp" / "train_cell.cpp").read_text()
+    return set(re.findall(r"\btreadle::(\w+)\(", text)) & FUNCTIONS
+
+
+def autocast() -> set[str]:
+    laws = test_transforms_autocast
+    assert "NEW.values()" in inspect.getsource(laws.test_elementwise_ops_run_as_they_are)
+    found = (set(forms.NEW) & FUNCTIONS) | called(laws.test_cell)
+    assert "torch.autocast" in inspect.getsource(recurrent_transforms.test_autocast)
+    assert "layer" in recurrent_transforms.test_autocast.__code__.co_names
+    return found | {"lltm"} | called(sine_transforms.test_autocast_runs_in_the_lower_precision)
+
+
+def exported() -> set[str]:
+    return called(
+        test_export.Everything,
+        test_export.test_export_save_load,
+        sine_transforms.Net,
+        sine_transforms.test_export_save_load,
+        test_nn_layer_programs.test_exports,
+    )
+
+
+FUNCTIONS = {name for name in treadle.__all__ if inspect.isfunction(getattr(treadle, name))}
+PROOFS: dict[str, Callable[[], set[str]]] = {
+    "double backward": lambda: given(test_gradients.test_gradgradcheck),
+    "jvp": lambda: transformed("jvp"),
+    "vmap": lambda: transformed("vmap of grad") & transformed("grad of vmap"),
+    "compile": lambda: given(test_transforms_compile.test_forward_and_backward),
+    "export": exported,
+    "autocast": autocast,
+    "CUDA graphs": lambda: given(test_cuda.test_graph_capture),
+    "C++": in_cpp,
+}
+
+
+def table() -> dict[str, dict[str, str]]:
+    """The cells of the README's table: by the first op of the row, then by column."""
+    block = re.search(r"^\| op \|.*?(?=\n\n)", README, re.S | re.M)
+    assert block is not None
+    head, _, *rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in block[0].splitlines()
+    ]
+    return {row[0]: dict(zip(head, row, strict=True)) for row in rows}
+
+
+def test_every_op_has_a_row() -> None:
+    names = {name for row in table() for name in re.findall(r"`([\w.]+)`", row)}
+    for name in names:
+        found: object = treadle
+        for part in name.split("."):
+            found = getattr(found, part)
+    assert names & FUNCTIONS == FUNCTIONS - {"launch_info"}
+    assert {f"nn.{name}" for name in treadle.nn.__all__} <= names
+
+
+@pytest.mark.parametrize("column", PROOFS)
+def test_marks_are_proved(column: str) -> None:
+    proved = PROOFS[column]()
+    assert proved <= {*OPS, "lltm", "vector_add_", "scale_", "sine_", "cosine_"}
+    for row, cells in table().items():
+        op = re.findall(r"`(\w+)`", row)[0]
+        assert (cells[column] == "✓") == (op in proved), f"{op}: {column}"
+
+
+def test_columns_are_those_that_are_proved() -> None:
+    for cells in table().values():
+        assert list(cells) == ["op", "replaces", *PROOFS]
