@@ -1,7 +1,7 @@
 """Draws the error of sine and cosine over their arguments, and writes the figures of docs/sine.md.
 
-    python docs/sine_error.py                 docs/sine_error.png and docs/sine_error.json
-    python docs/sine_error.py --output DIR    the same files in another folder
+    python docs/figures/sine_error.py                 sine_error.png and .json beside it
+    python docs/figures/sine_error.py --output DIR    the same files in another folder
 
 It takes the CPU, half a minute and the same random numbers every time. float32: random floats of
 every quarter of a decade; the worst of each is computed again with mpmath. Half types: all of them.
@@ -23,12 +23,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import treadle  # noqa: E402
-from benchmarks import machine, sine_page  # noqa: E402
-from tests.compare import ulp  # noqa: E402
+from benchmarks.harness import machine  # noqa: E402
+from benchmarks.pages import sine_page  # noqa: E402
+from tests.support.compare import ulp  # noqa: E402
 
 PER_PIECE = 200_000
 PIECES_A_DECADE = 4
@@ -156,7 +157,7 @@ def draw(limits: list[float], curve: dict[str, dict[str, list[float]]], path: Pa
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--output", type=Path, default=ROOT / "docs", metavar="DIR")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "figures", metavar="DIR")
     output = parser.parse_args().output
     limits, curve, worst = curves()
     facts = machine.facts("cpu")
