@@ -39,7 +39,7 @@ struct RecurrenceBackend {
                   const RecurrencePlan& plan);
   void (*backward)(const RecurrenceBackward& args, const Tensor& weight_hh,
                    const RecurrencePlan& plan);
-  // The c of every step of direction `d`.
+  // c before every step of direction `d`.
   void (*c_states)(const RecurrenceCStates& args, int64_t d, const Sequence& sequence,
                    at::Device device, const RecurrencePlan& plan);
 

@@ -18,7 +18,7 @@ Tensor recompute_gates(const LayerRun& run, int64_t d, const Tensor& previous_h)
   return gates.to(a.input.scalar_type());
 }
 
-// The c of every step [S, H] of direction d, recomputed from its gates: cheaper than storing it.
+// c before every step [S, H] of direction d, recomputed from its gates: cheaper than storing it.
 Tensor recompute_c(const LayerRun& run, int64_t d, const Tensor& gates) {
   const auto& sizes = run.sizes;
   const Tensor& input = run.arguments.input;

@@ -127,7 +127,6 @@ void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOu
     args.grad_row = grad.stride(0);
   }
   args.weight_hh = weight.const_data_ptr();
-  args.c0 = c_states.c0;
   args.grad_h_n = data_of(grads.h_n);
   args.grad_c_n = data_of(grads.c_n);
   args.grad_h0 = data_of(grad_h0);

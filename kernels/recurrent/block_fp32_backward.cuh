@@ -18,7 +18,6 @@ __global__ void __launch_bounds__(2 * units, 1)
     block_fp32_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  static_assert(!Cell::kReadsOldCell, "c before the step is not fetched");
   constexpr int kGates = Cell::kGates;
   using Layout = BlockFp32Backward<kGates, units>;
   extern __shared__ __align__(128) unsigned char memory[];
@@ -95,7 +94,7 @@ __global__ void __launch_bounds__(2 * units, 1)
 #pragma unroll
     for (int m = 0; m < kGates; ++m) gates[m] = stage[m * Layout::kThreads];
     // What does not depend on the gradients comes before the product, whose latency hides it.
-    const auto slopes = Cell::slopes(gates, 0.0f, stage[kGates * Layout::kThreads]);
+    const auto slopes = Cell::slopes(gates, stage[kGates * Layout::kThreads]);
     const float grad_output = any_grad ? stage[(kGates + 1) * Layout::kThreads] : 0.0f;
     const float* const state = states + (s & 1) * Layout::kStateFloats;
     float by_h[1];

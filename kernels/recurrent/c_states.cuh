@@ -1,7 +1,7 @@
-// c after each step from the saved gates, for any cell, in one launch: what the backward pass
-// reads. Chunked scan over time: a step is an affine map c -> keep * c + add; each warp composes
-// the maps of its own steps, and applies them once it knows c before its first. A block has 32
-// units (lanes) and up to 16 warps, which take consecutive parts of the steps.
+// c before each step from the saved gates, for any cell, in one launch: what the backward pass
+// reads. Chunked exclusive scan over time: a step is an affine map c -> keep * c + add; each warp
+// composes the maps of its own steps, and applies them once it knows c before its first. A block
+// has 32 units (lanes) and up to 16 warps, which take consecutive parts of the steps.
 #pragma once
 
 #include "kernels/common/convert.cuh"
@@ -61,10 +61,11 @@ __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
         g[i][m] = gates[(row[i] * Cell::kGates + m) * sizes.hidden];
       }
     }
-    Link link[kSteps];  // the map from before this warp's steps to after each
+    Link link[kSteps];  // the map from before this warp's steps to before each
     Link all{acc(1), acc(0)};
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
+      link[i] = all;
       if (row[i] >= 0) {
         acc values[Cell::kGates];
 #pragma unroll
@@ -72,7 +73,6 @@ __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
         const Link one = Cell::link(values);
         all = {one.keep * all.keep, one.keep * all.add + one.add};
       }
-      link[i] = all;
     }
     // Two buffers: the next round may write while others still read this one's.
     totals[parity][warp][lane] = all;

@@ -73,9 +73,8 @@ __global__ void __launch_bounds__(ClusterBackward<Cell::kGates, units, blocks>::
   const uint32_t barriers = base + Layout::kBarriers;
   if (thread == 0) init_barriers<2 * kWarps>(barriers, expected);
 
-  // c before a step is read from the stage of the next one, so two stages must be there.
-  const BackwardCopies<Layout, Cell::kReadsOldCell ? 2 : 1> own(
-      args, group, base, first_unit, stride, Layout::kCopyWarp ? lane : thread);
+  const BackwardCopies<Layout> own(args, group, base, first_unit, stride,
+                                   Layout::kCopyWarp ? lane : thread);
   if (!Layout::kCopyWarp || !computes) own.begin();
   // No block may send before all have initialised their barriers.
   __syncthreads();
@@ -156,18 +155,7 @@ __global__ void __launch_bounds__(ClusterBackward<Cell::kGates, units, blocks>::
       grad_out[i] = any_grad
                         ? widen_bits<T>(ptx::load2(in_stage + kGates * kRows * Layout::kStageRow))
                         : 0.0f;
-      const float new_cell = ptx::load_float(stage + c_at);
-      float old_cell = 0;
-      if constexpr (Cell::kReadsOldCell) {
-        if (s + 1 < steps && row < rows.active(own.time(s + 1))) {
-          old_cell = ptx::load_float(base + Layout::kStages +
-                                     (s + 1) % Layout::kDepth * Layout::kStageBytes + c_at);
-        } else if (mine && row < rows.count && first_unit + unit[i] < hidden) {
-          old_cell = load_c<T>(args.c0, (state_row + row) * hidden + first_unit + unit[i],
-                               args.sizes.half_c);
-        }
-      }
-      slopes[i] = Cell::slopes(gates, old_cell, new_cell);
+      slopes[i] = Cell::slopes(gates, ptx::load_float(stage + c_at));
     }
 
     const uint32_t barrier = own_barrier + parity * kWarps * 8;

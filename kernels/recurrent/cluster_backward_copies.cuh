@@ -1,13 +1,13 @@
 // Cluster kernel, backward: prefetches gates, c and grad_output some steps ahead (cp.async, kDepth
 // stages) and stores grad_gates behind the computation. One of Layout::kCopying threads: the copy
-// warp's, or all. kReady: stages that must be there before the first step.
+// warp's, or all.
 #pragma once
 
 #include "kernels/recurrent/cluster_backward_layout.cuh"
 
 namespace treadle {
 
-template <class Layout, int kReady>
+template <class Layout>
 struct BackwardCopies {
   const PersistentBackward& args;
   const Group& group;
@@ -99,13 +99,11 @@ struct BackwardCopies {
 
   __device__ __forceinline__ void begin() const {
     for (int s = 0; s < Layout::kAhead; ++s) fetch(s);
-    ptx::wait_copies<Layout::kAhead - kReady>();
+    ptx::wait_copies<Layout::kAhead - 1>();
   }
 
-  // Before the step barrier of step s: the stages that step s + 1 reads are there.
-  __device__ __forceinline__ void before() const {
-    ptx::wait_copies<Layout::kAhead - 1 - kReady>();
-  }
+  // Before the step barrier of step s: the stage that step s + 1 reads is there.
+  __device__ __forceinline__ void before() const { ptx::wait_copies<Layout::kAhead - 2>(); }
 
   // After the step barrier of step s.
   __device__ __forceinline__ void after(int s) const {

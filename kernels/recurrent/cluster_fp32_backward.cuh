@@ -18,7 +18,6 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
     cluster_fp32_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  static_assert(!Cell::kReadsOldCell, "c before the step is not fetched");
   constexpr int kGates = Cell::kGates, kSent = kGates * units, kAll = kSent * blocks;
   using Layout = ClusterFp32Backward<kGates, units, blocks>;
   extern __shared__ __align__(128) unsigned char memory[];
@@ -124,9 +123,8 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
 #pragma unroll
         for (int m = 0; m < kGates; ++m) gates[m] = in_stage[m * kFp32Rows * units];
         const float grad_out = any_grad ? in_stage[kGates * kFp32Rows * units] : 0.0f;
-        const float new_cell = in_stage[(kGates + 1) * kFp32Rows * units];
-        const auto grad =
-            Cell::backward(Cell::slopes(gates, 0.0f, new_cell), grad_h + grad_out, grad_c);
+        const float old_cell = in_stage[(kGates + 1) * kFp32Rows * units];
+        const auto grad = Cell::backward(gates, old_cell, grad_h + grad_out, grad_c);
         grad_c = grad.old_cell;
         grad_h = 0;
 #pragma unroll

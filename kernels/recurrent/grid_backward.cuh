@@ -15,7 +15,6 @@ __global__ void __launch_bounds__(kGridThreads, 1)
     grid_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  static_assert(!Cell::kReadsOldCell, "c before the step is not fetched");
   constexpr int kGates = Cell::kGates;
   using Layout = GridBackward<kGates>;
   constexpr int kChunks = Layout::kChunks, kTiles = Layout::kTiles,
@@ -199,12 +198,11 @@ __global__ void __launch_bounds__(kGridThreads, 1)
         for (int m = 0; m < kGates; ++m) {
           gates[m] = widen_bits<T>(ptx::load2(in_stage + m * array_bytes));
         }
-        const float new_cell =
+        const float old_cell =
             ptx::load_float(stage_of(s) + c_states_at + row * Layout::kCRow + unit * 4);
         const float grad_out =
             any_grad ? widen_bits<T>(ptx::load2(in_stage + kGates * array_bytes)) : 0.0f;
-        const auto grad =
-            Cell::backward(Cell::slopes(gates, 0.0f, new_cell), dh + grad_out, grad_c[item]);
+        const auto grad = Cell::backward(gates, old_cell, dh + grad_out, grad_c[item]);
         grad_c[item] = grad.old_cell;
         grad_h[item] = 0.0f;
 #pragma unroll

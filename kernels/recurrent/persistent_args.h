@@ -41,12 +41,11 @@ struct PersistentBackward {
   PersistentSizes sizes;
   const void* gates;  // [D, S, G, H] as forward saves them, in 16-byte chunks
   int64_t gate_direction, gate_row, gate_gate;
-  const void* c_states;  // [D, S, H] acc: c after each step, in 16-byte chunks
+  const void* c_states;  // [D, S, H] acc: c before each step, in 16-byte chunks
   int64_t c_direction, c_row;
   const void* grad_output;  // [D, S, H] in 16-byte chunks, or null
   int64_t grad_direction, grad_row;
   const void* weight_hh;  // [D, GH, H] contiguous
-  const void* c0;         // [D, B, H] contiguous
   // [D, B, H] contiguous: gradients of the last states (in) and of the first (out); each may be
   // null
   const void *grad_h_n, *grad_c_n;
@@ -55,7 +54,7 @@ struct PersistentBackward {
   void* exchange;    // grid: its workspace, every byte 0xff
 };
 
-// c after each step from all gates, in one launch.
+// c before each step from all gates, in one launch.
 struct PersistentCStates {
   PersistentSizes sizes;  // any floating dtype
   const void* gates;      // [D, S, GH] contiguous

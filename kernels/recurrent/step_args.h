@@ -41,14 +41,14 @@ struct RecurrenceBackward {
   const RecurrenceStep* steps;
   int64_t step_count;
   const void* gates;       // as forward saves them
-  const void* c_states;    // [S, H] acc, contiguous: c after each step
+  const void* c_states;    // [S, H] acc, contiguous: c before each step
   MatrixView grad_output;  // [S, H] or missing
   MatrixView grad_h;       // [B, H] acc, state, in and out
   void* grad_c;            // [B, H] acc, state, in and out
   void* grad_gates;        // [S, GH] contiguous: on CUDA of `dtype`, on the CPU acc
 };
 
-// Recomputes c after each step from the saved gates, for the backward pass. c [B, H] acc: the state
+// Recomputes c before each step from the saved gates, for the backward pass. c [B, H] acc: the state
 // before the first step, and on return after the last.
 struct RecurrenceCStates {
   Dtype dtype;

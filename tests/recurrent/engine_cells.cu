@@ -15,7 +15,6 @@ namespace math {
 template <class acc>
 struct Lstm {
   static constexpr int kGates = 4;  // as torch.nn.LSTM orders them: i, f, g, o
-  static constexpr bool kReadsOldCell = true;
 
   struct State {
     acc new_h, new_cell;
@@ -37,9 +36,11 @@ struct Lstm {
     return {tanh(new_cell).value() * sigmoid(g[3]).value(), new_cell};
   }
 
-  static TREADLE_HD Slopes slopes(const acc (&g)[kGates], acc old_cell, acc new_cell) {
-    return {sigmoid_pair(g[0]), sigmoid_pair(g[1]),  sigmoid_pair(g[3]),
-            tanh_pair(g[2]),    tanh_pair(new_cell), old_cell};
+  static TREADLE_HD Slopes slopes(const acc (&g)[kGates], acc old_cell) {
+    const SigmoidPair<acc> i = sigmoid_pair(g[0]), f = sigmoid_pair(g[1]);
+    const TanhPair<acc> z = tanh_pair(g[2]);
+    return {i,       f, sigmoid_pair(g[3]), z, tanh_pair(f.value * old_cell + i.value * z.value),
+            old_cell};
   }
 
   static TREADLE_HD Gradients backward(const Slopes& s, acc grad_h, acc grad_cell) {
@@ -60,7 +61,6 @@ struct Lstm {
 template <class acc>
 struct Gru {
   static constexpr int kGates = 4;  // r, z, the candidate's of the input, the candidate's of h
-  static constexpr bool kReadsOldCell = true;
 
   struct State {
     acc new_h, new_cell;
@@ -82,7 +82,7 @@ struct Gru {
     return {h, h};
   }
 
-  static TREADLE_HD Slopes slopes(const acc (&g)[kGates], acc old_cell, acc) {
+  static TREADLE_HD Slopes slopes(const acc (&g)[kGates], acc old_cell) {
     const SigmoidPair<acc> r = sigmoid_pair(g[0]);
     return {r, sigmoid_pair(g[1]), tanh_pair(g[2] + r.value * g[3]), g[3], old_cell};
   }
@@ -149,9 +149,9 @@ EXPORTED int forward(const Sizes& s, const int64_t* starts, const void* products
 }
 
 EXPORTED int backward(const Sizes& s, const int64_t* starts, const void* gates, const void* cells,
-                      const void* grad_output, const void* weight_hh, const void* c0,
-                      const void* grad_h_n, const void* grad_c_n, void* grad_h0, void* grad_c0,
-                      void* grad_gates, cudaStream_t stream) {
+                      const void* grad_output, const void* weight_hh, const void* grad_h_n,
+                      const void* grad_c_n, void* grad_h0, void* grad_c0, void* grad_gates,
+                      cudaStream_t stream) {
   PersistentBackward args = {};
   args.sizes = s.of(starts);
   args.gates = gates;
@@ -163,7 +163,6 @@ EXPORTED int backward(const Sizes& s, const int64_t* starts, const void* gates, 
   args.c_row = args.grad_row = s.padded;
   args.c_direction = args.grad_direction = s.rows * s.padded;
   args.weight_hh = weight_hh;
-  args.c0 = c0;
   args.grad_h_n = grad_h_n;
   args.grad_c_n = grad_c_n;
   args.grad_h0 = grad_h0;
@@ -177,7 +176,7 @@ EXPORTED void one_unit(const double (&gates)[kGates], double old_cell, double gr
                        double grad_cell, double (&results)[kGates + 3]) {
   using Cell = math::CELL<double>;
   const auto next = Cell::forward(gates, old_cell);
-  const auto slopes = Cell::slopes(gates, old_cell, next.new_cell);
+  const auto slopes = Cell::slopes(gates, old_cell);
   const auto grad = Cell::backward(slopes, grad_h, grad_cell);
   results[0] = next.new_h;
   results[1] = next.new_cell;

@@ -101,7 +101,7 @@ class Layer:
         return None if self.valid.all() else torch.cat([counts[:1] * 0, counts.cumsum(0)])
 
     def walk(self, step: Step) -> list[Tensor]:
-        """h and c after each step [D, S, H], and at the end."""
+        """h after and c before each step [D, S, H], and both at the end."""
         all_h, all_c, last_h, last_c = [], [], [], []
         for d in range(len(self.h0)):
             h, c = self.h0[d], self.c0[d]
@@ -110,7 +110,9 @@ class Layer:
             for t in steps if d == 0 else reversed(steps):
                 new_h, new_c = step(d, t, h, c)
                 going = self.valid[t, :, None]
-                hs[t], cs[t] = h, c = torch.where(going, new_h, h), torch.where(going, new_c, c)
+                cs[t] = c
+                hs[t] = h = torch.where(going, new_h, h)
+                c = torch.where(going, new_c, c)
             all_h.append(torch.stack([hs[t] for t in steps]))
             all_c.append(torch.stack([cs[t] for t in steps]))
             last_h.append(h)
@@ -129,7 +131,7 @@ class Layer:
         return self.walk(step)
 
     def cells_of(self, gates: Tensor) -> Tensor:
-        """c after each step [D, S, H], of gates as they were saved."""
+        """c before each step [D, S, H], of gates as they were saved."""
         known = self.padded(gates).float()
         return self.walk(lambda d, t, _, c: self.formula(known[d, t], c))[1]
 
@@ -224,7 +226,7 @@ def check(
     backward_shape, most = ((32, 16, 1) if shape[0] == 64 else (*shape[:2], 1)), min(rows, 8)
     engine(
         *("backward", [*sizes, *backward_shape, most], starts, saved, cells, by_direction),
-        *(layer.weight, layer.c0, grad_h_n, grad_c_n, grad_h0, grad_c0, grad_gates),
+        *(layer.weight, grad_h_n, grad_c_n, grad_h0, grad_c0, grad_gates),
     )
 
     found = {"output": output, "h_n": h_n, "c_n": c_n, "grad h0": grad_h0, "grad c0": grad_c0}

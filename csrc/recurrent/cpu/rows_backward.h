@@ -43,11 +43,11 @@ class BackwardRows {
   // The gradients of the gates and of c, of kN units.
   TREADLE_INLINE void begin_row(int64_t row, int64_t b, int64_t column) {
     const int64_t n = std::min(kN, a_.hidden - column), at = row * a_.hidden + column;
-    acc gates[kGates][kN] = {}, cell[kN] = {}, dh[kN] = {}, dc[kN] = {};
+    acc gates[kGates][kN] = {}, old_c[kN] = {}, dh[kN] = {}, dc[kN] = {};
     for (int k = 0; k < kGates; ++k) {
       load_some<T>(a_.gates, (row * kGates + k) * a_.hidden + column, gates[k], n);
     }
-    load_some<acc>(a_.c_states, at, cell, n);
+    load_some<acc>(a_.c_states, at, old_c, n);
     if (a_.grad_output.data != nullptr) {
       const auto& [data, row_stride, column_stride] = a_.grad_output;
       const int64_t element = row * row_stride + column * column_stride;
@@ -61,7 +61,7 @@ class BackwardRows {
     for (int64_t i = 0; i < kN; ++i) {
       acc g[kGates];
       for (int k = 0; k < kGates; ++k) g[k] = gates[k][i];
-      const auto grad = Cell::backward(g, cell[i], dh[i], dc[i]);
+      const auto grad = Cell::backward(g, old_c[i], dh[i], dc[i]);
       for (int k = 0; k < kGates; ++k) gates[k][i] = grad.gates[k];
       dc[i] = grad.old_cell;
     }
@@ -86,7 +86,7 @@ class BackwardRows {
   }
 };
 
-// The c states of rows begin .. end of the batch, from their gates.
+// c before each step, of rows begin .. end of the batch, from their gates.
 template <template <class> class CellOf, class T, class acc = acc_t<T>>
 void recurrence_c_states(const RecurrenceCStates& a, int64_t begin, int64_t end) {
   using Cell = CellOf<acc>;
@@ -102,13 +102,13 @@ void recurrence_c_states(const RecurrenceCStates& a, int64_t begin, int64_t end)
           load_some<T>(a.gates, (row * kGates + k) * a.hidden + column, gates[k], n);
         }
         load_some<acc>(a.c, b * a.hidden + column, c, n);
+        store_some<acc>(a.c_states, row * a.hidden + column, c, n);
         for (int64_t i = 0; i < kN; ++i) {
           acc g[kGates];
           for (int k = 0; k < kGates; ++k) g[k] = gates[k][i];
           c[i] = Cell::forward(g, c[i]).new_cell;
         }
         store_some<acc>(a.c, b * a.hidden + column, c, n);
-        store_some<acc>(a.c_states, row * a.hidden + column, c, n);
       }
     }
   }

@@ -69,6 +69,12 @@ struct LltmCell {
     return {sigmoid_pair(g0), sigmoid_pair(g1), elu(g2), tanh_pair(new_cell)};
   }
 
+  static TREADLE_HD Slopes slopes_from(T g0, T g1, T g2, T old_cell) {
+    const SigmoidPair<T> i = sigmoid_pair(g0);
+    const Elu<T> z = elu(g2);
+    return {i, sigmoid_pair(g1), z, tanh_pair(old_cell + through_gate(z.value, i.value))};
+  }
+
   // has_grad_h = false: new_h is unused, and grad_h is not read.
   template <bool has_grad_h>
   static TREADLE_HD Gradients backward(const Slopes& s, T grad_h, T grad_cell) {
@@ -130,11 +136,9 @@ struct LltmRecurrence {
   }
 
   using Slopes = typename LltmCell<acc>::Slopes;
-  // Whether `slopes` reads old_cell.
-  static constexpr bool kReadsOldCell = false;
 
-  static TREADLE_HD Slopes slopes(const acc (&g)[kGates], acc, acc new_cell) {
-    return LltmCell<acc>::slopes(g[0], g[1], g[2], new_cell);
+  static TREADLE_HD Slopes slopes(const acc (&g)[kGates], acc old_cell) {
+    return LltmCell<acc>::slopes_from(g[0], g[1], g[2], old_cell);
   }
 
   static TREADLE_HD Gradients backward(const Slopes& slopes, acc grad_h, acc grad_cell) {
@@ -142,9 +146,9 @@ struct LltmRecurrence {
     return {{grad.g0, grad.g1, grad.g2}, grad.old_cell};
   }
 
-  static TREADLE_HD Gradients backward(const acc (&g)[kGates], acc new_cell, acc grad_h,
+  static TREADLE_HD Gradients backward(const acc (&g)[kGates], acc old_cell, acc grad_h,
                                        acc grad_cell) {
-    return backward(slopes(g, new_cell, new_cell), grad_h, grad_cell);
+    return backward(slopes(g, old_cell), grad_h, grad_cell);
   }
 };
 
