@@ -29,14 +29,15 @@ PYBIND11_MODULE(_C, m) {
       .def_readonly("local_bytes", &Launch::local_bytes)
       .def_readonly("blocks_per_sm", &Launch::blocks_per_sm)
       .def_readonly("occupancy", &Launch::occupancy)
-      .def_readonly("regime", &Launch::regime)
+      .def_readonly("algorithm", &Launch::algorithm)
       .def_readonly("reason", &Launch::reason);
   m.def("record_launches", &treadle::record_launches, py::arg("on"));
   m.def("take_launches", &treadle::take_launches);
   m.def("compiled_with", &treadle::compiled_with);
 
   py::class_<treadle::RecurrencePlan>(m, "RecurrencePlan")
-      .def_property_readonly("regime", [](const treadle::RecurrencePlan& p) { return p.regime; })
+      .def_property_readonly("algorithm",
+                             [](const treadle::RecurrencePlan& p) { return p.algorithm; })
       .def_property_readonly("reason", [](const treadle::RecurrencePlan& p) { return p.reason; })
       .def_readonly("steps_per_chunk", &treadle::RecurrencePlan::steps_per_chunk)
       .def_readonly("transposed", &treadle::RecurrencePlan::transposed)

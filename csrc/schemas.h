@@ -61,14 +61,14 @@ inline constexpr const char* kSchemas[] = {
     // One layer in D directions (1 or 2). Without batch_sizes input is [T, B, I]; with them, [T] on
     // the CPU, it is the data [S, I] of a packed batch.
     "lltm_layer(Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0, Tensor weight_ih,"
-    " Tensor weight_hh, Tensor? bias, *, bool recompute=False, str regime='auto')"
+    " Tensor weight_hh, Tensor? bias, *, bool recompute=False, str algorithm='auto')"
     " -> (Tensor output, Tensor h_n, Tensor c_n)",
     "lltm_layer_forward(Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0, Tensor weight_ih,"
-    " Tensor weight_hh, Tensor? bias, *, bool recompute=False, str regime='auto')"
+    " Tensor weight_hh, Tensor? bias, *, bool recompute=False, str algorithm='auto')"
     " -> (Tensor output, Tensor h_n, Tensor c_n, Tensor gates)",
     "lltm_layer_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n, Tensor input,"
     " Tensor? batch_sizes, Tensor h0, Tensor c0, Tensor weight_ih, Tensor weight_hh, Tensor? bias,"
-    " Tensor output, Tensor gates, bool recompute, str regime, bool[6] mask)"
+    " Tensor output, Tensor gates, bool recompute, str algorithm, bool[6] mask)"
     " -> (Tensor grad_input, Tensor grad_h0, Tensor grad_c0, Tensor grad_weight_ih,"
     " Tensor grad_weight_hh, Tensor grad_bias)",
 };
@@ -79,10 +79,10 @@ inline constexpr const char* kCompositeSchemas[] = {
     // because batch_sizes are on the CPU.
     "lltm_layer_forward_empty(Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0,"
     " Tensor weight_ih, Tensor weight_hh, Tensor? bias, *, bool recompute=False,"
-    " str regime='auto') -> (Tensor output, Tensor h_n, Tensor c_n, Tensor gates)",
+    " str algorithm='auto') -> (Tensor output, Tensor h_n, Tensor c_n, Tensor gates)",
     "lltm_layer_backward_empty(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n,"
     " Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0, Tensor weight_ih, Tensor weight_hh,"
-    " Tensor? bias, Tensor output, Tensor gates, bool recompute, str regime, bool[6] mask)"
+    " Tensor? bias, Tensor output, Tensor gates, bool recompute, str algorithm, bool[6] mask)"
     " -> (Tensor grad_input, Tensor grad_h0, Tensor grad_c0, Tensor grad_weight_ih,"
     " Tensor grad_weight_hh, Tensor grad_bias)",
 

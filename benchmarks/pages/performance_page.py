@@ -18,7 +18,7 @@ NONE_YET = "None have been committed yet."
 # Two runs of one program differ by about this much even on an idle machine.
 NOISE = 0.03
 LAYER = "lltm layer"
-SWEEP = "lltm layer sweep (rivals: its regimes, forced)"
+SWEEP = "lltm layer sweep (rivals: its algorithms, forced)"
 
 # Groups of one op each that are one line together.
 LINES = {

@@ -95,22 +95,22 @@ def shapes(rows: list[Row]) -> Iterator[str]:
 
 
 def choice(row: Row | None) -> str:
-    """What the planner chose, its time over the best regime's, and the others'."""
+    """What the planner chose, its time over the best algorithm's, and the others'."""
     if row is None or "refused" in row:
         return plain(row)
     forced = {name: times["median_us"] for name, times in row["times"].items() if name != OURS}
     if not forced:
         return "none"
     best, *others = sorted(forced, key=lambda name: forced[name])
-    most, short = forced[best], {name: name.removeprefix("regime ") for name in forced}
+    most, short = forced[best], {name: name.removeprefix("algorithm ") for name in forced}
     over = row["times"][OURS]["median_us"] / most
-    text = f"{row.get('regime') or 'auto'}: {over:.2f} × {short[best]}"
+    text = f"{row.get('algorithm') or 'auto'}: {over:.2f} × {short[best]}"
     rest = [f"{short[name]} {number(forced[name] / most)}" for name in others]
     return bold(row, f"{text} ({', '.join(rest)})" if rest else text)
 
 
 def planner(rows: list[Row]) -> Iterator[str]:
-    yield "The planner's choice (for forward): its time over the best of the regimes that can be"
+    yield "The planner's choice (for forward): its time over the best of the algorithms that can be"
     yield "forced here, and in brackets the others' over that one:"
     yield ""
     columns = [(digits, mode) for digits in distinct(rows, "digits") for mode in MODES]
@@ -132,7 +132,7 @@ def tiny(rows: list[Row]) -> Iterator[str]:
 TABLES = {
     "sweep_bars": goals,
     "sweep_shapes": shapes,
-    "sweep_regimes": planner,
+    "sweep_algorithms": planner,
     "sweep_launch": tiny,
 }
 

@@ -1,10 +1,10 @@
-"""lltm over shapes, dtypes and forms, on CUDA: absolute bars, nn.LSTM, regimes, and tiny calls.
+"""lltm over shapes, dtypes and forms, on CUDA: absolute bars, nn.LSTM, algorithms, and tiny calls.
 
 Times are of the whole call with the product of its input, as in layer.py. Four suites:
 
     sweep_bars     µs a step that were set as a goal; float16 as fast as bfloat16
     sweep_shapes   never slower than nn.LSTM in the same dtype
-    sweep_regimes  what the planner chooses beside each regime that can be forced
+    sweep_algorithms  what the planner chooses beside each algorithm that can be forced
     sweep_launch   a layer so tiny that only the call counts
 
 Shapes are B, T, H, and I is H.
@@ -24,7 +24,7 @@ from benchmarks.harness.timing import Calls
 from benchmarks.recurrent import layer
 from benchmarks.recurrent.layer import Kind, at_most
 from benchmarks.recurrent.layer_calls import LSTM, Args, Shape, lstm_arguments, set_tf32
-from benchmarks.recurrent.sweep_calls import MODULES, Form, chosen, in_regime, module
+from benchmarks.recurrent.sweep_calls import MODULES, Form, chosen, in_algorithm, module
 
 Sizes = tuple[int, int, int]
 FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
@@ -52,7 +52,7 @@ FORMS: dict[Form, tuple[Sizes, ...]] = {
     Form(", 4 layers", layers=4): ((64, 512, 512), (16, 512, 256)),
     Form(", bidirectional", both=True): ((16, 512, 512), (64, 512, 512)),
 }
-REGIMES = ("cluster", "grid", "step")
+ALGORITHMS = ("cluster", "grid", "step")
 TINY: Sizes = (1, 8, 32)
 OF_AUTO, OF_BF16, OF_LSTM = 1.05, 1.05, 1.0
 BF16_OURS, FP16_LSTM = f"{OURS}, bfloat16", f"{LSTM}, float16"
@@ -102,9 +102,9 @@ def shapes(settings: Settings) -> Iterator[Plan]:
             yield plan("sweep_shapes", shape_case, settings, kind)
 
 
-def regimes(settings: Settings) -> Iterator[Plan]:
+def algorithms(settings: Settings) -> Iterator[Plan]:
     for kind in kinds(settings, SHAPES, (BF16, FP16), DENSE):
-        yield plan("sweep_regimes", regimes_case, settings, kind)
+        yield plan("sweep_algorithms", algorithms_case, settings, kind)
 
 
 def launch(settings: Settings) -> Iterator[Plan]:
@@ -119,7 +119,7 @@ def launch(settings: Settings) -> Iterator[Plan]:
 SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "sweep_bars": bars,
     "sweep_shapes": shapes,
-    "sweep_regimes": regimes,
+    "sweep_algorithms": algorithms,
     "sweep_launch": launch,
 }
 # Seconds of a sample, so that it has calls enough to keep the queue full, as a program does: the
@@ -130,20 +130,20 @@ LONG_SAMPLE, SHORT_SAMPLE = 16e-3, 2e-3
 EFFORT = {
     "sweep_bars": (LONG_SAMPLE, 0.12, (5, 51)),
     "sweep_shapes": (LONG_SAMPLE, 0.06, (3, 51)),
-    "sweep_regimes": (LONG_SAMPLE, 0.04, (5, 51)),
+    "sweep_algorithms": (LONG_SAMPLE, 0.04, (5, 51)),
     "sweep_launch": (SHORT_SAMPLE, 0.1, (11, 101)),
 }
 PARTS = {
     "sweep_bars": "µs a step",
     "sweep_shapes": "all shapes",
-    "sweep_regimes": "the planner's choice",
+    "sweep_algorithms": "the planner's choice",
     "sweep_launch": "tiny calls",
 }
 
 
 def facts(settings: Settings, suite: str, kind: Sweep) -> dict[str, Any]:
     gates = layer.GATES | {FP16_LSTM: 4, BF16_OURS: 3}
-    gates |= {regime_name(regime): 3 for regime in REGIMES}
+    gates |= {algorithm_name(algorithm): 3 for algorithm in ALGORITHMS}
     digits = f", {kind.digits}" if suite == "sweep_shapes" else ""
     return layer.facts(settings, kind, kind.form.name) | {
         "group": f"lltm layer sweep, {PARTS[suite]}{digits}, {settings.device.upper()}",
@@ -167,7 +167,7 @@ def case(
     sample, seconds, rounds = EFFORT[suite]
     own = facts(settings, suite, kind)
     if settings.device == "cuda":
-        own["regime"] = chosen(functions[OURS], args)
+        own["algorithm"] = chosen(functions[OURS], args)
     return Case(
         op="lltm",
         functions=functions,
@@ -238,22 +238,22 @@ def called(made: Case, front: str) -> Case:
     return made
 
 
-def regime_name(regime: str) -> str:
-    return f"regime {regime}"
+def algorithm_name(algorithm: str) -> str:
+    return f"algorithm {algorithm}"
 
 
-def regimes_case(settings: Settings, kind: Sweep) -> Case:
+def algorithms_case(settings: Settings, kind: Sweep) -> Case:
     """Those that a shape or a chip does not allow are left out, and the row's notes say why."""
     set_tf32(False)
     args = kind.form.arguments(kind.shape, settings.device, kind.dtype, kind.backward)
-    functions = {OURS: in_regime("auto")}
-    functions |= {regime_name(regime): in_regime(regime) for regime in REGIMES}
-    bar = Bar(f"at most {OF_AUTO:g} × the best regime", partial(of_best, OF_AUTO))
-    return case(settings, "sweep_regimes", kind, functions, args, {}, bar)
+    functions = {OURS: in_algorithm("auto")}
+    functions |= {algorithm_name(algorithm): in_algorithm(algorithm) for algorithm in ALGORITHMS}
+    bar = Bar(f"at most {OF_AUTO:g} × the best algorithm", partial(of_best, OF_AUTO))
+    return case(settings, "sweep_algorithms", kind, functions, args, {}, bar)
 
 
 def of_best(share: float, medians: dict[str, float]) -> float:
     forced = [time for name, time in medians.items() if name != OURS]
     if not forced:
-        raise KeyError("no regime can be forced here, so there is no bar")
+        raise KeyError("no algorithm can be forced here, so there is no bar")
     return share * min(forced)

@@ -1,4 +1,4 @@
-"""What the rows of sweep.py call: layers of every form, the regimes forced, and the modules."""
+"""What the rows of sweep.py call: layers of every form, the algorithms forced, and the modules."""
 
 from __future__ import annotations
 
@@ -87,19 +87,19 @@ def check_both_ways(
     return verify(ends, "lltm", (both, *others), plain=plain, poison=poison)
 
 
-def in_regime(regime: str) -> Callable[..., Any]:
-    """One layer, the planner's choice or a regime that is forced, as a function of tensors."""
+def in_algorithm(algorithm: str) -> Callable[..., Any]:
+    """One layer, the planner's choice or an algorithm that is forced, as a function of tensors."""
     op = torch.ops.treadle.lltm_layer.default
 
     def call(x: Tensor, h0: Tensor, c0: Tensor, *params: Tensor) -> Any:
         weights = [p.unsqueeze(0) for p in params]
-        return op(x, None, h0, c0, *weights, regime=regime)
+        return op(x, None, h0, c0, *weights, algorithm=algorithm)
 
     return call
 
 
 def chosen(function: Callable[..., Any], args: Args) -> str:
-    """The regimes of a call's forward, as its launches say; nothing where none is ours."""
+    """The algorithms of a call's forward, as its launches say; nothing where none is ours."""
     bindings = _build.bindings()
     bindings.take_launches()
     bindings.record_launches(True)
@@ -107,8 +107,8 @@ def chosen(function: Callable[..., Any], args: Args) -> str:
     with suppress(RuntimeError):
         function(*args)
     bindings.record_launches(False)
-    regimes = [launch.regime for launch in bindings.take_launches() if launch.regime]
-    return ", ".join(dict.fromkeys(regimes))
+    algorithms = [launch.algorithm for launch in bindings.take_launches() if launch.algorithm]
+    return ", ".join(dict.fromkeys(algorithms))
 
 
 def module(

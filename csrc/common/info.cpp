@@ -11,7 +11,7 @@ namespace {
 
 thread_local bool recording = false;
 thread_local std::vector<Launch> recorded;
-thread_local const char *regime = "", *reason = "";
+thread_local const char *algorithm = "", *reason = "";
 
 }  // namespace
 
@@ -20,17 +20,17 @@ bool recording_launches() { return recording; }
 void record_launches(bool on) { recording = on; }
 
 void add_launch(Launch launch) {
-  launch.regime = regime;
+  launch.algorithm = algorithm;
   launch.reason = reason;
   recorded.push_back(std::move(launch));
 }
 
-LaunchScope::LaunchScope(const char* new_regime, const char* new_reason) {
-  regime = new_regime;
+LaunchScope::LaunchScope(const char* new_algorithm, const char* new_reason) {
+  algorithm = new_algorithm;
   reason = new_reason;
 }
 
-LaunchScope::~LaunchScope() { regime = reason = ""; }
+LaunchScope::~LaunchScope() { algorithm = reason = ""; }
 
 std::vector<Launch> take_launches() {
   std::vector<Launch> taken;

@@ -10,11 +10,11 @@ namespace treadle {
 bool recording_launches();  // on this thread
 void add_launch(Launch launch);
 
-// While it lives, launches of this thread are recorded as part of this regime, with its reason:
+// While it lives, launches of this thread are recorded as part of this algorithm, with its reason:
 // both string literals.
 class LaunchScope {
  public:
-  LaunchScope(const char* regime, const char* reason);
+  LaunchScope(const char* algorithm, const char* reason);
   ~LaunchScope();
   LaunchScope(const LaunchScope&) = delete;
   LaunchScope& operator=(const LaunchScope&) = delete;

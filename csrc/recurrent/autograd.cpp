@@ -90,14 +90,14 @@ static LayerGrads lltm_layer_backward_autograd(
     const OptionalTensor& grad_c_n, const Tensor& input, const OptionalTensor& batch_sizes,
     const Tensor& h0, const Tensor& c0, const Tensor& weight_ih, const Tensor& weight_hh,
     const OptionalTensor& bias, const Tensor& output, const Tensor& gates, bool recompute,
-    std::string_view regime, LayerMask mask) {
+    std::string_view algorithm, LayerMask mask) {
   const auto g = layer_grads(grad_output, grad_h_n, grad_c_n);
   const auto a = layer_arguments(input, batch_sizes, h0, c0, weight_ih, weight_hh, bias);
   auto node = LltmLayerBackwardBackward::record(g.output, g.h_n, g.c_n, input, h0, c0, weight_ih,
                                                 weight_hh, a.bias);
   auto out =
       below_autograd(backward_op(), keys, grad_output, grad_h_n, grad_c_n, input, batch_sizes, h0,
-                     c0, weight_ih, weight_hh, bias, output, gates, recompute, regime, mask);
+                     c0, weight_ih, weight_hh, bias, output, gates, recompute, algorithm, mask);
   if (node) {
     const auto& [r0, r1, r2, r3, r4, r5] = out;
     set_history(variable_list{r0, r1, r2, r3, r4, r5}, node);
@@ -117,11 +117,11 @@ struct LltmLayerBackward : OpNode<LltmLayerBackward, Tensor, Tensor, Tensor, Ten
                                 const Tensor& batch_sizes, const Tensor& h0, const Tensor& c0,
                                 const Tensor& weight_ih, const Tensor& weight_hh,
                                 const Tensor& bias, const Tensor& output, const Tensor& gates,
-                                bool recompute, const std::string& regime) {
+                                bool recompute, const std::string& algorithm) {
     const LayerMask mask{need[0], need[1], need[2], need[3], need[4], need[5]};
     auto [r0, r1, r2, r3, r4, r5] = backward_op().call(
         optional(grads[0]), optional(grads[1]), optional(grads[2]), input, optional(batch_sizes),
-        h0, c0, weight_ih, weight_hh, optional(bias), output, gates, recompute, regime, mask);
+        h0, c0, weight_ih, weight_hh, optional(bias), output, gates, recompute, algorithm, mask);
     return {r0, r1, r2, r3, r4, r5};
   }
 };
@@ -140,16 +140,16 @@ static void set_forward_tangents(const LayerSaved& out, const LayerArguments& ar
 }
 
 static LayerSaved forward_autograd(c10::DispatchKeySet keys, const LayerArguments& a,
-                                   bool recompute, std::string_view regime) {
+                                   bool recompute, std::string_view algorithm) {
   auto node = LltmLayerBackward::record(a.input, a.h0, a.c0, a.weight_ih, a.weight_hh, a.bias);
   auto out = below_autograd(forward_op(), keys, a.input, optional(a.batch_sizes), a.h0, a.c0,
-                            a.weight_ih, a.weight_hh, optional(a.bias), recompute, regime);
+                            a.weight_ih, a.weight_hh, optional(a.bias), recompute, algorithm);
   const auto& [output, h_n, c_n, gates] = out;
   if (node) set_history({output, h_n, c_n}, node);
   if (has_tangent(a)) set_forward_tangents(out, a, recompute);
   if (node) {
     node->save(a.input, a.batch_sizes, a.h0, a.c0, a.weight_ih, a.weight_hh, a.bias, output, gates,
-               recompute, std::string(regime));
+               recompute, std::string(algorithm));
   }
   return out;
 }
@@ -160,24 +160,24 @@ static LayerSaved lltm_layer_forward_autograd(c10::DispatchKeySet keys, const Te
                                               const OptionalTensor& batch_sizes, const Tensor& h0,
                                               const Tensor& c0, const Tensor& weight_ih,
                                               const Tensor& weight_hh, const OptionalTensor& bias,
-                                              bool recompute, std::string_view regime) {
+                                              bool recompute, std::string_view algorithm) {
   return forward_autograd(keys,
                           layer_arguments(input, batch_sizes, h0, c0, weight_ih, weight_hh, bias),
-                          recompute, regime);
+                          recompute, algorithm);
 }
 
 static LayerResults lltm_layer_autograd(c10::DispatchKeySet keys, const Tensor& input,
                                         const OptionalTensor& batch_sizes, const Tensor& h0,
                                         const Tensor& c0, const Tensor& weight_ih,
                                         const Tensor& weight_hh, const OptionalTensor& bias,
-                                        bool recompute, std::string_view regime) {
+                                        bool recompute, std::string_view algorithm) {
   const auto a = layer_arguments(input, batch_sizes, h0, c0, weight_ih, weight_hh, bias);
   // Without derivatives nothing of the steps is saved.
   if (!compute_requires_grad(input, h0, c0, weight_ih, weight_hh, a.bias) && !has_tangent(a)) {
     return below_autograd(layer_op(), keys, input, batch_sizes, h0, c0, weight_ih, weight_hh, bias,
-                          recompute, regime);
+                          recompute, algorithm);
   }
-  auto [output, h_n, c_n, gates] = forward_autograd(keys, a, recompute, regime);
+  auto [output, h_n, c_n, gates] = forward_autograd(keys, a, recompute, algorithm);
   return {output, h_n, c_n};
 }
 

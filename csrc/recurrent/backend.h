@@ -30,9 +30,9 @@ struct Sequence {
 struct RecurrenceBackend {
   // Half types are multiplied as float, into which the host widens them once.
   bool widens_half;
-  // The plan of a forward or a backward pass; raises for a `regime` that cannot run.
-  RecurrencePlan (*plan)(const RecurrenceSizes& sizes, at::Device device, std::string_view regime,
-                         bool backward);
+  // The plan of a forward or a backward pass; raises for an `algorithm` that cannot run.
+  RecurrencePlan (*plan)(const RecurrenceSizes& sizes, at::Device device,
+                         std::string_view algorithm, bool backward);
   // x [n, I] times W_ih^T [I, GH], in acc_t.
   Tensor (*input_product)(const Tensor& x, const Tensor& weight_ih, bool transposed);
   void (*forward)(const RecurrenceForward& args, const Tensor& weight_hh,

@@ -165,14 +165,14 @@ LayerGrads lltm_layer_backward_kernel(
     const OptionalTensor& grad_h_n, const OptionalTensor& grad_c_n, const Tensor& input,
     const OptionalTensor& batch_sizes, const Tensor& h0, const Tensor& c0, const Tensor& weight_ih,
     const Tensor& weight_hh, const OptionalTensor& bias, const Tensor& output, const Tensor& gates,
-    bool recompute, c10::string_view regime, LayerMask mask) {
+    bool recompute, c10::string_view algorithm, LayerMask mask) {
   const auto arguments = layer_arguments(input, batch_sizes, h0, c0, weight_ih, weight_hh, bias);
   const auto grads = layer_grads(grad_output, grad_h_n, grad_c_n);
   check_layer_backward(grads, arguments, output, gates, recompute);
   check_layer_backward_data(grads, arguments, output, gates);
   // Within autocast the products, too, are of the dtype that the forward pass had.
   const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
-  const LayerRun run(backend, arguments, regime, /*backward=*/true);
+  const LayerRun run(backend, arguments, algorithm, /*backward=*/true);
   const Tensor whole_gates = gates.contiguous();
   Gradients found = Backward{run, grads, output, whole_gates, recompute, mask}.gradients();
   const auto dtype = input.scalar_type();

@@ -13,12 +13,12 @@
 namespace treadle {
 namespace {
 
-RecurrencePlan plan_cpu(const RecurrenceSizes& sizes, at::Device, std::string_view regime,
+RecurrencePlan plan_cpu(const RecurrenceSizes& sizes, at::Device, std::string_view algorithm,
                         bool backward) {
   RecurrenceDevice device;
   // Limits the chunks of the input product: larger ones save no time.
   device.l2_bytes = 32 << 20;
-  return plan_recurrence("lltm_layer", sizes, device, regime, backward);
+  return plan_recurrence("lltm_layer", sizes, device, algorithm, backward);
 }
 
 Tensor input_product_cpu(const Tensor& x, const Tensor& weight_ih, bool) {

@@ -64,11 +64,11 @@ LayerSaved run_forward(const LayerRun& run, bool save) {
 }
 
 LayerSaved forward(const RecurrenceBackend& backend, const LayerArguments& arguments, bool save,
-                   std::string_view regime) {
+                   std::string_view algorithm) {
   constexpr const char* op = "lltm_layer";
   check_layer(op, arguments);
   check_layer_data(op, arguments);
-  return run_forward(LayerRun(backend, arguments, regime, /*backward=*/false), save);
+  return run_forward(LayerRun(backend, arguments, algorithm, /*backward=*/false), save);
 }
 
 }  // namespace
@@ -76,10 +76,10 @@ LayerSaved forward(const RecurrenceBackend& backend, const LayerArguments& argum
 LayerResults lltm_layer_kernel(const RecurrenceBackend& backend, const Tensor& input,
                                const OptionalTensor& batch_sizes, const Tensor& h0,
                                const Tensor& c0, const Tensor& weight_ih, const Tensor& weight_hh,
-                               const OptionalTensor& bias, bool, c10::string_view regime) {
+                               const OptionalTensor& bias, bool, c10::string_view algorithm) {
   auto [output, h_n, c_n, gates] =
       forward(backend, layer_arguments(input, batch_sizes, h0, c0, weight_ih, weight_hh, bias),
-              /*save=*/false, regime);
+              /*save=*/false, algorithm);
   return {output, h_n, c_n};
 }
 
@@ -87,9 +87,9 @@ LayerSaved lltm_layer_forward_kernel(const RecurrenceBackend& backend, const Ten
                                      const OptionalTensor& batch_sizes, const Tensor& h0,
                                      const Tensor& c0, const Tensor& weight_ih,
                                      const Tensor& weight_hh, const OptionalTensor& bias,
-                                     bool recompute, c10::string_view regime) {
+                                     bool recompute, c10::string_view algorithm) {
   return forward(backend, layer_arguments(input, batch_sizes, h0, c0, weight_ih, weight_hh, bias),
-                 !recompute, regime);
+                 !recompute, algorithm);
 }
 
 }  // namespace treadle

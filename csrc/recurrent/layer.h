@@ -50,13 +50,13 @@ using LayerGrads = Tensors6;    // as in LayerMask
 using LayerSignature = LayerResults(const Tensor& input, const OptionalTensor& batch_sizes,
                                     const Tensor& h0, const Tensor& c0, const Tensor& weight_ih,
                                     const Tensor& weight_hh, const OptionalTensor& bias,
-                                    bool recompute, c10::string_view regime);
+                                    bool recompute, c10::string_view algorithm);
 
 using LayerForwardSignature = LayerSaved(const Tensor& input, const OptionalTensor& batch_sizes,
                                          const Tensor& h0, const Tensor& c0,
                                          const Tensor& weight_ih, const Tensor& weight_hh,
                                          const OptionalTensor& bias, bool recompute,
-                                         c10::string_view regime);
+                                         c10::string_view algorithm);
 
 using LayerBackwardSignature = LayerGrads(const OptionalTensor& grad_output,
                                           const OptionalTensor& grad_h_n,
@@ -65,7 +65,7 @@ using LayerBackwardSignature = LayerGrads(const OptionalTensor& grad_output,
                                           const Tensor& c0, const Tensor& weight_ih,
                                           const Tensor& weight_hh, const OptionalTensor& bias,
                                           const Tensor& output, const Tensor& gates, bool recompute,
-                                          c10::string_view regime, LayerMask mask);
+                                          c10::string_view algorithm, LayerMask mask);
 
 // Dispatcher arguments as one struct.
 inline LayerArguments layer_arguments(const Tensor& input, const OptionalTensor& batch_sizes,

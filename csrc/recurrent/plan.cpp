@@ -110,7 +110,7 @@ int plan_grid(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
 
 // ---- the choice
 
-// The largest H whose weights a regime keeps on the chip; 0 if it does not take the dtype.
+// The largest H whose weights an algorithm keeps on the chip; 0 if it does not take the dtype.
 int64_t most_hidden(const RecurrenceSizes& sizes, bool cluster) {
   if (is_half(sizes.dtype)) return cluster ? kClusterHidden : kGridHidden;
   return cluster && sizes.dtype == Dtype::kFloat ? kFloatClusterHidden : 0;
@@ -123,9 +123,9 @@ bool on_chip(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool 
 }
 
 struct Choice {
-  const char* regime;
+  const char* algorithm;
   const char* reason;
-  ClusterPlan clusters{};  // of regime "cluster"
+  ClusterPlan clusters{};  // of algorithm "cluster"
 };
 
 Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool backward) {
@@ -135,7 +135,7 @@ Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
   if (sizes.steps <= kFewSteps) return {"step", "one step does not pay for weights on the chip"};
   const bool cluster = on_chip(sizes, device, /*cluster=*/true);
   if (!cluster && !(on_chip(sizes, device, /*cluster=*/false) && grid_groups(sizes, device) > 0)) {
-    return {"step", "no regime keeps such weights on the chip"};
+    return {"step", "no algorithm keeps such weights on the chip"};
   }
   const Clusters clusters = cluster ? plan_clusters(sizes, device, backward) : Clusters{};
   const double time =
@@ -152,20 +152,22 @@ Choice take_forced(const char* op, const RecurrenceSizes& sizes, const Recurrenc
                    std::string_view forced, bool backward) {
   constexpr const char* reason = "asked for";
   if (!device.cuda) {
-    TORCH_CHECK(forced == "rows", op, ": regime must be auto or rows on the CPU, got ", forced);
+    TORCH_CHECK(forced == "rows", op, ": algorithm must be auto or rows on the CPU, got ", forced);
     return {"rows", reason};
   }
   if (forced == "step") return {"step", reason};
   const bool cluster = forced == "cluster";
   TORCH_CHECK(cluster || forced == "grid", op,
-              ": regime must be auto, cluster, grid or step on CUDA, got ", forced);
-  TORCH_CHECK(sizes.batch < kBatch, op, ": regime ", forced, " needs B < 2^26, got ", sizes.batch);
-  TORCH_CHECK(sizes.steps < kSteps, op, ": regime ", forced, " needs T < 2^30, got ", sizes.steps);
-  TORCH_CHECK(on_chip(sizes, device, cluster), op, ": regime ", forced,
+              ": algorithm must be auto, cluster, grid or step on CUDA, got ", forced);
+  TORCH_CHECK(sizes.batch < kBatch, op, ": algorithm ", forced, " needs B < 2^26, got ",
+              sizes.batch);
+  TORCH_CHECK(sizes.steps < kSteps, op, ": algorithm ", forced, " needs T < 2^30, got ",
+              sizes.steps);
+  TORCH_CHECK(on_chip(sizes, device, cluster), op, ": algorithm ", forced,
               " needs float16 or bfloat16, ", "1 <= H <= ", cluster ? kClusterHidden : kGridHidden,
               cluster ? " (or float32 up to 512)" : "", " and an sm_90 GPU, got ",
               dtype_name(sizes.dtype), ", H = ", sizes.hidden, " and sm_", device.architecture);
-  TORCH_CHECK(cluster || grid_groups(sizes, device) > 0, op, ": regime grid needs ", kGridBlocks,
+  TORCH_CHECK(cluster || grid_groups(sizes, device) > 0, op, ": algorithm grid needs ", kGridBlocks,
               " multiprocessors a direction, got ", device.multiprocessors, " for ",
               sizes.directions);
   if (!cluster) return {"grid", reason};
@@ -177,12 +179,13 @@ Choice take_forced(const char* op, const RecurrenceSizes& sizes, const Recurrenc
 RecurrencePlan plan_recurrence(const char* op, const RecurrenceSizes& sizes,
                                const RecurrenceDevice& device, std::string_view forced,
                                bool backward) {
-  const auto [regime, reason, clusters] = forced == "auto"
-                                              ? choose(sizes, device, backward)
-                                              : take_forced(op, sizes, device, forced, backward);
+  const auto [algorithm, reason, clusters] = forced == "auto"
+                                                 ? choose(sizes, device, backward)
+                                                 : take_forced(op, sizes, device, forced, backward);
   const bool transposed =
       device.cuda && sizes.dtype == Dtype::kFloat && !device.tf32 && few_rows(sizes.batch);
-  RecurrencePlan plan{regime, reason, steps_per_chunk(sizes, device), transposed, clusters, 0, 0};
+  const int64_t chunk = steps_per_chunk(sizes, device);
+  RecurrencePlan plan{algorithm, reason, chunk, transposed, clusters, 0, 0};
   if (plan.is("grid")) {
     plan.grid_groups = grid_groups(sizes, device);
     plan.grid_rows = plan_grid(sizes, device);

@@ -1,4 +1,4 @@
-// How a recurrent layer is run: a pure function of sizes, dtype and device. Regimes:
+// How a recurrent layer is run: a pure function of sizes, dtype and device. Algorithms:
 //   rows     CPU: a thread takes rows of the batch through all steps
 //   step     CUDA: a matrix product and a fused kernel for each step
 //   cluster  one launch, weights kept on the chip: a cluster of blocks takes rows through all steps
@@ -30,21 +30,21 @@ struct RecurrenceDevice {
 };
 
 struct RecurrencePlan {
-  const char* regime;
+  const char* algorithm;
   const char* reason;
   int64_t steps_per_chunk;  // input products are computed for so many steps at once
   bool transposed;          // products [GH, S] instead of [S, GH]
-  ClusterPlan clusters;     // of regime "cluster"
-  int64_t grid_groups;      // of regime "grid": groups of 32 blocks for one direction
-  int grid_rows;            // of regime "grid": rows of the batch that a group takes
+  ClusterPlan clusters;     // of algorithm "cluster"
+  int64_t grid_groups;      // of algorithm "grid": groups of 32 blocks for one direction
+  int grid_rows;            // of algorithm "grid": rows of the batch that a group takes
 
-  bool is(std::string_view name) const { return name == regime; }
+  bool is(std::string_view name) const { return name == algorithm; }
   bool persistent() const { return is("cluster") || is("grid"); }
 };
 
 // The library hides what is not named here; _C asks for plans of any device.
 #pragma GCC visibility push(default)
-// Raises for a `forced` regime that the device does not have; "auto" forces none.
+// Raises for a `forced` algorithm that the device does not have; "auto" forces none.
 RecurrencePlan plan_recurrence(const char* op, const RecurrenceSizes& sizes,
                                const RecurrenceDevice& device, std::string_view forced,
                                bool backward);

@@ -20,7 +20,7 @@ struct LayerRun {
   ScalarType acc, work;  // of sums, and of the products of grad_gates
   RecurrencePlan plan;
 
-  LayerRun(const RecurrenceBackend& backend, const LayerArguments& a, std::string_view regime,
+  LayerRun(const RecurrenceBackend& backend, const LayerArguments& a, std::string_view algorithm,
            bool backward)
       : backend(backend),
         arguments(a),
@@ -33,7 +33,7 @@ struct LayerRun {
               to_dtype(a.input.scalar_type())},
         acc(at::toOpMathType(a.input.scalar_type())),
         work(backend.widens_half ? acc : a.input.scalar_type()),
-        plan(backend.plan(sizes, a.input.device(), regime, backward)) {}
+        plan(backend.plan(sizes, a.input.device(), algorithm, backward)) {}
 
   // No unit takes a step.
   bool idle() const { return sequence.rows == 0 || sizes.hidden == 0; }
@@ -58,20 +58,21 @@ void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOu
 LayerResults lltm_layer_kernel(const RecurrenceBackend& backend, const Tensor& input,
                                const OptionalTensor& batch_sizes, const Tensor& h0,
                                const Tensor& c0, const Tensor& weight_ih, const Tensor& weight_hh,
-                               const OptionalTensor& bias, bool recompute, c10::string_view regime);
+                               const OptionalTensor& bias, bool recompute,
+                               c10::string_view algorithm);
 
 LayerSaved lltm_layer_forward_kernel(const RecurrenceBackend& backend, const Tensor& input,
                                      const OptionalTensor& batch_sizes, const Tensor& h0,
                                      const Tensor& c0, const Tensor& weight_ih,
                                      const Tensor& weight_hh, const OptionalTensor& bias,
-                                     bool recompute, c10::string_view regime);
+                                     bool recompute, c10::string_view algorithm);
 
 LayerGrads lltm_layer_backward_kernel(
     const RecurrenceBackend& backend, const OptionalTensor& grad_output,
     const OptionalTensor& grad_h_n, const OptionalTensor& grad_c_n, const Tensor& input,
     const OptionalTensor& batch_sizes, const Tensor& h0, const Tensor& c0, const Tensor& weight_ih,
     const Tensor& weight_hh, const OptionalTensor& bias, const Tensor& output, const Tensor& gates,
-    bool recompute, c10::string_view regime, LayerMask mask);
+    bool recompute, c10::string_view algorithm, LayerMask mask);
 
 template <const RecurrenceBackend& backend>
 void register_lltm_layer(torch::Library& m) {

@@ -11,11 +11,11 @@ class Launch:
     local_bytes: int
     blocks_per_sm: int
     occupancy: float
-    regime: str
+    algorithm: str
     reason: str
 
 class RecurrencePlan:
-    regime: str
+    algorithm: str
     reason: str
     steps_per_chunk: int
     transposed: bool

@@ -28,7 +28,7 @@ _FIELDS = (
     "local_bytes",
     "blocks_per_sm",
     "occupancy",
-    "regime",
+    "algorithm",
     "reason",
 )
 
@@ -46,7 +46,7 @@ def launch_info(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list
         ``grid`` and ``block`` (x, y, z), ``vector_width`` (elements a memory access),
         ``elements_per_thread``, ``registers`` (a thread), ``shared_bytes`` (a block),
         ``local_bytes`` (a thread; 0 unless it spills), ``blocks_per_sm`` and ``occupancy`` (of the
-        resident threads a multiprocessor can hold); for ``lltm``, ``regime`` (how its steps are
+        resident threads a multiprocessor can hold); for ``lltm``, ``algorithm`` (how its steps are
         run) and ``reason`` (why so), which are empty strings elsewhere. The list is empty where
         nothing was launched on a GPU.
 

@@ -86,7 +86,7 @@ def lltm(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
     train, bidirectional)``. Every step is :func:`lltm_cell`. D is 2 if bidirectional, else 1;
     :class:`treadle.nn.LLTM` holds the parameters and calls this. On GPUs of sm_90 one kernel launch
     runs all steps of a layer if its weight_hh fits on the chip; docs/recurrent.md says when, and
-    :func:`treadle.launch_info` shows which algorithm (``regime``) ran.
+    :func:`treadle.launch_info` shows which ``algorithm`` ran.
 
     Args:
         input: [T, B, I], or [B, T, I] if ``batch_first``; float64, float32, float16 or bfloat16.

@@ -22,7 +22,7 @@ from benchmarks.pages import performance_page, sweep_page, tables
 from benchmarks.recurrent import layer_calls, sweep
 from benchmarks.recurrent.layer_calls import Shape
 from benchmarks.recurrent.sweep import BF16, FP16, FP32, Sweep
-from benchmarks.recurrent.sweep_calls import Form, check_both_ways, chosen, in_regime
+from benchmarks.recurrent.sweep_calls import Form, check_both_ways, chosen, in_algorithm
 from treadle import reference
 
 QUICK = Settings("cpu", quick=True)
@@ -38,7 +38,7 @@ def measured(key: str, build: Callable[..., Any], kind: Sweep) -> Row:
 # Some of every suite.
 SOME = re.compile(
     "/sweep_bars/16?,512,512/|/sweep_shapes/(16,512,128/(bf|float16)|64,512,512, packed/f)|"
-    "/sweep_regimes/1,512,512/bf|/sweep_launch/1,8,32/float32"
+    "/sweep_algorithms/1,512,512/bf|/sweep_launch/1,8,32/float32"
 )
 OTHER = {"key": "other", "label": "other", "group": "other"}
 
@@ -48,7 +48,7 @@ def rows() -> list[Row]:
     """As a trial takes them."""
     found = []
     with pytest.MonkeyPatch.context() as patch, cases.threads(1):
-        patch.setattr(sweep, "REGIMES", ("rows", "grid"))
+        patch.setattr(sweep, "ALGORITHMS", ("rows", "grid"))
         for suite in sweep.SUITES.values():
             for plan in suite(Settings("cuda", quick=True)):
                 if SOME.search(plan.key):
@@ -59,14 +59,14 @@ def rows() -> list[Row]:
 
 def test_every_row_is_right_and_timed(rows: list[Row]) -> None:
     count = Counter(row["suite"] for row in rows)
-    assert count == {"sweep_bars": 8, "sweep_shapes": 6, "sweep_regimes": 2, "sweep_launch": 4}
+    assert count == {"sweep_bars": 8, "sweep_shapes": 6, "sweep_algorithms": 2, "sweep_launch": 4}
     for row in rows:
         assert row["error_over_limit"] <= 1, row["key"]
         for name, times in row["times"].items():
             assert times["us_per_step"] == pytest.approx(times["median_us"] / row["steps"])
             assert "us_per_step_and_gate" in times, name
-        left_out = ["regime grid left out: "] if row["suite"] == "sweep_regimes" else []
-        assert [note[: len("regime grid left out: ")] for note in row["notes"]] == left_out
+        left_out = ["algorithm grid left out: "] if row["suite"] == "sweep_algorithms" else []
+        assert [note[: len("algorithm grid left out: ")] for note in row["notes"]] == left_out
         parts = row["key"].split("/")
         assert parts[1:5] == [row["suite"], row["what"], row["digits"], row["mode"]]
         assert row["timer"] == "wall" and "bar" in row
@@ -87,9 +87,9 @@ def test_the_bars(rows: list[Row]) -> None:
     assert text == "at most 1.05 × treadle, bfloat16" and "nn.LSTM" in medians
     text, most, medians = limit(rows, "sweep_shapes/64,512,512, packed/float16/training")
     assert (text, most) == ("at most 1 × nn.LSTM", pytest.approx(medians["nn.LSTM"]))
-    text, most, medians = limit(rows, "sweep_regimes/1,512,512/bfloat16/training")
-    assert text == "at most 1.05 × the best regime"
-    assert most == pytest.approx(1.05 * medians["regime rows"])
+    text, most, medians = limit(rows, "sweep_algorithms/1,512,512/bfloat16/training")
+    assert text == "at most 1.05 × the best algorithm"
+    assert most == pytest.approx(1.05 * medians["algorithm rows"])
     text, most, medians = limit(rows, "sweep_launch/1,8,32/float32/inference/module")
     assert most == pytest.approx(medians["nn.LSTM"])
     for sizes, goals in sweep.BARS.items():
@@ -99,13 +99,13 @@ def test_the_bars(rows: list[Row]) -> None:
             assert sweep.absolute(kind).limit({}) == pytest.approx(goal * sizes[1])
 
 
-def test_of_the_regimes_the_best_counts() -> None:
-    medians = {"treadle": 9.0, "regime cluster": 4.0, "regime step": 5.0}
+def test_of_the_algorithms_the_best_counts() -> None:
+    medians = {"treadle": 9.0, "algorithm cluster": 4.0, "algorithm step": 5.0}
     assert sweep.of_best(1.05, medians) == pytest.approx(4.2)
-    with pytest.raises(KeyError, match="no regime"):
+    with pytest.raises(KeyError, match="no algorithm"):
         sweep.of_best(1.05, {"treadle": 9.0})
     # All of CUDA's are left out on the CPU: no bar, and the row is kept.
-    row = measured("key", sweep.regimes_case, Sweep(SMALL, BF16, False))
+    row = measured("key", sweep.algorithms_case, Sweep(SMALL, BF16, False))
     assert len(row["notes"]) == 3 and "bar" not in row and set(row["times"]) == {"treadle"}
 
 
@@ -114,14 +114,14 @@ def test_tf32_is_as_the_row_says() -> None:
         sweep.shape_case(QUICK, Sweep(SMALL, FP32, False, tf32=tf32))
         assert torch.backends.cuda.matmul.allow_tf32 == tf32
     sweep.shape_case(QUICK, Sweep(SMALL, FP32, False, tf32=True))
-    sweep.regimes_case(QUICK, Sweep(SMALL, FP16, False))
+    sweep.algorithms_case(QUICK, Sweep(SMALL, FP16, False))
     assert not torch.backends.cuda.matmul.allow_tf32
 
 
-def test_launches_say_the_regime() -> None:
+def test_launches_say_the_algorithm() -> None:
     args = layer_calls.arguments(SMALL, "cpu", FP32, True)
-    assert chosen(in_regime("auto"), args) == ""
-    assert chosen(in_regime("no such"), args) == ""
+    assert chosen(in_algorithm("auto"), args) == ""
+    assert chosen(in_algorithm("no such"), args) == ""
 
 
 def changed(form: Form, change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
@@ -199,7 +199,7 @@ def results(rows: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         row["bar"] |= {"limit_us": 100.0, "reached": True}
     slow = next(row for row in found if row["suite"] == "sweep_shapes")
     slow["bar"] |= {"limit_us": 16.0, "reached": False}
-    wrong = next(row for row in found if row["suite"] == "sweep_regimes")
+    wrong = next(row for row in found if row["suite"] == "sweep_algorithms")
     del wrong["times"], wrong["bar"]
     wrong["refused"] = "lltm: wrong"
     failed = {"key": "cuda/sweep_shapes/9,9,9/float32/training", "group": "failed", "notes": []}
@@ -236,12 +236,17 @@ def test_the_page_shows_every_row(results: list[Row], tmp_path: Path) -> None:
 
 
 def test_what_the_planner_chose() -> None:
-    times = {"treadle": 4.4, "regime cluster": 4.0, "regime grid": 8.0, "regime step": 80.0}
-    row: Row = {"regime": "grid", "times": {name: {"median_us": t} for name, t in times.items()}}
+    times = {
+        "treadle": 4.4,
+        "algorithm cluster": 4.0,
+        "algorithm grid": 8.0,
+        "algorithm step": 80.0,
+    }
+    row: Row = {"algorithm": "grid", "times": {name: {"median_us": t} for name, t in times.items()}}
     text = "grid: 1.10 × cluster (grid 2.00, step 20.0)"
     assert sweep_page.choice(row) == text
     assert sweep_page.choice(row | {"bar": {"reached": False}}) == f"**{text}**"
-    alone = row | {"times": {name: row["times"][name] for name in ("treadle", "regime step")}}
+    alone = row | {"times": {name: row["times"][name] for name in ("treadle", "algorithm step")}}
     assert sweep_page.choice(alone) == "grid: 0.06 × step"
     assert sweep_page.choice(None) == "" and sweep_page.choice({"refused": "wrong"}) == "wrong"
 

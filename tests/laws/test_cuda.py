@@ -92,7 +92,7 @@ CALLS: dict[str, tuple[Step, int]] = {
     "lltm_cell": (with_gradients(treadle.lltm_cell), 5),
     **{name: (run_layer(name), 6) for name in LAYERS},
     **{f"{name}, recompute": (run_layer(name, recompute=True), 6) for name in LAYERS},
-    **{f"{name}, by steps": (run_layer(name, regime="step"), 6) for name in LAYERS},
+    **{f"{name}, by steps": (run_layer(name, algorithm="step"), 6) for name in LAYERS},
 }
 
 

@@ -230,7 +230,7 @@ def test_launch_info_says_how_a_layer_is_run(lengths: tuple[int, ...] | None) ->
     """One launch for all steps, after that of a packed batch's table, where clusters run; else a
     kernel for each step of each direction. And the planner's words."""
     clusters = torch.cuda.get_device_capability() >= (9, 0)
-    none = "no regime keeps such weights on the chip"
+    none = "no algorithm keeps such weights on the chip"
     of_clusters = "the blocks of a cluster keep the weights on the chip"
     alone = "one step does not pay for weights on the chip"
     for dtype, steps, reason in (
@@ -250,13 +250,13 @@ def test_launch_info_says_how_a_layer_is_run(lengths: tuple[int, ...] | None) ->
         else:
             assert ["recurrence_forward" in name for name in kernels] == [True] * 2 * steps
         for launch in launches:
-            assert launch["regime"] == ("cluster" if reason == of_clusters else "step")
+            assert launch["algorithm"] == ("cluster" if reason == of_clusters else "step")
             assert launch["reason"] == reason
     for op, *arguments in launch_calls().values():
         if op == "lltm":
             continue
         for launch in treadle.launch_info(op, *arguments):
-            assert launch["regime"] == launch["reason"] == "", op
+            assert launch["algorithm"] == launch["reason"] == "", op
 
 
 @BINDINGS

@@ -1,4 +1,4 @@
-// Cells other than LLTM's in the regime "cluster", for test_engine_cells.py, which compiles this
+// Cells other than LLTM's in the algorithm "cluster", for test_engine_cells.py, which compiles this
 // file for each: -DCELL=Lstm or Gru, -DTYPE=BFloat16 or Half. The functors are all that is new to
 // the engine, kernels/recurrent/cluster*.cuh. Their twins in PyTorch: engine_cells.py.
 #include <type_traits>

@@ -1,4 +1,4 @@
-"""An LSTM and a GRU through the regime "cluster": engine_cells.cu, compiled, on the GPU. As a
+"""An LSTM and a GRU through the algorithm "cluster": engine_cells.cu, compiled, on the GPU. As a
 process, so that a hang can be ended from outside:
 
     python -m tests.recurrent.engine_cells LIBRARY CELL

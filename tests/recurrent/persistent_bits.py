@@ -24,8 +24,8 @@ HALF, BFLOAT = HALVES
 LENGTHS = (6, 6, 5, 3, 3, 1)
 
 
-def widest(regime: str, dtype: torch.dtype) -> int:
-    return min(calls.most_hidden(regime, dtype), 1024)
+def widest(algorithm: str, dtype: torch.dtype) -> int:
+    return min(calls.most_hidden(algorithm, dtype), 1024)
 
 
 def counter() -> Tensor:
@@ -40,27 +40,31 @@ def equal(found: list[Tensor], expected: list[Tensor]) -> None:
 # ---- again and again
 
 
-def repeated(regime: str, dtype: torch.dtype, size: Sizes, lengths: Lengths) -> None:
+def repeated(algorithm: str, dtype: torch.dtype, size: Sizes, lengths: Lengths) -> None:
     one = calls.given("repeats", dtype, size, lengths=lengths, features=32)
-    expected, total = calls.both(one, regime), counter()
+    expected, total = calls.both(one, algorithm), counter()
     for _ in range(1000):
-        calls.count_differing(calls.both(one, regime), expected, total)
+        calls.count_differing(calls.both(one, algorithm), expected, total)
     assert int(total) == 0, f"{int(total)} elements differ"
     assert bool(torch.stack([t.isfinite().all() for t in expected]).all())
 
 
-def repeats(regime: str, dtype: str, which: str) -> Cases:
+def repeats(algorithm: str, dtype: str, which: str) -> Cases:
     kind = DTYPES[dtype]
-    sizes = {"small": (5, 3, 33), "medium": (33, 17, 512), "wide": (17, 40, widest(regime, kind))}
-    yield which, partial(repeated, regime, kind, sizes[which], None)
+    sizes = {
+        "small": (5, 3, 33),
+        "medium": (33, 17, 512),
+        "wide": (17, 40, widest(algorithm, kind)),
+    }
+    yield which, partial(repeated, algorithm, kind, sizes[which], None)
     if which == "small":
-        yield "packed", partial(repeated, regime, kind, (0, 0, 33), LENGTHS)
+        yield "packed", partial(repeated, algorithm, kind, (0, 0, 33), LENGTHS)
 
 
-def beside_others(regime: str, size: Sizes) -> None:
+def beside_others(algorithm: str, size: Sizes) -> None:
     """Four streams by turns, each with inputs of its own, and a product that takes every block."""
     given = [calls.given(f"stream {n}", BFLOAT, size, features=32) for n in range(4)]
-    expected = [calls.both(one, regime) for one in given]
+    expected = [calls.both(one, algorithm) for one in given]
     totals = [counter() for _ in given]
     a, out = torch.randn(2, 8192, 8192, device=calls.DEVICE, dtype=BFLOAT)
     streams = [torch.cuda.Stream() for _ in given]
@@ -71,13 +75,13 @@ def beside_others(regime: str, size: Sizes) -> None:
             torch.mm(a, a, out=out)
         for stream, one, wanted, total in zip(streams, given, expected, totals, strict=True):
             with torch.cuda.stream(stream):
-                calls.count_differing(calls.both(one, regime), wanted, total)
+                calls.count_differing(calls.both(one, algorithm), wanted, total)
     torch.cuda.synchronize()
     assert [int(total) for total in totals] == [0] * 4
 
 
-def streams(regime: str) -> Cases:
-    yield "250 times", partial(beside_others, regime, (17, 17, 257))
+def streams(algorithm: str) -> Cases:
+    yield "250 times", partial(beside_others, algorithm, (17, 17, 257))
 
 
 def meet(folder: str, index: int) -> None:
@@ -89,33 +93,33 @@ def meet(folder: str, index: int) -> None:
         time.sleep(0.01)
 
 
-def beside_a_process(regime: str, folder: str, index: int) -> None:
+def beside_a_process(algorithm: str, folder: str, index: int) -> None:
     one = calls.given(f"process {index}", BFLOAT, (64, 33, 512))
     torch.cuda.synchronize()
     meet(folder, index)
-    saved = calls.forward(one, regime)
-    expected = [*saved, *calls.backward(one, saved, regime)]
+    saved = calls.forward(one, algorithm)
+    expected = [*saved, *calls.backward(one, saved, algorithm)]
     total = counter()
     for _ in range(200):
-        calls.count_differing(calls.both(one, regime), expected, total)
+        calls.count_differing(calls.both(one, algorithm), expected, total)
     assert int(total) == 0, f"{int(total)} elements differ"
     with Checks() as checks:
         steps.check_forward(one, saved, checks)
         steps.check_backward(one, saved, expected[4:], checks)
 
 
-def together(regime: str, folder: str, index: int) -> Cases:
-    yield "200 times", partial(beside_a_process, regime, folder, index)
+def together(algorithm: str, folder: str, index: int) -> Cases:
+    yield "200 times", partial(beside_a_process, algorithm, folder, index)
 
 
 # ---- graphs
 
 
-def captured(regime: str, one: Given, train: bool, recompute: bool) -> None:
+def captured(algorithm: str, one: Given, train: bool, recompute: bool) -> None:
     """Captured at once; replays over other values find what a call finds."""
-    run = calls.training(one, regime, recompute)
+    run = calls.training(one, algorithm, recompute)
     if not train:
-        run = partial(calls.inference, one, regime)
+        run = partial(calls.inference, one, algorithm)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         results = run()
@@ -132,17 +136,17 @@ def captured(regime: str, one: Given, train: bool, recompute: bool) -> None:
         assert bool(torch.stack([t.isfinite().all() & t.any() for t in replayed]).all())
 
 
-def capture(regime: str, form: str, mode: str) -> Cases:
+def capture(algorithm: str, form: str, mode: str) -> Cases:
     """The capture is the first call of all. torch's own first times come before: cuBLAS, and the
     threads of autograd."""
     lengths = LENGTHS if form == "packed" else None
-    for dtype, recompute in itertools.product(calls.dtypes_of(regime), (False, True)):
+    for dtype, recompute in itertools.product(calls.dtypes_of(algorithm), (False, True)):
         w = torch.randn(7, 7, device=calls.DEVICE, dtype=dtype, requires_grad=True)
         (torch.randn(9, 7, device=calls.DEVICE, dtype=dtype) @ w).sum().backward()
         one = calls.given("capture", dtype, (6, 17, 96), lengths=lengths, features=32)
         torch.cuda.synchronize()
         name = f"{dtype} recompute {recompute}"
-        yield name, partial(captured, regime, one, mode == "training", recompute)
+        yield name, partial(captured, algorithm, one, mode == "training", recompute)
 
 
 # ---- memory
@@ -163,26 +167,28 @@ def fill_freed_memory(value: int) -> None:
 PATTERNS = (0x3F00, 0x3800, 0x3F80, 0x3C00, 0, -1, 0x7FFF, 0x7FC0, 0x7E00, 0x7F7F, 0x7BFF)
 
 
-def recycle(regime: str, dtype: torch.dtype, h: int, lengths: Lengths) -> None:
+def recycle(algorithm: str, dtype: torch.dtype, h: int, lengths: Lengths) -> None:
     given = [
         calls.given(f"recycled {n}", dtype, (6, 19, h), lengths=lengths, features=32)
         for n in range(2)
     ]
     torch.cuda.empty_cache()
-    expected = [calls.both(one, regime) for one in given]
+    expected = [calls.both(one, algorithm) for one in given]
     # By turns in the memory of each other, as it is and after other things were there.
     for pattern in (None, *PATTERNS):
         for one, wanted in zip(given, expected, strict=True):
             if pattern is not None:
                 fill_freed_memory(pattern)
-            equal(calls.both(one, regime), wanted)
-            equal(calls.inference(one, regime), wanted[:3])
+            equal(calls.both(one, algorithm), wanted)
+            equal(calls.inference(one, algorithm), wanted[:3])
 
 
-def recycled(regime: str) -> Cases:
-    for dtype, n, lengths in itertools.product(calls.dtypes_of(regime), range(3), (None, LENGTHS)):
-        h = (33, 257, widest(regime, dtype))[n]
-        yield f"{dtype} H{h} {lengths}", partial(recycle, regime, dtype, h, lengths)
+def recycled(algorithm: str) -> Cases:
+    for dtype, n, lengths in itertools.product(
+        calls.dtypes_of(algorithm), range(3), (None, LENGTHS)
+    ):
+        h = (33, 257, widest(algorithm, dtype))[n]
+        yield f"{dtype} H{h} {lengths}", partial(recycle, algorithm, dtype, h, lengths)
 
 
 def bytes_of(t: Tensor) -> Tensor:
@@ -204,14 +210,14 @@ def guard(results: list[Tensor]) -> list[Tensor]:
     return kept
 
 
-def untouched(regime: str, dtype: torch.dtype, h: int, lengths: Lengths) -> None:
+def untouched(algorithm: str, dtype: torch.dtype, h: int, lengths: Lengths) -> None:
     dense = calls.given("memory", dtype, (6, 19, h), lengths=lengths, features=9)
     for layout in (padded_rows, misaligned):
         one = dense.map(layout)
         before = [bytes_of(t).clone() for t in one.tensors]
-        expected = calls.both(one, regime)
+        expected = calls.both(one, algorithm)
         kept = guard(expected)
-        equal(calls.both(one, regime), expected)
+        equal(calls.both(one, algorithm), expected)
         with Checks() as checks:
             around = [bytes_of(t) for t in one.tensors]
             checks.all_bits(around, before, "argument, or what lies beside it")
@@ -219,18 +225,20 @@ def untouched(regime: str, dtype: torch.dtype, h: int, lengths: Lengths) -> None
                 checks.no(t != 0x5A, "memory beside a result", t, t)
 
 
-def memory(regime: str) -> Cases:
-    for dtype, n, lengths in itertools.product(calls.dtypes_of(regime), range(5), (None, LENGTHS)):
-        h = (1, 33, 100, 257, widest(regime, dtype) - 1)[n]
-        yield f"{dtype} H{h} {lengths}", partial(untouched, regime, dtype, h, lengths)
+def memory(algorithm: str) -> Cases:
+    for dtype, n, lengths in itertools.product(
+        calls.dtypes_of(algorithm), range(5), (None, LENGTHS)
+    ):
+        h = (1, 33, 100, 257, widest(algorithm, dtype) - 1)[n]
+        yield f"{dtype} H{h} {lengths}", partial(untouched, algorithm, dtype, h, lengths)
 
 
 # ---- the host goes on
 
 
-def not_waiting(regime: str, dtype: torch.dtype, lengths: Lengths, recompute: bool) -> None:
+def not_waiting(algorithm: str, dtype: torch.dtype, lengths: Lengths, recompute: bool) -> None:
     one = calls.given("waits", dtype, (6, 17, 65), lengths=lengths, features=32)
-    run = calls.training(one, regime, recompute)
+    run = calls.training(one, algorithm, recompute)
     expected = run()
     run()  # leaves memory for the next one
     torch.cuda.synchronize()
@@ -249,12 +257,12 @@ def not_waiting(regime: str, dtype: torch.dtype, lengths: Lengths, recompute: bo
     equal(found, expected)
 
 
-def waits(regime: str) -> Cases:
+def waits(algorithm: str) -> Cases:
     of_both = (HALF, False), (BFLOAT, True)
-    alone = [(t, r) for t in calls.dtypes_of(regime) if t not in HALVES for r in (False, True)]
+    alone = [(t, r) for t in calls.dtypes_of(algorithm) if t not in HALVES for r in (False, True)]
     for lengths, (dtype, recompute) in itertools.product((None, LENGTHS), (*of_both, *alone)):
         name = f"{dtype} {lengths} recompute {recompute}"
-        yield name, partial(not_waiting, regime, dtype, lengths, recompute)
+        yield name, partial(not_waiting, algorithm, dtype, lengths, recompute)
 
 
 GROUPS = {

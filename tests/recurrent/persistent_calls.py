@@ -1,4 +1,4 @@
-"""Calls of lltm_layer for the tests of its persistent kernels: made on the GPU, with the regime
+"""Calls of lltm_layer for the tests of its persistent kernels: made on the GPU, with the algorithm
 forced."""
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ Sizes = tuple[int, int, int]  # T, B, H
 Cases = Iterator[tuple[str, Callable[[], None]]]  # a group's: each name is said before it runs
 
 
-def most_hidden(regime: str, dtype: torch.dtype) -> int:
+def most_hidden(algorithm: str, dtype: torch.dtype) -> int:
     """The widest layer that it runs."""
-    if regime == "step":
+    if algorithm == "step":
         return 1 << 20
     if dtype not in HALVES:
-        return 512 if regime == "cluster" and dtype == torch.float32 else 0
-    return {"cluster": 768, "grid": 1024}[regime]
+        return 512 if algorithm == "cluster" and dtype == torch.float32 else 0
+    return {"cluster": 768, "grid": 1024}[algorithm]
 
 
-def dtypes_of(regime: str) -> tuple[torch.dtype, ...]:
-    """Those that a regime of one launch runs."""
-    return tuple(dtype for dtype in DTYPES.values() if most_hidden(regime, dtype))
+def dtypes_of(algorithm: str) -> tuple[torch.dtype, ...]:
+    """Those that an algorithm of one launch runs."""
+    return tuple(dtype for dtype in DTYPES.values() if most_hidden(algorithm, dtype))
 
 
 @dataclass(frozen=True)
@@ -151,33 +151,33 @@ def given(
     )
 
 
-def forward(one: Given, regime: str) -> list[Tensor]:
+def forward(one: Given, algorithm: str) -> list[Tensor]:
     """output, h_n, c_n and gates."""
-    return list(torch.ops.treadle.lltm_layer_forward(*one.arguments, regime=regime))
+    return list(torch.ops.treadle.lltm_layer_forward(*one.arguments, algorithm=algorithm))
 
 
-def backward(one: Given, saved: list[Tensor], regime: str) -> list[Tensor]:
+def backward(one: Given, saved: list[Tensor], algorithm: str) -> list[Tensor]:
     """Gradients as in NAMES, that of the bias only if there is one."""
     output, _, _, gates = saved
     mask = [True] * 5 + [one.bias is not None]
     found = torch.ops.treadle.lltm_layer_backward(
-        *one.grads, *one.arguments, output, gates, False, regime, mask
+        *one.grads, *one.arguments, output, gates, False, algorithm, mask
     )
     return [t for t, wanted in zip(found, mask, strict=True) if wanted]
 
 
-def both(one: Given, regime: str) -> list[Tensor]:
-    saved = forward(one, regime)
-    return [*saved, *backward(one, saved, regime)]
+def both(one: Given, algorithm: str) -> list[Tensor]:
+    saved = forward(one, algorithm)
+    return [*saved, *backward(one, saved, algorithm)]
 
 
-def inference(one: Given, regime: str) -> list[Tensor]:
+def inference(one: Given, algorithm: str) -> list[Tensor]:
     """output, h_n and c_n; nothing is saved."""
     with torch.no_grad():
-        return list(torch.ops.treadle.lltm_layer(*one.arguments, regime=regime))
+        return list(torch.ops.treadle.lltm_layer(*one.arguments, algorithm=algorithm))
 
 
-def training(one: Given, regime: str, recompute: bool = False) -> Callable[[], list[Tensor]]:
+def training(one: Given, algorithm: str, recompute: bool = False) -> Callable[[], list[Tensor]]:
     """Forward and backward by autograd, over tensors that stay where they are."""
     leaves = one.map(lambda t: t.detach().requires_grad_())
     inputs = [t for t in (getattr(leaves, name) for name in NAMES) if t is not None]
@@ -185,7 +185,7 @@ def training(one: Given, regime: str, recompute: bool = False) -> Callable[[], l
 
     def run() -> list[Tensor]:
         results = torch.ops.treadle.lltm_layer(
-            *leaves.arguments, recompute=recompute, regime=regime
+            *leaves.arguments, recompute=recompute, algorithm=algorithm
         )
         found = torch.autograd.grad(results[-len(grads) :], inputs, grads)
         return [*(t.detach() for t in results), *found]

@@ -56,18 +56,18 @@ class Row:
 class Setting:
     """A call, and what it finds while all is finite."""
 
-    regime: str
+    algorithm: str
     dtype: str
     one: Given
     rows: dict[int, Row]
     clean: list[Tensor]
 
     @staticmethod
-    def of(regime: str, dtype: str, h: int, lengths: Lengths) -> Setting:
+    def of(algorithm: str, dtype: str, h: int, lengths: Lengths) -> Setting:
         size = (6, BATCH, h)
         one = calls.given("rows", DTYPES[dtype], size, lengths=lengths, features=9)
         rows = {index: Row.of(one, index) for index in (ROW, 0, BATCH - 1)}
-        return Setting(regime, dtype, one, rows, calls.both(one, regime))
+        return Setting(algorithm, dtype, one, rows, calls.both(one, algorithm))
 
 
 def put(t: Tensor, at: tuple[int | slice, ...], bits: int) -> Tensor:
@@ -134,7 +134,7 @@ def composition(one: Given, backward: bool) -> list[Tensor]:
 
 def stays(setting: Setting, place: str, value: str, row: Row, whole: bool) -> None:
     bad = spoilt(setting.one, place, VALUES[value][setting.dtype], row, whole)
-    found = calls.both(bad, setting.regime)
+    found = calls.both(bad, setting.algorithm)
     with Checks() as checks:
         others = other_rows(found, row)
         checks.all_bits(others, other_rows(setting.clean, row), "other rows")
@@ -159,7 +159,7 @@ def saved_ones(setting: Setting) -> None:
     gates, output = gates.clone(), output.clone()
     gates.view(bits).flatten(1, -2).index_fill_(1, row.step_places, -1)
     output.view(bits).flatten(0, -2).index_fill_(0, row.step_places, -1)
-    grads = calls.backward(setting.one, [output, h_n, c_n, gates], setting.regime)
+    grads = calls.backward(setting.one, [output, h_n, c_n, gates], setting.algorithm)
     found = [*setting.clean[:4], *grads]
     with Checks() as checks:
         checks.all_bits(other_rows(found, row), other_rows(setting.clean, row), "other rows")
@@ -167,9 +167,9 @@ def saved_ones(setting: Setting) -> None:
         checks.no(~own.isnan(), "NaN in its row", own, own)
 
 
-def rows(regime: str, dtype: str, h: int) -> Cases:
+def rows(algorithm: str, dtype: str, h: int) -> Cases:
     for form, lengths in (("dense", None), ("packed", LENGTHS)):
-        setting = Setting.of(regime, dtype, h, lengths)
+        setting = Setting.of(algorithm, dtype, h, lengths)
         for turn, (place, value) in enumerate(itertools.product(PLACES, VALUES)):
             # One that ends early, and by turns the first, or the last, which has no step where the
             # batch is packed.
@@ -184,23 +184,23 @@ def rows(regime: str, dtype: str, h: int) -> Cases:
         yield f"H{h} {form} saved ones", partial(saved_ones, setting)
 
 
-def weight_stays_with_its_unit(one: Given, regime: str, bits: int) -> None:
+def weight_stays_with_its_unit(one: Given, algorithm: str, bits: int) -> None:
     """Of the last unit's gate i, by the first unit's h, in a single step: no gradient comes back by
     that weight, so those of the other units are finite."""
     d, _, h = one.h0.shape
     bad = replace(one, weight_hh=put(one.weight_hh, (slice(None), h - 1, slice(0, 1)), bits))
-    grad_bias = calls.both(bad, regime)[-1].view(d, 3, h)
+    grad_bias = calls.both(bad, algorithm)[-1].view(d, 3, h)
     with Checks() as checks:
         checks.finite(grad_bias[..., :-1], "gradients of the other units")
 
 
-def weights(regime: str, dtype: str, h: int) -> Cases:
+def weights(algorithm: str, dtype: str, h: int) -> Cases:
     for form, lengths in (("dense", None), ("packed", tuple(min(n, 1) for n in LENGTHS))):
         one = calls.given("weights", DTYPES[dtype], (1, BATCH, h), lengths=lengths)
         for value in ("nan", "inf"):
             bits = VALUES[value][dtype]
             name = f"H{h} {form} {value}"
-            yield name, partial(weight_stays_with_its_unit, one, regime, bits)
+            yield name, partial(weight_stays_with_its_unit, one, algorithm, bits)
 
 
 GROUPS = {"rows": rows, "weights": weights}

@@ -1,5 +1,5 @@
-"""lltm_layer with its regime forced, by the rule of all ops; regimes against each other; which of
-them runs, and which cannot."""
+"""lltm_layer with its algorithm forced, by the rule of all ops; algorithms against each other;
+which of them runs, and which cannot."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ PACKED: tuple[tuple[tuple[int, ...], int], ...] = (
 )
 
 
-def by_rule(case: Case, dtype: torch.dtype, regime: str) -> None:
+def by_rule(case: Case, dtype: torch.dtype, algorithm: str) -> None:
     call = case.call(calls.DEVICE, dtype)
-    call = Call(call.args, {**call.kwargs, "regime": regime})
-    if call.args[2].shape[-1] == 0 and regime != "step":
+    call = Call(call.args, {**call.kwargs, "algorithm": algorithm})
+    if call.args[2].shape[-1] == 0 and algorithm != "step":
         _, error = attempt(lambda: call.run(LAYER.function))
-        assert f"regime {regime} needs" in str(error), error
+        assert f"algorithm {algorithm} needs" in str(error), error
         return
     obeys(LAYER, call)
 
 
-def cases(regime: str, dtype: str) -> Cases:
+def cases(algorithm: str, dtype: str) -> Cases:
     """Every case of the op: zero sizes, layouts, missing bias, wider cells, packed batches."""
     for case in LAYER.cases:
         if DTYPES[dtype] in case.dtypes:
-            yield case.id, partial(by_rule, case, DTYPES[dtype], regime)
+            yield case.id, partial(by_rule, case, DTYPES[dtype], algorithm)
 
 
 def large_case(name: str, recompute: bool, *arguments: Any, **options: Any) -> Case:
@@ -64,8 +64,8 @@ def large_case(name: str, recompute: bool, *arguments: Any, **options: Any) -> C
     return Case(name, build, tuple(DTYPES.values()))
 
 
-def large(regime: str, dtype: str) -> Cases:
-    most = calls.most_hidden(regime, DTYPES[dtype])
+def large(algorithm: str, dtype: str) -> Cases:
+    most = calls.most_hidden(algorithm, DTYPES[dtype])
     sizes: list[tuple[tuple[int, int, int, int], Lengths]] = [(size, None) for size in LARGE]
     sizes += [((0, 0, 33, h), lengths) for lengths, h in PACKED]
     for (size, lengths), recompute in itertools.product(sizes, (False, True)):
@@ -74,10 +74,10 @@ def large(regime: str, dtype: str) -> Cases:
         name = f"T{size[0]} B{size[1]} I{size[2]} H{size[3]} {lengths} recompute {recompute}"
         state = torch.float32 if recompute else None
         case = large_case(name, recompute, size, lengths=lengths, state=state)
-        yield name, partial(by_rule, case, DTYPES[dtype], regime)
+        yield name, partial(by_rule, case, DTYPES[dtype], algorithm)
 
 
-# ---- regimes against each other
+# ---- algorithms against each other
 
 
 def same_in_norm(found: list[Tensor], expected: list[Tensor], bound: float, what: str) -> None:
@@ -91,12 +91,12 @@ def agreeing(name: str, dtype: torch.dtype, size: calls.Sizes, lengths: Lengths)
     one = calls.given(name, dtype, size, lengths=lengths, features=96, state=torch.float32)
     saved = calls.forward(one, "step")
     grads = calls.backward(one, saved, "step")
-    for regime in ("cluster", "grid"):
-        if size[2] > calls.most_hidden(regime, dtype):
+    for algorithm in ("cluster", "grid"):
+        if size[2] > calls.most_hidden(algorithm, dtype):
             continue
-        same_in_norm(calls.forward(one, regime), saved, bound, f"forward {regime}")
+        same_in_norm(calls.forward(one, algorithm), saved, bound, f"forward {algorithm}")
         # From the same h and gates: a gradient is not made worse by those of another forward pass.
-        same_in_norm(calls.backward(one, saved, regime), grads, bound, f"backward {regime}")
+        same_in_norm(calls.backward(one, saved, algorithm), grads, bound, f"backward {algorithm}")
 
 
 def agree(dtype: str) -> Cases:
@@ -108,7 +108,7 @@ def agree(dtype: str) -> Cases:
 # ---- what runs
 
 
-def regimes_of(one: calls.Given) -> set[str]:
+def algorithms_of(one: calls.Given) -> set[str]:
     """By the function that anyone can ask, of the stack of layers."""
     params = [
         p[d]
@@ -120,18 +120,20 @@ def regimes_of(one: calls.Given) -> set[str]:
     arguments = [one.input, states, params, *options, False]
     if one.sizes is not None:
         arguments = [one.input, one.sizes, *arguments[1:-1]]
-    return {launch["regime"] for launch in treadle.launch_info("lltm", *arguments)}
+    return {launch["algorithm"] for launch in treadle.launch_info("lltm", *arguments)}
 
 
-def chosen(name: str, dtype: torch.dtype, size: calls.Sizes, regime: str, lengths: Lengths) -> None:
+def chosen(
+    name: str, dtype: torch.dtype, size: calls.Sizes, algorithm: str, lengths: Lengths
+) -> None:
     one = calls.given(name, dtype, size, lengths=lengths, features=8)
-    assert regimes_of(one) == {regime}
+    assert algorithms_of(one) == {algorithm}
     backward = calls.launches(calls.training(one, "auto"))
-    assert {launch.regime for launch in backward} == {regime}
+    assert {launch.algorithm for launch in backward} == {algorithm}
 
 
 def auto() -> Cases:
-    """Which regime runs, forward and backward; sizes that none keeps on the chip run, too."""
+    """Which algorithm runs, forward and backward; sizes that none keeps on the chip run, too."""
     table = [
         ((16, 17, 128), "cluster"),
         ((16, 1, 768), "cluster"),
@@ -145,9 +147,9 @@ def auto() -> Cases:
         ((16, 3, 2048), "step"),
         ((2, 70_000, 33), "step"),  # so many rows
     ]
-    for (size, regime), dtype in itertools.product(table, HALVES):
-        name = f"{size} {regime} {dtype}"
-        yield name, partial(chosen, name, dtype, size, regime, None)
+    for (size, algorithm), dtype in itertools.product(table, HALVES):
+        name = f"{size} {algorithm} {dtype}"
+        yield name, partial(chosen, name, dtype, size, algorithm, None)
     exact = [
         ((16, 17, 128), "cluster"),
         ((2, 1, 512), "cluster"),
@@ -155,61 +157,61 @@ def auto() -> Cases:
         ((1, 17, 128), "step"),
         ((2, 70_000, 33), "step"),
     ]
-    for size, regime in exact:
-        name = f"{size} {regime} float32"
-        yield name, partial(chosen, name, torch.float32, size, regime, None)
+    for size, algorithm in exact:
+        name = f"{size} {algorithm} float32"
+        yield name, partial(chosen, name, torch.float32, size, algorithm, None)
     yield "float64", partial(chosen, "float64", torch.float64, (16, 17, 128), "step", None)
     packed = (0, 0, 257)
     for dtype in (torch.half, torch.float32):
-        for lengths, regime in (((9, 5, 1), "cluster"), ((1, 1, 1), "step")):
+        for lengths, algorithm in (((9, 5, 1), "cluster"), ((1, 1, 1), "step")):
             name = f"packed {lengths} {dtype}"
-            yield name, partial(chosen, name, dtype, packed, regime, lengths)
+            yield name, partial(chosen, name, dtype, packed, algorithm, lengths)
     for dtype in HALVES:
         size = (6, 3, 2048)
         yield f"H2048 {dtype}", partial(steps.check_given, "auto", "H2048", dtype, size)
 
 
-def one_launch(regime: str, dtype: torch.dtype, lengths: Lengths, recompute: bool) -> None:
+def one_launch(algorithm: str, dtype: torch.dtype, lengths: Lengths, recompute: bool) -> None:
     one = calls.given("launches", dtype, (17, 5, 64), lengths=lengths)
-    found = calls.launches(calls.training(one, regime, recompute))
-    assert {launch.regime for launch in found} == {regime}
+    found = calls.launches(calls.training(one, algorithm, recompute))
+    assert {launch.algorithm for launch in found} == {algorithm}
     kernels = [launch.kernel for launch in found]
     # So narrow a layer is a block's own in float32.
-    engine = "block_fp32" if dtype == torch.float32 else regime
+    engine = "block_fp32" if dtype == torch.float32 else algorithm
     for word in ("forward", "backward"):
         assert sum(bool(re.search(rf"\b{engine}_{word}\b", name)) for name in kernels) == 1, kernels
         assert sum(f"_{word}" in name for name in kernels) == 1, kernels
 
 
-def launched(regime: str) -> Cases:
+def launched(algorithm: str) -> Cases:
     """All steps and both directions are one launch each way."""
     for dtype, lengths, recompute in itertools.product(
-        calls.dtypes_of(regime), (None, (17, 5, 5, 2, 1)), (False, True)
+        calls.dtypes_of(algorithm), (None, (17, 5, 5, 2, 1)), (False, True)
     ):
         name = f"{dtype} {lengths} recompute {recompute}"
-        yield name, partial(one_launch, regime, dtype, lengths, recompute)
+        yield name, partial(one_launch, algorithm, dtype, lengths, recompute)
 
 
-def refused(regime: str, dtype: torch.dtype, size: calls.Sizes) -> None:
+def refused(algorithm: str, dtype: torch.dtype, size: calls.Sizes) -> None:
     one = calls.given("refused", dtype, size, features=3)
-    for run in (lambda: calls.inference(one, regime), lambda: calls.forward(one, regime)):
+    for run in (lambda: calls.inference(one, algorithm), lambda: calls.forward(one, algorithm)):
         _, error = attempt(run)
         assert isinstance(error, RuntimeError), error
-        assert str(error).startswith(f"lltm_layer: regime {regime} needs "), error
+        assert str(error).startswith(f"lltm_layer: algorithm {algorithm} needs "), error
     saved = calls.forward(one, "step")
-    _, error = attempt(lambda: calls.backward(one, saved, regime))
-    assert str(error).startswith(f"lltm_layer: regime {regime} needs "), error
+    _, error = attempt(lambda: calls.backward(one, saved, algorithm))
+    assert str(error).startswith(f"lltm_layer: algorithm {algorithm} needs "), error
 
 
-def raises(regime: str) -> Cases:
+def raises(algorithm: str) -> Cases:
     for dtype in (*DTYPES.values(), torch.float64):
-        most = calls.most_hidden(regime, dtype)
+        most = calls.most_hidden(algorithm, dtype)
         for h in (most + 1, 2048) if most else (32,):
-            yield f"H{h} {dtype}", partial(refused, regime, dtype, (5, 3, h))
+            yield f"H{h} {dtype}", partial(refused, algorithm, dtype, (5, 3, h))
     # And what runs after it is right.
-    for dtype in calls.dtypes_of(regime):
-        size = 5, 3, calls.most_hidden(regime, dtype)
-        yield f"after {dtype}", partial(steps.check_given, regime, "after", dtype, size)
+    for dtype in calls.dtypes_of(algorithm):
+        size = 5, 3, calls.most_hidden(algorithm, dtype)
+        yield f"after {dtype}", partial(steps.check_given, algorithm, "after", dtype, size)
 
 
 GROUPS = {

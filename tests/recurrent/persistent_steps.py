@@ -129,17 +129,17 @@ def check_backward(one: Given, saved: list[Tensor], grads: list[Tensor], checks:
             checks.close_as(grad_bias[0][d], total, own.sum(0), f"grad_bias {of}")
 
 
-def check(one: Given, regime: str) -> None:
+def check(one: Given, algorithm: str) -> None:
     """Forward, backward, and the same bits where nothing is saved."""
     with Checks() as checks:
-        saved = calls.forward(one, regime)
+        saved = calls.forward(one, algorithm)
         check_forward(one, saved, checks)
-        checks.all_bits(calls.inference(one, regime), saved[:3], "nothing saved")
-        check_backward(one, saved, calls.backward(one, saved, regime), checks)
+        checks.all_bits(calls.inference(one, algorithm), saved[:3], "nothing saved")
+        check_backward(one, saved, calls.backward(one, saved, algorithm), checks)
 
 
-def check_given(regime: str, *arguments: Any, **options: Any) -> None:
-    check(calls.given(*arguments, **options), regime)
+def check_given(algorithm: str, *arguments: Any, **options: Any) -> None:
+    check(calls.given(*arguments, **options), algorithm)
 
 
 def options_of(turn: int) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def each_kind(dtypes: Kinds, turn: int) -> Iterable[tuple[torch.dtype, int]]:
     return [(dtype, 1 + (turn + turn // len(BATCHES)) % 2) for dtype in dtypes]
 
 
-def sizes(regime: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
+def sizes(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
     """Every T and B."""
     for turn, (h, t, b) in enumerate(itertools.product(widths, STEPS, BATCHES)):
         if t * b * h > MOST:
@@ -171,7 +171,7 @@ def sizes(regime: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
         for dtype, d in each_kind(dtypes, turn):
             name = f"T{t} B{b} H{h} D{d} {dtype} {options}"
             given = name, dtype, (t, b, h)
-            yield name, partial(check_given, regime, *given, directions=d, **options)
+            yield name, partial(check_given, algorithm, *given, directions=d, **options)
 
 
 # Among them the most rows that clusters of one size and another, or the grid, take at once, and one
@@ -180,14 +180,14 @@ SHARED = (*range(4, 18), *range(20, 66, 5), 90, 105, 112, 113, 120, 128, 129, 13
 SHARED += (256, 257)
 
 
-def batches(regime: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
+def batches(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
     """Batches that are shared out in many ways, each in one direction and two."""
     for turn, (h, b) in enumerate(itertools.product(widths, SHARED)):
         for n, dtype in enumerate(dtypes):
             d = 1 + (turn + turn // len(SHARED) + n) % 2
             name = f"B{b} H{h} D{d} {dtype}"
             given = name, dtype, (6, b, h)
-            yield name, partial(check_given, regime, *given, directions=d, **options_of(turn))
+            yield name, partial(check_given, algorithm, *given, directions=d, **options_of(turn))
 
 
 def some_lengths(count: int, most: int) -> tuple[int, ...]:
@@ -211,20 +211,22 @@ PACKED: tuple[tuple[tuple[int, ...], int], ...] = (
 )
 
 
-def packed(regime: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
+def packed(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
     for turn, (h, (lengths, idle)) in enumerate(itertools.product(widths, PACKED)):
         for dtype, d in each_kind(dtypes, turn):
             name = f"{len(lengths)} rows of {lengths[:3]}.. H{h} D{d} {dtype}"
             given = name, dtype, (0, 0, h)
             options = {"lengths": lengths, "idle_steps": idle, "directions": d}
-            yield name, partial(check_given, regime, *given, **options, **options_of(turn))
+            yield name, partial(check_given, algorithm, *given, **options, **options_of(turn))
 
 
-def check_layout(regime: str, dtype: torch.dtype, h: int, lengths: Lengths, layout: Layout) -> None:
+def check_layout(
+    algorithm: str, dtype: torch.dtype, h: int, lengths: Lengths, layout: Layout
+) -> None:
     """The same bits wherever the tensors lie; products by cuBLAS apart, which chooses by it."""
     one = calls.given("layouts", dtype, (5, 17, h), lengths=lengths)
-    dense, elsewhere = calls.both(one, regime), one.map(layout)
-    laid = calls.both(elsewhere, regime)
+    dense, elsewhere = calls.both(one, algorithm), one.map(layout)
+    laid = calls.both(elsewhere, algorithm)
     with Checks() as checks:
         # Results, and the gradients of input, h0, c0.
         checks.all_bits(laid[:7], dense[:7], "result")
@@ -236,12 +238,12 @@ def check_layout(regime: str, dtype: torch.dtype, h: int, lengths: Lengths, layo
         checks.all_bits(dense_again, [t.contiguous() for t in one.tensors], "argument")
 
 
-def layouts_of(regime: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
+def layouts_of(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
     each = (strided, transposed, padded_rows, misaligned, reversed_dims)
     for h, layout, lengths in itertools.product(widths, each, (None, (5, 5, 3, 1))):
         for dtype in dtypes:
             name = f"H{h} {layout.__name__} {lengths} {dtype}"
-            yield name, partial(check_layout, regime, dtype, h, lengths, layout)
+            yield name, partial(check_layout, algorithm, dtype, h, lengths, layout)
 
 
 GROUPS: dict[str, Callable[..., Cases]] = {

@@ -19,7 +19,7 @@ from tests.support.rule import obeys
 pytestmark = GPU
 FORMS: tuple[Lengths, ...] = (None, (5, 5, 3, 1))
 # What is chosen, and a product and a kernel a step, which every GPU and dtype can.
-REGIMES = pytest.mark.parametrize("regime", ["auto", "step"])
+ALGORITHMS = pytest.mark.parametrize("algorithm", ["auto", "step"])
 CLUSTERS = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
     reason="needs a GPU of sm_90",
@@ -49,11 +49,11 @@ def call_of(dtype: torch.dtype, lengths: Lengths) -> Call:
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("lengths", FORMS, ids=str)
 @pytest.mark.parametrize("dtype", FLOATING)
-@REGIMES
+@ALGORITHMS
 def test_nothing_waits_for_the_gpu(
-    regime: str, dtype: torch.dtype, lengths: Lengths, recompute: bool
+    algorithm: str, dtype: torch.dtype, lengths: Lengths, recompute: bool
 ) -> None:
-    run = runner(call_of(dtype, lengths), recompute=recompute, regime=regime)
+    run = runner(call_of(dtype, lengths), recompute=recompute, algorithm=algorithm)
     expected = run()
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
@@ -89,7 +89,7 @@ for recompute in (False, True):
 
             def call():
                 x, *rest = given
-                options = {"recompute": recompute, "regime": sys.argv[2]}
+                options = {"recompute": recompute, "algorithm": sys.argv[2]}
                 results = torch.ops.treadle.lltm_layer(x, sizes, *rest, **options)
                 if not x.requires_grad:
                     return results
@@ -115,9 +115,9 @@ print("all captured")
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["inference", "training"])
-@REGIMES
-def test_graph_capture_as_the_first_call_of_all(regime: str, mode: str) -> None:
-    done = installed.python("-c", FIRST_CAPTURE, mode, regime)
+@ALGORITHMS
+def test_graph_capture_as_the_first_call_of_all(algorithm: str, mode: str) -> None:
+    done = installed.python("-c", FIRST_CAPTURE, mode, algorithm)
     assert done.returncode == 0 and "all captured" in done.stdout, done.stderr
 
 
@@ -130,7 +130,7 @@ torch.manual_seed(0)
 shapes = [(4, 5, 7), (1, 5, 16), (1, 5, 16), (1, 48, 7), (1, 48, 16), (1, 48)]
 x, *rest = [torch.randn(s, device="cuda", requires_grad=True) for s in shapes]
 recompute = sys.argv[1] == "True"
-options = {"recompute": recompute, "regime": sys.argv[2]}
+options = {"recompute": recompute, "algorithm": sys.argv[2]}
 output, *_ = torch.ops.treadle.lltm_layer(x, None, *rest, **options)
 grad = torch.ones_like(output)
 torch.cuda.synchronize()
@@ -146,23 +146,23 @@ os._exit(0)
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("recompute", [False, True])
-@REGIMES
-def test_first_backward_is_quiet(regime: str, recompute: bool) -> None:
+@ALGORITHMS
+def test_first_backward_is_quiet(algorithm: str, recompute: bool) -> None:
     """It runs in a thread of autograd, which has no CUDA context before."""
-    done = installed.python("-c", FIRST_BACKWARD, str(recompute), regime)
+    done = installed.python("-c", FIRST_BACKWARD, str(recompute), algorithm)
     assert done.returncode == 0 and "quiet" in done.stdout, done.stderr
     assert "Warning" not in done.stderr
 
 
 @pytest.mark.parametrize("batch", [64, 17])  # 17 rows: transposed products, if not in tf32
-@REGIMES
-def test_tf32_as_torch_says(regime: str, batch: int, allow_tf32: Callable[[bool], None]) -> None:
+@ALGORITHMS
+def test_tf32_as_torch_says(algorithm: str, batch: int, allow_tf32: Callable[[bool], None]) -> None:
     call = layer_arguments(Make("tf32", "cuda", torch.float32), (5, batch, 64, 256))
-    call = Call(call.args, {**call.kwargs, "regime": regime})
+    call = Call(call.args, {**call.kwargs, "algorithm": algorithm})
     found = []
     for allowed in (False, True):
         allow_tf32(allowed)
-        found.append(runner(call, regime=regime)())
+        found.append(runner(call, algorithm=algorithm)())
         # The reference is computed under the same setting, the truth in float64.
         obeys(OPS["lltm_layer"], call)
     for exact, rounded in zip(*found, strict=True):
@@ -172,9 +172,9 @@ def test_tf32_as_torch_says(regime: str, batch: int, allow_tf32: Callable[[bool]
 
 
 @pytest.mark.parametrize("batch", [64, 17])
-@pytest.mark.parametrize("regime", [pytest.param("cluster", marks=CLUSTERS), "step"])
+@pytest.mark.parametrize("algorithm", [pytest.param("cluster", marks=CLUSTERS), "step"])
 def test_products_of_h_and_tf32(
-    regime: str, batch: int, allow_tf32: Callable[[bool], None]
+    algorithm: str, batch: int, allow_tf32: Callable[[bool], None]
 ) -> None:
     """A cluster's are exact whatever torch says: there only the input's products ask it, which
     are zero here."""
@@ -183,11 +183,11 @@ def test_products_of_h_and_tf32(
     found = []
     for allowed in (False, True):
         allow_tf32(allowed)
-        results = runner(call, regime=regime)()
+        results = runner(call, algorithm=algorithm)()
         # output, h_n, c_n; the gradients of h0 and c0.
         found.append([*results[:3], *results[4:6]])
     for n, (exact, other) in enumerate(zip(*found, strict=True)):
-        if regime == "cluster":
+        if algorithm == "cluster":
             same_bits(other, exact, f"result {n}")
         else:
             assert not torch.equal(other, exact), n
@@ -196,10 +196,10 @@ def test_products_of_h_and_tf32(
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("much_memory")
 @pytest.mark.parametrize(
-    ("regime", "rows", "hidden"),
+    ("algorithm", "rows", "hidden"),
     [("auto", 1 << 30, 2), pytest.param("cluster", 1 << 22, 512, marks=CLUSTERS)],
 )
-def test_more_units_than_32_bits_count(regime: str, rows: int, hidden: int) -> None:
+def test_more_units_than_32_bits_count(algorithm: str, rows: int, hidden: int) -> None:
     """A batch of which one row takes one step, so that the states alone are big."""
     if torch.cuda.mem_get_info()[0] < 20 << 30:
         pytest.skip("needs 20 GB of memory")
@@ -209,7 +209,7 @@ def test_more_units_than_32_bits_count(regime: str, rows: int, hidden: int) -> N
     words = rf"^lltm_layer: B \* H must be less than 2\^31 on CUDA, got {rows} \* {hidden}"
     with pytest.raises(RuntimeError, match=words):
         torch.ops.treadle.lltm_layer(
-            one.expand(1, 1), sizes, state, state, *weights, None, regime=regime
+            one.expand(1, 1), sizes, state, state, *weights, None, algorithm=algorithm
         )
 
 
@@ -217,14 +217,16 @@ def test_more_units_than_32_bits_count(regime: str, rows: int, hidden: int) -> N
 @pytest.mark.usefixtures("much_memory")
 @pytest.mark.parametrize("apart", [1 << 31, 1 << 32])
 @pytest.mark.parametrize(
-    "regime", ["step", *(pytest.param(one, marks=CLUSTERS) for one in ("cluster", "grid"))]
+    "algorithm", ["step", *(pytest.param(one, marks=CLUSTERS) for one in ("cluster", "grid"))]
 )
-def test_gradients_further_apart_than_32_bits_count(regime: str, apart: int) -> None:
+def test_gradients_further_apart_than_32_bits_count(algorithm: str, apart: int) -> None:
     """Of the output: a batch of one row, whose steps lie that many elements apart."""
     if torch.cuda.mem_get_info()[0] < 20 << 30:
         pytest.skip("needs 20 GB of memory")
     call = layer_arguments(Make("apart", "cuda", torch.bfloat16), (2, 1, 5, 8))
-    call = requiring_grad(OPS["lltm_layer"], Call(call.args, {**call.kwargs, "regime": regime}))
+    call = requiring_grad(
+        OPS["lltm_layer"], Call(call.args, {**call.kwargs, "algorithm": algorithm})
+    )
     output, *_ = call.run(OPS["lltm_layer"].function)
     leaves = [t for t in call.args if isinstance(t, Tensor) and t.requires_grad]
     far = torch.empty(2, apart, device="cuda", dtype=torch.bfloat16)[:, :8].view(2, 1, 8)
@@ -236,9 +238,11 @@ def test_gradients_further_apart_than_32_bits_count(regime: str, apart: int) -> 
 
 @pytest.mark.parametrize("lengths", FORMS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@REGIMES
-def test_a_hundred_times_the_same_bits(regime: str, dtype: torch.dtype, lengths: Lengths) -> None:
-    run = runner(call_of(dtype, lengths), regime=regime)
+@ALGORITHMS
+def test_a_hundred_times_the_same_bits(
+    algorithm: str, dtype: torch.dtype, lengths: Lengths
+) -> None:
+    run = runner(call_of(dtype, lengths), algorithm=algorithm)
     expected = run()
     for _ in range(100):
         for ours, theirs in zip(run(), expected, strict=True):

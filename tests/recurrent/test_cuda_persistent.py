@@ -1,4 +1,4 @@
-"""lltm_layer in the regimes of one launch, "cluster" and "grid". A kernel that waits for itself
+"""lltm_layer in the algorithms of one launch, "cluster" and "grid". A kernel that waits for itself
 cannot be ended from inside its process, so each test runs its cases in a process of its own, which
 has a minute: persistent_worker.py and the files that it imports hold the cases."""
 
@@ -23,12 +23,12 @@ from tests.support.installed import ROOT
 Process = subprocess.Popen[str]
 
 
-REGIMES = pytest.mark.parametrize("regime", ["cluster", "grid"])
-ALL_REGIMES = pytest.mark.parametrize("regime", ["cluster", "grid", "step"])
-# Not those that a regime does not run.
+ALGORITHMS = pytest.mark.parametrize("algorithm", ["cluster", "grid"])
+ALL_ALGORITHMS = pytest.mark.parametrize("algorithm", ["cluster", "grid", "step"])
+# Not those that an algorithm does not run.
 PERSISTENT = [(r, d) for r in ("cluster", "grid") for d in DTYPES if most_hidden(r, DTYPES[d])]
 EACH = pytest.mark.parametrize(
-    ("regime", "dtype"), [*PERSISTENT, *(("step", dtype) for dtype in DTYPES)]
+    ("algorithm", "dtype"), [*PERSISTENT, *(("step", dtype) for dtype in DTYPES)]
 )
 
 
@@ -73,14 +73,14 @@ WIDTHS += [("step", (33, 257)), ("step", (2048,))]
 
 
 @HOPPER
-@pytest.mark.parametrize(("regime", "widths"), WIDTHS, ids=str)
-def test_every_size(regime: str, widths: tuple[int, ...]) -> None:
-    watch("sizes", regime, *widths)
+@pytest.mark.parametrize(("algorithm", "widths"), WIDTHS, ids=str)
+def test_every_size(algorithm: str, widths: tuple[int, ...]) -> None:
+    watch("sizes", algorithm, *widths)
 
 
 @HOPPER
 @pytest.mark.parametrize(
-    ("regime", "widths"),
+    ("algorithm", "widths"),
     [
         ("cluster", (64, 128, 200, 256)),
         ("cluster", (400, 512, 640, 768)),
@@ -89,8 +89,8 @@ def test_every_size(regime: str, widths: tuple[int, ...]) -> None:
     ],
     ids=str,
 )
-def test_every_share_of_the_batch(regime: str, widths: tuple[int, ...]) -> None:
-    watch("batches", regime, *widths)
+def test_every_share_of_the_batch(algorithm: str, widths: tuple[int, ...]) -> None:
+    watch("batches", algorithm, *widths)
 
 
 @HOPPER
@@ -106,10 +106,10 @@ def test_every_share_of_the_batch_in_float32() -> None:
 
 @HOPPER
 @pytest.mark.parametrize("narrow", [True, False])
-@ALL_REGIMES
-def test_packed(regime: str, narrow: bool) -> None:
-    wide = (257, 512, 768) if regime == "cluster" else (512, 1000, 1024)
-    watch("packed", regime, *((1, 33, 128) if narrow else wide))
+@ALL_ALGORITHMS
+def test_packed(algorithm: str, narrow: bool) -> None:
+    wide = (257, 512, 768) if algorithm == "cluster" else (512, 1000, 1024)
+    watch("packed", algorithm, *((1, 33, 128) if narrow else wide))
 
 
 @HOPPER
@@ -118,9 +118,9 @@ def test_packed_in_float32() -> None:
 
 
 @HOPPER
-@REGIMES
-def test_layouts(regime: str) -> None:
-    watch("layouts", regime, 1, 33, 128, 257, 512)
+@ALGORITHMS
+def test_layouts(algorithm: str) -> None:
+    watch("layouts", algorithm, 1, 33, 128, 257, 512)
 
 
 @HOPPER
@@ -131,30 +131,30 @@ def test_layouts_in_float32() -> None:
 @HOPPER
 @EACH
 @pytest.mark.parametrize("group", ["cases", "large"])
-def test_by_the_rule_of_all_ops(group: str, regime: str, dtype: str) -> None:
-    watch(group, regime, dtype)
+def test_by_the_rule_of_all_ops(group: str, algorithm: str, dtype: str) -> None:
+    watch(group, algorithm, dtype)
 
 
 @HOPPER
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_regimes_agree(dtype: str) -> None:
+def test_algorithms_agree(dtype: str) -> None:
     watch("agree", dtype)
 
 
 @HOPPER
 @EACH
 @pytest.mark.parametrize("narrow", [True, False])
-def test_what_is_not_finite_stays_in_its_row(narrow: bool, regime: str, dtype: str) -> None:
-    watch("rows", regime, dtype, 33 if narrow else 1000 if regime == "grid" else 512)
+def test_what_is_not_finite_stays_in_its_row(narrow: bool, algorithm: str, dtype: str) -> None:
+    watch("rows", algorithm, dtype, 33 if narrow else 1000 if algorithm == "grid" else 512)
 
 
 @HOPPER
 @EACH
 @pytest.mark.parametrize("hidden", [96, 129])
 def test_a_weight_that_is_not_finite_stays_with_its_unit(
-    regime: str, dtype: str, hidden: int
+    algorithm: str, dtype: str, hidden: int
 ) -> None:
-    watch("weights", regime, dtype, hidden)
+    watch("weights", algorithm, dtype, hidden)
 
 
 # ---- what runs
@@ -162,21 +162,21 @@ def test_a_weight_that_is_not_finite_stays_with_its_unit(
 
 @HOPPER
 @BINDINGS
-def test_which_regime_runs() -> None:
+def test_which_algorithm_runs() -> None:
     watch("auto")
 
 
 @HOPPER
 @BINDINGS
-@REGIMES
-def test_one_launch(regime: str) -> None:
-    watch("launched", regime)
+@ALGORITHMS
+def test_one_launch(algorithm: str) -> None:
+    watch("launched", algorithm)
 
 
 @HOPPER
-@REGIMES
-def test_what_a_regime_cannot_run(regime: str) -> None:
-    watch("raises", regime)
+@ALGORITHMS
+def test_what_a_algorithm_cannot_run(algorithm: str) -> None:
+    watch("raises", algorithm)
 
 
 # ---- bits
@@ -184,25 +184,25 @@ def test_what_a_regime_cannot_run(regime: str) -> None:
 
 @HOPPER
 @pytest.mark.parametrize(
-    ("regime", "dtype"), [("cluster", "bfloat16"), ("cluster", "float32"), ("grid", "bfloat16")]
+    ("algorithm", "dtype"), [("cluster", "bfloat16"), ("cluster", "float32"), ("grid", "bfloat16")]
 )
 @pytest.mark.parametrize("which", ["small", "medium", "wide"])
-def test_a_thousand_times_the_same_bits(which: str, regime: str, dtype: str) -> None:
-    watch("repeats", regime, dtype, which)
+def test_a_thousand_times_the_same_bits(which: str, algorithm: str, dtype: str) -> None:
+    watch("repeats", algorithm, dtype, which)
 
 
 @HOPPER
-@REGIMES
-def test_four_streams_beside_a_product_that_fills_the_chip(regime: str) -> None:
-    watch("streams", regime)
+@ALGORITHMS
+def test_four_streams_beside_a_product_that_fills_the_chip(algorithm: str) -> None:
+    watch("streams", algorithm)
 
 
 @HOPPER
 @pytest.mark.parametrize(
-    "regimes", [("cluster", "cluster"), ("grid", "grid"), ("cluster", "grid")], ids="-".join
+    "algorithms", [("cluster", "cluster"), ("grid", "grid"), ("cluster", "grid")], ids="-".join
 )
-def test_two_processes_at_once(regimes: tuple[str, str], tmp_path: Path) -> None:
-    both = [start("together", r, str(tmp_path), n) for n, r in enumerate(regimes)]
+def test_two_processes_at_once(algorithms: tuple[str, str], tmp_path: Path) -> None:
+    both = [start("together", r, str(tmp_path), n) for n, r in enumerate(algorithms)]
     try:
         for process in both:
             finish(process)
@@ -212,18 +212,18 @@ def test_two_processes_at_once(regimes: tuple[str, str], tmp_path: Path) -> None
 
 
 @HOPPER
-@REGIMES
+@ALGORITHMS
 @pytest.mark.parametrize("form", ["dense", "packed"])
 @pytest.mark.parametrize("mode", ["inference", "training"])
-def test_graph_capture_as_the_first_call_of_all(mode: str, form: str, regime: str) -> None:
-    watch("capture", regime, form, mode)
+def test_graph_capture_as_the_first_call_of_all(mode: str, form: str, algorithm: str) -> None:
+    watch("capture", algorithm, form, mode)
 
 
 @HOPPER
-@REGIMES
+@ALGORITHMS
 @pytest.mark.parametrize("group", ["recycled", "memory", "waits"])
-def test_memory_and_the_host(group: str, regime: str) -> None:
-    watch(group, regime)
+def test_memory_and_the_host(group: str, algorithm: str) -> None:
+    watch(group, algorithm)
 
 
 # ---- the watchdog, which needs no GPU

@@ -1,4 +1,4 @@
-"""The regime "cluster" takes any cell: an LSTM and a GRU go through it as functors, and nothing
+"""The algorithm "cluster" takes any cell: an LSTM and a GRU go through it as functors, and nothing
 else is new. engine_cells.cu is compiled wherever there is a toolkit, and run where there is a GPU
 of sm_90, in a process that has a minute."""
 

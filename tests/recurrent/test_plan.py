@@ -1,10 +1,11 @@
 """How a recurrent layer is run: the planner, a pure function, asked about chips that are not here;
-and the op's argument that forces a regime."""
+and the op's argument that forces an algorithm."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -63,7 +64,7 @@ def bounded(sizes: Sizes, chunk: int, l2_bytes: int) -> None:
 
 
 def possible(sizes: Sizes, multiprocessors: int, architecture: int, directions: int) -> set[str]:
-    """Regimes that can run."""
+    """Algorithms that can run."""
     _, _, hidden, element = sizes
     found = {"step"}
     if element == 4 and 1 <= hidden <= 512 and architecture >= 90:
@@ -78,14 +79,14 @@ def covered(sizes: Sizes, one: Any, multiprocessors: int, directions: int, backw
     """All units and all rows of the batch, within what a kernel takes."""
     _, batch, hidden, element = sizes
     units, blocks, tiles, rows = one.clusters
-    if one.regime == "cluster":
+    if one.algorithm == "cluster":
         assert hidden <= units * blocks <= (768 if element == 2 else 512)
         assert tiles in ((1,) if backward or element == 4 else (1, 2))
         most = FLOAT_SHAPES[units, blocks] if element == 4 else 8 * tiles
         assert 1 <= rows <= most and (element == 4 or blocks > 1)
     else:
         assert one.clusters == (0, 0, 0, 0)
-    if one.regime == "grid":
+    if one.algorithm == "grid":
         groups = multiprocessors // 32 // directions
         assert one.grid_rows in range(8, 65, 8) and groups > 0
         # Not more than it takes in as few launches as there can be.
@@ -96,11 +97,11 @@ def covered(sizes: Sizes, one: Any, multiprocessors: int, directions: int, backw
         assert one.grid_rows == 0
 
 
-def chosen(one: Any, regime: str, batch: int) -> None:
+def chosen(one: Any, algorithm: str, batch: int) -> None:
     """Not for very many rows, which a product a step computes faster."""
-    many = one.regime == "step" and one.reason == "so many rows are faster by a product a step"
-    assert many or (one.regime == regime and "on the chip" in one.reason)
-    assert batch > 16 if many else batch < 70_000 or regime == "step"
+    many = one.algorithm == "step" and one.reason == "so many rows are faster by a product a step"
+    assert many or (one.algorithm == algorithm and "on the chip" in one.reason)
+    assert batch > 16 if many else batch < 70_000 or algorithm == "step"
 
 
 @BINDINGS
@@ -149,8 +150,10 @@ def test_huge_sizes() -> None:
             one = plan(sizes, directions=directions, backward=backward)
             assert 1 <= one.steps_per_chunk <= sizes[0]
             covered(sizes, one, 132, directions, backward)
-            assert max(sizes[:2]) < huge or one.regime == "step"
-    with pytest.raises(RuntimeError, match=r"regime cluster needs B < 2\^26, got 67108864($|\n)"):
+            assert max(sizes[:2]) < huge or one.algorithm == "step"
+    with pytest.raises(
+        RuntimeError, match=r"algorithm cluster needs B < 2\^26, got 67108864($|\n)"
+    ):
         plan((5, 1 << 26, 1, 2), forced="cluster")
 
 
@@ -158,7 +161,7 @@ def test_huge_sizes() -> None:
 def test_every_size_on_the_cpu() -> None:
     for sizes in all_sizes():
         one = plan(sizes, cuda=False, multiprocessors=0, l2_bytes=32 * MEGABYTE)
-        assert one.regime == "rows" and "threads" in one.reason and not one.transposed
+        assert one.algorithm == "rows" and "threads" in one.reason and not one.transposed
         bounded(sizes, one.steps_per_chunk, 32 * MEGABYTE)
 
 
@@ -190,27 +193,27 @@ NAMES = {True: "auto, cluster, grid or step on CUDA", False: "auto or rows on th
 
 @BINDINGS
 @pytest.mark.parametrize(
-    ("cuda", "regime"), [(True, "cluster"), (True, "grid"), (True, "step"), (False, "rows")]
+    ("cuda", "algorithm"), [(True, "cluster"), (True, "grid"), (True, "step"), (False, "rows")]
 )
-def test_forced_regimes(cuda: bool, regime: str) -> None:
+def test_forced_algorithms(cuda: bool, algorithm: str) -> None:
     for sizes in ((512, 17, 33, 2), (1, 17, 33, 2), (0, 0, 33, 2)):
-        free, forced = plan(sizes, cuda), plan(sizes, cuda, forced=regime)
-        assert forced.regime == regime and forced.reason == "asked for" != free.reason
+        free, forced = plan(sizes, cuda), plan(sizes, cuda, forced=algorithm)
+        assert forced.algorithm == algorithm and forced.reason == "asked for" != free.reason
         assert forced.steps_per_chunk == free.steps_per_chunk
         covered(sizes, forced, 132, 1, backward=False)
 
 
 @BINDINGS
 @pytest.mark.parametrize("cuda", [True, False])
-def test_unknown_regimes(cuda: bool) -> None:
+def test_unknown_algorithms(cuda: bool) -> None:
     for wrong in ("", "Auto", "persistent", *(["rows"] if cuda else ["cluster", "grid", "step"])):
-        words = f"^lltm_layer: regime must be {NAMES[cuda]}, got {wrong}($|\n)"
+        words = f"^lltm_layer: algorithm must be {NAMES[cuda]}, got {wrong}($|\n)"
         with pytest.raises(RuntimeError, match=words):
             plan((512, 17, 33, 2), cuda, forced=wrong)
 
 
 @BINDINGS
-@pytest.mark.parametrize(("regime", "most"), [("cluster", 768), ("grid", 1024)])
+@pytest.mark.parametrize(("algorithm", "most"), [("cluster", 768), ("grid", 1024)])
 @pytest.mark.parametrize(
     ("hidden", "element", "architecture"),
     [
@@ -223,30 +226,30 @@ def test_unknown_regimes(cuda: bool) -> None:
         (1 << 62, 4, 75),
     ],
 )
-def test_regimes_that_cannot_run(
-    regime: str, most: int, hidden: int, element: int, architecture: int
+def test_algorithms_that_cannot_run(
+    algorithm: str, most: int, hidden: int, element: int, architecture: int
 ) -> None:
     dtype = {2: "float16", 4: "float32", 8: "float64"}[element]
-    exact = r" \(or float32 up to 512\)" if regime == "cluster" else ""
+    exact = r" \(or float32 up to 512\)" if algorithm == "cluster" else ""
     words = (
-        f"^lltm_layer: regime {regime} needs float16 or bfloat16, 1 <= H <= {most}{exact} and an "
-        rf"sm_90 GPU, got {dtype}, H = {hidden} and sm_{architecture}($|\n)"
+        f"^lltm_layer: algorithm {algorithm} needs float16 or bfloat16, 1 <= H <= {most}{exact} "
+        rf"and an sm_90 GPU, got {dtype}, H = {hidden} and sm_{architecture}($|\n)"
     )
     with pytest.raises(RuntimeError, match=words):
-        plan((512, 17, hidden, element), forced=regime, architecture=architecture)
+        plan((512, 17, hidden, element), forced=algorithm, architecture=architecture)
 
 
 @BINDINGS
 def test_float32_is_for_clusters_alone() -> None:
     for hidden in (1, 512):
-        assert plan((512, 17, hidden, 4), forced="cluster").regime == "cluster"
-        with pytest.raises(RuntimeError, match="regime grid needs float16 or bfloat16"):
+        assert plan((512, 17, hidden, 4), forced="cluster").algorithm == "cluster"
+        with pytest.raises(RuntimeError, match="algorithm grid needs float16 or bfloat16"):
             plan((512, 17, hidden, 4), forced="grid")
 
 
 @BINDINGS
 def test_a_grid_on_a_small_chip() -> None:
-    words = r"^lltm_layer: regime grid needs 32 multiprocessors a direction, got 63 for 2($|\n)"
+    words = r"^lltm_layer: algorithm grid needs 32 multiprocessors a direction, got 63 for 2($|\n)"
     with pytest.raises(RuntimeError, match=words):
         plan((512, 17, 33, 2), forced="grid", multiprocessors=63, directions=2)
     assert plan((512, 17, 33, 2), forced="grid", multiprocessors=64, directions=2).grid_rows == 24
@@ -262,21 +265,22 @@ def run(call: Call, **options: Any) -> list[Tensor]:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("lengths", [None, (3, 1)], ids=str)
 def test_the_ops_argument(lengths: tuple[int, ...] | None, device: str) -> None:
-    make = Make("regime", device, torch.float32)
+    make = Make("algorithm", device, torch.float32)
     call = layer_arguments(make, (3, 2, 4, 5), directions=2, lengths=lengths)
     on_cuda = device != "cpu"
-    regimes = ["step"] if on_cuda else ["rows"]
+    algorithms = ["step"] if on_cuda else ["rows"]
     if on_cuda and torch.cuda.get_device_capability() >= (9, 0):
-        regimes.insert(0, "cluster")
+        algorithms.insert(0, "cluster")
     # The first is what auto takes.
     expected = run(call)
-    for name in ("auto", regimes[0]):
-        for ours, theirs in zip(run(call, regime=name), expected, strict=True):
+    for name in ("auto", algorithms[0]):
+        for ours, theirs in zip(run(call, algorithm=name), expected, strict=True):
             same_bits(ours, theirs, name)
-    for name in regimes:
-        torch.testing.assert_close(run(call, regime=name), expected, rtol=1e-5, atol=1e-5)
+    for name in algorithms:
+        torch.testing.assert_close(run(call, algorithm=name), expected, rtol=1e-5, atol=1e-5)
     for wrong in ("rows" if on_cuda else "step", "persistent"):
-        words = f"^lltm_layer: regime must be {NAMES[device != 'cpu']}, got {wrong}($|\n)"
-        for attempt in (lambda: layer(*call.args, regime=wrong), lambda: run(call, regime=wrong)):  # noqa: B023
+        words = f"^lltm_layer: algorithm must be {NAMES[device != 'cpu']}, got {wrong}($|\n)"
+        options = {"algorithm": wrong}
+        for attempt in (partial(layer, *call.args, **options), partial(run, call, **options)):
             with pytest.raises(RuntimeError, match=words):
                 attempt()

@@ -20,7 +20,7 @@ struct Launch {
   size_t local_bytes;       // a thread; more than 0 means spills or indexed arrays
   int blocks_per_sm;        // resident at once, on the current device
   double occupancy;         // resident warps over the most a multiprocessor holds
-  std::string regime;       // of lltm: how it is run, and why so; empty elsewhere
+  std::string algorithm;    // of lltm: how it is run, and why so; empty elsewhere
   std::string reason;
 };
 

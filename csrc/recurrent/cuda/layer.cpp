@@ -1,5 +1,5 @@
-// lltm_layer on CUDA: in the regime "step" a matrix product and a kernel a step, else one launch.
-// Kernels: kernels/recurrent/launchers.h. Twin: cpu.cpp.
+// lltm_layer on CUDA: in the algorithm "step" a matrix product and a kernel a step, else one
+// launch. Kernels: kernels/recurrent/launchers.h. Twin: cpu.cpp.
 #include <ATen/Functions.h>
 
 #include <algorithm>
@@ -33,8 +33,8 @@ bool fits(const RecurrenceSizes& sizes, const RecurrencePlan& plan, bool backwar
   return found;
 }
 
-RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device, std::string_view regime,
-                         bool backward) {
+RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
+                         std::string_view algorithm, bool backward) {
   constexpr const char* op = "lltm_layer";
   const c10::cuda::CUDAGuard guard(device);
   const auto* properties = at::cuda::getDeviceProperties(device.index());
@@ -44,9 +44,9 @@ RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device, std::s
   found.multiprocessors = properties->multiProcessorCount;
   found.l2_bytes = properties->l2CacheSize;
   found.tf32 = tf32_allowed();
-  const RecurrencePlan plan = plan_recurrence(op, sizes, found, regime, backward);
+  const RecurrencePlan plan = plan_recurrence(op, sizes, found, algorithm, backward);
   if (!plan.persistent() || fits(sizes, plan, backward)) return plan;
-  TORCH_CHECK(regime == "auto", op, ": regime ", regime, " must fit on the device, got ",
+  TORCH_CHECK(algorithm == "auto", op, ": algorithm ", algorithm, " must fit on the device, got ",
               properties->name, ", which has no room for it");
   RecurrencePlan other = plan_recurrence(op, sizes, found, "step", backward);
   other.reason = plan.is("cluster") ? "the clusters do not fit on this device"
@@ -77,7 +77,7 @@ void check_units(const char* op, int64_t batch, int64_t hidden) {
 template <class F>
 void with_stream(at::Device device, const RecurrencePlan& plan, const F& f) {
   const c10::cuda::CUDAGuard guard(device);
-  const LaunchScope scope(plan.regime, plan.reason);
+  const LaunchScope scope(plan.algorithm, plan.reason);
   f(at::cuda::getCurrentCUDAStream().stream());
 }
 
