@@ -7,6 +7,7 @@
 #include <ATen/TensorOperators.h>
 
 #include <tuple>
+#include <vector>
 
 #include "common/dispatch.h"
 
@@ -46,11 +47,9 @@ inline Tensor plus(const Tensor& a, const Tensor& b) {
   return b.defined() ? a + b : a;
 }
 
-template <class... T>
-Tensor sum(const T&... terms) {
-  Tensor total;
-  (..., (total = plus(total, terms)));
-  return total;
+inline Tensor minus(const Tensor& a, const Tensor& b) {
+  if (!b.defined()) return a;
+  return a.defined() ? a - b : -b;
 }
 
 inline Tensor times(const Tensor& a, const Tensor& b) {
@@ -70,11 +69,16 @@ inline Tensor columns(const Tensor& t, const c10::SymInt& begin, const c10::SymI
   return t.defined() ? t.narrow_symint(-1, begin, size) : t;
 }
 
-// [a, b] by columns, of which a missing one is zeros like its model.
-inline Tensor join(const Tensor& a, const Tensor& b, const Tensor& like_a, const Tensor& like_b) {
-  if (!a.defined() && !b.defined()) return Tensor();
-  return at::cat(
-      {a.defined() ? a : at::zeros_like(like_a), b.defined() ? b : at::zeros_like(like_b)}, -1);
+// Parts side by side by columns, of which a missing one is zeros like its model; undefined if all
+// are.
+inline Tensor join(std::vector<Tensor> parts, const std::vector<Tensor>& models) {
+  bool any = false;
+  for (const auto& part : parts) any |= part.defined();
+  if (!any) return Tensor();
+  for (size_t k = 0; k < parts.size(); ++k) {
+    if (!parts[k].defined()) parts[k] = at::zeros_like(models[k]);
+  }
+  return at::cat(parts, -1);
 }
 
 }  // namespace treadle

@@ -48,7 +48,7 @@ struct LltmLayerBackwardBackward : OpNode<LltmLayerBackwardBackward, Tensor, Ten
                                 const Tensor& weight_ih, const Tensor& weight_hh,
                                 const Tensor& bias) {
     const LayerArguments arguments{input, h0, c0, weight_ih, weight_hh, bias, batch_sizes};
-    LayerComposition layer("lltm_layer_backward", arguments);
+    LayerComposition layer("lltm_layer_backward", CellKind::kLltm, arguments);
     const auto of_grads = layer.jvp({v[0], v[1], v[2], v[3], v[4], v[5]});
     variable_list result(9);
     const auto put = [&](size_t i, const Tensor& value, const Tensor& model) {
@@ -71,7 +71,7 @@ struct LltmLayerBackwardBackward : OpNode<LltmLayerBackwardBackward, Tensor, Ten
 
 static void set_backward_tangents(const LayerGrads& out, const LayerOutputs& grads,
                                   const LayerArguments& arguments) {
-  LayerComposition layer("lltm_layer_backward", arguments.map(primal));
+  LayerComposition layer("lltm_layer_backward", CellKind::kLltm, arguments.map(primal));
   layer.jvp(arguments.map(tangent));
   const auto found = layer.vjp_tangent(grads.map(primal), grads.map(tangent));
   const auto set = [](const Tensor& t, const Tensor& value) {
@@ -128,7 +128,7 @@ struct LltmLayerBackward : OpNode<LltmLayerBackward, Tensor, Tensor, Tensor, Ten
 
 static void set_forward_tangents(const LayerSaved& out, const LayerArguments& arguments,
                                  bool recompute) {
-  LayerComposition layer("lltm_layer", arguments.map(primal));
+  LayerComposition layer("lltm_layer", CellKind::kLltm, arguments.map(primal));
   const auto tangents = layer.jvp(arguments.map(tangent));
   const auto set = [](const Tensor& t, const Tensor& value) {
     set_tangent(t, like(value, primal(t)));

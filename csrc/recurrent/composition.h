@@ -1,5 +1,5 @@
-// lltm_layer in ATen ops, step by step, for what no fused kernel does: tangents, and gradients of
-// gradients.
+// A recurrent layer in ATen ops, step by step, for what no fused kernel does: tangents, and
+// gradients of gradients.
 //
 // `jvp` takes tangents of the arguments forward through the steps. `vjp_tangent` goes back with the
 // gradients and their tangents. Second derivatives are symmetric: with the cotangents v of the
@@ -10,7 +10,7 @@
 
 #include <ATen/functorch/TensorWrapper.h>
 
-#include <optional>
+#include <array>
 #include <vector>
 
 #include "recurrent/formulas.h"
@@ -61,6 +61,16 @@ class LayerSteps {
                    0);
   }
 
+  Dual at(const Dual& sequence, int64_t t) const {
+    return sequence.map([&](const Tensor& each) { return at(each, t); });
+  }
+  Dual first(const Dual& state, int64_t t) const {
+    return state.map([&](const Tensor& each) { return first(each, t); });
+  }
+  Dual after(const Dual& state, const Dual& moved, int64_t t) const {
+    return {after(state.value, moved.value, t), after(state.tangent, moved.tangent, t)};
+  }
+
   // The sequence that is made of these steps, its rows `width` long; undefined if they all are.
   Tensor join_steps(std::vector<Tensor> parts, const c10::SymInt& width) const {
     bool any = false;
@@ -100,105 +110,124 @@ class LayerSteps {
 
 class LayerDirection {
  public:
-  LayerDirection(const LayerSteps& steps, const LayerArguments& arguments, int64_t d)
+  LayerDirection(const LayerSteps& steps, const LayerArguments& arguments, CellKind cell, int64_t d)
       : steps_(steps),
         arguments_(arguments),
+        info_(cell_info(cell)),
+        formula_(cell_formula(cell)),
         d_(d),
-        w_(at::cat({arguments.weight_hh.select(0, d), arguments.weight_ih.select(0, d)}, -1)),
         hidden_(arguments.h0.sym_size(-1)),
-        features_(arguments.input.sym_size(-1)) {
-    const OptionalTensor bias = optional(of_direction(arguments.bias, d));
-    Tensor h = arguments.h0.select(0, d), c = arguments.c0.select(0, d);
-    x_tangents_.resize(steps.count());
-    tangents_.resize(steps.count());
-    values_.resize(steps.count());
-    for (int64_t s = 0; s < steps.count(); ++s) {
-      const int64_t t = time(s);
-      const Tensor old_c = steps.first(c, t);
-      auto& v = values_[t];
-      v.emplace(steps.at(arguments.input, t), w_, bias, steps.first(h, t), old_c);
-      h = steps.after(h, v->tanh_c * v->o, t);
-      c = steps.after(c, old_c + v->z * v->i, t);
-    }
-  }
+        gates_(steps.count()),
+        h_(steps.count()),
+        c_(steps.count()) {}
 
   // The tangents of the results, from those of the arguments.
-  LayerOutputs jvp(const LayerArguments& v) {
-    w_tangent_ =
-        join(of_direction(v.weight_hh, d_), of_direction(v.weight_ih, d_),
-             of_direction(arguments_.weight_hh, d_), of_direction(arguments_.weight_ih, d_));
-    const Tensor bias = of_direction(v.bias, d_);
-    Tensor h = of_direction(v.h0, d_), c = of_direction(v.c0, d_);
-    std::vector<Tensor> hs(steps_.count()), gates(steps_.count());
+  LayerOutputs jvp(const LayerArguments& tangents) {
+    const auto own = [&](Tensor LayerArguments::* member) {
+      return Dual{of_direction(arguments_.*member, d_), of_direction(tangents.*member, d_)};
+    };
+    input_ = {arguments_.input, tangents.input};
+    w_ih_ = own(&LayerArguments::weight_ih);
+    w_hh_ = own(&LayerArguments::weight_hh);
+    const Dual bias_hh = own(&LayerArguments::bias_hh);
+    Dual h = own(&LayerArguments::h0), c = own(&LayerArguments::c0);
+    const Dual of_input =
+        all_gates(add_bias(matrix_product(input_, transposed(w_ih_)), own(&LayerArguments::bias)),
+                  info_.input_first, info_.input_gates);
+    std::vector<Tensor> outputs(steps_.count()), gates(steps_.count());
     for (int64_t s = 0; s < steps_.count(); ++s) {
       const int64_t t = time(s);
-      const CellValues& value = *values_[t];
-      const Tensor x = steps_.at(arguments_.input, t);
-      x_tangents_[t] = join(steps_.first(h, t), steps_.at(v.input, t), value.tanh_c, x);
-      gates[t] = value.gates_tangent(x_tangents_[t], w_tangent_, bias, x);
-      const CellTangents& moved = tangents_[t].emplace(value, gates[t], steps_.first(c, t));
-      hs[t] = moved.h;
+      h_[t] = steps_.first(h, t);
+      c_[t] = steps_.first(c, t);
+      gates_[t] = steps_.at(of_input, t) +
+                  all_gates(add_bias(matrix_product(h_[t], transposed(w_hh_)), bias_hh),
+                            info_.state_first, info_.state_gates);
+      const CellStates moved = formula_.forward(gate_parts(gates_[t], info_.gates, hidden_), c_[t]);
+      outputs[t] = moved.h.tangent;
+      gates[t] = gates_[t].tangent;
       h = steps_.after(h, moved.h, t);
       c = steps_.after(c, moved.c, t);
     }
-    return {steps_.join_steps(hs, hidden_), h, c, steps_.join_steps(gates, hidden_ * 3)};
+    return {steps_.join_steps(outputs, hidden_), h.tangent, c.tangent,
+            steps_.join_steps(gates, hidden_ * info_.gates)};
   }
 
   // After jvp: the tangents of the gradients of the arguments, from gradients g of the results and
   // the tangents of g.
   LayerArguments vjp_tangent(const LayerOutputs& g, const LayerOutputs& g_tangent) {
-    Tensor h = of_direction(g.h_n, d_), c = of_direction(g.c_n, d_);
-    Tensor h_tangent = of_direction(g_tangent.h_n, d_), c_tangent = of_direction(g_tangent.c_n, d_);
-    if (!g.output.defined() && !h.defined() && !c.defined()) {
-      c = at::zeros_like(arguments_.c0.select(0, d_));
-    }
-    std::vector<Tensor> inputs(steps_.count());
-    Tensor w_sum, bias_sum;
+    const Dual output{g.output, g_tangent.output};
+    Dual h{of_direction(g.h_n, d_), of_direction(g_tangent.h_n, d_)};
+    Dual c{of_direction(g.c_n, d_), of_direction(g_tangent.c_n, d_)};
     for (int64_t s = steps_.count() - 1; s >= 0; --s) {
       const int64_t t = time(s);
-      const CellValues& value = *values_[t];
-      CellTangents& moved = *tangents_[t];
-      const Tensor grad_h = plus(steps_.first(h, t), own_columns(g.output, t));
-      const CellGrads grads(value, grad_h, steps_.first(c, t));
-      moved.set_grads(value, grads, grad_h,
-                      plus(steps_.first(h_tangent, t), own_columns(g_tangent.output, t)),
-                      steps_.first(c_tangent, t));
-      const Tensor x = matrix_product(grads.gates, w_);
-      const Tensor x_tangent =
-          plus(matrix_product(moved.grad_gates, w_), matrix_product(grads.gates, w_tangent_));
-      w_sum = sum(w_sum, matrix_product(transposed(moved.grad_gates), value.x),
-                  matrix_product(transposed(grads.gates), x_tangents_[t]));
-      if (moved.grad_gates.defined()) bias_sum = plus(bias_sum, moved.grad_gates.sum(-2));
-      inputs[t] = columns(x_tangent, hidden_, features_);
-      h = steps_.after(h, columns(x, 0, hidden_), t);
-      c = steps_.after(c, grads.c, t);
-      h_tangent = steps_.after(h_tangent, columns(x_tangent, 0, hidden_), t);
-      c_tangent = steps_.after(c_tangent, moved.grad_c, t);
+      const Gates gates = gate_parts(gates_[t], info_.gates, hidden_);
+      const Dual grad_h = steps_.first(h, t) + columns(steps_.at(output, t), hidden_ * d_, hidden_);
+      const CellGrads grads = formula_.backward(gates, c_[t], grad_h, steps_.first(c, t));
+      gates_[t] = join_gates(grads.gates, gates);  // no later step reads the gates
+      h = steps_.after(h, matrix_product(of_state(gates_[t]), w_hh_), t);
+      c = steps_.after(c, grads.old_c, t);
     }
-    return {steps_.join_steps(inputs, features_),
-            h_tangent,
-            c_tangent,
-            columns(w_sum, hidden_, features_),
-            columns(w_sum, 0, hidden_),
-            bias_sum};
+    const Dual gates = joined(gates_, hidden_ * info_.gates);
+    LayerArguments found;
+    found.input = tangent_of_product(of_input(gates), w_ih_);
+    found.h0 = h.tangent;
+    found.c0 = c.tangent;
+    const Dual rows = as_rows(gates);
+    found.weight_ih = tangent_of_product(transposed(of_input(rows)), as_rows(input_));
+    found.weight_hh = tangent_of_product(transposed(of_state(rows)), as_rows(joined(h_, hidden_)));
+    const auto bias = [&](const Dual& window) {
+      return window.tangent.defined() ? window.tangent.sum(0) : Tensor();
+    };
+    if (arguments_.bias.defined()) found.bias = bias(of_input(rows));
+    if (arguments_.bias_hh.defined()) found.bias_hh = bias(of_state(rows));
+    return found;
   }
 
  private:
   const LayerSteps& steps_;
   const LayerArguments& arguments_;
+  const CellInfo& info_;
+  const CellFormula& formula_;
   int64_t d_;
-  Tensor w_, w_tangent_;  // [weight_hh, weight_ih], beside X = [h, x]
-  c10::SymInt hidden_, features_;
-  // By time.
-  std::vector<std::optional<CellValues>> values_;
-  std::vector<Tensor> x_tangents_;
-  std::vector<std::optional<CellTangents>> tangents_;
+  c10::SymInt hidden_;
+  Dual input_, w_ih_, w_hh_;
+  // By time: gates (later their gradients), and the h and c that a step begins with.
+  std::vector<Dual> gates_, h_, c_;
 
   int64_t time(int64_t s) const { return d_ == 0 ? s : steps_.count() - 1 - s; }
 
-  // This direction's columns of step t of output [T, B, D*H] or [S, D*H].
-  Tensor own_columns(const Tensor& output, int64_t t) const {
-    return columns(steps_.at(output, t), hidden_ * d_, hidden_);
+  // A window of the gates among all of them, and the other way round.
+  Dual all_gates(const Dual& window, int first, int count) const {
+    if (count == info_.gates) return window;
+    const std::array<c10::SymInt, 2> pad = {hidden_ * first,
+                                            hidden_ * (info_.gates - first - count)};
+    return window.map(
+        [&](const Tensor& t) { return t.defined() ? at::constant_pad_nd_symint(t, pad) : t; });
+  }
+  Dual of_input(const Dual& gates) const {
+    return columns(gates, hidden_ * info_.input_first, hidden_ * info_.input_gates);
+  }
+  Dual of_state(const Dual& gates) const {
+    return columns(gates, hidden_ * info_.state_first, hidden_ * info_.state_gates);
+  }
+
+  Dual joined(const std::vector<Dual>& by_time, const c10::SymInt& width) const {
+    std::vector<Tensor> values, tangents;
+    for (const auto& each : by_time) {
+      values.push_back(each.value);
+      tangents.push_back(each.tangent);
+    }
+    return {steps_.join_steps(std::move(values), width),
+            steps_.join_steps(std::move(tangents), width)};
+  }
+
+  // [S, ...] of a sequence.
+  static Dual as_rows(const Dual& sequence) {
+    return sequence.map([](const Tensor& t) {
+      return t.defined() && t.dim() == 3
+                 ? t.reshape_symint({t.sym_size(0) * t.sym_size(1), t.sym_size(2)})
+                 : t;
+    });
   }
 };
 
@@ -215,18 +244,16 @@ inline Tensor stack_directions(std::vector<Tensor> parts, const Tensor& like) {
   return at::stack(parts, 0);
 }
 
-// In float at least, like CellValues.
+// In float at least.
 class LayerComposition {
  public:
-  LayerComposition(const char* op, const LayerArguments& arguments)
-      : dtype_(c10::isReducedFloatingType(arguments.input.scalar_type())
-                   ? at::kFloat
-                   : arguments.input.scalar_type()),
+  LayerComposition(const char* op, CellKind cell, const LayerArguments& arguments)
+      : dtype_(derivative_dtype(arguments.input)),
         arguments_(arguments.map([&](const Tensor& t) { return cast(t, dtype_); })),
         steps_(op, arguments_) {
     const int64_t count = arguments_.h0.sym_size(0).guard_int(__FILE__, __LINE__);
     directions_.reserve(count);
-    for (int64_t d = 0; d < count; ++d) directions_.emplace_back(steps_, arguments_, d);
+    for (int64_t d = 0; d < count; ++d) directions_.emplace_back(steps_, arguments_, cell, d);
   }
   LayerComposition(const LayerComposition&) = delete;  // directions refer to it
 
@@ -264,12 +291,14 @@ class LayerComposition {
     };
     Tensor input;
     for (const auto& one : found) input = plus(input, one.input);
-    return {input,
-            stacked(&LayerArguments::h0),
-            stacked(&LayerArguments::c0),
-            stacked(&LayerArguments::weight_ih),
-            stacked(&LayerArguments::weight_hh),
-            stacked(&LayerArguments::bias)};
+    LayerArguments result;
+    result.input = input;
+    for (const auto member :
+         {&LayerArguments::h0, &LayerArguments::c0, &LayerArguments::weight_ih,
+          &LayerArguments::weight_hh, &LayerArguments::bias, &LayerArguments::bias_hh}) {
+      result.*member = stacked(member);
+    }
+    return result;
   }
 
  private:

@@ -19,10 +19,11 @@ namespace treadle {
 struct LayerArguments {
   Tensor input, h0, c0, weight_ih, weight_hh, bias;
   Tensor batch_sizes = {};
+  Tensor bias_hh = {};  // of cells with two; bias is then that of the input
 
   template <class F>
   LayerArguments map(F f) const {
-    return {f(input), f(h0), f(c0), f(weight_ih), f(weight_hh), f(bias), batch_sizes};
+    return {f(input), f(h0), f(c0), f(weight_ih), f(weight_hh), f(bias), batch_sizes, f(bias_hh)};
   }
 };
 

@@ -36,6 +36,54 @@ Tensors2 lltm_cell(const Tensor& input, const Tensor& weights, const OptionalTen
   return cell_op().call(input, weights, bias, old_h, old_cell);
 }
 
+// ---- the step in ATen ops, in float at least
+
+// Of input, weights, bias, old_h and old_cell: values, tangents or gradients.
+using CellTensors = std::array<Tensor, 5>;
+
+struct CellComposition {
+  ScalarType dtype;
+  c10::SymInt hidden, features;
+  Dual x, w, product, bias, old_c;  // product: the gates without bias
+  Gates gates;
+
+  CellComposition(const CellTensors& of, const CellTensors& tangents)
+      : dtype(derivative_dtype(of[0])), hidden(of[3].sym_size(-1)), features(of[0].sym_size(-1)) {
+    const auto dual = [&](size_t k) { return up({of[k], tangents[k]}); };
+    const Dual input = dual(0), old_h = dual(3);
+    const std::vector<Tensor> values = {old_h.value, input.value};
+    x = {at::cat(values, -1), join({old_h.tangent, input.tangent}, values)};
+    w = dual(1);
+    bias = dual(2);
+    old_c = dual(4);
+    product = matrix_product(x, transposed(w));
+    // [3H] or [1, 3H] broadcasts over B, also behind a leading N.
+    const Dual row = bias.map([&](const Tensor& t) {
+      return t.defined() && t.dim() < of[0].dim() ? t.unsqueeze(-2) : t;
+    });
+    gates = gate_parts(add_bias(product, row), cell_info(CellKind::kLltm).gates, hidden);
+  }
+
+  CellStates forward() const { return kLltm.forward(gates, old_c); }
+
+  // The tangents of the gradients, in the order of the arguments.
+  CellTensors backward(const Dual& grad_h, const Dual& grad_c) const {
+    const CellGrads grads = kLltm.backward(gates, old_c, up(grad_h), up(grad_c));
+    const Dual joined = join_gates(grads.gates, gates);
+    const Tensor of_x = tangent_of_product(joined, w);
+    const Tensor of_bias = joined.tangent.defined() && bias.value.defined()
+                               ? joined.tangent.sum(-2).reshape_symint(bias.value.sym_sizes())
+                               : Tensor();
+    return {columns(of_x, hidden, features), tangent_of_product(transposed(joined), x), of_bias,
+            columns(of_x, 0, hidden), grads.old_c.tangent};
+  }
+
+ private:
+  Dual up(const Dual& of) const {
+    return of.map([&](const Tensor& t) { return cast(t, dtype); });
+  }
+};
+
 // ---- the backward op's derivatives
 
 static Tensors5 call_backward(const Tensor& grad_h, const Tensor& grad_cell, const Tensor& input,
@@ -55,57 +103,37 @@ struct LltmCellBackwardBackward
   static variable_list backward(const variable_list& v, const Need& need, const Tensor& grad_h,
                                 const Tensor& grad_cell, const Tensor& input, const Tensor& weights,
                                 const Tensor& bias, const Tensor& old_h, const Tensor& old_cell) {
-    const CellValues value(input, weights, optional(bias), old_h, old_cell);
-    const auto up = [&](const Tensor& t) { return cast(t, value.dtype); };
-    const CellGrads grads(value, up(grad_h), up(grad_cell));
-    const Tensor vx = join(up(v[3]), up(v[0]), up(old_h), up(input)), vw = up(v[1]);
-    CellTangents moved(value, value.gates_tangent(vx, vw, up(v[2]), input), up(v[4]));
-    moved.set_grads(value, grads, up(grad_h), Tensor(), Tensor());
-
-    const Tensor gx =
-        plus(matrix_product(moved.grad_gates, value.w), matrix_product(grads.gates, vw));
-    const Tensor gw = plus(matrix_product(transposed(moved.grad_gates), value.x),
-                           matrix_product(transposed(grads.gates), vx));
+    const CellTensors of{input, weights, bias, old_h, old_cell};
+    const CellComposition step(of, {v[0], v[1], v[2], v[3], v[4]});
+    const CellStates moved = step.forward();
+    const CellTensors found = step.backward({grad_h}, {grad_cell});
     variable_list result(7);
-    if (need[0]) result[0] = cast(moved.h, input.scalar_type());
-    if (need[1]) result[1] = cast(moved.c, old_cell.scalar_type());
-    if (need[2]) {
-      result[2] = cast(columns(gx, value.hidden, value.features), input.scalar_type());
+    if (need[0]) result[0] = cast(moved.h.tangent, input.scalar_type());
+    if (need[1]) result[1] = cast(moved.c.tangent, old_cell.scalar_type());
+    for (size_t k = 0; k < found.size(); ++k) {
+      if (need[k + 2]) result[k + 2] = cast(found[k], of[k].scalar_type());
     }
-    if (need[3]) result[3] = cast(gw, weights.scalar_type());
-    if (need[4]) result[4] = cast(sum_rows(moved.grad_gates, bias), input.scalar_type());
-    if (need[5]) result[5] = cast(columns(gx, 0, value.hidden), input.scalar_type());
-    if (need[6]) result[6] = cast(moved.grad_c, old_cell.scalar_type());
     return result;
   }
 };
 
+static CellTensors each(const CellTensors& of, Tensor (*f)(const Tensor&)) {
+  return {f(of[0]), f(of[1]), f(of[2]), f(of[3]), f(of[4])};
+}
+
 static void set_backward_tangents(const Tensors5& out, const Tensor& grad_h,
-                                  const Tensor& grad_cell, const Tensor& input,
-                                  const Tensor& weights, const Tensor& bias, const Tensor& old_h,
-                                  const Tensor& old_cell) {
-  const CellValues value(primal(input), primal(weights), optional(primal(bias)), primal(old_h),
-                         primal(old_cell));
-  const auto up = [&](const Tensor& t) { return cast(t, value.dtype); };
-  const CellGrads grads(value, up(primal(grad_h)), up(primal(grad_cell)));
-  const Tensor tx =
-      join(up(tangent(old_h)), up(tangent(input)), up(primal(old_h)), up(primal(input)));
-  const Tensor tw = up(tangent(weights));
-  CellTangents moved(value, value.gates_tangent(tx, tw, up(tangent(bias)), input),
-                     up(tangent(old_cell)));
-  moved.set_grads(value, grads, up(primal(grad_h)), up(tangent(grad_h)), up(tangent(grad_cell)));
-  const Tensor gx =
-      plus(matrix_product(moved.grad_gates, value.w), matrix_product(grads.gates, tw));
-  const Tensor gw = plus(matrix_product(transposed(moved.grad_gates), value.x),
-                         matrix_product(transposed(grads.gates), tx));
+                                  const Tensor& grad_cell, const CellTensors& of) {
+  const CellComposition step(each(of, primal), each(of, tangent));
+  const CellTensors found =
+      step.backward({primal(grad_h), tangent(grad_h)}, {primal(grad_cell), tangent(grad_cell)});
   const auto set = [](const Tensor& t, const Tensor& value) {
     if (t.defined() && value.defined()) set_tangent(t, value.to(t.scalar_type()).contiguous());
   };
-  set(std::get<0>(out), columns(gx, value.hidden, value.features));
-  set(std::get<1>(out), gw);
-  set(std::get<2>(out), sum_rows(moved.grad_gates, bias));
-  set(std::get<3>(out), columns(gx, 0, value.hidden));
-  set(std::get<4>(out), moved.grad_c);
+  set(std::get<0>(out), found[0]);
+  set(std::get<1>(out), found[1]);
+  set(std::get<2>(out), found[2]);
+  set(std::get<3>(out), found[3]);
+  set(std::get<4>(out), found[4]);
 }
 
 static Tensors5 lltm_cell_backward_autograd(c10::DispatchKeySet keys, const OptionalTensor& grad_h,
@@ -125,7 +153,7 @@ static Tensors5 lltm_cell_backward_autograd(c10::DispatchKeySet keys, const Opti
     node->save(gh, gc, input, weights, b, old_h, old_cell);
   }
   if (has_tangent(gh, gc, input, weights, b, old_h, old_cell)) {
-    set_backward_tangents(out, gh, gc, input, weights, b, old_h, old_cell);
+    set_backward_tangents(out, gh, gc, {input, weights, b, old_h, old_cell});
   }
   return out;
 }
@@ -148,22 +176,15 @@ struct LltmCellBackward
 };
 
 // The tangents of new_h, new_cell and gates (without the bias, as they are).
-static void set_forward_tangents(const Tensors3& out, const Tensor& input, const Tensor& weights,
-                                 const Tensor& bias, const Tensor& old_h, const Tensor& old_cell) {
-  const CellValues value(primal(input), primal(weights), optional(primal(bias)), primal(old_h),
-                         primal(old_cell));
-  const auto up = [&](const Tensor& t) { return cast(t, value.dtype); };
-  const Tensor tx =
-      join(up(tangent(old_h)), up(tangent(input)), up(primal(old_h)), up(primal(input)));
-  const Tensor tw = up(tangent(weights));
-  const CellTangents moved(value, value.gates_tangent(tx, tw, up(tangent(bias)), input),
-                           up(tangent(old_cell)));
+static void set_forward_tangents(const Tensors3& out, const CellTensors& of) {
+  const CellComposition step(each(of, primal), each(of, tangent));
+  const CellStates moved = step.forward();
   const auto set = [](const Tensor& t, const Tensor& value) {
     set_tangent(t, value.defined() ? value.to(t.scalar_type()) : at::zeros_like(primal(t)));
   };
-  set(std::get<0>(out), moved.h);
-  set(std::get<1>(out), moved.c);
-  set(std::get<2>(out), value.gates_tangent(tx, tw, Tensor(), input));
+  set(std::get<0>(out), moved.h.tangent);
+  set(std::get<1>(out), moved.c.tangent);
+  set(std::get<2>(out), step.product.tangent);
 }
 
 // What lltm_cell calls, so that outer levels of torch.func see one op with all its derivatives.
@@ -177,7 +198,7 @@ static Tensors3 lltm_cell_forward_autograd(c10::DispatchKeySet keys, const Tenso
   const auto& [new_h, new_cell, gates] = out;
   if (node) set_history({new_h, new_cell}, node);
   if (has_tangent(input, weights, b, old_h, old_cell)) {
-    set_forward_tangents(out, input, weights, b, old_h, old_cell);
+    set_forward_tangents(out, {input, weights, b, old_h, old_cell});
   }
   if (node) node->save(input, weights, b, old_h, old_cell, new_cell, gates);
   return out;
