@@ -5,106 +5,18 @@
 // gradients and their tangents. Second derivatives are symmetric: with the cotangents v of the
 // backward op in the places of tangents, jvp gives the gradients of grad_output, grad_h_n and
 // grad_c_n (J v), and vjp_tangent those of the arguments.
-// A packed batch: h and c always hold B rows, of which a step moves the first ones.
 #pragma once
-
-#include <ATen/functorch/TensorWrapper.h>
 
 #include <array>
 #include <vector>
 
 #include "recurrent/formulas.h"
 #include "recurrent/layer.h"
+#include "recurrent/layer_steps.h"
 
 namespace treadle {
 
 inline Tensor of_direction(const Tensor& t, int64_t d) { return t.defined() ? t.select(0, d) : t; }
-
-// ---- time
-
-class LayerSteps {
- public:
-  LayerSteps(const char* op, const LayerArguments& a)
-      : packed_(a.batch_sizes.defined()), input_(a.input) {
-    if (!packed_) {
-      count_ = input_.sym_size(0).guard_int(__FILE__, __LINE__);
-      return;
-    }
-    rows_ = values(op, a.batch_sizes);
-    count_ = static_cast<int64_t>(rows_.size());
-    batch_ = a.h0.sym_size(1).guard_int(__FILE__, __LINE__);
-    int64_t start = 0;
-    for (int64_t rows : rows_) {
-      starts_.push_back(start);
-      start += rows;
-    }
-  }
-
-  int64_t count() const { return count_; }
-
-  // The rows of step t of a sequence [T, B, ...] or [S, ...].
-  Tensor at(const Tensor& sequence, int64_t t) const {
-    if (!sequence.defined()) return sequence;
-    return packed_ ? sequence.narrow(0, starts_[t], rows_[t]) : sequence.select(0, t);
-  }
-
-  // The rows of a state [B, H] that step t moves, and the state with these rows replaced.
-  Tensor first(const Tensor& state, int64_t t) const {
-    return state.defined() && packed_ ? state.narrow(0, 0, rows_[t]) : state;
-  }
-  Tensor after(const Tensor& state, const Tensor& moved, int64_t t) const {
-    if (!packed_ || rows_[t] == batch_ || (!state.defined() && !moved.defined())) return moved;
-    const int64_t rest = batch_ - rows_[t];
-    return at::cat({moved.defined() ? moved : at::zeros_like(first(state, t)),
-                    state.defined() ? state.narrow(0, rows_[t], rest)
-                                    : moved.new_zeros_symint({rest, moved.sym_size(1)})},
-                   0);
-  }
-
-  Dual at(const Dual& sequence, int64_t t) const {
-    return sequence.map([&](const Tensor& each) { return at(each, t); });
-  }
-  Dual first(const Dual& state, int64_t t) const {
-    return state.map([&](const Tensor& each) { return first(each, t); });
-  }
-  Dual after(const Dual& state, const Dual& moved, int64_t t) const {
-    return {after(state.value, moved.value, t), after(state.tangent, moved.tangent, t)};
-  }
-
-  // The sequence that is made of these steps, its rows `width` long; undefined if they all are.
-  Tensor join_steps(std::vector<Tensor> parts, const c10::SymInt& width) const {
-    bool any = false;
-    for (const auto& part : parts) any |= part.defined();
-    if (!any) return Tensor();
-    for (int64_t t = 0; t < count_; ++t) {
-      if (parts[t].defined()) continue;
-      const Tensor x = at(input_, t);
-      parts[t] = x.new_zeros_symint({x.sym_size(0), width});
-    }
-    return packed_ ? at::cat(parts, 0) : at::stack(parts, 0);
-  }
-
- private:
-  bool packed_;
-  Tensor input_;
-  int64_t count_ = 0, batch_ = 0;
-  std::vector<int64_t> rows_, starts_;  // of a packed batch
-
-  static std::vector<int64_t> values(const char* op, Tensor sizes) {
-    while (const auto* wrapper = at::functorch::maybeGetTensorWrapper(sizes)) {
-      sizes = wrapper->value();
-    }
-    const auto keys = sizes.key_set();
-    const bool traced = keys.has(c10::DispatchKey::Python) ||
-                        keys.has(c10::DispatchKey::Functionalize) || !sizes.has_storage();
-    TORCH_CHECK(sizes.is_cpu() && !traced, op,
-                ": batch_sizes must have values for tangents and second derivatives, got a tensor "
-                "that is being traced");
-    sizes = sizes.contiguous();
-    const auto* data = sizes.const_data_ptr<int64_t>();
-    return {data, data + sizes.numel()};
-  }
-};
 
 // ---- one direction
 
@@ -134,7 +46,7 @@ class LayerDirection {
     const Dual of_input =
         all_gates(add_bias(matrix_product(input_, transposed(w_ih_)), own(&LayerArguments::bias)),
                   info_.input_first, info_.input_gates);
-    std::vector<Tensor> outputs(steps_.count()), gates(steps_.count());
+    std::vector<Dual> outputs(steps_.count());
     for (int64_t s = 0; s < steps_.count(); ++s) {
       const int64_t t = time(s);
       h_[t] = steps_.first(h, t);
@@ -143,17 +55,16 @@ class LayerDirection {
                   all_gates(add_bias(matrix_product(h_[t], transposed(w_hh_)), bias_hh),
                             info_.state_first, info_.state_gates);
       const CellStates moved = formula_.forward(gate_parts(gates_[t], info_.gates, hidden_), c_[t]);
-      outputs[t] = moved.h.tangent;
-      gates[t] = gates_[t].tangent;
+      outputs[t].tangent = moved.h.tangent;
       h = steps_.after(h, moved.h, t);
       c = steps_.after(c, moved.c, t);
     }
-    return {steps_.join_steps(outputs, hidden_), h.tangent, c.tangent,
-            steps_.join_steps(gates, hidden_ * info_.gates)};
+    return {steps_.join_steps(outputs, &Dual::tangent, hidden_), h.tangent, c.tangent,
+            steps_.join_steps(gates_, &Dual::tangent, hidden_ * info_.gates)};
   }
 
-  // After jvp: the tangents of the gradients of the arguments, from gradients g of the results and
-  // the tangents of g.
+  // Once, after jvp: the tangents of the gradients of the arguments, from gradients g of the
+  // results and the tangents of g.
   LayerArguments vjp_tangent(const LayerOutputs& g, const LayerOutputs& g_tangent) {
     const Dual output{g.output, g_tangent.output};
     Dual h{of_direction(g.h_n, d_), of_direction(g_tangent.h_n, d_)};
@@ -163,23 +74,24 @@ class LayerDirection {
       const Gates gates = gate_parts(gates_[t], info_.gates, hidden_);
       const Dual grad_h = steps_.first(h, t) + columns(steps_.at(output, t), hidden_ * d_, hidden_);
       const CellGrads grads = formula_.backward(gates, c_[t], grad_h, steps_.first(c, t));
-      gates_[t] = join_gates(grads.gates, gates);  // no later step reads the gates
-      h = steps_.after(h, matrix_product(of_state(gates_[t]), w_hh_), t);
+      gates_[t] = join_gates(grads.gates, gates);  // no other step reads the gates
+      h = steps_.after(h, matrix_product(state_window(gates_[t]), w_hh_), t);
       c = steps_.after(c, grads.old_c, t);
     }
-    const Dual gates = joined(gates_, hidden_ * info_.gates);
+    const Dual gates = steps_.join_steps(gates_, hidden_ * info_.gates);
     LayerArguments found;
-    found.input = tangent_of_product(of_input(gates), w_ih_);
+    found.input = tangent_of_product(input_window(gates), w_ih_);
     found.h0 = h.tangent;
     found.c0 = c.tangent;
     const Dual rows = as_rows(gates);
-    found.weight_ih = tangent_of_product(transposed(of_input(rows)), as_rows(input_));
-    found.weight_hh = tangent_of_product(transposed(of_state(rows)), as_rows(joined(h_, hidden_)));
+    found.weight_ih = tangent_of_product(transposed(input_window(rows)), as_rows(input_));
+    found.weight_hh =
+        tangent_of_product(transposed(state_window(rows)), as_rows(steps_.join_steps(h_, hidden_)));
     const auto bias = [&](const Dual& window) {
       return window.tangent.defined() ? window.tangent.sum(0) : Tensor();
     };
-    if (arguments_.bias.defined()) found.bias = bias(of_input(rows));
-    if (arguments_.bias_hh.defined()) found.bias_hh = bias(of_state(rows));
+    if (arguments_.bias.defined()) found.bias = bias(input_window(rows));
+    if (arguments_.bias_hh.defined()) found.bias_hh = bias(state_window(rows));
     return found;
   }
 
@@ -204,21 +116,11 @@ class LayerDirection {
     return window.map(
         [&](const Tensor& t) { return t.defined() ? at::constant_pad_nd_symint(t, pad) : t; });
   }
-  Dual of_input(const Dual& gates) const {
+  Dual input_window(const Dual& gates) const {
     return columns(gates, hidden_ * info_.input_first, hidden_ * info_.input_gates);
   }
-  Dual of_state(const Dual& gates) const {
+  Dual state_window(const Dual& gates) const {
     return columns(gates, hidden_ * info_.state_first, hidden_ * info_.state_gates);
-  }
-
-  Dual joined(const std::vector<Dual>& by_time, const c10::SymInt& width) const {
-    std::vector<Tensor> values, tangents;
-    for (const auto& each : by_time) {
-      values.push_back(each.value);
-      tangents.push_back(each.tangent);
-    }
-    return {steps_.join_steps(std::move(values), width),
-            steps_.join_steps(std::move(tangents), width)};
   }
 
   // [S, ...] of a sequence.

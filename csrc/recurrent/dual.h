@@ -10,7 +10,7 @@
 namespace treadle {
 
 struct Dual {
-  Tensor value, tangent = {};
+  Tensor value = {}, tangent = {};
 
   template <class F>
   Dual map(F f) const {

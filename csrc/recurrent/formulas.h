@@ -1,6 +1,6 @@
-// The cells in ATen ops, for what no fused kernel does: tangents, and gradients of gradients. Each
-// has its formula and its first derivative, in Duals: the tangents of forward's results are its
-// jvp, those of backward's results its second derivatives. Second derivatives are symmetric, so
+// The cells in ATen ops, for what no fused kernel does: tangents, and gradients of gradients. A cell
+// gives its formula and the gradients of it, in Duals: the tangents of forward's results are its
+// jvp, and those of backward's results its second derivatives. Second derivatives are symmetric, so
 // that the vjp of a backward op is the same with its cotangents for tangents.
 #pragma once
 
@@ -63,7 +63,7 @@ inline constexpr CellFormula kLstm = {
     },
 };
 
-// Its c is its h, in the dtype that sums have.
+// Its c is its h, unrounded.
 inline constexpr CellFormula kGru = {
     [](const Gates& g, const Dual& old_h) -> CellStates {
       const Dual n = kTanh(g[3] + kSigmoid(g[1]) * g[0]);
