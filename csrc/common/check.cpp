@@ -1,6 +1,8 @@
 #include "common/check.h"
 
 #include <ATen/MemoryOverlap.h>
+#include <ATen/functorch/BatchedTensorImpl.h>
+#include <ATen/functorch/TensorWrapper.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -137,6 +139,26 @@ void check_storages(const char* op, std::initializer_list<NamedTensor> arguments
   for (const auto& [name, tensor] : arguments) {
     if (tensor.defined()) check_storage(op, name, tensor);
   }
+}
+
+// What vmap and the transforms of torch.func wrap.
+static Tensor innermost(Tensor t) {
+  for (;;) {
+    if (const auto* batched = at::functorch::maybeGetBatchedImpl(t)) {
+      t = batched->value();
+    } else if (const auto* wrapper = at::functorch::maybeGetTensorWrapper(t)) {
+      t = wrapper->value();
+    } else {
+      return t;
+    }
+  }
+}
+
+void check_composite_storage(const char* op, const char* argument, const Tensor& t) {
+  const Tensor value = innermost(t);
+  const bool unknown = value.key_set().has(c10::DispatchKey::Python) ||
+                       value.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+  if (!unknown && value.has_storage()) check_storage(op, argument, value);
 }
 
 void check_shape(const char* op, const char* argument, const char* letters, const Tensor& t,

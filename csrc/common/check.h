@@ -47,6 +47,9 @@ void check_broadcast(const char* op, const char* a_name, const Tensor& a, const 
 // Else a storage that was resized under the tensor would be read past its end.
 void check_storage(const char* op, const char* argument, const Tensor& t);
 
+// The same in a composite op, which also gets wrappers. Nothing is known of fake tensors.
+void check_composite_storage(const char* op, const char* argument, const Tensor& t);
+
 inline bool has(const std::optional<Tensor>& t) { return t.has_value() && t->defined(); }
 
 inline void check_storage_if_any(const char* op, const char* argument,

@@ -42,6 +42,16 @@ void check_lists(at::TensorList hx, at::TensorList params, bool has_biases, int6
   }
 }
 
+// All of them: stacking would read those of two directions, and lltm_layer sees one layer's alone.
+void check_list_storages(at::TensorList hx, at::TensorList params) {
+  check_composite_storage("lltm", "h0", hx[0]);
+  check_composite_storage("lltm", "c0", hx[1]);
+  for (size_t k = 0; k < params.size(); ++k) {
+    const std::string name = "params[" + std::to_string(k) + "]";
+    check_composite_storage("lltm", name.c_str(), params[k]);
+  }
+}
+
 // Tensors k, k + each, ... of a layer's: one of each direction, stacked.
 Tensor of_directions(at::TensorList params, int64_t each, int64_t k) {
   if (static_cast<int64_t>(params.size()) == each) return params[k].unsqueeze(0);
@@ -52,6 +62,7 @@ LayerResults run(const Tensor& input, const OptionalTensor& batch_sizes, at::Ten
                  at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
                  bool train, bool bidirectional, bool recompute) {
   check_lists(hx, params, has_biases, num_layers, bidirectional);
+  check_list_storages(hx, params);
   const int64_t directions = bidirectional ? 2 : 1, each = has_biases ? 3 : 2;
   Tensor x = input;
   std::vector<Tensor> h_n, c_n;

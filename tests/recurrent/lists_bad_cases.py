@@ -114,5 +114,56 @@ def second_directions() -> list[Bad]:
     ]
 
 
+def storages(directions: int, layers: int) -> list[Bad]:
+    """Each member of the lists without storage, as sharded training leaves parameters."""
+    later = ((3 * H, directions * H), *SHAPES[1:])
+    shapes = (*SHAPES * directions, *later * directions * (layers - 1))
+    states = (layers * directions, B, H)
+
+    def call(make: Make, name: str) -> Any:
+        lost = {"h0": 0, "c0": 1}.get(name)
+        hx = [make(*states) if k != lost else without_storage(make(*states)) for k in range(2)]
+        params = [make(*shape) for shape in shapes]
+        if lost is None:
+            params[int(name[7:-1])].untyped_storage().resize_(0)
+        return torch.ops.treadle.lltm(
+            make(T, B, I), hx, params, True, layers, 0.0, False, directions == 2, False
+        )
+
+    members = {"h0": states, "c0": states, **{f"params[{k}]": s for k, s in enumerate(shapes)}}
+    return [
+        Bad(
+            f"lltm {name} storage, directions {directions}, layers {layers}",
+            lambda m, name=name: call(m, name),
+            f"lltm: {name} must lie inside its storage, {4 * torch.Size(shape).numel()} bytes, "
+            "got a storage of 0 bytes",
+        )
+        for name, shape in members.items()
+    ]
+
+
+def vmapped() -> Bad:
+    """The value that vmap wraps."""
+
+    def call(make: Make) -> Any:
+        x, state = make(T, B, I), make(D, B, H)
+        params = [make(*shape) for shape in SHAPES * D]
+        lost = without_storage(make(2, *SHAPES[1]))
+
+        def of_one(w: Tensor) -> Any:
+            own = [*params[:4], w, params[5]]
+            return torch.ops.treadle.lltm(x, [state] * 2, own, True, 1, 0.0, False, True, False)
+
+        return torch.func.vmap(of_one)(lost)
+
+    return Bad(
+        "lltm params storage in vmap",
+        call,
+        "lltm: params[4] must lie inside its storage, 384 bytes, got a storage of 0 bytes",
+    )
+
+
 def lists_bad() -> list[Bad]:
-    return [*lists(), *second_directions()]
+    sizes = ((1, 1), (2, 1), (1, 2), (2, 2))
+    lost = [bad for directions, layers in sizes for bad in storages(directions, layers)]
+    return [*lists(), *second_directions(), *lost, vmapped()]
