@@ -2,6 +2,7 @@
 // sums over all steps make of them those of input, weights and bias. Twin: forward.cpp.
 #include <ATen/Functions.h>
 
+#include "common/flush.h"
 #include "common/gemm.h"
 #include "recurrent/run.h"
 
@@ -173,6 +174,7 @@ LayerGrads lltm_layer_backward_kernel(
   // Within autocast the products, too, are of the dtype that the forward pass had.
   const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
   const LayerRun run(backend, arguments, algorithm, /*backward=*/true);
+  const FlushInProducts flush(input, run.multiplications());
   const Tensor whole_gates = gates.contiguous();
   Gradients found = Backward{run, grads, output, whole_gates, recompute, mask}.gradients();
   const auto dtype = input.scalar_type();

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "common/cpu/subnormals.h"
 #include "recurrent/cpu/rows.h"
 #include "recurrent/run.h"
 
@@ -57,6 +58,7 @@ void over_rows(const Args& args, int64_t step_work, const F& f) {
   at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
     const int64_t row = begin == 0 ? 0 : first_block(begin) * kRows;
     const int64_t last = end == threads ? args.batch : first_block(end) * kRows;
+    const cpu::FlushSubnormals flush;
     if (row < last) f(row, std::min(last, args.batch));
   });
 }

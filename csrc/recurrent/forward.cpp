@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "common/flush.h"
 #include "recurrent/run.h"
 
 namespace treadle {
@@ -68,7 +69,9 @@ LayerSaved forward(const RecurrenceBackend& backend, const LayerArguments& argum
   constexpr const char* op = "lltm_layer";
   check_layer(op, arguments);
   check_layer_data(op, arguments);
-  return run_forward(LayerRun(backend, arguments, algorithm, /*backward=*/false), save);
+  const LayerRun run(backend, arguments, algorithm, /*backward=*/false);
+  const FlushInProducts flush(arguments.input, run.multiplications());
+  return run_forward(run, save);
 }
 
 }  // namespace

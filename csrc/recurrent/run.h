@@ -4,6 +4,8 @@
 
 #include <ATen/OpMathType.h>
 
+#include <algorithm>
+
 #include "recurrent/backend.h"
 #include "recurrent/check.h"
 
@@ -38,6 +40,12 @@ struct LayerRun {
   // No unit takes a step.
   bool idle() const { return sequence.rows == 0 || sizes.hidden == 0; }
   bool persistent() const { return plan.persistent() && !idle(); }
+
+  // Of the larger product with a weight.
+  int64_t multiplications() const {
+    const int64_t inputs = std::max(sizes.hidden, arguments.input.size(-1));
+    return sequence.rows * kGates * sizes.hidden * inputs;
+  }
 
   // [T, B, n] or [S, n] as [S, n].
   Tensor rows(const Tensor& t) const { return t.reshape({sequence.rows, t.size(-1)}); }

@@ -9,6 +9,29 @@ namespace treadle::math {
 
 namespace detail {
 
+// The host takes a hundred times as long for subnormal numbers, or flushes them, so that inf times
+// one would be NaN. So of exp(x) those are raised to the least normal number.
+template <class T>
+TREADLE_HD T without_subnormals(T exp_x, [[maybe_unused]] T x, [[maybe_unused]] T zero_below) {
+#if defined(__CUDA_ARCH__)
+  return exp_x;
+#else
+  constexpr T least = sizeof(T) == 4 ? T(0x1p-126) : T(0x1p-1022);
+  return select(x < zero_below, T(0), select(exp_x < least, least, exp_x));
+#endif
+}
+
+// Complements near 0, of which subnormal gradients would come, are 0 on the host. In torch 1 - y is
+// 0 from 2^-24 or 2^-53 on.
+template <class T>
+TREADLE_HD T zero_if_tiny(T complement) {
+#if defined(__CUDA_ARCH__)
+  return complement;
+#else
+  return select(complement < (sizeof(T) == 4 ? T(0x1p-64) : T(0x1p-128)), T(0), complement);
+#endif
+}
+
 // exp(-|x|); 0 from where exp(|x|) overflows, and nowhere else.
 template <class T>
 TREADLE_HD T exp_of_minus_magnitude(T x) {
@@ -20,7 +43,8 @@ TREADLE_HD T exp_of_minus_magnitude(T x) {
     return magnitude(x) > log_of_largest ? 0.0f : e < 0x1p-126f ? 0x1p-126f : e;
   }
 #endif
-  return exp_pair<T>(-magnitude(x), -log_of_largest).exp;
+  const T e = exp_pair<T>(-magnitude(x), -log_of_largest).exp;
+  return without_subnormals(e, -magnitude(x), -log_of_largest);
 }
 
 }  // namespace detail
@@ -82,7 +106,8 @@ TREADLE_HD SigmoidPair<T> sigmoid_pair(T x) {
   const T larger = divide(T(1), T(1) + e);
   const T smaller = e * larger;
   const bool negative = x < T(0);
-  return {select(negative, smaller, larger), select(negative, larger, smaller)};
+  return {select(negative, smaller, larger),
+          select(negative, larger, detail::zero_if_tiny(smaller))};
 }
 
 // tanh(x) and 1 - |tanh(x)|, without cancellation. Derivative: complement (2 - complement).
@@ -95,7 +120,7 @@ template <class T>
 TREADLE_HD TanhPair<T> tanh_pair(T x) {
   const ExpPair<T> e = exp_pair<T>(T(-2) * magnitude(x));
   const T inverse = divide(T(1), T(2) + e.expm1);
-  return {with_sign_of(e.expm1 * inverse, x), T(2) * e.exp * inverse};
+  return {with_sign_of(e.expm1 * inverse, x), detail::zero_if_tiny(T(2) * e.exp * inverse)};
 }
 
 // elu and its slope exp(min(x, 0)), which is finite for every x.
@@ -108,7 +133,10 @@ template <class T>
 TREADLE_HD Elu<T> elu(T x) {
   const bool positive = x > T(0);
   const ExpPair<T> e = exp_pair<T>(select(positive, T(0), x));
-  return {select(positive, x, e.expm1), select(positive, T(1), e.exp)};
+  // From there exp(x) rounds to 0.
+  constexpr T lowest = sizeof(T) == 4 ? T(-103.97208) : T(-745.1332191019412);
+  const T slope = detail::without_subnormals(e.exp, x, lowest);
+  return {select(positive, x, e.expm1), select(positive, T(1), slope)};
 }
 
 }  // namespace treadle::math

@@ -170,9 +170,17 @@ SINGLE = floats(1e-30, 80.0, 1 << 16)
     ids=lambda f: getattr(f, "__name__", ""),
 )
 def test_activation_in_single_precision(ours, truth, bound: float) -> None:
-    # Where 1 - tanh^2 is a normal number.
-    x = SINGLE[SINGLE.abs() < 43] if ours is tanh_slope else SINGLE
+    near = {tanh_slope: SINGLE.abs() < 22, sigmoid_slope: SINGLE < 44}
+    x = SINGLE[near[ours]] if ours in near else SINGLE
     within_ulps(ours(x), truth(x.double()), bound, ours.__name__)
+
+
+def test_slopes_far_out_are_zero() -> None:
+    """Long after 1 - y is 0 in torch, and before it would be subnormal."""
+    x = floats(23.0, 100.0, 1 << 10)
+    assert not tanh_slope(x).any() and not sigmoid_slope(2 * x.abs()).any()
+    x = 2 * x.double()
+    assert not tanh_slope(x).any() and not sigmoid_slope(2 * x.abs()).any()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@
 #include <ATen/Parallel.h>
 
 #include "common/check.h"
+#include "common/cpu/subnormals.h"
+#include "common/flush.h"
 #include "common/gemm.h"
 #include "common/rules.h"
 #include "common/vmap.h"
@@ -28,6 +30,10 @@ namespace {
 
 Tensor product(const Tensor& a, const Tensor& b) {
   return a.dim() == 3 ? a.bmm(b) : mm_few_rows(a, b);
+}
+
+int64_t multiplications(const Tensor& input, const Tensor& weights) {
+  return input.size(-2) * weights.numel();
 }
 
 // Of old_h and input: grad_gates times their columns of weights.
@@ -70,6 +76,7 @@ Tensors3 lltm_cell_forward_kernel(const LltmBackend& backend, const Tensor& inpu
                       {"bias", value_or_undefined(bias)},
                       {"old_h", old_h},
                       {"old_cell", old_cell}});
+  const FlushInProducts flush(input, multiplications(input, weights));
   const Tensor gates = product(backend.pack(old_h, input), weights.mT());
   const Tensor new_h = at::empty(old_h.sizes(), old_h.options());
   const Tensor new_cell = at::empty(old_cell.sizes(), old_cell.options());
@@ -105,6 +112,7 @@ Tensors5 lltm_cell_backward_kernel(const LltmBackend& backend, const OptionalTen
                                         {"grad_cell", value_or_undefined(grad_cell)}});
   // Within autocast the products, too, are of the dtype that the forward pass had.
   const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
+  const FlushInProducts flush(input, multiplications(input, weights));
   const Tensor grad_gates = at::empty(gates.sizes(), gates.options());
   Tensor grad_input, grad_weights, grad_bias, grad_old_h, grad_old_cell;
   if (mask[4]) grad_old_cell = at::empty(new_cell.sizes(), new_cell.options());
@@ -168,13 +176,19 @@ static constexpr int64_t kGrain = 4096;
 static void lltm_forward_cpu(const LltmForward& args, at::Device) {
   const auto& s = args.shape;
   at::parallel_for(0, s.problems * s.rows_per_problem * s.hidden, kGrain,
-                   [&](int64_t begin, int64_t end) { cpu::lltm_cell_forward(args, begin, end); });
+                   [&](int64_t begin, int64_t end) {
+                     const cpu::FlushSubnormals flush;
+                     cpu::lltm_cell_forward(args, begin, end);
+                   });
 }
 
 static void lltm_backward_cpu(const LltmBackward& args, at::Device) {
   const auto& s = args.shape;
   at::parallel_for(0, s.problems * s.rows_per_problem * s.hidden, kGrain,
-                   [&](int64_t begin, int64_t end) { cpu::lltm_cell_backward(args, begin, end); });
+                   [&](int64_t begin, int64_t end) {
+                     const cpu::FlushSubnormals flush;
+                     cpu::lltm_cell_backward(args, begin, end);
+                   });
 }
 
 static Tensor pack_cpu(const Tensor& old_h, const Tensor& input) {

@@ -1,0 +1,50 @@
+// FlushSubnormals in every thread that shares a product of ATen's: saturated gates leave h and
+// gradients so small that sums of their products are subnormal.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "common/cpu/subnormals.h"
+
+namespace treadle {
+
+class FlushInProducts {
+ public:
+  // Does nothing unless `like` is on the CPU. `multiplications`: of the largest product.
+  FlushInProducts(const at::Tensor& like, int64_t multiplications) {
+    if (!like.is_cpu()) return;
+    before_.resize(multiplications < kShared || at::in_parallel_region() ? 1 : pool_size());
+    in_each([](unsigned& before) { before = cpu::flush_subnormals(); });
+  }
+  ~FlushInProducts() {
+    if (!before_.empty()) in_each([](unsigned& before) { cpu::set_float_mode(before); });
+  }
+  FlushInProducts(const FlushInProducts&) = delete;
+  FlushInProducts& operator=(const FlushInProducts&) = delete;
+
+ private:
+  // BLAS computes smaller products in the caller's thread.
+  static constexpr int64_t kShared = int64_t{1} << 18;
+
+  // Only with OpenMP does thread i of every parallel loop take part i, and BLAS the same threads.
+  static int pool_size() {
+#if AT_PARALLEL_OPENMP
+    return at::get_num_threads();
+#else
+    return 1;
+#endif
+  }
+
+  template <class F>
+  void in_each(const F& f) {
+    const int64_t threads = static_cast<int64_t>(before_.size());
+    at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t) { f(before_[begin]); });
+  }
+
+  std::vector<unsigned> before_;  // the mode of each thread
+};
+
+}  // namespace treadle
