@@ -1,4 +1,4 @@
-"""Checks of constructor arguments, shared by the modules.
+"""Checks of arguments, shared by the modules.
 
 Errors follow the ops' grammar: ``<module>: <argument> must <rule>, got <fact>``.
 """
@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import math
 from numbers import Integral, Real
+from typing import Any
+
+from torch import Tensor
 
 
 def check_count(module: str, name: str, count: object, least: int = 1) -> int:
@@ -38,3 +41,27 @@ def check_omega(module: str, name: str, omega: object, zero: bool = False) -> fl
         rule = "a finite number" if zero else "a finite number other than 0"
         raise ValueError(f"{module}: {name} must be {rule}, got {omega!r}")
     return float(omega)
+
+
+def check_hx(
+    module: str, names: tuple[str, ...], hx: object, letters: str, shape: tuple[int, ...]
+) -> tuple[Tensor, ...]:
+    """The states of ``hx``; raises unless all have ``shape`` (in errors: ``letters``)."""
+    states: Any = (hx,)
+    if len(names) > 1:
+        if not isinstance(hx, (tuple, list)) or len(hx) != len(names):
+            count = f" of length {len(hx)}" if isinstance(hx, (tuple, list)) else ""
+            raise TypeError(
+                f"{module}: hx must be a pair of tensors ({', '.join(names)}), "
+                f"got {type(hx).__name__}{count}"
+            )
+        states = tuple(hx)
+    for name, state in zip(names, states, strict=True):
+        if not isinstance(state, Tensor):
+            raise TypeError(f"{module}: {name} must be a tensor, got {type(state).__name__}")
+        if tuple(state.shape) != shape:
+            raise ValueError(
+                f"{module}: {name} must have shape {letters} = {list(shape)}, "
+                f"got {list(state.shape)}"
+            )
+    return states  # type: ignore[no-any-return]

@@ -12,14 +12,15 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ..recurrent import lltm
 from ._check import check_bool, check_count, check_probability
-from .lltm_cell import check_hx, zeros
+from ._sequence import SequenceLayers
+from .lltm_cell import zeros
 
 __all__ = ["LLTM"]
 
 States = tuple[Tensor, Tensor]
 
 
-class LLTM(nn.Module):
+class LLTM(SequenceLayers, nn.Module):
     """Layers of LLTM cells over whole sequences, called like :class:`torch.nn.LSTM`.
 
     See :func:`treadle.lltm_cell` for the formula of a step. ``h`` is bounded by ±1; ``c`` adds up
@@ -77,6 +78,8 @@ class LLTM(nn.Module):
         "recompute",
     ]
 
+    _name, _states, _op = "LLTM", ("h0", "c0"), lltm
+
     def __init__(
         self,
         input_size: int,
@@ -106,7 +109,8 @@ class LLTM(nn.Module):
                 f"got dropout={self.dropout} and num_layers=1",
                 stacklevel=2,
             )
-        rows, directions = 3 * self.hidden_size, ("", "_reverse")[: self._directions()]
+        rows = 3 * self.hidden_size
+        directions = ("", "_reverse") if self.bidirectional else ("",)
         self._all_weights: list[list[str]] = []  # a list for each layer and direction
         for layer in range(self.num_layers):
             columns = self.hidden_size * len(directions) if layer else self.input_size
@@ -172,64 +176,7 @@ class LLTM(nn.Module):
         ``torch.compile`` cannot trace torch's ``pad_packed_sequence``: call it outside the
         compiled function.
         """
-        if isinstance(input, PackedSequence):
-            return self._forward_packed(input, hx)
-        self._check_input(input)
-        batched, batch_dim = input.dim() == 3, 0 if self.batch_first else 1
-        states = self._states(input, hx, input.size(batch_dim) if batched else None)
-        if not batched:
-            input = input.unsqueeze(batch_dim)
-            states = states[0].unsqueeze(1), states[1].unsqueeze(1)
-        output, h_n, c_n = lltm(
-            input,
-            states,
-            self._parameters_in_order(),
-            self.bias,
-            self.num_layers,
-            self.dropout,
-            self.training,
-            self.bidirectional,
-            self.batch_first,
-            recompute=self.recompute,
-        )
-        if batched:
-            return output, (h_n, c_n)
-        return output.squeeze(batch_dim), (h_n.squeeze(1), c_n.squeeze(1))
-
-    def _forward_packed(
-        self, input: PackedSequence, hx: States | None
-    ) -> tuple[PackedSequence, States]:
-        data, batch_sizes, sorted_indices, unsorted_indices = input
-        if data.dim() != 2 or data.size(-1) != self.input_size:
-            raise ValueError(
-                f"LLTM: input.data must have shape [S, I] with I = {self.input_size}, "
-                f"got {list(data.shape)}"
-            )
-        if sorted_indices is not None:
-            batch = len(sorted_indices)
-        elif hx is not None and torch.compiler.is_compiling():
-            # batch_sizes[0] is a number that the compiler cannot compare. The op refuses too few
-            # rows, and returns extra ones unchanged.
-            batch = hx[0].size(1) if isinstance(hx[0], Tensor) and hx[0].dim() == 3 else 0
-        else:
-            batch = int(batch_sizes[0]) if len(batch_sizes) else 0
-        states = self._states(data, hx, batch)
-        if hx is not None:
-            states = _permuted(states, sorted_indices)
-        output, *last = lltm(
-            data,
-            batch_sizes,
-            states,
-            self._parameters_in_order(),
-            self.bias,
-            self.num_layers,
-            self.dropout,
-            self.training,
-            self.bidirectional,
-            recompute=self.recompute,
-        )
-        packed = PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices)
-        return packed, _permuted((last[0], last[1]), unsorted_indices)
+        return self._forward(input, hx)
 
     def extra_repr(self) -> str:
         defaults = {
@@ -244,39 +191,10 @@ class LLTM(nn.Module):
         words = [f"{name}={value}" for name, value in given.items() if value != defaults[name]]
         return ", ".join([str(self.input_size), str(self.hidden_size), *words])
 
-    def _directions(self) -> int:
-        return 2 if self.bidirectional else 1
-
     def _parameters_in_order(self) -> list[Tensor]:
         # Read as attributes, so that nn.utils.parametrize and functional_call can replace them.
         return [getattr(self, name) for names in self._all_weights for name in names]
 
-    def _check_input(self, input: object) -> None:
-        if not isinstance(input, Tensor):
-            raise TypeError(
-                f"LLTM: input must be a tensor or a PackedSequence, got {type(input).__name__}"
-            )
-        if input.dim() not in (2, 3) or input.size(-1) != self.input_size:
-            letters = "[B, T, I]" if self.batch_first else "[T, B, I]"
-            raise ValueError(
-                f"LLTM: input must have shape {letters} or [T, I] with I = {self.input_size}, "
-                f"got {list(input.shape)}"
-            )
-
-    def _states(self, input: Tensor, hx: object, batch: int | None) -> States:
-        """``hx``, checked, or zeros. Without a dimension for the batch if ``batch`` is None."""
-        count = self.num_layers * self._directions()
-        letters = "[num_layers * D, H]" if batch is None else "[num_layers * D, B, H]"
-        shape = (count, *(() if batch is None else (batch,)), self.hidden_size)
-        return (
-            zeros(input, shape)
-            if hx is None
-            else check_hx("LLTM", ("h0", "c0"), hx, letters, shape)
-        )
-
-
-def _permuted(states: States, indices: Tensor | None) -> States:
-    """The states in another order of the batch."""
-    if indices is None:
-        return states
-    return states[0].index_select(1, indices), states[1].index_select(1, indices)
+    def _zeros(self, input: Tensor, shape: tuple[int, ...]) -> States:
+        # Under autocast the op keeps the dtype of c, so c keeps the dtype that it starts in.
+        return zeros(input, shape)

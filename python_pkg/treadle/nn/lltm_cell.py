@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..recurrent import lltm_cell
+from ._check import check_hx
 
 __all__ = ["LLTMCell"]
 
@@ -134,27 +135,6 @@ def zeros(input: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         return h, h
     # Under autocast the ops keep the dtype of c, so c keeps the dtype that it starts in.
     return h, h.to(torch.promote_types(input.dtype, torch.float32))
-
-
-def check_hx(
-    module: str, names: tuple[str, str], hx: object, letters: str, shape: tuple[int, ...]
-) -> tuple[Tensor, Tensor]:
-    """The two tensors of ``hx``; raises unless both have ``shape`` (in errors: ``letters``)."""
-    if not isinstance(hx, (tuple, list)) or len(hx) != 2:
-        count = f" of length {len(hx)}" if isinstance(hx, (tuple, list)) else ""
-        raise TypeError(
-            f"{module}: hx must be a pair of tensors ({', '.join(names)}), "
-            f"got {type(hx).__name__}{count}"
-        )
-    for name, state in zip(names, hx, strict=True):
-        if not isinstance(state, Tensor):
-            raise TypeError(f"{module}: {name} must be a tensor, got {type(state).__name__}")
-        if tuple(state.shape) != shape:
-            raise ValueError(
-                f"{module}: {name} must have shape {letters} = {list(shape)}, "
-                f"got {list(state.shape)}"
-            )
-    return hx[0], hx[1]
 
 
 def _check_size(name: str, size: object) -> int:

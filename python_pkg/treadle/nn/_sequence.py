@@ -1,0 +1,133 @@
+"""What all recurrent layers share as modules: input forms, states, packing, and their checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from ._check import check_hx
+
+States = tuple[Tensor, ...]
+
+
+class SequenceLayers:
+    """The forward pass of a module that has torch.nn.LSTM's attributes.
+
+    ``_name``: of the module, in errors. ``_states``: names of the states of a call, h0 first; the
+    caller gives and gets one as a tensor, two as a pair. ``_op``: called as ``torch.lstm`` is.
+    """
+
+    _name: str
+    _states: tuple[str, ...]
+    _op: Callable[..., tuple[Tensor, ...]]
+
+    input_size: int
+    hidden_size: int
+    num_layers: int
+    bias: bool
+    batch_first: bool
+    dropout: float
+    bidirectional: bool
+    training: bool
+    recompute: bool
+
+    def _parameters_in_order(self) -> list[Tensor]:
+        """Those of each layer and direction, as the op takes them."""
+        raise NotImplementedError
+
+    def _zeros(self, input: Tensor, shape: tuple[int, ...]) -> States:
+        """The states to start from if the caller gives none."""
+        zeros = torch.zeros(shape, dtype=input.dtype, device=input.device)
+        return (zeros,) * len(self._states)
+
+    def _forward(self, input: object, hx: object) -> tuple[Any, Any]:
+        if isinstance(input, PackedSequence):
+            packed, states = self._forward_packed(input, hx)
+            return packed, self._given(states)
+        checked = self._check_input(input)
+        batched, batch_dim = checked.dim() == 3, 0 if self.batch_first else 1
+        states = self._start(checked, hx, checked.size(batch_dim) if batched else None)
+        if not batched:
+            checked = checked.unsqueeze(batch_dim)
+            states = tuple(state.unsqueeze(1) for state in states)
+        output, *last = self._run((checked,), states, self.batch_first)
+        if batched:
+            return output, self._given(tuple(last))
+        return output.squeeze(batch_dim), self._given(tuple(state.squeeze(1) for state in last))
+
+    def _forward_packed(self, input: PackedSequence, hx: Any) -> tuple[PackedSequence, States]:
+        data, batch_sizes, sorted_indices, unsorted_indices = input
+        if data.dim() != 2 or data.size(-1) != self.input_size:
+            raise ValueError(
+                f"{self._name}: input.data must have shape [S, I] with I = {self.input_size}, "
+                f"got {list(data.shape)}"
+            )
+        if sorted_indices is not None:
+            batch = len(sorted_indices)
+        elif hx is not None and torch.compiler.is_compiling():
+            # batch_sizes[0] is a number that the compiler cannot compare. The op refuses too few
+            # rows, and returns extra ones unchanged.
+            first = hx if isinstance(hx, Tensor) else hx[0]
+            batch = first.size(1) if isinstance(first, Tensor) and first.dim() == 3 else 0
+        else:
+            batch = int(batch_sizes[0]) if len(batch_sizes) else 0
+        states = self._start(data, hx, batch)
+        if hx is not None:
+            states = _permuted(states, sorted_indices)
+        output, *last = self._run((data, batch_sizes), states)
+        packed = PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices)
+        return packed, _permuted(tuple(last), unsorted_indices)
+
+    def _run(self, input: tuple[Tensor, ...], states: States, *rest: bool) -> tuple[Tensor, ...]:
+        return type(self)._op(
+            *input,
+            self._given(states),
+            self._parameters_in_order(),
+            self.bias,
+            self.num_layers,
+            self.dropout,
+            self.training,
+            self.bidirectional,
+            *rest,
+            recompute=self.recompute,
+        )
+
+    def _given(self, states: States) -> Tensor | States:
+        """States as the caller has them."""
+        return states[0] if len(self._states) == 1 else states
+
+    def _check_input(self, input: object) -> Tensor:
+        if not isinstance(input, Tensor):
+            raise TypeError(
+                f"{self._name}: input must be a tensor or a PackedSequence, "
+                f"got {type(input).__name__}"
+            )
+        if input.dim() not in (2, 3) or input.size(-1) != self.input_size:
+            letters = "[B, T, I]" if self.batch_first else "[T, B, I]"
+            raise ValueError(
+                f"{self._name}: input must have shape {letters} or [T, I] with "
+                f"I = {self.input_size}, got {list(input.shape)}"
+            )
+        return input
+
+    def _start(self, input: Tensor, hx: object, batch: int | None) -> States:
+        """``hx``, checked, or zeros. Without a dimension for the batch if ``batch`` is None."""
+        count = self.num_layers * (2 if self.bidirectional else 1)
+        letters = "[num_layers * D, H]" if batch is None else "[num_layers * D, B, H]"
+        shape = (count, *(() if batch is None else (batch,)), self.hidden_size)
+        return (
+            self._zeros(input, shape)
+            if hx is None
+            else check_hx(self._name, self._states, hx, letters, shape)
+        )
+
+
+def _permuted(states: States, indices: Tensor | None) -> States:
+    """The states in another order of the batch."""
+    if indices is None:
+        return states
+    return tuple(state.index_select(1, indices) for state in states)
