@@ -33,7 +33,10 @@ from benchmarks.recurrent.layer_calls import (
 )
 
 PADDED, RECOMPUTE, LSTM_PACKED = "padded", "recompute=True", f"{LSTM}, packed"
-GATES = {OURS: 3, LOOP: 3, RECOMPUTE: 3, PADDED: 3, LSTM: 4, LSTM_PACKED: 4}
+SMALL = "treadle, c0 = 0"
+GATES = {OURS: 3, LOOP: 3, RECOMPUTE: 3, PADDED: 3, SMALL: 3, LSTM: 4, LSTM_PACKED: 4}
+# c0 and the bias of the gates i and o, where slopes of float32 are subnormal, or nearly.
+SATURATED = {"c0 = 42": (42.0, 0.0), "gates 80": (0.0, 80.0)}
 CPU_SIZES = ((1, 100, 64, 128), (32, 50, 128, 256), (8, 200, 16, 64))  # B, T, I, H
 CUDA_SIZES = ((64, 512, 512), (16, 256, 1024), (256, 256, 1024))  # B, T, H; I is H
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -67,6 +70,12 @@ def plans(settings: Settings) -> Iterator[Plan]:
         first = kind.dtype == (torch.float32 if settings.device == "cpu" else torch.bfloat16)
         if kind.shape == Shape.of(packed, settings.quick) and first:
             yield Plan(_key(settings, kind, ", packed"), partial(packed_case, settings, kind))
+    for kind in kinds:
+        sizes = Shape.of(CPU_SIZES[1], settings.quick)
+        if settings.device == "cpu" and kind.shape == sizes and kind.backward:
+            for name in SATURATED:
+                key = _key(settings, kind, f", {name}")
+                yield Plan(key, partial(saturated_case, settings, kind, name))
     yield from layer_memory.plans(settings)
 
 
@@ -166,4 +175,28 @@ def packed_case(settings: Settings, kind: Kind) -> Case:
         check=partial(check, args=args),
         threads=kind.threads,
         facts=facts(settings, kind, ", packed"),
+    )
+
+
+def saturated_case(settings: Settings, kind: Kind, name: str) -> Case:
+    """Training that has saturated, beside the same from c0 = 0 with small gates."""
+    args = arguments(kind.shape, settings.device, kind.dtype, kind.backward)
+    x, h0, c0, weight_ih, weight_hh, bias = args
+    cell, gates = SATURATED[name]
+    far_bias = bias.detach().clone()
+    far_bias[: 2 * kind.shape.h] += gates
+    far_bias.requires_grad_(kind.backward)
+    far = (x, h0, torch.full_like(c0, cell), weight_ih, weight_hh, far_bias)
+    op = layer(torch.ops.treadle.lltm.input, kind.backward)
+    small = (x, h0, torch.zeros_like(c0), weight_ih, weight_hh, bias)
+    return Case(
+        op="lltm",
+        functions={OURS: op},
+        inputs=[far],
+        timer=timer(settings),
+        yardsticks={SMALL: calls(op, [small])},
+        bar=at_most(1.2, SMALL),
+        check=partial(check, args=far),
+        threads=kind.threads,
+        facts=facts(settings, kind, f", {name}"),
     )
