@@ -2,7 +2,7 @@
 
 The inputs are those of the tests: every dtype, odd sizes, strided, misaligned, broadcast, empty;
 forward, backward, in place and into `out`. Values are the tests' business, memory is ours. Of
-lltm_layer only short sequences: each step is the same kernels again.
+recurrent_layer only short sequences: each step is the same kernels again.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def same_place(x: Any, result: Tensor) -> bool:
 
 
 def steps(case: Case) -> int:
-    """Of a case of lltm_layer."""
+    """Of a case of recurrent_layer."""
     input, lengths, *_ = case.call().args
     return len(input) if lengths is None else max(lengths, default=0)
 
@@ -67,7 +67,7 @@ def pieces(names: list[str]) -> Iterator[tuple[Op, Case, torch.dtype]]:
         if names and op.name not in names:
             continue
         for case in op.cases:
-            if op.name == "lltm_layer" and steps(case) > 3:
+            if op.name == "recurrent_layer" and steps(case) > 3:
                 continue
             for dtype in case.dtypes:
                 if dtype in DTYPES:

@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "recurrent/cell.h"
 #include "recurrent/plan.h"
 #include "treadle/info.h"
 
@@ -49,18 +50,20 @@ PYBIND11_MODULE(_C, m) {
       .def_readonly("grid_rows", &treadle::RecurrencePlan::grid_rows);
   m.def(
       "plan_recurrence",
-      [](int64_t steps, int64_t batch, int64_t hidden, int64_t element_size, bool cuda,
-         int multiprocessors, size_t l2_bytes, bool tf32, const std::string& forced,
-         int64_t directions, int architecture, bool backward) {
+      [](const std::string& cell, int64_t steps, int64_t batch, int64_t hidden,
+         int64_t element_size, bool cuda, int multiprocessors, size_t l2_bytes, bool tf32,
+         const std::string& forced, int64_t directions, int architecture, bool backward) {
         const auto dtype = element_size == 8   ? treadle::Dtype::kDouble
                            : element_size == 4 ? treadle::Dtype::kFloat
                                                : treadle::Dtype::kHalf;
-        return treadle::plan_recurrence("lltm_layer", {steps, batch, hidden, 3, directions, dtype},
+        constexpr const char* op = "recurrent_layer";
+        const auto kind = treadle::find_cell(op, cell);
+        return treadle::plan_recurrence(op, {kind, steps, batch, hidden, directions, dtype},
                                         {cuda, architecture, multiprocessors, l2_bytes, tf32},
                                         forced, backward);
       },
-      py::arg("steps"), py::arg("batch"), py::arg("hidden"), py::arg("element_size"),
-      py::arg("cuda"), py::arg("multiprocessors"), py::arg("l2_bytes"), py::arg("tf32"),
-      py::arg("forced"), py::arg("directions") = 1, py::arg("architecture") = 0,
+      py::arg("cell"), py::arg("steps"), py::arg("batch"), py::arg("hidden"),
+      py::arg("element_size"), py::arg("cuda"), py::arg("multiprocessors"), py::arg("l2_bytes"),
+      py::arg("tf32"), py::arg("forced"), py::arg("directions") = 1, py::arg("architecture") = 0,
       py::arg("backward") = false);
 }

@@ -58,33 +58,37 @@ inline constexpr const char* kSchemas[] = {
     " Tensor? bias, Tensor? output, Tensor phase, float omega, int order, bool[3] mask)"
     " -> (Tensor by_grad, Tensor by_factor, Tensor by_sum)",
 
-    // One layer in D directions (1 or 2). Without batch_sizes input is [T, B, I]; with them, [T] on
-    // the CPU, it is the data [S, I] of a packed batch.
-    "lltm_layer(Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0, Tensor weight_ih,"
-    " Tensor weight_hh, Tensor? bias, *, bool recompute=False, str algorithm='auto')"
-    " -> (Tensor output, Tensor h_n, Tensor c_n)",
-    "lltm_layer_forward(Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0, Tensor weight_ih,"
-    " Tensor weight_hh, Tensor? bias, *, bool recompute=False, str algorithm='auto')"
+    // One layer of a cell, "lltm", in D directions (1 or 2). Without batch_sizes input is
+    // [T, B, I]; with them, [T] on the CPU, it is the data [S, I] of a packed batch.
+    "recurrent_layer(Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0, Tensor weight_ih,"
+    " Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, *, str cell, bool recompute=False,"
+    " str algorithm='auto') -> (Tensor output, Tensor h_n, Tensor c_n)",
+    "recurrent_layer_forward(Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0,"
+    " Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, *, str cell,"
+    " bool recompute=False, str algorithm='auto')"
     " -> (Tensor output, Tensor h_n, Tensor c_n, Tensor gates)",
-    "lltm_layer_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n, Tensor input,"
-    " Tensor? batch_sizes, Tensor h0, Tensor c0, Tensor weight_ih, Tensor weight_hh, Tensor? bias,"
-    " Tensor output, Tensor gates, bool recompute, str algorithm, bool[6] mask)"
+    "recurrent_layer_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n,"
+    " Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0, Tensor weight_ih, Tensor weight_hh,"
+    " Tensor? bias_ih, Tensor? bias_hh, Tensor output, Tensor gates, str cell, bool recompute,"
+    " str algorithm, bool[7] mask)"
     " -> (Tensor grad_input, Tensor grad_h0, Tensor grad_c0, Tensor grad_weight_ih,"
-    " Tensor grad_weight_hh, Tensor grad_bias)",
+    " Tensor grad_weight_hh, Tensor grad_bias_ih, Tensor grad_bias_hh)",
 };
 
 // Made of other ops, on every device.
 inline constexpr const char* kCompositeSchemas[] = {
     // Empty results, for the fake kernels of treadle/_fakes.py: torch refuses a Meta kernel's,
     // because batch_sizes are on the CPU.
-    "lltm_layer_forward_empty(Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0,"
-    " Tensor weight_ih, Tensor weight_hh, Tensor? bias, *, bool recompute=False,"
-    " str algorithm='auto') -> (Tensor output, Tensor h_n, Tensor c_n, Tensor gates)",
-    "lltm_layer_backward_empty(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n,"
+    "recurrent_layer_forward_empty(Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0,"
+    " Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, *, str cell,"
+    " bool recompute=False, str algorithm='auto')"
+    " -> (Tensor output, Tensor h_n, Tensor c_n, Tensor gates)",
+    "recurrent_layer_backward_empty(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n,"
     " Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0, Tensor weight_ih, Tensor weight_hh,"
-    " Tensor? bias, Tensor output, Tensor gates, bool recompute, str algorithm, bool[6] mask)"
+    " Tensor? bias_ih, Tensor? bias_hh, Tensor output, Tensor gates, str cell, bool recompute,"
+    " str algorithm, bool[7] mask)"
     " -> (Tensor grad_input, Tensor grad_h0, Tensor grad_c0, Tensor grad_weight_ih,"
-    " Tensor grad_weight_hh, Tensor grad_bias)",
+    " Tensor grad_weight_hh, Tensor grad_bias_ih, Tensor grad_bias_hh)",
 
     "lltm.input(Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers,"
     " float dropout, bool train, bool bidirectional, bool batch_first, *, bool recompute=False)"

@@ -89,11 +89,11 @@ def check_both_ways(
 
 def in_algorithm(algorithm: str) -> Callable[..., Any]:
     """One layer, the planner's choice or an algorithm that is forced, as a function of tensors."""
-    op = torch.ops.treadle.lltm_layer.default
+    op = torch.ops.treadle.recurrent_layer.default
 
     def call(x: Tensor, h0: Tensor, c0: Tensor, *params: Tensor) -> Any:
-        weights = [p.unsqueeze(0) for p in params]
-        return op(x, None, h0, c0, *weights, algorithm=algorithm)
+        weights = [p.unsqueeze(0) for p in params]  # and one bias
+        return op(x, None, h0, c0, *weights, None, cell="lltm", algorithm=algorithm)
 
     return call
 

@@ -8,16 +8,18 @@
 namespace treadle {
 
 void autocast_arguments(const OperatorHandle& op, Stack* stack, c10::DeviceType device,
-                        size_t keep) {
+                        std::string_view keep) {
   c10::impl::ExcludeDispatchKeyGuard guard(
       at::autocast::get_autocast_dispatch_key_from_device_type(device));
   const auto dtype = at::autocast::get_autocast_dtype(device);
-  const size_t base = stack->size() - op.schema().arguments().size();
-  for (size_t i = base; i < stack->size(); ++i) {
-    if (!(*stack)[i].isTensor() || !(*stack)[i].toTensor().defined()) continue;
-    const Tensor& t = (*stack)[i].toTensor();
-    if (i == base + keep && t.scalar_type() == at::kFloat) continue;
-    (*stack)[i] = at::autocast::cached_cast(dtype, t, device);
+  const auto& arguments = op.schema().arguments();
+  const size_t base = stack->size() - arguments.size();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    c10::IValue& value = (*stack)[base + i];
+    if (!value.isTensor() || !value.toTensor().defined()) continue;
+    const Tensor& t = value.toTensor();
+    if (t.scalar_type() == at::kFloat && arguments[i].name() == keep) continue;
+    value = at::autocast::cached_cast(dtype, t, device);
   }
   op.callBoxed(stack);
 }

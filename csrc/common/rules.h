@@ -2,6 +2,8 @@
 // backend without kernels. vmap: common/vmap.h.
 #pragma once
 
+#include <string_view>
+
 #include "common/dispatch.h"
 
 namespace treadle {
@@ -12,11 +14,12 @@ void version_counter_rule(const OperatorHandle& op, c10::DispatchKeySet keys, St
 // The kernel of every backend that has none.
 void no_backend_rule(const OperatorHandle& op, Stack* stack);
 
-// Casts the floating-point tensors of a call to autocast's dtype; argument `keep` stays if float32.
-inline constexpr size_t kNoneKept = 64;
+// Casts the floating-point tensors of a call to autocast's dtype; the argument of the name `keep`
+// stays if float32.
+inline constexpr char kNoneKept[] = "";
 void autocast_arguments(const OperatorHandle& op, Stack* stack, c10::DeviceType device,
-                        size_t keep);
-template <c10::DeviceType device, size_t keep>
+                        std::string_view keep);
+template <c10::DeviceType device, const auto& keep>
 void autocast_rule(const OperatorHandle& op, Stack* stack) {
   autocast_arguments(op, stack, device, keep);
 }

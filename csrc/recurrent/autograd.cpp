@@ -1,32 +1,35 @@
-// The derivatives of lltm_layer: a Node that calls the fused lltm_layer_backward. The derivatives
-// of that op, and tangents, are composed of ATen ops: composition.h.
+// The derivatives of recurrent_layer: a Node that calls the fused recurrent_layer_backward. The
+// derivatives of that op, and tangents, are composed of ATen ops: composition.h.
 #include "common/autograd.h"
 
 #include <algorithm>
 
+#include "recurrent/check.h"
 #include "recurrent/composition.h"
 
 namespace treadle {
 
+static constexpr const char* kBackwardOp = "recurrent_layer_backward";
+
 // ---- dispatcher calls
 
 static const auto& layer_op() {
-  static const auto op = find_op<LayerSignature>("treadle::lltm_layer");
+  static const auto op = find_op<LayerSignature>("treadle::recurrent_layer");
   return op;
 }
 
 static const auto& forward_op() {
-  static const auto op = find_op<LayerForwardSignature>("treadle::lltm_layer_forward");
+  static const auto op = find_op<LayerForwardSignature>("treadle::recurrent_layer_forward");
   return op;
 }
 
 static const auto& backward_op() {
-  static const auto op = find_op<LayerBackwardSignature>("treadle::lltm_layer_backward");
+  static const auto op = find_op<LayerBackwardSignature>("treadle::recurrent_layer_backward");
   return op;
 }
 
 static bool has_tangent(const LayerArguments& a) {
-  return has_tangent(a.input, a.h0, a.c0, a.weight_ih, a.weight_hh, a.bias);
+  return has_tangent(a.input, a.h0, a.c0, a.weight_ih, a.weight_hh, a.bias_ih, a.bias_hh);
 }
 
 // A derivative in the dtype of `model`; zeros if it is undefined.
@@ -36,21 +39,25 @@ static Tensor like(const Tensor& value, const Tensor& model) {
 
 // ---- the backward op's derivatives
 
-// Inputs: grad_output, grad_h_n, grad_c_n, input, h0, c0, weight_ih, weight_hh, bias. output and
-// gates are functions of the arguments, whose gradients include what flows through them.
-struct LltmLayerBackwardBackward : OpNode<LltmLayerBackwardBackward, Tensor, Tensor, Tensor, Tensor,
-                                          Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> {
-  static constexpr const char* kName = "LltmLayerBackwardBackward";
+// Inputs: grad_output, grad_h_n, grad_c_n, input, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh.
+// output and gates are functions of the arguments, whose gradients include what flows through them.
+struct RecurrentLayerBackwardBackward
+    : OpNode<RecurrentLayerBackwardBackward, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
+             Tensor, Tensor, Tensor, Tensor, std::string> {
+  static constexpr const char* kName = "RecurrentLayerBackwardBackward";
 
   static variable_list backward(const variable_list& v, const Need& need, const Tensor& grad_output,
                                 const Tensor& grad_h_n, const Tensor& grad_c_n, const Tensor& input,
                                 const Tensor& batch_sizes, const Tensor& h0, const Tensor& c0,
                                 const Tensor& weight_ih, const Tensor& weight_hh,
-                                const Tensor& bias) {
-    const LayerArguments arguments{input, h0, c0, weight_ih, weight_hh, bias, batch_sizes};
-    LayerComposition layer("lltm_layer_backward", CellKind::kLltm, arguments);
-    const auto of_grads = layer.jvp({v[0], v[1], v[2], v[3], v[4], v[5]});
-    variable_list result(9);
+                                const Tensor& bias_ih, const Tensor& bias_hh,
+                                const std::string& cell) {
+    const LayerArguments arguments{input,     h0,          c0,
+                                   weight_ih, weight_hh,   bias_ih,
+                                   bias_hh,   batch_sizes, find_cell(kBackwardOp, cell)};
+    LayerComposition layer(kBackwardOp, arguments);
+    const auto of_grads = layer.jvp({v[0], v[1], v[2], v[3], v[4], v[5], v[6]});
+    variable_list result(10);
     const auto put = [&](size_t i, const Tensor& value, const Tensor& model) {
       if (need[i]) result[i] = like(value, model);
     };
@@ -64,14 +71,15 @@ struct LltmLayerBackwardBackward : OpNode<LltmLayerBackwardBackward, Tensor, Ten
     put(5, found.c0, c0);
     put(6, found.weight_ih, weight_ih);
     put(7, found.weight_hh, weight_hh);
-    put(8, found.bias, bias);
+    put(8, found.bias_ih, bias_ih);
+    put(9, found.bias_hh, bias_hh);
     return result;
   }
 };
 
 static void set_backward_tangents(const LayerGrads& out, const LayerOutputs& grads,
                                   const LayerArguments& arguments) {
-  LayerComposition layer("lltm_layer_backward", CellKind::kLltm, arguments.map(primal));
+  LayerComposition layer(kBackwardOp, arguments.map(primal));
   layer.jvp(arguments.map(tangent));
   const auto found = layer.vjp_tangent(grads.map(primal), grads.map(tangent));
   const auto set = [](const Tensor& t, const Tensor& value) {
@@ -82,26 +90,30 @@ static void set_backward_tangents(const LayerGrads& out, const LayerOutputs& gra
   set(std::get<2>(out), found.c0);
   set(std::get<3>(out), found.weight_ih);
   set(std::get<4>(out), found.weight_hh);
-  set(std::get<5>(out), found.bias);
+  set(std::get<5>(out), found.bias_ih);
+  set(std::get<6>(out), found.bias_hh);
 }
 
-static LayerGrads lltm_layer_backward_autograd(
+static LayerGrads recurrent_layer_backward_autograd(
     c10::DispatchKeySet keys, const OptionalTensor& grad_output, const OptionalTensor& grad_h_n,
     const OptionalTensor& grad_c_n, const Tensor& input, const OptionalTensor& batch_sizes,
     const Tensor& h0, const Tensor& c0, const Tensor& weight_ih, const Tensor& weight_hh,
-    const OptionalTensor& bias, const Tensor& output, const Tensor& gates, bool recompute,
-    std::string_view algorithm, LayerMask mask) {
+    const OptionalTensor& bias_ih, const OptionalTensor& bias_hh, const Tensor& output,
+    const Tensor& gates, std::string_view cell, bool recompute, std::string_view algorithm,
+    LayerMask mask) {
   const auto g = layer_grads(grad_output, grad_h_n, grad_c_n);
-  const auto a = layer_arguments(input, batch_sizes, h0, c0, weight_ih, weight_hh, bias);
-  auto node = LltmLayerBackwardBackward::record(g.output, g.h_n, g.c_n, input, h0, c0, weight_ih,
-                                                weight_hh, a.bias);
-  auto out =
-      below_autograd(backward_op(), keys, grad_output, grad_h_n, grad_c_n, input, batch_sizes, h0,
-                     c0, weight_ih, weight_hh, bias, output, gates, recompute, algorithm, mask);
+  const auto a = layer_arguments(kBackwardOp, input, batch_sizes, h0, c0, weight_ih, weight_hh,
+                                 bias_ih, bias_hh, cell);
+  auto node = RecurrentLayerBackwardBackward::record(g.output, g.h_n, g.c_n, input, h0, c0,
+                                                     weight_ih, weight_hh, a.bias_ih, a.bias_hh);
+  auto out = below_autograd(backward_op(), keys, grad_output, grad_h_n, grad_c_n, input,
+                            batch_sizes, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh, output,
+                            gates, cell, recompute, algorithm, mask);
   if (node) {
-    const auto& [r0, r1, r2, r3, r4, r5] = out;
-    set_history(variable_list{r0, r1, r2, r3, r4, r5}, node);
-    node->save(g.output, g.h_n, g.c_n, input, a.batch_sizes, h0, c0, weight_ih, weight_hh, a.bias);
+    const auto& [r0, r1, r2, r3, r4, r5, r6] = out;
+    set_history(variable_list{r0, r1, r2, r3, r4, r5, r6}, node);
+    node->save(g.output, g.h_n, g.c_n, input, a.batch_sizes, h0, c0, weight_ih, weight_hh,
+               a.bias_ih, a.bias_hh, std::string(cell));
   }
   if (has_tangent(a) || has_tangent(g.output, g.h_n, g.c_n)) set_backward_tangents(out, g, a);
   return out;
@@ -109,26 +121,30 @@ static LayerGrads lltm_layer_backward_autograd(
 
 // ---- the layer's derivatives
 
-struct LltmLayerBackward : OpNode<LltmLayerBackward, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
-                                  Tensor, Output, Tensor, bool, std::string> {
-  static constexpr const char* kName = "LltmLayerBackward";
+struct RecurrentLayerBackward
+    : OpNode<RecurrentLayerBackward, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
+             Output, Tensor, std::string, bool, std::string> {
+  static constexpr const char* kName = "RecurrentLayerBackward";
 
   static variable_list backward(const variable_list& grads, const Need& need, const Tensor& input,
                                 const Tensor& batch_sizes, const Tensor& h0, const Tensor& c0,
                                 const Tensor& weight_ih, const Tensor& weight_hh,
-                                const Tensor& bias, const Tensor& output, const Tensor& gates,
-                                bool recompute, const std::string& algorithm) {
-    const LayerMask mask{need[0], need[1], need[2], need[3], need[4], need[5]};
-    auto [r0, r1, r2, r3, r4, r5] = backward_op().call(
-        optional(grads[0]), optional(grads[1]), optional(grads[2]), input, optional(batch_sizes),
-        h0, c0, weight_ih, weight_hh, optional(bias), output, gates, recompute, algorithm, mask);
-    return {r0, r1, r2, r3, r4, r5};
+                                const Tensor& bias_ih, const Tensor& bias_hh, const Tensor& output,
+                                const Tensor& gates, const std::string& cell, bool recompute,
+                                const std::string& algorithm) {
+    LayerMask mask;
+    std::copy_n(need.begin(), mask.size(), mask.begin());
+    auto [r0, r1, r2, r3, r4, r5, r6] =
+        backward_op().call(optional(grads[0]), optional(grads[1]), optional(grads[2]), input,
+                           optional(batch_sizes), h0, c0, weight_ih, weight_hh, optional(bias_ih),
+                           optional(bias_hh), output, gates, cell, recompute, algorithm, mask);
+    return {r0, r1, r2, r3, r4, r5, r6};
   }
 };
 
 static void set_forward_tangents(const LayerSaved& out, const LayerArguments& arguments,
                                  bool recompute) {
-  LayerComposition layer("lltm_layer", CellKind::kLltm, arguments.map(primal));
+  LayerComposition layer(layer_op_name(), arguments.map(primal));
   const auto tangents = layer.jvp(arguments.map(tangent));
   const auto set = [](const Tensor& t, const Tensor& value) {
     set_tangent(t, like(value, primal(t)));
@@ -141,50 +157,58 @@ static void set_forward_tangents(const LayerSaved& out, const LayerArguments& ar
 
 static LayerSaved forward_autograd(c10::DispatchKeySet keys, const LayerArguments& a,
                                    bool recompute, std::string_view algorithm) {
-  auto node = LltmLayerBackward::record(a.input, a.h0, a.c0, a.weight_ih, a.weight_hh, a.bias);
+  const char* const cell = cell_info(a.cell).name;
+  auto node = RecurrentLayerBackward::record(a.input, a.h0, a.c0, a.weight_ih, a.weight_hh,
+                                             a.bias_ih, a.bias_hh);
   auto out = below_autograd(forward_op(), keys, a.input, optional(a.batch_sizes), a.h0, a.c0,
-                            a.weight_ih, a.weight_hh, optional(a.bias), recompute, algorithm);
+                            a.weight_ih, a.weight_hh, optional(a.bias_ih), optional(a.bias_hh),
+                            cell, recompute, algorithm);
   const auto& [output, h_n, c_n, gates] = out;
   if (node) set_history({output, h_n, c_n}, node);
   if (has_tangent(a)) set_forward_tangents(out, a, recompute);
   if (node) {
-    node->save(a.input, a.batch_sizes, a.h0, a.c0, a.weight_ih, a.weight_hh, a.bias, output, gates,
-               recompute, std::string(algorithm));
+    node->save(a.input, a.batch_sizes, a.h0, a.c0, a.weight_ih, a.weight_hh, a.bias_ih, a.bias_hh,
+               output, gates, cell, recompute, std::string(algorithm));
   }
   return out;
 }
 
-// What lltm_layer calls, so that outer levels of torch.func see one op with all its derivatives.
-// In reverse mode gates have no gradient: the backward op counts them in the arguments.
-static LayerSaved lltm_layer_forward_autograd(c10::DispatchKeySet keys, const Tensor& input,
-                                              const OptionalTensor& batch_sizes, const Tensor& h0,
-                                              const Tensor& c0, const Tensor& weight_ih,
-                                              const Tensor& weight_hh, const OptionalTensor& bias,
-                                              bool recompute, std::string_view algorithm) {
+// What recurrent_layer calls, so that outer levels of torch.func see one op with all its
+// derivatives. In reverse mode gates have no gradient: the backward op counts them in the
+// arguments.
+static LayerSaved recurrent_layer_forward_autograd(
+    c10::DispatchKeySet keys, const Tensor& input, const OptionalTensor& batch_sizes,
+    const Tensor& h0, const Tensor& c0, const Tensor& weight_ih, const Tensor& weight_hh,
+    const OptionalTensor& bias_ih, const OptionalTensor& bias_hh, std::string_view cell,
+    bool recompute, std::string_view algorithm) {
   return forward_autograd(keys,
-                          layer_arguments(input, batch_sizes, h0, c0, weight_ih, weight_hh, bias),
+                          layer_arguments(layer_op_name(), input, batch_sizes, h0, c0, weight_ih,
+                                          weight_hh, bias_ih, bias_hh, cell),
                           recompute, algorithm);
 }
 
-static LayerResults lltm_layer_autograd(c10::DispatchKeySet keys, const Tensor& input,
-                                        const OptionalTensor& batch_sizes, const Tensor& h0,
-                                        const Tensor& c0, const Tensor& weight_ih,
-                                        const Tensor& weight_hh, const OptionalTensor& bias,
-                                        bool recompute, std::string_view algorithm) {
-  const auto a = layer_arguments(input, batch_sizes, h0, c0, weight_ih, weight_hh, bias);
+static LayerResults recurrent_layer_autograd(c10::DispatchKeySet keys, const Tensor& input,
+                                             const OptionalTensor& batch_sizes, const Tensor& h0,
+                                             const Tensor& c0, const Tensor& weight_ih,
+                                             const Tensor& weight_hh, const OptionalTensor& bias_ih,
+                                             const OptionalTensor& bias_hh, std::string_view cell,
+                                             bool recompute, std::string_view algorithm) {
+  const auto a = layer_arguments(layer_op_name(), input, batch_sizes, h0, c0, weight_ih, weight_hh,
+                                 bias_ih, bias_hh, cell);
   // Without derivatives nothing of the steps is saved.
-  if (!compute_requires_grad(input, h0, c0, weight_ih, weight_hh, a.bias) && !has_tangent(a)) {
-    return below_autograd(layer_op(), keys, input, batch_sizes, h0, c0, weight_ih, weight_hh, bias,
-                          recompute, algorithm);
+  if (!compute_requires_grad(input, h0, c0, weight_ih, weight_hh, a.bias_ih, a.bias_hh) &&
+      !has_tangent(a)) {
+    return below_autograd(layer_op(), keys, input, batch_sizes, h0, c0, weight_ih, weight_hh,
+                          bias_ih, bias_hh, cell, recompute, algorithm);
   }
   auto [output, h_n, c_n, gates] = forward_autograd(keys, a, recompute, algorithm);
   return {output, h_n, c_n};
 }
 
 TORCH_LIBRARY_IMPL(treadle, Autograd, m) {
-  m.impl("lltm_layer", lltm_layer_autograd);
-  m.impl("lltm_layer_forward", lltm_layer_forward_autograd);
-  m.impl("lltm_layer_backward", lltm_layer_backward_autograd);
+  m.impl("recurrent_layer", recurrent_layer_autograd);
+  m.impl("recurrent_layer_forward", recurrent_layer_forward_autograd);
+  m.impl("recurrent_layer_backward", recurrent_layer_backward_autograd);
 }
 
 }  // namespace treadle

@@ -1,5 +1,5 @@
-// lltm_layer_backward on all devices: the steps give the gradients of all gates, and products and
-// sums over all steps make of them those of input, weights and bias. Twin: forward.cpp.
+// recurrent_layer_backward on all devices: the steps give the gradients of all gates, and products
+// and sums over all steps make of them those of input, weights and bias. Twin: forward.cpp.
 #include <ATen/Functions.h>
 
 #include "common/flush.h"
@@ -9,13 +9,14 @@
 namespace treadle {
 namespace {
 
-// Gates [S, 3H] of direction d, from what h was before each step. All h are known, so that one
+// Gates [S, GH] of direction d, from what h was before each step. All h are known, so that one
 // product computes the gates of all steps.
 Tensor recompute_gates(const LayerRun& run, int64_t d, const Tensor& previous_h) {
   const LayerArguments& a = run.arguments;
   const Tensor x = at::cat({previous_h, run.rows(a.input)}, 1).to(run.work);
   const Tensor w = at::cat({a.weight_hh[d], a.weight_ih[d]}, 1).to(run.work);
-  const Tensor gates = a.bias.defined() ? at::addmm(a.bias[d].to(run.work), x, w.t()) : x.mm(w.t());
+  const Tensor gates =
+      run.bias.defined() ? at::addmm(run.bias[d].to(run.work), x, w.t()) : x.mm(w.t());
   return gates.to(a.input.scalar_type());
 }
 
@@ -28,15 +29,16 @@ Tensor recompute_c(const LayerRun& run, int64_t d, const Tensor& gates) {
   const Tensor c = run.arguments.c0[d].to(run.acc, /*non_blocking=*/false, /*copy=*/true,
                                           at::MemoryFormat::Contiguous);
   const auto steps = run.sequence.in_order(d);
-  run.backend.c_states({sizes.dtype, sizes.batch, sizes.hidden, steps.data(), sizes.steps,
-                        gates.const_data_ptr(), c.mutable_data_ptr(), c_states.mutable_data_ptr()},
-                       d, run.sequence, input.device(), run.plan);
+  run.backend.c_states(
+      {sizes.cell, sizes.dtype, sizes.batch, sizes.hidden, steps.data(), sizes.steps,
+       gates.const_data_ptr(), c.mutable_data_ptr(), c_states.mutable_data_ptr()},
+      d, run.sequence, input.device(), run.plan);
   return c_states;
 }
 
 struct Gradients {
   Tensor input, h0, c0;
-  std::vector<Tensor> weight_ih, weight_hh, bias;  // one a direction
+  std::vector<Tensor> weight_ih, weight_hh, bias_ih, bias_hh;  // one a direction
 };
 
 struct Backward {
@@ -55,12 +57,12 @@ struct Backward {
     return grad.defined() ? t.copy_(grad[d]) : t.zero_();
   }
 
-  // [S, 3H] of direction d; grad_h and grad_c become the gradients of h0 and c0.
+  // [S, GH] of direction d; grad_h and grad_c become the gradients of h0 and c0.
   Tensor grad_gates(int64_t d, const Tensor& previous_h, const Tensor& grad_h,
                     const Tensor& grad_c) const {
     const auto& sizes = run.sizes;
     const auto options = run.arguments.input.options().dtype(run.work);
-    const int64_t rows = run.sequence.rows, width = LayerRun::kGates * sizes.hidden;
+    const int64_t rows = run.sequence.rows, width = run.width();
     if (run.idle()) return at::empty({rows, width}, options);
     const Tensor g = recompute ? recompute_gates(run, d, previous_h) : gates[d];
     const Tensor c = recompute_c(run, d, g);
@@ -73,10 +75,11 @@ struct Backward {
       grad = matrix_view(grad_rows.narrow(1, d * sizes.hidden, sizes.hidden));
     }
     const auto steps = run.sequence.in_order(1 - d);
-    run.backend.backward({sizes.dtype, sizes.batch, sizes.hidden, steps.data(), sizes.steps,
-                          g.const_data_ptr(), c.const_data_ptr(), grad, matrix_view(grad_h),
-                          grad_c.mutable_data_ptr(), result.mutable_data_ptr()},
-                         run.arguments.weight_hh[d], run.plan);
+    run.backend.backward(
+        {sizes.cell, sizes.dtype, sizes.batch, sizes.hidden, steps.data(), sizes.steps,
+         g.const_data_ptr(), c.const_data_ptr(), grad, matrix_view(grad_h),
+         grad_c.mutable_data_ptr(), result.mutable_data_ptr()},
+        run.arguments.weight_hh[d], run.plan);
     return result;
   }
 
@@ -87,7 +90,7 @@ struct Backward {
     return run.sequence.previous_h(run.arguments.h0[d], own, d);
   }
 
-  // What follows from grad_gates [S, 3H] by products and sums over all steps. `previous` is
+  // What follows from grad_gates [S, GH] by products and sums over all steps. `previous` is
   // previous_h(d), or undefined if it is not known yet.
   void parameters(int64_t d, const Tensor& grad_gates, Tensor previous, Gradients& found) const {
     const LayerArguments& a = run.arguments;
@@ -108,7 +111,10 @@ struct Backward {
       if (!previous.defined()) previous = previous_h(d);
       found.weight_hh.push_back(grad_gates.t().mm(previous.to(run.work)));
     }
-    if (mask[5]) found.bias.push_back(grad_gates.sum(0));
+    if (!mask[5] && !mask[6]) return;
+    const Tensor total = grad_gates.sum(0);
+    if (mask[5]) found.bias_ih.push_back(total);
+    if (mask[6]) found.bias_hh.push_back(mask[5] ? total.clone() : total);
   }
 
   void direction(int64_t d, Gradients& found) const {
@@ -121,10 +127,9 @@ struct Backward {
     parameters(d, of_gates, previous, found);
   }
 
-  // grad_gates [D, S, 3H]; and those of h0 and c0, where they are needed.
+  // grad_gates [D, S, GH]; and those of h0 and c0, where they are needed.
   Tensor all_directions(Gradients& found) const {
-    const std::vector<int64_t> shape{run.sizes.directions, run.sequence.rows,
-                                     LayerRun::kGates * run.sizes.hidden};
+    const std::vector<int64_t> shape{run.sizes.directions, run.sequence.rows, run.width()};
     const Tensor result = at::empty(shape, run.arguments.input.options());
     // Recomputed gates are overwritten here, too.
     for (int64_t d = 0; d < run.sizes.directions && recompute; ++d) {
@@ -161,13 +166,15 @@ Tensor stacked(const std::vector<Tensor>& t, ScalarType dtype) {
 
 }  // namespace
 
-LayerGrads lltm_layer_backward_kernel(
+LayerGrads recurrent_layer_backward_kernel(
     const RecurrenceBackend& backend, const OptionalTensor& grad_output,
     const OptionalTensor& grad_h_n, const OptionalTensor& grad_c_n, const Tensor& input,
     const OptionalTensor& batch_sizes, const Tensor& h0, const Tensor& c0, const Tensor& weight_ih,
-    const Tensor& weight_hh, const OptionalTensor& bias, const Tensor& output, const Tensor& gates,
-    bool recompute, c10::string_view algorithm, LayerMask mask) {
-  const auto arguments = layer_arguments(input, batch_sizes, h0, c0, weight_ih, weight_hh, bias);
+    const Tensor& weight_hh, const OptionalTensor& bias_ih, const OptionalTensor& bias_hh,
+    const Tensor& output, const Tensor& gates, c10::string_view cell, bool recompute,
+    c10::string_view algorithm, LayerMask mask) {
+  const auto arguments = layer_arguments("recurrent_layer_backward", input, batch_sizes, h0, c0,
+                                         weight_ih, weight_hh, bias_ih, bias_hh, cell);
   const auto grads = layer_grads(grad_output, grad_h_n, grad_c_n);
   check_layer_backward(grads, arguments, output, gates, recompute);
   check_layer_backward_data(grads, arguments, output, gates);
@@ -184,7 +191,8 @@ LayerGrads lltm_layer_backward_kernel(
           found.c0,
           stacked(found.weight_ih, dtype),
           stacked(found.weight_hh, dtype),
-          stacked(found.bias, dtype)};
+          stacked(found.bias_ih, dtype),
+          stacked(found.bias_hh, dtype)};
 }
 
 }  // namespace treadle

@@ -2,7 +2,26 @@
 
 #include <c10/util/Exception.h>
 
+#include <string>
+
 namespace treadle {
+
+static thread_local const char* op_name = "recurrent_layer";
+
+const char* layer_op_name() { return op_name; }
+
+LayerCaller::LayerCaller(const char* op) : before_(op_name) { op_name = op; }
+LayerCaller::~LayerCaller() { op_name = before_; }
+
+CellKind find_cell(const char* op, std::string_view name) {
+  std::string known;
+  for (const CellKind cell : kServedCells) {
+    const char* const own = cell_info(cell).name;
+    if (name == own) return cell;
+    known += (known.empty() ? "" : " or ") + std::string(own);
+  }
+  TORCH_CHECK(false, op, ": cell must be ", known, ", got ", name);
+}
 
 c10::SymDimVector layer_output_shape(const LayerArguments& a) {
   c10::SymDimVector shape(a.input.sym_sizes().begin(), a.input.sym_sizes().end());
@@ -14,7 +33,7 @@ c10::SymDimVector layer_gates_shape(const LayerArguments& a, bool recompute) {
   if (recompute) return c10::SymDimVector{0};
   c10::SymDimVector shape{a.h0.sym_size(0)};
   shape.append(a.input.sym_sizes().begin(), a.input.sym_sizes().end() - 1);
-  shape.push_back(a.h0.sym_size(2) * 3);
+  shape.push_back(a.h0.sym_size(2) * cell_info(a.cell).gates);
   return shape;
 }
 
@@ -39,7 +58,11 @@ static void check_kinds(const char* op, const LayerArguments& a) {
   check_cell_state(op, "c0", a.c0, input);
   check_like(op, "weight_ih", a.weight_ih, "input", input);
   check_like(op, "weight_hh", a.weight_hh, "input", input);
-  if (a.bias.defined()) check_like(op, "bias", a.bias, "input", input);
+  if (a.bias_ih.defined()) check_like(op, "bias_ih", a.bias_ih, "input", input);
+  TORCH_CHECK(has_bias_hh(a.cell) || !a.bias_hh.defined(), op,
+              ": bias_hh must be None for the cell ", cell_info(a.cell).name,
+              ", got a tensor of shape ", a.bias_hh.sym_sizes());
+  if (a.bias_hh.defined()) check_like(op, "bias_hh", a.bias_hh, "input", input);
 }
 
 void check_layer(const char* op, const LayerArguments& a) {
@@ -48,19 +71,32 @@ void check_layer(const char* op, const LayerArguments& a) {
   const auto directions = a.h0.sym_size(0), rows = a.h0.sym_size(1), hidden = a.h0.sym_size(2);
   TORCH_CHECK(directions == 1 || directions == 2, op, ": h0 must have one or two directions, got ",
               a.h0.sym_sizes());
-  const auto features = a.input.sym_size(-1), gates = hidden * 3;
+  const CellInfo& cell = cell_info(a.cell);
+  const auto of_input = hidden * cell.input_gates, of_state = hidden * cell.state_gates;
+  const auto letters = [](int gates, const char* rest) {
+    return "[D, " + std::to_string(gates) + "H" + rest;
+  };
   if (!a.batch_sizes.defined()) {
     check_shape(op, "h0", "[D, B, H]", a.h0, {directions, a.input.sym_size(1), hidden});
   }
   check_shape(op, "c0", "[D, B, H]", a.c0, {directions, rows, hidden});
-  check_shape(op, "weight_ih", "[D, 3H, I]", a.weight_ih, {directions, gates, features});
-  check_shape(op, "weight_hh", "[D, 3H, H]", a.weight_hh, {directions, gates, hidden});
-  if (a.bias.defined()) check_shape(op, "bias", "[D, 3H]", a.bias, {directions, gates});
+  check_shape(op, "weight_ih", letters(cell.input_gates, ", I]").c_str(), a.weight_ih,
+              {directions, of_input, a.input.sym_size(-1)});
+  check_shape(op, "weight_hh", letters(cell.state_gates, ", H]").c_str(), a.weight_hh,
+              {directions, of_state, hidden});
+  if (a.bias_ih.defined()) {
+    check_shape(op, "bias_ih", letters(cell.input_gates, "]").c_str(), a.bias_ih,
+                {directions, of_input});
+  }
+  if (a.bias_hh.defined()) {
+    check_shape(op, "bias_hh", letters(cell.state_gates, "]").c_str(), a.bias_hh,
+                {directions, of_state});
+  }
 }
 
 void check_layer_backward(const LayerOutputs& grads, const LayerArguments& a, const Tensor& output,
                           const Tensor& gates, bool recompute) {
-  constexpr const char* op = "lltm_layer_backward";
+  constexpr const char* op = "recurrent_layer_backward";
   check_layer(op, a);
   const bool packed = a.batch_sizes.defined();
   const char* letters = packed ? "[S, D*H]" : "[T, B, D*H]";
@@ -80,10 +116,10 @@ void check_layer_backward(const LayerOutputs& grads, const LayerArguments& a, co
   check_like(op, "output", output, "input", a.input);
   check_shape(op, "output", letters, output, shape);
   check_like(op, "gates", gates, "input", a.input);
-  const char* gates_letters = recompute ? "[0] with recompute"
-                              : packed  ? "[D, S, 3H]"
-                                        : "[D, T, B, 3H]";
-  check_shape(op, "gates", gates_letters, gates, layer_gates_shape(a, recompute));
+  const std::string rows = packed ? "[D, S, " : "[D, T, B, ";
+  const std::string gates_letters =
+      recompute ? "[0] with recompute" : rows + std::to_string(cell_info(a.cell).gates) + "H]";
+  check_shape(op, "gates", gates_letters.c_str(), gates, layer_gates_shape(a, recompute));
 }
 
 // ---- memory
@@ -112,7 +148,8 @@ static void check_argument_storages(const char* op, const LayerArguments& a) {
                       {"c0", a.c0},
                       {"weight_ih", a.weight_ih},
                       {"weight_hh", a.weight_hh},
-                      {"bias", a.bias}});
+                      {"bias_ih", a.bias_ih},
+                      {"bias_hh", a.bias_hh}});
 }
 
 void check_layer_data(const char* op, const LayerArguments& a) {
@@ -122,7 +159,7 @@ void check_layer_data(const char* op, const LayerArguments& a) {
 
 void check_layer_backward_data(const LayerOutputs& grads, const LayerArguments& a,
                                const Tensor& output, const Tensor& gates) {
-  constexpr const char* op = "lltm_layer_backward";
+  constexpr const char* op = "recurrent_layer_backward";
   check_argument_storages(op, a);
   check_storages(op, {{"grad_output", grads.output},
                       {"grad_h_n", grads.h_n},

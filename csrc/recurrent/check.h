@@ -1,10 +1,26 @@
-// Checks of lltm_layer and lltm_layer_backward. Sizes may be symbolic, but not in check_layer_data.
+// Checks of recurrent_layer and recurrent_layer_backward. Sizes may be symbolic, but not in
+// check_layer_data.
 #pragma once
 
 #include "common/check.h"
 #include "recurrent/layer.h"
 
 namespace treadle {
+
+// What errors call the op: recurrent_layer, or the op of several layers that calls it. A thread of
+// its own, as that of a backward pass or of a compiled graph, knows of no caller.
+const char* layer_op_name();
+
+// While it lives, layer_op_name() of this thread is `op`.
+class LayerCaller {
+ public:
+  explicit LayerCaller(const char* op);
+  ~LayerCaller();
+  LayerCaller(const LayerCaller&) = delete;
+
+ private:
+  const char* before_;
+};
 
 void check_layer(const char* op, const LayerArguments& arguments);
 

@@ -22,11 +22,11 @@ inline Tensor of_direction(const Tensor& t, int64_t d) { return t.defined() ? t.
 
 class LayerDirection {
  public:
-  LayerDirection(const LayerSteps& steps, const LayerArguments& arguments, CellKind cell, int64_t d)
+  LayerDirection(const LayerSteps& steps, const LayerArguments& arguments, int64_t d)
       : steps_(steps),
         arguments_(arguments),
-        info_(cell_info(cell)),
-        formula_(cell_formula(cell)),
+        info_(cell_info(arguments.cell)),
+        formula_(cell_formula(arguments.cell)),
         d_(d),
         hidden_(arguments.h0.sym_size(-1)),
         gates_(steps.count()),
@@ -43,9 +43,9 @@ class LayerDirection {
     w_hh_ = own(&LayerArguments::weight_hh);
     const Dual bias_hh = own(&LayerArguments::bias_hh);
     Dual h = own(&LayerArguments::h0), c = own(&LayerArguments::c0);
-    const Dual of_input =
-        all_gates(add_bias(matrix_product(input_, transposed(w_ih_)), own(&LayerArguments::bias)),
-                  info_.input_first, info_.input_gates);
+    const Dual of_input = all_gates(
+        add_bias(matrix_product(input_, transposed(w_ih_)), own(&LayerArguments::bias_ih)),
+        info_.input_first, info_.input_gates);
     std::vector<Dual> outputs(steps_.count());
     for (int64_t s = 0; s < steps_.count(); ++s) {
       const int64_t t = time(s);
@@ -90,7 +90,7 @@ class LayerDirection {
     const auto bias = [&](const Dual& window) {
       return window.tangent.defined() ? window.tangent.sum(0) : Tensor();
     };
-    if (arguments_.bias.defined()) found.bias = bias(input_window(rows));
+    if (arguments_.bias_ih.defined()) found.bias_ih = bias(input_window(rows));
     if (arguments_.bias_hh.defined()) found.bias_hh = bias(state_window(rows));
     return found;
   }
@@ -149,13 +149,13 @@ inline Tensor stack_directions(std::vector<Tensor> parts, const Tensor& like) {
 // In float at least.
 class LayerComposition {
  public:
-  LayerComposition(const char* op, CellKind cell, const LayerArguments& arguments)
+  LayerComposition(const char* op, const LayerArguments& arguments)
       : dtype_(derivative_dtype(arguments.input)),
         arguments_(arguments.map([&](const Tensor& t) { return cast(t, dtype_); })),
         steps_(op, arguments_) {
     const int64_t count = arguments_.h0.sym_size(0).guard_int(__FILE__, __LINE__);
     directions_.reserve(count);
-    for (int64_t d = 0; d < count; ++d) directions_.emplace_back(steps_, arguments_, cell, d);
+    for (int64_t d = 0; d < count; ++d) directions_.emplace_back(steps_, arguments_, d);
   }
   LayerComposition(const LayerComposition&) = delete;  // directions refer to it
 
@@ -197,7 +197,7 @@ class LayerComposition {
     result.input = input;
     for (const auto member :
          {&LayerArguments::h0, &LayerArguments::c0, &LayerArguments::weight_ih,
-          &LayerArguments::weight_hh, &LayerArguments::bias, &LayerArguments::bias_hh}) {
+          &LayerArguments::weight_hh, &LayerArguments::bias_ih, &LayerArguments::bias_hh}) {
       result.*member = stacked(member);
     }
     return result;

@@ -1,4 +1,4 @@
-// lltm_layer on the CPU: products over all steps by ATen, steps by cpu/rows.cpp. Twin:
+// recurrent_layer on the CPU: products over all steps by ATen, steps by cpu/rows.cpp. Twin:
 // cuda/layer.cpp.
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
@@ -19,7 +19,7 @@ RecurrencePlan plan_cpu(const RecurrenceSizes& sizes, at::Device, std::string_vi
   RecurrenceDevice device;
   // Limits the chunks of the input product: larger ones save no time.
   device.l2_bytes = 32 << 20;
-  return plan_recurrence("lltm_layer", sizes, device, algorithm, backward);
+  return plan_recurrence(layer_op_name(), sizes, device, algorithm, backward);
 }
 
 Tensor input_product_cpu(const Tensor& x, const Tensor& weight_ih, bool) {
@@ -29,7 +29,8 @@ Tensor input_product_cpu(const Tensor& x, const Tensor& weight_ih, bool) {
 
 Tensor empty_panels(const Tensor& weight_hh) {
   const auto acc = at::toOpMathType(weight_hh.scalar_type());
-  const auto bytes = cpu::lltm_panel_bytes(weight_hh.size(1), c10::elementSize(acc));
+  const auto bytes =
+      cpu::recurrent_panel_bytes(weight_hh.size(0), weight_hh.size(1), c10::elementSize(acc));
   return at::empty({bytes}, weight_hh.options().dtype(at::kByte));
 }
 
@@ -65,24 +66,26 @@ void over_rows(const Args& args, int64_t step_work, const F& f) {
 
 void forward_cpu(const RecurrenceForward& args, const Tensor& weight_hh, const RecurrencePlan&) {
   const Tensor panels = empty_panels(weight_hh);
-  cpu::lltm_pack_forward(args.dtype, matrix_view(weight_hh), args.hidden, panels.data_ptr());
-  over_rows(args, 3 * args.hidden * args.hidden, [&](int64_t begin, int64_t end) {
-    cpu::lltm_layer_forward(args, panels.data_ptr(), begin, end);
+  cpu::recurrent_pack_forward(args.cell, args.dtype, matrix_view(weight_hh), args.hidden,
+                              panels.data_ptr());
+  over_rows(args, weight_hh.numel(), [&](int64_t begin, int64_t end) {
+    cpu::recurrent_layer_forward(args, panels.data_ptr(), begin, end);
   });
 }
 
 void backward_cpu(const RecurrenceBackward& args, const Tensor& weight_hh, const RecurrencePlan&) {
   const Tensor panels = empty_panels(weight_hh);
-  cpu::lltm_pack_backward(args.dtype, matrix_view(weight_hh), args.hidden, panels.data_ptr());
-  over_rows(args, 3 * args.hidden * args.hidden, [&](int64_t begin, int64_t end) {
-    cpu::lltm_layer_backward(args, panels.data_ptr(), begin, end);
+  cpu::recurrent_pack_backward(args.cell, args.dtype, matrix_view(weight_hh), args.hidden,
+                               panels.data_ptr());
+  over_rows(args, weight_hh.numel(), [&](int64_t begin, int64_t end) {
+    cpu::recurrent_layer_backward(args, panels.data_ptr(), begin, end);
   });
 }
 
 void c_states_cpu(const RecurrenceCStates& args, int64_t, const Sequence&, at::Device,
                   const RecurrencePlan&) {
   over_rows(args, 64 * args.hidden,
-            [&](int64_t begin, int64_t end) { cpu::lltm_layer_c_states(args, begin, end); });
+            [&](int64_t begin, int64_t end) { cpu::recurrent_layer_c_states(args, begin, end); });
 }
 
 constexpr RecurrenceBackend kCpuBackend{/*widens_half=*/true, plan_cpu,
@@ -91,6 +94,6 @@ constexpr RecurrenceBackend kCpuBackend{/*widens_half=*/true, plan_cpu,
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(treadle, CPU, m) { register_lltm_layer<kCpuBackend>(m); }
+TORCH_LIBRARY_IMPL(treadle, CPU, m) { register_recurrent_layer<kCpuBackend>(m); }
 
 }  // namespace treadle

@@ -1,4 +1,4 @@
-// lltm_layer, forward, on all devices. Shapes: layer.h; formula: kernels/math/cells/lltm.h.
+// recurrent_layer, forward, on all devices. Shapes: layer.h; formulas: kernels/math/cells.
 // Twin: backward.cpp. Backends: cpu.cpp, cuda/layer.cpp. Derivatives: autograd.cpp.
 #include <ATen/Functions.h>
 
@@ -10,7 +10,7 @@
 namespace treadle {
 namespace {
 
-// Direction d, step by step. output [S, D*H]; h, c [B, H] are the state; gates [S, 3H] or
+// Direction d, step by step. output [S, D*H]; h, c [B, H] are the state; gates [S, GH] or
 // undefined.
 void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const Tensor& h,
                    const Tensor& c, const Tensor& gates) {
@@ -20,7 +20,7 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
   const Tensor x = run.rows(args.input), w_hh = args.weight_hh[d];
   // Once, not for every chunk.
   const Tensor w_ih = args.weight_ih[d].to(run.work);
-  const Tensor bias = args.bias.defined() ? args.bias[d].contiguous() : Tensor();
+  const Tensor bias = run.bias.defined() ? run.bias[d].contiguous() : Tensor();
   const auto steps = run.sequence.in_order(d);
   for (int64_t begin = 0; begin < sizes.steps; begin += plan.steps_per_chunk) {
     const int64_t end = std::min(sizes.steps, begin + plan.steps_per_chunk);
@@ -36,10 +36,10 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
                 first * view.row_stride * static_cast<int64_t>(products.element_size());
     char* const own_output = static_cast<char*>(output.mutable_data_ptr()) +
                              d * sizes.hidden * static_cast<int64_t>(output.element_size());
-    run.backend.forward(
-        {sizes.dtype, sizes.batch, sizes.hidden, &one, end - begin, view, const_data_of(bias),
-         data_of(h), data_of(c), own_output, sizes.directions * sizes.hidden, data_of(gates)},
-        w_hh, plan);
+    run.backend.forward({sizes.cell, sizes.dtype, sizes.batch, sizes.hidden, &one, end - begin,
+                         view, const_data_of(bias), data_of(h), data_of(c), own_output,
+                         sizes.directions * sizes.hidden, data_of(gates)},
+                        w_hh, plan);
   }
 }
 
@@ -66,9 +66,8 @@ LayerSaved run_forward(const LayerRun& run, bool save) {
 
 LayerSaved forward(const RecurrenceBackend& backend, const LayerArguments& arguments, bool save,
                    std::string_view algorithm) {
-  constexpr const char* op = "lltm_layer";
-  check_layer(op, arguments);
-  check_layer_data(op, arguments);
+  check_layer(layer_op_name(), arguments);
+  check_layer_data(layer_op_name(), arguments);
   const LayerRun run(backend, arguments, algorithm, /*backward=*/false);
   const FlushInProducts flush(arguments.input, run.multiplications());
   return run_forward(run, save);
@@ -76,22 +75,29 @@ LayerSaved forward(const RecurrenceBackend& backend, const LayerArguments& argum
 
 }  // namespace
 
-LayerResults lltm_layer_kernel(const RecurrenceBackend& backend, const Tensor& input,
-                               const OptionalTensor& batch_sizes, const Tensor& h0,
-                               const Tensor& c0, const Tensor& weight_ih, const Tensor& weight_hh,
-                               const OptionalTensor& bias, bool, c10::string_view algorithm) {
+LayerResults recurrent_layer_kernel(const RecurrenceBackend& backend, const Tensor& input,
+                                    const OptionalTensor& batch_sizes, const Tensor& h0,
+                                    const Tensor& c0, const Tensor& weight_ih,
+                                    const Tensor& weight_hh, const OptionalTensor& bias_ih,
+                                    const OptionalTensor& bias_hh, c10::string_view cell, bool,
+                                    c10::string_view algorithm) {
   auto [output, h_n, c_n, gates] =
-      forward(backend, layer_arguments(input, batch_sizes, h0, c0, weight_ih, weight_hh, bias),
+      forward(backend,
+              layer_arguments(layer_op_name(), input, batch_sizes, h0, c0, weight_ih, weight_hh,
+                              bias_ih, bias_hh, cell),
               /*save=*/false, algorithm);
   return {output, h_n, c_n};
 }
 
-LayerSaved lltm_layer_forward_kernel(const RecurrenceBackend& backend, const Tensor& input,
-                                     const OptionalTensor& batch_sizes, const Tensor& h0,
-                                     const Tensor& c0, const Tensor& weight_ih,
-                                     const Tensor& weight_hh, const OptionalTensor& bias,
-                                     bool recompute, c10::string_view algorithm) {
-  return forward(backend, layer_arguments(input, batch_sizes, h0, c0, weight_ih, weight_hh, bias),
+LayerSaved recurrent_layer_forward_kernel(const RecurrenceBackend& backend, const Tensor& input,
+                                          const OptionalTensor& batch_sizes, const Tensor& h0,
+                                          const Tensor& c0, const Tensor& weight_ih,
+                                          const Tensor& weight_hh, const OptionalTensor& bias_ih,
+                                          const OptionalTensor& bias_hh, c10::string_view cell,
+                                          bool recompute, c10::string_view algorithm) {
+  return forward(backend,
+                 layer_arguments(layer_op_name(), input, batch_sizes, h0, c0, weight_ih, weight_hh,
+                                 bias_ih, bias_hh, cell),
                  !recompute, algorithm);
 }
 

@@ -1,9 +1,10 @@
-// lltm_layer: one layer of LLTM cells over a sequence, in D directions (1, or 2 with the second
+// recurrent_layer: one layer of cells over a sequence, in D directions (1, or 2 with the second
 // backward in time). Shapes: T steps, B rows, S rows of all steps of a packed batch, I inputs, H
-// hidden.
+// hidden, G gates of the cell. A weight or bias has H rows for each gate that it adds to, which for
+// LLTM and LSTM are all (cell_info.h).
 //   input [T, B, I]               or [S, I] with batch_sizes [T] (int64 on the CPU, non-increasing)
 //   h0, c0, h_n, c_n [D, B, H]    c0 and c_n in input's dtype, or float beside half types
-//   weight_ih [D, 3H, I], weight_hh [D, 3H, H], bias [D, 3H] or none; rows i, o, z
+//   weight_ih [D, GH, I], weight_hh [D, GH, H], bias_ih and bias_hh [D, GH] or none
 //   output [T, B, D*H]            or [S, D*H]
 #pragma once
 
@@ -11,23 +12,25 @@
 #include <string_view>
 
 #include "common/tensors.h"
+#include "recurrent/cell.h"
 
 namespace treadle {
 
-// The arguments. Also gradients or tangents of them, without batch_sizes. What was not given, or is
-// zero, is undefined.
+// The arguments. Also gradients or tangents of them, without what is not differentiable. What was
+// not given, or is zero, is undefined.
 struct LayerArguments {
-  Tensor input, h0, c0, weight_ih, weight_hh, bias;
+  Tensor input, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh;
   Tensor batch_sizes = {};
-  Tensor bias_hh = {};  // of cells with two; bias is then that of the input
+  CellKind cell = {};
 
   template <class F>
   LayerArguments map(F f) const {
-    return {f(input), f(h0), f(c0), f(weight_ih), f(weight_hh), f(bias), batch_sizes, f(bias_hh)};
+    return {f(input),   f(h0),      f(c0),       f(weight_ih), f(weight_hh),
+            f(bias_ih), f(bias_hh), batch_sizes, cell};
   }
 };
 
-// The results, and gates [D, T, B, 3H] or [D, S, 3H] before their activations, with bias. Also
+// The results, and gates [D, T, B, GH] or [D, S, GH] before their activations, with bias. Also
 // gradients or tangents of them. The backward op recomputes the c of every step from the gates;
 // with `recompute` gates are [0], and it recomputes them too.
 struct LayerOutputs {
@@ -39,46 +42,51 @@ struct LayerOutputs {
   }
 };
 
-// Which of input, h0, c0, weight_ih, weight_hh, bias get a gradient.
-using LayerMask = std::array<bool, 6>;
+// Which of input, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh get a gradient.
+using LayerMask = std::array<bool, 7>;
 
 // ---- as the dispatcher has them
 
 using LayerResults = Tensors3;  // output, h_n, c_n
 using LayerSaved = Tensors4;    // and gates
-using LayerGrads = Tensors6;    // as in LayerMask
+using LayerGrads = Tensors7;    // as in LayerMask
 
 using LayerSignature = LayerResults(const Tensor& input, const OptionalTensor& batch_sizes,
                                     const Tensor& h0, const Tensor& c0, const Tensor& weight_ih,
-                                    const Tensor& weight_hh, const OptionalTensor& bias,
+                                    const Tensor& weight_hh, const OptionalTensor& bias_ih,
+                                    const OptionalTensor& bias_hh, c10::string_view cell,
                                     bool recompute, c10::string_view algorithm);
 
 using LayerForwardSignature = LayerSaved(const Tensor& input, const OptionalTensor& batch_sizes,
                                          const Tensor& h0, const Tensor& c0,
                                          const Tensor& weight_ih, const Tensor& weight_hh,
-                                         const OptionalTensor& bias, bool recompute,
-                                         c10::string_view algorithm);
+                                         const OptionalTensor& bias_ih,
+                                         const OptionalTensor& bias_hh, c10::string_view cell,
+                                         bool recompute, c10::string_view algorithm);
 
-using LayerBackwardSignature = LayerGrads(const OptionalTensor& grad_output,
-                                          const OptionalTensor& grad_h_n,
-                                          const OptionalTensor& grad_c_n, const Tensor& input,
-                                          const OptionalTensor& batch_sizes, const Tensor& h0,
-                                          const Tensor& c0, const Tensor& weight_ih,
-                                          const Tensor& weight_hh, const OptionalTensor& bias,
-                                          const Tensor& output, const Tensor& gates, bool recompute,
-                                          c10::string_view algorithm, LayerMask mask);
+using LayerBackwardSignature =
+    LayerGrads(const OptionalTensor& grad_output, const OptionalTensor& grad_h_n,
+               const OptionalTensor& grad_c_n, const Tensor& input,
+               const OptionalTensor& batch_sizes, const Tensor& h0, const Tensor& c0,
+               const Tensor& weight_ih, const Tensor& weight_hh, const OptionalTensor& bias_ih,
+               const OptionalTensor& bias_hh, const Tensor& output, const Tensor& gates,
+               c10::string_view cell, bool recompute, c10::string_view algorithm, LayerMask mask);
 
-// Dispatcher arguments as one struct.
-inline LayerArguments layer_arguments(const Tensor& input, const OptionalTensor& batch_sizes,
-                                      const Tensor& h0, const Tensor& c0, const Tensor& weight_ih,
-                                      const Tensor& weight_hh, const OptionalTensor& bias) {
+// Dispatcher arguments as one struct; raises for a cell that there is not.
+inline LayerArguments layer_arguments(const char* op, const Tensor& input,
+                                      const OptionalTensor& batch_sizes, const Tensor& h0,
+                                      const Tensor& c0, const Tensor& weight_ih,
+                                      const Tensor& weight_hh, const OptionalTensor& bias_ih,
+                                      const OptionalTensor& bias_hh, c10::string_view cell) {
   return {input,
           h0,
           c0,
           weight_ih,
           weight_hh,
-          value_or_undefined(bias),
-          value_or_undefined(batch_sizes)};
+          value_or_undefined(bias_ih),
+          value_or_undefined(bias_hh),
+          value_or_undefined(batch_sizes),
+          find_cell(op, cell)};
 }
 
 inline LayerOutputs layer_grads(const OptionalTensor& grad_output, const OptionalTensor& grad_h_n,

@@ -1,17 +1,17 @@
 // lltm: layers of LLTM cells, with the arguments of aten::lstm. It unpacks the lists, applies
-// dropout between layers and calls lltm_layer, so it has every device and derivative that
-// lltm_layer has.
+// dropout between layers and calls recurrent_layer, so it has every device and derivative that
+// recurrent_layer has.
 #include <ATen/Functions.h>
 
 #include "common/check.h"
-#include "recurrent/layer.h"
+#include "recurrent/check.h"
 #include "treadle/ops.h"
 
 namespace treadle {
 namespace {
 
 const auto& layer_op() {
-  static const auto op = find_op<LayerSignature>("treadle::lltm_layer");
+  static const auto op = find_op<LayerSignature>("treadle::recurrent_layer");
   return op;
 }
 
@@ -61,6 +61,7 @@ Tensor of_directions(at::TensorList params, int64_t each, int64_t k) {
 LayerResults run(const Tensor& input, const OptionalTensor& batch_sizes, at::TensorList hx,
                  at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
                  bool train, bool bidirectional, bool recompute) {
+  const LayerCaller caller("lltm");
   check_lists(hx, params, has_biases, num_layers, bidirectional);
   check_list_storages(hx, params);
   const int64_t directions = bidirectional ? 2 : 1, each = has_biases ? 3 : 2;
@@ -74,7 +75,8 @@ LayerResults run(const Tensor& input, const OptionalTensor& batch_sizes, at::Ten
     std::tie(x, h, c) = layer_op().call(
         x, batch_sizes, hx[0].narrow(0, first, directions), hx[1].narrow(0, first, directions),
         of_directions(own, each, 0), of_directions(own, each, 1),
-        has_biases ? OptionalTensor(of_directions(own, each, 2)) : std::nullopt, recompute, "auto");
+        has_biases ? OptionalTensor(of_directions(own, each, 2)) : std::nullopt, std::nullopt,
+        cell_info(CellKind::kLltm).name, recompute, "auto");
     h_n.push_back(h);
     c_n.push_back(c);
   }

@@ -1,4 +1,4 @@
-// Empty results of lltm_layer, for the fake kernels of treadle/_fakes.py: torch refuses a Meta
+// Empty results of recurrent_layer, for the fake kernels of treadle/_fakes.py: torch refuses a Meta
 // kernel's, because batch_sizes are on the CPU.
 #include <torch/library.h>
 
@@ -6,40 +6,43 @@
 
 namespace treadle {
 
-static LayerSaved lltm_layer_forward_empty(const Tensor& input, const OptionalTensor& batch_sizes,
-                                           const Tensor& h0, const Tensor& c0,
-                                           const Tensor& weight_ih, const Tensor& weight_hh,
-                                           const OptionalTensor& bias, bool recompute,
-                                           c10::string_view) {
-  const auto a = layer_arguments(input, batch_sizes, h0, c0, weight_ih, weight_hh, bias);
-  check_layer("lltm_layer", a);
+static LayerSaved recurrent_layer_forward_empty(
+    const Tensor& input, const OptionalTensor& batch_sizes, const Tensor& h0, const Tensor& c0,
+    const Tensor& weight_ih, const Tensor& weight_hh, const OptionalTensor& bias_ih,
+    const OptionalTensor& bias_hh, c10::string_view cell, bool recompute, c10::string_view) {
+  const char* const op = layer_op_name();
+  const auto a =
+      layer_arguments(op, input, batch_sizes, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh, cell);
+  check_layer(op, a);
   return {at::empty_symint(layer_output_shape(a), input.options()),
           at::empty_symint(h0.sym_sizes(), h0.options()),
           at::empty_symint(c0.sym_sizes(), c0.options()),
           at::empty_symint(layer_gates_shape(a, recompute), input.options())};
 }
 
-static LayerGrads lltm_layer_backward_empty(const OptionalTensor& grad_output,
-                                            const OptionalTensor& grad_h_n,
-                                            const OptionalTensor& grad_c_n, const Tensor& input,
-                                            const OptionalTensor& batch_sizes, const Tensor& h0,
-                                            const Tensor& c0, const Tensor& weight_ih,
-                                            const Tensor& weight_hh, const OptionalTensor& bias,
-                                            const Tensor& output, const Tensor& gates,
-                                            bool recompute, c10::string_view, LayerMask mask) {
+static LayerGrads recurrent_layer_backward_empty(
+    const OptionalTensor& grad_output, const OptionalTensor& grad_h_n,
+    const OptionalTensor& grad_c_n, const Tensor& input, const OptionalTensor& batch_sizes,
+    const Tensor& h0, const Tensor& c0, const Tensor& weight_ih, const Tensor& weight_hh,
+    const OptionalTensor& bias_ih, const OptionalTensor& bias_hh, const Tensor& output,
+    const Tensor& gates, c10::string_view cell, bool recompute, c10::string_view, LayerMask mask) {
   check_layer_backward(layer_grads(grad_output, grad_h_n, grad_c_n),
-                       layer_arguments(input, batch_sizes, h0, c0, weight_ih, weight_hh, bias),
+                       layer_arguments("recurrent_layer_backward", input, batch_sizes, h0, c0,
+                                       weight_ih, weight_hh, bias_ih, bias_hh, cell),
                        output, gates, recompute);
-  Tensor grad_bias;
-  if (mask[5]) grad_bias = at::empty_symint(weight_hh.sym_sizes().slice(0, 2), weight_hh.options());
+  // Of a bias that is missing, too.
+  const auto grad_bias = [](bool needed, const Tensor& weight) {
+    return needed ? at::empty_symint(weight.sym_sizes().slice(0, 2), weight.options()) : Tensor();
+  };
   return {empty_like_if(mask[0], input),     empty_like_if(mask[1], h0),
           empty_like_if(mask[2], c0),        empty_like_if(mask[3], weight_ih),
-          empty_like_if(mask[4], weight_hh), grad_bias};
+          empty_like_if(mask[4], weight_hh), grad_bias(mask[5], weight_ih),
+          grad_bias(mask[6], weight_hh)};
 }
 
 TORCH_LIBRARY_IMPL(treadle, CompositeImplicitAutograd, m) {
-  m.impl("lltm_layer_forward_empty", lltm_layer_forward_empty);
-  m.impl("lltm_layer_backward_empty", lltm_layer_backward_empty);
+  m.impl("recurrent_layer_forward_empty", recurrent_layer_forward_empty);
+  m.impl("recurrent_layer_backward_empty", recurrent_layer_backward_empty);
 }
 
 }  // namespace treadle

@@ -1,5 +1,5 @@
-// The passes of lltm_layer whose steps and directions are one launch. Around it: the input product
-// of all steps, and copies of what is not aligned for the kernels' 16-byte loads.
+// The passes of recurrent_layer whose steps and directions are one launch. Around it: the input
+// product of all steps, and copies of what is not aligned for the kernels' 16-byte loads.
 #include <ATen/Functions.h>
 
 #include <limits>
@@ -9,7 +9,6 @@
 namespace treadle {
 namespace {
 
-constexpr int64_t kGates = LayerRun::kGates;
 constexpr int64_t kChunk = 8;  // elements
 
 // H padded to whole chunks.
@@ -32,19 +31,19 @@ PersistentSizes sizes_of(const LayerRun& run) {
   return persistent_sizes(run.sizes, a.c0.scalar_type() == a.input.scalar_type());
 }
 
-// x W_ih^T of all steps [D, S, 3 * width], into `gates` [D, S, 3H] where that has room for it: the
+// x W_ih^T of all steps [D, S, G * width], into `gates` [D, S, GH] where that has room for it: the
 // kernel overwrites each product by its gate.
 Tensor input_products(const LayerRun& run, int64_t width, const Tensor& gates) {
   const LayerArguments& a = run.arguments;
   const int64_t directions = run.sizes.directions, hidden = run.sizes.hidden;
-  const int64_t rows = run.sequence.rows, row = kGates * width, features = a.input.size(-1);
+  const int64_t rows = run.sequence.rows, row = run.cell.gates * width, features = a.input.size(-1);
   const bool padded = width != hidden;
   const Tensor products = gates.defined() && !padded
                               ? gates.view({directions, rows, row})
                               : at::empty({directions, rows, row}, a.input.options());
   Tensor weights = a.weight_ih;
   if (padded) {
-    weights = at::constant_pad_nd(weights.reshape({directions, kGates, hidden, features}),
+    weights = at::constant_pad_nd(weights.reshape({directions, run.cell.gates, hidden, features}),
                                   {0, 0, 0, width - hidden})
                   .reshape({directions, row, features});
   }
@@ -61,10 +60,10 @@ Tensor input_products(const LayerRun& run, int64_t width, const Tensor& gates) {
 void persistent_forward(const LayerRun& run, const Tensor& output, const Tensor& h, const Tensor& c,
                         const Tensor& gates) {
   const LayerArguments& a = run.arguments;
-  const int64_t width = padded_width(run.sizes.hidden), row = kGates * width;
+  const int64_t width = padded_width(run.sizes.hidden), row = run.cell.gates * width;
   const Tensor products = input_products(run, width, gates);
   const Tensor weight = a.weight_hh.contiguous(), h0 = a.h0.contiguous(), c0 = a.c0.contiguous();
-  const Tensor bias = contiguous(a.bias);
+  const Tensor bias = contiguous(run.bias);
   PersistentForward args{};
   args.sizes = sizes_of(run);
   args.products = products.const_data_ptr();
@@ -87,7 +86,8 @@ void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOu
                          const Tensor& grad_h0, const Tensor& grad_c0, const Tensor& grad_gates) {
   const LayerArguments& a = run.arguments;
   const int64_t rows = run.sequence.rows, directions = run.sizes.directions;
-  const int64_t hidden = run.sizes.hidden, width = padded_width(hidden), row = kGates * width;
+  const int64_t hidden = run.sizes.hidden, width = padded_width(hidden),
+                row = run.cell.gates * width;
   const bool padded = width != hidden;
   const Tensor c0 = a.c0.contiguous(), weight = a.weight_hh.contiguous();
   PersistentCStates c_states{};
@@ -106,7 +106,7 @@ void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOu
   args.sizes = c_states.sizes;
   Tensor chunks = gates;
   if (padded || !aligned(gates)) {
-    chunks = widened(gates.view({directions, rows, kGates, hidden}), width);
+    chunks = widened(gates.view({directions, rows, run.cell.gates, hidden}), width);
   }
   args.gates = chunks.const_data_ptr();
   args.gate_direction = rows * row;

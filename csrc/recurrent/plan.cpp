@@ -19,7 +19,7 @@ int64_t steps_per_chunk(const RecurrenceSizes& sizes, const RecurrenceDevice& de
   const int64_t hidden = std::max<int64_t>(sizes.hidden, 1);
   // Divided one by one: their product may not fit in 64 bits.
   const int64_t fit = static_cast<int64_t>(device.l2_bytes) / 2 / batch / hidden /
-                      (sizes.gates * acc_bytes(sizes.dtype));
+                      (cell_info(sizes.cell).gates * acc_bytes(sizes.dtype));
   const int64_t filling = (kRows - 1) / batch + 1;
   return std::clamp(std::max(fit, filling), int64_t{1}, std::max<int64_t>(sizes.steps, 1));
 }
@@ -70,8 +70,8 @@ double grid_time(int64_t launches, int rows, bool backward) {
 double launched_time(const RecurrenceSizes& sizes, bool backward) {
   const double hidden = static_cast<double>(sizes.hidden), rows = static_cast<double>(sizes.batch);
   const double flop_per_us = is_half(sizes.dtype) ? 4e8 : 4e7;
-  return static_cast<double>(sizes.directions) *
-         (13 + rows * hidden * hidden * 6 / flop_per_us + (backward ? 6 : 0));
+  const double flop = rows * hidden * hidden * (2 * cell_info(sizes.cell).state_gates);
+  return static_cast<double>(sizes.directions) * (13 + flop / flop_per_us + (backward ? 6 : 0));
 }
 
 struct Clusters {

@@ -14,7 +14,8 @@
 namespace treadle {
 
 struct RecurrenceSizes {
-  int64_t steps, batch, hidden, gates, directions;
+  CellKind cell;
+  int64_t steps, batch, hidden, directions;
   Dtype dtype;
 };
 

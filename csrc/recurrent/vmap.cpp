@@ -1,4 +1,4 @@
-// lltm_layer under vmap and under autocast.
+// recurrent_layer under vmap and under autocast.
 //
 // Rows are independent. Where only arguments with rows are batched, the batch folds into them: N
 // samples of [..., B, X] become [..., B * N, X] with the samples of a row side by side. So a packed
@@ -17,18 +17,32 @@ namespace {
 
 using Argument = BatchedCall::Argument;
 
+// Arguments that have rows, in their last dimension but one.
+constexpr const char* kWithRows[] = {"input",    "h0",       "c0",     "grad_output",
+                                     "grad_h_n", "grad_c_n", "output", "gates"};
+
 // Positions in the schema of an op.
 struct Layout {
-  size_t input, batch_sizes, h0;
-  uint64_t rows;                    // bit i: argument i has rows, in its last dimension but one
-  uint64_t state_results;           // bit i: result i has the rows of h0, else those of input
-  std::optional<size_t> recompute;  // result 3 is then [0], without a batch
-  std::optional<size_t> mask;       // of a backward op
+  size_t input, batch_sizes, h0, recompute;
+  std::optional<size_t> mask;   // of a backward op
+  std::optional<size_t> gates;  // of a forward op: the result that `recompute` makes [0]
+  uint64_t rows = 0;            // bit i: argument i has rows
+
+  explicit Layout(const c10::FunctionSchema& schema)
+      : input(*schema.argumentIndexWithName("input")),
+        batch_sizes(*schema.argumentIndexWithName("batch_sizes")),
+        h0(*schema.argumentIndexWithName("h0")),
+        recompute(*schema.argumentIndexWithName("recompute")),
+        mask(schema.argumentIndexWithName("mask")) {
+    for (const char* name : kWithRows) {
+      if (const auto at = schema.argumentIndexWithName(name)) rows |= uint64_t{1} << *at;
+    }
+    if (schema.returns().back().name() == "gates") gates = schema.returns().size() - 1;
+  }
 };
 
-constexpr Layout kLayer{0, 1, 2, 0b1101, 0b110, std::nullopt, std::nullopt};
-constexpr Layout kForward{0, 1, 2, 0b1101, 0b110, 7, std::nullopt};
-constexpr Layout kBackward{3, 4, 5, 0b110001101111, 0b110, std::nullopt, 14};
+// Results 1 and 2 have the rows of h0, the others those of input.
+bool of_state(size_t result) { return result == 1 || result == 2; }
 
 void fold(const BatchedCall& call, const Layout& layout) {
   const auto rows = [&](size_t position) {
@@ -49,8 +63,7 @@ void fold(const BatchedCall& call, const Layout& layout) {
       call.give(t);
       continue;
     }
-    const bool of_state = (layout.state_results >> i & 1) != 0;
-    const c10::SymInt& own = of_state ? state_rows : input_rows;
+    const c10::SymInt& own = of_state(i) ? state_rows : input_rows;
     call.give(t.unflatten_symint(-2, {own, call.size()}), t.dim() - 1);
   }
 }
@@ -66,11 +79,11 @@ void loop(const BatchedCall& call, const Layout& layout) {
       return at::zeros_symint(a.shape(), a.value.options());
     }));
   }
-  const bool no_gates = layout.recompute && call.value(*layout.recompute).toBool();
+  const bool no_gates = layout.gates && call.value(layout.recompute).toBool();
   for (size_t i = 0; i < samples[0].size(); ++i) {
     std::vector<Tensor> parts;
     for (const auto& results : samples) parts.push_back(results[i].toTensor());
-    if (!parts[0].defined() || (no_gates && i == 3)) {
+    if (!parts[0].defined() || (no_gates && i == *layout.gates)) {
       call.give(parts[0]);
     } else {
       call.give(at::stack(parts).narrow(0, 0, count), 0);
@@ -78,7 +91,8 @@ void loop(const BatchedCall& call, const Layout& layout) {
   }
 }
 
-void layer_batches(const OperatorHandle& op, Stack* stack, const Layout& layout) {
+void layer_batch_rule(const OperatorHandle& op, Stack* stack) {
+  const Layout layout(op.schema());
   const BatchedCall call(op, stack, layout.rows);
   const Argument* batch_sizes = call.find(layout.batch_sizes);
   TORCH_CHECK(batch_sizes == nullptr || !batch_sizes->batch, call.op_name(),
@@ -92,30 +106,27 @@ void layer_batches(const OperatorHandle& op, Stack* stack, const Layout& layout)
   bool by_rows = call.only_rows() && call.size() != 0;
   if (layout.mask) {
     const auto mask = call.value(*layout.mask).toBoolList();
-    by_rows &= !mask[3] && !mask[4] && !mask[5];
+    // Of weights and biases.
+    for (size_t i = 3; i < mask.size(); ++i) by_rows &= !mask[i];
   }
   return by_rows ? fold(call, layout) : loop(call, layout);
-}
-
-template <const Layout& layout>
-void layer_batch_rule(const OperatorHandle& op, Stack* stack) {
-  layer_batches(op, stack, layout);
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(treadle, FuncTorchBatched, m) {
-  m.impl("lltm_layer", TREADLE_RULE(layer_batch_rule<kLayer>));
-  m.impl("lltm_layer_forward", TREADLE_RULE(layer_batch_rule<kForward>));
-  m.impl("lltm_layer_backward", TREADLE_RULE(layer_batch_rule<kBackward>));
+  m.impl("recurrent_layer", TREADLE_RULE(layer_batch_rule));
+  m.impl("recurrent_layer_forward", TREADLE_RULE(layer_batch_rule));
+  m.impl("recurrent_layer_backward", TREADLE_RULE(layer_batch_rule));
 }
 
-// lltm_layer runs in autocast's dtype, as a matrix product does; c0 (3) keeps float32.
+// recurrent_layer runs in autocast's dtype, as a matrix product does; c0 keeps float32.
+static constexpr char kC0[] = "c0";
 TORCH_LIBRARY_IMPL(treadle, AutocastCPU, m) {
-  m.impl("lltm_layer", TREADLE_RULE(autocast_rule<c10::DeviceType::CPU, 3>));
+  m.impl("recurrent_layer", TREADLE_RULE(autocast_rule<c10::DeviceType::CPU, kC0>));
 }
 TORCH_LIBRARY_IMPL(treadle, AutocastCUDA, m) {
-  m.impl("lltm_layer", TREADLE_RULE(autocast_rule<c10::DeviceType::CUDA, 3>));
+  m.impl("recurrent_layer", TREADLE_RULE(autocast_rule<c10::DeviceType::CUDA, kC0>));
 }
 
 }  // namespace treadle

@@ -1,27 +1,54 @@
-// The recurrent cells, as the host describes them: no torch, no CUDA. A cell's gates are blocks of
-// H columns; the input's weight and the state's give a window of them each, `input_gates` gates
-// from gate `input_first`, and so on.
-//   lltm  i, o, z          both weights give all
-//   lstm  i, f, g, o       both give all; torch's order
-//   gru   n_h, r, z, n_i   weight_hh gives n_h, r, z and weight_ih r, z, n_i
+// The cells of recurrent layers, by kind, as the host needs to know them: no torch, no CUDA.
 #pragma once
+
+#include <cstdlib>
+
+#include "kernels/common/dtype.h"
 
 namespace treadle {
 
 enum class CellKind { kLltm, kLstm, kGru };
 
+// The kernels have `gates` gates a unit. x W_ih^T and its bias add to `input_gates` of them from
+// `input_first` on, h W_hh^T and its bias to `state_gates` from `state_first` on: weights have so
+// many blocks of H rows.
+//   lltm  i, o, z          both weights give all
+//   lstm  i, f, g, o       both give all; torch's order
+//   gru   n_h, r, z, n_i   weight_hh gives n_h, r, z and weight_ih r, z, n_i
 struct CellInfo {
   const char* name;
   int gates, input_first, input_gates, state_first, state_gates;
 };
 
-// One row a CellKind, in its order.
 inline constexpr CellInfo kCells[] = {
     {"lltm", 3, 0, 3, 0, 3},
     {"lstm", 4, 0, 4, 0, 4},
     {"gru", 4, 1, 3, 0, 3},
 };
 
-constexpr const CellInfo& cell_info(CellKind kind) { return kCells[static_cast<int>(kind)]; }
+constexpr const CellInfo& cell_info(CellKind cell) { return kCells[static_cast<int>(cell)]; }
+
+// LLTM has one bias, which is bias_ih.
+constexpr bool has_bias_hh(CellKind cell) { return cell != CellKind::kLltm; }
+
+// Those that have kernels, and the functors that these take (kernels/math/cells/).
+inline constexpr CellKind kServedCells[] = {CellKind::kLltm};
+
+namespace math {
+struct Lltm;
+}
+
+// f(Type<functors>{}) of a served cell.
+template <class F>
+auto visit_cell(CellKind cell, const F& f) {
+  switch (cell) {
+    case CellKind::kLltm:
+      return f(Type<math::Lltm>{});
+    case CellKind::kLstm:
+    case CellKind::kGru:
+      break;
+  }
+  std::abort();  // find_cell refuses it
+}
 
 }  // namespace treadle

@@ -1,5 +1,5 @@
 // What csrc/recurrent/cuda/layer.cpp calls: the kernels of a recurrent layer. `Kind` names the cell
-// (math::Lltm); definitions are in the *_launch.cuh, step.cuh and c_states.cuh, and
+// (math::Lltm, cell_info.h); definitions are in the *_launch.cuh, step.cuh and c_states.cuh, and
 // kernels/recurrent/lltm/*.cu instantiate them.
 #pragma once
 
@@ -9,10 +9,6 @@
 #include "kernels/recurrent/step_args.h"
 
 namespace treadle {
-
-namespace math {
-struct Lltm;
-}
 
 // ---- step: the pointwise part of args.steps[0]; matrix products are cuBLAS's
 

@@ -8,10 +8,12 @@
 #include <cstdint>
 
 #include "kernels/common/dtype.h"
+#include "kernels/recurrent/cell_info.h"
 
 namespace treadle {
 
 struct PersistentSizes {
+  CellKind cell;
   Dtype dtype;  // Half or BFloat16; cluster: Float, too
   int directions;
   int64_t steps, batch, hidden;

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/common/dtype.h"
+#include "kernels/recurrent/cell_info.h"
 
 namespace treadle {
 
@@ -21,6 +22,7 @@ struct MatrixView {
 
 // Consecutive steps in the order in which they run. A row without a step keeps its state.
 struct RecurrenceForward {
+  CellKind cell;
   Dtype dtype;
   int64_t batch, hidden;
   const RecurrenceStep* steps;
@@ -36,6 +38,7 @@ struct RecurrenceForward {
 
 // Steps in the order in which the backward pass takes them: reversed.
 struct RecurrenceBackward {
+  CellKind cell;
   Dtype dtype;
   int64_t batch, hidden;
   const RecurrenceStep* steps;
@@ -51,6 +54,7 @@ struct RecurrenceBackward {
 // Recomputes c before each step from the saved gates, for the backward pass. c [B, H] acc: the state
 // before the first step, and on return after the last.
 struct RecurrenceCStates {
+  CellKind cell;
   Dtype dtype;
   int64_t batch, hidden;
   const RecurrenceStep* steps;

@@ -15,19 +15,19 @@ _ops = torch.ops.treadle
 
 
 def _forward(*args: Any, **kwargs: Any) -> Any:
-    return _ops.lltm_layer_forward_empty(*args, **kwargs)
+    return _ops.recurrent_layer_forward_empty(*args, **kwargs)
 
 
 def _layer(*args: Any, **kwargs: Any) -> Any:
-    return _ops.lltm_layer_forward_empty(*args, **kwargs)[:3]
+    return _ops.recurrent_layer_forward_empty(*args, **kwargs)[:3]
 
 
 def _backward(*args: Any, **kwargs: Any) -> Any:
-    return _ops.lltm_layer_backward_empty(*args, **kwargs)
+    return _ops.recurrent_layer_backward_empty(*args, **kwargs)
 
 
 def register() -> None:
     """Once in a process, after the ops have been loaded."""
-    torch.library.register_fake("treadle::lltm_layer_forward", _forward)
-    torch.library.register_fake("treadle::lltm_layer", _layer)
-    torch.library.register_fake("treadle::lltm_layer_backward", _backward)
+    torch.library.register_fake("treadle::recurrent_layer_forward", _forward)
+    torch.library.register_fake("treadle::recurrent_layer", _layer)
+    torch.library.register_fake("treadle::recurrent_layer_backward", _backward)

@@ -35,14 +35,16 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "old_cell": (5, 9),
     },
     "sine_linear": {"input": (5, 7), "weight": (9, 7), "bias": (9,)},
-    "lltm_layer": {
+    "recurrent_layer": {
         "input": (4, 5, 7),
         "batch_sizes": None,
         "h0": (2, 5, 9),
         "c0": (2, 5, 9),
         "weight_ih": (2, 3 * 9, 7),
         "weight_hh": (2, 3 * 9, 9),
-        "bias": (2, 3 * 9),
+        "bias_ih": (2, 3 * 9),
+        "bias_hh": None,
+        "cell": "lltm",
     },
     "lltm.input": {**_LAYERS, "input": (4, 5, 7), "batch_first": False},
     "lltm.data": {**_LAYERS, "data": (5 + 3 + 3, 7), "batch_sizes": torch.tensor([5, 3, 3])},
@@ -119,7 +121,8 @@ def _arguments(op: torch._ops.OpOverload, name: str) -> tuple[list[Any], dict[st
 
     for argument in op._schema.arguments:
         number = str(argument.type) in ("number", "float")
-        if argument.name == "out" or (argument.kwarg_only and not number):
+        made_up = not argument.kwarg_only or number
+        if argument.name == "out" or not (made_up or argument.name in known):
             continue
         value = made(known.get(argument.name, 1.5 if number else DEFAULT_SHAPE))
         if argument.kwarg_only:

@@ -20,7 +20,7 @@ __all__ = [
     "cosine_backward",
     "lltm",
     "lltm_cell",
-    "lltm_layer",
+    "recurrent_layer",
     "scale",
     "sine",
     "sine_backward",
@@ -167,22 +167,27 @@ def lltm_cell(
     return new_h.to(gates.dtype), new_cell.to(old_cell.dtype)
 
 
-def lltm_layer(
+def recurrent_layer(
     input: Tensor,
     batch_sizes: Tensor | None,
     h0: Tensor,
     c0: Tensor,
     weight_ih: Tensor,
     weight_hh: Tensor,
-    bias: Tensor | None,
+    bias_ih: Tensor | None,
+    bias_hh: Tensor | None,
+    *,
+    cell: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One layer of LLTM cells over a sequence, in D directions: 1, or 2 with one backward in time.
+    """One layer of cells over a sequence, in D directions: 1, or 2 with one backward in time.
 
     Args:
         input: [T, B, I]; or [S, I], the data of a packed batch, S rows in all.
         batch_sizes: [T], int64 on the CPU, the rows of each step of a packed batch; or None.
         h0, c0: [D, B, H].
-        weight_ih: [D, 3H, I]; weight_hh: [D, 3H, H]; bias: [D, 3H] or None. Rows i, o, z.
+        weight_ih: [D, 3H, I]; weight_hh: [D, 3H, H]; bias_ih: [D, 3H] or None. Rows i, o, z.
+        bias_hh: None, because LLTM has one bias.
+        cell: "lltm".
 
     Returns:
         ``output`` [T, B, D*H] or [S, D*H], the h of every step, and ``h_n`` and ``c_n`` [D, B, H],
@@ -190,6 +195,8 @@ def lltm_layer(
 
     Source: :func:`lltm_cell`, step by step.
     """
+    if cell != "lltm" or bias_hh is not None:
+        raise ValueError(f"recurrent_layer: no twin of the cell {cell} with these biases")
     data = input.flatten(0, 1) if batch_sizes is None else input
     steps, rows = input.shape[:2] if batch_sizes is None else (len(batch_sizes), 0)
     sizes = [rows] * steps if batch_sizes is None else batch_sizes.tolist()
@@ -197,12 +204,13 @@ def lltm_layer(
     outputs, last_h, last_c = [], [], []
     for d in range(len(h0)):
         weights = torch.cat([weight_hh[d], weight_ih[d]], dim=1)
+        bias = None if bias_ih is None else bias_ih[d]
         h, c = h0[d], c0[d]
         found: dict[int, Tensor] = {}
         for t in reversed(range(steps)) if d == 1 else range(steps):
             n = sizes[t]
             x = data[starts[t] : starts[t] + n]
-            new_h, new_c = lltm_cell(x, weights, None if bias is None else bias[d], h[:n], c[:n])
+            new_h, new_c = lltm_cell(x, weights, bias, h[:n], c[:n])
             found[t] = new_h
             # Rows that have no such step keep their state.
             h, c = torch.cat([new_h, h[n:].to(new_h)]), torch.cat([new_c, c[n:]])
@@ -231,9 +239,9 @@ def lltm(input: Tensor, *arguments: Any, recompute: bool = False) -> tuple[Tenso
         recompute: nothing here; the fused op saves less memory for it.
 
     Returns:
-        ``output``, ``h_n``, ``c_n`` as :func:`lltm_layer`, of the last layer and of all.
+        ``output``, ``h_n``, ``c_n`` as :func:`recurrent_layer`, of the last layer and of all.
 
-    Source: :func:`lltm_layer`, layer by layer; ``torch.lstm``.
+    Source: :func:`recurrent_layer`, layer by layer; ``torch.lstm``.
     """
     packed = isinstance(arguments[0], Tensor)
     batch_sizes, rest = (arguments[0], arguments[1:]) if packed else (None, arguments)
@@ -250,7 +258,8 @@ def lltm(input: Tensor, *arguments: Any, recompute: bool = False) -> tuple[Tenso
         own = params[first * each : (first + directions) * each]
         stacked = [torch.stack(list(own[k::each])) for k in range(each)]
         states = (t[first : first + directions] for t in (h0, c0))
-        x, h, c = lltm_layer(x, batch_sizes, *states, *stacked, *([] if has_biases else [None]))
+        biases = [None] * (2 if each == 2 else 1)
+        x, h, c = recurrent_layer(x, batch_sizes, *states, *stacked, *biases, cell="lltm")
         last_h.append(h)
         last_c.append(c)
     output = x.transpose(0, 1) if batch_first else x

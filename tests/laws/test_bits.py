@@ -59,7 +59,7 @@ def big_calls(device: str, dtype: torch.dtype) -> dict[str, Call]:
         found[f"lltm_cell {sizes}"] = call.map(lambda t: (t * 4).round() / 4)
     for lengths in (None, (5, *[3] * 40, *[2] * 23)):
         call = layer_arguments(make, (3, 64, 33, 65), directions=2, lengths=lengths)
-        found[f"lltm_layer {lengths}"] = call.map(lambda t: (t * 4).round() / 4)
+        found[f"recurrent_layer {lengths}"] = call.map(lambda t: (t * 4).round() / 4)
     return found
 
 
@@ -163,9 +163,11 @@ def test_any_number_of_threads(dtype: torch.dtype) -> None:
             for threads in (1, 2, 3, 8):
                 torch.set_num_threads(threads)
                 new = everything(op, call)
-                # Of the LLTM: results and gradients of states; the others are sums of ATen's.
-                if name.startswith("lltm"):
-                    new = [*new[:2], new[-1]] if op.name == "lltm_cell" else [*new[:3], *new[4:6]]
+                # Results and gradients of states; the others are sums of ATen's.
+                if op.name == "lltm_cell":
+                    new = [*new[:2], new[-1]]
+                elif op.name == "recurrent_layer":
+                    new = [*new[:3], *new[4:6]]
                 found.append(new)
             for other in found[1:]:
                 same(other, found[0], name)

@@ -50,9 +50,9 @@ def with_gradients(function: Callable[..., Any]) -> Step:
 
 # Name: sizes and options of layer_arguments. In steps, few rows take transposed products.
 LAYERS: dict[str, tuple[tuple[int, int, int, int], dict[str, Any]]] = {
-    "lltm_layer": ((5, 33, 7, 65), {"directions": 2}),
-    "lltm_layer, few rows": ((5, 17, 7, 65), {"directions": 2}),
-    "lltm_layer, packed": ((0, 0, 7, 33), {"directions": 2, "lengths": (5, 3, 3, 1)}),
+    "recurrent_layer": ((5, 33, 7, 65), {"directions": 2}),
+    "recurrent_layer, few rows": ((5, 17, 7, 65), {"directions": 2}),
+    "recurrent_layer, packed": ((0, 0, 7, 33), {"directions": 2, "lengths": (5, 3, 3, 1)}),
 }
 
 

@@ -134,8 +134,8 @@ def test_every_subset_of_the_layer(
     make = Make(f"subset {subset}", device, torch.float64)
     given = {name: value for name, value in options.items() if name != "recompute"}
     call = layer_arguments(make, SMALL_LAYER, **given)
-    call = Call(call.args, {"recompute": "recompute" in options})
-    function = of_subset("lltm_layer", call, subset)
+    call = call.with_options(recompute="recompute" in options)
+    function = of_subset("recurrent_layer", call, subset)
     tensors = [call.args[i].requires_grad_() for i in subset]
     checks = {"fast_mode": True, "check_batched_grad": True, **NEAR}
     assert gradcheck(function, tensors, check_forward_ad=True, **checks)
@@ -191,13 +191,13 @@ def test_only_needed_products_of_the_layer_are_computed(subset: tuple[int, ...])
     """Beside those of the steps: for all steps one each for input, weight_ih and weight_hh."""
     sizes = (3, 4, 5, 6)
     call = layer_arguments(Make("products", "cpu", torch.float32), sizes)
-    steps = products_in_backward("lltm_layer", call, (2,))
+    steps = products_in_backward("recurrent_layer", call, (2,))
     call = layer_arguments(Make("products", "cpu", torch.float32), sizes)
-    found = products_in_backward("lltm_layer", call, subset)
+    found = products_in_backward("recurrent_layer", call, subset)
     assert found - steps == len({0, 4, 5} & set(subset))
     every = call.map(lambda t: t.detach().requires_grad_())
     wanted = [every.args[i] for i in subset]
-    assert products_in_backward("lltm_layer", every, TENSORS, wanted) == found
+    assert products_in_backward("recurrent_layer", every, TENSORS, wanted) == found
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -206,7 +206,7 @@ def test_third_derivative(name: str, device: str) -> None:
     """Derivatives of any order, against the reference's."""
     op = OPS[name]
     call = requiring_grad(op, op.cases[0].call(device, torch.float64))
-    if name.startswith("lltm") or name == "sine_linear":
+    if name in ("lltm_cell", "recurrent_layer", "sine_linear"):
         make = Make("third", device, torch.float64)
         sizes: dict[str, Any] = {"shape": (), "cell": SMALL, "layer": SMALL_LAYER}
         arguments = sized_call(op, make, **sizes, directions=2, lengths=(3, 1))

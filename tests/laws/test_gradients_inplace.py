@@ -125,7 +125,7 @@ def test_a_changed_result_of_the_layer_raises(changed: int, recompute: bool) -> 
     """Its derivative needs output, and neither h_n nor c_n."""
     call = layer_arguments(Make("saved", "cpu", torch.float64), (2, 3, 5, 4), directions=2)
     call = call.map(lambda t: t.requires_grad_())
-    results = OPS["lltm_layer"].function(*call.args, recompute=recompute)
+    results = call.with_options(recompute=recompute).run(OPS["recurrent_layer"].function)
     results[changed].add_(1)
     if changed > 0:
         return results[changed].sum().backward()
@@ -138,7 +138,7 @@ def test_packed_sizes_that_were_changed_raise() -> None:
     sizes = batch_sizes((2, 2, 1))
     assert sizes is not None
     x = call.args[0].requires_grad_()
-    output, *_ = torch.ops.treadle.lltm_layer(x, sizes, *call.args[2:])
+    output, *_ = torch.ops.treadle.recurrent_layer(x, sizes, *call.args[2:], **call.kwargs)
     sizes.fill_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         output.sum().backward()
@@ -148,7 +148,7 @@ def test_packed_sizes_that_were_changed_raise() -> None:
 def test_a_second_backward_needs_the_graph(name: str) -> None:
     op: Op = OPS[name]
     call = op.cases[0].call("cpu", torch.float64)
-    if name.startswith("lltm"):
+    if name in ("lltm_cell", "recurrent_layer"):
         make = Make("twice", "cpu", torch.float64)
         call = sized_call(op, make, shape=(), cell=(3, 5, 4), layer=(2, 3, 5, 4))
     call = call.map(lambda t: t.requires_grad_())
@@ -186,7 +186,7 @@ def test_a_missing_derivative_raises_and_is_never_zero() -> None:
         torch.autograd.grad(gates.sum(), call.args)
     call = layer_arguments(Make("missing", "cpu", torch.float64), (2, 3, 5, 4))
     call = call.map(lambda t: t.requires_grad_())
-    *_, gates = torch.ops.treadle.lltm_layer_forward(*call.args)
+    *_, gates = call.run(torch.ops.treadle.recurrent_layer_forward)
     assert not gates.requires_grad
 
 

@@ -139,20 +139,20 @@ def test_some_outputs_of_the_layer_unused(
     used: tuple[int, ...], recompute: bool, lengths: Lengths, device: str
 ) -> None:
     """Gradients that never came, none and one beside others, count as zero; the op itself too."""
-    op, make = OPS["lltm_layer"], Make("some", device, torch.float64)
+    op, make = OPS["recurrent_layer"], Make("some", device, torch.float64)
     call = layer_arguments(make, (3, 3, 5, 8), directions=2, lengths=lengths)
-    call = Call(call.args, {"recompute": recompute})
+    call = call.with_options(recompute=recompute)
     weights = [make(*r.shape) for r in outputs(call.run(op.function))]
     every = [w if i in used else torch.zeros_like(w) for i, w in enumerate(weights)]
     expected = dense_gradients(op, call, every)
     close(gradients(op, call, lambda *r: sum((r[i] * weights[i]).sum() for i in used)), expected)
     given = (call.args[0], batch_sizes(lengths), *call.args[2:])
-    output, _, _, *saved = torch.ops.treadle.lltm_layer_forward(*given, recompute=recompute)
+    output, _, _, *saved = torch.ops.treadle.recurrent_layer_forward(*given, **call.kwargs)
     some = [w if i in used else None for i, w in enumerate(weights)]
-    found = torch.ops.treadle.lltm_layer_backward(
-        *some, *given, output, *saved, recompute, "auto", [True] * 6
+    found = torch.ops.treadle.recurrent_layer_backward(
+        *some, *given, output, *saved, call.kwargs["cell"], recompute, "auto", [True] * 7
     )
-    close(list(found), expected)
+    close(list(found[:6]), expected)
 
 
 @pytest.mark.parametrize("device", [*DEVICES, "meta"])
@@ -160,18 +160,20 @@ def test_the_gradient_of_a_bias_that_is_not_there(device: str) -> None:
     """Asked for by the mask of a backward op: what the bias would have got."""
     make, ops = Make("no bias", device, torch.float64), torch.ops.treadle
     x, weights, bias, *states = cell_arguments(make, (3, 5, 8)).args
-    layer = layer_arguments(make, LAYER, directions=2).args
+    layer = layer_arguments(make, LAYER, directions=2)
+    *before, bias_ih, bias_hh = layer.args
     pairs = []
     for some in (None, torch.zeros_like(bias)):
         given = x, weights, some, *states
         h, *kept = ops.lltm_cell_forward(*given)
         pairs.append(ops.lltm_cell_backward(torch.ones_like(h), None, *given, *kept, [True] * 5)[2])
-    for some in (None, torch.zeros_like(layer[-1])):
-        given = *layer[:-1], some
-        output, _, _, gates = ops.lltm_layer_forward(*given)
-        grads = torch.ones_like(output), None, None
-        every = ops.lltm_layer_backward(*grads, *given, output, gates, False, "auto", [True] * 6)
-        pairs.append(every[-1])
+    for some in (None, torch.zeros_like(bias_ih)):
+        given = *before, some, bias_hh
+        output, _, _, gates = ops.recurrent_layer_forward(*given, **layer.kwargs)
+        rest = output, gates, layer.kwargs["cell"], False, "auto", [True] * 7
+        every = ops.recurrent_layer_backward(torch.ones_like(output), None, None, *given, *rest)
+        pairs.append(every[5])
+        assert device == "meta" or torch.equal(every[6], every[5])
     for ours, expected in (pairs[:2], pairs[2:]):
         assert ours.shape == expected.shape and ours.dtype == expected.dtype
         assert device == "meta" or (torch.equal(ours, expected) and ours.any())
@@ -225,7 +227,7 @@ def test_mixed_dtypes_get_gradients_of_their_own(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_layers_state_gets_a_gradient_of_its_own_dtype(device: str) -> None:
     make = Make("mixed", device, torch.bfloat16)
-    op, call = OPS["lltm_layer"], layer_arguments(make, (3, 2, 5, 4), state=torch.float32)
+    op, call = OPS["recurrent_layer"], layer_arguments(make, (3, 2, 5, 4), state=torch.float32)
     call = requiring_grad(op, call)
     output, h_n, c_n = call.run(op.function)
     assert (output.dtype, h_n.dtype, c_n.dtype) == (torch.bfloat16, torch.bfloat16, torch.float32)

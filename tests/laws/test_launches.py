@@ -33,7 +33,7 @@ def layer(
     """Arguments of lltm, of one bidirectional layer."""
     make = Make("layer", device, dtype)
     call = layer_arguments(make, sizes, directions=2, lengths=lengths)
-    x, _, h0, c0, *parameters = call.args
+    x, _, h0, c0, *parameters = call.args[:7]
     states, params = (h0, c0), [p[d] for d in (0, 1) for p in parameters]
     options = (True, 1, 0.0, False, True)
     if lengths is None:

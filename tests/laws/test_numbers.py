@@ -48,7 +48,7 @@ def test_cell_of_large_values(dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_layer_of_large_values(dtype: torch.dtype, recompute: bool, device: str) -> None:
     """Gates far out and a cell that has grown: h saturates, and rounding does not add up."""
-    op = OPS["lltm_layer"]
+    op = OPS["recurrent_layer"]
     make = Make("large", device, dtype)
     weights = (make(2, 24, 9, by=2), make(2, 24, 8, by=2), make(2, 24, by=9))
     arguments = (make(3, 17, 9, by=30), None, make(2, 17, 8, by=9), make(2, 17, 8, by=40))

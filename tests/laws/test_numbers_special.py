@@ -160,7 +160,7 @@ def test_a_value_that_is_not_finite_goes_the_layers_way(
     found = []
     for function in (layer, layer_reference):
         leaves = call.map(lambda t: t.detach().requires_grad_())
-        results = function(*leaves.args, recompute=recompute)
+        results = leaves.with_options(recompute=recompute).run(function)
         grads = torch.autograd.grad(
             sum(t.sum() for t in results), [leaves.args[i] for i in TENSORS]
         )

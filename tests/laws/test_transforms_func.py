@@ -37,7 +37,7 @@ Function = Callable[..., Any]
 
 
 def layer_call(make: Make, **options: Any) -> tuple[Function, Function, tuple[Tensor, ...]]:
-    op, call = OPS["lltm_layer"], layer_arguments(make, (2, 2, 2, 2), **options)
+    op, call = OPS["recurrent_layer"], layer_arguments(make, (2, 2, 2, 2), **options)
     positions = [i for i in TENSORS if call.args[i] is not None]
 
     def of_tensors(f: Function) -> Function:
@@ -73,9 +73,10 @@ def calls(device: str) -> dict[str, tuple[Function, Function, tuple[Tensor, ...]
                 lambda x, w, f=op.reference: f(x, w, None, 1.3),
                 arguments[:2],
             )
-        elif name == "lltm_layer":
+        elif name == "recurrent_layer":
             found[name] = layer_call(make, directions=2)
-            found["lltm_layer packed"] = layer_call(make, lengths=(3, 1), directions=2, bias=False)
+            packed = {"lengths": (3, 1), "directions": 2, "bias": False}
+            found["recurrent_layer packed"] = layer_call(make, **packed)
     for name, form in FORMS.items():
         if form.variant == "row":
             continue  # in the plain variant, too, y is a row here

@@ -149,15 +149,17 @@ def layer_calls(device: str) -> list[tuple[Call, bool]]:
 
 def layer_ops(call: Call, recompute: bool) -> list[OpCall]:
     args = (call.args[0], batch_sizes(call.args[1]), *call.args[2:])
-    output, h_n, c_n, *saved = ops.lltm_layer_forward(*args, recompute=recompute)
+    kwargs = {**call.kwargs, "recompute": recompute}
+    output, h_n, c_n, *saved = ops.recurrent_layer_forward(*args, **kwargs)
     grads = tuple(torch.ones_like(t) for t in (output, h_n, c_n))
-    mask = [True] * 5 + [call.args[6] is not None]
+    mask = [True] * 5 + [bias is not None for bias in call.args[6:]]
+    cell = call.kwargs["cell"]
     return [
-        (ops.lltm_layer.default, args, {"recompute": recompute}),
-        (ops.lltm_layer_forward.default, args, {"recompute": recompute}),
+        (ops.recurrent_layer.default, args, kwargs),
+        (ops.recurrent_layer_forward.default, args, kwargs),
         (
-            ops.lltm_layer_backward.default,
-            (*grads, *args, output, *saved, recompute, "auto", mask),
+            ops.recurrent_layer_backward.default,
+            (*grads, *args, output, *saved, cell, recompute, "auto", mask),
             {},
         ),
     ]
@@ -231,7 +233,7 @@ def test_sine_layer(number: int, grad: bool, device: str) -> None:
 @pytest.mark.parametrize("number", range(len(layer_calls("meta"))))
 def test_layer(number: int, grad: bool, device: str) -> None:
     for op, args, kwargs in layer_ops(*layer_calls(device)[number]):
-        if grad and op is ops.lltm_layer_backward.default and args[4] is not None:
+        if grad and op is ops.recurrent_layer_backward.default and args[4] is not None:
             # Its derivative reads batch_sizes, which have no values while they are traced.
             with pytest.raises(Exception, match="batch_sizes must have values for tangents"):
                 opcheck(op, with_grad(args), kwargs)

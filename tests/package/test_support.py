@@ -29,8 +29,8 @@ from tests.support.inputs import Op
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
-# lltm takes its lists apart and calls lltm_layer for each layer: the laws run that.
-LAYER = {"lltm_layer": "lltm"}
+# lltm takes its lists apart and calls recurrent_layer for each layer: the laws run that.
+LAYER = {"recurrent_layer": "lltm"}
 MODULES = {"LLTM": "lltm", "LLTMCell": "lltm_cell", "SineLinear": "sine_linear"}
 Test = Callable[..., Any]
 

@@ -17,7 +17,7 @@ LayerArguments arguments(const Given& given, const OptionalTensor& batch_sizes =
   found.c0 = at(given, 2);
   found.weight_ih = at(given, 3);
   found.weight_hh = at(given, 4);
-  found.bias = at(given, 5);
+  found.bias_ih = at(given, 5);
   found.bias_hh = at(given, 6);
   found.batch_sizes = value_or_undefined(batch_sizes);
   return found;
@@ -39,11 +39,13 @@ Given derivatives(std::string_view cell, const Given& given, const OptionalTenso
                   const Given& tangents, const Given& grads, const Given& grad_tangents) {
   int kind = 0;
   while (cell != kCells[kind].name) ++kind;
-  LayerComposition layer("derivatives", static_cast<CellKind>(kind), arguments(given, batch_sizes));
+  LayerArguments of = arguments(given, batch_sizes);
+  of.cell = static_cast<CellKind>(kind);
+  LayerComposition layer("derivatives", of);
   const auto moved = layer.jvp(arguments(tangents));
   const auto found = layer.vjp_tangent(outputs(grads), outputs(grad_tangents));
   return optionals({moved.output, moved.h_n, moved.c_n, found.input, found.h0, found.c0,
-                    found.weight_ih, found.weight_hh, found.bias, found.bias_hh});
+                    found.weight_ih, found.weight_hh, found.bias_ih, found.bias_hh});
 }
 
 }  // namespace

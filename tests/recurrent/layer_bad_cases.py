@@ -1,4 +1,4 @@
-"""What lltm_layer and its backward op must refuse."""
+"""What recurrent_layer and its backward op must refuse."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHAPES: dict[str, tuple[str, tuple[int, ...]]] = {
     "c0": ("[D, B, H]", (D, B, H)),
     "weight_ih": ("[D, 3H, I]", (D, 3 * H, I)),
     "weight_hh": ("[D, 3H, H]", (D, 3 * H, H)),
-    "bias": ("[D, 3H]", (D, 3 * H)),
+    "bias_ih": ("[D, 3H]", (D, 3 * H)),
 }
 
 
@@ -36,23 +36,23 @@ def good(make: Make, lengths: tuple[int, ...] | None = None) -> Call:
 
 
 def run(make: Make, lengths: tuple[int, ...] | None = None, **replaced: Tensor) -> Any:
-    """lltm_layer on good arguments, some replaced."""
+    """recurrent_layer on good arguments, some replaced."""
     return (
         good(make, lengths).with_args({NAMES.index(n): t for n, t in replaced.items()}).run(layer)
     )
 
 
 def changed(make: Make, name: str, change: Callable[[Tensor], Any]) -> Any:
-    """lltm_layer on good arguments, one of them changed."""
+    """recurrent_layer on good arguments, one of them changed."""
     call, index = good(make), NAMES.index(name)
     return call.with_args({index: change(call.args[index])}).run(layer)
 
 
 def with_sizes(make: Make, change: Callable[[Tensor], Tensor]) -> Any:
-    """lltm_layer on a packed batch with other sizes."""
+    """recurrent_layer on a packed batch with other sizes."""
     call, sizes = good(make, LENGTHS), batch_sizes(LENGTHS)
     assert sizes is not None
-    return torch.ops.treadle.lltm_layer(call.args[0], change(sizes), *call.args[2:])
+    return call.with_args({1: change(sizes)}).run(torch.ops.treadle.recurrent_layer)
 
 
 def shapes() -> list[Bad]:
@@ -60,14 +60,14 @@ def shapes() -> list[Bad]:
         "c0": ((2, 2, 4), (1, 3, 4), (2, 3, 5), (3, 4), (1, 2, 3, 4)),
         "weight_ih": ((2, 12, 4), (2, 11, 5), (12, 5), (1, 12, 5), (2, 60)),
         "weight_hh": ((2, 12, 5), (2, 4, 12), (12, 4), (1, 12, 4)),
-        "bias": ((12,), (2, 11), (1, 12), (2, 1, 12), (24,), ()),
+        "bias_ih": ((12,), (2, 11), (1, 12), (2, 1, 12), (24,), ()),
     }
     found = [
         Bad(
-            f"lltm_layer {name} {list(shape)}, {'dense' if lengths is None else 'packed'}",
+            f"recurrent_layer {name} {list(shape)}, {'dense' if lengths is None else 'packed'}",
             lambda m, name=name, shape=shape, lengths=lengths: run(m, lengths, **{name: m(*shape)}),
-            f"lltm_layer: {name} must have shape {SHAPES[name][0]} = {list(SHAPES[name][1])}, got "
-            f"{list(shape)}",
+            f"recurrent_layer: {name} must have shape {SHAPES[name][0]} = {list(SHAPES[name][1])}, "
+            f"got {list(shape)}",
         )
         for name, shapes in wrong.items()
         for shape in shapes
@@ -78,9 +78,9 @@ def shapes() -> list[Bad]:
     for lengths, letters, shape in inputs:
         found.append(
             Bad(
-                f"lltm_layer input {list(shape)}, {letters}",
+                f"recurrent_layer input {list(shape)}, {letters}",
                 lambda m, shape=shape, lengths=lengths: run(m, lengths, input=m(*shape)),
-                f"lltm_layer: input must have shape {letters}, got {list(shape)}",
+                f"recurrent_layer: input must have shape {letters}, got {list(shape)}",
             )
         )
     states = [(s, "have shape [D, B, H]") for s in ((3, 4), (4,), (1, 2, 3, 4))]
@@ -88,28 +88,28 @@ def shapes() -> list[Bad]:
     for shape, rule in states:
         found.append(
             Bad(
-                f"lltm_layer h0 {list(shape)}",
+                f"recurrent_layer h0 {list(shape)}",
                 lambda m, shape=shape: run(m, h0=m(*shape)),
-                f"lltm_layer: h0 must {rule}, got {list(shape)}",
+                f"recurrent_layer: h0 must {rule}, got {list(shape)}",
             )
         )
     found += [
         Bad(
-            "lltm_layer h0 of fewer rows",
+            "recurrent_layer h0 of fewer rows",
             lambda m: run(m, h0=m(2, 2, 4)),
-            "lltm_layer: h0 must have shape [D, B, H] = [2, 3, 4], got [2, 2, 4]",
+            "recurrent_layer: h0 must have shape [D, B, H] = [2, 3, 4], got [2, 2, 4]",
         ),
         Bad(
-            "lltm_layer input wider than weight_ih",
+            "recurrent_layer input wider than weight_ih",
             lambda m: run(m, input=m(2, 3, 6)),
-            "lltm_layer: weight_ih must have shape [D, 3H, I] = [2, 12, 6], got [2, 12, 5]",
+            "recurrent_layer: weight_ih must have shape [D, 3H, I] = [2, 12, 6], got [2, 12, 5]",
         ),
     ]
     return found
 
 
 def sizes_of_packed_batches() -> list[Bad]:
-    op = "lltm_layer: batch_sizes must"
+    op = "recurrent_layer: batch_sizes must"
     listed: dict[str, tuple[list[int], str]] = {
         "grow": ([2, 3], "be non-increasing and from 0 to B = 3, got 3 after 2 at step 1"),
         "more than B": ([4, 1], "be non-increasing and from 0 to B = 3, got 4 at step 0"),
@@ -119,7 +119,7 @@ def sizes_of_packed_batches() -> list[Bad]:
     }
     found = [
         Bad(
-            f"lltm_layer batch_sizes {name}",
+            f"recurrent_layer batch_sizes {name}",
             lambda m, sizes=sizes: with_sizes(m, lambda _: torch.tensor(sizes)),
             f"{op} {words}",
             REAL,
@@ -128,23 +128,23 @@ def sizes_of_packed_batches() -> list[Bad]:
     ]
     found += [
         Bad(
-            "lltm_layer batch_sizes int32",
+            "recurrent_layer batch_sizes int32",
             lambda m: with_sizes(m, Tensor.int),
             f"{op} be int64 of shape [T], got int32 of shape [2]",
         ),
         Bad(
-            "lltm_layer batch_sizes 2-D",
+            "recurrent_layer batch_sizes 2-D",
             lambda m: with_sizes(m, lambda s: s[None]),
             f"{op} be int64 of shape [T], got int64 of shape [1, 2]",
         ),
         Bad(
-            "lltm_layer batch_sizes on the GPU",
+            "recurrent_layer batch_sizes on the GPU",
             lambda m: with_sizes(m, Tensor.cuda),
             f"{op} be on the CPU, got cuda:0",
             ("cuda",),
         ),
         Bad(
-            "lltm_layer batch_sizes on meta",
+            "recurrent_layer batch_sizes on meta",
             lambda m: with_sizes(m, lambda s: s.to("meta")),
             f"{op} be on the CPU, got meta",
             REAL,
@@ -159,15 +159,39 @@ def dtypes_and_devices() -> list[Bad]:
 
     like_input = dict.fromkeys(SHAPES, "input")
     return [
-        *wrong_dtypes("lltm_layer", changed, like_input),
-        *wrong_devices("lltm_layer", changed, like_input),
-        *refused_dtypes("lltm_layer", in_dtype),
+        *wrong_dtypes("recurrent_layer", changed, like_input),
+        *wrong_devices("recurrent_layer", changed, like_input),
+        *refused_dtypes("recurrent_layer", in_dtype),
         Bad(
-            "lltm_layer float64 cell beside halves",
+            "recurrent_layer float64 cell beside halves",
             lambda m: layer_arguments(
                 Make("", m.device, torch.float16), SIZES, state=torch.float64
             ).run(layer),
-            "lltm_layer: c0 must have the dtype of input, float16, or float32, got float64",
+            "recurrent_layer: c0 must have the dtype of input, float16, or float32, got float64",
+        ),
+    ]
+
+
+def cells() -> list[Bad]:
+    op = "recurrent_layer"
+
+    def named(m: Make, cell: str) -> Any:
+        return good(m).with_options(cell=cell).run(layer)
+
+    found = [
+        Bad(f"{op} cell {cell!r}", lambda m, cell=cell: named(m, cell), f"{op}: {words}")
+        for cell, words in (
+            ("lstm", "cell must be lltm, got lstm"),
+            ("LLTM", "cell must be lltm, got LLTM"),
+            ("", "cell must be lltm, got "),
+        )
+    ]
+    return [
+        *found,
+        Bad(
+            f"{op} bias_hh",
+            lambda m: run(m, bias_hh=m(D, 3 * H)),
+            f"{op}: bias_hh must be None for the cell lltm, got a tensor of shape [2, 12]",
         ),
     ]
 
@@ -175,15 +199,15 @@ def dtypes_and_devices() -> list[Bad]:
 def memory() -> list[Bad]:
     shapes = {"input": (T, B, I)} | {name: shape for name, (_, shape) in SHAPES.items()}
     return [
-        *without_storages("lltm_layer", changed, shapes),
-        *sparse("lltm_layer", changed, shapes),
+        *without_storages("recurrent_layer", changed, shapes),
+        *sparse("recurrent_layer", changed, shapes),
     ]
 
 
 def backward(
     make: Make, change: Callable[[dict[str, Any]], Any], lengths: tuple[int, ...] | None = None
 ) -> Any:
-    """lltm_layer_backward on good arguments after ``change``."""
+    """recurrent_layer_backward on good arguments after ``change``."""
     call = good(make, lengths)
     rows = (T, B) if lengths is None else (S,)
     values: dict[str, Any] = {
@@ -193,11 +217,12 @@ def backward(
         **dict(zip(NAMES, call.args, strict=True)),
         "output": make(*rows, D * H),
         "gates": make(D, *rows, 3 * H),
+        "cell": "lltm",
         "recompute": False,
     }
     values["lengths"] = batch_sizes(lengths)
     change(values)
-    return torch.ops.treadle.lltm_layer_backward(*values.values(), "auto", [True] * 6)
+    return torch.ops.treadle.recurrent_layer_backward(*values.values(), "auto", [True] * 7)
 
 
 # Arguments that only the backward op has: shape, and what is said of it, dense and packed.
@@ -217,7 +242,7 @@ def backward_changed(make: Make, name: str, change: Callable[[Tensor], Any]) -> 
 
 
 def backward_rules() -> list[Bad]:
-    op = "lltm_layer_backward"
+    op = "recurrent_layer_backward"
     wrong_shapes = [
         Bad(
             f"{op} {name} shape, {'dense' if lengths is None else 'packed'}",
@@ -238,6 +263,11 @@ def backward_rules() -> list[Bad]:
             f"{op}: gates must have shape [0] with recompute = [0], got [2, 2, 3, 12]",
         ),
         Bad(
+            f"{op} cell",
+            lambda m: backward(m, lambda v: v.update(cell="gru")),
+            f"{op}: cell must be lltm, got gru",
+        ),
+        Bad(
             f"{op} weight_hh",
             lambda m: backward(m, lambda v: v.update(weight_hh=m(2, 12, 3))),
             f"{op}: weight_hh must have shape [D, 3H, H] = [2, 12, 4], got [2, 12, 3]",
@@ -250,6 +280,7 @@ def layer_bad() -> list[Bad]:
         *shapes(),
         *sizes_of_packed_batches(),
         *dtypes_and_devices(),
+        *cells(),
         *memory(),
         *backward_rules(),
     ]

@@ -1,4 +1,5 @@
-"""Inputs of lltm_layer: sizes, directions, packed lengths, missing bias, wider state, strides."""
+"""Inputs of recurrent_layer: cells, sizes, directions, packed lengths, missing bias, wider state,
+strides."""
 
 from __future__ import annotations
 
@@ -12,8 +13,10 @@ from tests.support.inputs import FLOATING, HALVES, Call, Case, Make, Op
 from tests.support.layouts import expanded, misaligned, padded_rows, strided, transposed
 from treadle import reference
 
-NAMES = ("input", "lengths", "h0", "c0", "weight_ih", "weight_hh", "bias")
-TENSORS = (0, 2, 3, 4, 5, 6)  # those of NAMES
+NAMES = ("input", "lengths", "h0", "c0", "weight_ih", "weight_hh", "bias_ih", "bias_hh")
+TENSORS = (0, 2, 3, 4, 5, 6)  # those of NAMES that every cell takes
+CELLS = ("lltm",)
+GATES = {"lltm": 3}  # of which weights have H rows each
 WIDE = (torch.float64, torch.float32)
 Lengths = tuple[int, ...] | None
 
@@ -58,6 +61,7 @@ def layer_arguments(
     make: Make,
     sizes: tuple[int, int, int, int],
     *,
+    cell: str = "lltm",
     directions: int = 1,
     lengths: Lengths = None,
     bias: bool = True,
@@ -66,7 +70,7 @@ def layer_arguments(
 ) -> Call:
     """Weights as a trained net has them. With lengths, T and B are theirs, whatever sizes say."""
     t, b, i, h = sizes
-    d, layout = directions, to or {}
+    d, width, layout = directions, GATES[cell] * h, to or {}
     rows = (t, b)
     if lengths is not None:
         b, rows = len(lengths), (sum(lengths),)
@@ -74,9 +78,9 @@ def layer_arguments(
         "input": (*rows, i),
         "h0": (d, b, h),
         "c0": (d, b, h),
-        "weight_ih": (d, 3 * h, i),
-        "weight_hh": (d, 3 * h, h),
-        "bias": (d, 3 * h),
+        "weight_ih": (d, width, i),
+        "weight_hh": (d, width, h),
+        "bias_ih": (d, width),
     }
     fan_in = max(1, i + h) ** -0.5
     made: dict[str, Any] = {
@@ -89,23 +93,26 @@ def layer_arguments(
         for name, shape in shapes.items()
     }
     if not bias:
-        made["bias"] = None
-    made["lengths"] = lengths
-    return Call(tuple(made[name] for name in NAMES))
+        made["bias_ih"] = None
+    made |= {"lengths": lengths, "bias_hh": None}
+    return Call(tuple(made[name] for name in NAMES), {"cell": cell})
 
 
 def layer(
-    input: Tensor, lengths: Lengths, *rest: Tensor | None, **options: Any
+    input: Tensor, lengths: Lengths, *rest: Tensor | None, cell: str = "lltm", **options: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.ops.treadle.lltm_layer(  # type: ignore[no-any-return]
-        input, batch_sizes(lengths), *rest, **options
+    """Biases that are not given are None."""
+    given = (*rest, *[None] * (len(NAMES) - 2 - len(rest)))
+    return torch.ops.treadle.recurrent_layer(  # type: ignore[no-any-return]
+        input, batch_sizes(lengths), *given, cell=cell, **options
     )
 
 
 def layer_reference(
-    input: Tensor, lengths: Lengths, *rest: Any, **_: Any
+    input: Tensor, lengths: Lengths, *rest: Any, cell: str = "lltm", **_: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    results = reference.lltm_layer(input, batch_sizes(lengths), *rest)
+    given = (*rest, *[None] * (len(NAMES) - 2 - len(rest)))
+    results = reference.recurrent_layer(input, batch_sizes(lengths), *given, cell=cell)
     if len(input) and lengths != ():
         return results
     # No step, and it still depends on every argument.
@@ -114,7 +121,7 @@ def layer_reference(
     return output, h_n, c_n
 
 
-def layer_cases() -> tuple[Case, ...]:
+def layer_cases(cell: str) -> tuple[Case, ...]:
     found: list[Case] = []
 
     def add(
@@ -125,11 +132,11 @@ def layer_cases() -> tuple[Case, ...]:
         **options: Any,
     ) -> None:
         def build(make: Make) -> Call:
-            call = layer_arguments(make, sizes, **options)
-            return Call(call.args, {"recompute": True} if recompute else {})
+            call = layer_arguments(make, sizes, cell=cell, **options)
+            return call.with_options(recompute=True) if recompute else call
 
         t, b, _, h = sizes
-        found.append(Case(f"lltm_layer {name}", build, dtypes, big=t * b * h > 200))
+        found.append(Case(f"recurrent_layer {cell} {name}", build, dtypes, big=t * b * h > 200))
 
     def add_each(name: str, sizes: tuple[int, int, int, int], **options: Any) -> None:
         add(name, sizes, **options)
@@ -149,11 +156,13 @@ def layer_cases() -> tuple[Case, ...]:
     add_each("no bias", (3, 2, 2, 2), bias=False)
     add_each("no bias, wide", (3, 17, 64, 33), bias=False)
     add_each("no bias, packed", (3, 3, 2, 2), bias=False, lengths=(3, 2, 1))
-    for sizes in ((2, 2, 2, 2), (17, 17, 64, 33)):
+    # Not smaller: the errors of a few numbers, far below those of half types, can all be small.
+    for sizes in ((2, 5, 3, 7), (17, 17, 64, 33)):
         add_each(f"fp32 cell T{sizes[0]}", sizes, dtypes=HALVES, state=torch.float32)
-    add_each("fp32 cell packed", (3, 2, 2, 3), dtypes=HALVES, state=torch.float32, lengths=(3, 1))
+    packed: dict[str, Any] = {"dtypes": HALVES, "state": torch.float32, "lengths": (3, 3, 2, 1)}
+    add_each("fp32 cell packed", (3, 4, 3, 7), **packed)
     for layout in (strided, transposed, padded_rows, misaligned):
-        names = [n for n in NAMES if n != "lengths"]
+        names = [NAMES[i] for i in TENSORS]
         add_each(layout.__name__, (3, 2, 2, 3), to=dict.fromkeys(names, layout))
     add("strided, packed", (3, 2, 2, 3), lengths=(3, 1), to={"input": strided, "c0": strided})
     one = {"weight_hh": transposed, "c0": strided}
@@ -169,12 +178,12 @@ def layer_cases() -> tuple[Case, ...]:
 def ops() -> tuple[Op, ...]:
     return (
         Op(
-            "lltm_layer",
+            "recurrent_layer",
             layer,
             layer_reference,
-            ("lltm_layer",),
+            ("recurrent_layer",),
             TENSORS,
-            layer_cases(),
+            tuple(case for cell in CELLS for case in layer_cases(cell)),
             saved=TENSORS,
         ),
     )

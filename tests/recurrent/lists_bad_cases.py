@@ -1,4 +1,4 @@
-"""What lltm must refuse of its lists; the rest lltm_layer refuses."""
+"""What lltm must refuse of its lists, and what recurrent_layer refuses in its name."""
 
 from __future__ import annotations
 
@@ -79,10 +79,14 @@ def lists() -> list[Bad]:
             "lltm: input must have shape [T, B, I], got [2, 5]",
         ),
         Bad(
+            "lltm weight_hh",
+            lambda m: run(m, {k: m(3 * H, H + 1) for k in (1, 4)}),
+            "lltm: weight_hh must have shape [D, 3H, H] = [2, 12, 4], got [2, 12, 5]",
+        ),
+        Bad(
             "lltm batch_sizes storage",
             lambda m: packed(m, without_storage(torch.tensor([3, 2]))),
-            "lltm_layer: batch_sizes must lie inside its storage, 16 bytes, got a storage of 0 "
-            "bytes",
+            "lltm: batch_sizes must lie inside its storage, 16 bytes, got a storage of 0 bytes",
             REAL,
         ),
     ]

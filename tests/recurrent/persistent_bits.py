@@ -1,5 +1,5 @@
-"""The bits of lltm_layer's persistent kernels: the same again and again, beside other streams and
-processes, in graphs, in memory that was used before; and nothing else is touched."""
+"""The bits of recurrent_layer's persistent kernels: the same again and again, beside other streams
+and processes, in graphs, in memory that was used before; and nothing else is touched."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Calls of lltm_layer for the tests of its persistent kernels: made on the GPU, with the algorithm
-forced."""
+"""Calls of recurrent_layer for the tests of its persistent kernels: made on the GPU, with the
+algorithm forced."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.recurrent.layer_cases import Lengths, batch_sizes
+from tests.recurrent.layer_cases import GATES, Lengths, batch_sizes
 from tests.support.compare import differing
 from tests.support.inputs import HALVES
 from treadle import _build
 
 DEVICE = "cuda"
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-NAMES = ("input", "h0", "c0", "weight_ih", "weight_hh", "bias")
+NAMES = ("input", "h0", "c0", "weight_ih", "weight_hh", "bias_ih", "bias_hh")
 Sizes = tuple[int, int, int]  # T, B, H
 Cases = Iterator[tuple[str, Callable[[], None]]]  # a group's: each name is said before it runs
 
@@ -41,21 +41,23 @@ def dtypes_of(algorithm: str) -> tuple[torch.dtype, ...]:
 class Given:
     """The arguments of a call, and gradients of its results: output, h_n, c_n."""
 
+    cell: str
     input: Tensor
     sizes: Tensor | None
     h0: Tensor
     c0: Tensor
     weight_ih: Tensor
     weight_hh: Tensor
-    bias: Tensor | None
+    bias_ih: Tensor | None
+    bias_hh: Tensor | None
     grads: tuple[Tensor | None, Tensor, Tensor]
     valid: Tensor  # [T, B]: whether a row has this step
     places: Tensor  # [S]: of T * B, those of valid
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        states = self.h0, self.c0
-        return self.input, self.sizes, *states, self.weight_ih, self.weight_hh, self.bias
+        weights = self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh
+        return self.input, self.sizes, self.h0, self.c0, *weights
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -103,6 +105,7 @@ def given(
     dtype: torch.dtype,
     sizes: Sizes,
     *,
+    cell: str = "lltm",
     directions: int = 2,
     lengths: Lengths = None,
     idle_steps: int = 0,
@@ -116,7 +119,7 @@ def given(
     Without features, each gate has an input of its own and weight_ih picks it: then the products of
     the input are the input, and its gradient is that of the gates. Nothing is rounded on the way.
     """
-    draw, d, h = Draw(name, dtype), directions, sizes[2]
+    draw, d, h, gates = Draw(name, dtype), directions, sizes[2], GATES[cell]
     valid = rows_of(sizes, lengths, idle_steps)
     steps, batch = valid.shape
     packed = batch_sizes(lengths)
@@ -124,23 +127,25 @@ def given(
         packed = torch.cat([packed, packed.new_zeros(idle_steps)])
     rows = (steps, batch) if packed is None else (int(valid.sum()),)
     if features is None:
-        x = draw(*rows, d, 3, h)
+        x = draw(*rows, d, gates, h)
         # Gates i mostly closed: c stays small, and tanh(c) tells of every step.
         x[..., 0, :] -= 3
         x = x.flatten(-3)
-        weight_ih = torch.eye(d * 3 * h, dtype=dtype, device=DEVICE).view(d, 3 * h, d * 3 * h)
+        weight_ih = torch.eye(d * gates * h, dtype=dtype, device=DEVICE).view(d, gates * h, -1)
     else:
         x = draw(*rows, features)
-        weight_ih = draw(d, 3 * h, features, by=features**-0.5)
-    weight_hh = draw(d, 3 * h, h, by=(2.0 if features is None else 1.0) * h**-0.5)
+        weight_ih = draw(d, gates * h, features, by=features**-0.5)
+    weight_hh = draw(d, gates * h, h, by=(2.0 if features is None else 1.0) * h**-0.5)
     return Given(
+        cell=cell,
         input=x,
         sizes=packed,
         h0=draw(d, batch, h),
         c0=draw(d, batch, h, dtype=state),
         weight_ih=weight_ih,
         weight_hh=weight_hh,
-        bias=draw(d, 3 * h, by=0.5) if bias else None,
+        bias_ih=draw(d, gates * h, by=0.5) if bias else None,
+        bias_hh=None,
         grads=(
             draw(*rows, d * h) if grad_output else None,
             draw(d, batch, h),
@@ -153,15 +158,16 @@ def given(
 
 def forward(one: Given, algorithm: str) -> list[Tensor]:
     """output, h_n, c_n and gates."""
-    return list(torch.ops.treadle.lltm_layer_forward(*one.arguments, algorithm=algorithm))
+    options = {"cell": one.cell, "algorithm": algorithm}
+    return list(torch.ops.treadle.recurrent_layer_forward(*one.arguments, **options))
 
 
 def backward(one: Given, saved: list[Tensor], algorithm: str) -> list[Tensor]:
-    """Gradients as in NAMES, that of the bias only if there is one."""
+    """Gradients as in NAMES, those of the biases that there are."""
     output, _, _, gates = saved
-    mask = [True] * 5 + [one.bias is not None]
-    found = torch.ops.treadle.lltm_layer_backward(
-        *one.grads, *one.arguments, output, gates, False, algorithm, mask
+    mask = [getattr(one, name) is not None for name in NAMES]
+    found = torch.ops.treadle.recurrent_layer_backward(
+        *one.grads, *one.arguments, output, gates, one.cell, False, algorithm, mask
     )
     return [t for t, wanted in zip(found, mask, strict=True) if wanted]
 
@@ -174,7 +180,9 @@ def both(one: Given, algorithm: str) -> list[Tensor]:
 def inference(one: Given, algorithm: str) -> list[Tensor]:
     """output, h_n and c_n; nothing is saved."""
     with torch.no_grad():
-        return list(torch.ops.treadle.lltm_layer(*one.arguments, algorithm=algorithm))
+        return list(
+            torch.ops.treadle.recurrent_layer(*one.arguments, cell=one.cell, algorithm=algorithm)
+        )
 
 
 def training(one: Given, algorithm: str, recompute: bool = False) -> Callable[[], list[Tensor]]:
@@ -184,8 +192,8 @@ def training(one: Given, algorithm: str, recompute: bool = False) -> Callable[[]
     grads = [t.detach() for t in leaves.grads if t is not None]
 
     def run() -> list[Tensor]:
-        results = torch.ops.treadle.lltm_layer(
-            *leaves.arguments, recompute=recompute, algorithm=algorithm
+        results = torch.ops.treadle.recurrent_layer(
+            *leaves.arguments, cell=one.cell, recompute=recompute, algorithm=algorithm
         )
         found = torch.autograd.grad(results[-len(grads) :], inputs, grads)
         return [*(t.detach() for t in results), *found]

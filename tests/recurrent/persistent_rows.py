@@ -124,7 +124,7 @@ def composition(one: Given, backward: bool) -> list[Tensor]:
     """Results in float32 of the same values, and with ``backward`` gradients of input, h0, c0."""
     wide = one.map(lambda t: t.float())
     leaves = [t.requires_grad_() for t in (wide.input, wide.h0, wide.c0)]
-    results = reference.lltm_layer(*wide.arguments)
+    results = reference.recurrent_layer(*wide.arguments, cell=one.cell)
     found = [t.detach() for t in results]
     if backward:
         grads = [t for t in wide.grads if t is not None]
@@ -189,7 +189,7 @@ def weight_stays_with_its_unit(one: Given, algorithm: str, bits: int) -> None:
     that weight, so those of the other units are finite."""
     d, _, h = one.h0.shape
     bad = replace(one, weight_hh=put(one.weight_hh, (slice(None), h - 1, slice(0, 1)), bits))
-    grad_bias = calls.both(bad, algorithm)[-1].view(d, 3, h)
+    grad_bias = calls.both(bad, algorithm)[-1].view(d, -1, h)
     with Checks() as checks:
         checks.finite(grad_bias[..., :-1], "gradients of the other units")
 

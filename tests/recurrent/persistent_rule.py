@@ -1,4 +1,4 @@
-"""lltm_layer with its algorithm forced, by the rule of all ops; algorithms against each other;
+"""recurrent_layer with its algorithm forced, by the rule of all ops; algorithms against each other;
 which of them runs, and which cannot."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.inputs import HALVES, Call, Case, Make
 from tests.support.rule import obeys
 
 LAYER = ops()[0]
-# T, B, I, H of layers that fill the chip more than those of lltm_layer_cases do.
+# T, B, I, H of layers that fill the chip more than those of layer_cases do.
 LARGE = (
     (17, 17, 33, 257),
     (17, 3, 64, 512),
@@ -41,7 +41,7 @@ PACKED: tuple[tuple[tuple[int, ...], int], ...] = (
 
 def by_rule(case: Case, dtype: torch.dtype, algorithm: str) -> None:
     call = case.call(calls.DEVICE, dtype)
-    call = Call(call.args, {**call.kwargs, "algorithm": algorithm})
+    call = call.with_options(algorithm=algorithm)
     if call.args[2].shape[-1] == 0 and algorithm != "step":
         _, error = attempt(lambda: call.run(LAYER.function))
         assert f"algorithm {algorithm} needs" in str(error), error
@@ -59,7 +59,7 @@ def cases(algorithm: str, dtype: str) -> Cases:
 def large_case(name: str, recompute: bool, *arguments: Any, **options: Any) -> Case:
     def build(make: Make) -> Call:
         call = layer_arguments(make, *arguments, directions=2, **options)
-        return Call(call.args, {"recompute": recompute})
+        return call.with_options(recompute=recompute)
 
     return Case(name, build, tuple(DTYPES.values()))
 
@@ -113,14 +113,14 @@ def algorithms_of(one: calls.Given) -> set[str]:
     params = [
         p[d]
         for d in range(len(one.h0))
-        for p in (one.weight_ih, one.weight_hh, one.bias)
+        for p in (one.weight_ih, one.weight_hh, one.bias_ih, one.bias_hh)
         if p is not None
     ]
     states, options = (one.h0, one.c0), (True, 1, 0.0, False, len(one.h0) == 2)
     arguments = [one.input, states, params, *options, False]
     if one.sizes is not None:
         arguments = [one.input, one.sizes, *arguments[1:-1]]
-    return {launch["algorithm"] for launch in treadle.launch_info("lltm", *arguments)}
+    return {launch["algorithm"] for launch in treadle.launch_info(one.cell, *arguments)}
 
 
 def chosen(
@@ -197,10 +197,10 @@ def refused(algorithm: str, dtype: torch.dtype, size: calls.Sizes) -> None:
     for run in (lambda: calls.inference(one, algorithm), lambda: calls.forward(one, algorithm)):
         _, error = attempt(run)
         assert isinstance(error, RuntimeError), error
-        assert str(error).startswith(f"lltm_layer: algorithm {algorithm} needs "), error
+        assert str(error).startswith(f"recurrent_layer: algorithm {algorithm} needs "), error
     saved = calls.forward(one, "step")
     _, error = attempt(lambda: calls.backward(one, saved, algorithm))
-    assert str(error).startswith(f"lltm_layer: algorithm {algorithm} needs "), error
+    assert str(error).startswith(f"recurrent_layer: algorithm {algorithm} needs "), error
 
 
 def raises(algorithm: str) -> Cases:

@@ -1,5 +1,5 @@
-"""lltm_layer held to its formula step by step, whatever its length: each step from what the kernel
-itself handed on. All steps are checked at once, in float64, because all h are known.
+"""recurrent_layer held to its formula step by step, whatever its length: each step from what the
+kernel itself handed on. All steps are checked at once, in float64, because all h are known.
 
 Trajectories of half types part from any reference over many steps, though each step is right.
 """
@@ -65,8 +65,8 @@ def check_forward(one: Given, saved: list[Tensor], checks: Checks) -> None:
     for d in range(directions):
         h, h0, weight = outputs[:, :, d], one.h0[d].double(), one.weight_hh[d].double()
         expected = inputs[:, :, d].double() + previous(h.double(), h0, one, d) @ weight.t()
-        if one.bias is not None:
-            expected += one.bias[d].double()
+        if one.bias_ih is not None:
+            expected += one.bias_ih[d].double()
         slack = FINE * (1 + expected.abs().max())
         checks.close(one.padded(gates[d]), expected * valid, slack, f"gates of direction {d}")
 
@@ -124,7 +124,7 @@ def check_backward(one: Given, saved: list[Tensor], grads: list[Tensor], checks:
         rows, own = (t.flatten(0, 1)[one.places] for t in (entering, grad_gates[:, :, d]))
         product = own.double().t() @ rows.double()
         checks.close_as(grad_weight[d], product, own.t() @ rows, f"grad_weight_hh {of}")
-        if one.bias is not None:
+        if one.bias_ih is not None:
             total = own.double().sum(0)
             checks.close_as(grad_bias[0][d], total, own.sum(0), f"grad_bias {of}")
 

@@ -1,4 +1,5 @@
-"""lltm_layer on a GPU: nothing waits for it, first calls, tf32, too many units, the same bits."""
+"""recurrent_layer on a GPU: nothing waits for it, first calls, tf32, too many units, the same
+bits."""
 
 from __future__ import annotations
 
@@ -31,10 +32,11 @@ def runner(call: Call, **options: Any) -> Run:
     """Forward and backward; all that it needs from the CPU is there before it is called."""
     leaves = call.map(lambda t: t.detach().requires_grad_())
     sizes, inputs = batch_sizes(call.args[1]), [leaves.args[i] for i in TENSORS]
+    options = {**call.kwargs, **options}
 
     def run() -> list[Tensor]:
         x, _, *rest = leaves.args
-        results = torch.ops.treadle.lltm_layer(x, sizes, *rest, **options)
+        results = torch.ops.treadle.recurrent_layer(x, sizes, *rest, **options)
         ones = [torch.ones_like(t) for t in results]
         return [*(t.detach() for t in results), *torch.autograd.grad(results, inputs, ones)]
 
@@ -89,8 +91,8 @@ for recompute in (False, True):
 
             def call():
                 x, *rest = given
-                options = {"recompute": recompute, "algorithm": sys.argv[2]}
-                results = torch.ops.treadle.lltm_layer(x, sizes, *rest, **options)
+                options = {"cell": "lltm", "recompute": recompute, "algorithm": sys.argv[2]}
+                results = torch.ops.treadle.recurrent_layer(x, sizes, *rest, None, **options)
                 if not x.requires_grad:
                     return results
                 total = [torch.ones_like(t) for t in results]
@@ -130,8 +132,8 @@ torch.manual_seed(0)
 shapes = [(4, 5, 7), (1, 5, 16), (1, 5, 16), (1, 48, 7), (1, 48, 16), (1, 48)]
 x, *rest = [torch.randn(s, device="cuda", requires_grad=True) for s in shapes]
 recompute = sys.argv[1] == "True"
-options = {"recompute": recompute, "algorithm": sys.argv[2]}
-output, *_ = torch.ops.treadle.lltm_layer(x, None, *rest, **options)
+options = {"cell": "lltm", "recompute": recompute, "algorithm": sys.argv[2]}
+output, *_ = torch.ops.treadle.recurrent_layer(x, None, *rest, None, **options)
 grad = torch.ones_like(output)
 torch.cuda.synchronize()
 with warnings.catch_warnings(record=True) as caught:
@@ -158,13 +160,13 @@ def test_first_backward_is_quiet(algorithm: str, recompute: bool) -> None:
 @ALGORITHMS
 def test_tf32_as_torch_says(algorithm: str, batch: int, allow_tf32: Callable[[bool], None]) -> None:
     call = layer_arguments(Make("tf32", "cuda", torch.float32), (5, batch, 64, 256))
-    call = Call(call.args, {**call.kwargs, "algorithm": algorithm})
+    call = call.with_options(algorithm=algorithm)
     found = []
     for allowed in (False, True):
         allow_tf32(allowed)
         found.append(runner(call, algorithm=algorithm)())
         # The reference is computed under the same setting, the truth in float64.
-        obeys(OPS["lltm_layer"], call)
+        obeys(OPS["recurrent_layer"], call)
     for exact, rounded in zip(*found, strict=True):
         assert not torch.equal(exact, rounded)
     error = (found[0][0] - found[1][0]).abs().max()
@@ -206,11 +208,10 @@ def test_more_units_than_32_bits_count(algorithm: str, rows: int, hidden: int) -
     one = torch.zeros((), device="cuda", dtype=torch.float16)
     state, sizes = one.expand(1, rows, hidden), torch.tensor([1])
     weights = one.expand(1, 3 * hidden, 1), one.expand(1, 3 * hidden, hidden)
-    words = rf"^lltm_layer: B \* H must be less than 2\^31 on CUDA, got {rows} \* {hidden}"
+    words = rf"^recurrent_layer: B \* H must be less than 2\^31 on CUDA, got {rows} \* {hidden}"
     with pytest.raises(RuntimeError, match=words):
-        torch.ops.treadle.lltm_layer(
-            one.expand(1, 1), sizes, state, state, *weights, None, algorithm=algorithm
-        )
+        given = one.expand(1, 1), sizes, state, state, *weights, None, None
+        torch.ops.treadle.recurrent_layer(*given, cell="lltm", algorithm=algorithm)
 
 
 @pytest.mark.timeout(300)
@@ -224,10 +225,8 @@ def test_gradients_further_apart_than_32_bits_count(algorithm: str, apart: int) 
     if torch.cuda.mem_get_info()[0] < 20 << 30:
         pytest.skip("needs 20 GB of memory")
     call = layer_arguments(Make("apart", "cuda", torch.bfloat16), (2, 1, 5, 8))
-    call = requiring_grad(
-        OPS["lltm_layer"], Call(call.args, {**call.kwargs, "algorithm": algorithm})
-    )
-    output, *_ = call.run(OPS["lltm_layer"].function)
+    call = requiring_grad(OPS["recurrent_layer"], call.with_options(algorithm=algorithm))
+    output, *_ = call.run(OPS["recurrent_layer"].function)
     leaves = [t for t in call.args if isinstance(t, Tensor) and t.requires_grad]
     far = torch.empty(2, apart, device="cuda", dtype=torch.bfloat16)[:, :8].view(2, 1, 8)
     far.copy_(torch.randn(2, 1, 8))

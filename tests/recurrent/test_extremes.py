@@ -1,4 +1,4 @@
-"""lltm_layer far out: saturated gates, large candidates, rows a thousand times as long."""
+"""recurrent_layer far out: saturated gates, large candidates, rows a thousand times as long."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_saturated_gates_and_large_candidates(dtype: torch.dtype, device: str) -
     weight_ih[:, CANDIDATES].mul_(300)
     gates = torch.einsum("tbi,dgi->tbdg", x.double(), weight_ih.double())
     assert gates[..., :-7].abs().max() > 15 and 2e3 < gates.abs().max() < 2e4
-    obeys(OPS["lltm_layer"], call)
+    obeys(OPS["recurrent_layer"], call)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -41,9 +41,9 @@ def test_lengths_that_differ_a_thousandfold(device: str) -> None:
 
     def run(function: object) -> list[Tensor]:
         leaves = [t.detach().requires_grad_() for t in (x, h0, c0, *weights)]
-        results = function(leaves[0], sizes, *leaves[1:])  # type: ignore[operator]
+        results = function(leaves[0], sizes, *leaves[1:], None, cell="lltm")  # type: ignore[operator]
         total = sum((t * t).mean() for t in results)
         return [*results, *torch.autograd.grad(total, leaves)]
 
-    ours, theirs = run(torch.ops.treadle.lltm_layer), run(reference.lltm_layer)
+    ours, theirs = run(torch.ops.treadle.recurrent_layer), run(reference.recurrent_layer)
     torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)

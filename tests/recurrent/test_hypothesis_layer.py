@@ -1,5 +1,5 @@
-"""lltm_layer on drawn sizes, lengths, strides, dtypes, gradients that come and that are asked for,
-by the rule of test_hypothesis_cell."""
+"""recurrent_layer on drawn sizes, lengths, strides, dtypes, gradients that come and that are asked
+for, by the rule of test_hypothesis_cell."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.recurrent.test_hypothesis_cell import (
 from tests.support.drawn import SETTINGS, tensors
 from tests.support.inputs import DEVICES, FLOATING, HALVES
 
-NAMES = ("input", "h0", "c0", "weight_ih", "weight_hh", "bias")
+NAMES = ("input", "h0", "c0", "weight_ih", "weight_hh", "bias_ih")
 
 
 @st.composite
@@ -45,7 +45,7 @@ def arguments(draw: st.DrawFn) -> tuple[Lengths, Arguments]:
         "c0": (d, b, h),
         "weight_ih": (d, 3 * h, i),
         "weight_hh": (d, 3 * h, h),
-        "bias": draw(st.sampled_from([(d, 3 * h), None])),
+        "bias_ih": draw(st.sampled_from([(d, 3 * h), None])),
     }
     found: Arguments = []
     for name, shape in shapes.items():
@@ -62,7 +62,7 @@ def arguments(draw: st.DrawFn) -> tuple[Lengths, Arguments]:
 @pytest.mark.parametrize("device", DEVICES)
 @settings(SETTINGS, max_examples=250)
 @given(data=st.data())
-def test_lltm_layer(device: str, data: st.DataObject) -> None:
+def test_recurrent_layer(device: str, data: st.DataObject) -> None:
     """All results, and every gradient asked for, with any of the results used."""
     lengths, drawn = data.draw(arguments())
     wanted = [t is not None and data.draw(st.booleans()) for t in drawn]

@@ -39,9 +39,13 @@ FLOAT_SHAPES = {(32, 1): 2, (64, 1): 2, (128, 1): 2, (16, 16): 8, (32, 16): 8}
 Sizes = tuple[int, int, int, int]
 
 
-def plan(sizes: Sizes, cuda: bool = True, forced: str = "auto", **device: Any) -> Any:
+def plan(
+    sizes: Sizes, cuda: bool = True, forced: str = "auto", cell: str = "lltm", **device: Any
+) -> Any:
     facts = {"multiprocessors": 132, "l2_bytes": 50 * MEGABYTE, "tf32": False, "architecture": 90}
-    return _build.bindings().plan_recurrence(*sizes, cuda=cuda, forced=forced, **facts | device)
+    return _build.bindings().plan_recurrence(
+        cell, *sizes, cuda=cuda, forced=forced, **facts | device
+    )
 
 
 def all_sizes() -> Iterator[Sizes]:
@@ -207,7 +211,7 @@ def test_forced_algorithms(cuda: bool, algorithm: str) -> None:
 @pytest.mark.parametrize("cuda", [True, False])
 def test_unknown_algorithms(cuda: bool) -> None:
     for wrong in ("", "Auto", "persistent", *(["rows"] if cuda else ["cluster", "grid", "step"])):
-        words = f"^lltm_layer: algorithm must be {NAMES[cuda]}, got {wrong}($|\n)"
+        words = f"^recurrent_layer: algorithm must be {NAMES[cuda]}, got {wrong}($|\n)"
         with pytest.raises(RuntimeError, match=words):
             plan((512, 17, 33, 2), cuda, forced=wrong)
 
@@ -232,8 +236,8 @@ def test_algorithms_that_cannot_run(
     dtype = {2: "float16", 4: "float32", 8: "float64"}[element]
     exact = r" \(or float32 up to 512\)" if algorithm == "cluster" else ""
     words = (
-        f"^lltm_layer: algorithm {algorithm} needs float16 or bfloat16, 1 <= H <= {most}{exact} "
-        rf"and an sm_90 GPU, got {dtype}, H = {hidden} and sm_{architecture}($|\n)"
+        f"^recurrent_layer: algorithm {algorithm} needs float16 or bfloat16, 1 <= H <= {most}"
+        rf"{exact} and an sm_90 GPU, got {dtype}, H = {hidden} and sm_{architecture}($|\n)"
     )
     with pytest.raises(RuntimeError, match=words):
         plan((512, 17, hidden, element), forced=algorithm, architecture=architecture)
@@ -249,7 +253,10 @@ def test_float32_is_for_clusters_alone() -> None:
 
 @BINDINGS
 def test_a_grid_on_a_small_chip() -> None:
-    words = r"^lltm_layer: algorithm grid needs 32 multiprocessors a direction, got 63 for 2($|\n)"
+    words = (
+        "^recurrent_layer: algorithm grid needs 32 multiprocessors a direction, "
+        r"got 63 for 2($|\n)"
+    )
     with pytest.raises(RuntimeError, match=words):
         plan((512, 17, 33, 2), forced="grid", multiprocessors=63, directions=2)
     assert plan((512, 17, 33, 2), forced="grid", multiprocessors=64, directions=2).grid_rows == 24
@@ -257,7 +264,7 @@ def test_a_grid_on_a_small_chip() -> None:
 
 def run(call: Call, **options: Any) -> list[Tensor]:
     leaves = call.map(lambda t: t.detach().requires_grad_())
-    results = layer(*leaves.args, **options)
+    results = leaves.with_options(**options).run(layer)
     ones = [torch.ones_like(t) for t in results]
     return [*results, *torch.autograd.grad(results, [leaves.args[i] for i in TENSORS], ones)]
 
@@ -279,7 +286,7 @@ def test_the_ops_argument(lengths: tuple[int, ...] | None, device: str) -> None:
     for name in algorithms:
         torch.testing.assert_close(run(call, algorithm=name), expected, rtol=1e-5, atol=1e-5)
     for wrong in ("rows" if on_cuda else "step", "persistent"):
-        words = f"^lltm_layer: algorithm must be {NAMES[device != 'cpu']}, got {wrong}($|\n)"
+        words = f"^recurrent_layer: algorithm must be {NAMES[device != 'cpu']}, got {wrong}($|\n)"
         options = {"algorithm": wrong}
         for attempt in (partial(layer, *call.args, **options), partial(run, call, **options)):
             with pytest.raises(RuntimeError, match=words):

@@ -1,5 +1,5 @@
-"""What lltm_layer's engine does with steps: input products come in chunks of them, and each step
-hands on what it stores."""
+"""What recurrent_layer's engine does with steps: input products come in chunks of them, and each
+step hands on what it stores."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def plan_of(device: str, batch: int, hidden: int, dtype: torch.dtype) -> Any:
     cuda = device == "cuda"
     properties = torch.cuda.get_device_properties(0) if cuda else None
     return _build.bindings().plan_recurrence(
-        *(1 << 40, batch, hidden, dtype.itemsize),
+        *("lltm", 1 << 40, batch, hidden, dtype.itemsize),
         cuda=cuda,
         multiprocessors=properties.multi_processor_count if properties else 0,
         l2_bytes=properties.L2_cache_size if properties else 32 << 20,
@@ -45,11 +45,11 @@ def steps_of(device: str, batch: int, hidden: int, dtype: torch.dtype) -> int:
 def run(call: Call, lengths: Tensor | None) -> list[Tensor]:
     """Results, and the gradients of what has rows; sequences as [T, B, ...], 0 behind their end."""
     leaves = call.map(lambda t: t.detach().requires_grad_())
-    x, *rest = (a for n, a in enumerate(leaves.args) if n != 1)
+    x, _, *rest = leaves.args
     sizes, data = None, x
     if lengths is not None:
         data, sizes, *_ = pack_padded_sequence(x, lengths)
-    output, h_n, c_n = torch.ops.treadle.lltm_layer(data, sizes, *rest)
+    output, h_n, c_n = torch.ops.treadle.recurrent_layer(data, sizes, *rest, **call.kwargs)
     if sizes is not None:
         output, _ = pad_packed_sequence(PackedSequence(output, sizes), total_length=len(x))
     total = sum((t * t).sum() for t in (output, h_n, c_n))
@@ -91,9 +91,9 @@ def test_a_sequence_is_its_steps_to_the_bit(dtype: torch.dtype) -> None:
     state = torch.promote_types(dtype, torch.float32)
     call = layer_arguments(Make("steps", "cpu", dtype), (9, 11, 1, 33), state=state)
     x, _, h, c, *parameters = call.args
-    output, h_n, c_n = torch.ops.treadle.lltm_layer(x, None, h, c, *parameters)
+    output, h_n, c_n = torch.ops.treadle.recurrent_layer(x, None, h, c, *parameters, **call.kwargs)
     for n, row in enumerate(x.split(1)):
-        one, h, c = torch.ops.treadle.lltm_layer(row, None, h, c, *parameters)
+        one, h, c = torch.ops.treadle.recurrent_layer(row, None, h, c, *parameters, **call.kwargs)
         same_bits(output[n], one[0], f"step {n}")
     same_bits(h_n, h)
     same_bits(c_n, c)
@@ -105,12 +105,13 @@ def test_rows_without_a_step(sizes: tuple[int, ...], device: str) -> None:
     """More rows in the states than the first step has: they stay as they are. One row alone is a
     product whose strides are both 1."""
     make = Make("one row", device, torch.float32)
-    x, _, h0, c0, *parameters = layer_arguments(make, (sum(sizes), 3, 5, 4), directions=2).args
+    call = layer_arguments(make, (sum(sizes), 3, 5, 4), directions=2)
+    x, _, h0, c0, *parameters, bias_hh = call.args
     given, steps = (x[:, 0], h0, c0, *parameters), torch.tensor(sizes)
     found = []
-    for function in (torch.ops.treadle.lltm_layer, reference.lltm_layer):
+    for function in (torch.ops.treadle.recurrent_layer, reference.recurrent_layer):
         data, *rest = (t.detach().requires_grad_() for t in given)
-        results = function(data, steps, *rest)
+        results = function(data, steps, *rest, bias_hh, **call.kwargs)
         ones = [torch.ones_like(t) for t in results]
         found.append([*results, *torch.autograd.grad(results, [data, *rest], ones)])
     torch.testing.assert_close(*found)

@@ -1,4 +1,4 @@
-"""lltm_layer under vmap (every subset of batched arguments, nested, packed), torch.compile and
+"""recurrent_layer under vmap (every subset of batched arguments, nested, packed), torch.compile and
 autocast, where a sequence or its packed sizes bring rules of their own."""
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def of_tensors(function: Function, call: Call, **options: Any) -> Function:
     """As a function of the call's tensors alone."""
     positions = [i for i in TENSORS if call.args[i] is not None]
     return lambda *t: call.with_args(dict(zip(positions, t, strict=True))).run(
-        lambda *a: function(*a, **options)
+        lambda *a, **k: function(*a, **k, **options)
     )
 
 
@@ -154,9 +154,9 @@ def test_rows_fold_into_one_call(subset: tuple[int, ...]) -> None:
             vmap(grad(loss(function), positions), dims)(*tensors)
         by_rows = set(subset) <= set(ROWS)
         one, many = [(2, 2 * N, 3)], [(2, 2, 3)] * N
-        forward = [s for name, s in shapes.seen if name == "lltm_layer_forward"]
+        forward = [s for name, s in shapes.seen if name == "recurrent_layer_forward"]
         assert forward == (one if by_rows else many)
-        backward = [s[:2] for name, s in shapes.seen if name == "lltm_layer_backward"]
+        backward = [s[:2] for name, s in shapes.seen if name == "recurrent_layer_backward"]
         assert len(backward) == (1 if by_rows and folds else N)
 
 
@@ -181,13 +181,14 @@ def test_a_batch_of_nothing(subset: tuple[int, ...], lengths: Lengths) -> None:
     assert [g.shape for g in grads] == [(0, *s) for s in singles]
 
 
-@pytest.mark.parametrize("op", ["lltm_layer", "lltm_layer_forward"])
+@pytest.mark.parametrize("op", ["recurrent_layer", "recurrent_layer_forward"])
 def test_a_batch_of_sizes_is_refused(op: str) -> None:
     call = layer_arguments(Make("sizes", "cpu", torch.float64), SIZES, lengths=(2, 1))
+    function = getattr(torch.ops.treadle, op)
     sizes = torch.tensor([[2, 1], [2, 1]])
     words = f"{op}: batch_sizes must be the same for every sample of vmap, got a batch of them"
     with pytest.raises(RuntimeError, match=words):
-        vmap(lambda s: getattr(torch.ops.treadle, op)(call.args[0], s, *call.args[2:]))(sizes)
+        vmap(lambda s: call.with_args({1: s}).run(function))(sizes)
 
 
 @pytest.mark.usefixtures("fresh_compile")
@@ -197,16 +198,18 @@ def test_compile_packed(recompute: bool, device: str) -> None:
     """One graph for packed batches of any lengths, with their gradients."""
     counter = CompileCounterWithBackend("aot_eager")
     op = torch.compile(
-        torch.ops.treadle.lltm_layer.default, fullgraph=True, dynamic=True, backend=counter
+        torch.ops.treadle.recurrent_layer.default, fullgraph=True, dynamic=True, backend=counter
     )
     for lengths in ((5, 3, 2, 1), (7, 7, 7, 4, 2), (4, 3, 3)):
         make = Make(f"compile {lengths}", device, torch.float64)
         call = layer_arguments(make, (0, 0, 6, 9), directions=2, lengths=lengths)
         found = []
-        for function in (op, torch.ops.treadle.lltm_layer.default):
+        for function in (op, torch.ops.treadle.recurrent_layer.default):
             leaves = [t.detach().requires_grad_() for t in tensors_of(call)]
             sizes = batch_sizes(lengths)
-            results = function(leaves[0], sizes, *leaves[1:], recompute=recompute)
+            results = function(
+                leaves[0], sizes, *leaves[1:], None, **call.kwargs, recompute=recompute
+            )
             total = loss(lambda results=results: results)()
             found.append([*results, *torch.autograd.grad(total, leaves)])
         close(found[0], found[1])
@@ -251,7 +254,7 @@ def test_autocast_beside_the_composition(device: str, dtype: torch.dtype) -> Non
         grads = torch.autograd.grad(total, tensors_of(leaves))
         return [*(r.detach() for r in results), *grads]
 
-    ours = run(OPS["lltm_layer"].function, call)
+    ours = run(OPS["recurrent_layer"].function, call)
     truth = run(layer_reference, call.map(Tensor.double))
     composition = run(layer_reference, call)
     for n, (a, t, c) in enumerate(zip(ours, truth, composition, strict=True)):

@@ -13,7 +13,7 @@ import torch
 
 from tests.elementwise import cases as elementwise_cases
 from tests.recurrent import cell_cases as lltm_cases
-from tests.recurrent import layer_cases as lltm_layer_cases
+from tests.recurrent import layer_cases
 from tests.sine_linear import cases as sine_linear_cases
 from tests.support.inputs import (
     DEVICES,
@@ -53,7 +53,7 @@ OPS: dict[str, Op] = {
         *elementwise_cases.ops(),
         *sine_linear_cases.ops(),
         *lltm_cases.ops(),
-        *lltm_layer_cases.ops(),
+        *layer_cases.ops(),
     )
 }
 
@@ -70,13 +70,13 @@ def sized_call(
     **options: Any,
 ) -> Call:
     """A call of sizes that a law chooses: ``shape`` for an elementwise op, B I H for the cell and
-    the sine layer, and T B I H for the LLTM's layer, which takes the options too."""
+    the sine layer, and T B I H for the recurrent layer, which takes the options too."""
     if op.name == "sine_linear":
         return sine_linear_cases.sine_arguments(make, cell[:1], cell[1:])
     if op.name == "lltm_cell":
         return lltm_cases.cell_arguments(make, cell)
-    if op.name == "lltm_layer":
-        return lltm_layer_cases.layer_arguments(make, layer, **options)
+    if op.name == "recurrent_layer":
+        return layer_cases.layer_arguments(make, layer, **options)
     return op.like_first_case(make, *shape)
 
 

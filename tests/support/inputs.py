@@ -68,6 +68,10 @@ class Call:
             tuple(change(a) if isinstance(a, Tensor) else a for a in self.args), self.kwargs
         )
 
+    def with_options(self, **options: Any) -> Call:
+        """The same call with these keyword arguments too."""
+        return Call(self.args, {**self.kwargs, **options})
+
     def with_args(self, values: dict[int, Any]) -> Call:
         """The same call with the arguments at these positions replaced."""
         return Call(tuple(values.get(i, a) for i, a in enumerate(self.args)), self.kwargs)

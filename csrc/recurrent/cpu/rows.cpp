@@ -1,4 +1,4 @@
-// lltm_layer's steps on the CPU. Engine: rows_forward.h; formula: kernels/math/cells/lltm.h.
+// recurrent_layer's steps on the CPU. Engine: rows_forward.h; formulas: kernels/math/cells.
 // Twin: kernels/recurrent/lltm/step.cu.
 #include "recurrent/cpu/rows.h"
 
@@ -7,44 +7,55 @@
 
 namespace treadle::cpu::TREADLE_ISA {
 
-using math::LltmRecurrence;
+static_assert(math::Lltm::Cell<float>::kGates == cell_info(CellKind::kLltm).gates);
 
-void lltm_pack_forward(Dtype dtype, const MatrixView& weight, int64_t hidden, void* panels) {
+void recurrent_pack_forward(CellKind cell, Dtype dtype, const MatrixView& weight, int64_t hidden,
+                            void* panels) {
   visit_floating(dtype, [&](auto type) {
     using T = typename decltype(type)::type;
-    pack_forward<T>(weight, hidden, LltmRecurrence<acc_t<T>>::kGates,
-                    static_cast<acc_t<T>*>(panels));
+    pack_forward<T>(weight, hidden, cell_info(cell).state_gates, static_cast<acc_t<T>*>(panels));
   });
 }
 
-void lltm_pack_backward(Dtype dtype, const MatrixView& weight, int64_t hidden, void* panels) {
+void recurrent_pack_backward(CellKind cell, Dtype dtype, const MatrixView& weight, int64_t hidden,
+                             void* panels) {
   visit_floating(dtype, [&](auto type) {
     using T = typename decltype(type)::type;
-    pack_backward<T>(weight, hidden, LltmRecurrence<acc_t<T>>::kGates,
-                     static_cast<acc_t<T>*>(panels));
+    pack_backward<T>(weight, hidden, cell_info(cell).state_gates, static_cast<acc_t<T>*>(panels));
   });
 }
 
-void lltm_layer_forward(const RecurrenceForward& args, const void* panels, int64_t begin,
-                        int64_t end) {
-  visit_floating(args.dtype, [&](auto type) {
+// f(the cell's functors, the dtype's C++ type), each a Type.
+template <class Args, class F>
+static void visit_kernel(const Args& args, const F& f) {
+  visit_cell(args.cell,
+             [&](auto cell) { visit_floating(args.dtype, [&](auto type) { f(cell, type); }); });
+}
+
+void recurrent_layer_forward(const RecurrenceForward& args, const void* panels, int64_t begin,
+                             int64_t end) {
+  visit_kernel(args, [&](auto cell, auto type) {
+    using Kind = typename decltype(cell)::type;
     using T = typename decltype(type)::type;
-    ForwardRows<LltmRecurrence, T>(args, static_cast<const acc_t<T>*>(panels), begin, end).run();
+    ForwardRows<Kind::template Cell, T>(args, static_cast<const acc_t<T>*>(panels), begin, end)
+        .run();
   });
 }
 
-void lltm_layer_backward(const RecurrenceBackward& args, const void* panels, int64_t begin,
-                         int64_t end) {
-  visit_floating(args.dtype, [&](auto type) {
+void recurrent_layer_backward(const RecurrenceBackward& args, const void* panels, int64_t begin,
+                              int64_t end) {
+  visit_kernel(args, [&](auto cell, auto type) {
+    using Kind = typename decltype(cell)::type;
     using T = typename decltype(type)::type;
-    BackwardRows<LltmRecurrence, T>(args, static_cast<const acc_t<T>*>(panels), begin, end).run();
+    BackwardRows<Kind::template Cell, T>(args, static_cast<const acc_t<T>*>(panels), begin, end)
+        .run();
   });
 }
 
-void lltm_layer_c_states(const RecurrenceCStates& args, int64_t begin, int64_t end) {
-  visit_floating(args.dtype, [&](auto type) {
-    using T = typename decltype(type)::type;
-    recurrence_c_states<LltmRecurrence, T>(args, begin, end);
+void recurrent_layer_c_states(const RecurrenceCStates& args, int64_t begin, int64_t end) {
+  visit_kernel(args, [&](auto cell, auto type) {
+    using Kind = typename decltype(cell)::type;
+    recurrence_c_states<Kind::template Cell, typename decltype(type)::type>(args, begin, end);
   });
 }
 

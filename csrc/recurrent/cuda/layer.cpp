@@ -1,4 +1,4 @@
-// lltm_layer on CUDA: in the algorithm "step" a matrix product and a kernel a step, else one
+// recurrent_layer on CUDA: in the algorithm "step" a matrix product and a kernel a step, else one
 // launch. Kernels: kernels/recurrent/launchers.h. Twin: cpu.cpp.
 #include <ATen/Functions.h>
 
@@ -14,28 +14,29 @@
 namespace treadle {
 namespace {
 
-constexpr int64_t kGates = LayerRun::kGates;
-
 // Whether the device, or the part of it that this process may use, has room for the launch.
 bool fits(const RecurrenceSizes& sizes, const RecurrencePlan& plan, bool backward) {
-  if (plan.is("cluster")) {
-    int clusters = 0;
-    check_launch("lltm_layer",
-                 backward
-                     ? backward_clusters_at_once<math::Lltm>(sizes.dtype, plan.clusters, &clusters)
-                     : forward_clusters_at_once<math::Lltm>(sizes.dtype, plan.clusters, &clusters));
-    return clusters > 0;
-  }
-  PersistentSizes own = persistent_sizes(sizes, /*half_c=*/false);
-  own.row_count = std::min<int64_t>(sizes.batch, plan.grid_groups * plan.grid_rows);
-  bool found = false;
-  check_launch("lltm_layer", grid_fits<math::Lltm>(backward, own, plan.grid_rows, &found));
-  return found;
+  const char* const op = layer_op_name();
+  return visit_cell(sizes.cell, [&](auto cell) {
+    using Kind = typename decltype(cell)::type;
+    if (plan.is("cluster")) {
+      int clusters = 0;
+      check_launch(op, backward
+                           ? backward_clusters_at_once<Kind>(sizes.dtype, plan.clusters, &clusters)
+                           : forward_clusters_at_once<Kind>(sizes.dtype, plan.clusters, &clusters));
+      return clusters > 0;
+    }
+    PersistentSizes own = persistent_sizes(sizes, /*half_c=*/false);
+    own.row_count = std::min<int64_t>(sizes.batch, plan.grid_groups * plan.grid_rows);
+    bool found = false;
+    check_launch(op, grid_fits<Kind>(backward, own, plan.grid_rows, &found));
+    return found;
+  });
 }
 
 RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
                          std::string_view algorithm, bool backward) {
-  constexpr const char* op = "lltm_layer";
+  const char* const op = layer_op_name();
   const c10::cuda::CUDAGuard guard(device);
   const auto* properties = at::cuda::getDeviceProperties(device.index());
   RecurrenceDevice found;
@@ -73,12 +74,13 @@ void check_units(const char* op, int64_t batch, int64_t hidden) {
               batch, " * ", hidden);
 }
 
-// f(stream) on the device; its launches are recorded as the plan's.
+// f(stream, Type of the cell's functors) on the device; its launches are recorded as the plan's.
 template <class F>
-void with_stream(at::Device device, const RecurrencePlan& plan, const F& f) {
+void with_stream(at::Device device, const RecurrencePlan& plan, CellKind cell, const F& f) {
   const c10::cuda::CUDAGuard guard(device);
   const LaunchScope scope(plan.algorithm, plan.reason);
-  f(at::cuda::getCurrentCUDAStream().stream());
+  const cudaStream_t stream = at::cuda::getCurrentCUDAStream().stream();
+  visit_cell(cell, [&](auto kind) { f(stream, kind); });
 }
 
 // f(args of one step, where its rows begin, how many they are), for each step that has rows.
@@ -94,32 +96,34 @@ void each_step(const Args& args, const F& f) {
 
 void forward_cuda(const RecurrenceForward& args, const Tensor& weight_hh,
                   const RecurrencePlan& plan) {
-  constexpr const char* op = "lltm_layer";
+  const char* const op = layer_op_name();
   check_units(op, args.batch, args.hidden);
-  with_stream(weight_hh.device(), plan, [&](cudaStream_t stream) {
+  with_stream(weight_hh.device(), plan, args.cell, [&](cudaStream_t stream, auto cell) {
+    using Kind = typename decltype(cell)::type;
     const Tensor weight = weight_hh.contiguous();
     const Gemm gemm(args.dtype);
     const MatrixView& products = args.products;
     each_step(args, [&](const RecurrenceForward& one, int64_t start, int64_t rows) {
-      gemm.run({rows, kGates * args.hidden, args.hidden, args.h, weight.const_data_ptr(),
+      gemm.run({rows, weight.size(0), args.hidden, args.h, weight.const_data_ptr(),
                 /*b_transposed=*/false, at_row(products, start, acc_bytes(args.dtype)),
                 products.row_stride, products.column_stride, /*add=*/true});
-      check_launch(op, launch_step_forward<math::Lltm>(one, stream));
+      check_launch(op, launch_step_forward<Kind>(one, stream));
     });
   });
 }
 
 void backward_cuda(const RecurrenceBackward& args, const Tensor& weight_hh,
                    const RecurrencePlan& plan) {
-  constexpr const char* op = "lltm_layer_backward";
+  constexpr const char* op = "recurrent_layer_backward";
   check_units(op, args.batch, args.hidden);
-  with_stream(weight_hh.device(), plan, [&](cudaStream_t stream) {
+  with_stream(weight_hh.device(), plan, args.cell, [&](cudaStream_t stream, auto cell) {
+    using Kind = typename decltype(cell)::type;
     const Tensor weight = weight_hh.contiguous();
     const Gemm gemm(args.dtype);
-    const int64_t width = kGates * args.hidden;
+    const int64_t width = cell_info(args.cell).gates * args.hidden;
     const auto* grad_gates = static_cast<const char*>(args.grad_gates);
     each_step(args, [&](const RecurrenceBackward& one, int64_t start, int64_t rows) {
-      check_launch(op, launch_step_backward<math::Lltm>(one, stream));
+      check_launch(op, launch_step_backward<Kind>(one, stream));
       gemm.run({rows, args.hidden, width, grad_gates + start * width * size_of(args.dtype),
                 weight.const_data_ptr(), /*b_transposed=*/true, const_cast<void*>(args.grad_h.data),
                 args.grad_h.row_stride, args.grad_h.column_stride, /*add=*/false});
@@ -137,8 +141,8 @@ Tensor device_starts(const Sequence& sequence, int64_t batch, at::Device device,
   for (const auto& step : sequence.steps) host.push_back(step.start);
   host.push_back(sequence.rows);
   const Tensor starts = at::empty({count + 1}, at::TensorOptions(device).dtype(at::kLong));
-  check_launch("lltm_layer", launch_upload_table(host.data(), count + 1,
-                                                 starts.mutable_data_ptr<int64_t>(), stream));
+  check_launch(layer_op_name(), launch_upload_table(host.data(), count + 1,
+                                                    starts.mutable_data_ptr<int64_t>(), stream));
   return starts;
 }
 
@@ -148,14 +152,14 @@ const int64_t* starts_of(const Tensor& starts) {
 
 // Calls launch(args) for as many rows of the batch at a time as the grid takes. The workspace, in
 // which its blocks exchange values, starts as "nothing has arrived": every byte 0xff.
-template <class Args, class Launch>
+template <class Kind, class Args, class Launch>
 void run_grid(const char* op, Args args, const RecurrencePlan& plan, bool backward,
               at::Device device, cudaStream_t stream, const Launch& launch) {
   const int64_t batch = args.sizes.batch, each = plan.grid_groups * plan.grid_rows;
   for (int64_t first = 0; first < batch; first += each) {
     args.sizes.first_row = first;
     args.sizes.row_count = std::min(each, batch - first);
-    const size_t bytes = grid_exchange_bytes<math::Lltm>(args.sizes, plan.grid_rows, backward);
+    const size_t bytes = grid_exchange_bytes<Kind>(args.sizes, plan.grid_rows, backward);
     const Tensor exchange =
         at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions(device).dtype(at::kByte));
     args.exchange = exchange.mutable_data_ptr();
@@ -166,13 +170,14 @@ void run_grid(const char* op, Args args, const RecurrencePlan& plan, bool backwa
 
 void c_states_cuda(const RecurrenceCStates& args, int64_t d, const Sequence& sequence,
                    at::Device device, const RecurrencePlan& plan) {
-  constexpr const char* op = "lltm_layer_backward";
+  constexpr const char* op = "recurrent_layer_backward";
   check_units(op, args.batch, args.hidden);
-  with_stream(device, plan, [&](cudaStream_t stream) {
+  with_stream(device, plan, args.cell, [&](cudaStream_t stream, auto cell) {
+    using Kind = typename decltype(cell)::type;
     const Tensor starts = device_starts(sequence, args.batch, device, stream);
     PersistentCStates one{};
     one.sizes = persistent_sizes(
-        {args.step_count, args.batch, args.hidden, kGates, /*directions=*/1, args.dtype},
+        {args.cell, args.step_count, args.batch, args.hidden, /*directions=*/1, args.dtype},
         /*half_c=*/false);
     one.sizes.starts = starts_of(starts);
     one.direction = static_cast<int>(d);
@@ -180,37 +185,39 @@ void c_states_cuda(const RecurrenceCStates& args, int64_t d, const Sequence& seq
     one.c0 = args.c;
     one.c_states = args.c_states;
     one.c_row = args.hidden;
-    check_launch(op, launch_c_states<math::Lltm>(one, stream));
+    check_launch(op, launch_c_states<Kind>(one, stream));
   });
 }
 
 void persistent_forward_cuda(PersistentForward args, const Sequence& sequence, at::Device device,
                              const RecurrencePlan& plan) {
-  constexpr const char* op = "lltm_layer";
+  const char* const op = layer_op_name();
   check_units(op, args.sizes.batch, args.sizes.hidden);
-  with_stream(device, plan, [&](cudaStream_t stream) {
+  with_stream(device, plan, args.sizes.cell, [&](cudaStream_t stream, auto cell) {
+    using Kind = typename decltype(cell)::type;
     const Tensor starts = device_starts(sequence, args.sizes.batch, device, stream);
     args.sizes.starts = starts_of(starts);
     if (plan.is("cluster")) {
-      return check_launch(op, launch_cluster_forward<math::Lltm>(args, plan.clusters, stream));
+      return check_launch(op, launch_cluster_forward<Kind>(args, plan.clusters, stream));
     }
-    run_grid(op, args, plan, /*backward=*/false, device, stream, launch_grid_forward<math::Lltm>);
+    run_grid<Kind>(op, args, plan, /*backward=*/false, device, stream, launch_grid_forward<Kind>);
   });
 }
 
 void persistent_backward_cuda(PersistentCStates c_states, PersistentBackward args,
                               const Sequence& sequence, at::Device device,
                               const RecurrencePlan& plan) {
-  constexpr const char* op = "lltm_layer_backward";
+  constexpr const char* op = "recurrent_layer_backward";
   check_units(op, args.sizes.batch, args.sizes.hidden);
-  with_stream(device, plan, [&](cudaStream_t stream) {
+  with_stream(device, plan, args.sizes.cell, [&](cudaStream_t stream, auto cell) {
+    using Kind = typename decltype(cell)::type;
     const Tensor starts = device_starts(sequence, args.sizes.batch, device, stream);
     c_states.sizes.starts = args.sizes.starts = starts_of(starts);
-    check_launch(op, launch_c_states<math::Lltm>(c_states, stream));
+    check_launch(op, launch_c_states<Kind>(c_states, stream));
     if (plan.is("cluster")) {
-      return check_launch(op, launch_cluster_backward<math::Lltm>(args, plan.clusters, stream));
+      return check_launch(op, launch_cluster_backward<Kind>(args, plan.clusters, stream));
     }
-    run_grid(op, args, plan, /*backward=*/true, device, stream, launch_grid_backward<math::Lltm>);
+    run_grid<Kind>(op, args, plan, /*backward=*/true, device, stream, launch_grid_backward<Kind>);
   });
 }
 
@@ -222,6 +229,6 @@ constexpr RecurrenceBackend kCudaBackend{
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(treadle, CUDA, m) { register_lltm_layer<kCudaBackend>(m); }
+TORCH_LIBRARY_IMPL(treadle, CUDA, m) { register_recurrent_layer<kCudaBackend>(m); }
 
 }  // namespace treadle

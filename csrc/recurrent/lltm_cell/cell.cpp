@@ -218,12 +218,13 @@ TORCH_LIBRARY_IMPL(treadle, FuncTorchBatched, m) {
   m.impl("lltm_cell_backward", TREADLE_RULE(cell_batch_rule<0, /*rank=*/2>));
 }
 
-// lltm_cell runs in autocast's dtype, as a matrix product does; old_cell (4) keeps float32.
+// lltm_cell runs in autocast's dtype, as a matrix product does; old_cell keeps float32.
+static constexpr char kOldCell[] = "old_cell";
 TORCH_LIBRARY_IMPL(treadle, AutocastCPU, m) {
-  m.impl("lltm_cell", TREADLE_RULE(autocast_rule<c10::DeviceType::CPU, 4>));
+  m.impl("lltm_cell", TREADLE_RULE(autocast_rule<c10::DeviceType::CPU, kOldCell>));
 }
 TORCH_LIBRARY_IMPL(treadle, AutocastCUDA, m) {
-  m.impl("lltm_cell", TREADLE_RULE(autocast_rule<c10::DeviceType::CUDA, 4>));
+  m.impl("lltm_cell", TREADLE_RULE(autocast_rule<c10::DeviceType::CUDA, kOldCell>));
 }
 
 }  // namespace treadle
