@@ -96,6 +96,18 @@ inline constexpr const char* kCompositeSchemas[] = {
     "lltm.data(Tensor data, Tensor batch_sizes, Tensor[] hx, Tensor[] params, bool has_biases,"
     " int num_layers, float dropout, bool train, bool bidirectional, *, bool recompute=False)"
     " -> (Tensor, Tensor, Tensor)",
+    "lstm.input(Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers,"
+    " float dropout, bool train, bool bidirectional, bool batch_first, *, bool recompute=False)"
+    " -> (Tensor, Tensor, Tensor)",
+    "lstm.data(Tensor data, Tensor batch_sizes, Tensor[] hx, Tensor[] params, bool has_biases,"
+    " int num_layers, float dropout, bool train, bool bidirectional, *, bool recompute=False)"
+    " -> (Tensor, Tensor, Tensor)",
+    "gru.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers,"
+    " float dropout, bool train, bool bidirectional, bool batch_first, *, bool recompute=False)"
+    " -> (Tensor, Tensor)",
+    "gru.data(Tensor data, Tensor batch_sizes, Tensor hx, Tensor[] params, bool has_biases,"
+    " int num_layers, float dropout, bool train, bool bidirectional, *, bool recompute=False)"
+    " -> (Tensor, Tensor)",
 };
 
 // "scale.out" of "scale.out(Tensor x, ...".

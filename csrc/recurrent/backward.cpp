@@ -13,10 +13,23 @@ namespace {
 // product computes the gates of all steps.
 Tensor recompute_gates(const LayerRun& run, int64_t d, const Tensor& previous_h) {
   const LayerArguments& a = run.arguments;
-  const Tensor x = at::cat({previous_h, run.rows(a.input)}, 1).to(run.work);
-  const Tensor w = at::cat({a.weight_hh[d], a.weight_ih[d]}, 1).to(run.work);
-  const Tensor gates =
-      run.bias.defined() ? at::addmm(run.bias[d].to(run.work), x, w.t()) : x.mm(w.t());
+  const auto work = [&](const Tensor& t) { return cast(of_direction(t, d), run.work); };
+  if (run.cell.same_gates()) {
+    const Tensor x = at::cat({previous_h, run.rows(a.input)}, 1).to(run.work);
+    const Tensor w = at::cat({work(a.weight_hh), work(a.weight_ih)}, 1);
+    const Tensor bias = plus(work(a.bias_ih), work(a.bias_hh));
+    const Tensor gates = bias.defined() ? at::addmm(bias, x, w.t()) : x.mm(w.t());
+    return gates.to(a.input.scalar_type());
+  }
+  const auto product = [](const Tensor& x, const Tensor& w, const Tensor& bias) {
+    return bias.defined() ? at::addmm(bias, x, w.t()) : x.mm(w.t());
+  };
+  const Tensor of_h = product(previous_h.to(run.work), work(in_gate_order(a.weight_hh, a)),
+                              work(in_gate_order(a.bias_hh, a)));
+  const Tensor gates = at::zeros({of_h.size(0), run.width()}, of_h.options());
+  run.state_window(gates).copy_(of_h);
+  run.input_window(gates).add_(
+      product(run.rows(a.input).to(run.work), work(a.weight_ih), work(a.bias_ih)));
   return gates.to(a.input.scalar_type());
 }
 
@@ -94,27 +107,29 @@ struct Backward {
   // previous_h(d), or undefined if it is not known yet.
   void parameters(int64_t d, const Tensor& grad_gates, Tensor previous, Gradients& found) const {
     const LayerArguments& a = run.arguments;
+    const Tensor of_input = run.input_window(grad_gates), of_state = run.state_window(grad_gates);
     if (mask[0]) {
       const Tensor w = a.weight_ih[d].to(run.work);
       if (!found.input.defined()) {
-        found.input = mm_few_columns(grad_gates, w);
+        found.input = mm_few_columns(of_input, w);
       } else if (grad_gates.is_cpu()) {
-        found.input.add_(mm_few_columns(grad_gates, w));
+        found.input.add_(mm_few_columns(of_input, w));
       } else {
-        found.input.addmm_(grad_gates, w);
+        found.input.addmm_(of_input, w);
       }
     }
     if (mask[3]) {
-      found.weight_ih.push_back(mm_few_columns(grad_gates.t(), run.rows(a.input).to(run.work)));
+      found.weight_ih.push_back(mm_few_columns(of_input.t(), run.rows(a.input).to(run.work)));
     }
     if (mask[4]) {
       if (!previous.defined()) previous = previous_h(d);
-      found.weight_hh.push_back(grad_gates.t().mm(previous.to(run.work)));
+      found.weight_hh.push_back(of_state.t().mm(previous.to(run.work)));
     }
     if (!mask[5] && !mask[6]) return;
     const Tensor total = grad_gates.sum(0);
-    if (mask[5]) found.bias_ih.push_back(total);
-    if (mask[6]) found.bias_hh.push_back(mask[5] ? total.clone() : total);
+    if (mask[5]) found.bias_ih.push_back(run.input_window(total));
+    // Not the memory of another result.
+    if (mask[6]) found.bias_hh.push_back(run.state_window(mask[5] ? total.clone() : total));
   }
 
   void direction(int64_t d, Gradients& found) const {
@@ -190,9 +205,9 @@ LayerGrads recurrent_layer_backward_kernel(
           found.h0,
           found.c0,
           stacked(found.weight_ih, dtype),
-          stacked(found.weight_hh, dtype),
+          from_gate_order(stacked(found.weight_hh, dtype), arguments),
           stacked(found.bias_ih, dtype),
-          stacked(found.bias_hh, dtype)};
+          from_gate_order(stacked(found.bias_hh, dtype), arguments)};
 }
 
 }  // namespace treadle

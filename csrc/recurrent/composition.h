@@ -16,8 +16,6 @@
 
 namespace treadle {
 
-inline Tensor of_direction(const Tensor& t, int64_t d) { return t.defined() ? t.select(0, d) : t; }
-
 // ---- one direction
 
 class LayerDirection {
@@ -151,7 +149,7 @@ class LayerComposition {
  public:
   LayerComposition(const char* op, const LayerArguments& arguments)
       : dtype_(derivative_dtype(arguments.input)),
-        arguments_(arguments.map([&](const Tensor& t) { return cast(t, dtype_); })),
+        arguments_(ordered(arguments, arguments)),
         steps_(op, arguments_) {
     const int64_t count = arguments_.h0.sym_size(0).guard_int(__FILE__, __LINE__);
     directions_.reserve(count);
@@ -160,7 +158,7 @@ class LayerComposition {
   LayerComposition(const LayerComposition&) = delete;  // directions refer to it
 
   LayerOutputs jvp(const LayerArguments& tangents) {
-    const auto v = tangents.map([&](const Tensor& t) { return cast(t, dtype_); });
+    const LayerArguments v = ordered(tangents, arguments_);
     std::vector<LayerOutputs> found;
     for (auto& direction : directions_) found.push_back(direction.jvp(v));
     const auto each = [&](Tensor LayerOutputs::* member) {
@@ -200,6 +198,8 @@ class LayerComposition {
           &LayerArguments::weight_hh, &LayerArguments::bias_ih, &LayerArguments::bias_hh}) {
       result.*member = stacked(member);
     }
+    result.weight_hh = from_gate_order(result.weight_hh, arguments_);
+    result.bias_hh = from_gate_order(result.bias_hh, arguments_);
     return result;
   }
 
@@ -208,6 +208,14 @@ class LayerComposition {
   LayerArguments arguments_;
   LayerSteps steps_;
   std::vector<LayerDirection> directions_;
+
+  // In the precision of derivatives, with blocks in the order of the gates.
+  LayerArguments ordered(const LayerArguments& a, const LayerArguments& layer) const {
+    LayerArguments found = a.map([&](const Tensor& t) { return cast(t, dtype_); });
+    found.weight_hh = in_gate_order(found.weight_hh, layer);
+    found.bias_hh = in_gate_order(found.bias_hh, layer);
+    return found;
+  }
 };
 
 }  // namespace treadle

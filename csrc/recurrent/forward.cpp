@@ -20,7 +20,8 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
   const Tensor x = run.rows(args.input), w_hh = args.weight_hh[d];
   // Once, not for every chunk.
   const Tensor w_ih = args.weight_ih[d].to(run.work);
-  const Tensor bias = run.bias.defined() ? run.bias[d].contiguous() : Tensor();
+  const Tensor bias_ih = contiguous(of_direction(args.bias_ih, d));
+  const Tensor bias_hh = contiguous(of_direction(args.bias_hh, d));
   const auto steps = run.sequence.in_order(d);
   for (int64_t begin = 0; begin < sizes.steps; begin += plan.steps_per_chunk) {
     const int64_t end = std::min(sizes.steps, begin + plan.steps_per_chunk);
@@ -36,10 +37,11 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
                 first * view.row_stride * static_cast<int64_t>(products.element_size());
     char* const own_output = static_cast<char*>(output.mutable_data_ptr()) +
                              d * sizes.hidden * static_cast<int64_t>(output.element_size());
-    run.backend.forward({sizes.cell, sizes.dtype, sizes.batch, sizes.hidden, &one, end - begin,
-                         view, const_data_of(bias), data_of(h), data_of(c), own_output,
-                         sizes.directions * sizes.hidden, data_of(gates)},
-                        w_hh, plan);
+    run.backend.forward(
+        {sizes.cell, sizes.dtype, sizes.batch, sizes.hidden, &one, end - begin, view,
+         /*state_products=*/{}, const_data_of(bias_ih), const_data_of(bias_hh), data_of(h),
+         data_of(c), own_output, sizes.directions * sizes.hidden, data_of(gates)},
+        w_hh, plan);
   }
 }
 

@@ -8,6 +8,8 @@
 //   output [T, B, D*H]            or [S, D*H]
 #pragma once
 
+#include <ATen/Functions.h>
+
 #include <array>
 #include <string_view>
 
@@ -71,6 +73,19 @@ using LayerBackwardSignature =
                const Tensor& weight_ih, const Tensor& weight_hh, const OptionalTensor& bias_ih,
                const OptionalTensor& bias_hh, const Tensor& output, const Tensor& gates,
                c10::string_view cell, bool recompute, c10::string_view algorithm, LayerMask mask);
+
+inline Tensor of_direction(const Tensor& t, int64_t d) { return t.defined() ? t.select(0, d) : t; }
+
+// weight_hh or bias_hh [D, ...] of a layer with its blocks of H rows in the order of the gates, and
+// from there back: torch's last block is that of GRU's first gate.
+inline Tensor in_gate_order(const Tensor& t, const LayerArguments& layer) {
+  if (!t.defined() || layer.cell != CellKind::kGru) return t;
+  return at::roll_symint(t, layer.h0.sym_size(-1), 1);
+}
+inline Tensor from_gate_order(const Tensor& t, const LayerArguments& layer) {
+  if (!t.defined() || layer.cell != CellKind::kGru) return t;
+  return at::roll_symint(t, -layer.h0.sym_size(-1), 1);
+}
 
 // Dispatcher arguments as one struct; raises for a cell that there is not.
 inline LayerArguments layer_arguments(const char* op, const Tensor& input,

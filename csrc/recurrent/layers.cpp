@@ -1,7 +1,9 @@
-// lltm: layers of LLTM cells, with the arguments of aten::lstm. It unpacks the lists, applies
-// dropout between layers and calls recurrent_layer, so it has every device and derivative that
-// recurrent_layer has.
+// lltm, lstm and gru: layers of cells, with the arguments of aten::lstm and aten::gru. They unpack
+// the lists, apply dropout between layers and call recurrent_layer, so they have every device and
+// derivative that recurrent_layer has.
 #include <ATen/Functions.h>
+#include <ATen/OpMathType.h>
+#include <ATen/autocast_mode.h>
 
 #include "common/check.h"
 #include "recurrent/check.h"
@@ -15,40 +17,59 @@ const auto& layer_op() {
   return op;
 }
 
-void check_lists(at::TensorList hx, at::TensorList params, bool has_biases, int64_t num_layers,
-                 bool bidirectional) {
-  TORCH_CHECK(hx.size() == 2, "lltm: hx must be two tensors, h0 and c0, got ", hx.size());
-  TORCH_CHECK(num_layers >= 1, "lltm: num_layers must be at least 1, got ", num_layers);
-  const int64_t directions = bidirectional ? 2 : 1, each = has_biases ? 3 : 2;
-  const int64_t count = num_layers * directions * each;
-  TORCH_CHECK(static_cast<int64_t>(params.size()) == count, "lltm: params must be ", each,
-              " tensors for each of ", num_layers * directions, " layers and directions, ", count,
-              " in all, got ", params.size());
+// What both overloads of an op are given.
+struct Layers {
+  CellKind cell;
+  at::TensorList hx;  // of GRU h0 alone
+  at::TensorList params;
+  bool has_biases;
+  int64_t num_layers;
+  double dropout;
+  bool train, bidirectional, recompute;
+
+  const char* op() const { return cell_info(cell).name; }
+  bool has_c() const { return cell != CellKind::kGru; }
+  int64_t directions() const { return bidirectional ? 2 : 1; }
+  // Parameters of a layer and direction.
+  int64_t each() const { return !has_biases ? 2 : has_bias_hh(cell) ? 4 : 3; }
+};
+
+void check_lists(const Layers& a) {
+  const char* const op = a.op();
+  const int64_t directions = a.directions(), each = a.each();
+  if (a.has_c()) {
+    TORCH_CHECK(a.hx.size() == 2, op, ": hx must be two tensors, h0 and c0, got ", a.hx.size());
+  }
+  TORCH_CHECK(a.num_layers >= 1, op, ": num_layers must be at least 1, got ", a.num_layers);
+  const int64_t count = a.num_layers * directions * each;
+  TORCH_CHECK(static_cast<int64_t>(a.params.size()) == count, op, ": params must be ", each,
+              " tensors for each of ", a.num_layers * directions, " layers and directions, ", count,
+              " in all, got ", a.params.size());
   // The directions are stacked, which would silently promote different dtypes.
   for (int64_t k = 0; k < count; ++k) {
     if (k / each % directions == 0) continue;
     const std::string name = "params[" + std::to_string(k) + "]";
     const std::string first = "params[" + std::to_string(k - each) + "]";
-    check_like("lltm", name.c_str(), params[k], first.c_str(), params[k - each]);
-    check_shape("lltm", name.c_str(), ("that of " + first).c_str(), params[k],
-                params[k - each].sym_sizes());
+    check_like(op, name.c_str(), a.params[k], first.c_str(), a.params[k - each]);
+    check_shape(op, name.c_str(), ("that of " + first).c_str(), a.params[k],
+                a.params[k - each].sym_sizes());
   }
   const char* names[] = {"h0", "c0"};
-  for (int k = 0; k < 2; ++k) {
-    TORCH_CHECK(hx[k].dim() == 3 && hx[k].sym_size(0) == num_layers * directions,
-                "lltm: ", names[k],
-                " must have shape [L*D, B, H] with L*D = ", num_layers * directions, ", got ",
-                hx[k].sym_sizes());
+  for (size_t k = 0; k < a.hx.size(); ++k) {
+    TORCH_CHECK(a.hx[k].dim() == 3 && a.hx[k].sym_size(0) == a.num_layers * directions, op, ": ",
+                names[k], " must have shape [L*D, B, H] with L*D = ", a.num_layers * directions,
+                ", got ", a.hx[k].sym_sizes());
   }
 }
 
-// All of them: stacking would read those of two directions, and lltm_layer sees one layer's alone.
-void check_list_storages(at::TensorList hx, at::TensorList params) {
-  check_composite_storage("lltm", "h0", hx[0]);
-  check_composite_storage("lltm", "c0", hx[1]);
-  for (size_t k = 0; k < params.size(); ++k) {
+// All of them: stacking would read those of two directions, and recurrent_layer sees one layer's
+// alone.
+void check_list_storages(const Layers& a) {
+  const char* names[] = {"h0", "c0"};
+  for (size_t k = 0; k < a.hx.size(); ++k) check_composite_storage(a.op(), names[k], a.hx[k]);
+  for (size_t k = 0; k < a.params.size(); ++k) {
     const std::string name = "params[" + std::to_string(k) + "]";
-    check_composite_storage("lltm", name.c_str(), params[k]);
+    check_composite_storage(a.op(), name.c_str(), a.params[k]);
   }
 }
 
@@ -58,89 +79,163 @@ Tensor of_directions(at::TensorList params, int64_t each, int64_t k) {
   return at::stack({params[k], params[each + k]});
 }
 
-LayerResults run(const Tensor& input, const OptionalTensor& batch_sizes, at::TensorList hx,
-                 at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
-                 bool train, bool bidirectional, bool recompute) {
-  const LayerCaller caller("lltm");
-  check_lists(hx, params, has_biases, num_layers, bidirectional);
-  check_list_storages(hx, params);
-  const int64_t directions = bidirectional ? 2 : 1, each = has_biases ? 3 : 2;
+// The c0 that the layers begin with. GRU's is h0 without rounding. Under autocast torch's LSTM has
+// c in the lower precision; the LLTM's, which only adds up, keeps its own.
+Tensor first_c(const Layers& a) {
+  if (a.cell == CellKind::kGru) return a.hx[0].to(at::toOpMathType(a.hx[0].scalar_type()));
+  const Tensor& c0 = a.hx[1];
+  const auto device = c0.device().type();
+  const bool lower = a.cell == CellKind::kLstm && c0.scalar_type() == at::kFloat &&
+                     at::autocast::is_autocast_available(device) &&
+                     at::autocast::is_autocast_enabled(device);
+  return lower ? c0.to(at::autocast::get_autocast_dtype(device)) : c0;
+}
+
+LayerResults run(const Tensor& input, const OptionalTensor& batch_sizes, const Layers& a) {
+  const LayerCaller caller(a.op());
+  check_lists(a);
+  check_list_storages(a);
+  const int64_t directions = a.directions(), each = a.each();
+  const Tensor c0 = first_c(a);
   Tensor x = input;
   std::vector<Tensor> h_n, c_n;
-  for (int64_t layer = 0; layer < num_layers; ++layer) {
-    if (layer > 0 && dropout != 0 && train) x = at::dropout(x, dropout, train);
+  for (int64_t layer = 0; layer < a.num_layers; ++layer) {
+    if (layer > 0 && a.dropout != 0 && a.train) x = at::dropout(x, a.dropout, a.train);
     const int64_t first = layer * directions;
-    const auto own = params.slice(first * each, directions * each);
+    const auto own = a.params.slice(first * each, directions * each);
+    const auto bias = [&](int64_t k) -> OptionalTensor {
+      if (k >= each) return std::nullopt;
+      return of_directions(own, each, k);
+    };
     Tensor h, c;
-    std::tie(x, h, c) = layer_op().call(
-        x, batch_sizes, hx[0].narrow(0, first, directions), hx[1].narrow(0, first, directions),
-        of_directions(own, each, 0), of_directions(own, each, 1),
-        has_biases ? OptionalTensor(of_directions(own, each, 2)) : std::nullopt, std::nullopt,
-        cell_info(CellKind::kLltm).name, recompute, "auto");
+    std::tie(x, h, c) =
+        layer_op().call(x, batch_sizes, a.hx[0].narrow(0, first, directions),
+                        c0.narrow(0, first, directions), of_directions(own, each, 0),
+                        of_directions(own, each, 1), bias(2), bias(3), a.op(), a.recompute, "auto");
     h_n.push_back(h);
     c_n.push_back(c);
   }
-  if (num_layers == 1) return {x, h_n[0], c_n[0]};
-  return {x, at::cat(h_n), at::cat(c_n)};
+  if (a.num_layers == 1) return {x, h_n[0], c_n[0]};
+  return {x, at::cat(h_n), a.has_c() ? at::cat(c_n) : Tensor()};
 }
 
-LayerResults lltm_input(const Tensor& input, at::TensorList hx, at::TensorList params,
-                        bool has_biases, int64_t num_layers, double dropout, bool train,
-                        bool bidirectional, bool batch_first, bool recompute) {
-  TORCH_CHECK(input.dim() == 3, "lltm: input must have shape ",
+LayerResults run_input(const Tensor& input, bool batch_first, const Layers& a) {
+  TORCH_CHECK(input.dim() == 3, a.op(), ": input must have shape ",
               batch_first ? "[B, T, I]" : "[T, B, I]", ", got ", input.sym_sizes());
-  auto [output, h_n, c_n] =
-      run(batch_first ? input.transpose(0, 1) : input, std::nullopt, hx, params, has_biases,
-          num_layers, dropout, train, bidirectional, recompute);
+  auto [output, h_n, c_n] = run(batch_first ? input.transpose(0, 1) : input, std::nullopt, a);
   return {batch_first ? output.transpose(0, 1) : output, h_n, c_n};
 }
 
-LayerResults lltm_data(const Tensor& data, const Tensor& batch_sizes, at::TensorList hx,
+// ---- the ops. Of lltm and lstm hx is a list, of gru a tensor.
+
+template <CellKind cell>
+LayerResults pair_input(const Tensor& input, at::TensorList hx, at::TensorList params,
+                        bool has_biases, int64_t num_layers, double dropout, bool train,
+                        bool bidirectional, bool batch_first, bool recompute) {
+  return run_input(
+      input, batch_first,
+      {cell, hx, params, has_biases, num_layers, dropout, train, bidirectional, recompute});
+}
+
+template <CellKind cell>
+LayerResults pair_data(const Tensor& data, const Tensor& batch_sizes, at::TensorList hx,
                        at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
                        bool train, bool bidirectional, bool recompute) {
-  return run(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train, bidirectional,
-             recompute);
+  return run(data, batch_sizes,
+             {cell, hx, params, has_biases, num_layers, dropout, train, bidirectional, recompute});
 }
 
-const auto& input_op() {
-  static const auto op =
-      find_op<LayerResults(const Tensor&, at::TensorList, at::TensorList, bool, int64_t, double,
-                           bool, bool, bool, bool)>("treadle::lltm", "input");
-  return op;
+Tensors2 gru_input(const Tensor& input, const Tensor& hx, at::TensorList params, bool has_biases,
+                   int64_t num_layers, double dropout, bool train, bool bidirectional,
+                   bool batch_first, bool recompute) {
+  auto [output, h_n, c_n] = run_input(input, batch_first,
+                                      {CellKind::kGru, hx, params, has_biases, num_layers, dropout,
+                                       train, bidirectional, recompute});
+  return {output, h_n};
 }
 
-const auto& data_op() {
-  static const auto op =
-      find_op<LayerResults(const Tensor&, const Tensor&, at::TensorList, at::TensorList, bool,
-                           int64_t, double, bool, bool, bool)>("treadle::lltm", "data");
-  return op;
+Tensors2 gru_data(const Tensor& data, const Tensor& batch_sizes, const Tensor& hx,
+                  at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
+                  bool train, bool bidirectional, bool recompute) {
+  auto [output, h_n, c_n] = run(data, batch_sizes,
+                                {CellKind::kGru, hx, params, has_biases, num_layers, dropout, train,
+                                 bidirectional, recompute});
+  return {output, h_n};
+}
+
+using PairInput = LayerResults(const Tensor&, at::TensorList, at::TensorList, bool, int64_t, double,
+                               bool, bool, bool, bool);
+using PairData = LayerResults(const Tensor&, const Tensor&, at::TensorList, at::TensorList, bool,
+                              int64_t, double, bool, bool, bool);
+using GruInput = Tensors2(const Tensor&, const Tensor&, at::TensorList, bool, int64_t, double, bool,
+                          bool, bool, bool);
+using GruData = Tensors2(const Tensor&, const Tensor&, const Tensor&, at::TensorList, bool, int64_t,
+                         double, bool, bool, bool);
+
+void register_layers(torch::Library& m) {
+  m.impl("lltm.input", pair_input<CellKind::kLltm>);
+  m.impl("lltm.data", pair_data<CellKind::kLltm>);
+  m.impl("lstm.input", pair_input<CellKind::kLstm>);
+  m.impl("lstm.data", pair_data<CellKind::kLstm>);
+  m.impl("gru.input", gru_input);
+  m.impl("gru.data", gru_data);
 }
 
 }  // namespace
 
+// ---- C++
+
 LayerResults lltm(const Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
                   int64_t num_layers, double dropout, bool train, bool bidirectional,
                   bool batch_first, bool recompute) {
-  return input_op().call(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
-                         batch_first, recompute);
+  static const auto op = find_op<PairInput>("treadle::lltm", "input");
+  return op.call(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
+                 batch_first, recompute);
 }
 
 LayerResults lltm(const Tensor& data, const Tensor& batch_sizes, at::TensorList hx,
                   at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
                   bool train, bool bidirectional, bool recompute) {
-  return data_op().call(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train,
-                        bidirectional, recompute);
+  static const auto op = find_op<PairData>("treadle::lltm", "data");
+  return op.call(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train,
+                 bidirectional, recompute);
 }
 
-TORCH_LIBRARY_IMPL(treadle, CompositeImplicitAutograd, m) {
-  m.impl("lltm.input", lltm_input);
-  m.impl("lltm.data", lltm_data);
+LayerResults lstm(const Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
+                  int64_t num_layers, double dropout, bool train, bool bidirectional,
+                  bool batch_first, bool recompute) {
+  static const auto op = find_op<PairInput>("treadle::lstm", "input");
+  return op.call(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
+                 batch_first, recompute);
 }
 
-// Without this vmap does not decompose the op.
-TORCH_LIBRARY_IMPL(treadle, FuncTorchBatchedDecomposition, m) {
-  m.impl("lltm.input", lltm_input);
-  m.impl("lltm.data", lltm_data);
+LayerResults lstm(const Tensor& data, const Tensor& batch_sizes, at::TensorList hx,
+                  at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
+                  bool train, bool bidirectional, bool recompute) {
+  static const auto op = find_op<PairData>("treadle::lstm", "data");
+  return op.call(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train,
+                 bidirectional, recompute);
 }
+
+Tensors2 gru(const Tensor& input, const Tensor& hx, at::TensorList params, bool has_biases,
+             int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first,
+             bool recompute) {
+  static const auto op = find_op<GruInput>("treadle::gru", "input");
+  return op.call(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
+                 batch_first, recompute);
+}
+
+Tensors2 gru(const Tensor& data, const Tensor& batch_sizes, const Tensor& hx, at::TensorList params,
+             bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional,
+             bool recompute) {
+  static const auto op = find_op<GruData>("treadle::gru", "data");
+  return op.call(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train,
+                 bidirectional, recompute);
+}
+
+TORCH_LIBRARY_IMPL(treadle, CompositeImplicitAutograd, m) { register_layers(m); }
+
+// Without this vmap does not decompose the ops.
+TORCH_LIBRARY_IMPL(treadle, FuncTorchBatchedDecomposition, m) { register_layers(m); }
 
 }  // namespace treadle

@@ -42,14 +42,15 @@ Tensor input_products(const LayerRun& run, int64_t width, const Tensor& gates) {
                               ? gates.view({directions, rows, row})
                               : at::empty({directions, rows, row}, a.input.options());
   Tensor weights = a.weight_ih;
+  const int64_t blocks = run.cell.input_gates;
   if (padded) {
-    weights = at::constant_pad_nd(weights.reshape({directions, run.cell.gates, hidden, features}),
+    weights = at::constant_pad_nd(weights.reshape({directions, blocks, hidden, features}),
                                   {0, 0, 0, width - hidden})
-                  .reshape({directions, row, features});
+                  .reshape({directions, blocks * width, features});
   }
   const Tensor x = run.rows(a.input);
   for (int64_t d = 0; d < directions; ++d) {
-    Tensor own = products[d];
+    Tensor own = products[d].narrow(1, run.cell.input_first * width, blocks * width);
     at::mm_out(own, x, weights[d].t());
   }
   return products;
@@ -63,7 +64,7 @@ void persistent_forward(const LayerRun& run, const Tensor& output, const Tensor&
   const int64_t width = padded_width(run.sizes.hidden), row = run.cell.gates * width;
   const Tensor products = input_products(run, width, gates);
   const Tensor weight = a.weight_hh.contiguous(), h0 = a.h0.contiguous(), c0 = a.c0.contiguous();
-  const Tensor bias = contiguous(run.bias);
+  const Tensor bias_ih = contiguous(a.bias_ih), bias_hh = contiguous(a.bias_hh);
   PersistentForward args{};
   args.sizes = sizes_of(run);
   args.products = products.const_data_ptr();
@@ -71,7 +72,8 @@ void persistent_forward(const LayerRun& run, const Tensor& output, const Tensor&
   args.product_row = row;
   args.product_gate = width;
   args.weight_hh = weight.const_data_ptr();
-  args.bias = const_data_of(bias);
+  args.bias_ih = const_data_of(bias_ih);
+  args.bias_hh = const_data_of(bias_hh);
   args.h0 = h0.const_data_ptr();
   args.h = h.mutable_data_ptr();
   args.c0 = c0.const_data_ptr();

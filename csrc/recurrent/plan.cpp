@@ -26,10 +26,9 @@ int64_t steps_per_chunk(const RecurrenceSizes& sizes, const RecurrenceDevice& de
 
 // ---- weights on the chip
 
-constexpr int64_t kClusterHidden = 768, kFloatClusterHidden = 512, kGridHidden = 1024;
-constexpr int kGridBlocks = 32, kGridRows = 64;  // of a group
-constexpr int64_t kBatch = int64_t{1} << 26;     // at 2 * 16 blocks a row they are fewer than 2^31
-constexpr int64_t kSteps = int64_t{1} << 30;     // kernels count some more in 32 bits
+constexpr int64_t kClusterHidden = 768, kFloatClusterHidden = 512;
+constexpr int64_t kBatch = int64_t{1} << 26;  // at 2 * 16 blocks a row they are fewer than 2^31
+constexpr int64_t kSteps = int64_t{1} << 30;  // kernels count some more in 32 bits
 constexpr int64_t kFewSteps = 1;
 
 int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
@@ -83,9 +82,12 @@ struct Clusters {
 Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                        bool backward) {
   Clusters best{{}, std::numeric_limits<double>::infinity()};
-  for (const ClusterShape& shape : kClusterShapes) {
-    if (shape.hidden() < sizes.hidden || (backward && shape.tiles > 1)) continue;
-    if (is_half(sizes.dtype) ? !shape.has_half() : !shape.has_fp32()) continue;
+  const auto& kernels = cell_shapes(3, 3).clusters;
+  for (size_t i = 0; i < kShapes; ++i) {
+    const ClusterShape& shape = kClusterShapes[i];
+    if (shape.hidden() < sizes.hidden) continue;
+    const bool half = backward ? kernels[i].half_backward : kernels[i].half_forward;
+    if (!(is_half(sizes.dtype) ? half : kernels[i].fp32)) continue;
     const int64_t at_once = clusters_at_once(shape.blocks, device);
     for (int rows = 1; rows <= shape.rows(); ++rows) {
       const int64_t clusters = ceil_div(sizes.batch, rows) * sizes.directions;

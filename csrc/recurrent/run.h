@@ -21,7 +21,6 @@ struct LayerRun {
   RecurrenceSizes sizes;
   ScalarType acc, work;  // of sums, and of the products of grad_gates
   RecurrencePlan plan;
-  Tensor bias;  // [D, GH], what the steps add to the gates, or undefined
 
   LayerRun(const RecurrenceBackend& backend, const LayerArguments& a, std::string_view algorithm,
            bool backward)
@@ -34,10 +33,21 @@ struct LayerRun {
               a.h0.size(0), to_dtype(a.input.scalar_type())},
         acc(at::toOpMathType(a.input.scalar_type())),
         work(backend.widens_half ? acc : a.input.scalar_type()),
-        plan(backend.plan(sizes, a.input.device(), algorithm, backward)),
-        bias(plus(a.bias_ih, a.bias_hh)) {}
+        plan(backend.plan(sizes, a.input.device(), algorithm, backward)) {}
 
   int64_t width() const { return cell.gates * sizes.hidden; }  // GH
+
+  // The columns of gates [..., GH] that the input's product is part of, and h's.
+  Tensor input_window(const Tensor& gates) const {
+    return window(gates, cell.input_first, cell.input_gates);
+  }
+  Tensor state_window(const Tensor& gates) const {
+    return window(gates, cell.state_first, cell.state_gates);
+  }
+  Tensor window(const Tensor& gates, int64_t first, int64_t count) const {
+    if (count == cell.gates) return gates;
+    return gates.narrow(-1, first * sizes.hidden, count * sizes.hidden);
+  }
 
   // No unit takes a step.
   bool idle() const { return sequence.rows == 0 || sizes.hidden == 0; }

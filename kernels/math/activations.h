@@ -123,6 +123,16 @@ TREADLE_HD TanhPair<T> tanh_pair(T x) {
   return {with_sign_of(e.expm1 * inverse, x), detail::zero_if_tiny(T(2) * e.exp * inverse)};
 }
 
+template <class T>
+TREADLE_HD T slope(SigmoidPair<T> s) {
+  return s.value * s.complement;
+}
+
+template <class T>
+TREADLE_HD T slope(TanhPair<T> t) {
+  return t.complement * (T(2) - t.complement);
+}
+
 // elu and its slope exp(min(x, 0)), which is finite for every x.
 template <class T>
 struct Elu {

@@ -27,7 +27,7 @@ struct BlockFp32 {
   static constexpr int kStageFloats = arrays * kThreads;
   static constexpr int kSharedBytes = (2 * kStateFloats + kStages * kStageFloats) * 4;
   static_assert(kDepth % 4 == 0);
-  static_assert(sums * kDepth <= 192);  // weights that the registers of a thread hold
+  static_assert(sums * kDepth <= kFp32Weights);
 };
 
 // k of a thread's i-th weight, relative to its first: lanes take turns by four k, so that two lanes

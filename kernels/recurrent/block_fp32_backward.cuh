@@ -7,9 +7,9 @@
 
 namespace treadle {
 
-// K: by gate, unit.
-template <int gates, int units>
-using BlockFp32Backward = BlockFp32<units, 1, gates * units, gates + 2>;
+// K: by gate with a product with h, unit.
+template <class Cell, int units>
+using BlockFp32Backward = BlockFp32<units, 1, Cell::kStateGates * units, Cell::kGates + 2>;
 
 // One function: the weights fill the registers. Splitting it, even into inlined parts, makes the
 // compiler hold more: block_fp32_backward of 128 units then spills.
@@ -18,8 +18,8 @@ __global__ void __launch_bounds__(2 * units, 1)
     block_fp32_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  constexpr int kGates = Cell::kGates;
-  using Layout = BlockFp32Backward<kGates, units>;
+  constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
+  using Layout = BlockFp32Backward<Cell, units>;
   extern __shared__ __align__(128) unsigned char memory[];
   auto* const states = reinterpret_cast<float*>(memory);
   float* const stages = states + 2 * Layout::kStateFloats + threadIdx.x;
@@ -35,10 +35,10 @@ __global__ void __launch_bounds__(2 * units, 1)
   float weights[1][Layout::kDepth];
 #pragma unroll
   for (int i = 0; i < Layout::kDepth; ++i) {
-    const int64_t v = block_k(i) % units + half * 4, m = block_k(i) / units;
+    const int64_t v = block_k(i) % units + half * 4, m = Cell::weight_block(block_k(i) / units);
     weights[0][i] = unit < hidden && v < hidden
                         ? __ldg(static_cast<const float*>(args.weight_hh) +
-                                ((d * kGates + m) * hidden + v) * hidden + unit)
+                                ((d * kStateGates + m) * hidden + v) * hidden + unit)
                         : 0.0f;
   }
   for (int e = threadIdx.x; e < Layout::kStateFloats; e += Layout::kThreads) states[e] = 0;
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(2 * units, 1)
       grad_h = 0;
     }
 #pragma unroll
-    for (int m = 0; m < kGates; ++m) {
+    for (int m = 0; m < kStateGates; ++m) {
       states[(~s & 1) * Layout::kStateFloats + place + m * units] = runs ? grad.gates[m] : 0.0f;
     }
     if (runs) {

@@ -7,8 +7,8 @@
 
 namespace treadle {
 
-template <int gates, int units>
-using BlockFp32Forward = BlockFp32<units, gates, units, gates>;
+template <class Cell, int units>
+using BlockFp32Forward = BlockFp32<units, Cell::kStateGates, units, Cell::kGates>;
 
 // One function: the weights fill the registers. Splitting it, even into inlined parts, makes the
 // compiler hold more: block_fp32_backward of 128 units then spills.
@@ -17,8 +17,9 @@ __global__ void __launch_bounds__(2 * units, 1)
     block_fp32_forward(const __grid_constant__ PersistentForward args, int rows_each) {
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  constexpr int kGates = Cell::kGates;
-  using Layout = BlockFp32Forward<kGates, units>;
+  constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
+  constexpr int kFirstInput = kGates - Cell::kInputGates;
+  using Layout = BlockFp32Forward<Cell, units>;
   extern __shared__ __align__(128) unsigned char memory[];
   auto* const states = reinterpret_cast<float*>(memory);
   float* const stages = states + 2 * Layout::kStateFloats + threadIdx.x;
@@ -31,17 +32,18 @@ __global__ void __launch_bounds__(2 * units, 1)
   const int unit = static_cast<int>(threadIdx.x) / 2;
   const bool real = row < rows.count && row < rows_each && unit < hidden;
 
-  float weights[kGates][Layout::kDepth], bias[kGates];
+  float weights[kStateGates][Layout::kDepth], bias[kGates];
 #pragma unroll
   for (int m = 0; m < kGates; ++m) {
-    const int64_t first = (d * kGates + m) * hidden + unit;
+    bias[m] = real ? bias_of<Cell, float>(args, d, m, unit) : 0.0f;
+    if (m >= kStateGates) continue;
+    const int64_t first = (d * kStateGates + Cell::weight_block(m)) * hidden + unit;
     const int count = unit < hidden ? static_cast<int>(hidden) - half * 4 : 0;
     const auto* const at = static_cast<const float*>(args.weight_hh) + first * hidden + half * 4;
 #pragma unroll
     for (int i = 0; i < Layout::kDepth; ++i) {
       weights[m][i] = block_k(i) < count ? at[block_k(i)] : 0.0f;
     }
-    bias[m] = real && args.bias != nullptr ? static_cast<const float*>(args.bias)[first] : 0.0f;
     __syncthreads();  // else the compiler keeps the addresses of all gates at once, and spills
   }
   const int64_t own_state = (d * args.sizes.batch + rows.first + row) * hidden + unit;
@@ -60,7 +62,7 @@ __global__ void __launch_bounds__(2 * units, 1)
       const uint32_t stage =
           ptx::shared_address(stages + s % Layout::kStages * Layout::kStageFloats);
 #pragma unroll
-      for (int m = 0; m < kGates; ++m) {
+      for (int m = kFirstInput; m < kGates; ++m) {
         ptx::copy4_async(stage + m * Layout::kThreads * 4, from.at + m * args.product_gate);
       }
     }
@@ -81,13 +83,15 @@ __global__ void __launch_bounds__(2 * units, 1)
     const bool runs = own.runs(s);
     ptx::wait_copies<Layout::kAhead - 1>();
     const float* const stage = stages + s % Layout::kStages * Layout::kStageFloats;
-    float gates[kGates], products[kGates];
+    float gates[kGates], products[kStateGates];
 #pragma unroll
-    for (int m = 0; m < kGates; ++m) gates[m] = stage[m * Layout::kThreads] + bias[m];
+    for (int m = 0; m < kGates; ++m) {
+      gates[m] = m < kFirstInput ? bias[m] : stage[m * Layout::kThreads] + bias[m];
+    }
     const float* const state = states + (s & 1) * Layout::kStateFloats;
     multiply_state<Layout>(weights, state, rows_each, half, products);
 #pragma unroll
-    for (int m = 0; m < kGates; ++m) gates[m] += products[m];
+    for (int m = 0; m < kStateGates; ++m) gates[m] += products[m];
     const auto next = Cell::forward(gates, c);
     if (runs) {
       c = next.new_cell;

@@ -14,10 +14,13 @@ enum class CellKind { kLltm, kLstm, kGru };
 // many blocks of H rows.
 //   lltm  i, o, z          both weights give all
 //   lstm  i, f, g, o       both give all; torch's order
-//   gru   n_h, r, z, n_i   weight_hh gives n_h, r, z and weight_ih r, z, n_i
+//   gru   n_h, r, z, n_i   weight_hh gives n_h, r, z and weight_ih r, z, n_i; torch has both as r, z, n
 struct CellInfo {
   const char* name;
   int gates, input_first, input_gates, state_first, state_gates;
+
+  // Whether every gate has both products.
+  constexpr bool same_gates() const { return input_gates == gates && state_gates == gates; }
 };
 
 inline constexpr CellInfo kCells[] = {
@@ -31,24 +34,25 @@ constexpr const CellInfo& cell_info(CellKind cell) { return kCells[static_cast<i
 // LLTM has one bias, which is bias_ih.
 constexpr bool has_bias_hh(CellKind cell) { return cell != CellKind::kLltm; }
 
-// Those that have kernels, and the functors that these take (kernels/math/cells/).
-inline constexpr CellKind kServedCells[] = {CellKind::kLltm};
-
+// What kernels take: kernels/math/cells.
 namespace math {
 struct Lltm;
-}
+struct Lstm;
+struct Gru;
+}  // namespace math
 
-// f(Type<functors>{}) of a served cell.
+// f(Type<functors>{})
 template <class F>
 auto visit_cell(CellKind cell, const F& f) {
   switch (cell) {
     case CellKind::kLltm:
       return f(Type<math::Lltm>{});
     case CellKind::kLstm:
+      return f(Type<math::Lstm>{});
     case CellKind::kGru:
-      break;
+      return f(Type<math::Gru>{});
   }
-  std::abort();  // find_cell refuses it
+  std::abort();
 }
 
 }  // namespace treadle

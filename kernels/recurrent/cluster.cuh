@@ -17,10 +17,11 @@ namespace treadle {
 // state is complete.
 inline constexpr int kStepBarrier = 15, kSendBarrier = 14;
 
-// Registers a thread may have with one block of `threads` on a multiprocessor.
-constexpr int registers_of(int threads) {
-  return 65536 / threads < 255 ? 65536 / threads / 8 * 8 : 255;
-}
+// Layouts of the half-type kernels (shapes.h) of a cell.
+template <class Cell, int units, int blocks, int tiles>
+using ClusterForwardOf = ClusterForward<Cell::kGates, Cell::kStateGates, units, blocks, tiles>;
+template <class Cell, int units, int blocks>
+using ClusterBackwardOf = ClusterBackward<Cell::kGates, Cell::kStateGates, units, blocks>;
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 

@@ -13,12 +13,12 @@ namespace treadle {
 // One function: weights, addresses and the state of a thread fill the registers, and parts that
 // pass them on would need more of them.
 template <class Cell, class T, int units, int blocks>
-__global__ void __launch_bounds__(ClusterBackward<Cell::kGates, units, blocks>::kThreads, 1)
+__global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThreads, 1)
     cluster_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  constexpr int kGates = Cell::kGates;
-  using Layout = ClusterBackward<kGates, units, blocks>;
+  constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
+  using Layout = ClusterBackwardOf<Cell, units, blocks>;
   constexpr int kChunks = Layout::kChunks, kItems = Layout::kItems, kGroups = Layout::kGroups;
   constexpr int kThreads = Layout::kThreads, kRows = Layout::kRows, kWarps = Layout::kWarps;
   extern __shared__ __align__(128) unsigned char memory[];
@@ -41,10 +41,11 @@ __global__ void __launch_bounds__(ClusterBackward<Cell::kGates, units, blocks>::
   const Weights weights{in_registers, base + Layout::kWeights, warp, lane};
   if (computes) {
     const auto* weight =
-        static_cast<const uint16_t*>(args.weight_hh) + d * kGates * hidden * hidden;
+        static_cast<const uint16_t*>(args.weight_hh) + d * kStateGates * hidden * hidden;
     // k in the exchange's order: by block, gate, and chunk of its units.
     const auto load = [&](int chunk, int64_t u) {
-      const int block = chunk / (kGates * kGroups), m = chunk / kGroups % kGates;
+      const int block = chunk / (kStateGates * kGroups);
+      const int m = Cell::weight_block(chunk / kGroups % kStateGates);
       const int64_t first = int64_t{block} * units + chunk % kGroups * 16 + 4 * q;
       uint32_t x[4];
 #pragma unroll
@@ -95,13 +96,13 @@ __global__ void __launch_bounds__(ClusterBackward<Cell::kGates, units, blocks>::
   // forward pass's: sharing it changes the machine code.
   uint32_t send_to[Layout::kSends], send_barrier[Layout::kSends];
   int send_from[Layout::kSends];  // in the outgoing state; -1: nothing to send
-  const int chunks16 = kGates * units * stride / 8;
+  const int chunks16 = kStateGates * units * stride / 8;
 #pragma unroll
   for (int i = 0; i < Layout::kSends; ++i) {
     const int e = thread + i * Layout::kComputing, chunk16 = e % chunks16, block = e / chunks16;
     const uint32_t there = ptx::in_block(base, block < blocks ? block : 0);
-    const int chunk = rank * kGates * kGroups + chunk16 * 16 / chunk_bytes;
-    send_to[i] = there + Layout::kState + rank * kGates * kGroups * chunk_bytes + chunk16 * 16;
+    const int chunk = rank * kStateGates * kGroups + chunk16 * 16 / chunk_bytes;
+    send_to[i] = there + Layout::kState + rank * kStateGates * kGroups * chunk_bytes + chunk16 * 16;
     send_barrier[i] = there + Layout::kBarriers + 8 * (chunk / kChunks);
     send_from[i] = block < blocks ? static_cast<int>(base) + Layout::kOutgoing + chunk16 * 16 : -1;
   }
@@ -165,7 +166,7 @@ __global__ void __launch_bounds__(ClusterBackward<Cell::kGates, units, blocks>::
     constexpr int kChains = kGroups <= 2 ? 2 : 1;  // independent sums, where registers allow
     float sum[kChains][kGroups][1][4] = {};
     const uint32_t state = lane_state + parity * Layout::kStateBytes;
-    constexpr int kBatch = kChunks % 6 == 0 ? 6 : kChunks;
+    constexpr int kBatch = kChunks % 6 == 0 ? 6 : kChunks % 4 == 0 ? 4 : kChunks;
 #pragma unroll
     for (int first = 0; first < kChunks; first += kBatch) {
       uint2 b[kBatch][1];

@@ -3,7 +3,7 @@
 // warp's, or all.
 #pragma once
 
-#include "kernels/recurrent/cluster_backward_layout.cuh"
+#include "kernels/recurrent/cluster.cuh"
 
 namespace treadle {
 

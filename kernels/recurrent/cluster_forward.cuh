@@ -13,12 +13,13 @@ namespace treadle {
 // One function: weights, addresses and the state of a thread fill the registers, and parts that
 // pass them on would need more of them.
 template <class Cell, class T, int units, int blocks, int tiles>
-__global__ void __launch_bounds__(ClusterForward<Cell::kGates, units, blocks, tiles>::kThreads, 1)
+__global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::kThreads, 1)
     cluster_forward(const __grid_constant__ PersistentForward args, int rows_each) {
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  constexpr int kGates = Cell::kGates;
-  using Layout = ClusterForward<kGates, units, blocks, tiles>;
+  constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
+  constexpr int kFirstInput = kGates - Cell::kInputGates;
+  using Layout = ClusterForwardOf<Cell, units, blocks, tiles>;
   constexpr int kSplits = Layout::kSplits, kChunks = Layout::kChunks, kItems = Layout::kItems;
   constexpr int kThreads = Layout::kThreads, kRows = Layout::kRows;
   extern __shared__ __align__(128) unsigned char memory[];
@@ -40,20 +41,20 @@ __global__ void __launch_bounds__(ClusterForward<Cell::kGates, units, blocks, ti
   const int g = lane / 4, q = lane % 4;
 
   // ---- weights, in the order of the A operand: k permuted as cluster.cuh says
-  using Weights = WarpWeights<kChunks, kGates, Layout::kInRegisters>;
+  using Weights = WarpWeights<kChunks, kStateGates, Layout::kInRegisters>;
   uint32_t in_registers[Weights::kRegisters];
   const Weights weights{in_registers, base + Layout::kWeights, warp, lane};
   if (computes) {
     const auto* weight =
-        static_cast<const uint16_t*>(args.weight_hh) + d * kGates * hidden * hidden;
+        static_cast<const uint16_t*>(args.weight_hh) + d * kStateGates * hidden * hidden;
     const int64_t u = first_unit + unit_group * 16 + g;
     const bool vector = hidden % 4 == 0 && reinterpret_cast<uintptr_t>(weight) % 8 == 0;
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
 #pragma unroll
-      for (int m = 0; m < kGates; ++m) {
+      for (int m = 0; m < kStateGates; ++m) {
         const int64_t k = (split * kChunks + c) * 16 + 4 * q;
-        const uint16_t* at = weight + (m * hidden + u) * hidden + k;
+        const uint16_t* at = weight + (Cell::weight_block(m) * hidden + u) * hidden + k;
         const uint2 low = load_four(at, u < hidden ? hidden - k : 0, vector);
         const uint2 high = load_four(at + 8 * hidden, u + 8 < hidden ? hidden - k : 0, vector);
         weights.set(c, m, low, high);
@@ -63,9 +64,7 @@ __global__ void __launch_bounds__(ClusterForward<Cell::kGates, units, blocks, ti
   auto* bias = reinterpret_cast<float*>(memory + Layout::kBias);
   for (int e = thread; e < kGates * units; e += kThreads) {
     const int64_t u = first_unit + e % units;
-    const bool any = args.bias != nullptr && u < hidden;
-    bias[e] =
-        any ? widen(static_cast<const T*>(args.bias)[(d * kGates + e / units) * hidden + u]) : 0.0f;
+    bias[e] = u < hidden ? bias_of<Cell, T>(args, d, e / units, u) : 0.0f;
   }
 
   // ---- h0 into buffer 0, and barriers
@@ -85,8 +84,8 @@ __global__ void __launch_bounds__(ClusterForward<Cell::kGates, units, blocks, ti
   const uint32_t barriers = base + Layout::kBarriers;
   if (thread == 0) init_barriers<2 * kSplits>(barriers, expected);
 
-  const ForwardCopies<Layout> own(args, group, base, first_unit, stride,
-                                  Layout::kCopyWarp ? lane : thread);
+  const ForwardCopies<Layout, kFirstInput> own(args, group, base, first_unit, stride,
+                                               Layout::kCopyWarp ? lane : thread);
   if (!Layout::kCopyWarp || !computes) own.begin();
   // No block may send before all have initialised their barriers and written h0.
   __syncthreads();
@@ -153,8 +152,9 @@ __global__ void __launch_bounds__(ClusterForward<Cell::kGates, units, blocks, ti
         base + Layout::kStages + (tile * 8 + row_in_tile) * Layout::kStageRow + unit[i] * 2;
     own_sums[i] = base + Layout::kSums + ((tile * units + unit[i]) * 8 + row_in_tile) * 4;
   }
-  const uint32_t sums_to = base + Layout::kSums +
-                           ((split * kGates * tiles * units + unit_group * 16 + g) * 8 + 2 * q) * 4;
+  const uint32_t sums_to =
+      base + Layout::kSums +
+      ((split * kStateGates * tiles * units + unit_group * 16 + g) * 8 + 2 * q) * 4;
 
 #pragma unroll 1
   for (int s = 0; s < steps; ++s) {
@@ -169,9 +169,11 @@ __global__ void __launch_bounds__(ClusterForward<Cell::kGates, units, blocks, ti
     for (int i = 0; i < kItems; ++i) {
 #pragma unroll
       for (int m = 0; m < kGates; ++m) {
+        gates[i][m] = bias[m * units + unit[i]];
+        if (m < kFirstInput) continue;
         gates[i][m] =
             widen_bits<T>(ptx::load2(own_stage[i] + stage + m * kRows * Layout::kStageRow)) +
-            bias[m * units + unit[i]];
+            gates[i][m];
       }
     }
     const uint32_t barrier = own_barrier + parity * kSplits * 8;
@@ -179,7 +181,7 @@ __global__ void __launch_bounds__(ClusterForward<Cell::kGates, units, blocks, ti
 
     // ---- product with h_{t-1}: B operands are loaded kBatch chunks at a time, to overlap
     // latencies
-    float sum[kGates][tiles][4] = {};
+    float sum[kStateGates][tiles][4] = {};
     const uint32_t state = lane_state + parity * Layout::kStateBytes;
     constexpr int kBatch = kChunks % 4 == 0 ? 4 : kChunks % 3 == 0 ? 3 : kChunks;
 #pragma unroll
@@ -197,7 +199,7 @@ __global__ void __launch_bounds__(ClusterForward<Cell::kGates, units, blocks, ti
     // A lane's columns 2q, 2q + 1 are rows of the batch.
     if (2 * q < stride) {
 #pragma unroll
-      for (int m = 0; m < kGates; ++m) {
+      for (int m = 0; m < kStateGates; ++m) {
 #pragma unroll
         for (int j = 0; j < tiles; ++j) {
           store_sums(sums_to + (m * tiles + j) * units * 8 * 4, sum[m][j]);
@@ -215,12 +217,12 @@ __global__ void __launch_bounds__(ClusterForward<Cell::kGates, units, blocks, ti
     for (int i = 0; i < kItems; ++i) {
       if (!mine[i]) continue;
 #pragma unroll
-      for (int m = 0; m < kGates; ++m) {
+      for (int m = 0; m < kStateGates; ++m) {
         // Not shared with the other kernels: a function for it changes the machine code.
         float parts[kSplits];
 #pragma unroll
         for (int k = 0; k < kSplits; ++k) {
-          parts[k] = ptx::load_float(own_sums[i] + (k * kGates + m) * tiles * units * 8 * 4);
+          parts[k] = ptx::load_float(own_sums[i] + (k * kStateGates + m) * tiles * units * 8 * 4);
         }
         gates[i][m] += sum_in_pairs(parts);
       }

@@ -3,11 +3,12 @@
 // threads: the copy warp's, or all.
 #pragma once
 
-#include "kernels/recurrent/cluster_forward_layout.cuh"
+#include "kernels/recurrent/cluster.cuh"
 
 namespace treadle {
 
-template <class Layout>
+// kFirstInput: the first gate with a product with the input.
+template <class Layout, int kFirstInput>
 struct ForwardCopies {
   const PersistentForward& args;
   const Group& group;
@@ -34,9 +35,11 @@ struct ForwardCopies {
       chunk16_left[i] = static_cast<int>(hidden - u);
       chunk16_row[i] = m < Layout::kGates && u < hidden ? r : kRows;
       chunk16_at[i] = base + Layout::kStages + (m * kRows + r) * Layout::kStageRow + chunk16 * 16;
-      chunk16_from[i] = static_cast<const char*>(args.products) +
-                        2 * (d * args.product_direction + (first_row + r) * args.product_row +
-                             m * args.product_gate + u);
+      chunk16_from[i] = m < kFirstInput ? nullptr
+                                        : static_cast<const char*>(args.products) +
+                                              2 * (d * args.product_direction +
+                                                   (first_row + r) * args.product_row +
+                                                   m * args.product_gate + u);
       chunk16_to[i] = static_cast<char*>(args.gates) +
                       2 * (((d * all_rows + first_row + r) * Layout::kGates + m) * hidden + u);
     }
@@ -66,6 +69,7 @@ struct ForwardCopies {
       const int stage = s % Layout::kDepth * Layout::kStageBytes;
 #pragma unroll
       for (int i = 0; i < Layout::kChunks16; ++i) {
+        if (kFirstInput > 0 && chunk16_from[i] == nullptr) continue;
         if (chunk16_row[i] < active)
           ptx::copy16_async(chunk16_at[i] + stage, chunk16_from[i] + step);
       }

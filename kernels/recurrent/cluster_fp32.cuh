@@ -11,8 +11,8 @@ namespace treadle {
 inline constexpr int kFp32Threads = 256, kFp32Warps = kFp32Threads / kWarp, kFp32Rows = 8;
 
 // `outputs` of a block, `each` a thread; all_k: K of the whole layer; `arrays` of [kFp32Rows,
-// units] floats in a stage.
-template <int outputs, int each, int all_k, int units, int arrays, int sent>
+// units] floats in a stage; `outgoing`: floats of a row of what the block sends or stores.
+template <int outputs, int each, int all_k, int units, int arrays, int outgoing>
 struct ClusterFp32 {
   static constexpr int kEach = each;
   static constexpr int kGroups = outputs / each, kSplits = kFp32Threads / kGroups;
@@ -20,8 +20,9 @@ struct ClusterFp32 {
   static constexpr int kWidth = kDepth % 4 == 0 ? 4 : kDepth % 2 == 0 ? 2 : 1;  // floats a load
   static constexpr int kAhead = 6, kStages = 8;
 
-  // In bytes. A block sends `sent` floats of each row to every block.
-  static constexpr int kStateBytes = kFp32Rows * all_k * 4, kOutgoingBytes = kFp32Rows * sent * 4;
+  // In bytes.
+  static constexpr int kStateBytes = kFp32Rows * all_k * 4;
+  static constexpr int kOutgoingBytes = kFp32Rows * outgoing * 4;
   static constexpr int kStageBytes = arrays * kFp32Rows * units * 4;
   static constexpr int kState = 0, kSums = 2 * kStateBytes;
   static constexpr int kOutgoing = kSums + kFp32Warps * kFp32Rows * outputs * 4;
@@ -80,9 +81,9 @@ __device__ __forceinline__ float sum_of_warps(const float* sums, int row, int ou
 }
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-// Sends the block's part of the state to all blocks: `rows` rows of `sent` floats, which lie `all`
-// floats apart at the receiver.
-template <int blocks, int sent, int all>
+// Sends the block's part of the state to all blocks: `rows` rows of `sent` floats, which lie
+// `apart` floats apart here and `all` at the receiver.
+template <int blocks, int sent, int all, int apart = sent>
 __device__ __forceinline__ void send_rows(uint32_t outgoing, uint32_t state, uint32_t barrier,
                                           int rank, int rows) {
   // A warp sends to one block at a time, so that its 16-byte chunks are contiguous there.
@@ -94,7 +95,8 @@ __device__ __forceinline__ void send_rows(uint32_t outgoing, uint32_t state, uin
 #pragma unroll 1
     for (int chunk16 = lane; chunk16 < rows * (sent / 4); chunk16 += kWarp) {
       const int r = chunk16 / (sent / 4), quad = chunk16 % (sent / 4);
-      ptx::send16(to + r * all * 4 + quad * 16, ptx::load16(outgoing + chunk16 * 16), there);
+      ptx::send16(to + r * all * 4 + quad * 16, ptx::load16(outgoing + r * apart * 4 + quad * 16),
+                  there);
     }
   }
 }

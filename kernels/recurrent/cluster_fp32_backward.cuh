@@ -7,9 +7,9 @@
 
 namespace treadle {
 
-template <int gates, int units, int blocks>
-using ClusterFp32Backward =
-    ClusterFp32<units, 4, gates * units * blocks, units, gates + 2, gates * units>;
+template <class Cell, int units, int blocks>
+using ClusterFp32Backward = ClusterFp32<units, 4, Cell::kStateGates * units * blocks, units,
+                                        Cell::kGates + 2, Cell::kGates * units>;
 
 // One function: the weights fill the registers. Splitting it, even into inlined parts, makes the
 // compiler hold more: cluster_fp32_forward of 32 units then spills.
@@ -18,8 +18,10 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
     cluster_fp32_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  constexpr int kGates = Cell::kGates, kSent = kGates * units, kAll = kSent * blocks;
-  using Layout = ClusterFp32Backward<kGates, units, blocks>;
+  constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
+  constexpr int kOwn = kGates * units;  // gradients of a row, of which kSent are sent
+  constexpr int kSent = kStateGates * units, kAll = kSent * blocks;
+  using Layout = ClusterFp32Backward<Cell, units, blocks>;
   extern __shared__ __align__(128) unsigned char memory[];
   auto* states = reinterpret_cast<float*>(memory + Layout::kState);
   auto* sums = reinterpret_cast<float*>(memory + Layout::kSums);
@@ -35,11 +37,13 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
 
   // Columns of W_hh; k by block, gate, unit.
   float weights[Layout::kEach][Layout::kDepth];
-  const auto* weight = static_cast<const float*>(args.weight_hh) + d * kGates * hidden * hidden;
+  const auto* weight =
+      static_cast<const float*>(args.weight_hh) + d * kStateGates * hidden * hidden;
 #pragma unroll
   for (int i = 0; i < Layout::kDepth; ++i) {
     const int k = thread / Layout::kGroups * Layout::kDepth + i;
-    const int64_t v = k / kSent * units + k % units, m = k / units % kGates;
+    const int64_t v = k / kSent * units + k % units;
+    const int64_t m = Cell::weight_block(k / units % kStateGates);
 #pragma unroll
     for (int o = 0; o < Layout::kEach; ++o) {
       const int64_t u = first_unit + thread % Layout::kGroups * Layout::kEach + o;
@@ -131,25 +135,25 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
         for (int m = 0; m < kGates; ++m) grads[m] = grad.gates[m];
       }
 #pragma unroll
-      for (int m = 0; m < kGates; ++m) own[row * kSent + m * units + unit] = grads[m];
+      for (int m = 0; m < kGates; ++m) own[row * kOwn + m * units + unit] = grads[m];
     }
     if (last) break;
     // The outgoing gradients are complete, and the stage of step s + 1 is there.
     ptx::wait_copies<Layout::kAhead - 2>();
     __syncthreads();
 
-    send_rows<blocks, kSent, kAll>(base + Layout::kOutgoing + parity * Layout::kOutgoingBytes,
-                                   base + Layout::kState + (parity ^ 1) * Layout::kStateBytes,
-                                   barriers + 8 * (parity ^ 1), rank, rows_each);
+    send_rows<blocks, kSent, kAll, kOwn>(base + Layout::kOutgoing + parity * Layout::kOutgoingBytes,
+                                         base + Layout::kState + (parity ^ 1) * Layout::kStateBytes,
+                                         barriers + 8 * (parity ^ 1), rank, rows_each);
     // While that travels: grad_gates and the next prefetch.
-    for (int e = thread; e < active * (kSent / 4); e += kFp32Threads) {
-      const int place = e % (kSent / 4) * 4, r = e / (kSent / 4);
+    for (int e = thread; e < active * (kOwn / 4); e += kFp32Threads) {
+      const int place = e % (kOwn / 4) * 4, r = e / (kOwn / 4);
       const int m = place / units, u = first_unit + place % units;
       const int left = static_cast<int>(hidden) - u;
       if (left <= 0) continue;
       store_floats_of(static_cast<float*>(args.grad_gates) +
                           ((d * all_rows + start + r) * kGates + m) * hidden + u,
-                      own + r * kSent + place, left, vector);
+                      own + r * kOwn + place, left, vector);
     }
     fetch(s + Layout::kAhead);
     given = active;

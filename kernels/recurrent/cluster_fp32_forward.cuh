@@ -7,9 +7,9 @@
 
 namespace treadle {
 
-template <int gates, int units, int blocks>
-using ClusterFp32Forward =
-    ClusterFp32<gates * units, 2 * gates, units * blocks, units, gates, units>;
+template <class Cell, int units, int blocks>
+using ClusterFp32Forward = ClusterFp32<Cell::kStateGates * units, 2 * Cell::kStateGates,
+                                       units * blocks, units, Cell::kGates, units>;
 
 // One function: the weights fill the registers. Splitting it, even into inlined parts, makes the
 // compiler hold more: cluster_fp32_forward of 32 units then spills.
@@ -18,8 +18,10 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
     cluster_fp32_forward(const __grid_constant__ PersistentForward args, int rows_each) {
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  constexpr int kGates = Cell::kGates, kAll = units * blocks, kOutputs = kGates * units;
-  using Layout = ClusterFp32Forward<kGates, units, blocks>;
+  constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
+  constexpr int kFirstInput = kGates - Cell::kInputGates;
+  constexpr int kAll = units * blocks, kOutputs = kStateGates * units;
+  using Layout = ClusterFp32Forward<Cell, units, blocks>;
   extern __shared__ __align__(128) unsigned char memory[];
   auto* states = reinterpret_cast<float*>(memory + Layout::kState);
   auto* sums = reinterpret_cast<float*>(memory + Layout::kSums);
@@ -35,12 +37,13 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
 
   // Rows of W_hh: output = (gate, unit). Zero beyond H, so that padded units stay zero.
   float weights[Layout::kEach][Layout::kDepth];
-  const auto* weight = static_cast<const float*>(args.weight_hh) + d * kGates * hidden * hidden;
+  const auto* weight =
+      static_cast<const float*>(args.weight_hh) + d * kStateGates * hidden * hidden;
 #pragma unroll
   for (int o = 0; o < Layout::kEach; ++o) {
     const int output = thread % Layout::kGroups * Layout::kEach + o;
     const int64_t u = first_unit + output % units;
-    const float* row = weight + (output / units * hidden + u) * hidden;
+    const float* row = weight + (Cell::weight_block(output / units) * hidden + u) * hidden;
 #pragma unroll
     for (int i = 0; i < Layout::kDepth; ++i) {
       const int64_t k = thread / Layout::kGroups * Layout::kDepth + i;
@@ -70,7 +73,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
       for (int e = thread; e < kGates * kFp32Rows * (units / 4); e += kFp32Threads) {
         const int u = first_unit + e % (units / 4) * 4, r = e / (units / 4) % kFp32Rows;
         const int m = e / (units / 4) / kFp32Rows;
-        if (r >= active || u >= hidden) continue;
+        if (r >= active || u >= hidden || m < kFirstInput) continue;
         ptx::copy16_async(stage + e * 16,
                           from + (start + r) * args.product_row + m * args.product_gate + u);
       }
@@ -91,10 +94,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   float bias[kGates];
 #pragma unroll
   for (int m = 0; m < kGates; ++m) {
-    bias[m] =
-        real && args.bias != nullptr
-            ? static_cast<const float*>(args.bias)[(d * kGates + m) * hidden + first_unit + unit]
-            : 0.0f;
+    bias[m] = real ? bias_of<Cell, float>(args, d, m, first_unit + unit) : 0.0f;
   }
   const int64_t all_rows = rows.start(steps);
 
@@ -117,8 +117,8 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
       float* const in_stage = stage + row * units + unit;
 #pragma unroll
       for (int m = 0; m < kGates; ++m) {
-        gates[m] = in_stage[m * kFp32Rows * units] + bias[m] +
-                   sum_of_warps<kOutputs>(sums, row, m * units + unit);
+        gates[m] = m < kFirstInput ? bias[m] : in_stage[m * kFp32Rows * units] + bias[m];
+        if (m < kStateGates) gates[m] += sum_of_warps<kOutputs>(sums, row, m * units + unit);
       }
       // A row that has ended sends its last h on.
       last = state[row * kAll + first_unit + unit];

@@ -15,17 +15,17 @@ cudaError_t run_cluster_fp32(const PersistentForward* args, const ClusterCall& c
   using Cell = typename Kind::template Cell<float>;
   return visit_shape(call.plan.shape, [&](auto index) {
     constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
-    if constexpr (s.blocks == 1) {
-      using Layout = BlockFp32Forward<Cell::kGates, s.units>;
+    if constexpr (!kKernels<Cell, decltype(index)::value>.fp32) {
+      return cudaErrorInvalidValue;
+    } else if constexpr (s.blocks == 1) {
+      using Layout = BlockFp32Forward<Cell, s.units>;
       static_assert(Layout::kSharedBytes <= kMostSharedBytes && s.rows() == Layout::kRows);
       return call(block_fp32_forward<Cell, s.units>, Layout::kThreads, Layout::kSharedBytes, args);
-    } else if constexpr (s.has_fp32()) {
-      using Layout = ClusterFp32Forward<Cell::kGates, s.units, s.blocks>;
+    } else {
+      using Layout = ClusterFp32Forward<Cell, s.units, s.blocks>;
       static_assert(Layout::kSharedBytes <= kMostSharedBytes && s.rows() == kFp32Rows);
       return call(cluster_fp32_forward<Cell, s.units, s.blocks>, kFp32Threads, Layout::kSharedBytes,
                   args);
-    } else {
-      return cudaErrorInvalidValue;
     }
   });
 }
@@ -35,17 +35,17 @@ cudaError_t run_cluster_fp32(const PersistentBackward* args, const ClusterCall& 
   using Cell = typename Kind::template Cell<float>;
   return visit_shape(call.plan.shape, [&](auto index) {
     constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
-    if constexpr (s.blocks == 1) {
-      using Layout = BlockFp32Backward<Cell::kGates, s.units>;
+    if constexpr (!kKernels<Cell, decltype(index)::value>.fp32) {
+      return cudaErrorInvalidValue;
+    } else if constexpr (s.blocks == 1) {
+      using Layout = BlockFp32Backward<Cell, s.units>;
       static_assert(Layout::kSharedBytes <= kMostSharedBytes && s.rows() == Layout::kRows);
       return call(block_fp32_backward<Cell, s.units>, Layout::kThreads, Layout::kSharedBytes, args);
-    } else if constexpr (s.has_fp32()) {
-      using Layout = ClusterFp32Backward<Cell::kGates, s.units, s.blocks>;
+    } else {
+      using Layout = ClusterFp32Backward<Cell, s.units, s.blocks>;
       static_assert(Layout::kSharedBytes <= kMostSharedBytes && s.rows() == kFp32Rows);
       return call(cluster_fp32_backward<Cell, s.units, s.blocks>, kFp32Threads,
                   Layout::kSharedBytes, args);
-    } else {
-      return cudaErrorInvalidValue;
     }
   });
 }

@@ -1,6 +1,5 @@
-// Which cluster kernel a plan names, for any cell, and its launch. Of the half-type shapes in
-// kClusterShapes those are compiled that fit a block's shared memory: with more gates than LLTM's,
-// the widest do not. Defines what launchers.h declares of cluster.
+// Which cluster kernel a plan names, for any cell, and its launch. Of the half-type shapes those
+// are compiled that fit (shapes.h). Defines what launchers.h declares of cluster.
 #pragma once
 
 #include <utility>
@@ -15,39 +14,8 @@ constexpr bool operator==(const ClusterShape& a, const ClusterShape& b) {
   return a.units == b.units && a.blocks == b.blocks && a.tiles == b.tiles;
 }
 
-inline constexpr size_t kShapes = sizeof(kClusterShapes) / sizeof(kClusterShapes[0]);
-inline constexpr int kMostSharedBytes = 227 * 1024;  // sm_90, a block
-
-template <int gates, size_t i>
-constexpr bool fits_forward() {
-  constexpr ClusterShape s = kClusterShapes[i];
-  if constexpr (!s.has_half()) {
-    return false;
-  } else {
-    return ClusterForward<gates, s.units, s.blocks, s.tiles>::kSharedBytes <= kMostSharedBytes;
-  }
-}
-
-template <int gates, size_t i>
-constexpr bool fits_backward() {
-  constexpr ClusterShape s = kClusterShapes[i];
-  if constexpr (!s.has_half()) {
-    return false;
-  } else {
-    return ClusterBackward<gates, s.units, s.blocks>::kSharedBytes <= kMostSharedBytes;
-  }
-}
-
-// Whether no half-type shape is left out.
-template <int gates, size_t... i>
-constexpr bool all_fit(std::index_sequence<i...>) {
-  return (
-      (!kClusterShapes[i].has_half() || (fits_forward<gates, i>() && fits_backward<gates, i>())) &&
-      ...);
-}
-
-template <int gates>
-inline constexpr bool kAllFit = all_fit<gates>(std::make_index_sequence<kShapes>{});
+template <class Cell, size_t i>
+inline constexpr ShapeKernels kKernels = kShapeKernels<Cell::kGates, Cell::kStateGates>[i];
 
 // Calls f(Constant<size_t, i>) for the index i of `shape` in kClusterShapes.
 template <size_t i = 0, class F>
@@ -103,12 +71,11 @@ struct ClusterCall {
 template <class Cell, class T>
 cudaError_t run_cluster_forward(const PersistentForward* args, const ClusterCall& call) {
   return visit_shape(call.plan.shape, [&](auto index) {
-    constexpr int kGates = Cell::kGates;
     constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
-    if constexpr (!fits_forward<kGates, decltype(index)::value>()) {
+    if constexpr (!kKernels<Cell, decltype(index)::value>.half_forward) {
       return cudaErrorInvalidValue;
     } else {
-      using Layout = ClusterForward<kGates, s.units, s.blocks, s.tiles>;
+      using Layout = ClusterForwardOf<Cell, s.units, s.blocks, s.tiles>;
       return call(cluster_forward<Cell, T, s.units, s.blocks, s.tiles>, Layout::kThreads,
                   Layout::kSharedBytes, args);
     }
@@ -118,12 +85,11 @@ cudaError_t run_cluster_forward(const PersistentForward* args, const ClusterCall
 template <class Cell, class T>
 cudaError_t run_cluster_backward(const PersistentBackward* args, const ClusterCall& call) {
   return visit_shape(call.plan.shape, [&](auto index) {
-    constexpr int kGates = Cell::kGates;
     constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
-    if constexpr (s.tiles > 1 || !fits_backward<kGates, decltype(index)::value>()) {
+    if constexpr (!kKernels<Cell, decltype(index)::value>.half_backward) {
       return cudaErrorInvalidValue;
     } else {
-      using Layout = ClusterBackward<kGates, s.units, s.blocks>;
+      using Layout = ClusterBackwardOf<Cell, s.units, s.blocks>;
       return call(cluster_backward<Cell, T, s.units, s.blocks>, Layout::kThreads,
                   Layout::kSharedBytes, args);
     }
@@ -139,7 +105,6 @@ cudaError_t run_cluster_fp32(const PersistentBackward* args, const ClusterCall& 
 template <class Kind>
 cudaError_t run_cluster(Dtype dtype, const PersistentForward* args, const ClusterCall& call) {
   using Cell = typename Kind::template HalfCell<float>;
-  static_assert(kAllFit<Cell::kGates>);  // plans take any
   if (dtype == Dtype::kFloat) return run_cluster_fp32<Kind>(args, call);
   return dtype == Dtype::kHalf ? run_cluster_forward<Cell, Half>(args, call)
                                : run_cluster_forward<Cell, BFloat16>(args, call);
@@ -148,7 +113,6 @@ cudaError_t run_cluster(Dtype dtype, const PersistentForward* args, const Cluste
 template <class Kind>
 cudaError_t run_cluster(Dtype dtype, const PersistentBackward* args, const ClusterCall& call) {
   using Cell = typename Kind::template Cell<float>;
-  static_assert(kAllFit<Cell::kGates>);  // plans take any
   if (dtype == Dtype::kFloat) return run_cluster_fp32<Kind>(args, call);
   return dtype == Dtype::kHalf ? run_cluster_backward<Cell, Half>(args, call)
                                : run_cluster_backward<Cell, BFloat16>(args, call);

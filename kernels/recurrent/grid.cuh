@@ -12,10 +12,6 @@
 
 namespace treadle {
 
-inline constexpr int kGridBlocks = 32, kGridUnits = 32;  // of a group; of a block
-inline constexpr int kGridHidden = kGridBlocks * kGridUnits, kGridRows = 64;  // at most
-inline constexpr int kGridWarps = 8, kGridThreads = kGridWarps * kWarp;
-
 // 16 bytes that another block may be writing: two 8-byte words, four elements each. A word is
 // stored at once, so it is there whole or not at all.
 struct Words {
@@ -133,50 +129,12 @@ struct GridExchange {
   }
 };
 
-// ---- sizes, and the layout of a block's shared memory
-
-template <int gates>
-struct GridForward {
-  static constexpr int kChunks = kGridHidden / 32 / kGridWarps;  // of 32 k, a warp: of one block
-  static constexpr int kTiles = gates * 2;                       // of 16 rows of W
-  static constexpr int kInRegisters = 144 / (4 * kTiles);        // of 2 * kChunks, in registers
-  static constexpr int kDepth = 6, kAhead = kDepth - 2;          // steps of the input
-  static constexpr int kStageRow = kGridUnits * 2 + 16;          // bytes
-
-  static constexpr int kSumBytes = kGridWarps * gates * kGridUnits * 8 * 4;  // two of them
-  static constexpr int kBias = 2 * kSumBytes;
-  static constexpr int kWeights = kBias + gates * kGridUnits * 4;
-  static constexpr int kCStates =
-      kWeights + kGridWarps * (2 * kChunks - kInRegisters) * kTiles * 512;
-  // Of every row: c and h of 32 units, and the stages of the input.
-  static constexpr int kRowBytes = kGridUnits * (4 + 2) + kDepth * gates * kStageRow;
-
-  static constexpr int shared_bytes(int rows) { return kCStates + rows * kRowBytes; }
-};
-
 // Bytes of a tile of one step: h of all units, in the order of the B operand.
 inline constexpr int kGridForwardTile = kGridHidden * 8 * 2;
 
-template <int gates>
-struct GridBackward {
-  static constexpr int kChunks = gates * kGridHidden / 32 / kGridWarps;  // of 32 k, a warp
-  static constexpr int kTiles = kGridUnits / 16;                         // of 16 units
-  static constexpr int kInRegisters = 96 / (4 * kTiles);  // of 2 * kChunks, in registers
-  static constexpr int kDepth = 3, kAhead = kDepth - 1;   // steps of what forward saved
-  static constexpr int kStageRow = kGridUnits * 2 + 16, kCRow = kGridUnits * 4 + 16;  // bytes
-
-  static constexpr int kSumBytes = kGridWarps * kGridUnits * 8 * 4;  // two of them
-  static constexpr int kWeights = 2 * kSumBytes;
-  static constexpr int kGrads = kWeights + kGridWarps * (2 * kChunks - kInRegisters) * kTiles * 512;
-  // Of every row: gradients of h and c of 32 units, and stages of gates, grad_output and c.
-  static constexpr int kStageBytes = (gates + 1) * kStageRow + kCRow;
-  static constexpr int kRowBytes = kGridUnits * (4 + 4) + kDepth * kStageBytes;
-
-  static constexpr int shared_bytes(int rows) { return kGrads + rows * kRowBytes; }
-};
-
-// Bytes of a tile of one step: gradients of all gates of all units, in the order of the B operand.
-template <int gates>
-inline constexpr int kGridBackwardTile = gates * kGridHidden * 8 * 2;
+// Bytes of a tile of one step: gradients of all units' gates with a product with h, in the order of
+// the B operand.
+template <int state_gates>
+inline constexpr int kGridBackwardTile = state_gates * kGridHidden * 8 * 2;
 
 }  // namespace treadle

@@ -15,10 +15,10 @@ __global__ void __launch_bounds__(kGridThreads, 1)
     grid_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  constexpr int kGates = Cell::kGates;
-  using Layout = GridBackward<kGates>;
+  constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
+  using Layout = GridBackward<kGates, kStateGates>;
   constexpr int kChunks = Layout::kChunks, kTiles = Layout::kTiles,
-                kTileBytes = kGridBackwardTile<kGates>;
+                kTileBytes = kGridBackwardTile<kStateGates>;
   extern __shared__ __align__(128) unsigned char memory[];
   const uint32_t base = ptx::shared_address(memory);
   const int thread = threadIdx.x, lane = thread % kWarp, warp = thread / kWarp;
@@ -39,10 +39,11 @@ __global__ void __launch_bounds__(kGridThreads, 1)
   const Weights weights{in_registers, base + Layout::kWeights, warp, lane};
   {
     const auto* weight =
-        static_cast<const uint16_t*>(args.weight_hh) + d * kGates * hidden * hidden;
+        static_cast<const uint16_t*>(args.weight_hh) + d * kStateGates * hidden * hidden;
     const auto load = [&](int c, int64_t u) {
       const int chunk = warp * kChunks + c / 2;
-      const int64_t m = chunk % kGates, first = chunk / kGates * kGridUnits + 8 * q + c % 2 * 4;
+      const int64_t first = chunk / kStateGates * kGridUnits + 8 * q + c % 2 * 4;
+      const int64_t m = Cell::weight_block(chunk % kStateGates);
       uint32_t x[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -120,7 +121,7 @@ __global__ void __launch_bounds__(kGridThreads, 1)
 
   // ---- gradients of all blocks: where a step finds them, and where this block's go
   GridExchange<kChunks, kTileBytes> exchange(args.exchange, group_number, groups, tiles,
-                                             rank * kGates, warp, lane);
+                                             rank * kStateGates, warp, lane);
   const int64_t all_rows = rows.start(steps);
   char* const grads_to =
       static_cast<char*>(args.grad_gates) +
@@ -217,7 +218,7 @@ __global__ void __launch_bounds__(kGridThreads, 1)
         for (int m = 0; m < kGates; ++m) {
           const uint2 four = gather_four(grads[m]);
           if (lane >= 8) continue;
-          exchange.send(j, m, four);
+          if (m < kStateGates) exchange.send(j, m, four);
           if (j * 8 + lane < active && four_left > 0) {
             store_four(to + m * hidden * 2, four, four_left, vector);
           }

@@ -16,8 +16,9 @@ __global__ void __launch_bounds__(kGridThreads, 1)
     grid_forward(const __grid_constant__ PersistentForward args, int rows_each) {
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  constexpr int kGates = Cell::kGates;
-  using Layout = GridForward<kGates>;
+  constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
+  constexpr int kFirstInput = kGates - Cell::kInputGates;
+  using Layout = GridForward<kGates, kStateGates>;
   constexpr int kChunks = Layout::kChunks, kTiles = Layout::kTiles;
   extern __shared__ __align__(128) unsigned char memory[];
   const uint32_t base = ptx::shared_address(memory);
@@ -39,15 +40,16 @@ __global__ void __launch_bounds__(kGridThreads, 1)
   const Weights weights{in_registers, base + Layout::kWeights, warp, lane};
   {
     const auto* weight =
-        static_cast<const uint16_t*>(args.weight_hh) + d * kGates * hidden * hidden;
+        static_cast<const uint16_t*>(args.weight_hh) + d * kStateGates * hidden * hidden;
     const bool aligned = hidden % 4 == 0 && reinterpret_cast<uintptr_t>(weight) % 8 == 0;
 #pragma unroll
     for (int c = 0; c < 2 * kChunks; ++c) {
 #pragma unroll
       for (int m = 0; m < kTiles; ++m) {
         const int64_t k = (warp * kChunks + c / 2) * 32 + 8 * q + c % 2 * 4;
-        const int64_t u = first_unit + m / kGates * 16 + g;
-        const uint16_t* at = weight + (m % kGates * hidden + u) * hidden + k;
+        const int64_t u = first_unit + m / kStateGates * 16 + g;
+        const int block = Cell::weight_block(m % kStateGates);
+        const uint16_t* at = weight + (block * hidden + u) * hidden + k;
         const uint2 low = load_four(at, u < hidden ? hidden - k : 0, aligned);
         const uint2 high = load_four(at + 8 * hidden, u + 8 < hidden ? hidden - k : 0, aligned);
         weights.set(c, m, low, high);
@@ -57,10 +59,7 @@ __global__ void __launch_bounds__(kGridThreads, 1)
   auto* bias = reinterpret_cast<float*>(memory + Layout::kBias);
   for (int e = thread; e < kGates * kGridUnits; e += kGridThreads) {
     const int64_t u = first_unit + e % kGridUnits;
-    const bool any = args.bias != nullptr && u < hidden;
-    bias[e] =
-        any ? widen(static_cast<const T*>(args.bias)[(d * kGates + e / kGridUnits) * hidden + u])
-            : 0.0f;
+    bias[e] = u < hidden ? bias_of<Cell, T>(args, d, e / kGridUnits, u) : 0.0f;
   }
 
   // ---- this thread's unit, one row of each tile; c and h lie in shared memory
@@ -95,7 +94,7 @@ __global__ void __launch_bounds__(kGridThreads, 1)
       const char* from = copy_from + rows.start(time(s)) * static_cast<int>(args.product_row) * 2;
       const uint32_t to = stage_of(s) + copy_at;
 #pragma unroll
-      for (int m = 0; m < kGates; ++m) {
+      for (int m = kFirstInput; m < kGates; ++m) {
         ptx::copy16_async(to + m * gate_bytes, from + m * args.product_gate * 2);
       }
     }
@@ -135,7 +134,7 @@ __global__ void __launch_bounds__(kGridThreads, 1)
 
   // Where this thread reads the sums, and where it writes its part.
   const uint32_t own_sums = base + (unit * 8 + row_in_tile) * 4;
-  const uint32_t sums_to = base + ((warp * kGates * kGridUnits + g) * 8 + 2 * q) * 4;
+  const uint32_t sums_to = base + ((warp * kStateGates * kGridUnits + g) * 8 + 2 * q) * 4;
   const int four_left = static_cast<int>(hidden) - first_unit - warp * 4;
   int parity = 0;
   int before_s = 0, before_j = -1;  // the tile before, whose gates are stored behind the next one
@@ -175,7 +174,8 @@ __global__ void __launch_bounds__(kGridThreads, 1)
       const uint32_t sums = parity * Layout::kSumBytes;
 #pragma unroll
       for (int m = 0; m < kTiles; ++m) {
-        store_sums(sums_to + sums + (m % kGates * kGridUnits + m / kGates * 16) * 8 * 4, sum[m][0]);
+        const int output = m % kStateGates * kGridUnits + m / kStateGates * 16;
+        store_sums(sums_to + sums + output * 8 * 4, sum[m][0]);
       }
       // The partial sums are complete, and after the last tile the next stage is there. The sums
       // have two buffers, so one barrier a tile is enough.
@@ -187,14 +187,18 @@ __global__ void __launch_bounds__(kGridThreads, 1)
       const uint32_t in_stage = stage_of(s) + row * Layout::kStageRow + unit * 2;
 #pragma unroll
       for (int m = 0; m < kGates; ++m) {
+        gates[m] = bias[m * kGridUnits + unit];
+        if (m >= kFirstInput) {
+          gates[m] = widen_bits<T>(ptx::load2(in_stage + m * gate_bytes)) + gates[m];
+        }
+        if (m >= kStateGates) continue;
         // Not shared with the other kernels: a function for it changes the machine code.
         float parts[kGridWarps];
 #pragma unroll
         for (int k = 0; k < kGridWarps; ++k) {
-          parts[k] = ptx::load_float(own_sums + sums + (k * kGates + m) * kGridUnits * 8 * 4);
+          parts[k] = ptx::load_float(own_sums + sums + (k * kStateGates + m) * kGridUnits * 8 * 4);
         }
-        gates[m] = widen_bits<T>(ptx::load2(in_stage + m * gate_bytes)) +
-                   bias[m * kGridUnits + unit] + sum_in_pairs(parts);
+        gates[m] += sum_in_pairs(parts);
       }
       // The next tile's loads travel while the cell is computed.
       loaded = tiles > 1 && (last_tile ? s + 1 < steps && rows.active(time(s + 1)) > 0

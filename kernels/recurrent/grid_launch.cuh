@@ -22,7 +22,9 @@ struct GridCall {
   // be about to launch it with more rows: always set the largest.
   template <class Layout, class Args>
   cudaError_t of(void (*kernel)(Args, int), const Args* args) const {
-    const int shared_bytes = Layout::shared_bytes(rows), most = Layout::shared_bytes(kGridRows);
+    const int shared_bytes = Layout::shared_bytes(rows),
+              most = Layout::shared_bytes(most_grid_rows<Layout>());
+    if (shared_bytes > most) return cudaErrorInvalidValue;
     const auto function = reinterpret_cast<const void*>(kernel);
     const int blocks = grid_groups(sizes, rows) * kGridBlocks;
     cudaError_t error =
@@ -56,7 +58,7 @@ struct GridCall {
 template <class Kind>
 cudaError_t run_grid(const PersistentForward* args, const GridCall& call) {
   using Cell = typename Kind::template HalfCell<float>;
-  using Layout = GridForward<Cell::kGates>;
+  using Layout = GridForward<Cell::kGates, Cell::kStateGates>;
   return call.sizes.dtype == Dtype::kHalf ? call.of<Layout>(grid_forward<Cell, Half>, args)
                                           : call.of<Layout>(grid_forward<Cell, BFloat16>, args);
 }
@@ -64,7 +66,7 @@ cudaError_t run_grid(const PersistentForward* args, const GridCall& call) {
 template <class Kind>
 cudaError_t run_grid(const PersistentBackward* args, const GridCall& call) {
   using Cell = typename Kind::template Cell<float>;
-  using Layout = GridBackward<Cell::kGates>;
+  using Layout = GridBackward<Cell::kGates, Cell::kStateGates>;
   return call.sizes.dtype == Dtype::kHalf ? call.of<Layout>(grid_backward<Cell, Half>, args)
                                           : call.of<Layout>(grid_backward<Cell, BFloat16>, args);
 }
@@ -88,8 +90,8 @@ cudaError_t grid_fits(bool backward, const PersistentSizes& sizes, int rows, boo
 
 template <class Kind>
 size_t grid_exchange_bytes(const PersistentSizes& sizes, int rows, bool backward) {
-  constexpr int kGates = Kind::template Cell<float>::kGates;
-  const int tile_bytes = backward ? kGridBackwardTile<kGates> : kGridForwardTile;
+  constexpr int kStateGates = Kind::template Cell<float>::kStateGates;
+  const int tile_bytes = backward ? kGridBackwardTile<kStateGates> : kGridForwardTile;
   return static_cast<size_t>(sizes.steps) * grid_groups(sizes, rows) * (rows / 8) * tile_bytes;
 }
 

@@ -11,8 +11,6 @@
 
 namespace treadle {
 
-inline constexpr int kWarp = 32;
-
 // The rows [first, first + count) of the batch: one group's, in one direction. A packed batch is
 // sorted by length, so the rows that have a step t are a prefix.
 struct GroupRows {
@@ -176,6 +174,24 @@ struct WarpWeights {
     return ptx::load16(address(chunk, tile));
   }
 };
+
+// The biases of gate m of unit u, of which the input's product and h's each may bring one.
+template <class Cell, class T>
+__device__ __forceinline__ float bias_of(const PersistentForward& args, int64_t d, int m,
+                                         int64_t u) {
+  constexpr int kFirstInput = Cell::kGates - Cell::kInputGates;
+  const int64_t hidden = args.sizes.hidden;
+  float bias = 0;
+  if (args.bias_ih != nullptr && m >= kFirstInput) {
+    const int64_t block = d * Cell::kInputGates + m - kFirstInput;
+    bias = widen(static_cast<const T*>(args.bias_ih)[block * hidden + u]);
+  }
+  if (args.bias_hh != nullptr && m < Cell::kStateGates) {
+    const int64_t block = d * Cell::kStateGates + Cell::weight_block(m);
+    bias += widen(static_cast<const T*>(args.bias_hh)[block * hidden + u]);
+  }
+  return bias;
+}
 
 // sum += W[chunk] b for `columns` tiles of 8 rows of the batch.
 template <class T, class Weights, int columns>

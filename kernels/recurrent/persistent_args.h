@@ -9,6 +9,7 @@
 
 #include "kernels/common/dtype.h"
 #include "kernels/recurrent/cell_info.h"
+#include "kernels/recurrent/shapes.h"
 
 namespace treadle {
 
@@ -25,15 +26,17 @@ struct PersistentSizes {
 
 struct PersistentForward {
   PersistentSizes sizes;
-  const void* products;  // [D, S, G, H]: x W_ih^T, in 16-byte chunks
+  // [D, S, G, H], in 16-byte chunks: x W_ih^T in the gates that have one.
+  const void* products;
   int64_t product_direction, product_row, product_gate;
-  const void* weight_hh;  // [D, GH, H] contiguous
-  const void* bias;       // [D, GH] contiguous, or null
-  const void* h0;         // [D, B, H] contiguous
-  void* h;                // [D, B, H]: after each row's last step
-  const void* c0;         // [D, B, H] contiguous
-  void* c;                // [D, B, H]: after each row's last step
-  void* output;           // [S, D * H], rows output_row apart
+  const void* weight_hh;  // [D, G_h H, H] contiguous
+  // [D, G_i H] and [D, G_h H] contiguous; each may be null.
+  const void *bias_ih, *bias_hh;
+  const void* h0;  // [D, B, H] contiguous
+  void* h;         // [D, B, H]: after each row's last step
+  const void* c0;  // [D, B, H] contiguous
+  void* c;         // [D, B, H]: after each row's last step
+  void* output;    // [S, D * H], rows output_row apart
   int64_t output_row;
   void* gates;  // [D, S, GH] contiguous: pre-activations, bias in them; or null. May be `products`
   void* exchange;  // grid: its workspace, every byte 0xff
@@ -47,7 +50,7 @@ struct PersistentBackward {
   int64_t c_direction, c_row;
   const void* grad_output;  // [D, S, H] in 16-byte chunks, or null
   int64_t grad_direction, grad_row;
-  const void* weight_hh;  // [D, GH, H] contiguous
+  const void* weight_hh;  // [D, G_h H, H] contiguous
   // [D, B, H] contiguous: gradients of the last states (in) and of the first (out); each may be
   // null
   const void *grad_h_n, *grad_c_n;
@@ -65,30 +68,6 @@ struct PersistentCStates {
   int64_t c_direction, c_row;
   int direction;  // the first of `directions`: step computes one at a time
 };
-
-// A cluster kernel: each block of a cluster keeps the weights of `units` hidden units, and a
-// cluster takes up to rows() rows of the batch through all steps.
-struct ClusterShape {
-  int units, blocks, tiles;
-
-  constexpr int64_t hidden() const { return int64_t{units} * blocks; }  // at most
-  // A block alone has a thread for each (unit, row) of two rows; others, tiles of 8 rows.
-  constexpr int rows() const { return blocks == 1 ? 2 : 8 * tiles; }
-
-  // Whether it has a kernel of half types, or of float32. What fits one block in float32, a larger
-  // cluster never does faster.
-  constexpr bool has_half() const { return blocks > 1; }
-  constexpr bool has_fp32() const {
-    return blocks == 1 || (blocks == 16 && units <= 32 && tiles == 1);
-  }
-};
-
-inline constexpr ClusterShape kClusterShapes[] = {
-    {32, 1, 1}, {64, 1, 1}, {128, 1, 1},                                         //
-    {16, 4, 1}, {16, 4, 2}, {16, 8, 1},  {16, 8, 2},  {16, 16, 1}, {16, 16, 2},  //
-    {32, 8, 1}, {32, 8, 2}, {32, 16, 1}, {32, 16, 2}, {64, 8, 1},  {64, 8, 2},  {48, 16, 1},
-};
-// The backward pass exchanges G times as much, and has kernels of one tile only.
 
 struct ClusterPlan {
   ClusterShape shape;

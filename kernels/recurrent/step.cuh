@@ -16,6 +16,11 @@ __device__ __forceinline__ acc_t<T> load_at(const MatrixView& view, int64_t row,
       static_cast<const T*>(view.data)[row * view.row_stride + column * view.column_stride]);
 }
 
+// Whether all gates have both products, so that one array can hold their sum.
+template <class Cell>
+inline constexpr bool kOneProduct =
+    Cell::kInputGates == Cell::kGates && Cell::kStateGates == Cell::kGates;
+
 // Unit (b, u) of a flat index; a step has fewer than 2^31. b changes fastest where the products are
 // stored column by column, so that loads coalesce.
 struct UnitAt {
@@ -38,7 +43,25 @@ struct LocateUnit {
   }
 };
 
-// `products` hold x W_ih^T + h W_hh^T of this step.
+// Gate k of unit u of a row before its activation, from the products and biases.
+template <class Cell, class T, class acc = acc_t<T>>
+__device__ __forceinline__ acc gate_of(const RecurrenceForward& args, int k, const UnitAt& at,
+                                       int64_t row) {
+  constexpr int kFirstInput = Cell::kGates - Cell::kInputGates;
+  acc gate = 0;
+  if (k >= kFirstInput) {
+    const int64_t column = (k - kFirstInput) * args.hidden + at.u;
+    gate = load_at<acc>(args.products, row, column);
+    if (args.bias_ih != nullptr) gate += widen(static_cast<const T*>(args.bias_ih)[column]);
+  }
+  if (k < Cell::kStateGates) {
+    const int64_t column = Cell::weight_block(k) * args.hidden + at.u;
+    if (!kOneProduct<Cell>) gate += load_at<acc>(args.state_products, at.b, column);
+    if (args.bias_hh != nullptr) gate += widen(static_cast<const T*>(args.bias_hh)[column]);
+  }
+  return gate;
+}
+
 template <class Cell, class T>
 __global__ void __launch_bounds__(kBlockSize)
     recurrence_forward(const __grid_constant__ RecurrenceForward args,
@@ -48,16 +71,14 @@ __global__ void __launch_bounds__(kBlockSize)
   using acc = acc_t<T>;
   const uint32_t unit = blockIdx.x * kBlockSize + threadIdx.x;
   if (unit >= locate.units) return;
-  const auto [b, u] = locate(unit);
-  const int64_t row = step.start + b, state = b * args.hidden + u;
+  const UnitAt at = locate(unit);
+  const int64_t u = at.u, row = step.start + at.b, state = at.b * args.hidden + u;
   acc gates[Cell::kGates];
 #pragma unroll
   for (int k = 0; k < Cell::kGates; ++k) {
-    const int64_t column = k * args.hidden + u;
-    gates[k] = load_at<acc>(args.products, row, column);
-    if (args.bias != nullptr) gates[k] += widen(static_cast<const T*>(args.bias)[column]);
+    gates[k] = gate_of<Cell, T>(args, k, at, row);
     if (args.gates != nullptr) {
-      static_cast<T*>(args.gates)[row * Cell::kGates * args.hidden + column] =
+      static_cast<T*>(args.gates)[(row * Cell::kGates + k) * args.hidden + u] =
           Narrow<T>::from(gates[k]);
     }
   }

@@ -1,5 +1,6 @@
 // One direction of a recurrent layer as the host describes it, for CPU and CUDA: no torch, no CUDA.
-// Shapes: S rows of all steps (a packed batch, or T * B), B rows, H hidden, G gates.
+// Shapes: S rows of all steps (a packed batch, or T * B), B rows, H hidden; of G gates the last G_i
+// have a product with the input and the first G_h one with h (kernels/math/cells).
 // States, products and c are acc_t; what is saved for the backward pass is `dtype`.
 #pragma once
 
@@ -27,11 +28,13 @@ struct RecurrenceForward {
   int64_t batch, hidden;
   const RecurrenceStep* steps;
   int64_t step_count;
-  MatrixView products;  // [S, GH] acc: x W_ih^T; CUDA adds h W_hh^T to it in place
-  const void* bias;     // [GH] or null
-  void* h;              // [B, H] state, in and out
-  void* c;              // [B, H] acc, state, in and out
-  void* output;         // [S, H], rows output_stride apart
+  // [S, G_i H] acc: x W_ih^T. CUDA adds h W_hh^T in place if all gates have both products; if not,
+  // `state_products` has that of steps[0], [rows, G_h H] acc in W_hh's order.
+  MatrixView products, state_products;
+  const void *bias_ih, *bias_hh;  // [G_i H], [G_h H]; each may be null
+  void* h;                        // [B, H] state, in and out
+  void* c;                        // [B, H] acc, state, in and out
+  void* output;                   // [S, H], rows output_stride apart
   int64_t output_stride;
   void* gates;  // [S, GH] contiguous: pre-activations, bias in them; or null
 };
@@ -51,8 +54,8 @@ struct RecurrenceBackward {
   void* grad_gates;        // [S, GH] contiguous: on CUDA of `dtype`, on the CPU acc
 };
 
-// Recomputes c before each step from the saved gates, for the backward pass. c [B, H] acc: the state
-// before the first step, and on return after the last.
+// Recomputes c before each step from the saved gates, for the backward pass. c [B, H] acc: the
+// state before the first step, and on return after the last.
 struct RecurrenceCStates {
   CellKind cell;
   Dtype dtype;

@@ -20,15 +20,16 @@ void Gemm::run(const GemmArgs& p) const {
   const auto handle = static_cast<cublasHandle_t>(handle_);
   const auto b_op = p.b_transposed ? CUBLAS_OP_N : CUBLAS_OP_T;
   const auto b_stride = static_cast<int>(p.b_transposed ? p.n : p.k);
+  const auto a_stride = static_cast<int>(p.a_row_stride);
   const auto m = static_cast<int>(p.m), n = static_cast<int>(p.n), k = static_cast<int>(p.k);
   // Of one row or column both strides may be 1.
   const bool rows_dense = p.c_column_stride == 1 && p.c_row_stride >= p.n;
   const auto c_stride = static_cast<int>(rows_dense ? p.c_row_stride : p.c_column_stride);
   // c^T = b a^T, and c = a b^T.
   const auto run = [&](const auto& gemm) {
-    if (rows_dense) return gemm(b_op, CUBLAS_OP_N, n, m, p.b, b_stride, p.a, k);
+    if (rows_dense) return gemm(b_op, CUBLAS_OP_N, n, m, p.b, b_stride, p.a, a_stride);
     const auto other = p.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    return gemm(CUBLAS_OP_T, other, m, n, p.a, k, p.b, b_stride);
+    return gemm(CUBLAS_OP_T, other, m, n, p.a, a_stride, p.b, b_stride);
   };
   if (dtype_ == Dtype::kDouble) {
     const double one = 1, beta = p.add ? 1 : 0;

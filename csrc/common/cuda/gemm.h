@@ -8,11 +8,13 @@
 
 namespace treadle {
 
-// c [m, n] = a [m, k] b [n, k]^T + c if `add`, for `b_transposed` b [k, n]. a and b are contiguous,
-// c is acc_t, dense along one of its dimensions.
+// c [m, n] = a [m, k] b [n, k]^T + c if `add`, for `b_transposed` b [k, n]. b is contiguous, rows
+// of a are a_row_stride apart, c is acc_t, dense along one of its dimensions.
 struct GemmArgs {
   int64_t m, n, k;
-  const void *a, *b;
+  const void* a;
+  int64_t a_row_stride;
+  const void* b;
   bool b_transposed;
   void* c;
   int64_t c_row_stride, c_column_stride;

@@ -72,4 +72,27 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lltm(const at::Tensor& data,
                                                     double dropout, bool train, bool bidirectional,
                                                     bool recompute = false);
 
+// The same of LSTM and GRU cells, with the arguments of at::lstm and at::gru: weights are [4H, ...]
+// or [3H, ...], and if has_biases there are bias_ih and bias_hh. Of GRU hx is h0, and there is no
+// c_n.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm(const at::Tensor& input, at::TensorList hx,
+                                                    at::TensorList params, bool has_biases,
+                                                    int64_t num_layers, double dropout, bool train,
+                                                    bool bidirectional, bool batch_first,
+                                                    bool recompute = false);
+std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm(const at::Tensor& data,
+                                                    const at::Tensor& batch_sizes,
+                                                    at::TensorList hx, at::TensorList params,
+                                                    bool has_biases, int64_t num_layers,
+                                                    double dropout, bool train, bool bidirectional,
+                                                    bool recompute = false);
+std::tuple<at::Tensor, at::Tensor> gru(const at::Tensor& input, const at::Tensor& hx,
+                                       at::TensorList params, bool has_biases, int64_t num_layers,
+                                       double dropout, bool train, bool bidirectional,
+                                       bool batch_first, bool recompute = false);
+std::tuple<at::Tensor, at::Tensor> gru(const at::Tensor& data, const at::Tensor& batch_sizes,
+                                       const at::Tensor& hx, at::TensorList params, bool has_biases,
+                                       int64_t num_layers, double dropout, bool train,
+                                       bool bidirectional, bool recompute = false);
+
 }  // namespace treadle

@@ -94,8 +94,8 @@ inline void multiply(const acc* panel, const acc* const* x, int64_t k_size, acc*
 
 // Most rows of a call: as many sums as there are registers for.
 template <int units>
-inline constexpr int kMostRows = kVectorBytes == 64   ? 8
-                                 : kVectorBytes == 32 ? 2
+inline constexpr int kMostRows = kVectorBytes == 64   ? (units > 3 ? 4 : 8)
+                                 : kVectorBytes == 32 ? (units > 3 ? 1 : 2)
                                                       : 1;
 
 // Any number of rows, in calls of 8, 4, 2 and 1; f(first row, count, results of these rows).

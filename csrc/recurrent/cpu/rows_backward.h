@@ -71,12 +71,13 @@ class BackwardRows {
     std::copy_n(dc, n, own_dc);
   }
 
-  // The gradient of the h before: grad_gates W.
+  // The gradient of the h before: that of the gates with a product with h, times W.
   void run_columns(const RecurrenceStep& step, int64_t column, int64_t rows) {
     constexpr int64_t kWidth = kBackwardUnits * kN;
-    const int64_t depth = kGates * a_.hidden, n = std::min(kWidth, a_.hidden - column);
-    const acc* x = static_cast<const acc*>(a_.grad_gates) + (step.start + begin_) * depth;
-    multiply_rows<kBackwardUnits>(panels_ + column * depth, x, depth, rows, depth,
+    const int64_t depth = Cell::kStateGates * a_.hidden, n = std::min(kWidth, a_.hidden - column);
+    const int64_t width = kGates * a_.hidden;
+    const acc* x = static_cast<const acc*>(a_.grad_gates) + (step.start + begin_) * width;
+    multiply_rows<kBackwardUnits>(panels_ + column * depth, x, width, rows, depth,
                                   [&](int64_t first, int64_t count, const acc* products) {
                                     for (int64_t i = 0; i < count; ++i) {
                                       std::copy_n(products + i * kWidth, n,

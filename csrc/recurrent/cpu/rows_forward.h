@@ -1,7 +1,7 @@
 // A recurrent layer's steps on the CPU, for any cell. Rows are independent, so each thread takes
 // some of them through all steps. A step's product, its activations and the state stay in the
 // caches; weights are packed into panels once a call. Twin: kernels/recurrent/step.cuh.
-// Cell<acc>: kGates, forward(gates, c) -> {h, c}, backward(gates, new c, grad h, grad c).
+// A Cell: kernels/math/cells/lltm.h.
 #pragma once
 
 #include <algorithm>
@@ -41,10 +41,11 @@ int64_t groups_of(int64_t hidden) {
 // The backward product computes two groups at once.
 inline constexpr int kBackwardUnits = 2;
 
-// Weights [GH, H] to panels [group][H][gate][column], for h W^T.
-template <class T, class acc>
-void pack_forward(const MatrixView& weight, int64_t hidden, int gates, acc* panels) {
+// Weights [G_h H, H] to panels [group][H][gate][column], for h W^T.
+template <class Cell, class T, class acc>
+void pack_forward(const MatrixView& weight, int64_t hidden, acc* panels) {
   constexpr int64_t kN = kColumns<acc>;
+  constexpr int gates = Cell::kStateGates;
   const auto* data = static_cast<const char*>(weight.data);
   for (int64_t group = 0; group < groups_of<acc>(hidden); ++group) {
     const int64_t units = std::min(kN, hidden - group * kN);
@@ -52,7 +53,8 @@ void pack_forward(const MatrixView& weight, int64_t hidden, int gates, acc* pane
     for (int gate = 0; gate < gates; ++gate) {
       const char* rows[kN];
       for (int64_t i = 0; i < kN; ++i) {
-        const int64_t row = gate * hidden + group * kN + std::min(i, units - 1);
+        const int64_t u = group * kN + std::min(i, units - 1);
+        const int64_t row = Cell::weight_block(gate) * hidden + u;
         rows[i] = data + row * weight.row_stride * int64_t{sizeof(T)};
       }
       for (int64_t k = 0; k < hidden; ++k) {
@@ -65,15 +67,16 @@ void pack_forward(const MatrixView& weight, int64_t hidden, int gates, acc* pane
   }
 }
 
-// Weights [GH, H] to panels [two groups][GH][column], for grad_gates W.
-template <class T, class acc>
-void pack_backward(const MatrixView& weight, int64_t hidden, int gates, acc* panels) {
+// Weights [G_h H, H] to panels [two groups][G_h H][column], for grad_gates W.
+template <class Cell, class T, class acc>
+void pack_backward(const MatrixView& weight, int64_t hidden, acc* panels) {
   constexpr int64_t kN = kBackwardUnits * kColumns<acc>;
   const auto* data = static_cast<const char*>(weight.data);
   for (int64_t first = 0; first < hidden; first += kN) {
     const int64_t units = std::min(kN, hidden - first);
-    for (int64_t k = 0; k < gates * hidden; ++k, panels += kN) {
-      const int64_t at = k * weight.row_stride + first * weight.column_stride;
+    for (int64_t k = 0; k < Cell::kStateGates * hidden; ++k, panels += kN) {
+      const int64_t gate = k / hidden, row = Cell::weight_block(gate) * hidden + k % hidden;
+      const int64_t at = row * weight.row_stride + first * weight.column_stride;
       load<T, acc>(data + at * int64_t{sizeof(T)}, weight.column_stride * int64_t{sizeof(T)},
                    panels, units);
       std::fill(panels + units, panels + kN, acc(0));
@@ -95,7 +98,8 @@ TREADLE_INLINE void store_some(void* base, int64_t at, const acc (&x)[kColumns<a
 template <template <class> class CellOf, class T, class acc = acc_t<T>>
 class ForwardRows {
   using Cell = CellOf<acc>;
-  static constexpr int kGates = Cell::kGates;
+  static constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
+  static constexpr int kFirstInput = kGates - Cell::kInputGates;
   static constexpr int64_t kN = kColumns<acc>;
 
  public:
@@ -132,10 +136,11 @@ class ForwardRows {
   Scratch<acc> h_[2];  // before this step, after it; rows that wait have theirs in both
 
   void load_state() {
-    const auto* bias = static_cast<const char*>(a_.bias);
-    for (int gate = 0; gate < kGates && bias != nullptr; ++gate) {
-      load_contiguous<T, acc>(bias + gate * a_.hidden * int64_t{sizeof(T)}, bias_ + gate * padded_,
-                              a_.hidden);
+    for (int gate = kFirstInput; gate < kGates; ++gate) {
+      add_bias(a_.bias_ih, gate - kFirstInput, gate);
+    }
+    for (int gate = 0; gate < kStateGates; ++gate) {
+      add_bias(a_.bias_hh, Cell::weight_block(gate), gate);
     }
     for (int64_t r = 0; r < count_; ++r) {
       const int64_t at = (begin_ + r) * a_.hidden;
@@ -143,6 +148,18 @@ class ForwardRows {
       load_contiguous<T, acc>(h, h_[0] + r * padded_, a_.hidden);
       std::copy_n(h_[0] + r * padded_, a_.hidden, h_[1] + r * padded_);
       std::copy_n(static_cast<const acc*>(a_.c) + at, a_.hidden, c_ + r * padded_);
+    }
+  }
+
+  void add_bias(const void* bias, int64_t block, int gate) {
+    if (bias == nullptr) return;
+    const int64_t element = block * a_.hidden;
+    acc* const to = bias_ + gate * padded_;
+    for (int64_t column = 0; column < a_.hidden; column += kN) {
+      acc own[kN] = {};
+      const int64_t n = std::min(kN, a_.hidden - column);
+      load_some<T>(bias, element + column, own, n);
+      for (int64_t i = 0; i < n; ++i) to[column + i] += own[i];
     }
   }
 
@@ -156,13 +173,14 @@ class ForwardRows {
   }
 
   void run_group(const RecurrenceStep& step, int64_t group, int64_t rows) {
-    multiply_rows<kGates>(panels_ + group * a_.hidden * kGates * kN, h_[0] + 0, padded_, rows,
-                          a_.hidden, [&](int64_t first, int64_t count, const acc* products) {
-                            for (int64_t i = 0; i < count; ++i) {
-                              finish(step.start + begin_, first + i, group,
-                                     products + i * kGates * kN);
-                            }
-                          });
+    const acc* const panel = panels_ + group * a_.hidden * kStateGates * kN;
+    multiply_rows<kStateGates>(panel, h_[0] + 0, padded_, rows, a_.hidden,
+                               [&](int64_t first, int64_t count, const acc* products) {
+                                 for (int64_t i = 0; i < count; ++i) {
+                                   finish(step.start + begin_, first + i, group,
+                                          products + i * kStateGates * kN);
+                                 }
+                               });
   }
 
   // The gates and the new state of kN units of a row.
@@ -170,10 +188,17 @@ class ForwardRows {
     const int64_t column = group * kN, n = std::min(kN, a_.hidden - column), row = first_row + r;
     acc gates[kGates][kN] = {}, h[kN], c[kN];
     for (int k = 0; k < kGates; ++k) {
-      load_some<acc>(a_.products.data, row * a_.products.row_stride + k * a_.hidden + column,
-                     gates[k], n);
+      if (k >= kFirstInput) {
+        load_some<acc>(a_.products.data,
+                       row * a_.products.row_stride + (k - kFirstInput) * a_.hidden + column,
+                       gates[k], n);
+      }
       const acc* bias = bias_ + k * padded_ + column;
-      for (int64_t i = 0; i < kN; ++i) gates[k][i] += products[k * kN + i] + bias[i];
+      if (k < kStateGates) {
+        for (int64_t i = 0; i < kN; ++i) gates[k][i] += products[k * kN + i] + bias[i];
+      } else {
+        for (int64_t i = 0; i < kN; ++i) gates[k][i] += bias[i];
+      }
       if (a_.gates != nullptr) {
         store_some<T>(a_.gates, (row * kGates + k) * a_.hidden + column, gates[k], n);
       }

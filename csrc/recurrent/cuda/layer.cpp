@@ -102,11 +102,23 @@ void forward_cuda(const RecurrenceForward& args, const Tensor& weight_hh,
     using Kind = typename decltype(cell)::type;
     const Tensor weight = weight_hh.contiguous();
     const Gemm gemm(args.dtype);
-    const MatrixView& products = args.products;
-    each_step(args, [&](const RecurrenceForward& one, int64_t start, int64_t rows) {
-      gemm.run({rows, weight.size(0), args.hidden, args.h, weight.const_data_ptr(),
-                /*b_transposed=*/false, at_row(products, start, acc_bytes(args.dtype)),
-                products.row_stride, products.column_stride, /*add=*/true});
+    const bool add = cell_info(args.cell).same_gates();
+    // Of cells whose gates do not all have both products: h W_hh^T, stored as the input's products.
+    const bool transposed = args.products.column_stride != 1;
+    const auto options = weight.options().dtype(at::toOpMathType(weight.scalar_type()));
+    const Tensor apart = add          ? Tensor()
+                         : transposed ? at::empty({weight.size(0), args.batch}, options).t()
+                                      : at::empty({args.batch, weight.size(0)}, options);
+    each_step(args, [&](RecurrenceForward one, int64_t start, int64_t rows) {
+      MatrixView to = args.products;
+      if (add) {
+        to.data = at_row(to, start, acc_bytes(args.dtype));
+      } else {
+        to = one.state_products = matrix_view(apart);
+      }
+      gemm.run({rows, weight.size(0), args.hidden, args.h, args.hidden, weight.const_data_ptr(),
+                /*b_transposed=*/false, const_cast<void*>(to.data), to.row_stride, to.column_stride,
+                add});
       check_launch(op, launch_step_forward<Kind>(one, stream));
     });
   });
@@ -118,15 +130,18 @@ void backward_cuda(const RecurrenceBackward& args, const Tensor& weight_hh,
   check_units(op, args.batch, args.hidden);
   with_stream(weight_hh.device(), plan, args.cell, [&](cudaStream_t stream, auto cell) {
     using Kind = typename decltype(cell)::type;
-    const Tensor weight = weight_hh.contiguous();
+    // In the order of the gates.
+    const Tensor weight =
+        args.cell == CellKind::kGru ? at::roll(weight_hh, args.hidden, 0) : weight_hh.contiguous();
     const Gemm gemm(args.dtype);
     const int64_t width = cell_info(args.cell).gates * args.hidden;
     const auto* grad_gates = static_cast<const char*>(args.grad_gates);
     each_step(args, [&](const RecurrenceBackward& one, int64_t start, int64_t rows) {
       check_launch(op, launch_step_backward<Kind>(one, stream));
-      gemm.run({rows, args.hidden, width, grad_gates + start * width * size_of(args.dtype),
-                weight.const_data_ptr(), /*b_transposed=*/true, const_cast<void*>(args.grad_h.data),
-                args.grad_h.row_stride, args.grad_h.column_stride, /*add=*/false});
+      gemm.run({rows, args.hidden, weight.size(0), grad_gates + start * width * size_of(args.dtype),
+                width, weight.const_data_ptr(), /*b_transposed=*/true,
+                const_cast<void*>(args.grad_h.data), args.grad_h.row_stride,
+                args.grad_h.column_stride, /*add=*/false});
     });
   });
 }

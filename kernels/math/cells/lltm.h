@@ -112,10 +112,13 @@ struct LltmCell {
   }
 };
 
-// The cell as the kernels of recurrent layers take it: gates in an array.
+// The cell as the kernels of recurrent layers take it: gates in an array, of which the product of
+// h W_hh^T is part of the first kStateGates and that of x W_ih^T of the last kInputGates. W_hh's
+// rows for gate g are its block weight_block(g) of H.
 template <class acc>
 struct LltmRecurrence {
-  static constexpr int kGates = 3;
+  static constexpr int kGates = 3, kInputGates = 3, kStateGates = 3;
+  static constexpr TREADLE_HD int weight_block(int gate) { return gate; }
 
   struct Gradients {
     acc gates[kGates], old_cell;

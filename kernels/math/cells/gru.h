@@ -1,0 +1,78 @@
+// The GRU cell, pointwise, one hidden unit, gates [4]: h's part of the candidate, r, z, and the
+// input's part of the candidate, which torch.nn.GRU's reset gate does not multiply:
+//   r = sigmoid(g1), z = sigmoid(g2), n = tanh(g3 + r g0); new_h = (1 - z) n + z old_h
+// and its backward. h's products are those of the first three gates, the input's of the last three,
+// so that both lie together. The cell's state is h itself, before it is rounded to its dtype.
+// Twin in plain PyTorch: treadle.reference.gru_cell.
+#pragma once
+
+#include "kernels/math/activations.h"
+
+namespace treadle::math {
+
+// As the kernels of recurrent layers take a cell (lltm.h).
+template <class acc>
+struct GruRecurrence {
+  static constexpr int kGates = 4, kInputGates = 3, kStateGates = 3;
+  // torch's W_hh has r, z, n.
+  static constexpr TREADLE_HD int weight_block(int gate) { return (gate + 2) % 3; }
+
+  struct State {
+    acc new_h, new_cell;
+  };
+
+  struct Gradients {
+    acc gates[kGates], old_cell;
+  };
+
+  struct Link {
+    acc keep, add;
+  };
+
+  static TREADLE_HD Link link(const acc (&g)[kGates]) {
+    const SigmoidPair<acc> z = sigmoid_pair(g[2]);
+    return {z.value, z.complement * tanh(g[3] + sigmoid(g[1]).value() * g[0]).value()};
+  }
+
+  static TREADLE_HD State forward(const acc (&g)[kGates], acc old_cell) {
+    const Link step = link(g);
+    const acc h = step.keep * old_cell + step.add;
+    return {h, h};
+  }
+
+  // What the backward pass can compute before the gradient of h arrives.
+  struct Slopes {
+    SigmoidPair<acc> r, z;
+    TanhPair<acc> n;
+    acc of_h, old_cell;
+  };
+
+  static TREADLE_HD Slopes slopes(const acc (&g)[kGates], acc old_cell) {
+    const SigmoidPair<acc> r = sigmoid_pair(g[1]);
+    return {r, sigmoid_pair(g[2]), tanh_pair(g[3] + r.value * g[0]), g[0], old_cell};
+  }
+
+  static TREADLE_HD Gradients backward(const Slopes& s, acc grad_h, acc grad_cell) {
+    const acc grad = grad_h + grad_cell;
+    const acc grad_n = grad * s.z.complement * slope(s.n);
+    const acc grad_z = grad * (s.old_cell - s.n.value) * slope(s.z);
+    const acc grad_r = grad_n * s.of_h * slope(s.r);
+    return {{grad_n * s.r.value, grad_r, grad_z, grad_n}, grad * s.z.value};
+  }
+
+  static TREADLE_HD Gradients backward(const acc (&g)[kGates], acc old_cell, acc grad_h,
+                                       acc grad_cell) {
+    return backward(slopes(g, old_cell), grad_h, grad_cell);
+  }
+};
+
+// What kernels/recurrent/launchers.h calls a Kind.
+struct Gru {
+  template <class acc>
+  using Cell = GruRecurrence<acc>;
+  // h is the sum that is carried on: a cheaper tanh would add up.
+  template <class acc>
+  using HalfCell = GruRecurrence<acc>;
+};
+
+}  // namespace treadle::math

@@ -1,0 +1,10 @@
+// GRU's instances of kernels/recurrent/step.cuh. Twin: csrc/recurrent/cpu/rows.cpp.
+#include "kernels/math/cells/gru.h"
+#include "kernels/recurrent/step.cuh"
+
+namespace treadle {
+
+template cudaError_t launch_step_forward<math::Gru>(const RecurrenceForward&, cudaStream_t);
+template cudaError_t launch_step_backward<math::Gru>(const RecurrenceBackward&, cudaStream_t);
+
+}  // namespace treadle

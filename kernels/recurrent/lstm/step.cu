@@ -1,0 +1,10 @@
+// LSTM's instances of kernels/recurrent/step.cuh. Twin: csrc/recurrent/cpu/rows.cpp.
+#include "kernels/math/cells/lstm.h"
+#include "kernels/recurrent/step.cuh"
+
+namespace treadle {
+
+template cudaError_t launch_step_forward<math::Lstm>(const RecurrenceForward&, cudaStream_t);
+template cudaError_t launch_step_backward<math::Lstm>(const RecurrenceBackward&, cudaStream_t);
+
+}  // namespace treadle

@@ -1,0 +1,241 @@
+// What fits where: the shapes of the persistent kernels and the layouts of a block's shared memory.
+// Neither torch nor CUDA: the planner asks before a launch, and the kernels are built on the same
+// numbers. gates: of a unit; state_gates: those of them with a product with h (kernels/math/cells).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "kernels/common/dtype.h"
+
+namespace treadle {
+
+inline constexpr int kWarp = 32;
+inline constexpr int kMostSharedBytes = 227 * 1024;  // sm_90, a block
+
+namespace shapes {
+
+constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+}  // namespace shapes
+
+// Registers a thread may have with one block of `threads` on a multiprocessor.
+constexpr int registers_of(int threads) {
+  return 65536 / threads < 255 ? 65536 / threads / 8 * 8 : 255;
+}
+
+// ---- cluster
+
+// A cluster kernel: each block of a cluster keeps the weights of `units` hidden units, and a
+// cluster takes up to rows() rows of the batch through all steps.
+struct ClusterShape {
+  int units, blocks, tiles;
+
+  constexpr int64_t hidden() const { return int64_t{units} * blocks; }  // at most
+  // A block alone has a thread for each (unit, row) of two rows; others, tiles of 8 rows.
+  constexpr int rows() const { return blocks == 1 ? 2 : 8 * tiles; }
+};
+
+inline constexpr ClusterShape kClusterShapes[] = {
+    {32, 1, 1}, {64, 1, 1}, {128, 1, 1},                                         //
+    {16, 4, 1}, {16, 4, 2}, {16, 8, 1},  {16, 8, 2},  {16, 16, 1}, {16, 16, 2},  //
+    {32, 8, 1}, {32, 8, 2}, {32, 16, 1}, {32, 16, 2}, {64, 8, 1},  {64, 8, 2},  {48, 16, 1},
+};
+inline constexpr size_t kShapes = sizeof(kClusterShapes) / sizeof(kClusterShapes[0]);
+
+// Forward. A block has `units` hidden units and all their gates; a warp multiplies 16 units by a
+// part of K (kSplits parts).
+template <int gates, int state_gates, int units, int blocks, int tiles>
+struct ClusterForward {
+  static constexpr int kUnits = units, kBlocks = blocks, kTiles = tiles, kGates = gates;
+  static constexpr int kHidden = units * blocks, kRows = 8 * tiles;
+  static constexpr int kGroups = units / 16;           // of 16 units
+  static constexpr int kSplits = units >= 64 ? 2 : 4;  // of K
+  static constexpr int kWarps = kGroups * kSplits, kComputing = kWarp * kWarps;
+  // One more warp copies between global and shared memory, so that no sum waits for it. Where the
+  // weights need the registers that it would cost, the computing warps copy.
+  static constexpr bool kCopyWarp = units <= 32;
+  static constexpr int kThreads = kComputing + (kCopyWarp ? kWarp : 0);
+  static constexpr int kCopying = kCopyWarp ? kWarp : kComputing;
+  static constexpr int kChunks = kHidden / 16 / kSplits;  // of 16 k, a warp
+  // Items (unit, row) of a lane.
+  static constexpr int kItems = 4 * tiles >= kSplits ? 4 * tiles / kSplits : 1;
+  // A thread's 16-byte chunks to send, 16-byte chunks to prefetch, and 8-byte stores of h.
+  static constexpr int kSends = shapes::ceil_div(kHidden * tiles, kComputing);
+  static constexpr int kChunks16 = shapes::ceil_div(gates * kRows * units / 8, kCopying);
+  static constexpr int kQuads = shapes::ceil_div(kRows * units / 4, kCopying);
+  // Chunks whose weights stay in registers: what is left of the register file after addresses (44
+  // or 64, found by trial), sums, items and sends. The other chunks lie in shared memory.
+  static constexpr int kFree = (registers_of(kThreads) - (kCopyWarp ? 44 : 64) -
+                                4 * state_gates * tiles - 5 * kItems - 3 * kSends) /
+                               (4 * state_gates);
+  static constexpr int kInRegisters = kChunks < kFree ? kChunks : kFree;
+  static constexpr int kDepth = tiles == 1 ? 8 : 4, kAhead = kDepth - 2;  // stages of the input
+
+  // In bytes.
+  static constexpr int kStateBytes = kHidden * kRows * 2;   // h of all units; two of them
+  static constexpr int kOutgoingBytes = units * kRows * 2;  // h of own units; two of them
+  static constexpr int kStageRow = units * 2 + 16;          // of the input: kDepth stages
+  static constexpr int kStageBytes = gates * kRows * kStageRow;
+  static constexpr int kState = 0, kSums = kState + 2 * kStateBytes;
+  static constexpr int kOutgoing = kSums + kSplits * state_gates * tiles * units * 8 * 4;
+  static constexpr int kStages = kOutgoing + 2 * kOutgoingBytes;
+  static constexpr int kBias = kStages + kDepth * kStageBytes;
+  static constexpr int kWeights = kBias + gates * units * 4;
+  static constexpr int kBarriers = kWeights + kWarps * (kChunks - kInRegisters) * state_gates * 512;
+  static constexpr int kSharedBytes = kBarriers + 2 * kSplits * 8;
+};
+
+// Backward. K are the gates of all units with a product with h, divided among all warps.
+template <int gates, int state_gates, int units, int blocks>
+struct ClusterBackward {
+  static constexpr int kGates = gates, kStateGates = state_gates, kUnits = units,
+                       kHidden = units * blocks, kRows = 8;
+  static constexpr int kGroups = units / 16;                             // of 16 units
+  static constexpr int kWarps = units == 16 ? 4 : units == 48 ? 12 : 8;  // and parts of K
+  static constexpr int kComputing = kWarp * kWarps;
+  static constexpr bool kCopyWarp = units <= 32;  // as forward
+  static constexpr int kThreads = kComputing + (kCopyWarp ? kWarp : 0);
+  static constexpr int kCopying = kCopyWarp ? kWarp : kComputing;
+  static constexpr int kChunks = state_gates * kHidden / 16 / kWarps;  // of 16 k, a warp
+  static constexpr int kItems = units / 4 / kWarps;  // of a lane: one unit of one row each
+  // A thread's 16-byte chunks to send, and to prefetch of gates and grad_output, and of c; its
+  // 8-byte stores of grad_gates.
+  static constexpr int kSends = shapes::ceil_div(state_gates * kHidden, kComputing);
+  static constexpr int kChunks16 = shapes::ceil_div((gates + 1) * kRows * units / 8, kCopying);
+  static constexpr int kCChunks16 = shapes::ceil_div(kRows * units / 4, kCopying);
+  static constexpr int kQuads = shapes::ceil_div(gates * kRows * units / 4, kCopying);
+  // As forward: registers that addresses, items and sends leave for weights.
+  static constexpr int kFree =
+      (registers_of(kThreads) - (kCopyWarp ? 40 : 50) - 16 * kItems - 3 * kSends) / (4 * kGroups);
+  static constexpr int kInRegisters = kChunks < kFree ? kChunks : kFree;
+  static constexpr int kDepth = units == 48 ? 6 : 8;  // stages of what forward saved
+  static constexpr int kAhead = kDepth - 2;
+
+  // In bytes.
+  static constexpr int kOutgoingBytes = gates * units * kRows * 2;  // own gradients; two of them
+  // Everybody's, of the gates that are exchanged; two of them.
+  static constexpr int kStateBytes = blocks * state_gates * units * kRows * 2;
+  static constexpr int kStageRow = units * 2 + 16, kCRow = units * 4 + 16;
+  static constexpr int kCStates = (gates + 1) * kRows * kStageRow;  // in a stage, after gates and
+  static constexpr int kStageBytes = kCStates + kRows * kCRow;      // the gradient of the output
+  static constexpr int kState = 0, kSums = kState + 2 * kStateBytes;
+  static constexpr int kOutgoing = kSums + kWarps * units * 8 * 4;
+  static constexpr int kStages = kOutgoing + 2 * kOutgoingBytes;
+  static constexpr int kWeights = kStages + kDepth * kStageBytes;
+  static constexpr int kBarriers = kWeights + kWarps * (kChunks - kInRegisters) * kGroups * 512;
+  static constexpr int kSharedBytes = kBarriers + 2 * kWarps * 8;
+  static_assert(units / 4 % kWarps == 0 && state_gates * kHidden / 16 % kWarps == 0);
+};
+
+// Weights of float32 that a thread's registers hold. A block alone: two threads a unit, each half
+// of K; a cluster of 16: 256 threads, of which each has 2 * state_gates outputs (4 backward).
+inline constexpr int kFp32Weights = 192;
+
+constexpr int fp32_weights(const ClusterShape& shape, int state_gates) {
+  return shape.blocks == 1 ? state_gates * shape.units / 2
+                           : state_gates * static_cast<int>(shape.hidden()) * shape.units / 256;
+}
+
+// The kernels of a shape that exist. The backward pass exchanges state_gates times as much, and has
+// kernels of one tile only. What fits one block in float32, a larger cluster never does faster.
+struct ShapeKernels {
+  bool half_forward, half_backward, fp32;
+};
+
+template <int gates, int state_gates, size_t i>
+constexpr ShapeKernels kernels_of_shape() {
+  constexpr ClusterShape s = kClusterShapes[i];
+  if constexpr (s.blocks == 1) {
+    return {false, false, fp32_weights(s, state_gates) <= kFp32Weights};
+  } else {
+    using Forward = ClusterForward<gates, state_gates, s.units, s.blocks, s.tiles>;
+    using Backward = ClusterBackward<gates, state_gates, s.units, s.blocks>;
+    return {Forward::kSharedBytes <= kMostSharedBytes,
+            s.tiles == 1 && Backward::kSharedBytes <= kMostSharedBytes,
+            s.tiles == 1 && s.blocks == 16 && s.units <= 32 &&
+                fp32_weights(s, state_gates) <= kFp32Weights};
+  }
+}
+
+template <int gates, int state_gates, size_t... i>
+constexpr std::array<ShapeKernels, kShapes> kernels_of_shapes(std::index_sequence<i...>) {
+  return {kernels_of_shape<gates, state_gates, i>()...};
+}
+
+template <int gates, int state_gates>
+inline constexpr std::array<ShapeKernels, kShapes> kShapeKernels =
+    kernels_of_shapes<gates, state_gates>(std::make_index_sequence<kShapes>{});
+
+// ---- grid
+
+inline constexpr int kGridBlocks = 32, kGridUnits = 32;  // of a group; of a block
+inline constexpr int kGridHidden = kGridBlocks * kGridUnits, kGridRows = 64;  // at most
+inline constexpr int kGridWarps = 8, kGridThreads = kGridWarps * kWarp;
+
+template <int gates, int state_gates>
+struct GridForward {
+  static constexpr int kChunks = kGridHidden / 32 / kGridWarps;  // of 32 k, a warp: of one block
+  static constexpr int kTiles = state_gates * 2;                 // of 16 rows of W
+  static constexpr int kInRegisters = 144 / (4 * kTiles);        // of 2 * kChunks, in registers
+  static constexpr int kDepth = 6, kAhead = kDepth - 2;          // steps of the input
+  static constexpr int kStageRow = kGridUnits * 2 + 16;          // bytes
+
+  static constexpr int kSumBytes = kGridWarps * state_gates * kGridUnits * 8 * 4;  // two of them
+  static constexpr int kBias = 2 * kSumBytes;
+  static constexpr int kWeights = kBias + gates * kGridUnits * 4;
+  static constexpr int kCStates =
+      kWeights + kGridWarps * (2 * kChunks - kInRegisters) * kTiles * 512;
+  // Of every row: c and h of 32 units, and the stages of the input.
+  static constexpr int kRowBytes = kGridUnits * (4 + 2) + kDepth * gates * kStageRow;
+
+  static constexpr int shared_bytes(int rows) { return kCStates + rows * kRowBytes; }
+};
+
+template <int gates, int state_gates>
+struct GridBackward {
+  static constexpr int kChunks = state_gates * kGridHidden / 32 / kGridWarps;  // of 32 k, a warp
+  static constexpr int kTiles = kGridUnits / 16;                               // of 16 units
+  static constexpr int kInRegisters = 96 / (4 * kTiles);  // of 2 * kChunks, in registers
+  static constexpr int kDepth = 3, kAhead = kDepth - 1;   // steps of what forward saved
+  static constexpr int kStageRow = kGridUnits * 2 + 16, kCRow = kGridUnits * 4 + 16;  // bytes
+
+  static constexpr int kSumBytes = kGridWarps * kGridUnits * 8 * 4;  // two of them
+  static constexpr int kWeights = 2 * kSumBytes;
+  static constexpr int kGrads = kWeights + kGridWarps * (2 * kChunks - kInRegisters) * kTiles * 512;
+  // Of every row: gradients of h and c of 32 units, and stages of gates, grad_output and c.
+  static constexpr int kStageBytes = (gates + 1) * kStageRow + kCRow;
+  static constexpr int kRowBytes = kGridUnits * (4 + 4) + kDepth * kStageBytes;
+
+  static constexpr int shared_bytes(int rows) { return kGrads + rows * kRowBytes; }
+};
+
+// The most rows, in whole tiles, for which a block has room.
+template <class Layout>
+constexpr int most_grid_rows() {
+  int rows = kGridRows;
+  while (rows > 0 && Layout::shared_bytes(rows) > kMostSharedBytes) rows -= 8;
+  return rows;
+}
+
+// ---- of any cell
+
+// What a pass of a cell may be run with: cluster shapes, and rows of a grid's group (0: none).
+struct CellShapes {
+  const std::array<ShapeKernels, kShapes>& clusters;
+  int grid_rows, grid_rows_backward;
+};
+
+template <int gates, int state_gates>
+inline constexpr CellShapes kCellShapes{kShapeKernels<gates, state_gates>,
+                                        most_grid_rows<GridForward<gates, state_gates>>(),
+                                        most_grid_rows<GridBackward<gates, state_gates>>()};
+
+inline const CellShapes& cell_shapes(int gates, int state_gates) {
+  if (gates == 3) return kCellShapes<3, 3>;
+  return state_gates == 3 ? kCellShapes<4, 3> : kCellShapes<4, 4>;
+}
+
+}  // namespace treadle
