@@ -2,6 +2,18 @@
 
 from .lltm import LLTM
 from .lltm_cell import LLTMCell
+from .replace import Replaced, replace, restore
+from .rnn import GRU, LSTM
 from .siren import SineLinear, Siren
 
-__all__ = ["LLTM", "LLTMCell", "SineLinear", "Siren"]
+__all__ = [
+    "GRU",
+    "LLTM",
+    "LSTM",
+    "LLTMCell",
+    "Replaced",
+    "SineLinear",
+    "Siren",
+    "replace",
+    "restore",
+]

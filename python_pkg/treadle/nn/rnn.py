@@ -1,0 +1,202 @@
+"""LSTM and GRU: torch.nn's modules on treadle's kernels."""
+
+from __future__ import annotations
+
+from typing import Any, overload
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from ..recurrent import gru, lstm
+from ._check import check_bool
+from ._sequence import SequenceLayers
+
+__all__ = ["GRU", "LSTM"]
+
+Pair = tuple[Tensor, Tensor]
+
+
+class _TorchLayers(SequenceLayers):
+    """What torch.nn.RNNBase has, with the forward pass of SequenceLayers."""
+
+    # Of a module that was made as torch's, and is ours since treadle.nn.replace.
+    recompute = False
+    _flat_weights_names: list[str]
+
+    def _parameters_in_order(self) -> list[Tensor]:
+        # Read as attributes, so that nn.utils.parametrize and functional_call can replace them.
+        return [getattr(self, name) for name in self._flat_weights_names]
+
+    def _refuse_projections(self, proj_size: int) -> None:
+        if proj_size:
+            raise ValueError(
+                f"{self._name}: proj_size must be 0, got {proj_size}: torch.nn.{self._name} "
+                "has projections"
+            )
+
+    def extra_repr(self) -> str:
+        words: str = super().extra_repr()  # type: ignore[misc]
+        return f"{words}, recompute=True" if self.recompute else words
+
+
+class LSTM(_TorchLayers, nn.LSTM):
+    """:class:`torch.nn.LSTM` on treadle's kernels: one launch for all steps, any derivative.
+
+    Parameters, their names and initialisation, ``state_dict``, arguments and results are
+    torch's, and so is this class by ``isinstance``; :func:`treadle.nn.replace` turns the modules of
+    a finished model into it. Derivatives beyond torch's: double backward, forward mode, vmap.
+
+    Args:
+        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
+            dtype: as torch.nn.LSTM.
+        proj_size: 0; torch.nn.LSTM has projections.
+        recompute: keep less for the backward pass, and compute it there again;
+            :func:`treadle.lstm` says how many bytes.
+
+    Raises:
+        ValueError: ``proj_size`` is not 0. Others: as torch.nn.LSTM.
+
+    Example::
+
+        layer = treadle.nn.LSTM(8, 64, num_layers=2)
+        output, (h, c) = layer(rows)        # [T, B, 8] -> [T, B, 64], [2, B, 64] each
+    """
+
+    _name, _states, _op = "LSTM", ("h0", "c0"), lstm
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        recompute: bool = False,
+    ) -> None:
+        self._refuse_projections(proj_size)
+        nn.LSTM.__init__(
+            self,
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            device=device,
+            dtype=dtype,
+        )
+        self.recompute = check_bool("LSTM", "recompute", recompute)
+
+    @overload
+    def forward(self, input: Tensor, hx: Pair | None = None) -> tuple[Tensor, Pair]: ...
+
+    @overload
+    def forward(
+        self, input: PackedSequence, hx: Pair | None = None
+    ) -> tuple[PackedSequence, Pair]: ...
+
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        """Run whole sequences through all layers.
+
+        Args:
+            input: [T, B, I] ([B, T, I] if ``batch_first``), or [T, I] without a batch, or a
+                ``PackedSequence``, its sequences in any order.
+            hx: ``(h0, c0)``, each [num_layers * D, B, H] ([num_layers * D, H] without a batch);
+                ``c0`` may be float32 beside half-precision inputs, and c then stays so. None starts
+                from zeros.
+
+        Returns:
+            ``output``, ``(h_n, c_n)`` as torch.nn.LSTM.
+
+        Raises:
+            ValueError, TypeError: a shape, or ``hx``, is not as above.
+            RuntimeError: dtypes or devices do not go together; :func:`treadle.lstm` says how.
+        """
+        return self._forward(input, hx)
+
+
+class GRU(_TorchLayers, nn.GRU):
+    """:class:`torch.nn.GRU` on treadle's kernels: one launch for all steps, any derivative.
+
+    Parameters, their names and initialisation, ``state_dict``, arguments and results are
+    torch's, and so is this class by ``isinstance``; :func:`treadle.nn.replace` turns the modules of
+    a finished model into it. Derivatives beyond torch's: double backward, forward mode, vmap.
+
+    Args:
+        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
+            dtype: as torch.nn.GRU.
+        recompute: keep less for the backward pass, and compute it there again;
+            :func:`treadle.gru` says how many bytes.
+
+    Raises:
+        As torch.nn.GRU.
+
+    Example::
+
+        layer = treadle.nn.GRU(8, 64, num_layers=2)
+        output, h = layer(rows)             # [T, B, 8] -> [T, B, 64], [2, B, 64]
+    """
+
+    _name, _states, _op = "GRU", ("h0",), gru
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        recompute: bool = False,
+    ) -> None:
+        nn.GRU.__init__(
+            self,
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            device=device,
+            dtype=dtype,
+        )
+        self.recompute = check_bool("GRU", "recompute", recompute)
+
+    @overload
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]: ...
+
+    @overload
+    def forward(
+        self, input: PackedSequence, hx: Tensor | None = None
+    ) -> tuple[PackedSequence, Tensor]: ...
+
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        """Run whole sequences through all layers.
+
+        Args:
+            input: [T, B, I] ([B, T, I] if ``batch_first``), or [T, I] without a batch, or a
+                ``PackedSequence``, its sequences in any order.
+            hx: h0 [num_layers * D, B, H] ([num_layers * D, H] without a batch). None starts from
+                zeros.
+
+        Returns:
+            ``output``, ``h_n`` as torch.nn.GRU.
+
+        Raises:
+            ValueError, TypeError: a shape, or ``hx``, is not as above.
+            RuntimeError: dtypes or devices do not go together; :func:`treadle.gru` says how.
+        """
+        return self._forward(input, hx)
