@@ -145,7 +145,7 @@ struct RecurrentLayerBackward
 static void set_forward_tangents(const LayerSaved& out, const LayerArguments& arguments,
                                  bool recompute) {
   LayerComposition layer(layer_op_name(), arguments.map(primal));
-  const auto tangents = layer.jvp(arguments.map(tangent));
+  const auto tangents = layer.jvp(arguments.map(tangent), !recompute);
   const auto set = [](const Tensor& t, const Tensor& value) {
     set_tangent(t, like(value, primal(t)));
   };

@@ -31,8 +31,8 @@ class LayerDirection {
         h_(steps.count()),
         c_(steps.count()) {}
 
-  // The tangents of the results, from those of the arguments.
-  LayerOutputs jvp(const LayerArguments& tangents) {
+  // The tangents of the results, from those of the arguments; of the gates only if asked for.
+  LayerOutputs jvp(const LayerArguments& tangents, bool with_gates) {
     const auto own = [&](Tensor LayerArguments::* member) {
       return Dual{of_direction(arguments_.*member, d_), of_direction(tangents.*member, d_)};
     };
@@ -57,8 +57,9 @@ class LayerDirection {
       h = steps_.after(h, moved.h, t);
       c = steps_.after(c, moved.c, t);
     }
-    return {steps_.join_steps(outputs, &Dual::tangent, hidden_), h.tangent, c.tangent,
-            steps_.join_steps(gates_, &Dual::tangent, hidden_ * info_.gates)};
+    return {
+        steps_.join_steps(outputs, &Dual::tangent, hidden_), h.tangent, c.tangent,
+        with_gates ? steps_.join_steps(gates_, &Dual::tangent, hidden_ * info_.gates) : Tensor()};
   }
 
   // Once, after jvp: the tangents of the gradients of the arguments, from gradients g of the
@@ -157,10 +158,10 @@ class LayerComposition {
   }
   LayerComposition(const LayerComposition&) = delete;  // directions refer to it
 
-  LayerOutputs jvp(const LayerArguments& tangents) {
+  LayerOutputs jvp(const LayerArguments& tangents, bool with_gates = false) {
     const LayerArguments v = ordered(tangents, arguments_);
     std::vector<LayerOutputs> found;
-    for (auto& direction : directions_) found.push_back(direction.jvp(v));
+    for (auto& direction : directions_) found.push_back(direction.jvp(v, with_gates));
     const auto each = [&](Tensor LayerOutputs::* member) {
       std::vector<Tensor> parts;
       for (const auto& one : found) parts.push_back(one.*member);

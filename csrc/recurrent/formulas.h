@@ -1,7 +1,7 @@
 // The cells in ATen ops, for what no fused kernel does: tangents, and gradients of gradients. A
 // cell gives its formula and the gradients of it, in Duals: the tangents of forward's results are
-// its jvp, and those of backward's results its second derivatives. Second derivatives are
-// symmetric, so that the vjp of a backward op is the same with its cotangents for tangents.
+// its jvp, those of backward's results its second derivatives. Second derivatives are symmetric:
+// the vjp of a backward op is the same with its cotangents for tangents.
 #pragma once
 
 #include <vector>

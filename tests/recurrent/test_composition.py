@@ -108,19 +108,15 @@ class Drawn:
         pairs = (self.arguments, self.grads), (self.tangents, self.grad_tangents)
         return [*moved, *jvp(gradients, *pairs)[1]]
 
-    def ordered(self, given: Optionals, back: bool = False) -> Optionals:
-        """Arguments as the composition has them: the GRU's weight_hh begins with gate n_h."""
-        turn = (-HIDDEN if back else HIDDEN) if self.cell == "gru" else 0
-        given = [*given, *[None] * (len(NAMES) - len(given))]
-        for k in (NAMES.index("weight_hh"), NAMES.index("bias_hh")):
-            given[k] = None if given[k] is None else given[k].roll(turn, 1)
-        return given
+    def whole(self, given: Optionals) -> Optionals:
+        """With None for the biases that there are not."""
+        return [*given, *[None] * (len(NAMES) - len(given))]
 
     def found(self, op: Callable[..., Optionals], tangents: Optionals) -> Optionals:
-        given = self.ordered([*self.arguments])
+        given = self.whole([*self.arguments])
         grads, grad_tangents = self.grads, self.grad_tangents
-        found = op(self.cell, given, self.sizes, self.ordered(tangents), grads, grad_tangents)
-        return [*found[:3], *self.ordered(found[3:], back=True)]
+        found = op(self.cell, given, self.sizes, self.whole(tangents), grads, grad_tangents)
+        return found
 
     def compare(self, found: Optionals, expected: list[Tensor]) -> None:
         found = [t for t in found if t is not None]
