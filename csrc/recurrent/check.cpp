@@ -62,6 +62,14 @@ static void check_kinds(const char* op, const LayerArguments& a) {
   if (a.bias_hh.defined()) check_like(op, "bias_hh", a.bias_hh, "input", input);
 }
 
+// A weight or bias [D, gates * H, ...]. Its shape is spelt only for the error.
+static void check_gate_rows(const char* op, const char* argument, int gates, const char* rest,
+                            const Tensor& t, c10::SymIntArrayRef shape) {
+  if (t.sym_sizes().equals(shape)) return;
+  const std::string letters = "[D, " + std::to_string(gates) + "H" + rest;
+  check_shape(op, argument, letters.c_str(), t, shape);
+}
+
 void check_layer(const char* op, const LayerArguments& a) {
   check_kinds(op, a);
   TORCH_CHECK(a.h0.dim() == 3, op, ": h0 must have shape [D, B, H], got ", a.h0.sym_sizes());
@@ -70,24 +78,19 @@ void check_layer(const char* op, const LayerArguments& a) {
               a.h0.sym_sizes());
   const CellInfo& cell = cell_info(a.cell);
   const auto of_input = hidden * cell.input_gates, of_state = hidden * cell.state_gates;
-  const auto letters = [](int gates, const char* rest) {
-    return "[D, " + std::to_string(gates) + "H" + rest;
-  };
   if (!a.batch_sizes.defined()) {
     check_shape(op, "h0", "[D, B, H]", a.h0, {directions, a.input.sym_size(1), hidden});
   }
   check_shape(op, "c0", "[D, B, H]", a.c0, {directions, rows, hidden});
-  check_shape(op, "weight_ih", letters(cell.input_gates, ", I]").c_str(), a.weight_ih,
-              {directions, of_input, a.input.sym_size(-1)});
-  check_shape(op, "weight_hh", letters(cell.state_gates, ", H]").c_str(), a.weight_hh,
-              {directions, of_state, hidden});
+  check_gate_rows(op, "weight_ih", cell.input_gates, ", I]", a.weight_ih,
+                  {directions, of_input, a.input.sym_size(-1)});
+  check_gate_rows(op, "weight_hh", cell.state_gates, ", H]", a.weight_hh,
+                  {directions, of_state, hidden});
   if (a.bias_ih.defined()) {
-    check_shape(op, "bias_ih", letters(cell.input_gates, "]").c_str(), a.bias_ih,
-                {directions, of_input});
+    check_gate_rows(op, "bias_ih", cell.input_gates, "]", a.bias_ih, {directions, of_input});
   }
   if (a.bias_hh.defined()) {
-    check_shape(op, "bias_hh", letters(cell.state_gates, "]").c_str(), a.bias_hh,
-                {directions, of_state});
+    check_gate_rows(op, "bias_hh", cell.state_gates, "]", a.bias_hh, {directions, of_state});
   }
 }
 
