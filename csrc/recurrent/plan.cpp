@@ -26,12 +26,16 @@ int64_t steps_per_chunk(const RecurrenceSizes& sizes, const RecurrenceDevice& de
 
 // ---- weights on the chip
 
-constexpr int64_t kClusterHidden = 768, kFloatClusterHidden = 512;
 constexpr int64_t kBatch = int64_t{1} << 26;  // at 2 * 16 blocks a row they are fewer than 2^31
 constexpr int64_t kSteps = int64_t{1} << 30;  // kernels count some more in 32 bits
 constexpr int64_t kFewSteps = 1;
 
 int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
+
+const CellShapes& shapes_of(const RecurrenceSizes& sizes) {
+  const CellInfo& cell = cell_info(sizes.cell);
+  return cell_shapes(cell.gates, cell.state_gates);
+}
 
 bool is_half(Dtype dtype) { return dtype == Dtype::kHalf || dtype == Dtype::kBFloat16; }
 
@@ -46,23 +50,28 @@ int64_t clusters_at_once(int blocks, const RecurrenceDevice& device) {
   return std::max<int64_t>(device.multiprocessors * of_132 / 132, 1);
 }
 
-// Times of a step in us, fitted to measurements on an H200. Cluster: a minimum, the products, and
-// the exchange, which is three times as large in the backward pass.
-double cluster_time(const ClusterShape& shape, int rows, bool backward, bool exact) {
+// Times of a step in us, fitted to measurements of LLTM on an H200. Cluster: a minimum, the
+// products, and the exchange: forward of h, backward of the gradients of all gates that h adds to.
+double cluster_time(const ClusterShape& shape, int rows, int state_gates, bool backward,
+                    bool exact) {
+  // Of three gates: what is multiplied, and what is exchanged.
+  const double work = state_gates / 3.0, sent = backward ? work : 1;
   const auto hidden = static_cast<double>(shape.hidden());
   if (exact) {
     // A block alone exchanges nothing.
-    if (shape.blocks == 1) return 0.25 + 1.8e-5 * shape.units * hidden * rows;
-    return 0.7 + (1.3e-5 * shape.units + (backward ? 6e-4 : 2e-4)) * hidden * rows;
+    if (shape.blocks == 1) return 0.25 + work * 1.8e-5 * shape.units * hidden * rows;
+    const double each = work * 1.3e-5 * shape.units + sent * (backward ? 6e-4 : 2e-4);
+    return 0.7 + each * hidden * rows;
   }
   return (backward ? 0.40 : 0.38) +
-         (backward ? 2.7e-5 : 2.2e-5) * hidden * shape.units * shape.tiles +
-         (backward ? 1.4e-4 : 7e-5) * hidden * rows;
+         work * (backward ? 2.7e-5 : 2.2e-5) * hidden * shape.units * shape.tiles +
+         sent * (backward ? 1.4e-4 : 7e-5) * hidden * rows;
 }
 
 // Grid: tiles run in sequence; with one tile there is nothing to overlap with.
-double grid_time(int64_t launches, int rows, bool backward) {
-  return static_cast<double>(launches) * (0.6 + (backward ? 0.375 : 0.19) * rows);
+double grid_time(int64_t launches, int rows, int state_gates, bool backward) {
+  return static_cast<double>(launches) *
+         (0.6 + state_gates / 3.0 * (backward ? 0.375 : 0.19) * rows);
 }
 
 // Step: a matrix product and a kernel.
@@ -82,7 +91,8 @@ struct Clusters {
 Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                        bool backward) {
   Clusters best{{}, std::numeric_limits<double>::infinity()};
-  const auto& kernels = cell_shapes(3, 3).clusters;
+  const auto& kernels = shapes_of(sizes).clusters;
+  const int state_gates = cell_info(sizes.cell).state_gates;
   for (size_t i = 0; i < kShapes; ++i) {
     const ClusterShape& shape = kClusterShapes[i];
     if (shape.hidden() < sizes.hidden) continue;
@@ -92,20 +102,28 @@ Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& dev
     for (int rows = 1; rows <= shape.rows(); ++rows) {
       const int64_t clusters = ceil_div(sizes.batch, rows) * sizes.directions;
       const double waves = static_cast<double>(std::max<int64_t>(ceil_div(clusters, at_once), 1));
-      const double time = waves * cluster_time(shape, rows, backward, !is_half(sizes.dtype));
+      const double time =
+          waves * cluster_time(shape, rows, state_gates, backward, !is_half(sizes.dtype));
       if (time < best.time) best = {{shape, rows}, time};
     }
   }
   return best;
 }
 
-int64_t grid_launches(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
-  return std::max<int64_t>(ceil_div(sizes.batch, grid_groups(sizes, device) * kGridRows), 1);
+// The most rows of a group of blocks.
+int64_t grid_rows(const RecurrenceSizes& sizes, bool backward) {
+  const CellShapes& shapes = shapes_of(sizes);
+  return backward ? shapes.grid_rows_backward : shapes.grid_rows;
+}
+
+int64_t grid_launches(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool backward) {
+  const int64_t at_once = grid_groups(sizes, device) * grid_rows(sizes, backward);
+  return std::max<int64_t>(ceil_div(sizes.batch, at_once), 1);
 }
 
 // Rows a group of blocks, in tiles of 8.
-int plan_grid(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
-  const int64_t at_once = grid_groups(sizes, device) * grid_launches(sizes, device);
+int plan_grid(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool backward) {
+  const int64_t at_once = grid_groups(sizes, device) * grid_launches(sizes, device, backward);
   const int64_t rows = std::max<int64_t>(ceil_div(sizes.batch, at_once), 1);
   return static_cast<int>(ceil_div(rows, 8) * 8);
 }
@@ -113,15 +131,23 @@ int plan_grid(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
 // ---- the choice
 
 // The largest H whose weights an algorithm keeps on the chip; 0 if it does not take the dtype.
-int64_t most_hidden(const RecurrenceSizes& sizes, bool cluster) {
-  if (is_half(sizes.dtype)) return cluster ? kClusterHidden : kGridHidden;
-  return cluster && sizes.dtype == Dtype::kFloat ? kFloatClusterHidden : 0;
+int64_t most_hidden(const RecurrenceSizes& sizes, Dtype dtype, bool cluster, bool backward) {
+  if (!cluster) return is_half(dtype) && grid_rows(sizes, backward) > 0 ? kGridHidden : 0;
+  int64_t most = 0;
+  for (size_t i = 0; i < kShapes; ++i) {
+    const ShapeKernels& kernels = shapes_of(sizes).clusters[i];
+    const bool half = backward ? kernels.half_backward : kernels.half_forward;
+    const bool any = is_half(dtype) ? half : dtype == Dtype::kFloat && kernels.fp32;
+    if (any) most = std::max(most, kClusterShapes[i].hidden());
+  }
+  return most;
 }
 
-bool on_chip(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool cluster) {
+bool on_chip(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool cluster,
+             bool backward) {
   return device.architecture >= 90 && sizes.hidden >= 1 &&
-         sizes.hidden <= most_hidden(sizes, cluster) && sizes.batch < kBatch &&
-         sizes.steps < kSteps;
+         sizes.hidden <= most_hidden(sizes, sizes.dtype, cluster, backward) &&
+         sizes.batch < kBatch && sizes.steps < kSteps;
 }
 
 struct Choice {
@@ -135,14 +161,16 @@ Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
     return {"rows", "rows do not depend on each other, so that threads need not meet"};
   }
   if (sizes.steps <= kFewSteps) return {"step", "one step does not pay for weights on the chip"};
-  const bool cluster = on_chip(sizes, device, /*cluster=*/true);
-  if (!cluster && !(on_chip(sizes, device, /*cluster=*/false) && grid_groups(sizes, device) > 0)) {
+  const bool cluster = on_chip(sizes, device, /*cluster=*/true, backward);
+  if (!cluster &&
+      !(on_chip(sizes, device, /*cluster=*/false, backward) && grid_groups(sizes, device) > 0)) {
     return {"step", "no algorithm keeps such weights on the chip"};
   }
   const Clusters clusters = cluster ? plan_clusters(sizes, device, backward) : Clusters{};
-  const double time =
-      cluster ? clusters.time
-              : grid_time(grid_launches(sizes, device), plan_grid(sizes, device), backward);
+  const double time = cluster ? clusters.time
+                              : grid_time(grid_launches(sizes, device, backward),
+                                          plan_grid(sizes, device, backward),
+                                          cell_info(sizes.cell).state_gates, backward);
   if (time > launched_time(sizes, backward)) {
     return {"step", "so many rows are faster by a product a step"};
   }
@@ -165,7 +193,7 @@ Choice take_forced(const char* op, const RecurrenceSizes& sizes, const Recurrenc
               sizes.batch);
   TORCH_CHECK(sizes.steps < kSteps, op, ": algorithm ", forced, " needs T < 2^30, got ",
               sizes.steps);
-  TORCH_CHECK(on_chip(sizes, device, cluster), op, ": algorithm ", forced,
+  TORCH_CHECK(on_chip(sizes, device, cluster, backward), op, ": algorithm ", forced,
               " needs float16 or bfloat16, ", "1 <= H <= ", cluster ? kClusterHidden : kGridHidden,
               cluster ? " (or float32 up to 512)" : "", " and an sm_90 GPU, got ",
               dtype_name(sizes.dtype), ", H = ", sizes.hidden, " and sm_", device.architecture);
@@ -190,7 +218,7 @@ RecurrencePlan plan_recurrence(const char* op, const RecurrenceSizes& sizes,
   RecurrencePlan plan{algorithm, reason, chunk, transposed, clusters, 0, 0};
   if (plan.is("grid")) {
     plan.grid_groups = grid_groups(sizes, device);
-    plan.grid_rows = plan_grid(sizes, device);
+    plan.grid_rows = plan_grid(sizes, device, backward);
   }
   return plan;
 }
