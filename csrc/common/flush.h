@@ -5,6 +5,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "common/cpu/subnormals.h"
@@ -17,17 +18,19 @@ class FlushInProducts {
   FlushInProducts(const at::Tensor& like, int64_t multiplications) {
     if (!like.is_cpu()) return;
     before_.resize(multiplications < kShared || at::in_parallel_region() ? 1 : pool_size());
-    in_each([](unsigned& before) { before = cpu::flush_subnormals(); });
+    in_each([&](int64_t begin, int64_t end) {
+      std::fill(before_.begin() + begin, before_.begin() + end, cpu::flush_subnormals());
+    });
   }
   ~FlushInProducts() {
-    if (!before_.empty()) in_each([](unsigned& before) { cpu::set_float_mode(before); });
+    in_each([&](int64_t begin, int64_t) { cpu::set_float_mode(before_[begin]); });
   }
   FlushInProducts(const FlushInProducts&) = delete;
   FlushInProducts& operator=(const FlushInProducts&) = delete;
 
  private:
   // BLAS computes smaller products in the caller's thread.
-  static constexpr int64_t kShared = int64_t{1} << 18;
+  static constexpr int64_t kShared = int64_t{1} << 17;
 
   // Only with OpenMP does thread i of every parallel loop take part i, and BLAS the same threads.
   static int pool_size() {
@@ -40,8 +43,7 @@ class FlushInProducts {
 
   template <class F>
   void in_each(const F& f) {
-    const int64_t threads = static_cast<int64_t>(before_.size());
-    at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t) { f(before_[begin]); });
+    at::parallel_for(0, static_cast<int64_t>(before_.size()), 1, f);
   }
 
   std::vector<unsigned> before_;  // the mode of each thread
