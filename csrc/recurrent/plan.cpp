@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
 
 #include "common/check.h"
 #include "common/gemm.h"
@@ -193,10 +194,13 @@ Choice take_forced(const char* op, const RecurrenceSizes& sizes, const Recurrenc
               sizes.batch);
   TORCH_CHECK(sizes.steps < kSteps, op, ": algorithm ", forced, " needs T < 2^30, got ",
               sizes.steps);
+  const auto most = [&](Dtype dtype) { return most_hidden(sizes, dtype, cluster, backward); };
+  const int64_t most_fp32 = most(Dtype::kFloat);
   TORCH_CHECK(on_chip(sizes, device, cluster, backward), op, ": algorithm ", forced,
-              " needs float16 or bfloat16, ", "1 <= H <= ", cluster ? kClusterHidden : kGridHidden,
-              cluster ? " (or float32 up to 512)" : "", " and an sm_90 GPU, got ",
-              dtype_name(sizes.dtype), ", H = ", sizes.hidden, " and sm_", device.architecture);
+              " needs float16 or bfloat16, 1 <= H <= ", most(Dtype::kHalf),
+              most_fp32 > 0 ? " (or float32 up to " + std::to_string(most_fp32) + ")" : "",
+              " and an sm_90 GPU, got ", dtype_name(sizes.dtype), ", H = ", sizes.hidden,
+              " and sm_", device.architecture);
   TORCH_CHECK(cluster || grid_groups(sizes, device) > 0, op, ": algorithm grid needs ", kGridBlocks,
               " multiprocessors a direction, got ", device.multiprocessors, " for ",
               sizes.directions);

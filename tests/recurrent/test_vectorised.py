@@ -1,0 +1,47 @@
+"""The pointwise loops of the CPU's row kernels are compiled to vector instructions.
+
+A branch to a constant in a formula is enough to lose them, and with them half of the speed.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tools.native import host
+from tools.native.graph import CXX_FLAGS
+
+ROOT = Path(__file__).resolve().parents[2]
+CELLS, DTYPES = 3, 4
+
+
+def line_of(file: str, after: str) -> int:
+    """The line of the loop that begins before the first `after`."""
+    lines = (ROOT / file).read_text().splitlines()
+    inside = next(i for i, line in enumerate(lines) if after in line)
+    return next(i for i in range(inside, 0, -1) if "for (int64_t i" in lines[i]) + 1
+
+
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+def test_loops_over_units_are_vectorised(tmp_path: Path, isa: str) -> None:
+    version = subprocess.run([*host.cxx().split(), "--version"], capture_output=True, text=True)
+    if platform.machine() != "x86_64" or "Free Software Foundation" not in version.stdout:
+        pytest.skip("asks GCC on x86")
+    flags = [*CXX_FLAGS, "-I.", "-Icsrc", "-Icsrc/include", "-std=c++17", *host.CPU_FLAGS]
+    flags += [*host.isas()[isa], f"-DTREADLE_ISA={isa}", "-fopt-info-vec-optimized"]
+    command = [*host.cxx().split(), *flags, "-c", "csrc/recurrent/cpu/rows.cpp", "-o"]
+    done = subprocess.run(
+        [*command, tmp_path / "rows.o"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    loops = {
+        "csrc/recurrent/cpu/rows_forward.h": "Cell::forward(g, own_c[i])",
+        "csrc/recurrent/cpu/rows_backward.h": "Cell::backward(g, old_c[i]",
+    }
+    for file, inside in loops.items():
+        place = rf"{file}:{line_of(file, inside)}:\d+: optimized: loop vectorized"
+        found = len(re.findall(place, done.stderr))
+        assert found == CELLS * DTYPES, f"{file}: {found} of {CELLS * DTYPES} loops"
