@@ -2,6 +2,7 @@
 // backends share. Products over all steps are ATen's; the steps are the backend's.
 #pragma once
 
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -33,8 +34,13 @@ struct RecurrenceBackend {
   // The plan of a forward or a backward pass; raises for an `algorithm` that cannot run.
   RecurrencePlan (*plan)(const RecurrenceSizes& sizes, at::Device device,
                          std::string_view algorithm, bool backward);
+  // Whether a cell's float32 products are tf32, where torch says otherwise of matrix products.
+  std::optional<bool> (*tf32)(CellKind cell, Dtype dtype);
+  // out = a b, or added to it, in float32 of that precision; null where `tf32` has none.
+  void (*mm)(const Tensor& out, const Tensor& a, const Tensor& b, bool add, bool tf32);
   // x [n, I] times W_ih^T [I, GH], in acc_t.
-  Tensor (*input_product)(const Tensor& x, const Tensor& weight_ih, bool transposed);
+  Tensor (*input_product)(const Tensor& x, const Tensor& weight_ih, bool transposed,
+                          std::optional<bool> tf32);
   void (*forward)(const RecurrenceForward& args, const Tensor& weight_hh,
                   const RecurrencePlan& plan);
   void (*backward)(const RecurrenceBackward& args, const Tensor& weight_hh,

@@ -14,16 +14,16 @@ namespace {
 Tensor recompute_gates(const LayerRun& run, int64_t d, const Tensor& previous_h) {
   const LayerArguments& a = run.arguments;
   const auto work = [&](const Tensor& t) { return cast(of_direction(t, d), run.work); };
+  const auto product = [&](const Tensor& x, const Tensor& w, const Tensor& bias) {
+    if (run.tf32) return plus(run.mm(x, w.t()), bias);
+    return bias.defined() ? at::addmm(bias, x, w.t()) : x.mm(w.t());
+  };
   if (run.cell.same_gates()) {
     const Tensor x = at::cat({previous_h, run.rows(a.input)}, 1).to(run.work);
     const Tensor w = at::cat({work(a.weight_hh), work(a.weight_ih)}, 1);
     const Tensor bias = plus(work(a.bias_ih), work(a.bias_hh));
-    const Tensor gates = bias.defined() ? at::addmm(bias, x, w.t()) : x.mm(w.t());
-    return gates.to(a.input.scalar_type());
+    return product(x, w, bias).to(a.input.scalar_type());
   }
-  const auto product = [](const Tensor& x, const Tensor& w, const Tensor& bias) {
-    return bias.defined() ? at::addmm(bias, x, w.t()) : x.mm(w.t());
-  };
   const Tensor of_h = product(previous_h.to(run.work), work(in_gate_order(a.weight_hh, a)),
                               work(in_gate_order(a.bias_hh, a)));
   const Tensor gates = at::zeros({of_h.size(0), run.width()}, of_h.options());
@@ -111,19 +111,20 @@ struct Backward {
     if (mask[0]) {
       const Tensor w = a.weight_ih[d].to(run.work);
       if (!found.input.defined()) {
-        found.input = mm_few_columns(of_input, w);
+        found.input = run.mm(of_input, w);
       } else if (grad_gates.is_cpu()) {
-        found.input.add_(mm_few_columns(of_input, w));
+        found.input.add_(run.mm(of_input, w));
       } else {
-        found.input.addmm_(of_input, w);
+        run.mm_into(found.input, of_input, w, /*add=*/true);
       }
     }
     if (mask[3]) {
-      found.weight_ih.push_back(mm_few_columns(of_input.t(), run.rows(a.input).to(run.work)));
+      found.weight_ih.push_back(run.mm(of_input.t(), run.rows(a.input).to(run.work)));
     }
     if (mask[4]) {
       if (!previous.defined()) previous = previous_h(d);
-      found.weight_hh.push_back(of_state.t().mm(previous.to(run.work)));
+      const Tensor h = previous.to(run.work);
+      found.weight_hh.push_back(run.tf32 ? run.mm(of_state.t(), h) : of_state.t().mm(h));
     }
     if (!mask[5] && !mask[6]) return;
     const Tensor total = grad_gates.sum(0);

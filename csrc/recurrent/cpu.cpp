@@ -22,7 +22,9 @@ RecurrencePlan plan_cpu(const RecurrenceSizes& sizes, at::Device, std::string_vi
   return plan_recurrence(layer_op_name(), sizes, device, algorithm, backward);
 }
 
-Tensor input_product_cpu(const Tensor& x, const Tensor& weight_ih, bool) {
+std::optional<bool> tf32_cpu(CellKind, Dtype) { return {}; }
+
+Tensor input_product_cpu(const Tensor& x, const Tensor& weight_ih, bool, std::optional<bool>) {
   const auto acc = at::toOpMathType(x.scalar_type());
   return x.to(acc).mm(weight_ih.to(acc).t());
 }
@@ -88,9 +90,9 @@ void c_states_cpu(const RecurrenceCStates& args, int64_t, const Sequence&, at::D
             [&](int64_t begin, int64_t end) { cpu::recurrent_layer_c_states(args, begin, end); });
 }
 
-constexpr RecurrenceBackend kCpuBackend{/*widens_half=*/true, plan_cpu,
-                                        input_product_cpu,    forward_cpu,
-                                        backward_cpu,         c_states_cpu};
+constexpr RecurrenceBackend kCpuBackend{
+    /*widens_half=*/true, plan_cpu,    tf32_cpu,     /*mm=*/nullptr,
+    input_product_cpu,    forward_cpu, backward_cpu, c_states_cpu};
 
 }  // namespace
 

@@ -29,8 +29,8 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
     const int64_t first = std::min(one.start, other.start);
     const int64_t last = std::max(one.start + one.rows, other.start + other.rows);
     if (first == last) continue;
-    const Tensor products =
-        run.backend.input_product(x.narrow(0, first, last - first), w_ih, plan.transposed);
+    const Tensor products = run.backend.input_product(x.narrow(0, first, last - first), w_ih,
+                                                      plan.transposed, run.tf32);
     MatrixView view = matrix_view(plan.transposed ? products.t() : products);
     // As if it had all rows of S.
     view.data = static_cast<const char*>(view.data) -

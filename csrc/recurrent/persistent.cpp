@@ -50,8 +50,8 @@ Tensor input_products(const LayerRun& run, int64_t width, const Tensor& gates) {
   }
   const Tensor x = run.rows(a.input);
   for (int64_t d = 0; d < directions; ++d) {
-    Tensor own = products[d].narrow(1, run.cell.input_first * width, blocks * width);
-    at::mm_out(own, x, weights[d].t());
+    const Tensor own = products[d].narrow(1, run.cell.input_first * width, blocks * width);
+    run.mm_into(own, x, weights[d].t(), /*add=*/false);
   }
   return products;
 }

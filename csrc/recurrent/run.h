@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "common/gemm.h"
 #include "recurrent/backend.h"
 #include "recurrent/check.h"
 
@@ -21,6 +22,7 @@ struct LayerRun {
   RecurrenceSizes sizes;
   ScalarType acc, work;  // of sums, and of the products of grad_gates
   RecurrencePlan plan;
+  std::optional<bool> tf32;  // of products, where it is not as torch says of matrix products
 
   LayerRun(const RecurrenceBackend& backend, const LayerArguments& a, std::string_view algorithm,
            bool backward)
@@ -33,7 +35,8 @@ struct LayerRun {
               a.h0.size(0), to_dtype(a.input.scalar_type())},
         acc(at::toOpMathType(a.input.scalar_type())),
         work(backend.widens_half ? acc : a.input.scalar_type()),
-        plan(backend.plan(sizes, a.input.device(), algorithm, backward)) {}
+        plan(backend.plan(sizes, a.input.device(), algorithm, backward)),
+        tf32(backend.tf32(a.cell, sizes.dtype)) {}
 
   int64_t width() const { return cell.gates * sizes.hidden; }  // GH
 
@@ -47,6 +50,25 @@ struct LayerRun {
   Tensor window(const Tensor& gates, int64_t first, int64_t count) const {
     if (count == cell.gates) return gates;
     return gates.narrow(-1, first * sizes.hidden, count * sizes.hidden);
+  }
+
+  // a b
+  Tensor mm(const Tensor& a, const Tensor& b) const {
+    if (!tf32) return mm_few_columns(a, b);
+    const Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
+    backend.mm(out, a, b, /*add=*/false, *tf32);
+    return out;
+  }
+  // out = a b, or added to it.
+  void mm_into(const Tensor& out, const Tensor& a, const Tensor& b, bool add) const {
+    Tensor to = out;
+    if (tf32) {
+      backend.mm(out, a, b, add, *tf32);
+    } else if (add) {
+      to.addmm_(a, b);
+    } else {
+      at::mm_out(to, a, b);
+    }
   }
 
   // No unit takes a step.

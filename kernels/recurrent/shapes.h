@@ -54,12 +54,13 @@ struct ClusterForward {
   static constexpr int kGroups = units / 16;           // of 16 units
   static constexpr int kSplits = units >= 64 ? 2 : 4;  // of K
   static constexpr int kWarps = kGroups * kSplits, kComputing = kWarp * kWarps;
+  static constexpr int kChunks = kHidden / 16 / kSplits;  // of 16 k, a warp
   // One more warp copies between global and shared memory, so that no sum waits for it. Where the
-  // weights need the registers that it would cost, the computing warps copy.
-  static constexpr bool kCopyWarp = units <= 32;
+  // weights need the registers that it would cost, the computing warps copy: with nine warps a
+  // thread has 168.
+  static constexpr bool kCopyWarp = units <= 32 && kChunks * 4 * state_gates <= 96;
   static constexpr int kThreads = kComputing + (kCopyWarp ? kWarp : 0);
   static constexpr int kCopying = kCopyWarp ? kWarp : kComputing;
-  static constexpr int kChunks = kHidden / 16 / kSplits;  // of 16 k, a warp
   // Items (unit, row) of a lane.
   static constexpr int kItems = 4 * tiles >= kSplits ? 4 * tiles / kSplits : 1;
   // A thread's 16-byte chunks to send, 16-byte chunks to prefetch, and 8-byte stores of h.
@@ -96,10 +97,10 @@ struct ClusterBackward {
   static constexpr int kGroups = units / 16;                             // of 16 units
   static constexpr int kWarps = units == 16 ? 4 : units == 48 ? 12 : 8;  // and parts of K
   static constexpr int kComputing = kWarp * kWarps;
-  static constexpr bool kCopyWarp = units <= 32;  // as forward
+  static constexpr int kChunks = state_gates * kHidden / 16 / kWarps;            // of 16 k, a warp
+  static constexpr bool kCopyWarp = units <= 32 && kChunks * 4 * kGroups <= 96;  // as forward
   static constexpr int kThreads = kComputing + (kCopyWarp ? kWarp : 0);
   static constexpr int kCopying = kCopyWarp ? kWarp : kComputing;
-  static constexpr int kChunks = state_gates * kHidden / 16 / kWarps;  // of 16 k, a warp
   static constexpr int kItems = units / 4 / kWarps;  // of a lane: one unit of one row each
   // A thread's 16-byte chunks to send, and to prefetch of gates and grad_output, and of c; its
   // 8-byte stores of grad_gates.

@@ -4,6 +4,8 @@
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/Exceptions.h>
 
+#include <algorithm>
+
 namespace treadle {
 
 // ATen sets the handle's mode by the same.
@@ -12,7 +14,22 @@ bool tf32_allowed() {
          at::Float32Precision::TF32;
 }
 
-Gemm::Gemm(Dtype dtype) : dtype_(dtype), handle_(at::cuda::getCurrentCUDABlasHandle()) {}
+bool tf32_allowed_in_rnn() {
+  return at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::RNN) ==
+         at::Float32Precision::TF32;
+}
+
+// ATen's handle, in a mode that the next call of ATen sets anew.
+static cublasHandle_t blas_handle(std::optional<bool> tf32) {
+  const cublasHandle_t handle = at::cuda::getCurrentCUDABlasHandle();
+  if (tf32 && *tf32 != tf32_allowed()) {
+    TORCH_CUDABLAS_CHECK(
+        cublasSetMathMode(handle, *tf32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_DEFAULT_MATH));
+  }
+  return handle;
+}
+
+Gemm::Gemm(Dtype dtype, std::optional<bool> tf32) : dtype_(dtype), handle_(blas_handle(tf32)) {}
 
 // cuBLAS counts columns first. There a is a^T [k, m], b is b^T [k, n] or [n, k], and c is c^T
 // [n, m], or where its columns are dense, c [m, n].
@@ -57,6 +74,36 @@ void Gemm::run(const GemmArgs& p) const {
     return cublasGemmEx(handle, op_x, op_y, rows, columns, k, &one, x, type, ldx, y, type, ldy,
                         &beta, p.c, CUDA_R_32F, c_stride, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
   }));
+}
+
+// An operand as cuBLAS takes it, columns first: a row-major matrix is its transpose.
+struct Operand {
+  at::Tensor t;
+  bool rows_dense;
+  int stride;
+
+  explicit Operand(const at::Tensor& matrix) : t(matrix) {
+    const auto dense = [&](int64_t along) {
+      return t.stride(along) == 1 && t.stride(1 - along) >= std::max<int64_t>(t.size(along), 1);
+    };
+    if (!dense(1) && !dense(0)) t = t.contiguous();
+    rows_dense = dense(1) || !dense(0);
+    stride = static_cast<int>(std::max<int64_t>(t.stride(rows_dense ? 0 : 1), 1));
+  }
+};
+
+void mm_fp32(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add, bool tf32) {
+  const auto m = static_cast<int>(out.size(0)), n = static_cast<int>(out.size(1));
+  const auto k = static_cast<int>(a.size(1));
+  if (m == 0 || n == 0) return;
+  const Operand x(a), y(b);
+  const float one = 1, beta = add ? 1 : 0;
+  // out^T = b^T a^T.
+  TORCH_CUDABLAS_CHECK(cublasSgemm(blas_handle(tf32), y.rows_dense ? CUBLAS_OP_N : CUBLAS_OP_T,
+                                   x.rows_dense ? CUBLAS_OP_N : CUBLAS_OP_T, n, m, k, &one,
+                                   y.t.const_data_ptr<float>(), y.stride,
+                                   x.t.const_data_ptr<float>(), x.stride, &beta,
+                                   out.mutable_data_ptr<float>(), static_cast<int>(out.stride(0))));
 }
 
 }  // namespace treadle

@@ -2,7 +2,10 @@
 // was told of tf32. A call of ATen's own functions takes as long as a step of a recurrent layer.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
+#include <optional>
 
 #include "kernels/common/dtype.h"
 
@@ -25,7 +28,8 @@ struct GemmArgs {
 // longer than a product.
 class Gemm {
  public:
-  explicit Gemm(Dtype dtype);
+  // tf32: whether float32 is computed so; none: as torch says for matrix products.
+  explicit Gemm(Dtype dtype, std::optional<bool> tf32 = {});
   void run(const GemmArgs& args) const;
 
  private:
@@ -33,7 +37,12 @@ class Gemm {
   void* handle_;
 };
 
-// Whether torch lets cuBLAS compute float32 in tf32 now.
+// Whether torch lets cuBLAS compute float32 in tf32 now; and cuDNN's recurrent layers.
 bool tf32_allowed();
+bool tf32_allowed_in_rnn();
+
+// out [m, n] = a [m, k] b [k, n], or added to it: float32, on the current device and stream, with
+// tf32 or without whatever torch says of matrix products. Rows of out are dense.
+void mm_fp32(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add, bool tf32);
 
 }  // namespace treadle

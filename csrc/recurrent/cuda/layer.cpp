@@ -34,6 +34,18 @@ bool fits(const RecurrenceSizes& sizes, const RecurrencePlan& plan, bool backwar
   });
 }
 
+// LSTM and GRU follow the switch that torch's layers follow, LLTM that of matrix products.
+std::optional<bool> tf32_cuda(CellKind cell, Dtype dtype) {
+  if (cell == CellKind::kLltm || dtype != Dtype::kFloat) return {};
+  const bool wanted = tf32_allowed_in_rnn();
+  return wanted == tf32_allowed() ? std::optional<bool>() : wanted;
+}
+
+void mm_cuda(const Tensor& out, const Tensor& a, const Tensor& b, bool add, bool tf32) {
+  const c10::cuda::CUDAGuard guard(out.device());
+  mm_fp32(out, a, b, add, tf32);
+}
+
 RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
                          std::string_view algorithm, bool backward) {
   const char* const op = layer_op_name();
@@ -44,7 +56,7 @@ RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
   found.architecture = properties->major * 10 + properties->minor;
   found.multiprocessors = properties->multiProcessorCount;
   found.l2_bytes = properties->l2CacheSize;
-  found.tf32 = tf32_allowed();
+  found.tf32 = tf32_cuda(sizes.cell, sizes.dtype).value_or(tf32_allowed());
   const RecurrencePlan plan = plan_recurrence(op, sizes, found, algorithm, backward);
   if (!plan.persistent() || fits(sizes, plan, backward)) return plan;
   TORCH_CHECK(algorithm == "auto", op, ": algorithm ", algorithm, " must fit on the device, got ",
@@ -61,8 +73,13 @@ Tensor product_in_acc(const Tensor& a, const Tensor& b) {
   return acc == a.scalar_type() ? at::mm(a, b) : at::mm(a, b, acc);
 }
 
-Tensor input_product_cuda(const Tensor& x, const Tensor& weight_ih, bool transposed) {
-  return transposed ? product_in_acc(weight_ih, x.t()) : product_in_acc(x, weight_ih.t());
+Tensor input_product_cuda(const Tensor& x, const Tensor& weight_ih, bool transposed,
+                          std::optional<bool> tf32) {
+  const Tensor a = transposed ? weight_ih : x, b = transposed ? x.t() : weight_ih.t();
+  if (!tf32) return product_in_acc(a, b);
+  const Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
+  mm_cuda(out, a, b, /*add=*/false, *tf32);
+  return out;
 }
 
 void* at_row(const MatrixView& view, int64_t row, int64_t element_size) {
@@ -101,7 +118,7 @@ void forward_cuda(const RecurrenceForward& args, const Tensor& weight_hh,
   with_stream(weight_hh.device(), plan, args.cell, [&](cudaStream_t stream, auto cell) {
     using Kind = typename decltype(cell)::type;
     const Tensor weight = weight_hh.contiguous();
-    const Gemm gemm(args.dtype);
+    const Gemm gemm(args.dtype, tf32_cuda(args.cell, args.dtype));
     const bool add = cell_info(args.cell).same_gates();
     // Of cells whose gates do not all have both products: h W_hh^T, stored as the input's products.
     const bool transposed = args.products.column_stride != 1;
@@ -133,7 +150,7 @@ void backward_cuda(const RecurrenceBackward& args, const Tensor& weight_hh,
     // In the order of the gates.
     const Tensor weight =
         args.cell == CellKind::kGru ? at::roll(weight_hh, args.hidden, 0) : weight_hh.contiguous();
-    const Gemm gemm(args.dtype);
+    const Gemm gemm(args.dtype, tf32_cuda(args.cell, args.dtype));
     const int64_t width = cell_info(args.cell).gates * args.hidden;
     const auto* grad_gates = static_cast<const char*>(args.grad_gates);
     each_step(args, [&](const RecurrenceBackward& one, int64_t start, int64_t rows) {
@@ -236,11 +253,16 @@ void persistent_backward_cuda(PersistentCStates c_states, PersistentBackward arg
   });
 }
 
-constexpr RecurrenceBackend kCudaBackend{
-    /*widens_half=*/false,   plan_cuda,
-    input_product_cuda,      forward_cuda,
-    backward_cuda,           c_states_cuda,
-    persistent_forward_cuda, persistent_backward_cuda};
+constexpr RecurrenceBackend kCudaBackend{/*widens_half=*/false,
+                                         plan_cuda,
+                                         tf32_cuda,
+                                         mm_cuda,
+                                         input_product_cuda,
+                                         forward_cuda,
+                                         backward_cuda,
+                                         c_states_cuda,
+                                         persistent_forward_cuda,
+                                         persistent_backward_cuda};
 
 }  // namespace
 

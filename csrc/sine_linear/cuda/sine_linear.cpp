@@ -22,7 +22,8 @@ static void gemm_cuda(const Tensor& out, const Tensor& x, const Tensor& weight) 
   if (x.is_contiguous() && weight.is_contiguous() && largest < std::numeric_limits<int>::max()) {
     const c10::cuda::CUDAGuard guard(x.device());
     return Gemm(to_dtype(x.scalar_type()))
-        .run({x.size(0), weight.size(0), x.size(1), x.const_data_ptr(), weight.const_data_ptr(),
+        .run({x.size(0), weight.size(0), x.size(1), x.const_data_ptr(), x.size(1),
+              weight.const_data_ptr(),
               /*b_transposed=*/false, out.mutable_data_ptr(), weight.size(0), 1, /*add=*/false});
   }
   Tensor z = out;
