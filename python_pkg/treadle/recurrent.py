@@ -251,8 +251,8 @@ def gru(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
     or for a packed batch ``gru(data, batch_sizes, hx, params, has_biases, num_layers, dropout,
     train, bidirectional)``. D is 2 if bidirectional, else 1; :class:`treadle.nn.GRU` holds the
     parameters and calls this. ``r, z = sigmoid(x W_ih^T + b_ih + h W_hh^T + b_hh)``;
-    ``n = tanh(x W_in^T + b_in + r (h W_hn^T + b_hn))``; ``h = (1 - z) n + z h``, where the last h is
-    not rounded to input's dtype.
+    ``n = tanh(x W_in^T + b_in + r (h W_hn^T + b_hn))``; ``h = (1 - z) n + z h``, whose own h is not
+    rounded to input's dtype.
 
     Args:
         input: [T, B, I], or [B, T, I] if ``batch_first``; float64, float32, float16 or bfloat16.
