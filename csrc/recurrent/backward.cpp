@@ -128,9 +128,12 @@ struct Backward {
     }
     if (!mask[5] && !mask[6]) return;
     const Tensor total = grad_gates.sum(0);
-    if (mask[5]) found.bias_ih.push_back(run.input_window(total));
-    // Not the memory of another result.
-    if (mask[6]) found.bias_hh.push_back(run.state_window(mask[5] ? total.clone() : total));
+    // Each in memory of its own, which holds nothing else.
+    const bool whole = run.cell.same_gates();
+    const Tensor of_bias = run.input_window(total);
+    if (mask[5]) found.bias_ih.push_back(whole ? of_bias : of_bias.clone());
+    if (mask[6])
+      found.bias_hh.push_back(run.state_window(mask[5] && whole ? total.clone() : total));
   }
 
   void direction(int64_t d, Gradients& found) const {

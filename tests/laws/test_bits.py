@@ -4,6 +4,7 @@ memory that was full of NaN, and (add, scale) on any instruction set."""
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from torch import Tensor
 
 import treadle
 from tests.recurrent.cell_cases import cell_arguments
-from tests.recurrent.layer_cases import layer_arguments
+from tests.recurrent.layer_cases import CELLS, layer_arguments
 from tests.support import layouts
 from tests.support.cases import DEVICES, ELEMENTWISE, FLOATING, GPU, INTEGERS, OPS, each_case
 from tests.support.forms import FORMS
@@ -46,20 +47,25 @@ def same(actual: list[Tensor], expected: list[Tensor], what: object) -> None:
         assert not len(others), f"{what}: result {n} has other bits, {where}"
 
 
-def big_calls(device: str, dtype: torch.dtype) -> dict[str, Call]:
+def quarters(t: Tensor) -> Tensor:
+    """Whose products ATen sums exactly in any order."""
+    return (t * 4).round() / 4
+
+
+def big_calls(device: str, dtype: torch.dtype) -> dict[str, tuple[Op, Call]]:
     make = Make("big", device, dtype)
     found = {
-        name: Call((make(BIG, by=9), *(rest := form.rest(make(BIG))).args), rest.kwargs)
+        name: (form.op, Call((make(BIG, by=9), *(rest := form.rest(make(BIG))).args), rest.kwargs))
         for name, form in FORMS.items()
         if form.variant != "row"  # whose gradient is a sum of ATen's
     }
     for sizes in ((129, 33, 131), (9001, 2, 3)):
-        # Quarters, whose products ATen sums exactly in any order.
         call = cell_arguments(make, sizes)
-        found[f"lltm_cell {sizes}"] = call.map(lambda t: (t * 4).round() / 4)
-    for lengths in (None, (5, *[3] * 40, *[2] * 23)):
-        call = layer_arguments(make, (3, 64, 33, 65), directions=2, lengths=lengths)
-        found[f"recurrent_layer {lengths}"] = call.map(lambda t: (t * 4).round() / 4)
+        found[f"lltm_cell {sizes}"] = OPS["lltm_cell"], call.map(quarters)
+    for cell, lengths in itertools.product(CELLS, (None, (5, *[3] * 40, *[2] * 23))):
+        call = layer_arguments(make, (3, 64, 33, 65), cell=cell, directions=2, lengths=lengths)
+        name = f"recurrent_layer {cell}"
+        found[f"{name}, {lengths}"] = OPS[name], call.map(quarters)
     return found
 
 
@@ -157,8 +163,7 @@ def test_any_layout(dtype: torch.dtype, device: str) -> None:
 def test_any_number_of_threads(dtype: torch.dtype) -> None:
     before = torch.get_num_threads()
     try:
-        for name, call in big_calls("cpu", dtype).items():
-            op = OPS[name.split()[0]]
+        for name, (op, call) in big_calls("cpu", dtype).items():
             found = []
             for threads in (1, 2, 3, 8):
                 torch.set_num_threads(threads)
@@ -166,7 +171,7 @@ def test_any_number_of_threads(dtype: torch.dtype) -> None:
                 # Results and gradients of states; the others are sums of ATen's.
                 if op.name == "lltm_cell":
                     new = [*new[:2], new[-1]]
-                elif op.name == "recurrent_layer":
+                elif op.is_layer:
                     new = [*new[:3], *new[4:6]]
                 found.append(new)
             for other in found[1:]:
@@ -178,8 +183,7 @@ def test_any_number_of_threads(dtype: torch.dtype) -> None:
 @GPU
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_any_stream(dtype: torch.dtype) -> None:
-    for name, call in big_calls("cuda", dtype).items():
-        op = OPS[name.split()[0]]
+    for name, (op, call) in big_calls("cuda", dtype).items():
         expected = everything(op, call)
         torch.cuda.synchronize()
         for _ in range(3):

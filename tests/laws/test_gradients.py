@@ -12,14 +12,20 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from tests.recurrent.cell_cases import cell_arguments
-from tests.recurrent.layer_cases import TENSORS, layer_arguments
+from tests.recurrent.layer_cases import ARGUMENTS, CELLS, layer_arguments
 from tests.sine_linear.cases import sine_arguments
 from tests.support.cases import DEVICES, OPS, each_case, sized_call
 from tests.support.inputs import Call, Case, Make, Op, outputs, requiring_grad
 
 SINE_SUBSETS = [s for n in range(1, 4) for s in itertools.combinations(range(3), n)]
 SUBSETS = [s for n in range(1, 6) for s in itertools.combinations(range(5), n)]
-LAYER_SUBSETS = [s for n in range(1, 7) for s in itertools.combinations(TENSORS, n)]
+# Of the LLTM every one; of the other cells one alone, two, all but one, and all.
+LAYER_SUBSETS = [
+    (cell, subset)
+    for cell in CELLS
+    for n in ((1, 2, 3, 4, 5, 6) if cell == "lltm" else (1, 2, 6, 7))
+    for subset in itertools.combinations(ARGUMENTS[cell], n)
+]
 SMALL = (2, 2, 2)  # B, I, H
 SMALL_LAYER = (3, 2, 2, 2)  # T, B, I, H
 # Numerical differentiation by 1e-6 in float64 is good for these; the defaults are loose.
@@ -127,15 +133,15 @@ def test_every_subset_of_the_sine_layer(subset: tuple[int, ...], inputs: int, de
     [{}, {"directions": 2, "lengths": (3, 1), "recompute": True}],
     ids=["one direction", "packed in two, recompute"],
 )
-@pytest.mark.parametrize("subset", LAYER_SUBSETS, ids=str)
+@pytest.mark.parametrize(("cell", "subset"), LAYER_SUBSETS, ids=str)
 def test_every_subset_of_the_layer(
-    subset: tuple[int, ...], options: dict[str, Any], device: str
+    cell: str, subset: tuple[int, ...], options: dict[str, Any], device: str
 ) -> None:
     make = Make(f"subset {subset}", device, torch.float64)
     given = {name: value for name, value in options.items() if name != "recompute"}
-    call = layer_arguments(make, SMALL_LAYER, **given)
+    call = layer_arguments(make, SMALL_LAYER, cell=cell, **given)
     call = call.with_options(recompute="recompute" in options)
-    function = of_subset("recurrent_layer", call, subset)
+    function = of_subset(f"recurrent_layer {cell}", call, subset)
     tensors = [call.args[i].requires_grad_() for i in subset]
     checks = {"fast_mode": True, "check_batched_grad": True, **NEAR}
     assert gradcheck(function, tensors, check_forward_ad=True, **checks)
@@ -186,18 +192,18 @@ def test_only_needed_products_of_the_sine_layer_are_computed(subset: tuple[int, 
     assert found == len({0, 1} & set(subset))
 
 
-@pytest.mark.parametrize("subset", LAYER_SUBSETS, ids=str)
-def test_only_needed_products_of_the_layer_are_computed(subset: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("cell", "subset"), LAYER_SUBSETS, ids=str)
+def test_only_needed_products_of_the_layer_are_computed(cell: str, subset: tuple[int, ...]) -> None:
     """Beside those of the steps: for all steps one each for input, weight_ih and weight_hh."""
-    sizes = (3, 4, 5, 6)
-    call = layer_arguments(Make("products", "cpu", torch.float32), sizes)
-    steps = products_in_backward("recurrent_layer", call, (2,))
-    call = layer_arguments(Make("products", "cpu", torch.float32), sizes)
-    found = products_in_backward("recurrent_layer", call, subset)
+    name, sizes = f"recurrent_layer {cell}", (3, 4, 5, 6)
+    call = layer_arguments(Make("products", "cpu", torch.float32), sizes, cell=cell)
+    steps = products_in_backward(name, call, (2,))
+    call = layer_arguments(Make("products", "cpu", torch.float32), sizes, cell=cell)
+    found = products_in_backward(name, call, subset)
     assert found - steps == len({0, 4, 5} & set(subset))
     every = call.map(lambda t: t.detach().requires_grad_())
     wanted = [every.args[i] for i in subset]
-    assert products_in_backward("recurrent_layer", every, TENSORS, wanted) == found
+    assert products_in_backward(name, every, ARGUMENTS[cell], wanted) == found
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -206,7 +212,7 @@ def test_third_derivative(name: str, device: str) -> None:
     """Derivatives of any order, against the reference's."""
     op = OPS[name]
     call = requiring_grad(op, op.cases[0].call(device, torch.float64))
-    if name in ("lltm_cell", "recurrent_layer", "sine_linear"):
+    if name in ("lltm_cell", "sine_linear") or op.is_layer:
         make = Make("third", device, torch.float64)
         sizes: dict[str, Any] = {"shape": (), "cell": SMALL, "layer": SMALL_LAYER}
         arguments = sized_call(op, make, **sizes, directions=2, lengths=(3, 1))

@@ -12,7 +12,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import treadle
 from tests.recurrent.cell_cases import cell_arguments
-from tests.recurrent.layer_cases import batch_sizes, layer_arguments
+from tests.recurrent.layer_cases import EACH_CELL, batch_sizes, layer_arguments
 from tests.support.cases import DEVICES, OPS, sized_call
 from tests.support.forms import INPLACE, OUT
 from tests.support.inputs import Make, Op, outputs
@@ -119,13 +119,15 @@ def test_a_changed_result_raises() -> None:
         new_h.sum().backward()
 
 
+@EACH_CELL
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("changed", range(3))
-def test_a_changed_result_of_the_layer_raises(changed: int, recompute: bool) -> None:
+def test_a_changed_result_of_the_layer_raises(changed: int, recompute: bool, cell: str) -> None:
     """Its derivative needs output, and neither h_n nor c_n."""
-    call = layer_arguments(Make("saved", "cpu", torch.float64), (2, 3, 5, 4), directions=2)
-    call = call.map(lambda t: t.requires_grad_())
-    results = call.with_options(recompute=recompute).run(OPS["recurrent_layer"].function)
+    make = Make("saved", "cpu", torch.float64)
+    call = layer_arguments(make, (2, 3, 5, 4), cell=cell, directions=2)
+    call = call.map(lambda t: t.requires_grad_()).with_options(recompute=recompute)
+    results = call.run(OPS[f"recurrent_layer {cell}"].function)
     results[changed].add_(1)
     if changed > 0:
         return results[changed].sum().backward()
@@ -148,7 +150,7 @@ def test_packed_sizes_that_were_changed_raise() -> None:
 def test_a_second_backward_needs_the_graph(name: str) -> None:
     op: Op = OPS[name]
     call = op.cases[0].call("cpu", torch.float64)
-    if name in ("lltm_cell", "recurrent_layer"):
+    if name == "lltm_cell" or op.is_layer:
         make = Make("twice", "cpu", torch.float64)
         call = sized_call(op, make, shape=(), cell=(3, 5, 4), layer=(2, 3, 5, 4))
     call = call.map(lambda t: t.requires_grad_())

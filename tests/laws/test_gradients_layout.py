@@ -11,7 +11,7 @@ from torch import Tensor
 
 import treadle
 from tests.recurrent.cell_cases import cell_arguments
-from tests.recurrent.layer_cases import Lengths, batch_sizes, layer_arguments
+from tests.recurrent.layer_cases import EACH_CELL, Lengths, batch_sizes, layer_arguments
 from tests.support.cases import DEVICES, ELEMENTWISE, OPS, sized_call
 from tests.support.inputs import Call, Make, Op, outputs, requiring_grad
 from tests.support.layouts import LAYOUTS
@@ -131,16 +131,17 @@ def test_undefined_gradients(missing: int) -> None:
 USED = [s for n in (1, 2) for s in itertools.combinations(range(3), n)]
 
 
+@EACH_CELL
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("lengths", [None, (3, 3, 1)], ids=str)
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("used", USED, ids=str)
 def test_some_outputs_of_the_layer_unused(
-    used: tuple[int, ...], recompute: bool, lengths: Lengths, device: str
+    used: tuple[int, ...], recompute: bool, lengths: Lengths, device: str, cell: str
 ) -> None:
     """Gradients that never came, none and one beside others, count as zero; the op itself too."""
-    op, make = OPS["recurrent_layer"], Make("some", device, torch.float64)
-    call = layer_arguments(make, (3, 3, 5, 8), directions=2, lengths=lengths)
+    op, make = OPS[f"recurrent_layer {cell}"], Make("some", device, torch.float64)
+    call = layer_arguments(make, (3, 3, 5, 8), cell=cell, directions=2, lengths=lengths)
     call = call.with_options(recompute=recompute)
     weights = [make(*r.shape) for r in outputs(call.run(op.function))]
     every = [w if i in used else torch.zeros_like(w) for i, w in enumerate(weights)]
@@ -152,29 +153,31 @@ def test_some_outputs_of_the_layer_unused(
     found = torch.ops.treadle.recurrent_layer_backward(
         *some, *given, output, *saved, call.kwargs["cell"], recompute, "auto", [True] * 7
     )
-    close(list(found[:6]), expected)
+    close(list(found[: len(expected)]), expected)
 
 
+@EACH_CELL
 @pytest.mark.parametrize("device", [*DEVICES, "meta"])
-def test_the_gradient_of_a_bias_that_is_not_there(device: str) -> None:
+def test_the_gradient_of_a_bias_that_is_not_there(device: str, cell: str) -> None:
     """Asked for by the mask of a backward op: what the bias would have got."""
     make, ops = Make("no bias", device, torch.float64), torch.ops.treadle
     x, weights, bias, *states = cell_arguments(make, (3, 5, 8)).args
-    layer = layer_arguments(make, LAYER, directions=2)
+    layer = layer_arguments(make, LAYER, cell=cell, directions=2)
     *before, bias_ih, bias_hh = layer.args
-    pairs = []
+    zeros = tuple(None if t is None else torch.zeros_like(t) for t in (bias_ih, bias_hh))
+    pairs: list[Tensor] = []
+    layers: list[tuple[Tensor, ...]] = []
     for some in (None, torch.zeros_like(bias)):
         given = x, weights, some, *states
         h, *kept = ops.lltm_cell_forward(*given)
         pairs.append(ops.lltm_cell_backward(torch.ones_like(h), None, *given, *kept, [True] * 5)[2])
-    for some in (None, torch.zeros_like(bias_ih)):
-        given = *before, some, bias_hh
+    for biases in ((None, None), zeros):
+        given = *before, *biases
         output, _, _, gates = ops.recurrent_layer_forward(*given, **layer.kwargs)
         rest = output, gates, layer.kwargs["cell"], False, "auto", [True] * 7
         every = ops.recurrent_layer_backward(torch.ones_like(output), None, None, *given, *rest)
-        pairs.append(every[5])
-        assert device == "meta" or torch.equal(every[6], every[5])
-    for ours, expected in (pairs[:2], pairs[2:]):
+        layers.append(every[5:])
+    for ours, expected in (pairs, *zip(*layers, strict=True)):
         assert ours.shape == expected.shape and ours.dtype == expected.dtype
         assert device == "meta" or (torch.equal(ours, expected) and ours.any())
 
@@ -224,10 +227,12 @@ def test_mixed_dtypes_get_gradients_of_their_own(device: str) -> None:
     assert [t.grad.dtype for t in arguments.args] == [torch.bfloat16] * 4 + [torch.float32]
 
 
+@EACH_CELL
 @pytest.mark.parametrize("device", DEVICES)
-def test_the_layers_state_gets_a_gradient_of_its_own_dtype(device: str) -> None:
+def test_the_layers_state_gets_a_gradient_of_its_own_dtype(device: str, cell: str) -> None:
     make = Make("mixed", device, torch.bfloat16)
-    op, call = OPS["recurrent_layer"], layer_arguments(make, (3, 2, 5, 4), state=torch.float32)
+    op = OPS[f"recurrent_layer {cell}"]
+    call = layer_arguments(make, (3, 2, 5, 4), cell=cell, state=torch.float32)
     call = requiring_grad(op, call)
     output, h_n, c_n = call.run(op.function)
     assert (output.dtype, h_n.dtype, c_n.dtype) == (torch.bfloat16, torch.bfloat16, torch.float32)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.recurrent.layer_cases import ARGUMENTS, EACH_CELL, layer_arguments
 from tests.support.cases import DEVICES, ELEMENTWISE, FLOATING, INTEGERS, OPS, each_case
 from tests.support.compare import same_layout
 from tests.support.inputs import Call, Case, Make, Op, outputs
@@ -46,13 +47,18 @@ def test_cell_of_large_values(dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("dtype", FLOATING)
-def test_layer_of_large_values(dtype: torch.dtype, recompute: bool, device: str) -> None:
+@EACH_CELL
+def test_layer_of_large_values(cell: str, dtype: torch.dtype, recompute: bool, device: str) -> None:
     """Gates far out and a cell that has grown: h saturates, and rounding does not add up."""
-    op = OPS["recurrent_layer"]
-    make = Make("large", device, dtype)
-    weights = (make(2, 24, 9, by=2), make(2, 24, 8, by=2), make(2, 24, by=9))
-    arguments = (make(3, 17, 9, by=30), None, make(2, 17, 8, by=9), make(2, 17, 8, by=40))
-    obeys(op, Call((*arguments, *weights), {"recompute": recompute}))
+    make, by = Make("large", device, dtype), (30, 9, 40, 2, 2, 9, 9)
+    call = layer_arguments(make, (3, 17, 9, 8), cell=cell, directions=2)
+    call = call.with_args(
+        {
+            i: make(*call.args[i].shape, by=factor)
+            for i, factor in zip(ARGUMENTS[cell], by, strict=False)
+        }
+    )
+    obeys(OPS[f"recurrent_layer {cell}"], call.with_options(recompute=recompute))
 
 
 def test_arguments_are_left_alone() -> None:

@@ -23,7 +23,7 @@ from torch.func import (
 from torch.utils._pytree import tree_map
 
 from tests.recurrent.cell_cases import cell_arguments
-from tests.recurrent.layer_cases import TENSORS, layer_arguments
+from tests.recurrent.layer_cases import ARGUMENTS, layer_arguments
 from tests.sine_linear.cases import sine_arguments
 from tests.support.cases import DEVICES, OPS
 from tests.support.forms import FORMS
@@ -36,9 +36,12 @@ pytestmark = pytest.mark.usefixtures("no_slow_vmap")
 Function = Callable[..., Any]
 
 
-def layer_call(make: Make, **options: Any) -> tuple[Function, Function, tuple[Tensor, ...]]:
-    op, call = OPS["recurrent_layer"], layer_arguments(make, (2, 2, 2, 2), **options)
-    positions = [i for i in TENSORS if call.args[i] is not None]
+def layer_call(
+    make: Make, cell: str, **options: Any
+) -> tuple[Function, Function, tuple[Tensor, ...]]:
+    op = OPS[f"recurrent_layer {cell}"]
+    call = layer_arguments(make, (2, 2, 2, 2), cell=cell, **options)
+    positions = [i for i in ARGUMENTS[cell] if call.args[i] is not None]
 
     def of_tensors(f: Function) -> Function:
         return lambda *t: call.with_args(dict(zip(positions, t, strict=True))).run(f)
@@ -73,10 +76,11 @@ def calls(device: str) -> dict[str, tuple[Function, Function, tuple[Tensor, ...]
                 lambda x, w, f=op.reference: f(x, w, None, 1.3),
                 arguments[:2],
             )
-        elif name == "recurrent_layer":
-            found[name] = layer_call(make, directions=2)
+        elif op.is_layer:
+            cell = name.split()[1]
+            found[name] = layer_call(make, cell, directions=2)
             packed = {"lengths": (3, 1), "directions": 2, "bias": False}
-            found["recurrent_layer packed"] = layer_call(make, **packed)
+            found[f"{name}, packed"] = layer_call(make, cell, **packed)
     for name, form in FORMS.items():
         if form.variant == "row":
             continue  # in the plain variant, too, y is a row here

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from torch import Tensor
 from torch.library import opcheck
 
 from tests.recurrent.cell_cases import cell_arguments
-from tests.recurrent.layer_cases import batch_sizes, layer_arguments
+from tests.recurrent.layer_cases import CELLS, EACH_CELL, batch_sizes, layer_arguments
 from tests.sine_linear.cases import sine_arguments
 from tests.support.cases import ELEMENTWISE, OPS
 from tests.support.forms import FORMS, INPLACE, OUT, Form
@@ -130,20 +132,21 @@ def sine_layer_ops(call: Call, every_mask: bool) -> list[OpCall]:
     ]
 
 
-def layer_calls(device: str) -> list[tuple[Call, bool]]:
+def layer_calls(device: str, cell: str) -> list[tuple[Call, bool]]:
     """Calls, and whether with recompute."""
+    arguments = partial(layer_arguments, cell=cell)
     m = Make("opcheck", device, torch.float32)
     half = Make("opcheck", device, torch.bfloat16)
     sizes = (3, 2, 5, 4)
     return [
-        (layer_arguments(m, sizes), False),
-        (layer_arguments(m, sizes, directions=2, bias=False), False),
-        (layer_arguments(m, sizes, directions=2), True),
-        (layer_arguments(m, sizes, directions=2, lengths=(3, 1)), False),
-        (layer_arguments(m, sizes, lengths=(3, 2, 2)), True),
-        (layer_arguments(m, (0, 2, 5, 4)), False),
-        (layer_arguments(m, (3, 0, 5, 4)), False),
-        (layer_arguments(half, sizes, state=torch.float32), False),
+        (arguments(m, sizes), False),
+        (arguments(m, sizes, directions=2, bias=False), False),
+        (arguments(m, sizes, directions=2), True),
+        (arguments(m, sizes, directions=2, lengths=(3, 1)), False),
+        (arguments(m, sizes, lengths=(3, 2, 2)), True),
+        (arguments(m, (0, 2, 5, 4)), False),
+        (arguments(m, (3, 0, 5, 4)), False),
+        (arguments(half, sizes, state=torch.float32), False),
     ]
 
 
@@ -166,14 +169,15 @@ def layer_ops(call: Call, recompute: bool) -> list[OpCall]:
 
 
 def layers_of(call: Call) -> list[OpCall]:
-    """The composite ops of one layer in two directions."""
+    """The composite op of the call's cell, of one layer in two directions."""
     input, lengths, h0, c0, *weights = call.args
-    sizes = batch_sizes(lengths)
+    sizes, cell = batch_sizes(lengths), call.kwargs["cell"]
+    op, hx = getattr(ops, cell), h0 if cell == "gru" else [h0, c0]
     params = [t[d] for d in range(2) for t in weights if t is not None]
     options = (weights[2] is not None, 1, 0.0, False, True)
     if sizes is None:
-        return [(ops.lltm.input, (input, [h0, c0], params, *options, False), {})]
-    return [(ops.lltm.data, (input, sizes, [h0, c0], params, *options), {})]
+        return [(op.input, (input, hx, params, *options, False), {})]
+    return [(op.data, (input, sizes, hx, params, *options), {})]
 
 
 def with_grad(args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -230,9 +234,10 @@ def test_sine_layer(number: int, grad: bool, device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("number", range(len(layer_calls("meta"))))
-def test_layer(number: int, grad: bool, device: str) -> None:
-    for op, args, kwargs in layer_ops(*layer_calls(device)[number]):
+@pytest.mark.parametrize("number", range(len(layer_calls("meta", "lltm"))))
+@EACH_CELL
+def test_layer(cell: str, number: int, grad: bool, device: str) -> None:
+    for op, args, kwargs in layer_ops(*layer_calls(device, cell)[number]):
         if grad and op is ops.recurrent_layer_backward.default and args[4] is not None:
             # Its derivative reads batch_sizes, which have no values while they are traced.
             with pytest.raises(Exception, match="batch_sizes must have values for tangents"):
@@ -243,9 +248,10 @@ def test_layer(number: int, grad: bool, device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("lengths", [None, (3, 1)], ids=str)
-def test_layers(lengths: tuple[int, ...] | None, device: str) -> None:
+@EACH_CELL
+def test_layers(cell: str, lengths: tuple[int, ...] | None, device: str) -> None:
     make = Make("opcheck", device, torch.float32)
-    call = layer_arguments(make, (3, 2, 5, 4), directions=2, lengths=lengths)
+    call = layer_arguments(make, (3, 2, 5, 4), cell=cell, directions=2, lengths=lengths)
     for wanted in (call, call.map(lambda t: t.requires_grad_())):
         for op, args, kwargs in layers_of(wanted):
             opcheck(op, args, kwargs)
@@ -255,9 +261,11 @@ def test_every_op_is_here() -> None:
     make = Make("opcheck", "cpu", torch.float32)
     calls = [call for name in ELEMENTWISE for call in elementwise_calls(OPS[name], make)]
     calls += [*writing_calls(make), *cell_ops(cell_calls("cpu")[0])]
-    calls += layer_ops(*layer_calls("cpu")[0]) + sine_layer_ops(sine_layer_calls("cpu")[0], True)
-    for lengths in (None, (2, 1)):
-        calls += layers_of(layer_arguments(make, (2, 2, 3, 4), directions=2, lengths=lengths))
+    calls += layer_ops(*layer_calls("cpu", "lltm")[0])
+    calls += sine_layer_ops(sine_layer_calls("cpu")[0], True)
+    for cell, lengths in itertools.product(CELLS, (None, (2, 1))):
+        call = layer_arguments(make, (2, 2, 3, 4), cell=cell, directions=2, lengths=lengths)
+        calls += layers_of(call)
     tested = {str(call[0]) for call in calls}
     registered = {
         f"{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}"

@@ -3,8 +3,10 @@ strides."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -14,9 +16,13 @@ from tests.support.layouts import expanded, misaligned, padded_rows, strided, tr
 from treadle import reference
 
 NAMES = ("input", "lengths", "h0", "c0", "weight_ih", "weight_hh", "bias_ih", "bias_hh")
-TENSORS = (0, 2, 3, 4, 5, 6)  # those of NAMES that every cell takes
-CELLS = ("lltm",)
-GATES = {"lltm": 3}  # of which weights have H rows each
+TENSORS = (0, 2, 3, 4, 5, 6)  # those of NAMES that the LLTM takes
+CELLS = ("lltm", "lstm", "gru")
+# Of each cell: the tensors of NAMES; gates; the blocks of H rows of a weight.
+ARGUMENTS = {"lltm": TENSORS, "lstm": (*TENSORS, 7), "gru": (*TENSORS, 7)}
+GATES = {"lltm": 3, "lstm": 4, "gru": 4}
+BLOCKS = {"lltm": 3, "lstm": 4, "gru": 3}
+EACH_CELL = pytest.mark.parametrize("cell", CELLS)
 WIDE = (torch.float64, torch.float32)
 Lengths = tuple[int, ...] | None
 
@@ -70,7 +76,7 @@ def layer_arguments(
 ) -> Call:
     """Weights as a trained net has them. With lengths, T and B are theirs, whatever sizes say."""
     t, b, i, h = sizes
-    d, width, layout = directions, GATES[cell] * h, to or {}
+    d, width, layout = directions, BLOCKS[cell] * h, to or {}
     rows = (t, b)
     if lengths is not None:
         b, rows = len(lengths), (sum(lengths),)
@@ -81,6 +87,7 @@ def layer_arguments(
         "weight_ih": (d, width, i),
         "weight_hh": (d, width, h),
         "bias_ih": (d, width),
+        "bias_hh": (d, width),
     }
     fan_in = max(1, i + h) ** -0.5
     made: dict[str, Any] = {
@@ -93,8 +100,10 @@ def layer_arguments(
         for name, shape in shapes.items()
     }
     if not bias:
-        made["bias_ih"] = None
-    made |= {"lengths": lengths, "bias_hh": None}
+        made["bias_ih"] = made["bias_hh"] = None
+    if cell == "lltm":
+        made["bias_hh"] = None
+    made["lengths"] = lengths
     return Call(tuple(made[name] for name in NAMES), {"cell": cell})
 
 
@@ -162,7 +171,7 @@ def layer_cases(cell: str) -> tuple[Case, ...]:
     packed: dict[str, Any] = {"dtypes": HALVES, "state": torch.float32, "lengths": (3, 3, 2, 1)}
     add_each("fp32 cell packed", (3, 4, 3, 7), **packed)
     for layout in (strided, transposed, padded_rows, misaligned):
-        names = [NAMES[i] for i in TENSORS]
+        names = [NAMES[i] for i in ARGUMENTS[cell]]
         add_each(layout.__name__, (3, 2, 2, 3), to=dict.fromkeys(names, layout))
     add("strided, packed", (3, 2, 2, 3), lengths=(3, 1), to={"input": strided, "c0": strided})
     one = {"weight_hh": transposed, "c0": strided}
@@ -175,15 +184,17 @@ def layer_cases(cell: str) -> tuple[Case, ...]:
     return tuple(found)
 
 
-def ops() -> tuple[Op, ...]:
-    return (
-        Op(
-            "recurrent_layer",
-            layer,
-            layer_reference,
-            ("recurrent_layer",),
-            TENSORS,
-            tuple(case for cell in CELLS for case in layer_cases(cell)),
-            saved=TENSORS,
-        ),
+def layer_op(cell: str) -> Op:
+    return Op(
+        f"recurrent_layer {cell}",
+        partial(layer, cell=cell),
+        partial(layer_reference, cell=cell),
+        ("recurrent_layer",),
+        ARGUMENTS[cell],
+        layer_cases(cell),
+        saved=ARGUMENTS[cell],
     )
+
+
+def ops() -> tuple[Op, ...]:
+    return tuple(layer_op(cell) for cell in CELLS)

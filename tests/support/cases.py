@@ -75,8 +75,9 @@ def sized_call(
         return sine_linear_cases.sine_arguments(make, cell[:1], cell[1:])
     if op.name == "lltm_cell":
         return lltm_cases.cell_arguments(make, cell)
-    if op.name == "recurrent_layer":
-        return layer_cases.layer_arguments(make, layer, **options)
+    if op.is_layer:
+        cell_name = op.name.split()[1]
+        return layer_cases.layer_arguments(make, layer, cell=cell_name, **options)
     return op.like_first_case(make, *shape)
 
 

@@ -112,6 +112,11 @@ class Op:
         return self.rest is not None
 
     @property
+    def is_layer(self) -> bool:
+        """recurrent_layer, of the cell that stands second in the name."""
+        return self.name.startswith("recurrent_layer ")
+
+    @property
     def keeps_integers(self) -> bool:
         return any(torch.int32 in case.dtypes for case in self.cases)
 
