@@ -1,5 +1,5 @@
 """recurrent_layer under vmap (every subset of batched arguments, nested, packed), torch.compile and
-autocast, where a sequence or its packed sizes bring rules of their own."""
+in half types, where a sequence or its packed sizes bring rules of their own."""
 
 from __future__ import annotations
 
@@ -15,21 +15,29 @@ from torch.func import grad, jvp, vjp, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.recurrent.layer_cases import (
-    TENSORS,
+    ARGUMENTS,
+    CELLS,
+    EACH_CELL,
     Lengths,
     batch_sizes,
     layer,
     layer_arguments,
     layer_reference,
 )
-from tests.support.cases import DEVICES, OPS
+from tests.support.cases import DEVICES
 from tests.support.inputs import HALVES, Call, Make
-from tests.support.rule import within_rule
 
 Function = Callable[..., Any]
 N = 3
 SIZES = (2, 2, 3, 4)  # T, B, I, H
-SUBSETS = [s for n in range(1, 7) for s in itertools.combinations(range(6), n)]
+# Of a call's tensors: of the LLTM's every subset; of the other cells' one alone, two, and all.
+SUBSETS = [
+    (cell, subset)
+    for cell in CELLS
+    for count in (len(ARGUMENTS[cell]),)
+    for n in (range(1, 7) if cell == "lltm" else (1, 2, count))
+    for subset in itertools.combinations(range(count), n)
+]
 ROWS = (0, 1, 2)  # of a call's tensors: input, h0, c0
 FORMS: dict[str, dict[str, Any]] = {
     "dense": {},
@@ -44,7 +52,7 @@ def close(actual: Any, expected: Any) -> None:
 
 def of_tensors(function: Function, call: Call, **options: Any) -> Function:
     """As a function of the call's tensors alone."""
-    positions = [i for i in TENSORS if call.args[i] is not None]
+    positions = [i for i in ARGUMENTS[call.kwargs["cell"]] if call.args[i] is not None]
     return lambda *t: call.with_args(dict(zip(positions, t, strict=True))).run(
         lambda *a, **k: function(*a, **k, **options)
     )
@@ -56,13 +64,19 @@ def tensors_of(call: Call) -> list[Tensor]:
 
 def batched(call: Call, subset: tuple[int, ...]) -> tuple[list[Tensor], tuple[int | None, ...]]:
     """The call's tensors, those of the subset with a batch in different dimensions, and in_dims."""
-    tensors, in_dims = tensors_of(call), [None] * 6
+    tensors = tensors_of(call)
+    in_dims: list[int | None] = [None] * len(tensors)
     for i in subset:
         if i >= len(tensors):
             continue
         in_dims[i] = i % (tensors[i].dim() + 1)
         tensors[i] = torch.stack([tensors[i] * k for k in (1.0, -0.5, 0.25)], in_dims[i])
-    return tensors, tuple(in_dims[: len(tensors)])
+    return tensors, tuple(in_dims)
+
+
+def biases(rest: list[Tensor]) -> list[Tensor | None]:
+    """What follows lengths, with None for the biases that there are not."""
+    return [*rest, *[None] * (6 - len(rest))]
 
 
 def loss(f: Function) -> Function:
@@ -90,10 +104,10 @@ def transforms(count: int) -> tuple[Callable[[Function], Function], ...]:
 @pytest.mark.usefixtures("no_slow_vmap")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("subset", SUBSETS, ids=str)
-def test_vmap_of_every_subset(subset: tuple[int, ...], form: str, device: str) -> None:
+@pytest.mark.parametrize(("cell", "subset"), SUBSETS, ids=str)
+def test_vmap_of_every_subset(cell: str, subset: tuple[int, ...], form: str, device: str) -> None:
     make = Make(f"vmap {subset}", device, torch.float64)
-    call = layer_arguments(make, SIZES, **FORMS[form])
+    call = layer_arguments(make, SIZES, cell=cell, **FORMS[form])
     tensors, in_dims = batched(call, subset)
     if all(d is None for d in in_dims):
         return
@@ -191,10 +205,11 @@ def test_a_batch_of_sizes_is_refused(op: str) -> None:
         vmap(lambda s: call.with_args({1: s}).run(function))(sizes)
 
 
+@EACH_CELL
 @pytest.mark.usefixtures("fresh_compile")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("recompute", [False, True])
-def test_compile_packed(recompute: bool, device: str) -> None:
+def test_compile_packed(recompute: bool, device: str, cell: str) -> None:
     """One graph for packed batches of any lengths, with their gradients."""
     counter = CompileCounterWithBackend("aot_eager")
     op = torch.compile(
@@ -202,13 +217,13 @@ def test_compile_packed(recompute: bool, device: str) -> None:
     )
     for lengths in ((5, 3, 2, 1), (7, 7, 7, 4, 2), (4, 3, 3)):
         make = Make(f"compile {lengths}", device, torch.float64)
-        call = layer_arguments(make, (0, 0, 6, 9), directions=2, lengths=lengths)
+        call = layer_arguments(make, (0, 0, 6, 9), cell=cell, directions=2, lengths=lengths)
         found = []
         for function in (op, torch.ops.treadle.recurrent_layer.default):
             leaves = [t.detach().requires_grad_() for t in tensors_of(call)]
             sizes = batch_sizes(lengths)
             results = function(
-                leaves[0], sizes, *leaves[1:], None, **call.kwargs, recompute=recompute
+                leaves[0], sizes, *biases(leaves[1:]), **call.kwargs, recompute=recompute
             )
             total = loss(lambda results=results: results)()
             found.append([*results, *torch.autograd.grad(total, leaves)])
@@ -216,71 +231,26 @@ def test_compile_packed(recompute: bool, device: str) -> None:
     assert counter.frame_count == 1
 
 
-EACH = [
-    pytest.param(device, dtype, id=f"{device}-{dtype}") for device in DEVICES for dtype in HALVES
-]
-
-
-@pytest.mark.parametrize("lengths", [None, (3, 2, 2)], ids=str)
-@pytest.mark.parametrize(("device", "dtype"), EACH)
-def test_autocast(device: str, dtype: torch.dtype, lengths: Lengths) -> None:
-    """The same bits as a call in the lower precision, the state apart; gradients in float32."""
-    make = Make("autocast", device, torch.float32)
-    call = layer_arguments(make, (3, 3, 7, 8), directions=2, lengths=lengths)
-    expected = call.with_args(
-        {i: call.args[i].to(dtype) for i in TENSORS if i != 3}  # c0 stays
-    ).run(layer)
-    leaves = call.map(lambda t: t.detach().requires_grad_())
-    with torch.autocast(device, dtype):
-        results = leaves.run(layer)
-        under_vmap = vmap(of_tensors(layer, call))(*(torch.stack([t, t]) for t in tensors_of(call)))
-    assert [r.dtype for r in results] == [dtype, dtype, torch.float32]
-    for ours, theirs, batch in zip(results, expected, under_vmap, strict=True):
-        assert torch.equal(ours, theirs) and batch.dtype == theirs.dtype
-        torch.testing.assert_close(batch[1], theirs)
-    grads = torch.autograd.grad(loss(lambda: results)(), tensors_of(leaves))
-    assert all(g.dtype == torch.float32 and bool(g.any()) for g in grads)
-
-
-@pytest.mark.parametrize(("device", "dtype"), EACH)
-def test_autocast_beside_the_composition(device: str, dtype: torch.dtype) -> None:
-    call = layer_arguments(Make("autocast", device, torch.float32), (3, 3, 7, 8))
-
-    def run(function: Function, call: Call) -> list[Tensor]:
-        leaves = call.map(lambda t: t.detach().requires_grad_())
-        with torch.autocast(device, dtype, enabled=call.args[0].dtype == torch.float32):
-            results = leaves.run(function)
-        total = sum((r.double().sin() * (n + 2)).sum() for n, r in enumerate(results))
-        grads = torch.autograd.grad(total, tensors_of(leaves))
-        return [*(r.detach() for r in results), *grads]
-
-    ours = run(OPS["recurrent_layer"].function, call)
-    truth = run(layer_reference, call.map(Tensor.double))
-    composition = run(layer_reference, call)
-    for n, (a, t, c) in enumerate(zip(ours, truth, composition, strict=True)):
-        # Errors are those of the lower precision, whatever dtype they are kept in.
-        if n >= 2:
-            a, c = a.to(dtype), c.to(dtype)
-        within_rule(a, t, c, gradient=n >= 3, what=str(n))
-
-
+@EACH_CELL
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("state", [None, torch.float32], ids=str)
 @pytest.mark.parametrize("dtype", HALVES)
 def test_tangents_and_second_derivatives_of_halves(
-    dtype: torch.dtype, state: torch.dtype | None, device: str
+    dtype: torch.dtype, state: torch.dtype | None, device: str, cell: str
 ) -> None:
     """Each in the dtype of its tensor, computed in float32."""
     make = Make("halves", device, dtype)
-    call = layer_arguments(make, (3, 3, 4, 5), directions=2, lengths=(3, 2, 2), state=state)
+    options: dict[str, Any] = {"directions": 2, "lengths": (3, 2, 2), "state": state}
+    call = layer_arguments(make, (3, 3, 4, 5), cell=cell, **options)
     tensors = tuple(tensors_of(call))
+    every = tuple(range(len(tensors)))
 
     def second(f: Function) -> Function:
         def of_gradients(*t: Tensor) -> Tensor:
-            results = grad(loss(f), tuple(range(6)))(*t)
+            results = grad(loss(f), every)(*t)
             return sum(g.double().square().sum() for g in results)
 
-        return lambda *t: grad(of_gradients, tuple(range(6)))(*t)
+        return lambda *t: grad(of_gradients, every)(*t)
 
     def pushed(f: Function) -> Function:
         return lambda *t: jvp(f, t, tuple(x.cos() for x in t))[1]
