@@ -10,6 +10,18 @@
 namespace treadle {
 namespace {
 
+// Of some steps. Where the gates are kept in the products' dtype these lie in their place: each is
+// read before its gate is written.
+Tensor input_products(const LayerRun& run, const Tensor& x, const Tensor& w_ih,
+                      const Tensor& gates) {
+  if (!gates.defined() || !x.is_cpu() || x.scalar_type() != run.acc) {
+    return run.backend.input_product(x, w_ih, run.plan.transposed, run.tf32);
+  }
+  Tensor products = run.input_window(gates);
+  at::mm_out(products, x, w_ih.t());
+  return products;
+}
+
 // Direction d, step by step. output [S, D*H]; h, c [B, H] are the state; gates [S, GH] or
 // undefined.
 void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const Tensor& h,
@@ -29,8 +41,9 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
     const int64_t first = std::min(one.start, other.start);
     const int64_t last = std::max(one.start + one.rows, other.start + other.rows);
     if (first == last) continue;
-    const Tensor products = run.backend.input_product(x.narrow(0, first, last - first), w_ih,
-                                                      plan.transposed, run.tf32);
+    const Tensor products =
+        input_products(run, x.narrow(0, first, last - first), w_ih,
+                       gates.defined() ? gates.narrow(0, first, last - first) : gates);
     MatrixView view = matrix_view(plan.transposed ? products.t() : products);
     // As if it had all rows of S.
     view.data = static_cast<const char*>(view.data) -
@@ -61,7 +74,7 @@ LayerSaved run_forward(const LayerRun& run, bool save) {
   const Tensor c =
       c0.to(run.acc, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
   for (int64_t d = 0; d < run.sizes.directions && !run.idle(); ++d) {
-    run_direction(run, d, output, h[d], c[d], save ? gates[d] : Tensor());
+    run_direction(run, d, output, h[d], c[d], save ? run.rows(gates[d]) : Tensor());
   }
   return {output, h, c.to(c0.scalar_type()), gates};
 }

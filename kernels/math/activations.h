@@ -28,9 +28,9 @@ TREADLE_HD T zero_if_tiny(T complement) {
 #if defined(__CUDA_ARCH__)
   return complement;
 #else
-  // A mask: of a branch to 0 compilers make two ways through all that follows, and vectorise none.
+  // By bits: compilers follow a chosen 0 through the selects of LLTM's gradients, in branches.
+  const bool keep = !(complement < (sizeof(T) == 4 ? T(0x1p-64) : T(0x1p-128)));
   const auto bits = bits_of(complement);
-  const bool keep = !(complement < (sizeof(T) == 4 ? T(0x1p-64) : T(0x1p-128)));  // a NaN stays
   return from_bits(bits & (decltype(bits){0} - keep));
 #endif
 }

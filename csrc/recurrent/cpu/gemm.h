@@ -94,14 +94,16 @@ inline void multiply(const acc* panel, const acc* const* x, int64_t k_size, acc*
 
 // Most rows of a call: as many sums as there are registers for.
 template <int units>
-inline constexpr int kMostRows = kVectorBytes == 64   ? (units > 3 ? 4 : 8)
+inline constexpr int kMostRows = kVectorBytes == 64   ? (units > 3 ? 6 : 8)
                                  : kVectorBytes == 32 ? (units > 3 ? 1 : 2)
                                                       : 1;
 
-// Any number of rows, in calls of 8, 4, 2 and 1; f(first row, count, results of these rows).
-template <int units, class acc, class F>
+// Any number of rows, in calls of 8 or 6, 4, 2 and 1; before(first row, count), and after the
+// product f(first row, count, results of these rows). Calls of few rows read the panel for little:
+// 8 are 4 and 4 rather than 6 and 2.
+template <int units, class acc, class Before, class F>
 inline void multiply_rows(const acc* panel, const acc* x, int64_t x_stride, int64_t rows,
-                          int64_t k_size, F&& f) {
+                          int64_t k_size, const Before& before, const F& f) {
   constexpr int kMost = kMostRows<units>;
   alignas(64) acc out[kMost * units * kColumns<acc>];
   for (int64_t r = 0; r < rows;) {
@@ -110,11 +112,14 @@ inline void multiply_rows(const acc* panel, const acc* x, int64_t x_stride, int6
     int count = 1;
     const auto go = [&](auto n) {
       count = decltype(n)::value;
+      before(r, count);
       multiply<decltype(n)::value, units>(panel, at, k_size, out);
     };
     const int64_t left = rows - r;
     if (kMost >= 8 && left >= 8) {
       go(std::integral_constant<int, kMost >= 8 ? 8 : 1>{});
+    } else if (kMost == 6 && left >= 6 && left != 8) {
+      go(std::integral_constant<int, kMost == 6 ? 6 : 1>{});
     } else if (kMost >= 4 && left >= 4) {
       go(std::integral_constant<int, kMost >= 4 ? 4 : 1>{});
     } else if (kMost >= 2 && left >= 2) {

@@ -77,13 +77,13 @@ class BackwardRows {
     const int64_t depth = Cell::kStateGates * a_.hidden, n = std::min(kWidth, a_.hidden - column);
     const int64_t width = kGates * a_.hidden;
     const acc* x = static_cast<const acc*>(a_.grad_gates) + (step.start + begin_) * width;
-    multiply_rows<kBackwardUnits>(panels_ + column * depth, x, width, rows, depth,
-                                  [&](int64_t first, int64_t count, const acc* products) {
-                                    for (int64_t i = 0; i < count; ++i) {
-                                      std::copy_n(products + i * kWidth, n,
-                                                  grad_h(begin_ + first + i) + column);
-                                    }
-                                  });
+    multiply_rows<kBackwardUnits>(
+        panels_ + column * depth, x, width, rows, depth, [](int64_t, int64_t) {},
+        [&](int64_t first, int64_t count, const acc* products) {
+          for (int64_t i = 0; i < count; ++i) {
+            std::copy_n(products + i * kWidth, n, grad_h(begin_ + first + i) + column);
+          }
+        });
   }
 };
 

@@ -86,12 +86,17 @@ void pack_backward(const MatrixView& weight, int64_t hidden, acc* panels) {
 
 template <class T, class acc>
 TREADLE_INLINE void load_some(const void* base, int64_t at, acc (&x)[kColumns<acc>], int64_t n) {
-  load_contiguous<T, acc>(static_cast<const char*>(base) + at * int64_t{sizeof(T)}, x, n);
+  const char* const from = static_cast<const char*>(base) + at * int64_t{sizeof(T)};
+  // A length that the compiler knows: vectors instead of a call of memcpy.
+  n == kColumns<acc> ? load_contiguous<T, acc>(from, x, kColumns<acc>)
+                     : load_contiguous<T, acc>(from, x, n);
 }
 
 template <class T, class acc>
 TREADLE_INLINE void store_some(void* base, int64_t at, const acc (&x)[kColumns<acc>], int64_t n) {
-  store_contiguous<T, acc>(static_cast<char*>(base) + at * int64_t{sizeof(T)}, x, n);
+  char* const to = static_cast<char*>(base) + at * int64_t{sizeof(T)};
+  n == kColumns<acc> ? store_contiguous<T, acc>(to, x, kColumns<acc>)
+                     : store_contiguous<T, acc>(to, x, n);
 }
 
 // Rows begin .. end of the batch, forward.
@@ -174,50 +179,82 @@ class ForwardRows {
 
   void run_group(const RecurrenceStep& step, int64_t group, int64_t rows) {
     const acc* const panel = panels_ + group * a_.hidden * kStateGates * kN;
-    multiply_rows<kStateGates>(panel, h_[0] + 0, padded_, rows, a_.hidden,
-                               [&](int64_t first, int64_t count, const acc* products) {
-                                 for (int64_t i = 0; i < count; ++i) {
-                                   finish(step.start + begin_, first + i, group,
-                                          products + i * kStateGates * kN);
-                                 }
-                               });
+    const int64_t first_row = step.start + begin_;
+    multiply_rows<kStateGates>(
+        panel, h_[0] + 0, padded_, rows, a_.hidden,
+        [&](int64_t first, int64_t count) { fetch(first_row + first, count, group * kN); },
+        [&](int64_t first, int64_t count, const acc* products) {
+          finish(first_row, first, count, group, products);
+        });
   }
 
-  // The gates and the new state of kN units of a row.
-  TREADLE_INLINE void finish(int64_t first_row, int64_t r, int64_t group, const acc* products) {
-    const int64_t column = group * kN, n = std::min(kN, a_.hidden - column), row = first_row + r;
-    acc gates[kGates][kN] = {}, h[kN], c[kN];
+  // The products with the input lie so far apart that the processor does not foresee them.
+  TREADLE_INLINE void fetch(int64_t row, int64_t count, int64_t column) const {
+    const acc* from = static_cast<const acc*>(a_.products.data) + row * a_.products.row_stride;
+    for (int64_t r = 0; r < count; ++r, from += a_.products.row_stride) {
+      for (int k = 0; k < Cell::kInputGates; ++k) __builtin_prefetch(from + k * a_.hidden + column);
+    }
+  }
+
+  using Gates = acc[kGates][kN];
+
+  // The gates and the new state of kN units of some rows. One loop takes all formulas: a row's are
+  // a long chain, and the processor begins the next row's meanwhile.
+  TREADLE_INLINE void finish(int64_t first_row, int64_t first, int64_t count, int64_t group,
+                             const acc* products) {
+    constexpr int kMost = kMostRows<kStateGates>;
+    const int64_t column = group * kN;
+    Gates gates[kMost];
+    acc h[kMost][kN];
+    for (int64_t r = 0; r < count; ++r) {
+      add_up(first_row + first + r, column, products + r * kStateGates * kN, gates[r]);
+    }
+    acc* const own_c = c_ + first * padded_ + column;
+    for (int64_t r = 0; r < count; ++r) {
+      acc c[kN];
+      for (int64_t i = 0; i < kN; ++i) {
+        acc g[kGates];
+        for (int k = 0; k < kGates; ++k) g[k] = gates[r][k][i];
+        const auto state = Cell::forward(g, own_c[r * padded_ + i]);
+        h[r][i] = state.new_h;
+        c[i] = state.new_cell;
+      }
+      std::copy_n(c, kN, own_c + r * padded_);
+    }
+    for (int64_t r = 0; r < count; ++r) store_h(first_row, first + r, column, h[r]);
+  }
+
+  // Of a row: products with h, those with the input, and biases.
+  TREADLE_INLINE void add_up(int64_t row, int64_t column, const acc* products, Gates& gates) {
+    const int64_t n = std::min(kN, a_.hidden - column);
     for (int k = 0; k < kGates; ++k) {
+      acc sum[kN] = {};
       if (k >= kFirstInput) {
         load_some<acc>(a_.products.data,
-                       row * a_.products.row_stride + (k - kFirstInput) * a_.hidden + column,
-                       gates[k], n);
+                       row * a_.products.row_stride + (k - kFirstInput) * a_.hidden + column, sum,
+                       n);
       }
       const acc* bias = bias_ + k * padded_ + column;
       if (k < kStateGates) {
-        for (int64_t i = 0; i < kN; ++i) gates[k][i] += products[k * kN + i] + bias[i];
+        for (int64_t i = 0; i < kN; ++i) sum[i] += products[k * kN + i] + bias[i];
       } else {
-        for (int64_t i = 0; i < kN; ++i) gates[k][i] += bias[i];
+        for (int64_t i = 0; i < kN; ++i) sum[i] += bias[i];
       }
       if (a_.gates != nullptr) {
-        store_some<T>(a_.gates, (row * kGates + k) * a_.hidden + column, gates[k], n);
+        store_some<T>(a_.gates, (row * kGates + k) * a_.hidden + column, sum, n);
       }
+      std::copy_n(sum, kN, gates[k]);
     }
-    acc* const own_c = c_ + r * padded_ + column;
-    for (int64_t i = 0; i < kN; ++i) {
-      acc g[kGates];
-      for (int k = 0; k < kGates; ++k) g[k] = gates[k][i];
-      const auto state = Cell::forward(g, own_c[i]);
-      h[i] = state.new_h;
-      c[i] = state.new_cell;
-    }
-    std::copy_n(c, kN, own_c);
+  }
+
+  TREADLE_INLINE void store_h(int64_t first_row, int64_t r, int64_t column, acc (&h)[kN]) {
+    const int64_t n = std::min(kN, a_.hidden - column), row = first_row + r;
     store_some<T>(a_.output, row * a_.output_stride + column, h, n);
     // The next step reads what is stored, rounded.
     if constexpr (!std::is_same_v<T, acc>) {
       load_some<T>(a_.output, row * a_.output_stride + column, h, n);
     }
-    std::copy_n(h, n, h_[1] + r * padded_ + column);
+    std::copy_n(h, kN, h_[1] + r * padded_ + column);
   }
 };
 
