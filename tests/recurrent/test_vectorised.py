@@ -38,10 +38,11 @@ def test_loops_over_units_are_vectorised(tmp_path: Path, isa: str) -> None:
         [*command, tmp_path / "rows.o"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     loops = {
-        "csrc/recurrent/cpu/rows_forward.h": "Cell::forward(g, own_c[i])",
+        "csrc/recurrent/cpu/rows_forward.h": "Cell::forward(g, own_c[r",
         "csrc/recurrent/cpu/rows_backward.h": "Cell::backward(g, old_c[i]",
     }
     for file, inside in loops.items():
         place = rf"{file}:{line_of(file, inside)}:\d+: optimized: loop vectorized"
+        # A loop may be copied into several functions: then each copy is counted.
         found = len(re.findall(place, done.stderr))
-        assert found == CELLS * DTYPES, f"{file}: {found} of {CELLS * DTYPES} loops"
+        assert found >= CELLS * DTYPES, f"{file}: {found} of {CELLS * DTYPES} loops"
