@@ -67,7 +67,7 @@ def pieces(names: list[str]) -> Iterator[tuple[Op, Case, torch.dtype]]:
         if names and op.name not in names:
             continue
         for case in op.cases:
-            if op.name == "recurrent_layer" and steps(case) > 3:
+            if op.is_layer and steps(case) > 3:
                 continue
             for dtype in case.dtypes:
                 if dtype in DTYPES:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import treadle
 from tests.recurrent.cell_cases import cell_arguments
-from tests.recurrent.layer_cases import layer, layer_arguments
+from tests.recurrent.layer_cases import CELLS, layer, layer_arguments
 from tests.sine_linear.cases import sine_arguments
 from tests.support import installed
 from tests.support.compare import same_bits
@@ -49,16 +49,20 @@ def with_gradients(function: Callable[..., Any]) -> Step:
 
 
 # Name: sizes and options of layer_arguments. In steps, few rows take transposed products.
-LAYERS: dict[str, tuple[tuple[int, int, int, int], dict[str, Any]]] = {
-    "recurrent_layer": ((5, 33, 7, 65), {"directions": 2}),
-    "recurrent_layer, few rows": ((5, 17, 7, 65), {"directions": 2}),
-    "recurrent_layer, packed": ((0, 0, 7, 33), {"directions": 2, "lengths": (5, 3, 3, 1)}),
-}
+LAYERS: dict[str, tuple[tuple[int, int, int, int], dict[str, Any]]] = {}
+for _cell in CELLS:
+    _both: dict[str, Any] = {"cell": _cell, "directions": 2}
+    LAYERS |= {
+        f"recurrent_layer {_cell}": ((5, 33, 7, 65), _both),
+        f"recurrent_layer {_cell}, few rows": ((5, 17, 7, 65), _both),
+        f"recurrent_layer {_cell}, packed": ((0, 0, 7, 33), {**_both, "lengths": (5, 3, 3, 1)}),
+    }
 
 
 def run_layer(name: str, **options: Any) -> Step:
-    lengths = LAYERS[name][1].get("lengths")
-    return with_gradients(lambda x, *rest: layer(x, lengths, *rest, **options))
+    given = LAYERS[name][1]
+    lengths, cell = given.get("lengths"), given["cell"]
+    return with_gradients(lambda x, *rest: layer(x, lengths, *rest, cell=cell, **options))
 
 
 def elementwise_calls() -> dict[str, tuple[Step, int]]:
@@ -77,7 +81,7 @@ def elementwise_calls() -> dict[str, tuple[Step, int]]:
 
 
 # Name: what is called with how many of elementwise_arguments, or with those of a sine layer (3), of
-# a cell (5), of an LLTM's layer (6).
+# a cell (5), of a layer (6).
 CALLS: dict[str, tuple[Step, int]] = {
     **elementwise_calls(),
     "sine_linear": (with_gradients(lambda x, w, b: treadle.sine_linear(x, w, b, 30.0)), 3),

@@ -13,7 +13,7 @@ import torch
 
 import treadle
 from tests.recurrent.cell_cases import cell_arguments
-from tests.recurrent.layer_cases import batch_sizes, layer_arguments
+from tests.recurrent.layer_cases import CELLS, EACH_CELL, batch_sizes, layer_arguments
 from tests.sine_linear.cases import sine_arguments
 from tests.support.forms import OUT
 from tests.support.inputs import GPU, Make, on_hopper
@@ -29,12 +29,14 @@ def layer(
     device: str,
     dtype: torch.dtype = torch.float32,
     lengths: tuple[int, ...] | None = None,
+    name: str = "lltm",
 ) -> tuple[Any, ...]:
-    """Arguments of lltm, of one bidirectional layer."""
+    """Arguments of lltm or another cell's op, of one bidirectional layer."""
     make = Make("layer", device, dtype)
-    call = layer_arguments(make, sizes, directions=2, lengths=lengths)
-    x, _, h0, c0, *parameters = call.args[:7]
-    states, params = (h0, c0), [p[d] for d in (0, 1) for p in parameters]
+    call = layer_arguments(make, sizes, cell=name, directions=2, lengths=lengths)
+    x, _, h0, c0, *parameters = call.args
+    states = h0 if name == "gru" else (h0, c0)
+    params = [p[d] for d in (0, 1) for p in parameters if p is not None]
     options = (True, 1, 0.0, False, True)
     if lengths is None:
         return x, states, params, *options, False
@@ -184,6 +186,8 @@ def launch_calls() -> dict[str, tuple[Any, ...]]:
         "layer, by steps": ("lltm", *layer((3, 64, 17, 65), "cuda", torch.float64)),
         "layer, transposed": ("lltm", *layer((1, 17, 5, 64), "cuda")),
         "layer, packed": ("lltm", *layer((0, 0, 5, 33), "cuda", torch.half, (3, 2, 2, 1))),
+        "layer of LSTM": ("lstm", *layer((3, 64, 17, 65), "cuda", torch.half, name="lstm")),
+        "layer of GRU": ("gru", *layer((3, 64, 17, 65), "cuda", name="gru")),
     }
 
 
@@ -196,6 +200,7 @@ def launch_calls() -> dict[str, tuple[Any, ...]]:
         *("sine layer", "sine layer of halves", "sine layer of coordinates"),
         *("cell", "cell of odd width"),
         *("layer", "layer, by steps", "layer, transposed", "layer, packed"),
+        *("layer of LSTM", "layer of GRU"),
     ],
 )
 def test_launch_info_says_what_the_profiler_sees(case: str, tmp_path: Path) -> None:
@@ -225,8 +230,9 @@ def test_launch_info_says_what_the_profiler_sees(case: str, tmp_path: Path) -> N
 
 @GPU
 @BINDINGS
+@EACH_CELL
 @pytest.mark.parametrize("lengths", [None, (4, 2, 1)], ids=str)
-def test_launch_info_says_how_a_layer_is_run(lengths: tuple[int, ...] | None) -> None:
+def test_launch_info_says_how_a_layer_is_run(lengths: tuple[int, ...] | None, cell: str) -> None:
     """One launch for all steps, after that of a packed batch's table, where clusters run; else a
     kernel for each step of each direction. And the planner's words."""
     clusters = torch.cuda.get_device_capability() >= (9, 0)
@@ -240,7 +246,8 @@ def test_launch_info_says_how_a_layer_is_run(lengths: tuple[int, ...] | None) ->
         (torch.float32, 1, alone),
     ):
         reach = None if lengths is None else tuple(min(n, steps) for n in lengths)
-        launches = treadle.launch_info("lltm", *layer((steps, 3, 5, 8), "cuda", dtype, reach))
+        arguments = layer((steps, 3, 5, 8), "cuda", dtype, reach, cell)
+        launches = treadle.launch_info(cell, *arguments)
         kernels = [launch["kernel"] for launch in launches]
         if reason == of_clusters:
             tables = [name for name in kernels if "upload_int64_table" in name]
@@ -253,7 +260,7 @@ def test_launch_info_says_how_a_layer_is_run(lengths: tuple[int, ...] | None) ->
             assert launch["algorithm"] == ("cluster" if reason == of_clusters else "step")
             assert launch["reason"] == reason
     for op, *arguments in launch_calls().values():
-        if op == "lltm":
+        if op in CELLS:
             continue
         for launch in treadle.launch_info(op, *arguments):
             assert launch["algorithm"] == launch["reason"] == "", op
@@ -266,8 +273,10 @@ def test_launch_info_without_a_launch() -> None:
     called: list[object] = []
     assert treadle.launch_info(called.append, 3) == [] and called == [3]
     assert treadle.launch_info("lltm_cell", *cell((2, 3, 4), "cpu")) == []
-    assert treadle.launch_info("lltm", *layer((2, 3, 4, 5), "cpu")) == []
-    assert treadle.launch_info("lltm", *layer((0, 0, 4, 5), "cpu", lengths=(3, 1))) == []
+    for name in CELLS:
+        for lengths in (None, (3, 1)):
+            arguments = layer((2, 3, 4, 5), "cpu", lengths=lengths, name=name)
+            assert treadle.launch_info(name, *arguments) == []
     for op in ("launch_info", "nn", "sin"):
         with pytest.raises(ValueError, match=f"launch_info: op must be one of .*, got '{op}'"):
             treadle.launch_info(op)

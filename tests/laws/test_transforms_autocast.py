@@ -14,7 +14,7 @@ from torch.func import grad, hessian, vmap
 
 import treadle
 from tests.recurrent.cell_cases import cell_arguments
-from tests.recurrent.layer_cases import layer, layer_arguments
+from tests.recurrent.layer_cases import CELLS, layer, layer_arguments
 from tests.sine_linear.cases import sine_arguments
 from tests.support.cases import DEVICES
 from tests.support.forms import NEW
@@ -144,8 +144,15 @@ def test_under_vmap_and_compile(device: str, dtype: torch.dtype) -> None:
 
 BACKWARD = {
     "cell": (cell_arguments, ((9, 7, 8),), treadle.lltm_cell),
-    "layer": (layer_arguments, ((5, 9, 7, 8),), layer),
-    "layer, recompute": (layer_arguments, ((5, 9, 7, 8),), partial(layer, recompute=True)),
+    **{
+        f"layer of {cell}, recompute {on}": (
+            partial(layer_arguments, cell=cell),
+            ((5, 9, 7, 8),),
+            partial(layer, recompute=on),
+        )
+        for cell in CELLS
+        for on in (False, True)
+    },
     "sine layer": (sine_arguments, ((9,), (7, 8)), treadle.sine_linear),
 }
 

@@ -1,0 +1,191 @@
+"""treadle.nn.replace and restore: modules of a model change their class in place, and nothing else
+of them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+
+import treadle
+from treadle.nn import GRU, LSTM, Replaced, replace, restore
+
+
+class Mine(nn.LSTM):
+    """A forward pass of its own."""
+
+    def forward(self, input: Tensor, hx: Any = None) -> Any:
+        return super().forward(2 * input, hx)
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        options: dict[str, Any] = {"batch_first": True, "dtype": torch.float64}
+        self.first = nn.LSTM(3, 4, 2, bidirectional=True, **options)
+        self.blocks = nn.ModuleList([nn.ModuleDict({"rnn": nn.GRU(8, 4, **options)})])
+        self.again = self.first
+        self.last = nn.LSTM(4, 4, **options)
+        self.last.weight_hh_l0 = nn.Parameter(torch.randn(16, 4, dtype=torch.float64))
+        self.twin = nn.LSTM(4, 4, **options)
+        self.twin.weight_hh_l0 = self.last.weight_hh_l0
+        self.head = nn.Linear(4, 1, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, _ = self.first(x)
+        x, _ = self.blocks[0]["rnn"](x)
+        x = self.last(x)[0] + self.twin(x)[0]
+        y: Tensor = self.head(x)
+        return y
+
+
+NAMES = ["first", "blocks.0.rnn", "last", "twin"]
+
+
+def rows() -> Tensor:
+    return torch.randn(5, 6, 3, dtype=torch.float64)
+
+
+def close(actual: Any, expected: Any) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-11, atol=1e-11)
+
+
+def gradients(model: nn.Module, x: Tensor) -> list[Tensor]:
+    return list(torch.autograd.grad(model(x).square().sum(), list(model.parameters())))
+
+
+def test_in_place_and_back() -> None:
+    model, x = Model(), rows()
+    modules, parameters = list(model.modules()), list(model.parameters())
+    keys, words, before = list(model.state_dict()), repr(model), (model(x), gradients(model, x))
+    for change, kinds in ((replace, (LSTM, GRU)), (restore, (nn.LSTM, nn.GRU))):
+        assert change(model) == Replaced(replaced=NAMES, left={})
+        assert [type(m) for m in (model.first, model.blocks[0]["rnn"])] == list(kinds)
+        assert all(map(lambda a, b: a is b, model.modules(), modules))
+        assert all(map(lambda a, b: a is b, model.parameters(), parameters))
+        assert model.again is model.first and model.twin.weight_hh_l0 is model.last.weight_hh_l0
+        assert list(model.state_dict()) == keys and repr(model) == words
+        close((model(x), gradients(model, x)), before)
+        # Nothing is left to change.
+        assert change(model) == Replaced(replaced=[], left={})
+
+
+def test_what_runs_is_ours() -> None:
+    """Derivatives that torch's layers do not have."""
+    model = Model()
+    replace(model)
+    x = rows().requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda x: torch.autograd.grad(model(x).sum(), x, create_graph=True)[0], x, fast_mode=True
+    )
+    names = [node.name() for node in nodes(model(x).grad_fn)]
+    assert names.count("RecurrentLayerBackward") == 5
+
+
+def nodes(node: Any) -> list[Any]:
+    """Of autograd, from this one on."""
+    found, waiting = set(), [node]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and one not in found:
+            found.add(one)
+            waiting += [parent for parent, _ in one.next_functions]
+    return list(found)
+
+
+def test_a_model_that_is_one() -> None:
+    for kind, ours in ((nn.LSTM, LSTM), (nn.GRU, GRU)):
+        model = kind(3, 4, dropout=0.25, num_layers=2).eval()
+        assert replace(model) == Replaced([""], {}) and type(model) is ours
+        assert not model.training and model.dropout == 0.25 and not model.recompute
+        assert "recompute" not in vars(model)
+        model.recompute = True
+        assert repr(model).endswith("recompute=True)")
+        assert restore(model) == Replaced([""], {}) and type(model) is kind
+        assert repr(model) == repr(kind(3, 4, dropout=0.25, num_layers=2))
+
+
+def test_hooks_stay() -> None:
+    model, calls = nn.Sequential(nn.GRU(3, 4)), []
+    model[0].register_forward_pre_hook(lambda *_: calls.append("before"))
+    model[0].register_forward_hook(lambda *_: calls.append("after"))
+    model[0].weight_hh_l0.register_hook(lambda grad: calls.append("grad") or 2 * grad)
+    x = torch.randn(2, 3, 3)
+    found = []
+    for change in (lambda m: None, replace, restore):
+        change(model)
+        output, _ = model(x)
+        found.append(torch.autograd.grad(output.sum(), model[0].weight_hh_l0)[0])
+        assert calls == ["before", "after", "grad"]
+        calls.clear()
+    torch.testing.assert_close(found[1], found[0])
+    torch.testing.assert_close(found[2], found[0])
+
+
+def test_what_is_left() -> None:
+    mine, projected = Mine(3, 4), nn.LSTM(3, 4, proj_size=2)
+    parametrized = parametrizations.weight_norm(nn.LSTM(3, 4), "weight_hh_l0")
+    model = nn.ModuleDict(
+        {"mine": mine, "projected": projected, "rnn": nn.RNN(3, 4), "cell": nn.LSTMCell(3, 4),
+         "parametrized": parametrized, "ours": LSTM(3, 4)}
+    )  # fmt: skip
+    kinds = [type(m) for m in model.values()]
+    found = replace(model)
+    assert found.replaced == []
+    assert found.left == {
+        "mine": "Mine is a subclass",
+        "projected": "it has projections (proj_size > 0)",
+        "parametrized": "ParametrizedLSTM is a subclass",
+    }
+    assert [type(m) for m in model.values()] == kinds
+
+    class Ours(treadle.nn.GRU):
+        pass
+
+    assert restore(nn.ModuleList([Ours(3, 4), GRU(3, 4)])) == Replaced(
+        ["1"], {"0": "Ours is a subclass"}
+    )
+
+
+def test_state_dicts_go_both_ways() -> None:
+    model, replaced, x = Model(), Model(), rows()
+    replace(replaced)
+    replaced.load_state_dict(model.state_dict())
+    close(replaced(x), model(x))
+    close(copy.deepcopy(replaced)(x), model(x))
+    model = Model()
+    model.load_state_dict(replaced.state_dict())
+    close(replaced(x), model(x))
+
+
+def test_trains_as_before() -> None:
+    """An optimizer that had the parameters before goes on, step by step as with torch's."""
+    torch.manual_seed(0)
+    model, x = Model(), rows()
+    other = copy.deepcopy(model)
+    losses = []
+    for each in (model, other):
+        optimizer = torch.optim.Adam(each.parameters(), lr=1e-2)
+        own = []
+        for step in range(20):
+            if each is other and step == 3:
+                assert replace(each).replaced == NAMES
+            loss = (each(x).sum((1, 2)) - 1).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            own.append(loss.item())
+        losses.append(own)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
+    assert losses[1][-1] < 0.5 * losses[1][0]
+
+
+@pytest.mark.parametrize("function", [replace, restore])
+def test_refuses_what_is_no_module(function: Any) -> None:
+    words = f"treadle.nn.{function.__name__}: model must be a torch.nn.Module, got dict"
+    with pytest.raises(TypeError, match=f"^{words}$"):
+        function({})
