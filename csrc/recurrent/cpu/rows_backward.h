@@ -43,7 +43,7 @@ class BackwardRows {
   // The gradients of the gates and of c, of kN units.
   TREADLE_INLINE void begin_row(int64_t row, int64_t b, int64_t column) {
     const int64_t n = std::min(kN, a_.hidden - column), at = row * a_.hidden + column;
-    acc gates[kGates][kN] = {}, old_c[kN] = {}, dh[kN] = {}, dc[kN] = {};
+    acc gates[kGates][kN] = {}, old_c[kN] = {}, dh[kN] = {}, own[kN] = {}, dc[kN] = {};
     for (int k = 0; k < kGates; ++k) {
       load_some<T>(a_.gates, (row * kGates + k) * a_.hidden + column, gates[k], n);
     }
@@ -51,13 +51,18 @@ class BackwardRows {
     if (a_.grad_output.data != nullptr) {
       const auto& [data, row_stride, column_stride] = a_.grad_output;
       const int64_t element = row * row_stride + column * column_stride;
-      load<T, acc>(static_cast<const char*>(data) + element * int64_t{sizeof(T)},
-                   column_stride * int64_t{sizeof(T)}, dh, n);
+      if (column_stride == 1) {
+        load_some<T>(data, element, dh, n);
+      } else {
+        load<T, acc>(static_cast<const char*>(data) + element * int64_t{sizeof(T)},
+                     column_stride * int64_t{sizeof(T)}, dh, n);
+      }
     }
     acc* const own_dh = grad_h(b) + column;
     acc* const own_dc = static_cast<acc*>(a_.grad_c) + b * a_.hidden + column;
-    for (int64_t i = 0; i < n; ++i) dh[i] += own_dh[i];
-    for (int64_t i = 0; i < n; ++i) dc[i] = own_dc[i];
+    load_some<acc>(own_dh, 0, own, n);
+    for (int64_t i = 0; i < kN; ++i) dh[i] += own[i];
+    load_some<acc>(own_dc, 0, dc, n);
     for (int64_t i = 0; i < kN; ++i) {
       acc g[kGates];
       for (int k = 0; k < kGates; ++k) g[k] = gates[k][i];
@@ -68,7 +73,7 @@ class BackwardRows {
     for (int k = 0; k < kGates; ++k) {
       store_some<acc>(a_.grad_gates, (row * kGates + k) * a_.hidden + column, gates[k], n);
     }
-    std::copy_n(dc, n, own_dc);
+    store_some<acc>(own_dc, 0, dc, n);
   }
 
   // The gradient of the h before: that of the gates with a product with h, times W.
@@ -81,7 +86,9 @@ class BackwardRows {
         panels_ + column * depth, x, width, rows, depth, [](int64_t, int64_t) {},
         [&](int64_t first, int64_t count, const acc* products) {
           for (int64_t i = 0; i < count; ++i) {
-            std::copy_n(products + i * kWidth, n, grad_h(begin_ + first + i) + column);
+            acc* const to = grad_h(begin_ + first + i) + column;
+            n == kWidth ? std::copy_n(products + i * kWidth, kWidth, to)
+                        : std::copy_n(products + i * kWidth, n, to);
           }
         });
   }
