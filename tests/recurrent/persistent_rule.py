@@ -14,14 +14,14 @@ from torch import Tensor
 import treadle
 from tests.recurrent import persistent_calls as calls
 from tests.recurrent import persistent_steps as steps
-from tests.recurrent.layer_cases import Lengths, layer_arguments, ops
+from tests.recurrent.layer_cases import CELLS, Lengths, layer_arguments
 from tests.recurrent.persistent_calls import DTYPES, Cases
 from tests.recurrent.persistent_checks import Checks
+from tests.support.cases import OPS
 from tests.support.compare import attempt
-from tests.support.inputs import HALVES, Call, Case, Make
+from tests.support.inputs import HALVES, Call, Case, Make, Op
 from tests.support.rule import obeys
 
-LAYER = ops()[0]
 # T, B, I, H of layers that fill the chip more than those of layer_cases do.
 LARGE = (
     (17, 17, 33, 257),
@@ -39,21 +39,24 @@ PACKED: tuple[tuple[tuple[int, ...], int], ...] = (
 )
 
 
-def by_rule(case: Case, dtype: torch.dtype, algorithm: str) -> None:
+def by_rule(op: Op, case: Case, dtype: torch.dtype, algorithm: str) -> None:
     call = case.call(calls.DEVICE, dtype)
     call = call.with_options(algorithm=algorithm)
-    if call.args[2].shape[-1] == 0 and algorithm != "step":
-        _, error = attempt(lambda: call.run(LAYER.function))
+    hidden = call.args[2].shape[-1]
+    most = calls.most_hidden(algorithm, dtype, call.kwargs["cell"])
+    if algorithm != "step" and not 1 <= hidden <= most:
+        _, error = attempt(lambda: call.run(op.function))
         assert f"algorithm {algorithm} needs" in str(error), error
         return
-    obeys(LAYER, call)
+    obeys(op, call)
 
 
-def cases(algorithm: str, dtype: str) -> Cases:
+def cases(algorithm: str, dtype: str, cell: str) -> Cases:
     """Every case of the op: zero sizes, layouts, missing bias, wider cells, packed batches."""
-    for case in LAYER.cases:
+    op = OPS[f"recurrent_layer {cell}"]
+    for case in op.cases:
         if DTYPES[dtype] in case.dtypes:
-            yield case.id, partial(by_rule, case, DTYPES[dtype], algorithm)
+            yield case.id, partial(by_rule, op, case, DTYPES[dtype], algorithm)
 
 
 def large_case(name: str, recompute: bool, *arguments: Any, **options: Any) -> Case:
@@ -64,8 +67,8 @@ def large_case(name: str, recompute: bool, *arguments: Any, **options: Any) -> C
     return Case(name, build, tuple(DTYPES.values()))
 
 
-def large(algorithm: str, dtype: str) -> Cases:
-    most = calls.most_hidden(algorithm, DTYPES[dtype])
+def large(algorithm: str, dtype: str, cell: str) -> Cases:
+    op, most = OPS[f"recurrent_layer {cell}"], calls.most_hidden(algorithm, DTYPES[dtype], cell)
     sizes: list[tuple[tuple[int, int, int, int], Lengths]] = [(size, None) for size in LARGE]
     sizes += [((0, 0, 33, h), lengths) for lengths, h in PACKED]
     for (size, lengths), recompute in itertools.product(sizes, (False, True)):
@@ -73,8 +76,8 @@ def large(algorithm: str, dtype: str) -> Cases:
             continue
         name = f"T{size[0]} B{size[1]} I{size[2]} H{size[3]} {lengths} recompute {recompute}"
         state = torch.float32 if recompute else None
-        case = large_case(name, recompute, size, lengths=lengths, state=state)
-        yield name, partial(by_rule, case, DTYPES[dtype], algorithm)
+        case = large_case(name, recompute, size, cell=cell, lengths=lengths, state=state)
+        yield name, partial(by_rule, op, case, DTYPES[dtype], algorithm)
 
 
 # ---- algorithms against each other
@@ -86,23 +89,24 @@ def same_in_norm(found: list[Tensor], expected: list[Tensor], bound: float, what
             checks.close_in_norm(ours, theirs.double(), bound, f"{what}, {n}")
 
 
-def agreeing(name: str, dtype: torch.dtype, size: calls.Sizes, lengths: Lengths) -> None:
+def agreeing(name: str, cell: str, dtype: torch.dtype, size: calls.Sizes, lengths: Lengths) -> None:
     bound = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 1e-4}[dtype]
-    one = calls.given(name, dtype, size, lengths=lengths, features=96, state=torch.float32)
+    options: dict[str, Any] = {"lengths": lengths, "features": 96, "state": torch.float32}
+    one = calls.given(name, dtype, size, cell=cell, **options)
     saved = calls.forward(one, "step")
     grads = calls.backward(one, saved, "step")
     for algorithm in ("cluster", "grid"):
-        if size[2] > calls.most_hidden(algorithm, dtype):
+        if size[2] > calls.most_hidden(algorithm, dtype, cell):
             continue
         same_in_norm(calls.forward(one, algorithm), saved, bound, f"forward {algorithm}")
         # From the same h and gates: a gradient is not made worse by those of another forward pass.
         same_in_norm(calls.backward(one, saved, algorithm), grads, bound, f"backward {algorithm}")
 
 
-def agree(dtype: str) -> Cases:
+def agree(dtype: str, cell: str) -> Cases:
     for h, lengths in itertools.product((128, 257, 512, 1000), (None, (33, *[20] * 9, *[2] * 30))):
         name = f"H{h} {lengths}"
-        yield name, partial(agreeing, name, DTYPES[dtype], (33, 64, h), lengths)
+        yield name, partial(agreeing, name, cell, DTYPES[dtype], (33, 64, h), lengths)
 
 
 # ---- what runs
@@ -116,7 +120,8 @@ def algorithms_of(one: calls.Given) -> set[str]:
         for p in (one.weight_ih, one.weight_hh, one.bias_ih, one.bias_hh)
         if p is not None
     ]
-    states, options = (one.h0, one.c0), (True, 1, 0.0, False, len(one.h0) == 2)
+    states = one.h0 if one.cell == "gru" else (one.h0, one.c0)
+    options = (True, 1, 0.0, False, len(one.h0) == 2)
     arguments = [one.input, states, params, *options, False]
     if one.sizes is not None:
         arguments = [one.input, one.sizes, *arguments[1:-1]]
@@ -124,9 +129,14 @@ def algorithms_of(one: calls.Given) -> set[str]:
 
 
 def chosen(
-    name: str, dtype: torch.dtype, size: calls.Sizes, algorithm: str, lengths: Lengths
+    name: str,
+    dtype: torch.dtype,
+    size: calls.Sizes,
+    algorithm: str,
+    lengths: Lengths,
+    cell: str = "lltm",
 ) -> None:
-    one = calls.given(name, dtype, size, lengths=lengths, features=8)
+    one = calls.given(name, dtype, size, cell=cell, lengths=lengths, features=8)
     assert algorithms_of(one) == {algorithm}
     backward = calls.launches(calls.training(one, "auto"))
     assert {launch.algorithm for launch in backward} == {algorithm}
@@ -160,6 +170,18 @@ def auto() -> Cases:
     for size, algorithm in exact:
         name = f"{size} {algorithm} float32"
         yield name, partial(chosen, name, torch.float32, size, algorithm, None)
+    for size, dtype, cell, algorithm in (
+        ((16, 17, 512), torch.half, "lstm", "cluster"),
+        ((16, 17, 513), torch.half, "lstm", "grid"),
+        ((16, 17, 256), torch.float32, "lstm", "cluster"),
+        ((16, 17, 257), torch.float32, "lstm", "step"),
+        ((16, 17, 768), torch.half, "gru", "cluster"),
+        ((16, 17, 1024), torch.half, "gru", "grid"),
+        ((16, 17, 512), torch.float32, "gru", "cluster"),
+        ((16, 17, 1025), torch.half, "gru", "step"),
+    ):
+        name = f"{cell} {size} {dtype}"
+        yield name, partial(chosen, name, dtype, size, algorithm, None, cell)
     yield "float64", partial(chosen, "float64", torch.float64, (16, 17, 128), "step", None)
     packed = (0, 0, 257)
     for dtype in (torch.half, torch.float32):
@@ -171,8 +193,11 @@ def auto() -> Cases:
         yield f"H2048 {dtype}", partial(steps.check_given, "auto", "H2048", dtype, size)
 
 
-def one_launch(algorithm: str, dtype: torch.dtype, lengths: Lengths, recompute: bool) -> None:
-    one = calls.given("launches", dtype, (17, 5, 64), lengths=lengths)
+def one_launch(
+    algorithm: str, dtype: torch.dtype, lengths: Lengths, recompute: bool, cell: str
+) -> None:
+    options: dict[str, Any] = {"lengths": lengths, "features": 32}
+    one = calls.given("launches", dtype, (17, 5, 64), cell=cell, **options)
     found = calls.launches(calls.training(one, algorithm, recompute))
     assert {launch.algorithm for launch in found} == {algorithm}
     kernels = [launch.kernel for launch in found]
@@ -185,15 +210,15 @@ def one_launch(algorithm: str, dtype: torch.dtype, lengths: Lengths, recompute: 
 
 def launched(algorithm: str) -> Cases:
     """All steps and both directions are one launch each way."""
-    for dtype, lengths, recompute in itertools.product(
-        calls.dtypes_of(algorithm), (None, (17, 5, 5, 2, 1)), (False, True)
+    for dtype, lengths, recompute, cell in itertools.product(
+        calls.dtypes_of(algorithm), (None, (17, 5, 5, 2, 1)), (False, True), CELLS
     ):
-        name = f"{dtype} {lengths} recompute {recompute}"
-        yield name, partial(one_launch, algorithm, dtype, lengths, recompute)
+        name = f"{cell} {dtype} {lengths} recompute {recompute}"
+        yield name, partial(one_launch, algorithm, dtype, lengths, recompute, cell)
 
 
-def refused(algorithm: str, dtype: torch.dtype, size: calls.Sizes) -> None:
-    one = calls.given("refused", dtype, size, features=3)
+def refused(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
+    one = calls.given("refused", dtype, size, cell=cell, features=3)
     for run in (lambda: calls.inference(one, algorithm), lambda: calls.forward(one, algorithm)):
         _, error = attempt(run)
         assert isinstance(error, RuntimeError), error
@@ -204,10 +229,10 @@ def refused(algorithm: str, dtype: torch.dtype, size: calls.Sizes) -> None:
 
 
 def raises(algorithm: str) -> Cases:
-    for dtype in (*DTYPES.values(), torch.float64):
-        most = calls.most_hidden(algorithm, dtype)
+    for dtype, cell in itertools.product((*DTYPES.values(), torch.float64), CELLS):
+        most = calls.most_hidden(algorithm, dtype, cell)
         for h in (most + 1, 2048) if most else (32,):
-            yield f"H{h} {dtype}", partial(refused, algorithm, dtype, (5, 3, h))
+            yield f"{cell} H{h} {dtype}", partial(refused, algorithm, dtype, (5, 3, h), cell)
     # And what runs after it is right.
     for dtype in calls.dtypes_of(algorithm):
         size = 5, 3, calls.most_hidden(algorithm, dtype)

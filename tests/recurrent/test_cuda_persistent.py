@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import treadle
+from tests.recurrent.layer_cases import EACH_CELL
 from tests.recurrent.persistent_calls import DTYPES, most_hidden
 from tests.recurrent.persistent_worker import SECONDS, run
 from tests.recurrent.test_plan import BINDINGS
@@ -130,15 +131,17 @@ def test_layouts_in_float32() -> None:
 
 @HOPPER
 @EACH
+@EACH_CELL
 @pytest.mark.parametrize("group", ["cases", "large"])
-def test_by_the_rule_of_all_ops(group: str, algorithm: str, dtype: str) -> None:
-    watch(group, algorithm, dtype)
+def test_by_the_rule_of_all_ops(group: str, cell: str, algorithm: str, dtype: str) -> None:
+    watch(group, algorithm, dtype, cell)
 
 
 @HOPPER
+@EACH_CELL
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_algorithms_agree(dtype: str) -> None:
-    watch("agree", dtype)
+def test_algorithms_agree(dtype: str, cell: str) -> None:
+    watch("agree", dtype, cell)
 
 
 @HOPPER

@@ -1,4 +1,4 @@
-"""The LLTM layer in a package of AOTInductor, of any number of steps and rows."""
+"""Layers of all cells in a package of AOTInductor, of any number of steps and rows."""
 
 from __future__ import annotations
 
@@ -6,25 +6,40 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import treadle
 from tests.laws.test_export import COMPILER
 from tests.support.cases import DEVICES
 
 
+class Layers(nn.Module):
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.lltm = treadle.nn.LLTM(3, 4, num_layers=2, bidirectional=True, device=device)
+        self.lstm = treadle.nn.LSTM(8, 4, num_layers=2, bidirectional=True, device=device)
+        self.gru = treadle.nn.GRU(8, 4, num_layers=2, bidirectional=True, device=device)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, _ = self.lltm(x)
+        x, (_, c) = self.lstm(x)
+        x, h = self.gru(x)
+        return x, c, h
+
+
 @COMPILER
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("device", DEVICES)
 def test_aoti(device: str, tmp_path: Path) -> None:
-    layer = treadle.nn.LLTM(3, 4, num_layers=2, bidirectional=True, device=device)
+    layers = Layers(device)
     steps, rows = torch.export.Dim("steps", min=2, max=64), torch.export.Dim("rows", min=2, max=64)
     with torch.no_grad():
         x = torch.randn(5, 3, 3, device=device)
-        program = torch.export.export(layer, (x,), dynamic_shapes=({0: steps, 1: rows},))
+        program = torch.export.export(layers, (x,), dynamic_shapes=({0: steps, 1: rows},))
         package = torch._inductor.aoti_compile_and_package(
-            program, package_path=str(tmp_path / "layer.pt2")
+            program, package_path=str(tmp_path / "layers.pt2")
         )
         compiled = torch._inductor.aoti_load_package(package)
         for sizes in ((5, 3), (2, 2), (9, 17)):
             x = torch.randn(*sizes, 3, device=device)
-            torch.testing.assert_close(compiled(x), layer(x))
+            torch.testing.assert_close(compiled(x), layers(x))
