@@ -5,7 +5,7 @@
 namespace treadle {
 
 template cudaError_t launch_cluster_backward<math::Gru>(const PersistentBackward&,
-                                                         const ClusterPlan&, cudaStream_t);
+                                                        const ClusterPlan&, cudaStream_t);
 template cudaError_t backward_clusters_at_once<math::Gru>(Dtype, const ClusterPlan&, int*);
 
 }  // namespace treadle

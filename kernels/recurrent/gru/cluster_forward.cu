@@ -4,8 +4,8 @@
 
 namespace treadle {
 
-template cudaError_t launch_cluster_forward<math::Gru>(const PersistentForward&,
-                                                        const ClusterPlan&, cudaStream_t);
+template cudaError_t launch_cluster_forward<math::Gru>(const PersistentForward&, const ClusterPlan&,
+                                                       cudaStream_t);
 template cudaError_t forward_clusters_at_once<math::Gru>(Dtype, const ClusterPlan&, int*);
 
 }  // namespace treadle
