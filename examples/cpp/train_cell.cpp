@@ -110,6 +110,29 @@ void call_layers(torch::Device device) {
   require(torch::allclose(std::get<2>(packed), c_n), "lltm's c_n of a packed batch");
 }
 
+// lstm and gru beside torch's own, one layer in one direction.
+void call_torchs_layers(torch::Device device) {
+  constexpr int64_t kRows = 3, kFeatures = 5, kUnits = 4;
+  const auto options = torch::TensorOptions(device).dtype(torch::kDouble);
+  const Tensor x = torch::randn({kSteps, kRows, kFeatures}, options);
+  const Tensor h0 = torch::randn({1, kRows, kUnits}, options);
+  const auto params = [&](int64_t gates) {
+    return std::vector<Tensor>{torch::randn({gates * kUnits, kFeatures}, options),
+                               torch::randn({gates * kUnits, kUnits}, options),
+                               torch::randn({gates * kUnits}, options),
+                               torch::randn({gates * kUnits}, options)};
+  };
+  const auto of_lstm = params(4), of_gru = params(3);
+  const auto ours = treadle::lstm(x, {h0, h0}, of_lstm, true, 1, 0.0, false, false, false);
+  const auto theirs = torch::lstm(x, {h0, h0}, of_lstm, true, 1, 0.0, false, false, false);
+  require(torch::allclose(std::get<0>(ours), std::get<0>(theirs)), "lstm");
+  require(torch::allclose(std::get<2>(ours), std::get<2>(theirs)), "lstm's c_n");
+  const auto [output, h_n] = treadle::gru(x, h0, of_gru, true, 1, 0.0, false, false, false);
+  const auto expected = torch::gru(x, h0, of_gru, true, 1, 0.0, false, false, false);
+  require(torch::allclose(output, std::get<0>(expected)), "gru");
+  require(torch::allclose(h_n, std::get<1>(expected)), "gru's h_n");
+}
+
 struct Net : torch::nn::Module {
   Net() : head(register_module("head", torch::nn::Linear(kHidden, 1))) {
     const double bound = 1 / std::sqrt(static_cast<double>(kHidden));
@@ -159,6 +182,7 @@ int main() {
   for (const auto device : devices) {
     call_every_op(device);
     call_layers(device);
+    call_torchs_layers(device);
     const auto [first, last] = train(device);
     std::printf("%s: every op is right; loss %.4f, after %d steps of training %.4f\n",
                 device.str().c_str(), first, static_cast<int>(kTrainingSteps), last);

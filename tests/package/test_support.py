@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import treadle
 from tests.laws import (
@@ -20,8 +21,8 @@ from tests.laws import (
     test_transforms_func,
 )
 from tests.package import test_cpp
-from tests.recurrent import test_nn_layer_programs
-from tests.recurrent import test_transforms as recurrent_transforms
+from tests.recurrent import test_autocast as recurrent_autocast
+from tests.recurrent import test_export as recurrent_export
 from tests.sine_linear import test_transforms as sine_transforms
 from tests.support import forms
 from tests.support.cases import OPS
@@ -29,23 +30,25 @@ from tests.support.inputs import Op
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
-# lltm takes its lists apart and calls recurrent_layer for each layer: the laws run that.
-LAYER = {"recurrent_layer": "lltm"}
-MODULES = {"LLTM": "lltm", "LLTMCell": "lltm_cell", "SineLinear": "sine_linear"}
+MODULES = {"LLTM": "lltm", "LSTM": "lstm", "GRU": "gru"}
+MODULES |= {"LLTMCell": "lltm_cell", "SineLinear": "sine_linear"}
 Test = Callable[..., Any]
 
 
 def named(value: Any) -> str:
     """The op that a parameter of a test stands for: an Op, or a name such as "scale, strided"."""
     value = value.values[0] if hasattr(value, "values") and hasattr(value, "marks") else value
-    return value.name if isinstance(value, Op) else re.split(r"[ ,]", str(value))[0]
+    name = value.name if isinstance(value, Op) else str(value)
+    # lltm, lstm and gru take their lists apart and call recurrent_layer of their cell for each
+    # layer: the laws run that.
+    return re.split(r"[ ,]", name.removeprefix("recurrent_layer "))[0]
 
 
 def given(test: Test) -> set[str]:
     """Ops that a test has among its parameters."""
     marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
     names = {named(value) for mark in marks for value in mark.args[1]}
-    return {LAYER.get(name, name) for name in names} & FUNCTIONS
+    return names & FUNCTIONS
 
 
 def transformed(transform: str) -> set[str]:
@@ -73,9 +76,10 @@ def autocast() -> set[str]:
     laws = test_transforms_autocast
     assert "NEW.values()" in inspect.getsource(laws.test_elementwise_ops_run_as_they_are)
     found = (set(forms.NEW) & FUNCTIONS) | called(laws.test_cell)
-    assert "torch.autocast" in inspect.getsource(recurrent_transforms.test_autocast)
-    assert "layer" in recurrent_transforms.test_autocast.__code__.co_names
-    return found | {"lltm"} | called(sine_transforms.test_autocast_runs_in_the_lower_precision)
+    assert "torch.autocast" in inspect.getsource(recurrent_autocast.test_autocast)
+    assert "layer" in recurrent_autocast.test_autocast.__code__.co_names
+    found |= given(recurrent_autocast.test_autocast)
+    return found | called(sine_transforms.test_autocast_runs_in_the_lower_precision)
 
 
 def exported() -> set[str]:
@@ -84,7 +88,8 @@ def exported() -> set[str]:
         test_export.test_export_save_load,
         sine_transforms.Net,
         sine_transforms.test_export_save_load,
-        test_nn_layer_programs.test_exports,
+        recurrent_export.Layers,
+        recurrent_export.test_aoti,
     )
 
 
@@ -111,6 +116,11 @@ def table() -> dict[str, dict[str, str]]:
     return {row[0]: dict(zip(head, row, strict=True)) for row in rows}
 
 
+def kind(name: str) -> type:
+    found = getattr(treadle.nn, name)
+    return found if isinstance(found, type) else object
+
+
 def test_every_op_has_a_row() -> None:
     names = {name for row in table() for name in re.findall(r"`([\w.]+)`", row)}
     for name in names:
@@ -118,13 +128,14 @@ def test_every_op_has_a_row() -> None:
         for part in name.split("."):
             found = getattr(found, part)
     assert names & FUNCTIONS == FUNCTIONS - {"launch_info"}
-    assert {f"nn.{name}" for name in treadle.nn.__all__} <= names
+    modules = {name for name in treadle.nn.__all__ if issubclass(kind(name), torch.nn.Module)}
+    assert {f"nn.{name}" for name in modules} <= names
 
 
 @pytest.mark.parametrize("column", PROOFS)
 def test_marks_are_proved(column: str) -> None:
     proved = PROOFS[column]()
-    assert proved <= {*OPS, "lltm", "vector_add_", "scale_", "sine_", "cosine_"}
+    assert proved <= {*OPS, "lltm", "lstm", "gru", "vector_add_", "scale_", "sine_", "cosine_"}
     for row, cells in table().items():
         op = re.findall(r"`(\w+)`", row)[0]
         assert (cells[column] == "✓") == (op in proved), f"{op}: {column}"
