@@ -46,8 +46,8 @@ class LSTM(_TorchLayers, nn.LSTM):
     Parameters, their names and initialisation, ``state_dict``, arguments and results are
     torch's, and so is this class by ``isinstance``; :func:`treadle.nn.replace` turns the modules of
     a finished model into it. Derivatives beyond torch's: double backward, forward mode, vmap.
-    torch.compile breaks the graph at every such module unless torch._dynamo.config.allow_rnn is True;
-    torch.export does not.
+    torch.compile breaks the graph at every such module unless torch._dynamo.config.allow_rnn is
+    True; torch.export does not.
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
@@ -131,8 +131,8 @@ class GRU(_TorchLayers, nn.GRU):
     Parameters, their names and initialisation, ``state_dict``, arguments and results are
     torch's, and so is this class by ``isinstance``; :func:`treadle.nn.replace` turns the modules of
     a finished model into it. Derivatives beyond torch's: double backward, forward mode, vmap.
-    torch.compile breaks the graph at every such module unless torch._dynamo.config.allow_rnn is True;
-    torch.export does not.
+    torch.compile breaks the graph at every such module unless torch._dynamo.config.allow_rnn is
+    True; torch.export does not.
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
