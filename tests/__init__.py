@@ -1,1 +1,7 @@
 """The laws that every op is tested by, one file a law, over the inputs in cases.py."""
+
+import torch
+
+# Torch's recurrent layers round float32 products to tf32 unless told otherwise, and so do LSTM and
+# GRU. Tests compare with exact products; conftest.py's allow_tf32 is for those that ask.
+torch.backends.cudnn.allow_tf32 = False

@@ -46,15 +46,17 @@ def no_slow_vmap() -> Iterator[None]:
 
 
 @pytest.fixture
-def allow_tf32() -> Iterator[Callable[[bool], None]]:
-    """Says whether float32 matrix products on a GPU may be rounded; afterwards it is as before."""
-    before = torch.backends.cuda.matmul.allow_tf32
+def allow_tf32() -> Iterator[Callable[..., None]]:
+    """Says whether float32 on a GPU may be rounded in matrix products, and in LSTM and GRU, whose
+    switch is that of torch's layers; afterwards it is as before."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
 
-    def allow(on: bool) -> None:
+    def allow(on: bool, in_layers: bool | None = None) -> None:
         torch.backends.cuda.matmul.allow_tf32 = on
+        torch.backends.cudnn.allow_tf32 = on if in_layers is None else in_layers
 
     yield allow
-    allow(before)
+    allow(*before)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ enum class CellKind { kLltm, kLstm, kGru };
 // many blocks of H rows.
 //   lltm  i, o, z          both weights give all
 //   lstm  i, f, g, o       both give all; torch's order
-//   gru   n_h, r, z, n_i   weight_hh gives n_h, r, z and weight_ih r, z, n_i; torch has both as r, z, n
+//   gru   n_h, r, z, n_i   weight_hh gives n_h, r, z and weight_ih r, z, n_i; torch has r, z, n
 struct CellInfo {
   const char* name;
   int gates, input_first, input_gates, state_first, state_gates;

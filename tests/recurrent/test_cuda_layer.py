@@ -3,6 +3,7 @@ bits."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -166,11 +167,32 @@ def test_tf32_as_torch_says(algorithm: str, batch: int, allow_tf32: Callable[[bo
         allow_tf32(allowed)
         found.append(runner(call, algorithm=algorithm)())
         # The reference is computed under the same setting, the truth in float64.
-        obeys(OPS["recurrent_layer"], call)
+        obeys(OPS["recurrent_layer lltm"], call)
     for exact, rounded in zip(*found, strict=True):
         assert not torch.equal(exact, rounded)
     error = (found[0][0] - found[1][0]).abs().max()
     assert 1e-6 < float(error) < 1e-2
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@ALGORITHMS
+def test_tf32_as_torchs_layers_have_it(
+    algorithm: str, cell: str, allow_tf32: Callable[..., None]
+) -> None:
+    """Torch's switch for recurrent layers counts, and that for matrix products does not."""
+    call = layer_arguments(Make("tf32", "cuda", torch.float32), (5, 17, 64, 256), cell=cell)
+    call = call.with_options(algorithm=algorithm)
+    found = {}
+    for of_products, in_layers in itertools.product((False, True), repeat=2):
+        allow_tf32(of_products, in_layers)
+        found[of_products, in_layers] = runner(call, algorithm=algorithm)()
+    allow_tf32(True)
+    obeys(OPS[f"recurrent_layer {cell}"], call)
+    for n, exact in enumerate(found[False, False]):
+        same_bits(found[True, False][n], exact, f"result {n}")
+        assert not torch.equal(found[False, True][n], exact), n
+        error = (found[False, True][n] - found[True, True][n]).abs().max()
+        assert float(error) < 1e-2 * float(exact.abs().max()), n
 
 
 @pytest.mark.parametrize("batch", [64, 17])
@@ -225,8 +247,8 @@ def test_gradients_further_apart_than_32_bits_count(algorithm: str, apart: int) 
     if torch.cuda.mem_get_info()[0] < 20 << 30:
         pytest.skip("needs 20 GB of memory")
     call = layer_arguments(Make("apart", "cuda", torch.bfloat16), (2, 1, 5, 8))
-    call = requiring_grad(OPS["recurrent_layer"], call.with_options(algorithm=algorithm))
-    output, *_ = call.run(OPS["recurrent_layer"].function)
+    call = requiring_grad(OPS["recurrent_layer lltm"], call.with_options(algorithm=algorithm))
+    output, *_ = call.run(OPS["recurrent_layer lltm"].function)
     leaves = [t for t in call.args if isinstance(t, Tensor) and t.requires_grad]
     far = torch.empty(2, apart, device="cuda", dtype=torch.bfloat16)[:, :8].view(2, 1, 8)
     far.copy_(torch.randn(2, 1, 8))

@@ -83,9 +83,10 @@ class Case:
     build: Callable[[Make], Call]
     dtypes: tuple[torch.dtype, ...]  # what Make.dtype may be
     big: bool = False  # too big for gradcheck and the like
+    drawn: str = ""  # what seeds its numbers, if not the id
 
     def call(self, device: str = "cpu", dtype: torch.dtype | None = None) -> Call:
-        return self.build(Make(self.id, device, dtype or self.dtypes[0]))
+        return self.build(Make(self.drawn or self.id, device, dtype or self.dtypes[0]))
 
 
 @dataclass(frozen=True)
