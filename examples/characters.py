@@ -1,6 +1,7 @@
-"""Teach treadle's LLTM layer to write: it guesses a text character by character.
+"""Teach a recurrent layer of treadle's to write: it guesses a text character by character.
 
     python examples/characters.py                              learn for 2 minutes, then write
+    python examples/characters.py --cell gru                   the same with another cell
     python examples/characters.py --resume FILE --minutes 5    go on with what was saved
 
 The text is what every machine with Python has: licences and Python's reference (or --text FILE). A
@@ -32,14 +33,16 @@ WARM_UP, FULL_RATE = 100, 400
 PATIENCE = 15
 FORMAT = "characters.py 1"
 WRONG_STATE = (AttributeError, IndexError, KeyError, TypeError, ValueError)
-OF_A_NEW_RUN = ("hidden", "layers", "seed")
-States = tuple[Tensor, Tensor]
+OF_A_NEW_RUN = ("cell", "hidden", "layers", "seed")
+LAYERS = {"lltm": treadle.nn.LLTM, "lstm": treadle.nn.LSTM, "gru": treadle.nn.GRU}
+States = tuple[Tensor, ...]  # h, and c if the cell has one
 
 
 @dataclass
 class Settings:
     """What a run is made of, beside the text. The defaults suit two CPU cores and two minutes."""
 
+    cell: str = "lltm"
     hidden: int = 192
     layers: int = 1
     batch: int = 16
@@ -53,28 +56,32 @@ LARGE = Settings(hidden=512, layers=2, batch=64, length=128, dropout=0.2, learni
 
 
 class Writer(nn.Module):
-    """Scores what comes after each character: [T, B] to [T, B, characters], and ``(h, c)``."""
+    """Scores what comes after each character: [T, B] to [T, B, characters], and the states."""
 
     def __init__(self, characters: int, settings: Settings) -> None:
         super().__init__()
         between = settings.dropout if settings.layers > 1 else 0.0
         self.embedding = nn.Embedding(characters, EMBEDDING)
-        self.layer = treadle.nn.LLTM(EMBEDDING, settings.hidden, settings.layers, dropout=between)
+        kind = LAYERS[settings.cell]
+        self.layer = kind(EMBEDDING, settings.hidden, settings.layers, dropout=between)
+        self.states = 1 if settings.cell == "gru" else 2
         self.dropout = nn.Dropout(settings.dropout)
         self.head = nn.Linear(settings.hidden, characters)
 
     def forward(self, text: Tensor, hx: States) -> tuple[Tensor, States]:
-        # On a GPU the products run in bfloat16. The cell state stays in float32, as start() made
-        # it: it adds up over the whole text, and bfloat16 would soon lose what is added.
+        # On a GPU the products run in bfloat16. An LLTM's cell state stays in float32, as start()
+        # made it: it adds up over the whole text, and bfloat16 would soon lose what is added.
         cuda = text.device.type == "cuda"
         with torch.autocast(text.device.type, torch.bfloat16, enabled=cuda):
-            output, hx = self.layer(self.embedding(text), hx)
-            return self.head(self.dropout(output)).float(), hx
+            given = hx if self.states > 1 else hx[0]
+            output, last = self.layer(self.embedding(text), given)
+            scores = self.head(self.dropout(output)).float()
+            return scores, last if self.states > 1 else (last,)
 
     def start(self, batch: int) -> States:
         shape = self.layer.num_layers, batch, self.layer.hidden_size
-        h = torch.zeros(shape, dtype=torch.float32, device=self.head.weight.device)
-        return h, torch.zeros_like(h)
+        kind = {"dtype": torch.float32, "device": self.head.weight.device}
+        return tuple(torch.zeros(shape, **kind) for _ in range(self.states))
 
 
 class Training:
@@ -113,15 +120,16 @@ class Training:
         self.optimizer.param_groups[0]["lr"] = rate / math.sqrt(max(1, step / FULL_RATE))
         self.model.train()
         self.optimizer.zero_grad()
-        scores, (h, c) = self.model(piece[:-1], self.hx)
+        scores, hx = self.model(piece[:-1], self.hx)
         loss = F.cross_entropy(scores.flatten(0, 1), piece[1:].flatten())
         # An LLTM never forgets: left alone, cells run away and what they hold is lost. This pulls
         # them back to where their tanh can still tell one value from another.
-        (loss + 0.3 * c.abs().mean()).backward()
+        pull = 0.3 * hx[1].abs().mean() if self.settings.cell == "lltm" else 0.0
+        (loss + pull).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         # The next piece goes on from here, but its gradients stop here.
-        self.hx = h.detach(), c.detach()
+        self.hx = tuple(state.detach() for state in hx)
         self.steps = step
         return loss.detach() / math.log(2)
 
@@ -155,7 +163,7 @@ class Training:
     def save(self, path: Path) -> None:
         state = {"format": FORMAT, "settings": asdict(self.settings), "text": self.text}
         state |= {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-        state |= {"steps": self.steps, "offset": self.offset, "h": self.hx[0], "c": self.hx[1]}
+        state |= {"steps": self.steps, "offset": self.offset, "h": self.hx[0], "c": self.hx[-1]}
         state["random"] = torch.get_rng_state()
         if self.device.type == "cuda":
             state["random_cuda"] = torch.cuda.get_rng_state(self.device)
@@ -175,7 +183,8 @@ class Training:
             training.model.load_state_dict(state["model"])
             training.optimizer.load_state_dict(state["optimizer"])
             training.steps, training.offset = state["steps"], state["offset"]
-            training.hx = state["h"].to(device), state["c"].to(device)
+            saved = state["h"].to(device), state["c"].to(device)
+            training.hx = saved[: training.model.states]
             torch.set_rng_state(state["random"])
             if device.type == "cuda" and "random_cuda" in state:
                 torch.cuda.set_rng_state(state["random_cuda"], device)
@@ -229,6 +238,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--text", type=Path, metavar="FILE", help="learn this one (UTF-8)")
     add("--write", type=int, default=500, metavar="N", help="characters to write at the end")
     add("--temperature", type=float, default=0.7, help="of what is written: less dares less")
+    add("--cell", choices=tuple(LAYERS), help="of a new run (lltm)")
     for name in ("hidden", "layers", "seed"):
         add(f"--{name}", type=int, help="of a new run")
     options = parser.parse_args(arguments)

@@ -1,12 +1,13 @@
-"""Teach a recurrent network of treadle's fused LLTM to read handwritten digits.
+"""Teach recurrent networks of treadle's LSTM, GRU and LLTM to read handwritten digits.
 
     python examples/digits.py                        train, compare with plain PyTorch, save
     python examples/digits.py --predict IMAGE.png    read one picture with what was learnt
 
 The digits are the 1,797 real ones that come with scikit-learn. The network reads a picture like a
-text, one row of 8 pixels a step, and after the eighth row it says what it has seen. It learns three
-times, from the same start: with treadle's layer, which takes all rows in one call, with treadle's
-cell, called row by row, and with the same cell in plain PyTorch.
+text, one row of 8 pixels a step, and after the eighth row it says what it has seen. Each cell learns
+from one start in treadle and in torch: LSTM and GRU as treadle's and torch's layers, and LLTM, which
+torch does not have, as treadle's layer, which takes all rows in one call, as treadle's cell, called
+row by row, and as the same cell in plain PyTorch.
 """
 
 from __future__ import annotations
@@ -69,15 +70,17 @@ class Reader(nn.Module):
 
 
 class LayerReader(nn.Module):
-    """The same network with treadle's layer, which reads all rows in one call."""
+    """The same network with a layer, which reads all rows in one call."""
 
-    def __init__(self) -> None:
+    def __init__(self, layer: type[nn.Module] = treadle.nn.LLTM) -> None:
         super().__init__()
-        self.layer = treadle.nn.LLTM(8, HIDDEN, batch_first=True)
+        self.layer = layer(8, HIDDEN, batch_first=True)
         self.head = nn.Linear(HIDDEN, 10)
 
     def forward(self, images: Tensor) -> Tensor:
-        _, (h, _) = self.layer(images)
+        _, last = self.layer(images)
+        # A GRU's only state is h; the others' are h and c.
+        h = last if isinstance(last, Tensor) else last[0]
         return self.head(h[0])
 
     def load_reader(self, reader: Reader) -> LayerReader:
@@ -154,7 +157,7 @@ def load_data(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Image.Ima
 
 
 def train(out: Path, epochs: int, seed: int) -> bool:
-    """Train all three, show and save what came of it. True if the bar was reached."""
+    """Train all, show and save what came of it. True if the bar was reached."""
     # Matrices this small gain nothing from a second thread, and wait for it on a busy machine.
     torch.set_num_threads(1)
     device = pick_device()
@@ -165,15 +168,22 @@ def train(out: Path, epochs: int, seed: int) -> bool:
     start = Reader()
     plain_start = Reader(ReferenceCell)
     plain_start.load_state_dict(start.state_dict())
-    layer = Training(LayerReader().load_reader(start), seed, steps, device)
-    cell = Training(start, seed, steps, device)
-    plain = Training(plain_start, seed, steps, device)
+    models: dict[str, Reader | LayerReader] = {}
+    for ours, torchs in ((treadle.nn.LSTM, nn.LSTM), (treadle.nn.GRU, nn.GRU)):
+        models[f"treadle.nn.{ours.__name__}"] = first = LayerReader(ours)
+        models[f"torch.nn.{torchs.__name__}"] = LayerReader(torchs)
+        models[f"torch.nn.{torchs.__name__}"].load_state_dict(first.state_dict())
+    models["treadle.nn.LLTM"] = LayerReader().load_reader(start)
+    models["treadle.nn.LLTMCell"] = start
+    models["plain LLTM cell"] = plain_start
+    histories = {name: Training(model, seed, steps, device) for name, model in models.items()}
+    cell = histories["treadle.nn.LLTMCell"]
 
     print(f"{len(images)} digits to learn from, {len(test_images)} to be tested on; on {device}.")
-    with tqdm(range(epochs), unit="epoch", desc="Training all three", disable=None) as bar:
+    with tqdm(range(epochs), unit="epoch", desc="Training all", disable=None) as bar:
         for _ in bar:
             # They take turns, so that whatever else the machine does slows all of them.
-            for training in (layer, cell, plain):
+            for training in histories.values():
                 training.epoch(images, labels)
                 training.examine(test_images, test_labels)
             bar.set_postfix(loss=f"{cell.losses[-1]:.3f}", accuracy=f"{cell.accuracies[-1]:.1%}")
@@ -184,11 +194,6 @@ def train(out: Path, epochs: int, seed: int) -> bool:
     with torch.no_grad():
         read = cell.model(test_images).argmax(dim=1)
         same = {n: int((m(test_images).argmax(dim=1) == read).sum()) for n, m in twins.items()}
-    histories = {
-        "treadle.nn.LLTM": layer,
-        "treadle.nn.LLTMCell": cell,
-        "plain PyTorch, same seed": plain,
-    }
     show_table(histories, same)
 
     out.mkdir(parents=True, exist_ok=True)
@@ -206,7 +211,7 @@ def train(out: Path, epochs: int, seed: int) -> bool:
         ImageOps.invert(picture.resize((96, 96))).save(out / f"digit_{digit}.png")
     print(f"The model, the learning curve and the test digits are in {out}. Now read one back:")
     print(f"  python {Path(sys.argv[0])} --predict {out / 'digit_7.png'}")
-    return report(min(layer.accuracies[-1], cell.accuracies[-1]), same)
+    return report(min(run.accuracies[-1] for run in histories.values()), same)
 
 
 def show_table(histories: dict[str, Training], same: dict[str, int]) -> None:
@@ -220,7 +225,7 @@ def show_table(histories: dict[str, Training], same: dict[str, int]) -> None:
     Console().print(table)
     print(
         f"A training step is one of the optimizer: {BATCH} digits of 8 rows, forward, backward and "
-        "update.\nThe layer takes the rows in one call, the cells row by row. With the weights of "
+        "update.\nLayers take the rows in one call, cells row by row. With the weights of "
         f"treadle's cell,\nthe plain cell reads {same['plain cell']} of {TEST_DIGITS} the same, "
         f"the layer {same['layer']}."
     )

@@ -29,6 +29,7 @@ LINES = {
     r"^\w+, in cache$": "elementwise, in cache",
     r"^lltm layer, .*$": LAYER,
     r"^lltm layer sweep, .*$": SWEEP,
+    r"^(lstm|gru) layer sweep, .*$": r"\1 layer sweep",
 }
 
 

@@ -1,14 +1,15 @@
-"""lltm: a whole layer beside nn.LSTM, beside a loop of lltm_cell, and packed beside padded.
+"""Whole layers: lltm beside nn.LSTM, beside a loop of lltm_cell, and packed beside padded; lstm and
+gru beside torch's own, of the same parameters.
 
 Shapes as everywhere: T steps, B batch, I inputs, H hidden. Times are of the whole call: what a
-caller waits for. nn.LSTM computes something else, with four gates where LLTM has three, so it is a
-yardstick; `us_per_step_and_gate` of a row's times sets the two side by side.
+caller waits for. To lltm nn.LSTM is a yardstick, as it computes something else, with four gates
+where LLTM has three; `us_per_step_and_gate` of a row's times sets the two side by side.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,8 +22,10 @@ from benchmarks.recurrent import layer_memory
 from benchmarks.recurrent.layer_calls import (
     LOOP,
     LSTM,
+    TORCHS,
     Shape,
     arguments,
+    cell_arguments,
     check,
     layer,
     loop,
@@ -51,6 +54,11 @@ class Kind:
     backward: bool
     threads: int | None = None
     tf32: bool = False
+    cell: str = "lltm"
+
+    @property
+    def gates(self) -> int:
+        return 4 if self.cell == "lstm" else 3
 
     @property
     def digits(self) -> str:
@@ -65,6 +73,10 @@ def plans(settings: Settings) -> Iterator[Plan]:
     kinds = list(_cpu(settings) if settings.device == "cpu" else _cuda(settings))
     for kind in kinds:
         yield Plan(_key(settings, kind), partial(layer_case, settings, kind))
+    for cell in TORCHS:
+        for kind in kinds:
+            own = replace(kind, cell=cell)
+            yield Plan(_key(settings, own), partial(cell_case, settings, own))
     packed = CPU_SIZES[1] if settings.device == "cpu" else CUDA_SIZES[0]
     for kind in kinds:
         first = kind.dtype == (torch.float32 if settings.device == "cpu" else torch.bfloat16)
@@ -99,7 +111,8 @@ def _cuda(settings: Settings) -> Iterator[Kind]:
 
 def _key(settings: Settings, kind: Kind, more: str = "") -> str:
     clock = "wall" if kind.threads is None else f"{kind.threads} threads"
-    what = f"{kind.shape.name}{more}/{kind.digits}/{kind.mode}"
+    cell = "" if kind.cell == "lltm" else f"{kind.cell}/"
+    what = f"{cell}{kind.shape.name}{more}/{kind.digits}/{kind.mode}"
     return f"{settings.device}/layer/{what}/{clock}"
 
 
@@ -112,15 +125,16 @@ def timer(settings: Settings) -> Wall:
 def facts(settings: Settings, kind: Kind, more: str = "") -> dict[str, Any]:
     shape = kind.shape
     threads = f", {kind.threads} thr" if kind.threads else ""
+    cell = "" if kind.cell == "lltm" else f"{kind.cell} "
     return {
-        "group": f"lltm layer{more}, {settings.device.upper()}",
-        "label": f"{shape.name}{more} {kind.digits} {kind.mode}{threads}",
+        "group": f"{kind.cell} layer{more}, {settings.device.upper()}",
+        "label": f"{cell}{shape.name}{more} {kind.digits} {kind.mode}{threads}",
         "dtype": dtype_name(kind.dtype),
         "tf32": kind.tf32,
         "shape": [shape.b, shape.t, shape.i, shape.h],
         "steps": shape.t,
-        "gates": GATES,
-        "flop": 2 * shape.t * shape.b * 3 * shape.h * (shape.h + shape.i),
+        "gates": GATES if kind.cell == "lltm" else dict.fromkeys((OURS, rival(kind)), kind.gates),
+        "flop": 2 * shape.t * shape.b * kind.gates * shape.h * (shape.h + shape.i),
     }
 
 
@@ -152,6 +166,29 @@ def layer_case(settings: Settings, kind: Kind) -> Case:
         yardsticks=yardsticks,
         bar=bar_of(settings, kind.dtype),
         check=partial(check, args=args),
+        threads=kind.threads,
+        facts=facts(settings, kind),
+    )
+
+
+def rival(kind: Kind) -> str:
+    return f"nn.{kind.cell.upper()}"
+
+
+def cell_case(settings: Settings, kind: Kind) -> Case:
+    """Beside torch's own, which also says what is right."""
+    set_tf32(kind.tf32)
+    args = cell_arguments(kind.cell, kind.shape, settings.device, kind.dtype, kind.backward)
+    states = 2 if kind.cell == "lstm" else 1
+    ours = layer(getattr(torch.ops.treadle, kind.cell).input, kind.backward, states=states)
+    torchs = layer(getattr(torch, kind.cell), kind.backward, states=states)
+    return Case(
+        op=kind.cell,
+        functions={OURS: ours, rival(kind): torchs},
+        inputs=[args],
+        timer=timer(settings),
+        bar=at_most(1, rival(kind)),
+        check=partial(check, args=args, plain=torchs),
         threads=kind.threads,
         facts=facts(settings, kind),
     )

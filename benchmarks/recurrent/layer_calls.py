@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.harness.cases import ours
 from benchmarks.harness.verify import Refused, verify
@@ -16,6 +16,7 @@ from treadle import reference
 
 Args = tuple[Any, ...]
 LSTM, LOOP = "nn.LSTM", "loop of lltm_cell"
+TORCHS = {"lstm": nn.LSTM, "gru": nn.GRU}
 # Free-running trajectories part from any reference, those of few digits soon: rounding grows from
 # step to step. Of two ways to compute the same in float32, neither worse, one errs up to 0.6 of the
 # limit over 32 steps of H 128, but 1.6 of it over 100 (25 seeds, B 1 and 8), and 1.1 of it over 32
@@ -69,6 +70,15 @@ def arguments(
     )
 
 
+def cell_arguments(
+    cell: str, shape: Shape, device: str, dtype: torch.dtype, backward: bool
+) -> Args:
+    """input, h0, c0 if the cell has one, and the parameters of torch's module of that cell."""
+    x, *states = arguments(shape, device, dtype, backward)[:3]
+    net = TORCHS[cell](shape.i, shape.h, device=device, dtype=dtype).requires_grad_(backward)
+    return x, *(states if cell == "lstm" else states[:1]), *net.parameters()
+
+
 def packed_arguments(shape: Shape, padded: Args) -> Args:
     """The same with the data of a packed batch, and its sizes in a tuple."""
     x, sizes = padded[0], batch_sizes(shape)
@@ -89,12 +99,14 @@ def layer(
     train: bool = True,
     layers: int = 1,
     both: bool = False,
+    states: int = 2,
     **options: Any,
 ) -> Callable[..., Any]:
-    """`op`, whose arguments are torch.lstm's, as a function of tensors."""
+    """`op`, whose arguments are torch.lstm's, or torch.gru's of one state, of tensors."""
 
-    def call(x: Tensor, h0: Tensor, c0: Tensor, *params: Tensor) -> Any:
-        hx, weights = [h0, c0], list(params)
+    def call(x: Tensor, *rest: Tensor) -> Any:
+        hx = list(rest[:states]) if states > 1 else rest[0]
+        weights = list(rest[states:])
         return op(x, hx, weights, True, layers, 0.0, train, both, False, **options)
 
     return call

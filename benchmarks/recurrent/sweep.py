@@ -23,7 +23,14 @@ from benchmarks.harness.cases import OURS, Bar, Case, Plan, Settings, calls
 from benchmarks.harness.timing import Calls
 from benchmarks.recurrent import layer
 from benchmarks.recurrent.layer import Kind, at_most
-from benchmarks.recurrent.layer_calls import LSTM, Args, Shape, lstm_arguments, set_tf32
+from benchmarks.recurrent.layer_calls import (
+    LSTM,
+    TORCHS,
+    Args,
+    Shape,
+    lstm_arguments,
+    set_tf32,
+)
 from benchmarks.recurrent.sweep_calls import MODULES, Form, chosen, in_algorithm, module
 
 Sizes = tuple[int, int, int]
@@ -66,7 +73,11 @@ class Sweep(Kind):
 
 
 def kinds(
-    settings: Settings, shapes: tuple[Sizes, ...], dtypes: tuple[torch.dtype, ...], form: Form
+    settings: Settings,
+    shapes: tuple[Sizes, ...],
+    dtypes: tuple[torch.dtype, ...],
+    form: Form,
+    cell: str = "lltm",
 ) -> Iterator[Sweep]:
     """Inference and training of all of them; of none on the CPU, and of few in a trial."""
     if settings.device == "cpu":
@@ -76,7 +87,7 @@ def kinds(
         for dtype in dtypes:
             for tf32 in (False, True) if dtype == FP32 else (False,):
                 for backward in (False, True):
-                    yield Sweep(shape, dtype, backward, tf32=tf32, form=form)
+                    yield Sweep(shape, dtype, backward, tf32=tf32, cell=cell, form=form)
 
 
 def plan(
@@ -86,7 +97,8 @@ def plan(
 
 
 def _key(suite: str, kind: Sweep) -> str:
-    return f"cuda/{suite}/{kind.shape.name}{kind.form.name}/{kind.digits}/{kind.mode}"
+    cell = "" if kind.cell == "lltm" else f"{kind.cell}/"
+    return f"cuda/{suite}/{cell}{kind.shape.name}{kind.form.name}/{kind.digits}/{kind.mode}"
 
 
 def bars(settings: Settings) -> Iterator[Plan]:
@@ -116,11 +128,18 @@ def launch(settings: Settings) -> Iterator[Plan]:
             yield Plan(key, partial(build, settings, kind))
 
 
+def cells(settings: Settings) -> Iterator[Plan]:
+    for cell in TORCHS:
+        for kind in kinds(settings, SHAPES, (BF16, FP16, FP32), DENSE, cell):
+            yield plan("sweep_cells", cells_case, settings, kind)
+
+
 SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "sweep_bars": bars,
     "sweep_shapes": shapes,
     "sweep_algorithms": algorithms,
     "sweep_launch": launch,
+    "sweep_cells": cells,
 }
 # Seconds of a sample, so that it has calls enough to keep the queue full, as a program does: the
 # time to fill it first and to wait at the end, about 60 us, is not a call's. Tiny calls are about
@@ -132,21 +151,24 @@ EFFORT = {
     "sweep_shapes": (LONG_SAMPLE, 0.06, (3, 51)),
     "sweep_algorithms": (LONG_SAMPLE, 0.04, (5, 51)),
     "sweep_launch": (SHORT_SAMPLE, 0.1, (11, 101)),
+    "sweep_cells": (LONG_SAMPLE, 0.06, (3, 51)),
 }
 PARTS = {
     "sweep_bars": "µs a step",
     "sweep_shapes": "all shapes",
     "sweep_algorithms": "the planner's choice",
     "sweep_launch": "tiny calls",
+    "sweep_cells": "all shapes",
 }
 
 
 def facts(settings: Settings, suite: str, kind: Sweep) -> dict[str, Any]:
-    gates = layer.GATES | {FP16_LSTM: 4, BF16_OURS: 3}
-    gates |= {algorithm_name(algorithm): 3 for algorithm in ALGORITHMS}
-    digits = f", {kind.digits}" if suite == "sweep_shapes" else ""
-    return layer.facts(settings, kind, kind.form.name) | {
-        "group": f"lltm layer sweep, {PARTS[suite]}{digits}, {settings.device.upper()}",
+    own = layer.facts(settings, kind, kind.form.name)
+    gates = own["gates"] | {FP16_LSTM: 4, BF16_OURS: 3}
+    gates |= {algorithm_name(algorithm): kind.gates for algorithm in ALGORITHMS}
+    digits = f", {kind.digits}" if suite in ("sweep_shapes", "sweep_cells") else ""
+    return own | {
+        "group": f"{kind.cell} layer sweep, {PARTS[suite]}{digits}, {settings.device.upper()}",
         "suite": suite,
         "what": f"{kind.shape.name}{kind.form.name}",
         "digits": kind.digits,
@@ -215,6 +237,17 @@ def absolute(kind: Sweep) -> Bar:
 
 def shape_case(settings: Settings, kind: Sweep) -> Case:
     return beside_lstm(settings, "sweep_shapes", kind, at_most(OF_LSTM, LSTM))
+
+
+def cells_case(settings: Settings, kind: Sweep) -> Case:
+    """Another cell beside torch's own."""
+    sample, seconds, rounds = EFFORT["sweep_cells"]
+    made = layer.cell_case(settings, kind)
+    made.timer = settings.wall(sample, seconds=seconds, warmup=0.02, rounds=rounds)
+    made.facts = facts(settings, "sweep_cells", kind)
+    if settings.device == "cuda":
+        made.facts["algorithm"] = chosen(made.functions[OURS], made.inputs[0])
+    return made
 
 
 def tiny_case(settings: Settings, kind: Sweep) -> Case:

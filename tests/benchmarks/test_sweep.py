@@ -38,7 +38,7 @@ def measured(key: str, build: Callable[..., Any], kind: Sweep) -> Row:
 # Some of every suite.
 SOME = re.compile(
     "/sweep_bars/16?,512,512/|/sweep_shapes/(16,512,128/(bf|float16)|64,512,512, packed/f)|"
-    "/sweep_algorithms/1,512,512/bf|/sweep_launch/1,8,32/float32"
+    "/sweep_algorithms/1,512,512/bf|/sweep_launch/1,8,32/float32|/sweep_cells/[a-z]+/1,512,512/float16"
 )
 OTHER = {"key": "other", "label": "other", "group": "other"}
 
@@ -59,7 +59,10 @@ def rows() -> list[Row]:
 
 def test_every_row_is_right_and_timed(rows: list[Row]) -> None:
     count = Counter(row["suite"] for row in rows)
-    assert count == {"sweep_bars": 8, "sweep_shapes": 6, "sweep_algorithms": 2, "sweep_launch": 4}
+    assert count == {
+        **{"sweep_bars": 8, "sweep_shapes": 6, "sweep_algorithms": 2, "sweep_launch": 4},
+        "sweep_cells": 4,
+    }
     for row in rows:
         assert row["error_over_limit"] <= 1, row["key"]
         for name, times in row["times"].items():
@@ -68,6 +71,8 @@ def test_every_row_is_right_and_timed(rows: list[Row]) -> None:
         left_out = ["algorithm grid left out: "] if row["suite"] == "sweep_algorithms" else []
         assert [note[: len("algorithm grid left out: ")] for note in row["notes"]] == left_out
         parts = row["key"].split("/")
+        if row["suite"] == "sweep_cells":
+            assert parts.pop(2) == row["op"]
         assert parts[1:5] == [row["suite"], row["what"], row["digits"], row["mode"]]
         assert row["timer"] == "wall" and "bar" in row
 
@@ -92,6 +97,8 @@ def test_the_bars(rows: list[Row]) -> None:
     assert most == pytest.approx(1.05 * medians["algorithm rows"])
     text, most, medians = limit(rows, "sweep_launch/1,8,32/float32/inference/module")
     assert most == pytest.approx(medians["nn.LSTM"])
+    text, most, medians = limit(rows, "sweep_cells/gru/1,512,512/float16/training")
+    assert (text, most) == ("at most 1 × nn.GRU", pytest.approx(medians["nn.GRU"]))
     for sizes, goals in sweep.BARS.items():
         name = ",".join(map(str, sizes))
         for backward, goal in zip((False, True), goals, strict=True):
@@ -193,7 +200,7 @@ def gpu_facts() -> dict[str, Any]:
 @pytest.fixture
 def results(rows: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Row]:
     """Committed in a folder of their own, with one row that missed its bar and one refused."""
-    found = json.loads(json.dumps(rows))
+    found = json.loads(json.dumps([row for row in rows if row["suite"] != "sweep_cells"]))
     for row in found:
         row["times"]["treadle"] |= {"median_us": 20.0, "us_per_step": 20.0 / row["steps"]}
         row["bar"] |= {"limit_us": 100.0, "reached": True}

@@ -126,15 +126,18 @@ def test_demo_reaches_the_bar(demo) -> None:
     done, _, device = demo
     assert done.returncode == 0, done.stderr
     assert f"to be tested on; on {device}." in done.stdout
-    row = r"(treadle\S+|plain).*? (\d+) of 360 +\S +([\d.]+)% +\S +([\d.]+) ms"
+    row = r"(treadle\S+|torch\S+|plain).*? (\d+) of 360 +\S +([\d.]+)% +\S +([\d.]+) ms"
     rows = re.findall(row, done.stdout)
-    assert [name for name, *_ in rows] == ["treadle.nn.LLTM", "treadle.nn.LLTMCell", "plain"]
+    lltm = ["treadle.nn.LLTM", "treadle.nn.LLTMCell", "plain"]
+    pairs = [f"{package}.nn.{cell}" for cell in ("LSTM", "GRU") for package in ("treadle", "torch")]
+    assert [name for name, *_ in rows] == [*pairs, *lltm]
     read = [int(right) for _, right, _, _ in rows]
     for right, (_, _, share, ms) in zip(read, rows, strict=True):
         assert right >= 0.95 * 360 and float(share) == round(100 * right / 360, 1)
         assert float(ms) > 0
     # They start alike and learn alike, up to rounding.
-    assert max(read) - min(read) <= 2
+    for alike in (read[:2], read[2:4], read[4:]):
+        assert max(alike) - min(alike) <= 2
     same = re.search(r"plain cell reads (\d+) of 360 the same, the layer (\d+)", done.stdout)
     assert same is not None and min(map(int, same.groups())) >= 359
 

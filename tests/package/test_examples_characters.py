@@ -99,18 +99,22 @@ def test_resumed_run_goes_on_exactly(runs) -> None:
             assert torch.equal(value, other["optimizer"]["state"][number][name]), name
 
 
-def test_passes_cut_the_text_anew_and_resume_across_them(characters, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cell", ["lltm", "lstm", "gru"])
+def test_passes_cut_the_text_anew_and_resume_across_them(
+    cell: str, characters, tmp_path: Path
+) -> None:
     """A text so short that the run passes over it several times."""
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join(f"{chr(97 + i % 26) * 30} line {'xyz' * i}" for i in range(200)))
     common = ("--device", "cpu", "--every", "9", "--write", "1")
-    new = (*common, "--text", str(text), "--hidden", "8", "--output")
+    new = (*common, "--text", str(text), "--cell", cell, "--hidden", "8", "--output")
     whole = characters.main([*new, str(tmp_path / "whole.pt"), "--steps", "150"])
     assert 150 > 2 * whole.pieces
     characters.main([*new, str(tmp_path / "parts.pt"), "--steps", "77"])
     resume = [*common, "--resume", str(tmp_path / "parts.pt"), "--steps", "73"]
     parts = characters.main(resume)
-    assert whole.offset == parts.offset and torch.equal(whole.hx[1], parts.hx[1])
+    assert whole.offset == parts.offset and torch.equal(whole.hx[-1], parts.hx[-1])
+    assert type(whole.model.layer).__name__ == cell.upper()
     for name, weight in whole.model.state_dict().items():
         assert torch.equal(weight, parts.model.state_dict()[name])
 
