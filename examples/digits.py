@@ -4,10 +4,10 @@
     python examples/digits.py --predict IMAGE.png    read one picture with what was learnt
 
 The digits are the 1,797 real ones that come with scikit-learn. The network reads a picture like a
-text, one row of 8 pixels a step, and after the eighth row it says what it has seen. Each cell learns
-from one start in treadle and in torch: LSTM and GRU as treadle's and torch's layers, and LLTM, which
-torch does not have, as treadle's layer, which takes all rows in one call, as treadle's cell, called
-row by row, and as the same cell in plain PyTorch.
+text, one row of 8 pixels a step, and after the eighth row it says what it has seen. Each cell
+learns from one start in treadle and in torch: LSTM and GRU as treadle's and torch's layers, and
+LLTM, which torch does not have, as treadle's layer, which takes all rows in one call, as treadle's
+cell, called row by row, and as the same cell in plain PyTorch.
 """
 
 from __future__ import annotations
