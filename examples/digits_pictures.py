@@ -71,13 +71,10 @@ def draw_curve(path: Path, histories: dict[str, tuple[Sequence[float], Sequence[
     """Plot training loss and test accuracy by epoch, for each named (losses, accuracies)."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    # The runs lie on top of each other when all is well: draw each one thinner than the last.
-    styles = [
-        {"lw": 8, "alpha": 0.4},
-        {"lw": 4, "alpha": 0.8},
-        {"lw": 1.5, "color": "black", "ls": "--"},
-    ]
-    for (name, (losses, accuracies)), style in zip(histories.items(), styles, strict=True):
+    # Runs of one cell lie on top of each other when all is well: draw each thinner than the last.
+    widths = np.linspace(8, 1.5, len(histories))
+    for (name, (losses, accuracies)), width in zip(histories.items(), widths, strict=True):
+        style = {"lw": width, "alpha": 0.6, "ls": "-" if name.startswith("treadle") else "--"}
         epochs = range(1, len(losses) + 1)
         left.plot(epochs, losses, label=name, **style)
         right.plot(epochs, [100 * accuracy for accuracy in accuracies], label=name, **style)
