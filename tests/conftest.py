@@ -53,7 +53,8 @@ def allow_tf32() -> Iterator[Callable[..., None]]:
 
     def allow(on: bool, in_layers: bool | None = None) -> None:
         torch.backends.cuda.matmul.allow_tf32 = on
-        torch.backends.cudnn.allow_tf32 = on if in_layers is None else in_layers
+        # Not by torch.backends.cudnn, which torch.testing locks.
+        torch._C._set_cudnn_allow_tf32(on if in_layers is None else in_layers)
 
     yield allow
     allow(*before)

@@ -179,8 +179,9 @@ def test_every_source_is_in_the_graph(monkeypatch: pytest.MonkeyPatch, toolkit: 
         name = str(source.relative_to(ROOT))
         assert re.search(rf" {name}( \||$)", with_cuda, re.M) and name not in without
     # Torch's headers are parsed before any file that includes them.
-    header = f"{folder}/a/precompiled.h"
-    begin = with_cuda.index(f"build {folder}/a/csrc/elementwise/scale.cpp.o")
+    own = f"{folder}/a/torch-2.11.0"
+    header = f"{own}/precompiled.h"
+    begin = with_cuda.index(f"build {own}/csrc/elementwise/scale.cpp.o")
     scale = with_cuda[begin:].split("\nbuild ")[0]
     assert f"build {header}.gch: precompile csrc/precompiled.h" in with_cuda
     assert f" | {header}.gch\n" in scale and f"-include {header}" in scale
@@ -197,12 +198,27 @@ def test_host_objects_are_shared_with_a_cpu_only_build(
         Graph(TORCH, kit, folder, "0").write().read_text() for kit in (cuda.find(TORCH), MISSING)
     ]
     shared = [
-        f"build {folder}/csrc/elementwise/scale.cpp.o",
-        f"build {folder}/csrc/elementwise/cpu/scale.cpp.avx2.o",
+        f"build {folder}/torch-2.11.0/csrc/elementwise/scale.cpp.o",
+        f"build {folder}/any-torch/csrc/elementwise/cpu/scale.cpp.avx2.o",
     ]
     for start in shared:
         first, second = (text[text.index(start) :].split("\nbuild ")[0] for text in texts)
         assert first == second
+
+
+def test_objects_without_torch_are_shared_by_its_versions(
+    monkeypatch: pytest.MonkeyPatch, toolkit: Path
+) -> None:
+    monkeypatch.chdir(ROOT)
+    folder, kit = toolkit.parents[2], cuda.find(TORCH)
+    newer = host.Torch("2.15.0", "13.2", True, TORCH.root, TORCH.arch_list)
+    edges = []
+    for there in (TORCH, newer):
+        text = Graph(there, kit, folder, "0").write().read_text()
+        edges.append({e for e in text.split("\nbuild ") if e.startswith(f"{folder}/any-torch/")})
+    assert edges[0] == edges[1]
+    assert any(".cu.o: nvcc" in e for e in edges[0]) and any(".avx2.o" in e for e in edges[0])
+    assert not any("torch/include" in edge for edge in edges[0])
 
 
 def test_a_file_is_compiled_again_only_when_it_or_its_header_changed(
@@ -215,10 +231,11 @@ def test_a_file_is_compiled_again_only_when_it_or_its_header_changed(
         (tmp_path / f"csrc/cpu/{name}.h").touch()
     (tmp_path / "csrc/cuda_missing.cpp").touch()
     graph_in(tmp_path, MISSING, monkeypatch)
-    objects = [f"build/csrc/cpu/{n}.cpp.{isa}.o" for n in "ab" for isa in host.isas()]
+    made = "build/any-torch/csrc/cpu"
+    objects = [f"{made}/{n}.cpp.{isa}.o" for n in "ab" for isa in host.isas()]
 
     def compiled() -> int:
-        command = [host.ninja(), "-f", "build/cpu/build.ninja", *objects]
+        command = [host.ninja(), "-f", "build/torch-2.11.0/cpu/build.ninja", *objects]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         return said.count("c++ build/")
 
@@ -282,7 +299,7 @@ def test_kernels_link_without_csrc(tmp_path: Path) -> None:
     torch_now = host.Torch.installed()
     kit = cuda.find(torch_now)
     assert isinstance(kit, cuda.Toolkit)
-    folder = build._folder(torch_now)
+    folder = Graph(torch_now, kit, build.build_folder(), "").shared
     sources = sorted((ROOT / "kernels").rglob("*.cu"))
     objects = [folder / f"{source.relative_to(ROOT)}.o" for source in sources]
     if not all(made.exists() for made in objects):

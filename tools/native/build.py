@@ -26,7 +26,7 @@ def build(package: Path, version: str) -> None:
     started = time.monotonic()
     torch = host.Torch.installed()
     toolkit = cuda.find(torch)
-    graph = Graph(torch, toolkit, _folder(torch), version)
+    graph = Graph(torch, toolkit, build_folder(), version)
     ninja_file = graph.write()
     jobs = host.jobs()
     what = f"CUDA {toolkit.version} for {', '.join(toolkit.archs)}" if _has(toolkit) else "CPU only"
@@ -52,14 +52,13 @@ def _has(toolkit: cuda.Toolkit | cuda.Missing) -> bool:
     return isinstance(toolkit, cuda.Toolkit)
 
 
-def _folder(torch: host.Torch) -> Path:
-    """Where objects are kept: a folder a torch version, so that two can be built in turn.
+def build_folder() -> Path:
+    """Where objects are kept.
 
     $TREADLE_BUILD_DIR moves it. ninja knows an object by its path: an absolute one keeps objects
     between two unpacked sdists, a relative one (to the tree) in copies of a tree that is built.
     """
-    base = Path(os.environ.get("TREADLE_BUILD_DIR") or ROOT / "build" / "native")
-    return base / f"torch-{torch.version.replace('+', '-')}"
+    return Path(os.environ.get("TREADLE_BUILD_DIR") or ROOT / "build" / "native")
 
 
 def _lay(source: Path, target: Path) -> None:

@@ -49,13 +49,23 @@ rule link
 
 @dataclass
 class Graph:
-    """The build of one set of binaries into `folder`."""
+    """The build of one set of binaries below `base`."""
 
     torch: host.Torch
     toolkit: cuda.Toolkit | cuda.Missing
-    folder: Path
+    base: Path
     version: str
     lines: list[str] = field(default_factory=list)
+
+    @property
+    def folder(self) -> Path:
+        """A folder a torch version, so that two can be built in turn."""
+        return self.base / f"torch-{self.torch.version.replace('+', '-')}"
+
+    @property
+    def shared(self) -> Path:
+        """Objects that include nothing of torch: kernels, and the CPU's instruction sets."""
+        return self.base / "any-torch"
 
     @property
     def out(self) -> Path:
@@ -71,7 +81,7 @@ class Graph:
 
     def write(self) -> Path:
         """The ninja file, written only where its text changed."""
-        self.lines = [f"builddir = {self.folder}", f"cxx = {host.cxx()}", RULES]
+        self.lines = [f"builddir = {self.base}", f"cxx = {host.cxx()}", RULES]
         if isinstance(self.toolkit, cuda.Toolkit):
             self.lines.insert(2, f"nvcc = {_quote(self.toolkit.nvcc)}")
         self._precompile()
@@ -101,6 +111,10 @@ class Graph:
     ) -> Path:
         out = self.folder / source.parent / f"{source.name}{tag}.o"
         return self._edge(rule, out, [source], flags, needs)
+
+    def _shared_object(self, rule: str, source: Path, flags: list[str], tag: str = "") -> Path:
+        out = self.shared / source.parent / f"{source.name}{tag}.o"
+        return self._edge(rule, out, [source], flags)
 
     def _precompile(self) -> None:
         """Torch's headers, for `_torch_object`. A compiler that cannot use what it has made here
@@ -157,7 +171,7 @@ class Graph:
     def _cpu_objects(self) -> list[Path]:
         sources = _host_sources("cpu")
         return [
-            self._object("cxx", source, self.cpu_flags(isa), f".{isa}")
+            self._shared_object("cxx", source, self.cpu_flags(isa), f".{isa}")
             for isa in host.isas()
             for source in sources
         ]
@@ -171,7 +185,8 @@ class Graph:
         flags.append(f'-DTREADLE_CUDA_ARCHS="{" ".join(toolkit.archs)}"')
         objects = [self._torch_object(s, flags) for s in _host_sources("cuda")]
         kernels = sorted(Path("kernels").rglob("*.cu"))
-        return objects + [self._object("nvcc", s, self.nvcc_flags(toolkit)) for s in kernels]
+        flags = self.nvcc_flags(toolkit)
+        return objects + [self._shared_object("nvcc", s, flags) for s in kernels]
 
     def _missing_object(self, missing: cuda.Missing) -> list[Path]:
         """Last on the link line: it registers a kernel for every op that the others define."""
