@@ -7,6 +7,7 @@ depend on each other lists them in ``ARGUMENTS``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +17,26 @@ from torch import Tensor
 from treadle import reference
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-_LAYERS: dict[str, Any] = {
-    "hx": [(2, 5, 9)] * 2,
-    "params": [(3 * 9, 7), (3 * 9, 9), (3 * 9,)] * 2,
-    "has_biases": True,
-    "num_layers": 1,
-    "dropout": 0.0,
-    "train": False,
-    "bidirectional": True,
-}
+
+
+def _layers(gates: int, biases: int, states: int) -> dict[str, dict[str, Any]]:
+    """Of both overloads of an op that is called as torch.lstm is."""
+    shared = {
+        "hx": (2, 5, 9) if states == 1 else [(2, 5, 9)] * states,
+        "params": [(gates * 9, 7), (gates * 9, 9), *[(gates * 9,)] * biases] * 2,
+        "has_biases": True,
+        "num_layers": 1,
+        "dropout": 0.0,
+        "train": False,
+        "bidirectional": True,
+    }
+    packed = {"data": (5 + 3 + 3, 7), "batch_sizes": torch.tensor([5, 3, 3])}
+    return {
+        "input": {**shared, "input": (4, 5, 7), "batch_first": False},
+        "data": {**shared, **packed},
+    }
+
+
 # Shapes of tensors and of lists of tensors, and values.
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "lltm_cell": {
@@ -46,9 +58,9 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "bias_hh": None,
         "cell": "lltm",
     },
-    "lltm.input": {**_LAYERS, "input": (4, 5, 7), "batch_first": False},
-    "lltm.data": {**_LAYERS, "data": (5 + 3 + 3, 7), "batch_sizes": torch.tensor([5, 3, 3])},
 }
+for _name, _sizes in {"lltm": (3, 1, 2), "lstm": (4, 2, 2), "gru": (3, 2, 1)}.items():
+    ARGUMENTS |= {f"{_name}.{form}": given for form, given in _layers(*_sizes).items()}
 DEFAULT_SHAPE = (33, 65)
 
 
@@ -92,11 +104,23 @@ def run(devices: list[str]) -> Iterator[Result]:
             for dtype in DTYPES:
                 label = str(dtype).removeprefix("torch.")
                 try:
-                    error, limit = _measure(name, twin, device, dtype)
+                    with _exact_float32():
+                        error, limit = _measure(name, twin, device, dtype)
                     yield Result(name, device, label, error, limit)
                 except Exception as problem:
                     # Whatever an op raises is what the report is for.
                     yield Result(name, device, label, float("nan"), 0.0, str(problem))
+
+
+@contextmanager
+def _exact_float32() -> Iterator[None]:
+    """No tf32 in LSTM and GRU, whose switch is that of torch's layers, on by default."""
+    before = torch.backends.cudnn.allow_tf32
+    torch._C._set_cudnn_allow_tf32(False)
+    try:
+        yield
+    finally:
+        torch._C._set_cudnn_allow_tf32(before)
 
 
 def _map(change: Callable[[Tensor], Tensor], args: Any) -> Any:
