@@ -62,8 +62,9 @@ def big_calls(device: str, dtype: torch.dtype) -> dict[str, tuple[Op, Call]]:
     for sizes in ((129, 33, 131), (9001, 2, 3)):
         call = cell_arguments(make, sizes)
         found[f"lltm_cell {sizes}"] = OPS["lltm_cell"], call.map(quarters)
-    for cell, lengths in itertools.product(CELLS, (None, (5, *[3] * 40, *[2] * 23))):
-        call = layer_arguments(make, (3, 64, 33, 65), cell=cell, directions=2, lengths=lengths)
+    # So many steps that the CPU takes three threads.
+    for cell, lengths in itertools.product(CELLS, (None, (15, *[9] * 40, *[6] * 23))):
+        call = layer_arguments(make, (9, 64, 33, 65), cell=cell, directions=2, lengths=lengths)
         name = f"recurrent_layer {cell}"
         found[f"{name}, {lengths}"] = OPS[name], call.map(quarters)
     return found
