@@ -28,13 +28,6 @@ class _TorchLayers(SequenceLayers):
         # Read as attributes, so that nn.utils.parametrize and functional_call can replace them.
         return [getattr(self, name) for name in self._flat_weights_names]
 
-    def _refuse_projections(self, proj_size: int) -> None:
-        if proj_size:
-            raise ValueError(
-                f"{self._name}: proj_size must be 0, got {proj_size}: torch.nn.{self._name} "
-                "has projections"
-            )
-
     def extra_repr(self) -> str:
         words: str = super().extra_repr()  # type: ignore[misc]
         return f"{words}, recompute=True" if self.recompute else words
@@ -82,7 +75,10 @@ class LSTM(_TorchLayers, nn.LSTM):
         *,
         recompute: bool = False,
     ) -> None:
-        self._refuse_projections(proj_size)
+        if proj_size:
+            raise ValueError(
+                f"LSTM: proj_size must be 0, got {proj_size}: torch.nn.LSTM has projections"
+            )
         nn.LSTM.__init__(
             self,
             input_size,
