@@ -54,7 +54,8 @@ check-install: $(VENV)/.dev build  ## prove every way of installing, in fresh en
 
 clean:  ## remove what was built, but not the environment
 	rm -rf build dist python_pkg/*.egg-info
-	rm -f python_pkg/treadle/*.so python_pkg/treadle/_build_facts.json $(VENV)/.installed
+	rm -rf python_pkg/treadle/lib
+	rm -f python_pkg/treadle/*.so $(VENV)/.installed
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

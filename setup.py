@@ -19,14 +19,14 @@ ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
 from tools.native import host  # noqa: E402
-from tools.native.build import FACTS, _commit, build  # noqa: E402
+from tools.native.build import _commit, build, laid  # noqa: E402
 
 # Commands that describe what was built for one torch; an sdist is for any.
 FOR_ONE_TORCH = {"bdist_wheel", "dist_info", "editable_wheel", "install", "develop"}
 
 
 class BuildBinaries(build_ext):
-    """libtreadle.so and _C, by ninja instead of by distutils' compilers."""
+    """The binaries of tools/native/build.py, by ninja instead of by distutils' compilers."""
 
     def _package(self) -> Path:
         inplace = self.inplace or self.editable_mode
@@ -39,8 +39,8 @@ class BuildBinaries(build_ext):
             raise SystemExit(f"treadle: {error}") from None
 
     def get_outputs(self) -> list[str]:
-        module = self.get_ext_filename("_C")
-        return [str(self._package() / name) for name in ("libtreadle.so", module, FACTS)]
+        binaries = laid(self._package(), host.Torch.installed())
+        return [*map(str, binaries), str(binaries[1].with_name("facts.json"))]
 
     def get_output_mapping(self) -> dict[str, str]:
         return {}
@@ -53,7 +53,9 @@ class BuildPython(build_py):
         if not self.editable_mode:
             package = Path(self.build_lib) / "treadle"
             shutil.rmtree(package, ignore_errors=True)
-            shutil.copytree(ROOT / "csrc" / "include", package / "include")
+            for part in ("csrc", "kernels"):
+                headers = ROOT / part / "include"
+                shutil.copytree(headers, package / "include", dirs_exist_ok=True)
         super().run()
 
 

@@ -57,16 +57,16 @@ report() {
 # The library as it was carried here, with a _C for this Python; or all of it from the sources.
 prepare() {
   local start=$SECONDS status=0 how="library carried" suffix
-  if [ -e python_pkg/treadle/libtreadle.so ] && "$PYTHON" -c 'import treadle' 2>"$OUTDIR/build.log"
+  if [ -e python_pkg/treadle/lib ] && "$PYTHON" -c 'import treadle' 2>"$OUTDIR/build.log"
   then
     suffix=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
     if ! "$PYTHON" -c 'import treadle._C' 2>/dev/null; then
       how+=", _C built"
       # shellcheck disable=SC2016,SC2046  # $ORIGIN is the linker's word; the includes are words
-      c++ -O2 -std=c++17 -shared -fPIC -fvisibility=hidden -I. -Icsrc -Icsrc/include \
-        $("$PYTHON" -m pybind11 --includes) csrc/bindings.cpp python_pkg/treadle/libtreadle.so \
-        -l:libstdc++.so.6 \
-        -Wl,-rpath,'$ORIGIN' -Wl,--allow-shlib-undefined -o "python_pkg/treadle/_C$suffix" \
+      c++ -O2 -std=c++17 -shared -fPIC -fvisibility=hidden -I. -Ikernels/include \
+        $("$PYTHON" -m pybind11 --includes) csrc/bindings.cpp \
+        python_pkg/treadle/lib/libtreadle_kernels.so -l:libstdc++.so.6 \
+        -Wl,-rpath,'$ORIGIN/lib' -o "python_pkg/treadle/_C$suffix" \
         >>"$OUTDIR/build.log" 2>&1 || status=$?
     fi
   else

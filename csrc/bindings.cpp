@@ -1,24 +1,63 @@
-// treadle._C: what is not a tensor op. It includes no torch header, so that it compiles in seconds
-// and only libtreadle.so depends on torch's version.
+// treadle._C: what is not a tensor op, from libtreadle_kernels.so. It includes no torch header, so
+// that it compiles in seconds and serves every torch.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include "recurrent/cell.h"
-#include "recurrent/plan.h"
-#include "treadle/info.h"
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kernels/recurrent/plan.h"
+#include "treadle/kernels.h"
 
 namespace py = pybind11;
 
 namespace {
 
-py::tuple triple(const unsigned (&extent)[3]) {
+struct Launch : treadle_launch {
+  std::string kernel;  // of its own: the library's copy is cleared
+};
+
+py::tuple triple(const uint32_t (&extent)[3]) {
   return py::make_tuple(extent[0], extent[1], extent[2]);
+}
+
+std::vector<Launch> take_launches() {
+  std::vector<Launch> taken;
+  for (int64_t i = 0; i < treadle_launch_count(); ++i) {
+    treadle_launch launch{};
+    launch.struct_size = sizeof(launch);
+    if (treadle_get_launch(i, &launch) != TREADLE_OK) {
+      throw std::runtime_error(treadle_error_text());
+    }
+    taken.push_back({launch, launch.kernel});
+  }
+  treadle_clear_launches();
+  return taken;
+}
+
+treadle::RecurrencePlan plan_recurrence(const std::string& cell, int64_t steps, int64_t batch,
+                                        int64_t hidden, int64_t element_size, bool cuda,
+                                        int multiprocessors, size_t l2_bytes, bool tf32,
+                                        const std::string& forced, int64_t directions,
+                                        int architecture, bool backward) {
+  using treadle::Dtype;
+  const Dtype dtype = element_size == 8   ? Dtype::kDouble
+                      : element_size == 4 ? Dtype::kFloat
+                                          : Dtype::kHalf;
+  const treadle::CellKind* const kind = treadle::cell_named(cell);
+  if (kind == nullptr) throw std::runtime_error("plan_recurrence: there is no cell " + cell);
+  treadle::RecurrencePlan plan;
+  const char* const refusal = treadle::plan_recurrence(
+      {*kind, steps, batch, hidden, directions, dtype},
+      {cuda, architecture, multiprocessors, l2_bytes, tf32}, forced, backward, &plan);
+  if (refusal != nullptr) throw std::runtime_error(std::string("recurrent_layer: ") + refusal);
+  return plan;
 }
 
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
-  using treadle::Launch;
   py::class_<Launch>(m, "Launch")
       .def_readonly("kernel", &Launch::kernel)
       .def_property_readonly("grid", [](const Launch& launch) { return triple(launch.grid); })
@@ -30,11 +69,10 @@ PYBIND11_MODULE(_C, m) {
       .def_readonly("local_bytes", &Launch::local_bytes)
       .def_readonly("blocks_per_sm", &Launch::blocks_per_sm)
       .def_readonly("occupancy", &Launch::occupancy)
-      .def_readonly("algorithm", &Launch::algorithm)
-      .def_readonly("reason", &Launch::reason);
-  m.def("record_launches", &treadle::record_launches, py::arg("on"));
-  m.def("take_launches", &treadle::take_launches);
-  m.def("compiled_with", &treadle::compiled_with);
+      .def_property_readonly("algorithm", [](const Launch& launch) { return launch.algorithm; })
+      .def_property_readonly("reason", [](const Launch& launch) { return launch.reason; });
+  m.def("record_launches", [](bool on) { treadle_record_launches(on); }, py::arg("on"));
+  m.def("take_launches", take_launches);
 
   py::class_<treadle::RecurrencePlan>(m, "RecurrencePlan")
       .def_property_readonly("algorithm",
@@ -48,22 +86,8 @@ PYBIND11_MODULE(_C, m) {
                                return py::make_tuple(shape.units, shape.blocks, shape.tiles, rows);
                              })
       .def_readonly("grid_rows", &treadle::RecurrencePlan::grid_rows);
-  m.def(
-      "plan_recurrence",
-      [](const std::string& cell, int64_t steps, int64_t batch, int64_t hidden,
-         int64_t element_size, bool cuda, int multiprocessors, size_t l2_bytes, bool tf32,
-         const std::string& forced, int64_t directions, int architecture, bool backward) {
-        const auto dtype = element_size == 8   ? treadle::Dtype::kDouble
-                           : element_size == 4 ? treadle::Dtype::kFloat
-                                               : treadle::Dtype::kHalf;
-        constexpr const char* op = "recurrent_layer";
-        const auto kind = treadle::find_cell(op, cell);
-        return treadle::plan_recurrence(op, {kind, steps, batch, hidden, directions, dtype},
-                                        {cuda, architecture, multiprocessors, l2_bytes, tf32},
-                                        forced, backward);
-      },
-      py::arg("cell"), py::arg("steps"), py::arg("batch"), py::arg("hidden"),
-      py::arg("element_size"), py::arg("cuda"), py::arg("multiprocessors"), py::arg("l2_bytes"),
-      py::arg("tf32"), py::arg("forced"), py::arg("directions") = 1, py::arg("architecture") = 0,
-      py::arg("backward") = false);
+  m.def("plan_recurrence", plan_recurrence, py::arg("cell"), py::arg("steps"), py::arg("batch"),
+        py::arg("hidden"), py::arg("element_size"), py::arg("cuda"), py::arg("multiprocessors"),
+        py::arg("l2_bytes"), py::arg("tf32"), py::arg("forced"), py::arg("directions") = 1,
+        py::arg("architecture") = 0, py::arg("backward") = false);
 }

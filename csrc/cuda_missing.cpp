@@ -2,13 +2,10 @@
 // The build passes the reason and the remedy.
 #include <torch/library.h>
 
-#include "common/launches.h"
 #include "common/rules.h"
 #include "schemas.h"
 
 namespace treadle {
-
-std::string cuda_version() { return "none"; }
 
 namespace {
 

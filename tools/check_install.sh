@@ -36,16 +36,16 @@ use() {
   check_binaries "$(dirname "$found")"
 }
 
-# No folder of the machine that built them, and no Python in the op library.
+# No folder of the machine that built them, and no Python in the libraries.
 check_binaries() {
   local file path
-  for file in "$1"/libtreadle.so "$1"/_C*.so; do
+  for file in "$1"/lib/*.so "$1"/lib/*/*.so "$1"/_C*.so; do
     path=$(readelf -d "$file" | sed -nE 's/.*\((RPATH|RUNPATH)\).*\[(.*)\]/\2/p')
-    [[ -z $path || $path == '$ORIGIN' ]] || fail "$file looks for libraries in $path"
+    [[ -z $path || $path == '$ORIGIN/'* ]] || fail "$file looks for libraries in $path"
+    if [[ $file == "$1"/lib/* ]] && readelf -d "$file" | grep -q 'NEEDED.*libpython'; then
+      fail "$file links Python"
+    fi
   done
-  if readelf -d "$1/libtreadle.so" | grep -q 'NEEDED.*libpython'; then
-    fail "libtreadle.so links Python"
-  fi
 }
 
 asks_for() { grep -E '^Requires-Dist: torch' "$1" || fail "$1 asks for no torch"; }
@@ -66,7 +66,7 @@ environment editable
 use "$work/editable" "$work/tree/python_pkg"
 
 say "python -m build --no-isolation"
-rm -rf "$work/tree/build" "$work/tree"/python_pkg/treadle/*.so
+rm -rf "$work/tree/build" "$work/tree"/python_pkg/treadle/{*.so,lib}
 (cd "$work/tree" && "$python" -m build --no-isolation --outdir "$work/dist" . >"$work/log" 2>&1) ||
   { cat "$work/log"; fail "python -m build failed"; }
 ls -l "$work/dist"

@@ -1,7 +1,8 @@
 """Checks the rules that a compiler does not: who includes whom, and how kernels are launched.
 
 - A family (kernels/<family>, csrc/<family>) includes itself and `common`, no other family.
-- kernels/ includes CUDA, the standard library and itself, never torch or csrc/.
+- kernels/ includes CUDA, the standard library and itself, never torch or csrc/: it is
+  libtreadle_kernels.so, and csrc/ the library of one torch version.
 - Every kernel begins with begin_kernel(): launched while the one before it ends, it must wait.
 - Kernels are launched in kernels/common/launch.cuh alone; csrc/ holds no device code.
 - Every launch, and every call of a `cudaError_t launch...` function, passes a stream, and its
@@ -23,17 +24,19 @@ SUFFIXES = {".h", ".cuh", ".cu", ".cpp"}
 INCLUDE = re.compile(r'#\s*include\s*([<"])([^>"\n]+)')
 FOREIGN = re.compile(r"(torch|ATen|c10|caffe2|pybind11|csrc|Python)\b")
 # The files beside the families in csrc/: they bring all families together.
-FRONT_DOOR = {"include", "compat"}
+FRONT_DOOR = {"include", "compat", "c_api"}
 SIDE_DOORS = {
     # Its last step is a sine of each element: the loop that the op `sine` runs on the CPU.
-    (Path("csrc/sine_linear/cpu/sine_linear.cpp"), "elementwise/cpu/sine.h"),
+    (Path("kernels/sine_linear/cpu/sine_linear.cpp"), "kernels/elementwise/cpu/sine.h"),
 }
 RAW_LAUNCH = re.compile(r"<<<|\bcudaLaunch(?:Cooperative)?Kernel\w*\s*\(|\bcuLaunchKernel\w*\s*\(")
 DEVICE_CODE = re.compile(r"__global__|__device__|__shared__")
 KERNEL = re.compile(r"__global__[^;{]*\((?:[^;{]|\{\})*\)\s*\{(?!\s*begin_kernel\(\);)")
 CALL = re.compile(r"\b(\w+)\s*(?:<[^;(){}]*>)?\s*\(")
 LAUNCHER_DECLARED = re.compile(r"\bcudaError_t\s+(launch\w*)\s*\(")
-HANDLED = re.compile(r"\breturn\b|\bcheck_launch\s*\(|[^=!<>]=[^=]|\bif\s*\(")
+HANDLED = re.compile(
+    r"\breturn\b|\bcheck(?:_launch)?\s*\(|TREADLE_(?:LAUNCH|ON_CUDA)\(|[^=!<>]=[^=]|\bif\s*\("
+)
 DECLARED = re.compile(r"\b(?:cudaError_t|auto|void)\s+$")
 
 
@@ -90,11 +93,11 @@ def check_launches(path: Path, code: str, launchers: set[str]) -> Iterator[tuple
 def rooms_open_to(path: Path) -> tuple[str, ...]:
     """The folders whose headers `path` may include; () is any."""
     top, room = path.parts[:2]
+    if len(path.parts) == 2 or room in FRONT_DOOR:
+        return ("kernels/", "treadle/kernels.h") if top == "kernels" else ()
     if top == "kernels":
         below = {"common": ["common"], "math": ["common", "math"]}
         return tuple(f"kernels/{name}/" for name in below.get(room, ["common", "math", room]))
-    if len(path.parts) == 2 or room in FRONT_DOOR:
-        return ()
     if room == "common":
         return ("common/", "kernels/common/", "treadle/")
     of_kernels = (f"kernels/{room}/", "kernels/common/", "kernels/math/")

@@ -101,11 +101,11 @@ TORCH_LIBRARY_IMPL(treadle, FuncTorchBatched, m) { register_unary_vmap<@CAMEL@Op
 
 }  // namespace treadle
 """,
-    "csrc/elementwise/cpu/@NAME@.cpp": """\
+    "kernels/elementwise/cpu/@NAME@.cpp": """\
 // @NAME@ and @NAME@_backward on the CPU. Twin: kernels/elementwise/@NAME@.cu.
 #include "kernels/math/@NAME@.h"
 
-#include "elementwise/cpu/loop.h"
+#include "kernels/elementwise/cpu/loop.h"
 
 namespace treadle::cpu::TREADLE_ISA {
 
@@ -124,7 +124,7 @@ void @NAME@_backward(const Tile2d& tile) {
 }  // namespace treadle::cpu::TREADLE_ISA
 """,
     "kernels/elementwise/@NAME@.cu": """\
-// @NAME@ and @NAME@_backward on CUDA. Twin: csrc/elementwise/cpu/@NAME@.cpp.
+// @NAME@ and @NAME@_backward on CUDA. Twin: kernels/elementwise/cpu/@NAME@.cpp.
 #include "kernels/elementwise/launchers.h"
 #include "kernels/elementwise/map.cuh"
 #include "kernels/math/@NAME@.h"

@@ -55,8 +55,6 @@ Dtype to_dtype(ScalarType dtype) {
   return static_cast<Dtype>(found - kDtypes);
 }
 
-const char* dtype_name(Dtype dtype) { return dtype_name(kDtypes[static_cast<int>(dtype)]); }
-
 bool is_floating_dtype(ScalarType dtype) {
   return dtype == ScalarType::Half || dtype == ScalarType::BFloat16 || dtype == ScalarType::Float ||
          dtype == ScalarType::Double;

@@ -16,7 +16,6 @@ using at::Tensor;
 
 // As Python spells it: float32, not Float.
 const char* dtype_name(ScalarType dtype);
-const char* dtype_name(Dtype dtype);
 
 bool is_number_dtype(ScalarType dtype);    // what elementwise ops compute in
 bool is_floating_dtype(ScalarType dtype);  // half, bfloat16, float, double

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "common/cpu/subnormals.h"
+#include "kernels/common/cpu/subnormals.h"
 
 namespace treadle {
 

@@ -4,12 +4,9 @@
 #include <ATen/Functions.h>
 
 #include "common/dispatch.h"
+#include "kernels/common/few_rows.h"
 
 namespace treadle {
-
-// Rows for which cuBLAS in float32 takes up to ten times as long as for the transposed product
-// (16 x 384 times 384 x 160 on an H200: 54 us, transposed 6.5).
-constexpr bool few_rows(int64_t rows) { return rows > 1 && rows <= 32; }
 
 // Columns for which MKL takes four times as long as for the transposed product.
 constexpr bool few_columns(int64_t columns) { return columns > 1 && columns <= 8; }

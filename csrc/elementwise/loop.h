@@ -11,8 +11,8 @@
 
 #include "common/check.h"
 #include "common/dispatch.h"
-#include "elementwise/cpu/kernels.h"
 #include "kernels/elementwise/args.h"
+#include "kernels/elementwise/cpu/kernels.h"
 
 namespace treadle {
 

@@ -9,18 +9,8 @@
 #include <string>
 
 #include "elementwise/loop.h"
-#include "kernels/elementwise/unary_ops.h"
 
 namespace treadle {
-
-// cpu::sine and cpu::sine_backward, ...: the kernels of cpu/sine.cpp, ...
-namespace cpu {
-#define TREADLE_DECLARE_CPU(op)                          \
-  TREADLE_CPU_FUNCTION(op, (const Tile2d& tile), (tile)) \
-  TREADLE_CPU_FUNCTION(op##_backward, (const Tile2d& tile), (tile))
-TREADLE_UNARY_OPS(TREADLE_DECLARE_CPU)
-#undef TREADLE_DECLARE_CPU
-}  // namespace cpu
 
 // A backend brings one loop for the op, out = f(x), and one for its backward, grad * f'(x).
 using UnaryRun = void (*)(ElementwiseLoop& loop);

@@ -8,8 +8,8 @@
 
 #include "common/dispatch.h"
 #include "kernels/recurrent/persistent_args.h"
+#include "kernels/recurrent/plan.h"
 #include "kernels/recurrent/step_args.h"
-#include "recurrent/plan.h"
 
 namespace treadle {
 
@@ -57,6 +57,16 @@ struct RecurrenceBackend {
                               const Sequence& sequence, at::Device device,
                               const RecurrencePlan& plan) = nullptr;
 };
+
+// plan_recurrence(), but an algorithm that cannot run raises.
+inline RecurrencePlan make_plan(const char* op, const RecurrenceSizes& sizes,
+                                const RecurrenceDevice& device, std::string_view algorithm,
+                                bool backward) {
+  RecurrencePlan plan;
+  const char* const refusal = plan_recurrence(sizes, device, algorithm, backward, &plan);
+  TORCH_CHECK(refusal == nullptr, op, ": ", refusal);
+  return plan;
+}
 
 inline MatrixView matrix_view(const Tensor& t) {
   return {t.const_data_ptr(), t.stride(0), t.stride(1)};

@@ -14,10 +14,9 @@ LayerCaller::LayerCaller(const char* op) : before_(op_name) { op_name = op; }
 LayerCaller::~LayerCaller() { op_name = before_; }
 
 CellKind find_cell(const char* op, std::string_view name) {
-  for (const CellKind cell : {CellKind::kLltm, CellKind::kLstm, CellKind::kGru}) {
-    if (name == cell_info(cell).name) return cell;
-  }
-  TORCH_CHECK(false, op, ": cell must be lltm, lstm or gru, got ", name);
+  const CellKind* const found = cell_named(name);
+  TORCH_CHECK(found != nullptr, op, ": cell must be lltm, lstm or gru, got ", name);
+  return *found;
 }
 
 c10::SymDimVector layer_output_shape(const LayerArguments& a) {

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "common/cpu/subnormals.h"
-#include "recurrent/cpu/rows.h"
+#include "kernels/common/cpu/subnormals.h"
+#include "kernels/recurrent/cpu/rows.h"
 #include "recurrent/run.h"
 
 namespace treadle {
@@ -19,7 +19,7 @@ RecurrencePlan plan_cpu(const RecurrenceSizes& sizes, at::Device, std::string_vi
   RecurrenceDevice device;
   // Limits the chunks of the input product: larger ones save no time.
   device.l2_bytes = 32 << 20;
-  return plan_recurrence(layer_op_name(), sizes, device, algorithm, backward);
+  return make_plan(layer_op_name(), sizes, device, algorithm, backward);
 }
 
 std::optional<bool> tf32_cpu(CellKind, Dtype) { return {}; }

@@ -14,9 +14,12 @@
 #include <string_view>
 
 #include "common/tensors.h"
-#include "recurrent/cell.h"
+#include "kernels/recurrent/cell_info.h"
 
 namespace treadle {
+
+// The argument `cell`; raises for a name that no cell with kernels has.
+CellKind find_cell(const char* op, std::string_view name);
 
 // The arguments. Also gradients or tangents of them, without what is not differentiable. What was
 // not given, or is zero, is undefined.

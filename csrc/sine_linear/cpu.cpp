@@ -4,7 +4,7 @@
 #include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 
-#include "sine_linear/cpu/sine_linear.h"
+#include "kernels/sine_linear/cpu/sine_linear.h"
 #include "sine_linear/sine_linear.h"
 
 namespace treadle {

@@ -32,7 +32,7 @@ enum class Dtype : int8_t {
   kDouble
 };
 
-// Half types hold bits. Conversions: csrc/common/cpu/convert.h and convert.cuh.
+// Half types hold bits. Conversions: kernels/common/cpu/convert.h and convert.cuh.
 struct Half {
   uint16_t bits;
 };
@@ -163,6 +163,13 @@ TREADLE_HD auto visit_computed(Dtype dtype, F&& f) {
   } else {
     return visit_floating(dtype, f);
   }
+}
+
+// As Python spells it.
+constexpr const char* dtype_name(Dtype dtype) {
+  constexpr const char* kNames[] = {"bool",  "uint8",   "int8",     "int16",   "int32",
+                                    "int64", "float16", "bfloat16", "float32", "float64"};
+  return kNames[static_cast<int>(dtype)];
 }
 
 // Bytes of an element.

@@ -1,5 +1,5 @@
-// What a launch looked like, and who is told of it. kernels/ runs without an observer; csrc sets
-// one (csrc/common/cuda/launch.cpp), for treadle.launch_info.
+// What a launch looked like, and who is told of it. Kernels run without an observer;
+// launch_observer.cu sets one, for treadle.launch_info.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// cosine on CUDA. Twin: csrc/elementwise/cpu/cosine.cpp.
+// cosine on CUDA. Twin: kernels/elementwise/cpu/cosine.cpp.
 #include "kernels/elementwise/launchers.h"
 #include "kernels/elementwise/map.cuh"
 #include "kernels/elementwise/trig.cuh"

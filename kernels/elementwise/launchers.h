@@ -4,21 +4,27 @@
 
 #include <cuda_runtime_api.h>
 
+#include "kernels/common/exported.h"
 #include "kernels/elementwise/args.h"
 #include "kernels/elementwise/unary_ops.h"
 
 namespace treadle {
 
-cudaError_t launch_scale(const ElementwiseArgs& args, ScalarArg factor, cudaStream_t stream);
+cudaError_t launch_scale(const ElementwiseArgs& args, ScalarArg factor, cudaStream_t stream)
+    TREADLE_EXPORTED(launch_scale);
 
 // a + alpha * b. The second has one tensor; `scalar` stands for a or for b.
-cudaError_t launch_vector_add(const ElementwiseArgs& args, ScalarArg alpha, cudaStream_t stream);
+cudaError_t launch_vector_add(const ElementwiseArgs& args, ScalarArg alpha, cudaStream_t stream)
+    TREADLE_EXPORTED(launch_vector_add);
 cudaError_t launch_vector_add_scalar(const ElementwiseArgs& args, ScalarArg scalar,
-                                     bool scalar_is_b, ScalarArg alpha, cudaStream_t stream);
+                                     bool scalar_is_b, ScalarArg alpha, cudaStream_t stream)
+    TREADLE_EXPORTED(launch_vector_add_scalar);
 
-#define TREADLE_DECLARE_LAUNCH(op)                                           \
-  cudaError_t launch_##op(const ElementwiseArgs& args, cudaStream_t stream); \
-  cudaError_t launch_##op##_backward(const ElementwiseArgs& args, cudaStream_t stream);
+#define TREADLE_DECLARE_LAUNCH(op)                                                     \
+  cudaError_t launch_##op(const ElementwiseArgs& args, cudaStream_t stream)            \
+      TREADLE_EXPORTED(launch_##op);                                                   \
+  cudaError_t launch_##op##_backward(const ElementwiseArgs& args, cudaStream_t stream) \
+      TREADLE_EXPORTED(launch_##op##_backward);
 TREADLE_UNARY_OPS(TREADLE_DECLARE_LAUNCH)
 #undef TREADLE_DECLARE_LAUNCH
 

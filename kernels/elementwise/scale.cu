@@ -1,4 +1,4 @@
-// scale on CUDA. Twin: csrc/elementwise/cpu/scale.cpp.
+// scale on CUDA. Twin: kernels/elementwise/cpu/scale.cpp.
 #include "kernels/elementwise/launchers.h"
 #include "kernels/elementwise/map.cuh"
 #include "kernels/math/scale.h"

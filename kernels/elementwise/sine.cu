@@ -1,4 +1,4 @@
-// sine on CUDA. Twin: csrc/elementwise/cpu/sine.cpp.
+// sine on CUDA. Twin: kernels/elementwise/cpu/sine.cpp.
 #include "kernels/elementwise/launchers.h"
 #include "kernels/elementwise/map.cuh"
 #include "kernels/elementwise/trig.cuh"

@@ -1,4 +1,4 @@
-// vector_add on CUDA. Twin: csrc/elementwise/cpu/vector_add.cpp.
+// vector_add on CUDA. Twin: kernels/elementwise/cpu/vector_add.cpp.
 #include "kernels/elementwise/launchers.h"
 #include "kernels/elementwise/map.cuh"
 #include "kernels/math/vector_add.h"

@@ -6,7 +6,7 @@
 
 #include "kernels/common/convert.cuh"
 #include "kernels/common/launch.cuh"
-#include "kernels/recurrent/launchers.h"
+#include "kernels/recurrent/cell_launchers.h"
 
 namespace treadle {
 

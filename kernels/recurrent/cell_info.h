@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdlib>
+#include <string_view>
 
 #include "kernels/common/dtype.h"
 
@@ -30,6 +31,16 @@ inline constexpr CellInfo kCells[] = {
 };
 
 constexpr const CellInfo& cell_info(CellKind cell) { return kCells[static_cast<int>(cell)]; }
+
+inline constexpr CellKind kCellKinds[] = {CellKind::kLltm, CellKind::kLstm, CellKind::kGru};
+
+// null if there is none of this name.
+constexpr const CellKind* cell_named(std::string_view name) {
+  for (const CellKind& kind : kCellKinds) {
+    if (name == cell_info(kind).name) return &kind;
+  }
+  return nullptr;
+}
 
 // LLTM has one bias, which is bias_ih.
 constexpr bool has_bias_hh(CellKind cell) { return cell != CellKind::kLltm; }

@@ -3,7 +3,7 @@
 // of all gates of all units, so K and what is exchanged are G times as long as forward. Threads:
 // every warp multiplies all units of the block by its part of K with mma.sync m16n8k16; the partial
 // sums meet in shared memory, then each lane computes kItems units of one row. Twin:
-// csrc/recurrent/cpu/rows_backward.h.
+// kernels/recurrent/cpu/rows_backward.h.
 #pragma once
 
 #include "kernels/recurrent/cluster_backward_copies.cuh"

@@ -3,7 +3,7 @@
 // Threads: warp (unit_group, split) multiplies 16 units, all their gates, by one of kSplits parts
 // of K with mma.sync m16n8k16. The partial sums meet in shared memory; then each lane computes
 // kItems (unit, row) pairs. A copy warp prefetches and stores. Twin:
-// csrc/recurrent/cpu/rows_forward.h.
+// kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
 #include "kernels/recurrent/cluster_forward_copies.cuh"

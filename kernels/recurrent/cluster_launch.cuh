@@ -1,12 +1,12 @@
 // Which cluster kernel a plan names, for any cell, and its launch. Of the half-type shapes those
-// are compiled that fit (shapes.h). Defines what launchers.h declares of cluster.
+// are compiled that fit (shapes.h). Defines what cell_launchers.h declares of cluster.
 #pragma once
 
 #include <utility>
 
+#include "kernels/recurrent/cell_launchers.h"
 #include "kernels/recurrent/cluster_backward.cuh"
 #include "kernels/recurrent/cluster_forward.cuh"
-#include "kernels/recurrent/launchers.h"
 
 namespace treadle {
 

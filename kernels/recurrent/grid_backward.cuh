@@ -1,7 +1,7 @@
 // Grid kernel, backward, for any cell in half types (grid.cuh says how blocks exchange).
 // grad_h_{t-1} = grad_gates_t W_hh: a block computes it for its own units and needs the gradients
 // of all gates of all units. rows_each: rows a group. Threads as in grid_forward.cuh. Twin:
-// csrc/recurrent/cpu/rows_backward.h.
+// kernels/recurrent/cpu/rows_backward.h.
 #pragma once
 
 #include "kernels/recurrent/grid.cuh"

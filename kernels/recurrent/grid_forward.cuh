@@ -2,7 +2,7 @@
 // gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. rows_each: rows a group.
 // Threads: warp w multiplies all units of the block by an eighth of K with mma.sync m16n8k16; the
 // partial sums meet in shared memory, then thread (unit, row of the tile) computes the cell.
-// Twin: csrc/recurrent/cpu/rows_forward.h.
+// Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
 #include "kernels/recurrent/grid.cuh"

@@ -1,9 +1,9 @@
-// The launch of grid kernels, for any cell. Defines what launchers.h declares of grid.
+// The launch of grid kernels, for any cell. Defines what cell_launchers.h declares of grid.
 #pragma once
 
+#include "kernels/recurrent/cell_launchers.h"
 #include "kernels/recurrent/grid_backward.cuh"
 #include "kernels/recurrent/grid_forward.cuh"
-#include "kernels/recurrent/launchers.h"
 
 namespace treadle {
 

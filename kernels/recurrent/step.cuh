@@ -1,12 +1,12 @@
 // One step of a recurrent layer on CUDA, pointwise part, for any cell: one thread per unit (b, u)
-// of the step's rows; cuBLAS multiplies. Defines what launchers.h declares of step. Twin:
-// csrc/recurrent/cpu/rows_forward.h, which says what a Cell is.
+// of the step's rows; cuBLAS multiplies. Defines what cell_launchers.h declares of step. Twin:
+// kernels/recurrent/cpu/rows_forward.h, which says what a Cell is.
 #pragma once
 
 #include "kernels/common/convert.cuh"
 #include "kernels/common/fast_divide.cuh"
 #include "kernels/common/launch.cuh"
-#include "kernels/recurrent/launchers.h"
+#include "kernels/recurrent/cell_launchers.h"
 
 namespace treadle {
 

@@ -1,6 +1,6 @@
 // sine_linear_slope and its vjp on CUDA: one thread per kWidth consecutive elements of the flat
 // tensors.
-// Formula: kernels/math/sine_linear.h. Twin: csrc/sine_linear/cpu/sine_linear.cpp.
+// Formula: kernels/math/sine_linear.h. Twin: kernels/sine_linear/cpu/sine_linear.cpp.
 #include "kernels/sine_linear/common.cuh"
 #include "kernels/sine_linear/launchers.h"
 

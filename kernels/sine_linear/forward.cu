@@ -1,6 +1,6 @@
 // The sine layer forward on CUDA, behind a GEMM or for a few coordinates: one thread per kWidth
 // consecutive elements of a row.
-// Formula: kernels/math/sine_linear.h. Twin: csrc/sine_linear/cpu/sine_linear.cpp.
+// Formula: kernels/math/sine_linear.h. Twin: kernels/sine_linear/cpu/sine_linear.cpp.
 #include "kernels/common/fast_divide.cuh"
 #include "kernels/sine_linear/common.cuh"
 #include "kernels/sine_linear/launchers.h"

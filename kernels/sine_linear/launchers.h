@@ -4,34 +4,45 @@
 
 #include <cuda_runtime_api.h>
 
+#include "kernels/common/exported.h"
 #include "kernels/sine_linear/args.h"
 
 namespace treadle {
 
 // forward.cu
-cudaError_t launch_sine_linear_forward(const SineLinearForward& args, cudaStream_t stream);
+cudaError_t launch_sine_linear_forward(const SineLinearForward& args, cudaStream_t stream)
+    TREADLE_EXPORTED(launch_sine_linear_forward);
 
 // fused_forward.cu, sm_90: GEMM and sines in one kernel; float32 in tf32. The launch gives
 // cudaErrorNotSupported if the driver cannot encode tensor maps.
-bool sine_linear_fused_forward_supports(const SineLinearForward& args);
+bool sine_linear_fused_forward_supports(const SineLinearForward& args)
+    TREADLE_EXPORTED(sine_linear_fused_forward_supports);
 cudaError_t launch_sine_linear_fused_forward(const SineLinearForward& args, int processors,
-                                             cudaStream_t stream);
+                                             cudaStream_t stream)
+    TREADLE_EXPORTED(launch_sine_linear_fused_forward);
 
 // backward.cu
-cudaError_t launch_sine_linear_slope(const SineLinearSlope& args, cudaStream_t stream);
+cudaError_t launch_sine_linear_slope(const SineLinearSlope& args, cudaStream_t stream)
+    TREADLE_EXPORTED(launch_sine_linear_slope);
 cudaError_t launch_sine_linear_slope_backward(const SineLinearSlopeBackward& args,
-                                              cudaStream_t stream);
+                                              cudaStream_t stream)
+    TREADLE_EXPORTED(launch_sine_linear_slope_backward);
 
 // backward_bias.cu. The first gives P, the rows of args.parts, which may still be null.
-int64_t sine_linear_backward_bias_parts(const SineLinearBackwardBias& args);
+int64_t sine_linear_backward_bias_parts(const SineLinearBackwardBias& args)
+    TREADLE_EXPORTED(sine_linear_backward_bias_parts);
 cudaError_t launch_sine_linear_backward_bias(const SineLinearBackwardBias& args,
-                                             cudaStream_t stream);
+                                             cudaStream_t stream)
+    TREADLE_EXPORTED(launch_sine_linear_backward_bias);
 
 // fused_backward.cu, sm_90: all gradients in one pass over the rows. `parts` has as many floats as
 // the second function gives. cudaErrorNotSupported: as above.
-bool sine_linear_fused_backward_supports(const SineLinearFusedBackward& args);
-int64_t sine_linear_fused_backward_parts(const SineLinearFusedBackward& args, int processors);
+bool sine_linear_fused_backward_supports(const SineLinearFusedBackward& args)
+    TREADLE_EXPORTED(sine_linear_fused_backward_supports);
+int64_t sine_linear_fused_backward_parts(const SineLinearFusedBackward& args, int processors)
+    TREADLE_EXPORTED(sine_linear_fused_backward_parts);
 cudaError_t launch_sine_linear_fused_backward(const SineLinearFusedBackward& args, void* parts,
-                                              int processors, cudaStream_t stream);
+                                              int processors, cudaStream_t stream)
+    TREADLE_EXPORTED(launch_sine_linear_fused_backward);
 
 }  // namespace treadle

@@ -1,16 +1,20 @@
 """What this package was compiled for, and whether that is what is running.
 
-The build writes its facts beside the binaries. ``load`` compares them with the running torch before
-the library is opened, so that a wrong pair is one sentence and never an undefined symbol.
+``lib/libtreadle_kernels.so`` is for any torch, ``lib/torch-2.11/libtreadle.so`` for one minor of
+it, with the build's facts beside it. ``load`` looks for the folder of the running torch and
+compares the facts before the library is opened, so that a wrong pair is one sentence and never an
+undefined symbol.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib
 import importlib.metadata
 import json
 import platform
+import re
 import shlex
 import sys
 from functools import cache
@@ -19,13 +23,28 @@ from types import ModuleType
 from typing import Any
 
 PACKAGE = Path(__file__).resolve().parent
-FACTS = PACKAGE / "_build_facts.json"
+LIB = PACKAGE / "lib"
 TREE = PACKAGE.parents[1]  # the repository, where treadle is imported from one
 
 
 def library_path() -> str:
-    """Path of the op library, for ``torch.ops.load_library`` and for C++ programs."""
-    return str(PACKAGE / "libtreadle.so")
+    """Path of the op library for the running torch, for ``torch.ops.load_library`` and for C++.
+
+    Raises:
+        ImportError: if this package has none for it, or no torch is installed.
+    """
+    return str(_folder() / "libtreadle.so")
+
+
+def kernels_path() -> str:
+    """Path of the library without torch, whose functions treadle/kernels.h declares."""
+    return str(LIB / "libtreadle_kernels.so")
+
+
+def builds() -> list[str]:
+    """The torch minors that this package holds a library for: ["2.11", "2.12"]."""
+    found = [file.parent.name.removeprefix("torch-") for file in LIB.glob("torch-*/facts.json")]
+    return sorted(found, key=lambda minor: [int(part) for part in minor.split(".")])
 
 
 def cmake_prefix() -> str:
@@ -42,13 +61,44 @@ def facts() -> dict[str, Any]:
     Raises:
         ImportError: if treadle has not been built here.
     """
-    if not FACTS.exists() or not Path(library_path()).exists():
+    found: dict[str, Any] = json.loads((_folder() / "facts.json").read_text())
+    return found
+
+
+def _folder() -> Path:
+    """Where the library for the running torch lies."""
+    held = builds()
+    if not held or not Path(kernels_path()).exists():
         raise ImportError(
             f"treadle has not been built: {PACKAGE} holds no compiled library. "
             f"Build it with: {rebuild_command()}"
         )
-    found: dict[str, Any] = json.loads(FACTS.read_text())
-    return found
+    version = _torch(held).__version__
+    folder = LIB / f"torch-{_minor(version)}"
+    if not (folder / "libtreadle.so").exists():
+        raise ImportError(
+            f"treadle holds builds for torch {', '.join(held)}, and this is torch {version}. "
+            f"Install one of these, for example: {_install_torch(held[-1])}; or build treadle for "
+            f"this torch with: {rebuild_command()}"
+        )
+    return folder
+
+
+def _install_torch(minor: str) -> str:
+    return f"{shlex.quote(sys.executable)} -m pip install 'torch=={minor}.*'"
+
+
+def _torch(held: list[str]) -> ModuleType:
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ImportError(
+            f"treadle needs torch {' or '.join(held)}, and no torch is installed for "
+            f"{sys.executable}. Install it with: {_install_torch(held[-1])}"
+        ) from None
+    return torch
 
 
 def rebuild_command() -> str:
@@ -74,16 +124,7 @@ def _origin() -> str:
 
 def running() -> dict[str, Any]:
     """What of the build facts the running process decides."""
-    try:
-        import torch
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        wanted = _minor(facts()["torch"])
-        raise ImportError(
-            f"treadle needs torch {wanted}, and no torch is installed for {sys.executable}. "
-            f"Install it with: {shlex.quote(sys.executable)} -m pip install 'torch=={wanted}.*'"
-        ) from None
+    torch = _torch(builds())
     return {
         "torch": str(torch.__version__),
         "torch_cuda": torch.version.cuda,
@@ -91,6 +132,21 @@ def running() -> dict[str, Any]:
         "machine": platform.machine(),
         "python": platform.python_version(),
     }
+
+
+@cache
+def kernels_info() -> dict[str, Any]:
+    """What libtreadle_kernels.so says of itself: version, cuda, archs, compiler, isa, sources."""
+    try:
+        library = ctypes.CDLL(kernels_path())
+    except OSError as error:
+        raise ImportError(
+            f"treadle's kernels could not be opened ({error}). Build them again with: "
+            f"{rebuild_command()}"
+        ) from error
+    library.treadle_kernels_info.restype = ctypes.c_char_p
+    found: dict[str, Any] = json.loads(library.treadle_kernels_info())
+    return found
 
 
 def _minor(version: str) -> str:
@@ -106,10 +162,18 @@ def check() -> None:
     """Raise ImportError, with both versions and the command that mends it, where they do not fit.
 
     A library fits any patch release of the torch minor that it was built against. One built with
-    CUDA also needs a torch of the same CUDA major; one built without fits either. In a repository
-    the library must also have the ops that the Python files there call.
+    CUDA also needs a torch of the same CUDA major; one built without fits either. It must have been
+    built with the kernels that are here. In a repository it must also have the ops that the Python
+    files there call.
     """
     built, now = facts(), running()
+    kernels = kernels_info()["sources"]
+    if kernels != built["kernels"]:
+        raise ImportError(
+            f"treadle's library for torch {_minor(built['torch'])} was built with other kernels "
+            f"({built['kernels']}) than {kernels_path()} has ({kernels}). Build it again with: "
+            f"{rebuild_command()}"
+        )
     schemas = TREE / "csrc" / "schemas.h"
     if schemas.exists() and hashlib.sha256(schemas.read_bytes()).hexdigest() != built["schemas"]:
         raise ImportError(
@@ -170,12 +234,21 @@ def bindings() -> ModuleType:
     """The pybind11 module ``treadle._C``, which most programs never need.
 
     Raises:
-        ImportError: if it was built for another Python.
+        ImportError: if this package has none for the running Python.
     """
     try:
         return importlib.import_module("treadle._C")
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"treadle._C was built for Python {facts()['python']}, and this is Python "
-            f"{platform.python_version()}. Rebuild it with: {rebuild_command()}"
+            f"launch_info and plans need treadle._C, which this package has for "
+            f"{' and '.join(_pythons()) or 'no Python'}, and this is Python "
+            f"{platform.python_version()}; all else works without it. To build it: "
+            f"{rebuild_command()}"
         ) from error
+
+
+def _pythons() -> list[str]:
+    """The Pythons that there is a treadle._C for: ["CPython 3.11"]."""
+    tags = sorted(file.name.split(".")[1] for file in PACKAGE.glob("_C.*.so"))
+    versions = [re.fullmatch(r"cpython-(\d)(\d+).*", tag) for tag in tags]
+    return [f"CPython {match[1]}.{match[2]}" for match in versions if match]

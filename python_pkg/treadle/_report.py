@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Any
 
 from treadle import _build
@@ -96,10 +95,7 @@ def _add_ops(report: dict[str, Any]) -> None:
             # What a CPU-only build registers there only says how to rebuild.
             backends.remove("CUDA")
         report["ops"].append({"name": name, "backends": backends})
-    try:
-        report["running"]["isa"] = json.loads(_build.bindings().compiled_with())["isa"]
-    except ImportError as error:
-        report["problems"].append(str(error))
+    report["running"]["isa"] = _build.kernels_info()["isa"]
     devices = ["cpu", *(f"cuda:{gpu['index']}" for gpu in report["gpus"] if gpu["served"])]
     for result in _selftest.run(devices):
         report["self_test"].append(dataclasses.asdict(result) | {"ok": result.ok})

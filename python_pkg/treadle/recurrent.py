@@ -126,8 +126,8 @@ def lltm(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
     Raises:
         RuntimeError: shapes, dtypes, devices or counts that do not fit.
 
-    Source: csrc/recurrent/layers.cpp, csrc/recurrent/forward.cpp, csrc/recurrent/plan.cpp,
-    csrc/recurrent/cpu/rows_forward.h, kernels/recurrent/step.cuh, kernels/recurrent/cluster.cuh,
+    Source: csrc/recurrent/layers.cpp, csrc/recurrent/forward.cpp, kernels/recurrent/plan.cpp,
+    kernels/recurrent/cpu/rows_forward.h, kernels/recurrent/step.cuh, kernels/recurrent/cluster.cuh,
     kernels/recurrent/grid.cuh.
     """
     # Without this choice torch would try the first overload at every call.
@@ -206,7 +206,7 @@ def lstm(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
     Raises:
         RuntimeError: shapes, dtypes, devices or counts that do not fit.
 
-    Source: csrc/recurrent/layers.cpp, csrc/recurrent/forward.cpp, csrc/recurrent/plan.cpp,
+    Source: csrc/recurrent/layers.cpp, csrc/recurrent/forward.cpp, kernels/recurrent/plan.cpp,
     kernels/math/cells/lstm.h.
     """
     return (_lstm_packed if _packed(args, kwargs) else _lstm)(*args, **kwargs)  # type: ignore[no-any-return]
@@ -277,7 +277,7 @@ def gru(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
     Raises:
         RuntimeError: shapes, dtypes, devices or counts that do not fit.
 
-    Source: csrc/recurrent/layers.cpp, csrc/recurrent/forward.cpp, csrc/recurrent/plan.cpp,
+    Source: csrc/recurrent/layers.cpp, csrc/recurrent/forward.cpp, kernels/recurrent/plan.cpp,
     kernels/math/cells/gru.h.
     """
     return (_gru_packed if _packed(args, kwargs) else _gru)(*args, **kwargs)  # type: ignore[no-any-return]

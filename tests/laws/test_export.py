@@ -133,7 +133,6 @@ def test_aoti_in_python(device: str, packages: dict[str, str]) -> None:
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """aoti_runner.cpp, compiled against the LibTorch in use."""
     program = tmp_path_factory.mktemp("runner") / "aoti_runner"
-    package = Path(treadle.__file__).parent
     root = Path(torch.__file__).parent
     cuda = ["-ltorch_cuda", "-lc10_cuda"] if _build.facts()["cuda"] else []
     command = [
@@ -148,7 +147,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command += [f"-I{ROOT / 'csrc' / 'include'}", "-idirafter", str(ROOT / "csrc" / "compat")]
     for folder in (root / "include", root / "include/torch/csrc/api/include"):
         command += ["-isystem", str(folder)]
-    for folder in (package, root / "lib"):
+    for folder in (Path(_build.library_path()).parent, root / "lib"):
         command += [f"-L{folder}", f"-Wl,-rpath,{folder}"]
     # Torch's libraries find what they need by themselves when they are loaded; treadle's, which
     # names no folder, comes last and finds it loaded.

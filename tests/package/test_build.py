@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tools.native import build, cuda, host
+from tools.native import cuda, host
 from tools.native.graph import Graph
-from treadle import _build
 
 ROOT = Path(__file__).resolve().parents[2]
 TORCH = host.Torch("2.11.0", "13.0", True, Path(torch.__file__).parent, ("sm_80", "sm_90"))
@@ -44,7 +43,8 @@ def fake_toolkit(folder: Path, monkeypatch: pytest.MonkeyPatch, release: str) ->
     nvcc.write_text(FAKE_NVCC.format(release=release, known=KNOWN))
     nvcc.chmod(0o755)
     (folder / "cuda" / "lib64").mkdir()
-    (folder / "cuda" / "lib64" / "libcudart.so").touch()
+    for name in ("libcudart.so", "libcudart_static.a"):
+        (folder / "cuda" / "lib64" / name).touch()
     monkeypatch.setenv("CUDA_HOME", str(folder / "cuda"))
     return nvcc
 
@@ -171,9 +171,12 @@ def test_every_source_is_in_the_graph(monkeypatch: pytest.MonkeyPatch, toolkit: 
     folder = toolkit.parents[2]
     with_cuda = Graph(TORCH, kit, folder / "a", "0").write().read_text()
     without = Graph(TORCH, MISSING, folder / "b", "0").write().read_text()
-    for source in (ROOT / "csrc").rglob("cpu/*.cpp"):
+    for source in (ROOT / "kernels").rglob("cpu/*.cpp"):
         for isa in host.isas():
             assert f"{source.relative_to(ROOT)}.{isa}.o" in with_cuda
+    for source in [*(ROOT / "csrc").glob("*/*.cpp"), *(ROOT / "kernels").glob("c_api/*.cpp")]:
+        name = str(source.relative_to(ROOT))
+        assert re.search(rf" {name}( \||$)", with_cuda, re.M) and name in without
     for source in [*(ROOT / "kernels").rglob("*.cu"), *(ROOT / "csrc").rglob("cuda/*.cpp")]:
         name = str(source.relative_to(ROOT))
         assert re.search(rf" {name}( \||$)", with_cuda, re.M) and name not in without
@@ -198,7 +201,7 @@ def test_host_objects_are_shared_with_a_cpu_only_build(
     ]
     shared = [
         f"build {folder}/torch-2.11.0/csrc/elementwise/scale.cpp.o",
-        f"build {folder}/any-torch/csrc/elementwise/cpu/scale.cpp.avx2.o",
+        f"build {folder}/any-torch/kernels/elementwise/cpu/scale.cpp.avx2.o",
     ]
     for start in shared:
         first, second = (text[text.index(start) :].split("\nbuild ")[0] for text in texts)
@@ -223,14 +226,15 @@ def test_objects_without_torch_are_shared_by_its_versions(
 def test_a_file_is_compiled_again_only_when_it_or_its_header_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for folder in ("csrc/cpu", "csrc/include", "kernels"):
+    for folder in ("csrc/include", "kernels/one/cpu"):
         (tmp_path / folder).mkdir(parents=True)
     for name in ("a", "b"):
-        (tmp_path / f"csrc/cpu/{name}.cpp").write_text(f'#include "cpu/{name}.h"\nint {name};\n')
-        (tmp_path / f"csrc/cpu/{name}.h").touch()
+        header = f"kernels/one/cpu/{name}.h"
+        (tmp_path / f"kernels/one/cpu/{name}.cpp").write_text(f'#include "{header}"\nint {name};\n')
+        (tmp_path / header).touch()
     (tmp_path / "csrc/cuda_missing.cpp").touch()
     graph_in(tmp_path, MISSING, monkeypatch)
-    made = "build/any-torch/csrc/cpu"
+    made = "build/any-torch/kernels/one/cpu"
     objects = [f"{made}/{n}.cpp.{isa}.o" for n in "ab" for isa in host.isas()]
 
     def compiled() -> int:
@@ -241,9 +245,9 @@ def test_a_file_is_compiled_again_only_when_it_or_its_header_changed(
     every = len(host.isas())
     assert compiled() == 2 * every
     assert compiled() == 0
-    (tmp_path / "csrc/cpu/a.h").write_text("extern int a;\n")
+    (tmp_path / "kernels/one/cpu/a.h").write_text("extern int a;\n")
     assert compiled() == every
-    (tmp_path / "csrc/cpu/b.cpp").write_text("int b = 1;\n")
+    (tmp_path / "kernels/one/cpu/b.cpp").write_text("int b = 1;\n")
     assert compiled() == every
 
 
@@ -268,21 +272,3 @@ def test_kernels_compile_for_the_oldest_gpu(tmp_path: Path) -> None:
             [*command, "-o", tmp_path / "ptx"], cwd=ROOT, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
-
-
-def test_kernels_link_without_csrc(tmp_path: Path) -> None:
-    """kernels/ is a library of its own: it calls CUDA's runtime and nothing of csrc/."""
-    if _build.facts()["cuda"] is None:
-        pytest.skip("built without CUDA")
-    torch_now = host.Torch.installed()
-    kit = cuda.find(torch_now)
-    assert isinstance(kit, cuda.Toolkit)
-    folder = Graph(torch_now, kit, build.build_folder(), "").shared
-    sources = sorted((ROOT / "kernels").rglob("*.cu"))
-    objects = [folder / f"{source.relative_to(ROOT)}.o" for source in sources]
-    if not all(made.exists() for made in objects):
-        pytest.skip(f"{folder} does not hold the objects of this build")
-    runtime = kit.libraries(torch_now)[0]
-    command = [*host.cxx().split(), "-shared", "-Wl,--no-undefined", *objects, runtime]
-    done = subprocess.run([*command, "-o", tmp_path / "a.so"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

@@ -56,7 +56,7 @@ def test_report_where_the_import_fails(tmp_path: Path, options: list[str]) -> No
 
 def test_report_without_facts_and_without_torch(tmp_path: Path) -> None:
     folder = installed.copy(tmp_path)
-    (folder / "treadle" / "_build_facts.json").unlink()
+    (folder / "treadle" / installed.OF_TORCH / "facts.json").unlink()
     (folder / "torch.py").write_text("raise ModuleNotFoundError('no torch', name='torch')\n")
     done = installed.python("-m", "treadle", path=folder)
     assert done.returncode == 1

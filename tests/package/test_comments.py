@@ -98,9 +98,11 @@ def test_links_are_called_what_they_lead_to() -> None:
 
 
 def test_planted_names_are_found() -> None:
-    assert missing("Twins: csrc/gone.cpp, csrc/elementwise/cpu/{scale,lost}.cpp; moved_*.cuh.") == [
+    assert missing(
+        "Twins: csrc/gone.cpp, kernels/elementwise/cpu/{scale,lost}.cpp; moved_*.cuh."
+    ) == [
         "csrc/gone.cpp",
-        "csrc/elementwise/cpu/lost.cpp",
+        "kernels/elementwise/cpu/lost.cpp",
         "moved_*.cuh",
     ]
     assert missing("elementwise/loop.h, `docs/sine.md`, cluster_*.cuh (see setup.py)") == []

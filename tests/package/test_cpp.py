@@ -62,17 +62,19 @@ def test_example_builds_and_trains_without_python_and_toolkit(tmp_path: Path) ->
 
 
 def test_a_torch_of_another_minor_is_refused(tmp_path: Path) -> None:
-    folder = installed.copy(tmp_path / "copy", torch="2.3.1")
+    folder = installed.copy(tmp_path / "copy")
+    of_torch = folder / "treadle" / installed.OF_TORCH
+    of_torch.rename(of_torch.with_name("torch-2.3"))
     _, torch_dir = _build.cmake_prefix().split(";")
     done = configure(tmp_path / "build", f"{folder / 'treadle'};{torch_dir}")
     assert done.returncode != 0
     said = " ".join(done.stderr.split())
-    assert "built for torch 2.3, and" in said and "rebuild treadle" in said
+    assert "holds builds for torch-2.3, and" in said and "rebuild treadle" in said
 
 
 def test_an_unbuilt_treadle_is_not_found(tmp_path: Path) -> None:
     folder = installed.copy(tmp_path / "copy")
-    (folder / "treadle" / "libtreadle.so").unlink()
+    (folder / "treadle" / "lib" / "libtreadle_kernels.so").unlink()
     done = configure(tmp_path / "build", str(folder / "treadle"))
     assert done.returncode != 0
     assert "treadle has not been built" in " ".join(done.stderr.split())

@@ -28,7 +28,13 @@ DOCUMENTS = (
 README = (ROOT / "README.md").read_text()
 SINE = (ROOT / "docs" / "sine.md").read_text()
 SUFFIXES = (".py", ".md", ".h", ".cpp", ".cu", ".cuh", ".sh", ".txt", ".toml", ".json", ".png")
-MADE = ("build/", "IMAGE.png", "OLD.json", "libtreadle.so")  # by building or by the reader
+MADE = (
+    "build/",
+    "IMAGE.png",
+    "OLD.json",
+    "libtreadle.so",
+    "facts.json",
+)  # by building or by the reader
 
 
 def code(text: str) -> Iterator[str]:

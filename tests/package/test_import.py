@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 from tests.support import installed
 
-FACTS = json.loads((installed.PACKAGE / "_build_facts.json").read_text())
+FACTS = json.loads((installed.PACKAGE / installed.OF_TORCH / "facts.json").read_text())
 
 QUIET = """
 import os, random, sys, threading, time, torch, logging
@@ -63,7 +65,7 @@ def refused(path: Path, code: str = "import treadle") -> str:
 try:
     {code}
 except ImportError as error:
-    assert "libtreadle" not in open("/proc/self/maps").read()
+    assert "libtreadle.so" not in open("/proc/self/maps").read()
     print(error)
 else:
     raise SystemExit("imported")
@@ -74,10 +76,28 @@ else:
 
 
 def test_another_torch_minor(tmp_path: Path) -> None:
-    sentence = refused(installed.copy(tmp_path, torch="2.3.1+cu118"))
-    assert "built for torch 2.3.1+cu118" in sentence
+    folder = installed.copy(tmp_path)
+    of_torch = folder / "treadle" / installed.OF_TORCH
+    shutil.copytree(of_torch, of_torch.with_name("torch-2.10"))
+    of_torch.rename(of_torch.with_name("torch-2.3"))
+    sentence = refused(folder)
+    assert "holds builds for torch 2.3, 2.10, and this is torch" in sentence
     assert f"this is torch {FACTS['torch']}" in sentence
+    assert "-m pip install 'torch==2.10.*'" in sentence
     assert "-m pip install --no-build-isolation --no-deps --force-reinstall" in sentence
+
+
+def test_a_nightly_of_a_torch_to_come(tmp_path: Path) -> None:
+    later = "import torch; torch.__version__ = '2.99.0.dev20270101+cu130'; import treadle"
+    sentence = refused(installed.copy(tmp_path), later)
+    assert "and this is torch 2.99.0.dev20270101+cu130" in sentence
+    assert "build treadle for this torch with: " in sentence
+
+
+def test_kernels_that_the_library_was_not_built_with(tmp_path: Path) -> None:
+    sentence = refused(installed.copy(tmp_path, kernels="0123456789abcdef"))
+    assert "was built with other kernels (0123456789abcdef)" in sentence
+    assert "Build it again with" in sentence
 
 
 def test_another_cuda_major(tmp_path: Path) -> None:
@@ -97,10 +117,10 @@ def test_a_patch_release_and_a_cpu_only_build_fit(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("name", ["libtreadle.so", "_build_facts.json"])
+@pytest.mark.parametrize("name", ["libtreadle_kernels.so", f"../{installed.OF_TORCH}/facts.json"])
 def test_never_built(tmp_path: Path, name: str) -> None:
     folder = installed.copy(tmp_path)
-    (folder / "treadle" / name).unlink()
+    (folder / "treadle" / "lib" / name).unlink()
     sentence = refused(folder)
     assert "has not been built" in sentence and "pip install" in sentence
 
@@ -113,7 +133,7 @@ def test_no_torch(tmp_path: Path) -> None:
 
 def test_a_library_that_cannot_be_opened(tmp_path: Path) -> None:
     folder = installed.copy(tmp_path)
-    library = folder / "treadle" / "libtreadle.so"
+    library = folder / "treadle" / installed.OF_TORCH / "libtreadle.so"
     library.unlink()
     library.write_bytes(b"not a library")
     done = installed.python("-c", "import treadle", path=folder)
@@ -130,19 +150,39 @@ def test_ops_that_changed_since_the_build(tmp_path: Path) -> None:
 
 
 def test_bindings_of_another_python(tmp_path: Path) -> None:
-    folder = installed.copy(tmp_path, python="3.99.1")
+    folder = installed.copy(tmp_path)
     for module in (folder / "treadle").glob("_C*.so"):
-        module.unlink()
-    code = "from treadle import _build; _build.bindings()"
+        module.rename(module.with_name("_C.cpython-399-x86_64-linux-gnu.so"))
+    code = """
+import treadle, torch
+print(treadle.scale(torch.ones(1), 2.0))
+treadle.launch_info("scale")
+"""
     done = installed.python("-c", code, path=folder)
-    assert "built for Python 3.99.1" in done.stderr and "Rebuild it with" in done.stderr
+    assert "tensor([2.])" in done.stdout
+    assert "which this package has for CPython 3.99, and this is Python" in done.stderr
+    assert "To build it: " in done.stderr
 
 
 def test_what_the_binaries_are_linked_to() -> None:
-    for binary in installed.PACKAGE.glob("*.so"):
+    lib = installed.PACKAGE / "lib"
+    wanted = {"libtreadle_kernels.so": [], "libtreadle.so": ["[$ORIGIN/..]"]}
+    for binary in [*lib.rglob("*.so"), *installed.PACKAGE.glob("*.so")]:
         said = subprocess.run(["readelf", "-d", binary], capture_output=True, text=True, check=True)
-        paths = [line for line in said.stdout.splitlines() if "PATH" in line]
-        assert all(line.endswith("[$ORIGIN]") for line in paths), paths
-        assert binary.name != "libtreadle.so" or "libpython" not in said.stdout
+        paths = [line.split()[-1] for line in said.stdout.splitlines() if "PATH" in line]
+        assert paths == wanted.get(binary.name, ["[$ORIGIN/lib]"])
+        assert binary.parent == installed.PACKAGE or "libpython" not in said.stdout
         # A copy of it inside would be a second one in the process.
         assert "[libstdc++.so.6]" in said.stdout
+        if binary.name == "libtreadle_kernels.so":
+            needed = set(re.findall(r"NEEDED.*\[([\w+]+)", said.stdout))
+            assert needed <= {"libstdc++", "libm", "libgcc_s", "libc", "ld", "libdl", "librt"}
+
+
+def test_the_kernels_export_their_own_names_alone() -> None:
+    library = installed.PACKAGE / "lib" / "libtreadle_kernels.so"
+    command = ["nm", "-D", "--defined-only", library]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    names = [line.split()[-1] for line in said.splitlines()]
+    assert "treadle_error_text" in names
+    assert [name for name in names if not name.startswith("treadle_")] == []

@@ -25,14 +25,15 @@ LAUNCHERS = {"launch", "launch_x"}
         ("kernels/elementwise/a.cu", '#include "common/check.h"', '"common/check.h", only kernels'),
         ("kernels/math/a.h", '#include "kernels/elementwise/trig.cuh"', "kernels/math must not"),
         ("kernels/common/a.h", '#include "kernels/math/exp.h"', "kernels/common must not include"),
-        ("csrc/elementwise/a.cpp", '#include "recurrent/plan.h"', "csrc/elementwise must not"),
+        ("kernels/c_api/a.cpp", '#include "treadle/ops.h"', "kernels/c_api must not include"),
+        ("csrc/elementwise/a.cpp", '#include "kernels/recurrent/plan.h"', "csrc/elementwise must"),
         (
             "csrc/recurrent/cuda/a.cpp",
             "#include <kernels/sine_linear/args.h>",
             'csrc/recurrent must not include "kernels/sine_linear/args.h"',
         ),
         ("csrc/common/a.h", '#  include "elementwise/loop.h"', "csrc/common must not include"),
-        ("csrc/sine_linear/a.cpp", '#include "elementwise/cpu/sine.h"', "sine_linear must not"),
+        ("csrc/sine_linear/a.cpp", '#include "elementwise/trig.h"', "sine_linear must not"),
         ("csrc/sine_linear/a.cpp", '#include "schemas.h"', "csrc/sine_linear must not include"),
         ("kernels/a.cu", "void f() { k<<<1, 2>>>(x); }", "launched through"),
         ("kernels/common/launch.cuh", "void f() { k<<<1, 2>>>(x); }", "must pass a stream"),
@@ -61,9 +62,10 @@ def test_check_kernels_finds(path: str, text: str, rule: str) -> None:
     [
         ("kernels/elementwise/a.cu", "kernels/math/scale.h"),
         ("csrc/recurrent/lltm_cell/cuda/a.cpp", "kernels/recurrent/lltm_cell/args.h"),
-        ("csrc/sine_linear/cpu/sine_linear.cpp", "elementwise/cpu/sine.h"),
-        ("csrc/bindings.cpp", "recurrent/plan.h"),
+        ("kernels/sine_linear/cpu/sine_linear.cpp", "kernels/elementwise/cpu/sine.h"),
+        ("csrc/bindings.cpp", "kernels/recurrent/plan.h"),
         ("csrc/include/treadle/a.h", "treadle/ops.h"),
+        ("kernels/c_api/a.cpp", "kernels/recurrent/plan.h"),
     ],
 )
 def test_check_kernels_accepts_an_include(path: str, header: str) -> None:

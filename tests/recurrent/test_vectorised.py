@@ -33,13 +33,13 @@ def test_loops_over_units_are_vectorised(tmp_path: Path, isa: str) -> None:
         pytest.skip("asks GCC on x86")
     flags = [*CXX_FLAGS, "-I.", "-Icsrc", "-Icsrc/include", "-std=c++17", *host.CPU_FLAGS]
     flags += [*host.isas()[isa], f"-DTREADLE_ISA={isa}", "-fopt-info-vec-optimized"]
-    command = [*host.cxx().split(), *flags, "-c", "csrc/recurrent/cpu/rows.cpp", "-o"]
+    command = [*host.cxx().split(), *flags, "-c", "kernels/recurrent/cpu/rows.cpp", "-o"]
     done = subprocess.run(
         [*command, tmp_path / "rows.o"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     loops = {
-        "csrc/recurrent/cpu/rows_forward.h": "Cell::forward(g, own_c[r",
-        "csrc/recurrent/cpu/rows_backward.h": "Cell::backward(g, old_c[i]",
+        "kernels/recurrent/cpu/rows_forward.h": "Cell::forward(g, own_c[r",
+        "kernels/recurrent/cpu/rows_backward.h": "Cell::backward(g, old_c[i]",
     }
     for file, inside in loops.items():
         place = rf"{file}:{line_of(file, inside)}:\d+: optimized: loop vectorized"

@@ -11,16 +11,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import treadle
+from treadle import _build
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python_pkg" / "treadle"
 ISAS = ("portable", "avx2", "avx512")
 
 
+# The folder of the running torch, below the package.
+OF_TORCH = f"lib/torch-{'.'.join(torch.__version__.split('.')[:2])}"
+
+
 def copy(folder: Path, **facts: Any) -> Path:
-    """Copy treadle below `folder` with these build facts changed; `folder` goes on PYTHONPATH."""
+    """Copy treadle below `folder` with these build facts changed; `folder` goes on PYTHONPATH.
+
+    It holds one build, that of the running torch.
+    """
     target = folder / "treadle"
     target.mkdir(parents=True)
     for file in PACKAGE.iterdir():
@@ -30,9 +39,15 @@ def copy(folder: Path, **facts: Any) -> Path:
             shutil.copy(file, target)
     for name in ("nn", "share"):
         shutil.copytree(PACKAGE / name, target / name)
-    shutil.copytree(PACKAGE.parents[1] / "csrc" / "include", target / "include")
-    path = target / "_build_facts.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | facts))
+    for part in ("csrc", "kernels"):
+        headers = ROOT / part / "include"
+        shutil.copytree(headers, target / "include", dirs_exist_ok=True)
+    (target / OF_TORCH).mkdir(parents=True)
+    for name in ("lib/libtreadle_kernels.so", f"{OF_TORCH}/libtreadle.so"):
+        # Copied: a library finds the other beside itself, and so beside what a link leads to.
+        shutil.copy(PACKAGE / name, target / name)
+    found = json.loads((PACKAGE / OF_TORCH / "facts.json").read_text())
+    (target / OF_TORCH / "facts.json").write_text(json.dumps(found | facts))
     return folder
 
 
@@ -52,9 +67,7 @@ def python(
 
 def held_to(isa: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the interpreter in the tree, with this treadle held to a smaller instruction set."""
-    from treadle import _C  # a module of its own, which not every test has built for its Python
-
-    widest = json.loads(_C.compiled_with())["isa"]
+    widest = _build.kernels_info()["isa"]
     if ISAS.index(isa) >= ISAS.index(widest):
         # Then this very process tests `isa`, or the machine does not have it.
         pytest.skip(f"this process runs {widest}")

@@ -1,4 +1,10 @@
-"""Builds both binaries, lays them into the package and writes the build facts beside them."""
+"""Builds the binaries, lays them into the package and writes the build facts beside them.
+
+treadle/lib/libtreadle_kernels.so            for any torch
+treadle/lib/torch-2.11/libtreadle.so         and so on, one folder a torch minor
+treadle/lib/torch-2.11/facts.json
+treadle/_C.cpython-311-x86_64-linux-gnu.so   one a Python minor
+"""
 
 from __future__ import annotations
 
@@ -10,18 +16,19 @@ import platform
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 from pathlib import Path
 
 from . import cuda, host
-from .graph import Graph, write_if_new
+from .graph import Graph, kernels_sources
+from .words import write_if_new
 
 ROOT = Path(__file__).resolve().parents[2]
-FACTS = "_build_facts.json"
 
 
 def build(package: Path, version: str) -> None:
-    """Build libtreadle.so and _C, and lay them with the facts into `package`."""
+    """Build all binaries for the installed torch, and lay them with the facts into `package`."""
     os.chdir(ROOT)
     started = time.monotonic()
     torch = host.Torch.installed()
@@ -36,16 +43,30 @@ def build(package: Path, version: str) -> None:
     env = {name: value for name, value in os.environ.items() if name != "LD_RUN_PATH"}
     if subprocess.run(command, env=env).returncode:
         raise host.BuildError("the compilation failed; the compiler's words are above")
-    package.mkdir(parents=True, exist_ok=True)
-    for binary in (graph.library, graph.module):
-        if binary.exists():
-            _lay(binary, package / binary.name)
-    write_if_new(package / FACTS, json.dumps(_facts(graph), indent=2) + "\n")
+    for source, target in zip(binaries(graph), laid(package, torch), strict=True):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _lay(source, target)
+    facts = laid(package, torch)[1].with_name("facts.json")
+    write_if_new(facts, json.dumps(_facts(graph), indent=2) + "\n")
     print(f"treadle: built in {time.monotonic() - started:.0f} s", flush=True)
     if isinstance(toolkit, cuda.Missing) and not toolkit.expected:
         _say_cpu_only(toolkit)
     elif isinstance(toolkit, cuda.Missing):
         print(f"treadle: for the CPU only, as {toolkit.reason}; to build CUDA, {toolkit.remedy}")
+
+
+def binaries(graph: Graph) -> tuple[Path, ...]:
+    return graph.kernels, graph.library, graph.module
+
+
+def laid(package: Path, torch: host.Torch) -> tuple[Path, ...]:
+    """Where `binaries` lie in the package."""
+    minor = ".".join(map(str, torch.minor))
+    return (
+        package / "lib" / "libtreadle_kernels.so",
+        package / "lib" / f"torch-{minor}" / "libtreadle.so",
+        package / f"_C{sysconfig.get_config_var('EXT_SUFFIX')}",
+    )
 
 
 def _has(toolkit: cuda.Toolkit | cuda.Missing) -> bool:
@@ -92,6 +113,7 @@ def _facts(graph: Graph) -> dict[str, object]:
     facts: dict[str, object] = {
         "version": graph.version,
         "commit": _commit(),
+        "kernels": kernels_sources(),
         "schemas": hashlib.sha256(Path("csrc/schemas.h").read_bytes()).hexdigest(),
         "torch": torch.version,
         "torch_cuda": torch.cuda,

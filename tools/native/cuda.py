@@ -45,18 +45,24 @@ class Toolkit:
         return flags
 
     def libraries(self, torch: Torch) -> list[Path]:
-        """The CUDA runtime and cuBLAS to link: the toolkit's, else those that torch brought."""
+        """The CUDA runtime and cuBLAS to link with torch: the toolkit's, else torch's own."""
         return [self._library(name, torch) for name in ("cudart", "cublas")]
 
+    def static_runtime(self, torch: Torch) -> Path:
+        return self._file(["libcudart_static.a"], torch)
+
     def _library(self, name: str, torch: Torch) -> Path:
-        home = self.nvcc.parent.parent
         major = self.version.split(".")[0]
+        return self._file([f"lib{name}.so.{major}", f"lib{name}.so"], torch)
+
+    def _file(self, names: list[str], torch: Torch) -> Path:
+        home = self.nvcc.parent.parent
         folders = [home / "lib64", home / "lib", *(d / "lib" for d in torch.toolkit_dirs())]
         for folder in folders:
-            for file in (f"lib{name}.so", f"lib{name}.so.{major}"):
-                if (folder / file).exists():
-                    return folder / file
-        raise BuildError(f"no lib{name}.so.{major} in any of: {', '.join(map(str, folders))}")
+            for name in reversed(names):
+                if (folder / name).exists():
+                    return folder / name
+        raise BuildError(f"no {names[0]} in any of: {', '.join(map(str, folders))}")
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,24 @@
-"""Writes the ninja file: every object, the two binaries, and the flags of each.
+"""Writes the ninja file: every object, the three binaries, and the flags of each.
 
-One graph for both binaries, so that all cores are busy to the end, and so that a file is compiled
-again only when it, a header that it includes, or its command has changed. A CPU-only build shares
-every object with the CUDA build except those that CUDA adds.
+- libtreadle_kernels.so: kernels/, without torch and Python. Made once for all torch versions.
+- libtreadle.so: csrc/, the ops of one torch version.
+- _C: csrc/bindings.cpp, for one Python version.
+
+One graph for all, so that all cores are busy to the end, and so that a file is compiled again only
+when it, a header that it includes, or its command has changed. A CPU-only build shares every object
+with the CUDA build except those that CUDA adds.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-import shlex
 import sysconfig
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import cuda, host
+from .words import escape, from_env, quote, write_if_new
 
 CXX_FLAGS = ["-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror=return-type"]
 # nvcc has --expt-relaxed-constexpr for std::numeric_limits and the like in device code.
@@ -22,6 +27,9 @@ NVCC_FLAGS = ["-O3", "-std=c++17", "--expt-relaxed-constexpr", "-lineinfo"]
 # By its file name: where a compiler comes with libstdc++.a alone, the linker would copy it into the
 # library, and a second libstdc++ in the process crashes in iostreams, that is in every error text.
 CXX_RUNTIME = "-l:libstdc++.so.6"
+
+# --no-undefined: what is missing fails here and not at a user's import.
+LINK_FLAGS = ["-Wl,--no-undefined", "-Wl,--as-needed"]
 
 PRECOMPILED = Path("csrc/precompiled.h")
 
@@ -64,12 +72,20 @@ class Graph:
 
     @property
     def shared(self) -> Path:
-        """Objects that include nothing of torch: kernels, and the CPU's instruction sets."""
+        """Objects that include nothing of torch."""
         return self.base / "any-torch"
 
     @property
+    def backend(self) -> str:
+        return "cuda" if isinstance(self.toolkit, cuda.Toolkit) else "cpu"
+
+    @property
     def out(self) -> Path:
-        return self.folder / ("cuda" if isinstance(self.toolkit, cuda.Toolkit) else "cpu")
+        return self.folder / self.backend
+
+    @property
+    def kernels(self) -> Path:
+        return self.shared / self.backend / "libtreadle_kernels.so"
 
     @property
     def library(self) -> Path:
@@ -83,14 +99,19 @@ class Graph:
         """The ninja file, written only where its text changed."""
         self.lines = [f"builddir = {self.base}", f"cxx = {host.cxx()}", RULES]
         if isinstance(self.toolkit, cuda.Toolkit):
-            self.lines.insert(2, f"nvcc = {_quote(self.toolkit.nvcc)}")
+            self.lines.insert(2, f"nvcc = {quote(self.toolkit.nvcc)}")
         self._precompile()
-        objects = self._host_objects() + self._cpu_objects()
+        objects = self._cpu_objects() + self._c_api_objects()
+        if isinstance(self.toolkit, cuda.Toolkit):
+            objects += self._kernel_objects(self.toolkit)
+        self._edge("link", self.kernels, objects, self._kernels_flags())
+        objects = self._host_objects()
         if isinstance(self.toolkit, cuda.Toolkit):
             objects += self._cuda_objects(self.toolkit)
         else:
             objects += self._missing_object(self.toolkit)
-        self._edge("link", self.library, objects, self._library_flags())
+        needs = escape(self.kernels)
+        self._edge("link", self.library, objects, self._library_flags(), needs=needs)
         self._module()
         text = "\n".join(self.lines) + "\n"
         path = self.out / "build.ninja"
@@ -101,9 +122,9 @@ class Graph:
     def _edge(
         self, rule: str, out: Path, inputs: list[Path], flags: list[str], needs: str = ""
     ) -> Path:
-        joined = " ".join(_escape(path) for path in inputs) + (f" | {needs}" if needs else "")
-        words = " ".join(_quote(flag) for flag in flags).replace("$", "$$")
-        self.lines.append(f"build {_escape(out)}: {rule} {joined}\n  flags = {words}")
+        joined = " ".join(escape(path) for path in inputs) + (f" | {needs}" if needs else "")
+        words = " ".join(quote(flag) for flag in flags).replace("$", "$$")
+        self.lines.append(f"build {escape(out)}: {rule} {joined}\n  flags = {words}")
         return out
 
     def _object(
@@ -127,12 +148,12 @@ class Graph:
 
     def _torch_object(self, source: Path, flags: list[str]) -> Path:
         header = self.folder / PRECOMPILED.name
-        needs = _escape(header.with_suffix(".h.gch"))
+        needs = escape(header.with_suffix(".h.gch"))
         return self._object("cxx", source, ["-include", str(header), *flags], needs=needs)
 
     def own_flags(self) -> list[str]:
         """What every C++ file of ours is compiled with."""
-        return [*CXX_FLAGS, "-I.", "-Icsrc", "-Icsrc/include"]
+        return [*CXX_FLAGS, "-I.", "-Icsrc", "-Icsrc/include", "-Ikernels/include"]
 
     def torch_flags(self) -> list[str]:
         """What a file that includes torch is compiled with beside `own_flags`."""
@@ -144,12 +165,17 @@ class Graph:
         flags.append(f"-ffile-prefix-map={self.torch.root.parent}/=")
         for folder in self.torch.include_dirs:
             flags += ["-isystem", str(folder)]
-        return [*flags, "-idirafter", "csrc/compat", *_from_env("CXXFLAGS")]
+        return [*flags, "-idirafter", "csrc/compat", *from_env("CXXFLAGS")]
+
+    def kernel_host_flags(self) -> list[str]:
+        """What kernels/*.cpp are compiled with that are for any processor."""
+        flags = [*CXX_FLAGS, "-O2", "-std=c++17", "-I.", "-Ikernels/include"]
+        return [*flags, *from_env("CXXFLAGS")]
 
     def cpu_flags(self, isa: str) -> list[str]:
-        """What the torch-free CPU kernels are compiled with."""
+        """What the CPU kernels are compiled with."""
         flags = ["-std=c++17", *host.CPU_FLAGS, *host.isas()[isa], f"-DTREADLE_ISA={isa}"]
-        return [*self.own_flags(), *flags, *_from_env("CXXFLAGS")]
+        return [*self.own_flags(), *flags, *from_env("CXXFLAGS")]
 
     def nvcc_flags(self, toolkit: cuda.Toolkit) -> list[str]:
         """What the kernels are compiled with."""
@@ -164,17 +190,36 @@ class Graph:
 
     def _host_objects(self) -> list[Path]:
         apart = {"bindings.cpp", "cuda_missing.cpp"}
-        sources = [s for s in _host_sources("") if s.name not in apart]
+        sources = [s for s in sorted(Path("csrc").rglob("*.cpp")) if s.name not in apart]
         flags = [*self.own_flags(), *self.torch_flags()]
-        return [self._torch_object(source, flags) for source in sources]
+        return [self._torch_object(s, flags) for s in sources if "cuda" not in s.parts]
 
     def _cpu_objects(self) -> list[Path]:
-        sources = _host_sources("cpu")
-        return [
+        """The CPU kernels, one object an instruction set, and what chooses among these."""
+        sources = sorted(Path("kernels").rglob("*.cpp"))
+        objects = [
             self._shared_object("cxx", source, self.cpu_flags(isa), f".{isa}")
             for isa in host.isas()
             for source in sources
+            if source.parent.name == "cpu"
         ]
+        apart = {"cpu", "c_api"}
+        flags = self.kernel_host_flags()
+        return objects + [
+            self._shared_object("cxx", source, flags)
+            for source in sources
+            if source.parent.name not in apart
+        ]
+
+    def _c_api_objects(self) -> list[Path]:
+        """The functions of kernels.h, which on CUDA arrays call CUDA or refuse them."""
+        flags = [*self.kernel_host_flags(), f'-DTREADLE_KERNELS_SOURCES="{kernels_sources()}"']
+        if isinstance(self.toolkit, cuda.Toolkit):
+            flags.append(f'-DTREADLE_CUDA_VERSION="{self.toolkit.version}"')
+            flags.append(f'-DTREADLE_CUDA_ARCHS="{" ".join(self.toolkit.archs)}"')
+            flags += ["-isystem", str(self.toolkit.include_dir)]
+        sources = sorted(Path("kernels/c_api").glob("*.cpp"))
+        return [self._shared_object("cxx", s, flags, f".{self.backend}") for s in sources]
 
     def _cuda_objects(self, toolkit: cuda.Toolkit) -> list[Path]:
         flags = [*self.own_flags(), *self.torch_flags()]
@@ -182,11 +227,13 @@ class Graph:
         for folder in self.torch.toolkit_dirs():
             # Headers of libraries that a small toolkit may lack (cusparse and the like).
             flags += ["-idirafter", str(folder / "include")]
-        flags.append(f'-DTREADLE_CUDA_ARCHS="{" ".join(toolkit.archs)}"')
-        objects = [self._torch_object(s, flags) for s in _host_sources("cuda")]
-        kernels = sorted(Path("kernels").rglob("*.cu"))
+        sources = [s for s in sorted(Path("csrc").rglob("*.cpp")) if "cuda" in s.parts]
+        return [self._torch_object(s, flags) for s in sources]
+
+    def _kernel_objects(self, toolkit: cuda.Toolkit) -> list[Path]:
         flags = self.nvcc_flags(toolkit)
-        return objects + [self._shared_object("nvcc", s, flags) for s in kernels]
+        sources = sorted(Path("kernels").rglob("*.cu"))
+        return [self._shared_object("nvcc", source, flags) for source in sources]
 
     def _missing_object(self, missing: cuda.Missing) -> list[Path]:
         """Last on the link line: it registers a kernel for every op that the others define."""
@@ -198,16 +245,25 @@ class Graph:
         flags.append(f'-DTREADLE_CUDA_REMEDY="{missing.remedy}"')
         return [self._torch_object(source, flags)]
 
+    def _kernels_flags(self) -> list[str]:
+        flags = [*LINK_FLAGS, f"-Wl,-soname,{self.kernels.name}"]
+        flags.append("-Wl,--version-script=tools/native/kernels.map")
+        if isinstance(self.toolkit, cuda.Toolkit):
+            # The static runtime finds the driver when it is first called: a machine without CUDA
+            # can load the library.
+            flags += [str(self.toolkit.static_runtime(self.torch)), "-ldl", "-lrt"]
+        return [*flags, CXX_RUNTIME, "-lpthread", *from_env("LDFLAGS")]
+
     def _library_flags(self) -> list[str]:
         # By its file name, so that the linker takes the runtime that torch brings and loads.
-        libraries = [CXX_RUNTIME, "-lc10", "-ltorch_cpu", "-l:libgomp.so.1"]
+        libraries = [str(self.kernels), CXX_RUNTIME, "-lc10", "-ltorch_cpu", "-l:libgomp.so.1"]
         if isinstance(self.toolkit, cuda.Toolkit):
             libraries += ["-lc10_cuda", "-ltorch_cuda"]
             libraries += map(str, self.toolkit.libraries(self.torch))
-        # --no-undefined: what is missing fails here and not at a user's import.
-        start = ["-Wl,-soname,libtreadle.so", "-Wl,--no-undefined", "-Wl,--as-needed"]
+        # In the package the library lies in a folder of its torch version, below the kernels'.
+        start = [*LINK_FLAGS, f"-Wl,-soname,{self.library.name}", "-Wl,-rpath,$ORIGIN/.."]
         start.append("-Wl,--version-script=tools/native/local.map")
-        return [*start, f"-L{self.torch.lib_dir}", *libraries, *_from_env("LDFLAGS")]
+        return [*start, f"-L{self.torch.lib_dir}", *libraries, *from_env("LDFLAGS")]
 
     def _module(self) -> None:
         source = Path("csrc/bindings.cpp")
@@ -216,38 +272,16 @@ class Graph:
         flags = [*self.own_flags(), "-O1", f"-std=c++{self.torch.cxx_standard}"]
         flags += ["-isystem", pybind11.get_include()]
         flags += ["-isystem", sysconfig.get_path("include")]
-        flags += _from_env("CXXFLAGS")
+        flags += from_env("CXXFLAGS")
         # The Python version is in the name: another interpreter may build in the same folder.
         tag = f".{sysconfig.get_config_var('SOABI')}"
         made = self._object("cxx", source, flags, tag)
-        # Torch is loaded before _C is: only libtreadle.so has to be found, and it lies beside.
-        rpath = ["-Wl,-rpath,$ORIGIN", "-Wl,--allow-shlib-undefined"]
-        link = [CXX_RUNTIME, str(self.library), *rpath]
-        flags = [*link, *_from_env("LDFLAGS")]
-        self._edge("link", self.module, [made], flags, needs=_escape(self.library))
+        link = [CXX_RUNTIME, str(self.kernels), "-Wl,-rpath,$ORIGIN/lib"]
+        flags = [*link, *from_env("LDFLAGS")]
+        self._edge("link", self.module, [made], flags, needs=escape(self.kernels))
 
 
-def write_if_new(path: Path, text: str) -> None:
-    """A file that has this text already keeps its time, and so what is made of it."""
-    if not path.exists() or path.read_text() != text:
-        path.write_text(text)
-
-
-def _host_sources(backend: str) -> list[Path]:
-    """The C++ files of csrc below a folder `cpu`, below one `cuda`, or ("") below neither."""
-    sources = sorted(Path("csrc").rglob("*.cpp"))
-    folders = {"cpu", "cuda"} if backend == "" else {backend}
-    return [s for s in sources if (backend == "") == folders.isdisjoint(s.parts[:-1])]
-
-
-def _from_env(name: str) -> list[str]:
-    return shlex.split(os.environ.get(name, ""))
-
-
-def _quote(word: str | Path) -> str:
-    return shlex.quote(str(word))
-
-
-def _escape(path: Path) -> str:
-    """A path as ninja wants it."""
-    return str(path).replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
+def kernels_sources() -> str:
+    """A hash of the headers through which csrc/ calls kernels/: both must have seen the same."""
+    headers = sorted(Path("kernels").rglob("*.h"))
+    return hashlib.sha256(b"".join(header.read_bytes() for header in headers)).hexdigest()[:16]

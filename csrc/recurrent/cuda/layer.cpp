@@ -7,7 +7,7 @@
 
 #include "common/cuda/gemm.h"
 #include "common/cuda/launch.h"
-#include "common/launches.h"
+#include "kernels/common/launches.h"
 #include "kernels/recurrent/launchers.h"
 #include "recurrent/run.h"
 
@@ -17,21 +17,16 @@ namespace {
 // Whether the device, or the part of it that this process may use, has room for the launch.
 bool fits(const RecurrenceSizes& sizes, const RecurrencePlan& plan, bool backward) {
   const char* const op = layer_op_name();
-  return visit_cell(sizes.cell, [&](auto cell) {
-    using Kind = typename decltype(cell)::type;
-    if (plan.is("cluster")) {
-      int clusters = 0;
-      check_launch(op, backward
-                           ? backward_clusters_at_once<Kind>(sizes.dtype, plan.clusters, &clusters)
-                           : forward_clusters_at_once<Kind>(sizes.dtype, plan.clusters, &clusters));
-      return clusters > 0;
-    }
-    PersistentSizes own = persistent_sizes(sizes, /*half_c=*/false);
-    own.row_count = std::min<int64_t>(sizes.batch, plan.grid_groups * plan.grid_rows);
-    bool found = false;
-    check_launch(op, grid_fits<Kind>(backward, own, plan.grid_rows, &found));
-    return found;
-  });
+  if (plan.is("cluster")) {
+    int clusters = 0;
+    check_launch(op, clusters_at_once(sizes.cell, sizes.dtype, backward, plan.clusters, &clusters));
+    return clusters > 0;
+  }
+  PersistentSizes own = persistent_sizes(sizes, /*half_c=*/false);
+  own.row_count = std::min<int64_t>(sizes.batch, plan.grid_groups * plan.grid_rows);
+  bool found = false;
+  check_launch(op, grid_fits(backward, own, plan.grid_rows, &found));
+  return found;
 }
 
 // LSTM and GRU follow the switch that torch's layers follow, LLTM that of matrix products.
@@ -57,11 +52,11 @@ RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
   found.multiprocessors = properties->multiProcessorCount;
   found.l2_bytes = properties->l2CacheSize;
   found.tf32 = tf32_cuda(sizes.cell, sizes.dtype).value_or(tf32_allowed());
-  const RecurrencePlan plan = plan_recurrence(op, sizes, found, algorithm, backward);
+  const RecurrencePlan plan = make_plan(op, sizes, found, algorithm, backward);
   if (!plan.persistent() || fits(sizes, plan, backward)) return plan;
   TORCH_CHECK(algorithm == "auto", op, ": algorithm ", algorithm, " must fit on the device, got ",
               properties->name, ", which has no room for it");
-  RecurrencePlan other = plan_recurrence(op, sizes, found, "step", backward);
+  RecurrencePlan other = make_plan(op, sizes, found, "step", backward);
   other.reason = plan.is("cluster") ? "the clusters do not fit on this device"
                                     : "the grid does not fit on this device";
   return other;
@@ -91,13 +86,13 @@ void check_units(const char* op, int64_t batch, int64_t hidden) {
               batch, " * ", hidden);
 }
 
-// f(stream, Type of the cell's functors) on the device; its launches are recorded as the plan's.
+// f(stream) on the device; its launches are recorded as the plan's.
 template <class F>
-void with_stream(at::Device device, const RecurrencePlan& plan, CellKind cell, const F& f) {
+void with_stream(at::Device device, const RecurrencePlan& plan, const F& f) {
   const c10::cuda::CUDAGuard guard(device);
   const LaunchScope scope(plan.algorithm, plan.reason);
   const cudaStream_t stream = at::cuda::getCurrentCUDAStream().stream();
-  visit_cell(cell, [&](auto kind) { f(stream, kind); });
+  f(stream);
 }
 
 // f(args of one step, where its rows begin, how many they are), for each step that has rows.
@@ -115,8 +110,7 @@ void forward_cuda(const RecurrenceForward& args, const Tensor& weight_hh,
                   const RecurrencePlan& plan) {
   const char* const op = layer_op_name();
   check_units(op, args.batch, args.hidden);
-  with_stream(weight_hh.device(), plan, args.cell, [&](cudaStream_t stream, auto cell) {
-    using Kind = typename decltype(cell)::type;
+  with_stream(weight_hh.device(), plan, [&](cudaStream_t stream) {
     const Tensor weight = weight_hh.contiguous();
     const Gemm gemm(args.dtype, tf32_cuda(args.cell, args.dtype));
     const bool add = cell_info(args.cell).same_gates();
@@ -136,7 +130,7 @@ void forward_cuda(const RecurrenceForward& args, const Tensor& weight_hh,
       gemm.run({rows, weight.size(0), args.hidden, args.h, args.hidden, weight.const_data_ptr(),
                 /*b_transposed=*/false, const_cast<void*>(to.data), to.row_stride, to.column_stride,
                 add});
-      check_launch(op, launch_step_forward<Kind>(one, stream));
+      check_launch(op, launch_step_forward(one, stream));
     });
   });
 }
@@ -145,8 +139,7 @@ void backward_cuda(const RecurrenceBackward& args, const Tensor& weight_hh,
                    const RecurrencePlan& plan) {
   constexpr const char* op = "recurrent_layer_backward";
   check_units(op, args.batch, args.hidden);
-  with_stream(weight_hh.device(), plan, args.cell, [&](cudaStream_t stream, auto cell) {
-    using Kind = typename decltype(cell)::type;
+  with_stream(weight_hh.device(), plan, [&](cudaStream_t stream) {
     // In the order of the gates.
     const Tensor weight =
         args.cell == CellKind::kGru ? at::roll(weight_hh, args.hidden, 0) : weight_hh.contiguous();
@@ -154,7 +147,7 @@ void backward_cuda(const RecurrenceBackward& args, const Tensor& weight_hh,
     const int64_t width = cell_info(args.cell).gates * args.hidden;
     const auto* grad_gates = static_cast<const char*>(args.grad_gates);
     each_step(args, [&](const RecurrenceBackward& one, int64_t start, int64_t rows) {
-      check_launch(op, launch_step_backward<Kind>(one, stream));
+      check_launch(op, launch_step_backward(one, stream));
       gemm.run({rows, args.hidden, weight.size(0), grad_gates + start * width * size_of(args.dtype),
                 width, weight.const_data_ptr(), /*b_transposed=*/true,
                 const_cast<void*>(args.grad_h.data), args.grad_h.row_stride,
@@ -184,14 +177,14 @@ const int64_t* starts_of(const Tensor& starts) {
 
 // Calls launch(args) for as many rows of the batch at a time as the grid takes. The workspace, in
 // which its blocks exchange values, starts as "nothing has arrived": every byte 0xff.
-template <class Kind, class Args, class Launch>
+template <class Args, class Launch>
 void run_grid(const char* op, Args args, const RecurrencePlan& plan, bool backward,
               at::Device device, cudaStream_t stream, const Launch& launch) {
   const int64_t batch = args.sizes.batch, each = plan.grid_groups * plan.grid_rows;
   for (int64_t first = 0; first < batch; first += each) {
     args.sizes.first_row = first;
     args.sizes.row_count = std::min(each, batch - first);
-    const size_t bytes = grid_exchange_bytes<Kind>(args.sizes, plan.grid_rows, backward);
+    const size_t bytes = grid_exchange_bytes(args.sizes, plan.grid_rows, backward);
     const Tensor exchange =
         at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions(device).dtype(at::kByte));
     args.exchange = exchange.mutable_data_ptr();
@@ -204,8 +197,7 @@ void c_states_cuda(const RecurrenceCStates& args, int64_t d, const Sequence& seq
                    at::Device device, const RecurrencePlan& plan) {
   constexpr const char* op = "recurrent_layer_backward";
   check_units(op, args.batch, args.hidden);
-  with_stream(device, plan, args.cell, [&](cudaStream_t stream, auto cell) {
-    using Kind = typename decltype(cell)::type;
+  with_stream(device, plan, [&](cudaStream_t stream) {
     const Tensor starts = device_starts(sequence, args.batch, device, stream);
     PersistentCStates one{};
     one.sizes = persistent_sizes(
@@ -217,7 +209,7 @@ void c_states_cuda(const RecurrenceCStates& args, int64_t d, const Sequence& seq
     one.c0 = args.c;
     one.c_states = args.c_states;
     one.c_row = args.hidden;
-    check_launch(op, launch_c_states<Kind>(one, stream));
+    check_launch(op, launch_c_states(one, stream));
   });
 }
 
@@ -225,14 +217,13 @@ void persistent_forward_cuda(PersistentForward args, const Sequence& sequence, a
                              const RecurrencePlan& plan) {
   const char* const op = layer_op_name();
   check_units(op, args.sizes.batch, args.sizes.hidden);
-  with_stream(device, plan, args.sizes.cell, [&](cudaStream_t stream, auto cell) {
-    using Kind = typename decltype(cell)::type;
+  with_stream(device, plan, [&](cudaStream_t stream) {
     const Tensor starts = device_starts(sequence, args.sizes.batch, device, stream);
     args.sizes.starts = starts_of(starts);
     if (plan.is("cluster")) {
-      return check_launch(op, launch_cluster_forward<Kind>(args, plan.clusters, stream));
+      return check_launch(op, launch_cluster_forward(args, plan.clusters, stream));
     }
-    run_grid<Kind>(op, args, plan, /*backward=*/false, device, stream, launch_grid_forward<Kind>);
+    run_grid(op, args, plan, /*backward=*/false, device, stream, launch_grid_forward);
   });
 }
 
@@ -241,15 +232,14 @@ void persistent_backward_cuda(PersistentCStates c_states, PersistentBackward arg
                               const RecurrencePlan& plan) {
   constexpr const char* op = "recurrent_layer_backward";
   check_units(op, args.sizes.batch, args.sizes.hidden);
-  with_stream(device, plan, args.sizes.cell, [&](cudaStream_t stream, auto cell) {
-    using Kind = typename decltype(cell)::type;
+  with_stream(device, plan, [&](cudaStream_t stream) {
     const Tensor starts = device_starts(sequence, args.sizes.batch, device, stream);
     c_states.sizes.starts = args.sizes.starts = starts_of(starts);
-    check_launch(op, launch_c_states<Kind>(c_states, stream));
+    check_launch(op, launch_c_states(c_states, stream));
     if (plan.is("cluster")) {
-      return check_launch(op, launch_cluster_backward<Kind>(args, plan.clusters, stream));
+      return check_launch(op, launch_cluster_backward(args, plan.clusters, stream));
     }
-    run_grid<Kind>(op, args, plan, /*backward=*/true, device, stream, launch_grid_backward<Kind>);
+    run_grid(op, args, plan, /*backward=*/true, device, stream, launch_grid_backward);
   });
 }
 

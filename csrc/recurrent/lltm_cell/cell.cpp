@@ -9,13 +9,13 @@
 #include <ATen/Parallel.h>
 
 #include "common/check.h"
-#include "common/cpu/subnormals.h"
 #include "common/flush.h"
 #include "common/gemm.h"
 #include "common/rules.h"
 #include "common/vmap.h"
+#include "kernels/common/cpu/subnormals.h"
+#include "kernels/recurrent/lltm_cell/cpu/cell.h"
 #include "recurrent/lltm_cell/check.h"
-#include "recurrent/lltm_cell/cpu/cell.h"
 
 namespace treadle {
 

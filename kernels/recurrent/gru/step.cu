@@ -1,4 +1,4 @@
-// GRU's instances of kernels/recurrent/step.cuh. Twin: csrc/recurrent/cpu/rows.cpp.
+// GRU's instances of kernels/recurrent/step.cuh. Twin: kernels/recurrent/cpu/rows.cpp.
 #include "kernels/math/cells/gru.h"
 #include "kernels/recurrent/step.cuh"
 

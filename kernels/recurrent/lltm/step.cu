@@ -1,4 +1,4 @@
-// LLTM's instances of kernels/recurrent/step.cuh. Twin: csrc/recurrent/cpu/rows.cpp.
+// LLTM's instances of kernels/recurrent/step.cuh. Twin: kernels/recurrent/cpu/rows.cpp.
 #include "kernels/math/cells/lltm.h"
 #include "kernels/recurrent/step.cuh"
 

@@ -1,6 +1,6 @@
 // The LLTM cell's pointwise part on CUDA: one thread per kWidth consecutive units of a row.
 // Shapes: N problems of B rows and H units; gates [N, B, 3H]. Formula: kernels/math/cells/lltm.h.
-// Twin: csrc/recurrent/lltm_cell/cpu/cell.cpp.
+// Twin: kernels/recurrent/lltm_cell/cpu/cell.cpp.
 #include "kernels/common/convert.cuh"
 #include "kernels/common/fast_divide.cuh"
 #include "kernels/common/launch.cuh"

@@ -1,4 +1,4 @@
-// LSTM's instances of kernels/recurrent/step.cuh. Twin: csrc/recurrent/cpu/rows.cpp.
+// LSTM's instances of kernels/recurrent/step.cuh. Twin: kernels/recurrent/cpu/rows.cpp.
 #include "kernels/math/cells/lstm.h"
 #include "kernels/recurrent/step.cuh"
 

@@ -3,6 +3,8 @@
 #
 #   treadle::treadle   link this; it brings treadle::torch
 #   treadle::torch     LibTorch, as the torch package of that Python has it
+#   treadle::kernels   the C functions of treadle/kernels.h, which need no torch:
+#                      find_package(treadle COMPONENTS kernels) looks for none
 #
 # TorchConfig.cmake is not used: that of a CUDA torch stops where no CUDA toolkit is installed, which
 # running needs no more than linking does. TREADLE_TORCH_DIR may name another torch folder.
@@ -10,33 +12,39 @@
 if(CMAKE_VERSION VERSION_LESS 3.19)
   message(FATAL_ERROR "treadle needs CMake 3.19 or newer, this is ${CMAKE_VERSION}")
 endif()
-if(TARGET treadle::treadle)
-  return()
-endif()
 
 get_filename_component(_treadle "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
-set(_facts "${_treadle}/_build_facts.json")
-if(NOT EXISTS "${_facts}" OR NOT EXISTS "${_treadle}/libtreadle.so")
+file(GLOB _builds "${_treadle}/lib/torch-*/facts.json")
+if(NOT _builds OR NOT EXISTS "${_treadle}/lib/libtreadle_kernels.so")
   set(treadle_FOUND FALSE)
-  set(treadle_NOT_FOUND_MESSAGE "treadle has not been built: ${_treadle} holds no libtreadle.so")
+  set(treadle_NOT_FOUND_MESSAGE "treadle has not been built: ${_treadle} holds no compiled library")
   return()
 endif()
-file(READ "${_facts}" _facts)
-foreach(_key version torch cuda cxx_standard cxx11_abi)
-  string(JSON _fact_${_key} GET "${_facts}" ${_key})
-endforeach()
-set(treadle_VERSION "${_fact_version}")
 
 # The headers lie in the package, or beside it where it is used from its repository.
-find_path(_treadle_include treadle/ops.h NO_CACHE NO_DEFAULT_PATH
-  PATHS "${_treadle}/include" "${_treadle}/../../csrc/include")
-find_path(TREADLE_TORCH_DIR include/torch/headeronly/version.h
-  HINTS "${_treadle}/../torch" ${CMAKE_PREFIX_PATH} DOC "Folder of the torch package")
-if(NOT _treadle_include)
-  set(treadle_FOUND FALSE)
-  set(treadle_NOT_FOUND_MESSAGE "${_treadle} holds no include/treadle/ops.h")
+foreach(_header ops kernels)
+  find_path(_${_header} treadle/${_header}.h NO_CACHE NO_DEFAULT_PATH
+    PATHS "${_treadle}/include" "${_treadle}/../../csrc/include" "${_treadle}/../../kernels/include")
+  if(NOT _${_header})
+    set(treadle_FOUND FALSE)
+    set(treadle_NOT_FOUND_MESSAGE "${_treadle} holds no include/treadle/${_header}.h")
+    return()
+  endif()
+endforeach()
+
+if(NOT TARGET treadle::kernels)
+  add_library(treadle::kernels SHARED IMPORTED)
+  set_target_properties(treadle::kernels PROPERTIES
+    IMPORTED_LOCATION "${_treadle}/lib/libtreadle_kernels.so"
+    IMPORTED_SONAME libtreadle_kernels.so
+    INTERFACE_INCLUDE_DIRECTORIES "${_kernels}")
+endif()
+if(treadle_FIND_COMPONENTS STREQUAL "kernels" OR TARGET treadle::treadle)
   return()
 endif()
+
+find_path(TREADLE_TORCH_DIR include/torch/headeronly/version.h
+  HINTS "${_treadle}/../torch" ${CMAKE_PREFIX_PATH} DOC "Folder of the torch package")
 if(NOT TREADLE_TORCH_DIR)
   set(treadle_FOUND FALSE)
   set(treadle_NOT_FOUND_MESSAGE
@@ -47,15 +55,20 @@ endif()
 # A library fits the torch minor that it was built for, and no other.
 file(STRINGS "${TREADLE_TORCH_DIR}/include/torch/headeronly/version.h" _lines REGEX "TORCH_VERSION_M(AJOR|INOR) ")
 string(REGEX MATCHALL "[0-9]+" _found "${_lines}")
-string(REGEX MATCHALL "[0-9]+" _built "${_fact_torch}")
 list(JOIN _found "." _found)
-list(SUBLIST _built 0 2 _built)
-list(JOIN _built "." _built)
-if(NOT _found STREQUAL _built)
+set(_build "${_treadle}/lib/torch-${_found}")
+if(NOT EXISTS "${_build}/libtreadle.so")
+  string(REGEX MATCHALL "torch-[0-9.]+" _builds "${_builds}")
+  list(JOIN _builds ", " _builds)
   message(FATAL_ERROR
-    "treadle was built for torch ${_built}, and ${TREADLE_TORCH_DIR} is torch ${_found}: "
+    "treadle holds builds for ${_builds}, and ${TREADLE_TORCH_DIR} is torch ${_found}: "
     "rebuild treadle for that torch (python -m treadle names the command)")
 endif()
+file(READ "${_build}/facts.json" _facts)
+foreach(_key version torch cuda cxx_standard cxx11_abi)
+  string(JSON _fact_${_key} GET "${_facts}" ${_key})
+endforeach()
+set(treadle_VERSION "${_fact_version}")
 
 set(_libraries c10 torch_cpu torch)
 if(_fact_cuda)
@@ -93,7 +106,9 @@ set_target_properties(treadle::torch PROPERTIES
 
 add_library(treadle::treadle SHARED IMPORTED)
 set_target_properties(treadle::treadle PROPERTIES
-  IMPORTED_LOCATION "${_treadle}/libtreadle.so"
+  IMPORTED_LOCATION "${_build}/libtreadle.so"
   IMPORTED_SONAME libtreadle.so
-  INTERFACE_INCLUDE_DIRECTORIES "${_treadle_include}"
+  # What it loads itself, from the folder above its own.
+  IMPORTED_LINK_DEPENDENT_LIBRARIES treadle::kernels
+  INTERFACE_INCLUDE_DIRECTORIES "${_ops}"
   INTERFACE_LINK_LIBRARIES treadle::torch)

@@ -1,0 +1,22 @@
+// What went wrong, in words: for functions of libtreadle_kernels.so, which no exception may leave.
+#pragma once
+
+#include <sstream>
+#include <string>
+
+namespace treadle {
+
+// Of this thread; "" if nothing has gone wrong yet.
+const char* error_text();
+// Keeps the text, and gives it back as error_text() does.
+const char* keep_error(std::string text);
+
+// The text of all parts.
+template <class... Parts>
+const char* fail(const Parts&... parts) {
+  std::ostringstream text;
+  (text << ... << parts);
+  return keep_error(text.str());
+}
+
+}  // namespace treadle

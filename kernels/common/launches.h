@@ -1,0 +1,43 @@
+// The launches of a thread, as treadle.launch_info shows them. kernels/common/launch_observer.cu
+// records them; in a build without CUDA nothing does.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels/common/exported.h"
+#include "kernels/common/launch.h"
+
+namespace treadle {
+
+struct Launch {
+  std::string kernel;  // demangled
+  LaunchShape shape;
+  int registers;               // a thread
+  size_t shared_bytes;         // a block, static and dynamic
+  size_t local_bytes;          // a thread; more than 0 means spills or indexed arrays
+  int blocks_per_sm;           // resident at once, on the current device
+  double occupancy;            // resident warps over the most a multiprocessor holds
+  const char* algorithm = "";  // of the LaunchScope
+  const char* reason = "";
+};
+
+// Of this thread. While recording_launches(), every launch is recorded (and still made).
+bool& recording_launches();
+std::vector<Launch>& recorded_launches();
+
+void add_launch(Launch launch);
+
+// Launches of this thread are recorded as part of this algorithm, with its reason: both string
+// literals.
+void set_launch_scope(const char* algorithm, const char* reason) TREADLE_EXPORTED(set_launch_scope);
+
+class LaunchScope {
+ public:
+  LaunchScope(const char* algorithm, const char* reason) { set_launch_scope(algorithm, reason); }
+  ~LaunchScope() { set_launch_scope("", ""); }
+  LaunchScope(const LaunchScope&) = delete;
+  LaunchScope& operator=(const LaunchScope&) = delete;
+};
+
+}  // namespace treadle

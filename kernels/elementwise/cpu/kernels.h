@@ -1,0 +1,37 @@
+// The CPU kernels, as csrc/elementwise/*.cpp call them: raw memory, no torch.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/common/cpu/isa.h"
+#include "kernels/common/dtype.h"
+#include "kernels/elementwise/unary_ops.h"
+
+namespace treadle::cpu {
+
+// Two dimensions of an elementwise op, as TensorIterator hands them out. Operand 0 is the output;
+// element (x, y) of operand i is at data[i] + x * strides[i] + y * strides[operands + i] bytes.
+struct Tile2d {
+  char** data;
+  const int64_t* strides;
+  int64_t size0, size1;
+  const Dtype* dtypes;  // as stored, one per operand
+  Dtype compute;        // inputs are rounded to it first
+};
+
+TREADLE_CPU_FUNCTION(scale, (const Tile2d& tile, ScalarArg factor), (tile, factor))
+
+// a + alpha * b. The second has one tensor; `scalar` stands for a or for b.
+TREADLE_CPU_FUNCTION(vector_add, (const Tile2d& tile, ScalarArg alpha), (tile, alpha))
+TREADLE_CPU_FUNCTION(vector_add_scalar,
+                     (const Tile2d& tile, ScalarArg scalar, bool scalar_is_b, ScalarArg alpha),
+                     (tile, scalar, scalar_is_b, alpha))
+
+// Ops of one tensor: sine and sine_backward, ...
+#define TREADLE_DECLARE_CPU(op)                          \
+  TREADLE_CPU_FUNCTION(op, (const Tile2d& tile), (tile)) \
+  TREADLE_CPU_FUNCTION(op##_backward, (const Tile2d& tile), (tile))
+TREADLE_UNARY_OPS(TREADLE_DECLARE_CPU)
+#undef TREADLE_DECLARE_CPU
+
+}  // namespace treadle::cpu

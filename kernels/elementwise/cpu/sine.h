@@ -1,0 +1,97 @@
+// What the CPU loops of sine and cosine share: one of the two, of a block of numbers.
+#pragma once
+
+#include <cstring>
+
+#include "kernels/elementwise/cpu/loop.h"
+#include "kernels/math/sine_double.h"
+#include "kernels/math/sine_float.h"
+
+namespace treadle::cpu::TREADLE_ISA {
+
+using math::Wave;
+
+template <class T>
+bool any_beyond(const T* x, int64_t n, T range) {
+  int any = 0;
+  for (int64_t i = 0; i < n; ++i) any |= math::magnitude(x[i]) > range;
+  return any != 0;
+}
+
+// n <= kBlock; out may be x.
+template <Wave wave, class scalar_t>
+void compute_wave(float* out, int64_t n, const float* x) {
+  if (!any_beyond(x, n, math::kNear<scalar_t>)) {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) out[i] = math::resolved(math::near_wave<wave, scalar_t>(x[i]));
+  } else if (std::is_same_v<scalar_t, float> && !any_beyond(x, n, math::kNoTable)) {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) {
+      out[i] = math::resolved(math::any_wave<wave, scalar_t, false>(x[i]));
+    }
+  } else {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) out[i] = math::resolved(math::any_wave<wave, scalar_t>(x[i]));
+  }
+}
+
+template <Wave wave, class scalar_t>
+void compute_wave(double* out, int64_t n, const double* x) {
+  if (any_beyond(x, n, math::kNear<double>)) {
+    // Large arguments are reduced by integer code, one by one; the polynomial is vectorised.
+    math::detail::DoubleAngle angles[kBlock];
+    for (int64_t i = 0; i < n; ++i) angles[i] = math::any_angle<wave>(x[i]);
+    for (int64_t i = 0; i < n; ++i) out[i] = math::detail::sine_of(angles[i]);
+  } else {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) out[i] = math::near_wave<wave, double>(x[i]);
+  }
+}
+
+template <Wave wave, class scalar_t>
+struct WaveLoop {
+  using T = acc_t<scalar_t>;
+
+  void operator()(T* out, int64_t n, const T* x) const {
+    for (int64_t begin = 0; begin < n; begin += kBlock) {
+      const int64_t size = n - begin < kBlock ? n - begin : kBlock;
+      compute_wave<wave, scalar_t>(out + begin, size, x + begin);
+    }
+  }
+};
+
+// grad * wave(x), or -grad * wave(x).
+template <Wave wave, bool negative, class scalar_t>
+struct SlopeLoop {
+  using T = acc_t<scalar_t>;
+
+  void operator()(T* out, int64_t n, const T* grad, const T* x) const {
+    T slope[kBlock];
+    for (int64_t begin = 0; begin < n; begin += kBlock) {
+      const int64_t size = n - begin < kBlock ? n - begin : kBlock;
+      compute_wave<wave, scalar_t>(slope, size, x + begin);
+#pragma GCC ivdep
+      for (int64_t i = 0; i < size; ++i) {
+        out[begin + i] = negative ? -grad[begin + i] * slope[i] : grad[begin + i] * slope[i];
+      }
+    }
+  }
+};
+
+template <Wave wave>
+void wave_loop(const Tile2d& tile) {
+  visit_floating(tile.compute, [&](auto type) {
+    using scalar_t = typename decltype(type)::type;
+    loop<scalar_t, 1>(tile, WaveLoop<wave, scalar_t>{});
+  });
+}
+
+template <Wave wave, bool negative>
+void slope_loop(const Tile2d& tile) {
+  visit_floating(tile.compute, [&](auto type) {
+    using scalar_t = typename decltype(type)::type;
+    loop<scalar_t, 2>(tile, SlopeLoop<wave, negative, scalar_t>{});
+  });
+}
+
+}  // namespace treadle::cpu::TREADLE_ISA

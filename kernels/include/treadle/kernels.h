@@ -1,0 +1,280 @@
+/* treadle's kernels for any program: C99, without torch and without Python. The library is
+ * libtreadle_kernels.so; docs/interop.md has recipes for NumPy, CuPy, PyCUDA, Numba and JAX.
+ *
+ * Every function returns a status. Where that is not TREADLE_OK, treadle_error_text() says in one
+ * sentence which argument is wrong and how, and nothing has been written or launched. All functions
+ * may be called from any thread. Nothing is copied and nothing is kept: arrays, workspaces and
+ * streams are the caller's. A call on CUDA returns when its kernels are in the stream.
+ */
+#ifndef TREADLE_KERNELS_H
+#define TREADLE_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define TREADLE_API __attribute__((visibility("default")))
+#else
+#define TREADLE_API
+#endif
+
+/* Grows when a struct grows or a function comes; functions never change what they do. */
+#define TREADLE_KERNELS_VERSION 1
+
+/* ---- status */
+
+enum {
+  TREADLE_OK = 0,
+  TREADLE_INVALID = 1,     /* an argument breaks a rule of this header */
+  TREADLE_UNSUPPORTED = 2, /* these arguments, on this device or in this build, have no kernel */
+  TREADLE_CUDA_ERROR = 3,  /* CUDA refused the launch */
+  TREADLE_NO_MEMORY = 4
+};
+
+/* Of this thread's last call that failed; "" if none has. Valid until its next call. */
+TREADLE_API const char* treadle_error_text(void);
+
+/* TREADLE_KERNELS_VERSION of the library. One that is older than the header that a program was
+ * compiled with lacks what that header has. */
+TREADLE_API int treadle_kernels_version(void);
+
+/* One line of JSON: version, cuda (of the toolkit, or null), archs, sources (a hash), compiler, isa
+ * (that of the CPU functions in this process). */
+TREADLE_API const char* treadle_kernels_info(void);
+
+/* ---- arrays and where they are */
+
+/* The dtype of an array: the fields of DLPack's DLDataType in one number, its bytes in memory read
+ * as one (little-endian): code, bits << 8, lanes << 16. */
+#define TREADLE_BOOL 0x10806u
+#define TREADLE_UINT8 0x10801u
+#define TREADLE_INT8 0x10800u
+#define TREADLE_INT16 0x11000u
+#define TREADLE_INT32 0x12000u
+#define TREADLE_INT64 0x14000u
+#define TREADLE_FLOAT16 0x11002u
+#define TREADLE_BFLOAT16 0x11004u
+#define TREADLE_FLOAT32 0x12002u
+#define TREADLE_FLOAT64 0x14002u
+
+#define TREADLE_MAX_DIMS 25
+
+typedef struct treadle_array {
+  size_t struct_size;     /* sizeof(treadle_array), set by the caller, as in every struct here */
+  void* data;             /* of element [0, 0, ...]; may be NULL where a size is 0 */
+  const int64_t* sizes;   /* [ndim], slowest dimension first; may be NULL where ndim is 0 */
+  const int64_t* strides; /* [ndim], in elements, also 0 or negative; NULL: contiguous */
+  int32_t ndim;           /* at most TREADLE_MAX_DIMS */
+  uint32_t dtype;
+} treadle_array;
+
+enum { TREADLE_CPU = 1, TREADLE_CUDA = 2 }; /* DLPack's numbers */
+
+/* Where all arrays of a call are, and how it runs. */
+typedef struct treadle_device {
+  size_t struct_size;
+  int32_t type;    /* TREADLE_CPU or TREADLE_CUDA */
+  int32_t index;   /* CUDA: of the GPU, as CUDA's runtime counts; CPU: 0 */
+  void* stream;    /* CUDA: the cudaStream_t that kernels go into, NULL is the default one */
+  int32_t threads; /* CPU: as many threads at most; 0: one for each core */
+} treadle_device;
+
+/* A number that keeps all its bits: `integer` where is_integer, else `real`. */
+typedef struct treadle_number {
+  double real;
+  int64_t integer;
+  int32_t is_integer;
+} treadle_number;
+
+/* ---- elementwise
+ *
+ * Results are computed in the dtype of `out`, half types in float32 and rounded once; inputs of
+ * another dtype are converted to it first, which must not lose their kind (integers go into floats,
+ * never the reverse). Inputs are broadcast to the sizes of `out`, as NumPy does it. `out` may be an
+ * input (same data, sizes, strides and dtype); otherwise its memory, from its first to its last
+ * byte, must not overlap an input's. No array is written but `out`.
+ */
+
+/* out = a + alpha * b. `out` has a number dtype; alpha is an integer where `out` is one. */
+TREADLE_API int treadle_vector_add(const treadle_device* device, const treadle_array* a,
+                                   const treadle_array* b, treadle_number alpha,
+                                   const treadle_array* out);
+
+/* out = x * factor. The dtypes as above. */
+TREADLE_API int treadle_scale(const treadle_device* device, const treadle_array* x,
+                              treadle_number factor, const treadle_array* out);
+
+/* out = sin(x), and out = cos(x), in radians, with errors below 1.61 ulp in float32 and 1.5 in
+ * float64. `out` has a floating-point dtype. */
+TREADLE_API int treadle_sine(const treadle_device* device, const treadle_array* x,
+                             const treadle_array* out);
+TREADLE_API int treadle_cosine(const treadle_device* device, const treadle_array* x,
+                               const treadle_array* out);
+
+/* out = grad * cos(x), and out = grad * -sin(x): the gradient of x for that of the result. */
+TREADLE_API int treadle_sine_backward(const treadle_device* device, const treadle_array* grad,
+                                      const treadle_array* x, const treadle_array* out);
+TREADLE_API int treadle_cosine_backward(const treadle_device* device, const treadle_array* grad,
+                                        const treadle_array* x, const treadle_array* out);
+
+/* ---- the pointwise part of an LLTM cell, treadle.reference.lltm_cell after its product
+ *
+ * B rows, H units:
+ *   gates [B, 3H]              the product, columns i, o, z
+ *   bias [3H]                  or NULL
+ *   old_cell, new_cell [B, H]  of the dtype of gates, or float32 beside half types
+ *   new_h [B, H]               of the dtype of gates
+ * Inputs may have any strides, what is written is contiguous.
+ */
+TREADLE_API int treadle_lltm_cell(const treadle_device* device, const treadle_array* gates,
+                                  const treadle_array* bias, const treadle_array* old_cell,
+                                  const treadle_array* new_h, const treadle_array* new_cell);
+
+/* grad_h and grad_cell are the gradients of new_h and new_cell; one may be NULL, for zeros.
+ * grad_gates [B, 3H] and grad_old_cell [B, H] (NULL: not wanted) are written. */
+TREADLE_API int treadle_lltm_cell_backward(const treadle_device* device, const treadle_array* gates,
+                                           const treadle_array* bias, const treadle_array* new_cell,
+                                           const treadle_array* grad_h,
+                                           const treadle_array* grad_cell,
+                                           const treadle_array* grad_gates,
+                                           const treadle_array* grad_old_cell);
+
+/* ---- the pointwise part of a sine layer, output = sin(omega (product + bias))
+ *
+ * R rows, O columns; all arrays are contiguous, and of output's dtype unless said:
+ *   product [R, O]  x W^T, of float32 for half types
+ *   bias [O]        or NULL
+ *   phase [R, O]    what the gradient needs beside output, of int16 (for float64: of float64);
+ *                   NULL: not wanted
+ */
+TREADLE_API int treadle_sine_linear(const treadle_device* device, const treadle_array* product,
+                                    const treadle_array* bias, double omega,
+                                    const treadle_array* output, const treadle_array* phase);
+
+/* grad_z = grad omega cos(omega (product + bias)), the gradient of product + bias; it may be `grad`
+ * itself. */
+TREADLE_API int treadle_sine_linear_backward(const treadle_device* device,
+                                             const treadle_array* grad, const treadle_array* output,
+                                             const treadle_array* phase, double omega,
+                                             const treadle_array* grad_z);
+
+/* ---- recurrent layers: all steps and directions in one call, from the input's products
+ *
+ * T steps, B rows, H units, D directions (the second reads the sequence from its end). A cell has G
+ * gates a unit, of which the last Gi have a product with the input and the first Gh one with h:
+ *   TREADLE_LLTM  G 3: i o z                    Gi 3, Gh 3
+ *   TREADLE_LSTM  G 4: i f g o                  Gi 4, Gh 4
+ *   TREADLE_GRU   G 4: n (of h) r z n (of input)  Gi 3, Gh 3
+ * Weights and biases are torch's: W_ih [Gi H, I], W_hh [Gh H, H], for GRU in the order r z n. All
+ * arrays are contiguous, of `dtype` unless said, and on CUDA aligned to 16 bytes.
+ *
+ * Products over all steps are left to the caller, since any BLAS does them well. Before:
+ *   products = input W_ih^T
+ * After the backward call, with h_before [D, T, B, H] the h before each step:
+ *   grad_input = grad_gates[last Gi] W_ih     grad_W_ih = grad_gates[last Gi]^T input
+ *   grad_W_hh = grad_gates[first Gh]^T h_before, for GRU in the order n r z
+ *   and the gradients of the biases are sums of grad_gates over T and B
+ *
+ * CPU: float32 and float64. CUDA: float16, bfloat16 and float32 on GPUs of sm_90 and later, H a
+ * multiple of 8, as far as the weights fit on the chip (docs/recurrent.md). For other layers every
+ * function here gives TREADLE_UNSUPPORTED, treadle_recurrent_workspace() first.
+ */
+
+enum { TREADLE_LLTM = 0, TREADLE_LSTM = 1, TREADLE_GRU = 2 };
+
+typedef struct treadle_recurrent {
+  size_t struct_size;
+  int32_t cell;
+  int32_t directions; /* 1 or 2 */
+  uint32_t dtype;
+  uint32_t c_dtype; /* of c0, c_n and their gradients: dtype, or float32 beside half types, which
+                       GRU needs */
+  int64_t steps, batch, hidden;
+} treadle_recurrent;
+
+/* How many bytes of workspace a forward (0) or a backward (1) call needs. A workspace is aligned to
+ * 256 bytes, and a call leaves nothing in it that another needs. */
+TREADLE_API int treadle_recurrent_workspace(const treadle_device* device,
+                                            const treadle_recurrent* layer, int backward,
+                                            size_t* bytes);
+
+typedef struct treadle_recurrent_inputs {
+  size_t struct_size;
+  const void* products;  /* [D, T, B, Gi H] */
+  const void* weight_hh; /* [D, Gh H, H] */
+  const void* bias_ih;   /* [D, Gi H] or NULL */
+  const void* bias_hh;   /* [D, Gh H] or NULL; of LLTM NULL */
+  const void* h0;        /* [D, B, H] */
+  const void* c0;        /* [D, B, H] of c_dtype; of GRU h0 in c_dtype */
+} treadle_recurrent_inputs;
+
+typedef struct treadle_recurrent_outputs {
+  size_t struct_size;
+  void* output; /* [T, B, D H] */
+  void* h_n;    /* [D, B, H] */
+  void* c_n;    /* [D, B, H] of c_dtype; of GRU h_n in c_dtype */
+  void* gates;  /* [D, T, B, G H]: what backward reads; NULL: not wanted */
+} treadle_recurrent_outputs;
+
+TREADLE_API int treadle_recurrent_forward(const treadle_device* device,
+                                          const treadle_recurrent* layer,
+                                          const treadle_recurrent_inputs* inputs,
+                                          const treadle_recurrent_outputs* outputs, void* workspace,
+                                          size_t workspace_bytes);
+
+typedef struct treadle_recurrent_saved {
+  size_t struct_size;
+  const void* gates;       /* [D, T, B, G H], as forward wrote them */
+  const void* weight_hh;   /* [D, Gh H, H] */
+  const void* c0;          /* [D, B, H] of c_dtype */
+  const void* grad_output; /* [T, B, D H]; each of these three may be NULL, for zeros */
+  const void* grad_h_n;    /* [D, B, H] */
+  const void* grad_c_n;    /* [D, B, H] of c_dtype */
+} treadle_recurrent_saved;
+
+typedef struct treadle_recurrent_grads {
+  size_t struct_size;
+  void* gates; /* [D, T, B, G H] */
+  void* h0;    /* [D, B, H]; of GRU the gradient of h0 is the sum of both */
+  void* c0;    /* [D, B, H] of c_dtype */
+} treadle_recurrent_grads;
+
+TREADLE_API int treadle_recurrent_backward(const treadle_device* device,
+                                           const treadle_recurrent* layer,
+                                           const treadle_recurrent_saved* saved,
+                                           const treadle_recurrent_grads* grads, void* workspace,
+                                           size_t workspace_bytes);
+
+/* ---- launches: what treadle.launch_info shows */
+
+typedef struct treadle_launch {
+  size_t struct_size;
+  const char* kernel; /* demangled; valid until treadle_clear_launches() */
+  uint32_t grid[3];
+  uint32_t block[3];
+  int32_t vector_width;        /* elements a memory access */
+  int32_t elements_per_thread; /* at most */
+  int32_t registers;           /* a thread */
+  int32_t blocks_per_sm;       /* resident at once, on the current device */
+  uint64_t shared_bytes;       /* a block, static and dynamic */
+  uint64_t local_bytes;        /* a thread; more than 0 means spills or indexed arrays */
+  double occupancy;            /* resident warps over the most a multiprocessor holds */
+  const char* algorithm;       /* of recurrent layers: how they are run, and why; else "" */
+  const char* reason;
+} treadle_launch;
+
+/* While on, every launch on CUDA by this thread is recorded (and still made). */
+TREADLE_API void treadle_record_launches(int on);
+TREADLE_API int64_t treadle_launch_count(void);
+TREADLE_API int treadle_get_launch(int64_t index, treadle_launch* launch);
+TREADLE_API void treadle_clear_launches(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* TREADLE_KERNELS_H */

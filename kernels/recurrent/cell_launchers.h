@@ -1,0 +1,41 @@
+// What launchers.h declares, of one cell: `Kind` names it (math::Lltm, cell_info.h). Definitions
+// are in the *_launch.cuh, step.cuh and c_states.cuh, and kernels/recurrent/lltm/*.cu instantiate
+// them.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/recurrent/persistent_args.h"
+#include "kernels/recurrent/step_args.h"
+
+namespace treadle {
+
+template <class Kind>
+cudaError_t launch_step_forward(const RecurrenceForward& args, cudaStream_t stream);
+template <class Kind>
+cudaError_t launch_step_backward(const RecurrenceBackward& args, cudaStream_t stream);
+
+template <class Kind>
+cudaError_t launch_cluster_forward(const PersistentForward& args, const ClusterPlan& plan,
+                                   cudaStream_t stream);
+template <class Kind>
+cudaError_t launch_cluster_backward(const PersistentBackward& args, const ClusterPlan& plan,
+                                    cudaStream_t stream);
+template <class Kind>
+cudaError_t forward_clusters_at_once(Dtype dtype, const ClusterPlan& plan, int* count);
+template <class Kind>
+cudaError_t backward_clusters_at_once(Dtype dtype, const ClusterPlan& plan, int* count);
+
+template <class Kind>
+cudaError_t launch_grid_forward(const PersistentForward& args, int rows, cudaStream_t stream);
+template <class Kind>
+cudaError_t launch_grid_backward(const PersistentBackward& args, int rows, cudaStream_t stream);
+template <class Kind>
+cudaError_t grid_fits(bool backward, const PersistentSizes& sizes, int rows, bool* fits);
+template <class Kind>
+size_t grid_exchange_bytes(const PersistentSizes& sizes, int rows, bool backward);
+
+template <class Kind>
+cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream);
+
+}  // namespace treadle

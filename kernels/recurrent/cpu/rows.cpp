@@ -1,0 +1,63 @@
+// recurrent_layer's steps on the CPU. Engine: rows_forward.h; formulas: kernels/math/cells.
+// Twin: kernels/recurrent/lltm/step.cu.
+#include "kernels/recurrent/cpu/rows.h"
+
+#include "kernels/math/cells/gru.h"
+#include "kernels/math/cells/lltm.h"
+#include "kernels/math/cells/lstm.h"
+#include "kernels/recurrent/cpu/rows_backward.h"
+
+namespace treadle::cpu::TREADLE_ISA {
+
+// f(the cell's functors, the dtype's C++ type), each a Type.
+template <class F>
+static void visit_kernel(CellKind cell, Dtype dtype, const F& f) {
+  visit_cell(cell, [&](auto kind) { visit_floating(dtype, [&](auto type) { f(kind, type); }); });
+}
+
+void recurrent_pack_forward(CellKind cell, Dtype dtype, const MatrixView& weight, int64_t hidden,
+                            void* panels) {
+  visit_kernel(cell, dtype, [&](auto kind, auto type) {
+    using T = typename decltype(type)::type;
+    using Cell = typename decltype(kind)::type::template Cell<acc_t<T>>;
+    pack_forward<Cell, T>(weight, hidden, static_cast<acc_t<T>*>(panels));
+  });
+}
+
+void recurrent_pack_backward(CellKind cell, Dtype dtype, const MatrixView& weight, int64_t hidden,
+                             void* panels) {
+  visit_kernel(cell, dtype, [&](auto kind, auto type) {
+    using T = typename decltype(type)::type;
+    using Cell = typename decltype(kind)::type::template Cell<acc_t<T>>;
+    pack_backward<Cell, T>(weight, hidden, static_cast<acc_t<T>*>(panels));
+  });
+}
+
+void recurrent_layer_forward(const RecurrenceForward& args, const void* panels, int64_t begin,
+                             int64_t end) {
+  visit_kernel(args.cell, args.dtype, [&](auto cell, auto type) {
+    using Kind = typename decltype(cell)::type;
+    using T = typename decltype(type)::type;
+    ForwardRows<Kind::template Cell, T>(args, static_cast<const acc_t<T>*>(panels), begin, end)
+        .run();
+  });
+}
+
+void recurrent_layer_backward(const RecurrenceBackward& args, const void* panels, int64_t begin,
+                              int64_t end) {
+  visit_kernel(args.cell, args.dtype, [&](auto cell, auto type) {
+    using Kind = typename decltype(cell)::type;
+    using T = typename decltype(type)::type;
+    BackwardRows<Kind::template Cell, T>(args, static_cast<const acc_t<T>*>(panels), begin, end)
+        .run();
+  });
+}
+
+void recurrent_layer_c_states(const RecurrenceCStates& args, int64_t begin, int64_t end) {
+  visit_kernel(args.cell, args.dtype, [&](auto cell, auto type) {
+    using Kind = typename decltype(cell)::type;
+    recurrence_c_states<Kind::template Cell, typename decltype(type)::type>(args, begin, end);
+  });
+}
+
+}  // namespace treadle::cpu::TREADLE_ISA

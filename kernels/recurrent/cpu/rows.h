@@ -1,0 +1,41 @@
+// recurrent_layer's steps on the CPU, as csrc/recurrent/cpu.cpp calls them: raw memory, no torch. A
+// call does the rows begin .. end of the batch; results do not depend on where a parallel loop
+// cuts, at multiples of kRowBlock. `panels` are weights [GH, H] as the pack functions lay them out.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/common/cpu/isa.h"
+#include "kernels/recurrent/step_args.h"
+
+namespace treadle::cpu {
+
+inline constexpr int64_t kRowBlock = 8;
+
+// Enough for forward and for backward panels, which are padded differently.
+inline int64_t recurrent_panel_bytes(int64_t rows, int64_t hidden, int64_t acc_bytes) {
+  const int64_t unit = 2 * 64 / acc_bytes;
+  return (hidden + unit - 1) / unit * unit * rows * acc_bytes;
+}
+
+TREADLE_CPU_FUNCTION(recurrent_pack_forward,
+                     (CellKind cell, Dtype dtype, const MatrixView& weight, int64_t hidden,
+                      void* panels),
+                     (cell, dtype, weight, hidden, panels))
+TREADLE_CPU_FUNCTION(recurrent_pack_backward,
+                     (CellKind cell, Dtype dtype, const MatrixView& weight, int64_t hidden,
+                      void* panels),
+                     (cell, dtype, weight, hidden, panels))
+TREADLE_CPU_FUNCTION(recurrent_layer_forward,
+                     (const RecurrenceForward& args, const void* panels, int64_t begin,
+                      int64_t end),
+                     (args, panels, begin, end))
+TREADLE_CPU_FUNCTION(recurrent_layer_backward,
+                     (const RecurrenceBackward& args, const void* panels, int64_t begin,
+                      int64_t end),
+                     (args, panels, begin, end))
+TREADLE_CPU_FUNCTION(recurrent_layer_c_states,
+                     (const RecurrenceCStates& args, int64_t begin, int64_t end),
+                     (args, begin, end))
+
+}  // namespace treadle::cpu

@@ -1,0 +1,125 @@
+// The backward pass of rows_forward.h. Twin: kernels/recurrent/step.cuh.
+#pragma once
+
+#include "kernels/recurrent/cpu/rows_forward.h"
+
+namespace treadle::cpu::TREADLE_ISA {
+
+// Rows begin .. end of the batch, backward.
+template <template <class> class CellOf, class T, class acc = acc_t<T>>
+class BackwardRows {
+  using Cell = CellOf<acc>;
+  static constexpr int kGates = Cell::kGates;
+  static constexpr int64_t kN = kColumns<acc>;
+
+ public:
+  BackwardRows(const RecurrenceBackward& args, const acc* panels, int64_t begin, int64_t end)
+      : a_(args), panels_(panels), begin_(begin), count_(end - begin) {}
+
+  void run() {
+    for (int64_t s = 0; s < a_.step_count; ++s) {
+      const RecurrenceStep& step = a_.steps[s];
+      const int64_t rows = std::clamp(step.rows - begin_, int64_t{0}, count_);
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t column = 0; column < a_.hidden; column += kN) {
+          begin_row(step.start + begin_ + r, begin_ + r, column);
+        }
+      }
+      for (int64_t column = 0; column < a_.hidden; column += kBackwardUnits * kN) {
+        run_columns(step, column, rows);
+      }
+    }
+  }
+
+ private:
+  const RecurrenceBackward& a_;
+  const acc* panels_;
+  int64_t begin_, count_;
+
+  acc* grad_h(int64_t b) const {
+    return static_cast<acc*>(const_cast<void*>(a_.grad_h.data)) + b * a_.hidden;
+  }
+
+  // The gradients of the gates and of c, of kN units.
+  TREADLE_INLINE void begin_row(int64_t row, int64_t b, int64_t column) {
+    const int64_t n = std::min(kN, a_.hidden - column), at = row * a_.hidden + column;
+    acc gates[kGates][kN] = {}, old_c[kN] = {}, dh[kN] = {}, own[kN] = {}, dc[kN] = {};
+    for (int k = 0; k < kGates; ++k) {
+      load_some<T>(a_.gates, (row * kGates + k) * a_.hidden + column, gates[k], n);
+    }
+    load_some<acc>(a_.c_states, at, old_c, n);
+    if (a_.grad_output.data != nullptr) {
+      const auto& [data, row_stride, column_stride] = a_.grad_output;
+      const int64_t element = row * row_stride + column * column_stride;
+      if (column_stride == 1) {
+        load_some<T>(data, element, dh, n);
+      } else {
+        load<T, acc>(static_cast<const char*>(data) + element * int64_t{sizeof(T)},
+                     column_stride * int64_t{sizeof(T)}, dh, n);
+      }
+    }
+    acc* const own_dh = grad_h(b) + column;
+    acc* const own_dc = static_cast<acc*>(a_.grad_c) + b * a_.hidden + column;
+    load_some<acc>(own_dh, 0, own, n);
+    for (int64_t i = 0; i < kN; ++i) dh[i] += own[i];
+    load_some<acc>(own_dc, 0, dc, n);
+    for (int64_t i = 0; i < kN; ++i) {
+      acc g[kGates];
+      for (int k = 0; k < kGates; ++k) g[k] = gates[k][i];
+      const auto grad = Cell::backward(g, old_c[i], dh[i], dc[i]);
+      for (int k = 0; k < kGates; ++k) gates[k][i] = grad.gates[k];
+      dc[i] = grad.old_cell;
+    }
+    for (int k = 0; k < kGates; ++k) {
+      store_some<acc>(a_.grad_gates, (row * kGates + k) * a_.hidden + column, gates[k], n);
+    }
+    store_some<acc>(own_dc, 0, dc, n);
+  }
+
+  // The gradient of the h before: that of the gates with a product with h, times W.
+  void run_columns(const RecurrenceStep& step, int64_t column, int64_t rows) {
+    constexpr int64_t kWidth = kBackwardUnits * kN;
+    const int64_t depth = Cell::kStateGates * a_.hidden, n = std::min(kWidth, a_.hidden - column);
+    const int64_t width = kGates * a_.hidden;
+    const acc* x = static_cast<const acc*>(a_.grad_gates) + (step.start + begin_) * width;
+    multiply_rows<kBackwardUnits>(
+        panels_ + column * depth, x, width, rows, depth, [](int64_t, int64_t) {},
+        [&](int64_t first, int64_t count, const acc* products) {
+          for (int64_t i = 0; i < count; ++i) {
+            acc* const to = grad_h(begin_ + first + i) + column;
+            n == kWidth ? std::copy_n(products + i * kWidth, kWidth, to)
+                        : std::copy_n(products + i * kWidth, n, to);
+          }
+        });
+  }
+};
+
+// c before each step, of rows begin .. end of the batch, from their gates.
+template <template <class> class CellOf, class T, class acc = acc_t<T>>
+void recurrence_c_states(const RecurrenceCStates& a, int64_t begin, int64_t end) {
+  using Cell = CellOf<acc>;
+  constexpr int kGates = Cell::kGates;
+  constexpr int64_t kN = kColumns<acc>;
+  for (int64_t s = 0; s < a.step_count; ++s) {
+    for (int64_t b = begin; b < std::min(end, a.steps[s].rows); ++b) {
+      const int64_t row = a.steps[s].start + b;
+      for (int64_t column = 0; column < a.hidden; column += kN) {
+        const int64_t n = std::min(kN, a.hidden - column);
+        acc gates[kGates][kN] = {}, c[kN] = {};
+        for (int k = 0; k < kGates; ++k) {
+          load_some<T>(a.gates, (row * kGates + k) * a.hidden + column, gates[k], n);
+        }
+        load_some<acc>(a.c, b * a.hidden + column, c, n);
+        store_some<acc>(a.c_states, row * a.hidden + column, c, n);
+        for (int64_t i = 0; i < kN; ++i) {
+          acc g[kGates];
+          for (int k = 0; k < kGates; ++k) g[k] = gates[k][i];
+          c[i] = Cell::forward(g, c[i]).new_cell;
+        }
+        store_some<acc>(a.c, b * a.hidden + column, c, n);
+      }
+    }
+  }
+}
+
+}  // namespace treadle::cpu::TREADLE_ISA

@@ -1,0 +1,261 @@
+// A recurrent layer's steps on the CPU, for any cell. Rows are independent, so each thread takes
+// some of them through all steps. A step's product, its activations and the state stay in the
+// caches; weights are packed into panels once a call. Twin: kernels/recurrent/step.cuh.
+// A Cell: kernels/math/cells/lltm.h.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <new>
+
+#include "kernels/recurrent/cpu/gemm.h"
+#include "kernels/recurrent/step_args.h"
+
+namespace treadle::cpu::TREADLE_ISA {
+
+// Zeroed memory of one task, aligned to cache lines.
+template <class acc>
+class Scratch {
+ public:
+  explicit Scratch(int64_t size)
+      : data_(static_cast<acc*>(
+            ::operator new[](std::max<int64_t>(size, 1) * sizeof(acc), std::align_val_t{64}))) {
+    std::fill_n(data_.get(), size, acc(0));
+  }
+  acc* operator+(int64_t i) const { return data_.get() + i; }
+
+ private:
+  struct Free {
+    void operator()(acc* p) const { ::operator delete[](p, std::align_val_t{64}); }
+  };
+  std::unique_ptr<acc[], Free> data_;
+};
+
+// H in groups of kColumns, to which panels and states are padded.
+template <class acc>
+int64_t groups_of(int64_t hidden) {
+  return (hidden + kColumns<acc> - 1) / kColumns<acc>;
+}
+
+// The backward product computes two groups at once.
+inline constexpr int kBackwardUnits = 2;
+
+// Weights [G_h H, H] to panels [group][H][gate][column], for h W^T.
+template <class Cell, class T, class acc>
+void pack_forward(const MatrixView& weight, int64_t hidden, acc* panels) {
+  constexpr int64_t kN = kColumns<acc>;
+  constexpr int gates = Cell::kStateGates;
+  const auto* data = static_cast<const char*>(weight.data);
+  for (int64_t group = 0; group < groups_of<acc>(hidden); ++group) {
+    const int64_t units = std::min(kN, hidden - group * kN);
+    acc* const panel = panels + group * hidden * gates * kN;
+    for (int gate = 0; gate < gates; ++gate) {
+      const char* rows[kN];
+      for (int64_t i = 0; i < kN; ++i) {
+        const int64_t u = group * kN + std::min(i, units - 1);
+        const int64_t row = Cell::weight_block(gate) * hidden + u;
+        rows[i] = data + row * weight.row_stride * int64_t{sizeof(T)};
+      }
+      for (int64_t k = 0; k < hidden; ++k) {
+        const int64_t at = k * weight.column_stride * int64_t{sizeof(T)};
+        acc* const to = panel + (k * gates + gate) * kN;
+        for (int64_t i = 0; i < kN; ++i) to[i] = from_stored<T, acc>(read<T>(rows[i] + at));
+        for (int64_t i = units; i < kN; ++i) to[i] = 0;
+      }
+    }
+  }
+}
+
+// Weights [G_h H, H] to panels [two groups][G_h H][column], for grad_gates W.
+template <class Cell, class T, class acc>
+void pack_backward(const MatrixView& weight, int64_t hidden, acc* panels) {
+  constexpr int64_t kN = kBackwardUnits * kColumns<acc>;
+  const auto* data = static_cast<const char*>(weight.data);
+  for (int64_t first = 0; first < hidden; first += kN) {
+    const int64_t units = std::min(kN, hidden - first);
+    for (int64_t k = 0; k < Cell::kStateGates * hidden; ++k, panels += kN) {
+      const int64_t gate = k / hidden, row = Cell::weight_block(gate) * hidden + k % hidden;
+      const int64_t at = row * weight.row_stride + first * weight.column_stride;
+      load<T, acc>(data + at * int64_t{sizeof(T)}, weight.column_stride * int64_t{sizeof(T)},
+                   panels, units);
+      std::fill(panels + units, panels + kN, acc(0));
+    }
+  }
+}
+
+template <class T, class acc>
+TREADLE_INLINE void load_some(const void* base, int64_t at, acc (&x)[kColumns<acc>], int64_t n) {
+  const char* const from = static_cast<const char*>(base) + at * int64_t{sizeof(T)};
+  // A length that the compiler knows: vectors instead of a call of memcpy.
+  n == kColumns<acc> ? load_contiguous<T, acc>(from, x, kColumns<acc>)
+                     : load_contiguous<T, acc>(from, x, n);
+}
+
+template <class T, class acc>
+TREADLE_INLINE void store_some(void* base, int64_t at, const acc (&x)[kColumns<acc>], int64_t n) {
+  char* const to = static_cast<char*>(base) + at * int64_t{sizeof(T)};
+  n == kColumns<acc> ? store_contiguous<T, acc>(to, x, kColumns<acc>)
+                     : store_contiguous<T, acc>(to, x, n);
+}
+
+// Rows begin .. end of the batch, forward.
+template <template <class> class CellOf, class T, class acc = acc_t<T>>
+class ForwardRows {
+  using Cell = CellOf<acc>;
+  static constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
+  static constexpr int kFirstInput = kGates - Cell::kInputGates;
+  static constexpr int64_t kN = kColumns<acc>;
+
+ public:
+  ForwardRows(const RecurrenceForward& args, const acc* panels, int64_t begin, int64_t end)
+      : a_(args),
+        panels_(panels),
+        begin_(begin),
+        count_(end - begin),
+        padded_(groups_of<acc>(args.hidden) * kN),
+        c_(count_ * padded_),
+        bias_(kGates * padded_),
+        h_{Scratch<acc>(count_ * padded_), Scratch<acc>(count_ * padded_)} {}
+
+  void run() {
+    load_state();
+    int64_t active = 0;
+    for (int64_t s = 0; s < a_.step_count; ++s) {
+      const RecurrenceStep& step = a_.steps[s];
+      const int64_t rows = std::clamp(step.rows - begin_, int64_t{0}, count_);
+      // Rows that end here.
+      store_state(rows, active);
+      active = rows;
+      for (int64_t group = 0; group * kN < a_.hidden; ++group) run_group(step, group, rows);
+      std::swap(h_[0], h_[1]);
+    }
+    store_state(0, active);
+  }
+
+ private:
+  const RecurrenceForward& a_;
+  const acc* panels_;
+  int64_t begin_, count_, padded_;
+  Scratch<acc> c_, bias_;
+  Scratch<acc> h_[2];  // before this step, after it; rows that wait have theirs in both
+
+  void load_state() {
+    for (int gate = kFirstInput; gate < kGates; ++gate) {
+      add_bias(a_.bias_ih, gate - kFirstInput, gate);
+    }
+    for (int gate = 0; gate < kStateGates; ++gate) {
+      add_bias(a_.bias_hh, Cell::weight_block(gate), gate);
+    }
+    for (int64_t r = 0; r < count_; ++r) {
+      const int64_t at = (begin_ + r) * a_.hidden;
+      const char* h = static_cast<const char*>(a_.h) + at * int64_t{sizeof(T)};
+      load_contiguous<T, acc>(h, h_[0] + r * padded_, a_.hidden);
+      std::copy_n(h_[0] + r * padded_, a_.hidden, h_[1] + r * padded_);
+      std::copy_n(static_cast<const acc*>(a_.c) + at, a_.hidden, c_ + r * padded_);
+    }
+  }
+
+  void add_bias(const void* bias, int64_t block, int gate) {
+    if (bias == nullptr) return;
+    const int64_t element = block * a_.hidden;
+    acc* const to = bias_ + gate * padded_;
+    for (int64_t column = 0; column < a_.hidden; column += kN) {
+      acc own[kN] = {};
+      const int64_t n = std::min(kN, a_.hidden - column);
+      load_some<T>(bias, element + column, own, n);
+      for (int64_t i = 0; i < n; ++i) to[column + i] += own[i];
+    }
+  }
+
+  void store_state(int64_t from, int64_t to) {
+    for (int64_t r = from; r < to; ++r) {
+      const int64_t at = (begin_ + r) * a_.hidden;
+      char* h = static_cast<char*>(a_.h) + at * int64_t{sizeof(T)};
+      store_contiguous<T, acc>(h, h_[0] + r * padded_, a_.hidden);
+      std::copy_n(c_ + r * padded_, a_.hidden, static_cast<acc*>(a_.c) + at);
+    }
+  }
+
+  void run_group(const RecurrenceStep& step, int64_t group, int64_t rows) {
+    const acc* const panel = panels_ + group * a_.hidden * kStateGates * kN;
+    const int64_t first_row = step.start + begin_;
+    multiply_rows<kStateGates>(
+        panel, h_[0] + 0, padded_, rows, a_.hidden,
+        [&](int64_t first, int64_t count) { fetch(first_row + first, count, group * kN); },
+        [&](int64_t first, int64_t count, const acc* products) {
+          finish(first_row, first, count, group, products);
+        });
+  }
+
+  // The products with the input lie so far apart that the processor does not foresee them.
+  TREADLE_INLINE void fetch(int64_t row, int64_t count, int64_t column) const {
+    const acc* from = static_cast<const acc*>(a_.products.data) + row * a_.products.row_stride;
+    for (int64_t r = 0; r < count; ++r, from += a_.products.row_stride) {
+      for (int k = 0; k < Cell::kInputGates; ++k) __builtin_prefetch(from + k * a_.hidden + column);
+    }
+  }
+
+  using Gates = acc[kGates][kN];
+
+  // The gates and the new state of kN units of some rows. One loop takes all formulas: a row's are
+  // a long chain, and the processor begins the next row's meanwhile.
+  TREADLE_INLINE void finish(int64_t first_row, int64_t first, int64_t count, int64_t group,
+                             const acc* products) {
+    constexpr int kMost = kMostRows<kStateGates>;
+    const int64_t column = group * kN;
+    Gates gates[kMost];
+    acc h[kMost][kN];
+    for (int64_t r = 0; r < count; ++r) {
+      add_up(first_row + first + r, column, products + r * kStateGates * kN, gates[r]);
+    }
+    acc* const own_c = c_ + first * padded_ + column;
+    for (int64_t r = 0; r < count; ++r) {
+      acc c[kN];
+      for (int64_t i = 0; i < kN; ++i) {
+        acc g[kGates];
+        for (int k = 0; k < kGates; ++k) g[k] = gates[r][k][i];
+        const auto state = Cell::forward(g, own_c[r * padded_ + i]);
+        h[r][i] = state.new_h;
+        c[i] = state.new_cell;
+      }
+      std::copy_n(c, kN, own_c + r * padded_);
+    }
+    for (int64_t r = 0; r < count; ++r) store_h(first_row, first + r, column, h[r]);
+  }
+
+  // Of a row: products with h, those with the input, and biases.
+  TREADLE_INLINE void add_up(int64_t row, int64_t column, const acc* products, Gates& gates) {
+    const int64_t n = std::min(kN, a_.hidden - column);
+    for (int k = 0; k < kGates; ++k) {
+      acc sum[kN] = {};
+      if (k >= kFirstInput) {
+        load_some<acc>(a_.products.data,
+                       row * a_.products.row_stride + (k - kFirstInput) * a_.hidden + column, sum,
+                       n);
+      }
+      const acc* bias = bias_ + k * padded_ + column;
+      if (k < kStateGates) {
+        for (int64_t i = 0; i < kN; ++i) sum[i] += products[k * kN + i] + bias[i];
+      } else {
+        for (int64_t i = 0; i < kN; ++i) sum[i] += bias[i];
+      }
+      if (a_.gates != nullptr) {
+        store_some<T>(a_.gates, (row * kGates + k) * a_.hidden + column, sum, n);
+      }
+      std::copy_n(sum, kN, gates[k]);
+    }
+  }
+
+  TREADLE_INLINE void store_h(int64_t first_row, int64_t r, int64_t column, acc (&h)[kN]) {
+    const int64_t n = std::min(kN, a_.hidden - column), row = first_row + r;
+    store_some<T>(a_.output, row * a_.output_stride + column, h, n);
+    // The next step reads what is stored, rounded.
+    if constexpr (!std::is_same_v<T, acc>) {
+      load_some<T>(a_.output, row * a_.output_stride + column, h, n);
+    }
+    std::copy_n(h, kN, h_[1] + r * padded_ + column);
+  }
+};
+
+}  // namespace treadle::cpu::TREADLE_ISA

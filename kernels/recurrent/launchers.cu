@@ -1,0 +1,71 @@
+// From the cell that the arguments name to its instance of a kernel's launcher.
+#include "kernels/recurrent/cell_launchers.h"
+#include "kernels/recurrent/launchers.h"
+
+namespace treadle {
+cudaError_t launch_step_forward(const RecurrenceForward& args, cudaStream_t stream) {
+  return visit_cell(args.cell, [&](auto cell) {
+    return launch_step_forward<typename decltype(cell)::type>(args, stream);
+  });
+}
+
+cudaError_t launch_step_backward(const RecurrenceBackward& args, cudaStream_t stream) {
+  return visit_cell(args.cell, [&](auto cell) {
+    return launch_step_backward<typename decltype(cell)::type>(args, stream);
+  });
+}
+
+cudaError_t launch_cluster_forward(const PersistentForward& args, const ClusterPlan& plan,
+                                   cudaStream_t stream) {
+  return visit_cell(args.sizes.cell, [&](auto cell) {
+    return launch_cluster_forward<typename decltype(cell)::type>(args, plan, stream);
+  });
+}
+
+cudaError_t launch_cluster_backward(const PersistentBackward& args, const ClusterPlan& plan,
+                                    cudaStream_t stream) {
+  return visit_cell(args.sizes.cell, [&](auto cell) {
+    return launch_cluster_backward<typename decltype(cell)::type>(args, plan, stream);
+  });
+}
+
+cudaError_t clusters_at_once(CellKind cell, Dtype dtype, bool backward, const ClusterPlan& plan,
+                             int* count) {
+  return visit_cell(cell, [&](auto type) {
+    using Kind = typename decltype(type)::type;
+    return backward ? backward_clusters_at_once<Kind>(dtype, plan, count)
+                    : forward_clusters_at_once<Kind>(dtype, plan, count);
+  });
+}
+
+cudaError_t launch_grid_forward(const PersistentForward& args, int rows, cudaStream_t stream) {
+  return visit_cell(args.sizes.cell, [&](auto cell) {
+    return launch_grid_forward<typename decltype(cell)::type>(args, rows, stream);
+  });
+}
+
+cudaError_t launch_grid_backward(const PersistentBackward& args, int rows, cudaStream_t stream) {
+  return visit_cell(args.sizes.cell, [&](auto cell) {
+    return launch_grid_backward<typename decltype(cell)::type>(args, rows, stream);
+  });
+}
+
+cudaError_t grid_fits(bool backward, const PersistentSizes& sizes, int rows, bool* fits) {
+  return visit_cell(sizes.cell, [&](auto cell) {
+    return grid_fits<typename decltype(cell)::type>(backward, sizes, rows, fits);
+  });
+}
+
+size_t grid_exchange_bytes(const PersistentSizes& sizes, int rows, bool backward) {
+  return visit_cell(sizes.cell, [&](auto cell) {
+    return grid_exchange_bytes<typename decltype(cell)::type>(sizes, rows, backward);
+  });
+}
+
+cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream) {
+  return visit_cell(args.sizes.cell, [&](auto cell) {
+    return launch_c_states<typename decltype(cell)::type>(args, stream);
+  });
+}
+
+}  // namespace treadle

@@ -1,0 +1,20 @@
+// The LLTM cell's pointwise part on the CPU, as csrc/recurrent/lltm_cell/cell.cpp calls it: raw
+// memory, no torch. Shapes: N independent cells of B rows and H units each; units are numbered flat
+// over [N, B, H], and a call does the units begin .. end, so that a parallel loop may cut anywhere.
+// Half types are computed in float. Formula: kernels/math/cells/lltm.h. Twin:
+// kernels/recurrent/lltm_cell/cell.cu.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/common/cpu/isa.h"
+#include "kernels/recurrent/lltm_cell/args.h"
+
+namespace treadle::cpu {
+
+TREADLE_CPU_FUNCTION(lltm_cell_forward, (const LltmForward& args, int64_t begin, int64_t end),
+                     (args, begin, end))
+TREADLE_CPU_FUNCTION(lltm_cell_backward, (const LltmBackward& args, int64_t begin, int64_t end),
+                     (args, begin, end))
+
+}  // namespace treadle::cpu

@@ -1,0 +1,52 @@
+// How a recurrent layer is run: a pure function of sizes, dtype and device. Algorithms:
+//   rows     CPU: a thread takes rows of the batch through all steps
+//   step     CUDA: a matrix product and a fused kernel for each step
+//   cluster  one launch, weights kept on the chip: a cluster of blocks takes rows through all steps
+//   grid     the same with 32 blocks, for weights that no cluster holds
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "kernels/common/exported.h"
+#include "kernels/recurrent/persistent_args.h"
+
+namespace treadle {
+
+struct RecurrenceSizes {
+  CellKind cell;
+  int64_t steps, batch, hidden, directions;
+  Dtype dtype;
+};
+
+// Of acc_t: half types are multiplied into float.
+inline int64_t acc_bytes(Dtype dtype) { return dtype == Dtype::kDouble ? 8 : 4; }
+
+struct RecurrenceDevice {
+  bool cuda = false;
+  int architecture = 0;  // 90 for sm_90
+  int multiprocessors = 0;
+  size_t l2_bytes = 0;  // CPU: of the cache that all cores share
+  bool tf32 = false;    // whether float32 products may be computed so
+};
+
+struct RecurrencePlan {
+  const char* algorithm;
+  const char* reason;
+  int64_t steps_per_chunk;  // input products are computed for so many steps at once
+  bool transposed;          // products [GH, S] instead of [S, GH]
+  ClusterPlan clusters;     // of algorithm "cluster"
+  int64_t grid_groups;      // of algorithm "grid": groups of 32 blocks for one direction
+  int grid_rows;            // of algorithm "grid": rows of the batch that a group takes
+
+  bool is(std::string_view name) const { return name == algorithm; }
+  bool persistent() const { return is("cluster") || is("grid"); }
+};
+
+// null; or why a `forced` algorithm cannot be, until this thread's next error. "auto" forces none.
+const char* plan_recurrence(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
+                            std::string_view forced, bool backward, RecurrencePlan* plan)
+    TREADLE_EXPORTED(plan_recurrence);
+
+}  // namespace treadle
