@@ -1,0 +1,73 @@
+// The arrays of kernels.h: checked, and merged into the loops that elementwise kernels run.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <vector>
+
+#include "kernels/c_api/status.h"
+#include "kernels/common/dtype.h"
+#include "kernels/elementwise/args.h"
+#include "treadle/kernels.h"
+
+namespace treadle {
+
+struct NamedArray {
+  const char* name;
+  const treadle_array* array;
+};
+
+void check_device(const treadle_device* device);
+
+// Raises for a dtype without kernels.
+Dtype dtype_of(const char* name, uint32_t dtype);
+
+int64_t count_of(const treadle_array& array);                 // elements
+std::vector<int64_t> strides_of(const treadle_array& array);  // in elements, also where it has none
+
+// A struct, sizes, dtype and data that a call on `device` may read.
+void check_array(const treadle_device& device, const NamedArray& given);
+
+// `out`, written elementwise from `inputs` of its sizes, shares no memory with them except where it
+// is one of them; nor has it an element twice.
+void check_memory(const NamedArray& out, std::initializer_list<NamedArray> inputs);
+
+// The iteration space of an elementwise op; operand 0 is the output. Inputs are broadcast, and
+// dimensions merged wherever all operands allow it.
+struct ElementwiseSpace {
+  ElementwiseArgs args{};
+
+  // Raises where an input does not broadcast to `out`.
+  ElementwiseSpace(const NamedArray& out, std::initializer_list<NamedArray> inputs);
+
+ private:
+  void sort_and_merge();
+};
+
+// f(part) for parts whose offsets fit 32 bits.
+template <class F>
+void in_32_bits(const ElementwiseArgs& args, const F& f) {
+  int64_t last[kMaxOperands] = {};
+  int64_t largest = 0;
+  int at = 0;
+  bool fits = args.numel < int64_t{1} << 31;
+  for (int d = 0; d < args.ndim; ++d) {
+    if (args.sizes[d] > largest) largest = args.sizes[at = d];
+    for (int i = 0; i < args.operands; ++i) {
+      const int64_t stride = args.strides[i][d];
+      last[i] += (args.sizes[d] - 1) * (stride < 0 ? -stride : stride);
+    }
+  }
+  for (int i = 0; i < args.operands; ++i) fits = fits && last[i] < (int64_t{1} << 31) - 16;
+  if (fits || args.dense) return f(args);
+  ElementwiseArgs part = args;
+  part.sizes[at] = largest / 2;
+  part.numel = args.numel / largest * part.sizes[at];
+  in_32_bits(part, f);
+  for (int i = 0; i < args.operands; ++i) part.data[i] += part.sizes[at] * args.strides[i][at];
+  part.sizes[at] = largest - part.sizes[at];
+  part.numel = args.numel - part.numel;
+  in_32_bits(part, f);
+}
+
+}  // namespace treadle

@@ -1,0 +1,56 @@
+#include "kernels/c_api/cuda.h"
+
+namespace treadle::cuda {
+
+#ifndef TREADLE_CUDA_VERSION
+
+void check_index(int) {
+  raise(TREADLE_UNSUPPORTED,
+        "device.type must be TREADLE_CPU: this library was built without CUDA");
+}
+
+void check_pointer(const char*, const void*, int) {}
+
+#else
+
+void check(cudaError_t error) {
+  if (error == cudaSuccess) return;
+  (void)cudaGetLastError();  // ours to report, not the next caller's to find
+  const int status = error == cudaErrorNoKernelImageForDevice ? TREADLE_UNSUPPORTED
+                     : error == cudaErrorMemoryAllocation     ? TREADLE_NO_MEMORY
+                                                              : TREADLE_CUDA_ERROR;
+  raise(status, "CUDA must run the call, got ", cudaGetErrorName(error), ": ",
+        cudaGetErrorString(error));
+}
+
+void check_index(int index) {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess) (void)cudaGetLastError();
+  if (error != cudaSuccess || count == 0) {
+    raise(TREADLE_UNSUPPORTED, "device.type TREADLE_CUDA needs a GPU and its driver, got ",
+          cudaGetErrorString(error));
+  }
+  require(index >= 0 && index < count, "device.index must be at least 0 and less than ", count,
+          ", the number of GPUs, got ", index);
+}
+
+void check_pointer(const char* name, const void* pointer, int index) {
+  cudaPointerAttributes found = {};
+  check(cudaPointerGetAttributes(&found, pointer));
+  require(found.type != cudaMemoryTypeUnregistered, name, ".data must be memory of GPU ", index,
+          ", got memory of the host");
+  require(found.type != cudaMemoryTypeDevice || found.device == index, name,
+          ".data must be memory of GPU ", index, ", got memory of GPU ", found.device);
+}
+
+Guard::Guard(int index) {
+  check(cudaGetDevice(&before_));
+  check(cudaSetDevice(index));
+}
+
+Guard::~Guard() { (void)cudaSetDevice(before_); }
+
+#endif
+
+}  // namespace treadle::cuda

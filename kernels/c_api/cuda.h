@@ -1,0 +1,44 @@
+// CUDA as kernels.h uses it. In a build without it every function raises.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/c_api/status.h"
+#include "treadle/kernels.h"
+
+#ifdef TREADLE_CUDA_VERSION
+#include <cuda_runtime_api.h>
+#endif
+
+namespace treadle::cuda {
+
+// The GPU is there.
+void check_index(int index);
+
+// The byte is memory that kernels on the GPU can reach.
+void check_pointer(const char* name, const void* pointer, int index);
+
+#ifdef TREADLE_CUDA_VERSION
+
+// Raises unless the call succeeded.
+void check(cudaError_t error);
+
+inline cudaStream_t stream_of(const treadle_device& device) {
+  return static_cast<cudaStream_t>(device.stream);
+}
+
+// Makes the GPU current while it lives.
+class Guard {
+ public:
+  explicit Guard(int index);
+  ~Guard();
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+#endif
+
+}  // namespace treadle::cuda

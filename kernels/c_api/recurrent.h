@@ -1,0 +1,53 @@
+// A recurrent layer of kernels.h, checked: shared by its CPU and CUDA parts.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/c_api/status.h"
+#include "kernels/recurrent/plan.h"
+#include "treadle/kernels.h"
+
+namespace treadle {
+
+struct CLayer {
+  const treadle_device& device;
+  RecurrenceSizes sizes;
+  const CellInfo& cell;
+  Dtype c_dtype;
+
+  // Raises for a layer that no function here takes.
+  static CLayer checked(const treadle_device* device, const treadle_recurrent* layer);
+
+  int64_t rows() const { return sizes.steps * sizes.batch; }    // S
+  int64_t width() const { return cell.gates * sizes.hidden; }   // GH
+  int64_t units() const { return sizes.batch * sizes.hidden; }  // of a state, one direction
+};
+
+struct CForward {
+  const treadle_recurrent_inputs& in;
+  const treadle_recurrent_outputs& out;
+  void* workspace;
+};
+
+struct CBackward {
+  const treadle_recurrent_saved& in;
+  const treadle_recurrent_grads& out;
+  void* workspace;
+};
+
+// ---- CPU
+
+size_t workspace_on_cpu(const CLayer& layer);
+void forward_on_cpu(const CLayer& layer, const CForward& call);
+void backward_on_cpu(const CLayer& layer, const CBackward& call);
+
+// ---- CUDA; a build without it never calls these
+
+// The plan for the GPU; raises where it is a step at a time.
+RecurrencePlan plan_on_cuda(const CLayer& layer, bool backward);
+size_t workspace_on_cuda(const CLayer& layer, bool backward);
+void forward_on_cuda(const CLayer& layer, const CForward& call);
+void backward_on_cuda(const CLayer& layer, const CBackward& call);
+
+}  // namespace treadle

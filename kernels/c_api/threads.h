@@ -1,0 +1,38 @@
+// A loop on several threads, for callers without a thread pool of their own.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "treadle/kernels.h"
+
+namespace treadle {
+
+// f(begin, end) for parts of 0 .. count, of at least `grain` each, on as many threads as the device
+// allows. f must not throw.
+template <class F>
+void in_parallel(const treadle_device& device, int64_t count, int64_t grain, const F& f) {
+  const int64_t cores = std::max(1U, std::thread::hardware_concurrency());
+  const int64_t allowed = device.threads > 0 ? device.threads : cores;
+  const int64_t parts = std::clamp<int64_t>(count / std::max<int64_t>(grain, 1), 1, allowed);
+  const auto first = [&](int64_t part) {
+    return count / parts * part + std::min(count % parts, part);
+  };
+  std::vector<std::thread> others;
+  others.reserve(static_cast<size_t>(parts));
+  int64_t started = 1;
+  try {
+    for (; started < parts; ++started) {
+      others.emplace_back(
+          [&f, begin = first(started), end = first(started + 1)] { f(begin, end); });
+    }
+  } catch (...) {  // no more threads: this one does what is left
+  }
+  f(first(0), first(1));
+  if (started < parts) f(first(started), count);
+  for (std::thread& other : others) other.join();
+}
+
+}  // namespace treadle
