@@ -7,7 +7,7 @@ export TREADLE_CUDA ?= gpu
 CXX_SOURCES = $(shell git ls-files -co --exclude-standard '*.cpp' '*.h' '*.hpp' '*.cu' '*.cuh')
 
 .DEFAULT_GOAL := help
-.PHONY: help env build test demo bench readme-numbers new-op mutants lint format check-install clean
+.PHONY: help env build test demo bench wheel readme-numbers new-op mutants lint format check-install clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 15
@@ -26,6 +26,9 @@ demo: $(VENV)/.demo build  ## teach nets to read handwritten digits, and to be a
 
 bench: $(VENV)/.dev build  ## verify, then time every op against its rivals
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+wheel: $(VENV)/.dev  ## make the wheel of a release in dist/, for five torch minors (CUDA)
+	$(BIN)/python tools/wheel.py $(ARGS)
 
 readme-numbers:  ## write the numbers of README.md and docs/*.md from committed results
 	$(PYTHON) benchmarks/pages/readme_numbers.py

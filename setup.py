@@ -1,16 +1,18 @@
 """Builds treadle's binaries through tools/native and hands the rest to setuptools.
 
-The project's fixed facts are in pyproject.toml. What depends on the installed torch is here: the
-binaries, and the torch minor that a wheel asks for.
+The project's fixed facts are in pyproject.toml. What depends on torch is here: the binaries, and
+the torch minors that a wheel asks for. tools/wheel.py makes the wheel of a release, for several.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
@@ -19,7 +21,7 @@ ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
 from tools.native import host  # noqa: E402
-from tools.native.build import _commit, build, laid  # noqa: E402
+from tools.native.build import _commit, build, facts_of  # noqa: E402
 
 # Commands that describe what was built for one torch; an sdist is for any.
 FOR_ONE_TORCH = {"bdist_wheel", "dist_info", "editable_wheel", "install", "develop"}
@@ -39,8 +41,12 @@ class BuildBinaries(build_ext):
             raise SystemExit(f"treadle: {error}") from None
 
     def get_outputs(self) -> list[str]:
-        binaries = laid(self._package(), host.Torch.installed())
-        return [*map(str, binaries), str(binaries[1].with_name("facts.json"))]
+        package = self._package()
+        folders = [facts_of(package, torch).parent for torch in host.Torch.all()]
+        names = ("libtreadle.so", "facts.json")
+        of_torch = [str(folder / name) for folder in folders for name in names]
+        modules = [str(path) for path in package.glob("_C.*.so")]
+        return [str(package / "lib" / "libtreadle_kernels.so"), *of_torch, *modules]
 
     def get_output_mapping(self) -> dict[str, str]:
         return {}
@@ -59,6 +65,14 @@ class BuildPython(build_py):
         super().run()
 
 
+class Wheel(bdist_wheel):
+    """A wheel of several torch minors is for any Python: treadle._C is an extra in it."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        python, abi, platform = super().get_tag()
+        return (python, abi, platform) if one_torch() else ("py3", "none", platform)
+
+
 class Sdist(sdist):
     """The sources, and the commit that they are."""
 
@@ -69,18 +83,31 @@ class Sdist(sdist):
             Path(base_dir, "COMMIT").write_text(commit + "\n")
 
 
+def one_torch() -> bool:
+    return "TREADLE_TORCHES" not in os.environ
+
+
 def requirements() -> list[str]:
     if not FOR_ONE_TORCH & set(sys.argv):
         return ["torch>=2.11"]
     try:
-        major, minor = host.torch_minor()
+        held = [host.torch_minor()] if one_torch() else [torch.minor for torch in host.Torch.all()]
     except host.BuildError as error:
         raise SystemExit(f"treadle: {error}") from None
-    return [f"torch=={major}.{minor}.*"]
+    (major, first), (_, last) = min(held), max(held)
+    if first == last:
+        return [f"torch=={major}.{first}.*"]
+    gaps = [f"!={major}.{m}.*" for m in range(first, last) if (major, m) not in held]
+    return [",".join([f"torch>={major}.{first}", f"<{major}.{last + 1}", *gaps])]
 
 
 setup(
     ext_modules=[Extension("treadle._C", ["csrc/bindings.cpp"])],
-    cmdclass={"build_ext": BuildBinaries, "build_py": BuildPython, "sdist": Sdist},
+    cmdclass={
+        "build_ext": BuildBinaries,
+        "build_py": BuildPython,
+        "bdist_wheel": Wheel,
+        "sdist": Sdist,
+    },
     install_requires=requirements(),
 )

@@ -16,7 +16,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import sysconfig
 import time
 from pathlib import Path
 
@@ -28,12 +27,22 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def build(package: Path, version: str) -> None:
-    """Build all binaries for the installed torch, and lay them with the facts into `package`."""
+    """Build all binaries, and lay them with the facts into `package`.
+
+    They are for the installed torch and the running Python; with $TREADLE_TORCHES, for those torch
+    packages and every Python that is found.
+    """
+    torches = host.Torch.all()
+    pythons = [host.Python.running()] if len(torches) == 1 else host.Python.all()
+    for torch in torches:
+        build_for(torch, pythons, package, version)
+
+
+def build_for(torch: host.Torch, pythons: list[host.Python], package: Path, version: str) -> None:
     os.chdir(ROOT)
     started = time.monotonic()
-    torch = host.Torch.installed()
     toolkit = cuda.find(torch)
-    graph = Graph(torch, toolkit, build_folder(), version)
+    graph = Graph(torch, toolkit, build_folder(), version, pythons)
     ninja_file = graph.write()
     jobs = host.jobs()
     what = f"CUDA {toolkit.version} for {', '.join(toolkit.archs)}" if _has(toolkit) else "CPU only"
@@ -43,11 +52,10 @@ def build(package: Path, version: str) -> None:
     env = {name: value for name, value in os.environ.items() if name != "LD_RUN_PATH"}
     if subprocess.run(command, env=env).returncode:
         raise host.BuildError("the compilation failed; the compiler's words are above")
-    for source, target in zip(binaries(graph), laid(package, torch), strict=True):
+    for source, target in laid(graph, package).items():
         target.parent.mkdir(parents=True, exist_ok=True)
         _lay(source, target)
-    facts = laid(package, torch)[1].with_name("facts.json")
-    write_if_new(facts, json.dumps(_facts(graph), indent=2) + "\n")
+    write_if_new(facts_of(package, torch), json.dumps(_facts(graph), indent=2) + "\n")
     print(f"treadle: built in {time.monotonic() - started:.0f} s", flush=True)
     if isinstance(toolkit, cuda.Missing) and not toolkit.expected:
         _say_cpu_only(toolkit)
@@ -55,18 +63,18 @@ def build(package: Path, version: str) -> None:
         print(f"treadle: for the CPU only, as {toolkit.reason}; to build CUDA, {toolkit.remedy}")
 
 
-def binaries(graph: Graph) -> tuple[Path, ...]:
-    return graph.kernels, graph.library, graph.module
+def laid(graph: Graph, package: Path) -> dict[Path, Path]:
+    """Each binary of the build, and where it lies in the package."""
+    of_torch = facts_of(package, graph.torch).parent
+    return {
+        graph.kernels: package / "lib" / graph.kernels.name,
+        graph.library: of_torch / graph.library.name,
+        **{graph.module(python): package / f"_C{python.suffix}" for python in graph.pythons},
+    }
 
 
-def laid(package: Path, torch: host.Torch) -> tuple[Path, ...]:
-    """Where `binaries` lie in the package."""
-    minor = ".".join(map(str, torch.minor))
-    return (
-        package / "lib" / "libtreadle_kernels.so",
-        package / "lib" / f"torch-{minor}" / "libtreadle.so",
-        package / f"_C{sysconfig.get_config_var('EXT_SUFFIX')}",
-    )
+def facts_of(package: Path, torch: host.Torch) -> Path:
+    return package / "lib" / f"torch-{'.'.join(map(str, torch.minor))}" / "facts.json"
 
 
 def _has(toolkit: cuda.Toolkit | cuda.Missing) -> bool:

@@ -2,7 +2,7 @@
 
 - libtreadle_kernels.so: kernels/, without torch and Python. Made once for all torch versions.
 - libtreadle.so: csrc/, the ops of one torch version.
-- _C: csrc/bindings.cpp, for one Python version.
+- _C: csrc/bindings.cpp, one for each Python version.
 
 One graph for all, so that all cores are busy to the end, and so that a file is compiled again only
 when it, a header that it includes, or its command has changed. A CPU-only build shares every object
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sysconfig
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,6 +62,7 @@ class Graph:
     toolkit: cuda.Toolkit | cuda.Missing
     base: Path
     version: str
+    pythons: list[host.Python] = field(default_factory=lambda: [host.Python.running()])
     lines: list[str] = field(default_factory=list)
 
     @property
@@ -91,9 +91,8 @@ class Graph:
     def library(self) -> Path:
         return self.out / "libtreadle.so"
 
-    @property
-    def module(self) -> Path:
-        return self.out / f"_C{sysconfig.get_config_var('EXT_SUFFIX')}"
+    def module(self, python: host.Python) -> Path:
+        return self.shared / self.backend / f"_C{python.suffix}"
 
     def write(self) -> Path:
         """The ninja file, written only where its text changed."""
@@ -112,7 +111,7 @@ class Graph:
             objects += self._missing_object(self.toolkit)
         needs = escape(self.kernels)
         self._edge("link", self.library, objects, self._library_flags(), needs=needs)
-        self._module()
+        self._modules()
         text = "\n".join(self.lines) + "\n"
         path = self.out / "build.ninja"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -175,7 +174,7 @@ class Graph:
     def cpu_flags(self, isa: str) -> list[str]:
         """What the CPU kernels are compiled with."""
         flags = ["-std=c++17", *host.CPU_FLAGS, *host.isas()[isa], f"-DTREADLE_ISA={isa}"]
-        return [*self.own_flags(), *flags, *from_env("CXXFLAGS")]
+        return [*CXX_FLAGS, "-I.", "-Ikernels/include", *flags, *from_env("CXXFLAGS")]
 
     def nvcc_flags(self, toolkit: cuda.Toolkit) -> list[str]:
         """What the kernels are compiled with."""
@@ -265,20 +264,19 @@ class Graph:
         start.append("-Wl,--version-script=tools/native/local.map")
         return [*start, f"-L{self.torch.lib_dir}", *libraries, *from_env("LDFLAGS")]
 
-    def _module(self) -> None:
+    def _modules(self) -> None:
         source = Path("csrc/bindings.cpp")
         import pybind11
 
-        flags = [*self.own_flags(), "-O1", f"-std=c++{self.torch.cxx_standard}"]
-        flags += ["-isystem", pybind11.get_include()]
-        flags += ["-isystem", sysconfig.get_path("include")]
-        flags += from_env("CXXFLAGS")
-        # The Python version is in the name: another interpreter may build in the same folder.
-        tag = f".{sysconfig.get_config_var('SOABI')}"
-        made = self._object("cxx", source, flags, tag)
-        link = [CXX_RUNTIME, str(self.kernels), "-Wl,-rpath,$ORIGIN/lib"]
-        flags = [*link, *from_env("LDFLAGS")]
-        self._edge("link", self.module, [made], flags, needs=escape(self.kernels))
+        for python in self.pythons:
+            # They include no torch.
+            flags = self.kernel_host_flags()
+            for folder in (pybind11.get_include(), python.include):
+                # Both put __FILE__ into the binary: not the path of the machine that built it.
+                flags += ["-isystem", folder, f"-ffile-prefix-map={folder}/="]
+            made = self._shared_object("cxx", source, flags, python.suffix.removesuffix(".so"))
+            link = [CXX_RUNTIME, str(self.kernels), "-Wl,-rpath,$ORIGIN/lib", *from_env("LDFLAGS")]
+            self._edge("link", self.module(python), [made], link, needs=escape(self.kernels))
 
 
 def kernels_sources() -> str:

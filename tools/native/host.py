@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import runpy
 import shutil
 import subprocess
+import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
 OLDEST_TORCH = (2, 11)
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 # What compiling one file against torch's headers takes at its peak.
 BYTES_PER_JOB = 3 << 30
 
@@ -72,6 +75,21 @@ class Torch:
             arch_list=tuple((flags or "").split()),
         )
 
+    @classmethod
+    def at(cls, folder: Path) -> Torch:
+        """A torch package that is only built against, never imported: it may lack what it needs."""
+        facts = runpy.run_path(str(folder / "version.py"))
+        # Every torch for Linux since 2.6 has the C++11 ABI.
+        return cls(facts["__version__"], facts["cuda"], True, folder, ())
+
+    @classmethod
+    def all(cls) -> list[Torch]:
+        """Those of $TREADLE_TORCHES, folders of torch packages; else the installed one."""
+        folders = os.environ.get("TREADLE_TORCHES")
+        if not folders:
+            return [cls.installed()]
+        return [cls.at(Path(folder)) for folder in folders.split(os.pathsep)]
+
     @property
     def minor(self) -> tuple[int, int]:
         major, minor = self.version.split(".")[:2]
@@ -95,6 +113,35 @@ class Torch:
     def toolkit_dirs(self) -> list[Path]:
         """Folders of the CUDA packages that pip installs beside torch."""
         return sorted((self.root.parent / "nvidia").glob("cu[0-9]*"))
+
+
+@dataclass(frozen=True)
+class Python:
+    """A CPython that treadle._C is compiled for."""
+
+    suffix: str  # of its extension modules: ".cpython-311-x86_64-linux-gnu.so"
+    include: str
+
+    @classmethod
+    def running(cls) -> Python:
+        suffix = sysconfig.get_config_var("EXT_SUFFIX")
+        return cls(suffix, sysconfig.get_path("include"))
+
+    @classmethod
+    def all(cls) -> list[Python]:
+        """The running one and, of those that $PATH finds, each whose headers are there."""
+        found = [cls.running()]
+        ask = "import sysconfig as s; print(s.get_config_var('EXT_SUFFIX'), s.get_path('include'))"
+        for minor in PYTHONS:
+            path = shutil.which(f"python{minor}")
+            done = path and subprocess.run([path, "-c", ask], capture_output=True, text=True)
+            if not done or done.returncode:
+                continue
+            python = cls(*done.stdout.split())
+            known = {other.suffix for other in found}
+            if python.suffix not in known and (Path(python.include) / "Python.h").exists():
+                found.append(python)
+        return found
 
 
 def cxx() -> str:

