@@ -87,10 +87,11 @@ def test_another_torch_minor(tmp_path: Path) -> None:
     assert "-m pip install --no-build-isolation --no-deps --force-reinstall" in sentence
 
 
-def test_a_nightly_of_a_torch_to_come(tmp_path: Path) -> None:
-    later = "import torch; torch.__version__ = '2.99.0.dev20270101+cu130'; import treadle"
-    sentence = refused(installed.copy(tmp_path), later)
-    assert "and this is torch 2.99.0.dev20270101+cu130" in sentence
+@pytest.mark.parametrize("version", ["2.10.0+cu128", "2.99.0.dev20270101+cu130"])
+def test_an_older_torch_and_a_nightly_to_come(tmp_path: Path, version: str) -> None:
+    other = f"import torch; torch.__version__ = '{version}'; import treadle"
+    sentence = refused(installed.copy(tmp_path), other)
+    assert f"and this is torch {version}" in sentence
     assert "build treadle for this torch with: " in sentence
 
 
