@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -59,6 +60,35 @@ def test_example_builds_and_trains_without_python_and_toolkit(tmp_path: Path) ->
     assert "scale: x must" in done.stdout
     linked = run("ldd", program).stdout
     assert "libtreadle.so" in linked and "libpython" not in linked and "not found" not in linked
+
+
+KERNELS_PROJECT = """
+cmake_minimum_required(VERSION 3.19)
+project(kernels LANGUAGES C)
+find_package(treadle REQUIRED COMPONENTS kernels)
+if(TARGET treadle::torch)
+  message(FATAL_ERROR "torch was looked for")
+endif()
+add_executable(version version.c)
+target_link_libraries(version treadle::kernels)
+"""
+KERNELS_PROGRAM = """
+#include <stdio.h>
+#include <treadle/kernels.h>
+int main(void) { return puts(treadle_kernels_info()) < 0; }
+"""
+
+
+def test_the_kernels_alone_need_no_torch(tmp_path: Path) -> None:
+    (tmp_path / "CMakeLists.txt").write_text(KERNELS_PROJECT)
+    (tmp_path / "version.c").write_text(KERNELS_PROGRAM)
+    prefix = f"-DCMAKE_PREFIX_PATH={_build.PACKAGE}"
+    done = run(CMAKE, "-S", tmp_path, "-B", tmp_path / "build", prefix)
+    assert done.returncode == 0, done.stderr
+    done = run(CMAKE, "--build", tmp_path / "build")
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = run(tmp_path / "build" / "version", LD_LIBRARY_PATH="")
+    assert json.loads(done.stdout) == _build.kernels_info()
 
 
 def test_a_torch_of_another_minor_is_refused(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ struct GruRecurrence {
   }
 };
 
-// What kernels/recurrent/launchers.h calls a Kind.
+// What kernels/recurrent/cell_launchers.h calls a Kind.
 struct Gru {
   template <class acc>
   using Cell = GruRecurrence<acc>;

@@ -164,7 +164,7 @@ struct LltmRecurrenceOfHalves : LltmRecurrence<acc> {
   }
 };
 
-// What kernels/recurrent/launchers.h calls a Kind.
+// What kernels/recurrent/cell_launchers.h calls a Kind.
 struct Lltm {
   template <class acc>
   using Cell = LltmRecurrence<acc>;

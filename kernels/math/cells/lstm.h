@@ -80,7 +80,7 @@ struct LstmRecurrenceOfHalves : LstmRecurrence<acc> {
   }
 };
 
-// What kernels/recurrent/launchers.h calls a Kind.
+// What kernels/recurrent/cell_launchers.h calls a Kind.
 struct Lstm {
   template <class acc>
   using Cell = LstmRecurrence<acc>;
