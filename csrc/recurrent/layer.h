@@ -79,15 +79,19 @@ using LayerBackwardSignature =
 
 inline Tensor of_direction(const Tensor& t, int64_t d) { return t.defined() ? t.select(0, d) : t; }
 
-// weight_hh or bias_hh [D, ...] of a layer with its blocks of H rows in the order of the gates, and
-// from there back: torch's last block is that of GRU's first gate.
+// weight_hh or bias_hh, with its blocks of `hidden` rows along `dim` in the order of the gates.
+inline Tensor in_gate_order(const Tensor& t, CellKind cell, const c10::SymInt& hidden,
+                            int64_t dim) {
+  const int shift = cell_info(cell).torch_shift;
+  return t.defined() && shift != 0 ? at::roll_symint(t, hidden * shift, dim) : t;
+}
+
+// [D, ...] of a layer; and from there back.
 inline Tensor in_gate_order(const Tensor& t, const LayerArguments& layer) {
-  if (!t.defined() || layer.cell != CellKind::kGru) return t;
-  return at::roll_symint(t, layer.h0.sym_size(-1), 1);
+  return in_gate_order(t, layer.cell, layer.h0.sym_size(-1), 1);
 }
 inline Tensor from_gate_order(const Tensor& t, const LayerArguments& layer) {
-  if (!t.defined() || layer.cell != CellKind::kGru) return t;
-  return at::roll_symint(t, -layer.h0.sym_size(-1), 1);
+  return in_gate_order(t, layer.cell, -layer.h0.sym_size(-1), 1);
 }
 
 // Dispatcher arguments as one struct; raises for a cell that there is not.

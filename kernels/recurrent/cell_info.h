@@ -19,15 +19,17 @@ enum class CellKind { kLltm, kLstm, kGru };
 struct CellInfo {
   const char* name;
   int gates, input_first, input_gates, state_first, state_gates;
+  // torch's weight_hh and bias_hh, rolled by so many blocks, are in the order of the gates.
+  int torch_shift;
 
   // Whether every gate has both products.
   constexpr bool same_gates() const { return input_gates == gates && state_gates == gates; }
 };
 
 inline constexpr CellInfo kCells[] = {
-    {"lltm", 3, 0, 3, 0, 3},
-    {"lstm", 4, 0, 4, 0, 4},
-    {"gru", 4, 1, 3, 0, 3},
+    {"lltm", 3, 0, 3, 0, 3, 0},
+    {"lstm", 4, 0, 4, 0, 4, 0},
+    {"gru", 4, 1, 3, 0, 3, 1},
 };
 
 constexpr const CellInfo& cell_info(CellKind cell) { return kCells[static_cast<int>(cell)]; }

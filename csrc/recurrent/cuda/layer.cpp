@@ -140,9 +140,7 @@ void backward_cuda(const RecurrenceBackward& args, const Tensor& weight_hh,
   constexpr const char* op = "recurrent_layer_backward";
   check_units(op, args.batch, args.hidden);
   with_stream(weight_hh.device(), plan, [&](cudaStream_t stream) {
-    // In the order of the gates.
-    const Tensor weight =
-        args.cell == CellKind::kGru ? at::roll(weight_hh, args.hidden, 0) : weight_hh.contiguous();
+    const Tensor weight = in_gate_order(weight_hh, args.cell, args.hidden, 0).contiguous();
     const Gemm gemm(args.dtype, tf32_cuda(args.cell, args.dtype));
     const int64_t width = cell_info(args.cell).gates * args.hidden;
     const auto* grad_gates = static_cast<const char*>(args.grad_gates);

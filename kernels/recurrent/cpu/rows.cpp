@@ -15,6 +15,22 @@ static void visit_kernel(CellKind cell, Dtype dtype, const F& f) {
   visit_cell(cell, [&](auto kind) { visit_floating(dtype, [&](auto type) { f(kind, type); }); });
 }
 
+// What the functors and cell_info.h both say of a cell.
+template <class Kind>
+constexpr bool agrees(CellKind cell) {
+  using Cell = typename Kind::template Cell<float>;
+  const CellInfo& info = cell_info(cell);
+  bool same = Cell::kGates == info.gates && Cell::kInputGates == info.input_gates &&
+              Cell::kStateGates == info.state_gates;
+  for (int gate = 0; gate < Cell::kStateGates; ++gate) {
+    const int block = (gate + Cell::kStateGates - info.torch_shift) % Cell::kStateGates;
+    same = same && Cell::weight_block(gate) == block;
+  }
+  return same;
+}
+static_assert(agrees<math::Lltm>(CellKind::kLltm) && agrees<math::Lstm>(CellKind::kLstm) &&
+              agrees<math::Gru>(CellKind::kGru));
+
 void recurrent_pack_forward(CellKind cell, Dtype dtype, const MatrixView& weight, int64_t hidden,
                             void* panels) {
   visit_kernel(cell, dtype, [&](auto kind, auto type) {

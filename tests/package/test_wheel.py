@@ -1,0 +1,89 @@
+"""The wheel of a release: what it asks for, and what is refused in it. .ci/run makes one."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from tools import wheel
+from tools.native import host
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def fake_torch(folder: Path, version: str) -> Path:
+    """A torch package as far as the build asks before it compiles."""
+    (folder / version).mkdir(parents=True)
+    (folder / version / "version.py").write_text(
+        f"__version__ = '{version}+cu130'\ncuda = '13.0'\n"
+    )
+    return folder / version
+
+
+@pytest.mark.parametrize(
+    ("versions", "expected"),
+    [
+        (["2.13.0"], {"torch==2.13.*"}),
+        (["2.15.0", "2.13.0", "2.14.1"], {"torch>=2.13", "<2.16"}),
+        (["2.11.0", "2.13.0", "2.15.0"], {"torch>=2.11", "<2.16", "!=2.12.*", "!=2.14.*"}),
+    ],
+)
+def test_a_wheel_asks_for_the_torches_that_it_holds(
+    tmp_path: Path, versions: list[str], expected: set[str]
+) -> None:
+    folders = os.pathsep.join(str(fake_torch(tmp_path, version)) for version in versions)
+    tree = tmp_path / "tree"
+    for name in ("tools", "csrc/include", "kernels/include", "python_pkg/treadle/nn"):
+        shutil.copytree(ROOT / name, tree / name)
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree)
+    (tree / "out").mkdir()
+    command = [sys.executable, "-W", "ignore", "setup.py", "-q", "dist_info", "-o", "out"]
+    done = subprocess.run(
+        command,
+        cwd=tree,
+        env=os.environ | {"TREADLE_TORCHES": folders},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    (metadata,) = tree.glob("out/*.dist-info/METADATA")
+    asked = re.search(r"^Requires-Dist: (torch.*)$", metadata.read_text(), re.M)
+    assert asked is not None
+    words = asked[1].removeprefix("torch").split(",")
+    assert {word.removeprefix("torch") for word in expected} == set(words)
+
+
+def test_the_installed_torch_is_not_fetched() -> None:
+    version = torch.__version__.split("+")[0]
+    folder = wheel.torch_folder(version)
+    assert folder == Path(torch.__file__).parent
+    assert wheel.torch_folder(str(folder)) == folder.resolve()
+    assert host.Torch.at(folder).version == torch.__version__
+    assert host.Torch.at(folder).cuda == torch.version.cuda
+
+
+@pytest.mark.parametrize(
+    ("size", "text", "problem"),
+    [
+        (100, b"nothing of this machine", None),
+        (100, str(ROOT).encode(), "names the folder"),
+        (wheel.LARGEST + 1, b"", "may have 60"),
+    ],
+)
+def test_what_is_refused_in_a_wheel(
+    tmp_path: Path, size: int, text: bytes, problem: str | None
+) -> None:
+    path = tmp_path / "a.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("treadle/lib/a.so", b"\x7fELF" + text + bytes(size))
+    found = wheel.check(path)
+    assert (problem is None and not found) or problem in " ".join(found)
