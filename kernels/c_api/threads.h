@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -11,7 +13,7 @@
 namespace treadle {
 
 // f(begin, end) for parts of 0 .. count, of at least `grain` each, on as many threads as the device
-// allows. f must not throw.
+// allows. What f throws in any of them is thrown here, when all have ended.
 template <class F>
 void in_parallel(const treadle_device& device, int64_t count, int64_t grain, const F& f) {
   const int64_t cores = std::max(1U, std::thread::hardware_concurrency());
@@ -20,19 +22,30 @@ void in_parallel(const treadle_device& device, int64_t count, int64_t grain, con
   const auto first = [&](int64_t part) {
     return count / parts * part + std::min(count % parts, part);
   };
+  std::mutex mutex;
+  std::exception_ptr failure;
+  const auto run = [&](int64_t begin, int64_t end) noexcept {
+    try {
+      f(begin, end);
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      failure = std::current_exception();
+    }
+  };
   std::vector<std::thread> others;
   others.reserve(static_cast<size_t>(parts));
   int64_t started = 1;
   try {
     for (; started < parts; ++started) {
       others.emplace_back(
-          [&f, begin = first(started), end = first(started + 1)] { f(begin, end); });
+          [&run, begin = first(started), end = first(started + 1)] { run(begin, end); });
     }
   } catch (...) {  // no more threads: this one does what is left
   }
-  f(first(0), first(1));
-  if (started < parts) f(first(started), count);
+  run(first(0), first(1));
+  if (started < parts) run(first(started), count);
   for (std::thread& other : others) other.join();
+  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace treadle
