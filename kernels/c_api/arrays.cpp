@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <functional>
 #include <limits>
 #include <numeric>
 
@@ -29,7 +31,10 @@ constexpr DtypeNumber kNumbers[] = {
 // The bytes from an array's first to behind its last; empty if it has no elements.
 struct Extent {
   const char *begin, *end;
-  bool overlaps(const Extent& other) const { return begin < other.end && other.begin < end; }
+  bool empty() const { return begin == end; }
+  bool overlaps(const Extent& other) const {
+    return !empty() && !other.empty() && begin < other.end && other.begin < end;
+  }
 };
 
 Extent extent_of(const treadle_array& array) {
@@ -75,12 +80,15 @@ void check_sizes(const char* name, const treadle_array& array, int64_t element) 
                       along != std::numeric_limits<int64_t>::min() &&
                       !__builtin_add_overflow(reach, along < 0 ? -along : along, &reach) &&
                       count <= std::numeric_limits<int64_t>::max() / element;
-    require(fits, name, " must span fewer than 2^63 bytes");
+    require(fits, name, " must span fewer than 2^63 bytes, got sizes ",
+            listed(array.sizes, array.ndim),
+            array.strides == nullptr ? "" : " and strides " + listed(array.strides, array.ndim));
   }
 }
 
 // Whether an element stands twice, or might: strides that no order of the dimensions explains.
 bool may_repeat(const treadle_array& array) {
+  if (count_of(array) == 0) return false;
   std::vector<std::pair<int64_t, int64_t>> dims;  // stride, size
   const std::vector<int64_t> strides = strides_of(array);
   for (int d = 0; d < array.ndim; ++d) {
@@ -93,6 +101,20 @@ bool may_repeat(const treadle_array& array) {
     reach += (size - 1) * stride;
   }
   return false;
+}
+
+// Whether address 0 or the last one lies between the first element and the last.
+bool wraps(const treadle_array& array, int64_t element) {
+  uintptr_t first = reinterpret_cast<uintptr_t>(array.data), last = first;
+  const std::vector<int64_t> strides = strides_of(array);
+  bool found = __builtin_add_overflow(last, static_cast<uintptr_t>(element), &last);
+  for (int d = 0; d < array.ndim; ++d) {
+    const int64_t reach = (array.sizes[d] - 1) * strides[d] * element;
+    found =
+        found || (reach < 0 ? __builtin_sub_overflow(first, static_cast<uintptr_t>(-reach), &first)
+                            : __builtin_add_overflow(last, static_cast<uintptr_t>(reach), &last));
+  }
+  return found;
 }
 
 bool same_place(const treadle_array& a, const treadle_array& b) {
@@ -114,24 +136,33 @@ void check_device(const treadle_device* device) {
   }
 }
 
-Dtype dtype_of(const char* name, uint32_t dtype) {
+Dtype dtype_of(const char* name, uint32_t dtype, const char* field) {
   for (const auto& [number, found] : kNumbers) {
     if (number == dtype) return found;
   }
   std::ostringstream hex;
   hex << std::hex << dtype;
-  raise(TREADLE_INVALID, name, ".dtype must be one of kernels.h, got 0x", hex.str());
+  raise(TREADLE_INVALID, name, field, " must be a dtype of kernels.h, got 0x", hex.str());
+}
+
+std::string listed(const int64_t* numbers, int64_t count) {
+  std::ostringstream text;
+  for (int64_t i = 0; i < count; ++i) text << (i > 0 ? ", " : "[") << numbers[i];
+  return count > 0 ? text.str() + "]" : "[]";
 }
 
 int64_t count_of(const treadle_array& array) {
+  // First: the product of the others may be more than 64 bits hold.
+  if (std::count(array.sizes, array.sizes + array.ndim, 0) > 0) return 0;
   return std::accumulate(array.sizes, array.sizes + array.ndim, int64_t{1}, std::multiplies<>());
 }
 
 std::vector<int64_t> strides_of(const treadle_array& array) {
   if (array.strides != nullptr) return {array.strides, array.strides + array.ndim};
   std::vector<int64_t> strides(static_cast<size_t>(array.ndim), 1);
+  if (count_of(array) == 0) return strides;
   for (int d = array.ndim - 2; d >= 0; --d) {
-    strides[d] = strides[d + 1] * std::max<int64_t>(array.sizes[d + 1], 1);
+    strides[d] = strides[d + 1] * array.sizes[d + 1];
   }
   return strides;
 }
@@ -141,30 +172,46 @@ void check_array(const treadle_device& device, const NamedArray& given) {
   require_struct(name, array);
   require(array->ndim >= 0 && array->ndim <= TREADLE_MAX_DIMS, name,
           ".ndim must be at least 0 and at most ", TREADLE_MAX_DIMS, ", got ", array->ndim);
-  require(array->ndim == 0 || array->sizes != nullptr, name, ".sizes must not be null");
+  require(array->ndim == 0 || array->sizes != nullptr, name, ".sizes must point to ", array->ndim,
+          " sizes, got NULL");
   const int64_t element = size_of(dtype_of(name, array->dtype));
   check_sizes(name, *array, element);
-  if (count_of(*array) == 0) return;
-  require(array->data != nullptr, name, ".data must not be null");
-  require(reinterpret_cast<uintptr_t>(array->data) % element == 0, name,
-          ".data must be aligned to its elements of ", element, " bytes");
-  const Extent extent = extent_of(*array);
+  check_data(device, name, ".data", *array, element);
+}
+
+void check_data(const treadle_device& device, const char* name, const char* field,
+                const treadle_array& array, int64_t alignment) {
+  if (count_of(array) == 0) return;
+  require(array.data != nullptr, name, field, " must point to the first element, got NULL");
+  require(reinterpret_cast<uintptr_t>(array.data) % alignment == 0, name, field,
+          " must be aligned to ", alignment, " bytes, got ", array.data);
+  require(!wraps(array, size_of(dtype_of(name, array.dtype))), name, field,
+          " must have all elements in the address space, got ", array.data, " with sizes ",
+          listed(array.sizes, array.ndim));
+  const Extent extent = extent_of(array);
   if (device.type == TREADLE_CUDA) {
-    cuda::check_pointer(name, extent.begin, device.index);
-    cuda::check_pointer(name, extent.end - 1, device.index);
+    cuda::check_pointer(name, field, extent.begin, device.index);
+    cuda::check_pointer(name, field, extent.end - 1, device.index);
   } else {
-    require(readable(extent.begin) && readable(extent.end - 1), name,
-            ".data must be memory of the CPU, from the first element to the last");
+    require(readable(extent.begin) && readable(extent.end - 1), name, field,
+            " must be memory of the CPU, from the first element to the last, got ", array.data);
   }
 }
 
 void check_memory(const NamedArray& out, std::initializer_list<NamedArray> inputs) {
-  require(!may_repeat(*out.array), out.name, " must have no element twice in memory");
+  require(!may_repeat(*out.array), out.name, " must have no element twice in memory, got sizes ",
+          listed(out.array->sizes, out.array->ndim), " and strides ",
+          listed(strides_of(*out.array).data(), out.array->ndim));
   const Extent written = extent_of(*out.array);
   for (const auto& [name, array] : inputs) {
     require(!written.overlaps(extent_of(*array)) || same_place(*out.array, *array), out.name,
-            " must not overlap ", name, " in memory, unless it is the same array");
+            " must be ", name, " or share no memory with it, got one that overlaps in part");
   }
+}
+
+void check_apart(const NamedArray& one, const NamedArray& other) {
+  require(!extent_of(*one.array).overlaps(extent_of(*other.array)), one.name,
+          " must share no memory with ", other.name, ", got one that overlaps");
 }
 
 ElementwiseSpace::ElementwiseSpace(const NamedArray& out,
@@ -188,7 +235,8 @@ ElementwiseSpace::ElementwiseSpace(const NamedArray& out,
       require(size == wanted || size == 1, given.name, " must broadcast to ", out.name,
               ", which has size ", wanted, " in dimension ", d + missing, ", got ", size);
       // Kernels have the fastest dimension first.
-      args.strides[i][from.ndim - 1 - d] = size == 1 ? 0 : strides[d] * size_of(args.dtypes[i]);
+      const bool still = size == 1 || args.numel == 0;
+      args.strides[i][from.ndim - 1 - d] = still ? 0 : strides[d] * size_of(args.dtypes[i]);
     }
     ++i;
   };

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <string>
 #include <vector>
 
 #include "kernels/c_api/status.h"
@@ -19,8 +20,11 @@ struct NamedArray {
 
 void check_device(const treadle_device* device);
 
-// Raises for a dtype without kernels.
-Dtype dtype_of(const char* name, uint32_t dtype);
+// Raises for a dtype without kernels. `field` is what the caller gave it in.
+Dtype dtype_of(const char* name, uint32_t dtype, const char* field = ".dtype");
+
+// "[2, 3]"
+std::string listed(const int64_t* numbers, int64_t count);
 
 int64_t count_of(const treadle_array& array);                 // elements
 std::vector<int64_t> strides_of(const treadle_array& array);  // in elements, also where it has none
@@ -28,9 +32,16 @@ std::vector<int64_t> strides_of(const treadle_array& array);  // in elements, al
 // A struct, sizes, dtype and data that a call on `device` may read.
 void check_array(const treadle_device& device, const NamedArray& given);
 
+// The part of it that is about memory; sizes and strides have been checked. `field` is the pointer.
+void check_data(const treadle_device& device, const char* name, const char* field,
+                const treadle_array& array, int64_t alignment);
+
 // `out`, written elementwise from `inputs` of its sizes, shares no memory with them except where it
 // is one of them; nor has it an element twice.
 void check_memory(const NamedArray& out, std::initializer_list<NamedArray> inputs);
+
+// Two arrays that are both written share no memory at all.
+void check_apart(const NamedArray& one, const NamedArray& other);
 
 // The iteration space of an elementwise op; operand 0 is the output. Inputs are broadcast, and
 // dimensions merged wherever all operands allow it.

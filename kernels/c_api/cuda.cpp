@@ -6,10 +6,11 @@ namespace treadle::cuda {
 
 void check_index(int) {
   raise(TREADLE_UNSUPPORTED,
-        "device.type must be TREADLE_CPU: this library was built without CUDA");
+        "device.type must be TREADLE_CPU (1) in a library built without CUDA, got TREADLE_CUDA "
+        "(2)");
 }
 
-void check_pointer(const char*, const void*, int) {}
+void check_pointer(const char*, const char*, const void*, int) {}
 
 #else
 
@@ -28,20 +29,22 @@ void check_index(int index) {
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) (void)cudaGetLastError();
   if (error != cudaSuccess || count == 0) {
-    raise(TREADLE_UNSUPPORTED, "device.type TREADLE_CUDA needs a GPU and its driver, got ",
-          cudaGetErrorString(error));
+    raise(
+        TREADLE_UNSUPPORTED,
+        "device.type must be TREADLE_CPU (1) without a GPU and its driver, got TREADLE_CUDA (2): ",
+        cudaGetErrorString(error));
   }
   require(index >= 0 && index < count, "device.index must be at least 0 and less than ", count,
           ", the number of GPUs, got ", index);
 }
 
-void check_pointer(const char* name, const void* pointer, int index) {
+void check_pointer(const char* name, const char* field, const void* pointer, int index) {
   cudaPointerAttributes found = {};
   check(cudaPointerGetAttributes(&found, pointer));
-  require(found.type != cudaMemoryTypeUnregistered, name, ".data must be memory of GPU ", index,
+  require(found.type != cudaMemoryTypeUnregistered, name, field, " must be memory of GPU ", index,
           ", got memory of the host");
-  require(found.type != cudaMemoryTypeDevice || found.device == index, name,
-          ".data must be memory of GPU ", index, ", got memory of GPU ", found.device);
+  require(found.type != cudaMemoryTypeDevice || found.device == index, name, field,
+          " must be memory of GPU ", index, ", got memory of GPU ", found.device);
 }
 
 Guard::Guard(int index) {

@@ -16,7 +16,7 @@ namespace treadle::cuda {
 void check_index(int index);
 
 // The byte is memory that kernels on the GPU can reach.
-void check_pointer(const char* name, const void* pointer, int index);
+void check_pointer(const char* name, const char* field, const void* pointer, int index);
 
 #ifdef TREADLE_CUDA_VERSION
 

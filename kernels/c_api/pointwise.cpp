@@ -41,13 +41,11 @@ void check(const treadle_device& device, const Expected& e) {
   const auto& [name, array] = e.given;
   if (array == nullptr && e.optional) return;
   check_array(device, e.given);
-  std::ostringstream wanted, got;
-  for (const int64_t size : e.sizes) wanted << (wanted.tellp() > 0 ? ", " : "") << size;
-  for (int d = 0; d < array->ndim; ++d) got << (d > 0 ? ", " : "") << array->sizes[d];
-  require(wanted.str() == got.str(), name, " must have sizes [", wanted.str(), "], got [",
-          got.str(), "]");
+  const std::vector<int64_t> got(array->sizes, array->sizes + array->ndim);
+  require(got == e.sizes, name, " must have sizes ", listed(e.sizes.data(), e.sizes.size()),
+          ", got ", listed(array->sizes, array->ndim));
   require(!e.contiguous || count_of(*array) == 0 || is_contiguous(*array), name,
-          " must be contiguous");
+          " must be contiguous, got strides ", listed(strides_of(*array).data(), array->ndim));
 }
 
 void check_dtype(const NamedArray& given, Dtype wanted, const char* or_else = "") {
@@ -64,16 +62,18 @@ Dtype check_floating(const NamedArray& given) {
   return found;
 }
 
-// What is written shares no memory with anything else of the call, unless it is the same array.
+// What is written may be an array that is read, and otherwise shares no memory with any of the
+// call.
 void check_memories(std::initializer_list<NamedArray> written,
                     std::initializer_list<NamedArray> read) {
-  for (const NamedArray& out : written) {
-    if (out.array == nullptr) continue;
+  for (auto out = written.begin(); out != written.end(); ++out) {
+    if (out->array == nullptr) continue;
     for (const NamedArray& in : read) {
-      if (in.array != nullptr) check_memory(out, {in});
+      if (in.array != nullptr) check_memory(*out, {in});
     }
-    for (const NamedArray& other : written) {
-      if (other.array != nullptr && other.array != out.array) check_memory(out, {other});
+    // By place in the list: the caller may give one struct for two of them.
+    for (auto other = out + 1; other != written.end(); ++other) {
+      if (other->array != nullptr) check_apart(*out, *other);
     }
   }
 }
@@ -98,7 +98,7 @@ struct LltmCall {
     check_device(device);
     check_array(*device, gates);
     require(gates.array->ndim == 2 && gates.array->sizes[1] % 3 == 0,
-            "gates must have sizes [B, 3H]");
+            "gates must have sizes [B, 3H], got ", listed(gates.array->sizes, gates.array->ndim));
     rows = gates.array->sizes[0];
     hidden = gates.array->sizes[1] / 3;
     dtype = check_floating(gates);
@@ -154,7 +154,8 @@ struct SineCall {
   SineCall(const treadle_device* device, const NamedArray& model) {
     check_device(device);
     check_array(*device, model);
-    require(model.array->ndim == 2, model.name, " must have sizes [R, O]");
+    require(model.array->ndim == 2, model.name, " must have sizes [R, O], got ",
+            listed(model.array->sizes, model.array->ndim));
     sizes = {model.array->sizes[0], model.array->sizes[1]};
     dtype = check_floating(model);
     check(*device, {model, false, sizes, true});

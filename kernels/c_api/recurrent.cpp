@@ -1,6 +1,7 @@
 // kernels.h: recurrent layers: checks, and the choice of the device.
 #include "kernels/c_api/recurrent.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "kernels/c_api/arrays.h"
@@ -45,11 +46,8 @@ void check_blocks(const CLayer& layer, const std::vector<Block>& blocks) {
   };
   for (const Block& block : blocks) {
     if (block.data == nullptr && (block.optional || block.count == 0)) continue;
-    require(block.data != nullptr, block.name, " must not be null");
-    require(reinterpret_cast<uintptr_t>(block.data) % alignment == 0, block.name,
-            " must be aligned to ", alignment, " bytes");
-    const treadle_array array = as_array(block);
-    check_array(layer.device, {block.name, &array});
+    check_data(layer.device, block.name, "", as_array(block),
+               std::max<int64_t>(alignment, size_of(block.dtype)));
   }
   for (size_t i = 0; i < blocks.size(); ++i) {
     for (size_t j = 0; j < blocks.size(); ++j) {
@@ -58,7 +56,7 @@ void check_blocks(const CLayer& layer, const std::vector<Block>& blocks) {
       const char *a = static_cast<const char*>(one.data), *b = static_cast<const char*>(other.data);
       require(
           a >= b + other.count * size_of(other.dtype) || b >= a + one.count * size_of(one.dtype),
-          one.name, " must not overlap ", other.name, " in memory");
+          one.name, " must share no memory with ", other.name, ", got one that overlaps");
     }
   }
 }
@@ -72,7 +70,7 @@ Block workspace_block(const CLayer& layer, bool backward, const void* workspace,
   const size_t needed = workspace_of(layer, backward);
   require(bytes >= needed, "workspace_bytes must be at least ", needed, ", got ", bytes);
   require(reinterpret_cast<uintptr_t>(workspace) % 256 == 0,
-          "workspace must be aligned to 256 bytes");
+          "workspace must be aligned to 256 bytes, got ", workspace);
   return {"workspace", workspace, static_cast<int64_t>(needed), Dtype::kUInt8, false, true};
 }
 
@@ -85,18 +83,20 @@ CLayer CLayer::checked(const treadle_device* device, const treadle_recurrent* gi
           "layer.cell must be TREADLE_LLTM, TREADLE_LSTM or TREADLE_GRU, got ", given->cell);
   require(given->directions == 1 || given->directions == 2, "layer.directions must be 1 or 2, got ",
           given->directions);
-  for (const int64_t size : {given->steps, given->batch, given->hidden}) {
-    // So small that no product of them below leaves 64 bits.
-    require(size >= 1 && size < int64_t{1} << 31,
-            "layer.steps, batch and hidden must be at least 1 and less than 2^31, got ", size);
-  }
+  // So small that no product of them below leaves 64 bits.
+  const auto check_size = [](const char* name, int64_t size, int bits) {
+    require(size >= 1 && size < int64_t{1} << bits, "layer.", name,
+            " must be at least 1 and less than 2^", bits, ", got ", size);
+  };
+  check_size("steps", given->steps, 31);
+  check_size("batch", given->batch, 31);
+  check_size("hidden", given->hidden, 24);
   const Dtype dtype = dtype_of("layer", given->dtype);
-  const Dtype c_dtype = dtype_of("layer.c", given->c_dtype);
+  const Dtype c_dtype = dtype_of("layer", given->c_dtype, ".c_dtype");
   const CellKind kind = kCellKinds[given->cell];
   const double elements = 4.0 * static_cast<double>(given->steps) *
                           static_cast<double>(given->batch) * static_cast<double>(given->hidden);
-  require(elements < 4.6e17 && given->hidden < int64_t{1} << 24,
-          "layer must have fewer gates than 64 bits can count the bytes of");
+  require(elements < 4.6e17, "layer must have fewer than 4.6e17 gates, got ", elements);
   require(dtype >= Dtype::kHalf, "layer.dtype must be floating-point, got ", dtype_name(dtype));
   require(c_dtype == dtype || (is_half(dtype) && c_dtype == Dtype::kFloat),
           "layer.c_dtype must be layer.dtype, ", dtype_name(dtype),
@@ -122,7 +122,7 @@ using namespace treadle;
 int treadle_recurrent_workspace(const treadle_device* device, const treadle_recurrent* layer,
                                 int backward, size_t* bytes) {
   return guarded([&] {
-    require(bytes != nullptr, "bytes must not be null");
+    require(bytes != nullptr, "bytes must point to a size_t, got NULL");
     *bytes = workspace_of(CLayer::checked(device, layer), backward != 0);
   });
 }
@@ -140,7 +140,7 @@ int treadle_recurrent_forward(const treadle_device* device, const treadle_recurr
                   weights = directions * l.cell.state_gates * hidden;
     const Dtype dtype = l.sizes.dtype;
     require(in->bias_hh == nullptr || has_bias_hh(l.sizes.cell),
-            "inputs.bias_hh must be null for TREADLE_LLTM, which has one bias");
+            "inputs.bias_hh must be NULL for TREADLE_LLTM, which has one bias, got ", in->bias_hh);
     check_blocks(
         l, {{"inputs.products", in->products, directions * l.rows() * l.cell.input_gates * hidden,
              dtype, false, false},

@@ -35,7 +35,7 @@ void require(bool condition, const Parts&... parts) {
 // header, whose new fields this library cannot obey.
 template <class T>
 void require_struct(const char* name, const T* given) {
-  require(given != nullptr, name, " must not be null");
+  require(given != nullptr, name, " must point to a struct, got NULL");
   require(given->struct_size == sizeof(T), name, ".struct_size must be ", sizeof(T),
           ", which is sizeof(*", name, ") in the kernels.h of this library, got ",
           given->struct_size);
@@ -51,10 +51,10 @@ int guarded(const F& f) noexcept {
     keep_error(failure.text);
     return failure.status;
   } catch (const std::bad_alloc&) {
-    keep_error("there must be memory for the call, and there is none");
+    keep_error("memory must suffice for the call, got std::bad_alloc");
     return TREADLE_NO_MEMORY;
   } catch (const std::exception& error) {
-    keep_error(error.what());
+    keep_error(std::string("the call must succeed, got ") + error.what());
     return TREADLE_UNSUPPORTED;
   }
 }

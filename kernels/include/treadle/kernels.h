@@ -128,7 +128,8 @@ TREADLE_API int treadle_cosine_backward(const treadle_device* device, const trea
  *   bias [3H]                  or NULL
  *   old_cell, new_cell [B, H]  of the dtype of gates, or float32 beside half types
  *   new_h [B, H]               of the dtype of gates
- * Inputs may have any strides, what is written is contiguous.
+ * Inputs may have any strides, what is written is contiguous. Each array that is written may be an
+ * input (same data, sizes, strides and dtype); otherwise it shares no memory with any other.
  */
 TREADLE_API int treadle_lltm_cell(const treadle_device* device, const treadle_array* gates,
                                   const treadle_array* bias, const treadle_array* old_cell,
@@ -156,7 +157,7 @@ TREADLE_API int treadle_sine_linear(const treadle_device* device, const treadle_
                                     const treadle_array* output, const treadle_array* phase);
 
 /* grad_z = grad omega cos(omega (product + bias)), the gradient of product + bias; it may be `grad`
- * itself. */
+ * itself, as `output` above may be `product`. */
 TREADLE_API int treadle_sine_linear_backward(const treadle_device* device,
                                              const treadle_array* grad, const treadle_array* output,
                                              const treadle_array* phase, double omega,
@@ -170,7 +171,8 @@ TREADLE_API int treadle_sine_linear_backward(const treadle_device* device,
  *   TREADLE_LSTM  G 4: i f g o                  Gi 4, Gh 4
  *   TREADLE_GRU   G 4: n (of h) r z n (of input)  Gi 3, Gh 3
  * Weights and biases are torch's: W_ih [Gi H, I], W_hh [Gh H, H], for GRU in the order r z n. All
- * arrays are contiguous, of `dtype` unless said, and on CUDA aligned to 16 bytes.
+ * arrays are contiguous, of `dtype` unless said, and on CUDA aligned to 16 bytes. What is written
+ * shares no memory with anything else of the call.
  *
  * Products over all steps are left to the caller, since any BLAS does them well. Before:
  *   products = input W_ih^T
