@@ -1,0 +1,133 @@
+"""A good call of each function of kernels.h, made from the mirror, to be spoilt by hostile.py."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.c_api import native
+from tests.c_api.layers import Layer, Sizes, workspace
+
+# NULL is a value of these; all other pointers must be there.
+OPTIONAL = {
+    ("treadle_lltm_cell", "bias"),
+    ("treadle_lltm_cell_backward", "bias"),
+    ("treadle_lltm_cell_backward", "grad_h"),
+    ("treadle_lltm_cell_backward", "grad_cell"),
+    ("treadle_lltm_cell_backward", "grad_old_cell"),
+    ("treadle_sine_linear", "bias"),
+    ("treadle_sine_linear", "phase"),
+    ("treadle_recurrent_forward", "inputs.bias_ih"),
+    ("treadle_recurrent_forward", "inputs.bias_hh"),
+    ("treadle_recurrent_forward", "outputs.gates"),
+    ("treadle_recurrent_backward", "saved.grad_output"),
+    ("treadle_recurrent_backward", "saved.grad_h_n"),
+    ("treadle_recurrent_backward", "saved.grad_c_n"),
+}
+
+
+class Call:
+    """The arguments of a good call by name, which spoilers change, and all memory that it has."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.arguments: dict[str, Any] = {}
+        self.memory: list[Tensor] = []
+        self.kept: list[Any] = []
+
+    def tensor(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """With room behind it, so that the tests may move it by some bytes."""
+        size = torch.Size(shape).numel()
+        memory = torch.zeros(size + 64, dtype=dtype)
+        memory.copy_(torch.arange(size + 64) % 97)
+        self.memory.append(memory)
+        return memory[:size].view(shape)
+
+    def arrays(self, **shapes: tuple[int, ...]) -> None:
+        for name, shape in shapes.items():
+            self.arguments[name] = native.array(self.tensor(*shape))
+
+    def bytes(self) -> list[Tensor]:
+        return [memory.view(torch.uint8).clone() for memory in self.memory]
+
+    def run(self) -> int:
+        names = native.FUNCTIONS[self.name]
+        return native.status_of(self.name, *(self.arguments[name] for name in names))
+
+    def structs(self) -> dict[str, native.Sized]:
+        return {n: a for n, a in self.arguments.items() if isinstance(a, native.Sized)}
+
+
+def elementwise(name: str) -> Call:
+    call = Call(name)
+    parameters = native.FUNCTIONS[name]
+    call.arguments["device"] = native.cpu()
+    arrays = [n for n, kind in parameters.items() if kind is ctypes.POINTER(native.Array)]
+    call.arrays(**{n: (4, 6) for n in arrays})
+    call.arguments |= {n: native.number(2) for n, k in parameters.items() if k is native.Number}
+    return call
+
+
+def lltm_cell(name: str) -> Call:
+    call = Call(name)
+    call.arguments["device"] = native.cpu()
+    wide = ("gates", "grad_gates")
+    for parameter in [*native.FUNCTIONS[name]][1:]:
+        shape = (12,) if parameter == "bias" else (3, 12 if parameter in wide else 4)
+        call.arrays(**{parameter: shape})
+    return call
+
+
+def sine_linear(name: str) -> Call:
+    call = Call(name)
+    call.arguments |= {"device": native.cpu(), "omega": 30.0}
+    for parameter in native.FUNCTIONS[name]:
+        if parameter == "phase":
+            call.arguments["phase"] = native.array(call.tensor(3, 5, dtype=torch.int16))
+        elif parameter not in call.arguments:
+            call.arrays(**{parameter: (5,) if parameter == "bias" else (3, 5)})
+    return call
+
+
+def recurrent(name: str) -> Call:
+    call = Call(name)
+    layer = Layer.random("lstm", Sizes(3, 2, 8, directions=2), torch.float32)
+    call.arguments |= {"device": native.cpu(), "layer": layer.struct}
+    if name.endswith("workspace"):
+        size = call.tensor(1, dtype=torch.int64)
+        pointer = ctypes.cast(size.data_ptr(), ctypes.POINTER(ctypes.c_size_t))
+        call.arguments |= {"backward": 1, "bytes": pointer}
+        return call
+    backward = name.endswith("backward")
+    size = {"products": 384, "weight_hh": 512, "gates": 384, "output": 96, "grad_output": 96}
+    size |= {"bias_ih": 64, "bias_hh": 64}
+    kinds = {"saved": native.Saved, "grads": native.Grads}
+    if not backward:
+        kinds = {"inputs": native.Inputs, "outputs": native.Outputs}
+    for argument, kind in kinds.items():
+        fields = [field for field, *_ in kind._fields_][1:]
+        memory = [call.tensor(size.get(field, 32)) for field in fields]
+        call.arguments[argument] = kind(*(t.data_ptr() for t in memory))
+    space = workspace(layer, backward, native.cpu())
+    call.memory.append(torch.from_numpy(space.memory))
+    call.arguments |= {"workspace": space.address, "workspace_bytes": space.size}
+    return call
+
+
+def get_launch(name: str) -> Call:
+    call = Call(name)
+    call.arguments |= {"index": 0, "launch": native.Launch()}
+    return call
+
+
+MAKERS = {"lltm": lltm_cell, "sine_linear": sine_linear, "recurrent": recurrent, "get": get_launch}
+
+
+def good(name: str) -> Call:
+    for part, make in MAKERS.items():
+        if name.removeprefix("treadle_").startswith(part):
+            return make(name)
+    return elementwise(name)
