@@ -1,16 +1,12 @@
 #include "kernels/c_api/arrays.h"
 
-#include <dlfcn.h>
-#include <sys/uio.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <functional>
 #include <limits>
 #include <numeric>
 
 #include "kernels/c_api/cuda.h"
+#include "kernels/c_api/host_memory.h"
 
 namespace treadle {
 namespace {
@@ -48,20 +44,6 @@ Extent extent_of(const treadle_array& array) {
     (reach < 0 ? begin : last) += reach;
   }
   return {begin, last + size};
-}
-
-// Memory of a GPU has addresses that the host must not touch. A read by the kernel tells, where a
-// read of our own would end the process; it is asked only where CUDA's driver is loaded.
-bool readable(const char* address) {
-  static const bool driver = [] {
-    void* const found = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    if (found != nullptr) dlclose(found);
-    return found != nullptr;
-  }();
-  if (!driver) return true;
-  char byte;
-  const iovec to{&byte, 1}, from{const_cast<char*>(address), 1};
-  return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1 || errno != EFAULT;
 }
 
 void check_sizes(const char* name, const treadle_array& array, int64_t element) {
