@@ -15,8 +15,6 @@ namespace {
 
 constexpr int64_t kGrain = 8192;  // elements of a thread, at least
 
-bool is_half(Dtype dtype) { return dtype == Dtype::kHalf || dtype == Dtype::kBFloat16; }
-
 Dtype acc_of(Dtype dtype) { return is_half(dtype) ? Dtype::kFloat : dtype; }
 
 // An array of a call: what it is and must be.

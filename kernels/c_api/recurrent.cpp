@@ -9,8 +9,6 @@
 namespace treadle {
 namespace {
 
-bool is_half(Dtype dtype) { return dtype == Dtype::kHalf || dtype == Dtype::kBFloat16; }
-
 // A contiguous argument of a call. `written`: it must overlap no other.
 struct Block {
   const char* name;

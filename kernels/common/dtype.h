@@ -165,6 +165,8 @@ TREADLE_HD auto visit_computed(Dtype dtype, F&& f) {
   }
 }
 
+constexpr bool is_half(Dtype dtype) { return dtype == Dtype::kHalf || dtype == Dtype::kBFloat16; }
+
 // As Python spells it.
 constexpr const char* dtype_name(Dtype dtype) {
   constexpr const char* kNames[] = {"bool",  "uint8",   "int8",     "int16",   "int32",

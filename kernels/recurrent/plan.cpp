@@ -36,8 +36,6 @@ const CellShapes& shapes_of(const RecurrenceSizes& sizes) {
   return cell_shapes(cell.gates, cell.state_gates);
 }
 
-bool is_half(Dtype dtype) { return dtype == Dtype::kHalf || dtype == Dtype::kBFloat16; }
-
 // Groups of kGridBlocks blocks for each direction, one block a multiprocessor.
 int64_t grid_groups(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
   return device.multiprocessors / kGridBlocks / std::max<int64_t>(sizes.directions, 1);

@@ -24,6 +24,7 @@ from typing import Any
 
 PACKAGE = Path(__file__).resolve().parent
 LIB = PACKAGE / "lib"
+OLDEST = "2.11"  # the oldest torch that treadle can be built for
 TREE = PACKAGE.parents[1]  # the repository, where treadle is imported from one
 
 
@@ -94,9 +95,10 @@ def _torch(held: list[str]) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
+        minors = held or [OLDEST]
         raise ImportError(
-            f"treadle needs torch {' or '.join(held)}, and no torch is installed for "
-            f"{sys.executable}. Install it with: {_install_torch(held[-1])}"
+            f"treadle needs torch {' or '.join(minors)}, and no torch is installed for "
+            f"{sys.executable}. Install it with: {_install_torch(minors[-1])}"
         ) from None
     return torch
 

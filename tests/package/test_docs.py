@@ -13,6 +13,7 @@ import treadle
 from benchmarks.pages import performance_page, readme_numbers, sine_page, tables
 from docs.figures import sine_error
 from tests.support import installed
+from tools import wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = (
@@ -207,9 +208,11 @@ def test_versions_agree() -> None:
     assert len(pins) == 2
     torch_pin = dict(pins)["torch"]
     install = (ROOT / "docs" / "install.md").read_text()
-    assert f"torch{torch_pin}" in README and f"torch{torch_pin}" in install
-    newest = re.search(r"^newest=(\S+)", (ROOT / ".ci/run").read_text(), re.M)
-    assert newest is not None and f"torch 2.11.0 and {newest[1]}" in install
+    assert f"torch{torch_pin}" in install and f"torch {torch_pin.strip('=')}" in install
+    oldest, *_, newest = (version.rpartition(".")[0] for version in wheel.TORCHES)
+    assert f"torch {oldest} to {newest}" in README and f"torch {oldest} to {newest}" in install
+    tested = re.search(r"^middle=(\S+) newest=(\S+)", (ROOT / ".ci/run").read_text(), re.M)
+    assert tested is not None and f"{tested[1]} and {tested[2]}" in install
 
 
 def test_readme_is_short() -> None:

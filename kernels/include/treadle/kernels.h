@@ -83,7 +83,8 @@ typedef struct treadle_device {
   int32_t threads; /* CPU: as many threads at most; 0: one for each core */
 } treadle_device;
 
-/* A number that keeps all its bits: `integer` where is_integer, else `real`. */
+/* A number that keeps all its bits: `integer` where is_integer, else `real`. In a dtype that cannot
+ * hold it, it wraps (integers) or becomes infinite. */
 typedef struct treadle_number {
   double real;
   int64_t integer;

@@ -1,0 +1,200 @@
+"""kernels.h on CUDA, on memory that torch owns: the torch ops beside it run the same kernels."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.c_api import native
+from tests.c_api.layers import GATES, Layer, Sizes
+from tests.support.inputs import GPU, HALVES, HOPPER
+
+pytestmark = GPU
+
+
+def cuda(stream: torch.cuda.Stream | None = None, index: int = 0) -> native.Device:
+    return native.Device(native.CUDA_TYPE, index, stream.cuda_stream if stream else None, 0)
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, device="cuda", dtype=torch.float32).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, *HALVES])
+@pytest.mark.parametrize(
+    "view",
+    [lambda x: x, lambda x: x.t(), lambda x: x[::2, 1::3], lambda x: x[:1].expand(37, -1)],
+    ids=["dense", "transposed", "sliced", "expanded"],
+)
+def test_elementwise_has_the_bits_of_the_ops(
+    dtype: torch.dtype, view: Callable[[Tensor], Tensor]
+) -> None:
+    x = view(random(37, 53, dtype=dtype))
+    y = random(*x.shape, dtype=dtype)
+    out = torch.empty_like(y)
+    array = native.array
+    native.call("treadle_sine", cuda(), array(x), array(out))
+    assert torch.equal(out, torch.ops.treadle.sine(x))
+    native.call("treadle_cosine_backward", cuda(), array(y), array(x), array(out))
+    assert torch.equal(out, torch.ops.treadle.cosine_backward(y, x))
+    native.call("treadle_vector_add", cuda(), array(x), array(y), native.number(0.5), array(out))
+    assert torch.equal(out, torch.ops.treadle.vector_add(x, y, alpha=0.5))
+
+
+def test_more_bytes_than_32_bits_reach() -> None:
+    x = random(3, 1).expand(3, (1 << 29) + 5)
+    out = torch.empty((1 << 29) + 5, 3, device="cuda").t()
+    native.call("treadle_scale", cuda(), native.array(x), native.number(2.0), native.array(out))
+    assert torch.equal(out[:, -1], 2 * x[:, -1]) and torch.equal(out[:, 1 << 28], 2 * x[:, 0])
+
+
+def test_in_place_on_a_stream() -> None:
+    stream = torch.cuda.Stream()
+    x = random(1 << 20)
+    expected = 2 * x
+    torch.cuda.synchronize()
+    native.call("treadle_scale", cuda(stream), native.array(x), native.number(2.0), native.array(x))
+    stream.synchronize()
+    assert torch.equal(x, expected)
+
+
+def test_in_a_captured_graph() -> None:
+    x, out = random(1000), torch.zeros(1000, device="cuda")
+    native.call("treadle_sine", cuda(), native.array(x), native.array(out))  # loads the kernel
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        stream = torch.cuda.current_stream()
+        native.call("treadle_sine", cuda(stream), native.array(x), native.array(out))
+    x.fill_(1.0)
+    graph.replay()
+    assert torch.equal(out, torch.ops.treadle.sine(x))
+
+
+def on_gpu(cell: str, sizes: Sizes, dtype: torch.dtype) -> Layer:
+    layer = Layer.random(cell, sizes, dtype)
+    for name in ("input", "h0", "c0", "weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+        value = getattr(layer, name)
+        setattr(layer, name, value if value is None else value.cuda())
+    if cell == "gru" and dtype in HALVES:
+        layer.c0 = layer.c0.float()
+    return layer
+
+
+def struct(layer: Layer) -> native.Recurrent:
+    made = layer.struct
+    made.c_dtype = native.DTYPES[layer.c0.dtype]
+    return made
+
+
+def workspace(layer: Layer, backward: int) -> Tensor:
+    size = ctypes.c_size_t()
+    made = struct(layer)
+    native.call("treadle_recurrent_workspace", cuda(), made, backward, ctypes.byref(size))
+    return torch.empty(max(size.value, 1), dtype=torch.uint8, device="cuda")
+
+
+def address(x: Tensor | None) -> int | None:
+    return None if x is None else x.data_ptr()
+
+
+def close(actual: Tensor, expected: Tensor) -> None:
+    half = expected.dtype in HALVES
+    scale = expected.float().abs().max().item() + 1e-3
+    torch.testing.assert_close(
+        actual.float(), expected.float(), rtol=0, atol=scale * (2e-2 if half else 2e-5)
+    )
+
+
+@HOPPER
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+@pytest.mark.parametrize("cell", GATES)
+@pytest.mark.parametrize("hidden", [64, 1024], ids=["cluster", "grid"])
+def test_layers_are_those_of_the_ops(
+    cell: str, dtype: torch.dtype, hidden: int, allow_tf32: Callable[..., None]
+) -> None:
+    if hidden > 512 and dtype == torch.float32:
+        pytest.skip("float32 weights of this size fit on no chip")
+    allow_tf32(False)
+    sizes = Sizes(6, 11, hidden, 16, 2 if hidden < 512 else 1)
+    layer = on_gpu(cell, sizes, dtype)
+    d, t, b, h = sizes.directions, sizes.steps, sizes.batch, hidden
+    products = torch.stack([layer.input @ w.t() for w in layer.weight_ih])
+    output = torch.empty(t, b, d * h, dtype=dtype, device="cuda")
+    h_n, c_n = torch.empty_like(layer.h0), torch.empty_like(layer.c0)
+    gates = torch.empty(layer.gates_shape(), dtype=dtype, device="cuda")
+    weights = (products, layer.weight_hh, layer.bias_ih, layer.bias_hh, layer.h0, layer.c0)
+    inputs = native.Inputs(*map(address, weights))
+    outputs = native.Outputs(*map(address, (output, h_n, c_n, gates)))
+    room = workspace(layer, 0)
+    made = struct(layer)
+    pointers = (inputs, outputs, room.data_ptr(), room.numel())
+    native.call("treadle_recurrent_forward", cuda(), made, *pointers)
+    op = torch.ops.treadle
+    expected = op.recurrent_layer_forward(*layer.arguments, cell=cell)
+    for mine, other in zip((output, h_n, c_n), expected[:3], strict=True):
+        close(mine, other)
+
+    grads = [torch.randn_like(x) for x in (output, h_n, c_n)]
+    saved = native.Saved(*map(address, (gates, layer.weight_hh, layer.c0, *grads)))
+    found = [torch.empty_like(x) for x in (gates, layer.h0, layer.c0)]
+    room = workspace(layer, 1)
+    written = native.Grads(*map(address, found))
+    pointers = (saved, written, room.data_ptr(), room.numel())
+    native.call("treadle_recurrent_backward", cuda(), made, *pointers)
+    mask = [True] * 3 + [False] * 4
+    reference = op.recurrent_layer_backward(
+        *grads, *layer.arguments, expected[0], expected[3], cell, False, "auto", mask
+    )
+    close(found[1], reference[1])
+    close(found[2], reference[2])
+    first = 1 if cell == "gru" else 0
+    of_input = found[0].float()[..., first * h :]
+    grad_input = torch.einsum("dtbg,dgi->tbi", of_input, layer.weight_ih.float())
+    close(grad_input.to(dtype), reference[0])
+
+
+@HOPPER
+def test_a_layer_that_does_not_fit_is_told_before() -> None:
+    size = ctypes.c_size_t()
+    for hidden, dtype in ((20, torch.bfloat16), (64, torch.float64), (4096, torch.bfloat16)):
+        layer = native.Recurrent(
+            native.LSTM, 1, native.DTYPES[dtype], native.DTYPES[dtype], 8, 4, hidden
+        )
+        status = native.status_of(
+            "treadle_recurrent_workspace", cuda(), layer, 0, ctypes.byref(size)
+        )
+        assert status == native.UNSUPPORTED
+        assert "layer must run in one launch, got one that does not: " in native.error_text()
+
+
+def test_memory_of_the_host_and_gpus_that_are_not_there() -> None:
+    x, host = random(8), torch.zeros(8)
+    for device, arrays, words in (
+        (cuda(), (host, x), "x.data must be memory of GPU 0, got memory of the host"),
+        (cuda(), (x, host), "out.data must be memory of GPU 0, got memory of the host"),
+        (cuda(index=99), (x, x), "device.index must be"),
+        (native.cpu(), (x, host), "x.data must be memory of the CPU"),
+        (native.cpu(), (host, x), "out.data must be memory of the CPU"),
+    ):
+        status = native.status_of("treadle_sine", device, *map(native.array, arrays))
+        assert status == native.INVALID and words in native.error_text()
+    assert torch.equal(host, torch.zeros(8))
+
+
+def test_launches_are_recorded_with_what_they_use() -> None:
+    x = random(1000)
+    native.library().treadle_clear_launches()
+    native.library().treadle_record_launches(1)
+    try:
+        native.call("treadle_sine", cuda(), native.array(x), native.array(x))
+    finally:
+        native.library().treadle_record_launches(0)
+    assert native.library().treadle_launch_count() == 1
+    launch = native.Launch()
+    native.call("treadle_get_launch", 0, launch)
+    assert launch.registers > 0 and launch.block[0] > 0 and 0 < launch.occupancy <= 1
+    native.library().treadle_clear_launches()
