@@ -1,0 +1,103 @@
+"""DLPack: one memory, seen by torch and by another package, with treadle's torch ops on it.
+
+Arrays of NumPy, JAX, CuPy and Numba (those that are installed) become tensors and come back. Their
+addresses are compared, so nothing was copied.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+import treadle
+
+
+def with_numpy() -> str:
+    array = np.linspace(-3, 3, 12, dtype=np.float32).reshape(3, 4)
+    expected = np.sin(array)
+    tensor = torch.from_dlpack(array)
+    assert tensor.data_ptr() == array.ctypes.data
+    treadle.sine_(tensor)
+    assert np.allclose(array, expected, rtol=0, atol=2e-7), "the array has changed"
+    assert np.from_dlpack(tensor).ctypes.data == tensor.data_ptr()
+
+    # Autograd goes through tensors alone: a view for another package is detached first.
+    x = torch.from_dlpack(array).requires_grad_()
+    treadle.sine(x).sum().backward()
+    assert x.grad is not None
+    assert np.allclose(np.from_dlpack(x.grad), np.cos(array), rtol=0, atol=2e-7)
+    assert np.from_dlpack(x.detach()).ctypes.data == array.ctypes.data
+    return f"NumPy {np.__version__}"
+
+
+def with_jax() -> str:
+    import jax
+    import jax.numpy as jnp
+
+    # A GPU that JAX sees and torch does not is left out.
+    device = "cuda" if torch.cuda.is_available() and jax.default_backend() == "gpu" else "cpu"
+    array = jax.device_put(
+        jnp.linspace(-3, 3, 1024), jax.devices("gpu" if device == "cuda" else "cpu")[0]
+    )
+    tensor = torch.from_dlpack(array)
+    assert tensor.device.type == device and tensor.data_ptr() == array.unsafe_buffer_pointer()
+    # JAX's arrays never change: the tensor must only be read.
+    result = treadle.sine(tensor)
+    if device == "cuda":
+        torch.cuda.current_stream().synchronize()  # JAX has streams of its own
+    back = jax.dlpack.from_dlpack(result, copy=False)
+    assert back.unsafe_buffer_pointer() == result.data_ptr()
+    assert bool(jnp.allclose(back, jnp.sin(array), rtol=0, atol=4e-7))
+    return f"JAX {jax.__version__}"
+
+
+def with_cupy() -> str:
+    import cupy
+
+    if not (torch.cuda.is_available() and cupy.cuda.is_available()):
+        return "CuPy (no GPU: skipped)"
+    array = cupy.linspace(-3, 3, 1024, dtype=cupy.float32)
+    expected = np.sin(array.get())
+    tensor = torch.from_dlpack(array)  # torch's current stream waits for CuPy's
+    assert tensor.data_ptr() == array.data.ptr
+    treadle.sine_(tensor)
+    back = cupy.from_dlpack(tensor)  # and CuPy's for torch's
+    assert back.data.ptr == array.data.ptr
+    assert np.allclose(back.get(), expected, rtol=0, atol=2e-7)
+    return f"CuPy {cupy.__version__}"
+
+
+def with_numba() -> str:
+    import numba
+    from numba import cuda, vectorize
+
+    # On the CPU Numba works on NumPy's arrays, so on those around a tensor's memory as well.
+    twice = vectorize(["float32(float32)"])(lambda x: 2 * x)
+    tensor = torch.linspace(-3, 3, 1024)
+    expected = treadle.scale(tensor, 2)
+    twice(tensor.numpy(), out=tensor.numpy())
+    assert torch.equal(tensor, expected)
+    if not (torch.cuda.is_available() and cuda.is_available()):
+        return f"Numba {numba.__version__} (no GPU: CPU alone)"
+    tensor = tensor.cuda()
+    torch.cuda.synchronize()
+    array = cuda.as_cuda_array(tensor)  # by __cuda_array_interface__
+    assert array.__cuda_array_interface__["data"][0] == tensor.data_ptr()
+    back = torch.as_tensor(array, device="cuda")
+    assert back.data_ptr() == tensor.data_ptr()
+    assert torch.equal(treadle.scale_(back, 2), tensor)
+    return f"Numba {numba.__version__}"
+
+
+def main() -> None:
+    found = []
+    for recipe in (with_numpy, with_jax, with_cupy, with_numba):
+        try:
+            found.append(recipe())
+        except ModuleNotFoundError as error:
+            found.append(f"{error.name} is not installed")
+    print(f"DLPack, no copy: torch {torch.__version__} with {', '.join(found)}")
+
+
+if __name__ == "__main__":
+    main()
