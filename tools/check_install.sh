@@ -41,7 +41,7 @@ check_binaries() {
   local file path
   for file in "$1"/lib/*.so "$1"/lib/*/*.so "$1"/_C*.so; do
     path=$(readelf -d "$file" | sed -nE 's/.*\((RPATH|RUNPATH)\).*\[(.*)\]/\2/p')
-    [[ -z $path || $path == '$ORIGIN/'* ]] || fail "$file looks for libraries in $path"
+    [[ -z $path || $path == '$ORIGIN' || $path == '$ORIGIN/'* ]] || fail "$file looks for libraries in $path"
     if [[ $file == "$1"/lib/* ]] && readelf -d "$file" | grep -q 'NEEDED.*libpython'; then
       fail "$file links Python"
     fi

@@ -3,6 +3,7 @@
 - A family (kernels/<family>, csrc/<family>) includes itself and `common`, no other family.
 - kernels/ includes CUDA, the standard library and itself, never torch or csrc/: it is
   libtreadle_kernels.so, and csrc/ the library of one torch version.
+- kernels/jax includes kernels.h and XLA's interface, which nobody else does.
 - Every kernel begins with begin_kernel(): launched while the one before it ends, it must wait.
 - Kernels are launched in kernels/common/launch.cuh alone; csrc/ holds no device code.
 - Every launch, and every call of a `cudaError_t launch...` function, passes a stream, and its
@@ -93,6 +94,8 @@ def check_launches(path: Path, code: str, launchers: set[str]) -> Iterator[tuple
 def rooms_open_to(path: Path) -> tuple[str, ...]:
     """The folders whose headers `path` may include; () is any."""
     top, room = path.parts[:2]
+    if (top, room) == ("kernels", "jax"):
+        return ("treadle/kernels.h", "xla/ffi/api/")
     if len(path.parts) == 2 or room in FRONT_DOOR:
         return ("kernels/", "treadle/kernels.h") if top == "kernels" else ()
     if top == "kernels":
@@ -111,6 +114,9 @@ def check_includes(path: Path, text: str) -> Iterator[tuple[int, str]]:
         bracket, header = match.groups()
         if path.parts[0] == "kernels" and (foreign := FOREIGN.match(header)):
             yield match.start(), f"kernels/ must not include {foreign[1]}"
+            continue
+        if header.startswith("xla/") and path.parts[:2] != ("kernels", "jax"):
+            yield match.start(), "only kernels/jax includes XLA"
             continue
         ours = bracket == '"' or any((ROOT / top / header).exists() for top in ("", "csrc"))
         if ours and rooms and not header.startswith(rooms) and (path, header) not in SIDE_DOORS:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tools.native import cuda, host
+from tools.native import build, cuda, host
 from tools.native.graph import Graph
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -221,6 +221,23 @@ def test_objects_without_torch_are_shared_by_its_versions(
     assert edges[0] == edges[1]
     assert any(".cu.o: nvcc" in e for e in edges[0]) and any(".avx2.o" in e for e in edges[0])
     assert not any("torch/include" in edge for edge in edges[0])
+
+
+def test_handlers_for_jax_are_built_where_jax_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    for include, wanted in ((None, 0), (tmp_path / "include", 1)):
+        monkeypatch.setattr(host, "jax_include", lambda include=include: include)
+        graph = Graph(TORCH, MISSING, tmp_path / "build", "0")
+        text = graph.write().read_text()
+        assert text.count("kernels/jax/handlers.cpp.o: cxx ") == wanted
+        assert text.count(f"build {graph.jax_handlers}: link ") == wanted
+        named = [path.name for path in build.binaries(graph)]
+        assert named == [path.name for path in build.laid(tmp_path, TORCH)]
+        assert named.count("libtreadle_jax.so") == wanted
+    (handlers,) = [edge for edge in text.split("\nbuild ") if "handlers.cpp.o: cxx" in edge]
+    assert f"-isystem {tmp_path}/include" in handlers and "torch" not in handlers.split("flags")[1]
 
 
 def test_a_file_is_compiled_again_only_when_it_or_its_header_changed(

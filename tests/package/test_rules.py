@@ -26,6 +26,9 @@ LAUNCHERS = {"launch", "launch_x"}
         ("kernels/math/a.h", '#include "kernels/elementwise/trig.cuh"', "kernels/math must not"),
         ("kernels/common/a.h", '#include "kernels/math/exp.h"', "kernels/common must not include"),
         ("kernels/c_api/a.cpp", '#include "treadle/ops.h"', "kernels/c_api must not include"),
+        ("kernels/jax/a.cpp", '#include "kernels/common/dtype.h"', "kernels/jax must not include"),
+        ("kernels/jax/a.cpp", '#include "xla/service/a.h"', "kernels/jax must not include"),
+        ("kernels/c_api/a.cpp", "#include <xla/ffi/api/ffi.h>", "only kernels/jax includes XLA"),
         ("csrc/elementwise/a.cpp", '#include "kernels/recurrent/plan.h"', "csrc/elementwise must"),
         (
             "csrc/recurrent/cuda/a.cpp",
@@ -66,6 +69,8 @@ def test_check_kernels_finds(path: str, text: str, rule: str) -> None:
         ("csrc/bindings.cpp", "kernels/recurrent/plan.h"),
         ("csrc/include/treadle/a.h", "treadle/ops.h"),
         ("kernels/c_api/a.cpp", "kernels/recurrent/plan.h"),
+        ("kernels/jax/a.cpp", "treadle/kernels.h"),
+        ("kernels/jax/a.cpp", "xla/ffi/api/ffi.h"),
     ],
 )
 def test_check_kernels_accepts_an_include(path: str, header: str) -> None:

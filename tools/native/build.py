@@ -4,6 +4,7 @@ treadle/lib/libtreadle_kernels.so            for any torch
 treadle/lib/torch-2.11/libtreadle.so         and so on, one folder a torch minor
 treadle/lib/torch-2.11/facts.json
 treadle/_C.cpython-311-x86_64-linux-gnu.so   one a Python minor
+treadle/lib/libtreadle_jax.so                where JAX is installed
 """
 
 from __future__ import annotations
@@ -66,10 +67,12 @@ def build_for(torch: host.Torch, pythons: list[host.Python], package: Path, vers
 def laid(graph: Graph, package: Path) -> dict[Path, Path]:
     """Each binary of the build, and where it lies in the package."""
     of_torch = facts_of(package, graph.torch).parent
+    handlers = [graph.jax_handlers] if host.jax_include() else []
     return {
         graph.kernels: package / "lib" / graph.kernels.name,
         graph.library: of_torch / graph.library.name,
         **{graph.module(python): package / f"_C{python.suffix}" for python in graph.pythons},
+        **{binary: package / "lib" / binary.name for binary in handlers},
     }
 
 

@@ -1,8 +1,9 @@
-"""Writes the ninja file: every object, the three binaries, and the flags of each.
+"""Writes the ninja file: every object, the binaries, and the flags of each.
 
 - libtreadle_kernels.so: kernels/, without torch and Python. Made once for all torch versions.
 - libtreadle.so: csrc/, the ops of one torch version.
 - _C: csrc/bindings.cpp, one for each Python version.
+- libtreadle_jax.so: kernels/jax/, the handlers of treadle.jax; only where JAX is installed.
 
 One graph for all, so that all cores are busy to the end, and so that a file is compiled again only
 when it, a header that it includes, or its command has changed. A CPU-only build shares every object
@@ -88,6 +89,10 @@ class Graph:
         return self.shared / self.backend / "libtreadle_kernels.so"
 
     @property
+    def jax_handlers(self) -> Path:
+        return self.kernels.with_name("libtreadle_jax.so")
+
+    @property
     def library(self) -> Path:
         return self.out / "libtreadle.so"
 
@@ -112,6 +117,8 @@ class Graph:
         needs = escape(self.kernels)
         self._edge("link", self.library, objects, self._library_flags(), needs=needs)
         self._modules()
+        if include := host.jax_include():
+            self._jax(include)
         text = "\n".join(self.lines) + "\n"
         path = self.out / "build.ninja"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -202,13 +209,9 @@ class Graph:
             for source in sources
             if source.parent.name == "cpu"
         ]
-        apart = {"cpu", "c_api"}
         flags = self.kernel_host_flags()
-        return objects + [
-            self._shared_object("cxx", source, flags)
-            for source in sources
-            if source.parent.name not in apart
-        ]
+        others = [s for s in sources if s.parent.name not in ("cpu", "c_api", "jax")]
+        return objects + [self._shared_object("cxx", source, flags) for source in others]
 
     def _c_api_objects(self) -> list[Path]:
         """The functions of kernels.h, which on CUDA arrays call CUDA or refuse them."""
@@ -277,6 +280,16 @@ class Graph:
             made = self._shared_object("cxx", source, flags, python.suffix.removesuffix(".so"))
             link = [CXX_RUNTIME, str(self.kernels), "-Wl,-rpath,$ORIGIN/lib", *from_env("LDFLAGS")]
             self._edge("link", self.module(python), [made], link, needs=escape(self.kernels))
+
+    def _jax(self, include: Path) -> None:
+        # XLA's asserts put __FILE__ into the binary, as torch's checks do.
+        flags = [f"-ffile-prefix-map={include.parent.parent}/=", "-isystem", str(include)]
+        source = Path("kernels/jax/handlers.cpp")
+        made = self._shared_object("cxx", source, [*self.kernel_host_flags(), *flags])
+        link = [*LINK_FLAGS, f"-Wl,-soname,{self.jax_handlers.name}", "-Wl,-rpath,$ORIGIN"]
+        link += ["-Wl,--version-script=tools/native/kernels.map", str(self.kernels), CXX_RUNTIME]
+        flags = [*link, *from_env("LDFLAGS")]
+        self._edge("link", self.jax_handlers, [made], flags, needs=escape(self.kernels))
 
 
 def kernels_sources() -> str:

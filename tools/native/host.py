@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import runpy
@@ -142,6 +143,15 @@ class Python:
             if python.suffix not in known and (Path(python.include) / "Python.h").exists():
                 found.append(python)
         return found
+
+
+def jax_include() -> Path | None:
+    """The folder of XLA's headers in an installed JAX, which is not imported; None without one."""
+    jaxlib = importlib.util.find_spec("jaxlib") if importlib.util.find_spec("jax") else None
+    for folder in (jaxlib.submodule_search_locations or []) if jaxlib else []:
+        if (Path(folder) / "include" / "xla" / "ffi" / "api").is_dir():
+            return Path(folder) / "include"
+    return None
 
 
 def cxx() -> str:
