@@ -107,7 +107,8 @@ def platform_of(x: Any) -> str:
     if not isinstance(x, jax.core.Tracer):
         return str(next(iter(x.devices())).platform)
     device = jax.config.jax_default_device or jax.default_backend()
-    return str(getattr(device, "platform", device))
+    name = str(getattr(device, "platform", device))
+    return "gpu" if name == "cuda" else name
 
 
 @cache
