@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
 from tools.native import host  # noqa: E402
-from tools.native.build import _commit, build, facts_of  # noqa: E402
+from tools.native.build import _commit, build  # noqa: E402
 
 # Commands that describe what was built for one torch; an sdist is for any.
 FOR_ONE_TORCH = {"bdist_wheel", "dist_info", "editable_wheel", "install", "develop"}
@@ -42,11 +42,8 @@ class BuildBinaries(build_ext):
 
     def get_outputs(self) -> list[str]:
         package = self._package()
-        folders = [facts_of(package, torch).parent for torch in host.Torch.all()]
-        names = ("libtreadle.so", "facts.json")
-        of_torch = [str(folder / name) for folder in folders for name in names]
-        modules = [str(path) for path in package.glob("_C.*.so")]
-        return [str(package / "lib" / "libtreadle_kernels.so"), *of_torch, *modules]
+        libraries = [path for path in package.glob("lib/**/*") if path.is_file()]
+        return [str(path) for path in [*libraries, *package.glob("_C.*.so")]]
 
     def get_output_mapping(self) -> dict[str, str]:
         return {}

@@ -41,7 +41,7 @@ class Refused(Exception):
 def taken(root: Path) -> set[str]:
     """Names of the package, of its ops and of the files that an op has."""
     schemas = re.findall(r'^    "(\w+)', (root / "csrc/schemas.h").read_text(), re.M)
-    folders = ("kernels/math", "csrc/elementwise", "kernels/elementwise", "csrc/elementwise/cpu")
+    folders = ("kernels/math", "csrc/elementwise", "kernels/elementwise", "kernels/elementwise/cpu")
     files = [p.stem for folder in folders for p in (root / folder).iterdir()]
     package = [p.stem for p in (root / "python_pkg/treadle").iterdir()]
     return {*schemas, *files, *package}

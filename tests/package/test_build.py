@@ -233,9 +233,9 @@ def test_handlers_for_jax_are_built_where_jax_is(
         text = graph.write().read_text()
         assert text.count("kernels/jax/handlers.cpp.o: cxx ") == wanted
         assert text.count(f"build {graph.jax_handlers}: link ") == wanted
-        named = [path.name for path in build.binaries(graph)]
-        assert named == [path.name for path in build.laid(tmp_path, TORCH)]
-        assert named.count("libtreadle_jax.so") == wanted
+        laid = build.laid(graph, tmp_path)
+        assert all(binary.name == place.name for binary, place in laid.items())
+        assert list(laid.values()).count(tmp_path / "lib" / "libtreadle_jax.so") == wanted
     (handlers,) = [edge for edge in text.split("\nbuild ") if "handlers.cpp.o: cxx" in edge]
     assert f"-isystem {tmp_path}/include" in handlers and "torch" not in handlers.split("flags")[1]
 
