@@ -3,7 +3,7 @@
     python benchmarks/pages/readme_numbers.py          rewrite the blocks between the comment lines
     python benchmarks/pages/readme_numbers.py --check  fail if a block is not what it would write
 
-README.md has three lines of the GPU that ran last. Everything else, what was missed first, is in
+README.md has four lines of the GPU that ran last. Everything else, what was missed first, is in
 docs/performance.md (performance_page.py, sweep_page.py), docs/sine.md (sine_page.py) and
 docs/sine_linear.md (sine_linear_page.py).
 """
@@ -46,24 +46,24 @@ def short(value: float) -> str:
 
 
 def layer(rows: list[Row]) -> Iterator[str]:
-    """The LLTM layer's training calls beside nn.LSTM's, by dtype."""
-    parts = []
-    for digits in ("float16", "bfloat16", "float32"):
-        training = [
-            row
-            for row in of(rows, "sweep_shapes")
-            if (row["digits"], row["mode"]) == (digits, "training")
-        ]
-        found = speeds(training, sweep_page.LSTM)
-        if len(found) >= FEWEST:
-            span = f"{short(min(found))} to {short(max(found))} over {len(found)} shapes"
-            parts.append(f"{short(statistics.median(found))} × in {digits} ({span})")
-    if parts:
-        yield (
-            "`treadle.nn.LLTM` trains at this many times the speed of `nn.LSTM`: "
-            f"{', '.join(parts)}; these are medians, and `nn.LSTM` has four gates where "
-            "LLTM has three."
-        )
+    """Training calls of LSTM and GRU beside torch's, by dtype."""
+    for cell, rival in (("LSTM", sweep_page.LSTM), ("GRU", "nn.GRU")):
+        parts = []
+        for digits in ("float16", "bfloat16", "float32"):
+            training = [
+                row
+                for row in of(rows, "sweep_cells")
+                if (row["op"], row["digits"], row["mode"]) == (cell.lower(), digits, "training")
+            ]
+            found = speeds(training, rival)
+            if len(found) >= FEWEST:
+                span = f"{short(min(found))} to {short(max(found))} over {len(found)} shapes"
+                parts.append(f"{short(statistics.median(found))} × in {digits} ({span})")
+        if parts:
+            yield (
+                f"`treadle.nn.{cell}` trains at this many times the speed of `{rival}`, as a "
+                f"median: {', '.join(parts)}."
+            )
 
 
 def sine(rows: list[Row]) -> Iterator[str]:
@@ -94,7 +94,7 @@ def siren(rows: list[Row]) -> Iterator[str]:
 
 
 def headline(found: list[Machine]) -> Iterator[str]:
-    """The three lines of the GPU that ran last, and what it was."""
+    """The lines of the GPU that ran last, and what it was."""
     gpus = [machine for machine in found if machine[1]["device"] == "cuda"]
     if not gpus:
         yield performance_page.NONE_YET

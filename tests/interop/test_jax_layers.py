@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests.interop.with_jax import calls, float64, functions, jax, needs_gpu  # noqa: F401
+from tests.interop.with_jax import calls, float64, functions, jax, needs_gpu, on_cpu  # noqa: F401
+from tests.support.inputs import on_hopper
 from treadle import _jax_ffi
 
 jnp = jax.numpy
-pytestmark = pytest.mark.usefixtures("float64")
+pytestmark = pytest.mark.usefixtures("float64", "on_cpu")
 CELLS = ["lstm", "gru"]
 
 
@@ -221,11 +222,12 @@ def test_the_librarys_words_reach_python() -> None:
 @pytest.mark.parametrize("directions", [1, 2])
 @pytest.mark.parametrize("cell", CELLS)
 def test_on_a_gpu(cell: str, directions: int, dtype: str) -> None:
-    arguments = draw(cell, directions, True, dtype, (9, 16, 32, 64))
-    arguments = jax.device_put(arguments, jax.devices("gpu")[0])
+    gpu = jax.devices("gpu")[0]
+    arguments = jax.device_put(draw(cell, directions, True, dtype, (9, 16, 32, 64)), gpu)
     ours, every = getattr(functions, cell), tuple(range(len(arguments)))
     wide = [array.astype("float64") for array in arguments]
-    with jax.default_matmul_precision("highest"):
+    with jax.default_device(gpu), jax.default_matmul_precision("highest"):
+        assert calls(ours, *arguments) == (1 if on_hopper() else 0)
         tolerance = 16 * float(jnp.finfo(dtype).eps)
         close(jax.jit(ours)(*arguments), reference(cell, *wide), tolerance)
         theirs = jax.grad(loss_of(lambda *a: reference(cell, *a)), every)(*wide)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+# Several processes share a GPU.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 jax = pytest.importorskip("jax", reason="jax is not installed")
 try:
     import treadle.jax as functions
@@ -23,9 +27,16 @@ def float64():
     jax.config.update("jax_enable_x64", before)
 
 
+@pytest.fixture
+def on_cpu():
+    """Where there is a GPU, JAX puts arrays there otherwise, and float64 layers run nowhere."""
+    with jax.default_device(jax.devices("cpu")[0]):
+        yield
+
+
 def calls(f, *arguments) -> int:
     """How many handlers `f` calls."""
     return str(jax.make_jaxpr(f)(*arguments)).count("ffi_call[")
 
 
-__all__ = ["GPU", "calls", "float64", "functions", "jax", "needs_gpu"]
+__all__ = ["GPU", "calls", "float64", "functions", "jax", "needs_gpu", "on_cpu"]

@@ -49,7 +49,12 @@ def test_cell_of_large_values(dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("dtype", FLOATING)
 @EACH_CELL
 def test_layer_of_large_values(cell: str, dtype: torch.dtype, recompute: bool, device: str) -> None:
-    """Gates far out and a cell that has grown: h saturates, and rounding does not add up."""
+    """Gates far out and a cell that has grown: h saturates, and rounding does not add up.
+
+    The rounding of a gate of some hundreds moves its slope by more than all else, so that an error
+    beside the composition's is luck. Of 100 draws in float32, LSTM left the rule in 16 on an H200,
+    torch.nn.LSTM in 95 (docs/dev/gpu-runs.md).
+    """
     make, by = Make("large", device, dtype), (30, 9, 40, 2, 2, 9, 9)
     call = layer_arguments(make, (3, 17, 9, 8), cell=cell, directions=2)
     call = call.with_args(
@@ -58,7 +63,8 @@ def test_layer_of_large_values(cell: str, dtype: torch.dtype, recompute: bool, d
             for i, factor in zip(ARGUMENTS[cell], by, strict=False)
         }
     )
-    obeys(OPS[f"recurrent_layer {cell}"], call.with_options(recompute=recompute))
+    slack = 2 if (cell, dtype) == ("lstm", torch.float32) else 1
+    obeys(OPS[f"recurrent_layer {cell}"], call.with_options(recompute=recompute), slack=slack)
 
 
 def test_arguments_are_left_alone() -> None:

@@ -253,11 +253,11 @@ def test_headline_is_of_the_training_rows_beside_their_rival() -> None:
     rows = []
     for mode, speed in shapes:
         times = {"treadle": {"median_us": 1.0}, "nn.LSTM": {"median_us": speed}}
-        facts = {"suite": "sweep_shapes", "digits": "float16", "mode": mode, "times": times}
-        rows.append(facts | {"key": f"cuda/sweep_shapes/{speed}"})
+        facts = {"suite": "sweep_cells", "op": "lstm", "digits": "float16", "mode": mode}
+        rows.append(facts | {"times": times, "key": f"cuda/sweep_cells/{speed}"})
     machine = {"device": "cuda", "gpu": "GPU", "torch": "2", "driver": "5", "date": "2026-11-22T"}
     made = "\n".join(readme_numbers.headline([([], machine, rows)]))
     assert "GPU, torch 2, driver 5, 2026-11-22:" in made
     assert "2.0 × in float16 (1.0 to 4.0" in made and "over 3 shapes" in made
-    assert "sine" not in made and "Siren" not in made
+    assert "sine" not in made and "Siren" not in made and "GRU" not in made
     assert list(readme_numbers.headline([])) == [performance_page.NONE_YET]

@@ -22,8 +22,7 @@ from .words import escape, from_env, quote, write_if_new
 
 CXX_FLAGS = ["-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror=return-type"]
 # nvcc has --expt-relaxed-constexpr for std::numeric_limits and the like in device code.
-NVCC_FLAGS = ["-O3", "-std=c++17", "--expt-relaxed-constexpr", "-lineinfo"]
-
+NVCC_FLAGS = ["-O3", "-std=c++17", "--expt-relaxed-constexpr"]
 # By its file name: where a compiler comes with libstdc++.a alone, the linker would copy it into the
 # library, and a second libstdc++ in the process crashes in iostreams, that is in every error text.
 CXX_RUNTIME = "-l:libstdc++.so.6"
@@ -186,6 +185,9 @@ class Graph:
     def nvcc_flags(self, toolkit: cuda.Toolkit) -> list[str]:
         """What the kernels are compiled with."""
         flags = [*NVCC_FLAGS, "-I.", *toolkit.gencode()]
+        if not any(arch.endswith("+PTX") for arch in toolkit.archs):
+            # For profilers. PTX would name the folders of the machine that built it.
+            flags.append("-lineinfo")
         flags += [f"-Xcompiler={','.join(['-fPIC', '-fvisibility=hidden', '-Wall'])}"]
         if int(toolkit.version.split(".")[0]) >= 13:
             # A tenth of the size; drivers of CUDA 13 can read it.
