@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstdint>
 
 #include "kernels/common/launch.h"
@@ -26,19 +27,42 @@ constexpr bool compiled_for(int gpu) {
   return false;
 }
 
+// 900 for sm_90: the current GPU; 0 if CUDA does not say.
+inline int current_gpu() {
+  constexpr int kMost = 64;
+  static std::atomic<int> known[kMost] = {};
+  int device = 0, major = 0, minor = 0;
+  if (cudaGetDevice(&device) != cudaSuccess || device >= kMost) return 0;
+  int gpu = known[device].load(std::memory_order_relaxed);
+  if (gpu != 0) return gpu;
+  if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess) {
+    return 0;
+  }
+  gpu = major * 100 + minor * 10;
+  known[device].store(gpu, std::memory_order_relaxed);
+  return gpu;
+}
+
 // Whether a kernel may be placed on the GPU while the one before it in the stream still ends
 // (programmatic dependent launch), which hides a microsecond of launch latency. The wait is an
-// instruction of sm_90 and later. PTX for an older GPU, which a newer one may translate, lacks it,
-// so such code rules the overlap out.
-constexpr bool overlaps_launches() {
+// instruction of sm_90 and later. Code for an older GPU lacks it, also where a newer one translates
+// its PTX. A GPU runs the newest code that fits it: so it is asked only of builds with both.
+inline bool overlaps_launches() {
 #if defined(__CUDA_ARCH_LIST__)
-  for (const int arch : {__CUDA_ARCH_LIST__}) {
-    if (arch < 900) return false;
+  constexpr int kArchs[] = {__CUDA_ARCH_LIST__};
+  bool all = true, any = false;
+  for (const int arch : kArchs) {
+    all = all && arch >= 900;
+    any = any || arch >= 900;
   }
-  return true;
-#else
-  return false;
+  if (all || !any) return all;
+  const int gpu = current_gpu();
+  for (const int arch : kArchs) {
+    if (arch >= 900 && arch <= gpu) return true;
+  }
 #endif
+  return false;
 }
 
 // The first statement of every kernel. Before it a kernel must not write, nor read what earlier

@@ -256,7 +256,7 @@ def test_headline_is_of_the_training_rows_beside_their_rival() -> None:
         facts = {"suite": "sweep_cells", "op": "lstm", "digits": "float16", "mode": mode}
         rows.append(facts | {"times": times, "key": f"cuda/sweep_cells/{speed}"})
     machine = {"device": "cuda", "gpu": "GPU", "torch": "2", "driver": "5", "date": "2026-11-22T"}
-    made = "\n".join(readme_numbers.headline([([], machine, rows)]))
+    made = " ".join(" ".join(readme_numbers.headline([([], machine, rows)])).split())
     assert "GPU, torch 2, driver 5, 2026-11-22:" in made
     assert "2.0 × in float16 (1.0 to 4.0" in made and "over 3 shapes" in made
     assert "sine" not in made and "Siren" not in made and "GRU" not in made
