@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import json
 import shlex
 import shutil
 import subprocess
@@ -84,7 +85,32 @@ def test_recipes_are_short_and_all_here() -> None:
     page = (installed.ROOT / "docs" / "interop.md").read_text()
     assert all(f"(../examples/interop/{name})" in page for name in here)
     lengths = {name: (RECIPES / name).read_text().count("\n") for name in here}
+    assert lengths.pop("transfer.py") <= 160  # it measures and draws
     assert all(length <= 120 for length in lengths.values()), lengths
+
+
+def test_transfer(tmp_path: Path) -> None:
+    made, drawn = tmp_path / "a.json", tmp_path / "a.png"
+    recipe = str(RECIPES / "transfer.py")
+    done = installed.python(recipe, "--largest", "12", "--json", str(made), "--plot", str(drawn))
+    assert done.returncode == 0, done.stderr
+    assert drawn.stat().st_size > 1000
+    rows = json.loads(made.read_text())["rows"]
+    assert {(row["op"], row["elements"]) for row in rows} == {
+        *((op, 1 << exponent) for op in ("add", "sine") for exponent in (8, 10, 12)),
+        ("gru", 1 << 12),
+    }
+    ways = {"CPU", "pageable", "pinned", "resident"} if torch.cuda.is_available() else {"CPU"}
+    assert all(set(row["us"]) == ways and min(row["us"].values()) > 0 for row in rows)
+
+
+def test_transfer_pays_from_the_size_on_that_no_larger_one_denies(tmp_path: Path) -> None:
+    us = [(1, 9.0), (2, 1.0), (4, 9.0), (8, 2.0), (16, 3.0)]
+    rows = [{"op": "add", "elements": n, "us": {"CPU": 5.0, "pinned": t}} for n, t in us]
+    read = tmp_path / "read.json"
+    read.write_text(json.dumps({"machine": {"gpu": "GPU"}, "rows": rows}))
+    done = installed.python(str(RECIPES / "transfer.py"), "--read", str(read))
+    assert "add pinned 8," in done.stdout and "add resident None" in done.stdout
 
 
 def test_program_by_the_line_in_its_comment(tmp_path: Path) -> None:

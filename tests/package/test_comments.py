@@ -18,7 +18,7 @@ ENDING = r"\.(?:h|hpp|cuh|cu|cpp|py|md|json|png|sh|patch)(?![\w(/-])"
 NAME = re.compile(rf"(?<![\w./<*-])[\w.{{*/-][\w.{{}},*/-]*{ENDING}")
 LINK = re.compile(rf"\[`?([\w./-]+{ENDING})`?\]\((?!http)([^)#]+)")
 # Torch's headers, what a build makes, and what the reader brings or gets.
-ELSEWHERE = ("ATen/", "torch/", "build/", "_build_facts.json", "IMAGE.png", "OLD.json")
+ELSEWHERE = ("ATen/", "torch/", "build/", "facts.json", "IMAGE.png", "OLD.json")
 
 
 @functools.cache
