@@ -31,6 +31,7 @@ SINE = (ROOT / "docs" / "sine.md").read_text()
 SUFFIXES = (".py", ".md", ".h", ".cpp", ".cu", ".cuh", ".sh", ".txt", ".toml", ".json", ".png")
 MADE = (
     "build/",
+    "dist/",
     "IMAGE.png",
     "OLD.json",
     "libtreadle.so",
