@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <numeric>
 
@@ -125,6 +126,11 @@ Dtype dtype_of(const char* name, uint32_t dtype, const char* field) {
   std::ostringstream hex;
   hex << std::hex << dtype;
   raise(TREADLE_INVALID, name, field, " must be a dtype of kernels.h, got 0x", hex.str());
+}
+
+uint32_t number_of(Dtype dtype) {
+  const auto is_it = [dtype](const DtypeNumber& pair) { return pair.dtype == dtype; };
+  return std::find_if(std::begin(kNumbers), std::end(kNumbers), is_it)->number;
 }
 
 std::string listed(const int64_t* numbers, int64_t count) {

@@ -22,6 +22,7 @@ void check_device(const treadle_device* device);
 
 // Raises for a dtype without kernels. `field` is what the caller gave it in.
 Dtype dtype_of(const char* name, uint32_t dtype, const char* field = ".dtype");
+uint32_t number_of(Dtype dtype);  // and back
 
 // "[2, 3]"
 std::string listed(const int64_t* numbers, int64_t count);

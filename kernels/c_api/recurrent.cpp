@@ -18,21 +18,6 @@ struct Block {
   bool optional, written;
 };
 
-uint32_t number_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kHalf:
-      return TREADLE_FLOAT16;
-    case Dtype::kBFloat16:
-      return TREADLE_BFLOAT16;
-    case Dtype::kFloat:
-      return TREADLE_FLOAT32;
-    case Dtype::kDouble:
-      return TREADLE_FLOAT64;
-    default:
-      return TREADLE_UINT8;
-  }
-}
-
 // Every block is memory of the device, aligned, and what is written overlaps nothing else.
 void check_blocks(const CLayer& layer, const std::vector<Block>& blocks) {
   const int64_t alignment = layer.device.type == TREADLE_CUDA ? 16 : 1;
