@@ -15,16 +15,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONWARNINGS=ignore
 unset PYTHONPATH
 export PATH="$(dirname "$python"):$PATH"
 
-say() { printf '\n== %s\n' "$*"; }
-fail() { printf 'check_install: %s\n' "$*" >&2; exit 1; }
-
-# A new environment that sees the packages of $python's, torch among them, but not treadle in its tree.
-environment() {
-  "$python" -m venv --without-pip "$work/$1"
-  local site
-  site=$("$work/$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-  "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$site/torch-is-there.pth"
-}
+source "$root/tools/fresh_environment.sh"
+environment() { fresh_environment "$python" "$work/$1"; }
 
 # Imports treadle from outside the tree: it must come from folder $2, and every self-test must pass.
 use() {

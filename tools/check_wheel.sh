@@ -12,10 +12,7 @@ trap 'rm -rf "$work"' EXIT
 unset PYTHONPATH CUDA_HOME CUDA_PATH
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
-say() { printf '\n== %s\n' "$*"; }
-fail() { printf 'check_wheel: %s\n' "$*" >&2; exit 1; }
-
-site_of() { "$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
+source "$root/tools/fresh_environment.sh"
 
 # The tests alone: treadle is imported from where it was installed.
 mkdir "$work/tree"
@@ -25,9 +22,7 @@ for python in "$@"; do
   name=$("$python" -c 'import sys, torch; print(sys.version_info[1], torch.__version__)')
   say "Python 3.${name% *}, torch ${name#* }"
   home=$work/${name// /-}
-  "$python" -m venv --without-pip "$home"
-  site=$(site_of "$home/bin/python")
-  site_of "$python" >"$site/torch-is-there.pth"
+  fresh_environment "$python" "$home"
   "$home/bin/python" -m pip install -q --no-index "$wheel"
   # A package that is installed needs none of these; rm, ls and the like are no compilers either.
   run=(env PATH="$home/bin" "$home/bin/python")
@@ -43,7 +38,7 @@ done
 # Torch is upgraded underneath: the wheel has a library for the other, too.
 if [ $# -gt 1 ]; then
   say "the last environment with the first one's torch"
-  site_of "$1" >"$(site_of "$last/bin/python")/torch-is-there.pth"
+  see_packages_of "$1" "$last"
   (cd "$work" && env PATH="$last/bin" "$last/bin/python" -m treadle | tail -n 1)
 fi
 
