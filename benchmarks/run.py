@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.elementwise import dense, overhead, sine, views  # noqa: E402
 from benchmarks.harness import machine, plot, report, spread  # noqa: E402
 from benchmarks.harness.cases import Plan, Row, Settings, run  # noqa: E402
-from benchmarks.recurrent import cell, layer, sweep  # noqa: E402
+from benchmarks.recurrent import cell, layer, sweep, sweep_cells  # noqa: E402
 from benchmarks.sine_linear import layer as sine_linear  # noqa: E402
 from benchmarks.sine_linear import siren  # noqa: E402
 
@@ -41,10 +41,11 @@ SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "sine_linear": sine_linear.plans,
     "siren": siren.plans,
     **sweep.SUITES,
+    **sweep_cells.SUITES,
 }
 SEVERAL = {
     "elementwise": ("dense", "sine", "views", "sizes"),
-    "sweep": tuple(sweep.SUITES),
+    "sweep": (*sweep.SUITES, *sweep_cells.SUITES),
     "all": tuple(SUITES),
 }
 

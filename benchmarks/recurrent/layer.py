@@ -33,6 +33,7 @@ from benchmarks.recurrent.layer_calls import (
     packed_arguments,
     packed_layer,
     set_tf32,
+    torch_layer,
 )
 
 PADDED, RECOMPUTE, LSTM_PACKED = "padded", "recompute=True", f"{LSTM}, packed"
@@ -181,7 +182,7 @@ def cell_case(settings: Settings, kind: Kind) -> Case:
     args = cell_arguments(kind.cell, kind.shape, settings.device, kind.dtype, kind.backward)
     states = 2 if kind.cell == "lstm" else 1
     ours = layer(getattr(torch.ops.treadle, kind.cell).input, kind.backward, states=states)
-    torchs = layer(getattr(torch, kind.cell), kind.backward, states=states)
+    torchs = torch_layer(kind.cell, kind.backward)
     return Case(
         op=kind.cell,
         functions={OURS: ours, rival(kind): torchs},

@@ -112,6 +112,11 @@ def layer(
     return call
 
 
+def torch_layer(cell: str, train: bool) -> Callable[..., Any]:
+    """torch's own of a cell in TORCHS."""
+    return layer(getattr(torch, cell), train, states=2 if cell == "lstm" else 1)
+
+
 def packed_layer(op: Callable[..., Any], train: bool = True) -> Callable[..., Any]:
     """The same of a packed batch. Its sizes come in a tuple: they are no data to `verify`."""
 

@@ -25,7 +25,6 @@ from benchmarks.recurrent import layer
 from benchmarks.recurrent.layer import Kind, at_most
 from benchmarks.recurrent.layer_calls import (
     LSTM,
-    TORCHS,
     Args,
     Shape,
     lstm_arguments,
@@ -128,18 +127,11 @@ def launch(settings: Settings) -> Iterator[Plan]:
             yield Plan(key, partial(build, settings, kind))
 
 
-def cells(settings: Settings) -> Iterator[Plan]:
-    for cell in TORCHS:
-        for kind in kinds(settings, SHAPES, (BF16, FP16, FP32), DENSE, cell):
-            yield plan("sweep_cells", cells_case, settings, kind)
-
-
 SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "sweep_bars": bars,
     "sweep_shapes": shapes,
     "sweep_algorithms": algorithms,
     "sweep_launch": launch,
-    "sweep_cells": cells,
 }
 # Seconds of a sample, so that it has calls enough to keep the queue full, as a program does: the
 # time to fill it first and to wait at the end, about 60 us, is not a call's. Tiny calls are about
@@ -152,6 +144,7 @@ EFFORT = {
     "sweep_algorithms": (LONG_SAMPLE, 0.04, (5, 51)),
     "sweep_launch": (SHORT_SAMPLE, 0.1, (11, 101)),
     "sweep_cells": (LONG_SAMPLE, 0.06, (3, 51)),
+    "sweep_cell_algorithms": (LONG_SAMPLE, 0.04, (5, 51)),
 }
 PARTS = {
     "sweep_bars": "µs a step",
@@ -159,6 +152,7 @@ PARTS = {
     "sweep_algorithms": "the planner's choice",
     "sweep_launch": "tiny calls",
     "sweep_cells": "all shapes",
+    "sweep_cell_algorithms": "the planner's choice",
 }
 
 
@@ -239,17 +233,6 @@ def shape_case(settings: Settings, kind: Sweep) -> Case:
     return beside_lstm(settings, "sweep_shapes", kind, at_most(OF_LSTM, LSTM))
 
 
-def cells_case(settings: Settings, kind: Sweep) -> Case:
-    """Another cell beside torch's own."""
-    sample, seconds, rounds = EFFORT["sweep_cells"]
-    made = layer.cell_case(settings, kind)
-    made.timer = settings.wall(sample, seconds=seconds, warmup=0.02, rounds=rounds)
-    made.facts = facts(settings, "sweep_cells", kind)
-    if settings.device == "cuda":
-        made.facts["algorithm"] = chosen(made.functions[OURS], made.inputs[0])
-    return made
-
-
 def tiny_case(settings: Settings, kind: Sweep) -> Case:
     made = beside_lstm(settings, "sweep_launch", kind, at_most(OF_LSTM, LSTM))
     return called(made, "op")
@@ -279,10 +262,18 @@ def algorithms_case(settings: Settings, kind: Sweep) -> Case:
     """Those that a shape or a chip does not allow are left out, and the row's notes say why."""
     set_tf32(False)
     args = kind.form.arguments(kind.shape, settings.device, kind.dtype, kind.backward)
-    functions = {OURS: in_algorithm("auto")}
-    functions |= {algorithm_name(algorithm): in_algorithm(algorithm) for algorithm in ALGORITHMS}
-    bar = Bar(f"at most {OF_AUTO:g} × the best algorithm", partial(of_best, OF_AUTO))
-    return case(settings, "sweep_algorithms", kind, functions, args, {}, bar)
+    return case(
+        settings, "sweep_algorithms", kind, algorithm_calls("lltm"), args, {}, beside_best()
+    )
+
+
+def algorithm_calls(cell: str) -> dict[str, Callable[..., Any]]:
+    forced = {algorithm_name(each): in_algorithm(each, cell) for each in ALGORITHMS}
+    return {OURS: in_algorithm("auto", cell)} | forced
+
+
+def beside_best() -> Bar:
+    return Bar(f"at most {OF_AUTO:g} × the best algorithm", partial(of_best, OF_AUTO))
 
 
 def of_best(share: float, medians: dict[str, float]) -> float:

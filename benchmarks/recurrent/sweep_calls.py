@@ -87,13 +87,16 @@ def check_both_ways(
     return verify(ends, "lltm", (both, *others), plain=plain, poison=poison)
 
 
-def in_algorithm(algorithm: str) -> Callable[..., Any]:
+def in_algorithm(algorithm: str, cell: str = "lltm") -> Callable[..., Any]:
     """One layer, the planner's choice or an algorithm that is forced, as a function of tensors."""
     op = torch.ops.treadle.recurrent_layer.default
 
-    def call(x: Tensor, h0: Tensor, c0: Tensor, *params: Tensor) -> Any:
-        weights = [p.unsqueeze(0) for p in params]  # and one bias
-        return op(x, None, h0, c0, *weights, None, cell="lltm", algorithm=algorithm)
+    def call(x: Tensor, h0: Tensor, *rest: Tensor) -> Any:
+        c0, *params = (h0, *rest) if cell == "gru" else rest
+        weights = [p.unsqueeze(0) for p in params]
+        weights += [None] * (4 - len(weights))  # LLTM has one bias
+        output, h_n, c_n = op(x, None, h0, c0, *weights, cell=cell, algorithm=algorithm)
+        return (output, h_n) if cell == "gru" else (output, h_n, c_n)
 
     return call
 

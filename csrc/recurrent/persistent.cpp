@@ -9,12 +9,17 @@
 namespace treadle {
 namespace {
 
-constexpr int64_t kChunk = 8;  // elements
+// Elements that the kernels load at a time. A block alone loads floats one by one.
+int64_t chunk(const LayerRun& run) { return run.plan.one_block() ? 1 : 8; }
 
 // H padded to whole chunks.
-int64_t padded_width(int64_t hidden) { return (hidden + kChunk - 1) / kChunk * kChunk; }
+int64_t padded_width(const LayerRun& run) {
+  return (run.sizes.hidden + chunk(run) - 1) / chunk(run) * chunk(run);
+}
 
-bool aligned(const Tensor& t) { return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0; }
+bool aligned(const LayerRun& run, const Tensor& t) {
+  return run.plan.one_block() || reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0;
+}
 
 // A copy with zeros behind the last dimension.
 Tensor widened(const Tensor& t, int64_t width) {
@@ -61,7 +66,7 @@ Tensor input_products(const LayerRun& run, int64_t width, const Tensor& gates) {
 void persistent_forward(const LayerRun& run, const Tensor& output, const Tensor& h, const Tensor& c,
                         const Tensor& gates) {
   const LayerArguments& a = run.arguments;
-  const int64_t width = padded_width(run.sizes.hidden), row = run.cell.gates * width;
+  const int64_t width = padded_width(run), row = run.cell.gates * width;
   const Tensor products = input_products(run, width, gates);
   const Tensor weight = a.weight_hh.contiguous(), h0 = a.h0.contiguous(), c0 = a.c0.contiguous();
   const Tensor bias_ih = contiguous(a.bias_ih), bias_hh = contiguous(a.bias_hh);
@@ -88,7 +93,7 @@ void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOu
                          const Tensor& grad_h0, const Tensor& grad_c0, const Tensor& grad_gates) {
   const LayerArguments& a = run.arguments;
   const int64_t rows = run.sequence.rows, directions = run.sizes.directions;
-  const int64_t hidden = run.sizes.hidden, width = padded_width(hidden),
+  const int64_t hidden = run.sizes.hidden, width = padded_width(run),
                 row = run.cell.gates * width;
   const bool padded = width != hidden;
   const Tensor c0 = a.c0.contiguous(), weight = a.weight_hh.contiguous();
@@ -107,7 +112,7 @@ void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOu
   PersistentBackward args{};
   args.sizes = c_states.sizes;
   Tensor chunks = gates;
-  if (padded || !aligned(gates)) {
+  if (padded || !aligned(run, gates)) {
     chunks = widened(gates.view({directions, rows, run.cell.gates, hidden}), width);
   }
   args.gates = chunks.const_data_ptr();
@@ -121,7 +126,7 @@ void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOu
   if (grad.defined()) {
     args.grad_direction = width;
     const int64_t apart = grad.stride(0);
-    if (padded || !aligned(grad) || grad.stride(1) != 1 || apart % kChunk != 0 ||
+    if (padded || !aligned(run, grad) || grad.stride(1) != 1 || apart % chunk(run) != 0 ||
         apart > std::numeric_limits<int>::max()) {  // the kernels keep it in an int
       grad = widened(grad.reshape({rows, directions, hidden}), width).flatten(1);
     }

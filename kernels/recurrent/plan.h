@@ -42,6 +42,7 @@ struct RecurrencePlan {
 
   bool is(std::string_view name) const { return name == algorithm; }
   bool persistent() const { return is("cluster") || is("grid"); }
+  bool one_block() const { return is("cluster") && clusters.shape.blocks == 1; }
 };
 
 // null; or why a `forced` algorithm cannot be, until this thread's next error. "auto" forces none.

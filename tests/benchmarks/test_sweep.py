@@ -19,7 +19,7 @@ from benchmarks.harness import cases, machine
 from benchmarks.harness.cases import Plan, Row, Settings
 from benchmarks.harness.verify import Refused
 from benchmarks.pages import performance_page, sweep_page, tables
-from benchmarks.recurrent import layer_calls, sweep
+from benchmarks.recurrent import layer_calls, sweep, sweep_cells
 from benchmarks.recurrent.layer_calls import Shape
 from benchmarks.recurrent.sweep import BF16, FP16, FP32, Sweep
 from benchmarks.recurrent.sweep_calls import Form, check_both_ways, chosen, in_algorithm
@@ -38,7 +38,8 @@ def measured(key: str, build: Callable[..., Any], kind: Sweep) -> Row:
 # Some of every suite.
 SOME = re.compile(
     "/sweep_bars/16?,512,512/|/sweep_shapes/(16,512,128/(bf|float16)|64,512,512, packed/f)|"
-    "/sweep_algorithms/1,512,512/bf|/sweep_launch/1,8,32/float32|/sweep_cells/[a-z]+/1,512,512/float16"
+    "/sweep_algorithms/1,512,512/bf|/sweep_cell_algorithms/gru/1,512,512/bf|"
+    "/sweep_launch/1,8,32/float32|/sweep_cells/[a-z]+/1,512,512/float16"
 )
 OTHER = {"key": "other", "label": "other", "group": "other"}
 
@@ -49,7 +50,7 @@ def rows() -> list[Row]:
     found = []
     with pytest.MonkeyPatch.context() as patch, cases.threads(1):
         patch.setattr(sweep, "ALGORITHMS", ("rows", "grid"))
-        for suite in sweep.SUITES.values():
+        for suite in (*sweep.SUITES.values(), *sweep_cells.SUITES.values()):
             for plan in suite(Settings("cuda", quick=True)):
                 if SOME.search(plan.key):
                     build, (_, kind) = plan.build.func, plan.build.args  # type: ignore[attr-defined]
@@ -61,17 +62,17 @@ def test_every_row_is_right_and_timed(rows: list[Row]) -> None:
     count = Counter(row["suite"] for row in rows)
     assert count == {
         **{"sweep_bars": 8, "sweep_shapes": 6, "sweep_algorithms": 2, "sweep_launch": 4},
-        "sweep_cells": 4,
+        **{"sweep_cells": 4, "sweep_cell_algorithms": 2},
     }
     for row in rows:
         assert row["error_over_limit"] <= 1, row["key"]
         for name, times in row["times"].items():
             assert times["us_per_step"] == pytest.approx(times["median_us"] / row["steps"])
             assert "us_per_step_and_gate" in times, name
-        left_out = ["algorithm grid left out: "] if row["suite"] == "sweep_algorithms" else []
+        left_out = ["algorithm grid left out: "] if "algorithms" in row["suite"] else []
         assert [note[: len("algorithm grid left out: ")] for note in row["notes"]] == left_out
         parts = row["key"].split("/")
-        if row["suite"] == "sweep_cells":
+        if row["op"] != "lltm":
             assert parts.pop(2) == row["op"]
         assert parts[1:5] == [row["suite"], row["what"], row["digits"], row["mode"]]
         assert row["timer"] == "wall" and "bar" in row
@@ -200,7 +201,7 @@ def gpu_facts() -> dict[str, Any]:
 @pytest.fixture
 def results(rows: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Row]:
     """Committed in a folder of their own, with one row that missed its bar and one refused."""
-    found = json.loads(json.dumps([row for row in rows if row["suite"] != "sweep_cells"]))
+    found = json.loads(json.dumps([row for row in rows if row["op"] == "lltm"]))
     for row in found:
         row["times"]["treadle"] |= {"median_us": 20.0, "us_per_step": 20.0 / row["steps"]}
         row["bar"] |= {"limit_us": 100.0, "reached": True}

@@ -29,11 +29,14 @@ def test_clusters_share_the_batch(backward: bool) -> None:
 def test_a_block_alone_has_narrow_layers_of_float32(directions: int, backward: bool) -> None:
     """Whatever the batch; as few rows each as the chip has blocks for at once."""
     options = {"forced": "cluster", "directions": directions, "backward": backward}
-    for hidden, batch in itertools.product((1, 32, 33, 64, 65, 128), (*range(1, 600), 5000)):
+    for hidden, batch in itertools.product((1, 32, 33, 64, 65, 96, 97, 128), (*range(1, 600), 5000)):
         units, blocks, _, rows = plan((512, batch, hidden, 4), **options).clusters
-        assert (units, blocks) == (next(width for width in (32, 64, 128) if width >= hidden), 1)
+        assert (units, blocks) == (next(width for width in (32, 64, 96, 128) if width >= hidden), 1)
         at_once, most = 132 // directions, FLOAT_SHAPES[units, 1]
         if batch <= at_once * most:
             assert rows == -(-batch // at_once)
     for hidden in (129, 512):
         assert plan((512, 200, hidden, 4), **options).clusters[1] == 16
+    # Four gates fill the registers of a block sooner.
+    for hidden, blocks in ((96, 1), (97, 16)):
+        assert plan((512, 200, hidden, 4), cell="lstm", **options).clusters[1] == blocks
