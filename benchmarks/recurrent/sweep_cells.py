@@ -68,5 +68,8 @@ def cell_algorithms_case(settings: Settings, kind: Sweep) -> Case:
     args = cell_arguments(kind.cell, kind.shape, settings.device, kind.dtype, kind.backward)
     functions, bar = algorithm_calls(kind.cell), beside_best()
     made = case(settings, "sweep_cell_algorithms", kind, functions, args, {}, bar)
-    made.op, made.check = kind.cell, partial(check, args=args, plain=torch_layer(kind.cell, False))
+    made.op, made.check = (
+        kind.cell,
+        partial(check, args=args, plain=torch_layer(kind.cell, kind.backward)),
+    )
     return made

@@ -93,8 +93,7 @@ void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOu
                          const Tensor& grad_h0, const Tensor& grad_c0, const Tensor& grad_gates) {
   const LayerArguments& a = run.arguments;
   const int64_t rows = run.sequence.rows, directions = run.sizes.directions;
-  const int64_t hidden = run.sizes.hidden, width = padded_width(run),
-                row = run.cell.gates * width;
+  const int64_t hidden = run.sizes.hidden, width = padded_width(run), row = run.cell.gates * width;
   const bool padded = width != hidden;
   const Tensor c0 = a.c0.contiguous(), weight = a.weight_hh.contiguous();
   PersistentCStates c_states{};

@@ -1,40 +1,90 @@
 // Cluster kernels in float32, what both passes share. The plan is that of cluster.cuh, but products
-// are fma on CUDA cores, exact IEEE float32, with all weights in registers. Threads divide the
-// block's outputs (kEach a thread) and K among them; sums over K meet in a warp by shuffles, then
-// in shared memory. The exchanged state is [row][K] floats.
+// are fma on CUDA cores, exact IEEE float32, with the weights in registers; those that find no room
+// there lie in shared memory, which then holds fewer rows. Threads divide the block's outputs
+// (kEach a thread) and K among them; sums over K meet in a warp by shuffles, then in shared memory.
+// The exchanged state is [row][K] floats.
 #pragma once
 
 #include "kernels/recurrent/cluster.cuh"
 
 namespace treadle {
 
-inline constexpr int kFp32Threads = 256, kFp32Warps = kFp32Threads / kWarp, kFp32Rows = 8;
+inline constexpr int kFp32Threads = 256, kFp32Warps = kFp32Threads / kWarp;
 
-// `outputs` of a block, `each` a thread; all_k: K of the whole layer; `arrays` of [kFp32Rows,
-// units] floats in a stage; `outgoing`: floats of a row of what the block sends or stores.
+// `outputs` of a block, `each` a thread; all_k: K of the whole layer; `arrays` of [kRows, units]
+// floats in a stage; `outgoing`: floats of a row of what the block sends or stores.
 template <int outputs, int each, int all_k, int units, int arrays, int outgoing>
 struct ClusterFp32 {
   static constexpr int kEach = each;
   static constexpr int kGroups = outputs / each, kSplits = kFp32Threads / kGroups;
   static constexpr int kDepth = all_k / kSplits;                                // of K, a thread
   static constexpr int kWidth = kDepth % 4 == 0 ? 4 : kDepth % 2 == 0 ? 2 : 1;  // floats a load
+  static constexpr int kRows = fp32_cluster_rows(kDepth * each);                // at most
+  // Of K, in registers: all of it, or some less than fits, since what is read takes registers, too.
+  static constexpr int kHeld = kDepth * each <= kFp32Weights ? kDepth : kFp32Weights / each - 4;
   static constexpr int kAhead = 6, kStages = 8;
 
   // In bytes.
-  static constexpr int kStateBytes = kFp32Rows * all_k * 4;
-  static constexpr int kOutgoingBytes = kFp32Rows * outgoing * 4;
-  static constexpr int kStageBytes = arrays * kFp32Rows * units * 4;
+  static constexpr int kStateBytes = kRows * all_k * 4;
+  static constexpr int kOutgoingBytes = kRows * outgoing * 4;
+  static constexpr int kStageBytes = arrays * kRows * units * 4;
   static constexpr int kState = 0, kSums = 2 * kStateBytes;
-  static constexpr int kOutgoing = kSums + kFp32Warps * kFp32Rows * outputs * 4;
+  static constexpr int kOutgoing = kSums + kFp32Warps * kRows * outputs * 4;
   static constexpr int kInput = kOutgoing + 2 * kOutgoingBytes;
-  static constexpr int kBarriers = kInput + kStages * kStageBytes;
+  static constexpr int kWeights = kInput + kStages * kStageBytes;
+  static constexpr int kBarriers = kWeights + (kDepth - kHeld) * each * kFp32Threads * 4;
   static constexpr int kSharedBytes = kBarriers + 16;
   static_assert(kGroups <= kWarp && kWarp % kGroups == 0 && all_k % kSplits == 0);
+  static_assert(kHeld == kDepth || (kHeld % kWidth == 0 && each % 4 == 0));
 };
+
+// A thread's weights: of K its first kHeld in registers, whose array is the caller's, the others in
+// shared memory, four outputs a load.
+template <class Layout>
+struct Fp32Weights {
+  float (&registers)[Layout::kEach][Layout::kHeld];
+  float* shared;  // of the block
+
+  __device__ __forceinline__ float* address(int output, int k) const {
+    const int four = (k - Layout::kHeld) * (Layout::kEach / 4) + output / 4;
+    return shared + (four * kFp32Threads + threadIdx.x) * 4 + output % 4;
+  }
+  __device__ __forceinline__ void set(int output, int k, float weight) const {
+    if (k < Layout::kHeld) {
+      registers[output][k < Layout::kHeld ? k : 0] = weight;
+    } else {
+      *address(output, k) = weight;
+    }
+  }
+  // sum += the weights of k times x.
+  __device__ __forceinline__ void multiply(int k, float x, float (&sum)[Layout::kEach]) const {
+    if (k < Layout::kHeld) {
+#pragma unroll
+      for (int o = 0; o < Layout::kEach; ++o) {
+        sum[o] = fmaf(registers[o][k < Layout::kHeld ? k : 0], x, sum[o]);
+      }
+      return;
+    }
+#pragma unroll
+    for (int o = 0; o < Layout::kEach / 4 * 4; o += 4) {
+      const uint4 four = ptx::load16(ptx::shared_address(address(o, k)));
+      const uint32_t bits[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum[o + i] = fmaf(__uint_as_float(bits[i]), x, sum[o + i]);
+    }
+  }
+};
+
+// Where not all weights stay in registers the compiler would hold the addresses of all of them at
+// once, and spill: this load and the caller's barriers keep it from that.
+template <class Layout>
+__device__ __forceinline__ float load_weight(const float* at) {
+  return Layout::kHeld < Layout::kDepth ? *at : __ldg(at);
+}
 
 // sums[warp][row][output] = W x state over the warp's part of K, for `rows` rows.
 template <class Layout, int all_k, int outputs>
-__device__ __forceinline__ void multiply_rows(const float (&weights)[Layout::kEach][Layout::kDepth],
+__device__ __forceinline__ void multiply_rows(const Fp32Weights<Layout>& weights,
                                               const float* state, float* sums, int rows) {
   const int thread = threadIdx.x, lane = thread % kWarp, warp = thread / kWarp;
   const int split = thread / Layout::kGroups, group = thread % Layout::kGroups;
@@ -49,11 +99,7 @@ __device__ __forceinline__ void multiply_rows(const float (&weights)[Layout::kEa
     for (int k = 0; k < Layout::kDepth; k += Layout::kWidth) {
       const Load x = *reinterpret_cast<const Load*>(at + k);
 #pragma unroll
-      for (int i = 0; i < Layout::kWidth; ++i) {
-#pragma unroll
-        for (int o = 0; o < Layout::kEach; ++o)
-          sum[o] = fmaf(weights[o][k + i], x.value[i], sum[o]);
-      }
+      for (int i = 0; i < Layout::kWidth; ++i) weights.multiply(k + i, x.value[i], sum);
     }
 #pragma unroll
     for (int o = 0; o < Layout::kEach; ++o) {
@@ -63,19 +109,19 @@ __device__ __forceinline__ void multiply_rows(const float (&weights)[Layout::kEa
       }
     }
     if (lane < Layout::kGroups) {
-      float* to = sums + (warp * kFp32Rows + r) * outputs + group * Layout::kEach;
+      float* to = sums + (warp * Layout::kRows + r) * outputs + group * Layout::kEach;
 #pragma unroll
       for (int o = 0; o < Layout::kEach; ++o) to[o] = sum[o];
     }
   }
 }
 
-template <int outputs>
+template <class Layout, int outputs>
 __device__ __forceinline__ float sum_of_warps(const float* sums, int row, int output) {
   float parts[kFp32Warps];
 #pragma unroll
   for (int w = 0; w < kFp32Warps; ++w) {
-    parts[w] = sums[(w * kFp32Rows + row) * outputs + output];
+    parts[w] = sums[(w * Layout::kRows + row) * outputs + output];
   }
   return sum_in_pairs(parts);
 }

@@ -22,6 +22,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   constexpr int kOwn = kGates * units;  // gradients of a row, of which kSent are sent
   constexpr int kSent = kStateGates * units, kAll = kSent * blocks;
   using Layout = ClusterFp32Backward<Cell, units, blocks>;
+  constexpr int kRows = Layout::kRows;
   extern __shared__ __align__(128) unsigned char memory[];
   auto* states = reinterpret_cast<float*>(memory + Layout::kState);
   auto* sums = reinterpret_cast<float*>(memory + Layout::kSums);
@@ -36,7 +37,9 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   const bool any_grad = args.grad_output != nullptr, vector = hidden % 4 == 0;
 
   // Columns of W_hh; k by block, gate, unit.
-  float weights[Layout::kEach][Layout::kDepth];
+  float in_registers[Layout::kEach][Layout::kHeld];
+  const Fp32Weights<Layout> weights{in_registers,
+                                    reinterpret_cast<float*>(memory + Layout::kWeights)};
   const auto* weight =
       static_cast<const float*>(args.weight_hh) + d * kStateGates * hidden * hidden;
 #pragma unroll
@@ -47,11 +50,14 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
 #pragma unroll
     for (int o = 0; o < Layout::kEach; ++o) {
       const int64_t u = first_unit + thread % Layout::kGroups * Layout::kEach + o;
-      weights[o][i] =
-          u < hidden && v < hidden ? __ldg(weight + (m * hidden + v) * hidden + u) : 0.0f;
+      weights.set(o, i,
+                  u < hidden && v < hidden
+                      ? load_weight<Layout>(weight + (m * hidden + v) * hidden + u)
+                      : 0.0f);
     }
+    if (Layout::kHeld < Layout::kDepth && i % 8 == 7) __syncthreads();
   }
-  for (int e = thread; e < kFp32Rows * kAll; e += kFp32Threads) states[e] = 0;
+  for (int e = thread; e < kRows * kAll; e += kFp32Threads) states[e] = 0;
   const uint32_t expected = static_cast<uint32_t>(rows_each) * kAll * 4;
   if (thread == 0) init_barriers<2>(barriers, expected);
 
@@ -63,9 +69,9 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
       const int active = rows.active(time(s));
       const uint32_t stage = base + Layout::kInput + s % Layout::kStages * Layout::kStageBytes;
 #pragma unroll
-      for (int e = thread; e < (kGates + 2) * kFp32Rows * (units / 4); e += kFp32Threads) {
-        const int u = first_unit + e % (units / 4) * 4, r = e / (units / 4) % kFp32Rows;
-        const int m = e / (units / 4) / kFp32Rows;
+      for (int e = thread; e < (kGates + 2) * kRows * (units / 4); e += kFp32Threads) {
+        const int u = first_unit + e % (units / 4) * 4, r = e / (units / 4) % kRows;
+        const int m = e / (units / 4) / kRows;
         if (r >= active || u >= hidden || (m == kGates && !any_grad)) continue;
         const float* from =
             m < kGates    ? static_cast<const float*>(args.gates) + d * args.gate_direction +
@@ -118,16 +124,16 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
 
     float* own = outgoing + parity * (Layout::kOutgoingBytes / 4);
     if (mine) {
-      if (row < given) grad_h += sum_of_warps<units>(sums, row, unit);
+      if (row < given) grad_h += sum_of_warps<Layout, units>(sums, row, unit);
       // A row without this step keeps its gradients and sends zeros.
       float grads[kGates] = {};
       if (real && row < active) {
         const float* in_stage = stage + row * units + unit;
         float gates[kGates];
 #pragma unroll
-        for (int m = 0; m < kGates; ++m) gates[m] = in_stage[m * kFp32Rows * units];
-        const float grad_out = any_grad ? in_stage[kGates * kFp32Rows * units] : 0.0f;
-        const float old_cell = in_stage[(kGates + 1) * kFp32Rows * units];
+        for (int m = 0; m < kGates; ++m) gates[m] = in_stage[m * kRows * units];
+        const float grad_out = any_grad ? in_stage[kGates * kRows * units] : 0.0f;
+        const float old_cell = in_stage[(kGates + 1) * kRows * units];
         const auto grad = Cell::backward(gates, old_cell, grad_h + grad_out, grad_c);
         grad_c = grad.old_cell;
         grad_h = 0;

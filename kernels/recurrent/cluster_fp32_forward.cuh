@@ -22,6 +22,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   constexpr int kFirstInput = kGates - Cell::kInputGates;
   constexpr int kAll = units * blocks, kOutputs = kStateGates * units;
   using Layout = ClusterFp32Forward<Cell, units, blocks>;
+  constexpr int kRows = Layout::kRows;
   extern __shared__ __align__(128) unsigned char memory[];
   auto* states = reinterpret_cast<float*>(memory + Layout::kState);
   auto* sums = reinterpret_cast<float*>(memory + Layout::kSums);
@@ -36,7 +37,9 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   const bool save = args.gates != nullptr, vector = hidden % 4 == 0;
 
   // Rows of W_hh: output = (gate, unit). Zero beyond H, so that padded units stay zero.
-  float weights[Layout::kEach][Layout::kDepth];
+  float in_registers[Layout::kEach][Layout::kHeld];
+  const Fp32Weights<Layout> weights{in_registers,
+                                    reinterpret_cast<float*>(memory + Layout::kWeights)};
   const auto* weight =
       static_cast<const float*>(args.weight_hh) + d * kStateGates * hidden * hidden;
 #pragma unroll
@@ -47,8 +50,9 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
 #pragma unroll
     for (int i = 0; i < Layout::kDepth; ++i) {
       const int64_t k = thread / Layout::kGroups * Layout::kDepth + i;
-      weights[o][i] = u < hidden && k < hidden ? __ldg(row + k) : 0.0f;
+      weights.set(o, i, u < hidden && k < hidden ? load_weight<Layout>(row + k) : 0.0f);
     }
+    if (Layout::kHeld < Layout::kDepth) __syncthreads();
   }
   const int64_t state_row = d * args.sizes.batch + rows.first;
   for (int e = thread; e < rows_each * kAll; e += kFp32Threads) {
@@ -70,9 +74,9 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
       const uint32_t stage = base + Layout::kInput + s % Layout::kStages * Layout::kStageBytes;
       const auto* from = static_cast<const float*>(args.products) + d * args.product_direction;
 #pragma unroll
-      for (int e = thread; e < kGates * kFp32Rows * (units / 4); e += kFp32Threads) {
-        const int u = first_unit + e % (units / 4) * 4, r = e / (units / 4) % kFp32Rows;
-        const int m = e / (units / 4) / kFp32Rows;
+      for (int e = thread; e < kGates * kRows * (units / 4); e += kFp32Threads) {
+        const int u = first_unit + e % (units / 4) * 4, r = e / (units / 4) % kRows;
+        const int m = e / (units / 4) / kRows;
         if (r >= active || u >= hidden || m < kFirstInput) continue;
         ptx::copy16_async(stage + e * 16,
                           from + (start + r) * args.product_row + m * args.product_gate + u);
@@ -117,8 +121,9 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
       float* const in_stage = stage + row * units + unit;
 #pragma unroll
       for (int m = 0; m < kGates; ++m) {
-        gates[m] = m < kFirstInput ? bias[m] : in_stage[m * kFp32Rows * units] + bias[m];
-        if (m < kStateGates) gates[m] += sum_of_warps<kOutputs>(sums, row, m * units + unit);
+        gates[m] = m < kFirstInput ? bias[m] : in_stage[m * kRows * units] + bias[m];
+        if (m < kStateGates)
+          gates[m] += sum_of_warps<Layout, kOutputs>(sums, row, m * units + unit);
       }
       // A row that has ended sends its last h on.
       last = state[row * kAll + first_unit + unit];
@@ -131,7 +136,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
       // Gates take the place of their products, and are stored below.
       if (save) {
 #pragma unroll
-        for (int m = 0; m < kGates; ++m) in_stage[m * kFp32Rows * units] = gates[m];
+        for (int m = 0; m < kGates; ++m) in_stage[m * kRows * units] = gates[m];
       }
     }
     // The outgoing h is complete, and the stage of step s + 1 is there.
@@ -154,9 +159,9 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
     }
     if (save) {
 #pragma unroll
-      for (int e = thread; e < kGates * kFp32Rows * (units / 4); e += kFp32Threads) {
-        const int quad = e % (units / 4), r = e / (units / 4) % kFp32Rows;
-        const int m = e / (units / 4) / kFp32Rows;
+      for (int e = thread; e < kGates * kRows * (units / 4); e += kFp32Threads) {
+        const int quad = e % (units / 4), r = e / (units / 4) % kRows;
+        const int m = e / (units / 4) / kRows;
         const int left = static_cast<int>(hidden) - first_unit - quad * 4;
         if (r >= active || left <= 0) continue;
         const int64_t at = ((d * all_rows + start + r) * kGates + m) * hidden;

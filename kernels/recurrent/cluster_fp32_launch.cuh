@@ -23,7 +23,8 @@ cudaError_t run_cluster_fp32(const PersistentForward* args, const ClusterCall& c
       return call(block_fp32_forward<Cell, s.units>, Layout::kThreads, Layout::kSharedBytes, args);
     } else {
       using Layout = ClusterFp32Forward<Cell, s.units, s.blocks>;
-      static_assert(Layout::kSharedBytes <= kMostSharedBytes && s.rows() == kFp32Rows);
+      static_assert(Layout::kSharedBytes <= kMostSharedBytes);
+      static_assert(Layout::kRows == fp32_rows(s, Cell::kStateGates));
       return call(cluster_fp32_forward<Cell, s.units, s.blocks>, kFp32Threads, Layout::kSharedBytes,
                   args);
     }
@@ -43,7 +44,8 @@ cudaError_t run_cluster_fp32(const PersistentBackward* args, const ClusterCall& 
       return call(block_fp32_backward<Cell, s.units>, Layout::kThreads, Layout::kSharedBytes, args);
     } else {
       using Layout = ClusterFp32Backward<Cell, s.units, s.blocks>;
-      static_assert(Layout::kSharedBytes <= kMostSharedBytes && s.rows() == kFp32Rows);
+      static_assert(Layout::kSharedBytes <= kMostSharedBytes);
+      static_assert(Layout::kRows == fp32_rows(s, Cell::kStateGates));
       return call(cluster_fp32_backward<Cell, s.units, s.blocks>, kFp32Threads,
                   Layout::kSharedBytes, args);
     }

@@ -47,8 +47,10 @@ int64_t clusters_at_once(int blocks, const RecurrenceDevice& device) {
   return std::max<int64_t>(device.multiprocessors * of_132 / 132, 1);
 }
 
-// Times of a step in us, fitted to measurements of LLTM on an H200. Cluster: a minimum, the
-// products, and the exchange: forward of h, backward of the gradients of all gates that h adds to.
+// Times of a step in us, fitted to measurements on an H200: of LLTM, scaled by what other cells
+// multiply and exchange (the benchmark suite sweep_cell_algorithms says how well). Cluster: a
+// minimum, the products, and the exchange: forward of h, backward of the gradients of all gates
+// that h adds to.
 double cluster_time(const ClusterShape& shape, int rows, int state_gates, bool backward,
                     bool exact) {
   // Of three gates: what is multiplied, and what is exchanged.
@@ -57,7 +59,9 @@ double cluster_time(const ClusterShape& shape, int rows, int state_gates, bool b
   if (exact) {
     // A block alone exchanges nothing.
     if (shape.blocks == 1) return 0.25 + work * 1.8e-5 * shape.units * hidden * rows;
-    const double each = work * 1.3e-5 * shape.units + sent * (backward ? 6e-4 : 2e-4);
+    // Weights that lie in shared memory are loaded anew for every row.
+    const double loads = fp32_weights(shape, state_gates) > kFp32Weights ? 2 : 1;
+    const double each = loads * work * 1.3e-5 * shape.units + sent * (backward ? 6e-4 : 2e-4);
     return 0.7 + each * hidden * rows;
   }
   return (backward ? 0.40 : 0.38) +
@@ -72,9 +76,9 @@ double grid_time(int64_t launches, int rows, int state_gates, bool backward) {
 }
 
 // Step: a matrix product and a kernel.
-double launched_time(const RecurrenceSizes& sizes, bool backward) {
+double launched_time(const RecurrenceSizes& sizes, bool tf32, bool backward) {
   const double hidden = static_cast<double>(sizes.hidden), rows = static_cast<double>(sizes.batch);
-  const double flop_per_us = is_half(sizes.dtype) ? 4e8 : 4e7;
+  const double flop_per_us = is_half(sizes.dtype) ? 4e8 : tf32 ? 1.5e8 : 4e7;
   const double flop = rows * hidden * hidden * (2 * cell_info(sizes.cell).state_gates);
   return static_cast<double>(sizes.directions) * (13 + flop / flop_per_us + (backward ? 6 : 0));
 }
@@ -96,7 +100,8 @@ Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& dev
     const bool half = backward ? kernels[i].half_backward : kernels[i].half_forward;
     if (!(is_half(sizes.dtype) ? half : kernels[i].fp32)) continue;
     const int64_t at_once = clusters_at_once(shape.blocks, device);
-    for (int rows = 1; rows <= shape.rows(); ++rows) {
+    const int most = is_half(sizes.dtype) ? shape.rows() : fp32_rows(shape, state_gates);
+    for (int rows = 1; rows <= most; ++rows) {
       const int64_t clusters = ceil_div(sizes.batch, rows) * sizes.directions;
       const double waves = static_cast<double>(std::max<int64_t>(ceil_div(clusters, at_once), 1));
       const double time =
@@ -168,7 +173,7 @@ Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
                               : grid_time(grid_launches(sizes, device, backward),
                                           plan_grid(sizes, device, backward),
                                           cell_info(sizes.cell).state_gates, backward);
-  if (time > launched_time(sizes, backward)) {
+  if (time > launched_time(sizes, device.tf32, backward)) {
     return {"step", "so many rows are faster by a product a step"};
   }
   if (!cluster) return {"grid", "the blocks of the grid keep the weights on the chip"};

@@ -132,12 +132,20 @@ struct ClusterBackward {
 };
 
 // Weights of float32 that a thread's registers hold. A block alone: two threads a unit, each half
-// of K; a cluster of 16: 256 threads, of which each has 2 * state_gates outputs (4 backward).
-inline constexpr int kFp32Weights = 192;
+// of K; a cluster of 16: 256 threads, of which each has 2 * state_gates outputs (4 backward), and
+// up to 64 weights more in shared memory, where they take the room of rows.
+inline constexpr int kFp32Weights = 192, kFp32SharedWeights = 64;
+
+constexpr int fp32_cluster_rows(int weights) { return weights <= kFp32Weights ? 8 : 4; }
 
 constexpr int fp32_weights(const ClusterShape& shape, int state_gates) {
   return shape.blocks == 1 ? state_gates * shape.units / 2
                            : state_gates * static_cast<int>(shape.hidden()) * shape.units / 256;
+}
+
+// The most rows that a shape takes in float32.
+constexpr int fp32_rows(const ClusterShape& shape, int state_gates) {
+  return shape.blocks == 1 ? shape.rows() : fp32_cluster_rows(fp32_weights(shape, state_gates));
 }
 
 // The kernels of a shape that exist. The backward pass exchanges state_gates times as much, and has
@@ -157,7 +165,7 @@ constexpr ShapeKernels kernels_of_shape() {
     return {Forward::kSharedBytes <= kMostSharedBytes,
             s.tiles == 1 && Backward::kSharedBytes <= kMostSharedBytes,
             s.tiles == 1 && s.blocks == 16 && s.units <= 32 &&
-                fp32_weights(s, state_gates) <= kFp32Weights};
+                fp32_weights(s, state_gates) <= kFp32Weights + kFp32SharedWeights};
   }
 }
 

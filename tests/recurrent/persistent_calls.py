@@ -25,13 +25,11 @@ Cases = Iterator[tuple[str, Callable[[], None]]]  # a group's: each name is said
 
 def most_hidden(algorithm: str, dtype: torch.dtype, cell: str = "lltm") -> int:
     """The widest layer that it runs. An LSTM's weights have a block of rows more."""
-    wide = cell != "lstm"
     if algorithm == "step":
         return 1 << 20
     if dtype not in HALVES:
-        runs = algorithm == "cluster" and dtype == torch.float32
-        return (512 if wide else 256) if runs else 0
-    return {"cluster": 768 if wide else 512, "grid": 1024}[algorithm]
+        return 512 if algorithm == "cluster" and dtype == torch.float32 else 0
+    return {"cluster": 512 if cell == "lstm" else 768, "grid": 1024}[algorithm]
 
 
 def dtypes_of(algorithm: str) -> tuple[torch.dtype, ...]:

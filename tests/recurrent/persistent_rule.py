@@ -173,8 +173,8 @@ def auto() -> Cases:
     for size, dtype, cell, algorithm in (
         ((16, 17, 512), torch.half, "lstm", "cluster"),
         ((16, 17, 513), torch.half, "lstm", "grid"),
-        ((16, 17, 256), torch.float32, "lstm", "cluster"),
-        ((16, 17, 257), torch.float32, "lstm", "step"),
+        ((16, 17, 512), torch.float32, "lstm", "cluster"),
+        ((16, 17, 513), torch.float32, "lstm", "step"),
         ((16, 17, 768), torch.half, "gru", "cluster"),
         ((16, 17, 1024), torch.half, "gru", "grid"),
         ((16, 17, 512), torch.float32, "gru", "cluster"),

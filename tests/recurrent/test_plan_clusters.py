@@ -29,7 +29,9 @@ def test_clusters_share_the_batch(backward: bool) -> None:
 def test_a_block_alone_has_narrow_layers_of_float32(directions: int, backward: bool) -> None:
     """Whatever the batch; as few rows each as the chip has blocks for at once."""
     options = {"forced": "cluster", "directions": directions, "backward": backward}
-    for hidden, batch in itertools.product((1, 32, 33, 64, 65, 96, 97, 128), (*range(1, 600), 5000)):
+    for hidden, batch in itertools.product(
+        (1, 32, 33, 64, 65, 96, 97, 128), (*range(1, 600), 5000)
+    ):
         units, blocks, _, rows = plan((512, batch, hidden, 4), **options).clusters
         assert (units, blocks) == (next(width for width in (32, 64, 96, 128) if width >= hidden), 1)
         at_once, most = 132 // directions, FLOAT_SHAPES[units, 1]
@@ -37,6 +39,17 @@ def test_a_block_alone_has_narrow_layers_of_float32(directions: int, backward: b
             assert rows == -(-batch // at_once)
     for hidden in (129, 512):
         assert plan((512, 200, hidden, 4), **options).clusters[1] == 16
-    # Four gates fill the registers of a block sooner.
-    for hidden, blocks in ((96, 1), (97, 16)):
-        assert plan((512, 200, hidden, 4), cell="lstm", **options).clusters[1] == blocks
+    # Four gates fill the registers of a block sooner, and beyond those of a cluster take the
+    # shared memory of half of its rows.
+    for hidden, blocks, most in ((96, 1, 2), (97, 16, 8), (256, 16, 8), (257, 16, 4), (512, 16, 4)):
+        found = plan((512, 200, hidden, 4), cell="lstm", **options).clusters
+        assert found[1] == blocks and found[3] <= most
+
+
+@BINDINGS
+def test_tf32_where_torch_allows_it_is_a_reason_for_a_product_a_step() -> None:
+    """Tensor cores take wide batches faster than the clusters, whose products are exact."""
+    for batch, exact, tf32 in ((16, "cluster", "cluster"), (128, "cluster", "step")):
+        sizes = (512, batch, 512, 4)
+        assert plan(sizes, cell="lstm").algorithm == exact
+        assert plan(sizes, cell="lstm", tf32=True).algorithm == tf32
