@@ -1,8 +1,8 @@
 // Arguments of the persistent kernels: a recurrent layer in one launch, all steps and directions.
 // For the host and CUDA, no torch. Shapes as in step_args.h, D directions; direction 1 runs
 // backward in time. Strides count elements. What is read in 16-byte chunks has a 16-byte-aligned
-// base and strides that are multiples of 8 elements (floats: of 4): the caller pads a width H that
-// is none, and the padding is never read.
+// base and strides that are multiples of 8 elements (floats: of 4; of a block alone, of 1): the
+// caller pads a width H that is none, and the padding is never read.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include "kernels/common/dtype.h"
 #include "kernels/recurrent/cell_info.h"
 #include "kernels/recurrent/shapes.h"
+#include "kernels/recurrent/step_args.h"
 
 namespace treadle {
 
@@ -40,6 +41,7 @@ struct PersistentForward {
   int64_t output_row;
   void* gates;  // [D, S, GH] contiguous: pre-activations, bias in them; or null. May be `products`
   void* exchange;  // grid: its workspace, every byte 0xff
+  RecurrenceResets resets = {};
 };
 
 struct PersistentBackward {
@@ -57,6 +59,7 @@ struct PersistentBackward {
   void *grad_h0, *grad_c0;
   void* grad_gates;  // [D, S, GH] contiguous
   void* exchange;    // grid: its workspace, every byte 0xff
+  RecurrenceResets resets = {};
 };
 
 // c before each step from all gates, in one launch.
@@ -67,6 +70,7 @@ struct PersistentCStates {
   void* c_states;         // [D, S, H] acc
   int64_t c_direction, c_row;
   int direction;  // the first of `directions`: step computes one at a time
+  RecurrenceResets resets = {};
 };
 
 struct ClusterPlan {

@@ -11,9 +11,26 @@
 
 namespace treadle {
 
-// Rows `start` .. `start + rows` of S: a prefix of the batch.
+// Rows `start` .. `start + rows` of S: a prefix of the batch. The marks of rows that start anew
+// before the step: `marked_rows` from `marks` on.
 struct RecurrenceStep {
   int64_t start, rows;
+  int64_t marks = 0, marked_rows = 0;
+};
+
+// Where rows start anew: states that are replaced before a step. Marks are in the order of time:
+// direction 0 starts anew before the step that is marked, direction 1, which runs backward in time,
+// before the step ahead of it. The first step of a reading needs no mark, and has one in direction
+// 0 if the first step in time is marked.
+struct RecurrenceResets {
+  const bool* marks = nullptr;  // [S]; null: nowhere
+  // What replaces the states, [D, B, H] or, `per_step`, [D, S, H] contiguous: h of `dtype`, c acc.
+  // Null: zeros.
+  const void *h = nullptr, *c = nullptr;
+  // Backward: [D, S, H] acc, the gradients of what replaced the states, by the step before which it
+  // did. Only these places are written. Null: not wanted.
+  void *grad_h = nullptr, *grad_c = nullptr;
+  bool per_step = false;
 };
 
 struct MatrixView {
@@ -36,7 +53,8 @@ struct RecurrenceForward {
   void* c;                        // [B, H] acc, state, in and out
   void* output;                   // [S, H], rows output_stride apart
   int64_t output_stride;
-  void* gates;  // [S, GH] contiguous: pre-activations, bias in them; or null
+  void* gates;                   // [S, GH] contiguous: pre-activations, bias in them; or null
+  RecurrenceResets resets = {};  // of this direction: its h and c begin here
 };
 
 // Steps in the order in which the backward pass takes them: reversed.
@@ -52,6 +70,7 @@ struct RecurrenceBackward {
   MatrixView grad_h;       // [B, H] acc, state, in and out
   void* grad_c;            // [B, H] acc, state, in and out
   void* grad_gates;        // [S, GH] contiguous: on CUDA of `dtype`, on the CPU acc
+  RecurrenceResets resets = {};
 };
 
 // Recomputes c before each step from the saved gates, for the backward pass. c [B, H] acc: the
@@ -65,6 +84,7 @@ struct RecurrenceCStates {
   const void* gates;  // [S, GH]
   void* c;            // [B, H] acc
   void* c_states;     // [S, H] acc
+  RecurrenceResets resets = {};
 };
 
 }  // namespace treadle
