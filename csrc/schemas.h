@@ -58,21 +58,24 @@ inline constexpr const char* kSchemas[] = {
     " Tensor? bias, Tensor? output, Tensor phase, float omega, int order, bool[3] mask)"
     " -> (Tensor by_grad, Tensor by_factor, Tensor by_sum)",
 
-    // One layer of a cell, "lltm", in D directions (1 or 2). Without batch_sizes input is
-    // [T, B, I]; with them, [T] on the CPU, it is the data [S, I] of a packed batch.
+    // One layer of a cell in D directions (1 or 2). Without batch_sizes input is [T, B, I]; with
+    // them, [T] on the CPU, it is the data [S, I] of a packed batch. Where reset, bool [T, B, 1] or
+    // [S, 1], is true, a row starts anew: csrc/recurrent/layer.h.
     "recurrent_layer(Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0, Tensor weight_ih,"
     " Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, *, str cell, bool recompute=False,"
-    " str algorithm='auto') -> (Tensor output, Tensor h_n, Tensor c_n)",
+    " str algorithm='auto', Tensor? reset=None, Tensor? reset_h=None, Tensor? reset_c=None)"
+    " -> (Tensor output, Tensor h_n, Tensor c_n)",
     "recurrent_layer_forward(Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0,"
     " Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, *, str cell,"
-    " bool recompute=False, str algorithm='auto')"
-    " -> (Tensor output, Tensor h_n, Tensor c_n, Tensor gates)",
+    " bool recompute=False, str algorithm='auto', Tensor? reset=None, Tensor? reset_h=None,"
+    " Tensor? reset_c=None) -> (Tensor output, Tensor h_n, Tensor c_n, Tensor gates)",
     "recurrent_layer_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n,"
     " Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0, Tensor weight_ih, Tensor weight_hh,"
     " Tensor? bias_ih, Tensor? bias_hh, Tensor output, Tensor gates, str cell, bool recompute,"
-    " str algorithm, bool[7] mask)"
+    " str algorithm, bool[9] mask, Tensor? reset=None, Tensor? reset_h=None, Tensor? reset_c=None)"
     " -> (Tensor grad_input, Tensor grad_h0, Tensor grad_c0, Tensor grad_weight_ih,"
-    " Tensor grad_weight_hh, Tensor grad_bias_ih, Tensor grad_bias_hh)",
+    " Tensor grad_weight_hh, Tensor grad_bias_ih, Tensor grad_bias_hh, Tensor grad_reset_h,"
+    " Tensor grad_reset_c)",
 };
 
 // Made of other ops, on every device.
@@ -81,33 +84,34 @@ inline constexpr const char* kCompositeSchemas[] = {
     // because batch_sizes are on the CPU.
     "recurrent_layer_forward_empty(Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0,"
     " Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, *, str cell,"
-    " bool recompute=False, str algorithm='auto')"
-    " -> (Tensor output, Tensor h_n, Tensor c_n, Tensor gates)",
+    " bool recompute=False, str algorithm='auto', Tensor? reset=None, Tensor? reset_h=None,"
+    " Tensor? reset_c=None) -> (Tensor output, Tensor h_n, Tensor c_n, Tensor gates)",
     "recurrent_layer_backward_empty(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n,"
     " Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0, Tensor weight_ih, Tensor weight_hh,"
     " Tensor? bias_ih, Tensor? bias_hh, Tensor output, Tensor gates, str cell, bool recompute,"
-    " str algorithm, bool[7] mask)"
+    " str algorithm, bool[9] mask, Tensor? reset=None, Tensor? reset_h=None, Tensor? reset_c=None)"
     " -> (Tensor grad_input, Tensor grad_h0, Tensor grad_c0, Tensor grad_weight_ih,"
-    " Tensor grad_weight_hh, Tensor grad_bias_ih, Tensor grad_bias_hh)",
+    " Tensor grad_weight_hh, Tensor grad_bias_ih, Tensor grad_bias_hh, Tensor grad_reset_h,"
+    " Tensor grad_reset_c)",
 
     "lltm.input(Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers,"
-    " float dropout, bool train, bool bidirectional, bool batch_first, *, bool recompute=False)"
-    " -> (Tensor, Tensor, Tensor)",
+    " float dropout, bool train, bool bidirectional, bool batch_first, *, bool recompute=False,"
+    " Tensor? reset=None, Tensor[]? reset_hx=None) -> (Tensor, Tensor, Tensor)",
     "lltm.data(Tensor data, Tensor batch_sizes, Tensor[] hx, Tensor[] params, bool has_biases,"
-    " int num_layers, float dropout, bool train, bool bidirectional, *, bool recompute=False)"
-    " -> (Tensor, Tensor, Tensor)",
+    " int num_layers, float dropout, bool train, bool bidirectional, *, bool recompute=False,"
+    " Tensor? reset=None, Tensor[]? reset_hx=None) -> (Tensor, Tensor, Tensor)",
     "lstm.input(Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers,"
-    " float dropout, bool train, bool bidirectional, bool batch_first, *, bool recompute=False)"
-    " -> (Tensor, Tensor, Tensor)",
+    " float dropout, bool train, bool bidirectional, bool batch_first, *, bool recompute=False,"
+    " Tensor? reset=None, Tensor[]? reset_hx=None) -> (Tensor, Tensor, Tensor)",
     "lstm.data(Tensor data, Tensor batch_sizes, Tensor[] hx, Tensor[] params, bool has_biases,"
-    " int num_layers, float dropout, bool train, bool bidirectional, *, bool recompute=False)"
-    " -> (Tensor, Tensor, Tensor)",
+    " int num_layers, float dropout, bool train, bool bidirectional, *, bool recompute=False,"
+    " Tensor? reset=None, Tensor[]? reset_hx=None) -> (Tensor, Tensor, Tensor)",
     "gru.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers,"
-    " float dropout, bool train, bool bidirectional, bool batch_first, *, bool recompute=False)"
-    " -> (Tensor, Tensor)",
+    " float dropout, bool train, bool bidirectional, bool batch_first, *, bool recompute=False,"
+    " Tensor? reset=None, Tensor? reset_hx=None) -> (Tensor, Tensor)",
     "gru.data(Tensor data, Tensor batch_sizes, Tensor hx, Tensor[] params, bool has_biases,"
-    " int num_layers, float dropout, bool train, bool bidirectional, *, bool recompute=False)"
-    " -> (Tensor, Tensor)",
+    " int num_layers, float dropout, bool train, bool bidirectional, *, bool recompute=False,"
+    " Tensor? reset=None, Tensor? reset_hx=None) -> (Tensor, Tensor)",
 };
 
 // "scale.out" of "scale.out(Tensor x, ...".

@@ -7,6 +7,14 @@
 
 namespace treadle {
 
+static bool is_word(std::string_view name, std::string_view words) {
+  for (size_t at = 0; at < words.size(); at = words.find(' ', at) + 1) {
+    if (words.substr(at, words.find(' ', at) - at) == name) return true;
+    if (words.find(' ', at) == std::string_view::npos) return false;
+  }
+  return false;
+}
+
 void autocast_arguments(const OperatorHandle& op, Stack* stack, c10::DeviceType device,
                         std::string_view keep) {
   c10::impl::ExcludeDispatchKeyGuard guard(
@@ -18,7 +26,7 @@ void autocast_arguments(const OperatorHandle& op, Stack* stack, c10::DeviceType 
     c10::IValue& value = (*stack)[base + i];
     if (!value.isTensor() || !value.toTensor().defined()) continue;
     const Tensor& t = value.toTensor();
-    if (t.scalar_type() == at::kFloat && arguments[i].name() == keep) continue;
+    if (t.scalar_type() == at::kFloat && is_word(arguments[i].name(), keep)) continue;
     value = at::autocast::cached_cast(dtype, t, device);
   }
   op.callBoxed(stack);

@@ -14,8 +14,8 @@ void version_counter_rule(const OperatorHandle& op, c10::DispatchKeySet keys, St
 // The kernel of every backend that has none.
 void no_backend_rule(const OperatorHandle& op, Stack* stack);
 
-// Casts the floating-point tensors of a call to autocast's dtype; the argument of the name `keep`
-// stays if float32.
+// Casts the floating-point tensors of a call to autocast's dtype; arguments whose names are words
+// of `keep` stay if float32.
 inline constexpr char kNoneKept[] = "";
 void autocast_arguments(const OperatorHandle& op, Stack* stack, c10::DeviceType device,
                         std::string_view keep);

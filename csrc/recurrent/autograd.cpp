@@ -29,7 +29,8 @@ static const auto& backward_op() {
 }
 
 static bool has_tangent(const LayerArguments& a) {
-  return has_tangent(a.input, a.h0, a.c0, a.weight_ih, a.weight_hh, a.bias_ih, a.bias_hh);
+  return has_tangent(a.input, a.h0, a.c0, a.weight_ih, a.weight_hh, a.bias_ih, a.bias_hh, a.reset_h,
+                     a.reset_c);
 }
 
 // A derivative in the dtype of `model`; zeros if it is undefined.
@@ -39,11 +40,12 @@ static Tensor like(const Tensor& value, const Tensor& model) {
 
 // ---- the backward op's derivatives
 
-// Inputs: grad_output, grad_h_n, grad_c_n, input, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh.
+// Inputs: grad_output, grad_h_n, grad_c_n, input, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh,
+// reset_h, reset_c.
 // output and gates are functions of the arguments, whose gradients include what flows through them.
 struct RecurrentLayerBackwardBackward
     : OpNode<RecurrentLayerBackwardBackward, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
-             Tensor, Tensor, Tensor, Tensor, std::string> {
+             Tensor, Tensor, Tensor, Tensor, std::string, Tensor, Tensor, Tensor> {
   static constexpr const char* kName = "RecurrentLayerBackwardBackward";
 
   static variable_list backward(const variable_list& v, const Need& need, const Tensor& grad_output,
@@ -51,13 +53,14 @@ struct RecurrentLayerBackwardBackward
                                 const Tensor& batch_sizes, const Tensor& h0, const Tensor& c0,
                                 const Tensor& weight_ih, const Tensor& weight_hh,
                                 const Tensor& bias_ih, const Tensor& bias_hh,
-                                const std::string& cell) {
-    const LayerArguments arguments{input,     h0,          c0,
-                                   weight_ih, weight_hh,   bias_ih,
-                                   bias_hh,   batch_sizes, find_cell(kBackwardOp, cell)};
+                                const std::string& cell, const Tensor& reset, const Tensor& reset_h,
+                                const Tensor& reset_c) {
+    const LayerArguments arguments{input,     h0,          c0,      weight_ih,
+                                   weight_hh, bias_ih,     bias_hh, reset_h,
+                                   reset_c,   batch_sizes, reset,   find_cell(kBackwardOp, cell)};
     LayerComposition layer(kBackwardOp, arguments);
-    const auto of_grads = layer.jvp({v[0], v[1], v[2], v[3], v[4], v[5], v[6]});
-    variable_list result(10);
+    const auto of_grads = layer.jvp({v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8]});
+    variable_list result(12);
     const auto put = [&](size_t i, const Tensor& value, const Tensor& model) {
       if (need[i]) result[i] = like(value, model);
     };
@@ -73,6 +76,8 @@ struct RecurrentLayerBackwardBackward
     put(7, found.weight_hh, weight_hh);
     put(8, found.bias_ih, bias_ih);
     put(9, found.bias_hh, bias_hh);
+    put(10, found.reset_h, reset_h);
+    put(11, found.reset_c, reset_c);
     return result;
   }
 };
@@ -92,6 +97,8 @@ static void set_backward_tangents(const LayerGrads& out, const LayerOutputs& gra
   set(std::get<4>(out), found.weight_hh);
   set(std::get<5>(out), found.bias_ih);
   set(std::get<6>(out), found.bias_hh);
+  set(std::get<7>(out), found.reset_h);
+  set(std::get<8>(out), found.reset_c);
 }
 
 static LayerGrads recurrent_layer_backward_autograd(
@@ -100,20 +107,22 @@ static LayerGrads recurrent_layer_backward_autograd(
     const Tensor& h0, const Tensor& c0, const Tensor& weight_ih, const Tensor& weight_hh,
     const OptionalTensor& bias_ih, const OptionalTensor& bias_hh, const Tensor& output,
     const Tensor& gates, std::string_view cell, bool recompute, std::string_view algorithm,
-    LayerMask mask) {
+    LayerMask mask, const OptionalTensor& reset, const OptionalTensor& reset_h,
+    const OptionalTensor& reset_c) {
   const auto g = layer_grads(grad_output, grad_h_n, grad_c_n);
   const auto a = layer_arguments(kBackwardOp, input, batch_sizes, h0, c0, weight_ih, weight_hh,
-                                 bias_ih, bias_hh, cell);
-  auto node = RecurrentLayerBackwardBackward::record(g.output, g.h_n, g.c_n, input, h0, c0,
-                                                     weight_ih, weight_hh, a.bias_ih, a.bias_hh);
+                                 bias_ih, bias_hh, cell, reset, reset_h, reset_c);
+  auto node =
+      RecurrentLayerBackwardBackward::record(g.output, g.h_n, g.c_n, input, h0, c0, weight_ih,
+                                             weight_hh, a.bias_ih, a.bias_hh, a.reset_h, a.reset_c);
   auto out = below_autograd(backward_op(), keys, grad_output, grad_h_n, grad_c_n, input,
                             batch_sizes, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh, output,
-                            gates, cell, recompute, algorithm, mask);
+                            gates, cell, recompute, algorithm, mask, reset, reset_h, reset_c);
   if (node) {
-    const auto& [r0, r1, r2, r3, r4, r5, r6] = out;
-    set_history(variable_list{r0, r1, r2, r3, r4, r5, r6}, node);
+    const auto& [r0, r1, r2, r3, r4, r5, r6, r7, r8] = out;
+    set_history(variable_list{r0, r1, r2, r3, r4, r5, r6, r7, r8}, node);
     node->save(g.output, g.h_n, g.c_n, input, a.batch_sizes, h0, c0, weight_ih, weight_hh,
-               a.bias_ih, a.bias_hh, std::string(cell));
+               a.bias_ih, a.bias_hh, std::string(cell), a.reset, a.reset_h, a.reset_c);
   }
   if (has_tangent(a) || has_tangent(g.output, g.h_n, g.c_n)) set_backward_tangents(out, g, a);
   return out;
@@ -123,7 +132,7 @@ static LayerGrads recurrent_layer_backward_autograd(
 
 struct RecurrentLayerBackward
     : OpNode<RecurrentLayerBackward, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
-             Output, Tensor, std::string, bool, std::string> {
+             Output, Tensor, std::string, bool, std::string, Tensor, Tensor, Tensor> {
   static constexpr const char* kName = "RecurrentLayerBackward";
 
   static variable_list backward(const variable_list& grads, const Need& need, const Tensor& input,
@@ -131,14 +140,15 @@ struct RecurrentLayerBackward
                                 const Tensor& weight_ih, const Tensor& weight_hh,
                                 const Tensor& bias_ih, const Tensor& bias_hh, const Tensor& output,
                                 const Tensor& gates, const std::string& cell, bool recompute,
-                                const std::string& algorithm) {
+                                const std::string& algorithm, const Tensor& reset,
+                                const Tensor& reset_h, const Tensor& reset_c) {
     LayerMask mask;
     std::copy_n(need.begin(), mask.size(), mask.begin());
-    auto [r0, r1, r2, r3, r4, r5, r6] =
-        backward_op().call(optional(grads[0]), optional(grads[1]), optional(grads[2]), input,
-                           optional(batch_sizes), h0, c0, weight_ih, weight_hh, optional(bias_ih),
-                           optional(bias_hh), output, gates, cell, recompute, algorithm, mask);
-    return {r0, r1, r2, r3, r4, r5, r6};
+    auto [r0, r1, r2, r3, r4, r5, r6, r7, r8] = backward_op().call(
+        optional(grads[0]), optional(grads[1]), optional(grads[2]), input, optional(batch_sizes),
+        h0, c0, weight_ih, weight_hh, optional(bias_ih), optional(bias_hh), output, gates, cell,
+        recompute, algorithm, mask, optional(reset), optional(reset_h), optional(reset_c));
+    return {r0, r1, r2, r3, r4, r5, r6, r7, r8};
   }
 };
 
@@ -159,16 +169,18 @@ static LayerSaved forward_autograd(c10::DispatchKeySet keys, const LayerArgument
                                    bool recompute, std::string_view algorithm) {
   const char* const cell = cell_info(a.cell).name;
   auto node = RecurrentLayerBackward::record(a.input, a.h0, a.c0, a.weight_ih, a.weight_hh,
-                                             a.bias_ih, a.bias_hh);
-  auto out = below_autograd(forward_op(), keys, a.input, optional(a.batch_sizes), a.h0, a.c0,
-                            a.weight_ih, a.weight_hh, optional(a.bias_ih), optional(a.bias_hh),
-                            cell, recompute, algorithm);
+                                             a.bias_ih, a.bias_hh, a.reset_h, a.reset_c);
+  auto out =
+      below_autograd(forward_op(), keys, a.input, optional(a.batch_sizes), a.h0, a.c0, a.weight_ih,
+                     a.weight_hh, optional(a.bias_ih), optional(a.bias_hh), cell, recompute,
+                     algorithm, optional(a.reset), optional(a.reset_h), optional(a.reset_c));
   const auto& [output, h_n, c_n, gates] = out;
   if (node) set_history({output, h_n, c_n}, node);
   if (has_tangent(a)) set_forward_tangents(out, a, recompute);
   if (node) {
     node->save(a.input, a.batch_sizes, a.h0, a.c0, a.weight_ih, a.weight_hh, a.bias_ih, a.bias_hh,
-               output, gates, cell, recompute, std::string(algorithm));
+               output, gates, cell, recompute, std::string(algorithm), a.reset, a.reset_h,
+               a.reset_c);
   }
   return out;
 }
@@ -180,26 +192,29 @@ static LayerSaved recurrent_layer_forward_autograd(
     c10::DispatchKeySet keys, const Tensor& input, const OptionalTensor& batch_sizes,
     const Tensor& h0, const Tensor& c0, const Tensor& weight_ih, const Tensor& weight_hh,
     const OptionalTensor& bias_ih, const OptionalTensor& bias_hh, std::string_view cell,
-    bool recompute, std::string_view algorithm) {
-  return forward_autograd(keys,
-                          layer_arguments(layer_op_name(), input, batch_sizes, h0, c0, weight_ih,
-                                          weight_hh, bias_ih, bias_hh, cell),
-                          recompute, algorithm);
+    bool recompute, std::string_view algorithm, const OptionalTensor& reset,
+    const OptionalTensor& reset_h, const OptionalTensor& reset_c) {
+  return forward_autograd(
+      keys,
+      layer_arguments(layer_op_name(), input, batch_sizes, h0, c0, weight_ih, weight_hh, bias_ih,
+                      bias_hh, cell, reset, reset_h, reset_c),
+      recompute, algorithm);
 }
 
-static LayerResults recurrent_layer_autograd(c10::DispatchKeySet keys, const Tensor& input,
-                                             const OptionalTensor& batch_sizes, const Tensor& h0,
-                                             const Tensor& c0, const Tensor& weight_ih,
-                                             const Tensor& weight_hh, const OptionalTensor& bias_ih,
-                                             const OptionalTensor& bias_hh, std::string_view cell,
-                                             bool recompute, std::string_view algorithm) {
+static LayerResults recurrent_layer_autograd(
+    c10::DispatchKeySet keys, const Tensor& input, const OptionalTensor& batch_sizes,
+    const Tensor& h0, const Tensor& c0, const Tensor& weight_ih, const Tensor& weight_hh,
+    const OptionalTensor& bias_ih, const OptionalTensor& bias_hh, std::string_view cell,
+    bool recompute, std::string_view algorithm, const OptionalTensor& reset,
+    const OptionalTensor& reset_h, const OptionalTensor& reset_c) {
   const auto a = layer_arguments(layer_op_name(), input, batch_sizes, h0, c0, weight_ih, weight_hh,
-                                 bias_ih, bias_hh, cell);
+                                 bias_ih, bias_hh, cell, reset, reset_h, reset_c);
   // Without derivatives nothing of the steps is saved.
-  if (!compute_requires_grad(input, h0, c0, weight_ih, weight_hh, a.bias_ih, a.bias_hh) &&
+  if (!compute_requires_grad(input, h0, c0, weight_ih, weight_hh, a.bias_ih, a.bias_hh, a.reset_h,
+                             a.reset_c) &&
       !has_tangent(a)) {
     return below_autograd(layer_op(), keys, input, batch_sizes, h0, c0, weight_ih, weight_hh,
-                          bias_ih, bias_hh, cell, recompute, algorithm);
+                          bias_ih, bias_hh, cell, recompute, algorithm, reset, reset_h, reset_c);
   }
   auto [output, h_n, c_n, gates] = forward_autograd(keys, a, recompute, algorithm);
   return {output, h_n, c_n};

@@ -21,11 +21,20 @@ struct Sequence {
   // Without batch_sizes input is [T, B, I].
   Sequence(const Tensor& input, const Tensor& batch_sizes);
 
-  // As direction `d` runs them: 1 is backward in time.
-  std::vector<RecurrenceStep> in_order(int64_t d) const;
+  // As direction `d` runs them, 1 backward in time, or with `reversed` as its backward pass takes
+  // them. With the marks of rows that start anew before each step. Behind the last stands one
+  // without rows.
+  std::vector<RecurrenceStep> in_order(int64_t d, bool reversed = false) const;
 
   // [S, H]: what h was before each row's step, from h0 [B, H] and output [S, H] of one direction.
   Tensor previous_h(const Tensor& h0, const Tensor& output, int64_t d) const;
+
+  // [S, 1]: whether a row of direction d starts anew before its step, from the marks [S, 1].
+  Tensor marks_before(const Tensor& marks, int64_t d) const;
+
+  // [S, H] of each step's rows of [B, H]; and their sum over the steps [D, B, H] of [D, S, H].
+  Tensor each_step(const Tensor& batch) const;
+  Tensor sum_of_steps(const Tensor& places, int64_t batch) const;
 };
 
 struct RecurrenceBackend {

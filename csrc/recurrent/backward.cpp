@@ -42,15 +42,16 @@ Tensor recompute_c(const LayerRun& run, int64_t d, const Tensor& gates) {
   const Tensor c = run.arguments.c0[d].to(run.acc, /*non_blocking=*/false, /*copy=*/true,
                                           at::MemoryFormat::Contiguous);
   const auto steps = run.sequence.in_order(d);
-  run.backend.c_states(
-      {sizes.cell, sizes.dtype, sizes.batch, sizes.hidden, steps.data(), sizes.steps,
-       gates.const_data_ptr(), c.mutable_data_ptr(), c_states.mutable_data_ptr()},
-      d, run.sequence, input.device(), run.plan);
+  run.backend.c_states({sizes.cell, sizes.dtype, sizes.batch, sizes.hidden, steps.data(),
+                        sizes.steps, gates.const_data_ptr(), c.mutable_data_ptr(),
+                        c_states.mutable_data_ptr(), run.resets.from(d)},
+                       d, run.sequence, input.device(), run.plan);
   return c_states;
 }
 
 struct Gradients {
-  Tensor input, h0, c0;
+  Tensor input;
+  StateGradients states;
   std::vector<Tensor> weight_ih, weight_hh, bias_ih, bias_hh;  // one a direction
 };
 
@@ -71,8 +72,8 @@ struct Backward {
   }
 
   // [S, GH] of direction d; grad_h and grad_c become the gradients of h0 and c0.
-  Tensor grad_gates(int64_t d, const Tensor& previous_h, const Tensor& grad_h,
-                    const Tensor& grad_c) const {
+  Tensor grad_gates(int64_t d, const Tensor& previous_h, const Tensor& grad_h, const Tensor& grad_c,
+                    const StateGradients& states) const {
     const auto& sizes = run.sizes;
     const auto options = run.arguments.input.options().dtype(run.work);
     const int64_t rows = run.sequence.rows, width = run.width();
@@ -87,20 +88,45 @@ struct Backward {
     if (grad_rows.defined()) {
       grad = matrix_view(grad_rows.narrow(1, d * sizes.hidden, sizes.hidden));
     }
-    const auto steps = run.sequence.in_order(1 - d);
-    run.backend.backward(
-        {sizes.cell, sizes.dtype, sizes.batch, sizes.hidden, steps.data(), sizes.steps,
-         g.const_data_ptr(), c.const_data_ptr(), grad, matrix_view(grad_h),
-         grad_c.mutable_data_ptr(), result.mutable_data_ptr()},
-        run.arguments.weight_hh[d], run.plan);
+    const auto steps = run.sequence.in_order(d, /*reversed=*/true);
+    run.backend.backward({sizes.cell, sizes.dtype, sizes.batch, sizes.hidden, steps.data(),
+                          sizes.steps, g.const_data_ptr(), c.const_data_ptr(), grad,
+                          matrix_view(grad_h), grad_c.mutable_data_ptr(), result.mutable_data_ptr(),
+                          run.resets.from(d, states.reset_h, states.reset_c)},
+                         run.arguments.weight_hh[d], run.plan);
+    if (run.plan.is("step")) {
+      const RecurrenceStep& first = steps[sizes.steps - 1];
+      cut_first(first, grad_h, of_direction(states.reset_h, d));
+      cut_first(first, grad_c, of_direction(states.reset_c, d));
+    }
     return result;
+  }
+
+  // Of algorithm "step": the gradient of a state that the first step did not begin with goes to
+  // what replaced it.
+  void cut_first(const RecurrenceStep& step, const Tensor& grad, Tensor of_reset) const {
+    if (!run.resets.marks.defined() || step.marked_rows == 0) return;
+    const Tensor mark = run.rows(run.resets.marks).narrow(0, step.marks, step.marked_rows);
+    Tensor rows = grad.narrow(0, 0, step.marked_rows);
+    if (of_reset.defined()) {
+      of_reset = of_reset.narrow(0, step.start, step.marked_rows);
+      of_reset.copy_(at::where(mark, rows, of_reset));
+    }
+    rows.masked_fill_(mark, 0);
   }
 
   // [S, H]: h before each step of direction d.
   Tensor previous_h(int64_t d) const {
     const int64_t hidden = run.sizes.hidden;
     const Tensor own = run.rows(output).narrow(1, d * hidden, hidden);
-    return run.sequence.previous_h(run.arguments.h0[d], own, d);
+    const Tensor found = run.sequence.previous_h(run.arguments.h0[d], own, d);
+    const LayerResets& resets = run.resets;
+    if (!resets.marks.defined()) return found;
+    const Tensor mark = run.sequence.marks_before(run.rows(resets.marks), d);
+    if (!resets.h.defined()) return found.masked_fill(mark, 0);
+    Tensor by = run.rows_or_batch(resets.h[d]);
+    if (!resets.per_step) by = run.sequence.each_step(by);
+    return at::where(mark, by, found);
   }
 
   // What follows from grad_gates [S, GH] by products and sums over all steps. `previous` is
@@ -140,9 +166,9 @@ struct Backward {
     const Tensor previous = mask[4] || recompute ? previous_h(d) : Tensor();
     const Tensor grad_h = state(grads.h_n, d, run.plan.transposed);
     const Tensor grad_c = state(grads.c_n, d, /*transposed=*/false);
-    const Tensor of_gates = grad_gates(d, previous, grad_h, grad_c);
-    if (mask[1]) found.h0[d].copy_(grad_h);
-    if (mask[2]) found.c0[d].copy_(grad_c);
+    const Tensor of_gates = grad_gates(d, previous, grad_h, grad_c, found.states);
+    if (mask[1]) found.states.h0[d].copy_(grad_h);
+    if (mask[2]) found.states.c0[d].copy_(grad_c);
     parameters(d, of_gates, previous, found);
   }
 
@@ -156,16 +182,21 @@ struct Backward {
     }
     const Tensor rows = grads.output.defined() ? run.rows(grads.output) : Tensor();
     persistent_backward(run, recompute ? result : gates.view(shape),
-                        {rows, contiguous(grads.h_n), contiguous(grads.c_n), Tensor()}, found.h0,
-                        found.c0, result);
+                        {rows, contiguous(grads.h_n), contiguous(grads.c_n), Tensor()},
+                        found.states, result);
     return result;
   }
 
   Gradients gradients() const {
     const LayerArguments& a = run.arguments;
     Gradients found;
-    if (mask[1]) found.h0 = at::empty(a.h0.sizes(), a.h0.options());
-    if (mask[2]) found.c0 = at::empty(a.c0.sizes(), a.c0.options());
+    StateGradients& states = found.states;
+    if (mask[1]) states.h0 = at::empty(a.h0.sizes(), a.h0.options());
+    if (mask[2]) states.c0 = at::empty(a.c0.sizes(), a.c0.options());
+    const std::vector<int64_t> places{run.sizes.directions, run.sequence.rows, run.sizes.hidden};
+    const auto options = a.input.options().dtype(run.acc);
+    if (mask[7]) states.reset_h = at::zeros(places, options);
+    if (mask[8]) states.reset_c = at::zeros(places, options);
     if (run.persistent()) {
       const Tensor of_gates = all_directions(found);
       for (int64_t d = 0; d < run.sizes.directions; ++d) {
@@ -177,6 +208,14 @@ struct Backward {
     return found;
   }
 };
+
+// The gradient of reset_h or reset_c, from that of each place [D, S, H].
+Tensor of_replaced(const LayerRun& run, const Tensor& grad, const OptionalTensor& model) {
+  if (!grad.defined()) return grad;
+  const Tensor found = run.resets.per_step ? grad.view(model->sizes())
+                                           : run.sequence.sum_of_steps(grad, run.sizes.batch);
+  return found.to(model->scalar_type());
+}
 
 Tensor stacked(const std::vector<Tensor>& t, ScalarType dtype) {
   if (t.empty()) return Tensor();
@@ -191,9 +230,11 @@ LayerGrads recurrent_layer_backward_kernel(
     const OptionalTensor& batch_sizes, const Tensor& h0, const Tensor& c0, const Tensor& weight_ih,
     const Tensor& weight_hh, const OptionalTensor& bias_ih, const OptionalTensor& bias_hh,
     const Tensor& output, const Tensor& gates, c10::string_view cell, bool recompute,
-    c10::string_view algorithm, LayerMask mask) {
-  const auto arguments = layer_arguments("recurrent_layer_backward", input, batch_sizes, h0, c0,
-                                         weight_ih, weight_hh, bias_ih, bias_hh, cell);
+    c10::string_view algorithm, LayerMask mask, const OptionalTensor& reset,
+    const OptionalTensor& reset_h, const OptionalTensor& reset_c) {
+  const auto arguments =
+      layer_arguments("recurrent_layer_backward", input, batch_sizes, h0, c0, weight_ih, weight_hh,
+                      bias_ih, bias_hh, cell, reset, reset_h, reset_c);
   const auto grads = layer_grads(grad_output, grad_h_n, grad_c_n);
   check_layer_backward(grads, arguments, output, gates, recompute);
   check_layer_backward_data(grads, arguments, output, gates);
@@ -206,12 +247,14 @@ LayerGrads recurrent_layer_backward_kernel(
   const auto dtype = input.scalar_type();
   if (mask[0]) found.input = found.input.to(dtype).view(input.sizes());
   return {found.input,
-          found.h0,
-          found.c0,
+          found.states.h0,
+          found.states.c0,
           stacked(found.weight_ih, dtype),
           from_gate_order(stacked(found.weight_hh, dtype), arguments),
           stacked(found.bias_ih, dtype),
-          from_gate_order(stacked(found.bias_hh, dtype), arguments)};
+          from_gate_order(stacked(found.bias_hh, dtype), arguments),
+          of_replaced(run, found.states.reset_h, reset_h),
+          of_replaced(run, found.states.reset_c, reset_c)};
 }
 
 }  // namespace treadle

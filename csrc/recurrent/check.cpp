@@ -69,6 +69,39 @@ static void check_gate_rows(const char* op, const char* argument, int gates, con
   check_shape(op, argument, letters.c_str(), t, shape);
 }
 
+// Which rows start anew, and what replaces their states.
+static void check_resets(const char* op, const LayerArguments& a) {
+  const Tensor& reset = a.reset;
+  TORCH_CHECK(a.reset_h.defined() == a.reset_c.defined(), op,
+              ": reset_h and reset_c must both be given or neither, got one");
+  if (!reset.defined()) {
+    TORCH_CHECK(!a.reset_h.defined(), op, ": reset_hx must come with reset, got it alone");
+    return;
+  }
+  const bool packed = a.batch_sizes.defined();
+  TORCH_CHECK(reset.scalar_type() == at::kBool, op, ": reset must have dtype bool, got ",
+              dtype_name(reset.scalar_type()));
+  TORCH_CHECK(reset.device() == a.input.device(), op, ": reset must be on input's device, ",
+              a.input.device(), ", got ", reset.device());
+  c10::SymDimVector places(a.input.sym_sizes().begin(), a.input.sym_sizes().end() - 1);
+  c10::SymDimVector of_marks = places;
+  of_marks.push_back(1);
+  check_shape(op, "reset", packed ? "[S, 1]" : "[T, B, 1]", reset, of_marks);
+  if (!a.reset_h.defined()) return;
+  check_like(op, "reset_h", a.reset_h, "input", a.input);
+  check_like(op, "reset_c", a.reset_c, "c0", a.c0);
+  c10::SymDimVector of_places{a.h0.sym_size(0)};
+  of_places.append(places.begin(), places.end());
+  of_places.push_back(a.h0.sym_size(2));
+  const auto fits = [&](const Tensor& t) {
+    return t.sym_sizes().equals(a.h0.sym_sizes()) || t.sym_sizes().equals(of_places);
+  };
+  TORCH_CHECK(fits(a.reset_h), op, ": reset_hx must have shape [D, B, H] or ",
+              packed ? "[D, S, H]" : "[D, T, B, H]", ", here ", a.h0.sym_sizes(), " or ",
+              c10::SymIntArrayRef(of_places), ", got ", a.reset_h.sym_sizes());
+  check_shape(op, "reset_c", "that of reset_h", a.reset_c, a.reset_h.sym_sizes());
+}
+
 void check_layer(const char* op, const LayerArguments& a) {
   check_kinds(op, a);
   TORCH_CHECK(a.h0.dim() == 3, op, ": h0 must have shape [D, B, H], got ", a.h0.sym_sizes());
@@ -91,6 +124,7 @@ void check_layer(const char* op, const LayerArguments& a) {
   if (a.bias_hh.defined()) {
     check_gate_rows(op, "bias_hh", cell.state_gates, "]", a.bias_hh, {directions, of_state});
   }
+  check_resets(op, a);
 }
 
 void check_layer_backward(const LayerOutputs& grads, const LayerArguments& a, const Tensor& output,
@@ -148,7 +182,10 @@ static void check_argument_storages(const char* op, const LayerArguments& a) {
                       {"weight_ih", a.weight_ih},
                       {"weight_hh", a.weight_hh},
                       {"bias_ih", a.bias_ih},
-                      {"bias_hh", a.bias_hh}});
+                      {"bias_hh", a.bias_hh},
+                      {"reset", a.reset},
+                      {"reset_h", a.reset_h},
+                      {"reset_c", a.reset_c}});
 }
 
 void check_layer_data(const char* op, const LayerArguments& a) {

@@ -41,14 +41,15 @@ class LayerDirection {
     w_hh_ = own(&LayerArguments::weight_hh);
     const Dual bias_hh = own(&LayerArguments::bias_hh);
     Dual h = own(&LayerArguments::h0), c = own(&LayerArguments::c0);
+    const Dual reset_h = own(&LayerArguments::reset_h), reset_c = own(&LayerArguments::reset_c);
     const Dual of_input = all_gates(
         add_bias(matrix_product(input_, transposed(w_ih_)), own(&LayerArguments::bias_ih)),
         info_.input_first, info_.input_gates);
     std::vector<Dual> outputs(steps_.count());
     for (int64_t s = 0; s < steps_.count(); ++s) {
       const int64_t t = time(s);
-      h_[t] = steps_.first(h, t);
-      c_[t] = steps_.first(c, t);
+      h_[t] = replaced(steps_.first(h, t), reset_h, t);
+      c_[t] = replaced(steps_.first(c, t), reset_c, t);
       gates_[t] = steps_.at(of_input, t) +
                   all_gates(add_bias(matrix_product(h_[t], transposed(w_hh_)), bias_hh),
                             info_.state_first, info_.state_gates);
@@ -68,20 +69,31 @@ class LayerDirection {
     const Dual output{g.output, g_tangent.output};
     Dual h{of_direction(g.h_n, d_), of_direction(g_tangent.h_n, d_)};
     Dual c{of_direction(g.c_n, d_), of_direction(g_tangent.c_n, d_)};
+    std::vector<Tensor> marked_h(steps_.count()), marked_c(steps_.count());
     for (int64_t s = steps_.count() - 1; s >= 0; --s) {
       const int64_t t = time(s);
       const Gates gates = gate_parts(gates_[t], info_.gates, hidden_);
       const Dual grad_h = steps_.first(h, t) + columns(steps_.at(output, t), hidden_ * d_, hidden_);
       const CellGrads grads = formula_.backward(gates, c_[t], grad_h, steps_.first(c, t));
       gates_[t] = join_gates(grads.gates, gates);  // no other step reads the gates
-      h = steps_.after(h, matrix_product(state_window(gates_[t]), w_hh_), t);
-      c = steps_.after(c, grads.old_c, t);
+      Dual of_h = matrix_product(state_window(gates_[t]), w_hh_), of_c = grads.old_c;
+      const Tensor mark = mark_of(t);
+      if (mark.defined()) {
+        marked_h[t] = kept(of_h.tangent, mark);
+        marked_c[t] = kept(of_c.tangent, mark);
+        of_h = kept(of_h, ~mark);
+        of_c = kept(of_c, ~mark);
+      }
+      h = steps_.after(h, of_h, t);
+      c = steps_.after(c, of_c, t);
     }
     const Dual gates = steps_.join_steps(gates_, hidden_ * info_.gates);
     LayerArguments found;
     found.input = tangent_of_product(input_window(gates), w_ih_);
     found.h0 = h.tangent;
     found.c0 = c.tangent;
+    found.reset_h = sum_of_marked(marked_h, arguments_.reset_h);
+    found.reset_c = sum_of_marked(marked_c, arguments_.reset_c);
     const Dual rows = as_rows(gates);
     found.weight_ih = tangent_of_product(transposed(input_window(rows)), as_rows(input_));
     found.weight_hh =
@@ -106,6 +118,54 @@ class LayerDirection {
   std::vector<Dual> gates_, h_, c_;
 
   int64_t time(int64_t s) const { return d_ == 0 ? s : steps_.count() - 1 - s; }
+
+  // ---- rows that start anew
+
+  // Those of step t, [rows, 1]; undefined if there cannot be any.
+  Tensor mark_of(int64_t t) const {
+    const int64_t at = d_ == 0 ? t : t + 1;
+    if (!arguments_.reset.defined() || at >= steps_.count()) return Tensor();
+    const Tensor mark = steps_.at(arguments_.reset, at);
+    return steps_.rows_like(mark, t);
+  }
+
+  static Tensor kept(const Tensor& t, const Tensor& where) {
+    return t.defined() ? t.masked_fill(~where, 0) : t;
+  }
+  static Dual kept(const Dual& t, const Tensor& where) {
+    return t.map([&](const Tensor& each) { return kept(each, where); });
+  }
+
+  // The state that step t begins with, from that before it.
+  Dual replaced(const Dual& state, const Dual& by, int64_t t) const {
+    const Tensor mark = mark_of(t);
+    if (!mark.defined()) return state;
+    const Dual other = by.map([&](const Tensor& each) { return steps_.replacement(each, t); });
+    const auto chosen = [&](const Tensor& a, const Tensor& b) {
+      if (!a.defined() && !b.defined()) return Tensor();
+      return at::where(mark, b.defined() ? b : at::zeros_like(a),
+                       a.defined() ? a : at::zeros_like(b));
+    };
+    return {chosen(state.value, other.value), chosen(state.tangent, other.tangent)};
+  }
+
+  // The gradient of reset_h or reset_c of this direction, [B, H], [T, B, H] or [S, H].
+  Tensor sum_of_marked(const std::vector<Tensor>& steps, const Tensor& like) const {
+    if (!like.defined()) return Tensor();
+    const Tensor own = like.select(0, d_);
+    if (!steps_.by_rows(own)) {
+      std::vector<Dual> parts(steps.size());
+      for (size_t t = 0; t < steps.size(); ++t) parts[t].value = steps[t];
+      return steps_.join_steps(parts, &Dual::value, hidden_);
+    }
+    Tensor sum;
+    for (size_t t = 0; t < steps.size(); ++t) {
+      if (!steps[t].defined()) continue;
+      const auto rest = own.sym_size(0) - steps[t].sym_size(0);
+      sum = plus(sum, at::constant_pad_nd_symint(steps[t], {0, 0, 0, rest}));
+    }
+    return sum;
+  }
 
   // A window of the gates among all of them, and the other way round.
   Dual all_gates(const Dual& window, int first, int count) const {
@@ -167,9 +227,13 @@ class LayerComposition {
       for (const auto& one : found) parts.push_back(one.*member);
       return parts;
     };
-    // Of the sequences all directions are defined, or none is.
-    const auto joined = [](const std::vector<Tensor>& parts, auto join) {
-      return parts.empty() || !parts[0].defined() ? Tensor() : join(parts);
+    // Of one step a direction may have none, where only what replaces states has tangents.
+    const auto joined = [](std::vector<Tensor> parts, auto join) {
+      Tensor any;
+      for (const auto& part : parts) any = part.defined() ? part : any;
+      if (!any.defined()) return any;
+      for (auto& part : parts) part = part.defined() ? part : at::zeros_like(any);
+      return join(parts);
     };
     const auto beside = [](const std::vector<Tensor>& parts) { return at::cat(parts, -1); };
     const auto stacked = [](const std::vector<Tensor>& parts) { return at::stack(parts, 0); };
@@ -196,7 +260,8 @@ class LayerComposition {
     result.input = input;
     for (const auto member :
          {&LayerArguments::h0, &LayerArguments::c0, &LayerArguments::weight_ih,
-          &LayerArguments::weight_hh, &LayerArguments::bias_ih, &LayerArguments::bias_hh}) {
+          &LayerArguments::weight_hh, &LayerArguments::bias_ih, &LayerArguments::bias_hh,
+          &LayerArguments::reset_h, &LayerArguments::reset_c}) {
       result.*member = stacked(member);
     }
     result.weight_hh = from_gate_order(result.weight_hh, arguments_);

@@ -22,6 +22,26 @@ Tensor input_products(const LayerRun& run, const Tensor& x, const Tensor& w_ih,
   return products;
 }
 
+// Of algorithm "step": the states that direction d's first step begins with.
+void replace_first(const LayerRun& run, int64_t d, const RecurrenceStep& step, const Tensor& h,
+                   const Tensor& c) {
+  const LayerResets& resets = run.resets;
+  if (!resets.marks.defined() || step.marked_rows == 0) return;
+  const Tensor mark = run.rows(resets.marks).narrow(0, step.marks, step.marked_rows);
+  const auto replace = [&](const Tensor& state, const Tensor& by) {
+    Tensor rows = state.narrow(0, 0, step.marked_rows);
+    if (!by.defined()) {
+      rows.masked_fill_(mark, 0);
+    } else {
+      const Tensor own = run.rows_or_batch(by[d]);
+      rows.copy_(
+          at::where(mark, own.narrow(0, resets.per_step ? step.start : 0, step.marked_rows), rows));
+    }
+  };
+  replace(h, resets.h);
+  replace(c, resets.c);
+}
+
 // Direction d, step by step. output [S, D*H]; h, c [B, H] are the state; gates [S, GH] or
 // undefined.
 void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const Tensor& h,
@@ -35,6 +55,7 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
   const Tensor bias_ih = contiguous(of_direction(args.bias_ih, d));
   const Tensor bias_hh = contiguous(of_direction(args.bias_hh, d));
   const auto steps = run.sequence.in_order(d);
+  if (plan.is("step")) replace_first(run, d, steps[0], h, c);
   for (int64_t begin = 0; begin < sizes.steps; begin += plan.steps_per_chunk) {
     const int64_t end = std::min(sizes.steps, begin + plan.steps_per_chunk);
     const auto &one = steps[begin], &other = steps[end - 1];
@@ -53,7 +74,8 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
     run.backend.forward(
         {sizes.cell, sizes.dtype, sizes.batch, sizes.hidden, &one, end - begin, view,
          /*state_products=*/{}, const_data_of(bias_ih), const_data_of(bias_hh), data_of(h),
-         data_of(c), own_output, sizes.directions * sizes.hidden, data_of(gates)},
+         data_of(c), own_output, sizes.directions * sizes.hidden, data_of(gates),
+         run.resets.from(d)},
         w_hh, plan);
   }
 }
@@ -95,24 +117,25 @@ LayerResults recurrent_layer_kernel(const RecurrenceBackend& backend, const Tens
                                     const Tensor& c0, const Tensor& weight_ih,
                                     const Tensor& weight_hh, const OptionalTensor& bias_ih,
                                     const OptionalTensor& bias_hh, c10::string_view cell, bool,
-                                    c10::string_view algorithm) {
+                                    c10::string_view algorithm, const OptionalTensor& reset,
+                                    const OptionalTensor& reset_h, const OptionalTensor& reset_c) {
   auto [output, h_n, c_n, gates] =
       forward(backend,
               layer_arguments(layer_op_name(), input, batch_sizes, h0, c0, weight_ih, weight_hh,
-                              bias_ih, bias_hh, cell),
+                              bias_ih, bias_hh, cell, reset, reset_h, reset_c),
               /*save=*/false, algorithm);
   return {output, h_n, c_n};
 }
 
-LayerSaved recurrent_layer_forward_kernel(const RecurrenceBackend& backend, const Tensor& input,
-                                          const OptionalTensor& batch_sizes, const Tensor& h0,
-                                          const Tensor& c0, const Tensor& weight_ih,
-                                          const Tensor& weight_hh, const OptionalTensor& bias_ih,
-                                          const OptionalTensor& bias_hh, c10::string_view cell,
-                                          bool recompute, c10::string_view algorithm) {
+LayerSaved recurrent_layer_forward_kernel(
+    const RecurrenceBackend& backend, const Tensor& input, const OptionalTensor& batch_sizes,
+    const Tensor& h0, const Tensor& c0, const Tensor& weight_ih, const Tensor& weight_hh,
+    const OptionalTensor& bias_ih, const OptionalTensor& bias_hh, c10::string_view cell,
+    bool recompute, c10::string_view algorithm, const OptionalTensor& reset,
+    const OptionalTensor& reset_h, const OptionalTensor& reset_c) {
   return forward(backend,
                  layer_arguments(layer_op_name(), input, batch_sizes, h0, c0, weight_ih, weight_hh,
-                                 bias_ih, bias_hh, cell),
+                                 bias_ih, bias_hh, cell, reset, reset_h, reset_c),
                  !recompute, algorithm);
 }
 

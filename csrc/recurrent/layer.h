@@ -6,6 +6,12 @@
 //   h0, c0, h_n, c_n [D, B, H]    c0 and c_n in input's dtype, or float beside half types
 //   weight_ih [D, GH, I], weight_hh [D, GH, H], bias_ih and bias_hh [D, GH] or none
 //   output [T, B, D*H]            or [S, D*H]
+//   reset [T, B, 1] bool          or [S, 1]: where it is true, a row starts anew. The state before
+//   that
+//                                 step (of direction 1: before the step of time that precedes it,
+//                                 which it reads next) is not the last one but that of reset_h and
+//                                 reset_c, or zeros
+//   reset_h, reset_c [D, B, H]    or one for each place, [D, T, B, H] or [D, S, H]; as h0 and c0
 #pragma once
 
 #include <ATen/Functions.h>
@@ -24,14 +30,14 @@ CellKind find_cell(const char* op, std::string_view name);
 // The arguments. Also gradients or tangents of them, without what is not differentiable. What was
 // not given, or is zero, is undefined.
 struct LayerArguments {
-  Tensor input, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh;
-  Tensor batch_sizes = {};
+  Tensor input, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh, reset_h = {}, reset_c = {};
+  Tensor batch_sizes = {}, reset = {};
   CellKind cell = {};
 
   template <class F>
   LayerArguments map(F f) const {
-    return {f(input),   f(h0),      f(c0),       f(weight_ih), f(weight_hh),
-            f(bias_ih), f(bias_hh), batch_sizes, cell};
+    return {f(input),   f(h0),      f(c0),      f(weight_ih), f(weight_hh), f(bias_ih),
+            f(bias_hh), f(reset_h), f(reset_c), batch_sizes,  reset,        cell};
   }
 };
 
@@ -47,35 +53,40 @@ struct LayerOutputs {
   }
 };
 
-// Which of input, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh get a gradient.
-using LayerMask = std::array<bool, 7>;
+// Which of input, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh, reset_h, reset_c get a gradient.
+using LayerMask = std::array<bool, 9>;
 
 // ---- as the dispatcher has them
 
 using LayerResults = Tensors3;  // output, h_n, c_n
 using LayerSaved = Tensors4;    // and gates
-using LayerGrads = Tensors7;    // as in LayerMask
+using LayerGrads = Tensors9;    // as in LayerMask
 
 using LayerSignature = LayerResults(const Tensor& input, const OptionalTensor& batch_sizes,
                                     const Tensor& h0, const Tensor& c0, const Tensor& weight_ih,
                                     const Tensor& weight_hh, const OptionalTensor& bias_ih,
                                     const OptionalTensor& bias_hh, c10::string_view cell,
-                                    bool recompute, c10::string_view algorithm);
+                                    bool recompute, c10::string_view algorithm,
+                                    const OptionalTensor& reset, const OptionalTensor& reset_h,
+                                    const OptionalTensor& reset_c);
 
 using LayerForwardSignature = LayerSaved(const Tensor& input, const OptionalTensor& batch_sizes,
                                          const Tensor& h0, const Tensor& c0,
                                          const Tensor& weight_ih, const Tensor& weight_hh,
                                          const OptionalTensor& bias_ih,
                                          const OptionalTensor& bias_hh, c10::string_view cell,
-                                         bool recompute, c10::string_view algorithm);
+                                         bool recompute, c10::string_view algorithm,
+                                         const OptionalTensor& reset, const OptionalTensor& reset_h,
+                                         const OptionalTensor& reset_c);
 
-using LayerBackwardSignature =
-    LayerGrads(const OptionalTensor& grad_output, const OptionalTensor& grad_h_n,
-               const OptionalTensor& grad_c_n, const Tensor& input,
-               const OptionalTensor& batch_sizes, const Tensor& h0, const Tensor& c0,
-               const Tensor& weight_ih, const Tensor& weight_hh, const OptionalTensor& bias_ih,
-               const OptionalTensor& bias_hh, const Tensor& output, const Tensor& gates,
-               c10::string_view cell, bool recompute, c10::string_view algorithm, LayerMask mask);
+using LayerBackwardSignature = LayerGrads(
+    const OptionalTensor& grad_output, const OptionalTensor& grad_h_n,
+    const OptionalTensor& grad_c_n, const Tensor& input, const OptionalTensor& batch_sizes,
+    const Tensor& h0, const Tensor& c0, const Tensor& weight_ih, const Tensor& weight_hh,
+    const OptionalTensor& bias_ih, const OptionalTensor& bias_hh, const Tensor& output,
+    const Tensor& gates, c10::string_view cell, bool recompute, c10::string_view algorithm,
+    LayerMask mask, const OptionalTensor& reset, const OptionalTensor& reset_h,
+    const OptionalTensor& reset_c);
 
 inline Tensor of_direction(const Tensor& t, int64_t d) { return t.defined() ? t.select(0, d) : t; }
 
@@ -99,7 +110,9 @@ inline LayerArguments layer_arguments(const char* op, const Tensor& input,
                                       const OptionalTensor& batch_sizes, const Tensor& h0,
                                       const Tensor& c0, const Tensor& weight_ih,
                                       const Tensor& weight_hh, const OptionalTensor& bias_ih,
-                                      const OptionalTensor& bias_hh, c10::string_view cell) {
+                                      const OptionalTensor& bias_hh, c10::string_view cell,
+                                      const OptionalTensor& reset, const OptionalTensor& reset_h,
+                                      const OptionalTensor& reset_c) {
   return {input,
           h0,
           c0,
@@ -107,7 +120,10 @@ inline LayerArguments layer_arguments(const char* op, const Tensor& input,
           weight_hh,
           value_or_undefined(bias_ih),
           value_or_undefined(bias_hh),
+          value_or_undefined(reset_h),
+          value_or_undefined(reset_c),
           value_or_undefined(batch_sizes),
+          value_or_undefined(reset),
           find_cell(op, cell)};
 }
 

@@ -50,6 +50,23 @@ class LayerSteps {
                    0);
   }
 
+  // Marks of some rows as those of all rows of step t, [rows, 1]; the others have none.
+  Tensor rows_like(const Tensor& mark, int64_t t) const {
+    if (!packed_) return mark;
+    const int64_t rest = rows_[t] - mark.size(0);
+    return rest > 0 ? at::constant_pad_nd(mark, {0, 0, 0, rest}) : mark.narrow(0, 0, rows_[t]);
+  }
+
+  // Whether what replaces states is of rows, [B, H], and not of steps.
+  bool by_rows(const Tensor& replacement) const {
+    return packed_ ? replacement.sym_size(0) == batch_ : replacement.dim() == 2;
+  }
+  // What replaces the states of step t.
+  Tensor replacement(const Tensor& given, int64_t t) const {
+    if (!given.defined()) return given;
+    return by_rows(given) ? first(given, t) : at(given, t);
+  }
+
   Dual at(const Dual& sequence, int64_t t) const {
     return sequence.map([&](const Tensor& each) { return at(each, t); });
   }

@@ -26,6 +26,10 @@ struct Layers {
   int64_t num_layers;
   double dropout;
   bool train, bidirectional, recompute;
+  // [T, B] or [S], and what replaces the states, as hx or one for each place: [L*D, T, B, H] or
+  // [L*D, S, H].
+  OptionalTensor reset;
+  at::TensorList reset_hx;  // may be empty
 
   const char* op() const { return cell_info(cell).name; }
   bool has_c() const { return cell != CellKind::kGru; }
@@ -33,6 +37,23 @@ struct Layers {
   // Parameters of a layer and direction.
   int64_t each() const { return !has_biases ? 2 : has_bias_hh(cell) ? 4 : 3; }
 };
+
+void check_resets(const Layers& a) {
+  const char* const op = a.op();
+  const size_t states = a.has_c() ? 2 : 1;
+  TORCH_CHECK(a.reset_hx.empty() || a.reset_hx.size() == states, op,
+              ": reset_hx must be two tensors, of h and of c, got ", a.reset_hx.size());
+  TORCH_CHECK(a.reset_hx.empty() || a.reset, op, ": reset_hx must come with reset, got it alone");
+  const char* names[] = {"reset_hx[0]", "reset_hx[1]"};
+  for (size_t k = 0; k < a.reset_hx.size(); ++k) {
+    const Tensor& t = a.reset_hx[k];
+    TORCH_CHECK(
+        (t.dim() == 3 || t.dim() == 4) && t.sym_size(0) == a.num_layers * a.directions(), op, ": ",
+        a.has_c() ? names[k] : "reset_hx",
+        " must have shape [L*D, B, H], or [L*D, T, B, H] with one for each step, with L*D = ",
+        a.num_layers * a.directions(), ", got ", t.sym_sizes());
+  }
+}
 
 void check_lists(const Layers& a) {
   const char* const op = a.op();
@@ -54,6 +75,7 @@ void check_lists(const Layers& a) {
     check_shape(op, name.c_str(), ("that of " + first).c_str(), a.params[k],
                 a.params[k - each].sym_sizes());
   }
+  check_resets(a);
   const char* names[] = {"h0", "c0"};
   for (size_t k = 0; k < a.hx.size(); ++k) {
     TORCH_CHECK(a.hx[k].dim() == 3 && a.hx[k].sym_size(0) == a.num_layers * directions, op, ": ",
@@ -67,6 +89,8 @@ void check_lists(const Layers& a) {
 void check_list_storages(const Layers& a) {
   const char* names[] = {"h0", "c0"};
   for (size_t k = 0; k < a.hx.size(); ++k) check_composite_storage(a.op(), names[k], a.hx[k]);
+  if (a.reset) check_composite_storage(a.op(), "reset", *a.reset);
+  for (const Tensor& t : a.reset_hx) check_composite_storage(a.op(), "reset_hx", t);
   for (size_t k = 0; k < a.params.size(); ++k) {
     const std::string name = "params[" + std::to_string(k) + "]";
     check_composite_storage(a.op(), name.c_str(), a.params[k]);
@@ -79,11 +103,12 @@ Tensor of_directions(at::TensorList params, int64_t each, int64_t k) {
   return at::stack({params[k], params[each + k]});
 }
 
-// The c0 that the layers begin with. GRU's is h0 without rounding. Under autocast torch's LSTM has
-// c in the lower precision; the LLTM's, which only adds up, keeps its own.
-Tensor first_c(const Layers& a) {
-  if (a.cell == CellKind::kGru) return a.hx[0].to(at::toOpMathType(a.hx[0].scalar_type()));
-  const Tensor& c0 = a.hx[1];
+// The c of states that are given. GRU's is h without rounding. Under autocast torch's LSTM has c in
+// the lower precision; the LLTM's, which only adds up, keeps its own.
+Tensor given_c(const Layers& a, at::TensorList states) {
+  if (states.empty()) return Tensor();
+  if (a.cell == CellKind::kGru) return states[0].to(at::toOpMathType(states[0].scalar_type()));
+  const Tensor& c0 = states[1];
   const auto device = c0.device().type();
   const bool lower = a.cell == CellKind::kLstm && c0.scalar_type() == at::kFloat &&
                      at::autocast::is_autocast_available(device) &&
@@ -96,7 +121,8 @@ LayerResults run(const Tensor& input, const OptionalTensor& batch_sizes, const L
   check_lists(a);
   check_list_storages(a);
   const int64_t directions = a.directions(), each = a.each();
-  const Tensor c0 = first_c(a);
+  const Tensor c0 = given_c(a, a.hx), reset_c = given_c(a, a.reset_hx);
+  const OptionalTensor reset = a.reset ? OptionalTensor(a.reset->unsqueeze(-1)) : std::nullopt;
   Tensor x = input;
   std::vector<Tensor> h_n, c_n;
   for (int64_t layer = 0; layer < a.num_layers; ++layer) {
@@ -107,11 +133,15 @@ LayerResults run(const Tensor& input, const OptionalTensor& batch_sizes, const L
       if (k >= each) return std::nullopt;
       return of_directions(own, each, k);
     };
+    const auto of_layer = [&](const Tensor& t) -> OptionalTensor {
+      return t.defined() ? OptionalTensor(t.narrow(0, first, directions)) : std::nullopt;
+    };
     Tensor h, c;
-    std::tie(x, h, c) =
-        layer_op().call(x, batch_sizes, a.hx[0].narrow(0, first, directions),
-                        c0.narrow(0, first, directions), of_directions(own, each, 0),
-                        of_directions(own, each, 1), bias(2), bias(3), a.op(), a.recompute, "auto");
+    std::tie(x, h, c) = layer_op().call(
+        x, batch_sizes, a.hx[0].narrow(0, first, directions), c0.narrow(0, first, directions),
+        of_directions(own, each, 0), of_directions(own, each, 1), bias(2), bias(3), a.op(),
+        a.recompute, "auto", reset, of_layer(a.reset_hx.empty() ? Tensor() : a.reset_hx[0]),
+        of_layer(reset_c));
     h_n.push_back(h);
     c_n.push_back(c);
   }
@@ -119,58 +149,96 @@ LayerResults run(const Tensor& input, const OptionalTensor& batch_sizes, const L
   return {x, at::cat(h_n), a.has_c() ? at::cat(c_n) : Tensor()};
 }
 
-LayerResults run_input(const Tensor& input, bool batch_first, const Layers& a) {
+void check_reset(const char* op, const Tensor& reset, const char* letters,
+                 c10::SymIntArrayRef shape) {
+  TORCH_CHECK(reset.scalar_type() == at::kBool, op, ": reset must have dtype bool, got ",
+              dtype_name(reset.scalar_type()));
+  check_shape(op, "reset", letters, reset, shape);
+}
+
+LayerResults run_input(const Tensor& input, bool batch_first, Layers a) {
   TORCH_CHECK(input.dim() == 3, a.op(), ": input must have shape ",
               batch_first ? "[B, T, I]" : "[T, B, I]", ", got ", input.sym_sizes());
-  auto [output, h_n, c_n] = run(batch_first ? input.transpose(0, 1) : input, std::nullopt, a);
-  return {batch_first ? output.transpose(0, 1) : output, h_n, c_n};
+  if (a.reset) {
+    check_reset(a.op(), *a.reset, batch_first ? "[B, T]" : "[T, B]", input.sym_sizes().slice(0, 2));
+  }
+  if (!batch_first) return run(input, std::nullopt, a);
+  if (a.reset) a.reset = a.reset->transpose(0, 1);
+  std::vector<Tensor> reset_hx = a.reset_hx.vec();
+  for (Tensor& t : reset_hx) {
+    if (t.dim() == 4) t = t.transpose(1, 2);
+  }
+  a.reset_hx = reset_hx;
+  auto [output, h_n, c_n] = run(input.transpose(0, 1), std::nullopt, a);
+  return {output.transpose(0, 1), h_n, c_n};
 }
+
+LayerResults run_data(const Tensor& data, const Tensor& batch_sizes, const Layers& a) {
+  if (a.reset) check_reset(a.op(), *a.reset, "[S]", data.sym_sizes().slice(0, 1));
+  return run(data, batch_sizes, a);
+}
+
+using OptionalList = std::optional<at::TensorList>;
 
 // ---- the ops. Of lltm and lstm hx is a list, of gru a tensor.
 
 template <CellKind cell>
 LayerResults pair_input(const Tensor& input, at::TensorList hx, at::TensorList params,
                         bool has_biases, int64_t num_layers, double dropout, bool train,
-                        bool bidirectional, bool batch_first, bool recompute) {
-  return run_input(
-      input, batch_first,
-      {cell, hx, params, has_biases, num_layers, dropout, train, bidirectional, recompute});
+                        bool bidirectional, bool batch_first, bool recompute,
+                        const OptionalTensor& reset, OptionalList reset_hx) {
+  return run_input(input, batch_first,
+                   {cell, hx, params, has_biases, num_layers, dropout, train, bidirectional,
+                    recompute, reset, reset_hx.value_or(at::TensorList())});
 }
 
 template <CellKind cell>
 LayerResults pair_data(const Tensor& data, const Tensor& batch_sizes, at::TensorList hx,
                        at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
-                       bool train, bool bidirectional, bool recompute) {
-  return run(data, batch_sizes,
-             {cell, hx, params, has_biases, num_layers, dropout, train, bidirectional, recompute});
+                       bool train, bool bidirectional, bool recompute, const OptionalTensor& reset,
+                       OptionalList reset_hx) {
+  return run_data(data, batch_sizes,
+                  {cell, hx, params, has_biases, num_layers, dropout, train, bidirectional,
+                   recompute, reset, reset_hx.value_or(at::TensorList())});
+}
+
+at::TensorList one_or_none(const OptionalTensor& t) {
+  return t ? at::TensorList(*t) : at::TensorList();
 }
 
 Tensors2 gru_input(const Tensor& input, const Tensor& hx, at::TensorList params, bool has_biases,
                    int64_t num_layers, double dropout, bool train, bool bidirectional,
-                   bool batch_first, bool recompute) {
-  auto [output, h_n, c_n] = run_input(input, batch_first,
-                                      {CellKind::kGru, hx, params, has_biases, num_layers, dropout,
-                                       train, bidirectional, recompute});
+                   bool batch_first, bool recompute, const OptionalTensor& reset,
+                   const OptionalTensor& reset_hx) {
+  auto [output, h_n, c_n] =
+      run_input(input, batch_first,
+                {CellKind::kGru, hx, params, has_biases, num_layers, dropout, train, bidirectional,
+                 recompute, reset, one_or_none(reset_hx)});
   return {output, h_n};
 }
 
 Tensors2 gru_data(const Tensor& data, const Tensor& batch_sizes, const Tensor& hx,
                   at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
-                  bool train, bool bidirectional, bool recompute) {
-  auto [output, h_n, c_n] = run(data, batch_sizes,
-                                {CellKind::kGru, hx, params, has_biases, num_layers, dropout, train,
-                                 bidirectional, recompute});
+                  bool train, bool bidirectional, bool recompute, const OptionalTensor& reset,
+                  const OptionalTensor& reset_hx) {
+  auto [output, h_n, c_n] =
+      run_data(data, batch_sizes,
+               {CellKind::kGru, hx, params, has_biases, num_layers, dropout, train, bidirectional,
+                recompute, reset, one_or_none(reset_hx)});
   return {output, h_n};
 }
 
 using PairInput = LayerResults(const Tensor&, at::TensorList, at::TensorList, bool, int64_t, double,
-                               bool, bool, bool, bool);
+                               bool, bool, bool, bool, const OptionalTensor&, OptionalList);
 using PairData = LayerResults(const Tensor&, const Tensor&, at::TensorList, at::TensorList, bool,
-                              int64_t, double, bool, bool, bool);
+                              int64_t, double, bool, bool, bool, const OptionalTensor&,
+                              OptionalList);
 using GruInput = Tensors2(const Tensor&, const Tensor&, at::TensorList, bool, int64_t, double, bool,
-                          bool, bool, bool);
+                          bool, bool, bool, const OptionalTensor&, const OptionalTensor&);
 using GruData = Tensors2(const Tensor&, const Tensor&, const Tensor&, at::TensorList, bool, int64_t,
-                         double, bool, bool, bool);
+                         double, bool, bool, bool, const OptionalTensor&, const OptionalTensor&);
+
+OptionalList list_of(at::TensorList t) { return t.empty() ? OptionalList() : OptionalList(t); }
 
 void register_layers(torch::Library& m) {
   m.impl("lltm.input", pair_input<CellKind::kLltm>);
@@ -187,50 +255,54 @@ void register_layers(torch::Library& m) {
 
 LayerResults lltm(const Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
                   int64_t num_layers, double dropout, bool train, bool bidirectional,
-                  bool batch_first, bool recompute) {
+                  bool batch_first, bool recompute, const OptionalTensor& reset,
+                  at::TensorList reset_hx) {
   static const auto op = find_op<PairInput>("treadle::lltm", "input");
   return op.call(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
-                 batch_first, recompute);
+                 batch_first, recompute, reset, list_of(reset_hx));
 }
 
 LayerResults lltm(const Tensor& data, const Tensor& batch_sizes, at::TensorList hx,
                   at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
-                  bool train, bool bidirectional, bool recompute) {
+                  bool train, bool bidirectional, bool recompute, const OptionalTensor& reset,
+                  at::TensorList reset_hx) {
   static const auto op = find_op<PairData>("treadle::lltm", "data");
   return op.call(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train,
-                 bidirectional, recompute);
+                 bidirectional, recompute, reset, list_of(reset_hx));
 }
 
 LayerResults lstm(const Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
                   int64_t num_layers, double dropout, bool train, bool bidirectional,
-                  bool batch_first, bool recompute) {
+                  bool batch_first, bool recompute, const OptionalTensor& reset,
+                  at::TensorList reset_hx) {
   static const auto op = find_op<PairInput>("treadle::lstm", "input");
   return op.call(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
-                 batch_first, recompute);
+                 batch_first, recompute, reset, list_of(reset_hx));
 }
 
 LayerResults lstm(const Tensor& data, const Tensor& batch_sizes, at::TensorList hx,
                   at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
-                  bool train, bool bidirectional, bool recompute) {
+                  bool train, bool bidirectional, bool recompute, const OptionalTensor& reset,
+                  at::TensorList reset_hx) {
   static const auto op = find_op<PairData>("treadle::lstm", "data");
   return op.call(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train,
-                 bidirectional, recompute);
+                 bidirectional, recompute, reset, list_of(reset_hx));
 }
 
 Tensors2 gru(const Tensor& input, const Tensor& hx, at::TensorList params, bool has_biases,
              int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first,
-             bool recompute) {
+             bool recompute, const OptionalTensor& reset, const OptionalTensor& reset_hx) {
   static const auto op = find_op<GruInput>("treadle::gru", "input");
   return op.call(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
-                 batch_first, recompute);
+                 batch_first, recompute, reset, reset_hx);
 }
 
 Tensors2 gru(const Tensor& data, const Tensor& batch_sizes, const Tensor& hx, at::TensorList params,
              bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional,
-             bool recompute) {
+             bool recompute, const OptionalTensor& reset, const OptionalTensor& reset_hx) {
   static const auto op = find_op<GruData>("treadle::gru", "data");
   return op.call(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train,
-                 bidirectional, recompute);
+                 bidirectional, recompute, reset, reset_hx);
 }
 
 TORCH_LIBRARY_IMPL(treadle, CompositeImplicitAutograd, m) { register_layers(m); }

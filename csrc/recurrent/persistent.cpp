@@ -86,11 +86,12 @@ void persistent_forward(const LayerRun& run, const Tensor& output, const Tensor&
   args.output = output.mutable_data_ptr();
   args.output_row = run.sizes.directions * run.sizes.hidden;
   args.gates = data_of(gates);
+  args.resets = run.resets.from(0);
   run.backend.persistent_forward(args, run.sequence, a.input.device(), run.plan);
 }
 
 void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOutputs& grads,
-                         const Tensor& grad_h0, const Tensor& grad_c0, const Tensor& grad_gates) {
+                         const StateGradients& states, const Tensor& grad_gates) {
   const LayerArguments& a = run.arguments;
   const int64_t rows = run.sequence.rows, directions = run.sizes.directions;
   const int64_t hidden = run.sizes.hidden, width = padded_width(run), row = run.cell.gates * width;
@@ -106,6 +107,7 @@ void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOu
                           : at::empty({directions, rows, width}, options);
   c_states.c_states = c.mutable_data_ptr();
   c_states.c_direction = rows * width;
+  c_states.resets = run.resets.from(0);
   c_states.c_row = width;
 
   PersistentBackward args{};
@@ -135,9 +137,10 @@ void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOu
   args.weight_hh = weight.const_data_ptr();
   args.grad_h_n = data_of(grads.h_n);
   args.grad_c_n = data_of(grads.c_n);
-  args.grad_h0 = data_of(grad_h0);
-  args.grad_c0 = data_of(grad_c0);
+  args.grad_h0 = data_of(states.h0);
+  args.grad_c0 = data_of(states.c0);
   args.grad_gates = grad_gates.mutable_data_ptr();
+  args.resets = run.resets.from(0, states.reset_h, states.reset_c);
   run.backend.persistent_backward(c_states, args, run.sequence, a.input.device(), run.plan);
 }
 

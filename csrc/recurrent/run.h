@@ -13,6 +13,29 @@
 
 namespace treadle {
 
+// Where rows start anew, as the kernels read it: contiguous, and c in acc.
+struct LayerResets {
+  Tensor marks, h, c;  // undefined: nowhere; zeros
+  bool per_step = false;
+
+  LayerResets(const LayerArguments& a, ScalarType acc)
+      : marks(contiguous(a.reset)),
+        h(contiguous(a.reset_h)),
+        c(contiguous(cast(a.reset_c, acc))),
+        per_step(h.defined() && !h.sizes().equals(a.h0.sizes())) {}
+
+  // From direction d on; gradients [D, S, H] may be undefined.
+  RecurrenceResets from(int64_t d, const Tensor& grad_h = {}, const Tensor& grad_c = {}) const {
+    const auto of = [&](const Tensor& t) { return of_direction(t, d); };
+    return {static_cast<const bool*>(const_data_of(marks)),
+            const_data_of(of(h)),
+            const_data_of(of(c)),
+            data_of(of(grad_h)),
+            data_of(of(grad_c)),
+            per_step};
+  }
+};
+
 // A layer whose arguments have been checked, and how it is run.
 struct LayerRun {
   const RecurrenceBackend& backend;
@@ -23,6 +46,7 @@ struct LayerRun {
   ScalarType acc, work;  // of sums, and of the products of grad_gates
   RecurrencePlan plan;
   std::optional<bool> tf32;  // of products, where it is not as torch says of matrix products
+  LayerResets resets;
 
   LayerRun(const RecurrenceBackend& backend, const LayerArguments& a, std::string_view algorithm,
            bool backward)
@@ -36,7 +60,8 @@ struct LayerRun {
         acc(at::toOpMathType(a.input.scalar_type())),
         work(backend.widens_half ? acc : a.input.scalar_type()),
         plan(backend.plan(sizes, a.input.device(), algorithm, backward)),
-        tf32(backend.tf32(a.cell, sizes.dtype)) {}
+        tf32(backend.tf32(a.cell, sizes.dtype)),
+        resets(a, acc) {}
 
   int64_t width() const { return cell.gates * sizes.hidden; }  // GH
 
@@ -81,6 +106,9 @@ struct LayerRun {
     return sequence.rows * width() * inputs;
   }
 
+  // reset_h or reset_c of a direction, as [B, H] or [S, H].
+  static Tensor rows_or_batch(const Tensor& t) { return t.reshape({-1, t.size(-1)}); }
+
   // [T, B, n] or [S, n] as [S, n].
   Tensor rows(const Tensor& t) const { return t.reshape({sequence.rows, t.size(-1)}); }
 };
@@ -90,10 +118,16 @@ struct LayerRun {
 void persistent_forward(const LayerRun& run, const Tensor& output, const Tensor& h, const Tensor& c,
                         const Tensor& gates);
 
+// The gradients of the states that a layer or a row of it begins with; each may be undefined.
+struct StateGradients {
+  Tensor h0, c0;            // [D, B, H]
+  Tensor reset_h, reset_c;  // [D, S, H] acc; zeros where no row starts anew
+};
+
 // grad_gates [D, S, GH], which may be the same memory as gates. grads.output [S, D*H], grads.h_n
-// and grads.c_n (contiguous), grad_h0 and grad_c0 may be undefined.
+// and grads.c_n (contiguous) may be undefined.
 void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOutputs& grads,
-                         const Tensor& grad_h0, const Tensor& grad_c0, const Tensor& grad_gates);
+                         const StateGradients& states, const Tensor& grad_gates);
 
 // ---- kernels
 
@@ -102,14 +136,16 @@ LayerResults recurrent_layer_kernel(const RecurrenceBackend& backend, const Tens
                                     const Tensor& c0, const Tensor& weight_ih,
                                     const Tensor& weight_hh, const OptionalTensor& bias_ih,
                                     const OptionalTensor& bias_hh, c10::string_view cell,
-                                    bool recompute, c10::string_view algorithm);
+                                    bool recompute, c10::string_view algorithm,
+                                    const OptionalTensor& reset, const OptionalTensor& reset_h,
+                                    const OptionalTensor& reset_c);
 
-LayerSaved recurrent_layer_forward_kernel(const RecurrenceBackend& backend, const Tensor& input,
-                                          const OptionalTensor& batch_sizes, const Tensor& h0,
-                                          const Tensor& c0, const Tensor& weight_ih,
-                                          const Tensor& weight_hh, const OptionalTensor& bias_ih,
-                                          const OptionalTensor& bias_hh, c10::string_view cell,
-                                          bool recompute, c10::string_view algorithm);
+LayerSaved recurrent_layer_forward_kernel(
+    const RecurrenceBackend& backend, const Tensor& input, const OptionalTensor& batch_sizes,
+    const Tensor& h0, const Tensor& c0, const Tensor& weight_ih, const Tensor& weight_hh,
+    const OptionalTensor& bias_ih, const OptionalTensor& bias_hh, c10::string_view cell,
+    bool recompute, c10::string_view algorithm, const OptionalTensor& reset,
+    const OptionalTensor& reset_h, const OptionalTensor& reset_c);
 
 LayerGrads recurrent_layer_backward_kernel(
     const RecurrenceBackend& backend, const OptionalTensor& grad_output,
@@ -117,7 +153,8 @@ LayerGrads recurrent_layer_backward_kernel(
     const OptionalTensor& batch_sizes, const Tensor& h0, const Tensor& c0, const Tensor& weight_ih,
     const Tensor& weight_hh, const OptionalTensor& bias_ih, const OptionalTensor& bias_hh,
     const Tensor& output, const Tensor& gates, c10::string_view cell, bool recompute,
-    c10::string_view algorithm, LayerMask mask);
+    c10::string_view algorithm, LayerMask mask, const OptionalTensor& reset,
+    const OptionalTensor& reset_h, const OptionalTensor& reset_c);
 
 template <const RecurrenceBackend& backend>
 void register_recurrent_layer(torch::Library& m) {

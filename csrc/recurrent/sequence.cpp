@@ -22,8 +22,17 @@ Sequence::Sequence(const Tensor& input, const Tensor& batch_sizes) {
   rows = count * batch;
 }
 
-std::vector<RecurrenceStep> Sequence::in_order(int64_t d) const {
-  return d == 0 ? steps : std::vector<RecurrenceStep>(steps.rbegin(), steps.rend());
+std::vector<RecurrenceStep> Sequence::in_order(int64_t d, bool reversed) const {
+  std::vector<RecurrenceStep> found = steps;
+  for (size_t t = 0; t < found.size(); ++t) {
+    const size_t at = d == 0 ? t : t + 1;
+    if (at == found.size()) continue;  // a reading begins with h0
+    found[t].marks = steps[at].start;
+    found[t].marked_rows = steps[at].rows;
+  }
+  if ((d == 1) != reversed) std::reverse(found.begin(), found.end());
+  found.push_back({rows, 0});
+  return found;
 }
 
 Tensor Sequence::previous_h(const Tensor& h0, const Tensor& output, int64_t d) const {
@@ -57,6 +66,43 @@ Tensor Sequence::previous_h(const Tensor& h0, const Tensor& output, int64_t d) c
   }
   flush();
   return parts.empty() ? output.narrow(0, 0, 0) : at::cat(parts);
+}
+
+Tensor Sequence::marks_before(const Tensor& marks, int64_t d) const {
+  if (d == 0) return marks;
+  const Tensor found = at::zeros_like(marks);
+  if (steps.empty()) return found;
+  // All at once where every step has all rows.
+  const int64_t first = steps[0].rows, others = rows - first;
+  if (rows == static_cast<int64_t>(steps.size()) * first) {
+    found.narrow(0, 0, others).copy_(marks.narrow(0, first, others));
+    return found;
+  }
+  for (size_t t = 0; t + 1 < steps.size(); ++t) {
+    const RecurrenceStep& next = steps[t + 1];
+    found.narrow(0, steps[t].start, next.rows).copy_(marks.narrow(0, next.start, next.rows));
+  }
+  return found;
+}
+
+Tensor Sequence::each_step(const Tensor& batch) const {
+  const auto count = static_cast<int64_t>(steps.size());
+  if (rows == count * batch.size(0)) return batch.repeat({count, 1});
+  std::vector<Tensor> parts;
+  for (const auto& step : steps) parts.push_back(batch.narrow(0, 0, step.rows));
+  return at::cat(parts);
+}
+
+Tensor Sequence::sum_of_steps(const Tensor& places, int64_t batch) const {
+  const auto count = static_cast<int64_t>(steps.size());
+  if (rows == count * batch) {
+    return places.view({places.size(0), count, batch, places.size(2)}).sum(1);
+  }
+  Tensor found = at::zeros({places.size(0), batch, places.size(2)}, places.options());
+  for (const auto& step : steps) {
+    found.narrow(1, 0, step.rows).add_(places.narrow(1, step.start, step.rows));
+  }
+  return found;
 }
 
 }  // namespace treadle

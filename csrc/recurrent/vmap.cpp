@@ -19,7 +19,8 @@ using Argument = BatchedCall::Argument;
 
 // Arguments that have rows, in their last dimension but one.
 constexpr const char* kWithRows[] = {"input",    "h0",       "c0",     "grad_output",
-                                     "grad_h_n", "grad_c_n", "output", "gates"};
+                                     "grad_h_n", "grad_c_n", "output", "gates",
+                                     "reset",    "reset_h",  "reset_c"};
 
 // Positions in the schema of an op.
 struct Layout {
@@ -40,6 +41,9 @@ struct Layout {
     if (schema.returns().back().name() == "gates") gates = schema.returns().size() - 1;
   }
 };
+
+// Of the backward op's mask and results: those of weights and biases, and those after them.
+constexpr size_t kWeights = 3, kResets = 7;
 
 // Results 1 and 2 have the rows of h0, the others those of input.
 bool of_state(size_t result) { return result == 1 || result == 2; }
@@ -63,7 +67,10 @@ void fold(const BatchedCall& call, const Layout& layout) {
       call.give(t);
       continue;
     }
-    const c10::SymInt& own = of_state(i) ? state_rows : input_rows;
+    // Gradients of reset_h and reset_c have rows of either kind.
+    const c10::SymInt own = i >= kResets  ? t.sym_size(-2) / call.size()
+                            : of_state(i) ? state_rows
+                                          : input_rows;
     call.give(t.unflatten_symint(-2, {own, call.size()}), t.dim() - 1);
   }
 }
@@ -107,7 +114,7 @@ void layer_batch_rule(const OperatorHandle& op, Stack* stack) {
   if (layout.mask) {
     const auto mask = call.value(*layout.mask).toBoolList();
     // Of weights and biases.
-    for (size_t i = 3; i < mask.size(); ++i) by_rows &= !mask[i];
+    for (size_t i = kWeights; i < kResets; ++i) by_rows &= !mask[i];
   }
   return by_rows ? fold(call, layout) : loop(call, layout);
 }
@@ -120,8 +127,8 @@ TORCH_LIBRARY_IMPL(treadle, FuncTorchBatched, m) {
   m.impl("recurrent_layer_backward", TREADLE_RULE(layer_batch_rule));
 }
 
-// recurrent_layer runs in autocast's dtype, as a matrix product does; c0 keeps float32.
-static constexpr char kC0[] = "c0";
+// recurrent_layer runs in autocast's dtype, as a matrix product does; c keeps float32.
+static constexpr char kC0[] = "c0 reset_c";
 TORCH_LIBRARY_IMPL(treadle, AutocastCPU, m) {
   m.impl("recurrent_layer", TREADLE_RULE(autocast_rule<c10::DeviceType::CPU, kC0>));
 }

@@ -66,6 +66,7 @@ template <class Cell, class T>
 __global__ void __launch_bounds__(kBlockSize)
     recurrence_forward(const __grid_constant__ RecurrenceForward args,
                        const __grid_constant__ RecurrenceStep step,
+                       const __grid_constant__ RecurrenceStep next_step,
                        const __grid_constant__ LocateUnit locate) {
   begin_kernel();
   using acc = acc_t<T>;
@@ -83,10 +84,17 @@ __global__ void __launch_bounds__(kBlockSize)
     }
   }
   const auto next = Cell::forward(gates, static_cast<const acc*>(args.c)[state]);
-  static_cast<acc*>(args.c)[state] = next.new_cell;
-  const T h = Narrow<T>::from(next.new_h);
-  static_cast<T*>(args.h)[state] = h;
+  acc c = next.new_cell;
+  T h = Narrow<T>::from(next.new_h);
   static_cast<T*>(args.output)[row * args.output_stride + u] = h;
+  // What the next step begins with.
+  if (starts_anew(args.resets, next_step, at.b)) {
+    const int64_t from = reset_row(args.resets, next_step, at.b) * args.hidden + u;
+    h = args.resets.h != nullptr ? static_cast<const T*>(args.resets.h)[from] : T{};
+    c = args.resets.c != nullptr ? static_cast<const acc*>(args.resets.c)[from] : acc(0);
+  }
+  static_cast<acc*>(args.c)[state] = c;
+  static_cast<T*>(args.h)[state] = h;
 }
 
 template <class Cell, class T>
@@ -106,11 +114,17 @@ __global__ void __launch_bounds__(kBlockSize)
   for (int k = 0; k < Cell::kGates; ++k) {
     gates[k] = widen(static_cast<const T*>(args.gates)[first + k * args.hidden]);
   }
-  acc grad_h = load_at<acc>(args.grad_h, b, u);
+  acc grad_h = load_at<acc>(args.grad_h, b, u),
+      grad_c = static_cast<const acc*>(args.grad_c)[state];
+  if (starts_anew(args.resets, args.last, b)) {
+    const int64_t to = (args.last.start + b) * args.hidden + u;
+    if (args.resets.grad_h != nullptr) static_cast<acc*>(args.resets.grad_h)[to] = grad_h;
+    if (args.resets.grad_c != nullptr) static_cast<acc*>(args.resets.grad_c)[to] = grad_c;
+    grad_h = grad_c = 0;
+  }
   if (args.grad_output.data != nullptr) grad_h += load_at<T>(args.grad_output, row, u);
-  const auto grad =
-      Cell::backward(gates, static_cast<const acc*>(args.c_states)[row * args.hidden + u], grad_h,
-                     static_cast<const acc*>(args.grad_c)[state]);
+  const auto grad = Cell::backward(
+      gates, static_cast<const acc*>(args.c_states)[row * args.hidden + u], grad_h, grad_c);
   static_cast<acc*>(args.grad_c)[state] = grad.old_cell;
 #pragma unroll
   for (int k = 0; k < Cell::kGates; ++k) {
@@ -131,7 +145,7 @@ cudaError_t launch_step_forward(const RecurrenceForward& args, cudaStream_t stre
     const RecurrenceStep step = args.steps[0];
     const LocateUnit locate(step.rows, args.hidden, args.products.column_stride != 1);
     return launch(recurrence_forward<Cell, T>, step_launch_shape(locate), stream, args, step,
-                  locate);
+                  args.resets.marks != nullptr ? args.steps[1] : RecurrenceStep{}, locate);
   });
 }
 

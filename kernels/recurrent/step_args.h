@@ -38,6 +38,15 @@ struct MatrixView {
   int64_t row_stride = 0, column_stride = 0;
 };
 
+// Whether row b starts anew before the step, and the row of h and c, or of their gradients, that it
+// then has.
+constexpr bool starts_anew(const RecurrenceResets& resets, const RecurrenceStep& step, int64_t b) {
+  return b < step.marked_rows && resets.marks != nullptr && resets.marks[step.marks + b];
+}
+constexpr int64_t reset_row(const RecurrenceResets& resets, const RecurrenceStep& step, int64_t b) {
+  return resets.per_step ? step.start + b : b;
+}
+
 // Consecutive steps in the order in which they run. A row without a step keeps its state.
 struct RecurrenceForward {
   CellKind cell;
@@ -53,8 +62,10 @@ struct RecurrenceForward {
   void* c;                        // [B, H] acc, state, in and out
   void* output;                   // [S, H], rows output_stride apart
   int64_t output_stride;
-  void* gates;                   // [S, GH] contiguous: pre-activations, bias in them; or null
-  RecurrenceResets resets = {};  // of this direction: its h and c begin here
+  void* gates;  // [S, GH] contiguous: pre-activations, bias in them; or null
+  // Of this direction, with which its h and c begin. On CUDA the step before leaves them in the
+  // states: steps[step_count] is there, too, and the caller replaces those of the first step.
+  RecurrenceResets resets = {};
 };
 
 // Steps in the order in which the backward pass takes them: reversed.
@@ -70,7 +81,10 @@ struct RecurrenceBackward {
   MatrixView grad_h;       // [B, H] acc, state, in and out
   void* grad_c;            // [B, H] acc, state, in and out
   void* grad_gates;        // [S, GH] contiguous: on CUDA of `dtype`, on the CPU acc
+  // On CUDA the states come from the step taken before, `last`, and the caller cuts those of the
+  // step taken last.
   RecurrenceResets resets = {};
+  RecurrenceStep last = {};
 };
 
 // Recomputes c before each step from the saved gates, for the backward pass. c [B, H] acc: the

@@ -1,4 +1,4 @@
-"""The recurrent functions of treadle.reference."""
+"""The recurrent layers of treadle.reference."""
 
 from __future__ import annotations
 
@@ -10,119 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ._reference_cells import gru_cell, lltm_cell, lstm_cell
+
 States = tuple[Tensor, Tensor]
-
-
-def lltm_cell(
-    input: Tensor, weights: Tensor, bias: Tensor | None, old_h: Tensor, old_cell: Tensor
-) -> tuple[Tensor, Tensor]:
-    """One step of the LLTM ("long long-term memory"), an LSTM that never forgets.
-
-    With ``X = [old_h, input]`` and the gates ``X W^T + b`` cut into three parts of H::
-
-        i = sigmoid(gates[0])    o = sigmoid(gates[1])    z = elu(gates[2])
-        new_cell = old_cell + z * i
-        new_h    = tanh(new_cell) * o
-
-    Args:
-        input: [B, I].
-        weights: [3H, H+I]: rows i, o, z; columns first ``old_h``, then ``input``.
-        bias: [3H], or [1, 3H] as in the tutorial, or None.
-        old_h: [B, H].
-        old_cell: [B, H], in the dtype of ``input`` or wider: a cell that only ever grows is worth
-            keeping in float32 beside half-precision inputs. The wider dtype computes the update.
-
-    Returns:
-        ``new_h`` [B, H] in the dtype of ``input`` (under autocast: of the matrix product), and
-        ``new_cell`` [B, H] in the dtype of ``old_cell``.
-
-    Source: the LLTM of PyTorch's tutorial on C++ and CUDA extensions.
-    """
-    gates = F.linear(
-        torch.cat([old_h, input], dim=-1), weights, None if bias is None else bias.flatten()
-    )
-    state = gates.to(torch.promote_types(gates.dtype, old_cell.dtype))
-    i, o, z = state.chunk(3, dim=-1)
-    new_cell = old_cell + F.elu(z) * torch.sigmoid(i)
-    new_h = torch.tanh(new_cell) * torch.sigmoid(o)
-    return new_h.to(gates.dtype), new_cell.to(old_cell.dtype)
-
-
-def lstm_cell(
-    input: Tensor,
-    weight_ih: Tensor,
-    weight_hh: Tensor,
-    bias_ih: Tensor | None,
-    bias_hh: Tensor | None,
-    old_h: Tensor,
-    old_cell: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """One step of an LSTM.
-
-    With the gates ``input W_ih^T + b_ih + old_h W_hh^T + b_hh`` cut into four parts of H::
-
-        i = sigmoid(gates[0])    f = sigmoid(gates[1])
-        z = tanh(gates[2])       o = sigmoid(gates[3])
-        new_cell = f * old_cell + i * z
-        new_h    = o * tanh(new_cell)
-
-    Args:
-        input: [B, I].
-        weight_ih: [4H, I]; weight_hh: [4H, H]; bias_ih, bias_hh: [4H] or None.
-        old_h: [B, H].
-        old_cell: [B, H], in the dtype of ``input`` or wider; the wider dtype computes the update.
-
-    Returns:
-        ``new_h`` [B, H] in the dtype of ``input`` (under autocast: of the matrix product), and
-        ``new_cell`` [B, H] in the dtype of ``old_cell``.
-
-    Source: ``torch.nn.LSTMCell``.
-    """
-    gates = F.linear(input, weight_ih, bias_ih) + F.linear(old_h, weight_hh, bias_hh)
-    state = gates.to(torch.promote_types(gates.dtype, old_cell.dtype))
-    i, f, z, o = state.chunk(4, dim=-1)
-    new_cell = torch.sigmoid(f) * old_cell + torch.sigmoid(i) * torch.tanh(z)
-    new_h = torch.sigmoid(o) * torch.tanh(new_cell)
-    return new_h.to(gates.dtype), new_cell.to(old_cell.dtype)
-
-
-def gru_cell(
-    input: Tensor,
-    weight_ih: Tensor,
-    weight_hh: Tensor,
-    bias_ih: Tensor | None,
-    bias_hh: Tensor | None,
-    old_h: Tensor,
-    old_cell: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """One step of a GRU.
-
-    With ``x = input W_ih^T + b_ih`` and ``s = old_h W_hh^T + b_hh``, each cut into three parts of
-    H::
-
-        r = sigmoid(x[0] + s[0])    z = sigmoid(x[1] + s[1])    n = tanh(x[2] + r * s[2])
-        new_cell = n + z * (old_cell - n)
-
-    Args:
-        input: [B, I].
-        weight_ih: [3H, I]; weight_hh: [3H, H]; bias_ih, bias_hh: [3H] or None. Rows r, z, n.
-        old_h: [B, H].
-        old_cell: [B, H], ``old_h`` before it was rounded, in the dtype of ``input`` or wider: h is
-            a sum over the steps. The wider dtype computes the update.
-
-    Returns:
-        ``new_h`` [B, H], which is ``new_cell`` in the dtype of ``input`` (under autocast: of the
-        matrix product), and ``new_cell`` [B, H] in the dtype of ``old_cell``.
-
-    Source: ``torch.nn.GRUCell``, whose two states are one.
-    """
-    of_input, of_h = F.linear(input, weight_ih, bias_ih), F.linear(old_h, weight_hh, bias_hh)
-    wide = torch.promote_types(of_input.dtype, old_cell.dtype)
-    (x_r, x_z, x_n), (h_r, h_z, h_n) = (t.to(wide).chunk(3, dim=-1) for t in (of_input, of_h))
-    r, z = torch.sigmoid(x_r + h_r), torch.sigmoid(x_z + h_z)
-    n = torch.tanh(x_n + r * h_n)
-    new_cell = n + z * (old_cell - n)
-    return new_cell.to(of_input.dtype), new_cell.to(old_cell.dtype)
 
 
 def _lltm_step(
@@ -159,6 +49,9 @@ def recurrent_layer(
     bias_hh: Tensor | None,
     *,
     cell: str,
+    reset: Tensor | None = None,
+    reset_h: Tensor | None = None,
+    reset_c: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One layer of cells over a sequence, in D directions: 1, or 2 with one backward in time.
 
@@ -170,6 +63,11 @@ def recurrent_layer(
             4. Rows are those of the cell.
         bias_hh: as bias_ih; None for the LLTM, which has one bias.
         cell: "lltm", "lstm" or "gru".
+        reset: [T, B, 1] or [S, 1], bool, or None: the state before a step where it is true is not
+            the last one. The second direction, which reads from the end, starts anew before step t
+            where step t + 1 is marked.
+        reset_h, reset_c: what it is instead, [D, B, H], or of each step, [D, T, B, H] or
+            [D, S, H]; None for zeros.
 
     Returns:
         ``output`` [T, B, D*H] or [S, D*H], the h of every step, and ``h_n`` and ``c_n`` [D, B, H],
@@ -190,6 +88,7 @@ def recurrent_layer(
         found: dict[int, Tensor] = {}
         for t in reversed(range(steps)) if d == 1 else range(steps):
             n = sizes[t]
+            h, c = _restarted(h, c, reset, (reset_h, reset_c), (sizes, starts), d, t)
             new_h, new_c = step(data[starts[t] : starts[t] + n], *weights, h[:n], c[:n])
             found[t] = new_h
             # Rows that have no such step keep their state.
@@ -204,8 +103,41 @@ def recurrent_layer(
     return output, torch.stack(last_h), torch.stack(last_c)
 
 
+def _restarted(
+    h: Tensor,
+    c: Tensor,
+    reset: Tensor | None,
+    states: tuple[Tensor | None, Tensor | None],
+    rows: tuple[list[int], list[int]],
+    d: int,
+    t: int,
+) -> States:
+    """h and c [B, H] that step t of direction d begins with."""
+    (sizes, starts), at = rows, t + d
+    if reset is None or at == len(sizes):
+        return h, c
+    n, marks = sizes[at], reset.reshape(-1, 1)
+    mark = marks[starts[at] : starts[at] + n]
+    found = []
+    for state, given in zip((h, c), states, strict=True):
+        if given is None:
+            other = torch.zeros_like(state[:n])
+        elif given.dim() == 3 and given.shape[1] == len(state):
+            other = given[d, :n]
+        else:
+            other = given[d].reshape(-1, state.shape[1])[starts[t] : starts[t] + n]
+        found.append(torch.cat([torch.where(mark, other, state[:n]), state[n:]]))
+    return found[0], found[1]
+
+
 def _layers(
-    cell: str, input: Tensor, batch_sizes: Tensor | None, h0: Tensor, c0: Tensor, *rest: Any
+    cell: str,
+    input: Tensor,
+    batch_sizes: Tensor | None,
+    hx: tuple[Tensor, Tensor],
+    *rest: Any,
+    reset: Tensor | None = None,
+    reset_hx: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Layer by layer; ``rest`` is what follows hx."""
     params, has_biases, num_layers, dropout, train, bidirectional, *last = rest
@@ -213,6 +145,11 @@ def _layers(
     directions = 2 if bidirectional else 1
     each = 2 if not has_biases else 3 if cell == "lltm" else 4
     x = input.transpose(0, 1) if batch_first else input
+    if batch_first and reset is not None:
+        reset = reset.transpose(0, 1)
+    if batch_first and reset_hx is not None and reset_hx[0].dim() == 4:
+        reset_hx = reset_hx[0].transpose(1, 2), reset_hx[1].transpose(1, 2)
+    marks = None if reset is None else reset.unsqueeze(-1)
     last_h, last_c = [], []
     for layer in range(num_layers):
         if layer > 0:
@@ -220,8 +157,12 @@ def _layers(
         first = layer * directions
         own = params[first * each : (first + directions) * each]
         weights = [torch.stack(list(own[k::each])) if k < each else None for k in range(4)]
-        states = (t[first : first + directions] for t in (h0, c0))
-        x, h, c = recurrent_layer(x, batch_sizes, *states, *weights, cell=cell)
+        states = (t[first : first + directions] for t in hx)
+        others = [
+            None if reset_hx is None else t[first : first + directions] for t in reset_hx or hx
+        ]
+        again = {"reset": marks, "reset_h": others[0], "reset_c": others[1]}
+        x, h, c = recurrent_layer(x, batch_sizes, *states, *weights, cell=cell, **again)
         last_h.append(h)
         last_c.append(c)
     output = x.transpose(0, 1) if batch_first else x
@@ -234,7 +175,9 @@ def _unpacked(arguments: tuple[Any, ...]) -> tuple[Tensor | None, tuple[Any, ...
     return (arguments[0], arguments[1:]) if packed else (None, arguments)
 
 
-def lltm(input: Tensor, *arguments: Any, recompute: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+def lltm(
+    input: Tensor, *arguments: Any, recompute: bool = False, **resets: Any
+) -> tuple[Tensor, Tensor, Tensor]:
     """Layers of LLTM cells over a sequence; arguments in the order of ``torch.lstm``.
 
     ``lltm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)``,
@@ -247,6 +190,8 @@ def lltm(input: Tensor, *arguments: Any, recompute: bool = False) -> tuple[Tenso
             [3H, I or D*H], weight_hh [3H, H] and, if ``has_biases``, bias [3H], for each layer and
             in it for each direction; ``dropout`` works between layers if ``train``.
         recompute: nothing here; the fused op saves less memory for it.
+        resets: ``reset`` [T, B] ([B, T] if ``batch_first``; [S] of a packed batch) and
+            ``reset_hx``, (h, c) as hx or one for each step, as :func:`recurrent_layer`.
 
     Returns:
         ``output``, ``h_n``, ``c_n`` as :func:`recurrent_layer`, of the last layer and of all.
@@ -254,16 +199,19 @@ def lltm(input: Tensor, *arguments: Any, recompute: bool = False) -> tuple[Tenso
     Source: :func:`recurrent_layer`, layer by layer; ``torch.lstm``.
     """
     batch_sizes, (hx, *rest) = _unpacked(arguments)
-    return _layers("lltm", input, batch_sizes, *hx, *rest)
+    return _layers("lltm", input, batch_sizes, hx, *rest, **resets)
 
 
-def lstm(input: Tensor, *arguments: Any, recompute: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+def lstm(
+    input: Tensor, *arguments: Any, recompute: bool = False, **resets: Any
+) -> tuple[Tensor, Tensor, Tensor]:
     """Layers of LSTM cells over a sequence; arguments as :func:`lltm`, which are ``torch.lstm``'s.
 
     Args:
         input: as :func:`lltm`.
         arguments: as :func:`lltm`; weights and biases have 4H rows, and ``params`` two biases.
         recompute: nothing here; the fused op saves less memory for it.
+        resets: as :func:`lltm`.
 
     Returns:
         ``output``, ``h_n``, ``c_n`` as :func:`lltm`.
@@ -271,10 +219,16 @@ def lstm(input: Tensor, *arguments: Any, recompute: bool = False) -> tuple[Tenso
     Source: :func:`recurrent_layer`, layer by layer; ``torch.lstm``.
     """
     batch_sizes, (hx, *rest) = _unpacked(arguments)
-    return _layers("lstm", input, batch_sizes, *hx, *rest)
+    return _layers("lstm", input, batch_sizes, hx, *rest, **resets)
 
 
-def gru(input: Tensor, *arguments: Any, recompute: bool = False) -> tuple[Tensor, Tensor]:
+def gru(
+    input: Tensor,
+    *arguments: Any,
+    recompute: bool = False,
+    reset: Tensor | None = None,
+    reset_hx: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     """Layers of GRU cells over a sequence; arguments as :func:`lltm`, but for ``hx``.
 
     Args:
@@ -282,6 +236,7 @@ def gru(input: Tensor, *arguments: Any, recompute: bool = False) -> tuple[Tensor
         arguments: as :func:`lltm`; ``hx`` is h0 alone, and ``params`` has two biases. Half types
             carry h from step to step in float32.
         recompute: nothing here; the fused op saves less memory for it.
+        reset, reset_hx: as :func:`lltm`; ``reset_hx`` is of h alone.
 
     Returns:
         ``output``, ``h_n`` as :func:`lltm`.
@@ -289,6 +244,11 @@ def gru(input: Tensor, *arguments: Any, recompute: bool = False) -> tuple[Tensor
     Source: :func:`recurrent_layer`, layer by layer; ``torch.gru``.
     """
     batch_sizes, (hx, *rest) = _unpacked(arguments)
-    wide = hx.float() if hx.dtype.itemsize == 2 else hx
-    output, h_n, _ = _layers("gru", input, batch_sizes, hx, wide, *rest)
+
+    def wide(h: Tensor) -> States:
+        return h, h.float() if h.dtype.itemsize == 2 else h
+
+    others = None if reset_hx is None else wide(reset_hx)
+    given = {"reset": reset, "reset_hx": others}
+    output, h_n, _ = _layers("gru", input, batch_sizes, wide(hx), *rest, **given)
     return output, h_n

@@ -63,6 +63,8 @@ def lltm(
     batch_first: bool,
     *,
     recompute: bool = False,
+    reset: Tensor | None = None,
+    reset_hx: Sequence[Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
@@ -79,6 +81,8 @@ def lltm(
     bidirectional: bool,
     *,
     recompute: bool = False,
+    reset: Tensor | None = None,
+    reset_hx: Sequence[Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
@@ -113,6 +117,7 @@ def lltm(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
             step and row for the backward pass, in input's dtype: 16H bytes in float32, 8H in half
             types, 32H in float64. If True it keeps the output alone (4H, 2H, 8H bytes), and the
             backward pass takes one more matrix product.
+        reset, reset_hx: as :func:`lstm`.
 
     Returns:
         output: [T, B, D*H] ([B, T, D*H] if ``batch_first``; [S, D*H] for a packed batch), the h of
@@ -120,8 +125,8 @@ def lltm(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
         h_n, c_n: [num_layers * D, B, H], h and c after each row's last step (of the second
             direction: its first). Of h0's and c0's dtypes.
 
-        Every tensor but batch_sizes is differentiable, twice. Under autocast all of them but c0
-        take the lower precision.
+        Every tensor but batch_sizes and reset is differentiable, twice. Under autocast all of them
+        but c0 take the lower precision.
 
     Raises:
         RuntimeError: shapes, dtypes, devices or counts that do not fit.
@@ -147,6 +152,8 @@ def lstm(
     batch_first: bool,
     *,
     recompute: bool = False,
+    reset: Tensor | None = None,
+    reset_hx: Sequence[Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
@@ -163,6 +170,8 @@ def lstm(
     bidirectional: bool,
     *,
     recompute: bool = False,
+    reset: Tensor | None = None,
+    reset_hx: Sequence[Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
@@ -193,6 +202,14 @@ def lstm(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
             step and row for the backward pass, in input's dtype: 20H bytes in float32, 10H in half
             types, 40H in float64. If True it keeps the output alone (4H, 2H, 8H bytes), and the
             backward pass takes one more matrix product.
+        reset: [T, B] ([B, T] if ``batch_first``; [S] of a packed batch), bool on input's device:
+            where it is true a row starts anew, as if its sequence began with that step. Sequences
+            that follow each other in a row need no padding and no second call. The second
+            direction, which reads from the end, starts anew before step t where step t + 1 is
+            marked.
+        reset_hx: the state that a row starts anew with instead of zeros: as ``hx``, or one for each
+            step, [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``;
+            [num_layers * D, S, H] of a packed batch). Gradients stop at a reset and flow in here.
 
     Returns:
         output: [T, B, D*H] ([B, T, D*H] if ``batch_first``; [S, D*H] for a packed batch), the h of
@@ -200,8 +217,8 @@ def lstm(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
         h_n, c_n: [num_layers * D, B, H], h and c after each row's last step (of the second
             direction: its first). Of h0's and c0's dtypes.
 
-        Every tensor but batch_sizes is differentiable, twice. Under autocast all of them take the
-        lower precision.
+        Every tensor but batch_sizes and reset is differentiable, twice. Under autocast all of them
+        take the lower precision.
 
     Raises:
         RuntimeError: shapes, dtypes, devices or counts that do not fit.
@@ -225,6 +242,8 @@ def gru(
     batch_first: bool,
     *,
     recompute: bool = False,
+    reset: Tensor | None = None,
+    reset_hx: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 
 
@@ -241,6 +260,8 @@ def gru(
     bidirectional: bool,
     *,
     recompute: bool = False,
+    reset: Tensor | None = None,
+    reset_hx: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 
 
@@ -264,6 +285,7 @@ def gru(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
             rows r, z, n.
         has_biases, num_layers, dropout, train, bidirectional, batch_first: as :func:`lstm`.
         recompute: as :func:`lstm`; the gates are 4H here, too.
+        reset, reset_hx: as :func:`lstm`.
 
     Returns:
         output: [T, B, D*H] ([B, T, D*H] if ``batch_first``; [S, D*H] for a packed batch), the h of
@@ -271,8 +293,8 @@ def gru(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         h_n: [num_layers * D, B, H], h after each row's last step (of the second direction: its
             first).
 
-        Every tensor but batch_sizes is differentiable, twice. Under autocast all of them take the
-        lower precision.
+        Every tensor but batch_sizes and reset is differentiable, twice. Under autocast all of them
+        take the lower precision.
 
     Raises:
         RuntimeError: shapes, dtypes, devices or counts that do not fit.

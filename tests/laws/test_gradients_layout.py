@@ -151,7 +151,7 @@ def test_some_outputs_of_the_layer_unused(
     output, _, _, *saved = torch.ops.treadle.recurrent_layer_forward(*given, **call.kwargs)
     some = [w if i in used else None for i, w in enumerate(weights)]
     found = torch.ops.treadle.recurrent_layer_backward(
-        *some, *given, output, *saved, call.kwargs["cell"], recompute, "auto", [True] * 7
+        *some, *given, output, *saved, call.kwargs["cell"], recompute, "auto", [True] * 9
     )
     close(list(found[: len(expected)]), expected)
 
@@ -174,7 +174,7 @@ def test_the_gradient_of_a_bias_that_is_not_there(device: str, cell: str) -> Non
     for biases in ((None, None), zeros):
         given = *before, *biases
         output, _, _, gates = ops.recurrent_layer_forward(*given, **layer.kwargs)
-        rest = output, gates, layer.kwargs["cell"], False, "auto", [True] * 7
+        rest = output, gates, layer.kwargs["cell"], False, "auto", [True] * 9
         every = ops.recurrent_layer_backward(torch.ones_like(output), None, None, *given, *rest)
         layers.append(every[5:])
     for ours, expected in (pairs, *zip(*layers, strict=True)):

@@ -155,7 +155,9 @@ def layer_ops(call: Call, recompute: bool) -> list[OpCall]:
     kwargs = {**call.kwargs, "recompute": recompute}
     output, h_n, c_n, *saved = ops.recurrent_layer_forward(*args, **kwargs)
     grads = tuple(torch.ones_like(t) for t in (output, h_n, c_n))
-    mask = [True] * 5 + [bias is not None for bias in call.args[6:]]
+    resets = {name: kwargs.get(name) for name in ("reset", "reset_h", "reset_c")}
+    optional = (*call.args[6:], resets["reset_h"], resets["reset_c"])
+    mask = [True] * 5 + [t is not None for t in optional]
     cell = call.kwargs["cell"]
     return [
         (ops.recurrent_layer.default, args, kwargs),
@@ -163,7 +165,7 @@ def layer_ops(call: Call, recompute: bool) -> list[OpCall]:
         (
             ops.recurrent_layer_backward.default,
             (*grads, *args, output, *saved, cell, recompute, "auto", mask),
-            {},
+            resets,
         ),
     ]
 

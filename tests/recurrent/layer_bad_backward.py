@@ -63,7 +63,7 @@ def backward(
     }
     values["lengths"] = batch_sizes(lengths)
     change(values)
-    return torch.ops.treadle.recurrent_layer_backward(*values.values(), "auto", [True] * 7)
+    return torch.ops.treadle.recurrent_layer_backward(*values.values(), "auto", [True] * 9)
 
 
 # Arguments that only the backward op has: shape, and what is said of it, dense and packed.

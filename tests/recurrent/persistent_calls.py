@@ -167,7 +167,8 @@ def forward(one: Given, algorithm: str) -> list[Tensor]:
 def backward(one: Given, saved: list[Tensor], algorithm: str) -> list[Tensor]:
     """Gradients as in NAMES, those of the biases that there are."""
     output, _, _, gates = saved
-    mask = [getattr(one, name) is not None for name in NAMES]
+    # None of reset_h and reset_c.
+    mask = [getattr(one, name) is not None for name in NAMES] + [False] * 2
     found = torch.ops.treadle.recurrent_layer_backward(
         *one.grads, *one.arguments, output, gates, one.cell, False, algorithm, mask
     )

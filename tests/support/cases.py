@@ -13,7 +13,7 @@ import torch
 
 from tests.elementwise import cases as elementwise_cases
 from tests.recurrent import cell_cases as lltm_cases
-from tests.recurrent import layer_cases
+from tests.recurrent import layer_cases, reset_cases
 from tests.sine_linear import cases as sine_linear_cases
 from tests.support.inputs import (
     DEVICES,
@@ -54,6 +54,7 @@ OPS: dict[str, Op] = {
         *sine_linear_cases.ops(),
         *lltm_cases.ops(),
         *layer_cases.ops(),
+        *reset_cases.ops(),
     )
 }
 
@@ -77,6 +78,9 @@ def sized_call(
         return lltm_cases.cell_arguments(make, cell)
     if op.is_layer:
         cell_name = op.name.split()[1]
+        if op.name.endswith("resets"):
+            given = {"starts": "rows", "marks": "some", "cell": cell_name}
+            return reset_cases.reset_arguments(make, layer, **given, **options)
         return layer_cases.layer_arguments(make, layer, cell=cell_name, **options)
     return op.like_first_case(make, *shape)
 

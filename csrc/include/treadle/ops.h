@@ -58,41 +58,45 @@ at::Tensor sine_linear(const at::Tensor& input, const at::Tensor& weight,
 // [T, B, I] ([B, T, I] if batch_first), hx = {h0, c0} [L*D, B, H] and params: for each layer and
 // each of its D directions weight_ih [3H, I] (after the first layer [3H, D*H]), weight_hh [3H, H]
 // and, if has_biases, bias [3H]. The order is that of at::lstm. recompute: keep less for backward.
-std::tuple<at::Tensor, at::Tensor, at::Tensor> lltm(const at::Tensor& input, at::TensorList hx,
-                                                    at::TensorList params, bool has_biases,
-                                                    int64_t num_layers, double dropout, bool train,
-                                                    bool bidirectional, bool batch_first,
-                                                    bool recompute = false);
+// reset [T, B] bool ([B, T] if batch_first): the state before a step where it is true is that of
+// reset_hx (as hx, or one for each step, [L*D, T, B, H]) or zeros.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> lltm(
+    const at::Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
+    int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first,
+    bool recompute = false, const std::optional<at::Tensor>& reset = std::nullopt,
+    at::TensorList reset_hx = {});
 
 // Of a packed batch: data [S, I] and batch_sizes [T], int64 on the CPU; output is [S, D*H].
-std::tuple<at::Tensor, at::Tensor, at::Tensor> lltm(const at::Tensor& data,
-                                                    const at::Tensor& batch_sizes,
-                                                    at::TensorList hx, at::TensorList params,
-                                                    bool has_biases, int64_t num_layers,
-                                                    double dropout, bool train, bool bidirectional,
-                                                    bool recompute = false);
+std::tuple<at::Tensor, at::Tensor, at::Tensor> lltm(
+    const at::Tensor& data, const at::Tensor& batch_sizes, at::TensorList hx, at::TensorList params,
+    bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional,
+    bool recompute = false, const std::optional<at::Tensor>& reset = std::nullopt,
+    at::TensorList reset_hx = {});
 
 // The same of LSTM and GRU cells, with the arguments of at::lstm and at::gru: weights are [4H, ...]
 // or [3H, ...], and if has_biases there are bias_ih and bias_hh. Of GRU hx is h0, and there is no
 // c_n.
-std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm(const at::Tensor& input, at::TensorList hx,
-                                                    at::TensorList params, bool has_biases,
-                                                    int64_t num_layers, double dropout, bool train,
-                                                    bool bidirectional, bool batch_first,
-                                                    bool recompute = false);
-std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm(const at::Tensor& data,
-                                                    const at::Tensor& batch_sizes,
-                                                    at::TensorList hx, at::TensorList params,
-                                                    bool has_biases, int64_t num_layers,
-                                                    double dropout, bool train, bool bidirectional,
-                                                    bool recompute = false);
+std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm(
+    const at::Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
+    int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first,
+    bool recompute = false, const std::optional<at::Tensor>& reset = std::nullopt,
+    at::TensorList reset_hx = {});
+std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm(
+    const at::Tensor& data, const at::Tensor& batch_sizes, at::TensorList hx, at::TensorList params,
+    bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional,
+    bool recompute = false, const std::optional<at::Tensor>& reset = std::nullopt,
+    at::TensorList reset_hx = {});
 std::tuple<at::Tensor, at::Tensor> gru(const at::Tensor& input, const at::Tensor& hx,
                                        at::TensorList params, bool has_biases, int64_t num_layers,
                                        double dropout, bool train, bool bidirectional,
-                                       bool batch_first, bool recompute = false);
+                                       bool batch_first, bool recompute = false,
+                                       const std::optional<at::Tensor>& reset = std::nullopt,
+                                       const std::optional<at::Tensor>& reset_hx = std::nullopt);
 std::tuple<at::Tensor, at::Tensor> gru(const at::Tensor& data, const at::Tensor& batch_sizes,
                                        const at::Tensor& hx, at::TensorList params, bool has_biases,
                                        int64_t num_layers, double dropout, bool train,
-                                       bool bidirectional, bool recompute = false);
+                                       bool bidirectional, bool recompute = false,
+                                       const std::optional<at::Tensor>& reset = std::nullopt,
+                                       const std::optional<at::Tensor>& reset_hx = std::nullopt);
 
 }  // namespace treadle

@@ -102,6 +102,9 @@ void each_step(const Args& args, const F& f) {
   one.step_count = 1;
   for (int64_t s = 0; s < args.step_count; ++s) {
     one.steps = args.steps + s;
+    if constexpr (std::is_same_v<Args, RecurrenceBackward>) {
+      if (s > 0) one.last = args.steps[s - 1];
+    }
     if (one.steps->rows > 0) f(one, one.steps->start, one.steps->rows);
   }
 }
@@ -207,6 +210,7 @@ void c_states_cuda(const RecurrenceCStates& args, int64_t d, const Sequence& seq
     one.c0 = args.c;
     one.c_states = args.c_states;
     one.c_row = args.hidden;
+    one.resets = args.resets;
     check_launch(op, launch_c_states(one, stream));
   });
 }

@@ -28,6 +28,7 @@ class BackwardRows {
       for (int64_t column = 0; column < a_.hidden; column += kBackwardUnits * kN) {
         run_columns(step, column, rows);
       }
+      for (int64_t r = 0; r < rows && a_.resets.marks != nullptr; ++r) cut(step, begin_ + r);
     }
   }
 
@@ -38,6 +39,21 @@ class BackwardRows {
 
   acc* grad_h(int64_t b) const {
     return static_cast<acc*>(const_cast<void*>(a_.grad_h.data)) + b * a_.hidden;
+  }
+
+  // The gradients of a state that the step did not begin with go to what replaced it.
+  void cut(const RecurrenceStep& step, int64_t b) const {
+    if (!starts_anew(a_.resets, step, b)) return;
+    const int64_t at = (step.start + b) * a_.hidden;
+    acc *const dh = grad_h(b), *const dc = static_cast<acc*>(a_.grad_c) + b * a_.hidden;
+    if (a_.resets.grad_h != nullptr) {
+      std::copy_n(dh, a_.hidden, static_cast<acc*>(a_.resets.grad_h) + at);
+    }
+    if (a_.resets.grad_c != nullptr) {
+      std::copy_n(dc, a_.hidden, static_cast<acc*>(a_.resets.grad_c) + at);
+    }
+    std::fill_n(dh, a_.hidden, acc(0));
+    std::fill_n(dc, a_.hidden, acc(0));
   }
 
   // The gradients of the gates and of c, of kN units.
@@ -103,6 +119,15 @@ void recurrence_c_states(const RecurrenceCStates& a, int64_t begin, int64_t end)
   for (int64_t s = 0; s < a.step_count; ++s) {
     for (int64_t b = begin; b < std::min(end, a.steps[s].rows); ++b) {
       const int64_t row = a.steps[s].start + b;
+      if (starts_anew(a.resets, a.steps[s], b)) {
+        acc* const c = static_cast<acc*>(a.c) + b * a.hidden;
+        const int64_t at = reset_row(a.resets, a.steps[s], b) * a.hidden;
+        if (a.resets.c != nullptr) {
+          std::copy_n(static_cast<const acc*>(a.resets.c) + at, a.hidden, c);
+        } else {
+          std::fill_n(c, a.hidden, acc(0));
+        }
+      }
       for (int64_t column = 0; column < a.hidden; column += kN) {
         const int64_t n = std::min(kN, a.hidden - column);
         acc gates[kGates][kN] = {}, c[kN] = {};

@@ -127,6 +127,7 @@ class ForwardRows {
       // Rows that end here.
       store_state(rows, active);
       active = rows;
+      start_anew(step, rows);
       for (int64_t group = 0; group * kN < a_.hidden; ++group) run_group(step, group, rows);
       std::swap(h_[0], h_[1]);
     }
@@ -174,6 +175,22 @@ class ForwardRows {
       char* h = static_cast<char*>(a_.h) + at * int64_t{sizeof(T)};
       store_contiguous<T, acc>(h, h_[0] + r * padded_, a_.hidden);
       std::copy_n(c_ + r * padded_, a_.hidden, static_cast<acc*>(a_.c) + at);
+    }
+  }
+
+  void start_anew(const RecurrenceStep& step, int64_t rows) {
+    const RecurrenceResets& resets = a_.resets;
+    for (int64_t r = 0; r < rows && resets.marks != nullptr; ++r) {
+      if (!starts_anew(resets, step, begin_ + r)) continue;
+      const int64_t at = reset_row(resets, step, begin_ + r) * a_.hidden;
+      acc *const h = h_[0] + r * padded_, *const c = c_ + r * padded_;
+      std::fill_n(h, a_.hidden, acc(0));
+      std::fill_n(c, a_.hidden, acc(0));
+      if (resets.h != nullptr) {
+        const char* from = static_cast<const char*>(resets.h) + at * int64_t{sizeof(T)};
+        load_contiguous<T, acc>(from, h, a_.hidden);
+        std::copy_n(static_cast<const acc*>(resets.c) + at, a_.hidden, c);
+      }
     }
   }
 

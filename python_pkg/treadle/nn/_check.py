@@ -10,6 +10,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 
 def check_count(module: str, name: str, count: object, least: int = 1) -> int:
@@ -65,3 +66,32 @@ def check_hx(
                 f"got {list(state.shape)}"
             )
     return states  # type: ignore[no-any-return]
+
+
+def check_resets(
+    module: str, names: tuple[str, ...], reset: object, reset_hx: object
+) -> tuple[Tensor | None, tuple[Tensor, ...]]:
+    """The marks of ``reset``, and the states of ``reset_hx``, of which there may be none.
+
+    Their shapes, dtypes and devices are the op's to check.
+    """
+    if isinstance(reset, PackedSequence):
+        reset = reset.data
+    if reset is not None and not isinstance(reset, Tensor):
+        raise TypeError(
+            f"{module}: reset must be a tensor, a PackedSequence or None, "
+            f"got {type(reset).__name__}"
+        )
+    if reset_hx is None:
+        return reset, ()
+    if reset is None:
+        raise TypeError(f"{module}: reset_hx must come with reset, got it alone")
+    states = (reset_hx,) if len(names) == 1 else reset_hx
+    if not isinstance(states, (tuple, list)) or len(states) != len(names):
+        raise TypeError(
+            f"{module}: reset_hx must be a pair of tensors (h, c), got {type(reset_hx).__name__}"
+        )
+    for state in states:
+        if not isinstance(state, Tensor):
+            raise TypeError(f"{module}: reset_hx must hold tensors, got {type(state).__name__}")
+    return reset, tuple(states)

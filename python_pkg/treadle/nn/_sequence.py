@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from ._check import check_hx
+from ._check import check_hx, check_resets
 
 States = tuple[Tensor, ...]
 
@@ -44,9 +44,12 @@ class SequenceLayers:
         zeros = torch.zeros(shape, dtype=input.dtype, device=input.device)
         return (zeros,) * len(self._states)
 
-    def _forward(self, input: object, hx: object) -> tuple[Any, Any]:
+    def _forward(
+        self, input: object, hx: object, reset: object = None, reset_hx: object = None
+    ) -> tuple[Any, Any]:
+        marks, others = check_resets(self._name, self._states, reset, reset_hx)
         if isinstance(input, PackedSequence):
-            packed, states = self._forward_packed(input, hx)
+            packed, states = self._forward_packed(input, hx, marks, others)
             return packed, self._given(states)
         checked = self._check_input(input)
         batched, batch_dim = checked.dim() == 3, 0 if self.batch_first else 1
@@ -54,12 +57,19 @@ class SequenceLayers:
         if not batched:
             checked = checked.unsqueeze(batch_dim)
             states = tuple(state.unsqueeze(1) for state in states)
-        output, *last = self._run((checked,), states, self.batch_first)
+            marks = None if marks is None else marks.unsqueeze(batch_dim)
+            # [L*D, H], or [L*D, T, H] with one for each step.
+            others = tuple(
+                state.unsqueeze(1 if state.dim() == 2 else 1 + batch_dim) for state in others
+            )
+        output, *last = self._run((checked,), states, self.batch_first, resets=(marks, others))
         if batched:
             return output, self._given(tuple(last))
         return output.squeeze(batch_dim), self._given(tuple(state.squeeze(1) for state in last))
 
-    def _forward_packed(self, input: PackedSequence, hx: Any) -> tuple[PackedSequence, States]:
+    def _forward_packed(
+        self, input: PackedSequence, hx: Any, reset: Tensor | None, reset_hx: States
+    ) -> tuple[PackedSequence, States]:
         data, batch_sizes, sorted_indices, unsorted_indices = input
         if data.dim() != 2 or data.size(-1) != self.input_size:
             raise ValueError(
@@ -78,11 +88,21 @@ class SequenceLayers:
         states = self._start(data, hx, batch)
         if hx is not None:
             states = _permuted(states, sorted_indices)
-        output, *last = self._run((data, batch_sizes), states)
+        # One for each row comes in the caller's order, one for each step in that of the data.
+        if any(state.dim() == 3 and state.size(1) == batch for state in reset_hx):
+            reset_hx = _permuted(reset_hx, sorted_indices)
+        output, *last = self._run((data, batch_sizes), states, resets=(reset, reset_hx))
         packed = PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices)
         return packed, _permuted(tuple(last), unsorted_indices)
 
-    def _run(self, input: tuple[Tensor, ...], states: States, *rest: bool) -> tuple[Tensor, ...]:
+    def _run(
+        self,
+        input: tuple[Tensor, ...],
+        states: States,
+        *rest: bool,
+        resets: tuple[Tensor | None, States],
+    ) -> tuple[Tensor, ...]:
+        reset, reset_hx = resets
         return type(self)._op(
             *input,
             self._given(states),
@@ -94,6 +114,8 @@ class SequenceLayers:
             self.bidirectional,
             *rest,
             recompute=self.recompute,
+            reset=reset,
+            reset_hx=self._given(reset_hx) if reset_hx else None,
         )
 
     def _given(self, states: States) -> Tensor | States:

@@ -141,15 +141,32 @@ class LLTM(SequenceLayers, nn.Module):
         """Do nothing: it is there for programs that were written for :class:`torch.nn.LSTM`."""
 
     @overload
-    def forward(self, input: Tensor, hx: States | None = None) -> tuple[Tensor, States]: ...
+    def forward(
+        self,
+        input: Tensor,
+        hx: States | None = None,
+        *,
+        reset: Tensor | None = None,
+        reset_hx: States | None = None,
+    ) -> tuple[Tensor, States]: ...
 
     @overload
     def forward(
-        self, input: PackedSequence, hx: States | None = None
+        self,
+        input: PackedSequence,
+        hx: States | None = None,
+        *,
+        reset: Tensor | PackedSequence | None = None,
+        reset_hx: States | None = None,
     ) -> tuple[PackedSequence, States]: ...
 
     def forward(
-        self, input: Tensor | PackedSequence, hx: States | None = None
+        self,
+        input: Tensor | PackedSequence,
+        hx: States | None = None,
+        *,
+        reset: Tensor | PackedSequence | None = None,
+        reset_hx: States | None = None,
     ) -> tuple[Tensor | PackedSequence, States]:
         """Run whole sequences through all layers.
 
@@ -160,6 +177,11 @@ class LLTM(SequenceLayers, nn.Module):
                 the order of the sequences that were packed. ``c0`` may be float32 beside
                 half-precision inputs, and c then stays so. None starts from zeros in the dtype of
                 ``input``; under autocast c starts in float32 at least.
+            reset: [T, B] bool ([B, T] if ``batch_first``; [T] without a batch; for a
+                ``PackedSequence`` another of marks, or [S] in the order of its data): where it is
+                true, the sequence begins anew. :func:`treadle.lstm` says how.
+            reset_hx: what it begins with instead of zeros: as ``hx``, or one for each step,
+                [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``).
 
         Returns:
             ``output``: [T, B, D*H], [B, T, D*H], [T, D*H] or a ``PackedSequence``, as ``input`` is:
@@ -176,7 +198,7 @@ class LLTM(SequenceLayers, nn.Module):
         ``torch.compile`` cannot trace torch's ``pad_packed_sequence``: call it outside the
         compiled function.
         """
-        return self._forward(input, hx)
+        return self._forward(input, hx, reset, reset_hx)
 
     def extra_repr(self) -> str:
         defaults = {

@@ -94,14 +94,28 @@ class LSTM(_TorchLayers, nn.LSTM):
         self.recompute = check_bool("LSTM", "recompute", recompute)
 
     @overload
-    def forward(self, input: Tensor, hx: Pair | None = None) -> tuple[Tensor, Pair]: ...
+    def forward(
+        self,
+        input: Tensor,
+        hx: Pair | None = None,
+        *,
+        reset: Tensor | None = None,
+        reset_hx: Pair | None = None,
+    ) -> tuple[Tensor, Pair]: ...
 
     @overload
     def forward(
-        self, input: PackedSequence, hx: Pair | None = None
+        self,
+        input: PackedSequence,
+        hx: Pair | None = None,
+        *,
+        reset: Tensor | PackedSequence | None = None,
+        reset_hx: Pair | None = None,
     ) -> tuple[PackedSequence, Pair]: ...
 
-    def forward(self, input: Any, hx: Any = None) -> Any:
+    def forward(
+        self, input: Any, hx: Any = None, *, reset: Any = None, reset_hx: Any = None
+    ) -> Any:
         """Run whole sequences through all layers.
 
         Args:
@@ -110,6 +124,11 @@ class LSTM(_TorchLayers, nn.LSTM):
             hx: ``(h0, c0)``, each [num_layers * D, B, H] ([num_layers * D, H] without a batch);
                 ``c0`` may be float32 beside half-precision inputs, and c then stays so. None starts
                 from zeros.
+            reset: [T, B] bool ([B, T] if ``batch_first``; [T] without a batch; for a
+                ``PackedSequence`` another of marks, or [S] in the order of its data): where it is
+                true, the sequence begins anew. :func:`treadle.lstm` says how.
+            reset_hx: what it begins with instead of zeros: as ``hx``, or one for each step,
+                [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``).
 
         Returns:
             ``output``, ``(h_n, c_n)`` as torch.nn.LSTM.
@@ -118,7 +137,7 @@ class LSTM(_TorchLayers, nn.LSTM):
             ValueError, TypeError: a shape, or ``hx``, is not as above.
             RuntimeError: dtypes or devices do not go together; :func:`treadle.lstm` says how.
         """
-        return self._forward(input, hx)
+        return self._forward(input, hx, reset, reset_hx)
 
 
 class GRU(_TorchLayers, nn.GRU):
@@ -176,14 +195,28 @@ class GRU(_TorchLayers, nn.GRU):
         self.recompute = check_bool("GRU", "recompute", recompute)
 
     @overload
-    def forward(self, input: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]: ...
+    def forward(
+        self,
+        input: Tensor,
+        hx: Tensor | None = None,
+        *,
+        reset: Tensor | None = None,
+        reset_hx: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
 
     @overload
     def forward(
-        self, input: PackedSequence, hx: Tensor | None = None
+        self,
+        input: PackedSequence,
+        hx: Tensor | None = None,
+        *,
+        reset: Tensor | PackedSequence | None = None,
+        reset_hx: Tensor | None = None,
     ) -> tuple[PackedSequence, Tensor]: ...
 
-    def forward(self, input: Any, hx: Any = None) -> Any:
+    def forward(
+        self, input: Any, hx: Any = None, *, reset: Any = None, reset_hx: Any = None
+    ) -> Any:
         """Run whole sequences through all layers.
 
         Args:
@@ -191,6 +224,11 @@ class GRU(_TorchLayers, nn.GRU):
                 ``PackedSequence``, its sequences in any order.
             hx: h0 [num_layers * D, B, H] ([num_layers * D, H] without a batch). None starts from
                 zeros.
+            reset: [T, B] bool ([B, T] if ``batch_first``; [T] without a batch; for a
+                ``PackedSequence`` another of marks, or [S] in the order of its data): where it is
+                true, the sequence begins anew. :func:`treadle.lstm` says how.
+            reset_hx: what it begins with instead of zeros: as ``hx``, or one for each step,
+                [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``).
 
         Returns:
             ``output``, ``h_n`` as torch.nn.GRU.
@@ -199,4 +237,4 @@ class GRU(_TorchLayers, nn.GRU):
             ValueError, TypeError: a shape, or ``hx``, is not as above.
             RuntimeError: dtypes or devices do not go together; :func:`treadle.gru` says how.
         """
-        return self._forward(input, hx)
+        return self._forward(input, hx, reset, reset_hx)

@@ -1,0 +1,119 @@
+"""The cells of treadle.reference: one step each."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def lltm_cell(
+    input: Tensor, weights: Tensor, bias: Tensor | None, old_h: Tensor, old_cell: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One step of the LLTM ("long long-term memory"), an LSTM that never forgets.
+
+    With ``X = [old_h, input]`` and the gates ``X W^T + b`` cut into three parts of H::
+
+        i = sigmoid(gates[0])    o = sigmoid(gates[1])    z = elu(gates[2])
+        new_cell = old_cell + z * i
+        new_h    = tanh(new_cell) * o
+
+    Args:
+        input: [B, I].
+        weights: [3H, H+I]: rows i, o, z; columns first ``old_h``, then ``input``.
+        bias: [3H], or [1, 3H] as in the tutorial, or None.
+        old_h: [B, H].
+        old_cell: [B, H], in the dtype of ``input`` or wider: a cell that only ever grows is worth
+            keeping in float32 beside half-precision inputs. The wider dtype computes the update.
+
+    Returns:
+        ``new_h`` [B, H] in the dtype of ``input`` (under autocast: of the matrix product), and
+        ``new_cell`` [B, H] in the dtype of ``old_cell``.
+
+    Source: the LLTM of PyTorch's tutorial on C++ and CUDA extensions.
+    """
+    gates = F.linear(
+        torch.cat([old_h, input], dim=-1), weights, None if bias is None else bias.flatten()
+    )
+    state = gates.to(torch.promote_types(gates.dtype, old_cell.dtype))
+    i, o, z = state.chunk(3, dim=-1)
+    new_cell = old_cell + F.elu(z) * torch.sigmoid(i)
+    new_h = torch.tanh(new_cell) * torch.sigmoid(o)
+    return new_h.to(gates.dtype), new_cell.to(old_cell.dtype)
+
+
+def lstm_cell(
+    input: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_ih: Tensor | None,
+    bias_hh: Tensor | None,
+    old_h: Tensor,
+    old_cell: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """One step of an LSTM.
+
+    With the gates ``input W_ih^T + b_ih + old_h W_hh^T + b_hh`` cut into four parts of H::
+
+        i = sigmoid(gates[0])    f = sigmoid(gates[1])
+        z = tanh(gates[2])       o = sigmoid(gates[3])
+        new_cell = f * old_cell + i * z
+        new_h    = o * tanh(new_cell)
+
+    Args:
+        input: [B, I].
+        weight_ih: [4H, I]; weight_hh: [4H, H]; bias_ih, bias_hh: [4H] or None.
+        old_h: [B, H].
+        old_cell: [B, H], in the dtype of ``input`` or wider; the wider dtype computes the update.
+
+    Returns:
+        ``new_h`` [B, H] in the dtype of ``input`` (under autocast: of the matrix product), and
+        ``new_cell`` [B, H] in the dtype of ``old_cell``.
+
+    Source: ``torch.nn.LSTMCell``.
+    """
+    gates = F.linear(input, weight_ih, bias_ih) + F.linear(old_h, weight_hh, bias_hh)
+    state = gates.to(torch.promote_types(gates.dtype, old_cell.dtype))
+    i, f, z, o = state.chunk(4, dim=-1)
+    new_cell = torch.sigmoid(f) * old_cell + torch.sigmoid(i) * torch.tanh(z)
+    new_h = torch.sigmoid(o) * torch.tanh(new_cell)
+    return new_h.to(gates.dtype), new_cell.to(old_cell.dtype)
+
+
+def gru_cell(
+    input: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_ih: Tensor | None,
+    bias_hh: Tensor | None,
+    old_h: Tensor,
+    old_cell: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """One step of a GRU.
+
+    With ``x = input W_ih^T + b_ih`` and ``s = old_h W_hh^T + b_hh``, each cut into three parts of
+    H::
+
+        r = sigmoid(x[0] + s[0])    z = sigmoid(x[1] + s[1])    n = tanh(x[2] + r * s[2])
+        new_cell = n + z * (old_cell - n)
+
+    Args:
+        input: [B, I].
+        weight_ih: [3H, I]; weight_hh: [3H, H]; bias_ih, bias_hh: [3H] or None. Rows r, z, n.
+        old_h: [B, H].
+        old_cell: [B, H], ``old_h`` before it was rounded, in the dtype of ``input`` or wider: h is
+            a sum over the steps. The wider dtype computes the update.
+
+    Returns:
+        ``new_h`` [B, H], which is ``new_cell`` in the dtype of ``input`` (under autocast: of the
+        matrix product), and ``new_cell`` [B, H] in the dtype of ``old_cell``.
+
+    Source: ``torch.nn.GRUCell``, whose two states are one.
+    """
+    of_input, of_h = F.linear(input, weight_ih, bias_ih), F.linear(old_h, weight_hh, bias_hh)
+    wide = torch.promote_types(of_input.dtype, old_cell.dtype)
+    (x_r, x_z, x_n), (h_r, h_z, h_n) = (t.to(wide).chunk(3, dim=-1) for t in (of_input, of_h))
+    r, z = torch.sigmoid(x_r + h_r), torch.sigmoid(x_z + h_z)
+    n = torch.tanh(x_n + r * h_n)
+    new_cell = n + z * (old_cell - n)
+    return new_cell.to(of_input.dtype), new_cell.to(old_cell.dtype)
