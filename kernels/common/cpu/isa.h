@@ -14,45 +14,40 @@ const char* isa_name();
 
 }  // namespace treadle::cpu
 
-// Declares a function for all instruction sets, and one of the same name that calls the best.
-// kernels/cpu_functions.cpp defines the latter.
+// The sets beside the portable one, each as call(its Isa, its namespace, ...).
 #if defined(__x86_64__)
-#define TREADLE_CPU_FUNCTION(name, parameters, arguments) \
-  namespace portable {                                    \
-  void name parameters;                                   \
-  }                                                       \
-  namespace avx2 {                                        \
-  void name parameters;                                   \
-  }                                                       \
-  namespace avx512 {                                      \
-  void name parameters;                                   \
-  }                                                       \
-  void name parameters TREADLE_EXPORTED(cpu_##name);      \
-  TREADLE_CPU_DEFINITION(name, parameters, arguments)
+#define TREADLE_VECTOR_ISAS(call, ...) \
+  call(kAvx512, avx512, __VA_ARGS__) call(kAvx2, avx2, __VA_ARGS__)
 #else
-#define TREADLE_CPU_FUNCTION(name, parameters, arguments) \
-  namespace portable {                                    \
-  void name parameters;                                   \
-  }                                                       \
-  void name parameters TREADLE_EXPORTED(cpu_##name);      \
-  TREADLE_CPU_DEFINITION(name, parameters, arguments)
+#define TREADLE_VECTOR_ISAS(call, ...)
 #endif
 
-#if !defined(TREADLE_DEFINE_CPU_FUNCTIONS)
-#define TREADLE_CPU_DEFINITION(name, parameters, arguments)
-#elif defined(__x86_64__)
-#define TREADLE_CPU_DEFINITION(name, parameters, arguments) \
-  void name parameters {                                    \
-    switch (isa()) {                                        \
-      case Isa::kAvx512:                                    \
-        return avx512::name arguments;                      \
-      case Isa::kAvx2:                                      \
-        return avx2::name arguments;                        \
-      default:                                              \
-        return portable::name arguments;                    \
-    }                                                       \
+// Declares a function for all instruction sets, and one of the same name that calls the best.
+// kernels/cpu_functions.cpp defines the latter.
+#define TREADLE_CPU_FUNCTION(name, parameters, arguments)        \
+  TREADLE_ISA_DECLARATION(kPortable, portable, name, parameters) \
+  TREADLE_VECTOR_ISAS(TREADLE_ISA_DECLARATION, name, parameters) \
+  void name parameters TREADLE_EXPORTED(cpu_##name);             \
+  TREADLE_CPU_DEFINITION(name, parameters, arguments)
+
+#define TREADLE_ISA_DECLARATION(isa, space, name, parameters) \
+  namespace space {                                           \
+  void name parameters;                                       \
+  }
+
+#define TREADLE_ISA_CASE(isa, space, name, arguments) \
+  case Isa::isa:                                      \
+    return space::name arguments;
+
+#if defined(TREADLE_DEFINE_CPU_FUNCTIONS)
+#define TREADLE_CPU_DEFINITION(name, parameters, arguments)  \
+  void name parameters {                                     \
+    switch (isa()) {                                         \
+      TREADLE_VECTOR_ISAS(TREADLE_ISA_CASE, name, arguments) \
+      default:                                               \
+        return portable::name arguments;                     \
+    }                                                        \
   }
 #else
-#define TREADLE_CPU_DEFINITION(name, parameters, arguments) \
-  void name parameters { return portable::name arguments; }
+#define TREADLE_CPU_DEFINITION(name, parameters, arguments)
 #endif
