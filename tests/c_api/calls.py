@@ -112,7 +112,7 @@ def recurrent(name: str) -> Call:
         memory = [call.tensor(size.get(field, 32)) for field in fields]
         call.arguments[argument] = kind(*(t.data_ptr() for t in memory))
     space = workspace(layer, backward, native.cpu())
-    call.memory.append(torch.from_numpy(space.memory))
+    call.memory.append(space.memory)
     call.arguments |= {"workspace": space.address, "workspace_bytes": space.size}
     return call
 

@@ -1,8 +1,9 @@
-"""A recurrent layer of kernels.h: its arrays, its calls, and the products around them in NumPy."""
+"""A recurrent layer of kernels.h: its arrays, its calls on CPU and CUDA, products around them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,16 +31,22 @@ class Sizes:
 class Workspace:
     """Memory of `size` bytes at an address that is a multiple of 256."""
 
-    memory: np.ndarray
+    memory: Tensor
     size: int
 
     @staticmethod
-    def of(size: int) -> Workspace:
-        return Workspace(np.full(size + 256, 0xA5, np.uint8), size)
+    def of(size: int, place: torch.device) -> Workspace:
+        return Workspace(torch.full((size + 256,), 0xA5, dtype=torch.uint8, device=place), size)
 
     @property
     def address(self) -> int:
-        return -(-self.memory.ctypes.data // 256) * 256
+        return -(-self.memory.data_ptr() // 256) * 256
+
+    def kept_to_it(self) -> bool:
+        """Nothing around it was written."""
+        start = self.address - self.memory.data_ptr()
+        around = torch.cat([self.memory[:start], self.memory[start + self.size :]])
+        return bool((around == 0xA5).all())
 
 
 @dataclass
@@ -82,6 +89,23 @@ class Layer:
     def dtype(self) -> torch.dtype:
         return self.input.dtype
 
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Layer:
+        """The same layer of other tensors."""
+        tensors = {n: x for n, x in vars(self).items() if isinstance(x, Tensor)}
+        return replace(self, **{name: change(x) for name, x in tensors.items()})
+
+    def on_cuda(self) -> Layer:
+        """With GRU's c0 in float32 beside half types."""
+        made = self.mapped(lambda x: x.cuda())
+        if self.cell == "gru" and self.dtype.itemsize == 2:
+            made.c0 = made.c0.float()
+        return made
+
+    def with_exact_products(self) -> Layer:
+        """With few digits in the input and its weights: every BLAS has the same products."""
+        input, weight = ((8 * x).round() / 8 for x in (self.input, self.weight_ih))
+        return replace(self, input=input, weight_ih=weight)
+
     @property
     def arguments(self) -> tuple[Any, ...]:
         """As the torch ops take them."""
@@ -98,19 +122,20 @@ class Layer:
 
     @property
     def struct(self) -> native.Recurrent:
-        number, s = native.DTYPES[self.dtype], self.sizes
-        cell = CELLS.index(self.cell)
-        return native.Recurrent(cell, s.directions, number, number, s.steps, s.batch, s.hidden)
+        dtypes = native.DTYPES[self.dtype], native.DTYPES[self.c0.dtype]
+        s, cell = self.sizes, CELLS.index(self.cell)
+        return native.Recurrent(cell, s.directions, *dtypes, s.steps, s.batch, s.hidden)
 
-    def products(self) -> np.ndarray:
+    def products(self) -> Tensor:
         """input W_ih^T, [D, T, B, Gi H]."""
-        x, weights = self.input.numpy(), self.weight_ih.numpy()
-        return np.ascontiguousarray(np.stack([x @ w.T for w in weights]))
+        return torch.stack([self.input @ w.t() for w in self.weight_ih])
 
-    def empty(self, *shape: int) -> Tensor:
-        """Bytes of a pattern, which no result has."""
-        bytes_ = torch.full((*shape, self.input.element_size()), PADDING, dtype=torch.uint8)
-        return bytes_.view(self.dtype).squeeze(-1)
+    def empty(self, *shape: int, like: Tensor | None = None) -> Tensor:
+        """Bytes of a pattern, which no result has; with the shape and dtype of `like`, if any."""
+        dtype = self.dtype if like is None else like.dtype
+        shape = shape if like is None else tuple(like.shape)
+        bytes_ = torch.full((*shape, dtype.itemsize), PADDING, dtype=torch.uint8)
+        return bytes_.to(self.input.device).view(dtype).squeeze(-1)
 
     def gates_shape(self) -> tuple[int, ...]:
         s = self.sizes
@@ -127,48 +152,50 @@ def workspace(layer: Layer, backward: bool, device: native.Device) -> Workspace:
     size = native.c_size_t()
     arguments = device, layer.struct, int(backward), native.ctypes.byref(size)
     native.call("treadle_recurrent_workspace", *arguments)
-    return Workspace.of(size.value)
+    return Workspace.of(size.value, layer.input.device)
 
 
 def run(
     name: str, layer: Layer, given: native.Sized, results: native.Sized, device: native.Device
 ) -> None:
-    """Calls a function with a workspace that is not larger than it said, and sees it keep to it."""
+    """Calls a function with a workspace that is not larger than it said, and sees it keep to it.
+    On CUDA a look at it would wait for the kernels."""
     space = workspace(layer, name.endswith("backward"), device)
     native.call(name, device, layer.struct, given, results, space.address, space.size)
-    start = space.address - space.memory.ctypes.data
-    assert (space.memory[:start] == 0xA5).all() and (
-        space.memory[start + space.size :] == 0xA5
-    ).all()
+    assert device.type == native.CUDA_TYPE or space.kept_to_it()
 
 
-def forward(layer: Layer, save: bool = True, threads: int = 1) -> list[Tensor]:
-    """output, h_n, c_n, and the gates."""
+def forward(
+    layer: Layer, save: bool = True, threads: int = 1, on: native.Device | None = None
+) -> list[Tensor]:
+    """output, h_n, c_n, and the gates. On CUDA they are made in torch's current stream, which has
+    to be that of `on`."""
     s = layer.sizes
     products = layer.products()
     results = [
         layer.empty(s.steps, s.batch, s.directions * s.hidden),
-        layer.empty(*layer.h0.shape),
-        layer.empty(*layer.c0.shape),
+        layer.empty(like=layer.h0),
+        layer.empty(like=layer.c0),
         layer.empty(*layer.gates_shape()),
     ]
     given = (products, layer.weight_hh, layer.bias_ih, layer.bias_hh, layer.h0, layer.c0)
     inputs = native.Inputs(*map(address, given))
     outputs = native.Outputs(*map(address, results if save else results[:3]))
-    run("treadle_recurrent_forward", layer, inputs, outputs, native.cpu(threads))
+    run("treadle_recurrent_forward", layer, inputs, outputs, on or native.cpu(threads))
     return results
 
 
 Grads = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
-def backward(layer: Layer, gates: Tensor, grads: Grads, threads: int = 1) -> list[Tensor]:
+def backward(
+    layer: Layer, gates: Tensor, grads: Grads, threads: int = 1, on: native.Device | None = None
+) -> list[Tensor]:
     """The gradients of the gates, of h0 and of c0, as they come."""
-    results = [layer.empty(*layer.gates_shape())]
-    results += [layer.empty(*layer.h0.shape), layer.empty(*layer.c0.shape)]
+    results = [layer.empty(like=x) for x in (gates, layer.h0, layer.c0)]
     saved = native.Saved(*map(address, (gates, layer.weight_hh, layer.c0, *grads)))
     written = native.Grads(*map(address, results))
-    run("treadle_recurrent_backward", layer, saved, written, native.cpu(threads))
+    run("treadle_recurrent_backward", layer, saved, written, on or native.cpu(threads))
     return results
 
 

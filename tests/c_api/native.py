@@ -266,6 +266,10 @@ def cpu(threads: int = 1) -> Device:
     return Device(CPU_TYPE, 0, None, threads)
 
 
+def cuda(stream: torch.cuda.Stream | None = None, index: int = 0) -> Device:
+    return Device(CUDA_TYPE, index, stream.cuda_stream if stream else None, 0)
+
+
 def number(value: float | int) -> Number:
     whole = isinstance(value, int)
     return Number(0.0 if whole else value, value if whole else 0, whole)

@@ -10,14 +10,11 @@ import torch
 from torch import Tensor
 
 from tests.c_api import native
-from tests.c_api.layers import GATES, Layer, Sizes
+from tests.c_api.layers import GATES, Layer, Sizes, backward, forward
+from tests.c_api.native import cuda
 from tests.support.inputs import GPU, HALVES, HOPPER
 
 pytestmark = GPU
-
-
-def cuda(stream: torch.cuda.Stream | None = None, index: int = 0) -> native.Device:
-    return native.Device(native.CUDA_TYPE, index, stream.cuda_stream if stream else None, 0)
 
 
 def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -74,33 +71,6 @@ def test_in_a_captured_graph() -> None:
     assert torch.equal(out, torch.ops.treadle.sine(x))
 
 
-def on_gpu(cell: str, sizes: Sizes, dtype: torch.dtype) -> Layer:
-    layer = Layer.random(cell, sizes, dtype)
-    for name in ("input", "h0", "c0", "weight_ih", "weight_hh", "bias_ih", "bias_hh"):
-        value = getattr(layer, name)
-        setattr(layer, name, value if value is None else value.cuda())
-    if cell == "gru" and dtype in HALVES:
-        layer.c0 = layer.c0.float()
-    return layer
-
-
-def struct(layer: Layer) -> native.Recurrent:
-    made = layer.struct
-    made.c_dtype = native.DTYPES[layer.c0.dtype]
-    return made
-
-
-def workspace(layer: Layer, backward: int) -> Tensor:
-    size = ctypes.c_size_t()
-    made = struct(layer)
-    native.call("treadle_recurrent_workspace", cuda(), made, backward, ctypes.byref(size))
-    return torch.empty(max(size.value, 1), dtype=torch.uint8, device="cuda")
-
-
-def address(x: Tensor | None) -> int | None:
-    return None if x is None else x.data_ptr()
-
-
 def close(actual: Tensor, expected: Tensor) -> None:
     half = expected.dtype in HALVES
     scale = expected.float().abs().max().item() + 1e-3
@@ -120,31 +90,15 @@ def test_layers_are_those_of_the_ops(
         pytest.skip("float32 weights of this size fit on no chip")
     allow_tf32(False)
     sizes = Sizes(6, 11, hidden, 16, 2 if hidden < 512 else 1)
-    layer = on_gpu(cell, sizes, dtype)
-    d, t, b, h = sizes.directions, sizes.steps, sizes.batch, hidden
-    products = torch.stack([layer.input @ w.t() for w in layer.weight_ih])
-    output = torch.empty(t, b, d * h, dtype=dtype, device="cuda")
-    h_n, c_n = torch.empty_like(layer.h0), torch.empty_like(layer.c0)
-    gates = torch.empty(layer.gates_shape(), dtype=dtype, device="cuda")
-    weights = (products, layer.weight_hh, layer.bias_ih, layer.bias_hh, layer.h0, layer.c0)
-    inputs = native.Inputs(*map(address, weights))
-    outputs = native.Outputs(*map(address, (output, h_n, c_n, gates)))
-    room = workspace(layer, 0)
-    made = struct(layer)
-    pointers = (inputs, outputs, room.data_ptr(), room.numel())
-    native.call("treadle_recurrent_forward", cuda(), made, *pointers)
+    layer = Layer.random(cell, sizes, dtype).on_cuda()
+    output, h_n, c_n, gates = forward(layer, on=cuda())
     op = torch.ops.treadle
     expected = op.recurrent_layer_forward(*layer.arguments, cell=cell)
     for mine, other in zip((output, h_n, c_n), expected[:3], strict=True):
         close(mine, other)
 
-    grads = [torch.randn_like(x) for x in (output, h_n, c_n)]
-    saved = native.Saved(*map(address, (gates, layer.weight_hh, layer.c0, *grads)))
-    found = [torch.empty_like(x) for x in (gates, layer.h0, layer.c0)]
-    room = workspace(layer, 1)
-    written = native.Grads(*map(address, found))
-    pointers = (saved, written, room.data_ptr(), room.numel())
-    native.call("treadle_recurrent_backward", cuda(), made, *pointers)
+    grads = torch.randn_like(output), torch.randn_like(h_n), torch.randn_like(c_n)
+    found = backward(layer, gates, grads, on=cuda())
     mask = [True] * 3 + [False] * 4
     reference = op.recurrent_layer_backward(
         *grads, *layer.arguments, expected[0], expected[3], cell, False, "auto", mask
@@ -152,7 +106,7 @@ def test_layers_are_those_of_the_ops(
     close(found[1], reference[1])
     close(found[2], reference[2])
     first = 1 if cell == "gru" else 0
-    of_input = found[0].float()[..., first * h :]
+    of_input = found[0].float()[..., first * hidden :]
     grad_input = torch.einsum("dtbg,dgi->tbi", of_input, layer.weight_ih.float())
     close(grad_input.to(dtype), reference[0])
 
