@@ -4,8 +4,8 @@
     python benchmarks/pages/readme_numbers.py --check  fail if a block is not what it would write
 
 README.md has four lines of the GPU that ran last. Everything else, what was missed first, is in
-docs/performance.md (performance_page.py, sweep_page.py), docs/sine.md (sine_page.py) and
-docs/sine_linear.md (sine_linear_page.py).
+docs/performance.md (performance_page.py, sweep_page.py), docs/sine.md (sine_page.py),
+docs/sine_linear.md (sine_linear_page.py) and docs/interop.md (jax_page.py).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.pages import (  # noqa: E402
+    jax_page,
     performance_page,
     sine_linear_page,
     sine_page,
@@ -118,6 +119,7 @@ PAGES: dict[Path, Callable[[str, list[Machine]], str]] = {
     performance_page.PAGE: performance_page.rewritten,
     sine_page.PAGE: sine_page.rewritten,
     sine_linear_page.PAGE: sine_linear_page.rewritten,
+    jax_page.PAGE: jax_page.rewritten,
 }
 
 

@@ -1,0 +1,62 @@
+"""The generated block of docs/interop.md: `make readme-numbers`.
+
+Its rows are the committed results of the suite jax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from benchmarks.pages.sweep_page import number
+from benchmarks.pages.tables import (
+    ROOT,
+    Machine,
+    Row,
+    bold,
+    commit,
+    filled,
+    line,
+    links,
+    runs,
+    table,
+)
+
+PAGE = ROOT / "docs" / "interop.md"
+NONE_YET = "None of a GPU have been committed yet."
+KEYS = "cuda/jax/"
+
+
+def table_of(rows: list[Row]) -> Iterator[str]:
+    """Microseconds a step, ours in bold where the bar was missed."""
+    yield from table("B, T, H", "treadle.jax", "fastest rival", "times as fast", "by")
+    for row in rows:
+        name = row["key"].removeprefix(KEYS).replace("/", " ")
+        if "times" not in row:
+            yield line(name, row["refused"], "", "", "")
+            continue
+        rival, times = row["fastest_rival"], row["times"]
+        ours, theirs = (times[who]["median_us"] / row["steps"] for who in ("treadle", rival))
+        cells = bold(row, number(ours)), f"{number(theirs)} ({rival})", f"{theirs / ours:.2f}"
+        yield line(name, *cells, row["algorithm"])
+
+
+def figures(machines: Iterable[Machine]) -> Iterator[str]:
+    measured = runs(machines, KEYS)
+    if not measured:
+        yield NONE_YET
+    for files, rows in measured:
+        facts = files[-1][1]
+        versions = {
+            f"JAX {row['jax']}, flax {row['flax'] or 'missing'}" for row in rows if "jax" in row
+        }
+        paths = links([path for path, _ in files], PAGE.parent)
+        what = [facts["gpu"], *sorted(versions), commit(facts), facts["date"][:10], paths]
+        yield f"{', '.join(what)}:"
+        yield ""
+        yield from table_of(rows)
+        yield ""
+
+
+def rewritten(text: str, machines: Iterable[Machine]) -> str:
+    """The page with its block made anew."""
+    return filled(PAGE, text, {"figures": lambda: figures(machines)})

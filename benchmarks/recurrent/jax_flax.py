@@ -1,0 +1,55 @@
+"""flax's GRU and LSTM layers with torch's parameters, for jax_calls.py; flax may be missing.
+
+A flax cell has a matrix a gate, transposed, and one bias where torch has a sum of two: GRU's are in
+the input's part but for n's, LSTM's in the part of h.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+try:
+    import flax
+    from flax import linen
+except Exception as problem:  # also what a flax for another JAX raises
+    linen, VERSION, WHY_NOT = None, None, str(problem)
+else:
+    VERSION, WHY_NOT = flax.__version__, ""
+
+GATES = {"gru": "rzn", "lstm": "ifgo"}
+
+
+def layer(cell: str, hidden: int, dtype: Any, x: Any, states: Any, params: Any) -> Any:
+    kinds = {"gru": linen.GRUCell, "lstm": linen.OptimizedLSTMCell}
+    made = kinds[cell](features=hidden, dtype=dtype, param_dtype=dtype)
+    carry = states[0] if cell == "gru" else states[::-1]
+    rnn = linen.RNN(made, time_major=True, return_carry=True)
+    end, output = rnn.apply({"params": {"cell": params}}, x, initial_carry=carry)
+    return output, *((end,) if cell == "gru" else end[::-1])
+
+
+def params(cell: str, given: tuple[Any, ...]) -> dict[str, Any]:
+    gates = GATES[cell]
+    weight_ih, weight_hh, bias_ih, bias_hh = (jnp.split(a, len(gates)) for a in given)
+    found: dict[str, Any] = {}
+    for k, gate in enumerate(gates):
+        found[f"i{gate}"] = {"kernel": weight_ih[k].T}
+        found[f"h{gate}"] = {"kernel": weight_hh[k].T}
+        if gate == "n":
+            found["in"]["bias"], found["hn"]["bias"] = bias_ih[k], bias_hh[k]
+        else:
+            found[f"{'i' if cell == 'gru' else 'h'}{gate}"]["bias"] = bias_ih[k] + bias_hh[k]
+    return found
+
+
+def restored(cell: str, grads: dict[str, Any]) -> tuple[Any, ...]:
+    """Gradients of weight_ih, weight_hh, bias_ih and bias_hh; of a sum, each has the sum's."""
+    gates, one = GATES[cell], "i" if cell == "gru" else "h"
+    kernels = (jnp.concatenate([grads[f"{of}{g}"]["kernel"].T for g in gates]) for of in "ih")
+    biases = (
+        jnp.concatenate([grads[f"{of if g == 'n' else one}{g}"]["bias"] for g in gates])
+        for of in "ih"
+    )
+    return *kernels, *biases

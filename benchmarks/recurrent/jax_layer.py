@@ -1,0 +1,71 @@
+"""GRU and LSTM layers of treadle.jax beside jax.lax.scan and flax, all jitted, of the same numbers.
+
+Shapes are B, T, H, and I is H; one direction. Times are of the whole call, as in layer.py: forward,
+or with the gradients of the input and all parameters. Float32 is float32: no TF32 for anyone. JAX
+is imported when the first row is built, so that the keys of the rows need none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmarks.harness.cases import Bar, Case, Plan, Settings
+from benchmarks.recurrent import layer
+from benchmarks.recurrent.layer import Kind
+from benchmarks.recurrent.layer_calls import Shape
+from benchmarks.recurrent.sweep import of_best
+
+SUITE = "jax"
+CELLS = ("gru", "lstm")
+CPU_SIZES = ((1, 100, 64, 128), (8, 200, 16, 64))  # B, T, I, H
+CUDA_SIZES = ((16, 512, 512), (16, 512, 256), (64, 256, 1024))  # B, T, H
+# Half types have no kernel on the CPU.
+DTYPES = {"cpu": (torch.float32,), "cuda": (torch.bfloat16, torch.float32)}
+GOAL = ("gru", "16,512,512", torch.bfloat16)
+TIMES_AS_FAST = 5
+
+
+def plans(settings: Settings) -> Iterator[Plan]:
+    sizes = CPU_SIZES if settings.device == "cpu" else CUDA_SIZES
+    for cell in CELLS:
+        for own in sizes:
+            for dtype in DTYPES[settings.device]:
+                for backward in (False, True):
+                    kind = Kind(Shape.of(own, settings.quick), dtype, backward, cell=cell)
+                    yield Plan(_key(settings, kind), partial(case, settings, kind))
+
+
+def _key(settings: Settings, kind: Kind) -> str:
+    return f"{settings.device}/{SUITE}/{kind.cell}/{kind.shape.name}/{kind.digits}/{kind.mode}"
+
+
+def bar_of(kind: Kind) -> Bar:
+    """The goal, and for all other rows: never slower."""
+    goal = kind.backward and (kind.cell, kind.shape.name, kind.dtype) == GOAL
+    times = TIMES_AS_FAST if goal else 1
+    text = f"at least {times} × the speed of the fastest of lax.scan and flax"
+    return Bar(text, partial(of_best, 1 / times))
+
+
+def facts(settings: Settings, kind: Kind) -> dict[str, Any]:
+    what = f"{kind.cell} layer in JAX"
+    return layer.facts(settings, kind) | {
+        "suite": SUITE,
+        "group": f"{what}, {settings.device.upper()}",
+        "label": f"{kind.cell} {kind.shape.name} {kind.digits} {kind.mode}, JAX",
+        "digits": kind.digits,
+        "mode": kind.mode,
+        "what": kind.shape.name,
+    }
+
+
+def case(settings: Settings, kind: Kind) -> Case:
+    try:
+        from benchmarks.recurrent import jax_calls
+    except ImportError as problem:  # a row that says so
+        raise RuntimeError(str(problem)) from problem
+    return jax_calls.case(settings, kind, bar_of(kind), facts(settings, kind))
