@@ -32,8 +32,8 @@ OPTIONAL = {
 class Call:
     """The arguments of a good call by name, which spoilers change, and all memory that it has."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, place: str) -> None:
+        self.name, self.place = name, place
         self.arguments: dict[str, Any] = {}
         self.memory: list[Tensor] = []
         self.kept: list[Any] = []
@@ -41,10 +41,13 @@ class Call:
     def tensor(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """With room behind it, so that the tests may move it by some bytes."""
         size = torch.Size(shape).numel()
-        memory = torch.zeros(size + 64, dtype=dtype)
-        memory.copy_(torch.arange(size + 64) % 97)
+        memory = (torch.arange(size + 64) % 97).to(dtype).to(self.place)
         self.memory.append(memory)
         return memory[:size].view(shape)
+
+    @property
+    def device(self) -> native.Device:
+        return native.cpu() if self.place == "cpu" else native.cuda()
 
     def arrays(self, **shapes: tuple[int, ...]) -> None:
         for name, shape in shapes.items():
@@ -61,19 +64,19 @@ class Call:
         return {n: a for n, a in self.arguments.items() if isinstance(a, native.Sized)}
 
 
-def elementwise(name: str) -> Call:
-    call = Call(name)
+def elementwise(name: str, place: str) -> Call:
+    call = Call(name, place)
     parameters = native.FUNCTIONS[name]
-    call.arguments["device"] = native.cpu()
+    call.arguments["device"] = call.device
     arrays = [n for n, kind in parameters.items() if kind is ctypes.POINTER(native.Array)]
     call.arrays(**{n: (4, 6) for n in arrays})
     call.arguments |= {n: native.number(2) for n, k in parameters.items() if k is native.Number}
     return call
 
 
-def lltm_cell(name: str) -> Call:
-    call = Call(name)
-    call.arguments["device"] = native.cpu()
+def lltm_cell(name: str, place: str) -> Call:
+    call = Call(name, place)
+    call.arguments["device"] = call.device
     wide = ("gates", "grad_gates")
     for parameter in [*native.FUNCTIONS[name]][1:]:
         shape = (12,) if parameter == "bias" else (3, 12 if parameter in wide else 4)
@@ -81,9 +84,9 @@ def lltm_cell(name: str) -> Call:
     return call
 
 
-def sine_linear(name: str) -> Call:
-    call = Call(name)
-    call.arguments |= {"device": native.cpu(), "omega": 30.0}
+def sine_linear(name: str, place: str) -> Call:
+    call = Call(name, place)
+    call.arguments |= {"device": call.device, "omega": 30.0}
     for parameter in native.FUNCTIONS[name]:
         if parameter == "phase":
             call.arguments["phase"] = native.array(call.tensor(3, 5, dtype=torch.int16))
@@ -92,12 +95,14 @@ def sine_linear(name: str) -> Call:
     return call
 
 
-def recurrent(name: str) -> Call:
-    call = Call(name)
+def recurrent(name: str, place: str) -> Call:
+    call = Call(name, place)
     layer = Layer.random("lstm", Sizes(3, 2, 8, directions=2), torch.float32)
-    call.arguments |= {"device": native.cpu(), "layer": layer.struct}
+    layer = layer.mapped(lambda x: x.to(place))
+    call.arguments |= {"device": call.device, "layer": layer.struct}
     if name.endswith("workspace"):
-        size = call.tensor(1, dtype=torch.int64)
+        size = torch.zeros(1, dtype=torch.int64)  # of the host, always
+        call.memory.append(size)
         pointer = ctypes.cast(size.data_ptr(), ctypes.POINTER(ctypes.c_size_t))
         call.arguments |= {"backward": 1, "bytes": pointer}
         return call
@@ -111,14 +116,14 @@ def recurrent(name: str) -> Call:
         fields = [field for field, *_ in kind._fields_][1:]
         memory = [call.tensor(size.get(field, 32)) for field in fields]
         call.arguments[argument] = kind(*(t.data_ptr() for t in memory))
-    space = workspace(layer, backward, native.cpu())
+    space = workspace(layer, backward, call.device)
     call.memory.append(space.memory)
     call.arguments |= {"workspace": space.address, "workspace_bytes": space.size}
     return call
 
 
-def get_launch(name: str) -> Call:
-    call = Call(name)
+def get_launch(name: str, place: str) -> Call:
+    call = Call(name, place)
     call.arguments |= {"index": 0, "launch": native.Launch()}
     return call
 
@@ -126,8 +131,8 @@ def get_launch(name: str) -> Call:
 MAKERS = {"lltm": lltm_cell, "sine_linear": sine_linear, "recurrent": recurrent, "get": get_launch}
 
 
-def good(name: str) -> Call:
+def good(name: str, place: str = "cpu") -> Call:
     for part, make in MAKERS.items():
         if name.removeprefix("treadle_").startswith(part):
-            return make(name)
-    return elementwise(name)
+            return make(name, place)
+    return elementwise(name, place)

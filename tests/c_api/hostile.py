@@ -1,7 +1,7 @@
 """Every way to spoil a good call that the mirror shows, and what must then be said.
 
 A `Spoiler` changes one thing so that no function may take it. As a program it makes random calls,
-so that a crash is seen from outside: python -m tests.c_api.hostile SEED COUNT.
+so that a crash is seen from outside: python -m tests.c_api.hostile SEED COUNT PLACE.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 
 from tests.c_api import native
 from tests.c_api.calls import OPTIONAL, Call, good
+from tests.support.inputs import on_hopper
 
 GRAMMAR = re.compile(r"[a-z_]\w*(\.\w+)? must [^\n]+, got [^\n]+")
 
@@ -96,7 +97,8 @@ def of_device(call: Call, name: str) -> Iterator[Spoiler]:
         yield setting(name, "struct_size", value)
     for value in (0, 3, -1, 2**31 - 1):
         yield setting(name, "type", value)
-    for value in (1, -1, 2**31 - 1):
+    gpus = torch.cuda.device_count()
+    for value in (1 if call.place == "cpu" else gpus, -1, 2**31 - 1):
         yield setting(name, "index", value)
     for value in (-1, -(2**31)):
         yield setting(name, "threads", value)
@@ -131,6 +133,8 @@ def of_pointers(call: Call, name: str) -> Iterator[Spoiler]:
 
 def of_workspace(call: Call, _: str) -> Iterator[Spoiler]:
     size, address = call.arguments["workspace_bytes"], call.arguments["workspace"]
+    if size == 0:  # on CUDA, of kernels that need none
+        return
     for value in (0, 1, size - 1):
         yield replacing("workspace_bytes", value)
     for place in (None, address + 1, address + 64, 2**64 - 256):
@@ -155,15 +159,20 @@ KINDS: dict[Any, Callable[[Call, str], Iterator[Spoiler]]] = {
 }
 
 
-def spoilers(name: str) -> list[Spoiler]:
+def spoilers(name: str, place: str = "cpu") -> list[Spoiler]:
     """All of a function, from its parameters."""
-    call, found = good(name), []
+    call, found = good(name, place), []
     for parameter, kind in native.FUNCTIONS[name].items():
         if hasattr(kind, "contents") and (name, parameter) not in OPTIONAL:
             found.append(replacing(parameter, None))
         if kind in KINDS:
             found += KINDS[kind](call, parameter)
     return found
+
+
+def functions(place: str) -> list[str]:
+    """Those that this GPU has kernels for."""
+    return [f for f in native.FUNCTIONS if place == "cpu" or on_hopper() or "recurrent" not in f]
 
 
 def complaint(call: Call, names: str | None = None) -> str:
@@ -182,13 +191,13 @@ def complaint(call: Call, names: str | None = None) -> str:
     return ""
 
 
-def storm(seed: int, count: int) -> str:
+def storm(seed: int, count: int, place: str = "cpu") -> str:
     """Random calls, each spoilt in one to three ways; the first complaint, or ""."""
     generator = random.Random(seed)
-    found = {name: spoilers(name) for name in native.FUNCTIONS}
+    found = {name: spoilers(name, place) for name in functions(place)}
     for n in range(count):
         name = generator.choice([*found])
-        call = good(name)
+        call = good(name, place)
         chosen = generator.sample(found[name], generator.randint(1, 3))
         applied = []
         for spoiler in chosen:
@@ -213,6 +222,6 @@ def _possible(call: Call, spoiler: Spoiler) -> bool:
 
 
 if __name__ == "__main__":
-    complaints = storm(int(sys.argv[1]), int(sys.argv[2]))
+    complaints = storm(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
     print(complaints)
     sys.exit(bool(complaints))

@@ -59,7 +59,7 @@ def test_what_is_optional_may_be_null(function: str, name: str) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_random_hostile_calls(seed: int) -> None:
-    command = [sys.executable, "-m", "tests.c_api.hostile", str(seed), "1500"]
+    command = [sys.executable, "-m", "tests.c_api.hostile", str(seed), "1500", "cpu"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 
