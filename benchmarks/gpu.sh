@@ -4,7 +4,8 @@
 #   benchmarks/gpu.sh OUTDIR PIECE [ARGUMENTS] [then PIECE [ARGUMENTS]]...
 #
 #   test [PYTEST ARGUMENTS]     the tests that run on CUDA (default: -n 8 -k cuda tests)
-#   sanitize [OPS]              compute-sanitizer's four tools over benchmarks/sanitize.py
+#   sanitize [OPS]              compute-sanitizer's four tools over benchmarks/sanitize.py; beside
+#                               ops: c_api (kernels.h), jax (treadle.jax)
 #   bench [RUN.PY ARGUMENTS]    benchmarks/run.py, its JSON, plot and table
 #   mutants [RUN.PY ARGUMENTS]  tests/mutants/run.py: each planted error, built and found
 #                               (--since COMMIT: those whose files changed, if the history is there)
@@ -15,7 +16,7 @@
 set -uo pipefail
 
 usage() {
-  sed -n '2,15s/^# \{0,1\}//p' "$0"
+  sed -n '2,16s/^# \{0,1\}//p' "$0"
   exit 2
 }
 

@@ -1,5 +1,8 @@
 """Runs every op, or those it is given, on the GPU for compute-sanitizer to watch; see gpu.sh.
 
+Beside ops it takes `c_api`, every function of kernels.h, and `jax`, treadle.jax, where JAX is.
+Without names all ops run, and the functions of kernels.h.
+
 The inputs are those of the tests: every dtype, odd sizes, strided, misaligned, broadcast, empty;
 forward, backward, in place and into `out`. Values are the tests' business, memory is ours. Of
 recurrent_layer only short sequences: each step is the same kernels again.
@@ -7,6 +10,7 @@ recurrent_layer only short sequences: each step is the same kernels again.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import treadle  # noqa: E402
 from tests.support.cases import OPS, Case, Op, outputs, requiring_grad  # noqa: E402
+from tests.support.inputs import on_hopper  # noqa: E402
 
 # Sanitizers are slow, and a kernel reads and writes alike for all integers of one width.
 DTYPES = (
@@ -74,17 +79,52 @@ def pieces(names: list[str]) -> Iterator[tuple[Op, Case, torch.dtype]]:
                     yield op, case, dtype
 
 
-def main() -> None:
-    if not torch.cuda.is_available():
-        raise SystemExit("sanitize: there is no GPU here")
+def run_ops(names: list[str]) -> int:
     count = 0
-    for op, case, dtype in pieces(sys.argv[1:]):
+    for op, case, dtype in pieces(names):
         call = case.call("cuda", dtype)
         call.run(op.function)
         backward(op, case, dtype)
         into_arguments(op, case, dtype)
         count += 1
     torch.cuda.synchronize()
+    return count
+
+
+def run_c_api() -> int:
+    from tests.c_api import everything
+
+    count = 0
+    for run in everything.runs("cuda", layers=on_hopper()):
+        run()
+        count += 1
+    torch.cuda.synchronize()
+    return count
+
+
+def run_jax() -> int:
+    """In memory that the sanitizer sees array by array, and not as one block."""
+    os.environ["XLA_PYTHON_CLIENT_ALLOCATOR"] = "platform"
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    from benchmarks import sanitize_jax
+
+    return sanitize_jax.run("gpu")
+
+
+OTHERS = {"c_api": run_c_api, "jax": run_jax}
+
+
+def main() -> None:
+    if not torch.cuda.is_available():
+        raise SystemExit("sanitize: there is no GPU here")
+    names = sys.argv[1:]
+    unknown = {*names} - {*OTHERS} - {op.name for op in OPS.values()}
+    if unknown:
+        raise SystemExit(f"sanitize: nothing is called {', '.join(sorted(unknown))}")
+    ops = [name for name in names if name not in OTHERS]
+    count = run_ops(ops) if ops or not names else 0
+    for name in [name for name in names if name in OTHERS] if names else ["c_api"]:
+        count += OTHERS[name]()
     # gpu.sh looks for this line: a driver that ended before it has shown nothing.
     print(f"sanitize: done, {count} cases of {len(OPS)} ops of treadle {treadle.__version__}")
 

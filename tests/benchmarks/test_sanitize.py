@@ -1,0 +1,45 @@
+"""What the sanitizers watch, on the CPU: every function of kernels.h and of treadle.jax is run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from tests.c_api import everything, native
+
+
+def test_every_function_of_kernels_h_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    count: Counter[str] = Counter()
+    call = native.call
+
+    def counted(name: str, *arguments: Any) -> None:
+        count[name] += 1
+        call(name, *arguments)
+
+    monkeypatch.setattr(native, "call", counted)
+    for run in everything.runs("cpu"):
+        run()
+    assert set(count) == set(native.FUNCTIONS) - {"treadle_get_launch"}
+    assert min(count.values()) >= 4
+
+
+def test_every_function_of_treadle_jax_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.interop.with_jax import functions
+
+    sanitize_jax = import_module("benchmarks.sanitize_jax")
+    called: Counter[str] = Counter()
+    for name in functions.__all__:
+        function = getattr(functions, name)
+
+        def counted(*arguments: Any, name: str = name, function: Any = function) -> Any:
+            called[name] += 1
+            return function(*arguments)
+
+        monkeypatch.setattr(functions, name, counted)
+    monkeypatch.setattr(sanitize_jax, "SIZES", ((2, 3, 4, 8, 2), (2, 3, 4, 8, 1)))
+    monkeypatch.setattr(sanitize_jax, "FLOATS", ("float32",))
+    assert sanitize_jax.run("cpu") == 7 + 4
+    assert set(called) == set(functions.__all__)
