@@ -18,7 +18,13 @@ from typing import Any
 
 import torch
 
-from tests.recurrent import persistent_bits, persistent_rows, persistent_rule, persistent_steps
+from tests.recurrent import (
+    persistent_bits,
+    persistent_resets,
+    persistent_rows,
+    persistent_rule,
+    persistent_steps,
+)
 from tests.recurrent.persistent_calls import Cases
 
 
@@ -32,6 +38,7 @@ GROUPS: dict[str, Callable[..., Cases]] = {
     **persistent_rule.GROUPS,
     **persistent_bits.GROUPS,
     **persistent_rows.GROUPS,
+    **persistent_resets.GROUPS,
 }
 SECONDS = 60  # after which the test ends this process
 TOLD = 5  # failures, in full

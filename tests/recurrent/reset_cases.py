@@ -58,9 +58,10 @@ def reset_layer(
 
 
 def reset_reference(
-    input: Tensor, lengths: Lengths, *rest: Any, recompute: bool = False, **options: Any
+    input: Tensor, lengths: Lengths, *rest: Any, cell: str = "lltm", marks: str = "some", **_: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    results = reset_layer(input, lengths, *rest, op=reference.recurrent_layer, **options)
+    options: dict[str, Any] = {"cell": cell, "marks": marks, "op": reference.recurrent_layer}
+    results = reset_layer(input, lengths, *rest, **options)
     # States that nothing begins with have zeros for gradients.
     nothing = 0 * sum(t.double().sum() for t in (input, *rest) if t is not None)
     output, h_n, c_n = (t + nothing.to(t.dtype) for t in results)

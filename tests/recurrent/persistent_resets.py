@@ -1,0 +1,153 @@
+"""Rows that start anew, in the algorithms of one launch: values, bits, NaN, and graphs whose marks
+change."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.recurrent import persistent_calls as calls
+from tests.recurrent.layer_cases import Lengths
+from tests.recurrent.persistent_calls import DTYPES, Cases
+from tests.recurrent.persistent_rule import by_rule
+from tests.recurrent.reset_cases import MARKS, STARTS, marks_of, reset_arguments
+from tests.support.cases import OPS
+from tests.support.compare import same_bits
+from tests.support.inputs import FLOATING, Call, Case, Make
+
+# T, B, I, H: every kernel of both passes, fewer rows than a tile and several tiles.
+SIZES: tuple[tuple[int, int, int, int], ...] = (
+    (9, 5, 3, 31),
+    (9, 3, 3, 64),
+    (7, 200, 3, 96),
+    (9, 17, 5, 128),
+    (9, 3, 5, 257),
+    (6, 40, 5, 512),
+    (6, 33, 5, 768),
+    (5, 9, 3, 1024),
+)
+LENGTHS: tuple[Lengths, ...] = (None, (9, *[6] * 7, *[2] * 9, 1))
+
+
+def cases(algorithm: str, dtype: str, cell: str) -> Cases:
+    """Those of the op, and large ones in both directions."""
+    op = OPS[f"recurrent_layer {cell} resets"]
+    for case in op.cases:
+        if DTYPES[dtype] in case.dtypes:
+            yield case.id, partial(by_rule, op, case, DTYPES[dtype], algorithm)
+    most = calls.most_hidden(algorithm, DTYPES[dtype], cell)
+    for turn, (size, lengths) in enumerate(itertools.product(SIZES, LENGTHS)):
+        starts = STARTS[turn % 3]
+        if size[3] > most:
+            continue
+        options: dict[str, Any] = {"lengths": lengths, "cell": cell, "directions": 2}
+
+        def build(
+            make: Make, size: tuple[int, int, int, int], starts: str, options: dict[str, Any]
+        ) -> Call:
+            return reset_arguments(make, size, starts, "some", **options)
+
+        named = f"resets T{size[0]} B{size[1]} H{size[3]} {lengths} {starts}"
+        made = partial(build, size=size, starts=starts, options=options)
+        case = Case(f"{cell} {named}", made, FLOATING)
+        yield named, partial(by_rule, op, case, DTYPES[dtype], algorithm)
+
+
+def layer_of(
+    one: calls.Given, algorithm: str, marks: Tensor | None, *others: Tensor | None
+) -> list[Tensor]:
+    """Results and all gradients but those of resets."""
+    resets = {"reset": marks, "reset_h": None, "reset_c": None}
+    for name, t in zip(("reset_h", "reset_c"), others, strict=False):
+        resets[name] = t
+    options = {"cell": one.cell, "algorithm": algorithm, **resets}
+    forward = torch.ops.treadle.recurrent_layer_forward(*one.arguments, **options)
+    output, _, _, gates = forward
+    mask = [getattr(one, name) is not None for name in calls.NAMES] + [False] * 2
+    grads = torch.ops.treadle.recurrent_layer_backward(
+        *one.grads, *one.arguments, output, gates, one.cell, False, algorithm, mask, **resets
+    )
+    return [*forward, *(t for t, wanted in zip(grads, mask, strict=True) if wanted)]
+
+
+def marked(one: calls.Given, marks: str) -> Tensor:
+    return marks_of(marks, one.input, None)
+
+
+def no_marks(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
+    """The bits of a call without marks."""
+    one = calls.given("none", dtype, size, cell=cell, features=8)
+    found = layer_of(one, algorithm, marked(one, "none"))
+    for ours, theirs in zip(found, layer_of(one, algorithm, None), strict=True):
+        same_bits(ours, theirs)
+
+
+def twice(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
+    one = calls.given("twice", dtype, size, cell=cell, features=8)
+    marks = marked(one, "some")
+    for ours, theirs in zip(*(layer_of(one, algorithm, marks) for _ in range(2)), strict=True):
+        same_bits(ours, theirs)
+
+
+def contained(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
+    """NaN and inf do not pass a reset: forward to what comes after, backward to what comes before,
+    whose bits are those without."""
+    t = size[0] // 2
+    one = calls.given("contained", dtype, size, cell=cell, directions=1, features=8)
+    marks = torch.zeros_like(marked(one, "none"))
+    marks[t] = True
+    good = layer_of(one, algorithm, marks)
+    for bad in (float("nan"), float("inf"), float("-inf")):
+        before = one.input.clone()
+        before[t - 1] = bad
+        x = replace(one, input=before)
+        output, h_n, c_n, *_ = layer_of(x, algorithm, marks)
+        for ours, theirs in ((output[t:], good[0][t:]), (h_n, good[1]), (c_n, good[2])):
+            same_bits(ours, theirs)
+        after = one.input.clone()
+        after[t] = bad
+        _, _, _, _, grad, *_ = layer_of(replace(one, input=after), algorithm, marks)
+        torch.testing.assert_close(grad[:t], good[4][:t])
+
+
+def bits(algorithm: str, dtype: str, cell: str) -> Cases:
+    most = calls.most_hidden(algorithm, DTYPES[dtype], cell)
+    for _, b, _, h in SIZES:
+        if h > most:
+            continue
+        for check in (no_marks, twice, contained):
+            size = 9, b, h
+            yield (
+                f"{check.__name__} B{b} H{h}",
+                partial(check, algorithm, DTYPES[dtype], size, cell),
+            )
+
+
+def replayed(algorithm: str, dtype: torch.dtype, cell: str) -> None:
+    """A captured graph reads the marks that it finds."""
+    one = calls.given("graph", dtype, (9, 5, 64), cell=cell, features=8)
+    marks = marked(one, "some").clone()
+    options = {"cell": cell, "algorithm": algorithm, "reset": marks}
+    op = torch.ops.treadle.recurrent_layer
+    op(*one.arguments, **options)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = op(*one.arguments, **options)
+    for kind in MARKS:
+        marks.copy_(marked(one, kind))
+        graph.replay()
+        for ours, theirs in zip(found, op(*one.arguments, **options), strict=True):
+            same_bits(ours, theirs)
+
+
+def graphs(algorithm: str) -> Cases:
+    for dtype, cell in itertools.product(calls.dtypes_of(algorithm), ("lltm", "lstm", "gru")):
+        yield f"{cell} {dtype}", partial(replayed, algorithm, dtype, cell)
+
+
+GROUPS = {"reset cases": cases, "reset bits": bits, "reset graphs": graphs}
