@@ -86,9 +86,10 @@ __device__ __forceinline__ uint2 gather_four(uint32_t bits) {
   return {pair, __shfl_down_sync(~0u, pair, 16)};
 }
 
-// The exchange through global memory: [step][group][tile of 8 rows][chunk of 32 k][lane & 3][row]
-// x 16 bytes. A warp reads `chunks` chunks of a tile. A place is written once a call, so nothing
-// has to be armed again.
+// The exchange through global memory: [step][group][tile of 8 rows][chunk of 32 k][row][8 k] x 16
+// bytes, so that a warp reads lane by lane: eight lanes that follow one another share a line of 128
+// bytes. A warp reads `chunks` chunks of a tile. A place is written once a call, so nothing has to
+// be armed again.
 template <int chunks, int tile_bytes>
 struct GridExchange {
   int64_t step_bytes;
@@ -100,9 +101,9 @@ struct GridExchange {
                                           int first_written, int warp, int lane)
       : step_bytes(int64_t{groups} * tiles * tile_bytes) {
     char* const own = static_cast<char*>(workspace) + int64_t{group} * tiles * tile_bytes;
-    const int g = lane / 4, q = lane % 4;
-    read_from = own + warp * chunks * 512 + (q * 8 + g) * 16 - step_bytes;
-    write_to = own + first_written * 512 + (warp / 2 * 8 + lane) * 16 + warp % 2 * 8;
+    read_from = own + (warp * chunks * 32 + lane) * 16 - step_bytes;
+    // Lanes below 8 write, each four units of a row.
+    write_to = own + first_written * 512 + (lane * 4 + warp / 2) * 16 + warp % 2 * 8;
   }
 
   // Waits for tile j of the step before; `loaded`: load_next() has read it once.
