@@ -23,7 +23,10 @@ GATES = {"gru": "rzn", "lstm": "ifgo"}
 
 def layer(cell: str, hidden: int, dtype: Any, x: Any, states: Any, params: Any) -> Any:
     kinds = {"gru": linen.GRUCell, "lstm": linen.OptimizedLSTMCell}
-    made = kinds[cell](features=hidden, dtype=dtype, param_dtype=dtype)
+    # The parameters are given; only to learn their shapes would it draw orthogonal ones, which JAX
+    # cannot in half types.
+    no_draw = linen.initializers.zeros_init()
+    made = kinds[cell](hidden, dtype=dtype, param_dtype=dtype, recurrent_kernel_init=no_draw)
     carry = states[0] if cell == "gru" else states[::-1]
     rnn = linen.RNN(made, time_major=True, return_carry=True)
     end, output = rnn.apply({"params": {"cell": params}}, x, initial_carry=carry)

@@ -99,7 +99,7 @@ def test_layers_are_those_of_the_ops(
 
     grads = torch.randn_like(output), torch.randn_like(h_n), torch.randn_like(c_n)
     found = backward(layer, gates, grads, on=cuda())
-    mask = [True] * 3 + [False] * 4
+    mask = [True] * 3 + [False] * 6
     reference = op.recurrent_layer_backward(
         *grads, *layer.arguments, expected[0], expected[3], cell, False, "auto", mask
     )

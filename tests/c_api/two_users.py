@@ -60,7 +60,7 @@ def recurrent(layer: Layer) -> Work:
     def by_torch(_: native.Device) -> list[Tensor]:
         ops, cell = torch.ops.treadle, layer.cell
         results = ops.recurrent_layer_forward(*layer.arguments, cell=cell)
-        mask = [False, True, True, *[False] * 4]
+        mask = [False, True, True, *[False] * 6]
         saved = (*layer.arguments, results[0], results[3], cell, False, "auto", mask)
         return [*results, *ops.recurrent_layer_backward(*grads, *saved)[1:3]]
 
