@@ -1,7 +1,8 @@
 // c before each step from the saved gates, for any cell, in one launch: what the backward pass
 // reads. Chunked exclusive scan over time: a step is an affine map c -> keep * c + add; each warp
 // composes the maps of its own steps, and applies them once it knows c before its first. A block
-// has 32 units (lanes) and up to 16 warps, which take consecutive parts of the steps.
+// has 32 units (lanes) and up to 16 warps, which take consecutive parts of the steps. Where a row
+// starts anew (step_args.h), the map is a constant.
 #pragma once
 
 #include "kernels/common/convert.cuh"
@@ -18,7 +19,21 @@ inline constexpr int kScanSteps = sizeof(T) == 2   ? 8
                                   : sizeof(T) == 4 ? 4
                                                    : 2;
 
-template <class Cell, class T>
+// A map that forgets c, and not only times 0: NaN times 0 would stay NaN. No step keeps -0 of c,
+// and products with what steps keep leave it as it is.
+template <class Link, class acc>
+__device__ __forceinline__ Link forget(acc c) {
+  return {acc(-0.0), c};
+}
+
+template <bool any_resets, class Link, class acc>
+__device__ __forceinline__ acc apply(const Link& link, acc c) {
+  const bool forgets = any_resets && link.keep == acc(0) && signbit(link.keep);
+  return forgets ? link.add : link.keep * c + link.add;
+}
+
+// any_resets: compiled apart, since the registers are full without them.
+template <class Cell, class T, bool any_resets>
 __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
     recurrence_c_states(const __grid_constant__ PersistentCStates args, int64_t units) {
   begin_kernel();
@@ -39,6 +54,19 @@ __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
   const auto* gates =
       static_cast<const T*>(args.gates) + d * start(steps) * Cell::kGates * sizes.hidden + u;
   auto* c_states = static_cast<acc*>(args.c_states) + d * args.c_direction + u;
+  // GroupResets has no part in this: a block here has units of any rows and directions.
+  const RecurrenceResets& resets = args.resets;
+  const int64_t backward = d + args.direction;  // in time, if not 0
+  const auto starts_anew = [&](int64_t t) {
+    const int64_t marked = t + backward;
+    return marked < steps && b < start(marked + 1) - start(marked) &&
+           __ldg(reinterpret_cast<const unsigned char*>(resets.marks) + start(marked) + b) != 0;
+  };
+  const auto replaced = [&](int64_t row) {
+    if (resets.c == nullptr) return acc(0);
+    const int64_t at = resets.per_step ? (d * start(steps) + row) * sizes.hidden + u : unit;
+    return __ldg(static_cast<const acc*>(resets.c) + at);
+  };
   acc c = acc(0);
   if (real) {
     c = sizes.half_c ? widen(static_cast<const T*>(args.c0)[unit])
@@ -48,14 +76,16 @@ __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
   for (int64_t first = 0; first < steps; first += warps * kSteps) {
     T g[kSteps][Cell::kGates];
     int64_t row[kSteps];
+    uint32_t anew = 0;  // bits of the steps before which the row starts anew
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
-      const int64_t s = first + warp * kSteps + i, t = d + args.direction == 0 ? s : steps - 1 - s;
+      const int64_t s = first + warp * kSteps + i, t = backward == 0 ? s : steps - 1 - s;
       row[i] = -1;
       if (s >= steps || !real) continue;
       const int64_t begin = start(t);
       if (b < start(t + 1) - begin) row[i] = begin + b;
       if (row[i] < 0) continue;
+      if (any_resets && starts_anew(t)) anew |= 1u << i;
 #pragma unroll
       for (int m = 0; m < Cell::kGates; ++m) {
         g[i][m] = gates[(row[i] * Cell::kGates + m) * sizes.hidden];
@@ -65,6 +95,7 @@ __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
     Link all{acc(1), acc(0)};
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
+      if (any_resets && (anew >> i & 1)) all = forget<Link>(replaced(row[i]));
       link[i] = all;
       if (row[i] >= 0) {
         acc values[Cell::kGates];
@@ -82,11 +113,11 @@ __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
     for (int w = 0; w < warps; ++w) {
       if (w == warp) begin = c;
       const Link total = totals[parity][w][lane];
-      c = total.keep * c + total.add;
+      c = apply<any_resets>(total, c);
     }
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
-      if (row[i] >= 0) c_states[row[i] * args.c_row] = link[i].keep * begin + link[i].add;
+      if (row[i] >= 0) c_states[row[i] * args.c_row] = apply<any_resets>(link[i], begin);
     }
     parity ^= 1;
   }
@@ -110,7 +141,9 @@ cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream) 
                                1,
                                static_cast<int>(ceil_div(sizes.steps, int64_t{warps}))};
     using Cell = typename Kind::template Cell<acc_t<T>>;
-    return launch(recurrence_c_states<Cell, T>, shape, stream, args, units);
+    const auto kernel = args.resets.marks == nullptr ? recurrence_c_states<Cell, T, false>
+                                                     : recurrence_c_states<Cell, T, true>;
+    return launch(kernel, shape, stream, args, units);
   });
 }
 
