@@ -12,7 +12,7 @@ using BlockFp32Forward = BlockFp32<units, Cell::kStateGates, units, Cell::kGates
 
 // One function: the weights fill the registers. Splitting it, even into inlined parts, makes the
 // compiler hold more: block_fp32_backward of 128 units then spills.
-template <class Cell, int units>
+template <class Cell, int units, bool any_resets>
 __global__ void __launch_bounds__(2 * units, 1)
     block_fp32_forward(const __grid_constant__ PersistentForward args, int rows_each) {
   begin_kernel();
@@ -49,6 +49,12 @@ __global__ void __launch_bounds__(2 * units, 1)
   const int64_t own_state = (d * args.sizes.batch + rows.first + row) * hidden + unit;
   float h = real ? static_cast<const float*>(args.h0)[own_state] : 0.0f;
   float c = real ? static_cast<const float*>(args.c0)[own_state] : 0.0f;
+  const auto time = [&](int s) { return group.forward_time(s, steps); };
+  const GroupResets resets{args.resets, args.sizes, group};
+  if (any_resets && real && resets.before(time(0), row)) {
+    h = resets.h<float>(time(0), row, unit);
+    c = resets.c(time(0), row, unit);
+  }
   const int place = row * Layout::kRowFloats + unit;
   states[place] = h;
 
@@ -81,6 +87,8 @@ __global__ void __launch_bounds__(2 * units, 1)
 #pragma unroll 1
   for (int s = 0; s < steps; ++s) {
     const bool runs = own.runs(s);
+    // Read early, for its latency: whether the row starts anew before the next step.
+    const bool anew = any_resets && real && resets.before(time(s + 1), row);
     ptx::wait_copies<Layout::kAhead - 1>();
     const float* const stage = stages + s % Layout::kStages * Layout::kStageFloats;
     float gates[kGates], products[kStateGates];
@@ -92,13 +100,19 @@ __global__ void __launch_bounds__(2 * units, 1)
     multiply_state<Layout>(weights, state, rows_each, half, products);
 #pragma unroll
     for (int m = 0; m < kStateGates; ++m) gates[m] += products[m];
+    float new_h = 0, new_c = 0;  // of a row that starts anew
+    if (anew) {
+      new_h = resets.h<float>(time(s + 1), row, unit);
+      new_c = resets.c(time(s + 1), row, unit);
+    }
     const auto next = Cell::forward(gates, c);
     if (runs) {
       c = next.new_cell;
       h = next.new_h;
     }
+    if (anew) c = new_c;
     // h first: all wait for it. What is stored and prefetched comes between it and the barrier.
-    states[(~s & 1) * Layout::kStateFloats + place] = h;
+    states[(~s & 1) * Layout::kStateFloats + place] = anew ? new_h : h;
     if (runs) *output.at = h;
     output.advance(own, args.sizes, s);
     if (any_gates) {

@@ -13,7 +13,7 @@ using ClusterFp32Forward = ClusterFp32<Cell::kStateGates * units, 2 * Cell::kSta
 
 // One function: the weights fill the registers. Splitting it, even into inlined parts, makes the
 // compiler hold more: cluster_fp32_forward of 32 units then spills.
-template <class Cell, int units, int blocks>
+template <class Cell, int units, int blocks, bool any_resets>
 __global__ void __launch_bounds__(kFp32Threads, 1)
     cluster_fp32_forward(const __grid_constant__ PersistentForward args, int rows_each) {
   begin_kernel();
@@ -54,17 +54,20 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
     }
     if (Layout::kHeld < Layout::kDepth) __syncthreads();
   }
+  const auto time = [&](int s) { return group.forward_time(s, steps); };
+  const GroupResets resets{args.resets, args.sizes, group};
   const int64_t state_row = d * args.sizes.batch + rows.first;
   for (int e = thread; e < rows_each * kAll; e += kFp32Threads) {
     const int r = e / kAll, k = e % kAll;
-    states[e] = r < rows.count && k < hidden
-                    ? static_cast<const float*>(args.h0)[(state_row + r) * hidden + k]
-                    : 0.0f;
+    const bool any = r < rows.count && k < hidden;
+    states[e] = any ? static_cast<const float*>(args.h0)[(state_row + r) * hidden + k] : 0.0f;
+    if (any_resets && any && resets.before(time(0), r)) {
+      states[e] = resets.h<float>(time(0), r, k);
+    }
   }
   const uint32_t expected = static_cast<uint32_t>(rows_each) * kAll * 4;
   if (thread == 0) init_barriers<2>(barriers, expected);
 
-  const auto time = [&](int s) { return group.forward_time(s, steps); };
   // Prefetches the products of step s, 16 bytes a copy: [gate][row][unit]. A group is committed
   // even if empty, for wait_copies counts groups.
   const auto fetch = [&](int s) {
@@ -95,6 +98,9 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   const bool real = mine && row < rows.count && first_unit + unit < hidden;
   const int64_t own_state = (state_row + row) * hidden + first_unit + unit;
   float c = real ? static_cast<const float*>(args.c0)[own_state] : 0.0f, last = 0;
+  if (any_resets && real && resets.before(time(0), row)) {
+    c = resets.c(time(0), row, first_unit + unit);
+  }
   float bias[kGates];
 #pragma unroll
   for (int m = 0; m < kGates; ++m) {
@@ -107,6 +113,8 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
     const int parity = s & 1;
     const int64_t start = rows.start(time(s)) + rows.first;
     const int active = rows.active(time(s));
+    // Read early, for its latency: whether the row starts anew before the next step.
+    const bool anew = any_resets && real && resets.before(time(s + 1), row);
     const float* state = states + parity * (Layout::kStateBytes / 4);
     float* stage = stages + s % Layout::kStages * (Layout::kStageBytes / 4);
     if (s > 0) ptx::wait_barrier(barriers + 8 * parity, (s - 1) >> 1 & 1);
@@ -117,6 +125,11 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
 
     float* own = outgoing + parity * (Layout::kOutgoingBytes / 4);
     if (mine) {
+      float new_h = 0, new_c = 0;  // of a row that starts anew
+      if (anew) {
+        new_h = resets.h<float>(time(s + 1), row, first_unit + unit);
+        new_c = resets.c(time(s + 1), row, first_unit + unit);
+      }
       float gates[kGates];
       float* const in_stage = stage + row * units + unit;
 #pragma unroll
@@ -132,7 +145,8 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
         c = next.new_cell;
         last = next.new_h;
       }
-      own[thread] = last;
+      if (anew) c = new_c;
+      own[thread] = anew ? new_h : last;
       // Gates take the place of their products, and are stored below.
       if (save) {
 #pragma unroll
@@ -148,14 +162,20 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
                                      base + Layout::kState + (parity ^ 1) * Layout::kStateBytes,
                                      barriers + 8 * (parity ^ 1), rank, rows_each);
     }
-    // While that travels: output, gates and the next prefetch.
-    for (int e = thread; e < active * (units / 4); e += kFp32Threads) {
-      const int quad = e % (units / 4), r = e / (units / 4);
-      const int left = static_cast<int>(hidden) - first_unit - quad * 4;
-      if (left <= 0) continue;
-      store_floats_of(static_cast<float*>(args.output) + (start + r) * args.output_row +
-                          d * hidden + first_unit + quad * 4,
-                      own + r * units + quad * 4, left, vector);
+    // While that travels: output, gates and the next prefetch. With resets, what was sent need not
+    // be the output.
+    if (any_resets) {
+      const int64_t at = (start + row) * args.output_row + d * hidden + first_unit + unit;
+      if (real && row < active) static_cast<float*>(args.output)[at] = last;
+    } else {
+      for (int e = thread; e < active * (units / 4); e += kFp32Threads) {
+        const int quad = e % (units / 4), r = e / (units / 4);
+        const int left = static_cast<int>(hidden) - first_unit - quad * 4;
+        if (left <= 0) continue;
+        store_floats_of(static_cast<float*>(args.output) + (start + r) * args.output_row +
+                            d * hidden + first_unit + quad * 4,
+                        own + r * units + quad * 4, left, vector);
+      }
     }
     if (save) {
 #pragma unroll

@@ -20,13 +20,16 @@ cudaError_t run_cluster_fp32(const PersistentForward* args, const ClusterCall& c
     } else if constexpr (s.blocks == 1) {
       using Layout = BlockFp32Forward<Cell, s.units>;
       static_assert(Layout::kSharedBytes <= kMostSharedBytes && s.rows() == Layout::kRows);
-      return call(block_fp32_forward<Cell, s.units>, Layout::kThreads, Layout::kSharedBytes, args);
+      const auto kernel = any_resets(args) ? block_fp32_forward<Cell, s.units, true>
+                                           : block_fp32_forward<Cell, s.units, false>;
+      return call(kernel, Layout::kThreads, Layout::kSharedBytes, args);
     } else {
       using Layout = ClusterFp32Forward<Cell, s.units, s.blocks>;
       static_assert(Layout::kSharedBytes <= kMostSharedBytes);
       static_assert(Layout::kRows == fp32_rows(s, Cell::kStateGates));
-      return call(cluster_fp32_forward<Cell, s.units, s.blocks>, kFp32Threads, Layout::kSharedBytes,
-                  args);
+      const auto kernel = any_resets(args) ? cluster_fp32_forward<Cell, s.units, s.blocks, true>
+                                           : cluster_fp32_forward<Cell, s.units, s.blocks, false>;
+      return call(kernel, kFp32Threads, Layout::kSharedBytes, args);
     }
   });
 }
@@ -41,13 +44,16 @@ cudaError_t run_cluster_fp32(const PersistentBackward* args, const ClusterCall& 
     } else if constexpr (s.blocks == 1) {
       using Layout = BlockFp32Backward<Cell, s.units>;
       static_assert(Layout::kSharedBytes <= kMostSharedBytes && s.rows() == Layout::kRows);
-      return call(block_fp32_backward<Cell, s.units>, Layout::kThreads, Layout::kSharedBytes, args);
+      const auto kernel = any_resets(args) ? block_fp32_backward<Cell, s.units, true>
+                                           : block_fp32_backward<Cell, s.units, false>;
+      return call(kernel, Layout::kThreads, Layout::kSharedBytes, args);
     } else {
       using Layout = ClusterFp32Backward<Cell, s.units, s.blocks>;
       static_assert(Layout::kSharedBytes <= kMostSharedBytes);
       static_assert(Layout::kRows == fp32_rows(s, Cell::kStateGates));
-      return call(cluster_fp32_backward<Cell, s.units, s.blocks>, kFp32Threads,
-                  Layout::kSharedBytes, args);
+      const auto kernel = any_resets(args) ? cluster_fp32_backward<Cell, s.units, s.blocks, true>
+                                           : cluster_fp32_backward<Cell, s.units, s.blocks, false>;
+      return call(kernel, kFp32Threads, Layout::kSharedBytes, args);
     }
   });
 }

@@ -77,8 +77,6 @@ struct GroupResets {
   const PersistentSizes& sizes;
   const Group& group;
 
-  __device__ __forceinline__ bool any() const { return resets.marks != nullptr; }
-
   // Whether a row starts anew before the step at t. In direction 1 the mark is that of the step
   // ahead of it, which the row must have.
   __device__ __forceinline__ bool before(int t, int row) const {
@@ -102,12 +100,14 @@ struct GroupResets {
   }
 
   template <class T>
-  __device__ __forceinline__ T h(int64_t place) const {
-    return resets.h == nullptr ? T{} : __ldg(static_cast<const T*>(resets.h) + place);
+  __device__ __forceinline__ T h(int t, int row, int64_t unit) const {
+    if (resets.h == nullptr) return T(0);
+    return __ldg(static_cast<const T*>(resets.h) + place(t, row, unit));
   }
 
-  __device__ __forceinline__ float c(int64_t place) const {
-    return resets.c == nullptr ? 0.0f : __ldg(static_cast<const float*>(resets.c) + place);
+  __device__ __forceinline__ float c(int t, int row, int64_t unit) const {
+    if (resets.c == nullptr) return 0;
+    return __ldg(static_cast<const float*>(resets.c) + place(t, row, unit));
   }
 
   // Backward: hands over what has reached the states before step t, which then go no further.
@@ -280,6 +280,12 @@ cudaError_t has_code_for_90(void (*kernel)(P...), bool* found) {
       cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));
   *found = error == cudaSuccess && attributes.ptxVersion >= 90;
   return error;
+}
+
+// Every kernel is compiled with resets and without: without, they take none of its registers.
+template <class Args>
+bool any_resets(const Args* args) {
+  return args != nullptr && args->resets.marks != nullptr;
 }
 
 // Whether a kernel asks for more than the device has; clears the error.
