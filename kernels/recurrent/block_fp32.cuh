@@ -6,7 +6,7 @@
 // step.
 #pragma once
 
-#include "kernels/recurrent/persistent.cuh"
+#include "kernels/recurrent/resets.cuh"
 
 namespace treadle {
 

@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(2 * units, 1)
 
   const BlockRow own(rows, row, steps, real, d == 0);
   const auto time = [&](int s) { return group.backward_time(s, steps); };
-  const GroupResets resets{args.resets, args.sizes, group};
+  const GroupResets<any_resets> resets{args.resets, args.sizes, group};
   const bool any_grad = args.grad_output != nullptr;
   RowIterator gates_at(static_cast<const float*>(args.gates) + d * args.gate_direction + unit, own,
                        args.sizes, args.gate_row);
@@ -90,8 +90,8 @@ __global__ void __launch_bounds__(2 * units, 1)
   // One iteration more than steps, for grad_h0.
 #pragma unroll 1
   for (int s = 0; s <= steps; ++s) {
-    // Read early, for its latency: whether the step whose gradients arrive was started anew.
-    const bool anew = any_resets && real && resets.before(time(s - 1), row);
+    // Of the step whose gradients arrive.
+    const uint32_t mark = real ? resets.mark(time(s - 1), row) : 0;
     ptx::wait_copies<Layout::kAhead - 1>();
     const float* const stage = stages + s % Layout::kStages * Layout::kStageFloats;
     float gates[kGates];
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(2 * units, 1)
     multiply_state<Layout>(weights, state, rows_each, half, by_h);
     // A row without the step before sent zeros; their products are not added: 0 x inf would be NaN.
     if (own.runs(s - 1)) grad_h += by_h[0];
-    if (anew) resets.take(time(s - 1), row, unit, grad_h, grad_c);
+    if (resets.is_set(mark)) resets.take(time(s - 1), row, unit, grad_h, grad_c);
     if (s == steps) break;
     // A row without this step keeps its gradients and sends zeros.
     const bool runs = own.runs(s);

@@ -50,10 +50,10 @@ __global__ void __launch_bounds__(2 * units, 1)
   float h = real ? static_cast<const float*>(args.h0)[own_state] : 0.0f;
   float c = real ? static_cast<const float*>(args.c0)[own_state] : 0.0f;
   const auto time = [&](int s) { return group.forward_time(s, steps); };
-  const GroupResets resets{args.resets, args.sizes, group};
-  if (any_resets && real && resets.before(time(0), row)) {
-    h = resets.h<float>(time(0), row, unit);
-    c = resets.c(time(0), row, unit);
+  const GroupResets<any_resets> resets{args.resets, args.sizes, group};
+  if (real) {
+    h = resets.first_h(h, row, unit);
+    c = resets.first_c(c, row, unit);
   }
   const int place = row * Layout::kRowFloats + unit;
   states[place] = h;
@@ -87,8 +87,7 @@ __global__ void __launch_bounds__(2 * units, 1)
 #pragma unroll 1
   for (int s = 0; s < steps; ++s) {
     const bool runs = own.runs(s);
-    // Read early, for its latency: whether the row starts anew before the next step.
-    const bool anew = any_resets && real && resets.before(time(s + 1), row);
+    const uint32_t mark = real ? resets.mark(time(s + 1), row) : 0;
     ptx::wait_copies<Layout::kAhead - 1>();
     const float* const stage = stages + s % Layout::kStages * Layout::kStageFloats;
     float gates[kGates], products[kStateGates];
@@ -100,19 +99,16 @@ __global__ void __launch_bounds__(2 * units, 1)
     multiply_state<Layout>(weights, state, rows_each, half, products);
 #pragma unroll
     for (int m = 0; m < kStateGates; ++m) gates[m] += products[m];
-    float new_h = 0, new_c = 0;  // of a row that starts anew
-    if (anew) {
-      new_h = resets.h<float>(time(s + 1), row, unit);
-      new_c = resets.c(time(s + 1), row, unit);
-    }
+    const bool anew = resets.is_set(mark);
+    const auto next_start = resets.template states<float>(anew, time(s + 1), row, unit);
     const auto next = Cell::forward(gates, c);
     if (runs) {
       c = next.new_cell;
       h = next.new_h;
     }
-    if (anew) c = new_c;
+    if (anew) c = next_start.c;
     // h first: all wait for it. What is stored and prefetched comes between it and the barrier.
-    states[(~s & 1) * Layout::kStateFloats + place] = anew ? new_h : h;
+    states[(~s & 1) * Layout::kStateFloats + place] = anew ? next_start.h : h;
     if (runs) *output.at = h;
     output.advance(own, args.sizes, s);
     if (any_gates) {

@@ -8,7 +8,7 @@
 // permutation, and a sum over k does not mind it.
 #pragma once
 
-#include "kernels/recurrent/persistent.cuh"
+#include "kernels/recurrent/resets.cuh"
 
 namespace treadle {
 

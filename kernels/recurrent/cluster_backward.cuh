@@ -12,7 +12,7 @@ namespace treadle {
 
 // One function: weights, addresses and the state of a thread fill the registers, and parts that
 // pass them on would need more of them.
-template <class Cell, class T, int units, int blocks>
+template <class Cell, class T, int units, int blocks, bool any_resets>
 __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThreads, 1)
     cluster_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
   begin_kernel();
@@ -130,6 +130,7 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
   keep(lane_state);
   keep(expected);
   const uint32_t own_barrier = barriers + 8 * warp;
+  const GroupResets<any_resets> resets{args.resets, args.sizes, group};
   // Rows that sent gradients in the step before. The others sent zeros, whose products are not even
   // added: 0 x inf would be NaN.
   int given = 0;
@@ -139,6 +140,7 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
     const int parity = s & 1;
     const bool last = s == steps;
     const int active = last ? 0 : rows.active(own.time(s));
+    const uint32_t mark = resets.mark(own.time(s - 1), row);  // of the step whose gradients arrive
     const uint32_t stage = base + Layout::kStages + s % Layout::kDepth * Layout::kStageBytes;
 
     // ---- what does not depend on gradients, while they arrive
@@ -192,6 +194,7 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
     if (s > 0 && lane == 0) ptx::arrive_expecting(barrier, expected);
 
     // ---- the cell
+    const bool anew = resets.is_set(mark);
     const uint32_t outgoing = base + Layout::kOutgoing + parity * Layout::kOutgoingBytes;
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
@@ -204,6 +207,9 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
       }
       if (row < given) grad_h[i] += sum_in_pairs(parts);
       const bool real = row < rows.count && first_unit + unit[i] < hidden;
+      if (anew && real) {
+        resets.take(own.time(s - 1), row, first_unit + unit[i], grad_h[i], grad_c[i]);
+      }
       if (last) {
         if (!real) continue;
         const int64_t at = (state_row + row) * hidden + first_unit + unit[i];

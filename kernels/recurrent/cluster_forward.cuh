@@ -12,7 +12,7 @@ namespace treadle {
 
 // One function: weights, addresses and the state of a thread fill the registers, and parts that
 // pass them on would need more of them.
-template <class Cell, class T, int units, int blocks, int tiles>
+template <class Cell, class T, int units, int blocks, int tiles, bool any_resets>
 __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::kThreads, 1)
     cluster_forward(const __grid_constant__ PersistentForward args, int rows_each) {
   begin_kernel();
@@ -68,13 +68,15 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
   }
 
   // ---- h0 into buffer 0, and barriers
+  const GroupResets<any_resets> resets{args.resets, args.sizes, group};
   const int64_t state_row = d * args.sizes.batch + rows.first;
   {
     const auto* h = static_cast<const uint16_t*>(args.h0) + state_row * hidden;
     for (int e = thread; e < kRows * Layout::kHidden; e += kThreads) {
       const int r = e / Layout::kHidden, k = e % Layout::kHidden, n = r % 8;
       if (n >= stride) continue;
-      const uint16_t bits = r < rows.count && k < hidden ? h[r * hidden + k] : 0;
+      uint16_t bits = r < rows.count && k < hidden ? h[r * hidden + k] : 0;
+      if (k < hidden) bits = resets.first_h(bits, r, k);
       ptx::store2(base + Layout::kState + (k / 16 * tiles + r / 8) * tile_bytes +
                       k / 4 % 4 * 8 * stride + n * 8 + k % 4 * 2,
                   bits);
@@ -96,7 +98,8 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
     for (int s = 0; s < steps; ++s) {
       own.before();
       ptx::sync_threads(kStepBarrier, kThreads);
-      own.after(s);
+      const auto marks = resets.template tile_marks<tiles>(group.forward_time(s + 1, steps));
+      own.after(s, resets.bits(marks));
     }
     ptx::sync_cluster();
     return;
@@ -134,6 +137,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
     const bool real = mine[i] && row[i] < rows.count && first_unit + unit[i] < hidden;
     const int64_t at = (state_row + row[i]) * hidden + first_unit + unit[i];
     c[i] = real ? load_c<T>(args.c0, at, args.sizes.half_c) : 0.0f;
+    if (real) c[i] = resets.first_c(c[i], row[i], first_unit + unit[i]);
     // kRows: no step is active for padded units and rows.
     if (!real) row[i] = kRows;
   }
@@ -162,6 +166,8 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
     // Not group.forward_time(), which changes the machine code.
     const int active = rows.active(d == 0 ? s : steps - 1 - s);
     const int stage = s % Layout::kDepth * Layout::kStageBytes;
+    const int next_time = group.forward_time(s + 1, steps);
+    const auto marks = resets.template tile_marks<tiles>(next_time);
 
     // ---- what does not depend on h_{t-1}, while it arrives
     float gates[kItems][kGates];
@@ -212,10 +218,14 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
     if (s > 0 && rearms) ptx::arrive_expecting(barrier, expected);
 
     // ---- the cell
+    const uint32_t anew = resets.bits(marks);
     const uint32_t outgoing = base + Layout::kOutgoing + parity * Layout::kOutgoingBytes;
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       if (!mine[i]) continue;
+      const bool starts = anew >> row[i] & 1;  // bit kRows is never set
+      const auto next_start =
+          resets.template states<uint16_t>(starts, next_time, row[i], first_unit + unit[i]);
 #pragma unroll
       for (int m = 0; m < kStateGates; ++m) {
         // Not shared with the other kernels: a function for it changes the machine code.
@@ -235,6 +245,10 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
       } else {
         h = ptx::load2(base + Layout::kState + parity * Layout::kStateBytes +
                        rank * (units * tiles * stride * 2) + place[i]);
+      }
+      if (starts) {
+        own.store_h(s, row[i], first_unit + unit[i], h);
+        h = next_start.h, c[i] = next_start.c;
       }
       ptx::store2(outgoing + place[i], h);
     }
@@ -266,7 +280,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
     }
     if (!Layout::kCopyWarp) own.before();
     ptx::sync_threads(kStepBarrier, kThreads);
-    if (!Layout::kCopyWarp) own.after(s);
+    if (!Layout::kCopyWarp) own.after(s, anew);
   }
 
   // ---- the last states

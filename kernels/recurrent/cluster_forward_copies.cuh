@@ -86,15 +86,22 @@ struct ForwardCopies {
   // Before the step barrier of step s: the stage of step s + 1 is there.
   __device__ __forceinline__ void before() const { ptx::wait_copies<Layout::kAhead - 2>(); }
 
+  // One unit's output where another h is sent.
+  __device__ __forceinline__ void store_h(int s, int row, int64_t unit, uint16_t h) const {
+    const int64_t at = (group.rows.start(time(s)) + group.rows.first + row) * args.output_row;
+    static_cast<uint16_t*>(args.output)[at + group.direction * args.sizes.hidden + unit] = h;
+  }
+
   // After the step barrier of step s: stores step s, whose gates stand where its products stood,
-  // then refills a stage that was last read two steps ago.
-  __device__ __forceinline__ void after(int s) const {
+  // then refills a stage that was last read two steps ago. `anew`: bits of rows whose output is
+  // stored already.
+  __device__ __forceinline__ void after(int s, uint32_t anew) const {
     const int active = group.rows.active(time(s));
     const int64_t start = group.rows.start(time(s));
     const int64_t output_step = start * static_cast<int>(args.output_row) * 2;
 #pragma unroll
     for (int i = 0; i < Layout::kQuads; ++i) {
-      if (quad_row[i] >= active) continue;
+      if (quad_row[i] >= active || (anew >> quad_row[i] & 1)) continue;
       store_four(quad_to[i] + output_step,
                  ptx::load8(quad_at[i] + (s & 1) * Layout::kOutgoingBytes), quad_left[i], vector);
     }

@@ -55,15 +55,14 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
     if (Layout::kHeld < Layout::kDepth) __syncthreads();
   }
   const auto time = [&](int s) { return group.forward_time(s, steps); };
-  const GroupResets resets{args.resets, args.sizes, group};
+  const GroupResets<any_resets> resets{args.resets, args.sizes, group};
   const int64_t state_row = d * args.sizes.batch + rows.first;
   for (int e = thread; e < rows_each * kAll; e += kFp32Threads) {
     const int r = e / kAll, k = e % kAll;
-    const bool any = r < rows.count && k < hidden;
-    states[e] = any ? static_cast<const float*>(args.h0)[(state_row + r) * hidden + k] : 0.0f;
-    if (any_resets && any && resets.before(time(0), r)) {
-      states[e] = resets.h<float>(time(0), r, k);
-    }
+    const float h = r < rows.count && k < hidden
+                        ? static_cast<const float*>(args.h0)[(state_row + r) * hidden + k]
+                        : 0.0f;
+    states[e] = k < hidden ? resets.first_h(h, r, k) : h;
   }
   const uint32_t expected = static_cast<uint32_t>(rows_each) * kAll * 4;
   if (thread == 0) init_barriers<2>(barriers, expected);
@@ -98,9 +97,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   const bool real = mine && row < rows.count && first_unit + unit < hidden;
   const int64_t own_state = (state_row + row) * hidden + first_unit + unit;
   float c = real ? static_cast<const float*>(args.c0)[own_state] : 0.0f, last = 0;
-  if (any_resets && real && resets.before(time(0), row)) {
-    c = resets.c(time(0), row, first_unit + unit);
-  }
+  if (real) c = resets.first_c(c, row, first_unit + unit);
   float bias[kGates];
 #pragma unroll
   for (int m = 0; m < kGates; ++m) {
@@ -113,8 +110,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
     const int parity = s & 1;
     const int64_t start = rows.start(time(s)) + rows.first;
     const int active = rows.active(time(s));
-    // Read early, for its latency: whether the row starts anew before the next step.
-    const bool anew = any_resets && real && resets.before(time(s + 1), row);
+    const uint32_t mark = real ? resets.mark(time(s + 1), row) : 0;
     const float* state = states + parity * (Layout::kStateBytes / 4);
     float* stage = stages + s % Layout::kStages * (Layout::kStageBytes / 4);
     if (s > 0) ptx::wait_barrier(barriers + 8 * parity, (s - 1) >> 1 & 1);
@@ -125,11 +121,9 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
 
     float* own = outgoing + parity * (Layout::kOutgoingBytes / 4);
     if (mine) {
-      float new_h = 0, new_c = 0;  // of a row that starts anew
-      if (anew) {
-        new_h = resets.h<float>(time(s + 1), row, first_unit + unit);
-        new_c = resets.c(time(s + 1), row, first_unit + unit);
-      }
+      const bool anew = resets.is_set(mark);
+      const auto next_start =
+          resets.template states<float>(anew, time(s + 1), row, first_unit + unit);
       float gates[kGates];
       float* const in_stage = stage + row * units + unit;
 #pragma unroll
@@ -145,8 +139,8 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
         c = next.new_cell;
         last = next.new_h;
       }
-      if (anew) c = new_c;
-      own[thread] = anew ? new_h : last;
+      if (anew) c = next_start.c;
+      own[thread] = anew ? next_start.h : last;
       // Gates take the place of their products, and are stored below.
       if (save) {
 #pragma unroll

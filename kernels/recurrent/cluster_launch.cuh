@@ -76,8 +76,10 @@ cudaError_t run_cluster_forward(const PersistentForward* args, const ClusterCall
       return cudaErrorInvalidValue;
     } else {
       using Layout = ClusterForwardOf<Cell, s.units, s.blocks, s.tiles>;
-      return call(cluster_forward<Cell, T, s.units, s.blocks, s.tiles>, Layout::kThreads,
-                  Layout::kSharedBytes, args);
+      const auto kernel = any_resets(args)
+                              ? cluster_forward<Cell, T, s.units, s.blocks, s.tiles, true>
+                              : cluster_forward<Cell, T, s.units, s.blocks, s.tiles, false>;
+      return call(kernel, Layout::kThreads, Layout::kSharedBytes, args);
     }
   });
 }
@@ -90,8 +92,9 @@ cudaError_t run_cluster_backward(const PersistentBackward* args, const ClusterCa
       return cudaErrorInvalidValue;
     } else {
       using Layout = ClusterBackwardOf<Cell, s.units, s.blocks>;
-      return call(cluster_backward<Cell, T, s.units, s.blocks>, Layout::kThreads,
-                  Layout::kSharedBytes, args);
+      const auto kernel = any_resets(args) ? cluster_backward<Cell, T, s.units, s.blocks, true>
+                                           : cluster_backward<Cell, T, s.units, s.blocks, false>;
+      return call(kernel, Layout::kThreads, Layout::kSharedBytes, args);
     }
   });
 }

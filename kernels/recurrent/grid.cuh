@@ -8,7 +8,7 @@
 // every block that is waited for runs.
 #pragma once
 
-#include "kernels/recurrent/persistent.cuh"
+#include "kernels/recurrent/resets.cuh"
 
 namespace treadle {
 

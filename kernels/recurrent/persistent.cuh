@@ -70,56 +70,6 @@ struct Group {
   }
 };
 
-// Where the rows of a group start anew (RecurrenceResets). t: the time of a step, or -1 or `steps`,
-// where there is none.
-struct GroupResets {
-  const RecurrenceResets& resets;
-  const PersistentSizes& sizes;
-  const Group& group;
-
-  // Whether a row starts anew before the step at t. In direction 1 the mark is that of the step
-  // ahead of it, which the row must have.
-  __device__ __forceinline__ bool before(int t, int row) const {
-    const int steps = static_cast<int>(sizes.steps), marked = t + group.direction;
-    if (t < 0 || marked >= steps || row >= group.rows.active(marked)) return false;
-    const int64_t at = group.rows.start(marked) + group.rows.first + row;
-    return __ldg(reinterpret_cast<const unsigned char*>(resets.marks) + at) != 0;
-  }
-
-  // A unit of a row at step t in an array over D and S.
-  __device__ __forceinline__ int64_t in_steps(int t, int row, int64_t unit) const {
-    const int64_t all_rows = group.rows.start(static_cast<int>(sizes.steps));
-    const int64_t at = group.direction * all_rows + group.rows.start(t) + group.rows.first + row;
-    return at * sizes.hidden + unit;
-  }
-
-  // A unit of a row in what replaces the states before step t.
-  __device__ __forceinline__ int64_t place(int t, int row, int64_t unit) const {
-    if (resets.per_step) return in_steps(t, row, unit);
-    return (group.direction * sizes.batch + group.rows.first + row) * sizes.hidden + unit;
-  }
-
-  template <class T>
-  __device__ __forceinline__ T h(int t, int row, int64_t unit) const {
-    if (resets.h == nullptr) return T(0);
-    return __ldg(static_cast<const T*>(resets.h) + place(t, row, unit));
-  }
-
-  __device__ __forceinline__ float c(int t, int row, int64_t unit) const {
-    if (resets.c == nullptr) return 0;
-    return __ldg(static_cast<const float*>(resets.c) + place(t, row, unit));
-  }
-
-  // Backward: hands over what has reached the states before step t, which then go no further.
-  __device__ __forceinline__ void take(int t, int row, int64_t unit, float& grad_h,
-                                       float& grad_c) const {
-    const int64_t at = in_steps(t, row, unit);
-    if (resets.grad_h != nullptr) static_cast<float*>(resets.grad_h)[at] = grad_h;
-    if (resets.grad_c != nullptr) static_cast<float*>(resets.grad_c)[at] = grad_c;
-    grad_h = grad_c = 0;
-  }
-};
-
 // c and its gradient are stored in T if `half`, else in float.
 template <class T>
 __device__ __forceinline__ float load_c(const void* c, int64_t at, bool half) {
@@ -280,12 +230,6 @@ cudaError_t has_code_for_90(void (*kernel)(P...), bool* found) {
       cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));
   *found = error == cudaSuccess && attributes.ptxVersion >= 90;
   return error;
-}
-
-// Every kernel is compiled with resets and without: without, they take none of its registers.
-template <class Args>
-bool any_resets(const Args* args) {
-  return args != nullptr && args->resets.marks != nullptr;
 }
 
 // Whether a kernel asks for more than the device has; clears the error.
