@@ -10,7 +10,7 @@ namespace treadle {
 
 // One function: weights, addresses and the state of a thread fill the registers, and parts that
 // pass them on would need more of them.
-template <class Cell, class T>
+template <class Cell, class T, bool any_resets>
 __global__ void __launch_bounds__(kGridThreads, 1)
     grid_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
   begin_kernel();
@@ -67,6 +67,7 @@ __global__ void __launch_bounds__(kGridThreads, 1)
   const int unit = warp * 4 + lane / 8, row_in_tile = lane % 8;
   const bool real = first_unit + unit < hidden;
   const int64_t state_row = d * args.sizes.batch + rows.first;
+  const GroupResets<any_resets> resets{args.resets, args.sizes, group};
   auto* grad_h = reinterpret_cast<float*>(memory + Layout::kGrads);
   float* const grad_c = grad_h + rows_each * kGridUnits;
   for (int j = 0; j < tiles; ++j) {
@@ -157,6 +158,9 @@ __global__ void __launch_bounds__(kGridThreads, 1)
         }
         continue;
       }
+      const int item = j * kGridThreads + thread, row = j * 8 + row_in_tile;
+      // Of the step whose gradients arrive.
+      const uint32_t mark = real ? resets.mark(time(s - 1), row) : 0;
       float sum[kTiles][1][4] = {};
       if (product) {
         exchange.wait(words, j, loaded);
@@ -180,7 +184,6 @@ __global__ void __launch_bounds__(kGridThreads, 1)
       if (loaded) exchange.load_next(words, j, last_tile);
 
       // ---- the cell, of one unit and row a thread
-      const int item = j * kGridThreads + thread, row = j * 8 + row_in_tile;
       // Not shared with the other kernels: a function for it changes the machine code.
       float parts[kGridWarps];
 #pragma unroll
@@ -189,7 +192,10 @@ __global__ void __launch_bounds__(kGridThreads, 1)
       }
       // Rows without the step before sent zeros; their products are not added: 0 x inf would be
       // NaN.
-      const float dh = grad_h[item] + (row < active_before ? sum_in_pairs(parts) : 0.0f);
+      float dh = grad_h[item] + (row < active_before ? sum_in_pairs(parts) : 0.0f);
+      if (resets.is_set(mark)) {
+        resets.take(time(s - 1), row, first_unit + unit, dh, grad_c[item]);
+      }
       // A row without this step keeps its gradients and sends zeros.
       uint16_t grads[kGates] = {};
       if (real && row < active) {

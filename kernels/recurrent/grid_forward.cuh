@@ -11,7 +11,7 @@ namespace treadle {
 
 // One function: weights, addresses and the state of a thread fill the registers, and parts that
 // pass them on would need more of them.
-template <class Cell, class T>
+template <class Cell, class T, bool any_resets>
 __global__ void __launch_bounds__(kGridThreads, 1)
     grid_forward(const __grid_constant__ PersistentForward args, int rows_each) {
   begin_kernel();
@@ -66,13 +66,15 @@ __global__ void __launch_bounds__(kGridThreads, 1)
   const int unit = warp * 4 + lane / 8, row_in_tile = lane % 8;
   const bool real = first_unit + unit < hidden;
   const int64_t state_row = d * args.sizes.batch + rows.first;
+  const GroupResets<any_resets> resets{args.resets, args.sizes, group};
   auto* c_states = reinterpret_cast<float*>(memory + Layout::kCStates);
   auto* last_h = reinterpret_cast<uint16_t*>(c_states + rows_each * kGridUnits);
   for (int j = 0; j < tiles; ++j) {
     const int row = j * 8 + row_in_tile;
     const bool any = real && row < rows.count;
     const int64_t at = (state_row + row) * hidden + first_unit + unit;
-    c_states[j * kGridThreads + thread] = any ? load_c<T>(args.c0, at, args.sizes.half_c) : 0.0f;
+    const float c = any ? load_c<T>(args.c0, at, args.sizes.half_c) : 0.0f;
+    c_states[j * kGridThreads + thread] = any ? resets.first_c(c, row, first_unit + unit) : c;
     // Rounded anew: h0 may be a NaN of all ones, which would be waited for if it were sent.
     const float h = any ? widen(static_cast<const T*>(args.h0)[at]) : 0.0f;
     last_h[j * kGridThreads + thread] = Narrow<T>::from(h).bits;
@@ -125,6 +127,10 @@ __global__ void __launch_bounds__(kGridThreads, 1)
   const auto initial = [&](int j, int c) {  // h0, as if received
     const int r = j * 8 + g;
     const int64_t k = (warp * kChunks + c) * 32 + 8 * q;
+    if (resets.before(time(0), r)) {
+      const uint16_t* const row = resets.h_row(time(0), r);
+      return words_of(row + k, row == nullptr ? 0 : hidden - k);
+    }
     return words_of(static_cast<const uint16_t*>(args.h0) + (state_row + r) * hidden + k,
                     r < rows.count ? hidden - k : 0);
   };
@@ -157,6 +163,8 @@ __global__ void __launch_bounds__(kGridThreads, 1)
         }
         continue;
       }
+      const int row = j * 8 + row_in_tile;
+      const uint32_t mark = real ? resets.mark(time(s + 1), row) : 0;
       if (active_before > j * 8) {
         exchange.wait(words, j, loaded);
       } else {
@@ -183,7 +191,9 @@ __global__ void __launch_bounds__(kGridThreads, 1)
       __syncthreads();
 
       float gates[kGates];
-      const int row = j * 8 + row_in_tile;
+      const bool anew = resets.is_set(mark);
+      const auto next_start =
+          resets.template states<uint16_t>(anew, time(s + 1), row, first_unit + unit);
       const uint32_t in_stage = stage_of(s) + row * Layout::kStageRow + unit * 2;
 #pragma unroll
       for (int m = 0; m < kGates; ++m) {
@@ -214,9 +224,15 @@ __global__ void __launch_bounds__(kGridThreads, 1)
         h = Narrow<T>::from(next.new_h).bits;
         last_h[item] = h;
       }
+      if (anew) c_states[item] = next_start.c;
       const uint2 four = gather_four(h);
+      uint2 sent = four;
+      if (any_resets && __any_sync(~0u, anew)) {
+        // Rounded anew, as h0.
+        sent = gather_four(anew ? Narrow<T>::from(widen_bits<T>(next_start.h)).bits : h);
+      }
       if (lane < 8) {
-        if (s + 1 < steps) exchange.send(j, 0, four);
+        if (s + 1 < steps) exchange.send(j, 0, sent);
         if (j * 8 + lane < active && four_left > 0) {
           store_four(output_to + (start + j * 8) * static_cast<int>(args.output_row) * 2, four,
                      four_left, vector);

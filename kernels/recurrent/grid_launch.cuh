@@ -59,16 +59,24 @@ template <class Kind>
 cudaError_t run_grid(const PersistentForward* args, const GridCall& call) {
   using Cell = typename Kind::template HalfCell<float>;
   using Layout = GridForward<Cell::kGates, Cell::kStateGates>;
-  return call.sizes.dtype == Dtype::kHalf ? call.of<Layout>(grid_forward<Cell, Half>, args)
-                                          : call.of<Layout>(grid_forward<Cell, BFloat16>, args);
+  const auto run = [&](auto type) {
+    using T = typename decltype(type)::type;
+    return call.of<Layout>(
+        any_resets(args) ? grid_forward<Cell, T, true> : grid_forward<Cell, T, false>, args);
+  };
+  return call.sizes.dtype == Dtype::kHalf ? run(Type<Half>{}) : run(Type<BFloat16>{});
 }
 
 template <class Kind>
 cudaError_t run_grid(const PersistentBackward* args, const GridCall& call) {
   using Cell = typename Kind::template Cell<float>;
   using Layout = GridBackward<Cell::kGates, Cell::kStateGates>;
-  return call.sizes.dtype == Dtype::kHalf ? call.of<Layout>(grid_backward<Cell, Half>, args)
-                                          : call.of<Layout>(grid_backward<Cell, BFloat16>, args);
+  const auto run = [&](auto type) {
+    using T = typename decltype(type)::type;
+    return call.of<Layout>(
+        any_resets(args) ? grid_backward<Cell, T, true> : grid_backward<Cell, T, false>, args);
+  };
+  return call.sizes.dtype == Dtype::kHalf ? run(Type<Half>{}) : run(Type<BFloat16>{});
 }
 
 template <class Kind>

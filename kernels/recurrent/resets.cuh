@@ -102,6 +102,12 @@ struct GroupResets {
     return (group.direction * sizes.batch + group.rows.first + row) * sizes.hidden + unit;
   }
 
+  // null: zeros.
+  __device__ __forceinline__ const uint16_t* h_row(int t, int row) const {
+    const auto* all = static_cast<const uint16_t*>(resets.h);
+    return all == nullptr ? all : all + place(t, row, 0);
+  }
+
   template <class T>
   __device__ __forceinline__ T h(int t, int row, int64_t unit) const {
     if (resets.h == nullptr) return T(0);
