@@ -1,6 +1,5 @@
 #include "common/rules.h"
 
-#include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/function.h>
 
 #include "common/check.h"
@@ -16,10 +15,9 @@ static bool is_word(std::string_view name, std::string_view words) {
 }
 
 void autocast_arguments(const OperatorHandle& op, Stack* stack, c10::DeviceType device,
-                        std::string_view keep) {
+                        std::string_view keep, ScalarType dtype) {
   c10::impl::ExcludeDispatchKeyGuard guard(
       at::autocast::get_autocast_dispatch_key_from_device_type(device));
-  const auto dtype = at::autocast::get_autocast_dtype(device);
   const auto& arguments = op.schema().arguments();
   const size_t base = stack->size() - arguments.size();
   for (size_t i = 0; i < arguments.size(); ++i) {

@@ -3,9 +3,9 @@
 // derivative that recurrent_layer has.
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
-#include <ATen/autocast_mode.h>
 
 #include "common/check.h"
+#include "recurrent/autocast.h"
 #include "recurrent/check.h"
 #include "treadle/ops.h"
 
@@ -105,15 +105,12 @@ Tensor of_directions(at::TensorList params, int64_t each, int64_t k) {
 
 // The c of states that are given. GRU's is h without rounding. Under autocast torch's LSTM has c in
 // the lower precision; the LLTM's, which only adds up, keeps its own.
-Tensor given_c(const Layers& a, at::TensorList states) {
+Tensor given_c(const Layers& a, at::TensorList states, bool packed) {
   if (states.empty()) return Tensor();
   if (a.cell == CellKind::kGru) return states[0].to(at::toOpMathType(states[0].scalar_type()));
-  const Tensor& c0 = states[1];
-  const auto device = c0.device().type();
-  const bool lower = a.cell == CellKind::kLstm && c0.scalar_type() == at::kFloat &&
-                     at::autocast::is_autocast_available(device) &&
-                     at::autocast::is_autocast_enabled(device);
-  return lower ? c0.to(at::autocast::get_autocast_dtype(device)) : c0;
+  const Tensor& c = states[1];
+  if (a.cell != CellKind::kLstm || c.scalar_type() != at::kFloat) return c;
+  return c.to(autocast_dtype(a.cell, packed, c).value_or(at::kFloat));
 }
 
 LayerResults run(const Tensor& input, const OptionalTensor& batch_sizes, const Layers& a) {
@@ -121,7 +118,8 @@ LayerResults run(const Tensor& input, const OptionalTensor& batch_sizes, const L
   check_lists(a);
   check_list_storages(a);
   const int64_t directions = a.directions(), each = a.each();
-  const Tensor c0 = given_c(a, a.hx), reset_c = given_c(a, a.reset_hx);
+  const bool packed = batch_sizes.has_value();
+  const Tensor c0 = given_c(a, a.hx, packed), reset_c = given_c(a, a.reset_hx, packed);
   const OptionalTensor reset = a.reset ? OptionalTensor(a.reset->unsqueeze(-1)) : std::nullopt;
   Tensor x = input;
   std::vector<Tensor> h_n, c_n;

@@ -1,4 +1,4 @@
-// recurrent_layer under vmap and under autocast.
+// recurrent_layer under vmap.
 //
 // Rows are independent. Where only arguments with rows are batched, the batch folds into them: N
 // samples of [..., B, X] become [..., B * N, X] with the samples of a row side by side. So a packed
@@ -9,8 +9,6 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
-
-#include "common/rules.h"
 
 namespace treadle {
 namespace {
@@ -125,15 +123,6 @@ TORCH_LIBRARY_IMPL(treadle, FuncTorchBatched, m) {
   m.impl("recurrent_layer", TREADLE_RULE(layer_batch_rule));
   m.impl("recurrent_layer_forward", TREADLE_RULE(layer_batch_rule));
   m.impl("recurrent_layer_backward", TREADLE_RULE(layer_batch_rule));
-}
-
-// recurrent_layer runs in autocast's dtype, as a matrix product does; c keeps float32.
-static constexpr char kC0[] = "c0 reset_c";
-TORCH_LIBRARY_IMPL(treadle, AutocastCPU, m) {
-  m.impl("recurrent_layer", TREADLE_RULE(autocast_rule<c10::DeviceType::CPU, kC0>));
-}
-TORCH_LIBRARY_IMPL(treadle, AutocastCUDA, m) {
-  m.impl("recurrent_layer", TREADLE_RULE(autocast_rule<c10::DeviceType::CUDA, kC0>));
 }
 
 }  // namespace treadle

@@ -218,7 +218,8 @@ def lstm(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
             direction: its first). Of h0's and c0's dtypes.
 
         Every tensor but batch_sizes and reset is differentiable, twice. Under autocast all of them
-        take the lower precision.
+        take the lower precision; on a CPU those of a packed batch stay float32 if c0 is, as torch's
+        do.
 
     Raises:
         RuntimeError: shapes, dtypes, devices or counts that do not fit.
@@ -294,7 +295,7 @@ def gru(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
             first).
 
         Every tensor but batch_sizes and reset is differentiable, twice. Under autocast all of them
-        take the lower precision.
+        take the lower precision; on a CPU they stay float32 if hx is, as torch's do.
 
     Raises:
         RuntimeError: shapes, dtypes, devices or counts that do not fit.
