@@ -16,7 +16,13 @@ from tools.native import host
 from tools.native.graph import CXX_FLAGS
 
 ROOT = Path(__file__).resolve().parents[2]
-CELLS, DTYPES = 3, 4
+DTYPES = 4
+# A loop's line, and in how many cells it computes: a GRU's h is its c.
+LOOPS = [
+    ("kernels/recurrent/cpu/rows_forward.h", "Cell::next(g, own_c[r", 3),
+    ("kernels/recurrent/cpu/rows_forward.h", "Cell::output(g, own_c[r", 2),
+    ("kernels/recurrent/cpu/rows_backward.h", "Cell::slopes(g, old_c[i]", 3),
+]
 
 
 def line_of(file: str, after: str) -> int:
@@ -37,12 +43,10 @@ def test_loops_over_units_are_vectorised(tmp_path: Path, isa: str) -> None:
     done = subprocess.run(
         [*command, tmp_path / "rows.o"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    loops = {
-        "kernels/recurrent/cpu/rows_forward.h": "Cell::forward(g, own_c[r",
-        "kernels/recurrent/cpu/rows_backward.h": "Cell::backward(g, old_c[i]",
-    }
-    for file, inside in loops.items():
+    for file, inside, cells in LOOPS:
+        if "output" in inside and isa == "avx2":  # in the loop of next
+            continue
         place = rf"{file}:{line_of(file, inside)}:\d+: optimized: loop vectorized"
         # A loop may be copied into several functions: then each copy is counted.
         found = len(re.findall(place, done.stderr))
-        assert found >= CELLS * DTYPES, f"{file}: {found} of {CELLS * DTYPES} loops"
+        assert found >= cells * DTYPES, f"{inside}: {found} of {cells * DTYPES} loops"

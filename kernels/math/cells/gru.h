@@ -34,9 +34,15 @@ struct GruRecurrence {
     return {z.value, z.complement * tanh(g[3] + sigmoid(g[1]).value() * g[0]).value()};
   }
 
-  static TREADLE_HD State forward(const acc (&g)[kGates], acc old_cell) {
+  static TREADLE_HD acc next(const acc (&g)[kGates], acc old_cell) {
     const Link step = link(g);
-    const acc h = step.keep * old_cell + step.add;
+    return step.keep * old_cell + step.add;
+  }
+
+  static TREADLE_HD acc output(const acc (&)[kGates], acc new_cell) { return new_cell; }
+
+  static TREADLE_HD State forward(const acc (&g)[kGates], acc old_cell) {
+    const acc h = next(g, old_cell);
     return {h, h};
   }
 
@@ -50,6 +56,11 @@ struct GruRecurrence {
   static TREADLE_HD Slopes slopes(const acc (&g)[kGates], acc old_cell) {
     const SigmoidPair<acc> r = sigmoid_pair(g[1]);
     return {r, sigmoid_pair(g[2]), tanh_pair(g[3] + r.value * g[0]), g[0], old_cell};
+  }
+
+  static constexpr bool kReadsNewCell = false;
+  static TREADLE_HD Slopes slopes(const acc (&g)[kGates], acc old_cell, acc) {
+    return slopes(g, old_cell);
   }
 
   static TREADLE_HD Gradients backward(const Slopes& s, acc grad_h, acc grad_cell) {

@@ -46,10 +46,14 @@ struct LltmCell {
   // z i: what a step adds to the cell.
   static TREADLE_HD T added(T g0, T g2) { return through_gate(elu(g2).value, sigmoid(g0).value()); }
 
+  static TREADLE_HD T output(T g1, T new_cell) {
+    const Fraction<T> t = tanh(new_cell), o = sigmoid(g1);
+    return divide(t.numerator * o.numerator, t.denominator * o.denominator);
+  }
+
   static TREADLE_HD State forward(T g0, T g1, T g2, T old_cell) {
     const T new_cell = old_cell + added(g0, g2);
-    const Fraction<T> t = tanh(new_cell), o = sigmoid(g1);
-    return {divide(t.numerator * o.numerator, t.denominator * o.denominator), new_cell};
+    return {output(g1, new_cell), new_cell};
   }
 
   // As forward, for a new_h that is rounded to a half type: a cheaper tanh.
@@ -124,6 +128,14 @@ struct LltmRecurrence {
     acc gates[kGates], old_cell;
   };
 
+  static TREADLE_HD acc next(const acc (&g)[kGates], acc old_cell) {
+    return old_cell + LltmCell<acc>::added(g[0], g[2]);
+  }
+
+  static TREADLE_HD acc output(const acc (&g)[kGates], acc new_cell) {
+    return LltmCell<acc>::output(g[1], new_cell);
+  }
+
   static TREADLE_HD auto forward(const acc (&g)[kGates], acc old_cell) {
     return LltmCell<acc>::forward(g[0], g[1], g[2], old_cell);
   }
@@ -142,6 +154,11 @@ struct LltmRecurrence {
 
   static TREADLE_HD Slopes slopes(const acc (&g)[kGates], acc old_cell) {
     return LltmCell<acc>::slopes_from(g[0], g[1], g[2], old_cell);
+  }
+
+  static constexpr bool kReadsNewCell = true;
+  static TREADLE_HD Slopes slopes(const acc (&g)[kGates], acc, acc new_cell) {
+    return LltmCell<acc>::slopes(g[0], g[1], g[2], new_cell);
   }
 
   static TREADLE_HD Gradients backward(const Slopes& slopes, acc grad_h, acc grad_cell) {

@@ -37,10 +37,14 @@ struct LstmRecurrence {
     return step.keep * old_cell + step.add;
   }
 
+  static TREADLE_HD acc output(const acc (&g)[kGates], acc new_cell) {
+    const Fraction<acc> t = tanh(new_cell), o = sigmoid(g[3]);
+    return divide(t.numerator * o.numerator, t.denominator * o.denominator);
+  }
+
   static TREADLE_HD State forward(const acc (&g)[kGates], acc old_cell) {
     const acc new_cell = next(g, old_cell);
-    const Fraction<acc> t = tanh(new_cell), o = sigmoid(g[3]);
-    return {divide(t.numerator * o.numerator, t.denominator * o.denominator), new_cell};
+    return {output(g, new_cell), new_cell};
   }
 
   // What the backward pass can compute before the gradient of h arrives.
@@ -55,6 +59,12 @@ struct LstmRecurrence {
     const TanhPair<acc> z = tanh_pair(g[2]);
     const acc new_cell = f.value * old_cell + i.value * z.value;
     return {i, f, sigmoid_pair(g[3]), z, tanh_pair(new_cell), old_cell};
+  }
+
+  static constexpr bool kReadsNewCell = true;
+  static TREADLE_HD Slopes slopes(const acc (&g)[kGates], acc old_cell, acc new_cell) {
+    return {sigmoid_pair(g[0]), sigmoid_pair(g[1]),  sigmoid_pair(g[3]),
+            tanh_pair(g[2]),    tanh_pair(new_cell), old_cell};
   }
 
   static TREADLE_HD Gradients backward(const Slopes& s, acc grad_h, acc grad_cell) {

@@ -14,17 +14,27 @@ class BackwardRows {
 
  public:
   BackwardRows(const RecurrenceBackward& args, const acc* panels, int64_t begin, int64_t end)
-      : a_(args), panels_(panels), begin_(begin), count_(end - begin) {}
+      : a_(args),
+        panels_(panels),
+        begin_(begin),
+        count_(end - begin),
+        padded_(groups_of<acc>(args.hidden) * kN),
+        new_c_(Cell::kReadsNewCell ? count_ * padded_ : 0) {}
 
   void run() {
+    int64_t rows_after = 0;
     for (int64_t s = 0; s < a_.step_count; ++s) {
       const RecurrenceStep& step = a_.steps[s];
       const int64_t rows = std::clamp(step.rows - begin_, int64_t{0}, count_);
       for (int64_t r = 0; r < rows; ++r) {
+        const int64_t b = begin_ + r;
+        // What a row started anew with is not the c that it had.
+        const bool known = r < rows_after && !starts_anew(a_.resets, a_.steps[s - 1], b);
         for (int64_t column = 0; column < a_.hidden; column += kN) {
-          begin_row(step.start + begin_ + r, begin_ + r, column);
+          begin_row(step.start + b, b, column, known);
         }
       }
+      rows_after = rows;
       for (int64_t column = 0; column < a_.hidden; column += kBackwardUnits * kN) {
         run_columns(step, column, rows);
       }
@@ -35,7 +45,9 @@ class BackwardRows {
  private:
   const RecurrenceBackward& a_;
   const acc* panels_;
-  int64_t begin_, count_;
+  int64_t begin_, count_, padded_;
+  // c after the step of each row. Read, it keeps tanh(c) from waiting for the gates.
+  Scratch<acc> new_c_;
 
   acc* grad_h(int64_t b) const {
     return static_cast<acc*>(const_cast<void*>(a_.grad_h.data)) + b * a_.hidden;
@@ -56,8 +68,8 @@ class BackwardRows {
     std::fill_n(dc, a_.hidden, acc(0));
   }
 
-  // The gradients of the gates and of c, of kN units.
-  TREADLE_INLINE void begin_row(int64_t row, int64_t b, int64_t column) {
+  // The gradients of the gates and of c, of kN units. `known`: the row went on to the step after.
+  TREADLE_INLINE void begin_row(int64_t row, int64_t b, int64_t column, bool known) {
     const int64_t n = std::min(kN, a_.hidden - column), at = row * a_.hidden + column;
     acc gates[kGates][kN] = {}, old_c[kN] = {}, dh[kN] = {}, own[kN] = {}, dc[kN] = {};
     for (int k = 0; k < kGates; ++k) {
@@ -79,10 +91,16 @@ class BackwardRows {
     load_some<acc>(own_dh, 0, own, n);
     for (int64_t i = 0; i < kN; ++i) dh[i] += own[i];
     load_some<acc>(own_dc, 0, dc, n);
+    acc new_c[kN] = {};
+    if constexpr (Cell::kReadsNewCell) {
+      acc* const own_c = new_c_ + ((b - begin_) * padded_ + column);
+      known ? void(std::copy_n(own_c, kN, new_c)) : step_c(gates, old_c, new_c);
+      std::copy_n(old_c, kN, own_c);
+    }
     for (int64_t i = 0; i < kN; ++i) {
       acc g[kGates];
       for (int k = 0; k < kGates; ++k) g[k] = gates[k][i];
-      const auto grad = Cell::backward(g, old_c[i], dh[i], dc[i]);
+      const auto grad = Cell::backward(Cell::slopes(g, old_c[i], new_c[i]), dh[i], dc[i]);
       for (int k = 0; k < kGates; ++k) gates[k][i] = grad.gates[k];
       dc[i] = grad.old_cell;
     }
@@ -90,6 +108,14 @@ class BackwardRows {
       store_some<acc>(a_.grad_gates, (row * kGates + k) * a_.hidden + column, gates[k], n);
     }
     store_some<acc>(own_dc, 0, dc, n);
+  }
+
+  static void step_c(const acc (&gates)[kGates][kN], const acc (&old_c)[kN], acc (&new_c)[kN]) {
+    for (int64_t i = 0; i < kN; ++i) {
+      acc g[kGates];
+      for (int k = 0; k < kGates; ++k) g[k] = gates[k][i];
+      new_c[i] = Cell::next(g, old_c[i]);
+    }
   }
 
   // The gradient of the h before: that of the gates with a product with h, times W.
@@ -139,7 +165,7 @@ void recurrence_c_states(const RecurrenceCStates& a, int64_t begin, int64_t end)
         for (int64_t i = 0; i < kN; ++i) {
           acc g[kGates];
           for (int k = 0; k < kGates; ++k) g[k] = gates[k][i];
-          c[i] = Cell::forward(g, c[i]).new_cell;
+          c[i] = Cell::next(g, c[i]);
         }
         store_some<acc>(a.c, b * a.hidden + column, c, n);
       }

@@ -215,11 +215,13 @@ class ForwardRows {
 
   using Gates = acc[kGates][kN];
 
-  // The gates and the new state of kN units of some rows. One loop takes all formulas: a row's are
-  // a long chain, and the processor begins the next row's meanwhile.
+  // The gates and the new state of kN units of some rows. The formulas are long chains, so the
+  // processor begins the next row's meanwhile. Of several rows c and h have a loop each, whose
+  // chain is half as long and leaves room for more rows.
   TREADLE_INLINE void finish(int64_t first_row, int64_t first, int64_t count, int64_t group,
                              const acc* products) {
     constexpr int kMost = kMostRows<kStateGates>;
+    constexpr bool kApart = kMost >= 4;
     const int64_t column = group * kN;
     Gates gates[kMost];
     acc h[kMost][kN];
@@ -232,11 +234,17 @@ class ForwardRows {
       for (int64_t i = 0; i < kN; ++i) {
         acc g[kGates];
         for (int k = 0; k < kGates; ++k) g[k] = gates[r][k][i];
-        const auto state = Cell::forward(g, own_c[r * padded_ + i]);
-        h[r][i] = state.new_h;
-        c[i] = state.new_cell;
+        c[i] = Cell::next(g, own_c[r * padded_ + i]);
+        if constexpr (!kApart) h[r][i] = Cell::output(g, c[i]);
       }
       std::copy_n(c, kN, own_c + r * padded_);
+    }
+    for (int64_t r = 0; kApart && r < count; ++r) {
+      for (int64_t i = 0; i < kN; ++i) {
+        acc g[kGates];
+        for (int k = 0; k < kGates; ++k) g[k] = gates[r][k][i];
+        h[r][i] = Cell::output(g, own_c[r * padded_ + i]);
+      }
     }
     for (int64_t r = 0; r < count; ++r) store_h(first_row, first + r, column, h[r]);
   }
