@@ -120,8 +120,7 @@ struct GroupResets {
   }
 };
 
-// Which of a pair of kernels a call runs. No arguments: a question about the kernel without resets,
-// which needs as much.
+// Which of a pair of kernels runs. No arguments: the planner asks, for whom both are one.
 template <class Args>
 bool any_resets(const Args* args) {
   return args != nullptr && args->resets.marks != nullptr;
