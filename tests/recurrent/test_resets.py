@@ -59,7 +59,8 @@ def zeros(cell: str, like: Tensor) -> Any:
 @EACH_DEVICE
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_a_batch_equals_its_pieces(cell: str, device: str, dtype: torch.dtype) -> None:
-    """Bit for bit, where they have as many rows and run the same algorithm."""
+    """Bit for bit on the CPU. On CUDA the product of the input has other bits, as cuBLAS adds up
+    otherwise for fewer steps: persistent_resets.py has the bits there."""
     one = given(cell, device, dtype=dtype)
     x = one["x"].requires_grad_()
     at = 3
@@ -71,10 +72,13 @@ def test_a_batch_equals_its_pieces(cell: str, device: str, dtype: torch.dtype) -
     second, *end = run(cell, x[at:], zeros(cell, x), one["params"])
     pieces = torch.cat([first, second])
     (expected,) = torch.autograd.grad(pieces.sum(), x)
-    same_bits(output, pieces)
-    for ours, theirs in zip(last, end, strict=True):
-        same_bits(ours, theirs)
-    torch.testing.assert_close(grad, expected)
+    bound = {"rtol": 1e-2, "atol": 1e-2} if dtype == torch.bfloat16 else {}
+    for ours, theirs in zip((output, *last), (pieces, *end), strict=True):
+        if device == "cpu":
+            same_bits(ours, theirs)
+        else:
+            torch.testing.assert_close(ours, theirs, **bound)
+    torch.testing.assert_close(grad, expected, **bound)
     assert differing(output, run(cell, **one)[0]).any()
 
 

@@ -185,8 +185,8 @@ class Graph:
     def nvcc_flags(self, toolkit: cuda.Toolkit) -> list[str]:
         """What the kernels are compiled with."""
         flags = [*NVCC_FLAGS, "-I.", *toolkit.gencode()]
-        if not any(arch.endswith("+PTX") for arch in toolkit.archs):
-            # For profilers. PTX would name the folders of the machine that built it.
+        if os.environ.get("TREADLE_LINEINFO") == "1":
+            # For profilers: half of the library. PTX would name folders of this machine.
             flags.append("-lineinfo")
         flags += [f"-Xcompiler={','.join(['-fPIC', '-fvisibility=hidden', '-Wall'])}"]
         if int(toolkit.version.split(".")[0]) >= 13:
