@@ -7,7 +7,6 @@
 #include "common/check.h"
 #include "recurrent/autocast.h"
 #include "recurrent/check.h"
-#include "treadle/ops.h"
 
 namespace treadle {
 namespace {
@@ -226,18 +225,6 @@ Tensors2 gru_data(const Tensor& data, const Tensor& batch_sizes, const Tensor& h
   return {output, h_n};
 }
 
-using PairInput = LayerResults(const Tensor&, at::TensorList, at::TensorList, bool, int64_t, double,
-                               bool, bool, bool, bool, const OptionalTensor&, OptionalList);
-using PairData = LayerResults(const Tensor&, const Tensor&, at::TensorList, at::TensorList, bool,
-                              int64_t, double, bool, bool, bool, const OptionalTensor&,
-                              OptionalList);
-using GruInput = Tensors2(const Tensor&, const Tensor&, at::TensorList, bool, int64_t, double, bool,
-                          bool, bool, bool, const OptionalTensor&, const OptionalTensor&);
-using GruData = Tensors2(const Tensor&, const Tensor&, const Tensor&, at::TensorList, bool, int64_t,
-                         double, bool, bool, bool, const OptionalTensor&, const OptionalTensor&);
-
-OptionalList list_of(at::TensorList t) { return t.empty() ? OptionalList() : OptionalList(t); }
-
 void register_layers(torch::Library& m) {
   m.impl("lltm.input", pair_input<CellKind::kLltm>);
   m.impl("lltm.data", pair_data<CellKind::kLltm>);
@@ -248,60 +235,6 @@ void register_layers(torch::Library& m) {
 }
 
 }  // namespace
-
-// ---- C++
-
-LayerResults lltm(const Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
-                  int64_t num_layers, double dropout, bool train, bool bidirectional,
-                  bool batch_first, bool recompute, const OptionalTensor& reset,
-                  at::TensorList reset_hx) {
-  static const auto op = find_op<PairInput>("treadle::lltm", "input");
-  return op.call(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
-                 batch_first, recompute, reset, list_of(reset_hx));
-}
-
-LayerResults lltm(const Tensor& data, const Tensor& batch_sizes, at::TensorList hx,
-                  at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
-                  bool train, bool bidirectional, bool recompute, const OptionalTensor& reset,
-                  at::TensorList reset_hx) {
-  static const auto op = find_op<PairData>("treadle::lltm", "data");
-  return op.call(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train,
-                 bidirectional, recompute, reset, list_of(reset_hx));
-}
-
-LayerResults lstm(const Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
-                  int64_t num_layers, double dropout, bool train, bool bidirectional,
-                  bool batch_first, bool recompute, const OptionalTensor& reset,
-                  at::TensorList reset_hx) {
-  static const auto op = find_op<PairInput>("treadle::lstm", "input");
-  return op.call(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
-                 batch_first, recompute, reset, list_of(reset_hx));
-}
-
-LayerResults lstm(const Tensor& data, const Tensor& batch_sizes, at::TensorList hx,
-                  at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
-                  bool train, bool bidirectional, bool recompute, const OptionalTensor& reset,
-                  at::TensorList reset_hx) {
-  static const auto op = find_op<PairData>("treadle::lstm", "data");
-  return op.call(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train,
-                 bidirectional, recompute, reset, list_of(reset_hx));
-}
-
-Tensors2 gru(const Tensor& input, const Tensor& hx, at::TensorList params, bool has_biases,
-             int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first,
-             bool recompute, const OptionalTensor& reset, const OptionalTensor& reset_hx) {
-  static const auto op = find_op<GruInput>("treadle::gru", "input");
-  return op.call(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
-                 batch_first, recompute, reset, reset_hx);
-}
-
-Tensors2 gru(const Tensor& data, const Tensor& batch_sizes, const Tensor& hx, at::TensorList params,
-             bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional,
-             bool recompute, const OptionalTensor& reset, const OptionalTensor& reset_hx) {
-  static const auto op = find_op<GruData>("treadle::gru", "data");
-  return op.call(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train,
-                 bidirectional, recompute, reset, reset_hx);
-}
 
 TORCH_LIBRARY_IMPL(treadle, CompositeImplicitAutograd, m) { register_layers(m); }
 

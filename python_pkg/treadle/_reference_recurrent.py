@@ -59,15 +59,12 @@ def recurrent_layer(
         input: [T, B, I]; or [S, I], the data of a packed batch, S rows in all.
         batch_sizes: [T], int64 on the CPU, the rows of each step of a packed batch; or None.
         h0, c0: [D, B, H]; c0 of a GRU is h0 before it was rounded.
-        weight_ih: [D, GH, I]; weight_hh: [D, GH, H]; bias_ih: [D, GH] or None. G is 3, of an LSTM
-            4. Rows are those of the cell.
-        bias_hh: as bias_ih; None for the LLTM, which has one bias.
+        weight_ih: [D, GH, I]; weight_hh: [D, GH, H]; bias_ih, bias_hh: [D, GH] or None, of LLTM
+            one. G is 3, of an LSTM 4. Rows are those of the cell.
         cell: "lltm", "lstm" or "gru".
-        reset: [T, B, 1] or [S, 1], bool, or None: the state before a step where it is true is not
-            the last one. The second direction, which reads from the end, starts anew before step t
-            where step t + 1 is marked.
-        reset_h, reset_c: what it is instead, [D, B, H], or of each step, [D, T, B, H] or
-            [D, S, H]; None for zeros.
+        reset: [T, B, 1] or [S, 1], bool, or None: the state before a step where it is true is
+            replaced; in the second direction, before step t where step t + 1 is marked.
+        reset_h, reset_c: by what, [D, B, H], or [D, T, B, H] or [D, S, H]; None for zeros.
 
     Returns:
         ``output`` [T, B, D*H] or [S, D*H], the h of every step, and ``h_n`` and ``c_n`` [D, B, H],
@@ -161,7 +158,7 @@ def _layers(
         others = [
             None if reset_hx is None else t[first : first + directions] for t in reset_hx or hx
         ]
-        again = {"reset": marks, "reset_h": others[0], "reset_c": others[1]}
+        again: dict[str, Any] = {"reset": marks, "reset_h": others[0], "reset_c": others[1]}
         x, h, c = recurrent_layer(x, batch_sizes, *states, *weights, cell=cell, **again)
         last_h.append(h)
         last_c.append(c)
@@ -249,6 +246,6 @@ def gru(
         return h, h.float() if h.dtype.itemsize == 2 else h
 
     others = None if reset_hx is None else wide(reset_hx)
-    given = {"reset": reset, "reset_hx": others}
+    given: dict[str, Any] = {"reset": reset, "reset_hx": others}
     output, h_n, _ = _layers("gru", input, batch_sizes, wide(hx), *rest, **given)
     return output, h_n

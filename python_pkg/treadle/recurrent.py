@@ -98,21 +98,13 @@ def lltm(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
 
     Args:
         input: [T, B, I], or [B, T, I] if ``batch_first``; float64, float32, float16 or bfloat16.
-        data: [S, I], the data of a ``PackedSequence``: S rows of all steps, the longest sequence
-            first; ``batch_sizes`` [T], int64 on the CPU, is how many rows each step has.
-        hx: (h0, c0), each [num_layers * D, B, H]: h0 of input's dtype; c0 of input's dtype, or
-            float32 beside half-precision inputs (c adds up over the steps, and half types run out
-            of digits).
+        data, batch_sizes: [S, I] and [T], a packed batch, as :func:`lstm`.
+        hx: (h0, c0), as :func:`lstm`; c adds up over the steps, and half types run out of digits.
         params: for each layer, and in it for each direction, weight_ih [3H, I] (after the first
             layer [3H, D*H]), weight_hh [3H, H] and, if ``has_biases``, one bias [3H].
             Rows are those of the gates i, o and the candidate z, in this order; ``[weight_hh |
             weight_ih]`` is what ``lltm_cell`` calls weights.
-        has_biases: whether ``params`` has biases.
-        num_layers: each layer after the first reads the output of the one before.
-        dropout: the probability of dropping an element between two layers, if ``train``.
-        train: False leaves the dropout out.
-        bidirectional: a second direction in each layer reads the sequence from its end.
-        batch_first: input and output are [B, T, ...]; hx never is.
+        has_biases, num_layers, dropout, train, bidirectional, batch_first: as :func:`lstm`.
         recompute: if False, a layer keeps its output (H) and the gates (3H) of each direction,
             step and row for the backward pass, in input's dtype: 16H bytes in float32, 8H in half
             types, 32H in float64. If True it keeps the output alone (4H, 2H, 8H bytes), and the
@@ -120,13 +112,8 @@ def lltm(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
         reset, reset_hx: as :func:`lstm`.
 
     Returns:
-        output: [T, B, D*H] ([B, T, D*H] if ``batch_first``; [S, D*H] for a packed batch), the h of
-            the last layer at every step, in input's dtype.
-        h_n, c_n: [num_layers * D, B, H], h and c after each row's last step (of the second
-            direction: its first). Of h0's and c0's dtypes.
-
-        Every tensor but batch_sizes and reset is differentiable, twice. Under autocast all of them
-        but c0 take the lower precision.
+        output, h_n, c_n: as :func:`lstm`. Every tensor but batch_sizes and reset is differentiable,
+        twice. Under autocast all of them but c0 take the lower precision.
 
     Raises:
         RuntimeError: shapes, dtypes, devices or counts that do not fit.

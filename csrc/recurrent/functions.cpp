@@ -1,0 +1,73 @@
+// lltm, lstm and gru for C++ programs (treadle/ops.h): calls of the ops of layers.cpp.
+#include "common/tensors.h"
+#include "treadle/ops.h"
+
+namespace treadle {
+namespace {
+
+using OptionalList = std::optional<at::TensorList>;
+
+using PairInput = Tensors3(const Tensor&, at::TensorList, at::TensorList, bool, int64_t, double,
+                           bool, bool, bool, bool, const OptionalTensor&, OptionalList);
+using PairData = Tensors3(const Tensor&, const Tensor&, at::TensorList, at::TensorList, bool,
+                          int64_t, double, bool, bool, bool, const OptionalTensor&, OptionalList);
+using GruInput = Tensors2(const Tensor&, const Tensor&, at::TensorList, bool, int64_t, double, bool,
+                          bool, bool, bool, const OptionalTensor&, const OptionalTensor&);
+using GruData = Tensors2(const Tensor&, const Tensor&, const Tensor&, at::TensorList, bool, int64_t,
+                         double, bool, bool, bool, const OptionalTensor&, const OptionalTensor&);
+
+OptionalList list_of(at::TensorList t) { return t.empty() ? OptionalList() : OptionalList(t); }
+
+}  // namespace
+
+Tensors3 lltm(const Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
+              int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first,
+              bool recompute, const OptionalTensor& reset, at::TensorList reset_hx) {
+  static const auto op = find_op<PairInput>("treadle::lltm", "input");
+  return op.call(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
+                 batch_first, recompute, reset, list_of(reset_hx));
+}
+
+Tensors3 lltm(const Tensor& data, const Tensor& batch_sizes, at::TensorList hx,
+              at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
+              bool train, bool bidirectional, bool recompute, const OptionalTensor& reset,
+              at::TensorList reset_hx) {
+  static const auto op = find_op<PairData>("treadle::lltm", "data");
+  return op.call(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train,
+                 bidirectional, recompute, reset, list_of(reset_hx));
+}
+
+Tensors3 lstm(const Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
+              int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first,
+              bool recompute, const OptionalTensor& reset, at::TensorList reset_hx) {
+  static const auto op = find_op<PairInput>("treadle::lstm", "input");
+  return op.call(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
+                 batch_first, recompute, reset, list_of(reset_hx));
+}
+
+Tensors3 lstm(const Tensor& data, const Tensor& batch_sizes, at::TensorList hx,
+              at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
+              bool train, bool bidirectional, bool recompute, const OptionalTensor& reset,
+              at::TensorList reset_hx) {
+  static const auto op = find_op<PairData>("treadle::lstm", "data");
+  return op.call(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train,
+                 bidirectional, recompute, reset, list_of(reset_hx));
+}
+
+Tensors2 gru(const Tensor& input, const Tensor& hx, at::TensorList params, bool has_biases,
+             int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first,
+             bool recompute, const OptionalTensor& reset, const OptionalTensor& reset_hx) {
+  static const auto op = find_op<GruInput>("treadle::gru", "input");
+  return op.call(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
+                 batch_first, recompute, reset, reset_hx);
+}
+
+Tensors2 gru(const Tensor& data, const Tensor& batch_sizes, const Tensor& hx, at::TensorList params,
+             bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional,
+             bool recompute, const OptionalTensor& reset, const OptionalTensor& reset_hx) {
+  static const auto op = find_op<GruData>("treadle::gru", "data");
+  return op.call(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train,
+                 bidirectional, recompute, reset, reset_hx);
+}
+
+}  // namespace treadle
