@@ -1,0 +1,223 @@
+"""TorchRL's LSTMModule and GRUModule on treadle's kernels: trajectories are neither cut nor padded.
+
+Imported by who asks: ``import treadle.torchrl``. See docs/recurrent.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+try:
+    from tensordict import set_lazy_legacy
+    from tensordict.nn import dispatch
+    from torchrl import modules as theirs
+except ModuleNotFoundError as error:
+    raise ImportError(f"treadle.torchrl needs {error.name}: pip install torchrl") from error
+
+from . import nn
+from .nn._check import check_bool
+from .recurrent import gru, lstm
+
+__all__ = ["GRUModule", "LSTMModule"]
+
+TensorDict = Any  # mypy knows no types of tensordict
+
+
+class _Fused:
+    """TorchRL's module, but for the forward pass over whole sequences."""
+
+    _layers_name: str
+    in_keys: list[Any]
+    out_keys: list[Any]
+    recurrent_mode: bool
+
+    def __init__(
+        self,
+        *args: Any,
+        recurrent_backend: str = "treadle",
+        recurrent_recompute: str = "none",
+        **kwargs: Any,
+    ) -> None:
+        name = type(self).__name__
+        if recurrent_backend != "treadle":
+            raise ValueError(
+                f"{name}: recurrent_backend must be 'treadle', got {recurrent_backend!r}: "
+                f"torchrl.modules.{name} has the others"
+            )
+        if recurrent_recompute not in ("none", "full"):
+            raise ValueError(
+                f"{name}: recurrent_recompute must be 'none' or 'full', got {recurrent_recompute!r}"
+            )
+        super().__init__(*args, **kwargs)
+        self.recurrent_backend = recurrent_backend
+        self.recurrent_recompute = recurrent_recompute
+        nn.replace(self._layers)
+
+    @property
+    def _layers(self) -> Any:
+        return getattr(self, self._layers_name)
+
+    def make_cudnn_based(self) -> Any:
+        """Makes the layers treadle's again, after ``make_python_based``."""
+        super().make_cudnn_based()  # type: ignore[misc]
+        nn.replace(self._layers)
+        return self
+
+    @dispatch  # type: ignore[untyped-decorator]
+    @set_lazy_legacy(False)  # type: ignore[untyped-decorator]
+    def forward(self, tensordict: TensorDict) -> TensorDict:
+        """As TorchRL's; step by step it is TorchRL's, and so is all that is not ours to run."""
+        ours = isinstance(self._layers, (nn.LSTM, nn.GRU)) and not self._layers.bidirectional
+        if not (ours and self.recurrent_mode and tensordict.ndim):
+            return super().forward(tensordict)  # type: ignore[misc]
+        shape = tensordict.shape
+
+        def by_time(value: Tensor) -> Tensor:
+            return value.reshape(-1, shape[-1], *value.shape[len(shape) :]).transpose(0, 1)
+
+        marks = tensordict["is_init"].reshape(shape)
+        output, *last = self._sequence(
+            by_time(tensordict[self.in_keys[0]]),
+            by_time(marks),
+            [by_time(state) for state in self._given(tensordict)],
+        )
+        for key, value in zip(self.out_keys, (output, *last), strict=True):
+            value = value.transpose(0, 1)
+            tensordict.set(key, value.reshape(*shape, *value.shape[2:]))
+        return tensordict
+
+    def _given(self, tensordict: TensorDict) -> list[Tensor]:
+        """The states that the tensordict has: all or none."""
+        keys = self.in_keys[1 : len(self.out_keys)]
+        found = [state for key in keys if (state := tensordict.get(key, None)) is not None]
+        if len(found) not in (0, len(keys)):
+            raise RuntimeError(
+                f"{type(self).__name__}: the tensordict must have all of {keys} or none, "
+                f"got {len(found)}"
+            )
+        return found
+
+    def _sequence(self, input: Tensor, marks: Tensor, given: list[Tensor]) -> list[Tensor]:
+        """The output [T, B, H], and each state [T, B, L, H], 0 but where a trajectory ends.
+
+        ``given``: the states [T, B, L, H] from which a trajectory may start; none for zeros.
+        """
+        layers, found = self._layers, []
+        for layer, names in enumerate(layers._all_weights):
+            if layer and layers.dropout:
+                input = F.dropout(input, layers.dropout, layers.training)
+            starts = [state[:, :, layer] for state in given]
+            params = [getattr(layers, name) for name in names]
+            found.append(self._one_layer(input, marks, starts, params))
+            input = found[-1][0]
+        ends = torch.cat([marks[1:], torch.ones_like(marks[:1])])[..., None, None]
+        states = (torch.stack(each, 2) for each in zip(*found, strict=True))
+        return [input, *(torch.where(ends, state, 0) for state in states)]
+
+    def _one_layer(
+        self, input: Tensor, marks: Tensor, starts: list[Tensor], params: list[Tensor]
+    ) -> list[Tensor]:
+        """The states [T, B, H] after every step, h first."""
+        raise NotImplementedError
+
+    def _flags(self, marks: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What the op takes after the parameters."""
+        flags = (self._layers.bias, 1, 0.0, self._layers.training, False, False)
+        return flags, {"recompute": self.recurrent_recompute == "full", "reset": marks}
+
+
+class LSTMModule(_Fused, theirs.LSTMModule):  # type: ignore[misc]
+    """``torchrl.modules.LSTMModule`` on treadle's kernels: its arguments, keys, primers, results.
+
+    In recurrent mode a trajectory that begins in the middle of a row is a reset of
+    :func:`treadle.lstm`, which starts from the states that the tensordict has at that step: nothing
+    is cut, padded or packed, and the host waits for nothing. Step by step, too, the layers are
+    treadle's. Layers in two directions, with projections or in Python (``python_based``) run in
+    TorchRL's own way.
+
+    Args:
+        recurrent_backend: "treadle"; ``torchrl.modules.LSTMModule`` has the others.
+        recurrent_recompute: "full" keeps less for the backward pass: ``recompute`` of
+            :func:`treadle.lstm`.
+        inner_cells: the op returns c after the last step alone. If True, c after a trajectory that
+            ends before it is computed from h, which takes a loop over the steps. If False it is 0.
+        lstm: becomes treadle's in place, as by :func:`treadle.nn.replace`.
+        Others: as ``torchrl.modules.LSTMModule``.
+
+    Raises:
+        ValueError: ``recurrent_backend`` or ``recurrent_recompute`` is none of these.
+        RuntimeError: a tensordict has one state of two. Others: as TorchRL's.
+    """
+
+    _layers_name = "lstm"
+
+    def __init__(self, *args: Any, inner_cells: bool = True, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.inner_cells = check_bool("LSTMModule", "inner_cells", inner_cells)
+
+    def _one_layer(
+        self, input: Tensor, marks: Tensor, starts: list[Tensor], params: list[Tensor]
+    ) -> list[Tensor]:
+        flags, options = self._flags(marks)
+        if starts:
+            options["reset_hx"] = [state.unsqueeze(0) for state in starts]
+        else:
+            starts = [input.new_zeros(1, input.shape[1], self.lstm.hidden_size)] * 2
+        output, _, last = lstm(input, [s[:1] for s in starts], params, *flags, **options)
+        if self.inner_cells:
+            inner = _cells(input, output, marks, starts, params).to(last.dtype)
+        else:
+            inner = torch.zeros_like(output, dtype=last.dtype)
+        return [output, torch.cat([inner[:-1], last])]
+
+
+class GRUModule(_Fused, theirs.GRUModule):  # type: ignore[misc]
+    """``torchrl.modules.GRUModule`` on treadle's kernels; all as :class:`LSTMModule` says.
+
+    Args:
+        recurrent_backend: "treadle"; ``torchrl.modules.GRUModule`` has the others.
+        recurrent_recompute: "full" keeps less for the backward pass: ``recompute`` of
+            :func:`treadle.gru`.
+        gru: becomes treadle's in place, as by :func:`treadle.nn.replace`.
+        Others: as ``torchrl.modules.GRUModule``.
+
+    Raises:
+        ValueError: ``recurrent_backend`` or ``recurrent_recompute`` is none of these. Others: as
+            TorchRL's.
+    """
+
+    _layers_name = "gru"
+
+    def _one_layer(
+        self, input: Tensor, marks: Tensor, starts: list[Tensor], params: list[Tensor]
+    ) -> list[Tensor]:
+        flags, options = self._flags(marks)
+        if starts:
+            options["reset_hx"] = starts[0].unsqueeze(0)
+            start = starts[0][:1]
+        else:
+            start = input.new_zeros(1, input.shape[1], self.gru.hidden_size)
+        return [gru(input, start, params, *flags, **options)[0]]
+
+
+def _cells(
+    input: Tensor, output: Tensor, marks: Tensor, starts: list[Tensor], params: list[Tensor]
+) -> Tensor:
+    """c after every step of an LSTM whose h are known: the op gives the last alone."""
+    w_ih, w_hh, *biases = params
+    b_ih, b_hh = biases or (None, None)
+    h0, c0 = (state.expand_as(output) for state in starts)
+    first = torch.cat([torch.ones_like(marks[:1]), marks[1:]]).unsqueeze(-1)
+    before = torch.where(first, h0, torch.cat([output[:1], output[:-1]]))
+    gates = F.linear(input, w_ih, b_ih) + F.linear(before, w_hh, b_hh)
+    gates = gates.to(torch.promote_types(gates.dtype, torch.float32))
+    i, f, z, _ = gates.chunk(4, -1)
+    keep, add, c, found = f.sigmoid(), i.sigmoid() * z.tanh(), c0[0], []
+    for t in range(len(output)):
+        c = torch.addcmul(add[t], keep[t], torch.where(first[t], c0[t], c))
+        found.append(c)
+    return torch.stack(found)

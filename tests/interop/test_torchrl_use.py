@@ -1,0 +1,105 @@
+"""Modules of treadle.torchrl: what they are made of, what they leave to TorchRL, wrong use."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+
+import treadle
+from tests.interop.with_torchrl import (
+    EACH_KIND,
+    INPUTS,
+    H,
+    batch,
+    keys,
+    ours,
+    pair,
+    run,
+    same,
+    theirs,
+)
+
+
+@EACH_KIND
+@pytest.mark.parametrize("options", [{"bidirectional": True}, {"python_based": True}], ids=str)
+def test_what_torchrl_runs_itself(kind: str, options: dict[str, Any]) -> None:
+    mine, other = pair(kind, num_layers=2, **options)
+    given = batch(kind, layers=4 if "bidirectional" in options else 2)
+    same(run(mine, given), run(other, given))
+
+
+def test_projections_are_torchrls() -> None:
+    mine, other = pair("LSTMModule", proj_size=2)
+    given = batch("LSTMModule")
+    given["h"] = given["h"][..., :2]
+    same(run(mine, given), run(other, given))
+
+
+@EACH_KIND
+def test_layers_are_treadles(kind: str) -> None:
+    """Made by the module, given to it, and after a detour."""
+    name = kind[: -len("Module")]
+    attribute, wanted = name.lower(), getattr(treadle.nn, name)
+    mine, _ = pair(kind)
+    assert type(getattr(mine, attribute)) is wanted
+    layers = getattr(torch.nn, name)(INPUTS, H, batch_first=True)
+    given = getattr(ours, kind)(**{attribute: layers}, **keys(kind))
+    assert getattr(given, attribute) is layers and type(layers) is wanted
+    made = mine.make_python_based()
+    assert made is mine and isinstance(getattr(mine, attribute), getattr(theirs, name))
+    assert type(getattr(mine.make_cudnn_based(), attribute)) is wanted
+
+
+@EACH_KIND
+def test_primers_and_keys(kind: str) -> None:
+    mine, other = pair(kind, num_layers=2)
+    assert (mine.in_keys, mine.out_keys) == (other.in_keys, other.out_keys)
+    primers = [module.make_tensordict_primer().primers for module in (mine, other)]
+    assert primers[0] == primers[1]
+    assert isinstance(mine, getattr(theirs, kind))
+    assert mine.recurrent_backend == "treadle"
+
+
+def test_without_inner_cells() -> None:
+    """c is that of the last step, and 0 before."""
+    mine, other = pair("LSTMModule", {"inner_cells": False}, num_layers=2)
+    given = batch("LSTMModule", layers=2)
+    found, expected = run(mine, given), run(other, given)
+    assert expected["next", "c"][:, :-1].any()
+    expected["next", "c"][:, :-1] = 0
+    same(found, expected)
+
+
+BAD = (
+    (
+        {"recurrent_backend": "pad"},
+        "recurrent_backend must be 'treadle', got 'pad': torchrl.modules.{kind} has the others",
+    ),
+    ({"recurrent_recompute": "half"}, "recurrent_recompute must be 'none' or 'full', got 'half'"),
+)
+
+
+@EACH_KIND
+@pytest.mark.parametrize(("options", "message"), BAD)
+def test_wrong_options(kind: str, options: dict[str, Any], message: str) -> None:
+    said = re.escape(f"{kind}: {message.format(kind=kind)}")
+    with pytest.raises(ValueError, match=f"^{said}$"):
+        getattr(ours, kind)(input_size=INPUTS, hidden_size=H, **keys(kind), **options)
+
+
+def test_wrong_use() -> None:
+    with pytest.raises(TypeError, match="^LSTMModule: inner_cells must be a bool, got int$"):
+        ours.LSTMModule(input_size=INPUTS, hidden_size=H, inner_cells=1, **keys("LSTMModule"))
+    mine, _ = pair("LSTMModule")
+    given = batch("LSTMModule")
+    said = re.escape("LSTMModule: the tensordict must have all of ['h', 'c'] or none, got 1")
+    with pytest.raises(RuntimeError, match=f"^{said}$"):
+        run(mine, given.exclude("c"))
+    for missing in ("seen", "is_init"):
+        with pytest.raises(KeyError, match=missing):
+            run(mine, given.exclude(missing))
+    with pytest.raises(ValueError, match="at least one batch dim"):
+        run(mine, given[0, 0])
