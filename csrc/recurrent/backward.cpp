@@ -195,8 +195,9 @@ struct Backward {
     if (mask[2]) states.c0 = at::empty(a.c0.sizes(), a.c0.options());
     const std::vector<int64_t> places{run.sizes.directions, run.sequence.rows, run.sizes.hidden};
     const auto options = a.input.options().dtype(run.acc);
-    if (mask[7]) states.reset_h = at::zeros(places, options);
-    if (mask[8]) states.reset_c = at::zeros(places, options);
+    // Of what was not given there is none.
+    if (mask[7] && a.reset_h.defined()) states.reset_h = at::zeros(places, options);
+    if (mask[8] && a.reset_c.defined()) states.reset_c = at::zeros(places, options);
     if (run.persistent()) {
       const Tensor of_gates = all_directions(found);
       for (int64_t d = 0; d < run.sizes.directions; ++d) {
