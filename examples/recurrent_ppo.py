@@ -1,0 +1,224 @@
+"""Teach a GRU policy to remember by PPO, on batches in which episodes begin in the middle.
+
+    python examples/recurrent_ppo.py                     learn, in seconds
+    python examples/recurrent_ppo.py --ignore-resets     the same without resets: it cannot learn
+    python examples/recurrent_ppo.py --figure IMAGE.png  all ways: their curves, and JSON beside it
+
+T-mazes: the first sign in a corridor says on which side the treasure is, all others say nothing,
+and the corridor ends unannounced. Where the policy wants to go when it ends decides: left or right.
+So the policy must know which sign was the first, and only the state that it starts from tells it.
+Many mazes run side by side. Where one ends, the next begins in the same row of the batch: there the
+layer starts anew (`reset`), in playing and in learning. The last states begin the next batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import treadle
+
+MAZES, STEPS, HIDDEN = 64, 32, 32
+SHORTEST, LONGEST = 8, 24
+DISCOUNT, TRACE, CLIP, ENTROPY = 0.9, 0.9, 0.2, 0.01
+EPOCHS, PARTS, LEARNING_RATE = 4, 4, 3e-3
+BAR, SHOWN, SEEDS = 0.95, 10, 5
+# What of the resets is ignored, and what a figure calls it.
+WAYS = {"": "with resets", "learning": "resets in playing alone", "always": "without resets"}
+
+
+class Mazes:
+    """MAZES corridors, each followed by another without end."""
+
+    def __init__(self, random: torch.Generator) -> None:
+        self.random = random
+        self.side = torch.zeros(MAZES, dtype=torch.long)
+        self.left = torch.zeros(MAZES, dtype=torch.long)
+        self.begins = torch.ones(MAZES, dtype=torch.bool)
+        self.sign = self._next()
+
+    def _draw(self, low: int, high: int) -> Tensor:
+        return torch.randint(low, high + 1, (MAZES,), generator=self.random)
+
+    def _next(self) -> Tensor:
+        """The next sign of each corridor, [MAZES, 2]."""
+        sign = self._draw(0, 1)
+        self.side = torch.where(self.begins, sign, self.side)
+        self.left = torch.where(self.begins, self._draw(SHORTEST, LONGEST), self.left) - 1
+        return F.one_hot(sign, 2).float()
+
+    def step(self, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Go on by one step. Returns the reward, 1 or -1 at an end, and which corridors ended."""
+        self.begins = self.left == 0
+        reward = torch.where(self.begins, (action == self.side) * 2.0 - 1.0, 0.0)
+        self.sign = self._next()
+        return reward, self.begins
+
+
+class Policy(nn.Module):
+    """Scores left and right, and guesses the reward to come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = treadle.nn.GRU(2, HIDDEN)
+        self.head = nn.Linear(HIDDEN, 3)
+
+    def forward(
+        self, signs: Tensor, h: Tensor, begins: Tensor | None
+    ) -> tuple[torch.distributions.Categorical, Tensor, Tensor]:
+        """Of signs [T, B, 2], states [1, B, H] and resets [T, B]."""
+        output, h = self.layer(signs, h, reset=begins)
+        scores, value = self.head(output).split([2, 1], -1)
+        return torch.distributions.Categorical(logits=scores), value.squeeze(-1), h
+
+
+class Training:
+    """A policy, its mazes, and the share of them that each batch solved."""
+
+    def __init__(self, ignore_resets: str = "", seed: int = 0) -> None:
+        torch.manual_seed(seed)
+        self.random = torch.Generator().manual_seed(seed)
+        self.ignore = ignore_resets
+        self.mazes, self.policy = Mazes(self.random), Policy()
+        self.optimizer = torch.optim.Adam(self.policy.parameters(), LEARNING_RATE)
+        self.h = torch.zeros(1, MAZES, HIDDEN)
+        self.inner_resets = 0
+        self.rates: list[float] = []
+
+    def rate(self) -> float:
+        return sum(self.rates[-SHOWN:]) / len(self.rates[-SHOWN:])
+
+    def act(self, h: Tensor) -> tuple[torch.distributions.Categorical, Tensor, Tensor]:
+        """One step of every maze."""
+        begins = None if self.ignore == "always" else self.mazes.begins[None]
+        return self.policy(self.mazes.sign[None], h, begins)
+
+    @torch.no_grad()
+    def play(self) -> dict[str, Tensor]:
+        """STEPS steps of every maze, each entry [STEPS, MAZES]."""
+        steps: list[tuple[Tensor, ...]] = []
+        for _ in range(STEPS):
+            sign, begins = self.mazes.sign, self.mazes.begins
+            choice, value, self.h = self.act(self.h)
+            action = choice.sample()
+            reward, ends = self.mazes.step(action[0])
+            chance = choice.log_prob(action)
+            steps.append((sign, begins, action[0], chance[0], value[0], reward, ends))
+        names = ("sign", "begins", "action", "chance", "value", "reward", "ends")
+        played = dict(zip(names, map(torch.stack, zip(*steps, strict=True)), strict=True))
+        _, value, _ = self.act(self.h)
+        played["advantage"] = advantages(played, value[0])
+        return played
+
+    def update(self) -> None:
+        """Play a batch and learn from it."""
+        start = self.h
+        played = self.play()
+        self.inner_resets += int(played["begins"][1:].sum())
+        reward = played["reward"][played["ends"]]
+        self.rates.append((reward > 0).float().mean().item())
+        for _ in range(EPOCHS):
+            # Whole rows: a policy with a memory learns from sequences.
+            for rows in torch.randperm(MAZES, generator=self.random).chunk(PARTS):
+                part = {name: value[:, rows] for name, value in played.items()}
+                self.optimizer.zero_grad()
+                self.loss(part, start[:, rows]).backward()
+                nn.utils.clip_grad_norm_(self.policy.parameters(), 0.5)
+                self.optimizer.step()
+
+    def loss(self, part: dict[str, Tensor], start: Tensor) -> Tensor:
+        """PPO's, of a part of the rows [STEPS, B]."""
+        begins = None if self.ignore else part["begins"]
+        choice, value, _ = self.policy(part["sign"], start, begins)
+        ratio = (choice.log_prob(part["action"]) - part["chance"]).exp()
+        gain = (part["advantage"] - part["advantage"].mean()) / (part["advantage"].std() + 1e-8)
+        better = torch.min(ratio * gain, ratio.clamp(1 - CLIP, 1 + CLIP) * gain)
+        wrong = F.mse_loss(value, part["advantage"] + part["value"])
+        return 0.5 * wrong - better.mean() - ENTROPY * choice.entropy().mean()
+
+
+def advantages(played: dict[str, Tensor], value: Tensor) -> Tensor:
+    """Generalized advantage estimation; nothing is passed on over an end."""
+    found, trace = [], torch.zeros_like(value)
+    for t in reversed(range(STEPS)):
+        goes_on = DISCOUNT * ~played["ends"][t]
+        change = played["reward"][t] + goes_on * value - played["value"][t]
+        trace = change + goes_on * TRACE * trace
+        value = played["value"][t]
+        found.append(trace)
+    return torch.stack(found[::-1])
+
+
+def train(ignore_resets: str, seed: int, updates: int) -> Training:
+    training, start = Training(ignore_resets, seed), time.perf_counter()
+    for update in range(1, updates + 1):
+        training.update()
+        if update % SHOWN == 0 or update == updates:
+            print(
+                f"update {update:3}: {training.rate():4.0%} of the mazes solved; "
+                f"{training.inner_resets:,} began in the middle of a batch; "
+                f"{time.perf_counter() - start:.0f} s"
+            )
+    return training
+
+
+def compare(path: Path, updates: int, seed: int) -> None:
+    """Train in each way from SEEDS starts, and draw the curves: PATH, and JSON beside it."""
+    curves: dict[str, list[list[float]]] = {}
+    for ignore, label in WAYS.items():
+        curves[label] = []
+        for one in range(seed, seed + SEEDS):
+            print(f"{label}, seed {one}")
+            rates = train(ignore, one, updates).rates
+            curves[label].append([round(rate, 3) for rate in rates])
+    settings = {"mazes": MAZES, "steps": STEPS, "lengths": [SHORTEST, LONGEST], "hidden": HIDDEN}
+    record = {"torch": torch.__version__, "settings": settings, "curves": curves}
+    path.with_suffix(".json").write_text(json.dumps(record) + "\n")
+
+    from matplotlib.figure import Figure  # learning alone takes torch and treadle only
+
+    figure = Figure(figsize=(7, 3.5), layout="constrained")
+    axes = figure.subplots()
+    for color, (label, runs) in enumerate(curves.items()):
+        for number, rates in enumerate(runs):
+            axes.plot(rates, color=f"C{color}", linewidth=1, label=label if number == 0 else None)
+    axes.set(xlabel="update", ylabel="mazes solved", ylim=(0, 1.05))
+    axes.yaxis.set_major_formatter(lambda rate, _: f"{rate:.0%}")
+    axes.legend(loc="lower right")
+    figure.savefig(path, dpi=120)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--updates", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--ignore-resets",
+        choices=("learning", "always"),
+        nargs="?",
+        const="always",
+        default="",
+        help="carry states on over the end of a maze: when it learns, or when it plays, too",
+    )
+    parser.add_argument("--figure", type=Path, metavar="IMAGE.png", help="draw the curves of all")
+    options = parser.parse_args(arguments)
+    # Matrices this small gain nothing from a second thread, and wait for it on a busy machine.
+    torch.set_num_threads(1)
+    if options.figure:
+        compare(options.figure, options.updates, options.seed)
+        return 0
+    rate = train(options.ignore_resets, options.seed, options.updates).rate()
+    if rate < BAR:
+        print(f"recurrent_ppo.py: {rate:.0%} of the mazes, below {BAR:.0%}", file=sys.stderr)
+    return 0 if rate >= BAR else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
