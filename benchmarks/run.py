@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.elementwise import dense, overhead, sine, views  # noqa: E402
 from benchmarks.harness import machine, plot, report, spread  # noqa: E402
 from benchmarks.harness.cases import Plan, Row, Settings, run  # noqa: E402
-from benchmarks.recurrent import cell, jax_layer, layer, sweep, sweep_cells  # noqa: E402
+from benchmarks.recurrent import cell, jax_layer, layer, rl, sweep, sweep_cells  # noqa: E402
 from benchmarks.sine_linear import layer as sine_linear  # noqa: E402
 from benchmarks.sine_linear import siren  # noqa: E402
 
@@ -42,6 +42,7 @@ SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "siren": siren.plans,
     **sweep.SUITES,
     **sweep_cells.SUITES,
+    "rl": rl.plans,
     "jax": jax_layer.plans,
 }
 SEVERAL = {

@@ -1,0 +1,97 @@
+"""The block of docs/recurrent.md about resets, and its picture, from the suite rl.
+
+    python benchmarks/pages/rl_page.py                 draw the picture, in docs/figures
+    python benchmarks/pages/rl_page.py --output DIR    the same file in another folder
+
+`make readme-numbers` writes the block.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.harness import plot  # noqa: E402
+from benchmarks.pages.sweep_page import number  # noqa: E402
+from benchmarks.pages.tables import (  # noqa: E402
+    Machine,
+    Row,
+    bold,
+    commit,
+    filled,
+    line,
+    links,
+    machines,
+    runs,
+    table,
+)
+
+PAGE = ROOT / "docs" / "recurrent.md"
+PICTURE = ROOT / "docs" / "figures" / "rl.png"
+NONE_YET = "None have been committed yet."
+KEYS = ("cuda/rl/", "cpu/rl/")
+OURS, NONE, PADDED, LOOP = "treadle", "treadle without resets", "cut, padded", "loop of"
+
+
+def over(row: Row, name: str) -> str:
+    """The time of the candidate that is called so, over ours."""
+    times = row["times"]
+    found = [times[each]["median_us"] for each in times if name in each]
+    return f"{found[0] / times[OURS]['median_us']:.2f}" if found else "–"
+
+
+def table_of(rows: list[Row]) -> Iterator[str]:
+    """Ours in µs a step, in bold where the bar was missed, and what the others take beside it."""
+    yield from table("B, T, H", "treadle", "without resets", "cut, padded, packed", "loop of cells")
+    for row in rows:
+        _, _, *what = row["key"].split("/")
+        if "times" not in row:
+            yield line(" ".join(what), row["refused"], "", "", "")
+            continue
+        ours = bold(row, number(row["times"][OURS]["median_us"] / row["steps"]))
+        yield line(" ".join(what), ours, *(over(row, name) for name in (NONE, PADDED, LOOP)))
+
+
+def figures(machines: Iterable[Machine]) -> Iterator[str]:
+    measured = runs(machines, KEYS)
+    if not measured:
+        yield NONE_YET
+    for index, (files, rows) in enumerate(measured):
+        facts = files[-1][1]
+        paths = links([path for path, _ in files], PAGE.parent)
+        name = facts.get("gpu") or f"{facts['cpu']}, {facts['cores']} cores"
+        versions = f"torch {facts['torch']}, {commit(facts)}, {facts['date'][:10]}"
+        yield f"{name}, {versions}, {paths}:"
+        yield ""
+        if index == 0:
+            yield f"![Time of the others over treadle's, by row](figures/{PICTURE.name})"
+            yield ""
+        yield from table_of(rows)
+        yield ""
+
+
+def rewritten(text: str, machines: Iterable[Machine]) -> str:
+    """The page with its block made anew."""
+    return filled(PAGE, text, {"resets": lambda: figures(machines)})
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--output", type=Path, default=PICTURE.parent, help="folder of the picture")
+    chosen = parser.parse_args(arguments)
+    measured = runs(machines(), KEYS)
+    if not measured:
+        print("no results of the suite rl have been committed yet", file=sys.stderr)
+        return 1
+    files, rows = measured[0]
+    plot.draw({"machine": files[-1][1], "rows": rows}, chosen.output / PICTURE.name)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,113 @@
+"""LSTM and GRU over batches of reinforcement learning, in which episodes begin in the middle.
+
+Shapes are B, T, H, and I is H. A row has resets at a share of its steps: 3 %, as in long episodes,
+or half of them. Beside ours are torch's layer with the rows cut, padded, packed and put together
+again, as TorchRL does it, and a loop over torch's cell with masks. Times are of the whole call, as
+in layer.py. The bar is our own time without resets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmarks.harness.cases import OURS, Case, Plan, Settings, calls
+from benchmarks.recurrent import layer, rl_calls
+from benchmarks.recurrent.layer import Kind, at_most
+from benchmarks.recurrent.layer_calls import Shape, cell_arguments, check, set_tf32
+from benchmarks.recurrent.layer_calls import layer as without_resets
+
+SUITE = "rl"
+SIZES = {  # B, T, H
+    "cuda": ((128, 128, 256), (32, 64, 128), (512, 32, 64)),
+    "cpu": ((32, 64, 128), (64, 32, 64)),
+}
+DTYPES = (torch.float32, torch.bfloat16)
+SHARES = (0.03, 0.5)
+CELLS = ("gru", "lstm")
+NONE, PADDED = "treadle without resets", "cut, padded, packed"
+OF_NONE = 1.05
+
+
+@dataclass(frozen=True)
+class Episodes(Kind):
+    """Of one row, with the share of steps at which an episode begins."""
+
+    share: float = 0.0
+
+    @property
+    def resets(self) -> str:
+        return f"resets {self.share:.0%}"
+
+
+def plans(settings: Settings) -> Iterator[Plan]:
+    threads = settings.threads[-1] if settings.device == "cpu" else None
+    for cell in CELLS:
+        for sizes in SIZES[settings.device]:
+            for dtype in DTYPES:
+                for share in SHARES:
+                    for backward in (False, True):
+                        shape = Shape.of(sizes, settings.quick)
+                        kind = Episodes(shape, dtype, backward, threads, cell=cell, share=share)
+                        yield Plan(_key(settings, kind), partial(case, settings, kind))
+
+
+def _key(settings: Settings, kind: Episodes) -> str:
+    what = f"{kind.cell}/{kind.shape.name}/{kind.digits}/{kind.resets}/{kind.mode}"
+    return f"{settings.device}/{SUITE}/{what}"
+
+
+def loop_of(kind: Episodes) -> str:
+    return f"loop of nn.{kind.cell.upper()}Cell"
+
+
+def padded_of(kind: Episodes) -> str:
+    return f"nn.{kind.cell.upper()}, {PADDED}"
+
+
+def facts(settings: Settings, kind: Episodes) -> dict[str, Any]:
+    names = (OURS, NONE, padded_of(kind), loop_of(kind))
+    return layer.facts(settings, kind) | {
+        "suite": SUITE,
+        "group": f"{kind.cell} layer with resets, {settings.device.upper()}",
+        "label": f"{kind.cell} {kind.shape.name} {kind.digits} {kind.resets} {kind.mode}",
+        "what": kind.shape.name,
+        "digits": kind.digits,
+        "mode": kind.mode,
+        "resets": kind.resets,
+        "gates": dict.fromkeys(names, kind.gates),
+    }
+
+
+def case(settings: Settings, kind: Episodes) -> Case:
+    set_tf32(False)
+    args = cell_arguments(kind.cell, kind.shape, settings.device, kind.dtype, kind.backward)
+    marks = rl_calls.marks_of(kind.shape, kind.share, settings.device)
+    padded = rl_calls.padded(kind.cell, kind.backward, marks)
+    loop = rl_calls.loop(kind.cell, marks)
+    # In float32 cuBLAS adds up the products of all steps less exactly than those of one.
+    at_once = settings.device == "cuda" and kind.dtype == torch.float32
+    plain = without_resets(
+        getattr(torch.ops.treadle, kind.cell).input,
+        kind.backward,
+        states=rl_calls.STATES[kind.cell],
+    )
+    return Case(
+        op=kind.cell,
+        functions={
+            OURS: rl_calls.with_resets(kind.cell, kind.backward, marks),
+            padded_of(kind): padded,
+            loop_of(kind): loop,
+        },
+        inputs=[args],
+        timer=layer.timer(settings),
+        yardsticks={NONE: calls(plain, [args])},
+        bar=at_most(OF_NONE, NONE),
+        check=partial(check, args=args, plain=padded if at_once else loop),
+        threads=kind.threads,
+        facts=facts(settings, kind),
+    )
