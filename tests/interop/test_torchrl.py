@@ -20,6 +20,7 @@ from tests.interop.with_torchrl import (
     same,
     same_gradients,
 )
+from tests.support.inputs import DEVICES
 
 step_mdp = pytest.importorskip("torchrl.envs.utils").step_mdp
 SHAPES = [(9,), (4, 9), (2, 3, 9), (4, 1)]
@@ -36,6 +37,15 @@ def test_whole_sequences(
     """Values, keys, shapes, and gradients of all inputs from all outputs, states among them."""
     mine, other = pair(kind, num_layers=layers)
     given = batch(kind, shape, layers, chance=chance, states=states)
+    same(run(mine, given), run(other, given))
+    same_gradients(gradients(mine, given), gradients(other, given))
+
+
+@EACH_KIND
+@pytest.mark.parametrize("device", DEVICES)
+def test_on_each_device(kind: str, device: str) -> None:
+    mine, other = pair(kind, device=device, num_layers=2)
+    given = batch(kind, layers=2).to(device)
     same(run(mine, given), run(other, given))
     same_gradients(gradients(mine, given), gradients(other, given))
 

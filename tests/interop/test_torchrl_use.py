@@ -63,6 +63,33 @@ def test_primers_and_keys(kind: str) -> None:
     assert mine.recurrent_backend == "treadle"
 
 
+@EACH_KIND
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_called_with_tensors(kind: str, recurrent: bool) -> None:
+    """As `dispatch` of tensordict lets modules be called: by the names of the keys."""
+    mine, other = pair(kind)
+    given = batch(kind, (4, 9) if recurrent else (4,))
+    with theirs.set_recurrent_mode(recurrent):
+        found = mine(**given.to_dict())
+        expected = other(**given.to_dict())
+    assert len(found) == len(mine.out_keys)
+    torch.testing.assert_close(found, expected)
+
+
+@EACH_KIND
+def test_nested_keys(kind: str) -> None:
+    nested = {"in_keys": [("agent", key) for key in keys(kind)["in_keys"]]}
+    nested["out_keys"] = [("agent", "out"), *(("next", *key) for key in nested["in_keys"][1:])]
+    mine, other = (
+        getattr(lib, kind)(input_size=INPUTS, hidden_size=H, **nested).double()
+        for lib in (ours, theirs)
+    )
+    mine.load_state_dict(other.state_dict())
+    given = batch(kind)
+    deep = given.empty().set("is_init", given["is_init"]).set("agent", given.exclude("is_init"))
+    same(run(mine, deep), run(other, deep))
+
+
 def test_without_inner_cells() -> None:
     """c is that of the last step, and 0 before."""
     mine, other = pair("LSTMModule", {"inner_cells": False}, num_layers=2)

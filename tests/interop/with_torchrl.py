@@ -29,13 +29,14 @@ def pair(
     kind: str,
     of_ours: dict[str, Any] | None = None,
     dtype: torch.dtype = torch.float64,
+    device: str = "cpu",
     **options: Any,
 ) -> tuple[Any, Any]:
     """Ours and TorchRL's with the same parameters."""
     torch.manual_seed(0)
     options |= {"input_size": INPUTS, "hidden_size": H, **keys(kind)}
-    mine = getattr(ours, kind)(**options, **(of_ours or {})).to(dtype)
-    other = getattr(theirs, kind)(**options).to(dtype)
+    mine = getattr(ours, kind)(**options, **(of_ours or {})).to(device, dtype)
+    other = getattr(theirs, kind)(**options).to(device, dtype)
     mine.load_state_dict(other.state_dict())
     return mine, other
 
@@ -79,7 +80,7 @@ def gradients(module: Any, given: TensorDict, recurrent: bool = True) -> dict[st
     torch.manual_seed(2)
     outputs = [found[key] for key in module.out_keys]
     grads = torch.autograd.grad(
-        sum((y * torch.randn(y.shape, dtype=y.dtype)).sum() for y in outputs),
+        sum((y * torch.randn(y.shape, dtype=y.dtype).to(y.device)).sum() for y in outputs),
         list(inputs.values()),
         allow_unused=True,
         materialize_grads=True,
