@@ -40,10 +40,11 @@ struct MatrixView {
 
 // Whether row b starts anew before the step, and the row of h and c, or of their gradients, that it
 // then has.
-constexpr bool starts_anew(const RecurrenceResets& resets, const RecurrenceStep& step, int64_t b) {
+TREADLE_HD bool starts_anew(const RecurrenceResets& resets, const RecurrenceStep& step, int64_t b) {
   return b < step.marked_rows && resets.marks != nullptr && resets.marks[step.marks + b];
 }
-constexpr int64_t reset_row(const RecurrenceResets& resets, const RecurrenceStep& step, int64_t b) {
+TREADLE_HD int64_t reset_row(const RecurrenceResets& resets, const RecurrenceStep& step,
+                             int64_t b) {
   return resets.per_step ? step.start + b : b;
 }
 
