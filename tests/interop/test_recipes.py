@@ -72,7 +72,7 @@ def test_numba() -> None:
     assert "@vectorize" in said and says_whether_it_used_a_gpu(said)
 
 
-@pytest.mark.parametrize("package", ["numpy", "jax", "cupy", "numba"])
+@pytest.mark.parametrize("package", ["numpy", "jax", "tensorflow", "cupy", "numba"])
 def test_dlpack(package: str) -> None:
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
