@@ -176,7 +176,7 @@ def test_the_gradient_of_a_bias_that_is_not_there(device: str, cell: str) -> Non
         output, _, _, gates = ops.recurrent_layer_forward(*given, **layer.kwargs)
         rest = output, gates, layer.kwargs["cell"], False, "auto", [True] * 9
         every = ops.recurrent_layer_backward(torch.ones_like(output), None, None, *given, *rest)
-        layers.append(every[5:])
+        layers.append(every[5:7])
     for ours, expected in (pairs, *zip(*layers, strict=True)):
         assert ours.shape == expected.shape and ours.dtype == expected.dtype
         assert device == "meta" or (torch.equal(ours, expected) and ours.any())
