@@ -2,20 +2,14 @@
 
 #include <torch/csrc/autograd/function.h>
 
+#include <algorithm>
+
 #include "common/check.h"
 
 namespace treadle {
 
-static bool is_word(std::string_view name, std::string_view words) {
-  for (size_t at = 0; at < words.size(); at = words.find(' ', at) + 1) {
-    if (words.substr(at, words.find(' ', at) - at) == name) return true;
-    if (words.find(' ', at) == std::string_view::npos) return false;
-  }
-  return false;
-}
-
 void autocast_arguments(const OperatorHandle& op, Stack* stack, c10::DeviceType device,
-                        std::string_view keep, ScalarType dtype) {
+                        at::ArrayRef<std::string_view> keep, ScalarType dtype) {
   c10::impl::ExcludeDispatchKeyGuard guard(
       at::autocast::get_autocast_dispatch_key_from_device_type(device));
   const auto& arguments = op.schema().arguments();
@@ -24,7 +18,8 @@ void autocast_arguments(const OperatorHandle& op, Stack* stack, c10::DeviceType 
     c10::IValue& value = (*stack)[base + i];
     if (!value.isTensor() || !value.toTensor().defined()) continue;
     const Tensor& t = value.toTensor();
-    if (t.scalar_type() == at::kFloat && is_word(arguments[i].name(), keep)) continue;
+    const bool kept = std::find(keep.begin(), keep.end(), arguments[i].name()) != keep.end();
+    if (t.scalar_type() == at::kFloat && kept) continue;
     value = at::autocast::cached_cast(dtype, t, device);
   }
   op.callBoxed(stack);

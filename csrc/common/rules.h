@@ -4,6 +4,7 @@
 
 #include <ATen/autocast_mode.h>
 
+#include <array>
 #include <string_view>
 
 #include "common/dispatch.h"
@@ -16,13 +17,13 @@ void version_counter_rule(const OperatorHandle& op, c10::DispatchKeySet keys, St
 // The kernel of every backend that has none.
 void no_backend_rule(const OperatorHandle& op, Stack* stack);
 
-// Casts the floating-point tensors of a call to `dtype`, but leaves float64; arguments whose names
-// are words of `keep` stay if float32.
+// Casts the floating-point tensors of a call to `dtype`, but leaves float64; the arguments named in
+// `keep` stay if float32.
 void autocast_arguments(const OperatorHandle& op, Stack* stack, c10::DeviceType device,
-                        std::string_view keep, ScalarType dtype);
+                        at::ArrayRef<std::string_view> keep, ScalarType dtype);
 
 // To autocast's dtype.
-inline constexpr char kNoneKept[] = "";
+inline constexpr std::array<std::string_view, 0> kNoneKept = {};
 template <c10::DeviceType device, const auto& keep>
 void autocast_rule(const OperatorHandle& op, Stack* stack) {
   autocast_arguments(op, stack, device, keep, at::autocast::get_autocast_dtype(device));

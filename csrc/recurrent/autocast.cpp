@@ -29,7 +29,7 @@ std::optional<ScalarType> autocast_dtype(CellKind cell, bool packed, const Tenso
   return wide ? at::kFloat : lower;
 }
 
-static constexpr std::string_view kC0 = "c0 reset_c";
+static constexpr std::string_view kC[] = {"c0", "reset_c"};
 
 template <c10::DeviceType device>
 static void layer_autocast_rule(const OperatorHandle& op, Stack* stack) {
@@ -39,7 +39,7 @@ static void layer_autocast_rule(const OperatorHandle& op, Stack* stack) {
   const Tensor& state = arguments[cell == CellKind::kGru ? 2 : 3].toTensor();
   const auto lower = at::autocast::get_autocast_dtype(device);
   const auto dtype = autocast_dtype(cell, !arguments[1].isNone(), state).value_or(lower);
-  autocast_arguments(op, stack, device, kC0, dtype);
+  autocast_arguments(op, stack, device, kC, dtype);
 }
 
 TORCH_LIBRARY_IMPL(treadle, AutocastCPU, m) {

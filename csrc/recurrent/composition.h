@@ -79,10 +79,10 @@ class LayerDirection {
       Dual of_h = matrix_product(state_window(gates_[t]), w_hh_), of_c = grads.old_c;
       const Tensor mark = mark_of(t);
       if (mark.defined()) {
-        marked_h[t] = kept(of_h.tangent, mark);
-        marked_c[t] = kept(of_c.tangent, mark);
-        of_h = kept(of_h, ~mark);
-        of_c = kept(of_c, ~mark);
+        marked_h[t] = without(of_h.tangent, ~mark);
+        marked_c[t] = without(of_c.tangent, ~mark);
+        of_h = without(of_h, mark);
+        of_c = without(of_c, mark);
       }
       h = steps_.after(h, of_h, t);
       c = steps_.after(c, of_c, t);
@@ -129,11 +129,12 @@ class LayerDirection {
     return steps_.rows_like(mark, t);
   }
 
-  static Tensor kept(const Tensor& t, const Tensor& where) {
-    return t.defined() ? t.masked_fill(~where, 0) : t;
+  // Zeros in the rows `where`.
+  static Tensor without(const Tensor& t, const Tensor& where) {
+    return t.defined() ? t.masked_fill(where, 0) : t;
   }
-  static Dual kept(const Dual& t, const Tensor& where) {
-    return t.map([&](const Tensor& each) { return kept(each, where); });
+  static Dual without(const Dual& t, const Tensor& where) {
+    return t.map([&](const Tensor& each) { return without(each, where); });
   }
 
   // The state that step t begins with, from that before it.

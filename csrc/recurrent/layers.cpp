@@ -42,7 +42,6 @@ void check_resets(const Layers& a) {
   const size_t states = a.has_c() ? 2 : 1;
   TORCH_CHECK(a.reset_hx.empty() || a.reset_hx.size() == states, op,
               ": reset_hx must be two tensors, of h and of c, got ", a.reset_hx.size());
-  TORCH_CHECK(a.reset_hx.empty() || a.reset, op, ": reset_hx must come with reset, got it alone");
   const char* names[] = {"reset_hx[0]", "reset_hx[1]"};
   for (size_t k = 0; k < a.reset_hx.size(); ++k) {
     const Tensor& t = a.reset_hx[k];
@@ -146,18 +145,12 @@ LayerResults run(const Tensor& input, const OptionalTensor& batch_sizes, const L
   return {x, at::cat(h_n), a.has_c() ? at::cat(c_n) : Tensor()};
 }
 
-void check_reset(const char* op, const Tensor& reset, const char* letters,
-                 c10::SymIntArrayRef shape) {
-  TORCH_CHECK(reset.scalar_type() == at::kBool, op, ": reset must have dtype bool, got ",
-              dtype_name(reset.scalar_type()));
-  check_shape(op, "reset", letters, reset, shape);
-}
-
 LayerResults run_input(const Tensor& input, bool batch_first, Layers a) {
   TORCH_CHECK(input.dim() == 3, a.op(), ": input must have shape ",
               batch_first ? "[B, T, I]" : "[T, B, I]", ", got ", input.sym_sizes());
   if (a.reset) {
-    check_reset(a.op(), *a.reset, batch_first ? "[B, T]" : "[T, B]", input.sym_sizes().slice(0, 2));
+    check_shape(a.op(), "reset", batch_first ? "[B, T]" : "[T, B]", *a.reset,
+                input.sym_sizes().slice(0, 2));
   }
   if (!batch_first) return run(input, std::nullopt, a);
   if (a.reset) a.reset = a.reset->transpose(0, 1);
@@ -171,7 +164,7 @@ LayerResults run_input(const Tensor& input, bool batch_first, Layers a) {
 }
 
 LayerResults run_data(const Tensor& data, const Tensor& batch_sizes, const Layers& a) {
-  if (a.reset) check_reset(a.op(), *a.reset, "[S]", data.sym_sizes().slice(0, 1));
+  if (a.reset) check_shape(a.op(), "reset", "[S]", *a.reset, data.sym_sizes().slice(0, 1));
   return run(data, batch_sizes, a);
 }
 

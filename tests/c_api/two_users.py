@@ -102,25 +102,21 @@ class Place:
             torch.cuda.synchronize()
 
 
-def in_turn(work: Work, place: Place, rounds: int) -> list[list[Tensor]]:
+def in_turn(work: Work, place: Place, rounds: int, waits: bool = True) -> list[list[Tensor]]:
     found = []
     for _ in range(rounds):
         for number, user in enumerate((work.by_torch, work.by_kernels_h)):
             with place.of(number) as device:
                 found.append(user(device))
-            place.wait()
+            if waits:
+                place.wait()
+    place.wait()
     return found
 
 
 def interleaved(work: Work, place: Place, rounds: int) -> list[list[Tensor]]:
     """One thread, which waits for neither; on the CPU a call is over when it returns."""
-    found = []
-    for _ in range(rounds):
-        for number, user in enumerate((work.by_torch, work.by_kernels_h)):
-            with place.of(number) as device:
-                found.append(user(device))
-    place.wait()
-    return found
+    return in_turn(work, place, rounds, waits=False)
 
 
 def in_two_threads(work: Work, place: Place, rounds: int) -> list[list[Tensor]]:

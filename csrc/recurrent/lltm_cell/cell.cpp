@@ -219,7 +219,7 @@ TORCH_LIBRARY_IMPL(treadle, FuncTorchBatched, m) {
 }
 
 // lltm_cell runs in autocast's dtype, as a matrix product does; old_cell keeps float32.
-static constexpr char kOldCell[] = "old_cell";
+static constexpr std::string_view kOldCell[] = {"old_cell"};
 TORCH_LIBRARY_IMPL(treadle, AutocastCPU, m) {
   m.impl("lltm_cell", TREADLE_RULE(autocast_rule<c10::DeviceType::CPU, kOldCell>));
 }
