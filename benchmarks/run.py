@@ -42,7 +42,7 @@ SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "siren": siren.plans,
     **sweep.SUITES,
     **sweep_cells.SUITES,
-    "rl": rl.plans,
+    **rl.SUITES,
     "jax": jax_layer.plans,
 }
 SEVERAL = {

@@ -34,7 +34,7 @@ from benchmarks.pages.tables import (  # noqa: E402
 PAGE = ROOT / "docs" / "recurrent.md"
 PICTURE = ROOT / "docs" / "figures" / "rl.png"
 NONE_YET = "None have been committed yet."
-KEYS = ("cuda/rl/", "cpu/rl/")
+KEYS = ("cuda/rl/", "cuda/rl_shapes/", "cpu/rl/")
 OURS, NONE, PADDED, LOOP = "treadle", "treadle without resets", "cut, padded", "loop of"
 
 

@@ -3,14 +3,16 @@
 Shapes are B, T, H, and I is H. A row has resets at a share of its steps: 3 %, as in long episodes,
 or half of them. Beside ours are torch's layer with the rows cut, padded, packed and put together
 again, as TorchRL does it, and a loop over torch's cell with masks. Times are of the whole call, as
-in layer.py. The bar is our own time without resets.
+in layer.py. The bar is our own time without resets; the suite `rl_shapes` times that alone, over
+the shapes of sweep.py up to H 512.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -20,8 +22,10 @@ from benchmarks.recurrent import layer, rl_calls
 from benchmarks.recurrent.layer import Kind, at_most
 from benchmarks.recurrent.layer_calls import Shape, cell_arguments, check, set_tf32
 from benchmarks.recurrent.layer_calls import layer as without_resets
+from benchmarks.recurrent.sweep import EFFORT, SHAPES
 
-SUITE = "rl"
+SUITE, COST_SUITE = "rl", "rl_shapes"
+WIDEST, FEWEST_STEPS = 512, 4  # rl_calls marks one of the first four steps
 SIZES = {  # B, T, H
     "cuda": ((128, 128, 256), (32, 64, 128), (512, 32, 64)),
     "cpu": ((32, 64, 128), (64, 32, 64)),
@@ -45,20 +49,31 @@ class Episodes(Kind):
 
 
 def plans(settings: Settings) -> Iterator[Plan]:
+    for kind in _kinds(settings, SIZES[settings.device]):
+        yield Plan(_key(settings, SUITE, kind), partial(case, settings, kind))
+
+
+def cost_plans(settings: Settings) -> Iterator[Plan]:
+    if settings.device == "cuda":
+        shapes = [(b, t, h) for b, t, h in SHAPES if h <= WIDEST and t >= FEWEST_STEPS]
+        for kind in _kinds(settings, shapes):
+            yield Plan(_key(settings, COST_SUITE, kind), partial(cost_case, settings, kind))
+
+
+SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {SUITE: plans, COST_SUITE: cost_plans}
+
+
+def _kinds(settings: Settings, shapes: Iterable[tuple[int, int, int]]) -> Iterator[Episodes]:
     threads = settings.threads[-1] if settings.device == "cpu" else None
-    for cell in CELLS:
-        for sizes in SIZES[settings.device]:
-            for dtype in DTYPES:
-                for share in SHARES:
-                    for backward in (False, True):
-                        shape = Shape.of(sizes, settings.quick)
-                        kind = Episodes(shape, dtype, backward, threads, cell=cell, share=share)
-                        yield Plan(_key(settings, kind), partial(case, settings, kind))
+    for cell, sizes, dtype in product(CELLS, shapes, DTYPES):
+        shape = Shape.of(sizes, settings.quick)
+        for share, backward in product(SHARES, (False, True)):
+            yield Episodes(shape, dtype, backward, threads, cell=cell, share=share)
 
 
-def _key(settings: Settings, kind: Episodes) -> str:
+def _key(settings: Settings, suite: str, kind: Episodes) -> str:
     what = f"{kind.cell}/{kind.shape.name}/{kind.digits}/{kind.resets}/{kind.mode}"
-    return f"{settings.device}/{SUITE}/{what}"
+    return f"{settings.device}/{suite}/{what}"
 
 
 def loop_of(kind: Episodes) -> str:
@@ -111,3 +126,13 @@ def case(settings: Settings, kind: Episodes) -> Case:
         threads=kind.threads,
         facts=facts(settings, kind),
     )
+
+
+def cost_case(settings: Settings, kind: Episodes) -> Case:
+    """Without the others, which take far longer over sequences of such lengths."""
+    made = case(settings, kind)
+    sample, seconds, rounds = EFFORT["sweep_cells"]
+    made.functions = {OURS: made.functions[OURS]}
+    made.timer = settings.wall(sample, seconds=seconds, warmup=0.02, rounds=rounds)
+    made.facts |= {"suite": COST_SUITE, "gates": dict.fromkeys((OURS, NONE), kind.gates)}
+    return made
