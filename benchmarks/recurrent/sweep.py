@@ -58,7 +58,7 @@ FORMS: dict[Form, tuple[Sizes, ...]] = {
     Form(", 4 layers", layers=4): ((64, 512, 512), (16, 512, 256)),
     Form(", bidirectional", both=True): ((16, 512, 512), (64, 512, 512)),
 }
-ALGORITHMS = ("cluster", "grid", "step")
+ALGORITHMS = ("cluster", "grid", "tiles", "step")
 TINY: Sizes = (1, 8, 32)
 OF_AUTO, OF_BF16, OF_LSTM = 1.05, 1.05, 1.0
 BF16_OURS, FP16_LSTM = f"{OURS}, bfloat16", f"{LSTM}, float16"
@@ -144,6 +144,7 @@ EFFORT = {
     "sweep_algorithms": (LONG_SAMPLE, 0.04, (5, 51)),
     "sweep_launch": (SHORT_SAMPLE, 0.1, (11, 101)),
     "sweep_cells": (LONG_SAMPLE, 0.06, (3, 51)),
+    "sweep_wide": (LONG_SAMPLE, 0.04, (3, 51)),
     "sweep_cell_algorithms": (LONG_SAMPLE, 0.04, (5, 51)),
 }
 PARTS = {
@@ -152,6 +153,7 @@ PARTS = {
     "sweep_algorithms": "the planner's choice",
     "sweep_launch": "tiny calls",
     "sweep_cells": "all shapes",
+    "sweep_wide": "many rows",
     "sweep_cell_algorithms": "the planner's choice",
 }
 
@@ -160,7 +162,7 @@ def facts(settings: Settings, suite: str, kind: Sweep) -> dict[str, Any]:
     own = layer.facts(settings, kind, kind.form.name)
     gates = own["gates"] | {FP16_LSTM: 4, BF16_OURS: 3}
     gates |= {algorithm_name(algorithm): kind.gates for algorithm in ALGORITHMS}
-    digits = f", {kind.digits}" if suite in ("sweep_shapes", "sweep_cells") else ""
+    digits = f", {kind.digits}" if suite in ("sweep_shapes", "sweep_cells", "sweep_wide") else ""
     return own | {
         "group": f"{kind.cell} layer sweep, {PARTS[suite]}{digits}, {settings.device.upper()}",
         "suite": suite,
@@ -225,7 +227,10 @@ def bars_case(settings: Settings, kind: Sweep) -> Case:
 def absolute(kind: Sweep) -> Bar:
     """The goal of the shape, which the row's name says also in a trial."""
     b, t, h = map(int, kind.shape.name.split(","))
-    most = BARS[b, t, h][kind.backward]
+    return steps_at_most(kind, BARS[b, t, h][kind.backward])
+
+
+def steps_at_most(kind: Sweep, most: float) -> Bar:
     return Bar(f"at most {most:g} µs a step", lambda _: most * kind.shape.t)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 
 from benchmarks.harness.cases import OURS, Case, Plan, Settings
 from benchmarks.recurrent import layer
@@ -21,15 +22,27 @@ from benchmarks.recurrent.sweep import (
     FP16,
     FP32,
     SHAPES,
+    Sizes,
     Sweep,
     algorithm_calls,
     beside_best,
+    beside_lstm,
     case,
     facts,
     kinds,
     plan,
+    steps_at_most,
 )
 from benchmarks.recurrent.sweep_calls import chosen
+
+# Thousands of simulated robots, and what lies around them; µs a step in half types, of inference
+# and of training.
+ROBOTS: Sizes = (8000, 24, 256)
+NAME_OF_ROBOTS = "8000,24,256"
+WIDE_BARS = {"lltm": (20.0, 72.0), "gru": (24.0, 80.0), "lstm": (27.0, 90.0)}
+WIDE: tuple[Sizes, ...] = tuple(
+    (b, 24, h) for b, h in product((512, 2048, 8192, 16384), (64, 128, 256, 512))
+)
 
 
 def cells(settings: Settings) -> Iterator[Plan]:
@@ -45,18 +58,31 @@ def cell_algorithms(settings: Settings) -> Iterator[Plan]:
                 yield plan("sweep_cell_algorithms", cell_algorithms_case, settings, kind)
 
 
+def wide(settings: Settings) -> Iterator[Plan]:
+    for cell in WIDE_BARS:
+        for kind in kinds(settings, (ROBOTS,), (BF16, FP16), DENSE, cell):
+            yield plan("sweep_wide", wide_case, settings, kind)
+    for cell in TORCHS:
+        for kind in kinds(settings, (ROBOTS, *WIDE), (BF16, FP32), DENSE, cell):
+            # Of float32 torch's own flags, by which layers may use tf32; half types are above.
+            half = kind.dtype == BF16
+            if kind.tf32 or (half and kind.shape.name != NAME_OF_ROBOTS):
+                yield plan("sweep_wide", wide_case, settings, kind)
+
+
 SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "sweep_cells": cells,
+    "sweep_wide": wide,
     "sweep_cell_algorithms": cell_algorithms,
 }
 
 
-def cells_case(settings: Settings, kind: Sweep) -> Case:
+def cells_case(settings: Settings, kind: Sweep, suite: str = "sweep_cells") -> Case:
     """Beside torch's own."""
-    sample, seconds, rounds = EFFORT["sweep_cells"]
+    sample, seconds, rounds = EFFORT[suite]
     made = layer.cell_case(settings, kind)
     made.timer = settings.wall(sample, seconds=seconds, warmup=0.02, rounds=rounds)
-    made.facts = facts(settings, "sweep_cells", kind)
+    made.facts = facts(settings, suite, kind)
     if settings.device == "cuda":
         made.facts["algorithm"] = chosen(made.functions[OURS], made.inputs[0])
     return made
@@ -72,4 +98,15 @@ def cell_algorithms_case(settings: Settings, kind: Sweep) -> Case:
         kind.cell,
         partial(check, args=args, plain=torch_layer(kind.cell, kind.backward)),
     )
+    return made
+
+
+def wide_case(settings: Settings, kind: Sweep) -> Case:
+    """Beside torch's own; LLTM, which torch has not, beside nn.LSTM."""
+    goal = steps_at_most(kind, WIDE_BARS[kind.cell][kind.backward])
+    if kind.cell == "lltm":
+        return beside_lstm(settings, "sweep_wide", kind, goal)
+    made = cells_case(settings, kind, "sweep_wide")
+    if kind.shape.name == NAME_OF_ROBOTS and kind.dtype != FP32:
+        made.bar = goal
     return made

@@ -37,6 +37,13 @@ struct Sequence {
   Tensor sum_of_steps(const Tensor& places, int64_t batch) const;
 };
 
+// Of algorithm "tiles": h before and after a step, [B, H] each, and which of them is before the
+// next one.
+struct TurnsOfH {
+  void* states[2];
+  int turn;
+};
+
 struct RecurrenceBackend {
   // Half types are multiplied as float, into which the host widens them once.
   bool widens_half;
@@ -58,6 +65,12 @@ struct RecurrenceBackend {
   void (*c_states)(const RecurrenceCStates& args, int64_t d, const Sequence& sequence,
                    at::Device device, const RecurrencePlan& plan);
 
+  // For plans in tiles; null if the backend makes none. Data is 16-byte-aligned, products are of
+  // the layer's dtype, and `rows` are those of all steps.
+  void (*tiles_forward)(const RecurrenceForward& args, const TurnsOfH& turns,
+                        const Tensor& weight_hh, const RecurrencePlan& plan) = nullptr;
+  void (*tiles_backward)(const RecurrenceBackward& args, int64_t rows, const Tensor& weight_hh,
+                         const RecurrencePlan& plan) = nullptr;
   // For persistent plans; null if the backend makes none. They set `starts` and `exchange`.
   void (*persistent_forward)(PersistentForward args, const Sequence& sequence, at::Device device,
                              const RecurrencePlan& plan) = nullptr;
@@ -75,6 +88,13 @@ inline RecurrencePlan make_plan(const char* op, const RecurrenceSizes& sizes,
   const char* const refusal = plan_recurrence(sizes, device, algorithm, backward, &plan);
   TORCH_CHECK(refusal == nullptr, op, ": ", refusal);
   return plan;
+}
+
+// Contiguous at an address of 16 bytes.
+inline Tensor aligned(const Tensor& t) {
+  if (!t.defined()) return t;
+  const Tensor found = t.contiguous();
+  return reinterpret_cast<uintptr_t>(found.const_data_ptr()) % 16 == 0 ? found : found.clone();
 }
 
 inline MatrixView matrix_view(const Tensor& t) {

@@ -49,6 +49,12 @@ Tensor recompute_c(const LayerRun& run, int64_t d, const Tensor& gates) {
   return c_states;
 }
 
+// Whether rows can be read 16 bytes at a time.
+bool in_chunks(const Tensor& rows) {
+  return rows.stride(1) == 1 && rows.stride(0) * rows.element_size() % 16 == 0 &&
+         reinterpret_cast<uintptr_t>(rows.const_data_ptr()) % 16 == 0;
+}
+
 struct Gradients {
   Tensor input;
   StateGradients states;
@@ -78,23 +84,39 @@ struct Backward {
     const auto options = run.arguments.input.options().dtype(run.work);
     const int64_t rows = run.sequence.rows, width = run.width();
     if (run.idle()) return at::empty({rows, width}, options);
-    const Tensor g = recompute ? recompute_gates(run, d, previous_h) : gates[d];
+    const Tensor g = aligned(recompute ? recompute_gates(run, d, previous_h) : gates[d]);
     const Tensor c = recompute_c(run, d, g);
     // Recomputed gates are overwritten, each by its gradient.
     const bool in_place = recompute && run.work == g.scalar_type();
     const Tensor result = in_place ? g : at::empty({rows, width}, options);
+    const bool tiles = run.plan.is("tiles");
     MatrixView grad;
-    const Tensor grad_rows = grads.output.defined() ? run.rows(grads.output) : Tensor();
+    Tensor grad_rows = grads.output.defined() ? run.rows(grads.output) : Tensor();
     if (grad_rows.defined()) {
-      grad = matrix_view(grad_rows.narrow(1, d * sizes.hidden, sizes.hidden));
+      grad_rows = grad_rows.narrow(1, d * sizes.hidden, sizes.hidden);
+      if (tiles && !in_chunks(grad_rows)) grad_rows = grad_rows.clone(at::MemoryFormat::Contiguous);
+      grad = matrix_view(grad_rows);
     }
     const auto steps = run.sequence.in_order(d, /*reversed=*/true);
-    run.backend.backward({sizes.cell, sizes.dtype, sizes.batch, sizes.hidden, steps.data(),
-                          sizes.steps, g.const_data_ptr(), c.const_data_ptr(), grad,
-                          matrix_view(grad_h), grad_c.mutable_data_ptr(), result.mutable_data_ptr(),
-                          run.resets.from(d, states.reset_h, states.reset_c)},
-                         run.arguments.weight_hh[d], run.plan);
-    if (run.plan.is("step")) {
+    const RecurrenceBackward pass{sizes.cell,
+                                  sizes.dtype,
+                                  sizes.batch,
+                                  sizes.hidden,
+                                  steps.data(),
+                                  sizes.steps,
+                                  g.const_data_ptr(),
+                                  c.const_data_ptr(),
+                                  grad,
+                                  matrix_view(grad_h),
+                                  grad_c.mutable_data_ptr(),
+                                  result.mutable_data_ptr(),
+                                  run.resets.from(d, states.reset_h, states.reset_c)};
+    if (tiles) {
+      run.backend.tiles_backward(pass, rows, run.arguments.weight_hh[d], run.plan);
+    } else {
+      run.backend.backward(pass, run.arguments.weight_hh[d], run.plan);
+    }
+    if (run.plan.step_by_step()) {
       const RecurrenceStep& first = steps[sizes.steps - 1];
       cut_first(first, grad_h, of_direction(states.reset_h, d));
       cut_first(first, grad_c, of_direction(states.reset_c, d));
@@ -102,7 +124,7 @@ struct Backward {
     return result;
   }
 
-  // Of algorithm "step": the gradient of a state that the first step did not begin with goes to
+  // Of algorithms that run step by step: the gradient of a state that the first step did not begin with goes to
   // what replaced it.
   void cut_first(const RecurrenceStep& step, const Tensor& grad, Tensor of_reset) const {
     if (!run.resets.marks.defined() || step.marked_rows == 0) return;

@@ -14,6 +14,13 @@ namespace {
 // read before its gate is written.
 Tensor input_products(const LayerRun& run, const Tensor& x, const Tensor& w_ih,
                       const Tensor& gates) {
+  if (run.plan.is("tiles")) {
+    const Tensor products = gates.defined()
+                                ? run.input_window(gates)
+                                : at::empty({x.size(0), w_ih.size(0)}, x.options());
+    run.mm_into(products, x, w_ih.t(), /*add=*/false);
+    return products;
+  }
   if (!gates.defined() || !x.is_cpu() || x.scalar_type() != run.acc) {
     return run.backend.input_product(x, w_ih, run.plan.transposed, run.tf32);
   }
@@ -22,7 +29,7 @@ Tensor input_products(const LayerRun& run, const Tensor& x, const Tensor& w_ih,
   return products;
 }
 
-// Of algorithm "step": the states that direction d's first step begins with.
+// Of algorithms that run step by step: the states that direction d's first step begins with.
 void replace_first(const LayerRun& run, int64_t d, const RecurrenceStep& step, const Tensor& h,
                    const Tensor& c) {
   const LayerResets& resets = run.resets;
@@ -42,6 +49,15 @@ void replace_first(const LayerRun& run, int64_t d, const RecurrenceStep& step, c
   replace(c, resets.c);
 }
 
+// [2, B, H] of algorithm "tiles": h of direction d before the steps and room for h after them.
+Tensor turns_of(const LayerRun& run, int64_t d, const Tensor& h) {
+  const Tensor states = at::empty({2, h.size(0), h.size(1)}, h.options());
+  states[0].copy_(h);
+  // Backward in time rows of a packed batch begin at any step.
+  if (d == 1 && run.arguments.batch_sizes.defined()) states[1].copy_(h);
+  return states;
+}
+
 // Direction d, step by step. output [S, D*H]; h, c [B, H] are the state; gates [S, GH] or
 // undefined.
 void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const Tensor& h,
@@ -52,10 +68,13 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
   const Tensor x = run.rows(args.input), w_hh = args.weight_hh[d];
   // Once, not for every chunk.
   const Tensor w_ih = args.weight_ih[d].to(run.work);
-  const Tensor bias_ih = contiguous(of_direction(args.bias_ih, d));
-  const Tensor bias_hh = contiguous(of_direction(args.bias_hh, d));
+  const bool tiles = plan.is("tiles");
+  const Tensor bias_ih = aligned(of_direction(args.bias_ih, d));
+  const Tensor bias_hh = aligned(of_direction(args.bias_hh, d));
   const auto steps = run.sequence.in_order(d);
-  if (plan.is("step")) replace_first(run, d, steps[0], h, c);
+  if (plan.step_by_step()) replace_first(run, d, steps[0], h, c);
+  const Tensor states = tiles ? turns_of(run, d, h) : Tensor();
+  int64_t taken = 0;  // steps with rows, before the chunk
   for (int64_t begin = 0; begin < sizes.steps; begin += plan.steps_per_chunk) {
     const int64_t end = std::min(sizes.steps, begin + plan.steps_per_chunk);
     const auto &one = steps[begin], &other = steps[end - 1];
@@ -71,12 +90,19 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
                 first * view.row_stride * static_cast<int64_t>(products.element_size());
     char* const own_output = static_cast<char*>(output.mutable_data_ptr()) +
                              d * sizes.hidden * static_cast<int64_t>(output.element_size());
-    run.backend.forward(
-        {sizes.cell, sizes.dtype, sizes.batch, sizes.hidden, &one, end - begin, view,
-         /*state_products=*/{}, const_data_of(bias_ih), const_data_of(bias_hh), data_of(h),
-         data_of(c), own_output, sizes.directions * sizes.hidden, data_of(gates),
-         run.resets.from(d)},
-        w_hh, plan);
+    const RecurrenceForward chunk{
+        sizes.cell, sizes.dtype, sizes.batch, sizes.hidden, &one, end - begin, view,
+        /*state_products=*/{}, const_data_of(bias_ih), const_data_of(bias_hh), data_of(h),
+        data_of(c), own_output, sizes.directions * sizes.hidden, data_of(gates),
+        run.resets.from(d)};
+    if (!tiles) {
+      run.backend.forward(chunk, w_hh, plan);
+      continue;
+    }
+    run.backend.tiles_forward(
+        chunk, {{data_of(states[0]), data_of(states[1])}, static_cast<int>(taken % 2)}, w_hh, plan);
+    taken += std::count_if(&one, &one + (end - begin),
+                           [](const RecurrenceStep& step) { return step.rows > 0; });
   }
 }
 

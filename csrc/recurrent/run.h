@@ -20,8 +20,8 @@ struct LayerResets {
 
   LayerResets(const LayerArguments& a, ScalarType acc)
       : marks(contiguous(a.reset)),
-        h(contiguous(a.reset_h)),
-        c(contiguous(cast(a.reset_c, acc))),
+        h(aligned(a.reset_h)),
+        c(aligned(cast(a.reset_c, acc))),
         per_step(h.defined() && !h.sizes().equals(a.h0.sizes())) {}
 
   // From direction d on; gradients [D, S, H] may be undefined.

@@ -105,9 +105,14 @@ RecurrencePlan plan_on_cuda(const CLayer& layer, bool backward) {
   };
   if (layer.sizes.hidden % kChunk != 0) unsupported("hidden is not a multiple of 8");
   RecurrencePlan plan;
-  const char* const refusal =
-      plan_recurrence(layer.sizes, device_of(layer.device.index), "auto", backward, &plan);
+  const auto device = device_of(layer.device.index);
+  const char* const refusal = plan_recurrence(layer.sizes, device, "auto", backward, &plan);
   if (refusal != nullptr) unsupported(refusal);
+  // A launch a step would be faster, and is not offered here.
+  for (const char* const other : {"cluster", "grid"}) {
+    if (!plan.is("tiles")) break;
+    plan_recurrence(layer.sizes, device, other, backward, &plan);
+  }
   if (!plan.persistent()) unsupported(plan.reason);
   if (!fits(layer, plan, backward)) unsupported("its blocks do not fit on this GPU");
   return plan;

@@ -97,22 +97,32 @@ inline cudaLaunchAttribute overlapping_launch() {
   return attribute;
 }
 
-inline cudaLaunchConfig_t launch_config(const LaunchShape& shape, cudaLaunchAttribute& attribute) {
+// One attribute, or two.
+struct LaunchAttributes {
+  cudaLaunchAttribute list[2] = {};
+  unsigned count;
+
+  LaunchAttributes(const cudaLaunchAttribute& one) : list{one}, count(1) {}
+  LaunchAttributes(const cudaLaunchAttribute& one, const cudaLaunchAttribute& other)
+      : list{one, other}, count(2) {}
+};
+
+inline cudaLaunchConfig_t launch_config(const LaunchShape& shape, LaunchAttributes& attributes) {
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(shape.grid_x, shape.grid_y, shape.grid_z);
   config.blockDim = dim3(shape.block);
   config.dynamicSmemBytes = shape.shared_bytes;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.attrs = attributes.list;
+  config.numAttrs = attributes.count;
   return config;
 }
 
 // Returns the error of this launch alone: cudaGetLastError would also return older ones.
 template <class... P, class... A>
 cudaError_t launch_with(void (*kernel)(P...), const LaunchShape& shape, cudaStream_t stream,
-                        cudaLaunchAttribute attribute, A... args) {
+                        LaunchAttributes attributes, A... args) {
   if (observe_launch != nullptr) observe_launch(reinterpret_cast<const void*>(kernel), shape);
-  cudaLaunchConfig_t config = launch_config(shape, attribute);
+  cudaLaunchConfig_t config = launch_config(shape, attributes);
   config.stream = stream;
   return cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...);
 }

@@ -2,7 +2,8 @@
 // reads. Chunked exclusive scan over time: a step is an affine map c -> keep * c + add; each warp
 // composes the maps of its own steps, and applies them once it knows c before its first. A block
 // has 32 units (lanes) and up to 16 warps, which take consecutive parts of the steps. Where a row
-// starts anew (step_args.h), the map is a constant.
+// starts anew (step_args.h), the map is a constant. So many units that they fill the GPU take their
+// steps one after the other.
 #pragma once
 
 #include "kernels/common/convert.cuh"
@@ -123,6 +124,80 @@ __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
   }
 }
 
+// Of kScanWide adjacent units a thread, whose loads for some steps travel together.
+template <class T>
+inline constexpr int kScanWide = sizeof(T) == 2 ? 2 : 1;
+inline constexpr int64_t kManyUnits = int64_t{1} << 18;
+
+template <class Cell, class T, bool any_resets>
+__global__ void __launch_bounds__(kBlockSize)
+    recurrence_c_states_in_turn(const __grid_constant__ PersistentCStates args, int64_t units) {
+  begin_kernel();
+  using acc = acc_t<T>;
+  constexpr int kWide = kScanWide<T>, kSteps = 4;
+  const PersistentSizes& sizes = args.sizes;
+  const int64_t unit = (int64_t{blockIdx.x} * kBlockSize + threadIdx.x) * kWide;
+  if (unit >= units) return;
+  const int64_t hidden = sizes.hidden, u = unit % hidden, b = unit / hidden % sizes.batch;
+  const int64_t d = unit / hidden / sizes.batch, steps = sizes.steps;
+  const auto start = [&](int64_t t) {
+    return sizes.starts == nullptr ? t * sizes.batch : __ldg(sizes.starts + t);
+  };
+  const auto* gates = static_cast<const T*>(args.gates) + d * start(steps) * Cell::kGates * hidden + u;
+  auto* c_states = static_cast<acc*>(args.c_states) + d * args.c_direction + u;
+  const RecurrenceResets& resets = args.resets;
+  const int64_t backward = d + args.direction;  // in time, if not 0
+  acc c[kWide];
+#pragma unroll
+  for (int e = 0; e < kWide; ++e) {
+    c[e] = sizes.half_c ? widen(static_cast<const T*>(args.c0)[unit + e])
+                        : static_cast<const acc*>(args.c0)[unit + e];
+  }
+#pragma unroll 1
+  for (int64_t first = 0; first < steps; first += kSteps) {
+    Vector<T, kWide> g[kSteps][Cell::kGates];
+    int64_t row[kSteps];
+    uint32_t anew = 0;  // bits of the steps before which the row starts anew
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const int64_t s = first + i, t = backward == 0 ? s : steps - 1 - s;
+      row[i] = -1;
+      if (s >= steps) continue;
+      const int64_t begin = start(t);
+      if (b < start(t + 1) - begin) row[i] = begin + b;
+      if (row[i] < 0) continue;
+      const int64_t marked = t + backward;
+      if (any_resets && marked < steps && b < start(marked + 1) - start(marked) &&
+          __ldg(reinterpret_cast<const unsigned char*>(resets.marks) + start(marked) + b) != 0) {
+        anew |= 1u << i;
+      }
+#pragma unroll
+      for (int m = 0; m < Cell::kGates; ++m) {
+        g[i][m] = *reinterpret_cast<const Vector<T, kWide>*>(
+            gates + (row[i] * Cell::kGates + m) * hidden);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      if (row[i] < 0) continue;
+      Vector<acc, kWide> before;
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) {
+        if (any_resets && (anew >> i & 1)) {
+          const int64_t at = resets.per_step ? (d * start(steps) + row[i]) * hidden + u : unit;
+          c[e] = resets.c == nullptr ? acc(0) : __ldg(static_cast<const acc*>(resets.c) + at + e);
+        }
+        before.value[e] = c[e];
+        acc values[Cell::kGates];
+#pragma unroll
+        for (int m = 0; m < Cell::kGates; ++m) values[m] = widen(g[i][m].value[e]);
+        c[e] = Cell::next(values, c[e]);
+      }
+      *reinterpret_cast<Vector<acc, kWide>*>(c_states + row[i] * args.c_row) = before;
+    }
+  }
+}
+
 template <class Kind>
 cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream) {
   const PersistentSizes& sizes = args.sizes;
@@ -130,7 +205,18 @@ cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream) 
   if (units == 0 || sizes.steps == 0) return cudaSuccess;
   return visit_floating(sizes.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
-    constexpr int kSteps = kScanSteps<T>;
+    using Cell = typename Kind::template Cell<acc_t<T>>;
+    constexpr int kSteps = kScanSteps<T>, kWide = kScanWide<T>;
+    if (units >= kManyUnits && sizes.hidden % kWide == 0 && args.c_row % kWide == 0 &&
+        reinterpret_cast<uintptr_t>(args.gates) % (kWide * sizeof(T)) == 0) {
+      const auto grid = ceil_div(units, int64_t{kWide} * kBlockSize);
+      const LaunchShape shape = {static_cast<unsigned>(grid), 1,    1, kBlockSize, 0, kWide,
+                                 static_cast<int>(sizes.steps)};
+      const auto kernel = args.resets.marks == nullptr
+                              ? recurrence_c_states_in_turn<Cell, T, false>
+                              : recurrence_c_states_in_turn<Cell, T, true>;
+      return launch(kernel, shape, stream, args, units);
+    }
     const int64_t wanted = ceil_div(sizes.steps, int64_t{kSteps});
     const int warps = wanted < kScanWarps ? static_cast<int>(wanted) : kScanWarps;
     const LaunchShape shape = {static_cast<unsigned>(ceil_div(units, int64_t{kScanUnits})),
@@ -140,7 +226,6 @@ cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream) 
                                0,
                                1,
                                static_cast<int>(ceil_div(sizes.steps, int64_t{warps}))};
-    using Cell = typename Kind::template Cell<acc_t<T>>;
     const auto kernel = args.resets.marks == nullptr ? recurrence_c_states<Cell, T, false>
                                                      : recurrence_c_states<Cell, T, true>;
     return launch(kernel, shape, stream, args, units);

@@ -7,6 +7,7 @@
 
 #include "kernels/recurrent/persistent_args.h"
 #include "kernels/recurrent/step_args.h"
+#include "kernels/recurrent/tiles_args.h"
 
 namespace treadle {
 
@@ -14,6 +15,11 @@ template <class Kind>
 cudaError_t launch_step_forward(const RecurrenceForward& args, cudaStream_t stream);
 template <class Kind>
 cudaError_t launch_step_backward(const RecurrenceBackward& args, cudaStream_t stream);
+
+template <class Kind>
+cudaError_t launch_tiles_forward(const TilesForward& args, int processors, cudaStream_t stream);
+template <class Kind>
+cudaError_t launch_tiles_backward(const TilesBackward& args, int processors, cudaStream_t stream);
 
 template <class Kind>
 cudaError_t launch_cluster_forward(const PersistentForward& args, const ClusterPlan& plan,

@@ -56,8 +56,8 @@ struct ClusterCall {
       bool compiled = false;
       error = has_code_for_90(kernel, &compiled);
       if (error != cudaSuccess || !compiled) return error;
-      cudaLaunchAttribute attribute = cluster_launch(cluster);
-      const cudaLaunchConfig_t config = launch_config(shape, attribute);
+      LaunchAttributes attributes = cluster_launch(cluster);
+      const cudaLaunchConfig_t config = launch_config(shape, attributes);
       return cudaOccupancyMaxActiveClusters(at_once, kernel, &config);
     }
     const PersistentSizes& sizes = args->sizes;

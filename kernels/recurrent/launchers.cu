@@ -1,4 +1,6 @@
 // From the cell that the arguments name to its instance of a kernel's launcher.
+#include "kernels/common/launch.cuh"
+#include "kernels/common/tma.cuh"
 #include "kernels/recurrent/cell_launchers.h"
 #include "kernels/recurrent/launchers.h"
 
@@ -14,6 +16,20 @@ cudaError_t launch_step_backward(const RecurrenceBackward& args, cudaStream_t st
     return launch_step_backward<typename decltype(cell)::type>(args, stream);
   });
 }
+
+cudaError_t launch_tiles_forward(const TilesForward& args, int processors, cudaStream_t stream) {
+  return visit_cell(args.layer.cell, [&](auto cell) {
+    return launch_tiles_forward<typename decltype(cell)::type>(args, processors, stream);
+  });
+}
+
+cudaError_t launch_tiles_backward(const TilesBackward& args, int processors, cudaStream_t stream) {
+  return visit_cell(args.layer.cell, [&](auto cell) {
+    return launch_tiles_backward<typename decltype(cell)::type>(args, processors, stream);
+  });
+}
+
+bool tiles_supported() { return compiled_for(900) && find_encode_map() != nullptr; }
 
 cudaError_t launch_cluster_forward(const PersistentForward& args, const ClusterPlan& plan,
                                    cudaStream_t stream) {

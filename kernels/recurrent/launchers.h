@@ -7,6 +7,7 @@
 #include "kernels/common/exported.h"
 #include "kernels/recurrent/persistent_args.h"
 #include "kernels/recurrent/step_args.h"
+#include "kernels/recurrent/tiles_args.h"
 
 namespace treadle {
 
@@ -16,6 +17,16 @@ cudaError_t launch_step_forward(const RecurrenceForward& args, cudaStream_t stre
     TREADLE_EXPORTED(launch_step_forward);
 cudaError_t launch_step_backward(const RecurrenceBackward& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_step_backward);
+
+// ---- tiles: each of args.layer.steps in one launch, on so many multiprocessors. For sm_90 alone.
+
+cudaError_t launch_tiles_forward(const TilesForward& args, int processors, cudaStream_t stream)
+    TREADLE_EXPORTED(launch_tiles_forward);
+cudaError_t launch_tiles_backward(const TilesBackward& args, int processors, cudaStream_t stream)
+    TREADLE_EXPORTED(launch_tiles_backward);
+
+// Whether the library has code for them, and the driver what they need.
+bool tiles_supported() TREADLE_EXPORTED(tiles_supported);
 
 // ---- cluster: all steps in one launch. For sm_90 and later, as grid.
 

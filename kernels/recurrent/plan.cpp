@@ -11,15 +11,18 @@ namespace treadle {
 namespace {
 
 // As many steps as half of the cache holds, so that each finds its part of the input product there;
-// but at least kRows rows, since smaller products do not fill the chip.
-int64_t steps_per_chunk(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
-  constexpr int64_t kRows = 1024;
+// but at least so many rows, since smaller products do not fill the chip. What tiles read of them
+// need not be in the cache: it is asked for before their own product.
+constexpr int64_t kProductRows = 1024, kTileProductRows = 65536;
+
+int64_t steps_per_chunk(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
+                        int64_t rows) {
   const int64_t batch = std::max<int64_t>(sizes.batch, 1);
   const int64_t hidden = std::max<int64_t>(sizes.hidden, 1);
   // Divided one by one: their product may not fit in 64 bits.
   const int64_t fit = static_cast<int64_t>(device.l2_bytes) / 2 / batch / hidden /
                       (cell_info(sizes.cell).gates * acc_bytes(sizes.dtype));
-  const int64_t filling = (kRows - 1) / batch + 1;
+  const int64_t filling = (rows - 1) / batch + 1;
   return std::clamp(std::max(fit, filling), int64_t{1}, std::max<int64_t>(sizes.steps, 1));
 }
 
@@ -81,6 +84,20 @@ double launched_time(const RecurrenceSizes& sizes, bool tf32, bool backward) {
   const double flop_per_us = is_half(sizes.dtype) ? 4e8 : tf32 ? 1.5e8 : 4e7;
   const double flop = rows * hidden * hidden * (2 * cell_info(sizes.cell).state_gates);
   return static_cast<double>(sizes.directions) * (13 + flop / flop_per_us + (backward ? 6 : 0));
+}
+
+// Tiles: rounds of tiles over the chip, each a product and the cell of what it holds.
+double tiles_time(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool backward) {
+  const CellInfo& cell = cell_info(sizes.cell);
+  const int64_t at_once = std::max(device.multiprocessors / 2, 1);
+  const bool wide = backward && sizes.hidden % 128 == 0;
+  const int64_t slices = sizes.hidden / (wide ? 128 : 64);
+  const int64_t pairs = ceil_div(std::max<int64_t>(sizes.batch, 1), 256);  // of tiles
+  const auto rounds = static_cast<double>(ceil_div(pairs * slices, at_once));
+  const double depth = static_cast<double>(sizes.hidden) / 256 * cell.state_gates;
+  const double width = wide ? 2 : 1;
+  const double each = 0.4 + 0.55 * width * depth + 0.8 * width * cell.gates;
+  return static_cast<double>(sizes.directions) * (3 + rounds * each);
 }
 
 struct Clusters {
@@ -152,6 +169,15 @@ bool on_chip(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool 
          sizes.batch < kBatch && sizes.steps < kSteps;
 }
 
+constexpr int64_t kTileHidden = 64, kTilesHidden = int64_t{1} << 20;  // H: a multiple; at most
+constexpr int64_t kRows = int64_t{1} << 30;  // of all steps: TMA counts them in 32 bits
+
+bool in_tiles(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
+  return device.architecture == 90 && is_half(sizes.dtype) && sizes.hidden >= kTileHidden &&
+         sizes.hidden % kTileHidden == 0 && sizes.hidden <= kTilesHidden && sizes.steps < kRows &&
+         sizes.batch < kRows / std::max<int64_t>(sizes.steps, 1);
+}
+
 struct Choice {
   const char* algorithm;
   const char* reason;
@@ -163,9 +189,16 @@ Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
     return {"rows", "rows do not depend on each other, so that threads need not meet"};
   }
   if (sizes.steps <= kFewSteps) return {"step", "one step does not pay for weights on the chip"};
+  const double launched = launched_time(sizes, device.tf32, backward);
+  const double tiles = in_tiles(sizes, device) ? tiles_time(sizes, device, backward)
+                                               : std::numeric_limits<double>::infinity();
+  const Choice in_launches = tiles < launched
+                                 ? Choice{"tiles", "so many rows fill tiles of tensor cores"}
+                                 : Choice{"step", "so many rows are faster by a product a step"};
   const bool cluster = on_chip(sizes, device, /*cluster=*/true, backward);
   if (!cluster &&
       !(on_chip(sizes, device, /*cluster=*/false, backward) && grid_groups(sizes, device) > 0)) {
+    if (tiles < launched) return in_launches;
     return {"step", "no algorithm keeps such weights on the chip"};
   }
   const Clusters clusters = cluster ? plan_clusters(sizes, device, backward) : Clusters{};
@@ -173,9 +206,7 @@ Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
                               : grid_time(grid_launches(sizes, device, backward),
                                           plan_grid(sizes, device, backward),
                                           cell_info(sizes.cell).state_gates, backward);
-  if (time > launched_time(sizes, device.tf32, backward)) {
-    return {"step", "so many rows are faster by a product a step"};
-  }
+  if (time > std::min(launched, tiles)) return in_launches;
   if (!cluster) return {"grid", "the blocks of the grid keep the weights on the chip"};
   return {"cluster", "the blocks of a cluster keep the weights on the chip", clusters.plan};
 }
@@ -188,9 +219,17 @@ const char* refuse_forced(const RecurrenceSizes& sizes, const RecurrenceDevice& 
                             : fail("algorithm must be auto or rows on the CPU, got ", forced);
   }
   if (forced == "step") return nullptr;
+  if (forced == "tiles") {
+    return in_tiles(sizes, device)
+               ? nullptr
+               : fail("algorithm tiles needs float16 or bfloat16, H a multiple of ", kTileHidden,
+                      " up to ", kTilesHidden, ", T * B < 2^30 and an sm_90 GPU, got ", dtype_name(sizes.dtype),
+                      ", H = ", sizes.hidden, ", T = ", sizes.steps, ", B = ", sizes.batch,
+                      " and sm_", device.architecture);
+  }
   const bool cluster = forced == "cluster";
   if (!cluster && forced != "grid") {
-    return fail("algorithm must be auto, cluster, grid or step on CUDA, got ", forced);
+    return fail("algorithm must be auto, cluster, grid, tiles or step on CUDA, got ", forced);
   }
   if (sizes.batch >= kBatch) {
     return fail("algorithm ", forced, " needs B < 2^26, got ", sizes.batch);
@@ -220,7 +259,10 @@ Choice take_forced(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
   if (forced == "cluster") {
     return {"cluster", reason, plan_clusters(sizes, device, backward).plan};
   }
-  return {forced == "grid" ? "grid" : forced == "step" ? "step" : "rows", reason};
+  for (const char* const name : {"grid", "tiles", "step"}) {
+    if (forced == name) return {name, reason};
+  }
+  return {"rows", reason};
 }
 
 }  // namespace
@@ -234,7 +276,8 @@ const char* plan_recurrence(const RecurrenceSizes& sizes, const RecurrenceDevice
       free ? choose(sizes, device, backward) : take_forced(sizes, device, forced, backward);
   const bool transposed =
       device.cuda && sizes.dtype == Dtype::kFloat && !device.tf32 && few_rows(sizes.batch);
-  const int64_t chunk = steps_per_chunk(sizes, device);
+  const bool tiles = std::string_view(algorithm) == "tiles";
+  const int64_t chunk = steps_per_chunk(sizes, device, tiles ? kTileProductRows : kProductRows);
   RecurrencePlan& plan = *result;
   plan = {algorithm, reason, chunk, transposed, clusters, 0, 0};
   if (plan.is("grid")) {

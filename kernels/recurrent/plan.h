@@ -1,6 +1,7 @@
 // How a recurrent layer is run: a pure function of sizes, dtype and device. Algorithms:
 //   rows     CPU: a thread takes rows of the batch through all steps
 //   step     CUDA: a matrix product and a fused kernel for each step
+//   tiles    both in one launch for each step: tensor cores multiply tiles of many rows
 //   cluster  one launch, weights kept on the chip: a cluster of blocks takes rows through all steps
 //   grid     the same with 32 blocks, for weights that no cluster holds
 #pragma once
@@ -42,6 +43,7 @@ struct RecurrencePlan {
 
   bool is(std::string_view name) const { return name == algorithm; }
   bool persistent() const { return is("cluster") || is("grid"); }
+  bool step_by_step() const { return is("step") || is("tiles"); }
   bool one_block() const { return is("cluster") && clusters.shape.blocks == 1; }
 };
 

@@ -51,14 +51,15 @@ def repeated(algorithm: str, dtype: torch.dtype, size: Sizes, lengths: Lengths) 
 
 def repeats(algorithm: str, dtype: str, which: str) -> Cases:
     kind = DTYPES[dtype]
+    narrow = calls.fitting(algorithm, 33)
     sizes = {
-        "small": (5, 3, 33),
+        "small": (5, 3, narrow),
         "medium": (33, 17, 512),
         "wide": (17, 40, widest(algorithm, kind)),
     }
     yield which, partial(repeated, algorithm, kind, sizes[which], None)
     if which == "small":
-        yield "packed", partial(repeated, algorithm, kind, (0, 0, 33), LENGTHS)
+        yield "packed", partial(repeated, algorithm, kind, (0, 0, narrow), LENGTHS)
 
 
 def beside_others(algorithm: str, size: Sizes) -> None:

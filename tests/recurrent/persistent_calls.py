@@ -29,11 +29,25 @@ def most_hidden(algorithm: str, dtype: torch.dtype, cell: str = "lltm") -> int:
         return 1 << 20
     if dtype not in HALVES:
         return 512 if algorithm == "cluster" and dtype == torch.float32 else 0
+    if algorithm == "tiles":
+        return 1 << 20
     return {"cluster": 512 if cell == "lstm" else 768, "grid": 1024}[algorithm]
 
 
+def fits(algorithm: str, dtype: torch.dtype, hidden: int, cell: str = "lltm") -> bool:
+    """Whether it runs such a layer. Tiles have 64 units."""
+    if algorithm == "tiles" and (hidden % 64 != 0 or hidden == 0):
+        return False
+    return algorithm == "step" or 1 <= hidden <= most_hidden(algorithm, dtype, cell)
+
+
+def fitting(algorithm: str, hidden: int) -> int:
+    """A width near this that the algorithm runs."""
+    return max(64, hidden // 64 * 64) if algorithm == "tiles" else hidden
+
+
 def dtypes_of(algorithm: str) -> tuple[torch.dtype, ...]:
-    """Those that an algorithm of one launch runs."""
+    """Those that an algorithm runs."""
     return tuple(dtype for dtype in DTYPES.values() if most_hidden(algorithm, dtype))
 
 

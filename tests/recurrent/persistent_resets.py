@@ -30,6 +30,7 @@ SIZES: tuple[tuple[int, int, int, int], ...] = (
     (6, 40, 5, 512),
     (6, 33, 5, 768),
     (5, 9, 3, 1024),
+    (5, 300, 3, 192),
 )
 LENGTHS: tuple[Lengths, ...] = (None, (9, *[6] * 7, *[2] * 9, 1))
 
@@ -40,10 +41,9 @@ def cases(algorithm: str, dtype: str, cell: str) -> Cases:
     for case in op.cases:
         if DTYPES[dtype] in case.dtypes:
             yield case.id, partial(by_rule, op, case, DTYPES[dtype], algorithm)
-    most = calls.most_hidden(algorithm, DTYPES[dtype], cell)
     for turn, (size, lengths) in enumerate(itertools.product(SIZES, LENGTHS)):
         starts = STARTS[turn % 3]
-        if size[3] > most:
+        if not calls.fits(algorithm, DTYPES[dtype], size[3], cell):
             continue
         options: dict[str, Any] = {"lengths": lengths, "cell": cell, "directions": 2}
 
@@ -136,9 +136,8 @@ def pieces(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> 
 
 
 def bits(algorithm: str, dtype: str, cell: str) -> Cases:
-    most = calls.most_hidden(algorithm, DTYPES[dtype], cell)
     for _, b, _, h in SIZES:
-        if h > most:
+        if not calls.fits(algorithm, DTYPES[dtype], h, cell):
             continue
         for check in (no_marks, twice, contained, *([pieces] if cell == "lltm" else [])):
             size = 9, b, h

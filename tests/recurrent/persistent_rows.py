@@ -169,7 +169,7 @@ def saved_ones(setting: Setting) -> None:
 
 def rows(algorithm: str, dtype: str, h: int) -> Cases:
     for form, lengths in (("dense", None), ("packed", LENGTHS)):
-        setting = Setting.of(algorithm, dtype, h, lengths)
+        setting = Setting.of(algorithm, dtype, calls.fitting(algorithm, h), lengths)
         for turn, (place, value) in enumerate(itertools.product(PLACES, VALUES)):
             # One that ends early, and by turns the first, or the last, which has no step where the
             # batch is packed.
@@ -195,6 +195,7 @@ def weight_stays_with_its_unit(one: Given, algorithm: str, bits: int) -> None:
 
 
 def weights(algorithm: str, dtype: str, h: int) -> Cases:
+    h = calls.fitting(algorithm, h)
     for form, lengths in (("dense", None), ("packed", tuple(min(n, 1) for n in LENGTHS))):
         one = calls.given("weights", DTYPES[dtype], (1, BATCH, h), lengths=lengths)
         for value in ("nan", "inf"):

@@ -31,11 +31,14 @@ LARGE = (
     (5, 17, 5, 1000),
     (3, 2, 64, 1024),
     (3, 64, 31, 1024),
+    (3, 700, 8, 64),
+    (4, 300, 24, 192),
 )
 PACKED: tuple[tuple[tuple[int, ...], int], ...] = (
     ((17, *[3] * 8, *[1] * 8), 128),
     ((5, 4, 3, 2, 1), 512),
     ((9, 9, 2), 1000),
+    ((4, *[3] * 200, *[1] * 100), 256),
 )
 
 
@@ -43,8 +46,7 @@ def by_rule(op: Op, case: Case, dtype: torch.dtype, algorithm: str) -> None:
     call = case.call(calls.DEVICE, dtype)
     call = call.with_options(algorithm=algorithm)
     hidden = call.args[2].shape[-1]
-    most = calls.most_hidden(algorithm, dtype, call.kwargs["cell"])
-    if algorithm != "step" and not 1 <= hidden <= most:
+    if not calls.fits(algorithm, dtype, hidden, call.kwargs["cell"]):
         _, error = attempt(lambda: call.run(op.function))
         assert f"algorithm {algorithm} needs" in str(error), error
         return
@@ -68,11 +70,11 @@ def large_case(name: str, recompute: bool, *arguments: Any, **options: Any) -> C
 
 
 def large(algorithm: str, dtype: str, cell: str) -> Cases:
-    op, most = OPS[f"recurrent_layer {cell}"], calls.most_hidden(algorithm, DTYPES[dtype], cell)
+    op = OPS[f"recurrent_layer {cell}"]
     sizes: list[tuple[tuple[int, int, int, int], Lengths]] = [(size, None) for size in LARGE]
     sizes += [((0, 0, 33, h), lengths) for lengths, h in PACKED]
     for (size, lengths), recompute in itertools.product(sizes, (False, True)):
-        if size[3] > most:
+        if not calls.fits(algorithm, DTYPES[dtype], size[3], cell):
             continue
         name = f"T{size[0]} B{size[1]} I{size[2]} H{size[3]} {lengths} recompute {recompute}"
         state = torch.float32 if recompute else None
@@ -95,8 +97,8 @@ def agreeing(name: str, cell: str, dtype: torch.dtype, size: calls.Sizes, length
     one = calls.given(name, dtype, size, cell=cell, **options)
     saved = calls.forward(one, "step")
     grads = calls.backward(one, saved, "step")
-    for algorithm in ("cluster", "grid"):
-        if size[2] > calls.most_hidden(algorithm, dtype, cell):
+    for algorithm in ("cluster", "grid", "tiles"):
+        if not calls.fits(algorithm, dtype, size[2], cell):
             continue
         same_in_norm(calls.forward(one, algorithm), saved, bound, f"forward {algorithm}")
         # From the same h and gates: a gradient is not made worse by those of another forward pass.

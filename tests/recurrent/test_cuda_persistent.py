@@ -1,5 +1,5 @@
-"""recurrent_layer in the algorithms of one launch, "cluster" and "grid". A kernel that waits for
-itself cannot be ended from inside its process, so each test runs its cases in a process of its own,
+"""recurrent_layer in the algorithms of one launch, "cluster" and "grid", and in "tiles" and "step",
+which they are compared with. A kernel that waits for itself cannot be ended from inside its process, so each test runs its cases in a process of its own,
 which has a minute: persistent_worker.py and the files that it imports hold the cases."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 import treadle
 from tests.recurrent.layer_cases import EACH_CELL
-from tests.recurrent.persistent_calls import DTYPES, most_hidden
+from tests.recurrent.persistent_calls import DTYPES, fitting, most_hidden
 from tests.recurrent.persistent_worker import SECONDS, run
 from tests.recurrent.test_plan import BINDINGS
 from tests.support.inputs import HOPPER
@@ -25,9 +25,10 @@ Process = subprocess.Popen[str]
 
 
 ALGORITHMS = pytest.mark.parametrize("algorithm", ["cluster", "grid"])
-ALL_ALGORITHMS = pytest.mark.parametrize("algorithm", ["cluster", "grid", "step"])
+ALL_ALGORITHMS = pytest.mark.parametrize("algorithm", ["cluster", "grid", "tiles", "step"])
 # Not those that an algorithm does not run.
-PERSISTENT = [(r, d) for r in ("cluster", "grid") for d in DTYPES if most_hidden(r, DTYPES[d])]
+CHOSEN = ("cluster", "grid", "tiles")
+PERSISTENT = [(r, d) for r in CHOSEN for d in DTYPES if most_hidden(r, DTYPES[d])]
 EACH = pytest.mark.parametrize(
     ("algorithm", "dtype"), [*PERSISTENT, *(("step", dtype) for dtype in DTYPES)]
 )
@@ -70,7 +71,7 @@ def watch(group: str, *arguments: Any) -> str:
 CLUSTER_WIDTHS = ((1, 31), (32, 33), (96, 128), (257,), (512,), (768,))
 WIDTHS = [("cluster", widths) for widths in CLUSTER_WIDTHS]
 WIDTHS += [("grid", widths) for widths in (*CLUSTER_WIDTHS, (1000,), (1024,))]
-WIDTHS += [("step", (33, 257)), ("step", (2048,))]
+WIDTHS += [("step", (33, 257)), ("step", (2048,)), ("tiles", (64, 128, 192)), ("tiles", (1024,))]
 
 
 @HOPPER
@@ -87,6 +88,7 @@ def test_every_size(algorithm: str, widths: tuple[int, ...]) -> None:
         ("cluster", (400, 512, 640, 768)),
         ("grid", (33, 256, 512)),
         ("grid", (769, 1000, 1024)),
+        ("tiles", (64, 320, 512)),
     ],
     ids=str,
 )
@@ -115,7 +117,8 @@ def test_every_share_of_the_batch_of_lstm_in_float32() -> None:
 @ALL_ALGORITHMS
 def test_packed(algorithm: str, narrow: bool) -> None:
     wide = (257, 512, 768) if algorithm == "cluster" else (512, 1000, 1024)
-    watch("packed", algorithm, *((1, 33, 128) if narrow else wide))
+    widths = [fitting(algorithm, h) for h in ((1, 33, 128) if narrow else wide)]
+    watch("packed", algorithm, *sorted(set(widths)))
 
 
 @HOPPER
@@ -124,9 +127,9 @@ def test_packed_in_float32() -> None:
 
 
 @HOPPER
-@ALGORITHMS
+@pytest.mark.parametrize("algorithm", CHOSEN)
 def test_layouts(algorithm: str) -> None:
-    watch("layouts", algorithm, 1, 33, 128, 257, 512)
+    watch("layouts", algorithm, *{fitting(algorithm, h): 0 for h in (1, 33, 128, 257, 512)})
 
 
 @HOPPER
@@ -192,7 +195,7 @@ def test_what_a_algorithm_cannot_run(algorithm: str) -> None:
 
 @HOPPER
 @pytest.mark.parametrize(
-    ("algorithm", "dtype"), [("cluster", "bfloat16"), ("cluster", "float32"), ("grid", "bfloat16")]
+    ("algorithm", "dtype"), [(r, d) for r, d in PERSISTENT if d != "float16"]
 )
 @pytest.mark.parametrize("which", ["small", "medium", "wide"])
 def test_a_thousand_times_the_same_bits(which: str, algorithm: str, dtype: str) -> None:

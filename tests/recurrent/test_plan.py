@@ -37,6 +37,10 @@ MEGABYTE = 1 << 20
 # Units, blocks, and the most rows of float32: has_fp32().
 FLOAT_SHAPES = {(32, 1): 2, (64, 1): 2, (96, 1): 2, (128, 1): 2, (16, 16): 8, (32, 16): 8}
 Sizes = tuple[int, int, int, int]
+MANY_ROWS = (
+    ("step", "so many rows are faster by a product a step"),
+    ("tiles", "so many rows fill tiles of tensor cores"),
+)
 
 
 def plan(
@@ -58,12 +62,12 @@ def step_bytes(sizes: Sizes) -> int:
     return 3 * hidden * batch * max(element, 4)
 
 
-def bounded(sizes: Sizes, chunk: int, l2_bytes: int) -> None:
-    """In steps, between one and all; in memory, half of the cache, or 1024 rows, or one step."""
+def bounded(sizes: Sizes, chunk: int, l2_bytes: int, few_rows: int = 1024) -> None:
+    """In steps, between one and all; in memory, half of the cache, or few rows, or one step."""
     steps, batch, *_ = sizes
     assert 1 <= chunk <= max(steps, 1)
     rows = chunk * batch
-    few = chunk == 1 or rows < 1024 + batch
+    few = chunk == 1 or rows < few_rows + batch
     assert few or chunk * step_bytes(sizes) <= l2_bytes // 2
 
 
@@ -102,8 +106,8 @@ def covered(sizes: Sizes, one: Any, multiprocessors: int, directions: int, backw
 
 
 def chosen(one: Any, algorithm: str, batch: int) -> None:
-    """Not for very many rows, which a product a step computes faster."""
-    many = one.algorithm == "step" and one.reason == "so many rows are faster by a product a step"
+    """Not for very many rows, which a launch a step computes faster."""
+    many = (one.algorithm, one.reason) in MANY_ROWS
     assert many or (one.algorithm == algorithm and "on the chip" in one.reason)
     assert batch > 16 if many else batch < 70_000 or algorithm == "step"
 
@@ -125,7 +129,8 @@ def test_every_size() -> None:
             )
             worth = [r for r in ("cluster", "grid") if r in can and steps > 1]
             chosen(one, [*worth, "step"][0], batch)
-            bounded(sizes, one.steps_per_chunk, 50 * MEGABYTE)
+            few_rows = 65536 if one.algorithm == "tiles" else 1024
+            bounded(sizes, one.steps_per_chunk, 50 * MEGABYTE, few_rows)
             assert one.transposed == (element == 4 and not tf32 and 1 < batch <= 32)
             covered(sizes, one, 132, directions, backward)
 
@@ -169,16 +174,21 @@ def test_every_size_on_the_cpu() -> None:
         bounded(sizes, one.steps_per_chunk, 32 * MEGABYTE)
 
 
+def chunk_of(sizes: Sizes, **device: Any) -> int:
+    chunk: int = plan(sizes, forced="step", **device).steps_per_chunk
+    return chunk
+
+
 @BINDINGS
 def test_chunks_grow_with_the_cache_and_shrink_with_the_step() -> None:
     for sizes in all_sizes():
         steps, batch, hidden, element = sizes
-        chunks = [plan(sizes, l2_bytes=n * MEGABYTE).steps_per_chunk for n in range(0, 257, 8)]
+        chunks = [chunk_of(sizes, l2_bytes=n * MEGABYTE) for n in range(0, 257, 8)]
         assert chunks == sorted(chunks)
         for wider in ((steps, 2 * batch, hidden, element), (steps, batch, 2 * hidden, element)):
-            assert plan(wider).steps_per_chunk <= plan(sizes).steps_per_chunk
+            assert chunk_of(wider) <= chunk_of(sizes)
         longer = (2 * steps, batch, hidden, element)
-        assert plan(longer).steps_per_chunk >= plan(sizes).steps_per_chunk
+        assert chunk_of(longer) >= chunk_of(sizes)
 
 
 @BINDINGS
@@ -192,7 +202,7 @@ def test_a_chunk_holds_what_the_cache_does() -> None:
     assert plan((5, 64, 512, 4), l2_bytes=0).steps_per_chunk == 5
 
 
-NAMES = {True: "auto, cluster, grid or step on CUDA", False: "auto or rows on the CPU"}
+NAMES = {True: "auto, cluster, grid, tiles or step on CUDA", False: "auto or rows on the CPU"}
 
 
 @BINDINGS
@@ -210,7 +220,7 @@ def test_forced_algorithms(cuda: bool, algorithm: str) -> None:
 @BINDINGS
 @pytest.mark.parametrize("cuda", [True, False])
 def test_unknown_algorithms(cuda: bool) -> None:
-    for wrong in ("", "Auto", "persistent", *(["rows"] if cuda else ["cluster", "grid", "step"])):
+    for wrong in ("", "Auto", "persistent", *(["rows"] if cuda else ["cluster", "tiles", "step"])):
         words = f"^recurrent_layer: algorithm must be {NAMES[cuda]}, got {wrong}($|\n)"
         with pytest.raises(RuntimeError, match=words):
             plan((512, 17, 33, 2), cuda, forced=wrong)
@@ -241,6 +251,38 @@ def test_algorithms_that_cannot_run(
     )
     with pytest.raises(RuntimeError, match=words):
         plan((512, 17, hidden, element), forced=algorithm, architecture=architecture)
+
+
+@BINDINGS
+@pytest.mark.parametrize(
+    ("sizes", "architecture"),
+    [
+        *(((512, 17, h, 2), 90) for h in (0, 32, 65, 1 << 21)),
+        *(((512, 17, 64, 2), architecture) for architecture in (80, 100)),
+        ((512, 17, 64, 4), 90),
+        ((1 << 15, 1 << 15, 64, 2), 90),
+    ],
+)
+def test_tiles_that_cannot_run(sizes: Sizes, architecture: int) -> None:
+    steps, batch, hidden, element = sizes
+    words = (
+        "^recurrent_layer: algorithm tiles needs float16 or bfloat16, H a multiple of 64 up to "
+        rf"1048576, T \* B < 2\^30 and an sm_90 GPU, got {'float16' if element == 2 else 'float32'}, "
+        rf"H = {hidden}, T = {steps}, B = {batch} and sm_{architecture}($|\n)"
+    )
+    with pytest.raises(RuntimeError, match=words):
+        plan(sizes, forced="tiles", architecture=architecture)
+    assert plan(sizes, architecture=architecture).algorithm != "tiles"
+
+
+@BINDINGS
+def test_tiles_are_for_many_rows() -> None:
+    for hidden in (64, 256, 512):
+        for batch, algorithm in ((16, "cluster"), (8000, "tiles")):
+            one = plan((24, batch, hidden, 2))
+            assert one.algorithm == algorithm and plan((24, batch, hidden, 4)).algorithm != "tiles"
+        assert plan((1, 8000, hidden, 2)).algorithm == "step"
+        assert plan((24, 2, hidden, 2), forced="tiles").algorithm == "tiles"
 
 
 @BINDINGS

@@ -1,5 +1,5 @@
-// recurrent_layer on CUDA: in the algorithm "step" a matrix product and a kernel a step, else one
-// launch. Kernels: kernels/recurrent/launchers.h. Twin: cpu.cpp.
+// recurrent_layer on CUDA: in the algorithm "step" a matrix product and a kernel a step, in "tiles"
+// one kernel a step, else one launch. Kernels: kernels/recurrent/launchers.h. Twin: cpu.cpp.
 #include <ATen/Functions.h>
 
 #include <algorithm>
@@ -17,6 +17,7 @@ namespace {
 // Whether the device, or the part of it that this process may use, has room for the launch.
 bool fits(const RecurrenceSizes& sizes, const RecurrencePlan& plan, bool backward) {
   const char* const op = layer_op_name();
+  if (plan.is("tiles")) return tiles_supported();
   if (plan.is("cluster")) {
     int clusters = 0;
     check_launch(op, clusters_at_once(sizes.cell, sizes.dtype, backward, plan.clusters, &clusters));
@@ -53,12 +54,13 @@ RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
   found.l2_bytes = properties->l2CacheSize;
   found.tf32 = tf32_cuda(sizes.cell, sizes.dtype).value_or(tf32_allowed());
   const RecurrencePlan plan = make_plan(op, sizes, found, algorithm, backward);
-  if (!plan.persistent() || fits(sizes, plan, backward)) return plan;
+  if (plan.is("step") || fits(sizes, plan, backward)) return plan;
   TORCH_CHECK(algorithm == "auto", op, ": algorithm ", algorithm, " must fit on the device, got ",
               properties->name, ", which has no room for it");
   RecurrencePlan other = make_plan(op, sizes, found, "step", backward);
-  other.reason = plan.is("cluster") ? "the clusters do not fit on this device"
-                                    : "the grid does not fit on this device";
+  other.reason = plan.is("tiles")     ? "the library has no tiles for this device"
+                 : plan.is("cluster") ? "the clusters do not fit on this device"
+                                      : "the grid does not fit on this device";
   return other;
 }
 
@@ -107,6 +109,32 @@ void each_step(const Args& args, const F& f) {
     }
     if (one.steps->rows > 0) f(one, one.steps->start, one.steps->rows);
   }
+}
+
+int processors() { return at::cuda::getCurrentDeviceProperties()->multiProcessorCount; }
+
+void tiles_forward_cuda(const RecurrenceForward& args, const TurnsOfH& turns,
+                        const Tensor& weight_hh, const RecurrencePlan& plan) {
+  const char* const op = layer_op_name();
+  check_units(op, args.batch, args.hidden);
+  with_stream(weight_hh.device(), plan, [&](cudaStream_t stream) {
+    const Tensor weight = aligned(weight_hh);
+    check_launch(op, launch_tiles_forward({args, weight.const_data_ptr(),
+                                           {turns.states[0], turns.states[1]}, turns.turn},
+                                          processors(), stream));
+  });
+}
+
+void tiles_backward_cuda(const RecurrenceBackward& args, int64_t rows, const Tensor& weight_hh,
+                         const RecurrencePlan& plan) {
+  constexpr const char* op = "recurrent_layer_backward";
+  check_units(op, args.batch, args.hidden);
+  with_stream(weight_hh.device(), plan, [&](cudaStream_t stream) {
+    const Tensor weight =
+        aligned(in_gate_order(weight_hh, args.cell, args.hidden, 0).t().contiguous());
+    check_launch(op, launch_tiles_backward({args, weight.const_data_ptr(), rows}, processors(),
+                                           stream));
+  });
 }
 
 void forward_cuda(const RecurrenceForward& args, const Tensor& weight_hh,
@@ -253,6 +281,8 @@ constexpr RecurrenceBackend kCudaBackend{/*widens_half=*/false,
                                          forward_cuda,
                                          backward_cuda,
                                          c_states_cuda,
+                                         tiles_forward_cuda,
+                                         tiles_backward_cuda,
                                          persistent_forward_cuda,
                                          persistent_backward_cuda};
 
