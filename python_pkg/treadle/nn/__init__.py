@@ -5,6 +5,7 @@ from .lltm_cell import LLTMCell
 from .replace import Replaced, replace, restore
 from .rnn import GRU, LSTM
 from .siren import SineLinear, Siren
+from .step import Step, make_step
 
 __all__ = [
     "GRU",
@@ -14,6 +15,8 @@ __all__ = [
     "Replaced",
     "SineLinear",
     "Siren",
+    "Step",
+    "make_step",
     "replace",
     "restore",
 ]

@@ -1,0 +1,279 @@
+"""A recurrent layer one step at a time, as a policy acts: on a GPU a captured CUDA graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._check import check_bool, check_count, check_hx
+from ._sequence import SequenceLayers, States
+
+__all__ = ["Step", "make_step"]
+
+HALVES = (torch.float16, torch.bfloat16)
+WARM_UP = 3  # calls before the capture: libraries choose their kernels and workspaces in these
+
+
+def make_step(layer: SequenceLayers, batch: int, *, clone: bool = False) -> Step:
+    """Make ``layer`` callable one step at a time, with the state kept on its device.
+
+    A step of the module costs the host far more than the device. Here the step is captured once as
+    a CUDA graph, and a call copies its input and replays that. On a CPU the same object runs the
+    layer's op.
+
+    Args:
+        layer: a :class:`treadle.nn.LSTM`, :class:`GRU` or :class:`LLTM` in one direction, of any
+            number of layers. Device and dtype are those of its parameters, also under autocast. It
+            runs as in ``eval()``: without dropout and without gradients.
+        batch: B, the number of rows.
+        clone: return an output that is the caller's to keep. If False, every call returns the same
+            tensor, and overwrites what the last one returned.
+
+    Returns:
+        A :class:`Step`, whose state is zeros.
+
+    Raises:
+        TypeError: ``layer`` is none of these modules, or an argument has another type.
+        ValueError: ``batch`` is less than 1, or ``layer`` is bidirectional, or computes a parameter
+            at every call (``torch.nn.utils.parametrize``).
+
+    Example::
+
+        step = treadle.nn.make_step(treadle.nn.GRU(8, 64), batch=16)
+        for _ in range(100):
+            features = step(observation, begins)    # [16, 8], [16] bool -> [16, 64]
+    """
+    if not isinstance(layer, SequenceLayers):
+        raise TypeError(
+            "make_step: layer must be a treadle.nn.LSTM, GRU or LLTM, "
+            f"got {type(layer).__module__}.{type(layer).__qualname__}"
+        )
+    rows, copies = check_count("make_step", "batch", batch), check_bool("make_step", "clone", clone)
+    return Step(layer, rows, copies)
+
+
+class Step:
+    """One step of a recurrent layer after the other; made by :func:`make_step`.
+
+    It reads the layer's parameters where they lie, so it sees ``optimizer.step()`` and
+    ``load_state_dict``. Calls may come on different streams: each waits for the one before. The
+    layer's ``forward`` and its hooks are not called.
+    """
+
+    def __init__(self, layer: SequenceLayers, batch: int, clone: bool) -> None:
+        self._layer, self._clone = layer, clone
+        # Held, so that no other memory comes to lie where the graph reads.
+        self._parameters = _own_parameters(layer)
+        self._places = [(name, p.data_ptr()) for name, p in self._parameters.items()]
+        first = next(iter(self._parameters.values()))
+        self._device, self._dtype = first.device, first.dtype
+        # Tensors that are made in inference mode cannot be written outside of it.
+        with torch.inference_mode(mode=False), torch.no_grad():
+            self._make_memory(batch)
+            self._graph: torch.cuda.CUDAGraph | None = None
+            self._stream: torch.cuda.Stream | None = None  # of the last call
+            if self._device.type == "cuda":
+                self._capture()
+
+    def __call__(self, input: Tensor, reset: Tensor | None = None) -> Tensor:
+        """Take one step.
+
+        Args:
+            input: [B, I], of the parameters' dtype and device.
+            reset: [B] bool on that device: rows whose state is zeros before this step. None: no
+                row's.
+
+        Returns:
+            [B, H], h of the last layer, of the parameters' dtype. The next call overwrites it,
+            unless the step was made with ``clone=True``. Changing it does not change the state.
+
+        Raises:
+            TypeError: ``input`` or ``reset`` is no tensor.
+            ValueError: a shape is not as above.
+            RuntimeError: a dtype or device is not as above, ``input`` requires grad, or a parameter
+                of the layer has moved.
+        """
+        self._check_call(input, reset)
+        self._enter()
+        self._input.copy_(input)
+        if reset is not None:
+            self._reset.copy_(reset)
+            self._marked = True
+        elif self._marked:
+            self._reset.zero_()
+            self._marked = False
+        if self._graph is None:
+            self._output.copy_(self._advance())
+        else:
+            self._graph.replay()
+        return self._output.clone() if self._clone else self._output
+
+    @property
+    def state(self) -> Tensor | States:
+        """The state after the last step, as the layer's ``hx``: h, or (h, c), each
+        [num_layers, B, H], c in float32 beside half types. These are the tensors that every step
+        reads and writes: what is written there is what the next step begins with."""
+        return self._layer._given(self._states)
+
+    def set_state(self, hx: Tensor | States) -> None:
+        """Let the next step begin with ``hx``, as the layer gives it; c of half types may be
+        float32.
+
+        Raises:
+            TypeError, ValueError: ``hx`` is not as that of the layer.
+            RuntimeError: a state has another dtype or device.
+        """
+        shape = tuple(self._states[0].shape)
+        names = self._layer._states
+        states = check_hx("step", names, hx, "[num_layers, B, H]", shape)
+        for name, state, own in zip(names, states, self._states, strict=True):
+            if state.dtype not in (self._dtype, own.dtype):
+                also = f" or {_short(own.dtype)}" if own.dtype != self._dtype else ""
+                raise RuntimeError(
+                    f"step: {name} must have dtype {_short(self._dtype)}{also}, "
+                    f"got {_short(state.dtype)}"
+                )
+            self._check_device(name, state)
+        self._enter()
+        with torch.no_grad():
+            for state, own in zip(states, self._states, strict=True):
+                own.copy_(state)
+
+    def reset_all(self) -> None:
+        """Let the next step begin with zeros in every row."""
+        self._enter()
+        for memory in self._memory:
+            memory.zero_()
+
+    # ---- memory and the graph
+
+    def _make_memory(self, batch: int) -> None:
+        layer = self._layer
+        kind: dict[str, Any] = {"device": self._device, "dtype": self._dtype}
+        shape = (layer.num_layers, batch, layer.hidden_size)
+        if self._dtype in HALVES and len(layer._states) == 2:
+            self._memory = [torch.zeros(shape, **kind), torch.zeros(shape, device=self._device)]
+            self._states: States = tuple(self._memory)
+        else:  # together, so that one kernel resets them
+            self._memory = [torch.zeros(len(layer._states), *shape, **kind)]
+            self._states = self._memory[0].unbind()
+        self._input = torch.zeros(batch, layer.input_size, **kind)
+        self._reset = torch.zeros(batch, dtype=torch.bool, device=self._device)
+        self._marked = False  # whether a row of _reset may be true
+        self._output = torch.zeros(batch, layer.hidden_size, **kind)
+
+    @torch.no_grad()
+    def _advance(self) -> Tensor:
+        """One step from the input and the marks in memory."""
+        layer = self._layer
+        if self._marked:
+            for memory in self._memory:
+                # Not a product: NaN ends here.
+                memory.masked_fill_(self._reset.unsqueeze(-1), 0)
+        with torch.autocast(self._device.type, enabled=False):
+            output, *last = type(layer)._op(
+                self._input.unsqueeze(0),
+                self.state,
+                list(self._parameters.values()),
+                layer.bias,
+                layer.num_layers,
+                0.0,
+                False,
+                False,
+                False,
+            )
+        torch._foreach_copy_(list(self._states), last)
+        return output[0]
+
+    def _capture(self) -> None:
+        with torch.cuda.device(self._device):
+            self._stream = torch.cuda.current_stream()
+            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            side.wait_stream(self._stream)
+            self._marked = True  # the graph always reads the marks
+            with torch.cuda.stream(side):
+                for _ in range(WARM_UP):
+                    self._advance()
+            self._stream.wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            # Other threads, of data loaders say, may go on calling CUDA meanwhile.
+            with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+                self._output = self._advance()
+            self._graph, self._marked = graph, False
+            self.reset_all()
+
+    def _enter(self) -> None:
+        """Before memory is written: what another stream still does with it comes first."""
+        if self._stream is None:
+            return
+        current = torch.cuda.current_stream(self._device)
+        if current != self._stream:
+            current.wait_stream(self._stream)
+            self._stream = current
+
+    # ---- checks
+
+    def _check_call(self, input: Tensor, reset: Tensor | None) -> None:
+        _check_tensor("input", input, "[B, I]", self._input)
+        if input.dtype is not self._dtype:
+            raise RuntimeError(
+                f"step: input must have the parameters' dtype, {_short(self._dtype)}, "
+                f"got {_short(input.dtype)}"
+            )
+        self._check_device("input", input)
+        if input.requires_grad and torch.is_grad_enabled():
+            raise RuntimeError(
+                "step: input must not require grad, as a step records nothing: call the layer to "
+                "train it, or give input.detach(), got one that does"
+            )
+        if reset is not None:
+            _check_tensor("reset", reset, "[B]", self._reset)
+            if reset.dtype is not torch.bool:
+                raise RuntimeError(f"step: reset must have dtype bool, got {_short(reset.dtype)}")
+            self._check_device("reset", reset)
+        parameters: dict[str, Tensor] = self._layer._parameters  # type: ignore[attr-defined]
+        for name, place in self._places:
+            found = parameters.get(name)
+            if found is None or found.data_ptr() != place:
+                raise RuntimeError(
+                    f"step: {name} must lie where it lay when the step was made, got other memory: "
+                    "call make_step again after .to() or an assignment"
+                )
+
+    def _check_device(self, name: str, t: Tensor) -> None:
+        if t.device != self._device:
+            raise RuntimeError(
+                f"step: {name} must be on the parameters' device, {self._device}, got {t.device}"
+            )
+
+
+def _own_parameters(layer: SequenceLayers) -> dict[str, Tensor]:
+    if layer.bidirectional:
+        raise ValueError(
+            "make_step: layer must have one direction, got bidirectional=True: the second reads "
+            "each sequence from its end"
+        )
+    own: dict[str, Tensor] = layer._parameters  # type: ignore[attr-defined]
+    names = [name for names in layer._all_weights for name in names]  # type: ignore[attr-defined]
+    for name in names:
+        if own.get(name) is None:
+            raise ValueError(
+                f"make_step: layer must hold its parameters itself, got a {name} that is computed "
+                "at every call: torch.nn.utils.parametrize.remove_parametrizations ends that"
+            )
+    return {name: own[name].detach() for name in names}
+
+
+def _check_tensor(name: str, t: object, letters: str, like: Tensor) -> None:
+    if not isinstance(t, Tensor):
+        raise TypeError(f"step: {name} must be a tensor, got {type(t).__name__}")
+    if t.shape != like.shape:
+        raise ValueError(
+            f"step: {name} must have shape {letters} = {list(like.shape)}, got {list(t.shape)}"
+        )
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
