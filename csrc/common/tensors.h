@@ -62,7 +62,15 @@ inline Tensor matrix_product(const Tensor& a, const Tensor& b) {
 
 inline Tensor transposed(const Tensor& t) { return t.defined() ? t.mT() : t; }
 
-inline Tensor cast(const Tensor& t, ScalarType dtype) { return t.defined() ? t.to(dtype) : t; }
+// Without a call of the dispatcher where nothing changes: these are a large part of a small op.
+inline Tensor cast(const Tensor& t, ScalarType dtype) {
+  return t.defined() && t.scalar_type() != dtype ? t.to(dtype) : t;
+}
+
+// start .. start + size along `dim`. Of real sizes; columns() takes symbolic ones.
+inline Tensor part(const Tensor& t, int64_t dim, int64_t start, int64_t size) {
+  return t.size(dim) == size ? t : t.narrow(dim, start, size);
+}
 
 // Columns begin .. begin + size.
 inline Tensor columns(const Tensor& t, const c10::SymInt& begin, const c10::SymInt& size) {

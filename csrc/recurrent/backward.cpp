@@ -13,7 +13,7 @@ namespace {
 // product computes the gates of all steps.
 Tensor recompute_gates(const LayerRun& run, int64_t d, const Tensor& previous_h) {
   const LayerArguments& a = run.arguments;
-  const auto work = [&](const Tensor& t) { return cast(of_direction(t, d), run.work); };
+  const auto work = [&](const Tensor& t) { return cast(parameter_of(a, t, d), run.work); };
   const auto product = [&](const Tensor& x, const Tensor& w, const Tensor& bias) {
     if (run.tf32) return plus(run.mm(x, w.t()), bias);
     return bias.defined() ? at::addmm(bias, x, w.t()) : x.mm(w.t());
@@ -111,10 +111,11 @@ struct Backward {
                                   grad_c.mutable_data_ptr(),
                                   result.mutable_data_ptr(),
                                   run.resets.from(d, states.reset_h, states.reset_c)};
+    const Tensor w_hh = parameter_of(run.arguments, run.arguments.weight_hh, d);
     if (tiles) {
-      run.backend.tiles_backward(pass, rows, run.arguments.weight_hh[d], run.plan);
+      run.backend.tiles_backward(pass, rows, w_hh, run.plan);
     } else {
-      run.backend.backward(pass, run.arguments.weight_hh[d], run.plan);
+      run.backend.backward(pass, w_hh, run.plan);
     }
     if (run.plan.step_by_step()) {
       const RecurrenceStep& first = steps[sizes.steps - 1];
@@ -140,7 +141,7 @@ struct Backward {
   // [S, H]: h before each step of direction d.
   Tensor previous_h(int64_t d) const {
     const int64_t hidden = run.sizes.hidden;
-    const Tensor own = run.rows(output).narrow(1, d * hidden, hidden);
+    const Tensor own = part(run.rows(output), 1, d * hidden, hidden);
     const Tensor found = run.sequence.previous_h(run.arguments.h0[d], own, d);
     const LayerResets& resets = run.resets;
     if (!resets.marks.defined()) return found;
@@ -157,7 +158,7 @@ struct Backward {
     const LayerArguments& a = run.arguments;
     const Tensor of_input = run.input_window(grad_gates), of_state = run.state_window(grad_gates);
     if (mask[0]) {
-      const Tensor w = a.weight_ih[d].to(run.work);
+      const Tensor w = cast(parameter_of(a, a.weight_ih, d), run.work);
       if (!found.input.defined()) {
         found.input = run.mm(of_input, w);
       } else if (grad_gates.is_cpu()) {
@@ -167,11 +168,11 @@ struct Backward {
       }
     }
     if (mask[3]) {
-      found.weight_ih.push_back(run.mm(of_input.t(), run.rows(a.input).to(run.work)));
+      found.weight_ih.push_back(run.mm(of_input.t(), cast(run.rows(a.input), run.work)));
     }
     if (mask[4]) {
       if (!previous.defined()) previous = previous_h(d);
-      const Tensor h = previous.to(run.work);
+      const Tensor h = cast(previous, run.work);
       found.weight_hh.push_back(run.tf32 ? run.mm(of_state.t(), h) : of_state.t().mm(h));
     }
     if (!mask[5] && !mask[6]) return;
@@ -196,14 +197,14 @@ struct Backward {
 
   // grad_gates [D, S, GH]; and those of h0 and c0, where they are needed.
   Tensor all_directions(Gradients& found) const {
-    const std::vector<int64_t> shape{run.sizes.directions, run.sequence.rows, run.width()};
-    const Tensor result = at::empty(shape, run.arguments.input.options());
+    const Tensor result = at::empty({run.sizes.directions, run.sequence.rows, run.width()},
+                                    run.arguments.input.options());
     // Recomputed gates are overwritten here, too.
     for (int64_t d = 0; d < run.sizes.directions && recompute; ++d) {
       result[d].copy_(recompute_gates(run, d, previous_h(d)));
     }
     const Tensor rows = grads.output.defined() ? run.rows(grads.output) : Tensor();
-    persistent_backward(run, recompute ? result : gates.view(shape),
+    persistent_backward(run, recompute ? result : gates,
                         {rows, contiguous(grads.h_n), contiguous(grads.c_n), Tensor()},
                         found.states, result);
     return result;
@@ -215,7 +216,7 @@ struct Backward {
     StateGradients& states = found.states;
     if (mask[1]) states.h0 = at::empty(a.h0.sizes(), a.h0.options());
     if (mask[2]) states.c0 = at::empty(a.c0.sizes(), a.c0.options());
-    const std::vector<int64_t> places{run.sizes.directions, run.sequence.rows, run.sizes.hidden};
+    const std::array<int64_t, 3> places{run.sizes.directions, run.sequence.rows, run.sizes.hidden};
     const auto options = a.input.options().dtype(run.acc);
     // Of what was not given there is none.
     if (mask[7] && a.reset_h.defined()) states.reset_h = at::zeros(places, options);
@@ -223,7 +224,7 @@ struct Backward {
     if (run.persistent()) {
       const Tensor of_gates = all_directions(found);
       for (int64_t d = 0; d < run.sizes.directions; ++d) {
-        parameters(d, of_gates[d], Tensor(), found);
+        parameters(d, run.rows(of_gates, d), Tensor(), found);
       }
       return found;
     }
@@ -237,12 +238,15 @@ Tensor of_replaced(const LayerRun& run, const Tensor& grad, const OptionalTensor
   if (!grad.defined()) return grad;
   const Tensor found = run.resets.per_step ? grad.view(model->sizes())
                                            : run.sequence.sum_of_steps(grad, run.sizes.batch);
-  return found.to(model->scalar_type());
+  return cast(found, model->scalar_type());
 }
 
-Tensor stacked(const std::vector<Tensor>& t, ScalarType dtype) {
+// The gradients of a parameter of `layer`, one a direction, as it has the directions.
+Tensor stacked(const std::vector<Tensor>& t, const LayerArguments& layer) {
   if (t.empty()) return Tensor();
-  return (t.size() == 1 ? t[0].unsqueeze(0) : at::stack(t)).to(dtype);
+  const auto dtype = layer.input.scalar_type();
+  if (layer.one_direction()) return cast(t[0], dtype);
+  return cast(t.size() == 1 ? t[0].unsqueeze(0) : at::stack(t), dtype);
 }
 
 }  // namespace
@@ -267,15 +271,14 @@ LayerGrads recurrent_layer_backward_kernel(
   const FlushInProducts flush(input, run.multiplications());
   const Tensor whole_gates = gates.contiguous();
   Gradients found = Backward{run, grads, output, whole_gates, recompute, mask}.gradients();
-  const auto dtype = input.scalar_type();
-  if (mask[0]) found.input = found.input.to(dtype).view(input.sizes());
+  if (mask[0]) found.input = cast(found.input, input.scalar_type()).view(input.sizes());
   return {found.input,
           found.states.h0,
           found.states.c0,
-          stacked(found.weight_ih, dtype),
-          from_gate_order(stacked(found.weight_hh, dtype), arguments),
-          stacked(found.bias_ih, dtype),
-          from_gate_order(stacked(found.bias_hh, dtype), arguments),
+          stacked(found.weight_ih, arguments),
+          from_gate_order(stacked(found.weight_hh, arguments), arguments),
+          stacked(found.bias_ih, arguments),
+          from_gate_order(stacked(found.bias_hh, arguments), arguments),
           of_replaced(run, found.states.reset_h, reset_h),
           of_replaced(run, found.states.reset_c, reset_c)};
 }

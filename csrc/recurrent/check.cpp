@@ -61,11 +61,12 @@ static void check_kinds(const char* op, const LayerArguments& a) {
   if (a.bias_hh.defined()) check_like(op, "bias_hh", a.bias_hh, "input", input);
 }
 
-// A weight or bias [D, gates * H, ...]. Its shape is spelt only for the error.
+// A weight or bias [D, gates * H, ...], or without D. Its shape is spelt only for the error.
 static void check_gate_rows(const char* op, const char* argument, int gates, const char* rest,
-                            const Tensor& t, c10::SymIntArrayRef shape) {
+                            const Tensor& t, c10::SymIntArrayRef shape, bool one_direction) {
+  if (one_direction) shape = shape.slice(1);
   if (t.sym_sizes().equals(shape)) return;
-  const std::string letters = "[D, " + std::to_string(gates) + "H" + rest;
+  const std::string letters = (one_direction ? "[" : "[D, ") + std::to_string(gates) + "H" + rest;
   check_shape(op, argument, letters.c_str(), t, shape);
 }
 
@@ -114,15 +115,16 @@ void check_layer(const char* op, const LayerArguments& a) {
     check_shape(op, "h0", "[D, B, H]", a.h0, {directions, a.input.sym_size(1), hidden});
   }
   check_shape(op, "c0", "[D, B, H]", a.c0, {directions, rows, hidden});
+  const bool one = a.one_direction() && directions == 1;
   check_gate_rows(op, "weight_ih", cell.input_gates, ", I]", a.weight_ih,
-                  {directions, of_input, a.input.sym_size(-1)});
+                  {directions, of_input, a.input.sym_size(-1)}, one);
   check_gate_rows(op, "weight_hh", cell.state_gates, ", H]", a.weight_hh,
-                  {directions, of_state, hidden});
+                  {directions, of_state, hidden}, one);
   if (a.bias_ih.defined()) {
-    check_gate_rows(op, "bias_ih", cell.input_gates, "]", a.bias_ih, {directions, of_input});
+    check_gate_rows(op, "bias_ih", cell.input_gates, "]", a.bias_ih, {directions, of_input}, one);
   }
   if (a.bias_hh.defined()) {
-    check_gate_rows(op, "bias_hh", cell.state_gates, "]", a.bias_hh, {directions, of_state});
+    check_gate_rows(op, "bias_hh", cell.state_gates, "]", a.bias_hh, {directions, of_state}, one);
   }
   check_resets(op, a);
 }

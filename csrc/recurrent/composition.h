@@ -211,6 +211,7 @@ class LayerComposition {
  public:
   LayerComposition(const char* op, const LayerArguments& arguments)
       : dtype_(derivative_dtype(arguments.input)),
+        one_direction_(arguments.one_direction()),
         arguments_(ordered(arguments, arguments)),
         steps_(op, arguments_) {
     const int64_t count = arguments_.h0.sym_size(0).guard_int(__FILE__, __LINE__);
@@ -267,20 +268,31 @@ class LayerComposition {
     }
     result.weight_hh = from_gate_order(result.weight_hh, arguments_);
     result.bias_hh = from_gate_order(result.bias_hh, arguments_);
+    if (one_direction_) each_parameter(result, [](const Tensor& t) { return t.squeeze(0); });
     return result;
   }
 
  private:
   ScalarType dtype_;
+  bool one_direction_;  // whether parameters come without the directions that they have here
   LayerArguments arguments_;
   LayerSteps steps_;
   std::vector<LayerDirection> directions_;
 
-  // In the precision of derivatives, with blocks in the order of the gates.
+  template <class F>
+  static void each_parameter(LayerArguments& a, F f) {
+    for (Tensor* t : {&a.weight_ih, &a.weight_hh, &a.bias_ih, &a.bias_hh}) {
+      if (t->defined()) *t = f(*t);
+    }
+  }
+
+  // In the precision of derivatives, with directions, and blocks in the order of the gates.
   LayerArguments ordered(const LayerArguments& a, const LayerArguments& layer) const {
     LayerArguments found = a.map([&](const Tensor& t) { return cast(t, dtype_); });
-    found.weight_hh = in_gate_order(found.weight_hh, layer);
-    found.bias_hh = in_gate_order(found.bias_hh, layer);
+    if (one_direction_) each_parameter(found, [](const Tensor& t) { return t.unsqueeze(0); });
+    const c10::SymInt hidden = layer.h0.sym_size(-1);
+    found.weight_hh = in_gate_order(found.weight_hh, layer.cell, hidden, 1);
+    found.bias_hh = in_gate_order(found.bias_hh, layer.cell, hidden, 1);
     return found;
   }
 };

@@ -29,14 +29,15 @@ Tensor input_products(const LayerRun& run, const Tensor& x, const Tensor& w_ih,
   return products;
 }
 
-// Of algorithms that run step by step: the states that direction d's first step begins with.
+// Of algorithms that run step by step: the states [D, B, H] that direction d's first step begins
+// with.
 void replace_first(const LayerRun& run, int64_t d, const RecurrenceStep& step, const Tensor& h,
                    const Tensor& c) {
   const LayerResets& resets = run.resets;
   if (!resets.marks.defined() || step.marked_rows == 0) return;
   const Tensor mark = run.rows(resets.marks).narrow(0, step.marks, step.marked_rows);
   const auto replace = [&](const Tensor& state, const Tensor& by) {
-    Tensor rows = state.narrow(0, 0, step.marked_rows);
+    Tensor rows = state[d].narrow(0, 0, step.marked_rows);
     if (!by.defined()) {
       rows.masked_fill_(mark, 0);
     } else {
@@ -49,28 +50,33 @@ void replace_first(const LayerRun& run, int64_t d, const RecurrenceStep& step, c
   replace(c, resets.c);
 }
 
+// Direction d of a tensor [D, ...] of `run`.
+char* direction_data(const LayerRun& run, const Tensor& t, int64_t d) {
+  return static_cast<char*>(t.mutable_data_ptr()) + d * t.nbytes() / run.sizes.directions;
+}
+
 // [2, B, H] of algorithm "tiles": h of direction d before the steps and room for h after them.
 Tensor turns_of(const LayerRun& run, int64_t d, const Tensor& h) {
-  const Tensor states = at::empty({2, h.size(0), h.size(1)}, h.options());
-  states[0].copy_(h);
+  const Tensor states = at::empty({2, h.size(1), h.size(2)}, h.options());
+  states[0].copy_(h[d]);
   // Backward in time rows of a packed batch begin at any step.
-  if (d == 1 && run.arguments.batch_sizes.defined()) states[1].copy_(h);
+  if (d == 1 && run.arguments.batch_sizes.defined()) states[1].copy_(h[d]);
   return states;
 }
 
-// Direction d, step by step. output [S, D*H]; h, c [B, H] are the state; gates [S, GH] or
+// Direction d, step by step. output [S, D*H]; h, c [D, B, H] are the states; gates [S, GH] or
 // undefined.
 void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const Tensor& h,
                    const Tensor& c, const Tensor& gates) {
   const LayerArguments& args = run.arguments;
   const RecurrenceSizes& sizes = run.sizes;
   const RecurrencePlan& plan = run.plan;
-  const Tensor x = run.rows(args.input), w_hh = args.weight_hh[d];
+  const Tensor x = run.rows(args.input), w_hh = parameter_of(args, args.weight_hh, d);
   // Once, not for every chunk.
-  const Tensor w_ih = args.weight_ih[d].to(run.work);
+  const Tensor w_ih = cast(parameter_of(args, args.weight_ih, d), run.work);
   const bool tiles = plan.is("tiles");
-  const Tensor bias_ih = aligned(of_direction(args.bias_ih, d));
-  const Tensor bias_hh = aligned(of_direction(args.bias_hh, d));
+  const Tensor bias_ih = aligned(parameter_of(args, args.bias_ih, d));
+  const Tensor bias_hh = aligned(parameter_of(args, args.bias_hh, d));
   const auto steps = run.sequence.in_order(d);
   if (plan.step_by_step()) replace_first(run, d, steps[0], h, c);
   const Tensor states = tiles ? turns_of(run, d, h) : Tensor();
@@ -82,8 +88,8 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
     const int64_t last = std::max(one.start + one.rows, other.start + other.rows);
     if (first == last) continue;
     const Tensor products =
-        input_products(run, x.narrow(0, first, last - first), w_ih,
-                       gates.defined() ? gates.narrow(0, first, last - first) : gates);
+        input_products(run, part(x, 0, first, last - first), w_ih,
+                       gates.defined() ? part(gates, 0, first, last - first) : gates);
     MatrixView view = matrix_view(plan.transposed ? products.t() : products);
     // As if it had all rows of S.
     view.data = static_cast<const char*>(view.data) -
@@ -92,9 +98,9 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
                              d * sizes.hidden * static_cast<int64_t>(output.element_size());
     const RecurrenceForward chunk{
         sizes.cell, sizes.dtype, sizes.batch, sizes.hidden, &one, end - begin, view,
-        /*state_products=*/{}, const_data_of(bias_ih), const_data_of(bias_hh), data_of(h),
-        data_of(c), own_output, sizes.directions * sizes.hidden, data_of(gates),
-        run.resets.from(d)};
+        /*state_products=*/{}, const_data_of(bias_ih), const_data_of(bias_hh),
+        direction_data(run, h, d), direction_data(run, c, d), own_output,
+        sizes.directions * sizes.hidden, data_of(gates), run.resets.from(d)};
     if (!tiles) {
       run.backend.forward(chunk, w_hh, plan);
       continue;
@@ -106,25 +112,26 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
   }
 }
 
+// Without gates unless they are to be saved.
 LayerSaved run_forward(const LayerRun& run, bool save) {
   const Tensor &input = run.arguments.input, &h0 = run.arguments.h0, &c0 = run.arguments.c0;
   auto shape = input.sizes().vec();
   shape.back() = run.sizes.directions * run.sizes.hidden;
   const Tensor output = at::empty(shape, input.options());
-  const Tensor gates =
-      at::empty_symint(layer_gates_shape(run.arguments, /*recompute=*/!save), input.options());
+  Tensor gates;
+  if (save) gates = at::empty_symint(layer_gates_shape(run.arguments, false), input.options());
   if (run.persistent()) {
     const Tensor h = at::empty(h0.sizes(), h0.options()), c = at::empty(c0.sizes(), c0.options());
-    persistent_forward(run, output, h, c, save ? gates : Tensor());
+    persistent_forward(run, output, h, c, gates);
     return {output, h, c, gates};
   }
   const Tensor h = h0.clone(at::MemoryFormat::Contiguous);
   const Tensor c =
       c0.to(run.acc, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
   for (int64_t d = 0; d < run.sizes.directions && !run.idle(); ++d) {
-    run_direction(run, d, output, h[d], c[d], save ? run.rows(gates[d]) : Tensor());
+    run_direction(run, d, output, h, c, save ? run.rows(gates, d) : Tensor());
   }
-  return {output, h, c.to(c0.scalar_type()), gates};
+  return {output, h, cast(c, c0.scalar_type()), gates};
 }
 
 LayerSaved forward(const RecurrenceBackend& backend, const LayerArguments& arguments, bool save,
@@ -159,10 +166,13 @@ LayerSaved recurrent_layer_forward_kernel(
     const OptionalTensor& bias_ih, const OptionalTensor& bias_hh, c10::string_view cell,
     bool recompute, c10::string_view algorithm, const OptionalTensor& reset,
     const OptionalTensor& reset_h, const OptionalTensor& reset_c) {
-  return forward(backend,
-                 layer_arguments(layer_op_name(), input, batch_sizes, h0, c0, weight_ih, weight_hh,
-                                 bias_ih, bias_hh, cell, reset, reset_h, reset_c),
-                 !recompute, algorithm);
+  auto results =
+      forward(backend,
+              layer_arguments(layer_op_name(), input, batch_sizes, h0, c0, weight_ih, weight_hh,
+                              bias_ih, bias_hh, cell, reset, reset_h, reset_c),
+              !recompute, algorithm);
+  if (recompute) std::get<3>(results) = at::empty({0}, input.options());
+  return results;
 }
 
 }  // namespace treadle

@@ -4,7 +4,8 @@
 // LLTM and LSTM are all (cell_info.h).
 //   input [T, B, I]               or [S, I] with batch_sizes [T] (int64 on the CPU, non-increasing)
 //   h0, c0, h_n, c_n [D, B, H]    c0 and c_n in input's dtype, or float beside half types
-//   weight_ih [D, GH, I], weight_hh [D, GH, H], bias_ih and bias_hh [D, GH] or none
+//   weight_ih [D, GH, I], weight_hh [D, GH, H], bias_ih and bias_hh [D, GH] or none; of one
+//                                 direction all may come without D, and so do their gradients
 //   output [T, B, D*H]            or [S, D*H]
 //   reset [T, B, 1] bool          or [S, 1]: where it is true, a row starts anew. The state before
 //   that
@@ -33,6 +34,9 @@ struct LayerArguments {
   Tensor input, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh, reset_h = {}, reset_c = {};
   Tensor batch_sizes = {}, reset = {};
   CellKind cell = {};
+
+  // Whether weights and biases are those of one direction, without D.
+  bool one_direction() const { return weight_ih.dim() == 2; }
 
   template <class F>
   LayerArguments map(F f) const {
@@ -90,6 +94,11 @@ using LayerBackwardSignature = LayerGrads(
 
 inline Tensor of_direction(const Tensor& t, int64_t d) { return t.defined() ? t.select(0, d) : t; }
 
+// The same of a weight or a bias of `layer`.
+inline Tensor parameter_of(const LayerArguments& layer, const Tensor& t, int64_t d) {
+  return layer.one_direction() ? t : of_direction(t, d);
+}
+
 // weight_hh or bias_hh, with its blocks of `hidden` rows along `dim` in the order of the gates.
 inline Tensor in_gate_order(const Tensor& t, CellKind cell, const c10::SymInt& hidden,
                             int64_t dim) {
@@ -97,12 +106,12 @@ inline Tensor in_gate_order(const Tensor& t, CellKind cell, const c10::SymInt& h
   return t.defined() && shift != 0 ? at::roll_symint(t, hidden * shift, dim) : t;
 }
 
-// [D, ...] of a layer; and from there back.
+// Of a layer; and from there back.
 inline Tensor in_gate_order(const Tensor& t, const LayerArguments& layer) {
-  return in_gate_order(t, layer.cell, layer.h0.sym_size(-1), 1);
+  return in_gate_order(t, layer.cell, layer.h0.sym_size(-1), layer.one_direction() ? 0 : 1);
 }
 inline Tensor from_gate_order(const Tensor& t, const LayerArguments& layer) {
-  return in_gate_order(t, layer.cell, -layer.h0.sym_size(-1), 1);
+  return in_gate_order(t, layer.cell, -layer.h0.sym_size(-1), layer.one_direction() ? 0 : 1);
 }
 
 // Dispatcher arguments as one struct; raises for a cell that there is not.

@@ -35,7 +35,8 @@ static LayerGrads recurrent_layer_backward_empty(
       output, gates, recompute);
   // Of a bias that is missing, too.
   const auto grad_bias = [](bool needed, const Tensor& weight) {
-    return needed ? at::empty_symint(weight.sym_sizes().slice(0, 2), weight.options()) : Tensor();
+    const auto shape = weight.sym_sizes();
+    return needed ? at::empty_symint(shape.slice(0, shape.size() - 1), weight.options()) : Tensor();
   };
   const auto reset_grad = [](bool needed, const OptionalTensor& t) {
     return needed && t ? empty_like_if(true, *t) : Tensor();

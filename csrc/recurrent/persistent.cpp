@@ -43,9 +43,8 @@ Tensor input_products(const LayerRun& run, int64_t width, const Tensor& gates) {
   const int64_t directions = run.sizes.directions, hidden = run.sizes.hidden;
   const int64_t rows = run.sequence.rows, row = run.cell.gates * width, features = a.input.size(-1);
   const bool padded = width != hidden;
-  const Tensor products = gates.defined() && !padded
-                              ? gates.view({directions, rows, row})
-                              : at::empty({directions, rows, row}, a.input.options());
+  const Tensor products =
+      gates.defined() && !padded ? gates : at::empty({directions, rows, row}, a.input.options());
   Tensor weights = a.weight_ih;
   const int64_t blocks = run.cell.input_gates;
   if (padded) {
@@ -55,8 +54,9 @@ Tensor input_products(const LayerRun& run, int64_t width, const Tensor& gates) {
   }
   const Tensor x = run.rows(a.input);
   for (int64_t d = 0; d < directions; ++d) {
-    const Tensor own = products[d].narrow(1, run.cell.input_first * width, blocks * width);
-    run.mm_into(own, x, weights[d].t(), /*add=*/false);
+    const Tensor own = part(run.rows(products, d), 1, run.cell.input_first * width, blocks * width);
+    const Tensor weight = weights.dim() == 2 ? weights : weights[d];
+    run.mm_into(own, x, weight.t(), /*add=*/false);
   }
   return products;
 }

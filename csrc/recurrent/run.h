@@ -110,7 +110,16 @@ struct LayerRun {
   static Tensor rows_or_batch(const Tensor& t) { return t.reshape({-1, t.size(-1)}); }
 
   // [T, B, n] or [S, n] as [S, n].
-  Tensor rows(const Tensor& t) const { return t.reshape({sequence.rows, t.size(-1)}); }
+  Tensor rows(const Tensor& t) const {
+    const std::array<int64_t, 2> shape{sequence.rows, t.size(-1)};
+    if (t.dim() == 2) return t;
+    return t.is_contiguous() ? t.view(shape) : t.reshape(shape);
+  }
+
+  // Direction d of contiguous gates [D, ..., n] as [S, n].
+  Tensor rows(const Tensor& gates, int64_t d) const {
+    return sizes.directions == 1 ? gates.view({sequence.rows, gates.size(-1)}) : rows(gates[d]);
+  }
 };
 
 // All directions in one launch. output [S, D*H]; h, c [D, B, H] are what the last steps leave;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/tensors.h"
 #include "recurrent/backend.h"
 
 namespace treadle {
@@ -40,7 +41,7 @@ Tensor Sequence::previous_h(const Tensor& h0, const Tensor& output, int64_t d) c
   // Rows begin .. end of output: one part as long as they are adjacent.
   int64_t begin = 0, end = 0;
   const auto flush = [&] {
-    if (end > begin) parts.push_back(output.narrow(0, begin, end - begin));
+    if (end > begin) parts.push_back(part(output, 0, begin, end - begin));
     begin = end = 0;
   };
   const auto take_output = [&](int64_t start, int64_t count) {
@@ -54,7 +55,7 @@ Tensor Sequence::previous_h(const Tensor& h0, const Tensor& output, int64_t d) c
   const auto take_h0 = [&](int64_t start, int64_t count) {
     if (count == 0) return;
     flush();
-    parts.push_back(h0.narrow(0, start, count));
+    parts.push_back(part(h0, 0, start, count));
   };
   const auto count = static_cast<int64_t>(steps.size());
   for (int64_t t = 0; t < count; ++t) {

@@ -1,5 +1,5 @@
 """Inputs of recurrent_layer: cells, sizes, directions, packed lengths, missing bias, wider state,
-strides."""
+strides; parameters of one direction without that dimension."""
 
 from __future__ import annotations
 
@@ -73,6 +73,7 @@ def layer_arguments(
     bias: bool = True,
     state: torch.dtype | None = None,
     to: dict[str, layouts.Layout] | None = None,
+    no_directions: bool = False,
 ) -> Call:
     """Weights as a trained net has them. With lengths, T and B are theirs, whatever sizes say."""
     t, b, i, h = sizes
@@ -89,6 +90,8 @@ def layer_arguments(
         "bias_ih": (d, width),
         "bias_hh": (d, width),
     }
+    if no_directions:
+        shapes |= {name: shape[1:] for name, shape in shapes.items() if name[0] in "wb"}
     fan_in = max(1, i + h) ** -0.5
     made: dict[str, Any] = {
         name: make(
@@ -120,7 +123,9 @@ def layer(
 def layer_reference(
     input: Tensor, lengths: Lengths, *rest: Any, cell: str = "lltm", **_: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    given = (*rest, *[None] * (len(NAMES) - 2 - len(rest)))
+    given = [*rest, *[None] * (len(NAMES) - 2 - len(rest))]
+    if given[2].dim() == 2:
+        given[2:] = [t if t is None else t.unsqueeze(0) for t in given[2:]]
     results = reference.recurrent_layer(input, batch_sizes(lengths), *given, cell=cell)
     if len(input) and lengths != ():
         return results
@@ -182,6 +187,14 @@ def layer_cases(cell: str) -> tuple[Case, ...]:
     add("one dense among strided", (3, 3, 2, 4), to=one)
     rows = dict.fromkeys(("input", "h0", "c0"), expanded)
     add_each("expanded", (3, 3, 2, 4), to=rows)
+    for sizes in ((3, 2, 2, 3), (3, 17, 64, 33), (0, 2, 3, 2)):
+        add("no directions T{} B{} I{} H{}".format(*sizes), sizes, no_directions=True)
+    one_direction: dict[str, Any] = {"no_directions": True, "lengths": (3, 1, 1)}
+    add("no directions, packed", (3, 3, 2, 3), **one_direction)
+    add("no directions, no bias", (3, 2, 2, 3), bias=False, no_directions=True)
+    add("no directions, recompute", (3, 2, 2, 3), recompute=True, no_directions=True)
+    transposes = {"weight_ih": transposed, "weight_hh": transposed, "bias_ih": strided}
+    add("no directions, strided", (3, 2, 2, 3), to=transposes, no_directions=True)
     add_each("recompute", (3, 2, 2, 3), recompute=True)
     add_each("recompute, wide", (17, 17, 5, 33), recompute=True)
     add_each("recompute, packed", (3, 3, 2, 3), recompute=True, lengths=(3, 1, 1))
