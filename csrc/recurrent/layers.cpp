@@ -95,20 +95,31 @@ void check_list_storages(const Layers& a) {
   }
 }
 
-// Tensors k, k + each, ... of a layer's: one of each direction, stacked.
+// Tensors k, k + each, ... of a layer's: one of each direction, stacked, or of one as it is.
 Tensor of_directions(at::TensorList params, int64_t each, int64_t k) {
-  if (static_cast<int64_t>(params.size()) == each) return params[k].unsqueeze(0);
-  return at::stack({params[k], params[each + k]});
+  if (static_cast<int64_t>(params.size()) > each) return at::stack({params[k], params[each + k]});
+  // Of a wrong shape with another dimension, which the op then refuses.
+  return params[k].dim() == (k < 2 ? 2 : 1) ? params[k] : params[k].unsqueeze(0);
+}
+
+// The states [D, ...] of a layer, from those of all layers.
+Tensor of_layer(const Layers& a, const Tensor& states, int64_t layer) {
+  if (a.num_layers == 1) return states;
+  return states.narrow(0, layer * a.directions(), a.directions());
+}
+
+OptionalTensor of_layer_if_any(const Layers& a, const Tensor& states, int64_t layer) {
+  return states.defined() ? OptionalTensor(of_layer(a, states, layer)) : std::nullopt;
 }
 
 // The c of states that are given. GRU's is h without rounding. Under autocast torch's LSTM has c in
 // the lower precision; the LLTM's, which only adds up, keeps its own.
 Tensor given_c(const Layers& a, at::TensorList states, bool packed) {
   if (states.empty()) return Tensor();
-  if (a.cell == CellKind::kGru) return states[0].to(at::toOpMathType(states[0].scalar_type()));
+  if (a.cell == CellKind::kGru) return cast(states[0], at::toOpMathType(states[0].scalar_type()));
   const Tensor& c = states[1];
   if (a.cell != CellKind::kLstm || c.scalar_type() != at::kFloat) return c;
-  return c.to(autocast_dtype(a.cell, packed, c).value_or(at::kFloat));
+  return cast(c, autocast_dtype(a.cell, packed, c).value_or(at::kFloat));
 }
 
 LayerResults run(const Tensor& input, const OptionalTensor& batch_sizes, const Layers& a) {
@@ -129,15 +140,13 @@ LayerResults run(const Tensor& input, const OptionalTensor& batch_sizes, const L
       if (k >= each) return std::nullopt;
       return of_directions(own, each, k);
     };
-    const auto of_layer = [&](const Tensor& t) -> OptionalTensor {
-      return t.defined() ? OptionalTensor(t.narrow(0, first, directions)) : std::nullopt;
-    };
     Tensor h, c;
-    std::tie(x, h, c) = layer_op().call(
-        x, batch_sizes, a.hx[0].narrow(0, first, directions), c0.narrow(0, first, directions),
-        of_directions(own, each, 0), of_directions(own, each, 1), bias(2), bias(3), a.op(),
-        a.recompute, "auto", reset, of_layer(a.reset_hx.empty() ? Tensor() : a.reset_hx[0]),
-        of_layer(reset_c));
+    std::tie(x, h, c) =
+        layer_op().call(x, batch_sizes, of_layer(a, a.hx[0], layer), of_layer(a, c0, layer),
+                        of_directions(own, each, 0), of_directions(own, each, 1), bias(2), bias(3),
+                        a.op(), a.recompute, "auto", reset,
+                        of_layer_if_any(a, a.reset_hx.empty() ? Tensor() : a.reset_hx[0], layer),
+                        of_layer_if_any(a, reset_c, layer));
     h_n.push_back(h);
     c_n.push_back(c);
   }
