@@ -34,10 +34,18 @@ class SequenceLayers:
     bidirectional: bool
     training: bool
     recompute: bool
+    _all_weights: list[list[str]]  # names, a list for each layer and direction
 
     def _parameters_in_order(self) -> list[Tensor]:
         """Those of each layer and direction, as the op takes them."""
-        raise NotImplementedError
+        # At every call, so that nn.utils.parametrize and functional_call can replace them. As
+        # attributes they take torch.nn.Module five times as long.
+        own: dict[str, Tensor] = self._parameters  # type: ignore[attr-defined]
+        return [
+            own[name] if name in own else getattr(self, name)
+            for names in self._all_weights
+            for name in names
+        ]
 
     def _zeros(self, input: Tensor, shape: tuple[int, ...]) -> States:
         """The states to start from if the caller gives none."""

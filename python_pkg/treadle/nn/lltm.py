@@ -111,7 +111,7 @@ class LLTM(SequenceLayers, nn.Module):
             )
         rows = 3 * self.hidden_size
         directions = ("", "_reverse") if self.bidirectional else ("",)
-        self._all_weights: list[list[str]] = []  # a list for each layer and direction
+        self._all_weights = []
         for layer in range(self.num_layers):
             columns = self.hidden_size * len(directions) if layer else self.input_size
             shapes: dict[str, tuple[int, ...]] = {"weight_ih": (rows, columns)}
@@ -212,10 +212,6 @@ class LLTM(SequenceLayers, nn.Module):
         given = {name: getattr(self, name) for name in defaults}
         words = [f"{name}={value}" for name, value in given.items() if value != defaults[name]]
         return ", ".join([str(self.input_size), str(self.hidden_size), *words])
-
-    def _parameters_in_order(self) -> list[Tensor]:
-        # Read as attributes, so that nn.utils.parametrize and functional_call can replace them.
-        return [getattr(self, name) for names in self._all_weights for name in names]
 
     def _zeros(self, input: Tensor, shape: tuple[int, ...]) -> States:
         # Under autocast the op keeps the dtype of c, so c keeps the dtype that it starts in.

@@ -22,11 +22,6 @@ class _TorchLayers(SequenceLayers):
 
     # Of a module that was made as torch's, and is ours since treadle.nn.replace.
     recompute = False
-    _flat_weights_names: list[str]
-
-    def _parameters_in_order(self) -> list[Tensor]:
-        # Read as attributes, so that nn.utils.parametrize and functional_call can replace them.
-        return [getattr(self, name) for name in self._flat_weights_names]
 
     def extra_repr(self) -> str:
         words: str = super().extra_repr()  # type: ignore[misc]

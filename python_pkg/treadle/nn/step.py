@@ -256,7 +256,7 @@ def _own_parameters(layer: SequenceLayers) -> dict[str, Tensor]:
             "each sequence from its end"
         )
     own: dict[str, Tensor] = layer._parameters  # type: ignore[attr-defined]
-    names = [name for names in layer._all_weights for name in names]  # type: ignore[attr-defined]
+    names = [name for names in layer._all_weights for name in names]
     for name in names:
         if own.get(name) is None:
             raise ValueError(
