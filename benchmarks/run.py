@@ -23,7 +23,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.elementwise import dense, overhead, sine, views  # noqa: E402
+from benchmarks.elementwise import chain, dense, overhead, sine, views  # noqa: E402
 from benchmarks.harness import machine, plot, report, spread  # noqa: E402
 from benchmarks.harness.cases import Plan, Row, Settings, run  # noqa: E402
 from benchmarks.recurrent import cell, jax_layer, layer, rl, sweep, sweep_cells  # noqa: E402
@@ -32,6 +32,7 @@ from benchmarks.sine_linear import siren  # noqa: E402
 
 SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "overhead": overhead.plans,
+    "chain": chain.plans,
     "dense": dense.plans,
     "sine": sine.plans,
     "views": views.plans,

@@ -23,7 +23,7 @@ from benchmarks.recurrent import sweep, sweep_cells, tutorial
 from tests.support.inputs import DEVICES
 from treadle import reference
 
-GPU_ALONE = ("dense",)
+GPU_ALONE = ("dense", "chain")
 SOME = 5
 QUICK = Effort(sample=1e-4, seconds=0.01, rounds=(5, 11), warmup=1e-3)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +14,11 @@ import treadle
 from tests.recurrent.cell_cases import cell_arguments
 from tests.recurrent.layer_cases import CELLS, layer, layer_arguments
 from tests.sine_linear.cases import sine_arguments
-from tests.support import installed
+from tests.support import graphs, installed
 from tests.support.compare import same_bits
 from tests.support.forms import INPLACE, NEW, OUT
 from tests.support.inputs import GPU, Make
+from treadle import _build
 
 pytestmark = GPU
 Tensors = tuple[Tensor, ...]
@@ -231,3 +233,17 @@ def test_kernels_that_overlap_wait_for_each_other(size: int) -> None:
         treadle.vector_add_(x, one)
     found = treadle.scale(x, 2)
     assert bool(found.eq(2 * links).all())
+
+
+def test_launches_overlap_where_the_gpu_can() -> None:
+    """Also in a library for many GPUs, which decides at the launch."""
+    x, one = torch.zeros(10_000, device="cuda"), torch.ones(10_000, device="cuda")
+    graph = graphs.captured(lambda: treadle.vector_add_(x, one), 5)
+    newest = max(float(arch) for arch in re.findall(r"\d+\.\d", _build.kernels_info()["archs"]))
+    can = torch.cuda.get_device_capability() >= (9, 0) and newest >= 9
+    assert graphs.overlaps(graph) == [can] * 4
+    graphs.keep_apart(graph)
+    assert graphs.overlaps(graph) == [False] * 4
+    x.zero_()
+    graph.replay()
+    assert bool(x.eq(5).all())

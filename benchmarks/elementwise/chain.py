@@ -1,0 +1,64 @@
+"""Small launches one after another, each of which reads what the one before it wrote.
+
+On a GPU of sm_90 or newer a kernel is let in while the one before it ends. What that saves is seen
+in a CUDA graph, beside the same graph in which each launch waits for the end of the one before:
+the same library does both, so that the wheel's can be asked, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+import treadle
+from benchmarks.harness.cases import OURS, Bar, Case, Plan, Settings
+from benchmarks.harness.verify import Refused
+from tests.support import graphs
+
+LINKS = 200
+SIZES = (10_000, 100_000, 1_000_000)
+APART = "launches kept apart"
+
+
+def plans(settings: Settings) -> Iterator[Plan]:
+    """On CUDA alone: a CPU has no launches."""
+    for size in SIZES if settings.device == "cuda" else ():
+        yield Plan(f"cuda/chain/vector_add/{size}", partial(chain_case, settings, size))
+
+
+def chain_case(settings: Settings, size: int) -> Case:
+    x, one = torch.zeros(size, device="cuda"), torch.ones(size, device="cuda")
+    chain, apart = (graphs.captured(partial(treadle.vector_add_, x, one), LINKS) for _ in range(2))
+    overlapping = sum(graphs.overlaps(chain))
+    graphs.keep_apart(apart)
+    torchs = graphs.captured(partial(x.add_, one), LINKS)
+
+    def check(replay: Callable[[], Any], poison: bool = False) -> float:
+        x.zero_()
+        replay()
+        wrong = int(x.ne(LINKS).sum())
+        if wrong:
+            raise Refused(f"{wrong} of {size} elements are not the sum of {LINKS} ones")
+        return 0.0
+
+    # A GPU before sm_90 cannot do it.
+    bar = Bar(f"less than with {APART}", lambda medians: medians[APART]) if overlapping else None
+    return Case(
+        op="vector_add",
+        functions={OURS: chain.replay, APART: apart.replay, "torch.add_": torchs.replay},
+        inputs=[()],
+        timer=settings.device_time(),
+        bar=bar,
+        check=check,
+        facts={
+            "group": f"{LINKS} launches in a CUDA graph",
+            "label": f"vector_add_, {size} elements",
+            "shape": [size],
+            "steps": LINKS,
+            "gates": {},
+        },
+        notes=[f"{overlapping} of {LINKS - 1} launches may overlap the one before"],
+    )
