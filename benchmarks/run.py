@@ -26,7 +26,15 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.elementwise import chain, dense, overhead, sine, views  # noqa: E402
 from benchmarks.harness import machine, plot, report, spread  # noqa: E402
 from benchmarks.harness.cases import Plan, Row, Settings, run  # noqa: E402
-from benchmarks.recurrent import cell, jax_layer, layer, rl, sweep, sweep_cells  # noqa: E402
+from benchmarks.recurrent import (  # noqa: E402
+    cell,
+    jax_layer,
+    layer,
+    layer_overhead,
+    rl,
+    sweep,
+    sweep_cells,
+)
 from benchmarks.sine_linear import layer as sine_linear  # noqa: E402
 from benchmarks.sine_linear import siren  # noqa: E402
 
@@ -39,6 +47,7 @@ SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "sizes": dense.size_plans,
     "cell": cell.plans,
     "layer": layer.plans,
+    "layer_overhead": layer_overhead.plans,
     "sine_linear": sine_linear.plans,
     "siren": siren.plans,
     **sweep.SUITES,

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
-from benchmarks.harness.timing import Calls, Effort, Events, Wall, measure, summary
+from benchmarks.harness.timing import Calls, Effort, Events, Host, Wall, measure, summary
 from benchmarks.harness.verify import Refused, as_tuple, leaves, verify
 
 OURS = "treadle"
@@ -38,6 +38,9 @@ class Settings:
 
     def wall(self, sample: float = 2e-3, **chosen: Any) -> Wall:
         return Wall(self.device, self.effort(sample=sample, **chosen))
+
+    def host(self, **chosen: Any) -> Host:
+        return Host(self.device, self.effort(**chosen))
 
     def device_time(self, **chosen: Any) -> Events:
         return Events(self.effort(sample=5e-4, **chosen))

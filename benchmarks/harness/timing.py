@@ -63,6 +63,31 @@ class Wall:
         return time.perf_counter() - start
 
 
+class Host(Wall):
+    """The host's clock until calls have been issued: what is left for the program meanwhile.
+
+    The device is waited for between two samples. A sample is few calls, so that the queue of
+    launches, about a thousand, never fills up and makes the host wait.
+    """
+
+    name = "host"
+    calls = 4  # a sample
+
+    def sampler(self, calls: Calls) -> Callable[[], float]:
+        turns = cycle(calls)
+        end = time.perf_counter() + self.effort.warmup
+        while time.perf_counter() < end:
+            self._seconds(turns, self.calls)
+        return lambda: 1e6 * self._seconds(turns, self.calls) / self.calls
+
+    def _seconds(self, turns: cycle[Callable[[], object]], count: int) -> float:
+        self.wait()
+        start = time.perf_counter()
+        for call in islice(turns, count):
+            call()
+        return time.perf_counter() - start
+
+
 class Events:
     """CUDA events around calls that wait in the queue: time on the device, without the host's.
 
