@@ -164,26 +164,28 @@ class Step:
         self._marked = False  # whether a row of _reset may be true
         self._output = torch.zeros(batch, layer.hidden_size, **kind)
 
-    @torch.no_grad()
     def _advance(self) -> Tensor:
-        """One step from the input and the marks in memory."""
+        """One step from the input and the marks in memory. No tensor here requires grad."""
+        kind = self._device.type
+        if torch.is_autocast_enabled(kind):
+            with torch.autocast(kind, enabled=False):
+                return self._advance()
         layer = self._layer
         if self._marked:
             for memory in self._memory:
                 # Not a product: NaN ends here.
                 memory.masked_fill_(self._reset.unsqueeze(-1), 0)
-        with torch.autocast(self._device.type, enabled=False):
-            output, *last = type(layer)._op(
-                self._input.unsqueeze(0),
-                self.state,
-                list(self._parameters.values()),
-                layer.bias,
-                layer.num_layers,
-                0.0,
-                False,
-                False,
-                False,
-            )
+        output, *last = type(layer)._op(
+            self._input.unsqueeze(0),
+            self.state,
+            list(self._parameters.values()),
+            layer.bias,
+            layer.num_layers,
+            0.0,
+            False,
+            False,
+            False,
+        )
         torch._foreach_copy_(list(self._states), last)
         return output[0]
 
