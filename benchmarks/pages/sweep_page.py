@@ -129,11 +129,30 @@ def tiny(rows: list[Row]) -> Iterator[str]:
         yield line(digits, *(cell(row, OURS, LSTM, value="median_us") for row in own))
 
 
+def beside_torch(row: Row | None) -> str:
+    """Ours and torch's own layer, or what stands in for it."""
+    others = [name for name in (row or {}).get("times", {}) if name != OURS]
+    return cell(row, OURS, *others[:1])
+
+
+def many_rows(rows: list[Row]) -> Iterator[str]:
+    yield "Many rows, µs a step, treadle / torch's layer (of the LLTM nn.LSTM):"
+    yield ""
+    columns = [(digits, mode) for digits in distinct(rows, "digits") for mode in MODES]
+    yield from table("cell", "B, T, H", *(f"{digits}, {mode}" for digits, mode in columns))
+    for op in distinct(rows, "op"):
+        own = [row for row in rows if row["op"] == op]
+        for what in distinct(own, "what"):
+            cells = [found(own, what=what, digits=d, mode=m) for d, m in columns]
+            yield line(op, what, *(beside_torch(row) for row in cells))
+
+
 TABLES = {
     "sweep_bars": goals,
     "sweep_shapes": shapes,
     "sweep_algorithms": planner,
     "sweep_launch": tiny,
+    "sweep_wide": many_rows,
 }
 
 

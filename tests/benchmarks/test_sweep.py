@@ -39,7 +39,8 @@ def measured(key: str, build: Callable[..., Any], kind: Sweep) -> Row:
 SOME = re.compile(
     "/sweep_bars/16?,512,512/|/sweep_shapes/(16,512,128/(bf|float16)|64,512,512, packed/f)|"
     "/sweep_algorithms/1,512,512/bf|/sweep_cell_algorithms/gru/1,512,512/bf|"
-    "/sweep_launch/1,8,32/float32|/sweep_cells/[a-z]+/1,512,512/float16"
+    "/sweep_launch/1,8,32/float32|/sweep_cells/[a-z]+/1,512,512/float16|"
+    "/sweep_wide/(lstm/)?8000,24,256/bf|/sweep_wide/gru/512,24,64/bf"
 )
 OTHER = {"key": "other", "label": "other", "group": "other"}
 
@@ -62,7 +63,7 @@ def test_every_row_is_right_and_timed(rows: list[Row]) -> None:
     count = Counter(row["suite"] for row in rows)
     assert count == {
         **{"sweep_bars": 8, "sweep_shapes": 6, "sweep_algorithms": 2, "sweep_launch": 4},
-        **{"sweep_cells": 4, "sweep_cell_algorithms": 2},
+        **{"sweep_cells": 4, "sweep_cell_algorithms": 2, "sweep_wide": 6},
     }
     for row in rows:
         assert row["error_over_limit"] <= 1, row["key"]
@@ -99,6 +100,13 @@ def test_the_bars(rows: list[Row]) -> None:
     text, most, medians = limit(rows, "sweep_launch/1,8,32/float32/inference/module")
     assert most == pytest.approx(medians["nn.LSTM"])
     text, most, medians = limit(rows, "sweep_cells/gru/1,512,512/float16/training")
+    assert (text, most) == ("at most 1 × nn.GRU", pytest.approx(medians["nn.GRU"]))
+    text, most, medians = limit(rows, "sweep_wide/8000,24,256/bfloat16/training")
+    assert (text, most) == ("at most 72 µs a step", pytest.approx(72 * 20))
+    assert set(medians) == {"treadle", "nn.LSTM"}
+    text, most, medians = limit(rows, "sweep_wide/lstm/8000,24,256/bfloat16/inference")
+    assert (text, most) == ("at most 27 µs a step", pytest.approx(27 * 20))
+    text, most, medians = limit(rows, "sweep_wide/gru/512,24,64/bfloat16/training")
     assert (text, most) == ("at most 1 × nn.GRU", pytest.approx(medians["nn.GRU"]))
     for sizes, goals in sweep.BARS.items():
         name = ",".join(map(str, sizes))
