@@ -57,8 +57,9 @@ struct RecurrenceBackend {
   // x [n, I] times W_ih^T [I, GH], in acc_t.
   Tensor (*input_product)(const Tensor& x, const Tensor& weight_ih, bool transposed,
                           std::optional<bool> tf32);
+  // `first_h`: what the first step reads instead of args.h, of algorithm "step"; or null.
   void (*forward)(const RecurrenceForward& args, const Tensor& weight_hh,
-                  const RecurrencePlan& plan);
+                  const RecurrencePlan& plan, const void* first_h);
   void (*backward)(const RecurrenceBackward& args, const Tensor& weight_hh,
                    const RecurrencePlan& plan);
   // c before every step of direction `d`.

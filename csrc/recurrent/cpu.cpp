@@ -66,7 +66,8 @@ void over_rows(const Args& args, int64_t step_work, const F& f) {
   });
 }
 
-void forward_cpu(const RecurrenceForward& args, const Tensor& weight_hh, const RecurrencePlan&) {
+void forward_cpu(const RecurrenceForward& args, const Tensor& weight_hh, const RecurrencePlan&,
+                 const void*) {
   const Tensor panels = empty_panels(weight_hh);
   cpu::recurrent_pack_forward(args.cell, args.dtype, matrix_view(weight_hh), args.hidden,
                               panels.data_ptr());

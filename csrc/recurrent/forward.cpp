@@ -51,7 +51,10 @@ void replace_first(const LayerRun& run, int64_t d, const RecurrenceStep& step, c
 }
 
 // Direction d of a tensor [D, ...] of `run`.
-char* direction_data(const LayerRun& run, const Tensor& t, int64_t d) {
+const void* const_direction_data(const LayerRun& run, const Tensor& t, int64_t d) {
+  return static_cast<const char*>(t.const_data_ptr()) + d * t.nbytes() / run.sizes.directions;
+}
+void* direction_data(const LayerRun& run, const Tensor& t, int64_t d) {
   return static_cast<char*>(t.mutable_data_ptr()) + d * t.nbytes() / run.sizes.directions;
 }
 
@@ -64,10 +67,10 @@ Tensor turns_of(const LayerRun& run, int64_t d, const Tensor& h) {
   return states;
 }
 
-// Direction d, step by step. output [S, D*H]; h, c [D, B, H] are the states; gates [S, GH] or
-// undefined.
-void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const Tensor& h,
-                   const Tensor& c, const Tensor& gates) {
+// Direction d, step by step. output [S, D*H]; h, c [D, B, H] are the states, but the first step
+// reads first_h if that is defined; gates [S, GH] or undefined.
+void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const Tensor& first_h,
+                   const Tensor& h, const Tensor& c, const Tensor& gates) {
   const LayerArguments& args = run.arguments;
   const RecurrenceSizes& sizes = run.sizes;
   const RecurrencePlan& plan = run.plan;
@@ -102,7 +105,9 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
         direction_data(run, h, d), direction_data(run, c, d), own_output,
         sizes.directions * sizes.hidden, data_of(gates), run.resets.from(d)};
     if (!tiles) {
-      run.backend.forward(chunk, w_hh, plan);
+      const bool reads_first = begin == 0 && first_h.defined();
+      run.backend.forward(chunk, w_hh, plan,
+                          reads_first ? const_direction_data(run, first_h, d) : nullptr);
       continue;
     }
     run.backend.tiles_forward(
@@ -125,11 +130,17 @@ LayerSaved run_forward(const LayerRun& run, bool save) {
     persistent_forward(run, output, h, c, gates);
     return {output, h, c, gates};
   }
-  const Tensor h = h0.clone(at::MemoryFormat::Contiguous);
+  // The kernels of "step" write h, and only the products read it: where all rows take the first
+  // step as they come, its product reads h0, and nothing is copied.
+  const bool reads_h0 = run.plan.is("step") && !run.idle() &&
+                        !run.arguments.batch_sizes.defined() && !run.resets.marks.defined();
+  const Tensor first_h = reads_h0 ? h0.contiguous() : Tensor();
+  const Tensor h =
+      reads_h0 ? at::empty(h0.sizes(), h0.options()) : h0.clone(at::MemoryFormat::Contiguous);
   const Tensor c =
       c0.to(run.acc, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
   for (int64_t d = 0; d < run.sizes.directions && !run.idle(); ++d) {
-    run_direction(run, d, output, h, c, save ? run.rows(gates, d) : Tensor());
+    run_direction(run, d, output, first_h, h, c, save ? run.rows(gates, d) : Tensor());
   }
   return {output, h, cast(c, c0.scalar_type()), gates};
 }

@@ -138,7 +138,7 @@ void tiles_backward_cuda(const RecurrenceBackward& args, int64_t rows, const Ten
 }
 
 void forward_cuda(const RecurrenceForward& args, const Tensor& weight_hh,
-                  const RecurrencePlan& plan) {
+                  const RecurrencePlan& plan, const void* first_h) {
   const char* const op = layer_op_name();
   check_units(op, args.batch, args.hidden);
   with_stream(weight_hh.device(), plan, [&](cudaStream_t stream) {
@@ -158,7 +158,8 @@ void forward_cuda(const RecurrenceForward& args, const Tensor& weight_hh,
       } else {
         to = one.state_products = matrix_view(apart);
       }
-      gemm.run({rows, weight.size(0), args.hidden, args.h, args.hidden, weight.const_data_ptr(),
+      const void* h = first_h != nullptr && one.steps == args.steps ? first_h : args.h;
+      gemm.run({rows, weight.size(0), args.hidden, h, args.hidden, weight.const_data_ptr(),
                 /*b_transposed=*/false, const_cast<void*>(to.data), to.row_stride, to.column_stride,
                 add});
       check_launch(op, launch_step_forward(one, stream));
