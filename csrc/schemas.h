@@ -58,6 +58,10 @@ inline constexpr const char* kSchemas[] = {
     " Tensor? bias, Tensor? output, Tensor phase, float omega, int order, bool[3] mask)"
     " -> (Tensor by_grad, Tensor by_factor, Tensor by_sum)",
 
+    // result[t] = keep[t] * result[t - 1] + add[t]: csrc/recurrent/affine_scan.h.
+    "affine_scan(Tensor keep, Tensor add, Tensor start, *, Tensor? reset=None, bool reverse=False)"
+    " -> Tensor",
+
     // One layer of a cell in D directions (1 or 2). Without batch_sizes input is [T, B, I]; with
     // them, [T] on the CPU, it is the data [S, I] of a packed batch. Where reset, bool [T, B, 1] or
     // [S, 1], is true, a row starts anew: csrc/recurrent/layer.h.

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/common/exported.h"
+#include "kernels/recurrent/affine_scan.h"
 #include "kernels/recurrent/persistent_args.h"
 #include "kernels/recurrent/step_args.h"
 #include "kernels/recurrent/tiles_args.h"
@@ -58,6 +59,10 @@ size_t grid_exchange_bytes(const PersistentSizes& sizes, int rows, bool backward
 
 cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_c_states);
+
+// Of no cell: what csrc/recurrent/affine_scan.h says, in float or double.
+cudaError_t launch_affine_scan(const AffineScan& args, cudaStream_t stream)
+    TREADLE_EXPORTED(launch_affine_scan);
 
 // Uploads an int64 table in stream order through kernel parameters, so that it becomes part of a
 // captured graph and the host's memory may be freed at once.

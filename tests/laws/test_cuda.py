@@ -96,6 +96,12 @@ CALLS: dict[str, tuple[Step, int]] = {
         3,
     ),
     "lltm_cell": (with_gradients(treadle.lltm_cell), 5),
+    "affine_scan": (
+        with_gradients(
+            lambda x, y: torch.ops.treadle.affine_scan(x[..., None], y[..., None], y[0, :, None])
+        ),
+        2,
+    ),
     **{name: (run_layer(name), 6) for name in LAYERS},
     **{f"{name}, recompute": (run_layer(name, recompute=True), 6) for name in LAYERS},
     **{f"{name}, by steps": (run_layer(name, algorithm="step"), 6) for name in LAYERS},

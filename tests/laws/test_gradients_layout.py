@@ -13,7 +13,7 @@ import treadle
 from tests.recurrent.cell_cases import cell_arguments
 from tests.recurrent.layer_cases import EACH_CELL, Lengths, batch_sizes, layer_arguments
 from tests.support.cases import DEVICES, ELEMENTWISE, OPS, sized_call
-from tests.support.inputs import Call, Make, Op, outputs, requiring_grad
+from tests.support.inputs import FLOATING, Call, Make, Op, outputs, requiring_grad
 from tests.support.layouts import LAYOUTS
 
 SHAPE = (6, 8)
@@ -65,8 +65,11 @@ def test_any_layout(name: str, layout: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(name, dtype) for name, op in OPS.items() for dtype in FLOATING if dtype in op.dtypes],
+    ids=str,
+)
 def test_expanded_from_sum(name: str, dtype: torch.dtype, device: str) -> None:
     """sum's gradient is one element for all: stride 0."""
     op = OPS[name]

@@ -12,6 +12,7 @@ import treadle
 from tests.recurrent.cell_bad_cases import cell_bad
 from tests.recurrent.layer_bad_cases import layer_bad
 from tests.recurrent.lists_bad_cases import lists_bad
+from tests.recurrent.scan_bad_cases import scan_bad
 from tests.sine_linear.bad_backward import sine_linear_backward_bad
 from tests.sine_linear.bad_cases import sine_linear_bad
 from tests.support.cases import OPS
@@ -283,4 +284,5 @@ BAD: tuple[Bad, ...] = (
     *cell_bad(),
     *layer_bad(),
     *lists_bad(),
+    *scan_bad(),
 )

@@ -13,7 +13,7 @@ import torch
 
 from tests.elementwise import cases as elementwise_cases
 from tests.recurrent import cell_cases as lltm_cases
-from tests.recurrent import layer_cases, reset_cases
+from tests.recurrent import layer_cases, reset_cases, scan_cases
 from tests.sine_linear import cases as sine_linear_cases
 from tests.support.inputs import (
     DEVICES,
@@ -55,6 +55,7 @@ OPS: dict[str, Op] = {
         *lltm_cases.ops(),
         *layer_cases.ops(),
         *reset_cases.ops(),
+        *scan_cases.ops(),
     )
 }
 
@@ -71,9 +72,12 @@ def sized_call(
     **options: Any,
 ) -> Call:
     """A call of sizes that a law chooses: ``shape`` for an elementwise op, B I H for the cell and
-    the sine layer, and T B I H for the recurrent layer, which takes the options too."""
+    the sine layer (steps, rows and columns of a scan), and T B I H for the recurrent layer, which
+    takes the options too."""
     if op.name == "sine_linear":
         return sine_linear_cases.sine_arguments(make, cell[:1], cell[1:])
+    if op.name == "affine_scan":
+        return scan_cases.scan_arguments(make, cell)
     if op.name == "lltm_cell":
         return lltm_cases.cell_arguments(make, cell)
     if op.is_layer:

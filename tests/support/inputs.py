@@ -118,8 +118,13 @@ class Op:
         return self.name.startswith("recurrent_layer ")
 
     @property
+    def dtypes(self) -> set[torch.dtype]:
+        """Those of any case."""
+        return {dtype for case in self.cases for dtype in case.dtypes}
+
+    @property
     def keeps_integers(self) -> bool:
-        return any(torch.int32 in case.dtypes for case in self.cases)
+        return torch.int32 in self.dtypes
 
     def like_first_case(self, make: Make, *shape: int) -> Call:
         """A call with tensors of one shape where the first case has tensors, else its numbers."""
