@@ -100,19 +100,38 @@ inline constexpr const char* kCompositeSchemas[] = {
 
     "lltm.input(Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers,"
     " float dropout, bool train, bool bidirectional, bool batch_first, *, bool recompute=False,"
-    " Tensor? reset=None, Tensor[]? reset_hx=None) -> (Tensor, Tensor, Tensor)",
+    " Tensor? reset=None, Tensor[]? reset_hx=None, Tensor? lengths=None)"
+    " -> (Tensor, Tensor, Tensor)",
     "lltm.data(Tensor data, Tensor batch_sizes, Tensor[] hx, Tensor[] params, bool has_biases,"
     " int num_layers, float dropout, bool train, bool bidirectional, *, bool recompute=False,"
     " Tensor? reset=None, Tensor[]? reset_hx=None) -> (Tensor, Tensor, Tensor)",
+    // With the cells of all steps as a last result.
+    "lltm.input_cells(Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers,"
+    " float dropout, bool train, bool bidirectional, bool batch_first, *, bool recompute=False,"
+    " Tensor? reset=None, Tensor[]? reset_hx=None, Tensor? lengths=None)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
+    "lltm.data_cells(Tensor data, Tensor batch_sizes, Tensor[] hx, Tensor[] params,"
+    " bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, *,"
+    " bool recompute=False, Tensor? reset=None, Tensor[]? reset_hx=None)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
     "lstm.input(Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers,"
     " float dropout, bool train, bool bidirectional, bool batch_first, *, bool recompute=False,"
-    " Tensor? reset=None, Tensor[]? reset_hx=None) -> (Tensor, Tensor, Tensor)",
+    " Tensor? reset=None, Tensor[]? reset_hx=None, Tensor? lengths=None)"
+    " -> (Tensor, Tensor, Tensor)",
     "lstm.data(Tensor data, Tensor batch_sizes, Tensor[] hx, Tensor[] params, bool has_biases,"
     " int num_layers, float dropout, bool train, bool bidirectional, *, bool recompute=False,"
     " Tensor? reset=None, Tensor[]? reset_hx=None) -> (Tensor, Tensor, Tensor)",
+    "lstm.input_cells(Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers,"
+    " float dropout, bool train, bool bidirectional, bool batch_first, *, bool recompute=False,"
+    " Tensor? reset=None, Tensor[]? reset_hx=None, Tensor? lengths=None)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
+    "lstm.data_cells(Tensor data, Tensor batch_sizes, Tensor[] hx, Tensor[] params,"
+    " bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, *,"
+    " bool recompute=False, Tensor? reset=None, Tensor[]? reset_hx=None)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
     "gru.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers,"
     " float dropout, bool train, bool bidirectional, bool batch_first, *, bool recompute=False,"
-    " Tensor? reset=None, Tensor? reset_hx=None) -> (Tensor, Tensor)",
+    " Tensor? reset=None, Tensor? reset_hx=None, Tensor? lengths=None) -> (Tensor, Tensor)",
     "gru.data(Tensor data, Tensor batch_sizes, Tensor hx, Tensor[] params, bool has_biases,"
     " int num_layers, float dropout, bool train, bool bidirectional, *, bool recompute=False,"
     " Tensor? reset=None, Tensor? reset_hx=None) -> (Tensor, Tensor)",

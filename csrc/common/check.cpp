@@ -152,11 +152,20 @@ static Tensor innermost(Tensor t) {
   }
 }
 
+// Nothing is known of fake tensors.
+static bool is_fake(const Tensor& t) {
+  return t.key_set().has(c10::DispatchKey::Python) ||
+         t.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+}
+
 void check_composite_storage(const char* op, const char* argument, const Tensor& t) {
   const Tensor value = innermost(t);
-  const bool unknown = value.key_set().has(c10::DispatchKey::Python) ||
-                       value.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
-  if (!unknown && value.has_storage()) check_storage(op, argument, value);
+  if (!is_fake(value) && value.has_storage()) check_storage(op, argument, value);
+}
+
+Tensor known_values(const Tensor& t) {
+  const Tensor value = innermost(t);
+  return is_fake(value) || value.is_meta() ? Tensor() : value;
 }
 
 void check_shape(const char* op, const char* argument, const char* letters, const Tensor& t,

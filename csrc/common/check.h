@@ -49,6 +49,10 @@ void check_storage(const char* op, const char* argument, const Tensor& t);
 // The same in a composite op, which also gets wrappers. Nothing is known of fake tensors.
 void check_composite_storage(const char* op, const char* argument, const Tensor& t);
 
+// What a composite op may read of its argument: without wrappers, with every sample of vmap.
+// Undefined if it has no values: of fake and of meta tensors.
+Tensor known_values(const Tensor& t);
+
 inline bool has(const std::optional<Tensor>& t) { return t.has_value() && t->defined(); }
 
 inline void check_storage_if_any(const char* op, const char* argument,

@@ -7,12 +7,17 @@ namespace {
 
 using OptionalList = std::optional<at::TensorList>;
 
-using PairInput = Tensors3(const Tensor&, at::TensorList, at::TensorList, bool, int64_t, double,
-                           bool, bool, bool, bool, const OptionalTensor&, OptionalList);
-using PairData = Tensors3(const Tensor&, const Tensor&, at::TensorList, at::TensorList, bool,
-                          int64_t, double, bool, bool, bool, const OptionalTensor&, OptionalList);
+// With the cells of all steps there are four results.
+template <class Results>
+using PairInput = Results(const Tensor&, at::TensorList, at::TensorList, bool, int64_t, double,
+                          bool, bool, bool, bool, const OptionalTensor&, OptionalList,
+                          const OptionalTensor&);
+template <class Results>
+using PairData = Results(const Tensor&, const Tensor&, at::TensorList, at::TensorList, bool,
+                         int64_t, double, bool, bool, bool, const OptionalTensor&, OptionalList);
 using GruInput = Tensors2(const Tensor&, const Tensor&, at::TensorList, bool, int64_t, double, bool,
-                          bool, bool, bool, const OptionalTensor&, const OptionalTensor&);
+                          bool, bool, bool, const OptionalTensor&, const OptionalTensor&,
+                          const OptionalTensor&);
 using GruData = Tensors2(const Tensor&, const Tensor&, const Tensor&, at::TensorList, bool, int64_t,
                          double, bool, bool, bool, const OptionalTensor&, const OptionalTensor&);
 
@@ -22,44 +27,85 @@ OptionalList list_of(at::TensorList t) { return t.empty() ? OptionalList() : Opt
 
 Tensors3 lltm(const Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
               int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first,
-              bool recompute, const OptionalTensor& reset, at::TensorList reset_hx) {
-  static const auto op = find_op<PairInput>("treadle::lltm", "input");
+              bool recompute, const OptionalTensor& reset, at::TensorList reset_hx,
+              const OptionalTensor& lengths) {
+  static const auto op = find_op<PairInput<Tensors3>>("treadle::lltm", "input");
   return op.call(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
-                 batch_first, recompute, reset, list_of(reset_hx));
+                 batch_first, recompute, reset, list_of(reset_hx), lengths);
 }
 
 Tensors3 lltm(const Tensor& data, const Tensor& batch_sizes, at::TensorList hx,
               at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
               bool train, bool bidirectional, bool recompute, const OptionalTensor& reset,
               at::TensorList reset_hx) {
-  static const auto op = find_op<PairData>("treadle::lltm", "data");
+  static const auto op = find_op<PairData<Tensors3>>("treadle::lltm", "data");
   return op.call(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train,
                  bidirectional, recompute, reset, list_of(reset_hx));
 }
 
 Tensors3 lstm(const Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
               int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first,
-              bool recompute, const OptionalTensor& reset, at::TensorList reset_hx) {
-  static const auto op = find_op<PairInput>("treadle::lstm", "input");
+              bool recompute, const OptionalTensor& reset, at::TensorList reset_hx,
+              const OptionalTensor& lengths) {
+  static const auto op = find_op<PairInput<Tensors3>>("treadle::lstm", "input");
   return op.call(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
-                 batch_first, recompute, reset, list_of(reset_hx));
+                 batch_first, recompute, reset, list_of(reset_hx), lengths);
 }
 
 Tensors3 lstm(const Tensor& data, const Tensor& batch_sizes, at::TensorList hx,
               at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
               bool train, bool bidirectional, bool recompute, const OptionalTensor& reset,
               at::TensorList reset_hx) {
-  static const auto op = find_op<PairData>("treadle::lstm", "data");
+  static const auto op = find_op<PairData<Tensors3>>("treadle::lstm", "data");
+  return op.call(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train,
+                 bidirectional, recompute, reset, list_of(reset_hx));
+}
+
+Tensors4 lltm_with_cells(const Tensor& input, at::TensorList hx, at::TensorList params,
+                         bool has_biases, int64_t num_layers, double dropout, bool train,
+                         bool bidirectional, bool batch_first, bool recompute,
+                         const OptionalTensor& reset, at::TensorList reset_hx,
+                         const OptionalTensor& lengths) {
+  static const auto op = find_op<PairInput<Tensors4>>("treadle::lltm", "input_cells");
+  return op.call(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
+                 batch_first, recompute, reset, list_of(reset_hx), lengths);
+}
+
+Tensors4 lltm_with_cells(const Tensor& data, const Tensor& batch_sizes, at::TensorList hx,
+                         at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
+                         bool train, bool bidirectional, bool recompute,
+                         const OptionalTensor& reset, at::TensorList reset_hx) {
+  static const auto op = find_op<PairData<Tensors4>>("treadle::lltm", "data_cells");
+  return op.call(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train,
+                 bidirectional, recompute, reset, list_of(reset_hx));
+}
+
+Tensors4 lstm_with_cells(const Tensor& input, at::TensorList hx, at::TensorList params,
+                         bool has_biases, int64_t num_layers, double dropout, bool train,
+                         bool bidirectional, bool batch_first, bool recompute,
+                         const OptionalTensor& reset, at::TensorList reset_hx,
+                         const OptionalTensor& lengths) {
+  static const auto op = find_op<PairInput<Tensors4>>("treadle::lstm", "input_cells");
+  return op.call(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
+                 batch_first, recompute, reset, list_of(reset_hx), lengths);
+}
+
+Tensors4 lstm_with_cells(const Tensor& data, const Tensor& batch_sizes, at::TensorList hx,
+                         at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
+                         bool train, bool bidirectional, bool recompute,
+                         const OptionalTensor& reset, at::TensorList reset_hx) {
+  static const auto op = find_op<PairData<Tensors4>>("treadle::lstm", "data_cells");
   return op.call(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train,
                  bidirectional, recompute, reset, list_of(reset_hx));
 }
 
 Tensors2 gru(const Tensor& input, const Tensor& hx, at::TensorList params, bool has_biases,
              int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first,
-             bool recompute, const OptionalTensor& reset, const OptionalTensor& reset_hx) {
+             bool recompute, const OptionalTensor& reset, const OptionalTensor& reset_hx,
+             const OptionalTensor& lengths) {
   static const auto op = find_op<GruInput>("treadle::gru", "input");
   return op.call(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
-                 batch_first, recompute, reset, reset_hx);
+                 batch_first, recompute, reset, reset_hx, lengths);
 }
 
 Tensors2 gru(const Tensor& data, const Tensor& batch_sizes, const Tensor& hx, at::TensorList params,

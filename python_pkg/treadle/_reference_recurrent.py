@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -72,32 +72,58 @@ def recurrent_layer(
 
     Source: :func:`lltm_cell`, :func:`lstm_cell` or :func:`gru_cell`, step by step.
     """
-    step = _CELLS[cell]
-    data = input.flatten(0, 1) if batch_sizes is None else input
+    given = weight_ih, weight_hh, bias_ih, bias_hh
+    resets = reset, reset_h, reset_c
+    return _every_step(cell, input, batch_sizes, (h0, c0), given, resets)[:3]
+
+
+def _every_step(
+    cell: str,
+    input: Tensor,
+    batch_sizes: Tensor | None,
+    hx: States,
+    parameters: Sequence[Tensor | None],
+    resets: tuple[Tensor | None, ...],
+    lengths: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """:func:`recurrent_layer`, and c of every step, as output. ``lengths`` [B]: steps of each row
+    of a padded batch."""
+    step, (reset, *others) = _CELLS[cell], resets
     steps, rows = input.shape[:2] if batch_sizes is None else (len(batch_sizes), 0)
+    real = None
+    if lengths is not None:
+        real = torch.arange(steps, device=input.device).view(-1, 1, 1) < lengths.view(1, -1, 1)
+        input = torch.where(real, input, 0)
+        reset = None if reset is None else reset & real
+    data = input.flatten(0, 1) if batch_sizes is None else input
     sizes = [rows] * steps if batch_sizes is None else batch_sizes.tolist()
     starts = [0, *accumulate(sizes)]
-    outputs, last_h, last_c = [], [], []
-    for d in range(len(h0)):
-        given = weight_ih, weight_hh, bias_ih, bias_hh
-        weights = [None if t is None else t[d] for t in given]
-        h, c = h0[d], c0[d]
-        found: dict[int, Tensor] = {}
+    found_of: list[list[Tensor]] = [[], [], [], []]
+    for d in range(len(hx[0])):
+        weights = [None if t is None else t[d] for t in parameters]
+        h, c = hx[0][d], hx[1][d]
+        found: dict[int, States] = {}
         for t in reversed(range(steps)) if d == 1 else range(steps):
             n = sizes[t]
-            h, c = _restarted(h, c, reset, (reset_h, reset_c), (sizes, starts), d, t)
-            new_h, new_c = step(data[starts[t] : starts[t] + n], *weights, h[:n], c[:n])
-            found[t] = new_h
+            before = h, c = _restarted(h, c, reset, (others[0], others[1]), (sizes, starts), d, t)
+            new = step(data[starts[t] : starts[t] + n], *weights, h[:n], c[:n])
+            found[t] = new
+            if real is not None:
+                found[t] = torch.where(real[t], new[0], 0), torch.where(real[t], new[1], 0)
+                new = (
+                    torch.where(real[t], new[0], before[0].to(new[0])),
+                    torch.where(real[t], new[1], before[1]),
+                )
             # Rows that have no such step keep their state.
-            h, c = torch.cat([new_h, h[n:].to(new_h)]), torch.cat([new_c, c[n:]])
-        none = h0[d][:0].to(h.dtype)
-        outputs.append(torch.cat([none, *(found[t] for t in range(steps))]))
-        last_h.append(h)
-        last_c.append(c)
-    output = torch.cat(outputs, dim=1)
+            h, c = torch.cat([new[0], h[n:].to(new[0])]), torch.cat([new[1], c[n:]])
+        for k, state in enumerate((h, c)):
+            every = [found[t][k] for t in range(steps)]
+            found_of[k].append(torch.cat([hx[k][d][:0].to(state.dtype), *every]))
+            found_of[2 + k].append(state)
+    output, cells = (torch.cat(found_of[k], dim=1) for k in range(2))
     if batch_sizes is None:
-        output = output.view(steps, rows, output.shape[1])
-    return output, torch.stack(last_h), torch.stack(last_c)
+        output, cells = (t.view(steps, rows, t.shape[1]) for t in (output, cells))
+    return output, torch.stack(found_of[2]), torch.stack(found_of[3]), cells
 
 
 def _restarted(
@@ -135,7 +161,9 @@ def _layers(
     *rest: Any,
     reset: Tensor | None = None,
     reset_hx: tuple[Tensor, Tensor] | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
+    lengths: Tensor | None = None,
+    return_cells: bool = False,
+) -> tuple[Tensor, ...]:
     """Layer by layer; ``rest`` is what follows hx."""
     params, has_biases, num_layers, dropout, train, bidirectional, *last = rest
     batch_first = bool(last and last[0])
@@ -154,16 +182,17 @@ def _layers(
         first = layer * directions
         own = params[first * each : (first + directions) * each]
         weights = [torch.stack(list(own[k::each])) if k < each else None for k in range(4)]
-        states = (t[first : first + directions] for t in hx)
+        states = hx[0][first : first + directions], hx[1][first : first + directions]
         others = [
             None if reset_hx is None else t[first : first + directions] for t in reset_hx or hx
         ]
-        again: dict[str, Any] = {"reset": marks, "reset_h": others[0], "reset_c": others[1]}
-        x, h, c = recurrent_layer(x, batch_sizes, *states, *weights, cell=cell, **again)
+        given = batch_sizes, states, weights, (marks, *others), lengths
+        x, h, c, cells = _every_step(cell, x, *given)
         last_h.append(h)
         last_c.append(c)
-    output = x.transpose(0, 1) if batch_first else x
-    return output, torch.cat(last_h), torch.cat(last_c)
+    output, cells = (t.transpose(0, 1) if batch_first else t for t in (x, cells))
+    states = torch.cat(last_h), torch.cat(last_c)
+    return (output, *states, cells) if return_cells else (output, *states)
 
 
 def _unpacked(arguments: tuple[Any, ...]) -> tuple[Tensor | None, tuple[Any, ...]]:
@@ -173,8 +202,8 @@ def _unpacked(arguments: tuple[Any, ...]) -> tuple[Tensor | None, tuple[Any, ...
 
 
 def lltm(
-    input: Tensor, *arguments: Any, recompute: bool = False, **resets: Any
-) -> tuple[Tensor, Tensor, Tensor]:
+    input: Tensor, *arguments: Any, recompute: bool = False, **options: Any
+) -> tuple[Tensor, ...]:
     """Layers of LLTM cells over a sequence; arguments in the order of ``torch.lstm``.
 
     ``lltm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)``,
@@ -187,28 +216,30 @@ def lltm(
             [3H, I or D*H], weight_hh [3H, H] and, if ``has_biases``, bias [3H], for each layer and
             in it for each direction; ``dropout`` works between layers if ``train``.
         recompute: nothing here; the fused op saves less memory for it.
-        resets: ``reset`` [T, B] ([B, T] if ``batch_first``; [S] of a packed batch) and
-            ``reset_hx``, (h, c) as hx or one for each step, as :func:`recurrent_layer`.
+        options: ``reset`` [T, B] ([B, T] if ``batch_first``; [S] of a packed batch) and
+            ``reset_hx``, (h, c) as hx or one for each step, as :func:`recurrent_layer`;
+            ``lengths`` [B], the steps of each row of a padded batch; ``return_cells``.
 
     Returns:
-        ``output``, ``h_n``, ``c_n`` as :func:`recurrent_layer`, of the last layer and of all.
+        ``output``, ``h_n``, ``c_n`` as :func:`recurrent_layer`, of the last layer and of all; with
+        ``return_cells`` also c of every step of the last layer, in the form of output.
 
     Source: :func:`recurrent_layer`, layer by layer; ``torch.lstm``.
     """
     batch_sizes, (hx, *rest) = _unpacked(arguments)
-    return _layers("lltm", input, batch_sizes, hx, *rest, **resets)
+    return _layers("lltm", input, batch_sizes, hx, *rest, **options)
 
 
 def lstm(
-    input: Tensor, *arguments: Any, recompute: bool = False, **resets: Any
-) -> tuple[Tensor, Tensor, Tensor]:
+    input: Tensor, *arguments: Any, recompute: bool = False, **options: Any
+) -> tuple[Tensor, ...]:
     """Layers of LSTM cells over a sequence; arguments as :func:`lltm`, which are ``torch.lstm``'s.
 
     Args:
         input: as :func:`lltm`.
         arguments: as :func:`lltm`; weights and biases have 4H rows, and ``params`` two biases.
         recompute: nothing here; the fused op saves less memory for it.
-        resets: as :func:`lltm`.
+        options: as :func:`lltm`.
 
     Returns:
         ``output``, ``h_n``, ``c_n`` as :func:`lltm`.
@@ -216,7 +247,7 @@ def lstm(
     Source: :func:`recurrent_layer`, layer by layer; ``torch.lstm``.
     """
     batch_sizes, (hx, *rest) = _unpacked(arguments)
-    return _layers("lstm", input, batch_sizes, hx, *rest, **resets)
+    return _layers("lstm", input, batch_sizes, hx, *rest, **options)
 
 
 def gru(
@@ -225,6 +256,7 @@ def gru(
     recompute: bool = False,
     reset: Tensor | None = None,
     reset_hx: Tensor | None = None,
+    lengths: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Layers of GRU cells over a sequence; arguments as :func:`lltm`, but for ``hx``.
 
@@ -233,7 +265,7 @@ def gru(
         arguments: as :func:`lltm`; ``hx`` is h0 alone, and ``params`` has two biases. Half types
             carry h from step to step in float32.
         recompute: nothing here; the fused op saves less memory for it.
-        reset, reset_hx: as :func:`lltm`; ``reset_hx`` is of h alone.
+        reset, reset_hx, lengths: as :func:`lltm`; ``reset_hx`` is of h alone.
 
     Returns:
         ``output``, ``h_n`` as :func:`lltm`.
@@ -246,6 +278,6 @@ def gru(
         return h, h.float() if h.dtype.itemsize == 2 else h
 
     others = None if reset_hx is None else wide(reset_hx)
-    given: dict[str, Any] = {"reset": reset, "reset_hx": others}
+    given: dict[str, Any] = {"reset": reset, "reset_hx": others, "lengths": lengths}
     output, h_n, _ = _layers("gru", input, batch_sizes, wide(hx), *rest, **given)
     return output, h_n

@@ -3,127 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any, Literal, overload
 
-import torch
 from torch import Tensor
+
+from ._layer_calls import overloads
+from ._lltm import lltm, lltm_cell
 
 __all__ = ["gru", "lltm", "lltm_cell", "lstm"]
 
-_lltm = torch.ops.treadle.lltm.input
-_lltm_packed = torch.ops.treadle.lltm.data
-_lstm = torch.ops.treadle.lstm.input
-_lstm_packed = torch.ops.treadle.lstm.data
-_gru = torch.ops.treadle.gru.input
-_gru_packed = torch.ops.treadle.gru.data
-_lltm_cell = torch.ops.treadle.lltm_cell.default
-
-
-def lltm_cell(
-    input: Tensor, weights: Tensor, bias: Tensor | None, old_h: Tensor, old_cell: Tensor
-) -> tuple[Tensor, Tensor]:
-    """One step of the LLTM recurrent cell of PyTorch's C++ extension tutorial, fused.
-
-    ``gates = [old_h, input] @ weights.T + bias``, cut into i, o, z;
-    ``new_cell = old_cell + elu(z) * sigmoid(i)``; ``new_h = tanh(new_cell) * sigmoid(o)``.
-
-    Args:
-        input: [B, I], float64, float32, float16 or bfloat16.
-        weights: [3H, H+I], rows i, o, z; columns first old_h, then input.
-        bias: [3H], [1, 3H] or None.
-        old_h: [B, H].
-        old_cell: [B, H], of input's dtype, or float32 beside half-precision inputs (the cell adds
-            up over the steps, and half types run out of digits).
-
-        All arguments together may have one more leading dimension N, for N independent cells.
-
-    Returns:
-        new_h [B, H] of input's dtype, and new_cell [B, H] of old_cell's dtype. Every argument is
-        differentiable, twice. Under autocast input, weights, bias and old_h take the lower
-        precision, old_cell keeps its own.
-
-    Raises:
-        RuntimeError: shapes, dtypes or devices that do not fit.
-
-    Source: csrc/recurrent/lltm_cell/cell.cpp, kernels/recurrent/lltm_cell/cell.cu.
-    """
-    return _lltm_cell(input, weights, bias, old_h, old_cell)  # type: ignore[no-any-return]
-
-
-@overload
-def lltm(
-    input: Tensor,
-    hx: Sequence[Tensor],
-    params: Sequence[Tensor],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-    *,
-    recompute: bool = False,
-    reset: Tensor | None = None,
-    reset_hx: Sequence[Tensor] | None = None,
-) -> tuple[Tensor, Tensor, Tensor]: ...
-
-
-@overload
-def lltm(
-    data: Tensor,
-    batch_sizes: Tensor,
-    hx: Sequence[Tensor],
-    params: Sequence[Tensor],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    *,
-    recompute: bool = False,
-    reset: Tensor | None = None,
-    reset_hx: Sequence[Tensor] | None = None,
-) -> tuple[Tensor, Tensor, Tensor]: ...
-
-
-def lltm(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Layers of LLTM cells over whole sequences; arguments in the order of ``torch.lstm``.
-
-    ``lltm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)``,
-    or for a packed batch ``lltm(data, batch_sizes, hx, params, has_biases, num_layers, dropout,
-    train, bidirectional)``. Every step is :func:`lltm_cell`. D is 2 if bidirectional, else 1;
-    :class:`treadle.nn.LLTM` holds the parameters and calls this. On GPUs of sm_90 one kernel launch
-    runs all steps of a layer if its weight_hh fits on the chip; docs/recurrent.md says when, and
-    :func:`treadle.launch_info` shows which ``algorithm`` ran.
-
-    Args:
-        input: [T, B, I], or [B, T, I] if ``batch_first``; float64, float32, float16 or bfloat16.
-        data, batch_sizes: [S, I] and [T], a packed batch, as :func:`lstm`.
-        hx: (h0, c0), as :func:`lstm`; c adds up over the steps, and half types run out of digits.
-        params: for each layer, and in it for each direction, weight_ih [3H, I] (after the first
-            layer [3H, D*H]), weight_hh [3H, H] and, if ``has_biases``, one bias [3H].
-            Rows are those of the gates i, o and the candidate z, in this order; ``[weight_hh |
-            weight_ih]`` is what ``lltm_cell`` calls weights.
-        has_biases, num_layers, dropout, train, bidirectional, batch_first: as :func:`lstm`.
-        recompute: if False, a layer keeps its output (H) and the gates (3H) of each direction,
-            step and row for the backward pass, in input's dtype: 16H bytes in float32, 8H in half
-            types, 32H in float64. If True it keeps the output alone (4H, 2H, 8H bytes), and the
-            backward pass takes one more matrix product.
-        reset, reset_hx: as :func:`lstm`.
-
-    Returns:
-        output, h_n, c_n: as :func:`lstm`. Every tensor but batch_sizes and reset is differentiable,
-        twice. Under autocast all of them but c0 take the lower precision.
-
-    Raises:
-        RuntimeError: shapes, dtypes, devices or counts that do not fit.
-
-    Source: csrc/recurrent/layers.cpp, csrc/recurrent/forward.cpp, kernels/recurrent/plan.cpp,
-    kernels/recurrent/cpu/rows_forward.h, kernels/recurrent/step.cuh, kernels/recurrent/cluster.cuh,
-    kernels/recurrent/grid.cuh.
-    """
-    # Without this choice torch would try the first overload at every call.
-    return (_lltm_packed if _packed(args, kwargs) else _lltm)(*args, **kwargs)  # type: ignore[no-any-return]
+_lstm = overloads("lstm")
+_gru = overloads("gru")
 
 
 @overload
@@ -141,6 +31,47 @@ def lstm(
     recompute: bool = False,
     reset: Tensor | None = None,
     reset_hx: Sequence[Tensor] | None = None,
+    lengths: Tensor | None = None,
+    return_cells: Literal[False] = False,
+) -> tuple[Tensor, Tensor, Tensor]: ...
+
+
+@overload
+def lstm(
+    input: Tensor,
+    hx: Sequence[Tensor],
+    params: Sequence[Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    *,
+    recompute: bool = False,
+    reset: Tensor | None = None,
+    reset_hx: Sequence[Tensor] | None = None,
+    lengths: Tensor | None = None,
+    return_cells: Literal[True],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+
+
+@overload
+def lstm(
+    data: Tensor,
+    batch_sizes: Tensor,
+    hx: Sequence[Tensor],
+    params: Sequence[Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    *,
+    recompute: bool = False,
+    reset: Tensor | None = None,
+    reset_hx: Sequence[Tensor] | None = None,
+    return_cells: Literal[False] = False,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
@@ -159,10 +90,11 @@ def lstm(
     recompute: bool = False,
     reset: Tensor | None = None,
     reset_hx: Sequence[Tensor] | None = None,
-) -> tuple[Tensor, Tensor, Tensor]: ...
+    return_cells: Literal[True],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 
 
-def lstm(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
+def lstm(*args: Any, **kwargs: Any) -> Any:
     """Layers of LSTM cells over whole sequences; ``torch.lstm`` on treadle's kernels.
 
     ``lstm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)``,
@@ -197,24 +129,33 @@ def lstm(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
         reset_hx: the state that a row starts anew with instead of zeros: as ``hx``, or one for each
             step, [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``;
             [num_layers * D, S, H] of a packed batch). Gradients stop at a reset and flow in here.
+        lengths: [B], int64 or int32 on input's device, instead of packing: row b stops by itself
+            after lengths[b] steps, and the second direction begins at its last one. What input has
+            beyond (NaN, too) changes nothing and has gradient 0. The host waits for nothing, and a
+            captured CUDA graph reads new lengths. Values below 0 count as 0, values beyond T as T.
+            With TREADLE_CHECK_LENGTHS=1 in the environment the host waits for them, and such values
+            raise, but not in compiled functions; captured graphs cannot do that.
+        return_cells: whether to return the cells of all steps, too.
 
     Returns:
         output: [T, B, D*H] ([B, T, D*H] if ``batch_first``; [S, D*H] for a packed batch), the h of
-            the last layer at every step, in input's dtype.
+            the last layer at every step, in input's dtype; with ``lengths`` 0 after a row's last.
         h_n, c_n: [num_layers * D, B, H], h and c after each row's last step (of the second
-            direction: its first). Of h0's and c0's dtypes.
+            direction: its first), or what it began with, if it has none. Of h0's and c0's dtypes.
+        cells: only if ``return_cells``: as output, c in c_n's dtype. They are computed again, from
+            gates that half types round, so c after a last step differs from c_n as much.
 
-        Every tensor but batch_sizes and reset is differentiable, twice. Under autocast all of them
-        take the lower precision; on a CPU those of a packed batch stay float32 if c0 is, as torch's
-        do.
+        Every tensor but batch_sizes, reset and lengths is differentiable, twice. Under autocast all
+        of them take the lower precision; on a CPU those of a packed batch stay float32 if c0 is, as
+        torch's do.
 
     Raises:
-        RuntimeError: shapes, dtypes, devices or counts that do not fit.
+        RuntimeError: shapes, dtypes, devices or counts that do not fit; lengths of a packed batch.
 
-    Source: csrc/recurrent/layers.cpp, csrc/recurrent/forward.cpp, kernels/recurrent/plan.cpp,
-    kernels/math/cells/lstm.h.
+    Source: csrc/recurrent/layers.cpp, csrc/recurrent/lengths.cpp, csrc/recurrent/cells.cpp,
+    csrc/recurrent/forward.cpp, kernels/recurrent/plan.cpp, kernels/math/cells/lstm.h.
     """
-    return (_lstm_packed if _packed(args, kwargs) else _lstm)(*args, **kwargs)  # type: ignore[no-any-return]
+    return _lstm(args, kwargs)
 
 
 @overload
@@ -232,6 +173,7 @@ def gru(
     recompute: bool = False,
     reset: Tensor | None = None,
     reset_hx: Tensor | None = None,
+    lengths: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 
 
@@ -273,7 +215,8 @@ def gru(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
             rows r, z, n.
         has_biases, num_layers, dropout, train, bidirectional, batch_first: as :func:`lstm`.
         recompute: as :func:`lstm`; the gates are 4H here, too.
-        reset, reset_hx: as :func:`lstm`.
+        reset, reset_hx, lengths: as :func:`lstm`. There is no ``return_cells``, since the state of
+            each step is the output.
 
     Returns:
         output: [T, B, D*H] ([B, T, D*H] if ``batch_first``; [S, D*H] for a packed batch), the h of
@@ -281,8 +224,8 @@ def gru(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         h_n: [num_layers * D, B, H], h after each row's last step (of the second direction: its
             first).
 
-        Every tensor but batch_sizes and reset is differentiable, twice. Under autocast all of them
-        take the lower precision; on a CPU they stay float32 if hx is, as torch's do.
+        Every tensor but batch_sizes, reset and lengths is differentiable, twice. Under autocast all
+        of them take the lower precision; on a CPU they stay float32 if hx is, as torch's do.
 
     Raises:
         RuntimeError: shapes, dtypes, devices or counts that do not fit.
@@ -290,11 +233,4 @@ def gru(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
     Source: csrc/recurrent/layers.cpp, csrc/recurrent/forward.cpp, kernels/recurrent/plan.cpp,
     kernels/math/cells/gru.h.
     """
-    return (_gru_packed if _packed(args, kwargs) else _gru)(*args, **kwargs)  # type: ignore[no-any-return]
-
-
-def _packed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the call has batch_sizes, the only int64 tensor that may come second."""
-    if "batch_sizes" in kwargs:
-        return True
-    return len(args) > 1 and isinstance(args[1], Tensor) and args[1].dtype == torch.int64
+    return _gru(args, kwargs)  # type: ignore[no-any-return]

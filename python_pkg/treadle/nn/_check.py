@@ -95,3 +95,14 @@ def check_resets(
         if not isinstance(state, Tensor):
             raise TypeError(f"{module}: reset_hx must hold tensors, got {type(state).__name__}")
     return reset, tuple(states)
+
+
+def check_lengths(module: str, input: object, lengths: object) -> Tensor | None:
+    """``lengths``; its shape, dtype and device are the op's to check."""
+    if lengths is None:
+        return None
+    if isinstance(input, PackedSequence):
+        raise TypeError(f"{module}: lengths must come with a padded input, got a PackedSequence")
+    if not isinstance(lengths, Tensor):
+        raise TypeError(f"{module}: lengths must be a tensor or None, got {type(lengths).__name__}")
+    return lengths

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from ._check import check_hx, check_resets
+from ._check import check_bool, check_hx, check_lengths, check_resets
 
 States = tuple[Tensor, ...]
+
+
+class Options(NamedTuple):
+    """Keyword arguments of a call, after their checks."""
+
+    reset: Tensor | None
+    reset_hx: States
+    lengths: Tensor | None
+    return_cells: bool
 
 
 class SequenceLayers:
@@ -53,31 +62,59 @@ class SequenceLayers:
         return (zeros,) * len(self._states)
 
     def _forward(
-        self, input: object, hx: object, reset: object = None, reset_hx: object = None
-    ) -> tuple[Any, Any]:
-        marks, others = check_resets(self._name, self._states, reset, reset_hx)
-        if isinstance(input, PackedSequence):
-            packed, states = self._forward_packed(input, hx, marks, others)
-            return packed, self._given(states)
+        self,
+        input: object,
+        hx: object,
+        reset: object,
+        reset_hx: object,
+        lengths: object,
+        return_cells: object = False,
+    ) -> tuple[Any, ...]:
+        """Output and states, and the cells of all steps if ``return_cells``."""
+        options = Options(
+            *check_resets(self._name, self._states, reset, reset_hx),
+            check_lengths(self._name, input, lengths),
+            check_bool(self._name, "return_cells", return_cells),
+        )
+        if options.return_cells and len(self._states) == 1:
+            raise ValueError(
+                f"{self._name}: return_cells must be False, got True: the state of each step is "
+                "the output"
+            )
+        forward = self._forward_packed if isinstance(input, PackedSequence) else self._forward_rows
+        output, states, cells = forward(input, hx, options)
+        found = output, self._given(states)
+        return (*found, cells) if options.return_cells else found
+
+    def _forward_rows(
+        self, input: object, hx: object, options: Options
+    ) -> tuple[Tensor, States, Tensor | None]:
         checked = self._check_input(input)
         batched, batch_dim = checked.dim() == 3, 0 if self.batch_first else 1
         states = self._start(checked, hx, checked.size(batch_dim) if batched else None)
-        if not batched:
-            checked = checked.unsqueeze(batch_dim)
-            states = tuple(state.unsqueeze(1) for state in states)
-            marks = None if marks is None else marks.unsqueeze(batch_dim)
-            # [L*D, H], or [L*D, T, H] with one for each step.
-            others = tuple(
-                state.unsqueeze(1 if state.dim() == 2 else 1 + batch_dim) for state in others
-            )
-        output, *last = self._run((checked,), states, self.batch_first, resets=(marks, others))
         if batched:
-            return output, self._given(tuple(last))
-        return output.squeeze(batch_dim), self._given(tuple(state.squeeze(1) for state in last))
+            return self._run((checked,), states, options, self.batch_first)
+        reset, reset_hx, lengths, _ = options
+        options = options._replace(
+            reset=None if reset is None else reset.unsqueeze(batch_dim),
+            # [L*D, H], or [L*D, T, H] with one for each step.
+            reset_hx=tuple(
+                state.unsqueeze(1 if state.dim() == 2 else 1 + batch_dim) for state in reset_hx
+            ),
+            lengths=None if lengths is None else lengths.unsqueeze(0),
+        )
+        states = tuple(state.unsqueeze(1) for state in states)
+        rows = checked.unsqueeze(batch_dim)
+        output, last, cells = self._run((rows,), states, options, self.batch_first)
+        return (
+            output.squeeze(batch_dim),
+            tuple(state.squeeze(1) for state in last),
+            None if cells is None else cells.squeeze(batch_dim),
+        )
 
     def _forward_packed(
-        self, input: PackedSequence, hx: Any, reset: Tensor | None, reset_hx: States
-    ) -> tuple[PackedSequence, States]:
+        self, input: PackedSequence, hx: Any, options: Options
+    ) -> tuple[PackedSequence, States, PackedSequence | None]:
         data, batch_sizes, sorted_indices, unsorted_indices = input
         if data.dim() != 2 or data.size(-1) != self.input_size:
             raise ValueError(
@@ -97,21 +134,25 @@ class SequenceLayers:
         if hx is not None:
             states = _permuted(states, sorted_indices)
         # One for each row comes in the caller's order, one for each step in that of the data.
-        if any(state.dim() == 3 and state.size(1) == batch for state in reset_hx):
-            reset_hx = _permuted(reset_hx, sorted_indices)
-        output, *last = self._run((data, batch_sizes), states, resets=(reset, reset_hx))
-        packed = PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices)
-        return packed, _permuted(tuple(last), unsorted_indices)
+        if any(state.dim() == 3 and state.size(1) == batch for state in options.reset_hx):
+            options = options._replace(reset_hx=_permuted(options.reset_hx, sorted_indices))
+        output, last, cells = self._run((data, batch_sizes), states, options)
+
+        def packed(data: Tensor) -> PackedSequence:
+            return PackedSequence(data, batch_sizes, sorted_indices, unsorted_indices)
+
+        last = _permuted(last, unsorted_indices)
+        return packed(output), last, None if cells is None else packed(cells)
 
     def _run(
-        self,
-        input: tuple[Tensor, ...],
-        states: States,
-        *rest: bool,
-        resets: tuple[Tensor | None, States],
-    ) -> tuple[Tensor, ...]:
-        reset, reset_hx = resets
-        return type(self)._op(
+        self, input: tuple[Tensor, ...], states: States, options: Options, *rest: bool
+    ) -> tuple[Tensor, States, Tensor | None]:
+        """Output, states and cells, which are None unless asked for."""
+        reset, reset_hx, lengths, return_cells = options
+        given: dict[str, Any] = {"return_cells": True} if return_cells else {}
+        if lengths is not None:
+            given["lengths"] = lengths
+        output, *found = type(self)._op(
             *input,
             self._given(states),
             self._parameters_in_order(),
@@ -124,7 +165,10 @@ class SequenceLayers:
             recompute=self.recompute,
             reset=reset,
             reset_hx=self._given(reset_hx) if reset_hx else None,
+            **given,
         )
+        cells = found.pop() if return_cells else None
+        return output, tuple(found), cells
 
     def _given(self, states: States) -> Tensor | States:
         """States as the caller has them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -148,7 +148,21 @@ class LLTM(SequenceLayers, nn.Module):
         *,
         reset: Tensor | None = None,
         reset_hx: States | None = None,
+        lengths: Tensor | None = None,
+        return_cells: Literal[False] = False,
     ) -> tuple[Tensor, States]: ...
+
+    @overload
+    def forward(
+        self,
+        input: Tensor,
+        hx: States | None = None,
+        *,
+        reset: Tensor | None = None,
+        reset_hx: States | None = None,
+        lengths: Tensor | None = None,
+        return_cells: Literal[True],
+    ) -> tuple[Tensor, States, Tensor]: ...
 
     @overload
     def forward(
@@ -158,7 +172,19 @@ class LLTM(SequenceLayers, nn.Module):
         *,
         reset: Tensor | PackedSequence | None = None,
         reset_hx: States | None = None,
+        return_cells: Literal[False] = False,
     ) -> tuple[PackedSequence, States]: ...
+
+    @overload
+    def forward(
+        self,
+        input: PackedSequence,
+        hx: States | None = None,
+        *,
+        reset: Tensor | PackedSequence | None = None,
+        reset_hx: States | None = None,
+        return_cells: Literal[True],
+    ) -> tuple[PackedSequence, States, PackedSequence]: ...
 
     def forward(
         self,
@@ -167,7 +193,9 @@ class LLTM(SequenceLayers, nn.Module):
         *,
         reset: Tensor | PackedSequence | None = None,
         reset_hx: States | None = None,
-    ) -> tuple[Tensor | PackedSequence, States]:
+        lengths: Tensor | None = None,
+        return_cells: bool = False,
+    ) -> tuple[Any, ...]:
         """Run whole sequences through all layers.
 
         Args:
@@ -182,12 +210,17 @@ class LLTM(SequenceLayers, nn.Module):
                 true, the sequence begins anew. :func:`treadle.lstm` says how.
             reset_hx: what it begins with instead of zeros: as ``hx``, or one for each step,
                 [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``).
+            lengths: [B], int64 or int32 on the device of ``input`` ([] without a batch), instead of
+                packing: each sequence stops by itself after so many steps. :func:`treadle.lstm`
+                says how, and what becomes of other values.
+            return_cells: whether to return c of all steps, too, as a last result.
 
         Returns:
             ``output``: [T, B, D*H], [B, T, D*H], [T, D*H] or a ``PackedSequence``, as ``input`` is:
             the h of the last layer at every step, in the dtype of ``input`` (under autocast: the
             lower precision). ``(h_n, c_n)``: like ``hx``, after the last step of each sequence (of
-            the second direction: its first). A sequence of no steps ends with ``hx``.
+            the second direction: its first). A sequence of no steps ends with ``hx``. ``cells``, in
+            the form of ``output``, if ``return_cells``.
 
         Raises:
             ValueError, TypeError: a shape, or ``hx``, is not as above. (If sequences were packed
@@ -198,7 +231,7 @@ class LLTM(SequenceLayers, nn.Module):
         ``torch.compile`` cannot trace torch's ``pad_packed_sequence``: call it outside the
         compiled function.
         """
-        return self._forward(input, hx, reset, reset_hx)
+        return self._forward(input, hx, reset, reset_hx, lengths, return_cells)
 
     def extra_repr(self) -> str:
         defaults = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -96,7 +96,21 @@ class LSTM(_TorchLayers, nn.LSTM):
         *,
         reset: Tensor | None = None,
         reset_hx: Pair | None = None,
+        lengths: Tensor | None = None,
+        return_cells: Literal[False] = False,
     ) -> tuple[Tensor, Pair]: ...
+
+    @overload
+    def forward(
+        self,
+        input: Tensor,
+        hx: Pair | None = None,
+        *,
+        reset: Tensor | None = None,
+        reset_hx: Pair | None = None,
+        lengths: Tensor | None = None,
+        return_cells: Literal[True],
+    ) -> tuple[Tensor, Pair, Tensor]: ...
 
     @overload
     def forward(
@@ -106,10 +120,29 @@ class LSTM(_TorchLayers, nn.LSTM):
         *,
         reset: Tensor | PackedSequence | None = None,
         reset_hx: Pair | None = None,
+        return_cells: Literal[False] = False,
     ) -> tuple[PackedSequence, Pair]: ...
 
+    @overload
     def forward(
-        self, input: Any, hx: Any = None, *, reset: Any = None, reset_hx: Any = None
+        self,
+        input: PackedSequence,
+        hx: Pair | None = None,
+        *,
+        reset: Tensor | PackedSequence | None = None,
+        reset_hx: Pair | None = None,
+        return_cells: Literal[True],
+    ) -> tuple[PackedSequence, Pair, PackedSequence]: ...
+
+    def forward(
+        self,
+        input: Any,
+        hx: Any = None,
+        *,
+        reset: Any = None,
+        reset_hx: Any = None,
+        lengths: Any = None,
+        return_cells: bool = False,
     ) -> Any:
         """Run whole sequences through all layers.
 
@@ -124,15 +157,20 @@ class LSTM(_TorchLayers, nn.LSTM):
                 true, the sequence begins anew. :func:`treadle.lstm` says how.
             reset_hx: what it begins with instead of zeros: as ``hx``, or one for each step,
                 [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``).
+            lengths: [B], int64 or int32 on the device of ``input`` ([] without a batch), instead of
+                packing: each sequence stops by itself after so many steps. :func:`treadle.lstm`
+                says how, and what becomes of other values.
+            return_cells: whether to return c of all steps, too, as a last result.
 
         Returns:
-            ``output``, ``(h_n, c_n)`` as torch.nn.LSTM.
+            ``output``, ``(h_n, c_n)`` as torch.nn.LSTM; and ``cells``, in the form of ``output``,
+            if ``return_cells``.
 
         Raises:
             ValueError, TypeError: a shape, or ``hx``, is not as above.
             RuntimeError: dtypes or devices do not go together; :func:`treadle.lstm` says how.
         """
-        return self._forward(input, hx, reset, reset_hx)
+        return self._forward(input, hx, reset, reset_hx, lengths, return_cells)
 
 
 class GRU(_TorchLayers, nn.GRU):
@@ -197,6 +235,7 @@ class GRU(_TorchLayers, nn.GRU):
         *,
         reset: Tensor | None = None,
         reset_hx: Tensor | None = None,
+        lengths: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]: ...
 
     @overload
@@ -210,7 +249,14 @@ class GRU(_TorchLayers, nn.GRU):
     ) -> tuple[PackedSequence, Tensor]: ...
 
     def forward(
-        self, input: Any, hx: Any = None, *, reset: Any = None, reset_hx: Any = None
+        self,
+        input: Any,
+        hx: Any = None,
+        *,
+        reset: Any = None,
+        reset_hx: Any = None,
+        lengths: Any = None,
+        return_cells: bool = False,
     ) -> Any:
         """Run whole sequences through all layers.
 
@@ -224,6 +270,10 @@ class GRU(_TorchLayers, nn.GRU):
                 true, the sequence begins anew. :func:`treadle.lstm` says how.
             reset_hx: what it begins with instead of zeros: as ``hx``, or one for each step,
                 [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``).
+            lengths: [B], int64 or int32 on the device of ``input`` ([] without a batch), instead of
+                packing: each sequence stops by itself after so many steps. :func:`treadle.gru`
+                says how, and what becomes of other values.
+            return_cells: False; the state of each step is the output.
 
         Returns:
             ``output``, ``h_n`` as torch.nn.GRU.
@@ -232,4 +282,4 @@ class GRU(_TorchLayers, nn.GRU):
             ValueError, TypeError: a shape, or ``hx``, is not as above.
             RuntimeError: dtypes or devices do not go together; :func:`treadle.gru` says how.
         """
-        return self._forward(input, hx, reset, reset_hx)
+        return self._forward(input, hx, reset, reset_hx, lengths, return_cells)

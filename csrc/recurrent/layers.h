@@ -1,0 +1,38 @@
+// lltm, lstm and gru: what their ops are given and what they return; layers.cpp runs them.
+#pragma once
+
+#include "recurrent/layer.h"
+
+namespace treadle {
+
+// What all overloads of an op are given.
+struct Layers {
+  CellKind cell;
+  at::TensorList hx;  // of GRU h0 alone
+  at::TensorList params;
+  bool has_biases;
+  int64_t num_layers;
+  double dropout;
+  bool train, bidirectional, recompute;
+  // [T, B] or [S], and what replaces the states, as hx or one for each place: [L*D, T, B, H] or
+  // [L*D, S, H].
+  OptionalTensor reset;
+  at::TensorList reset_hx;      // may be empty
+  OptionalTensor lengths = {};  // [B], not of a packed batch
+  bool cells = false;           // whether those of all steps are asked for
+
+  const char* op() const { return cell_info(cell).name; }
+  bool has_c() const { return cell != CellKind::kGru; }
+  int64_t directions() const { return bidirectional ? 2 : 1; }
+  // Parameters of a layer and direction.
+  int64_t each() const { return !has_biases ? 2 : has_bias_hh(cell) ? 4 : 3; }
+};
+
+// Of one layer, or of all; cells [T, B, D*H] or [S, D*H] are undefined where nobody asks for them.
+struct LayersResults {
+  Tensor output, h_n, c_n, cells;
+};
+
+void check_layers(const Layers& layers);
+
+}  // namespace treadle

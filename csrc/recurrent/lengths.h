@@ -1,0 +1,45 @@
+// Rows of a padded batch that stop by themselves, after as many steps as `lengths` says. The layer
+// runs on through the padding, which is zeros to it, and nobody reads what comes out there. So
+// nothing waits for the lengths, which stay on their device.
+//  - h after a row's last step is the output there.
+//  - c is carried through the padding by gates that keep it (of one direction: keep_cells), or is
+//    computed again (cells.h).
+//  - The second direction comes out of the padding: it starts anew before a row's last step.
+#pragma once
+
+#include "recurrent/layer.h"
+
+namespace treadle {
+
+// lengths [B] of rows of T steps; those beyond 0 .. T count as the nearest.
+struct RowLengths {
+  Tensor padding;      // [T, B, 1] bool: after the row's last step
+  Tensor last;         // [T, B, 1] bool: that step
+  Tensor first_after;  // [T, B, 1] bool: the step after it, if there is one
+  Tensor empty;        // [B, 1] bool: no steps
+
+  RowLengths(const Tensor& lengths, const c10::SymInt& steps);
+
+  // Zeros in the padding of [T, B, ...].
+  Tensor without_padding(const Tensor& t) const { return t.masked_fill(padding, 0); }
+  // [B, ...] of [T, B, ...]: what stands at the last steps, 0 if there is none. A sum, because its
+  // derivative is no scattered one.
+  Tensor at_last(const Tensor& t) const { return t.masked_fill(last.logical_not(), 0).sum(0); }
+};
+
+// lengths [B] beside input [T, B, I]. Their values only if TREADLE_CHECK_LENGTHS is 1.
+void check_lengths(const char* op, const Tensor& lengths, const Tensor& input);
+
+// The layer with rows that stop: what stands in the padding, or begins rows without steps, is not
+// read. Zeros instead, as a gradient of 0 times NaN would be NaN.
+LayerArguments with_lengths(LayerArguments layer, const RowLengths& lengths);
+
+// The layer of one direction whose gates keep c in the padding.
+LayerArguments keep_cells(LayerArguments layer, const RowLengths& lengths);
+
+// Its states after the last real steps. `given` began the rows; `cells` [T, B, H] are those of the
+// first direction, or undefined where c_n has them.
+void set_last_states(Tensor& h_n, Tensor& c_n, const LayerArguments& given, const Tensor& output,
+                     const Tensor& cells, const RowLengths& lengths);
+
+}  // namespace treadle

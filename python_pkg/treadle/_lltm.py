@@ -1,0 +1,163 @@
+"""The LLTM: a step of it, and whole sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor
+
+from ._layer_calls import overloads
+
+_lltm = overloads("lltm")
+_lltm_cell = torch.ops.treadle.lltm_cell.default
+
+
+def lltm_cell(
+    input: Tensor, weights: Tensor, bias: Tensor | None, old_h: Tensor, old_cell: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One step of the LLTM recurrent cell of PyTorch's C++ extension tutorial, fused.
+
+    ``gates = [old_h, input] @ weights.T + bias``, cut into i, o, z;
+    ``new_cell = old_cell + elu(z) * sigmoid(i)``; ``new_h = tanh(new_cell) * sigmoid(o)``.
+
+    Args:
+        input: [B, I], float64, float32, float16 or bfloat16.
+        weights: [3H, H+I], rows i, o, z; columns first old_h, then input.
+        bias: [3H], [1, 3H] or None.
+        old_h: [B, H].
+        old_cell: [B, H], of input's dtype, or float32 beside half-precision inputs (the cell adds
+            up over the steps, and half types run out of digits).
+
+        All arguments together may have one more leading dimension N, for N independent cells.
+
+    Returns:
+        new_h [B, H] of input's dtype, and new_cell [B, H] of old_cell's dtype. Every argument is
+        differentiable, twice. Under autocast input, weights, bias and old_h take the lower
+        precision, old_cell keeps its own.
+
+    Raises:
+        RuntimeError: shapes, dtypes or devices that do not fit.
+
+    Source: csrc/recurrent/lltm_cell/cell.cpp, kernels/recurrent/lltm_cell/cell.cu.
+    """
+    return _lltm_cell(input, weights, bias, old_h, old_cell)  # type: ignore[no-any-return]
+
+
+@overload
+def lltm(
+    input: Tensor,
+    hx: Sequence[Tensor],
+    params: Sequence[Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    *,
+    recompute: bool = False,
+    reset: Tensor | None = None,
+    reset_hx: Sequence[Tensor] | None = None,
+    lengths: Tensor | None = None,
+    return_cells: Literal[False] = False,
+) -> tuple[Tensor, Tensor, Tensor]: ...
+
+
+@overload
+def lltm(
+    input: Tensor,
+    hx: Sequence[Tensor],
+    params: Sequence[Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    *,
+    recompute: bool = False,
+    reset: Tensor | None = None,
+    reset_hx: Sequence[Tensor] | None = None,
+    lengths: Tensor | None = None,
+    return_cells: Literal[True],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+
+
+@overload
+def lltm(
+    data: Tensor,
+    batch_sizes: Tensor,
+    hx: Sequence[Tensor],
+    params: Sequence[Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    *,
+    recompute: bool = False,
+    reset: Tensor | None = None,
+    reset_hx: Sequence[Tensor] | None = None,
+    return_cells: Literal[False] = False,
+) -> tuple[Tensor, Tensor, Tensor]: ...
+
+
+@overload
+def lltm(
+    data: Tensor,
+    batch_sizes: Tensor,
+    hx: Sequence[Tensor],
+    params: Sequence[Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    *,
+    recompute: bool = False,
+    reset: Tensor | None = None,
+    reset_hx: Sequence[Tensor] | None = None,
+    return_cells: Literal[True],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+
+
+def lltm(*args: Any, **kwargs: Any) -> Any:
+    """Layers of LLTM cells over whole sequences; arguments in the order of ``torch.lstm``.
+
+    ``lltm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)``,
+    or for a packed batch ``lltm(data, batch_sizes, hx, params, has_biases, num_layers, dropout,
+    train, bidirectional)``. Every step is :func:`lltm_cell`. D is 2 if bidirectional, else 1;
+    :class:`treadle.nn.LLTM` holds the parameters and calls this. On GPUs of sm_90 one kernel launch
+    runs all steps of a layer if its weight_hh fits on the chip; docs/recurrent.md says when, and
+    :func:`treadle.launch_info` shows which ``algorithm`` ran.
+
+    Args:
+        input: [T, B, I], or [B, T, I] if ``batch_first``; float64, float32, float16 or bfloat16.
+        data, batch_sizes: [S, I] and [T], a packed batch, as :func:`lstm`.
+        hx: (h0, c0), as :func:`lstm`; c adds up over the steps, and half types run out of digits.
+        params: for each layer, and in it for each direction, weight_ih [3H, I] (after the first
+            layer [3H, D*H]), weight_hh [3H, H] and, if ``has_biases``, one bias [3H].
+            Rows are those of the gates i, o and the candidate z, in this order; ``[weight_hh |
+            weight_ih]`` is what ``lltm_cell`` calls weights.
+        has_biases, num_layers, dropout, train, bidirectional, batch_first: as :func:`lstm`.
+        recompute: if False, a layer keeps its output (H) and the gates (3H) of each direction,
+            step and row for the backward pass, in input's dtype: 16H bytes in float32, 8H in half
+            types, 32H in float64. If True it keeps the output alone (4H, 2H, 8H bytes), and the
+            backward pass takes one more matrix product.
+        reset, reset_hx, lengths, return_cells: as :func:`lstm`.
+
+    Returns:
+        output, h_n, c_n, and cells if ``return_cells``: as :func:`lstm`. Every tensor but
+        batch_sizes, reset and lengths is differentiable, twice. Under autocast all of them but c0
+        take the lower precision.
+
+    Raises:
+        RuntimeError: shapes, dtypes, devices or counts that do not fit.
+
+    Source: csrc/recurrent/layers.cpp, csrc/recurrent/forward.cpp, kernels/recurrent/plan.cpp,
+    kernels/recurrent/cpu/rows_forward.h, kernels/recurrent/step.cuh, kernels/recurrent/cluster.cuh,
+    kernels/recurrent/grid.cuh.
+    """
+    return _lltm(args, kwargs)
