@@ -132,9 +132,8 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
         lengths: [B], int64 or int32 on input's device, instead of packing: row b stops by itself
             after lengths[b] steps, and the second direction begins at its last one. What input has
             beyond (NaN, too) changes nothing and has gradient 0. The host waits for nothing, and a
-            captured CUDA graph reads new lengths. Values below 0 count as 0, values beyond T as T.
-            With TREADLE_CHECK_LENGTHS=1 in the environment the host waits for them, and such values
-            raise, but not in compiled functions; captured graphs cannot do that.
+            captured CUDA graph reads new lengths. Values below 0 count as 0, values beyond T as T;
+            TREADLE_CHECK_LENGTHS=1 in the environment makes them raise (docs/recurrent.md).
         return_cells: whether to return the cells of all steps, too.
 
     Returns:
@@ -142,8 +141,7 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
             the last layer at every step, in input's dtype; with ``lengths`` 0 after a row's last.
         h_n, c_n: [num_layers * D, B, H], h and c after each row's last step (of the second
             direction: its first), or what it began with, if it has none. Of h0's and c0's dtypes.
-        cells: only if ``return_cells``: as output, c in c_n's dtype. They are computed again, from
-            gates that half types round, so c after a last step differs from c_n as much.
+        cells: only if ``return_cells``: as output, c in c_n's dtype, from gates in input's.
 
         Every tensor but batch_sizes, reset and lengths is differentiable, twice. Under autocast all
         of them take the lower precision; on a CPU those of a packed batch stay float32 if c0 is, as

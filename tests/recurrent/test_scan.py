@@ -47,6 +47,28 @@ def test_nothing_passes_a_reset(bad: float, reverse: bool, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_nothing_passes_in_second_derivatives(device: str) -> None:
+    """What comes after the reset differentiates twice as if nothing had been before."""
+    make = Make("second derivatives", device, torch.float64)
+    keep, add, start = scan_arguments(make, (T, B, H)).args
+    reset = torch.zeros(T, B, 1, dtype=torch.bool, device=device)
+    reset[5] = True
+
+    def second(add: torch.Tensor) -> torch.Tensor:
+        leaf = keep.clone().requires_grad_()
+        result = torch.ops.treadle.affine_scan(leaf, add, start, reset=reset)[5:]
+        (grad,) = torch.autograd.grad(result.square().sum(), leaf, create_graph=True)
+        (found,) = torch.autograd.grad(grad[5:].sum(), leaf)
+        return found[5:]
+
+    poisoned = add.clone()
+    poisoned[4] = NAN
+    found = second(poisoned)
+    assert bool((found != 0).any())
+    same_bits(found, second(add))
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_keeping_nothing_is_no_reset(device: str) -> None:
     """Where keep is 0 the derivative by it is the result before."""
     make = Make("keeping nothing", device, torch.float64)

@@ -81,7 +81,8 @@ class SequenceLayers:
                 f"{self._name}: return_cells must be False, got True: the state of each step is "
                 "the output"
             )
-        forward = self._forward_packed if isinstance(input, PackedSequence) else self._forward_rows
+        packed = isinstance(input, PackedSequence)
+        forward: Callable[..., Any] = self._forward_packed if packed else self._forward_rows
         output, states, cells = forward(input, hx, options)
         found = output, self._given(states)
         return (*found, cells) if options.return_cells else found
