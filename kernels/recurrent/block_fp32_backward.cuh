@@ -55,6 +55,7 @@ __global__ void __launch_bounds__(2 * units, 1)
   const BlockRow own(rows, row, steps, real, d == 0);
   const auto time = [&](int s) { return group.backward_time(s, steps); };
   const GroupResets<any_resets> resets{args.resets, args.sizes, group};
+  PassMarks<any_resets, true, Layout::kRows> marks(resets);
   const bool any_grad = args.grad_output != nullptr;
   RowIterator gates_at(static_cast<const float*>(args.gates) + d * args.gate_direction + unit, own,
                        args.sizes, args.gate_row);
@@ -87,46 +88,59 @@ __global__ void __launch_bounds__(2 * units, 1)
       args.sizes, kGates * hidden);
   __syncthreads();
 
-  // One iteration more than steps, for grad_h0.
+  // One iteration more than steps, for grad_h0. With resets, as many at a time as forward.
+  uint32_t wanted = resets.wanted();
+  keep(wanted);
+  int s = 0, last;
+  do {
+    last = any_resets ? min(s + marks.kSteps - 1, steps) : steps;
+    const uint32_t word = marks.word(s) >> row;
+    uint32_t marked = real ? word : 0;
 #pragma unroll 1
-  for (int s = 0; s <= steps; ++s) {
-    // Of the step whose gradients arrive.
-    const uint32_t mark = real ? resets.mark(time(s - 1), row) : 0;
-    ptx::wait_copies<Layout::kAhead - 1>();
-    const float* const stage = stages + s % Layout::kStages * Layout::kStageFloats;
-    float gates[kGates];
+    for (; s <= last; ++s) {
+      if constexpr (any_resets) __builtin_assume(s >= 0);  // else % is that of signed numbers
+      const bool anew = any_resets && (marked & 1);
+      ptx::wait_copies<Layout::kAhead - 1>();
+      const float* const stage = stages + s % Layout::kStages * Layout::kStageFloats;
+      float gates[kGates];
 #pragma unroll
-    for (int m = 0; m < kGates; ++m) gates[m] = stage[m * Layout::kThreads];
-    // What does not depend on the gradients comes before the product, whose latency hides it.
-    const auto slopes = Cell::slopes(gates, stage[kGates * Layout::kThreads]);
-    const float grad_output = any_grad ? stage[(kGates + 1) * Layout::kThreads] : 0.0f;
-    const float* const state = states + (s & 1) * Layout::kStateFloats;
-    float by_h[1];
-    multiply_state<Layout>(weights, state, rows_each, half, by_h);
-    // A row without the step before sent zeros; their products are not added: 0 x inf would be NaN.
-    if (own.runs(s - 1)) grad_h += by_h[0];
-    if (resets.is_set(mark)) resets.take(time(s - 1), row, unit, grad_h, grad_c);
-    if (s == steps) break;
-    // A row without this step keeps its gradients and sends zeros.
-    const bool runs = own.runs(s);
-    const auto grad = Cell::backward(slopes, grad_h + grad_output, grad_c);
-    if (runs) {
-      grad_c = grad.old_cell;
-      grad_h = 0;
-    }
+      for (int m = 0; m < kGates; ++m) gates[m] = stage[m * Layout::kThreads];
+      // What does not depend on the gradients comes before the product, whose latency hides it.
+      const auto slopes = Cell::slopes(gates, stage[kGates * Layout::kThreads]);
+      const float grad_output = any_grad ? stage[(kGates + 1) * Layout::kThreads] : 0.0f;
+      const float* const state = states + (s & 1) * Layout::kStateFloats;
+      float by_h[1];
+      multiply_state<Layout>(weights, state, rows_each, half, by_h);
+      // A row without the step before sent zeros; their products are not added: 0 x inf would be
+      // NaN.
+      if (own.runs(s - 1)) grad_h += by_h[0];
+      if (any_resets && (marked & wanted)) {
+        resets.hand_over(time(s - 1), row, unit, grad_h, grad_c);
+      }
+      if (anew) grad_h = grad_c = 0;
+      marked >>= Layout::kRows;
+      if (s == steps) break;
+      // A row without this step keeps its gradients and sends zeros.
+      const bool runs = own.runs(s);
+      const auto grad = Cell::backward(slopes, grad_h + grad_output, grad_c);
+      if (runs) {
+        grad_c = grad.old_cell;
+        grad_h = 0;
+      }
 #pragma unroll
-    for (int m = 0; m < kStateGates; ++m) {
-      states[(~s & 1) * Layout::kStateFloats + place + m * units] = runs ? grad.gates[m] : 0.0f;
-    }
-    if (runs) {
+      for (int m = 0; m < kStateGates; ++m) {
+        states[(~s & 1) * Layout::kStateFloats + place + m * units] = runs ? grad.gates[m] : 0.0f;
+      }
+      if (runs) {
 #pragma unroll
-      for (int m = 0; m < kGates; ++m) to.at[m * hidden] = grad.gates[m];
+        for (int m = 0; m < kGates; ++m) to.at[m * hidden] = grad.gates[m];
+      }
+      to.advance(own, args.sizes, s);
+      fetch(s + Layout::kAhead);
+      // The one barrier of a step: the gradients are complete, and all have read the last ones.
+      __syncthreads();
     }
-    to.advance(own, args.sizes, s);
-    fetch(s + Layout::kAhead);
-    // The one barrier of a step: the gradients are complete, and all have read the last ones.
-    __syncthreads();
-  }
+  } while (any_resets && last < steps);
   if (real && args.grad_h0 != nullptr) static_cast<float*>(args.grad_h0)[own_state] = grad_h;
   if (real && args.grad_c0 != nullptr) static_cast<float*>(args.grad_c0)[own_state] = grad_c;
 #endif

@@ -51,9 +51,11 @@ __global__ void __launch_bounds__(2 * units, 1)
   float c = real ? static_cast<const float*>(args.c0)[own_state] : 0.0f;
   const auto time = [&](int s) { return group.forward_time(s, steps); };
   const GroupResets<any_resets> resets{args.resets, args.sizes, group};
+  PassMarks<any_resets, false, Layout::kRows> marks(resets, 1);
   if (real) {
-    h = resets.first_h(h, row, unit);
-    c = resets.first_c(c, row, unit);
+    const bool anew = resets.before_first(row);
+    h = resets.first_h(anew, h, row, unit);
+    c = resets.first_c(anew, c, row, unit);
   }
   const int place = row * Layout::kRowFloats + unit;
   states[place] = h;
@@ -84,44 +86,59 @@ __global__ void __launch_bounds__(2 * units, 1)
                  own, args.sizes, kGates * hidden);
   __syncthreads();
 
+  // With resets, as many steps at a time as a word of marks has: asking in each step whether
+  // another begins would cost more than the marks.
+  uint32_t given = resets.given();
+  keep(given);
+  int s = 0;
+  do {
+    const int until = any_resets ? min(s + marks.kSteps, steps) : steps;
+    const uint32_t word = marks.word(s + 1) >> row;
+    uint32_t marked = real ? word : 0;
 #pragma unroll 1
-  for (int s = 0; s < steps; ++s) {
-    const bool runs = own.runs(s);
-    const uint32_t mark = real ? resets.mark(time(s + 1), row) : 0;
-    ptx::wait_copies<Layout::kAhead - 1>();
-    const float* const stage = stages + s % Layout::kStages * Layout::kStageFloats;
-    float gates[kGates], products[kStateGates];
+    for (; s < until; ++s) {
+      if constexpr (any_resets) __builtin_assume(s >= 0);  // else % is that of signed numbers
+      const bool runs = own.runs(s);
+      const bool anew = any_resets && (marked & 1);
+      ptx::wait_copies<Layout::kAhead - 1>();
+      const float* const stage = stages + s % Layout::kStages * Layout::kStageFloats;
+      float gates[kGates], products[kStateGates];
 #pragma unroll
-    for (int m = 0; m < kGates; ++m) {
-      gates[m] = m < kFirstInput ? bias[m] : stage[m * Layout::kThreads] + bias[m];
-    }
-    const float* const state = states + (s & 1) * Layout::kStateFloats;
-    multiply_state<Layout>(weights, state, rows_each, half, products);
-#pragma unroll
-    for (int m = 0; m < kStateGates; ++m) gates[m] += products[m];
-    const bool anew = resets.is_set(mark);
-    const auto next_start = resets.template states<float>(anew, time(s + 1), row, unit);
-    const auto next = Cell::forward(gates, c);
-    if (runs) {
-      c = next.new_cell;
-      h = next.new_h;
-    }
-    if (anew) c = next_start.c;
-    // h first: all wait for it. What is stored and prefetched comes between it and the barrier.
-    states[(~s & 1) * Layout::kStateFloats + place] = anew ? next_start.h : h;
-    if (runs) *output.at = h;
-    output.advance(own, args.sizes, s);
-    if (any_gates) {
-      if (runs) {
-#pragma unroll
-        for (int m = 0; m < kGates; ++m) to.at[m * hidden] = gates[m];
+      for (int m = 0; m < kGates; ++m) {
+        gates[m] = m < kFirstInput ? bias[m] : stage[m * Layout::kThreads] + bias[m];
       }
-      to.advance(own, args.sizes, s);
+      const float* const state = states + (s & 1) * Layout::kStateFloats;
+      multiply_state<Layout>(weights, state, rows_each, half, products);
+#pragma unroll
+      for (int m = 0; m < kStateGates; ++m) gates[m] += products[m];
+      const auto next = Cell::forward(gates, c);
+      if (runs) {
+        c = next.new_cell;
+        h = next.new_h;
+      }
+      if (anew) c = 0;
+      // h first: all wait for it. What is stored and prefetched comes between it and the barrier.
+      states[(~s & 1) * Layout::kStateFloats + place] = anew ? 0.0f : h;
+      if (any_resets && (marked & given)) {
+        states[(~s & 1) * Layout::kStateFloats + place] =
+            resets.template h<float>(time(s + 1), row, unit);
+        c = resets.c(time(s + 1), row, unit);
+      }
+      marked >>= Layout::kRows;
+      if (runs) *output.at = h;
+      output.advance(own, args.sizes, s);
+      if (any_gates) {
+        if (runs) {
+#pragma unroll
+          for (int m = 0; m < kGates; ++m) to.at[m * hidden] = gates[m];
+        }
+        to.advance(own, args.sizes, s);
+      }
+      fetch(s + Layout::kAhead);
+      // The one barrier of a step: h_t is complete in its buffer, and all have read h_{t-1}.
+      __syncthreads();
     }
-    fetch(s + Layout::kAhead);
-    // The one barrier of a step: h_t is complete in its buffer, and all have read h_{t-1}.
-    __syncthreads();
-  }
+  } while (any_resets && s < steps);
   if (real) {
     static_cast<float*>(args.h)[own_state] = h;
     static_cast<float*>(args.c)[own_state] = c;

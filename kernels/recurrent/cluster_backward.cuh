@@ -131,6 +131,7 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
   keep(expected);
   const uint32_t own_barrier = barriers + 8 * warp;
   const GroupResets<any_resets> resets{args.resets, args.sizes, group};
+  PassMarks<any_resets, true, kRows> marks(resets);
   // Rows that sent gradients in the step before. The others sent zeros, whose products are not even
   // added: 0 x inf would be NaN.
   int given = 0;
@@ -140,7 +141,7 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
     const int parity = s & 1;
     const bool last = s == steps;
     const int active = last ? 0 : rows.active(own.time(s));
-    const uint32_t mark = resets.mark(own.time(s - 1), row);  // of the step whose gradients arrive
+    const bool anew = marks.before(s) >> row & 1;
     const uint32_t stage = base + Layout::kStages + s % Layout::kDepth * Layout::kStageBytes;
 
     // ---- what does not depend on gradients, while they arrive
@@ -194,7 +195,6 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
     if (s > 0 && lane == 0) ptx::arrive_expecting(barrier, expected);
 
     // ---- the cell
-    const bool anew = resets.is_set(mark);
     const uint32_t outgoing = base + Layout::kOutgoing + parity * Layout::kOutgoingBytes;
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
@@ -207,8 +207,11 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
       }
       if (row < given) grad_h[i] += sum_in_pairs(parts);
       const bool real = row < rows.count && first_unit + unit[i] < hidden;
-      if (anew && real) {
-        resets.take(own.time(s - 1), row, first_unit + unit[i], grad_h[i], grad_c[i]);
+      if (any_resets && anew) {
+        if (real && resets.wanted()) {
+          resets.hand_over(own.time(s - 1), row, first_unit + unit[i], grad_h[i], grad_c[i]);
+        }
+        grad_h[i] = grad_c[i] = 0;
       }
       if (last) {
         if (!real) continue;

@@ -61,6 +61,8 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
       }
     }
   }
+  const GroupResets<any_resets> resets{args.resets, args.sizes, group};
+  PassMarks<any_resets, false, kRows> marks(resets);
   auto* bias = reinterpret_cast<float*>(memory + Layout::kBias);
   for (int e = thread; e < kGates * units; e += kThreads) {
     const int64_t u = first_unit + e % units;
@@ -68,7 +70,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
   }
 
   // ---- h0 into buffer 0, and barriers
-  const GroupResets<any_resets> resets{args.resets, args.sizes, group};
+  const uint32_t first_anew = marks.before(0);
   const int64_t state_row = d * args.sizes.batch + rows.first;
   {
     const auto* h = static_cast<const uint16_t*>(args.h0) + state_row * hidden;
@@ -76,7 +78,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
       const int r = e / Layout::kHidden, k = e % Layout::kHidden, n = r % 8;
       if (n >= stride) continue;
       uint16_t bits = r < rows.count && k < hidden ? h[r * hidden + k] : 0;
-      if (k < hidden) bits = resets.first_h(bits, r, k);
+      if (k < hidden) bits = resets.first_h(first_anew >> r & 1, bits, r, k);
       ptx::store2(base + Layout::kState + (k / 16 * tiles + r / 8) * tile_bytes +
                       k / 4 % 4 * 8 * stride + n * 8 + k % 4 * 2,
                   bits);
@@ -97,9 +99,9 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
 #pragma unroll 1
     for (int s = 0; s < steps; ++s) {
       own.before();
+      const uint32_t anew = marks.before(s + 1);
       ptx::sync_threads(kStepBarrier, kThreads);
-      const auto marks = resets.template tile_marks<tiles>(group.forward_time(s + 1, steps));
-      own.after(s, resets.bits(marks));
+      own.after(s, anew);
     }
     ptx::sync_cluster();
     return;
@@ -137,10 +139,11 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
     const bool real = mine[i] && row[i] < rows.count && first_unit + unit[i] < hidden;
     const int64_t at = (state_row + row[i]) * hidden + first_unit + unit[i];
     c[i] = real ? load_c<T>(args.c0, at, args.sizes.half_c) : 0.0f;
-    if (real) c[i] = resets.first_c(c[i], row[i], first_unit + unit[i]);
+    if (real) c[i] = resets.first_c(first_anew >> row[i] & 1, c[i], row[i], first_unit + unit[i]);
     // kRows: no step is active for padded units and rows.
     if (!real) row[i] = kRows;
   }
+  const ForwardStarts<any_resets, kItems> starts{resets, first_unit, unit, row, place};
   uint32_t lane_state = base + Layout::kState + split * kChunks * tiles * tile_bytes +
                         q * 8 * stride + g % stride * 8;
   keep(lane_state);
@@ -166,8 +169,8 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
     // Not group.forward_time(), which changes the machine code.
     const int active = rows.active(d == 0 ? s : steps - 1 - s);
     const int stage = s % Layout::kDepth * Layout::kStageBytes;
-    const int next_time = group.forward_time(s + 1, steps);
-    const auto marks = resets.template tile_marks<tiles>(next_time);
+    const uint32_t anew = marks.before(s + 1);
+    starts.send(anew, s, base + Layout::kOutgoing + parity * Layout::kOutgoingBytes);
 
     // ---- what does not depend on h_{t-1}, while it arrives
     float gates[kItems][kGates];
@@ -218,14 +221,12 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
     if (s > 0 && rearms) ptx::arrive_expecting(barrier, expected);
 
     // ---- the cell
-    const uint32_t anew = resets.bits(marks);
+    uint16_t output[kItems];
     const uint32_t outgoing = base + Layout::kOutgoing + parity * Layout::kOutgoingBytes;
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       if (!mine[i]) continue;
-      const bool starts = anew >> row[i] & 1;  // bit kRows is never set
-      const auto next_start =
-          resets.template states<uint16_t>(starts, next_time, row[i], first_unit + unit[i]);
+      const uint32_t to = starts.place_of(anew, i, outgoing, own_sums[i]);
 #pragma unroll
       for (int m = 0; m < kStateGates; ++m) {
         // Not shared with the other kernels: a function for it changes the machine code.
@@ -246,11 +247,8 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
         h = ptx::load2(base + Layout::kState + parity * Layout::kStateBytes +
                        rank * (units * tiles * stride * 2) + place[i]);
       }
-      if (starts) {
-        own.store_h(s, row[i], first_unit + unit[i], h);
-        h = next_start.h, c[i] = next_start.c;
-      }
-      ptx::store2(outgoing + place[i], h);
+      output[i] = h;
+      ptx::store2(any_resets ? to : outgoing + place[i], h);
     }
     // A thread sends what others have computed.
     ptx::sync_threads(kSendBarrier, Layout::kComputing);
@@ -267,6 +265,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
     }
 
     // ---- while that travels: gates take the place of the products they came from
+    starts.finish(anew, s, own, output, c);
     if (save) {
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {

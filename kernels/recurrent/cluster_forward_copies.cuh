@@ -119,4 +119,52 @@ struct ForwardCopies {
   }
 };
 
+// Of the items (unit, row) of a computing thread, those whose row starts anew before step s + 1:
+// `anew` has bits of rows. What is sent instead of h is known before h, and what only this block
+// needs can follow what is sent, so that between them no step has a branch more.
+template <bool any, int items>
+struct ForwardStarts {
+  const GroupResets<any>& resets;
+  int first_unit;
+  const int (&unit)[items], (&row)[items];
+  const uint32_t (&place)[items];
+
+  // Into the outgoing state, which was last read two steps ago.
+  __device__ __forceinline__ void send(uint32_t anew, int s, uint32_t outgoing) const {
+    if constexpr (!any) return;
+    if (anew == 0) return;
+    const int t = resets.template time<false>(s + 1);
+#pragma unroll
+    for (int i = 0; i < items; ++i) {
+      if (!(anew >> row[i] & 1)) continue;
+      ptx::store2(outgoing + place[i],
+                  resets.template h<uint16_t>(t, row[i], first_unit + unit[i]));
+    }
+  }
+
+  // Where h goes: where it is not sent, to a place that only this thread reads, and has read.
+  __device__ __forceinline__ uint32_t place_of(uint32_t anew, int i, uint32_t outgoing,
+                                               uint32_t own_sums) const {
+    if constexpr (!any) return 0;
+    uint32_t to = anew >> row[i] & 1 ? own_sums : outgoing + place[i];
+    keep(to);  // else the compiler computes it after h
+    return to;
+  }
+
+  // The output, which was not sent, and c of the next step.
+  template <class Copies>
+  __device__ __forceinline__ void finish(uint32_t anew, int s, const Copies& own,
+                                         const uint16_t (&h)[items], float (&c)[items]) const {
+    if constexpr (!any) return;
+    if (anew == 0) return;
+    const int t = resets.template time<false>(s + 1);
+#pragma unroll
+    for (int i = 0; i < items; ++i) {
+      if (!(anew >> row[i] & 1)) continue;
+      own.store_h(s, row[i], first_unit + unit[i], h[i]);
+      c[i] = resets.c(t, row[i], first_unit + unit[i]);
+    }
+  }
+};
+
 }  // namespace treadle

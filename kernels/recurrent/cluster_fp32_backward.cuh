@@ -63,6 +63,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
 
   const auto time = [&](int s) { return group.backward_time(s, steps); };
   const GroupResets<any_resets> resets{args.resets, args.sizes, group};
+  PassMarks<any_resets, true, 8> marks(resets);
   // Prefetches step s, 16 bytes a copy: [gates, grad_output, c][row][unit].
   const auto fetch = [&](int s) {
     if (s < steps) {
@@ -115,8 +116,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
     const bool last = s == steps;
     const int64_t start = last ? 0 : rows.start(time(s)) + rows.first;
     const int active = last ? 0 : rows.active(time(s));
-    // Of the step whose gradients arrive.
-    const uint32_t mark = real ? resets.mark(time(s - 1), row) : 0;
+    const bool anew = any_resets && (marks.before(s) >> row & 1) && real;
     const float* stage = stages + s % Layout::kStages * (Layout::kStageBytes / 4);
     if (s > 0) ptx::wait_barrier(barriers + 8 * parity, (s - 1) >> 1 & 1);
     multiply_rows<Layout, kAll, units>(weights, states + parity * (Layout::kStateBytes / 4), sums,
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
     float* own = outgoing + parity * (Layout::kOutgoingBytes / 4);
     if (mine) {
       if (row < given) grad_h += sum_of_warps<Layout, units>(sums, row, unit);
-      if (resets.is_set(mark)) resets.take(time(s - 1), row, first_unit + unit, grad_h, grad_c);
+      if (anew) resets.take(time(s - 1), row, first_unit + unit, grad_h, grad_c);
       // A row without this step keeps its gradients and sends zeros.
       float grads[kGates] = {};
       if (real && row < active) {

@@ -56,13 +56,15 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   }
   const auto time = [&](int s) { return group.forward_time(s, steps); };
   const GroupResets<any_resets> resets{args.resets, args.sizes, group};
+  PassMarks<any_resets, false, 8> marks(resets);
+  const uint32_t first_anew = marks.before(0);
   const int64_t state_row = d * args.sizes.batch + rows.first;
   for (int e = thread; e < rows_each * kAll; e += kFp32Threads) {
     const int r = e / kAll, k = e % kAll;
     const float h = r < rows.count && k < hidden
                         ? static_cast<const float*>(args.h0)[(state_row + r) * hidden + k]
                         : 0.0f;
-    states[e] = k < hidden ? resets.first_h(h, r, k) : h;
+    states[e] = any_resets && k < hidden ? resets.first_h(first_anew >> r & 1, h, r, k) : h;
   }
   const uint32_t expected = static_cast<uint32_t>(rows_each) * kAll * 4;
   if (thread == 0) init_barriers<2>(barriers, expected);
@@ -97,7 +99,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   const bool real = mine && row < rows.count && first_unit + unit < hidden;
   const int64_t own_state = (state_row + row) * hidden + first_unit + unit;
   float c = real ? static_cast<const float*>(args.c0)[own_state] : 0.0f, last = 0;
-  if (real) c = resets.first_c(c, row, first_unit + unit);
+  if (any_resets && real) c = resets.first_c(first_anew >> row & 1, c, row, first_unit + unit);
   float bias[kGates];
 #pragma unroll
   for (int m = 0; m < kGates; ++m) {
@@ -110,7 +112,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
     const int parity = s & 1;
     const int64_t start = rows.start(time(s)) + rows.first;
     const int active = rows.active(time(s));
-    const uint32_t mark = real ? resets.mark(time(s + 1), row) : 0;
+    const bool anew = any_resets && (marks.before(s + 1) >> row & 1) && real;
     const float* state = states + parity * (Layout::kStateBytes / 4);
     float* stage = stages + s % Layout::kStages * (Layout::kStageBytes / 4);
     if (s > 0) ptx::wait_barrier(barriers + 8 * parity, (s - 1) >> 1 & 1);
@@ -121,9 +123,6 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
 
     float* own = outgoing + parity * (Layout::kOutgoingBytes / 4);
     if (mine) {
-      const bool anew = resets.is_set(mark);
-      const auto next_start =
-          resets.template states<float>(anew, time(s + 1), row, first_unit + unit);
       float gates[kGates];
       float* const in_stage = stage + row * units + unit;
 #pragma unroll
@@ -139,8 +138,12 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
         c = next.new_cell;
         last = next.new_h;
       }
-      if (anew) c = next_start.c;
-      own[thread] = anew ? next_start.h : last;
+      if (anew) c = 0;
+      own[thread] = anew ? 0.0f : last;
+      if (any_resets && anew && resets.given()) {
+        own[thread] = resets.template h<float>(time(s + 1), row, first_unit + unit);
+        c = resets.c(time(s + 1), row, first_unit + unit);
+      }
       // Gates take the place of their products, and are stored below.
       if (save) {
 #pragma unroll

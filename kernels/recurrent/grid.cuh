@@ -130,6 +130,30 @@ struct GridExchange {
   }
 };
 
+// The marks of up to `rows` rows for one step (resets.cuh), a row a lane: loaded a step ahead,
+// asked tile by tile.
+template <bool any, bool backward, int rows>
+struct GridMarks {
+  const GroupResets<any>& resets;
+  uint32_t low, high;
+
+  // For step p, as PassMarks counts.
+  __device__ __forceinline__ void load(int p) {
+    if constexpr (any) {
+      const int lane = static_cast<int>(threadIdx.x) % kWarp, t = resets.template time<backward>(p);
+      low = resets.mark(t, lane);
+      if (rows > kWarp) high = resets.mark(t, kWarp + lane);
+    }
+  }
+
+  // Whether row lane % 8 of the j-th tile starts anew. By whole warps.
+  __device__ __forceinline__ bool before(int j) const {
+    if constexpr (!any) return false;
+    const int row = j * 8 + static_cast<int>(threadIdx.x) % 8;
+    return __shfl_sync(~0u, rows <= kWarp || row < kWarp ? low : high, row % kWarp) != 0;
+  }
+};
+
 // Bytes of a tile of one step: h of all units, in the order of the B operand.
 inline constexpr int kGridForwardTile = kGridHidden * 8 * 2;
 

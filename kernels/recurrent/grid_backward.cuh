@@ -68,6 +68,8 @@ __global__ void __launch_bounds__(kGridThreads, 1)
   const bool real = first_unit + unit < hidden;
   const int64_t state_row = d * args.sizes.batch + rows.first;
   const GroupResets<any_resets> resets{args.resets, args.sizes, group};
+  GridMarks<any_resets, true, most_grid_rows<Layout>()> marks{resets, 0, 0};
+  marks.load(0);
   auto* grad_h = reinterpret_cast<float*>(memory + Layout::kGrads);
   float* const grad_c = grad_h + rows_each * kGridUnits;
   for (int j = 0; j < tiles; ++j) {
@@ -159,8 +161,6 @@ __global__ void __launch_bounds__(kGridThreads, 1)
         continue;
       }
       const int item = j * kGridThreads + thread, row = j * 8 + row_in_tile;
-      // Of the step whose gradients arrive.
-      const uint32_t mark = real ? resets.mark(time(s - 1), row) : 0;
       float sum[kTiles][1][4] = {};
       if (product) {
         exchange.wait(words, j, loaded);
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(kGridThreads, 1)
       // Rows without the step before sent zeros; their products are not added: 0 x inf would be
       // NaN.
       float dh = grad_h[item] + (row < active_before ? sum_in_pairs(parts) : 0.0f);
-      if (resets.is_set(mark)) {
+      if (any_resets && marks.before(j) && real) {
         resets.take(time(s - 1), row, first_unit + unit, dh, grad_c[item]);
       }
       // A row without this step keeps its gradients and sends zeros.
@@ -234,6 +234,7 @@ __global__ void __launch_bounds__(kGridThreads, 1)
       if (last_tile) fetch(s + Layout::kAhead);
     }
     exchange.advance();
+    marks.load(s + 1);
   }
   for (int j = 0; j < tiles; ++j) {
     const int row = j * 8 + row_in_tile, item = j * kGridThreads + thread;

@@ -67,6 +67,8 @@ __global__ void __launch_bounds__(kGridThreads, 1)
   const bool real = first_unit + unit < hidden;
   const int64_t state_row = d * args.sizes.batch + rows.first;
   const GroupResets<any_resets> resets{args.resets, args.sizes, group};
+  GridMarks<any_resets, false, most_grid_rows<Layout>()> marks{resets, 0, 0};
+  marks.load(1);
   auto* c_states = reinterpret_cast<float*>(memory + Layout::kCStates);
   auto* last_h = reinterpret_cast<uint16_t*>(c_states + rows_each * kGridUnits);
   for (int j = 0; j < tiles; ++j) {
@@ -74,7 +76,8 @@ __global__ void __launch_bounds__(kGridThreads, 1)
     const bool any = real && row < rows.count;
     const int64_t at = (state_row + row) * hidden + first_unit + unit;
     const float c = any ? load_c<T>(args.c0, at, args.sizes.half_c) : 0.0f;
-    c_states[j * kGridThreads + thread] = any ? resets.first_c(c, row, first_unit + unit) : c;
+    c_states[j * kGridThreads + thread] =
+        any_resets && any ? resets.first_c(resets.before_first(row), c, row, first_unit + unit) : c;
     // Rounded anew: h0 may be a NaN of all ones, which would be waited for if it were sent.
     const float h = any ? widen(static_cast<const T*>(args.h0)[at]) : 0.0f;
     last_h[j * kGridThreads + thread] = Narrow<T>::from(h).bits;
@@ -127,7 +130,7 @@ __global__ void __launch_bounds__(kGridThreads, 1)
   const auto initial = [&](int j, int c) {  // h0, as if received
     const int r = j * 8 + g;
     const int64_t k = (warp * kChunks + c) * 32 + 8 * q;
-    if (resets.before(time(0), r)) {
+    if (any_resets && resets.before_first(r)) {
       const uint16_t* const row = resets.h_row(time(0), r);
       return words_of(row + k, row == nullptr ? 0 : hidden - k);
     }
@@ -164,7 +167,6 @@ __global__ void __launch_bounds__(kGridThreads, 1)
         continue;
       }
       const int row = j * 8 + row_in_tile;
-      const uint32_t mark = real ? resets.mark(time(s + 1), row) : 0;
       if (active_before > j * 8) {
         exchange.wait(words, j, loaded);
       } else {
@@ -191,7 +193,7 @@ __global__ void __launch_bounds__(kGridThreads, 1)
       __syncthreads();
 
       float gates[kGates];
-      const bool anew = resets.is_set(mark);
+      const bool anew = any_resets && marks.before(j) && real;
       const auto next_start =
           resets.template states<uint16_t>(anew, time(s + 1), row, first_unit + unit);
       const uint32_t in_stage = stage_of(s) + row * Layout::kStageRow + unit * 2;
@@ -251,6 +253,7 @@ __global__ void __launch_bounds__(kGridThreads, 1)
       if (last_tile) fetch(s + Layout::kAhead);
     }
     exchange.advance();
+    marks.load(s + 2);
   }
   __syncthreads();
   if (save && before_j >= 0) store_gates(before_s, before_j);

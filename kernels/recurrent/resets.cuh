@@ -12,12 +12,6 @@ struct RowStates {
   float c;
 };
 
-// Of a lane: its row of each tile.
-template <int tiles>
-struct TileMarks {
-  uint32_t of[tiles];
-};
-
 // t: the time of a step, or -1 or `steps`, where there is none and nothing starts anew.
 template <bool any>
 struct GroupResets {
@@ -26,63 +20,73 @@ struct GroupResets {
   const Group& group;
 
   // The mark that says whether a row starts anew before the step at t. In direction 1 it is that of
-  // the step ahead, which the row must have. Read long before it is asked, for its latency.
+  // the step ahead, which the row must have.
   __device__ __forceinline__ uint32_t mark(int t, int row) const {
     const int steps = static_cast<int>(sizes.steps), marked = t + group.direction;
     if (!any || t < 0 || marked >= steps || row >= group.rows.active(marked)) return 0;
     const int64_t at = group.rows.start(marked) + group.rows.first + row;
     return __ldg(reinterpret_cast<const unsigned char*>(resets.marks) + at);
   }
-  // keep(): else the compiler asks, and so waits, where the mark is read.
-  static __device__ __forceinline__ bool is_set(uint32_t mark) {
-    if (!any) return false;
-    keep(mark);
-    return mark != 0;
-  }
-  __device__ __forceinline__ bool before(int t, int row) const { return is_set(mark(t, row)); }
 
-  // The same for the rows of `tiles` tiles of 8, of which a lane reads row lane % 8. bits(): of
-  // rows that start anew, by whole warps.
-  template <int tiles>
-  __device__ __forceinline__ TileMarks<tiles> tile_marks(int t) const {
-    TileMarks<tiles> marks;
-    const int lane = static_cast<int>(threadIdx.x);
-#pragma unroll
-    for (int j = 0; j < tiles; ++j) marks.of[j] = mark(t, j * 8 + lane % 8);
-    return marks;
+  // Whether a row starts anew before the first step of the pass forward.
+  __device__ __forceinline__ bool before_first(int row) const {
+    if constexpr (any) return mark(first_time(), row) != 0;
+    return false;
   }
-  template <int tiles>
-  static __device__ __forceinline__ uint32_t bits(const TileMarks<tiles>& marks) {
-    uint32_t rows = 0;
-#pragma unroll
-    for (int j = 0; j < tiles; ++j) {
-      if (any) rows |= (__ballot_sync(~0u, is_set(marks.of[j])) & 0xff) << 8 * j;
-    }
-    return rows;
+
+  // Whether anything but zeros may replace states: only then is a row that starts anew worth a
+  // load.
+  __device__ __forceinline__ bool given() const {
+    if constexpr (any) return resets.h != nullptr || resets.c != nullptr;
+    return false;
   }
 
   // What replaces the states of a row before the step at t; zeros if it does not start anew.
   template <class T>
   __device__ __forceinline__ RowStates<T> states(bool anew, int t, int row, int64_t unit) const {
-    return {anew ? h<T>(t, row, unit) : T(0), anew ? c(t, row, unit) : 0.0f};
+    if constexpr (any) {
+      if (anew && given()) return {h<T>(t, row, unit), c(t, row, unit)};
+    }
+    return {T(0), 0.0f};
   }
 
   // The states before the first step of the pass forward, given h0 and c0.
   template <class T>
-  __device__ __forceinline__ T first_h(T h0, int row, int64_t unit) const {
-    return before(first_time(), row) ? h<T>(first_time(), row, unit) : h0;
+  __device__ __forceinline__ T first_h(bool anew, T h0, int row, int64_t unit) const {
+    if constexpr (any) return anew ? h<T>(first_time(), row, unit) : h0;
+    return h0;
   }
-  __device__ __forceinline__ float first_c(float c0, int row, int64_t unit) const {
-    return before(first_time(), row) ? c(first_time(), row, unit) : c0;
+  __device__ __forceinline__ float first_c(bool anew, float c0, int row, int64_t unit) const {
+    if constexpr (any) return anew ? c(first_time(), row, unit) : c0;
+    return c0;
   }
 
-  // Backward: hands over what has reached the states before the step at t, and goes no further.
-  __device__ __forceinline__ void take(int t, int row, int64_t unit, float& grad_h,
-                                       float& grad_c) const {
+  // Backward: whether anybody wants the gradients of what replaced the states.
+  __device__ __forceinline__ bool wanted() const {
+    if constexpr (any) return resets.grad_h != nullptr || resets.grad_c != nullptr;
+    return false;
+  }
+
+  // Stores what has reached the states before the step at t, what of it is wanted.
+  __device__ __forceinline__ void hand_over(int t, int row, int64_t unit, float grad_h,
+                                            float grad_c) const {
     const int64_t at = in_steps(t, row, unit);
     if (resets.grad_h != nullptr) static_cast<float*>(resets.grad_h)[at] = grad_h;
     if (resets.grad_c != nullptr) static_cast<float*>(resets.grad_c)[at] = grad_c;
+  }
+
+  // Hands it over, and it goes no further.
+  __device__ __forceinline__ void take(int t, int row, int64_t unit, float& grad_h,
+                                       float& grad_c) const {
+    if (wanted()) hand_over(t, row, unit, grad_h, grad_c);
     grad_h = grad_c = 0;
+  }
+
+  // The time of step p of the pass; backward, of the step whose gradients arrive in it.
+  template <bool backward>
+  __device__ __forceinline__ int time(int p) const {
+    const int steps = static_cast<int>(sizes.steps);
+    return backward ? group.backward_time(p - 1, steps) : group.forward_time(p, steps);
   }
 
   __device__ __forceinline__ int first_time() const {
@@ -117,6 +121,48 @@ struct GroupResets {
   __device__ __forceinline__ float c(int t, int row, int64_t unit) const {
     if (resets.c == nullptr) return 0;
     return __ldg(static_cast<const float*>(resets.c) + place(t, row, unit));
+  }
+};
+
+// The marks along a pass, as a warp reads them: a word is the ballot of `rows` rows in as many
+// steps as lanes allow. A lane asks for its mark of a word a whole word before, so that no step
+// waits for memory. p counts steps in the order in which they are computed. Forward, a bit says
+// that the row starts anew before step p; backward, that it did before the step whose gradients
+// arrive in step p.
+template <bool any, bool backward, int rows>
+struct PassMarks {
+  static constexpr int kSteps = kWarp / rows;
+  const GroupResets<any>& resets;
+  uint32_t now, ahead;
+
+  // `first`: the p that the first word begins with.
+  __device__ __forceinline__ explicit PassMarks(const GroupResets<any>& resets, int first = 0)
+      : resets(resets) {
+    load(first);
+  }
+
+  // The word that begins with p. By whole warps, for every kSteps-th p.
+  __device__ __forceinline__ uint32_t word(int p) {
+    if constexpr (!any) return 0;
+    keep(ahead);  // else the compiler asks, and so waits, where it loads
+    now = __ballot_sync(~0u, ahead != 0);
+    load(p + kSteps);
+    return now;
+  }
+
+  // Bits of rows, none of a row that has no such step. By whole warps, for p = 0, 1, 2 and so on.
+  __device__ __forceinline__ uint32_t before(int p) {
+    if constexpr (!any) return 0;
+    const unsigned in_word = static_cast<unsigned>(p) % kSteps;
+    if (in_word == 0) word(p);
+    return now >> in_word * rows & (~0u >> (kWarp - rows));
+  }
+
+  // Of the word that begins with p: a lane's step and row.
+  __device__ __forceinline__ void load(int p) {
+    if constexpr (!any) return;
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    ahead = resets.mark(resets.template time<backward>(p + lane / rows), lane % rows);
   }
 };
 
