@@ -20,10 +20,11 @@ from tests.support.cases import OPS
 from tests.support.compare import same_bits
 from tests.support.inputs import FLOATING, Call, Case, Make
 
-# T, B, I, H: every kernel of both passes, fewer rows than a tile and several tiles.
+# T, B, I, H: every kernel of both passes, fewer rows than a tile and several tiles. Some have more
+# steps than a warp reads marks of at a time, which is up to 16.
 SIZES: tuple[tuple[int, int, int, int], ...] = (
     (9, 5, 3, 31),
-    (9, 3, 3, 64),
+    (37, 3, 3, 64),
     (7, 200, 3, 96),
     (9, 17, 5, 128),
     (9, 3, 5, 257),
@@ -32,7 +33,7 @@ SIZES: tuple[tuple[int, int, int, int], ...] = (
     (5, 9, 3, 1024),
     (5, 300, 3, 192),
 )
-LENGTHS: tuple[Lengths, ...] = (None, (9, *[6] * 7, *[2] * 9, 1))
+LENGTHS: tuple[Lengths, ...] = (None, (37, *[21] * 7, *[2] * 9, 1))
 
 
 def cases(algorithm: str, dtype: str, cell: str) -> Cases:
