@@ -3,10 +3,10 @@
 // often enough from shared memory, in half types, H a multiple of 64, sm_90.
 //
 // A tile is [128 rows] x [groups of 64 columns], each group of one gate (forward) or of 64 units
-// (backward). A producer thread loads stages of both factors by TMA; each of four warpgroups takes
-// 64 rows and half of every group, and then computes the cell of what it holds. Two blocks with neighbouring rows form a
+// (backward). A producer thread loads stages of both factors by TMA; each of two warpgroups takes
+// 64 rows, and then computes the cell of what it holds. Two blocks with neighbouring rows form a
 // cluster, and each loads half of the weights for both. Rows of weights are loaded in a permuted
-// order that gives every thread eight consecutive columns of a half of each group. What the cell
+// order that gives every thread eight consecutive columns of each half of a group. What the cell
 // reads beside is asked for before the product, whose time covers that of memory.
 #pragma once
 
@@ -22,12 +22,10 @@ namespace treadle {
 inline constexpr int kTileRows = 128, kTileColumns = 64;  // of a block; of a group
 inline constexpr int kTileDepth = 64;                     // of K, a stage: 128 bytes of each row
 inline constexpr int kTileBlocks = 2;                     // of a cluster
-inline constexpr int kWarpgroup = 128, kTileConsumers = 4;
+inline constexpr int kWarpgroup = 128, kTileConsumers = 2;
 inline constexpr int kTileThreads = (kTileConsumers + 1) * kWarpgroup;
-// Of a thread; together what the launch gives, 96 each.
-inline constexpr int kTileConsumerRegisters = 112, kTileProducerRegisters = 32;
-inline constexpr int kLoaded = 8;      // consecutive columns of a thread in a group
-inline constexpr int kTilePieces = 2;  // of a thread in a group: two rows
+inline constexpr int kLoaded = 8;        // consecutive columns of a lane, in each half of a group
+inline constexpr int kTilePieces = 4;    // of a thread in a group: two rows, two halves
 
 // Tiles of a launch: pairs of rows' tiles, which a cluster takes, times slices of the columns.
 struct TileCounts {
@@ -86,7 +84,7 @@ __device__ __forceinline__ void load_tiles(const TileMemory<groups>& memory, con
 #pragma unroll
       for (int g = 0; g < groups; ++g) {
         ptx::copy_tile_of_groups(
-            memory.weights(stage) + (rank * groups + g) * kPartBytes, &weights,
+            memory.weights(stage) + g * Stages::kGroupBytes + rank * kPartBytes, &weights,
             chunk * kTileDepth, group_at(g, slice) * kTileBlocks + rank, memory.full(stage), kAll);
       }
       turn.advance();
@@ -94,13 +92,13 @@ __device__ __forceinline__ void load_tiles(const TileMemory<groups>& memory, con
   }
 }
 
-// c += the product of a tile, of it 64 rows and a half of each group in this warpgroup. A stage is released to both blocks'
+// c += the product of a tile, 64 rows of it in this warpgroup. A stage is released to both blocks'
 // producers, since each writes to both.
 template <class T, int groups>
 __device__ __forceinline__ void multiply_tiles(const TileMemory<groups>& memory, int chunks,
                                                int warpgroup,
                                                ptx::Ring<TileStages<groups>::kCount>& turn,
-                                               float (&c)[16 * groups]) {
+                                               float (&c)[32 * groups]) {
   using Stages = TileStages<groups>;
   const auto release = [&](int stage) {
     const uint32_t lane = threadIdx.x % 32;
@@ -111,9 +109,8 @@ __device__ __forceinline__ void multiply_tiles(const TileMemory<groups>& memory,
     const int stage = turn.stage;
     ptx::wait_barrier(memory.full(stage), turn.parity());
     const uint64_t a =
-        ptx::matrix(memory.rows(stage) + warpgroup % 2 * (Stages::kRowsBytes / 2));
-    const uint64_t b =
-        ptx::matrix(memory.weights(stage) + warpgroup / 2 * groups * (Stages::kGroupBytes / 2));
+        ptx::matrix(memory.rows(stage) + warpgroup * (Stages::kRowsBytes / kTileConsumers));
+    const uint64_t b = ptx::matrix(memory.weights(stage));
     ptx::begin_products();
 #pragma unroll
     for (int i = 0; i < Stages::kRowBytes / 32; ++i) {
@@ -154,19 +151,19 @@ __device__ __forceinline__ void run_tiles(const CUtensorMap& rows, const CUtenso
   const int rank = static_cast<int>(ptx::block_in_cluster());
   const int warpgroup = threadIdx.x / kWarpgroup;
   if (warpgroup == kTileConsumers) {
-    ptx::setmaxnreg_dec<kTileProducerRegisters>();
+    ptx::setmaxnreg_dec<24>();
     if (threadIdx.x % kWarpgroup == 0) {
       load_tiles<groups>(memory, rows, weights, tiles, first_row, rank, group_at);
     }
   } else {
-    ptx::setmaxnreg_inc<kTileConsumerRegisters>();
-    const int of_thread = warpgroup % 2 * 64 + threadIdx.x / kWarp % 4 * 16 + threadIdx.x % kWarp / 4;
+    ptx::setmaxnreg_inc<240>();
+    const int of_thread = warpgroup * 64 + threadIdx.x / kWarp % 4 * 16 + threadIdx.x % kWarp / 4;
     const int count = tiles.row_pairs * tiles.slices;
     ptx::Ring<Stages::kCount> turn;
     for (int tile = blockIdx.x / kTileBlocks; tile < count; tile += gridDim.x / kTileBlocks) {
       const int slice = tile % tiles.slices;
       const int row = (tile / tiles.slices * kTileBlocks + rank) * kTileRows + of_thread;
-      float c[16 * groups];
+      float c[32 * groups];
       Piece pieces[piece_count];  // of this tile alone, or all would stay in registers
       begin(c, pieces, row, slice);
       multiply_tiles<T, groups>(memory, tiles.chunks, warpgroup, turn, c);
@@ -178,14 +175,14 @@ __device__ __forceinline__ void run_tiles(const CUtensorMap& rows, const CUtenso
   ptx::sync_cluster();
 }
 
-// A thread's first column of a group.
-__device__ __forceinline__ int tile_column() {
-  return threadIdx.x / (2 * kWarpgroup) * (kTileColumns / 2) + threadIdx.x % 4 * kLoaded;
+// What a piece of a thread is: of its two rows and, in each group, two halves of the columns.
+constexpr __device__ int piece_row(int piece) { return piece / 2 * 8; }
+__device__ __forceinline__ int piece_column(int piece) {
+  return piece % 2 * (kTileColumns / 2) + threadIdx.x % 4 * kLoaded;
 }
-// A thread's rows, and where the sum of a piece's column e is.
-constexpr __device__ int piece_row(int piece) { return piece * 8; }
+// Where the sum of a piece's column e is.
 constexpr __device__ int piece_sum(int group, int piece, int e) {
-  return 16 * group + e / 2 * 4 + e % 2 + 2 * piece;
+  return 32 * group + 16 * (piece % 2) + e / 2 * 4 + e % 2 + 2 * (piece / 2);
 }
 
 // Eight consecutive elements.

@@ -37,7 +37,7 @@ template <class Cell, class T, int groups>
 __device__ __forceinline__ void finish_grads(const TilesBackward& args, int64_t b, int64_t unit,
                                              int g, int piece,
                                              const BackwardPiece<Cell, T>& loaded,
-                                             const float (&c)[16 * groups]) {
+                                             const float (&c)[32 * groups]) {
   constexpr int kGates = Cell::kGates;
   const RecurrenceBackward& layer = args.layer;
   const RecurrenceStep &step = args.step, &last = layer.last;
@@ -94,11 +94,12 @@ __global__ void __launch_bounds__(kTileThreads, 1)
                    const __grid_constant__ CUtensorMap weight, const TileCounts tiles) {
   begin_kernel();
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  // As forward.
-  constexpr int kPieces = groups * kTilePieces, kAhead = 1;
+  // As forward. A piece more for each group.
+  constexpr int kPieces = groups * kTilePieces, kAhead = 3;
   using Piece = BackwardPiece<Cell, T>;
   const auto unit_of = [](int k, int slice) {
-    return (int64_t{slice} * groups + k / kTilePieces) * kTileColumns + tile_column();
+    return (int64_t{slice} * groups + k / kTilePieces) * kTileColumns +
+           piece_column(k % kTilePieces);
   };
   const auto load = [&](Piece(&pieces)[kPieces], int k, int row, int slice) {
     pieces[k].load(args, row + piece_row(k % kTilePieces), unit_of(k, slice));
@@ -106,13 +107,13 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   run_tiles<T, groups, Piece, kPieces>(
       grads, weight, tiles, static_cast<int>(args.layer.last.start),
       [&](int g, int slice) { return slice * groups + g; },
-      [&](float(&c)[16 * groups], Piece(&pieces)[kPieces], int row, int slice) {
+      [&](float(&c)[32 * groups], Piece(&pieces)[kPieces], int row, int slice) {
 #pragma unroll
         for (float& sum : c) sum = 0;
 #pragma unroll
         for (int k = 0; k < kAhead; ++k) load(pieces, k, row, slice);
       },
-      [&](const float(&c)[16 * groups], Piece(&pieces)[kPieces], int row, int slice) {
+      [&](const float(&c)[32 * groups], Piece(&pieces)[kPieces], int row, int slice) {
 #pragma unroll
         for (int k = 0; k < kPieces; ++k) {
           if (k + kAhead < kPieces) load(pieces, k + kAhead, row, slice);

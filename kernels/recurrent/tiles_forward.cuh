@@ -29,21 +29,25 @@ struct ForwardPiece {
 
 // Sums begin with the biases of their gates.
 template <class Cell, class T>
-__device__ __forceinline__ void begin_gates(const RecurrenceForward& args, int64_t unit,
-                                            float (&c)[16 * Cell::kStateGates]) {
+__device__ __forceinline__ void begin_gates(const RecurrenceForward& args, int64_t first_unit,
+                                            float (&c)[32 * Cell::kStateGates]) {
   constexpr int kFirstInput = Cell::kGates - Cell::kInputGates;
 #pragma unroll
   for (int m = 0; m < Cell::kStateGates; ++m) {
-    float of_h[kLoaded] = {}, of_input[kLoaded] = {};
-    if (args.bias_hh != nullptr) {
-      load_eight<T>(args.bias_hh, Cell::weight_block(m) * args.hidden + unit, of_h);
-    }
-    if (args.bias_ih != nullptr && m >= kFirstInput) {
-      load_eight<T>(args.bias_ih, (m - kFirstInput) * args.hidden + unit, of_input);
-    }
 #pragma unroll
-    for (int e = 0; e < kLoaded; ++e) {
-      c[piece_sum(m, 0, e)] = c[piece_sum(m, 1, e)] = of_input[e] + of_h[e];
+    for (int half = 0; half < 2; ++half) {
+      float of_h[kLoaded] = {}, of_input[kLoaded] = {};
+      const int64_t u = first_unit + piece_column(half);
+      if (args.bias_hh != nullptr) {
+        load_eight<T>(args.bias_hh, Cell::weight_block(m) * args.hidden + u, of_h);
+      }
+      if (args.bias_ih != nullptr && m >= kFirstInput) {
+        load_eight<T>(args.bias_ih, (m - kFirstInput) * args.hidden + u, of_input);
+      }
+#pragma unroll
+      for (int e = 0; e < kLoaded; ++e) {
+        c[piece_sum(m, half, e)] = c[piece_sum(m, half + 2, e)] = of_input[e] + of_h[e];
+      }
     }
   }
 }
@@ -52,7 +56,7 @@ __device__ __forceinline__ void begin_gates(const RecurrenceForward& args, int64
 template <class Cell, class T>
 __device__ __forceinline__ void finish_units(const TilesForward& args, int64_t b, int64_t unit,
                                              int piece, const ForwardPiece<Cell, T>& loaded,
-                                             const float (&c)[16 * Cell::kStateGates]) {
+                                             const float (&c)[32 * Cell::kStateGates]) {
   constexpr int kGates = Cell::kGates, kFirstInput = kGates - Cell::kInputGates;
   const RecurrenceForward& layer = args.layer;
   if (b >= args.step.rows) return;
@@ -110,26 +114,27 @@ __global__ void __launch_bounds__(kTileThreads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr int groups = Cell::kStateGates;
   // Pieces that are read before the product: as many as the sums leave registers for.
-  constexpr int kAhead = groups == 4 ? 1 : kTilePieces;
+  constexpr int kAhead = groups == 4 ? 2 : kTilePieces;
   using Piece = ForwardPiece<Cell, T>;
-  const auto unit_of = [](int slice) { return int64_t{slice} * kTileColumns + tile_column(); };
   const auto load = [&](Piece(&pieces)[kTilePieces], int piece, int row, int slice) {
-    pieces[piece].load(args, row + piece_row(piece), unit_of(slice));
+    pieces[piece].load(args, row + piece_row(piece),
+                       int64_t{slice} * kTileColumns + piece_column(piece));
   };
   run_tiles<T, groups, Piece, kTilePieces>(
       h, weight, tiles, /*first_row=*/0,
       [&](int g, int slice) { return Cell::weight_block(g) * tiles.slices + slice; },
-      [&](float(&c)[16 * groups], Piece(&pieces)[kTilePieces], int row, int slice) {
-        begin_gates<Cell, T>(args.layer, unit_of(slice), c);
+      [&](float(&c)[32 * groups], Piece(&pieces)[kTilePieces], int row, int slice) {
+        begin_gates<Cell, T>(args.layer, int64_t{slice} * kTileColumns, c);
 #pragma unroll
         for (int piece = 0; piece < kAhead; ++piece) load(pieces, piece, row, slice);
       },
-      [&](const float(&c)[16 * groups], Piece(&pieces)[kTilePieces], int row, int slice) {
+      [&](const float(&c)[32 * groups], Piece(&pieces)[kTilePieces], int row, int slice) {
 #pragma unroll
         for (int piece = 0; piece < kTilePieces; ++piece) {
           if (piece + kAhead < kTilePieces) load(pieces, piece + kAhead, row, slice);
-          finish_units<Cell, T>(args, row + piece_row(piece), unit_of(slice), piece, pieces[piece],
-                                c);
+          finish_units<Cell, T>(args, row + piece_row(piece),
+                                int64_t{slice} * kTileColumns + piece_column(piece), piece,
+                                pieces[piece], c);
         }
       });
 #endif
