@@ -190,6 +190,24 @@ template <class T>
 __device__ __forceinline__ Vector<T, kLoaded> eight_at(const void* data, int64_t at) {
   return *reinterpret_cast<const Vector<T, kLoaded>*>(static_cast<const T*>(data) + at);
 }
+// The same of what is read once, or written and not read soon, so that it leaves the cache to h and
+// c.
+template <class T>
+__device__ __forceinline__ Vector<T, kLoaded> eight_once(const void* data, int64_t at) {
+  Vector<T, kLoaded> found;
+  const auto* from = reinterpret_cast<const uint4*>(static_cast<const T*>(data) + at);
+  auto* to = reinterpret_cast<uint4*>(&found);
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(found) / sizeof(uint4)); ++i) to[i] = __ldcs(from + i);
+  return found;
+}
+template <class T, class acc = acc_t<T>>
+__device__ __forceinline__ void store_eight_once(void* data, int64_t at, const acc (&from)[kLoaded]) {
+  Vector<T, kLoaded> stored;
+  narrow(from, stored);
+  __stcs(reinterpret_cast<uint4*>(static_cast<T*>(data) + at),
+         reinterpret_cast<const uint4&>(stored));
+}
 template <class T, class acc = acc_t<T>>
 __device__ __forceinline__ void load_eight(const void* data, int64_t at, acc (&to)[kLoaded]) {
   widen(eight_at<T>(data, at), to);

@@ -22,12 +22,12 @@ struct BackwardPiece {
     const int64_t row = args.step.start + b, hidden = layer.hidden;
 #pragma unroll
     for (int m = 0; m < Cell::kGates; ++m) {
-      gates[m] = eight_at<T>(layer.gates, (row * Cell::kGates + m) * hidden + unit);
+      gates[m] = eight_once<T>(layer.gates, (row * Cell::kGates + m) * hidden + unit);
     }
     const bool any = layer.grad_output.data != nullptr;
-    grad_output = eight_at<T>(any ? layer.grad_output.data : layer.gates,
+    grad_output = eight_once<T>(any ? layer.grad_output.data : layer.gates,
                               any ? row * layer.grad_output.row_stride + unit : unit);
-    old_cell = eight_at<float>(layer.c_states, row * hidden + unit);
+    old_cell = eight_once<float>(layer.c_states, row * hidden + unit);
     grad_c = eight_at<float>(layer.grad_c, b * hidden + unit);
   }
 };

@@ -21,7 +21,7 @@ struct ForwardPiece {
     const int64_t row = (args.step.start + b) * layer.products.row_stride;
 #pragma unroll
     for (int m = 0; m < Cell::kInputGates; ++m) {
-      products[m] = eight_at<T>(layer.products.data, row + m * layer.hidden + unit);
+      products[m] = eight_once<T>(layer.products.data, row + m * layer.hidden + unit);
     }
     c = eight_at<float>(layer.c, b * layer.hidden + unit);
   }
@@ -87,10 +87,10 @@ __device__ __forceinline__ void finish_units(const TilesForward& args, int64_t b
   if (layer.gates != nullptr) {
 #pragma unroll
     for (int m = 0; m < kGates; ++m) {
-      store_eight_of<T>(layer.gates, (row * kGates + m) * hidden + unit, gates[m]);
+      store_eight_once<T>(layer.gates, (row * kGates + m) * hidden + unit, gates[m]);
     }
   }
-  store_eight_of<T>(layer.output, row * layer.output_stride + unit, h);
+  store_eight_once<T>(layer.output, row * layer.output_stride + unit, h);
   // What the next step begins with.
   if (starts_anew(layer.resets, args.next, b)) {
     const int64_t from = reset_row(layer.resets, args.next, b) * hidden + unit;

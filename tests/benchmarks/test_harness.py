@@ -19,7 +19,7 @@ from benchmarks.harness import cases, machine, report, spread
 from benchmarks.harness.cases import Bar, Case, Plan, Settings
 from benchmarks.harness.timing import Effort, Wall, measure, summary
 from benchmarks.harness.verify import Refused, verify
-from benchmarks.recurrent import sweep, sweep_cells, tutorial
+from benchmarks.recurrent import rl, sweep, sweep_cells, tutorial
 from tests.support.inputs import DEVICES
 from treadle import reference
 
@@ -43,7 +43,8 @@ def test_some_rows_of_every_suite(
     """A trial of up to SOME rows, from the first to the last."""
     plans = [plan.key for plan in run.SUITES[suite](Settings(device, quick=True, threads=(1,)))]
     if not plans:
-        assert device == "cpu" and suite in (*GPU_ALONE, *sweep.SUITES, *sweep_cells.SUITES)
+        on_gpu = (*GPU_ALONE, *sweep.SUITES, *sweep_cells.SUITES, rl.COST_SUITE)
+        assert device == "cpu" and suite in on_gpu
         return
     keys = plans[:: -(-len(plans) // SOME)]
     every = run.plans_of
