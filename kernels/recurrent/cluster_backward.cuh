@@ -141,7 +141,9 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
     const int parity = s & 1;
     const bool last = s == steps;
     const int active = last ? 0 : rows.active(own.time(s));
-    const bool anew = marks.before(s) >> row & 1;
+    uint32_t anew = marks.before(s) >> row & 1;
+    // Known before the gradients arrive, where a register is left for it.
+    if constexpr (any_resets && Weights::kRegisters <= 64) keep(anew);
     const uint32_t stage = base + Layout::kStages + s % Layout::kDepth * Layout::kStageBytes;
 
     // ---- what does not depend on gradients, while they arrive
@@ -207,11 +209,11 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
       }
       if (row < given) grad_h[i] += sum_in_pairs(parts);
       const bool real = row < rows.count && first_unit + unit[i] < hidden;
-      if (any_resets && anew) {
-        if (real && resets.wanted()) {
+      if constexpr (any_resets) {
+        if (anew != 0 && real && resets.wanted()) {
           resets.hand_over(own.time(s - 1), row, first_unit + unit[i], grad_h[i], grad_c[i]);
         }
-        grad_h[i] = grad_c[i] = 0;
+        if (anew != 0) grad_h[i] = grad_c[i] = 0;
       }
       if (last) {
         if (!real) continue;
