@@ -125,8 +125,8 @@ struct Backward {
     return result;
   }
 
-  // Of algorithms that run step by step: the gradient of a state that the first step did not begin with goes to
-  // what replaced it.
+  // Of algorithms that run step by step: the gradient of a state that the first step did not begin
+  // with goes to what replaced it.
   void cut_first(const RecurrenceStep& step, const Tensor& grad, Tensor of_reset) const {
     if (!run.resets.marks.defined() || step.marked_rows == 0) return;
     const Tensor mark = run.rows(run.resets.marks).narrow(0, step.marks, step.marked_rows);

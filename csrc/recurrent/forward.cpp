@@ -15,9 +15,8 @@ namespace {
 Tensor input_products(const LayerRun& run, const Tensor& x, const Tensor& w_ih,
                       const Tensor& gates) {
   if (run.plan.is("tiles")) {
-    const Tensor products = gates.defined()
-                                ? run.input_window(gates)
-                                : at::empty({x.size(0), w_ih.size(0)}, x.options());
+    const Tensor products = gates.defined() ? run.input_window(gates)
+                                            : at::empty({x.size(0), w_ih.size(0)}, x.options());
     run.mm_into(products, x, w_ih.t(), /*add=*/false);
     return products;
   }
@@ -99,11 +98,22 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
                 first * view.row_stride * static_cast<int64_t>(products.element_size());
     char* const own_output = static_cast<char*>(output.mutable_data_ptr()) +
                              d * sizes.hidden * static_cast<int64_t>(output.element_size());
-    const RecurrenceForward chunk{
-        sizes.cell, sizes.dtype, sizes.batch, sizes.hidden, &one, end - begin, view,
-        /*state_products=*/{}, const_data_of(bias_ih), const_data_of(bias_hh),
-        direction_data(run, h, d), direction_data(run, c, d), own_output,
-        sizes.directions * sizes.hidden, data_of(gates), run.resets.from(d)};
+    const RecurrenceForward chunk{sizes.cell,
+                                  sizes.dtype,
+                                  sizes.batch,
+                                  sizes.hidden,
+                                  &one,
+                                  end - begin,
+                                  view,
+                                  /*state_products=*/{},
+                                  const_data_of(bias_ih),
+                                  const_data_of(bias_hh),
+                                  direction_data(run, h, d),
+                                  direction_data(run, c, d),
+                                  own_output,
+                                  sizes.directions * sizes.hidden,
+                                  data_of(gates),
+                                  run.resets.from(d)};
     if (!tiles) {
       const bool reads_first = begin == 0 && first_h.defined();
       run.backend.forward(chunk, w_hh, plan,

@@ -143,7 +143,8 @@ __global__ void __launch_bounds__(kBlockSize)
   const auto start = [&](int64_t t) {
     return sizes.starts == nullptr ? t * sizes.batch : __ldg(sizes.starts + t);
   };
-  const auto* gates = static_cast<const T*>(args.gates) + d * start(steps) * Cell::kGates * hidden + u;
+  const auto* gates =
+      static_cast<const T*>(args.gates) + d * start(steps) * Cell::kGates * hidden + u;
   auto* c_states = static_cast<acc*>(args.c_states) + d * args.c_direction + u;
   const RecurrenceResets& resets = args.resets;
   const int64_t backward = d + args.direction;  // in time, if not 0
@@ -173,8 +174,8 @@ __global__ void __launch_bounds__(kBlockSize)
       }
 #pragma unroll
       for (int m = 0; m < Cell::kGates; ++m) {
-        g[i][m] = *reinterpret_cast<const Vector<T, kWide>*>(
-            gates + (row[i] * Cell::kGates + m) * hidden);
+        g[i][m] = *reinterpret_cast<const Vector<T, kWide>*>(gates +
+                                                             (row[i] * Cell::kGates + m) * hidden);
       }
     }
 #pragma unroll
@@ -210,11 +211,10 @@ cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream) 
     if (units >= kManyUnits && sizes.hidden % kWide == 0 && args.c_row % kWide == 0 &&
         reinterpret_cast<uintptr_t>(args.gates) % (kWide * sizeof(T)) == 0) {
       const auto grid = ceil_div(units, int64_t{kWide} * kBlockSize);
-      const LaunchShape shape = {static_cast<unsigned>(grid), 1,    1, kBlockSize, 0, kWide,
+      const LaunchShape shape = {static_cast<unsigned>(grid),  1, 1, kBlockSize, 0, kWide,
                                  static_cast<int>(sizes.steps)};
-      const auto kernel = args.resets.marks == nullptr
-                              ? recurrence_c_states_in_turn<Cell, T, false>
-                              : recurrence_c_states_in_turn<Cell, T, true>;
+      const auto kernel = args.resets.marks == nullptr ? recurrence_c_states_in_turn<Cell, T, false>
+                                                       : recurrence_c_states_in_turn<Cell, T, true>;
       return launch(kernel, shape, stream, args, units);
     }
     const int64_t wanted = ceil_div(sizes.steps, int64_t{kSteps});

@@ -1,6 +1,7 @@
 #include "kernels/recurrent/plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <string>
 
@@ -86,18 +87,21 @@ double launched_time(const RecurrenceSizes& sizes, bool tf32, bool backward) {
   return static_cast<double>(sizes.directions) * (13 + flop / flop_per_us + (backward ? 6 : 0));
 }
 
-// Tiles: rounds of tiles over the chip, each a product and the cell of what it holds.
-double tiles_time(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool backward) {
+constexpr int64_t kTileHidden = 64, kTilesHidden = int64_t{1} << 20;  // H: a multiple; at most
+constexpr int64_t kTileRows = 512;  // of fewer, half of the tiles would be empty
+
+// Tiles, of the forward pass: rounds of tiles over the chip, each of which takes the longer the
+// more of the chip it fills, since all then wait for memory.
+double tiles_time(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
   const CellInfo& cell = cell_info(sizes.cell);
   const int64_t at_once = std::max(device.multiprocessors / 2, 1);
-  const bool wide = backward && sizes.hidden % 128 == 0;
-  const int64_t slices = sizes.hidden / (wide ? 128 : 64);
   const int64_t pairs = ceil_div(std::max<int64_t>(sizes.batch, 1), 256);  // of tiles
-  const auto rounds = static_cast<double>(ceil_div(pairs * slices, at_once));
+  const auto tiles = static_cast<double>(pairs) * static_cast<double>(sizes.hidden / kTileHidden);
+  const double rounds = std::ceil(tiles / static_cast<double>(at_once));
+  const double fill = tiles / rounds / static_cast<double>(at_once);
   const double depth = static_cast<double>(sizes.hidden) / 256 * cell.state_gates;
-  const double width = wide ? 2 : 1;
-  const double each = 0.4 + 0.55 * width * depth + 0.8 * width * cell.gates;
-  return static_cast<double>(sizes.directions) * (3 + rounds * each);
+  return static_cast<double>(sizes.directions) *
+         (3 + rounds * (4 + 0.5 * depth + 0.6 * cell.gates * fill));
 }
 
 struct Clusters {
@@ -169,7 +173,6 @@ bool on_chip(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool 
          sizes.batch < kBatch && sizes.steps < kSteps;
 }
 
-constexpr int64_t kTileHidden = 64, kTilesHidden = int64_t{1} << 20;  // H: a multiple; at most
 constexpr int64_t kRows = int64_t{1} << 30;  // of all steps: TMA counts them in 32 bits
 
 bool in_tiles(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
@@ -190,8 +193,10 @@ Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
   }
   if (sizes.steps <= kFewSteps) return {"step", "one step does not pay for weights on the chip"};
   const double launched = launched_time(sizes, device.tf32, backward);
-  const double tiles = in_tiles(sizes, device) ? tiles_time(sizes, device, backward)
-                                               : std::numeric_limits<double>::infinity();
+  // Backward a product and a kernel have been faster wherever both beat the weights on the chip.
+  const bool any_tiles = in_tiles(sizes, device) && sizes.batch >= kTileRows && !backward;
+  const double tiles =
+      any_tiles ? tiles_time(sizes, device) : std::numeric_limits<double>::infinity();
   const Choice in_launches = tiles < launched
                                  ? Choice{"tiles", "so many rows fill tiles of tensor cores"}
                                  : Choice{"step", "so many rows are faster by a product a step"};
@@ -223,9 +228,9 @@ const char* refuse_forced(const RecurrenceSizes& sizes, const RecurrenceDevice& 
     return in_tiles(sizes, device)
                ? nullptr
                : fail("algorithm tiles needs float16 or bfloat16, H a multiple of ", kTileHidden,
-                      " up to ", kTilesHidden, ", T * B < 2^30 and an sm_90 GPU, got ", dtype_name(sizes.dtype),
-                      ", H = ", sizes.hidden, ", T = ", sizes.steps, ", B = ", sizes.batch,
-                      " and sm_", device.architecture);
+                      " up to ", kTilesHidden, ", T * B < 2^30 and an sm_90 GPU, got ",
+                      dtype_name(sizes.dtype), ", H = ", sizes.hidden, ", T = ", sizes.steps,
+                      ", B = ", sizes.batch, " and sm_", device.architecture);
   }
   const bool cluster = forced == "cluster";
   if (!cluster && forced != "grid") {

@@ -1,6 +1,6 @@
-// Algorithm "tiles", what both passes share: one launch a step, in which tensor cores multiply tiles
-// of rows by W_hh and the cell follows in registers. For so many rows that the weights are read
-// often enough from shared memory, in half types, H a multiple of 64, sm_90.
+// Algorithm "tiles", what both passes share: one launch a step, in which tensor cores multiply
+// tiles of rows by W_hh and the cell follows in registers. For so many rows that the weights are
+// read often enough from shared memory, in half types, H a multiple of 64, sm_90.
 //
 // A tile is [128 rows] x [groups of 64 columns], each group of one gate (forward) or of 64 units
 // (backward). A producer thread loads stages of both factors by TMA; each of two warpgroups takes
@@ -24,8 +24,8 @@ inline constexpr int kTileDepth = 64;                     // of K, a stage: 128 
 inline constexpr int kTileBlocks = 2;                     // of a cluster
 inline constexpr int kWarpgroup = 128, kTileConsumers = 2;
 inline constexpr int kTileThreads = (kTileConsumers + 1) * kWarpgroup;
-inline constexpr int kLoaded = 8;        // consecutive columns of a lane, in each half of a group
-inline constexpr int kTilePieces = 4;    // of a thread in a group: two rows, two halves
+inline constexpr int kLoaded = 8;      // consecutive columns of a lane, in each half of a group
+inline constexpr int kTilePieces = 4;  // of a thread in a group: two rows, two halves
 
 // Tiles of a launch: pairs of rows' tiles, which a cluster takes, times slices of the columns.
 struct TileCounts {
@@ -64,9 +64,10 @@ struct TileMemory {
 // The producer: rows from `first_row` on and weights of this cluster's tiles, stage by stage.
 // group_at(g, slice): which 64 rows of the weights group g of a slice is.
 template <int groups, class GroupAt>
-__device__ __forceinline__ void load_tiles(const TileMemory<groups>& memory, const CUtensorMap& rows,
-                                           const CUtensorMap& weights, const TileCounts& tiles,
-                                           int first_row, int rank, const GroupAt& group_at) {
+__device__ __forceinline__ void load_tiles(const TileMemory<groups>& memory,
+                                           const CUtensorMap& rows, const CUtensorMap& weights,
+                                           const TileCounts& tiles, int first_row, int rank,
+                                           const GroupAt& group_at) {
   using Stages = TileStages<groups>;
   constexpr uint16_t kAll = (1 << kTileBlocks) - 1;
   constexpr int kPartBytes = Stages::kGroupBytes / kTileBlocks;
@@ -198,11 +199,13 @@ __device__ __forceinline__ Vector<T, kLoaded> eight_once(const void* data, int64
   const auto* from = reinterpret_cast<const uint4*>(static_cast<const T*>(data) + at);
   auto* to = reinterpret_cast<uint4*>(&found);
 #pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(found) / sizeof(uint4)); ++i) to[i] = __ldcs(from + i);
+  for (int i = 0; i < static_cast<int>(sizeof(found) / sizeof(uint4)); ++i)
+    to[i] = __ldcs(from + i);
   return found;
 }
 template <class T, class acc = acc_t<T>>
-__device__ __forceinline__ void store_eight_once(void* data, int64_t at, const acc (&from)[kLoaded]) {
+__device__ __forceinline__ void store_eight_once(void* data, int64_t at,
+                                                 const acc (&from)[kLoaded]) {
   Vector<T, kLoaded> stored;
   narrow(from, stored);
   __stcs(reinterpret_cast<uint4*>(static_cast<T*>(data) + at),
@@ -226,13 +229,12 @@ __device__ __forceinline__ void store_eight_of(void* data, int64_t at, const acc
 // Rows [n, k] of a half type, `stride` elements apart, in boxes of a tile.
 inline bool encode_rows(CUtensorMap& map, Dtype dtype, const void* data, int64_t n, int64_t k,
                         int64_t stride) {
-  return encode_map<2>(map, dtype, data,
-                       {static_cast<cuuint64_t>(k), static_cast<cuuint64_t>(n)},
+  return encode_map<2>(map, dtype, data, {static_cast<cuuint64_t>(k), static_cast<cuuint64_t>(n)},
                        {static_cast<cuuint64_t>(stride) * 2}, {kTileDepth, kTileRows});
 }
 
-// Weights [64 n, k] contiguous, in boxes of a cluster's block: half of a group. Row 8 a + 2 b + c of
-// the half is loaded as row 8 b + 2 a + c.
+// Weights [64 n, k] contiguous, in boxes of a cluster's block: half of a group. Row 8 a + 2 b + c
+// of the half is loaded as row 8 b + 2 a + c.
 inline bool encode_weights(CUtensorMap& map, Dtype dtype, const void* data, int64_t n, int64_t k) {
   const auto row = static_cast<cuuint64_t>(k) * 2;
   return encode_map<5>(map, dtype, data,
@@ -259,8 +261,9 @@ cudaError_t launch_tiles(void (*kernel)(P...), const TileCounts& tiles, int proc
   if (error != cudaSuccess) return error;
   const int count = tiles.row_pairs * tiles.slices;
   const int clusters = count < processors / kTileBlocks ? count : processors / kTileBlocks;
-  const LaunchShape shape = {static_cast<unsigned>(clusters * kTileBlocks), 1, 1, kTileThreads,
-                             kBytes, kLoaded, ceil_div(count, clusters) * kTileRows};
+  const LaunchShape shape = {
+      static_cast<unsigned>(clusters * kTileBlocks), 1, 1, kTileThreads, kBytes, kLoaded,
+      ceil_div(count, clusters) * kTileRows};
   return launch_with(kernel, shape, stream, {cluster_launch(kTileBlocks), overlapping_launch()},
                      args..., tiles);
 }

@@ -7,7 +7,8 @@
 namespace treadle {
 
 struct TilesForward {
-  // `products` [S, G_i H] of `dtype`; h [B, H] receives each row's last state, and nothing reads it.
+  // `products` [S, G_i H] of `dtype`; h [B, H] receives each row's last state, and nothing reads
+  // it.
   RecurrenceForward layer;
   const void* weight_hh;  // [G_h H, H] contiguous
   // h before and after a step, [B, H] each, in turns: the first step with rows begins with

@@ -26,7 +26,7 @@ struct BackwardPiece {
     }
     const bool any = layer.grad_output.data != nullptr;
     grad_output = eight_once<T>(any ? layer.grad_output.data : layer.gates,
-                              any ? row * layer.grad_output.row_stride + unit : unit);
+                                any ? row * layer.grad_output.row_stride + unit : unit);
     old_cell = eight_once<float>(layer.c_states, row * hidden + unit);
     grad_c = eight_at<float>(layer.grad_c, b * hidden + unit);
   }
@@ -35,8 +35,7 @@ struct BackwardPiece {
 // The cell of eight units of row b.
 template <class Cell, class T, int groups>
 __device__ __forceinline__ void finish_grads(const TilesBackward& args, int64_t b, int64_t unit,
-                                             int g, int piece,
-                                             const BackwardPiece<Cell, T>& loaded,
+                                             int g, int piece, const BackwardPiece<Cell, T>& loaded,
                                              const float (&c)[32 * groups]) {
   constexpr int kGates = Cell::kGates;
   const RecurrenceBackward& layer = args.layer;
@@ -107,13 +106,13 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   run_tiles<T, groups, Piece, kPieces>(
       grads, weight, tiles, static_cast<int>(args.layer.last.start),
       [&](int g, int slice) { return slice * groups + g; },
-      [&](float(&c)[32 * groups], Piece(&pieces)[kPieces], int row, int slice) {
+      [&](float (&c)[32 * groups], Piece(&pieces)[kPieces], int row, int slice) {
 #pragma unroll
         for (float& sum : c) sum = 0;
 #pragma unroll
         for (int k = 0; k < kAhead; ++k) load(pieces, k, row, slice);
       },
-      [&](const float(&c)[32 * groups], Piece(&pieces)[kPieces], int row, int slice) {
+      [&](const float (&c)[32 * groups], Piece(&pieces)[kPieces], int row, int slice) {
 #pragma unroll
         for (int k = 0; k < kPieces; ++k) {
           if (k + kAhead < kPieces) load(pieces, k + kAhead, row, slice);
@@ -131,8 +130,7 @@ cudaError_t run_tiles_backward(TilesBackward args, int processors, cudaStream_t 
   const int64_t hidden = layer.hidden, depth = Cell::kStateGates * hidden;
   CUtensorMap grads, weight;
   if (!encode_weights(weight, layer.dtype, args.weight_hh, hidden, depth) ||
-      !encode_rows(grads, layer.dtype, layer.grad_gates, args.rows, depth,
-                   Cell::kGates * hidden)) {
+      !encode_rows(grads, layer.dtype, layer.grad_gates, args.rows, depth, Cell::kGates * hidden)) {
     return cudaErrorNotSupported;
   }
   for (int64_t s = 0; s <= layer.step_count; ++s) {

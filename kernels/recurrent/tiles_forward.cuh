@@ -75,8 +75,8 @@ __device__ __forceinline__ void finish_units(const TilesForward& args, int64_t b
     float own[kGates];
 #pragma unroll
     for (int m = 0; m < kGates; ++m) {
-      own[m] = m < Cell::kStateGates ? c[piece_sum(m < Cell::kStateGates ? m : 0, piece, e)]
-                                     : bias[e];
+      own[m] =
+          m < Cell::kStateGates ? c[piece_sum(m < Cell::kStateGates ? m : 0, piece, e)] : bias[e];
       if (m >= kFirstInput) own[m] += products[m - kFirstInput][e];
       gates[m][e] = own[m];
     }
@@ -107,9 +107,8 @@ __device__ __forceinline__ void finish_units(const TilesForward& args, int64_t b
 
 template <class Cell, class T>
 __global__ void __launch_bounds__(kTileThreads, 1)
-    tiles_forward(const __grid_constant__ TilesForward args,
-                  const __grid_constant__ CUtensorMap h, const __grid_constant__ CUtensorMap weight,
-                  const TileCounts tiles) {
+    tiles_forward(const __grid_constant__ TilesForward args, const __grid_constant__ CUtensorMap h,
+                  const __grid_constant__ CUtensorMap weight, const TileCounts tiles) {
   begin_kernel();
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr int groups = Cell::kStateGates;
@@ -123,12 +122,12 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   run_tiles<T, groups, Piece, kTilePieces>(
       h, weight, tiles, /*first_row=*/0,
       [&](int g, int slice) { return Cell::weight_block(g) * tiles.slices + slice; },
-      [&](float(&c)[32 * groups], Piece(&pieces)[kTilePieces], int row, int slice) {
+      [&](float (&c)[32 * groups], Piece(&pieces)[kTilePieces], int row, int slice) {
         begin_gates<Cell, T>(args.layer, int64_t{slice} * kTileColumns, c);
 #pragma unroll
         for (int piece = 0; piece < kAhead; ++piece) load(pieces, piece, row, slice);
       },
-      [&](const float(&c)[32 * groups], Piece(&pieces)[kTilePieces], int row, int slice) {
+      [&](const float (&c)[32 * groups], Piece(&pieces)[kTilePieces], int row, int slice) {
 #pragma unroll
         for (int piece = 0; piece < kTilePieces; ++piece) {
           if (piece + kAhead < kTilePieces) load(pieces, piece + kAhead, row, slice);

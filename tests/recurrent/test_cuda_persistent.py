@@ -1,6 +1,7 @@
 """recurrent_layer in the algorithms of one launch, "cluster" and "grid", and in "tiles" and "step",
-which they are compared with. A kernel that waits for itself cannot be ended from inside its process, so each test runs its cases in a process of its own,
-which has a minute: persistent_worker.py and the files that it imports hold the cases."""
+which they are compared with. A kernel that waits for itself cannot be ended from inside its process,
+so each test runs its cases in a process of its own, which has a minute: persistent_worker.py and
+the files that it imports hold the cases."""
 
 from __future__ import annotations
 
@@ -194,9 +195,7 @@ def test_what_a_algorithm_cannot_run(algorithm: str) -> None:
 
 
 @HOPPER
-@pytest.mark.parametrize(
-    ("algorithm", "dtype"), [(r, d) for r, d in PERSISTENT if d != "float16"]
-)
+@pytest.mark.parametrize(("algorithm", "dtype"), [(r, d) for r, d in PERSISTENT if d != "float16"])
 @pytest.mark.parametrize("which", ["small", "medium", "wide"])
 def test_a_thousand_times_the_same_bits(which: str, algorithm: str, dtype: str) -> None:
     watch("repeats", algorithm, dtype, which)

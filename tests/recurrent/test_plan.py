@@ -174,34 +174,6 @@ def test_every_size_on_the_cpu() -> None:
         bounded(sizes, one.steps_per_chunk, 32 * MEGABYTE)
 
 
-def chunk_of(sizes: Sizes, **device: Any) -> int:
-    chunk: int = plan(sizes, forced="step", **device).steps_per_chunk
-    return chunk
-
-
-@BINDINGS
-def test_chunks_grow_with_the_cache_and_shrink_with_the_step() -> None:
-    for sizes in all_sizes():
-        steps, batch, hidden, element = sizes
-        chunks = [chunk_of(sizes, l2_bytes=n * MEGABYTE) for n in range(0, 257, 8)]
-        assert chunks == sorted(chunks)
-        for wider in ((steps, 2 * batch, hidden, element), (steps, batch, 2 * hidden, element)):
-            assert chunk_of(wider) <= chunk_of(sizes)
-        longer = (2 * steps, batch, hidden, element)
-        assert chunk_of(longer) >= chunk_of(sizes)
-
-
-@BINDINGS
-def test_a_chunk_holds_what_the_cache_does() -> None:
-    # 3 * 512 * 4 bytes * 64 rows a step: 64 steps are 24 MB.
-    assert plan((512, 64, 512, 4), l2_bytes=48 * MEGABYTE).steps_per_chunk == 64
-    assert plan((512, 64, 512, 2), l2_bytes=48 * MEGABYTE).steps_per_chunk == 64
-    assert plan((512, 64, 512, 8), l2_bytes=48 * MEGABYTE).steps_per_chunk == 32
-    # Without a cache, 1024 rows.
-    assert plan((512, 64, 512, 4), l2_bytes=0).steps_per_chunk == 16
-    assert plan((5, 64, 512, 4), l2_bytes=0).steps_per_chunk == 5
-
-
 NAMES = {True: "auto, cluster, grid, tiles or step on CUDA", False: "auto or rows on the CPU"}
 
 
@@ -251,38 +223,6 @@ def test_algorithms_that_cannot_run(
     )
     with pytest.raises(RuntimeError, match=words):
         plan((512, 17, hidden, element), forced=algorithm, architecture=architecture)
-
-
-@BINDINGS
-@pytest.mark.parametrize(
-    ("sizes", "architecture"),
-    [
-        *(((512, 17, h, 2), 90) for h in (0, 32, 65, 1 << 21)),
-        *(((512, 17, 64, 2), architecture) for architecture in (80, 100)),
-        ((512, 17, 64, 4), 90),
-        ((1 << 15, 1 << 15, 64, 2), 90),
-    ],
-)
-def test_tiles_that_cannot_run(sizes: Sizes, architecture: int) -> None:
-    steps, batch, hidden, element = sizes
-    words = (
-        "^recurrent_layer: algorithm tiles needs float16 or bfloat16, H a multiple of 64 up to "
-        rf"1048576, T \* B < 2\^30 and an sm_90 GPU, got {'float16' if element == 2 else 'float32'}, "
-        rf"H = {hidden}, T = {steps}, B = {batch} and sm_{architecture}($|\n)"
-    )
-    with pytest.raises(RuntimeError, match=words):
-        plan(sizes, forced="tiles", architecture=architecture)
-    assert plan(sizes, architecture=architecture).algorithm != "tiles"
-
-
-@BINDINGS
-def test_tiles_are_for_many_rows() -> None:
-    for hidden in (64, 256, 512):
-        for batch, algorithm in ((16, "cluster"), (8000, "tiles")):
-            one = plan((24, batch, hidden, 2))
-            assert one.algorithm == algorithm and plan((24, batch, hidden, 4)).algorithm != "tiles"
-        assert plan((1, 8000, hidden, 2)).algorithm == "step"
-        assert plan((24, 2, hidden, 2), forced="tiles").algorithm == "tiles"
 
 
 @BINDINGS

@@ -119,9 +119,10 @@ void tiles_forward_cuda(const RecurrenceForward& args, const TurnsOfH& turns,
   check_units(op, args.batch, args.hidden);
   with_stream(weight_hh.device(), plan, [&](cudaStream_t stream) {
     const Tensor weight = aligned(weight_hh);
-    check_launch(op, launch_tiles_forward({args, weight.const_data_ptr(),
-                                           {turns.states[0], turns.states[1]}, turns.turn},
-                                          processors(), stream));
+    check_launch(
+        op, launch_tiles_forward(
+                {args, weight.const_data_ptr(), {turns.states[0], turns.states[1]}, turns.turn},
+                processors(), stream));
   });
 }
 
@@ -132,8 +133,8 @@ void tiles_backward_cuda(const RecurrenceBackward& args, int64_t rows, const Ten
   with_stream(weight_hh.device(), plan, [&](cudaStream_t stream) {
     const Tensor weight =
         aligned(in_gate_order(weight_hh, args.cell, args.hidden, 0).t().contiguous());
-    check_launch(op, launch_tiles_backward({args, weight.const_data_ptr(), rows}, processors(),
-                                           stream));
+    check_launch(
+        op, launch_tiles_backward({args, weight.const_data_ptr(), rows}, processors(), stream));
   });
 }
 
