@@ -1,6 +1,6 @@
 """recurrent_layer in the algorithms of one launch, "cluster" and "grid", and in "tiles" and "step",
-which they are compared with. A kernel that waits for itself cannot be ended from inside its process,
-so each test runs its cases in a process of its own, which has a minute: persistent_worker.py and
+which they are compared with. A kernel that waits for itself cannot be ended from in its process, so
+each test runs its cases in a process of its own, which has a minute: persistent_worker.py and
 the files that it imports hold the cases."""
 
 from __future__ import annotations
