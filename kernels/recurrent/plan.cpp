@@ -79,12 +79,16 @@ double grid_time(int64_t launches, int rows, int state_gates, bool backward) {
          (0.6 + state_gates / 3.0 * (backward ? 0.375 : 0.19) * rows);
 }
 
-// Step: a matrix product and a kernel.
+// Step: a matrix product and a kernel, between which the products of half types lie in memory as
+// floats.
 double launched_time(const RecurrenceSizes& sizes, bool tf32, bool backward) {
   const double hidden = static_cast<double>(sizes.hidden), rows = static_cast<double>(sizes.batch);
   const double flop_per_us = is_half(sizes.dtype) ? 4e8 : tf32 ? 1.5e8 : 4e7;
-  const double flop = rows * hidden * hidden * (2 * cell_info(sizes.cell).state_gates);
-  return static_cast<double>(sizes.directions) * (13 + flop / flop_per_us + (backward ? 6 : 0));
+  const CellInfo& cell = cell_info(sizes.cell);
+  const double flop = rows * hidden * hidden * (2 * cell.state_gates);
+  const double bytes = is_half(sizes.dtype) ? rows * hidden * (12 * cell.gates + 20) : 0;
+  return static_cast<double>(sizes.directions) *
+         (13 + flop / flop_per_us + bytes / 3e6 + (backward ? 6 : 0));
 }
 
 constexpr int64_t kTileHidden = 64, kTilesHidden = int64_t{1} << 20;  // H: a multiple; at most

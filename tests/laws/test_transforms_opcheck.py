@@ -13,6 +13,7 @@ from torch.library import opcheck
 
 from tests.recurrent.cell_cases import cell_arguments
 from tests.recurrent.layer_cases import CELLS, EACH_CELL, batch_sizes, layer_arguments
+from tests.recurrent.scan_cases import scan_call
 from tests.sine_linear.cases import sine_arguments
 from tests.support.cases import ELEMENTWISE, OPS
 from tests.support.forms import FORMS, INPLACE, OUT, Form
@@ -171,15 +172,17 @@ def layer_ops(call: Call, recompute: bool) -> list[OpCall]:
 
 
 def layers_of(call: Call) -> list[OpCall]:
-    """The composite op of the call's cell, of one layer in two directions."""
+    """The composite ops of the call's cell, of one layer in two directions."""
     input, lengths, h0, c0, *weights = call.args
     sizes, cell = batch_sizes(lengths), call.kwargs["cell"]
     op, hx = getattr(ops, cell), h0 if cell == "gru" else [h0, c0]
     params = [t[d] for d in range(2) for t in weights if t is not None]
     options = (weights[2] is not None, 1, 0.0, False, True)
-    if sizes is None:
-        return [(op.input, (input, hx, params, *options, False), {})]
-    return [(op.data, (input, sizes, hx, params, *options), {})]
+    name, args = "input", (input, hx, params, *options, False)
+    if sizes is not None:
+        name, args = "data", (input, sizes, hx, params, *options)
+    forms = (name,) if cell == "gru" else (name, f"{name}_cells")
+    return [(getattr(op, form), args, {}) for form in forms]
 
 
 def with_grad(args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -268,6 +271,7 @@ def test_every_op_is_here() -> None:
     for cell, lengths in itertools.product(CELLS, (None, (2, 1))):
         call = layer_arguments(make, (2, 2, 3, 4), cell=cell, directions=2, lengths=lengths)
         calls += layers_of(call)
+    calls.append(scan_call(make))
     tested = {str(call[0]) for call in calls}
     registered = {
         f"{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}"
@@ -279,10 +283,8 @@ def test_every_op_is_here() -> None:
 
 
 def test_a_wrong_op_is_noticed() -> None:
-    """A fake kernel of another shape, and an op that writes what its schema does not say.
-
-    (Strides it does not compare: test_numbers does.)
-    """
+    """A fake kernel of another shape, and an op that writes what its schema does not say. (Strides it
+    does not compare: test_numbers does.)"""
     with torch.library._scoped_library("treadle_planted", "DEF") as library:
         library.define("shape(Tensor x) -> Tensor")
         library.define("writes(Tensor x) -> Tensor")

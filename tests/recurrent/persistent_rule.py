@@ -82,6 +82,16 @@ def large(algorithm: str, dtype: str, cell: str) -> Cases:
         yield name, partial(by_rule, op, case, DTYPES[dtype], algorithm)
 
 
+def shares_of_lstm(*widths: int) -> Cases:
+    """Four gates leave less room for rows in float32: one, as many as clusters take at once, and
+    more."""
+    op = OPS["recurrent_layer lstm"]
+    for turn, (h, b) in enumerate(itertools.product(widths, (1, 3, 4, 5, 28, 29, 113, 133, 257))):
+        name, recompute = f"lstm B{b} H{h}", turn % 2 == 1
+        case = large_case(name, recompute, (5, b, 8, h), cell="lstm", lengths=None)
+        yield name, partial(by_rule, op, case, torch.float32, "cluster")
+
+
 # ---- algorithms against each other
 
 
@@ -244,6 +254,7 @@ def raises(algorithm: str) -> Cases:
 GROUPS = {
     "cases": cases,
     "large": large,
+    "float batches of lstm": shares_of_lstm,
     "agree": agree,
     "auto": auto,
     "launched": launched,

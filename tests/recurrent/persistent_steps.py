@@ -180,14 +180,14 @@ SHARED = (*range(4, 18), *range(20, 66, 5), 90, 105, 112, 113, 120, 128, 129, 13
 SHARED += (256, 257)
 
 
-def batches(algorithm: str, *widths: int, dtypes: Kinds = HALVES, cell: str = "lltm") -> Cases:
+def batches(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
     """Batches that are shared out in many ways, each in one direction and two."""
     for turn, (h, b) in enumerate(itertools.product(widths, SHARED)):
         for n, dtype in enumerate(dtypes):
             d = 1 + (turn + turn // len(SHARED) + n) % 2
             name = f"B{b} H{h} D{d} {dtype}"
             given = name, dtype, (6, b, h)
-            options = options_of(turn) | {"cell": cell, "directions": d}
+            options = options_of(turn) | {"directions": d}
             yield name, partial(check_given, algorithm, *given, **options)
 
 
@@ -257,5 +257,3 @@ GROUPS: dict[str, Callable[..., Cases]] = {
 GROUPS |= {
     f"float {name}": partial(group, dtypes=(torch.float32,)) for name, group in GROUPS.items()
 }
-# Four gates need more room for weights than others, and leave less for rows.
-GROUPS["float batches of lstm"] = partial(batches, dtypes=(torch.float32,), cell="lstm")

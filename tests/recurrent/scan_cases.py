@@ -42,6 +42,13 @@ def scan_arguments(make: Make, sizes: tuple[int, int, int], to: Any = None, **op
     return Call(tuple(make(*shape, to=to, by=0.7) for shape in shapes), options)
 
 
+def scan_call(make: Make) -> tuple[Any, tuple[Tensor, ...], dict[str, Any]]:
+    """The op, its arguments and its options, as opcheck takes them."""
+    args = scan_arguments(make, (4, 3, 2)).args
+    options = {"reset": marks_of("some", args[0], None), "reverse": True}
+    return torch.ops.treadle.affine_scan.default, args, options
+
+
 def scan_cases() -> tuple[Case, ...]:
     found: list[Case] = []
 

@@ -109,7 +109,7 @@ def chosen(one: Any, algorithm: str, batch: int) -> None:
     """Not for very many rows, which a launch a step computes faster."""
     many = (one.algorithm, one.reason) in MANY_ROWS
     assert many or (one.algorithm == algorithm and "on the chip" in one.reason)
-    assert batch > 16 if many else batch < 70_000 or algorithm == "step"
+    assert batch > 16 or not many
 
 
 @BINDINGS

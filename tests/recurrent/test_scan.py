@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.library import opcheck
 
 from tests.recurrent.reset_cases import marks_of
-from tests.recurrent.scan_cases import scan, scan_arguments, scan_reference
+from tests.recurrent.scan_cases import scan, scan_arguments, scan_call, scan_reference
 from tests.support.compare import same_bits
 from tests.support.inputs import DEVICES, Make
 
@@ -98,3 +99,10 @@ def test_marks_may_differ_between_samples_of_vmap() -> None:
         return torch.ops.treadle.affine_scan(*call.args, reset=reset)  # type: ignore[no-any-return]
 
     assert torch.equal(torch.func.vmap(one)(several), torch.stack([one(m) for m in several]))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("grad", [False, True])
+def test_opcheck(grad: bool, device: str) -> None:
+    op, args, options = scan_call(Make("opcheck", device, torch.float32))
+    opcheck(op, tuple(t.detach().requires_grad_(grad) for t in args), options)
