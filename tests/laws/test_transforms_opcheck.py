@@ -283,8 +283,8 @@ def test_every_op_is_here() -> None:
 
 
 def test_a_wrong_op_is_noticed() -> None:
-    """A fake kernel of another shape, and an op that writes what its schema does not say. (Strides it
-    does not compare: test_numbers does.)"""
+    """A fake kernel of another shape, and an op that writes what its schema does not say. (It does
+    not compare strides: test_numbers does.)"""
     with torch.library._scoped_library("treadle_planted", "DEF") as library:
         library.define("shape(Tensor x) -> Tensor")
         library.define("writes(Tensor x) -> Tensor")

@@ -58,8 +58,8 @@ def zeros(cell: str, like: Tensor) -> Any:
 @EACH_DEVICE
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_a_batch_equals_its_pieces(cell: str, device: str, dtype: torch.dtype) -> None:
-    """Bit for bit on the CPU, where the product of the input is exact, since BLAS may add up otherwise
-    for fewer steps. On CUDA other products do, too: persistent_resets.py has the bits there."""
+    """Bit for bit on the CPU, where the product of the input is exact: for fewer steps BLAS may add
+    up otherwise. On CUDA other products do, too: persistent_resets.py has the bits there."""
     one = given(cell, device, dtype=dtype)
     weight_ih, *params = one["params"]
     one["x"], weight_ih = ((t * 4).round() / 4 for t in (one["x"], weight_ih))
