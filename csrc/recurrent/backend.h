@@ -91,11 +91,16 @@ inline RecurrencePlan make_plan(const char* op, const RecurrenceSizes& sizes,
   return plan;
 }
 
+// Whether kernels may read it 16 bytes at a time.
+inline bool begins_at_16_bytes(const Tensor& t) {
+  return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0;
+}
+
 // Contiguous at an address of 16 bytes.
 inline Tensor aligned(const Tensor& t) {
   if (!t.defined()) return t;
   const Tensor found = t.contiguous();
-  return reinterpret_cast<uintptr_t>(found.const_data_ptr()) % 16 == 0 ? found : found.clone();
+  return begins_at_16_bytes(found) ? found : found.clone();
 }
 
 inline MatrixView matrix_view(const Tensor& t) {

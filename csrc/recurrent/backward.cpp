@@ -52,7 +52,7 @@ Tensor recompute_c(const LayerRun& run, int64_t d, const Tensor& gates) {
 // Whether rows can be read 16 bytes at a time.
 bool in_chunks(const Tensor& rows) {
   return rows.stride(1) == 1 && rows.stride(0) * rows.element_size() % 16 == 0 &&
-         reinterpret_cast<uintptr_t>(rows.const_data_ptr()) % 16 == 0;
+         begins_at_16_bytes(rows);
 }
 
 struct Gradients {

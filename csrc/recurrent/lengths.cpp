@@ -36,12 +36,11 @@ void check_lengths(const char* op, const Tensor& lengths, const Tensor& input) {
 // ---- rows
 
 RowLengths::RowLengths(const Tensor& lengths, const c10::SymInt& steps) {
-  const Tensor t = at::arange(Scalar(steps), lengths.options().dtype(at::kLong)).unsqueeze(1);
-  const Tensor stop = lengths.clamp_max(Scalar(steps));
-  padding = t.ge(stop).unsqueeze(-1);
-  first_after = t.eq(stop).unsqueeze(-1);
-  last = t.add(1).eq(stop).unsqueeze(-1);
-  empty = stop.le(0).unsqueeze(-1);
+  t_ = at::arange(Scalar(steps), lengths.options().dtype(at::kLong)).unsqueeze(1);
+  stop_ = lengths.clamp_max(Scalar(steps));
+  padding = t_.ge(stop_).unsqueeze(-1);
+  last = t_.add(1).eq(stop_).unsqueeze(-1);
+  empty = stop_.le(0).unsqueeze(-1);
 }
 
 // [D, B, H] or [D, T, B, H], to be broadcast over steps.
@@ -57,15 +56,16 @@ LayerArguments with_lengths(LayerArguments a, const RowLengths& lengths) {
   if (a.reset.defined()) a.reset = a.reset.logical_and(lengths.padding.logical_not());
   if (a.h0.sym_size(0) == 1) return a;
   // The mark makes the first direction start anew, too, in the padding.
+  const Tensor first_after = lengths.first_after();
   if (!a.reset.defined()) {
-    a.reset = lengths.first_after;
+    a.reset = first_after;
     a.reset_h = a.h0;
     a.reset_c = a.c0;
     return a;
   }
   // In the form of one for each step: before these the rows begin, all others are as given.
-  const Tensor begin = at::stack({lengths.first_after, lengths.last});
-  a.reset = a.reset.logical_or(lengths.first_after);
+  const Tensor begin = at::stack({first_after, lengths.last});
+  a.reset = a.reset.logical_or(first_after);
   a.reset_h = at::where(begin, a.h0.unsqueeze(1), of_steps(a.reset_h, a.h0));
   a.reset_c = at::where(begin, a.c0.unsqueeze(1), of_steps(a.reset_c, a.c0));
   return a;

@@ -13,18 +13,22 @@ namespace treadle {
 
 // lengths [B] of rows of T steps; those beyond 0 .. T count as the nearest.
 struct RowLengths {
-  Tensor padding;      // [T, B, 1] bool: after the row's last step
-  Tensor last;         // [T, B, 1] bool: that step
-  Tensor first_after;  // [T, B, 1] bool: the step after it, if there is one
-  Tensor empty;        // [B, 1] bool: no steps
+  Tensor padding;  // [T, B, 1] bool: after the row's last step
+  Tensor last;     // [T, B, 1] bool: that step
+  Tensor empty;    // [B, 1] bool: no steps
 
   RowLengths(const Tensor& lengths, const c10::SymInt& steps);
 
+  // [T, B, 1] bool: the step after the last, if there is one. Asked for beside a second direction.
+  Tensor first_after() const { return t_.eq(stop_).unsqueeze(-1); }
   // Zeros in the padding of [T, B, ...].
   Tensor without_padding(const Tensor& t) const { return t.masked_fill(padding, 0); }
   // [B, ...] of [T, B, ...]: what stands at the last steps, 0 if there is none. A sum, because its
   // derivative is no scattered one.
   Tensor at_last(const Tensor& t) const { return t.masked_fill(last.logical_not(), 0).sum(0); }
+
+ private:
+  Tensor t_, stop_;  // [T, 1] steps; [B] lengths, at most T
 };
 
 // lengths [B] beside input [T, B, I]. Their values only if TREADLE_CHECK_LENGTHS is 1.

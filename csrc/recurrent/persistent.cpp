@@ -18,7 +18,7 @@ int64_t padded_width(const LayerRun& run) {
 }
 
 bool aligned(const LayerRun& run, const Tensor& t) {
-  return run.plan.one_block() || reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0;
+  return run.plan.one_block() || begins_at_16_bytes(t);
 }
 
 // A copy with zeros behind the last dimension.
