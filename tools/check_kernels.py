@@ -4,7 +4,8 @@
 - kernels/ includes CUDA, the standard library and itself, never torch or csrc/: it is
   libtreadle_kernels.so, and csrc/ the library of one torch version.
 - kernels/jax includes kernels.h and XLA's interface, which nobody else does.
-- Every kernel begins with begin_kernel(): launched while the one before it ends, it must wait.
+- Every kernel begins with begin_kernel(): launched while the one before it ends, it must wait. One
+  that follows a launch of its own kind may first do what needs nothing of that.
 - Kernels are launched in kernels/common/launch.cuh alone; csrc/ holds no device code.
 - Every launch, and every call of a `cudaError_t launch...` function, passes a stream, and its
   error is returned or checked.
@@ -32,7 +33,8 @@ SIDE_DOORS = {
 }
 RAW_LAUNCH = re.compile(r"<<<|\bcudaLaunch(?:Cooperative)?Kernel\w*\s*\(|\bcuLaunchKernel\w*\s*\(")
 DEVICE_CODE = re.compile(r"__global__|__device__|__shared__")
-KERNEL = re.compile(r"__global__[^;{]*\((?:[^;{]|\{\})*\)\s*\{(?!\s*begin_kernel\(\);)")
+BEGUN = r"(?:if \(!args\.follows\) )?begin_kernel\(\);"
+KERNEL = re.compile(rf"__global__[^;{{]*\((?:[^;{{]|\{{\}})*\)\s*\{{(?!\s*{BEGUN})")
 CALL = re.compile(r"\b(\w+)\s*(?:<[^;(){}]*>)?\s*\(")
 LAUNCHER_DECLARED = re.compile(r"\bcudaError_t\s+(launch\w*)\s*\(")
 HANDLED = re.compile(

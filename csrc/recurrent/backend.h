@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/dispatch.h"
+#include "kernels/recurrent/fused_args.h"
 #include "kernels/recurrent/persistent_args.h"
 #include "kernels/recurrent/plan.h"
 #include "kernels/recurrent/step_args.h"
@@ -37,13 +38,6 @@ struct Sequence {
   Tensor sum_of_steps(const Tensor& places, int64_t batch) const;
 };
 
-// Of algorithm "tiles": h before and after a step, [B, H] each, and which of them is before the
-// next one.
-struct TurnsOfH {
-  void* states[2];
-  int turn;
-};
-
 struct RecurrenceBackend {
   // Half types are multiplied as float, into which the host widens them once.
   bool widens_half;
@@ -66,12 +60,9 @@ struct RecurrenceBackend {
   void (*c_states)(const RecurrenceCStates& args, int64_t d, const Sequence& sequence,
                    at::Device device, const RecurrencePlan& plan);
 
-  // For plans in tiles; null if the backend makes none. Data is 16-byte-aligned, products are of
-  // the layer's dtype, and `rows` are those of all steps.
-  void (*tiles_forward)(const RecurrenceForward& args, const TurnsOfH& turns,
-                        const Tensor& weight_hh, const RecurrencePlan& plan) = nullptr;
-  void (*tiles_backward)(const RecurrenceBackward& args, int64_t rows, const Tensor& weight_hh,
-                         const RecurrencePlan& plan) = nullptr;
+  // For fused plans; null if the backend makes none.
+  void (*fused_forward)(const FusedForward& args, at::Device device,
+                        const RecurrencePlan& plan) = nullptr;
   // For persistent plans; null if the backend makes none. They set `starts` and `exchange`.
   void (*persistent_forward)(PersistentForward args, const Sequence& sequence, at::Device device,
                              const RecurrencePlan& plan) = nullptr;
@@ -101,6 +92,12 @@ inline Tensor aligned(const Tensor& t) {
   if (!t.defined()) return t;
   const Tensor found = t.contiguous();
   return begins_at_16_bytes(found) ? found : found.clone();
+}
+
+// Whether rows can be read 16 bytes at a time.
+inline bool in_chunks(const Tensor& rows) {
+  return rows.stride(1) == 1 && rows.stride(0) * rows.element_size() % 16 == 0 &&
+         begins_at_16_bytes(rows);
 }
 
 inline MatrixView matrix_view(const Tensor& t) {

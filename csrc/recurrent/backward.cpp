@@ -49,12 +49,6 @@ Tensor recompute_c(const LayerRun& run, int64_t d, const Tensor& gates) {
   return c_states;
 }
 
-// Whether rows can be read 16 bytes at a time.
-bool in_chunks(const Tensor& rows) {
-  return rows.stride(1) == 1 && rows.stride(0) * rows.element_size() % 16 == 0 &&
-         begins_at_16_bytes(rows);
-}
-
 struct Gradients {
   Tensor input;
   StateGradients states;
@@ -89,13 +83,11 @@ struct Backward {
     // Recomputed gates are overwritten, each by its gradient.
     const bool in_place = recompute && run.work == g.scalar_type();
     const Tensor result = in_place ? g : at::empty({rows, width}, options);
-    const bool tiles = run.plan.is("tiles");
+    // Maybe a copy, which must live as long as what reads it.
+    const Tensor grad_rows = grads.output.defined() ? run.rows(grads.output) : Tensor();
     MatrixView grad;
-    Tensor grad_rows = grads.output.defined() ? run.rows(grads.output) : Tensor();
     if (grad_rows.defined()) {
-      grad_rows = grad_rows.narrow(1, d * sizes.hidden, sizes.hidden);
-      if (tiles && !in_chunks(grad_rows)) grad_rows = grad_rows.clone(at::MemoryFormat::Contiguous);
-      grad = matrix_view(grad_rows);
+      grad = matrix_view(grad_rows.narrow(1, d * sizes.hidden, sizes.hidden));
     }
     const auto steps = run.sequence.in_order(d, /*reversed=*/true);
     const RecurrenceBackward pass{sizes.cell,
@@ -111,13 +103,8 @@ struct Backward {
                                   grad_c.mutable_data_ptr(),
                                   result.mutable_data_ptr(),
                                   run.resets.from(d, states.reset_h, states.reset_c)};
-    const Tensor w_hh = parameter_of(run.arguments, run.arguments.weight_hh, d);
-    if (tiles) {
-      run.backend.tiles_backward(pass, rows, w_hh, run.plan);
-    } else {
-      run.backend.backward(pass, w_hh, run.plan);
-    }
-    if (run.plan.step_by_step()) {
+    run.backend.backward(pass, parameter_of(run.arguments, run.arguments.weight_hh, d), run.plan);
+    if (run.plan.is("step")) {
       const RecurrenceStep& first = steps[sizes.steps - 1];
       cut_first(first, grad_h, of_direction(states.reset_h, d));
       cut_first(first, grad_c, of_direction(states.reset_c, d));
@@ -152,6 +139,26 @@ struct Backward {
     return at::where(mark, by, found);
   }
 
+  // Whether h before each step is better not laid out anew: where every row takes every step, all
+  // but the first steps' lie in the output.
+  bool in_output() const {
+    const auto& sizes = run.sizes;
+    constexpr int64_t kMany = int64_t{1} << 19;  // fewer are copied faster than two products begin
+    return gates.is_cuda() && is_half(sizes.dtype) && !run.arguments.batch_sizes.defined() &&
+           !run.resets.marks.defined() && (sizes.steps - 1) * sizes.batch * sizes.hidden >= kMany;
+  }
+
+  // of_state^T previous_h(d), rounded once.
+  Tensor product_with_output(int64_t d, const Tensor& of_state) const {
+    const int64_t hidden = run.sizes.hidden, batch = run.sizes.batch;
+    const int64_t rest = run.sequence.rows - batch, first = d == 0 ? 0 : rest;
+    const Tensor own = part(run.rows(output), 1, d * hidden, hidden);
+    const Tensor of_h0 = at::mm(of_state.narrow(0, first, batch).t(), run.arguments.h0[d], run.acc);
+    const Tensor sum = at::addmm(of_h0, of_state.narrow(0, d == 0 ? batch : 0, rest).t(),
+                                 own.narrow(0, d == 0 ? 0 : batch, rest), run.acc);
+    return sum.to(run.work);
+  }
+
   // What follows from grad_gates [S, GH] by products and sums over all steps. `previous` is
   // previous_h(d), or undefined if it is not known yet.
   void parameters(int64_t d, const Tensor& grad_gates, Tensor previous, Gradients& found) const {
@@ -170,7 +177,9 @@ struct Backward {
     if (mask[3]) {
       found.weight_ih.push_back(run.mm(of_input.t(), cast(run.rows(a.input), run.work)));
     }
-    if (mask[4]) {
+    if (mask[4] && !previous.defined() && in_output()) {
+      found.weight_hh.push_back(product_with_output(d, of_state));
+    } else if (mask[4]) {
       if (!previous.defined()) previous = previous_h(d);
       const Tensor h = cast(previous, run.work);
       found.weight_hh.push_back(run.tf32 ? run.mm(of_state.t(), h) : of_state.t().mm(h));
@@ -186,7 +195,8 @@ struct Backward {
   }
 
   void direction(int64_t d, Gradients& found) const {
-    const Tensor previous = mask[4] || recompute ? previous_h(d) : Tensor();
+    const bool wanted = recompute || (mask[4] && !in_output());
+    const Tensor previous = wanted ? previous_h(d) : Tensor();
     const Tensor grad_h = state(grads.h_n, d, run.plan.transposed);
     const Tensor grad_c = state(grads.c_n, d, /*transposed=*/false);
     const Tensor of_gates = grad_gates(d, previous, grad_h, grad_c, found.states);

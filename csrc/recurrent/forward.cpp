@@ -14,12 +14,6 @@ namespace {
 // read before its gate is written.
 Tensor input_products(const LayerRun& run, const Tensor& x, const Tensor& w_ih,
                       const Tensor& gates) {
-  if (run.plan.is("tiles")) {
-    const Tensor products = gates.defined() ? run.input_window(gates)
-                                            : at::empty({x.size(0), w_ih.size(0)}, x.options());
-    run.mm_into(products, x, w_ih.t(), /*add=*/false);
-    return products;
-  }
   if (!gates.defined() || !x.is_cpu() || x.scalar_type() != run.acc) {
     return run.backend.input_product(x, w_ih, run.plan.transposed, run.tf32);
   }
@@ -57,13 +51,58 @@ void* direction_data(const LayerRun& run, const Tensor& t, int64_t d) {
   return static_cast<char*>(t.mutable_data_ptr()) + d * t.nbytes() / run.sizes.directions;
 }
 
-// [2, B, H] of algorithm "tiles": h of direction d before the steps and room for h after them.
-Tensor turns_of(const LayerRun& run, int64_t d, const Tensor& h) {
-  const Tensor states = at::empty({2, h.size(1), h.size(2)}, h.options());
-  states[0].copy_(h[d]);
-  // Backward in time rows of a packed batch begin at any step.
-  if (d == 1 && run.arguments.batch_sizes.defined()) states[1].copy_(h[d]);
-  return states;
+// h of direction d before the steps, and room for h after them: of fused algorithms.
+struct Turns {
+  Tensor before, after;
+
+  // What a single step reads is not written: there it may be h0.
+  Turns(const LayerRun& run, int64_t d, const Tensor& first_h, const Tensor& h) {
+    if (first_h.defined() && run.sizes.steps == 1) {
+      before = after = first_h[d];
+      return;
+    }
+    const Tensor states = at::empty({2, h.size(1), h.size(2)}, h.options());
+    before = states[0].copy_(first_h.defined() ? first_h[d] : h[d]);
+    after = states[1];
+    // Backward in time rows of a packed batch begin at any step.
+    if (d == 1 && run.arguments.batch_sizes.defined()) after.copy_(h[d]);
+  }
+};
+
+// Without a write to h0, which a copy may share.
+void* data_of_turn(const Tensor& t) { return const_cast<void*>(t.const_data_ptr()); }
+
+// Padded with zeros to what kernels of "tiles" read 16 bytes at a time.
+Tensor as_chunks(const Tensor& rows) {
+  const int64_t width = rows.size(1);
+  const int64_t missing = width == 0 ? 8 : (8 - width % 8) % 8;
+  if (missing > 0) return at::constant_pad_nd(rows, {0, missing});
+  return in_chunks(rows) ? rows : rows.clone(at::MemoryFormat::Contiguous);
+}
+
+// What those of "warp" read: whether by vectors follows from sizes alone, so that the same sums do.
+Tensor as_vectors(const Tensor& rows) {
+  const bool readable = rows.size(1) % 4 == 0 ? in_chunks(rows) : rows.stride(1) == 1;
+  return readable ? rows : rows.clone(at::MemoryFormat::Contiguous);
+}
+
+// What a step is, but its products.
+RecurrenceForward steps_of(const LayerRun& run, int64_t d, const std::vector<RecurrenceStep>& steps,
+                           const Tensor& output, const Tensor& bias_ih, const Tensor& bias_hh,
+                           const Tensor& h, const Tensor& c, const Tensor& gates) {
+  const RecurrenceSizes& sizes = run.sizes;
+  RecurrenceForward all{sizes.cell,   sizes.dtype,  sizes.batch,
+                        sizes.hidden, steps.data(), sizes.steps};
+  all.bias_ih = const_data_of(bias_ih);
+  all.bias_hh = const_data_of(bias_hh);
+  all.h = direction_data(run, h, d);
+  all.c = direction_data(run, c, d);
+  all.output = static_cast<char*>(output.mutable_data_ptr()) +
+               d * sizes.hidden * static_cast<int64_t>(output.element_size());
+  all.output_stride = sizes.directions * sizes.hidden;
+  all.gates = data_of(gates);
+  all.resets = run.resets.from(d);
+  return all;
 }
 
 // Direction d, step by step. output [S, D*H]; h, c [D, B, H] are the states, but the first step
@@ -76,13 +115,26 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
   const Tensor x = run.rows(args.input), w_hh = parameter_of(args, args.weight_hh, d);
   // Once, not for every chunk.
   const Tensor w_ih = cast(parameter_of(args, args.weight_ih, d), run.work);
-  const bool tiles = plan.is("tiles");
   const Tensor bias_ih = aligned(parameter_of(args, args.bias_ih, d));
   const Tensor bias_hh = aligned(parameter_of(args, args.bias_hh, d));
   const auto steps = run.sequence.in_order(d);
-  if (plan.step_by_step()) replace_first(run, d, steps[0], h, c);
-  const Tensor states = tiles ? turns_of(run, d, h) : Tensor();
-  int64_t taken = 0;  // steps with rows, before the chunk
+  if (plan.is("step") || plan.fused()) replace_first(run, d, steps[0], h, c);
+  const RecurrenceForward all = steps_of(run, d, steps, output, bias_ih, bias_hh, h, c, gates);
+  if (plan.fused()) {
+    const bool tiles = plan.is("tiles");
+    const Tensor input = tiles ? as_chunks(x) : as_vectors(x), of_h = aligned(w_hh);
+    const Tensor of_input = aligned(tiles ? as_chunks(w_ih) : w_ih);
+    const Turns turns(run, d, first_h, h);
+    return run.backend.fused_forward({all,
+                                      of_input.const_data_ptr(),
+                                      of_h.const_data_ptr(),
+                                      input.const_data_ptr(),
+                                      input.stride(0),
+                                      input.size(1),
+                                      input.size(0),
+                                      {data_of_turn(turns.before), data_of_turn(turns.after)}},
+                                     input.device(), plan);
+  }
   for (int64_t begin = 0; begin < sizes.steps; begin += plan.steps_per_chunk) {
     const int64_t end = std::min(sizes.steps, begin + plan.steps_per_chunk);
     const auto &one = steps[begin], &other = steps[end - 1];
@@ -92,38 +144,17 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
     const Tensor products =
         input_products(run, part(x, 0, first, last - first), w_ih,
                        gates.defined() ? part(gates, 0, first, last - first) : gates);
-    MatrixView view = matrix_view(plan.transposed ? products.t() : products);
+    RecurrenceForward chunk = all;
+    chunk.steps = &one;
+    chunk.step_count = end - begin;
+    chunk.products = matrix_view(plan.transposed ? products.t() : products);
     // As if it had all rows of S.
-    view.data = static_cast<const char*>(view.data) -
-                first * view.row_stride * static_cast<int64_t>(products.element_size());
-    char* const own_output = static_cast<char*>(output.mutable_data_ptr()) +
-                             d * sizes.hidden * static_cast<int64_t>(output.element_size());
-    const RecurrenceForward chunk{sizes.cell,
-                                  sizes.dtype,
-                                  sizes.batch,
-                                  sizes.hidden,
-                                  &one,
-                                  end - begin,
-                                  view,
-                                  /*state_products=*/{},
-                                  const_data_of(bias_ih),
-                                  const_data_of(bias_hh),
-                                  direction_data(run, h, d),
-                                  direction_data(run, c, d),
-                                  own_output,
-                                  sizes.directions * sizes.hidden,
-                                  data_of(gates),
-                                  run.resets.from(d)};
-    if (!tiles) {
-      const bool reads_first = begin == 0 && first_h.defined();
-      run.backend.forward(chunk, w_hh, plan,
-                          reads_first ? const_direction_data(run, first_h, d) : nullptr);
-      continue;
-    }
-    run.backend.tiles_forward(
-        chunk, {{data_of(states[0]), data_of(states[1])}, static_cast<int>(taken % 2)}, w_hh, plan);
-    taken += std::count_if(&one, &one + (end - begin),
-                           [](const RecurrenceStep& step) { return step.rows > 0; });
+    chunk.products.data =
+        static_cast<const char*>(chunk.products.data) -
+        first * chunk.products.row_stride * static_cast<int64_t>(products.element_size());
+    run.backend.forward(
+        chunk, w_hh, plan,
+        begin == 0 && first_h.defined() ? const_direction_data(run, first_h, d) : nullptr);
   }
 }
 
@@ -140,11 +171,11 @@ LayerSaved run_forward(const LayerRun& run, bool save) {
     persistent_forward(run, output, h, c, gates);
     return {output, h, c, gates};
   }
-  // The kernels of "step" write h, and only the products read it: where all rows take the first
-  // step as they come, its product reads h0, and nothing is copied.
-  const bool reads_h0 = run.plan.is("step") && !run.idle() &&
+  // The kernels write h, and only the products read it: where all rows take the first step as they
+  // come, its product reads h0, and nothing is copied.
+  const bool reads_h0 = (run.plan.is("step") || run.plan.fused()) && !run.idle() &&
                         !run.arguments.batch_sizes.defined() && !run.resets.marks.defined();
-  const Tensor first_h = reads_h0 ? h0.contiguous() : Tensor();
+  const Tensor first_h = reads_h0 ? aligned(h0) : Tensor();
   const Tensor h =
       reads_h0 ? at::empty(h0.sizes(), h0.options()) : h0.clone(at::MemoryFormat::Contiguous);
   const Tensor c =

@@ -93,6 +93,17 @@ __device__ __forceinline__ void narrow(const acc_t<T> (&values)[n], Vector<T, n>
   }
 }
 
+// n consecutive elements at one that is aligned for them, as what they are computed in.
+template <class T, int n, class acc = acc_t<T>>
+__device__ __forceinline__ void load_vector(const void* data, int64_t at, acc (&to)[n]) {
+  widen(*reinterpret_cast<const Vector<T, n>*>(static_cast<const T*>(data) + at), to);
+}
+
+template <class T, int n, class acc = acc_t<T>>
+__device__ __forceinline__ void store_vector(void* data, int64_t at, const acc (&from)[n]) {
+  narrow(from, *reinterpret_cast<Vector<T, n>*>(static_cast<T*>(data) + at));
+}
+
 // An element stored as `dtype`, rounded to common_t.
 template <class common_t>
 __device__ __forceinline__ common_t load_cast(const char* at, Dtype dtype) {

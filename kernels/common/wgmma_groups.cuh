@@ -1,4 +1,4 @@
-// wgmma for half types in tiles [64, 64 n], n up to four: wgmma.cuh has those of 128 columns.
+// wgmma for half types in tiles [64, 64 n], n three or four: wgmma.cuh has those of 128 columns.
 #pragma once
 
 #include "kernels/common/wgmma.cuh"
@@ -10,8 +10,9 @@ namespace treadle::ptx {
 #define TREADLE_EIGHT(i)                                                                      \
   "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), \
       "+f"(c[i + 6]), "+f"(c[i + 7])
-#define TREADLE_GROUP(i) \
-  TREADLE_EIGHT(i), TREADLE_EIGHT(i + 8), TREADLE_EIGHT(i + 16), TREADLE_EIGHT(i + 24)
+#define TREADLE_GROUP(i)                                            \
+  TREADLE_EIGHT(32 * first + i), TREADLE_EIGHT(32 * first + i + 8), \
+      TREADLE_EIGHT(32 * first + i + 16), TREADLE_EIGHT(32 * first + i + 24)
 #define TREADLE_NAMES_0                                     \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, "           \
   "%11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
@@ -47,18 +48,14 @@ namespace treadle::ptx {
     TREADLE_PRODUCT(columns, "f16.f16", names, a_at, b_at, __VA_ARGS__);   \
   }
 
-// c += a [64, 16] b [64 groups, 16]^T, by a warpgroup, of matrix()s. Thread t holds, for rows r =
-// 16 (t / 32) + t % 32 / 4 and r + 8, j < 8 and each group g, columns 64 g + 8 j + 2 (t % 4) and
-// the next: c[32 g + 4 j] and the next of row r, c[32 g + 4 j + 2] and the next of row r + 8.
-template <class T, int groups>
-__device__ __forceinline__ void multiply_groups(float (&c)[32 * groups], uint64_t a, uint64_t b) {
-  static_assert(groups >= 1 && groups <= 4);
-  if constexpr (groups == 1) {
-    TREADLE_PRODUCT_OF_HALVES("n64", TREADLE_NAMES_0, "%32", "%33", TREADLE_GROUP(0))
-  } else if constexpr (groups == 2) {
-    TREADLE_PRODUCT_OF_HALVES("n128", TREADLE_NAMES_0 ", " TREADLE_NAMES_1, "%64", "%65",
-                              TREADLE_GROUP(0), TREADLE_GROUP(32))
-  } else if constexpr (groups == 3) {
+// c += a [64, 16] b [64 groups, 16]^T, by a warpgroup, of matrix()s, into the groups of c from
+// `first` on. Thread t holds, for rows r = 16 (t / 32) + t % 32 / 4 and r + 8, j < 8 and each group
+// g, columns 64 g + 8 j + 2 (t % 4) and the next: c[32 g + 4 j] and the next of row r, c[32 g + 4 j
+// + 2] and the next of row r + 8.
+template <class T, int groups, int first, int registers>
+__device__ __forceinline__ void multiply_groups(float (&c)[registers], uint64_t a, uint64_t b) {
+  static_assert(groups >= 3 && groups <= 4 && 32 * (first + groups) <= registers);
+  if constexpr (groups == 3) {
     TREADLE_PRODUCT_OF_HALVES("n192", TREADLE_NAMES_0 ", " TREADLE_NAMES_1 ", " TREADLE_NAMES_2,
                               "%96", "%97", TREADLE_GROUP(0), TREADLE_GROUP(32), TREADLE_GROUP(64))
   } else {

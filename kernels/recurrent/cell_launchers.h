@@ -5,9 +5,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include "kernels/recurrent/fused_args.h"
 #include "kernels/recurrent/persistent_args.h"
 #include "kernels/recurrent/step_args.h"
-#include "kernels/recurrent/tiles_args.h"
 
 namespace treadle {
 
@@ -17,9 +17,9 @@ template <class Kind>
 cudaError_t launch_step_backward(const RecurrenceBackward& args, cudaStream_t stream);
 
 template <class Kind>
-cudaError_t launch_tiles_forward(const TilesForward& args, int processors, cudaStream_t stream);
+cudaError_t launch_warp_forward(const FusedForward& args, cudaStream_t stream);
 template <class Kind>
-cudaError_t launch_tiles_backward(const TilesBackward& args, int processors, cudaStream_t stream);
+cudaError_t launch_tiles_forward(const FusedForward& args, int processors, cudaStream_t stream);
 
 template <class Kind>
 cudaError_t launch_cluster_forward(const PersistentForward& args, const ClusterPlan& plan,

@@ -17,15 +17,15 @@ cudaError_t launch_step_backward(const RecurrenceBackward& args, cudaStream_t st
   });
 }
 
-cudaError_t launch_tiles_forward(const TilesForward& args, int processors, cudaStream_t stream) {
+cudaError_t launch_warp_forward(const FusedForward& args, cudaStream_t stream) {
   return visit_cell(args.layer.cell, [&](auto cell) {
-    return launch_tiles_forward<typename decltype(cell)::type>(args, processors, stream);
+    return launch_warp_forward<typename decltype(cell)::type>(args, stream);
   });
 }
 
-cudaError_t launch_tiles_backward(const TilesBackward& args, int processors, cudaStream_t stream) {
+cudaError_t launch_tiles_forward(const FusedForward& args, int processors, cudaStream_t stream) {
   return visit_cell(args.layer.cell, [&](auto cell) {
-    return launch_tiles_backward<typename decltype(cell)::type>(args, processors, stream);
+    return launch_tiles_forward<typename decltype(cell)::type>(args, processors, stream);
   });
 }
 

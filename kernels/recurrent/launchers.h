@@ -6,9 +6,9 @@
 
 #include "kernels/common/exported.h"
 #include "kernels/recurrent/affine_scan.h"
+#include "kernels/recurrent/fused_args.h"
 #include "kernels/recurrent/persistent_args.h"
 #include "kernels/recurrent/step_args.h"
-#include "kernels/recurrent/tiles_args.h"
 
 namespace treadle {
 
@@ -19,12 +19,17 @@ cudaError_t launch_step_forward(const RecurrenceForward& args, cudaStream_t stre
 cudaError_t launch_step_backward(const RecurrenceBackward& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_step_backward);
 
-// ---- tiles: each of args.layer.steps in one launch, on so many multiprocessors. For sm_90 alone.
+// ---- warp: each of args.layer.steps in one launch. Bases are multiples of 16 bytes and rows of
+// the input of 4 elements, if H and I are.
 
-cudaError_t launch_tiles_forward(const TilesForward& args, int processors, cudaStream_t stream)
+cudaError_t launch_warp_forward(const FusedForward& args, cudaStream_t stream)
+    TREADLE_EXPORTED(launch_warp_forward);
+
+// ---- tiles: the same, on so many multiprocessors. For sm_90 alone. Bases are multiples of 16
+// bytes, rows of the input and I of 8 elements.
+
+cudaError_t launch_tiles_forward(const FusedForward& args, int processors, cudaStream_t stream)
     TREADLE_EXPORTED(launch_tiles_forward);
-cudaError_t launch_tiles_backward(const TilesBackward& args, int processors, cudaStream_t stream)
-    TREADLE_EXPORTED(launch_tiles_backward);
 
 // Whether the library has code for them, and the driver what they need.
 bool tiles_supported() TREADLE_EXPORTED(tiles_supported);

@@ -7,23 +7,22 @@
 
 #include "kernels/common/error.h"
 #include "kernels/common/few_rows.h"
+#include "kernels/recurrent/plan_times.h"
 
 namespace treadle {
 namespace {
 
 // As many steps as half of the cache holds, so that each finds its part of the input product there;
-// but at least so many rows, since smaller products do not fill the chip. What tiles read of them
-// need not be in the cache: it is asked for before their own product.
-constexpr int64_t kProductRows = 1024, kTileProductRows = 65536;
+// but at least so many rows, since smaller products do not fill the chip.
+constexpr int64_t kProductRows = 1024;
 
-int64_t steps_per_chunk(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
-                        int64_t rows) {
+int64_t steps_per_chunk(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
   const int64_t batch = std::max<int64_t>(sizes.batch, 1);
   const int64_t hidden = std::max<int64_t>(sizes.hidden, 1);
   // Divided one by one: their product may not fit in 64 bits.
   const int64_t fit = static_cast<int64_t>(device.l2_bytes) / 2 / batch / hidden /
                       (cell_info(sizes.cell).gates * acc_bytes(sizes.dtype));
-  const int64_t filling = (rows - 1) / batch + 1;
+  const int64_t filling = (kProductRows - 1) / batch + 1;
   return std::clamp(std::max(fit, filling), int64_t{1}, std::max<int64_t>(sizes.steps, 1));
 }
 
@@ -31,9 +30,7 @@ int64_t steps_per_chunk(const RecurrenceSizes& sizes, const RecurrenceDevice& de
 
 constexpr int64_t kBatch = int64_t{1} << 26;  // at 2 * 16 blocks a row they are fewer than 2^31
 constexpr int64_t kSteps = int64_t{1} << 30;  // kernels count some more in 32 bits
-constexpr int64_t kFewSteps = 1;
-
-int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
+constexpr int64_t kFewSteps = 1, kWarpUnits = 8192;  // of algorithm "warp", B * H: at most
 
 const CellShapes& shapes_of(const RecurrenceSizes& sizes) {
   const CellInfo& cell = cell_info(sizes.cell);
@@ -49,63 +46,6 @@ int64_t grid_groups(const RecurrenceSizes& sizes, const RecurrenceDevice& device
 int64_t clusters_at_once(int blocks, const RecurrenceDevice& device) {
   const int of_132 = blocks == 16 ? 7 : blocks == 8 ? 15 : blocks == 4 ? 32 : 132;
   return std::max<int64_t>(device.multiprocessors * of_132 / 132, 1);
-}
-
-// Times of a step in us, fitted to measurements on an H200: of LLTM, scaled by what other cells
-// multiply and exchange (the benchmark suite sweep_cell_algorithms says how well). Cluster: a
-// minimum, the products, and the exchange: forward of h, backward of the gradients of all gates
-// that h adds to.
-double cluster_time(const ClusterShape& shape, int rows, int state_gates, bool backward,
-                    bool exact) {
-  // Of three gates: what is multiplied, and what is exchanged.
-  const double work = state_gates / 3.0, sent = backward ? work : 1;
-  const auto hidden = static_cast<double>(shape.hidden());
-  if (exact) {
-    // A block alone exchanges nothing.
-    if (shape.blocks == 1) return 0.25 + work * 1.8e-5 * shape.units * hidden * rows;
-    // Weights that lie in shared memory are loaded anew for every row.
-    const double loads = fp32_weights(shape, state_gates) > kFp32Weights ? 2 : 1;
-    const double each = loads * work * 1.3e-5 * shape.units + sent * (backward ? 6e-4 : 2e-4);
-    return 0.7 + each * hidden * rows;
-  }
-  return (backward ? 0.40 : 0.38) +
-         work * (backward ? 2.7e-5 : 2.2e-5) * hidden * shape.units * shape.tiles +
-         sent * (backward ? 1.4e-4 : 7e-5) * hidden * rows;
-}
-
-// Grid: tiles run in sequence; with one tile there is nothing to overlap with.
-double grid_time(int64_t launches, int rows, int state_gates, bool backward) {
-  return static_cast<double>(launches) *
-         (0.6 + state_gates / 3.0 * (backward ? 0.375 : 0.19) * rows);
-}
-
-// Step: a matrix product and a kernel, between which the products of half types lie in memory as
-// floats.
-double launched_time(const RecurrenceSizes& sizes, bool tf32, bool backward) {
-  const double hidden = static_cast<double>(sizes.hidden), rows = static_cast<double>(sizes.batch);
-  const double flop_per_us = is_half(sizes.dtype) ? 4e8 : tf32 ? 1.5e8 : 4e7;
-  const CellInfo& cell = cell_info(sizes.cell);
-  const double flop = rows * hidden * hidden * (2 * cell.state_gates);
-  const double bytes = is_half(sizes.dtype) ? rows * hidden * (12 * cell.gates + 20) : 0;
-  return static_cast<double>(sizes.directions) *
-         (13 + flop / flop_per_us + bytes / 3e6 + (backward ? 6 : 0));
-}
-
-constexpr int64_t kTileHidden = 64, kTilesHidden = int64_t{1} << 20;  // H: a multiple; at most
-constexpr int64_t kTileRows = 512;  // of fewer, half of the tiles would be empty
-
-// Tiles, of the forward pass: rounds of tiles over the chip, each of which takes the longer the
-// more of the chip it fills, since all then wait for memory.
-double tiles_time(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
-  const CellInfo& cell = cell_info(sizes.cell);
-  const int64_t at_once = std::max(device.multiprocessors / 2, 1);
-  const int64_t pairs = ceil_div(std::max<int64_t>(sizes.batch, 1), 256);  // of tiles
-  const auto tiles = static_cast<double>(pairs) * static_cast<double>(sizes.hidden / kTileHidden);
-  const double rounds = std::ceil(tiles / static_cast<double>(at_once));
-  const double fill = tiles / rounds / static_cast<double>(at_once);
-  const double depth = static_cast<double>(sizes.hidden) / 256 * cell.state_gates;
-  return static_cast<double>(sizes.directions) *
-         (3 + rounds * (4 + 0.5 * depth + 0.6 * cell.gates * fill));
 }
 
 struct Clusters {
@@ -195,7 +135,11 @@ Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
   if (!device.cuda) {
     return {"rows", "rows do not depend on each other, so that threads need not meet"};
   }
-  if (sizes.steps <= kFewSteps) return {"step", "one step does not pay for weights on the chip"};
+  if (sizes.steps <= kFewSteps) {
+    const bool few = sizes.batch <= kWarpUnits / std::max<int64_t>(sizes.hidden, 1);
+    if (few && !backward) return {"warp", "few rows of one step are a launch"};
+    return {"step", "one step does not pay for weights on the chip"};
+  }
   const double launched = launched_time(sizes, device.tf32, backward);
   // Backward a product and a kernel have been faster wherever both beat the weights on the chip.
   const bool any_tiles = in_tiles(sizes, device) && sizes.batch >= kTileRows && !backward;
@@ -227,7 +171,7 @@ const char* refuse_forced(const RecurrenceSizes& sizes, const RecurrenceDevice& 
     return forced == "rows" ? nullptr
                             : fail("algorithm must be auto or rows on the CPU, got ", forced);
   }
-  if (forced == "step") return nullptr;
+  if (forced == "step" || forced == "warp") return nullptr;
   if (forced == "tiles") {
     return in_tiles(sizes, device)
                ? nullptr
@@ -238,7 +182,7 @@ const char* refuse_forced(const RecurrenceSizes& sizes, const RecurrenceDevice& 
   }
   const bool cluster = forced == "cluster";
   if (!cluster && forced != "grid") {
-    return fail("algorithm must be auto, cluster, grid, tiles or step on CUDA, got ", forced);
+    return fail("algorithm must be auto, cluster, grid, tiles, warp or step on CUDA, got ", forced);
   }
   if (sizes.batch >= kBatch) {
     return fail("algorithm ", forced, " needs B < 2^26, got ", sizes.batch);
@@ -268,7 +212,9 @@ Choice take_forced(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
   if (forced == "cluster") {
     return {"cluster", reason, plan_clusters(sizes, device, backward).plan};
   }
-  for (const char* const name : {"grid", "tiles", "step"}) {
+  const bool fused = forced == "tiles" || forced == "warp";
+  if (fused && backward) return {"step", "there is such a kernel forward alone"};
+  for (const char* const name : {"grid", "tiles", "warp", "step"}) {
     if (forced == name) return {name, reason};
   }
   return {"rows", reason};
@@ -285,10 +231,8 @@ const char* plan_recurrence(const RecurrenceSizes& sizes, const RecurrenceDevice
       free ? choose(sizes, device, backward) : take_forced(sizes, device, forced, backward);
   const bool transposed =
       device.cuda && sizes.dtype == Dtype::kFloat && !device.tf32 && few_rows(sizes.batch);
-  const bool tiles = std::string_view(algorithm) == "tiles";
-  const int64_t chunk = steps_per_chunk(sizes, device, tiles ? kTileProductRows : kProductRows);
   RecurrencePlan& plan = *result;
-  plan = {algorithm, reason, chunk, transposed, clusters, 0, 0};
+  plan = {algorithm, reason, steps_per_chunk(sizes, device), transposed, clusters, 0, 0};
   if (plan.is("grid")) {
     plan.grid_groups = grid_groups(sizes, device);
     plan.grid_rows = plan_grid(sizes, device, backward);

@@ -2,6 +2,7 @@
 //   rows     CPU: a thread takes rows of the batch through all steps
 //   step     CUDA: a matrix product and a fused kernel for each step
 //   tiles    both in one launch for each step: tensor cores multiply tiles of many rows
+//   warp     the same for few rows of a single step, by threads that share a unit's weights
 //   cluster  one launch, weights kept on the chip: a cluster of blocks takes rows through all steps
 //   grid     the same with 32 blocks, for weights that no cluster holds
 #pragma once
@@ -43,7 +44,7 @@ struct RecurrencePlan {
 
   bool is(std::string_view name) const { return name == algorithm; }
   bool persistent() const { return is("cluster") || is("grid"); }
-  bool step_by_step() const { return is("step") || is("tiles"); }
+  bool fused() const { return is("tiles") || is("warp"); }
   bool one_block() const { return is("cluster") && clusters.shape.blocks == 1; }
 };
 

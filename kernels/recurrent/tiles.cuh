@@ -1,13 +1,13 @@
-// Algorithm "tiles", what both passes share: one launch a step, in which tensor cores multiply
-// tiles of rows by W_hh and the cell follows in registers. For so many rows that the weights are
-// read often enough from shared memory, in half types, H a multiple of 64, sm_90.
+// Algorithm "tiles", forward: one launch a step, in which tensor cores multiply tiles of rows of
+// the input by W_ih and of h by W_hh, and the cell follows in registers. For so many rows that the
+// weights are read often enough from shared memory, in half types, H a multiple of 64, sm_90.
 //
-// A tile is [128 rows] x [groups of 64 columns], each group of one gate (forward) or of 64 units
-// (backward). A producer thread loads stages of both factors by TMA; each of two warpgroups takes
-// 64 rows, and then computes the cell of what it holds. Two blocks with neighbouring rows form a
-// cluster, and each loads half of the weights for both. Rows of weights are loaded in a permuted
-// order that gives every thread eight consecutive columns of each half of a group. What the cell
-// reads beside is asked for before the product, whose time covers that of memory.
+// A tile is [128 rows] x [groups of 64 columns], each group of one gate. A producer thread loads
+// stages of both factors by TMA; each of two warpgroups takes 64 rows, and then computes the cell
+// of what it holds. Two blocks with neighbouring rows form a cluster, and each loads half of the
+// weights for both. Rows of weights are loaded in a permuted order that gives every thread eight
+// consecutive columns of each half of a group. The input's product comes first: it needs nothing of
+// the step before, whose launch may still end.
 #pragma once
 
 #include "kernels/common/convert.cuh"
@@ -30,9 +30,10 @@ inline constexpr int kTilePieces = 4;  // of a thread in a group: two rows, two 
 // Tiles of a launch: pairs of rows' tiles, which a cluster takes, times slices of the columns.
 struct TileCounts {
   int row_pairs, slices;
-  int chunks;  // of K; none: nothing is multiplied
+  int of_input, of_h;  // stages of K
 };
 
+// groups: of a stage.
 template <int groups>
 struct TileStages {
   static constexpr int kRowBytes = kTileDepth * 2;
@@ -61,119 +62,86 @@ struct TileMemory {
   __device__ uint32_t empty(int stage) const { return full(stage) + 8; }
 };
 
-// The producer: rows from `first_row` on and weights of this cluster's tiles, stage by stage.
-// group_at(g, slice): which 64 rows of the weights group g of a slice is.
-template <int groups, class GroupAt>
-__device__ __forceinline__ void load_tiles(const TileMemory<groups>& memory,
-                                           const CUtensorMap& rows, const CUtensorMap& weights,
-                                           const TileCounts& tiles, int first_row, int rank,
-                                           const GroupAt& group_at) {
+// The producer, one of a tile's products: `rows` from `row` on and weights of this cluster's tile,
+// stage by stage. block_of(g): which 64 rows of the weights group g is.
+template <int groups, class BlockOf>
+__device__ __forceinline__ void load_stages(const TileMemory<groups>& memory,
+                                            ptx::Ring<TileStages<groups>::kCount>& turn,
+                                            const CUtensorMap& rows, const CUtensorMap& weights,
+                                            int count, int row, int rank, const BlockOf& block_of) {
   using Stages = TileStages<groups>;
   constexpr uint16_t kAll = (1 << kTileBlocks) - 1;
   constexpr int kPartBytes = Stages::kGroupBytes / kTileBlocks;
-  ptx::Ring<Stages::kCount> turn;
-  const int count = tiles.row_pairs * tiles.slices;
-  for (int tile = blockIdx.x / kTileBlocks; tile < count; tile += gridDim.x / kTileBlocks) {
-    const int slice = tile % tiles.slices;
-    const int row = first_row + (tile / tiles.slices * kTileBlocks + rank) * kTileRows;
-    for (int chunk = 0; chunk < tiles.chunks; ++chunk) {
-      const int stage = turn.stage;
-      ptx::wait_barrier(memory.empty(stage), turn.parity() ^ 1);
-      ptx::arrive_expecting(memory.full(stage), Stages::kStageBytes);
-      ptx::copy_tile(memory.rows(stage), &rows, chunk * kTileDepth, row, memory.full(stage),
-                     static_cast<uint16_t>(1 << rank));
+  for (int i = 0; i < count; ++i) {
+    const int stage = turn.stage;
+    ptx::wait_barrier(memory.empty(stage), turn.parity() ^ 1);
+    ptx::arrive_expecting(memory.full(stage), Stages::kStageBytes);
+    ptx::copy_tile(memory.rows(stage), &rows, i * kTileDepth, row, memory.full(stage),
+                   static_cast<uint16_t>(1 << rank));
 #pragma unroll
-      for (int g = 0; g < groups; ++g) {
-        ptx::copy_tile_of_groups(
-            memory.weights(stage) + g * Stages::kGroupBytes + rank * kPartBytes, &weights,
-            chunk * kTileDepth, group_at(g, slice) * kTileBlocks + rank, memory.full(stage), kAll);
+    for (int g = 0; g < groups; ++g) {
+      ptx::copy_tile_of_groups(memory.weights(stage) + g * Stages::kGroupBytes + rank * kPartBytes,
+                               &weights, i * kTileDepth, block_of(g) * kTileBlocks + rank,
+                               memory.full(stage), kAll);
+    }
+    turn.advance();
+  }
+}
+
+// A consumer's place among the stages. `last` is still being read, or none.
+template <int groups>
+struct TileReader {
+  using Stages = TileStages<groups>;
+  const TileMemory<groups>& memory;
+  int warpgroup;
+  ptx::Ring<Stages::kCount> turn;
+  int last = -1;
+
+  // To both blocks' producers, since each writes to both.
+  __device__ __forceinline__ void release() {
+    const uint32_t lane = threadIdx.x % kWarp;
+    if (last >= 0 && lane < kTileBlocks) ptx::arrive_at(memory.empty(last), lane);
+    last = -1;
+  }
+
+  // sums += a product, 64 rows of it in this warpgroup, into the groups from `first` on. What it
+  // adds to the sums is there after finish().
+  template <class T, int first, int registers>
+  __device__ __forceinline__ void multiply(int count, float (&sums)[registers]) {
+    for (int i = 0; i < count; ++i) {
+      const int stage = turn.stage;
+      ptx::wait_barrier(memory.full(stage), turn.parity());
+      const uint64_t a =
+          ptx::matrix(memory.rows(stage) + warpgroup * (Stages::kRowsBytes / kTileConsumers));
+      const uint64_t b = ptx::matrix(memory.weights(stage));
+      ptx::begin_products();
+#pragma unroll
+      for (int k = 0; k < Stages::kRowBytes / 32; ++k) {
+        ptx::multiply_groups<T, groups, first>(sums, a + 2 * k, b + 2 * k);
       }
+      ptx::commit_products();
+      if (last >= 0) {
+        ptx::wait_products<1>();
+        release();
+      }
+      last = stage;
       turn.advance();
     }
   }
-}
 
-// c += the product of a tile, 64 rows of it in this warpgroup. A stage is released to both blocks'
-// producers, since each writes to both.
-template <class T, int groups>
-__device__ __forceinline__ void multiply_tiles(const TileMemory<groups>& memory, int chunks,
-                                               int warpgroup,
-                                               ptx::Ring<TileStages<groups>::kCount>& turn,
-                                               float (&c)[32 * groups]) {
-  using Stages = TileStages<groups>;
-  const auto release = [&](int stage) {
-    const uint32_t lane = threadIdx.x % 32;
-    if (lane < kTileBlocks) ptx::arrive_at(memory.empty(stage), lane);
-  };
-  int last = -1;
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    const int stage = turn.stage;
-    ptx::wait_barrier(memory.full(stage), turn.parity());
-    const uint64_t a =
-        ptx::matrix(memory.rows(stage) + warpgroup * (Stages::kRowsBytes / kTileConsumers));
-    const uint64_t b = ptx::matrix(memory.weights(stage));
-    ptx::begin_products();
-#pragma unroll
-    for (int i = 0; i < Stages::kRowBytes / 32; ++i) {
-      ptx::multiply_groups<T, groups>(c, a + 2 * i, b + 2 * i);
-    }
-    ptx::commit_products();
-    if (last >= 0) {
-      ptx::wait_products<1>();
-      release(last);
-    }
-    last = stage;
-    turn.advance();
+  __device__ __forceinline__ void finish() {
+    ptx::wait_products<0>();
+    release();
   }
-  ptx::wait_products<0>();
-  if (last >= 0) release(last);
-}
+};
 
-// All tiles of a block. begin(c, pieces, row, slice) sets the sums and asks for the first pieces of
-// what the cell reads beside, finish(c, pieces, row, slice) takes them: `row` is the first of a
-// thread's two, counted from first_row.
-template <class T, int groups, class Piece, int piece_count, class GroupAt, class Begin,
-          class Finish>
-__device__ __forceinline__ void run_tiles(const CUtensorMap& rows, const CUtensorMap& weights,
-                                          const TileCounts& tiles, int first_row,
-                                          const GroupAt& group_at, const Begin& begin,
-                                          const Finish& finish) {
-  using Stages = TileStages<groups>;
-  extern __shared__ char shared[];
-  const TileMemory<groups> memory(shared);
-  if (threadIdx.x == 0) {
-    for (int stage = 0; stage < Stages::kCount; ++stage) {
-      ptx::init_barrier(memory.full(stage), 1);
-      ptx::init_barrier(memory.empty(stage), kTileBlocks * kTileConsumers * kWarpgroup / kWarp);
-    }
-    ptx::publish_barriers();
+template <int groups>
+__device__ __forceinline__ void init_tile_barriers(const TileMemory<groups>& memory) {
+  for (int stage = 0; stage < TileStages<groups>::kCount; ++stage) {
+    ptx::init_barrier(memory.full(stage), 1);
+    ptx::init_barrier(memory.empty(stage), kTileBlocks * kTileConsumers * kWarpgroup / kWarp);
   }
-  ptx::sync_cluster();
-  const int rank = static_cast<int>(ptx::block_in_cluster());
-  const int warpgroup = threadIdx.x / kWarpgroup;
-  if (warpgroup == kTileConsumers) {
-    ptx::setmaxnreg_dec<24>();
-    if (threadIdx.x % kWarpgroup == 0) {
-      load_tiles<groups>(memory, rows, weights, tiles, first_row, rank, group_at);
-    }
-  } else {
-    ptx::setmaxnreg_inc<240>();
-    const int of_thread = warpgroup * 64 + threadIdx.x / kWarp % 4 * 16 + threadIdx.x % kWarp / 4;
-    const int count = tiles.row_pairs * tiles.slices;
-    ptx::Ring<Stages::kCount> turn;
-    for (int tile = blockIdx.x / kTileBlocks; tile < count; tile += gridDim.x / kTileBlocks) {
-      const int slice = tile % tiles.slices;
-      const int row = (tile / tiles.slices * kTileBlocks + rank) * kTileRows + of_thread;
-      float c[32 * groups];
-      Piece pieces[piece_count];  // of this tile alone, or all would stay in registers
-      begin(c, pieces, row, slice);
-      multiply_tiles<T, groups>(memory, tiles.chunks, warpgroup, turn, c);
-      finish(c, pieces, row, slice);
-    }
-  }
-  // No block may exit while its peer still writes to its shared memory.
-  __syncwarp();
-  ptx::sync_cluster();
+  ptx::publish_barriers();
 }
 
 // What a piece of a thread is: of its two rows and, in each group, two halves of the columns.
@@ -186,40 +154,35 @@ constexpr __device__ int piece_sum(int group, int piece, int e) {
   return 32 * group + 16 * (piece % 2) + e / 2 * 4 + e % 2 + 2 * (piece / 2);
 }
 
-// Eight consecutive elements.
-template <class T>
-__device__ __forceinline__ Vector<T, kLoaded> eight_at(const void* data, int64_t at) {
-  return *reinterpret_cast<const Vector<T, kLoaded>*>(static_cast<const T*>(data) + at);
-}
-// The same of what is read once, or written and not read soon, so that it leaves the cache to h and
-// c.
-template <class T>
-__device__ __forceinline__ Vector<T, kLoaded> eight_once(const void* data, int64_t at) {
-  Vector<T, kLoaded> found;
-  const auto* from = reinterpret_cast<const uint4*>(static_cast<const T*>(data) + at);
-  auto* to = reinterpret_cast<uint4*>(&found);
-#pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(found) / sizeof(uint4)); ++i)
-    to[i] = __ldcs(from + i);
-  return found;
-}
+// Written and not read soon, so that the cache keeps h and c.
 template <class T, class acc = acc_t<T>>
-__device__ __forceinline__ void store_eight_once(void* data, int64_t at,
-                                                 const acc (&from)[kLoaded]) {
+__device__ __forceinline__ void store_once(void* data, int64_t at, const acc (&from)[kLoaded]) {
   Vector<T, kLoaded> stored;
   narrow(from, stored);
   __stcs(reinterpret_cast<uint4*>(static_cast<T*>(data) + at),
          reinterpret_cast<const uint4&>(stored));
 }
-template <class T, class acc = acc_t<T>>
-__device__ __forceinline__ void load_eight(const void* data, int64_t at, acc (&to)[kLoaded]) {
-  widen(eight_at<T>(data, at), to);
-}
-template <class T, class acc = acc_t<T>>
-__device__ __forceinline__ void store_eight_of(void* data, int64_t at, const acc (&from)[kLoaded]) {
-  Vector<T, kLoaded> stored;
-  narrow(from, stored);
-  *reinterpret_cast<Vector<T, kLoaded>*>(static_cast<T*>(data) + at) = stored;
+
+// Eight floats of each of four lanes, which are next to each other, by `lanes` alone: 64 bytes at a
+// time. Stores that leave out every other 16 bytes have taken as long as all else of a step. The
+// lanes have chunks of four floats 0 1, 2 3, 4 5, 6 7; each sends one in either round, so that lane
+// l ends with l and 4 + l.
+__device__ __forceinline__ void store_by_quads(void* data, int64_t at, unsigned lanes,
+                                               const float (&from)[kLoaded]) {
+  const unsigned lane = threadIdx.x % 4;
+  const bool inner = lane == 1 || lane == 2;
+  float low[4], high[4];
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    const float first = inner ? from[4 + e] : from[e], second = inner ? from[e] : from[4 + e];
+    const float one = __shfl_sync(lanes, first, 0x78 >> 2 * lane & 3, 4);     // of 0, 2, 3, 1
+    const float other = __shfl_sync(lanes, second, 0xd2 >> 2 * lane & 3, 4);  // of 2, 0, 1, 3
+    low[e] = inner ? other : one;
+    high[e] = inner ? one : other;
+  }
+  const int64_t row = at - lane * kLoaded;
+  store_vector<float>(data, row + lane * 4, low);
+  store_vector<float>(data, row + 16 + lane * 4, high);
 }
 
 #endif
@@ -244,21 +207,17 @@ inline bool encode_weights(CUtensorMap& map, Dtype dtype, const void* data, int6
                        {kTileDepth, 2, 4, 4, 1});
 }
 
-// groups: of the columns; slices of so many.
-template <int groups>
-TileCounts count_tiles(int64_t rows, int64_t columns, int64_t depth) {
+inline TileCounts count_tiles(int64_t rows, int64_t hidden, int64_t input_size) {
   return {static_cast<int>(ceil_div(rows, int64_t{kTileRows} * kTileBlocks)),
-          static_cast<int>(columns / (kTileColumns * groups)),
-          static_cast<int>(depth / kTileDepth)};
+          static_cast<int>(hidden / kTileColumns),
+          static_cast<int>(ceil_div(input_size, int64_t{kTileDepth})),
+          static_cast<int>(hidden / kTileDepth)};
 }
 
 template <int groups, class... P, class... A>
 cudaError_t launch_tiles(void (*kernel)(P...), const TileCounts& tiles, int processors,
                          cudaStream_t stream, const A&... args) {
   constexpr int kBytes = TileStages<groups>::kSharedBytes;
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  if (error != cudaSuccess) return error;
   const int count = tiles.row_pairs * tiles.slices;
   const int clusters = count < processors / kTileBlocks ? count : processors / kTileBlocks;
   const LaunchShape shape = {

@@ -1,5 +1,5 @@
 // Algorithm "tiles", forward, for any cell in half types (tiles.cuh): a step in one launch. A slice
-// is 64 units with all gates that h is multiplied for. Twin: kernels/recurrent/cpu/rows_forward.h.
+// is 64 units with all gates. Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
 #include "kernels/recurrent/tiles.cuh"
@@ -8,168 +8,176 @@ namespace treadle {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// What the cell of a piece reads beside the sums. Rows that are none read the first: a load under a
-// condition would keep its registers taken through all tiles.
-template <class Cell, class T>
-struct ForwardPiece {
-  Vector<T, kLoaded> products[Cell::kInputGates];
-  Vector<float, kLoaded> c;
-
-  __device__ __forceinline__ void load(const TilesForward& args, int64_t b, int64_t unit) {
-    const RecurrenceForward& layer = args.layer;
-    if (b >= args.step.rows) b = 0;
-    const int64_t row = (args.step.start + b) * layer.products.row_stride;
-#pragma unroll
-    for (int m = 0; m < Cell::kInputGates; ++m) {
-      products[m] = eight_once<T>(layer.products.data, row + m * layer.hidden + unit);
-    }
-    c = eight_at<float>(layer.c, b * layer.hidden + unit);
-  }
-};
-
 // Sums begin with the biases of their gates.
 template <class Cell, class T>
 __device__ __forceinline__ void begin_gates(const RecurrenceForward& args, int64_t first_unit,
-                                            float (&c)[32 * Cell::kStateGates]) {
+                                            float (&sums)[32 * Cell::kGates]) {
   constexpr int kFirstInput = Cell::kGates - Cell::kInputGates;
 #pragma unroll
-  for (int m = 0; m < Cell::kStateGates; ++m) {
+  for (int m = 0; m < Cell::kGates; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float of_h[kLoaded] = {}, of_input[kLoaded] = {};
       const int64_t u = first_unit + piece_column(half);
-      if (args.bias_hh != nullptr) {
-        load_eight<T>(args.bias_hh, Cell::weight_block(m) * args.hidden + u, of_h);
+      if (args.bias_hh != nullptr && m < Cell::kStateGates) {
+        load_vector<T>(args.bias_hh, Cell::weight_block(m) * args.hidden + u, of_h);
       }
       if (args.bias_ih != nullptr && m >= kFirstInput) {
-        load_eight<T>(args.bias_ih, (m - kFirstInput) * args.hidden + u, of_input);
+        load_vector<T>(args.bias_ih, (m - kFirstInput) * args.hidden + u, of_input);
       }
 #pragma unroll
       for (int e = 0; e < kLoaded; ++e) {
-        c[piece_sum(m, half, e)] = c[piece_sum(m, half + 2, e)] = of_input[e] + of_h[e];
+        sums[piece_sum(m, half, e)] = sums[piece_sum(m, half + 2, e)] = of_input[e] + of_h[e];
       }
     }
   }
 }
 
-// The cell of eight units of row b.
+// The cell of eight units of row b; `cell` is c before the step.
 template <class Cell, class T>
-__device__ __forceinline__ void finish_units(const TilesForward& args, int64_t b, int64_t unit,
-                                             int piece, const ForwardPiece<Cell, T>& loaded,
-                                             const float (&c)[32 * Cell::kStateGates]) {
-  constexpr int kGates = Cell::kGates, kFirstInput = kGates - Cell::kInputGates;
+__device__ __forceinline__ void finish_units(const FusedForward& args, int64_t b, int64_t unit,
+                                             int piece, float (&cell)[kLoaded],
+                                             const float (&sums)[32 * Cell::kGates]) {
+  constexpr int kGates = Cell::kGates;
   const RecurrenceForward& layer = args.layer;
+  // Four lanes have the same rows.
+  const unsigned lanes = __ballot_sync(~0u, b < args.step.rows);
   if (b >= args.step.rows) return;
   const int64_t row = args.step.start + b, hidden = layer.hidden, state = b * hidden + unit;
-  float products[Cell::kInputGates][kLoaded], bias[kLoaded] = {}, cell[kLoaded];
-#pragma unroll
-  for (int m = 0; m < Cell::kInputGates; ++m) widen(loaded.products[m], products[m]);
-  widen(loaded.c, cell);
-  // Of a gate that h has no product for.
-  if (Cell::kStateGates < kGates && layer.bias_ih != nullptr) {
-    load_eight<T>(layer.bias_ih, (Cell::kInputGates - 1) * hidden + unit, bias);
-  }
-  float gates[kGates][kLoaded], h[kLoaded];
+  float h[kLoaded];
 #pragma unroll
   for (int e = 0; e < kLoaded; ++e) {
-    float own[kGates];
+    float gates[kGates];
 #pragma unroll
-    for (int m = 0; m < kGates; ++m) {
-      own[m] =
-          m < Cell::kStateGates ? c[piece_sum(m < Cell::kStateGates ? m : 0, piece, e)] : bias[e];
-      if (m >= kFirstInput) own[m] += products[m - kFirstInput][e];
-      gates[m][e] = own[m];
-    }
-    const auto next = Cell::forward(own, cell[e]);
+    for (int m = 0; m < kGates; ++m) gates[m] = sums[piece_sum(m, piece, e)];
+    const auto next = Cell::forward(gates, cell[e]);
     cell[e] = next.new_cell;
     h[e] = next.new_h;
   }
   if (layer.gates != nullptr) {
 #pragma unroll
     for (int m = 0; m < kGates; ++m) {
-      store_eight_once<T>(layer.gates, (row * kGates + m) * hidden + unit, gates[m]);
+      float gate[kLoaded];
+#pragma unroll
+      for (int e = 0; e < kLoaded; ++e) gate[e] = sums[piece_sum(m, piece, e)];
+      store_once<T>(layer.gates, (row * kGates + m) * hidden + unit, gate);
     }
   }
-  store_eight_once<T>(layer.output, row * layer.output_stride + unit, h);
+  store_once<T>(layer.output, row * layer.output_stride + unit, h);
   // What the next step begins with.
   if (starts_anew(layer.resets, args.next, b)) {
     const int64_t from = reset_row(layer.resets, args.next, b) * hidden + unit;
 #pragma unroll
     for (int e = 0; e < kLoaded; ++e) h[e] = cell[e] = 0;
-    if (layer.resets.h != nullptr) load_eight<T>(layer.resets.h, from, h);
-    if (layer.resets.c != nullptr) load_eight<float>(layer.resets.c, from, cell);
+    if (layer.resets.h != nullptr) load_vector<T>(layer.resets.h, from, h);
+    if (layer.resets.c != nullptr) load_vector<float>(layer.resets.c, from, cell);
   }
-  store_eight_of<T>(b < args.next.rows ? args.next_h : layer.h, state, h);
-  store_eight_of<float>(layer.c, state, cell);
+  store_vector<T>(b < args.next.rows ? args.next_h : layer.h, state, h);
+  store_by_quads(layer.c, state, lanes, cell);
 }
 
 #endif
 
 template <class Cell, class T>
 __global__ void __launch_bounds__(kTileThreads, 1)
-    tiles_forward(const __grid_constant__ TilesForward args, const __grid_constant__ CUtensorMap h,
-                  const __grid_constant__ CUtensorMap weight, const TileCounts tiles) {
-  begin_kernel();
+    tiles_forward(const __grid_constant__ FusedForward args,
+                  const __grid_constant__ CUtensorMap input,
+                  const __grid_constant__ CUtensorMap weight_ih,
+                  const __grid_constant__ CUtensorMap h,
+                  const __grid_constant__ CUtensorMap weight_hh, const TileCounts tiles) {
+  // The launch before a step but the first is of the step before, which itself has waited for what
+  // writes the input and the weights.
+  if (!args.follows) begin_kernel();
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  constexpr int groups = Cell::kStateGates;
-  // Pieces that are read before the product: as many as the sums leave registers for.
-  constexpr int kAhead = groups == 4 ? 2 : kTilePieces;
-  using Piece = ForwardPiece<Cell, T>;
-  const auto load = [&](Piece(&pieces)[kTilePieces], int piece, int row, int slice) {
-    pieces[piece].load(args, row + piece_row(piece),
-                       int64_t{slice} * kTileColumns + piece_column(piece));
-  };
-  run_tiles<T, groups, Piece, kTilePieces>(
-      h, weight, tiles, /*first_row=*/0,
-      [&](int g, int slice) { return Cell::weight_block(g) * tiles.slices + slice; },
-      [&](float (&c)[32 * groups], Piece(&pieces)[kTilePieces], int row, int slice) {
-        begin_gates<Cell, T>(args.layer, int64_t{slice} * kTileColumns, c);
+  constexpr int groups = Cell::kStateGates, kFirstInput = Cell::kGates - Cell::kInputGates;
+  static_assert(Cell::kInputGates == groups, "both products have stages of one size");
+  extern __shared__ char shared[];
+  const TileMemory<groups> memory(shared);
+  if (threadIdx.x == 0) init_tile_barriers(memory);
+  ptx::sync_cluster();
+  const int rank = static_cast<int>(ptx::block_in_cluster());
+  const int warpgroup = threadIdx.x / kWarpgroup, count = tiles.row_pairs * tiles.slices;
+  const int first = blockIdx.x / kTileBlocks, each = gridDim.x / kTileBlocks;
+  if (warpgroup == kTileConsumers) {
+    ptx::setmaxnreg_dec<24>();
+    if (threadIdx.x % kWarpgroup == 0) {
+      ptx::Ring<TileStages<groups>::kCount> turn;
+      for (int tile = first; tile < count; tile += each) {
+        const int slice = tile % tiles.slices;
+        const int row = (tile / tiles.slices * kTileBlocks + rank) * kTileRows;
+        load_stages(memory, turn, input, weight_ih, tiles.of_input,
+                    static_cast<int>(args.step.start) + row, rank,
+                    [&](int g) { return g * tiles.slices + slice; });
+        if (args.follows && tile == first) begin_kernel();
+        load_stages(memory, turn, h, weight_hh, tiles.of_h, row, rank,
+                    [&](int g) { return Cell::weight_block(g) * tiles.slices + slice; });
+      }
+    }
+  } else {
+    ptx::setmaxnreg_inc<240>();
+    const int of_thread = warpgroup * 64 + threadIdx.x / kWarp % 4 * 16 + threadIdx.x % kWarp / 4;
+    TileReader<groups> reader{memory, warpgroup};
+    for (int tile = first; tile < count; tile += each) {
+      const int row = (tile / tiles.slices * kTileBlocks + rank) * kTileRows + of_thread;
+      const int64_t unit = int64_t{tile % tiles.slices} * kTileColumns;
+      float sums[32 * Cell::kGates];
+      begin_gates<Cell, T>(args.layer, unit, sums);
+      reader.template multiply<T, kFirstInput>(tiles.of_input, sums);
+      if (args.follows && tile == first) begin_kernel();
+      // Before the product, whose time covers that of memory. Rows that are none read the first: a
+      // load under a condition would keep its registers taken through all tiles.
+      float c[kTilePieces][kLoaded];
 #pragma unroll
-        for (int piece = 0; piece < kAhead; ++piece) load(pieces, piece, row, slice);
-      },
-      [&](const float (&c)[32 * groups], Piece(&pieces)[kTilePieces], int row, int slice) {
+      for (int piece = 0; piece < kTilePieces; ++piece) {
+        const int64_t b = row + piece_row(piece);
+        load_vector<float>(
+            args.layer.c,
+            (b < args.step.rows ? b : 0) * args.layer.hidden + unit + piece_column(piece),
+            c[piece]);
+      }
+      reader.template multiply<T, 0>(tiles.of_h, sums);
+      reader.finish();
 #pragma unroll
-        for (int piece = 0; piece < kTilePieces; ++piece) {
-          if (piece + kAhead < kTilePieces) load(pieces, piece + kAhead, row, slice);
-          finish_units<Cell, T>(args, row + piece_row(piece),
-                                int64_t{slice} * kTileColumns + piece_column(piece), piece,
-                                pieces[piece], c);
-        }
-      });
+      for (int piece = 0; piece < kTilePieces; ++piece) {
+        finish_units<Cell, T>(args, row + piece_row(piece), unit + piece_column(piece), piece,
+                              c[piece], sums);
+      }
+    }
+  }
+  // No block may exit while its peer still writes to its shared memory.
+  __syncwarp();
+  ptx::sync_cluster();
 #endif
 }
 
 // All steps.
 template <class Cell, class T>
-cudaError_t run_tiles_forward(TilesForward args, int processors, cudaStream_t stream) {
+cudaError_t run_tiles_forward(const FusedForward& args, int processors, cudaStream_t stream) {
   const RecurrenceForward& layer = args.layer;
-  const int64_t hidden = layer.hidden, state_rows = Cell::kStateGates * hidden;
-  CUtensorMap h[2], weight;
-  if (!encode_weights(weight, layer.dtype, args.weight_hh, state_rows, hidden)) {
-    return cudaErrorNotSupported;
-  }
+  const int64_t hidden = layer.hidden, width = args.input_size;
+  CUtensorMap input, weight_ih, h[2], weight_hh;
+  bool encoded =
+      encode_rows(input, layer.dtype, args.input, args.rows, width, args.input_row) &&
+      encode_weights(weight_ih, layer.dtype, args.weight_ih, Cell::kInputGates * hidden, width) &&
+      encode_weights(weight_hh, layer.dtype, args.weight_hh, Cell::kStateGates * hidden, hidden);
   for (int i = 0; i < 2; ++i) {
-    if (!encode_rows(h[i], layer.dtype, args.states[i], layer.batch, hidden, hidden)) {
-      return cudaErrorNotSupported;
-    }
+    encoded =
+        encoded && encode_rows(h[i], layer.dtype, args.states[i], layer.batch, hidden, hidden);
   }
-  for (int64_t s = 0; s < layer.step_count; ++s) {
-    args.step = layer.steps[s];
-    args.next = layer.steps[s + 1];
-    if (args.step.rows == 0) continue;
-    const int now = args.turn;
-    args.turn ^= 1;
-    args.next_h = args.states[args.turn];
-    const TileCounts tiles = count_tiles<1>(args.step.rows, hidden, hidden);
-    const cudaError_t error = launch_tiles<Cell::kStateGates>(
-        tiles_forward<Cell, T>, tiles, processors, stream, args, h[now], weight);
-    if (error != cudaSuccess) return error;
-  }
-  return cudaSuccess;
+  if (!encoded) return cudaErrorNotSupported;
+  const cudaError_t error =
+      cudaFuncSetAttribute(tiles_forward<Cell, T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           TileStages<Cell::kStateGates>::kSharedBytes);
+  if (error != cudaSuccess) return error;
+  return each_fused_step(args, cudaSuccess, [&](const FusedForward& step) {
+    return launch_tiles<Cell::kStateGates>(
+        tiles_forward<Cell, T>, count_tiles(step.step.rows, hidden, width), processors, stream,
+        step, input, weight_ih, h[step.now_h == args.states[0] ? 0 : 1], weight_hh);
+  });
 }
 
 template <class Kind>
-cudaError_t launch_tiles_forward(const TilesForward& args, int processors, cudaStream_t stream) {
+cudaError_t launch_tiles_forward(const FusedForward& args, int processors, cudaStream_t stream) {
   using Cell = typename Kind::template HalfCell<float>;
   return args.layer.dtype == Dtype::kHalf
              ? run_tiles_forward<Cell, Half>(args, processors, stream)

@@ -238,7 +238,7 @@ def test_launch_info_says_how_a_layer_is_run(lengths: tuple[int, ...] | None, ce
     clusters = torch.cuda.get_device_capability() >= (9, 0)
     none = "no algorithm keeps such weights on the chip"
     of_clusters = "the blocks of a cluster keep the weights on the chip"
-    alone = "one step does not pay for weights on the chip"
+    alone = "few rows of one step are a launch"
     for dtype, steps, reason in (
         (torch.float32, 4, of_clusters if clusters else none),
         (torch.bfloat16, 4, of_clusters if clusters else none),
@@ -255,9 +255,11 @@ def test_launch_info_says_how_a_layer_is_run(lengths: tuple[int, ...] | None, ce
             engine = "block_fp32_forward" if dtype == torch.float32 else "cluster_forward"
             assert [engine in name for name in kernels if name not in tables] == [True], kernels
         else:
-            assert ["recurrence_forward" in name for name in kernels] == [True] * 2 * steps
+            engine = "warp_forward" if reason == alone else "recurrence_forward"
+            assert [engine in name for name in kernels] == [True] * 2 * steps
         for launch in launches:
-            assert launch["algorithm"] == ("cluster" if reason == of_clusters else "step")
+            others = "warp" if reason == alone else "step"
+            assert launch["algorithm"] == ("cluster" if reason == of_clusters else others)
             assert launch["reason"] == reason
     for op, *arguments in launch_calls().values():
         if op in CELLS:

@@ -25,7 +25,7 @@ Cases = Iterator[tuple[str, Callable[[], None]]]  # a group's: each name is said
 
 def most_hidden(algorithm: str, dtype: torch.dtype, cell: str = "lltm") -> int:
     """The widest layer that it runs. An LSTM's weights have a block of rows more."""
-    if algorithm == "step":
+    if algorithm in ("step", "warp"):
         return 1 << 20
     if dtype not in HALVES:
         return 512 if algorithm == "cluster" and dtype == torch.float32 else 0
@@ -38,7 +38,7 @@ def fits(algorithm: str, dtype: torch.dtype, hidden: int, cell: str = "lltm") ->
     """Whether it runs such a layer. Tiles have 64 units."""
     if algorithm == "tiles" and (hidden % 64 != 0 or hidden == 0):
         return False
-    return algorithm == "step" or 1 <= hidden <= most_hidden(algorithm, dtype, cell)
+    return algorithm in ("step", "warp") or 1 <= hidden <= most_hidden(algorithm, dtype, cell)
 
 
 def fitting(algorithm: str, hidden: int) -> int:

@@ -107,7 +107,7 @@ def agreeing(name: str, cell: str, dtype: torch.dtype, size: calls.Sizes, length
     one = calls.given(name, dtype, size, cell=cell, **options)
     saved = calls.forward(one, "step")
     grads = calls.backward(one, saved, "step")
-    for algorithm in ("cluster", "grid", "tiles"):
+    for algorithm in ("cluster", "grid", "tiles", "warp"):
         if not calls.fits(algorithm, dtype, size[2], cell):
             continue
         same_in_norm(calls.forward(one, algorithm), saved, bound, f"forward {algorithm}")
@@ -150,8 +150,9 @@ def chosen(
 ) -> None:
     one = calls.given(name, dtype, size, cell=cell, lengths=lengths, features=8)
     assert algorithms_of(one) == {algorithm}
-    backward = calls.launches(calls.training(one, "auto"))
-    assert {launch.algorithm for launch in backward} == {algorithm}
+    both = calls.launches(calls.training(one, "auto"))
+    expected = {"warp", "step"} if algorithm == "warp" else {algorithm}
+    assert {launch.algorithm for launch in both} == expected
 
 
 def auto() -> Cases:
@@ -164,8 +165,9 @@ def auto() -> Cases:
         ((16, 17, 1025), "step"),
         ((2, 17, 512), "cluster"),
         ((2, 1, 1024), "grid"),
+        ((1, 16, 512), "warp"),
+        ((1, 1, 1024), "warp"),
         ((1, 17, 512), "step"),
-        ((1, 1, 1024), "step"),
         ((16, 3, 2048), "step"),
         ((2, 70_000, 33), "step"),  # so many rows
     ]
@@ -176,7 +178,7 @@ def auto() -> Cases:
         ((16, 17, 128), "cluster"),
         ((2, 1, 512), "cluster"),
         ((16, 17, 513), "step"),
-        ((1, 17, 128), "step"),
+        ((1, 17, 128), "warp"),
         ((2, 70_000, 33), "step"),
     ]
     for size, algorithm in exact:
@@ -197,7 +199,7 @@ def auto() -> Cases:
     yield "float64", partial(chosen, "float64", torch.float64, (16, 17, 128), "step", None)
     packed = (0, 0, 257)
     for dtype in (torch.half, torch.float32):
-        for lengths, algorithm in (((9, 5, 1), "cluster"), ((1, 1, 1), "step")):
+        for lengths, algorithm in (((9, 5, 1), "cluster"), ((1, 1, 1), "warp")):
             name = f"packed {lengths} {dtype}"
             yield name, partial(chosen, name, dtype, packed, algorithm, lengths)
     for dtype in HALVES:

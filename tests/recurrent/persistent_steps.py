@@ -229,12 +229,13 @@ def check_layout(
     dense, elsewhere = calls.both(one, algorithm), one.map(layout)
     laid = calls.both(elsewhere, algorithm)
     with Checks() as checks:
-        # Results, and the gradients of input, h0, c0.
-        checks.all_bits(laid[:7], dense[:7], "result")
-        for ours, theirs in zip(laid[7:], dense[7:], strict=True):
+        # Results, and the gradients of input, h0, c0, if no product of cuBLAS is part of them.
+        same = 4 if algorithm in ("tiles", "warp") else 7
+        checks.all_bits(laid[:same], dense[:same], "result")
+        for ours, theirs in zip(laid[same:], dense[same:], strict=True):
             # In float32 sums err by more than their rounding.
             bound = (4 if dtype in HALVES else 16) * torch.finfo(dtype).eps
-            checks.close_in_norm(ours, theirs.double(), bound, "gradients of parameters")
+            checks.close_in_norm(ours, theirs.double(), bound, "gradients")
         dense_again = [t.contiguous() for t in elsewhere.tensors]
         checks.all_bits(dense_again, [t.contiguous() for t in one.tensors], "argument")
 

@@ -1,7 +1,7 @@
-"""recurrent_layer in the algorithms of one launch, "cluster" and "grid", and in "tiles" and "step",
-which they are compared with. A kernel that waits for itself cannot be ended from in its process, so
-each test runs its cases in a process of its own, which has a minute: persistent_worker.py and
-the files that it imports hold the cases."""
+"""recurrent_layer in the algorithms of one launch, "cluster" and "grid", and in "tiles", "warp" and
+"step", which they are compared with. A kernel that waits for itself cannot be ended from in its
+process, so each test runs its cases in a process of its own, which has a minute:
+persistent_worker.py and the files that it imports hold the cases."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ Process = subprocess.Popen[str]
 
 
 ALGORITHMS = pytest.mark.parametrize("algorithm", ["cluster", "grid"])
-ALL_ALGORITHMS = pytest.mark.parametrize("algorithm", ["cluster", "grid", "tiles", "step"])
+ALL_ALGORITHMS = pytest.mark.parametrize("algorithm", ["cluster", "grid", "tiles", "warp", "step"])
 # Not those that an algorithm does not run.
 CHOSEN = ("cluster", "grid", "tiles")
 PERSISTENT = [(r, d) for r in CHOSEN for d in DTYPES if most_hidden(r, DTYPES[d])]
-EACH = pytest.mark.parametrize(
-    ("algorithm", "dtype"), [*PERSISTENT, *(("step", dtype) for dtype in DTYPES)]
-)
+EVERYWHERE = [(r, d) for r in ("warp", "step") for d in DTYPES]
+EACH = pytest.mark.parametrize(("algorithm", "dtype"), [*PERSISTENT, *EVERYWHERE])
 
 
 def start(group: str, *arguments: Any) -> Process:
@@ -72,7 +71,8 @@ def watch(group: str, *arguments: Any) -> str:
 CLUSTER_WIDTHS = ((1, 31), (32, 33), (96, 128), (257,), (512,), (768,))
 WIDTHS = [("cluster", widths) for widths in CLUSTER_WIDTHS]
 WIDTHS += [("grid", widths) for widths in (*CLUSTER_WIDTHS, (1000,), (1024,))]
-WIDTHS += [("step", (33, 257)), ("step", (2048,)), ("tiles", (64, 128, 192)), ("tiles", (1024,))]
+WIDTHS += [("step", (33, 257)), ("step", (2048,)), ("warp", (33, 257)), ("warp", (512,))]
+WIDTHS += [("tiles", (64, 128, 192)), ("tiles", (1024,))]
 
 
 @HOPPER
@@ -128,7 +128,7 @@ def test_packed_in_float32() -> None:
 
 
 @HOPPER
-@pytest.mark.parametrize("algorithm", CHOSEN)
+@pytest.mark.parametrize("algorithm", [*CHOSEN, "warp"])
 def test_layouts(algorithm: str) -> None:
     watch("layouts", algorithm, *{fitting(algorithm, h): 0 for h in (1, 33, 128, 257, 512)})
 

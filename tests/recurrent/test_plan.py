@@ -62,12 +62,12 @@ def step_bytes(sizes: Sizes) -> int:
     return 3 * hidden * batch * max(element, 4)
 
 
-def bounded(sizes: Sizes, chunk: int, l2_bytes: int, few_rows: int = 1024) -> None:
+def bounded(sizes: Sizes, chunk: int, l2_bytes: int) -> None:
     """In steps, between one and all; in memory, half of the cache, or few rows, or one step."""
     steps, batch, *_ = sizes
     assert 1 <= chunk <= max(steps, 1)
     rows = chunk * batch
-    few = chunk == 1 or rows < few_rows + batch
+    few = chunk == 1 or rows < 1024 + batch
     assert few or chunk * step_bytes(sizes) <= l2_bytes // 2
 
 
@@ -108,7 +108,8 @@ def covered(sizes: Sizes, one: Any, multiprocessors: int, directions: int, backw
 def chosen(one: Any, algorithm: str, batch: int) -> None:
     """Not for very many rows, which a launch a step computes faster."""
     many = (one.algorithm, one.reason) in MANY_ROWS
-    assert many or (one.algorithm == algorithm and "on the chip" in one.reason)
+    why = "few rows of one step are a launch" if algorithm == "warp" else "on the chip"
+    assert many or (one.algorithm == algorithm and why in one.reason)
     assert batch > 16 or not many
 
 
@@ -128,9 +129,10 @@ def test_every_size() -> None:
                 backward=backward,
             )
             worth = [r for r in ("cluster", "grid") if r in can and steps > 1]
+            if steps <= 1 and not backward and batch <= 8192 // max(hidden, 1):
+                worth = ["warp"]
             chosen(one, [*worth, "step"][0], batch)
-            few_rows = 65536 if one.algorithm == "tiles" else 1024
-            bounded(sizes, one.steps_per_chunk, 50 * MEGABYTE, few_rows)
+            bounded(sizes, one.steps_per_chunk, 50 * MEGABYTE)
             assert one.transposed == (element == 4 and not tf32 and 1 < batch <= 32)
             covered(sizes, one, 132, directions, backward)
 
@@ -174,7 +176,7 @@ def test_every_size_on_the_cpu() -> None:
         bounded(sizes, one.steps_per_chunk, 32 * MEGABYTE)
 
 
-NAMES = {True: "auto, cluster, grid, tiles or step on CUDA", False: "auto or rows on the CPU"}
+NAMES = {True: "auto, cluster, grid, tiles, warp or step on CUDA", False: "auto or rows on the CPU"}
 
 
 @BINDINGS

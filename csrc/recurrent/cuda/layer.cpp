@@ -1,5 +1,6 @@
 // recurrent_layer on CUDA: in the algorithm "step" a matrix product and a kernel a step, in "tiles"
-// one kernel a step, else one launch. Kernels: kernels/recurrent/launchers.h. Twin: cpu.cpp.
+// and "warp" one kernel a step, else one launch. Kernels: kernels/recurrent/launchers.h. Twin:
+// cpu.cpp.
 #include <ATen/Functions.h>
 
 #include <algorithm>
@@ -54,7 +55,7 @@ RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
   found.l2_bytes = properties->l2CacheSize;
   found.tf32 = tf32_cuda(sizes.cell, sizes.dtype).value_or(tf32_allowed());
   const RecurrencePlan plan = make_plan(op, sizes, found, algorithm, backward);
-  if (plan.is("step") || fits(sizes, plan, backward)) return plan;
+  if (plan.is("step") || plan.is("warp") || fits(sizes, plan, backward)) return plan;
   TORCH_CHECK(algorithm == "auto", op, ": algorithm ", algorithm, " must fit on the device, got ",
               properties->name, ", which has no room for it");
   RecurrencePlan other = make_plan(op, sizes, found, "step", backward);
@@ -111,30 +112,13 @@ void each_step(const Args& args, const F& f) {
   }
 }
 
-int processors() { return at::cuda::getCurrentDeviceProperties()->multiProcessorCount; }
-
-void tiles_forward_cuda(const RecurrenceForward& args, const TurnsOfH& turns,
-                        const Tensor& weight_hh, const RecurrencePlan& plan) {
+void fused_forward_cuda(const FusedForward& args, at::Device device, const RecurrencePlan& plan) {
   const char* const op = layer_op_name();
-  check_units(op, args.batch, args.hidden);
-  with_stream(weight_hh.device(), plan, [&](cudaStream_t stream) {
-    const Tensor weight = aligned(weight_hh);
-    check_launch(
-        op, launch_tiles_forward(
-                {args, weight.const_data_ptr(), {turns.states[0], turns.states[1]}, turns.turn},
-                processors(), stream));
-  });
-}
-
-void tiles_backward_cuda(const RecurrenceBackward& args, int64_t rows, const Tensor& weight_hh,
-                         const RecurrencePlan& plan) {
-  constexpr const char* op = "recurrent_layer_backward";
-  check_units(op, args.batch, args.hidden);
-  with_stream(weight_hh.device(), plan, [&](cudaStream_t stream) {
-    const Tensor weight =
-        aligned(in_gate_order(weight_hh, args.cell, args.hidden, 0).t().contiguous());
-    check_launch(
-        op, launch_tiles_backward({args, weight.const_data_ptr(), rows}, processors(), stream));
+  check_units(op, args.layer.batch, args.layer.hidden);
+  with_stream(device, plan, [&](cudaStream_t stream) {
+    if (plan.is("warp")) return check_launch(op, launch_warp_forward(args, stream));
+    const int processors = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+    check_launch(op, launch_tiles_forward(args, processors, stream));
   });
 }
 
@@ -283,8 +267,7 @@ constexpr RecurrenceBackend kCudaBackend{/*widens_half=*/false,
                                          forward_cuda,
                                          backward_cuda,
                                          c_states_cuda,
-                                         tiles_forward_cuda,
-                                         tiles_backward_cuda,
+                                         fused_forward_cuda,
                                          persistent_forward_cuda,
                                          persistent_backward_cuda};
 

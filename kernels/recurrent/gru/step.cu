@@ -1,10 +1,13 @@
-// GRU's instances of kernels/recurrent/step.cuh. Twin: kernels/recurrent/cpu/rows.cpp.
+// GRU's instances of kernels/recurrent/step.cuh and warp_forward.cuh. Twin:
+// kernels/recurrent/cpu/rows.cpp.
 #include "kernels/math/cells/gru.h"
 #include "kernels/recurrent/step.cuh"
+#include "kernels/recurrent/warp_forward.cuh"
 
 namespace treadle {
 
 template cudaError_t launch_step_forward<math::Gru>(const RecurrenceForward&, cudaStream_t);
 template cudaError_t launch_step_backward<math::Gru>(const RecurrenceBackward&, cudaStream_t);
+template cudaError_t launch_warp_forward<math::Gru>(const FusedForward&, cudaStream_t);
 
 }  // namespace treadle

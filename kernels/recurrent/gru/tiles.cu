@@ -1,11 +1,9 @@
 // GRU's instances of kernels/recurrent/tiles_*.cuh.
 #include "kernels/math/cells/gru.h"
-#include "kernels/recurrent/tiles_backward.cuh"
 #include "kernels/recurrent/tiles_forward.cuh"
 
 namespace treadle {
 
-template cudaError_t launch_tiles_forward<math::Gru>(const TilesForward&, int, cudaStream_t);
-template cudaError_t launch_tiles_backward<math::Gru>(const TilesBackward&, int, cudaStream_t);
+template cudaError_t launch_tiles_forward<math::Gru>(const FusedForward&, int, cudaStream_t);
 
 }  // namespace treadle

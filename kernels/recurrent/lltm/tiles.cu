@@ -1,11 +1,9 @@
 // LLTM's instances of kernels/recurrent/tiles_*.cuh.
 #include "kernels/math/cells/lltm.h"
-#include "kernels/recurrent/tiles_backward.cuh"
 #include "kernels/recurrent/tiles_forward.cuh"
 
 namespace treadle {
 
-template cudaError_t launch_tiles_forward<math::Lltm>(const TilesForward&, int, cudaStream_t);
-template cudaError_t launch_tiles_backward<math::Lltm>(const TilesBackward&, int, cudaStream_t);
+template cudaError_t launch_tiles_forward<math::Lltm>(const FusedForward&, int, cudaStream_t);
 
 }  // namespace treadle

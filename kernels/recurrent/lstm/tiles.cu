@@ -1,11 +1,9 @@
 // LSTM's instances of kernels/recurrent/tiles_*.cuh.
 #include "kernels/math/cells/lstm.h"
-#include "kernels/recurrent/tiles_backward.cuh"
 #include "kernels/recurrent/tiles_forward.cuh"
 
 namespace treadle {
 
-template cudaError_t launch_tiles_forward<math::Lstm>(const TilesForward&, int, cudaStream_t);
-template cudaError_t launch_tiles_backward<math::Lstm>(const TilesBackward&, int, cudaStream_t);
+template cudaError_t launch_tiles_forward<math::Lstm>(const FusedForward&, int, cudaStream_t);
 
 }  // namespace treadle

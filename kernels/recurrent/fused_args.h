@@ -1,0 +1,44 @@
+// Arguments of the algorithms in which a launch is a whole step, products and cell: "tiles"
+// (tiles.cuh) and "warp" (warp_forward.cuh). For the host and CUDA, no torch.
+#pragma once
+
+#include "kernels/recurrent/step_args.h"
+
+namespace treadle {
+
+struct FusedForward {
+  // All steps. There are no products; h [B, H] receives each row's last state, and nothing reads
+  // it.
+  RecurrenceForward layer;
+  const void *weight_ih, *weight_hh;  // [G_i H, I], [G_h H, H] contiguous
+  const void* input;                  // [S, I], rows input_row apart
+  int64_t input_row, input_size, rows;
+  // h before and after a step, [B, H] each, in turns: the first step with rows begins with
+  // states[0]. Rows that it does not have must have their h0 in both.
+  void* states[2];
+  // Set by the launch, for each step.
+  RecurrenceStep step = {}, next = {};
+  const void* now_h = nullptr;
+  void* next_h = nullptr;
+  bool follows = false;  // a step of these, so that what writes the input has ended
+};
+
+// run(args of one step) for each step that has rows.
+template <class Error, class F>
+Error each_fused_step(FusedForward args, Error success, const F& run) {
+  int now = 0;
+  for (int64_t s = 0; s < args.layer.step_count; ++s) {
+    args.step = args.layer.steps[s];
+    args.next = args.layer.steps[s + 1];
+    if (args.step.rows == 0) continue;
+    args.now_h = args.states[now];
+    args.next_h = args.states[now ^ 1];
+    const Error error = run(args);
+    if (error != success) return error;
+    args.follows = true;
+    now ^= 1;
+  }
+  return success;
+}
+
+}  // namespace treadle

@@ -1,0 +1,77 @@
+// How long the planner (plan.cpp) expects a step to take by each algorithm.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/recurrent/plan.h"
+
+namespace treadle {
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
+
+// Times of a step in us, fitted to measurements on an H200: of LLTM, scaled by what other cells
+// multiply and exchange (the benchmark suite sweep_cell_algorithms says how well). Cluster: a
+// minimum, the products, and the exchange: forward of h, backward of the gradients of all gates
+// that h adds to.
+inline double cluster_time(const ClusterShape& shape, int rows, int state_gates, bool backward,
+                           bool exact) {
+  // Of three gates: what is multiplied, and what is exchanged.
+  const double work = state_gates / 3.0, sent = backward ? work : 1;
+  const auto hidden = static_cast<double>(shape.hidden());
+  if (exact) {
+    // A block alone exchanges nothing.
+    if (shape.blocks == 1) return 0.25 + work * 1.8e-5 * shape.units * hidden * rows;
+    // Weights that lie in shared memory are loaded anew for every row.
+    const double loads = fp32_weights(shape, state_gates) > kFp32Weights ? 2 : 1;
+    const double each = loads * work * 1.3e-5 * shape.units + sent * (backward ? 6e-4 : 2e-4);
+    return 0.7 + each * hidden * rows;
+  }
+  return (backward ? 0.40 : 0.38) +
+         work * (backward ? 2.7e-5 : 2.2e-5) * hidden * shape.units * shape.tiles +
+         sent * (backward ? 1.4e-4 : 7e-5) * hidden * rows;
+}
+
+// Grid: tiles run in sequence; with one tile there is nothing to overlap with.
+inline double grid_time(int64_t launches, int rows, int state_gates, bool backward) {
+  return static_cast<double>(launches) *
+         (0.6 + state_gates / 3.0 * (backward ? 0.375 : 0.19) * rows);
+}
+
+// Step: a matrix product and a kernel, between which the products of half types lie in memory as
+// floats; but at least what the host takes to launch both.
+inline double launched_time(const RecurrenceSizes& sizes, bool tf32, bool backward) {
+  const double hidden = static_cast<double>(sizes.hidden), rows = static_cast<double>(sizes.batch);
+  const double flop_per_us = is_half(sizes.dtype) ? 4e8 : tf32 ? 1.5e8 : 4e7;
+  const CellInfo& cell = cell_info(sizes.cell);
+  const double flop = rows * hidden * hidden * (2 * cell.state_gates);
+  const double host = backward ? 19 : 13, of_products = flop / flop_per_us;
+  const double bytes = rows * hidden * (backward ? 6 * cell.gates + 22 : 12 * cell.gates + 20);
+  const double time = is_half(sizes.dtype)
+                          ? std::max(host, (backward ? 4 : 8) + of_products + bytes / 6e6)
+                          : host + of_products;
+  return static_cast<double>(sizes.directions) * time;
+}
+
+inline constexpr int64_t kTileHidden = 64,
+                         kTilesHidden = int64_t{1} << 20;  // H: a multiple; at most
+inline constexpr int64_t kTileRows = 512;  // of fewer, half of the tiles would be empty
+
+// Tiles: rounds of tiles over the chip, each of which takes the longer the more of the chip it
+// fills, since all then wait for memory. Less what the input's product takes elsewhere, as if of as
+// many features as units: it is part of no other time.
+inline double tiles_time(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
+  const CellInfo& cell = cell_info(sizes.cell);
+  const int64_t at_once = std::max(device.multiprocessors / 2, 1);
+  const int64_t pairs = ceil_div(std::max<int64_t>(sizes.batch, 1), 256);  // of tiles
+  const auto tiles = static_cast<double>(pairs) * static_cast<double>(sizes.hidden / kTileHidden);
+  const double rounds = std::ceil(tiles / static_cast<double>(at_once));
+  const double fill = tiles / rounds / static_cast<double>(at_once);
+  const double hidden = static_cast<double>(sizes.hidden);
+  const double depth = hidden / 256 * cell.state_gates;
+  const double flop = static_cast<double>(sizes.batch) * hidden * hidden * 2 * cell.input_gates;
+  return static_cast<double>(sizes.directions) *
+         (3 + rounds * (2 + 3.5 * fill + 1.25 * depth) - flop / 5.5e8);
+}
+
+}  // namespace treadle
