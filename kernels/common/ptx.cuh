@@ -35,6 +35,12 @@ __device__ __forceinline__ float load_float(uint32_t at) {
   return v;
 }
 
+__device__ __forceinline__ uint32_t load4(uint32_t at) {
+  uint32_t v;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
+  return v;
+}
+
 __device__ __forceinline__ uint16_t load2(uint32_t at) {
   uint16_t v;
   asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at) : "memory");
@@ -49,6 +55,10 @@ __device__ __forceinline__ void store16(uint32_t at, uint4 v) {
 
 __device__ __forceinline__ void store_floats(uint32_t at, float x, float y) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x), "f"(y) : "memory");
+}
+
+__device__ __forceinline__ void store4(uint32_t at, uint32_t v) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
 }
 
 __device__ __forceinline__ void store2(uint32_t at, uint16_t v) {

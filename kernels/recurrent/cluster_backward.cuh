@@ -77,6 +77,11 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
   const BackwardCopies<Layout> own(args, group, base, first_unit, stride,
                                    Layout::kCopyWarp ? lane : thread);
   if (!Layout::kCopyWarp || !computes) own.begin();
+  const GroupResets<any_resets> resets{args.resets, args.sizes, group};
+  PassMarks<any_resets, true, kRows, Layout::kCopyWarp> marks(resets);
+  SharedMarks<any_resets> words{base + Layout::kMarks, marks.before(0)};
+  const bool asks = Layout::kCopyWarp ? !computes : warp == 0;  // this warp, for marks
+  if (asks) words.leave(marks, 0), words.leave(marks, 1);
   // No block may send before all have initialised their barriers.
   __syncthreads();
   ptx::sync_cluster();
@@ -85,6 +90,7 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
 #pragma unroll 1
     for (int s = 0; s < steps; ++s) {
       own.before();
+      words.leave(marks, s + 2);
       ptx::sync_threads(kStepBarrier, kThreads);
       own.after(s);
     }
@@ -130,8 +136,6 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
   keep(lane_state);
   keep(expected);
   const uint32_t own_barrier = barriers + 8 * warp;
-  const GroupResets<any_resets> resets{args.resets, args.sizes, group};
-  PassMarks<any_resets, true, kRows> marks(resets);
   // Rows that sent gradients in the step before. The others sent zeros, whose products are not even
   // added: 0 x inf would be NaN.
   int given = 0;
@@ -141,9 +145,6 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
     const int parity = s & 1;
     const bool last = s == steps;
     const int active = last ? 0 : rows.active(own.time(s));
-    uint32_t anew = marks.before(s) >> row & 1;
-    // Known before the gradients arrive, where a register is left for it.
-    if constexpr (any_resets && Weights::kRegisters <= 64) keep(anew);
     const uint32_t stage = base + Layout::kStages + s % Layout::kDepth * Layout::kStageBytes;
 
     // ---- what does not depend on gradients, while they arrive
@@ -182,6 +183,9 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
         multiply_chunk<T>(weights, k, b[k - first], sum[k % kChains]);
       }
     }
+    const bool anew = words.of(s) >> row & 1;
+    uint32_t added = anew ? 0 : given;
+    if constexpr (any_resets) keep(added);  // known before the sums
 #pragma unroll
     for (int m = 0; m < kGroups; ++m) {
       if (2 * q >= stride) continue;
@@ -207,14 +211,22 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
       for (int k = 0; k < kWarps; ++k) {
         parts[k] = ptx::load_float(base + Layout::kSums + ((k * units + unit[i]) * 8 + row) * 4);
       }
-      if (row < given) grad_h[i] += sum_in_pairs(parts);
       const bool real = row < rows.count && first_unit + unit[i] < hidden;
       if constexpr (any_resets) {
-        if (anew != 0 && real && resets.wanted()) {
-          resets.hand_over(own.time(s - 1), row, first_unit + unit[i], grad_h[i], grad_c[i]);
+        // What has reached the states of a row that started anew goes no further: before the sums
+        // are there, but for those who want it.
+        if (anew && real && resets.wanted()) {
+          uint32_t t = own.time(s - 1), r = row, u = first_unit + unit[i];
+          keep(t), keep(r), keep(u);  // else registers hold addresses
+          float all[kWarps];
+#pragma unroll
+          for (int k = 0; k < kWarps; ++k) all[k] = parts[k];
+          const float grad = row < given ? grad_h[i] + sum_in_pairs(all) : grad_h[i];
+          resets.hand_over(t, r, u, grad, grad_c[i]);
         }
-        if (anew != 0) grad_h[i] = grad_c[i] = 0;
+        if (anew) grad_h[i] = grad_c[i] = 0;
       }
+      if (row < static_cast<int>(added)) grad_h[i] += sum_in_pairs(parts);
       if (last) {
         if (!real) continue;
         const int64_t at = (state_row + row) * hidden + first_unit + unit[i];
@@ -255,6 +267,7 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
 
     // ---- while that travels
     if (!Layout::kCopyWarp) own.before();
+    if (!Layout::kCopyWarp && asks) words.leave(marks, s + 2);
     ptx::sync_threads(kStepBarrier, kThreads);
     if (!Layout::kCopyWarp) own.after(s);
     given = active;

@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
     }
   }
   const GroupResets<any_resets> resets{args.resets, args.sizes, group};
-  PassMarks<any_resets, false, kRows> marks(resets);
+  PassMarks<any_resets, false, kRows, Layout::kCopyWarp> marks(resets);
   auto* bias = reinterpret_cast<float*>(memory + Layout::kBias);
   for (int e = thread; e < kGates * units; e += kThreads) {
     const int64_t u = first_unit + e % units;
@@ -91,6 +91,9 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
   const ForwardCopies<Layout, kFirstInput> own(args, group, base, first_unit, stride,
                                                Layout::kCopyWarp ? lane : thread);
   if (!Layout::kCopyWarp || !computes) own.begin();
+  SharedMarks<any_resets> words{base + Layout::kMarks, first_anew};
+  const bool asks = Layout::kCopyWarp ? !computes : warp == 0;  // this warp, for marks
+  if (asks) words.leave(marks, 0), words.leave(marks, 1);
   // No block may send before all have initialised their barriers and written h0.
   __syncthreads();
   ptx::sync_cluster();
@@ -99,9 +102,9 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
 #pragma unroll 1
     for (int s = 0; s < steps; ++s) {
       own.before();
-      const uint32_t anew = marks.before(s + 1);
+      words.leave(marks, s + 2);
       ptx::sync_threads(kStepBarrier, kThreads);
-      own.after(s, anew);
+      own.after(s, words.of(s) >> 16);
     }
     ptx::sync_cluster();
     return;
@@ -169,8 +172,6 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
     // Not group.forward_time(), which changes the machine code.
     const int active = rows.active(d == 0 ? s : steps - 1 - s);
     const int stage = s % Layout::kDepth * Layout::kStageBytes;
-    const uint32_t anew = marks.before(s + 1);
-    starts.send(anew, s, base + Layout::kOutgoing + parity * Layout::kOutgoingBytes);
 
     // ---- what does not depend on h_{t-1}, while it arrives
     float gates[kItems][kGates];
@@ -185,6 +186,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
             gates[i][m];
       }
     }
+    const uint32_t anew = words.of(s);
     const uint32_t barrier = own_barrier + parity * kSplits * 8;
     if (s > 0) ptx::wait_barrier(barrier, (s - 1) >> 1 & 1);
 
@@ -205,6 +207,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
         multiply_chunk<T>(weights, k, b[k - first], sum);
       }
     }
+    starts.begin(anew, s, base + Layout::kOutgoing + parity * Layout::kOutgoingBytes, c);
     // A lane's columns 2q, 2q + 1 are rows of the batch.
     if (2 * q < stride) {
 #pragma unroll
@@ -221,12 +224,11 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
     if (s > 0 && rearms) ptx::arrive_expecting(barrier, expected);
 
     // ---- the cell
-    uint16_t output[kItems];
     const uint32_t outgoing = base + Layout::kOutgoing + parity * Layout::kOutgoingBytes;
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       if (!mine[i]) continue;
-      const uint32_t to = starts.place_of(anew, i, outgoing, own_sums[i]);
+      const uint32_t to = starts.template place_of<Layout>(anew, i, outgoing);
 #pragma unroll
       for (int m = 0; m < kStateGates; ++m) {
         // Not shared with the other kernels: a function for it changes the machine code.
@@ -247,7 +249,6 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
         h = ptx::load2(base + Layout::kState + parity * Layout::kStateBytes +
                        rank * (units * tiles * stride * 2) + place[i]);
       }
-      output[i] = h;
       ptx::store2(any_resets ? to : outgoing + place[i], h);
     }
     // A thread sends what others have computed.
@@ -265,7 +266,6 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
     }
 
     // ---- while that travels: gates take the place of the products they came from
-    starts.finish(anew, s, own, output, c);
     if (save) {
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {
@@ -278,8 +278,9 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
       }
     }
     if (!Layout::kCopyWarp) own.before();
+    if (!Layout::kCopyWarp && asks) words.leave(marks, s + 2);
     ptx::sync_threads(kStepBarrier, kThreads);
-    if (!Layout::kCopyWarp) own.after(s, anew);
+    if (!Layout::kCopyWarp) own.after(s, anew >> 16);
   }
 
   // ---- the last states

@@ -86,24 +86,20 @@ struct ForwardCopies {
   // Before the step barrier of step s: the stage of step s + 1 is there.
   __device__ __forceinline__ void before() const { ptx::wait_copies<Layout::kAhead - 2>(); }
 
-  // One unit's output where another h is sent.
-  __device__ __forceinline__ void store_h(int s, int row, int64_t unit, uint16_t h) const {
-    const int64_t at = (group.rows.start(time(s)) + group.rows.first + row) * args.output_row;
-    static_cast<uint16_t*>(args.output)[at + group.direction * args.sizes.hidden + unit] = h;
-  }
-
   // After the step barrier of step s: stores step s, whose gates stand where its products stood,
-  // then refills a stage that was last read two steps ago. `anew`: bits of rows whose output is
-  // stored already.
-  __device__ __forceinline__ void after(int s, uint32_t anew) const {
+  // then refills a stage that was last read two steps ago. `unsent`: bits of rows of which another
+  // h was sent.
+  __device__ __forceinline__ void after(int s, uint32_t unsent) const {
     const int active = group.rows.active(time(s));
     const int64_t start = group.rows.start(time(s));
     const int64_t output_step = start * static_cast<int>(args.output_row) * 2;
 #pragma unroll
     for (int i = 0; i < Layout::kQuads; ++i) {
-      if (quad_row[i] >= active || (anew >> quad_row[i] & 1)) continue;
+      if (quad_row[i] >= active) continue;
+      const int from = unsent >> quad_row[i] & 1 ? Layout::kUnsent - Layout::kOutgoing : 0;
       store_four(quad_to[i] + output_step,
-                 ptx::load8(quad_at[i] + (s & 1) * Layout::kOutgoingBytes), quad_left[i], vector);
+                 ptx::load8(quad_at[i] + from + (s & 1) * Layout::kOutgoingBytes), quad_left[i],
+                 vector);
     }
     if (args.gates != nullptr) {
       const int64_t step = start * (Layout::kGates * static_cast<int>(args.sizes.hidden)) * 2;
@@ -119,9 +115,9 @@ struct ForwardCopies {
   }
 };
 
-// Of the items (unit, row) of a computing thread, those whose row starts anew before step s + 1:
-// `anew` has bits of rows. What is sent instead of h is known before h, and what only this block
-// needs can follow what is sent, so that between them no step has a branch more.
+// Of the items (unit, row) of a computing thread, those whose row starts anew: `anew` is the word
+// of step s (SharedMarks). A step does all of it while it waits for its product, before h: from h
+// to what is sent, and from there to the next step, nothing is added.
 template <bool any, int items>
 struct ForwardStarts {
   const GroupResets<any>& resets;
@@ -129,41 +125,40 @@ struct ForwardStarts {
   const int (&unit)[items], (&row)[items];
   const uint32_t (&place)[items];
 
-  // Into the outgoing state, which was last read two steps ago.
-  __device__ __forceinline__ void send(uint32_t anew, int s, uint32_t outgoing) const {
+  // c before this step, and h before the next one into what is sent, which was last read two steps
+  // ago.
+  __device__ __forceinline__ void begin(uint32_t anew, int s, uint32_t outgoing,
+                                        float (&c)[items]) const {
     if constexpr (!any) return;
-    if (anew == 0) return;
-    const int t = resets.template time<false>(s + 1);
+    const uint32_t now = anew & 0xffff, ahead = anew >> 16;
 #pragma unroll
     for (int i = 0; i < items; ++i) {
-      if (!(anew >> row[i] & 1)) continue;
-      ptx::store2(outgoing + place[i],
-                  resets.template h<uint16_t>(t, row[i], first_unit + unit[i]));
+      if (now >> row[i] & 1) c[i] = 0;
+      if (ahead >> row[i] & 1) ptx::store2(outgoing + place[i], 0);
+    }
+    if (!resets.given() || anew == 0) return;
+#pragma unroll
+    for (int i = 0; i < items; ++i) {
+      // Hidden: else every step computes addresses, or registers hold them, for the few that need
+      // them.
+      uint32_t p = s, r = row[i], u = first_unit + unit[i];
+      keep(p), keep(r), keep(u);
+      if (now >> row[i] & 1) c[i] = resets.c(resets.template time<false>(p), r, u);
+      if (ahead >> row[i] & 1) {
+        const int t = resets.template time<false>(p + 1);
+        ptx::store2(outgoing + place[i], resets.template h<uint16_t>(t, r, u));
+      }
     }
   }
 
-  // Where h goes: where it is not sent, to a place that only this thread reads, and has read.
-  __device__ __forceinline__ uint32_t place_of(uint32_t anew, int i, uint32_t outgoing,
-                                               uint32_t own_sums) const {
+  // Where h goes: to what is sent, or to the output alone.
+  template <class Layout>
+  __device__ __forceinline__ uint32_t place_of(uint32_t anew, int i, uint32_t outgoing) const {
     if constexpr (!any) return 0;
-    uint32_t to = anew >> row[i] & 1 ? own_sums : outgoing + place[i];
+    constexpr int kUnsent = Layout::kUnsent - Layout::kOutgoing;
+    uint32_t to = outgoing + place[i] + (anew >> 16 >> row[i] & 1 ? kUnsent : 0);
     keep(to);  // else the compiler computes it after h
     return to;
-  }
-
-  // The output, which was not sent, and c of the next step.
-  template <class Copies>
-  __device__ __forceinline__ void finish(uint32_t anew, int s, const Copies& own,
-                                         const uint16_t (&h)[items], float (&c)[items]) const {
-    if constexpr (!any) return;
-    if (anew == 0) return;
-    const int t = resets.template time<false>(s + 1);
-#pragma unroll
-    for (int i = 0; i < items; ++i) {
-      if (!(anew >> row[i] & 1)) continue;
-      own.store_h(s, row[i], first_unit + unit[i], h[i]);
-      c[i] = resets.c(t, row[i], first_unit + unit[i]);
-    }
   }
 };
 

@@ -76,10 +76,11 @@ cudaError_t run_cluster_forward(const PersistentForward* args, const ClusterCall
       return cudaErrorInvalidValue;
     } else {
       using Layout = ClusterForwardOf<Cell, s.units, s.blocks, s.tiles>;
-      const auto kernel = any_resets(args)
-                              ? cluster_forward<Cell, T, s.units, s.blocks, s.tiles, true>
-                              : cluster_forward<Cell, T, s.units, s.blocks, s.tiles, false>;
-      return call(kernel, Layout::kThreads, Layout::kSharedBytes, args);
+      const bool resets = any_resets(args);
+      const auto kernel = resets ? cluster_forward<Cell, T, s.units, s.blocks, s.tiles, true>
+                                 : cluster_forward<Cell, T, s.units, s.blocks, s.tiles, false>;
+      return call(kernel, Layout::kThreads, resets ? Layout::kResetsBytes : Layout::kSharedBytes,
+                  args);
     }
   });
 }
@@ -92,9 +93,11 @@ cudaError_t run_cluster_backward(const PersistentBackward* args, const ClusterCa
       return cudaErrorInvalidValue;
     } else {
       using Layout = ClusterBackwardOf<Cell, s.units, s.blocks>;
-      const auto kernel = any_resets(args) ? cluster_backward<Cell, T, s.units, s.blocks, true>
-                                           : cluster_backward<Cell, T, s.units, s.blocks, false>;
-      return call(kernel, Layout::kThreads, Layout::kSharedBytes, args);
+      const bool resets = any_resets(args);
+      const auto kernel = resets ? cluster_backward<Cell, T, s.units, s.blocks, true>
+                                 : cluster_backward<Cell, T, s.units, s.blocks, false>;
+      return call(kernel, Layout::kThreads, resets ? Layout::kResetsBytes : Layout::kSharedBytes,
+                  args);
     }
   });
 }

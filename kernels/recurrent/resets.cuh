@@ -128,17 +128,35 @@ struct GroupResets {
 // steps as lanes allow. A lane asks for its mark of a word a whole word before, so that no step
 // waits for memory. p counts steps in the order in which they are computed. Forward, a bit says
 // that the row starts anew before step p; backward, that it did before the step whose gradients
-// arrive in step p.
-template <bool any, bool backward, int rows>
+// arrive in step p. `held`: there are registers for addresses, which then need not be computed.
+template <bool any, bool backward, int rows, bool held = false>
 struct PassMarks {
   static constexpr int kSteps = kWarp / rows;
   const GroupResets<any>& resets;
   uint32_t now, ahead;
+  // Without lengths: where a lane's mark lies at p = 0, what a step adds, and the p that have one.
+  const unsigned char* at;
+  int each, in_word, first_p, count_p;
 
   // `first`: the p that the first word begins with.
   __device__ __forceinline__ explicit PassMarks(const GroupResets<any>& resets, int first = 0)
       : resets(resets) {
+    if constexpr (any && held) hold();
     load(first);
+  }
+
+  __device__ __forceinline__ void hold() {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, row = lane % rows;
+    const Group& group = resets.group;
+    const int steps = static_cast<int>(resets.sizes.steps), batch = group.rows.batch;
+    const int marked = resets.template time<backward>(0) + group.direction;
+    in_word = lane / rows;
+    each = resets.template time<backward>(1) + group.direction < marked ? -batch : batch;
+    // The first step of a pass has no state before it but in direction 0 forward.
+    first_p = !backward && group.direction == 0 ? 0 : 1;
+    count_p = row < group.rows.count ? steps - first_p + (backward && group.direction == 0) : 0;
+    at = reinterpret_cast<const unsigned char*>(resets.resets.marks) + int64_t{marked} * batch +
+         group.rows.first + row;
   }
 
   // The word that begins with p. By whole warps, for every kSteps-th p.
@@ -161,8 +179,38 @@ struct PassMarks {
   // Of the word that begins with p: a lane's step and row.
   __device__ __forceinline__ void load(int p) {
     if constexpr (!any) return;
+    if (held && resets.sizes.starts == nullptr) {
+      const int own = p + in_word;
+      ahead = 0;
+      if (static_cast<unsigned>(own - first_p) < static_cast<unsigned>(count_p)) {
+        ahead = __ldg(at + int64_t{own} * each);
+      }
+      return;
+    }
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     ahead = resets.mark(resets.template time<backward>(p + lane / rows), lane % rows);
+  }
+};
+
+// Marks as the threads of a block read them: one warp asks for them, two steps ahead, and leaves a
+// word for each step in shared memory. What is added to a step is a load that waits for nothing:
+// whatever a step does between what it sends and the wait for what others have sent, it pays for.
+// A word has the bits of rows before the step and, in its upper half, before the next one.
+template <bool any>
+struct SharedMarks {
+  uint32_t words, last;
+
+  template <class Marks>
+  __device__ __forceinline__ void leave(Marks& marks, int step) {
+    if constexpr (!any) return;
+    const uint32_t next = marks.before(step + 1);
+    if (threadIdx.x % kWarp == 0) ptx::store4(words + step % 4 * 4, last | next << 16);
+    last = next;
+  }
+
+  __device__ __forceinline__ uint32_t of(int step) const {
+    if constexpr (any) return ptx::load4(words + step % 4u * 4);
+    return 0;
   }
 };
 

@@ -87,6 +87,9 @@ struct ClusterForward {
   static constexpr int kWeights = kBias + gates * units * 4;
   static constexpr int kBarriers = kWeights + kWarps * (kChunks - kInRegisters) * state_gates * 512;
   static constexpr int kSharedBytes = kBarriers + 2 * kSplits * 8;
+  // With resets, words of marks, and h of rows of which another is sent; two of them.
+  static constexpr int kMarks = kSharedBytes, kUnsent = kMarks + 16;
+  static constexpr int kResetsBytes = kUnsent + 2 * kOutgoingBytes;
 };
 
 // Backward. K are the gates of all units with a product with h, divided among all warps.
@@ -128,6 +131,7 @@ struct ClusterBackward {
   static constexpr int kWeights = kStages + kDepth * kStageBytes;
   static constexpr int kBarriers = kWeights + kWarps * (kChunks - kInRegisters) * kGroups * 512;
   static constexpr int kSharedBytes = kBarriers + 2 * kWarps * 8;
+  static constexpr int kMarks = kSharedBytes, kResetsBytes = kMarks + 16;  // as forward
   static_assert(units / 4 % kWarps == 0 && state_gates * kHidden / 16 % kWarps == 0);
 };
 
@@ -162,8 +166,8 @@ constexpr ShapeKernels kernels_of_shape() {
   } else {
     using Forward = ClusterForward<gates, state_gates, s.units, s.blocks, s.tiles>;
     using Backward = ClusterBackward<gates, state_gates, s.units, s.blocks>;
-    return {Forward::kSharedBytes <= kMostSharedBytes,
-            s.tiles == 1 && Backward::kSharedBytes <= kMostSharedBytes,
+    return {Forward::kResetsBytes <= kMostSharedBytes,
+            s.tiles == 1 && Backward::kResetsBytes <= kMostSharedBytes,
             s.tiles == 1 && s.blocks == 16 && s.units <= 32 &&
                 fp32_weights(s, state_gates) <= kFp32Weights + kFp32SharedWeights};
   }
