@@ -150,6 +150,8 @@ def test_transforms_have_the_same_dtype(kind: str, lower: torch.dtype) -> None:
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_state_that_promotes_is_c_of_an_lstm(packed: bool) -> None:
     """Where h0 and c0 have different dtypes; oneDNN takes both in the lower precision."""
+    if not packed and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        pytest.skip("torch's LSTM raises: oneDNN has none in bfloat16 for this processor")
     ours, theirs = pair("LSTM", I, H)
     x = inputs_of("packed" if packed else "dense", {})[0]
     h0, c0 = states(ours, B)
