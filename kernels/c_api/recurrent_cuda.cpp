@@ -108,9 +108,9 @@ RecurrencePlan plan_on_cuda(const CLayer& layer, bool backward) {
   const auto device = device_of(layer.device.index);
   const char* const refusal = plan_recurrence(layer.sizes, device, "auto", backward, &plan);
   if (refusal != nullptr) unsupported(refusal);
-  // A launch a step would be faster, and is not offered here.
+  // A launch a step may be faster, and is not offered here.
   for (const char* const other : {"cluster", "grid"}) {
-    if (!plan.is("tiles")) break;
+    if (plan.persistent()) break;
     plan_recurrence(layer.sizes, device, other, backward, &plan);
   }
   if (!plan.persistent()) unsupported(plan.reason);

@@ -125,6 +125,20 @@ def test_a_layer_that_does_not_fit_is_told_before() -> None:
         assert "layer must run in one launch, got one that does not: " in native.error_text()
 
 
+@HOPPER
+@pytest.mark.parametrize("cell", [native.LLTM, native.LSTM, native.GRU])
+def test_a_layer_whose_weights_fit_runs_whatever_else_is_faster(cell: int) -> None:
+    """One step, and thousands of rows, which the ops compute by a launch a step."""
+    size, half = ctypes.c_size_t(), native.DTYPES[torch.bfloat16]
+    for steps, batch in ((1, 4), (24, 8192)):
+        for backward_pass in (0, 1):
+            layer = native.Recurrent(cell, 1, half, half, steps, batch, 256)
+            status = native.status_of(
+                "treadle_recurrent_workspace", cuda(), layer, backward_pass, ctypes.byref(size)
+            )
+            assert status == native.OK, native.error_text()
+
+
 def test_memory_of_the_host_and_gpus_that_are_not_there() -> None:
     x, host = random(8), torch.zeros(8)
     for device, arrays, words in (
