@@ -94,12 +94,6 @@ inline Tensor aligned(const Tensor& t) {
   return begins_at_16_bytes(found) ? found : found.clone();
 }
 
-// Whether rows can be read 16 bytes at a time.
-inline bool in_chunks(const Tensor& rows) {
-  return rows.stride(1) == 1 && rows.stride(0) * rows.element_size() % 16 == 0 &&
-         begins_at_16_bytes(rows);
-}
-
 inline MatrixView matrix_view(const Tensor& t) {
   return {t.const_data_ptr(), t.stride(0), t.stride(1)};
 }

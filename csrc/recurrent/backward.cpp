@@ -195,8 +195,7 @@ struct Backward {
   }
 
   void direction(int64_t d, Gradients& found) const {
-    const bool wanted = recompute || (mask[4] && !in_output());
-    const Tensor previous = wanted ? previous_h(d) : Tensor();
+    const Tensor previous = recompute ? previous_h(d) : Tensor();
     const Tensor grad_h = state(grads.h_n, d, run.plan.transposed);
     const Tensor grad_c = state(grads.c_n, d, /*transposed=*/false);
     const Tensor of_gates = grad_gates(d, previous, grad_h, grad_c, found.states);

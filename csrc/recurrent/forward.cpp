@@ -72,6 +72,12 @@ struct Turns {
 // Without a write to h0, which a copy may share.
 void* data_of_turn(const Tensor& t) { return const_cast<void*>(t.const_data_ptr()); }
 
+// Whether rows can be read 16 bytes at a time.
+bool in_chunks(const Tensor& rows) {
+  return rows.stride(1) == 1 && rows.stride(0) * rows.element_size() % 16 == 0 &&
+         begins_at_16_bytes(rows);
+}
+
 // Padded with zeros to what kernels of "tiles" read 16 bytes at a time.
 Tensor as_chunks(const Tensor& rows) {
   const int64_t width = rows.size(1);
@@ -91,8 +97,13 @@ RecurrenceForward steps_of(const LayerRun& run, int64_t d, const std::vector<Rec
                            const Tensor& output, const Tensor& bias_ih, const Tensor& bias_hh,
                            const Tensor& h, const Tensor& c, const Tensor& gates) {
   const RecurrenceSizes& sizes = run.sizes;
-  RecurrenceForward all{sizes.cell,   sizes.dtype,  sizes.batch,
-                        sizes.hidden, steps.data(), sizes.steps};
+  RecurrenceForward all{};
+  all.cell = sizes.cell;
+  all.dtype = sizes.dtype;
+  all.batch = sizes.batch;
+  all.hidden = sizes.hidden;
+  all.steps = steps.data();
+  all.step_count = sizes.steps;
   all.bias_ih = const_data_of(bias_ih);
   all.bias_hh = const_data_of(bias_hh);
   all.h = direction_data(run, h, d);

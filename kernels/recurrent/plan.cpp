@@ -12,6 +12,8 @@
 namespace treadle {
 namespace {
 
+using namespace plan_times;
+
 // As many steps as half of the cache holds, so that each finds its part of the input product there;
 // but at least so many rows, since smaller products do not fill the chip.
 constexpr int64_t kProductRows = 1024;
@@ -30,7 +32,9 @@ int64_t steps_per_chunk(const RecurrenceSizes& sizes, const RecurrenceDevice& de
 
 constexpr int64_t kBatch = int64_t{1} << 26;  // at 2 * 16 blocks a row they are fewer than 2^31
 constexpr int64_t kSteps = int64_t{1} << 30;  // kernels count some more in 32 bits
-constexpr int64_t kFewSteps = 1, kWarpUnits = 8192;  // of algorithm "warp", B * H: at most
+constexpr int64_t kFewSteps = 1, kFewUnits = 8192;  // of algorithm "warp", B * H: at most
+constexpr int64_t kTilesHidden = int64_t{1} << 20;
+constexpr int64_t kManyRows = 512;  // of fewer, half of the tiles would be empty
 
 const CellShapes& shapes_of(const RecurrenceSizes& sizes) {
   const CellInfo& cell = cell_info(sizes.cell);
@@ -136,13 +140,12 @@ Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
     return {"rows", "rows do not depend on each other, so that threads need not meet"};
   }
   if (sizes.steps <= kFewSteps) {
-    const bool few = sizes.batch <= kWarpUnits / std::max<int64_t>(sizes.hidden, 1);
+    const bool few = sizes.batch <= kFewUnits / std::max<int64_t>(sizes.hidden, 1);
     if (few && !backward) return {"warp", "few rows of one step are a launch"};
     return {"step", "one step does not pay for weights on the chip"};
   }
   const double launched = launched_time(sizes, device.tf32, backward);
-  // Backward a product and a kernel have been faster wherever both beat the weights on the chip.
-  const bool any_tiles = in_tiles(sizes, device) && sizes.batch >= kTileRows && !backward;
+  const bool any_tiles = in_tiles(sizes, device) && sizes.batch >= kManyRows && !backward;
   const double tiles =
       any_tiles ? tiles_time(sizes, device) : std::numeric_limits<double>::infinity();
   const Choice in_launches = tiles < launched

@@ -6,7 +6,8 @@
 
 #include "kernels/recurrent/plan.h"
 
-namespace treadle {
+// Of their own, since kernels have other constants and functions of such names.
+namespace treadle::plan_times {
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
@@ -53,9 +54,7 @@ inline double launched_time(const RecurrenceSizes& sizes, bool tf32, bool backwa
   return static_cast<double>(sizes.directions) * time;
 }
 
-inline constexpr int64_t kTileHidden = 64,
-                         kTilesHidden = int64_t{1} << 20;  // H: a multiple; at most
-inline constexpr int64_t kTileRows = 512;  // of fewer, half of the tiles would be empty
+inline constexpr int64_t kTileHidden = 64;  // of "tiles" H is a multiple
 
 // Tiles: rounds of tiles over the chip, each of which takes the longer the more of the chip it
 // fills, since all then wait for memory. Less what the input's product takes elsewhere, as if of as
@@ -74,4 +73,4 @@ inline double tiles_time(const RecurrenceSizes& sizes, const RecurrenceDevice& d
          (3 + rounds * (2 + 3.5 * fill + 1.25 * depth) - flop / 5.5e8);
 }
 
-}  // namespace treadle
+}  // namespace treadle::plan_times
