@@ -37,7 +37,8 @@ PICTURE = ROOT / "docs" / "figures" / "rl.png"
 NONE_YET = "None have been committed yet."
 KEYS, SHAPES = ("cuda/rl/", "cuda/rl_shapes/", "cpu/rl/"), "cuda/rl_shapes/"
 LITTLE = 0.05
-OURS, NONE, PADDED, LOOP = "treadle", "treadle without resets", "cut, padded", "loop of"
+OURS, NONE = "treadle", "treadle without resets"
+PADDED, LOOP, TRITON = "cut, padded", "loop of", "Triton"
 
 
 def over(row: Row, name: str) -> str:
@@ -49,14 +50,16 @@ def over(row: Row, name: str) -> str:
 
 def table_of(rows: list[Row]) -> Iterator[str]:
     """Ours in µs a step, in bold where the bar was missed, and what the others take beside it."""
-    yield from table("B, T, H", "treadle", "without resets", "cut, padded, packed", "loop of cells")
+    names = ("without resets", "cut, padded, packed", "loop of cells", "TorchRL's Triton")
+    yield from table("B, T, H", "treadle", *names)
     for row in rows:
         _, _, *what = row["key"].split("/")
         if "times" not in row:
-            yield line(" ".join(what), row["refused"], "", "", "")
+            yield line(" ".join(what), row["refused"], "", "", "", "")
             continue
         ours = bold(row, number(row["times"][OURS]["median_us"] / row["steps"]))
-        yield line(" ".join(what), ours, *(over(row, name) for name in (NONE, PADDED, LOOP)))
+        others = [over(row, name) for name in (NONE, PADDED, LOOP, TRITON)]
+        yield line(" ".join(what), ours, *others)
 
 
 def cost_of(rows: list[Row]) -> Iterator[str]:

@@ -2,9 +2,9 @@
 
 Shapes are B, T, H, and I is H. A row has resets at a share of its steps: 3 %, as in long episodes,
 or half of them. Beside ours are torch's layer with the rows cut, padded, packed and put together
-again, as TorchRL does it, and a loop over torch's cell with masks. Times are of the whole call, as
-in layer.py. The bar is our own time without resets; the suite `rl_shapes` times that alone, over
-the shapes of sweep.py up to H 512.
+again, as TorchRL does it, a loop over torch's cell with masks and, for one size, TorchRL's kernels
+in Triton (rl_triton.py). Times are of the whole call, as in layer.py. The bar is our own time
+without resets; the suite `rl_shapes` times that alone, over the shapes of sweep.py up to H 512.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.harness.cases import OURS, Case, Plan, Settings, calls
-from benchmarks.recurrent import layer, rl_calls
+from benchmarks.recurrent import layer, rl_calls, rl_triton
 from benchmarks.recurrent.layer import Kind, at_most
 from benchmarks.recurrent.layer_calls import Shape, cell_arguments, check, set_tf32
 from benchmarks.recurrent.layer_calls import layer as without_resets
@@ -34,6 +34,7 @@ DTYPES = (torch.float32, torch.bfloat16)
 SHARES = (0.03, 0.5)
 CELLS = ("gru", "lstm")
 NONE, PADDED = "treadle without resets", "cut, padded, packed"
+TRITON = "TorchRL's Triton"
 OF_NONE = 1.05
 
 
@@ -85,7 +86,7 @@ def padded_of(kind: Episodes) -> str:
 
 
 def facts(settings: Settings, kind: Episodes) -> dict[str, Any]:
-    names = (OURS, NONE, padded_of(kind), loop_of(kind))
+    names = (OURS, NONE, padded_of(kind), loop_of(kind), TRITON)
     return layer.facts(settings, kind) | {
         "suite": SUITE,
         "group": f"{kind.cell} layer with resets, {settings.device.upper()}",
@@ -111,20 +112,29 @@ def case(settings: Settings, kind: Episodes) -> Case:
         kind.backward,
         states=rl_calls.STATES[kind.cell],
     )
+    functions = {
+        OURS: rl_calls.with_resets(kind.cell, kind.backward, marks),
+        padded_of(kind): padded,
+        loop_of(kind): loop,
+    }
+    notes, known = [], facts(settings, kind)
+    if settings.device == "cuda" and (kind.shape, kind.dtype) == (rl_triton.TUNED, rl_triton.DTYPE):
+        if rl_triton.theirs is None:
+            notes = [f"{TRITON} left out: {rl_triton.WHY_NOT}"]
+        else:
+            functions[TRITON] = rl_triton.triton(kind.cell, marks)
+            known["torchrl"] = rl_triton.VERSION
     return Case(
         op=kind.cell,
-        functions={
-            OURS: rl_calls.with_resets(kind.cell, kind.backward, marks),
-            padded_of(kind): padded,
-            loop_of(kind): loop,
-        },
+        functions=functions,
         inputs=[args],
         timer=layer.timer(settings),
         yardsticks={NONE: calls(plain, [args])},
         bar=at_most(OF_NONE, NONE),
         check=partial(check, args=args, plain=padded if at_once else loop),
         threads=kind.threads,
-        facts=facts(settings, kind),
+        facts=known,
+        notes=notes,
     )
 
 
@@ -134,5 +144,6 @@ def cost_case(settings: Settings, kind: Episodes) -> Case:
     sample, seconds, rounds = EFFORT["sweep_cells"]
     made.functions = {OURS: made.functions[OURS]}
     made.timer = settings.wall(sample, seconds=seconds, warmup=0.02, rounds=rounds)
+    made.notes = []
     made.facts |= {"suite": COST_SUITE, "gates": dict.fromkeys((OURS, NONE), kind.gates)}
     return made
