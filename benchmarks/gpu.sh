@@ -28,6 +28,8 @@ PYTHON=${PYTHON:-python3}
 DEADLINE=$((SECONDS + ${LIMIT_S:-570}))
 export OUTDIR PYTHONUNBUFFERED=1 PYTHONPATH="$PWD/python_pkg:$PWD${PYTHONPATH:+:$PYTHONPATH}"
 export PATH="$PATH:/usr/local/cuda/bin"
+# By itself the build goes by free memory, which some virtual machines get only as it is used.
+export MAX_JOBS=${MAX_JOBS:-$(nproc)}
 TABLE=()
 STATUS=0
 

@@ -43,3 +43,10 @@ def test_every_function_of_treadle_jax_runs(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(sanitize_jax, "FLOATS", ("float32",))
     assert sanitize_jax.run("cpu") == 7 + 4
     assert set(called) == set(functions.__all__)
+
+
+def test_a_name_stands_for_all_forms_of_the_op() -> None:
+    sanitize = import_module("benchmarks.sanitize")
+    found = {op.name for op, _, _ in sanitize.pieces(["recurrent_layer", "scale"])}
+    cells = {f"recurrent_layer {cell}" for cell in ("lstm", "gru", "lltm")}
+    assert found == {"scale", *cells, *(f"{cell} resets" for cell in cells)}

@@ -246,7 +246,7 @@ def main() -> int:
     for copy in copies:
         copy.take(tree)
     if jobs > 1:
-        os.environ.setdefault("MAX_JOBS", str(max(1, (os.cpu_count() or 1) // jobs)))
+        os.environ["MAX_JOBS"] = str(max(1, (os.cpu_count() or 1) // jobs))
     with ThreadPoolExecutor(jobs) as pool:
         shares = (mutants[job::jobs] for job in range(jobs))
         bad = sum(pool.map(judge_all, copies, repeat(Sound(tree)), shares))
