@@ -95,10 +95,13 @@ run_test() {
   local start=$SECONDS status=0
   local arguments=("$@")
   [ $# -gt 0 ] || arguments=(-n 8 -k cuda tests)
-  limited 480 "$PYTHON" -m pytest -q -ra -p no:cacheprovider "${arguments[@]}" \
+  # A line a test: so a run that is ended by its time has named what failed before.
+  limited 480 "$PYTHON" -m pytest -v -ra -p no:cacheprovider "${arguments[@]}" \
     >"$OUTDIR/test.log" 2>&1 || status=$?
-  # A long tail: with it the failures can be read without the log.
-  [ "$status" -eq 0 ] || tail -c 6000 "$OUTDIR/test.log"
+  if [ "$status" -ne 0 ]; then
+    grep -E '(FAILED|ERROR) tests/' "$OUTDIR/test.log" | sort -u | head -n 40
+    tail -c 3000 "$OUTDIR/test.log"
+  fi
   report test "$status" "$start" "$(tail -n 1 "$OUTDIR/test.log")"
 }
 
