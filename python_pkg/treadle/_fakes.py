@@ -7,6 +7,8 @@ kernel of its own.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from typing import Any
 
 import torch
@@ -19,11 +21,24 @@ def _forward(*args: Any, **kwargs: Any) -> Any:
 
 
 def _layer(*args: Any, **kwargs: Any) -> Any:
+    _lead_to_onnx()
     return _ops.recurrent_layer_forward_empty(*args, **kwargs)[:3]
 
 
 def _backward(*args: Any, **kwargs: Any) -> Any:
     return _ops.recurrent_layer_backward_empty(*args, **kwargs)
+
+
+def _lead_to_onnx() -> None:
+    """Tells who exports to ONNX without our table of it: torch's error does not name it."""
+    onnx = sys.modules.get("torch.onnx")
+    if onnx is None or "treadle.onnx" in sys.modules or not onnx.is_in_onnx_export():
+        return
+    warnings.warn(
+        "treadle: torch.onnx.export must get custom_translation_table="
+        "treadle.onnx.translation_table(), after import treadle.onnx; docs/deploy.md says more",
+        stacklevel=2,
+    )
 
 
 def register() -> None:

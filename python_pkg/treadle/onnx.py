@@ -1,0 +1,128 @@
+"""What torch.onnx.export needs to know of treadle's ops: ``translation_table()``.
+
+Imported by who asks: ``import treadle.onnx``. It needs onnxscript. See docs/deploy.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+try:
+    import onnx_ir as ir
+    from onnxscript import opset18 as op
+except ModuleNotFoundError as error:
+    raise ImportError(f"treadle.onnx needs {error.name}: pip install onnxscript") from error
+
+from . import _onnx_recurrent as recurrent
+from ._onnx_graph import Value, cast, constant, narrowed, wide_dtype
+
+__all__ = ["translation_table"]
+
+
+def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
+    """How each op of treadle is written in ONNX, for ``torch.onnx.export``::
+
+        torch.onnx.export(
+            model, args, "model.onnx", dynamo=True,
+            custom_translation_table=treadle.onnx.translation_table(),
+        )
+
+    LSTM and GRU become ONNX's nodes of these names, or, with ``reset`` or in float64, a Scan over
+    the steps; so does the LLTM. ``lengths`` of a layer in two directions are resets, too. The sine
+    layer becomes MatMul, Add, Mul and Sin. What rounds once in a half type here is computed in
+    float32 between two Casts. Any size may be dynamic but the number of features.
+
+    Returns:
+        A new dict of functions by op, to which entries for ops of your own can be added.
+
+    Raises (the functions, while a model is exported):
+        NotImplementedError: a packed batch; ``lengths`` can be exported.
+
+    Forms that write into a tensor (``sine_``, ``out=``) cannot be exported, and neither can
+    derivatives.
+    """
+    ops = torch.ops.treadle
+    return {
+        ops.recurrent_layer.default: recurrent.recurrent_layer,
+        ops.affine_scan.default: recurrent.affine_scan,
+        ops.lltm_cell.default: recurrent.lltm_cell,
+        ops.lltm_cell_forward.default: recurrent.lltm_cell_forward,
+        ops.sine_linear.default: _sine_linear,
+        ops.sine.default: _sine,
+        ops.cosine.default: _cosine,
+        ops.scale.default: _scale,
+        ops.vector_add.default: _vector_add,
+        ops.vector_add.Scalar: _vector_add,
+    }
+
+
+def _sine_linear(input: Value, weight: Value, bias: Value, omega: float) -> Value:
+    dtype, rank = wide_dtype(input.dtype), len(input.shape)
+    x, w = cast(input, dtype), cast(weight, dtype)
+    b = None if bias is None else cast(bias, dtype)
+    if len(weight.shape) == 2:
+        product = op.MatMul(x, op.Transpose(w, perm=[1, 0]))
+    else:
+        # N layers: input [N, ..., I], weight [N, O, I], bias [N, O].
+        w = op.Transpose(w, perm=[0, 2, 1])
+        if rank > 3:
+            w = op.Unsqueeze(w, list(range(1, rank - 2)))
+        if b is not None:
+            b = op.Unsqueeze(b, list(range(1, max(rank, 3) - 1)))
+        product = op.MatMul(x if rank > 2 else op.Unsqueeze(x, [1]), w)
+    if b is not None:
+        product = op.Add(product, b)
+    found = op.Sin(op.Mul(product, constant(omega, dtype)))
+    if len(weight.shape) == 3 and rank == 2:
+        found = op.Squeeze(found, [1])
+    return narrowed(found, dtype, input.dtype)
+
+
+def _wave(node: Callable[..., Value], x: Value) -> Value:
+    to = _result_dtype(x, 1.0)
+    return narrowed(node(cast(x, wide_dtype(to))), wide_dtype(to), to)
+
+
+def _sine(x: Value) -> Value:
+    return _wave(op.Sin, x)
+
+
+def _cosine(x: Value) -> Value:
+    return _wave(op.Cos, x)
+
+
+def _scale(x: Value, factor: Value | float) -> Value:
+    to = _result_dtype(x, factor)
+    dtype = wide_dtype(to)
+    return narrowed(op.Mul(cast(x, dtype), constant(factor, dtype)), dtype, to)
+
+
+def _vector_add(a: Value, b: Value | float, *, alpha: Value | float = 1) -> Value:
+    to = _result_dtype(a, b)
+    dtype = wide_dtype(to)
+
+    def rounded(operand: Value | float) -> Value:
+        """As the op rounds numbers, and tensors of another dtype, before it computes."""
+        return cast(constant(operand, to), dtype)
+
+    addend = rounded(b)
+    if isinstance(alpha, ir.Value) or alpha != 1:
+        addend = op.Mul(addend, rounded(alpha))
+    return narrowed(op.Add(rounded(a), addend), dtype, to)
+
+
+def _result_dtype(*operands: Value | float) -> Any:
+    """What torch promotes operands to."""
+    found = torch.result_type(*map(_stand_in, operands))
+    return ir.tensor_adapters.from_torch_dtype(found)
+
+
+def _stand_in(operand: Value | float) -> Any:
+    """A tensor of the same dtype and rank, which is what promotion goes by."""
+    if not isinstance(operand, ir.Value):
+        return operand
+    dtype = ir.tensor_adapters.to_torch_dtype(operand.dtype)
+    return torch.empty([1] * len(operand.shape), dtype=dtype, device="meta")

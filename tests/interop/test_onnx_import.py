@@ -1,0 +1,18 @@
+"""treadle.onnx is imported by who asks, and says what to do where it cannot be."""
+
+from __future__ import annotations
+
+from tests.support import installed
+
+
+def test_treadle_does_not_import_onnx() -> None:
+    code = "import treadle, sys; assert not {'onnx', 'onnxscript', 'torch.onnx'} & {*sys.modules}"
+    done = installed.python("-c", code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_onnxscript() -> None:
+    code = "import sys; sys.modules['onnxscript'] = None; import treadle.onnx"
+    done = installed.python("-c", code)
+    assert done.returncode == 1
+    assert "ImportError: treadle.onnx needs onnxscript: pip install onnxscript" in done.stderr

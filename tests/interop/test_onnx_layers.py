@@ -1,0 +1,151 @@
+"""Recurrent layers in ONNX: onnxruntime agrees, at other sizes than those that were exported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import treadle
+from tests.interop.with_onnx import DYNAMIC, EACH_KIND, INPUTS, KINDS, H, agrees, exported, nodes
+
+SIZES = ((5, 3), (9, 4), (2, 7), (1, 1))  # T and B: exported with the first
+TIMES_ROWS = {0: DYNAMIC, 1: DYNAMIC}
+
+
+def states(kind: str, h: Tensor) -> Any:
+    """hx made of one tensor."""
+    return h if kind == "GRU" else (h, 2 * h)
+
+
+class Layers(nn.Module):
+    """All that a layer's constructor says, and states that are given."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        made = KINDS[kind]
+        self.kind = kind
+        self.stack = made(INPUTS, H, num_layers=2, bidirectional=True)
+        self.rows_first = made(2 * H, H, batch_first=True, bias=False)
+        self.given = made(H, H, bidirectional=True)
+        self.single = made(INPUTS, H)
+
+    def forward(self, x: Tensor, h: Tensor) -> tuple[Any, ...]:
+        of_stack, last = self.stack(x)
+        of_rows, _ = self.rows_first(of_stack.transpose(0, 1))
+        found = self.given(of_rows.transpose(0, 1), states(self.kind, h))
+        return of_stack, last, of_rows, *found, *self.single(x[:, 0])
+
+
+@EACH_KIND
+def test_layers(kind: str) -> None:
+    model = Layers(kind)
+    calls = [(torch.randn(t, b, INPUTS), torch.randn(2, b, H)) for t, b in SIZES]
+    program = exported(model, calls[0], (TIMES_ROWS, {1: DYNAMIC}))
+    found = nodes(program)
+    # LLTM: one for each direction.
+    assert (found[kind], found["Scan"]) == ((0, 8) if kind == "LLTM" else (5, 0))
+    agrees(program, model, calls)
+
+
+class Options(nn.Module):
+    """What the forward pass of a layer takes, in one direction and in two."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.kind = kind
+        self.layers = nn.ModuleList(
+            KINDS[kind](INPUTS, H, bidirectional=both) for both in (False, True)
+        )
+
+    def forward(
+        self, x: Tensor, reset: Tensor, lengths: Tensor, h: Tensor, each: Tensor
+    ) -> list[Any]:
+        cells = {} if self.kind == "GRU" else {"return_cells": True}
+        one, both = self.layers
+        h0 = states(self.kind, h[:2])
+        starts = {"reset": reset, "reset_hx": states(self.kind, h[1:])}
+        return [
+            one(x, reset=reset, **cells),
+            one(x, states(self.kind, h[:1]), lengths=lengths, **cells),
+            both(x, h0, lengths=lengths, **starts, **cells),
+            both(x, h0, reset=reset, reset_hx=states(self.kind, each)),
+        ]
+
+
+@EACH_KIND
+def test_resets_lengths_and_cells(kind: str) -> None:
+    model = Options(kind)
+    calls = [
+        (
+            torch.randn(t, b, INPUTS),
+            torch.rand(t, b) < 0.4,
+            torch.randint(0, t + 1, (b,)),
+            torch.randn(3, b, H),
+            torch.randn(2, t, b, H),
+        )
+        for t, b in SIZES
+    ]
+    dynamic = (TIMES_ROWS, TIMES_ROWS, {0: DYNAMIC}, {1: DYNAMIC}, {1: DYNAMIC, 2: DYNAMIC})
+    program = exported(model, calls[0], dynamic)
+    # With lengths in one direction the LSTM and GRU need no resets.
+    assert nodes(program)[kind] == (0 if kind == "LLTM" else 1)
+    agrees(program, model, calls)
+
+
+class Halves(nn.Module):
+    """Layers of other dtypes, with c beside h in the same dtype and in float32."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.kind = kind
+        both = {"bidirectional": True}
+        self.of_half = KINDS[kind](INPUTS, H, dtype=torch.float16, **both)
+        self.of_double = KINDS[kind](INPUTS, H, dtype=torch.float64, **both)
+        self.of_brain = KINDS[kind](INPUTS, H, dtype=torch.bfloat16)
+
+    def forward(self, x: Tensor, h: Tensor) -> tuple[Any, ...]:
+        half = h.half()
+        given = half if self.kind == "GRU" else (half, h)
+        first = h[:1].bfloat16()
+        last, _ = self.of_brain(x.bfloat16(), first if self.kind == "GRU" else (first, first))
+        found = self.of_half(x.half()), self.of_half(x.half(), given), self.of_double(x.double())
+        return *found, last.float()
+
+
+@EACH_KIND
+def test_dtypes(kind: str) -> None:
+    model = Halves(kind)
+    calls = [(torch.randn(t, b, INPUTS), torch.randn(2, b, H)) for t, b in SIZES]
+    program = exported(model, calls[0], (TIMES_ROWS, {1: DYNAMIC}))
+    # float64 is a Scan, for which onnxruntime has kernels.
+    assert nodes(program)[kind] == (0 if kind == "LLTM" else 3)
+    agrees(program, model, calls, atol=0.02, rtol=0.02)
+
+
+def test_a_packed_batch_is_refused() -> None:
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = KINDS["LSTM"](INPUTS, H)
+
+        def forward(self, data: Tensor, sizes: Tensor, h: Tensor) -> Tensor:
+            params = list(self.layer.parameters())
+            rest = params, True, 1, 0.0, False, False
+            return treadle.lstm(data, sizes, (h, h), *rest)[0]
+
+    args = torch.randn(5, INPUTS), torch.tensor([2, 2, 1]), torch.randn(1, 2, H)
+    with pytest.raises(torch.onnx.OnnxExporterError) as raised:
+        exported(Packed(), args)
+    cause: BaseException = raised.value
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    assert str(cause) == (
+        "lstm: input must be padded for ONNX, got a packed batch: pass lengths=, the number of "
+        "steps of each row"
+    )
