@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import treadle
 from tests.laws.test_export import COMPILER
 from tests.support.cases import DEVICES
+from tests.support.pages import snippets
 
 
 class Layers(nn.Module):
@@ -30,16 +31,16 @@ class Layers(nn.Module):
 @COMPILER
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("device", DEVICES)
-def test_aoti(device: str, tmp_path: Path) -> None:
+def test_aoti(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the lines of docs/deploy.md."""
+    monkeypatch.chdir(tmp_path)
     layers = Layers(device)
     steps, rows = torch.export.Dim("steps", min=2, max=64), torch.export.Dim("rows", min=2, max=64)
+    x = torch.randn(5, 3, 3, device=device)
+    names = {"torch": torch, "model": layers, "x": x, "sizes": ({0: steps, 1: rows},)}
+    ((_, code),) = (each for each in snippets("deploy.md") if each[0] == "AOTInductor")
+    exec(code, names)
     with torch.no_grad():
-        x = torch.randn(5, 3, 3, device=device)
-        program = torch.export.export(layers, (x,), dynamic_shapes=({0: steps, 1: rows},))
-        package = torch._inductor.aoti_compile_and_package(
-            program, package_path=str(tmp_path / "layers.pt2")
-        )
-        compiled = torch._inductor.aoti_load_package(package)
         for sizes in ((5, 3), (2, 2), (9, 17)):
             x = torch.randn(*sizes, 3, device=device)
-            torch.testing.assert_close(compiled(x), layers(x))
+            torch.testing.assert_close(names["compiled"](x), layers(x))

@@ -1,0 +1,56 @@
+"""docs/deploy.md: its snippets run in their order, and give what the model gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.pages import snippets
+
+PYTHON = snippets("deploy.md")
+ONNX = ("onnx", "onnxscript", "onnxruntime")
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs the snippets under a heading, after those above the first; returns their names."""
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+
+    def run(heading: str) -> dict[str, Any]:
+        names: dict[str, Any] = {}
+        found = [code for under, code in PYTHON if under in ("Deploying a model", heading)]
+        assert len(found) > 1
+        for code in found:
+            exec(code, names)
+        return names
+
+    return run
+
+
+def test_onnx(page: Any) -> None:
+    for package in ONNX:
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    names = page("ONNX")
+    expected = names["model"](torch.zeros(2, 7, 3))
+    torch.testing.assert_close(torch.from_numpy(names["output"]), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("heading", ["torch.export", "torch.jit.trace"])
+def test_files_that_python_loads(page: Any, heading: str) -> None:
+    names = page(heading)
+    for batch, steps in ((2, 7), (5, 1)):
+        x = torch.randn(batch, steps, 3)
+        torch.testing.assert_close(names["loaded"](x), names["model"](x))
+
+
+def test_every_snippet_is_run() -> None:
+    here = {"Deploying a model", "ONNX", "torch.export", "torch.jit.trace"}
+    # The one that takes a compiler is run by tests/recurrent/test_export.py.
+    assert {heading for heading, _ in PYTHON} == here | {"AOTInductor"}
+    runner = Path(__file__).with_name("aoti_runner.cpp").read_text()
+    ((_, code),) = snippets("deploy.md", "cpp")
+    assert [line for line in code.splitlines() if line not in runner] == []
