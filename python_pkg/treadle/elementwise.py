@@ -6,8 +6,12 @@ device.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+
+from ._numbers import as_number, is_plain
 
 __all__ = [
     "cosine",
@@ -45,7 +49,8 @@ def vector_add(
     Args:
         a: [...] of any integer or floating-point dtype (not bool, not complex).
         b: [...], broadcast against ``a``, or a number. dtypes promote as in ``torch.add``.
-        alpha: a number; an integer where the result is one.
+        alpha: a number; an integer where the result is one. This and ``b`` may be NumPy's, and
+            alpha a 0-dim tensor, whose value is read, which waits for a GPU.
         out: written and returned if given, resized if its shape does not fit. No autograd.
 
     Returns:
@@ -56,18 +61,37 @@ def vector_add(
 
     Source: csrc/elementwise/vector_add.cpp, kernels/elementwise/vector_add.cu.
     """
-    if out is not None:
-        other = b if isinstance(b, Tensor) else _number_tensor(a, b)
-        _add_out(a, other, alpha=alpha, out=out)
-        return out
-    add = _add if isinstance(b, Tensor) else _add_number
-    # A keyword costs as much as the rest of this function.
-    return add(a, b) if alpha == 1 else add(a, b, alpha=alpha)  # type: ignore[no-any-return]
+    try:
+        if out is not None:
+            other = b if isinstance(b, Tensor) else _number_tensor(a, b)
+            _add_out(a, other, alpha=alpha, out=out)
+            return out
+        add = _add if isinstance(b, Tensor) else _add_number
+        # A keyword costs as much as the rest of this function.
+        return add(a, b) if alpha == 1 else add(a, b, alpha=alpha)  # type: ignore[no-any-return]
+    except RuntimeError:
+        if _are_plain(b, alpha):
+            raise
+    b, alpha = _numbers("vector_add", b, alpha)
+    return vector_add(a, b, alpha=alpha, out=out)
 
 
-def _number_tensor(a: Tensor, number: float) -> Tensor:
+def _are_plain(b: Tensor | float, alpha: float) -> bool:
+    return (isinstance(b, Tensor) or is_plain(b)) and is_plain(alpha)
+
+
+def _numbers(op: str, b: Tensor | float, alpha: float) -> tuple[Any, Any]:
+    """Both as the ops take them: numbers of NumPy, and alpha in a 0-dim tensor, as Python's."""
+    number = b if isinstance(b, Tensor) else as_number(op, "b", b)
+    return number, as_number(op, "alpha", alpha)
+
+
+def _number_tensor(a: Tensor, given: float) -> Tensor:
+    number: Any = as_number("vector_add", "b", given)
+    if a.dim() == 0:
+        return torch.tensor(number, dtype=torch.result_type(a, number))
     # 0-dim and as wide as can be: it does not promote `a`, and keeps the number's digits.
-    if not isinstance(number, float):
+    if isinstance(number, int):
         return torch.tensor(int(number))
     wide = torch.float64 if a.is_floating_point() else torch.result_type(a, number)
     return torch.tensor(number, dtype=wide)
@@ -89,19 +113,27 @@ def vector_add_(a: Tensor, b: Tensor | float, *, alpha: float = 1) -> Tensor:
 
     Source: csrc/elementwise/vector_add.cpp, kernels/elementwise/vector_add.cu.
     """
-    if isinstance(b, Tensor):
-        _add_(a, b, alpha=alpha)
-    else:
-        _add_number_(a, b, alpha=alpha)
-    return a
+    try:
+        if isinstance(b, Tensor):
+            _add_(a, b, alpha=alpha)
+        else:
+            _add_number_(a, b, alpha=alpha)
+        return a
+    except RuntimeError:
+        if _are_plain(b, alpha):
+            raise
+    b, alpha = _numbers("vector_add_", b, alpha)
+    return vector_add_(a, b, alpha=alpha)
 
 
-def scale(x: Tensor, factor: float, *, out: Tensor | None = None) -> Tensor:
+def scale(x: Tensor, factor: Tensor | float, *, out: Tensor | None = None) -> Tensor:
     """``x * factor``; a drop-in for ``torch.mul(x, number)``.
 
     Args:
         x: [...] of any integer or floating-point dtype (bool with a number that makes it one).
-        factor: a real number. dtypes promote as in ``x * factor``.
+        factor: a real number, also NumPy's. dtypes promote as in ``x * factor``. Or a 0-dim tensor:
+            then ``torch.mul`` multiplies, so that nothing waits for its value, and it is
+            differentiable.
         out: written and returned if given, resized if its shape does not fit. No autograd.
 
     Returns:
@@ -112,18 +144,44 @@ def scale(x: Tensor, factor: float, *, out: Tensor | None = None) -> Tensor:
 
     Source: csrc/elementwise/scale.cpp, kernels/elementwise/scale.cu.
     """
-    if out is not None:
-        _scale_out(x, factor, out=out)
-        return out
-    return _scale(x, factor)  # type: ignore[no-any-return]
+    kind = type(factor)
+    # Before the call, because torch.compile cannot catch what it raises.
+    if kind is not float and kind is not int and isinstance(factor, Tensor):
+        return torch.mul(x, _scalar("scale", x, factor), out=out)
+    try:
+        if out is not None:
+            _scale_out(x, factor, out=out)
+            return out
+        return _scale(x, factor)  # type: ignore[no-any-return]
+    except RuntimeError:
+        if is_plain(factor):
+            raise
+    return scale(x, as_number("scale", "factor", factor), out=out)  # type: ignore[arg-type]
 
 
-def scale_(x: Tensor, factor: float) -> Tensor:
+def _scalar(op: str, x: Tensor, factor: Tensor) -> Tensor:
+    """``factor``, a tensor that torch multiplies as it would a number."""
+    if factor.dim() != 0:
+        shape = list(factor.shape)
+        raise RuntimeError(
+            f"{op}: factor must be a number or a 0-dim tensor, got a tensor of shape {shape}"
+        )
+    if factor.is_complex():
+        raise RuntimeError(f"{op}: factor must be a real number, got a complex one")
+    if x.is_complex() or x.dtype == factor.dtype == torch.bool:
+        raise RuntimeError(
+            f"{op}: x must give a result of an integer or floating-point dtype, got "
+            f"{str(x.dtype).removeprefix('torch.')}"
+        )
+    return factor
+
+
+def scale_(x: Tensor, factor: Tensor | float) -> Tensor:
     """``x *= factor`` in place; a drop-in for ``Tensor.mul_(number)``. See :func:`scale`.
 
     Args:
         x: [...], written and returned; the result must cast to its dtype.
-        factor: a real number.
+        factor: a real number or a 0-dim tensor, as there.
 
     Returns:
         ``x``.
@@ -133,8 +191,16 @@ def scale_(x: Tensor, factor: float) -> Tensor:
 
     Source: csrc/elementwise/scale.cpp, kernels/elementwise/scale.cu.
     """
-    _scale_(x, factor)
-    return x
+    kind = type(factor)
+    if kind is not float and kind is not int and isinstance(factor, Tensor):
+        return x.mul_(_scalar("scale_", x, factor))
+    try:
+        _scale_(x, factor)
+        return x
+    except RuntimeError:
+        if is_plain(factor):
+            raise
+    return scale_(x, as_number("scale_", "factor", factor))  # type: ignore[arg-type]
 
 
 def sine(x: Tensor, *, out: Tensor | None = None) -> Tensor:

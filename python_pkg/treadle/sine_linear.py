@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ._numbers import as_number
+
 __all__ = ["sine_linear"]
 
 _sine_linear = torch.ops.treadle.sine_linear.default
@@ -42,4 +44,8 @@ def sine_linear(input: Tensor, weight: Tensor, bias: Tensor | None, omega: float
             "sine_linear: omega must be a number, for it is not differentiable, got a tensor that "
             "requires grad"
         )
-    return _sine_linear(input, weight, bias, omega)  # type: ignore[no-any-return]
+    try:
+        return _sine_linear(input, weight, bias, omega)  # type: ignore[no-any-return]
+    except RuntimeError:
+        as_number("sine_linear", "omega", omega, real=True)
+        raise

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -266,13 +267,22 @@ def test_compiled_autograd_of_an_eikonal_step(dynamic: bool) -> None:
     close(step(compiler), step(None))
 
 
-@pytest.mark.parametrize("omega", [30.0, torch.tensor(30.0), 30])
+@pytest.mark.parametrize("omega", [30.0, torch.tensor(30.0), 30, np.float32(30), np.int64(30)])
 def test_omega_is_a_number(omega: Any) -> None:
     x, w = torch.ones(4, 3), torch.ones(5, 3)
     assert torch.equal(treadle.sine_linear(x, w, None, omega), treadle.sine_linear(x, w, None, 30))
     words = "^sine_linear: omega must be a number, .* got a tensor that requires grad$"
     with pytest.raises(TypeError, match=words):
         treadle.sine_linear(x, w, None, torch.nn.Parameter(torch.tensor(2.0)))
+    for wrong, got in (
+        (torch.ones(3), r"a tensor of shape \[3\]"),
+        ("30", "str"),
+        (30j, "complex"),
+    ):
+        with pytest.raises(TypeError, match=f"^sine_linear: omega must be a number, got {got}$"):
+            treadle.sine_linear(x, w, None, wrong)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="^sine_linear: weight must have shape"):
+        treadle.sine_linear(x, w.T, None, np.float32(30))  # type: ignore[arg-type]
     layer = treadle.nn.SineLinear(3, 5)
     layer.omega_0 = torch.nn.Parameter(torch.tensor(2.0))
     with pytest.raises(TypeError, match=words):

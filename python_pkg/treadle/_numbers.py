@@ -1,0 +1,47 @@
+"""Numbers that the ops' schemas refuse and torch's own functions take: NumPy's, and 0-dim tensors.
+
+An op's Python function asks here only after a call has failed, so that plain numbers cost nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from torch import Tensor
+
+
+def is_plain(value: object) -> bool:
+    """Whether the schemas take ``value`` for a number."""
+    return isinstance(value, (int, float, complex))
+
+
+def as_number(op: str, name: str, value: Any, *, real: bool = False) -> int | float | complex:
+    """``value`` as a number of Python; from a tensor it is read, which waits for its device.
+
+    Raises:
+        TypeError: if it is none, or a tensor that requires grad.
+    """
+    if is_plain(value) and not (real and isinstance(value, complex)):
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, Tensor):
+        if value.dim() == 0 and not value.requires_grad:
+            return value.item()
+        why = ", for it is not differentiable" if value.requires_grad else ""
+        raise TypeError(f"{op}: {name} must be a number{why}, got {_described(value)}") from None
+    # Who has a scalar of NumPy has imported it.
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.number | numpy.bool_):
+        if isinstance(value, numpy.integer | numpy.complexfloating):
+            return value.item()  # type: ignore[no-any-return]
+        # A bool is a floating-point number to torch, too.
+        return float(value)
+    raise TypeError(f"{op}: {name} must be a number, got {_described(value)}") from None
+
+
+def _described(value: object) -> str:
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    if value.requires_grad:
+        return "a tensor that requires grad"
+    return f"a tensor of shape {list(value.shape)}"
