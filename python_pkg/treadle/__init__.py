@@ -10,7 +10,7 @@ from . import _build
 _build.load()
 
 # The ops must be registered before these are imported.
-from . import _fakes, _flops, elementwise, launches, nn, recurrent, reference  # noqa: E402
+from . import _fakes, _flops, _jagged, elementwise, launches, nn, recurrent, reference  # noqa: E402
 from .elementwise import *  # noqa: E402, F403
 from .launches import *  # noqa: E402, F403
 from .recurrent import *  # noqa: E402, F403
@@ -18,6 +18,7 @@ from .sine_linear import sine_linear  # noqa: E402
 
 _fakes.register()
 _flops.register()
+_jagged.register()
 
 __version__: str = _build.facts()["version"]
 

@@ -18,6 +18,12 @@ class Overloads(NamedTuple):
     data_cells: Any = None
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        first = args[0] if args else kwargs.get("input")
+        if isinstance(first, Tensor) and first.is_nested:
+            raise NotImplementedError(
+                f"{self.name}: input must be dense, got a nested tensor of layout {first.layout}; "
+                "pad it and give lengths"
+            )
         cells = kwargs.pop("return_cells", False)
         if not isinstance(cells, bool):
             kind = type(cells).__name__

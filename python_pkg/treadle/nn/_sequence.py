@@ -181,6 +181,12 @@ class SequenceLayers:
                 f"{self._name}: input must be a tensor or a PackedSequence, "
                 f"got {type(input).__name__}"
             )
+        if input.is_nested:
+            raise TypeError(
+                f"{self._name}: input must be dense, got a nested tensor of layout {input.layout}; "
+                "pad it by torch.nested.to_padded_tensor(input, 0.0) and give "
+                "lengths=input.offsets().diff()"
+            )
         if input.dim() not in (2, 3) or input.size(-1) != self.input_size:
             letters = "[B, T, I]" if self.batch_first else "[T, B, I]"
             raise ValueError(
