@@ -11,14 +11,23 @@ _build.load()
 
 # The ops must be registered before these are imported.
 from . import _fakes, _flops, _jagged, elementwise, launches, nn, recurrent, reference  # noqa: E402
+from ._on_import import on_import  # noqa: E402
 from .elementwise import *  # noqa: E402, F403
 from .launches import *  # noqa: E402, F403
 from .recurrent import *  # noqa: E402, F403
 from .sine_linear import sine_linear  # noqa: E402
 
+
+def _register_sharded() -> None:
+    from . import _sharded
+
+    _sharded.register()
+
+
 _fakes.register()
-_flops.register()
 _jagged.register()
+on_import("torch.utils.flop_counter", _flops.register)
+on_import("torch.distributed.tensor", _register_sharded)
 
 __version__: str = _build.facts()["version"]
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 
-from ._on_import import on_import
-
 Shape = Sequence[int]
 
 
@@ -110,14 +108,9 @@ _FORMULAS: dict[Callable[..., int], tuple[str, ...]] = {
 }
 
 
-def _register_now() -> None:
+def register() -> None:
+    """Once in a process, after the ops have been loaded."""
     from torch.utils.flop_counter import register_flop_formula
 
     for formula, names in _FORMULAS.items():
         register_flop_formula([getattr(torch.ops.treadle, name) for name in names])(formula)
-
-
-def register() -> None:
-    """Once in a process, after the ops have been loaded."""
-    # torch.utils.flop_counter imports triton, which takes longer than all of treadle.
-    on_import("torch.utils.flop_counter", _register_now)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import treadle
-from tests.support import installed
 from tests.support.cases import OPS
 from tests.support.inputs import Call, Case, Op, outputs, requiring_grad
 
@@ -140,22 +139,3 @@ def test_modules() -> None:
         assert flops(lambda: backward(layers(x)[0])) == 3 * sum(forward) - forward[0]  # noqa: B023
         with torch.inference_mode():
             assert flops(lambda: layers(x)) == sum(forward)  # noqa: B023
-
-
-LATE = """
-import sys
-finders = list(sys.meta_path)
-import torch, treadle
-assert "torch.utils.flop_counter" not in sys.modules
-from torch.utils.flop_counter import FlopCounterMode
-assert sys.meta_path == finders
-with FlopCounterMode(display=False) as count:
-    treadle.nn.SineLinear(2, 3)(torch.ones(5, 2))
-assert count.get_total_flops() == 2 * 5 * 2 * 3
-"""
-
-
-def test_a_counter_imported_later() -> None:
-    """treadle does not import it, because its triton takes longer than all of treadle."""
-    done = installed.python("-c", LATE)
-    assert done.returncode == 0, done.stderr

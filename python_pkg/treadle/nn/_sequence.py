@@ -58,7 +58,8 @@ class SequenceLayers:
 
     def _zeros(self, input: Tensor, shape: tuple[int, ...]) -> States:
         """The states to start from if the caller gives none."""
-        zeros = torch.zeros(shape, dtype=input.dtype, device=input.device)
+        # Of a DTensor they must be one, too.
+        zeros = input.new_zeros(shape)
         return (zeros,) * len(self._states)
 
     def _forward(

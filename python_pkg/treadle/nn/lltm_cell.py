@@ -129,7 +129,7 @@ class LLTMCell(nn.Module):
 
 def zeros(input: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """The ``(h, c)`` to start from if the caller gives none."""
-    h = torch.zeros(shape, dtype=input.dtype, device=input.device)
+    h = input.new_zeros(shape)  # of a DTensor a DTensor
     kind = input.device.type
     if kind == "meta" or not torch.is_autocast_enabled(kind):
         return h, h

@@ -1,0 +1,67 @@
+"""treadle's layers over many processes: what torch.distributed.tensor.parallel lacks for them.
+
+DTensors need no import of this: the ops take them (docs/distributed.md).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import (
+    DTensor,
+    Replicate,
+    Shard,
+    distribute_module,
+    distribute_tensor,
+    parallel,
+)
+
+from .nn import SineLinear
+
+__all__ = ["ColwiseParallel"]
+
+
+class ColwiseParallel(parallel.ColwiseParallel):
+    """torch's ``ColwiseParallel``, which takes :class:`treadle.nn.SineLinear`, too.
+
+    A process holds some rows of the weight and of the bias, and computes those features of the
+    output. All of a sine layer is in that: it needs no sum over processes, and so there is no
+    ``RowwiseParallel`` of it, whose sum would come before the sine.
+
+    Args:
+        input_layouts, output_layouts, use_local_output: as torch's. By default an input is the same
+            in every process, and the output is a plain tensor with this process's features.
+
+    Example::
+
+        parallelize_module(
+            siren.net, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()}  # sine, then linear
+        )
+    """
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        if not isinstance(module, SineLinear):
+            return super()._apply(module, device_mesh)
+        # distribute_module returns what these functions give, whatever its annotations say.
+        take: Any = self._take_input
+        give: Any = self._give_output
+        return distribute_module(module, device_mesh, self._cut_parameters, take, give)
+
+    def _cut_parameters(self, name: str, module: nn.Module, mesh: DeviceMesh) -> None:
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            cut = distribute_tensor(parameter, mesh, [Shard(0)], src_data_rank=self.src_data_rank)
+            module.register_parameter(
+                name, nn.Parameter(cut, requires_grad=parameter.requires_grad)
+            )
+
+    def _take_input(self, module: nn.Module, inputs: Any, mesh: DeviceMesh) -> DTensor:
+        x = inputs[0]
+        if not isinstance(x, DTensor):
+            x = DTensor.from_local(x, mesh, self.input_layouts, run_check=False)
+        return x.redistribute(placements=[Replicate()])
+
+    def _give_output(self, module: nn.Module, output: DTensor, mesh: DeviceMesh) -> Tensor:
+        output = output.redistribute(placements=self.output_layouts)
+        return output.to_local() if self.use_local_output else output

@@ -1,0 +1,38 @@
+"""DTensors on two processes: what our ops and modules give is what one process gives."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+if not torch.distributed.is_available():
+    pytest.skip("this torch has no torch.distributed", allow_module_level=True)
+
+import tests.interop.dtensor_cases  # noqa: E402, F401  # fills CASES
+from tests.interop.with_processes import CASES, PROCESSES  # noqa: E402
+from tests.support import installed  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def errors(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+    """Of each process: what went wrong in each case."""
+    folder = tmp_path_factory.mktemp("processes")
+    command = [sys.executable, "-W", "ignore", "-m", "tests.interop.dtensor_cases", str(folder)]
+    running = [
+        subprocess.Popen([*command, str(rank)], cwd=installed.ROOT, stderr=subprocess.PIPE)
+        for rank in range(PROCESSES)
+    ]
+    said = [process.communicate(timeout=100)[1].decode() for process in running]
+    assert all(process.returncode == 0 for process in running), "\n".join(said)
+    return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(PROCESSES)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_as_one_process(name: str, errors: list[dict[str, str]]) -> None:
+    for rank, found in enumerate(errors):
+        assert not found[name], f"process {rank}:\n{found[name]}"
