@@ -1,7 +1,7 @@
 """What test_dtensor.py asks: two processes, each with its part of every tensor, run all cases.
 
-``python -m tests.interop.dtensor_cases FOLDER RANK`` writes what went wrong in each case to
-FOLDER/RANK.json.
+``python -m tests.interop.dtensor_cases FOLDER RANK`` writes what went wrong in each case to a file
+of the folder, as JSON.
 """
 
 from __future__ import annotations
@@ -153,14 +153,34 @@ def one_gradient() -> None:
             torch.testing.assert_close(cut[i].grad.full_tensor(), whole[i].grad)
 
 
+@case("a loss of a gradient")
+def loss_of_gradient() -> None:
+    def grads(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+        leaves = [t.detach().requires_grad_() for t in (x, w)]
+        y = sine_linear(*leaves).sum()
+        (slope,) = torch.autograd.grad(y, leaves[0], create_graph=True)
+        return torch.autograd.grad(slope.square().sum(), leaves)
+
+    mesh = init_device_mesh("cpu", (PROCESSES,))
+    x, w = tensors([X, W])
+    for parts in ((s(0), R), (R, s(0))):
+        found = grads(*(placed(t, part, mesh) for t, part in zip((x, w), parts, strict=True)))
+        for ours, theirs in zip(found, grads(x, w), strict=True):
+            torch.testing.assert_close(ours.full_tensor(), theirs)
+
+
 @case("column-wise module")
 def columns() -> None:
     mesh = init_device_mesh("cpu", (PROCESSES,))
+    sizes = (3, 6), (6, 4)
     torch.manual_seed(0)
-    net = nn.Sequential(treadle.nn.SineLinear(3, 6), nn.Linear(6, 2)).double()
-    whole = nn.Sequential(treadle.nn.SineLinear(3, 6), nn.Linear(6, 2)).double()
+    net, whole = (
+        nn.Sequential(*(treadle.nn.SineLinear(*size) for size in sizes), nn.Linear(4, 2)).double()
+        for _ in range(2)
+    )
     whole.load_state_dict(net.state_dict())
-    parallelize_module(net, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    plan = {"0": ColwiseParallel(), "1": ColwiseParallel(input_layouts=s(-1))}
+    parallelize_module(net, mesh, {**plan, "2": RowwiseParallel()})
     (x,) = tensors([X])
     values = [module(x) for module in (net, whole)]
     torch.testing.assert_close(values[0] + 0, values[1])

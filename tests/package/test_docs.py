@@ -155,7 +155,7 @@ def test_names_of_the_package_exist() -> None:
         text = "\n".join(code((ROOT / document).read_text()))
         for name in re.findall(r"(?<![\w./])treadle((?:\.[A-Za-z]\w+)+)", text):
             # tests/interop calls all of these, where what they need is installed.
-            if name.startswith((".jax", ".onnx", ".torchrl")):
+            if name.startswith((".distributed", ".jax", ".onnx", ".torchrl")):
                 continue
             found: object = treadle
             for part in name.strip(".").split("."):
