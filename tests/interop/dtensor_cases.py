@@ -41,6 +41,7 @@ X = (5, 3)
 for part in (s(0), s(1), R):
     add_equal(f"sine {part}", treadle.sine, [(X, part)], [part], [part])
     add_equal(f"scale {part}", lambda x: treadle.scale(x, 2.5), [(X, part)], [part], [part])
+add_equal("sine of one row", treadle.sine, [((1, 3), s(0))], [s(0)], [s(0)])
 add_equal("add", treadle.vector_add, [(X, s(0)), (X, s(0))], [s(0)], [s(0), s(0)])
 add_equal("add a row", treadle.vector_add, [(X, s(0)), ((3,), R)], [s(0)], [s(0), SUM])
 add_equal("add a column", treadle.vector_add, [(X, s(0)), ((5, 1), s(0))], [s(0)], [s(0), s(0)])
@@ -89,7 +90,7 @@ def refused() -> None:
     part = DTensor.from_local(torch.ones(4, 3), mesh, [SUM])
     for call, words in (
         (lambda: treadle.vector_add(cut, torch.ones(3)), "b must be a DTensor as others are, got"),
-        (lambda: treadle.sine_(part), "sine_: x must be held as the result is, got P(sum) in"),
+        (lambda: treadle.sine_(part), "sine_: x must be held as the result is, got P"),
         (lambda: treadle.sine(cut, out=cut), "sine: out must not be given, got a DTensor"),
     ):
         try:
