@@ -5,7 +5,12 @@
 plain PyTorch. ``python -m treadle`` reports what was built and tests it.
 """
 
-from . import _build
+if "__version__" in globals():
+    raise ImportError(
+        "treadle: its ops must be loaded once in a process, got importlib.reload: start a new one"
+    )
+
+from . import _build  # noqa: E402
 
 _build.load()
 

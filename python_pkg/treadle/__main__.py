@@ -19,14 +19,16 @@ def main(arguments: list[str] | None = None, problem: str | None = None) -> int:
     parser.add_argument(
         "--cmake-prefix", action="store_true", help="print the folder for CMAKE_PREFIX_PATH"
     )
+    parser.add_argument("--version", action="store_true", help="print treadle's version")
     chosen = parser.parse_args(arguments)
-    if chosen.cmake_prefix and problem is None:
-        print(_build.cmake_prefix())
+    brief = chosen.cmake_prefix or chosen.version
+    if brief and problem is None:
+        print(_build.cmake_prefix() if chosen.cmake_prefix else _build.facts()["version"])
         return 0
     report = _report.collect(problem)
     if chosen.json:
         print(json.dumps(report, indent=2))
-    elif chosen.cmake_prefix:
+    elif brief:
         print(problem, file=sys.stderr)
     else:
         _print(report)

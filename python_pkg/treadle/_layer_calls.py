@@ -1,11 +1,16 @@
-"""Which overload of an op of layers a call means."""
+"""Which overload of an op of layers a call means, and how such a function looks to its reader."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from typing_extensions import get_overloads
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Overloads(NamedTuple):
@@ -33,13 +38,24 @@ class Overloads(NamedTuple):
                 f"{self.name}: return_cells must be False, got True: the state of each step is "
                 "the output"
             )
-        if not _packed(args, kwargs):
+        packed = _packed(args, kwargs)
+        place = 2 if packed and "batch_sizes" not in kwargs else 1
+        self._check_hx(args[place] if len(args) > place else kwargs.get("hx"))
+        if not packed:
             return (self.input_cells if cells else self.input)(*args, **kwargs)
         if kwargs.pop("lengths", None) is not None:
             raise RuntimeError(
                 f"{self.name}: lengths must come with a padded input, got batch_sizes"
             )
         return (self.data_cells if cells else self.data)(*args, **kwargs)
+
+    def _check_hx(self, hx: object) -> None:
+        # Torch's own error would be about the arguments after hx.
+        if self.input_cells is None:
+            if isinstance(hx, (tuple, list)):
+                raise TypeError(f"{self.name}: hx must be a tensor (h0), got {type(hx).__name__}")
+        elif isinstance(hx, Tensor):
+            raise TypeError(f"{self.name}: hx must be a pair of tensors (h0, c0), got a tensor")
 
 
 def overloads(name: str) -> Overloads:
@@ -54,3 +70,20 @@ def _packed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if "batch_sizes" in kwargs:
         return True
     return len(args) > 1 and isinstance(args[1], Tensor) and args[1].dtype == torch.int64
+
+
+def with_signature(function: Function) -> Function:
+    """Let help() and notebooks show the arguments of the overload for padded input, the first."""
+    # Overloads of typing_extensions, as those of typing are not to be found before Python 3.11.
+    padded = inspect.signature(get_overloads(function)[0])
+    parameters = [
+        p.replace(annotation="bool") if p.name == "return_cells" else p
+        for p in padded.parameters.values()
+    ]
+    result = padded.return_annotation
+    if "return_cells" in padded.parameters:
+        result = "tuple[Tensor, ...]"
+    function.__signature__ = padded.replace(  # type: ignore[attr-defined]
+        parameters=parameters, return_annotation=result
+    )
+    return function

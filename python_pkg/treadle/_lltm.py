@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from typing_extensions import overload
 
-from ._layer_calls import overloads
+from ._layer_calls import overloads, with_signature
 
 _lltm = overloads("lltm")
 _lltm_cell = torch.ops.treadle.lltm_cell.default
@@ -123,6 +124,7 @@ def lltm(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 
 
+@with_signature
 def lltm(*args: Any, **kwargs: Any) -> Any:
     """Layers of LLTM cells over whole sequences; arguments in the order of ``torch.lstm``.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 from torch import Tensor
+from typing_extensions import overload
 
-from ._layer_calls import overloads
+from ._layer_calls import overloads, with_signature
 from ._lltm import lltm, lltm_cell
 
 __all__ = ["gru", "lltm", "lltm_cell", "lstm"]
@@ -94,6 +95,7 @@ def lstm(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 
 
+@with_signature
 def lstm(*args: Any, **kwargs: Any) -> Any:
     """Layers of LSTM cells over whole sequences; ``torch.lstm`` on treadle's kernels.
 
@@ -193,6 +195,7 @@ def gru(
 ) -> tuple[Tensor, Tensor]: ...
 
 
+@with_signature
 def gru(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
     """Layers of GRU cells over whole sequences; ``torch.gru`` on treadle's kernels.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import treadle
 from tests.support import installed
 from treadle import _report, _selftest, reference
 
@@ -42,7 +43,12 @@ def test_cmake_prefix() -> None:
     assert (Path(torchs) / "include" / "torch" / "headeronly" / "version.h").exists()
 
 
-@pytest.mark.parametrize("options", [[], ["--json"], ["--cmake-prefix"]])
+def test_version() -> None:
+    done = installed.python("-m", "treadle", "--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{treadle.__version__}\n", "")
+
+
+@pytest.mark.parametrize("options", [[], ["--json"], ["--cmake-prefix"], ["--version"]])
 def test_report_where_the_import_fails(tmp_path: Path, options: list[str]) -> None:
     folder = installed.copy(tmp_path, torch="2.3.1")
     done = installed.python("-m", "treadle", *options, path=folder)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import treadle
 from tests.support import installed
 from treadle import _build
 
@@ -89,6 +90,47 @@ def test_the_kernels_alone_need_no_torch(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     done = run(tmp_path / "build" / "version", LD_LIBRARY_PATH="")
     assert json.loads(done.stdout) == _build.kernels_info()
+
+
+VERSIONS_PROJECT = """
+cmake_minimum_required(VERSION 3.19)
+project(versions LANGUAGES C)
+foreach(asked IN LISTS ASKED)
+  string(REPLACE " " ";" words "${asked}")
+  find_package(treadle ${words} QUIET COMPONENTS kernels)
+  message(STATUS "asked for ${asked}: ${treadle_FOUND} ${treadle_VERSION}")
+endforeach()
+"""
+
+
+def asked(minor: int, patch: int) -> dict[str, bool]:
+    """What find_package may ask of version 0.minor.patch, and whether it is that."""
+    own, next_minor = f"0.{minor}.{patch}", f"0.{minor + 1}"
+    fits = {"0": True, f"0.{minor}": True, own: True, f"{own} EXACT": True}
+    fits |= {f"0.{minor} EXACT": patch == 0, f"0.{minor}...<{next_minor}": True}
+    fits |= {f"0.0...{own}": True, f"0.0...<{own}": False, f"{next_minor}...2": False}
+    return fits | {f"0.{minor}.{patch + 1}": False, next_minor: False, "0.0": False, "1": False}
+
+
+def test_find_package_takes_a_version(tmp_path: Path) -> None:
+    _, minor, patch = (int(part) for part in treadle.__version__.split("."))
+    expected = asked(minor, patch)
+    (tmp_path / "CMakeLists.txt").write_text(VERSIONS_PROJECT)
+    prefix = f"-DCMAKE_PREFIX_PATH={_build.PACKAGE}"
+    done = run(CMAKE, "-S", tmp_path, "-B", tmp_path / "b", prefix, f"-DASKED={';'.join(expected)}")
+    assert done.returncode == 0, done.stderr
+    found = dict(re.findall(r"asked for (.+): ([01]) ", done.stdout))
+    assert found == {version: str(int(fits)) for version, fits in expected.items()}
+
+
+def test_a_version_that_is_too_new_is_named_beside_this_one(tmp_path: Path) -> None:
+    (tmp_path / "CMakeLists.txt").write_text(
+        VERSIONS_PROJECT.replace("QUIET COMPONENTS kernels", "REQUIRED")
+    )
+    prefix = f"-DCMAKE_PREFIX_PATH={_build.PACKAGE}"
+    done = run(CMAKE, "-S", tmp_path, "-B", tmp_path / "b", prefix, "-DASKED=99.1")
+    assert done.returncode != 0
+    assert f"treadleConfig.cmake, version: {treadle.__version__}" in done.stderr
 
 
 def test_a_torch_of_another_minor_is_refused(tmp_path: Path) -> None:

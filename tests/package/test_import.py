@@ -38,6 +38,22 @@ def test_import_leaves_the_process_as_it_was() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+RELOAD = """
+import importlib, torch, treadle
+try:
+    importlib.reload(treadle)
+except ImportError as error:
+    print(error)
+print(treadle.scale(torch.ones(1), 2.0).item())
+"""
+
+
+def test_a_reload_says_no_and_changes_nothing() -> None:
+    done = installed.python("-c", RELOAD)
+    sentence = "its ops must be loaded once in a process, got importlib.reload: start a new one"
+    assert (done.stdout, done.stderr) == (f"treadle: {sentence}\n2.0\n", "")
+
+
 FORK = """
 import os, torch, treadle
 def child(size, threads):

@@ -224,7 +224,6 @@ def test_copies_and_files_keep_everything(bias: bool) -> None:
 def test_says_what_it_is() -> None:
     assert repr(LLTMCell(8, 64)) == "LLTMCell(8, 64)"
     assert repr(LLTMCell(8, 64, bias=False)) == "LLTMCell(8, 64, bias=False)"
-    assert LLTMCell.__constants__ == ["input_size", "hidden_size"]
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

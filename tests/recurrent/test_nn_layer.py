@@ -188,8 +188,8 @@ def test_says_what_lstm_says() -> None:
             ours, theirs = (kind(8, 64, **form, dropout=dropout) for kind in (LLTM, nn.LSTM))
             assert repr(ours) == repr(theirs).replace("LSTM", "LLTM")
     assert repr(LLTM(8, 64, recompute=True)) == "LLTM(8, 64, recompute=True)"
-    assert all(hasattr(LLTM(8, 64), name) for name in LLTM.__constants__)
-    assert set(LLTM.__constants__) >= set(nn.LSTM.__constants__) - {"mode", "proj_size"}
+    settings = set(nn.LSTM.__constants__) - {"mode", "proj_size"}
+    assert all(hasattr(LLTM(8, 64), name) for name in settings)
 
 
 @pytest.mark.parametrize("is_packed", [False, True])

@@ -12,6 +12,8 @@ from typing import Any
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from ._tracers import differs
+
 
 def check_count(module: str, name: str, count: object, least: int = 1) -> int:
     if not isinstance(count, Integral) or isinstance(count, bool):
@@ -44,6 +46,16 @@ def check_omega(module: str, name: str, omega: object, zero: bool = False) -> fl
     return float(omega)
 
 
+def check_features(module: str, letters: str, input: Tensor) -> None:
+    """Raises at indices, which look like features [T, I] where they are [T, B]."""
+    if not input.is_floating_point() and not input.is_complex():
+        raise RuntimeError(
+            f"{module}: input must be features of shape {letters}, got "
+            f"{str(input.dtype).removeprefix('torch.')} of shape {list(input.shape)}: indices go "
+            "through a torch.nn.Embedding first"
+        )
+
+
 def check_hx(
     module: str, names: tuple[str, ...], hx: object, letters: str, shape: tuple[int, ...]
 ) -> tuple[Tensor, ...]:
@@ -60,7 +72,7 @@ def check_hx(
     for name, state in zip(names, states, strict=True):
         if not isinstance(state, Tensor):
             raise TypeError(f"{module}: {name} must be a tensor, got {type(state).__name__}")
-        if tuple(state.shape) != shape:
+        if differs(tuple(state.shape), shape):
             raise ValueError(
                 f"{module}: {name} must have shape {letters} = {list(shape)}, "
                 f"got {list(state.shape)}"

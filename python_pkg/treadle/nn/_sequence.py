@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from ._check import check_bool, check_hx, check_lengths, check_resets
+from ._check import check_bool, check_features, check_hx, check_lengths, check_resets
+from ._tracers import break_graphs_at_pad, differs, fx_leaf, is_tracing, refuse_script
 
 States = tuple[Tensor, ...]
 
@@ -45,6 +46,8 @@ class SequenceLayers:
     recompute: bool
     _all_weights: list[list[str]]  # names, a list for each layer and direction
 
+    __prepare_scriptable__ = refuse_script
+
     def _parameters_in_order(self) -> list[Tensor]:
         """Those of each layer and direction, as the op takes them."""
         # At every call, so that nn.utils.parametrize and functional_call can replace them. As
@@ -72,6 +75,12 @@ class SequenceLayers:
         return_cells: object = False,
     ) -> tuple[Any, ...]:
         """Output and states, and the cells of all steps if ``return_cells``."""
+        packed = isinstance(input, PackedSequence)
+        if not isinstance(input.data if packed else input, Tensor):  # type: ignore[attr-defined]
+            given = {"reset": reset, "reset_hx": reset_hx, "lengths": lengths}
+            leaf = fx_leaf(self, input, hx, **given, return_cells=return_cells)
+            if leaf is not None:
+                return leaf  # type: ignore[no-any-return]
         options = Options(
             *check_resets(self._name, self._states, reset, reset_hx),
             check_lengths(self._name, input, lengths),
@@ -82,7 +91,6 @@ class SequenceLayers:
                 f"{self._name}: return_cells must be False, got True: the state of each step is "
                 "the output"
             )
-        packed = isinstance(input, PackedSequence)
         forward: Callable[..., Any] = self._forward_packed if packed else self._forward_rows
         output, states, cells = forward(input, hx, options)
         found = output, self._given(states)
@@ -117,19 +125,24 @@ class SequenceLayers:
     def _forward_packed(
         self, input: PackedSequence, hx: Any, options: Options
     ) -> tuple[PackedSequence, States, PackedSequence | None]:
+        break_graphs_at_pad()
         data, batch_sizes, sorted_indices, unsorted_indices = input
-        if data.dim() != 2 or data.size(-1) != self.input_size:
+        check_features(self._name, "[S, I]", data)
+        if data.dim() != 2 or differs(data.size(-1), self.input_size):
             raise ValueError(
                 f"{self._name}: input.data must have shape [S, I] with I = {self.input_size}, "
                 f"got {list(data.shape)}"
             )
+        batch: Any
         if sorted_indices is not None:
-            batch = len(sorted_indices)
+            batch = sorted_indices.size(0)
         elif hx is not None and torch.compiler.is_compiling():
             # batch_sizes[0] is a number that the compiler cannot compare. The op refuses too few
             # rows, and returns extra ones unchanged.
             first = hx if isinstance(hx, Tensor) else hx[0]
             batch = first.size(1) if isinstance(first, Tensor) and first.dim() == 3 else 0
+        elif is_tracing():
+            batch = batch_sizes[0]  # a tensor, so that the trace computes it anew
         else:
             batch = int(batch_sizes[0]) if len(batch_sizes) else 0
         states = self._start(data, hx, batch)
@@ -182,14 +195,15 @@ class SequenceLayers:
                 f"{self._name}: input must be a tensor or a PackedSequence, "
                 f"got {type(input).__name__}"
             )
+        letters = "[B, T, I]" if self.batch_first else "[T, B, I]"
         if input.is_nested:
             raise TypeError(
                 f"{self._name}: input must be dense, got a nested tensor of layout {input.layout}; "
                 "pad it by torch.nested.to_padded_tensor(input, 0.0) and give "
                 "lengths=input.offsets().diff()"
             )
-        if input.dim() not in (2, 3) or input.size(-1) != self.input_size:
-            letters = "[B, T, I]" if self.batch_first else "[T, B, I]"
+        check_features(self._name, letters, input)
+        if input.dim() not in (2, 3) or differs(input.size(-1), self.input_size):
             raise ValueError(
                 f"{self._name}: input must have shape {letters} or [T, I] with "
                 f"I = {self.input_size}, got {list(input.shape)}"

@@ -67,17 +67,6 @@ class LLTM(SequenceLayers, nn.Module):
         layer.load_state_dict({"weight_ih_l0": ih, "weight_hh_l0": hh, "bias_l0": cell.bias})
     """
 
-    __constants__ = [
-        "input_size",
-        "hidden_size",
-        "num_layers",
-        "bias",
-        "batch_first",
-        "dropout",
-        "bidirectional",
-        "recompute",
-    ]
-
     _name, _states, _op = "LLTM", ("h0", "c0"), lltm
 
     def __init__(

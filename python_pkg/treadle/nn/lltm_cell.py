@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ..recurrent import lltm_cell
-from ._check import check_hx
+from ._check import check_features, check_hx
+from ._tracers import differs, fx_leaf, refuse_script
 
 __all__ = ["LLTMCell"]
 
@@ -45,7 +46,7 @@ class LLTMCell(nn.Module):
         h, c = hx               # [B, 64] each
     """
 
-    __constants__ = ["input_size", "hidden_size"]
+    __prepare_scriptable__ = refuse_script
 
     input_size: int
     hidden_size: int
@@ -96,7 +97,13 @@ class LLTMCell(nn.Module):
             ValueError, TypeError: a shape, or ``hx``, is not as above.
             RuntimeError: dtypes or devices do not go together; :func:`treadle.lltm_cell` says how.
         """
-        if input.dim() not in (1, 2) or input.size(-1) != self.input_size:
+        if not isinstance(input, Tensor):
+            leaf = fx_leaf(self, input, hx)
+            if leaf is not None:
+                return leaf
+            raise TypeError(f"LLTMCell: input must be a tensor, got {type(input).__name__}")
+        check_features("LLTMCell", "[B, I]", input)
+        if input.dim() not in (1, 2) or differs(input.size(-1), self.input_size):
             raise ValueError(
                 f"LLTMCell: input must have shape [B, I] or [I] with I = {self.input_size}, "
                 f"got {list(input.shape)}"

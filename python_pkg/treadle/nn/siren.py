@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..sine_linear import sine_linear
 from ._check import check_bool, check_count, check_omega
+from ._tracers import refuse_script
 
 __all__ = ["Siren", "SineLinear"]
 
@@ -55,7 +56,7 @@ class SineLinear(nn.Module):
         y = layer(coordinates)      # [..., 2] -> [..., 256]
     """
 
-    __constants__ = ["in_features", "out_features", "is_first", "omega_0"]
+    __prepare_scriptable__ = refuse_script
 
     in_features: int
     out_features: int
@@ -157,7 +158,7 @@ class Siren(nn.Module):
         (slope,) = torch.autograd.grad(value.sum(), x, create_graph=True)
     """
 
-    __constants__ = ["in_features", "out_features"]
+    __prepare_scriptable__ = refuse_script
 
     in_features: int
     out_features: int

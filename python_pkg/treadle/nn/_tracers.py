@@ -1,0 +1,78 @@
+"""What the modules do where others read their code: torch.fx, TorchScript, torch.compile."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NoReturn
+
+import torch.fx
+from torch import nn
+from torch.nn.utils import rnn
+
+PAD_REASON = (
+    "torch cannot trace it; a recurrent layer of treadle's takes lengths= instead, which needs "
+    "neither packing nor padding"
+)
+
+DEFAULTS = (None, False)
+
+
+def fx_leaf(module: Any, input: object, *args: object, **kwargs: object) -> Any:
+    """The node that calls ``module`` in the graph that torch.fx makes, or None if it makes none.
+
+    By default its tracer takes modules of torch.nn alone as such leaves, and reads all others.
+    """
+    first = input.data if isinstance(input, rnn.PackedSequence) else input
+    if not isinstance(first, torch.fx.Proxy):
+        return None
+    tracer: Any = first.tracer
+    path = tracer.path_of_module(module)
+    if not path:
+        raise TypeError(
+            f"{type(module).__name__}: torch.fx must trace a module that holds it, got it "
+            "alone: it is a leaf, as torch.nn's are"
+        )
+    # By identity, since == of a Proxy is a node of the graph.
+    given = {key: value for key, value in kwargs.items() if not any(value is d for d in DEFAULTS)}
+    return tracer.create_proxy("call_module", path, (input, *args), given)
+
+
+def differs(found: object, wanted: object) -> bool:
+    """Whether sizes differ; False while torch.jit.trace runs.
+
+    There a size is a tensor, whose comparison warns; the op has checks of its own.
+    """
+    return not is_tracing() and found != wanted
+
+
+def is_tracing() -> bool:
+    """Whether torch.jit.trace runs."""
+    # Of torch.jit, as torch.compile cannot read that of torch._C.
+    return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
+
+
+def refuse_script(module: nn.Module) -> NoReturn:
+    """As ``__prepare_scriptable__``, which torch.jit.script calls of every module first."""
+    torchs = isinstance(module, (nn.LSTM, nn.GRU))
+    way = ", or scripted after treadle.nn.restore(model)" if torchs else ""
+    raise RuntimeError(
+        f"{type(module).__name__}: the model must be exported by torch.export or traced by "
+        f"torch.jit.trace{way}, got torch.jit.script, which cannot read this module"
+    )
+
+
+def break_graphs_at_pad() -> None:
+    """Let torch.compile pass by pad_packed_sequence, as it passes by pack_padded_sequence.
+
+    torch's compiler traces into it and raises, since its results cannot be without data. After a
+    torch.nn.LSTM it never comes that far: it leaves out the whole function that calls one.
+    """
+    pad: Any = rnn.pad_packed_sequence
+    # Who compiles has imported the compiler. What it reads is what torch.compiler.disable sets.
+    if "torch._dynamo" in sys.modules and not hasattr(pad, "_torchdynamo_disable"):
+        pad._torchdynamo_disable, pad._torchdynamo_disable_msg = True, PAD_REASON
+
+
+# Where the compiler reads a call of it, it calls it. torch.compiler.assume_constant_result says so,
+# but imports the compiler, which takes a second.
+break_graphs_at_pad._dynamo_marked_constant = True  # type: ignore[attr-defined]
