@@ -50,6 +50,7 @@ class Settings:
     dropout: float = 0.0
     learning_rate: float = 1e-2
     seed: int = 0
+    pull: float = 0.3  # on the cells of an LLTM
 
 
 LARGE = Settings(hidden=512, layers=2, batch=64, length=128, dropout=0.2, learning_rate=2e-3)
@@ -124,7 +125,7 @@ class Training:
         loss = F.cross_entropy(scores.flatten(0, 1), piece[1:].flatten())
         # An LLTM never forgets: left alone, cells run away and what they hold is lost. This pulls
         # them back to where their tanh can still tell one value from another.
-        pull = 0.3 * hx[1].abs().mean() if self.settings.cell == "lltm" else 0.0
+        pull = self.settings.pull * hx[1].abs().mean() if self.settings.cell == "lltm" else 0.0
         (loss + pull).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()

@@ -2,7 +2,7 @@
 
 Imported by who asks: ``import treadle.jax``. The functions call libtreadle_kernels.so through
 jax.ffi; nothing is copied. JAX derives them once by reverse mode (``jax.grad``, ``jax.vjp``), the
-elementwise ones as often as asked; forward mode (``jax.jvp``) raises. See docs/interop.md.
+elementwise ones as often as asked; forward mode (``jax.jvp``) raises.
 """
 
 from __future__ import annotations

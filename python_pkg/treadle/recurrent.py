@@ -135,7 +135,7 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
             after lengths[b] steps, and the second direction begins at its last one. What input has
             beyond (NaN, too) changes nothing and has gradient 0. The host waits for nothing, and a
             captured CUDA graph reads new lengths. Values below 0 count as 0, values beyond T as T;
-            TREADLE_CHECK_LENGTHS=1 in the environment makes them raise (docs/recurrent.md).
+            TREADLE_CHECK_LENGTHS=1 in the environment makes them raise, and the host wait for them.
         return_cells: whether to return the cells of all steps, too.
 
     Returns:

@@ -1,6 +1,6 @@
 """TorchRL's LSTMModule and GRUModule on treadle's kernels: trajectories are neither cut nor padded.
 
-Imported by who asks: ``import treadle.torchrl``. See docs/recurrent.md.
+Imported by who asks: ``import treadle.torchrl``.
 """
 
 from __future__ import annotations

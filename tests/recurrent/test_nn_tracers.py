@@ -1,8 +1,9 @@
-"""Recurrent modules where others read their code: torch.compile of packed batches that are padded
-again, torch.fx, torch.jit."""
+"""Recurrent modules where others read their code or name them: torch.compile of packed batches that
+are padded again, torch.fx, torch.jit, files of whole modules."""
 
 from __future__ import annotations
 
+import io
 import re
 import warnings
 from typing import Any
@@ -94,6 +95,16 @@ def test_without_graph_breaks_the_compiler_names_lengths() -> None:
         call(packed)
 
 
+@EACH
+@pytest.mark.filterwarnings("ignore:.*were assigned during export")
+def test_exported_models_are_told_of_lengths(kind: Any) -> None:
+    """And by lengths they are exported: tests/recurrent/test_lengths_programs.py."""
+    given = torch.randn(T, B, I), torch.tensor([T, 3, 2])
+    words = f"^{kind.__name__}: input must be padded and come with lengths= where torch.export"
+    with pytest.raises(RuntimeError, match=words):
+        torch.export.export(Padded(kind(I, H), is_sorted=True), given, strict=False)
+
+
 # ---- torch.fx
 
 
@@ -181,7 +192,9 @@ def test_traces_of_packed_batches_serve_other_sizes(kind: Any, is_sorted: bool) 
 
 def test_a_trace_refuses_what_the_op_refuses() -> None:
     trace = traced(Tagger(LSTM(I, H)), torch.randn(T, B, I))
-    with pytest.raises(RuntimeError, match=r"lstm: weight_ih must have shape \[4H, I\] = \[28, 6\]"):
+    with pytest.raises(
+        RuntimeError, match=r"lstm: weight_ih must have shape \[4H, I\] = \[28, 6\]"
+    ):
         trace(torch.randn(T, B, I + 1))
 
 
@@ -205,3 +218,22 @@ def test_what_was_restored_can_be_scripted() -> None:
     expected = model(x)
     treadle.nn.restore(model)
     torch.testing.assert_close(torch.jit.script(model)(x), expected)
+
+
+# ---- files
+
+
+@pytest.mark.parametrize("module", MODULES[:5], ids=lambda module: type(module).__name__)
+def test_a_file_of_a_whole_module_loads_once_its_class_is_allowed(module: nn.Module) -> None:
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    (named,) = torch.serialization.get_unsafe_globals_in_checkpoint(file)
+    assert named.startswith("treadle.nn.")
+    with torch.serialization.safe_globals([getattr(treadle.nn, type(module).__name__)]):
+        file.seek(0)
+        loaded = torch.load(file, weights_only=True)
+    assert type(loaded) is type(module) and repr(loaded) == repr(module)
+    ours, theirs = (dict(each.named_parameters()) for each in (module, loaded))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)

@@ -128,6 +128,13 @@ class SequenceLayers:
         break_graphs_at_pad()
         data, batch_sizes, sorted_indices, unsorted_indices = input
         check_features(self._name, "[S, I]", data)
+        if (
+            batch_sizes.dtype is not torch.int64
+        ):  # so torch.export has those of pack_padded_sequence
+            raise RuntimeError(
+                f"{self._name}: input must be padded and come with lengths= where torch.export "
+                "traces a model, got what pack_padded_sequence gives there"
+            )
         if data.dim() != 2 or differs(data.size(-1), self.input_size):
             raise ValueError(
                 f"{self._name}: input.data must have shape [S, I] with I = {self.input_size}, "

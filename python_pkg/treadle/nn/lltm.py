@@ -23,9 +23,16 @@ States = tuple[Tensor, Tensor]
 class LLTM(SequenceLayers, nn.Module):
     """Layers of LLTM cells over whole sequences, called like :class:`torch.nn.LSTM`.
 
-    See :func:`treadle.lltm_cell` for the formula of a step. ``h`` is bounded by ±1; ``c`` adds up
-    over the steps and is never scaled down, so over long sequences of half-precision inputs start
-    it in float32. docs/recurrent.md says how a GPU runs the steps.
+    See :func:`treadle.lltm_cell` for the formula of a step, and :func:`treadle.launch_info` for how
+    a GPU ran them. ``h`` is bounded by ±1; ``c`` adds up over the steps and is never scaled down,
+    so over long sequences of half-precision inputs start it in float32.
+
+    It is called like an LSTM and is none. It is the cell of PyTorch's tutorial on C++ extensions,
+    with an LSTM's gates but the one that forgets. So cells run away, over long sequences and while
+    it is trained: where tanh(c) is ±1, h says nothing of what c holds, and one step of an optimizer
+    can ruin what was learnt. Give it short sequences, and add to the loss what pulls cells back,
+    such as ``0.3 * c.abs().mean()`` of the last c. For real work take :class:`treadle.nn.LSTM` or
+    :class:`treadle.nn.GRU`, which learn more.
 
     Args:
         input_size: I, the number of features of an input.

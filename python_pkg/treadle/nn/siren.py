@@ -144,8 +144,8 @@ class Siren(nn.Module):
         device: where the parameters are made; ``"meta"`` makes them without memory.
         dtype: of the parameters: float64, float32, float16 or bfloat16.
 
-    State dicts of the paper's networks and of siren-pytorch load unchanged: docs/sine_linear.md has
-    their names and the arguments to give.
+    State dicts of the paper's networks and of siren-pytorch load unchanged into a net
+    of the same widths and omegas.
 
     Raises:
         TypeError, ValueError: an argument is not as above.
