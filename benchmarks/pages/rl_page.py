@@ -3,7 +3,7 @@
     python benchmarks/pages/rl_page.py                 draw the picture, in docs/figures
     python benchmarks/pages/rl_page.py --output DIR    the same file in another folder
 
-`make readme-numbers` writes the block.
+`make readme-numbers` writes the block, and beside it that of losses_page.py.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.harness import plot  # noqa: E402
+from benchmarks.pages import losses_page  # noqa: E402
 from benchmarks.pages.sweep_page import number  # noqa: E402
 from benchmarks.pages.tables import (  # noqa: E402
     Machine,
@@ -100,8 +101,9 @@ def figures(machines: Iterable[Machine]) -> Iterator[str]:
 
 
 def rewritten(text: str, machines: Iterable[Machine]) -> str:
-    """The page with its block made anew."""
-    return filled(PAGE, text, {"resets": lambda: figures(machines)})
+    """The page with its blocks made anew."""
+    blocks = {"resets": lambda: figures(machines), "losses": losses_page.lines}
+    return filled(PAGE, text, blocks)
 
 
 def main(arguments: list[str] | None = None) -> int:
