@@ -163,7 +163,7 @@ def traced(model: nn.Module, *given: Tensor) -> Any:
     """The trace, made without a warning of ours."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
+        warnings.filterwarnings("ignore", "`torch.jit")  # is deprecated
         return torch.jit.trace(model, given, check_trace=False)
 
 
@@ -201,7 +201,7 @@ def test_a_trace_refuses_what_the_op_refuses() -> None:
 MODULES = [LSTM(I, H), GRU(I, H), LLTM(I, H), LLTMCell(I, H), SineLinear(2, 3), Siren(2, 3, 1, 1)]
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit")
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: type(module).__name__)
 def test_scripting_says_what_to_use(module: nn.Module) -> None:
     with pytest.raises(RuntimeError) as raised:
@@ -212,7 +212,7 @@ def test_scripting_says_what_to_use(module: nn.Module) -> None:
     assert ("treadle.nn.restore" in said) == isinstance(module, nn.RNNBase)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_what_was_restored_can_be_scripted() -> None:
     model, x = Tagger(LSTM(I, H)), torch.randn(T, B, I)
     expected = model(x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch.fx
@@ -15,6 +16,8 @@ PAD_REASON = (
 )
 
 DEFAULTS = (None, False)
+# Whether torch.jit.trace runs. torch.compile cannot read that of torch._C.
+is_tracing: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]
 
 
 def fx_leaf(module: Any, input: object, *args: object, **kwargs: object) -> Any:
@@ -45,12 +48,6 @@ def differs(found: object, wanted: object) -> bool:
     return not is_tracing() and found != wanted
 
 
-def is_tracing() -> bool:
-    """Whether torch.jit.trace runs."""
-    # Of torch.jit, as torch.compile cannot read that of torch._C.
-    return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
-
-
 def refuse_script(module: nn.Module) -> NoReturn:
     """As ``__prepare_scriptable__``, which torch.jit.script calls of every module first."""
     torchs = isinstance(module, (nn.LSTM, nn.GRU))
@@ -64,8 +61,9 @@ def refuse_script(module: nn.Module) -> NoReturn:
 def break_graphs_at_pad() -> None:
     """Let torch.compile pass by pad_packed_sequence, as it passes by pack_padded_sequence.
 
-    torch's compiler traces into it and raises, since its results cannot be without data. After a
-    torch.nn.LSTM it never comes that far: it leaves out the whole function that calls one.
+    Torch 2.15 does by itself. Before, its compiler reads that function and raises, as the sizes of
+    its results are in the data. After a torch.nn.LSTM it never comes that far: it leaves out the
+    whole function that calls one.
     """
     pad: Any = rnn.pad_packed_sequence
     # Who compiles has imported the compiler. What it reads is what torch.compiler.disable sets.

@@ -224,8 +224,8 @@ class LLTM(SequenceLayers, nn.Module):
                 it returns the extra ones unchanged.)
             RuntimeError: dtypes or devices do not go together; :func:`treadle.lltm` says how.
 
-        ``torch.compile`` cannot trace torch's ``pad_packed_sequence``: call it outside the
-        compiled function.
+        ``torch.compile`` breaks the graph at torch's ``pack_padded_sequence`` and
+        ``pad_packed_sequence``; ``lengths`` needs neither.
         """
         return self._forward(input, hx, reset, reset_hx, lengths, return_cells)
 
