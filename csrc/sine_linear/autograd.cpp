@@ -9,6 +9,7 @@
 // slope finds through output.grad_fn(), so the GEMMs run once for all of them.
 #include <ATen/TensorSubclassLikeUtils.h>
 
+#include "sine_linear/kept_output.h"
 #include "sine_linear/layer.h"
 #include "treadle/ops.h"
 
@@ -45,13 +46,14 @@ bool may_write(const Tensor& grad, const Layer& layer) {
 
 // Gradients in: of output and of z.
 struct SineLinearBackward
-    : OpNode<SineLinearBackward, Tensor, Tensor, Tensor, Output, Tensor, double> {
+    : OpNode<SineLinearBackward, Tensor, Tensor, Tensor, LayerOutput<true>, Tensor, double> {
   static constexpr const char* kName = "SineLinearBackward";
   static constexpr uint32_t kZ = 1;
 
   static variable_list backward(variable_list& grads, const Need& need, const Tensor& input,
                                 const Tensor& weight, const Tensor& bias, Tensor& output,
                                 Tensor& phase, double omega) {
+    make_again(input, weight, bias, output, phase, omega);
     const Layer layer{{input, weight, bias, output, phase, omega}};
     if (grads.size() > kZ && grads[kZ].defined()) {
       variable_list result(3);
@@ -89,7 +91,7 @@ struct SineLinearBackward
 // Gradients out: of grad, factor and z; if the layer has no Node, of input, weight and bias instead
 // of z.
 struct SineLinearSlopeBackward : OpNode<SineLinearSlopeBackward, Tensor, Tensor, Tensor, Tensor,
-                                        Tensor, Tensor, Tensor, double, int64_t> {
+                                        Tensor, LayerOutput<false>, Tensor, double, int64_t> {
   static constexpr const char* kName = "SineLinearSlopeBackward";
 
   static auto record(const Tensor& grad, const Tensor& factor, const Tensor& input,
@@ -106,8 +108,9 @@ struct SineLinearSlopeBackward : OpNode<SineLinearSlopeBackward, Tensor, Tensor,
 
   static variable_list backward(const variable_list& v, const Need& need, const Tensor& grad,
                                 const Tensor& factor, const Tensor& input, const Tensor& weight,
-                                const Tensor& bias, const Tensor& output, const Tensor& phase,
-                                double omega, int64_t order) {
+                                const Tensor& bias, Tensor& output, Tensor& phase, double omega,
+                                int64_t order) {
+    make_again(input, weight, bias, output, phase, omega);
     const Layer layer{{input, weight, bias, output, phase, omega}};
     const bool needs_z = std::find(need.begin() + 2, need.end(), true) != need.end();
     variable_list result(need.size());

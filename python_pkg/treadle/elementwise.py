@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._check_tensor import check_tensor
 from ._numbers import as_number, is_plain
 
 __all__ = [
@@ -215,10 +216,13 @@ def sine(x: Tensor, *, out: Tensor | None = None) -> Tensor:
         [...]; nan where x is infinite or nan, ±0 where x is.
 
     Raises:
+        TypeError: ``x`` is no tensor.
         RuntimeError: dtypes or devices that do not fit.
 
     Source: csrc/elementwise/trig.cpp, kernels/elementwise/sine.cu.
     """
+    if type(x) is not Tensor:
+        check_tensor("sine", "x", x)
     if out is not None:
         _sine_out(x, out=out)
         return out
@@ -239,6 +243,8 @@ def sine_(x: Tensor) -> Tensor:
 
     Source: csrc/elementwise/trig.cpp, kernels/elementwise/sine.cu.
     """
+    if type(x) is not Tensor:
+        check_tensor("sine_", "x", x)
     _sine_(x)
     return x
 
@@ -251,6 +257,8 @@ def cosine(x: Tensor, *, out: Tensor | None = None) -> Tensor:
 
     Source: csrc/elementwise/trig.cpp, kernels/elementwise/cosine.cu.
     """
+    if type(x) is not Tensor:
+        check_tensor("cosine", "x", x)
     if out is not None:
         _cosine_out(x, out=out)
         return out
@@ -262,5 +270,7 @@ def cosine_(x: Tensor) -> Tensor:
 
     Source: csrc/elementwise/trig.cpp, kernels/elementwise/cosine.cu.
     """
+    if type(x) is not Tensor:
+        check_tensor("cosine_", "x", x)
     _cosine_(x)
     return x

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ._check_tensor import check_tensor
 from ._numbers import as_number
 
 __all__ = ["sine_linear"]
@@ -31,14 +32,22 @@ def sine_linear(input: Tensor, weight: Tensor, bias: Tensor | None, omega: float
         [..., O] of input's dtype, contiguous. In half types the products are multiplied by omega
         before any rounding. input, weight and bias are differentiable any number of times. Under
         autocast all three take the lower precision, as ``linear`` does; float32 products are in
-        tf32 where torch's are.
+        tf32 where torch's are. The result may be written over before the backward pass, which then
+        makes it again.
 
     Raises:
         RuntimeError: shapes, dtypes or devices that do not fit.
-        TypeError: ``omega`` is a tensor that requires grad.
+        TypeError: ``input``, ``weight`` or ``bias`` is no tensor, or ``omega`` is one that requires
+            grad.
 
     Source: csrc/sine_linear/forward.cpp, kernels/sine_linear/forward.cu.
     """
+    if type(input) is not Tensor:
+        check_tensor("sine_linear", "input", input)
+    if not isinstance(weight, Tensor):
+        check_tensor("sine_linear", "weight", weight)
+    if bias is not None and not isinstance(bias, Tensor):
+        check_tensor("sine_linear", "bias", bias)
     if isinstance(omega, Tensor) and omega.requires_grad:
         raise TypeError(
             "sine_linear: omega must be a number, for it is not differentiable, got a tensor that "

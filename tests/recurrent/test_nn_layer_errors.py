@@ -32,9 +32,9 @@ def test_module_error_samples_of_lstm() -> None:
             with pytest.raises(error.error_type, match="^LLTM: .+ must .+, got "):
                 LLTM(*made.args, **made.kwargs)
         else:
-            # Of dtypes the op speaks.
             layer = LLTM(*made.args, **made.kwargs)
-            with pytest.raises(RuntimeError, match="^lltm.* must .+, got "):
+            words = "^LLTM: input must have the dtype of the parameters, float32, got "
+            with pytest.raises(RuntimeError, match=words):
                 layer(*called.args)
 
 

@@ -52,8 +52,8 @@ class Paper(nn.Module):
         return self.net(x)
 
 
-class Blocks(nn.Module):
-    """`net.net.{k}.0.weight`: the paper's boundary value problems, a network within a network."""
+class Block(nn.Module):
+    """`net.{k}.0.weight`: the paper's FCBlock."""
 
     def __init__(self, sizes: list[int], linear: bool) -> None:
         super().__init__()
@@ -63,10 +63,21 @@ class Blocks(nn.Module):
             if not (linear and k == len(sizes) - 2):
                 parts.append(Sine(omega_of(k)))
             layers.append(nn.Sequential(*parts))
-        self.net = nn.ModuleDict({"net": nn.Sequential(*layers)})
+        self.net = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.net["net"](x)
+        return self.net(x)
+
+
+class Blocks(nn.Module):
+    """`net.net.{k}.0.weight`: the paper's SingleBVPNet, which has an FCBlock."""
+
+    def __init__(self, sizes: list[int], linear: bool) -> None:
+        super().__init__()
+        self.net = Block(sizes, linear)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
 
 
 class Activated(nn.Module):
@@ -99,11 +110,26 @@ class Package(nn.Module):
         return self.last_layer(x)
 
 
+class Wrapper(nn.Module):
+    """`net.layers.{k}.weight` beside the image's coordinates: siren-pytorch's SirenWrapper."""
+
+    def __init__(self, sizes: list[int], linear: bool, name: str) -> None:
+        super().__init__()
+        self.net = Package(sizes, linear, name)
+        self.register_buffer("grid", torch.rand(12, sizes[0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+
 LAYOUTS = {
     "paper": (Paper, "net.0.linear.weight"),
+    "paper, FCBlock": (Block, "net.0.0.weight"),
     "paper, boundary values": (Blocks, "net.net.0.0.weight"),
     "siren-pytorch": (lambda s, linear: Package(s, linear, "layers"), "layers.0.weight"),
     "siren-pytorch, first": (lambda s, linear: Package(s, linear, "net"), "net.0.weight"),
+    "SirenWrapper": (lambda s, linear: Wrapper(s, linear, "layers"), "net.layers.0.weight"),
+    "SirenWrapper, first": (lambda s, linear: Wrapper(s, linear, "net"), "net.net.0.weight"),
 }
 
 
@@ -114,7 +140,7 @@ def test_layouts_load_as_they_are(layout: str, linear: bool) -> None:
     # In float64: a rounding of the first layer's phase grows through those behind it.
     theirs = make([2, 12, 12, 12, 3], linear).double()
     saved = theirs.state_dict()
-    assert key in saved and len(saved) == 8
+    assert key in saved and len(saved) == 8 + ("grid" in saved)
     before = dict(saved)
     alone = Siren(2, 12, 2, 3, linear, W0, LATER, dtype=torch.float64)
     assert str(alone.load_state_dict(saved)) == "<All keys matched successfully>"
@@ -125,6 +151,33 @@ def test_layouts_load_as_they_are(layout: str, linear: bool) -> None:
     x = torch.rand(20, 2, dtype=torch.float64) * 2 - 1
     for ours in (alone, outer["siren"]):
         torch.testing.assert_close(ours(x), theirs(x), rtol=1e-9, atol=1e-9)
+
+
+def test_siren_within_the_papers_network() -> None:
+    """`self.net = Siren(...)` for FCBlock: the prefix of what was saved then looks like a name."""
+    theirs = Blocks([2, 12, 12, 12, 3], True).double()
+    ours = Blocks([2, 12, 12, 12, 3], True)
+    ours.net = Siren(2, 12, 2, 3, True, W0, LATER, dtype=torch.float64)
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.rand(20, 2, dtype=torch.float64) * 2 - 1
+    torch.testing.assert_close(ours(x), theirs(x), rtol=1e-9, atol=1e-9)
+
+
+def test_a_modulator_is_not_lost_silently() -> None:
+    saved = Wrapper([2, 12, 12, 3], True, "layers").state_dict()
+    saved["modulator.layers.0.0.weight"] = torch.zeros(12, 5)
+    net = Siren(2, 12, 1, 3, True)
+    with pytest.raises(RuntimeError, match='Unexpected key.*"modulator.layers.0.0.weight"'):
+        net.load_state_dict(saved)
+    found = net.load_state_dict(saved, strict=False)
+    assert found.unexpected_keys == ["modulator.layers.0.0.weight"] and not found.missing_keys
+    assert torch.equal(net.net[0].weight, saved["net.layers.0.weight"])
+
+
+def test_other_entries_named_grid_are_unexpected() -> None:
+    net = Siren(2, 12, 1, 3)
+    with pytest.raises(RuntimeError, match='Unexpected key.*"grid"'):
+        net.load_state_dict({**net.state_dict(), "grid": torch.zeros(2)})
 
 
 def test_a_layer_of_the_paper_loads() -> None:

@@ -4,7 +4,8 @@ from .lltm import LLTM
 from .lltm_cell import LLTMCell
 from .replace import Replaced, replace, restore
 from .rnn import GRU, LSTM
-from .siren import SineLinear, Siren
+from .sine_linear import SineLinear
+from .siren import Siren
 from .step import Step, make_step
 
 __all__ = [

@@ -9,6 +9,7 @@ import math
 from numbers import Integral, Real
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
@@ -44,6 +45,17 @@ def check_omega(module: str, name: str, omega: object, zero: bool = False) -> fl
         rule = "a finite number" if zero else "a finite number other than 0"
         raise ValueError(f"{module}: {name} must be {rule}, got {omega!r}")
     return float(omega)
+
+
+def check_dtype(module: str, dtype: object) -> None:
+    """Of parameters; None is torch's default."""
+    if dtype is None:
+        return
+    rule = f"{module}: dtype must be float64, float32, float16 or bfloat16, got"
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"{rule} {dtype!r}")
+    if dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        raise ValueError(f"{rule} {str(dtype).removeprefix('torch.')}")
 
 
 def check_features(module: str, letters: str, input: Tensor) -> None:

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from ._cell_dicts import wrong_cell
 from ._check import check_bool, check_features, check_hx, check_lengths, check_resets
+from ._check_input import check_same_dtype
 from ._tracers import break_graphs_at_pad, differs, fx_leaf, is_tracing, refuse_script
 
 States = tuple[Tensor, ...]
@@ -174,10 +176,13 @@ class SequenceLayers:
         given: dict[str, Any] = {"return_cells": True} if return_cells else {}
         if lengths is not None:
             given["lengths"] = lengths
+        parameters = self._parameters_in_order()
+        name = "input" if len(input) == 1 else "input.data"
+        check_same_dtype(self._name, name, input[0], parameters[0])
         output, *found = type(self)._op(
             *input,
             self._given(states),
-            self._parameters_in_order(),
+            parameters,
             self.bias,
             self.num_layers,
             self.dropout,
@@ -192,6 +197,23 @@ class SequenceLayers:
         cells = found.pop() if return_cells else None
         return output, tuple(found), cells
 
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any], *args: Any
+    ) -> None:
+        # The dictionary is load_state_dict's own copy.
+        why = wrong_cell(self._name, self._name, state_dict, prefix, metadata)
+        why = why or self._rename_entries(state_dict, prefix)
+        if why:
+            args[-1].append(why)  # instead of a list of names and sizes
+        else:
+            super()._load_from_state_dict(  # type: ignore[misc]
+                state_dict, prefix, metadata, *args
+            )
+
+    def _rename_entries(self, state_dict: dict[str, Any], prefix: str) -> str | None:
+        """Give entries of another module the names of this one's; returns why not, if it cannot."""
+        return None
+
     def _given(self, states: States) -> Tensor | States:
         """States as the caller has them."""
         return states[0] if len(self._states) == 1 else states
@@ -202,13 +224,13 @@ class SequenceLayers:
                 f"{self._name}: input must be a tensor or a PackedSequence, "
                 f"got {type(input).__name__}"
             )
-        letters = "[B, T, I]" if self.batch_first else "[T, B, I]"
         if input.is_nested:
             raise TypeError(
                 f"{self._name}: input must be dense, got a nested tensor of layout {input.layout}; "
                 "pad it by torch.nested.to_padded_tensor(input, 0.0) and give "
                 "lengths=input.offsets().diff()"
             )
+        letters = "[B, T, I]" if self.batch_first else "[T, B, I]"
         check_features(self._name, letters, input)
         if input.dim() not in (2, 3) or differs(input.size(-1), self.input_size):
             raise ValueError(

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from ..recurrent import lltm
-from ._check import check_bool, check_count, check_probability
+from ._cell_dicts import LLTM_VERSION, layer_from_cell
+from ._check import check_bool, check_count, check_dtype, check_probability
 from ._sequence import SequenceLayers
 from .lltm_cell import zeros
 
@@ -65,7 +66,8 @@ class LLTM(SequenceLayers, nn.Module):
         layer = treadle.nn.LLTM(8, 64, num_layers=2)
         output, (h, c) = layer(rows)        # [T, B, 8] -> [T, B, 64], [2, B, 64] each
 
-    From one direction of one layer to an :class:`LLTMCell`, and back::
+    A layer of one direction and an :class:`LLTMCell` load each other's ``state_dict``. Of more
+    layers, from one direction of one to a cell, and back::
 
         weights = torch.cat([layer.weight_hh_l0, layer.weight_ih_l0], dim=1)
         cell.load_state_dict({"weights": weights, "bias": layer.bias_l0})
@@ -75,6 +77,7 @@ class LLTM(SequenceLayers, nn.Module):
     """
 
     _name, _states, _op = "LLTM", ("h0", "c0"), lltm
+    _version = LLTM_VERSION
 
     def __init__(
         self,
@@ -99,6 +102,7 @@ class LLTM(SequenceLayers, nn.Module):
         self.dropout = check_probability("LLTM", "dropout", dropout)
         self.bidirectional = check_bool("LLTM", "bidirectional", bidirectional)
         self.recompute = check_bool("LLTM", "recompute", recompute)
+        check_dtype("LLTM", dtype)
         if self.dropout > 0 and self.num_layers == 1:
             warnings.warn(
                 "LLTM: dropout acts between layers, so it needs num_layers greater than 1, "
@@ -241,6 +245,9 @@ class LLTM(SequenceLayers, nn.Module):
         given = {name: getattr(self, name) for name in defaults}
         words = [f"{name}={value}" for name, value in given.items() if value != defaults[name]]
         return ", ".join([str(self.input_size), str(self.hidden_size), *words])
+
+    def _rename_entries(self, state_dict: dict[str, Any], prefix: str) -> str | None:
+        return layer_from_cell(self, state_dict, prefix)
 
     def _zeros(self, input: Tensor, shape: tuple[int, ...]) -> States:
         # Under autocast the op keeps the dtype of c, so c keeps the dtype that it starts in.

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from ..recurrent import lltm_cell
-from ._check import check_features, check_hx
+from ._cell_dicts import cell_from_layer, wrong_cell
+from ._check import check_dtype, check_features, check_hx
+from ._check_input import check_same_dtype
 from ._tracers import differs, fx_leaf, refuse_script
 
 __all__ = ["LLTMCell"]
@@ -35,7 +37,7 @@ class LLTMCell(nn.Module):
 
     Both are drawn from the uniform distribution over ±1/sqrt(H). A ``state_dict`` of the LLTM in
     PyTorch's tutorial on C++ extensions loads as it is: the names agree, and its [1, 3H] bias is
-    reshaped.
+    reshaped. That of a :class:`LLTM` of one layer in one direction loads, too, and vice versa.
 
     Example::
 
@@ -64,6 +66,7 @@ class LLTMCell(nn.Module):
         super().__init__()
         self.input_size = _check_size("input_size", input_size)
         self.hidden_size = _check_size("hidden_size", hidden_size)
+        check_dtype("LLTMCell", dtype)
         rows, columns = 3 * self.hidden_size, self.hidden_size + self.input_size
         self.weights = nn.Parameter(torch.empty(rows, columns, device=device, dtype=dtype))
         if bias:
@@ -108,6 +111,8 @@ class LLTMCell(nn.Module):
                 f"LLTMCell: input must have shape [B, I] or [I] with I = {self.input_size}, "
                 f"got {list(input.shape)}"
             )
+        weights = self.weights
+        check_same_dtype("LLTMCell", "input", input, weights)
         shape = (*input.shape[:-1], self.hidden_size)
         if hx is None:
             h, c = zeros(input, shape)
@@ -115,9 +120,9 @@ class LLTMCell(nn.Module):
             letters = "[B, H]" if input.dim() == 2 else "[H]"
             h, c = check_hx("LLTMCell", ("h", "c"), hx, letters, shape)
         if input.dim() == 2:
-            return lltm_cell(input, self.weights, self.bias, h, c)
+            return lltm_cell(input, weights, self.bias, h, c)
         new_h, new_cell = lltm_cell(
-            input.unsqueeze(0), self.weights, self.bias, h.unsqueeze(0), c.unsqueeze(0)
+            input.unsqueeze(0), weights, self.bias, h.unsqueeze(0), c.unsqueeze(0)
         )
         return new_h.squeeze(0), new_cell.squeeze(0)
 
@@ -126,12 +131,20 @@ class LLTMCell(nn.Module):
             "" if self.bias is not None else ", bias=False"
         )
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # The tutorial's bias is [1, 3H]. The dictionary is load_state_dict's own copy.
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any], *args: Any
+    ) -> None:
+        # The dictionary is load_state_dict's own copy.
+        why = wrong_cell("LLTMCell", "LLTM", state_dict, prefix, metadata)
+        why = why or cell_from_layer(state_dict, prefix)
+        if why:
+            args[-1].append(why)
+            return
+        # The tutorial's bias is [1, 3H].
         bias = state_dict.get(prefix + "bias")
         if isinstance(bias, Tensor) and bias.dim() == 2 and bias.size(0) == 1:
             state_dict[prefix + "bias"] = bias.flatten()
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        super()._load_from_state_dict(state_dict, prefix, metadata, *args)
 
 
 def zeros(input: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:

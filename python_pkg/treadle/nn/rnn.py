@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from ..recurrent import gru, lstm
-from ._check import check_bool
+from ._check import check_bool, check_dtype
 from ._sequence import SequenceLayers
 
 __all__ = ["GRU", "LSTM"]
@@ -74,6 +74,7 @@ class LSTM(_TorchLayers, nn.LSTM):
             raise ValueError(
                 f"LSTM: proj_size must be 0, got {proj_size}: torch.nn.LSTM has projections"
             )
+        check_dtype("LSTM", dtype)
         nn.LSTM.__init__(
             self,
             input_size,
@@ -213,6 +214,7 @@ class GRU(_TorchLayers, nn.GRU):
         *,
         recompute: bool = False,
     ) -> None:
+        check_dtype("GRU", dtype)
         nn.GRU.__init__(
             self,
             input_size,

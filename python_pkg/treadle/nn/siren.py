@@ -1,127 +1,20 @@
-"""SineLinear and Siren: the sine layer and networks of it, as modules."""
+"""Siren: networks of sine layers, as a module."""
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..sine_linear import sine_linear
-from ._check import check_bool, check_count, check_omega
+from ._check import check_bool, check_count, check_dtype, check_omega, check_probability
+from ._check_input import check_rows
+from ._siren_names import rename_layers
 from ._tracers import refuse_script
+from .sine_linear import SineLinear, draw
 
-__all__ = ["Siren", "SineLinear"]
-
-# Names of layers in other implementations, and ours.
-_NAMES = (
-    (re.compile(r"layers\.(\d+)\.(weight|bias)"), r"net.\1.\2"),
-    (re.compile(r"net\.net\.(\d+)\.0\.(weight|bias)"), r"net.\1.\2"),
-)
-
-
-class SineLinear(nn.Module):
-    """sin(omega_0 * (x Wᵀ + b)), the layer of a SIREN, called like :class:`torch.nn.Linear`.
-
-    See :func:`treadle.sine_linear` for the op. Weights are drawn so that phases keep one
-    distribution through layers of any number (V. Sitzmann and others: Implicit neural
-    representations with periodic activation functions. NeurIPS 2020).
-
-    Args:
-        in_features: I, the number of features of an input.
-        out_features: O, the number of features of an output.
-        bias: False leaves the bias out.
-        is_first: the input is coordinates (in ±1), not another layer's sines.
-        omega_0: the factor of x Wᵀ + b, in radians.
-        device: where the parameters are made; ``"meta"`` makes them without memory.
-        dtype: of the parameters: float64, float32, float16 or bfloat16.
-
-    Attributes:
-        weight: [O, I], drawn from the uniform distribution over ±1/I if ``is_first``, else over
-            ±sqrt(6/I)/\\|omega_0\\|.
-        bias: [O] or None, drawn as that of :class:`torch.nn.Linear`, over ±1/sqrt(I).
-
-    A ``state_dict`` of the paper's layer, whose parameters are in a module named ``linear``, loads
-    unchanged.
-
-    Raises:
-        TypeError, ValueError: an argument is not as above; ``omega_0`` must be finite, and 0 only
-            if ``is_first``.
-
-    Example::
-
-        layer = treadle.nn.SineLinear(2, 256, is_first=True)
-        y = layer(coordinates)      # [..., 2] -> [..., 256]
-    """
-
-    __prepare_scriptable__ = refuse_script
-
-    in_features: int
-    out_features: int
-    is_first: bool
-    omega_0: float
-    weight: nn.Parameter
-    bias: nn.Parameter | None
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        is_first: bool = False,
-        omega_0: float = 30.0,
-        device: torch.device | str | int | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__()
-        self.in_features = check_count("SineLinear", "in_features", in_features)
-        self.out_features = check_count("SineLinear", "out_features", out_features)
-        self.is_first = check_bool("SineLinear", "is_first", is_first)
-        self.omega_0 = check_omega("SineLinear", "omega_0", omega_0, zero=is_first)
-        shape = self.out_features, self.in_features
-        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-        if check_bool("SineLinear", "bias", bias):
-            self.bias = nn.Parameter(torch.empty(self.out_features, device=device, dtype=dtype))
-        else:
-            self.register_parameter("bias", None)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw all parameters anew, as the class says."""
-        _draw(self, 1 / self.in_features if self.is_first else None, self.omega_0)
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Map the last dimension.
-
-        Args:
-            input: [..., I].
-
-        Returns:
-            [..., O], in the dtype of ``input`` (under autocast: the lower precision).
-
-        Raises:
-            RuntimeError: shapes, dtypes or devices do not go together;
-                :func:`treadle.sine_linear` says how.
-        """
-        return sine_linear(input, self.weight, self.bias, self.omega_0)
-
-    def extra_repr(self) -> str:
-        return (
-            f"{self.in_features}, {self.out_features}"
-            + ("" if self.bias is not None else ", bias=False")
-            + (", is_first=True" if self.is_first else "")
-            + f", omega_0={self.omega_0:g}"
-        )
-
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *args: Any, **named: Any
-    ) -> None:
-        # The paper's layer contains an nn.Linear. The dictionary is load_state_dict's own copy.
-        for name in ("weight", "bias"):
-            _rename(state_dict, f"{prefix}linear.{name}", prefix + name)
-        super()._load_from_state_dict(state_dict, prefix, *args, **named)
+__all__ = ["Siren"]
 
 
 class Siren(nn.Module):
@@ -129,9 +22,9 @@ class Siren(nn.Module):
 
     ``net`` is a first :class:`SineLinear`, ``hidden_layers`` more of them, and a last layer: a
     :class:`SineLinear` or, if ``outermost_linear``, a :class:`torch.nn.Linear` initialised like
-    one. Arguments and layers are those of the paper's code. The paper's network also returns a copy
-    of the coordinates to differentiate by; this one returns only the values, so pass coordinates
-    that require grad.
+    one. The first nine arguments and the layers are those of the paper's code, the others
+    siren-pytorch's. The paper's network also returns a copy of the coordinates to differentiate by;
+    this one returns only the values, so pass coordinates that require grad.
 
     Args:
         in_features: how many coordinates a point has; they should lie in ±1.
@@ -143,9 +36,13 @@ class Siren(nn.Module):
         hidden_omega_0: omega_0 of all other layers.
         device: where the parameters are made; ``"meta"`` makes them without memory.
         dtype: of the parameters: float64, float32, float16 or bfloat16.
+        bias: False leaves all biases out.
+        final_activation: a module that values go through; it takes a linear last layer.
+        dropout: the probability of dropping an element of any layer's output but the last's, in
+            training.
 
-    State dicts of the paper's networks and of siren-pytorch load unchanged into a net
-    of the same widths and omegas.
+    State dicts of the paper's networks and of siren-pytorch load unchanged into a net of the same
+    widths and omegas; two methods give them back.
 
     Raises:
         TypeError, ValueError: an argument is not as above.
@@ -175,6 +72,10 @@ class Siren(nn.Module):
         hidden_omega_0: float = 30.0,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
+        *,
+        bias: bool = True,
+        final_activation: nn.Module | None = None,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.in_features = check_count("Siren", "in_features", in_features)
@@ -183,39 +84,120 @@ class Siren(nn.Module):
         between = check_count("Siren", "hidden_layers", hidden_layers, least=0)
         first_omega_0 = check_omega("Siren", "first_omega_0", first_omega_0, zero=True)
         omega = check_omega("Siren", "hidden_omega_0", hidden_omega_0)
-        made: dict[str, Any] = {"device": device, "dtype": dtype}
+        linear = check_bool("Siren", "outermost_linear", outermost_linear)
+        _check_activation(final_activation, linear)
+        probability = check_probability("Siren", "dropout", dropout)
+        check_dtype("Siren", dtype)
+        made: dict[str, Any] = {
+            "bias": check_bool("Siren", "bias", bias),
+            "device": device,
+            "dtype": dtype,
+        }
         layers: list[nn.Module] = [
             SineLinear(self.in_features, hidden, is_first=True, omega_0=first_omega_0, **made)
         ]
         layers += [SineLinear(hidden, hidden, omega_0=omega, **made) for _ in range(between)]
-        if check_bool("Siren", "outermost_linear", outermost_linear):
-            last: nn.Module = nn.Linear(hidden, self.out_features, **made)
+        if linear:
+            layers.append(nn.Linear(hidden, self.out_features, **made))
         else:
-            last = SineLinear(hidden, self.out_features, omega_0=omega, **made)
-        self.net = nn.Sequential(*layers, last)
+            layers.append(SineLinear(hidden, self.out_features, omega_0=omega, **made))
+        self.net = nn.Sequential()
+        for k, layer in enumerate(layers):
+            self.net.add_module(str(k), layer)
+            if probability and k < between + 1:
+                self.net.add_module(f"dropout_{k}", nn.Dropout(probability))
+        if final_activation is not None:
+            self.net.add_module("activation", final_activation)
         self._hidden_omega_0 = omega
         self._draw_linear()
 
+    def _layers(self) -> list[SineLinear | nn.Linear]:
+        """Those with weights, first to last; ``net`` also has dropout and an activation."""
+        found: dict[str, Any] = self.net._modules
+        return [layer for name, layer in found.items() if name.isdecimal()]
+
     def reset_parameters(self) -> None:
         """Draw all parameters anew, as :class:`SineLinear` does."""
-        for layer in self.net:
+        for layer in self._layers():
             if isinstance(layer, SineLinear):
                 layer.reset_parameters()
         self._draw_linear()
 
     def _draw_linear(self) -> None:
-        if isinstance(self.net[-1], nn.Linear):
-            _draw(self.net[-1], None, self._hidden_omega_0)
+        last = self._layers()[-1]
+        if isinstance(last, nn.Linear):
+            draw(last, None, self._hidden_omega_0)
 
     def forward(self, input: Tensor) -> Tensor:
         """The values at points: [..., in_features] to [..., out_features].
 
         Raises:
-            RuntimeError: shapes, dtypes or devices do not go together;
-                :func:`treadle.sine_linear` says how.
+            TypeError, ValueError: ``input`` is no tensor, or its shape is not as above.
+            RuntimeError: dtypes or devices do not go together; :func:`treadle.sine_linear` says
+                how.
         """
+        first = self.net[0]
+        if isinstance(first, SineLinear):
+            # Not as an attribute: a parametrization would compute it twice.
+            weight = first._parameters.get("weight")
+            check_rows("Siren", input, first.in_features, weight)
         output: Tensor = self.net(input)
         return output
+
+    def to_paper_state_dict(self, *, blocks: bool = False) -> dict[str, Tensor]:
+        """The weights under the names of the paper's code, for its ``load_state_dict``.
+
+        Args:
+            blocks: False gives the names of its notebook (``net.{k}.linear.weight``), True those
+                of its module ``SingleBVPNet`` (``net.net.{k}.0.weight``), whose omega is 30.
+
+        Returns:
+            Tensors that share memory with the parameters, as those of ``state_dict`` do.
+
+        Raises:
+            TypeError, ValueError: ``blocks`` is not a bool; there is a final activation, which the
+                paper's networks have none of; ``blocks`` and an omega_0 that is not 30.
+        """
+        check_bool("Siren.to_paper_state_dict", "blocks", blocks)
+        if "activation" in self.net._modules:
+            kind = type(self.net.activation).__name__
+            raise ValueError(
+                f"Siren.to_paper_state_dict: final_activation must be None, got {kind}: the "
+                "paper's networks have none"
+            )
+        names = []
+        for k, layer in enumerate(self._layers()):
+            if blocks and isinstance(layer, SineLinear) and layer.omega_0 != 30:
+                raise ValueError(
+                    "Siren.to_paper_state_dict: omega_0 must be 30 in every layer with blocks=True,"
+                    f" got {layer.omega_0} in net.{k}"
+                )
+            sine = "linear." if isinstance(layer, SineLinear) else ""
+            names.append(f"net.net.{k}.0." if blocks else f"net.{k}.{sine}")
+        return self._weights(names)
+
+    def to_siren_pytorch_state_dict(self) -> dict[str, Tensor]:
+        """The weights under the names of siren-pytorch's ``SirenNet``, for its ``load_state_dict``.
+
+        Give it ``final_activation=Sine(hidden_omega_0)`` if the last layer is one of sines.
+
+        Returns:
+            Tensors that share memory with the parameters, as those of ``state_dict`` do.
+        """
+        last = len(self._layers()) - 1
+        found = self._weights([*(f"layers.{k}." for k in range(last)), "last_layer."])
+        if (activation := self.net._modules.get("activation")) is not None:
+            found |= activation.state_dict(prefix="last_layer.activation.")
+        return found
+
+    def _weights(self, prefixes: list[str]) -> dict[str, Tensor]:
+        """Weights and biases, those of each layer below a prefix."""
+        found = {}
+        for prefix, layer in zip(prefixes, self._layers(), strict=True):
+            found[f"{prefix}weight"] = layer.weight.detach()
+            if layer.bias is not None:
+                found[f"{prefix}bias"] = layer.bias.detach()
+        return found
 
     def _load_from_state_dict(
         self,
@@ -228,21 +210,16 @@ class Siren(nn.Module):
         error_msgs: list[str],
     ) -> None:
         # The dictionary is load_state_dict's own copy, which the layers load from.
-        last = f"{prefix}net.{len(self.net) - 1}."
+        last = len(self._layers()) - 1
+        weight = f"{prefix}net.{last}.weight"
         # In the paper's names `linear` is only in layers with a sine.
         paper = any(re.match(rf"{re.escape(prefix)}net\.\d+\.linear\.", key) for key in state_dict)
-        if paper and isinstance(self.net[-1], SineLinear) and f"{last}weight" in state_dict:
+        if paper and isinstance(self._layers()[-1], SineLinear) and weight in state_dict:
             error_msgs.append(
-                f"Siren: outermost_linear must be True for these, got False: {last}weight is that "
+                f"Siren: outermost_linear must be True for these, got False: {weight} is that "
                 "of a linear layer"
             )
-        for key in [key for key in state_dict if key.startswith(prefix)]:
-            name = key[len(prefix) :]
-            for pattern, ours in _NAMES:
-                if match := pattern.fullmatch(name):
-                    _rename(state_dict, key, prefix + match.expand(ours))
-            if name in ("last_layer.weight", "last_layer.bias"):
-                _rename(state_dict, key, last + name.partition(".")[2])
+        rename_layers(state_dict, prefix, last)
         super()._load_from_state_dict(
             state_dict,
             prefix,
@@ -254,17 +231,15 @@ class Siren(nn.Module):
         )
 
 
-def _draw(layer: SineLinear | nn.Linear, bound: float | None, omega: float) -> None:
-    """Draw weights from ±bound (None: that of a hidden layer), the bias as nn.Linear does."""
-    fan_in = layer.in_features
-    if bound is None:
-        bound = math.sqrt(6 / fan_in) / abs(omega)
-    nn.init.uniform_(layer.weight, -bound, bound)
-    if layer.bias is not None:
-        nn.init.uniform_(layer.bias, -1 / math.sqrt(fan_in), 1 / math.sqrt(fan_in))
-
-
-def _rename(state_dict: dict[str, Any], old: str, new: str) -> None:
-    # If both names are present, load_state_dict reports one as unexpected.
-    if old in state_dict and new not in state_dict:
-        state_dict[new] = state_dict.pop(old)
+def _check_activation(activation: object, linear: bool) -> None:
+    if activation is None:
+        return
+    if not isinstance(activation, nn.Module):
+        raise TypeError(
+            "Siren: final_activation must be a torch.nn.Module or None, "
+            f"got {type(activation).__name__}"
+        )
+    if not linear:
+        raise ValueError(
+            "Siren: final_activation must come with outermost_linear=True, got it after a sine"
+        )

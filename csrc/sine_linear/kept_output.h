@@ -1,0 +1,64 @@
+// The output of a layer as its Nodes keep it. Who multiplies it in place (x = layer(x); x *=
+// factor) writes over what float32's derivatives read. Then it is undefined here, where a
+// SavedVariable would raise, and the Node makes it again from the layer's arguments, which are kept
+// anyway.
+#pragma once
+
+#include "sine_linear/layer.h"
+
+namespace treadle {
+
+// In the list of saved values: kOutput for the Node of the op that made it.
+template <bool kOutput>
+struct LayerOutput {};
+
+class SavedLayerOutput : public SavedVariable {
+ public:
+  SavedLayerOutput() = default;
+  SavedLayerOutput(const Tensor& t, bool is_output) : SavedVariable(t, is_output) {
+    if (!t.defined()) return;
+    counter_ = torch::autograd::impl::version_counter(t);
+    version_ = counter_.current_version();
+  }
+
+  bool written_over() const { return counter_.enabled() && counter_.current_version() != version_; }
+
+  // Compiled autograd unpacks what it is given.
+  void forget_if_written_over() {
+    if (written_over()) static_cast<SavedVariable&>(*this) = SavedVariable();
+  }
+
+ private:
+  c10::VariableVersion counter_;  // shared with the tensor
+  uint32_t version_ = 0;
+};
+
+template <bool kOutput>
+struct Slot<LayerOutput<kOutput>> {
+  using Kept = SavedLayerOutput;
+  using Value = Tensor;
+  static Kept keep(const Tensor& v) { return SavedLayerOutput(v, kOutput); }
+  static Tensor get(const Kept& v, Node& n) {
+    if (v.written_over()) return Tensor();
+    if constexpr (kOutput) return v.unpack(n.getptr());
+    return v.unpack();
+  }
+  static void collect(ca::CompiledNodeArgs& args, const Kept& v) {
+    const_cast<Kept&>(v).forget_if_written_over();
+    args.collect(v, kOutput);
+  }
+};
+
+namespace sine_layer {
+
+// Makes an output that was written over again, with its phase: the two go together.
+inline void make_again(const Tensor& input, const Tensor& weight, const Tensor& bias,
+                       Tensor& output, Tensor& phase, double omega) {
+  if (output.defined() || !reads_output(input.scalar_type())) return;
+  // Within autocast, too, the layer keeps the dtype that it had.
+  const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
+  std::tie(output, phase) = forward_op().call(input, weight, optional(bias), omega);
+}
+
+}  // namespace sine_layer
+}  // namespace treadle

@@ -1,0 +1,105 @@
+"""State dicts of recurrent modules: whose they are, and between LLTM and LLTMCell."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class _Cell(NamedTuple):
+    article: str
+    gates: str
+    biases: int
+
+    @property
+    def gate_count(self) -> int:
+        return len(self.gates.split(", "))
+
+
+_CELLS = {
+    "RNN": _Cell("an", "", 2),
+    "GRU": _Cell("a", "r, z, n", 2),
+    "LSTM": _Cell("an", "i, f, g, o", 2),
+    "LLTM": _Cell("an", "i, o, z", 1),
+}
+
+# Of what LLTM.state_dict() says of itself; torch's modules say 1. Without biases nothing else tells
+# an LLTM's weights from a GRU's: names and shapes are the same.
+LLTM_VERSION = 2
+
+
+def _found(state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any]) -> str | None:
+    """The cell whose weights are below ``prefix``, if that can be told."""
+    suffix = "_l0" if f"{prefix}weight_hh_l0" in state_dict else ""
+    weight = state_dict.get(f"{prefix}weight_hh{suffix}")
+    if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.size(1):
+        return None
+    blocks = {1: "RNN", 3: "GRU", 4: "LSTM"}
+    rows, hidden = weight.shape
+    name = blocks.get(rows // hidden) if rows % hidden == 0 else None
+    if name != "GRU" or f"{prefix}bias_ih{suffix}" in state_dict:
+        return name
+    if f"{prefix}bias{suffix}" in state_dict:
+        return "LLTM"
+    version = metadata.get("version")
+    return None if version is None else "LLTM" if version >= LLTM_VERSION else "GRU"
+
+
+def wrong_cell(
+    module: str, cell: str, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any]
+) -> str | None:
+    """Why ``module``, of ``cell``, cannot take these weights."""
+    name = _found(state_dict, prefix, metadata)
+    if name is None or name == cell:
+        return None
+    own, other = _CELLS[cell], _CELLS[name]
+    our, their = f"{own.article} {cell}", f"{other.article} {name}"
+    gates = f"{other.gate_count} gates ({other.gates})" if other.gates else "no gates"
+    biases = f"{other.biases} bias" + ("es" if other.biases > 1 else "")
+    own_gates = f"{own.gate_count} ({own.gates})"
+    return (
+        f"{module}: the state dict must be {our}'s, got {their}'s: {their} has {gates} and "
+        f"{biases}, {our} {own_gates} and {own.biases}: weights cannot be carried over"
+    )
+
+
+def layer_from_cell(layer: Any, state_dict: dict[str, Any], prefix: str) -> str | None:
+    """Turn an LLTMCell's entries into those of an LLTM; returns why not, if they cannot be."""
+    weights = state_dict.get(f"{prefix}weights")
+    if not isinstance(weights, Tensor):
+        return None
+    if layer.num_layers != 1 or layer.bidirectional:
+        return (
+            "LLTM: num_layers must be 1 and bidirectional False for the state dict of an LLTMCell, "
+            f"got {layer.num_layers} and {layer.bidirectional}"
+        )
+    sizes = [layer.hidden_size, layer.input_size]
+    if weights.dim() != 2 or weights.size(1) != sum(sizes):
+        return None  # load_state_dict reports it
+    del state_dict[f"{prefix}weights"]
+    with torch.no_grad():
+        hh, ih = torch.split(weights, sizes, dim=1)
+        state_dict[f"{prefix}weight_ih_l0"] = ih.contiguous()
+        state_dict[f"{prefix}weight_hh_l0"] = hh.contiguous()
+        if isinstance(bias := state_dict.pop(f"{prefix}bias", None), Tensor):
+            state_dict[f"{prefix}bias_l0"] = bias.flatten()  # [1, 3H] in the tutorial
+    return None
+
+
+def cell_from_layer(state_dict: dict[str, Any], prefix: str) -> str | None:
+    """Turn an LLTM's entries into those of an LLTMCell; returns why not, if they cannot be."""
+    names = [f"{prefix}weight_hh_l0", f"{prefix}weight_ih_l0"]
+    if any(name not in state_dict for name in names):
+        return None
+    if any(f"{names[0][:-1]}{other}" in state_dict for other in ("1", "0_reverse")):
+        return (
+            "LLTMCell: the state dict of an LLTM must be of one layer in one direction, got more: "
+            "its docstring has the weights of each"
+        )
+    with torch.no_grad():
+        state_dict[f"{prefix}weights"] = torch.cat([state_dict.pop(n) for n in names], dim=1)
+    if f"{prefix}bias_l0" in state_dict:
+        state_dict[f"{prefix}bias"] = state_dict.pop(f"{prefix}bias_l0")
+    return None

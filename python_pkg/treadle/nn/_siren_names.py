@@ -1,0 +1,67 @@
+"""State dicts of sine networks: the names of other implementations, and omega beside weights."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# layers.{k}.weight and net.{k}.weight of siren-pytorch, net.{k}.0.weight of the paper's FCBlock;
+# within the networks that hold them, SirenWrapper and SingleBVPNet, all below another "net.".
+_LAYER = re.compile(r"(?:net\.)?(?:layers|net)\.(\d+)\.(?:0\.)?(weight|bias)")
+# siren-pytorch's last layer, which has a name of its own, and its final activation.
+_LAST = re.compile(r"(?:net\.)?last_layer\.(?:(weight|bias)|(activation\..+))")
+_WRAPPER = re.compile(r"net\.(?:layers|net)\.0\.weight")
+
+
+def rename(state_dict: dict[str, Any], old: str, new: str) -> None:
+    # If both names are present, load_state_dict reports one as unexpected.
+    if old in state_dict and new not in state_dict:
+        state_dict[new] = state_dict.pop(old)
+
+
+def rename_layers(state_dict: dict[str, Any], prefix: str, last: int) -> None:
+    """Give the entries below ``prefix`` the names that a Siren has, whose layer ``last`` is its
+    last one."""
+    names = [key[len(prefix) :] for key in state_dict if key.startswith(prefix)]
+    if any(_WRAPPER.fullmatch(name) for name in names):
+        # The coordinates of SirenWrapper's image: no weights.
+        state_dict.pop(f"{prefix}grid", None)
+    for name in names:
+        if match := _LAYER.fullmatch(name):
+            rename(state_dict, prefix + name, f"{prefix}net.{match[1]}.{match[2]}")
+        elif match := _LAST.fullmatch(name):
+            own = f"{last}.{match[1]}" if match[1] else match[2]
+            rename(state_dict, prefix + name, f"{prefix}net.{own}")
+
+
+def saved_omega(state: object) -> float | None:
+    """The number in a state dict; None of a tensor without values."""
+    if isinstance(state, Tensor):
+        if state.numel() != 1:
+            raise TypeError(
+                f"SineLinear: the extra state must be one number, omega_0, got {list(state.shape)}"
+            )
+        # Imported by whoever made one.
+        fakes: Any = sys.modules.get("torch._subclasses.fake_tensor")
+        if state.is_meta or (fakes and isinstance(state, fakes.FakeTensor)):
+            return None
+        return float(state.item())
+    if isinstance(state, (int, float)):
+        return float(state)
+    raise TypeError(
+        f"SineLinear: the extra state must be one number, omega_0, got {type(state).__name__}"
+    )
+
+
+def check_saved_omega(state: object, omega: float) -> None:
+    """Raises unless ``state``, in its own dtype, has the number ``omega``."""
+    saved = saved_omega(state)
+    if saved is None or saved == omega:
+        return
+    if isinstance(state, Tensor) and torch.tensor(omega, dtype=state.dtype).item() == saved:
+        return
+    raise ValueError(f"SineLinear: omega_0 must be {saved}, that of the state dict, got {omega}")

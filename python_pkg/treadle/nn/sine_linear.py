@@ -1,0 +1,171 @@
+"""SineLinear: the sine layer as a module."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..sine_linear import sine_linear
+from ._check import check_bool, check_count, check_dtype, check_omega
+from ._check_input import check_rows
+from ._siren_names import check_saved_omega, rename
+from ._tracers import refuse_script
+
+__all__ = ["SineLinear"]
+
+
+class SineLinear(nn.Module):
+    """sin(omega_0 * (x Wᵀ + b)), the layer of a SIREN, called like :class:`torch.nn.Linear`.
+
+    See :func:`treadle.sine_linear` for the op. Weights are drawn so that phases keep one
+    distribution through layers of any number (V. Sitzmann and others: Implicit neural
+    representations with periodic activation functions. NeurIPS 2020).
+
+    Args:
+        in_features: I, the number of features of an input.
+        out_features: O, the number of features of an output.
+        bias: False leaves the bias out.
+        is_first: the input is coordinates (in ±1), not another layer's sines.
+        omega_0: the factor of x Wᵀ + b, in radians.
+        device: where the parameters are made; ``"meta"`` makes them without memory.
+        dtype: of the parameters: float64, float32, float16 or bfloat16.
+
+    Attributes:
+        weight: [O, I], drawn from the uniform distribution over ±1/I if ``is_first``, else over
+            ±sqrt(6/I)/\\|omega_0\\|.
+        bias: [O] or None, drawn as that of :class:`torch.nn.Linear`, over ±1/sqrt(I).
+
+    A ``state_dict`` also has omega_0, as extra state, a tensor of one number: to load weights of
+    another omega_0 raises. Dicts without it load, too, and so does one of the paper's layer, whose
+    parameters are in a module named ``linear``.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above; ``omega_0`` must be finite, and 0 only
+            if ``is_first``.
+
+    Example::
+
+        layer = treadle.nn.SineLinear(2, 256, is_first=True)
+        y = layer(coordinates)      # [..., 2] -> [..., 256]
+    """
+
+    __prepare_scriptable__ = refuse_script
+
+    in_features: int
+    out_features: int
+    is_first: bool
+    omega_0: float
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        is_first: bool = False,
+        omega_0: float = 30.0,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.in_features = check_count("SineLinear", "in_features", in_features)
+        self.out_features = check_count("SineLinear", "out_features", out_features)
+        self.is_first = check_bool("SineLinear", "is_first", is_first)
+        self.omega_0 = check_omega("SineLinear", "omega_0", omega_0, zero=is_first)
+        check_dtype("SineLinear", dtype)
+        shape = self.out_features, self.in_features
+        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        if check_bool("SineLinear", "bias", bias):
+            self.bias = nn.Parameter(torch.empty(self.out_features, device=device, dtype=dtype))
+        else:
+            self.register_parameter("bias", None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew, as the class says."""
+        draw(self, 1 / self.in_features if self.is_first else None, self.omega_0)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Map the last dimension.
+
+        Args:
+            input: [..., I].
+
+        Returns:
+            [..., O], in the dtype of ``input`` (under autocast: the lower precision).
+
+        Raises:
+            TypeError, ValueError: ``input`` is no tensor, or its shape is not as above.
+            RuntimeError: dtypes or devices do not go together; :func:`treadle.sine_linear` says
+                how.
+        """
+        weight = self.weight
+        check_rows("SineLinear", input, weight.shape[-1], weight)
+        return sine_linear(input, weight, self.bias, self.omega_0)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_features}, {self.out_features}"
+            + ("" if self.bias is not None else ", bias=False")
+            + (", is_first=True" if self.is_first else "")
+            + f", omega_0={self.omega_0:g}"
+        )
+
+    def get_extra_state(self) -> Tensor:
+        """omega_0 for a state dict, as a tensor: safetensors holds nothing else."""
+        return torch.tensor(self.omega_0, dtype=torch.float64, device="cpu")
+
+    def set_extra_state(self, state: Any) -> None:
+        """Compare, as the weights of another omega_0 would compute something else.
+
+        Raises:
+            ValueError: ``state`` is another number than ``omega_0``.
+        """
+        check_saved_omega(state, self.omega_0)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        # The paper's layer contains an nn.Linear. The dictionary is load_state_dict's own copy.
+        for name in ("weight", "bias"):
+            rename(state_dict, f"{prefix}linear.{name}", prefix + name)
+        key = f"{prefix}_extra_state"
+        if key in state_dict:
+            # Raised by load_state_dict, together with what else is wrong.
+            try:
+                self.set_extra_state(state_dict.pop(key))
+            except (TypeError, ValueError) as wrong:
+                error_msgs.append(f"{wrong}; without the entry {key!r} the weights load regardless")
+        super()._load_from_state_dict(
+            state_dict,
+            prefix,
+            local_metadata,
+            strict,
+            missing_keys,
+            unexpected_keys,
+            error_msgs,
+        )
+        # Files of others, and older ones, have none.
+        if key in missing_keys:
+            missing_keys.remove(key)
+
+
+def draw(layer: SineLinear | nn.Linear, bound: float | None, omega: float) -> None:
+    """Draw weights from ±bound (None: that of a hidden layer), the bias as nn.Linear does."""
+    fan_in = layer.in_features
+    if bound is None:
+        bound = math.sqrt(6 / fan_in) / abs(omega)
+    nn.init.uniform_(layer.weight, -bound, bound)
+    if layer.bias is not None:
+        nn.init.uniform_(layer.bias, -1 / math.sqrt(fan_in), 1 / math.sqrt(fan_in))
