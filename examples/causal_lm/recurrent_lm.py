@@ -1,0 +1,252 @@
+"""A causal language model of bytes for transformers, mixed over time by a recurrent layer.
+
+``treadle.nn.LSTM``, ``GRU`` or ``LLTM`` stand where other language models have attention, or
+torch's LSTM or GRU (``kernels="torch"``). ``generate()`` keeps their states as its cache: of one
+size, however long the text. Importing this file registers the model, so that afterwards
+``AutoModelForCausalLM.from_pretrained`` loads it. Written for transformers 4.50 to 5.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.generation import GenerationMixin
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+import treadle
+
+LAYERS: dict[tuple[str, str], type[nn.Module]] = {
+    ("lstm", "treadle"): treadle.nn.LSTM,
+    ("gru", "treadle"): treadle.nn.GRU,
+    ("lltm", "treadle"): treadle.nn.LLTM,
+    ("lstm", "torch"): nn.LSTM,
+    ("gru", "torch"): nn.GRU,
+}
+HALVES = (torch.float16, torch.bfloat16)
+States = tuple[Tensor, ...]  # h, and c if the cell has one: each [1, B, H]
+
+
+class RecurrentLMConfig(PretrainedConfig):
+    """What a model is made of.
+
+    Args:
+        mixer: "lstm", "gru" or "lltm".
+        kernels: "treadle", or "torch" for torch's layer of the same name (there is no LLTM).
+        cell_pull: what holds an LLTM's cells, which never forget: this share of their mean size is
+            added to the loss in training.
+    """
+
+    model_type = "treadle-recurrent-lm"
+    keys_to_ignore_at_inference = ["past_key_values"]
+
+    def __init__(
+        self,
+        mixer: str = "lstm",
+        kernels: str = "treadle",
+        vocab_size: int = 256,
+        hidden_size: int = 128,
+        num_hidden_layers: int = 2,
+        dropout: float = 0.0,
+        cell_pull: float = 0.3,
+        use_cache: bool = True,
+        **rest: Any,
+    ) -> None:
+        self.mixer, self.kernels = mixer, kernels
+        self.vocab_size, self.hidden_size = vocab_size, hidden_size
+        self.num_hidden_layers, self.dropout = num_hidden_layers, dropout
+        self.cell_pull, self.use_cache = cell_pull, use_cache
+        if (mixer, kernels) not in LAYERS:
+            known = ", ".join("/".join(pair) for pair in LAYERS)
+            raise ValueError(
+                f"RecurrentLMConfig: mixer/kernels must be one of {known}, got {mixer}/{kernels}"
+            )
+        # No text of bytes has a NUL, and paragraphs begin after a newline. Nothing ends a text.
+        super().__init__(**{"bos_token_id": 10, "pad_token_id": 0, "eos_token_id": None} | rest)
+
+
+class RecurrentCache:
+    """The states after the tokens that were read, of every block; it never grows.
+
+    It has the methods by which ``generate()`` asks a cache; beam search calls ``reorder_cache``.
+    Transformers 4.57 and later also begin a ``generate()`` with one.
+    """
+
+    is_compileable = is_croppable = False
+
+    def __init__(self, blocks: int) -> None:
+        self.states: list[States | None] = [None] * blocks
+        self.seen = 0
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.seen
+
+    def get_max_cache_shape(self, layer_idx: int = 0) -> int:
+        return -1
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Row i goes on from what row ``beam_idx[i]`` has read."""
+        self.states = [
+            states and tuple(state.index_select(1, beam_idx.to(state.device)) for state in states)
+            for states in self.states
+        ]
+
+
+class Block(nn.Module):
+    """Mixes over time, then over features; each after a norm, each added to what came in."""
+
+    def __init__(self, config: RecurrentLMConfig) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.mixer_norm = nn.RMSNorm(size)
+        self.mixer = LAYERS[config.mixer, config.kernels](size, size, batch_first=True)
+        self.mlp_norm = nn.RMSNorm(size)
+        self.mlp = nn.Sequential(nn.Linear(size, 2 * size), nn.GELU(), nn.Linear(2 * size, size))
+        self.dropout = nn.Dropout(config.dropout)
+        # Of ours c may be float32 beside half types: what adds up over the text keeps its digits,
+        # whether it stays within a call or goes from one call to the next.
+        self.wide_cell = config.kernels == "treadle" and config.mixer != "gru"
+        self.one_state = config.mixer == "gru"
+
+    def forward(
+        self, x: Tensor, states: States | None, begins: Tensor | None
+    ) -> tuple[Tensor, States]:
+        """Of [B, T, H]; where ``begins`` [B, T] is true, the text of a row begins anew."""
+        if states is None and self.wide_cell and x.dtype in HALVES:
+            h = x.new_zeros(1, x.size(0), x.size(2))
+            states = h, h.float()
+        given = states[0] if states is not None and self.one_state else states
+        marks = {} if begins is None else {"reset": begins}
+        output, last = self.mixer(self.mixer_norm(x), given, **marks)
+        x = x + self.dropout(output)
+        x = x + self.dropout(self.mlp(self.mlp_norm(x)))
+        return x, (last,) if self.one_state else last
+
+
+class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
+    """Scores the next byte at every place of a text."""
+
+    config_class = RecurrentLMConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    accepts_loss_kwargs = False  # the loss is a mean over the batch that is given, as Trainer asks
+    _is_stateful = True  # a state cannot be taken back to an earlier place of the text
+
+    def __init__(self, config: RecurrentLMConfig) -> None:
+        super().__init__(config)
+        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
+        self.norm = nn.RMSNorm(config.hidden_size)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        past_key_values: RecurrentCache | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int = 0,
+        return_dict: bool | None = None,
+    ) -> CausalLMOutputWithPast:
+        """Read a text, or go on reading.
+
+        Args:
+            input_ids: [B, T], of a text that goes on only what is new.
+            attention_mask: [B, S], S >= T the length with what was read before: zeros before a text
+                begins (padding on the left), ones after.
+            labels: [B, T], the tokens themselves, -100 where none counts: adds ``loss``.
+            past_key_values: the cache of what was read before; it is brought up to date.
+            use_cache: whether to return a cache; None: as the config says, but not in training.
+            logits_to_keep: of how many last places to score the next token; 0: of all.
+            return_dict: ignored.
+        """
+        if use_cache is None:
+            use_cache = self.config.use_cache and not self.training
+        cache = past_key_values
+        if cache is None:
+            cache = RecurrentCache(len(self.blocks))
+        begins = self._begins(attention_mask, input_ids.size(1))
+        x = self.embedding(input_ids)
+        cells = []
+        for place, block in enumerate(self.blocks):
+            x, states = block(x, cache.states[place], begins)
+            cells.append(states[-1])
+            cache.states[place] = states
+        cache.seen += input_ids.size(1)
+        # Tied: the rows that stand for the tokens also score them.
+        logits = F.linear(self.norm(x[:, -logits_to_keep:]), self.embedding.weight)
+        loss = None if labels is None else self._loss(logits, labels, cells)
+        return CausalLMOutputWithPast(
+            loss=loss, logits=logits, past_key_values=cache if use_cache else None
+        )
+
+    def _loss(self, logits: Tensor, labels: Tensor, cells: list[Tensor]) -> Tensor:
+        scores = logits[:, :-1].flatten(0, 1).float()
+        loss = F.cross_entropy(scores, labels[:, 1:].flatten().to(scores.device))
+        if self.training and self.config.mixer == "lltm":
+            loss = loss + self.config.cell_pull * torch.stack(cells).abs().mean()
+        return loss
+
+    def _begins(self, mask: Tensor | None, steps: int) -> Tensor | None:
+        """Where texts begin behind padding, [B, T]; None if none does."""
+        # A single step follows what was read; asking a GPU at each would make the host wait.
+        if mask is None or steps == 1 or bool(mask.all()):
+            return None
+        if self.config.kernels == "torch":
+            raise ValueError(
+                'forward: attention_mask must be ones alone with kernels="torch", got zeros: '
+                "torch's layers cannot begin anew in the middle of a row"
+            )
+        begins = mask.bool() & ~F.pad(mask[:, :-1].bool(), (1, 0), value=True)
+        return begins[:, -steps:]
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        past_key_values: RecurrentCache | None = None,
+        attention_mask: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int = 1,
+        **_: Any,
+    ) -> dict[str, Any]:
+        """What a step of ``generate()`` gives to forward: the tokens that were not read yet."""
+        seen = 0 if past_key_values is None else past_key_values.get_seq_length()
+        return {
+            "input_ids": input_ids[:, seen:],
+            "past_key_values": past_key_values,
+            "attention_mask": attention_mask,
+            "use_cache": use_cache,
+            "logits_to_keep": logits_to_keep,
+        }
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        """Keeps ``generate()`` from making a cache for attention."""
+        return False
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embedding
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.embedding = value
+
+    def _init_weights(self, module: nn.Module) -> None:
+        # By torch.nn.init alone: transformers keeps it from touching what a file has brought.
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            nn.init.normal_(module.weight, std=0.02)
+            if getattr(module, "bias", None) is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.RMSNorm):
+            nn.init.ones_(module.weight)
+        elif isinstance(module, tuple(LAYERS.values())):
+            bound = module.hidden_size**-0.5
+            for parameter in module.parameters():
+                nn.init.uniform_(parameter, -bound, bound)
+
+
+AutoConfig.register(RecurrentLMConfig.model_type, RecurrentLMConfig)
+AutoModelForCausalLM.register(RecurrentLMConfig, RecurrentForCausalLM)
