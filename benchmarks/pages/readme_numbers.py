@@ -5,8 +5,8 @@
 
 README.md has four lines of the GPU that ran last. Everything else, what was missed first, is in
 docs/performance.md (performance_page.py, sweep_page.py), docs/recurrent.md (rl_page.py),
-docs/sine.md (sine_page.py), docs/sine_linear.md (sine_linear_page.py) and docs/interop.md
-(jax_page.py).
+docs/sine.md (sine_page.py), docs/sine_linear.md (sine_linear_page.py), docs/interop.md
+(jax_page.py) and docs/language_model.md (lm_page.py).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.pages import (  # noqa: E402
     jax_page,
+    lm_page,
     performance_page,
     rl_page,
     sine_linear_page,
@@ -123,6 +124,7 @@ PAGES: dict[Path, Callable[[str, list[Machine]], str]] = {
     sine_linear_page.PAGE: sine_linear_page.rewritten,
     jax_page.PAGE: jax_page.rewritten,
     rl_page.PAGE: rl_page.rewritten,
+    lm_page.PAGE: lm_page.rewritten,
 }
 
 

@@ -51,7 +51,7 @@ class RecurrentLMConfig(PretrainedConfig):
         hidden_size: int = 128,
         num_hidden_layers: int = 2,
         dropout: float = 0.0,
-        cell_pull: float = 0.3,
+        cell_pull: float = 0.01,
         use_cache: bool = True,
         **rest: Any,
     ) -> None:

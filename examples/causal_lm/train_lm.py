@@ -191,7 +191,8 @@ def learn(
         print(words.format(**runs[kernels]))
         if kernels == "treadle":
             model.save_pretrained(output)
-            print(f"\n{write(output, device)}\n")
+            runs[kernels]["text"] = write(output, device)
+            print(f"{runs[kernels]['text']}\n")
     return runs
 
 
@@ -261,7 +262,7 @@ def main(given: list[str] | None = None) -> dict[str, Any]:
         record["speeds"] = speeds(settings, loads, sides, device)
         options.figures.mkdir(parents=True, exist_ok=True)
         path = options.figures / f"causal_lm_{device.type}.json"
-        path.write_text(json.dumps(record, indent=1) + "\n")
+        path.write_text(json.dumps(record) + "\n")
         draw(record, path.with_suffix(".png"))
     return record
 

@@ -49,7 +49,7 @@ def compare(model: nn.Module, learner: Callable[[nn.Module], Step], steps: int) 
             torch.manual_seed(step)  # both drop the same elements
             begun = time.perf_counter()
             losses[name].append(take(step))
-            seconds[name].append(time.perf_counter() - begun)
+            seconds[name].append(round(time.perf_counter() - begun, 6))
         if (step + 1) % max(1, steps // 10) == 0:
             words = [f"{found[-1]:11.6f}" for found in losses.values()]
             words += [f"{statistics.median(found):8.3f}" for found in seconds.values()]
@@ -89,5 +89,5 @@ def keep(found: dict[str, Any], chosen: argparse.Namespace) -> dict[str, Any]:
     settings = {n: v for n, v in vars(chosen).items() if isinstance(v, int)}
     record = {"machine": chosen.machine, "settings": settings} | found
     if chosen.json:
-        chosen.json.write_text(json.dumps(record, indent=1) + "\n")
+        chosen.json.write_text(json.dumps(record) + "\n")
     return record
