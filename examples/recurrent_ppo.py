@@ -23,12 +23,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import ppo
 import treadle
 
 MAZES, STEPS, HIDDEN = 64, 32, 32
 SHORTEST, LONGEST = 8, 24
-DISCOUNT, TRACE, CLIP, ENTROPY = 0.9, 0.9, 0.2, 0.01
-EPOCHS, PARTS, LEARNING_RATE = 4, 4, 3e-3
+RULES = ppo.Rules(discount=0.9, trace=0.9, clip=0.2, entropy=0.01, epochs=4, parts=4)
+LEARNING_RATE = 3e-3
 BAR, SHOWN, SEEDS = 0.95, 10, 5
 # What of the resets is ignored, and what a figure calls it.
 WAYS = {"": "with resets", "learning": "resets in playing alone", "always": "without resets"}
@@ -114,7 +115,7 @@ class Training:
         names = ("sign", "begins", "action", "chance", "value", "reward", "ends")
         played = dict(zip(names, map(torch.stack, zip(*steps, strict=True)), strict=True))
         _, value, _ = self.act(self.h)
-        played["advantage"] = advantages(played, value[0])
+        played["advantage"] = ppo.advantages(played, value[0], RULES)
         return played
 
     def update(self) -> None:
@@ -124,36 +125,15 @@ class Training:
         self.inner_resets += int(played["begins"][1:].sum())
         reward = played["reward"][played["ends"]]
         self.rates.append((reward > 0).float().mean().item())
-        for _ in range(EPOCHS):
-            # Whole rows: a policy with a memory learns from sequences.
-            for rows in torch.randperm(MAZES, generator=self.random).chunk(PARTS):
-                part = {name: value[:, rows] for name, value in played.items()}
-                self.optimizer.zero_grad()
-                self.loss(part, start[:, rows]).backward()
-                nn.utils.clip_grad_norm_(self.policy.parameters(), 0.5)
-                self.optimizer.step()
+        ppo.improve(self.judge, self.optimizer, played, start, RULES, self.random)
 
-    def loss(self, part: dict[str, Tensor], start: Tensor) -> Tensor:
-        """PPO's, of a part of the rows [STEPS, B]."""
+    def judge(
+        self, part: ppo.Played, start: Tensor
+    ) -> tuple[torch.distributions.Categorical, Tensor]:
+        """What the policy makes of a part of the rows, [STEPS, B], now."""
         begins = None if self.ignore else part["begins"]
         choice, value, _ = self.policy(part["sign"], start, begins)
-        ratio = (choice.log_prob(part["action"]) - part["chance"]).exp()
-        gain = (part["advantage"] - part["advantage"].mean()) / (part["advantage"].std() + 1e-8)
-        better = torch.min(ratio * gain, ratio.clamp(1 - CLIP, 1 + CLIP) * gain)
-        wrong = F.mse_loss(value, part["advantage"] + part["value"])
-        return 0.5 * wrong - better.mean() - ENTROPY * choice.entropy().mean()
-
-
-def advantages(played: dict[str, Tensor], value: Tensor) -> Tensor:
-    """Generalized advantage estimation; nothing is passed on over an end."""
-    found, trace = [], torch.zeros_like(value)
-    for t in reversed(range(STEPS)):
-        goes_on = DISCOUNT * ~played["ends"][t]
-        change = played["reward"][t] + goes_on * value - played["value"][t]
-        trace = change + goes_on * TRACE * trace
-        value = played["value"][t]
-        found.append(trace)
-    return torch.stack(found[::-1])
+        return choice, value
 
 
 def train(ignore_resets: str, seed: int, updates: int) -> Training:

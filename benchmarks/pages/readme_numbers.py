@@ -6,7 +6,7 @@
 README.md has four lines of the GPU that ran last. Everything else, what was missed first, is in
 docs/performance.md (performance_page.py, sweep_page.py), docs/recurrent.md (rl_page.py),
 docs/sine.md (sine_page.py), docs/sine_linear.md (sine_linear_page.py), docs/interop.md
-(jax_page.py) and docs/language_model.md (lm_page.py).
+(jax_page.py), docs/language_model.md (lm_page.py) and docs/agent.md (agent_page.py).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.pages import (  # noqa: E402
+    agent_page,
     jax_page,
     lm_page,
     performance_page,
@@ -125,6 +126,7 @@ PAGES: dict[Path, Callable[[str, list[Machine]], str]] = {
     jax_page.PAGE: jax_page.rewritten,
     rl_page.PAGE: rl_page.rewritten,
     lm_page.PAGE: lm_page.rewritten,
+    agent_page.PAGE: agent_page.rewritten,
 }
 
 

@@ -40,7 +40,7 @@ def test_it_learns_across_resets(ppo: types.ModuleType, monkeypatch: pytest.Monk
     monkeypatch.setattr(treadle.nn.GRU, "forward", watched)
     training = ppo.train("", 0, UPDATES)
     assert sum(training.rates[:5]) / 5 < 0.65 and training.rate() > 0.85
-    assert len(learning) == UPDATES * ppo.EPOCHS * ppo.PARTS
+    assert len(learning) == UPDATES * ppo.RULES.epochs * ppo.RULES.parts
     assert all(marks.shape[0] == ppo.STEPS and marks[1:].any() for marks in learning)
     # They begin at different steps of different rows, so no cut of the batch would do.
     assert any(marks[t].any() and not marks[t].all() for marks in learning for t in (1, 9, 20))
@@ -75,16 +75,17 @@ def test_advantages_stop_at_ends(ppo: types.ModuleType) -> None:
     played = {"reward": torch.randn(shape), "value": torch.randn(shape)}
     played["ends"] = torch.rand(shape) < 0.2
     last = torch.randn(3)
-    found = ppo.advantages(played, last)
+    rules = ppo.RULES
+    found = ppo.ppo.advantages(played, last, rules)
     values = torch.cat([played["value"], last[None]])
     for b in range(3):
         for t in range(ppo.STEPS):
             total, weight = 0.0, 1.0
             for s in range(t, ppo.STEPS):
                 end = bool(played["ends"][s, b])
-                after = 0.0 if end else ppo.DISCOUNT * values[s + 1, b]
+                after = 0.0 if end else rules.discount * values[s + 1, b]
                 total += weight * (played["reward"][s, b] + after - values[s, b])
-                weight *= ppo.DISCOUNT * ppo.TRACE
+                weight *= rules.discount * rules.trace
                 if end:
                     break
             torch.testing.assert_close(found[t, b], total, atol=1e-4, rtol=1e-4)

@@ -1,0 +1,137 @@
+"""Perceive, reason, act: the loop itself, all of it on one device, and as a CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from agent_nets import ACTIONS, Eye, Mind
+from agent_world import KINDS, World
+from torch import Tensor
+
+import treadle
+
+WARM_UP = 3
+# Whose success is told: the agent's own, and what is left without one of its parts.
+WHO = {
+    "agent": "the agent",
+    "cue forgotten": "the agent, made to forget the first frame",
+    "eyes shut": "the agent, with its eyes shut",
+    "random": "random moves",
+}
+
+
+class Loop:
+    """An eye and a mind in a world, a step of all rows at a time.
+
+    What a step leaves behind, it writes where the next one reads: so a captured step can be
+    replayed. ``who`` is one of WHO. With ``make_step`` the layer runs as treadle.nn.make_step's
+    graph, which keeps its state itself.
+    """
+
+    def __init__(
+        self, world: World, eye: Eye, mind: Mind, who: str = "agent", make_step: bool = False
+    ) -> None:
+        self.world, self.eye, self.mind, self.who = world, eye, mind, who
+        layer, kind = mind.layer, {"device": world.device}
+        self.one = treadle.nn.make_step(layer, world.rows) if make_step else None
+        state = (
+            self.one.state if self.one else torch.zeros(1, world.rows, layer.hidden_size, **kind)
+        )
+        self.h: Tensor = state
+        self.moves = torch.arange(ACTIONS, device=world.device)
+        self.last = torch.zeros(world.rows, ACTIONS, **kind)  # the move before, to know where it is
+        self.frame = torch.empty(0)  # what it saw last
+
+    def perceive(self) -> Tensor:
+        """What the mind reads, [B, I]: the kinds of tiles that the eye sees, and the last move."""
+        self.frame = self.world.frame()
+        sight = self.eye(self.frame).softmax(-1).flatten(1)
+        if self.who == "eyes shut":
+            sight = torch.full_like(sight, 1 / KINDS)
+        return torch.cat([sight, self.last * ~self.world.begins[:, None]], -1)
+
+    def reason(self, x: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores of the moves and the value, after one step of the memory."""
+        if self.who == "cue forgotten":
+            begins = begins | (self.world.clock == 1)
+        if self.one is not None:
+            return self.mind.decide(self.one(x, begins))
+        scores, value, h = self.mind(x[None], self.h, begins[None])
+        self.h.copy_(h)
+        return scores[0], value[0]
+
+    @torch.no_grad()
+    def step(self) -> dict[str, Tensor]:
+        """One step of every row; each entry [B], ``x`` [B, I]."""
+        x, begins = self.perceive(), self.world.begins.clone()
+        scores, value = self.reason(x, begins)
+        if self.who == "random":
+            scores = torch.zeros_like(scores)
+        # The largest of scores with Gumbel noise is a draw from their softmax.
+        action = (scores - torch.empty_like(scores).exponential_().log()).argmax(-1)
+        chance = scores.log_softmax(-1).gather(-1, action[:, None])[:, 0]
+        self.last.copy_(action[:, None] == self.moves)
+        reward, ends = self.world.step(action)
+        return {
+            "x": x,
+            "begins": begins,
+            "action": action,
+            "chance": chance,
+            "value": value,
+            "reward": reward,
+            "ends": ends,
+        }
+
+    @torch.no_grad()
+    def play(self, steps: int) -> tuple[dict[str, Tensor], Tensor]:
+        """So many steps, each entry [T, B], and the value [B] of what comes after them."""
+        played = [self.step() for _ in range(steps)]
+        together = {name: torch.stack([step[name] for step in played]) for name in played[0]}
+        _, value, _ = self.mind(self.perceive()[None], self.h, self.world.begins[None])
+        return together, value[0]
+
+
+def captured(call: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """The call as a CUDA graph, and what it returned: each replay writes there anew. Random numbers
+    are others at each replay."""
+    current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    side.wait_stream(current)
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UP):
+            call()
+    current.wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = call()
+    return graph, made
+
+
+def player(loop: Loop, steps: int) -> Callable[[], tuple[dict[str, Tensor], Tensor]]:
+    """``loop.play(steps)`` to be called again and again: on a GPU one graph of all its steps."""
+    if loop.world.device.type != "cuda":
+        return lambda: loop.play(steps)
+    graph, made = captured(lambda: loop.play(steps))
+
+    def replay() -> tuple[dict[str, Tensor], Tensor]:
+        graph.replay()
+        return made
+
+    return replay
+
+
+def success(loop: Loop, steps: int) -> dict[str, float]:
+    """Of all episodes that end within so many steps: how many, the share of those that end on the
+    right digit, and how many steps they take."""
+    ends = right = torch.zeros((), device=loop.world.device)
+    for _ in range(steps):
+        played = loop.step()
+        ends = ends + played["ends"].sum()
+        right = right + (played["reward"] > 0).sum()
+    count, found = int(ends), int(right)
+    return {
+        "episodes": count,
+        "success": round(found / count, 4),
+        "steps": round(steps * loop.world.rows / count, 2),
+    }

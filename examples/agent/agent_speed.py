@@ -1,0 +1,143 @@
+"""Frames per second of the loop, and how long host and device wait for each other."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from agent_loop import Loop, captured
+from agent_nets import Eye, Mind
+from agent_world import Sheet, World
+from torch import Tensor
+
+Row = dict[str, Any]
+TOGETHER = 32  # steps of the longest graph
+# So many steps are issued while the device still sleeps: their kernels fit into its queue.
+AHEAD, ROUNDS = 8, 15
+SLEEP = 1 << 26  # cycles, a few hundredths of a second
+
+
+class HostWorld:
+    """A world on all cores of the CPU for nets on a GPU, as most environments are: a frame goes
+    there and an action comes back at every step."""
+
+    def __init__(self, world: World, device: torch.device) -> None:
+        self.world, self.device, self.rows = world, device, world.rows
+
+    @property
+    def begins(self) -> Tensor:
+        return self.world.begins.to(self.device)
+
+    def frame(self) -> Tensor:
+        return self.world.frame().to(self.device)
+
+    def step(self, action: Tensor) -> tuple[Tensor, Tensor]:
+        reward, ends = self.world.step(action.cpu())
+        return reward.to(self.device), ends.to(self.device)
+
+
+def ways(eye: Eye, mind: Mind, sheet: Sheet, rows: int) -> Iterator[tuple[str, Callable, int]]:
+    """Each way to run the loop, a call, and how many steps that takes."""
+
+    def loop(**options: bool) -> Loop:
+        return Loop(World(sheet, rows), eye, mind, **options)
+
+    device = sheet.kinds.device
+    if device.type == "cuda":
+        cpu = World(sheet.to(torch.device("cpu")), rows)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        yield "world on the CPU", Loop(HostWorld(cpu, device), eye, mind).step, 1
+        torch.set_num_threads(threads)
+    yield "op by op", loop().step, 1
+    yield "op by op, make_step", loop(make_step=True).step, 1
+    if device.type == "cuda":
+        yield "a graph a step", captured(loop().step)[0].replay, 1
+        whole = loop()
+        graph, _ = captured(lambda: whole.play(TOGETHER))
+        yield f"a graph of {TOGETHER} steps", graph.replay, TOGETHER
+
+
+def measure(eye: Eye, mind: Mind, sheet: Sheet, sizes: list[int], seconds: float) -> list[Row]:
+    """Of so many rows each: frames per second, and what of a step host and device wait."""
+    found = []
+    for rows in sizes:
+        for way, call, steps in ways(eye, mind, sheet, rows):
+            row: Row = {"rows": rows, "way": way}
+            took = 1e6 * wall(call, sheet.kinds.device, seconds) / steps
+            row |= {"frames_per_s": round(1e6 * rows / took), "us": round(took, 2)}
+            if sheet.kinds.device.type == "cuda" and way != "world on the CPU":
+                host, device = (1e6 * each / steps for each in alone(call, steps))
+                row |= {"host_us": round(host, 2), "device_us": round(device, 2)}
+                row["host_waits"] = round(max(0.0, 1 - host / took), 4)
+                row["device_waits"] = round(max(0.0, 1 - device / took), 4)
+            found.append(row)
+            print(describe(row))
+    return found
+
+
+def wall(call: Callable[[], object], device: torch.device, seconds: float) -> float:
+    """Seconds of a call among many; the device is waited for after the last one alone."""
+
+    def many(count: int) -> float:
+        wait(device)
+        start = time.perf_counter()
+        for _ in range(count):
+            call()
+        wait(device)
+        return time.perf_counter() - start
+
+    many(3)
+    once = many(5) / 5
+    count = max(5, int(seconds / 3 / once))
+    return statistics.median(many(count) / count for _ in range(3))
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def alone(call: Callable[[], object], steps: int) -> tuple[float, float]:
+    """Seconds of a call: of the host, when it need not wait for the device, and of the device, when
+    it need not wait for the host. For that a sleeping kernel goes first, and all is issued before
+    it wakes."""
+    calls, cycles = max(1, AHEAD // steps), SLEEP
+    host: list[float] = []
+    device: list[float] = []
+    while len(host) < ROUNDS:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        torch.cuda._sleep(cycles)
+        begin.record()
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        took = time.perf_counter() - start
+        end.record()
+        asleep = not begin.query()
+        torch.cuda.synchronize()
+        if not asleep:
+            cycles *= 2
+            if cycles > 1 << 34:
+                raise RuntimeError(
+                    "agent_speed: a call waits for the device, so it cannot be timed"
+                )
+            continue
+        host.append(took / calls)
+        device.append(begin.elapsed_time(end) / 1e3 / calls)
+    return statistics.median(host), statistics.median(device)
+
+
+def describe(row: Row) -> str:
+    text = f"{row['rows']:6} rows, {row['way']}: {row['frames_per_s']:,} frames/s"
+    if "host_us" in row:
+        text += (
+            f"; a step takes {row['us']:.0f} µs, the host alone {row['host_us']:.0f}, the device "
+            f"alone {row['device_us']:.0f}"
+        )
+    return text

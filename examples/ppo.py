@@ -1,0 +1,75 @@
+"""Proximal policy optimisation for policies with a memory: what the examples that act share.
+
+Rows of a batch are whole sequences, as a policy with a memory learns from sequences: the first
+state of each is given, and where an episode begins in the middle, the policy starts anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributions import Categorical
+
+# Each entry is [T, B]: action, chance (its logarithm), value, reward, ends, advantage, and what
+# the policy reads.
+Played = dict[str, Tensor]
+# What the policy makes of some rows of what was played and their first states [1, B, H] now.
+Judge = Callable[[Played, Tensor], tuple[Categorical, Tensor]]
+
+
+@dataclass(frozen=True)
+class Rules:
+    discount: float
+    trace: float  # lambda of generalized advantage estimation
+    clip: float
+    entropy: float
+    epochs: int
+    parts: int  # how many updates an epoch makes, each of another part of the rows
+    norm: float = 0.5  # of the gradient, at most
+
+
+def advantages(played: Played, value: Tensor, rules: Rules) -> Tensor:
+    """Generalized advantage estimation; ``value`` [B] is what comes after the last step. Nothing is
+    passed on over an end."""
+    found, trace = [], torch.zeros_like(value)
+    for t in reversed(range(len(played["reward"]))):
+        goes_on = rules.discount * ~played["ends"][t]
+        change = played["reward"][t] + goes_on * value - played["value"][t]
+        trace = change + goes_on * rules.trace * trace
+        value = played["value"][t]
+        found.append(trace)
+    return torch.stack(found[::-1])
+
+
+def loss(choice: Categorical, value: Tensor, part: Played, rules: Rules) -> Tensor:
+    """The clipped surrogate, the error of the values, and a reward for not being sure."""
+    ratio = (choice.log_prob(part["action"]) - part["chance"]).exp()
+    gain = (part["advantage"] - part["advantage"].mean()) / (part["advantage"].std() + 1e-8)
+    better = torch.min(ratio * gain, ratio.clamp(1 - rules.clip, 1 + rules.clip) * gain)
+    wrong = F.mse_loss(value, part["advantage"] + part["value"])
+    return 0.5 * wrong - better.mean() - rules.entropy * choice.entropy().mean()
+
+
+def improve(
+    judge: Judge,
+    optimizer: torch.optim.Optimizer,
+    played: Played,
+    start: Tensor,
+    rules: Rules,
+    random: torch.Generator | None = None,
+) -> None:
+    """Learn from what was played from the states ``start`` [1, B, H]. ``random`` orders the rows,
+    on the device of ``start``."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for _ in range(rules.epochs):
+        order = torch.randperm(start.shape[1], generator=random, device=start.device)
+        for rows in order.chunk(rules.parts):
+            part = {name: value[:, rows] for name, value in played.items()}
+            optimizer.zero_grad()
+            loss(*judge(part, start[:, rows]), part, rules).backward()
+            nn.utils.clip_grad_norm_(parameters, rules.norm)
+            optimizer.step()
