@@ -105,7 +105,7 @@ def draw_figure(path: Path, record: dict[str, Any]) -> None:
     left, middle, right = figure.subplots(1, 3, width_ratios=(1, 0.7, 1.3))
     left.plot(record["curve"], lw=1.2)
     left.axhline(0.25, color="grey", lw=0.8, ls="--")
-    left.annotate("one of four", (0, 0.255), color="grey", fontsize=8)
+    left.annotate("one of four", (len(record["curve"]), 0.2), ha="right", color="grey", fontsize=8)
     left.set(xlabel="update", ylim=(0, 1))
     left.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     left.set_title("Rooms solved while it learns", loc="left", fontsize=10)
@@ -120,7 +120,7 @@ def draw_figure(path: Path, record: dict[str, Any]) -> None:
     draw_speeds(right, record["speeds"])
     machine = record["machine"]
     where = machine.get("gpu") or f"{machine['cpu']}, one thread"
-    right.set_title(f"Frames per second, {where}", loc="left", fontsize=10)
+    right.set_title(f"Frames per second\n{where}", loc="left", fontsize=10)
     for axes in (left, middle, right):
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=100)

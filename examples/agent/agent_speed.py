@@ -17,7 +17,7 @@ from torch import Tensor
 Row = dict[str, Any]
 TOGETHER = 32  # steps of the longest graph
 # So many steps are issued while the device still sleeps: their kernels fit into its queue.
-AHEAD, ROUNDS = 8, 15
+AHEAD, ROUNDS = 6, 15
 SLEEP = 1 << 26  # cycles, a few hundredths of a second
 
 

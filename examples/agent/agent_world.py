@@ -124,7 +124,7 @@ class World:
         tile = self.tiles.gather(1, there[:, None])[:, 0]
         kind = self.sheet.kinds[tile]
         self.at.copy_(torch.where(kind == WALL_KIND, self.at, there))
-        self.tiles[:, START] = FLOOR
+        self.tiles[:, START].fill_(FLOOR)
         self.clock += 1
         on_digit = kind < DIGITS
         torch.logical_or(on_digit, self.clock == LIMIT, out=self.begins)

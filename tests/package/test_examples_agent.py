@@ -6,6 +6,8 @@ import importlib
 import json
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +41,12 @@ def few_digits(world: types.ModuleType, sheet: Any) -> Any:
     return world.make_sheet(pictures[kinds < FEW], kinds[kinds < FEW], kinds.device)
 
 
-def test_it_learns(load: Load) -> None:
+def test_it_learns(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     world, find = load("agent_world"), load("find_digit")
+    monkeypatch.setattr(find, "RULES", replace(find.RULES, entropy=0.02))
     sheets = [few_digits(world, sheet) for sheet in world.load_sheets(torch.device("cpu"))]
-    settings = find.Settings(rows=128, hidden=64, updates=60, reading=150, tested=60)
-    training, record = find.learn(settings, sheets)
+    sizes = {"rows": 128, "hidden": 96, "reading": 150, "updates": 50, "tested": 120}
+    _, record = find.learn(find.Settings(**sizes, learning_rate=8e-3), sheets)
     assert record["eye"] > 0.95
     found = {who: entry["success"] for who, entry in record["success"].items()}
     # Who guesses finds one of four; what the agent finds beyond that takes its eyes and its memory.
@@ -267,7 +270,8 @@ def test_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     find = load("find_digit")
-    monkeypatch.setattr(find.Settings, "__init__", small(find.Settings.__init__))
+    init = partialmethod(find.Settings.__init__, reading=5, tested=30, hidden=8)
+    monkeypatch.setattr(find.Settings, "__init__", init)
     monkeypatch.setattr(find, "SECONDS", 0.01)
     monkeypatch.setitem(find.SIZES, "cpu", [8])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -282,10 +286,6 @@ def test_command(
     kept = json.loads((FIGURES / "agent_cpu.json").read_text())
     assert written.keys() == kept.keys() and written["success"].keys() == kept["success"].keys()
     assert written["settings"].keys() == kept["settings"].keys() and len(written["curve"]) == 2
-
-
-def small(real: Callable[..., None]) -> Callable[..., None]:
-    return lambda self, *given, **named: real(self, *given, **named, reading=5, tested=30, hidden=8)
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
