@@ -93,32 +93,33 @@ class Loop:
         return together, value[0]
 
 
-def captured(call: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """The call as a CUDA graph, and what it returned: each replay writes there anew. Random numbers
-    are others at each replay."""
-    current, side = torch.cuda.current_stream(), torch.cuda.Stream()
-    side.wait_stream(current)
-    with torch.cuda.stream(side):
-        for _ in range(WARM_UP):
-            call()
-    current.wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        made = call()
-    return graph, made
+class Captured:
+    """A call as a CUDA graph. Each replay returns the same tensors, with new values of new random
+    numbers. It holds the call, as the graph reads and writes what that holds."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.call, self.graph = call, torch.cuda.CUDAGraph()
+        current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        side.wait_stream(current)
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP):
+                call()
+        current.wait_stream(side)
+        with torch.cuda.graph(self.graph):
+            self.made = call()
+
+    def __call__(self) -> Any:
+        self.graph.replay()
+        return self.made
 
 
 def player(loop: Loop, steps: int) -> Callable[[], tuple[dict[str, Tensor], Tensor]]:
     """``loop.play(steps)`` to be called again and again: on a GPU one graph of all its steps."""
-    if loop.world.device.type != "cuda":
-        return lambda: loop.play(steps)
-    graph, made = captured(lambda: loop.play(steps))
 
-    def replay() -> tuple[dict[str, Tensor], Tensor]:
-        graph.replay()
-        return made
+    def play() -> tuple[dict[str, Tensor], Tensor]:
+        return loop.play(steps)
 
-    return replay
+    return Captured(play) if loop.world.device.type == "cuda" else play
 
 
 def success(loop: Loop, steps: int) -> dict[str, float]:

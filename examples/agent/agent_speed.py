@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from agent_loop import Loop, captured
+from agent_loop import Captured, Loop, player
 from agent_nets import Eye, Mind
 from agent_world import Sheet, World
 from torch import Tensor
@@ -56,10 +56,8 @@ def ways(eye: Eye, mind: Mind, sheet: Sheet, rows: int) -> Iterator[tuple[str, C
     yield "op by op", loop().step, 1
     yield "op by op, make_step", loop(make_step=True).step, 1
     if device.type == "cuda":
-        yield "a graph a step", captured(loop().step)[0].replay, 1
-        whole = loop()
-        graph, _ = captured(lambda: whole.play(TOGETHER))
-        yield f"a graph of {TOGETHER} steps", graph.replay, TOGETHER
+        yield "a graph a step", Captured(loop().step), 1
+        yield f"a graph of {TOGETHER} steps", player(loop(), TOGETHER), TOGETHER
 
 
 def measure(eye: Eye, mind: Mind, sheet: Sheet, sizes: list[int], seconds: float) -> list[Row]:

@@ -8,7 +8,7 @@ tiles, to the corner that holds the same digit in another hand. A convolutional 
 the pixels (perceive), a GRU remembers what was read (reason), and the room moves (act). Many rooms
 run side by side; where one ends, the next begins in the same row, and there the GRU starts anew.
 The eye learns first, from scenes that say what they show, then the mind by PPO. Who cannot read, or
-forgets the cue, finds one of four: more than that shows that the agent does both.
+forgets the cue, finds one of four at most: more than that takes both.
 """
 
 from __future__ import annotations

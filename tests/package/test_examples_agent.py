@@ -88,10 +88,11 @@ def test_rooms_begin_in_the_middle_of_batches(load: Load, device: str) -> None:
     assert inner.any(0).all() and (inner.any(1) & ~inner.all(1)).any()
     # A reset cuts the memory: of the same inputs and marks at once, the layer scores the same.
     scores, value, h = loop.mind(played["x"], torch.zeros_like(loop.h), begins)
-    torch.testing.assert_close(value, played["value"], atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(h, loop.h, atol=1e-4, rtol=1e-4)
+    near = 1e-4 if device == "cpu" else 1e-2  # tf32
     chance = scores.log_softmax(-1).gather(-1, played["action"][..., None])[..., 0]
-    torch.testing.assert_close(chance, played["chance"], atol=1e-4, rtol=1e-4)
+    pairs = (value, played["value"]), (h, loop.h), (chance, played["chance"])
+    for found, expected in pairs:
+        torch.testing.assert_close(found, expected, atol=near, rtol=near)
 
 
 class NothingRead(TorchDispatchMode):
