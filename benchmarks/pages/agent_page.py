@@ -28,7 +28,7 @@ def where(name: str, record: Record) -> str:
     what = facts.get("gpu") or f"{facts['cpu']}, one thread of {facts['cores']} cores"
     versions = f"torch {facts['torch']}, {commit(facts)}, {facts['date'][:10]}"
     load = f"load before it {facts['load_before']}"
-    return f"{what}, {versions}, {load}, {links([FIGURES / name], PAGE.parent)}"
+    return f"{what}, {versions},\n{load}, {links([FIGURES / name], PAGE.parent)}"
 
 
 def share(value: float) -> str:

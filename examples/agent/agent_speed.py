@@ -15,6 +15,7 @@ from agent_world import Sheet, World
 from torch import Tensor
 
 Row = dict[str, Any]
+ON_CPU = "world on the CPU"
 TOGETHER = 32  # steps of the longest graph
 # So many steps are issued while the device still sleeps: their kernels fit into its queue.
 AHEAD, ROUNDS = 6, 15
@@ -22,8 +23,8 @@ SLEEP = 1 << 26  # cycles, a few hundredths of a second
 
 
 class HostWorld:
-    """A world on all cores of the CPU for nets on a GPU, as most environments are: a frame goes
-    there and an action comes back at every step."""
+    """A world on the CPU for nets on a GPU, as most environments are: a frame goes there and an
+    action comes back at every step."""
 
     def __init__(self, world: World, device: torch.device) -> None:
         self.world, self.device, self.rows = world, device, world.rows
@@ -48,11 +49,12 @@ def ways(eye: Eye, mind: Mind, sheet: Sheet, rows: int) -> Iterator[tuple[str, C
 
     device = sheet.kinds.device
     if device.type == "cuda":
-        cpu = World(sheet.to(torch.device("cpu")), rows)
-        threads = torch.get_num_threads()
-        torch.set_num_threads(len(os.sched_getaffinity(0)))
-        yield "world on the CPU", Loop(HostWorld(cpu, device), eye, mind).step, 1
-        torch.set_num_threads(threads)
+        cpu = HostWorld(World(sheet.to(torch.device("cpu")), rows), device)
+        before = torch.get_num_threads()
+        for threads in (1, len(os.sched_getaffinity(0))):
+            torch.set_num_threads(threads)
+            yield f"{ON_CPU}, threads: {threads}", Loop(cpu, eye, mind).step, 1
+        torch.set_num_threads(before)
     yield "op by op", loop().step, 1
     yield "op by op, make_step", loop(make_step=True).step, 1
     if device.type == "cuda":
@@ -68,7 +70,7 @@ def measure(eye: Eye, mind: Mind, sheet: Sheet, sizes: list[int], seconds: float
             row: Row = {"rows": rows, "way": way}
             took = 1e6 * wall(call, sheet.kinds.device, seconds) / steps
             row |= {"frames_per_s": round(1e6 * rows / took), "us": round(took, 2)}
-            if sheet.kinds.device.type == "cuda" and way != "world on the CPU":
+            if sheet.kinds.device.type == "cuda" and not way.startswith(ON_CPU):
                 host, device = (1e6 * each / steps for each in alone(call, steps))
                 row |= {"host_us": round(host, 2), "device_us": round(device, 2)}
                 row["host_waits"] = round(max(0.0, 1 - host / took), 4)
