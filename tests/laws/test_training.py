@@ -1,16 +1,14 @@
-"""The machinery around a training step: checkpointing, loss scaling, threads, several processes."""
+"""The machinery around a training step: checkpointing, loss scaling, threads. Several processes are
+in tests/interop/test_many_gpus.py."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import treadle
@@ -122,46 +120,3 @@ def test_sixteen_threads_at_once(device: str) -> None:
     for seed, found in enumerate(together):
         for ours, expected in zip(found, alone[seed % 4], strict=True):
             same_bits(ours, expected, f"thread {seed}")
-
-
-def train_in_parallel(rank: int, world: int, backend: str, folder: str) -> None:
-    """One process of two: a step of DistributedDataParallel on its half of the batch."""
-    device = f"cuda:{rank}" if backend == "nccl" else "cpu"
-    store = torch.distributed.FileStore(f"{folder}/store", world)
-    torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=world)
-    try:
-        if backend == "nccl":
-            torch.cuda.set_device(rank)
-        model = DistributedDataParallel(
-            net(device), device_ids=[rank] if backend == "nccl" else None
-        )
-        x = data(device).chunk(world, dim=1)[rank]
-        model(x).square().mean().backward()
-        if rank == 0:
-            torch.save([p.grad.cpu() for p in model.parameters()], f"{folder}/grads")
-    finally:
-        torch.distributed.destroy_process_group()
-    # Without Python's end: a thread of torch's that asks for Python's lock there ends the process
-    # by a signal, once in a while (pytorch issue 38228).
-    os._exit(0)
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "backend",
-    [
-        "gloo",
-        pytest.param(
-            "nccl",
-            marks=pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs"),
-            id="nccl-cuda",
-        ),
-    ],
-)
-def test_distributed_data_parallel(backend: str, tmp_path: Path) -> None:
-    """The mean of two processes' gradients is the gradient over both halves of the batch."""
-    torch.multiprocessing.spawn(train_in_parallel, (2, backend, str(tmp_path)), nprocs=2)
-    model = net("cpu")
-    model(data("cpu")).square().mean().backward()
-    for ours, p in zip(torch.load(tmp_path / "grads"), model.parameters(), strict=True):
-        torch.testing.assert_close(ours, p.grad)
