@@ -5,6 +5,7 @@
 #include "kernels/c_api/cuda.h"
 #include "kernels/c_api/recurrent.h"
 #ifdef TREADLE_CUDA_VERSION
+#include "kernels/common/architecture.h"
 #include "kernels/common/launches.h"
 #include "kernels/recurrent/launchers.h"
 #endif
@@ -49,7 +50,7 @@ RecurrenceDevice device_of(int index) {
   cuda::check(
       cudaDeviceGetAttribute(&found.multiprocessors, cudaDevAttrMultiProcessorCount, index));
   cuda::check(cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, index));
-  found.architecture = major * 10 + minor;
+  found.architecture = architecture_of(major, minor);
   found.l2_bytes = static_cast<size_t>(l2);
   return found;
 }

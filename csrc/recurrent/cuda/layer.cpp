@@ -8,6 +8,7 @@
 
 #include "common/cuda/gemm.h"
 #include "common/cuda/launch.h"
+#include "kernels/common/architecture.h"
 #include "kernels/common/launches.h"
 #include "kernels/recurrent/launchers.h"
 #include "recurrent/run.h"
@@ -50,7 +51,7 @@ RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
   const auto* properties = at::cuda::getDeviceProperties(device.index());
   RecurrenceDevice found;
   found.cuda = true;
-  found.architecture = properties->major * 10 + properties->minor;
+  found.architecture = architecture_of(properties->major, properties->minor);
   found.multiprocessors = properties->multiProcessorCount;
   found.l2_bytes = properties->l2CacheSize;
   found.tf32 = tf32_cuda(sizes.cell, sizes.dtype).value_or(tf32_allowed());

@@ -10,6 +10,7 @@
 #include "common/check.h"
 #include "common/cuda/gemm.h"
 #include "common/cuda/launch.h"
+#include "kernels/common/architecture.h"
 #include "kernels/sine_linear/launchers.h"
 
 namespace treadle {
@@ -42,7 +43,7 @@ static void forward_cuda(const SineLinearForward& args, at::Device device) {
 // SMs of a GPU that runs code for sm_90a, or 0.
 static int processors_of_90(at::Device device) {
   const auto* gpu = at::cuda::getDeviceProperties(device.index());
-  return gpu->major == 9 && gpu->minor == 0 ? gpu->multiProcessorCount : 0;
+  return architecture_of(gpu->major, gpu->minor) == 90 ? gpu->multiProcessorCount : 0;
 }
 
 static bool fused_forward_cuda(const SineLinearForward& args, at::Device device) {

@@ -1,0 +1,16 @@
+// What chooses kernels by: the number of an NVIDIA GPU's architecture.
+#pragma once
+
+namespace treadle {
+
+// 90 for sm_90, compute capability 9.0. 0 for an AMD GPU, which has no code of any NVIDIA GPU but
+// may call itself 9.0, too: gfx90a does.
+constexpr int architecture_of([[maybe_unused]] int major, [[maybe_unused]] int minor) {
+#if defined(__HIP_PLATFORM_AMD__)
+  return 0;
+#else
+  return 10 * major + minor;
+#endif
+}
+
+}  // namespace treadle
