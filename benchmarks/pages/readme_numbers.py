@@ -6,7 +6,8 @@
 README.md has four lines of the GPU that ran last. Everything else, what was missed first, is in
 docs/performance.md (performance_page.py, sweep_page.py), docs/recurrent.md (rl_page.py),
 docs/sine.md (sine_page.py), docs/sine_linear.md (sine_linear_page.py), docs/interop.md
-(jax_page.py), docs/language_model.md (lm_page.py) and docs/agent.md (agent_page.py).
+(jax_page.py), docs/language_model.md (lm_page.py), docs/agent.md (agent_page.py) and
+docs/many_gpus.md (scale_page.py).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from benchmarks.pages import (  # noqa: E402
     lm_page,
     performance_page,
     rl_page,
+    scale_page,
     sine_linear_page,
     sine_page,
     sweep_page,
@@ -127,6 +129,7 @@ PAGES: dict[Path, Callable[[str, list[Machine]], str]] = {
     rl_page.PAGE: rl_page.rewritten,
     lm_page.PAGE: lm_page.rewritten,
     agent_page.PAGE: agent_page.rewritten,
+    scale_page.PAGE: scale_page.rewritten,
 }
 
 

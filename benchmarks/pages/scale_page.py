@@ -1,0 +1,261 @@
+"""The block of docs/many_gpus.md: what a training step would cost on many GPUs, by arithmetic.
+
+    python benchmarks/pages/scale_page.py    print it; `make readme-numbers` writes it
+
+Times of one layer on one GPU are measured (rows of the suite sweep_cells); everything between GPUs
+is computed from the assumptions below. Seconds, bytes, bytes a second.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.pages.tables import (  # noqa: E402
+    Machine,
+    commit,
+    filled,
+    line,
+    links,
+    machines,
+    runs,
+    table,
+)
+
+PAGE = ROOT / "docs" / "many_gpus.md"
+NONE_YET = "No times of LSTM layers have been committed yet."
+KEYS = "cuda/sweep_cells/lstm/"
+# A node, as NVIDIA's data sheets of H200 and DGX H200 have it: NVLink 900 GB/s for both directions
+# together, and a network card of 400 Gb/s for each GPU.
+NODE = 8
+NVLINK = 900e9 / 2
+NETWORK = 400e9 / 8
+MEMORY = 141e9
+# The share of these that is reached: an assumption of ours.
+REACHED = 0.8
+# NCCL 2.30 reckons with these (src/graph/tuning.cc, protocol Simple): to begin, and a step within a
+# node and between nodes.
+BEGIN = 8.4e-6
+WITHIN = {"ring": 3.4e-6, "tree": 4.0e-6}
+BETWEEN = 14e-6
+# The model: layers as wide as their input, between an embedding of bytes and a product to bytes.
+LAYERS, VOCABULARY, GATES = 4, 256, 4
+GRADIENT = 4  # bytes: weights in float32, as autocast and FSDP2's reduce_dtype keep them
+HALF = 2
+SHAPES = ("16,512,512", "64,512,512", "16,256,1024", "64,256,1024", "256,256,1024", "64,256,2048")
+GPUS = (8, 64, 512)
+FEW_STEPS = "32,4,512"  # a call of four steps: about what any call takes
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer on one GPU: B rows, T steps, H inputs and units."""
+
+    batch: int
+    steps: int
+    hidden: int
+    forward: float
+    backward: float
+
+    @property
+    def gradients(self) -> float:
+        """Bytes: of W_ih and W_hh, and of two biases."""
+        return GRADIENT * GATES * self.hidden * (2 * self.hidden + 2)
+
+
+def all_reduce(size: float, gpus: int) -> float:
+    """Of so many bytes, by NCCL's ring or its trees, whichever is faster."""
+    if gpus == 1:
+        return 0.0
+    nodes = math.ceil(gpus / NODE)
+    # A ring enters and leaves a node once, on all of its network cards at the same time.
+    speed = NVLINK if nodes == 1 else min(NVLINK, NODE * NETWORK)
+    bandwidth = 2 * (gpus - 1) / gpus * size / (REACHED * speed)
+    steps = {"ring": 2 * (nodes - 1), "tree": 2 * math.ceil(math.log2(nodes))}
+    inside = {"ring": 2 * (gpus - 1) - steps["ring"], "tree": 2 * (min(gpus, NODE) - 1)}
+    latency = min(inside[way] * WITHIN[way] + steps[way] * BETWEEN for way in WITHIN)
+    return BEGIN + latency + bandwidth
+
+
+def data_parallel(layer: Layer, layers: int, gpus: int, overlap: bool = True) -> float:
+    """A step. A layer's gradients are there when its backward pass has ended, those of the last
+    layer first, and go at once, one after the other; or, without overlap, at the end."""
+    ends = VOCABULARY * layer.hidden * GRADIENT  # of the product to bytes, and of the embedding
+    computed = layers * layer.forward
+    sent = computed + all_reduce(ends, gpus)
+    for _ in range(layers):
+        computed += layer.backward
+        sent = max(sent, computed) + all_reduce(layer.gradients, gpus)
+    sent += all_reduce(ends, gpus)
+    waits = 2 * all_reduce(ends, gpus) + layers * all_reduce(layer.gradients, gpus)
+    return sent if overlap else computed + waits
+
+
+def layer_pipeline(layer: Layer, gpus: int, call: Layer) -> float:
+    """A step where each GPU has one layer and takes the steps in as many chunks as is best; a chunk
+    takes as long as a short call at least."""
+    found = []
+    for chunks in (2**k for k in range(1 + int(math.log2(layer.steps)))):
+        turns = chunks + gpus - 1
+        forward = max(layer.forward / chunks, call.forward)
+        backward = max(layer.backward / chunks, call.backward)
+        output = HALF * layer.batch * layer.steps / chunks * layer.hidden
+        send = BEGIN + WITHIN["ring"] + output / (REACHED * NVLINK)
+        found.append(turns * (forward + backward) + 2 * (gpus - 1) * send)
+    return min(found)
+
+
+def sequence_pipeline(layers: dict[int, Layer], batch: int, gpus: int, call: Layer) -> float:
+    """A step where each GPU has all layers, as many as GPUs, and a part of the steps, and takes the
+    rows in groups of measured size: the best of them. A part of a layer waits for the part before
+    it and for the layer below. The gradients of the first layer are sent last."""
+    found = []
+    for rows, layer in layers.items():
+        if batch % rows == 0:
+            turns = gpus * (batch // rows) + gpus - 1
+            forward = max(layer.forward / gpus, call.forward)
+            backward = max(layer.backward / gpus, call.backward)
+            send = BEGIN + WITHIN["ring"] + 2 * HALF * rows * layer.hidden / (REACHED * NVLINK)
+            step = turns * (forward + backward + 2 * send)
+            ends = VOCABULARY * layer.hidden * GRADIENT
+            found.append(step + all_reduce(layer.gradients, gpus) + all_reduce(ends, gpus))
+    return min(found)
+
+
+def layers_of(rows: Iterable[dict[str, object]]) -> dict[str, Layer]:
+    """By their shape, in bfloat16: the backward pass takes what training takes over inference."""
+    times: dict[str, dict[str, float]] = {}
+    shapes = {}
+    for row in rows:
+        if row.get("digits") == "bfloat16" and "times" in row:
+            median = row["times"]["treadle"]["median_us"]  # type: ignore[index]
+            times.setdefault(str(row["what"]), {})[str(row["mode"])] = median * 1e-6
+            shapes[str(row["what"])] = row["shape"]
+    found = {}
+    for what, modes in times.items():
+        if modes.keys() >= {"inference", "training"}:
+            batch, steps, _, hidden = shapes[what]  # type: ignore[misc]
+            forward, training = modes["inference"], modes["training"]
+            found[what] = Layer(batch, steps, hidden, forward, training - forward)
+    return found
+
+
+def assumptions() -> Iterator[str]:
+    yield (
+        f"Assumed: nodes of {NODE} H200 with {NVLINK / 1e9:.0f} GB/s of NVLink each way and a "
+        f"network card of {NETWORK / 1e9:.0f} GB/s each (NVIDIA's data sheets of H200 and DGX "
+        f"H200), of which {REACHED:.0%} are reached (ours); an all-reduce by ring or by trees with "
+        f"NCCL 2.30's own figures: {BEGIN * 1e6:.1f} µs to begin, {WITHIN['ring'] * 1e6:.1f} or "
+        f"{WITHIN['tree'] * 1e6:.1f} µs a step within a node, {BETWEEN * 1e6:.0f} between nodes "
+        f"(its file tuning.cc, protocol Simple). Gradients have {GRADIENT} bytes a number."
+    )
+    yield ""
+
+
+def by_data(layers: dict[str, Layer]) -> Iterator[str]:
+    yield (
+        f"{LAYERS} LSTM layers between an embedding of {VOCABULARY} bytes and a product to "
+        f"{VOCABULARY}, in bfloat16, so many rows on each GPU. Milliseconds a step, and in "
+        "brackets the share of perfect scaling where all-reduces overlap with the backward pass, "
+        "and where none does:"
+    )
+    yield ""
+    yield from table("B, T, H", "gradients", "1 GPU", *(f"{gpus} GPUs" for gpus in GPUS))
+    for what in SHAPES:
+        if what not in layers:
+            continue
+        layer = layers[what]
+        alone = data_parallel(layer, LAYERS, 1)
+        size = LAYERS * layer.gradients + 2 * VOCABULARY * layer.hidden * GRADIENT
+        cells = []
+        for gpus in GPUS:
+            step, apart = (data_parallel(layer, LAYERS, gpus, way) for way in (True, False))
+            cells.append(f"{step * 1e3:.1f} ({alone / step:.0%}, {alone / apart:.0%})")
+        yield line(what, f"{size / 1e6:.0f} MB", f"{alone * 1e3:.1f}", *cells)
+    yield ""
+
+
+def pairs(layers: dict[str, Layer]) -> Iterator[tuple[dict[int, Layer], int, int]]:
+    """Layers of one T and H by B, and each B with a number of GPUs whose B was measured, too."""
+    for hidden, steps in sorted({(layer.hidden, layer.steps) for layer in layers.values()}):
+        same = (one for one in layers.values() if (one.hidden, one.steps) == (hidden, steps))
+        by_batch = dict(sorted((layer.batch, layer) for layer in same))
+        for batch in by_batch:
+            for gpus in (2, 4, 8):
+                if batch // gpus in by_batch and batch % gpus == 0:
+                    yield by_batch, batch, gpus
+
+
+def by_layers(layers: dict[str, Layer]) -> Iterator[str]:
+    call = layers[FEW_STEPS]
+    yield (
+        "As many layers as GPUs, and so many rows for all of them together. Data: each GPU has all "
+        "layers and its part of the rows. Layers: each has one layer, all rows, and the steps in "
+        "chunks that follow each other from GPU to GPU. Sequence: each has all layers and its part "
+        "of the steps, rows in groups. Milliseconds a step, the least in bold:"
+    )
+    yield ""
+    yield from table("B, T, H", "GPUs", "rows a GPU", "data", "layers", "sequence")
+    for by_batch, batch, gpus in pairs(layers):
+        layer = by_batch[batch]
+        times = (
+            data_parallel(by_batch[batch // gpus], gpus, gpus),
+            layer_pipeline(layer, gpus, call),
+            sequence_pipeline(by_batch, batch, gpus, call),
+        )
+        shown = [f"{time * 1e3:.1f}" for time in times]
+        cells = [f"**{s}**" if t == min(times) else s for s, t in zip(shown, times, strict=True)]
+        what = f"{batch},{layer.steps},{layer.hidden}"
+        yield line(what, str(gpus), str(batch // gpus), *cells)
+    yield ""
+    yield (
+        f"A chunk takes no less than a measured call of four steps ({FEW_STEPS}: "
+        f"{(call.forward + call.backward) * 1e3:.2f} ms), which is mostly the host's work."
+    )
+    yield ""
+
+
+def memory(layers: dict[str, Layer]) -> Iterator[str]:
+    """A layer keeps its input, its output and its gates."""
+    widest = max(layer.hidden for layer in layers.values())
+    kept = HALF * (2 + GATES) * widest
+    fit = MEMORY / (LAYERS * kept)
+    yield (
+        f"What {LAYERS} layers of H {widest} keep for the backward pass, {LAYERS * kept / 1e3:.0f} "
+        f"kB a row and step, fills a GPU of {MEMORY / 1e9:.0f} GB with {fit / 1e6:.1f} million "
+        "steps of all rows together."
+    )
+
+
+def figures(found: Iterable[Machine]) -> Iterator[str]:
+    measured = [(files, layers_of(rows)) for files, rows in runs(found, KEYS)]
+    measured = [(files, layers) for files, layers in measured if FEW_STEPS in layers]
+    if not measured:
+        yield NONE_YET
+        return
+    files, layers = measured[0]
+    facts = files[-1][1]
+    yield (
+        f"Measured: rows `{KEYS}…/bfloat16` of one layer on one {facts['gpu']}, torch "
+        f"{facts['torch']}, {commit(facts)}, {facts['date'][:10]}, "
+        f"{links([path for path, _ in files], PAGE.parent)}; the backward pass is training less "
+        "inference."
+    )
+    yield ""
+    for make in (lambda _: assumptions(), by_data, by_layers, memory):
+        yield from make(layers)
+
+
+def rewritten(text: str, found: Iterable[Machine]) -> str:
+    """The page with its block made anew."""
+    return filled(PAGE, text, {"scale": lambda: figures(found)})
+
+
+if __name__ == "__main__":
+    print("\n".join(figures(machines())))
