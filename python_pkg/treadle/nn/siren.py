@@ -138,8 +138,10 @@ class Siren(nn.Module):
         """
         first = self.net[0]
         if isinstance(first, SineLinear):
+            # A hook may still cast it, as FSDP2's does for mixed precision: then the layer checks.
+            hooks = self.net._forward_pre_hooks or first._forward_pre_hooks
             # Not as an attribute: a parametrization would compute it twice.
-            weight = first._parameters.get("weight")
+            weight = None if hooks else first._parameters.get("weight")
             check_rows("Siren", input, first.in_features, weight)
         output: Tensor = self.net(input)
         return output
