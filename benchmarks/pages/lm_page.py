@@ -41,7 +41,8 @@ def language_model(files: list[tuple[Path, Row]]) -> Iterator[str]:
         sides = list(record["speeds"][0]["tokens_per_s"])
         yield f"{where(path, record['machine'])}:"
         yield ""
-        yield f"![Loss over steps, and tokens per second](figures/{path.stem}.png)"
+        shown = "Loss over steps, and tokens per second" if record["runs"] else "Tokens per second"
+        yield f"![{shown}](figures/{path.stem}.png)"
         yield ""
         yield from table("", *sides)
         for row in record["speeds"]:
