@@ -130,9 +130,8 @@ class SequenceLayers:
         break_graphs_at_pad()
         data, batch_sizes, sorted_indices, unsorted_indices = input
         check_features(self._name, "[S, I]", data)
-        if (
-            batch_sizes.dtype is not torch.int64
-        ):  # so torch.export has those of pack_padded_sequence
+        # As torch.export has those of pack_padded_sequence.
+        if batch_sizes.dtype is not torch.int64:
             raise RuntimeError(
                 f"{self._name}: input must be padded and come with lengths= where torch.export "
                 "traces a model, got what pack_padded_sequence gives there"
