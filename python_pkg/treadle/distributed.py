@@ -1,6 +1,6 @@
 """treadle's layers over many processes: what torch.distributed.tensor.parallel lacks for them.
 
-DTensors need no import of this: the ops take them (docs/distributed.md).
+DTensors need no import of this: the ops take them.
 """
 
 from __future__ import annotations
