@@ -1,9 +1,11 @@
-"""A check of the documented functions: what is given as a tensor is one."""
+"""Checks of what is given as a tensor: that it is one, and of a layout that the kernels read."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
+import torch
+from torch import Tensor
 from torch.overrides import is_tensor_like
 
 
@@ -13,4 +15,23 @@ def check_tensor(op: str, argument: str, value: Any) -> None:
     What torch.fx traces with passes, and whatever else stands for a tensor.
     """
     if not is_tensor_like(value):  # type: ignore[no-untyped-call]
-        raise TypeError(f"{op}: {argument} must be a tensor, got {type(value).__name__}")
+        raise TypeError(f"{op}: {argument} must be a tensor, got {type(value).__name__}") from None
+
+
+def check_dense(op: str, argument: str, tensor: Tensor, instead: str = "") -> None:
+    """Raises at nested and sparse tensors; ``instead`` of a nested one says what to give."""
+    if tensor.is_nested:
+        layout = f"a nested tensor of layout {tensor.layout}"
+        raise NotImplementedError(f"{op}: {argument} must be dense, got {layout}{instead}")
+    if tensor.layout is not torch.strided:
+        raise NotImplementedError(
+            f"{op}: {argument} must be dense, got a tensor of layout {tensor.layout}"
+        )
+
+
+def refuse_strided(op: str, argument: str, jagged: bool = True) -> NoReturn:
+    """Of nested tensors; ``jagged``: whether those of the other layout are taken."""
+    rule = "dense or of layout torch.jagged" if jagged else "dense"
+    raise NotImplementedError(
+        f"{op}: {argument} must be {rule}, got a nested tensor of layout torch.strided"
+    )

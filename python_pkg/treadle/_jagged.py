@@ -1,4 +1,4 @@
-"""Nested tensors of layout torch.jagged: elementwise ops and the sine layer run on their values.
+"""Nested tensors: of layout torch.jagged elementwise ops and the sine layer run on the values.
 
 [N, j, ...] with rows of several lengths j is one tensor [S, ...] of all rows and the offsets of
 each. What torch does below autograd is done here, so that our own derivatives take over from there.
@@ -7,11 +7,14 @@ each. What torch does below autograd is done here, so that our own derivatives t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nested._internal.nested_tensor import NestedTensor
+
+from ._check_tensor import refuse_strided
 
 _ELEMENTWISE = (
     *("scale", "scale_", "sine", "sine_", "sine_backward", "cosine", "cosine_", "cosine_backward"),
@@ -26,8 +29,6 @@ _SINE_LAYER: dict[str, tuple[int, ...]] = {
     "sine_linear_slope": (),
     "sine_linear_slope_backward": (),
 }
-
-
 _REFUSED = (
     *("scale.out", "sine.out", "cosine.out", "vector_add.out", "affine_scan"),
     *("lltm_cell", "lltm_cell_forward", "recurrent_layer", "recurrent_layer_forward"),
@@ -46,6 +47,15 @@ def register() -> None:
             torch.library.register_torch_dispatch(
                 f"treadle::{name}", NestedTensor, rule, lib=_library
             )
+            # The other layout, torch.nested.nested_tensor's default, is not a class of its own.
+            strided = partial(_strided, name, jagged=rule is not _refused)
+            for key in ("NestedTensorCPU", "NestedTensorCUDA"):
+                _library.impl(name, strided, key)  # type: ignore[no-untyped-call]
+
+
+def _strided(name: str, *args: Any, jagged: bool, **kwargs: Any) -> Any:
+    op = name.partition(".")[0].removesuffix("_forward")
+    refuse_strided(op, "tensors", jagged)
 
 
 def _elementwise(

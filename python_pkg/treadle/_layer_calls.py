@@ -8,7 +8,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.overrides import is_tensor_like
 from typing_extensions import get_overloads
+
+from ._check_tensor import check_dense, check_tensor
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -23,12 +26,6 @@ class Overloads(NamedTuple):
     data_cells: Any = None
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        first = args[0] if args else kwargs.get("input")
-        if isinstance(first, Tensor) and first.is_nested:
-            raise NotImplementedError(
-                f"{self.name}: input must be dense, got a nested tensor of layout {first.layout}; "
-                "pad it and give lengths"
-            )
         cells = kwargs.pop("return_cells", False)
         if not isinstance(cells, bool):
             kind = type(cells).__name__
@@ -39,8 +36,7 @@ class Overloads(NamedTuple):
                 "the output"
             )
         packed = _packed(args, kwargs)
-        place = 2 if packed and "batch_sizes" not in kwargs else 1
-        self._check_hx(args[place] if len(args) > place else kwargs.get("hx"))
+        self._check_types(args, kwargs, packed)
         if not packed:
             return (self.input_cells if cells else self.input)(*args, **kwargs)
         if kwargs.pop("lengths", None) is not None:
@@ -49,13 +45,37 @@ class Overloads(NamedTuple):
             )
         return (self.data_cells if cells else self.data)(*args, **kwargs)
 
+    def _check_types(self, args: tuple[Any, ...], kwargs: dict[str, Any], packed: bool) -> None:
+        """Of input, hx and params. torch.ops prints all of what is wrong, and would take h, where
+        (h, c) belongs, for batch_sizes."""
+        first = "data" if packed else "input"
+        if args or first in kwargs:
+            input = args[0] if args else kwargs[first]
+            if isinstance(input, Tensor):
+                check_dense(self.name, first, input, "; pad it and give lengths")
+            else:
+                check_tensor(self.name, first, input)
+        place = 2 if packed and "batch_sizes" not in kwargs else 1
+        if len(args) > place or "hx" in kwargs:
+            self._check_hx(args[place] if len(args) > place else kwargs["hx"])
+        if len(args) > place + 1 or "params" in kwargs:
+            params = args[place + 1] if len(args) > place + 1 else kwargs["params"]
+            if not isinstance(params, (tuple, list)) and not _is_traced(params):
+                rule, kind = "params must be a list of tensors", type(params).__name__
+                raise TypeError(f"{self.name}: {rule}, got {kind}")
+
     def _check_hx(self, hx: object) -> None:
-        # Torch's own error would be about the arguments after hx.
-        if self.input_cells is None:
-            if isinstance(hx, (tuple, list)):
-                raise TypeError(f"{self.name}: hx must be a tensor (h0), got {type(hx).__name__}")
-        elif isinstance(hx, Tensor):
-            raise TypeError(f"{self.name}: hx must be a pair of tensors (h0, c0), got a tensor")
+        one, many = isinstance(hx, Tensor), isinstance(hx, (tuple, list))
+        if (one if self.input_cells is None else many) or _is_traced(hx):
+            return
+        rule = "a tensor (h0)" if self.input_cells is None else "a pair of tensors (h0, c0)"
+        kind = "a tensor" if one else type(hx).__name__
+        raise TypeError(f"{self.name}: hx must be {rule}, got {kind}")
+
+
+def _is_traced(value: object) -> bool:
+    """Whether torch.fx, or who else calls with what stands for tensors, reads the call."""
+    return not isinstance(value, Tensor) and is_tensor_like(value)  # type: ignore[no-untyped-call]
 
 
 def overloads(name: str) -> Overloads:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import overload
 
+from ._check_tensor import check_tensor
 from ._layer_calls import overloads, with_signature
 
 _lltm = overloads("lltm")
@@ -39,11 +40,18 @@ def lltm_cell(
         precision, old_cell keeps its own.
 
     Raises:
+        TypeError: an argument is no tensor.
         RuntimeError: shapes, dtypes or devices that do not fit.
 
     Source: csrc/recurrent/lltm_cell/cell.cpp, kernels/recurrent/lltm_cell/cell.cu.
     """
-    return _lltm_cell(input, weights, bias, old_h, old_cell)  # type: ignore[no-any-return]
+    try:
+        return _lltm_cell(input, weights, bias, old_h, old_cell)  # type: ignore[no-any-return]
+    except RuntimeError:
+        given = {"input": input, "weights": weights, "old_h": old_h, "old_cell": old_cell}
+        for name, value in (given if bias is None else given | {"bias": bias}).items():
+            check_tensor("lltm_cell", name, value)
+        raise
 
 
 @overload
@@ -158,6 +166,7 @@ def lltm(*args: Any, **kwargs: Any) -> Any:
         take the lower precision.
 
     Raises:
+        TypeError: input is no tensor, hx no pair, or params no list.
         RuntimeError: shapes, dtypes, devices or counts that do not fit.
 
     Source: csrc/recurrent/layers.cpp, csrc/recurrent/forward.cpp, kernels/recurrent/plan.cpp,

@@ -1,7 +1,7 @@
 """The elementwise ops: one typed and documented function each, a call of ``torch.ops.treadle.*``.
 
-Errors are RuntimeError, worded ``<op>: <argument> must <rule>, got <fact>``, the same on every
-device.
+Errors are worded ``<op>: <argument> must <rule>, got <fact>``, the same on every device: TypeError
+where a tensor or a number is something else, else RuntimeError.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import is_tensor_like
 
 from ._check_tensor import check_tensor
 from ._numbers import as_number, is_plain
@@ -58,6 +59,7 @@ def vector_add(
         [...] of the broadcast shape and the promoted dtype, with the bits of ``torch.add``.
 
     Raises:
+        TypeError: ``a`` or ``out`` is no tensor, ``b`` neither that nor a number, ``alpha`` none.
         RuntimeError: dtypes, devices or shapes that do not fit.
 
     Source: csrc/elementwise/vector_add.cpp, kernels/elementwise/vector_add.cu.
@@ -70,15 +72,26 @@ def vector_add(
         add = _add if isinstance(b, Tensor) else _add_number
         # A keyword costs as much as the rest of this function.
         return add(a, b) if alpha == 1 else add(a, b, alpha=alpha)  # type: ignore[no-any-return]
-    except RuntimeError:
-        if _are_plain(b, alpha):
+    except (RuntimeError, ValueError):  # the latter is NumPy's, of an array that is compared with 1
+        if _are_tensors(a, out) and _are_plain(b, alpha):
             raise
+    _check_tensors("vector_add", "a", a, out)
     b, alpha = _numbers("vector_add", b, alpha)
     return vector_add(a, b, alpha=alpha, out=out)
 
 
 def _are_plain(b: Tensor | float, alpha: float) -> bool:
     return (isinstance(b, Tensor) or is_plain(b)) and is_plain(alpha)
+
+
+def _are_tensors(first: Any, out: Any = None) -> bool:
+    return all(is_tensor_like(t) for t in (first, first if out is None else out))  # type: ignore[no-untyped-call]
+
+
+def _check_tensors(op: str, name: str, first: Any, out: Any = None) -> None:
+    check_tensor(op, name, first)
+    if out is not None:
+        check_tensor(op, "out", out)
 
 
 def _numbers(op: str, b: Tensor | float, alpha: float) -> tuple[Any, Any]:
@@ -88,6 +101,7 @@ def _numbers(op: str, b: Tensor | float, alpha: float) -> tuple[Any, Any]:
 
 
 def _number_tensor(a: Tensor, given: float) -> Tensor:
+    check_tensor("vector_add", "a", a)
     number: Any = as_number("vector_add", "b", given)
     if a.dim() == 0:
         return torch.tensor(number, dtype=torch.result_type(a, number))
@@ -110,7 +124,7 @@ def vector_add_(a: Tensor, b: Tensor | float, *, alpha: float = 1) -> Tensor:
         ``a``.
 
     Raises:
-        RuntimeError: what does not fit; a leaf that requires grad; an expanded ``a``.
+        TypeError, RuntimeError: what does not fit; a leaf that requires grad; an expanded ``a``.
 
     Source: csrc/elementwise/vector_add.cpp, kernels/elementwise/vector_add.cu.
     """
@@ -121,8 +135,9 @@ def vector_add_(a: Tensor, b: Tensor | float, *, alpha: float = 1) -> Tensor:
             _add_number_(a, b, alpha=alpha)
         return a
     except RuntimeError:
-        if _are_plain(b, alpha):
+        if _are_tensors(a) and _are_plain(b, alpha):
             raise
+    check_tensor("vector_add_", "a", a)
     b, alpha = _numbers("vector_add_", b, alpha)
     return vector_add_(a, b, alpha=alpha)
 
@@ -141,6 +156,7 @@ def scale(x: Tensor, factor: Tensor | float, *, out: Tensor | None = None) -> Te
         [...] of the promoted dtype, with the bits of ``torch.mul``.
 
     Raises:
+        TypeError: ``x`` or ``out`` is no tensor, or ``factor`` no number.
         RuntimeError: dtypes or devices that do not fit.
 
     Source: csrc/elementwise/scale.cpp, kernels/elementwise/scale.cu.
@@ -155,13 +171,15 @@ def scale(x: Tensor, factor: Tensor | float, *, out: Tensor | None = None) -> Te
             return out
         return _scale(x, factor)  # type: ignore[no-any-return]
     except RuntimeError:
-        if is_plain(factor):
+        if _are_tensors(x, out) and is_plain(factor):
             raise
+    _check_tensors("scale", "x", x, out)
     return scale(x, as_number("scale", "factor", factor), out=out)  # type: ignore[arg-type]
 
 
 def _scalar(op: str, x: Tensor, factor: Tensor) -> Tensor:
     """``factor``, a tensor that torch multiplies as it would a number."""
+    check_tensor(op, "x", x)
     if factor.dim() != 0:
         shape = list(factor.shape)
         raise RuntimeError(
@@ -188,19 +206,21 @@ def scale_(x: Tensor, factor: Tensor | float) -> Tensor:
         ``x``.
 
     Raises:
-        RuntimeError: what does not fit; a leaf that requires grad; an expanded ``x``.
+        TypeError, RuntimeError: what does not fit; a leaf that requires grad; an expanded ``x``.
 
     Source: csrc/elementwise/scale.cpp, kernels/elementwise/scale.cu.
     """
     kind = type(factor)
     if kind is not float and kind is not int and isinstance(factor, Tensor):
-        return x.mul_(_scalar("scale_", x, factor))
+        factor = _scalar("scale_", x, factor)
+        return x.mul_(factor)
     try:
         _scale_(x, factor)
         return x
     except RuntimeError:
-        if is_plain(factor):
+        if _are_tensors(x) and is_plain(factor):
             raise
+    check_tensor("scale_", "x", x)
     return scale_(x, as_number("scale_", "factor", factor))  # type: ignore[arg-type]
 
 
@@ -216,7 +236,7 @@ def sine(x: Tensor, *, out: Tensor | None = None) -> Tensor:
         [...]; nan where x is infinite or nan, ±0 where x is.
 
     Raises:
-        TypeError: ``x`` is no tensor.
+        TypeError: ``x`` or ``out`` is no tensor.
         RuntimeError: dtypes or devices that do not fit.
 
     Source: csrc/elementwise/trig.cpp, kernels/elementwise/sine.cu.
@@ -224,6 +244,7 @@ def sine(x: Tensor, *, out: Tensor | None = None) -> Tensor:
     if type(x) is not Tensor:
         check_tensor("sine", "x", x)
     if out is not None:
+        check_tensor("sine", "out", out)
         _sine_out(x, out=out)
         return out
     return _sine(x)  # type: ignore[no-any-return]
@@ -239,6 +260,7 @@ def sine_(x: Tensor) -> Tensor:
         ``x``.
 
     Raises:
+        TypeError: ``x`` is no tensor.
         RuntimeError: an integer ``x``; a leaf that requires grad; an expanded ``x``.
 
     Source: csrc/elementwise/trig.cpp, kernels/elementwise/sine.cu.
@@ -260,6 +282,7 @@ def cosine(x: Tensor, *, out: Tensor | None = None) -> Tensor:
     if type(x) is not Tensor:
         check_tensor("cosine", "x", x)
     if out is not None:
+        check_tensor("cosine", "out", out)
         _cosine_out(x, out=out)
         return out
     return _cosine(x)  # type: ignore[no-any-return]

@@ -150,7 +150,7 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
         torch's do.
 
     Raises:
-        RuntimeError: shapes, dtypes, devices or counts that do not fit; lengths of a packed batch.
+        TypeError, RuntimeError: kinds, shapes, dtypes, devices or counts that do not fit.
 
     Source: csrc/recurrent/layers.cpp, csrc/recurrent/lengths.cpp, csrc/recurrent/cells.cpp,
     csrc/recurrent/forward.cpp, kernels/recurrent/plan.cpp, kernels/math/cells/lstm.h.
@@ -229,6 +229,7 @@ def gru(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         of them take the lower precision; on a CPU they stay float32 if hx is, as torch's do.
 
     Raises:
+        TypeError: input or hx is no tensor, or params no list.
         RuntimeError: shapes, dtypes, devices or counts that do not fit.
 
     Source: csrc/recurrent/layers.cpp, csrc/recurrent/forward.cpp, kernels/recurrent/plan.cpp,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -146,6 +147,10 @@ def test_a_factor_that_requires_grad() -> None:
             "vector_add: b must be a number, got str",
         ),
         (
+            lambda x: treadle.vector_add(x, x, alpha=np.ones(3)),
+            "vector_add: alpha must be a number, got ndarray",
+        ),
+        (
             lambda x: treadle.vector_add_(x, x, alpha=torch.ones(3)),
             "vector_add_: alpha must be a number, got a tensor of shape [3]",
         ),
@@ -162,6 +167,36 @@ def test_what_is_no_number(call: Callable[[Tensor], Tensor], words: str) -> None
     assert str(raised.value) == words
     # Only the sentence: not what the dispatcher said before.
     assert raised.value.__context__ is None
+
+
+NO_TENSORS: tuple[Any, ...] = (np.ones(3), [1.0], {"x": torch.ones(999)}, 0.5, None)
+
+
+@pytest.mark.parametrize("value", NO_TENSORS, ids=lambda value: type(value).__name__)
+def test_what_is_no_tensor(value: Any) -> None:
+    x, factors = torch.ones(3), (2, np.float32(2), torch.tensor(2))
+    calls: dict[str, list[Any]] = {
+        "scale: x": [partial(treadle.scale, value, n) for n in factors],
+        "scale_: x": [partial(treadle.scale_, value, n) for n in factors],
+        "vector_add: a": [
+            *(partial(treadle.vector_add, value, b) for b in (x, 2, np.int64(2))),
+            partial(treadle.vector_add, value, 2, out=x),
+        ],
+        "vector_add_: a": [partial(treadle.vector_add_, value, b) for b in (x, 2)],
+    }
+    if value is not None:
+        calls |= {
+            "sine: out": [partial(treadle.sine, x, out=value)],
+            "cosine: out": [partial(treadle.cosine, x, out=value)],
+            "scale: out": [partial(treadle.scale, x, n, out=value) for n in factors[:2]],
+            "vector_add: out": [partial(treadle.vector_add, x, b, out=value) for b in (x, 2)],
+        }
+    for argument, wrong in calls.items():
+        for call in wrong:
+            with pytest.raises(TypeError) as raised:
+                call()
+            assert str(raised.value) == f"{argument} must be a tensor, got {type(value).__name__}"
+            assert raised.value.__context__ is None
 
 
 def test_a_wrong_tensor_is_not_blamed_on_the_number() -> None:

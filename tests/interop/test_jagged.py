@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -145,8 +146,13 @@ def wrong(message: str, call: Callable[[Tensor], Any]) -> Any:
         ),
         wrong(
             "GRU: input must be dense, got a nested tensor of layout torch.jagged; pad it by "
-            "torch.nested.to_padded_tensor(input, 0.0) and give lengths=input.offsets().diff()",
+            "torch.nested.to_padded_tensor(input, 0.0) and give lengths, of a jagged one "
+            "input.offsets().diff()",
             lambda x: treadle.nn.GRU(3, 4)(x),
+        ),
+        wrong(
+            "LLTMCell: input must be dense, got a nested tensor of layout torch.jagged",
+            lambda x: treadle.nn.LLTMCell(3, 4)(x),
         ),
     ],
 )
@@ -154,6 +160,42 @@ def test_what_is_refused(call: Callable[[Tensor], Any], message: str) -> None:
     with pytest.raises((RuntimeError, TypeError)) as raised:
         call(jagged(torch.rand(7, 3)))
     assert str(raised.value).startswith(message)
+
+
+# By the name in the error.
+STRIDED: dict[str, Callable[[Tensor], Any]] = {
+    "sine": treadle.sine,
+    "cosine_": treadle.cosine_,
+    "scale": lambda x: treadle.scale(x, 2),
+    "scale_": lambda x: treadle.scale_(x, np.float32(2)),
+    "vector_add": lambda x: treadle.vector_add(x, x),
+    "vector_add_": lambda x: treadle.vector_add_(x, 2),
+    "sine_linear": lambda x: treadle.sine_linear(x, torch.ones(4, 3), None, 2.0),
+    "SineLinear": treadle.nn.SineLinear(3, 4),
+    "Siren": treadle.nn.Siren(3, 4, 1, 2),
+}
+DENSE: dict[str, Callable[[Tensor], Any]] = {
+    "lltm_cell": lambda x: treadle.lltm_cell(
+        x, torch.ones(6, 5), None, torch.ones(4, 2), torch.ones(4, 2)
+    ),
+    "lstm": lambda x: treadle.lstm(x, (), (), True, 1, 0.0, True, False, True),
+    "LLTMCell": treadle.nn.LLTMCell(3, 4),
+    "LSTM": treadle.nn.LSTM(3, 4),
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_the_other_layout_is_named(device: str) -> None:
+    """That of torch.nested.nested_tensor by default, for which torch's own errors are internal."""
+    nested = torch.nested.nested_tensor([torch.rand(2, 3), torch.rand(4, 3)], device=device)
+    got = "got a nested tensor of layout torch.strided"
+    for name, call in (STRIDED | DENSE).items():
+        rule = " or of layout torch.jagged" if name in STRIDED else ""
+        argument = "tensors" if name.islower() and name != "lstm" else "input"
+        with pytest.raises(NotImplementedError) as raised:
+            call(nested.to("cpu") if isinstance(call, torch.nn.Module) else nested)
+        assert str(raised.value).startswith(f"{name}: {argument} must be dense{rule}, {got}")
 
 
 def test_padded_as_the_message_says() -> None:

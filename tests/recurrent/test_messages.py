@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -87,6 +88,56 @@ def test_two_states_where_one_is_wanted() -> None:
     assert said(lambda: treadle.gru(data, SIZES, [h], weights, *REST), TypeError) == (
         "gru: hx must be a tensor (h0), got list"
     )
+
+
+# ---- what is no tensor
+
+
+NO_TENSORS: tuple[Any, ...] = (np.ones(3), [1.0], {"x": torch.ones(999)}, 0.5, None)
+
+
+@pytest.mark.parametrize("name", GATES)
+@pytest.mark.parametrize("value", NO_TENSORS, ids=lambda value: type(value).__name__)
+def test_no_tensors(value: Any, name: str) -> None:
+    """In one line, where torch.ops prints all of it."""
+    function, got = getattr(treadle, name), f"got {type(value).__name__}"
+    x, h, weights = operands(name)
+    hx = h if name == "gru" else (h, h)
+    words = f"{name}: input must be a tensor, {got}"
+    assert said(lambda: function(value, hx, weights, *REST, False), TypeError) == words
+    words = f"{name}: data must be a tensor, {got}"
+    assert said(lambda: function(value, SIZES, hx, weights, *REST), TypeError) == words
+    if isinstance(value, list):
+        return  # of hx and params the op checks the elements
+    rule = "a tensor (h0)" if name == "gru" else "a pair of tensors (h0, c0)"
+    words = f"{name}: hx must be {rule}, {got}"
+    assert said(lambda: function(x, value, weights, *REST, False), TypeError) == words
+    words = f"{name}: params must be a list of tensors, {got}"
+    assert said(lambda: function(x, hx, value, *REST, False), TypeError) == words
+
+
+@pytest.mark.parametrize("value", NO_TENSORS, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("name", ["input", "weights", "bias", "old_h", "old_cell"])
+def test_no_tensors_of_a_cell(name: str, value: Any) -> None:
+    given = {"input": torch.zeros(B, I), "weights": torch.zeros(3 * H, H + I)}
+    given |= {"bias": torch.zeros(3 * H), "old_h": torch.zeros(B, H), "old_cell": torch.zeros(B, H)}
+    given[name] = value
+    if name == "bias" and value is None:
+        assert len(treadle.lltm_cell(**given)) == 2
+        return
+    words = f"lltm_cell: {name} must be a tensor, got {type(value).__name__}"
+    assert said(lambda: treadle.lltm_cell(**given), TypeError) == words
+
+
+@EACH
+def test_sparse_input_is_no_business_of_an_inner_op(kind: Any) -> None:
+    x, h, weights = operands(kind.__name__.lower())
+    words = "input must be dense, got a tensor of layout torch.sparse_coo"
+    layer, function = kind(I, H), getattr(treadle, kind.__name__.lower())
+    assert said(lambda: layer(x.to_sparse())) == f"{kind.__name__}: {words}"
+    hx = h if kind is GRU else (h, h)
+    call = lambda: function(x.to_sparse(), hx, weights, *REST, False)  # noqa: E731
+    assert said(call) == f"{function.__name__}: {words}"
 
 
 # ---- who speaks

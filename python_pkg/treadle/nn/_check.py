@@ -13,7 +13,15 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from .._check_tensor import check_tensor, refuse_strided
 from ._tracers import differs
+
+_CASTS = {
+    torch.float64: "double",
+    torch.float32: "float",
+    torch.float16: "half",
+    torch.bfloat16: "bfloat16",
+}
 
 
 def check_count(module: str, name: str, count: object, least: int = 1) -> int:
@@ -54,8 +62,12 @@ def check_dtype(module: str, dtype: object) -> None:
     rule = f"{module}: dtype must be float64, float32, float16 or bfloat16, got"
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"{rule} {dtype!r}")
-    if dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
-        raise ValueError(f"{rule} {str(dtype).removeprefix('torch.')}")
+    if dtype not in _CASTS:
+        raise ValueError(f"{rule} {_named(dtype)}")
+
+
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def check_features(module: str, letters: str, input: Tensor) -> None:
@@ -63,8 +75,37 @@ def check_features(module: str, letters: str, input: Tensor) -> None:
     if not input.is_floating_point() and not input.is_complex():
         raise RuntimeError(
             f"{module}: input must be features of shape {letters}, got "
-            f"{str(input.dtype).removeprefix('torch.')} of shape {list(input.shape)}: indices go "
-            "through a torch.nn.Embedding first"
+            f"{_named(input.dtype)} of shape {list(input.shape)}: indices go through a "
+            "torch.nn.Embedding first"
+        )
+
+
+def check_same_dtype(module: str, name: str, input: Tensor, weight: Tensor) -> None:
+    """``input`` of another dtype than the parameters; NumPy's is float64 unless told otherwise."""
+    found, wanted = input.dtype, weight.dtype
+    if found == wanted or wanted not in _CASTS:
+        return
+    device = input.device.type
+    if device != "meta" and torch.is_autocast_enabled(device):
+        return  # the op decides what is cast
+    raise RuntimeError(
+        f"{module}: {name} must have the dtype of the parameters, {_named(wanted)}, "
+        f"got {_named(found)}: call {name}.{_CASTS[wanted]}()"
+    )
+
+
+def check_rows(module: str, input: object, features: int, weight: Tensor | None) -> None:
+    """``input`` [..., features], of the dtype of ``weight``, if there is one."""
+    if not isinstance(input, Tensor):
+        check_tensor(module, "input", input)
+        return  # what torch.fx traces with
+    if input.is_nested and input.layout is torch.strided:
+        refuse_strided(module, "input")
+    if weight is not None:
+        check_same_dtype(module, "input", input, weight)
+    if input.dim() == 0 or differs(input.shape[-1], features):
+        raise ValueError(
+            f"{module}: input must have shape [..., {features}], got {list(input.shape)}"
         )
 
 

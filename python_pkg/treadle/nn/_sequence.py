@@ -9,12 +9,24 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from .._check_tensor import check_dense
 from ._cell_dicts import wrong_cell
-from ._check import check_bool, check_features, check_hx, check_lengths, check_resets
-from ._check_input import check_same_dtype
+from ._check import (
+    check_bool,
+    check_features,
+    check_hx,
+    check_lengths,
+    check_resets,
+    check_same_dtype,
+)
 from ._tracers import break_graphs_at_pad, differs, fx_leaf, is_tracing, refuse_script
 
 States = tuple[Tensor, ...]
+
+PAD = (
+    "; pad it by torch.nested.to_padded_tensor(input, 0.0) and give lengths, of a jagged one "
+    "input.offsets().diff()"
+)
 
 
 class Options(NamedTuple):
@@ -223,12 +235,7 @@ class SequenceLayers:
                 f"{self._name}: input must be a tensor or a PackedSequence, "
                 f"got {type(input).__name__}"
             )
-        if input.is_nested:
-            raise TypeError(
-                f"{self._name}: input must be dense, got a nested tensor of layout {input.layout}; "
-                "pad it by torch.nested.to_padded_tensor(input, 0.0) and give "
-                "lengths=input.offsets().diff()"
-            )
+        check_dense(self._name, "input", input, PAD)
         letters = "[B, T, I]" if self.batch_first else "[T, B, I]"
         check_features(self._name, letters, input)
         if input.dim() not in (2, 3) or differs(input.size(-1), self.input_size):

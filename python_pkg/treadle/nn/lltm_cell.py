@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._check_tensor import check_dense, check_tensor
 from ..recurrent import lltm_cell
 from ._cell_dicts import cell_from_layer, wrong_cell
-from ._check import check_dtype, check_features, check_hx
-from ._check_input import check_same_dtype
+from ._check import check_dtype, check_features, check_hx, check_same_dtype
 from ._tracers import differs, fx_leaf, refuse_script
 
 __all__ = ["LLTMCell"]
@@ -104,7 +104,8 @@ class LLTMCell(nn.Module):
             leaf = fx_leaf(self, input, hx)
             if leaf is not None:
                 return leaf
-            raise TypeError(f"LLTMCell: input must be a tensor, got {type(input).__name__}")
+            check_tensor("LLTMCell", "input", input)
+        check_dense("LLTMCell", "input", input)
         check_features("LLTMCell", "[B, I]", input)
         if input.dim() not in (1, 2) or differs(input.size(-1), self.input_size):
             raise ValueError(

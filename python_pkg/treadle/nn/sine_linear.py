@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..sine_linear import sine_linear
-from ._check import check_bool, check_count, check_dtype, check_omega
-from ._check_input import check_rows
+from ._check import check_bool, check_count, check_dtype, check_omega, check_rows
 from ._siren_names import check_saved_omega, rename
 from ._tracers import refuse_script
 
@@ -128,15 +127,9 @@ class SineLinear(nn.Module):
         check_saved_omega(state, self.omega_0)
 
     def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
+        self, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any], *args: Any
     ) -> None:
+        _strict, missing_keys, _unexpected_keys, error_msgs = args
         # The paper's layer contains an nn.Linear. The dictionary is load_state_dict's own copy.
         for name in ("weight", "bias"):
             rename(state_dict, f"{prefix}linear.{name}", prefix + name)
@@ -147,15 +140,7 @@ class SineLinear(nn.Module):
                 self.set_extra_state(state_dict.pop(key))
             except (TypeError, ValueError) as wrong:
                 error_msgs.append(f"{wrong}; without the entry {key!r} the weights load regardless")
-        super()._load_from_state_dict(
-            state_dict,
-            prefix,
-            local_metadata,
-            strict,
-            missing_keys,
-            unexpected_keys,
-            error_msgs,
-        )
+        super()._load_from_state_dict(state_dict, prefix, metadata, *args)
         # Files of others, and older ones, have none.
         if key in missing_keys:
             missing_keys.remove(key)

@@ -8,8 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._check import check_bool, check_count, check_dtype, check_omega, check_probability
-from ._check_input import check_rows
+from ._check import (
+    check_bool,
+    check_count,
+    check_dtype,
+    check_omega,
+    check_probability,
+    check_rows,
+)
 from ._siren_names import rename_layers
 from ._tracers import refuse_script
 from .sine_linear import SineLinear, draw
@@ -202,14 +208,7 @@ class Siren(nn.Module):
         return found
 
     def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
+        self, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any], *args: Any
     ) -> None:
         # The dictionary is load_state_dict's own copy, which the layers load from.
         last = len(self._layers()) - 1
@@ -217,20 +216,12 @@ class Siren(nn.Module):
         # In the paper's names `linear` is only in layers with a sine.
         paper = any(re.match(rf"{re.escape(prefix)}net\.\d+\.linear\.", key) for key in state_dict)
         if paper and isinstance(self._layers()[-1], SineLinear) and weight in state_dict:
-            error_msgs.append(
+            args[-1].append(
                 f"Siren: outermost_linear must be True for these, got False: {weight} is that "
                 "of a linear layer"
             )
         rename_layers(state_dict, prefix, last)
-        super()._load_from_state_dict(
-            state_dict,
-            prefix,
-            local_metadata,
-            strict,
-            missing_keys,
-            unexpected_keys,
-            error_msgs,
-        )
+        super()._load_from_state_dict(state_dict, prefix, metadata, *args)
 
 
 def _check_activation(activation: object, linear: bool) -> None:
