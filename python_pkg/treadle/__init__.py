@@ -15,8 +15,17 @@ from . import _build  # noqa: E402
 _build.load()
 
 # The ops must be registered before these are imported.
-from . import _fakes, _flops, _jagged, elementwise, launches, nn, recurrent, reference  # noqa: E402
-from ._on_import import on_import  # noqa: E402
+from . import (  # noqa: E402
+    _fakes,
+    _flops,
+    _jagged,
+    _on_import,
+    elementwise,
+    launches,
+    nn,
+    recurrent,
+    reference,
+)
 from .elementwise import *  # noqa: E402, F403
 from .launches import *  # noqa: E402, F403
 from .recurrent import *  # noqa: E402, F403
@@ -31,8 +40,8 @@ def _register_sharded() -> None:
 
 _fakes.register()
 _jagged.register()
-on_import("torch.utils.flop_counter", _flops.register)
-on_import("torch.distributed.tensor", _register_sharded)
+_on_import.on_import("torch.utils.flop_counter", _flops.register)
+_on_import.on_import("torch.distributed.tensor", _register_sharded)
 
 __version__: str = _build.facts()["version"]
 

@@ -42,6 +42,21 @@ def test_signatures_have_arguments_with_types(name: str) -> None:
     assert f"{parameters[0].name}: " in pydoc.plain(pydoc.render_doc(function)).split("\n")[2]
 
 
+NAMES = """
+import inspect, treadle
+names = [name for name in dir(treadle) if not name.startswith("_")]
+print([n for n in names if n not in treadle.__all__ and not inspect.ismodule(getattr(treadle, n))])
+print([n for n in dir(treadle.nn) if not n.startswith("_") and n not in treadle.nn.__all__
+       and not inspect.ismodule(getattr(treadle.nn, n))])
+"""
+
+
+def test_completion_shows_what_is_public() -> None:
+    """Beside the package's own files."""
+    done = installed.python("-c", NAMES)
+    assert (done.stdout, done.stderr) == ("[]\n[]\n", "")
+
+
 @pytest.mark.parametrize("name", CLASSES)
 def test_classes_have_arguments_with_types(name: str) -> None:
     parameters = shown(getattr(treadle.nn, name))
