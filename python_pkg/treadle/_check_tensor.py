@@ -1,4 +1,5 @@
-"""Checks of what is given as a tensor: that it is one, and of a layout that the kernels read."""
+"""Checks of what is given as a tensor: that it is one, and of a layout that the kernels read; and
+what an op is called in errors."""
 
 from __future__ import annotations
 
@@ -7,6 +8,12 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 from torch.overrides import is_tensor_like
+
+
+def public_name(op: Any) -> str:
+    """``lltm_cell`` of ``torch.ops.treadle.lltm_cell`` and of the op of its forward pass."""
+    name: str = op._schema.name.partition("::")[2]
+    return name.removesuffix("_forward")
 
 
 def check_tensor(op: str, argument: str, value: Any) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nested._internal.nested_tensor import NestedTensor
 
-from ._check_tensor import refuse_strided
+from ._check_tensor import public_name, refuse_strided
 
 _ELEMENTWISE = (
     *("scale", "scale_", "sine", "sine_", "sine_backward", "cosine", "cosine_", "cosine_backward"),
@@ -61,7 +61,7 @@ def _strided(name: str, *args: Any, jagged: bool, **kwargs: Any) -> Any:
 def _elementwise(
     cls: Any, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    op, like = _name(func), _like(_name(func), args)
+    op, like = public_name(func), _like(public_name(func), args)
     if op.endswith("_") and not isinstance(args[0], NestedTensor):
         raise RuntimeError(f"{op}: a must be jagged if b is, got a dense tensor")
     values = [_dense_values(t, like) if isinstance(t, Tensor) else t for t in args]
@@ -71,7 +71,7 @@ def _elementwise(
 def _sine_layer(
     cls: Any, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    op, like = _name(func), _like(_name(func), args)
+    op, like = public_name(func), _like(public_name(func), args)
     if like._lengths is not None or like._ragged_idx != 1 or like.dim() < 3:
         raise RuntimeError(
             f"{op}: input must be contiguous and have shape [N, j, ..., I] if jagged, "
@@ -87,7 +87,9 @@ def _sine_layer(
 
 def _refused(cls: Any, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     rule = "out must not be given" if func._overloadname == "out" else "tensors must be dense"
-    raise NotImplementedError(f"{_name(func)}: {rule}, got a nested tensor of layout torch.jagged")
+    raise NotImplementedError(
+        f"{public_name(func)}: {rule}, got a nested tensor of layout torch.jagged"
+    )
 
 
 def _like(op: str, args: Sequence[Any]) -> NestedTensor:
@@ -124,11 +126,6 @@ def _nested(values: Tensor | None, like: NestedTensor) -> NestedTensor | None:
         _metadata_cache=like._metadata_cache,
         _ragged_idx=like._ragged_idx,
     )
-
-
-def _name(func: Any) -> str:
-    name: str = func._schema.name.partition("::")[2]
-    return name.removesuffix("_forward")
 
 
 def _described(t: NestedTensor) -> str:

@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Shard
 from torch.overrides import enable_reentrant_dispatch
 
+from ._check_tensor import public_name
 from ._sharding import RULES, WHOLE, Rule, Tensors, Way
 
 _library = torch.library.Library("treadle", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -30,7 +31,7 @@ def register() -> None:
 
 
 def _refused(cls: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-    raise NotImplementedError(f"{_name(func)}: out must not be given, got a DTensor")
+    raise NotImplementedError(f"{public_name(func)}: out must not be given, got a DTensor")
 
 
 # redistribute and from_local are functions of autograd, which is not to record them here.
@@ -43,9 +44,9 @@ def _run(
     named = {argument.name: value for argument, value in zip(schema, args, strict=False)} | kwargs
     tensors = {name: t for name, t in named.items() if isinstance(t, Tensor)}
     written = {a.name for a in schema if a.alias_info is not None and a.alias_info.is_write}
-    mesh = _mesh(_name(func), tensors)
+    mesh = _mesh(public_name(func), tensors)
     ways = rule(named, tensors) + [Way({}, (WHOLE,) * len(func._schema.returns))]
-    chosen = [_choose(_name(func), ways, tensors, dim, written) for dim in range(mesh.ndim)]
+    chosen = [_choose(public_name(func), ways, tensors, dim, written) for dim in range(mesh.ndim)]
     local = dict(named)
     for name, t in tensors.items():
         if isinstance(t, DTensor):
@@ -122,8 +123,3 @@ def _cut_size(inputs: dict[str, Placement], tensors: Tensors) -> int:
         for name, placement in inputs.items()
         if isinstance(placement, Shard) and name in tensors
     )
-
-
-def _name(func: Any) -> str:
-    name: str = func._schema.name.partition("::")[2]
-    return name.removesuffix("_forward")

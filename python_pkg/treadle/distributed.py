@@ -50,11 +50,9 @@ class ColwiseParallel(parallel.ColwiseParallel):
         return distribute_module(module, device_mesh, self._cut_parameters, take, give)
 
     def _cut_parameters(self, name: str, module: nn.Module, mesh: DeviceMesh) -> None:
-        for name, parameter in list(module.named_parameters(recurse=False)):
+        for own, parameter in list(module.named_parameters(recurse=False)):
             cut = distribute_tensor(parameter, mesh, [Shard(0)], src_data_rank=self.src_data_rank)
-            module.register_parameter(
-                name, nn.Parameter(cut, requires_grad=parameter.requires_grad)
-            )
+            module.register_parameter(own, nn.Parameter(cut, requires_grad=parameter.requires_grad))
 
     def _take_input(self, module: nn.Module, inputs: Any, mesh: DeviceMesh) -> DTensor:
         x = inputs[0]

@@ -288,5 +288,6 @@ def test_errors(case: str, device: str) -> None:
 def test_errors_of_construction(name: str, size: object) -> None:
     sizes = {"input_size": 2, "hidden_size": 3, name: size}
     message = f"LLTMCell: {name} must be an integer of at least 0, got {size!r}"
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+    kind = ValueError if size == -1 else TypeError
+    with pytest.raises(kind, match=f"^{re.escape(message)}$"):
         LLTMCell(**sizes)

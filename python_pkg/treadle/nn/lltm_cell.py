@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from .._check_tensor import check_dense, check_tensor
 from ..recurrent import lltm_cell
 from ._cell_dicts import cell_from_layer, wrong_cell
-from ._check import check_dtype, check_features, check_hx, check_same_dtype
+from ._check import check_count, check_dtype, check_features, check_hx, check_same_dtype
 from ._tracers import differs, fx_leaf, refuse_script
 
 __all__ = ["LLTMCell"]
@@ -64,8 +63,8 @@ class LLTMCell(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.input_size = _check_size("input_size", input_size)
-        self.hidden_size = _check_size("hidden_size", hidden_size)
+        self.input_size = check_count("LLTMCell", "input_size", input_size, least=0)
+        self.hidden_size = check_count("LLTMCell", "hidden_size", hidden_size, least=0)
         check_dtype("LLTMCell", dtype)
         rows, columns = 3 * self.hidden_size, self.hidden_size + self.input_size
         self.weights = nn.Parameter(torch.empty(rows, columns, device=device, dtype=dtype))
@@ -156,10 +155,3 @@ def zeros(input: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         return h, h
     # Under autocast the ops keep the dtype of c, so c keeps the dtype that it starts in.
     return h, h.to(torch.promote_types(input.dtype, torch.float32))
-
-
-def _check_size(name: str, size: object) -> int:
-    if not isinstance(size, Integral) or isinstance(size, bool) or size < 0:
-        raise ValueError(f"LLTMCell: {name} must be an integer of at least 0, got {size!r}")
-    # A NumPy integer would keep torch.compile from reading it.
-    return int(size)

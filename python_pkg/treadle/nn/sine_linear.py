@@ -122,7 +122,7 @@ class SineLinear(nn.Module):
         """Compare, as the weights of another omega_0 would compute something else.
 
         Raises:
-            ValueError: ``state`` is another number than ``omega_0``.
+            TypeError, ValueError: ``state`` is no number, or another one than ``omega_0``.
         """
         check_saved_omega(state, self.omega_0)
 
