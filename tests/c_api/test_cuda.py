@@ -42,6 +42,7 @@ def test_elementwise_has_the_bits_of_the_ops(
     assert torch.equal(out, torch.ops.treadle.vector_add(x, y, alpha=0.5))
 
 
+@pytest.mark.usefixtures("much_memory")
 def test_more_bytes_than_32_bits_reach() -> None:
     x = random(3, 1).expand(3, (1 << 29) + 5)
     out = torch.empty((1 << 29) + 5, 3, device="cuda").t()
