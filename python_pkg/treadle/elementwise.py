@@ -84,8 +84,9 @@ def _are_plain(b: Tensor | float, alpha: float) -> bool:
     return (isinstance(b, Tensor) or is_plain(b)) and is_plain(alpha)
 
 
+# Asked within `except`; checks come after it, as torch's long error is not to be their context.
 def _are_tensors(first: Any, out: Any = None) -> bool:
-    return all(is_tensor_like(t) for t in (first, first if out is None else out))  # type: ignore[no-untyped-call]
+    return bool(is_tensor_like(first) and (out is None or is_tensor_like(out)))  # type: ignore[no-untyped-call]
 
 
 def _check_tensors(op: str, name: str, first: Any, out: Any = None) -> None:
