@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.testing._internal import common_modules
 
 import treadle
@@ -38,6 +38,26 @@ from tests.support.inputs import DEVICES, FLOATING, HALVES
 # ---- what a module is
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@EACH
+def test_parameters_stay_where_they_are(
+    kind: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In memory of their own, which safetensors asks for, whatever torch's would do on a GPU."""
+    theirs = KINDS[kind][1](I, H)
+    flattened: list[nn.Module] = []
+    monkeypatch.setattr(nn.RNNBase, "flatten_parameters", lambda self: flattened.append(self))
+    for layer in (KINDS[kind][0](I, H), theirs):
+        if layer is theirs:
+            treadle.nn.replace(theirs)
+        layer.to(device).double()
+        assert layer.flatten_parameters() is None and flattened == []
+        for p in layer.parameters():
+            assert p.untyped_storage().nbytes() == p.numel() * p.element_size()
+    treadle.nn.restore(theirs)
+    assert flattened == [theirs]
+
+
 @EACH
 @FORMS
 def test_is_torchs_module(kind: str, form: dict[str, Any]) -> None:
@@ -46,7 +66,7 @@ def test_is_torchs_module(kind: str, form: dict[str, Any]) -> None:
     torch.manual_seed(2)
     theirs = KINDS[kind][1](I, H, **form)
     assert isinstance(ours, KINDS[kind][1]) and repr(ours) == repr(theirs)
-    assert ours.mode == theirs.mode and ours.flatten_parameters() is None
+    assert ours.mode == theirs.mode
     pairs = zip(ours.named_parameters(), theirs.named_parameters(), strict=True)
     for (name, p), (other, q) in pairs:
         assert name == other and torch.equal(p, q)

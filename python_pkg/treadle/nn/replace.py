@@ -78,6 +78,8 @@ def restore(model: nn.Module) -> Replaced:
         torchs = _TORCHS.get(type(module))
         if torchs is not None:
             module.__class__ = torchs
+            assert isinstance(module, nn.RNNBase)
+            module.flatten_parameters()  # cuDNN's one piece of memory, which ours never asked for
             replaced.append(name)
         elif isinstance(module, (LSTM, GRU)):
             left[name] = f"{type(module).__name__} is a subclass"

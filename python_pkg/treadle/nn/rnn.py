@@ -23,6 +23,10 @@ class _TorchLayers(SequenceLayers):
     # Of a module that was made as torch's, and is ours since treadle.nn.replace.
     recompute = False
 
+    def flatten_parameters(self) -> None:
+        """Nothing: the kernels read weights where they are. As torch does it for cuDNN, all of them
+        become views of one piece of memory, which safetensors refuses to load into."""
+
     def extra_repr(self) -> str:
         words: str = super().extra_repr()  # type: ignore[misc]
         return f"{words}, recompute=True" if self.recompute else words
