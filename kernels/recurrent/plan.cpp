@@ -46,9 +46,9 @@ int64_t grid_groups(const RecurrenceSizes& sizes, const RecurrenceDevice& device
   return device.multiprocessors / kGridBlocks / std::max<int64_t>(sizes.directions, 1);
 }
 
-// Clusters that fit at once: an H200 with 132 multiprocessors holds 7 of 16 blocks.
+// Clusters that fit at once: an H200 with 132 multiprocessors holds 7 of 16 blocks, 30 of 4.
 int64_t clusters_at_once(int blocks, const RecurrenceDevice& device) {
-  const int of_132 = blocks == 16 ? 7 : blocks == 8 ? 15 : blocks == 4 ? 32 : 132;
+  const int of_132 = blocks == 16 ? 7 : blocks == 8 ? 15 : blocks == 4 ? 30 : 132;
   return std::max<int64_t>(device.multiprocessors * of_132 / 132, 1);
 }
 

@@ -39,8 +39,8 @@ struct ClusterShape {
 };
 
 inline constexpr ClusterShape kClusterShapes[] = {
-    {32, 1, 1}, {64, 1, 1}, {96, 1, 1},  {128, 1, 1},                            //
-    {16, 4, 1}, {16, 4, 2}, {16, 8, 1},  {16, 8, 2},  {16, 16, 1}, {16, 16, 2},  //
+    {32, 1, 1}, {64, 1, 1}, {96, 1, 1},  {128, 1, 1},                                        //
+    {16, 4, 1}, {16, 4, 2}, {16, 8, 1},  {16, 8, 2},  {16, 16, 1}, {16, 16, 2}, {32, 4, 1},  //
     {32, 8, 1}, {32, 8, 2}, {32, 16, 1}, {32, 16, 2}, {64, 8, 1},  {64, 8, 2},  {48, 16, 1},
 };
 inline constexpr size_t kShapes = sizeof(kClusterShapes) / sizeof(kClusterShapes[0]);
@@ -136,7 +136,7 @@ struct ClusterBackward {
 };
 
 // Weights of float32 that a thread's registers hold. A block alone: two threads a unit, each half
-// of K; a cluster of 16: 256 threads, of which each has 2 * state_gates outputs (4 backward), and
+// of K; a cluster: 256 threads, of which each has 2 * state_gates outputs (4 backward), and
 // up to 64 weights more in shared memory, where they take the room of rows.
 inline constexpr int kFp32Weights = 192, kFp32SharedWeights = 64;
 
@@ -152,8 +152,14 @@ constexpr int fp32_rows(const ClusterShape& shape, int state_gates) {
   return shape.blocks == 1 ? shape.rows() : fp32_cluster_rows(fp32_weights(shape, state_gates));
 }
 
+// Clusters that have kernels in float32. One of 16 blocks takes few rows through a step in the
+// least time; of those of 4 and 8 more run at once, and so take more rows before a second wave.
+constexpr bool is_fp32_cluster(const ClusterShape& shape) {
+  return shape.tiles == 1 && (shape.units == 32 || (shape.units == 16 && shape.blocks == 16));
+}
+
 // The kernels of a shape that exist. The backward pass exchanges state_gates times as much, and has
-// kernels of one tile only. What fits one block in float32, a larger cluster never does faster.
+// kernels of one tile only.
 struct ShapeKernels {
   bool half_forward, half_backward, fp32;
 };
@@ -163,13 +169,15 @@ constexpr ShapeKernels kernels_of_shape() {
   constexpr ClusterShape s = kClusterShapes[i];
   if constexpr (s.blocks == 1) {
     return {false, false, fp32_weights(s, state_gates) <= kFp32Weights};
+  } else if constexpr (s.units == 32 && s.blocks == 4) {
+    return {false, false, true};  // half types have {16, 8}
   } else {
     using Forward = ClusterForward<gates, state_gates, s.units, s.blocks, s.tiles>;
     using Backward = ClusterBackward<gates, state_gates, s.units, s.blocks>;
-    return {Forward::kResetsBytes <= kMostSharedBytes,
-            s.tiles == 1 && Backward::kResetsBytes <= kMostSharedBytes,
-            s.tiles == 1 && s.blocks == 16 && s.units <= 32 &&
-                fp32_weights(s, state_gates) <= kFp32Weights + kFp32SharedWeights};
+    return {
+        Forward::kResetsBytes <= kMostSharedBytes,
+        s.tiles == 1 && Backward::kResetsBytes <= kMostSharedBytes,
+        is_fp32_cluster(s) && fp32_weights(s, state_gates) <= kFp32Weights + kFp32SharedWeights};
   }
 }
 

@@ -110,7 +110,7 @@ def test_every_share_of_the_batch_in_float32() -> None:
 
 @HOPPER
 def test_every_share_of_the_batch_of_lstm_in_float32() -> None:
-    watch("float batches of lstm", 96, 256, 257, 512)
+    watch("float batches of lstm", 96, 128, 256, 257, 512)
 
 
 @HOPPER

@@ -35,7 +35,10 @@ CHIPS = range(1, 161)
 ARCHITECTURES = (75, 80, 90, 100)
 MEGABYTE = 1 << 20
 # Units, blocks, and the most rows of float32: has_fp32().
-FLOAT_SHAPES = {(32, 1): 2, (64, 1): 2, (96, 1): 2, (128, 1): 2, (16, 16): 8, (32, 16): 8}
+FLOAT_SHAPES = {
+    **{(32, 1): 2, (64, 1): 2, (96, 1): 2, (128, 1): 2},
+    **{(32, 4): 8, (32, 8): 8, (16, 16): 8, (32, 16): 8},
+}
 Sizes = tuple[int, int, int, int]
 MANY_ROWS = (
     ("step", "so many rows are faster by a product a step"),
