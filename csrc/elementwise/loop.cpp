@@ -45,6 +45,24 @@ ElementwiseLoop::ElementwiseLoop(const char* op, const Tensor& out, const Tensor
   output = iterator->output();
 }
 
+ElementwiseLoop::ElementwiseLoop(const char* op, const Tensor& out, const Tensor& x,
+                                 const Tensor& alpha, const Tensor& beta, ScalarType compute)
+    : op(op), compute(compute), operands(4) {
+  check_storages(op, {{"x", x}, {"alpha", alpha}, {"beta", beta}});
+  if (out.defined() && !out.is_same(x)) check_storage(op, "out", out);
+  iterator.emplace(at::TensorIteratorConfig()
+                       .set_check_mem_overlap(false)  // check_memory has done it
+                       .check_all_same_dtype(false)
+                       .resize_outputs(!out.is_same(x))
+                       .declare_static_dtype(compute)
+                       .add_output(out)
+                       .add_const_input(x)
+                       .add_const_input(alpha)
+                       .add_const_input(beta)
+                       .build());
+  output = iterator->output();
+}
+
 // at::empty without two trips through the dispatcher. Deterministic mode may fill fresh memory, so
 // at::empty itself is called there.
 static Tensor empty_dense(const Tensor& like) {

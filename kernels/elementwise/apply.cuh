@@ -28,8 +28,10 @@ __device__ __forceinline__ void apply(const F& f, Vector<scalar_t, n>& out,
     narrow(results, out);
   } else if constexpr (kInputs == 1) {
     f(out, in[0]);
-  } else {
+  } else if constexpr (kInputs == 2) {
     f(out, in[0], in[1]);
+  } else {
+    f(out, in[0], in[1], in[2]);
   }
 }
 

@@ -8,7 +8,7 @@
 namespace treadle {
 
 inline constexpr int kMaxDims = 25;
-inline constexpr int kMaxOperands = 3;
+inline constexpr int kMaxOperands = 4;
 
 struct ElementwiseArgs {
   int operands;  // operand 0 is the output

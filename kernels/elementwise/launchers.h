@@ -6,6 +6,7 @@
 
 #include "kernels/common/exported.h"
 #include "kernels/elementwise/args.h"
+#include "kernels/elementwise/snake_args.h"
 #include "kernels/elementwise/unary_ops.h"
 
 namespace treadle {
@@ -19,6 +20,15 @@ cudaError_t launch_vector_add(const ElementwiseArgs& args, ScalarArg alpha, cuda
 cudaError_t launch_vector_add_scalar(const ElementwiseArgs& args, ScalarArg scalar,
                                      bool scalar_is_b, ScalarArg alpha, cudaStream_t stream)
     TREADLE_EXPORTED(launch_vector_add_scalar);
+
+// x + sin(alpha x)^2 / (beta + eps). The backward pass wants room for the sums of so many chunks of
+// work, two a channel.
+cudaError_t launch_snake(const ElementwiseArgs& args, double eps, cudaStream_t stream)
+    TREADLE_EXPORTED(launch_snake);
+int64_t snake_backward_chunks(const SnakeBackwardArgs& args)
+    TREADLE_EXPORTED(snake_backward_chunks);
+cudaError_t launch_snake_backward(const SnakeBackwardArgs& args, cudaStream_t stream)
+    TREADLE_EXPORTED(launch_snake_backward);
 
 #define TREADLE_DECLARE_LAUNCH(op)                                                     \
   cudaError_t launch_##op(const ElementwiseArgs& args, cudaStream_t stream)            \

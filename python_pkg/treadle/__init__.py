@@ -30,6 +30,7 @@ from .elementwise import *  # noqa: E402, F403
 from .launches import *  # noqa: E402, F403
 from .recurrent import *  # noqa: E402, F403
 from .sine_linear import sine_linear  # noqa: E402
+from .snake import snake, snake_  # noqa: E402
 
 
 def _register_sharded() -> None:
@@ -45,7 +46,7 @@ _on_import.on_import("torch.distributed.tensor", _register_sharded)
 
 __version__: str = _build.facts()["version"]
 
-__all__ = ["__version__", "nn", "reference", "sine_linear"]
+__all__ = ["__version__", "nn", "reference", "sine_linear", "snake", "snake_"]
 __all__ += elementwise.__all__
 __all__ += launches.__all__
 __all__ += recurrent.__all__

@@ -31,6 +31,8 @@ _SINE_LAYER: dict[str, tuple[int, ...]] = {
 }
 _REFUSED = (
     *("scale.out", "sine.out", "cosine.out", "vector_add.out", "affine_scan"),
+    # Channels are dimension 1, which is ragged.
+    *("snake", "snake_", "snake.out", "snake_backward"),
     *("lltm_cell", "lltm_cell_forward", "recurrent_layer", "recurrent_layer_forward"),
 )
 _library = torch.library.Library("treadle", "FRAGMENT")  # type: ignore[no-untyped-call]

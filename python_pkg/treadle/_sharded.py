@@ -26,7 +26,7 @@ def register() -> None:
     register_one = partial(torch.library.register_torch_dispatch, lib=_library)
     for name, rule in RULES.items():
         register_one(f"treadle::{name}", DTensor, partial(_run, rule))
-    for name in ("scale", "sine", "cosine", "vector_add"):
+    for name in ("scale", "sine", "cosine", "snake", "vector_add"):
         register_one(f"treadle::{name}.out", DTensor, _refused)
 
 

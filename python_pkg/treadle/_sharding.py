@@ -40,6 +40,25 @@ def _elementwise(tensors: Tensors, *linear: str) -> list[Way]:
     return [*ways, Way(dict.fromkeys(linear, SUM), (SUM,))] if linear else ways
 
 
+def _snake(tensors: Tensors, *results: str) -> list[Way]:
+    """Any dimension of x; along that of the channels a parameter that has one for each goes with
+    them. ``results``: the arguments that they are like."""
+    x, ways = tensors["x"], []
+    for dim in range(x.dim()):
+        inputs: dict[str, Placement] = {}
+        outputs: dict[str, Placement] = {}
+        for name, t in tensors.items():
+            of_channels = name in ("alpha", "beta")
+            if not of_channels:
+                inputs[name] = outputs[name] = Shard(dim)
+            elif dim == 1 and t.shape[0] == x.shape[1]:
+                inputs[name] = outputs[name] = Shard(0)
+            else:
+                inputs[name], outputs[name] = WHOLE, SUM
+        ways.append(Way(inputs, tuple(outputs.get(name, WHOLE) for name in results)))
+    return ways
+
+
 def _sine_layer(tensors: Tensors, *results: str) -> list[Way]:
     """Rows of the input, columns of the output, or whole layers of many. ``results``: the arguments
     that they are like."""
@@ -113,6 +132,9 @@ RULES: dict[str, Rule] = {
     "vector_add_": lambda _, t: _elementwise(t, "a", "b"),
     "vector_add.Scalar": lambda _, t: _elementwise(t),
     "vector_add_.Scalar": lambda _, t: _elementwise(t),
+    "snake": lambda _, t: _snake(t, "x"),
+    "snake_": lambda _, t: _snake(t, "x"),
+    "snake_backward": lambda _, t: _snake(t, "x", "alpha", "beta"),
     "sine_linear": lambda _, t: _sine_layer(t, "output"),
     "sine_linear_forward": lambda _, t: _sine_layer(t, "output", "phase"),
     "sine_linear_backward": lambda _, t: _sine_layer(t, "input", "weight", "bias", "grad"),

@@ -29,6 +29,7 @@ __all__ = [
     "sine",
     "sine_backward",
     "sine_linear",
+    "snake",
     "vector_add",
 ]
 
@@ -116,6 +117,29 @@ def cosine_backward(grad: Tensor, x: Tensor) -> Tensor:
         [...].
     """
     return -grad * torch.sin(x)
+
+
+def snake(x: Tensor, alpha: Tensor, beta: Tensor | None = None, *, eps: float = 0.0) -> Tensor:
+    """``x + sin(alpha * x)**2 / (beta + eps)``.
+
+    Args:
+        x: [N, C, ...], or with fewer dimensions, of one channel.
+        alpha: [C] or [1].
+        beta: [C] or [1]; None: alpha.
+        eps: a number that is added to beta.
+
+    Returns:
+        [N, C, ...], in the dtype that x, alpha and beta promote to.
+
+    Source: L. Ziyin and others: Neural networks fail to learn periodic functions and how to fix
+    it. NeurIPS 2020. alpha by channel and eps: DAC, BigVGAN.
+    """
+
+    def along(parameter: Tensor) -> Tensor:
+        return parameter.reshape((-1, *[1] * (x.dim() - 2)) if x.dim() else ())
+
+    wave = torch.sin(along(alpha) * x)
+    return x + wave * wave / (along(alpha if beta is None else beta) + eps)
 
 
 def sine_linear(input: Tensor, weight: Tensor, bias: Tensor | None, omega: float) -> Tensor:

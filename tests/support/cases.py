@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.elementwise import cases as elementwise_cases
+from tests.elementwise import snake_cases
 from tests.recurrent import cell_cases as lltm_cases
 from tests.recurrent import layer_cases, reset_cases, scan_cases
 from tests.sine_linear import cases as sine_linear_cases
@@ -51,6 +52,7 @@ OPS: dict[str, Op] = {
     op.name: op
     for op in (
         *elementwise_cases.ops(),
+        *snake_cases.ops(),
         *sine_linear_cases.ops(),
         *lltm_cases.ops(),
         *layer_cases.ops(),

@@ -107,6 +107,7 @@ class Op:
     # Of an elementwise op, by the variant of the call: what follows the first argument, made of a
     # tensor of its shape. See forms.py.
     rest: Mapping[str, Callable[[Tensor], Call]] | None = None
+    parameters: bool = False  # whether tensors after the first have shapes of their own
 
     @property
     def elementwise(self) -> bool:
@@ -127,8 +128,13 @@ class Op:
         return torch.int32 in self.dtypes
 
     def like_first_case(self, make: Make, *shape: int) -> Call:
-        """A call with tensors of one shape where the first case has tensors, else its numbers."""
+        """A call with tensors of one shape where the first case has tensors, else its numbers. What
+        is a parameter is that of the plain variant."""
         call = self.cases[0].call()
+        if self.parameters:
+            assert self.rest is not None
+            rest = self.rest[""](make(*shape))
+            return Call((make(*shape), *rest.args), rest.kwargs)
         args = (make(*shape) if isinstance(a, Tensor) else a for a in call.args)
         return Call(tuple(args), call.kwargs)
 

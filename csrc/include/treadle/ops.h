@@ -42,6 +42,15 @@ at::Tensor& cosine_(at::Tensor& x);
 // -grad * sin(x), which is cosine's derivative. grad and x [*] of one floating-point dtype.
 at::Tensor cosine_backward(const at::Tensor& grad, const at::Tensor& x);
 
+// x + sin(alpha x)^2 / (beta + eps). x [N, C, ...], alpha and beta [C] or [1], of any number dtypes;
+// without beta it is alpha.
+at::Tensor snake(const at::Tensor& x, const at::Tensor& alpha,
+                 const std::optional<at::Tensor>& beta = std::nullopt, double eps = 0);
+at::Tensor& snake_out(at::Tensor& out, const at::Tensor& x, const at::Tensor& alpha,
+                      const std::optional<at::Tensor>& beta = std::nullopt, double eps = 0);
+at::Tensor& snake_(at::Tensor& x, const at::Tensor& alpha,
+                   const std::optional<at::Tensor>& beta = std::nullopt, double eps = 0);
+
 // One step of the LLTM cell: (new_h [B, H], new_cell [B, H]) from input [B, I], weights
 // [3H, H+I], bias [3H] or [1, 3H] or none, old_h [B, H], old_cell [B, H] (float32 beside half
 // types, or input's dtype). A leading N on every tensor: N independent cells.

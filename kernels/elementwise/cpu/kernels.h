@@ -5,6 +5,7 @@
 
 #include "kernels/common/cpu/isa.h"
 #include "kernels/common/dtype.h"
+#include "kernels/elementwise/snake_args.h"
 #include "kernels/elementwise/unary_ops.h"
 
 namespace treadle::cpu {
@@ -26,6 +27,13 @@ TREADLE_CPU_FUNCTION(vector_add, (const Tile2d& tile, ScalarArg alpha), (tile, a
 TREADLE_CPU_FUNCTION(vector_add_scalar,
                      (const Tile2d& tile, ScalarArg scalar, bool scalar_is_b, ScalarArg alpha),
                      (tile, scalar, scalar_is_b, alpha))
+
+// x + sin(alpha x)^2 / (beta + eps). The backward pass: chunks begin .. end of SnakeCpuChunks times
+// the channels, then, when all are done, the sums over them.
+TREADLE_CPU_FUNCTION(snake, (const Tile2d& tile, double eps), (tile, eps))
+TREADLE_CPU_FUNCTION(snake_backward, (const SnakeBackwardArgs& args, int64_t begin, int64_t end),
+                     (args, begin, end))
+TREADLE_CPU_FUNCTION(snake_sums, (const SnakeBackwardArgs& args), (args))
 
 // Ops of one tensor: sine and sine_backward, ...
 #define TREADLE_DECLARE_CPU(op)                          \

@@ -127,9 +127,10 @@ void row(const F& f, char* const* data, const InRow* kinds, const Dtype* dtypes,
   const bool first = kinds[1] == InRow::kRepeated;
   if constexpr (kInputs == 1) {
     row_of_one<common_t>(f, data, first, value[0], n);
-  } else if constexpr (kHasOwnLoop<F, acc, acc, acc>) {
-    dense_row<common_t>(f, data, n, std::make_index_sequence<2>{});
+  } else if constexpr (has_own_loop<F, acc>(std::make_index_sequence<kInputs>{})) {
+    dense_row<common_t>(f, data, n, std::make_index_sequence<kInputs>{});
   } else {
+    static_assert(kInputs == 2, "a functor of more inputs must have a loop of its own");
     const bool second = kinds[2] == InRow::kRepeated;
     const acc a = value[0], b = value[1];
     if (!first && !second) {

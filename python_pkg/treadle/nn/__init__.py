@@ -6,6 +6,7 @@ from .replace import Replaced, replace, restore
 from .rnn import GRU, LSTM
 from .sine_linear import SineLinear
 from .siren import Siren
+from .snake import Snake
 from .step import Step, make_step
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Replaced",
     "SineLinear",
     "Siren",
+    "Snake",
     "Step",
     "make_step",
     "replace",

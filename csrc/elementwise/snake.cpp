@@ -1,0 +1,230 @@
+// snake: checks, Meta and CPU kernels, and the host half of its backward pass. Derivatives:
+// snake_autograd.cpp; vmap: snake_vmap.cpp. Twins: cuda/snake.cpp, kernels/elementwise/snake.cu,
+// snake_backward.cu, cpu/snake.cpp.
+#include "elementwise/snake.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/OpMathType.h>
+#include <ATen/native/TypeProperties.h>
+
+#include "common/rules.h"
+#include "treadle/ops.h"
+
+namespace treadle {
+
+// ---- C++ interface
+
+Tensor snake(const Tensor& x, const Tensor& alpha, const OptionalTensor& beta, double eps) {
+  return snake_op().call(x, alpha, beta, eps);
+}
+
+Tensor& snake_out(Tensor& out, const Tensor& x, const Tensor& alpha, const OptionalTensor& beta,
+                  double eps) {
+  snake_out_op().call(x, alpha, beta, eps, out);
+  return out;
+}
+
+Tensor& snake_(Tensor& x, const Tensor& alpha, const OptionalTensor& beta, double eps) {
+  snake_inplace_op().call(x, alpha, beta, eps);
+  return x;
+}
+
+// ---- checks
+
+c10::SymInt snake_channels(c10::SymIntArrayRef x) { return x.size() < 2 ? c10::SymInt(1) : x[1]; }
+
+void check_snake_parameter(const char* op, const char* argument, c10::SymIntArrayRef shape,
+                           const c10::SymInt& channels) {
+  TORCH_CHECK(shape.size() == 1 && (shape[0] == channels || shape[0] == 1), op, ": ", argument,
+              " must have shape [C] = [", channels, "] or [1], got ", shape);
+}
+
+Tensor along_channels(const Tensor& parameter, const Tensor& x) {
+  if (x.dim() == 1) return parameter;
+  c10::SymDimVector shape;
+  if (x.dim() > 1) shape.assign(x.dim() - 1, 1), shape[0] = parameter.sym_size(0);
+  return parameter.view_symint(shape);
+}
+
+static void check_parameter(const char* op, const char* argument, const Tensor& parameter,
+                            const Tensor& x) {
+  TORCH_CHECK(is_number_dtype(parameter.scalar_type()), op, ": ", argument,
+              " must have an integer or floating-point dtype, got ",
+              dtype_name(parameter.scalar_type()));
+  TORCH_CHECK(parameter.device() == x.device(), op, ": ", argument, " must be on the device of x, ",
+              x.device(), ", got ", parameter.device());
+  check_snake_parameter(op, argument, parameter.sym_sizes(), snake_channels(x.sym_sizes()));
+}
+
+// Integers alone are computed in the default floating-point dtype, as by sine.
+static ScalarType promote(const Tensor& x, const Tensor& alpha, const Tensor& beta) {
+  if (is_floating_dtype(x.scalar_type()) && x.scalar_type() == alpha.scalar_type() &&
+      x.scalar_type() == beta.scalar_type()) {
+    return x.scalar_type();
+  }
+  auto state = at::native::update_result_type_state(x, {});
+  state = at::native::update_result_type_state(alpha, state);
+  const auto found = at::native::result_type(at::native::update_result_type_state(beta, state));
+  return c10::isIntegralType(found, /*includeBool=*/true) ? c10::get_default_dtype_as_scalartype()
+                                                          : found;
+}
+
+SnakeOperands check_snake(const char* op, const Tensor& x, const Tensor& alpha,
+                          const OptionalTensor& beta, const Tensor& out) {
+  const Tensor& b = has(beta) ? *beta : alpha;
+  // Before promotion, which torch refuses of float8 in words of its own.
+  if (x.scalar_type() != at::kBool) check_compute_dtype(op, "x", x.scalar_type());
+  check_parameter(op, "alpha", alpha, x);
+  check_parameter(op, "beta", b, x);
+  const Tensor along = along_channels(alpha, x);
+  const Tensor other = has(beta) ? along_channels(b, x) : along;
+  const SnakeOperands found{along, other, promote(x, along, other)};
+  check_unary_output(op, x, found.compute, out);
+  if (!out.defined()) return found;
+  const char* written = out.is_same(x) ? "x" : "out";
+  check_memory(op, written, out, "alpha", found.alpha);
+  if (has(beta)) check_memory(op, written, out, "beta", found.beta);
+  return found;
+}
+
+SnakeOperands check_snake_backward(const Tensor& grad, const Tensor& x, const Tensor& alpha,
+                                   const OptionalTensor& beta) {
+  const char* op = "snake_backward";
+  const SnakeOperands found = check_snake(op, x, alpha, beta, Tensor());
+  TORCH_CHECK(grad.device() == x.device(), op, ": grad must be on the device of x, ", x.device(),
+              ", got ", grad.device());
+  TORCH_CHECK(grad.scalar_type() == found.compute, op, ": grad must have the dtype of the result, ",
+              dtype_name(found.compute), ", got ", dtype_name(grad.scalar_type()));
+  TORCH_CHECK(grad.sym_sizes().equals(x.sym_sizes()), op, ": grad must have the shape of x, ",
+              x.sym_sizes(), ", got ", grad.sym_sizes());
+  return found;
+}
+
+// ---- the backward pass
+
+// [N, C, L], dense.
+static Tensor rows_of(const Tensor& t, ScalarType dtype, int64_t n, int64_t c, bool turn) {
+  Tensor rows = t.to(dtype);
+  if (turn) {
+    rows = rows.reshape({n, c, -1}).transpose(0, 1);
+    return rows.contiguous().view({1, c, -1});
+  }
+  return rows.contiguous().view({n, c, -1});
+}
+
+// The gradient of a parameter, by that of every channel.
+static Tensor of_parameter(const Tensor& grad, const Tensor& parameter) {
+  if (!grad.defined()) return grad;
+  return cast(at::sum_to(grad, parameter.sizes()), parameter.scalar_type());
+}
+
+// Rows shorter than this are turned so that a channel is one row, where the backend wants it.
+static constexpr int64_t kShortRow = 64;
+
+Tensors3 run_snake_backward(const SnakeBackend& backend, const Tensor& grad, const Tensor& x,
+                            const Tensor& alpha, const OptionalTensor& beta, double eps,
+                            std::array<bool, 3> mask) {
+  const ScalarType compute = check_snake_backward(grad, x, alpha, beta).compute;
+  const Tensor given_beta = has(beta) ? *beta : alpha;
+  check_storages("snake_backward",
+                 {{"grad", grad}, {"x", x}, {"alpha", alpha}, {"beta", given_beta}});
+  // Parameters of one element have one channel, whatever x has.
+  const bool one = alpha.numel() == 1 && given_beta.numel() == 1;
+  const int64_t c = one ? 1 : x.size(1);
+  const int64_t n = one ? 1 : x.size(0), l = x.numel() / std::max<int64_t>(n * c, 1);
+  const bool turn = !backend.short_rows && n > 1 && l < kShortRow;
+  const auto channels = [&](const Tensor& t) { return t.to(compute).expand({c}).contiguous(); };
+  const Tensor a = channels(alpha), b = has(beta) ? channels(given_beta) : a;
+  const auto sums = [&](bool wanted) {
+    return wanted ? x.numel() == 0 ? at::zeros({c}, a.options()) : at::empty({c}, a.options())
+                  : Tensor();
+  };
+  const Tensor grad_alpha = sums(mask[1]), grad_beta = sums(mask[2] && has(beta));
+  Tensor grad_x;
+  if (x.numel() == 0) {
+    if (mask[0]) grad_x = at::empty(x.sizes(), x.options());
+  } else {
+    const Tensor g = rows_of(grad, compute, n, c, turn), rows = rows_of(x, compute, n, c, turn);
+    if (mask[0]) grad_x = at::empty(rows.sizes(), rows.options());
+    SnakeBackwardArgs args{to_dtype(compute),
+                           rows.size(0),
+                           c,
+                           rows.size(2),
+                           g.const_data_ptr(),
+                           rows.const_data_ptr(),
+                           a.const_data_ptr(),
+                           b.const_data_ptr(),
+                           data_of(grad_x),
+                           data_of(grad_alpha),
+                           data_of(grad_beta),
+                           nullptr,
+                           !has(beta),
+                           eps};
+    Tensor partial;
+    if (grad_alpha.defined() || grad_beta.defined()) {
+      partial = at::empty({backend.chunks(args), 2, c},
+                          a.options().dtype(at::toOpMathType(compute)));
+      args.partial = partial.mutable_data_ptr();
+    }
+    backend.backward(args, x.device());
+    if (mask[0]) {
+      if (turn) grad_x = grad_x.view({c, n, -1}).transpose(0, 1).contiguous();
+      grad_x = cast(grad_x.view(x.sizes()), x.scalar_type());
+    }
+  }
+  return {grad_x, of_parameter(grad_alpha, alpha), of_parameter(grad_beta, given_beta)};
+}
+
+// ---- meta
+
+static Tensor snake_meta(const Tensor& x, const Tensor& alpha, const OptionalTensor& beta, double) {
+  const auto [a, b, compute] = check_snake("snake", x, alpha, beta, Tensor());
+  return at::mul(at::sin(at::mul(x, a)), b);
+}
+
+static void snake_out_meta(const Tensor& x, const Tensor& alpha, const OptionalTensor& beta, double,
+                           Tensor& out) {
+  const auto [a, b, compute] = check_snake("snake", x, alpha, beta, out);
+  at::mul_outf(at::sin(at::mul(x, a)), b, out);
+}
+
+static void snake_inplace_meta(Tensor& x, const Tensor& alpha, const OptionalTensor& beta, double) {
+  check_snake("snake_", x, alpha, beta, x);
+}
+
+static Tensors3 snake_backward_meta(const Tensor& grad, const Tensor& x, const Tensor& alpha,
+                                    const OptionalTensor& beta, double, std::array<bool, 3> mask) {
+  check_snake_backward(grad, x, alpha, beta);
+  return {empty_like_if(mask[0], x), empty_like_if(mask[1], alpha),
+          has(beta) ? empty_like_if(mask[2], *beta) : Tensor()};
+}
+
+// ---- CPU
+
+static void snake_cpu(ElementwiseLoop& loop, double eps) {
+  run_cpu(loop, [eps](const cpu::Tile2d& tile) { cpu::snake(tile, eps); });
+}
+
+static int64_t chunks_cpu(const SnakeBackwardArgs& args) { return SnakeCpuChunks(args).count; }
+
+static void backward_cpu(const SnakeBackwardArgs& args, at::Device) {
+  const int64_t pieces = chunks_cpu(args) * args.c;
+  const int64_t length = std::min(args.l, SnakeCpuChunks::kLength);
+  at::parallel_for(0, pieces, std::max<int64_t>(at::internal::GRAIN_SIZE / 4 / length, 1),
+                   [&](int64_t begin, int64_t end) { cpu::snake_backward(args, begin, end); });
+  if (args.partial != nullptr) cpu::snake_sums(args);
+}
+
+static constexpr SnakeBackend kCpuBackend{snake_cpu, chunks_cpu, backward_cpu,
+                                          /*short_rows=*/false};
+
+TORCH_LIBRARY_IMPL(treadle, CPU, m) { register_snake<kCpuBackend>(m); }
+
+TORCH_LIBRARY_IMPL(treadle, Meta, m) {
+  m.impl("snake", snake_meta);
+  m.impl("snake.out", snake_out_meta);
+  m.impl("snake_", snake_inplace_meta);
+  m.impl("snake_backward", snake_backward_meta);
+}
+
+}  // namespace treadle

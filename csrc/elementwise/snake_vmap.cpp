@@ -1,0 +1,113 @@
+// vmap of snake. Where only x is batched the batch is part of N; otherwise, and for the gradients
+// of alpha and beta, which each sample has for itself, part of C.
+#include "common/vmap.h"
+#include "elementwise/snake.h"
+#include "treadle/ops.h"
+
+namespace treadle {
+namespace {
+
+using Argument = BatchedCall::Argument;
+
+// The channels of a sample of x, after the check of its parameters: with a batch in front a number
+// would pass for one.
+c10::SymInt checked_channels(const BatchedCall& call, size_t x) {
+  const c10::SymDimVector shape = call.find(x)->shape();
+  const c10::SymInt channels = snake_channels(shape);
+  for (size_t i = x + 1; i <= x + 2; ++i) {
+    const Argument* parameter = call.find(i);
+    if (parameter == nullptr) continue;
+    check_snake_parameter(call.op_name().c_str(), call.name(*parameter).c_str(),
+                          parameter->shape(), channels);
+  }
+  return channels;
+}
+
+// [N, B C, ...] of x or grad, as a sample [N, C, ...] has them; of fewer dimensions [1, B, ...].
+Tensor into_channels(const BatchedCall& call, const Argument& a) {
+  if (a.rank() < 2) return call.with_batch(a, 0).unsqueeze(0);
+  return call.with_batch(a, 1).flatten(1, 2);
+}
+
+void give_channels(const BatchedCall& call, const Tensor& t, int64_t rank,
+                   const c10::SymInt& channels) {
+  if (!t.defined()) return call.give(t);
+  if (rank < 2) return call.give(t.squeeze(0), 0);
+  call.give(t.unflatten_symint(1, {call.size(), channels}), 1);
+}
+
+// [B C] of a parameter.
+Tensor parameter_channels(const BatchedCall& call, const Argument& a, const c10::SymInt& channels) {
+  return call.with_batch(a, 0).expand_symint({call.size(), channels}).flatten();
+}
+
+void give_parameter(const BatchedCall& call, const Tensor& grad, const Argument* parameter,
+                    const c10::SymInt& channels) {
+  if (!grad.defined()) return call.give(grad);
+  Tensor t = grad.view_symint({call.size(), channels});
+  if (parameter->shape()[0] != channels) t = t.sum(1, /*keepdim=*/true);
+  call.give(t, 0);
+}
+
+void give_all(const BatchedCall& call) {
+  for (const auto& result : call.run([](const Argument& a) { return a.value; })) {
+    call.give(result.toTensor());
+  }
+}
+
+void snake_batch_rule(const OperatorHandle& op, Stack* stack) {
+  const BatchedCall call(op, stack, /*rows=*/0b1);
+  if (!call.any()) return give_all(call);
+  const c10::SymInt channels = checked_channels(call, 0);
+  const Argument& x = *call.find(0);
+  if (call.only_rows() && x.rank() >= 2) {
+    const Stack results =
+        call.run([&](const Argument& a) { return a.position == 0 ? call.folded(a, 0) : a.value; });
+    return call.give(results[0].toTensor().unflatten_symint(0, {call.size(), x.shape()[0]}), 0);
+  }
+  const Stack results = call.run([&](const Argument& a) {
+    return a.position == 0 ? into_channels(call, a) : parameter_channels(call, a, channels);
+  });
+  give_channels(call, results[0].toTensor(), x.rank(), channels);
+}
+
+void snake_backward_batch_rule(const OperatorHandle& op, Stack* stack) {
+  const BatchedCall call(op, stack, /*rows=*/0);
+  if (!call.any()) return give_all(call);
+  const c10::SymInt channels = checked_channels(call, 1);
+  const Stack results = call.run([&](const Argument& a) {
+    return a.position < 2 ? into_channels(call, a) : parameter_channels(call, a, channels);
+  });
+  give_channels(call, results[0].toTensor(), call.find(1)->rank(), channels);
+  for (size_t i = 1; i <= 2; ++i) {
+    give_parameter(call, results[i].toTensor(), call.find(i + 1), channels);
+  }
+}
+
+// What the op without writing gives, written into x.
+void snake_inplace_batch_rule(const OperatorHandle& op, Stack* stack) {
+  Stack arguments(stack->end() - 4, stack->end());
+  {
+    const BatchedCall call(op, stack, /*rows=*/0);
+    if (!call.any()) {
+      call.run([](const Argument& a) { return a.value; });
+      return;
+    }
+    TORCH_CHECK(call.find(0)->batch, op.schema().name(),
+                ": the argument written in place must be batched by vmap if another is, got one "
+                "that is not");
+  }
+  Tensor x = arguments[0].toTensor();
+  const OptionalTensor beta = arguments[2].toOptional<Tensor>();
+  x.copy_(snake_op().call(x, arguments[1].toTensor(), beta, arguments[3].toDouble()));
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(treadle, FuncTorchBatched, m) {
+  m.impl("snake", TREADLE_RULE(snake_batch_rule));
+  m.impl("snake_", TREADLE_RULE(snake_inplace_batch_rule));
+  m.impl("snake_backward", TREADLE_RULE(snake_backward_batch_rule));
+}
+
+}  // namespace treadle

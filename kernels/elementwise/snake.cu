@@ -1,0 +1,160 @@
+// snake on CUDA. Where x is dense and a row of it has one channel, a thread has a vector of a row;
+// any other layout or mixture of dtypes goes through map.cuh. Twin: kernels/elementwise/cpu/snake.cpp.
+#include "kernels/elementwise/snake.cuh"
+
+#include <cstdlib>
+
+#include "kernels/elementwise/launchers.h"
+#include "kernels/elementwise/map.cuh"
+
+namespace treadle {
+namespace {
+
+// out = x + sin(alpha x)^2 * inverse.
+template <class scalar_t, bool kFar, class acc = acc_t<scalar_t>>
+__device__ __forceinline__ acc snake_of(acc x, acc alpha, acc inverse) {
+  const acc t = math::mul_rn(alpha, x);
+  if constexpr (kFar) {
+    return math::fma_rn(math::any_snake<scalar_t, false>(t).square, inverse, x);
+  } else {
+    return math::fma_rn(math::near_snake<scalar_t, false>(t).square, inverse, x);
+  }
+}
+
+// For map.cuh.
+template <class scalar_t>
+struct SnakeOf {
+  using acc = acc_t<scalar_t>;
+  acc eps;
+
+  template <int n>
+  __device__ __forceinline__ void operator()(Vector<scalar_t, n>& out,
+                                             const Vector<scalar_t, n>& in,
+                                             const Vector<scalar_t, n>& alphas,
+                                             const Vector<scalar_t, n>& betas) const {
+    acc x[n], alpha[n], inverse[n], largest = 0;
+    widen(in, x);
+    widen(alphas, alpha);
+    widen(betas, inverse);
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      inverse[i] = 1 / (inverse[i] + eps);
+      largest = fmax(largest, fabs(alpha[i] * x[i]));
+    }
+    if (largest > math::kSnakeNear<scalar_t>) {
+#pragma unroll
+      for (int i = 0; i < n; ++i) x[i] = snake_of<scalar_t, true>(x[i], alpha[i], inverse[i]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < n; ++i) x[i] = snake_of<scalar_t, false>(x[i], alpha[i], inverse[i]);
+    }
+    narrow(x, out);
+  }
+};
+
+// x and out dense [rows, row_size]; row r has channel r % channels.
+template <class scalar_t, int kBytes>
+struct SnakeRows {
+  static constexpr int kVector = kBytes / sizeof(scalar_t);
+
+  char* out;
+  const char *x, *alpha, *beta;
+  uint32_t alpha_step, beta_step;  // bytes
+  uint32_t row_size, vectors;
+  FastDivide vectors_per_row, channels;
+  bool aligned;  // every vector is whole and in one access
+  acc_t<scalar_t> eps;
+
+  SnakeRows(const ElementwiseArgs& args, double eps)
+      : out(args.data[0]),
+        x(args.data[1]),
+        alpha(args.data[2]),
+        beta(args.data[3]),
+        alpha_step(args.ndim > 1 ? static_cast<uint32_t>(args.strides[2][1]) : 0),
+        beta_step(args.ndim > 1 ? static_cast<uint32_t>(args.strides[3][1]) : 0),
+        row_size(static_cast<uint32_t>(args.sizes[0])),
+        channels(args.ndim > 1 ? static_cast<uint32_t>(args.sizes[1]) : 1),
+        eps(static_cast<acc_t<scalar_t>>(eps)) {
+    vectors_per_row = FastDivide(ceil_div(row_size, uint32_t{kVector}));
+    vectors = static_cast<uint32_t>(args.numel / args.sizes[0]) * vectors_per_row.divisor;
+    aligned = reinterpret_cast<uintptr_t>(out) % 16 == 0 &&
+              reinterpret_cast<uintptr_t>(x) % 16 == 0 && row_size % kVector == 0;
+  }
+
+  static bool fits(const ElementwiseArgs& args) {
+    if (args.ndim < 1 || args.ndim > 3 || args.sizes[0] < kVector) return false;
+    for (const Dtype dtype : {args.dtypes[0], args.dtypes[1], args.dtypes[2], args.dtypes[3]}) {
+      if (dtype != args.compute) return false;
+    }
+    int64_t dense = sizeof(scalar_t);
+    for (int d = 0; d < args.ndim; ++d) {
+      if (args.strides[0][d] != dense || args.strides[1][d] != dense) return false;
+      if (d != 1 && (args.strides[2][d] != 0 || args.strides[3][d] != 0)) return false;
+      dense *= args.sizes[d];
+    }
+    return true;
+  }
+};
+
+// One thread per vector of a row.
+template <class scalar_t, int kBytes, bool kAligned>
+__global__ void __launch_bounds__(kBlockSize)
+    snake_rows(const __grid_constant__ SnakeRows<scalar_t, kBytes> args) {
+  begin_kernel();
+  using acc = acc_t<scalar_t>;
+  constexpr int n = SnakeRows<scalar_t, kBytes>::kVector;
+  const uint32_t index = blockIdx.x * kBlockSize + threadIdx.x;
+  if (index >= args.vectors) return;
+  const uint32_t row = args.vectors_per_row(index);
+  const uint32_t first = (index - row * args.vectors_per_row.divisor) * n;
+  const uint32_t channel = row - args.channels(row) * args.channels.divisor;
+  const int count = kAligned ? n : min(static_cast<uint32_t>(n), args.row_size - first);
+  const size_t at = (size_t{row} * args.row_size + first) * sizeof(scalar_t);
+  Vector<scalar_t, n> in, out;
+  constexpr InRow kInRow = kAligned ? InRow::kAligned : InRow::kAnywhere;
+  load_row<scalar_t>(args.x + at, kInRow, count, in);
+  const auto of_channel = [&](const char* data, uint32_t step) {
+    return widen(*reinterpret_cast<const scalar_t*>(data + int64_t{channel} * step));
+  };
+  const acc alpha = of_channel(args.alpha, args.alpha_step);
+  const acc inverse = 1 / (of_channel(args.beta, args.beta_step) + args.eps);
+  acc x[n];
+  widen(in, x);
+  if (any_far(in, alpha)) {
+#pragma unroll
+    for (int i = 0; i < n; ++i) x[i] = snake_of<scalar_t, true>(x[i], alpha, inverse);
+  } else {
+#pragma unroll
+    for (int i = 0; i < n; ++i) x[i] = snake_of<scalar_t, false>(x[i], alpha, inverse);
+  }
+  narrow(x, out);
+  store_row<scalar_t>(args.out + at, kInRow, count, out);
+}
+
+template <class scalar_t, int kBytes>
+cudaError_t launch_rows_of(const ElementwiseArgs& args, double eps, cudaStream_t stream) {
+  const SnakeRows<scalar_t, kBytes> rows(args, eps);
+  constexpr int n = SnakeRows<scalar_t, kBytes>::kVector;
+  const LaunchShape shape = {
+      ceil_div(rows.vectors, uint32_t{kBlockSize}), 1, 1, kBlockSize, 0, 16 / sizeof(scalar_t), n};
+  return rows.aligned ? launch(snake_rows<scalar_t, kBytes, true>, shape, stream, rows)
+                      : launch(snake_rows<scalar_t, kBytes, false>, shape, stream, rows);
+}
+
+}  // namespace
+
+cudaError_t launch_snake(const ElementwiseArgs& args, double eps, cudaStream_t stream) {
+  return visit_floating(args.compute, [&](auto type) {
+    using scalar_t = typename decltype(type)::type;
+    const bool wide = std::getenv("TREADLE_SNAKE_WIDE") != nullptr;
+    if (wide && SnakeRows<scalar_t, 32>::fits(args)) return launch_rows_of<scalar_t, 32>(args, eps, stream);
+    if (SnakeRows<scalar_t, 16>::fits(args)) return launch_rows_of<scalar_t, 16>(args, eps, stream);
+    bool cast = false;
+    for (int i = 0; i < 4; ++i) cast = cast || args.dtypes[i] != args.compute;
+    const SnakeOf<scalar_t> f{static_cast<acc_t<scalar_t>>(eps)};
+    return cast ? launch_anywhere<scalar_t, true, 3>(args, f, stream)
+                : launch_anywhere<scalar_t, false, 3>(args, f, stream);
+  });
+}
+
+}  // namespace treadle

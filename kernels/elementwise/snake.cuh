@@ -1,0 +1,19 @@
+// What snake's CUDA kernels share: the waves of a vector of phases.
+#pragma once
+
+#include "kernels/common/convert.cuh"
+#include "kernels/math/snake.h"
+
+namespace treadle {
+
+// Whether a phase may be beyond kSnakeNear; for NaN either answer will do.
+template <class scalar_t, int n>
+__device__ __forceinline__ bool any_far(const Vector<scalar_t, n>& in, acc_t<scalar_t> alpha) {
+  acc_t<scalar_t> x[n], largest = 0;
+  widen(in, x);
+#pragma unroll
+  for (int i = 0; i < n; ++i) largest = fmax(largest, fabs(x[i]));
+  return largest * fabs(alpha) > math::kSnakeNear<scalar_t>;
+}
+
+}  // namespace treadle

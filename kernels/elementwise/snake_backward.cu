@@ -1,0 +1,247 @@
+// snake's backward pass on CUDA: the gradient of x, and in the same pass the two sums of each
+// channel (snake_args.h); then their total. Everything is added in an order that the shape decides.
+// Twin: kernels/elementwise/cpu/snake.cpp.
+#include <cstdlib>
+
+#include "kernels/elementwise/launchers.h"
+#include "kernels/elementwise/rows_map.cuh"
+#include "kernels/elementwise/snake.cuh"
+
+namespace treadle {
+namespace {
+
+constexpr int kWarp = 32;
+constexpr int64_t kVectorBytes = 16;
+// Vectors of a thread where a row takes a block or more; blocks to divide the batch for.
+constexpr uint32_t kPerThread = 4;
+constexpr int64_t kEnoughBlocks = 4096;
+
+// A block has `lanes` threads for each of kBlockSize / lanes neighbouring channels, and goes
+// through `rows` rows of them, or through a part of one.
+struct SnakeSplit {
+  uint32_t vectors;  // of a row
+  int tail;          // elements of the last one
+  int lanes;         // a power of 2, at most a warp; or a block
+  uint32_t vectors_per_part, parts;
+  int64_t channel_blocks, rows, chunks;
+
+  explicit SnakeSplit(const SnakeBackwardArgs& args) {
+    const int64_t n = kVectorBytes / size_of(args.dtype);
+    vectors = static_cast<uint32_t>(ceil_div(args.l, n));
+    tail = static_cast<int>(args.l - (vectors - 1) * n);
+    lanes = 1;
+    while (lanes < kWarp && lanes < static_cast<int>(vectors)) lanes *= 2;
+    if (vectors >= kBlockSize) lanes = kBlockSize;
+    const bool whole = lanes < kBlockSize;
+    vectors_per_part = whole ? vectors : kBlockSize * kPerThread;
+    parts = ceil_div(vectors, vectors_per_part);
+    channel_blocks = ceil_div(args.c, int64_t{kBlockSize / lanes});
+    const int64_t fewest = ceil_div(kEnoughBlocks, channel_blocks);
+    rows = whole ? ceil_div(args.n, std::min(args.n, fewest)) : 1;
+    chunks = ceil_div(args.n, rows) * parts;
+  }
+};
+
+struct SnakeBackwardWork {
+  SnakeBackwardArgs args;
+  SnakeSplit split;
+};
+
+template <class scalar_t>
+__device__ __forceinline__ SnakeChannel<acc_t<scalar_t>> channel_of(const SnakeBackwardArgs& args,
+                                                                    int64_t c) {
+  using acc = acc_t<scalar_t>;
+  const acc beta = widen(static_cast<const scalar_t*>(args.beta)[c]);
+  return {widen(static_cast<const scalar_t*>(args.alpha)[c]),
+          1 / (beta + static_cast<acc>(args.eps)), args.beta_is_alpha};
+}
+
+// The factors of a channel, and its sums in a thread.
+template <class acc>
+struct SnakeSums {
+  acc alpha, slope;  // 2 alpha / b
+  acc product = 0, square = 0;
+};
+
+// A vector of a row, on its way. kAligned: every one is whole and in one access.
+template <class scalar_t, bool kAligned>
+struct SnakeVector {
+  static constexpr int n = kVectorBytes / sizeof(scalar_t);
+  static constexpr InRow kInRow = kAligned ? InRow::kAligned : InRow::kAnywhere;
+  using acc = acc_t<scalar_t>;
+
+  int count;  // 0: zeros
+  Vector<scalar_t, n> x, grad;
+
+  __device__ __forceinline__ void load(const SnakeBackwardWork& work, int64_t row, uint32_t vector,
+                                       uint32_t end) {
+    count = kAligned || vector + 1 != work.split.vectors ? n : work.split.tail;
+    x = grad = {};
+    if (vector >= end) {
+      count = 0;
+      return;
+    }
+    const int64_t at = row + int64_t{vector} * kVectorBytes;
+    load_row<scalar_t>(static_cast<const char*>(work.args.x) + at, kInRow, count, x);
+    load_row<scalar_t>(static_cast<const char*>(work.args.grad) + at, kInRow, count, grad);
+  }
+
+  template <bool kFar>
+  __device__ __forceinline__ void compute(SnakeSums<acc>& sums, Vector<scalar_t, n>& out) const {
+    acc xs[n], g[n], result[n];
+    widen(x, xs);
+    widen(grad, g);
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      const acc t = math::mul_rn(sums.alpha, xs[i]);
+      math::SnakeWaves<acc> waves;
+      if constexpr (kFar) {
+        waves = math::any_snake<scalar_t, true>(t);
+      } else {
+        waves = math::near_snake<scalar_t, true>(t);
+      }
+      sums.product += g[i] * xs[i] * waves.product;
+      sums.square += g[i] * waves.square;
+      result[i] = g[i] * math::fma_rn(sums.slope, waves.product, acc(1));
+    }
+    narrow(result, out);
+  }
+
+  __device__ __forceinline__ void backward(const SnakeBackwardWork& work, int64_t row,
+                                           uint32_t vector, SnakeSums<acc>& sums) const {
+    Vector<scalar_t, n> out;
+    if (any_far(x, sums.alpha)) {
+      compute<true>(sums, out);
+    } else {
+      compute<false>(sums, out);
+    }
+    if (work.args.grad_x == nullptr || count == 0) return;
+    const int64_t at = row + int64_t{vector} * kVectorBytes;
+    store_row<scalar_t>(static_cast<char*>(work.args.grad_x) + at, kInRow, count, out);
+  }
+};
+
+// The sum over the lanes of a channel, in its first thread.
+template <class acc>
+__device__ __forceinline__ acc sum_of_lanes(acc value, int lanes, acc (&of_warps)[kBlockSize / kWarp]) {
+  for (int step = min(lanes, kWarp) / 2; step > 0; step /= 2) {
+    value += __shfl_down_sync(0xffffffff, value, step, kWarp);
+  }
+  if (lanes < kBlockSize) return value;
+  if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  acc total = 0;
+#pragma unroll
+  for (const acc warp : of_warps) total += warp;
+  return total;
+}
+
+template <class scalar_t, bool kAligned, int kAhead, int kBlocks>
+__global__ void __launch_bounds__(kBlockSize, kBlocks)
+    snake_backward(const __grid_constant__ SnakeBackwardWork work) {
+  begin_kernel();
+  using acc = acc_t<scalar_t>;
+  const SnakeBackwardArgs& args = work.args;
+  const SnakeSplit& split = work.split;
+  const auto channel_blocks = static_cast<uint32_t>(split.channel_blocks);
+  const uint32_t chunk = blockIdx.x / channel_blocks;
+  const auto lanes = static_cast<uint32_t>(split.lanes);
+  const int64_t c = int64_t{blockIdx.x - chunk * channel_blocks} * (kBlockSize / lanes) +
+                    threadIdx.x / lanes;
+  SnakeSums<acc> sums = {};
+  if (c < args.c) {
+    const uint32_t part = chunk % split.parts;
+    const int64_t n_begin = int64_t{chunk / split.parts} * split.rows;
+    const int64_t n_end = min(n_begin + split.rows, args.n);
+    const uint32_t begin = part * split.vectors_per_part + threadIdx.x % lanes;
+    const uint32_t end = min((part + 1) * split.vectors_per_part, split.vectors);
+    const SnakeChannel<acc> channel = channel_of<scalar_t>(args, c);
+    sums = {channel.alpha, 2 * (channel.alpha * channel.inverse)};
+    for (int64_t n = n_begin; n < n_end; ++n) {
+      const int64_t row = (n * args.c + c) * args.l * int64_t{sizeof(scalar_t)};
+      for (uint32_t v = begin; v < end; v += kAhead * lanes) {
+        // All are on their way before one is used.
+        SnakeVector<scalar_t, kAligned> vectors[kAhead];
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) vectors[i].load(work, row, v + i * lanes, end);
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) vectors[i].backward(work, row, v + i * lanes, sums);
+      }
+    }
+  }
+  if (args.partial == nullptr) return;
+  __shared__ acc of_warps[2][kBlockSize / kWarp];
+  const acc product = sum_of_lanes(sums.product, split.lanes, of_warps[0]);
+  const acc square = sum_of_lanes(sums.square, split.lanes, of_warps[1]);
+  if (c >= args.c || threadIdx.x % lanes != 0) return;
+  acc* partial = static_cast<acc*>(args.partial) + int64_t{chunk} * 2 * args.c + c;
+  partial[0] = product;
+  partial[args.c] = square;
+}
+
+// A block has kWarp channels, and for each a thread of every warp, which adds every so many chunks.
+template <class scalar_t>
+__global__ void __launch_bounds__(kBlockSize) snake_sums(SnakeBackwardArgs args, int64_t chunks) {
+  begin_kernel();
+  using acc = acc_t<scalar_t>;
+  constexpr int kWarps = kBlockSize / kWarp;
+  const uint32_t lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int64_t c = int64_t{blockIdx.x} * kWarp + lane;
+  acc sums[2] = {0, 0};
+  if (c < args.c) {
+    const acc* partial = static_cast<const acc*>(args.partial) + c;
+#pragma unroll 4
+    for (int64_t chunk = warp; chunk < chunks; chunk += kWarps) {
+      sums[0] += partial[2 * chunk * args.c];
+      sums[1] += partial[(2 * chunk + 1) * args.c];
+    }
+  }
+  __shared__ acc of_warps[kWarps][2][kWarp];
+  of_warps[warp][0][lane] = sums[0];
+  of_warps[warp][1][lane] = sums[1];
+  __syncthreads();
+  if (warp != 0 || c >= args.c) return;
+#pragma unroll
+  for (int w = 1; w < kWarps; ++w) {
+    sums[0] += of_warps[w][0][lane];
+    sums[1] += of_warps[w][1][lane];
+  }
+  const SnakeChannel<acc> channel = channel_of<scalar_t>(args, c);
+  const auto write = [c](void* grads, acc value) {
+    if (grads != nullptr) static_cast<scalar_t*>(grads)[c] = Narrow<scalar_t>::from(value);
+  };
+  write(args.grad_alpha, channel.grad_alpha(sums[0], sums[1]));
+  write(args.grad_beta, channel.grad_beta(sums[1]));
+}
+
+bool aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % kVectorBytes == 0; }
+
+}  // namespace
+
+int64_t snake_backward_chunks(const SnakeBackwardArgs& args) { return SnakeSplit(args).chunks; }
+
+cudaError_t launch_snake_backward(const SnakeBackwardArgs& args, cudaStream_t stream) {
+  const SnakeSplit split(args);
+  const bool all_aligned = aligned(args.x) && aligned(args.grad) && aligned(args.grad_x) &&
+                           args.l * size_of(args.dtype) % kVectorBytes == 0;
+  const SnakeBackwardWork work{args, split};
+  return visit_floating(args.dtype, [&](auto type) {
+    using scalar_t = typename decltype(type)::type;
+    constexpr int n = kVectorBytes / sizeof(scalar_t);
+    const auto blocks = static_cast<unsigned>(split.channel_blocks * split.chunks);
+    const LaunchShape shape = {blocks, 1, 1, kBlockSize, 0, n, 2 * n};
+    const int variant = std::getenv("TREADLE_SNAKE_VARIANT") ? std::atoi(std::getenv("TREADLE_SNAKE_VARIANT")) : 0;
+    const cudaError_t error = !all_aligned ? launch(snake_backward<scalar_t, false, 1, 4>, shape, stream, work)
+      : variant == 1 ? launch(snake_backward<scalar_t, true, 1, 6>, shape, stream, work)
+      : variant == 2 ? launch(snake_backward<scalar_t, true, 1, 8>, shape, stream, work)
+      : variant == 3 ? launch(snake_backward<scalar_t, true, 2, 3>, shape, stream, work)
+      : variant == 4 ? launch(snake_backward<scalar_t, true, 1, 4>, shape, stream, work)
+      : launch(snake_backward<scalar_t, true, 2, 4>, shape, stream, work);
+    if (error != cudaSuccess || args.partial == nullptr) return error;
+    const LaunchShape sums = {static_cast<unsigned>(ceil_div(args.c, int64_t{kWarp})),
+                              1, 1, kBlockSize, 0, 1, 1};
+    return launch(snake_sums<scalar_t>, sums, stream, args, split.chunks);
+  });
+}
+
+}  // namespace treadle

@@ -1,0 +1,136 @@
+"""Snake: the activation as a module, with the parameters of audio decoders."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._check_tensor import check_tensor
+from ..snake import snake
+from ._check import check_bool, check_count, check_dtype, check_omega
+from ._tracers import differs, refuse_script
+
+__all__ = ["Snake"]
+
+
+class Snake(nn.Module):
+    """x + sin(alpha x)² / (beta + eps), alpha and beta by channel. See :func:`treadle.snake`.
+
+    It stands for ``Snake1d`` of DAC, ``Snake`` of BigVGAN, and with ``beta=True`` for BigVGAN's
+    ``SnakeBeta``, and loads their state dicts: alpha and beta may be [1, C, 1] there.
+
+    Args:
+        channels: C.
+        alpha: what alpha begins with, and beta.
+        beta: True gives sin² a factor of its own; else it is 1 / alpha.
+        logscale: True keeps the logarithms of alpha and beta as parameters, as BigVGAN does with
+            ``alpha_logscale``: both stay positive. A loaded dict must have been made so, too.
+        trainable: False lets the parameters require no grad.
+        eps: is added to beta; 1e-9 is that of DAC and BigVGAN.
+        device: where the parameters are made; ``"meta"`` makes them without memory.
+        dtype: of the parameters: float64, float32, float16 or bfloat16.
+
+    Attributes:
+        alpha: [C].
+        beta: [C] or None.
+
+    Under autocast the parameters stay in float32 and so does the result, as in those modules.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above; alpha must be positive with ``logscale``.
+
+    Example::
+
+        act = treadle.nn.Snake(512, beta=True, logscale=True)  # SnakeBeta(512, alpha_logscale=True)
+        y = act(x)                                             # [N, 512, T] -> [N, 512, T]
+    """
+
+    __prepare_scriptable__ = refuse_script
+
+    channels: int
+    logscale: bool
+    eps: float
+    alpha: nn.Parameter
+    beta: nn.Parameter | None
+
+    def __init__(
+        self,
+        channels: int,
+        alpha: float = 1.0,
+        beta: bool = False,
+        logscale: bool = False,
+        trainable: bool = True,
+        eps: float = 1e-9,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.channels = check_count("Snake", "channels", channels)
+        self.logscale = check_bool("Snake", "logscale", logscale)
+        self.eps = check_omega("Snake", "eps", eps, zero=True)
+        self._begin = check_omega("Snake", "alpha", alpha, zero=True)
+        if logscale and self._begin <= 0:
+            raise ValueError(f"Snake: alpha must be positive with logscale, got {alpha!r}")
+        check_dtype("Snake", dtype)
+        grad = check_bool("Snake", "trainable", trainable)
+
+        def parameter() -> nn.Parameter:
+            return nn.Parameter(torch.empty(self.channels, device=device, dtype=dtype), grad)
+
+        self.alpha = parameter()
+        if check_bool("Snake", "beta", beta):
+            self.beta = parameter()
+        else:
+            self.register_parameter("beta", None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set all parameters to what they began with."""
+        begin = math.log(self._begin) if self.logscale else self._begin
+        for parameter in self.parameters(recurse=False):
+            nn.init.constant_(parameter, begin)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Apply the activation.
+
+        Args:
+            input: [N, C, ...].
+
+        Returns:
+            [N, C, ...] of the dtype that input and the parameters promote to.
+
+        Raises:
+            TypeError, ValueError: ``input`` is no tensor, or its shape is not as above.
+        """
+        if not isinstance(input, Tensor):
+            check_tensor("Snake", "input", input)
+        elif input.dim() < 2 or differs(input.shape[1], self.channels):
+            raise ValueError(
+                f"Snake: input must have shape [N, {self.channels}, ...], got {list(input.shape)}"
+            )
+        alpha, beta = self.alpha, self.beta
+        if self.logscale:
+            return snake(input, alpha.exp(), None if beta is None else beta.exp(), eps=self.eps)
+        return snake(input, alpha, beta, eps=self.eps)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.channels}"
+            + ("" if self.beta is None else ", beta=True")
+            + (", logscale=True" if self.logscale else "")
+            + ("" if self.alpha.requires_grad else ", trainable=False")
+            + ("" if self.eps == 1e-9 else f", eps={self.eps:g}")
+        )
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any
+    ) -> None:
+        # The dictionary is load_state_dict's own copy.
+        for name in ("alpha", "beta"):
+            found = state_dict.get(prefix + name)
+            if isinstance(found, Tensor) and found.shape == (1, self.channels, 1):
+                state_dict[prefix + name] = found.reshape(self.channels)
+        super()._load_from_state_dict(state_dict, prefix, *args)
