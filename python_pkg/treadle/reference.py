@@ -139,7 +139,8 @@ def snake(x: Tensor, alpha: Tensor, beta: Tensor | None = None, *, eps: float = 
         return parameter.reshape((-1, *[1] * (x.dim() - 2)) if x.dim() else ())
 
     wave = torch.sin(along(alpha) * x)
-    return x + wave * wave / (along(alpha if beta is None else beta) + eps)
+    factor = along(alpha if beta is None else beta).to(wave.dtype) + eps
+    return x + wave * wave / factor
 
 
 def sine_linear(input: Tensor, weight: Tensor, bias: Tensor | None, omega: float) -> Tensor:

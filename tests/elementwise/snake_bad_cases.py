@@ -33,7 +33,9 @@ def of_parameters() -> list[Bad]:
     found = []
     for name, pick in (("alpha", lambda t, m: (t, m(3))), ("beta", lambda t, m: (m(3), t))):
 
-        def bad(what: str, t: Any, message: str, *more: Any, name: str = name, pick: Any = pick) -> Bad:
+        def bad(
+            what: str, t: Any, message: str, *more: Any, name: str = name, pick: Any = pick
+        ) -> Bad:
             run = lambda m: treadle.snake(m(2, 3, 4), *pick(t(m), m))  # noqa: E731
             return Bad(f"snake {name} {what}", run, f"snake: {name} must {message}", *more)
 
@@ -42,7 +44,9 @@ def of_parameters() -> list[Bad]:
             bad("channels", lambda m: m(4), shape + "[4]"),
             bad("rank", lambda m: m(3, 1), shape + "[3, 1]"),
             bad("0-dim", lambda m: m(), shape + "[]"),
-            bad("device", lambda m: elsewhere(m, 3), "be on the device of x, {device}, got {other}"),
+            bad(
+                "device", lambda m: elsewhere(m, 3), "be on the device of x, {device}, got {other}"
+            ),
             bad(
                 "complex",
                 lambda m: of_dtype(m, torch.complex64, 3),

@@ -3,6 +3,8 @@ without beta; rows as audio decoders have them; numbers for eps, and phases far 
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -98,9 +100,17 @@ def _big(shape: tuple[int, ...]) -> bool:
     return torch.Size(shape).numel() > 200
 
 
-def first(y: Tensor) -> Tensor:
+def element(y: Tensor, at: int) -> Tensor:
     """[1], a view: what makes the form of an op must not run a kernel."""
-    return y[(0,) * y.dim()].reshape(1)
+    return y[(at,) * y.dim()].reshape(1) if y.numel() else y.new_ones(1)
+
+
+def backward_calls(make: Make) -> Iterator[tuple[Any, ...]]:
+    """What snake_backward is called with."""
+    shapes: tuple[tuple[int, ...], ...] = ((2, 3, 7), (70, 3), (0, 3, 4), (5,))
+    for shape, beta, one in itertools.product(shapes, (True, False), ("", "alpha beta")):
+        x, *parameters = with_parameters(make, make(*shape), beta=beta, one=one).args
+        yield make(*shape), x, *parameters, 0.25, [True] * 3
 
 
 def ops() -> tuple[Op, ...]:
@@ -116,8 +126,8 @@ def ops() -> tuple[Op, ...]:
             has_out=True,
             saved=(0, 1, 2),
             rest={
-                "": lambda y: Call((first(y),), {"eps": 9.0}),
-                "beta": lambda y: Call((first(y), first(y)), {"eps": 9.0}),
+                "": lambda y: Call((element(y, 0),), {"eps": 9.0}),
+                "beta": lambda y: Call((element(y, 0), element(y, -1)), {"eps": 9.0}),
             },
             parameters=True,
         ),

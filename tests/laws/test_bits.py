@@ -132,7 +132,9 @@ def test_any_alignment(name: str, dtype: torch.dtype, device: str) -> None:
     expected = call.run(op.function)
     for first in range(9):
         for length in (1, 17, 255, 500):
-            moved = call.map(lambda t, n=length, i=first: shifted(t[3 : 3 + n], i))
+            moved = call.map(
+                lambda t, n=length, i=first: shifted(t[3 : 3 + n] if len(t) == 519 else t, i)
+            )
             same([moved.run(op.function)], [expected[3 : 3 + length]], (first, length))
             apart = moved.with_args({0: shifted(call.args[0][3 : 3 + length], 8 - first)})
             same([apart.run(op.function)], [expected[3 : 3 + length]], (first, length, "apart"))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.library import opcheck
 
+from tests.elementwise.snake_cases import backward_calls
 from tests.recurrent.cell_cases import cell_arguments
 from tests.recurrent.layer_cases import CELLS, EACH_CELL, batch_sizes, layer_arguments
 from tests.recurrent.scan_cases import scan_call
@@ -37,14 +38,12 @@ def overload(form: Form, name: str, y: Tensor) -> Any:
 def elementwise_calls(op: Op, m: Make) -> list[OpCall]:
     """Every overload that returns a new tensor."""
     x, y = m(4, 6), m(4, 6)
-    found = [
-        (overload(form, op.name, y), (x, *form.rest(y).args), form.rest(y).kwargs)
-        for form in FORMS.values()
-        if form.op is op
-    ]
+    forms = [(form, form.rest(y)) for form in FORMS.values() if form.op is op]
+    found = [(overload(f, op.name, y), (x, *rest.args), rest.kwargs) for f, rest in forms]
     calls = [case.build(m) for case in op.cases if case.id.removeprefix(op.name)[1:] in TRACED]
-    plain = getattr(ops, op.name).default
-    return found + [(plain, call.args, call.kwargs) for call in calls]
+    found += [(getattr(ops, op.name).default, call.args, call.kwargs) for call in calls]
+    backward = backward_calls(m) if op.name == "snake" else ()
+    return found + [(ops.snake_backward.default, args, {}) for args in backward]
 
 
 def writing_calls(m: Make) -> list[OpCall]:

@@ -128,12 +128,12 @@ class Op:
         return torch.int32 in self.dtypes
 
     def like_first_case(self, make: Make, *shape: int) -> Call:
-        """A call with tensors of one shape where the first case has tensors, else its numbers. What
-        is a parameter is that of the plain variant."""
+        """A call with tensors of one shape where the first case has tensors, else its numbers.
+        Parameters are those of the last variant."""
         call = self.cases[0].call()
         if self.parameters:
-            assert self.rest is not None
-            rest = self.rest[""](make(*shape))
+            *_, variant = (self.rest or {}).values()
+            rest = variant(make(*shape)).map(Tensor.clone)
             return Call((make(*shape), *rest.args), rest.kwargs)
         args = (make(*shape) if isinstance(a, Tensor) else a for a in call.args)
         return Call(tuple(args), call.kwargs)
@@ -143,7 +143,9 @@ class Op:
         return [
             i
             for i in self.differentiable
-            if isinstance(call.args[i], Tensor) and call.args[i].is_floating_point()
+            if i < len(call.args)
+            and isinstance(call.args[i], Tensor)
+            and call.args[i].is_floating_point()
         ]
 
 

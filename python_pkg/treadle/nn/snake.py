@@ -125,9 +125,7 @@ class Snake(nn.Module):
             + ("" if self.eps == 1e-9 else f", eps={self.eps:g}")
         )
 
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *args: Any
-    ) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # The dictionary is load_state_dict's own copy.
         for name in ("alpha", "beta"):
             found = state_dict.get(prefix + name)

@@ -1,0 +1,171 @@
+"""nn.Snake stands for the modules of DAC and BigVGAN, which are written here in plain PyTorch."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import treadle
+from tests.support.inputs import DEVICES, Make
+
+C = 5
+
+
+class Dac(nn.Module):
+    """Snake1d: alpha [1, C, 1]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.ones(1, C, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + (self.alpha + 1e-9).reciprocal() * torch.sin(self.alpha * x).pow(2)
+
+
+class BigVgan(nn.Module):
+    """Snake, and with beta SnakeBeta: alpha and beta [C], perhaps as logarithms."""
+
+    def __init__(self, beta: bool, logscale: bool) -> None:
+        super().__init__()
+        begin = torch.zeros(C) if logscale else torch.ones(C)
+        self.logscale = logscale
+        self.alpha = nn.Parameter(begin.clone())
+        self.beta = nn.Parameter(begin.clone()) if beta else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        alpha = self.alpha[None, :, None]
+        beta = alpha if self.beta is None else self.beta[None, :, None]
+        if self.logscale:
+            alpha, beta = alpha.exp(), beta.exp()
+        return x + (1.0 / (beta + 1e-9)) * torch.sin(x * alpha).pow(2)
+
+
+MODULES: dict[str, Any] = {
+    "DAC": (Dac, {}),
+    **{
+        f"BigVGAN beta={beta} logscale={log}": (
+            lambda beta=beta, log=log: BigVgan(beta, log),
+            {"beta": beta, "logscale": log},
+        )
+        for beta in (False, True)
+        for log in (False, True)
+    },
+}
+
+
+def trained(make: Any) -> nn.Module:
+    """With parameters that differ from channel to channel; one of DAC's is 0, another negative."""
+    module: nn.Module = make()
+    with torch.no_grad():
+        for i, p in enumerate(module.parameters()):
+            p.copy_(torch.linspace(-0.5, 1.5, C).view_as(p) + 0.1 * i)
+    return module
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", MODULES)
+def test_replaces_modules_of_audio_decoders(name: str, device: str) -> None:
+    make, options = MODULES[name]
+    assert all(
+        torch.equal(ours, theirs.flatten())
+        for ours, theirs in zip(
+            treadle.nn.Snake(C, **options).parameters(), make().parameters(), strict=True
+        )
+    )
+    theirs = trained(make).to(device)
+    # Below another module, as in a decoder.
+    ours = nn.Sequential(treadle.nn.Snake(C, **options)).to(device)
+    ours.load_state_dict(nn.Sequential(theirs).state_dict())
+    x = Make("audio", device, torch.float32)(2, C, 40)
+    results = []
+    for module in (ours, theirs, copy.deepcopy(theirs).double()):
+        dtype = next(module.parameters()).dtype
+        own = x.to(dtype).requires_grad_()
+        y = module(own)
+        found = torch.autograd.grad(y.square().sum(), (own, *module.parameters()))
+        results.append([y.detach(), found[0], *(g.flatten() for g in found[1:])])
+    for mine, plain, truth in zip(*results, strict=True):
+        torch.testing.assert_close(mine, plain, rtol=2e-5, atol=2e-5)
+        worst = (plain - truth).abs().max()
+        assert (mine - truth).abs().max() <= 2 * worst + 8e-7 * truth.abs().max()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_round_trip(name: str) -> None:
+    """Theirs to ours, through a file's worth of state to ours again, and back to theirs."""
+    make, options = MODULES[name]
+    theirs, ours = trained(make), treadle.nn.Snake(C, **options)
+    ours.load_state_dict(theirs.state_dict())
+    again = treadle.nn.Snake(C, **options)
+    again.load_state_dict(ours.state_dict())
+    back = make()
+    back.load_state_dict(
+        {key: t.view_as(getattr(back, key)) for key, t in again.state_dict().items()}
+    )
+    for key, value in theirs.state_dict().items():
+        assert torch.equal(back.state_dict()[key], value)
+
+
+def test_zero_alpha() -> None:
+    """DAC's 1e-9 keeps the value of a channel whose alpha is 0; without it there is none."""
+    x = torch.randn(2, C, 4)
+    assert torch.equal(treadle.nn.Snake(C, alpha=0.0)(x), x)
+    assert treadle.nn.Snake(C, alpha=0.0, eps=0.0)(x).isnan().all()
+    half = treadle.nn.Snake(C, alpha=0.0, dtype=torch.float16)
+    assert torch.equal(half(x.half()), x.half())
+
+
+def test_options() -> None:
+    act = treadle.nn.Snake(C, alpha=2.0, beta=True, logscale=True, trainable=False)
+    assert not any(p.requires_grad for p in act.parameters())
+    torch.testing.assert_close(act.alpha, torch.full((C,), 2.0).log())
+    assert str(act) == f"Snake({C}, beta=True, logscale=True, trainable=False)"
+    assert str(treadle.nn.Snake(C, eps=0.5)) == f"Snake({C}, eps=0.5)"
+    nn.init.zeros_(act.alpha)
+    act.reset_parameters()
+    torch.testing.assert_close(act.alpha, act.beta)
+    meta = treadle.nn.Snake(C, device="meta", dtype=torch.bfloat16)
+    assert meta.alpha.is_meta and meta(torch.empty(2, C, 3, device="meta")).shape == (2, C, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"channels": 0}, ValueError, "Snake: channels must be an integer of at least 1, got 0"),
+        ({"alpha": "1"}, TypeError, "Snake: alpha must be a number, got '1'"),
+        (
+            {"alpha": 0.0, "logscale": True},
+            ValueError,
+            "Snake: alpha must be positive with logscale, got 0.0",
+        ),
+        ({"beta": 1}, TypeError, "Snake: beta must be a bool, got int"),
+        ({"eps": float("inf")}, ValueError, "Snake: eps must be a finite number, got inf"),
+        (
+            {"dtype": torch.int32},
+            ValueError,
+            "Snake: dtype must be float64, float32, float16 or bfloat16, got int32",
+        ),
+    ],
+)
+def test_bad_options(options: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error) as raised:
+        treadle.nn.Snake(**{"channels": C, **options})
+    assert str(raised.value) == message
+
+
+def test_bad_inputs() -> None:
+    act = treadle.nn.Snake(C)
+    for shape in ((4,), (2, 4, C)):
+        with pytest.raises(
+            ValueError, match=rf"^Snake: input must have shape \[N, {C}, ...\], got"
+        ):
+            act(torch.ones(shape))
+    with pytest.raises(TypeError, match="^Snake: input must be a tensor, got list$"):
+        act([1.0])
+    wrong = {"alpha": torch.ones(1, C + 1, 1)}
+    with pytest.raises(RuntimeError, match="size mismatch for alpha"):
+        act.load_state_dict(wrong)

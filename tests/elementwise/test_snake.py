@@ -1,0 +1,206 @@
+"""snake beyond the laws: special values, phases far out, mixtures of dtypes, vmap, fixed order."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import treadle
+from tests.elementwise.snake_cases import parameter, with_parameters
+from tests.support.compare import same_bits
+from tests.support.inputs import DEVICES, FLOATING, GPU, HALVES, INTEGERS, Make
+from treadle import reference
+
+N = 3
+
+
+def spread(*values: float, dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor, Tensor]:
+    """x [1, C, 1], alpha and beta [C]: every triple of the values."""
+    table = torch.tensor(list(itertools.product(values, repeat=3)), dtype=dtype, device=device)
+    x, alpha, beta = table.unbind(1)
+    return x.view(1, -1, 1), alpha, beta
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", FLOATING)
+@pytest.mark.parametrize("eps", [0.0, 1e-9])
+def test_special_values(eps: float, dtype: torch.dtype, device: str) -> None:
+    """inf and NaN are where the composition has them, and so is every sign of 0."""
+    inf = float("inf")
+    x, alpha, beta = spread(0.0, -0.0, 0.5, -2.0, inf, -inf, torch.nan, dtype=dtype, device=device)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    for rest in ((alpha, beta), (alpha,)):
+        ours = treadle.snake(x, *rest, eps=eps)
+        # In what is computed in: float16 has no 1e-9.
+        plain = reference.snake(x.to(wide), *(p.to(wide) for p in rest), eps=eps).to(dtype)
+        torch.testing.assert_close(ours, plain, equal_nan=True, rtol=2e-2, atol=0)
+        assert torch.equal(ours.signbit() | ours.isnan(), plain.signbit() | plain.isnan())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
+@pytest.mark.parametrize("by", [1e-3, 1.0, 1e3, 1e6, 1e20])
+def test_phases_of_any_size(by: float, dtype: torch.dtype, device: str) -> None:
+    """sin² of the phase as it is in float32, however large that is."""
+    make = Make("phases", device, dtype)
+    x, beta = make(2, 3, 500), parameter(make, 3)
+    alpha = make(3, dtype=torch.float32, by=by)
+    if dtype != torch.float32:
+        alpha = alpha.clamp(-6e4, 6e4).to(dtype) if dtype == torch.float16 else alpha.to(dtype)
+    phase = (x.float() * alpha.float()[:, None]).double()
+    truth = x.double() + phase.sin().square() / beta.double()[:, None]
+    ours = treadle.snake(x, alpha, beta)
+    # Rounding of the result, and of sin² over beta; that of half types is computed more exactly.
+    eps = torch.finfo(dtype).eps
+    own = eps * (4 if dtype == torch.float32 else 1 / 16)
+    bound = 0.51 * eps * truth.abs() + own * (truth - x.double()).abs()
+    assert bool(((ours.double() - truth).abs() <= bound).all())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_integers_and_mixtures(device: str) -> None:
+    make = Make("mixtures", device, torch.float32)
+    dtypes = (torch.bool, *INTEGERS, *FLOATING)
+    for x_dtype, dtype in itertools.product(dtypes, dtypes[1:]):
+        x = torch.tensor([[3, 1, 0], [1, 2, 5]], device=device).to(x_dtype)
+        alpha = torch.tensor([1, 2, 3], device=device).to(dtype)
+        ours, plain = treadle.snake(x, alpha, eps=0.5), reference.snake(x, alpha, eps=0.5)
+        assert ours.dtype == plain.dtype, (x_dtype, dtype)
+        torch.testing.assert_close(ours, plain, rtol=2e-2, atol=2e-2)
+    for x_dtype, dtype in ((torch.float16, torch.float32), (torch.float32, torch.bfloat16)):
+        x = make(2, 3, 5, dtype=x_dtype).requires_grad_()
+        alpha = parameter(Make("alpha", device, dtype), 3).requires_grad_()
+        found = torch.autograd.grad(treadle.snake(x, alpha).sum(), (x, alpha))
+        wide = [t.detach().double().requires_grad_() for t in (x, alpha)]
+        wanted = torch.autograd.grad(reference.snake(*wide).sum(), wide)
+        for ours, leaf, true in zip(found, (x, alpha), wanted, strict=True):
+            assert ours.dtype == leaf.dtype
+            torch.testing.assert_close(ours, true.to(leaf.dtype))
+
+
+class Ops(TorchDispatchMode):
+    """Counts the calls of our ops, and of all others that compute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, f: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(f))
+        return f(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("beta", [False, True])
+def test_a_training_step_is_two_ops(beta: bool) -> None:
+    make = Make("step", "cpu", torch.float32)
+    x, *parameters = with_parameters(make, make(2, 3, 7), beta=beta).args
+    leaves = [t.requires_grad_() for t in (x, *parameters) if t is not None]
+    with Ops() as ops:
+        y = treadle.snake(x, *parameters)
+        torch.autograd.grad(y, leaves, x.detach())
+    assert [name for name in ops.names if "detach" not in name] == [
+        "treadle.snake.default",
+        "treadle.snake_backward.default",
+    ]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("shape", [(3, 5, 20_000), (1, 1, 50_000), (900, 7), (4, 2, 100)], ids=str)
+@pytest.mark.parametrize("dtype", FLOATING)
+def test_sums_of_many(dtype: torch.dtype, shape: tuple[int, ...], device: str) -> None:
+    """Gradients of the parameters are as exact as a result can be, on any number of threads."""
+    make = Make("sums", device, dtype)
+    x, alpha, beta = with_parameters(make, make(*shape)).args
+    cotangent = make(*shape)
+    run = lambda: torch.ops.treadle.snake_backward(  # noqa: E731
+        cotangent, x, alpha, beta, 0.0, [True] * 3
+    )
+    threads = torch.get_num_threads()
+    ours = run()
+    torch.set_num_threads(3 - min(threads, 2))
+    again = run()
+    torch.set_num_threads(threads)
+    for a, b in zip(ours, again, strict=True):
+        same_bits(a, b)
+    wide = [t.double().requires_grad_() for t in (x, alpha, beta)]
+    truth = torch.autograd.grad(reference.snake(*wide), wide, cotangent.double())
+    columns = x.numel() / alpha.numel()
+    for found, true in zip(ours[1:], truth[1:], strict=True):
+        eps = max(torch.finfo(dtype).eps, 1e-15)
+        bound = eps * true.abs() + 8 * min(eps, 1e-6) * columns**0.5
+        assert bool(((found.double() - true).abs() <= bound).all())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("beta", [False, True])
+@pytest.mark.parametrize("in_dims", list(itertools.product((0, 1, None), (0, 1, None)))[:-1])
+@pytest.mark.parametrize("shape", [(4, 5, 2), (2, 5), (6,), ()], ids=str)
+def test_vmap(
+    shape: tuple[int, ...], in_dims: tuple[int | None, int | None], beta: bool, device: str
+) -> None:
+    """Values and gradients of samples, over x, parameters, or both; one or all channels."""
+    make = Make("vmap", device, torch.float64)
+    of_x, of_alpha = in_dims
+    if of_x == 1 and not shape:
+        return
+    channels = shape[1] if len(shape) > 1 else 1
+    for one in {1, channels}:
+        x = torch.stack([make(*shape)] * N if of_x is None else [make(*shape) for _ in range(N)])
+        alpha = torch.stack([parameter(make, one)] + [parameter(make, one) for _ in range(N - 1)])
+        args = [
+            x[0] if of_x is None else x.movedim(0, of_x),
+            alpha[0] if of_alpha is None else alpha.movedim(0, of_alpha),
+        ]
+        extra = [parameter(make, channels)] if beta else []
+
+        def run(f: Callable[..., Tensor], *t: Tensor) -> Any:
+            numbers = tuple(range(len(t)))
+            return f(*t), grad(lambda *u: (f(*u) * 1.5).sin().sum(), numbers)(*t)
+
+        dims = (*in_dims, *[None] * len(extra))
+        ours = vmap(lambda *t: run(treadle.snake, *t), dims)(*args, *extra)
+        theirs = vmap(lambda *t: run(reference.snake, *t), dims)(*args, *extra)
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_vmap_refuses_what_a_call_refuses() -> None:
+    x = torch.ones(N, 2, 5)
+    for alpha, of_alpha in ((torch.ones(N), 0), (torch.ones(5, 2), None)):
+        with pytest.raises(RuntimeError, match=r"alpha must have shape \[C\] = \[5\] or \[1\]"):
+            vmap(treadle.snake, (0, of_alpha))(x, alpha)
+    with pytest.raises(RuntimeError, match="must be batched by vmap if another is"):
+        vmap(treadle.snake_, (None, 0))(x[0], torch.ones(N, 5))
+
+
+def test_arguments_are_named() -> None:
+    x, alpha = torch.ones(2, 3), torch.ones(3)
+    for args, name in (((1.0, alpha), "x"), ((x, 1.0), "alpha"), ((x, alpha, 1.0), "beta")):
+        with pytest.raises(TypeError, match=f"^snake: {name} must be a tensor, got float$"):
+            treadle.snake(*args)
+        with pytest.raises(TypeError, match=f"^snake_: {name} must be a tensor, got float$"):
+            treadle.snake_(*args)
+    with pytest.raises(TypeError, match="^snake: eps must be a number, got str$"):
+        treadle.snake(x, alpha, eps="1")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="^snake: out must be a tensor, got int$"):
+        treadle.snake(x, alpha, out=1)  # type: ignore[arg-type]
+    same_bits(treadle.snake(x, alpha, eps=1), treadle.snake(x, alpha, eps=1.0))
+
+
+@GPU
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
+@pytest.mark.parametrize("by", [1.0, 1e5])
+def test_the_same_bits_on_cpu_and_cuda(by: float, dtype: torch.dtype) -> None:
+    make = Make("bits", "cpu", dtype)
+    for shape in ((3, 5, 1000), (3, 5, 1001), (7, 33)):
+        x, alpha, beta = with_parameters(make, make(*shape)).args
+        if dtype != torch.float16:
+            alpha = alpha * by
+        found = treadle.snake(x.cuda(), alpha.cuda(), beta.cuda(), eps=1e-9)
+        same_bits(found.cpu(), treadle.snake(x, alpha, beta, eps=1e-9))
