@@ -23,7 +23,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.elementwise import chain, dense, overhead, sine, views  # noqa: E402
+from benchmarks.elementwise import chain, dense, overhead, sine, snake, views  # noqa: E402
 from benchmarks.harness import machine, plot, report, spread  # noqa: E402
 from benchmarks.harness.cases import Plan, Row, Settings, run  # noqa: E402
 from benchmarks.recurrent import (  # noqa: E402
@@ -43,6 +43,7 @@ SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "chain": chain.plans,
     "dense": dense.plans,
     "sine": sine.plans,
+    "snake": snake.plans,
     "views": views.plans,
     "sizes": dense.size_plans,
     "cell": cell.plans,
@@ -56,7 +57,7 @@ SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "jax": jax_layer.plans,
 }
 SEVERAL = {
-    "elementwise": ("dense", "sine", "views", "sizes"),
+    "elementwise": ("dense", "sine", "snake", "views", "sizes"),
     "sweep": (*sweep.SUITES, *sweep_cells.SUITES),
     "all": tuple(name for name in SUITES if name != "jax"),  # JAX is in few environments
 }

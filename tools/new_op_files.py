@@ -145,6 +145,68 @@ cudaError_t launch_@NAME@_backward(const ElementwiseArgs& args, cudaStream_t str
 
 }  // namespace treadle
 """,
+    "python_pkg/treadle/@NAME@.py": '''\
+"""The op @NAME@."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ._check_tensor import check_tensor
+
+__all__ = ["@NAME@", "@NAME@_"]
+
+_@NAME@ = torch.ops.treadle.@NAME@.default
+_@NAME@_out = torch.ops.treadle.@NAME@.out
+_@NAME@_ = torch.ops.treadle.@NAME@_.default
+
+
+def @NAME@(x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """``f(x)``. TODO: say what f is, and what this stands for in torch.
+
+    Args:
+        x: [...] of any integer or floating-point dtype.
+        out: written and returned if given, resized if its shape does not fit. No autograd.
+
+    Returns:
+        [...].
+
+    Raises:
+        TypeError: ``x`` or ``out`` is no tensor.
+        RuntimeError: dtypes or devices that do not fit.
+
+    Source: csrc/elementwise/@NAME@.cpp, kernels/elementwise/@NAME@.cu.
+    """
+    if type(x) is not Tensor:
+        check_tensor("@NAME@", "x", x)
+    if out is not None:
+        check_tensor("@NAME@", "out", out)
+        _@NAME@_out(x, out=out)
+        return out
+    return _@NAME@(x)  # type: ignore[no-any-return]
+
+
+def @NAME@_(x: Tensor) -> Tensor:
+    """``x = f(x)`` in place. See :func:`@NAME@`.
+
+    Args:
+        x: [...], written and returned; the result must cast to its dtype.
+
+    Returns:
+        ``x``.
+
+    Raises:
+        TypeError: ``x`` is no tensor.
+        RuntimeError: a dtype that does not fit; a leaf that requires grad; an expanded ``x``.
+
+    Source: csrc/elementwise/@NAME@.cpp, kernels/elementwise/@NAME@.cu.
+    """
+    if type(x) is not Tensor:
+        check_tensor("@NAME@_", "x", x)
+    _@NAME@_(x)
+    return x
+''',
     "csrc/elementwise/cuda/@NAME@.cpp": """\
 // @NAME@ and @NAME@_backward on CUDA. Kernels: kernels/elementwise/@NAME@.cu.
 #include "elementwise/@NAME@.h"

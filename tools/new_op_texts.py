@@ -70,7 +70,13 @@ def @NAME@_backward(grad: Tensor, x: Tensor) -> Tensor:
             True,
         )
     ],
-    "python_pkg/treadle/elementwise.py": [],
+    "python_pkg/treadle/__init__.py": [
+        (
+            r"^from \.launches import .*$",
+            "from .@NAME@ import @NAME@, @NAME@_  # noqa: E402\n",
+            False,
+        )
+    ],
     "tests/elementwise/cases.py": [
         (
             r'^        \*op_of_one_tensor\("cosine".*$',
@@ -85,63 +91,23 @@ def @NAME@_backward(grad: Tensor, x: Tensor) -> Tensor:
             False,
         )
     ],
-    "CHANGELOG.md": [],
+    "CHANGELOG.md": [
+        (
+            r"^  The elementwise ops have in-place and `out=` forms\.$",
+            "- `@NAME@`, TODO: what it computes.\n",
+            False,
+        )
+    ],
 }
 
 # Names that go into the sorted __all__ of a module.
 LISTED = {
-    "python_pkg/treadle/elementwise.py": "@NAME@ @NAME@_",
     "python_pkg/treadle/reference.py": "@NAME@ @NAME@_backward",
 }
 
 # Lines at the end of a file.
 APPENDED = {
-    "python_pkg/treadle/elementwise.py": '''
-
-_@NAME@ = torch.ops.treadle.@NAME@.default
-_@NAME@_out = torch.ops.treadle.@NAME@.out
-_@NAME@_ = torch.ops.treadle.@NAME@_.default
-
-
-def @NAME@(x: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """``f(x)``. TODO: say what f is, and what this stands for in torch.
-
-    Args:
-        x: [...] of any integer or floating-point dtype.
-        out: written and returned if given, resized if its shape does not fit. No autograd.
-
-    Returns:
-        [...].
-
-    Raises:
-        RuntimeError: dtypes or devices that do not fit.
-
-    Source: csrc/elementwise/@NAME@.cpp, kernels/elementwise/@NAME@.cu.
-    """
-    if out is not None:
-        _@NAME@_out(x, out=out)
-        return out
-    return _@NAME@(x)  # type: ignore[no-any-return]
-
-
-def @NAME@_(x: Tensor) -> Tensor:
-    """``x = f(x)`` in place. See :func:`@NAME@`.
-
-    Args:
-        x: [...], written and returned; the result must cast to its dtype.
-
-    Returns:
-        ``x``.
-
-    Raises:
-        RuntimeError: a dtype that does not fit; a leaf that requires grad; an expanded ``x``.
-
-    Source: csrc/elementwise/@NAME@.cpp, kernels/elementwise/@NAME@.cu.
-    """
-    _@NAME@_(x)
-    return x
-''',
-    "CHANGELOG.md": "- `@NAME@`, TODO: what it computes.\n",
+    "python_pkg/treadle/__init__.py": '__all__ += ["@NAME@", "@NAME@_"]\n',
 }
 
 NEXT = """

@@ -162,8 +162,8 @@ Tensors3 run_snake_backward(const SnakeBackend& backend, const Tensor& grad, con
                            eps};
     Tensor partial;
     if (grad_alpha.defined() || grad_beta.defined()) {
-      partial = at::empty({backend.chunks(args), 2, c},
-                          a.options().dtype(at::toOpMathType(compute)));
+      partial =
+          at::empty({backend.chunks(args), 2, c}, a.options().dtype(at::toOpMathType(compute)));
       args.partial = partial.mutable_data_ptr();
     }
     backend.backward(args, x.device());

@@ -17,8 +17,8 @@ c10::SymInt checked_channels(const BatchedCall& call, size_t x) {
   for (size_t i = x + 1; i <= x + 2; ++i) {
     const Argument* parameter = call.find(i);
     if (parameter == nullptr) continue;
-    check_snake_parameter(call.op_name().c_str(), call.name(*parameter).c_str(),
-                          parameter->shape(), channels);
+    check_snake_parameter(call.op_name().c_str(), call.name(*parameter).c_str(), parameter->shape(),
+                          channels);
   }
   return channels;
 }

@@ -29,6 +29,9 @@ void call_every_op(torch::Device device) {
   require(torch::allclose(treadle::sine_backward(b, b), b * b.cos()), "sine_backward");
   require(torch::allclose(treadle::cosine(a), a.cos()), "cosine");
   require(torch::allclose(treadle::cosine_backward(b, b), -b * b.sin()), "cosine_backward");
+  const Tensor alpha = torch::rand({5}, device) + 0.5, beta = alpha + 1;
+  const Tensor snake = b + (alpha * b).sin().square() / beta;
+  require(torch::allclose(treadle::snake(b, alpha, beta), snake, 1e-5, 1e-6), "snake");
   const Tensor weight = torch::randn({7, 5}, device), bias = torch::randn({7}, device);
   require(torch::allclose(treadle::sine_linear(a, weight, bias, 2),
                           (2 * torch::linear(a, weight, bias)).sin(), 1e-4, 1e-5),
@@ -39,6 +42,9 @@ void call_every_op(torch::Device device) {
   require(torch::equal(treadle::vector_add_out(out, b, b), b + b), "vector_add_out");
   require(torch::allclose(treadle::sine_out(out, b), b.sin()), "sine_out");
   require(torch::allclose(treadle::cosine_out(out, b), b.cos()), "cosine_out");
+  require(torch::allclose(treadle::snake_out(out, b, alpha, beta), snake, 1e-5, 1e-6), "snake_out");
+  Tensor moved = b.clone();
+  require(torch::allclose(treadle::snake_(moved, alpha, beta), snake, 1e-5, 1e-6), "snake_");
   treadle::scale_(same, 2);
   treadle::vector_add_(same, b);
   treadle::vector_add_(same, 1);

@@ -1,11 +1,9 @@
 // snake on CUDA. Where x is dense and a row of it has one channel, a thread has a vector of a row;
-// any other layout or mixture of dtypes goes through map.cuh. Twin: kernels/elementwise/cpu/snake.cpp.
-#include "kernels/elementwise/snake.cuh"
-
-#include <cstdlib>
-
+// any other layout or mixture of dtypes goes through map.cuh. Twin:
+// kernels/elementwise/cpu/snake.cpp.
 #include "kernels/elementwise/launchers.h"
 #include "kernels/elementwise/map.cuh"
+#include "kernels/elementwise/snake.cuh"
 
 namespace treadle {
 namespace {
@@ -131,14 +129,26 @@ __global__ void __launch_bounds__(kBlockSize)
   store_row<scalar_t>(args.out + at, kInRow, count, out);
 }
 
-template <class scalar_t, int kBytes>
-cudaError_t launch_rows_of(const ElementwiseArgs& args, double eps, cudaStream_t stream) {
-  const SnakeRows<scalar_t, kBytes> rows(args, eps);
+template <class scalar_t, int kBytes, bool kAligned>
+cudaError_t launch_rows_of(const SnakeRows<scalar_t, kBytes>& rows, cudaStream_t stream) {
   constexpr int n = SnakeRows<scalar_t, kBytes>::kVector;
+  constexpr int kAccess = kAligned ? 16 / sizeof(scalar_t) : 1;
   const LaunchShape shape = {
-      ceil_div(rows.vectors, uint32_t{kBlockSize}), 1, 1, kBlockSize, 0, 16 / sizeof(scalar_t), n};
-  return rows.aligned ? launch(snake_rows<scalar_t, kBytes, true>, shape, stream, rows)
-                      : launch(snake_rows<scalar_t, kBytes, false>, shape, stream, rows);
+      ceil_div(rows.vectors, uint32_t{kBlockSize}), 1, 1, kBlockSize, 0, kAccess, n};
+  return launch(snake_rows<scalar_t, kBytes, kAligned>, shape, stream, rows);
+}
+
+// Of half types a thread has two accesses, where that divides a row: what it computes once for its
+// channel then costs less beside them.
+template <class scalar_t>
+cudaError_t launch_rows_of(const ElementwiseArgs& args, double eps, cudaStream_t stream) {
+  if constexpr (is_half_type<scalar_t>) {
+    const SnakeRows<scalar_t, 32> rows(args, eps);
+    if (rows.aligned) return launch_rows_of<scalar_t, 32, true>(rows, stream);
+  }
+  const SnakeRows<scalar_t, 16> rows(args, eps);
+  return rows.aligned ? launch_rows_of<scalar_t, 16, true>(rows, stream)
+                      : launch_rows_of<scalar_t, 16, false>(rows, stream);
 }
 
 }  // namespace
@@ -146,9 +156,7 @@ cudaError_t launch_rows_of(const ElementwiseArgs& args, double eps, cudaStream_t
 cudaError_t launch_snake(const ElementwiseArgs& args, double eps, cudaStream_t stream) {
   return visit_floating(args.compute, [&](auto type) {
     using scalar_t = typename decltype(type)::type;
-    const bool wide = std::getenv("TREADLE_SNAKE_WIDE") != nullptr;
-    if (wide && SnakeRows<scalar_t, 32>::fits(args)) return launch_rows_of<scalar_t, 32>(args, eps, stream);
-    if (SnakeRows<scalar_t, 16>::fits(args)) return launch_rows_of<scalar_t, 16>(args, eps, stream);
+    if (SnakeRows<scalar_t, 16>::fits(args)) return launch_rows_of<scalar_t>(args, eps, stream);
     bool cast = false;
     for (int i = 0; i < 4; ++i) cast = cast || args.dtypes[i] != args.compute;
     const SnakeOf<scalar_t> f{static_cast<acc_t<scalar_t>>(eps)};

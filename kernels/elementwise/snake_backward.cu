@@ -1,8 +1,6 @@
 // snake's backward pass on CUDA: the gradient of x, and in the same pass the two sums of each
 // channel (snake_args.h); then their total. Everything is added in an order that the shape decides.
 // Twin: kernels/elementwise/cpu/snake.cpp.
-#include <cstdlib>
-
 #include "kernels/elementwise/launchers.h"
 #include "kernels/elementwise/rows_map.cuh"
 #include "kernels/elementwise/snake.cuh"
@@ -15,6 +13,11 @@ constexpr int64_t kVectorBytes = 16;
 // Vectors of a thread where a row takes a block or more; blocks to divide the batch for.
 constexpr uint32_t kPerThread = 4;
 constexpr int64_t kEnoughBlocks = 4096;
+// Vectors of a thread that are on their way at once, and blocks of a multiprocessor: on an H200 of
+// 1 and 2 with 3 to 8 the best for half types, and as good as any for float32.
+constexpr int kAhead = 2, kBackwardBlocks = 4;
+// Chunks that one thread of a warp adds up beside others; for more a channel has a block.
+constexpr int64_t kFewChunks = 64;
 
 // A block has `lanes` threads for each of kBlockSize / lanes neighbouring channels, and goes
 // through `rows` rows of them, or through a part of one.
@@ -123,7 +126,8 @@ struct SnakeVector {
 
 // The sum over the lanes of a channel, in its first thread.
 template <class acc>
-__device__ __forceinline__ acc sum_of_lanes(acc value, int lanes, acc (&of_warps)[kBlockSize / kWarp]) {
+__device__ __forceinline__ acc sum_of_lanes(acc value, int lanes,
+                                            acc (&of_warps)[kBlockSize / kWarp]) {
   for (int step = min(lanes, kWarp) / 2; step > 0; step /= 2) {
     value += __shfl_down_sync(0xffffffff, value, step, kWarp);
   }
@@ -136,8 +140,8 @@ __device__ __forceinline__ acc sum_of_lanes(acc value, int lanes, acc (&of_warps
   return total;
 }
 
-template <class scalar_t, bool kAligned, int kAhead, int kBlocks>
-__global__ void __launch_bounds__(kBlockSize, kBlocks)
+template <class scalar_t, bool kAligned>
+__global__ void __launch_bounds__(kBlockSize, kBackwardBlocks)
     snake_backward(const __grid_constant__ SnakeBackwardWork work) {
   begin_kernel();
   using acc = acc_t<scalar_t>;
@@ -146,8 +150,8 @@ __global__ void __launch_bounds__(kBlockSize, kBlocks)
   const auto channel_blocks = static_cast<uint32_t>(split.channel_blocks);
   const uint32_t chunk = blockIdx.x / channel_blocks;
   const auto lanes = static_cast<uint32_t>(split.lanes);
-  const int64_t c = int64_t{blockIdx.x - chunk * channel_blocks} * (kBlockSize / lanes) +
-                    threadIdx.x / lanes;
+  const int64_t c =
+      int64_t{blockIdx.x - chunk * channel_blocks} * (kBlockSize / lanes) + threadIdx.x / lanes;
   SnakeSums<acc> sums = {};
   if (c < args.c) {
     const uint32_t part = chunk % split.parts;
@@ -179,23 +183,39 @@ __global__ void __launch_bounds__(kBlockSize, kBlocks)
   partial[args.c] = square;
 }
 
+template <class acc>
+__device__ __forceinline__ void add_chunks(const SnakeBackwardArgs& args, int64_t c, int64_t first,
+                                           int64_t step, int64_t chunks, acc (&sums)[2]) {
+  const acc* partial = static_cast<const acc*>(args.partial) + c;
+#pragma unroll 4
+  for (int64_t chunk = first; chunk < chunks; chunk += step) {
+    sums[0] += partial[2 * chunk * args.c];
+    sums[1] += partial[(2 * chunk + 1) * args.c];
+  }
+}
+
+template <class scalar_t, class acc = acc_t<scalar_t>>
+__device__ __forceinline__ void write_gradients(const SnakeBackwardArgs& args, int64_t c,
+                                                acc product, acc square) {
+  const SnakeChannel<acc> channel = channel_of<scalar_t>(args, c);
+  const auto write = [c](void* grads, acc value) {
+    if (grads != nullptr) static_cast<scalar_t*>(grads)[c] = Narrow<scalar_t>::from(value);
+  };
+  write(args.grad_alpha, channel.grad_alpha(product, square));
+  write(args.grad_beta, channel.grad_beta(square));
+}
+
 // A block has kWarp channels, and for each a thread of every warp, which adds every so many chunks.
 template <class scalar_t>
-__global__ void __launch_bounds__(kBlockSize) snake_sums(SnakeBackwardArgs args, int64_t chunks) {
+__global__ void __launch_bounds__(kBlockSize)
+    snake_sum_few(SnakeBackwardArgs args, int64_t chunks) {
   begin_kernel();
   using acc = acc_t<scalar_t>;
   constexpr int kWarps = kBlockSize / kWarp;
   const uint32_t lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t c = int64_t{blockIdx.x} * kWarp + lane;
   acc sums[2] = {0, 0};
-  if (c < args.c) {
-    const acc* partial = static_cast<const acc*>(args.partial) + c;
-#pragma unroll 4
-    for (int64_t chunk = warp; chunk < chunks; chunk += kWarps) {
-      sums[0] += partial[2 * chunk * args.c];
-      sums[1] += partial[(2 * chunk + 1) * args.c];
-    }
-  }
+  if (c < args.c) add_chunks(args, c, warp, kWarps, chunks, sums);
   __shared__ acc of_warps[kWarps][2][kWarp];
   of_warps[warp][0][lane] = sums[0];
   of_warps[warp][1][lane] = sums[1];
@@ -206,12 +226,30 @@ __global__ void __launch_bounds__(kBlockSize) snake_sums(SnakeBackwardArgs args,
     sums[0] += of_warps[w][0][lane];
     sums[1] += of_warps[w][1][lane];
   }
-  const SnakeChannel<acc> channel = channel_of<scalar_t>(args, c);
-  const auto write = [c](void* grads, acc value) {
-    if (grads != nullptr) static_cast<scalar_t*>(grads)[c] = Narrow<scalar_t>::from(value);
-  };
-  write(args.grad_alpha, channel.grad_alpha(sums[0], sums[1]));
-  write(args.grad_beta, channel.grad_beta(sums[1]));
+  write_gradients<scalar_t>(args, c, sums[0], sums[1]);
+}
+
+// A block has one channel.
+template <class scalar_t>
+__global__ void __launch_bounds__(kBlockSize)
+    snake_sum_many(SnakeBackwardArgs args, int64_t chunks) {
+  begin_kernel();
+  using acc = acc_t<scalar_t>;
+  acc sums[2] = {0, 0};
+  add_chunks(args, blockIdx.x, threadIdx.x, kBlockSize, chunks, sums);
+  __shared__ acc of_warps[2][kBlockSize / kWarp];
+  const acc product = sum_of_lanes(sums[0], kBlockSize, of_warps[0]);
+  const acc square = sum_of_lanes(sums[1], kBlockSize, of_warps[1]);
+  if (threadIdx.x == 0) write_gradients<scalar_t>(args, blockIdx.x, product, square);
+}
+
+template <class scalar_t>
+cudaError_t launch_sums(const SnakeBackwardArgs& args, int64_t chunks, cudaStream_t stream) {
+  const bool few = chunks <= kFewChunks;
+  const auto blocks = static_cast<unsigned>(few ? ceil_div(args.c, int64_t{kWarp}) : args.c);
+  const LaunchShape shape = {blocks, 1, 1, kBlockSize, 0, 1, 1};
+  return launch(few ? snake_sum_few<scalar_t> : snake_sum_many<scalar_t>, shape, stream, args,
+                chunks);
 }
 
 bool aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % kVectorBytes == 0; }
@@ -230,17 +268,11 @@ cudaError_t launch_snake_backward(const SnakeBackwardArgs& args, cudaStream_t st
     constexpr int n = kVectorBytes / sizeof(scalar_t);
     const auto blocks = static_cast<unsigned>(split.channel_blocks * split.chunks);
     const LaunchShape shape = {blocks, 1, 1, kBlockSize, 0, n, 2 * n};
-    const int variant = std::getenv("TREADLE_SNAKE_VARIANT") ? std::atoi(std::getenv("TREADLE_SNAKE_VARIANT")) : 0;
-    const cudaError_t error = !all_aligned ? launch(snake_backward<scalar_t, false, 1, 4>, shape, stream, work)
-      : variant == 1 ? launch(snake_backward<scalar_t, true, 1, 6>, shape, stream, work)
-      : variant == 2 ? launch(snake_backward<scalar_t, true, 1, 8>, shape, stream, work)
-      : variant == 3 ? launch(snake_backward<scalar_t, true, 2, 3>, shape, stream, work)
-      : variant == 4 ? launch(snake_backward<scalar_t, true, 1, 4>, shape, stream, work)
-      : launch(snake_backward<scalar_t, true, 2, 4>, shape, stream, work);
+    const cudaError_t error = all_aligned
+                                  ? launch(snake_backward<scalar_t, true>, shape, stream, work)
+                                  : launch(snake_backward<scalar_t, false>, shape, stream, work);
     if (error != cudaSuccess || args.partial == nullptr) return error;
-    const LaunchShape sums = {static_cast<unsigned>(ceil_div(args.c, int64_t{kWarp})),
-                              1, 1, kBlockSize, 0, 1, 1};
-    return launch(snake_sums<scalar_t>, sums, stream, args, split.chunks);
+    return launch_sums<scalar_t>(args, split.chunks, stream);
   });
 }
 

@@ -53,6 +53,7 @@ def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
         ops.sine_linear.default: _sine_linear,
         ops.sine.default: _sine,
         ops.cosine.default: _cosine,
+        ops.snake.default: _snake,
         ops.scale.default: _scale,
         ops.vector_add.default: _vector_add,
         ops.vector_add.Scalar: _vector_add,
@@ -94,6 +95,21 @@ def _cosine(x: Value) -> Value:
     return _wave(op.Cos, x)
 
 
+def _snake(x: Value, alpha: Value, beta: Value | None = None, eps: float = 0.0) -> Value:
+    factor, rank = alpha if beta is None else beta, len(x.shape)
+    to = _result_dtype(x, alpha, factor, 1.0)
+    dtype = wide_dtype(to)
+
+    def along(parameter: Value) -> Value:
+        wide = cast(parameter, dtype)
+        return op.Unsqueeze(wide, list(range(1, rank - 1))) if rank > 2 else wide
+
+    wide = cast(x, dtype)
+    wave = op.Sin(op.Mul(along(alpha), wide))
+    divisor = op.Add(along(factor), constant(eps, dtype))
+    return narrowed(op.Add(wide, op.Div(op.Mul(wave, wave), divisor)), dtype, to)
+
+
 def _scale(x: Value, factor: Value | float) -> Value:
     to = _result_dtype(x, factor)
     dtype = wide_dtype(to)
@@ -116,7 +132,10 @@ def _vector_add(a: Value, b: Value | float, *, alpha: Value | float = 1) -> Valu
 
 def _result_dtype(*operands: Value | float) -> Any:
     """What torch promotes operands to."""
-    found = torch.result_type(*map(_stand_in, operands))
+    first, second, *others = map(_stand_in, operands)
+    found = torch.result_type(first, second)
+    for other in others:
+        found = torch.result_type(torch.empty(1, dtype=found, device="meta"), other)
     return ir.tensor_adapters.from_torch_dtype(found)
 
 

@@ -135,6 +135,10 @@ def wrong(message: str, call: Callable[[Tensor], Any]) -> Any:
             lambda x: treadle.sine(x, out=torch.empty_like(x)),
         ),
         wrong(
+            "snake: tensors must be dense, got a nested tensor of layout torch.jagged",
+            lambda x: treadle.snake(x, torch.ones(3)),
+        ),
+        wrong(
             "lltm_cell: tensors must be dense, got a nested tensor of layout torch.jagged",
             lambda x: treadle.lltm_cell(
                 x, torch.ones(6, 5), None, torch.ones(4, 2), torch.ones(4, 2)

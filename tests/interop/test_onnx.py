@@ -71,6 +71,13 @@ class Elementwise(nn.Module):
         found += [add(half, half, alpha=0.3), add(brain, half), add(half, 0.1), add(i > 1, i)]
         found += [scale(x, 0.3), scale(i, 3), scale(i, 0.3), scale(i > 1, 2), scale(half, 0.3)]
         found += [add(x, x.shape[0]), scale(i, x.shape[0]), add(i, i, alpha=x.shape[0])]
+        images, row = x[..., None, None], torch.linspace(0.5, 2, 3)
+        found += [treadle.snake(each, row, row + 1, eps=0.5) for each in (x, images, half, i)]
+        found += [
+            treadle.snake(x.double(), row[:1]),
+            treadle.snake(i, row),
+            treadle.snake(x[0], row[:1]),
+        ]
         found += [scale(brain, 0.3), treadle.sine(scale(half, 1000)), treadle.cosine(brain)]
         return [each.float() if each.dtype == torch.bfloat16 else each for each in found]
 

@@ -31,6 +31,17 @@ class Everything(nn.Module):
         return treadle.scale(treadle.cosine(treadle.sine(mixed)), 3)
 
 
+class Decoder(nn.Module):
+    """snake, of which aoti_runner.cpp has none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act = treadle.nn.Snake(3, beta=True, logscale=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return treadle.snake(self.act(x), self.act.alpha.exp())
+
+
 class Written(nn.Module):
     """The forms that write, and a number as addend."""
 
@@ -42,7 +53,8 @@ class Written(nn.Module):
         treadle.sine(y, out=out)
         treadle.sine_(out)
         treadle.cosine(out, out=y)
-        return treadle.cosine_(y)
+        treadle.snake_(treadle.snake(y, x[0, :1], out=out), x[1, :1], eps=9.0)
+        return treadle.cosine_(out)
 
 
 def arguments(batch: int, device: str) -> tuple[Tensor, ...]:
@@ -73,6 +85,20 @@ def test_export_save_load(device: str) -> None:
     for batch in (2, 3, 17):
         inputs = arguments(batch, device)
         same_bits(loaded(*inputs), model(*inputs))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_export_of_snake(device: str) -> None:
+    model = Decoder().to(device)
+    x = torch.randn(3, 3, 20, device=device)
+    sizes = {"x": {0: BATCH, 2: torch.export.Dim("time", min=2)}}
+    program = torch.export.export(model, (x,), dynamic_shapes=sizes)
+    called = [str(n.target) for n in program.graph.nodes if n.op == "call_function"]
+    assert called.count("treadle.snake.default") == 2
+    loaded = saved_and_loaded(program)
+    for shape in ((2, 3, 20), (5, 3, 7)):
+        x = torch.randn(shape, device=device)
+        same_bits(loaded(x), model(x))
 
 
 @pytest.mark.parametrize("device", DEVICES)

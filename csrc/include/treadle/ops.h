@@ -42,8 +42,8 @@ at::Tensor& cosine_(at::Tensor& x);
 // -grad * sin(x), which is cosine's derivative. grad and x [*] of one floating-point dtype.
 at::Tensor cosine_backward(const at::Tensor& grad, const at::Tensor& x);
 
-// x + sin(alpha x)^2 / (beta + eps). x [N, C, ...], alpha and beta [C] or [1], of any number dtypes;
-// without beta it is alpha.
+// x + sin(alpha x)^2 / (beta + eps). x [N, C, ...], alpha and beta [C] or [1], of any number
+// dtypes; without beta it is alpha.
 at::Tensor snake(const at::Tensor& x, const at::Tensor& alpha,
                  const std::optional<at::Tensor>& beta = std::nullopt, double eps = 0);
 at::Tensor& snake_out(at::Tensor& out, const at::Tensor& x, const at::Tensor& alpha,

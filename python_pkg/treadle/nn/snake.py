@@ -40,7 +40,7 @@ class Snake(nn.Module):
     Under autocast the parameters stay in float32 and so does the result, as in those modules.
 
     Raises:
-        TypeError, ValueError: an argument is not as above; alpha must be positive with ``logscale``.
+        TypeError, ValueError: an argument is not as above, or alpha not positive with ``logscale``.
 
     Example::
 
