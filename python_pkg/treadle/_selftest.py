@@ -62,6 +62,9 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 for _name, _sizes in {"lltm": (3, 1, 2), "lstm": (4, 2, 2), "gru": (3, 2, 1)}.items():
     for _form, _given in _layers(*_sizes).items():
         ARGUMENTS |= {f"{_name}.{_form}": _given, f"{_name}.{_form}_cells": _given}
+for _form in ("snake", "snake.out", "snake_"):
+    # eps keeps beta away from 0.
+    ARGUMENTS[_form] = {"x": (5, 9, 65), "alpha": (9,), "beta": (9,), "eps": 6.0}
 DEFAULT_SHAPE = (33, 65)
 
 

@@ -119,7 +119,7 @@ def cosine_backward(grad: Tensor, x: Tensor) -> Tensor:
     return -grad * torch.sin(x)
 
 
-def snake(x: Tensor, alpha: Tensor, beta: Tensor | None = None, *, eps: float = 0.0) -> Tensor:
+def snake(x: Tensor, alpha: Tensor, beta: Tensor | None = None, eps: float = 0.0) -> Tensor:
     """``x + sin(alpha * x)**2 / (beta + eps)``.
 
     Args:

@@ -19,8 +19,8 @@ def snake(
     x: Tensor,
     alpha: Tensor,
     beta: Tensor | None = None,
-    *,
     eps: float = 0.0,
+    *,
     out: Tensor | None = None,
 ) -> Tensor:
     """``x + sin(alpha * x)**2 / (beta + eps)``, alpha and beta by channel; fused.
@@ -59,7 +59,7 @@ def snake(
     return _snake(x, alpha, beta, _number("snake", eps))  # type: ignore[no-any-return]
 
 
-def snake_(x: Tensor, alpha: Tensor, beta: Tensor | None = None, *, eps: float = 0.0) -> Tensor:
+def snake_(x: Tensor, alpha: Tensor, beta: Tensor | None = None, eps: float = 0.0) -> Tensor:
     """``x += sin(alpha * x)**2 / (beta + eps)`` in place. See :func:`snake`.
 
     Args:
