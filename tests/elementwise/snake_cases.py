@@ -81,13 +81,12 @@ def snake_cases() -> tuple[Case, ...]:
         )
     for shape in SHAPES:
         add(str(list(shape)), shape)
-    for shape in ((2, 3, 7), (2, 3, 300)):
-        add(f"alpha alone {list(shape)}", shape, beta=False)
-        add(f"eps {list(shape)}", shape, eps=0.25)
-        for one in ("alpha", "beta", "alpha beta"):
-            add(f"one {one} {list(shape)}", shape, one=one)
-        for layout in (transposed, strided, misaligned):
-            add(f"{layout.__name__} {list(shape)}", shape, to=layout)
+    add("alpha alone", (2, 3, 7), beta=False)
+    add("eps", (2, 3, 7), eps=0.25)
+    for one in ("alpha", "beta", "alpha beta"):
+        add(f"one {one}", (2, 3, 7), one=one)
+    for layout in (transposed, strided, misaligned):
+        add(f"rows, {layout.__name__}", (2, 3, 300), to=layout)
     add("alpha alone, one", (3, 5, 4), beta=False, one="alpha", eps=0.25)
     add("channels_last of images", (2, 40, 3, 4), to=channels_last)
     wide = tuple(dtype for dtype in FLOATING if dtype != torch.float16)

@@ -14,8 +14,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import treadle
 from tests.elementwise.snake_cases import parameter, with_parameters
+from tests.support.cases import OPS
 from tests.support.compare import same_bits
-from tests.support.inputs import DEVICES, FLOATING, GPU, HALVES, INTEGERS, Make
+from tests.support.inputs import (
+    DEVICES,
+    FLOATING,
+    GPU,
+    HALVES,
+    INTEGERS,
+    Case,
+    Make,
+    requiring_grad,
+)
 from treadle import reference
 
 N = 3
@@ -109,6 +119,22 @@ def test_a_training_step_is_two_ops(beta: bool) -> None:
         "treadle.snake.default",
         "treadle.snake_backward.default",
     ]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("case", OPS["snake"].cases, ids=lambda case: case.id)
+def test_gradients_that_have_derivatives_are_the_same(case: Case, device: str) -> None:
+    """They are composed; gradgradcheck would only see that their derivatives are theirs."""
+    op = OPS["snake"]
+    call = requiring_grad(op, case.call(device, torch.float64))
+    leaves = [call.args[i] for i in op.leaves(call)]
+    y = call.run(op.function)
+    once, again = (
+        torch.autograd.grad(y.square().sum(), leaves, create_graph=graph, retain_graph=True)
+        for graph in (False, True)
+    )
+    assert all(g.requires_grad for g in again)
+    torch.testing.assert_close([g.detach() for g in again], list(once))
 
 
 @pytest.mark.parametrize("device", DEVICES)
