@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
+from torch.func import grad, vjp, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import treadle
@@ -194,6 +194,20 @@ def test_vmap(
         ours = vmap(lambda *t: run(treadle.snake, *t), dims)(*args, *extra)
         theirs = vmap(lambda *t: run(reference.snake, *t), dims)(*args, *extra)
         torch.testing.assert_close(ours, theirs)
+
+        def fused(x: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+            alpha, *others = parameters
+            mask = [True, True, bool(others)]
+            other = others[0] if others else None
+            found = torch.ops.treadle.snake_backward(x.cos(), x, alpha, other, 0.0, mask)
+            return tuple(g for g in found if g is not None)
+
+        def plain(x: Tensor, *parameters: Tensor) -> Any:
+            return vjp(reference.snake, x, *parameters)[1](x.cos())
+
+        torch.testing.assert_close(
+            vmap(fused, dims)(*args, *extra), vmap(plain, dims)(*args, *extra)
+        )
 
 
 def test_vmap_refuses_what_a_call_refuses() -> None:
