@@ -64,6 +64,16 @@ inline constexpr const char* kSchemas[] = {
     " Tensor? bias, Tensor? output, Tensor phase, float omega, int order, bool[3] mask)"
     " -> (Tensor by_grad, Tensor by_factor, Tensor by_sum)",
 
+    // jet [P, ..., I]: value, derivatives by the coordinates, and by `second` (none, laplacian or
+    // hessian_diagonal) no second derivatives, their sum or each.
+    "sine_linear_jet(Tensor jet, Tensor weight, Tensor? bias, float omega, int coordinates,"
+    " str second=\"none\") -> Tensor",
+    "sine_linear_jet_forward(Tensor jet, Tensor weight, Tensor? bias, float omega,"
+    " int coordinates, str second=\"none\") -> (Tensor output, Tensor phase)",
+    "sine_linear_jet_backward(Tensor grad, Tensor jet, Tensor weight, Tensor? bias, Tensor output,"
+    " Tensor phase, float omega, int coordinates, str second, bool[3] mask)"
+    " -> (Tensor grad_jet, Tensor grad_weight, Tensor grad_bias)",
+
     // result[t] = keep[t] * result[t - 1] + add[t]: csrc/recurrent/affine_scan.h.
     "affine_scan(Tensor keep, Tensor add, Tensor start, *, Tensor? reset=None, bool reverse=False)"
     " -> Tensor",

@@ -5,4 +5,5 @@
 #include "kernels/elementwise/cpu/kernels.h"
 #include "kernels/recurrent/cpu/rows.h"
 #include "kernels/recurrent/lltm_cell/cpu/cell.h"
+#include "kernels/sine_linear/cpu/jet.h"
 #include "kernels/sine_linear/cpu/sine_linear.h"

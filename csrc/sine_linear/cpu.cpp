@@ -4,8 +4,9 @@
 #include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 
+#include "kernels/sine_linear/cpu/jet.h"
 #include "kernels/sine_linear/cpu/sine_linear.h"
-#include "sine_linear/sine_linear.h"
+#include "sine_linear/jet.h"
 
 namespace treadle {
 
@@ -43,6 +44,28 @@ static constexpr SineLinearBackend kCpuBackend{
     /*backward_bias=*/nullptr,
     /*fused_backward=*/nullptr};
 
-TORCH_LIBRARY_IMPL(treadle, CPU, m) { register_sine_linear<kCpuBackend>(m); }
+// ---- jets
+
+static void jet_forward_cpu(const SineJetForward& args, at::Device) {
+  at::parallel_for(0, args.rows * args.columns, kGrain / args.parts.total() + 1,
+                   [&](int64_t begin, int64_t end) { cpu::sine_jet_forward(args, begin, end); });
+}
+
+static void jet_backward_cpu(SineJetBackward args, const Tensor& grad_z, const Tensor& grad_bias) {
+  at::parallel_for(0, args.rows * args.columns, kGrain / args.parts.total() + 1,
+                   [&](int64_t begin, int64_t end) { cpu::sine_jet_backward(args, begin, end); });
+  if (!grad_bias.defined()) return;
+  Tensor sums = grad_bias;
+  at::sum_out(sums, grad_z.select(0, 0), 0);
+}
+
+static constexpr SineJetBackend kCpuJetBackend{kCpuBackend, /*multiplies=*/false,
+                                               /*rounds_rest=*/false, jet_forward_cpu,
+                                               jet_backward_cpu};
+
+TORCH_LIBRARY_IMPL(treadle, CPU, m) {
+  register_sine_linear<kCpuBackend>(m);
+  register_sine_jet<kCpuJetBackend>(m);
+}
 
 }  // namespace treadle

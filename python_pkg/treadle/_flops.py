@@ -34,6 +34,28 @@ def _sine_linear_backward(
     return (mask[0] + mask[1]) * _sine_linear(input, weight)
 
 
+def _sine_linear_jet(jet: Shape, weight: Shape, *_: Any, **__: Any) -> int:
+    return _sine_linear(jet, weight)
+
+
+def _sine_linear_jet_backward(
+    grad: Shape,
+    jet: Shape,
+    weight: Shape,
+    bias: Shape | None,
+    output: Shape,
+    phase: Shape,
+    omega: float,
+    coordinates: int,
+    second: str,
+    mask: Sequence[bool],
+    *_: Any,
+    **__: Any,
+) -> int:
+    # Without the product of the second parts, which is made again instead of kept.
+    return (mask[0] + mask[1]) * _sine_linear(jet, weight)
+
+
 def _lltm_cell(input: Shape, weights: Shape, *_: Any, **__: Any) -> int:
     return 2 * prod(input[:-1]) * prod(weights[-2:])
 
@@ -101,6 +123,8 @@ def _recurrent_layer_backward(
 _FORMULAS: dict[Callable[..., int], tuple[str, ...]] = {
     _sine_linear: ("sine_linear", "sine_linear_forward"),
     _sine_linear_backward: ("sine_linear_backward",),
+    _sine_linear_jet: ("sine_linear_jet", "sine_linear_jet_forward"),
+    _sine_linear_jet_backward: ("sine_linear_jet_backward",),
     _lltm_cell: ("lltm_cell", "lltm_cell_forward"),
     _lltm_cell_backward: ("lltm_cell_backward",),
     _recurrent_layer: ("recurrent_layer", "recurrent_layer_forward"),

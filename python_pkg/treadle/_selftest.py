@@ -47,6 +47,13 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "old_cell": (5, 9),
     },
     "sine_linear": {"input": (5, 7), "weight": (9, 7), "bias": (9,)},
+    "sine_linear_jet": {
+        "jet": (4, 5, 7),
+        "weight": (9, 7),
+        "bias": (9,),
+        "coordinates": 2,
+        "second": "laplacian",
+    },
     "recurrent_layer": {
         "input": (4, 5, 7),
         "batch_sizes": None,

@@ -29,6 +29,7 @@ __all__ = [
     "sine",
     "sine_backward",
     "sine_linear",
+    "sine_linear_jet",
     "snake",
     "vector_add",
 ]
@@ -159,3 +160,42 @@ def sine_linear(input: Tensor, weight: Tensor, bias: Tensor | None, omega: float
     ``torch.nn.functional.linear``.
     """
     return torch.sin(omega * F.linear(input, weight, bias))
+
+
+def sine_linear_jet(
+    jet: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    omega: float,
+    coordinates: int,
+    second: str = "none",
+) -> Tensor:
+    """A jet through :func:`sine_linear`: its value and derivatives, by the chain rule.
+
+    Args:
+        jet: [P, ..., I], the value, the ``coordinates`` first derivatives by them, and the second
+            derivatives that ``second`` names.
+        weight: [O, I].
+        bias: [O] or None.
+        omega: a number.
+        coordinates: d, how many.
+        second: ``"none"``; ``"laplacian"``, one part, the sum of the second derivatives;
+            ``"hessian_diagonal"``, d parts, each of them.
+
+    Returns:
+        [P, ..., O].
+
+    Source: Li et al., A computational framework for neural network-based variational Monte Carlo
+    with Forward Laplacian.
+    """
+    z = jet @ weight.T
+    value, first, last = z.split([1, coordinates, z.shape[0] - 1 - coordinates])
+    angle = omega * (value if bias is None else value + bias)
+    slope = omega * torch.cos(angle)
+    parts = [torch.sin(angle), slope * first]
+    if second != "none":
+        squares = first.square()
+        if second == "laplacian":
+            squares = squares.sum(0, keepdim=True)
+        parts.append(slope * last - omega**2 * torch.sin(angle) * squares)
+    return torch.cat(parts)

@@ -7,6 +7,7 @@
 #include <c10/core/Scalar.h>
 
 #include <optional>
+#include <string_view>
 #include <tuple>
 
 // The library hides what is not named here.
@@ -62,6 +63,13 @@ std::tuple<at::Tensor, at::Tensor> lltm_cell(const at::Tensor& input, const at::
 // bias [O] or none, of one floating-point dtype.
 at::Tensor sine_linear(const at::Tensor& input, const at::Tensor& weight,
                        const std::optional<at::Tensor>& bias, double omega);
+
+// A jet [P, ..., I] through that layer, [P, ..., O]: its value, then its derivatives by the
+// `coordinates`, then, as `second` is none, laplacian or hessian_diagonal, no second derivatives,
+// their sum, or each of the Hessian's diagonal.
+at::Tensor sine_linear_jet(const at::Tensor& jet, const at::Tensor& weight,
+                           const std::optional<at::Tensor>& bias, double omega, int64_t coordinates,
+                           std::string_view second = "none");
 
 // Layers of LLTM cells over a sequence: (output [T, B, D*H], h_n, c_n [L*D, B, H]) from input
 // [T, B, I] ([B, T, I] if batch_first), hx = {h0, c0} [L*D, B, H] and params: for each layer and

@@ -1,0 +1,66 @@
+// sine_linear_jet: what its ops share. Formula, and what is kept: kernels/math/sine_jet.h.
+// Derivatives: jet_autograd.cpp.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+#include "kernels/sine_linear/jet_args.h"
+#include "sine_linear/sine_linear.h"
+
+namespace treadle {
+
+// What a device does beside its SineLinearBackend.
+struct SineJetBackend {
+  const SineLinearBackend& layer;
+  bool multiplies;   // the forward kernel multiplies few coordinates itself
+  bool rounds_rest;  // it reads all parts but the value in the dtype
+  void (*forward)(const SineJetForward& args, at::Device device);
+  // grad_bias may be undefined.
+  void (*backward)(SineJetBackward args, const Tensor& grad_z, const Tensor& grad_bias);
+};
+
+// A layer's arguments and what its forward pass kept. bias may be undefined.
+struct JetLayer {
+  const Tensor &jet, &weight, &bias;
+  double omega;
+  JetParts parts;
+};
+
+// The rules of the arguments, `second` being none, laplacian or hessian_diagonal.
+JetLayer check_jet(const char* op, const Tensor& jet, const Tensor& weight, const Tensor& bias,
+                   double omega, int64_t coordinates, std::string_view second);
+void check_jet_backward(const char* op, const JetLayer& layer, const Tensor& grad,
+                        const Tensor& output, const Tensor& phase);
+
+// Of what stands at the end of a jet's shape: [..., O] of [P, ..., O].
+c10::SymDimVector phase_shape(const Tensor& jet, const Tensor& weight);
+
+// A jet [P, ..., C] as [P, N, C], and all of its rows as [P N, C].
+Tensor points_of(const Tensor& jet);
+Tensor all_rows_of(const Tensor& jet);
+
+// ---- kernels of the ops: `bind` fixes the backend
+
+Tensor sine_linear_jet_kernel(const SineJetBackend& backend, const Tensor& jet,
+                              const Tensor& weight, const OptionalTensor& bias, double omega,
+                              int64_t coordinates, std::string_view second);
+OutputAndPhase sine_linear_jet_forward_kernel(const SineJetBackend& backend, const Tensor& jet,
+                                              const Tensor& weight, const OptionalTensor& bias,
+                                              double omega, int64_t coordinates,
+                                              std::string_view second);
+// Gradients of jet, weight and bias.
+Tensors3 sine_linear_jet_backward_kernel(const SineJetBackend& backend, const Tensor& grad,
+                                         const Tensor& jet, const Tensor& weight,
+                                         const OptionalTensor& bias, const Tensor& output,
+                                         const Tensor& phase, double omega, int64_t coordinates,
+                                         std::string_view second, std::array<bool, 3> mask);
+
+template <const SineJetBackend& backend>
+void register_sine_jet(torch::Library& m) {
+  m.impl("sine_linear_jet", bind<backend, sine_linear_jet_kernel>);
+  m.impl("sine_linear_jet_forward", bind<backend, sine_linear_jet_forward_kernel>);
+  m.impl("sine_linear_jet_backward", bind<backend, sine_linear_jet_backward_kernel>);
+}
+
+}  // namespace treadle

@@ -1,0 +1,59 @@
+// Arguments of the kernels of jets through a sine layer, CPU and CUDA: no torch, no CUDA.
+// A jet [P, N, C] has the parts of N points: their value, d derivatives by the coordinates, and of
+// second derivatives none, their sum, or the d of the Hessian's diagonal. O columns, I inputs.
+// Formula: kernels/math/sine_jet.h.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/common/dtype.h"
+#include "kernels/sine_linear/args.h"
+
+namespace treadle {
+
+enum class JetSecond : int8_t { kNone, kLaplacian, kDiagonal };
+
+struct JetParts {
+  int64_t coordinates;
+  JetSecond second;
+
+  TREADLE_HD int64_t seconds() const {
+    return second == JetSecond::kNone ? 0 : second == JetSecond::kLaplacian ? 1 : coordinates;
+  }
+  TREADLE_HD int64_t total() const { return 1 + coordinates + seconds(); }
+};
+
+// Some of the points: n rows of what is [P, N, O]. Parts are part_stride elements apart.
+struct SineJetForward {
+  Dtype dtype;  // of output, bias, input and weight
+  JetParts parts;
+  int64_t rows, columns;  // n, O
+  double omega;
+  const void* value;  // [n, O] in acc_t, without bias; null: all parts are computed from input
+  // The parts after the value: on the CPU in acc_t, on CUDA in the dtype. They may be output's own.
+  const void* rest;
+  int64_t rest_stride;  // elements between its parts
+  // [P, n, I] with I <= kMaxCoordinates, and [O, I]; CUDA.
+  const void* input;
+  int64_t input_part_stride, row_stride, column_stride, inputs;
+  const void* weight;
+  const void* bias;  // [O] or null
+  void* output;      // [P, n, O]
+  int64_t part_stride;
+  void* phase;  // [n, O] or null
+};
+
+// The gradient of z [P, N, O] = input weight^T + bias, from that of output.
+struct SineJetBackward {
+  Dtype dtype;
+  JetParts parts;
+  int64_t rows, columns;
+  double omega;
+  const void *grad, *output, *phase;  // [P, N, O], [P, N, O], [N, O]
+  // [P, N, O]; in its last parts are the second parts of z, which are read before they are written.
+  void* grad_z;
+  void* grad_bias;  // [O], the sums of grad_z's first part, or null; CUDA
+  void* sums;       // of column_sums.cuh; CUDA
+};
+
+}  // namespace treadle
