@@ -30,6 +30,7 @@ FRONT_DOOR = {"include", "compat", "c_api"}
 SIDE_DOORS = {
     # Its last step is a sine of each element: the loop that the op `sine` runs on the CPU.
     (Path("kernels/sine_linear/cpu/sine_linear.cpp"), "kernels/elementwise/cpu/sine.h"),
+    (Path("kernels/sine_linear/cpu/jet.cpp"), "kernels/elementwise/cpu/sine.h"),
 }
 RAW_LAUNCH = re.compile(r"<<<|\bcudaLaunch(?:Cooperative)?Kernel\w*\s*\(|\bcuLaunchKernel\w*\s*\(")
 DEVICE_CODE = re.compile(r"__global__|__device__|__shared__")

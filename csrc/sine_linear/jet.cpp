@@ -52,7 +52,7 @@ struct Forward {
       backend.layer.gemm(out, backend.layer.gemm_operand(rows), operand);
     };
     if (product.is_contiguous() && x.is_contiguous()) {
-      run(product.view({-1, product.size(2)}), x.view({-1, x.size(2)}));
+      run(all_rows_of(product), all_rows_of(x));
       return;
     }
     for (int64_t p = 0; p < x.size(0); ++p) run(product.select(0, p), x.select(0, p));
@@ -71,7 +71,7 @@ struct Forward {
 
   // The parts but the value, rounded, as the kernel finds them in output.
   void multiply_rest() const {
-    Tensor rest = output.narrow(0, 1, parts() - 1).view({-1, args.columns});
+    Tensor rest = all_rows_of(output.narrow(0, 1, parts() - 1));
     at::mm_out(rest, all_rows_of(x.narrow(0, 1, parts() - 1)), weight.t());
   }
 
@@ -170,7 +170,7 @@ static Tensor jet_grad_z(const SineJetBackend& backend, const JetLayer& layer, c
   }
   if (seconds > 0) {
     const int64_t first = x.size(0) - seconds;
-    Tensor second = grad_z.narrow(0, first, seconds).view({-1, columns});
+    Tensor second = all_rows_of(grad_z.narrow(0, first, seconds));
     at::mm_out(second, all_rows_of(x.narrow(0, first, seconds)), layer.weight.t());
   }
   backend.backward({to_dtype(grad.scalar_type()), layer.parts, x.size(1), columns, layer.omega,

@@ -212,7 +212,7 @@ def test_third_derivative(name: str, device: str) -> None:
     """Derivatives of any order, against the reference's."""
     op = OPS[name]
     call = requiring_grad(op, op.cases[0].call(device, torch.float64))
-    if name in ("lltm_cell", "sine_linear") or op.is_layer:
+    if name in ("lltm_cell", "sine_linear", "sine_linear_jet") or op.is_layer:
         make = Make("third", device, torch.float64)
         sizes: dict[str, Any] = {"shape": (), "cell": SMALL, "layer": SMALL_LAYER}
         arguments = sized_call(op, make, **sizes, directions=2, lengths=(3, 1))

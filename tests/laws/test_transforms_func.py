@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_map
 from tests.recurrent.cell_cases import cell_arguments
 from tests.recurrent.layer_cases import ARGUMENTS, layer_arguments
 from tests.sine_linear.cases import sine_arguments
+from tests.sine_linear_jet.cases import SECONDS, jet_arguments
 from tests.support.cases import DEVICES, OPS
 from tests.support.forms import FORMS
 from tests.support.inputs import Make, outputs
@@ -76,6 +77,14 @@ def calls(device: str) -> dict[str, tuple[Function, Function, tuple[Tensor, ...]
                 lambda x, w, f=op.reference: f(x, w, None, 1.3),
                 arguments[:2],
             )
+        elif name == "sine_linear_jet":
+            for second in SECONDS:
+                arguments = jet_arguments(make, (2,), (3, 2), second=second).args[:3]
+                found[f"{name} {second}"] = (
+                    lambda x, w, b, f=op.function, s=second: f(x, w, b, 1.3, 2, s),
+                    lambda x, w, b, f=op.reference, s=second: f(x, w, b, 1.3, 2, s),
+                    arguments,
+                )
         elif op.is_layer:
             cell = name.split()[1]
             found[name] = layer_call(make, cell, directions=2)

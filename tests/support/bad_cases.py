@@ -16,6 +16,7 @@ from tests.recurrent.lists_bad_cases import lists_bad
 from tests.recurrent.scan_bad_cases import scan_bad
 from tests.sine_linear.bad_backward import sine_linear_backward_bad
 from tests.sine_linear.bad_cases import sine_linear_bad
+from tests.sine_linear_jet.bad_cases import sine_linear_jet_bad
 from tests.support.bad_writes import elementwise, halves_of_nine, integers_refused, writing
 from tests.support.cases import OPS
 from tests.support.inputs import Bad, Make, Op, elsewhere, of_dtype, without_storage
@@ -165,6 +166,7 @@ BAD: tuple[Bad, ...] = (
     *snake_bad(),
     *sine_linear_bad(),
     *sine_linear_backward_bad(),
+    *sine_linear_jet_bad(),
     *cell_bad(),
     *layer_bad(),
     *lists_bad(),

@@ -16,6 +16,7 @@ from tests.elementwise import snake_cases
 from tests.recurrent import cell_cases as lltm_cases
 from tests.recurrent import layer_cases, reset_cases, scan_cases
 from tests.sine_linear import cases as sine_linear_cases
+from tests.sine_linear_jet import cases as jet_cases
 from tests.support.inputs import (
     DEVICES,
     FLOATING,
@@ -54,6 +55,7 @@ OPS: dict[str, Op] = {
         *elementwise_cases.ops(),
         *snake_cases.ops(),
         *sine_linear_cases.ops(),
+        *jet_cases.ops(),
         *lltm_cases.ops(),
         *layer_cases.ops(),
         *reset_cases.ops(),
@@ -74,10 +76,12 @@ def sized_call(
     **options: Any,
 ) -> Call:
     """A call of sizes that a law chooses: ``shape`` for an elementwise op, B I H for the cell and
-    the sine layer (steps, rows and columns of a scan), and T B I H for the recurrent layer, which
-    takes the options too."""
+    the sine layer and its jets (steps, rows and columns of a scan), and T B I H for the recurrent
+    layer, which takes the options too."""
     if op.name == "sine_linear":
         return sine_linear_cases.sine_arguments(make, cell[:1], cell[1:])
+    if op.name == "sine_linear_jet":
+        return jet_cases.jet_arguments(make, cell[:1], cell[1:])
     if op.name == "affine_scan":
         return scan_cases.scan_arguments(make, cell)
     if op.name == "lltm_cell":
