@@ -59,9 +59,9 @@ static void jet_backward_cpu(SineJetBackward args, const Tensor& grad_z, const T
   at::sum_out(sums, grad_z.select(0, 0), 0);
 }
 
-static constexpr SineJetBackend kCpuJetBackend{kCpuBackend, /*multiplies=*/false,
-                                               /*rounds_rest=*/false, jet_forward_cpu,
-                                               jet_backward_cpu};
+static constexpr SineJetBackend kCpuJetBackend{
+    kCpuBackend,           /*multiplies=*/false,
+    /*rounds_rest=*/false, jet_forward_cpu,      /*fused_forward=*/nullptr, jet_backward_cpu};
 
 TORCH_LIBRARY_IMPL(treadle, CPU, m) {
   register_sine_linear<kCpuBackend>(m);

@@ -58,15 +58,14 @@ struct Forward {
     for (int64_t p = 0; p < x.size(0); ++p) run(product.select(0, p), x.select(0, p));
   }
 
-  // Few coordinates: the kernel multiplies.
-  void few() {
+  // What kernels that multiply need.
+  void take_operands() {
     args.input = x.const_data_ptr();
     args.input_part_stride = x.stride(0);
     args.row_stride = x.stride(1);
     args.column_stride = x.stride(2);
     args.inputs = x.size(2);
     args.weight = weight.const_data_ptr();
-    backend.forward(args, x.device());
   }
 
   // The parts but the value, rounded, as the kernel finds them in output.
@@ -75,16 +74,20 @@ struct Forward {
     at::mm_out(rest, all_rows_of(x.narrow(0, 1, parts() - 1)), weight.t());
   }
 
-  // GEMMs and the kernel for each chunk of points.
+  // GEMMs and the kernel: in place for all points, else for each chunk of them.
   void run() {
-    if (backend.multiplies && x.size(2) <= kMaxCoordinates) return few();
+    take_operands();
+    if (backend.multiplies && x.size(2) <= kMaxCoordinates) {
+      return backend.forward(args, x.device());
+    }
+    if (backend.fused_forward != nullptr && backend.fused_forward(args, x.device())) return;
     const auto acc = at::toOpMathType(x.scalar_type());
     const bool in_place = acc == x.scalar_type();
     const bool rounded = backend.rounds_rest && !in_place;
     const int64_t columns = args.columns, wide = rounded ? 1 : parts();
-    const int64_t point_bytes = wide * columns * static_cast<int64_t>(c10::elementSize(acc));
-    const int64_t chunk =
-        std::min(points(), std::max(backend.layer.gemm_bytes / point_bytes, kMinPoints));
+    const int64_t row_bytes = columns * static_cast<int64_t>(c10::elementSize(acc));
+    const int64_t most = in_place ? points() : backend.layer.gemm_bytes / row_bytes;
+    const int64_t chunk = std::min(points(), std::max(most, kMinPoints));
     const Tensor products =
         in_place ? output : at::empty({wide, chunk, columns}, x.options().dtype(acc));
     const Tensor operand = backend.layer.gemm_operand(weight);
@@ -121,7 +124,12 @@ OutputAndPhase run_forward(const SineJetBackend& backend, const JetLayer& layer,
   const Tensor phase =
       save ? at::empty(kept, jet.options().dtype(phase_dtype(jet.scalar_type()))) : Tensor();
   if (output.numel() == 0) return {output, phase};
-  const Tensor x = points_of(jet), own_weight = weight.contiguous(), own_bias = contiguous(bias);
+  Tensor x = points_of(jet), own_weight = weight.contiguous();
+  const Tensor own_bias = contiguous(bias);
+  if (x.size(2) == 0) {  // products of nothing are those of a zero
+    x = x.new_zeros({1, 1, 1}).expand({x.size(0), x.size(1), 1});
+    own_weight = weight.new_zeros({shape.back(), 1});
+  }
   Forward run{backend, {}, x, output.view({x.size(0), x.size(1), shape.back()}), own_weight};
   run.args.dtype = to_dtype(jet.scalar_type());
   run.args.parts = parts;

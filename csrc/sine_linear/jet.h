@@ -16,6 +16,8 @@ struct SineJetBackend {
   bool multiplies;   // the forward kernel multiplies few coordinates itself
   bool rounds_rest;  // it reads all parts but the value in the dtype
   void (*forward)(const SineJetForward& args, at::Device device);
+  // As SineLinearBackend's.
+  bool (*fused_forward)(const SineJetForward& args, at::Device device);
   // grad_bias may be undefined.
   void (*backward)(SineJetBackward args, const Tensor& grad_z, const Tensor& grad_bias);
 };

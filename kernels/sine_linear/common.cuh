@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/common/convert.cuh"
+#include "kernels/common/fast_divide.cuh"
 #include "kernels/common/launch.cuh"
 #include "kernels/math/sine_linear.h"
 #include "kernels/sine_linear/args.h"
@@ -94,6 +95,22 @@ struct Waves {
       if constexpr (kSine) sine[e] = Layer::template wave<false, kFar>(y[e], p[e]);
       if constexpr (kCosine) cosine[e] = Layer::template wave<true, kFar>(y[e], p[e]);
     }
+  }
+};
+
+// Row and column of a flat index into [R, O].
+struct Columns {
+  int64_t numel, columns;
+  FastDivide by_columns;
+  bool narrow;
+
+  Columns(int64_t rows, int64_t columns)
+      : numel(rows * columns), columns(columns), narrow(numel < (int64_t{1} << 31)) {
+    if (narrow) by_columns = FastDivide(static_cast<uint32_t>(columns));
+  }
+
+  __device__ int64_t row(int64_t element) const {
+    return narrow ? by_columns(static_cast<uint32_t>(element)) : element / columns;
   }
 };
 

@@ -1,7 +1,6 @@
 // The sine layer forward on CUDA, behind a GEMM or for a few coordinates: one thread per kWidth
 // consecutive elements of a row.
 // Formula: kernels/math/sine_linear.h. Twin: kernels/sine_linear/cpu/sine_linear.cpp.
-#include "kernels/common/fast_divide.cuh"
 #include "kernels/sine_linear/common.cuh"
 #include "kernels/sine_linear/launchers.h"
 
@@ -10,22 +9,6 @@ namespace {
 
 // In place of the number of inputs: the product is read, not computed.
 constexpr int kGiven = -1;
-
-// Row and column of a flat index into [R, O].
-struct Columns {
-  int64_t numel, columns;
-  FastDivide by_columns;
-  bool narrow;
-
-  explicit Columns(const SineLinearForward& args)
-      : numel(args.rows * args.columns), columns(args.columns), narrow(numel < (int64_t{1} << 31)) {
-    if (narrow) by_columns = FastDivide(static_cast<uint32_t>(columns));
-  }
-
-  __device__ int64_t row(int64_t element) const {
-    return narrow ? by_columns(static_cast<uint32_t>(element)) : element / columns;
-  }
-};
 
 // x W^T for kWidth columns from `column` on.
 template <class T, int kWidth, int kInputs>
@@ -108,7 +91,7 @@ __global__ void __launch_bounds__(kBlockSize)
 template <class T, int kInputs>
 cudaError_t launch_forward(const SineLinearForward& args, cudaStream_t stream) {
   constexpr int kWidest = kWide<T>;
-  const Columns columns(args);
+  const Columns columns(args.rows, args.columns);
   const bool wide = columns.numel >= kWideFrom && args.columns % kWidest == 0 &&
                     aligned(args.product) && aligned(args.weight) && aligned(args.bias) &&
                     aligned(args.output) && aligned(args.phase);

@@ -6,6 +6,7 @@
 
 #include "kernels/common/exported.h"
 #include "kernels/sine_linear/args.h"
+#include "kernels/sine_linear/jet_args.h"
 
 namespace treadle {
 
@@ -44,5 +45,20 @@ int64_t sine_linear_fused_backward_parts(const SineLinearFusedBackward& args, in
 cudaError_t launch_sine_linear_fused_backward(const SineLinearFusedBackward& args, void* parts,
                                               int processors, cudaStream_t stream)
     TREADLE_EXPORTED(launch_sine_linear_fused_backward);
+
+// jet_fused_forward.cu, sm_90, half types, d of 2 or 3. cudaErrorNotSupported: as above.
+bool sine_jet_fused_forward_supports(const SineJetForward& args)
+    TREADLE_EXPORTED(sine_jet_fused_forward_supports);
+cudaError_t launch_sine_jet_fused_forward(const SineJetForward& args, int processors,
+                                          cudaStream_t stream)
+    TREADLE_EXPORTED(launch_sine_jet_fused_forward);
+
+// jet_forward.cu, jet_backward.cu. `sums` is [P, O] in acc_t where the second function gives P > 1.
+cudaError_t launch_sine_jet_forward(const SineJetForward& args, cudaStream_t stream)
+    TREADLE_EXPORTED(launch_sine_jet_forward);
+int64_t sine_jet_backward_parts(const SineJetBackward& args)
+    TREADLE_EXPORTED(sine_jet_backward_parts);
+cudaError_t launch_sine_jet_backward(const SineJetBackward& args, cudaStream_t stream)
+    TREADLE_EXPORTED(launch_sine_jet_backward);
 
 }  // namespace treadle

@@ -189,7 +189,7 @@ def sine_linear_jet(
     with Forward Laplacian.
     """
     z = jet @ weight.T
-    value, first, last = z.split([1, coordinates, z.shape[0] - 1 - coordinates])
+    value, first, last = z[:1], z[1 : 1 + coordinates], z[1 + coordinates :]
     angle = omega * (value if bias is None else value + bias)
     slope = omega * torch.cos(angle)
     parts = [torch.sin(angle), slope * first]

@@ -16,7 +16,7 @@ from tests.recurrent.cell_cases import cell_arguments
 from tests.recurrent.layer_cases import CELLS, EACH_CELL, batch_sizes, layer_arguments
 from tests.recurrent.scan_cases import scan_call
 from tests.sine_linear.cases import sine_arguments
-from tests.sine_linear_jet.cases import SECONDS, jet_arguments
+from tests.sine_linear_jet.test_transforms import jet_ops
 from tests.support.cases import ELEMENTWISE, OPS
 from tests.support.forms import FORMS, INPLACE, OUT, Form
 from tests.support.inputs import DEVICES, Call, Make, Op
@@ -133,20 +133,6 @@ def sine_layer_ops(call: Call, every_mask: bool) -> list[OpCall]:
     ]
 
 
-def jet_ops(device: str, second: str) -> list[OpCall]:
-    call = jet_arguments(Make("opcheck", device, torch.float32), (3,), (5, 4), second=second)
-    output, phase = ops.sine_linear_jet_forward(*call.args)
-    kept = (*call.args[:3], output, phase, *call.args[3:])
-    return [
-        (ops.sine_linear_jet.default, call.args, {}),
-        (ops.sine_linear_jet_forward.default, call.args, {}),
-        *(
-            (ops.sine_linear_jet_backward.default, (torch.ones_like(output), *kept, mask), {})
-            for mask in ([True] * 3, [False, True, False])
-        ),
-    ]
-
-
 def layer_calls(device: str, cell: str) -> list[tuple[Call, bool]]:
     """Calls, and whether with recompute."""
     arguments = partial(layer_arguments, cell=cell)
@@ -253,14 +239,6 @@ def test_sine_layer(number: int, grad: bool, device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("second", SECONDS)
-def test_jet(second: str, grad: bool, device: str) -> None:
-    for op, args, kwargs in jet_ops(device, second):
-        opcheck(op, with_grad(args) if grad else args, kwargs)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("number", range(len(layer_calls("meta", "lltm"))))
 @EACH_CELL
 def test_layer(cell: str, number: int, grad: bool, device: str) -> None:
@@ -289,8 +267,7 @@ def test_every_op_is_here() -> None:
     calls = [call for name in ELEMENTWISE for call in elementwise_calls(OPS[name], make)]
     calls += [*writing_calls(make), *cell_ops(cell_calls("cpu")[0])]
     calls += layer_ops(*layer_calls("cpu", "lltm")[0])
-    calls += sine_layer_ops(sine_layer_calls("cpu")[0], True)
-    calls += jet_ops("cpu", "laplacian")
+    calls += [*sine_layer_ops(sine_layer_calls("cpu")[0], True), *jet_ops("cpu", "none")]
     for cell, lengths in itertools.product(CELLS, (None, (2, 1))):
         call = layer_arguments(make, (2, 2, 3, 4), cell=cell, directions=2, lengths=lengths)
         calls += layers_of(call)

@@ -1,7 +1,5 @@
 // sine_linear on CUDA: device guard, stream, and which kernel of kernels/sine_linear/launchers.h.
 // Twin: cpu.cpp.
-#include "sine_linear/sine_linear.h"
-
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
 
@@ -12,6 +10,7 @@
 #include "common/cuda/launch.h"
 #include "kernels/common/architecture.h"
 #include "kernels/sine_linear/launchers.h"
+#include "sine_linear/jet.h"
 
 namespace treadle {
 
@@ -106,6 +105,43 @@ static constexpr SineLinearBackend kCudaBackend{
     forward_cuda,        fused_forward_cuda, slope_cuda,
     slope_backward_cuda, backward_bias_cuda, fused_backward_cuda};
 
-TORCH_LIBRARY_IMPL(treadle, CUDA, m) { register_sine_linear<kCudaBackend>(m); }
+// ---- jets
+
+static void jet_forward_cuda(const SineJetForward& args, at::Device device) {
+  const c10::cuda::CUDAGuard guard(device);
+  check_launch("sine_linear_jet", launch_sine_jet_forward(args, at::cuda::getCurrentCUDAStream()));
+}
+
+static bool jet_fused_forward_cuda(const SineJetForward& args, at::Device device) {
+  const int processors = processors_of_90(device);
+  if (processors == 0 || !sine_jet_fused_forward_supports(args)) return false;
+  const c10::cuda::CUDAGuard guard(device);
+  const cudaError_t error =
+      launch_sine_jet_fused_forward(args, processors, at::cuda::getCurrentCUDAStream());
+  if (error == cudaErrorNotSupported) return false;
+  check_launch("sine_linear_jet", error);
+  return true;
+}
+
+static void jet_backward_cuda(SineJetBackward args, const Tensor& grad_z, const Tensor& grad_bias) {
+  const c10::cuda::CUDAGuard guard(grad_z.device());
+  Tensor sums;
+  if (grad_bias.defined()) {
+    const auto acc = at::toOpMathType(grad_z.scalar_type());
+    sums = at::empty({sine_jet_backward_parts(args), args.columns}, grad_z.options().dtype(acc));
+    args.sums = data_of(sums);
+  }
+  check_launch("sine_linear_jet_backward",
+               launch_sine_jet_backward(args, at::cuda::getCurrentCUDAStream()));
+}
+
+static constexpr SineJetBackend kCudaJetBackend{kCudaBackend,           /*multiplies=*/true,
+                                                /*rounds_rest=*/true,   jet_forward_cuda,
+                                                jet_fused_forward_cuda, jet_backward_cuda};
+
+TORCH_LIBRARY_IMPL(treadle, CUDA, m) {
+  register_sine_linear<kCudaBackend>(m);
+  register_sine_jet<kCudaJetBackend>(m);
+}
 
 }  // namespace treadle

@@ -1,0 +1,65 @@
+"""The kernel that multiplies and takes sines of all parts, sm_90: every tile's edge, any width."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.sine_linear_jet.cases import jet_arguments
+from tests.support.cases import OPS
+from tests.support.compare import same_bits
+from tests.support.inputs import HALVES, HOPPER, Call, Make
+from tests.support.layouts import padded_rows
+from tests.support.rule import obeys
+
+pytestmark = HOPPER
+OP = OPS["sine_linear_jet"]
+# Points, I, O.
+SIZES = (
+    (128, 8, 32),
+    (129, 64, 64),
+    (1000, 72, 96),
+    (5000, 256, 256),
+    (300, 264, 160),
+    (20_001, 128, 320),
+)
+
+
+def fuses(call: Call) -> bool:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        call.run(OP.function)
+        torch.cuda.synchronize()
+    names = [event.key for event in profile.key_averages()]
+    assert any("sine_jet" in name for name in names)
+    return any("sine_jet_fused_forward" in name for name in names)
+
+
+@pytest.mark.parametrize("second", ["none", "laplacian"])
+@pytest.mark.parametrize("d", [2, 3])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("dtype", HALVES)
+def test_by_the_rule(dtype: torch.dtype, sizes: tuple[int, int, int], d: int, second: str) -> None:
+    points, *widths = sizes
+    make = Make(f"fused {sizes} {d}", "cuda", dtype)
+    for bias in (True, False):
+        call = jet_arguments(
+            make, (points,), (widths[0], widths[1]), coordinates=d, second=second, bias=bias
+        )
+        assert fuses(call)
+        obeys(OP, call)
+        same_bits(call.run(OP.function), call.run(OP.function))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_large_phases_and_nan(dtype: torch.dtype) -> None:
+    """As the other kernels have them."""
+    call = jet_arguments(Make("far", "cuda", dtype), (700,), (64, 64), omega=3e4)
+    jet = call.args[0]
+    jet[0, ::7] *= 100
+    jet[0, 5, 3], jet[1, 77, 0] = torch.nan, torch.inf
+    strided = call.with_args({0: padded_rows(jet)})
+    assert not fuses(strided)
+    fused, other = call.run(OP.function), strided.run(OP.function)
+    assert torch.equal(fused.isnan(), other.isnan())
+    values = [t[0].nan_to_num().float() for t in (fused, other)]
+    torch.testing.assert_close(*values, rtol=0, atol=2 * torch.finfo(dtype).eps)
