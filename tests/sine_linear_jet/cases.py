@@ -25,8 +25,7 @@ SIZES: tuple[tuple[tuple[int, ...], int, int, int], ...] = (
     ((2,), 5, 4, 8),
     ((1,), 3, 2, 11),
     ((90,), 33, 31, 3),
-    ((300,), 3, 256, 2),
-    ((200,), 64, 256, 2),
+    ((130,), 64, 96, 2),
 )
 
 
@@ -78,7 +77,7 @@ def jet_cases() -> tuple[Case, ...]:
             add(name, lead, (i, o), coordinates=d, second=second)
     for second in SECONDS:
         add(f"no bias {second}", (3,), (5, 4), second=second, bias=False)
-        add(f"omega 30 {second}", (600,), (64, 33), second=second, omega=30.0)
+        add(f"omega 30 {second}", (150,), (64, 33), second=second, omega=30.0)
     add("omega -2.5", (3,), (5, 4), omega=-2.5)
     for layout in (strided, transposed, padded_rows, misaligned):
         to = dict.fromkeys(("jet", "weight", "bias"), layout)

@@ -198,7 +198,7 @@ def test_a_result_that_is_written_over(dtype: torch.dtype, device: str) -> None:
         same_bits(ours, expected)
 
 
-# Points, O. More than a chunk of the CPU's products, and more than a thread of CUDA is to add up.
+# Points, O. More than a block of CUDA takes, and more than a thread is to add up.
 MANY = ((1, 1), (3, 31), (2_500, 256), (70_001, 24), (1_300, 1_032))
 
 
@@ -209,7 +209,7 @@ def test_of_many_points(dtype: torch.dtype, sizes: tuple[int, int], device: str)
     """As two calls of half the points, and gradients of weights as their sums."""
     points, outputs = sizes
     if device == "cpu":
-        points, outputs = min(points, 2_500), min(outputs, 256)
+        points, outputs = min(points, 300), min(outputs, 256)
     call = jet_arguments(Make("many", device, dtype), (points,), (5, outputs))
     y, grads = gradients(OP.function, call, (0, 1, 2), None)
     truth = gradients(OP.reference, call, (0, 1, 2), torch.float64)
@@ -218,6 +218,18 @@ def test_of_many_points(dtype: torch.dtype, sizes: tuple[int, int], device: str)
     for k, (a, t, c) in enumerate(zip(grads, truth[1], composition[1], strict=True)):
         # A sum over many points of a half type is as exact as the points' rounded gradients.
         within_rule(a, t, c, gradient=True, what=str(k))
+
+
+@GPU
+@pytest.mark.parametrize("inputs", [2, 4, 40])
+@pytest.mark.parametrize("d", [1, 4, 5, 8])
+@pytest.mark.parametrize("second", SECONDS)
+@pytest.mark.parametrize("device", ["cuda"])
+def test_wide_accesses(device: str, second: str, d: int, inputs: int) -> None:
+    """Enough elements that CUDA takes 16 bytes at a time."""
+    for dtype in FLOATING:
+        make = Make(f"wide {d} {inputs}", device, dtype)
+        obeys(OP, jet_arguments(make, (530,), (inputs, 256), coordinates=d, second=second))
 
 
 @pytest.mark.parametrize("device", DEVICES)
