@@ -3,7 +3,7 @@
 //   first    y_i = omega c z_i
 //   second   y_ii = omega c z_ii - omega^2 s z_i^2; of a Laplacian both terms are sums over i
 // The backward pass has y_i and gets z_i = y_i / (omega c), so both passes take c from what is kept
-// of the phase (math/sine_linear.h), and where that says 0, half of its unit instead. Then z_i is
+// of the phase (math/sine_linear.h), and at least half of its unit. Then z_i is
 // as accurate as y_i, wherever c is small. z_ii is not: it is multiplied anew.
 #pragma once
 
@@ -21,14 +21,30 @@ inline constexpr float kLeastCosine<float> = kUnit / 2;
 
 }  // namespace detail
 
-// The cosine that both passes take, never 0.
+// Of a phase in turns. On CUDA by the special function unit, within 5e-7.
+template <class T>
+TREADLE_HD float cosine_of_turns(typename SineLinear<T>::Phase phase) {
+#if defined(__CUDA_ARCH__)
+  const float c = __cosf(static_cast<float>(phase) * 0x1.921fb6p-14f);
+  return select(phase == SineLinear<T>::kNaN, from_bits(0x7fc00000u), c);
+#else
+  return SineLinear<T>::template wave<true, false>(0, phase);
+#endif
+}
+
+// The cosine that both passes take.
 template <class T, bool kFar>
 TREADLE_HD acc_t<T> jet_cosine(acc_t<T> y, typename SineLinear<T>::Phase phase) {
-  const acc_t<T> c = SineLinear<T>::template wave<true, kFar>(y, phase);
   if constexpr (std::is_same_v<T, double>) {
-    return c;
+    return SineLinear<T>::template wave<true, kFar>(y, phase);
   } else {
-    return select(c == 0, detail::kLeastCosine<T>, c);
+    float c = 0;
+    if constexpr (is_half_type<T>) {
+      c = cosine_of_turns<T>(phase);
+    } else {
+      c = SineLinear<T>::template wave<true, false>(y, phase);
+    }
+    return select(magnitude(c) < detail::kLeastCosine<T>, detail::kLeastCosine<T>, c);
   }
 }
 

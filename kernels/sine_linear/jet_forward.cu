@@ -191,7 +191,8 @@ __global__ void __launch_bounds__(kBlockSize)
 
 template <class T, int kInputs>
 cudaError_t launch_forward(const SineJetForward& args, cudaStream_t stream) {
-  constexpr int kWidest = kWide<T>;
+  // Where products are computed registers limit how many threads there are.
+  constexpr int kWidest = kInputs == kGiven || kWide<T> < 4 ? kWide<T> : 4;
   const Columns columns(args.rows, args.columns);
   const bool wide = columns.numel >= kWideFrom && args.columns % kWidest == 0 &&
                     args.part_stride % kWidest == 0 && args.rest_stride % kWidest == 0 &&

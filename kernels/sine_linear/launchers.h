@@ -46,7 +46,8 @@ cudaError_t launch_sine_linear_fused_backward(const SineLinearFusedBackward& arg
                                               int processors, cudaStream_t stream)
     TREADLE_EXPORTED(launch_sine_linear_fused_backward);
 
-// jet_fused_forward.cu, sm_90, half types, d of 2 or 3. cudaErrorNotSupported: as above.
+// fused_jet.cu, sm_90: GEMM and sines in one kernel; float32 in tf32; d of 2 or 3.
+// cudaErrorNotSupported: as above.
 bool sine_jet_fused_forward_supports(const SineJetForward& args)
     TREADLE_EXPORTED(sine_jet_fused_forward_supports);
 cudaError_t launch_sine_jet_fused_forward(const SineJetForward& args, int processors,

@@ -32,7 +32,7 @@ SM_90 = {
     *(f"kernels/common/{name}.cuh" for name in ("ptx", "tma", "wgmma", "wgmma_groups")),
     *(f"kernels/recurrent/{name}.cuh" for name in ("cluster_launch", "grid", "persistent")),
     *(f"kernels/recurrent/{name}.cuh" for name in ("tiles", "tiles_forward")),
-    *(f"kernels/sine_linear/fused_{name}.cu" for name in ("forward", "backward")),
+    *(f"kernels/sine_linear/fused_{name}.cu" for name in ("forward", "backward", "jet")),
     "kernels/sine_linear/fused_backward_gemm.cuh",
 }
 PERSISTENT = re.compile(
@@ -59,7 +59,16 @@ PTX = {
     "kernels/elementwise/trig.cuh",
 }
 # What asks nvcc whether it compiles for a GPU, so that clang would take the host's way there.
-MATH = ("activations", "bits", "exact", "exp", "sine_double", "sine_float", "sine_tables")
+MATH = (
+    "activations",
+    "bits",
+    "exact",
+    "exp",
+    "sine_double",
+    "sine_float",
+    "sine_jet",
+    "sine_tables",
+)
 NVCC = {
     *(f"kernels/math/{name}.h" for name in MATH),
     *(f"kernels/elementwise/{name}.cuh" for name in ("dense_map", "trig")),

@@ -113,6 +113,7 @@ static void jet_forward_cuda(const SineJetForward& args, at::Device device) {
 }
 
 static bool jet_fused_forward_cuda(const SineJetForward& args, at::Device device) {
+  if (args.dtype == Dtype::kFloat && !tf32_allowed()) return false;
   const int processors = processors_of_90(device);
   if (processors == 0 || !sine_jet_fused_forward_supports(args)) return false;
   const c10::cuda::CUDAGuard guard(device);

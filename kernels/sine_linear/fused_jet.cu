@@ -1,5 +1,6 @@
-// A jet through the sine layer on sm_90, half types: GEMM and sines in one persistent kernel, as
-// fused_forward.cu, but a consumer's tile is [64, 64] of every part, in registers of one thread.
+// A jet through the sine layer on sm_90, half types and tf32: GEMM and sines in one persistent
+// kernel, as fused_forward.cu, but a consumer's tile is [64, 64] of every part, in registers of one
+// thread.
 //
 // A producer thread loads stages of the parts of x and of W by TMA; two consumers take tiles in
 // turn: one runs the epilogue while the other multiplies. Two blocks with the same points and
@@ -10,16 +11,16 @@
 
 #include "kernels/common/tma.cuh"
 #include "kernels/common/wgmma.cuh"
-#include "kernels/sine_linear/jet_fused_epilogue.cuh"
+#include "kernels/sine_linear/fused_jet_epilogue.cuh"
 #include "kernels/sine_linear/launchers.h"
 
 namespace treadle {
 namespace {
 
 constexpr int kRowBytes = 128, kTileBytes = kTile * kRowBytes;
-constexpr int kDepth = kRowBytes / 2;  // inputs of a stage
-constexpr int kGroup = 32;             // columns that are permuted among themselves
-constexpr int kBlocks = 2;             // of a cluster
+template <class T>
+constexpr int kDepth = kRowBytes / sizeof(T);  // inputs of a stage
+constexpr int kBlocks = 2;                     // of a cluster
 constexpr int kConsumers = 2, kWarpgroup = 128;
 constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
 constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;  // a thread
@@ -59,7 +60,7 @@ struct Shared {
 
 // The producer: x and W of this cluster's tiles, stage by stage. Rows of x after the last point
 // are those of the next part, whose results are not stored.
-template <int kParts>
+template <class T, int kParts>
 __device__ __forceinline__ void load_stages(const Shared<kParts>& shared, const CUtensorMap& x,
                                             const CUtensorMap& w, const Tiles& tiles, int inputs,
                                             int points, int rank) {
@@ -69,7 +70,7 @@ __device__ __forceinline__ void load_stages(const Shared<kParts>& shared, const 
   for (int tile = blockIdx.x / kBlocks; tile < tiles.count; tile += gridDim.x / kBlocks) {
     const int row = tile / tiles.across * kTile + rank * kShare;
     const int column = (tile % tiles.across * kBlocks + rank) * kTile;
-    for (int k = 0; k < inputs; k += kDepth) {
+    for (int k = 0; k < inputs; k += kDepth<T>) {
       const int stage = turn.stage;
       ptx::wait_barrier(shared.empty(stage), turn.parity() ^ 1);
       ptx::arrive_expecting(shared.full(stage), kStageBytes<kParts>);
@@ -78,7 +79,7 @@ __device__ __forceinline__ void load_stages(const Shared<kParts>& shared, const 
         ptx::copy_tile(shared.x(stage, p) + rank * kShare * kRowBytes, &x, k, p * points + row,
                        shared.full(stage), kAll);
       }
-      ptx::copy_tile_of_groups(shared.w(stage), &w, k, column / kGroup, shared.full(stage),
+      ptx::copy_tile_of_groups(shared.w(stage), &w, k, column / kGroup<T>, shared.full(stage),
                                static_cast<uint16_t>(1 << rank));
       turn.advance();
     }
@@ -94,7 +95,7 @@ __device__ __forceinline__ void multiply(const Shared<kParts>& shared, int input
     if (lane < kBlocks) ptx::arrive_at(shared.empty(stage), lane);
   };
   int last = -1;
-  for (int k = 0; k < inputs; k += kDepth) {
+  for (int k = 0; k < inputs; k += kDepth<T>) {
     const int stage = turn.stage;
     ptx::wait_barrier(shared.full(stage), turn.parity());
     const uint64_t x = ptx::matrix(shared.x(stage)), w = ptx::matrix(shared.w(stage));
@@ -147,11 +148,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (consumer == kConsumers) {
     ptx::setmaxnreg_dec<kProducerRegisters>();
     if (threadIdx.x == kAll) {
-      load_stages<kParts>(shared, x, w, tiles, inputs, static_cast<int>(args.rows), rank);
+      load_stages<T, kParts>(shared, x, w, tiles, inputs, static_cast<int>(args.rows), rank);
     }
   } else {
     ptx::setmaxnreg_inc<kConsumerRegisters>();
-    const int clusters = gridDim.x / kBlocks, stages = ceil_div(inputs, kDepth);
+    const int clusters = gridDim.x / kBlocks, stages = ceil_div(inputs, kDepth<T>);
     ptx::Ring<kStages<kParts>> turn;
     turn.advance(consumer * stages);
     // A barrier's parity says whether the last use of a stage is over, not how many are. So whoever
@@ -186,13 +187,14 @@ cudaError_t launch_typed(const SineJetForward& args, int processors, cudaStream_
   const auto columns = static_cast<cuuint64_t>(args.columns);
   const auto inputs = static_cast<cuuint64_t>(args.inputs);
   const cuuint64_t row_bytes = inputs * sizeof(T);  // of x, and of W
-  // As in fused_forward.cu: row 32 a + 8 b + 2 c + e of W is loaded as row 32 a + 8 c + 2 b + e.
+  // Groups of columns are permuted as in fused_forward.cu.
+  constexpr int n = kWide<T>, kEights = n / 2;
   CUtensorMap x, w;
   if (!encode_map<2>(x, args.dtype, args.input, {inputs, rows}, {row_bytes},
-                     {kDepth, kTile / kBlocks}) ||
-      !encode_map<5>(w, args.dtype, args.weight, {inputs, 2, 4, 4, columns / kGroup},
-                     {row_bytes, 8 * row_bytes, 2 * row_bytes, 32 * row_bytes},
-                     {kDepth, 2, 4, 4, kTile / kGroup})) {
+                     {kDepth<T>, kTile / kBlocks}) ||
+      !encode_map<5>(w, args.dtype, args.weight, {inputs, 2, 4, kEights, columns / kGroup<T>},
+                     {row_bytes, n * row_bytes, 2 * row_bytes, 4 * n * row_bytes},
+                     {kDepth<T>, 2, 4, kEights, kTile / kGroup<T>})) {
     return cudaErrorNotSupported;
   }
   const Tiles tiles{static_cast<int>(ceil_div(args.columns, int64_t{kTile} * kBlocks)),
@@ -220,26 +222,34 @@ cudaError_t launch_parts(const SineJetForward& args, int processors, cudaStream_
               : launch_typed<T, 3, kLaplacian>(args, processors, stream);
 }
 
+template <class T>
+bool supports_shape(const SineJetForward& args) {
+  // Below two tiles of points cuBLAS is faster.
+  return args.rows >= 2 * kTile && args.columns % kGroup<T> == 0 && args.inputs % kWide<T> == 0 &&
+         args.column_stride == 1 && args.row_stride == args.inputs &&
+         args.input_part_stride == args.rows * args.inputs && args.part_stride % kWide<T> == 0;
+}
+
 }  // namespace
 
 bool sine_jet_fused_forward_supports(const SineJetForward& args) {
   const int64_t d = args.parts.coordinates;
   const bool parts = (d == 2 || d == 3) && args.parts.second != JetSecond::kDiagonal;
-  // Below two tiles of points cuBLAS is faster.
-  const bool shape = args.rows >= 2 * kTile && args.columns % kGroup == 0 && args.inputs % 8 == 0 &&
-                     args.column_stride == 1 && args.row_stride == args.inputs &&
-                     args.input_part_stride == args.rows * args.inputs;
-  return compiled_for(900) && is_half(args.dtype) && parts && shape && aligned(args.input) &&
-         aligned(args.weight) && aligned(args.bias) && aligned(args.output) &&
-         aligned(args.phase) && args.part_stride % 8 == 0 &&
+  const bool shape = is_half(args.dtype)
+                         ? supports_shape<Half>(args)
+                         : args.dtype == Dtype::kFloat && supports_shape<float>(args);
+  return compiled_for(900) && parts && shape && aligned(args.input) && aligned(args.weight) &&
+         aligned(args.bias) && aligned(args.output) && aligned(args.phase) &&
          std::max({(args.rows + kTile) * args.parts.total(), args.columns + 2 * kTile, args.inputs,
                    pairs_of_tiles(args)}) < std::numeric_limits<int>::max();
 }
 
 cudaError_t launch_sine_jet_fused_forward(const SineJetForward& args, int processors,
                                           cudaStream_t stream) {
-  return args.dtype == Dtype::kHalf ? launch_parts<Half>(args, processors, stream)
-                                    : launch_parts<BFloat16>(args, processors, stream);
+  const auto run = args.dtype == Dtype::kFloat  ? launch_parts<float>
+                   : args.dtype == Dtype::kHalf ? launch_parts<Half>
+                                                : launch_parts<BFloat16>;
+  return run(args, processors, stream);
 }
 
 }  // namespace treadle

@@ -1,4 +1,4 @@
-// Epilogue of jet_fused_forward.cu: a jet of accumulator tiles in registers, made into the layer's.
+// Epilogue of fused_jet.cu: a jet of accumulator tiles in registers, made into the layer's.
 #pragma once
 
 #include "kernels/math/sine_jet.h"
@@ -9,6 +9,8 @@ namespace treadle {
 namespace {
 
 constexpr int kTile = 64;  // points, and rows of W, of a tile
+template <class T>
+constexpr int kGroup = 4 * kWide<T>;  // columns that are permuted among themselves
 
 // The value's part of n elements: what is stored of it, and the slopes.
 template <class T>
@@ -83,17 +85,17 @@ __device__ __forceinline__ void store_jet(const SineJetForward& args, int64_t el
 }
 
 // c holds 64 points of each part as multiply_columns (wgmma.cuh) leaves them. W was loaded in an
-// order (jet_fused_forward.cu) in which n columns of a thread are consecutive.
+// order (fused_jet.cu) in which n columns of a thread are consecutive.
 template <class T, int d, JetSecond kSecond, int kParts>
 __device__ __forceinline__ void store_jets_of(const SineJetForward& args, int64_t first_row,
                                               int first_column, const float (&c)[kParts][32]) {
-  constexpr int n = kWide<T>, kGroup = 4 * n;
+  constexpr int n = kWide<T>;
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   const int64_t row = first_row + warp * 16 + lane / 4;
   const int columns = static_cast<int>(args.columns);
 #pragma unroll
-  for (int group = 0; group < kTile / kGroup; ++group) {
-    const int column = first_column + group * kGroup + lane % 4 * n;
+  for (int group = 0; group < kTile / kGroup<T>; ++group) {
+    const int column = first_column + group * kGroup<T> + lane % 4 * n;
     if (column >= columns) return;
     float bias[n] = {};
     if (args.bias != nullptr) widen(load_at<T, n>(args.bias, column), bias);
