@@ -5,6 +5,7 @@
 // cuda/sine_linear.cpp.
 #include "sine_linear/jet.h"
 
+#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
 
@@ -188,6 +189,16 @@ static Tensor jet_grad_z(const SineJetBackend& backend, const JetLayer& layer, c
   return grad_z;
 }
 
+// weight as cuBLAS multiplies it by rows soonest: in tf32 dense along what is summed up, as in the
+// forward pass.
+static Tensor dense_along_sum(const Tensor& weight) {
+  const bool tf32 =
+      weight.is_cuda() && weight.scalar_type() == at::kFloat &&
+      at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
+          at::Float32Precision::TF32;
+  return tf32 ? weight.t().contiguous().t() : weight;
+}
+
 Tensors3 sine_linear_jet_backward_kernel(const SineJetBackend& backend, const Tensor& grad,
                                          const Tensor& jet, const Tensor& weight,
                                          const OptionalTensor& bias, const Tensor& output,
@@ -202,8 +213,8 @@ Tensors3 sine_linear_jet_backward_kernel(const SineJetBackend& backend, const Te
   if (mask == std::array<bool, 3>{}) return {};
   const Tensor grad_bias = mask[2] ? at::empty({weight.size(0)}, grad.options()) : Tensor();
   const Tensor grad_z = jet_grad_z(backend, layer, grad, output, phase, grad_bias);
-  const auto [grad_jet, grad_weight, none] =
-      gradients_from_z(all_rows_of(grad_z), jet, weight, {mask[0], mask[1], false});
+  const auto [grad_jet, grad_weight, none] = gradients_from_z(
+      all_rows_of(grad_z), jet, dense_along_sum(weight), {mask[0], mask[1], false});
   return {grad_jet, grad_weight, grad_bias};
 }
 
