@@ -9,12 +9,14 @@ namespace treadle {
 namespace {
 
 // Coordinates that a thread loads before it uses them.
-template <JetSecond kSecond>
-constexpr int kAtOnce = kSecond == JetSecond::kDiagonal ? 2 : 4;
+template <class T, JetSecond kSecond>
+constexpr int kAtOnce = kSecond == JetSecond::kDiagonal || sizeof(T) == 4 ? 2 : 4;
 // Resident blocks of an SM, limited by registers, and blocks for a large input: one wave on the 132
 // SMs of an H100 or H200.
-constexpr int kResident = 2;
-constexpr int64_t kMaxBlocks = int64_t{132} * kResident;
+template <class T>
+constexpr int kResident = sizeof(T) == 4 ? 3 : 2;
+template <class T>
+constexpr int64_t kMaxBlocks = int64_t{132} * kResident<T>;
 
 // s', s'' and 1 / s' of kWidth elements; s''' is -omega^2 s'.
 template <class T, int kWidth>
@@ -63,7 +65,7 @@ class Point {
       : args_(args), element_(element), stride_(args.rows * args.columns) {}
 
   __device__ __forceinline__ void run(acc (&of_value)[kWidth]) {
-    constexpr int n = kAtOnce<kSecond>;
+    constexpr int n = kAtOnce<T, kSecond>;
     const int d = static_cast<int>(args_.parts.coordinates);
     Raw of_first[n], outputs[n], of_second[n], seconds[n];
     // Of a Laplacian the one second part is in place 0.
@@ -165,7 +167,7 @@ class Point {
 };
 
 template <class T, int kWidth, JetSecond kSecond>
-__global__ void __launch_bounds__(kBlockSize, kResident)
+__global__ void __launch_bounds__(kBlockSize, kResident<T>)
     sine_jet_backward(const __grid_constant__ SineJetBackward args,
                       const __grid_constant__ Cut cut) {
   begin_kernel();
@@ -189,11 +191,12 @@ __global__ void __launch_bounds__(kBlockSize, kResident)
 template <class F>
 auto with_cut(const SineJetBackward& args, const F& f) {
   return visit_floating(args.dtype, [&](auto type) {
-    constexpr int kWidest = kWide<typename decltype(type)::type>;
+    using T = typename decltype(type)::type;
+    constexpr int kWidest = kWide<T>;
     const bool wide = args.rows * args.columns >= kWideFrom && args.columns % kWidest == 0 &&
                       aligned(args.grad) && aligned(args.output) && aligned(args.phase) &&
                       aligned(args.grad_z);
-    const Cut cut(args.rows, args.columns / (wide ? kWidest : 1), /*in_flight=*/1, kMaxBlocks);
+    const Cut cut(args.rows, args.columns / (wide ? kWidest : 1), /*in_flight=*/1, kMaxBlocks<T>);
     return wide ? f(type, Constant<int, kWidest>{}, cut) : f(type, Constant<int, 1>{}, cut);
   });
 }
