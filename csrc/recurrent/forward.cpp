@@ -80,8 +80,8 @@ bool in_chunks(const Tensor& rows) {
 
 // Padded with zeros to what kernels of "tiles" read 16 bytes at a time.
 Tensor as_chunks(const Tensor& rows) {
-  const int64_t width = rows.size(1);
-  const int64_t missing = width == 0 ? 8 : (8 - width % 8) % 8;
+  const int64_t width = rows.size(1), each = 16 / rows.element_size();
+  const int64_t missing = width == 0 ? each : (each - width % each) % each;
   if (missing > 0) return at::constant_pad_nd(rows, {0, missing});
   return in_chunks(rows) ? rows : rows.clone(at::MemoryFormat::Contiguous);
 }

@@ -1,4 +1,5 @@
-// wgmma for half types in tiles [64, 64 n], n three or four: wgmma.cuh has those of 128 columns.
+// wgmma on shared memory in tiles of 32 to 256 columns: wgmma.cuh has one of 128 that
+// takes transposed operands.
 #pragma once
 
 #include "kernels/common/wgmma.cuh"
@@ -7,72 +8,95 @@ namespace treadle::ptx {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-#define TREADLE_EIGHT(i)                                                                      \
-  "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), \
-      "+f"(c[i + 6]), "+f"(c[i + 7])
-#define TREADLE_GROUP(i)                                            \
-  TREADLE_EIGHT(32 * first + i), TREADLE_EIGHT(32 * first + i + 8), \
-      TREADLE_EIGHT(32 * first + i + 16), TREADLE_EIGHT(32 * first + i + 24)
-#define TREADLE_NAMES_0                                     \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, "           \
-  "%11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
-  "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define TREADLE_NAMES_1                                     \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, " \
-  "%43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, " \
-  "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define TREADLE_NAMES_2                                     \
-  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, " \
-  "%75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, " \
-  "%86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define TREADLE_NAMES_3                                                \
-  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, "     \
-  "%107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, " \
-  "%118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define TREADLE_PRODUCT(columns, types, names, a_at, b_at, ...)              \
-  asm volatile(                                                              \
-      "{\n"                                                                  \
-      ".reg .pred add;\n"                                                    \
-      "setp.eq.b32 add, 0, 0;\n"                                             \
-      "wgmma.mma_async.sync.aligned.m64" columns "k16.f32." types " {" names \
-      "}"                                                                    \
-      ", " a_at ", " b_at                                                    \
-      ", add, 1, 1, 0, 0;\n"                                                 \
-      "}"                                                                    \
-      : __VA_ARGS__                                                          \
+#define TREADLE_FOUR(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
+#define TREADLE_SUMS(i)                                                              \
+  TREADLE_FOUR(first + i), TREADLE_FOUR(first + i + 4), TREADLE_FOUR(first + i + 8), \
+      TREADLE_FOUR(first + i + 12)
+#define TREADLE_SUMS_16 TREADLE_SUMS(0)
+#define TREADLE_SUMS_32 TREADLE_SUMS_16, TREADLE_SUMS(16)
+#define TREADLE_SUMS_48 TREADLE_SUMS_32, TREADLE_SUMS(32)
+#define TREADLE_SUMS_64 TREADLE_SUMS_48, TREADLE_SUMS(48)
+#define TREADLE_SUMS_96 TREADLE_SUMS_64, TREADLE_SUMS(64), TREADLE_SUMS(80)
+#define TREADLE_SUMS_128 TREADLE_SUMS_96, TREADLE_SUMS(96), TREADLE_SUMS(112)
+#define TREADLE_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define TREADLE_NAMES_32 \
+  TREADLE_NAMES_16       \
+      ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define TREADLE_NAMES_48 \
+  TREADLE_NAMES_32       \
+      ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define TREADLE_NAMES_64 \
+  TREADLE_NAMES_48       \
+      ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define TREADLE_NAMES_96                                                          \
+  TREADLE_NAMES_64                                                                \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, " \
+  "%79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, "   \
+  "%94, %95"
+#define TREADLE_NAMES_128                                                          \
+  TREADLE_NAMES_96                                                                 \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, "   \
+  "%109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, " \
+  "%122, %123, %124, %125, %126, %127"
+#define TREADLE_PRODUCT(columns, kind, turns, names, a_at, b_at, ...)                 \
+  asm volatile(                                                                       \
+      "{\n"                                                                           \
+      ".reg .pred add;\n"                                                             \
+      "setp.eq.b32 add, 0, 0;\n"                                                      \
+      "wgmma.mma_async.sync.aligned.m64" columns kind " {" names "}, " a_at ", " b_at \
+      ", add, 1, 1" turns                                                             \
+      ";\n"                                                                           \
+      "}"                                                                             \
+      : __VA_ARGS__                                                                   \
       : "l"(a), "l"(b))
-#define TREADLE_PRODUCT_OF_HALVES(columns, names, a_at, b_at, ...)         \
-  if constexpr (std::is_same_v<T, BFloat16>) {                             \
-    TREADLE_PRODUCT(columns, "bf16.bf16", names, a_at, b_at, __VA_ARGS__); \
-  } else {                                                                 \
-    TREADLE_PRODUCT(columns, "f16.f16", names, a_at, b_at, __VA_ARGS__);   \
+#define TREADLE_PRODUCT_OF(columns, names, a_at, b_at, ...)                                  \
+  if constexpr (std::is_same_v<T, float>) {                                                  \
+    TREADLE_PRODUCT(columns, "k8.f32.tf32.tf32", "", names, a_at, b_at, __VA_ARGS__);        \
+  } else if constexpr (std::is_same_v<T, BFloat16>) {                                        \
+    TREADLE_PRODUCT(columns, "k16.f32.bf16.bf16", ", 0, 0", names, a_at, b_at, __VA_ARGS__); \
+  } else {                                                                                   \
+    TREADLE_PRODUCT(columns, "k16.f32.f16.f16", ", 0, 0", names, a_at, b_at, __VA_ARGS__);   \
   }
 
-// c += a [64, 16] b [64 groups, 16]^T, by a warpgroup, of matrix()s, into the groups of c from
-// `first` on. Thread t holds, for rows r = 16 (t / 32) + t % 32 / 4 and r + 8, j < 8 and each group
-// g, columns 64 g + 8 j + 2 (t % 4) and the next: c[32 g + 4 j] and the next of row r, c[32 g + 4 j
-// + 2] and the next of row r + 8.
-template <class T, int groups, int first, int registers>
-__device__ __forceinline__ void multiply_groups(float (&c)[registers], uint64_t a, uint64_t b) {
-  static_assert(groups >= 3 && groups <= 4 && 32 * (first + groups) <= registers);
-  if constexpr (groups == 3) {
-    TREADLE_PRODUCT_OF_HALVES("n192", TREADLE_NAMES_0 ", " TREADLE_NAMES_1 ", " TREADLE_NAMES_2,
-                              "%96", "%97", TREADLE_GROUP(0), TREADLE_GROUP(32), TREADLE_GROUP(64))
+// c += a [64, k] b [columns, k]^T, by a warpgroup, of matrix()s; k is 32 bytes of a row, float
+// counts as tf32. Thread t holds, for rows r = 16 (t / 32) + t % 32 / 4 and r + 8 and j < columns /
+// 8, columns 8 j + 2 (t % 4) and the next: from c[first] on, [4 j] and the next of row r, [4 j + 2]
+// and the next of row r + 8.
+template <class T, int columns, int first, int registers>
+__device__ __forceinline__ void multiply_columns(float (&c)[registers], uint64_t a, uint64_t b) {
+  static_assert(first + columns / 2 <= registers);
+  if constexpr (columns == 32) {
+    TREADLE_PRODUCT_OF("n32", TREADLE_NAMES_16, "%16", "%17", TREADLE_SUMS_16)
+  } else if constexpr (columns == 64) {
+    TREADLE_PRODUCT_OF("n64", TREADLE_NAMES_32, "%32", "%33", TREADLE_SUMS_32)
+  } else if constexpr (columns == 96) {
+    TREADLE_PRODUCT_OF("n96", TREADLE_NAMES_48, "%48", "%49", TREADLE_SUMS_48)
+  } else if constexpr (columns == 128) {
+    TREADLE_PRODUCT_OF("n128", TREADLE_NAMES_64, "%64", "%65", TREADLE_SUMS_64)
+  } else if constexpr (columns == 192) {
+    TREADLE_PRODUCT_OF("n192", TREADLE_NAMES_96, "%96", "%97", TREADLE_SUMS_96)
   } else {
-    TREADLE_PRODUCT_OF_HALVES(
-        "n256", TREADLE_NAMES_0 ", " TREADLE_NAMES_1 ", " TREADLE_NAMES_2 ", " TREADLE_NAMES_3,
-        "%128", "%129", TREADLE_GROUP(0), TREADLE_GROUP(32), TREADLE_GROUP(64), TREADLE_GROUP(96))
+    static_assert(columns == 256);
+    TREADLE_PRODUCT_OF("n256", TREADLE_NAMES_128, "%128", "%129", TREADLE_SUMS_128)
   }
 }
 
-#undef TREADLE_EIGHT
-#undef TREADLE_GROUP
-#undef TREADLE_NAMES_0
-#undef TREADLE_NAMES_1
-#undef TREADLE_NAMES_2
-#undef TREADLE_NAMES_3
+#undef TREADLE_FOUR
+#undef TREADLE_SUMS
+#undef TREADLE_SUMS_16
+#undef TREADLE_SUMS_32
+#undef TREADLE_SUMS_48
+#undef TREADLE_SUMS_64
+#undef TREADLE_SUMS_96
+#undef TREADLE_SUMS_128
+#undef TREADLE_NAMES_16
+#undef TREADLE_NAMES_32
+#undef TREADLE_NAMES_48
+#undef TREADLE_NAMES_64
+#undef TREADLE_NAMES_96
+#undef TREADLE_NAMES_128
 #undef TREADLE_PRODUCT
-#undef TREADLE_PRODUCT_OF_HALVES
+#undef TREADLE_PRODUCT_OF
 
 #endif
 

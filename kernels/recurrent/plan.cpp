@@ -124,8 +124,10 @@ bool on_chip(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool 
 constexpr int64_t kRows = int64_t{1} << 30;  // of all steps: TMA counts them in 32 bits
 
 bool in_tiles(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
-  return device.architecture == 90 && is_half(sizes.dtype) && sizes.hidden >= kTileHidden &&
-         sizes.hidden % kTileHidden == 0 && sizes.hidden <= kTilesHidden && sizes.steps < kRows &&
+  const bool rounded = sizes.dtype == Dtype::kFloat && device.tf32;
+  return device.architecture == 90 && (is_half(sizes.dtype) || rounded) &&
+         sizes.hidden >= kTileHidden && sizes.hidden % kTileHidden == 0 &&
+         sizes.hidden <= kTilesHidden && sizes.steps < kRows &&
          sizes.batch < kRows / std::max<int64_t>(sizes.steps, 1);
 }
 
@@ -176,12 +178,15 @@ const char* refuse_forced(const RecurrenceSizes& sizes, const RecurrenceDevice& 
   }
   if (forced == "step" || forced == "warp") return nullptr;
   if (forced == "tiles") {
+    const bool exact = sizes.dtype == Dtype::kFloat && !device.tf32;
     return in_tiles(sizes, device)
                ? nullptr
-               : fail("algorithm tiles needs float16 or bfloat16, H a multiple of ", kTileHidden,
-                      " up to ", kTilesHidden, ", T * B < 2^30 and an sm_90 GPU, got ",
-                      dtype_name(sizes.dtype), ", H = ", sizes.hidden, ", T = ", sizes.steps,
-                      ", B = ", sizes.batch, " and sm_", device.architecture);
+               : fail(
+                     "algorithm tiles needs float16, bfloat16 or float32 with TF32 allowed, H a "
+                     "multiple of ",
+                     kTileHidden, " up to ", kTilesHidden, ", T * B < 2^30 and an sm_90 GPU, got ",
+                     dtype_name(sizes.dtype), exact ? " without TF32" : "", ", H = ", sizes.hidden,
+                     ", T = ", sizes.steps, ", B = ", sizes.batch, " and sm_", device.architecture);
   }
   const bool cluster = forced == "cluster";
   if (!cluster && forced != "grid") {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/recurrent/plan.h"
+#include "kernels/recurrent/tile_sizes.h"
 
 // Of their own, since kernels have other constants and functions of such names.
 namespace treadle::plan_times {
@@ -54,23 +55,22 @@ inline double launched_time(const RecurrenceSizes& sizes, bool tf32, bool backwa
   return static_cast<double>(sizes.directions) * time;
 }
 
-inline constexpr int64_t kTileHidden = 64;  // of "tiles" H is a multiple
-
 // Tiles: rounds of tiles over the chip, each of which takes the longer the more of the chip it
-// fills, since all then wait for memory. Less what the input's product takes elsewhere, as if of as
-// many features as units: it is part of no other time.
+// fills, since all then wait for memory. Float32 is twice as wide, and multiplied half as fast.
+// Less what the input's product takes elsewhere, as if of as many features as units: it is part of
+// no other time.
 inline double tiles_time(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
   const CellInfo& cell = cell_info(sizes.cell);
-  const int64_t at_once = std::max(device.multiprocessors / 2, 1);
-  const int64_t pairs = ceil_div(std::max<int64_t>(sizes.batch, 1), 256);  // of tiles
-  const auto tiles = static_cast<double>(pairs) * static_cast<double>(sizes.hidden / kTileHidden);
-  const double rounds = std::ceil(tiles / static_cast<double>(at_once));
-  const double fill = tiles / rounds / static_cast<double>(at_once);
-  const double hidden = static_cast<double>(sizes.hidden);
-  const double depth = hidden / 256 * cell.state_gates;
+  const auto [units, clusters, rounds] = plan_tiles(sizes.dtype, std::max<int64_t>(sizes.batch, 1),
+                                                    sizes.hidden, device.multiprocessors);
+  const int at_once = std::max(device.multiprocessors / kTileBlocks, 1);
+  const double fill = static_cast<double>(clusters) / static_cast<double>(rounds * at_once);
+  const double hidden = static_cast<double>(sizes.hidden), wide = is_half(sizes.dtype) ? 1 : 2;
+  const double part = units / 64.0, depth = hidden / 256 * cell.state_gates * part;
   const double flop = static_cast<double>(sizes.batch) * hidden * hidden * 2 * cell.input_gates;
   return static_cast<double>(sizes.directions) *
-         (3 + rounds * (2 + 3.5 * fill + 1.25 * depth) - flop / 5.5e8);
+         (3 + static_cast<double>(rounds) * (2 + wide * part * 3.5 * fill + wide * 1.25 * depth) -
+          flop / (5.5e8 / wide));
 }
 
 }  // namespace treadle::plan_times

@@ -1,5 +1,5 @@
-// Algorithm "tiles", forward, for any cell in half types (tiles.cuh): a step in one launch. A slice
-// is 64 units with all gates. Twin: kernels/recurrent/cpu/rows_forward.h.
+// Algorithm "tiles", forward, for any cell (tiles.cuh): a step in one launch. A slice is 64 or 32
+// units with all gates. Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
 #include "kernels/recurrent/tiles.cuh"
@@ -8,17 +8,21 @@ namespace treadle {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+template <class Cell, class Stages>
+inline constexpr int kTileSums = Stages::kSums * Cell::kGates;  // of a thread
+
 // Sums begin with the biases of their gates.
-template <class Cell, class T>
+template <class Cell, class Stages>
 __device__ __forceinline__ void begin_gates(const RecurrenceForward& args, int64_t first_unit,
-                                            float (&sums)[32 * Cell::kGates]) {
+                                            float (&sums)[kTileSums<Cell, Stages>]) {
+  using T = typename Stages::Element;
   constexpr int kFirstInput = Cell::kGates - Cell::kInputGates;
 #pragma unroll
   for (int m = 0; m < Cell::kGates; ++m) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    for (int half = 0; half < Stages::kHalves; ++half) {
       float of_h[kLoaded] = {}, of_input[kLoaded] = {};
-      const int64_t u = first_unit + piece_column(half);
+      const int64_t u = first_unit + piece_column<Stages>(half);
       if (args.bias_hh != nullptr && m < Cell::kStateGates) {
         load_vector<T>(args.bias_hh, Cell::weight_block(m) * args.hidden + u, of_h);
       }
@@ -27,17 +31,19 @@ __device__ __forceinline__ void begin_gates(const RecurrenceForward& args, int64
       }
 #pragma unroll
       for (int e = 0; e < kLoaded; ++e) {
-        sums[piece_sum(m, half, e)] = sums[piece_sum(m, half + 2, e)] = of_input[e] + of_h[e];
+        sums[piece_sum<Stages>(m, half, e)] =
+            sums[piece_sum<Stages>(m, half + Stages::kHalves, e)] = of_input[e] + of_h[e];
       }
     }
   }
 }
 
 // The cell of eight units of row b; `cell` is c before the step.
-template <class Cell, class T>
+template <class Cell, class Stages>
 __device__ __forceinline__ void finish_units(const FusedForward& args, int64_t b, int64_t unit,
                                              int piece, float (&cell)[kLoaded],
-                                             const float (&sums)[32 * Cell::kGates]) {
+                                             const float (&sums)[kTileSums<Cell, Stages>]) {
+  using T = typename Stages::Element;
   constexpr int kGates = Cell::kGates;
   const RecurrenceForward& layer = args.layer;
   // Four lanes have the same rows.
@@ -49,7 +55,7 @@ __device__ __forceinline__ void finish_units(const FusedForward& args, int64_t b
   for (int e = 0; e < kLoaded; ++e) {
     float gates[kGates];
 #pragma unroll
-    for (int m = 0; m < kGates; ++m) gates[m] = sums[piece_sum(m, piece, e)];
+    for (int m = 0; m < kGates; ++m) gates[m] = sums[piece_sum<Stages>(m, piece, e)];
     const auto next = Cell::forward(gates, cell[e]);
     cell[e] = next.new_cell;
     h[e] = next.new_h;
@@ -59,11 +65,11 @@ __device__ __forceinline__ void finish_units(const FusedForward& args, int64_t b
     for (int m = 0; m < kGates; ++m) {
       float gate[kLoaded];
 #pragma unroll
-      for (int e = 0; e < kLoaded; ++e) gate[e] = sums[piece_sum(m, piece, e)];
-      store_once<T>(layer.gates, (row * kGates + m) * hidden + unit, gate);
+      for (int e = 0; e < kLoaded; ++e) gate[e] = sums[piece_sum<Stages>(m, piece, e)];
+      store_columns<T, true>(layer.gates, (row * kGates + m) * hidden + unit, lanes, gate);
     }
   }
-  store_once<T>(layer.output, row * layer.output_stride + unit, h);
+  store_columns<T, true>(layer.output, row * layer.output_stride + unit, lanes, h);
   // What the next step begins with.
   if (starts_anew(layer.resets, args.next, b)) {
     const int64_t from = reset_row(layer.resets, args.next, b) * hidden + unit;
@@ -72,13 +78,13 @@ __device__ __forceinline__ void finish_units(const FusedForward& args, int64_t b
     if (layer.resets.h != nullptr) load_vector<T>(layer.resets.h, from, h);
     if (layer.resets.c != nullptr) load_vector<float>(layer.resets.c, from, cell);
   }
-  store_vector<T>(b < args.next.rows ? args.next_h : layer.h, state, h);
-  store_by_quads(layer.c, state, lanes, cell);
+  store_columns<T, false>(b < args.next.rows ? args.next_h : layer.h, state, lanes, h);
+  store_by_quads<false>(layer.c, state, lanes, cell);
 }
 
 #endif
 
-template <class Cell, class T>
+template <class Cell, class Stages>
 __global__ void __launch_bounds__(kTileThreads, 1)
     tiles_forward(const __grid_constant__ FusedForward args,
                   const __grid_constant__ CUtensorMap input,
@@ -89,10 +95,11 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   // writes the input and the weights.
   if (!args.follows) begin_kernel();
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  constexpr int groups = Cell::kStateGates, kFirstInput = Cell::kGates - Cell::kInputGates;
-  static_assert(Cell::kInputGates == groups, "both products have stages of one size");
+  static_assert(Cell::kInputGates == Stages::kGroups && Cell::kStateGates == Stages::kGroups,
+                "both products have stages of one size");
+  constexpr int kFirstInput = Cell::kGates - Cell::kInputGates;
   extern __shared__ char shared[];
-  const TileMemory<groups> memory(shared);
+  const TileMemory<Stages> memory(shared);
   if (threadIdx.x == 0) init_tile_barriers(memory);
   ptx::sync_cluster();
   const int rank = static_cast<int>(ptx::block_in_cluster());
@@ -101,7 +108,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   if (warpgroup == kTileConsumers) {
     ptx::setmaxnreg_dec<24>();
     if (threadIdx.x % kWarpgroup == 0) {
-      ptx::Ring<TileStages<groups>::kCount> turn;
+      ptx::Ring<Stages::kCount> turn;
       for (int tile = first; tile < count; tile += each) {
         const int slice = tile % tiles.slices;
         const int row = (tile / tiles.slices * kTileBlocks + rank) * kTileRows;
@@ -116,31 +123,32 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   } else {
     ptx::setmaxnreg_inc<240>();
     const int of_thread = warpgroup * 64 + threadIdx.x / kWarp % 4 * 16 + threadIdx.x % kWarp / 4;
-    TileReader<groups> reader{memory, warpgroup};
+    TileReader<Stages> reader{memory, warpgroup};
     for (int tile = first; tile < count; tile += each) {
       const int row = (tile / tiles.slices * kTileBlocks + rank) * kTileRows + of_thread;
-      const int64_t unit = int64_t{tile % tiles.slices} * kTileColumns;
-      float sums[32 * Cell::kGates];
-      begin_gates<Cell, T>(args.layer, unit, sums);
-      reader.template multiply<T, kFirstInput>(tiles.of_input, sums);
+      const int64_t unit = int64_t{tile % tiles.slices} * Stages::kColumns;
+      float sums[kTileSums<Cell, Stages>];
+      begin_gates<Cell, Stages>(args.layer, unit, sums);
+      reader.template multiply<kFirstInput, Cell::kStateGates - kFirstInput>(tiles.of_input, sums);
+      if constexpr (kFirstInput != 0) reader.finish();
       if (args.follows && tile == first) begin_kernel();
       // Before the product, whose time covers that of memory. Rows that are none read the first: a
       // load under a condition would keep its registers taken through all tiles.
-      float c[kTilePieces][kLoaded];
+      float c[Stages::kPieces][kLoaded];
 #pragma unroll
-      for (int piece = 0; piece < kTilePieces; ++piece) {
-        const int64_t b = row + piece_row(piece);
+      for (int piece = 0; piece < Stages::kPieces; ++piece) {
+        const int64_t b = row + piece_row<Stages>(piece);
         load_vector<float>(
             args.layer.c,
-            (b < args.step.rows ? b : 0) * args.layer.hidden + unit + piece_column(piece),
+            (b < args.step.rows ? b : 0) * args.layer.hidden + unit + piece_column<Stages>(piece),
             c[piece]);
       }
-      reader.template multiply<T, 0>(tiles.of_h, sums);
+      reader.template multiply<0, kFirstInput>(tiles.of_h, sums);
       reader.finish();
 #pragma unroll
-      for (int piece = 0; piece < kTilePieces; ++piece) {
-        finish_units<Cell, T>(args, row + piece_row(piece), unit + piece_column(piece), piece,
-                              c[piece], sums);
+      for (int piece = 0; piece < Stages::kPieces; ++piece) {
+        finish_units<Cell, Stages>(args, row + piece_row<Stages>(piece),
+                                   unit + piece_column<Stages>(piece), piece, c[piece], sums);
       }
     }
   }
@@ -151,37 +159,48 @@ __global__ void __launch_bounds__(kTileThreads, 1)
 }
 
 // All steps.
-template <class Cell, class T>
+template <class Cell, class Stages>
 cudaError_t run_tiles_forward(const FusedForward& args, int processors, cudaStream_t stream) {
   const RecurrenceForward& layer = args.layer;
   const int64_t hidden = layer.hidden, width = args.input_size;
   CUtensorMap input, weight_ih, h[2], weight_hh;
   bool encoded =
-      encode_rows(input, layer.dtype, args.input, args.rows, width, args.input_row) &&
-      encode_weights(weight_ih, layer.dtype, args.weight_ih, Cell::kInputGates * hidden, width) &&
-      encode_weights(weight_hh, layer.dtype, args.weight_hh, Cell::kStateGates * hidden, hidden);
+      encode_rows<Stages>(input, layer.dtype, args.input, args.rows, width, args.input_row) &&
+      encode_weights<Stages>(weight_ih, layer.dtype, args.weight_ih, Cell::kInputGates * hidden,
+                             width) &&
+      encode_weights<Stages>(weight_hh, layer.dtype, args.weight_hh, Cell::kStateGates * hidden,
+                             hidden);
   for (int i = 0; i < 2; ++i) {
-    encoded =
-        encoded && encode_rows(h[i], layer.dtype, args.states[i], layer.batch, hidden, hidden);
+    encoded = encoded &&
+              encode_rows<Stages>(h[i], layer.dtype, args.states[i], layer.batch, hidden, hidden);
   }
   if (!encoded) return cudaErrorNotSupported;
   const cudaError_t error =
-      cudaFuncSetAttribute(tiles_forward<Cell, T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           TileStages<Cell::kStateGates>::kSharedBytes);
+      cudaFuncSetAttribute(tiles_forward<Cell, Stages>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           Stages::kSharedBytes);
   if (error != cudaSuccess) return error;
   return each_fused_step(args, cudaSuccess, [&](const FusedForward& step) {
-    return launch_tiles<Cell::kStateGates>(
-        tiles_forward<Cell, T>, count_tiles(step.step.rows, hidden, width), processors, stream,
-        step, input, weight_ih, h[step.now_h == args.states[0] ? 0 : 1], weight_hh);
+    return launch_tiles<Stages>(
+        tiles_forward<Cell, Stages>, count_tiles<Stages>(step.step.rows, hidden, width), processors,
+        stream, step, input, weight_ih, h[step.now_h == args.states[0] ? 0 : 1], weight_hh);
   });
 }
 
 template <class Kind>
 cudaError_t launch_tiles_forward(const FusedForward& args, int processors, cudaStream_t stream) {
-  using Cell = typename Kind::template HalfCell<float>;
-  return args.layer.dtype == Dtype::kHalf
-             ? run_tiles_forward<Cell, Half>(args, processors, stream)
-             : run_tiles_forward<Cell, BFloat16>(args, processors, stream);
+  using Cell = typename Kind::template Cell<float>;
+  using HalfCell = typename Kind::template HalfCell<float>;
+  constexpr int groups = Cell::kStateGates;
+  const RecurrenceForward& layer = args.layer;
+  if (layer.dtype == Dtype::kHalf) {
+    return run_tiles_forward<HalfCell, TileStages<Half, groups, 64>>(args, processors, stream);
+  }
+  if (layer.dtype == Dtype::kBFloat16) {
+    return run_tiles_forward<HalfCell, TileStages<BFloat16, groups, 64>>(args, processors, stream);
+  }
+  return plan_tiles(layer.dtype, layer.batch, layer.hidden, processors).units == 64
+             ? run_tiles_forward<Cell, TileStages<float, groups, 64>>(args, processors, stream)
+             : run_tiles_forward<Cell, TileStages<float, groups, 32>>(args, processors, stream);
 }
 
 }  // namespace treadle

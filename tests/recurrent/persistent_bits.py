@@ -105,7 +105,7 @@ def beside_a_process(algorithm: str, folder: str, index: int) -> None:
         calls.count_differing(calls.both(one, algorithm), expected, total)
     assert int(total) == 0, f"{int(total)} elements differ"
     with Checks() as checks:
-        steps.check_forward(one, saved, checks)
+        steps.check_forward(one, saved, checks, algorithm)
         steps.check_backward(one, saved, expected[4:], checks)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,12 +26,10 @@ Cases = Iterator[tuple[str, Callable[[], None]]]  # a group's: each name is said
 
 def most_hidden(algorithm: str, dtype: torch.dtype, cell: str = "lltm") -> int:
     """The widest layer that it runs. An LSTM's weights have a block of rows more."""
-    if algorithm in ("step", "warp"):
+    if algorithm in ("step", "warp") or (algorithm == "tiles" and dtype != torch.float64):
         return 1 << 20
     if dtype not in HALVES:
         return 512 if algorithm == "cluster" and dtype == torch.float32 else 0
-    if algorithm == "tiles":
-        return 1 << 20
     return {"cluster": 512 if cell == "lstm" else 768, "grid": 1024}[algorithm]
 
 
@@ -44,6 +43,35 @@ def fits(algorithm: str, dtype: torch.dtype, hidden: int, cell: str = "lltm") ->
 def fitting(algorithm: str, hidden: int) -> int:
     """A width near this that the algorithm runs."""
     return max(64, hidden // 64 * 64) if algorithm == "tiles" else hidden
+
+
+def rounds(algorithm: str, dtype: torch.dtype) -> bool:
+    """Whether it rounds float32 to tf32 and runs only where that is allowed."""
+    return algorithm == "tiles" and dtype == torch.float32
+
+
+@contextmanager
+def allowing(algorithm: str, dtype: torch.dtype) -> Iterator[None]:
+    """That it may round, if it does; all else is exact."""
+    products, layers = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, layers.allow_tf32
+    if rounds(algorithm, dtype):
+        products.allow_tf32 = layers.allow_tf32 = True
+    try:
+        yield
+    finally:
+        products.allow_tf32, layers.allow_tf32 = before
+
+
+def as_multiplied(t: Tensor, algorithm: str) -> Tensor:
+    """In float64, what a product of the algorithm reads: of float's 23 bits behind the point, tf32
+    keeps 10, rounded."""
+    exact = t.double()
+    if not rounds(algorithm, t.dtype):
+        return exact
+    kept = torch.frexp(exact).exponent - 11
+    rounded = torch.ldexp(torch.ldexp(exact, -kept).round(), kept)
+    return torch.where(exact.isfinite(), rounded, exact)
 
 
 def dtypes_of(algorithm: str) -> tuple[torch.dtype, ...]:
@@ -175,12 +203,16 @@ def given(
 def forward(one: Given, algorithm: str) -> list[Tensor]:
     """output, h_n, c_n and gates."""
     options = {"cell": one.cell, "algorithm": algorithm}
-    return list(torch.ops.treadle.recurrent_layer_forward(*one.arguments, **options))
+    with allowing(algorithm, one.input.dtype):
+        return list(torch.ops.treadle.recurrent_layer_forward(*one.arguments, **options))
 
 
 def backward(one: Given, saved: list[Tensor], algorithm: str) -> list[Tensor]:
-    """Gradients as in NAMES, those of the biases that there are."""
+    """Gradients as in NAMES, those of the biases that there are. Without rounding: if the algorithm
+    does, its backward pass is that of "step"."""
     output, _, _, gates = saved
+    if rounds(algorithm, one.input.dtype):
+        algorithm = "step"
     # None of reset_h and reset_c.
     mask = [getattr(one, name) is not None for name in NAMES] + [False] * 2
     found = torch.ops.treadle.recurrent_layer_backward(
@@ -196,7 +228,7 @@ def both(one: Given, algorithm: str) -> list[Tensor]:
 
 def inference(one: Given, algorithm: str) -> list[Tensor]:
     """output, h_n and c_n; nothing is saved."""
-    with torch.no_grad():
+    with torch.no_grad(), allowing(algorithm, one.input.dtype):
         return list(
             torch.ops.treadle.recurrent_layer(*one.arguments, cell=one.cell, algorithm=algorithm)
         )
@@ -209,10 +241,11 @@ def training(one: Given, algorithm: str, recompute: bool = False) -> Callable[[]
     grads = [t.detach() for t in leaves.grads if t is not None]
 
     def run() -> list[Tensor]:
-        results = torch.ops.treadle.recurrent_layer(
-            *leaves.arguments, cell=one.cell, recompute=recompute, algorithm=algorithm
-        )
-        found = torch.autograd.grad(results[-len(grads) :], inputs, grads)
+        with allowing(algorithm, one.input.dtype):
+            results = torch.ops.treadle.recurrent_layer(
+                *leaves.arguments, cell=one.cell, recompute=recompute, algorithm=algorithm
+            )
+            found = torch.autograd.grad(results[-len(grads) :], inputs, grads)
         return [*(t.detach() for t in results), *found]
 
     return run

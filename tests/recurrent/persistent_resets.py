@@ -67,12 +67,13 @@ def layer_of(
     for name, t in zip(("reset_h", "reset_c"), others, strict=False):
         resets[name] = t
     options = {"cell": one.cell, "algorithm": algorithm, **resets}
-    forward = torch.ops.treadle.recurrent_layer_forward(*one.arguments, **options)
-    output, _, _, gates = forward
     mask = [getattr(one, name) is not None for name in calls.NAMES] + [False] * 2
-    grads = torch.ops.treadle.recurrent_layer_backward(
-        *one.grads, *one.arguments, output, gates, one.cell, False, algorithm, mask, **resets
-    )
+    with calls.allowing(algorithm, one.input.dtype):
+        forward = torch.ops.treadle.recurrent_layer_forward(*one.arguments, **options)
+        output, _, _, gates = forward
+        grads = torch.ops.treadle.recurrent_layer_backward(
+            *one.grads, *one.arguments, output, gates, one.cell, False, algorithm, mask, **resets
+        )
     return [*forward, *(t for t, wanted in zip(grads, mask, strict=True) if wanted)]
 
 
@@ -125,12 +126,13 @@ def pieces(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> 
     marks[t] = True
     options = {"cell": "lltm", "algorithm": algorithm}
     op = torch.ops.treadle.recurrent_layer
-    output, h_n, c_n = op(*one.arguments, reset=marks, **options)
     begin = replace(one, input=one.input[:t])
     end = replace(
         one, input=one.input[t:], h0=torch.zeros_like(one.h0), c0=torch.zeros_like(one.c0)
     )
-    first, second = (op(*part.arguments, **options) for part in (begin, end))
+    with calls.allowing(algorithm, dtype):
+        output, h_n, c_n = op(*one.arguments, reset=marks, **options)
+        first, second = (op(*part.arguments, **options) for part in (begin, end))
     same_bits(output, torch.cat([first[0], second[0]]))
     same_bits(h_n, second[1])
     same_bits(c_n, second[2])
@@ -154,15 +156,16 @@ def replayed(algorithm: str, dtype: torch.dtype, cell: str) -> None:
     marks = marked(one, "some").clone()
     options = {"cell": cell, "algorithm": algorithm, "reset": marks}
     op = torch.ops.treadle.recurrent_layer
-    op(*one.arguments, **options)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = op(*one.arguments, **options)
-    for kind in MARKS:
-        marks.copy_(marked(one, kind))
-        graph.replay()
-        for ours, theirs in zip(found, op(*one.arguments, **options), strict=True):
-            same_bits(ours, theirs)
+    with calls.allowing(algorithm, dtype):
+        op(*one.arguments, **options)
+        with torch.cuda.graph(graph):
+            found = op(*one.arguments, **options)
+        for kind in MARKS:
+            marks.copy_(marked(one, kind))
+            graph.replay()
+            for ours, theirs in zip(found, op(*one.arguments, **options), strict=True):
+                same_bits(ours, theirs)
 
 
 def graphs(algorithm: str) -> Cases:

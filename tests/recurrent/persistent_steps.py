@@ -56,15 +56,17 @@ def previous(h: Tensor, h0: Tensor, one: Given, d: int) -> Tensor:
     return torch.where(going, torch.cat([h, h0[None]])[1:], h0)
 
 
-def check_forward(one: Given, saved: list[Tensor], checks: Checks) -> None:
+def check_forward(one: Given, saved: list[Tensor], checks: Checks, algorithm: str) -> None:
     output, h_n, c_n, gates = saved
     directions, _, hidden = one.h0.shape
     valid = one.valid[..., None]
     outputs = one.padded(output).unflatten(-1, (directions, hidden))
     inputs = one.padded(one.input).unflatten(-1, (directions, 3 * hidden))
     for d in range(directions):
-        h, h0, weight = outputs[:, :, d], one.h0[d].double(), one.weight_hh[d].double()
-        expected = inputs[:, :, d].double() + previous(h.double(), h0, one, d) @ weight.t()
+        h = outputs[:, :, d]
+        read = partial(calls.as_multiplied, algorithm=algorithm)
+        before = read(previous(h, one.h0[d], one, d))
+        expected = read(inputs[:, :, d]) + before @ read(one.weight_hh[d]).t()
         if one.bias_ih is not None:
             expected += one.bias_ih[d].double()
         slack = FINE * (1 + expected.abs().max())
@@ -133,7 +135,7 @@ def check(one: Given, algorithm: str) -> None:
     """Forward, backward, and the same bits where nothing is saved."""
     with Checks() as checks:
         saved = calls.forward(one, algorithm)
-        check_forward(one, saved, checks)
+        check_forward(one, saved, checks, algorithm)
         checks.all_bits(calls.inference(one, algorithm), saved[:3], "nothing saved")
         check_backward(one, saved, calls.backward(one, saved, algorithm), checks)
 
@@ -189,6 +191,14 @@ def batches(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
             given = name, dtype, (6, b, h)
             options = options_of(turn) | {"directions": d}
             yield name, partial(check_given, algorithm, *given, **options)
+
+
+def shares(*sizes: tuple[int, int, int]) -> Cases:
+    """Of tiles, whose units go by how many rows there are."""
+    for turn, size in enumerate(sizes):
+        name = f"T{size[0]} B{size[1]} H{size[2]}"
+        given = name, torch.float32, tuple(size)
+        yield name, partial(check_given, "tiles", *given, directions=1, **options_of(turn))
 
 
 def some_lengths(count: int, most: int) -> tuple[int, ...]:

@@ -27,6 +27,7 @@ Process = subprocess.Popen[str]
 
 ALGORITHMS = pytest.mark.parametrize("algorithm", ["cluster", "grid"])
 ALL_ALGORITHMS = pytest.mark.parametrize("algorithm", ["cluster", "grid", "tiles", "warp", "step"])
+FLOAT_ALGORITHMS = pytest.mark.parametrize("algorithm", ["cluster", "tiles"])
 # Not those that an algorithm does not run.
 CHOSEN = ("cluster", "grid", "tiles")
 PERSISTENT = [(r, d) for r in CHOSEN for d in DTYPES if most_hidden(r, DTYPES[d])]
@@ -44,6 +45,11 @@ def start(group: str, *arguments: Any) -> Process:
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"},
     )
+
+
+def fit_of(algorithm: str, *widths: int) -> list[int]:
+    """Widths near these that it runs, each once."""
+    return list({fitting(algorithm, h): None for h in widths})
 
 
 def tail(text: str) -> str:
@@ -98,14 +104,28 @@ def test_every_share_of_the_batch(algorithm: str, widths: tuple[int, ...]) -> No
 
 
 @HOPPER
-@pytest.mark.parametrize("widths", [(1, 31, 33, 64), (65, 96, 128), (200, 257), (512,)], ids=str)
-def test_every_size_in_float32(widths: tuple[int, ...]) -> None:
-    watch("float sizes", "cluster", *widths)
+@pytest.mark.parametrize(
+    ("algorithm", "widths"),
+    [
+        *(("cluster", widths) for widths in ((1, 31, 33, 64), (65, 96, 128), (200, 257), (512,))),
+        *(("tiles", widths) for widths in ((64, 128, 192), (1024,))),
+    ],
+    ids=str,
+)
+def test_every_size_in_float32(algorithm: str, widths: tuple[int, ...]) -> None:
+    watch("float sizes", algorithm, *widths)
 
 
 @HOPPER
-def test_every_share_of_the_batch_in_float32() -> None:
-    watch("float batches", "cluster", 64, 96, 128, 200, 512)
+@FLOAT_ALGORITHMS
+def test_every_share_of_the_batch_in_float32(algorithm: str) -> None:
+    watch("float batches", algorithm, *fit_of(algorithm, 64, 96, 128, 200, 512))
+
+
+@HOPPER
+def test_tiles_of_all_units_and_of_half_in_float32() -> None:
+    """How they are divided goes by how many of them there are: here half of the units, then all."""
+    watch("float shares", (3, 512, 512), (2, 4200, 256), (3, 2040, 512), (2, 8000, 256))
 
 
 @HOPPER
@@ -123,8 +143,9 @@ def test_packed(algorithm: str, narrow: bool) -> None:
 
 
 @HOPPER
-def test_packed_in_float32() -> None:
-    watch("float packed", "cluster", 1, 33, 64, 128, 200, 257, 512)
+@FLOAT_ALGORITHMS
+def test_packed_in_float32(algorithm: str) -> None:
+    watch("float packed", algorithm, *fit_of(algorithm, 1, 33, 64, 128, 200, 257, 512))
 
 
 @HOPPER
@@ -134,8 +155,9 @@ def test_layouts(algorithm: str) -> None:
 
 
 @HOPPER
-def test_layouts_in_float32() -> None:
-    watch("float layouts", "cluster", 1, 33, 65, 257, 512)
+@FLOAT_ALGORITHMS
+def test_layouts_in_float32(algorithm: str) -> None:
+    watch("float layouts", algorithm, *fit_of(algorithm, 1, 33, 65, 257, 512))
 
 
 @HOPPER
