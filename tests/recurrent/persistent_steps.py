@@ -268,3 +268,4 @@ GROUPS: dict[str, Callable[..., Cases]] = {
 GROUPS |= {
     f"float {name}": partial(group, dtypes=(torch.float32,)) for name, group in GROUPS.items()
 }
+GROUPS["float shares"] = shares
