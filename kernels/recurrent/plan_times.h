@@ -61,8 +61,8 @@ inline double launched_time(const RecurrenceSizes& sizes, bool tf32, bool backwa
 // no other time.
 inline double tiles_time(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
   const CellInfo& cell = cell_info(sizes.cell);
-  const auto [units, clusters, rounds] = plan_tiles(sizes.dtype, std::max<int64_t>(sizes.batch, 1),
-                                                    sizes.hidden, device.multiprocessors);
+  const auto [units, clusters, rounds] =
+      plan_tiles(std::max<int64_t>(sizes.batch, 1), sizes.hidden, device.multiprocessors);
   const int at_once = std::max(device.multiprocessors / kTileBlocks, 1);
   const double fill = static_cast<double>(clusters) / static_cast<double>(rounds * at_once);
   const double hidden = static_cast<double>(sizes.hidden), wide = is_half(sizes.dtype) ? 1 : 2;

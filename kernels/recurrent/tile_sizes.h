@@ -3,8 +3,6 @@
 
 #include <cstdint>
 
-#include "kernels/common/dtype.h"
-
 namespace treadle {
 
 inline constexpr int kTileRows = 128;          // of a block
@@ -25,10 +23,9 @@ constexpr TileRounds tile_rounds(int units, int64_t rows, int64_t hidden, int pr
 }
 
 // How one step of so many rows is divided. Half of the units take more than half of the time, but
-// leave less of the chip idle where tiles are few. In half types there are no such kernels.
-constexpr TileRounds plan_tiles(Dtype dtype, int64_t rows, int64_t hidden, int processors) {
+// leave less of the chip idle where tiles are few.
+constexpr TileRounds plan_tiles(int64_t rows, int64_t hidden, int processors) {
   const TileRounds wide = tile_rounds(kTileUnits[0], rows, hidden, processors);
-  if (dtype != Dtype::kFloat) return wide;
   const TileRounds narrow = tile_rounds(kTileUnits[1], rows, hidden, processors);
   return 5 * narrow.rounds < 8 * wide.rounds ? narrow : wide;
 }

@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
 
 // All steps.
 template <class Cell, class Stages>
-cudaError_t run_tiles_forward(const FusedForward& args, int processors, cudaStream_t stream) {
+cudaError_t run_tile_steps(const FusedForward& args, int processors, cudaStream_t stream) {
   const RecurrenceForward& layer = args.layer;
   const int64_t hidden = layer.hidden, width = args.input_size;
   CUtensorMap input, weight_ih, h[2], weight_hh;
@@ -186,21 +186,27 @@ cudaError_t run_tiles_forward(const FusedForward& args, int processors, cudaStre
   });
 }
 
+template <class Cell, class T>
+cudaError_t run_tiles_forward(const FusedForward& args, int processors, cudaStream_t stream) {
+  constexpr int groups = Cell::kStateGates;
+  const RecurrenceForward& layer = args.layer;
+  const int units = plan_tiles(layer.batch, layer.hidden, processors).units;
+  return units == 64 ? run_tile_steps<Cell, TileStages<T, groups, 64>>(args, processors, stream)
+                     : run_tile_steps<Cell, TileStages<T, groups, 32>>(args, processors, stream);
+}
+
 template <class Kind>
 cudaError_t launch_tiles_forward(const FusedForward& args, int processors, cudaStream_t stream) {
   using Cell = typename Kind::template Cell<float>;
   using HalfCell = typename Kind::template HalfCell<float>;
-  constexpr int groups = Cell::kStateGates;
-  const RecurrenceForward& layer = args.layer;
-  if (layer.dtype == Dtype::kHalf) {
-    return run_tiles_forward<HalfCell, TileStages<Half, groups, 64>>(args, processors, stream);
+  switch (args.layer.dtype) {
+    case Dtype::kHalf:
+      return run_tiles_forward<HalfCell, Half>(args, processors, stream);
+    case Dtype::kBFloat16:
+      return run_tiles_forward<HalfCell, BFloat16>(args, processors, stream);
+    default:
+      return run_tiles_forward<Cell, float>(args, processors, stream);
   }
-  if (layer.dtype == Dtype::kBFloat16) {
-    return run_tiles_forward<HalfCell, TileStages<BFloat16, groups, 64>>(args, processors, stream);
-  }
-  return plan_tiles(layer.dtype, layer.batch, layer.hidden, processors).units == 64
-             ? run_tiles_forward<Cell, TileStages<float, groups, 64>>(args, processors, stream)
-             : run_tiles_forward<Cell, TileStages<float, groups, 32>>(args, processors, stream);
 }
 
 }  // namespace treadle

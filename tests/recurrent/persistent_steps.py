@@ -195,9 +195,9 @@ def batches(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
 
 def shares(*sizes: tuple[int, int, int]) -> Cases:
     """Of tiles, whose units go by how many rows there are."""
-    for turn, size in enumerate(sizes):
-        name = f"T{size[0]} B{size[1]} H{size[2]}"
-        given = name, torch.float32, tuple(size)
+    for turn, (size, dtype) in enumerate(itertools.product(sizes, calls.DTYPES.values())):
+        name = f"T{size[0]} B{size[1]} H{size[2]} {dtype}"
+        given = name, dtype, tuple(size)
         yield name, partial(check_given, "tiles", *given, directions=1, **options_of(turn))
 
 
@@ -268,4 +268,4 @@ GROUPS: dict[str, Callable[..., Cases]] = {
 GROUPS |= {
     f"float {name}": partial(group, dtypes=(torch.float32,)) for name, group in GROUPS.items()
 }
-GROUPS["float shares"] = shares
+GROUPS["shares"] = shares

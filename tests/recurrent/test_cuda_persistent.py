@@ -123,9 +123,9 @@ def test_every_share_of_the_batch_in_float32(algorithm: str) -> None:
 
 
 @HOPPER
-def test_tiles_of_all_units_and_of_half_in_float32() -> None:
+def test_tiles_of_all_units_and_of_half() -> None:
     """How they are divided goes by how many of them there are: here half of the units, then all."""
-    watch("float shares", (3, 512, 512), (2, 4200, 256), (3, 2040, 512), (2, 8000, 256))
+    watch("shares", (3, 512, 512), (2, 4200, 256), (3, 2040, 512), (2, 8000, 256))
 
 
 @HOPPER
