@@ -34,7 +34,7 @@ constexpr int64_t kBatch = int64_t{1} << 26;  // at 2 * 16 blocks a row they are
 constexpr int64_t kSteps = int64_t{1} << 30;  // kernels count some more in 32 bits
 constexpr int64_t kFewSteps = 1, kFewUnits = 8192;  // of algorithm "warp", B * H: at most
 constexpr int64_t kTilesHidden = int64_t{1} << 20;
-constexpr int64_t kManyRows = 512;  // of fewer, half of the tiles would be empty
+constexpr int64_t kTilesLeastRows = 64;  // of fewer, most of a tile would be empty
 
 const CellShapes& shapes_of(const RecurrenceSizes& sizes) {
   const CellInfo& cell = cell_info(sizes.cell);
@@ -147,7 +147,7 @@ Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
     return {"step", "one step does not pay for weights on the chip"};
   }
   const double launched = launched_time(sizes, device.tf32, backward);
-  const bool any_tiles = in_tiles(sizes, device) && sizes.batch >= kManyRows && !backward;
+  const bool any_tiles = in_tiles(sizes, device) && sizes.batch >= kTilesLeastRows && !backward;
   const double tiles =
       any_tiles ? tiles_time(sizes, device) : std::numeric_limits<double>::infinity();
   const Choice in_launches = tiles < launched

@@ -55,22 +55,16 @@ inline double launched_time(const RecurrenceSizes& sizes, bool tf32, bool backwa
   return static_cast<double>(sizes.directions) * time;
 }
 
-// Tiles: rounds of tiles over the chip, each of which takes the longer the more of the chip it
-// fills, since all then wait for memory. Float32 is twice as wide, and multiplied half as fast.
-// Less what the input's product takes elsewhere, as if of as many features as units: it is part of
-// no other time.
+// Tiles, less what the input's product takes elsewhere, as if of as many features as units: it is
+// part of no other time.
 inline double tiles_time(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
   const CellInfo& cell = cell_info(sizes.cell);
-  const auto [units, clusters, rounds] =
-      plan_tiles(std::max<int64_t>(sizes.batch, 1), sizes.hidden, device.multiprocessors);
-  const int at_once = std::max(device.multiprocessors / kTileBlocks, 1);
-  const double fill = static_cast<double>(clusters) / static_cast<double>(rounds * at_once);
-  const double hidden = static_cast<double>(sizes.hidden), wide = is_half(sizes.dtype) ? 1 : 2;
-  const double part = units / 64.0, depth = hidden / 256 * cell.state_gates * part;
+  const int words = is_half(sizes.dtype) ? 1 : 2;
+  const double time =
+      plan_tiles(cell.state_gates, words, sizes.batch, sizes.hidden, device.multiprocessors).time;
+  const double hidden = static_cast<double>(sizes.hidden);
   const double flop = static_cast<double>(sizes.batch) * hidden * hidden * 2 * cell.input_gates;
-  return static_cast<double>(sizes.directions) *
-         (3 + static_cast<double>(rounds) * (2 + wide * part * 3.5 * fill + wide * 1.25 * depth) -
-          flop / (5.5e8 / wide));
+  return static_cast<double>(sizes.directions) * (time - flop / (5.5e8 / words));
 }
 
 }  // namespace treadle::plan_times

@@ -112,11 +112,11 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       for (int tile = first; tile < count; tile += each) {
         const int slice = tile % tiles.slices;
         const int row = (tile / tiles.slices * kTileBlocks + rank) * kTileRows;
-        load_stages(memory, turn, input, weight_ih, tiles.of_input,
-                    static_cast<int>(args.step.start) + row, rank,
+        const int start = static_cast<int>(args.step.start), end = static_cast<int>(args.step.rows);
+        load_stages(memory, turn, input, weight_ih, tiles.of_input, start + row, start + end, rank,
                     [&](int g) { return g * tiles.slices + slice; });
         if (args.follows && tile == first) begin_kernel();
-        load_stages(memory, turn, h, weight_hh, tiles.of_h, row, rank,
+        load_stages(memory, turn, h, weight_hh, tiles.of_h, row, end, rank,
                     [&](int g) { return Cell::weight_block(g) * tiles.slices + slice; });
       }
     }
@@ -190,7 +190,7 @@ template <class Cell, class T>
 cudaError_t run_tiles_forward(const FusedForward& args, int processors, cudaStream_t stream) {
   constexpr int groups = Cell::kStateGates;
   const RecurrenceForward& layer = args.layer;
-  const int units = plan_tiles(layer.batch, layer.hidden, processors).units;
+  const int units = plan_tiles(groups, sizeof(T) / 2, layer.batch, layer.hidden, processors).units;
   return units == 64 ? run_tile_steps<Cell, TileStages<T, groups, 64>>(args, processors, stream)
                      : run_tile_steps<Cell, TileStages<T, groups, 32>>(args, processors, stream);
 }

@@ -48,9 +48,13 @@ def test_a_block_alone_has_narrow_layers_of_float32(directions: int, backward: b
 
 
 @BINDINGS
-def test_tf32_where_torch_allows_it_is_a_reason_for_a_product_a_step() -> None:
+def test_tf32_where_torch_allows_it_is_a_reason_for_a_launch_a_step() -> None:
     """Tensor cores take wide batches faster than the clusters, whose products are exact."""
-    for batch, exact, tf32 in ((16, "cluster", "cluster"), (128, "cluster", "step")):
-        sizes = (512, batch, 512, 4)
+    for batch, hidden, exact, tf32 in (
+        (16, 512, "cluster", "cluster"),
+        (128, 512, "cluster", "tiles"),
+        (128, 500, "cluster", "step"),
+    ):
+        sizes = (512, batch, hidden, 4)
         assert plan(sizes, cell="lstm").algorithm == exact
         assert plan(sizes, cell="lstm", tf32=True).algorithm == tf32

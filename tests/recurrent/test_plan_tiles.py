@@ -42,7 +42,7 @@ def test_many_rows_forward(cell: str) -> None:
     """Few rows stay on the chip or are a product, a single step is one, and backward it is a
     product and a kernel that many rows take. In float32 only where it may be rounded."""
     for hidden, element in itertools.product((256, 512, 1024), (2, 4)):
-        for batch, chosen in ((16, False), (511, False), (8000, True), (16384, True)):
+        for batch, chosen in ((16, False), (63, False), (8000, True), (16384, True)):
             size = 24, batch, hidden, element
             one = plan(size, cell=cell, tf32=True)
             assert (one.algorithm == "tiles") == chosen, size
@@ -54,6 +54,14 @@ def test_many_rows_forward(cell: str) -> None:
         assert plan((1, *many), cell=cell, tf32=True).algorithm == "step"
         other = plan((24, *many), cell=cell, tf32=True, architecture=100)
         assert other.algorithm != "tiles"
+
+
+@BINDINGS
+@pytest.mark.parametrize("cell", ["lltm", "lstm", "gru"])
+def test_some_rows_of_layers_that_stay_nowhere(cell: str) -> None:
+    """From 64 rows on they are worth a tile in float32: no algorithm keeps weights so wide."""
+    for batch, algorithm in ((63, "step"), (64, "tiles"), (256, "tiles")):
+        assert plan((24, batch, 1024, 4), cell=cell, tf32=True).algorithm == algorithm
 
 
 @BINDINGS
