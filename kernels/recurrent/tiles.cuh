@@ -69,14 +69,14 @@ struct TileMemory {
 };
 
 // The producer, one of a tile's products: `rows` from `row` on and weights of this cluster's tile,
-// stage by stage. Of rows beyond `end` nothing is read, since zeros that TMA puts in their place
-// take longer; what they multiply is not stored. block_of(g): which `columns` rows of the weights
-// group g is.
+// stage by stage. Without `any` rows none is read, since zeros that TMA puts in their place take
+// longer; what they multiply is not stored. block_of(g): which `columns` rows of the weights group
+// g is.
 template <class Stages, class BlockOf>
 __device__ __forceinline__ void load_stages(const TileMemory<Stages>& memory,
                                             ptx::Ring<Stages::kCount>& turn,
                                             const CUtensorMap& rows, const CUtensorMap& weights,
-                                            int count, int row, int end, int rank,
+                                            int count, int row, bool any, int rank,
                                             const BlockOf& block_of) {
   constexpr uint16_t kAll = (1 << kTileBlocks) - 1;
   constexpr int kHalves = Stages::kHalves;
@@ -84,8 +84,8 @@ __device__ __forceinline__ void load_stages(const TileMemory<Stages>& memory,
     const int stage = turn.stage, k = i * Stages::kDepth;
     ptx::wait_barrier(memory.empty(stage), turn.parity() ^ 1);
     ptx::arrive_expecting(memory.full(stage),
-                          row < end ? Stages::kStageBytes : Stages::kBoxes * Stages::kBoxBytes);
-    if (row < end) {
+                          any ? Stages::kStageBytes : Stages::kBoxes * Stages::kBoxBytes);
+    if (any) {
       ptx::copy_tile(memory.rows(stage), &rows, k, row, memory.full(stage),
                      static_cast<uint16_t>(1 << rank));
     }

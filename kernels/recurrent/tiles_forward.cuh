@@ -106,22 +106,23 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   const int warpgroup = threadIdx.x / kWarpgroup, count = tiles.row_pairs * tiles.slices;
   const int first = blockIdx.x / kTileBlocks, each = gridDim.x / kTileBlocks;
   if (warpgroup == kTileConsumers) {
-    ptx::setmaxnreg_dec<24>();
+    ptx::setmaxnreg_dec<40>();
     if (threadIdx.x % kWarpgroup == 0) {
       ptx::Ring<Stages::kCount> turn;
       for (int tile = first; tile < count; tile += each) {
         const int slice = tile % tiles.slices;
         const int row = (tile / tiles.slices * kTileBlocks + rank) * kTileRows;
-        const int start = static_cast<int>(args.step.start), end = static_cast<int>(args.step.rows);
-        load_stages(memory, turn, input, weight_ih, tiles.of_input, start + row, start + end, rank,
+        const bool any = row < args.step.rows;
+        load_stages(memory, turn, input, weight_ih, tiles.of_input,
+                    static_cast<int>(args.step.start) + row, any, rank,
                     [&](int g) { return g * tiles.slices + slice; });
         if (args.follows && tile == first) begin_kernel();
-        load_stages(memory, turn, h, weight_hh, tiles.of_h, row, end, rank,
+        load_stages(memory, turn, h, weight_hh, tiles.of_h, row, any, rank,
                     [&](int g) { return Cell::weight_block(g) * tiles.slices + slice; });
       }
     }
   } else {
-    ptx::setmaxnreg_inc<240>();
+    ptx::setmaxnreg_inc<232>();
     const int of_thread = warpgroup * 64 + threadIdx.x / kWarp % 4 * 16 + threadIdx.x % kWarp / 4;
     TileReader<Stages> reader{memory, warpgroup};
     for (int tile = first; tile < count; tile += each) {
