@@ -25,8 +25,8 @@ cudaError_t launch_step_backward(const RecurrenceBackward& args, cudaStream_t st
 cudaError_t launch_warp_forward(const FusedForward& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_warp_forward);
 
-// ---- tiles: the same, on so many multiprocessors. For sm_90 alone, half types, and float32 rounded
-// to tf32. Bases, rows of the input and of weights are multiples of 16 bytes.
+// ---- tiles: the same, on so many multiprocessors. For sm_90 alone, half types, and float32
+// rounded to tf32. Bases, rows of the input and of weights are multiples of 16 bytes.
 
 cudaError_t launch_tiles_forward(const FusedForward& args, int processors, cudaStream_t stream)
     TREADLE_EXPORTED(launch_tiles_forward);
