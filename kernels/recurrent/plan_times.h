@@ -49,9 +49,12 @@ inline double launched_time(const RecurrenceSizes& sizes, bool tf32, bool backwa
   const double flop = rows * hidden * hidden * (2 * cell.state_gates);
   const double host = backward ? 19 : 13, of_products = flop / flop_per_us;
   const double bytes = rows * hidden * (backward ? 6 * cell.gates + 22 : 12 * cell.gates + 20);
-  const double time = is_half(sizes.dtype)
-                          ? std::max(host, (backward ? 4 : 8) + of_products + bytes / 6e6)
-                          : host + of_products;
+  double time = host + of_products;
+  if (is_half(sizes.dtype)) {
+    time = std::max(host, (backward ? 4 : 8) + of_products + bytes / 6e6);
+  } else if (tf32 && !backward) {
+    time = std::max(12.0, 6 + of_products + bytes / 9e6);
+  }
   return static_cast<double>(sizes.directions) * time;
 }
 
