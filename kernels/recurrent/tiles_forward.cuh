@@ -131,6 +131,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       float sums[kTileSums<Cell, Stages>];
       begin_gates<Cell, Stages>(args.layer, unit, sums);
       reader.template multiply<kFirstInput, Cell::kStateGates - kFirstInput>(tiles.of_input, sums);
+      // The sums that h's product alone adds to may be set only now, or wgmma would wait each time.
       if constexpr (kFirstInput != 0) reader.finish();
       if (args.follows && tile == first) begin_kernel();
       // Before the product, whose time covers that of memory. Rows that are none read the first: a
