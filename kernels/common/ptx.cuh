@@ -189,6 +189,19 @@ __device__ __forceinline__ void send16(uint32_t to, uint4 v, uint32_t barrier) {
       : "memory");
 }
 
+// The same if `any`, without a branch.
+__device__ __forceinline__ void send16_if(bool any, uint32_t to, uint4 v, uint32_t barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .pred any;\n"
+      "setp.ne.u32 any, %6, 0;\n"
+      "@any st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, "
+      "[%5];\n"
+      "}" ::"r"(to),
+      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(barrier), "r"(static_cast<uint32_t>(any))
+      : "memory");
+}
+
 #endif
 
 }  // namespace treadle::ptx

@@ -97,6 +97,22 @@ TREADLE_HD float tanh_of_halves(float x) {
 #endif
 }
 
+// For results that are rounded to a half type: on the device in 2^-21 of the value, but where it is
+// below 2^-125, and by a shorter chain than sigmoid's. 0 from where exp(-x) overflows, and nowhere
+// else.
+template <class T>
+TREADLE_HD T sigmoid_of_halves(T x) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(T) == 4) {
+    float e, result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * -0x1.715476p+0f));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(1.0f + e));
+    return (x < -86.6f) & (x >= -88.72283905206835f) ? 0x1p-126f : result;
+  }
+#endif
+  return sigmoid(x).value();
+}
+
 // sigmoid(x) and sigmoid(-x) = 1 - sigmoid(x), without cancellation. Derivative: their product.
 template <class T>
 struct SigmoidPair {

@@ -108,20 +108,51 @@ cudaError_t run_cluster_fp32(const PersistentForward* args, const ClusterCall& c
 template <class Kind>
 cudaError_t run_cluster_fp32(const PersistentBackward* args, const ClusterCall& call);
 
+// Launches a dense kernel if there is one for these arguments; false: none.
+// cluster_dense_launch.cuh, in translation units of their own.
+template <class Kind>
+bool run_cluster_dense(const PersistentForward& args, const ClusterCall& call, cudaError_t* error);
+template <class Kind>
+bool run_cluster_dense(const PersistentBackward& args, const ClusterCall& call, cudaError_t* error);
+
+// What the other kernels make of a plan. A shape of two tiles that only the dense ones have is run
+// with one, and half of the rows.
+template <class Cell>
+ClusterPlan without_dense(ClusterPlan plan, bool backward) {
+  for (size_t i = 0; i < kShapes; ++i) {
+    const ShapeKernels& kernels = kShapeKernels<Cell::kGates, Cell::kStateGates>[i];
+    const bool any = backward ? kernels.half_backward : kernels.half_forward;
+    if (kClusterShapes[i] == plan.shape && !any && plan.shape.tiles == 2) {
+      plan.shape.tiles = 1;
+      plan.rows = (plan.rows + 1) / 2;
+      break;
+    }
+  }
+  return plan;
+}
+
 template <class Kind>
 cudaError_t run_cluster(Dtype dtype, const PersistentForward* args, const ClusterCall& call) {
   using Cell = typename Kind::template HalfCell<float>;
   if (dtype == Dtype::kFloat) return run_cluster_fp32<Kind>(args, call);
-  return dtype == Dtype::kHalf ? run_cluster_forward<Cell, Half>(args, call)
-                               : run_cluster_forward<Cell, BFloat16>(args, call);
+  cudaError_t error;
+  if (args != nullptr && run_cluster_dense<Kind>(*args, call, &error)) return error;
+  const ClusterPlan plan = without_dense<Cell>(call.plan, false);
+  const ClusterCall other = {plan, call.stream, call.at_once};
+  return dtype == Dtype::kHalf ? run_cluster_forward<Cell, Half>(args, other)
+                               : run_cluster_forward<Cell, BFloat16>(args, other);
 }
 
 template <class Kind>
 cudaError_t run_cluster(Dtype dtype, const PersistentBackward* args, const ClusterCall& call) {
   using Cell = typename Kind::template Cell<float>;
   if (dtype == Dtype::kFloat) return run_cluster_fp32<Kind>(args, call);
-  return dtype == Dtype::kHalf ? run_cluster_backward<Cell, Half>(args, call)
-                               : run_cluster_backward<Cell, BFloat16>(args, call);
+  cudaError_t error;
+  if (args != nullptr && run_cluster_dense<Kind>(*args, call, &error)) return error;
+  const ClusterPlan plan = without_dense<Cell>(call.plan, true);
+  const ClusterCall other = {plan, call.stream, call.at_once};
+  return dtype == Dtype::kHalf ? run_cluster_backward<Cell, Half>(args, other)
+                               : run_cluster_backward<Cell, BFloat16>(args, other);
 }
 
 template <class Kind>

@@ -7,6 +7,7 @@
 
 #include "kernels/common/error.h"
 #include "kernels/common/few_rows.h"
+#include "kernels/recurrent/cluster_dense.h"
 #include "kernels/recurrent/plan_times.h"
 
 namespace treadle {
@@ -57,6 +58,25 @@ struct Clusters {
   double time;
 };
 
+// The most rows a cluster of this shape in half types, for packed batches, too. Of one of two tiles
+// only dense kernels may exist: cluster_launch.cuh says how others are run. 0: none.
+int half_rows(const RecurrenceSizes& sizes, size_t shape, bool backward) {
+  const auto exists = [&](size_t i) {
+    const ShapeKernels& kernels = shapes_of(sizes).clusters[i];
+    return backward ? kernels.half_backward : kernels.half_forward;
+  };
+  const ClusterShape& own = kClusterShapes[shape];
+  if (exists(shape)) return own.rows();
+  const CellInfo& cell = cell_info(sizes.cell);
+  const unsigned dense = dense_kernels_of(cell.gates, cell.state_gates, backward)[shape];
+  for (size_t i = 0; i < kShapes; ++i) {
+    const ClusterShape& other = kClusterShapes[i];
+    const bool same = other.units == own.units && other.blocks == own.blocks;
+    if (same && other.tiles < own.tiles && exists(i)) return dense_rows(dense, own.tiles);
+  }
+  return 0;
+}
+
 // The shape and the rows a cluster that take the batch through a step in the least time.
 Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                        bool backward) {
@@ -66,15 +86,14 @@ Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& dev
   for (size_t i = 0; i < kShapes; ++i) {
     const ClusterShape& shape = kClusterShapes[i];
     if (shape.hidden() < sizes.hidden) continue;
-    const bool half = backward ? kernels[i].half_backward : kernels[i].half_forward;
-    if (!(is_half(sizes.dtype) ? half : kernels[i].fp32)) continue;
+    const bool half = is_half(sizes.dtype);
+    if (!half && !kernels[i].fp32) continue;
     const int64_t at_once = clusters_at_once(shape.blocks, device);
-    const int most = is_half(sizes.dtype) ? shape.rows() : fp32_rows(shape, state_gates);
+    const int most = half ? half_rows(sizes, i, backward) : fp32_rows(shape, state_gates);
     for (int rows = 1; rows <= most; ++rows) {
       const int64_t clusters = ceil_div(sizes.batch, rows) * sizes.directions;
       const double waves = static_cast<double>(std::max<int64_t>(ceil_div(clusters, at_once), 1));
-      const double time =
-          waves * cluster_time(shape, rows, state_gates, backward, !is_half(sizes.dtype));
+      const double time = waves * cluster_time(shape, rows, state_gates, backward, !half);
       if (time < best.time) best = {{shape, rows}, time};
     }
   }

@@ -18,7 +18,7 @@ from tests.recurrent.persistent_rule import by_rule
 from tests.recurrent.reset_cases import MARKS, STARTS, marks_of, reset_arguments
 from tests.support.cases import OPS
 from tests.support.compare import same_bits
-from tests.support.inputs import FLOATING, Call, Case, Make
+from tests.support.inputs import FLOATING, HALVES, Call, Case, Make
 
 # T, B, I, H: every kernel of both passes, fewer rows than a tile and several tiles. Some have more
 # steps than a warp reads marks of at a time, which is up to 16.
@@ -82,11 +82,17 @@ def marked(one: calls.Given, marks: str) -> Tensor:
 
 
 def no_marks(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
-    """The bits of a call without marks."""
+    """The bits of a call without marks; of gradients in "cluster" the values, since there dense
+    batches without marks have kernels of their own, which add up in another order."""
     one = calls.given("none", dtype, size, cell=cell, features=8)
     found = layer_of(one, algorithm, marked(one, "none"))
-    for ours, theirs in zip(found, layer_of(one, algorithm, None), strict=True):
-        same_bits(ours, theirs)
+    forward = 4 if algorithm == "cluster" and dtype in HALVES else len(found)
+    for n, (ours, theirs) in enumerate(zip(found, layer_of(one, algorithm, None), strict=True)):
+        if n < forward:
+            same_bits(ours, theirs)
+        else:
+            bound = 4 * torch.finfo(dtype).eps
+            torch.testing.assert_close(ours, theirs, rtol=bound, atol=bound * theirs.abs().max())
 
 
 def twice(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:

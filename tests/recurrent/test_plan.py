@@ -92,7 +92,7 @@ def covered(sizes: Sizes, one: Any, multiprocessors: int, directions: int, backw
     units, blocks, tiles, rows = one.clusters
     if one.algorithm == "cluster":
         assert hidden <= units * blocks <= (768 if element == 2 else 512)
-        assert tiles in ((1,) if backward or element == 4 else (1, 2))
+        assert tiles in ((1,) if element == 4 else (1, 2))
         most = FLOAT_SHAPES[units, blocks] if element == 4 else 8 * tiles
         assert 1 <= rows <= most and (element == 4 or blocks > 1)
     else:

@@ -77,13 +77,23 @@ struct GruRecurrence {
   }
 };
 
+// Forward for states that are rounded to a half type: cheaper sigmoids, but no cheaper tanh: h is
+// the sum that is carried on, where its error would add up.
+template <class acc>
+struct GruRecurrenceOfHalves : GruRecurrence<acc> {
+  static TREADLE_HD auto forward(const acc (&g)[4], acc old_cell) {
+    const acc n = tanh(g[3] + sigmoid_of_halves(g[1]) * g[0]).value();
+    const acc h = sigmoid_of_halves(g[2]) * old_cell + sigmoid_of_halves(-g[2]) * n;
+    return typename GruRecurrence<acc>::State{h, h};
+  }
+};
+
 // What kernels/recurrent/cell_launchers.h calls a Kind.
 struct Gru {
   template <class acc>
   using Cell = GruRecurrence<acc>;
-  // h is the sum that is carried on: a cheaper tanh would add up.
   template <class acc>
-  using HalfCell = GruRecurrence<acc>;
+  using HalfCell = GruRecurrenceOfHalves<acc>;
 };
 
 }  // namespace treadle::math

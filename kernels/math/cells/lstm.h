@@ -80,13 +80,14 @@ struct LstmRecurrence {
   }
 };
 
-// Forward for states that are rounded to a half type: a cheaper tanh of c, as LLTM's.
+// Forward for states that are rounded to a half type: cheaper tanh of c and sigmoids, as LLTM's.
 template <class acc>
 struct LstmRecurrenceOfHalves : LstmRecurrence<acc> {
   static TREADLE_HD auto forward(const acc (&g)[4], acc old_cell) {
-    using Cell = LstmRecurrence<acc>;
-    const acc new_cell = Cell::next(g, old_cell);
-    return typename Cell::State{tanh_of_halves(new_cell) * sigmoid(g[3]).value(), new_cell};
+    const acc new_cell =
+        sigmoid_of_halves(g[1]) * old_cell + sigmoid_of_halves(g[0]) * tanh(g[2]).value();
+    return typename LstmRecurrence<acc>::State{tanh_of_halves(new_cell) * sigmoid_of_halves(g[3]),
+                                               new_cell};
   }
 };
 
