@@ -47,6 +47,17 @@ __device__ __forceinline__ uint16_t load2(uint32_t at) {
   return v;
 }
 
+// Four 8 x 8 matrices of half types, transposed: lane l says where row l % 8 of matrix l / 8 lies,
+// and has elements [2 (l % 4)] and [2 (l % 4) + 1] of column l / 4 of each.
+__device__ __forceinline__ uint4 load_transposed(uint32_t at) {
+  uint4 v;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(at)
+               : "memory");
+  return v;
+}
+
 __device__ __forceinline__ void store16(uint32_t at, uint4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z),
                "r"(v.w)

@@ -55,13 +55,13 @@ struct SpreadWeights {
     return shared_before(fragment + 1) > shared_before(fragment);
   }
 
-  // low, high: the lane's four k of rows g and g + 8 of the tile.
-  __device__ __forceinline__ void set(int fragment, uint2 low, uint2 high) const {
+  // a: k 4q and 4q + 1 of rows g and g + 8 of the tile, then k 4q + 2 and 4q + 3.
+  __device__ __forceinline__ void set(int fragment, uint4 a) const {
     if (in_shared(fragment)) {
-      ptx::store16(shared + shared_before(fragment) * 512, {low.x, high.x, low.y, high.y});
+      ptx::store16(shared + shared_before(fragment) * 512, a);
     } else {
       uint32_t* to = registers + (fragment - shared_before(fragment)) * 4;
-      to[0] = low.x, to[1] = high.x, to[2] = low.y, to[3] = high.y;
+      to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w;
     }
   }
 

@@ -78,14 +78,14 @@ struct DenseBackward {
   static constexpr int kSlots = kGroups * tiles * kPairs;
   static constexpr int kItems = shapes::ceil_div(kSlots, kWarps);
   // Of those, whose slopes are computed before the sums arrive: registers hold no more of them.
-  static constexpr int kEarly = kItems > 2 ? 2 : kItems;
+  static constexpr int kEarly = kItems < 2 ? kItems : kWarps > 8 ? 1 : 2;
   static constexpr int kHalfFetches = (gates + 1) * kRows * units / 8;  // gates and grad_output
   static constexpr int kFetches = kHalfFetches + kRows * units / 4;     // and c
   static constexpr int kQuads = gates * kRows * units / 4;
   static constexpr int kFragments = kChunks * kWide;
   static constexpr int kReserve =
-      30 + 16 * tiles + (state_gates == 4 ? 13 : 10) * kEarly + 5 * kItems + 2 * kWide +
-      5 * shapes::ceil_div(kFetches, kThreads) + 3 * shapes::ceil_div(kQuads, kThreads);
+      14 + (kWarps > 8 ? 20 : 24) * tiles + (state_gates == 4 ? 13 : 10) * kEarly + 5 * kItems +
+      2 * kWide + 5 * shapes::ceil_div(kFetches, kThreads) + 3 * shapes::ceil_div(kQuads, kThreads);
   static constexpr int kKept = kept_fragments(kWarps, kReserve, kFragments);
   // Stages of what forward saved.
   static constexpr int kDepth = tiles > 1 ? 4 : units == 48 ? 6 : 8, kAhead = kDepth - 2;
@@ -100,7 +100,11 @@ struct DenseBackward {
   static constexpr int kStageRow = units * 2 + 16, kCRow = units * 4 + 16;
   static constexpr int kCStates = (gates + 1) * kRows * kStageRow;  // in a stage
   static constexpr int kStageBytes = kCStates + kRows * kCRow;
-  static constexpr int kWeights = kStages + kDepth * kStageBytes;
+  // At first, in place of all but weights: a warp's part of 16 rows of W_hh, to be transposed.
+  static constexpr int kTurnRow = kWide * 32 + 16, kTurnBytes = 16 * kTurnRow;
+  static constexpr int kWeights = kStages + kDepth * kStageBytes > kWarps* kTurnBytes
+                                      ? kStages + kDepth * kStageBytes
+                                      : kWarps * kTurnBytes;
   static constexpr int kSharedBytes = kWeights + kWarps * (kFragments - kKept) * 512;
   static_assert(kHidden / 16 % kWarps == 0 && kWide % 2 == 0);
 };
@@ -113,9 +117,12 @@ inline constexpr size_t kStrides = sizeof(kDenseStrides) / sizeof(kDenseStrides[
 
 // Those that are worth a kernel. Backward, pairs of rows are sent.
 constexpr bool uses_stride(const ClusterShape& s, int stride, bool backward) {
+  const bool even = stride == 2 || stride == 4 || stride == 8;
+  // Forward with four warps, copies are in the way of what computes.
+  if (s.units == 16) return backward && s.tiles == 1 && even;
   if (s.tiles > 1) return stride == 5 || stride == 8;
   const bool wide = s.hidden() > 256;
-  if (backward) return stride == 2 || stride == 4 || (wide && stride == 6) || stride == 8;
+  if (backward) return even || (wide && stride == 6);
   return (wide && stride <= 3) || stride == 2 || stride == 5 || stride == 8;
 }
 

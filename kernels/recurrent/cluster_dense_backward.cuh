@@ -52,26 +52,21 @@ __global__ void __launch_bounds__(
   uint32_t registers[L::kKept * 4];
   const SpreadWeights<L> weights(registers, base + L::kWeights, warp, lane);
   {
-    const auto* weight =
-        static_cast<const uint16_t*>(args.weight_hh) + d * kStateGates * hidden * hidden;
-    const auto load = [&](int chunk, int64_t u) {
-      const int m = Cell::weight_block(chunk / kGroups);
-      uint32_t x[4];
+    const auto* weight = static_cast<const uint16_t*>(args.weight_hh) +
+                         d * kStateGates * hidden * hidden + warp * kWide * 16;
+    const WeightTurn<L> turn(base + warp * L::kTurnBytes, lane, weight, hidden,
+                             static_cast<int>(hidden) - warp * kWide * 16);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int64_t v = first_unit + chunk % kGroups * 16 + 4 * q + i;
-        x[i] = u < hidden && v < hidden ? __ldg(weight + (m * hidden + v) * hidden + u) : 0;
+    for (int c = 0; c < kChunks; ++c) {
+      const int64_t v = first_unit + c % kGroups * 16;
+      turn.put(Cell::weight_block(c / kGroups) * hidden + v, static_cast<int>(hidden - v));
+#pragma unroll
+      for (int w = 0; w < kWide; ++w) {
+        weights.set((w / 2 * kChunks + c) * 2 + w % 2, turn.get(w));
       }
-      return uint2{x[0] | x[1] << 16, x[2] | x[3] << 16};
-    };
-#pragma unroll
-    for (int f = 0; f < L::kFragments; ++f) {
-      const int wide = f / (2 * kChunks) * 2 + f % 2, chunk = f / 2 % kChunks;
-      const int64_t u = (warp * kWide + wide) * 16 + g;
-      const uint2 low = load(chunk, u), high = load(chunk, u + 8);
-      weights.set(f, low, high);
     }
   }
+  __syncthreads();
 
   // ---- zeros in the stages, and barriers
   clear<L>(base + L::kStages, L::kDepth * L::kStageBytes);
@@ -166,6 +161,7 @@ __global__ void __launch_bounds__(
           parts[i][k] = ptx::load_float(own_sums[i] + parity + k * L::kBlockSums);
         }
       }
+      __syncwarp();
       uint16_t grads[kCount][kGates];
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {

@@ -90,4 +90,59 @@ struct DenseBackwardCopies {
   }
 };
 
+// Turns a warp's columns of W_hh, 16 rows at a time, into fragments of the A operand of its
+// transpose: rows are read 16 bytes a lane, and read as columns from shared memory.
+template <class L>
+struct WeightTurn {
+  static constexpr int kEach = L::kWide * 2, kLoads = 16 * kEach / kWarp;  // 16 bytes: 8 columns
+  uint32_t to, from;
+  const uint16_t* at;
+  int64_t hidden;
+  int row, columns;  // of this lane's 8 columns, those that exist
+  bool vector;
+
+  // weight: this warp's first column; columns: that exist from there on.
+  __device__ __forceinline__ WeightTurn(uint32_t base, int lane, const uint16_t* weight,
+                                        int64_t hidden, int columns)
+      : to(base + lane / kEach * L::kTurnRow + lane % kEach * 16),
+        // Matrix lane / 8 of a fragment: columns + 8, then k + 2. Its rows are k of lanes q.
+        from(base + (lane % 8 / 2 * 4 + lane % 2 + lane / 16 * 2) * L::kTurnRow +
+             lane / 8 % 2 * 16),
+        at(weight + lane % kEach * 8),
+        hidden(hidden),
+        row(lane / kEach),
+        columns(columns - lane % kEach * 8),
+        vector(reinterpret_cast<uintptr_t>(weight) % 16 == 0) {}
+
+  // 16 rows from `first` on, of which `rows` exist; zeros for what does not.
+  __device__ __forceinline__ void put(int64_t first, int rows) const {
+    uint4 x[kLoads];
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int r = row + i * (kWarp / kEach);
+      const auto* const from_row = at + (first + r) * hidden;
+      x[i] = {0, 0, 0, 0};
+      if (r < rows && columns > 0) {
+        if (vector) {
+          x[i] = __ldg(reinterpret_cast<const uint4*>(from_row));
+        } else {
+          const uint2 low = load_four(from_row, 4, false), high = load_four(from_row + 4, 4, false);
+          x[i] = {low.x, low.y, high.x, high.y};
+        }
+      }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      ptx::store16(to + i * (kWarp / kEach) * L::kTurnRow, x[i]);
+    }
+    __syncwarp();
+  }
+
+  // The fragment of the warp's `tile`-th 16 columns.
+  __device__ __forceinline__ uint4 get(int tile) const {
+    return ptx::load_transposed(from + tile * 32);
+  }
+};
+
 }  // namespace treadle

@@ -43,8 +43,9 @@ __global__ void __launch_bounds__(
     for (int f = 0; f < L::kFragments; ++f) {
       const int64_t k = (split * kChunks + f / kStateGates) * 16 + 4 * q;
       const auto* at = weight + (Cell::weight_block(f % kStateGates) * hidden + u) * hidden + k;
-      weights.set(f, load_four(at, u < hidden ? hidden - k : 0, vector),
-                  load_four(at + 8 * hidden, u + 8 < hidden ? hidden - k : 0, vector));
+      const uint2 low = load_four(at, u < hidden ? hidden - k : 0, vector);
+      const uint2 high = load_four(at + 8 * hidden, u + 8 < hidden ? hidden - k : 0, vector);
+      weights.set(f, {low.x, high.x, low.y, high.y});
     }
   }
   const uint32_t bias = base + L::kBias;
@@ -58,11 +59,14 @@ __global__ void __launch_bounds__(
   const int64_t state_row = d * args.sizes.batch + rows.first;
   {
     const auto* h = static_cast<const uint16_t*>(args.h0) + state_row * hidden;
-    for (int e = thread; e < L::kRows * L::kHidden; e += L::kThreads) {
-      const int r = e / L::kHidden, k = e % L::kHidden;
-      ptx::store2(base + L::kState + (k / 16 * tiles + r / stride) * L::kTileBytes +
-                      k / 4 % 4 * 8 * stride + r % stride * 8 + k % 4 * 2,
-                  r < rows.count && k < hidden ? h[r * hidden + k] : 0);
+    const bool vector = reinterpret_cast<uintptr_t>(h) % 8 == 0;
+    for (int e = thread; e < L::kRows * L::kHidden / 4; e += L::kThreads) {
+      const int r = e / (L::kHidden / 4), four = e % (L::kHidden / 4);
+      const bool exists = r < rows.count && four * 4 < hidden;
+      const uint2 x = load_four(h + r * hidden + four * 4, exists ? 4 : 0, vector);
+      ptx::store_floats(base + L::kState + (four / 4 * tiles + r / stride) * L::kTileBytes +
+                            four % 4 * 8 * stride + r % stride * 8,
+                        __uint_as_float(x.x), __uint_as_float(x.y));
     }
   }
   clear<L>(base + L::kStages, L::kDepth * L::kStageBytes);
@@ -162,6 +166,8 @@ __global__ void __launch_bounds__(
           }
         }
       }
+      __syncwarp();  // else the compiler loads one after the other, to spare registers that there
+                     // are
       uint16_t h[kCount];
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {

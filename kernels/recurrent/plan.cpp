@@ -77,6 +77,16 @@ int half_rows(const RecurrenceSizes& sizes, size_t shape, bool backward) {
   return 0;
 }
 
+// A step of a cluster with so many rows, by the kernels for dense batches where there are any.
+double half_time(const RecurrenceSizes& sizes, size_t shape, int rows, bool backward) {
+  const CellInfo& cell = cell_info(sizes.cell);
+  const ClusterShape& own = kClusterShapes[shape];
+  const unsigned kernels = dense_kernels_of(cell.gates, cell.state_gates, backward)[shape];
+  const size_t stride = dense_stride(kernels, own.tiles, rows);
+  return stride < kStrides ? dense_time(own, kDenseStrides[stride], cell.state_gates, backward)
+                           : cluster_time(own, rows, cell.state_gates, backward, false);
+}
+
 // The shape and the rows a cluster that take the batch through a step in the least time.
 Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                        bool backward) {
@@ -93,7 +103,9 @@ Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& dev
     for (int rows = 1; rows <= most; ++rows) {
       const int64_t clusters = ceil_div(sizes.batch, rows) * sizes.directions;
       const double waves = static_cast<double>(std::max<int64_t>(ceil_div(clusters, at_once), 1));
-      const double time = waves * cluster_time(shape, rows, state_gates, backward, !half);
+      const double each = half ? half_time(sizes, i, rows, backward)
+                               : cluster_time(shape, rows, state_gates, backward, true);
+      const double time = waves * each;
       if (time < best.time) best = {{shape, rows}, time};
     }
   }

@@ -34,6 +34,22 @@ inline double cluster_time(const ClusterShape& shape, int rows, int state_gates,
          sent * (backward ? 1.4e-4 : 7e-5) * hidden * rows;
 }
 
+// The dense kernels of half types: the products, the rows that are sent (backward in pairs), and
+// how often a warp finishes 32 sums.
+inline double dense_time(const ClusterShape& shape, int stride, int state_gates, bool backward) {
+  const int pairs = (stride + 1) / 2, turns = pairs * shape.tiles;
+  const double products =
+      state_gates / 3.0 * 1e-5 * static_cast<double>(shape.hidden()) * shape.units * shape.tiles;
+  const double sent = 1e-4 * static_cast<double>(shape.hidden()) * shape.tiles;
+  if (backward) {
+    const int warps = shape.units == 16 ? 4 : shape.units == 48 ? 12 : 8;
+    const auto more = static_cast<double>(ceil_div(shape.units / 16 * turns, warps) - 1);
+    return 0.33 + 1.7 * products + 1.05 * sent * 2 * pairs + 0.45 * more;
+  }
+  const auto more = static_cast<double>(ceil_div(turns, shape.units >= 64 ? 2 : 4) - 1);
+  return 0.33 + 1.65 * products + 0.8 * sent * stride + 0.11 * more;
+}
+
 // Grid: tiles run in sequence; with one tile there is nothing to overlap with.
 inline double grid_time(int64_t launches, int rows, int state_gates, bool backward) {
   return static_cast<double>(launches) *
