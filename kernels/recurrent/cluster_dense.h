@@ -39,7 +39,7 @@ struct DenseForward {
   static constexpr int kFetches = gates * kRows * units / 8;
   static constexpr int kQuads = kRows * units / 4;
   static constexpr int kFragments = kChunks * state_gates;
-  static constexpr int kReserve = 32 + 4 * state_gates * tiles + 8 * tiles + (gates + 3) * kItems +
+  static constexpr int kReserve = 52 + 4 * state_gates * tiles + 8 * tiles + (gates + 3) * kItems +
                                   3 * shapes::ceil_div(kSends, kThreads) +
                                   4 * shapes::ceil_div(kFetches, kThreads);
   static constexpr int kKept = kept_fragments(kWarps, kReserve, kFragments);
@@ -83,9 +83,10 @@ struct DenseBackward {
   static constexpr int kFetches = kHalfFetches + kRows * units / 4;     // and c
   static constexpr int kQuads = gates * kRows * units / 4;
   static constexpr int kFragments = kChunks * kWide;
-  static constexpr int kReserve =
-      14 + (kWarps > 8 ? 20 : 24) * tiles + (state_gates == 4 ? 13 : 10) * kEarly + 5 * kItems +
-      2 * kWide + 5 * shapes::ceil_div(kFetches, kThreads) + 3 * shapes::ceil_div(kQuads, kThreads);
+  static constexpr int kReserve = (kWarps > 8 && tiles > 1 ? 54 : 34 + 24 * tiles) +
+                                  (state_gates == 4 ? 13 : 10) * kEarly + 5 * kItems + 2 * kWide +
+                                  5 * shapes::ceil_div(kFetches, kThreads) +
+                                  3 * shapes::ceil_div(kQuads, kThreads);
   static constexpr int kKept = kept_fragments(kWarps, kReserve, kFragments);
   // Stages of what forward saved.
   static constexpr int kDepth = tiles > 1 ? 4 : units == 48 ? 6 : 8, kAhead = kDepth - 2;
