@@ -118,6 +118,7 @@ inline constexpr size_t kStrides = sizeof(kDenseStrides) / sizeof(kDenseStrides[
 
 // Those that are worth a kernel. Backward, pairs of rows are sent.
 constexpr bool uses_stride(const ClusterShape& s, int stride, bool backward) {
+  if (s.units == 32 && s.blocks == 4) return false;  // float32's
   const bool even = stride == 2 || stride == 4 || stride == 8;
   // Forward with four warps, copies are in the way of what computes.
   if (s.units == 16) return backward && s.tiles == 1 && even;
