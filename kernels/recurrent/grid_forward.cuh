@@ -1,268 +1,283 @@
-// Grid kernel, forward, for any cell in half types (grid.cuh says how blocks exchange h):
-// gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. rows_each: rows a group.
-// Threads: warp w multiplies all units of the block by an eighth of K with mma.sync m16n8k16; the
-// partial sums meet in shared memory, then thread (unit, row of the tile) computes the cell.
-// Twin: kernels/recurrent/cpu/rows_forward.h.
+// Grid kernel, forward, for any cell in half types (grid.cuh): gates_t = products_t + bias +
+// h_{t-1} W_hh^T, then the cell. rows_each: rows a group. Twin:
+// kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
-#include "kernels/recurrent/grid.cuh"
+#include "kernels/recurrent/grid_forward_multiply.cuh"
 
 namespace treadle {
 
-// One function: weights, addresses and the state of a thread fill the registers, and parts that
-// pass them on would need more of them.
-template <class Cell, class T, bool any_resets>
-__global__ void __launch_bounds__(kGridThreads, 1)
-    grid_forward(const __grid_constant__ PersistentForward args, int rows_each) {
-  begin_kernel();
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
-  constexpr int kFirstInput = kGates - Cell::kInputGates;
+// A thread of the warps that finish: a pair of units of one row of a tile. Teams take tiles by
+// turns, one team those of each buffer of sums, so that a tile is not the same one's in all steps:
+// c and h lie in shared memory, and a barrier a step lies between.
+template <class Cell, class T, bool any_resets, int buffers>
+struct GridFinisher {
+  static constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
+  static constexpr int kFirstInput = kGates - Cell::kInputGates;
   using Layout = GridForward<kGates, kStateGates>;
-  constexpr int kChunks = Layout::kChunks, kTiles = Layout::kTiles;
-  extern __shared__ __align__(128) unsigned char memory[];
-  const uint32_t base = ptx::shared_address(memory);
-  const int thread = threadIdx.x, lane = thread % kWarp, warp = thread / kWarp;
-  const int rank = static_cast<int>(blockIdx.x) % kGridBlocks;
-  const int group_number = static_cast<int>(blockIdx.x) / kGridBlocks;
-  const int groups = static_cast<int>(gridDim.x) / kGridBlocks;
-  const Group group(args.sizes, group_number, rows_each);
-  const GroupRows& rows = group.rows;
-  const int64_t hidden = args.sizes.hidden, d = group.direction;
-  const int steps = static_cast<int>(args.sizes.steps);
-  const int first_unit = rank * kGridUnits, tiles = rows_each / 8;
-  const int g = lane / 4, q = lane % 4;
-  const bool save = args.gates != nullptr, vector = hidden % 8 == 0 && args.output_row % 4 == 0;
+  static constexpr int kMeeting = Layout::kMultiplying + Layout::kTeam;
+  static constexpr int kStatesBytes = Layout::kTeam * 12;  // of a tile: c and h of a pair a thread
 
-  // ---- weights: of a chunk of 32 k, lane q has units 8q .. 8q + 7, for two products of 16 k
-  using Weights = WarpWeights<2 * kChunks, kTiles, Layout::kInRegisters>;
-  uint32_t in_registers[Weights::kRegisters];
-  const Weights weights{in_registers, base + Layout::kWeights, warp, lane};
-  {
-    const auto* weight =
-        static_cast<const uint16_t*>(args.weight_hh) + d * kStateGates * hidden * hidden;
-    const bool aligned = hidden % 4 == 0 && reinterpret_cast<uintptr_t>(weight) % 8 == 0;
+  // Where a thread finds and leaves what is of a tile.
+  struct Place {
+    char *output, *gates, *send, *put_back;
+    uint32_t stage, states;
+  };
+
+  const PersistentForward& args;
+  const GroupRows& rows;
+  const Group& group;
+  const GroupResets<any_resets> resets;
+  const GridRing ring;
+  const int steps, tiles, thread, team, pair, row_in_tile, first_unit, unit, gate_bytes;
+  const bool real[2], even;  // even: a pair can be stored at once
+  const uint32_t stages, states, own_sums;
+  char *send_to, *output_to, *gates_to;
+  const char* copy_from;
+  float bias[kGates][2];
+
+  __device__ __forceinline__ GridFinisher(const PersistentForward& args, const Group& group,
+                                          char* exchange, GridRing ring, int rank, int rows_each,
+                                          uint32_t base)
+      : args(args),
+        rows(group.rows),
+        group(group),
+        resets{args.resets, args.sizes, group},
+        ring(ring),
+        steps(static_cast<int>(args.sizes.steps)),
+        tiles(rows_each / 8),
+        thread(threadIdx.x - Layout::kMultiplying),
+        team(thread / Layout::kTeam),
+        pair(thread % kWarp / 4),
+        row_in_tile(thread / kWarp % 2 * 4 + thread % 4),
+        first_unit(rank * Layout::kUnits),
+        unit(first_unit + 2 * pair),
+        gate_bytes(rows_each * Layout::kStageRow),
+        real{unit < args.sizes.hidden, unit + 1 < args.sizes.hidden},
+        even(args.sizes.hidden % 2 == 0 && args.output_row % 2 == 0),
+        stages(base + Layout::kStages),
+        states(stages + Layout::kDepth * kGates * gate_bytes + thread % Layout::kTeam * 12),
+        own_sums(base + (buffers == 2 ? team : 0) * Layout::kSumBytes +
+                 sums_place(pair, row_in_tile / 2) + row_in_tile % 2 * 8) {
+    const int64_t hidden = args.sizes.hidden, d = group.direction;
+    const int64_t row = rows.first + row_in_tile;
+    const int k = rank * (Layout::kUnits / 2) + pair;  // of pairs of units
+    send_to = exchange + k / 16 * 512 + row_in_tile * 64 + k % 16 * 4;
+    output_to = static_cast<char*>(args.output) + 2 * (row * args.output_row + d * hidden + unit);
+    gates_to = static_cast<char*>(args.gates) +
+               2 * ((d * rows.start(steps) + row) * kGates * hidden + unit);
+    copy_from = static_cast<const char*>(args.products) +
+                2 * (d * args.product_direction + rows.first * args.product_row + copy_unit());
 #pragma unroll
-    for (int c = 0; c < 2 * kChunks; ++c) {
+    for (int m = 0; m < kGates; ++m) {
 #pragma unroll
-      for (int m = 0; m < kTiles; ++m) {
-        const int64_t k = (warp * kChunks + c / 2) * 32 + 8 * q + c % 2 * 4;
-        const int64_t u = first_unit + m / kStateGates * 16 + g;
-        const int block = Cell::weight_block(m % kStateGates);
-        const uint16_t* at = weight + (block * hidden + u) * hidden + k;
-        const uint2 low = load_four(at, u < hidden ? hidden - k : 0, aligned);
-        const uint2 high = load_four(at + 8 * hidden, u + 8 < hidden ? hidden - k : 0, aligned);
-        weights.set(c, m, low, high);
-      }
+      for (int i = 0; i < 2; ++i) bias[m][i] = real[i] ? bias_of<Cell, T>(args, d, m, unit + i) : 0;
     }
   }
-  auto* bias = reinterpret_cast<float*>(memory + Layout::kBias);
-  for (int e = thread; e < kGates * kGridUnits; e += kGridThreads) {
-    const int64_t u = first_unit + e % kGridUnits;
-    bias[e] = u < hidden ? bias_of<Cell, T>(args, d, e / kGridUnits, u) : 0.0f;
-  }
 
-  // ---- this thread's unit, one row of each tile; c and h lie in shared memory
-  const int unit = warp * 4 + lane / 8, row_in_tile = lane % 8;
-  const bool real = first_unit + unit < hidden;
-  const int64_t state_row = d * args.sizes.batch + rows.first;
-  const GroupResets<any_resets> resets{args.resets, args.sizes, group};
-  GridMarks<any_resets, false, most_grid_rows<Layout>()> marks{resets, 0, 0};
-  marks.load(1);
-  auto* c_states = reinterpret_cast<float*>(memory + Layout::kCStates);
-  auto* last_h = reinterpret_cast<uint16_t*>(c_states + rows_each * kGridUnits);
-  for (int j = 0; j < tiles; ++j) {
-    const int row = j * 8 + row_in_tile;
-    const bool any = real && row < rows.count;
-    const int64_t at = (state_row + row) * hidden + first_unit + unit;
-    const float c = any ? load_c<T>(args.c0, at, args.sizes.half_c) : 0.0f;
-    c_states[j * kGridThreads + thread] =
-        any_resets && any ? resets.first_c(resets.before_first(row), c, row, first_unit + unit) : c;
-    // Rounded anew: h0 may be a NaN of all ones, which would be waited for if it were sent.
-    const float h = any ? widen(static_cast<const T*>(args.h0)[at]) : 0.0f;
-    last_h[j * kGridThreads + thread] = Narrow<T>::from(h).bits;
+  __device__ __forceinline__ int time(int s) const { return group.forward_time(s, steps); }
+  __device__ __forceinline__ int copy_unit() const { return first_unit + thread % 2 * 8; }
+  __device__ __forceinline__ uint32_t stage_of(int s) const {
+    return stages + s % Layout::kDepth * (kGates * gate_bytes);
   }
+  __device__ __forceinline__ uint32_t states_of(int j) const { return states + j * kStatesBytes; }
 
-  // ---- prefetches the input's products: this thread copies 16 bytes of a row for each gate
-  const auto time = [&](int s) { return group.forward_time(s, steps); };
-  const uint32_t stages = base + Layout::kCStates + rows_each * kGridUnits * 6;
-  const int gate_bytes = rows_each * Layout::kStageRow;
-  const auto stage_of = [&](int s) { return stages + s % Layout::kDepth * (kGates * gate_bytes); };
-  const int copy_row = thread / 4, copy_unit = first_unit + thread % 4 * 8;
-  const bool copies = copy_row < rows_each && copy_unit < hidden;
-  const uint32_t copy_at = copy_row * Layout::kStageRow + thread % 4 * 16;
-  const char* const copy_from =
-      static_cast<const char*>(args.products) +
-      2 * (d * args.product_direction + (rows.first + copy_row) * args.product_row + copy_unit);
-  const auto fetch = [&](int s) {
-    if (s < steps && copies && copy_row < rows.active(time(s))) {
-      const char* from = copy_from + rows.start(time(s)) * static_cast<int>(args.product_row) * 2;
-      const uint32_t to = stage_of(s) + copy_at;
+  // Prefetches the input's products: a thread copies 16 bytes of every 64th row.
+  __device__ __forceinline__ void fetch(int s) const {
+    if (s < steps && copy_unit() < args.sizes.hidden) {
+      const int active = rows.active(time(s)), row_bytes = static_cast<int>(args.product_row) * 2;
+      const char* const all = copy_from + rows.start(time(s)) * row_bytes;
+      const uint32_t to = stage_of(s) + thread % 2 * 16;
+      for (int row = thread / 2; row < active; row += Layout::kFinishing / 2) {
 #pragma unroll
-      for (int m = kFirstInput; m < kGates; ++m) {
-        ptx::copy16_async(to + m * gate_bytes, from + m * args.product_gate * 2);
+        for (int m = kFirstInput; m < kGates; ++m) {
+          ptx::copy16_async(to + row * Layout::kStageRow + m * gate_bytes,
+                            all + row * row_bytes + m * args.product_gate * 2);
+        }
       }
     }
     ptx::commit_copies();
-  };
-  // Stores a tile's gates, which have taken the place of its products.
-  const int64_t all_rows = rows.start(steps);
-  const int gate = thread / 32, gate_row = thread / 4 % 8;
-  const int left = static_cast<int>(hidden) - copy_unit;
-  char* const gates_to =
-      static_cast<char*>(args.gates) +
-      2 * (((d * all_rows + rows.first + gate_row) * kGates + gate) * hidden + copy_unit);
-  const auto store_gates = [&](int s, int j) {
-    const int r = j * 8 + gate_row;
-    if (gate >= kGates || left <= 0 || r >= rows.active(time(s))) return;
-    store_eight(
-        gates_to + (rows.start(time(s)) + j * 8) * (kGates * static_cast<int>(hidden)) * 2,
-        ptx::load16(stage_of(s) + gate * gate_bytes + r * Layout::kStageRow + thread % 4 * 16),
-        left, vector);
-  };
-
-  // ---- h of all blocks: where a step finds it, and where this block's goes
-  GridExchange<kChunks, kGridForwardTile> exchange(args.exchange, group_number, groups, tiles, rank,
-                                                   warp, lane);
-  char* const output_to =
-      static_cast<char*>(args.output) +
-      2 * ((rows.first + lane) * args.output_row + d * hidden + first_unit + warp * 4);
-  const auto initial = [&](int j, int c) {  // h0, as if received
-    const int r = j * 8 + g;
-    const int64_t k = (warp * kChunks + c) * 32 + 8 * q;
-    if (any_resets && resets.before_first(r)) {
-      const uint16_t* const row = resets.h_row(time(0), r);
-      return words_of(row + k, row == nullptr ? 0 : hidden - k);
-    }
-    return words_of(static_cast<const uint16_t*>(args.h0) + (state_row + r) * hidden + k,
-                    r < rows.count ? hidden - k : 0);
-  };
-  for (int s = 0; s < Layout::kAhead; ++s) fetch(s);
-  ptx::wait_copies<Layout::kAhead - 1>();
-  __syncthreads();
-
-  // Where this thread reads the sums, and where it writes its part.
-  const uint32_t own_sums = base + (unit * 8 + row_in_tile) * 4;
-  const uint32_t sums_to = base + ((warp * kStateGates * kGridUnits + g) * 8 + 2 * q) * 4;
-  const int four_left = static_cast<int>(hidden) - first_unit - warp * 4;
-  int parity = 0;
-  int before_s = 0, before_j = -1;  // the tile before, whose gates are stored behind the next one
-  Words words[kChunks];
-  bool loaded = false;  // whether `words` has been read ahead
-#pragma unroll 1
-  for (int s = 0; s < steps; ++s) {
-    const int active = rows.active(time(s)), active_before = s == 0 ? 0 : rows.active(time(s - 1));
-    const int64_t start = rows.start(time(s));
-#pragma unroll 1
-    for (int j = 0; j < tiles; ++j) {
-      const bool last_tile = j + 1 == tiles;
-      // Uniform in the group: nobody sends or waits for a tile without this step. The copies of its
-      // last tile must still be waited for and continued.
-      if (active <= j * 8) {
-        if (last_tile) {
-          ptx::wait_copies<Layout::kAhead - 2>();
-          __syncthreads();
-          fetch(s + Layout::kAhead);
-        }
-        continue;
-      }
-      const int row = j * 8 + row_in_tile;
-      if (active_before > j * 8) {
-        exchange.wait(words, j, loaded);
-      } else {
-#pragma unroll
-        for (int c = 0; c < kChunks; ++c) words[c] = initial(j, c);
-      }
-
-      // ---- product
-      float sum[kTiles][1][4] = {};
-#pragma unroll
-      for (int c = 0; c < 2 * kChunks; ++c) {
-        const uint2 b[1] = {words[c / 2].half(c % 2)};
-        multiply_chunk<T>(weights, c, b, sum);
-      }
-      const uint32_t sums = parity * Layout::kSumBytes;
-#pragma unroll
-      for (int m = 0; m < kTiles; ++m) {
-        const int output = m % kStateGates * kGridUnits + m / kStateGates * 16;
-        store_sums(sums_to + sums + output * 8 * 4, sum[m][0]);
-      }
-      // The partial sums are complete, and after the last tile the next stage is there. The sums
-      // have two buffers, so one barrier a tile is enough.
-      if (last_tile) ptx::wait_copies<Layout::kAhead - 2>();
-      __syncthreads();
-
-      float gates[kGates];
-      const bool anew = any_resets && marks.before(j) && real;
-      const auto next_start =
-          resets.template states<uint16_t>(anew, time(s + 1), row, first_unit + unit);
-      const uint32_t in_stage = stage_of(s) + row * Layout::kStageRow + unit * 2;
-#pragma unroll
-      for (int m = 0; m < kGates; ++m) {
-        gates[m] = bias[m * kGridUnits + unit];
-        if (m >= kFirstInput) {
-          gates[m] = widen_bits<T>(ptx::load2(in_stage + m * gate_bytes)) + gates[m];
-        }
-        if (m >= kStateGates) continue;
-        // Not shared with the other kernels: a function for it changes the machine code.
-        float parts[kGridWarps];
-#pragma unroll
-        for (int k = 0; k < kGridWarps; ++k) {
-          parts[k] = ptx::load_float(own_sums + sums + (k * kStateGates + m) * kGridUnits * 8 * 4);
-        }
-        gates[m] += sum_in_pairs(parts);
-      }
-      // The next tile's loads travel while the cell is computed.
-      loaded = tiles > 1 && (last_tile ? s + 1 < steps && rows.active(time(s + 1)) > 0
-                                       : active > j * 8 + 8 && active_before > j * 8 + 8);
-      if (loaded) exchange.load_next(words, j, last_tile);
-
-      // ---- the cell
-      const int item = j * kGridThreads + thread;
-      uint16_t h = last_h[item];
-      if (real && row < active) {
-        const auto next = Cell::forward(gates, c_states[item]);
-        c_states[item] = next.new_cell;
-        h = Narrow<T>::from(next.new_h).bits;
-        last_h[item] = h;
-      }
-      if (anew) c_states[item] = next_start.c;
-      const uint2 four = gather_four(h);
-      uint2 sent = four;
-      if (any_resets && __any_sync(~0u, anew)) {
-        // Rounded anew, as h0.
-        sent = gather_four(anew ? Narrow<T>::from(widen_bits<T>(next_start.h)).bits : h);
-      }
-      if (lane < 8) {
-        if (s + 1 < steps) exchange.send(j, 0, sent);
-        if (j * 8 + lane < active && four_left > 0) {
-          store_four(output_to + (start + j * 8) * static_cast<int>(args.output_row) * 2, four,
-                     four_left, vector);
-        }
-      }
-      if (save) {
-        if (before_j >= 0) store_gates(before_s, before_j);
-        before_s = s;
-        before_j = j;
-#pragma unroll
-        for (int m = 0; m < kGates; ++m) {
-          ptx::store2(in_stage + m * gate_bytes, Narrow<T>::from(gates[m]).bits);
-        }
-      }
-      parity ^= 1;
-      if (last_tile) fetch(s + Layout::kAhead);
-    }
-    exchange.advance();
-    marks.load(s + 2);
   }
-  __syncthreads();
-  if (save && before_j >= 0) store_gates(before_s, before_j);
-  for (int j = 0; j < tiles; ++j) {
-    const int row = j * 8 + row_in_tile, item = j * kGridThreads + thread;
-    if (!real || row >= rows.count) continue;
-    const int64_t at = (state_row + row) * hidden + first_unit + unit;
-    static_cast<uint16_t*>(args.h)[at] = last_h[item];
-    store_c<T>(args.c, at, args.sizes.half_c, c_states[item]);
+
+  static __device__ __forceinline__ uint16_t rounded(uint16_t bits) {
+    return Narrow<T>::from(widen_bits<T>(bits)).bits;
+  }
+
+  // The states before the first step; h goes out as if a step had sent it.
+  __device__ __forceinline__ void begin() const {
+    for (int j = team; j < tiles; j += 2) {
+      const int row = j * 8 + row_in_tile;
+      const bool anew = resets.before_first(row);
+      uint16_t h[2] = {}, sent[2] = {};
+      float c[2] = {};
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (!real[i] || row >= rows.count) continue;
+        const int64_t at = state(row, i);
+        c[i] = resets.first_c(anew, load_c<T>(args.c0, at, args.sizes.half_c), row, unit + i);
+        // Rounded anew: h0 may be a NaN of all ones, which would be waited for.
+        const uint16_t h0 = static_cast<const uint16_t*>(args.h0)[at];
+        h[i] = rounded(h0);
+        sent[i] = rounded(resets.template first_h<uint16_t>(anew, h0, row, unit + i));
+      }
+      store_word4(send_to + ring.before_first() + j * kGridForwardTile, sent[0] | sent[1] << 16);
+      keep_states(states_of(j), c, h[0] | h[1] << 16);
+    }
+  }
+
+  __device__ __forceinline__ int64_t state(int row, int i) const {
+    return (group.direction * args.sizes.batch + rows.first + row) * args.sizes.hidden + unit + i;
+  }
+
+  static __device__ __forceinline__ void keep_states(uint32_t at, const float (&c)[2], uint32_t h) {
+    ptx::store4(at, __float_as_uint(c[0]));
+    ptx::store4(at + 4, __float_as_uint(c[1]));
+    ptx::store4(at + 8, h);
+  }
+
+  // Adds the sums to the gates of both units, and gives their buffer back.
+  __device__ __forceinline__ void add_sums(float (&gates)[2][kGates]) const {
+#pragma unroll
+    for (int m = 0; m < kStateGates; ++m) {
+      float parts[2][Layout::kMultiplyingWarps];
+#pragma unroll
+      for (int w = 0; w < Layout::kMultiplyingWarps; ++w) {
+        const uint2 sums = ptx::load8(own_sums + (w * kStateGates + m) * 512);
+        parts[0][w] = __uint_as_float(sums.x), parts[1][w] = __uint_as_float(sums.y);
+      }
+      gates[0][m] += sum_in_pairs(parts[0]);
+      gates[1][m] += sum_in_pairs(parts[1]);
+    }
+    ptx::arrive_threads(kSumsEmpty + team, kMeeting);
+  }
+
+  // A row of a tile in step s; `again`: the tile was sent in the step before, too.
+  __device__ __forceinline__ void finish(int s, int row, bool taken, bool again,
+                                         const Place& at) const {
+    const bool anew = any_resets && resets.mark(time(s + 1), row) != 0;
+    float c[2] = {ptx::load_float(at.states), ptx::load_float(at.states + 4)};
+    uint32_t h = ptx::load4(at.states + 8);
+    float gates[2][kGates];
+#pragma unroll
+    for (int m = 0; m < kGates; ++m) {
+      const uint32_t products = m < kFirstInput ? 0 : ptx::load4(at.stage + m * gate_bytes);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        gates[i][m] = bias[m][i];
+        if (m < kFirstInput) continue;
+        gates[i][m] += widen_bits<T>(static_cast<uint16_t>(products >> (16 * i)));
+      }
+    }
+    ptx::sync_threads(kSumsFull + team, kMeeting);
+    add_sums(gates);
+
+    // A row without this step keeps its states.
+    uint16_t bits[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const auto next = Cell::forward(gates[i], c[i]);
+      c[i] = taken && real[i] ? next.new_cell : c[i];
+      bits[i] = taken && real[i] ? Narrow<T>::from(next.new_h).bits
+                                 : static_cast<uint16_t>(h >> (16 * i));
+    }
+    h = bits[0] | bits[1] << 16;
+    uint32_t sent = h;
+    if (any_resets && anew) {
+      const auto first = resets.template states<uint16_t>(real[0], time(s + 1), row, unit);
+      const auto second = resets.template states<uint16_t>(real[1], time(s + 1), row, unit + 1);
+      sent = rounded(first.h) | rounded(second.h) << 16;
+      c[0] = first.c, c[1] = second.c;
+    }
+    store_word4(at.send, sent);
+    if (again) store_word4(at.put_back, ~0u);
+    keep_states(at.states, c, h);
+    if (!taken) return;
+    store_pair(at.output, h, even, real);
+    if (args.gates == nullptr) return;
+#pragma unroll
+    for (int m = 0; m < kGates; ++m) {
+      const uint32_t both = Narrow<T>::from(gates[0][m]).bits | Narrow<T>::from(gates[1][m]).bits
+                                                                    << 16;
+      store_pair(at.gates + m * args.sizes.hidden * 2, both, even, real);
+    }
+  }
+
+  __device__ __forceinline__ void run() {
+    for (int s = 0; s < Layout::kDepth - 1; ++s) fetch(s);
+    if (team < buffers) ptx::arrive_threads(kSumsEmpty + team, kMeeting);
+    begin();
+    const int64_t gates_row = kGates * args.sizes.hidden * 2, output_row = args.output_row * 2;
+    int visits = 0, before = 0;  // tiles of all steps so far; rows of the last one
+#pragma unroll 1
+    for (int s = 0; s < steps; ++s) {
+      ptx::wait_copies<Layout::kDepth - 2>();
+      ptx::sync_threads(kFinishers, Layout::kFinishing);
+      const int active = rows.active(time(s));
+      const int first = buffers == 1 ? team : (visits ^ team) & 1;
+      const int64_t row = rows.start(time(s)) + first * 8;
+      Place at = {output_to + row * output_row,
+                  gates_to + row * gates_row,
+                  send_to + ring.place(s) + first * kGridForwardTile,
+                  send_to + ring.place(s + kGridRing - 2) + first * kGridForwardTile,
+                  stage_of(s) + (first * 8 + row_in_tile) * Layout::kStageRow + pair * 4,
+                  states_of(first)};
+#pragma unroll 1
+      for (int j = first; j * 8 < active; j += 2) {
+        const int own = j * 8 + row_in_tile;
+        const bool taken = own < active;
+        const bool again = before > j * 8;
+        finish(s, own, taken, again, at);
+        at = {at.output + 16 * output_row,       at.gates + 16 * gates_row,
+              at.send + 2 * kGridForwardTile,    at.put_back + 2 * kGridForwardTile,
+              at.stage + 16 * Layout::kStageRow, at.states + 2 * kStatesBytes};
+      }
+      visits += (active + 7) / 8;
+      before = active;
+      fetch(s + Layout::kDepth - 1);
+      order_exchange(s);
+    }
+    ptx::sync_threads(kFinishers, Layout::kFinishing);
+    end();
+  }
+
+  __device__ __forceinline__ void end() const {
+    for (int j = team; j < tiles; j += 2) {
+      const int row = j * 8 + row_in_tile;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (!real[i] || row >= rows.count) continue;
+        const uint32_t h = ptx::load4(states_of(j) + 8) >> (16 * i);
+        static_cast<uint16_t*>(args.h)[state(row, i)] = static_cast<uint16_t>(h);
+        const float c = ptx::load_float(states_of(j) + 4 * i);
+        store_c<T>(args.c, state(row, i), args.sizes.half_c, c);
+      }
+    }
+  }
+};
+
+template <class Cell, class T, bool any_resets, int late>
+__global__ void __launch_bounds__(GridForward<Cell::kGates, Cell::kStateGates>::kThreads, 1)
+    grid_forward(const __grid_constant__ PersistentForward args, int rows_each) {
+  begin_kernel();
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  using Layout = GridForward<Cell::kGates, Cell::kStateGates>;
+  extern __shared__ __align__(128) unsigned char memory[];
+  const int rank = static_cast<int>(blockIdx.x) % Layout::kBlocks;
+  const int number = static_cast<int>(blockIdx.x) / Layout::kBlocks;
+  const int tiles = rows_each / 8;
+  const Group group(args.sizes, number, rows_each);
+  const GridRing ring{tiles * kGridForwardTile};
+  char* const exchange =
+      static_cast<char*>(args.exchange) + int64_t{number} * (kGridRing + 1) * ring.step_bytes;
+  if (threadIdx.x < Layout::kMultiplying) {
+    ptx::more_registers<Layout::kMultiplyingRegisters>();
+    GridMultiplier<Cell, T, late>(args, group, exchange, ring, rank, ptx::shared_address(memory))
+        .run();
+  } else {
+    ptx::fewer_registers<Layout::kFinishingRegisters>();
+    GridFinisher<Cell, T, any_resets, late == 2 ? 1 : 2>(args, group, exchange, ring, rank,
+                                                         rows_each, ptx::shared_address(memory))
+        .run();
   }
 #endif
 }

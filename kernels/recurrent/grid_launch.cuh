@@ -26,7 +26,7 @@ struct GridCall {
               most = Layout::shared_bytes(most_grid_rows<Layout>());
     if (shared_bytes > most) return cudaErrorInvalidValue;
     const auto function = reinterpret_cast<const void*>(kernel);
-    const int blocks = grid_groups(sizes, rows) * kGridBlocks;
+    const int blocks = grid_groups(sizes, rows) * Layout::kBlocks;
     cudaError_t error =
         cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
     if (fits != nullptr) *fits = false;
@@ -43,38 +43,53 @@ struct GridCall {
       if (error != cudaSuccess) return error;
       error = cudaDeviceGetAttribute(&cooperative, cudaDevAttrCooperativeLaunch, device);
       if (error != cudaSuccess) return error;
-      error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, kGridThreads,
+      error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, Layout::kThreads,
                                                             static_cast<size_t>(shared_bytes));
       *fits = cooperative != 0 && int64_t{each} * processors >= blocks;
       return error;
     }
     const LaunchShape shape = {
-        static_cast<unsigned>(blocks), 1, 1, kGridThreads, static_cast<size_t>(shared_bytes), 8,
+        static_cast<unsigned>(blocks), 1, 1, Layout::kThreads, static_cast<size_t>(shared_bytes), 8,
         static_cast<int>(sizes.steps)};
     return launch_with(kernel, shape, stream, cooperative_launch(), *args, rows);
   }
 };
 
+template <class Cell, class T, int late>
+cudaError_t run_grid_of(const PersistentForward* args, const GridCall& call) {
+  using Layout = GridForward<Cell::kGates, Cell::kStateGates>;
+  return call.of<Layout>(
+      any_resets(args) ? grid_forward<Cell, T, true, late> : grid_forward<Cell, T, false, late>,
+      args);
+}
+
 template <class Kind>
 cudaError_t run_grid(const PersistentForward* args, const GridCall& call) {
   using Cell = typename Kind::template HalfCell<float>;
-  using Layout = GridForward<Cell::kGates, Cell::kStateGates>;
   const auto run = [&](auto type) {
     using T = typename decltype(type)::type;
-    return call.of<Layout>(
-        any_resets(args) ? grid_forward<Cell, T, true> : grid_forward<Cell, T, false>, args);
+    return call.rows == 8    ? run_grid_of<Cell, T, 2>(args, call)
+           : call.rows == 16 ? run_grid_of<Cell, T, 1>(args, call)
+                             : run_grid_of<Cell, T, 0>(args, call);
   };
   return call.sizes.dtype == Dtype::kHalf ? run(Type<Half>{}) : run(Type<BFloat16>{});
+}
+
+template <class Cell, class T, bool alone>
+cudaError_t run_grid_of(const PersistentBackward* args, const GridCall& call) {
+  using Layout = GridBackward<Cell::kGates, Cell::kStateGates>;
+  return call.of<Layout>(
+      any_resets(args) ? grid_backward<Cell, T, true, alone> : grid_backward<Cell, T, false, alone>,
+      args);
 }
 
 template <class Kind>
 cudaError_t run_grid(const PersistentBackward* args, const GridCall& call) {
   using Cell = typename Kind::template Cell<float>;
-  using Layout = GridBackward<Cell::kGates, Cell::kStateGates>;
   const auto run = [&](auto type) {
     using T = typename decltype(type)::type;
-    return call.of<Layout>(
-        any_resets(args) ? grid_backward<Cell, T, true> : grid_backward<Cell, T, false>, args);
+    return call.rows == 8 ? run_grid_of<Cell, T, true>(args, call)
+                          : run_grid_of<Cell, T, false>(args, call);
   };
   return call.sizes.dtype == Dtype::kHalf ? run(Type<Half>{}) : run(Type<BFloat16>{});
 }
@@ -100,7 +115,8 @@ template <class Kind>
 size_t grid_exchange_bytes(const PersistentSizes& sizes, int rows, bool backward) {
   constexpr int kStateGates = Kind::template Cell<float>::kStateGates;
   const int tile_bytes = backward ? kGridBackwardTile<kStateGates> : kGridForwardTile;
-  return static_cast<size_t>(sizes.steps) * grid_groups(sizes, rows) * (rows / 8) * tile_bytes;
+  const size_t steps = kGridRing + (backward ? 0 : 1);
+  return steps * grid_groups(sizes, rows) * (rows / 8) * tile_bytes;
 }
 
 }  // namespace treadle

@@ -121,6 +121,7 @@ __device__ __forceinline__ void store_eight(char* at, uint4 x, int count, bool v
 // Hides how x was computed: else the compiler recomputes it in every step to save its register.
 __device__ __forceinline__ void keep(uint32_t& x) { asm volatile("" : "+r"(x)); }
 __device__ __forceinline__ void keep(int64_t& x) { asm volatile("" : "+l"(x)); }
+__device__ __forceinline__ void keep(const char*& x) { asm volatile("" : "+l"(x)); }
 
 template <class T>
 __device__ __forceinline__ float widen_bits(uint16_t bits) {

@@ -35,16 +35,22 @@ constexpr int64_t kBatch = int64_t{1} << 26;  // at 2 * 16 blocks a row they are
 constexpr int64_t kSteps = int64_t{1} << 30;  // kernels count some more in 32 bits
 constexpr int64_t kFewSteps = 1, kFewUnits = 8192;  // of algorithm "warp", B * H: at most
 constexpr int64_t kTilesHidden = int64_t{1} << 20;
-constexpr int64_t kTilesLeastRows = 64;  // of fewer, most of a tile would be empty
+constexpr int64_t kGridFromHidden = 512;  // where clusters can, too: more
+constexpr int64_t kTilesLeastRows = 64;   // of fewer, most of a tile would be empty
 
 const CellShapes& shapes_of(const RecurrenceSizes& sizes) {
   const CellInfo& cell = cell_info(sizes.cell);
   return cell_shapes(cell.gates, cell.state_gates);
 }
 
-// Groups of kGridBlocks blocks for each direction, one block a multiprocessor.
-int64_t grid_groups(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
-  return device.multiprocessors / kGridBlocks / std::max<int64_t>(sizes.directions, 1);
+// Blocks of a group of the grid.
+int64_t grid_blocks(bool backward) {
+  return backward ? GridBackward<3, 3>::kBlocks : GridForward<3, 3>::kBlocks;
+}
+
+// Groups for each direction, one block a multiprocessor.
+int64_t grid_groups(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool backward) {
+  return device.multiprocessors / grid_blocks(backward) / std::max<int64_t>(sizes.directions, 1);
 }
 
 // Clusters that fit at once: an H200 with 132 multiprocessors holds 7 of 16 blocks, 30 of 4.
@@ -119,13 +125,14 @@ int64_t grid_rows(const RecurrenceSizes& sizes, bool backward) {
 }
 
 int64_t grid_launches(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool backward) {
-  const int64_t at_once = grid_groups(sizes, device) * grid_rows(sizes, backward);
+  const int64_t at_once = grid_groups(sizes, device, backward) * grid_rows(sizes, backward);
   return std::max<int64_t>(ceil_div(sizes.batch, at_once), 1);
 }
 
 // Rows a group of blocks, in tiles of 8.
 int plan_grid(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool backward) {
-  const int64_t at_once = grid_groups(sizes, device) * grid_launches(sizes, device, backward);
+  const int64_t at_once =
+      grid_groups(sizes, device, backward) * grid_launches(sizes, device, backward);
   const int64_t rows = std::max<int64_t>(ceil_div(sizes.batch, at_once), 1);
   return static_cast<int>(ceil_div(rows, 8) * 8);
 }
@@ -185,18 +192,24 @@ Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
                                  ? Choice{"tiles", "so many rows fill tiles of tensor cores"}
                                  : Choice{"step", "so many rows are faster by a product a step"};
   const bool cluster = on_chip(sizes, device, /*cluster=*/true, backward);
-  if (!cluster &&
-      !(on_chip(sizes, device, /*cluster=*/false, backward) && grid_groups(sizes, device) > 0)) {
+  const bool grid = on_chip(sizes, device, /*cluster=*/false, backward) &&
+                    grid_groups(sizes, device, backward) > 0;
+  if (!cluster && !grid) {
     if (tiles < launched) return in_launches;
     return {"step", "no algorithm keeps such weights on the chip"};
   }
-  const Clusters clusters = cluster ? plan_clusters(sizes, device, backward) : Clusters{};
-  const double time = cluster ? clusters.time
-                              : grid_time(grid_launches(sizes, device, backward),
-                                          plan_grid(sizes, device, backward),
-                                          cell_info(sizes.cell).state_gates, backward);
-  if (time > std::min(launched, tiles)) return in_launches;
-  if (!cluster) return {"grid", "the blocks of the grid keep the weights on the chip"};
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  const Clusters clusters = cluster ? plan_clusters(sizes, device, backward) : Clusters{{}, kNever};
+  // Where a cluster has little to keep, its times are the better known.
+  const double of_grid =
+      grid && (!cluster || sizes.hidden > kGridFromHidden)
+          ? grid_time(grid_launches(sizes, device, backward), plan_grid(sizes, device, backward),
+                      cell_info(sizes.cell).state_gates, backward)
+          : kNever;
+  if (std::min(clusters.time, of_grid) > std::min(launched, tiles)) return in_launches;
+  if (of_grid < clusters.time) {
+    return {"grid", "the blocks of the grid keep the weights on the chip"};
+  }
   return {"cluster", "the blocks of a cluster keep the weights on the chip", clusters.plan};
 }
 
@@ -237,9 +250,10 @@ const char* refuse_forced(const RecurrenceSizes& sizes, const RecurrenceDevice& 
                 " and an sm_90 GPU, got ", dtype_name(sizes.dtype), ", H = ", sizes.hidden,
                 " and sm_", device.architecture);
   }
-  if (!cluster && grid_groups(sizes, device) == 0) {
-    return fail("algorithm grid needs ", kGridBlocks, " multiprocessors a direction, got ",
-                device.multiprocessors, " for ", sizes.directions);
+  if (!cluster && grid_groups(sizes, device, backward) == 0) {
+    return fail("algorithm grid needs ", grid_blocks(backward),
+                " multiprocessors a direction, got ", device.multiprocessors, " for ",
+                sizes.directions);
   }
   return nullptr;
 }
@@ -273,7 +287,7 @@ const char* plan_recurrence(const RecurrenceSizes& sizes, const RecurrenceDevice
   RecurrencePlan& plan = *result;
   plan = {algorithm, reason, steps_per_chunk(sizes, device), transposed, clusters, 0, 0};
   if (plan.is("grid")) {
-    plan.grid_groups = grid_groups(sizes, device);
+    plan.grid_groups = grid_groups(sizes, device, backward);
     plan.grid_rows = plan_grid(sizes, device, backward);
   }
   return nullptr;

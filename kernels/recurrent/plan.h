@@ -4,7 +4,7 @@
 //   tiles    both in one launch for each step: tensor cores multiply tiles of many rows
 //   warp     the same for few rows of a single step, by threads that share a unit's weights
 //   cluster  one launch, weights kept on the chip: a cluster of blocks takes rows through all steps
-//   grid     the same with 32 blocks, for weights that no cluster holds
+//   grid     the same with 64 blocks, backward 32, for weights that no cluster holds
 #pragma once
 
 #include <cstddef>
@@ -39,7 +39,7 @@ struct RecurrencePlan {
   int64_t steps_per_chunk;  // input products are computed for so many steps at once
   bool transposed;          // products [GH, S] instead of [S, GH]
   ClusterPlan clusters;     // of algorithm "cluster"
-  int64_t grid_groups;      // of algorithm "grid": groups of 32 blocks for one direction
+  int64_t grid_groups;      // of algorithm "grid": groups of blocks for one direction
   int grid_rows;            // of algorithm "grid": rows of the batch that a group takes
 
   bool is(std::string_view name) const { return name == algorithm; }

@@ -50,10 +50,14 @@ inline double dense_time(const ClusterShape& shape, int stride, int state_gates,
   return 0.33 + 1.65 * products + 0.8 * sent * stride + 0.11 * more;
 }
 
-// Grid: tiles run in sequence; with one tile there is nothing to overlap with.
+// Grid: a chain of products, sums, cell and exchange; with many tiles, what one of them keeps the
+// block busy for. Backward it is mostly the exchange. Of three gates; a fourth adds a fifth,
+// backward more than a third.
 inline double grid_time(int64_t launches, int rows, int state_gates, bool backward) {
-  return static_cast<double>(launches) *
-         (0.6 + state_gates / 3.0 * (backward ? 0.375 : 0.19) * rows);
+  const double chain = backward ? 1.3 + 0.095 * rows : 1.05 + 0.026 * rows;
+  const double busy = backward ? 0.15 + 0.144 * rows : 0.2 + 0.052 * rows;
+  const double gates = 1 + (backward ? 0.36 : 0.22) * (state_gates - 3);
+  return static_cast<double>(launches) * gates * std::max(chain, busy);
 }
 
 // Step: a matrix product and a kernel, between which the products of half types lie in memory as

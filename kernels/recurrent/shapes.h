@@ -9,11 +9,9 @@
 #include <utility>
 
 #include "kernels/common/dtype.h"
+#include "kernels/recurrent/grid_shapes.h"
 
 namespace treadle {
-
-inline constexpr int kWarp = 32;
-inline constexpr int kMostSharedBytes = 227 * 1024;  // sm_90, a block
 
 namespace shapes {
 
@@ -190,57 +188,6 @@ constexpr std::array<ShapeKernels, kShapes> kernels_of_shapes(std::index_sequenc
 template <int gates, int state_gates>
 inline constexpr std::array<ShapeKernels, kShapes> kShapeKernels =
     kernels_of_shapes<gates, state_gates>(std::make_index_sequence<kShapes>{});
-
-// ---- grid
-
-inline constexpr int kGridBlocks = 32, kGridUnits = 32;  // of a group; of a block
-inline constexpr int kGridHidden = kGridBlocks * kGridUnits, kGridRows = 64;  // at most
-inline constexpr int kGridWarps = 8, kGridThreads = kGridWarps * kWarp;
-
-template <int gates, int state_gates>
-struct GridForward {
-  static constexpr int kChunks = kGridHidden / 32 / kGridWarps;  // of 32 k, a warp: of one block
-  static constexpr int kTiles = state_gates * 2;                 // of 16 rows of W
-  static constexpr int kInRegisters = 144 / (4 * kTiles);        // of 2 * kChunks, in registers
-  static constexpr int kDepth = 6, kAhead = kDepth - 2;          // steps of the input
-  static constexpr int kStageRow = kGridUnits * 2 + 16;          // bytes
-
-  static constexpr int kSumBytes = kGridWarps * state_gates * kGridUnits * 8 * 4;  // two of them
-  static constexpr int kBias = 2 * kSumBytes;
-  static constexpr int kWeights = kBias + gates * kGridUnits * 4;
-  static constexpr int kCStates =
-      kWeights + kGridWarps * (2 * kChunks - kInRegisters) * kTiles * 512;
-  // Of every row: c and h of 32 units, and the stages of the input.
-  static constexpr int kRowBytes = kGridUnits * (4 + 2) + kDepth * gates * kStageRow;
-
-  static constexpr int shared_bytes(int rows) { return kCStates + rows * kRowBytes; }
-};
-
-template <int gates, int state_gates>
-struct GridBackward {
-  static constexpr int kChunks = state_gates * kGridHidden / 32 / kGridWarps;  // of 32 k, a warp
-  static constexpr int kTiles = kGridUnits / 16;                               // of 16 units
-  static constexpr int kInRegisters = 96 / (4 * kTiles);  // of 2 * kChunks, in registers
-  static constexpr int kDepth = 3, kAhead = kDepth - 1;   // steps of what forward saved
-  static constexpr int kStageRow = kGridUnits * 2 + 16, kCRow = kGridUnits * 4 + 16;  // bytes
-
-  static constexpr int kSumBytes = kGridWarps * kGridUnits * 8 * 4;  // two of them
-  static constexpr int kWeights = 2 * kSumBytes;
-  static constexpr int kGrads = kWeights + kGridWarps * (2 * kChunks - kInRegisters) * kTiles * 512;
-  // Of every row: gradients of h and c of 32 units, and stages of gates, grad_output and c.
-  static constexpr int kStageBytes = (gates + 1) * kStageRow + kCRow;
-  static constexpr int kRowBytes = kGridUnits * (4 + 4) + kDepth * kStageBytes;
-
-  static constexpr int shared_bytes(int rows) { return kGrads + rows * kRowBytes; }
-};
-
-// The most rows, in whole tiles, for which a block has room.
-template <class Layout>
-constexpr int most_grid_rows() {
-  int rows = kGridRows;
-  while (rows > 0 && Layout::shared_bytes(rows) > kMostSharedBytes) rows -= 8;
-  return rows;
-}
 
 // ---- of any cell
 

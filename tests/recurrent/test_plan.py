@@ -74,7 +74,13 @@ def bounded(sizes: Sizes, chunk: int, l2_bytes: int) -> None:
     assert few or chunk * step_bytes(sizes) <= l2_bytes // 2
 
 
-def possible(sizes: Sizes, multiprocessors: int, architecture: int, directions: int) -> set[str]:
+def grid_blocks(backward: bool) -> int:
+    return 32 if backward else 64
+
+
+def possible(
+    sizes: Sizes, multiprocessors: int, architecture: int, directions: int, backward: bool
+) -> set[str]:
     """Algorithms that can run."""
     _, _, hidden, element = sizes
     found = {"step"}
@@ -82,7 +88,8 @@ def possible(sizes: Sizes, multiprocessors: int, architecture: int, directions: 
         found |= {"cluster"}
     if element == 2 and hidden >= 1 and architecture >= 90:
         found |= {"cluster"} if hidden <= 768 else set()
-        found |= {"grid"} if hidden <= 1024 and multiprocessors >= 32 * directions else set()
+        blocks = grid_blocks(backward) * directions
+        found |= {"grid"} if hidden <= 1024 and multiprocessors >= blocks else set()
     return found
 
 
@@ -98,21 +105,25 @@ def covered(sizes: Sizes, one: Any, multiprocessors: int, directions: int, backw
     else:
         assert one.clusters == (0, 0, 0, 0)
     if one.algorithm == "grid":
-        groups = multiprocessors // 32 // directions
-        assert one.grid_rows in range(8, 65, 8) and groups > 0
+        groups = multiprocessors // grid_blocks(backward) // directions
+        most = 64 if backward else 128
+        assert one.grid_rows in range(8, most + 1, 8) and groups > 0
         # Not more than it takes in as few launches as there can be.
-        launches = max(1, -(-batch // (64 * groups)))
+        launches = max(1, -(-batch // (most * groups)))
         assert one.grid_rows * groups * launches >= batch
         assert one.grid_rows == 8 or (one.grid_rows - 8) * groups * launches < batch
     else:
         assert one.grid_rows == 0
 
 
-def chosen(one: Any, algorithm: str, batch: int) -> None:
+def chosen(one: Any, can: set[str], sizes: Sizes) -> None:
     """Not for very many rows, which a launch a step computes faster."""
+    _, batch, hidden, _ = sizes
     many = (one.algorithm, one.reason) in MANY_ROWS
-    why = "few rows of one step are a launch" if algorithm == "warp" else "on the chip"
-    assert many or (one.algorithm == algorithm and why in one.reason)
+    # Of both, above H 512, the one that is expected to be faster.
+    worth = {"cluster"} if "cluster" in can and hidden <= 512 else can - {"step"} or {"step"}
+    why = "few rows of one step are a launch" if worth == {"warp"} else "on the chip"
+    assert many or (one.algorithm in worth and why in one.reason)
     assert batch > 16 or not many
 
 
@@ -123,7 +134,7 @@ def test_every_size() -> None:
         for tf32, architecture, directions, backward in itertools.product(
             (False, True), ARCHITECTURES, (1, 2), (False, True)
         ):
-            can = possible(sizes, 132, architecture, directions)
+            can = possible(sizes, 132, architecture, directions, backward)
             one = plan(
                 sizes,
                 tf32=tf32,
@@ -131,10 +142,10 @@ def test_every_size() -> None:
                 directions=directions,
                 backward=backward,
             )
-            worth = [r for r in ("cluster", "grid") if r in can and steps > 1]
-            if steps <= 1 and not backward and batch <= 8192 // max(hidden, 1):
-                worth = ["warp"]
-            chosen(one, [*worth, "step"][0], batch)
+            if steps <= 1:
+                few = not backward and batch <= 8192 // max(hidden, 1)
+                can = {"warp"} if few else {"step"}
+            chosen(one, can, sizes)
             bounded(sizes, one.steps_per_chunk, 50 * MEGABYTE)
             assert one.transposed == (element == 4 and not tf32 and 1 < batch <= 32)
             covered(sizes, one, 132, directions, backward)
@@ -150,8 +161,7 @@ def test_every_chip() -> None:
         sizes = (257, batch, *width)
         device = {"multiprocessors": multiprocessors, "architecture": architecture}
         one = plan(sizes, directions=directions, backward=backward, **device)
-        can = possible(sizes, multiprocessors, architecture, directions)
-        chosen(one, [r for r in ("cluster", "grid", "step") if r in can][0], batch)
+        chosen(one, possible(sizes, multiprocessors, architecture, directions, backward), sizes)
         covered(sizes, one, multiprocessors, directions, backward)
 
 
@@ -239,14 +249,24 @@ def test_float32_is_for_clusters_alone() -> None:
 
 
 @BINDINGS
-def test_a_grid_on_a_small_chip() -> None:
+@pytest.mark.parametrize(("backward", "blocks"), [(False, 64), (True, 32)])
+def test_a_grid_on_a_small_chip(backward: bool, blocks: int) -> None:
     words = (
-        "^recurrent_layer: algorithm grid needs 32 multiprocessors a direction, "
-        r"got 63 for 2($|\n)"
+        f"^recurrent_layer: algorithm grid needs {blocks} multiprocessors a direction, "
+        rf"got {2 * blocks - 1} for 2($|\n)"
     )
+    options = {"forced": "grid", "directions": 2, "backward": backward}
     with pytest.raises(RuntimeError, match=words):
-        plan((512, 17, 33, 2), forced="grid", multiprocessors=63, directions=2)
-    assert plan((512, 17, 33, 2), forced="grid", multiprocessors=64, directions=2).grid_rows == 24
+        plan((512, 17, 33, 2), multiprocessors=2 * blocks - 1, **options)
+    assert plan((512, 17, 33, 2), multiprocessors=2 * blocks, **options).grid_rows == 24
+
+
+@BINDINGS
+def test_a_wide_layer_takes_the_faster_of_cluster_and_grid() -> None:
+    """Many rows of a width that few clusters hold at once."""
+    assert plan((512, 4, 768, 2), architecture=90).algorithm == "cluster"
+    assert plan((512, 128, 768, 2), architecture=90).algorithm == "grid"
+    assert plan((512, 128, 512, 2), architecture=90).algorithm == "cluster"
 
 
 def run(call: Call, **options: Any) -> list[Tensor]:

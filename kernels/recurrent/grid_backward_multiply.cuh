@@ -1,0 +1,168 @@
+// The warps that multiply in grid_backward.cuh. They poll a tile's words, multiply, and leave
+// the sums for the warps that finish.
+#pragma once
+
+#include "kernels/recurrent/grid.cuh"
+
+namespace treadle {
+
+// A warp that multiplies all units of the block by an eighth of K. `alone`: the group has one tile,
+// so that the next words are those of the same tile and cannot be there before it is finished.
+template <class Cell, class T, bool alone>
+struct GridBackwardMultiplier {
+  static constexpr int kStateGates = Cell::kStateGates;
+  using Layout = GridBackward<Cell::kGates, kStateGates>;
+  static constexpr int kChunks = Layout::kChunks, kTiles = Layout::kTiles;
+  using Words = uint4[kChunks];
+
+  uint32_t weights[Layout::kInRegisters * kTiles * 4];
+  GridRing ring;
+  GridVisits<true> visit;  // the one after the next
+  const char* from;
+  const char* at;  // where the next one finds its words
+  uint32_t sums_to, in_shared;
+  int buffer = 0;
+  bool more, orders = false;  // whether there is a next one; whether it is one of a new step
+
+  __device__ __forceinline__ GridBackwardMultiplier(const PersistentBackward& args,
+                                                    const Group& group, const char* exchange,
+                                                    GridRing ring, int rank, uint32_t base)
+      : ring(ring), visit(group, static_cast<int>(args.sizes.steps)) {
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+    in_shared = base + Layout::kWeights + warp * (Layout::kInShared * kTiles * 512) + lane * 16;
+    load_weights(args, group.direction, rank, warp, lane / 4, lane % 4);
+    __syncwarp();
+    from = exchange + (warp * kChunks * kWarp + lane) * 16;
+    sums_to = base + warp * kTiles * 512 + sums_place(lane / 4, lane % 4);
+    keep(sums_to);
+    keep(in_shared);
+    more = visit.next();
+    at = from + source();
+  }
+
+  // Half-chunks of 16 k whose weights lie in shared memory are spread among the others, so that
+  // each is loaded while others are multiplied.
+  static constexpr __device__ __forceinline__ int shared_before(int c) {
+    return c * Layout::kInShared / (2 * kChunks);
+  }
+  static constexpr __device__ __forceinline__ bool shared(int c) {
+    return shared_before(c + 1) > shared_before(c);
+  }
+
+  // Transposed: column u of W_hh; chunks of 32 k by block, then gate. Rows g and g + 8 of a
+  // product's A are a pair of units.
+  __device__ __forceinline__ void load_weights(const PersistentBackward& args, int64_t d, int rank,
+                                               int warp, int g, int q) {
+    const int64_t hidden = args.sizes.hidden;
+    const auto* all =
+        static_cast<const uint16_t*>(args.weight_hh) + d * kStateGates * hidden * hidden;
+    const auto load = [&](int c, int64_t u) {
+      const int chunk = warp * kChunks + c / 2;
+      const int64_t first = chunk / kStateGates * Layout::kUnits + 8 * q + c % 2 * 4;
+      const int64_t m = Cell::weight_block(chunk % kStateGates);
+      uint32_t x[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int64_t v = first + i;
+        x[i] = u < hidden && v < hidden ? __ldg(all + (m * hidden + v) * hidden + u) : 0;
+      }
+      return uint2{x[0] | x[1] << 16, x[2] | x[3] << 16};
+    };
+#pragma unroll
+    for (int c = 0; c < 2 * kChunks; ++c) {
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m) {
+        const int64_t u = rank * Layout::kUnits + m * 16 + 2 * g;
+        const uint2 even = load(c, u), odd = load(c, u + 1);
+        if (shared(c)) {
+          ptx::store16(in_shared + (shared_before(c) * kTiles + m) * 512,
+                       {even.x, odd.x, even.y, odd.y});
+        } else {
+          uint32_t* const to = weights + ((c - shared_before(c)) * kTiles + m) * 4;
+          to[0] = even.x, to[1] = odd.x, to[2] = even.y, to[3] = odd.y;
+        }
+      }
+    }
+  }
+
+  // Where the visit's step has sent its tile.
+  __device__ __forceinline__ int source() const {
+    return ring.place(visit.s) + visit.j * kGridBackwardTile<kStateGates>;
+  }
+
+  // The words, which lie at `here`, are asked for already. They are replaced by those of the next
+  // one, which are not used if there is none.
+  __device__ __forceinline__ void multiply(Words& words, const char*& here) {
+    poll(words, here);
+    float sum[kTiles][4] = {};
+#pragma unroll
+    for (int c = 0; c < 2 * kChunks; ++c) {
+      const uint4& b = words[c / 2];
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m) {
+        uint4 a;
+        if (shared(c)) {
+          a = ptx::load16(in_shared + (shared_before(c) * kTiles + m) * 512);
+        } else {
+          const uint32_t* const w = weights + ((c - shared_before(c)) * kTiles + m) * 4;
+          a = {w[0], w[1], w[2], w[3]};
+        }
+        ptx::multiply_add<T>(sum[m], a.x, a.y, a.z, a.w, c % 2 ? b.z : b.x, c % 2 ? b.w : b.y);
+      }
+      if (!alone && c % 2) {
+        words[c / 2] = load_words16(at + c / 2 * 512);
+        // The compiler would move all loads behind the products.
+        if (c / 2 % 3 == 2) __syncwarp();
+      }
+    }
+    if (!alone) ptx::sync_threads(kSumsEmpty + buffer, Layout::kThreads);
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+      ptx::store16(sums_to + buffer * Layout::kSumBytes + m * 512,
+                   {__float_as_uint(sum[m][0]), __float_as_uint(sum[m][2]),
+                    __float_as_uint(sum[m][1]), __float_as_uint(sum[m][3])});
+    }
+    ptx::arrive_threads(kSumsFull + buffer, Layout::kThreads);
+    // Here it costs least: others now finish the tile.
+    if (orders) order_exchange(visit.s - 1);
+    if (!alone) buffer ^= 1;
+    if (alone) {
+      ptx::sync_threads(kSumsEmpty, Layout::kThreads);
+      for (const int64_t start = clock64(); clock64() - start < Layout::kFirstPoll;) continue;
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) words[c] = load_words16(at + c * 512);
+    }
+    here = at;
+    advance();
+  }
+
+  __device__ __forceinline__ void advance() {
+    const int s = visit.s;
+    if (more) more = visit.next();
+    orders = visit.s != s;
+    at = from + source();
+    keep(at);
+  }
+
+  __device__ __forceinline__ void run() {
+    Words words;
+    const char* here = at;
+    bool any = more;
+    advance();
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) words[c] = load_words16(here + c * 512);
+    if (alone) ptx::sync_threads(kSumsEmpty, Layout::kThreads);
+#pragma unroll 1
+    while (any) {
+      any = more;
+      multiply(words, here);
+    }
+    // As many waits as arrivals.
+    if (!alone) {
+      ptx::sync_threads(kSumsEmpty + buffer, Layout::kThreads);
+      ptx::sync_threads(kSumsEmpty + (buffer ^ 1), Layout::kThreads);
+    }
+  }
+};
+
+}  // namespace treadle

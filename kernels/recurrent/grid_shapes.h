@@ -1,0 +1,72 @@
+// The layouts of a block's shared memory in the grid kernels (shapes.h).
+#pragma once
+
+namespace treadle {
+
+inline constexpr int kWarp = 32;
+inline constexpr int kMostSharedBytes = 227 * 1024;  // sm_90, a block
+
+inline constexpr int kGridHidden = 1024;  // at most
+inline constexpr int kGridRing = 32;      // steps whose exchange has places of its own
+
+template <int gates, int state_gates>
+struct GridForward {
+  // Of a group; of a block: so few that registers hold all weights.
+  static constexpr int kBlocks = 64, kUnits = kGridHidden / kBlocks;
+  static constexpr int kMostRows = 128;
+  static constexpr int kMultiplyingWarps = 8, kMultiplying = kMultiplyingWarps * kWarp;
+  // Two teams by turns, of which a thread has a pair of units of a row of a tile.
+  static constexpr int kTeam = kUnits / 2 * 8, kFinishing = 2 * kTeam;
+  static constexpr int kThreads = kMultiplying + kFinishing;
+  static constexpr int kMultiplyingRegisters = state_gates == 4 ? 200 : 176;
+  static constexpr int kFinishingRegisters = 504 - 2 * kMultiplyingRegisters;
+  static constexpr int kChunks = kGridHidden / 32 / kMultiplyingWarps;  // of 32 k, a warp
+  static constexpr int kDepth = 6;                                      // steps of the input
+  static constexpr int kStageRow = kUnits * 2 + 16;                     // bytes
+  static constexpr int kFirstPoll = 600;  // clocks after sums are read, with one tile
+
+  static constexpr int kSumBytes = kMultiplyingWarps * state_gates * 512;
+  static constexpr int kStages = 2 * kSumBytes;  // after two buffers of sums
+  // Of every row: c and h of 8 pairs, and the stages of the input.
+  static constexpr int kRowBytes = kUnits / 2 * 12 + kDepth * gates * kStageRow;
+
+  static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
+};
+
+template <int gates, int state_gates>
+struct GridBackward {
+  // A block reads the gradients of all gates of all units, so there are as few as can keep W_hh.
+  static constexpr int kBlocks = 32, kUnits = kGridHidden / kBlocks;
+  static constexpr int kMostRows = 64;
+  static constexpr int kMultiplyingWarps = 8, kMultiplying = kMultiplyingWarps * kWarp;
+  static constexpr int kFinishing = kUnits / 2 * 8;  // a pair of units of a row of a tile each
+  static constexpr int kThreads = kMultiplying + kFinishing;
+  static constexpr int kMultiplyingRegisters = 216;
+  static constexpr int kFinishingRegisters = 504 - 2 * kMultiplyingRegisters;
+  static constexpr int kChunks = state_gates * kGridHidden / 32 / kMultiplyingWarps;  // of 32 k
+  static constexpr int kTiles = kUnits / 16;                                          // of 16 units
+  // Of 2 * kChunks: what words, sums and addresses leave.
+  static constexpr int kInRegisters = (kMultiplyingRegisters - 40 - 4 * kChunks) / (4 * kTiles);
+  static constexpr int kInShared = 2 * kChunks - kInRegisters;
+  static constexpr int kDepth = 3;  // steps of what forward saved
+  static constexpr int kStageRow = kUnits * 2 + 32, kCRow = kUnits * 4 + 32;  // bytes
+  static constexpr int kFirstPoll = 600;  // clocks after sums are read, with one tile
+
+  static constexpr int kSumBytes = kMultiplyingWarps * kTiles * 512;  // two of them
+  static constexpr int kWeights = 2 * kSumBytes;
+  static constexpr int kStages = kWeights + kMultiplyingWarps * kInShared * kTiles * 512;
+  // Of every row: gradients of h and c of 16 pairs, and stages of gates, grad_output and c.
+  static constexpr int kRowBytes = kUnits / 2 * 16 + kDepth * ((gates + 1) * kStageRow + kCRow);
+
+  static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
+};
+
+// The most rows, in whole tiles, for which a block has room.
+template <class Layout>
+constexpr int most_grid_rows() {
+  int rows = Layout::kMostRows;
+  while (rows > 0 && Layout::shared_bytes(rows) > kMostSharedBytes) rows -= 8;
+  return rows;
+}
+
+}  // namespace treadle
