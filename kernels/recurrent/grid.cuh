@@ -134,10 +134,10 @@ struct GridRing {
   __device__ __forceinline__ int before_first() const { return kGridRing * step_bytes; }
 };
 
-// In step s, after what it has sent or read. A word is put back in step s, followed by a fence 7
-// steps later at the latest, by a word that is sent in the next step and read in the one after, and
-// then by a fence of the reader 15 steps after s at the latest; the reader polls the place in step
-// s + kGridRing - 2.
+// In step s, after what it has sent or read. A word is put back in step s, followed by a barrier of
+// the block, by a fence 8 steps later at the latest, by a word that is sent in the step after the
+// fence and read in the one after that, and then by a fence of the reader 16 steps after s at the
+// latest; the reader asks for the place in step s + kGridRing - 2.
 __device__ __forceinline__ void order_exchange(int s) {
   if (s % 8 == 7) asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }

@@ -13,11 +13,12 @@ from tests.recurrent.test_plan import BINDINGS, FLOAT_SHAPES, plan
 @pytest.mark.parametrize("backward", [False, True])
 def test_clusters_share_the_batch(backward: bool) -> None:
     """While all clusters run at once, no row waits: a few rows each, and more on a smaller chip."""
+    options = {"forced": "cluster", "backward": backward}
     for hidden in (128, 256, 512, 768):
-        *_, alone = plan((512, 1, hidden, 2), backward=backward).clusters
+        *_, alone = plan((512, 1, hidden, 2), **options).clusters
         assert alone == 1
         for batch in range(1, 29):
-            _, blocks, _, rows = plan((512, batch, hidden, 2), backward=backward).clusters
+            _, blocks, _, rows = plan((512, batch, hidden, 2), **options).clusters
             at_once = {4: 32, 8: 15, 16: 7}[blocks]
             assert -(-batch // rows) <= at_once
             assert rows == 1 or -(-batch // (rows - 1)) > at_once
