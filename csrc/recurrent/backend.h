@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/dispatch.h"
+#include "common/matrix.h"
 #include "kernels/recurrent/fused_args.h"
 #include "kernels/recurrent/persistent_args.h"
 #include "kernels/recurrent/plan.h"
@@ -38,6 +39,23 @@ struct Sequence {
   Tensor sum_of_steps(const Tensor& places, int64_t batch) const;
 };
 
+// What follows from the gradients of all gates of a direction, by products and sums over all steps.
+// Of what has no data nothing is wanted.
+struct ParameterGradients {
+  CellKind cell;
+  Dtype dtype;
+  int64_t direction, batch, hidden;
+  std::optional<bool> tf32;
+  Matrix grad_gates;          // [S, GH]
+  Matrix input, weight_ih;    // [S, I], [G_i H, I]
+  Matrix previous_h;          // [S, H], h before each step; none: by the two that follow
+  Matrix h0, output;          // [B, H], [S, H], where every row takes every step
+  Matrix of_input;            // [S, I]
+  bool adds;                  // to what of_input holds, else it is new
+  Matrix of_weight_ih, of_weight_hh;
+  void *of_bias_ih, *of_bias_hh;
+};
+
 struct RecurrenceBackend {
   // Half types are multiplied as float, into which the host widens them once.
   bool widens_half;
@@ -46,8 +64,9 @@ struct RecurrenceBackend {
                          std::string_view algorithm, bool backward);
   // Whether a cell's float32 products are tf32, where torch says otherwise of matrix products.
   std::optional<bool> (*tf32)(CellKind cell, Dtype dtype);
-  // out = a b, or added to it, in float32 of that precision; null where `tf32` has none.
-  void (*mm)(const Tensor& out, const Tensor& a, const Tensor& b, bool add, bool tf32);
+  // out = a b, or added to it, all of `dtype`; null where ATen's products are as good.
+  void (*multiply)(const Matrix& out, const Matrix& a, const Matrix& b, bool add, Dtype dtype,
+                   at::Device device, std::optional<bool> tf32);
   // x [n, I] times W_ih^T [I, GH], in acc_t.
   Tensor (*input_product)(const Tensor& x, const Tensor& weight_ih, bool transposed,
                           std::optional<bool> tf32);
@@ -60,6 +79,8 @@ struct RecurrenceBackend {
   void (*c_states)(const RecurrenceCStates& args, int64_t d, const Sequence& sequence,
                    at::Device device, const RecurrencePlan& plan);
 
+  // Computes all of them; null where a product and a sum after the other are as good.
+  void (*parameters)(const ParameterGradients& args, at::Device device) = nullptr;
   // For fused plans; null if the backend makes none.
   void (*fused_forward)(const FusedForward& args, at::Device device,
                         const RecurrencePlan& plan) = nullptr;

@@ -50,7 +50,7 @@ Tensor recompute_c(const LayerRun& run, int64_t d, const Tensor& gates) {
 }
 
 struct Gradients {
-  Tensor input;
+  LayerGradients whole;  // of backends that write them in place; of others `input`, and those below
   StateGradients states;
   std::vector<Tensor> weight_ih, weight_hh, bias_ih, bias_hh;  // one a direction
 };
@@ -139,50 +139,30 @@ struct Backward {
     return at::where(mark, by, found);
   }
 
-  // Whether h before each step is better not laid out anew: where every row takes every step, all
-  // but the first steps' lie in the output.
-  bool in_output() const {
-    const auto& sizes = run.sizes;
-    constexpr int64_t kMany = int64_t{1} << 19;  // fewer are copied faster than two products begin
-    return gates.is_cuda() && is_half(sizes.dtype) && !run.arguments.batch_sizes.defined() &&
-           !run.resets.marks.defined() && (sizes.steps - 1) * sizes.batch * sizes.hidden >= kMany;
-  }
-
-  // of_state^T previous_h(d), rounded once.
-  Tensor product_with_output(int64_t d, const Tensor& of_state) const {
-    const int64_t hidden = run.sizes.hidden, batch = run.sizes.batch;
-    const int64_t rest = run.sequence.rows - batch, first = d == 0 ? 0 : rest;
-    const Tensor own = part(run.rows(output), 1, d * hidden, hidden);
-    const Tensor of_h0 = at::mm(of_state.narrow(0, first, batch).t(), run.arguments.h0[d], run.acc);
-    const Tensor sum = at::addmm(of_h0, of_state.narrow(0, d == 0 ? batch : 0, rest).t(),
-                                 own.narrow(0, d == 0 ? 0 : batch, rest), run.acc);
-    return sum.to(run.work);
-  }
-
   // What follows from grad_gates [S, GH] by products and sums over all steps. `previous` is
   // previous_h(d), or undefined if it is not known yet.
   void parameters(int64_t d, const Tensor& grad_gates, Tensor previous, Gradients& found) const {
     const LayerArguments& a = run.arguments;
+    if (run.backend.parameters != nullptr) {
+      // Only these find h before each step nowhere but in parts of the output.
+      const bool moved = a.batch_sizes.defined() || run.resets.marks.defined();
+      if (mask[4] && moved && !previous.defined()) previous = previous_h(d);
+      add_parameters(run, mask, d, grad_gates.const_data_ptr(), output, previous, found.whole);
+      return;
+    }
     const Tensor of_input = run.input_window(grad_gates), of_state = run.state_window(grad_gates);
     if (mask[0]) {
       const Tensor w = cast(parameter_of(a, a.weight_ih, d), run.work);
-      if (!found.input.defined()) {
-        found.input = run.mm(of_input, w);
-      } else if (grad_gates.is_cpu()) {
-        found.input.add_(run.mm(of_input, w));
-      } else {
-        run.mm_into(found.input, of_input, w, /*add=*/true);
-      }
+      Tensor& input = found.whole.input;
+      input = input.defined() ? input.add_(run.mm(of_input, w)) : run.mm(of_input, w);
     }
     if (mask[3]) {
       found.weight_ih.push_back(run.mm(of_input.t(), cast(run.rows(a.input), run.work)));
     }
-    if (mask[4] && !previous.defined() && in_output()) {
-      found.weight_hh.push_back(product_with_output(d, of_state));
-    } else if (mask[4]) {
+    if (mask[4]) {
       if (!previous.defined()) previous = previous_h(d);
       const Tensor h = cast(previous, run.work);
-      found.weight_hh.push_back(run.tf32 ? run.mm(of_state.t(), h) : of_state.t().mm(h));
+      found.weight_hh.push_back(of_state.t().mm(h));
     }
     if (!mask[5] && !mask[6]) return;
     const Tensor total = grad_gates.sum(0);
@@ -212,7 +192,7 @@ struct Backward {
     for (int64_t d = 0; d < run.sizes.directions && recompute; ++d) {
       result[d].copy_(recompute_gates(run, d, previous_h(d)));
     }
-    const Tensor rows = grads.output.defined() ? run.rows(grads.output) : Tensor();
+    const Tensor rows = grads.output.defined() ? with_matrix(grads.output) : Tensor();
     persistent_backward(run, recompute ? result : gates,
                         {rows, contiguous(grads.h_n), contiguous(grads.c_n), Tensor()},
                         found.states, result);
@@ -280,14 +260,21 @@ LayerGrads recurrent_layer_backward_kernel(
   const FlushInProducts flush(input, run.multiplications());
   const Tensor whole_gates = gates.contiguous();
   Gradients found = Backward{run, grads, output, whole_gates, recompute, mask}.gradients();
-  if (mask[0]) found.input = cast(found.input, input.scalar_type()).view(input.sizes());
-  return {found.input,
+  LayerGradients& whole = found.whole;
+  if (backend.parameters == nullptr) {
+    if (mask[0]) whole.input = cast(whole.input, input.scalar_type()).view(input.sizes());
+    whole.weight_ih = stacked(found.weight_ih, arguments);
+    whole.weight_hh = from_gate_order(stacked(found.weight_hh, arguments), arguments);
+    whole.bias_ih = stacked(found.bias_ih, arguments);
+    whole.bias_hh = from_gate_order(stacked(found.bias_hh, arguments), arguments);
+  }
+  return {whole.input,
           found.states.h0,
           found.states.c0,
-          stacked(found.weight_ih, arguments),
-          from_gate_order(stacked(found.weight_hh, arguments), arguments),
-          stacked(found.bias_ih, arguments),
-          from_gate_order(stacked(found.bias_hh, arguments), arguments),
+          whole.weight_ih,
+          whole.weight_hh,
+          whole.bias_ih,
+          whole.bias_hh,
           of_replaced(run, found.states.reset_h, reset_h),
           of_replaced(run, found.states.reset_c, reset_c)};
 }

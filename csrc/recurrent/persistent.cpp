@@ -52,11 +52,16 @@ Tensor input_products(const LayerRun& run, int64_t width, const Tensor& gates) {
                                   {0, 0, 0, width - hidden})
                   .reshape({directions, blocks * width, features});
   }
-  const Tensor x = run.rows(a.input);
+  const Tensor x = with_matrix(a.input);
+  weights = weights.dim() == 2 ? with_matrix(weights) : weights.contiguous();
+  const auto size = static_cast<int64_t>(x.element_size());
+  const Matrix all = Matrix::of(products.const_data_ptr(), directions * rows, row, row, 1, size);
   for (int64_t d = 0; d < directions; ++d) {
-    const Tensor own = part(run.rows(products, d), 1, run.cell.input_first * width, blocks * width);
-    const Tensor weight = weights.dim() == 2 ? weights : weights[d];
-    run.mm_into(own, x, weight.t(), /*add=*/false);
+    Matrix weight = matrix_of(weights);  // of all directions
+    if (weights.dim() == 3) weight = weight.rows_from(d * blocks * width, blocks * width);
+    run.multiply(all.rows_from(d * rows, rows).columns_from(run.cell.input_first * width,
+                                                            blocks * width),
+                 matrix_of(x), weight.t());
   }
   return products;
 }
@@ -126,13 +131,15 @@ void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOu
   Tensor grad = grads.output;
   if (grad.defined()) {
     args.grad_direction = width;
-    const int64_t apart = grad.stride(0);
-    if (padded || !aligned(run, grad) || grad.stride(1) != 1 || apart % chunk(run) != 0 ||
-        apart > std::numeric_limits<int>::max()) {  // the kernels keep it in an int
-      grad = widened(grad.reshape({rows, directions, hidden}), width).flatten(1);
+    const Matrix own = matrix_of(grad);
+    args.grad_row = own.row_stride;
+    if (padded || !aligned(run, grad) || own.column_stride != 1 ||
+        own.row_stride % chunk(run) != 0 ||
+        own.row_stride > std::numeric_limits<int>::max()) {  // the kernels keep it in an int
+      grad = widened(grad.reshape({rows, directions, hidden}), width);
+      args.grad_row = directions * width;
     }
     args.grad_output = grad.const_data_ptr();
-    args.grad_row = grad.stride(0);
   }
   args.weight_hh = weight.const_data_ptr();
   args.grad_h_n = data_of(grads.h_n);

@@ -81,19 +81,13 @@ struct LayerRun {
   Tensor mm(const Tensor& a, const Tensor& b) const {
     if (!tf32) return mm_few_columns(a, b);
     const Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
-    backend.mm(out, a, b, /*add=*/false, *tf32);
+    const Tensor of_a = with_matrix(a), of_b = with_matrix(b);
+    multiply(matrix_of(out), matrix_of(of_a), matrix_of(of_b));
     return out;
   }
-  // out = a b, or added to it.
-  void mm_into(const Tensor& out, const Tensor& a, const Tensor& b, bool add) const {
-    Tensor to = out;
-    if (tf32) {
-      backend.mm(out, a, b, add, *tf32);
-    } else if (add) {
-      to.addmm_(a, b);
-    } else {
-      at::mm_out(to, a, b);
-    }
+  // out = a b, without a call of the dispatcher: of backends that have it.
+  void multiply(const Matrix& out, const Matrix& a, const Matrix& b) const {
+    backend.multiply(out, a, b, /*add=*/false, sizes.dtype, arguments.input.device(), tf32);
   }
 
   // No unit takes a step.
@@ -127,14 +121,25 @@ struct LayerRun {
 void persistent_forward(const LayerRun& run, const Tensor& output, const Tensor& h, const Tensor& c,
                         const Tensor& gates);
 
+// The gradients of the input and the parameters of a layer, as the layer has them.
+struct LayerGradients {
+  Tensor input, weight_ih, weight_hh, bias_ih, bias_hh;
+};
+
+// Adds to `found`, by the backend's `parameters`, what direction d has; `grad_gates` [S, GH]
+// contiguous. `previous`: h before each step [S, H], or undefined where every row takes every step
+// and none starts anew.
+void add_parameters(const LayerRun& run, const LayerMask& mask, int64_t d, const void* grad_gates,
+                    const Tensor& output, const Tensor& previous, LayerGradients& found);
+
 // The gradients of the states that a layer or a row of it begins with; each may be undefined.
 struct StateGradients {
   Tensor h0, c0;            // [D, B, H]
   Tensor reset_h, reset_c;  // [D, S, H] acc; zeros where no row starts anew
 };
 
-// grad_gates [D, S, GH], which may be the same memory as gates. grads.output [S, D*H], grads.h_n
-// and grads.c_n (contiguous) may be undefined.
+// grad_gates [D, S, GH], which may be the same memory as gates. grads.output, whose rows of all
+// steps are a matrix, grads.h_n and grads.c_n (contiguous) may be undefined.
 void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOutputs& grads,
                          const StateGradients& states, const Tensor& grad_gates);
 

@@ -7,6 +7,7 @@
 #include "kernels/common/exported.h"
 #include "kernels/recurrent/affine_scan.h"
 #include "kernels/recurrent/fused_args.h"
+#include "kernels/recurrent/gradients_args.h"
 #include "kernels/recurrent/persistent_args.h"
 #include "kernels/recurrent/step_args.h"
 
@@ -64,6 +65,13 @@ size_t grid_exchange_bytes(const PersistentSizes& sizes, int rows, bool backward
 
 cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_c_states);
+
+// Of no cell: between the products that follow a backward pass. Sums of many rows are faster split
+// over blocks, as torch's are.
+cudaError_t launch_previous_h(const PreviousH& args, cudaStream_t stream)
+    TREADLE_EXPORTED(launch_previous_h);
+cudaError_t launch_bias_sums(const BiasSums& args, cudaStream_t stream)
+    TREADLE_EXPORTED(launch_bias_sums);
 
 // Of no cell: what csrc/recurrent/affine_scan.h says, in float or double.
 cudaError_t launch_affine_scan(const AffineScan& args, cudaStream_t stream)

@@ -5,6 +5,8 @@
 #include <ATen/cuda/Exceptions.h>
 
 #include <algorithm>
+#include <limits>
+#include <type_traits>
 
 namespace treadle {
 
@@ -30,6 +32,10 @@ static cublasHandle_t blas_handle(std::optional<bool> tf32) {
 }
 
 Gemm::Gemm(Dtype dtype, std::optional<bool> tf32) : dtype_(dtype), handle_(blas_handle(tf32)) {}
+
+static cudaDataType_t type_of(Dtype dtype) {
+  return dtype == Dtype::kHalf ? CUDA_R_16F : CUDA_R_16BF;
+}
 
 // cuBLAS counts columns first. There a is a^T [k, m], b is b^T [k, n] or [n, k], and c is c^T
 // [n, m], or where its columns are dense, c [m, n].
@@ -68,7 +74,7 @@ void Gemm::run(const GemmArgs& p) const {
     }));
     return;
   }
-  const auto type = dtype_ == Dtype::kHalf ? CUDA_R_16F : CUDA_R_16BF;
+  const auto type = type_of(dtype_);
   TORCH_CUDABLAS_CHECK(run([&](auto op_x, auto op_y, int rows, int columns, const void* x, int ldx,
                                const void* y, int ldy) {
     return cublasGemmEx(handle, op_x, op_y, rows, columns, k, &one, x, type, ldx, y, type, ldy,
@@ -76,34 +82,85 @@ void Gemm::run(const GemmArgs& p) const {
   }));
 }
 
-// An operand as cuBLAS takes it, columns first: a row-major matrix is its transpose.
+// A factor as cuBLAS takes it, columns first: a row-major matrix is its transpose.
 struct Operand {
-  at::Tensor t;
-  bool rows_dense;
+  cublasOperation_t op;
+  const void* data;
   int stride;
 
-  explicit Operand(const at::Tensor& matrix) : t(matrix) {
-    const auto dense = [&](int64_t along) {
-      return t.stride(along) == 1 && t.stride(1 - along) >= std::max<int64_t>(t.size(along), 1);
-    };
-    if (!dense(1) && !dense(0)) t = t.contiguous();
-    rows_dense = dense(1) || !dense(0);
-    stride = static_cast<int>(std::max<int64_t>(t.stride(rows_dense ? 0 : 1), 1));
+  explicit Operand(const Matrix& of) : op(CUBLAS_OP_N), data(of.data) {
+    TORCH_INTERNAL_ASSERT(of.dense());
+    const bool rows = of.rows_dense();
+    op = rows ? CUBLAS_OP_N : CUBLAS_OP_T;
+    stride = counted(std::max<int64_t>(rows ? of.row_stride : of.column_stride, 1));
+  }
+
+  // cuBLAS counts in 32 bits.
+  static int counted(int64_t count) {
+    TORCH_CHECK(count <= std::numeric_limits<int>::max(),
+                "treadle: sizes of a matrix product must be less than 2^31, got ", count);
+    return static_cast<int>(count);
   }
 };
 
-void mm_fp32(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add, bool tf32) {
-  const auto m = static_cast<int>(out.size(0)), n = static_cast<int>(out.size(1));
-  const auto k = static_cast<int>(a.size(1));
-  if (m == 0 || n == 0) return;
-  const Operand x(a), y(b);
-  const float one = 1, beta = add ? 1 : 0;
+// Whether torch lets cuBLAS add parts of a product that were rounded to the half type. Older torch
+// says it by a bool, newer by an enum whose first value allows it.
+static bool rounds_parts(Dtype dtype) {
+  const auto& context = at::globalContext();
+  const auto allowed = dtype == Dtype::kHalf ? context.allowFP16ReductionCuBLAS()
+                                             : context.allowBF16ReductionCuBLAS();
+  if constexpr (std::is_same_v<decltype(allowed), const bool>) {
+    return allowed;
+  } else {
+    return static_cast<int>(allowed) == 0;
+  }
+}
+
+void Gemm::multiply(const Matrix& out, const Matrix& a, const Matrix& b, bool add,
+                    bool wide) const {
+  if (!out.rows_dense()) return multiply(out.t(), b.t(), a.t(), add, wide);
+  if (out.rows == 0 || out.columns == 0) return;
+  const auto handle = static_cast<cublasHandle_t>(handle_);
+  if (a.columns == 0) {
+    if (add) return;
+    C10_CUDA_CHECK(cudaMemset2DAsync(out.data, out.row_stride * out.element_size, 0,
+                                     out.columns * out.element_size, out.rows,
+                                     at::cuda::getCurrentCUDAStream()));
+    return;
+  }
   // out^T = b^T a^T.
-  TORCH_CUDABLAS_CHECK(cublasSgemm(blas_handle(tf32), y.rows_dense ? CUBLAS_OP_N : CUBLAS_OP_T,
-                                   x.rows_dense ? CUBLAS_OP_N : CUBLAS_OP_T, n, m, k, &one,
-                                   y.t.const_data_ptr<float>(), y.stride,
-                                   x.t.const_data_ptr<float>(), x.stride, &beta,
-                                   out.mutable_data_ptr<float>(), static_cast<int>(out.stride(0))));
+  const Operand x(b), y(a);
+  const int m = Operand::counted(out.columns), n = Operand::counted(out.rows);
+  const int k = Operand::counted(a.columns), stride = Operand::counted(out.row_stride);
+  if (dtype_ == Dtype::kDouble) {
+    const double one = 1, beta = add ? 1 : 0;
+    TORCH_CUDABLAS_CHECK(cublasDgemm(handle, x.op, y.op, m, n, k, &one,
+                                     static_cast<const double*>(x.data), x.stride,
+                                     static_cast<const double*>(y.data), y.stride, &beta,
+                                     reinterpret_cast<double*>(out.data), stride));
+    return;
+  }
+  const float one = 1, beta = add ? 1 : 0;
+  if (dtype_ == Dtype::kFloat) {
+    TORCH_CUDABLAS_CHECK(cublasSgemm(handle, x.op, y.op, m, n, k, &one,
+                                     static_cast<const float*>(x.data), x.stride,
+                                     static_cast<const float*>(y.data), y.stride, &beta,
+                                     reinterpret_cast<float*>(out.data), stride));
+    return;
+  }
+  const auto type = type_of(dtype_);
+  const bool careful = !wide && !rounds_parts(dtype_);
+  const auto mode = [&](bool on) {
+    const int flags = on ? CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
+                         : CUBLAS_DEFAULT_MATH;
+    TORCH_CUDABLAS_CHECK(cublasSetMathMode(handle, static_cast<cublasMath_t>(flags)));
+  };
+  if (careful) mode(true);
+  TORCH_CUDABLAS_CHECK(cublasGemmEx(handle, x.op, y.op, m, n, k, &one, x.data, type, x.stride,
+                                    y.data, type, y.stride, &beta, out.data,
+                                    wide ? CUDA_R_32F : type, stride, CUBLAS_COMPUTE_32F,
+                                    CUBLAS_GEMM_DEFAULT_TENSOR_OP));
+  if (careful) mode(false);
 }
 
 }  // namespace treadle

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "common/matrix.h"
 #include "kernels/common/dtype.h"
 
 namespace treadle {
@@ -31,6 +32,10 @@ class Gemm {
   // tf32: whether float32 is computed so; none: as torch says for matrix products.
   explicit Gemm(Dtype dtype, std::optional<bool> tf32 = {});
   void run(const GemmArgs& args) const;
+  // out = a b, or added to it, of matrices that are dense along rows or columns: as at::mm computes
+  // it, to the bit. `wide`: out is acc_t.
+  void multiply(const Matrix& out, const Matrix& a, const Matrix& b, bool add,
+                bool wide = false) const;
 
  private:
   Dtype dtype_;
@@ -40,9 +45,5 @@ class Gemm {
 // Whether torch lets cuBLAS compute float32 in tf32 now; and cuDNN's recurrent layers.
 bool tf32_allowed();
 bool tf32_allowed_in_rnn();
-
-// out [m, n] = a [m, k] b [k, n], or added to it: float32, on the current device and stream, with
-// tf32 or without whatever torch says of matrix products. Rows of out are dense.
-void mm_fp32(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add, bool tf32);
 
 }  // namespace treadle

@@ -11,6 +11,7 @@
 #include "kernels/common/architecture.h"
 #include "kernels/common/launches.h"
 #include "kernels/recurrent/launchers.h"
+#include "recurrent/cuda/parameters.h"
 #include "recurrent/run.h"
 
 namespace treadle {
@@ -39,9 +40,10 @@ std::optional<bool> tf32_cuda(CellKind cell, Dtype dtype) {
   return wanted == tf32_allowed() ? std::optional<bool>() : wanted;
 }
 
-void mm_cuda(const Tensor& out, const Tensor& a, const Tensor& b, bool add, bool tf32) {
-  const c10::cuda::CUDAGuard guard(out.device());
-  mm_fp32(out, a, b, add, tf32);
+void multiply_cuda(const Matrix& out, const Matrix& a, const Matrix& b, bool add, Dtype dtype,
+                   at::Device device, std::optional<bool> tf32) {
+  const c10::cuda::CUDAGuard guard(device);
+  Gemm(dtype, tf32).multiply(out, a, b, add);
 }
 
 RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
@@ -77,7 +79,9 @@ Tensor input_product_cuda(const Tensor& x, const Tensor& weight_ih, bool transpo
   const Tensor a = transposed ? weight_ih : x, b = transposed ? x.t() : weight_ih.t();
   if (!tf32) return product_in_acc(a, b);
   const Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
-  mm_cuda(out, a, b, /*add=*/false, *tf32);
+  const Tensor of_a = with_matrix(a), of_b = with_matrix(b);
+  multiply_cuda(matrix_of(out), matrix_of(of_a), matrix_of(of_b), /*add=*/false, Dtype::kFloat,
+                a.device(), tf32);
   return out;
 }
 
@@ -263,11 +267,12 @@ void persistent_backward_cuda(PersistentCStates c_states, PersistentBackward arg
 constexpr RecurrenceBackend kCudaBackend{/*widens_half=*/false,
                                          plan_cuda,
                                          tf32_cuda,
-                                         mm_cuda,
+                                         multiply_cuda,
                                          input_product_cuda,
                                          forward_cuda,
                                          backward_cuda,
                                          c_states_cuda,
+                                         parameters_cuda,
                                          fused_forward_cuda,
                                          persistent_forward_cuda,
                                          persistent_backward_cuda};

@@ -1,0 +1,59 @@
+// A matrix in memory as a product takes it: views of it cost nothing, where one of a tensor is a call
+// of the dispatcher.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace treadle {
+
+// [rows, columns], strides in elements. No data: there is none.
+struct Matrix {
+  char* data = nullptr;
+  int64_t rows = 0, columns = 0, row_stride = 0, column_stride = 0, element_size = 0;
+
+  // The stride of a dimension that has one place, or none, counts for nothing.
+  static Matrix of(const void* data, int64_t rows, int64_t columns, int64_t row_stride,
+                   int64_t column_stride, int64_t element_size) {
+    if (columns <= 1) column_stride = 1;
+    if (rows <= 1) row_stride = column_stride == 1 && columns > 1 ? columns : 1;
+    return {static_cast<char*>(const_cast<void*>(data)), rows, columns, row_stride, column_stride,
+            element_size};
+  }
+
+  Matrix t() const { return {data, columns, rows, column_stride, row_stride, element_size}; }
+  Matrix rows_from(int64_t first, int64_t count) const {
+    char* const at = data + first * row_stride * element_size;
+    return {at, count, columns, row_stride, column_stride, element_size};
+  }
+  Matrix columns_from(int64_t first, int64_t count) const {
+    return t().rows_from(first, count).t();
+  }
+  // Whether the elements of a row, or of a column, are neighbours, and rows, or columns, apart.
+  bool rows_dense() const {
+    return column_stride == 1 && row_stride >= (columns > 1 ? columns : 1);
+  }
+  bool dense() const { return rows_dense() || t().rows_dense(); }
+};
+
+// Of two dimensions, or of three, of which the first two become rows: that they can is up to the
+// caller.
+inline Matrix matrix_of(const at::Tensor& t) {
+  const auto size = static_cast<int64_t>(t.element_size());
+  const void* const data = t.const_data_ptr();
+  if (t.dim() == 2) {
+    return Matrix::of(data, t.size(0), t.size(1), t.stride(0), t.stride(1), size);
+  }
+  const int64_t row_stride = t.size(1) == 1 ? t.stride(0) : t.stride(1);
+  return Matrix::of(data, t.size(0) * t.size(1), t.size(2), row_stride, t.stride(2), size);
+}
+
+// Such a tensor, dense along rows or columns: it, or a copy.
+inline at::Tensor with_matrix(const at::Tensor& t) {
+  const bool rows = t.dim() == 2 || t.size(0) <= 1 || t.size(1) <= 1 ||
+                    t.stride(0) == t.size(1) * t.stride(1);
+  return rows && matrix_of(t).dense() ? t : t.contiguous();
+}
+
+}  // namespace treadle

@@ -1,0 +1,108 @@
+// Between the products that follow the backward pass of a recurrent layer: h before each step, and
+// the gradients of the biases.
+#include "kernels/common/convert.cuh"
+#include "kernels/common/fast_divide.cuh"
+#include "kernels/common/launch.cuh"
+#include "kernels/recurrent/launchers.h"
+
+namespace treadle {
+namespace {
+
+// One thread per word_t: an element, or 16 bytes of them.
+template <class word_t>
+__global__ void __launch_bounds__(kBlockSize)
+    previous_h(const __grid_constant__ PreviousH args, FastDivide by_hidden) {
+  begin_kernel();
+  const int64_t at = int64_t{blockIdx.x} * kBlockSize + threadIdx.x;
+  if (at >= args.rows * args.hidden) return;
+  const bool narrow = args.rows * args.hidden < (int64_t{1} << 31);
+  const int64_t row = narrow ? by_hidden(static_cast<uint32_t>(at)) : at / args.hidden;
+  const int64_t column = at - row * args.hidden;
+  // The row that begins with h0, or that of the step before.
+  const int64_t first = args.direction == 0 ? row : row - (args.rows - args.batch);
+  const int64_t before = args.direction == 0 ? row - args.batch : row + args.batch;
+  const bool begins = args.direction == 0 ? row < args.batch : first >= 0;
+  const auto* from = begins ? static_cast<const word_t*>(args.h0) + first * args.hidden
+                            : static_cast<const word_t*>(args.output) + before * args.output_row;
+  static_cast<word_t*>(args.to)[at] = from[column];
+}
+
+// A block has 32 columns: thread (x, y) adds rows y, y + 32, ... of column x; then the 32 sums are
+// added in order, so that the same bits come out at every launch.
+constexpr int kSumColumns = 32, kSumRows = 32;
+
+template <class T>
+__device__ __forceinline__ void store_sum(const BiasTarget& target, int64_t column, acc_t<T> sum) {
+  int64_t place = column - target.first;
+  if (target.data == nullptr || place < 0 || place >= target.count) return;
+  place -= target.shift;
+  if (place < 0) place += target.count;
+  static_cast<T*>(target.data)[place] = Narrow<T>::from(sum);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kSumColumns* kSumRows)
+    bias_sums(const __grid_constant__ BiasSums args) {
+  begin_kernel();
+  using acc = acc_t<T>;
+  __shared__ acc partial[kSumRows][kSumColumns];
+  const int x = threadIdx.x % kSumColumns, y = threadIdx.x / kSumColumns;
+  const int64_t column = int64_t{blockIdx.x} * kSumColumns + x;
+  acc sum = 0;
+  if (column < args.columns) {
+    const T* at = static_cast<const T*>(args.grad_gates) + column;
+#pragma unroll 8
+    for (int64_t row = y; row < args.rows; row += kSumRows) sum += widen(at[row * args.columns]);
+  }
+  partial[y][x] = sum;
+  __syncthreads();
+  if (y > 0 || column >= args.columns) return;
+  for (int i = 1; i < kSumRows; ++i) sum += partial[i][x];
+  store_sum<T>(args.targets[0], column, sum);
+  store_sum<T>(args.targets[1], column, sum);
+}
+
+bool in_words(const void* data, int64_t stride, int64_t elements) {
+  return stride % elements == 0 && reinterpret_cast<uintptr_t>(data) % 16 == 0;
+}
+
+}  // namespace
+
+cudaError_t launch_previous_h(const PreviousH& elementwise, cudaStream_t stream) {
+  PreviousH args = elementwise;
+  const int64_t word = 16 / args.element_size;
+  if (in_words(args.h0, args.hidden, word) && in_words(args.output, args.output_row, word) &&
+      in_words(args.to, args.hidden, word)) {
+    args.element_size = 16;
+    args.hidden /= word;
+    args.output_row /= word;
+  }
+  const int64_t words = args.rows * args.hidden;
+  if (words == 0) return cudaSuccess;
+  const auto grid = static_cast<unsigned>(ceil_div(words, int64_t{kBlockSize}));
+  const int width = args.element_size / elementwise.element_size;
+  const LaunchShape shape = {grid, 1, 1, kBlockSize, 0, width, width};
+  const FastDivide by_hidden(static_cast<uint32_t>(args.hidden));
+  switch (args.element_size) {
+    case 2:
+      return launch(previous_h<uint16_t>, shape, stream, args, by_hidden);
+    case 4:
+      return launch(previous_h<uint32_t>, shape, stream, args, by_hidden);
+    case 8:
+      return launch(previous_h<uint64_t>, shape, stream, args, by_hidden);
+    default:
+      return launch(previous_h<uint4>, shape, stream, args, by_hidden);
+  }
+}
+
+cudaError_t launch_bias_sums(const BiasSums& args, cudaStream_t stream) {
+  if (args.columns == 0) return cudaSuccess;
+  const auto grid = static_cast<unsigned>(ceil_div(args.columns, int64_t{kSumColumns}));
+  const int per_thread = static_cast<int>(ceil_div(args.rows, int64_t{kSumRows}));
+  const LaunchShape shape = {grid, 1, 1, kSumColumns * kSumRows, 0, 1, per_thread};
+  return visit_floating(args.dtype, [&](auto type) {
+    return launch(bias_sums<typename decltype(type)::type>, shape, stream, args);
+  });
+}
+
+}  // namespace treadle

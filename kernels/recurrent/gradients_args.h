@@ -1,0 +1,37 @@
+// Arguments of the kernels between the products that follow a backward pass. For the host and CUDA,
+// no torch. Shapes as in step_args.h.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/common/dtype.h"
+
+namespace treadle {
+
+// to [T * B, H] contiguous = h before each step of direction `direction`, where every row takes
+// every step: h0 [B, H] contiguous, and the output [T * B, H], rows output_row apart, moved by a
+// step. Elements are moved as bytes.
+struct PreviousH {
+  int element_size, direction;
+  int64_t rows, batch, hidden;  // T * B, B, H
+  const void *h0, *output;
+  int64_t output_row;
+  void* to;
+};
+
+// Where a column's sum goes: columns first .. first + count, those of `shift` on first, and the
+// rest after them. No data: nowhere.
+struct BiasTarget {
+  void* data = nullptr;
+  int64_t first = 0, count = 0, shift = 0;
+};
+
+// The sums of grad_gates [rows, columns], contiguous, over the rows.
+struct BiasSums {
+  Dtype dtype;
+  int64_t rows, columns;
+  const void* grad_gates;
+  BiasTarget targets[2];
+};
+
+}  // namespace treadle
