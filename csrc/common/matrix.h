@@ -1,10 +1,11 @@
-// A matrix in memory as a product takes it: views of it cost nothing, where one of a tensor is a call
-// of the dispatcher.
+// A matrix in memory as a product takes it: views of it cost nothing, where one of a tensor is a
+// call of the dispatcher.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <limits>
 
 namespace treadle {
 
@@ -18,7 +19,11 @@ struct Matrix {
                    int64_t column_stride, int64_t element_size) {
     if (columns <= 1) column_stride = 1;
     if (rows <= 1) row_stride = column_stride == 1 && columns > 1 ? columns : 1;
-    return {static_cast<char*>(const_cast<void*>(data)), rows, columns, row_stride, column_stride,
+    return {static_cast<char*>(const_cast<void*>(data)),
+            rows,
+            columns,
+            row_stride,
+            column_stride,
             element_size};
   }
 
@@ -34,7 +39,11 @@ struct Matrix {
   bool rows_dense() const {
     return column_stride == 1 && row_stride >= (columns > 1 ? columns : 1);
   }
-  bool dense() const { return rows_dense() || t().rows_dense(); }
+  // Whether cuBLAS, which counts in 32 bits, takes it.
+  bool dense() const {
+    constexpr int64_t kMost = std::numeric_limits<int>::max();
+    return (rows_dense() && row_stride <= kMost) || (t().rows_dense() && column_stride <= kMost);
+  }
 };
 
 // Of two dimensions, or of three, of which the first two become rows: that they can is up to the
@@ -51,8 +60,8 @@ inline Matrix matrix_of(const at::Tensor& t) {
 
 // Such a tensor, dense along rows or columns: it, or a copy.
 inline at::Tensor with_matrix(const at::Tensor& t) {
-  const bool rows = t.dim() == 2 || t.size(0) <= 1 || t.size(1) <= 1 ||
-                    t.stride(0) == t.size(1) * t.stride(1);
+  const bool rows =
+      t.dim() == 2 || t.size(0) <= 1 || t.size(1) <= 1 || t.stride(0) == t.size(1) * t.stride(1);
   return rows && matrix_of(t).dense() ? t : t.contiguous();
 }
 

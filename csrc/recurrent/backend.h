@@ -9,6 +9,7 @@
 #include "common/dispatch.h"
 #include "common/matrix.h"
 #include "kernels/recurrent/fused_args.h"
+#include "kernels/recurrent/gradients_args.h"
 #include "kernels/recurrent/persistent_args.h"
 #include "kernels/recurrent/plan.h"
 #include "kernels/recurrent/step_args.h"
@@ -46,12 +47,12 @@ struct ParameterGradients {
   Dtype dtype;
   int64_t direction, batch, hidden;
   std::optional<bool> tf32;
-  Matrix grad_gates;          // [S, GH]
-  Matrix input, weight_ih;    // [S, I], [G_i H, I]
-  Matrix previous_h;          // [S, H], h before each step; none: by the two that follow
-  Matrix h0, output;          // [B, H], [S, H], where every row takes every step
-  Matrix of_input;            // [S, I]
-  bool adds;                  // to what of_input holds, else it is new
+  Matrix grad_gates;        // [S, GH]
+  Matrix input, weight_ih;  // [S, I], [G_i H, I]
+  Matrix previous_h;        // [S, H], h before each step; none: by the two that follow
+  Matrix h0, output;        // [B, H], [S, H], where every row takes every step
+  Matrix of_input;          // [S, I]
+  bool adds;                // to what of_input holds, else it is new
   Matrix of_weight_ih, of_weight_hh;
   void *of_bias_ih, *of_bias_hh;
 };
@@ -73,6 +74,11 @@ struct RecurrenceBackend {
   // `first_h`: what the first step reads instead of args.h, of algorithm "step"; or null.
   void (*forward)(const RecurrenceForward& args, const Tensor& weight_hh,
                   const RecurrencePlan& plan, const void* first_h);
+  // The same of all steps, with the input's products; false where steps are better run one by one.
+  // Null if the backend groups none.
+  bool (*grouped_forward)(const RecurrenceForward& args, const Tensor& input,
+                          const Tensor& weight_ih, const Tensor& weight_hh,
+                          const RecurrencePlan& plan, const void* first_h);
   void (*backward)(const RecurrenceBackward& args, const Tensor& weight_hh,
                    const RecurrencePlan& plan);
   // c before every step of direction `d`.
@@ -87,6 +93,7 @@ struct RecurrenceBackend {
   // For persistent plans; null if the backend makes none. They set `starts` and `exchange`.
   void (*persistent_forward)(PersistentForward args, const Sequence& sequence, at::Device device,
                              const RecurrencePlan& plan) = nullptr;
+  void (*pad_rows)(const PadRows& args, at::Device device) = nullptr;
   // Computes first the c states that it reads.
   void (*persistent_backward)(PersistentCStates c_states, PersistentBackward args,
                               const Sequence& sequence, at::Device device,

@@ -92,8 +92,9 @@ void c_states_cpu(const RecurrenceCStates& args, int64_t, const Sequence&, at::D
 }
 
 constexpr RecurrenceBackend kCpuBackend{
-    /*widens_half=*/true, plan_cpu,    tf32_cpu,     /*multiply=*/nullptr,
-    input_product_cpu,    forward_cpu, backward_cpu, c_states_cpu};
+    /*widens_half=*/true,        plan_cpu,          tf32_cpu,
+    /*multiply=*/nullptr,        input_product_cpu, forward_cpu,
+    /*grouped_forward=*/nullptr, backward_cpu,      c_states_cpu};
 
 }  // namespace
 

@@ -146,6 +146,11 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
                                       {data_of_turn(turns.before), data_of_turn(turns.after)}},
                                      input.device(), plan);
   }
+  const void* const begin_h = first_h.defined() ? const_direction_data(run, first_h, d) : nullptr;
+  if (run.backend.grouped_forward != nullptr &&
+      run.backend.grouped_forward(all, args.input, w_ih, w_hh, plan, begin_h)) {
+    return;
+  }
   for (int64_t begin = 0; begin < sizes.steps; begin += plan.steps_per_chunk) {
     const int64_t end = std::min(sizes.steps, begin + plan.steps_per_chunk);
     const auto &one = steps[begin], &other = steps[end - 1];
@@ -163,9 +168,7 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
     chunk.products.data =
         static_cast<const char*>(chunk.products.data) -
         first * chunk.products.row_stride * static_cast<int64_t>(products.element_size());
-    run.backend.forward(
-        chunk, w_hh, plan,
-        begin == 0 && first_h.defined() ? const_direction_data(run, first_h, d) : nullptr);
+    run.backend.forward(chunk, w_hh, plan, begin == 0 ? begin_h : nullptr);
   }
 }
 

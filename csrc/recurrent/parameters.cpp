@@ -19,8 +19,7 @@ Matrix direction_of(const Tensor& t, int64_t d, bool one_direction) {
 void* direction_data(const Tensor& bias, int64_t d, bool one_direction) {
   if (!bias.defined()) return nullptr;
   auto* const data = static_cast<char*>(bias.mutable_data_ptr());
-  return one_direction ? data
-                       : data + d * bias.size(1) * static_cast<int64_t>(bias.element_size());
+  return one_direction ? data : data + d * bias.size(1) * static_cast<int64_t>(bias.element_size());
 }
 
 void make(bool needed, const Tensor& like, Tensor& found) {

@@ -21,13 +21,14 @@ bool aligned(const LayerRun& run, const Tensor& t) {
   return run.plan.one_block() || begins_at_16_bytes(t);
 }
 
-// A copy with zeros behind the last dimension.
-Tensor widened(const Tensor& t, int64_t width) {
-  auto shape = t.sizes().vec();
-  shape.back() = width;
-  const Tensor wide = at::empty(shape, t.options());
-  wide.narrow(-1, 0, t.size(-1)).copy_(t);
-  wide.narrow(-1, t.size(-1), width - t.size(-1)).zero_();
+// t, whose elements are rows of `columns` one after the other, with zeros behind each row.
+Tensor widened(const LayerRun& run, const Tensor& given, int64_t columns, int64_t width) {
+  const Tensor t = given.contiguous();
+  const int64_t rows = columns == 0 ? 0 : t.numel() / columns;
+  const Tensor wide = at::empty({rows, width}, t.options());
+  run.backend.pad_rows({static_cast<int>(t.element_size()), rows, columns, width,
+                        t.const_data_ptr(), wide.mutable_data_ptr()},
+                       t.device());
   return wide;
 }
 
@@ -47,21 +48,20 @@ Tensor input_products(const LayerRun& run, int64_t width, const Tensor& gates) {
       gates.defined() && !padded ? gates : at::empty({directions, rows, row}, a.input.options());
   Tensor weights = a.weight_ih;
   const int64_t blocks = run.cell.input_gates;
-  if (padded) {
-    weights = at::constant_pad_nd(weights.reshape({directions, blocks, hidden, features}),
-                                  {0, 0, 0, width - hidden})
-                  .reshape({directions, blocks * width, features});
-  }
+  // Blocks of H rows, each as one row.
+  if (padded) weights = widened(run, weights, hidden * features, width * features);
   const Tensor x = with_matrix(a.input);
-  weights = weights.dim() == 2 ? with_matrix(weights) : weights.contiguous();
+  weights = a.one_direction() && !padded ? with_matrix(weights) : weights.contiguous();
   const auto size = static_cast<int64_t>(x.element_size());
   const Matrix all = Matrix::of(products.const_data_ptr(), directions * rows, row, row, 1, size);
   for (int64_t d = 0; d < directions; ++d) {
-    Matrix weight = matrix_of(weights);  // of all directions
-    if (weights.dim() == 3) weight = weight.rows_from(d * blocks * width, blocks * width);
-    run.multiply(all.rows_from(d * rows, rows).columns_from(run.cell.input_first * width,
-                                                            blocks * width),
-                 matrix_of(x), weight.t());
+    // Of all directions.
+    const Matrix weight = padded ? Matrix::of(weights.const_data_ptr(), directions * blocks * width,
+                                              features, features, 1, size)
+                                 : matrix_of(weights);
+    run.multiply(
+        all.rows_from(d * rows, rows).columns_from(run.cell.input_first * width, blocks * width),
+        matrix_of(x), weight.rows_from(d * blocks * width, blocks * width).t());
   }
   return products;
 }
@@ -119,7 +119,7 @@ void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOu
   args.sizes = c_states.sizes;
   Tensor chunks = gates;
   if (padded || !aligned(run, gates)) {
-    chunks = widened(gates.view({directions, rows, run.cell.gates, hidden}), width);
+    chunks = widened(run, gates, hidden, width);
   }
   args.gates = chunks.const_data_ptr();
   args.gate_direction = rows * row;
@@ -136,7 +136,7 @@ void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOu
     if (padded || !aligned(run, grad) || own.column_stride != 1 ||
         own.row_stride % chunk(run) != 0 ||
         own.row_stride > std::numeric_limits<int>::max()) {  // the kernels keep it in an int
-      grad = widened(grad.reshape({rows, directions, hidden}), width);
+      grad = widened(run, grad, hidden, width);
       args.grad_row = directions * width;
     }
     args.grad_output = grad.const_data_ptr();

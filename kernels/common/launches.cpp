@@ -10,6 +10,8 @@ static thread_local const char *scope_algorithm = "", *scope_reason = "";
 
 bool& recording_launches() { return recording; }
 
+bool launches_recorded() { return recording; }
+
 std::vector<Launch>& recorded_launches() { return recorded; }
 
 void add_launch(Launch launch) {

@@ -28,6 +28,9 @@ std::vector<Launch>& recorded_launches();
 
 void add_launch(Launch launch);
 
+// As recording_launches(), for libtreadle.so.
+bool launches_recorded() TREADLE_EXPORTED(launches_recorded);
+
 // Launches of this thread are recorded as part of this algorithm, with its reason: both string
 // literals.
 void set_launch_scope(const char* algorithm, const char* reason) TREADLE_EXPORTED(set_launch_scope);

@@ -1,5 +1,5 @@
-// Between the products that follow the backward pass of a recurrent layer: h before each step, and
-// the gradients of the biases.
+// Around the steps of a recurrent layer: rows with room for whole chunks. Between the products that
+// follow its backward pass: h before each step, and the gradients of the biases.
 #include "kernels/common/convert.cuh"
 #include "kernels/common/fast_divide.cuh"
 #include "kernels/common/launch.cuh"
@@ -25,6 +25,19 @@ __global__ void __launch_bounds__(kBlockSize)
   const auto* from = begins ? static_cast<const word_t*>(args.h0) + first * args.hidden
                             : static_cast<const word_t*>(args.output) + before * args.output_row;
   static_cast<word_t*>(args.to)[at] = from[column];
+}
+
+template <class word_t>
+__global__ void __launch_bounds__(kBlockSize)
+    pad_rows(const __grid_constant__ PadRows args, FastDivide by_width) {
+  begin_kernel();
+  const int64_t at = int64_t{blockIdx.x} * kBlockSize + threadIdx.x;
+  if (at >= args.rows * args.width) return;
+  const bool narrow = args.rows * args.width < (int64_t{1} << 31);
+  const int64_t row = narrow ? by_width(static_cast<uint32_t>(at)) : at / args.width;
+  const int64_t column = at - row * args.width;
+  const auto* from = static_cast<const word_t*>(args.from) + row * args.columns;
+  static_cast<word_t*>(args.to)[at] = column < args.columns ? from[column] : word_t{};
 }
 
 // A block has 32 columns: thread (x, y) adds rows y, y + 32, ... of column x; then the 32 sums are
@@ -92,6 +105,22 @@ cudaError_t launch_previous_h(const PreviousH& elementwise, cudaStream_t stream)
       return launch(previous_h<uint64_t>, shape, stream, args, by_hidden);
     default:
       return launch(previous_h<uint4>, shape, stream, args, by_hidden);
+  }
+}
+
+cudaError_t launch_pad_rows(const PadRows& args, cudaStream_t stream) {
+  const int64_t elements = args.rows * args.width;
+  if (elements == 0) return cudaSuccess;
+  const auto grid = static_cast<unsigned>(ceil_div(elements, int64_t{kBlockSize}));
+  const LaunchShape shape = {grid, 1, 1, kBlockSize, 0, 1, 1};
+  const FastDivide by_width(static_cast<uint32_t>(args.width));
+  switch (args.element_size) {
+    case 2:
+      return launch(pad_rows<uint16_t>, shape, stream, args, by_width);
+    case 4:
+      return launch(pad_rows<uint32_t>, shape, stream, args, by_width);
+    default:
+      return launch(pad_rows<uint64_t>, shape, stream, args, by_width);
   }
 }
 

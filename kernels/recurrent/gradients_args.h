@@ -1,4 +1,4 @@
-// Arguments of the kernels between the products that follow a backward pass. For the host and CUDA,
+// Arguments of the kernels around the steps and between the products that follow a backward pass. For the host and CUDA,
 // no torch. Shapes as in step_args.h.
 #pragma once
 
@@ -16,6 +16,15 @@ struct PreviousH {
   int64_t rows, batch, hidden;  // T * B, B, H
   const void *h0, *output;
   int64_t output_row;
+  void* to;
+};
+
+// to [rows, width] contiguous = from [rows, columns] contiguous, with zeros behind. Elements are
+// moved as bytes.
+struct PadRows {
+  int element_size;
+  int64_t rows, columns, width;
+  const void* from;
   void* to;
 };
 

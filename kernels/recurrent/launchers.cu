@@ -3,6 +3,7 @@
 #include "kernels/common/tma.cuh"
 #include "kernels/recurrent/cell_launchers.h"
 #include "kernels/recurrent/launchers.h"
+#include "kernels/recurrent/step_group.h"
 
 namespace treadle {
 cudaError_t launch_step_forward(const RecurrenceForward& args, cudaStream_t stream) {
@@ -14,6 +15,20 @@ cudaError_t launch_step_forward(const RecurrenceForward& args, cudaStream_t stre
 cudaError_t launch_step_backward(const RecurrenceBackward& args, cudaStream_t stream) {
   return visit_cell(args.cell, [&](auto cell) {
     return launch_step_backward<typename decltype(cell)::type>(args, stream);
+  });
+}
+
+cudaError_t launch_grouped_forward(const RecurrenceForward& args, const StepGroup& group,
+                                   cudaStream_t stream) {
+  return visit_cell(args.cell, [&](auto cell) {
+    return launch_grouped_forward<typename decltype(cell)::type>(args, group, stream);
+  });
+}
+
+cudaError_t launch_grouped_backward(const RecurrenceBackward& args, const StepGroup& group,
+                                    cudaStream_t stream) {
+  return visit_cell(args.cell, [&](auto cell) {
+    return launch_grouped_backward<typename decltype(cell)::type>(args, group, stream);
   });
 }
 

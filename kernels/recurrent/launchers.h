@@ -70,6 +70,8 @@ cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream)
 // over blocks, as torch's are.
 cudaError_t launch_previous_h(const PreviousH& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_previous_h);
+cudaError_t launch_pad_rows(const PadRows& args, cudaStream_t stream)
+    TREADLE_EXPORTED(launch_pad_rows);
 cudaError_t launch_bias_sums(const BiasSums& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_bias_sums);
 

@@ -8,6 +8,7 @@
 #include "kernels/common/fast_divide.cuh"
 #include "kernels/common/launch.cuh"
 #include "kernels/recurrent/cell_launchers.h"
+#include "kernels/recurrent/step_group.h"
 
 namespace treadle {
 
@@ -62,21 +63,30 @@ struct LocateUnit {
   }
 };
 
+// From where rows are counted: all of them, and those of the products.
+struct RowBase {
+  int64_t row, product;
+};
+
+__device__ __forceinline__ RowBase row_base(const int64_t* base) {
+  return base == nullptr ? RowBase{0, 0} : RowBase{__ldg(base), __ldg(base + 1)};
+}
+
 // Gate k of some units of a row before its activation, from the products and biases.
 template <class Cell, class T, int n, class acc = acc_t<T>>
 __device__ __forceinline__ void load_gate(const RecurrenceForward& args, int k, const UnitAt& at,
-                                          int64_t row, acc (&gate)[n]) {
+                                          int64_t product_row, acc (&gate)[n]) {
   constexpr int kFirstInput = Cell::kGates - Cell::kInputGates;
 #pragma unroll
   for (int e = 0; e < n; ++e) gate[e] = 0;
   if (k >= kFirstInput) {
     const int64_t column = (k - kFirstInput) * args.hidden + at.u;
-    load_units<acc>(args.products, row, column, gate);
+    load_units<acc>(args.products, product_row, column, gate);
     add_units<T>(args.bias_ih, column, gate);
   }
   if (k < Cell::kStateGates) {
     const int64_t column = Cell::weight_block(k) * args.hidden + at.u;
-    if (!kOneProduct<Cell>) {
+    if (!kOneProduct<Cell> || args.state_products.data != nullptr) {
       acc of_h[n];
       load_units<acc>(args.state_products, at.b, column, of_h);
 #pragma unroll
@@ -101,16 +111,19 @@ __global__ void __launch_bounds__(kBlockSize)
     recurrence_forward(const __grid_constant__ RecurrenceForward args,
                        const __grid_constant__ RecurrenceStep step,
                        const __grid_constant__ RecurrenceStep next_step,
-                       const __grid_constant__ LocateUnit locate) {
+                       const __grid_constant__ LocateUnit locate,
+                       const __grid_constant__ StepGroup group) {
   begin_kernel();
+  const RowBase base = row_base(group.base);
   using acc = acc_t<T>;
   const uint32_t item = blockIdx.x * kBlockSize + threadIdx.x;
   if (item >= locate.count) return;
   const UnitAt at = locate(item);
-  const int64_t u = at.u, row = step.start + at.b, state = at.b * args.hidden + u;
+  const int64_t u = at.u, row = base.row + step.start + at.b, state = at.b * args.hidden + u;
+  const int64_t product_row = base.product + step.start + at.b;
   acc gates[Cell::kGates][n], h[n], c[n];
 #pragma unroll
-  for (int k = 0; k < Cell::kGates; ++k) load_gate<Cell, T>(args, k, at, row, gates[k]);
+  for (int k = 0; k < Cell::kGates; ++k) load_gate<Cell, T>(args, k, at, product_row, gates[k]);
   load_vector<acc>(args.c, state, c);
   if (args.gates != nullptr) {
 #pragma unroll
@@ -139,13 +152,15 @@ template <class Cell, class T, int n>
 __global__ void __launch_bounds__(kBlockSize, 4)
     recurrence_backward(const __grid_constant__ RecurrenceBackward args,
                         const __grid_constant__ RecurrenceStep step,
-                        const __grid_constant__ LocateUnit locate) {
+                        const __grid_constant__ LocateUnit locate,
+                        const __grid_constant__ StepGroup group) {
   begin_kernel();
+  const RowBase base = row_base(group.base);
   using acc = acc_t<T>;
   const uint32_t item = blockIdx.x * kBlockSize + threadIdx.x;
   if (item >= locate.count) return;
   const auto [b, u] = locate(item);
-  const int64_t row = step.start + b, state = b * args.hidden + u;
+  const int64_t row = base.row + step.start + b, state = b * args.hidden + u;
   const int64_t first = row * Cell::kGates * args.hidden + u;
   acc gates[Cell::kGates][n], old_cell[n], grad_h[n], grad_c[n], grad_output[n] = {};
 #pragma unroll
@@ -177,6 +192,9 @@ __global__ void __launch_bounds__(kBlockSize, 4)
 #pragma unroll
   for (int k = 0; k < Cell::kGates; ++k) {
     store_vector<T>(args.grad_gates, first + k * args.hidden, gates[k]);
+    if (group.gates != nullptr) {
+      store_vector<T>(group.gates, (b * Cell::kGates + k) * args.hidden + u, gates[k]);
+    }
   }
 }
 
@@ -211,7 +229,8 @@ inline LaunchShape step_launch_shape(const LocateUnit& locate) {
 }
 
 template <class Kind>
-cudaError_t launch_step_forward(const RecurrenceForward& args, cudaStream_t stream) {
+cudaError_t launch_grouped_forward(const RecurrenceForward& args, const StepGroup& group,
+                                   cudaStream_t stream) {
   return visit_floating(args.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     using Cell = typename Kind::template Cell<acc_t<T>>;
@@ -228,13 +247,14 @@ cudaError_t launch_step_forward(const RecurrenceForward& args, cudaStream_t stre
       constexpr int n = decltype(units)::value;
       const LocateUnit locate(step.rows, args.hidden, n, args.products.column_stride != 1);
       return launch(recurrence_forward<Cell, T, n>, step_launch_shape(locate), stream, args, step,
-                    args.resets.marks != nullptr ? args.steps[1] : RecurrenceStep{}, locate);
+                    args.resets.marks != nullptr ? args.steps[1] : RecurrenceStep{}, locate, group);
     });
   });
 }
 
 template <class Kind>
-cudaError_t launch_step_backward(const RecurrenceBackward& args, cudaStream_t stream) {
+cudaError_t launch_grouped_backward(const RecurrenceBackward& args, const StepGroup& group,
+                                    cudaStream_t stream) {
   return visit_floating(args.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     using Cell = typename Kind::template Cell<acc_t<T>>;
@@ -243,7 +263,8 @@ cudaError_t launch_step_backward(const RecurrenceBackward& args, cudaStream_t st
     bool vectors = in_vectors(args.grad_output, kMost) && in_vectors(args.grad_h, kMost);
     for (const void* dense :
          {args.gates, args.c_states, static_cast<const void*>(args.grad_c),
-          static_cast<const void*>(args.grad_gates), static_cast<const void*>(args.resets.grad_h),
+          static_cast<const void*>(args.grad_gates), static_cast<const void*>(group.gates),
+          static_cast<const void*>(args.resets.grad_h),
           static_cast<const void*>(args.resets.grad_c)}) {
       vectors = vectors && in_vectors(dense, 0, kMost);
     }
@@ -251,9 +272,18 @@ cudaError_t launch_step_backward(const RecurrenceBackward& args, cudaStream_t st
       constexpr int n = decltype(units)::value;
       const LocateUnit locate(step.rows, args.hidden, n, args.grad_h.column_stride != 1);
       return launch(recurrence_backward<Cell, T, n>, step_launch_shape(locate), stream, args, step,
-                    locate);
+                    locate, group);
     });
   });
+}
+
+template <class Kind>
+cudaError_t launch_step_forward(const RecurrenceForward& args, cudaStream_t stream) {
+  return launch_grouped_forward<Kind>(args, {}, stream);
+}
+template <class Kind>
+cudaError_t launch_step_backward(const RecurrenceBackward& args, cudaStream_t stream) {
+  return launch_grouped_backward<Kind>(args, {}, stream);
 }
 
 }  // namespace treadle

@@ -2,6 +2,7 @@
 // order, part of a captured graph, and the host's memory may be freed at once.
 #include "kernels/common/launch.cuh"
 #include "kernels/recurrent/launchers.h"
+#include "kernels/recurrent/step_group.h"
 
 namespace treadle {
 namespace {
@@ -18,6 +19,17 @@ static __global__ void __launch_bounds__(kBlockSize)
     upload_int64_table(const __grid_constant__ TablePart part, int count, int64_t* to) {
   begin_kernel();
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kBlockSize) to[i] = part.values[i];
+}
+
+static __global__ void set_step_base(int64_t row, int64_t product, int64_t* to) {
+  begin_kernel();
+  to[0] = row;
+  to[1] = product;
+}
+
+cudaError_t launch_step_base(int64_t row, int64_t product, int64_t* device, cudaStream_t stream) {
+  const LaunchShape shape = {1, 1, 1, 1, 0, 1, 1};
+  return launch(set_step_base, shape, stream, row, product, device);
 }
 
 cudaError_t launch_upload_table(const int64_t* host, int64_t count, int64_t* device,

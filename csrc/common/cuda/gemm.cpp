@@ -103,17 +103,27 @@ struct Operand {
   }
 };
 
-// Whether torch lets cuBLAS add parts of a product that were rounded to the half type. Older torch
-// says it by a bool, newer by an enum whose first value allows it.
+// Older torch says it by a bool, newer by an enum whose first value allows it.
+template <class Option>
+static bool is_allowed(Option option) {
+  if constexpr (std::is_same_v<Option, bool>) {
+    return option;
+  } else {
+    return static_cast<int>(option) == 0;
+  }
+}
+
+void Gemm::move_to(void* stream, void* workspace, size_t bytes) const {
+  const auto handle = static_cast<cublasHandle_t>(handle_);
+  TORCH_CUDABLAS_CHECK(cublasSetStream(handle, static_cast<cudaStream_t>(stream)));
+  TORCH_CUDABLAS_CHECK(cublasSetWorkspace(handle, workspace, bytes));
+}
+
+// Whether torch lets cuBLAS add parts of a product that were rounded to the half type.
 static bool rounds_parts(Dtype dtype) {
   const auto& context = at::globalContext();
-  const auto allowed = dtype == Dtype::kHalf ? context.allowFP16ReductionCuBLAS()
-                                             : context.allowBF16ReductionCuBLAS();
-  if constexpr (std::is_same_v<decltype(allowed), const bool>) {
-    return allowed;
-  } else {
-    return static_cast<int>(allowed) == 0;
-  }
+  return dtype == Dtype::kHalf ? is_allowed(context.allowFP16ReductionCuBLAS())
+                               : is_allowed(context.allowBF16ReductionCuBLAS());
 }
 
 void Gemm::multiply(const Matrix& out, const Matrix& a, const Matrix& b, bool add,

@@ -32,6 +32,9 @@ class Gemm {
   // tf32: whether float32 is computed so; none: as torch says for matrix products.
   explicit Gemm(Dtype dtype, std::optional<bool> tf32 = {});
   void run(const GemmArgs& args) const;
+  // Until the handle is asked for anew its products are on this stream, with this workspace. Takes
+  // a cudaStream_t.
+  void move_to(void* stream, void* workspace, size_t bytes) const;
   // out = a b, or added to it, of matrices that are dense along rows or columns: as at::mm computes
   // it, to the bit. `wide`: out is acc_t.
   void multiply(const Matrix& out, const Matrix& a, const Matrix& b, bool add,

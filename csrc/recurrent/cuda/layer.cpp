@@ -1,6 +1,8 @@
 // recurrent_layer on CUDA: in the algorithm "step" a matrix product and a kernel a step, in "tiles"
 // and "warp" one kernel a step, else one launch. Kernels: kernels/recurrent/launchers.h. Twin:
 // cpu.cpp.
+#include "recurrent/cuda/layer.h"
+
 #include <ATen/Functions.h>
 
 #include <algorithm>
@@ -12,6 +14,7 @@
 #include "kernels/common/launches.h"
 #include "kernels/recurrent/launchers.h"
 #include "recurrent/cuda/parameters.h"
+#include "recurrent/cuda/step_groups.h"
 #include "recurrent/run.h"
 
 namespace treadle {
@@ -38,12 +41,6 @@ std::optional<bool> tf32_cuda(CellKind cell, Dtype dtype) {
   if (cell == CellKind::kLltm || dtype != Dtype::kFloat) return {};
   const bool wanted = tf32_allowed_in_rnn();
   return wanted == tf32_allowed() ? std::optional<bool>() : wanted;
-}
-
-void multiply_cuda(const Matrix& out, const Matrix& a, const Matrix& b, bool add, Dtype dtype,
-                   at::Device device, std::optional<bool> tf32) {
-  const c10::cuda::CUDAGuard guard(device);
-  Gemm(dtype, tf32).multiply(out, a, b, add);
 }
 
 RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
@@ -87,20 +84,6 @@ Tensor input_product_cuda(const Tensor& x, const Tensor& weight_ih, bool transpo
 
 void* at_row(const MatrixView& view, int64_t row, int64_t element_size) {
   return static_cast<char*>(const_cast<void*>(view.data)) + row * view.row_stride * element_size;
-}
-
-void check_units(const char* op, int64_t batch, int64_t hidden) {
-  TORCH_CHECK(batch * hidden < int64_t{1} << 31, op, ": B * H must be less than 2^31 on CUDA, got ",
-              batch, " * ", hidden);
-}
-
-// f(stream) on the device; its launches are recorded as the plan's.
-template <class F>
-void with_stream(at::Device device, const RecurrencePlan& plan, const F& f) {
-  const c10::cuda::CUDAGuard guard(device);
-  const LaunchScope scope(plan.algorithm, plan.reason);
-  const cudaStream_t stream = at::cuda::getCurrentCUDAStream().stream();
-  f(stream);
 }
 
 // f(args of one step, where its rows begin, how many they are), for each step that has rows.
@@ -157,6 +140,22 @@ void forward_cuda(const RecurrenceForward& args, const Tensor& weight_hh,
   });
 }
 
+bool grouped_forward_cuda(const RecurrenceForward& args, const Tensor& input,
+                          const Tensor& weight_ih, const Tensor& weight_hh,
+                          const RecurrencePlan& plan, const void* first_h) {
+  const auto tf32 = tf32_cuda(args.cell, args.dtype);
+  const GroupedSteps steps(args.cell, args.dtype, args.batch, args.hidden, args.steps,
+                           args.step_count, args.resets, tf32);
+  if (!steps.any || plan.transposed) return false;
+  const char* const op = layer_op_name();
+  check_units(op, args.batch, args.hidden);
+  with_stream(weight_hh.device(), plan, [&](cudaStream_t stream) {
+    run_grouped_forward(op, args, steps, input, weight_ih, weight_hh, plan.steps_per_chunk, first_h,
+                        tf32, stream);
+  });
+  return true;
+}
+
 void backward_cuda(const RecurrenceBackward& args, const Tensor& weight_hh,
                    const RecurrencePlan& plan) {
   constexpr const char* op = "recurrent_layer_backward";
@@ -166,6 +165,12 @@ void backward_cuda(const RecurrenceBackward& args, const Tensor& weight_hh,
     const Gemm gemm(args.dtype, tf32_cuda(args.cell, args.dtype));
     const int64_t width = cell_info(args.cell).gates * args.hidden;
     const auto* grad_gates = static_cast<const char*>(args.grad_gates);
+    const auto tf32 = tf32_cuda(args.cell, args.dtype);
+    const GroupedSteps steps(args.cell, args.dtype, args.batch, args.hidden, args.steps,
+                             args.step_count, args.resets, tf32);
+    if (steps.any && !plan.transposed) {
+      return run_grouped_backward(op, args, steps, weight, tf32, stream);
+    }
     each_step(args, [&](const RecurrenceBackward& one, int64_t start, int64_t rows) {
       check_launch(op, launch_step_backward(one, stream));
       gemm.run({rows, args.hidden, weight.size(0), grad_gates + start * width * size_of(args.dtype),
@@ -176,105 +181,19 @@ void backward_cuda(const RecurrenceBackward& args, const Tensor& weight_hh,
   });
 }
 
-// Where the rows of each step begin; undefined if that is at t * batch.
-Tensor device_starts(const Sequence& sequence, int64_t batch, at::Device device,
-                     cudaStream_t stream) {
-  const auto count = static_cast<int64_t>(sequence.steps.size());
-  if (sequence.rows == count * batch) return Tensor();
-  std::vector<int64_t> host;
-  host.reserve(count + 1);
-  for (const auto& step : sequence.steps) host.push_back(step.start);
-  host.push_back(sequence.rows);
-  const Tensor starts = at::empty({count + 1}, at::TensorOptions(device).dtype(at::kLong));
-  check_launch(layer_op_name(), launch_upload_table(host.data(), count + 1,
-                                                    starts.mutable_data_ptr<int64_t>(), stream));
-  return starts;
-}
-
-const int64_t* starts_of(const Tensor& starts) {
-  return static_cast<const int64_t*>(const_data_of(starts));
-}
-
-// Calls launch(args) for as many rows of the batch at a time as the grid takes. The workspace, in
-// which its blocks exchange values, starts as "nothing has arrived": every byte 0xff.
-template <class Args, class Launch>
-void run_grid(const char* op, Args args, const RecurrencePlan& plan, bool backward,
-              at::Device device, cudaStream_t stream, const Launch& launch) {
-  const int64_t batch = args.sizes.batch, each = plan.grid_groups * plan.grid_rows;
-  for (int64_t first = 0; first < batch; first += each) {
-    args.sizes.first_row = first;
-    args.sizes.row_count = std::min(each, batch - first);
-    const size_t bytes = grid_exchange_bytes(args.sizes, plan.grid_rows, backward);
-    const Tensor exchange =
-        at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions(device).dtype(at::kByte));
-    args.exchange = exchange.mutable_data_ptr();
-    C10_CUDA_CHECK(cudaMemsetAsync(args.exchange, 0xff, bytes, stream));
-    check_launch(op, launch(args, plan.grid_rows, stream));
-  }
-}
-
-void c_states_cuda(const RecurrenceCStates& args, int64_t d, const Sequence& sequence,
-                   at::Device device, const RecurrencePlan& plan) {
-  constexpr const char* op = "recurrent_layer_backward";
-  check_units(op, args.batch, args.hidden);
-  with_stream(device, plan, [&](cudaStream_t stream) {
-    const Tensor starts = device_starts(sequence, args.batch, device, stream);
-    PersistentCStates one{};
-    one.sizes = persistent_sizes(
-        {args.cell, args.step_count, args.batch, args.hidden, /*directions=*/1, args.dtype},
-        /*half_c=*/false);
-    one.sizes.starts = starts_of(starts);
-    one.direction = static_cast<int>(d);
-    one.gates = args.gates;
-    one.c0 = args.c;
-    one.c_states = args.c_states;
-    one.c_row = args.hidden;
-    one.resets = args.resets;
-    check_launch(op, launch_c_states(one, stream));
-  });
-}
-
-void persistent_forward_cuda(PersistentForward args, const Sequence& sequence, at::Device device,
-                             const RecurrencePlan& plan) {
-  const char* const op = layer_op_name();
-  check_units(op, args.sizes.batch, args.sizes.hidden);
-  with_stream(device, plan, [&](cudaStream_t stream) {
-    const Tensor starts = device_starts(sequence, args.sizes.batch, device, stream);
-    args.sizes.starts = starts_of(starts);
-    if (plan.is("cluster")) {
-      return check_launch(op, launch_cluster_forward(args, plan.clusters, stream));
-    }
-    run_grid(op, args, plan, /*backward=*/false, device, stream, launch_grid_forward);
-  });
-}
-
-void persistent_backward_cuda(PersistentCStates c_states, PersistentBackward args,
-                              const Sequence& sequence, at::Device device,
-                              const RecurrencePlan& plan) {
-  constexpr const char* op = "recurrent_layer_backward";
-  check_units(op, args.sizes.batch, args.sizes.hidden);
-  with_stream(device, plan, [&](cudaStream_t stream) {
-    const Tensor starts = device_starts(sequence, args.sizes.batch, device, stream);
-    c_states.sizes.starts = args.sizes.starts = starts_of(starts);
-    check_launch(op, launch_c_states(c_states, stream));
-    if (plan.is("cluster")) {
-      return check_launch(op, launch_cluster_backward(args, plan.clusters, stream));
-    }
-    run_grid(op, args, plan, /*backward=*/true, device, stream, launch_grid_backward);
-  });
-}
-
 constexpr RecurrenceBackend kCudaBackend{/*widens_half=*/false,
                                          plan_cuda,
                                          tf32_cuda,
                                          multiply_cuda,
                                          input_product_cuda,
                                          forward_cuda,
+                                         grouped_forward_cuda,
                                          backward_cuda,
                                          c_states_cuda,
                                          parameters_cuda,
                                          fused_forward_cuda,
                                          persistent_forward_cuda,
+                                         pad_rows_cuda,
                                          persistent_backward_cuda};
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "common/cuda/gemm.h"
 #include "common/cuda/launch.h"
 #include "kernels/recurrent/launchers.h"
+#include "recurrent/check.h"
 
 namespace treadle {
 namespace {
@@ -82,21 +83,21 @@ struct Products {
       return;
     }
     const at::Tensor previous = at::empty({gates.rows, args.hidden}, options);
-    check_launch(kOp, launch_previous_h(
-                          {static_cast<int>(to.element_size), static_cast<int>(args.direction),
-                           gates.rows, args.batch, args.hidden, args.h0.data, args.output.data,
-                           args.output.row_stride, previous.mutable_data_ptr()},
-                          stream));
+    check_launch(
+        kOp, launch_previous_h({static_cast<int>(to.element_size), static_cast<int>(args.direction),
+                                gates.rows, args.batch, args.hidden, args.h0.data, args.output.data,
+                                args.output.row_stride, previous.mutable_data_ptr()},
+                               stream));
     weight_hh(to, gates, matrix_of(previous), /*add=*/false);
   }
 
   void biases() const {
     const CellInfo& cell = cell_info(args.cell);
     const int64_t hidden = args.hidden;
-    const BiasTarget of_input{args.of_bias_ih, cell.input_first * hidden,
-                              cell.input_gates * hidden, 0};
-    const BiasTarget of_state{args.of_bias_hh, cell.state_first * hidden,
-                              cell.state_gates * hidden, cell.torch_shift * hidden};
+    const BiasTarget of_input{args.of_bias_ih, cell.input_first * hidden, cell.input_gates * hidden,
+                              0};
+    const BiasTarget of_state{args.of_bias_hh, cell.state_first * hidden, cell.state_gates * hidden,
+                              cell.torch_shift * hidden};
     if (of_input.data == nullptr && of_state.data == nullptr) return;
     const Matrix& gates = args.grad_gates;
     BiasSums sums{args.dtype, gates.rows, gates.columns, gates.data, {of_input, of_state}};
@@ -112,6 +113,17 @@ struct Products {
 };
 
 }  // namespace
+
+void multiply_cuda(const Matrix& out, const Matrix& a, const Matrix& b, bool add, Dtype dtype,
+                   at::Device device, std::optional<bool> tf32) {
+  const c10::cuda::CUDAGuard guard(device);
+  Gemm(dtype, tf32).multiply(out, a, b, add);
+}
+
+void pad_rows_cuda(const PadRows& args, at::Device device) {
+  const c10::cuda::CUDAGuard guard(device);
+  check_launch(layer_op_name(), launch_pad_rows(args, at::cuda::getCurrentCUDAStream()));
+}
 
 void parameters_cuda(const ParameterGradients& args, at::Device device) {
   const c10::cuda::CUDAGuard guard(device);

@@ -1,9 +1,14 @@
-// The gradients of the input and the parameters on CUDA, for layer.cpp.
+// Around the steps on CUDA, for layer.cpp: products, copies, gradients of input and parameters.
 #pragma once
 
 #include "recurrent/backend.h"
 
 namespace treadle {
+
+void multiply_cuda(const Matrix& out, const Matrix& a, const Matrix& b, bool add, Dtype dtype,
+                   at::Device device, std::optional<bool> tf32);
+
+void pad_rows_cuda(const PadRows& args, at::Device device);
 
 void parameters_cuda(const ParameterGradients& args, at::Device device);
 

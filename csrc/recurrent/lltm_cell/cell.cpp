@@ -49,6 +49,20 @@ std::pair<Tensor, Tensor> x_gradients(const Tensor& grad_gates, const Tensor& we
           need_input ? product(grad_gates, weights.narrow(-1, hidden, features)) : Tensor()};
 }
 
+// Rows, units and columns of weights for which a kernel that multiplies by itself is faster: their
+// products are launches of few blocks, which the host has to make.
+constexpr int64_t kFewRows = 32, kFewUnits = 8192, kFewColumns = 2048;
+
+bool columns_adjacent(const Tensor& t) { return t.stride(-1) == 1 || t.size(-1) <= 1; }
+
+bool takes_few_rows(const Tensor& input, const Tensor& weights, const Tensor& old_h) {
+  const int64_t rows = old_h.size(-2);
+  return input.scalar_type() != at::kDouble && rows <= kFewRows &&
+         rows * old_h.size(-1) <= kFewUnits && weights.size(-1) <= kFewColumns &&
+         (input.dim() == 2 || input.size(0) < 65536) && columns_adjacent(input) &&
+         columns_adjacent(weights) && columns_adjacent(old_h);
+}
+
 // ---- views for the kernels
 
 LltmView view_if_any(const OptionalTensor& t) { return has(t) ? view(*t) : LltmView{}; }
@@ -77,9 +91,28 @@ Tensors3 lltm_cell_forward_kernel(const LltmBackend& backend, const Tensor& inpu
                       {"old_h", old_h},
                       {"old_cell", old_cell}});
   const FlushInProducts flush(input, multiplications(input, weights));
-  const Tensor gates = product(backend.pack(old_h, input), weights.mT());
   const Tensor new_h = at::empty(old_h.sizes(), old_h.options());
   const Tensor new_cell = at::empty(old_cell.sizes(), old_cell.options());
+  if (backend.few_forward != nullptr && new_h.numel() > 0 &&
+      takes_few_rows(input, weights, old_h)) {
+    auto shape = old_h.sizes().vec();
+    shape.back() *= 3;
+    const Tensor gates = at::empty(shape, input.options());
+    backend.few_forward({{shape_of(gates, new_cell),
+                          {},
+                          bias_view(bias, input.dim()),
+                          view(old_cell),
+                          new_h.mutable_data_ptr(),
+                          new_cell.mutable_data_ptr()},
+                         view(weights),
+                         view(old_h),
+                         view(input),
+                         input.size(-1),
+                         gates.mutable_data_ptr()},
+                        input.device());
+    return {new_h, new_cell, gates};
+  }
+  const Tensor gates = product(backend.pack(old_h, input), weights.mT());
   if (new_h.numel() > 0) {
     backend.forward({shape_of(gates, new_cell), view(gates), bias_view(bias, input.dim()),
                      view(old_cell), new_h.mutable_data_ptr(), new_cell.mutable_data_ptr()},
@@ -122,6 +155,24 @@ Tensors5 lltm_cell_backward_kernel(const LltmBackend& backend, const OptionalTen
          view_if_any(grad_h), view_if_any(grad_cell), grad_gates.mutable_data_ptr(),
          mask[4] ? grad_old_cell.mutable_data_ptr() : nullptr},
         input.device());
+  }
+  const bool few = backend.few_gradients != nullptr && new_cell.numel() > 0;
+  if (few && takes_few_rows(input, weights, old_h)) {
+    const auto make = [&](bool needed, const Tensor& like) {
+      return needed ? at::empty(like.sizes(), like.options()) : Tensor();
+    };
+    grad_input = make(mask[0], input);
+    grad_weights = make(mask[1], weights);
+    if (mask[2]) {
+      const auto flat = weights.sizes().slice(0, weights.dim() - 1);
+      grad_bias = at::empty(has(bias) ? bias->sizes() : flat, weights.options());
+    }
+    grad_old_h = make(mask[3], old_h);
+    backend.few_gradients({shape_of(gates, new_cell), input.size(-1), grad_gates.const_data_ptr(),
+                           view(weights), view(old_h), view(input), data_of(grad_input),
+                           data_of(grad_weights), data_of(grad_bias), data_of(grad_old_h)},
+                          input.device());
+    return {grad_input, grad_weights, grad_bias, grad_old_h, grad_old_cell};
   }
   if (mask[1]) grad_weights = product(grad_gates.mT(), backend.pack(old_h, input));
   if (mask[2]) grad_bias = backend.bias_grad(grad_gates);

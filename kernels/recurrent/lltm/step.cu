@@ -8,6 +8,10 @@ namespace treadle {
 
 template cudaError_t launch_step_forward<math::Lltm>(const RecurrenceForward&, cudaStream_t);
 template cudaError_t launch_step_backward<math::Lltm>(const RecurrenceBackward&, cudaStream_t);
+template cudaError_t launch_grouped_forward<math::Lltm>(const RecurrenceForward&, const StepGroup&,
+                                                        cudaStream_t);
+template cudaError_t launch_grouped_backward<math::Lltm>(const RecurrenceBackward&,
+                                                         const StepGroup&, cudaStream_t);
 template cudaError_t launch_warp_forward<math::Lltm>(const FusedForward&, cudaStream_t);
 
 }  // namespace treadle

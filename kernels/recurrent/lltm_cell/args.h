@@ -38,6 +38,24 @@ struct LltmBackward {
   void* grad_old_cell;             // [N, B, H] contiguous, or null
 };
 
+// A whole forward pass of few rows. cell.gates is not read; columns of the others are neighbours.
+struct LltmFewForward {
+  LltmForward cell;
+  LltmView weights, old_h, input;  // [N, 3H, H+I], [N, B, H], [N, B, I]
+  int64_t features;                // I
+  void* gates;                     // [N, B, 3H] contiguous: the product, without bias
+};
+
+// What follows from grad_gates [N, B, 3H], contiguous, of few rows; each result, contiguous, may be
+// null.
+struct LltmGradients {
+  LltmShape shape;
+  int64_t features;
+  const void* grad_gates;
+  LltmView weights, old_h, input;  // as in LltmFewForward
+  void *grad_input, *grad_weights, *grad_bias, *grad_old_h;
+};
+
 // x [N, B, H+I] contiguous = [old_h, input]; elements are moved as bytes.
 struct LltmPack {
   int element_size;

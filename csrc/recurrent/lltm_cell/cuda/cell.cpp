@@ -21,6 +21,17 @@ static void lltm_backward_cuda(const LltmBackward& args, at::Device device) {
                launch_lltm_cell_backward(args, at::cuda::getCurrentCUDAStream()));
 }
 
+static void few_forward_cuda(const LltmFewForward& args, at::Device device) {
+  const c10::cuda::CUDAGuard guard(device);
+  check_launch("lltm_cell", launch_lltm_few_forward(args, at::cuda::getCurrentCUDAStream()));
+}
+
+static void few_gradients_cuda(const LltmGradients& args, at::Device device) {
+  const c10::cuda::CUDAGuard guard(device);
+  check_launch("lltm_cell_backward",
+               launch_lltm_few_gradients(args, at::cuda::getCurrentCUDAStream()));
+}
+
 static Tensor pack_cuda(const Tensor& old_h, const Tensor& input) {
   const bool many = input.dim() == 3;
   auto shape = input.sizes().vec();
@@ -55,8 +66,9 @@ static Tensor bias_grad_cuda(const Tensor& grad_gates) {
   return grad_bias;
 }
 
-static constexpr LltmBackend kCudaBackend{lltm_forward_cuda, lltm_backward_cuda, pack_cuda,
-                                          bias_grad_cuda};
+static constexpr LltmBackend kCudaBackend{lltm_forward_cuda, lltm_backward_cuda,
+                                          pack_cuda,         bias_grad_cuda,
+                                          few_forward_cuda,  few_gradients_cuda};
 
 TORCH_LIBRARY_IMPL(treadle, CUDA, m) { register_lltm_cell<kCudaBackend>(m); }
 

@@ -1,0 +1,82 @@
+// A direction of algorithm "step" in groups of steps: what a step is, forward and backward.
+#include <ATen/Functions.h>
+#include <ATen/OpMathType.h>
+
+#include <algorithm>
+
+#include "kernels/recurrent/step_group.h"
+#include "recurrent/cuda/step_groups.h"
+
+namespace treadle {
+
+void run_grouped_forward(const char* op, const RecurrenceForward& args, const GroupedSteps& steps,
+                         const at::Tensor& input, const at::Tensor& weight_ih,
+                         const at::Tensor& weight_hh, int64_t steps_per_chunk, const void* first_h,
+                         std::optional<bool> tf32, cudaStream_t stream) {
+  const CellInfo& cell = cell_info(args.cell);
+  const at::Tensor x = with_matrix(input), w_ih = with_matrix(weight_ih);
+  const at::Tensor w_hh = weight_hh.contiguous();
+  const Matrix rows = matrix_of(x), of_input = matrix_of(w_ih).t();
+  const auto acc = weight_hh.options().dtype(at::toOpMathType(weight_hh.scalar_type()));
+  const int64_t batch = args.batch, hidden = args.hidden;
+  const int64_t chunk =
+      std::min(args.step_count, std::max(kGroupSteps, steps_per_chunk / kGroupSteps * kGroupSteps));
+  const int64_t width = cell.input_gates * hidden, state_width = cell.state_gates * hidden;
+  const at::Tensor products = at::empty({chunk * batch, width}, acc);
+  const at::Tensor of_h = at::empty({batch, state_width}, acc);
+  const auto* const all_products = static_cast<const char*>(products.const_data_ptr());
+  int64_t products_row = 0;  // the row of S that is the first of `products`
+  const auto step = [&](const Gemm& gemm, int64_t first_row, const int64_t* base, cudaStream_t on) {
+    gemm.run({batch, state_width, hidden, args.h, hidden, w_hh.const_data_ptr(),
+              /*b_transposed=*/false, of_h.mutable_data_ptr(), state_width, 1, /*add=*/false});
+    const RecurrenceStep one[2] = {{first_row, batch}, {}};
+    RecurrenceForward own = args;
+    own.steps = one;
+    own.step_count = 1;
+    own.products = {all_products, width, 1};
+    // As if it had all rows of S.
+    if (base == nullptr) {
+      own.products.data = all_products - products_row * width * acc_bytes(args.dtype);
+    }
+    own.state_products = {of_h.const_data_ptr(), state_width, 1};
+    check_launch(op, launch_grouped_forward(own, {base, nullptr}, on));
+  };
+  StepGroups groups(op, args.dtype, tf32, steps, input.device(), stream, step);
+  if (first_h != nullptr) {
+    C10_CUDA_CHECK(cudaMemcpyAsync(args.h, first_h, batch * hidden * size_of(args.dtype),
+                                   cudaMemcpyDeviceToDevice, stream));
+  }
+  for (int64_t begin = 0; begin < args.step_count; begin += chunk) {
+    const int64_t count = std::min(chunk, args.step_count - begin);
+    products_row = std::min(args.steps[begin].start, args.steps[begin + count - 1].start);
+    const Matrix to =
+        Matrix::of(all_products, count * batch, width, width, 1, acc_bytes(args.dtype));
+    Gemm(args.dtype, tf32)
+        .multiply(to, rows.rows_from(products_row, count * batch), of_input,
+                  /*add=*/false, /*wide=*/true);
+    groups.run(args.steps + begin, count, products_row);
+  }
+}
+
+void run_grouped_backward(const char* op, const RecurrenceBackward& args, const GroupedSteps& steps,
+                          const at::Tensor& weight, std::optional<bool> tf32, cudaStream_t stream) {
+  const CellInfo& cell = cell_info(args.cell);
+  const int64_t width = cell.gates * args.hidden;
+  const at::Tensor gates = at::empty({args.batch, width}, weight.options());
+  const auto* const of_state = static_cast<const char*>(gates.const_data_ptr()) +
+                               cell.state_first * args.hidden * size_of(args.dtype);
+  const auto step = [&](const Gemm& gemm, int64_t first_row, const int64_t* base, cudaStream_t on) {
+    const RecurrenceStep one{first_row, args.batch};
+    RecurrenceBackward own = args;
+    own.steps = &one;
+    own.step_count = 1;
+    check_launch(op, launch_grouped_backward(own, {base, gates.mutable_data_ptr()}, on));
+    gemm.run({args.batch, args.hidden, weight.size(0), of_state, width, weight.const_data_ptr(),
+              /*b_transposed=*/true, const_cast<void*>(args.grad_h.data), args.grad_h.row_stride,
+              args.grad_h.column_stride, /*add=*/false});
+  };
+  StepGroups groups(op, args.dtype, tf32, steps, weight.device(), stream, step);
+  groups.run(args.steps, args.step_count, /*products_row=*/0);
+}
+
+}  // namespace treadle

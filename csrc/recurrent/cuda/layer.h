@@ -1,0 +1,34 @@
+// What the files of recurrent_layer on CUDA share.
+#pragma once
+
+#include "common/cuda/launch.h"
+#include "kernels/common/launches.h"
+#include "recurrent/run.h"
+
+namespace treadle {
+
+inline void check_units(const char* op, int64_t batch, int64_t hidden) {
+  TORCH_CHECK(batch * hidden < int64_t{1} << 31, op, ": B * H must be less than 2^31 on CUDA, got ",
+              batch, " * ", hidden);
+}
+
+// f(stream) on the device; its launches are recorded as the plan's.
+template <class F>
+void with_stream(at::Device device, const RecurrencePlan& plan, const F& f) {
+  const c10::cuda::CUDAGuard guard(device);
+  const LaunchScope scope(plan.algorithm, plan.reason);
+  const cudaStream_t stream = at::cuda::getCurrentCUDAStream().stream();
+  f(stream);
+}
+
+// ---- of algorithms whose steps are one launch: persistent.cpp
+
+void c_states_cuda(const RecurrenceCStates& args, int64_t d, const Sequence& sequence,
+                   at::Device device, const RecurrencePlan& plan);
+void persistent_forward_cuda(PersistentForward args, const Sequence& sequence, at::Device device,
+                             const RecurrencePlan& plan);
+void persistent_backward_cuda(PersistentCStates c_states, PersistentBackward args,
+                              const Sequence& sequence, at::Device device,
+                              const RecurrencePlan& plan);
+
+}  // namespace treadle

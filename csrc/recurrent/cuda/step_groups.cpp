@@ -1,0 +1,131 @@
+#include "recurrent/cuda/step_groups.h"
+
+#include <ATen/Functions.h>
+#include <ATen/cuda/CUDAContextLight.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+
+#include <utility>
+
+#include "kernels/common/launches.h"
+#include "kernels/recurrent/step_group.h"
+
+namespace treadle {
+namespace {
+
+// A graph costs the host as much as about twenty steps.
+constexpr int64_t kLeastSteps = 64;
+// A product of so many microseconds takes the GPU as long as the host takes for a step.
+constexpr double kLongProduct = 16;
+
+bool is_captured(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  C10_CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+// A stream on which nobody else works, so that what is captured is ours alone.
+class CapturedStream {
+ public:
+  CapturedStream() {
+    C10_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    // What other threads ask of CUDA meanwhile is their own affair.
+    const cudaError_t error = cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed);
+    if (error != cudaSuccess) cudaStreamDestroy(stream_);
+    C10_CUDA_CHECK(error);
+  }
+  ~CapturedStream() {
+    if (graph_ == nullptr) cudaStreamEndCapture(stream_, &graph_);  // after an error
+    if (graph_ != nullptr) cudaGraphDestroy(graph_);
+    cudaStreamDestroy(stream_);
+  }
+  CapturedStream(const CapturedStream&) = delete;
+  CapturedStream& operator=(const CapturedStream&) = delete;
+
+  cudaStream_t stream() const { return stream_; }
+
+  cudaGraphExec_t finish() {
+    C10_CUDA_CHECK(cudaStreamEndCapture(stream_, &graph_));
+    cudaGraphExec_t found = nullptr;
+    C10_CUDA_CHECK(cudaGraphInstantiate(&found, graph_, 0));
+    return found;
+  }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  cudaGraph_t graph_ = nullptr;
+};
+
+}  // namespace
+
+GroupedSteps::GroupedSteps(CellKind cell, Dtype dtype, int64_t batch, int64_t hidden,
+                           const RecurrenceStep* steps, int64_t count,
+                           const RecurrenceResets& resets, std::optional<bool> tf32)
+    : batch(batch) {
+  if (count < kLeastSteps || batch == 0 || hidden == 0 || resets.marks != nullptr) return;
+  const bool fast = is_half(dtype) || (dtype == Dtype::kFloat && tf32.value_or(tf32_allowed()));
+  const double flop_per_us = is_half(dtype) ? 4e8 : fast ? 1.5e8 : 4e7;
+  const double flop = 2.0 * static_cast<double>(batch) * static_cast<double>(hidden) *
+                      static_cast<double>(hidden) * cell_info(cell).state_gates;
+  if (flop / flop_per_us > kLongProduct) return;
+  for (int64_t s = 0; s < count; ++s) {
+    if (steps[s].rows != batch) return;
+  }
+  any = true;
+  direction = steps[1].start > steps[0].start ? 1 : -1;
+}
+
+StepGroups::StepGroups(const char* op, Dtype dtype, std::optional<bool> tf32,
+                       const GroupedSteps& steps, at::Device device, cudaStream_t stream, Step step)
+    : op_(op),
+      dtype_(dtype),
+      tf32_(tf32),
+      steps_(steps),
+      device_(device),
+      stream_(stream),
+      step_(std::move(step)),
+      // Within a capture of the caller's the steps become part of that. Launches that are recorded
+      // are made one by one.
+      graphs_(!is_captured(stream) && !launches_recorded()) {
+  if (graphs_) base_ = at::empty({2}, at::TensorOptions(device).dtype(at::kLong));
+}
+
+// A graph that still runs ends before CUDA frees it.
+StepGroups::~StepGroups() {
+  if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
+}
+
+void StepGroups::make_graph() {
+  // cuBLAS's own workspace would be allocated within the capture. As large as ATen's, so that the
+  // same algorithm is chosen.
+  const auto bytes = static_cast<int64_t>(at::cuda::getChosenWorkspaceSize());
+  workspace_ = at::empty({bytes}, at::TensorOptions(device_).dtype(at::kByte));
+  // Nor is a capture of another thread's ours: what is asked for here is no part of it.
+  const c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
+  CapturedStream side;
+  Gemm gemm(dtype_, tf32_);
+  gemm.move_to(side.stream(), workspace_.mutable_data_ptr(), bytes);
+  const auto* const base = static_cast<const int64_t*>(base_.const_data_ptr());
+  for (int64_t i = 0; i < kGroupSteps; ++i) {
+    step_(gemm, i * steps_.direction * steps_.batch, base, side.stream());
+  }
+  graph_ = side.finish();
+}
+
+void StepGroups::run(const RecurrenceStep* steps, int64_t count, int64_t products_row) {
+  int64_t s = 0;
+  if (graphs_ && count >= kGroupSteps) {
+    if (graph_ == nullptr) make_graph();
+    auto* const base = base_.mutable_data_ptr<int64_t>();
+    for (; s + kGroupSteps <= count; s += kGroupSteps) {
+      const int64_t row = steps[s].start;
+      check_launch(op_, launch_step_base(row, row - products_row, base, stream_));
+      C10_CUDA_CHECK(cudaGraphLaunch(graph_, stream_));
+    }
+  }
+  if (s == count) return;
+  // Anew: ATen's handle may have been moved, and is to be where torch's next call expects it.
+  const Gemm gemm(dtype_, tf32_);
+  for (; s < count; ++s) step_(gemm, steps[s].start, nullptr, stream_);
+}
+
+}  // namespace treadle

@@ -1,0 +1,74 @@
+// Steps of algorithm "step" in groups. A product and a kernel cost the host more than they take a
+// GPU that is not filled, so a group of steps becomes a CUDA graph, made once a call, and launched
+// again and again: a few microseconds of the host for all of its steps. Where in the sequence a
+// group stands is read from memory.
+#pragma once
+
+#include <functional>
+
+#include "common/cuda/gemm.h"
+#include "common/cuda/launch.h"
+#include "kernels/recurrent/step_args.h"
+#include "recurrent/backend.h"
+
+namespace treadle {
+
+// Steps of a group.
+inline constexpr int64_t kGroupSteps = 8;
+
+// A sequence whose steps are as many and as short as pays for making a graph. It follows from sizes
+// alone whether its products are those of a group, so that a captured call has the bits of others.
+struct GroupedSteps {
+  bool any = false;
+  int64_t batch = 0;
+  int64_t direction = 1;  // of time: rows of the next step begin so many batches after this one's
+
+  GroupedSteps(CellKind cell, Dtype dtype, int64_t batch, int64_t hidden,
+               const RecurrenceStep* steps, int64_t count, const RecurrenceResets& resets,
+               std::optional<bool> tf32);
+};
+
+// Runs `step(gemm, first_row, base, stream)` for each of `count` steps that begin at `begin`:
+// alone, or as part of a graph, in which `first_row` is counted from base[0], and base[1] is where
+// the group's products begin. Of one call: it keeps the graph.
+class StepGroups {
+ public:
+  // May throw.
+  using Step = std::function<void(const Gemm& gemm, int64_t first_row, const int64_t* base,
+                                  cudaStream_t stream)>;
+
+  StepGroups(const char* op, Dtype dtype, std::optional<bool> tf32, const GroupedSteps& steps,
+             at::Device device, cudaStream_t stream, Step step);
+  ~StepGroups();
+  StepGroups(const StepGroups&) = delete;
+  StepGroups& operator=(const StepGroups&) = delete;
+
+  // `products_row`: the row of S that is the first in the memory of the input's products.
+  void run(const RecurrenceStep* steps, int64_t count, int64_t products_row);
+
+ private:
+  const char* op_;
+  Dtype dtype_;
+  std::optional<bool> tf32_;
+  GroupedSteps steps_;
+  at::Device device_;
+  cudaStream_t stream_;
+  Step step_;
+  bool graphs_;
+  at::Tensor base_, workspace_;
+  cudaGraphExec_t graph_ = nullptr;
+
+  void make_graph();
+};
+
+// All steps of a direction: first_h is what the first reads instead of args.h, or null.
+void run_grouped_forward(const char* op, const RecurrenceForward& args, const GroupedSteps& steps,
+                         const at::Tensor& input, const at::Tensor& weight_ih,
+                         const at::Tensor& weight_hh, int64_t steps_per_chunk, const void* first_h,
+                         std::optional<bool> tf32, cudaStream_t stream);
+
+// `weight` contiguous, in the order of the gates.
+void run_grouped_backward(const char* op, const RecurrenceBackward& args, const GroupedSteps& steps,
+                          const at::Tensor& weight, std::optional<bool> tf32, cudaStream_t stream);
+
+}  // namespace treadle
