@@ -1,5 +1,5 @@
-// Arguments of the kernels around the steps and between the products that follow a backward pass. For the host and CUDA,
-// no torch. Shapes as in step_args.h.
+// Arguments of the kernels around the steps, and between the products that follow a backward pass.
+// For the host and CUDA, no torch. Shapes as in step_args.h.
 #pragma once
 
 #include <cstdint>

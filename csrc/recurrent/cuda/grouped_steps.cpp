@@ -26,7 +26,8 @@ void run_grouped_forward(const char* op, const RecurrenceForward& args, const Gr
   const at::Tensor of_h = at::empty({batch, state_width}, acc);
   const auto* const all_products = static_cast<const char*>(products.const_data_ptr());
   int64_t products_row = 0;  // the row of S that is the first of `products`
-  const auto step = [&](const Gemm& gemm, int64_t first_row, const int64_t* base, cudaStream_t on) {
+  const auto step = [&](const Gemm& gemm, int64_t first_row, const int64_t* base,
+                        cudaStream_t stream) {
     gemm.run({batch, state_width, hidden, args.h, hidden, w_hh.const_data_ptr(),
               /*b_transposed=*/false, of_h.mutable_data_ptr(), state_width, 1, /*add=*/false});
     const RecurrenceStep one[2] = {{first_row, batch}, {}};
@@ -39,7 +40,7 @@ void run_grouped_forward(const char* op, const RecurrenceForward& args, const Gr
       own.products.data = all_products - products_row * width * acc_bytes(args.dtype);
     }
     own.state_products = {of_h.const_data_ptr(), state_width, 1};
-    check_launch(op, launch_grouped_forward(own, {base, nullptr}, on));
+    check_launch(op, launch_grouped_forward(own, {base, nullptr}, stream));
   };
   StepGroups groups(op, args.dtype, tf32, steps, input.device(), stream, step);
   if (first_h != nullptr) {
@@ -65,12 +66,13 @@ void run_grouped_backward(const char* op, const RecurrenceBackward& args, const 
   const at::Tensor gates = at::empty({args.batch, width}, weight.options());
   const auto* const of_state = static_cast<const char*>(gates.const_data_ptr()) +
                                cell.state_first * args.hidden * size_of(args.dtype);
-  const auto step = [&](const Gemm& gemm, int64_t first_row, const int64_t* base, cudaStream_t on) {
+  const auto step = [&](const Gemm& gemm, int64_t first_row, const int64_t* base,
+                        cudaStream_t stream) {
     const RecurrenceStep one{first_row, args.batch};
     RecurrenceBackward own = args;
     own.steps = &one;
     own.step_count = 1;
-    check_launch(op, launch_grouped_backward(own, {base, gates.mutable_data_ptr()}, on));
+    check_launch(op, launch_grouped_backward(own, {base, gates.mutable_data_ptr()}, stream));
     gemm.run({args.batch, args.hidden, weight.size(0), of_state, width, weight.const_data_ptr(),
               /*b_transposed=*/true, const_cast<void*>(args.grad_h.data), args.grad_h.row_stride,
               args.grad_h.column_stride, /*add=*/false});

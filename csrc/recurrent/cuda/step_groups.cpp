@@ -112,20 +112,21 @@ void StepGroups::make_graph() {
 }
 
 void StepGroups::run(const RecurrenceStep* steps, int64_t count, int64_t products_row) {
+  const cudaStream_t stream = stream_;
   int64_t s = 0;
   if (graphs_ && count >= kGroupSteps) {
     if (graph_ == nullptr) make_graph();
     auto* const base = base_.mutable_data_ptr<int64_t>();
     for (; s + kGroupSteps <= count; s += kGroupSteps) {
       const int64_t row = steps[s].start;
-      check_launch(op_, launch_step_base(row, row - products_row, base, stream_));
-      C10_CUDA_CHECK(cudaGraphLaunch(graph_, stream_));
+      check_launch(op_, launch_step_base(row, row - products_row, base, stream));
+      C10_CUDA_CHECK(cudaGraphLaunch(graph_, stream));
     }
   }
   if (s == count) return;
   // Anew: ATen's handle may have been moved, and is to be where torch's next call expects it.
   const Gemm gemm(dtype_, tf32_);
-  for (; s < count; ++s) step_(gemm, steps[s].start, nullptr, stream_);
+  for (; s < count; ++s) step_(gemm, steps[s].start, nullptr, stream);
 }
 
 }  // namespace treadle
