@@ -163,7 +163,8 @@ void Gemm::multiply(const Matrix& out, const Matrix& a, const Matrix& b, bool ad
   const auto mode = [&](bool on) {
     const int flags = on ? CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
                          : CUBLAS_DEFAULT_MATH;
-    TORCH_CUDABLAS_CHECK(cublasSetMathMode(handle, static_cast<cublasMath_t>(flags)));
+    TORCH_CUDABLAS_CHECK(
+        cublasSetMathMode(handle, static_cast<decltype(CUBLAS_DEFAULT_MATH)>(flags)));
   };
   if (careful) mode(true);
   TORCH_CUDABLAS_CHECK(cublasGemmEx(handle, x.op, y.op, m, n, k, &one, x.data, type, x.stride,
