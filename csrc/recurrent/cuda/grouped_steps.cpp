@@ -11,35 +11,43 @@ namespace treadle {
 
 void run_grouped_forward(const char* op, const RecurrenceForward& args, const GroupedSteps& steps,
                          const at::Tensor& input, const at::Tensor& weight_ih,
-                         const at::Tensor& weight_hh, int64_t steps_per_chunk, const void* first_h,
-                         std::optional<bool> tf32, cudaStream_t stream) {
+                         const at::Tensor& weight_hh, const RecurrencePlan& plan,
+                         const void* first_h, std::optional<bool> tf32, cudaStream_t stream) {
   const CellInfo& cell = cell_info(args.cell);
   const at::Tensor x = with_matrix(input), w_ih = with_matrix(weight_ih);
   const at::Tensor w_hh = weight_hh.contiguous();
   const Matrix rows = matrix_of(x), of_input = matrix_of(w_ih).t();
   const auto acc = weight_hh.options().dtype(at::toOpMathType(weight_hh.scalar_type()));
   const int64_t batch = args.batch, hidden = args.hidden;
-  const int64_t chunk =
-      std::min(args.step_count, std::max(kGroupSteps, steps_per_chunk / kGroupSteps * kGroupSteps));
+  const int64_t chunk = std::min(
+      args.step_count, std::max(kGroupSteps, plan.steps_per_chunk / kGroupSteps * kGroupSteps));
   const int64_t width = cell.input_gates * hidden, state_width = cell.state_gates * hidden;
   const at::Tensor products = at::empty({chunk * batch, width}, acc);
   const at::Tensor of_h = at::empty({batch, state_width}, acc);
-  const auto* const all_products = static_cast<const char*>(products.const_data_ptr());
+  // [rows, columns], or stored column by column.
+  const auto laid_out = [&](const at::Tensor& t, int64_t rows, int64_t columns) {
+    return plan.transposed ? MatrixView{t.const_data_ptr(), 1, rows}
+                           : MatrixView{t.const_data_ptr(), columns, 1};
+  };
+  const MatrixView all_products = laid_out(products, chunk * batch, width);
+  const MatrixView state_products = laid_out(of_h, batch, state_width);
   int64_t products_row = 0;  // the row of S that is the first of `products`
   const auto step = [&](const Gemm& gemm, int64_t first_row, const int64_t* base,
                         cudaStream_t stream) {
     gemm.run({batch, state_width, hidden, args.h, hidden, w_hh.const_data_ptr(),
-              /*b_transposed=*/false, of_h.mutable_data_ptr(), state_width, 1, /*add=*/false});
+              /*b_transposed=*/false, of_h.mutable_data_ptr(), state_products.row_stride,
+              state_products.column_stride, /*add=*/false});
     const RecurrenceStep one[2] = {{first_row, batch}, {}};
     RecurrenceForward own = args;
     own.steps = one;
     own.step_count = 1;
-    own.products = {all_products, width, 1};
+    own.products = all_products;
+    own.state_products = state_products;
     // As if it had all rows of S.
     if (base == nullptr) {
-      own.products.data = all_products - products_row * width * acc_bytes(args.dtype);
+      own.products.data = static_cast<const char*>(all_products.data) -
+                          products_row * all_products.row_stride * acc_bytes(args.dtype);
     }
-    own.state_products = {of_h.const_data_ptr(), state_width, 1};
     check_launch(op, launch_grouped_forward(own, {base, nullptr}, stream));
   };
   StepGroups groups(op, args.dtype, tf32, steps, input.device(), stream, step);
@@ -50,8 +58,8 @@ void run_grouped_forward(const char* op, const RecurrenceForward& args, const Gr
   for (int64_t begin = 0; begin < args.step_count; begin += chunk) {
     const int64_t count = std::min(chunk, args.step_count - begin);
     products_row = std::min(args.steps[begin].start, args.steps[begin + count - 1].start);
-    const Matrix to =
-        Matrix::of(all_products, count * batch, width, width, 1, acc_bytes(args.dtype));
+    const Matrix to = Matrix::of(all_products.data, count * batch, width, all_products.row_stride,
+                                 all_products.column_stride, acc_bytes(args.dtype));
     Gemm(args.dtype, tf32)
         .multiply(to, rows.rows_from(products_row, count * batch), of_input,
                   /*add=*/false, /*wide=*/true);

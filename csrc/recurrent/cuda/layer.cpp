@@ -146,12 +146,11 @@ bool grouped_forward_cuda(const RecurrenceForward& args, const Tensor& input,
   const auto tf32 = tf32_cuda(args.cell, args.dtype);
   const GroupedSteps steps(args.cell, args.dtype, args.batch, args.hidden, args.steps,
                            args.step_count, args.resets, tf32);
-  if (!steps.any || plan.transposed) return false;
+  if (!steps.any) return false;
   const char* const op = layer_op_name();
   check_units(op, args.batch, args.hidden);
   with_stream(weight_hh.device(), plan, [&](cudaStream_t stream) {
-    run_grouped_forward(op, args, steps, input, weight_ih, weight_hh, plan.steps_per_chunk, first_h,
-                        tf32, stream);
+    run_grouped_forward(op, args, steps, input, weight_ih, weight_hh, plan, first_h, tf32, stream);
   });
   return true;
 }
@@ -168,7 +167,7 @@ void backward_cuda(const RecurrenceBackward& args, const Tensor& weight_hh,
     const auto tf32 = tf32_cuda(args.cell, args.dtype);
     const GroupedSteps steps(args.cell, args.dtype, args.batch, args.hidden, args.steps,
                              args.step_count, args.resets, tf32);
-    if (steps.any && !plan.transposed) {
+    if (steps.any) {
       return run_grouped_backward(op, args, steps, weight, tf32, stream);
     }
     each_step(args, [&](const RecurrenceBackward& one, int64_t start, int64_t rows) {

@@ -64,8 +64,8 @@ class StepGroups {
 // All steps of a direction: first_h is what the first reads instead of args.h, or null.
 void run_grouped_forward(const char* op, const RecurrenceForward& args, const GroupedSteps& steps,
                          const at::Tensor& input, const at::Tensor& weight_ih,
-                         const at::Tensor& weight_hh, int64_t steps_per_chunk, const void* first_h,
-                         std::optional<bool> tf32, cudaStream_t stream);
+                         const at::Tensor& weight_hh, const RecurrencePlan& plan,
+                         const void* first_h, std::optional<bool> tf32, cudaStream_t stream);
 
 // `weight` contiguous, in the order of the gates.
 void run_grouped_backward(const char* op, const RecurrenceBackward& args, const GroupedSteps& steps,
