@@ -21,15 +21,17 @@ from . import (  # noqa: E402
     _jagged,
     _on_import,
     elementwise,
+    jets,
     launches,
     nn,
     recurrent,
     reference,
 )
 from .elementwise import *  # noqa: E402, F403
+from .jets import *  # noqa: E402, F403
 from .launches import *  # noqa: E402, F403
 from .recurrent import *  # noqa: E402, F403
-from .sine_linear import sine_linear  # noqa: E402
+from .sine_linear import sine_linear, sine_linear_jet  # noqa: E402
 from .snake import snake, snake_  # noqa: E402
 
 
@@ -46,7 +48,8 @@ _on_import.on_import("torch.distributed.tensor", _register_sharded)
 
 __version__: str = _build.facts()["version"]
 
-__all__ = ["__version__", "nn", "reference", "sine_linear", "snake", "snake_"]
+__all__ = ["__version__", "nn", "reference", "sine_linear", "sine_linear_jet", "snake", "snake_"]
 __all__ += elementwise.__all__
+__all__ += jets.__all__
 __all__ += launches.__all__
 __all__ += recurrent.__all__

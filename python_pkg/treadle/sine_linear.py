@@ -1,4 +1,4 @@
-"""The op of a sine layer."""
+"""The ops of a sine layer: of values, and of jets."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from torch import Tensor
 from ._check_tensor import check_tensor
 from ._numbers import as_number
 
-__all__ = ["sine_linear"]
+__all__ = ["sine_linear", "sine_linear_jet"]
 
 _sine_linear = torch.ops.treadle.sine_linear.default
+_sine_linear_jet = torch.ops.treadle.sine_linear_jet.default
 
 
 def sine_linear(input: Tensor, weight: Tensor, bias: Tensor | None, omega: float) -> Tensor:
@@ -58,3 +59,43 @@ def sine_linear(input: Tensor, weight: Tensor, bias: Tensor | None, omega: float
     except RuntimeError:
         as_number("sine_linear", "omega", omega, real=True)
         raise
+
+
+def sine_linear_jet(
+    jet: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    omega: float,
+    coordinates: int,
+    second: str = "none",
+) -> Tensor:
+    """A jet through ``sin(omega * (x @ weight.T + bias))``, fused; a layer of a SIREN.
+
+    :meth:`treadle.nn.SineLinear.jet` calls it with parts that it has packed. With z the products of
+    the parts and weight (and bias in the value's), y = sin(omega z), y_i = omega cos(omega z) z_i,
+    and y_ii = omega cos(omega z) z_ii - omega^2 sin(omega z) z_i^2; the Laplacian is their sum.
+
+    Args:
+        jet: [P, ..., I], float64, float32, float16 or bfloat16. Its P = 1 + d + n2 parts are the
+            value, its derivatives by d coordinates, and n2 second derivatives.
+        weight: [O, I].
+        bias: [O] or None.
+        omega: a number other than 0. Not differentiable.
+        coordinates: d, at least 1.
+        second: ``"none"``, n2 = 0; ``"laplacian"``, n2 = 1; ``"hessian_diagonal"``, n2 = d.
+
+    Returns:
+        [P, ..., O] of jet's dtype, contiguous. jet, weight and bias are differentiable any number
+        of times; under autocast they take the lower precision, as in :func:`treadle.sine_linear`.
+
+    Raises:
+        RuntimeError: shapes, dtypes or devices that do not fit.
+        TypeError: ``jet``, ``weight`` or ``bias`` is no tensor.
+
+    Source: csrc/sine_linear/, kernels/math/sine_jet.h.
+    """
+    check_tensor("sine_linear_jet", "jet", jet)
+    check_tensor("sine_linear_jet", "weight", weight)
+    if bias is not None:
+        check_tensor("sine_linear_jet", "bias", bias)
+    return _sine_linear_jet(jet, weight, bias, omega, coordinates, second)  # type: ignore[no-any-return]

@@ -94,18 +94,20 @@ def check_same_dtype(module: str, name: str, input: Tensor, weight: Tensor) -> N
     )
 
 
-def check_rows(module: str, input: object, features: int, weight: Tensor | None) -> None:
-    """``input`` [..., features], of the dtype of ``weight``, if there is one."""
+def check_rows(
+    module: str, input: object, features: int, weight: Tensor | None, name: str = "input"
+) -> None:
+    """``input``, called ``name``, [..., features], of the dtype of ``weight``, if there is one."""
     if not isinstance(input, Tensor):
-        check_tensor(module, "input", input)
+        check_tensor(module, name, input)
         return  # what torch.fx traces with
     if input.is_nested and input.layout is torch.strided:
-        refuse_strided(module, "input")
+        refuse_strided(module, name)
     if weight is not None:
-        check_same_dtype(module, "input", input, weight)
+        check_same_dtype(module, name, input, weight)
     if input.dim() == 0 or differs(input.shape[-1], features):
         raise ValueError(
-            f"{module}: input must have shape [..., {features}], got {list(input.shape)}"
+            f"{module}: {name} must have shape [..., {features}], got {list(input.shape)}"
         )
 
 

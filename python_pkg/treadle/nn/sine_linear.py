@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..sine_linear import sine_linear
+from .._jet_parts import check_parts, pack, second_of
+from ..jets import Jet
+from ..sine_linear import sine_linear, sine_linear_jet
 from ._check import check_bool, check_count, check_dtype, check_omega, check_rows
 from ._siren_names import check_saved_omega, rename
 from ._tracers import refuse_script
@@ -105,6 +107,27 @@ class SineLinear(nn.Module):
         weight = self.weight
         check_rows("SineLinear", input, weight.shape[-1], weight)
         return sine_linear(input, weight, self.bias, self.omega_0)
+
+    def jet(self, jet: Jet) -> Jet:
+        """The layer's values and their derivatives by coordinates, from those of its input.
+
+        Hooks of the module do not run, as they only do around ``forward``.
+
+        Args:
+            jet: a :class:`treadle.Jet` of value [..., I], of coordinates or of a layer before.
+
+        Returns:
+            The jet of value [..., O], with the fields of ``jet``.
+
+        Raises:
+            TypeError, ValueError, RuntimeError: ``jet`` is no jet, its parts do not go together, or
+                its value is not as the input of the layer.
+        """
+        check_parts("SineLinear.jet", jet, Jet)
+        weight = self.weight
+        check_rows("SineLinear.jet", jet.value, weight.shape[-1], weight, "jet.value")
+        count, second = jet.gradient.shape[-1], second_of(jet)  # type: ignore[union-attr]
+        return jet._like(sine_linear_jet(pack(jet), weight, self.bias, self.omega_0, count, second))
 
     def extra_repr(self) -> str:
         return (

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..jets import Jet
 from ._check import (
     check_bool,
     check_count,
@@ -16,6 +17,7 @@ from ._check import (
     check_probability,
     check_rows,
 )
+from ._siren_jet import jet_of
 from ._siren_names import rename_layers
 from ._tracers import refuse_script
 from .sine_linear import SineLinear, draw
@@ -151,6 +153,36 @@ class Siren(nn.Module):
             check_rows("Siren", input, first.in_features, weight)
         output: Tensor = self.net(input)
         return output
+
+    def jet(
+        self,
+        x: Tensor,
+        gradient: bool = True,
+        laplacian: bool = True,
+        hessian_diagonal: bool = False,
+    ) -> Jet:
+        """Values at points and their derivatives by the coordinates, in one forward pass.
+
+        What a loss of them then takes is an ordinary backward pass: no graph of derivatives, less
+        memory, and torch.compile can compile it. Hooks of the modules do not run.
+
+        Args:
+            x: [..., in_features]; it need not require grad, but may.
+            gradient, laplacian, hessian_diagonal: which derivatives to compute.
+
+        Returns:
+            ``(value, gradient, laplacian, hessian_diagonal)``, a :class:`treadle.Jet`: [..., O],
+            [..., O, in_features], [..., O] and [..., O, in_features]; None where not asked for.
+
+        Raises:
+            TypeError, ValueError, RuntimeError: ``x`` or a flag is not as above; as ``forward``.
+
+        Example::
+
+            u = net.jet(x)
+            loss = (u.laplacian - f).square().mean()
+        """
+        return jet_of(self, x, gradient, laplacian, hessian_diagonal)
 
     def to_paper_state_dict(self, *, blocks: bool = False) -> dict[str, Tensor]:
         """The weights under the names of the paper's code, for its ``load_state_dict``.

@@ -1,0 +1,44 @@
+"""Siren.jet: a packed jet through the layers of a Siren, unpacked once, in the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from .. import _jet_parts as parts
+from ..jets import Jet
+from ..sine_linear import sine_linear_jet
+from ._check import check_bool, check_rows
+from .sine_linear import SineLinear
+
+
+def jet_of(siren: Any, x: Tensor, gradient: bool, laplacian: bool, diagonal: bool) -> Jet:
+    """See :meth:`treadle.nn.Siren.jet`."""
+    flags = {"gradient": gradient, "laplacian": laplacian, "hessian_diagonal": diagonal}
+    for name, flag in flags.items():
+        check_bool("Siren.jet", name, flag)
+    layers = siren.net._modules
+    # Not as an attribute: a parametrization would compute it twice.
+    check_rows("Siren.jet", x, siren.in_features, layers["0"]._parameters.get("weight"), "x")
+    parts.check_coordinates("Siren.jet", "x", x)
+    if not (gradient or laplacian or diagonal):
+        return Jet(siren(x))
+    count, second = x.shape[-1], parts.second_named(laplacian, diagonal)
+    packed = parts.of_coordinates(x, parts.identity(x), second)
+    for layer in layers.values():
+        packed = _through(layer, packed, count, second)
+    value, slope, bend, bends = parts.unpack(packed, count, second)
+    if laplacian and bends is not None:
+        bend = bends.sum(-1)
+    return Jet(value, slope if gradient else None, bend, bends)
+
+
+def _through(layer: Any, packed: Tensor, count: int, second: str) -> Tensor:
+    if isinstance(layer, SineLinear):
+        return sine_linear_jet(packed, layer.weight, layer.bias, layer.omega_0, count, second)
+    if isinstance(layer, nn.Linear):
+        return parts.linear(packed, layer.weight, layer.bias)
+    if isinstance(layer, nn.Dropout):
+        return parts.dropout(packed, layer.p) if layer.training else packed
+    return parts.mapped(layer, *packed.split_with_sizes(parts.sizes(count, second)))

@@ -1,0 +1,187 @@
+"""Jets in programs: torch.compile, torch.export, AOTInductor, torch.func."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import treadle
+from tests.laws.test_export import COMPILER
+from tests.sine_linear.jets import by_autograd, points, same, siren
+from treadle.nn import SineLinear, Siren
+
+
+class Own(nn.Module):
+    """A residual network of scaled coordinates and a code, which a tanh goes behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        made: dict[str, Any] = {"omega_0": 2.0, "dtype": torch.float64}
+        self.first, self.second = SineLinear(3, 8, is_first=True, **made), SineLinear(8, 8, **made)
+        self.last = nn.Linear(8, 1, dtype=torch.float64)
+        self.code = nn.Parameter(torch.rand(1, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> treadle.Jet:
+        h = treadle.Jet.affine(x, 2.0, self.code)
+        h = self.first.jet(treadle.Jet.cat([h, self.code]))
+        h = h + self.second.jet(self.code * h) * h
+        return treadle.jet_linear(h, self.last.weight, self.last.bias).map(torch.tanh)
+
+
+class Poisson(nn.Module):
+    """What is trained: a loss of the Laplacian, of value and gradient."""
+
+    def __init__(self, net: Siren) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        u = self.net.jet(x)
+        return (u.laplacian - 1).square().mean() + (u.value * u.gradient[..., 0]).mean()
+
+
+def trained(net: Siren, loss: Any, steps: int = 3) -> list[Tensor]:
+    optimizer = torch.optim.SGD(net.parameters(), 1e-3)
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss(points(16 + step)).backward()
+        optimizer.step()
+    return [p.detach().clone() for p in net.parameters()]
+
+
+@pytest.mark.parametrize("options", [{}, {"final_activation": nn.Tanh(), "dropout": 0.2}])
+def test_compiled_training_with_a_loss_of_the_laplacian(options: dict[str, Any]) -> None:
+    """Also with another number of points at each step."""
+    torch._dynamo.reset()
+    found = []
+    for compiled in (False, True):
+        net = siren(**options).eval()
+        loss = Poisson(net)
+        call = torch.compile(loss, backend="aot_eager", fullgraph=True) if compiled else loss
+        found.append(trained(net, call))
+    assert not torch.equal(found[0][0], siren().net[0].weight)
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12)
+
+
+@COMPILER
+def test_inductor_trains_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    found = []
+    for compiled in (False, True):
+        net = siren(hidden_layers=1)
+        loss = Poisson(net)
+        call = torch.compile(loss, fullgraph=True, dynamic=True) if compiled else loss
+        found.append(trained(net, call))
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12)
+
+
+def test_compiled_networks_of_ones_own_take_and_give_jets() -> None:
+    torch._dynamo.reset()
+    net, x = Own(), points()
+    compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
+    found = []
+    for call in (compiled, net):
+        jet = call(x)
+        assert isinstance(jet, treadle.Jet)
+        loss = jet.value.sum() + jet.gradient.square().sum() + jet.laplacian.square().sum()
+        found.append([*jet[:3], *torch.autograd.grad(loss, net.parameters())])
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12)
+    later = torch.compile(net.second.jet, backend="aot_eager", fullgraph=True)
+    h = net.first.jet(treadle.Jet.cat([treadle.Jet.of(x), net.code]))
+    same(later(h), net.second.jet(h), 1e-12)
+
+
+class Field(nn.Module):
+    """Value and gradient of a trained field, for deployment."""
+
+    def __init__(self, net: Siren) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        value, gradient, _, _ = self.net.jet(x, laplacian=False)
+        return value, gradient
+
+
+ROWS = ({0: torch.export.Dim("rows", min=2, max=1 << 20)},)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_export_has_value_and_gradient_of_any_number_of_points(strict: bool, tmp_path: Path) -> None:
+    field = Field(siren())
+    with torch.no_grad():
+        program = torch.export.export(field, (points(),), dynamic_shapes=ROWS, strict=strict)
+    names = [str(node.target) for node in program.graph.nodes]
+    assert sum("treadle.sine_linear_jet" in name for name in names) == 3, names
+    torch.export.save(program, tmp_path / "field.pt2")
+    loaded = torch.export.load(tmp_path / "field.pt2").module()
+    for count in (2, 7, 33):
+        for call in (program.module(), loaded):
+            value, gradient = call(points(count))
+            same(treadle.Jet(value, gradient), by_autograd(field.net, points(count)))
+
+
+def test_export_gives_a_jet() -> None:
+    net, x = Own(), points()
+    found = torch.export.export(net, (x,), strict=False).module()(x)
+    assert isinstance(found, treadle.Jet) and found.hessian_diagonal is None
+    same(found, net(x))
+
+
+@COMPILER
+@pytest.mark.timeout(600)
+def test_aoti(tmp_path: Path) -> None:
+    field = Field(siren(hidden_layers=1, dtype=torch.float32)).eval()
+    with torch.no_grad():
+        program = torch.export.export(
+            field, (points(dtype=torch.float32),), dynamic_shapes=ROWS, strict=False
+        )
+        path = torch._inductor.aoti_compile_and_package(
+            program, package_path=str(tmp_path / "field.pt2")
+        )
+    compiled = torch._inductor.aoti_load_package(path)
+    for count in (2, 33):
+        x = points(count, dtype=torch.float32)
+        torch.testing.assert_close(compiled(x), field(x))
+
+
+def test_func_transforms() -> None:
+    """A jet under vmap, grad and jvp is that of each point; with weights stacked, of each net."""
+    net, own, x = siren(), Own(), points()
+    for call in (net.jet, own):
+        same(torch.func.vmap(call)(x), call(x), 1e-12)
+
+    def bent(x: Tensor) -> Tensor:
+        jet = own(x)
+        return jet.laplacian.sum() + jet.gradient.square().sum()
+
+    given = x.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(bent(given), given)
+    torch.testing.assert_close(torch.func.grad(bent)(x), expected)
+    direction = points(7).flip(0)
+    _, along = torch.func.jvp(bent, (x,), (direction,))
+    torch.testing.assert_close(along, (expected * direction).sum())
+    per_point = torch.func.vmap(torch.func.grad(bent))(x)
+    torch.testing.assert_close(per_point, expected)
+
+
+def test_an_ensemble_of_nets_in_one_call() -> None:
+    nets, x = [siren(), siren()], points()
+    with torch.no_grad():
+        nets[1].net[1].weight *= 0.5
+    params, buffers = torch.func.stack_module_state(nets)
+    field = Field(nets[0])
+
+    def call(params: dict[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+        named = {f"net.{name}": value for name, value in params.items()}
+        return torch.func.functional_call(field, (named, buffers), (x,))  # type: ignore[no-any-return]
+
+    values, gradients = torch.func.vmap(call, (0, None))(params, x)
+    for k, net in enumerate(nets):
+        same(treadle.Jet(values[k], gradients[k]), by_autograd(net, x))
+    assert (values[0] - values[1]).abs().max() > 1e-3
