@@ -131,27 +131,35 @@ def dropout(packed: Tensor, probability: float) -> Tensor:
 def mapped(
     function: Callable[[Tensor], Tensor], value: Tensor, first: Tensor, second: Tensor
 ) -> Tensor:
-    """The parts of ``split`` through a function that has no jet of its own: Taylor's, in forward
-    mode, a direction at a time."""
-    jvp: Any = torch.func.jvp
+    """The parts of ``split`` through a function that has no jet of its own, by torch.func, a
+    direction at a time."""
+    x = value.squeeze(0)
 
-    def along(x: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-        return jvp(function, (x,), (direction,))  # type: ignore[no-any-return]
+    def slope(x: Tensor, direction: Tensor) -> Tensor:
+        return _pushed(function, (x,), (direction,))
 
-    x, result = value.squeeze(0), None
-    slopes, bends = [], []
-    for k, direction in enumerate(first.unbind()):
-        if not len(second):
-            result, slope = along(x, direction)
-        else:
-            # A Laplacian goes along with the first direction, for all of them are added up.
-            bend = second[k] if k < len(second) else torch.zeros_like(x)
-            (result, slope), (_, curve) = jvp(along, (x, direction), (direction, bend))
-            bends.append(curve)
-        slopes.append(slope)
+    parts = [function(x), *(slope(x, direction) for direction in first.unbind())]
+    bends = []
+    for k in range(len(first) if len(second) else 0):
+        # A Laplacian goes along with the first direction, for all of them are added up.
+        bend = second[k] if k < len(second) else torch.zeros_like(x)
+        bends.append(_pushed(slope, (x, first[k]), (first[k], bend)))
     if len(second) == 1 and len(bends) > 1:
         bends = [torch.stack(bends).sum(0)]
-    return torch.stack([result, *slopes, *bends])  # type: ignore[list-item]
+    return torch.stack(parts + bends)
+
+
+def _pushed(
+    function: Callable[..., Tensor], at: tuple[Tensor, ...], along: tuple[Tensor, ...]
+) -> Tensor:
+    """The derivative of a function along a direction, as torch.func.jvp's second result.
+
+    torch.compile has no jvp of a jvp, and none of a dynamic size. What pulls back is linear, so to
+    pull back along it pushes.
+    """
+    vjp: Any = torch.func.vjp
+    result, pull = vjp(function, *at)
+    return vjp(pull, torch.zeros_like(result))[1](along)[0]  # type: ignore[no-any-return]
 
 
 def check_coordinates(op: str, name: str, x: Any) -> Tensor:

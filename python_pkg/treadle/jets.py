@@ -119,9 +119,9 @@ class Jet(NamedTuple):
     def map(self, function: Callable[[Tensor], Tensor]) -> Jet:
         """Through any smooth function of values that is applied to each point by itself.
 
-        For what has no jet of its own: ``torch.tanh``, a norm, a module. It is called d times, in
-        forward mode (``torch.func.jvp``, for second derivatives of itself), so it must give the
-        same each time: no dropout.
+        For what has no jet of its own: ``torch.tanh``, a norm, a module. ``torch.func`` calls and
+        differentiates it once for each coordinate, for second derivatives twice, so it must give
+        the same each time: no dropout. torch.compile takes it, torch.export does not.
 
         Args:
             function: from values [..., O] to values [..., O'].
@@ -138,8 +138,8 @@ class Jet(NamedTuple):
             return NotImplemented if constant is None else self._plus(constant)
         if self.gradient is None:
             parts.check_alike("Jet", "other", self, other)
-            total: list[Any] = [None if p is None else p + q for p, q in zip(self, other, strict=True)]
-            return Jet(*total)
+            pairs = zip(self, other, strict=True)
+            return Jet._make(p if p is None else p + q for p, q in pairs)  # type: ignore[operator]
         a, b = _both(self, other)
         return self._like(parts.pack(a) + parts.pack(b))
 

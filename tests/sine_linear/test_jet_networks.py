@@ -28,7 +28,6 @@ def squashed(y: Tensor) -> Tensor:
     return y / (1 + y.square().sum(-1, keepdim=True)).sqrt()
 
 
-
 # Each as a network of jets and as one of values at a point.
 NETS: dict[str, tuple[Net, Callable[[Tensor], Tensor]]] = {
     "layers": (lambda j: C.jet(B.jet(A.jet(j))), lambda x: C(B(A(x)))),
@@ -121,7 +120,12 @@ def test_coordinates_and_their_affine_maps() -> None:
 
 def test_coordinates_and_factors_keep_the_dtype() -> None:
     x = points(5).half()
-    for jet in (Jet.of(x), Jet.affine(x, 2.0, 1.0), Jet.affine(x, CODE[:2], CODE[:2]), 2 * Jet.of(x)):
+    for jet in (
+        Jet.of(x),
+        Jet.affine(x, 2.0, 1.0),
+        Jet.affine(x, CODE[:2], CODE[:2]),
+        2 * Jet.of(x),
+    ):
         assert {part.dtype for part in jet if part is not None} == {torch.float16}
     # As a tensor's: one of a wider dtype widens all parts.
     for jet in (Jet.of(x) * CODE[:2], Jet.of(x) + CODE[:2]):
