@@ -144,15 +144,11 @@ def derivatives(net: treadle.nn.Siren, height: int, width: int, device: torch.de
     # The step from pixel to pixel, in the coordinates that the network is given.
     step = 2 / (max(height, width) - 1)
     slopes, laplacians = [], []
-    for piece in places(height, width, device).split(PIECE):
-        piece = piece.requires_grad_()
-        (slope,) = torch.autograd.grad((net(piece) @ weights).sum(), piece, create_graph=True)
-        twice = [
-            torch.autograd.grad(slope[:, i].sum(), piece, retain_graph=i == 0)[0][:, i]
-            for i in range(2)
-        ]
-        slopes.append(slope.detach().norm(dim=1) * step)
-        laplacians.append((twice[0] + twice[1]) * step**2)
+    with torch.no_grad():
+        for piece in places(height, width, device).split(PIECE):
+            jet = net.jet(piece)
+            slopes.append((jet.gradient.mT @ weights).norm(dim=1) * step)
+            laplacians.append((jet.laplacian @ weights) * step**2)
     maps = [torch.cat(parts).reshape(height, width).cpu() for parts in (slopes, laplacians)]
     return Maps(maps[0].numpy(), maps[1].numpy())
 

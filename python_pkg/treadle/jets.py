@@ -116,12 +116,17 @@ class Jet(NamedTuple):
             packed.append(parts.pack(jet))
         return first._like(torch.cat(packed, dim=-1))
 
+    def split(self, sizes: Sequence[int]) -> tuple[Jet, ...]:
+        """The inverse of :meth:`cat`: values [..., O] in jets of so many each."""
+        parts.check_parts("Jet.split", self, Jet)
+        return tuple(map(self._like, parts.pack(self).split_with_sizes(sizes, dim=-1)))
+
     def map(self, function: Callable[[Tensor], Tensor]) -> Jet:
         """Through any smooth function of values that is applied to each point by itself.
 
         For what has no jet of its own: ``torch.tanh``, a norm, a module. ``torch.func`` calls and
         differentiates it once for each coordinate, for second derivatives twice, so it must give
-        the same each time: no dropout. torch.compile takes it, torch.export does not.
+        the same each time. torch.compile takes it, torch.export does not.
 
         Args:
             function: from values [..., O] to values [..., O'].

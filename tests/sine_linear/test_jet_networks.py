@@ -67,6 +67,10 @@ NETS: dict[str, tuple[Net, Callable[[Tensor], Tensor]]] = {
         lambda j: Jet.cat([j, A.jet(j)]),
         lambda x: torch.cat([x, A(x)]),
     ),
+    "columns": (
+        lambda j: B.jet(A.jet(j)).split([2, 3, 1])[1] * A.jet(j).split([3, 3])[0],
+        lambda x: B(A(x))[2:5] * A(x)[:3],
+    ),
     "map": (lambda j: A.jet(j).map(torch.tanh), lambda x: torch.tanh(A(x))),
     "map of all values": (
         lambda j: B.jet(A.jet(j)).map(squashed),
