@@ -35,8 +35,8 @@ from benchmarks.recurrent import (  # noqa: E402
     sweep,
     sweep_cells,
 )
+from benchmarks.sine_linear import jets, siren  # noqa: E402
 from benchmarks.sine_linear import layer as sine_linear  # noqa: E402
-from benchmarks.sine_linear import siren  # noqa: E402
 
 SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "overhead": overhead.plans,
@@ -51,6 +51,7 @@ SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "layer_overhead": layer_overhead.plans,
     "sine_linear": sine_linear.plans,
     "siren": siren.plans,
+    "jets": jets.plans,
     **sweep.SUITES,
     **sweep_cells.SUITES,
     **rl.SUITES,

@@ -56,17 +56,29 @@ def trained(net: Siren, loss: Any, steps: int = 3) -> list[Tensor]:
     return [p.detach().clone() for p in net.parameters()]
 
 
-@pytest.mark.parametrize("options", [{}, {"final_activation": nn.Tanh(), "dropout": 0.2}])
-def test_compiled_training_with_a_loss_of_the_laplacian(options: dict[str, Any]) -> None:
-    """Also with another number of points at each step."""
+class Eikonal(Poisson):
+    def forward(self, x: Tensor) -> Tensor:
+        u = self.net.jet(x, laplacian=False)
+        assert u.gradient is not None
+        return (u.gradient.norm(dim=-1) - 1).square().mean()
+
+
+ACTIVATED = {"final_activation": nn.Tanh(), "dropout": 0.2}
+
+
+@pytest.mark.parametrize(
+    "kind, options", [(Poisson, {}), (Poisson, ACTIVATED), (Eikonal, {"out_features": 1})]
+)
+def test_compiled_training(kind: type[Poisson], options: dict[str, Any]) -> None:
+    """With losses of the Laplacian and of the gradient, and another number of points a step."""
     torch._dynamo.reset()
     found = []
     for compiled in (False, True):
         net = siren(**options).eval()
-        loss = Poisson(net)
+        loss = kind(net)
         call = torch.compile(loss, backend="aot_eager", fullgraph=True) if compiled else loss
         found.append(trained(net, call))
-    assert not torch.equal(found[0][0], siren().net[0].weight)
+    assert not torch.equal(found[0][0], siren(**options).net[0].weight)
     torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12)
 
 

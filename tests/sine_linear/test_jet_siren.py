@@ -79,6 +79,23 @@ def test_no_products_and_no_sines_beyond_what_was_asked() -> None:
     assert rows == [3] * 3 + [4] * 3 + [5] * 3
 
 
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_fewer_outputs_than_coordinates(outputs: int) -> None:
+    """The gradient alone is then taken in reverse, with the same results and derivatives."""
+    net, x = siren(3, out_features=outputs, final_activation=nn.Tanh()), points(inputs=3)
+    x.requires_grad_()
+    expected, jet = by_autograd(net, x), net.jet(x, laplacian=False)
+    same(jet, expected)
+    found = []
+    for each in (jet, treadle.Jet(*expected[:2])):
+        loss = each.value.sin().sum() + each.gradient.cos().sum()
+        found.append(torch.autograd.grad(loss, [x, *net.parameters()]))
+    torch.testing.assert_close(*found, rtol=1e-8, atol=1e-8)
+    with torch.no_grad():
+        same(net.jet(x, laplacian=False), expected)
+    assert not x.grad_fn and not net.jet(x.detach()[0], laplacian=False).gradient.isnan().any()
+
+
 def losses(jet: treadle.Jet) -> Tensor:
     """Of all parts, none of them alone."""
     parts = [part for part in jet if part is not None]

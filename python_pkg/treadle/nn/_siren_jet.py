@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from .. import _jet_parts as parts
@@ -25,6 +26,8 @@ def jet_of(siren: Any, x: Tensor, gradient: bool, laplacian: bool, diagonal: boo
     if not (gradient or laplacian or diagonal):
         return Jet(siren(x))
     count, second = x.shape[-1], parts.second_named(laplacian, diagonal)
+    if second == parts.NONE and siren.out_features < count and not _exporting():
+        return Jet(*_pulled_back(siren, x))
     packed = parts.of_coordinates(x, parts.identity(x), second)
     for layer in layers.values():
         packed = _through(layer, packed, count, second)
@@ -32,6 +35,27 @@ def jet_of(siren: Any, x: Tensor, gradient: bool, laplacian: bool, diagonal: boo
     if laplacian and bends is not None:
         bend = bends.sum(-1)
     return Jet(value, slope if gradient else None, bend, bends)
+
+
+def _exporting() -> bool:
+    """torch.export has no torch.func."""
+    return torch.compiler.is_exporting()
+
+
+def _pulled_back(siren: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Values and gradient in reverse, a product a layer for each output.
+
+    A jet takes one for each coordinate. torch.compile traces torch.func.vjp as a part of the
+    forward pass, so that no derivative of a derivative is left to it.
+    """
+    vjp: Any = torch.func.vjp
+    value, pull = vjp(siren, x)
+    rows = []
+    for k in range(siren.out_features):
+        along = torch.zeros_like(value)
+        along[..., k] = 1
+        rows.append(pull(along)[0])
+    return value, torch.stack(rows, dim=-2)
 
 
 def _through(layer: Any, packed: Tensor, count: int, second: str) -> Tensor:
