@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -112,20 +111,22 @@ def by_func(wanted: Wanted, x: Tensor, params: Params) -> Derivatives:
     return y, torch.cat(slopes, dim=1) if wanted.gradient else None, found
 
 
-# By the first weight: a program is traced once, and reads parameters that steps have changed.
-_traced: weakref.WeakKeyDictionary[Tensor, Any] = weakref.WeakKeyDictionary()
+# The last program that was traced, and the parameters that it reads at each call.
+_traced: list[tuple[Tensor, Any]] = []
 
 
 def by_torch_jet(wanted: Wanted, x: Tensor, params: Params) -> Derivatives:
-    """The Laplacian alone."""
+    """The Laplacian alone, of values that are not returned."""
     import jet
 
-    def point(x: Tensor) -> Tensor:
-        return values(reference.sine_linear, x, params)
+    if not _traced or _traced[0][0] is not params[0]:
 
-    if params[0] not in _traced:
-        _traced[params[0]] = torch.vmap(jet.laplacian(point, (torch.zeros_like(x[0]),)))
-    return x, None, _traced[params[0]](x)
+        def point(x: Tensor) -> Tensor:
+            return values(reference.sine_linear, x, params)
+
+        laplacian = jet.laplacian(point, (torch.zeros_like(x[0]),))
+        _traced[:] = [(params[0], torch.vmap(laplacian))]
+    return x, None, _traced[0][1](x)
 
 
 def cpu_peak(function: Callable[..., Any], args: tuple[Any, ...]) -> int:

@@ -199,7 +199,7 @@ def case(settings: Settings, task: Task) -> Case:
         op="jets",
         functions=functions,
         inputs=[args],
-        timer=settings.wall(16e-3, seconds=0.3),
+        timer=settings.wall(16e-3, seconds=0.3, rounds=(7, 31)),
         bar=bar(task, settings.device),
         check=check(task, args),
         threads=count,

@@ -1,0 +1,121 @@
+"""What the suite jets times: the same derivatives by every way, and the losses that it says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks import run
+from benchmarks.harness.cases import OURS, Settings, ours
+from benchmarks.harness.verify import Refused
+from benchmarks.sine_linear import jet_ways, jets
+from benchmarks.sine_linear.jet_ways import Wanted
+from treadle import reference
+
+QUICK = Settings("cpu", quick=True, threads=(1,))
+WAYS = {
+    "jets": jet_ways.by_jets,
+    "autograd": jet_ways.by_autograd(reference.sine_linear),
+    "own": jet_ways.by_autograd(ours("sine_linear")),
+    "func": jet_ways.by_func,
+}
+
+
+def task(what: str, digits: str = "float32") -> jets.Task:
+    return jets.Task("small", 7, 2, digits, what, 5)
+
+
+def in_float64(one: jets.Task) -> tuple[Tensor, ...]:
+    return tuple(t.detach().double().requires_grad_(t.requires_grad) for t in one.arguments("cpu"))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("what", jets.COORDINATES)
+def test_every_way_has_the_derivatives(what: str, way: str) -> None:
+    one = task(what)
+    x, _, *params = in_float64(one)
+
+    def value(point: Tensor) -> Tensor:
+        return jet_ways.values(reference.sine_linear, point[None], tuple(params)).sum()
+
+    hessian = torch.func.vmap(torch.func.hessian(value))(x)
+    expected = (
+        torch.func.vmap(value)(x)[:, None],
+        torch.func.vmap(torch.func.grad(value))(x),
+        hessian.diagonal(dim1=1, dim2=2).sum(1, keepdim=True),
+    )
+    found = WAYS[way](one.wanted, x, tuple(params))
+    wanted = one.wanted
+    asked = (True, wanted.gradient, wanted.laplacian)
+    for found_part, part, needed in zip(found, expected, asked, strict=True):
+        assert found_part is not None or not needed
+        if needed:
+            torch.testing.assert_close(found_part, part)
+
+
+def test_losses() -> None:
+    one = task(jets.LAPLACIAN)
+    x, target, *params = in_float64(one)
+    derive = WAYS["autograd"]
+    laplacian = derive(one.wanted, x, tuple(params))[2]
+    assert laplacian is not None
+    expected = (laplacian - 1e3 * target).square().mean()
+    torch.testing.assert_close(one.of(derive)(x, target, *params), expected)
+    two = task(jets.EIKONAL)
+    x, target, *params = in_float64(two)
+    gradient = derive(two.wanted, x, tuple(params))[1]
+    assert gradient is not None
+    expected = (gradient.square().sum(1).sqrt() - 1).square().mean()
+    torch.testing.assert_close(two.of(derive)(x, target, *params), expected)
+
+
+@pytest.mark.parametrize("what", jets.COORDINATES)
+def test_wrong_derivatives_are_refused(what: str) -> None:
+    one = task(what)
+    args = one.arguments("cpu")
+
+    def wrong(wanted: Wanted, x: Tensor, params: Any) -> Any:
+        found = jet_ways.by_jets(wanted, x, params)
+        return (found[0], *(p if p is None else 1.01 * p for p in found[1:]))
+
+    assert jets.check(one, args)(one.of(jet_ways.by_jets)) <= 1
+    with pytest.raises(Refused):
+        jets.check(one, args)(one.of(wrong))
+
+
+def test_rows_have_their_rivals_and_bars(capsys: pytest.CaptureFixture[str]) -> None:
+    for plan in jets.plans(QUICK):
+        if not plan.key.endswith("memory"):
+            made = plan.build()
+            assert {OURS, jets.EAGER, jets.OWN, jets.FUNC} <= set(made.functions)  # type: ignore[attr-defined]
+    run.main(["--device", "cpu", "--suite", "jets", "--list"])
+    assert len(capsys.readouterr().out.splitlines()) == 10
+    on_gpu = Settings("cuda")
+    keys = [plan.key for plan in jets.plans(on_gpu)]
+    assert len(keys) == 17 and "cuda/jets/512×5/bfloat16/Laplacian/memory" in keys
+    medians = {jets.EAGER: 20_000.0}
+    bars = {t.name: jets.bar(t, "cuda") for t in jets.tasks(on_gpu)}
+    limits = {name: bar and bar.limit(medians) for name, bar in bars.items()}
+    assert limits["256×3/bfloat16/Laplacian"] == 5_000 and limits["256×3/bfloat16/eikonal"] == 8_000
+    assert limits["256×3/float32, tf32/Laplacian"] == 12_000
+    assert (
+        limits["512×5/bfloat16/no training"] == 4_000 and bars["256×3/float32/no training"] is None
+    )
+    quarter = {jets.EAGER: 1e6}
+    assert bars["512×5/float32/Laplacian"].limit(quarter) == 165_000  # type: ignore[union-attr]
+
+
+def test_the_most_bytes_of_a_step_on_a_cpu() -> None:
+    x = torch.ones(1000, requires_grad=True)
+
+    def two(x: Tensor) -> Tensor:
+        y = x * 2
+        del x
+        z = y.exp()
+        return z.sum()
+
+    most = jet_ways.cpu_peak(two, (x,))
+    assert 8000 <= most < 16_000 + 2000, most
