@@ -5,9 +5,9 @@
 
 README.md has four lines of the GPU that ran last. Everything else, what was missed first, is in
 docs/performance.md (performance_page.py, sweep_page.py), docs/recurrent.md (rl_page.py),
-docs/sine.md (sine_page.py), docs/sine_linear.md (sine_linear_page.py), docs/interop.md
-(jax_page.py), docs/language_model.md (lm_page.py), docs/agent.md (agent_page.py) and
-docs/many_gpus.md (scale_page.py).
+docs/sine.md (sine_page.py), docs/sine_linear.md (sine_linear_page.py), docs/jets.md
+(jets_page.py), docs/interop.md (jax_page.py), docs/language_model.md (lm_page.py), docs/agent.md
+(agent_page.py) and docs/many_gpus.md (scale_page.py).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.pages import (  # noqa: E402
     agent_page,
     jax_page,
+    jets_page,
     lm_page,
     performance_page,
     rl_page,
@@ -125,6 +126,7 @@ PAGES: dict[Path, Callable[[str, list[Machine]], str]] = {
     performance_page.PAGE: performance_page.rewritten,
     sine_page.PAGE: sine_page.rewritten,
     sine_linear_page.PAGE: sine_linear_page.rewritten,
+    jets_page.PAGE: jets_page.rewritten,
     jax_page.PAGE: jax_page.rewritten,
     rl_page.PAGE: rl_page.rewritten,
     lm_page.PAGE: lm_page.rewritten,
