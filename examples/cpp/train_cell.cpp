@@ -36,6 +36,12 @@ void call_every_op(torch::Device device) {
   require(torch::allclose(treadle::sine_linear(a, weight, bias, 2),
                           (2 * torch::linear(a, weight, bias)).sin(), 1e-4, 1e-5),
           "sine_linear");
+  // Value and derivative by one coordinate, of which z = W v + b and W v' are made.
+  const Tensor jet = treadle::sine_linear_jet(torch::stack({b, b + 1}), weight, bias, 2, 1);
+  const Tensor z = torch::linear(b, weight, bias), slope = torch::linear(b + 1, weight);
+  require(
+      torch::allclose(jet, torch::stack({(2 * z).sin(), 2 * (2 * z).cos() * slope}), 1e-4, 1e-4),
+      "sine_linear_jet");
 
   Tensor out = torch::empty({0}, device), same = b.clone();
   require(torch::equal(treadle::scale_out(out, b, 2), b * 2), "scale_out");

@@ -95,6 +95,13 @@ CALLS: dict[str, tuple[Step, int]] = {
         with_gradients(lambda x, w, b: treadle.sine_linear(x, w, b, 30.0)),
         3,
     ),
+    **{
+        name: (
+            with_gradients(lambda x, w, b: treadle.sine_linear_jet(x, w, b, 30.0, 2, "laplacian")),
+            3,
+        )
+        for name in ("sine_linear_jet", "sine_linear_jet of bfloat16")
+    },
     "lltm_cell": (with_gradients(treadle.lltm_cell), 5),
     "affine_scan": (
         with_gradients(
@@ -118,7 +125,8 @@ def arguments_of(name: str, device: str = "cuda") -> Tensors:
         half = "bfloat16" in name  # and of sizes that one kernel takes on sm_90
         make = Make(name, device, torch.bfloat16 if half else torch.float32)
         widths = (64, 96) if half else (3 if "coordinates" in name else 33, 65)
-        return sine_arguments(make, (1000,), widths).args[:3]
+        lead = (4, 250) if "jet" in name else (1000,)
+        return sine_arguments(make, lead, widths).args[:3]
     if count == 5:
         return cell_arguments(Make(name, device, torch.float32), (33, 17, 65)).args
     return elementwise_arguments(device)[:count]

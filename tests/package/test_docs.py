@@ -132,7 +132,7 @@ def test_lines_of_use() -> None:
     assert len([line for line in found[1].splitlines() if line.strip()]) <= 10
     done = installed.python("-c", found[1], CUDA_VISIBLE_DEVICES="")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "torch.Size([8, 20, 128]) torch.Size([1000, 2])\n"
+    assert done.stdout == "torch.Size([8, 20, 128]) torch.Size([1000, 1, 2])\n"
 
 
 def test_tests_that_pages_name_exist() -> None:

@@ -23,6 +23,8 @@ from tests.laws import (
 from tests.package import test_cpp
 from tests.recurrent import test_autocast as recurrent_autocast
 from tests.recurrent import test_export as recurrent_export
+from tests.sine_linear import test_jet_programs as jet_programs
+from tests.sine_linear import test_jet_siren as jet_siren
 from tests.sine_linear import test_transforms as sine_transforms
 from tests.support import forms
 from tests.support.cases import OPS
@@ -65,6 +67,13 @@ def called(*parts: Any) -> set[str]:
     return {MODULES.get(name, name) for name in found} & FUNCTIONS
 
 
+def by_jet(*parts: Any) -> set[str]:
+    """The op of jets, if these tests call Siren.jet: of each layer, it does."""
+    return (
+        {"sine_linear_jet"} if all(".jet(" in inspect.getsource(part) for part in parts) else set()
+    )
+
+
 def in_cpp() -> set[str]:
     """Ops that the C++ example calls, and it must be the one that a test builds and runs."""
     test = inspect.getsource(test_cpp.test_example_builds_and_trains_without_python_and_toolkit)
@@ -80,6 +89,8 @@ def autocast() -> set[str]:
     assert "torch.autocast" in inspect.getsource(recurrent_autocast.test_autocast)
     assert "layer" in recurrent_autocast.test_autocast.__code__.co_names
     found |= given(recurrent_autocast.test_autocast)
+    assert "torch.autocast" in inspect.getsource(jet_siren.test_autocast_lowers_the_precision)
+    found |= by_jet(jet_siren.test_autocast_lowers_the_precision)
     return found | called(sine_transforms.test_autocast_runs_in_the_lower_precision)
 
 
@@ -92,7 +103,7 @@ def exported() -> set[str]:
         sine_transforms.test_export_save_load,
         recurrent_export.Layers,
         recurrent_export.test_aoti,
-    )
+    ) | by_jet(jet_programs.Field)
 
 
 FUNCTIONS = {name for name in treadle.__all__ if inspect.isfunction(getattr(treadle, name))}
