@@ -201,3 +201,15 @@ def test_parts_that_were_changed_are_not_mistaken_for_those_of_the_layer() -> No
             grads = torch.autograd.grad(loss, [A.weight, A.bias], retain_graph=True)
             found.append((*jet[:3], *grads))
         torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
+
+
+def test_a_part_that_requires_grad_by_itself_gets_it() -> None:
+    with torch.no_grad():
+        h = A.jet(Jet.of(points(5)))
+    h.value.requires_grad_()
+    (found,) = torch.autograd.grad(B.jet(h).laplacian.sum(), h.value)
+    fresh = Jet(*(None if p is None else p.detach().clone() for p in h))
+    fresh.value.requires_grad_()
+    (expected,) = torch.autograd.grad(B.jet(fresh).laplacian.sum(), fresh.value)
+    assert expected.abs().max() > 1e-3
+    torch.testing.assert_close(found, expected)
