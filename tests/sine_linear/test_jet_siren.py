@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import treadle
 from tests.sine_linear.jets import by_autograd, points, same, siren
@@ -181,3 +182,16 @@ def test_layers_that_were_replaced_or_parametrized_count_as_what_they_are() -> N
     same(net.jet(x, hessian_diagonal=True), by_autograd(net, x))
     net.net[3] = Clipped(12, 2, dtype=torch.float64)
     same(net.jet(x, hessian_diagonal=True), by_autograd(net, x))
+
+
+@pytest.mark.parametrize("options", [{"out_features": 1}, {"final_activation": nn.Tanh()}])
+def test_hooks_do_not_run_and_products_are_counted(options: dict[str, Any]) -> None:
+    net, x, seen = siren(**options), points(), []
+    for module in net.net.modules():
+        module.register_forward_hook(lambda *_: seen.append(0))
+    for flags in ({"laplacian": False}, {}):
+        with FlopCounterMode(display=False) as counter:
+            losses(net.jet(x, **flags)).backward()
+        # Seven points through two layers of 12 by 12, six times at least.
+        assert counter.get_total_flops() >= 6 * 2 * (2 * 7 * 12 * 12)
+    assert not seen

@@ -49,7 +49,14 @@ def _pulled_back(siren: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     forward pass, so that no derivative of a derivative is left to it.
     """
     vjp: Any = torch.func.vjp
-    value, pull = vjp(siren, x)
+
+    def values(x: Tensor) -> Tensor:
+        # Without hooks, of which some, as FlopCounterMode's, fail where autograd runs within.
+        for layer in siren.net._modules.values():
+            x = layer.forward(x)
+        return x
+
+    value, pull = vjp(values, x)
     rows = []
     for k in range(siren.out_features):
         along = torch.zeros_like(value)
@@ -67,4 +74,4 @@ def _through(layer: Any, packed: Tensor, count: int, second: str) -> Tensor:
         return parts.linear(packed, layer.weight, layer.bias)
     if forward is nn.Dropout.forward:
         return parts.dropout(packed, layer.p) if layer.training else packed
-    return parts.mapped(layer, *packed.split_with_sizes(parts.sizes(count, second)))
+    return parts.mapped(layer.forward, *packed.split_with_sizes(parts.sizes(count, second)))
