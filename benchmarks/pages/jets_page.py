@@ -14,8 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "jets.md"
 KEYS = ("cuda/jets/", "cpu/jets/")
 NO_SPEEDS = "No measurements of jets have been committed yet."
+EAGER = "autograd"
 RIVALS = {
-    "autograd": "autograd",
+    EAGER: "autograd",
     "treadle by autograd": "own autograd",
     "torch.func": "torch.func",
     "torch.func, compiled": "compiled",
@@ -45,7 +46,7 @@ def memory(rows: list[Row]) -> Iterator[str]:
     yield from table("most bytes of a step", "treadle, MiB", "of autograd's", "own autograd's")
     for row in weighed:
         held = {name: found["kept"] for name, found in row["memory"].items()}
-        ours, eager, own = (held[name] for name in ("treadle", "autograd", "treadle by autograd"))
+        ours, eager, own = (held[name] for name in ("treadle", EAGER, "treadle by autograd"))
         share = bold(row, f"{ours / eager:.0%}")
         yield line(row["label"], f"{ours / 2**20:.4g}", share, f"{own / eager:.0%}")
 

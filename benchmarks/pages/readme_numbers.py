@@ -87,18 +87,23 @@ def sine(rows: list[Row]) -> Iterator[str]:
 
 
 def siren(rows: list[Row]) -> Iterator[str]:
-    """Training steps with a loss of the Laplacian, over plain PyTorch's: time and memory."""
-    networks = [row for row in rows if row["key"].startswith(sine_linear_page.NETWORK)]
-    timed = [row for row in networks if row["key"].endswith("/Laplacian")]
-    found = speeds(timed, sine_linear_page.EAGER)
-    memory = [row for row in networks if row["key"].endswith("/Laplacian/memory")]
-    shares = [row["against"]["ratio"] for row in memory if "against" in row]
-    if len(found) >= FEWEST and shares:
-        yield (
-            "A training step of a `treadle.nn.Siren` whose loss is a Laplacian takes "
-            f"{min(shares):.0%} to {max(shares):.0%} of plain PyTorch's memory, at "
-            f"{short(min(found))} to {short(max(found))} × its speed."
-        )
+    """Training steps with a loss of the Laplacian, over plain PyTorch's: time and memory. By jets
+    where they were measured, else by autograd."""
+    for keys, eager, by in (
+        (jets_page.KEYS, jets_page.EAGER, " of `Siren.jet`"),
+        (sine_linear_page.NETWORK, sine_linear_page.EAGER, ""),
+    ):
+        networks = [row for row in rows if row["key"].startswith(keys)]
+        found = speeds([row for row in networks if row["key"].endswith("/Laplacian")], eager)
+        memory = [row for row in networks if row["key"].endswith("/Laplacian/memory")]
+        shares = [row["against"]["ratio"] for row in memory if "against" in row]
+        if len(found) >= FEWEST and shares:
+            yield (
+                f"A training step of a `treadle.nn.Siren` whose loss is a Laplacian{by} takes "
+                f"{min(shares):.0%} to {max(shares):.0%} of plain PyTorch's memory, at "
+                f"{short(min(found))} to {short(max(found))} × its speed."
+            )
+            return
 
 
 def headline(found: list[Machine]) -> Iterator[str]:

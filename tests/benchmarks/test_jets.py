@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import run
 from benchmarks.harness.cases import OURS, Settings, ours
 from benchmarks.harness.verify import Refused
+from benchmarks.pages import jets_page
 from benchmarks.sine_linear import jet_ways, jets
 from benchmarks.sine_linear.jet_ways import Wanted
 from treadle import reference
@@ -119,3 +123,56 @@ def test_the_most_bytes_of_a_step_on_a_cpu() -> None:
 
     most = jet_ways.cpu_peak(two, (x,))
     assert 8000 <= most < 16_000 + 2000, most
+
+
+@pytest.mark.parametrize("d", [2, 3])
+def test_products_are_as_many_as_the_page_says(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/jets.md, of a point and a layer; coordinates and the last layer are little beside."""
+    for what, own, theirs in (
+        (jets.LAPLACIAN, 3 * (d + 2), 6 * (d + 1)),
+        (jets.NO_TRAINING, d + 2, 2 * (d + 1)),
+        (jets.EIKONAL, 6, 6),
+    ):
+        monkeypatch.setitem(jets.COORDINATES, what, d)
+        one = jets.Task("wide", 64, 3, "float32", what, 16)
+        args = one.arguments("cpu")
+        wanted = [t for t in args if t.requires_grad]
+        for way, products in (("jets", own), ("autograd", theirs)):
+            with FlopCounterMode(display=False) as counter:
+                found = one.of(WAYS[way])(*args)
+                if wanted:
+                    torch.autograd.grad(found, wanted)
+            count = counter.get_total_flops() / (2 * 16 * 64 * 64 * 3)
+            assert products <= count < products + 0.5, (what, way, count)
+
+
+def test_the_page_has_times_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of made-up rows: a missed bar in bold, a rival that is missing, and how busy it was."""
+    times = {"treadle": 2000.0, "autograd": 5000.0, "torch.func": 3000.0}
+    rows = [
+        {
+            "key": "cpu/jets/a/Laplacian",
+            "label": "a Laplacian",
+            "times": {name: {"median_us": us} for name, us in times.items()},
+            "bar": {"reached": False},
+        },
+        {
+            "key": "cpu/jets/a/Laplacian/memory",
+            "label": "a Laplacian",
+            "memory": {
+                name: {"kept": mib * 2**20}
+                for name, mib in (("treadle", 3), ("autograd", 10), ("treadle by autograd", 6))
+            },
+            "bar": {"reached": True},
+        },
+    ]
+    facts = {"cpu": "a CPU", "cores": 2, "torch": "2", "load_before": 7.5}
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"machine": facts, "rows": rows}))
+    made = list(jets_page.speeds([([path], facts, rows)]))
+    assert made[0].startswith(
+        "a CPU, 2 cores, of which other programs took a part (7.5), torch 2, "
+    )
+    assert "| a Laplacian | **2** | 2.50 | – | 1.50 | – | – |" in made
+    assert "| a Laplacian | 3 | 30% | 60% |" in made
+    assert list(jets_page.speeds([])) == [jets_page.NO_SPEEDS]
