@@ -32,7 +32,7 @@ def test_outline_is_a_heart(example) -> None:  # noqa: F811
     mirrored = points * torch.tensor([-1.0, 1.0])
     assert torch.cdist(points, mirrored).min(dim=1).values.max() < 0.01
     top = points[points[:, 1] > 0.6, 0]
-    assert (top.abs() > 0.2).all() and top.min() < 0 < top.max()
+    assert (top.abs() > 0.1).all() and top.min() < 0 < top.max()
 
 
 def test_distance_is_that_of_the_outline(example) -> None:  # noqa: F811
