@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.package.test_examples import DEVICES, EXAMPLES, example, run  # noqa: F401
+from tests.package.test_examples import EXAMPLES, device, example  # noqa: F401
 from treadle import Jet
 from treadle.nn import Siren
 
@@ -105,13 +105,18 @@ def test_the_answer_of_poisson_solves_it(example) -> None:  # noqa: F811
 
 
 @pytest.mark.parametrize("script", ["signed_distance", "poisson"])
-@pytest.mark.parametrize("device", DEVICES)
-def test_scripts_draw_and_fail_above_the_bar(script: str, device: str, tmp_path: Path) -> None:
+def test_scripts_draw_and_fail_above_the_bar(
+    script: str,
+    device: str,  # noqa: F811
+    example,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     path = tmp_path / "a.png"
-    done = run("--steps", 2, "--figure", path, script=f"{script}.py", device=device)
-    assert done.returncode == 1, done.stderr
-    assert re.search(rf"^{script}.py: the error \S+ is above \S+$", done.stderr, re.M)
-    assert f" on {device}: 2 steps in " in done.stdout
+    assert example(script).main(["--steps", "2", "--figure", str(path)]) == 1
+    said = capsys.readouterr()
+    assert re.search(rf"^{script}.py: the error \S+ is above \S+$", said.err, re.M)
+    assert f" on {device}: 2 steps in " in said.out
     with Image.open(path) as picture:
         assert picture.format == "PNG" and min(picture.size) > 250
     record = json.loads(path.with_suffix(".json").read_text())

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import treadle
 from tests.laws.test_export import COMPILER
 from tests.sine_linear.jets import by_autograd, points, same, siren
+from tests.support.pages import snippets
 from treadle.nn import SineLinear, Siren
 
 
@@ -192,3 +193,16 @@ def test_an_ensemble_of_nets_in_one_call() -> None:
     for k, net in enumerate(nets):
         same(treadle.Jet(values[k], gradients[k]), by_autograd(net, x))
     assert (values[0] - values[1]).abs().max() > 1e-3
+
+
+def test_lines_of_the_page() -> None:
+    """docs/jets.md, block after block, but for what needs DeepXDE."""
+    names: dict[str, Any] = {}
+    blocks = [code for _, code in snippets("jets.md") if "deepxde" not in code]
+    for code in blocks:
+        exec(code, names)
+    assert len(blocks) == 3
+    assert names["bends"].shape == (1000, 1, 2) and names["net"].net[0].weight.grad is not None
+    assert names["positive"].laplacian.shape == (1000, 1) and (names["positive"].value > 0).all()
+    value, gradient = names["program"].module()(names["x"][:7])
+    torch.testing.assert_close(gradient, names["net"].jet(names["x"][:7]).gradient)
