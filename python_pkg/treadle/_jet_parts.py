@@ -110,6 +110,11 @@ def beside(part: Tensor | None, before: Tensor, value: Tensor) -> Tensor | None:
     return part.to(value.dtype).expand(*value.shape, *part.shape[before.dim() :])
 
 
+def total(t: Tensor, dim: int, keepdim: bool = False) -> Tensor:
+    """Its sum, in its dtype: by itself autocast would widen that."""
+    return t.sum(dim, keepdim, dtype=t.dtype)
+
+
 def broadcast(*shapes: Sequence[int]) -> torch.Size:
     return torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call, no-any-return]
 
@@ -145,7 +150,7 @@ def mapped(
         bend = second[k] if k < len(second) else torch.zeros_like(x)
         bends.append(_pushed(slope, (x, first[k]), (first[k], bend)))
     if len(second) == 1 and len(bends) > 1:
-        bends = [torch.stack(bends).sum(0)]
+        bends = [total(torch.stack(bends), 0)]
     return torch.stack(parts + bends)
 
 

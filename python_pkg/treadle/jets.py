@@ -158,7 +158,7 @@ class Jet(NamedTuple):
         if len(ddu):
             cross = du * dv
             if self.hessian_diagonal is None:
-                cross = cross.sum(0, keepdim=True)
+                cross = parts.total(cross, 0, keepdim=True)
             found.append(ddu * v + 2 * cross + u * ddv)
         return self._like(torch.cat(found))
 
@@ -287,7 +287,7 @@ def _with_laplacian(jet: Jet, wanted: bool) -> Jet:
     """The Laplacian beside the diagonal that it is the sum of, if that is what is wanted."""
     if not wanted or jet.hessian_diagonal is None:
         return jet
-    return jet._replace(laplacian=jet.hessian_diagonal.sum(-1))
+    return jet._replace(laplacian=parts.total(jet.hessian_diagonal, -1))
 
 
 def _both(one: Jet, other: Jet) -> tuple[Jet, Jet]:

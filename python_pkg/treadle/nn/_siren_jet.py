@@ -33,7 +33,7 @@ def jet_of(siren: Any, x: Tensor, gradient: bool, laplacian: bool, diagonal: boo
         packed = _through(layer, packed, count, second)
     value, slope, bend, bends = parts.unpack(packed, count, second)
     if laplacian and bends is not None:
-        bend = bends.sum(-1)
+        bend = parts.total(bends, -1)
     return Jet(value, slope if gradient else None, bend, bends)
 
 
