@@ -2,7 +2,7 @@
 
     pip install deepxde
     python examples/interop/deepxde_poisson.py                  errors and seconds of both
-    python examples/interop/deepxde_poisson.py --json FILE.json and a record of it
+    python examples/interop/deepxde_poisson.py --json PATH      and a record of it
 
 Δu = f on the square from -1 to 1, u = 0 at its border; u is sin(πx) sin(πy).
 """
@@ -90,7 +90,7 @@ def train(by_jet: bool, steps: int) -> tuple[float, float]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--json", type=Path, metavar="FILE.json", help="write a record")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="write a record")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     found: dict[str, Any] = {}
