@@ -44,7 +44,7 @@ inline double dense_time(const ClusterShape& shape, int stride, int state_gates,
   if (backward) {
     const int warps = shape.units == 16 ? 4 : shape.units == 48 ? 12 : 8;
     const auto more = static_cast<double>(ceil_div(shape.units / 16 * turns, warps) - 1);
-    return 0.33 + 1.7 * products + 1.05 * sent * 2 * pairs + 0.45 * more;
+    return 0.33 + 1.7 * products + 1.05 * sent * 2 * pairs + 0.4 * more;
   }
   const auto more = static_cast<double>(ceil_div(turns, shape.units >= 64 ? 2 : 4) - 1);
   return 0.33 + 1.65 * products + 0.8 * sent * stride + 0.11 * more;
