@@ -23,11 +23,6 @@ __device__ __forceinline__ void arrive_at(uint32_t barrier, uint32_t rank) {
                : "memory");
 }
 
-// Arrives at a named barrier without waiting.
-__device__ __forceinline__ void arrive_threads(int id, int count) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(count) : "memory");
-}
-
 // The current of n pipeline stages. Its barrier waits for the parity of the round.
 template <int n>
 struct Ring {
