@@ -123,4 +123,5 @@ def test_the_library_needs_no_torch_and_no_python() -> None:
         pytest.skip("no ldd to ask what the library needs")
     needed = subprocess.run([tool, _build.kernels_path()], capture_output=True, text=True).stdout
     assert "libc.so" in needed
-    assert not re.search(r"torch|python|c10", needed)
+    names = re.sub(r"\(0x[0-9a-f]+\)", "", needed)  # whose digits may spell c10
+    assert not re.search(r"torch|python|c10", names)

@@ -106,7 +106,11 @@ def test_inductor(dynamic: bool, device: str) -> None:
 
 WRITES: tuple[Callable[[Tensor, Tensor], Any], ...] = (
     *(form.inplace for form in INPLACE.values()),
-    *(lambda x, y, form=form: form.out(x, y, y) for form in OUT.values()),
+    *(
+        lambda x, y, form=form: form.out(x, y, y)
+        for form in OUT.values()
+        if not form.op.parameters  # which are made of y, and out overlaps none in part
+    ),
 )
 
 
