@@ -1,7 +1,8 @@
 // snake: out = x + sin(t)^2 / b with t = alpha x, b = beta + eps. Its derivatives are, by
 // x: 1 + 2 alpha / b sin(t) cos(t), by alpha: 2 x / b sin(t) cos(t), by beta: -sin(t)^2 / b^2.
 // As in the models that use it b is inverted first. Forward: the same bits on every device, but for
-// float64. Twin: treadle.reference.snake.
+// float64, and half types beside a phase that is not near (docs/dev/gpu-runs.md, snake).
+// Twin: treadle.reference.snake.
 #pragma once
 
 #include "kernels/math/sine_double.h"

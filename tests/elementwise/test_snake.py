@@ -243,8 +243,4 @@ def test_the_same_bits_on_cpu_and_cuda(by: float, dtype: torch.dtype) -> None:
         if dtype != torch.float16:
             alpha = alpha * by
         found = treadle.snake(x.cuda(), alpha.cuda(), beta.cuda(), eps=1e-9)
-        expected = treadle.snake(x, alpha, beta, eps=1e-9)
-        if dtype == torch.bfloat16 and by > 1:  # another reduction of large phases
-            torch.testing.assert_close(found.cpu(), expected, rtol=2**-7, atol=2**-9)
-        else:
-            same_bits(found.cpu(), expected)
+        same_bits(found.cpu(), treadle.snake(x, alpha, beta, eps=1e-9))
