@@ -148,16 +148,21 @@ __device__ __forceinline__ void multiply_add<Half>(float (&c)[4], uint32_t a0, u
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-// ---- registers, by whole groups of four warps: what one takes, others have given
+// ---- registers of each thread of a whole group of four warps: what one takes, others have given
 
-template <int count>
-__device__ __forceinline__ void more_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+// Where a GPU has no such instruction, all have as many as the launch gave.
+template <int n>
+__device__ __forceinline__ void setmaxnreg_inc() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n));
+#endif
 }
 
-template <int count>
-__device__ __forceinline__ void fewer_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+template <int n>
+__device__ __forceinline__ void setmaxnreg_dec() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n));
+#endif
 }
 
 // ---- clusters

@@ -185,17 +185,6 @@ __device__ __forceinline__ void multiply_columns(float (&c)[32], uint64_t a, uin
 #undef TREADLE_PRODUCT
 #undef TREADLE_PRODUCT_OF_HALVES
 
-// Registers of each thread of the warpgroup.
-template <int n>
-__device__ __forceinline__ void setmaxnreg_dec() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n));
-}
-
-template <int n>
-__device__ __forceinline__ void setmaxnreg_inc() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n));
-}
-
 #endif
 
 }  // namespace treadle::ptx

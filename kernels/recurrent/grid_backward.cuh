@@ -272,12 +272,12 @@ __global__ void __launch_bounds__(GridBackward<Cell::kGates, Cell::kStateGates>:
   char* const exchange =
       static_cast<char*>(args.exchange) + int64_t{number} * kGridRing * ring.step_bytes;
   if (threadIdx.x < Layout::kMultiplying) {
-    ptx::more_registers<Layout::kMultiplyingRegisters>();
+    ptx::setmaxnreg_inc<Layout::kMultiplyingRegisters>();
     GridBackwardMultiplier<Cell, T, alone>(args, group, exchange, ring, rank,
                                            ptx::shared_address(memory))
         .run();
   } else {
-    ptx::fewer_registers<Layout::kFinishingRegisters>();
+    ptx::setmaxnreg_dec<Layout::kFinishingRegisters>();
     GridBackwardFinisher<Cell, T, any_resets, alone>(args, group, exchange, ring, rank, rows_each,
                                                      ptx::shared_address(memory))
         .run();

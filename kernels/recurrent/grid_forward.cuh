@@ -270,11 +270,11 @@ __global__ void __launch_bounds__(GridForward<Cell::kGates, Cell::kStateGates>::
   char* const exchange =
       static_cast<char*>(args.exchange) + int64_t{number} * (kGridRing + 1) * ring.step_bytes;
   if (threadIdx.x < Layout::kMultiplying) {
-    ptx::more_registers<Layout::kMultiplyingRegisters>();
+    ptx::setmaxnreg_inc<Layout::kMultiplyingRegisters>();
     GridMultiplier<Cell, T, late>(args, group, exchange, ring, rank, ptx::shared_address(memory))
         .run();
   } else {
-    ptx::fewer_registers<Layout::kFinishingRegisters>();
+    ptx::setmaxnreg_dec<Layout::kFinishingRegisters>();
     GridFinisher<Cell, T, any_resets, late == 2 ? 1 : 2>(args, group, exchange, ring, rank,
                                                          rows_each, ptx::shared_address(memory))
         .run();

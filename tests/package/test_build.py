@@ -292,3 +292,16 @@ def test_kernels_compile_for_the_oldest_gpu(
             [*command, "-o", tmp_path / "ptx"], cwd=ROOT, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
+
+
+def test_a_grid_compiles_for_the_newest_gpu(tmp_path: Path) -> None:
+    """What only GPUs of 9.0 have is left out there: by ptxas, which reads what cicc does not."""
+    found = cuda.find(host.Torch.installed())
+    if isinstance(found, cuda.Missing):
+        pytest.skip(found.reason)
+    source = "kernels/recurrent/gru/grid.cu"
+    command = [found.nvcc, "-std=c++17", "-I.", "-cubin", "-arch=sm_120", source]
+    done = subprocess.run(
+        [*command, "-o", tmp_path / "cubin"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
