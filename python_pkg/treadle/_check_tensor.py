@@ -1,5 +1,5 @@
 """Checks of what is given as a tensor: that it is one, and of a layout that the kernels read; and
-what an op is called in errors."""
+what ops and dtypes are called in errors."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ def public_name(op: Any) -> str:
     """``lltm_cell`` of ``torch.ops.treadle.lltm_cell`` and of the op of its forward pass."""
     name: str = op._schema.name.partition("::")[2]
     return name.removesuffix("_forward")
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def check_tensor(op: str, argument: str, value: Any) -> None:

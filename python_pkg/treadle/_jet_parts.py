@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ._check_tensor import check_dense, check_tensor
+from ._check_tensor import check_dense, check_tensor, dtype_name
 
 NONE, LAPLACIAN, DIAGONAL = "none", "laplacian", "hessian_diagonal"
 # value, gradient, laplacian, hessian_diagonal of a treadle.Jet.
@@ -172,7 +172,7 @@ def check_coordinates(op: str, name: str, x: Any) -> Tensor:
     check_dense(op, name, x)
     if not x.is_floating_point():
         raise TypeError(
-            f"{op}: {name} must have a floating-point dtype, got {_named(x.dtype)}: "
+            f"{op}: {name} must have a floating-point dtype, got {dtype_name(x.dtype)}: "
             f"call {name}.float()"
         )
     if x.dim() == 0 or x.shape[-1] == 0:
@@ -195,7 +195,7 @@ def check_parts(op: str, jet: Any, kind: type[Any]) -> None:
             check_tensor(op, f"jet.{name}", part)
     if not value.is_floating_point():
         raise TypeError(
-            f"{op}: jet.value must have a floating-point dtype, got {_named(value.dtype)}"
+            f"{op}: jet.value must have a floating-point dtype, got {dtype_name(value.dtype)}"
         )
     if value.dim() == 0:
         raise ValueError(f"{op}: jet.value must have shape [..., O], got []")
@@ -237,14 +237,10 @@ def check_alike(op: str, name: str, one: Any, other: Any) -> None:
 def _check_like(op: str, name: str, part: Tensor, value: Tensor) -> None:
     if part.dtype != value.dtype:
         raise TypeError(
-            f"{op}: {name} must have the dtype of jet.value, {_named(value.dtype)}, "
-            f"got {_named(part.dtype)}"
+            f"{op}: {name} must have the dtype of jet.value, {dtype_name(value.dtype)}, "
+            f"got {dtype_name(part.dtype)}"
         )
     if part.device != value.device:
         raise RuntimeError(
             f"{op}: {name} must be on the device of jet.value, {value.device}, got {part.device}"
         )
-
-
-def _named(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

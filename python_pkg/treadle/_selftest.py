@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from treadle import reference
+from treadle._check_tensor import dtype_name
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
@@ -113,7 +114,7 @@ def run(devices: list[str]) -> Iterator[Result]:
             continue
         for device in devices:
             for dtype in DTYPES:
-                label = str(dtype).removeprefix("torch.")
+                label = dtype_name(dtype)
                 try:
                     with _exact_float32():
                         error, limit = _measure(name, twin, device, dtype)

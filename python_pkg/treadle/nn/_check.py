@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from .._check_tensor import check_tensor, refuse_strided
+from .._check_tensor import check_tensor, dtype_name, refuse_strided
 from ._tracers import differs
 
 _CASTS = {
@@ -63,11 +63,7 @@ def check_dtype(module: str, dtype: object) -> None:
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"{rule} {dtype!r}")
     if dtype not in _CASTS:
-        raise ValueError(f"{rule} {_named(dtype)}")
-
-
-def _named(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+        raise ValueError(f"{rule} {dtype_name(dtype)}")
 
 
 def check_features(module: str, letters: str, input: Tensor) -> None:
@@ -75,7 +71,7 @@ def check_features(module: str, letters: str, input: Tensor) -> None:
     if not input.is_floating_point() and not input.is_complex():
         raise RuntimeError(
             f"{module}: input must be features of shape {letters}, got "
-            f"{_named(input.dtype)} of shape {list(input.shape)}: indices go through a "
+            f"{dtype_name(input.dtype)} of shape {list(input.shape)}: indices go through a "
             "torch.nn.Embedding first"
         )
 
@@ -89,8 +85,8 @@ def check_same_dtype(module: str, name: str, input: Tensor, weight: Tensor) -> N
     if device != "meta" and torch.is_autocast_enabled(device):
         return  # the op decides what is cast
     raise RuntimeError(
-        f"{module}: {name} must have the dtype of the parameters, {_named(wanted)}, "
-        f"got {_named(found)}: call {name}.{_CASTS[wanted]}()"
+        f"{module}: {name} must have the dtype of the parameters, {dtype_name(wanted)}, "
+        f"got {dtype_name(found)}: call {name}.{_CASTS[wanted]}()"
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._check_tensor import dtype_name
 from ._check import check_bool, check_count, check_hx
 from ._sequence import SequenceLayers, States
 
@@ -130,10 +131,10 @@ class Step:
         states = check_hx("step", names, hx, "[num_layers, B, H]", shape)
         for name, state, own in zip(names, states, self._states, strict=True):
             if state.dtype not in (self._dtype, own.dtype):
-                also = f" or {_short(own.dtype)}" if own.dtype != self._dtype else ""
+                also = f" or {dtype_name(own.dtype)}" if own.dtype != self._dtype else ""
                 raise RuntimeError(
-                    f"step: {name} must have dtype {_short(self._dtype)}{also}, "
-                    f"got {_short(state.dtype)}"
+                    f"step: {name} must have dtype {dtype_name(self._dtype)}{also}, "
+                    f"got {dtype_name(state.dtype)}"
                 )
             self._check_device(name, state)
         self._enter()
@@ -221,8 +222,8 @@ class Step:
         _check_tensor("input", input, "[B, I]", self._input)
         if input.dtype is not self._dtype:
             raise RuntimeError(
-                f"step: input must have the parameters' dtype, {_short(self._dtype)}, "
-                f"got {_short(input.dtype)}"
+                f"step: input must have the parameters' dtype, {dtype_name(self._dtype)}, "
+                f"got {dtype_name(input.dtype)}"
             )
         self._check_device("input", input)
         if input.requires_grad and torch.is_grad_enabled():
@@ -233,7 +234,9 @@ class Step:
         if reset is not None:
             _check_tensor("reset", reset, "[B]", self._reset)
             if reset.dtype is not torch.bool:
-                raise RuntimeError(f"step: reset must have dtype bool, got {_short(reset.dtype)}")
+                raise RuntimeError(
+                    f"step: reset must have dtype bool, got {dtype_name(reset.dtype)}"
+                )
             self._check_device("reset", reset)
         parameters: dict[str, Tensor] = self._layer._parameters  # type: ignore[attr-defined]
         for name, place in self._places:
@@ -275,7 +278,3 @@ def _check_tensor(name: str, t: object, letters: str, like: Tensor) -> None:
         raise ValueError(
             f"step: {name} must have shape {letters} = {list(like.shape)}, got {list(t.shape)}"
         )
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
