@@ -48,15 +48,15 @@ def of_coordinates(value: Tensor, slope: Tensor, second: str) -> Tensor:
     return torch.cat(parts)
 
 
-def unpack(packed: Tensor, coordinates: int, second: str) -> Fields:
-    """Views, whose backward pass is one copy."""
+def unpack(packed: Tensor, coordinates: int, laplacian: bool, diagonal: bool) -> Fields:
+    """Views, whose backward pass is one copy; a Laplacian beside a diagonal is the sum of it."""
+    second = second_named(laplacian, diagonal)
     value, gradient, rest = packed.split_with_sizes(sizes(coordinates, second))
-    return (
-        value.squeeze(0),
-        gradient.movedim(0, -1),
-        rest.squeeze(0) if second == LAPLACIAN else None,
-        rest.movedim(0, -1) if second == DIAGONAL else None,
-    )
+    bend, bends = rest.squeeze(0) if laplacian and not diagonal else None, None
+    if diagonal:
+        bends = rest.movedim(0, -1)
+        bend = total(bends, -1) if laplacian else None
+    return value.squeeze(0), gradient.movedim(0, -1), bend, bends
 
 
 def pack(jet: Fields) -> Tensor:

@@ -227,8 +227,8 @@ class Jet(NamedTuple):
     def _like(self, packed: Tensor) -> Jet:
         """The jet of these parts, with the fields that this one has."""
         assert self.gradient is not None
-        fields = parts.unpack(packed, self.gradient.shape[-1], parts.second_of(self))
-        return _with_laplacian(Jet(*fields), self.laplacian is not None)
+        wanted = self.laplacian is not None, self.hessian_diagonal is not None
+        return Jet(*parts.unpack(packed, self.gradient.shape[-1], *wanted))
 
 
 # So that a number of NumPy's leaves its product with a jet to the jet.
@@ -278,16 +278,8 @@ def _constant(other: Any) -> Tensor | float | None:
 
 
 def _coordinates(x: Tensor, slope: Tensor, laplacian: bool, hessian_diagonal: bool) -> Jet:
-    second = parts.second_named(laplacian, hessian_diagonal)
-    packed = parts.of_coordinates(x, slope, second)
-    return _with_laplacian(Jet(*parts.unpack(packed, x.shape[-1], second)), laplacian)
-
-
-def _with_laplacian(jet: Jet, wanted: bool) -> Jet:
-    """The Laplacian beside the diagonal that it is the sum of, if that is what is wanted."""
-    if not wanted or jet.hessian_diagonal is None:
-        return jet
-    return jet._replace(laplacian=parts.total(jet.hessian_diagonal, -1))
+    packed = parts.of_coordinates(x, slope, parts.second_named(laplacian, hessian_diagonal))
+    return Jet(*parts.unpack(packed, x.shape[-1], laplacian, hessian_diagonal))
 
 
 def _both(one: Jet, other: Jet) -> tuple[Jet, Jet]:

@@ -31,9 +31,7 @@ def jet_of(siren: Any, x: Tensor, gradient: bool, laplacian: bool, diagonal: boo
     packed = parts.of_coordinates(x, parts.identity(x), second)
     for layer in layers.values():
         packed = _through(layer, packed, count, second)
-    value, slope, bend, bends = parts.unpack(packed, count, second)
-    if laplacian and bends is not None:
-        bend = parts.total(bends, -1)
+    value, slope, bend, bends = parts.unpack(packed, count, laplacian, diagonal)
     return Jet(value, slope if gradient else None, bend, bends)
 
 
