@@ -140,7 +140,7 @@ class Jet(NamedTuple):
     def __add__(self, other: Any) -> Jet:
         if not isinstance(other, Jet):
             constant = _constant(other)
-            return NotImplemented if constant is None else self._plus(constant)
+            return NotImplemented if constant is None else self._around(self.value + constant)
         if self.gradient is None:
             parts.check_alike("Jet", "other", self, other)
             pairs = zip(self, other, strict=True)
@@ -186,10 +186,10 @@ class Jet(NamedTuple):
     def __rsub__(self, other: Any) -> Jet:
         return self.__neg__().__add__(other)
 
-    def _plus(self, constant: Tensor | float) -> Jet:
-        value, *rest = self
-        total = value + constant
-        return Jet(total, *(parts.beside(part, value, total) for part in rest))
+    def _around(self, value: Tensor) -> Jet:
+        """These derivatives, of another value, which may be wider in shape and dtype."""
+        before, *rest = self
+        return Jet(value, *(parts.beside(part, before, value) for part in rest))
 
     def _times(self, product: Callable[[Any, Any], Any], factor: Tensor | float) -> Jet:
         wide = self
@@ -208,11 +208,9 @@ class Jet(NamedTuple):
         )
 
     def _expanded(self, shape: Sequence[int]) -> Jet:
-        value, *rest = self
-        if value.shape == torch.Size(shape):
+        if self.value.shape == torch.Size(shape):
             return self
-        wide = value.expand(shape)
-        return Jet(wide, *(parts.beside(part, value, wide) for part in rest))
+        return self._around(self.value.expand(shape))
 
     def _beside(self, constant: Tensor) -> Jet:
         """The jet of a constant at this one's points."""
