@@ -38,6 +38,22 @@ DTYPES = (torch.bfloat16, torch.float32)
 DEFAULT = "default"
 
 
+def weigh(function: Callable[..., Any], args: Args) -> dict[str, int]:
+    """`kept` and, on CUDA, `peak`: the most at once beyond what was there before, backward too."""
+    if args[0].device.type == "cpu":
+        return {"kept": kept_by_graph(function, args)}
+    # Libraries take their workspaces in a first call, and keep them.
+    step(function, args)
+    gc.collect()
+    before = requested("current")
+    results = as_tuple(function(*args))
+    kept = requested("current") - before - sum(own_bytes(results).values())
+    del results
+    torch.cuda.reset_peak_memory_stats()
+    step(function, args)
+    return {"kept": kept, "peak": requested("peak") - before}
+
+
 @dataclass
 class Weighing:
     """Bytes of several functions, ours against `part` of those of `against`."""
@@ -49,14 +65,16 @@ class Weighing:
     text: str  # what that part is called
     most: float | None  # the bar: ours over that part
     facts: dict[str, Any]
+    op: str = "lltm"
+    weigh: Callable[[Callable[..., Any], Args], dict[str, int]] = weigh
 
     def row(self, key: str) -> Row:
-        row: Row = {"key": key, "op": "lltm", **self.facts, "notes": [], "timer": "memory"}
+        row: Row = {"key": key, "op": self.op, **self.facts, "notes": [], "timer": "memory"}
         try:
             row["error_over_limit"] = self.check(self.functions[OURS][0], poison=True)
         except (Refused, RuntimeError) as problem:
             return row | {"refused": first_line(problem)}
-        row["memory"] = found = {name: weigh(*call) for name, call in self.functions.items()}
+        row["memory"] = found = {name: self.weigh(*call) for name, call in self.functions.items()}
         mine, whole = found[OURS]["kept"], self.part * found[self.against]["kept"]
         row["against"] = {"name": self.text, "bytes": whole, "ratio": mine / max(1, whole)}
         if self.most is not None:
@@ -108,22 +126,6 @@ def weighing(settings: Settings, shape: Shape, dtype: torch.dtype, recompute: bo
             "shape": [shape.b, shape.t, shape.i, shape.h],
         },
     )
-
-
-def weigh(function: Callable[..., Any], args: Args) -> dict[str, int]:
-    """`kept` and, on CUDA, `peak`: the most at once beyond what was there before, backward too."""
-    if args[0].device.type == "cpu":
-        return {"kept": kept_by_graph(function, args)}
-    # Libraries take their workspaces in a first call, and keep them.
-    step(function, args)
-    gc.collect()
-    before = requested("current")
-    results = as_tuple(function(*args))
-    kept = requested("current") - before - sum(own_bytes(results).values())
-    del results
-    torch.cuda.reset_peak_memory_stats()
-    step(function, args)
-    return {"kept": kept, "peak": requested("peak") - before}
 
 
 def requested(which: str) -> int:

@@ -20,9 +20,10 @@ from torch import Tensor
 
 from benchmarks.elementwise.dense import dtype_name
 from benchmarks.harness import rivals
-from benchmarks.harness.cases import OURS, Bar, Case, Plan, Row, Settings, both, first_line, ours
-from benchmarks.harness.verify import Refused, verify
+from benchmarks.harness.cases import OURS, Bar, Case, Plan, Settings, both, ours
+from benchmarks.harness.verify import verify
 from benchmarks.recurrent.layer_calls import set_tf32
+from benchmarks.recurrent.layer_memory import Weighing
 from benchmarks.sine_linear import jet_ways
 from benchmarks.sine_linear.jet_ways import Derive, Wanted
 from benchmarks.sine_linear.layer import OMEGA
@@ -127,7 +128,7 @@ def plans(settings: Settings) -> Iterator[Plan]:
     for task in tasks(settings):
         if task.what != NO_TRAINING:
             key = f"{settings.device}/jets/{task.name}/memory"
-            yield Plan(key, partial(Memory, task, settings.device))
+            yield Plan(key, partial(weighing, task, settings.device))
 
 
 def ways(settings: Settings, task: Task) -> tuple[dict[str, Derive], list[str]]:
@@ -208,33 +209,20 @@ def case(settings: Settings, task: Task) -> Case:
     )
 
 
-@dataclass
-class Memory:
+def weighing(task: Task, device: str) -> Weighing:
     """The most bytes that a step takes, ours beside eager autograd's."""
-
-    task: Task
-    device: str
-
-    def row(self, key: str) -> Row:
-        task, device = self.task, self.device
-        row: Row = {"key": key, "op": "jets", **facts(task, device), "notes": []}
-        row |= {"timer": "memory", "group": f"jets, most bytes of a step, {device.upper()}"}
-        set_tf32(False)
-        args = task.arguments(device)
-        derive, _ = ways(Settings(device), task)
-        functions = {name: task.of(derive[name]) for name in (OURS, EAGER, OWN, FUNC)}
-        try:
-            row["error_over_limit"] = check(task, args)(functions[OURS], poison=True)
-        except (Refused, RuntimeError) as problem:
-            return row | {"refused": first_line(problem)}
-        weigh = peak if device == "cuda" else jet_ways.cpu_peak
-        row["memory"] = found = {name: {"kept": weigh(f, args)} for name, f in functions.items()}
-        mine, theirs = found[OURS]["kept"], found[EAGER]["kept"]
-        row["against"] = {"name": f"{EAGER}'s bytes", "bytes": theirs, "ratio": mine / theirs}
-        limit = MOST_MEMORY * theirs
-        row["bar"] = {
-            "text": f"at most {MOST_MEMORY:g} × eager {EAGER}'s bytes",
-            "limit_bytes": limit,
-            "reached": mine <= limit,
-        }
-        return row
+    set_tf32(False)
+    args = task.arguments(device)
+    derive, _ = ways(Settings(device), task)
+    weigh = peak if device == "cuda" else jet_ways.cpu_peak
+    return Weighing(
+        functions={name: (task.of(derive[name]), args) for name in (OURS, EAGER, OWN, FUNC)},
+        check=check(task, args),
+        against=EAGER,
+        part=1.0,
+        text=f"eager {EAGER}'s bytes",
+        most=MOST_MEMORY,
+        facts=facts(task, device) | {"group": f"jets, most bytes of a step, {device.upper()}"},
+        op="jets",
+        weigh=lambda function, args: {"kept": weigh(function, args)},
+    )

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from benchmarks.elementwise.dense import dtype_name
 from benchmarks.harness import rivals
-from benchmarks.harness.cases import OURS, Bar, Case, Plan, Row, Settings, both, first_line, ours
-from benchmarks.harness.verify import Refused, verify
+from benchmarks.harness.cases import OURS, Bar, Case, Plan, Settings, both, ours
+from benchmarks.harness.verify import verify
 from benchmarks.recurrent.cell import COMPILED, PLAIN
 from benchmarks.recurrent.layer_calls import set_tf32
-from benchmarks.recurrent.layer_memory import requested, step
+from benchmarks.recurrent.layer_memory import Weighing, requested, step
 from benchmarks.sine_linear.layer import OMEGA
 from treadle import reference
 
@@ -111,7 +111,7 @@ def plans(settings: Settings) -> Iterator[Plan]:
     for net in nets(settings):
         yield Plan(f"cuda/siren/{net.name}", partial(case, settings, net))
     for net in nets(settings):
-        yield Plan(f"cuda/siren/{net.name}/memory", partial(Memory, net))
+        yield Plan(f"cuda/siren/{net.name}/memory", partial(weighing, net))
 
 
 def facts(net: Net, device: str) -> dict[str, Any]:
@@ -153,34 +153,21 @@ def case(settings: Settings, net: Net, count: int | None = None) -> Case:
     )
 
 
-@dataclass
-class Memory:
+def weighing(net: Net) -> Weighing:
     """The most bytes that a step takes, ours beside plain PyTorch's."""
-
-    net: Net
-
-    def row(self, key: str) -> Row:
-        row: Row = {"key": key, "op": "siren", **facts(self.net, "cuda"), "notes": []}
-        row |= {"timer": "memory", "group": "Siren, most bytes of a training step, CUDA"}
-        set_tf32(False)
-        args = self.net.arguments("cuda")
-        functions = {OURS: self.net.of(ours("sine_linear"))}
-        functions[PLAIN] = self.net.of(reference.sine_linear)
-        try:
-            row["error_over_limit"] = check(self.net, args)(functions[OURS], poison=True)
-        except (Refused, RuntimeError) as problem:
-            return row | {"refused": first_line(problem)}
-        row["memory"] = found = {name: {"kept": peak(f, args)} for name, f in functions.items()}
-        mine, theirs = found[OURS]["kept"], found[PLAIN]["kept"]
-        text, most = f"the {PLAIN}'s bytes", OF_MEMORY[self.net.dtype]
-        row["against"] = {"name": text, "bytes": theirs, "ratio": mine / max(1, theirs)}
-        limit = most * theirs
-        row["bar"] = {
-            "text": f"at most {most:g} × {text}",
-            "limit_bytes": limit,
-            "reached": mine <= limit,
-        }
-        return row
+    set_tf32(False)
+    args, plain = net.arguments("cuda"), net.of(reference.sine_linear)
+    return Weighing(
+        functions={OURS: (net.of(ours("sine_linear")), args), PLAIN: (plain, args)},
+        check=check(net, args),
+        against=PLAIN,
+        part=1.0,
+        text=f"the {PLAIN}'s bytes",
+        most=OF_MEMORY[net.dtype],
+        facts=facts(net, "cuda") | {"group": "Siren, most bytes of a training step, CUDA"},
+        op="siren",
+        weigh=lambda function, args: {"kept": peak(function, args)},
+    )
 
 
 def peak(function: Callable[..., Any], args: tuple[Any, ...]) -> int:
