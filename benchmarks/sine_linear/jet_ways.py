@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -57,6 +57,19 @@ def by_jets(wanted: Wanted, x: Tensor, params: Params) -> Derivatives:
     jet = torch.func.functional_call(net, given, (x, wanted.gradient, wanted.laplacian))
     gradient = None if jet.gradient is None else jet.gradient.squeeze(1)
     return jet.value, gradient, jet.laplacian
+
+
+def uniform(device: str, bound: float, *shape: int) -> Tensor:
+    return (torch.rand(shape, device=device) * 2 - 1) * bound
+
+
+def drawn(device: str, widths: Sequence[int]) -> list[Tensor]:
+    """Weight and bias of each layer of a SIREN."""
+    made = []
+    for number, (i, o) in enumerate(zip(widths, widths[1:], strict=False)):
+        bound = 1 / i if number == 0 else (6 / i) ** 0.5 / OMEGA
+        made += [uniform(device, bound, o, i), uniform(device, i**-0.5, o)]
+    return made
 
 
 def values(layer: Layer, x: Tensor, params: Params) -> Tensor:

@@ -25,8 +25,7 @@ from benchmarks.harness.verify import verify
 from benchmarks.recurrent.layer_calls import set_tf32
 from benchmarks.recurrent.layer_memory import Weighing
 from benchmarks.sine_linear import jet_ways
-from benchmarks.sine_linear.jet_ways import Derive, Wanted
-from benchmarks.sine_linear.layer import OMEGA
+from benchmarks.sine_linear.jet_ways import Derive, Wanted, drawn, uniform
 from benchmarks.sine_linear.siren import peak
 from treadle import reference
 
@@ -69,20 +68,12 @@ class Task:
 
     def arguments(self, device: str) -> tuple[Tensor, ...]:
         """Coordinates, what their Laplacian is to be, and weight and bias of each layer."""
-
-        def uniform(bound: float, *shape: int) -> Tensor:
-            return (torch.rand(shape, device=device) * 2 - 1) * bound
-
         coordinates = COORDINATES[self.what]
-        widths = [coordinates, *[self.width] * (self.hidden + 1), 1]
-        made = []
-        for number, (i, o) in enumerate(zip(widths, widths[1:], strict=False)):
-            bound = 1 / i if number == 0 else (6 / i) ** 0.5 / OMEGA
-            made += [uniform(bound, o, i), uniform(i**-0.5, o)]
+        made = drawn(device, [coordinates, *[self.width] * (self.hidden + 1), 1])
         params = [t.to(self.dtype).requires_grad_(self.wanted.training) for t in made]
         # Derivatives know nothing of what is added to all values.
         params[-1].requires_grad_(False)
-        x = uniform(1, self.points, coordinates).to(self.dtype)
+        x = uniform(device, 1, self.points, coordinates).to(self.dtype)
         return x, torch.randn(self.points, 1, device=device).to(self.dtype), *params
 
     def of(self, derive: Derive) -> Callable[..., Any]:

@@ -24,10 +24,9 @@ from benchmarks.harness.verify import verify
 from benchmarks.recurrent.cell import COMPILED, PLAIN
 from benchmarks.recurrent.layer_calls import set_tf32
 from benchmarks.recurrent.layer_memory import Weighing, requested, step
-from benchmarks.sine_linear.layer import OMEGA
+from benchmarks.sine_linear.jet_ways import Layer, drawn, uniform, values
 from treadle import reference
 
-Layer = Callable[[Tensor, Tensor, Tensor, float], Tensor]
 COORDINATES = 2
 ROWS = {"cuda": 1 << 18, "cpu": 1 << 12}
 # Width, and how many hidden layers follow the first.
@@ -49,16 +48,8 @@ class Net:
 
     def arguments(self, device: str) -> tuple[Tensor, ...]:
         """Coordinates, what their values are to be, and weight and bias of each layer."""
-
-        def uniform(bound: float, *shape: int) -> Tensor:
-            return (torch.rand(shape, device=device) * 2 - 1) * bound
-
-        widths = [COORDINATES, *[self.width] * (self.hidden + 1), 1]
-        x = uniform(1, self.rows, COORDINATES).to(self.dtype)
-        made = []
-        for number, (i, o) in enumerate(zip(widths, widths[1:], strict=False)):
-            bound = 1 / i if number == 0 else (6 / i) ** 0.5 / OMEGA
-            made += [uniform(bound, o, i), uniform(i**-0.5, o)]
+        x = uniform(device, 1, self.rows, COORDINATES).to(self.dtype)
+        made = drawn(device, [COORDINATES, *[self.width] * (self.hidden + 1), 1])
         target = torch.randn(self.rows, 1, device=device).to(self.dtype)
         params = [t.to(self.dtype).requires_grad_() for t in made]
         # A Laplacian knows nothing of what is added to all values.
@@ -68,18 +59,12 @@ class Net:
     def of(self, layer: Layer) -> Callable[..., Tensor]:
         """The loss as a function of the arguments."""
 
-        def values(x: Tensor, *params: Tensor) -> Tensor:
-            pairs = list(zip(params[::2], params[1::2], strict=True))
-            for weight, bias in pairs[:-1]:
-                x = layer(x, weight, bias, OMEGA)
-            return F.linear(x, *pairs[-1])
-
         def fit(x: Tensor, target: Tensor, *params: Tensor) -> Tensor:
-            return F.mse_loss(values(x, *params), target)
+            return F.mse_loss(values(layer, x, params), target)
 
         def laplacian(x: Tensor, target: Tensor, *params: Tensor) -> Tensor:
             x = x.detach().requires_grad_()
-            y = values(x, *params)
+            y = values(layer, x, params)
             (slope,) = torch.autograd.grad(y, x, torch.ones_like(y), create_graph=True)
             found = torch.zeros_like(y)
             for k in range(COORDINATES):
