@@ -57,7 +57,7 @@ class Jet(NamedTuple):
                 both each layer adds up the Laplacian, so one is less work.
 
         Raises:
-            TypeError, ValueError: ``x`` is not as above.
+            TypeError, ValueError, RuntimeError: ``x`` is not as above; the last of a nested tensor.
         """
         x = parts.check_coordinates("Jet.of", "x", x)
         return _coordinates(x, parts.identity(x), laplacian, hessian_diagonal)
@@ -81,7 +81,7 @@ class Jet(NamedTuple):
             laplacian, hessian_diagonal: as for :meth:`of`.
 
         Raises:
-            TypeError, ValueError: an argument is not as above.
+            TypeError, ValueError, RuntimeError: an argument is not as above.
         """
         x = parts.check_coordinates("Jet.affine", "x", x)
         count = x.shape[-1]
@@ -101,7 +101,8 @@ class Jet(NamedTuple):
         Tensors among them are constants, as a latent code is; they expand to the jets' points.
 
         Raises:
-            TypeError, ValueError: there is no jet among them, or parts do not go together.
+            TypeError, ValueError, RuntimeError: there is no jet among them, or parts do not go
+                together.
         """
         first = next((jet for jet in jets if isinstance(jet, Jet)), None)
         if first is None:
@@ -132,7 +133,7 @@ class Jet(NamedTuple):
             function: from values [..., O] to values [..., O'].
 
         Raises:
-            TypeError, ValueError: a part is missing or does not fit the others.
+            TypeError, ValueError, RuntimeError: a part is missing or does not fit the others.
         """
         parts.check_parts("Jet.map", self, Jet)
         return self._like(parts.mapped(function, *parts.split(self)))
