@@ -49,11 +49,7 @@ def sine_linear(input: Tensor, weight: Tensor, bias: Tensor | None, omega: float
         check_tensor("sine_linear", "weight", weight)
     if bias is not None and not isinstance(bias, Tensor):
         check_tensor("sine_linear", "bias", bias)
-    if isinstance(omega, Tensor) and omega.requires_grad:
-        raise TypeError(
-            "sine_linear: omega must be a number, for it is not differentiable, got a tensor that "
-            "requires grad"
-        )
+    _refuse_grad("sine_linear", omega)
     try:
         return _sine_linear(input, weight, bias, omega)  # type: ignore[no-any-return]
     except RuntimeError:
@@ -90,7 +86,8 @@ def sine_linear_jet(
 
     Raises:
         RuntimeError: shapes, dtypes or devices that do not fit.
-        TypeError: ``jet``, ``weight`` or ``bias`` is no tensor.
+        TypeError: ``jet``, ``weight`` or ``bias`` is no tensor, or ``omega`` is one that requires
+            grad.
 
     Source: csrc/sine_linear/, kernels/math/sine_jet.h.
     """
@@ -98,4 +95,17 @@ def sine_linear_jet(
     check_tensor("sine_linear_jet", "weight", weight)
     if bias is not None:
         check_tensor("sine_linear_jet", "bias", bias)
-    return _sine_linear_jet(jet, weight, bias, omega, coordinates, second)  # type: ignore[no-any-return]
+    _refuse_grad("sine_linear_jet", omega)
+    try:
+        return _sine_linear_jet(jet, weight, bias, omega, coordinates, second)  # type: ignore[no-any-return]
+    except RuntimeError:
+        as_number("sine_linear_jet", "omega", omega, real=True)
+        raise
+
+
+def _refuse_grad(op: str, omega: object) -> None:
+    if isinstance(omega, Tensor) and omega.requires_grad:
+        raise TypeError(
+            f"{op}: omega must be a number, for it is not differentiable, got a tensor that "
+            "requires grad"
+        )

@@ -257,6 +257,18 @@ def test_what_the_op_takes_is_named() -> None:
             treadle.sine_linear_jet(*args, 2.0, D)
 
 
+@pytest.mark.parametrize("op", ["sine_linear", "sine_linear_jet"])
+def test_omega_is_a_number_without_a_gradient(op: str) -> None:
+    packed, weight = torch.zeros(3, N, I), torch.zeros(4, I)
+    rest = (D,) if op == "sine_linear_jet" else ()
+    for omega, found in (
+        (torch.tensor(2.0, requires_grad=True), "a tensor that requires grad"),
+        ("2", "str"),
+    ):
+        with pytest.raises(TypeError, match=f"^{op}: omega must be a number, .*got {found}$"):
+            getattr(treadle, op)(packed, weight, None, omega, *rest)
+
+
 def test_nested_coordinates_are_refused() -> None:
     rows = [torch.rand(k, D) for k in (2, 3)]
     net = Siren(D, 8, 1, 1)
