@@ -13,16 +13,7 @@ ElementwiseLoop::ElementwiseLoop(const char* op, const Tensor& out, const Tensor
     : op(op), compute(compute), operands(2) {
   check_storage(op, "x", x);
   if (try_dense(out, {&x})) return;
-  if (out.defined() && !out.is_same(x)) check_storage(op, "out", out);
-  iterator.emplace(at::TensorIteratorConfig()
-                       .set_check_mem_overlap(false)  // check_memory has done it
-                       .check_all_same_dtype(false)
-                       .resize_outputs(!out.is_same(x))
-                       .declare_static_dtype(compute)
-                       .add_output(out)
-                       .add_const_input(x)
-                       .build());
-  output = iterator->output();
+  iterate(out, {&x});
 }
 
 ElementwiseLoop::ElementwiseLoop(const char* op, const Tensor& out, const Tensor& a,
@@ -31,35 +22,30 @@ ElementwiseLoop::ElementwiseLoop(const char* op, const Tensor& out, const Tensor
   check_storage(op, "a", a);
   check_storage(op, "b", b);
   if (try_dense(out, {&a, &b})) return;
-  if (out.defined() && !out.is_same(a)) check_storage(op, "out", out);
-  iterator.emplace(at::TensorIteratorConfig()
-                       .set_check_mem_overlap(false)  // check_memory has done it
-                       .check_all_same_dtype(false)
-                       .allow_cpu_scalars(true)
-                       .resize_outputs(!out.is_same(a))
-                       .declare_static_dtype(compute)
-                       .add_output(out)
-                       .add_const_input(a)
-                       .add_const_input(b)
-                       .build());
-  output = iterator->output();
+  iterate(out, {&a, &b}, /*cpu_scalars=*/true);
 }
 
 ElementwiseLoop::ElementwiseLoop(const char* op, const Tensor& out, const Tensor& x,
                                  const Tensor& alpha, const Tensor& beta, ScalarType compute)
     : op(op), compute(compute), operands(4) {
   check_storages(op, {{"x", x}, {"alpha", alpha}, {"beta", beta}});
-  if (out.defined() && !out.is_same(x)) check_storage(op, "out", out);
-  iterator.emplace(at::TensorIteratorConfig()
-                       .set_check_mem_overlap(false)  // check_memory has done it
-                       .check_all_same_dtype(false)
-                       .resize_outputs(!out.is_same(x))
-                       .declare_static_dtype(compute)
-                       .add_output(out)
-                       .add_const_input(x)
-                       .add_const_input(alpha)
-                       .add_const_input(beta)
-                       .build());
+  iterate(out, {&x, &alpha, &beta});
+}
+
+void ElementwiseLoop::iterate(const Tensor& out, std::initializer_list<const Tensor*> inputs,
+                              bool cpu_scalars) {
+  const bool in_place = out.is_same(**inputs.begin());
+  if (out.defined() && !in_place) check_storage(op, "out", out);
+  at::TensorIteratorConfig config;
+  config
+      .set_check_mem_overlap(false)  // check_memory has done it
+      .check_all_same_dtype(false)
+      .allow_cpu_scalars(cpu_scalars)
+      .resize_outputs(!in_place)
+      .declare_static_dtype(compute)
+      .add_output(out);
+  for (const Tensor* t : inputs) config.add_const_input(*t);
+  iterator.emplace(config.build());
   output = iterator->output();
 }
 

@@ -38,6 +38,8 @@ struct ElementwiseLoop {
 
  private:
   bool try_dense(const Tensor& out, std::initializer_list<const Tensor*> inputs);
+  void iterate(const Tensor& out, std::initializer_list<const Tensor*> inputs,
+               bool cpu_scalars = false);
 };
 
 ScalarArg to_scalar_arg(const Scalar& s);
