@@ -57,8 +57,6 @@ SnakeCall call_of(const Tensor& x, const Tensor& alpha, const Tensor& beta, doub
   return {x, alpha, beta.defined() ? beta : alpha, eps};
 }
 
-Tensor primal_if_any(const Tensor& t) { return t.defined() ? primal(t) : t; }
-
 struct SnakeTangents {
   Tensor x, alpha, beta;
 
@@ -91,7 +89,7 @@ Tensor snake_autograd(c10::DispatchKeySet keys, const Tensor& x, const Tensor& a
     node->save(x, alpha, b, eps);
   }
   if (has_tangent(x, alpha, b)) {
-    const SnakeCall call = call_of(primal(x), primal(alpha), primal_if_any(b), eps);
+    const SnakeCall call = call_of(primal(x), primal(alpha), primal(b), eps);
     set_tangent(out, SnakeTangents(x, alpha, b).of(call, out));
   }
   return out;
@@ -110,7 +108,7 @@ void snake_inplace_autograd(c10::DispatchKeySet keys, Tensor& x, const Tensor& a
   below_autograd_inplace(snake_inplace_op(), keys, x, alpha, beta, eps);
   if (node) torch::autograd::rebase_history(x, node);
   if (moved) {
-    const SnakeCall call = call_of(primal(old), primal(alpha), primal_if_any(b), eps);
+    const SnakeCall call = call_of(primal(old), primal(alpha), primal(b), eps);
     set_tangent(x, tangents.of(call, x), /*inplace=*/true);
   }
 }

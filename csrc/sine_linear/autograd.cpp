@@ -132,7 +132,7 @@ void set_slope_tangent(const Tensor& out, const Tensor& grad, const Tensor& fact
                        const Layer& layer, int64_t order) {
   const PrimalLayer beneath(layer);
   const Layer at = beneath.layer();
-  const Tensor g = primal(grad), f = factor.defined() ? primal(factor) : factor;
+  const Tensor g = primal(grad), f = primal(factor);
   Tensor result;
   if (has_tangent(grad)) result = at.slope(tangent(grad), f, order);
   if (has_tangent(factor)) result = plus(result, at.slope(g, tangent(factor), order));

@@ -46,10 +46,8 @@ auto composed(const Tensor& jet, const Tensor& weight, const Tensor& bias, doubl
 }
 
 JetTangents tangents_of(const Tensor& jet, const Tensor& weight, const Tensor& bias) {
-  return {tangent(jet), tangent(weight), bias.defined() ? tangent(bias) : bias};
+  return {tangent(jet), tangent(weight), tangent(bias)};
 }
-
-Tensor primal_if_any(const Tensor& t) { return t.defined() ? primal(t) : t; }
 
 // ---- the backward op's derivatives
 
@@ -78,8 +76,8 @@ void set_backward_tangents(const Tensors3& out, const Tensor& grad, const Tensor
                            int64_t coordinates, std::string_view second) {
   const auto [of_jet, of_weight, of_bias] = out;
   const std::array<bool, 3> mask{of_jet.defined(), of_weight.defined(), of_bias.defined()};
-  const auto found = composed(primal(jet), primal(weight), primal_if_any(bias), omega, coordinates,
-                              second, [&](const JetComposition& layer) {
+  const auto found = composed(primal(jet), primal(weight), primal(bias), omega, coordinates, second,
+                              [&](const JetComposition& layer) {
                                 return layer.second(primal(grad), tangent(grad),
                                                     tangents_of(jet, weight, bias), mask);
                               });
@@ -147,7 +145,7 @@ OutputAndPhase sine_linear_jet_forward_autograd(c10::DispatchKeySet keys, const 
   if (node) set_history(output, node);
   if (has_tangent(jet, weight, b)) {
     const Tensor moved =
-        composed(primal(jet), primal(weight), primal_if_any(b), omega, coordinates, second,
+        composed(primal(jet), primal(weight), primal(b), omega, coordinates, second,
                  [&](const JetComposition& layer) {
                    return layer.push(layer.tangent_of_z(tangents_of(jet, weight, b)));
                  });

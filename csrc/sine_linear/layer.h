@@ -122,7 +122,7 @@ struct PrimalLayer {
   explicit PrimalLayer(const Layer& l)
       : input(primal(l.input)),
         weight(primal(l.weight)),
-        bias(l.bias.defined() ? primal(l.bias) : l.bias),
+        bias(primal(l.bias)),
         output(l.output),
         phase(l.phase),
         omega(l.omega) {}
