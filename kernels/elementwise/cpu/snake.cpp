@@ -2,7 +2,7 @@
 // snake_backward.cu.
 #include "kernels/math/snake.h"
 
-#include "kernels/elementwise/cpu/loop.h"
+#include "kernels/elementwise/cpu/sine.h"
 
 namespace treadle::cpu::TREADLE_ISA {
 namespace {
@@ -15,8 +15,6 @@ struct Waves {
 // Of t, n <= kBlock of them.
 template <class scalar_t, bool kProduct, class T = acc_t<scalar_t>>
 void compute_waves(const T* t, int64_t n, Waves<T>& waves) {
-  int far = 0;
-  for (int64_t i = 0; i < n; ++i) far |= math::magnitude(t[i]) > math::kSnakeNear<scalar_t>;
   const auto all = [&](const auto& wave) {
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) {
@@ -25,10 +23,10 @@ void compute_waves(const T* t, int64_t n, Waves<T>& waves) {
       if constexpr (kProduct) waves.product[i] = product;
     }
   };
-  if (far == 0) {
-    all([](T x) { return math::near_snake<scalar_t, kProduct>(x); });
-  } else {
+  if (any_beyond(t, n, math::kSnakeNear<scalar_t>)) {
     all([](T x) { return math::any_snake<scalar_t, kProduct>(x); });
+  } else {
+    all([](T x) { return math::near_snake<scalar_t, kProduct>(x); });
   }
 }
 
