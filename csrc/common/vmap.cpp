@@ -72,6 +72,34 @@ void BatchedCall::give(const Tensor& t, int64_t dim) const {
   stack_->emplace_back(t.defined() ? functorch::makeBatched(t, dim, level_) : t);
 }
 
+void BatchedCall::run_each(std::optional<size_t> same) const {
+  const int64_t count = size_.guard_int(__FILE__, __LINE__);
+  std::vector<Stack> samples;
+  // Empty batch: one run on zeros gives the shapes of the results.
+  for (int64_t n = 0; n < std::max<int64_t>(count, 1); ++n) {
+    samples.push_back(run([&](const Argument& a) {
+      if (!a.batch) return a.value;
+      if (count > 0) return a.value.select(*a.batch, n);
+      return at::zeros_symint(a.shape(), a.value.options());
+    }));
+  }
+  for (size_t i = 0; i < samples[0].size(); ++i) {
+    std::vector<Tensor> parts;
+    for (const auto& results : samples) parts.push_back(results[i].toTensor());
+    if (!parts[0].defined() || i == same) {
+      give(parts[0]);
+    } else {
+      give(at::stack(parts).narrow(0, 0, count), 0);
+    }
+  }
+}
+
+void BatchedCall::run_unbatched() const {
+  for (const auto& result : run([](const Argument& a) { return a.value; })) {
+    give(result.toTensor());
+  }
+}
+
 // ---- elementwise ops
 
 using Argument = BatchedCall::Argument;

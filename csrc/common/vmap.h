@@ -78,6 +78,14 @@ class BatchedCall {
     return stack;
   }
 
+  // Runs the op sample by sample and hands back the results, with the samples in front; that at
+  // `same`, which no sample has for itself, as it is.
+  void run_each(std::optional<size_t> same = std::nullopt) const;
+
+  // Runs the op on the arguments as they are, none of which has a batch, and hands the results
+  // back.
+  void run_unbatched() const;
+
   // Hands a result back, without a batch or with that in dimension `dim`.
   void give(const Tensor& t) const { stack_->emplace_back(t); }
   void give(const Tensor& t, int64_t dim) const;

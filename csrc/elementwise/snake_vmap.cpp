@@ -49,15 +49,9 @@ void give_parameter(const BatchedCall& call, const Tensor& grad, const Argument*
   call.give(t, 0);
 }
 
-void give_all(const BatchedCall& call) {
-  for (const auto& result : call.run([](const Argument& a) { return a.value; })) {
-    call.give(result.toTensor());
-  }
-}
-
 void snake_batch_rule(const OperatorHandle& op, Stack* stack) {
   const BatchedCall call(op, stack, /*rows=*/0b1);
-  if (!call.any()) return give_all(call);
+  if (!call.any()) return call.run_unbatched();
   const c10::SymInt channels = checked_channels(call, 0);
   const Argument& x = *call.find(0);
   if (call.only_rows() && x.rank() >= 2) {
@@ -73,7 +67,7 @@ void snake_batch_rule(const OperatorHandle& op, Stack* stack) {
 
 void snake_backward_batch_rule(const OperatorHandle& op, Stack* stack) {
   const BatchedCall call(op, stack, /*rows=*/0);
-  if (!call.any()) return give_all(call);
+  if (!call.any()) return call.run_unbatched();
   const c10::SymInt channels = checked_channels(call, 1);
   const Stack results = call.run([&](const Argument& a) {
     return a.position < 2 ? into_channels(call, a) : parameter_channels(call, a, channels);

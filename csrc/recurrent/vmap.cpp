@@ -6,10 +6,6 @@
 // sums over rows; where these are needed, or weights are batched, the op runs N times in a loop.
 #include "common/vmap.h"
 
-#include <ATen/Functions.h>
-
-#include <algorithm>
-
 namespace treadle {
 namespace {
 
@@ -73,48 +69,22 @@ void fold(const BatchedCall& call, const Layout& layout) {
   }
 }
 
-void loop(const BatchedCall& call, const Layout& layout) {
-  const int64_t count = call.size().guard_int(__FILE__, __LINE__);
-  std::vector<Stack> samples;
-  // Empty batch: one run on zeros gives the shapes of the results.
-  for (int64_t n = 0; n < std::max<int64_t>(count, 1); ++n) {
-    samples.push_back(call.run([&](const Argument& a) {
-      if (!a.batch) return a.value;
-      if (count > 0) return a.value.select(*a.batch, n);
-      return at::zeros_symint(a.shape(), a.value.options());
-    }));
-  }
-  const bool no_gates = layout.gates && call.value(layout.recompute).toBool();
-  for (size_t i = 0; i < samples[0].size(); ++i) {
-    std::vector<Tensor> parts;
-    for (const auto& results : samples) parts.push_back(results[i].toTensor());
-    if (!parts[0].defined() || (no_gates && i == *layout.gates)) {
-      call.give(parts[0]);
-    } else {
-      call.give(at::stack(parts).narrow(0, 0, count), 0);
-    }
-  }
-}
-
 void layer_batch_rule(const OperatorHandle& op, Stack* stack) {
   const Layout layout(op.schema());
   const BatchedCall call(op, stack, layout.rows);
   const Argument* batch_sizes = call.find(layout.batch_sizes);
   TORCH_CHECK(batch_sizes == nullptr || !batch_sizes->batch, call.op_name(),
               ": batch_sizes must be the same for every sample of vmap, got a batch of them");
-  if (!call.any()) {
-    for (const auto& result : call.run([](const Argument& a) { return a.value; })) {
-      call.give(result.toTensor());
-    }
-    return;
-  }
+  if (!call.any()) return call.run_unbatched();
   bool by_rows = call.only_rows() && call.size() != 0;
   if (layout.mask) {
     const auto mask = call.value(*layout.mask).toBoolList();
     // Of weights and biases.
     for (size_t i = kWeights; i < kResets; ++i) by_rows &= !mask[i];
   }
-  return by_rows ? fold(call, layout) : loop(call, layout);
+  if (by_rows) return fold(call, layout);
+  const bool no_gates = layout.gates && call.value(layout.recompute).toBool();
+  call.run_each(no_gates ? layout.gates : std::nullopt);
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 // vmap of sine_linear_jet: a batch of jets is more points, behind the parts. A batch of weights, or
 // of gradients of weights, which are sums over the points, goes through the op sample by sample.
-#include <ATen/Functions.h>
-
 #include "common/vmap.h"
 #include "sine_linear/jet.h"
 
@@ -17,23 +15,6 @@ static void check_rank(const BatchedCall& call, const Argument& a, bool is_jet, 
               " must have shape [O, I], got ", a.shape());
 }
 
-static void each_sample(const BatchedCall& call, size_t results) {
-  const int64_t size = call.size().guard_int(__FILE__, __LINE__);
-  std::vector<std::vector<Tensor>> found(results);
-  for (int64_t k = 0; k < size; ++k) {
-    const Stack result = call.run(
-        [&](const Argument& a) { return a.batch ? a.value.select(*a.batch, k) : a.value; });
-    for (size_t r = 0; r < results; ++r) found[r].push_back(result[r].toTensor());
-  }
-  for (const auto& samples : found) {
-    if (samples.front().defined()) {
-      call.give(at::stack(samples), 0);
-    } else {
-      call.give(samples.front());
-    }
-  }
-}
-
 // Bit i of `jets` and of `phases`: argument i is [P, ..., C], or [..., C]. The same of the results.
 static void batch_jet(const OperatorHandle& op, Stack* stack, uint64_t jets, uint64_t phases,
                       size_t weight, bool sums) {
@@ -42,19 +23,13 @@ static void batch_jet(const OperatorHandle& op, Stack* stack, uint64_t jets, uin
   for (const auto& a : call.tensors()) {
     check_rank(call, a, is_jet(a.position), a.position == weight);
   }
-  const size_t results = op.schema().returns().size();
-  if (!call.any()) {
-    for (const auto& result : call.run([](const Argument& a) { return a.value; })) {
-      call.give(result.toTensor());
-    }
-    return;
-  }
-  if (sums || !call.only_rows()) return each_sample(call, results);
+  if (!call.any()) return call.run_unbatched();
+  if (sums || !call.only_rows()) return call.run_each();
   const Stack found = call.run([&](const Argument& a) {
     return call.has_rows(a) ? call.with_batch(a, is_jet(a.position) ? 1 : 0) : a.value;
   });
   call.give(found[0].toTensor(), 1);
-  for (size_t r = 1; r < results; ++r) call.give(found[r].toTensor(), 0);
+  for (size_t r = 1; r < found.size(); ++r) call.give(found[r].toTensor(), 0);
 }
 
 static void forward_batch_rule(const OperatorHandle& op, Stack* stack) {

@@ -96,6 +96,19 @@ def test_vmap_of_every_subset(name: str, subset: tuple[int, ...], device: str) -
         torch.testing.assert_close(*found, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("subset", SUBSETS, ids=str)
+@pytest.mark.parametrize("name", ["forward", "grad of weights"])
+def test_vmap_of_no_samples(name: str, subset: tuple[int, ...]) -> None:
+    call = jet_arguments(Make("no samples", "cpu", torch.float64), (2,), (3, 4))
+    args, in_dims = batched(list(call.args[:3]), subset)
+    none = [t if d is None else t.narrow(d, 0, 0) for t, d in zip(args, in_dims, strict=True)]
+    found = []
+    for function in (OP.function, OP.reference):
+        run = TRANSFORMS[name](lambda *t, f=function: f(*t, *call.args[3:]))
+        found.append(vmap(run, in_dims)(*none))
+    torch.testing.assert_close(*found)
+
+
 @pytest.mark.parametrize("position, shape", [(0, (4,)), (0, ()), (1, (3,)), (1, (2, 4, 3))])
 def test_vmap_refuses_what_a_call_refuses(position: int, shape: tuple[int, ...]) -> None:
     """A batch makes no jet of a row, and no weight of a vector."""
