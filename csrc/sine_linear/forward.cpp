@@ -80,8 +80,7 @@ void forward_rows(const SineLinearBackend& backend, SineLinearForward args, cons
 }  // namespace
 
 // A view if possible. Not flatten: gradcheck's vmap, torch's older one, has no rule for it.
-Tensor rows_of(const Tensor& t, const Tensor& weight) {
-  const int64_t front = weight.dim() - 2;
+Tensor rows_of(const Tensor& t, int64_t front) {
   if (t.dim() == front + 2) return t;
   c10::SymDimVector shape;
   if (front == 1) shape.push_back(t.sym_size(0));

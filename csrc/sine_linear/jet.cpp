@@ -19,21 +19,6 @@ namespace treadle {
 // Points of a chunk, at least: a GEMM of fewer does not pay.
 static constexpr int64_t kMinPoints = 256;
 
-static c10::SymInt numbers_between(const Tensor& t, int64_t begin) {
-  c10::SymInt count = 1;
-  for (int64_t k = begin; k < t.dim() - 1; ++k) count = count * t.sym_size(k);
-  return count;
-}
-
-Tensor points_of(const Tensor& jet) {
-  if (jet.dim() == 3) return jet;
-  return jet.reshape_symint({jet.sym_size(0), numbers_between(jet, 1), jet.sym_size(-1)});
-}
-
-Tensor all_rows_of(const Tensor& jet) {
-  return jet.reshape_symint({numbers_between(jet, 0), jet.sym_size(-1)});
-}
-
 // ---- forward
 
 namespace {

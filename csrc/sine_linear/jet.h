@@ -39,8 +39,8 @@ void check_jet_backward(const char* op, const JetLayer& layer, const Tensor& gra
 c10::SymDimVector phase_shape(const Tensor& jet, const Tensor& weight);
 
 // A jet [P, ..., C] as [P, N, C], and all of its rows as [P N, C].
-Tensor points_of(const Tensor& jet);
-Tensor all_rows_of(const Tensor& jet);
+inline Tensor points_of(const Tensor& jet) { return rows_of(jet, /*front=*/1); }
+inline Tensor all_rows_of(const Tensor& jet) { return rows_of(jet, /*front=*/0); }
 
 // ---- kernels of the ops: `bind` fixes the backend
 

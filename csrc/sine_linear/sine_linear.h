@@ -55,8 +55,12 @@ inline bool reads_output(ScalarType dtype) { return dtype == at::kFloat; }
 
 // ---- shared by forward, backward and autograd
 
-// A tensor [..., C] as [R, C], or for N layers as [N, R, C].
-Tensor rows_of(const Tensor& t, const Tensor& weight);
+// A tensor [..., C] as [R, C], or behind `front` dimensions, at most one, as [N, R, C].
+Tensor rows_of(const Tensor& t, int64_t front);
+// For N layers behind theirs.
+inline Tensor rows_of(const Tensor& t, const Tensor& weight) {
+  return rows_of(t, weight.dim() - 2);
+}
 
 // a b in the dtype of a. Between levels of torch.func autocast rounds products even where its
 // dispatch keys are excluded.
