@@ -21,6 +21,16 @@ void check_output_like(const char* op, const char* name, const Tensor& t, const 
   check_shape(op, name, "[..., O]", t, shape);
 }
 
+void check_phase(const char* op, const Tensor& phase, const char* name, const Tensor& input,
+                 c10::SymIntArrayRef shape) {
+  TORCH_CHECK(phase.device() == input.device(), op, ": phase must be on the device of ", name, ", ",
+              input.device(), ", got ", phase.device());
+  const auto dtype = phase_dtype(input.scalar_type());
+  TORCH_CHECK(phase.scalar_type() == dtype, op, ": phase must have dtype ", dtype_name(dtype),
+              ", got ", dtype_name(phase.scalar_type()));
+  check_shape(op, "phase", "[..., O]", phase, shape);
+}
+
 static void check_weight(const char* op, const Tensor& input, const Tensor& weight) {
   const auto features = input.sym_size(-1);
   if (weight.dim() != 3) {
@@ -61,12 +71,7 @@ void check_sine_linear_slope(const char* op, const SineLayer& layer, const Tenso
   if (output.defined()) check_output_like(op, "output", output, input, shape);
   TORCH_CHECK(output.defined() || !reads_output(input.scalar_type()), op,
               ": output must be given for float32, got none");
-  TORCH_CHECK(phase.device() == input.device(), op, ": phase must be on the device of input, ",
-              input.device(), ", got ", phase.device());
-  const auto dtype = phase_dtype(input.scalar_type());
-  TORCH_CHECK(phase.scalar_type() == dtype, op, ": phase must have dtype ", dtype_name(dtype),
-              ", got ", dtype_name(phase.scalar_type()));
-  check_shape(op, "phase", "[..., O]", phase, shape);
+  check_phase(op, phase, "input", input, shape);
   TORCH_CHECK(order >= 1, op, ": order must be 1 or more, got ", order);
 }
 

@@ -59,12 +59,7 @@ void check_jet_backward(const char* op, const JetLayer& layer, const Tensor& gra
     check_like(op, name, t, "jet", layer.jet);
     check_shape(op, name, "[P, ..., O]", t, shape);
   }
-  TORCH_CHECK(phase.device() == layer.jet.device(), op, ": phase must be on the device of jet, ",
-              layer.jet.device(), ", got ", phase.device());
-  const auto dtype = phase_dtype(layer.jet.scalar_type());
-  TORCH_CHECK(phase.scalar_type() == dtype, op, ": phase must have dtype ", dtype_name(dtype),
-              ", got ", dtype_name(phase.scalar_type()));
-  check_shape(op, "phase", "[..., O]", phase, phase_shape(layer.jet, layer.weight));
+  check_phase(op, phase, "jet", layer.jet, phase_shape(layer.jet, layer.weight));
 }
 
 }  // namespace treadle

@@ -42,6 +42,9 @@ void check_sine_linear(const char* op, const Tensor& input, const Tensor& weight
 // `t`, argument `name`, must have `shape`, that of output, and be like input otherwise.
 void check_output_like(const char* op, const char* name, const Tensor& t, const Tensor& input,
                        c10::SymIntArrayRef shape);
+// `phase` must be what the forward pass of `input`, the argument `name`, keeps.
+void check_phase(const char* op, const Tensor& phase, const char* name, const Tensor& input,
+                 c10::SymIntArrayRef shape);
 // factor may be undefined.
 void check_sine_linear_slope(const char* op, const SineLayer& layer, const Tensor& grad,
                              const Tensor& factor, int64_t order);
