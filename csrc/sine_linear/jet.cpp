@@ -99,9 +99,11 @@ struct Forward {
 };
 
 // phase is undefined unless `save`.
-OutputAndPhase run_forward(const SineJetBackend& backend, const JetLayer& layer, bool save) {
+OutputAndPhase run_forward(const SineJetBackend& backend, const Tensor& jet, const Tensor& weight,
+                           const Tensor& bias, double omega, int64_t coordinates,
+                           std::string_view second, bool save) {
   constexpr const char* op = "sine_linear_jet";
-  const auto& [jet, weight, bias, omega, parts] = layer;
+  const JetParts parts = check_jet(op, jet, weight, bias, omega, coordinates, second).parts;
   check_storages(op, {{"jet", jet}, {"weight", weight}, {"bias", bias}});
   std::vector<int64_t> shape(jet.sizes().begin(), jet.sizes().end());
   shape.back() = weight.size(0);
@@ -135,18 +137,16 @@ OutputAndPhase run_forward(const SineJetBackend& backend, const JetLayer& layer,
 Tensor sine_linear_jet_kernel(const SineJetBackend& backend, const Tensor& jet,
                               const Tensor& weight, const OptionalTensor& bias, double omega,
                               int64_t coordinates, std::string_view second) {
-  const Tensor b = value_or_undefined(bias);
-  const auto layer = check_jet("sine_linear_jet", jet, weight, b, omega, coordinates, second);
-  return std::get<0>(run_forward(backend, layer, /*save=*/false));
+  return std::get<0>(run_forward(backend, jet, weight, value_or_undefined(bias), omega, coordinates,
+                                 second, /*save=*/false));
 }
 
 OutputAndPhase sine_linear_jet_forward_kernel(const SineJetBackend& backend, const Tensor& jet,
                                               const Tensor& weight, const OptionalTensor& bias,
                                               double omega, int64_t coordinates,
                                               std::string_view second) {
-  const Tensor b = value_or_undefined(bias);
-  const auto layer = check_jet("sine_linear_jet", jet, weight, b, omega, coordinates, second);
-  return run_forward(backend, layer, /*save=*/true);
+  return run_forward(backend, jet, weight, value_or_undefined(bias), omega, coordinates, second,
+                     /*save=*/true);
 }
 
 // ---- backward

@@ -22,7 +22,7 @@ struct SineJetBackend {
   void (*backward)(SineJetBackward args, const Tensor& grad_z, const Tensor& grad_bias);
 };
 
-// A layer's arguments and what its forward pass kept. bias may be undefined.
+// A layer's arguments. bias may be undefined.
 struct JetLayer {
   const Tensor &jet, &weight, &bias;
   double omega;

@@ -44,7 +44,8 @@ class JetComposition {
     Tensor dz = matrix_product(cast(t.jet, dtype_), w_.t());
     if (t.weight.defined()) dz = plus(dz, at::matmul(x_, cast(t.weight, dtype_).t()));
     if (!t.bias.defined()) return dz;
-    if (!dz.defined()) dz = at::cat({zeros(first_), at::zeros_like(z1_), at::zeros_like(z2_)});
+    if (!dz.defined())
+      dz = at::cat({at::zeros_like(first_), at::zeros_like(z1_), at::zeros_like(z2_)});
     return with_bias(dz, cast(t.bias, dtype_));
   }
 
@@ -111,7 +112,6 @@ class JetComposition {
     return t.narrow(0, 1 + parts_.coordinates, parts_.seconds());
   }
   static Tensor sum(const Tensor& t) { return t.sum(0, /*keepdim=*/true); }
-  static Tensor zeros(const Tensor& t) { return at::zeros_like(t); }
 
   // What belongs to second parts, of something by coordinate.
   Tensor fold(const Tensor& t) const { return parts_.second == JetSecond::kLaplacian ? sum(t) : t; }
