@@ -128,49 +128,49 @@ Tensors3 run_snake_backward(const SnakeBackend& backend, const Tensor& grad, con
   const Tensor given_beta = has(beta) ? *beta : alpha;
   check_storages("snake_backward",
                  {{"grad", grad}, {"x", x}, {"alpha", alpha}, {"beta", given_beta}});
+  const auto empty_if = [](bool wanted, at::IntArrayRef sizes, const Tensor& like) {
+    return wanted ? at::empty(sizes, like.options()) : Tensor();
+  };
+  const bool of_beta = mask[2] && has(beta);
+  if (x.numel() == 0) {
+    const auto zeros = [](bool wanted, const Tensor& like) {
+      return wanted ? at::zeros(like.sizes(), like.options()) : Tensor();
+    };
+    return {empty_if(mask[0], x.sizes(), x), zeros(mask[1], alpha), zeros(of_beta, given_beta)};
+  }
   // Parameters of one element have one channel, whatever x has.
   const bool one = alpha.numel() == 1 && given_beta.numel() == 1;
   const int64_t c = one ? 1 : x.size(1);
-  const int64_t n = one ? 1 : x.size(0), l = x.numel() / std::max<int64_t>(n * c, 1);
+  const int64_t n = one ? 1 : x.size(0), l = x.numel() / (n * c);
   const bool turn = !backend.short_rows && n > 1 && l < kShortRow;
   const auto channels = [&](const Tensor& t) { return t.to(compute).expand({c}).contiguous(); };
   const Tensor a = channels(alpha), b = has(beta) ? channels(given_beta) : a;
-  const auto sums = [&](bool wanted) {
-    return wanted ? x.numel() == 0 ? at::zeros({c}, a.options()) : at::empty({c}, a.options())
-                  : Tensor();
-  };
-  const Tensor grad_alpha = sums(mask[1]), grad_beta = sums(mask[2] && has(beta));
-  Tensor grad_x;
-  if (x.numel() == 0) {
-    if (mask[0]) grad_x = at::empty(x.sizes(), x.options());
-  } else {
-    const Tensor g = rows_of(grad, compute, n, c, turn), rows = rows_of(x, compute, n, c, turn);
-    if (mask[0]) grad_x = at::empty(rows.sizes(), rows.options());
-    SnakeBackwardArgs args{to_dtype(compute),
-                           rows.size(0),
-                           c,
-                           rows.size(2),
-                           g.const_data_ptr(),
-                           rows.const_data_ptr(),
-                           a.const_data_ptr(),
-                           b.const_data_ptr(),
-                           data_of(grad_x),
-                           data_of(grad_alpha),
-                           data_of(grad_beta),
-                           nullptr,
-                           !has(beta),
-                           eps};
-    Tensor partial;
-    if (grad_alpha.defined() || grad_beta.defined()) {
-      partial =
-          at::empty({backend.chunks(args), 2, c}, a.options().dtype(at::toOpMathType(compute)));
-      args.partial = partial.mutable_data_ptr();
-    }
-    backend.backward(args, x.device());
-    if (mask[0]) {
-      if (turn) grad_x = grad_x.view({c, n, -1}).transpose(0, 1).contiguous();
-      grad_x = cast(grad_x.view(x.sizes()), x.scalar_type());
-    }
+  const Tensor grad_alpha = empty_if(mask[1], {c}, a), grad_beta = empty_if(of_beta, {c}, a);
+  const Tensor g = rows_of(grad, compute, n, c, turn), rows = rows_of(x, compute, n, c, turn);
+  Tensor grad_x = empty_if(mask[0], rows.sizes(), rows);
+  SnakeBackwardArgs args{to_dtype(compute),
+                         rows.size(0),
+                         c,
+                         rows.size(2),
+                         g.const_data_ptr(),
+                         rows.const_data_ptr(),
+                         a.const_data_ptr(),
+                         b.const_data_ptr(),
+                         data_of(grad_x),
+                         data_of(grad_alpha),
+                         data_of(grad_beta),
+                         nullptr,
+                         !has(beta),
+                         eps};
+  Tensor partial;
+  if (grad_alpha.defined() || grad_beta.defined()) {
+    partial = at::empty({backend.chunks(args), 2, c}, a.options().dtype(at::toOpMathType(compute)));
+    args.partial = partial.mutable_data_ptr();
+  }
+  backend.backward(args, x.device());
+  if (mask[0]) {
+    if (turn) grad_x = grad_x.view({c, n, -1}).transpose(0, 1).contiguous();
+    grad_x = cast(grad_x.view(x.sizes()), x.scalar_type());
   }
   return {grad_x, of_parameter(grad_alpha, alpha), of_parameter(grad_beta, given_beta)};
 }
