@@ -128,11 +128,27 @@ constexpr bool uses_stride(const ClusterShape& s, int stride, bool backward) {
   return (wide && stride <= 3) || stride == 2 || stride == 5 || stride == 8;
 }
 
+// Whether the units of a shape have a kernel of as many tiles, or fewer, that takes any batch: the
+// same plan is made for all batches.
+template <int gates, int state_gates, bool backward>
+constexpr bool takes_any_batch(const ClusterShape& shape) {
+  for (size_t i = 0; i < kShapes; ++i) {
+    const ClusterShape& s = kClusterShapes[i];
+    const ShapeKernels& kernels = kShapeKernels<gates, state_gates>[i];
+    if (s.units == shape.units && s.blocks == shape.blocks && s.tiles <= shape.tiles &&
+        (backward ? kernels.half_backward : kernels.half_forward)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 template <int gates, int state_gates, bool backward, size_t shape, size_t stride>
 constexpr bool has_dense_kernel() {
   constexpr ClusterShape s = kClusterShapes[shape];
   constexpr int rows = kDenseStrides[stride];
-  if constexpr (s.hidden() < 128 || s.blocks == 1 || !uses_stride(s, rows, backward)) {
+  if constexpr (s.hidden() < 128 || s.blocks == 1 || !uses_stride(s, rows, backward) ||
+                !takes_any_batch<gates, state_gates, backward>(s)) {
     return false;
   } else if constexpr (backward) {
     using Layout = DenseBackward<gates, state_gates, s.units, s.blocks, s.tiles, rows>;

@@ -67,20 +67,11 @@ struct Clusters {
 // The most rows a cluster of this shape in half types, for packed batches, too. Of one of two tiles
 // only dense kernels may exist: cluster_launch.cuh says how others are run. 0: none.
 int half_rows(const RecurrenceSizes& sizes, size_t shape, bool backward) {
-  const auto exists = [&](size_t i) {
-    const ShapeKernels& kernels = shapes_of(sizes).clusters[i];
-    return backward ? kernels.half_backward : kernels.half_forward;
-  };
-  const ClusterShape& own = kClusterShapes[shape];
-  if (exists(shape)) return own.rows();
+  const ShapeKernels& kernels = shapes_of(sizes).clusters[shape];
+  const int tiles = kClusterShapes[shape].tiles;
+  if (backward ? kernels.half_backward : kernels.half_forward) return kClusterShapes[shape].rows();
   const CellInfo& cell = cell_info(sizes.cell);
-  const unsigned dense = dense_kernels_of(cell.gates, cell.state_gates, backward)[shape];
-  for (size_t i = 0; i < kShapes; ++i) {
-    const ClusterShape& other = kClusterShapes[i];
-    const bool same = other.units == own.units && other.blocks == own.blocks;
-    if (same && other.tiles < own.tiles && exists(i)) return dense_rows(dense, own.tiles);
-  }
-  return 0;
+  return dense_rows(dense_kernels_of(cell.gates, cell.state_gates, backward)[shape], tiles);
 }
 
 // A step of a cluster with so many rows, by the kernels for dense batches where there are any.
