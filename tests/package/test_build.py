@@ -275,33 +275,3 @@ def test_every_planted_error_fits_the_sources() -> None:
         command = ["git", "apply", "--check", "--unidiff-zero", str(patch)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, f"{patch.name}: {done.stderr}"
-
-
-def test_kernels_compile_for_the_oldest_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a user's build does by default, beside the GPUs that ours is tried on."""
-    monkeypatch.delenv("TORCH_CUDA_ARCH_LIST", raising=False)
-    found = cuda.find(host.Torch.installed())
-    if isinstance(found, cuda.Missing):
-        pytest.skip(found.reason)
-    oldest = found.archs[0].removesuffix("+PTX").replace(".", "")
-    for source in sorted(ROOT.glob("kernels/**/*.cu")):
-        command = [found.nvcc, "-std=c++17", "-I.", "-ptx", f"-arch=compute_{oldest}", source]
-        done = subprocess.run(
-            [*command, "-o", tmp_path / "ptx"], cwd=ROOT, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-
-
-def test_a_grid_compiles_for_the_newest_gpu(tmp_path: Path) -> None:
-    """What only GPUs of 9.0 have is left out there: by ptxas, which reads what cicc does not."""
-    found = cuda.find(host.Torch.installed())
-    if isinstance(found, cuda.Missing):
-        pytest.skip(found.reason)
-    source = "kernels/recurrent/gru/grid.cu"
-    command = [found.nvcc, "-std=c++17", "-I.", "-cubin", "-arch=sm_120", source]
-    done = subprocess.run(
-        [*command, "-o", tmp_path / "cubin"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
