@@ -1,5 +1,6 @@
 // PTX of sm_90 without CUDA C++ counterparts: mma on registers, distributed shared memory of a
-// cluster, mbarriers that count bytes. Addresses are shared-memory addresses.
+// cluster, mbarriers that count bytes; of sm_90a, registers that move between warps. Addresses are
+// shared-memory addresses.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// wgmma on shared memory in tiles of 32 to 256 columns: wgmma.cuh has one of 128 that
-// takes transposed operands.
+// wgmma on shared memory in tiles of 32 to 256 columns: wgmma.cuh has one of 64, and one of 128
+// that takes transposed operands.
 #pragma once
 
 #include "kernels/common/wgmma.cuh"

@@ -1,7 +1,7 @@
 // What all persistent kernels share (cluster and grid, in half types and float32): the rows of the
-// batch that a group of blocks works on, loads and stores of rows that may be ragged or unaligned,
-// and the product with W_hh on tensor cores. A persistent kernel runs all steps of a layer in one
-// launch and keeps its weights on the chip.
+// batch that a group of blocks works on, and loads and stores of rows that may be ragged or
+// unaligned; for cluster in half types, too, the product with W_hh on tensor cores. A persistent
+// kernel runs all steps of a layer in one launch and keeps its weights on the chip.
 #pragma once
 
 #include "kernels/common/convert.cuh"

@@ -33,7 +33,7 @@ struct SineJetForward {
   // The parts after the value: on the CPU in acc_t, on CUDA in the dtype. They may be output's own.
   const void* rest;
   int64_t rest_stride;  // elements between its parts
-  // [P, n, I] with I <= kMaxCoordinates, and [O, I]; CUDA.
+  // [P, n, I] and [O, I], I <= kMaxCoordinates except in the fused kernel; CUDA.
   const void* input;
   int64_t input_part_stride, row_stride, column_stride, inputs;
   const void* weight;

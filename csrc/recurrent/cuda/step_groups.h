@@ -28,7 +28,7 @@ struct GroupedSteps {
                std::optional<bool> tf32);
 };
 
-// Runs `step(gemm, first_row, base, stream)` for each of `count` steps that begin at `begin`:
+// Runs `step(gemm, first_row, base, stream)` for each of the steps that run() is given:
 // alone, or as part of a graph, in which `first_row` is counted from base[0], and base[1] is where
 // the group's products begin. Of one call: it keeps the graph.
 class StepGroups {
