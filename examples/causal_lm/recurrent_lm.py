@@ -3,7 +3,7 @@
 ``treadle.nn.LSTM``, ``GRU`` or ``LLTM`` stand where other language models have attention, or
 torch's LSTM or GRU (``kernels="torch"``). ``generate()`` keeps their states as its cache: of one
 size, however long the text. Importing this file registers the model, so that afterwards
-``AutoModelForCausalLM.from_pretrained`` loads it. Written for transformers 4.50 to 5.
+``AutoModelForCausalLM.from_pretrained`` loads it. Written for transformers 4.50 to 5.24.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ LAYERS: dict[tuple[str, str], type[nn.Module]] = {
 }
 HALVES = (torch.float16, torch.bfloat16)
 States = tuple[Tensor, ...]  # h, and c if the cell has one: each [1, B, H]
+# What transformers calls a model's cache: "cache" from 5.24 on, where "past_key_values" was before.
+CACHE = "cache" if "cache" in CausalLMOutputWithPast.__annotations__ else "past_key_values"
 
 
 class RecurrentLMConfig(PretrainedConfig):
@@ -41,7 +43,7 @@ class RecurrentLMConfig(PretrainedConfig):
     """
 
     model_type = "treadle-recurrent-lm"
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = [CACHE]
 
     def __init__(
         self,
@@ -79,6 +81,7 @@ class RecurrentCache:
 
     def __init__(self, blocks: int) -> None:
         self.states: list[States | None] = [None] * blocks
+        self.is_linear = [True] * blocks  # as transformers calls states of one size
         self.seen = 0
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -147,10 +150,11 @@ class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
-        past_key_values: RecurrentCache | None = None,
+        cache: RecurrentCache | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int = 0,
         return_dict: bool | None = None,
+        past_key_values: RecurrentCache | None = None,
     ) -> CausalLMOutputWithPast:
         """Read a text, or go on reading.
 
@@ -159,16 +163,15 @@ class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
             attention_mask: [B, S], S >= T the length with what was read before: zeros before a text
                 begins (padding on the left), ones after.
             labels: [B, T], the tokens themselves, -100 where none counts: adds ``loss``.
-            past_key_values: the cache of what was read before; it is brought up to date.
+            cache: the cache of what was read before; it is brought up to date.
             use_cache: whether to return a cache; None: as the config says, but not in training.
             logits_to_keep: of how many last places to score the next token; 0: of all.
             return_dict: ignored.
+            past_key_values: what transformers before 5.24 calls ``cache``.
         """
         if use_cache is None:
             use_cache = self.config.use_cache and not self.training
-        cache = past_key_values
-        if cache is None:
-            cache = RecurrentCache(len(self.blocks))
+        cache = cache or past_key_values or RecurrentCache(len(self.blocks))
         begins = self._begins(attention_mask, input_ids.size(1))
         x = self.embedding(input_ids)
         cells = []
@@ -180,9 +183,8 @@ class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
         # Tied: the rows that stand for the tokens also score them.
         logits = F.linear(self.norm(x[:, -logits_to_keep:]), self.embedding.weight)
         loss = None if labels is None else self._loss(logits, labels, cells)
-        return CausalLMOutputWithPast(
-            loss=loss, logits=logits, past_key_values=cache if use_cache else None
-        )
+        returned = {CACHE: cache if use_cache else None}
+        return CausalLMOutputWithPast(loss=loss, logits=logits, **returned)
 
     def _loss(self, logits: Tensor, labels: Tensor, cells: list[Tensor]) -> Tensor:
         scores = logits[:, :-1].flatten(0, 1).float()
@@ -207,17 +209,19 @@ class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
     def prepare_inputs_for_generation(
         self,
         input_ids: Tensor,
-        past_key_values: RecurrentCache | None = None,
+        cache: RecurrentCache | None = None,
         attention_mask: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int = 1,
+        past_key_values: RecurrentCache | None = None,
         **_: Any,
     ) -> dict[str, Any]:
         """What a step of ``generate()`` gives to forward: the tokens that were not read yet."""
-        seen = 0 if past_key_values is None else past_key_values.get_seq_length()
+        cache = cache or past_key_values
+        seen = 0 if cache is None else cache.get_seq_length()
         return {
             "input_ids": input_ids[:, seen:],
-            "past_key_values": past_key_values,
+            "cache": cache,
             "attention_mask": attention_mask,
             "use_cache": use_cache,
             "logits_to_keep": logits_to_keep,

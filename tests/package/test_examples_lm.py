@@ -109,8 +109,8 @@ def test_text_goes_on_from_a_returned_cache(lm: types.ModuleType) -> None:
     model, rules = make(lm, "lstm"), {"do_sample": False}
     whole = model.generate(prompt(), max_new_tokens=9, **rules)
     part = model.generate(prompt(), max_new_tokens=4, return_dict_in_generate=True, **rules)
-    assert part.past_key_values.get_seq_length() == 7 + 3
-    rest = {"past_key_values": part.past_key_values, "max_new_tokens": 5}
+    assert part[lm.CACHE].get_seq_length() == 7 + 3
+    rest = {lm.CACHE: part[lm.CACHE], "max_new_tokens": 5}
     assert torch.equal(model.generate(part.sequences, **rest, **rules), whole)
 
 
@@ -138,8 +138,8 @@ def test_bfloat16(lm: types.ModuleType, mixer: str, kernels: str, device: str) -
         model.to(torch.bfloat16)
         whole, cache, parts = model(ids).logits, None, []
         for place in range(ids.size(1)):
-            step = model(ids[:, place : place + 1], past_key_values=cache, use_cache=True)
-            cache = step.past_key_values
+            step = model(ids[:, place : place + 1], cache=cache, use_cache=True)
+            cache = step[lm.CACHE]
             parts.append(step.logits)
     limit = 0.05 * exact.abs().max().item()
     assert whole.dtype == torch.bfloat16 and not torch.equal(whole.float(), exact)
