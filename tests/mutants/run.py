@@ -5,6 +5,9 @@ broken (`What:`), which tests must fail (`Killed by:`, arguments of pytest), and
 needs a GPU and nvcc. The copies, an unchanged one and one per job, keep their objects in
 build/mutants, so that a mutant compiles only what it changes. The run fails if a mutant survives,
 if a patch no longer applies or compiles, or if a named test fails on the unchanged copy.
+
+A machine without a GPU can compile for one that has it: `--build FOLDER` keeps each mutant's
+libraries there and runs no test, `--built FOLDER` tests those that are there.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from threading import Lock
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 FAILED = 1  # pytest's exit code: tests ran, and some failed
+UNCHANGED = "unchanged"
 
 
 @dataclass(frozen=True)
@@ -124,14 +128,38 @@ class Copy:
         return subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True)
 
 
-def judge(copy: Copy, mutant: Mutant) -> str:
-    """`killed by ...`, or what went wrong."""
+@dataclass(frozen=True)
+class Libraries:
+    """Where the libraries of mutants come from: a compiler, or a folder that one has filled."""
+
+    kept: Path | None = None
+    compile: bool = True
+
+    def put(self, copy: Copy, name: str) -> bool:
+        """Whether the copy has those of a mutant now, or of the unchanged tree."""
+        package = copy.folder / "python_pkg" / "treadle"
+        lib = package / "lib"
+        if not self.compile:
+            for module in (ROOT / "python_pkg" / "treadle").glob("_C*"):  # it fits all of them
+                shutil.copy(module, package)
+            shutil.copytree(self.kept / name, lib, dirs_exist_ok=True)
+            return True
+        built = copy.build()
+        if built and self.kept is not None:
+            shutil.copytree(lib, self.kept / name, dirs_exist_ok=True)
+        return built
+
+
+def judge(copy: Copy, mutant: Mutant, libraries: Libraries) -> str:
+    """`killed by ...`, `built`, or what went wrong."""
     if not copy.apply(mutant.patch):
         return "DOES NOT APPLY"
     try:
         # Also where only Python changed: the library may still be that of the previous mutant.
-        if not copy.build():
+        if not libraries.put(copy, mutant.name):
             return "DOES NOT COMPILE"
+        if libraries.compile and libraries.kept is not None:
+            return "built"
         done = copy.test(mutant.killers)
     finally:
         copy.restore(mutant.files)
@@ -202,57 +230,69 @@ class Sound:
         return result.result()
 
 
-def judge_all(copy: Copy, sound: Sound, mutants: list[Mutant]) -> int:
-    """Prints a line a mutant; returns how many were not killed."""
+def judge_all(copy: Copy, sound: Sound | None, libraries: Libraries, mutants: list[Mutant]) -> int:
+    """Prints a line a mutant; returns how many were not killed, or not built."""
     copy.refresh()
-    if not copy.build():
+    if not libraries.put(copy, UNCHANGED):
         return len(mutants)
     bad = 0
     for mutant in mutants:
         started = time.monotonic()
-        verdict = judge(copy, mutant) if sound(mutant.killers) else "ITS TESTS FAIL WITHOUT IT"
-        bad += not verdict.startswith("killed")
+        passes = sound is None or sound(mutant.killers)
+        verdict = judge(copy, mutant, libraries) if passes else "ITS TESTS FAIL WITHOUT IT"
+        bad += not verdict.startswith(("killed", "built"))
         took = time.monotonic() - started
         print(f"{mutant.name:52}{verdict} ({took:.0f} s)\n", end="", flush=True)
     return bad
 
 
-def main() -> int:
+def asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", help="mutants to run; all by default")
     parser.add_argument("--since", metavar="COMMIT", help="only if their files changed since then")
     parser.add_argument("--list", action="store_true", help="say what there is, and stop")
     parser.add_argument("--jobs", type=int, default=1, help="copies at a time; 3 GB of memory each")
-    options = parser.parse_args()
+    kept = parser.add_mutually_exclusive_group()
+    kept.add_argument("--build", type=Path, metavar="FOLDER", help="compile, and test nothing")
+    kept.add_argument("--built", type=Path, metavar="FOLDER", help="test what was compiled")
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = asked()
     mutants = chosen(options.names, options.since)
     if options.list:
         for mutant in mutants:
             print(f"{mutant.name:52}{mutant.what}{' (cuda)' if mutant.needs_cuda else ''}")
         return 0
-    gpus = visible_gpus()
+    libraries = Libraries(options.build or options.built, compile=options.built is None)
+    if options.built:
+        mutants = [mutant for mutant in mutants if (options.built / mutant.name).is_dir()]
+    gpus = visible_gpus() or [""] * (options.build is not None)
     skipped = [mutant.name for mutant in mutants if mutant.needs_cuda and not gpus]
     mutants = [mutant for mutant in mutants if gpus or not mutant.needs_cuda]
     with_gpu = any(mutant.needs_cuda for mutant in mutants)
     jobs = max(1, min(options.jobs, len(mutants)))
-    kind = "cuda" if with_gpu else "cpu"
-    folder = ROOT / "build" / "mutants"
+    folder = ROOT / "build" / "mutants" / ("cuda" if with_gpu else "cpu")
     turns = cycle(gpus or [""])
-    tree = Copy(folder / f"{kind}-sound", with_gpu, next(turns))
-    copies = [Copy(folder / f"{kind}-{job}", with_gpu, next(turns)) for job in range(jobs)]
+    tree = Copy(folder / "sound", with_gpu, next(turns))
+    copies = [Copy(folder / str(job), with_gpu, next(turns)) for job in range(jobs)]
     print(f"building {tree.folder}", flush=True)
     tree.refresh()
-    if not tree.build():
+    if not libraries.put(tree, UNCHANGED):
         return 1
     for copy in copies:
         copy.take(tree)
     if jobs > 1:
         os.environ["MAX_JOBS"] = str(max(1, (os.cpu_count() or 1) // jobs))
+    sound = None if options.build else Sound(tree)
     with ThreadPoolExecutor(jobs) as pool:
         shares = (mutants[job::jobs] for job in range(jobs))
-        bad = sum(pool.map(judge_all, copies, repeat(Sound(tree)), shares))
+        bad = sum(pool.map(judge_all, copies, repeat(sound), repeat(libraries), shares))
     for name in skipped:
         print(f"{name:52}skipped: needs a GPU and nvcc")
-    print(f"{len(mutants) - bad} of {len(mutants)} killed, {len(skipped)} skipped")
+    how = "built" if options.build else "killed"
+    print(f"{len(mutants) - bad} of {len(mutants)} {how}, {len(skipped)} skipped")
     return 1 if bad else 0
 
 
