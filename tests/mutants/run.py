@@ -130,23 +130,23 @@ class Copy:
 
 @dataclass(frozen=True)
 class Libraries:
-    """Where the libraries of mutants come from: a compiler, or a folder that one has filled."""
+    """Where the libraries of mutants are kept by who compiles, or taken from instead."""
 
-    kept: Path | None = None
-    compile: bool = True
+    keep: Path | None = None
+    take: Path | None = None
 
     def put(self, copy: Copy, name: str) -> bool:
         """Whether the copy has those of a mutant now, or of the unchanged tree."""
         package = copy.folder / "python_pkg" / "treadle"
         lib = package / "lib"
-        if not self.compile:
+        if self.take is not None:
             for module in (ROOT / "python_pkg" / "treadle").glob("_C*"):  # it fits all of them
                 shutil.copy(module, package)
-            shutil.copytree(self.kept / name, lib, dirs_exist_ok=True)
+            shutil.copytree(self.take / name, lib, dirs_exist_ok=True)
             return True
         built = copy.build()
-        if built and self.kept is not None:
-            shutil.copytree(lib, self.kept / name, dirs_exist_ok=True)
+        if built and self.keep is not None:
+            shutil.copytree(lib, self.keep / name, dirs_exist_ok=True)
         return built
 
 
@@ -158,7 +158,7 @@ def judge(copy: Copy, mutant: Mutant, libraries: Libraries) -> str:
         # Also where only Python changed: the library may still be that of the previous mutant.
         if not libraries.put(copy, mutant.name):
             return "DOES NOT COMPILE"
-        if libraries.compile and libraries.kept is not None:
+        if libraries.keep is not None:
             return "built"
         done = copy.test(mutant.killers)
     finally:
@@ -265,7 +265,7 @@ def main() -> int:
         for mutant in mutants:
             print(f"{mutant.name:52}{mutant.what}{' (cuda)' if mutant.needs_cuda else ''}")
         return 0
-    libraries = Libraries(options.build or options.built, compile=options.built is None)
+    libraries = Libraries(options.build, options.built)
     if options.built:
         mutants = [mutant for mutant in mutants if (options.built / mutant.name).is_dir()]
     gpus = visible_gpus() or [""] * (options.build is not None)

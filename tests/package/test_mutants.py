@@ -1,4 +1,4 @@
-"""The planted errors of tests/mutants: they fit the sources, and can be built for another machine."""
+"""Planted errors: they fit the sources, and can be built for another machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_libraries_of_planted_errors_travel(tmp_path: Path) -> None:
     kept = Libraries(tmp_path / "kept")
     assert kept.put(copies["one"], "family/error")
     assert not kept.put(copies["broken"], "family/other")
-    assert Libraries(kept.kept, compile=False).put(copies["two"], "family/error")
+    assert Libraries(take=kept.keep).put(copies["two"], "family/error")
     assert (copies["two"].library / "libtreadle_kernels.so").read_text() == "one"
     assert not (tmp_path / "kept" / "family" / "other").exists()
 
