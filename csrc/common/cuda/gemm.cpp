@@ -37,51 +37,6 @@ static cudaDataType_t type_of(Dtype dtype) {
   return dtype == Dtype::kHalf ? CUDA_R_16F : CUDA_R_16BF;
 }
 
-// cuBLAS counts columns first. There a is a^T [k, m], b is b^T [k, n] or [n, k], and c is c^T
-// [n, m], or where its columns are dense, c [m, n].
-void Gemm::run(const GemmArgs& p) const {
-  const auto handle = static_cast<cublasHandle_t>(handle_);
-  const auto b_op = p.b_transposed ? CUBLAS_OP_N : CUBLAS_OP_T;
-  const auto b_stride = static_cast<int>(p.b_transposed ? p.n : p.k);
-  const auto a_stride = static_cast<int>(p.a_row_stride);
-  const auto m = static_cast<int>(p.m), n = static_cast<int>(p.n), k = static_cast<int>(p.k);
-  // Of one row or column both strides may be 1.
-  const bool rows_dense = p.c_column_stride == 1 && p.c_row_stride >= p.n;
-  const auto c_stride = static_cast<int>(rows_dense ? p.c_row_stride : p.c_column_stride);
-  // c^T = b a^T, and c = a b^T.
-  const auto run = [&](const auto& gemm) {
-    if (rows_dense) return gemm(b_op, CUBLAS_OP_N, n, m, p.b, b_stride, p.a, a_stride);
-    const auto other = p.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    return gemm(CUBLAS_OP_T, other, m, n, p.a, a_stride, p.b, b_stride);
-  };
-  if (dtype_ == Dtype::kDouble) {
-    const double one = 1, beta = p.add ? 1 : 0;
-    TORCH_CUDABLAS_CHECK(run([&](auto op_x, auto op_y, int rows, int columns, const void* x,
-                                 int ldx, const void* y, int ldy) {
-      return cublasDgemm(handle, op_x, op_y, rows, columns, k, &one, static_cast<const double*>(x),
-                         ldx, static_cast<const double*>(y), ldy, &beta, static_cast<double*>(p.c),
-                         c_stride);
-    }));
-    return;
-  }
-  const float one = 1, beta = p.add ? 1 : 0;
-  if (dtype_ == Dtype::kFloat) {
-    TORCH_CUDABLAS_CHECK(run([&](auto op_x, auto op_y, int rows, int columns, const void* x,
-                                 int ldx, const void* y, int ldy) {
-      return cublasSgemm(handle, op_x, op_y, rows, columns, k, &one, static_cast<const float*>(x),
-                         ldx, static_cast<const float*>(y), ldy, &beta, static_cast<float*>(p.c),
-                         c_stride);
-    }));
-    return;
-  }
-  const auto type = type_of(dtype_);
-  TORCH_CUDABLAS_CHECK(run([&](auto op_x, auto op_y, int rows, int columns, const void* x, int ldx,
-                               const void* y, int ldy) {
-    return cublasGemmEx(handle, op_x, op_y, rows, columns, k, &one, x, type, ldx, y, type, ldy,
-                        &beta, p.c, CUDA_R_32F, c_stride, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
-  }));
-}
-
 // A factor as cuBLAS takes it, columns first: a row-major matrix is its transpose.
 struct Operand {
   cublasOperation_t op;
@@ -89,7 +44,7 @@ struct Operand {
   int stride;
 
   explicit Operand(const Matrix& of) : op(CUBLAS_OP_N), data(of.data) {
-    TORCH_INTERNAL_ASSERT(of.dense());
+    TORCH_INTERNAL_ASSERT(of.rows_dense() || of.t().rows_dense());
     const bool rows = of.rows_dense();
     op = rows ? CUBLAS_OP_N : CUBLAS_OP_T;
     stride = counted(std::max<int64_t>(rows ? of.row_stride : of.column_stride, 1));
@@ -128,7 +83,10 @@ static bool rounds_parts(Dtype dtype) {
 
 void Gemm::multiply(const Matrix& out, const Matrix& a, const Matrix& b, bool add,
                     bool wide) const {
-  if (!out.rows_dense()) return multiply(out.t(), b.t(), a.t(), add, wide);
+  if (!out.rows_dense()) {
+    TORCH_INTERNAL_ASSERT(out.t().rows_dense());
+    return multiply(out.t(), b.t(), a.t(), add, wide);
+  }
   if (out.rows == 0 || out.columns == 0) return;
   const auto handle = static_cast<cublasHandle_t>(handle_);
   if (a.columns == 0) {

@@ -12,31 +12,17 @@
 
 namespace treadle {
 
-// c [m, n] = a [m, k] b [n, k]^T + c if `add`, for `b_transposed` b [k, n]. b is contiguous, rows
-// of a are a_row_stride apart, c is acc_t, dense along one of its dimensions.
-struct GemmArgs {
-  int64_t m, n, k;
-  const void* a;
-  int64_t a_row_stride;
-  const void* b;
-  bool b_transposed;
-  void* c;
-  int64_t c_row_stride, c_column_stride;
-  bool add;
-};
-
 // On the current device and stream. Make one for several products: asking ATen for the handle takes
 // longer than a product.
 class Gemm {
  public:
   // tf32: whether float32 is computed so; none: as torch says for matrix products.
   explicit Gemm(Dtype dtype, std::optional<bool> tf32 = {});
-  void run(const GemmArgs& args) const;
   // Until the handle is asked for anew its products are on this stream, with this workspace. Takes
   // a cudaStream_t.
   void move_to(void* stream, void* workspace, size_t bytes) const;
   // out = a b, or added to it, of matrices that are dense along rows or columns: as at::mm computes
-  // it, to the bit. `wide`: out is acc_t.
+  // it, to the bit. `wide`: out is acc_t. Sizes beyond what cuBLAS counts raise.
   void multiply(const Matrix& out, const Matrix& a, const Matrix& b, bool add,
                 bool wide = false) const;
 

@@ -3,8 +3,6 @@
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
 
-#include <limits>
-
 #include "common/check.h"
 #include "common/cuda/gemm.h"
 #include "common/cuda/launch.h"
@@ -18,20 +16,11 @@ static Tensor gemm_operand_cuda(const Tensor& t) { return t; }
 
 // Half types give float: the product is not rounded before omega multiplies it.
 static void gemm_cuda(const Tensor& out, const Tensor& x, const Tensor& weight) {
-  const int64_t largest = std::max({x.size(0), x.size(1), weight.size(0)});
-  if (x.is_contiguous() && weight.is_contiguous() && largest < std::numeric_limits<int>::max()) {
-    const c10::cuda::CUDAGuard guard(x.device());
-    return Gemm(to_dtype(x.scalar_type()))
-        .run({x.size(0), weight.size(0), x.size(1), x.const_data_ptr(), x.size(1),
-              weight.const_data_ptr(),
-              /*b_transposed=*/false, out.mutable_data_ptr(), weight.size(0), 1, /*add=*/false});
-  }
-  Tensor z = out;
-  if (z.scalar_type() == x.scalar_type()) {
-    at::mm_out(z, x, weight.t());
-  } else {
-    at::mm_out(z, x, weight.t(), z.scalar_type());
-  }
+  const c10::cuda::CUDAGuard guard(x.device());
+  const Tensor of_x = with_matrix(x), of_weight = with_matrix(weight);
+  Gemm(to_dtype(x.scalar_type()))
+      .multiply(matrix_of(out), matrix_of(of_x), matrix_of(of_weight).t(), /*add=*/false,
+                /*wide=*/true);
 }
 
 static void forward_cuda(const SineLinearForward& args, at::Device device) {
