@@ -66,20 +66,9 @@ RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
 }
 
 // Half types are multiplied into float, so that the sum with h W_hh^T is rounded once.
-Tensor product_in_acc(const Tensor& a, const Tensor& b) {
+Tensor product_in_acc_cuda(const Tensor& a, const Tensor& b) {
   const auto acc = at::toOpMathType(a.scalar_type());
   return acc == a.scalar_type() ? at::mm(a, b) : at::mm(a, b, acc);
-}
-
-Tensor input_product_cuda(const Tensor& x, const Tensor& weight_ih, bool transposed,
-                          std::optional<bool> tf32) {
-  const Tensor a = transposed ? weight_ih : x, b = transposed ? x.t() : weight_ih.t();
-  if (!tf32) return product_in_acc(a, b);
-  const Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
-  const Tensor of_a = with_matrix(a), of_b = with_matrix(b);
-  multiply_cuda(matrix_of(out), matrix_of(of_a), matrix_of(of_b), /*add=*/false, Dtype::kFloat,
-                a.device(), tf32);
-  return out;
 }
 
 // f(args of one step, where its rows begin, how many they are), for each step that has rows.
@@ -177,7 +166,7 @@ constexpr RecurrenceBackend kCudaBackend{/*widens_half=*/false,
                                          plan_cuda,
                                          tf32_cuda,
                                          multiply_cuda,
-                                         input_product_cuda,
+                                         product_in_acc_cuda,
                                          forward_cuda,
                                          grouped_forward_cuda,
                                          backward_cuda,
