@@ -273,6 +273,11 @@ def test_a_failing_case_is_named(capsys: pytest.CaptureFixture[str]) -> None:
         run(iter(()))
 
 
+def test_a_thread_that_is_left_ends_no_process() -> None:
+    """Nor does autograd's, in which the GPU's backward passes run."""
+    assert "1 cases, 0 failed" in watch("leaves a thread")
+
+
 def test_a_hang_is_ended() -> None:
     process = start("hangs")
     assert process.stdout is not None
