@@ -65,12 +65,11 @@ struct RecurrenceBackend {
                          std::string_view algorithm, bool backward);
   // Whether a cell's float32 products are tf32, where torch says otherwise of matrix products.
   std::optional<bool> (*tf32)(CellKind cell, Dtype dtype);
-  // out = a b, or added to it, all of `dtype`; null where ATen's products are as good.
-  void (*multiply)(const Matrix& out, const Matrix& a, const Matrix& b, bool add, Dtype dtype,
+  // out = a b, all of `dtype`; null where ATen's products are as good.
+  void (*multiply)(const Matrix& out, const Matrix& a, const Matrix& b, Dtype dtype,
                    at::Device device, std::optional<bool> tf32);
-  // x [n, I] times W_ih^T [I, GH], in acc_t.
-  Tensor (*input_product)(const Tensor& x, const Tensor& weight_ih, bool transposed,
-                          std::optional<bool> tf32);
+  // a [m, k] times b [k, n], in acc_t.
+  Tensor (*product_in_acc)(const Tensor& a, const Tensor& b);
   // `first_h`: what the first step reads instead of args.h, of algorithm "step"; or null.
   void (*forward)(const RecurrenceForward& args, const Tensor& weight_hh,
                   const RecurrencePlan& plan, const void* first_h);

@@ -24,9 +24,9 @@ RecurrencePlan plan_cpu(const RecurrenceSizes& sizes, at::Device, std::string_vi
 
 std::optional<bool> tf32_cpu(CellKind, Dtype) { return {}; }
 
-Tensor input_product_cpu(const Tensor& x, const Tensor& weight_ih, bool, std::optional<bool>) {
-  const auto acc = at::toOpMathType(x.scalar_type());
-  return x.to(acc).mm(weight_ih.to(acc).t());
+Tensor product_in_acc_cpu(const Tensor& a, const Tensor& b) {
+  const auto acc = at::toOpMathType(a.scalar_type());
+  return a.to(acc).mm(b.to(acc));
 }
 
 Tensor empty_panels(const Tensor& weight_hh) {
@@ -92,9 +92,9 @@ void c_states_cpu(const RecurrenceCStates& args, int64_t, const Sequence&, at::D
 }
 
 constexpr RecurrenceBackend kCpuBackend{
-    /*widens_half=*/true,        plan_cpu,          tf32_cpu,
-    /*multiply=*/nullptr,        input_product_cpu, forward_cpu,
-    /*grouped_forward=*/nullptr, backward_cpu,      c_states_cpu};
+    /*widens_half=*/true,        plan_cpu,           tf32_cpu,
+    /*multiply=*/nullptr,        product_in_acc_cpu, forward_cpu,
+    /*grouped_forward=*/nullptr, backward_cpu,       c_states_cpu};
 
 }  // namespace
 

@@ -15,7 +15,8 @@ namespace {
 Tensor input_products(const LayerRun& run, const Tensor& x, const Tensor& w_ih,
                       const Tensor& gates) {
   if (!gates.defined() || !x.is_cpu() || x.scalar_type() != run.acc) {
-    return run.backend.input_product(x, w_ih, run.plan.transposed, run.tf32);
+    const Tensor a = run.plan.transposed ? w_ih : x, b = run.plan.transposed ? x.t() : w_ih.t();
+    return run.tf32 ? run.mm(a, b) : run.backend.product_in_acc(a, b);
   }
   Tensor products = run.input_window(gates);
   at::mm_out(products, x, w_ih.t());

@@ -87,7 +87,7 @@ struct LayerRun {
   }
   // out = a b, without a call of the dispatcher: of backends that have it.
   void multiply(const Matrix& out, const Matrix& a, const Matrix& b) const {
-    backend.multiply(out, a, b, /*add=*/false, sizes.dtype, arguments.input.device(), tf32);
+    backend.multiply(out, a, b, sizes.dtype, arguments.input.device(), tf32);
   }
 
   // No unit takes a step.

@@ -23,6 +23,13 @@ __device__ __forceinline__ void arrive_at(uint32_t barrier, uint32_t rank) {
                : "memory");
 }
 
+// The same, for wait_cluster_barrier().
+__device__ __forceinline__ void arrive_in_cluster(uint32_t barrier, uint32_t rank) {
+  asm volatile(
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(in_block(barrier, rank))
+      : "memory");
+}
+
 // The current of n pipeline stages. Its barrier waits for the parity of the round.
 template <int n>
 struct Ring {
@@ -154,33 +161,6 @@ __device__ __forceinline__ void multiply_tile(float (&c)[64], uint64_t a, uint64
   }
 }
 
-#define TREADLE_PRODUCT_OF_64_COLUMNS(shape, turns)                                             \
-  asm volatile(                                                                                 \
-      "{\n"                                                                                     \
-      ".reg .pred add;\n"                                                                       \
-      "setp.ne.b32 add, %34, 0;\n"                                                              \
-      "wgmma.mma_async.sync.aligned." shape                                                     \
-      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
-      "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, add, 1, "    \
-      "1" turns                                                                                 \
-      ";\n"                                                                                     \
-      "}"                                                                                       \
-      : TREADLE_EIGHT(c, 0), TREADLE_EIGHT(c, 8), TREADLE_EIGHT(c, 16), TREADLE_EIGHT(c, 24)    \
-      : "l"(a), "l"(b), "r"(static_cast<int>(add)))
-
-// The same of 64 columns, j < 8, of operands that are not transposed.
-template <class T>
-__device__ __forceinline__ void multiply_columns(float (&c)[32], uint64_t a, uint64_t b, bool add) {
-  if constexpr (std::is_same_v<T, float>) {
-    TREADLE_PRODUCT_OF_64_COLUMNS("m64n64k8.f32.tf32.tf32", "");
-  } else if constexpr (std::is_same_v<T, BFloat16>) {
-    TREADLE_PRODUCT_OF_64_COLUMNS("m64n64k16.f32.bf16.bf16", ", 0, 0");
-  } else {
-    TREADLE_PRODUCT_OF_64_COLUMNS("m64n64k16.f32.f16.f16", ", 0, 0");
-  }
-}
-
-#undef TREADLE_PRODUCT_OF_64_COLUMNS
 #undef TREADLE_EIGHT
 #undef TREADLE_PRODUCT
 #undef TREADLE_PRODUCT_OF_HALVES

@@ -1,5 +1,5 @@
-// wgmma on shared memory in tiles of 32 to 256 columns: wgmma.cuh has one of 64, and one of 128
-// that takes transposed operands.
+// wgmma on shared memory in tiles of 32 to 256 columns: wgmma.cuh has one of 128 that takes
+// transposed operands.
 #pragma once
 
 #include "kernels/common/wgmma.cuh"
@@ -38,46 +38,49 @@ namespace treadle::ptx {
   ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, "   \
   "%109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, " \
   "%122, %123, %124, %125, %126, %127"
-#define TREADLE_PRODUCT(columns, kind, turns, names, a_at, b_at, ...)                 \
+#define TREADLE_PRODUCT(columns, kind, turns, names, a_at, b_at, add_at, ...)         \
   asm volatile(                                                                       \
       "{\n"                                                                           \
       ".reg .pred add;\n"                                                             \
-      "setp.eq.b32 add, 0, 0;\n"                                                      \
+      "setp.ne.b32 add, " add_at                                                      \
+      ", 0;\n"                                                                        \
       "wgmma.mma_async.sync.aligned.m64" columns kind " {" names "}, " a_at ", " b_at \
       ", add, 1, 1" turns                                                             \
       ";\n"                                                                           \
       "}"                                                                             \
       : __VA_ARGS__                                                                   \
-      : "l"(a), "l"(b))
-#define TREADLE_PRODUCT_OF(columns, names, a_at, b_at, ...)                                  \
-  if constexpr (std::is_same_v<T, float>) {                                                  \
-    TREADLE_PRODUCT(columns, "k8.f32.tf32.tf32", "", names, a_at, b_at, __VA_ARGS__);        \
-  } else if constexpr (std::is_same_v<T, BFloat16>) {                                        \
-    TREADLE_PRODUCT(columns, "k16.f32.bf16.bf16", ", 0, 0", names, a_at, b_at, __VA_ARGS__); \
-  } else {                                                                                   \
-    TREADLE_PRODUCT(columns, "k16.f32.f16.f16", ", 0, 0", names, a_at, b_at, __VA_ARGS__);   \
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)))
+#define TREADLE_PRODUCT_OF(columns, names, a_at, b_at, add_at, ...)                                \
+  if constexpr (std::is_same_v<T, float>) {                                                        \
+    TREADLE_PRODUCT(columns, "k8.f32.tf32.tf32", "", names, a_at, b_at, add_at, __VA_ARGS__);      \
+  } else if constexpr (std::is_same_v<T, BFloat16>) {                                              \
+    TREADLE_PRODUCT(columns, "k16.f32.bf16.bf16", ", 0, 0", names, a_at, b_at, add_at,             \
+                    __VA_ARGS__);                                                                  \
+  } else {                                                                                         \
+    TREADLE_PRODUCT(columns, "k16.f32.f16.f16", ", 0, 0", names, a_at, b_at, add_at, __VA_ARGS__); \
   }
 
-// c += a [64, k] b [columns, k]^T, by a warpgroup, of matrix()s; k is 32 bytes of a row, float
-// counts as tf32. Thread t holds, for rows r = 16 (t / 32) + t % 32 / 4 and r + 8 and j < columns /
-// 8, columns 8 j + 2 (t % 4) and the next: from c[first] on, [4 j] and the next of row r, [4 j + 2]
-// and the next of row r + 8.
+// c = a [64, k] b [columns, k]^T, + c if `add`, by a warpgroup, of matrix()s; k is 32 bytes of a
+// row, float counts as tf32. Thread t holds, for rows r = 16 (t / 32) + t % 32 / 4 and r + 8 and j
+// < columns / 8, columns 8 j + 2 (t % 4) and the next: from c[first] on, [4 j] and the next of row
+// r, [4 j + 2] and the next of row r + 8.
 template <class T, int columns, int first, int registers>
-__device__ __forceinline__ void multiply_columns(float (&c)[registers], uint64_t a, uint64_t b) {
+__device__ __forceinline__ void multiply_columns(float (&c)[registers], uint64_t a, uint64_t b,
+                                                 bool add = true) {
   static_assert(first + columns / 2 <= registers);
   if constexpr (columns == 32) {
-    TREADLE_PRODUCT_OF("n32", TREADLE_NAMES_16, "%16", "%17", TREADLE_SUMS_16)
+    TREADLE_PRODUCT_OF("n32", TREADLE_NAMES_16, "%16", "%17", "%18", TREADLE_SUMS_16)
   } else if constexpr (columns == 64) {
-    TREADLE_PRODUCT_OF("n64", TREADLE_NAMES_32, "%32", "%33", TREADLE_SUMS_32)
+    TREADLE_PRODUCT_OF("n64", TREADLE_NAMES_32, "%32", "%33", "%34", TREADLE_SUMS_32)
   } else if constexpr (columns == 96) {
-    TREADLE_PRODUCT_OF("n96", TREADLE_NAMES_48, "%48", "%49", TREADLE_SUMS_48)
+    TREADLE_PRODUCT_OF("n96", TREADLE_NAMES_48, "%48", "%49", "%50", TREADLE_SUMS_48)
   } else if constexpr (columns == 128) {
-    TREADLE_PRODUCT_OF("n128", TREADLE_NAMES_64, "%64", "%65", TREADLE_SUMS_64)
+    TREADLE_PRODUCT_OF("n128", TREADLE_NAMES_64, "%64", "%65", "%66", TREADLE_SUMS_64)
   } else if constexpr (columns == 192) {
-    TREADLE_PRODUCT_OF("n192", TREADLE_NAMES_96, "%96", "%97", TREADLE_SUMS_96)
+    TREADLE_PRODUCT_OF("n192", TREADLE_NAMES_96, "%96", "%97", "%98", TREADLE_SUMS_96)
   } else {
     static_assert(columns == 256);
-    TREADLE_PRODUCT_OF("n256", TREADLE_NAMES_128, "%128", "%129", TREADLE_SUMS_128)
+    TREADLE_PRODUCT_OF("n256", TREADLE_NAMES_128, "%128", "%129", "%130", TREADLE_SUMS_128)
   }
 }
 

@@ -94,9 +94,10 @@ struct SnakeRows {
   }
 };
 
-// One thread per vector of a row.
+// One thread per vector of a row. The far phases of two accesses would take more registers than the
+// near ones, for which more blocks at once count.
 template <class scalar_t, int kBytes, bool kAligned>
-__global__ void __launch_bounds__(kBlockSize)
+__global__ void __launch_bounds__(kBlockSize, kBytes == 32 ? 5 : 0)
     snake_rows(const __grid_constant__ SnakeRows<scalar_t, kBytes> args) {
   begin_kernel();
   using acc = acc_t<scalar_t>;

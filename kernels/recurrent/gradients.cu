@@ -1,5 +1,6 @@
 // Around the steps of a recurrent layer: rows with room for whole chunks. Between the products that
 // follow its backward pass: h before each step, and the gradients of the biases.
+#include "kernels/common/column_sum.cuh"
 #include "kernels/common/convert.cuh"
 #include "kernels/common/fast_divide.cuh"
 #include "kernels/common/launch.cuh"
@@ -40,9 +41,7 @@ __global__ void __launch_bounds__(kBlockSize)
   static_cast<word_t*>(args.to)[at] = column < args.columns ? from[column] : word_t{};
 }
 
-// A block has 32 columns: thread (x, y) adds rows y, y + 32, ... of column x; then the 32 sums are
-// added in order, so that the same bits come out at every launch.
-constexpr int kSumColumns = 32, kSumRows = 32;
+constexpr int kSumRows = 32;  // of a block, at a time
 
 template <class T>
 __device__ __forceinline__ void store_sum(const BiasTarget& target, int64_t column, acc_t<T> sum) {
@@ -57,20 +56,11 @@ template <class T>
 __global__ void __launch_bounds__(kSumColumns* kSumRows)
     bias_sums(const __grid_constant__ BiasSums args) {
   begin_kernel();
-  using acc = acc_t<T>;
-  __shared__ acc partial[kSumRows][kSumColumns];
-  const int x = threadIdx.x % kSumColumns, y = threadIdx.x / kSumColumns;
-  const int64_t column = int64_t{blockIdx.x} * kSumColumns + x;
-  acc sum = 0;
-  if (column < args.columns) {
-    const T* at = static_cast<const T*>(args.grad_gates) + column;
-#pragma unroll 8
-    for (int64_t row = y; row < args.rows; row += kSumRows) sum += widen(at[row * args.columns]);
-  }
-  partial[y][x] = sum;
-  __syncthreads();
-  if (y > 0 || column >= args.columns) return;
-  for (int i = 1; i < kSumRows; ++i) sum += partial[i][x];
+  const int64_t column = int64_t{blockIdx.x} * kSumColumns + threadIdx.x % kSumColumns;
+  const bool real = column < args.columns;
+  const acc_t<T> sum = sum_of_column<kSumRows>(static_cast<const T*>(args.grad_gates) + column,
+                                               real, args.rows, args.columns);
+  if (threadIdx.x >= kSumColumns || !real) return;
   store_sum<T>(args.targets[0], column, sum);
   store_sum<T>(args.targets[1], column, sum);
 }

@@ -10,7 +10,7 @@
 #include <limits>
 
 #include "kernels/common/tma.cuh"
-#include "kernels/common/wgmma.cuh"
+#include "kernels/common/wgmma_groups.cuh"
 #include "kernels/sine_linear/fused_jet_epilogue.cuh"
 #include "kernels/sine_linear/launchers.h"
 
@@ -104,8 +104,8 @@ __device__ __forceinline__ void multiply(const Shared<kParts>& shared, int input
     for (int i = 0; i < kRowBytes / 32; ++i) {
 #pragma unroll
       for (int p = 0; p < kParts; ++p) {
-        ptx::multiply_columns<T>(c[p], x + p * (kTileBytes >> 4) + 2 * i, w + 2 * i,
-                                 k > 0 || i > 0);
+        ptx::multiply_columns<T, 64, 0>(c[p], x + p * (kTileBytes >> 4) + 2 * i, w + 2 * i,
+                                        k > 0 || i > 0);
       }
     }
     ptx::commit_products();

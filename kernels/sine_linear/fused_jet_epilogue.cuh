@@ -84,8 +84,8 @@ __device__ __forceinline__ void store_jet(const SineJetForward& args, int64_t el
   }
 }
 
-// c holds 64 points of each part as multiply_columns (wgmma.cuh) leaves them. W was loaded in an
-// order (fused_jet.cu) in which n columns of a thread are consecutive.
+// c holds 64 points of each part as multiply_columns (wgmma_groups.cuh) leaves them. W was loaded
+// in an order (fused_jet.cu) in which n columns of a thread are consecutive.
 template <class T, int d, JetSecond kSecond, int kParts>
 __device__ __forceinline__ void store_jets_of(const SineJetForward& args, int64_t first_row,
                                               int first_column, const float (&c)[kParts][32]) {

@@ -75,6 +75,31 @@ def test_phases_of_any_size(by: float, dtype: torch.dtype, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", FLOATING)
+def test_bits_do_not_go_by_neighbours(dtype: torch.dtype, device: str) -> None:
+    """An element's result and gradient are the same beside phases that are far."""
+    make = Make("neighbours", device, dtype)
+    x, cotangent = make(1, 1, 40_000, by=3.0), make(1, 1, 40_000)
+    alpha = torch.full((1,), 1000.0, dtype=dtype, device=device)
+    beside = x.clone()
+    beside[..., ::8] = 6e4  # one in every vector: phases of 6e7
+    for apart in (False, True):  # parameters of each element: what goes by them has no fast path
+        parameter = alpha.expand(x.numel()).contiguous() if apart else alpha
+        shape = (1, x.numel()) if apart else x.shape
+        near, far = (
+            [
+                treadle.snake(t.view(shape), parameter, eps=1.0),
+                torch.ops.treadle.snake_backward(
+                    cotangent.view(shape), t.view(shape), parameter, None, 1.0, [True, False, False]
+                )[0],
+            ]
+            for t in (x, beside)
+        )
+        for a, b in zip(near, far, strict=True):
+            same_bits(*(t.view(-1, 8)[:, 1:].contiguous() for t in (a, b)))
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_integers_and_mixtures(device: str) -> None:
     make = Make("mixtures", device, torch.float32)
     dtypes = (torch.bool, *INTEGERS, *FLOATING)

@@ -12,7 +12,7 @@ from torch import Tensor
 import treadle
 from tests.sine_linear.cases import sine_arguments
 from tests.support.cases import DEVICES, FLOATING, HALVES
-from tests.support.inputs import Make
+from tests.support.inputs import GPU, Make
 from treadle import reference
 
 INF, NAN = math.inf, math.nan
@@ -200,3 +200,13 @@ def test_a_write_to_what_was_saved_is_noticed(
         tensors[position].mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
+
+
+@GPU
+def test_more_inputs_than_cublas_counts() -> None:
+    if torch.cuda.mem_get_info()[0] < 6 << 30:
+        pytest.skip("needs 6 GB of memory")
+    row = torch.empty(1, 2**31, dtype=torch.bfloat16, device="cuda")
+    sizes = r"treadle: sizes of a matrix product must be less than 2\^31, got 2147483648"
+    with pytest.raises(RuntimeError, match=sizes):
+        treadle.sine_linear(row, row, None, 30.0)

@@ -21,65 +21,13 @@ bool tf32_allowed_in_rnn() {
          at::Float32Precision::TF32;
 }
 
-// ATen's handle, in a mode that the next call of ATen sets anew.
-static cublasHandle_t blas_handle(std::optional<bool> tf32) {
-  const cublasHandle_t handle = at::cuda::getCurrentCUDABlasHandle();
-  if (tf32 && *tf32 != tf32_allowed()) {
-    TORCH_CUDABLAS_CHECK(
-        cublasSetMathMode(handle, *tf32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_DEFAULT_MATH));
-  }
-  return handle;
+Gemm::Gemm(Dtype dtype, std::optional<bool> tf32)
+    : dtype_(dtype), handle_(at::cuda::getCurrentCUDABlasHandle()) {
+  if (dtype == Dtype::kFloat && tf32 && *tf32 != tf32_allowed()) tf32_ = tf32;
 }
-
-Gemm::Gemm(Dtype dtype, std::optional<bool> tf32) : dtype_(dtype), handle_(blas_handle(tf32)) {}
 
 static cudaDataType_t type_of(Dtype dtype) {
   return dtype == Dtype::kHalf ? CUDA_R_16F : CUDA_R_16BF;
-}
-
-// cuBLAS counts columns first. There a is a^T [k, m], b is b^T [k, n] or [n, k], and c is c^T
-// [n, m], or where its columns are dense, c [m, n].
-void Gemm::run(const GemmArgs& p) const {
-  const auto handle = static_cast<cublasHandle_t>(handle_);
-  const auto b_op = p.b_transposed ? CUBLAS_OP_N : CUBLAS_OP_T;
-  const auto b_stride = static_cast<int>(p.b_transposed ? p.n : p.k);
-  const auto a_stride = static_cast<int>(p.a_row_stride);
-  const auto m = static_cast<int>(p.m), n = static_cast<int>(p.n), k = static_cast<int>(p.k);
-  // Of one row or column both strides may be 1.
-  const bool rows_dense = p.c_column_stride == 1 && p.c_row_stride >= p.n;
-  const auto c_stride = static_cast<int>(rows_dense ? p.c_row_stride : p.c_column_stride);
-  // c^T = b a^T, and c = a b^T.
-  const auto run = [&](const auto& gemm) {
-    if (rows_dense) return gemm(b_op, CUBLAS_OP_N, n, m, p.b, b_stride, p.a, a_stride);
-    const auto other = p.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    return gemm(CUBLAS_OP_T, other, m, n, p.a, a_stride, p.b, b_stride);
-  };
-  if (dtype_ == Dtype::kDouble) {
-    const double one = 1, beta = p.add ? 1 : 0;
-    TORCH_CUDABLAS_CHECK(run([&](auto op_x, auto op_y, int rows, int columns, const void* x,
-                                 int ldx, const void* y, int ldy) {
-      return cublasDgemm(handle, op_x, op_y, rows, columns, k, &one, static_cast<const double*>(x),
-                         ldx, static_cast<const double*>(y), ldy, &beta, static_cast<double*>(p.c),
-                         c_stride);
-    }));
-    return;
-  }
-  const float one = 1, beta = p.add ? 1 : 0;
-  if (dtype_ == Dtype::kFloat) {
-    TORCH_CUDABLAS_CHECK(run([&](auto op_x, auto op_y, int rows, int columns, const void* x,
-                                 int ldx, const void* y, int ldy) {
-      return cublasSgemm(handle, op_x, op_y, rows, columns, k, &one, static_cast<const float*>(x),
-                         ldx, static_cast<const float*>(y), ldy, &beta, static_cast<float*>(p.c),
-                         c_stride);
-    }));
-    return;
-  }
-  const auto type = type_of(dtype_);
-  TORCH_CUDABLAS_CHECK(run([&](auto op_x, auto op_y, int rows, int columns, const void* x, int ldx,
-                               const void* y, int ldy) {
-    return cublasGemmEx(handle, op_x, op_y, rows, columns, k, &one, x, type, ldx, y, type, ldy,
-                        &beta, p.c, CUDA_R_32F, c_stride, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
-  }));
 }
 
 // A factor as cuBLAS takes it, columns first: a row-major matrix is its transpose.
@@ -89,7 +37,7 @@ struct Operand {
   int stride;
 
   explicit Operand(const Matrix& of) : op(CUBLAS_OP_N), data(of.data) {
-    TORCH_INTERNAL_ASSERT(of.dense());
+    TORCH_INTERNAL_ASSERT(of.rows_dense() || of.t().rows_dense());
     const bool rows = of.rows_dense();
     op = rows ? CUBLAS_OP_N : CUBLAS_OP_T;
     stride = counted(std::max<int64_t>(rows ? of.row_stride : of.column_stride, 1));
@@ -113,12 +61,6 @@ static bool is_allowed(Option option) {
   }
 }
 
-void Gemm::move_to(void* stream, void* workspace, size_t bytes) const {
-  const auto handle = static_cast<cublasHandle_t>(handle_);
-  TORCH_CUDABLAS_CHECK(cublasSetStream(handle, static_cast<cudaStream_t>(stream)));
-  TORCH_CUDABLAS_CHECK(cublasSetWorkspace(handle, workspace, bytes));
-}
-
 // Whether torch lets cuBLAS add parts of a product that were rounded to the half type.
 static bool rounds_parts(Dtype dtype) {
   const auto& context = at::globalContext();
@@ -126,11 +68,40 @@ static bool rounds_parts(Dtype dtype) {
                                : is_allowed(context.allowBF16ReductionCuBLAS());
 }
 
+// The mode of one product, where it is not the handle's; after the product the handle has its own.
+class MathMode {
+ public:
+  MathMode(cublasHandle_t handle, std::optional<cublasMath_t> mode) {
+    if (!mode) return;
+    TORCH_CUDABLAS_CHECK(cublasGetMathMode(handle, &before_));
+    TORCH_CUDABLAS_CHECK(cublasSetMathMode(handle, *mode));
+    handle_ = handle;
+  }
+  ~MathMode() {
+    if (handle_ != nullptr) cublasSetMathMode(handle_, before_);
+  }
+  MathMode(const MathMode&) = delete;
+  MathMode& operator=(const MathMode&) = delete;
+
+ private:
+  cublasHandle_t handle_ = nullptr;
+  cublasMath_t before_ = CUBLAS_DEFAULT_MATH;
+};
+
+static std::optional<cublasMath_t> mode_of(Dtype dtype, std::optional<bool> tf32, bool wide) {
+  if (tf32) return *tf32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_DEFAULT_MATH;
+  if (!is_half(dtype) || wide || rounds_parts(dtype)) return {};
+  return static_cast<cublasMath_t>(CUBLAS_DEFAULT_MATH |
+                                   CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
+}
+
 void Gemm::multiply(const Matrix& out, const Matrix& a, const Matrix& b, bool add,
                     bool wide) const {
-  if (!out.rows_dense()) return multiply(out.t(), b.t(), a.t(), add, wide);
+  if (!out.rows_dense()) {
+    TORCH_INTERNAL_ASSERT(out.t().rows_dense());
+    return multiply(out.t(), b.t(), a.t(), add, wide);
+  }
   if (out.rows == 0 || out.columns == 0) return;
-  const auto handle = static_cast<cublasHandle_t>(handle_);
   if (a.columns == 0) {
     if (add) return;
     C10_CUDA_CHECK(cudaMemset2DAsync(out.data, out.row_stride * out.element_size, 0,
@@ -142,9 +113,10 @@ void Gemm::multiply(const Matrix& out, const Matrix& a, const Matrix& b, bool ad
   const Operand x(b), y(a);
   const int m = Operand::counted(out.columns), n = Operand::counted(out.rows);
   const int k = Operand::counted(a.columns), stride = Operand::counted(out.row_stride);
+  const MathMode mode(handle_, mode_of(dtype_, tf32_, wide));
   if (dtype_ == Dtype::kDouble) {
     const double one = 1, beta = add ? 1 : 0;
-    TORCH_CUDABLAS_CHECK(cublasDgemm(handle, x.op, y.op, m, n, k, &one,
+    TORCH_CUDABLAS_CHECK(cublasDgemm(handle_, x.op, y.op, m, n, k, &one,
                                      static_cast<const double*>(x.data), x.stride,
                                      static_cast<const double*>(y.data), y.stride, &beta,
                                      reinterpret_cast<double*>(out.data), stride));
@@ -152,26 +124,32 @@ void Gemm::multiply(const Matrix& out, const Matrix& a, const Matrix& b, bool ad
   }
   const float one = 1, beta = add ? 1 : 0;
   if (dtype_ == Dtype::kFloat) {
-    TORCH_CUDABLAS_CHECK(cublasSgemm(handle, x.op, y.op, m, n, k, &one,
+    TORCH_CUDABLAS_CHECK(cublasSgemm(handle_, x.op, y.op, m, n, k, &one,
                                      static_cast<const float*>(x.data), x.stride,
                                      static_cast<const float*>(y.data), y.stride, &beta,
                                      reinterpret_cast<float*>(out.data), stride));
     return;
   }
   const auto type = type_of(dtype_);
-  const bool careful = !wide && !rounds_parts(dtype_);
-  const auto mode = [&](bool on) {
-    const int flags = on ? CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
-                         : CUBLAS_DEFAULT_MATH;
-    TORCH_CUDABLAS_CHECK(
-        cublasSetMathMode(handle, static_cast<decltype(CUBLAS_DEFAULT_MATH)>(flags)));
-  };
-  if (careful) mode(true);
-  TORCH_CUDABLAS_CHECK(cublasGemmEx(handle, x.op, y.op, m, n, k, &one, x.data, type, x.stride,
+  TORCH_CUDABLAS_CHECK(cublasGemmEx(handle_, x.op, y.op, m, n, k, &one, x.data, type, x.stride,
                                     y.data, type, y.stride, &beta, out.data,
                                     wide ? CUDA_R_32F : type, stride, CUBLAS_COMPUTE_32F,
                                     CUBLAS_GEMM_DEFAULT_TENSOR_OP));
-  if (careful) mode(false);
+}
+
+GemmsOnStream::GemmsOnStream(cudaStream_t stream, void* workspace, size_t bytes) {
+  const cublasHandle_t handle = at::cuda::getCurrentCUDABlasHandle();
+  TORCH_CUDABLAS_CHECK(cublasSetStream(handle, stream));
+  TORCH_CUDABLAS_CHECK(cublasSetWorkspace(handle, workspace, bytes));
+}
+
+// ATen sets stream, workspace and mode whenever it is asked for the handle: if not now, then when
+// the handle is used next.
+GemmsOnStream::Moved::~Moved() {
+  try {
+    at::cuda::getCurrentCUDABlasHandle();
+  } catch (...) {
+  }
 }
 
 }  // namespace treadle

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/cuda/CUDAContextLight.h>
 
 #include <cstdint>
 #include <optional>
@@ -12,37 +13,36 @@
 
 namespace treadle {
 
-// c [m, n] = a [m, k] b [n, k]^T + c if `add`, for `b_transposed` b [k, n]. b is contiguous, rows
-// of a are a_row_stride apart, c is acc_t, dense along one of its dimensions.
-struct GemmArgs {
-  int64_t m, n, k;
-  const void* a;
-  int64_t a_row_stride;
-  const void* b;
-  bool b_transposed;
-  void* c;
-  int64_t c_row_stride, c_column_stride;
-  bool add;
-};
-
 // On the current device and stream. Make one for several products: asking ATen for the handle takes
-// longer than a product.
+// longer than a product. Each product leaves the handle's mode as it found it.
 class Gemm {
  public:
   // tf32: whether float32 is computed so; none: as torch says for matrix products.
   explicit Gemm(Dtype dtype, std::optional<bool> tf32 = {});
-  void run(const GemmArgs& args) const;
-  // Until the handle is asked for anew its products are on this stream, with this workspace. Takes
-  // a cudaStream_t.
-  void move_to(void* stream, void* workspace, size_t bytes) const;
   // out = a b, or added to it, of matrices that are dense along rows or columns: as at::mm computes
-  // it, to the bit. `wide`: out is acc_t.
+  // it, to the bit. `wide`: out is acc_t. Sizes beyond what cuBLAS counts raise.
   void multiply(const Matrix& out, const Matrix& a, const Matrix& b, bool add,
                 bool wide = false) const;
 
  private:
   Dtype dtype_;
-  void* handle_;
+  std::optional<bool> tf32_;
+  cublasHandle_t handle_;
+};
+
+// While it lives, products of this thread's Gemms on the current device that were made before it
+// are on this stream, with this workspace; after it they are where ATen has them.
+class GemmsOnStream {
+ public:
+  GemmsOnStream(cudaStream_t stream, void* workspace, size_t bytes);
+  GemmsOnStream(const GemmsOnStream&) = delete;
+  GemmsOnStream& operator=(const GemmsOnStream&) = delete;
+
+ private:
+  // A member, so that it also undoes what a constructor that throws has done.
+  struct Moved {
+    ~Moved();
+  } moved_;
 };
 
 // Whether torch lets cuBLAS compute float32 in tf32 now; and cuDNN's recurrent layers.

@@ -34,9 +34,9 @@ void run_grouped_forward(const char* op, const RecurrenceForward& args, const Gr
   int64_t products_row = 0;  // the row of S that is the first of `products`
   const auto step = [&](const Gemm& gemm, int64_t first_row, const int64_t* base,
                         cudaStream_t stream) {
-    gemm.run({batch, state_width, hidden, args.h, hidden, w_hh.const_data_ptr(),
-              /*b_transposed=*/false, of_h.mutable_data_ptr(), state_products.row_stride,
-              state_products.column_stride, /*add=*/false});
+    gemm.multiply(matrix_of(state_products, batch, state_width, acc_bytes(args.dtype)),
+                  Matrix::of(args.h, batch, hidden, hidden, 1, size_of(args.dtype)),
+                  matrix_of(w_hh).t(), /*add=*/false, /*wide=*/true);
     const RecurrenceStep one[2] = {{first_row, batch}, {}};
     RecurrenceForward own = args;
     own.steps = one;
@@ -72,8 +72,8 @@ void run_grouped_backward(const char* op, const RecurrenceBackward& args, const 
   const CellInfo& cell = cell_info(args.cell);
   const int64_t width = cell.gates * args.hidden;
   const at::Tensor gates = at::empty({args.batch, width}, weight.options());
-  const auto* const of_state = static_cast<const char*>(gates.const_data_ptr()) +
-                               cell.state_first * args.hidden * size_of(args.dtype);
+  const Matrix of_state =
+      matrix_of(gates).columns_from(cell.state_first * args.hidden, weight.size(0));
   const auto step = [&](const Gemm& gemm, int64_t first_row, const int64_t* base,
                         cudaStream_t stream) {
     const RecurrenceStep one{first_row, args.batch};
@@ -81,9 +81,8 @@ void run_grouped_backward(const char* op, const RecurrenceBackward& args, const 
     own.steps = &one;
     own.step_count = 1;
     check_launch(op, launch_grouped_backward(own, {base, gates.mutable_data_ptr()}, stream));
-    gemm.run({args.batch, args.hidden, weight.size(0), of_state, width, weight.const_data_ptr(),
-              /*b_transposed=*/true, const_cast<void*>(args.grad_h.data), args.grad_h.row_stride,
-              args.grad_h.column_stride, /*add=*/false});
+    gemm.multiply(matrix_of(args.grad_h, args.batch, args.hidden, acc_bytes(args.dtype)), of_state,
+                  matrix_of(weight), /*add=*/false, /*wide=*/true);
   };
   StepGroups groups(op, args.dtype, tf32, steps, weight.device(), stream, step);
   groups.run(args.steps, args.step_count, /*products_row=*/0);

@@ -66,24 +66,9 @@ RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
 }
 
 // Half types are multiplied into float, so that the sum with h W_hh^T is rounded once.
-Tensor product_in_acc(const Tensor& a, const Tensor& b) {
+Tensor product_in_acc_cuda(const Tensor& a, const Tensor& b) {
   const auto acc = at::toOpMathType(a.scalar_type());
   return acc == a.scalar_type() ? at::mm(a, b) : at::mm(a, b, acc);
-}
-
-Tensor input_product_cuda(const Tensor& x, const Tensor& weight_ih, bool transposed,
-                          std::optional<bool> tf32) {
-  const Tensor a = transposed ? weight_ih : x, b = transposed ? x.t() : weight_ih.t();
-  if (!tf32) return product_in_acc(a, b);
-  const Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
-  const Tensor of_a = with_matrix(a), of_b = with_matrix(b);
-  multiply_cuda(matrix_of(out), matrix_of(of_a), matrix_of(of_b), /*add=*/false, Dtype::kFloat,
-                a.device(), tf32);
-  return out;
-}
-
-void* at_row(const MatrixView& view, int64_t row, int64_t element_size) {
-  return static_cast<char*>(const_cast<void*>(view.data)) + row * view.row_stride * element_size;
 }
 
 // f(args of one step, where its rows begin, how many they are), for each step that has rows.
@@ -124,17 +109,15 @@ void forward_cuda(const RecurrenceForward& args, const Tensor& weight_hh,
     const Tensor apart = add          ? Tensor()
                          : transposed ? at::empty({weight.size(0), args.batch}, options).t()
                                       : at::empty({args.batch, weight.size(0)}, options);
+    const int64_t size = acc_bytes(args.dtype), columns = weight.size(0);
     each_step(args, [&](RecurrenceForward one, int64_t start, int64_t rows) {
-      MatrixView to = args.products;
-      if (add) {
-        to.data = at_row(to, start, acc_bytes(args.dtype));
-      } else {
-        to = one.state_products = matrix_view(apart);
-      }
+      if (!add) one.state_products = matrix_view(apart);
+      const Matrix to =
+          add ? matrix_of(args.products, start + rows, columns, size).rows_from(start, rows)
+              : matrix_of(one.state_products, rows, columns, size);
       const void* h = first_h != nullptr && one.steps == args.steps ? first_h : args.h;
-      gemm.run({rows, weight.size(0), args.hidden, h, args.hidden, weight.const_data_ptr(),
-                /*b_transposed=*/false, const_cast<void*>(to.data), to.row_stride, to.column_stride,
-                add});
+      gemm.multiply(to, Matrix::of(h, rows, args.hidden, args.hidden, 1, size_of(args.dtype)),
+                    matrix_of(weight).t(), add, /*wide=*/true);
       check_launch(op, launch_step_forward(one, stream));
     });
   });
@@ -161,21 +144,20 @@ void backward_cuda(const RecurrenceBackward& args, const Tensor& weight_hh,
   check_units(op, args.batch, args.hidden);
   with_stream(weight_hh.device(), plan, [&](cudaStream_t stream) {
     const Tensor weight = in_gate_order(weight_hh, args.cell, args.hidden, 0).contiguous();
-    const Gemm gemm(args.dtype, tf32_cuda(args.cell, args.dtype));
-    const int64_t width = cell_info(args.cell).gates * args.hidden;
-    const auto* grad_gates = static_cast<const char*>(args.grad_gates);
     const auto tf32 = tf32_cuda(args.cell, args.dtype);
     const GroupedSteps steps(args.cell, args.dtype, args.batch, args.hidden, args.steps,
                              args.step_count, args.resets, tf32);
     if (steps.any) {
       return run_grouped_backward(op, args, steps, weight, tf32, stream);
     }
+    const Gemm gemm(args.dtype, tf32);
+    const MatrixView gates{args.grad_gates, cell_info(args.cell).gates * args.hidden, 1};
     each_step(args, [&](const RecurrenceBackward& one, int64_t start, int64_t rows) {
       check_launch(op, launch_step_backward(one, stream));
-      gemm.run({rows, args.hidden, weight.size(0), grad_gates + start * width * size_of(args.dtype),
-                width, weight.const_data_ptr(), /*b_transposed=*/true,
-                const_cast<void*>(args.grad_h.data), args.grad_h.row_stride,
-                args.grad_h.column_stride, /*add=*/false});
+      gemm.multiply(matrix_of(args.grad_h, rows, args.hidden, acc_bytes(args.dtype)),
+                    matrix_of(gates, start + rows, weight.size(0), size_of(args.dtype))
+                        .rows_from(start, rows),
+                    matrix_of(weight), /*add=*/false, /*wide=*/true);
     });
   });
 }
@@ -184,7 +166,7 @@ constexpr RecurrenceBackend kCudaBackend{/*widens_half=*/false,
                                          plan_cuda,
                                          tf32_cuda,
                                          multiply_cuda,
-                                         input_product_cuda,
+                                         product_in_acc_cuda,
                                          forward_cuda,
                                          grouped_forward_cuda,
                                          backward_cuda,

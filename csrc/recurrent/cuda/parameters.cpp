@@ -43,7 +43,7 @@ Matrix input_window(const ParameterGradients& args) {
 struct Products {
   const ParameterGradients& args;
   const Gemm& gemm;
-  at::Device device;
+  at::TensorOptions options;  // of the gates
   cudaStream_t stream;
 
   // to, in torch's order of the gates, = the gates' columns^T h; each part of the gates that stays
@@ -75,7 +75,6 @@ struct Products {
       return weight_hh(to, gates, gates.rows == 0 ? args.output : args.previous_h, /*add=*/false);
     }
     if (!is_half(args.dtype)) return by_parts(to, /*wide=*/false);
-    const auto options = options_of(device, args.dtype);
     if (gates.rows * args.hidden >= kManyStates) {
       const at::Tensor sum = at::empty({to.rows, to.columns}, options.dtype(at::kFloat));
       by_parts(matrix_of(sum), /*wide=*/true);
@@ -103,7 +102,6 @@ struct Products {
     BiasSums sums{args.dtype, gates.rows, gates.columns, gates.data, {of_input, of_state}};
     at::Tensor total;
     if (gates.rows > kRowsOfOneBlock) {
-      const auto options = options_of(device, args.dtype);
       total = at::from_blob(gates.data, {gates.rows, gates.columns}, options).sum(0);
       sums.rows = 1;
       sums.grad_gates = total.const_data_ptr();
@@ -114,10 +112,10 @@ struct Products {
 
 }  // namespace
 
-void multiply_cuda(const Matrix& out, const Matrix& a, const Matrix& b, bool add, Dtype dtype,
+void multiply_cuda(const Matrix& out, const Matrix& a, const Matrix& b, Dtype dtype,
                    at::Device device, std::optional<bool> tf32) {
   const c10::cuda::CUDAGuard guard(device);
-  Gemm(dtype, tf32).multiply(out, a, b, add);
+  Gemm(dtype, tf32).multiply(out, a, b, /*add=*/false);
 }
 
 void pad_rows_cuda(const PadRows& args, at::Device device) {
@@ -128,7 +126,8 @@ void pad_rows_cuda(const PadRows& args, at::Device device) {
 void parameters_cuda(const ParameterGradients& args, at::Device device) {
   const c10::cuda::CUDAGuard guard(device);
   const Gemm gemm(args.dtype, args.tf32);
-  const Products products{args, gemm, device, at::cuda::getCurrentCUDAStream()};
+  const Products products{args, gemm, options_of(device, args.dtype),
+                          at::cuda::getCurrentCUDAStream()};
   const Matrix of_input = input_window(args);
   if (args.of_input.data != nullptr) {
     gemm.multiply(args.of_input, of_input, args.weight_ih, args.adds);

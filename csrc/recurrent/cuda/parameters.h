@@ -5,7 +5,7 @@
 
 namespace treadle {
 
-void multiply_cuda(const Matrix& out, const Matrix& a, const Matrix& b, bool add, Dtype dtype,
+void multiply_cuda(const Matrix& out, const Matrix& a, const Matrix& b, Dtype dtype,
                    at::Device device, std::optional<bool> tf32);
 
 void pad_rows_cuda(const PadRows& args, at::Device device);

@@ -102,8 +102,8 @@ void StepGroups::make_graph() {
   // Nor is a capture of another thread's ours: what is asked for here is no part of it.
   const c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
   CapturedStream side;
-  Gemm gemm(dtype_, tf32_);
-  gemm.move_to(side.stream(), workspace_.mutable_data_ptr(), bytes);
+  const Gemm gemm(dtype_, tf32_);
+  const GemmsOnStream moved(side.stream(), workspace_.mutable_data_ptr(), bytes);
   const auto* const base = static_cast<const int64_t*>(base_.const_data_ptr());
   for (int64_t i = 0; i < kGroupSteps; ++i) {
     step_(gemm, i * steps_.direction * steps_.batch, base, side.stream());
@@ -124,7 +124,6 @@ void StepGroups::run(const RecurrenceStep* steps, int64_t count, int64_t product
     }
   }
   if (s == count) return;
-  // Anew: ATen's handle may have been moved, and is to be where torch's next call expects it.
   const Gemm gemm(dtype_, tf32_);
   for (; s < count; ++s) step_(gemm, steps[s].start, nullptr, stream);
 }

@@ -13,6 +13,18 @@
 
 namespace treadle {
 
+// A view of so many rows and columns, for a product. Strides stay as they are, of one row or column
+// too: by them cuBLAS chooses how it multiplies.
+inline Matrix matrix_of(const MatrixView& view, int64_t rows, int64_t columns,
+                        int64_t element_size) {
+  return {static_cast<char*>(const_cast<void*>(view.data)),
+          rows,
+          columns,
+          view.row_stride,
+          view.column_stride,
+          element_size};
+}
+
 // Steps of a group.
 inline constexpr int64_t kGroupSteps = 8;
 

@@ -3,8 +3,6 @@
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
 
-#include <limits>
-
 #include "common/check.h"
 #include "common/cuda/gemm.h"
 #include "common/cuda/launch.h"
@@ -18,20 +16,11 @@ static Tensor gemm_operand_cuda(const Tensor& t) { return t; }
 
 // Half types give float: the product is not rounded before omega multiplies it.
 static void gemm_cuda(const Tensor& out, const Tensor& x, const Tensor& weight) {
-  const int64_t largest = std::max({x.size(0), x.size(1), weight.size(0)});
-  if (x.is_contiguous() && weight.is_contiguous() && largest < std::numeric_limits<int>::max()) {
-    const c10::cuda::CUDAGuard guard(x.device());
-    return Gemm(to_dtype(x.scalar_type()))
-        .run({x.size(0), weight.size(0), x.size(1), x.const_data_ptr(), x.size(1),
-              weight.const_data_ptr(),
-              /*b_transposed=*/false, out.mutable_data_ptr(), weight.size(0), 1, /*add=*/false});
-  }
-  Tensor z = out;
-  if (z.scalar_type() == x.scalar_type()) {
-    at::mm_out(z, x, weight.t());
-  } else {
-    at::mm_out(z, x, weight.t(), z.scalar_type());
-  }
+  const c10::cuda::CUDAGuard guard(x.device());
+  const Tensor of_x = with_matrix(x), of_weight = with_matrix(weight);
+  Gemm(to_dtype(x.scalar_type()))
+      .multiply(matrix_of(out), matrix_of(of_x), matrix_of(of_weight).t(), /*add=*/false,
+                /*wide=*/true);
 }
 
 static void forward_cuda(const SineLinearForward& args, at::Device device) {
@@ -45,17 +34,27 @@ static int processors_of_90(at::Device device) {
   return architecture_of(gpu->major, gpu->minor) == 90 ? gpu->multiProcessorCount : 0;
 }
 
-static bool fused_forward_cuda(const SineLinearForward& args, at::Device device) {
-  // The fused kernel's GEMM of float is in tf32.
-  if (args.dtype == Dtype::kFloat && !tf32_allowed()) return false;
+// launch(processors, stream) where the GPU and the arguments are fit for a fused kernel; false, and
+// nothing done, where they are not or the driver cannot encode tensor maps.
+template <class Launch>
+static bool launch_fused(const char* op, at::Device device, bool fit, const Launch& launch) {
   const int processors = processors_of_90(device);
-  if (processors == 0 || !sine_linear_fused_forward_supports(args)) return false;
+  if (!fit || processors == 0) return false;
   const c10::cuda::CUDAGuard guard(device);
-  const cudaError_t error =
-      launch_sine_linear_fused_forward(args, processors, at::cuda::getCurrentCUDAStream());
+  const cudaError_t error = launch(processors, at::cuda::getCurrentCUDAStream());
   if (error == cudaErrorNotSupported) return false;
-  check_launch("sine_linear", error);
+  check_launch(op, error);
   return true;
+}
+
+// The fused kernels' GEMM of float is in tf32.
+static bool fused_product(Dtype dtype) { return dtype != Dtype::kFloat || tf32_allowed(); }
+
+static bool fused_forward_cuda(const SineLinearForward& args, at::Device device) {
+  const bool fit = fused_product(args.dtype) && sine_linear_fused_forward_supports(args);
+  return launch_fused("sine_linear", device, fit, [&](int processors, cudaStream_t stream) {
+    return launch_sine_linear_fused_forward(args, processors, stream);
+  });
 }
 
 static void slope_cuda(const SineLinearSlope& args, at::Device device) {
@@ -77,16 +76,13 @@ static void backward_bias_cuda(const SineLinearSlope& slope, const Tensor& grad_
 }
 
 static bool fused_backward_cuda(const SineLinearFusedBackward& args, at::Device device) {
-  const int processors = processors_of_90(device);
-  if (processors == 0 || !sine_linear_fused_backward_supports(args)) return false;
-  const c10::cuda::CUDAGuard guard(device);
-  const Tensor parts = at::empty({sine_linear_fused_backward_parts(args, processors)},
-                                 at::TensorOptions(device).dtype(at::kFloat));
-  const cudaError_t error = launch_sine_linear_fused_backward(args, data_of(parts), processors,
-                                                              at::cuda::getCurrentCUDAStream());
-  if (error == cudaErrorNotSupported) return false;
-  check_launch("sine_linear_backward", error);
-  return true;
+  const bool fit = sine_linear_fused_backward_supports(args);
+  return launch_fused(
+      "sine_linear_backward", device, fit, [&](int processors, cudaStream_t stream) {
+        const Tensor parts = at::empty({sine_linear_fused_backward_parts(args, processors)},
+                                       at::TensorOptions(device).dtype(at::kFloat));
+        return launch_sine_linear_fused_backward(args, data_of(parts), processors, stream);
+      });
 }
 
 static void slope_backward_cuda(const SineLinearSlopeBackward& args, at::Device device) {
@@ -113,15 +109,10 @@ static void jet_forward_cuda(const SineJetForward& args, at::Device device) {
 }
 
 static bool jet_fused_forward_cuda(const SineJetForward& args, at::Device device) {
-  if (args.dtype == Dtype::kFloat && !tf32_allowed()) return false;
-  const int processors = processors_of_90(device);
-  if (processors == 0 || !sine_jet_fused_forward_supports(args)) return false;
-  const c10::cuda::CUDAGuard guard(device);
-  const cudaError_t error =
-      launch_sine_jet_fused_forward(args, processors, at::cuda::getCurrentCUDAStream());
-  if (error == cudaErrorNotSupported) return false;
-  check_launch("sine_linear_jet", error);
-  return true;
+  const bool fit = fused_product(args.dtype) && sine_jet_fused_forward_supports(args);
+  return launch_fused("sine_linear_jet", device, fit, [&](int processors, cudaStream_t stream) {
+    return launch_sine_jet_fused_forward(args, processors, stream);
+  });
 }
 
 static void jet_backward_cuda(SineJetBackward args, const Tensor& grad_z, const Tensor& grad_bias) {

@@ -1,5 +1,6 @@
 // Around the LLTM cell's matrix products: x = [old_h, input] side by side, and the bias gradient,
 // the sum of grad_gates over the rows.
+#include "kernels/common/column_sum.cuh"
 #include "kernels/common/convert.cuh"
 #include "kernels/common/fast_divide.cuh"
 #include "kernels/common/launch.cuh"
@@ -28,31 +29,21 @@ __global__ void __launch_bounds__(kBlockSize)
                  (is_h ? column : column - args.hidden) * view.column_stride];
 }
 
-// One block per 32 columns: thread (x, y) adds rows y, y + 8, ... of column x; then the eight sums
-// are added in order: the same bits whatever the launch.
-constexpr int kSumColumns = 32, kSumRows = kBlockSize / kSumColumns;
+constexpr int kSumRows = kBlockSize / kSumColumns;  // of a block, at a time
 
 template <class T>
 __global__ void __launch_bounds__(kBlockSize)
     lltm_bias_grad(const __grid_constant__ LltmBiasGrad args) {
   begin_kernel();
-  using acc = acc_t<T>;
-  __shared__ acc partial[kSumRows][kSumColumns];
-  const int x = threadIdx.x % kSumColumns, y = threadIdx.x / kSumColumns;
   const int64_t blocks_per_problem = ceil_div(args.columns, int64_t{kSumColumns});
   const int64_t problem = blockIdx.x / blocks_per_problem;
-  const int64_t column = (blockIdx.x - problem * blocks_per_problem) * kSumColumns + x;
-  acc sum = 0;
-  if (column < args.columns) {
-    const T* at =
-        static_cast<const T*>(args.grad_gates) + problem * args.rows * args.columns + column;
-#pragma unroll 8
-    for (int64_t row = y; row < args.rows; row += kSumRows) sum += widen(at[row * args.columns]);
-  }
-  partial[y][x] = sum;
-  __syncthreads();
-  if (y > 0 || column >= args.columns) return;
-  for (int i = 1; i < kSumRows; ++i) sum += partial[i][x];
+  const int64_t column =
+      (blockIdx.x - problem * blocks_per_problem) * kSumColumns + threadIdx.x % kSumColumns;
+  const bool real = column < args.columns;
+  const T* const first =
+      static_cast<const T*>(args.grad_gates) + problem * args.rows * args.columns + column;
+  const acc_t<T> sum = sum_of_column<kSumRows>(first, real, args.rows, args.columns);
+  if (threadIdx.x >= kSumColumns || !real) return;
   static_cast<T*>(args.grad_bias)[problem * args.columns + column] = Narrow<T>::from(sum);
 }
 

@@ -1,0 +1,31 @@
+// Sums of a matrix's columns by blocks of 32 columns: thread (x, y) adds rows y, y + kRows, ... of
+// column x; then the sums of a column are added in order, so that every launch has the same bits.
+#pragma once
+
+#include "kernels/common/convert.cuh"
+
+namespace treadle {
+
+inline constexpr int kSumColumns = 32;
+
+// In a block of kRows * kSumColumns threads, the sum of this thread's column for y = 0. `first`:
+// its first element. A block whose columns are not all `real` calls it with all of its threads.
+template <int kRows, class T>
+__device__ __forceinline__ acc_t<T> sum_of_column(const T* first, bool real, int64_t rows,
+                                                  int64_t row_stride) {
+  __shared__ acc_t<T> partial[kRows][kSumColumns];
+  const int x = threadIdx.x % kSumColumns, y = threadIdx.x / kSumColumns;
+  acc_t<T> sum = 0;
+  if (real) {
+#pragma unroll 8
+    for (int64_t row = y; row < rows; row += kRows) sum += widen(first[row * row_stride]);
+  }
+  partial[y][x] = sum;
+  __syncthreads();
+  if (y == 0 && real) {
+    for (int i = 1; i < kRows; ++i) sum += partial[i][x];
+  }
+  return sum;
+}
+
+}  // namespace treadle
