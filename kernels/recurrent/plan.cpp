@@ -45,7 +45,12 @@ const CellShapes& shapes_of(const RecurrenceSizes& sizes) {
 
 // Blocks of a group of the grid.
 int64_t grid_blocks(bool backward) {
-  return backward ? GridBackward<3, 3>::kBlocks : GridForward<3, 3>::kBlocks;
+  return backward ? GridBackward<3, 3, 1>::kBlocks : GridForward<3, 3>::kBlocks;
+}
+
+// Blocks that share their units.
+int grid_sharing(const RecurrenceDevice& device, bool backward) {
+  return backward && device.pairs ? 2 : 1;
 }
 
 // Groups for each direction, one block a multiprocessor.
@@ -110,13 +115,15 @@ Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& dev
 }
 
 // The most rows of a group of blocks.
-int64_t grid_rows(const RecurrenceSizes& sizes, bool backward) {
+int64_t grid_rows(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool backward) {
   const CellShapes& shapes = shapes_of(sizes);
-  return backward ? shapes.grid_rows_backward : shapes.grid_rows;
+  if (!backward) return shapes.grid_rows;
+  return grid_sharing(device, backward) == 2 ? shapes.grid_rows_backward_paired
+                                             : shapes.grid_rows_backward_alone;
 }
 
 int64_t grid_launches(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool backward) {
-  const int64_t at_once = grid_groups(sizes, device, backward) * grid_rows(sizes, backward);
+  const int64_t at_once = grid_groups(sizes, device, backward) * grid_rows(sizes, device, backward);
   return std::max<int64_t>(ceil_div(sizes.batch, at_once), 1);
 }
 
@@ -131,8 +138,9 @@ int plan_grid(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
 // ---- the choice
 
 // The largest H whose weights an algorithm keeps on the chip; 0 if it does not take the dtype.
-int64_t most_hidden(const RecurrenceSizes& sizes, Dtype dtype, bool cluster, bool backward) {
-  if (!cluster) return is_half(dtype) && grid_rows(sizes, backward) > 0 ? kGridHidden : 0;
+int64_t most_hidden(const RecurrenceSizes& sizes, const RecurrenceDevice& device, Dtype dtype,
+                    bool cluster, bool backward) {
+  if (!cluster) return is_half(dtype) && grid_rows(sizes, device, backward) > 0 ? kGridHidden : 0;
   int64_t most = 0;
   for (size_t i = 0; i < kShapes; ++i) {
     const ShapeKernels& kernels = shapes_of(sizes).clusters[i];
@@ -146,7 +154,7 @@ int64_t most_hidden(const RecurrenceSizes& sizes, Dtype dtype, bool cluster, boo
 bool on_chip(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool cluster,
              bool backward) {
   return device.architecture >= 90 && sizes.hidden >= 1 &&
-         sizes.hidden <= most_hidden(sizes, sizes.dtype, cluster, backward) &&
+         sizes.hidden <= most_hidden(sizes, device, sizes.dtype, cluster, backward) &&
          sizes.batch < kBatch && sizes.steps < kSteps;
 }
 
@@ -195,7 +203,7 @@ Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
   const double of_grid =
       grid && (!cluster || sizes.hidden > kGridFromHidden)
           ? grid_time(grid_launches(sizes, device, backward), plan_grid(sizes, device, backward),
-                      cell_info(sizes.cell).state_gates, backward)
+                      cell_info(sizes.cell).state_gates, backward, grid_sharing(device, backward))
           : kNever;
   if (std::min(clusters.time, of_grid) > std::min(launched, tiles)) return in_launches;
   if (of_grid < clusters.time) {
@@ -233,7 +241,9 @@ const char* refuse_forced(const RecurrenceSizes& sizes, const RecurrenceDevice& 
   if (sizes.steps >= kSteps) {
     return fail("algorithm ", forced, " needs T < 2^30, got ", sizes.steps);
   }
-  const auto most = [&](Dtype dtype) { return most_hidden(sizes, dtype, cluster, backward); };
+  const auto most = [&](Dtype dtype) {
+    return most_hidden(sizes, device, dtype, cluster, backward);
+  };
   if (!on_chip(sizes, device, cluster, backward)) {
     const int64_t fp32 = most(Dtype::kFloat);
     return fail("algorithm ", forced, " needs float16 or bfloat16, 1 <= H <= ", most(Dtype::kHalf),
@@ -276,10 +286,11 @@ const char* plan_recurrence(const RecurrenceSizes& sizes, const RecurrenceDevice
   const bool transposed =
       device.cuda && sizes.dtype == Dtype::kFloat && !device.tf32 && few_rows(sizes.batch);
   RecurrencePlan& plan = *result;
-  plan = {algorithm, reason, steps_per_chunk(sizes, device), transposed, clusters, 0, 0};
+  plan = {algorithm, reason, steps_per_chunk(sizes, device), transposed, clusters, 0, 0, 0};
   if (plan.is("grid")) {
     plan.grid_groups = grid_groups(sizes, device, backward);
     plan.grid_rows = plan_grid(sizes, device, backward);
+    plan.grid_sharing = grid_sharing(device, backward);
   }
   return nullptr;
 }

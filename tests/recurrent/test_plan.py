@@ -112,8 +112,9 @@ def covered(sizes: Sizes, one: Any, multiprocessors: int, directions: int, backw
         launches = max(1, -(-batch // (most * groups)))
         assert one.grid_rows * groups * launches >= batch
         assert one.grid_rows == 8 or (one.grid_rows - 8) * groups * launches < batch
+        assert one.grid_sharing == (2 if backward else 1)
     else:
-        assert one.grid_rows == 0
+        assert one.grid_rows == one.grid_sharing == 0
 
 
 def chosen(one: Any, can: set[str], sizes: Sizes) -> None:
@@ -246,19 +247,6 @@ def test_float32_is_for_clusters_alone() -> None:
         assert plan((512, 17, hidden, 4), forced="cluster").algorithm == "cluster"
         with pytest.raises(RuntimeError, match="algorithm grid needs float16 or bfloat16"):
             plan((512, 17, hidden, 4), forced="grid")
-
-
-@BINDINGS
-@pytest.mark.parametrize(("backward", "blocks"), [(False, 64), (True, 32)])
-def test_a_grid_on_a_small_chip(backward: bool, blocks: int) -> None:
-    words = (
-        f"^recurrent_layer: algorithm grid needs {blocks} multiprocessors a direction, "
-        rf"got {2 * blocks - 1} for 2($|\n)"
-    )
-    options = {"forced": "grid", "directions": 2, "backward": backward}
-    with pytest.raises(RuntimeError, match=words):
-        plan((512, 17, 33, 2), multiprocessors=2 * blocks - 1, **options)
-    assert plan((512, 17, 33, 2), multiprocessors=2 * blocks, **options).grid_rows == 24
 
 
 @BINDINGS
