@@ -52,10 +52,12 @@ inline double dense_time(const ClusterShape& shape, int stride, int state_gates,
 
 // Grid: a chain of products, sums, cell and exchange; with many tiles, what one of them keeps the
 // block busy for. Backward it is mostly the exchange. Of three gates; a fourth adds a fifth,
-// backward more than a third.
-inline double grid_time(int64_t launches, int rows, int state_gates, bool backward) {
-  const double chain = backward ? 1.3 + 0.095 * rows : 1.05 + 0.026 * rows;
-  const double busy = backward ? 0.15 + 0.144 * rows : 0.2 + 0.052 * rows;
+// backward more than a third. Wide: forward, expected, not measured.
+inline double grid_time(int64_t launches, int rows, int state_gates, bool backward, bool wide) {
+  const double chain = backward ? 1.3 + 0.095 * rows
+                       : wide   ? 1.5 + 0.05 * rows
+                                : 1.05 + 0.026 * rows;
+  const double busy = backward ? 0.15 + 0.144 * rows : (wide ? 0.083 : 0.052) * rows + 0.2;
   const double gates = 1 + (backward ? 0.36 : 0.22) * (state_gates - 3);
   return static_cast<double>(launches) * gates * std::max(chain, busy);
 }

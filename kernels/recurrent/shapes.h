@@ -191,16 +191,19 @@ inline constexpr std::array<ShapeKernels, kShapes> kShapeKernels =
 
 // ---- of any cell
 
-// What a pass of a cell may be run with: cluster shapes, and rows of a grid's group (0: none).
+// What a pass of a cell may be run with: cluster shapes, and rows of a grid's group (0: none), wide
+// where H is beyond kGridHidden.
 struct CellShapes {
   const std::array<ShapeKernels, kShapes>& clusters;
-  int grid_rows, grid_rows_backward;
+  int grid_rows, grid_rows_wide, grid_rows_backward;
 };
 
 template <int gates, int state_gates>
-inline constexpr CellShapes kCellShapes{kShapeKernels<gates, state_gates>,
-                                        most_grid_rows<GridForward<gates, state_gates>>(),
-                                        most_grid_rows<GridBackward<gates, state_gates>>()};
+inline constexpr CellShapes kCellShapes{
+    kShapeKernels<gates, state_gates>,
+    most_grid_rows<GridForward<gates, state_gates, kGridHidden>>(),
+    most_grid_rows<GridForward<gates, state_gates, kGridWideHidden>>(),
+    most_grid_rows<GridBackward<gates, state_gates>>()};
 
 inline const CellShapes& cell_shapes(int gates, int state_gates) {
   if (gates == 3) return kCellShapes<3, 3>;
