@@ -15,9 +15,6 @@
 
 namespace treadle {
 
-// Bytes of a tile of one step: h of all units, in the order of the B operand.
-inline constexpr int kGridForwardTile = kGridHidden * 8 * 2;
-
 // Bytes of a tile of one step: gradients of all units' gates with a product with h, in the order of
 // the B operand.
 template <int state_gates>

@@ -3,18 +3,17 @@
 // kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
-#include "kernels/recurrent/grid_forward_multiply.cuh"
+#include "kernels/recurrent/grid_wide_multiply.cuh"
 
 namespace treadle {
 
 // A thread of the warps that finish: a pair of units of one row of a tile. Teams take tiles by
 // turns, one team those of each buffer of sums, so that a tile is not the same one's in all steps:
 // c and h lie in shared memory, and a barrier a step lies between.
-template <class Cell, class T, bool any_resets, int buffers>
+template <class Cell, class T, class Layout, bool any_resets, int buffers>
 struct GridFinisher {
   static constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
   static constexpr int kFirstInput = kGates - Cell::kInputGates;
-  using Layout = GridForward<kGates, kStateGates>;
   static constexpr int kMeeting = Layout::kMultiplying + Layout::kTeam;
   static constexpr int kStatesBytes = Layout::kTeam * 12;  // of a tile: c and h of a pair a thread
 
@@ -120,7 +119,7 @@ struct GridFinisher {
         h[i] = rounded(h0);
         sent[i] = rounded(resets.template first_h<uint16_t>(anew, h0, row, unit + i));
       }
-      store_word4(send_to + ring.before_first() + j * kGridForwardTile, sent[0] | sent[1] << 16);
+      store_word4(send_to + ring.before_first() + j * Layout::kTileBytes, sent[0] | sent[1] << 16);
       keep_states(states_of(j), c, h[0] | h[1] << 16);
     }
   }
@@ -217,8 +216,8 @@ struct GridFinisher {
       const int64_t row = rows.start(time(s)) + first * 8;
       Place at = {output_to + row * output_row,
                   gates_to + row * gates_row,
-                  send_to + ring.place(s) + first * kGridForwardTile,
-                  send_to + ring.place(s + kGridRing - 2) + first * kGridForwardTile,
+                  send_to + ring.place(s) + first * Layout::kTileBytes,
+                  send_to + ring.place(s + kGridRing - 2) + first * Layout::kTileBytes,
                   stage_of(s) + (first * 8 + row_in_tile) * Layout::kStageRow + pair * 4,
                   states_of(first)};
 #pragma unroll 1
@@ -228,7 +227,7 @@ struct GridFinisher {
         const bool again = before > j * 8;
         finish(s, own, taken, again, at);
         at = {at.output + 16 * output_row,       at.gates + 16 * gates_row,
-              at.send + 2 * kGridForwardTile,    at.put_back + 2 * kGridForwardTile,
+              at.send + 2 * Layout::kTileBytes,  at.put_back + 2 * Layout::kTileBytes,
               at.stage + 16 * Layout::kStageRow, at.states + 2 * kStatesBytes};
       }
       visits += (active + 7) / 8;
@@ -255,28 +254,33 @@ struct GridFinisher {
   }
 };
 
-template <class Cell, class T, bool any_resets, int late>
-__global__ void __launch_bounds__(GridForward<Cell::kGates, Cell::kStateGates>::kThreads, 1)
+template <class Cell, int hidden>
+using GridLayout = GridForward<Cell::kGates, Cell::kStateGates, hidden>;
+
+// late: as GridMultiplier says.
+template <class Cell, class T, int hidden, bool any_resets, int late>
+__global__ void __launch_bounds__(GridLayout<Cell, hidden>::kThreads, 1)
     grid_forward(const __grid_constant__ PersistentForward args, int rows_each) {
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  using Layout = GridForward<Cell::kGates, Cell::kStateGates>;
+  using Layout = GridLayout<Cell, hidden>;
+  using Multiplier = std::conditional_t<Layout::kWide, GridWideMultiplier<Cell, T, late == 2>,
+                                        GridMultiplier<Cell, T, late>>;
   extern __shared__ __align__(128) unsigned char memory[];
   const int rank = static_cast<int>(blockIdx.x) % Layout::kBlocks;
   const int number = static_cast<int>(blockIdx.x) / Layout::kBlocks;
   const int tiles = rows_each / 8;
   const Group group(args.sizes, number, rows_each);
-  const GridRing ring{tiles * kGridForwardTile};
+  const GridRing ring{tiles * Layout::kTileBytes};
   char* const exchange =
       static_cast<char*>(args.exchange) + int64_t{number} * (kGridRing + 1) * ring.step_bytes;
   if (threadIdx.x < Layout::kMultiplying) {
     ptx::setmaxnreg_inc<Layout::kMultiplyingRegisters>();
-    GridMultiplier<Cell, T, late>(args, group, exchange, ring, rank, ptx::shared_address(memory))
-        .run();
+    Multiplier(args, group, exchange, ring, rank, ptx::shared_address(memory)).run();
   } else {
     ptx::setmaxnreg_dec<Layout::kFinishingRegisters>();
-    GridFinisher<Cell, T, any_resets, late == 2 ? 1 : 2>(args, group, exchange, ring, rank,
-                                                         rows_each, ptx::shared_address(memory))
+    GridFinisher<Cell, T, Layout, any_resets, late == 2 ? 1 : 2>(
+        args, group, exchange, ring, rank, rows_each, ptx::shared_address(memory))
         .run();
   }
 #endif

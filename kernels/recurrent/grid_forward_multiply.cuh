@@ -6,13 +6,37 @@
 
 namespace treadle {
 
+// Calls put(half-chunk of 16 k, gate, weights of a lane). Of a chunk of 32 k, lane (g, q) has units
+// 8q .. 8q + 7, for two products of 16 k. Rows g and g + 8 of a product's A are a pair of units.
+template <class Cell, class Layout, class Put>
+__device__ __forceinline__ void load_forward_weights(const PersistentForward& args, int64_t d,
+                                                     int rank, const Put& put) {
+  constexpr int kStateGates = Cell::kStateGates, kChunks = Layout::kChunks;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, q = lane % 4;
+  const int64_t hidden = args.sizes.hidden, u = rank * Layout::kUnits + 2 * g;
+  const auto* all =
+      static_cast<const uint16_t*>(args.weight_hh) + d * kStateGates * hidden * hidden;
+  const bool aligned = hidden % 4 == 0 && reinterpret_cast<uintptr_t>(all) % 8 == 0;
+#pragma unroll
+  for (int c = 0; c < 2 * kChunks; ++c) {
+#pragma unroll
+    for (int m = 0; m < kStateGates; ++m) {
+      const int64_t k = (warp * kChunks + c / 2) * 32 + 8 * q + c % 2 * 4;
+      const uint16_t* at = all + (Cell::weight_block(m) * hidden + u) * hidden + k;
+      const uint2 even = load_four(at, u < hidden ? hidden - k : 0, aligned);
+      const uint2 odd = load_four(at + hidden, u + 1 < hidden ? hidden - k : 0, aligned);
+      put(c, m, {even.x, odd.x, even.y, odd.y});
+    }
+  }
+}
+
 // A warp that multiplies all units of the block by an eighth of K. `late`: of how many of two
 // visits the next one's words are asked for after the sums are stored, and not while the tile is
 // multiplied: of all with one tile, since the words are then its own, of half of them with two.
 template <class Cell, class T, int late>
 struct GridMultiplier {
   static constexpr int kStateGates = Cell::kStateGates;
-  using Layout = GridForward<Cell::kGates, kStateGates>;
+  using Layout = GridForward<Cell::kGates, kStateGates, kGridHidden>;
   static constexpr int kChunks = Layout::kChunks;
   using Words = uint4[kChunks];
 
@@ -30,7 +54,10 @@ struct GridMultiplier {
                                             uint32_t base)
       : ring(ring), visit(group, static_cast<int>(args.sizes.steps)) {
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-    load_weights(args, group.direction, rank, warp, lane / 4, lane % 4);
+    load_forward_weights<Cell, Layout>(args, group.direction, rank, [&](int c, int m, uint4 of) {
+      uint32_t* const to = weights + (c * kStateGates + m) * 4;
+      to[0] = of.x, to[1] = of.y, to[2] = of.z, to[3] = of.w;
+    });
     from = exchange + (warp * kChunks * kWarp + lane) * 16;
     sums_to = base + warp * kStateGates * 512 + sums_place(lane / 4, lane % 4);
     keep(sums_to);
@@ -38,32 +65,10 @@ struct GridMultiplier {
     at = from + source();
   }
 
-  // Of a chunk of 32 k, lane (g, q) has units 8q .. 8q + 7, for two products of 16 k. Rows g and
-  // g + 8 of a product's A are a pair of units.
-  __device__ __forceinline__ void load_weights(const PersistentForward& args, int64_t d, int rank,
-                                               int warp, int g, int q) {
-    const int64_t hidden = args.sizes.hidden, u = rank * Layout::kUnits + 2 * g;
-    const auto* all =
-        static_cast<const uint16_t*>(args.weight_hh) + d * kStateGates * hidden * hidden;
-    const bool aligned = hidden % 4 == 0 && reinterpret_cast<uintptr_t>(all) % 8 == 0;
-#pragma unroll
-    for (int c = 0; c < 2 * kChunks; ++c) {
-#pragma unroll
-      for (int m = 0; m < kStateGates; ++m) {
-        const int64_t k = (warp * kChunks + c / 2) * 32 + 8 * q + c % 2 * 4;
-        const uint16_t* at = all + (Cell::weight_block(m) * hidden + u) * hidden + k;
-        const uint2 even = load_four(at, u < hidden ? hidden - k : 0, aligned);
-        const uint2 odd = load_four(at + hidden, u + 1 < hidden ? hidden - k : 0, aligned);
-        uint32_t* const to = weights + (c * kStateGates + m) * 4;
-        to[0] = even.x, to[1] = odd.x, to[2] = even.y, to[3] = odd.y;
-      }
-    }
-  }
-
   // Where the visit finds its tile of the step before.
   __device__ __forceinline__ int source() const {
     const int step = visit.before > visit.j * 8 ? ring.place(visit.s - 1) : ring.before_first();
-    return step + visit.j * kGridForwardTile;
+    return step + visit.j * Layout::kTileBytes;
   }
 
   // Asks for the words of the next one. Without a next one they are not used.

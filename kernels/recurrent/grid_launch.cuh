@@ -88,22 +88,27 @@ struct GridCall {
   }
 };
 
-template <class Cell, class T, int late>
+template <class Cell, class T, int hidden, int late>
 cudaError_t run_grid_of(const PersistentForward* args, const GridCall& call) {
-  using Layout = GridForward<Cell::kGates, Cell::kStateGates>;
-  return call.of<Layout>(
-      any_resets(args) ? grid_forward<Cell, T, true, late> : grid_forward<Cell, T, false, late>,
-      args);
+  return call.of<GridLayout<Cell, hidden>>(any_resets(args)
+                                               ? grid_forward<Cell, T, hidden, true, late>
+                                               : grid_forward<Cell, T, hidden, false, late>,
+                                           args);
 }
+
+// H beyond kGridHidden: grid_wide_launch.cuh, in translation units of their own.
+template <class Kind>
+cudaError_t run_grid_wide(const PersistentForward* args, const GridCall& call);
 
 template <class Kind>
 cudaError_t run_grid(const PersistentForward* args, const GridCall& call) {
+  if (call.sizes.hidden > kGridHidden) return run_grid_wide<Kind>(args, call);
   using Cell = typename Kind::template HalfCell<float>;
   const auto run = [&](auto type) {
     using T = typename decltype(type)::type;
-    return call.rows == 8    ? run_grid_of<Cell, T, 2>(args, call)
-           : call.rows == 16 ? run_grid_of<Cell, T, 1>(args, call)
-                             : run_grid_of<Cell, T, 0>(args, call);
+    return call.rows == 8    ? run_grid_of<Cell, T, kGridHidden, 2>(args, call)
+           : call.rows == 16 ? run_grid_of<Cell, T, kGridHidden, 1>(args, call)
+                             : run_grid_of<Cell, T, kGridHidden, 0>(args, call);
   };
   return call.sizes.dtype == Dtype::kHalf ? run(Type<Half>{}) : run(Type<BFloat16>{});
 }
@@ -155,7 +160,8 @@ cudaError_t grid_fits(bool backward, const PersistentSizes& sizes, int rows, int
 template <class Kind>
 size_t grid_exchange_bytes(const PersistentSizes& sizes, int rows, bool backward) {
   constexpr int kStateGates = Kind::template Cell<float>::kStateGates;
-  const int tile_bytes = backward ? kGridBackwardTile<kStateGates> : kGridForwardTile;
+  const int64_t width = sizes.hidden > kGridHidden ? kGridWideHidden : kGridHidden;
+  const int64_t tile_bytes = backward ? kGridBackwardTile<kStateGates> : width * 8 * 2;
   const size_t steps = kGridRing + (backward ? 0 : 1);
   return steps * grid_groups(sizes, rows) * (rows / 8) * tile_bytes;
 }

@@ -6,27 +6,36 @@ namespace treadle {
 inline constexpr int kWarp = 32;
 inline constexpr int kMostSharedBytes = 227 * 1024;  // sm_90, a block
 
-inline constexpr int kGridHidden = 1024;  // at most
-inline constexpr int kGridRing = 32;      // steps whose exchange has places of its own
+inline constexpr int kGridHidden = 1024;  // at most; forward of twice as many blocks:
+inline constexpr int kGridWideHidden = 2048;
+inline constexpr int kGridRing = 32;  // steps whose exchange has places of its own
 
-template <int gates, int state_gates>
+template <int gates, int state_gates, int hidden>
 struct GridForward {
-  // Of a group; of a block: so few that registers hold all weights.
-  static constexpr int kBlocks = 64, kUnits = kGridHidden / kBlocks;
+  // Of a block: so few that registers hold all weights, or most of them; of a group.
+  static constexpr int kUnits = 16, kBlocks = hidden / kUnits;
+  static constexpr bool kWide = hidden > kGridHidden;
+  static constexpr int kTileBytes = hidden * 8 * 2;  // h of all units of a tile
   static constexpr int kMostRows = 128;
   static constexpr int kMultiplyingWarps = 8, kMultiplying = kMultiplyingWarps * kWarp;
   // Two teams by turns, of which a thread has a pair of units of a row of a tile.
   static constexpr int kTeam = kUnits / 2 * 8, kFinishing = 2 * kTeam;
   static constexpr int kThreads = kMultiplying + kFinishing;
-  static constexpr int kMultiplyingRegisters = state_gates == 4 ? 200 : 176;
+  static constexpr int kMultiplyingRegisters = kWide || state_gates == 4 ? 200 : 176;
   static constexpr int kFinishingRegisters = 504 - 2 * kMultiplyingRegisters;
-  static constexpr int kChunks = kGridHidden / 32 / kMultiplyingWarps;  // of 32 k, a warp
-  static constexpr int kDepth = 6;                                      // steps of the input
-  static constexpr int kStageRow = kUnits * 2 + 16;                     // bytes
+  static constexpr int kChunks = hidden / 32 / kMultiplyingWarps;  // of 32 k, a warp
+  // Half-chunks whose weights words, sums and addresses leave registers for; the others lie in
+  // shared memory.
+  static constexpr int kFree = (kMultiplyingRegisters - 40 - 4 * kChunks) / (4 * state_gates);
+  static constexpr int kInRegisters = kWide ? kFree : 2 * kChunks;
+  static constexpr int kInShared = 2 * kChunks - kInRegisters;
+  static constexpr int kDepth = kWide && state_gates == 4 ? 4 : 6;  // steps of the input
+  static constexpr int kStageRow = kUnits * 2 + 16;                 // bytes
   static constexpr int kFirstPoll = 600;  // clocks after sums are read, with one tile
 
   static constexpr int kSumBytes = kMultiplyingWarps * state_gates * 512;
-  static constexpr int kStages = 2 * kSumBytes;  // after two buffers of sums
+  static constexpr int kWeights = 2 * kSumBytes;  // after two buffers of sums
+  static constexpr int kStages = kWeights + kMultiplyingWarps * kInShared * state_gates * 512;
   // Of every row: c and h of 8 pairs, and the stages of the input.
   static constexpr int kRowBytes = kUnits / 2 * 12 + kDepth * gates * kStageRow;
 

@@ -43,9 +43,14 @@ const CellShapes& shapes_of(const RecurrenceSizes& sizes) {
   return cell_shapes(cell.gates, cell.state_gates);
 }
 
+// Of the grid, whose forward pass then takes twice as many blocks; backward has no such kernel.
+bool is_wide(const RecurrenceSizes& sizes) { return sizes.hidden > kGridHidden; }
+
 // Blocks of a group of the grid.
-int64_t grid_blocks(bool backward) {
-  return backward ? GridBackward<3, 3, 1>::kBlocks : GridForward<3, 3>::kBlocks;
+int64_t grid_blocks(const RecurrenceSizes& sizes, bool backward) {
+  if (backward) return GridBackward<3, 3, 1>::kBlocks;
+  return is_wide(sizes) ? GridForward<3, 3, kGridWideHidden>::kBlocks
+                        : GridForward<3, 3, kGridHidden>::kBlocks;
 }
 
 // Blocks that share their units.
@@ -55,7 +60,8 @@ int grid_sharing(const RecurrenceDevice& device, bool backward) {
 
 // Groups for each direction, one block a multiprocessor.
 int64_t grid_groups(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool backward) {
-  return device.multiprocessors / grid_blocks(backward) / std::max<int64_t>(sizes.directions, 1);
+  return device.multiprocessors / grid_blocks(sizes, backward) /
+         std::max<int64_t>(sizes.directions, 1);
 }
 
 // Clusters that fit at once: an H200 with 132 multiprocessors holds 7 of 16 blocks, 30 of 4.
@@ -117,7 +123,7 @@ Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& dev
 // The most rows of a group of blocks.
 int64_t grid_rows(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool backward) {
   const CellShapes& shapes = shapes_of(sizes);
-  if (!backward) return shapes.grid_rows;
+  if (!backward) return is_wide(sizes) ? shapes.grid_rows_wide : shapes.grid_rows;
   return grid_sharing(device, backward) == 2 ? shapes.grid_rows_backward_paired
                                              : shapes.grid_rows_backward_alone;
 }
@@ -140,7 +146,10 @@ int plan_grid(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
 // The largest H whose weights an algorithm keeps on the chip; 0 if it does not take the dtype.
 int64_t most_hidden(const RecurrenceSizes& sizes, const RecurrenceDevice& device, Dtype dtype,
                     bool cluster, bool backward) {
-  if (!cluster) return is_half(dtype) && grid_rows(sizes, device, backward) > 0 ? kGridHidden : 0;
+  if (!cluster) {
+    if (!is_half(dtype) || grid_rows(sizes, device, backward) == 0) return 0;
+    return backward ? kGridHidden : kGridWideHidden;
+  }
   int64_t most = 0;
   for (size_t i = 0; i < kShapes; ++i) {
     const ShapeKernels& kernels = shapes_of(sizes).clusters[i];
@@ -203,7 +212,8 @@ Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
   const double of_grid =
       grid && (!cluster || sizes.hidden > kGridFromHidden)
           ? grid_time(grid_launches(sizes, device, backward), plan_grid(sizes, device, backward),
-                      cell_info(sizes.cell).state_gates, backward, grid_sharing(device, backward))
+                      cell_info(sizes.cell).state_gates, backward, grid_sharing(device, backward),
+                      is_wide(sizes))
           : kNever;
   if (std::min(clusters.time, of_grid) > std::min(launched, tiles)) return in_launches;
   if (of_grid < clusters.time) {
@@ -241,6 +251,7 @@ const char* refuse_forced(const RecurrenceSizes& sizes, const RecurrenceDevice& 
   if (sizes.steps >= kSteps) {
     return fail("algorithm ", forced, " needs T < 2^30, got ", sizes.steps);
   }
+  if (backward && !cluster && is_wide(sizes)) return refuse_forced(sizes, device, forced, false);
   const auto most = [&](Dtype dtype) {
     return most_hidden(sizes, device, dtype, cluster, backward);
   };
@@ -252,7 +263,7 @@ const char* refuse_forced(const RecurrenceSizes& sizes, const RecurrenceDevice& 
                 " and sm_", device.architecture);
   }
   if (!cluster && grid_groups(sizes, device, backward) == 0) {
-    return fail("algorithm grid needs ", grid_blocks(backward),
+    return fail("algorithm grid needs ", grid_blocks(sizes, backward),
                 " multiprocessors a direction, got ", device.multiprocessors, " for ",
                 sizes.directions);
   }
@@ -266,8 +277,9 @@ Choice take_forced(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
   if (forced == "cluster") {
     return {"cluster", reason, plan_clusters(sizes, device, backward).plan};
   }
-  const bool fused = forced == "tiles" || forced == "warp";
-  if (fused && backward) return {"step", "there is such a kernel forward alone"};
+  const bool forward_alone =
+      forced == "tiles" || forced == "warp" || (forced == "grid" && is_wide(sizes));
+  if (forward_alone && backward) return {"step", "there is such a kernel forward alone"};
   for (const char* const name : {"grid", "tiles", "warp", "step"}) {
     if (forced == name) return {name, reason};
   }

@@ -52,14 +52,18 @@ inline double dense_time(const ClusterShape& shape, int stride, int state_gates,
 
 // Grid: a chain of products, sums, cell and exchange; with many tiles, what one of them keeps the
 // block busy for. Backward it is mostly the exchange, which pairs of blocks halve: their times are
-// predicted, not measured. Of three gates; a fourth adds a fifth, backward more than a third.
-inline double grid_time(int64_t launches, int rows, int state_gates, bool backward, int sharing) {
+// predicted, not measured, and so are forward's beyond H 1024 (wide). Of three gates; a fourth adds
+// a fifth, backward more than a third.
+inline double grid_time(int64_t launches, int rows, int state_gates, bool backward, int sharing,
+                        bool wide) {
   const bool pairs = sharing == 2;
   const double chain = pairs      ? 1.45 + 0.04 * rows
                        : backward ? 1.3 + 0.095 * rows
+                       : wide     ? 1.5 + 0.05 * rows
                                   : 1.05 + 0.026 * rows;
   const double busy = pairs      ? 0.15 + 0.09 * rows
                       : backward ? 0.15 + 0.144 * rows
+                      : wide     ? 0.2 + 0.083 * rows
                                  : 0.2 + 0.052 * rows;
   const double gates = 1 + (backward ? 0.36 : 0.22) * (state_gates - 3);
   return static_cast<double>(launches) * gates * std::max(chain, busy);

@@ -7,6 +7,7 @@ import itertools
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,8 +41,11 @@ def equal(found: list[Tensor], expected: list[Tensor]) -> None:
 # ---- again and again
 
 
-def repeated(algorithm: str, dtype: torch.dtype, size: Sizes, lengths: Lengths) -> None:
-    one = calls.given("repeats", dtype, size, lengths=lengths, features=32)
+def repeated(
+    algorithm: str, dtype: torch.dtype, size: Sizes, lengths: Lengths, directions: int = 2
+) -> None:
+    options: dict[str, Any] = {"lengths": lengths, "directions": directions, "features": 32}
+    one = calls.given("repeats", dtype, size, **options)
     expected, total = calls.both(one, algorithm), counter()
     for _ in range(1000):
         calls.count_differing(calls.both(one, algorithm), expected, total)
@@ -58,6 +62,8 @@ def repeats(algorithm: str, dtype: str, which: str) -> Cases:
         "wide": (17, 40, widest(algorithm, kind)),
     }
     yield which, partial(repeated, algorithm, kind, sizes[which], None)
+    if which == "wide" and algorithm == "grid":
+        yield "widest", partial(repeated, algorithm, kind, (17, 40, 2048), None, 1)
     if which == "small":
         yield "packed", partial(repeated, algorithm, kind, (0, 0, narrow), LENGTHS)
 

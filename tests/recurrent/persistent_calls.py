@@ -30,7 +30,7 @@ def most_hidden(algorithm: str, dtype: torch.dtype, cell: str = "lltm") -> int:
         return 1 << 20
     if dtype not in HALVES:
         return 512 if algorithm == "cluster" and dtype == torch.float32 else 0
-    return {"cluster": 512 if cell == "lstm" else 768, "grid": 1024}[algorithm]
+    return {"cluster": 512 if cell == "lstm" else 768, "grid": 2048}[algorithm]
 
 
 def fits(algorithm: str, dtype: torch.dtype, hidden: int, cell: str = "lltm") -> bool:
@@ -38,6 +38,11 @@ def fits(algorithm: str, dtype: torch.dtype, hidden: int, cell: str = "lltm") ->
     if algorithm == "tiles" and (hidden % 64 != 0 or hidden == 0):
         return False
     return algorithm in ("step", "warp") or 1 <= hidden <= most_hidden(algorithm, dtype, cell)
+
+
+def most_directions(algorithm: str, hidden: int) -> int:
+    """A grid of so wide a layer is nearly all of the chip."""
+    return 1 if algorithm == "grid" and hidden > 1024 else 2
 
 
 def fitting(algorithm: str, hidden: int) -> int:

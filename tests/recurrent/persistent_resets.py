@@ -31,6 +31,7 @@ SIZES: tuple[tuple[int, int, int, int], ...] = (
     (6, 40, 5, 512),
     (6, 33, 5, 768),
     (5, 9, 3, 1024),
+    (5, 20, 3, 2048),
     (5, 300, 3, 192),
 )
 LENGTHS: tuple[Lengths, ...] = (None, (37, *[21] * 7, *[2] * 9, 1))
@@ -46,7 +47,8 @@ def cases(algorithm: str, dtype: str, cell: str) -> Cases:
         starts = STARTS[turn % 3]
         if not calls.fits(algorithm, DTYPES[dtype], size[3], cell):
             continue
-        options: dict[str, Any] = {"lengths": lengths, "cell": cell, "directions": 2}
+        options: dict[str, Any] = {"lengths": lengths, "cell": cell}
+        options["directions"] = calls.most_directions(algorithm, size[3])
 
         def build(
             make: Make, size: tuple[int, int, int, int], starts: str, options: dict[str, Any]
@@ -146,7 +148,8 @@ def pieces(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> 
 
 def bits(algorithm: str, dtype: str, cell: str) -> Cases:
     for _, b, _, h in SIZES:
-        if not calls.fits(algorithm, DTYPES[dtype], h, cell):
+        both = calls.most_directions(algorithm, h) == 2
+        if not both or not calls.fits(algorithm, DTYPES[dtype], h, cell):
             continue
         for check in (no_marks, twice, contained, *([pieces] if cell == "lltm" else [])):
             size = 9, b, h

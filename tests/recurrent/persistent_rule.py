@@ -33,6 +33,8 @@ LARGE = (
     (5, 17, 5, 1000),
     (3, 2, 64, 1024),
     (3, 64, 31, 1024),
+    (5, 70, 31, 1100),
+    (4, 7, 24, 2048),
     (3, 700, 8, 64),
     (4, 300, 24, 192),
 )
@@ -80,9 +82,9 @@ def cases(algorithm: str, dtype: str, cell: str) -> Cases:
             yield case.id, partial(by_rule, op, case, DTYPES[dtype], algorithm)
 
 
-def large_case(name: str, recompute: bool, *arguments: Any, **options: Any) -> Case:
+def large_case(name: str, recompute: bool, size: tuple[int, int, int, int], **options: Any) -> Case:
     def build(make: Make) -> Call:
-        call = layer_arguments(make, *arguments, directions=2, **options)
+        call = layer_arguments(make, size, **{"directions": 2} | options)
         return call.with_options(recompute=recompute)
 
     return Case(name, build, tuple(DTYPES.values()))
@@ -99,7 +101,9 @@ def large(algorithm: str, dtype: str, cell: str) -> Cases:
             continue
         name = f"T{size[0]} B{size[1]} I{size[2]} H{size[3]} {lengths} recompute {recompute}"
         state = torch.float32 if recompute else None
-        case = large_case(name, recompute, size, cell=cell, lengths=lengths, state=state)
+        options: dict[str, Any] = {"cell": cell, "lengths": lengths, "state": state}
+        options["directions"] = calls.most_directions(algorithm, size[3])
+        case = large_case(name, recompute, size, **options)
         yield name, partial(by_rule, op, case, DTYPES[dtype], algorithm)
 
 
@@ -169,12 +173,16 @@ def chosen(
     algorithm: str,
     lengths: Lengths,
     cell: str = "lltm",
+    directions: int = 2,
 ) -> None:
-    one = calls.given(name, dtype, size, cell=cell, lengths=lengths, features=8)
+    options: dict[str, Any] = {"lengths": lengths, "directions": directions, "features": 8}
+    one = calls.given(name, dtype, size, cell=cell, **options)
     assert algorithms_of(one) == {algorithm}
     both = calls.launches(calls.training(one, "auto"))
-    expected = {"warp", "step"} if algorithm == "warp" else {algorithm}
-    assert {launch.algorithm for launch in both} == expected
+    forward_alone = algorithm == "warp" or size[2] > 1024
+    assert {launch.algorithm for launch in both} == {algorithm} | (
+        {"step"} if forward_alone else set()
+    )
 
 
 def auto() -> Cases:
@@ -218,6 +226,9 @@ def auto() -> Cases:
     ):
         name = f"{cell} {size} {dtype}"
         yield name, partial(chosen, name, dtype, size, algorithm, None, cell)
+    for hidden, cell in itertools.product((1025, 2048), CELLS):
+        name = f"{cell} H{hidden}, one direction"
+        yield name, partial(chosen, name, torch.half, (16, 17, hidden), "grid", None, cell, 1)
     yield "float64", partial(chosen, "float64", torch.float64, (16, 17, 128), "step", None)
     packed = (0, 0, 257)
     for dtype in (torch.half, torch.float32):
@@ -271,12 +282,16 @@ def refused(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) ->
 def raises(algorithm: str) -> Cases:
     for dtype, cell in itertools.product((*DTYPES.values(), torch.float64), CELLS):
         most = calls.most_hidden(algorithm, dtype, cell)
-        for h in (most + 1, 2048) if most else (32,):
+        for h in (most + 1, 2 * most) if most else (32,):
             yield f"{cell} H{h} {dtype}", partial(refused, algorithm, dtype, (5, 3, h), cell)
     # And what runs after it is right.
     for dtype in calls.dtypes_of(algorithm):
         size = 5, 3, calls.most_hidden(algorithm, dtype)
-        yield f"after {dtype}", partial(steps.check_given, algorithm, "after", dtype, size)
+        d = calls.most_directions(algorithm, size[2])
+        yield (
+            f"after {dtype}",
+            partial(steps.check_given, algorithm, "after", dtype, size, directions=d),
+        )
 
 
 GROUPS = {

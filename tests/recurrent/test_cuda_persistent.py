@@ -81,7 +81,7 @@ def watch(group: str, *arguments: Any, **environment: str) -> str:
 
 CLUSTER_WIDTHS = ((1, 31), (32, 33), (96, 128), (257,), (512,), (768,))
 WIDTHS = [("cluster", widths) for widths in CLUSTER_WIDTHS]
-WIDTHS += [("grid", widths) for widths in (*CLUSTER_WIDTHS, (1000,), (1024,))]
+WIDTHS += [("grid", widths) for widths in (*CLUSTER_WIDTHS, (1000,), (1024,), (1100,), (2048,))]
 WIDTHS += [("step", (33, 257)), ("step", (2048,)), ("warp", (33, 257)), ("warp", (512,))]
 WIDTHS += [("tiles", (64, 128, 192)), ("tiles", (1024,))]
 
@@ -100,6 +100,7 @@ def test_every_size(algorithm: str, widths: tuple[int, ...]) -> None:
         ("cluster", (400, 512, 640, 768)),
         ("grid", (33, 256, 512)),
         ("grid", (769, 1000, 1024)),
+        ("grid", (1025, 1500, 2048)),
         ("tiles", (64, 320, 512)),
     ],
     ids=str,
@@ -142,7 +143,7 @@ def test_every_share_of_the_batch_of_lstm_in_float32() -> None:
 @pytest.mark.parametrize("narrow", [True, False])
 @ALL_ALGORITHMS
 def test_packed(algorithm: str, narrow: bool) -> None:
-    wide = (257, 512, 768) if algorithm == "cluster" else (512, 1000, 1024)
+    wide = (257, 512, 768) if algorithm == "cluster" else (512, 1000, 1024, 2048)
     widths = [fitting(algorithm, h) for h in ((1, 33, 128) if narrow else wide)]
     watch("packed", algorithm, *sorted(set(widths)))
 

@@ -29,7 +29,7 @@ def no_bindings() -> str | None:
 BINDINGS = pytest.mark.skipif(no_bindings() is not None, reason=no_bindings() or "")
 STEPS = (0, 1, 2, 4, 5, 100_000)
 BATCHES = (0, 1, 2, 17, 32, 33, 1024, 1025, 70_000)
-HIDDEN = (0, 1, 33, 512, 513, 768, 769, 1024, 1025)
+HIDDEN = (0, 1, 33, 512, 513, 768, 769, 1024, 1025, 2048, 2049)
 ELEMENTS = (2, 4, 8)  # bytes
 CHIPS = range(1, 161)
 ARCHITECTURES = (75, 80, 90, 100)
@@ -74,8 +74,8 @@ def bounded(sizes: Sizes, chunk: int, l2_bytes: int) -> None:
     assert few or chunk * step_bytes(sizes) <= l2_bytes // 2
 
 
-def grid_blocks(backward: bool) -> int:
-    return 32 if backward else 64
+def grid_blocks(hidden: int, backward: bool) -> int:
+    return 32 if backward else 64 if hidden <= 1024 else 128
 
 
 def possible(
@@ -88,8 +88,8 @@ def possible(
         found |= {"cluster"}
     if element == 2 and hidden >= 1 and architecture >= 90:
         found |= {"cluster"} if hidden <= 768 else set()
-        blocks = grid_blocks(backward) * directions
-        found |= {"grid"} if hidden <= 1024 and multiprocessors >= blocks else set()
+        blocks, most = grid_blocks(hidden, backward) * directions, 1024 if backward else 2048
+        found |= {"grid"} if hidden <= most and multiprocessors >= blocks else set()
     return found
 
 
@@ -105,7 +105,7 @@ def covered(sizes: Sizes, one: Any, multiprocessors: int, directions: int, backw
     else:
         assert one.clusters == (0, 0, 0, 0)
     if one.algorithm == "grid":
-        groups = multiprocessors // grid_blocks(backward) // directions
+        groups = multiprocessors // grid_blocks(hidden, backward) // directions
         most = 64 if backward else 128
         assert one.grid_rows in range(8, most + 1, 8) and groups > 0
         # Not more than it takes in as few launches as there can be.
@@ -215,7 +215,7 @@ def test_unknown_algorithms(cuda: bool) -> None:
 
 
 @BINDINGS
-@pytest.mark.parametrize(("algorithm", "most"), [("cluster", 768), ("grid", 1024)])
+@pytest.mark.parametrize(("algorithm", "most"), [("cluster", 768), ("grid", 2048)])
 @pytest.mark.parametrize(
     ("hidden", "element", "architecture"),
     [
@@ -224,7 +224,7 @@ def test_unknown_algorithms(cuda: bool) -> None:
         (33, 8, 100),
         (33, 2, 89),
         (0, 2, 90),
-        (1025, 2, 90),
+        (2049, 2, 90),
         (1 << 62, 4, 75),
     ],
 )

@@ -3,22 +3,35 @@ of its blocks share their units."""
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from tests.recurrent.test_plan import BINDINGS, plan
 
 
 @BINDINGS
-@pytest.mark.parametrize(("backward", "blocks"), [(False, 64), (True, 32)])
-def test_a_grid_on_a_small_chip(backward: bool, blocks: int) -> None:
+@pytest.mark.parametrize(
+    ("hidden", "backward", "blocks"), [(33, False, 64), (33, True, 32), (2048, False, 128)]
+)
+def test_a_grid_on_a_small_chip(hidden: int, backward: bool, blocks: int) -> None:
     words = (
         f"^recurrent_layer: algorithm grid needs {blocks} multiprocessors a direction, "
         rf"got {2 * blocks - 1} for 2($|\n)"
     )
     options = {"forced": "grid", "directions": 2, "backward": backward}
     with pytest.raises(RuntimeError, match=words):
-        plan((512, 17, 33, 2), multiprocessors=2 * blocks - 1, **options)
-    assert plan((512, 17, 33, 2), multiprocessors=2 * blocks, **options).grid_rows == 24
+        plan((512, 17, hidden, 2), multiprocessors=2 * blocks - 1, **options)
+    assert plan((512, 17, hidden, 2), multiprocessors=2 * blocks, **options).grid_rows == 24
+
+
+@BINDINGS
+def test_a_grid_of_wide_layers_runs_forward_alone() -> None:
+    for forced, way in itertools.product(("auto", "grid"), (False, True)):
+        one = plan((512, 17, 2048, 2), forced=forced, backward=way)
+        assert one.algorithm == ("step" if way else "grid")
+    with pytest.raises(RuntimeError, match="algorithm grid needs 128 multiprocessors a direction"):
+        plan((512, 17, 2048, 2), forced="grid", backward=True, multiprocessors=114)
 
 
 @BINDINGS

@@ -1,0 +1,146 @@
+// The warps that multiply in grid_forward.cuh where H is beyond kGridHidden. A group is twice as
+// many blocks, and a warp has twice as much of K: registers no longer hold all weights beside two
+// tiles' words. Twin, with registers for all: grid_forward_multiply.cuh.
+#pragma once
+
+#include "kernels/recurrent/grid_forward_multiply.cuh"
+
+namespace treadle {
+
+// A warp that multiplies all units of the block by an eighth of K. `alone`: the group has one tile,
+// so that the next words are those of the same tile and cannot be there before it is finished.
+template <class Cell, class T, bool alone>
+struct GridWideMultiplier {
+  static constexpr int kStateGates = Cell::kStateGates;
+  using Layout = GridForward<Cell::kGates, kStateGates, kGridWideHidden>;
+  static constexpr int kChunks = Layout::kChunks;
+  static constexpr int kMeeting = Layout::kMultiplying + Layout::kTeam;
+  using Words = uint4[kChunks];
+
+  uint32_t weights[Layout::kInRegisters * kStateGates * 4];
+  GridRing ring;
+  GridVisits<false> visit;  // the one after the next
+  const char* from;
+  const char* at;  // where the next one finds its words
+  uint32_t sums_to, in_shared;
+  int buffer = 0;
+  bool more, orders = false;  // whether there is a next one; whether it is one of a new step
+
+  __device__ __forceinline__ GridWideMultiplier(const PersistentForward& args, const Group& group,
+                                                const char* exchange, GridRing ring, int rank,
+                                                uint32_t base)
+      : ring(ring), visit(group, static_cast<int>(args.sizes.steps)) {
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+    in_shared =
+        base + Layout::kWeights + warp * (Layout::kInShared * kStateGates * 512) + lane * 16;
+    load_forward_weights<Cell, Layout>(args, group.direction, rank, [&](int c, int m, uint4 of) {
+      if (shared(c)) {  // a lane reads back what it has stored
+        ptx::store16(in_shared + (shared_before(c) * kStateGates + m) * 512, of);
+      } else {
+        uint32_t* const to = weights + ((c - shared_before(c)) * kStateGates + m) * 4;
+        to[0] = of.x, to[1] = of.y, to[2] = of.z, to[3] = of.w;
+      }
+    });
+    from = exchange + (warp * kChunks * kWarp + lane) * 16;
+    sums_to = base + warp * kStateGates * 512 + sums_place(lane / 4, lane % 4);
+    keep(sums_to);
+    keep(in_shared);
+    more = visit.next();
+    at = from + source();
+  }
+
+  // Half-chunks of 16 k whose weights lie in shared memory are spread among the others, so that
+  // each is loaded while others are multiplied.
+  static constexpr __device__ __forceinline__ int shared_before(int c) {
+    return c * Layout::kInShared / (2 * kChunks);
+  }
+  static constexpr __device__ __forceinline__ bool shared(int c) {
+    return shared_before(c + 1) > shared_before(c);
+  }
+
+  // Where the visit finds its tile of the step before.
+  __device__ __forceinline__ int source() const {
+    const int step = visit.before > visit.j * 8 ? ring.place(visit.s - 1) : ring.before_first();
+    return step + visit.j * Layout::kTileBytes;
+  }
+
+  // The words, which lie at `here`, are asked for already. They are replaced by those of the next
+  // one, which are not used if there is none.
+  __device__ __forceinline__ void multiply(Words& words, const char*& here) {
+    poll(words, here);
+    float sum[kStateGates][4] = {};
+#pragma unroll
+    for (int c = 0; c < 2 * kChunks; ++c) {
+      const uint4& b = words[c / 2];
+#pragma unroll
+      for (int m = 0; m < kStateGates; ++m) {
+        uint4 a;
+        if (shared(c)) {
+          a = ptx::load16(in_shared + (shared_before(c) * kStateGates + m) * 512);
+        } else {
+          const uint32_t* const w = weights + ((c - shared_before(c)) * kStateGates + m) * 4;
+          a = {w[0], w[1], w[2], w[3]};
+        }
+        ptx::multiply_add<T>(sum[m], a.x, a.y, a.z, a.w, c % 2 ? b.z : b.x, c % 2 ? b.w : b.y);
+      }
+      if (!alone && c % 2) {
+        words[c / 2] = load_words16(at + c / 2 * 512);
+        // The compiler would move all loads behind the products.
+        if (c / 2 % 3 == 2) __syncwarp();
+      }
+    }
+    if (!alone) ptx::sync_threads(kSumsEmpty + buffer, kMeeting);
+#pragma unroll
+    for (int m = 0; m < kStateGates; ++m) {
+      ptx::store16(sums_to + buffer * Layout::kSumBytes + m * 512,
+                   {__float_as_uint(sum[m][0]), __float_as_uint(sum[m][2]),
+                    __float_as_uint(sum[m][1]), __float_as_uint(sum[m][3])});
+    }
+    ptx::arrive_threads(kSumsFull + buffer, kMeeting);
+    // Here it costs least: others now finish the tile.
+    if (orders) order_exchange(visit.s - 1);
+    if (!alone) buffer ^= 1;
+    if (alone) {
+      ptx::sync_threads(kSumsEmpty, kMeeting);
+      // A poll that fails costs more than a wait.
+      for (const int64_t start = clock64(); clock64() - start < Layout::kFirstPoll;) continue;
+      ask(words, at);
+    }
+    here = at;
+    advance();
+  }
+
+  static __device__ __forceinline__ void ask(Words& words, const char* at) {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) words[c] = load_words16(at + c * 512);
+  }
+
+  __device__ __forceinline__ void advance() {
+    const int s = visit.s;
+    if (more) more = visit.next();
+    orders = visit.s != s;
+    at = from + source();
+    keep(at);
+  }
+
+  __device__ __forceinline__ void run() {
+    Words words;
+    const char* here = at;
+    bool any = more;
+    advance();
+    ask(words, here);
+    if (alone) ptx::sync_threads(kSumsEmpty, kMeeting);
+#pragma unroll 1
+    while (any) {
+      any = more;
+      multiply(words, here);
+    }
+    // As many waits as arrivals.
+    if (!alone) {
+      ptx::sync_threads(kSumsEmpty + buffer, kMeeting);
+      ptx::sync_threads(kSumsEmpty + (buffer ^ 1), kMeeting);
+    }
+  }
+};
+
+}  // namespace treadle
