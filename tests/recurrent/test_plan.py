@@ -34,9 +34,7 @@ ELEMENTS = (2, 4, 8)  # bytes
 CHIPS = range(1, 161)
 ARCHITECTURES = (75, 80, 90, 100)
 MEGABYTE = 1 << 20
-# Units of a block alone, which has two rows at most. In half types only the first two.
-BLOCKS = (32, 64, 96, 128)
-HALF_BLOCKS = (32, 64)
+BLOCKS, HALF_BLOCKS = (32, 64, 96, 128), (32, 64)  # units of a block alone
 # Units, blocks, and the most rows of float32.
 FLOAT_SHAPES = {
     **{(units, 1): 2 for units in BLOCKS},
