@@ -38,4 +38,5 @@ def plan_recurrence(
     directions: int = 1,
     architecture: int = 0,
     backward: bool = False,
+    ragged: bool = False,
 ) -> RecurrencePlan: ...

@@ -34,11 +34,12 @@ ELEMENTS = (2, 4, 8)  # bytes
 CHIPS = range(1, 161)
 ARCHITECTURES = (75, 80, 90, 100)
 MEGABYTE = 1 << 20
-# Units, blocks, and the most rows of float32: has_fp32().
+# Units, blocks, and the most rows of float32: has_fp32(); forward: has_split_kernel(), too.
 FLOAT_SHAPES = {
     **{(32, 1): 2, (64, 1): 2, (96, 1): 2, (128, 1): 2},
     **{(32, 4): 8, (32, 8): 8, (16, 16): 8, (32, 16): 8},
 }
+SPLIT_SHAPES = FLOAT_SHAPES | {(32, 8): 10, (32, 16): 10}
 Sizes = tuple[int, int, int, int]
 MANY_ROWS = (
     ("step", "so many rows are faster by a product a step"),
@@ -100,7 +101,8 @@ def covered(sizes: Sizes, one: Any, multiprocessors: int, directions: int, backw
     if one.algorithm == "cluster":
         assert hidden <= units * blocks <= (768 if element == 2 else 512)
         assert tiles in ((1,) if element == 4 else (1, 2))
-        most = FLOAT_SHAPES[units, blocks] if element == 4 else 8 * tiles
+        floats = FLOAT_SHAPES if backward else SPLIT_SHAPES
+        most = floats[units, blocks] if element == 4 else 8 * tiles
         assert 1 <= rows <= most and (element == 4 or blocks > 1)
     else:
         assert one.clusters == (0, 0, 0, 0)
@@ -251,10 +253,8 @@ def test_float32_is_for_clusters_alone() -> None:
 @BINDINGS
 @pytest.mark.parametrize(("backward", "blocks"), [(False, 64), (True, 32)])
 def test_a_grid_on_a_small_chip(backward: bool, blocks: int) -> None:
-    words = (
-        f"^recurrent_layer: algorithm grid needs {blocks} multiprocessors a direction, "
-        rf"got {2 * blocks - 1} for 2($|\n)"
-    )
+    words = f"^recurrent_layer: algorithm grid needs {blocks} multiprocessors a direction, "
+    words += rf"got {2 * blocks - 1} for 2($|\n)"
     options = {"forced": "grid", "directions": 2, "backward": backward}
     with pytest.raises(RuntimeError, match=words):
         plan((512, 17, 33, 2), multiprocessors=2 * blocks - 1, **options)
