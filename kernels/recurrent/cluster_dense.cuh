@@ -71,6 +71,18 @@ struct SpreadWeights {
     return ptx::load16(shared);
   }
 
+  // The next fragment in the order of all. next: the next one of those in shared memory.
+  __device__ __forceinline__ uint4 take(int fragment, uint4& next) const {
+    const int before = shared_before(fragment);
+    if (!in_shared(fragment)) {
+      const uint32_t* from = registers + (fragment - before) * 4;
+      return {from[0], from[1], from[2], from[3]};
+    }
+    const uint4 a = next;
+    if (before + 1 < kShared) next = ptx::load16(shared + (before + 1) * 512);
+    return a;
+  }
+
   // sum += W b for `rows` tiles of W's rows and `columns` of the batch's, in order of k: fragments
   // [chunk of 16 k][rows] from `begin` on. next: the next one of those in shared memory.
   template <class T, int rows, int columns, int chunks, int turns>

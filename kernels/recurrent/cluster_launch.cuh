@@ -114,6 +114,11 @@ cudaError_t run_half_block(Dtype dtype, const PersistentForward* args, const Clu
 template <class Kind>
 cudaError_t run_half_block(Dtype dtype, const PersistentBackward* args, const ClusterCall& call);
 
+// Launches the kernel of float32 that multiplies on tensor cores, if there is one for these
+// arguments; false: none. cluster_split_launch.cuh, in a translation unit of its own.
+template <class Kind>
+bool run_cluster_split(const PersistentForward& args, const ClusterCall& call, cudaError_t* error);
+
 // Launches a dense kernel if there is one for these arguments; false: none.
 // cluster_dense_launch.cuh, in translation units of their own.
 template <class Kind>
@@ -140,9 +145,12 @@ ClusterPlan without_dense(ClusterPlan plan, bool backward) {
 template <class Kind>
 cudaError_t run_cluster(Dtype dtype, const PersistentForward* args, const ClusterCall& call) {
   using Cell = typename Kind::template HalfCell<float>;
-  if (dtype == Dtype::kFloat) return run_cluster_fp32<Kind>(args, call);
-  if (call.plan.shape.blocks == 1) return run_half_block<Kind>(dtype, args, call);
   cudaError_t error;
+  if (dtype == Dtype::kFloat) {
+    const bool split = args != nullptr && run_cluster_split<Kind>(*args, call, &error);
+    return split ? error : run_cluster_fp32<Kind>(args, call);
+  }
+  if (call.plan.shape.blocks == 1) return run_half_block<Kind>(dtype, args, call);
   if (args != nullptr && run_cluster_dense<Kind>(*args, call, &error)) return error;
   const ClusterPlan plan = without_dense<Cell>(call.plan, false);
   const ClusterCall other = {plan, call.stream, call.at_once};

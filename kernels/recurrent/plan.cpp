@@ -100,21 +100,20 @@ Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& dev
                        bool backward) {
   Clusters best{{}, std::numeric_limits<double>::infinity()};
   const auto& kernels = shapes_of(sizes).clusters;
-  const int state_gates = cell_info(sizes.cell).state_gates;
   for (size_t i = 0; i < kShapes; ++i) {
     const ClusterShape& shape = kClusterShapes[i];
     if (shape.hidden() < sizes.hidden) continue;
     const bool half = is_half(sizes.dtype);
     if (!half && !kernels[i].fp32) continue;
     const int64_t at_once = clusters_at_once(shape.blocks, device);
-    const int most = half ? half_rows(sizes, i, backward) : fp32_rows(shape, state_gates);
+    const int most = half ? half_rows(sizes, i, backward) : exact_rows(sizes, i, backward);
     for (int rows = 1; rows <= most; ++rows) {
       const int64_t clusters = ceil_div(sizes.batch, rows) * sizes.directions;
       // In float32, more blocks alone than run at once took longer than waves of them would.
       if (half && shape.blocks == 1 && clusters > at_once) continue;
       const double waves = static_cast<double>(std::max<int64_t>(ceil_div(clusters, at_once), 1));
-      const double each = half ? half_time(sizes, i, rows, backward)
-                               : cluster_time(shape, rows, state_gates, backward, true);
+      const double each =
+          half ? half_time(sizes, i, rows, backward) : exact_time(sizes, i, rows, backward);
       const double time = waves * each;
       if (time < best.time) best = {{shape, rows}, time};
     }

@@ -20,6 +20,7 @@ struct RecurrenceSizes {
   CellKind cell;
   int64_t steps, batch, hidden, directions;
   Dtype dtype;
+  bool ragged = false;  // some row has fewer steps than others, or may start anew
 };
 
 // Of acc_t: half types are multiplied into float.

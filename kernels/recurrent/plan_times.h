@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/recurrent/cluster_split.h"
 #include "kernels/recurrent/plan.h"
 #include "kernels/recurrent/tile_sizes.h"
 
@@ -48,6 +49,35 @@ inline double dense_time(const ClusterShape& shape, int stride, int state_gates,
   }
   const auto more = static_cast<double>(ceil_div(turns, shape.units >= 64 ? 2 : 4) - 1);
   return 0.33 + 1.65 * products + 0.8 * sent * stride + 0.11 * more;
+}
+
+// Float32 on tensor cores: what the dense kernels take, with two to five products where those have
+// one, twice as much to send, and longer formulas. Predicted, not measured.
+inline double split_time(const ClusterShape& shape, int rows, int state_gates) {
+  const int wide = rows <= 4 ? 0 : 3, narrow = rows <= 4 || rows > 8 ? 2 : 0;
+  const auto hidden = static_cast<double>(shape.hidden());
+  const double products = state_gates / 3.0 * 1.65e-5 * hidden * shape.units * (wide + narrow);
+  return 0.43 + products + 1.6e-4 * hidden * rows + (rows > 8 ? 0.14 : 0.0);
+}
+
+// The kernels of float32 that multiply on tensor cores, as split_kernels_of() has them: forward, of
+// batches whose rows all have all steps.
+inline unsigned split_kernels_for(const RecurrenceSizes& sizes, size_t shape, bool backward) {
+  const CellInfo& cell = cell_info(sizes.cell);
+  return backward || sizes.ragged ? 0 : split_kernels_of(cell.gates, cell.state_gates)[shape];
+}
+
+// The most rows of a cluster in float32, and how long it takes for some.
+inline int exact_rows(const RecurrenceSizes& sizes, size_t shape, bool backward) {
+  return std::max(fp32_rows(kClusterShapes[shape], cell_info(sizes.cell).state_gates),
+                  split_rows(split_kernels_for(sizes, shape, backward)));
+}
+
+inline double exact_time(const RecurrenceSizes& sizes, size_t shape, int rows, bool backward) {
+  const int gates = cell_info(sizes.cell).state_gates;
+  const size_t count = split_count(split_kernels_for(sizes, shape, backward), rows);
+  return count < kSplitCounts ? split_time(kClusterShapes[shape], kSplitRows[count], gates)
+                              : cluster_time(kClusterShapes[shape], rows, gates, backward, true);
 }
 
 // Grid: a chain of products, sums, cell and exchange; with many tiles, what one of them keeps the

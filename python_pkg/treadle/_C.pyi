@@ -40,4 +40,5 @@ def plan_recurrence(
     architecture: int = 0,
     backward: bool = False,
     pairs: bool = True,
+    ragged: bool = False,
 ) -> RecurrencePlan: ...

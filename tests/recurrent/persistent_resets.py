@@ -84,17 +84,25 @@ def marked(one: calls.Given, marks: str) -> Tensor:
     return marks_of(marks, one.input, None)
 
 
+def splits(algorithm: str, dtype: torch.dtype, hidden: int) -> bool:
+    """Whether dense batches without marks multiply float32 on tensor cores, forward."""
+    return algorithm == "cluster" and dtype == torch.float32 and hidden > 96
+
+
 def no_marks(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
-    """The bits of a call without marks; of gradients in "cluster" the values, since there dense
-    batches without marks have kernels of their own, which add up in another order."""
+    """The bits of a call without marks; the values of gradients in "cluster", since there dense
+    batches without marks have kernels of their own, which add up in another order; and of all
+    results where those multiply float32 on tensor cores."""
     one = calls.given("none", dtype, size, cell=cell, features=8)
     found = layer_of(one, algorithm, marked(one, "none"))
     forward = 4 if algorithm == "cluster" and dtype in HALVES else len(found)
+    if splits(algorithm, dtype, size[2]):
+        forward = 0
     for n, (ours, theirs) in enumerate(zip(found, layer_of(one, algorithm, None), strict=True)):
         if n < forward:
             same_bits(ours, theirs)
         else:
-            bound = 4 * torch.finfo(dtype).eps
+            bound = (64 if forward == 0 else 4) * torch.finfo(dtype).eps
             torch.testing.assert_close(ours, theirs, rtol=bound, atol=bound * theirs.abs().max())
 
 
@@ -142,9 +150,12 @@ def pieces(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> 
     with calls.allowing(algorithm, dtype):
         output, h_n, c_n = op(*one.arguments, reset=marks, **options)
         first, second = (op(*part.arguments, **options) for part in (begin, end))
-    same_bits(output, torch.cat([first[0], second[0]]))
-    same_bits(h_n, second[1])
-    same_bits(c_n, second[2])
+    expected = torch.cat([first[0], second[0]]), second[1], second[2]
+    for ours, theirs in zip((output, h_n, c_n), expected, strict=True):
+        if splits(algorithm, dtype, size[2]):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+        else:
+            same_bits(ours, theirs)
 
 
 def bits(algorithm: str, dtype: str, cell: str) -> Cases:

@@ -25,6 +25,7 @@ from tests.recurrent import (
     persistent_resets,
     persistent_rows,
     persistent_rule,
+    persistent_split,
     persistent_steps,
 )
 from tests.recurrent.persistent_calls import Cases
@@ -51,6 +52,7 @@ GROUPS: dict[str, Callable[..., Cases]] = {
     **persistent_bits.GROUPS,
     **persistent_rows.GROUPS,
     **persistent_resets.GROUPS,
+    **persistent_split.GROUPS,
 }
 SECONDS = 60  # after which the test ends this process
 TOLD = 5  # failures, in full

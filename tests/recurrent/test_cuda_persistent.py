@@ -141,6 +141,12 @@ def test_every_share_of_the_batch_of_lstm_in_float32() -> None:
 
 
 @HOPPER
+@BINDINGS
+def test_float32_on_tensor_cores() -> None:
+    watch("split")
+
+
+@HOPPER
 @pytest.mark.parametrize("narrow", [True, False])
 @ALL_ALGORITHMS
 def test_packed(algorithm: str, narrow: bool) -> None:

@@ -39,11 +39,20 @@ def test_a_block_alone_has_narrow_layers_of_float32(directions: int, backward: b
         if batch <= at_once * most:
             assert rows == -(-batch // at_once)
     # Of a cluster of 16 blocks few run at once: many rows take smaller ones, if those hold H.
-    for hidden, batch, blocks in ((129, 2, 16), (129, 200, 8), (256, 200, 8), (512, 200, 16)):
+    # Forward those multiply on tensor cores, and few rows take them, too.
+    few = 16 if backward else 8
+    for hidden, batch, blocks in ((129, 2, few), (129, 200, 8), (256, 200, 8), (512, 200, 16)):
         assert plan((512, batch, hidden, 4), **options).clusters[1] == blocks
     # Four gates fill the registers of a block sooner, and beyond those of a cluster take the
-    # shared memory of half of its rows.
-    for hidden, blocks, most in ((96, 1, 2), (97, 4, 8), (256, 8, 8), (257, 16, 4), (512, 16, 4)):
+    # shared memory of half of its rows; or, forward, of some.
+    wide = 4 if backward else 6
+    for hidden, blocks, most in (
+        (96, 1, 2),
+        (97, 4, 8),
+        (256, 8, 8),
+        (257, 16, wide),
+        (512, 16, wide),
+    ):
         found = plan((512, 200, hidden, 4), cell="lstm", **options).clusters
         assert found[1] == blocks and found[3] <= most
 
@@ -74,13 +83,37 @@ def test_a_block_alone_has_few_rows_of_narrow_layers_of_half_types(
 
 
 @BINDINGS
+def test_float32_on_tensor_cores_takes_as_many_rows_as_run_at_once() -> None:
+    """Forward, where a second wave of clusters would take longer than more rows in the first."""
+    for cell, hidden, batch, shape in (
+        ("lltm", 512, 1, (32, 16, 1, 1)),
+        ("lltm", 512, 16, (32, 16, 1, 3)),
+        ("lltm", 512, 64, (32, 16, 1, 10)),
+        ("gru", 512, 64, (32, 16, 1, 10)),
+        ("lstm", 512, 16, (32, 16, 1, 3)),
+        ("lstm", 512, 42, (32, 16, 1, 6)),
+        ("lstm", 256, 128, (32, 8, 1, 9)),
+        ("lltm", 257, 20, (32, 16, 1, 3)),
+    ):
+        found = plan((512, batch, hidden, 4), cell=cell)
+        assert (found.algorithm, found.clusters) == ("cluster", shape), (cell, hidden, batch)
+        # Nor of packed batches, or with resets.
+        for other in ({"backward": True}, {"ragged": True}):
+            units, blocks, _, rows = plan((512, batch, hidden, 4), cell=cell, **other).clusters
+            assert 1 <= rows <= FLOAT_SHAPES[units, blocks]
+
+
+@BINDINGS
 def test_tf32_where_torch_allows_it_is_a_reason_for_a_launch_a_step() -> None:
     """Tensor cores take wide batches faster than the clusters, whose products are exact."""
-    for batch, hidden, exact, tf32 in (
-        (16, 512, "cluster", "cluster"),
-        (128, 512, "cluster", "tiles"),
-        (128, 500, "cluster", "step"),
+    for batch, hidden, ragged, tf32 in (
+        (16, 512, False, "cluster"),
+        (16, 512, True, "cluster"),
+        (128, 512, True, "tiles"),
+        (128, 500, True, "step"),
+        (256, 512, False, "tiles"),
+        (256, 500, False, "step"),
     ):
         sizes = (512, batch, hidden, 4)
-        assert plan(sizes, cell="lstm").algorithm == exact
-        assert plan(sizes, cell="lstm", tf32=True).algorithm == tf32
+        assert plan(sizes, cell="lstm", ragged=ragged).algorithm == "cluster"
+        assert plan(sizes, cell="lstm", ragged=ragged, tf32=True).algorithm == tf32

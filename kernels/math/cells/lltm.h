@@ -122,6 +122,7 @@ struct LltmCell {
 template <class acc>
 struct LltmRecurrence {
   static constexpr int kGates = 3, kInputGates = 3, kStateGates = 3;
+  static constexpr bool kBounded = true;  // |h| is at most 1, whatever c is.
   static constexpr TREADLE_HD int weight_block(int gate) { return gate; }
 
   struct Gradients {

@@ -1,0 +1,124 @@
+"""Errors of products of float32 that are split into float16, as cluster_split_forward does it,
+beside those of fma: h W^T of 512 units, K in four parts. Tensor cores are taken to cut off what
+they add, so many bits behind the largest addend. 24 are float32's own; GPUs keep some more.
+
+    python docs/figures/split_float32.py      # writes split_float32.json
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+K, PARTS, UNITS, ROWS = 512, 4, 96, 8
+TOP, STATE = 14, 12  # exponents: cluster_split.h
+
+
+def halves(x: Array) -> tuple[Array, Array]:
+    """x = high + 2^-11 low."""
+    high = x.astype(np.float16).astype(np.float64)
+    return high, ((x - high) * 2048).astype(np.float16).astype(np.float64)
+
+
+def cut(x: Array, exponent: Array) -> Array:
+    """Towards zero, to a multiple of 2^exponent."""
+    return np.ldexp(np.trunc(np.ldexp(x, -exponent)), exponent)
+
+
+def add_products(total: Array, a: Array, b: Array, bits: int) -> Array:
+    """total [UNITS, ROWS] + a [UNITS, 16] b [ROWS, 16], as an instruction adds."""
+    terms = np.concatenate([a[:, None] * b, total[..., None]], -1)
+    exponent = np.frexp(np.abs(terms).max(-1))[1]
+    found = cut(terms, (exponent - bits)[..., None]).sum(-1)
+    return cut(found, np.frexp(np.abs(found))[1] - 24)
+
+
+def split(w: Array, h: Array, bits: int, chunks: int) -> Array:
+    """Sums of highs are rounded to float32 once in so many chunks of 16."""
+    exponent = np.frexp(np.abs(w).max(-1))[1] - 1
+    w_high, w_low = halves(np.ldexp(w, (TOP - exponent)[:, None]))
+    h_high, h_low = halves(np.ldexp(h, STATE))
+    parts = []
+    for first in range(0, K, K // PARTS):
+        total, high, low = np.zeros((3, UNITS, ROWS))
+        for c in range(K // PARTS // 16):
+            k = slice(first + 16 * c, first + 16 * c + 16)
+            high = add_products(high, w_high[:, k], h_high[:, k], bits)
+            low = add_products(low, w_high[:, k], h_low[:, k], bits)
+            low = add_products(low, w_low[:, k], h_high[:, k], bits)
+            if c % chunks == chunks - 1:
+                total, high = (total + high).astype(np.float32).astype(np.float64), high * 0
+        parts.append((total + low / 2048).astype(np.float32))
+    found = (parts[0] + parts[1]) + (parts[2] + parts[3])
+    return np.ldexp(found.astype(np.float64), (exponent - TOP - STATE)[:, None]).T
+
+
+def by_fma(w: Array, h: Array) -> Array:
+    """As cluster_fp32_forward adds: 32 of K a thread, then in pairs."""
+    sums = np.zeros((K // 32, ROWS, UNITS), np.float32)
+    for k in range(K):
+        sums[k // 32] = sums[k // 32].astype(np.float64) + h[:, k, None] * w[:, k]
+    while len(sums) > 1:
+        sums = sums[::2] + sums[1::2]
+    return sums[0].astype(np.float64)
+
+
+def cases() -> dict[str, tuple[Array, Array]]:
+    draw = np.random.default_rng(0)
+    w = draw.standard_normal((UNITS, K)) * K**-0.5
+    h = np.tanh(draw.standard_normal((ROWS, K))) / (1 + np.exp(-draw.standard_normal((ROWS, K))))
+    outlier, hidden, mixed = w * 2.0**-20, h.copy(), w * np.where(w > 0, 2.0**20, 2.0**-20)
+    outlier[:, 5], hidden[:, 5] = 2.0**15, 0
+    found = {
+        "normal": (w, h),
+        "all positive": (np.abs(w), np.abs(h)),
+        "h near 1": (w, np.sign(h) * (1 - np.abs(h) * 1e-3)),
+        "h of 1e-6": (w, h * 1e-6),
+        "weights of e^N(0, 64)": (
+            np.minimum(w * np.exp(8 * draw.standard_normal(w.shape)), 3e4),
+            h,
+        ),
+        "2^20 beside 2^-20": (mixed * 2.0**-5, h),
+        "a weight of 2^15 beside 2^-20": (outlier, h),
+        "the same, h there 0": (outlier, hidden),
+        "weights of 2^-50": (w * 2.0**-50, h),
+    }
+    return {
+        name: (a.astype(np.float32).astype(np.float64), b.astype(np.float32).astype(np.float64))
+        for name, (a, b) in found.items()
+    }
+
+
+def errors() -> dict[str, dict[str, float]]:
+    """Root mean square, by that of the sums of magnitudes, in units of 2^-24."""
+    found: dict[str, dict[str, float]] = {}
+    for name, (w, h) in cases().items():
+        exact = h @ w.T
+        size = np.abs(h) @ np.abs(w).T
+        ways = {
+            "fma": by_fma(w, h),
+            "split, 24 bits": split(w, h, 24, 2),
+            "split, 26 bits": split(w, h, 26, 2),
+            "split, 26 bits, rounded once": split(w, h, 26, 8),
+        }
+        found[name] = {
+            way: float(f"{2**24 * np.sqrt(((x - exact) ** 2).mean() / (size**2).mean()):.3g}")
+            for way, x in ways.items()
+        }
+    return found
+
+
+def main() -> None:
+    facts = {"what": (errors.__doc__ or "").strip(), "numpy": np.__version__, "errors": errors()}
+    path = Path(__file__).with_suffix(".json")
+    path.write_text(json.dumps(facts, indent=1) + "\n")
+    for name, row in facts["errors"].items():  # type: ignore[attr-defined]
+        print(f"{name:32s}", row)
+
+
+if __name__ == "__main__":
+    main()

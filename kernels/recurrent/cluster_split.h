@@ -1,0 +1,166 @@
+// The cluster kernels of float32 that multiply on tensor cores: which there are, and the layouts of
+// a block's shared memory. A float is the sum of two float16 numbers, high + 2^-11 low, times a
+// power of two; a product is then high high + 2^-11 (high low + low high), of which tensor cores
+// round no term. They take batches whose rows all have all steps, without resets. Neither torch nor
+// CUDA, as shapes.h.
+//
+// Rows of the batch are columns of a product, of which an instruction takes eight. Five rows and
+// more make a wide tile: one of the highs of eight rows and one of the lows. Four rows and fewer
+// make a narrow one: column 2 r has the highs of row r, column 2 r + 1 the lows.
+#pragma once
+
+#include "kernels/recurrent/cluster_dense.h"
+
+namespace treadle {
+
+// Weights of a row of W_hh are multiplied by the power of two that makes the largest one
+// 2^14 to 2^15. Then no low is so small that float16 rounds off more of a weight than 2^-50 of the
+// largest one. Rows outside these exponents, and those that are not finite, are multiplied by fma.
+inline constexpr int kSplitTop = 14, kSplitLeast = -60, kSplitMost = 15;
+
+// h is multiplied by 2^kSplitState. Of h0 rows with larger magnitudes are multiplied by fma, in the
+// first step or, of cells whose h can stay so large, in all.
+inline constexpr int kSplitState = 12;
+inline constexpr float kSplitLargest = 15.0f;
+
+// A warp multiplies 16 units by a quarter of K.
+template <int gates, int state_gates, int units, int blocks, int rows>
+struct SplitForward {
+  static constexpr int kUnits = units, kBlocks = blocks, kRows = rows;
+  static constexpr int kGates = gates, kStateGates = state_gates, kHidden = units * blocks;
+  static constexpr int kGroups = units / 16, kParts = 4;  // of K
+  static constexpr int kWarps = kGroups * kParts, kThreads = kWarp * kWarps;
+  static constexpr int kChunks = kHidden / 16 / kParts;  // of 16 k, a warp
+  static constexpr int kFragments = 2 * kChunks * state_gates;
+  // Rows of the wide tile and of the narrow one.
+  static constexpr int kWide = rows <= 4 ? 0 : rows < 8 ? rows : 8, kNarrow = rows - kWide;
+  static_assert(kNarrow <= 4 && kWarps == 8 && blocks % 8 == 0);
+
+  // Sums of 16 units, as lanes hold them: of the wide tile pairs of rows, then those of the narrow
+  // one. A warp finishes 32 of them at a time.
+  static constexpr int kPairs = (kWide + 1) / 2;
+  static constexpr int kWords = 32 * kPairs + 16 * kNarrow;
+  static constexpr int kSlots = shapes::ceil_div(kWords, kWarp);
+  static constexpr int kItems = shapes::ceil_div(kSlots, kParts);
+
+  // The place of a sum among those of 16 units, and what is in a place.
+  static constexpr int word_of(int unit, int row) {
+    const int g = unit % 8, upper = unit / 8;
+    return row < kWide ? (g * kPairs + row / 2) * 4 + upper * 2 + row % 2
+                       : 32 * kPairs + (g * kNarrow + row - kWide) * 2 + upper;
+  }
+  struct Place {
+    int unit, row;
+    bool exists;
+  };
+  static constexpr Place place_of(int word) {
+    if (word < 32 * kPairs) {
+      const int row = word / 4 % at_least_one(kPairs) * 2 + word % 2;
+      return {word / (4 * at_least_one(kPairs)) + word / 2 % 2 * 8, row, row < kWide};
+    }
+    const int rest = word - 32 * kPairs;
+    return {rest / (2 * at_least_one(kNarrow)) + rest % 2 * 8,
+            kWide + rest / 2 % at_least_one(kNarrow), word < kWords};
+  }
+
+  // Every sum has a place of its own, and every place says whose it is.
+  static constexpr bool places_agree() {
+    int sums = 0;
+    for (int word = 0; word < kWarp * kSlots; ++word) {
+      const Place at = place_of(word);
+      if (!at.exists) continue;
+      if (at.unit >= 16 || at.row >= rows || word_of(at.unit, at.row) != word) return false;
+      ++sums;
+    }
+    return sums == 16 * rows;
+  }
+
+  static constexpr int kTiles = (kWide > 0) + (kNarrow > 0);
+  // By trial: one register more or less, and the compiler spills some.
+  static constexpr int kBesides = state_gates == 4 ? 92 : gates == 4 && kItems == 1 ? 92 : 84;
+  static constexpr int kReserve =
+      kBesides + 12 * state_gates * kTiles + (8 + gates + state_gates) * kItems;
+  static constexpr int kKept = kept_fragments(kWarps, kReserve, kFragments);
+  static constexpr int kDepth = rows <= 4 ? 8 : 4, kAhead = kDepth - 1;  // stages of the input
+
+  // In bytes. Of each parity: h of all units, [16 units][highs, lows][row][16 units]; that of own
+  // units; barriers.
+  static constexpr int kHalfBytes = 32 * rows, kTileBytes = 2 * kHalfBytes;  // of 16 units
+  static constexpr int kState = 0, kOutgoing = kHidden / 16 * kTileBytes;
+  static constexpr int kOwnBytes = kGroups * kTileBytes;
+  static constexpr int kBarriers = kOutgoing + kOwnBytes;
+  static constexpr int kParity = kBarriers + kParts / 2 * 16;
+  static constexpr int kSums = 2 * kParity;
+  static constexpr int kSumBytes = 4 * kWarp * kSlots;  // of 16 units of a gate
+  static constexpr int kPartBytes = kGroups * state_gates * kSumBytes;
+  static constexpr int kStages = kSums + kParts * kPartBytes;
+  static constexpr int kStageBytes = gates * kGroups * kSumBytes;
+  static constexpr int kBias = kStages + kDepth * kStageBytes;  // and the scale, by gate, unit
+  static constexpr int kExact = kBias + gates * units * 8;      // what fma multiplies
+  static constexpr int kWeights = kExact + 16;
+  static constexpr int kSharedBytes = kWeights + kWarps * (kFragments - kKept) * 512;
+
+ private:
+  static constexpr int at_least_one(int n) { return n > 0 ? n : 1; }
+};
+
+// ---- which there are
+
+// Rows a cluster. A batch with other rows takes the next ones.
+inline constexpr int kSplitRows[] = {1, 2, 3, 4, 6, 8, 10};
+inline constexpr size_t kSplitCounts = sizeof(kSplitRows) / sizeof(kSplitRows[0]);
+
+template <int gates, int state_gates, size_t shape, size_t count>
+constexpr bool has_split_kernel() {
+  constexpr ClusterShape s = kClusterShapes[shape];
+  constexpr int rows = kSplitRows[count];
+  if constexpr (s.tiles != 1 || s.units != 32 || s.blocks < 8) {
+    return false;
+  } else if constexpr (s.blocks == 8 && rows % 2 != 0) {
+    return false;
+  } else {
+    return SplitForward<gates, state_gates, s.units, s.blocks, rows>::kSharedBytes <=
+           kMostSharedBytes;
+  }
+}
+
+// Of each shape, in bits, the indices in kSplitRows of its kernels.
+template <int gates, int state_gates, size_t shape, size_t... counts>
+constexpr unsigned split_kernels_of_shape(std::index_sequence<counts...>) {
+  return (0u | ... | (has_split_kernel<gates, state_gates, shape, counts>() << counts));
+}
+
+template <int gates, int state_gates, size_t... shapes>
+constexpr std::array<unsigned, kShapes> split_kernels(std::index_sequence<shapes...>) {
+  return {split_kernels_of_shape<gates, state_gates, shapes>(
+      std::make_index_sequence<kSplitCounts>{})...};
+}
+
+template <int gates, int state_gates>
+inline constexpr std::array<unsigned, kShapes> kSplitKernels =
+    split_kernels<gates, state_gates>(std::make_index_sequence<kShapes>{});
+
+// The index of the fewest rows with which a shape takes so many; kSplitCounts: none.
+constexpr size_t split_count(unsigned kernels, int rows) {
+  for (size_t i = 0; i < kSplitCounts; ++i) {
+    if ((kernels >> i & 1) != 0 && kSplitRows[i] >= rows) return i;
+  }
+  return kSplitCounts;
+}
+
+// The most rows with which a shape has such a kernel; 0: none.
+constexpr int split_rows(unsigned kernels) {
+  int rows = 0;
+  for (size_t i = 0; i < kSplitCounts; ++i) {
+    if ((kernels >> i & 1) != 0) rows = kSplitRows[i];
+  }
+  return rows;
+}
+
+// By gates as cell_shapes().
+inline const std::array<unsigned, kShapes>& split_kernels_of(int gates, int state_gates) {
+  if (gates == 3) return kSplitKernels<3, 3>;
+  return state_gates == 3 ? kSplitKernels<4, 3> : kSplitKernels<4, 4>;
+}
+
+}  // namespace treadle

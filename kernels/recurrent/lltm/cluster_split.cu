@@ -1,0 +1,10 @@
+// LLTM's instances of kernels/recurrent/cluster_split_forward.cuh.
+#include "kernels/math/cells/lltm.h"
+#include "kernels/recurrent/cluster_split_launch.cuh"
+
+namespace treadle {
+
+template bool run_cluster_split<math::Lltm>(const PersistentForward&, const ClusterCall&,
+                                            cudaError_t*);
+
+}  // namespace treadle
