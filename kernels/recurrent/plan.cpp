@@ -8,12 +8,21 @@
 #include "kernels/common/error.h"
 #include "kernels/common/few_rows.h"
 #include "kernels/recurrent/cluster_dense.h"
+#include "kernels/recurrent/plan_grid.h"
 #include "kernels/recurrent/plan_times.h"
 
 namespace treadle {
 namespace {
 
 using namespace plan_times;
+using plan_grids::grid_blocks;
+using plan_grids::grid_groups;
+using plan_grids::grid_launches;
+using plan_grids::grid_rows;
+using plan_grids::grid_sharing;
+using plan_grids::is_wide;
+using plan_grids::plan_grid;
+using plan_grids::shapes_of;
 
 // As many steps as half of the cache holds, so that each finds its part of the input product there;
 // but at least so many rows, since smaller products do not fill the chip.
@@ -37,32 +46,6 @@ constexpr int64_t kFewSteps = 1, kFewUnits = 8192;  // of algorithm "warp", B * 
 constexpr int64_t kTilesHidden = int64_t{1} << 20;
 constexpr int64_t kGridFromHidden = 512;  // where clusters can, too: more
 constexpr int64_t kTilesLeastRows = 64;   // of fewer, most of a tile would be empty
-
-const CellShapes& shapes_of(const RecurrenceSizes& sizes) {
-  const CellInfo& cell = cell_info(sizes.cell);
-  return cell_shapes(cell.gates, cell.state_gates);
-}
-
-// Of the grid, whose forward pass then takes twice as many blocks; backward has no such kernel.
-bool is_wide(const RecurrenceSizes& sizes) { return sizes.hidden > kGridHidden; }
-
-// Blocks of a group of the grid.
-int64_t grid_blocks(const RecurrenceSizes& sizes, bool backward) {
-  if (backward) return GridBackward<3, 3, 1>::kBlocks;
-  return is_wide(sizes) ? GridForward<3, 3, kGridWideHidden>::kBlocks
-                        : GridForward<3, 3, kGridHidden>::kBlocks;
-}
-
-// Blocks that share their units.
-int grid_sharing(const RecurrenceDevice& device, bool backward) {
-  return backward && device.pairs ? 2 : 1;
-}
-
-// Groups for each direction, one block a multiprocessor.
-int64_t grid_groups(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool backward) {
-  return device.multiprocessors / grid_blocks(sizes, backward) /
-         std::max<int64_t>(sizes.directions, 1);
-}
 
 // Clusters that fit at once: an H200 with 132 multiprocessors holds 7 of 16 blocks, 30 of 4.
 int64_t clusters_at_once(int blocks, const RecurrenceDevice& device) {
@@ -119,27 +102,6 @@ Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& dev
     }
   }
   return best;
-}
-
-// The most rows of a group of blocks.
-int64_t grid_rows(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool backward) {
-  const CellShapes& shapes = shapes_of(sizes);
-  if (!backward) return is_wide(sizes) ? shapes.grid_rows_wide : shapes.grid_rows;
-  return grid_sharing(device, backward) == 2 ? shapes.grid_rows_backward_paired
-                                             : shapes.grid_rows_backward_alone;
-}
-
-int64_t grid_launches(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool backward) {
-  const int64_t at_once = grid_groups(sizes, device, backward) * grid_rows(sizes, device, backward);
-  return std::max<int64_t>(ceil_div(sizes.batch, at_once), 1);
-}
-
-// Rows a group of blocks, in tiles of 8.
-int plan_grid(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool backward) {
-  const int64_t at_once =
-      grid_groups(sizes, device, backward) * grid_launches(sizes, device, backward);
-  const int64_t rows = std::max<int64_t>(ceil_div(sizes.batch, at_once), 1);
-  return static_cast<int>(ceil_div(rows, 8) * 8);
 }
 
 // ---- the choice
