@@ -188,12 +188,13 @@ struct Backward {
   Tensor all_directions(Gradients& found) const {
     const Tensor result = at::empty({run.sizes.directions, run.sequence.rows, run.width()},
                                     run.arguments.input.options());
-    // Recomputed gates are overwritten here, too.
+    // Recomputed gates are overwritten here, too, if the kernels let that be.
+    const Tensor again = run.reads_words() && recompute ? at::empty_like(result) : result;
     for (int64_t d = 0; d < run.sizes.directions && recompute; ++d) {
-      result[d].copy_(recompute_gates(run, d, previous_h(d)));
+      again[d].copy_(recompute_gates(run, d, previous_h(d)));
     }
     const Tensor rows = grads.output.defined() ? with_matrix(grads.output) : Tensor();
-    persistent_backward(run, recompute ? result : gates,
+    persistent_backward(run, recompute ? again : gates,
                         {rows, contiguous(grads.h_n), contiguous(grads.c_n), Tensor()},
                         found.states, result);
     return result;

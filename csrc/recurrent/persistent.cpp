@@ -9,7 +9,7 @@
 namespace treadle {
 namespace {
 
-// Elements that the kernels load at a time. A block alone loads floats one by one.
+// Elements that the kernels load at a time. A block alone loads them one by one.
 int64_t chunk(const LayerRun& run) { return run.plan.one_block() ? 1 : 8; }
 
 // H padded to whole chunks.
@@ -37,15 +37,15 @@ PersistentSizes sizes_of(const LayerRun& run) {
   return persistent_sizes(run.sizes, a.c0.scalar_type() == a.input.scalar_type());
 }
 
-// x W_ih^T of all steps [D, S, G * width], into `gates` [D, S, GH] where that has room for it: the
-// kernel overwrites each product by its gate.
+// x W_ih^T of all steps [D, S, G * width], into `gates` [D, S, GH] where that has room for it and
+// the kernel may overwrite each product by its gate.
 Tensor input_products(const LayerRun& run, int64_t width, const Tensor& gates) {
   const LayerArguments& a = run.arguments;
   const int64_t directions = run.sizes.directions, hidden = run.sizes.hidden;
   const int64_t rows = run.sequence.rows, row = run.cell.gates * width, features = a.input.size(-1);
   const bool padded = width != hidden;
-  const Tensor products =
-      gates.defined() && !padded ? gates : at::empty({directions, rows, row}, a.input.options());
+  const bool in_place = gates.defined() && !padded && !run.reads_words();
+  const Tensor products = in_place ? gates : at::empty({directions, rows, row}, a.input.options());
   Tensor weights = a.weight_ih;
   const int64_t blocks = run.cell.input_gates;
   // Blocks of H rows, each as one row.

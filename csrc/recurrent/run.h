@@ -93,6 +93,8 @@ struct LayerRun {
   // No unit takes a step.
   bool idle() const { return sequence.rows == 0 || sizes.hidden == 0; }
   bool persistent() const { return plan.persistent() && !idle(); }
+  // Whether the kernels read half types by words of two, beside which nobody may write meanwhile.
+  bool reads_words() const { return plan.one_block() && is_half(sizes.dtype); }
 
   // Of the larger product with a weight.
   int64_t multiplications() const {

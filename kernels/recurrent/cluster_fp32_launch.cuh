@@ -1,12 +1,10 @@
-// Which float32 kernel a plan names, for any cell: one block alone (block_fp32.cuh) or a cluster of
-// 16 (cluster_fp32.cuh).
+// Which float32 kernel a plan names, for any cell: one block alone (block.cuh) or a cluster
+// (cluster_fp32.cuh).
 #pragma once
 
-#include "kernels/recurrent/block_fp32_backward.cuh"
-#include "kernels/recurrent/block_fp32_forward.cuh"
+#include "kernels/recurrent/block_launch.cuh"
 #include "kernels/recurrent/cluster_fp32_backward.cuh"
 #include "kernels/recurrent/cluster_fp32_forward.cuh"
-#include "kernels/recurrent/cluster_launch.cuh"
 
 namespace treadle {
 
@@ -18,11 +16,7 @@ cudaError_t run_cluster_fp32(const PersistentForward* args, const ClusterCall& c
     if constexpr (!kKernels<Cell, decltype(index)::value>.fp32) {
       return cudaErrorInvalidValue;
     } else if constexpr (s.blocks == 1) {
-      using Layout = BlockFp32Forward<Cell, s.units>;
-      static_assert(Layout::kSharedBytes <= kMostSharedBytes && s.rows() == Layout::kRows);
-      const auto kernel = any_resets(args) ? block_fp32_forward<Cell, s.units, true>
-                                           : block_fp32_forward<Cell, s.units, false>;
-      return call(kernel, Layout::kThreads, Layout::kSharedBytes, args);
+      return run_block<Cell, float, s.units>(args, call);
     } else {
       using Layout = ClusterFp32Forward<Cell, s.units, s.blocks>;
       static_assert(Layout::kSharedBytes <= kMostSharedBytes);
@@ -42,11 +36,7 @@ cudaError_t run_cluster_fp32(const PersistentBackward* args, const ClusterCall& 
     if constexpr (!kKernels<Cell, decltype(index)::value>.fp32) {
       return cudaErrorInvalidValue;
     } else if constexpr (s.blocks == 1) {
-      using Layout = BlockFp32Backward<Cell, s.units>;
-      static_assert(Layout::kSharedBytes <= kMostSharedBytes && s.rows() == Layout::kRows);
-      const auto kernel = any_resets(args) ? block_fp32_backward<Cell, s.units, true>
-                                           : block_fp32_backward<Cell, s.units, false>;
-      return call(kernel, Layout::kThreads, Layout::kSharedBytes, args);
+      return run_block<Cell, float, s.units>(args, call);
     } else {
       using Layout = ClusterFp32Backward<Cell, s.units, s.blocks>;
       static_assert(Layout::kSharedBytes <= kMostSharedBytes);

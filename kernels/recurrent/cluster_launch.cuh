@@ -72,7 +72,7 @@ template <class Cell, class T>
 cudaError_t run_cluster_forward(const PersistentForward* args, const ClusterCall& call) {
   return visit_shape(call.plan.shape, [&](auto index) {
     constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
-    if constexpr (!kKernels<Cell, decltype(index)::value>.half_forward) {
+    if constexpr (s.blocks == 1 || !kKernels<Cell, decltype(index)::value>.half_forward) {
       return cudaErrorInvalidValue;
     } else {
       using Layout = ClusterForwardOf<Cell, s.units, s.blocks, s.tiles>;
@@ -89,7 +89,7 @@ template <class Cell, class T>
 cudaError_t run_cluster_backward(const PersistentBackward* args, const ClusterCall& call) {
   return visit_shape(call.plan.shape, [&](auto index) {
     constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
-    if constexpr (!kKernels<Cell, decltype(index)::value>.half_backward) {
+    if constexpr (s.blocks == 1 || !kKernels<Cell, decltype(index)::value>.half_backward) {
       return cudaErrorInvalidValue;
     } else {
       using Layout = ClusterBackwardOf<Cell, s.units, s.blocks>;
@@ -107,6 +107,12 @@ template <class Kind>
 cudaError_t run_cluster_fp32(const PersistentForward* args, const ClusterCall& call);
 template <class Kind>
 cudaError_t run_cluster_fp32(const PersistentBackward* args, const ClusterCall& call);
+
+// Shapes of one block in half types: block_launch.cuh, likewise.
+template <class Kind>
+cudaError_t run_half_block(Dtype dtype, const PersistentForward* args, const ClusterCall& call);
+template <class Kind>
+cudaError_t run_half_block(Dtype dtype, const PersistentBackward* args, const ClusterCall& call);
 
 // Launches a dense kernel if there is one for these arguments; false: none.
 // cluster_dense_launch.cuh, in translation units of their own.
@@ -135,6 +141,7 @@ template <class Kind>
 cudaError_t run_cluster(Dtype dtype, const PersistentForward* args, const ClusterCall& call) {
   using Cell = typename Kind::template HalfCell<float>;
   if (dtype == Dtype::kFloat) return run_cluster_fp32<Kind>(args, call);
+  if (call.plan.shape.blocks == 1) return run_half_block<Kind>(dtype, args, call);
   cudaError_t error;
   if (args != nullptr && run_cluster_dense<Kind>(*args, call, &error)) return error;
   const ClusterPlan plan = without_dense<Cell>(call.plan, false);
@@ -147,6 +154,7 @@ template <class Kind>
 cudaError_t run_cluster(Dtype dtype, const PersistentBackward* args, const ClusterCall& call) {
   using Cell = typename Kind::template Cell<float>;
   if (dtype == Dtype::kFloat) return run_cluster_fp32<Kind>(args, call);
+  if (call.plan.shape.blocks == 1) return run_half_block<Kind>(dtype, args, call);
   cudaError_t error;
   if (args != nullptr && run_cluster_dense<Kind>(*args, call, &error)) return error;
   const ClusterPlan plan = without_dense<Cell>(call.plan, true);

@@ -70,15 +70,16 @@ struct Group {
   }
 };
 
-// c and its gradient are stored in T if `half`, else in float.
+// c and its gradient are stored in T if `half`, else in float; of floats both are one.
 template <class T>
 __device__ __forceinline__ float load_c(const void* c, int64_t at, bool half) {
+  if constexpr (!is_half_type<T>) return static_cast<const float*>(c)[at];
   return half ? widen(static_cast<const T*>(c)[at]) : static_cast<const float*>(c)[at];
 }
 
 template <class T>
 __device__ __forceinline__ void store_c(void* c, int64_t at, bool half, float value) {
-  if (half) {
+  if (is_half_type<T> && half) {
     static_cast<T*>(c)[at] = Narrow<T>::from(value);
   } else {
     static_cast<float*>(c)[at] = value;

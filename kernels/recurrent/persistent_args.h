@@ -1,8 +1,9 @@
 // Arguments of the persistent kernels: a recurrent layer in one launch, all steps and directions.
 // For the host and CUDA, no torch. Shapes as in step_args.h, D directions; direction 1 runs
 // backward in time. Strides count elements. What is read in 16-byte chunks has a 16-byte-aligned
-// base and strides that are multiples of 8 elements (floats: of 4; of a block alone, of 1): the
-// caller pads a width H that is none, and the padding is never read.
+// base and strides that are multiples of 8 elements (floats: of 4): the caller pads a width H that
+// is none, and the padding is never read. A block alone reads single elements, of half types with
+// their neighbours, beside which nobody writes meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +40,9 @@ struct PersistentForward {
   void* c;         // [D, B, H]: after each row's last step
   void* output;    // [S, D * H], rows output_row apart
   int64_t output_row;
-  void* gates;  // [D, S, GH] contiguous: pre-activations, bias in them; or null. May be `products`
+  // [D, S, GH] contiguous: pre-activations, bias in them; or null. May be `products`, but not of a
+  // block alone in half types.
+  void* gates;
   void* exchange;  // grid: its workspace, every byte 0xff
   RecurrenceResets resets = {};
 };
@@ -57,7 +60,7 @@ struct PersistentBackward {
   // null
   const void *grad_h_n, *grad_c_n;
   void *grad_h0, *grad_c0;
-  void* grad_gates;  // [D, S, GH] contiguous
+  void* grad_gates;  // [D, S, GH] contiguous. May be `gates`, likewise
   void* exchange;    // grid: its workspace, every byte 0xff
   RecurrenceResets resets = {};
 };

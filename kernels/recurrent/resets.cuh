@@ -114,8 +114,12 @@ struct GroupResets {
 
   template <class T>
   __device__ __forceinline__ T h(int t, int row, int64_t unit) const {
-    if (resets.h == nullptr) return T(0);
-    return __ldg(static_cast<const T*>(resets.h) + place(t, row, unit));
+    if (resets.h == nullptr) return T{};
+    if constexpr (is_half_type<T>) {
+      return {__ldg(static_cast<const uint16_t*>(resets.h) + place(t, row, unit))};
+    } else {
+      return __ldg(static_cast<const T*>(resets.h) + place(t, row, unit));
+    }
   }
 
   __device__ __forceinline__ float c(int t, int row, int64_t unit) const {

@@ -26,14 +26,16 @@ constexpr int registers_of(int threads) {
 
 // ---- cluster
 
+// A block alone has a thread for each unit of so many rows.
+inline constexpr int kBlockRows = 2;
+
 // A cluster kernel: each block of a cluster keeps the weights of `units` hidden units, and a
 // cluster takes up to rows() rows of the batch through all steps.
 struct ClusterShape {
   int units, blocks, tiles;
 
-  constexpr int64_t hidden() const { return int64_t{units} * blocks; }  // at most
-  // A block alone has a thread for each (unit, row) of two rows; others, tiles of 8 rows.
-  constexpr int rows() const { return blocks == 1 ? 2 : 8 * tiles; }
+  constexpr int64_t hidden() const { return int64_t{units} * blocks; }         // at most
+  constexpr int rows() const { return blocks == 1 ? kBlockRows : 8 * tiles; }  // others: tiles of 8
 };
 
 inline constexpr ClusterShape kClusterShapes[] = {
@@ -134,7 +136,7 @@ struct ClusterBackward {
   static_assert(units / 4 % kWarps == 0 && state_gates * kHidden / 16 % kWarps == 0);
 };
 
-// Weights of float32 that a thread's registers hold. A block alone: two threads a unit, each half
+// Weights as floats that a thread's registers hold. A block alone: two threads a unit, each half
 // of K; a cluster: 256 threads, of which each has 2 * state_gates outputs (4 backward), and
 // up to 64 weights more in shared memory, where they take the room of rows.
 inline constexpr int kFp32Weights = 192, kFp32SharedWeights = 64;
@@ -157,6 +159,10 @@ constexpr bool is_fp32_cluster(const ClusterShape& shape) {
   return shape.tiles == 1 && (shape.units == 32 || (shape.units == 16 && shape.blocks == 16));
 }
 
+// The widest block alone that has kernels in half types, too: clusters with their tensor cores are
+// faster from there on. Its weights are floats in registers, as in float32.
+inline constexpr int kHalfBlockUnits = 64;
+
 // The kernels of a shape that exist. The backward pass exchanges state_gates times as much, and has
 // kernels of one tile only.
 struct ShapeKernels {
@@ -167,7 +173,9 @@ template <int gates, int state_gates, size_t i>
 constexpr ShapeKernels kernels_of_shape() {
   constexpr ClusterShape s = kClusterShapes[i];
   if constexpr (s.blocks == 1) {
-    return {false, false, fp32_weights(s, state_gates) <= kFp32Weights};
+    constexpr bool fits = fp32_weights(s, state_gates) <= kFp32Weights;
+    constexpr bool half = fits && s.units <= kHalfBlockUnits;
+    return {half, half, fits};
   } else if constexpr (s.units == 32 && s.blocks == 4) {
     return {false, false, true};  // half types have {16, 8}
   } else {

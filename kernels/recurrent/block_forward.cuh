@@ -1,25 +1,25 @@
-// One block alone in float32, forward, for any cell: block_fp32.cuh says how.
+// One block alone, forward, for any cell: block.cuh says how.
 // gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. Threads 2u and 2u + 1 have unit u:
 // each half of K, and one of the two rows.
 #pragma once
 
-#include "kernels/recurrent/block_fp32.cuh"
+#include "kernels/recurrent/block.cuh"
 
 namespace treadle {
 
 template <class Cell, int units>
-using BlockFp32Forward = BlockFp32<units, Cell::kStateGates, units, Cell::kGates>;
+using BlockForward = Block<units, Cell::kStateGates, units, Cell::kGates>;
 
 // One function: the weights fill the registers. Splitting it, even into inlined parts, makes the
-// compiler hold more: block_fp32_backward of 128 units then spills.
-template <class Cell, int units, bool any_resets>
+// compiler hold more: block_backward of 128 units then spills.
+template <class Cell, class T, int units, bool any_resets>
 __global__ void __launch_bounds__(2 * units, 1)
-    block_fp32_forward(const __grid_constant__ PersistentForward args, int rows_each) {
+    block_forward(const __grid_constant__ PersistentForward args, int rows_each) {
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
   constexpr int kFirstInput = kGates - Cell::kInputGates;
-  using Layout = BlockFp32Forward<Cell, units>;
+  using Layout = BlockForward<Cell, units>;
   extern __shared__ __align__(128) unsigned char memory[];
   auto* const states = reinterpret_cast<float*>(memory);
   float* const stages = states + 2 * Layout::kStateFloats + threadIdx.x;
@@ -35,34 +35,36 @@ __global__ void __launch_bounds__(2 * units, 1)
   float weights[kStateGates][Layout::kDepth], bias[kGates];
 #pragma unroll
   for (int m = 0; m < kGates; ++m) {
-    bias[m] = real ? bias_of<Cell, float>(args, d, m, unit) : 0.0f;
+    bias[m] = real ? bias_of<Cell, T>(args, d, m, unit) : 0.0f;
     if (m >= kStateGates) continue;
     const int64_t first = (d * kStateGates + Cell::weight_block(m)) * hidden + unit;
     const int count = unit < hidden ? static_cast<int>(hidden) - half * 4 : 0;
-    const auto* const at = static_cast<const float*>(args.weight_hh) + first * hidden + half * 4;
+    const auto* const at = static_cast<const T*>(args.weight_hh) + first * hidden + half * 4;
 #pragma unroll
     for (int i = 0; i < Layout::kDepth; ++i) {
-      weights[m][i] = block_k(i) < count ? at[block_k(i)] : 0.0f;
+      weights[m][i] = block_k(i) < count ? widen(at[block_k(i)]) : 0.0f;
     }
     __syncthreads();  // else the compiler keeps the addresses of all gates at once, and spills
   }
   const int64_t own_state = (d * args.sizes.batch + rows.first + row) * hidden + unit;
-  float h = real ? static_cast<const float*>(args.h0)[own_state] : 0.0f;
-  float c = real ? static_cast<const float*>(args.c0)[own_state] : 0.0f;
+  T first_h = real ? static_cast<const T*>(args.h0)[own_state] : T{};
+  float c = real ? load_c<T>(args.c0, own_state, args.sizes.half_c) : 0.0f;
   const auto time = [&](int s) { return group.forward_time(s, steps); };
   const GroupResets<any_resets> resets{args.resets, args.sizes, group};
   PassMarks<any_resets, false, Layout::kRows> marks(resets, 1);
   if (real) {
     const bool anew = resets.before_first(row);
-    h = resets.first_h(anew, h, row, unit);
+    first_h = resets.first_h(anew, first_h, row, unit);
     c = resets.first_c(anew, c, row, unit);
   }
   const int place = row * Layout::kRowFloats + unit;
+  float h = widen(first_h);  // a number of T
   states[place] = h;
 
   const BlockRow own(rows, row, steps, real, d != 0);
-  RowIterator from(static_cast<const float*>(args.products) + d * args.product_direction + unit,
-                   own, args.sizes, args.product_row);
+  RowIterator from(static_cast<const T*>(args.products) + d * args.product_direction + unit, own,
+                   args.sizes, args.product_row);
+  Prefetched<T, Layout::kAhead> input;
   // Prefetches step s, 4 bytes a copy: each thread what it alone reads, so wait_copies needs no
   // barrier.
   const auto fetch = [&](int s) {
@@ -71,19 +73,20 @@ __global__ void __launch_bounds__(2 * units, 1)
           ptx::shared_address(stages + s % Layout::kStages * Layout::kStageFloats);
 #pragma unroll
       for (int m = kFirstInput; m < kGates; ++m) {
-        ptx::copy4_async(stage + m * Layout::kThreads * 4, from.at + m * args.product_gate);
+        input.copy(stage + m * Layout::kThreads * 4, from.at + m * args.product_gate);
       }
     }
     ptx::commit_copies();
+    input.note(from.at);
     from.advance(own, args.sizes, s);
   };
 #pragma unroll 1
   for (int s = 0; s < Layout::kAhead; ++s) fetch(s);
-  RowIterator output(static_cast<float*>(args.output) + d * hidden + unit, own, args.sizes,
+  RowIterator output(static_cast<T*>(args.output) + d * hidden + unit, own, args.sizes,
                      args.output_row);
   const bool any_gates = args.gates != nullptr;
-  RowIterator to(static_cast<float*>(args.gates) + d * rows.start(steps) * kGates * hidden + unit,
-                 own, args.sizes, kGates * hidden);
+  RowIterator to(static_cast<T*>(args.gates) + d * rows.start(steps) * kGates * hidden + unit, own,
+                 args.sizes, kGates * hidden);
   __syncthreads();
 
   // With resets, as many steps at a time as a word of marks has: asking in each step whether
@@ -105,7 +108,9 @@ __global__ void __launch_bounds__(2 * units, 1)
       float gates[kGates], products[kStateGates];
 #pragma unroll
       for (int m = 0; m < kGates; ++m) {
-        gates[m] = m < kFirstInput ? bias[m] : stage[m * Layout::kThreads] + bias[m];
+        gates[m] = bias[m];
+        if (m < kFirstInput) continue;
+        gates[m] = input.get(stage + m * Layout::kThreads, m, args.product_gate) + bias[m];
       }
       const float* const state = states + (s & 1) * Layout::kStateFloats;
       multiply_state<Layout>(weights, state, rows_each, half, products);
@@ -114,23 +119,23 @@ __global__ void __launch_bounds__(2 * units, 1)
       const auto next = Cell::forward(gates, c);
       if (runs) {
         c = next.new_cell;
-        h = next.new_h;
+        h = widen(Narrow<T>::from(next.new_h));
       }
       if (anew) c = 0;
       // h first: all wait for it. What is stored and prefetched comes between it and the barrier.
       states[(~s & 1) * Layout::kStateFloats + place] = anew ? 0.0f : h;
       if (any_resets && (marked & given)) {
         states[(~s & 1) * Layout::kStateFloats + place] =
-            resets.template h<float>(time(s + 1), row, unit);
+            widen(resets.template h<T>(time(s + 1), row, unit));
         c = resets.c(time(s + 1), row, unit);
       }
       marked >>= Layout::kRows;
-      if (runs) *output.at = h;
+      if (runs) *output.at = Narrow<T>::from(h);
       output.advance(own, args.sizes, s);
       if (any_gates) {
         if (runs) {
 #pragma unroll
-          for (int m = 0; m < kGates; ++m) to.at[m * hidden] = gates[m];
+          for (int m = 0; m < kGates; ++m) to.at[m * hidden] = Narrow<T>::from(gates[m]);
         }
         to.advance(own, args.sizes, s);
       }
@@ -140,8 +145,8 @@ __global__ void __launch_bounds__(2 * units, 1)
     }
   } while (any_resets && s < steps);
   if (real) {
-    static_cast<float*>(args.h)[own_state] = h;
-    static_cast<float*>(args.c)[own_state] = c;
+    static_cast<T*>(args.h)[own_state] = Narrow<T>::from(h);
+    store_c<T>(args.c, own_state, args.sizes.half_c, c);
   }
 #endif
 }

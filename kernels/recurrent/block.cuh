@@ -1,20 +1,21 @@
-// One block alone in float32 (IEEE fma, no tensor cores), what both passes share: layers so narrow
-// that the registers of one block hold all weights. Nothing is exchanged between blocks, so a step
+// One block alone (IEEE fma, no tensor cores), what both passes share: layers so narrow that the
+// registers of one block hold all weights as floats. Nothing is exchanged between blocks, so a step
 // is a chain of latencies. Two lanes have a unit: each sums half of K for all its gates and up to
 // two rows, a shuffle adds the other half, and each then has the unit of one row. Its state stays
-// in registers; only what all warps multiply next goes through shared memory, with one barrier a
-// step.
+// in registers; only what all warps multiply next goes through shared memory, as floats, with one
+// barrier a step. In a half type T that is rounded to T before, and so is what is stored.
 #pragma once
 
 #include "kernels/recurrent/resets.cuh"
+#include "kernels/recurrent/word_halves.h"
 
 namespace treadle {
 
 // all_k: K of the layer; `sums` outputs a unit; `arrays` numbers of a unit prefetched a step.
 template <int units, int sums, int all_k, int arrays>
-struct BlockFp32 {
+struct Block {
   static constexpr int kThreads = 2 * units;
-  static constexpr int kRows = 2;  // at most
+  static constexpr int kRows = kBlockRows;  // at most
   static constexpr int kSums = sums;
   static constexpr int kDepth = all_k / 2;
   // Independent chains a sum: a warp alone on its scheduler waits for each of its additions.
@@ -26,13 +27,55 @@ struct BlockFp32 {
   static constexpr int kStateFloats = kRows * kRowFloats;
   static constexpr int kStageFloats = arrays * kThreads;
   static constexpr int kSharedBytes = (2 * kStateFloats + kStages * kStageFloats) * 4;
-  static_assert(kDepth % 4 == 0);
+  static_assert(kDepth % 4 == 0 && kAhead < kStages && kAhead <= 32);
   static_assert(sums * kDepth <= kFp32Weights);
 };
 
 // k of a thread's i-th weight, relative to its first: lanes take turns by four k, so that two lanes
 // read 32 contiguous bytes.
 __device__ __forceinline__ constexpr int block_k(int i) { return i / 4 * 8 + i % 4; }
+
+// A number as float; no store of this launch may change it.
+template <class T>
+__device__ __forceinline__ float load_wide(const void* from, int64_t at) {
+  if constexpr (is_half_type<T>) {
+    return widen_bits<T>(__ldg(static_cast<const uint16_t*>(from) + at));
+  } else {
+    return __ldg(static_cast<const T*>(from) + at);
+  }
+}
+
+// What a thread prefetches of an array of T, 4 bytes of a stage for each gate or other number.
+// Those of half types hold a neighbour, too, which nobody reads here and nobody may write
+// meanwhile: not even another thread its own number, so results do not lie in place of what is
+// read. Words end where allocations do, which begin at 4 bytes and have room for whole ones.
+template <class T, int ahead>
+struct Prefetched {
+  WordHalves<ahead> halves;
+
+  static __device__ __forceinline__ void copy(uint32_t to, const T* from) {
+    if constexpr (is_half_type<T>) {
+      ptx::copy4_async(to,
+                       reinterpret_cast<const void*>(word_of(reinterpret_cast<uintptr_t>(from))));
+    } else {
+      ptx::copy4_async(to, from);
+    }
+  }
+
+  // Once a step, whether it was copied or not.
+  __device__ __forceinline__ void note(const T* at) {
+    if constexpr (is_half_type<T>) halves.note(reinterpret_cast<uintptr_t>(at));
+  }
+
+  // Gate m of the step that is read now, `ahead` - 1 before the last one copied.
+  __device__ __forceinline__ float get(const float* slot, int m = 0, int64_t apart = 0) const {
+    if constexpr (is_half_type<T>) {
+      return widen(reinterpret_cast<const T*>(slot)[halves.of_oldest(m, apart)]);
+    } else {
+      return *slot;
+    }
+  }
+};
 
 // The steps of one row of the batch, in the order in which they are computed.
 struct BlockRow {

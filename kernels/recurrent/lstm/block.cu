@@ -1,0 +1,12 @@
+// LSTM's instances of kernels/recurrent/block_*.cuh in half types.
+#include "kernels/math/cells/lstm.h"
+#include "kernels/recurrent/block_launch.cuh"
+
+namespace treadle {
+
+template cudaError_t run_half_block<math::Lstm>(Dtype, const PersistentForward*,
+                                                const ClusterCall&);
+template cudaError_t run_half_block<math::Lstm>(Dtype, const PersistentBackward*,
+                                                const ClusterCall&);
+
+}  // namespace treadle
