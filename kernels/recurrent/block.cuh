@@ -45,6 +45,18 @@ __device__ __forceinline__ float load_wide(const void* from, int64_t at) {
   }
 }
 
+// x rounded to T. Of bfloat16 one instruction gives the float: that of a pair, whose other number
+// is 0. The one of a single number is slower.
+template <class T>
+__device__ __forceinline__ float rounded_to(float x) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(0.0f, x);
+    return __uint_as_float(reinterpret_cast<const uint32_t&>(pair));
+  } else {
+    return widen(Narrow<T>::from(x));
+  }
+}
+
 // What a thread prefetches of an array of T, 4 bytes of a stage for each gate or other number.
 // Those of half types hold a neighbour, too, which nobody reads here and nobody may write
 // meanwhile: not even another thread its own number, so results do not lie in place of what is

@@ -133,17 +133,16 @@ __global__ void __launch_bounds__(2 * units, 1)
         grad_c = grad.old_cell;
         grad_h = 0;
       }
-      T rounded[kGates];
+      float rounded[kGates];
 #pragma unroll
-      for (int m = 0; m < kGates; ++m) rounded[m] = Narrow<T>::from(grad.gates[m]);
+      for (int m = 0; m < kGates; ++m) rounded[m] = rounded_to<T>(grad.gates[m]);
 #pragma unroll
       for (int m = 0; m < kStateGates; ++m) {
-        states[(~s & 1) * Layout::kStateFloats + place + m * units] =
-            runs ? widen(rounded[m]) : 0.0f;
+        states[(~s & 1) * Layout::kStateFloats + place + m * units] = runs ? rounded[m] : 0.0f;
       }
       if (runs) {
 #pragma unroll
-        for (int m = 0; m < kGates; ++m) to.at[m * hidden] = rounded[m];
+        for (int m = 0; m < kGates; ++m) to.at[m * hidden] = Narrow<T>::from(rounded[m]);
       }
       to.advance(own, args.sizes, s);
       fetch(s + Layout::kAhead);

@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(2 * units, 1)
       const auto next = Cell::forward(gates, c);
       if (runs) {
         c = next.new_cell;
-        h = widen(Narrow<T>::from(next.new_h));
+        h = rounded_to<T>(next.new_h);
       }
       if (anew) c = 0;
       // h first: all wait for it. What is stored and prefetched comes between it and the barrier.

@@ -34,8 +34,9 @@ inline constexpr int kBlockRows = 2;
 struct ClusterShape {
   int units, blocks, tiles;
 
-  constexpr int64_t hidden() const { return int64_t{units} * blocks; }         // at most
-  constexpr int rows() const { return blocks == 1 ? kBlockRows : 8 * tiles; }  // others: tiles of 8
+  constexpr int64_t hidden() const { return int64_t{units} * blocks; }  // at most
+  // Of others, tiles of 8.
+  constexpr int rows() const { return blocks == 1 ? kBlockRows : 8 * tiles; }
 };
 
 inline constexpr ClusterShape kClusterShapes[] = {

@@ -1,4 +1,4 @@
-// GRU's instances of the float32 kernels: kernels/recurrent/{cluster,block}_fp32_*.cuh.
+// GRU's instances of the float32 kernels: kernels/recurrent/{block,cluster_fp32}_*.cuh.
 #include "kernels/math/cells/gru.h"
 #include "kernels/recurrent/cluster_fp32_launch.cuh"
 
