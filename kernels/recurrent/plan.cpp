@@ -99,6 +99,8 @@ Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& dev
     const int most = half ? half_rows(sizes, i, backward) : fp32_rows(shape, state_gates);
     for (int rows = 1; rows <= most; ++rows) {
       const int64_t clusters = ceil_div(sizes.batch, rows) * sizes.directions;
+      // In float32, more blocks alone than run at once took longer than waves of them would.
+      if (half && shape.blocks == 1 && clusters > at_once) continue;
       const double waves = static_cast<double>(std::max<int64_t>(ceil_div(clusters, at_once), 1));
       const double each = half ? half_time(sizes, i, rows, backward)
                                : cluster_time(shape, rows, state_gates, backward, true);

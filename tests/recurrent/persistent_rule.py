@@ -229,15 +229,16 @@ def auto() -> Cases:
 
 
 def one_launch(
-    algorithm: str, dtype: torch.dtype, lengths: Lengths, recompute: bool, cell: str
+    algorithm: str, dtype: torch.dtype, lengths: Lengths, recompute: bool, cell: str, hidden: int
 ) -> None:
     options: dict[str, Any] = {"lengths": lengths, "features": 32}
-    one = calls.given("launches", dtype, (17, 5, 64), cell=cell, **options)
+    one = calls.given("launches", dtype, (17, 5, hidden), cell=cell, **options)
     found = calls.launches(calls.training(one, algorithm, recompute))
     assert {launch.algorithm for launch in found} == {algorithm}
     kernels = [launch.kernel for launch in found]
-    # So narrow a layer is a block's own in float32.
-    engine = "block_fp32" if dtype == torch.float32 else algorithm
+    # So narrow a layer is a block's own: in half types the narrower one.
+    alone = algorithm == "cluster" and (dtype == torch.float32 or hidden <= 64)
+    engine = "block" if alone else rf"{algorithm}(_dense)?"
     for word in ("forward", "backward"):
         assert sum(bool(re.search(rf"\b{engine}_{word}\b", name)) for name in kernels) == 1, kernels
         assert sum(f"_{word}" in name for name in kernels) == 1, kernels
@@ -245,11 +246,11 @@ def one_launch(
 
 def launched(algorithm: str) -> Cases:
     """All steps and both directions are one launch each way."""
-    for dtype, lengths, recompute, cell in itertools.product(
-        calls.dtypes_of(algorithm), (None, (17, 5, 5, 2, 1)), (False, True), CELLS
+    for dtype, lengths, recompute, cell, hidden in itertools.product(
+        calls.dtypes_of(algorithm), (None, (17, 5, 5, 2, 1)), (False, True), CELLS, (64, 96)
     ):
-        name = f"{cell} {dtype} {lengths} recompute {recompute}"
-        yield name, partial(one_launch, algorithm, dtype, lengths, recompute, cell)
+        name = f"{cell} {dtype} {lengths} recompute {recompute} H{hidden}"
+        yield name, partial(one_launch, algorithm, dtype, lengths, recompute, cell, hidden)
 
 
 def refused(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:

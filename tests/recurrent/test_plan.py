@@ -34,9 +34,9 @@ ELEMENTS = (2, 4, 8)  # bytes
 CHIPS = range(1, 161)
 ARCHITECTURES = (75, 80, 90, 100)
 MEGABYTE = 1 << 20
-# Units, blocks, and the most rows of float32: has_fp32().
-FLOAT_SHAPES = {
-    **{(32, 1): 2, (64, 1): 2, (96, 1): 2, (128, 1): 2},
+BLOCKS, HALF_BLOCKS = (32, 64, 96, 128), (32, 64)  # units of a block alone
+FLOAT_SHAPES = {  # units, blocks: the most rows of float32
+    **{(units, 1): 2 for units in BLOCKS},
     **{(32, 4): 8, (32, 8): 8, (16, 16): 8, (32, 16): 8},
 }
 Sizes = tuple[int, int, int, int]
@@ -99,9 +99,9 @@ def covered(sizes: Sizes, one: Any, multiprocessors: int, directions: int, backw
     units, blocks, tiles, rows = one.clusters
     if one.algorithm == "cluster":
         assert hidden <= units * blocks <= (768 if element == 2 else 512)
-        assert tiles in ((1,) if element == 4 else (1, 2))
-        most = FLOAT_SHAPES[units, blocks] if element == 4 else 8 * tiles
-        assert 1 <= rows <= most and (element == 4 or blocks > 1)
+        assert tiles in ((1,) if element == 4 or blocks == 1 else (1, 2))
+        most = FLOAT_SHAPES[units, blocks] if element == 4 else 2 if blocks == 1 else 8 * tiles
+        assert 1 <= rows <= most and (element == 4 or blocks > 1 or units in HALF_BLOCKS)
     else:
         assert one.clusters == (0, 0, 0, 0)
     if one.algorithm == "grid":

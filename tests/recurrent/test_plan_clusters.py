@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tests.recurrent.test_plan import BINDINGS, FLOAT_SHAPES, plan
+from tests.recurrent.test_plan import BINDINGS, BLOCKS, FLOAT_SHAPES, HALF_BLOCKS, plan
 
 
 @BINDINGS
@@ -34,7 +34,7 @@ def test_a_block_alone_has_narrow_layers_of_float32(directions: int, backward: b
         (1, 32, 33, 64, 65, 96, 97, 128), (*range(1, 600), 5000)
     ):
         units, blocks, _, rows = plan((512, batch, hidden, 4), **options).clusters
-        assert (units, blocks) == (next(width for width in (32, 64, 96, 128) if width >= hidden), 1)
+        assert (units, blocks) == (next(width for width in BLOCKS if width >= hidden), 1)
         at_once, most = 132 // directions, FLOAT_SHAPES[units, 1]
         if batch <= at_once * most:
             assert rows == -(-batch // at_once)
@@ -46,6 +46,31 @@ def test_a_block_alone_has_narrow_layers_of_float32(directions: int, backward: b
     for hidden, blocks, most in ((96, 1, 2), (97, 4, 8), (256, 8, 8), (257, 16, 4), (512, 16, 4)):
         found = plan((512, 200, hidden, 4), cell="lstm", **options).clusters
         assert found[1] == blocks and found[3] <= most
+
+
+@BINDINGS
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("cell", ["lltm", "lstm", "gru"])
+@pytest.mark.parametrize("directions", [1, 2])
+def test_a_block_alone_has_few_rows_of_narrow_layers_of_half_types(
+    directions: int, cell: str, backward: bool
+) -> None:
+    """A row each, and two where the chip has no more blocks at once; of more rows clusters have so
+    many each that they need fewer waves. Wider layers are for tensor cores."""
+    options = {"cell": cell, "directions": directions, "backward": backward, "forced": "cluster"}
+    for multiprocessors, hidden in itertools.product((16, 132), (1, 31, 32, 33, 64, 65, 128)):
+        at_once = multiprocessors // directions
+        for batch in (1, 2, at_once, at_once + 1, 2 * at_once, 2 * at_once + 1, 1000):
+            size = 512, batch, hidden, 2
+            units, blocks, _, rows = plan(size, multiprocessors=multiprocessors, **options).clusters
+            if hidden > max(HALF_BLOCKS) or batch > 2 * at_once:
+                assert blocks > 1, size
+            elif batch <= at_once:
+                block = next(width for width in HALF_BLOCKS if width >= hidden)
+                assert (units, blocks, rows) == (block, 1, 1), size
+            elif hidden <= 32:
+                assert (units, blocks, rows) == (32, 1, 2), size
+            # Two rows of 33 to 64 units take about as long as a cluster.
 
 
 @BINDINGS
