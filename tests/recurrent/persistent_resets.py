@@ -24,6 +24,7 @@ from tests.support.inputs import FLOATING, HALVES, Call, Case, Make
 # steps than a warp reads marks of at a time, which is up to 16.
 SIZES: tuple[tuple[int, int, int, int], ...] = (
     (9, 5, 3, 31),
+    (6, 150, 3, 31),  # in half types more than blocks alone take
     (37, 3, 3, 64),
     (7, 200, 3, 96),
     (9, 17, 5, 128),

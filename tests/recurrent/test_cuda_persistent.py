@@ -91,6 +91,7 @@ def test_every_size(algorithm: str, widths: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "widths"),
     [
+        ("cluster", (31,)),
         ("cluster", (64, 128, 200, 256)),
         ("cluster", (400, 512, 640, 768)),
         ("grid", (33, 256, 512)),
