@@ -11,6 +11,7 @@ from .. import _jet_parts as parts
 from ..jets import Jet
 from ..sine_linear import sine_linear_jet
 from ._check import check_bool, check_rows
+from ._siren_pull import composed, is_plain, pulled_back
 from .sine_linear import SineLinear
 
 
@@ -41,26 +42,27 @@ def _exporting() -> bool:
 
 
 def _pulled_back(siren: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Values and gradient in reverse, a product a layer for each output.
-
-    A jet takes one for each coordinate. torch.compile traces torch.func.vjp as a part of the
-    forward pass, so that no derivative of a derivative is left to it.
-    """
-    vjp: Any = torch.func.vjp
+    """Values and gradient in reverse, a product a layer for each output; a jet takes one for each
+    coordinate."""
+    layers = siren.net._modules.values()
 
     def values(x: Tensor) -> Tensor:
         # Without hooks, of which some, as FlopCounterMode's, fail where autograd runs within.
-        for layer in siren.net._modules.values():
+        for layer in layers:
             x = layer.forward(x)
         return x
 
-    value, pull = vjp(values, x)
-    rows = []
-    for k in range(siren.out_features):
-        along = torch.zeros_like(value)
-        along[..., k] = 1
-        rows.append(pull(along)[0])
-    return value, torch.stack(rows, dim=-2)
+    *sines, last = (layer for layer in layers if not _is_idle(layer))
+    simple = all(type(layer).forward is SineLinear.forward for layer in sines)
+    if simple and type(last).forward is nn.Linear.forward:
+        params = [p for layer in (*sines, last) for p in (layer.weight, layer.bias)]
+        if is_plain(x, *params) and not torch.is_autocast_enabled(x.device.type):
+            return pulled_back(x, [layer.omega_0 for layer in sines], params)
+    return composed(values, x, siren.out_features)
+
+
+def _is_idle(layer: Any) -> bool:
+    return type(layer).forward is nn.Dropout.forward and not layer.training
 
 
 def _through(layer: Any, packed: Tensor, count: int, second: str) -> Tensor:
