@@ -23,6 +23,8 @@ def jet_of(siren: Any, x: Tensor, gradient: bool, laplacian: bool, diagonal: boo
     layers = siren.net._modules
     # Not as an attribute: a parametrization would compute it twice.
     check_rows("Siren.jet", x, siren.in_features, layers["0"]._parameters.get("weight"), "x")
+    if x.is_nested:
+        return _of_jagged(siren, x, flags)
     parts.check_coordinates("Siren.jet", "x", x)
     if not (gradient or laplacian or diagonal):
         return Jet(siren(x))
@@ -34,6 +36,19 @@ def jet_of(siren: Any, x: Tensor, gradient: bool, laplacian: bool, diagonal: boo
         packed = _through(layer, packed, count, second)
     value, slope, bend, bends = parts.unpack(packed, count, laplacian, diagonal)
     return Jet(value, slope if gradient else None, bend, bends)
+
+
+def _of_jagged(siren: Any, x: Any, flags: dict[str, bool]) -> Jet:
+    """The jet of the points of all rows, in parts [N, j, ...] like x."""
+    if x.dim() < 3 or x._ragged_idx != 1 or x.lengths() is not None:
+        holes = "" if x.lengths() is None else " and holes"
+        raise RuntimeError(
+            "Siren.jet: x must be contiguous and have shape [N, j, ..., I] if jagged, "
+            f"got shape {list(x.shape)}{holes}"
+        )
+    offsets, jet = x.offsets(), siren.jet(x.values(), **flags)
+    nested = torch.nested.nested_tensor_from_jagged
+    return Jet._make(part if part is None else nested(part, offsets) for part in jet)
 
 
 def _exporting() -> bool:

@@ -35,10 +35,12 @@ def composed(values: Callable[[Tensor], Tensor], x: Tensor, outputs: int) -> tup
     value, pull = vjp(values, x)
     rows = []
     for k in range(outputs):
-        along = torch.zeros_like(value)
-        along[..., k] = 1
+        # As DTensors, too, can be made.
+        column = torch.ones_like(value[..., k : k + 1])
+        along = torch.cat([column * (i == k) for i in range(outputs)], dim=value.dim() - 1)
         rows.append(pull(along)[0])
-    return value, torch.stack(rows, dim=-2)
+    # Not -2: a DTensor's stack takes no dimension from behind.
+    return value, torch.stack(rows, dim=x.dim() - 1)
 
 
 def is_plain(*tensors: Any) -> bool:
