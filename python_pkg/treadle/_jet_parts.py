@@ -155,6 +155,34 @@ def mapped(
 ) -> Tensor:
     """The parts of ``split`` through a function that has no jet of its own, by torch.func, a
     direction at a time."""
+    if exporting():
+        return _exported(function, value, first, second)
+    return _mapped(function, value, first, second)
+
+
+def exporting() -> bool:
+    """Within torch.export. To torch.compiler.is_exporting torch.compile, too, says yes."""
+    return torch.compiler._is_exporting_flag
+
+
+def _exported(function: Callable[[Tensor], Tensor], *parts: Tensor) -> Tensor:
+    """torch.export has no torch.func: it gets the ops that torch.func calls."""
+    if torch.compiler.is_dynamo_compiling():
+        raise NotImplementedError("Jet.map: torch.export must have strict=False, got strict=True")
+    from torch.fx.experimental import proxy_tensor
+
+    def traced(*parts: Tensor) -> Tensor:
+        return _mapped(function, *parts)
+
+    without = proxy_tensor._temp_remove_pre_dispatch_torch_function_mode
+    with proxy_tensor.disable_proxy_modes_tracing(), without():
+        program = proxy_tensor.make_fx(traced)(*(part.detach() for part in parts))
+    return program(*parts)  # type: ignore[no-any-return]
+
+
+def _mapped(
+    function: Callable[[Tensor], Tensor], value: Tensor, first: Tensor, second: Tensor
+) -> Tensor:
     x = value.squeeze(0)
 
     def slope(x: Tensor, direction: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ def jet_of(siren: Any, x: Tensor, gradient: bool, laplacian: bool, diagonal: boo
     if not (gradient or laplacian or diagonal):
         return Jet(siren(x))
     count, second = x.shape[-1], parts.second_named(laplacian, diagonal)
-    if second == parts.NONE and siren.out_features < count and not _exporting():
+    if second == parts.NONE and siren.out_features < count and not parts.exporting():
         return Jet(*_pulled_back(siren, x))
     packed = parts.of_coordinates(x, parts.identity(x), second)
     for layer in layers.values():
@@ -49,11 +49,6 @@ def _of_jagged(siren: Any, x: Any, flags: dict[str, bool]) -> Jet:
     offsets, jet = x.offsets(), siren.jet(x.values(), **flags)
     nested = torch.nested.nested_tensor_from_jagged
     return Jet._make(part if part is None else nested(part, offsets) for part in jet)
-
-
-def _exporting() -> bool:
-    """torch.export has no torch.func."""
-    return torch.compiler.is_exporting()
 
 
 def _pulled_back(siren: Any, x: Tensor) -> tuple[Tensor, Tensor]:
