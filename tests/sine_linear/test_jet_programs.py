@@ -249,9 +249,10 @@ def test_an_ensemble_of_nets_in_one_call() -> None:
 
 
 def test_lines_of_the_page() -> None:
-    """docs/jets.md, block after block, but for what needs DeepXDE."""
+    """docs/jets.md, block after block, but for what needs DeepXDE or PINA."""
     names: dict[str, Any] = {}
-    blocks = [code for _, code in snippets("jets.md") if "deepxde" not in code]
+    needs = ("import deepxde", "from pina")
+    blocks = [code for _, code in snippets("jets.md") if not any(need in code for need in needs)]
     for code in blocks:
         exec(code, names)
     assert len(blocks) == 3
