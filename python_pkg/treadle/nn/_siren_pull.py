@@ -3,7 +3,7 @@
 In plain runs a net of sine layers and a linear one is one Node. Of a layer it keeps the phase
 (of float32 the output, too), and for each output of the net its gradient by that of the layer; the
 rest is made again in the backward pass. Points go through it some at a time, so that what lives
-between two products stays in the cache, and takes little memory.
+between two products takes little memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from ._siren_pull_back import Gradients, Layer, Params, weight_of
 
 _forward = torch.ops.treadle.sine_linear_forward.default
 
-# Bytes of a layer's values at the points that go through the net at once, and their least number.
+# Points go through the net in so many parts at most, which are not smaller than this: bytes of a
+# layer's values, and points. What a part takes beside what is kept is some nine such values.
+_PARTS = 8
 _AT_ONCE, _AT_ONCE_CUDA, _LEAST = 1 << 18, 1 << 25, 2048
 
 
@@ -103,7 +105,7 @@ class _Kept(NamedTuple):
 def _chunks(x: Tensor, params: Params) -> Iterator[slice]:
     width = max(len(weight) for weight in params[::2] if weight is not None)
     at_once = _AT_ONCE_CUDA if x.is_cuda else _AT_ONCE
-    count = max(at_once // (width * x.element_size()), _LEAST)
+    count = max(at_once // (width * x.element_size()), _LEAST, -(-len(x) // _PARTS))
     for begin in range(0, max(len(x), 1), count):
         yield slice(begin, min(begin + count, len(x)))
 
