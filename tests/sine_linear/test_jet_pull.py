@@ -35,7 +35,6 @@ def few_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     if request.param:
         monkeypatch.setattr(_siren_pull, "_LEAST", request.param)
         monkeypatch.setattr(_siren_pull, "_AT_ONCE", 0)
-        monkeypatch.setattr(_siren_pull, "_AT_ONCE_CUDA", 0)
 
 
 def both_ways(run: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
@@ -158,12 +157,11 @@ def test_a_frozen_net_and_frozen_layers() -> None:
     assert net.net[1].weight.grad is not None and net.net[0].weight.grad is None
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_step_takes_half_of_autograds_memory(dtype: torch.dtype, device: str) -> None:
-    count, width, found = 1 << (20 if device == "cuda" else 14), 64, []
-    net = Siren(3, width, 3, 1, True, dtype=dtype, device=device)
-    x = torch.rand(count, 3, device=device).to(dtype)
+def test_a_step_takes_half_of_autograds_memory(dtype: torch.dtype) -> None:
+    count, width, found = 1 << 14, 64, []
+    net = Siren(3, width, 3, 1, True, dtype=dtype)
+    x = torch.rand(count, 3).to(dtype)
 
     def plain(x: Tensor) -> Tensor:
         h = x.requires_grad_()
@@ -178,5 +176,5 @@ def test_a_step_takes_half_of_autograds_memory(dtype: torch.dtype, device: str) 
             (slope(x).norm(dim=-1) - 1).square().mean().backward()
 
         step(x.clone())  # parameters get their gradients
-        found.append(most(lambda: x.clone(), step, device))
+        found.append(most(lambda: x.clone(), step, "cpu"))
     assert found[0] <= 0.5 * found[1], found

@@ -24,7 +24,7 @@ _forward = torch.ops.treadle.sine_linear_forward.default
 # Points go through the net in so many parts at most, which are not smaller than this: bytes of a
 # layer's values, and points. What a part takes beside what is kept is some nine such values.
 _PARTS = 8
-_AT_ONCE, _AT_ONCE_CUDA, _LEAST = 1 << 18, 1 << 25, 2048
+_AT_ONCE, _LEAST = 1 << 18, 2048
 
 
 def composed(values: Callable[[Tensor], Tensor], x: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
@@ -104,8 +104,7 @@ class _Kept(NamedTuple):
 
 def _chunks(x: Tensor, params: Params) -> Iterator[slice]:
     width = max(len(weight) for weight in params[::2] if weight is not None)
-    at_once = _AT_ONCE_CUDA if x.is_cuda else _AT_ONCE
-    count = max(at_once // (width * x.element_size()), _LEAST, -(-len(x) // _PARTS))
+    count = max(_AT_ONCE // (width * x.element_size()), _LEAST, -(-len(x) // _PARTS))
     for begin in range(0, max(len(x), 1), count):
         yield slice(begin, min(begin + count, len(x)))
 
