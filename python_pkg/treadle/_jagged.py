@@ -33,6 +33,8 @@ _REFUSED = (
     *("scale.out", "sine.out", "cosine.out", "vector_add.out", "affine_scan"),
     # Channels are dimension 1, which is ragged.
     *("snake", "snake_", "snake.out", "snake_backward"),
+    # Parts are dimension 0, which is that of the rows; Siren.jet gives jagged parts.
+    *("sine_linear_jet", "sine_linear_jet_forward", "sine_linear_jet_backward"),
     *("lltm_cell", "lltm_cell_forward", "recurrent_layer", "recurrent_layer_forward"),
 )
 _library = torch.library.Library("treadle", "FRAGMENT")  # type: ignore[no-untyped-call]

@@ -34,7 +34,18 @@ def sizes(coordinates: int, second: str) -> list[int]:
 
 
 def identity(x: Tensor) -> Tensor:
-    return torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
+    count = x.shape[-1]
+    if not _is_dtensor(x):
+        return torch.eye(count, dtype=x.dtype, device=x.device)
+    # Of x, since there must be no plain tensors beside it.
+    zero, one = x.new_zeros(1), x.new_ones(1)
+    rows = [torch.cat([one if i == k else zero for i in range(count)]) for k in range(count)]
+    return torch.stack(rows)
+
+
+def _is_dtensor(t: Tensor) -> bool:
+    """By its name, for torch.distributed need not be there, and the compiler is to read it."""
+    return type(t).__name__ == "DTensor"
 
 
 def of_coordinates(value: Tensor, slope: Tensor, second: str) -> Tensor:
@@ -121,6 +132,12 @@ def broadcast(*shapes: Sequence[int]) -> torch.Size:
 
 def linear(packed: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """One product for all parts; the bias is in the value alone."""
+    if _is_dtensor(packed):
+        # It flattens no rows where points, not its first dimension, are cut, and pad mistakes the
+        # size of its result for that of an earlier call.
+        value, *rest = packed.unbind()
+        others = [F.linear(part, weight) for part in rest]
+        return torch.stack([F.linear(value, weight, bias), *others])
     product = F.linear(packed, weight)
     if bias is None:
         return product
@@ -138,6 +155,34 @@ def mapped(
 ) -> Tensor:
     """The parts of ``split`` through a function that has no jet of its own, by torch.func, a
     direction at a time."""
+    if exporting():
+        return _exported(function, value, first, second)
+    return _mapped(function, value, first, second)
+
+
+def exporting() -> bool:
+    """Within torch.export. To torch.compiler.is_exporting torch.compile, too, says yes."""
+    return torch.compiler._is_exporting_flag
+
+
+def _exported(function: Callable[[Tensor], Tensor], *parts: Tensor) -> Tensor:
+    """torch.export has no torch.func: it gets the ops that torch.func calls."""
+    if torch.compiler.is_dynamo_compiling():
+        raise NotImplementedError("Jet.map: torch.export must have strict=False, got strict=True")
+    from torch.fx.experimental import proxy_tensor
+
+    def traced(*parts: Tensor) -> Tensor:
+        return _mapped(function, *parts)
+
+    without = proxy_tensor._temp_remove_pre_dispatch_torch_function_mode
+    with proxy_tensor.disable_proxy_modes_tracing(), without():
+        program = proxy_tensor.make_fx(traced)(*(part.detach() for part in parts))
+    return program(*parts)  # type: ignore[no-any-return]
+
+
+def _mapped(
+    function: Callable[[Tensor], Tensor], value: Tensor, first: Tensor, second: Tensor
+) -> Tensor:
     x = value.squeeze(0)
 
     def slope(x: Tensor, direction: Tensor) -> Tensor:
@@ -169,7 +214,7 @@ def _pushed(
 
 def check_coordinates(op: str, name: str, x: Any) -> Tensor:
     check_tensor(op, name, x)
-    check_dense(op, name, x)
+    check_dense(op, name, x, f"; {name}.values() are the points of a jagged one")
     if not x.is_floating_point():
         raise TypeError(
             f"{op}: {name} must have a floating-point dtype, got {dtype_name(x.dtype)}: "

@@ -79,6 +79,24 @@ def _sine_layer(tensors: Tensors, *results: str) -> list[Way]:
     return [*layers, *rows, way(last, of_columns, of_columns)]
 
 
+def _jet_layer(tensors: Tensors, *results: str) -> list[Way]:
+    """Points of the jet [P, ..., I], or columns of the output. Of a phase [..., O] there is one for
+    all parts."""
+    jet = tensors["jet"]
+
+    def way(dim: int, parameters: Placement, grads: Placement) -> Way:
+        inputs: dict[str, Placement] = dict.fromkeys(tensors, Shard(dim))
+        inputs |= {"output": Shard(dim), "phase": Shard(dim - 1)}
+        outputs = inputs | {"weight": grads, "bias": grads}
+        inputs |= {"weight": parameters, "bias": parameters}
+        if dim == jet.dim() - 1:
+            inputs["jet"], outputs["jet"] = WHOLE, SUM
+        return Way(inputs, tuple(outputs[name] for name in results))
+
+    points = [way(dim, WHOLE, SUM) for dim in range(1, jet.dim() - 1)]
+    return [*points, way(jet.dim() - 1, Shard(0), Shard(0))]
+
+
 def _of_batch(tensors: Tensors, parameters: Sequence[str], *results: str | Placement) -> list[Way]:
     """The batch, the last dimension but one of all but the parameters."""
     inputs: dict[str, Placement] = {
@@ -141,6 +159,9 @@ RULES: dict[str, Rule] = {
     "sine_linear_backward_": lambda _, t: _sine_layer(t, "bias"),
     "sine_linear_slope": lambda _, t: _sine_layer(t, "grad"),
     "sine_linear_slope_backward": lambda _, t: _sine_layer(t, "grad", "factor", "grad"),
+    "sine_linear_jet": lambda _, t: _jet_layer(t, "output"),
+    "sine_linear_jet_forward": lambda _, t: _jet_layer(t, "output", "phase"),
+    "sine_linear_jet_backward": lambda _, t: _jet_layer(t, "jet", "weight", "bias"),
     "lltm_cell": lambda _, t: _cell(t, "old_h", "old_cell"),
     "lltm_cell_forward": lambda _, t: _cell(t, "old_h", "old_cell", "old_h"),
     "lltm_cell_backward": lambda _, t: _cell(t, "input", "weights", "bias", "old_h", "old_cell"),

@@ -127,7 +127,7 @@ class Jet(NamedTuple):
 
         For what has no jet of its own: ``torch.tanh``, a norm, a module. ``torch.func`` calls and
         differentiates it once for each coordinate, for second derivatives twice, so it must give
-        the same each time. torch.compile takes it, torch.export does not.
+        the same each time. torch.compile takes it, torch.export with ``strict=False``.
 
         Args:
             function: from values [..., O] to values [..., O'].

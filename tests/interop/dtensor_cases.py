@@ -18,8 +18,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_module
 from torch.distributed.tensor.parallel import RowwiseParallel, parallelize_module
 
-import tests.interop.dtensor_snake_cases  # noqa: F401  # adds its own
 import treadle
+from tests.interop import dtensor_jet_cases, dtensor_snake_cases  # noqa: F401  # their own
 from tests.interop.with_processes import (
     PROCESSES,
     SUM,

@@ -100,6 +100,44 @@ def test_siren(backend: str) -> None:
         assert siren(nested).shape == (*nested.shape[:2], 2)
 
 
+FLAGS: dict[str, dict[str, bool]] = {
+    "all": {"hessian_diagonal": True},
+    "gradient": {"laplacian": False},
+    "values": {"gradient": False, "laplacian": False},
+}
+
+
+@pytest.mark.parametrize("backend", ["none", "aot_eager"])
+@pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS)
+@pytest.mark.usefixtures("fresh_compile")
+def test_jets_of_a_siren(flags: dict[str, bool], backend: str) -> None:
+    """Every part is jagged as the points are, and that of its rows as one dense batch."""
+    torch.manual_seed(0)
+    siren = treadle.nn.Siren(3, 8, 1, 1, outermost_linear=True)
+    x = torch.rand(7, 3, requires_grad=True)
+
+    def parts(x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(part for part in siren.jet(x, **flags) if part is not None)
+
+    run = parts
+    if backend != "none":
+        run = torch.compile(parts, fullgraph=True, backend=backend)
+    nested, dense = jagged(x), parts(x)
+    found = run(nested)
+    for one, other in zip(found, dense, strict=True):
+        assert one.shape == (*nested.shape[:2], *other.shape[1:])
+        torch.testing.assert_close(one.values(), other)
+        assert (one.offsets() == nested.offsets()).all()  # type: ignore[attr-defined]
+    leaves = [x, *siren.parameters()]
+    grads = [
+        torch.autograd.grad(
+            sum((k + t.square()).sum() for k, t in enumerate(each)), leaves, allow_unused=True
+        )
+        for each in ([t.values() for t in found], dense)
+    ]
+    torch.testing.assert_close(*grads)
+
+
 def test_more_dimensions_and_holes() -> None:
     x = torch.rand(7, 2, 3)
     nested = treadle.sine_linear(jagged(x), torch.ones(4, 3), None, 2.0)
@@ -137,6 +175,21 @@ def wrong(message: str, call: Callable[[Tensor], Any]) -> Any:
         wrong(
             "snake: tensors must be dense, got a nested tensor of layout torch.jagged",
             lambda x: treadle.snake(x, torch.ones(3)),
+        ),
+        wrong(
+            "sine_linear_jet: tensors must be dense, got a nested tensor of layout torch.jagged",
+            lambda x: treadle.sine_linear_jet(x, torch.ones(4, 3), None, 3.0, 2),
+        ),
+        wrong(
+            "Jet.of: x must be dense, got a nested tensor of layout torch.jagged; x.values() are "
+            "the points of a jagged one",
+            treadle.Jet.of,
+        ),
+        wrong(
+            "Siren.jet: x must be contiguous and have shape [N, j, ..., I] if jagged, got shape",
+            lambda x: treadle.nn.Siren(7, 4, 1, 1).jet(
+                nested_tensor_from_jagged(torch.rand(7, 7), x.offsets(), torch.ones(4))
+            ),
         ),
         wrong(
             "lltm_cell: tensors must be dense, got a nested tensor of layout torch.jagged",

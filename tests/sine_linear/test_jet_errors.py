@@ -274,10 +274,10 @@ def test_nested_coordinates_are_refused() -> None:
     net = Siren(D, 8, 1, 1)
     for layout in (torch.jagged, torch.strided):
         nested = torch.nested.nested_tensor(rows, layout=layout)
-        with pytest.raises(NotImplementedError, match="^(Jet.of|Siren.jet): x must be dense"):
+        with pytest.raises(NotImplementedError, match="^Jet.of: x must be dense"):
             Jet.of(nested)
-        with pytest.raises(NotImplementedError, match="^Siren.jet: x must be dense"):
-            net.jet(nested)
+    with pytest.raises(NotImplementedError, match="^Siren.jet: x must be dense"):
+        net.jet(nested)
 
 
 def test_a_module_that_fails_says_so_itself() -> None:

@@ -83,6 +83,18 @@ def test_compiled_training(kind: type[Poisson], options: dict[str, Any]) -> None
     torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12)
 
 
+def test_a_compiled_loss_of_the_gradient_takes_as_few_products() -> None:
+    """In reverse, as it does without the compiler, and no jet of a part for each coordinate."""
+    torch._dynamo.reset()
+    backend = torch._dynamo.testing.EagerAndRecordGraphs()
+    loss = Eikonal(siren(3, out_features=1))
+    x = points(inputs=3)
+    torch.testing.assert_close(torch.compile(loss, backend=backend, fullgraph=True)(x), loss(x))
+    assert len(backend.graphs) == 1
+    code = backend.graphs[0].code
+    assert "sine_linear" in code and "sine_linear_jet" not in code, code
+
+
 def test_compiled_networks_of_ones_own_take_and_give_jets() -> None:
     torch._dynamo.reset()
     net, x = Own(), points()
@@ -131,12 +143,53 @@ def test_export_has_value_and_gradient_of_any_number_of_points(
             same(treadle.Jet(value, gradient), by_autograd(field.net, points(count)))
 
 
-def test_export_gives_a_jet() -> None:
-    """But for map: torch.export has no torch.func."""
-    net, x = Own(bounded=False), points()
+@pytest.mark.parametrize("bounded", [False, True])
+def test_export_gives_a_jet(bounded: bool) -> None:
+    net, x = Own(bounded), points()
     found = torch.export.export(net, (x,), strict=False).module()(x)
     assert isinstance(found, treadle.Jet) and found.hessian_diagonal is None
     same(found, net(x))
+
+
+ACTIVATIONS: dict[str, nn.Module] = {
+    "tanh": nn.Tanh(),
+    "mixed": nn.Softmax(-1),
+    "own parameters": nn.PReLU(3, dtype=torch.float64),
+    "another shape": nn.Sequential(nn.Unflatten(-1, (1, 3)), nn.Softplus(), nn.Flatten(-2)),
+}
+
+
+@pytest.mark.parametrize("second", [False, True])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_export_of_a_final_activation(name: str, second: bool, tmp_path: Path) -> None:
+    """Of any number of points, with gradients, and loaded without treadle's Python."""
+    net = siren(final_activation=ACTIVATIONS[name])
+    flags = {"laplacian": second, "hessian_diagonal": second}
+
+    class Parts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+            return tuple(part for part in self.net.jet(x, **flags) if part is not None)
+
+    program = torch.export.export(Parts(), (points(),), dynamic_shapes=ROWS, strict=False)
+    torch.export.save(program, tmp_path / "parts.pt2")
+    loaded = torch.export.load(tmp_path / "parts.pt2").module()
+    for count in (2, 9):
+        x, found = points(count), []
+        for call in (loaded, Parts()):
+            parts = call(x)
+            weight = dict(call.named_parameters())["net.net.1.weight"]
+            (grad,) = torch.autograd.grad(parts[-1].square().sum(), weight)
+            found.append((*parts, grad))
+        torch.testing.assert_close(*found)
+
+
+def test_a_strict_export_of_map_says_what_to_do() -> None:
+    with pytest.raises(Exception, match="Jet.map: torch.export must have strict=False, got strict"):
+        torch.export.export(Own(), (points(),), strict=True)
 
 
 @COMPILER
@@ -196,9 +249,10 @@ def test_an_ensemble_of_nets_in_one_call() -> None:
 
 
 def test_lines_of_the_page() -> None:
-    """docs/jets.md, block after block, but for what needs DeepXDE."""
+    """docs/jets.md, block after block, but for what needs DeepXDE or PINA."""
     names: dict[str, Any] = {}
-    blocks = [code for _, code in snippets("jets.md") if "deepxde" not in code]
+    needs = ("import deepxde", "from pina")
+    blocks = [code for _, code in snippets("jets.md") if not any(need in code for need in needs)]
     for code in blocks:
         exec(code, names)
     assert len(blocks) == 3

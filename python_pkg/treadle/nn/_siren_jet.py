@@ -11,6 +11,7 @@ from .. import _jet_parts as parts
 from ..jets import Jet
 from ..sine_linear import sine_linear_jet
 from ._check import check_bool, check_rows
+from ._siren_pull import composed, is_plain, pulled_back
 from .sine_linear import SineLinear
 
 
@@ -22,11 +23,13 @@ def jet_of(siren: Any, x: Tensor, gradient: bool, laplacian: bool, diagonal: boo
     layers = siren.net._modules
     # Not as an attribute: a parametrization would compute it twice.
     check_rows("Siren.jet", x, siren.in_features, layers["0"]._parameters.get("weight"), "x")
+    if x.is_nested:
+        return _of_jagged(siren, x, flags)
     parts.check_coordinates("Siren.jet", "x", x)
     if not (gradient or laplacian or diagonal):
         return Jet(siren(x))
     count, second = x.shape[-1], parts.second_named(laplacian, diagonal)
-    if second == parts.NONE and siren.out_features < count and not _exporting():
+    if second == parts.NONE and siren.out_features < count and not parts.exporting():
         return Jet(*_pulled_back(siren, x))
     packed = parts.of_coordinates(x, parts.identity(x), second)
     for layer in layers.values():
@@ -35,32 +38,43 @@ def jet_of(siren: Any, x: Tensor, gradient: bool, laplacian: bool, diagonal: boo
     return Jet(value, slope if gradient else None, bend, bends)
 
 
-def _exporting() -> bool:
-    """torch.export has no torch.func."""
-    return torch.compiler.is_exporting()
+def _of_jagged(siren: Any, x: Any, flags: dict[str, bool]) -> Jet:
+    """The jet of the points of all rows, in parts [N, j, ...] like x."""
+    if x.dim() < 3 or x._ragged_idx != 1 or x.lengths() is not None:
+        holes = "" if x.lengths() is None else " and holes"
+        raise RuntimeError(
+            "Siren.jet: x must be contiguous and have shape [N, j, ..., I] if jagged, "
+            f"got shape {list(x.shape)}{holes}"
+        )
+    offsets, jet = x.offsets(), siren.jet(x.values(), **flags)
+    nested = torch.nested.nested_tensor_from_jagged
+    return Jet._make(part if part is None else nested(part, offsets) for part in jet)
 
 
 def _pulled_back(siren: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Values and gradient in reverse, a product a layer for each output.
-
-    A jet takes one for each coordinate. torch.compile traces torch.func.vjp as a part of the
-    forward pass, so that no derivative of a derivative is left to it.
-    """
-    vjp: Any = torch.func.vjp
+    """Values and gradient in reverse, a product a layer for each output; a jet takes one for each
+    coordinate."""
+    layers = siren.net._modules.values()
 
     def values(x: Tensor) -> Tensor:
         # Without hooks, of which some, as FlopCounterMode's, fail where autograd runs within.
-        for layer in siren.net._modules.values():
+        for layer in layers:
             x = layer.forward(x)
         return x
 
-    value, pull = vjp(values, x)
-    rows = []
-    for k in range(siren.out_features):
-        along = torch.zeros_like(value)
-        along[..., k] = 1
-        rows.append(pull(along)[0])
-    return value, torch.stack(rows, dim=-2)
+    *sines, last = (layer for layer in layers if not _is_idle(layer))
+    simple = all(type(layer).forward is SineLinear.forward for layer in sines)
+    if simple and type(last).forward is nn.Linear.forward:
+        params = [p for layer in (*sines, last) for p in (layer.weight, layer.bias)]
+        # On a CPU, where it has been timed.
+        plain = x.device.type == "cpu" and is_plain(x, *params)
+        if plain and not torch.is_autocast_enabled("cpu"):
+            return pulled_back(x, [layer.omega_0 for layer in sines], params)
+    return composed(values, x, siren.out_features)
+
+
+def _is_idle(layer: Any) -> bool:
+    return type(layer).forward is nn.Dropout.forward and not layer.training
 
 
 def _through(layer: Any, packed: Tensor, count: int, second: str) -> Tensor:

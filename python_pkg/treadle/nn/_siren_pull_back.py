@@ -1,0 +1,129 @@
+"""Back through a Siren's values and their gradient: what _siren_pull.py adds up, chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+Params = Sequence["Tensor | None"]  # weight, and bias or None, of each layer
+
+_slope = torch.ops.treadle.sine_linear_slope.default
+_slope_backward = torch.ops.treadle.sine_linear_slope_backward.default
+
+
+class Layer(NamedTuple):
+    """A sine layer at some points, as its ops take it."""
+
+    input: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    output: Tensor | None
+    phase: Tensor
+    omega: float
+
+    def slope(self, grad: Tensor) -> Tensor:
+        """The gradient of the sum that the sine is taken of, for that of the output."""
+        return _slope(grad, None, *self, 1)  # type: ignore[no-any-return]
+
+    def slope_backward(self, v: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+        """What a slope hands on of v: by grad, and by the sum."""
+        by_grad, _, by_sum = _slope_backward(v, grad, None, *self, 1, [True, False, True])
+        return by_grad, by_sum
+
+    def sine(self) -> Tensor:
+        """The output from the phase alone: a sine is its own fourth derivative."""
+        ones = self.input.new_ones(self.phase.shape)
+        return _slope(ones, None, *self[:-1], 1.0, 4)  # type: ignore[no-any-return]
+
+
+def weight_of(params: Params, layer: int) -> Tensor:
+    weight = params[::2][layer]
+    assert weight is not None
+    return weight
+
+
+class Gradients:
+    """Of x and of the parameters, added up over chunks of points, in float at least."""
+
+    def __init__(self, x: Tensor, params: Params, needed: Sequence[bool]) -> None:
+        self.params, self.dtype = params, x.dtype
+        self.of_x = torch.empty_like(x) if needed[0] else None
+        wider = torch.promote_types(x.dtype, torch.float32)
+        self.sums = [
+            torch.zeros_like(t, dtype=wider) if t is not None and wanted else None
+            for t, wanted in zip(params, needed[1:], strict=True)
+        ]
+
+    def add(
+        self,
+        layers: Sequence[Layer],
+        pulls: Sequence[Tensor],
+        rows: slice,
+        of_value: Tensor | None,
+        of_gradient: Tensor | None,
+    ) -> None:
+        """Those of the points ``rows``, which layers, pulls and both gradients are cut to."""
+        by_sums: list[Tensor | None] = [None] * len(layers)
+        if of_gradient is not None:
+            self._through_gradient(layers, pulls, of_gradient, by_sums)
+        last, grad = weight_of(self.params, -1), None
+        if of_value is not None:
+            output = layers[-1].output
+            self._add_layer(len(layers), of_value, layers[-1].sine() if output is None else output)
+            grad = of_value @ last
+        for k in range(len(layers) - 1, -1, -1):
+            by_sum, layer = by_sums[k], layers[k]
+            if grad is not None:
+                slope = layer.slope(grad)
+                by_sum = slope if by_sum is None else by_sum.add_(slope)
+            assert by_sum is not None
+            self._add_layer(k, by_sum, layer.input)
+            if k > 0:
+                grad = by_sum @ layer.weight
+            elif self.of_x is not None:
+                torch.mm(by_sum, layer.weight, out=self.of_x[rows])
+
+    def _through_gradient(
+        self,
+        layers: Sequence[Layer],
+        pulls: Sequence[Tensor],
+        of_gradient: Tensor,
+        by_sums: list[Tensor | None],
+    ) -> None:
+        """Back through ``_pull``, that is, from the first layer to the last."""
+        inner = len(layers) - 1
+        for number, along in enumerate(weight_of(self.params, -1)):
+            v, seed = of_gradient[:, number], along.expand_as(layers[-1].phase).contiguous()
+            grads = *pulls[number * inner : (number + 1) * inner], seed
+            for k, (layer, grad) in enumerate(zip(layers, grads, strict=True)):
+                self._add_product(2 * k, layer.slope(grad), v)
+                v, by_sum = layer.slope_backward(v @ layer.weight.mT, grad)
+                before = by_sums[k]
+                by_sums[k] = by_sum if before is None else before.add_(by_sum)
+            total = self.sums[-2]
+            if total is not None:
+                total[number] += v.sum(0, dtype=total.dtype)
+
+    def _add_layer(self, k: int, by_sum: Tensor, input: Tensor) -> None:
+        self._add_product(2 * k, by_sum, input)
+        total = self.sums[2 * k + 1]
+        if total is not None:
+            total += by_sum.sum(0, dtype=total.dtype)
+
+    def _add_product(self, index: int, a: Tensor, b: Tensor) -> None:
+        total = self.sums[index]
+        if total is None:
+            return
+        if total.dtype == a.dtype:
+            # FlopCounterMode does not know addmm_.
+            torch.addmm(total, a.mT, b, out=total)
+        else:
+            total += a.mT @ b
+
+    def results(self) -> Iterator[Tensor | None]:
+        yield self.of_x
+        for total in self.sums:
+            yield None if total is None else total.to(self.dtype)
