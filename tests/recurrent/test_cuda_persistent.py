@@ -96,12 +96,8 @@ def test_every_size(algorithm: str, widths: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "widths"),
     [
-        ("cluster", (31,)),
-        ("cluster", (64, 128, 200, 256)),
-        ("cluster", (400, 512, 640, 768)),
-        ("grid", (33, 256, 512)),
-        ("grid", (769, 1000, 1024)),
-        ("grid", (1025, 1500, 2048)),
+        *(("cluster", h) for h in ((31,), (64, 128, 200, 256), (400, 512, 640, 768))),
+        *(("grid", h) for h in ((33, 256, 512), (769, 1000, 1024), (1025, 1500, 2048))),
         ("tiles", (64, 320, 512)),
     ],
     ids=str,
