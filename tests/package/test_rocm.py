@@ -30,7 +30,10 @@ CUDA_HEADER = re.compile(r"#\s*include\s*<(cu\w*[/.][\w./]+|cooperative_groups\S
 # Their code is for sm_90 alone: TMA, wgmma, clusters, mbarriers, grids that wait for each other.
 SM_90 = {
     *(f"kernels/common/{name}.cuh" for name in ("ptx", "tma", "wgmma", "wgmma_groups")),
-    *(f"kernels/recurrent/{name}.cuh" for name in ("cluster_launch", "grid", "persistent")),
+    *(
+        f"kernels/recurrent/{name}.cuh"
+        for name in ("cluster_launch", "grid", "grid_launch", "persistent")
+    ),
     *(f"kernels/recurrent/{name}.cuh" for name in ("tiles", "tiles_forward")),
     *(f"kernels/sine_linear/fused_{name}.cu" for name in ("forward", "backward", "jet")),
     "kernels/sine_linear/fused_backward_gemm.cuh",
@@ -51,6 +54,7 @@ LAUNCH = {
 BY_HAND = {
     "kernels/common/launch.cuh": LAUNCH,
     "kernels/common/launch_observer.cu": {"cudaFuncGetName"},
+    "csrc/common/cuda/gemm.cpp": {"cublasMath_t"},
 }
 # PTX, which hipify lets pass: for all GPUs, beside another way for the host.
 PTX = {
