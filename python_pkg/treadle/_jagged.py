@@ -76,17 +76,22 @@ def _sine_layer(
     cls: Any, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     op, like = public_name(func), _like(public_name(func), args)
-    if like._lengths is not None or like._ragged_idx != 1 or like.dim() < 3:
-        raise RuntimeError(
-            f"{op}: input must be contiguous and have shape [N, j, ..., I] if jagged, "
-            f"got {_described(like)}"
-        )
+    check_rows(op, "input", like)
     values = [t._values if isinstance(t, NestedTensor) else t for t in args]
     dense = _SINE_LAYER[func._schema.name.partition("::")[2]]
     results = func(*values, **kwargs)
     if not isinstance(results, Sequence):
         return results if 0 in dense else _nested(results, like)
     return tuple(t if i in dense else _nested(t, like) for i, t in enumerate(results))
+
+
+def check_rows(op: str, name: str, t: Any) -> None:
+    """Refuses a nested tensor whose last dimension is not that of features."""
+    if t.lengths() is not None or t._ragged_idx != 1 or t.dim() < 3:
+        raise RuntimeError(
+            f"{op}: {name} must be contiguous and have shape [N, j, ..., I] if jagged, "
+            f"got {_described(t)}"
+        )
 
 
 def _refused(cls: Any, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

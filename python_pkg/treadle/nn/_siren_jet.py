@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .. import _jagged
 from .. import _jet_parts as parts
 from ..jets import Jet
 from ..sine_linear import sine_linear_jet
@@ -40,12 +41,7 @@ def jet_of(siren: Any, x: Tensor, gradient: bool, laplacian: bool, diagonal: boo
 
 def _of_jagged(siren: Any, x: Any, flags: dict[str, bool]) -> Jet:
     """The jet of the points of all rows, in parts [N, j, ...] like x."""
-    if x.dim() < 3 or x._ragged_idx != 1 or x.lengths() is not None:
-        holes = "" if x.lengths() is None else " and holes"
-        raise RuntimeError(
-            "Siren.jet: x must be contiguous and have shape [N, j, ..., I] if jagged, "
-            f"got shape {list(x.shape)}{holes}"
-        )
+    _jagged.check_rows("Siren.jet", "x", x)
     offsets, jet = x.offsets(), siren.jet(x.values(), **flags)
     nested = torch.nested.nested_tensor_from_jagged
     return Jet._make(part if part is None else nested(part, offsets) for part in jet)

@@ -18,6 +18,7 @@ from torch.autograd import forward_ad
 
 from ..sine_linear import sine_linear
 from ._siren_pull_back import Gradients, Layer, Params, weight_of
+from ._tracers import is_tracing
 
 _forward = torch.ops.treadle.sine_linear_forward.default
 
@@ -50,7 +51,7 @@ def is_plain(*tensors: Any) -> bool:
     return (
         not torch.compiler.is_compiling()
         and not torch._C._are_functorch_transforms_active()
-        and not torch.jit.is_tracing()  # type: ignore[no-untyped-call, attr-defined]
+        and not is_tracing()
         and forward_ad._current_level < 0
         and all(t is None or type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
         # autograd's own vmap, of is_grads_batched, which is no transform.
@@ -190,12 +191,12 @@ class _Pull(torch.autograd.Function):
 
 
 def _made_again(omegas: Sequence[float], x: Tensor, params: Params, kept: _Kept) -> list[Layer]:
-    layers = []
+    layers: list[Layer] = []
     for k, omega in enumerate(omegas):
+        input = layers[-1].value() if layers else x
         output = kept.outputs[k] if kept.outputs else None
-        layer = Layer(x, weight_of(params, k), params[2 * k + 1], output, kept.phases[k], omega)
-        layers.append(layer)
-        x = layer.sine() if output is None else output
+        weight, bias = weight_of(params, k), params[2 * k + 1]
+        layers.append(Layer(input, weight, bias, output, kept.phases[k], omega))
     return layers
 
 

@@ -33,8 +33,11 @@ class Layer(NamedTuple):
         by_grad, _, by_sum = _slope_backward(v, grad, None, *self, 1, [True, False, True])
         return by_grad, by_sum
 
-    def sine(self) -> Tensor:
-        """The output from the phase alone: a sine is its own fourth derivative."""
+    def value(self) -> Tensor:
+        """The output, made again from the phase if it was not kept: a sine is its own fourth
+        derivative."""
+        if self.output is not None:
+            return self.output
         ones = self.input.new_ones(self.phase.shape)
         return _slope(ones, None, *self[:-1], 1.0, 4)  # type: ignore[no-any-return]
 
@@ -71,8 +74,7 @@ class Gradients:
             self._through_gradient(layers, pulls, of_gradient, by_sums)
         last, grad = weight_of(self.params, -1), None
         if of_value is not None:
-            output = layers[-1].output
-            self._add_layer(len(layers), of_value, layers[-1].sine() if output is None else output)
+            self._add_layer(len(layers), of_value, layers[-1].value())
             grad = of_value @ last
         for k in range(len(layers) - 1, -1, -1):
             by_sum, layer = by_sums[k], layers[k]
