@@ -214,20 +214,6 @@ __device__ __forceinline__ void wait_barrier(uint32_t barrier, uint32_t parity) 
       : "memory");
 }
 
-// The same of a barrier at which other blocks arrive, whose accesses before that are then ordered
-// before this thread's. wait_barrier() promises it of this block's alone.
-__device__ __forceinline__ void wait_cluster_barrier(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again%=:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again%=;\n"
-      "}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-
 // Stores 16 bytes in a block of the cluster; its barrier counts them.
 __device__ __forceinline__ void send16(uint32_t to, uint4 v, uint32_t barrier) {
   asm volatile(

@@ -23,13 +23,6 @@ __device__ __forceinline__ void arrive_at(uint32_t barrier, uint32_t rank) {
                : "memory");
 }
 
-// The same, for wait_cluster_barrier().
-__device__ __forceinline__ void arrive_in_cluster(uint32_t barrier, uint32_t rank) {
-  asm volatile(
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(in_block(barrier, rank))
-      : "memory");
-}
-
 // The current of n pipeline stages. Its barrier waits for the parity of the round.
 template <int n>
 struct Ring {

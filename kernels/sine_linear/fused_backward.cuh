@@ -83,27 +83,6 @@ struct Memory {
   __device__ uint32_t input_empty(int stage) const { return input_full(kInputStages + stage); }
 };
 
-// Of the barriers of grad_z, which all blocks of the cluster write and read.
-template <int kBlocks>
-__device__ __forceinline__ void wait_grad_z(uint32_t barrier, uint32_t parity) {
-  if constexpr (kBlocks > 1) {
-    ptx::wait_cluster_barrier(barrier, parity);
-  } else {
-    ptx::wait_barrier(barrier, parity);
-  }
-}
-
-// Releases a stage to the producers of all blocks, since each writes to all. By each warp.
-template <int kBlocks>
-__device__ __forceinline__ void release_grad_z(uint32_t empty) {
-  const int lane = threadIdx.x % 32;
-  if constexpr (kBlocks > 1) {
-    if (lane < kBlocks) ptx::arrive_in_cluster(empty, lane);
-  } else {
-    if (lane == 0) ptx::arrive_at(empty, 0);
-  }
-}
-
 // cos of the 2 n phases in n words, units of 2^-16 turn. __cosf is within 2^-20 and takes a third
 // of the instructions of Waves, which would bound this kernel.
 template <int n>
@@ -265,7 +244,7 @@ __device__ __forceinline__ void produce_grad_z(const Memory<kOut, kBlocks>& memo
   producer.prefetch();
   ptx::Ring<kStages> ring;
   for (int tile = tiles.first; tile < tiles.count; tile += tiles.step) {
-    wait_grad_z<kBlocks>(memory.grad_z_empty(ring.stage), ring.parity() ^ 1);
+    ptx::wait_barrier(memory.grad_z_empty(ring.stage), ring.parity() ^ 1);
     producer.produce(ring.stage);
     ring.advance();
   }

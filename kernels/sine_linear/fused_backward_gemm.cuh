@@ -21,7 +21,7 @@ __device__ __forceinline__ void accumulate_grad_weight(const Memory<kOut, kBlock
   bool add = false;
   for (int tile = tiles.first; tile < tiles.count; tile += tiles.step) {
     ptx::wait_barrier(memory.input_full(inputs.stage), inputs.parity());
-    wait_grad_z<kBlocks>(memory.grad_z_full(grads.stage), grads.parity());
+    ptx::wait_barrier(memory.grad_z_full(grads.stage), grads.parity());
     ptx::publish_to_products();
     // Both operands are transposed: the GEMM runs along the 64 rows of the tile.
     const uint64_t x = ptx::matrix(memory.input(inputs.stage), Layout::kBlockBytes);
@@ -40,7 +40,8 @@ __device__ __forceinline__ void accumulate_grad_weight(const Memory<kOut, kBlock
     add = true;
     ptx::commit_products();
     ptx::wait_products<0>();
-    release_grad_z<kBlocks>(memory.grad_z_empty(grads.stage));
+    // Release g to the producers of all blocks, since each writes to all, and x to this block's.
+    if (lane < kBlocks) ptx::arrive_at(memory.grad_z_empty(grads.stage), lane);
     if (lane == 0) ptx::arrive_at(memory.input_empty(inputs.stage), tiles.rank);
     grads.advance();
     inputs.advance();
@@ -100,7 +101,7 @@ __device__ __forceinline__ void multiply_by_weight(const Memory<kOut, kBlocks>& 
                                                    const Tiles& tiles) {
   using Layout = FusedLayout<kOut, kBlocks>;
   const bool loads = threadIdx.x % kWarpgroup == 0;
-  const int input = tiles.rank * kInputs;
+  const int lane = threadIdx.x % 32, input = tiles.rank * kInputs;
   const uint16_t self = static_cast<uint16_t>(1 << tiles.rank);
   ptx::Ring<kInputStages> inputs;
   const auto load_input = [&](int tile) {
@@ -131,7 +132,7 @@ __device__ __forceinline__ void multiply_by_weight(const Memory<kOut, kBlocks>& 
     if (loads) load_input(tile + tiles.step);
     __syncwarp();
     if constexpr (kMultiply) {
-      wait_grad_z<kBlocks>(memory.grad_z_full(ring.stage), ring.parity());
+      ptx::wait_barrier(memory.grad_z_full(ring.stage), ring.parity());
       ptx::publish_to_products();
       float c[64];
       const uint64_t g = ptx::matrix(memory.grad_z(ring.stage));
@@ -144,7 +145,7 @@ __device__ __forceinline__ void multiply_by_weight(const Memory<kOut, kBlocks>& 
       }
       ptx::commit_products();
       ptx::wait_products<0>();
-      release_grad_z<kBlocks>(memory.grad_z_empty(ring.stage));
+      if (lane < kBlocks) ptx::arrive_at(memory.grad_z_empty(ring.stage), lane);
       ring.advance();
       store_grad_input<T>(c, memory.result(), grad_input, tile * kTileRows, input);
     }
