@@ -65,7 +65,7 @@ bool fits(const CLayer& layer, const RecurrencePlan& plan, bool backward) {
   PersistentSizes sizes = sizes_of(layer);
   sizes.row_count = std::min<int64_t>(sizes.batch, plan.grid_groups * plan.grid_rows);
   bool found = false;
-  cuda::check(grid_fits(backward, sizes, plan.grid_rows, plan.grid_sharing, &found));
+  cuda::check(grid_fits(backward, sizes, plan.grid_rows, &found));
   return found;
 }
 
@@ -105,28 +105,17 @@ RecurrencePlan plan_on_cuda(const CLayer& layer, bool backward) {
     raise(TREADLE_UNSUPPORTED, "layer must run in one launch, got one that does not: ", reason);
   };
   if (layer.sizes.hidden % kChunk != 0) unsupported("hidden is not a multiple of 8");
-  auto device = device_of(layer.device.index);
-  const auto planned = [&] {
-    RecurrencePlan plan;
-    const char* const refusal = plan_recurrence(layer.sizes, device, "auto", backward, &plan);
-    if (refusal != nullptr) unsupported(refusal);
-    // A launch a step may be faster, and is not offered here.
-    for (const char* const other : {"cluster", "grid"}) {
-      if (plan.persistent()) break;
-      plan_recurrence(layer.sizes, device, other, backward, &plan);
-    }
-    if (!plan.persistent()) unsupported(plan.reason);
-    return plan;
-  };
-  RecurrencePlan plan = planned();
-  if (fits(layer, plan, backward)) return plan;
-  // A part of a device may have the multiprocessors, but not by twos.
-  if (plan.grid_sharing == 2) {
-    device.pairs = false;
-    plan = planned();
-    if (fits(layer, plan, backward)) return plan;
+  RecurrencePlan plan;
+  const auto device = device_of(layer.device.index);
+  const char* const refusal = plan_recurrence(layer.sizes, device, "auto", backward, &plan);
+  if (refusal != nullptr) unsupported(refusal);
+  // A launch a step may be faster, and is not offered here.
+  for (const char* const other : {"cluster", "grid"}) {
+    if (plan.persistent()) break;
+    plan_recurrence(layer.sizes, device, other, backward, &plan);
   }
-  unsupported("its blocks do not fit on this GPU");
+  if (!plan.persistent()) unsupported(plan.reason);
+  if (!fits(layer, plan, backward)) unsupported("its blocks do not fit on this GPU");
   return plan;
 }
 
@@ -203,11 +192,8 @@ void backward_on_cuda(const CLayer& layer, const CBackward& call) {
   if (plan.is("cluster")) {
     return cuda::check(launch_cluster_backward(args, plan.clusters, stream));
   }
-  const auto launch = [&](const PersistentBackward& rows, int each, cudaStream_t) {
-    return launch_grid_backward(rows, each, plan.grid_sharing, stream);
-  };
   run_grid(args, plan, /*backward=*/true, static_cast<char*>(workspace) + c_states_bytes(layer),
-           stream, launch);
+           stream, launch_grid_backward);
 }
 
 #endif

@@ -223,16 +223,7 @@ __device__ __forceinline__ void send16(uint32_t to, uint4 v, uint32_t barrier) {
       : "memory");
 }
 
-// The same with two floats.
-__device__ __forceinline__ void send_floats(uint32_t to, float x, float y, uint32_t barrier) {
-  asm volatile(
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
-          to),
-      "f"(x), "f"(y), "r"(barrier)
-      : "memory");
-}
-
-// The same as send16 if `any`, without a branch.
+// The same if `any`, without a branch.
 __device__ __forceinline__ void send16_if(bool any, uint32_t to, uint4 v, uint32_t barrier) {
   asm volatile(
       "{\n"

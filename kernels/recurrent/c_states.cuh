@@ -33,19 +33,20 @@ __device__ __forceinline__ acc apply(const Link& link, acc c) {
   return forgets ? link.add : link.keep * c + link.add;
 }
 
-// any_resets: compiled apart, since the registers are full without them.
-template <class Cell, class T, bool any_resets>
+// Of kWide adjacent units a thread. any_resets: compiled apart, since the registers are full without
+// them.
+template <class Cell, class T, bool any_resets, int kWide>
 __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
     recurrence_c_states(const __grid_constant__ PersistentCStates args, int64_t units) {
   begin_kernel();
   using acc = acc_t<T>;
   using Link = typename Cell::Link;
-  constexpr int kSteps = kScanSteps<T>;
-  __shared__ Link totals[2][kScanWarps][kScanUnits];
+  constexpr int kSteps = kScanSteps<T>, kGates = Cell::kGates;
+  __shared__ Link totals[2][kScanWarps][kWide][kScanUnits];
   const PersistentSizes& sizes = args.sizes;
   const int lane = threadIdx.x % kScanUnits, warp = threadIdx.x / kScanUnits;
   const int warps = blockDim.x / kScanUnits;
-  const int64_t unit = int64_t{blockIdx.x} * kScanUnits + lane;
+  const int64_t unit = (int64_t{blockIdx.x} * kScanUnits + lane) * kWide;
   const bool real = unit < units;
   const int64_t u = unit % sizes.hidden, b = unit / sizes.hidden % sizes.batch;
   const int64_t d = unit / sizes.hidden / sizes.batch, steps = sizes.steps;
@@ -53,7 +54,7 @@ __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
     return sizes.starts == nullptr ? t * sizes.batch : __ldg(sizes.starts + t);
   };
   const auto* gates =
-      static_cast<const T*>(args.gates) + d * start(steps) * Cell::kGates * sizes.hidden + u;
+      static_cast<const T*>(args.gates) + d * start(steps) * kGates * sizes.hidden + u;
   auto* c_states = static_cast<acc*>(args.c_states) + d * args.c_direction + u;
   // GroupResets has no part in this: a block here has units of any rows and directions.
   const RecurrenceResets& resets = args.resets;
@@ -63,19 +64,22 @@ __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
     return marked < steps && b < start(marked + 1) - start(marked) &&
            __ldg(reinterpret_cast<const unsigned char*>(resets.marks) + start(marked) + b) != 0;
   };
-  const auto replaced = [&](int64_t row) {
+  const auto replaced = [&](int64_t row, int e) {
     if (resets.c == nullptr) return acc(0);
     const int64_t at = resets.per_step ? (d * start(steps) + row) * sizes.hidden + u : unit;
-    return __ldg(static_cast<const acc*>(resets.c) + at);
+    return __ldg(static_cast<const acc*>(resets.c) + at + e);
   };
-  acc c = acc(0);
+  acc c[kWide] = {};
   if (real) {
-    c = sizes.half_c ? widen(static_cast<const T*>(args.c0)[unit])
-                     : static_cast<const acc*>(args.c0)[unit];
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) {
+      c[e] = sizes.half_c ? widen(static_cast<const T*>(args.c0)[unit + e])
+                          : static_cast<const acc*>(args.c0)[unit + e];
+    }
   }
   int parity = 0;  // of the round
   for (int64_t first = 0; first < steps; first += warps * kSteps) {
-    T g[kSteps][Cell::kGates];
+    Vector<T, kWide> g[kSteps][kGates];
     int64_t row[kSteps];
     uint32_t anew = 0;  // bits of the steps before which the row starts anew
 #pragma unroll
@@ -87,38 +91,54 @@ __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
       if (b < start(t + 1) - begin) row[i] = begin + b;
       if (row[i] < 0) continue;
       if (any_resets && starts_anew(t)) anew |= 1u << i;
+      const T* const from = gates + row[i] * kGates * sizes.hidden;
 #pragma unroll
-      for (int m = 0; m < Cell::kGates; ++m) {
-        g[i][m] = gates[(row[i] * Cell::kGates + m) * sizes.hidden];
+      for (int m = 0; m < kGates; ++m) {
+        g[i][m] = *reinterpret_cast<const Vector<T, kWide>*>(from + m * sizes.hidden);
       }
     }
-    Link link[kSteps];  // the map from before this warp's steps to before each
-    Link all{acc(1), acc(0)};
+    const auto values = [&](int i, int e, acc (&found)[kGates]) {
 #pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      if (any_resets && (anew >> i & 1)) all = forget<Link>(replaced(row[i]));
-      link[i] = all;
-      if (row[i] >= 0) {
-        acc values[Cell::kGates];
+      for (int m = 0; m < kGates; ++m) found[m] = widen(g[i][m].value[e]);
+    };
+    // The map of this warp's steps. Two buffers: the next round may write while others still read.
 #pragma unroll
-        for (int m = 0; m < Cell::kGates; ++m) values[m] = widen(g[i][m]);
-        const Link one = Cell::link(values);
+    for (int e = 0; e < kWide; ++e) {
+      Link all{acc(1), acc(0)};
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) {
+        if (row[i] < 0) continue;
+        if (any_resets && (anew >> i & 1)) all = forget<Link>(replaced(row[i], e));
+        acc own[kGates];
+        values(i, e, own);
+        const Link one = Cell::link(own);
         all = {one.keep * all.keep, one.keep * all.add + one.add};
       }
+      totals[parity][warp][e][lane] = all;
     }
-    // Two buffers: the next round may write while others still read this one's.
-    totals[parity][warp][lane] = all;
     __syncthreads();
     // Every warp applies all maps, so that all know c at the end of the round.
-    acc begin = c;
-    for (int w = 0; w < warps; ++w) {
-      if (w == warp) begin = c;
-      const Link total = totals[parity][w][lane];
-      c = apply<any_resets>(total, c);
+    acc before[kWide];
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) {
+      for (int w = 0; w < warps; ++w) {
+        if (w == warp) before[e] = c[e];
+        c[e] = apply<any_resets>(totals[parity][w][e][lane], c[e]);
+      }
     }
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
-      if (row[i] >= 0) c_states[row[i] * args.c_row] = apply<any_resets>(link[i], begin);
+      if (row[i] < 0) continue;
+      Vector<acc, kWide> found;
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) {
+        if (any_resets && (anew >> i & 1)) before[e] = replaced(row[i], e);
+        found.value[e] = before[e];
+        acc own[kGates];
+        values(i, e, own);
+        before[e] = Cell::next(own, before[e]);
+      }
+      *reinterpret_cast<Vector<acc, kWide>*>(c_states + row[i] * args.c_row) = found;
     }
     parity ^= 1;
   }
@@ -208,27 +228,35 @@ cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream) 
     using T = typename decltype(type)::type;
     using Cell = typename Kind::template Cell<acc_t<T>>;
     constexpr int kSteps = kScanSteps<T>, kWide = kScanWide<T>;
-    if (units >= kManyUnits && sizes.hidden % kWide == 0 && args.c_row % kWide == 0 &&
-        reinterpret_cast<uintptr_t>(args.gates) % (kWide * sizeof(T)) == 0) {
+    const bool wide = sizes.hidden % kWide == 0 && args.c_row % kWide == 0 &&
+                      reinterpret_cast<uintptr_t>(args.gates) % (kWide * sizeof(T)) == 0;
+    const bool resets = args.resets.marks != nullptr;
+    if (units >= kManyUnits && wide) {
       const auto grid = ceil_div(units, int64_t{kWide} * kBlockSize);
       const LaunchShape shape = {static_cast<unsigned>(grid),  1, 1, kBlockSize, 0, kWide,
                                  static_cast<int>(sizes.steps)};
-      const auto kernel = args.resets.marks == nullptr ? recurrence_c_states_in_turn<Cell, T, false>
-                                                       : recurrence_c_states_in_turn<Cell, T, true>;
+      const auto kernel = resets ? recurrence_c_states_in_turn<Cell, T, true>
+                                 : recurrence_c_states_in_turn<Cell, T, false>;
       return launch(kernel, shape, stream, args, units);
     }
     const int64_t wanted = ceil_div(sizes.steps, int64_t{kSteps});
     const int warps = wanted < kScanWarps ? static_cast<int>(wanted) : kScanWarps;
-    const LaunchShape shape = {static_cast<unsigned>(ceil_div(units, int64_t{kScanUnits})),
-                               1,
-                               1,
-                               static_cast<unsigned>(warps * kScanUnits),
-                               0,
-                               1,
-                               static_cast<int>(ceil_div(sizes.steps, int64_t{warps}))};
-    const auto kernel = args.resets.marks == nullptr ? recurrence_c_states<Cell, T, false>
-                                                     : recurrence_c_states<Cell, T, true>;
-    return launch(kernel, shape, stream, args, units);
+    const auto scan = [&](auto width) {
+      constexpr int kWidth = decltype(width)::value;
+      const LaunchShape shape = {
+          static_cast<unsigned>(ceil_div(units, int64_t{kScanUnits} * kWidth)),
+          1,
+          1,
+          static_cast<unsigned>(warps * kScanUnits),
+          0,
+          kWidth,
+          static_cast<int>(ceil_div(sizes.steps, int64_t{warps}))};
+      const auto kernel = resets ? recurrence_c_states<Cell, T, true, kWidth>
+                                 : recurrence_c_states<Cell, T, false, kWidth>;
+      return launch(kernel, shape, stream, args, units);
+    };
+    if (wide) return scan(Constant<int, kWide>{});
+    return scan(Constant<int, 1>{});
   });
 }
 

@@ -35,11 +35,9 @@ cudaError_t backward_clusters_at_once(Dtype dtype, const ClusterPlan& plan, int*
 template <class Kind>
 cudaError_t launch_grid_forward(const PersistentForward& args, int rows, cudaStream_t stream);
 template <class Kind>
-cudaError_t launch_grid_backward(const PersistentBackward& args, int rows, int sharing,
-                                 cudaStream_t stream);
+cudaError_t launch_grid_backward(const PersistentBackward& args, int rows, cudaStream_t stream);
 template <class Kind>
-cudaError_t grid_fits(bool backward, const PersistentSizes& sizes, int rows, int sharing,
-                      bool* fits);
+cudaError_t grid_fits(bool backward, const PersistentSizes& sizes, int rows, bool* fits);
 template <class Kind>
 size_t grid_exchange_bytes(const PersistentSizes& sizes, int rows, bool backward);
 

@@ -114,8 +114,7 @@ __device__ __forceinline__ void poll(uint4 (&v)[n], const char* at) {
 // Step s is written to place s, and in it the words of step s - 2 are put back to "not arrived", so
 // that the place is empty again long before the ring comes round to it:
 // - All have read what is put back. Who is in step s has multiplied a tile of step s - 1,
-//   which each block sent after it had multiplied, and so read, that tile of step s - 2. (Backward,
-//   a pair of blocks did so together: grid_pairs.cuh.)
+//   which each block sent after it had multiplied, and so read, that tile of step s - 2.
 // - Nobody takes it for new. The block that puts a word back writes the next one there,
 //   steps later. If two of its threads do, a barrier of every step lies between, so the order is
 //   that. That a reader, always the same thread for a word, does not see the old one when it comes

@@ -1,27 +1,19 @@
 // Grid kernel, backward, for any cell in half types (grid.cuh): grad_h_{t-1} = grad_gates_t
-// W_hh. A block computes it for its own units and needs the gradients of all gates of all units, or
-// `sharing` = 2 blocks do so together (grid_pairs.cuh). rows_each: rows a group. Twin:
-// kernels/recurrent/cpu/rows_backward.h.
+// W_hh. A block computes it for its own units and needs the gradients of all gates of all units.
+// rows_each: rows a group. Twin: kernels/recurrent/cpu/rows_backward.h.
 #pragma once
 
 #include "kernels/recurrent/grid_backward_multiply.cuh"
-#include "kernels/recurrent/grid_pairs.cuh"
 
 namespace treadle {
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-
 // A thread of the warps that finish: a pair of units of one row of each tile.
-template <class Cell, class T, int sharing, bool any_resets, bool alone>
+template <class Cell, class T, bool any_resets, bool alone>
 struct GridBackwardFinisher {
   static constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
   static constexpr int kTileBytes = kGridBackwardTile<kStateGates>;
-  using Layout = GridBackward<kGates, kStateGates, sharing>;
+  using Layout = GridBackward<kGates, kStateGates>;
   static constexpr int kGradsBytes = Layout::kFinishing * 16;  // of a tile: 4 floats a thread
-
-  // Whether what the sums do not decide is computed before they are there. In pairs there is time
-  // for that while the other block's sums travel; with one tile, before the own ones.
-  static constexpr bool kEarly = sharing == 1 || alone;
 
   // Where a thread finds and leaves what is of a tile.
   struct Place {
@@ -37,9 +29,9 @@ struct GridBackwardFinisher {
   const int steps, tiles, thread, pair, row_in_tile, first_unit, unit, array_bytes, c_at,
       stage_bytes;
   const bool real[2], even;  // even: a pair can be stored at once
-  const uint32_t stages, states;
+  const uint32_t stages, states, own_sums;
   char *send_to, *grads_to;
-  GridSums<Layout, alone> sums;
+  int buffer = 0;
 
   __device__ __forceinline__ GridBackwardFinisher(const PersistentBackward& args,
                                                   const Group& group, char* exchange, GridRing ring,
@@ -63,7 +55,8 @@ struct GridBackwardFinisher {
         even(args.sizes.hidden % 2 == 0),
         stages(base + Layout::kStages),
         states(stages + Layout::kDepth * stage_bytes + thread * 16),
-        sums(base, rank, thread, pair, row_in_tile) {
+        own_sums(base + pair / 8 * 512 + sums_place(pair % 8, row_in_tile / 2) +
+                 row_in_tile % 2 * 8) {
     const int64_t first = group.direction * rows.start(steps) + rows.first + row_in_tile;
     send_to = exchange + rank * kStateGates * 512 + row_in_tile * 64 + pair * 4;
     grads_to =
@@ -146,6 +139,23 @@ struct GridBackwardFinisher {
     return args.grad_output == nullptr ? 0 : ptx::load4(at.stage + kGates * array_bytes);
   }
 
+  // Adds the sums to the gradients of h, and gives their buffer back.
+  __device__ __forceinline__ void add_sums(float (&dh)[2], bool taken) {
+    ptx::sync_threads(kSumsFull + buffer, Layout::kThreads);
+    float parts[2][Layout::kMultiplyingWarps];
+#pragma unroll
+    for (int w = 0; w < Layout::kMultiplyingWarps; ++w) {
+      const uint2 sums =
+          ptx::load8(own_sums + buffer * Layout::kSumBytes + w * Layout::kTiles * 512);
+      parts[0][w] = __uint_as_float(sums.x), parts[1][w] = __uint_as_float(sums.y);
+    }
+    const float first = sum_in_pairs(parts[0]), second = sum_in_pairs(parts[1]);
+    // Rows without the step before sent zeros; their products are not added: 0 x inf would be NaN.
+    if (taken) dh[0] += first, dh[1] += second;
+    ptx::arrive_threads(kSumsEmpty + buffer, Layout::kThreads);
+    if (!alone) buffer ^= 1;
+  }
+
   // Row r of tile j in step s, of which `active` rows have the step and `before` the one before.
   __device__ __forceinline__ void finish(int s, int j, int active, int before, const Place& at) {
     const int row = j * 8 + row_in_tile;
@@ -155,16 +165,8 @@ struct GridBackwardFinisher {
     float dh[2] = {__uint_as_float(grad_h.x), __uint_as_float(grad_h.y)};
     float dc[2] = {__uint_as_float(grad_c.x), __uint_as_float(grad_c.y)};
     typename Cell::Slopes slopes[2];
-    uint32_t grad_out = 0;
-    float of_units[2];
-    if (kEarly) grad_out = prepare(at, slopes);
-    if (product) sums.take(of_units);
-    if (!kEarly) grad_out = prepare(at, slopes);
-    if (product) {
-      if (sharing == 2) sums.add_received(of_units, thread == 0);
-      // Rows without the step before sent zeros, whose products are not added: 0 x inf is NaN.
-      if (row < before) dh[0] += of_units[0], dh[1] += of_units[1];
-    }
+    const uint32_t grad_out = prepare(at, slopes);
+    if (product) add_sums(dh, row < before);
     if (any_resets && anew) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -255,17 +257,13 @@ struct GridBackwardFinisher {
   }
 };
 
-#endif
-
-template <class Cell, class T, int sharing, bool any_resets, bool alone>
-__global__ void __launch_bounds__(GridBackward<Cell::kGates, Cell::kStateGates, sharing>::kThreads,
-                                  1)
+template <class Cell, class T, bool any_resets, bool alone>
+__global__ void __launch_bounds__(GridBackward<Cell::kGates, Cell::kStateGates>::kThreads, 1)
     grid_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  using Layout = GridBackward<Cell::kGates, Cell::kStateGates, sharing>;
+  using Layout = GridBackward<Cell::kGates, Cell::kStateGates>;
   extern __shared__ __align__(128) unsigned char memory[];
-  const uint32_t base = ptx::shared_address(memory);
   const int rank = static_cast<int>(blockIdx.x) % Layout::kBlocks;
   const int number = static_cast<int>(blockIdx.x) / Layout::kBlocks;
   const int tiles = rows_each / 8;
@@ -273,14 +271,15 @@ __global__ void __launch_bounds__(GridBackward<Cell::kGates, Cell::kStateGates, 
   const GridRing ring{tiles * kGridBackwardTile<Cell::kStateGates>};
   char* const exchange =
       static_cast<char*>(args.exchange) + int64_t{number} * kGridRing * ring.step_bytes;
-  if (sharing == 2) begin_pair<Layout>(base);
   if (threadIdx.x < Layout::kMultiplying) {
     ptx::setmaxnreg_inc<Layout::kMultiplyingRegisters>();
-    GridBackwardMultiplier<Cell, T, sharing, alone>(args, group, exchange, ring, rank, base).run();
+    GridBackwardMultiplier<Cell, T, alone>(args, group, exchange, ring, rank,
+                                           ptx::shared_address(memory))
+        .run();
   } else {
     ptx::setmaxnreg_dec<Layout::kFinishingRegisters>();
-    GridBackwardFinisher<Cell, T, sharing, any_resets, alone>(args, group, exchange, ring, rank,
-                                                              rows_each, base)
+    GridBackwardFinisher<Cell, T, any_resets, alone>(args, group, exchange, ring, rank, rows_each,
+                                                     ptx::shared_address(memory))
         .run();
   }
 #endif

@@ -6,17 +6,16 @@
 
 namespace treadle {
 
-// A warp that multiplies all units of the block, or of the pair of blocks, by an eighth of the K
-// that the block has. `alone`: the group has one tile, so that the next words are those of the same
-// tile and cannot be there before it is finished.
-template <class Cell, class T, int sharing, bool alone>
+// A warp that multiplies all units of the block by an eighth of K. `alone`: the group has one tile,
+// so that the next words are those of the same tile and cannot be there before it is finished.
+template <class Cell, class T, bool alone>
 struct GridBackwardMultiplier {
   static constexpr int kStateGates = Cell::kStateGates;
-  using Layout = GridBackward<Cell::kGates, kStateGates, sharing>;
+  using Layout = GridBackward<Cell::kGates, kStateGates>;
   static constexpr int kChunks = Layout::kChunks, kTiles = Layout::kTiles;
   using Words = uint4[kChunks];
 
-  uint32_t weights[Layout::kInRegisters * 8];
+  uint32_t weights[Layout::kInRegisters * kTiles * 4];
   GridRing ring;
   GridVisits<true> visit;  // the one after the next
   const char* from;
@@ -30,11 +29,10 @@ struct GridBackwardMultiplier {
                                                     GridRing ring, int rank, uint32_t base)
       : ring(ring), visit(group, static_cast<int>(args.sizes.steps)) {
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-    in_shared = base + Layout::kWeights + warp * (Layout::kInShared * 1024) + lane * 16;
-    const int first_chunk = (rank % sharing * Layout::kMultiplyingWarps + warp) * kChunks;
-    load_weights(args, group.direction, rank / sharing * sharing, first_chunk, lane / 4, lane % 4);
+    in_shared = base + Layout::kWeights + warp * (Layout::kInShared * kTiles * 512) + lane * 16;
+    load_weights(args, group.direction, rank, warp, lane / 4, lane % 4);
     __syncwarp();
-    from = exchange + (first_chunk * kWarp + lane) * 16;
+    from = exchange + (warp * kChunks * kWarp + lane) * 16;
     sums_to = base + warp * kTiles * 512 + sums_place(lane / 4, lane % 4);
     keep(sums_to);
     keep(in_shared);
@@ -42,36 +40,24 @@ struct GridBackwardMultiplier {
     at = from + source();
   }
 
-  // Pieces whose weights lie in shared memory are spread among the others, so that each is loaded
-  // while others are multiplied.
-  static constexpr __device__ __forceinline__ int shared_before(int piece) {
-    return piece * Layout::kInShared / Layout::kPieces;
+  // Half-chunks of 16 k whose weights lie in shared memory are spread among the others, so that
+  // each is loaded while others are multiplied.
+  static constexpr __device__ __forceinline__ int shared_before(int c) {
+    return c * Layout::kInShared / (2 * kChunks);
   }
-  static constexpr __device__ __forceinline__ bool shared(int piece) {
-    return shared_before(piece + 1) > shared_before(piece);
-  }
-
-  // Where they are of half-chunk c of 16 k and tile m of 16 units.
-  static constexpr __device__ __forceinline__ int piece_of(int c, int m) {
-    return c * sharing + m / 2;
-  }
-  __device__ __forceinline__ uint32_t* kept(int c, int m) {
-    const int piece = piece_of(c, m);
-    return weights + ((piece - shared_before(piece)) * 2 + m % 2) * 4;
-  }
-  __device__ __forceinline__ uint32_t unkept(int c, int m) const {
-    return in_shared + (shared_before(piece_of(c, m)) * 2 + m % 2) * 512;
+  static constexpr __device__ __forceinline__ bool shared(int c) {
+    return shared_before(c + 1) > shared_before(c);
   }
 
   // Transposed: column u of W_hh; chunks of 32 k by block, then gate. Rows g and g + 8 of a
-  // product's A are a pair of units. first_block: of those that share units.
-  __device__ __forceinline__ void load_weights(const PersistentBackward& args, int64_t d,
-                                               int first_block, int first_chunk, int g, int q) {
+  // product's A are a pair of units.
+  __device__ __forceinline__ void load_weights(const PersistentBackward& args, int64_t d, int rank,
+                                               int warp, int g, int q) {
     const int64_t hidden = args.sizes.hidden;
     const auto* all =
         static_cast<const uint16_t*>(args.weight_hh) + d * kStateGates * hidden * hidden;
     const auto load = [&](int c, int64_t u) {
-      const int chunk = first_chunk + c / 2;
+      const int chunk = warp * kChunks + c / 2;
       const int64_t first = chunk / kStateGates * Layout::kUnits + 8 * q + c % 2 * 4;
       const int64_t m = Cell::weight_block(chunk % kStateGates);
       uint32_t x[4];
@@ -86,12 +72,13 @@ struct GridBackwardMultiplier {
     for (int c = 0; c < 2 * kChunks; ++c) {
 #pragma unroll
       for (int m = 0; m < kTiles; ++m) {
-        const int64_t u = first_block * Layout::kUnits + m * 16 + 2 * g;
+        const int64_t u = rank * Layout::kUnits + m * 16 + 2 * g;
         const uint2 even = load(c, u), odd = load(c, u + 1);
-        if (shared(piece_of(c, m))) {
-          ptx::store16(unkept(c, m), {even.x, odd.x, even.y, odd.y});
+        if (shared(c)) {
+          ptx::store16(in_shared + (shared_before(c) * kTiles + m) * 512,
+                       {even.x, odd.x, even.y, odd.y});
         } else {
-          uint32_t* const to = kept(c, m);
+          uint32_t* const to = weights + ((c - shared_before(c)) * kTiles + m) * 4;
           to[0] = even.x, to[1] = odd.x, to[2] = even.y, to[3] = odd.y;
         }
       }
@@ -114,10 +101,10 @@ struct GridBackwardMultiplier {
 #pragma unroll
       for (int m = 0; m < kTiles; ++m) {
         uint4 a;
-        if (shared(piece_of(c, m))) {
-          a = ptx::load16(unkept(c, m));
+        if (shared(c)) {
+          a = ptx::load16(in_shared + (shared_before(c) * kTiles + m) * 512);
         } else {
-          const uint32_t* const w = kept(c, m);
+          const uint32_t* const w = weights + ((c - shared_before(c)) * kTiles + m) * 4;
           a = {w[0], w[1], w[2], w[3]};
         }
         ptx::multiply_add<T>(sum[m], a.x, a.y, a.z, a.w, c % 2 ? b.z : b.x, c % 2 ? b.w : b.y);
@@ -125,7 +112,7 @@ struct GridBackwardMultiplier {
       if (!alone && c % 2) {
         words[c / 2] = load_words16(at + c / 2 * 512);
         // The compiler would move all loads behind the products.
-        if ((c / 2 + 1) % (sharing == 1 ? 3 : 2) == 0) __syncwarp();
+        if (c / 2 % 3 == 2) __syncwarp();
       }
     }
     if (!alone) ptx::sync_threads(kSumsEmpty + buffer, Layout::kThreads);

@@ -1,9 +1,6 @@
 // The launch of grid kernels, for any cell. Defines what cell_launchers.h declares of grid.
 #pragma once
 
-#include <cstdlib>
-#include <string_view>
-
 #include "kernels/recurrent/cell_launchers.h"
 #include "kernels/recurrent/grid_backward.cuh"
 #include "kernels/recurrent/grid_forward.cuh"
@@ -14,45 +11,10 @@ inline int grid_groups(const PersistentSizes& sizes, int rows) {
   return static_cast<int>(ceil_div(sizes.row_count, int64_t{rows})) * sizes.directions;
 }
 
-// TREADLE_GRID_PAIRS=0: blocks are asked for one by one, as on a device whose blocks find no
-// neighbours. Read at every call.
-inline bool pairs_allowed() {
-  const char* const asked = std::getenv("TREADLE_GRID_PAIRS");
-  return asked == nullptr || std::string_view(asked) != "0";
-}
-
-// How many blocks of a kernel are resident at once, in clusters of `sharing`.
-template <class Args>
-cudaError_t resident_blocks(void (*kernel)(Args, int), LaunchShape shape, int sharing,
-                            int64_t* blocks) {
-  int device = 0, processors = 0, each = 0, cooperative = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error != cudaSuccess) return error;
-  error = cudaDeviceGetAttribute(&cooperative, cudaDevAttrCooperativeLaunch, device);
-  if (error != cudaSuccess || cooperative == 0) return error;
-  if (sharing > 1 && !pairs_allowed()) return error;
-  if (sharing > 1) {
-    // How many multiprocessors there are does not say how many are neighbours.
-    LaunchAttributes attributes = {cooperative_launch(), cluster_launch(sharing)};
-    shape.grid_x = static_cast<unsigned>(sharing);
-    const cudaLaunchConfig_t config = launch_config(shape, attributes);
-    error = cudaOccupancyMaxActiveClusters(&each, kernel, &config);
-    *blocks = int64_t{each} * sharing;
-    return error;
-  }
-  error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  if (error != cudaSuccess) return error;
-  error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-      &each, kernel, static_cast<int>(shape.block), shape.shared_bytes);
-  *blocks = int64_t{each} * processors;
-  return error;
-}
-
-// Runs a kernel or, with `fits`, asks whether all its blocks are resident at once. sharing: blocks
-// that share their units, 1 or 2, which are then a cluster.
+// Runs a kernel or, with `fits`, asks whether all its blocks are resident at once.
 struct GridCall {
   const PersistentSizes& sizes;
-  int rows, sharing;
+  int rows;
   cudaStream_t stream;
   bool* fits;  // none: run
 
@@ -65,9 +27,6 @@ struct GridCall {
     if (shared_bytes > most) return cudaErrorInvalidValue;
     const auto function = reinterpret_cast<const void*>(kernel);
     const int blocks = grid_groups(sizes, rows) * Layout::kBlocks;
-    const LaunchShape shape = {
-        static_cast<unsigned>(blocks), 1, 1, Layout::kThreads, static_cast<size_t>(shared_bytes), 8,
-        static_cast<int>(sizes.steps)};
     cudaError_t error =
         cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
     if (fits != nullptr) *fits = false;
@@ -77,14 +36,22 @@ struct GridCall {
       bool compiled = false;
       error = has_code_for_90(kernel, &compiled);
       if (error != cudaSuccess || !compiled) return error;
-      int64_t resident = 0;
-      error = resident_blocks(kernel, shape, sharing, &resident);
-      *fits = error == cudaSuccess && resident >= blocks && resident > 0;
+      int device = 0, processors = 0, each = 0, cooperative = 0;
+      error = cudaGetDevice(&device);
+      if (error != cudaSuccess) return error;
+      error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+      if (error != cudaSuccess) return error;
+      error = cudaDeviceGetAttribute(&cooperative, cudaDevAttrCooperativeLaunch, device);
+      if (error != cudaSuccess) return error;
+      error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, Layout::kThreads,
+                                                            static_cast<size_t>(shared_bytes));
+      *fits = cooperative != 0 && int64_t{each} * processors >= blocks;
       return error;
     }
-    LaunchAttributes attributes = cooperative_launch();
-    if (sharing > 1) attributes = {cooperative_launch(), cluster_launch(sharing)};
-    return launch_with(kernel, shape, stream, attributes, *args, rows);
+    const LaunchShape shape = {
+        static_cast<unsigned>(blocks), 1, 1, Layout::kThreads, static_cast<size_t>(shared_bytes), 8,
+        static_cast<int>(sizes.steps)};
+    return launch_with(kernel, shape, stream, cooperative_launch(), *args, rows);
   }
 };
 
@@ -113,18 +80,12 @@ cudaError_t run_grid(const PersistentForward* args, const GridCall& call) {
   return call.sizes.dtype == Dtype::kHalf ? run(Type<Half>{}) : run(Type<BFloat16>{});
 }
 
-template <class Cell, class T, int sharing, bool alone>
+template <class Cell, class T, bool alone>
 cudaError_t run_grid_of(const PersistentBackward* args, const GridCall& call) {
-  using Layout = GridBackward<Cell::kGates, Cell::kStateGates, sharing>;
-  return call.of<Layout>(any_resets(args) ? grid_backward<Cell, T, sharing, true, alone>
-                                          : grid_backward<Cell, T, sharing, false, alone>,
-                         args);
-}
-
-template <class Cell, class T, int sharing>
-cudaError_t run_grid_of(const PersistentBackward* args, const GridCall& call) {
-  return call.rows == 8 ? run_grid_of<Cell, T, sharing, true>(args, call)
-                        : run_grid_of<Cell, T, sharing, false>(args, call);
+  using Layout = GridBackward<Cell::kGates, Cell::kStateGates>;
+  return call.of<Layout>(
+      any_resets(args) ? grid_backward<Cell, T, true, alone> : grid_backward<Cell, T, false, alone>,
+      args);
 }
 
 template <class Kind>
@@ -132,27 +93,25 @@ cudaError_t run_grid(const PersistentBackward* args, const GridCall& call) {
   using Cell = typename Kind::template Cell<float>;
   const auto run = [&](auto type) {
     using T = typename decltype(type)::type;
-    return call.sharing == 2 ? run_grid_of<Cell, T, 2>(args, call)
-                             : run_grid_of<Cell, T, 1>(args, call);
+    return call.rows == 8 ? run_grid_of<Cell, T, true>(args, call)
+                          : run_grid_of<Cell, T, false>(args, call);
   };
   return call.sizes.dtype == Dtype::kHalf ? run(Type<Half>{}) : run(Type<BFloat16>{});
 }
 
 template <class Kind>
 cudaError_t launch_grid_forward(const PersistentForward& args, int rows, cudaStream_t stream) {
-  return run_grid<Kind>(&args, {args.sizes, rows, /*sharing=*/1, stream, nullptr});
+  return run_grid<Kind>(&args, {args.sizes, rows, stream, nullptr});
 }
 
 template <class Kind>
-cudaError_t launch_grid_backward(const PersistentBackward& args, int rows, int sharing,
-                                 cudaStream_t stream) {
-  return run_grid<Kind>(&args, {args.sizes, rows, sharing, stream, nullptr});
+cudaError_t launch_grid_backward(const PersistentBackward& args, int rows, cudaStream_t stream) {
+  return run_grid<Kind>(&args, {args.sizes, rows, stream, nullptr});
 }
 
 template <class Kind>
-cudaError_t grid_fits(bool backward, const PersistentSizes& sizes, int rows, int sharing,
-                      bool* fits) {
-  const GridCall call = {sizes, rows, sharing, nullptr, fits};
+cudaError_t grid_fits(bool backward, const PersistentSizes& sizes, int rows, bool* fits) {
+  const GridCall call = {sizes, rows, nullptr, fits};
   return backward ? run_grid<Kind>(static_cast<const PersistentBackward*>(nullptr), call)
                   : run_grid<Kind>(static_cast<const PersistentForward*>(nullptr), call);
 }

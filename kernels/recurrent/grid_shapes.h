@@ -42,12 +42,9 @@ struct GridForward {
   static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
 };
 
-// `sharing`: blocks that share their units, 1 or 2. Each multiplies the units of both by half of K,
-// and so reads half of what the blocks send (grid_pairs.cuh).
-template <int gates, int state_gates, int sharing>
+template <int gates, int state_gates>
 struct GridBackward {
-  // A block reads the gradients of all gates of its part of the units, so there are as few as can
-  // keep W_hh.
+  // A block reads the gradients of all gates of all units, so there are as few as can keep W_hh.
   static constexpr int kBlocks = 32, kUnits = kGridHidden / kBlocks;
   static constexpr int kMostRows = 64;
   static constexpr int kMultiplyingWarps = 8, kMultiplying = kMultiplyingWarps * kWarp;
@@ -55,27 +52,18 @@ struct GridBackward {
   static constexpr int kThreads = kMultiplying + kFinishing;
   static constexpr int kMultiplyingRegisters = 216;
   static constexpr int kFinishingRegisters = 504 - 2 * kMultiplyingRegisters;
-  static constexpr int kSharing = sharing;
-  // Of 32 k, a warp; of 16 units, of all blocks that share them.
-  static constexpr int kChunks = state_gates * kGridHidden / 32 / kMultiplyingWarps / sharing;
-  static constexpr int kTiles = kUnits * sharing / 16;
-  // Weights come in pieces of 16 k and 32 units; in registers those that words, sums and addresses
-  // leave room for.
-  static constexpr int kPieces = 2 * kChunks * sharing;
-  static constexpr int kInRegisters = (kMultiplyingRegisters - 32 - 8 * sharing - 4 * kChunks) / 8;
-  static constexpr int kInShared = kPieces - kInRegisters;
+  static constexpr int kChunks = state_gates * kGridHidden / 32 / kMultiplyingWarps;  // of 32 k
+  static constexpr int kTiles = kUnits / 16;                                          // of 16 units
+  // Of 2 * kChunks: what words, sums and addresses leave.
+  static constexpr int kInRegisters = (kMultiplyingRegisters - 40 - 4 * kChunks) / (4 * kTiles);
+  static constexpr int kInShared = 2 * kChunks - kInRegisters;
   static constexpr int kDepth = 3;  // steps of what forward saved
   static constexpr int kStageRow = kUnits * 2 + 32, kCRow = kUnits * 4 + 32;  // bytes
-  // Clocks after sums are read, with one tile: until then others exchange theirs, or the cell.
-  static constexpr int kFirstPoll = sharing == 1 ? 600 : 900;
+  static constexpr int kFirstPoll = 600;  // clocks after sums are read, with one tile
 
   static constexpr int kSumBytes = kMultiplyingWarps * kTiles * 512;  // two of them
   static constexpr int kWeights = 2 * kSumBytes;
-  // Sums that the other block sends, 8 bytes a thread, two of them; an mbarrier of each.
-  static constexpr int kReceived = kWeights + kMultiplyingWarps * kInShared * 1024;
-  static constexpr int kReceivedBytes = sharing == 1 ? 0 : kFinishing * 8;
-  static constexpr int kReceivedBarriers = kReceived + 2 * kReceivedBytes;
-  static constexpr int kStages = kReceivedBarriers + (sharing == 1 ? 0 : 16);
+  static constexpr int kStages = kWeights + kMultiplyingWarps * kInShared * kTiles * 512;
   // Of every row: gradients of h and c of 16 pairs, and stages of gates, grad_output and c.
   static constexpr int kRowBytes = kUnits / 2 * 16 + kDepth * ((gates + 1) * kStageRow + kCRow);
 

@@ -75,17 +75,15 @@ cudaError_t launch_grid_forward(const PersistentForward& args, int rows, cudaStr
   });
 }
 
-cudaError_t launch_grid_backward(const PersistentBackward& args, int rows, int sharing,
-                                 cudaStream_t stream) {
+cudaError_t launch_grid_backward(const PersistentBackward& args, int rows, cudaStream_t stream) {
   return visit_cell(args.sizes.cell, [&](auto cell) {
-    return launch_grid_backward<typename decltype(cell)::type>(args, rows, sharing, stream);
+    return launch_grid_backward<typename decltype(cell)::type>(args, rows, stream);
   });
 }
 
-cudaError_t grid_fits(bool backward, const PersistentSizes& sizes, int rows, int sharing,
-                      bool* fits) {
+cudaError_t grid_fits(bool backward, const PersistentSizes& sizes, int rows, bool* fits) {
   return visit_cell(sizes.cell, [&](auto cell) {
-    return grid_fits<typename decltype(cell)::type>(backward, sizes, rows, sharing, fits);
+    return grid_fits<typename decltype(cell)::type>(backward, sizes, rows, fits);
   });
 }
 

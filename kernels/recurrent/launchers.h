@@ -50,13 +50,12 @@ cudaError_t clusters_at_once(CellKind cell, Dtype dtype, bool backward, const Cl
 
 cudaError_t launch_grid_forward(const PersistentForward& args, int rows, cudaStream_t stream)
     TREADLE_EXPORTED(launch_grid_forward);
-cudaError_t launch_grid_backward(const PersistentBackward& args, int rows, int sharing,
-                                 cudaStream_t stream) TREADLE_EXPORTED(launch_grid_backward);
+cudaError_t launch_grid_backward(const PersistentBackward& args, int rows, cudaStream_t stream)
+    TREADLE_EXPORTED(launch_grid_backward);
 
-// Whether all blocks of such a launch are resident on the current device at once, neighbours where
-// they share units.
-cudaError_t grid_fits(bool backward, const PersistentSizes& sizes, int rows, int sharing,
-                      bool* fits) TREADLE_EXPORTED(grid_fits);
+// Whether all blocks of such a launch are resident on the current device at once.
+cudaError_t grid_fits(bool backward, const PersistentSizes& sizes, int rows, bool* fits)
+    TREADLE_EXPORTED(grid_fits);
 
 // Bytes of its workspace.
 size_t grid_exchange_bytes(const PersistentSizes& sizes, int rows, bool backward)

@@ -19,7 +19,6 @@ using plan_grids::grid_blocks;
 using plan_grids::grid_groups;
 using plan_grids::grid_launches;
 using plan_grids::grid_rows;
-using plan_grids::grid_sharing;
 using plan_grids::is_wide;
 using plan_grids::plan_grid;
 using plan_grids::shapes_of;
@@ -82,6 +81,9 @@ double half_time(const RecurrenceSizes& sizes, size_t shape, int rows, bool back
 Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                        bool backward) {
   Clusters best{{}, std::numeric_limits<double>::infinity()};
+  // Backward, clusters are faster than a block with many units, unless rows would be copied to
+  // where they have room for whole chunks.
+  const bool alone = sizes.hidden <= 32 || sizes.hidden % 8 != 0;
   const auto& kernels = shapes_of(sizes).clusters;
   for (size_t i = 0; i < kShapes; ++i) {
     const ClusterShape& shape = kClusterShapes[i];
@@ -93,7 +95,7 @@ Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& dev
     for (int rows = 1; rows <= most; ++rows) {
       const int64_t clusters = ceil_div(sizes.batch, rows) * sizes.directions;
       // In float32, more blocks alone than run at once took longer than waves of them would.
-      if (half && shape.blocks == 1 && clusters > at_once) continue;
+      if (half && shape.blocks == 1 && (clusters > at_once || (backward && !alone))) continue;
       const double waves = static_cast<double>(std::max<int64_t>(ceil_div(clusters, at_once), 1));
       const double each =
           half ? half_time(sizes, i, rows, backward) : exact_time(sizes, i, rows, backward);
@@ -107,10 +109,9 @@ Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& dev
 // ---- the choice
 
 // The largest H whose weights an algorithm keeps on the chip; 0 if it does not take the dtype.
-int64_t most_hidden(const RecurrenceSizes& sizes, const RecurrenceDevice& device, Dtype dtype,
-                    bool cluster, bool backward) {
+int64_t most_hidden(const RecurrenceSizes& sizes, Dtype dtype, bool cluster, bool backward) {
   if (!cluster) {
-    if (!is_half(dtype) || grid_rows(sizes, device, backward) == 0) return 0;
+    if (!is_half(dtype) || grid_rows(sizes, backward) == 0) return 0;
     return backward ? kGridHidden : kGridWideHidden;
   }
   int64_t most = 0;
@@ -126,7 +127,7 @@ int64_t most_hidden(const RecurrenceSizes& sizes, const RecurrenceDevice& device
 bool on_chip(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool cluster,
              bool backward) {
   return device.architecture >= 90 && sizes.hidden >= 1 &&
-         sizes.hidden <= most_hidden(sizes, device, sizes.dtype, cluster, backward) &&
+         sizes.hidden <= most_hidden(sizes, sizes.dtype, cluster, backward) &&
          sizes.batch < kBatch && sizes.steps < kSteps;
 }
 
@@ -175,8 +176,7 @@ Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
   const double of_grid =
       grid && (!cluster || sizes.hidden > kGridFromHidden)
           ? grid_time(grid_launches(sizes, device, backward), plan_grid(sizes, device, backward),
-                      cell_info(sizes.cell).state_gates, backward, grid_sharing(device, backward),
-                      is_wide(sizes))
+                      cell_info(sizes.cell).state_gates, backward, is_wide(sizes))
           : kNever;
   if (std::min(clusters.time, of_grid) > std::min(launched, tiles)) return in_launches;
   if (of_grid < clusters.time) {
@@ -215,9 +215,7 @@ const char* refuse_forced(const RecurrenceSizes& sizes, const RecurrenceDevice& 
     return fail("algorithm ", forced, " needs T < 2^30, got ", sizes.steps);
   }
   if (backward && !cluster && is_wide(sizes)) return refuse_forced(sizes, device, forced, false);
-  const auto most = [&](Dtype dtype) {
-    return most_hidden(sizes, device, dtype, cluster, backward);
-  };
+  const auto most = [&](Dtype dtype) { return most_hidden(sizes, dtype, cluster, backward); };
   if (!on_chip(sizes, device, cluster, backward)) {
     const int64_t fp32 = most(Dtype::kFloat);
     return fail("algorithm ", forced, " needs float16 or bfloat16, 1 <= H <= ", most(Dtype::kHalf),
@@ -261,11 +259,10 @@ const char* plan_recurrence(const RecurrenceSizes& sizes, const RecurrenceDevice
   const bool transposed =
       device.cuda && sizes.dtype == Dtype::kFloat && !device.tf32 && few_rows(sizes.batch);
   RecurrencePlan& plan = *result;
-  plan = {algorithm, reason, steps_per_chunk(sizes, device), transposed, clusters, 0, 0, 0};
+  plan = {algorithm, reason, steps_per_chunk(sizes, device), transposed, clusters, 0, 0};
   if (plan.is("grid")) {
     plan.grid_groups = grid_groups(sizes, device, backward);
     plan.grid_rows = plan_grid(sizes, device, backward);
-    plan.grid_sharing = grid_sharing(device, backward);
   }
   return nullptr;
 }

@@ -32,7 +32,6 @@ struct RecurrenceDevice {
   int multiprocessors = 0;
   size_t l2_bytes = 0;  // CPU: of the cache that all cores share
   bool tf32 = false;    // whether float32 products may be computed so
-  bool pairs = true;    // whether all blocks of a grid find a neighbour to share units with
 };
 
 struct RecurrencePlan {
@@ -43,7 +42,6 @@ struct RecurrencePlan {
   ClusterPlan clusters;     // of algorithm "cluster"
   int64_t grid_groups;      // of algorithm "grid": groups of blocks for one direction
   int grid_rows;            // of algorithm "grid": rows of the batch that a group takes
-  int grid_sharing;         // of algorithm "grid": blocks that share their units, 1 or 2
 
   bool is(std::string_view name) const { return name == algorithm; }
   bool persistent() const { return is("cluster") || is("grid"); }

@@ -20,14 +20,9 @@ inline bool is_wide(const RecurrenceSizes& sizes) { return sizes.hidden > kGridH
 
 // Blocks of a group of the grid.
 inline int64_t grid_blocks(const RecurrenceSizes& sizes, bool backward) {
-  if (backward) return GridBackward<3, 3, 1>::kBlocks;
+  if (backward) return GridBackward<3, 3>::kBlocks;
   return is_wide(sizes) ? GridForward<3, 3, kGridWideHidden>::kBlocks
                         : GridForward<3, 3, kGridHidden>::kBlocks;
-}
-
-// Blocks that share their units.
-inline int grid_sharing(const RecurrenceDevice& device, bool backward) {
-  return backward && device.pairs ? 2 : 1;
 }
 
 // Groups for each direction, one block a multiprocessor.
@@ -38,17 +33,15 @@ inline int64_t grid_groups(const RecurrenceSizes& sizes, const RecurrenceDevice&
 }
 
 // The most rows of a group of blocks.
-inline int64_t grid_rows(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
-                         bool backward) {
+inline int64_t grid_rows(const RecurrenceSizes& sizes, bool backward) {
   const CellShapes& shapes = shapes_of(sizes);
-  if (!backward) return is_wide(sizes) ? shapes.grid_rows_wide : shapes.grid_rows;
-  return grid_sharing(device, backward) == 2 ? shapes.grid_rows_backward_paired
-                                             : shapes.grid_rows_backward_alone;
+  if (backward) return shapes.grid_rows_backward;
+  return is_wide(sizes) ? shapes.grid_rows_wide : shapes.grid_rows;
 }
 
 inline int64_t grid_launches(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                              bool backward) {
-  const int64_t at_once = grid_groups(sizes, device, backward) * grid_rows(sizes, device, backward);
+  const int64_t at_once = grid_groups(sizes, device, backward) * grid_rows(sizes, backward);
   return std::max<int64_t>(ceil_div(sizes.batch, at_once), 1);
 }
 

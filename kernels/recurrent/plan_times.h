@@ -22,8 +22,10 @@ inline double cluster_time(const ClusterShape& shape, int rows, int state_gates,
   // Of three gates: what is multiplied, and what is exchanged.
   const double work = state_gates / 3.0, sent = backward ? work : 1;
   const auto hidden = static_cast<double>(shape.hidden());
-  // A block alone exchanges nothing. In half types, which have not been timed, as in float32.
-  if (shape.blocks == 1) return 0.25 + work * 1.8e-5 * shape.units * hidden * rows;
+  // A block alone exchanges nothing.
+  if (shape.blocks == 1) {
+    return (exact ? 0.25 : 0.2) + work * 1.8e-5 * shape.units * hidden * rows;
+  }
   if (exact) {
     // Weights that lie in shared memory are loaded anew for every row.
     const double loads = fp32_weights(shape, state_gates) > kFp32Weights ? 2 : 1;
@@ -52,12 +54,13 @@ inline double dense_time(const ClusterShape& shape, int stride, int state_gates,
 }
 
 // Float32 on tensor cores: what the dense kernels take, with two to five products where those have
-// one, twice as much to send, and longer formulas. Predicted, not measured.
+// one, twice as much to send, and longer formulas.
 inline double split_time(const ClusterShape& shape, int rows, int state_gates) {
   const int wide = rows <= 4 ? 0 : 3, narrow = rows <= 4 || rows > 8 ? 2 : 0;
   const auto hidden = static_cast<double>(shape.hidden());
-  const double products = state_gates / 3.0 * 1.65e-5 * hidden * shape.units * (wide + narrow);
-  return 0.43 + products + 1.6e-4 * hidden * rows + (rows > 8 ? 0.14 : 0.0);
+  const double products = 1.65e-5 * hidden * shape.units * (wide + narrow);
+  const double gates = 1 + 0.3 * (state_gates - 3);
+  return gates * (0.43 + products + 1.6e-4 * hidden * rows + (rows > 8 ? 0.14 : 0.0));
 }
 
 // The kernels of float32 that multiply on tensor cores, as split_kernels_of() has them: forward, of
@@ -81,20 +84,15 @@ inline double exact_time(const RecurrenceSizes& sizes, size_t shape, int rows, b
 }
 
 // Grid: a chain of products, sums, cell and exchange; with many tiles, what one of them keeps the
-// block busy for. Backward it is mostly the exchange, which pairs of blocks halve: their times are
-// predicted, not measured, and so are forward's beyond H 1024 (wide). Of three gates; a fourth adds
-// a fifth, backward more than a third.
-inline double grid_time(int64_t launches, int rows, int state_gates, bool backward, int sharing,
-                        bool wide) {
-  const bool pairs = sharing == 2;
-  const double chain = pairs      ? 1.45 + 0.04 * rows
-                       : backward ? 1.3 + 0.095 * rows
-                       : wide     ? 1.5 + 0.05 * rows
-                                  : 1.05 + 0.026 * rows;
-  const double busy = pairs      ? 0.15 + 0.09 * rows
-                      : backward ? 0.15 + 0.144 * rows
-                      : wide     ? 0.2 + 0.083 * rows
-                                 : 0.2 + 0.052 * rows;
+// block busy for. Backward it is mostly the exchange. Of three gates; a fourth adds a fifth,
+// backward more than a third. Wide: forward beyond H 1024.
+inline double grid_time(int64_t launches, int rows, int state_gates, bool backward, bool wide) {
+  const double chain = backward ? 1.3 + 0.095 * rows
+                       : wide   ? 1.7 + 0.06 * rows
+                                : 1.05 + 0.026 * rows;
+  const double busy = backward ? 0.15 + 0.13 * rows
+                      : wide   ? 0.5 + 0.1 * rows
+                               : 0.2 + 0.1 * rows;
   const double gates = 1 + (backward ? 0.36 : 0.22) * (state_gates - 3);
   return static_cast<double>(launches) * gates * std::max(chain, busy);
 }

@@ -201,10 +201,10 @@ inline constexpr std::array<ShapeKernels, kShapes> kShapeKernels =
 // ---- of any cell
 
 // What a pass of a cell may be run with: cluster shapes, and rows of a grid's group (0: none), wide
-// where H is beyond kGridHidden; backward where blocks share units by pairs, and where they do not.
+// where H is beyond kGridHidden.
 struct CellShapes {
   const std::array<ShapeKernels, kShapes>& clusters;
-  int grid_rows, grid_rows_wide, grid_rows_backward_paired, grid_rows_backward_alone;
+  int grid_rows, grid_rows_wide, grid_rows_backward;
 };
 
 template <int gates, int state_gates>
@@ -212,8 +212,7 @@ inline constexpr CellShapes kCellShapes{
     kShapeKernels<gates, state_gates>,
     most_grid_rows<GridForward<gates, state_gates, kGridHidden>>(),
     most_grid_rows<GridForward<gates, state_gates, kGridWideHidden>>(),
-    most_grid_rows<GridBackward<gates, state_gates, 2>>(),
-    most_grid_rows<GridBackward<gates, state_gates, 1>>()};
+    most_grid_rows<GridBackward<gates, state_gates>>()};
 
 inline const CellShapes& cell_shapes(int gates, int state_gates) {
   if (gates == 3) return kCellShapes<3, 3>;

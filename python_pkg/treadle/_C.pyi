@@ -21,7 +21,6 @@ class RecurrencePlan:
     transposed: bool
     clusters: tuple[int, int, int, int]
     grid_rows: int
-    grid_sharing: int
 
 def record_launches(on: bool) -> None: ...
 def take_launches() -> list[Launch]: ...
@@ -39,6 +38,5 @@ def plan_recurrence(
     directions: int = 1,
     architecture: int = 0,
     backward: bool = False,
-    pairs: bool = True,
     ragged: bool = False,
 ) -> RecurrencePlan: ...

@@ -35,7 +35,7 @@ EVERYWHERE = [(r, d) for r in ("warp", "step") for d in DTYPES]
 EACH = pytest.mark.parametrize(("algorithm", "dtype"), [*PERSISTENT, *EVERYWHERE])
 
 
-def start(group: str, *arguments: Any, **environment: str) -> Process:
+def start(group: str, *arguments: Any) -> Process:
     path = [str(Path(treadle.__file__).parents[1]), str(ROOT), os.environ.get("PYTHONPATH", "")]
     return subprocess.Popen(
         [sys.executable, "-m", "tests.recurrent.persistent_worker", group, json.dumps(arguments)],
@@ -43,12 +43,7 @@ def start(group: str, *arguments: Any, **environment: str) -> Process:
         stderr=subprocess.STDOUT,
         text=True,
         cwd=ROOT,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(path),
-            "OMP_NUM_THREADS": "1",
-            **environment,
-        },
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"},
     )
 
 
@@ -73,8 +68,8 @@ def finish(process: Process, seconds: float = SECONDS) -> str:
     return said
 
 
-def watch(group: str, *arguments: Any, **environment: str) -> str:
-    return finish(start(group, *arguments, **environment))
+def watch(group: str, *arguments: Any) -> str:
+    return finish(start(group, *arguments))
 
 
 # ---- values

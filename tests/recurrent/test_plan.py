@@ -115,9 +115,8 @@ def covered(sizes: Sizes, one: Any, multiprocessors: int, directions: int, backw
         launches = max(1, -(-batch // (most * groups)))
         assert one.grid_rows * groups * launches >= batch
         assert one.grid_rows == 8 or (one.grid_rows - 8) * groups * launches < batch
-        assert one.grid_sharing == (2 if backward else 1)
     else:
-        assert one.grid_rows == one.grid_sharing == 0
+        assert one.grid_rows == 0
 
 
 def chosen(one: Any, can: set[str], sizes: Sizes) -> None:

@@ -32,7 +32,7 @@ bool fits(const RecurrenceSizes& sizes, const RecurrencePlan& plan, bool backwar
   PersistentSizes own = persistent_sizes(sizes, /*half_c=*/false);
   own.row_count = std::min<int64_t>(sizes.batch, plan.grid_groups * plan.grid_rows);
   bool found = false;
-  check_launch(op, grid_fits(backward, own, plan.grid_rows, plan.grid_sharing, &found));
+  check_launch(op, grid_fits(backward, own, plan.grid_rows, &found));
   return found;
 }
 
@@ -54,17 +54,8 @@ RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
   found.multiprocessors = properties->multiProcessorCount;
   found.l2_bytes = properties->l2CacheSize;
   found.tf32 = tf32_cuda(sizes.cell, sizes.dtype).value_or(tf32_allowed());
-  const auto runs = [&](const RecurrencePlan& plan) {
-    return plan.is("step") || plan.is("warp") || fits(sizes, plan, backward);
-  };
-  RecurrencePlan plan = make_plan(op, sizes, found, algorithm, backward);
-  if (runs(plan)) return plan;
-  // A part of a device may have the multiprocessors, but not by twos.
-  if (plan.grid_sharing == 2) {
-    found.pairs = false;
-    plan = make_plan(op, sizes, found, algorithm, backward);
-    if (runs(plan)) return plan;
-  }
+  const RecurrencePlan plan = make_plan(op, sizes, found, algorithm, backward);
+  if (plan.is("step") || plan.is("warp") || fits(sizes, plan, backward)) return plan;
   TORCH_CHECK(algorithm == "auto", op, ": algorithm ", algorithm, " must fit on the device, got ",
               properties->name, ", which has no room for it");
   RecurrencePlan other = make_plan(op, sizes, found, "step", backward);

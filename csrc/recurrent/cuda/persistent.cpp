@@ -97,10 +97,7 @@ void persistent_backward_cuda(PersistentCStates c_states, PersistentBackward arg
     if (plan.is("cluster")) {
       return check_launch(op, launch_cluster_backward(args, plan.clusters, stream));
     }
-    const auto launch = [&](const PersistentBackward& rows, int each, cudaStream_t) {
-      return launch_grid_backward(rows, each, plan.grid_sharing, stream);
-    };
-    run_grid(op, args, plan, /*backward=*/true, device, stream, launch);
+    run_grid(op, args, plan, /*backward=*/true, device, stream, launch_grid_backward);
   });
 }
 
