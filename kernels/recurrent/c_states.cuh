@@ -2,8 +2,8 @@
 // reads. Chunked exclusive scan over time: a step is an affine map c -> keep * c + add; each warp
 // composes the maps of its own steps, and applies them once it knows c before its first. A block
 // has 32 units (lanes) and up to 16 warps, which take consecutive parts of the steps. Where a row
-// starts anew (step_args.h), the map is a constant. So many units that they fill the GPU take their
-// steps one after the other.
+// starts anew (step_args.h), the map is a constant. Of so many units that they fill the GPU,
+// threads take all steps one after the other.
 #pragma once
 
 #include "kernels/common/convert.cuh"
@@ -33,20 +33,19 @@ __device__ __forceinline__ acc apply(const Link& link, acc c) {
   return forgets ? link.add : link.keep * c + link.add;
 }
 
-// Of kWide adjacent units a thread. any_resets: compiled apart, since the registers are full without
-// them.
-template <class Cell, class T, bool any_resets, int kWide>
+// any_resets: compiled apart, since the registers are full without them.
+template <class Cell, class T, bool any_resets>
 __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
     recurrence_c_states(const __grid_constant__ PersistentCStates args, int64_t units) {
   begin_kernel();
   using acc = acc_t<T>;
   using Link = typename Cell::Link;
-  constexpr int kSteps = kScanSteps<T>, kGates = Cell::kGates;
-  __shared__ Link totals[2][kScanWarps][kWide][kScanUnits];
+  constexpr int kSteps = kScanSteps<T>;
+  __shared__ Link totals[2][kScanWarps][kScanUnits];
   const PersistentSizes& sizes = args.sizes;
   const int lane = threadIdx.x % kScanUnits, warp = threadIdx.x / kScanUnits;
   const int warps = blockDim.x / kScanUnits;
-  const int64_t unit = (int64_t{blockIdx.x} * kScanUnits + lane) * kWide;
+  const int64_t unit = int64_t{blockIdx.x} * kScanUnits + lane;
   const bool real = unit < units;
   const int64_t u = unit % sizes.hidden, b = unit / sizes.hidden % sizes.batch;
   const int64_t d = unit / sizes.hidden / sizes.batch, steps = sizes.steps;
@@ -54,7 +53,7 @@ __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
     return sizes.starts == nullptr ? t * sizes.batch : __ldg(sizes.starts + t);
   };
   const auto* gates =
-      static_cast<const T*>(args.gates) + d * start(steps) * kGates * sizes.hidden + u;
+      static_cast<const T*>(args.gates) + d * start(steps) * Cell::kGates * sizes.hidden + u;
   auto* c_states = static_cast<acc*>(args.c_states) + d * args.c_direction + u;
   // GroupResets has no part in this: a block here has units of any rows and directions.
   const RecurrenceResets& resets = args.resets;
@@ -64,22 +63,19 @@ __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
     return marked < steps && b < start(marked + 1) - start(marked) &&
            __ldg(reinterpret_cast<const unsigned char*>(resets.marks) + start(marked) + b) != 0;
   };
-  const auto replaced = [&](int64_t row, int e) {
+  const auto replaced = [&](int64_t row) {
     if (resets.c == nullptr) return acc(0);
     const int64_t at = resets.per_step ? (d * start(steps) + row) * sizes.hidden + u : unit;
-    return __ldg(static_cast<const acc*>(resets.c) + at + e);
+    return __ldg(static_cast<const acc*>(resets.c) + at);
   };
-  acc c[kWide] = {};
+  acc c = acc(0);
   if (real) {
-#pragma unroll
-    for (int e = 0; e < kWide; ++e) {
-      c[e] = sizes.half_c ? widen(static_cast<const T*>(args.c0)[unit + e])
-                          : static_cast<const acc*>(args.c0)[unit + e];
-    }
+    c = sizes.half_c ? widen(static_cast<const T*>(args.c0)[unit])
+                     : static_cast<const acc*>(args.c0)[unit];
   }
   int parity = 0;  // of the round
   for (int64_t first = 0; first < steps; first += warps * kSteps) {
-    Vector<T, kWide> g[kSteps][kGates];
+    T g[kSteps][Cell::kGates];
     int64_t row[kSteps];
     uint32_t anew = 0;  // bits of the steps before which the row starts anew
 #pragma unroll
@@ -91,70 +87,56 @@ __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
       if (b < start(t + 1) - begin) row[i] = begin + b;
       if (row[i] < 0) continue;
       if (any_resets && starts_anew(t)) anew |= 1u << i;
-      const T* const from = gates + row[i] * kGates * sizes.hidden;
 #pragma unroll
-      for (int m = 0; m < kGates; ++m) {
-        g[i][m] = *reinterpret_cast<const Vector<T, kWide>*>(from + m * sizes.hidden);
+      for (int m = 0; m < Cell::kGates; ++m) {
+        g[i][m] = gates[(row[i] * Cell::kGates + m) * sizes.hidden];
       }
     }
-    const auto values = [&](int i, int e, acc (&found)[kGates]) {
+    Link link[kSteps];  // the map from before this warp's steps to before each
+    Link all{acc(1), acc(0)};
 #pragma unroll
-      for (int m = 0; m < kGates; ++m) found[m] = widen(g[i][m].value[e]);
-    };
-    // The map of this warp's steps. Two buffers: the next round may write while others still read.
+    for (int i = 0; i < kSteps; ++i) {
+      if (any_resets && (anew >> i & 1)) all = forget<Link>(replaced(row[i]));
+      link[i] = all;
+      if (row[i] >= 0) {
+        acc values[Cell::kGates];
 #pragma unroll
-    for (int e = 0; e < kWide; ++e) {
-      Link all{acc(1), acc(0)};
-#pragma unroll
-      for (int i = 0; i < kSteps; ++i) {
-        if (row[i] < 0) continue;
-        if (any_resets && (anew >> i & 1)) all = forget<Link>(replaced(row[i], e));
-        acc own[kGates];
-        values(i, e, own);
-        const Link one = Cell::link(own);
+        for (int m = 0; m < Cell::kGates; ++m) values[m] = widen(g[i][m]);
+        const Link one = Cell::link(values);
         all = {one.keep * all.keep, one.keep * all.add + one.add};
       }
-      totals[parity][warp][e][lane] = all;
     }
+    // Two buffers: the next round may write while others still read this one's.
+    totals[parity][warp][lane] = all;
     __syncthreads();
     // Every warp applies all maps, so that all know c at the end of the round.
-    acc before[kWide];
-#pragma unroll
-    for (int e = 0; e < kWide; ++e) {
-      for (int w = 0; w < warps; ++w) {
-        if (w == warp) before[e] = c[e];
-        c[e] = apply<any_resets>(totals[parity][w][e][lane], c[e]);
-      }
+    acc begin = c;
+    for (int w = 0; w < warps; ++w) {
+      if (w == warp) begin = c;
+      const Link total = totals[parity][w][lane];
+      c = apply<any_resets>(total, c);
     }
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
-      if (row[i] < 0) continue;
-      Vector<acc, kWide> found;
-#pragma unroll
-      for (int e = 0; e < kWide; ++e) {
-        if (any_resets && (anew >> i & 1)) before[e] = replaced(row[i], e);
-        found.value[e] = before[e];
-        acc own[kGates];
-        values(i, e, own);
-        before[e] = Cell::next(own, before[e]);
-      }
-      *reinterpret_cast<Vector<acc, kWide>*>(c_states + row[i] * args.c_row) = found;
+      if (row[i] >= 0) c_states[row[i] * args.c_row] = apply<any_resets>(link[i], begin);
     }
     parity ^= 1;
   }
 }
 
-// Of kScanWide adjacent units a thread, whose loads for some steps travel together.
+// The units from which on a thread has kTurnWide adjacent ones, whose loads for kTurnSteps steps
+// travel together; and twice as many of half as many steps: the fastest on an H200.
+inline constexpr int64_t kManyUnits = int64_t{1} << 16, kMoreUnits = int64_t{1} << 18;
 template <class T>
-inline constexpr int kScanWide = sizeof(T) == 2 ? 2 : 1;
-inline constexpr int64_t kManyUnits = int64_t{1} << 18;
+inline constexpr int kTurnWide = sizeof(T) == 2 ? 2 : 1;
+template <class T>
+inline constexpr int kTurnSteps = sizeof(T) == 8 ? 8 : 16;
 
-template <class Cell, class T, bool any_resets>
+template <class Cell, class T, bool any_resets, int kWide, int kSteps>
 __global__ void __launch_bounds__(kBlockSize)
     recurrence_c_states_in_turn(const __grid_constant__ PersistentCStates args, int64_t units) {
   begin_kernel();
   using acc = acc_t<T>;
-  constexpr int kWide = kScanWide<T>, kSteps = 4;
   const PersistentSizes& sizes = args.sizes;
   const int64_t unit = (int64_t{blockIdx.x} * kBlockSize + threadIdx.x) * kWide;
   if (unit >= units) return;
@@ -227,36 +209,37 @@ cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream) 
   return visit_floating(sizes.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     using Cell = typename Kind::template Cell<acc_t<T>>;
-    constexpr int kSteps = kScanSteps<T>, kWide = kScanWide<T>;
-    const bool wide = sizes.hidden % kWide == 0 && args.c_row % kWide == 0 &&
-                      reinterpret_cast<uintptr_t>(args.gates) % (kWide * sizeof(T)) == 0;
     const bool resets = args.resets.marks != nullptr;
-    if (units >= kManyUnits && wide) {
+    const auto takes = [&](int wide, int64_t least) {
+      return units >= least && sizes.hidden % wide == 0 && args.c_row % wide == 0 &&
+             reinterpret_cast<uintptr_t>(args.gates) % (wide * sizeof(T)) == 0;
+    };
+    const auto in_turn = [&](auto width, auto count) {
+      constexpr int kWide = decltype(width)::value, kSteps = decltype(count)::value;
       const auto grid = ceil_div(units, int64_t{kWide} * kBlockSize);
       const LaunchShape shape = {static_cast<unsigned>(grid),  1, 1, kBlockSize, 0, kWide,
                                  static_cast<int>(sizes.steps)};
-      const auto kernel = resets ? recurrence_c_states_in_turn<Cell, T, true>
-                                 : recurrence_c_states_in_turn<Cell, T, false>;
-      return launch(kernel, shape, stream, args, units);
-    }
-    const int64_t wanted = ceil_div(sizes.steps, int64_t{kSteps});
-    const int warps = wanted < kScanWarps ? static_cast<int>(wanted) : kScanWarps;
-    const auto scan = [&](auto width) {
-      constexpr int kWidth = decltype(width)::value;
-      const LaunchShape shape = {
-          static_cast<unsigned>(ceil_div(units, int64_t{kScanUnits} * kWidth)),
-          1,
-          1,
-          static_cast<unsigned>(warps * kScanUnits),
-          0,
-          kWidth,
-          static_cast<int>(ceil_div(sizes.steps, int64_t{warps}))};
-      const auto kernel = resets ? recurrence_c_states<Cell, T, true, kWidth>
-                                 : recurrence_c_states<Cell, T, false, kWidth>;
+      const auto kernel = resets ? recurrence_c_states_in_turn<Cell, T, true, kWide, kSteps>
+                                 : recurrence_c_states_in_turn<Cell, T, false, kWide, kSteps>;
       return launch(kernel, shape, stream, args, units);
     };
-    if (wide) return scan(Constant<int, kWide>{});
-    return scan(Constant<int, 1>{});
+    constexpr int kWide = kTurnWide<T>, kSteps = kTurnSteps<T>;
+    if (takes(2 * kWide, kMoreUnits)) {
+      return in_turn(Constant<int, 2 * kWide>{}, Constant<int, kSteps / 2>{});
+    }
+    if (takes(kWide, kManyUnits)) return in_turn(Constant<int, kWide>{}, Constant<int, kSteps>{});
+    const int64_t wanted = ceil_div(sizes.steps, int64_t{kScanSteps<T>});
+    const int warps = wanted < kScanWarps ? static_cast<int>(wanted) : kScanWarps;
+    const LaunchShape shape = {static_cast<unsigned>(ceil_div(units, int64_t{kScanUnits})),
+                               1,
+                               1,
+                               static_cast<unsigned>(warps * kScanUnits),
+                               0,
+                               1,
+                               static_cast<int>(ceil_div(sizes.steps, int64_t{warps}))};
+    const auto kernel =
+        resets ? recurrence_c_states<Cell, T, true> : recurrence_c_states<Cell, T, false>;
+    return launch(kernel, shape, stream, args, units);
   });
 }
 

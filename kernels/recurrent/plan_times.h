@@ -29,7 +29,7 @@ inline double cluster_time(const ClusterShape& shape, int rows, int state_gates,
   if (exact) {
     // Weights that lie in shared memory are loaded anew for every row.
     const double loads = fp32_weights(shape, state_gates) > kFp32Weights ? 2 : 1;
-    const double each = loads * work * 1.3e-5 * shape.units + sent * (backward ? 6e-4 : 2e-4);
+    const double each = loads * work * 1.3e-5 * shape.units + sent * (backward ? 7.5e-4 : 2e-4);
     return 0.7 + each * hidden * rows;
   }
   return (backward ? 0.40 : 0.38) +
@@ -59,8 +59,8 @@ inline double split_time(const ClusterShape& shape, int rows, int state_gates) {
   const int wide = rows <= 4 ? 0 : 3, narrow = rows <= 4 || rows > 8 ? 2 : 0;
   const auto hidden = static_cast<double>(shape.hidden());
   const double products = 1.65e-5 * hidden * shape.units * (wide + narrow);
-  const double gates = 1 + 0.3 * (state_gates - 3);
-  return gates * (0.43 + products + 1.6e-4 * hidden * rows + (rows > 8 ? 0.14 : 0.0));
+  const double gates = 1 + 0.6 * (state_gates - 3);
+  return gates * (0.43 + products + 1.6e-4 * hidden * rows + (rows > 8 ? 0.3 : 0.0));
 }
 
 // The kernels of float32 that multiply on tensor cores, as split_kernels_of() has them: forward, of
@@ -90,9 +90,7 @@ inline double grid_time(int64_t launches, int rows, int state_gates, bool backwa
   const double chain = backward ? 1.3 + 0.095 * rows
                        : wide   ? 1.7 + 0.06 * rows
                                 : 1.05 + 0.026 * rows;
-  const double busy = backward ? 0.15 + 0.13 * rows
-                      : wide   ? 0.5 + 0.1 * rows
-                               : 0.2 + 0.1 * rows;
+  const double busy = backward ? 0.15 + 0.135 * rows : wide ? 0.5 + 0.1 * rows : 0.2 + 0.052 * rows;
   const double gates = 1 + (backward ? 0.36 : 0.22) * (state_gates - 3);
   return static_cast<double>(launches) * gates * std::max(chain, busy);
 }
@@ -101,15 +99,16 @@ inline double grid_time(int64_t launches, int rows, int state_gates, bool backwa
 // floats; but at least what the host takes to launch both.
 inline double launched_time(const RecurrenceSizes& sizes, bool tf32, bool backward) {
   const double hidden = static_cast<double>(sizes.hidden), rows = static_cast<double>(sizes.batch);
-  const double flop_per_us = is_half(sizes.dtype) ? 4e8 : tf32 ? 1.5e8 : 4e7;
+  const bool rounded = tf32 && !is_half(sizes.dtype);
+  const double flop_per_us = is_half(sizes.dtype) ? 4e8 : rounded ? 1.5e8 : 4e7;
   const CellInfo& cell = cell_info(sizes.cell);
   const double flop = rows * hidden * hidden * (2 * cell.state_gates);
-  const double host = backward ? 19 : 13, of_products = flop / flop_per_us;
+  const double host = backward ? (rounded ? 14 : 19) : 13, of_products = flop / flop_per_us;
   const double bytes = rows * hidden * (backward ? 6 * cell.gates + 22 : 12 * cell.gates + 20);
   double time = host + of_products;
   if (is_half(sizes.dtype)) {
     time = std::max(host, (backward ? 4 : 8) + of_products + bytes / 6e6);
-  } else if (tf32 && !backward) {
+  } else if (rounded && !backward) {
     time = std::max(12.0, 6 + of_products + bytes / 9e6);
   }
   return static_cast<double>(sizes.directions) * time;

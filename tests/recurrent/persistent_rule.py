@@ -28,6 +28,8 @@ LARGE = (
     (17, 17, 33, 257),
     (17, 3, 64, 512),
     (2, 200, 5, 96),
+    (18, 130, 5, 512),  # so many units that threads take steps of c in turn, and adjacent units
+    (18, 520, 3, 256),
     (3, 64, 128, 768),
     (5, 17, 5, 1000),
     (3, 2, 64, 1024),

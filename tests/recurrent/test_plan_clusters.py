@@ -65,14 +65,16 @@ def test_a_block_alone_has_few_rows_of_narrow_layers_of_half_types(
     directions: int, cell: str, backward: bool
 ) -> None:
     """A row each, and two where the chip has no more blocks at once; of more rows clusters have so
-    many each that they need fewer waves. Wider layers are for tensor cores."""
+    many each that they need fewer waves. Wider layers are for tensor cores; backward from H 33 on, if
+    rows have whole chunks of 16 bytes."""
     options = {"cell": cell, "directions": directions, "backward": backward, "forced": "cluster"}
     for multiprocessors, hidden in itertools.product((16, 132), (1, 31, 32, 33, 64, 65, 128)):
         at_once = multiprocessors // directions
         for batch in (1, 2, at_once, at_once + 1, 2 * at_once, 2 * at_once + 1, 1000):
             size = 512, batch, hidden, 2
             units, blocks, _, rows = plan(size, multiprocessors=multiprocessors, **options).clusters
-            if hidden > max(HALF_BLOCKS) or batch > 2 * at_once:
+            tensor_cores = hidden > max(HALF_BLOCKS) or (backward and hidden == 64)
+            if tensor_cores or batch > 2 * at_once:
                 assert blocks > 1, size
             elif batch <= at_once:
                 block = next(width for width in HALF_BLOCKS if width >= hidden)
