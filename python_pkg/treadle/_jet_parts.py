@@ -138,11 +138,20 @@ def linear(packed: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         value, *rest = packed.unbind()
         others = [F.linear(part, weight) for part in rest]
         return torch.stack([F.linear(value, weight, bias), *others])
-    product = F.linear(packed, weight)
+    product = _product(packed, weight)
     if bias is None:
         return product
     rows = F.pad(bias.to(product.dtype)[None], (0, 0, 0, len(packed) - 1))
     return product + rows.reshape(len(packed), *[1] * (packed.dim() - 2), len(bias))
+
+
+def _product(packed: Tensor, weight: Tensor) -> Tensor:
+    """x W^T. With few outputs the gradient of x is a product of few terms, for which cuBLAS takes
+    2.5 times as long in half types as for eight, so zeros are added to them."""
+    count, half = len(weight), packed.dtype in (torch.float16, torch.bfloat16)
+    if not (0 < count < 8 and half and packed.is_cuda):
+        return F.linear(packed, weight)
+    return F.linear(packed, F.pad(weight, (0, 0, 0, 8 - count))).narrow(-1, 0, count)
 
 
 def dropout(packed: Tensor, probability: float) -> Tensor:
