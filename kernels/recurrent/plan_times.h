@@ -59,8 +59,8 @@ inline double split_time(const ClusterShape& shape, int rows, int state_gates) {
   const int wide = rows <= 4 ? 0 : 3, narrow = rows <= 4 || rows > 8 ? 2 : 0;
   const auto hidden = static_cast<double>(shape.hidden());
   const double products = 1.65e-5 * hidden * shape.units * (wide + narrow);
-  const double gates = 1 + 0.6 * (state_gates - 3);
-  return gates * (0.43 + products + 1.6e-4 * hidden * rows + (rows > 8 ? 0.3 : 0.0));
+  const double gates = 1 + 0.7 * (state_gates - 3);
+  return 0.43 + gates * (products + 1.6e-4 * hidden * rows) + (rows > 8 ? 0.3 : 0.0);
 }
 
 // The kernels of float32 that multiply on tensor cores, as split_kernels_of() has them: forward, of

@@ -65,8 +65,8 @@ def test_a_block_alone_has_few_rows_of_narrow_layers_of_half_types(
     directions: int, cell: str, backward: bool
 ) -> None:
     """A row each, and two where the chip has no more blocks at once; of more rows clusters have so
-    many each that they need fewer waves. Wider layers are for tensor cores; backward from H 33 on, if
-    rows have whole chunks of 16 bytes."""
+    many each that they need fewer waves. Wider layers are for tensor cores; backward from H 33 on,
+    if rows have whole chunks of 16 bytes."""
     options = {"cell": cell, "directions": directions, "backward": backward, "forced": "cluster"}
     for multiprocessors, hidden in itertools.product((16, 132), (1, 31, 32, 33, 64, 65, 128)):
         at_once = multiprocessors // directions
