@@ -47,25 +47,9 @@ void check_pointer(const char* name, const char* field, const void* pointer, int
           " must be memory of GPU ", index, ", got memory of GPU ", found.device);
 }
 
-namespace {
-
-// Recent drivers take a stream of any GPU, and run kernels on that one.
-void check_stream(const treadle_device& device) {
-#if CUDART_VERSION >= 12080
-  if (device.stream == nullptr) return;
-  int found = 0;
-  check(cudaStreamGetDevice(stream_of(device), &found));
-  require(found == device.index, "device.stream must be a stream of GPU ", device.index,
-          ", got one of GPU ", found);
-#endif
-}
-
-}  // namespace
-
-Guard::Guard(const treadle_device& device) {
+Guard::Guard(int index) {
   check(cudaGetDevice(&before_));
-  check_stream(device);
-  check(cudaSetDevice(device.index));
+  check(cudaSetDevice(index));
 }
 
 Guard::~Guard() { (void)cudaSetDevice(before_); }
