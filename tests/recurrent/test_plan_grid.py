@@ -1,4 +1,4 @@
-"""What the planner (test_plan.py) makes of a grid: how many multiprocessors it needs
+"""What the planner (test_plan.py) makes of a grid: how many multiprocessors it needs,
 and which layers have one."""
 
 from __future__ import annotations
