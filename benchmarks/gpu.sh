@@ -5,7 +5,7 @@
 #
 #   test [PYTEST ARGUMENTS]     the tests that run on CUDA (default: -n 8 -k cuda tests)
 #   sanitize [OPS]              compute-sanitizer's four tools over benchmarks/sanitize.py; beside
-#                               ops: c_api (kernels.h), jax (treadle.jax)
+#                               ops: c_api (kernels.h), algorithms (of wide layers), jax (treadle.jax)
 #   bench [RUN.PY ARGUMENTS]    benchmarks/run.py, its JSON, plot and table
 #   mutants [RUN.PY ARGUMENTS]  tests/mutants/run.py: each planted error, built and found
 #                               (--since COMMIT: those whose files changed, if the history is there)

@@ -1,6 +1,7 @@
 """Runs every op, or those it is given, on the GPU for compute-sanitizer to watch; see gpu.sh.
 
-Beside ops it takes `c_api`, every function of kernels.h, and `jax`, treadle.jax, where JAX is.
+Beside ops it takes `c_api`, every function of kernels.h; `algorithms`, those of recurrent_layer for
+layers that are too wide for the tests' cases; and `jax`, treadle.jax, where JAX is.
 Without names all ops run, and the functions of kernels.h.
 
 The inputs are those of the tests: every dtype, odd sizes, strided, misaligned, broadcast, empty;
@@ -13,6 +14,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +118,30 @@ def run_jax() -> int:
     return sanitize_jax.run("gpu")
 
 
-OTHERS = {"c_api": run_c_api, "jax": run_jax}
+def run_algorithms() -> int:
+    """Layers of a few steps by each algorithm, so wide that each of its kernels runs: all cells,
+    rows of one length and of several, and rows that start anew."""
+    from tests.recurrent import persistent_calls as calls
+    from tests.recurrent import persistent_resets as resets
+
+    count = 0
+    widths = {"cluster": (31, 257), "grid": (1000, 2048), "tiles": (64,), "warp": (33,)}
+    for (algorithm, hiddens), cell in product(widths.items(), ("lltm", "lstm", "gru")):
+        for hidden, dtype in product(hiddens, calls.DTYPES.values()):
+            if not calls.fits(algorithm, dtype, hidden, cell):
+                continue
+            d = calls.most_directions(algorithm, hidden)
+            options: dict[str, Any] = {"cell": cell, "directions": d, "features": 8}
+            for lengths in (None, (3, 3, 2, 1, 1, 1, 1, 1, 1)):
+                one = calls.given("watched", dtype, (3, 9, hidden), lengths=lengths, **options)
+                calls.both(one, algorithm)
+                resets.layer_of(one, algorithm, resets.marks_of("some", one.input, lengths))
+                count += 2
+    torch.cuda.synchronize()
+    return count
+
+
+OTHERS = {"c_api": run_c_api, "jax": run_jax, "algorithms": run_algorithms}
 
 
 def main() -> None:

@@ -71,18 +71,16 @@ struct RecurrenceBackend {
   // a [m, k] times b [k, n], in acc_t.
   Tensor (*product_in_acc)(const Tensor& a, const Tensor& b);
   // `first_h`: what the first step reads instead of args.h, of algorithm "step"; or null.
-  void (*forward)(const RecurrenceForward& args, const Tensor& weight_hh,
-                  const RecurrencePlan& plan, const void* first_h);
+  void (*forward)(const RecurrenceForward& args, const Tensor& weight_hh, const void* first_h);
   // The same of all steps, with the input's products; false where steps are better run one by one.
   // Null if the backend groups none.
   bool (*grouped_forward)(const RecurrenceForward& args, const Tensor& input,
                           const Tensor& weight_ih, const Tensor& weight_hh,
                           const RecurrencePlan& plan, const void* first_h);
-  void (*backward)(const RecurrenceBackward& args, const Tensor& weight_hh,
-                   const RecurrencePlan& plan);
+  void (*backward)(const RecurrenceBackward& args, const Tensor& weight_hh);
   // c before every step of direction `d`.
   void (*c_states)(const RecurrenceCStates& args, int64_t d, const Sequence& sequence,
-                   at::Device device, const RecurrencePlan& plan);
+                   at::Device device);
 
   // Computes all of them; null where a product and a sum after the other are as good.
   void (*parameters)(const ParameterGradients& args, at::Device device) = nullptr;

@@ -45,7 +45,7 @@ Tensor recompute_c(const LayerRun& run, int64_t d, const Tensor& gates) {
   run.backend.c_states({sizes.cell, sizes.dtype, sizes.batch, sizes.hidden, steps.data(),
                         sizes.steps, gates.const_data_ptr(), c.mutable_data_ptr(),
                         c_states.mutable_data_ptr(), run.resets.from(d)},
-                       d, run.sequence, input.device(), run.plan);
+                       d, run.sequence, input.device());
   return c_states;
 }
 
@@ -103,7 +103,7 @@ struct Backward {
                                   grad_c.mutable_data_ptr(),
                                   result.mutable_data_ptr(),
                                   run.resets.from(d, states.reset_h, states.reset_c)};
-    run.backend.backward(pass, parameter_of(run.arguments, run.arguments.weight_hh, d), run.plan);
+    run.backend.backward(pass, parameter_of(run.arguments, run.arguments.weight_hh, d));
     if (run.plan.is("step")) {
       const RecurrenceStep& first = steps[sizes.steps - 1];
       cut_first(first, grad_h, of_direction(states.reset_h, d));

@@ -66,8 +66,7 @@ void over_rows(const Args& args, int64_t step_work, const F& f) {
   });
 }
 
-void forward_cpu(const RecurrenceForward& args, const Tensor& weight_hh, const RecurrencePlan&,
-                 const void*) {
+void forward_cpu(const RecurrenceForward& args, const Tensor& weight_hh, const void*) {
   const Tensor panels = empty_panels(weight_hh);
   cpu::recurrent_pack_forward(args.cell, args.dtype, matrix_view(weight_hh), args.hidden,
                               panels.data_ptr());
@@ -76,7 +75,7 @@ void forward_cpu(const RecurrenceForward& args, const Tensor& weight_hh, const R
   });
 }
 
-void backward_cpu(const RecurrenceBackward& args, const Tensor& weight_hh, const RecurrencePlan&) {
+void backward_cpu(const RecurrenceBackward& args, const Tensor& weight_hh) {
   const Tensor panels = empty_panels(weight_hh);
   cpu::recurrent_pack_backward(args.cell, args.dtype, matrix_view(weight_hh), args.hidden,
                                panels.data_ptr());
@@ -85,8 +84,7 @@ void backward_cpu(const RecurrenceBackward& args, const Tensor& weight_hh, const
   });
 }
 
-void c_states_cpu(const RecurrenceCStates& args, int64_t, const Sequence&, at::Device,
-                  const RecurrencePlan&) {
+void c_states_cpu(const RecurrenceCStates& args, int64_t, const Sequence&, at::Device) {
   over_rows(args, 64 * args.hidden,
             [&](int64_t begin, int64_t end) { cpu::recurrent_layer_c_states(args, begin, end); });
 }

@@ -169,7 +169,7 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
     chunk.products.data =
         static_cast<const char*>(chunk.products.data) -
         first * chunk.products.row_stride * static_cast<int64_t>(products.element_size());
-    run.backend.forward(chunk, w_hh, plan, begin == 0 ? begin_h : nullptr);
+    run.backend.forward(chunk, w_hh, begin == 0 ? begin_h : nullptr);
   }
 }
 

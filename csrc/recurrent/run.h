@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "common/gemm.h"
+#include "kernels/common/launches.h"
 #include "recurrent/backend.h"
 #include "recurrent/check.h"
 
@@ -45,6 +46,7 @@ struct LayerRun {
   RecurrenceSizes sizes;
   ScalarType acc, work;  // of sums, and of the products of grad_gates
   RecurrencePlan plan;
+  LaunchScope scope;         // whatever is launched while this run lives, is part of the plan
   std::optional<bool> tf32;  // of products, where it is not as torch says of matrix products
   LayerResets resets;
 
@@ -65,6 +67,7 @@ struct LayerRun {
         acc(at::toOpMathType(a.input.scalar_type())),
         work(backend.widens_half ? acc : a.input.scalar_type()),
         plan(backend.plan(sizes, a.input.device(), algorithm, backward)),
+        scope(plan.algorithm, plan.reason),
         tf32(backend.tf32(a.cell, sizes.dtype)),
         resets(a, acc) {}
 

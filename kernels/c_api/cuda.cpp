@@ -47,9 +47,31 @@ void check_pointer(const char* name, const char* field, const void* pointer, int
           " must be memory of GPU ", index, ", got memory of GPU ", found.device);
 }
 
-Guard::Guard(int index) {
+namespace {
+
+// Recent drivers take a stream of any GPU, and run kernels on that one. Which GPU it is of must not
+// be asked while it is captured: that ends the capture.
+void check_stream(const treadle_device& device) {
+#if CUDART_VERSION >= 12080
+  const cudaStream_t stream = stream_of(device);
+  // Of whichever GPU is current.
+  if (stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return;
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream, &capture));
+  if (capture != cudaStreamCaptureStatusNone) return;
+  int found = 0;
+  check(cudaStreamGetDevice(stream, &found));
+  require(found == device.index, "device.stream must be a stream of GPU ", device.index,
+          ", got one of GPU ", found);
+#endif
+}
+
+}  // namespace
+
+Guard::Guard(const treadle_device& device) {
   check(cudaGetDevice(&before_));
-  check(cudaSetDevice(index));
+  check_stream(device);
+  check(cudaSetDevice(device.index));
 }
 
 Guard::~Guard() { (void)cudaSetDevice(before_); }

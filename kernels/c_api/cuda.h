@@ -27,10 +27,10 @@ inline cudaStream_t stream_of(const treadle_device& device) {
   return static_cast<cudaStream_t>(device.stream);
 }
 
-// Makes the GPU current while it lives.
+// Makes the GPU current while it lives. The stream must be one of that GPU.
 class Guard {
  public:
-  explicit Guard(int index);
+  explicit Guard(const treadle_device& device);
   ~Guard();
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;

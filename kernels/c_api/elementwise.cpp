@@ -85,7 +85,7 @@ void run(const treadle_device& device, const ElementwiseSpace& space, const OnCp
   if (space.args.numel == 0) return;
   if (device.type == TREADLE_CPU) return run_cpu(device, space.args, on_cpu);
 #ifdef TREADLE_CUDA_VERSION
-  const cuda::Guard guard(device.index);
+  const cuda::Guard guard(device);
   in_32_bits(space.args, [&](const ElementwiseArgs& part) {
     cuda::check(on_cuda(part, cuda::stream_of(device)));
   });

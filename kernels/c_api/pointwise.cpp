@@ -121,7 +121,7 @@ struct LltmCall {
 #ifdef TREADLE_CUDA_VERSION
 #define TREADLE_LAUNCH(device, call)                        \
   {                                                         \
-    const cuda::Guard guard((device)->index);               \
+    const cuda::Guard guard(*(device));                     \
     const cudaStream_t stream = cuda::stream_of(*(device)); \
     cuda::check(call);                                      \
   }

@@ -120,13 +120,13 @@ RecurrencePlan plan_on_cuda(const CLayer& layer, bool backward) {
 }
 
 size_t workspace_on_cuda(const CLayer& layer, bool backward) {
-  const cuda::Guard guard(layer.device.index);
+  const cuda::Guard guard(layer.device);
   const RecurrencePlan plan = plan_on_cuda(layer, backward);
   return exchange_bytes(layer, plan, backward) + (backward ? c_states_bytes(layer) : 0);
 }
 
 void forward_on_cuda(const CLayer& layer, const CForward& call) {
-  const cuda::Guard guard(layer.device.index);
+  const cuda::Guard guard(layer.device);
   const RecurrencePlan plan = plan_on_cuda(layer, /*backward=*/false);
   const LaunchScope scope(plan.algorithm, plan.reason);
   const cudaStream_t stream = cuda::stream_of(layer.device);
@@ -157,7 +157,7 @@ void forward_on_cuda(const CLayer& layer, const CForward& call) {
 }
 
 void backward_on_cuda(const CLayer& layer, const CBackward& call) {
-  const cuda::Guard guard(layer.device.index);
+  const cuda::Guard guard(layer.device);
   const RecurrencePlan plan = plan_on_cuda(layer, /*backward=*/true);
   const LaunchScope scope(plan.algorithm, plan.reason);
   const cudaStream_t stream = cuda::stream_of(layer.device);

@@ -1,76 +1,13 @@
 // Parts of the cluster kernels of float32 on tensor cores (cluster_split.h; cluster.cuh says how
-// blocks exchange states): how floats are split, the operands, the products, and the sums that need
-// fma.
+// blocks exchange states; split_float.cuh how floats are split): the operands, the products, and
+// the sums that need fma.
 #pragma once
 
 #include "kernels/recurrent/cluster_dense.cuh"
 #include "kernels/recurrent/cluster_split.h"
+#include "kernels/recurrent/split_float.cuh"
 
 namespace treadle {
-
-// 2^n, n between -126 and 127.
-__device__ __forceinline__ float power_of_two(int n) { return __int_as_float((n + 127) << 23); }
-
-// x = high + 2^-11 low, both float16. |x| is below 2^16, or x is NaN.
-struct SplitFloat {
-  uint16_t high, low;
-
-  __device__ __forceinline__ explicit SplitFloat(float x) {
-    const Half first = Narrow<Half>::from(x);
-    high = first.bits;
-    low = Narrow<Half>::from((x - widen(first)) * 2048.0f).bits;
-  }
-};
-
-// How a row of W_hh is split: by the exponent of its largest magnitude. `exact`: not at all, its
-// sums come by fma.
-struct SplitRow {
-  float scale;  // of the sums with h 2^kSplitState
-  bool exact;
-
-  __device__ __forceinline__ explicit SplitRow(float largest) {
-    const int exponent = (__float_as_int(largest) >> 23) - 127;  // of inf and NaN: 128
-    exact = largest != 0.0f && !(exponent >= kSplitLeast && exponent <= kSplitMost);
-    const bool zeros = exact || largest == 0.0f;
-    scale = zeros ? 1.0f : power_of_two(exponent - kSplitTop - kSplitState);
-  }
-
-  // Of weights.
-  static __device__ __forceinline__ float factor_of(float scale) {
-    return __int_as_float((254 << 23) - __float_as_int(scale)) * power_of_two(-kSplitState);
-  }
-};
-
-// The larger magnitude; NaN counts as larger than inf.
-__device__ __forceinline__ uint32_t larger(uint32_t most, float x) {
-  const uint32_t magnitude = __float_as_uint(x) & 0x7fffffffu;
-  return magnitude > most ? magnitude : most;
-}
-
-// Of four floats, highs and lows as two words each.
-struct SplitFour {
-  uint2 high, low;
-
-  __device__ __forceinline__ SplitFour(float4 x, float factor) {
-    const SplitFloat a(x.x * factor), b(x.y * factor), c(x.z * factor), d(x.w * factor);
-    high = {word(a.high, b.high), word(c.high, d.high)};
-    low = {word(a.low, b.low), word(c.low, d.low)};
-  }
-
- private:
-  static __device__ __forceinline__ uint32_t word(uint16_t a, uint16_t b) {
-    return uint32_t{a} | uint32_t{b} << 16;
-  }
-};
-
-// Four floats of a row, zeros from element `count` on. `vector`: 16-byte aligned.
-__device__ __forceinline__ float4 load_four_floats(const float* at, int64_t count, bool vector) {
-  if (count >= 4 && vector) return __ldg(reinterpret_cast<const float4*>(at));
-  float x[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) x[i] = i < count ? __ldg(at + i) : 0.0f;
-  return {x[0], x[1], x[2], x[3]};
-}
 
 // The B operands of a warp, a chunk of 16 k after the other: highs and lows of the wide tile, the
 // narrow one with both, and the narrow one with highs alone. The next ones are loaded while

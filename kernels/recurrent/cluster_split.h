@@ -1,8 +1,6 @@
 // The cluster kernels of float32 that multiply on tensor cores: which there are, and the layouts of
-// a block's shared memory. A float is the sum of two float16 numbers, high + 2^-11 low, times a
-// power of two; a product is then high high + 2^-11 (high low + low high), of which tensor cores
-// round no term. They take batches whose rows all have all steps, without resets. Neither torch nor
-// CUDA, as shapes.h.
+// a block's shared memory (split_float.cuh says how floats are multiplied). They take batches whose
+// rows all have all steps, without resets. Neither torch nor CUDA, as shapes.h.
 //
 // Rows of the batch are columns of a product, of which an instruction takes eight. Five rows and
 // more make a wide tile: one of the highs of eight rows and one of the lows. Four rows and fewer
@@ -12,16 +10,6 @@
 #include "kernels/recurrent/cluster_dense.h"
 
 namespace treadle {
-
-// Weights of a row of W_hh are multiplied by the power of two that makes the largest one
-// 2^14 to 2^15. Then no low is so small that float16 rounds off more of a weight than 2^-50 of the
-// largest one. Rows outside these exponents, and those that are not finite, are multiplied by fma.
-inline constexpr int kSplitTop = 14, kSplitLeast = -60, kSplitMost = 15;
-
-// h is multiplied by 2^kSplitState. Of h0 rows with larger magnitudes are multiplied by fma, in the
-// first step or, of cells whose h can stay so large, in all.
-inline constexpr int kSplitState = 12;
-inline constexpr float kSplitLargest = 15.0f;
 
 // A warp multiplies 16 units by a quarter of K.
 template <int gates, int state_gates, int units, int blocks, int rows>

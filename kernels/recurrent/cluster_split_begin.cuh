@@ -7,43 +7,6 @@ namespace treadle {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-// To shared memory: of each row of W_hh that is the block's, its bias and scale, and whether fma
-// multiplies it. By all threads.
-template <class Cell, class L>
-__device__ __forceinline__ void describe_rows(const PersistentForward& args, int64_t d,
-                                              const float* weight, bool vector,
-                                              unsigned char* memory, int first_unit) {
-  const uint32_t base = ptx::shared_address(memory);
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int64_t hidden = args.sizes.hidden;
-  if (threadIdx.x < 4) ptx::store4(base + L::kExact + threadIdx.x * 4, 0);
-  __syncthreads();
-#pragma unroll 4
-  for (int e = warp; e < L::kGates * L::kUnits; e += L::kWarps) {
-    const int m = e / L::kUnits;
-    const int64_t u = first_unit + e % L::kUnits;
-    uint32_t most = 0;
-    if (u < hidden && m < L::kStateGates) {
-      const float* row = weight + (Cell::weight_block(m) * hidden + u) * hidden;
-#pragma unroll
-      for (int i = 0; i < L::kHidden / 128; ++i) {
-        const int64_t k = i * 128 + lane * 4;
-        const float4 x = load_four_floats(row + k, hidden - k, vector);
-        most = larger(larger(larger(larger(most, x.x), x.y), x.z), x.w);
-      }
-    }
-    const SplitRow split(__uint_as_float(__reduce_max_sync(~0u, most)));
-    if (lane == 0) {
-      const float bias = u < hidden ? bias_of<Cell, float>(args, d, m, u) : 0.0f;
-      ptx::store_floats(base + L::kBias + e * 8, bias, split.scale);
-      if (split.exact) {
-        atomicOr(reinterpret_cast<unsigned*>(memory + L::kExact) + m, 1u << e % L::kUnits);
-      }
-    }
-  }
-  __syncthreads();
-}
-
 // Puts h0 of `count` rows into the state of parity 0, and zeros of the others. The rows, in bits,
 // that are too large to be split: fma multiplies those, which is slow. By all threads, and each
 // block of a cluster finds the same.

@@ -32,13 +32,12 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
   const int steps = static_cast<int>(args.sizes.steps), first_unit = rank * units;
   const int g = lane / 4, q = lane % 4;
   const bool save = args.gates != nullptr;
-  const auto* weight =
-      static_cast<const float*>(args.weight_hh) + d * kStateGates * hidden * hidden;
+  const float* const weight = weight_hh_of<Cell>(args, d);
 
   // ---- rows of W_hh: how they are split, with the bias; then the fragments, k permuted as
   // cluster.cuh says
-  const bool wide_loads = hidden % 4 == 0 && reinterpret_cast<uintptr_t>(weight) % 16 == 0;
-  describe_rows<Cell, L>(args, d, weight, wide_loads, memory, first_unit);
+  const bool wide_loads = in_fours(weight, hidden);
+  describe_rows<Cell, L>(args, d, memory, first_unit);
   uint32_t registers[L::kKept * 4];
   const SpreadWeights<L> weights(registers, base + L::kWeights, warp, lane);
 #pragma unroll

@@ -86,7 +86,7 @@ __device__ __forceinline__ void store_pair(char* at, uint32_t bits, bool even,
 // whole warp goes round: a word that is there must not be read again, and lanes stay together. That
 // nothing is missing is asked with one instruction a word: the largest of them is not all ones.
 template <int n>
-__device__ __forceinline__ void poll(uint4 (&v)[n], const char* at) {
+__device__ __forceinline__ void poll(uint4 (&v)[n], const char* at, int stride = 512) {
   while (true) {
     uint32_t most = 0;
 #pragma unroll
@@ -101,7 +101,7 @@ __device__ __forceinline__ void poll(uint4 (&v)[n], const char* at) {
           "@missing ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];\n"
           "}"
           : "+r"(v[i].x), "+r"(v[i].y), "+r"(v[i].z), "+r"(v[i].w)
-          : "l"(at + i * 512), "r"(static_cast<uint32_t>(missing(v[i])))
+          : "l"(at + i * stride), "r"(static_cast<uint32_t>(missing(v[i])))
           : "memory");
     }
   }

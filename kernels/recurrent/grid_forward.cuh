@@ -264,8 +264,10 @@ __global__ void __launch_bounds__(GridLayout<Cell, hidden>::kThreads, 1)
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   using Layout = GridLayout<Cell, hidden>;
-  using Multiplier = std::conditional_t<Layout::kWide, GridWideMultiplier<Cell, T, late == 2>,
-                                        GridMultiplier<Cell, T, late>>;
+  using Multiplier =
+      std::conditional_t<Layout::kWide,
+                         GridWideMultiplier<Layout, GridWideProducts<Cell, T>, late == 2>,
+                         GridMultiplier<Cell, T, late>>;
   extern __shared__ __align__(128) unsigned char memory[];
   const int rank = static_cast<int>(blockIdx.x) % Layout::kBlocks;
   const int number = static_cast<int>(blockIdx.x) / Layout::kBlocks;

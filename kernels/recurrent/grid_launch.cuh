@@ -67,8 +67,13 @@ cudaError_t run_grid_of(const PersistentForward* args, const GridCall& call) {
 template <class Kind>
 cudaError_t run_grid_wide(const PersistentForward* args, const GridCall& call);
 
+// Float32: grid_split_launch.cuh, likewise.
+template <class Kind>
+cudaError_t run_grid_split(const PersistentForward* args, const GridCall& call);
+
 template <class Kind>
 cudaError_t run_grid(const PersistentForward* args, const GridCall& call) {
+  if (call.sizes.dtype == Dtype::kFloat) return run_grid_split<Kind>(args, call);
   if (call.sizes.hidden > kGridHidden) return run_grid_wide<Kind>(args, call);
   using Cell = typename Kind::template HalfCell<float>;
   const auto run = [&](auto type) {
@@ -118,9 +123,13 @@ cudaError_t grid_fits(bool backward, const PersistentSizes& sizes, int rows, boo
 
 template <class Kind>
 size_t grid_exchange_bytes(const PersistentSizes& sizes, int rows, bool backward) {
-  constexpr int kStateGates = Kind::template Cell<float>::kStateGates;
+  using Cell = typename Kind::template Cell<float>;
+  constexpr int kStateGates = Cell::kStateGates;
   const int64_t width = sizes.hidden > kGridHidden ? kGridWideHidden : kGridHidden;
-  const int64_t tile_bytes = backward ? kGridBackwardTile<kStateGates> : width * 8 * 2;
+  const int64_t tile_bytes = backward ? kGridBackwardTile<kStateGates>
+                             : sizes.dtype == Dtype::kFloat
+                                 ? GridSplit<Cell::kGates, kStateGates>::kTileBytes
+                                 : width * 8 * 2;
   const size_t steps = kGridRing + (backward ? 0 : 1);
   return steps * grid_groups(sizes, rows) * (rows / 8) * tile_bytes;
 }

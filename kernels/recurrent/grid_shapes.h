@@ -42,6 +42,49 @@ struct GridForward {
   static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
 };
 
+// Forward in float32 on tensor cores (split_float.cuh). A tile has two words for a pair of units,
+// so that it is as large as one of half types with twice as many units.
+template <int gates, int state_gates>
+struct GridSplit {
+  static constexpr int kGates = gates, kStateGates = state_gates, kHidden = kGridHidden;
+  static constexpr int kUnits = 16, kBlocks = kHidden / kUnits;
+  static constexpr int kTileBytes = kHidden * 8 * 4;
+  static constexpr int kMostRows = 128;
+  static constexpr int kMultiplyingWarps = 8, kMultiplying = kMultiplyingWarps * kWarp;
+  static constexpr int kTeam = kUnits / 2 * 8, kFinishing = 2 * kTeam;  // as GridForward's
+  static constexpr int kThreads = kMultiplying + kFinishing, kWarps = kThreads / kWarp;
+  static constexpr int kMultiplyingRegisters = state_gates == 4 ? 184 : 176;
+  static constexpr int kFinishingRegisters = 504 - 2 * kMultiplyingRegisters;
+  // Of a warp: chunks of 32 k, first the highs, then the lows; gates at a time; fragments of
+  // weights, and how many of them registers hold beside words, sums and addresses: of four gates
+  // more, which leave less shared memory for rows.
+  static constexpr int kChunks = 2 * kHidden / 32 / kMultiplyingWarps;
+  static constexpr int kGatesTogether = state_gates % 2 == 0 ? 2 : state_gates;
+  static constexpr int kFragments = 2 * kChunks * state_gates;
+  static constexpr int kInRegisters = state_gates == 4 ? 24 : 18;
+  static constexpr int kInShared = kFragments - kInRegisters;
+  static constexpr int kDepth = 3;                                             // steps of the input
+  static constexpr int kStageRow = kUnits * 4 + (state_gates == 4 ? 16 : 32);  // bytes
+  static constexpr int kFirstPoll = 600;  // clocks after sums are read, with one tile
+
+  // In a tile: the highs of a pair of units of the first row, and how far behind it the lows are.
+  static constexpr int kLowAt = kChunks / 2 * 512;
+  static constexpr int word_of(int pair) {
+    const int chunk = pair / 16, warp = chunk / (kChunks / 2);
+    return (warp * kChunks + chunk % (kChunks / 2)) * 512 + pair % 16 * 4;
+  }
+
+  static constexpr int kSumBytes = kMultiplyingWarps * state_gates * 512;  // two of them
+  static constexpr int kWeights = 2 * kSumBytes;
+  static constexpr int kBias = kWeights + kMultiplyingWarps * kInShared * 512;  // and the scale
+  static constexpr int kExact = kBias + gates * kUnits * 8;                     // by fma
+  static constexpr int kStages = kExact + 16;
+  // Of every row: c and h of 8 pairs, and the stages of the input.
+  static constexpr int kRowBytes = kUnits / 2 * 16 + kDepth * gates * kStageRow;
+
+  static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
+};
+
 template <int gates, int state_gates>
 struct GridBackward {
   // A block reads the gradients of all gates of all units, so there are as few as can keep W_hh.

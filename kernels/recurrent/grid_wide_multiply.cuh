@@ -1,35 +1,25 @@
-// The warps that multiply in grid_forward.cuh where H is beyond kGridHidden. A group is twice as
-// many blocks, and a warp has twice as much of K: registers no longer hold all weights beside two
-// tiles' words. Twin, with registers for all: grid_forward_multiply.cuh.
+// The warps that multiply in grid_forward.cuh where H is beyond kGridHidden, and in
+// grid_split_forward.cuh. A tile is twice as many words: registers no longer hold all weights
+// beside two tiles' words. Twin, with registers for all: grid_forward_multiply.cuh.
 #pragma once
 
 #include "kernels/recurrent/grid_forward_multiply.cuh"
 
 namespace treadle {
 
-// A warp that multiplies all units of the block by an eighth of K. `alone`: the group has one tile,
-// so that the next words are those of the same tile and cannot be there before it is finished.
-template <class Cell, class T, bool alone>
-struct GridWideMultiplier {
+// What a warp of half types keeps of W_hh, all units of the block by an eighth of K, and how it
+// multiplies.
+template <class Cell, class T>
+struct GridWideProducts {
   static constexpr int kStateGates = Cell::kStateGates;
   using Layout = GridForward<Cell::kGates, kStateGates, kGridWideHidden>;
   static constexpr int kChunks = Layout::kChunks;
-  static constexpr int kMeeting = Layout::kMultiplying + Layout::kTeam;
-  using Words = uint4[kChunks];
 
   uint32_t weights[Layout::kInRegisters * kStateGates * 4];
-  GridRing ring;
-  GridVisits<false> visit;  // the one after the next
-  const char* from;
-  const char* at;  // where the next one finds its words
-  uint32_t sums_to, in_shared;
-  int buffer = 0;
-  bool more, orders = false;  // whether there is a next one; whether it is one of a new step
+  uint32_t in_shared;
 
-  __device__ __forceinline__ GridWideMultiplier(const PersistentForward& args, const Group& group,
-                                                const char* exchange, GridRing ring, int rank,
-                                                uint32_t base)
-      : ring(ring), visit(group, static_cast<int>(args.sizes.steps)) {
+  __device__ __forceinline__ GridWideProducts(const PersistentForward& args, const Group& group,
+                                              int rank, uint32_t base) {
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
     in_shared =
         base + Layout::kWeights + warp * (Layout::kInShared * kStateGates * 512) + lane * 16;
@@ -41,12 +31,7 @@ struct GridWideMultiplier {
         to[0] = of.x, to[1] = of.y, to[2] = of.z, to[3] = of.w;
       }
     });
-    from = exchange + (warp * kChunks * kWarp + lane) * 16;
-    sums_to = base + warp * kStateGates * 512 + sums_place(lane / 4, lane % 4);
-    keep(sums_to);
     keep(in_shared);
-    more = visit.next();
-    at = from + source();
   }
 
   // Half-chunks of 16 k whose weights lie in shared memory are spread among the others, so that
@@ -58,19 +43,15 @@ struct GridWideMultiplier {
     return shared_before(c + 1) > shared_before(c);
   }
 
-  // Where the visit finds its tile of the step before.
-  __device__ __forceinline__ int source() const {
-    const int step = visit.before > visit.j * 8 ? ring.place(visit.s - 1) : ring.before_first();
-    return step + visit.j * Layout::kTileBytes;
-  }
-
-  // The words, which lie at `here`, are asked for already. They are replaced by those of the next
-  // one, which are not used if there is none.
-  __device__ __forceinline__ void multiply(Words& words, const char*& here) {
-    poll(words, here);
+  // await(i, j): until chunks i and j of the words are there. leave(m, sums): those of gate m, in
+  // order. used(i): chunk i is not needed again.
+  template <class Await, class Leave, class Used>
+  __device__ __forceinline__ void multiply(const uint4 (&words)[kChunks], const Await& await,
+                                           const Leave& leave, const Used& used) {
     float sum[kStateGates][4] = {};
 #pragma unroll
     for (int c = 0; c < 2 * kChunks; ++c) {
+      if (c % 4 == 0) await(c / 2, c / 2 + 1);
       const uint4& b = words[c / 2];
 #pragma unroll
       for (int m = 0; m < kStateGates; ++m) {
@@ -83,19 +64,73 @@ struct GridWideMultiplier {
         }
         ptx::multiply_add<T>(sum[m], a.x, a.y, a.z, a.w, c % 2 ? b.z : b.x, c % 2 ? b.w : b.y);
       }
-      if (!alone && c % 2) {
-        words[c / 2] = load_words16(at + c / 2 * 512);
-        // The compiler would move all loads behind the products.
-        if (c / 2 % 3 == 2) __syncwarp();
-      }
+      if (c % 2) used(c / 2);
     }
-    if (!alone) ptx::sync_threads(kSumsEmpty + buffer, kMeeting);
 #pragma unroll
-    for (int m = 0; m < kStateGates; ++m) {
+    for (int m = 0; m < kStateGates; ++m) leave(m, sum[m]);
+  }
+};
+
+// `alone`: the group has one tile, so that the next words are those of the same tile and cannot be
+// there before it is finished.
+template <class Layout, class Products, bool alone>
+struct GridWideMultiplier {
+  static constexpr int kStateGates = Products::kStateGates, kChunks = Layout::kChunks;
+  static constexpr int kMeeting = Layout::kMultiplying + Layout::kTeam;
+  using Words = uint4[kChunks];
+
+  Products products;
+  GridRing ring;
+  GridVisits<false> visit;  // the one after the next
+  const char* from;
+  const char* at;  // where the next one finds its words
+  uint32_t sums_to;
+  int buffer = 0;
+  bool more, orders = false;  // whether there is a next one; whether it is one of a new step
+
+  __device__ __forceinline__ GridWideMultiplier(const PersistentForward& args, const Group& group,
+                                                const char* exchange, GridRing ring, int rank,
+                                                uint32_t base)
+      : products(args, group, rank, base),
+        ring(ring),
+        visit(group, static_cast<int>(args.sizes.steps)) {
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+    from = exchange + (warp * kChunks * kWarp + lane) * 16;
+    sums_to = base + warp * kStateGates * 512 + sums_place(lane / 4, lane % 4);
+    keep(sums_to);
+    more = visit.next();
+    at = from + source();
+  }
+
+  // Where the visit finds its tile of the step before.
+  __device__ __forceinline__ int source() const {
+    const int step = visit.before > visit.j * 8 ? ring.place(visit.s - 1) : ring.before_first();
+    return step + visit.j * Layout::kTileBytes;
+  }
+
+  // The words, which lie at `here`, are asked for already. Each is replaced, once it has been used,
+  // by that of the next one, and has as long to arrive as others are multiplied: so they are waited
+  // for two by two. Those of the next one are not used if there is none.
+  __device__ __forceinline__ void multiply(Words& words, const char*& here) {
+    if (alone) poll(words, here);
+    const auto await = [&](int i, int j) {
+      if (alone) return;
+      uint4 both[2] = {words[i], words[j]};
+      poll(both, here + i * 512, (j - i) * 512);
+      words[i] = both[0], words[j] = both[1];
+    };
+    const auto leave = [&](int m, const float (&sum)[4]) {
+      if (!alone && m == 0) ptx::sync_threads(kSumsEmpty + buffer, kMeeting);
       ptx::store16(sums_to + buffer * Layout::kSumBytes + m * 512,
-                   {__float_as_uint(sum[m][0]), __float_as_uint(sum[m][2]),
-                    __float_as_uint(sum[m][1]), __float_as_uint(sum[m][3])});
-    }
+                   {__float_as_uint(sum[0]), __float_as_uint(sum[2]), __float_as_uint(sum[1]),
+                    __float_as_uint(sum[3])});
+    };
+    products.multiply(words, await, leave, [&](int i) {
+      if (alone) return;
+      words[i] = load_words16(at + i * 512);
+      // The compiler would move all loads behind the products.
+      if (i % 3 == 2) __syncwarp();
+    });
     ptx::arrive_threads(kSumsFull + buffer, kMeeting);
     // Here it costs least: others now finish the tile.
     if (orders) order_exchange(visit.s - 1);

@@ -17,7 +17,7 @@ namespace treadle {
 
 struct PersistentSizes {
   CellKind cell;
-  Dtype dtype;  // Half or BFloat16; cluster: Float, too
+  Dtype dtype;  // Half or BFloat16; but of the grid backward Float, too
   int directions;
   int64_t steps, batch, hidden;
   // Device [T + 1]: the first row of each step of a packed batch; null: t * batch.

@@ -15,11 +15,11 @@ namespace treadle {
 namespace {
 
 using namespace plan_times;
+using plan_grids::forward_alone;
 using plan_grids::grid_blocks;
 using plan_grids::grid_groups;
 using plan_grids::grid_launches;
 using plan_grids::grid_rows;
-using plan_grids::is_wide;
 using plan_grids::plan_grid;
 using plan_grids::shapes_of;
 
@@ -111,6 +111,7 @@ Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& dev
 // The largest H whose weights an algorithm keeps on the chip; 0 if it does not take the dtype.
 int64_t most_hidden(const RecurrenceSizes& sizes, Dtype dtype, bool cluster, bool backward) {
   if (!cluster) {
+    if (dtype == Dtype::kFloat) return backward ? 0 : kGridHidden;
     if (!is_half(dtype) || grid_rows(sizes, backward) == 0) return 0;
     return backward ? kGridHidden : kGridWideHidden;
   }
@@ -173,11 +174,10 @@ Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
   constexpr double kNever = std::numeric_limits<double>::infinity();
   const Clusters clusters = cluster ? plan_clusters(sizes, device, backward) : Clusters{{}, kNever};
   // Where a cluster has little to keep, its times are the better known.
-  const double of_grid =
-      grid && (!cluster || sizes.hidden > kGridFromHidden)
-          ? grid_time(grid_launches(sizes, device, backward), plan_grid(sizes, device, backward),
-                      cell_info(sizes.cell).state_gates, backward, is_wide(sizes))
-          : kNever;
+  const double of_grid = grid && (!cluster || sizes.hidden > kGridFromHidden)
+                             ? grid_time(grid_launches(sizes, device, backward),
+                                         plan_grid(sizes, device, backward), sizes, backward)
+                             : kNever;
   if (std::min(clusters.time, of_grid) > std::min(launched, tiles)) return in_launches;
   if (of_grid < clusters.time) {
     return {"grid", "the blocks of the grid keep the weights on the chip"};
@@ -214,7 +214,9 @@ const char* refuse_forced(const RecurrenceSizes& sizes, const RecurrenceDevice& 
   if (sizes.steps >= kSteps) {
     return fail("algorithm ", forced, " needs T < 2^30, got ", sizes.steps);
   }
-  if (backward && !cluster && is_wide(sizes)) return refuse_forced(sizes, device, forced, false);
+  if (backward && !cluster && forward_alone(sizes)) {
+    return refuse_forced(sizes, device, forced, false);
+  }
   const auto most = [&](Dtype dtype) { return most_hidden(sizes, dtype, cluster, backward); };
   if (!on_chip(sizes, device, cluster, backward)) {
     const int64_t fp32 = most(Dtype::kFloat);
@@ -238,9 +240,9 @@ Choice take_forced(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
   if (forced == "cluster") {
     return {"cluster", reason, plan_clusters(sizes, device, backward).plan};
   }
-  const bool forward_alone =
-      forced == "tiles" || forced == "warp" || (forced == "grid" && is_wide(sizes));
-  if (forward_alone && backward) return {"step", "there is such a kernel forward alone"};
+  const bool alone =
+      forced == "tiles" || forced == "warp" || (forced == "grid" && forward_alone(sizes));
+  if (alone && backward) return {"step", "there is such a kernel forward alone"};
   for (const char* const name : {"grid", "tiles", "warp", "step"}) {
     if (forced == name) return {name, reason};
   }

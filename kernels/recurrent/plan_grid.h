@@ -18,11 +18,16 @@ inline const CellShapes& shapes_of(const RecurrenceSizes& sizes) {
 // Of the grid, whose forward pass then takes twice as many blocks; backward has no such kernel.
 inline bool is_wide(const RecurrenceSizes& sizes) { return sizes.hidden > kGridHidden; }
 
+// Whether the grid has no backward pass of such a layer.
+inline bool forward_alone(const RecurrenceSizes& sizes) {
+  return is_wide(sizes) || !is_half(sizes.dtype);
+}
+
 // Blocks of a group of the grid.
 inline int64_t grid_blocks(const RecurrenceSizes& sizes, bool backward) {
   if (backward) return GridBackward<3, 3>::kBlocks;
   return is_wide(sizes) ? GridForward<3, 3, kGridWideHidden>::kBlocks
-                        : GridForward<3, 3, kGridHidden>::kBlocks;
+                        : GridForward<3, 3, kGridHidden>::kBlocks;  // of float32, too
 }
 
 // Groups for each direction, one block a multiprocessor.
@@ -36,6 +41,7 @@ inline int64_t grid_groups(const RecurrenceSizes& sizes, const RecurrenceDevice&
 inline int64_t grid_rows(const RecurrenceSizes& sizes, bool backward) {
   const CellShapes& shapes = shapes_of(sizes);
   if (backward) return shapes.grid_rows_backward;
+  if (!is_half(sizes.dtype)) return shapes.grid_rows_split;
   return is_wide(sizes) ? shapes.grid_rows_wide : shapes.grid_rows;
 }
 

@@ -84,15 +84,24 @@ inline double exact_time(const RecurrenceSizes& sizes, size_t shape, int rows, b
 }
 
 // Grid: a chain of products, sums, cell and exchange; with many tiles, what one of them keeps the
-// block busy for. Backward it is mostly the exchange. Of three gates; a fourth adds a fifth,
-// backward more than a third. Wide: forward beyond H 1024.
-inline double grid_time(int64_t launches, int rows, int state_gates, bool backward, bool wide) {
-  const double chain = backward ? 1.3 + 0.095 * rows
-                       : wide   ? 1.7 + 0.06 * rows
-                                : 1.05 + 0.026 * rows;
-  const double busy = backward ? 0.15 + 0.135 * rows : wide ? 0.5 + 0.1 * rows : 0.2 + 0.052 * rows;
-  const double gates = 1 + (backward ? 0.36 : 0.22) * (state_gates - 3);
-  return static_cast<double>(launches) * gates * std::max(chain, busy);
+// block busy for, us a row. Of three gates; `gate`: what a fourth adds.
+struct GridTime {
+  double chain, chain_row, busy, busy_row, gate;
+};
+
+// Backward it is mostly the exchange. Forward: in float32; beyond H 1024; up to there.
+inline GridTime grid_times(const RecurrenceSizes& sizes, bool backward) {
+  if (backward) return {1.3, 0.095, 0.15, 0.135, 0.36};
+  if (!is_half(sizes.dtype)) return {1.75, 0.045, 0.45, 0.128, 0.33};
+  if (sizes.hidden > kGridHidden) return {1.7, 0.06, 0.5, 0.1, 0.22};
+  return {1.05, 0.026, 0.2, 0.052, 0.22};
+}
+
+inline double grid_time(int64_t launches, int rows, const RecurrenceSizes& sizes, bool backward) {
+  const GridTime of = grid_times(sizes, backward);
+  const double gates = 1 + of.gate * (cell_info(sizes.cell).state_gates - 3);
+  const double time = std::max(of.chain + of.chain_row * rows, of.busy + of.busy_row * rows);
+  return static_cast<double>(launches) * gates * time;
 }
 
 // Step: a matrix product and a kernel, between which the products of half types lie in memory as

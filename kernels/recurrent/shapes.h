@@ -201,10 +201,10 @@ inline constexpr std::array<ShapeKernels, kShapes> kShapeKernels =
 // ---- of any cell
 
 // What a pass of a cell may be run with: cluster shapes, and rows of a grid's group (0: none), wide
-// where H is beyond kGridHidden.
+// where H is beyond kGridHidden, split in float32.
 struct CellShapes {
   const std::array<ShapeKernels, kShapes>& clusters;
-  int grid_rows, grid_rows_wide, grid_rows_backward;
+  int grid_rows, grid_rows_wide, grid_rows_split, grid_rows_backward;
 };
 
 template <int gates, int state_gates>
@@ -212,6 +212,7 @@ inline constexpr CellShapes kCellShapes{
     kShapeKernels<gates, state_gates>,
     most_grid_rows<GridForward<gates, state_gates, kGridHidden>>(),
     most_grid_rows<GridForward<gates, state_gates, kGridWideHidden>>(),
+    most_grid_rows<GridSplit<gates, state_gates>>(),
     most_grid_rows<GridBackward<gates, state_gates>>()};
 
 inline const CellShapes& cell_shapes(int gates, int state_gates) {

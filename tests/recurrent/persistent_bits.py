@@ -62,7 +62,7 @@ def repeats(algorithm: str, dtype: str, which: str) -> Cases:
         "wide": (17, 40, widest(algorithm, kind)),
     }
     yield which, partial(repeated, algorithm, kind, sizes[which], None)
-    if which == "wide" and algorithm == "grid":
+    if which == "wide" and algorithm == "grid" and kind in HALVES:
         yield "widest", partial(repeated, algorithm, kind, (17, 40, 2048), None, 1)
     if which == "small":
         yield "packed", partial(repeated, algorithm, kind, (0, 0, narrow), LENGTHS)

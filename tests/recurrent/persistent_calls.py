@@ -29,7 +29,7 @@ def most_hidden(algorithm: str, dtype: torch.dtype, cell: str = "lltm") -> int:
     if algorithm in ("step", "warp") or (algorithm == "tiles" and dtype != torch.float64):
         return 1 << 20
     if dtype not in HALVES:
-        return 512 if algorithm == "cluster" and dtype == torch.float32 else 0
+        return {"cluster": 512, "grid": 1024}[algorithm] if dtype == torch.float32 else 0
     return {"cluster": 512 if cell == "lstm" else 768, "grid": 2048}[algorithm]
 
 
@@ -38,6 +38,12 @@ def fits(algorithm: str, dtype: torch.dtype, hidden: int, cell: str = "lltm") ->
     if algorithm == "tiles" and (hidden % 64 != 0 or hidden == 0):
         return False
     return algorithm in ("step", "warp") or 1 <= hidden <= most_hidden(algorithm, dtype, cell)
+
+
+def backward_of(algorithm: str, dtype: torch.dtype, hidden: int) -> str:
+    """What runs backward where it is asked for."""
+    alone = algorithm == "grid" and (hidden > 1024 or dtype == torch.float32)
+    return "step" if alone or algorithm in ("tiles", "warp") else algorithm
 
 
 def most_directions(algorithm: str, hidden: int) -> int:
@@ -274,3 +280,12 @@ def launches(run: Callable[[], Any]) -> list[Any]:
     finally:
         bindings.record_launches(False)
     return list(bindings.take_launches())
+
+
+def algorithms_of(found: list[Any]) -> dict[str, str]:
+    """What each kernel was launched for."""
+    return {launch.kernel: launch.algorithm for launch in found}
+
+
+def algorithms(run: Callable[[], Any]) -> dict[str, str]:
+    return algorithms_of(launches(run))

@@ -179,9 +179,8 @@ def chosen(
     options: dict[str, Any] = {"lengths": lengths, "directions": directions, "features": 8}
     one = calls.given(name, dtype, size, cell=cell, **options)
     assert algorithms_of(one) == {algorithm}
-    both = calls.launches(calls.training(one, "auto"))
-    also = {"step"} if algorithm == "warp" or size[2] > 1024 else set()  # backward
-    assert {launch.algorithm for launch in both} == {algorithm} | also
+    found = calls.algorithms(calls.training(one, "auto"))
+    assert set(found.values()) == {algorithm, calls.backward_of(algorithm, dtype, size[2])}, found
 
 
 def auto() -> Cases:
@@ -205,7 +204,8 @@ def auto() -> Cases:
     exact = [
         ((16, 17, 128), "cluster"),
         ((2, 1, 512), "cluster"),
-        ((16, 17, 513), "step"),
+        ((16, 17, 513), "grid"),
+        ((16, 17, 1025), "step"),
         ((1, 17, 128), "warp"),
         ((2, 70_000, 33), "step"),
     ]
@@ -216,7 +216,7 @@ def auto() -> Cases:
         ((16, 17, 512), torch.half, "lstm", "cluster"),
         ((16, 17, 513), torch.half, "lstm", "grid"),
         ((16, 17, 512), torch.float32, "lstm", "cluster"),
-        ((16, 17, 513), torch.float32, "lstm", "step"),
+        ((16, 17, 513), torch.float32, "lstm", "grid"),
         ((16, 17, 768), torch.half, "gru", "cluster"),
         ((16, 17, 1024), torch.half, "gru", "grid"),
         ((16, 17, 512), torch.float32, "gru", "cluster"),
@@ -243,13 +243,15 @@ def one_launch(
 ) -> None:
     options: dict[str, Any] = {"lengths": lengths, "features": 32}
     one = calls.given("launches", dtype, (17, 5, hidden), cell=cell, **options)
-    found = calls.launches(calls.training(one, algorithm, recompute))
-    assert {launch.algorithm for launch in found} == {algorithm}
-    kernels = [launch.kernel for launch in found]
+    launches = calls.launches(calls.training(one, algorithm, recompute))
+    backward = calls.backward_of(algorithm, dtype, hidden)
+    found = calls.algorithms_of(launches)
+    assert set(found.values()) == {algorithm, backward}, found
+    kernels = [launch.kernel for launch in launches if launch.algorithm == algorithm]
     # So narrow a layer is a block's own: in half types the narrower one.
     alone = algorithm == "cluster" and (dtype == torch.float32 or hidden <= 64)
-    engine = "block" if alone else rf"{algorithm}(_dense)?"
-    for word in ("forward", "backward"):
+    engine = "block" if alone else rf"{algorithm}(_dense|_split)?"
+    for word in ("forward", "backward") if backward == algorithm else ("forward",):
         assert sum(bool(re.search(rf"\b{engine}_{word}\b", name)) for name in kernels) == 1, kernels
         assert sum(f"_{word}" in name for name in kernels) == 1, kernels
 

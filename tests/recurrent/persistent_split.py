@@ -1,5 +1,6 @@
 """recurrent_layer in float32, forward, where tensor cores multiply weights and h that were split
-into two float16 numbers: which calls that takes, and what splitting could lose."""
+into two float16 numbers, in clusters and in the grid: which calls that takes, and what splitting
+could lose."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tests.recurrent import persistent_calls as calls
+from tests.recurrent.layer_cases import Lengths
 from tests.recurrent.persistent_calls import Cases, Given
 from tests.recurrent.persistent_checks import Checks
 from tests.recurrent.persistent_rows import kind
@@ -33,11 +35,11 @@ def composition(one: Given, dtype: torch.dtype = F32) -> list[Tensor]:
     return list(reference.recurrent_layer(*one.map(lambda t: t.to(dtype)).arguments, cell=one.cell))
 
 
-def obeys(one: Given, rows: slice = slice(None), more: Given | None = None) -> None:
+def obeys(one: Given, algorithm: str, rows: slice = slice(None), more: Given | None = None) -> None:
     """These rows of the batch, by the rule of all ops, for which the composition computes `more`,
     too."""
     truth, theirs = composition(one, torch.float64), composition(one)
-    found = [[t[:, rows] for t in ts] for ts in (calls.inference(one, "cluster"), truth, theirs)]
+    found = [[t[:, rows] for t in ts] for ts in (calls.inference(one, algorithm), truth, theirs)]
     if more is not None:
         truth, theirs = composition(more, torch.float64), composition(more)
         found = [
@@ -52,27 +54,29 @@ def obeys(one: Given, rows: slice = slice(None), more: Given | None = None) -> N
 
 
 def kernel_of(run: Callable[[], Any]) -> str:
-    (name,) = (launch.kernel for launch in calls.launches(run) if "_forward" in str(launch.kernel))
-    return str(name)
+    (name,) = (name for name in calls.algorithms(run) if "_forward" in name)
+    return name
 
 
-def kernels(cell: str, batch: int, hidden: int) -> None:
+def kernels(algorithm: str, cell: str, batch: int, hidden: int) -> None:
     dense = drawn("kernels", cell, batch, hidden)
-    assert "cluster_split_forward" in kernel_of(lambda: calls.inference(dense, "cluster"))
+    assert f"{algorithm}_split_forward" in kernel_of(lambda: calls.inference(dense, algorithm))
     packed = drawn("kernels", cell, batch, hidden, lengths=(5, *[2] * (batch - 1)))
     marks = torch.zeros(5, batch, 1, dtype=torch.bool, device=calls.DEVICE)
     op = torch.ops.treadle.recurrent_layer
     for run in (
-        lambda: calls.inference(packed, "cluster"),
-        lambda: op(*dense.arguments, cell=cell, algorithm="cluster", reset=marks),
+        lambda: calls.inference(packed, algorithm),
+        lambda: op(*dense.arguments, cell=cell, algorithm=algorithm, reset=marks),
     ):
-        assert "cluster_fp32_forward" in kernel_of(run)
+        # Clusters have such kernels for batches whose rows all have all steps.
+        other = "cluster_fp32_forward" if algorithm == "cluster" else "grid_split_forward"
+        assert other in kernel_of(run)
 
 
 # ---- values
 
 
-def weights(cell: str, hidden: int) -> None:
+def weights(algorithm: str, cell: str, hidden: int) -> None:
     """Rows that are zero, far above or below what is split, and of a wide spread."""
     one = drawn("weights", cell, 9, hidden)
     w = one.weight_hh.clone()
@@ -83,9 +87,9 @@ def weights(cell: str, hidden: int) -> None:
     w[:, 5, 7], one.h0[:, :, 7], one.c0[:, :, 7] = 2.0**60, 0, 0
     w[:, 6, 7], w[:, 6, 8:] = 2.0**14, w[:, 6, 8:] * 2.0**-20
     w[:, -1] *= 2.0**12
-    obeys(replace(one, weight_hh=w))
+    obeys(replace(one, weight_hh=w), algorithm)
     # Of no unit more than what is small.
-    obeys(replace(one, weight_hh=one.weight_hh * 2.0**-40))
+    obeys(replace(one, weight_hh=one.weight_hh * 2.0**-40), algorithm)
 
 
 def enlarged(one: Given, row: int | slice, by: float) -> Given:
@@ -100,25 +104,25 @@ def same_layer(one: Given) -> dict[str, Any]:
     return {name: getattr(one, name) for name in calls.NAMES[3:]}
 
 
-def states(cell: str, batch: int, hidden: int) -> None:
+def states(algorithm: str, cell: str, batch: int, hidden: int) -> None:
     """A row with a large h0 among others, each held to the rule by itself; the bits of the others
     are those that they have without it. How much of a row's sums cancels is a matter of luck: so
     the composition's error is that of many such rows, four times."""
     one = drawn("states", cell, batch, hidden)
     many = drawn("many", cell, 400, hidden)
-    clean = calls.inference(one, "cluster")
+    clean = calls.inference(one, algorithm)
     for row, large in itertools.product({0, batch - 1}, LARGE):
         bad = enlarged(one, row, large)
         if large < 1e30:
             more = replace(enlarged(many, slice(None), large), **same_layer(one))
-            obeys(bad, slice(row, row + 1), more)
+            obeys(bad, algorithm, slice(row, row + 1), more)
         others = [r for r in range(batch) if r != row]
         with Checks() as checks:
-            for ours, theirs in zip(calls.inference(bad, "cluster"), clean, strict=True):
+            for ours, theirs in zip(calls.inference(bad, algorithm), clean, strict=True):
                 checks.bits(ours[:, others], theirs[:, others], "other rows")
 
 
-def not_finite(cell: str, hidden: int, value: float) -> None:
+def not_finite(algorithm: str, cell: str, hidden: int, value: float) -> None:
     one = drawn("not finite", cell, 5, hidden)
     w = one.weight_hh.clone()
     w[:, 4, hidden - 1] = value
@@ -126,13 +130,13 @@ def not_finite(cell: str, hidden: int, value: float) -> None:
     w[:, hidden, 2] = value
     bad = replace(one, weight_hh=w)
     with Checks() as checks:
-        for ours, theirs in zip(calls.inference(bad, "cluster"), composition(bad), strict=True):
+        for ours, theirs in zip(calls.inference(bad, algorithm), composition(bad), strict=True):
             checks.no(kind(ours) != kind(theirs), "kind of result", ours, theirs)
 
 
-def rounded(batch: int) -> None:
+def rounded(algorithm: str, batch: int, hidden: int) -> None:
     """Sums of positive numbers: tensor cores cut off, which adds up unless it is done seldom."""
-    one = calls.given("rounded", F32, (3, batch, 512), directions=1)
+    one = calls.given("rounded", F32, (3, batch, hidden), directions=1)
     one = replace(
         one,
         input=one.input.abs(),
@@ -140,7 +144,7 @@ def rounded(batch: int) -> None:
         c0=one.c0.abs(),
         weight_hh=one.weight_hh.abs() * 0.5,
     )
-    output, _, _, gates = calls.forward(one, "cluster")
+    output, _, _, gates = calls.forward(one, algorithm)
     before = torch.cat([one.h0, output[:-1]]).double()
     w = one.weight_hh[0].double()
     expected = one.input.double() + before @ w.t()
@@ -151,18 +155,73 @@ def rounded(batch: int) -> None:
         checks.close(gates[0], expected, 6 * 2.0**-24 * size, "gates")
 
 
-def split() -> Cases:
+def large_resets(cell: str, hidden: int, lengths: Lengths, per_step: bool) -> None:
+    """States that start anew, or begin, with numbers that are not split, beside others: by the
+    rule. Of half of the rows, each with large ones in a unit of a pair, or in both."""
+    one = calls.given("resets", F32, (7, 19, hidden), cell=cell, features=8, lengths=lengths)
+    draw = calls.Draw(f"{hidden} {per_step}", F32)
+    directions, batch, _ = one.h0.shape
+    shape = (directions, *one.input.shape[:-1], hidden) if per_step else one.h0.shape
+    reset_h = draw(*shape)
+    for t in (reset_h, one.h0):
+        t[..., 1::2, 5::9] *= 1e3
+        t[..., 1::2, 8::18] *= 1e3
+    marks = draw(*one.input.shape[:-1], 1) > 0.5
+    resets: dict[str, Any] = {"reset": marks, "reset_h": reset_h}
+    if cell != "gru":
+        resets["reset_c"] = draw(*shape)
+    else:
+        one = replace(one, c0=one.h0)
+        resets["reset_c"] = reset_h
+    ours = list(
+        torch.ops.treadle.recurrent_layer(*one.arguments, cell=cell, algorithm="grid", **resets)
+    )
+    found = [ours]
+    for dtype in (torch.float64, F32):
+        to = one.map(lambda t, dtype=dtype: t.to(dtype))  # type: ignore[misc]
+        wide = {n: t if n == "reset" else t.to(dtype) for n, t in resets.items()}
+        found.append(list(reference.recurrent_layer(*to.arguments, cell=cell, **wide)))
+    for n, each in enumerate(zip(*found, strict=True)):
+        within_rule(*each, what=f"result {n}", slack=4)
+
+
+def of_clusters() -> Cases:
     for cell, (batch, hidden) in itertools.product(CELLS, ((20, 129), (40, 256), (64, 512))):
-        yield f"{cell} kernel B{batch} H{hidden}", partial(kernels, cell, batch, hidden)
+        yield f"{cell} kernel B{batch} H{hidden}", partial(kernels, "cluster", cell, batch, hidden)
     for cell, hidden in itertools.product(CELLS, (129, 256, 511, 512)):
-        yield f"{cell} weights H{hidden}", partial(weights, cell, hidden)
+        yield f"{cell} weights H{hidden}", partial(weights, "cluster", cell, hidden)
         for value in NOT_FINITE:
-            yield f"{cell} H{hidden} {value}", partial(not_finite, cell, hidden, value)
+            yield f"{cell} H{hidden} {value}", partial(not_finite, "cluster", cell, hidden, value)
     # Clusters of 1 to 10 rows.
     for cell, batch in itertools.product(CELLS, (1, 9, 17, 26, 33, 50, 64)):
-        yield f"{cell} states B{batch}", partial(states, cell, batch, 512 if batch % 2 else 257)
+        hidden = 512 if batch % 2 else 257
+        yield f"{cell} states B{batch}", partial(states, "cluster", cell, batch, hidden)
     for batch in (1, 28, 50, 64):
-        yield f"rounded B{batch}", partial(rounded, batch)
+        yield f"rounded B{batch}", partial(rounded, "cluster", batch, 512)
+
+
+def of_grids() -> Cases:
+    for cell, (batch, hidden) in itertools.product(CELLS, ((5, 129), (40, 1024))):
+        yield f"{cell} kernel B{batch} H{hidden}", partial(kernels, "grid", cell, batch, hidden)
+    for cell, hidden in itertools.product(CELLS, (129, 999, 1024)):
+        yield f"{cell} weights H{hidden}", partial(weights, "grid", cell, hidden)
+        for value in NOT_FINITE:
+            yield f"{cell} H{hidden} {value}", partial(not_finite, "grid", cell, hidden, value)
+    for cell, batch in itertools.product(CELLS, (1, 9, 33, 130)):
+        hidden = 1024 if batch % 2 else 601
+        yield f"{cell} states B{batch}", partial(states, "grid", cell, batch, hidden)
+    for batch in (1, 28, 64):
+        yield f"rounded B{batch}", partial(rounded, "grid", batch, 1024)
+    lengths = (7, 7, 5, *[4] * 9, 3, 3, *[1] * 5)
+    for cell, hidden, some, per_step in itertools.product(
+        CELLS, (257, 768), (None, lengths), (False, True)
+    ):
+        name = f"{cell} resets H{hidden} {some} {per_step}"
+        yield name, partial(large_resets, cell, hidden, some, per_step)
+
+
+def split(algorithm: str) -> Cases:
+    return of_clusters() if algorithm == "cluster" else of_grids()
 
 
 GROUPS = {"split": split}

@@ -27,7 +27,7 @@ Process = subprocess.Popen[str]
 
 ALGORITHMS = pytest.mark.parametrize("algorithm", ["cluster", "grid"])
 ALL_ALGORITHMS = pytest.mark.parametrize("algorithm", ["cluster", "grid", "tiles", "warp", "step"])
-FLOAT_ALGORITHMS = pytest.mark.parametrize("algorithm", ["cluster", "tiles"])
+FLOAT_ALGORITHMS = pytest.mark.parametrize("algorithm", ["cluster", "grid", "tiles"])
 # Not those that an algorithm does not run.
 CHOSEN = ("cluster", "grid", "tiles")
 PERSISTENT = [(r, d) for r in CHOSEN for d in DTYPES if most_hidden(r, DTYPES[d])]
@@ -48,8 +48,9 @@ def start(group: str, *arguments: Any) -> Process:
 
 
 def fit_of(algorithm: str, *widths: int) -> list[int]:
-    """Widths near these that it runs, each once."""
-    return list({fitting(algorithm, h): None for h in widths})
+    """Widths near these that it runs, each once; of the grid one that is wider, too."""
+    wider = [1000] if algorithm == "grid" else []
+    return list({fitting(algorithm, h): None for h in (*widths, *wider)})
 
 
 def tail(text: str) -> str:
@@ -106,6 +107,7 @@ def test_every_share_of_the_batch(algorithm: str, widths: tuple[int, ...]) -> No
     ("algorithm", "widths"),
     [
         *(("cluster", widths) for widths in ((1, 31, 33, 64), (65, 96, 128), (200, 257), (512,))),
+        *(("grid", widths) for widths in ((1, 33), (512,), (768,), (1023,), (1024,))),
         *(("tiles", widths) for widths in ((64, 128, 192), (1024,))),
     ],
     ids=str,
@@ -133,8 +135,9 @@ def test_every_share_of_the_batch_of_lstm_in_float32() -> None:
 
 @HOPPER
 @BINDINGS
-def test_float32_on_tensor_cores() -> None:
-    watch("split")
+@ALGORITHMS
+def test_float32_on_tensor_cores(algorithm: str) -> None:
+    watch("split", algorithm)
 
 
 @HOPPER

@@ -88,10 +88,12 @@ def possible(
     found = {"step"}
     if element == 4 and 1 <= hidden <= 512 and architecture >= 90:
         found |= {"cluster"}
-    if element == 2 and hidden >= 1 and architecture >= 90:
-        found |= {"cluster"} if hidden <= 768 else set()
-        blocks, most = grid_blocks(hidden, backward) * directions, 1024 if backward else 2048
-        found |= {"grid"} if hidden <= most and multiprocessors >= blocks else set()
+    if element == 2 and 1 <= hidden <= 768 and architecture >= 90:
+        found |= {"cluster"}
+    most = {2: 1024 if backward else 2048, 4: 0 if backward else 1024, 8: 0}[element]
+    enough = multiprocessors >= grid_blocks(hidden, backward) * directions
+    if 1 <= hidden <= most and architecture >= 90 and enough:
+        found |= {"grid"}
     return found
 
 
@@ -109,7 +111,7 @@ def covered(sizes: Sizes, one: Any, multiprocessors: int, directions: int, backw
         assert one.clusters == (0, 0, 0, 0)
     if one.algorithm == "grid":
         groups = multiprocessors // grid_blocks(hidden, backward) // directions
-        most = 64 if backward else 128
+        most = 64 if backward else 80 if element == 4 else 128
         assert one.grid_rows in range(8, most + 1, 8) and groups > 0
         # Not more than it takes in as few launches as there can be.
         launches = max(1, -(-batch // (most * groups)))
@@ -221,7 +223,7 @@ def test_unknown_algorithms(cuda: bool) -> None:
 @pytest.mark.parametrize(
     ("hidden", "element", "architecture"),
     [
-        (513, 4, 90),
+        (1025, 4, 90),
         (33, 4, 80),
         (33, 8, 100),
         (33, 2, 89),
@@ -234,21 +236,13 @@ def test_algorithms_that_cannot_run(
     algorithm: str, most: int, hidden: int, element: int, architecture: int
 ) -> None:
     dtype = {2: "float16", 4: "float32", 8: "float64"}[element]
-    exact = r" \(or float32 up to 512\)" if algorithm == "cluster" else ""
+    exact = rf" \(or float32 up to {512 if algorithm == 'cluster' else 1024}\)"
     words = (
         f"^recurrent_layer: algorithm {algorithm} needs float16 or bfloat16, 1 <= H <= {most}"
         rf"{exact} and an sm_90 GPU, got {dtype}, H = {hidden} and sm_{architecture}($|\n)"
     )
     with pytest.raises(RuntimeError, match=words):
         plan((512, 17, hidden, element), forced=algorithm, architecture=architecture)
-
-
-@BINDINGS
-def test_float32_is_for_clusters_alone() -> None:
-    for hidden in (1, 512):
-        assert plan((512, 17, hidden, 4), forced="cluster").algorithm == "cluster"
-        with pytest.raises(RuntimeError, match="algorithm grid needs float16 or bfloat16"):
-            plan((512, 17, hidden, 4), forced="grid")
 
 
 @BINDINGS

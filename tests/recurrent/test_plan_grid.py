@@ -26,9 +26,14 @@ def test_a_grid_on_a_small_chip(hidden: int, backward: bool, blocks: int) -> Non
 
 
 @BINDINGS
-def test_a_grid_of_wide_layers_runs_forward_alone() -> None:
+@pytest.mark.parametrize(("hidden", "element"), [(2048, 2), (513, 4), (1024, 4)])
+def test_a_grid_of_wide_layers_and_of_float32_runs_forward_alone(hidden: int, element: int) -> None:
     for forced, way in itertools.product(("auto", "grid"), (False, True)):
-        one = plan((512, 17, 2048, 2), forced=forced, backward=way)
+        one = plan((512, 17, hidden, element), forced=forced, backward=way)
         assert one.algorithm == ("step" if way else "grid")
+
+
+@BINDINGS
+def test_a_grid_of_too_few_multiprocessors_says_so_backward_too() -> None:
     with pytest.raises(RuntimeError, match="algorithm grid needs 128 multiprocessors a direction"):
         plan((512, 17, 2048, 2), forced="grid", backward=True, multiprocessors=114)

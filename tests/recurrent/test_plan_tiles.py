@@ -58,10 +58,21 @@ def test_many_rows_forward(cell: str) -> None:
 
 @BINDINGS
 @pytest.mark.parametrize("cell", ["lltm", "lstm", "gru"])
-def test_some_rows_of_layers_that_stay_nowhere(cell: str) -> None:
-    """In float32 no algorithm keeps weights so wide: a tile pays before its rows are full."""
-    for batch, algorithm in ((16, "step"), (200, "tiles"), (256, "tiles")):
-        assert plan((24, batch, 1024, 4), cell=cell, tf32=True).algorithm == algorithm
+def test_some_rows_of_wide_layers_in_float32(cell: str) -> None:
+    """A tile pays before its rows are full, but not where a grid keeps the weights of few rows."""
+    for batch, hidden, algorithm in (
+        (16, 1024, "grid"),
+        (64, 1024, "grid"),
+        (200, 1024, "tiles"),
+        (256, 1024, "tiles"),
+        (16, 1088, "step"),
+        (512, 1088, "tiles"),
+    ):
+        size = 24, batch, hidden, 4
+        assert plan(size, cell=cell, tf32=True).algorithm == algorithm, size
+        # Nor in float32 alone, which has no tiles.
+        expected = "grid" if hidden == 1024 else "step"
+        assert plan(size, cell=cell).algorithm == expected, size
 
 
 @BINDINGS

@@ -88,18 +88,17 @@ void each_step(const Args& args, const F& f) {
 void fused_forward_cuda(const FusedForward& args, at::Device device, const RecurrencePlan& plan) {
   const char* const op = layer_op_name();
   check_units(op, args.layer.batch, args.layer.hidden);
-  with_stream(device, plan, [&](cudaStream_t stream) {
+  with_stream(device, [&](cudaStream_t stream) {
     if (plan.is("warp")) return check_launch(op, launch_warp_forward(args, stream));
     const int processors = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
     check_launch(op, launch_tiles_forward(args, processors, stream));
   });
 }
 
-void forward_cuda(const RecurrenceForward& args, const Tensor& weight_hh,
-                  const RecurrencePlan& plan, const void* first_h) {
+void forward_cuda(const RecurrenceForward& args, const Tensor& weight_hh, const void* first_h) {
   const char* const op = layer_op_name();
   check_units(op, args.batch, args.hidden);
-  with_stream(weight_hh.device(), plan, [&](cudaStream_t stream) {
+  with_stream(weight_hh.device(), [&](cudaStream_t stream) {
     const Tensor weight = weight_hh.contiguous();
     const Gemm gemm(args.dtype, tf32_cuda(args.cell, args.dtype));
     const bool add = cell_info(args.cell).same_gates();
@@ -132,17 +131,16 @@ bool grouped_forward_cuda(const RecurrenceForward& args, const Tensor& input,
   if (!steps.any) return false;
   const char* const op = layer_op_name();
   check_units(op, args.batch, args.hidden);
-  with_stream(weight_hh.device(), plan, [&](cudaStream_t stream) {
+  with_stream(weight_hh.device(), [&](cudaStream_t stream) {
     run_grouped_forward(op, args, steps, input, weight_ih, weight_hh, plan, first_h, tf32, stream);
   });
   return true;
 }
 
-void backward_cuda(const RecurrenceBackward& args, const Tensor& weight_hh,
-                   const RecurrencePlan& plan) {
+void backward_cuda(const RecurrenceBackward& args, const Tensor& weight_hh) {
   constexpr const char* op = "recurrent_layer_backward";
   check_units(op, args.batch, args.hidden);
-  with_stream(weight_hh.device(), plan, [&](cudaStream_t stream) {
+  with_stream(weight_hh.device(), [&](cudaStream_t stream) {
     const Tensor weight = in_gate_order(weight_hh, args.cell, args.hidden, 0).contiguous();
     const auto tf32 = tf32_cuda(args.cell, args.dtype);
     const GroupedSteps steps(args.cell, args.dtype, args.batch, args.hidden, args.steps,

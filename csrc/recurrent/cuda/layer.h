@@ -2,7 +2,6 @@
 #pragma once
 
 #include "common/cuda/launch.h"
-#include "kernels/common/launches.h"
 #include "recurrent/run.h"
 
 namespace treadle {
@@ -12,11 +11,10 @@ inline void check_units(const char* op, int64_t batch, int64_t hidden) {
               batch, " * ", hidden);
 }
 
-// f(stream) on the device; its launches are recorded as the plan's.
+// f(stream) on the device.
 template <class F>
-void with_stream(at::Device device, const RecurrencePlan& plan, const F& f) {
+void with_stream(at::Device device, const F& f) {
   const c10::cuda::CUDAGuard guard(device);
-  const LaunchScope scope(plan.algorithm, plan.reason);
   const cudaStream_t stream = at::cuda::getCurrentCUDAStream().stream();
   f(stream);
 }
@@ -24,7 +22,7 @@ void with_stream(at::Device device, const RecurrencePlan& plan, const F& f) {
 // ---- of algorithms whose steps are one launch: persistent.cpp
 
 void c_states_cuda(const RecurrenceCStates& args, int64_t d, const Sequence& sequence,
-                   at::Device device, const RecurrencePlan& plan);
+                   at::Device device);
 void persistent_forward_cuda(PersistentForward args, const Sequence& sequence, at::Device device,
                              const RecurrencePlan& plan);
 void persistent_backward_cuda(PersistentCStates c_states, PersistentBackward args,

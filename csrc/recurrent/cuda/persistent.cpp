@@ -51,10 +51,10 @@ void run_grid(const char* op, Args args, const RecurrencePlan& plan, bool backwa
 }  // namespace
 
 void c_states_cuda(const RecurrenceCStates& args, int64_t d, const Sequence& sequence,
-                   at::Device device, const RecurrencePlan& plan) {
+                   at::Device device) {
   constexpr const char* op = "recurrent_layer_backward";
   check_units(op, args.batch, args.hidden);
-  with_stream(device, plan, [&](cudaStream_t stream) {
+  with_stream(device, [&](cudaStream_t stream) {
     const Tensor starts = device_starts(sequence, args.batch, device, stream);
     PersistentCStates one{};
     one.sizes = persistent_sizes(
@@ -75,7 +75,7 @@ void persistent_forward_cuda(PersistentForward args, const Sequence& sequence, a
                              const RecurrencePlan& plan) {
   const char* const op = layer_op_name();
   check_units(op, args.sizes.batch, args.sizes.hidden);
-  with_stream(device, plan, [&](cudaStream_t stream) {
+  with_stream(device, [&](cudaStream_t stream) {
     const Tensor starts = device_starts(sequence, args.sizes.batch, device, stream);
     args.sizes.starts = starts_of(starts);
     if (plan.is("cluster")) {
@@ -90,7 +90,7 @@ void persistent_backward_cuda(PersistentCStates c_states, PersistentBackward arg
                               const RecurrencePlan& plan) {
   constexpr const char* op = "recurrent_layer_backward";
   check_units(op, args.sizes.batch, args.sizes.hidden);
-  with_stream(device, plan, [&](cudaStream_t stream) {
+  with_stream(device, [&](cudaStream_t stream) {
     const Tensor starts = device_starts(sequence, args.sizes.batch, device, stream);
     c_states.sizes.starts = args.sizes.starts = starts_of(starts);
     check_launch(op, launch_c_states(c_states, stream));

@@ -80,7 +80,8 @@ typedef struct treadle_device {
   int32_t type;    /* TREADLE_CPU or TREADLE_CUDA */
   int32_t index;   /* CUDA: of the GPU, as CUDA's runtime counts; CPU: 0 */
   void* stream;    /* CUDA: the cudaStream_t that kernels go into, NULL is the default one. Of that
-                      GPU and not destroyed: CUDA leaves open what a destroyed handle does */
+                      GPU (asked since CUDA 12.8, but not while a graph is captured) and not
+                      destroyed: CUDA leaves open what a destroyed handle does */
   int32_t threads; /* CPU: as many threads at most; 0: one for each core */
 } treadle_device;
 

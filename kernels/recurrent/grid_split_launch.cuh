@@ -1,0 +1,23 @@
+// The launch of grid kernels in float32, for any cell. Defines what grid_launch.cuh declares of
+// them.
+#pragma once
+
+#include "kernels/recurrent/grid_launch.cuh"
+#include "kernels/recurrent/grid_split_forward.cuh"
+
+namespace treadle {
+
+template <class Kind>
+cudaError_t run_grid_split(const PersistentForward* args, const GridCall& call) {
+  using Cell = typename Kind::template Cell<float>;
+  const auto run = [&](auto alone) {
+    constexpr bool kAlone = decltype(alone)::value;
+    return call.of<GridSplit<Cell::kGates, Cell::kStateGates>>(
+        any_resets(args) ? grid_split_forward<Cell, true, kAlone>
+                         : grid_split_forward<Cell, false, kAlone>,
+        args);
+  };
+  return call.rows == 8 ? run(std::true_type{}) : run(std::false_type{});
+}
+
+}  // namespace treadle
