@@ -248,10 +248,11 @@ def one_launch(
     found = calls.algorithms_of(launches)
     assert set(found.values()) == {algorithm, backward}, found
     kernels = [launch.kernel for launch in launches if launch.algorithm == algorithm]
-    # So narrow a layer is a block's own: in half types the narrower one.
-    alone = algorithm == "cluster" and (dtype == torch.float32 or hidden <= 64)
-    engine = "block" if alone else rf"{algorithm}(_dense|_split)?"
     for word in ("forward", "backward") if backward == algorithm else ("forward",):
+        # So narrow a layer is a block's own: in half types the narrower one, and forward.
+        narrow = dtype == torch.float32 or (hidden <= 64 and word == "forward")
+        alone = algorithm == "cluster" and narrow
+        engine = "block" if alone else rf"{algorithm}(_dense|_split)?"
         assert sum(bool(re.search(rf"\b{engine}_{word}\b", name)) for name in kernels) == 1, kernels
         assert sum(f"_{word}" in name for name in kernels) == 1, kernels
 
