@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "kernels/recurrent/word_halves.h"
 #include "recurrent/run.h"
 
 namespace treadle {
@@ -21,11 +22,28 @@ bool aligned(const LayerRun& run, const Tensor& t) {
   return run.plan.one_block() || begins_at_16_bytes(t);
 }
 
+// Whether kernels that read words would read beyond the memory that t is part of.
+bool ends_within_a_word(const LayerRun& run, const Tensor& t) {
+  if (!run.reads_words() || t.numel() == 0) return false;
+  int64_t last = 0;
+  for (int64_t i = 0; i < t.dim(); ++i) last += (t.size(i) - 1) * t.stride(i);
+  const auto at = reinterpret_cast<uintptr_t>(t.const_data_ptr()) + 2 * last;
+  const auto begin = reinterpret_cast<uintptr_t>(t.storage().data());
+  return word_of(at) + 4 > begin + t.storage().nbytes();
+}
+
+// With room for the last word where kernels read words of two elements.
+Tensor empty_words(const LayerRun& run, at::IntArrayRef sizes, const at::TensorOptions& options) {
+  const int64_t elements = c10::multiply_integers(sizes);
+  if (!run.reads_words() || elements % 2 == 0) return at::empty(sizes, options);
+  return at::empty({elements + 1}, options).narrow(0, 0, elements).view(sizes);
+}
+
 // t, whose elements are rows of `columns` one after the other, with zeros behind each row.
 Tensor widened(const LayerRun& run, const Tensor& given, int64_t columns, int64_t width) {
   const Tensor t = given.contiguous();
   const int64_t rows = columns == 0 ? 0 : t.numel() / columns;
-  const Tensor wide = at::empty({rows, width}, t.options());
+  const Tensor wide = empty_words(run, {rows, width}, t.options());
   run.backend.pad_rows({static_cast<int>(t.element_size()), rows, columns, width,
                         t.const_data_ptr(), wide.mutable_data_ptr()},
                        t.device());
@@ -45,7 +63,8 @@ Tensor input_products(const LayerRun& run, int64_t width, const Tensor& gates) {
   const int64_t rows = run.sequence.rows, row = run.cell.gates * width, features = a.input.size(-1);
   const bool padded = width != hidden;
   const bool in_place = gates.defined() && !padded && !run.reads_words();
-  const Tensor products = in_place ? gates : at::empty({directions, rows, row}, a.input.options());
+  const Tensor products =
+      in_place ? gates : empty_words(run, {directions, rows, row}, a.input.options());
   Tensor weights = a.weight_ih;
   const int64_t blocks = run.cell.input_gates;
   // Blocks of H rows, each as one row.
@@ -118,7 +137,7 @@ void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOu
   PersistentBackward args{};
   args.sizes = c_states.sizes;
   Tensor chunks = gates;
-  if (padded || !aligned(run, gates)) {
+  if (padded || !aligned(run, gates) || ends_within_a_word(run, gates)) {
     chunks = widened(run, gates, hidden, width);
   }
   args.gates = chunks.const_data_ptr();
@@ -133,7 +152,7 @@ void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOu
     args.grad_direction = width;
     const Matrix own = matrix_of(grad);
     args.grad_row = own.row_stride;
-    if (padded || !aligned(run, grad) || own.column_stride != 1 ||
+    if (padded || !aligned(run, grad) || ends_within_a_word(run, grad) || own.column_stride != 1 ||
         own.row_stride % chunk(run) != 0 ||
         own.row_stride > std::numeric_limits<int>::max()) {  // the kernels keep it in an int
       grad = widened(run, grad, hidden, width);

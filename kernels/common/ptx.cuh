@@ -87,12 +87,6 @@ __device__ __forceinline__ void copy4_async(uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 
-// The first `bytes` of four, and zeros behind them.
-__device__ __forceinline__ void copy4_async(uint32_t to, const void* from, uint32_t bytes) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes)
-               : "memory");
-}
-
 // Zeros if not `any`.
 __device__ __forceinline__ void copy16_async(uint32_t to, const void* from, bool any) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),

@@ -58,18 +58,18 @@ __device__ __forceinline__ float rounded_to(float x) {
 }
 
 // What a thread prefetches of an array of T, 4 bytes of a stage for each gate or other number.
-// Those of half types hold the neighbour before them, too, if their address is no multiple of 4:
-// nobody reads it here and nobody may write it meanwhile, not even another thread its own number,
-// so results do not lie in place of what is read.
+// Those of half types hold a neighbour, too, which nobody reads here and nobody may write
+// meanwhile: not even another thread its own number, so results do not lie in place of what is
+// read. cp.async reads whole words whatever its src-size says: whoever allocates an odd number of
+// elements leaves room for the last word.
 template <class T, int ahead>
 struct Prefetched {
   WordHalves<ahead> halves;
 
   static __device__ __forceinline__ void copy(uint32_t to, const T* from) {
     if constexpr (is_half_type<T>) {
-      const auto at = reinterpret_cast<uintptr_t>(from);
-      ptx::copy4_async(to, reinterpret_cast<const void*>(word_of(at)),
-                       static_cast<uint32_t>(at - word_of(at)) + 2);
+      ptx::copy4_async(to,
+                       reinterpret_cast<const void*>(word_of(reinterpret_cast<uintptr_t>(from))));
     } else {
       ptx::copy4_async(to, from);
     }

@@ -141,7 +141,8 @@ def lltm(*args: Any, **kwargs: Any) -> Any:
     train, bidirectional)``. Every step is :func:`lltm_cell`. D is 2 if bidirectional, else 1;
     :class:`treadle.nn.LLTM` holds the parameters and calls this. On GPUs of sm_90 one kernel launch
     runs all steps of a layer if its weight_hh fits on the chip (half types up to H 1024, forward
-    2048; float32 up to 512); :func:`treadle.launch_info` shows which ``algorithm`` ran, and why.
+    2048; float32 up to 512, forward 1024); :func:`treadle.launch_info` shows which ``algorithm``
+    ran, and why.
 
     The LLTM never forgets: :class:`treadle.nn.LLTM` says what that means for a model.
 
