@@ -94,7 +94,7 @@ inline GridTime grid_times(const RecurrenceSizes& sizes, bool backward) {
   if (backward) return {1.3, 0.095, 0.15, 0.135, 0.36};
   if (!is_half(sizes.dtype)) return {1.75, 0.045, 0.45, 0.128, 0.33};
   if (sizes.hidden > kGridHidden) return {1.7, 0.06, 0.5, 0.1, 0.22};
-  return {1.05, 0.026, 0.2, 0.052, 0.22};
+  return {1.05, 0.026, 0.35, 0.043, 0.2};
 }
 
 inline double grid_time(int64_t launches, int rows, const RecurrenceSizes& sizes, bool backward) {

@@ -36,7 +36,7 @@ SM_90 = {
     "kernels/sine_linear/fused_backward_gemm.cuh",
 }
 PERSISTENT = re.compile(
-    r"kernels/(recurrent/(cluster|grid|block|persistent|tiles|resets|c_states)\w*\.cuh"
+    r"kernels/(recurrent/(cluster|grid|block|persistent|split|tiles|resets|c_states)\w*\.cuh"
     r"|recurrent/launchers\.cu|common/wgmma\w*\.cuh|sine_linear/fused_\w+\.cuh?)"
 )
 # What every kernel needs and hipify does not translate: somebody has to write it for AMD GPUs.
@@ -52,6 +52,7 @@ BY_HAND = {
     "kernels/common/launch.cuh": LAUNCH,
     "kernels/common/launch_observer.cu": {"cudaFuncGetName"},
     "csrc/common/cuda/gemm.cpp": {"cublasMath_t"},
+    "kernels/c_api/cuda.cpp": {"cudaStreamGetDevice", "cudaStreamLegacy", "cudaStreamPerThread"},
 }
 # PTX, which hipify lets pass: for all GPUs, beside another way for the host.
 PTX = {
