@@ -123,10 +123,11 @@ def run_algorithms() -> int:
     rows of one length and of several, and rows that start anew."""
     from tests.recurrent import persistent_calls as calls
     from tests.recurrent import persistent_resets as resets
+    from tests.recurrent.layer_cases import CELLS
 
     count = 0
     widths = {"cluster": (31, 257), "grid": (1000, 2048), "tiles": (64,), "warp": (33,)}
-    for (algorithm, hiddens), cell in product(widths.items(), ("lltm", "lstm", "gru")):
+    for (algorithm, hiddens), cell in product(widths.items(), CELLS):
         for hidden, dtype in product(hiddens, calls.DTYPES.values()):
             if not calls.fits(algorithm, dtype, hidden, cell):
                 continue

@@ -18,18 +18,20 @@ int64_t padded_width(const LayerRun& run) {
   return (run.sizes.hidden + chunk(run) - 1) / chunk(run) * chunk(run);
 }
 
-bool aligned(const LayerRun& run, const Tensor& t) {
-  return run.plan.one_block() || begins_at_16_bytes(t);
-}
-
-// Whether kernels that read words would read beyond the memory that t is part of.
-bool ends_within_a_word(const LayerRun& run, const Tensor& t) {
-  if (!run.reads_words() || t.numel() == 0) return false;
+// Whether the last word of t's elements goes beyond the memory that t is part of.
+bool ends_within_a_word(const Tensor& t) {
+  if (t.numel() == 0) return false;
   int64_t last = 0;
   for (int64_t i = 0; i < t.dim(); ++i) last += (t.size(i) - 1) * t.stride(i);
   const auto at = reinterpret_cast<uintptr_t>(t.const_data_ptr()) + 2 * last;
   const auto begin = reinterpret_cast<uintptr_t>(t.storage().data());
   return word_of(at) + 4 > begin + t.storage().nbytes();
+}
+
+// Whether the kernels' loads of t lie in its memory, at addresses that they can have.
+bool aligned(const LayerRun& run, const Tensor& t) {
+  if (run.reads_words()) return !ends_within_a_word(t);
+  return run.plan.one_block() || begins_at_16_bytes(t);
 }
 
 // With room for the last word where kernels read words of two elements.
@@ -137,7 +139,7 @@ void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOu
   PersistentBackward args{};
   args.sizes = c_states.sizes;
   Tensor chunks = gates;
-  if (padded || !aligned(run, gates) || ends_within_a_word(run, gates)) {
+  if (padded || !aligned(run, gates)) {
     chunks = widened(run, gates, hidden, width);
   }
   args.gates = chunks.const_data_ptr();
@@ -152,7 +154,7 @@ void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOu
     args.grad_direction = width;
     const Matrix own = matrix_of(grad);
     args.grad_row = own.row_stride;
-    if (padded || !aligned(run, grad) || ends_within_a_word(run, grad) || own.column_stride != 1 ||
+    if (padded || !aligned(run, grad) || own.column_stride != 1 ||
         own.row_stride % chunk(run) != 0 ||
         own.row_stride > std::numeric_limits<int>::max()) {  // the kernels keep it in an int
       grad = widened(run, grad, hidden, width);

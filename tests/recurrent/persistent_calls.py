@@ -282,10 +282,9 @@ def launches(run: Callable[[], Any]) -> list[Any]:
     return list(bindings.take_launches())
 
 
-def algorithms_of(found: list[Any]) -> dict[str, str]:
-    """What each kernel was launched for."""
-    return {launch.kernel: launch.algorithm for launch in found}
-
-
-def algorithms(run: Callable[[], Any]) -> dict[str, str]:
-    return algorithms_of(launches(run))
+def kernels(run: Callable[[], Any]) -> dict[str, list[str]]:
+    """Those of each algorithm, in the order of their launches."""
+    found: dict[str, list[str]] = {}
+    for launch in launches(run):
+        found.setdefault(launch.algorithm, []).append(launch.kernel)
+    return found

@@ -179,8 +179,8 @@ def chosen(
     options: dict[str, Any] = {"lengths": lengths, "directions": directions, "features": 8}
     one = calls.given(name, dtype, size, cell=cell, **options)
     assert algorithms_of(one) == {algorithm}
-    found = calls.algorithms(calls.training(one, "auto"))
-    assert set(found.values()) == {algorithm, calls.backward_of(algorithm, dtype, size[2])}, found
+    found = calls.kernels(calls.training(one, "auto"))
+    assert set(found) == {algorithm, calls.backward_of(algorithm, dtype, size[2])}, found
 
 
 def auto() -> Cases:
@@ -243,11 +243,10 @@ def one_launch(
 ) -> None:
     options: dict[str, Any] = {"lengths": lengths, "features": 32}
     one = calls.given("launches", dtype, (17, 5, hidden), cell=cell, **options)
-    launches = calls.launches(calls.training(one, algorithm, recompute))
+    found = calls.kernels(calls.training(one, algorithm, recompute))
     backward = calls.backward_of(algorithm, dtype, hidden)
-    found = calls.algorithms_of(launches)
-    assert set(found.values()) == {algorithm, backward}, found
-    kernels = [launch.kernel for launch in launches if launch.algorithm == algorithm]
+    assert set(found) == {algorithm, backward}, found
+    kernels = found[algorithm]
     for word in ("forward", "backward") if backward == algorithm else ("forward",):
         # So narrow a layer is a block's own: in half types the narrower one, and forward.
         narrow = dtype == torch.float32 or (hidden <= 64 and word == "forward")

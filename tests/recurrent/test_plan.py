@@ -246,6 +246,15 @@ def test_algorithms_that_cannot_run(
 
 
 @BINDINGS
+@pytest.mark.parametrize(("algorithm", "most"), [("cluster", 512), ("grid", 1024)])
+def test_float32_in_clusters_and_in_the_grid(algorithm: str, most: int) -> None:
+    for hidden in (1, most):
+        assert plan((512, 17, hidden, 4), forced=algorithm).algorithm == algorithm
+    with pytest.raises(RuntimeError, match=f"algorithm {algorithm} needs float16 or bfloat16"):
+        plan((512, 17, most + 1, 4), forced=algorithm)
+
+
+@BINDINGS
 def test_a_wide_layer_takes_the_faster_of_cluster_and_grid() -> None:
     """Many rows of a width that few clusters hold at once."""
     assert plan((512, 4, 768, 2), architecture=90).algorithm == "cluster"
