@@ -10,8 +10,7 @@ namespace treadle {
 namespace {
 
 void cuda_missing_rule(const OperatorHandle& op, Stack*) {
-  const auto& name = op.schema().name();
-  TORCH_CHECK_NOT_IMPLEMENTED(false, name.substr(name.find("::") + 2),
+  TORCH_CHECK_NOT_IMPLEMENTED(false, public_name(op),
                               ": tensors must be on the CPU, got a CUDA tensor: this treadle was "
                               "built without CUDA, because " TREADLE_CUDA_REASON
                               ". To change it, " TREADLE_CUDA_REMEDY);

@@ -14,17 +14,21 @@ TORCH_LIBRARY(treadle, m) {
 // A device that no kernel was written for (MPS, XPU, sparse layouts, ...) gets a sentence.
 TORCH_LIBRARY_IMPL(treadle, CompositeExplicitAutograd, m) {
   for (const char* schema : kSchemas) {
-    m.impl(schema_name(schema).c_str(),
-           torch::CppFunction::makeFromBoxedFunction<&no_backend_rule>());
+    m.impl(schema_name(schema).c_str(), TREADLE_RULE(no_backend_rule));
   }
 }
 
-TORCH_LIBRARY_IMPL(treadle, ADInplaceOrView, m) {
+// A rule of every op that writes into an argument.
+template <auto rule>
+static void of_writing_ops(torch::Library& m) {
   for (const char* schema : kSchemas) {
     if (std::string(schema).find("!)") == std::string::npos) continue;
-    m.impl(schema_name(schema).c_str(),
-           torch::CppFunction::makeFromBoxedFunction<&version_counter_rule>());
+    m.impl(schema_name(schema).c_str(), torch::CppFunction::makeFromBoxedFunction<rule>());
   }
 }
+
+TORCH_LIBRARY_IMPL(treadle, ADInplaceOrView, m) { of_writing_ops<&version_counter_rule>(m); }
+TORCH_LIBRARY_IMPL(treadle, Negative, m) { of_writing_ops<&lazy_bits_rule>(m); }
+TORCH_LIBRARY_IMPL(treadle, Conjugate, m) { of_writing_ops<&lazy_bits_rule>(m); }
 
 }  // namespace treadle

@@ -24,6 +24,11 @@ def pytest_configure() -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[first:] + names[:first])
 
 
+def pytest_runtest_setup() -> None:
+    """What a test draws is the same alone, in a run, and in any order of tests."""
+    torch.manual_seed(0)
+
+
 def pytest_xdist_auto_num_workers() -> int:
     """For `-n auto`: each process takes about 1 GB of memory."""
     return min(len(os.sched_getaffinity(0)), 8)

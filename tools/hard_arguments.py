@@ -76,8 +76,8 @@ def hard(kind: tuple[int, range], count: int) -> list[float]:
     return [float(m) * 2.0**e for e in exponents for m, _ in nearest(bits, e, count)]
 
 
-def hardest(kind: tuple[int, range]) -> tuple[int, int, float]:
-    """m, e and the distance in quarter turns of the number of all that is nearest."""
+def hardest(kind: tuple[int, range]) -> tuple[int, float, int]:
+    """m, the distance in quarter turns, and e, of the number that is nearest of all."""
     bits, exponents = kind
     return min(((*nearest(bits, e)[0], e) for e in exponents), key=lambda found: found[1])
 

@@ -1,5 +1,6 @@
 #include "common/rules.h"
 
+#include <ATen/native/Resize.h>
 #include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
@@ -40,8 +41,31 @@ void version_counter_rule(const OperatorHandle& op, c10::DispatchKeySet keys, St
   for (const auto& t : written) torch::autograd::impl::bump_version(t);
 }
 
-// "lltm_cell" of "treadle::lltm_cell" and of its "treadle::lltm_cell_forward".
-static std::string public_name(const OperatorHandle& op) {
+void lazy_bits_rule(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  std::vector<std::pair<Tensor, Tensor>> written;  // and what stands for it
+  const auto& arguments = op.schema().arguments();
+  const size_t base = stack->size() - arguments.size();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    c10::IValue& value = (*stack)[base + i];
+    if (!value.isTensor() || !value.toTensor().defined()) continue;
+    const Tensor t = value.toTensor();
+    if (!t.is_neg() && !t.is_conj()) continue;
+    value = t.resolve_neg().resolve_conj();
+    const auto* alias = arguments[i].alias_info();
+    if (alias != nullptr && alias->isWrite()) written.emplace_back(t, value.toTensor());
+  }
+  constexpr c10::DispatchKeySet kBits({c10::DispatchKey::Negative, c10::DispatchKey::Conjugate});
+  op.redispatchBoxed(
+      (keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::Negative)) -
+          kBits,
+      stack);
+  for (const auto& [t, plain] : written) {
+    at::native::resize_output(t, plain.sizes());
+    t.copy_(plain);
+  }
+}
+
+std::string public_name(const OperatorHandle& op) {
   const std::string& name = op.schema().name();
   const size_t begin = name.find("::") + 2;
   return name.substr(begin, name.rfind("_forward") - begin);

@@ -5,14 +5,22 @@
 #include <ATen/autocast_mode.h>
 
 #include <array>
+#include <string>
 #include <string_view>
 
 #include "common/dispatch.h"
 
 namespace treadle {
 
+// What users call an op: "lltm_cell" of "treadle::lltm_cell" and of its forward pass.
+std::string public_name(const OperatorHandle& op);
+
 // After an op that writes into arguments: autograd notices that saved values have changed.
 void version_counter_rule(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack);
+
+// For ops that write into arguments, where a tensor is lazily negative or conjugate. torch's own
+// rule would take what was written from the results, of which such ops have none.
+void lazy_bits_rule(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack);
 
 // The kernel of every backend that has none.
 void no_backend_rule(const OperatorHandle& op, Stack* stack);

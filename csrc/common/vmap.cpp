@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "common/rules.h"
+
 namespace treadle {
 
 namespace functorch = at::functorch;
@@ -50,9 +52,14 @@ const BatchedCall::Argument* BatchedCall::find(size_t position) const {
   return nullptr;
 }
 
-std::string BatchedCall::op_name() const {
-  const std::string& whole = op_.schema().name();
-  return whole.substr(whole.rfind(':') + 1);
+std::string BatchedCall::op_name() const { return public_name(op_); }
+
+void BatchedCall::check_written() const {
+  for (const auto& a : tensors_) {
+    TORCH_CHECK(!any_ || !a.written || a.batch, op_name(),
+                ": the argument written in place must be batched by vmap if another is, got one "
+                "that is not");
+  }
 }
 
 Tensor BatchedCall::with_batch(const Argument& a, int64_t dim) const {
@@ -117,6 +124,7 @@ static ScalarType promoted(const std::vector<Argument>& arguments) {
 
 void elementwise_batch_rule(const OperatorHandle& op, Stack* stack) {
   const BatchedCall call(op, stack, /*rows=*/0);
+  call.check_written();
   int64_t rank = 0;
   bool scalar_among_tensors = false;
   const Tensor* batched = nullptr;
@@ -130,9 +138,6 @@ void elementwise_batch_rule(const OperatorHandle& op, Stack* stack) {
   const auto common = scalar_among_tensors ? promoted(call.tensors()) : ScalarType::Undefined;
   const Stack results = call.run([&](const Argument& argument) {
     if (!argument.batch) {
-      TORCH_CHECK(!(argument.written && batched != nullptr), op.schema().name(),
-                  ": the argument written in place must be batched by vmap if another is, got "
-                  "one that is not");
       // Where all are 0-dim, one without a batch promotes like one that has a batch.
       const bool as_tensor =
           batched != nullptr && rank == 0 && argument.value.device() == batched->device();

@@ -58,7 +58,9 @@ class BatchedCall {
   bool has_rows(const Argument& a) const { return (rows_ >> a.position & 1) != 0; }
   const c10::SymInt& size() const { return size_; }  // of the batch
 
-  std::string op_name() const;  // without the namespace
+  std::string op_name() const;
+  // Refuses to write what has a batch into an argument that has none.
+  void check_written() const;
   const std::string& name(const Argument& a) const {
     return op_.schema().arguments()[a.position].name();
   }

@@ -87,9 +87,7 @@ void snake_inplace_batch_rule(const OperatorHandle& op, Stack* stack) {
       call.run([](const Argument& a) { return a.value; });
       return;
     }
-    TORCH_CHECK(call.find(0)->batch, op.schema().name(),
-                ": the argument written in place must be batched by vmap if another is, got one "
-                "that is not");
+    call.check_written();
   }
   Tensor x = arguments[0].toTensor();
   const OptionalTensor beta = arguments[2].toOptional<Tensor>();

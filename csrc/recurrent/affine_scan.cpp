@@ -182,11 +182,7 @@ static Tensor affine_scan_autograd(c10::DispatchKeySet keys, const Tensor& keep,
 
 static void affine_scan_batch_rule(const OperatorHandle& op, Stack* stack) {
   const BatchedCall call(op, stack, /*rows=*/0b1111);
-  if (!call.any()) {
-    const Stack results = call.run([](const BatchedCall::Argument& a) { return a.value; });
-    call.give(results[0].toTensor());
-    return;
-  }
+  if (!call.any()) return call.run_unbatched();
   const auto& keep = call.tensors().front();
   TORCH_CHECK(keep.rank() == 3, kOp, ": keep must have shape [T, B, H], got ",
               c10::SymIntArrayRef(keep.shape()));

@@ -8,10 +8,9 @@
 //                                 direction all may come without D, and so do their gradients
 //   output [T, B, D*H]            or [S, D*H]
 //   reset [T, B, 1] bool          or [S, 1]: where it is true, a row starts anew. The state before
-//   that
-//                                 step (of direction 1: before the step of time that precedes it,
-//                                 which it reads next) is not the last one but that of reset_h and
-//                                 reset_c, or zeros
+//                                 that step (of direction 1: before the step of time that precedes
+//                                 it, which it reads next) is not the last one but that of reset_h
+//                                 and reset_c, or zeros
 //   reset_h, reset_c [D, B, H]    or one for each place, [D, T, B, H] or [D, S, H]; as h0 and c0
 #pragma once
 

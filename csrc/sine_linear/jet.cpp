@@ -5,7 +5,6 @@
 // cuda/sine_linear.cpp.
 #include "sine_linear/jet.h"
 
-#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
 
@@ -13,6 +12,7 @@
 
 #include "common/check.h"
 #include "common/rules.h"
+#include "common/tf32.h"
 
 namespace treadle {
 
@@ -177,10 +177,7 @@ static Tensor jet_grad_z(const SineJetBackend& backend, const JetLayer& layer, c
 // weight as cuBLAS multiplies it by rows soonest: in tf32 dense along what is summed up, as in the
 // forward pass.
 static Tensor dense_along_sum(const Tensor& weight) {
-  const bool tf32 =
-      weight.is_cuda() && weight.scalar_type() == at::kFloat &&
-      at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
-          at::Float32Precision::TF32;
+  const bool tf32 = weight.is_cuda() && weight.scalar_type() == at::kFloat && tf32_allowed();
   return tf32 ? weight.t().contiguous().t() : weight;
 }
 

@@ -29,7 +29,6 @@ std::string describe() {
 }  // namespace
 }  // namespace treadle
 
-using treadle::fail;
 using treadle::recorded_launches;
 
 const char* treadle_error_text(void) { return treadle::error_text(); }

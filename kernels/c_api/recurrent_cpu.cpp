@@ -12,7 +12,7 @@
 namespace treadle {
 namespace {
 
-// The steps of direction d in the order in which it reads them.
+// All steps, from the last to the first if `from_end`.
 std::vector<RecurrenceStep> steps_of(const CLayer& layer, bool from_end) {
   std::vector<RecurrenceStep> steps;
   steps.reserve(static_cast<size_t>(layer.sizes.steps));
@@ -29,12 +29,6 @@ size_t panel_bytes(const CLayer& layer) {
   return static_cast<size_t>((bytes + 255) / 256 * 256);
 }
 
-MatrixView weight_of(const CLayer& layer, const void* weight_hh, int64_t direction) {
-  const int64_t hidden = layer.sizes.hidden, size = size_of(layer.sizes.dtype);
-  const int64_t elements = layer.cell.state_gates * hidden * hidden;
-  return {static_cast<const char*>(weight_hh) + direction * elements * size, hidden, 1};
-}
-
 // Part `index` of an array [D, ...] whose parts have so many elements; null where it is null.
 template <class Pointer>
 Pointer part(const CLayer& layer, Pointer data, int64_t index, int64_t elements) {
@@ -42,6 +36,14 @@ Pointer part(const CLayer& layer, Pointer data, int64_t index, int64_t elements)
       std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const char, char>;
   if (data == nullptr) return nullptr;
   return static_cast<Byte*>(data) + index * elements * size_of(layer.sizes.dtype);
+}
+
+int64_t weight_size(const CLayer& layer) {
+  return layer.cell.state_gates * layer.sizes.hidden * layer.sizes.hidden;
+}
+
+MatrixView weight_of(const CLayer& layer, const void* weight_hh, int64_t direction) {
+  return {part(layer, weight_hh, direction, weight_size(layer)), layer.sizes.hidden, 1};
 }
 
 // f(begin, end) over the rows of the batch, in whole blocks.
@@ -55,10 +57,6 @@ void over_rows(const CLayer& layer, int64_t step_work, const F& f) {
     const cpu::FlushSubnormals flush;
     f(begin * kRows, std::min(end * kRows, layer.sizes.batch));
   });
-}
-
-int64_t weight_size(const CLayer& layer) {
-  return layer.cell.state_gates * layer.sizes.hidden * layer.sizes.hidden;
 }
 
 }  // namespace

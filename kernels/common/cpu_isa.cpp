@@ -1,4 +1,6 @@
 // Chooses the instruction set of the CPU kernels.
+#include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <string_view>
 
@@ -24,11 +26,17 @@ Isa best() {
 Isa choose() {
   const Isa found = best();
   const char* cap = std::getenv("TREADLE_CPU_CAPABILITY");
-  if (cap == nullptr) return found;
-  Isa wanted = found;
-  if (std::string_view(cap) == "portable") wanted = Isa::kPortable;
-  if (std::string_view(cap) == "avx2") wanted = Isa::kAvx2;
-  return wanted < found ? wanted : found;
+  if (cap == nullptr || *cap == '\0') return found;
+  const std::string_view wanted = cap;
+  if (wanted == "portable") return Isa::kPortable;
+  if (wanted == "avx2") return std::min(Isa::kAvx2, found);
+  if (wanted != "avx512") {
+    std::fprintf(stderr,
+                 "treadle: TREADLE_CPU_CAPABILITY must be portable, avx2 or avx512, got %s; it is "
+                 "ignored\n",
+                 cap);
+  }
+  return found;
 }
 
 }  // namespace

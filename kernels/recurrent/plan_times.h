@@ -104,15 +104,20 @@ inline double grid_time(int64_t launches, int rows, const RecurrenceSizes& sizes
   return static_cast<double>(launches) * gates * time;
 }
 
+// What cuBLAS computes in a step's products.
+inline double flop_per_us(Dtype dtype, bool tf32) {
+  return is_half(dtype) ? 4e8 : dtype == Dtype::kFloat && tf32 ? 1.5e8 : 4e7;
+}
+
 // Step: a matrix product and a kernel, between which the products of half types lie in memory as
 // floats; but at least what the host takes to launch both.
 inline double launched_time(const RecurrenceSizes& sizes, bool tf32, bool backward) {
   const double hidden = static_cast<double>(sizes.hidden), rows = static_cast<double>(sizes.batch);
   const bool rounded = tf32 && !is_half(sizes.dtype);
-  const double flop_per_us = is_half(sizes.dtype) ? 4e8 : rounded ? 1.5e8 : 4e7;
   const CellInfo& cell = cell_info(sizes.cell);
   const double flop = rows * hidden * hidden * (2 * cell.state_gates);
-  const double host = backward ? (rounded ? 14 : 19) : 13, of_products = flop / flop_per_us;
+  const double host = backward ? (rounded ? 14 : 19) : 13,
+               of_products = flop / flop_per_us(sizes.dtype, tf32);
   const double bytes = rows * hidden * (backward ? 6 * cell.gates + 22 : 12 * cell.gates + 20);
   double time = host + of_products;
   if (is_half(sizes.dtype)) {

@@ -2,7 +2,7 @@
 
 A packed batch has its ``batch_sizes`` on the CPU beside data on any device. torch derives the
 device of a traced result from those of the arguments, and refuses two, unless an op has a fake
-kernel of its own. The one of a layer also tells who exports to ONNX of our table.
+kernel of its own. That of a layer also points whoever exports to ONNX to our table.
 """
 
 from __future__ import annotations

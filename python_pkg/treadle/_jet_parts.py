@@ -6,7 +6,7 @@ derivatives none, the Laplacian, or the d of the Hessian's diagonal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -79,16 +79,20 @@ def pack(jet: Fields) -> Tensor:
         rows.append(diagonal.movedim(-1, 0))
     elif laplacian is not None:
         rows.append(laplacian[None])
-    whole = _whole(value, rows)
+    whole = _whole(jet, rows)
     return torch.cat(rows) if whole is None else whole
 
 
-def _whole(value: Tensor, rows: Sequence[Tensor]) -> Tensor | None:
+def _whole(jet: Fields, rows: Sequence[Tensor]) -> Tensor | None:
     """The tensor that all parts are views of, in this order, or None."""
+    value = jet[0]
     # The compiler leaves out copies by itself, and reads no bases.
     if torch.compiler.is_compiling() or not value._is_view():
         return None
     base = value._base
+    # What is computed of it passes by the parts, and by who waits for their gradients.
+    if any(part is not None and (part.retains_grad or part._backward_hooks) for part in jet):
+        return None
     if base is None or base.shape != (sum(map(len, rows)), *value.shape):
         return None
     at = base.storage_offset()
@@ -157,68 +161,6 @@ def _product(packed: Tensor, weight: Tensor) -> Tensor:
 def dropout(packed: Tensor, probability: float) -> Tensor:
     """What one draw leaves of a value, it leaves of its derivatives."""
     return packed * F.dropout(torch.ones_like(packed[0]), probability)
-
-
-def mapped(
-    function: Callable[[Tensor], Tensor], value: Tensor, first: Tensor, second: Tensor
-) -> Tensor:
-    """The parts of ``split`` through a function that has no jet of its own, by torch.func, a
-    direction at a time."""
-    if exporting():
-        return _exported(function, value, first, second)
-    return _mapped(function, value, first, second)
-
-
-def exporting() -> bool:
-    """Within torch.export. To torch.compiler.is_exporting torch.compile, too, says yes."""
-    return torch.compiler._is_exporting_flag
-
-
-def _exported(function: Callable[[Tensor], Tensor], *parts: Tensor) -> Tensor:
-    """torch.export has no torch.func: it gets the ops that torch.func calls."""
-    if torch.compiler.is_dynamo_compiling():
-        raise NotImplementedError("Jet.map: torch.export must have strict=False, got strict=True")
-    from torch.fx.experimental import proxy_tensor
-
-    def traced(*parts: Tensor) -> Tensor:
-        return _mapped(function, *parts)
-
-    without = proxy_tensor._temp_remove_pre_dispatch_torch_function_mode
-    with proxy_tensor.disable_proxy_modes_tracing(), without():
-        program = proxy_tensor.make_fx(traced)(*(part.detach() for part in parts))
-    return program(*parts)  # type: ignore[no-any-return]
-
-
-def _mapped(
-    function: Callable[[Tensor], Tensor], value: Tensor, first: Tensor, second: Tensor
-) -> Tensor:
-    x = value.squeeze(0)
-
-    def slope(x: Tensor, direction: Tensor) -> Tensor:
-        return _pushed(function, (x,), (direction,))
-
-    parts = [function(x), *(slope(x, direction) for direction in first.unbind())]
-    bends = []
-    for k in range(len(first) if len(second) else 0):
-        # A Laplacian goes along with the first direction, for all of them are added up.
-        bend = second[k] if k < len(second) else torch.zeros_like(x)
-        bends.append(_pushed(slope, (x, first[k]), (first[k], bend)))
-    if len(second) == 1 and len(bends) > 1:
-        bends = [total(torch.stack(bends), 0)]
-    return torch.stack(parts + bends)
-
-
-def _pushed(
-    function: Callable[..., Tensor], at: tuple[Tensor, ...], along: tuple[Tensor, ...]
-) -> Tensor:
-    """The derivative of a function along a direction, as torch.func.jvp's second result.
-
-    torch.compile has no jvp of a jvp, and none of a dynamic size. What pulls back is linear, so to
-    pull back along it pushes.
-    """
-    vjp: Any = torch.func.vjp
-    result, pull = vjp(function, *at)
-    return vjp(pull, torch.zeros_like(result))[1](along)[0]  # type: ignore[no-any-return]
 
 
 def check_coordinates(op: str, name: str, x: Any) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.overrides import is_tensor_like
 from typing_extensions import get_overloads
 
-from ._check_tensor import check_dense, check_tensor
+from ._check_tensor import check_dense, check_tensor, dtype_name
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -35,7 +35,7 @@ class Overloads(NamedTuple):
                 f"{self.name}: return_cells must be False, got True: the state of each step is "
                 "the output"
             )
-        packed = _packed(args, kwargs)
+        packed = _packed(self.name, args, kwargs)
         self._check_types(args, kwargs, packed)
         if not packed:
             return (self.input_cells if cells else self.input)(*args, **kwargs)
@@ -63,6 +63,8 @@ class Overloads(NamedTuple):
             if not isinstance(params, (tuple, list)) and not _is_traced(params):
                 rule, kind = "params must be a list of tensors", type(params).__name__
                 raise TypeError(f"{self.name}: {rule}, got {kind}")
+            if any(p is None for p in params):
+                raise TypeError(f"{self.name}: params must be a list of tensors, got a None in it")
 
     def _check_hx(self, hx: object) -> None:
         one, many = isinstance(hx, Tensor), isinstance(hx, (tuple, list))
@@ -85,11 +87,20 @@ def overloads(name: str) -> Overloads:
     return Overloads(name, **found)
 
 
-def _packed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the call has batch_sizes, the only int64 tensor that may come second."""
+def _packed(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the call has batch_sizes, the only tensor of integers that may come second."""
     if "batch_sizes" in kwargs:
         return True
-    return len(args) > 1 and isinstance(args[1], Tensor) and args[1].dtype == torch.int64
+    second = args[1] if len(args) > 1 else None
+    if not isinstance(second, Tensor) or second.is_floating_point() or second.is_complex():
+        return False
+    if second.dtype is not torch.int64:
+        if second.dim() != 1:
+            return False  # states of a dtype that the op refuses
+        raise RuntimeError(
+            f"{name}: batch_sizes must have dtype int64, got {dtype_name(second.dtype)}"
+        )
+    return True
 
 
 def with_signature(function: Function) -> Function:

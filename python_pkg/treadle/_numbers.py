@@ -8,12 +8,15 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import SymFloat, SymInt, Tensor
+
+from ._check_tensor import check_tensor
 
 
 def is_plain(value: object) -> bool:
     """Whether the schemas take ``value`` for a number."""
-    return isinstance(value, (int, float, complex))
+    return isinstance(value, (int, float, complex, SymInt, SymFloat))
 
 
 def as_number(op: str, name: str, value: Any, *, real: bool = False) -> int | float | complex:
@@ -45,3 +48,19 @@ def _described(value: object) -> str:
     if value.requires_grad:
         return "a tensor that requires grad"
     return f"a tensor of shape {list(value.shape)}"
+
+
+def number_tensor(a: Tensor, given: float) -> Tensor:
+    """``given`` as the second tensor of vector_add."""
+    check_tensor("vector_add", "a", a)
+    number: Any = as_number("vector_add", "b", given)
+    # 0-dim and as wide as can be: it does not promote `a`, and keeps the number's digits. On the
+    # CPU, whatever torch.set_default_device says.
+    dtype = None
+    if a.is_floating_point() and isinstance(number, int) and not -(2**63) <= number < 2**63:
+        number = float(number)
+    if a.dim() == 0:
+        dtype = torch.result_type(a, number)
+    elif not isinstance(number, int):
+        dtype = torch.float64 if a.is_floating_point() else torch.result_type(a, number)
+    return torch.tensor(number, dtype=dtype, device="cpu")

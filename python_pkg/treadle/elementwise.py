@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.overrides import is_tensor_like
 
 from ._check_tensor import check_tensor
-from ._numbers import as_number, is_plain
+from ._numbers import as_number, is_plain, number_tensor
 
 __all__ = [
     "cosine",
@@ -56,7 +56,8 @@ def vector_add(
         out: written and returned if given, resized if its shape does not fit. No autograd.
 
     Returns:
-        [...] of the broadcast shape and the promoted dtype, with the bits of ``torch.add``.
+        [...] of the broadcast shape and the promoted dtype, with the bits of ``torch.add``; in half
+        types with an alpha on a CPU, where torch's depend on strides, within a rounding of them.
 
     Raises:
         TypeError: ``a`` or ``out`` is no tensor, ``b`` neither that nor a number, ``alpha`` none.
@@ -66,7 +67,7 @@ def vector_add(
     """
     try:
         if out is not None:
-            other = b if isinstance(b, Tensor) else _number_tensor(a, b)
+            other = b if isinstance(b, Tensor) else number_tensor(a, b)
             _add_out(a, other, alpha=alpha, out=out)
             return out
         add = _add if isinstance(b, Tensor) else _add_number
@@ -99,18 +100,6 @@ def _numbers(op: str, b: Tensor | float, alpha: float) -> tuple[Any, Any]:
     """Both as the ops take them: numbers of NumPy, and alpha in a 0-dim tensor, as Python's."""
     number = b if isinstance(b, Tensor) else as_number(op, "b", b)
     return number, as_number(op, "alpha", alpha)
-
-
-def _number_tensor(a: Tensor, given: float) -> Tensor:
-    check_tensor("vector_add", "a", a)
-    number: Any = as_number("vector_add", "b", given)
-    if a.dim() == 0:
-        return torch.tensor(number, dtype=torch.result_type(a, number))
-    # 0-dim and as wide as can be: it does not promote `a`, and keeps the number's digits.
-    if isinstance(number, int):
-        return torch.tensor(int(number))
-    wide = torch.float64 if a.is_floating_point() else torch.result_type(a, number)
-    return torch.tensor(number, dtype=wide)
 
 
 def vector_add_(a: Tensor, b: Tensor | float, *, alpha: float = 1) -> Tensor:

@@ -1,6 +1,6 @@
 """treadle's kernels for JAX, on the CPU and on CUDA: under jit, grad and vmap.
 
-Imported by who asks: ``import treadle.jax``. The functions call libtreadle_kernels.so through
+Imported only on request: ``import treadle.jax``. The functions call libtreadle_kernels.so through
 jax.ffi; nothing is copied. JAX derives them once by reverse mode (``jax.grad``, ``jax.vjp``), the
 elementwise ones as often as asked; forward mode (``jax.jvp``) raises.
 """
@@ -66,7 +66,7 @@ def sine(x: Array) -> Array:
         x: any shape, float64, float32, float16 or bfloat16; other dtypes become JAX's float.
 
     Returns:
-        The shape of x; errors below 1.61 ulp in float32 and 1.5 in float64. Under vmap one call
+        The shape of x; errors of at most 1.6 ulp in float32 and 2 in float64. Under vmap one call
         takes the whole batch.
 
     Raises:
@@ -84,7 +84,7 @@ def cosine(x: Array) -> Array:
         x: any shape, float64, float32, float16 or bfloat16; other dtypes become JAX's float.
 
     Returns:
-        The shape of x; errors below 1.61 ulp in float32 and 1.5 in float64.
+        The shape of x; errors of at most 1.6 ulp in float32 and 2 in float64.
 
     Raises:
         TypeError: complex numbers.

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from . import _jet_parts as parts
 from ._check_tensor import check_tensor
+from ._jet_map import mapped
 from ._numbers import as_number
 
 __all__ = ["Jet", "jet_linear"]
@@ -104,6 +105,7 @@ class Jet(NamedTuple):
             TypeError, ValueError, RuntimeError: there is no jet among them, or parts do not go
                 together.
         """
+        jets = list(jets)
         first = next((jet for jet in jets if isinstance(jet, Jet)), None)
         if first is None:
             raise TypeError("Jet.cat: jets must hold a treadle.Jet, got none")
@@ -127,7 +129,8 @@ class Jet(NamedTuple):
 
         For what has no jet of its own: ``torch.tanh``, a norm, a module. ``torch.func`` calls and
         differentiates it once for each coordinate, for second derivatives twice, so it must give
-        the same each time. torch.compile takes it, torch.export with ``strict=False``.
+        the same each time. torch.compile takes it, torch.export with ``strict=False``. Second
+        derivatives of ``torch.nn.functional.layer_norm`` are wrong in torch: write it out.
 
         Args:
             function: from values [..., O] to values [..., O'].
@@ -136,7 +139,7 @@ class Jet(NamedTuple):
             TypeError, ValueError, RuntimeError: a part is missing or does not fit the others.
         """
         parts.check_parts("Jet.map", self, Jet)
-        return self._like(parts.mapped(function, *parts.split(self)))
+        return self._like(mapped(function, *parts.split(self)))
 
     def __add__(self, other: Any) -> Jet:
         if not isinstance(other, Jet):
@@ -182,7 +185,11 @@ class Jet(NamedTuple):
         return self._times(operator.mul, -1.0)
 
     def __sub__(self, other: Any) -> Jet:
-        return self.__add__(-other)
+        if isinstance(other, Jet):
+            return self.__add__(other.__neg__())
+        # Not by its negative, of which unsigned integers have none.
+        constant = _constant(other)
+        return NotImplemented if constant is None else self._around(self.value - constant)
 
     def __rsub__(self, other: Any) -> Jet:
         return self.__neg__().__add__(other)
@@ -268,8 +275,8 @@ def jet_linear(jet: Jet, weight: Tensor, bias: Tensor | None = None) -> Jet:
 
 def _constant(other: Any) -> Tensor | float | None:
     """What a jet is multiplied by or added to, or None if it is no such thing."""
-    if isinstance(other, (Tensor, float, int)):
-        return other
+    if isinstance(other, (Tensor, float, int, torch.SymInt, torch.SymFloat)):
+        return other  # type: ignore[return-value]
     try:
         return as_number("Jet", "other", other, real=True)  # type: ignore[return-value]
     except TypeError:

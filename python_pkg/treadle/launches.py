@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from inspect import isfunction
 from typing import Any
 
 from . import _build
-from . import elementwise as _elementwise
-from . import recurrent as _recurrent
-from .sine_linear import sine_linear as _sine_linear
 
 __all__ = ["launch_info"]
 
-_OPS: dict[str, Callable[..., Any]] = {
-    **{name: getattr(_elementwise, name) for name in _elementwise.__all__},
-    **{name: getattr(_recurrent, name) for name in _recurrent.__all__},
-    "sine_linear": _sine_linear,
-}
 _FIELDS = (
     "kernel",
     "grid",
@@ -46,8 +40,8 @@ def launch_info(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list
         ``grid`` and ``block`` (x, y, z), ``vector_width`` (elements a memory access),
         ``elements_per_thread``, ``registers`` (a thread), ``shared_bytes`` (a block),
         ``local_bytes`` (a thread; 0 unless it spills), ``blocks_per_sm`` and ``occupancy`` (of the
-        resident threads a multiprocessor can hold); for ``lltm``, ``algorithm`` (how its steps are
-        run) and ``reason`` (why so), which are empty strings elsewhere. The list is empty where
+        resident threads a multiprocessor can hold); of recurrent layers ``algorithm`` (how steps
+        are run) and ``reason`` (why so), which are empty strings elsewhere. The list is empty where
         nothing was launched on a GPU.
 
     Raises:
@@ -55,9 +49,10 @@ def launch_info(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list
 
     Source: kernels/common/launch.cuh, where every launch is made and observed.
     """
-    function = _OPS.get(op) if isinstance(op, str) else op
+    ops = _functions()
+    function = ops.get(op) if isinstance(op, str) else op
     if not callable(function):
-        names = ", ".join(sorted(_OPS))
+        names = ", ".join(sorted(ops))
         raise ValueError(f"launch_info: op must be one of {names}, or what is called, got {op!r}")
     bindings = _build.bindings()
     bindings.take_launches()
@@ -68,3 +63,10 @@ def launch_info(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list
         bindings.record_launches(False)
     launches = bindings.take_launches()
     return [{name: getattr(launch, name) for name in _FIELDS} for launch in launches]
+
+
+def _functions() -> dict[str, Callable[..., Any]]:
+    """Those of this package that are ops: all but the one of this file."""
+    package = sys.modules[__package__]
+    every = {name: getattr(package, name) for name in package.__all__ if name not in __all__}
+    return {name: function for name, function in every.items() if isfunction(function)}

@@ -1,6 +1,6 @@
 """What torch.onnx.export needs to know of treadle's ops: ``translation_table()``.
 
-Imported by who asks: ``import treadle.onnx``. It needs onnxscript.
+Imported only on request: ``import treadle.onnx``. It needs onnxscript.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """TorchRL's LSTMModule and GRUModule on treadle's kernels: trajectories are neither cut nor padded.
 
-Imported by who asks: ``import treadle.torchrl``.
+Imported only on request: ``import treadle.torchrl``.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ class LSTMModule(_Fused, theirs.LSTMModule):  # type: ignore[misc]
         recurrent_backend: "treadle"; ``torchrl.modules.LSTMModule`` has the others.
         recurrent_recompute: "full" keeps less for the backward pass: ``recompute`` of
             :func:`treadle.lstm`.
-        inner_cells: the op returns c after the last step alone. If True, c after a trajectory that
-            ends before it is computed from h, which takes a loop over the steps. If False it is 0.
+        inner_cells: whether c goes out where a trajectory ends before the last step, too, which
+            takes one more pass (``return_cells`` of :func:`treadle.lstm`). If False it is 0 there.
         lstm: becomes treadle's in place, as by :func:`treadle.nn.replace`.
         Others: as ``torchrl.modules.LSTMModule``.
 
@@ -167,11 +167,9 @@ class LSTMModule(_Fused, theirs.LSTMModule):  # type: ignore[misc]
             options["reset_hx"] = [state.unsqueeze(0) for state in starts]
         else:
             starts = [input.new_zeros(1, input.shape[1], self.lstm.hidden_size)] * 2
-        output, _, last = lstm(input, [s[:1] for s in starts], params, *flags, **options)
-        if self.inner_cells:
-            inner = _cells(input, output, marks, starts, params).to(last.dtype)
-        else:
-            inner = torch.zeros_like(output, dtype=last.dtype)
+        options["return_cells"] = self.inner_cells
+        output, _, last, *cells = lstm(input, [s[:1] for s in starts], params, *flags, **options)
+        inner = cells[0] if cells else torch.zeros_like(output, dtype=last.dtype)
         return [output, torch.cat([inner[:-1], last])]
 
 
@@ -202,22 +200,3 @@ class GRUModule(_Fused, theirs.GRUModule):  # type: ignore[misc]
         else:
             start = input.new_zeros(1, input.shape[1], self.gru.hidden_size)
         return [gru(input, start, params, *flags, **options)[0]]
-
-
-def _cells(
-    input: Tensor, output: Tensor, marks: Tensor, starts: list[Tensor], params: list[Tensor]
-) -> Tensor:
-    """c after every step of an LSTM whose h are known: the op gives the last alone."""
-    w_ih, w_hh, *biases = params
-    b_ih, b_hh = biases or (None, None)
-    h0, c0 = (state.expand_as(output) for state in starts)
-    first = torch.cat([torch.ones_like(marks[:1]), marks[1:]]).unsqueeze(-1)
-    before = torch.where(first, h0, torch.cat([output[:1], output[:-1]]))
-    gates = F.linear(input, w_ih, b_ih) + F.linear(before, w_hh, b_hh)
-    gates = gates.to(torch.promote_types(gates.dtype, torch.float32))
-    i, f, z, _ = gates.chunk(4, -1)
-    keep, add, c, found = f.sigmoid(), i.sigmoid() * z.tanh(), c0[0], []
-    for t in range(len(output)):
-        c = torch.addcmul(add[t], keep[t], torch.where(first[t], c0[t], c))
-        found.append(c)
-    return torch.stack(found)

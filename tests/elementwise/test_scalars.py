@@ -206,3 +206,12 @@ def test_what_is_no_tensor(value: Any) -> None:
 def test_a_wrong_tensor_is_not_blamed_on_the_number() -> None:
     with pytest.raises(RuntimeError, match="^vector_add: b must have a shape that broadcasts"):
         treadle.vector_add(torch.ones(2), torch.ones(3), alpha=np.float32(2))  # type: ignore[arg-type]
+
+
+def test_numbers_beside_out_are_on_the_cpu_and_keep_their_kind() -> None:
+    ones, out = torch.ones(3), torch.empty(3)
+    with torch.device("meta"):
+        assert torch.equal(treadle.vector_add(ones, 2.0, out=out), ones + 2)
+    assert torch.equal(treadle.vector_add(ones, 2**63, out=out), ones + 2**63)
+    with pytest.raises((TypeError, RuntimeError), match="bool"):
+        treadle.vector_add(torch.tensor([True]), True, out=torch.empty(1, dtype=torch.int16))

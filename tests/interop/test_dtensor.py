@@ -16,20 +16,28 @@ if not torch.distributed.is_available():
 import tests.interop.dtensor_cases  # noqa: E402, F401  # fills CASES
 from tests.interop.with_processes import CASES, PROCESSES  # noqa: E402
 from tests.support import installed  # noqa: E402
+from tests.support.once import made_once  # noqa: E402
 
 
-@pytest.fixture(scope="module")
-def errors(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
-    """Of each process: what went wrong in each case."""
-    folder = tmp_path_factory.mktemp("processes")
+def run_cases(folder: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-m", "tests.interop.dtensor_cases", str(folder)]
     running = [
         subprocess.Popen([*command, str(rank)], cwd=installed.ROOT, stderr=subprocess.PIPE)
         for rank in range(PROCESSES)
     ]
-    said = [process.communicate(timeout=100)[1].decode() for process in running]
+    try:
+        said = [process.communicate(timeout=200)[1].decode() for process in running]
+    finally:
+        for process in running:
+            process.kill()
     assert all(process.returncode == 0 for process in running), "\n".join(said)
-    return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(PROCESSES)]
+
+
+@pytest.fixture(scope="session")
+def errors(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+    """Of each process: what went wrong in each case."""
+    folder = made_once(tmp_path_factory, "dtensors", run_cases)
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(PROCESSES)]
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -1,4 +1,4 @@
-"""treadle.jax is imported by who asks, and says what to do where it cannot be."""
+"""treadle.jax is imported only on request, and says what to do where it cannot be."""
 
 from __future__ import annotations
 

@@ -7,8 +7,6 @@ Two processes are started for each backend, once a run: they go through all case
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 from collections.abc import Callable
 from functools import cache
@@ -32,6 +30,7 @@ from tests.interop.nets import (
     train_alone,
     train_alone_in_bfloat16,
 )
+from tests.support.once import made_once
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "many_gpus.md"
 GPUS = torch.cuda.device_count()
@@ -60,20 +59,15 @@ Run = Callable[[Backend], Path]
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The folder of a backend's results, made once by whichever process of pytest is first."""
-    root = tmp_path_factory.getbasetemp()
-    # Workers have folders of their own in that of the run.
-    shared = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
 
     @cache
     def started(backend: Backend) -> Path:
         name, world = backend
-        folder = shared / f"many_gpus_{name}_{world}"
-        with (shared / f"{folder.name}.lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            if not folder.exists():
-                folder.mkdir()
-                torch.multiprocessing.spawn(work, (world, name, str(folder)), nprocs=world)
-        return folder
+
+        def make(folder: Path) -> None:
+            torch.multiprocessing.spawn(work, (world, name, str(folder)), nprocs=world)
+
+        return made_once(tmp_path_factory, f"many_gpus_{name}_{world}", make)
 
     return started
 

@@ -1,4 +1,4 @@
-"""treadle.torchrl is imported by who asks, and says what to do where it cannot be."""
+"""treadle.torchrl is imported only on request, and says what to do where it cannot be."""
 
 from __future__ import annotations
 

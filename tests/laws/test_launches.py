@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +280,10 @@ def test_launch_info_without_a_launch() -> None:
         for lengths in (None, (3, 1)):
             arguments = layer((2, 3, 4, 5), "cpu", lengths=lengths, name=name)
             assert treadle.launch_info(name, *arguments) == []
+    functions = {name for name in treadle.__all__ if isfunction(getattr(treadle, name))}
+    for name in functions - {"launch_info"}:
+        with pytest.raises(TypeError, match=rf"^{name}\(\) missing"):  # it is called
+            treadle.launch_info(name)
     for op in ("launch_info", "nn", "sin"):
         with pytest.raises(ValueError, match=f"launch_info: op must be one of .*, got '{op}'"):
             treadle.launch_info(op)

@@ -13,6 +13,7 @@ import treadle
 from benchmarks.pages import performance_page, readme_numbers, sine_page, tables
 from docs.figures import sine_error
 from tests.support import installed
+from tests.support.pages import snippets
 from tools import wheel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,6 +67,31 @@ def test_links_lead_to_files(document: str) -> None:
     local = [link.partition("#")[0] for link in links if not link.startswith("http")]
     missing = [link for link in local if not (ROOT / document).parent.joinpath(link).exists()]
     assert not missing
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link to a heading of the page ends with, as GitHub makes it."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
+    headings = re.findall(r"^#+ (.*)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_to_headings(document: str) -> None:
+    links = re.findall(r"\]\(([^)\s#:]*)#([^)\s]+)\)", (ROOT / document).read_text())
+    pages = {
+        name: (ROOT / document).parent / name if name else ROOT / document for name, _ in links
+    }
+    assert not [link for link in links if link[1] not in anchors(pages[link[0]])]
+
+
+# jets.md, deploy.md and coming_from.md have tests of their own.
+@pytest.mark.parametrize("page", ["recurrent.md", "sine_linear.md", "snake.md"])
+def test_python_of_the_pages_runs(page: str) -> None:
+    names: dict[str, object] = {"torch": torch, "treadle": treadle}
+    for heading, block in snippets(page):
+        program = block.replace('"cuda"', '"cpu"')
+        exec(compile(program, f"{page}, {heading}", "exec"), names)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

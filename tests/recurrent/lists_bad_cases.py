@@ -97,6 +97,11 @@ def lists(cell: str) -> list[Bad]:
             f"got [2, {g * H}, 5]",
         ),
         Bad(
+            f"{cell} batch_sizes dtype",
+            lambda m: packed(m, cell, torch.tensor([3, 2], dtype=torch.int32)),
+            f"{cell}: batch_sizes must have dtype int64, got int32",
+        ),
+        Bad(
             f"{cell} batch_sizes storage",
             lambda m: packed(m, cell, without_storage(torch.tensor([3, 2]))),
             f"{cell}: batch_sizes must lie inside its storage, 16 bytes, got a storage of 0 bytes",

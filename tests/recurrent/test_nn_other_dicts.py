@@ -165,3 +165,53 @@ def test_the_input_has_the_dtype_of_the_parameters(kind: type[nn.Module], device
             layer(packed)
     with torch.autocast("cpu", torch.bfloat16):
         kind(I, H)(torch.zeros(shape, dtype=torch.float16))
+
+
+@pytest.mark.parametrize("register", ["register", "_register"])
+@pytest.mark.parametrize("kind", [LSTM, GRU, LLTM])
+def test_hooks_convert_before_anything_is_checked(kind: Any, register: str) -> None:
+    layer, gates = kind(I, H), {LSTM: 4, GRU: 3, LLTM: 3}[kind]
+    calls = []
+
+    def convert(*args: Any) -> None:
+        entries = args[1] if register == "register" else args[0]
+        calls.append(len(entries))
+        for key in list(entries):
+            value = entries[key]
+            entries[key] = value.repeat(gates, *[1] * (value.dim() - 1))
+        if kind is LLTM:
+            entries["bias_l0"] = entries.pop("bias_ih_l0") + entries.pop("bias_hh_l0")
+
+    hook = getattr(layer, f"{register}_load_state_dict_pre_hook")(convert)
+    of_rnn = nn.RNN(I, H).state_dict()
+    layer.load_state_dict(of_rnn)
+    assert calls == [4]
+    assert torch.equal(layer.weight_hh_l0[:H], of_rnn["weight_hh_l0"])
+    hook.remove()
+    with pytest.raises(RuntimeError, match="got an RNN's"):
+        layer.load_state_dict(of_rnn)
+
+
+def test_hooks_of_a_cell_and_of_a_sine_net_convert_first() -> None:
+    def strip(entries: Any, prefix: str, *_: Any) -> None:
+        for key in [key for key in entries if key.startswith("old.")]:
+            entries[key.removeprefix("old.")] = entries.pop(key)
+
+    layer, cell = LLTM(I, H), LLTMCell(I, H)
+    for into, of in ((cell, layer), (layer, cell)):
+        into._register_load_state_dict_pre_hook(strip)
+        into.load_state_dict({f"old.{key}": value for key, value in of.state_dict().items()})
+    net, paper = ours.Siren(2, 4, 1, 1, True), ours.Siren(2, 4, 1, 1, True)
+    net._register_load_state_dict_pre_hook(strip)
+    renamed = {f"old.{key}": value for key, value in paper.to_paper_state_dict().items()}
+    net.load_state_dict(renamed)
+    assert torch.equal(net.net[0].weight, paper.net[0].weight)
+
+
+@pytest.mark.parametrize("kind", [LSTM, GRU, LLTM, LLTMCell])
+def test_float64_is_not_cast_by_autocast(kind: Any) -> None:
+    module = kind(I, H)
+    x = torch.zeros(*([2] if kind is LLTMCell else [3, 2]), I, dtype=torch.float64)
+    words = f"{kind.__name__}: input must have the dtype of the parameters, float32, got float64"
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(RuntimeError, match=words):
+        module(x)

@@ -189,3 +189,10 @@ def test_refuses_what_is_no_module(function: Any) -> None:
     words = f"treadle.nn.{function.__name__}: model must be a torch.nn.Module, got dict"
     with pytest.raises(TypeError, match=f"^{words}$"):
         function({})
+
+
+def test_complex_layers_are_left() -> None:
+    model = nn.Sequential(nn.LSTM(3, 4, dtype=torch.complex64), nn.GRU(3, 4))
+    found = replace(model)
+    assert found == Replaced(["1"], {"0": "it has parameters of complex64"})
+    assert type(model[0]) is nn.LSTM

@@ -255,3 +255,11 @@ def test_projections_are_torchs() -> None:
         treadle.nn.LSTM(I, H, proj_size=3)
     with pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
         treadle.nn.LSTM(I, H, 1, True, False, 0.0, False, 3)
+
+
+@EACH
+def test_in_the_place_of_torchs_class(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = KINDS[kind][0]
+    monkeypatch.setattr(nn, kind, ours)
+    layer = getattr(nn, kind)(I, H)
+    assert type(layer) is ours and layer(torch.zeros(2, 3, I))[0].shape == (2, 3, H)

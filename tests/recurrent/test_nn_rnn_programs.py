@@ -1,10 +1,9 @@
-"""treadle.nn.LSTM and GRU in programs: derivatives of all kinds, mapped, compiled, exported, under
+"""treadle.nn.LSTM and GRU in programs: derivatives of all kinds, mapped, under
 autocast, parametrized, trained."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, grad, hessian, jvp, stack_module_state, vmap
 from torch.nn.utils import parametrizations, parametrize, prune
-from torch.nn.utils.rnn import PackedSequence, pack_sequence
+from torch.nn.utils.rnn import PackedSequence
 
 from tests.recurrent.test_nn_rnn import EACH, KINDS, B, H, I, T, close, flat, pair, states
 from tests.support.compare import same_bits
@@ -105,74 +104,6 @@ def test_an_ensemble_and_gradients_of_each_sample(kind: str) -> None:
     for b in range(B):
         alone = grad(loss)(own, x[:, b])
         close([samples[name][b] for name in own], [alone[name] for name in own])
-
-
-# ---- compiled
-
-
-@pytest.fixture
-def allow_rnn() -> Iterator[None]:
-    """torch.compile passes by every subclass of torch's LSTM and GRU, until it is told not to;
-    torch.export tells it."""
-    with torch._dynamo.config.patch(allow_rnn=True):
-        yield
-
-
-@EACH
-@pytest.mark.usefixtures("fresh_compile")
-def test_compile_breaks_the_graph_as_at_torchs_own(kind: str) -> None:
-    layer, x = made(kind), torch.randn(T, B, I, dtype=torch.float64)
-    with pytest.raises(torch._dynamo.exc.Unsupported):  # later versions word it differently
-        torch.compile(layer, backend="aot_eager", fullgraph=True)(x)
-    close(flat(torch.compile(layer, backend="aot_eager")(x)), flat(layer(x)))
-
-
-@EACH
-@pytest.mark.usefixtures("fresh_compile", "allow_rnn")
-@pytest.mark.parametrize("form", FORMS, ids=str)
-def test_compiles_once_for_all_sizes(kind: str, form: dict[str, Any]) -> None:
-    layer = made(kind, **form)
-    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True, dynamic=True)
-    with torch._dynamo.config.patch(error_on_recompile=True):
-        for steps, rows in ((4, 3), (5, 6), (17, 2)):
-            shape = (rows, steps, I) if layer.batch_first else (steps, rows, I)
-            x = torch.randn(shape, dtype=torch.float64)
-            found: list[Any] = []
-            for function in (compiled, layer):
-                results = tuple(flat(function(x)))
-                found.append(torch.autograd.grad(total(results), list(layer.parameters())))
-            close(*found)
-
-
-@EACH
-@pytest.mark.usefixtures("fresh_compile", "allow_rnn")
-def test_compiles_packed_sequences_and_transforms(kind: str) -> None:
-    layer = made(kind, bidirectional=True)
-    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
-    rows = [torch.randn(n, I, dtype=torch.float64) for n in (2, 4, 1)]
-    packed, hx = pack_sequence(rows, enforce_sorted=False), states(layer, 3)
-    close(flat(compiled(packed)), flat(layer(packed)))
-    close(flat(compiled(packed, hx)), flat(layer(packed, hx)))
-
-    def pushed(x: Tensor) -> Any:
-        return jvp(lambda x: tuple(flat(layer(x))), (x,), (x.cos(),))
-
-    compiled = torch.compile(pushed, backend="aot_eager", fullgraph=True, dynamic=True)
-    x = torch.randn(2, B, I, dtype=torch.float64)
-    close(compiled(x), pushed(x))
-
-
-@EACH
-@pytest.mark.parametrize("strict", [False, True])
-def test_exports(kind: str, strict: bool) -> None:
-    layer = made(kind, num_layers=2, bidirectional=True).eval()
-    x, hx = torch.randn(T, B, I, dtype=torch.float64), states(layer, B)
-    steps, rows = torch.export.Dim("steps", max=4096), torch.export.Dim("rows", max=4096)
-    of_states = ({1: rows}, {1: rows}) if kind == "LSTM" else {1: rows}
-    dynamic = ({0: steps, 1: rows}, of_states)
-    program = torch.export.export(layer, (x, hx), dynamic_shapes=dynamic, strict=strict)
-    x, hx = torch.randn(9, 2, I, dtype=torch.float64), states(layer, 2)
-    close(flat(program.module()(x, hx)), flat(layer(x, hx)))
 
 
 # ---- autocast

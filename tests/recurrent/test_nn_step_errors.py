@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 
 from tests.recurrent.test_nn_step import EACH_DEVICE, B, H, I, made
 from tests.support.inputs import GPU
-from treadle.nn import GRU, LLTM, LSTM, make_step
+from treadle.nn import GRU, LLTM, LSTM, make_step, restore
 
 
 def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -60,7 +60,8 @@ def test_of_a_parameter_that_is_computed() -> None:
     with raises(
         ValueError,
         "make_step: layer must hold its parameters itself, got a weight_hh_l0 that is computed at "
-        "every call: torch.nn.utils.parametrize.remove_parametrizations ends that",
+        "every call: parametrize.remove_parametrizations, prune.remove or remove_weight_norm of "
+        "torch.nn.utils ends that",
     ):
         make_step(layer, B)
 
@@ -226,3 +227,29 @@ def test_a_tensor_of_the_cpu_on_cuda() -> None:
     step = make_step(layer, B)
     with raises(RuntimeError, "step: input must be on the parameters' device, cuda:0, got cpu"):
         step(x[0].cpu())
+
+
+@pytest.mark.parametrize("kind", [LSTM, GRU])
+def test_after_restore_a_step_goes_on(kind: Any) -> None:
+    layer = kind(I, H)
+    step, x = make_step(layer, B), torch.randn(B, I)
+    expected = make_step(layer, B)(x)
+    restore(layer)
+    assert torch.equal(step(x), expected)
+
+
+def test_of_parameters_without_values_or_of_another_class() -> None:
+    with raises(
+        ValueError,
+        "make_step: layer must hold plain parameters with values, got a weight_ih_l0 that is one "
+        "on meta",
+    ):
+        make_step(LSTM(I, H, device="meta"), B)
+    layer = GRU(I, H)
+
+    class Own(nn.Parameter):
+        pass
+
+    layer.weight_hh_l0 = Own(layer.weight_hh_l0.detach())
+    with pytest.raises(ValueError, match="got a weight_hh_l0 that is a"):
+        make_step(layer, B)

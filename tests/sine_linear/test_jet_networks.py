@@ -213,3 +213,59 @@ def test_a_part_that_requires_grad_by_itself_gets_it() -> None:
     (expected,) = torch.autograd.grad(B.jet(fresh).laplacian.sum(), fresh.value)
     assert expected.abs().max() > 1e-3
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(
+    "constant",
+    [
+        torch.tensor([0, 3, 255, 7, 1, 2], dtype=torch.uint8),
+        torch.tensor(-128, dtype=torch.int8),
+        np.uint8(3),
+        np.uint64(3),
+        np.bool_(True),
+    ],
+    ids=repr,
+)
+def test_a_constant_without_a_negative_of_its_own_is_taken_away(constant: Any) -> None:
+    jet = A.jet(Jet.of(points()))
+    plain = float(constant) if isinstance(constant, np.generic) else constant
+    found = jet - constant
+    torch.testing.assert_close(found.value, jet.value - plain)
+    assert found.gradient is jet.gradient
+
+
+def test_jets_of_any_iterable_side_by_side() -> None:
+    jets = [A.jet(Jet.of(points())), C.jet(A.jet(Jet.of(points())))]
+    same(Jet.cat(jet for jet in jets), Jet.cat(jets))  # type: ignore[arg-type]
+    assert Jet.cat(map(lambda jet: jet, jets)).value.shape == (7, 12)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("hooked", ["value", "gradient", "laplacian"])
+def test_a_part_whose_gradient_is_waited_for_gets_it(hooked: str) -> None:
+    found = []
+    for packed in (True, False):
+        jet = A.jet(Jet.of(points()))
+        if not packed:  # parts of their own
+            jet = Jet._make(part if part is None else part + 0 for part in jet)
+        part, seen = getattr(jet, hooked), []
+        part.retain_grad()
+        part.register_hook(seen.append)
+        sum(p.sum() for p in B.jet(jet) if p is not None).backward()
+        assert len(seen) == 1
+        found.append(part.grad)
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        lambda j: A.jet(j).map(torch.tanh),
+        lambda j: 1 / (A.jet(j) + 3),
+        lambda j: A.jet(j) / (B.jet(A.jet(j)) + 3),
+    ],
+    ids=["map", "reciprocal", "quotient"],
+)
+def test_derivatives_within_inference_mode(net: Net) -> None:
+    expected = net(Jet.of(points()))
+    with torch.inference_mode():
+        same(net(Jet.of(points())), expected)

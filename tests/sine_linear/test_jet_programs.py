@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import treadle
 from tests.laws.test_export import COMPILER
@@ -260,3 +261,29 @@ def test_lines_of_the_page() -> None:
     assert names["positive"].laplacian.shape == (1000, 1) and (names["positive"].value > 0).all()
     value, gradient = names["program"].module()(names["x"][:7])
     torch.testing.assert_close(gradient, names["net"].jet(names["x"][:7]).gradient)
+
+
+class OfSizes(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        count = x.shape[0]
+        return (treadle.Jet.of(x) / count * (1 / count) + count - 1 / count).value
+
+
+def test_export_with_numbers_that_are_sizes() -> None:
+    sizes = ({0: torch.export.Dim("n", min=2)},)
+    program = torch.export.export(OfSizes(), (points(5),), dynamic_shapes=sizes).module()
+    for count in (5, 9):
+        torch.testing.assert_close(program(points(count)), OfSizes()(points(count)))
+
+
+@pytest.mark.parametrize("second", [False, True], ids=["first", "second"])
+def test_tracers(second: bool) -> None:
+    net, x = siren(5), points(inputs=5)
+
+    class Parts(Poisson):
+        def forward(self, x: Tensor) -> Any:
+            return self.net.jet(x, laplacian=second)[: 2 + second]
+
+    module = Parts(net)
+    for program in (torch.jit.trace(module, (x,)), make_fx(module)(x)):
+        torch.testing.assert_close(program(x), module(x))

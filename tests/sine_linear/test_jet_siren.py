@@ -195,3 +195,52 @@ def test_hooks_do_not_run_and_products_are_counted(options: dict[str, Any]) -> N
         # Seven points through two layers of 12 by 12, six times at least.
         assert counter.get_total_flops() >= 6 * 2 * (2 * 7 * 12 * 12)
     assert not seen
+
+
+NARROW: dict[str, dict[str, Any]] = {
+    "linear": {},
+    "sines": {"outermost_linear": False},
+    "activation": {"final_activation": torch.nn.Tanh()},
+    "another width": {"out_features": 4, "final_activation": torch.nn.GLU()},
+    "dropout": {"dropout": 0.5},
+}
+
+
+@pytest.mark.parametrize("second", [False, True], ids=["first", "second"])
+@pytest.mark.parametrize("name", NARROW)
+def test_derivatives_within_inference_mode(name: str, second: bool) -> None:
+    net = siren(5, **NARROW[name])
+    with torch.no_grad():
+        torch.manual_seed(3)
+        expected = net.jet(points(inputs=5), laplacian=second)
+    with torch.inference_mode():
+        torch.manual_seed(3)
+        same(net.jet(points(inputs=5), laplacian=second), expected)
+    assert float(expected.gradient.abs().max()) > 0  # type: ignore[union-attr]
+
+
+def test_an_activation_may_change_the_width() -> None:
+    net = siren(5, **NARROW["another width"])
+    x = points(inputs=5)
+    for second in (False, True):
+        same(net.jet(x, laplacian=second), by_autograd(net, x))
+
+
+@pytest.mark.parametrize("name", ["linear", "sines", "activation"])
+def test_all_parts_have_autocasts_dtype(name: str) -> None:
+    net = siren(5, dtype=torch.float32, **NARROW[name])
+    with torch.autocast("cpu", torch.bfloat16):
+        for second in (False, True):
+            jet = net.jet(points(inputs=5, dtype=torch.float32), laplacian=second)
+            dtypes = {part.dtype for part in jet if part is not None}
+            assert dtypes == {torch.bfloat16} and (jet * jet).value.dtype == torch.bfloat16
+
+
+def test_averaged_weights_load() -> None:
+    net = siren()
+    shares = [1 / 7] * 7
+    mean = {key: sum(s * value for s in shares) for key, value in net.state_dict().items()}
+    net.load_state_dict(mean)
+    other = siren(first_omega_0=4.01)
+    with pytest.raises(RuntimeError, match="omega_0 must be 4.0"):
+        other.load_state_dict(net.state_dict())

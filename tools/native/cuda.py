@@ -102,10 +102,11 @@ def _look(torch: Torch) -> Toolkit | Missing:
             "install a torch with CUDA, then rebuild",
         )
     need = torch.cuda.split(".")[0]
-    nvcc = _find_nvcc(torch)
+    places = _places_of_nvcc(torch)
+    nvcc = next((place for place in places if os.access(place, os.X_OK)), None)
     if nvcc is None:
         return Missing(
-            "no nvcc was found (looked in $CUDA_HOME, $PATH and /usr/local/cuda)",
+            f"no nvcc was found (looked for {', '.join(map(str, places))})",
             f"install a CUDA {need}.x toolkit or point CUDA_HOME at it, then rebuild",
         )
     version = _nvcc_version(nvcc)
@@ -117,21 +118,15 @@ def _look(torch: Torch) -> Toolkit | Missing:
     return Toolkit(nvcc, version, _archs(torch, nvcc))
 
 
-def _find_nvcc(torch: Torch) -> Path | None:
+def _places_of_nvcc(torch: Torch) -> list[Path]:
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")]
     asked = [Path(home) for home in homes if home]
     if asked:
         # A toolkit that was named and is not there is worth hearing of: no search elsewhere.
-        candidates = [asked[0] / "bin" / "nvcc"]
-    else:
-        on_path = shutil.which("nvcc")
-        candidates = [Path(on_path)] if on_path else []
-        candidates.append(Path("/usr/local/cuda/bin/nvcc"))
-        candidates += [folder / "bin" / "nvcc" for folder in torch.toolkit_dirs()]
-    for candidate in candidates:
-        if os.access(candidate, os.X_OK):
-            return candidate
-    return None
+        return [asked[0] / "bin" / "nvcc"]
+    on_path = shutil.which("nvcc") or "nvcc on $PATH"
+    elsewhere = [folder / "bin" / "nvcc" for folder in torch.toolkit_dirs()]
+    return [Path(on_path), Path("/usr/local/cuda/bin/nvcc"), *elsewhere]
 
 
 def _run(command: list[str]) -> str:

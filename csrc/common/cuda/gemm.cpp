@@ -1,6 +1,5 @@
 #include "common/cuda/gemm.h"
 
-#include <ATen/Context.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/Exceptions.h>
 
@@ -8,18 +7,9 @@
 #include <limits>
 #include <type_traits>
 
+#include "common/tf32.h"
+
 namespace treadle {
-
-// ATen sets the handle's mode by the same.
-bool tf32_allowed() {
-  return at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
-         at::Float32Precision::TF32;
-}
-
-bool tf32_allowed_in_rnn() {
-  return at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::RNN) ==
-         at::Float32Precision::TF32;
-}
 
 Gemm::Gemm(Dtype dtype, std::optional<bool> tf32)
     : dtype_(dtype), handle_(at::cuda::getCurrentCUDABlasHandle()) {

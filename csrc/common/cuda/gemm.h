@@ -45,8 +45,4 @@ class GemmsOnStream {
   } moved_;
 };
 
-// Whether torch lets cuBLAS compute float32 in tf32 now; and cuDNN's recurrent layers.
-bool tf32_allowed();
-bool tf32_allowed_in_rnn();
-
 }  // namespace treadle

@@ -10,6 +10,7 @@
 
 #include "common/cuda/gemm.h"
 #include "common/cuda/launch.h"
+#include "common/tf32.h"
 #include "kernels/common/architecture.h"
 #include "kernels/common/launches.h"
 #include "kernels/recurrent/launchers.h"

@@ -6,7 +6,9 @@
 
 #include <utility>
 
+#include "common/tf32.h"
 #include "kernels/common/launches.h"
+#include "kernels/recurrent/plan_times.h"
 #include "kernels/recurrent/step_group.h"
 
 namespace treadle {
@@ -62,11 +64,9 @@ GroupedSteps::GroupedSteps(CellKind cell, Dtype dtype, int64_t batch, int64_t hi
                            const RecurrenceResets& resets, std::optional<bool> tf32)
     : batch(batch) {
   if (count < kLeastSteps || batch == 0 || hidden == 0 || resets.marks != nullptr) return;
-  const bool fast = is_half(dtype) || (dtype == Dtype::kFloat && tf32.value_or(tf32_allowed()));
-  const double flop_per_us = is_half(dtype) ? 4e8 : fast ? 1.5e8 : 4e7;
   const double flop = 2.0 * static_cast<double>(batch) * static_cast<double>(hidden) *
                       static_cast<double>(hidden) * cell_info(cell).state_gates;
-  if (flop / flop_per_us > kLongProduct) return;
+  if (flop / plan_times::flop_per_us(dtype, tf32.value_or(tf32_allowed())) > kLongProduct) return;
   for (int64_t s = 0; s < count; ++s) {
     if (steps[s].rows != batch) return;
   }

@@ -6,6 +6,7 @@
 #include "common/check.h"
 #include "common/cuda/gemm.h"
 #include "common/cuda/launch.h"
+#include "common/tf32.h"
 #include "kernels/common/architecture.h"
 #include "kernels/sine_linear/launchers.h"
 #include "sine_linear/jet.h"

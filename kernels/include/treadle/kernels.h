@@ -2,9 +2,10 @@
  * libtreadle_kernels.so; docs/interop.md has recipes for NumPy, CuPy, PyCUDA, Numba and JAX.
  *
  * Every function returns a status. Where that is not TREADLE_OK, treadle_error_text() says in one
- * sentence which argument is wrong and how, and nothing has been written or launched. All functions
- * may be called from any thread. Nothing is copied and nothing is kept: arrays, workspaces and
- * streams are the caller's. A call on CUDA returns when its kernels are in the stream.
+ * sentence what is wrong. Where an argument is (TREADLE_INVALID, TREADLE_UNSUPPORTED), nothing has
+ * been written or launched; after any other error outputs may hold anything. All functions may be
+ * called from any thread. Nothing is copied and nothing is kept: arrays, workspaces and streams are
+ * the caller's. A call on CUDA returns when its kernels are in the stream.
  */
 #ifndef TREADLE_KERNELS_H
 #define TREADLE_KERNELS_H
@@ -111,7 +112,7 @@ TREADLE_API int treadle_vector_add(const treadle_device* device, const treadle_a
 TREADLE_API int treadle_scale(const treadle_device* device, const treadle_array* x,
                               treadle_number factor, const treadle_array* out);
 
-/* out = sin(x), and out = cos(x), in radians, with errors below 1.61 ulp in float32 and 1.5 in
+/* out = sin(x), and out = cos(x), in radians, with errors of at most 1.6 ulp in float32 and 2 in
  * float64. `out` has a floating-point dtype. */
 TREADLE_API int treadle_sine(const treadle_device* device, const treadle_array* x,
                              const treadle_array* out);

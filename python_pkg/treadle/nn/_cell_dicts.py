@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +31,20 @@ _CELLS = {
 # Of what LLTM.state_dict() says of itself; torch's modules say 1. Without biases nothing else tells
 # an LLTM's weights from a GRU's: names and shapes are the same.
 LLTM_VERSION = 2
+
+
+@contextmanager
+def hooks_run(module: Any, state_dict: dict[str, Any], *args: Any) -> Iterator[None]:
+    """Within it the hooks that change a state dict before it is loaded have run, and do not run
+    again: torch runs them in _load_from_state_dict, where a module's own code is too early."""
+    hooks = module._load_state_dict_pre_hooks
+    for hook in hooks.values():
+        hook(state_dict, *args)
+    module._load_state_dict_pre_hooks = OrderedDict()
+    try:
+        yield
+    finally:
+        module._load_state_dict_pre_hooks = hooks
 
 
 def _found(state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any]) -> str | None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from .._check_tensor import check_dense
-from ._cell_dicts import wrong_cell
+from ._cell_dicts import hooks_run, wrong_cell
 from ._check import (
     check_bool,
     check_features,
@@ -22,6 +22,9 @@ from ._check import (
 from ._tracers import break_graphs_at_pad, differs, fx_leaf, is_tracing, refuse_script
 
 States = tuple[Tensor, ...]
+
+# What compiles the Python functions that this thread calls, or None; returns what did before.
+_set_compiler: Callable[[Any], Any] = torch._C._dynamo.eval_frame.set_eval_frame
 
 PAD = (
     "; pad it by torch.nested.to_padded_tensor(input, 0.0) and give lengths, of a jagged one "
@@ -184,27 +187,33 @@ class SequenceLayers:
     ) -> tuple[Tensor, States, Tensor | None]:
         """Output, states and cells, which are None unless asked for."""
         reset, reset_hx, lengths, return_cells = options
-        given: dict[str, Any] = {"return_cells": True} if return_cells else {}
-        if lengths is not None:
-            given["lengths"] = lengths
         parameters = self._parameters_in_order()
         name = "input" if len(input) == 1 else "input.data"
         check_same_dtype(self._name, name, input[0], parameters[0])
-        output, *found = type(self)._op(
-            *input,
-            self._given(states),
-            parameters,
-            self.bias,
-            self.num_layers,
-            self.dropout,
-            self.training,
-            self.bidirectional,
-            *rest,
-            recompute=self.recompute,
-            reset=reset,
-            reset_hx=self._given(reset_hx) if reset_hx else None,
-            **given,
-        )
+        # Where torch.compile passes by this module, it would compile the op's function by itself,
+        # for which all layers have one cache.
+        compiler = None if torch.compiler.is_compiling() else _set_compiler(None)
+        try:
+            output, *found = type(self)._op(
+                *input,
+                self._given(states),
+                parameters,
+                self.bias,
+                self.num_layers,
+                self.dropout,
+                self.training,
+                self.bidirectional,
+                *rest,
+                recompute=self.recompute,
+                reset=reset,
+                reset_hx=self._given(reset_hx) if reset_hx else None,
+                # Of None, too: guards of torch.compile read what an earlier call had.
+                lengths=lengths,
+                return_cells=return_cells,
+            )
+        finally:
+            if compiler is not None:
+                _set_compiler(compiler)
         cells = found.pop() if return_cells else None
         return output, tuple(found), cells
 
@@ -212,14 +221,15 @@ class SequenceLayers:
         self, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any], *args: Any
     ) -> None:
         # The dictionary is load_state_dict's own copy.
-        why = wrong_cell(self._name, self._name, state_dict, prefix, metadata)
-        why = why or self._rename_entries(state_dict, prefix)
-        if why:
-            args[-1].append(why)  # instead of a list of names and sizes
-        else:
-            super()._load_from_state_dict(  # type: ignore[misc]
-                state_dict, prefix, metadata, *args
-            )
+        with hooks_run(self, state_dict, prefix, metadata, *args):
+            why = wrong_cell(self._name, self._name, state_dict, prefix, metadata)
+            why = why or self._rename_entries(state_dict, prefix)
+            if why:
+                args[-1].append(why)  # instead of a list of names and sizes
+            else:
+                super()._load_from_state_dict(  # type: ignore[misc]
+                    state_dict, prefix, metadata, *args
+                )
 
     def _rename_entries(self, state_dict: dict[str, Any], prefix: str) -> str | None:
         """Give entries of another module the names of this one's; returns why not, if it cannot."""

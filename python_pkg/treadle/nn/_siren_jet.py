@@ -9,10 +9,12 @@ from torch import Tensor, nn
 
 from .. import _jagged
 from .. import _jet_parts as parts
+from .._jet_map import exporting, mapped
 from ..jets import Jet
 from ..sine_linear import sine_linear_jet
 from ._check import check_bool, check_rows
 from ._siren_pull import composed, is_plain, pulled_back
+from ._tracers import is_tracing
 from .sine_linear import SineLinear
 
 
@@ -30,7 +32,8 @@ def jet_of(siren: Any, x: Tensor, gradient: bool, laplacian: bool, diagonal: boo
     if not (gradient or laplacian or diagonal):
         return Jet(siren(x))
     count, second = x.shape[-1], parts.second_named(laplacian, diagonal)
-    if second == parts.NONE and siren.out_features < count and not parts.exporting():
+    traced = exporting() or is_tracing()
+    if second == parts.NONE and siren.out_features < count and not traced:
         return Jet(*_pulled_back(siren, x))
     packed = parts.of_coordinates(x, parts.identity(x), second)
     for layer in layers.values():
@@ -66,7 +69,7 @@ def _pulled_back(siren: Any, x: Tensor) -> tuple[Tensor, Tensor]:
         plain = x.device.type == "cpu" and is_plain(x, *params)
         if plain and not torch.is_autocast_enabled("cpu"):
             return pulled_back(x, [layer.omega_0 for layer in sines], params)
-    return composed(values, x, siren.out_features)
+    return composed(values, x)
 
 
 def _is_idle(layer: Any) -> bool:
@@ -82,4 +85,4 @@ def _through(layer: Any, packed: Tensor, count: int, second: str) -> Tensor:
         return parts.linear(packed, layer.weight, layer.bias)
     if forward is nn.Dropout.forward:
         return parts.dropout(packed, layer.p) if layer.training else packed
-    return parts.mapped(layer.forward, *packed.split_with_sizes(parts.sizes(count, second)))
+    return mapped(layer.forward, *packed.split_with_sizes(parts.sizes(count, second)))

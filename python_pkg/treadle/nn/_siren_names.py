@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from typing import Any
@@ -58,9 +59,9 @@ def saved_omega(state: object) -> float | None:
 
 
 def check_saved_omega(state: object, omega: float) -> None:
-    """Raises unless ``state``, in its own dtype, has the number ``omega``."""
+    """Raises unless ``state``, in its own dtype, has the number ``omega``, as averages have it."""
     saved = saved_omega(state)
-    if saved is None or saved == omega:
+    if saved is None or saved == omega or math.isclose(saved, omega, rel_tol=1e-5):
         return
     if isinstance(state, Tensor) and torch.tensor(omega, dtype=state.dtype).item() == saved:
         return

@@ -16,9 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from .._jet_map import outside_inference
 from ..sine_linear import sine_linear
 from ._siren_pull_back import Gradients, Layer, Params, weight_of
 from ._tracers import is_tracing
+
+_PROXY: Any = torch._C._TorchDispatchModeKey.PROXY  # the mode of torch.fx's make_fx
 
 _forward = torch.ops.treadle.sine_linear_forward.default
 
@@ -28,30 +31,36 @@ _PARTS = 8
 _AT_ONCE, _LEAST = 1 << 18, 2048
 
 
-def composed(values: Callable[[Tensor], Tensor], x: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
+def composed(values: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
     """Values [..., O] and gradient [..., O, d] of any net, with derivatives of every order.
 
     torch.compile traces torch.func.vjp as a part of the forward pass, so that no derivative of a
     derivative is left to it.
     """
+    return outside_inference(lambda: _composed(values, x))
+
+
+def _composed(values: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
     vjp: Any = torch.func.vjp
     value, pull = vjp(values, x)
-    rows = []
+    rows, outputs = [], value.shape[-1]
     for k in range(outputs):
         # As DTensors, too, can be made.
         column = torch.ones_like(value[..., k : k + 1])
         along = torch.cat([column * (i == k) for i in range(outputs)], dim=value.dim() - 1)
-        rows.append(pull(along)[0])
+        # In the lower precision of autocast, too, x has its own.
+        rows.append(pull(along)[0].to(value.dtype))
     # Not -2: a DTensor's stack takes no dimension from behind.
     return value, torch.stack(rows, dim=x.dim() - 1)
 
 
 def is_plain(*tensors: Any) -> bool:
-    """Whether autograd alone looks on: no transform, compiler, tangent or class of tensors."""
+    """Whether autograd alone looks on: no transform, tracer, tangent or class of tensors."""
     return (
         not torch.compiler.is_compiling()
         and not torch._C._are_functorch_transforms_active()
         and not is_tracing()
+        and torch._C._get_dispatch_mode(_PROXY) is None
         and forward_ad._current_level < 0
         and all(t is None or type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
         # autograd's own vmap, of is_grads_batched, which is no transform.
@@ -218,7 +227,7 @@ def _composed_backward(
                 x = sine_linear(x, taken[2 * k + 1], taken[2 * k + 2], omega)  # type: ignore[arg-type]
             return F.linear(x, taken[-2], taken[-1])  # type: ignore[arg-type]
 
-        results = composed(values, taken[0], len(weight_of(params, -1)))  # type: ignore[arg-type]
+        results = composed(values, taken[0])  # type: ignore[arg-type]
         pairs = [(r, g) for r, g in zip(results, grads, strict=True) if g is not None]
         wanted = [t for t, needs in zip(taken, needed, strict=True) if needs and t is not None]
         found = torch.autograd.grad(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .._check_tensor import check_dense, check_tensor
 from ..recurrent import lltm_cell
-from ._cell_dicts import cell_from_layer, wrong_cell
+from ._cell_dicts import cell_from_layer, hooks_run, wrong_cell
 from ._check import check_count, check_dtype, check_features, check_hx, check_same_dtype
 from ._tracers import differs, fx_leaf, refuse_script
 
@@ -135,16 +135,17 @@ class LLTMCell(nn.Module):
         self, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any], *args: Any
     ) -> None:
         # The dictionary is load_state_dict's own copy.
-        why = wrong_cell("LLTMCell", "LLTM", state_dict, prefix, metadata)
-        why = why or cell_from_layer(state_dict, prefix)
-        if why:
-            args[-1].append(why)
-            return
-        # The tutorial's bias is [1, 3H].
-        bias = state_dict.get(prefix + "bias")
-        if isinstance(bias, Tensor) and bias.dim() == 2 and bias.size(0) == 1:
-            state_dict[prefix + "bias"] = bias.flatten()
-        super()._load_from_state_dict(state_dict, prefix, metadata, *args)
+        with hooks_run(self, state_dict, prefix, metadata, *args):
+            why = wrong_cell("LLTMCell", "LLTM", state_dict, prefix, metadata)
+            why = why or cell_from_layer(state_dict, prefix)
+            if why:
+                args[-1].append(why)
+                return
+            # The tutorial's bias is [1, 3H].
+            bias = state_dict.get(prefix + "bias")
+            if isinstance(bias, Tensor) and bias.dim() == 2 and bias.size(0) == 1:
+                state_dict[prefix + "bias"] = bias.flatten()
+            super()._load_from_state_dict(state_dict, prefix, metadata, *args)
 
 
 def zeros(input: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:

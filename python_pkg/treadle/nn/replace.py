@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
+from .._check_tensor import dtype_name
 from .rnn import GRU, LSTM
 
 __all__ = ["Replaced", "replace", "restore"]
 
 _OURS: dict[type[nn.Module], type[nn.Module]] = {nn.LSTM: LSTM, nn.GRU: GRU}
 _TORCHS = {ours: torchs for torchs, ours in _OURS.items()}
+_DTYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,9 @@ def replace(model: nn.Module) -> Replaced:
         model: a module; it may itself be an LSTM or a GRU.
 
     Returns:
-        What was replaced, and what was left: modules with projections, and subclasses, whose
-        forward pass may be their own.
+        What was replaced, and what was left: modules with projections or complex parameters, and
+        subclasses, whose forward pass may be their own. What looks for torch's very classes, as
+        ``torch.ao.quantization.quantize_dynamic``, finds none: call :func:`restore` first.
 
     Raises:
         TypeError: ``model`` is not a module.
@@ -55,6 +59,8 @@ def replace(model: nn.Module) -> Replaced:
                 left[name] = f"{type(module).__name__} is a subclass"
         elif getattr(module, "proj_size", 0):
             left[name] = "it has projections (proj_size > 0)"
+        elif other := {p.dtype for p in module.parameters()} - _DTYPES:
+            left[name] = f"it has parameters of {', '.join(sorted(map(dtype_name, other)))}"
         else:
             module.__class__ = ours
             replaced.append(name)

@@ -79,8 +79,8 @@ class LSTM(_TorchLayers, nn.LSTM):
                 f"LSTM: proj_size must be 0, got {proj_size}: torch.nn.LSTM has projections"
             )
         check_dtype("LSTM", dtype)
-        nn.LSTM.__init__(
-            self,
+        # Not nn.LSTM's, which may by now be this class: some put it there.
+        super().__init__(
             input_size,
             hidden_size,
             num_layers,
@@ -219,8 +219,7 @@ class GRU(_TorchLayers, nn.GRU):
         recompute: bool = False,
     ) -> None:
         check_dtype("GRU", dtype)
-        nn.GRU.__init__(
-            self,
+        super().__init__(
             input_size,
             hidden_size,
             num_layers,

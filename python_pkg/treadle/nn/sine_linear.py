@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from .._jet_parts import check_parts, pack, second_of
 from ..jets import Jet
 from ..sine_linear import sine_linear, sine_linear_jet
+from ._cell_dicts import hooks_run
 from ._check import check_bool, check_count, check_dtype, check_omega, check_rows
 from ._siren_names import check_saved_omega, rename
 from ._tracers import refuse_script
@@ -154,16 +155,18 @@ class SineLinear(nn.Module):
     ) -> None:
         _strict, missing_keys, _unexpected_keys, error_msgs = args
         # The paper's layer contains an nn.Linear. The dictionary is load_state_dict's own copy.
-        for name in ("weight", "bias"):
-            rename(state_dict, f"{prefix}linear.{name}", prefix + name)
         key = f"{prefix}_extra_state"
-        if key in state_dict:
-            # Raised by load_state_dict, together with what else is wrong.
-            try:
-                self.set_extra_state(state_dict.pop(key))
-            except (TypeError, ValueError) as wrong:
-                error_msgs.append(f"{wrong}; without the entry {key!r} the weights load regardless")
-        super()._load_from_state_dict(state_dict, prefix, metadata, *args)
+        with hooks_run(self, state_dict, prefix, metadata, *args):
+            for name in ("weight", "bias"):
+                rename(state_dict, f"{prefix}linear.{name}", prefix + name)
+            if key in state_dict:
+                # Raised by load_state_dict, together with what else is wrong.
+                try:
+                    self.set_extra_state(state_dict.pop(key))
+                except (TypeError, ValueError) as wrong:
+                    text = f"without the entry {key!r} the weights load regardless"
+                    error_msgs.append(f"{wrong}; {text}")
+            super()._load_from_state_dict(state_dict, prefix, metadata, *args)
         # Files of others, and older ones, have none.
         if key in missing_keys:
             missing_keys.remove(key)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..jets import Jet
+from ._cell_dicts import hooks_run
 from ._check import (
     check_bool,
     check_count,
@@ -242,18 +243,21 @@ class Siren(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any], *args: Any
     ) -> None:
-        # The dictionary is load_state_dict's own copy, which the layers load from.
-        last = len(self._layers()) - 1
-        weight = f"{prefix}net.{last}.weight"
-        # In the paper's names `linear` is only in layers with a sine.
-        paper = any(re.match(rf"{re.escape(prefix)}net\.\d+\.linear\.", key) for key in state_dict)
-        if paper and isinstance(self._layers()[-1], SineLinear) and weight in state_dict:
-            args[-1].append(
-                f"Siren: outermost_linear must be True for these, got False: {weight} is that "
-                "of a linear layer"
+        with hooks_run(self, state_dict, prefix, metadata, *args):
+            # The dictionary is load_state_dict's own copy, which the layers load from.
+            last = len(self._layers()) - 1
+            weight = f"{prefix}net.{last}.weight"
+            # In the paper's names `linear` is only in layers with a sine.
+            paper = any(
+                re.match(rf"{re.escape(prefix)}net\.\d+\.linear\.", key) for key in state_dict
             )
-        rename_layers(state_dict, prefix, last)
-        super()._load_from_state_dict(state_dict, prefix, metadata, *args)
+            if paper and isinstance(self._layers()[-1], SineLinear) and weight in state_dict:
+                args[-1].append(
+                    f"Siren: outermost_linear must be True for these, got False: {weight} is that "
+                    "of a linear layer"
+                )
+            rename_layers(state_dict, prefix, last)
+            super()._load_from_state_dict(state_dict, prefix, metadata, *args)
 
 
 def _check_activation(activation: object, linear: bool) -> None:

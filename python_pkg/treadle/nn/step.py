@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .._check_tensor import dtype_name
 from ._check import check_bool, check_count, check_hx
@@ -38,7 +38,7 @@ def make_step(layer: SequenceLayers, batch: int, *, clone: bool = False) -> Step
     Raises:
         TypeError: ``layer`` is none of these modules, or an argument has another type.
         ValueError: ``batch`` is less than 1, or ``layer`` is bidirectional, or computes a parameter
-            at every call (``torch.nn.utils.parametrize``).
+            at every call (``torch.nn.utils.parametrize``), or has one on meta or in many parts.
 
     Example::
 
@@ -65,6 +65,8 @@ class Step:
 
     def __init__(self, layer: SequenceLayers, batch: int, clone: bool) -> None:
         self._layer, self._clone = layer, clone
+        # Also after treadle.nn.restore, when the layer's class has neither.
+        self._op, self._names = type(layer)._op, layer._states
         # Held, so that no other memory comes to lie where the graph reads.
         self._parameters = _own_parameters(layer)
         self._places = [(name, p.data_ptr()) for name, p in self._parameters.items()]
@@ -116,7 +118,7 @@ class Step:
         """The state after the last step, as the layer's ``hx``: h, or (h, c), each
         [num_layers, B, H], c in float32 beside half types. These are the tensors that every step
         reads and writes: what is written there is what the next step begins with."""
-        return self._layer._given(self._states)
+        return self._states[0] if len(self._names) == 1 else self._states
 
     def set_state(self, hx: Tensor | States) -> None:
         """Let the next step begin with ``hx``, as the layer gives it; c of half types may be
@@ -127,7 +129,7 @@ class Step:
             RuntimeError: a state has another dtype or device.
         """
         shape = tuple(self._states[0].shape)
-        names = self._layer._states
+        names = self._names
         states = check_hx("step", names, hx, "[num_layers, B, H]", shape)
         for name, state, own in zip(names, states, self._states, strict=True):
             if state.dtype not in (self._dtype, own.dtype):
@@ -154,11 +156,11 @@ class Step:
         layer = self._layer
         kind: dict[str, Any] = {"device": self._device, "dtype": self._dtype}
         shape = (layer.num_layers, batch, layer.hidden_size)
-        if self._dtype in HALVES and len(layer._states) == 2:
+        if self._dtype in HALVES and len(self._names) == 2:
             self._memory = [torch.zeros(shape, **kind), torch.zeros(shape, device=self._device)]
             self._states: States = tuple(self._memory)
         else:  # together, so that one kernel resets them
-            self._memory = [torch.zeros(len(layer._states), *shape, **kind)]
+            self._memory = [torch.zeros(len(self._names), *shape, **kind)]
             self._states = self._memory[0].unbind()
         self._input = torch.zeros(batch, layer.input_size, **kind)
         self._reset = torch.zeros(batch, dtype=torch.bool, device=self._device)
@@ -176,7 +178,7 @@ class Step:
             for memory in self._memory:
                 # Not a product: NaN ends here.
                 memory.masked_fill_(self._reset.unsqueeze(-1), 0)
-        output, *last = type(layer)._op(
+        output, *last = self._op(
             self._input.unsqueeze(0),
             self.state,
             list(self._parameters.values()),
@@ -266,7 +268,14 @@ def _own_parameters(layer: SequenceLayers) -> dict[str, Tensor]:
         if own.get(name) is None:
             raise ValueError(
                 f"make_step: layer must hold its parameters itself, got a {name} that is computed "
-                "at every call: torch.nn.utils.parametrize.remove_parametrizations ends that"
+                "at every call: parametrize.remove_parametrizations, prune.remove or "
+                "remove_weight_norm of torch.nn.utils ends that"
+            )
+        if type(own[name]) is not nn.Parameter or own[name].is_meta:
+            kind = "one on meta" if own[name].is_meta else f"a {type(own[name].data).__name__}"
+            raise ValueError(
+                f"make_step: layer must hold plain parameters with values, got a {name} that is "
+                f"{kind}"
             )
     return {name: own[name].detach() for name in names}
 

@@ -1,0 +1,16 @@
+// Whether torch lets float32 be rounded to TF32 on a GPU: in matrix products, where ATen sets
+// cuBLAS's mode by the same, and in cuDNN's recurrent layers.
+#pragma once
+
+#include <ATen/Context.h>
+
+namespace treadle {
+
+inline bool tf32_allowed(at::Float32Op op = at::Float32Op::MATMUL) {
+  return at::globalContext().float32Precision(at::Float32Backend::CUDA, op) ==
+         at::Float32Precision::TF32;
+}
+
+inline bool tf32_allowed_in_rnn() { return tf32_allowed(at::Float32Op::RNN); }
+
+}  // namespace treadle

@@ -1,0 +1,26 @@
+"""What is made once a run of pytest, by whichever of its processes is first."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """A folder that all processes share, filled by `make`; raises in all if it raised in one."""
+    root = factory.getbasetemp()
+    # Workers have folders of their own in that of the run.
+    shared = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+    folder, made = shared / name, shared / f"{name}.made"
+    with (shared / f"{name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if not folder.exists():
+            folder.mkdir()
+            make(folder)
+            made.touch()
+    assert made.exists(), f"another process of this run could not make {name}: its error says why"
+    return folder
