@@ -32,8 +32,9 @@ def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
 
     LSTM and GRU become ONNX's nodes of these names, or, with ``reset`` or in float64, a Scan over
     the steps; so does the LLTM. ``lengths`` of a layer in two directions are resets, too. The sine
-    layer becomes MatMul, Add, Mul and Sin. What rounds once in a half type here is computed in
-    float32 between two Casts. Any size may be dynamic but the number of features.
+    layer becomes MatMul, Add, Mul and Sin; its jets take Cos, too. What rounds once in a half type
+    here is computed in float32 between two Casts. Any size may be dynamic but the number of
+    features.
 
     Returns:
         A new dict of functions by op, to which entries for ops of your own can be added.
@@ -51,6 +52,7 @@ def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
         ops.lltm_cell.default: recurrent.lltm_cell,
         ops.lltm_cell_forward.default: recurrent.lltm_cell_forward,
         ops.sine_linear.default: _sine_linear,
+        ops.sine_linear_jet.default: _sine_linear_jet,
         ops.sine.default: _sine,
         ops.cosine.default: _cosine,
         ops.snake.default: _snake,
@@ -80,6 +82,36 @@ def _sine_linear(input: Value, weight: Value, bias: Value, omega: float) -> Valu
     if len(weight.shape) == 3 and rank == 2:
         found = op.Squeeze(found, [1])
     return narrowed(found, dtype, input.dtype)
+
+
+def _sine_linear_jet(
+    jet: Value,
+    weight: Value,
+    bias: Value,
+    omega: float,
+    coordinates: int,
+    second: str = "none",
+) -> Value:
+    """See ``treadle.reference.sine_linear_jet``."""
+    dtype = wide_dtype(jet.dtype)
+    factor = constant(omega, dtype)
+    z = op.MatMul(cast(jet, dtype), op.Transpose(cast(weight, dtype), perm=[1, 0]))
+
+    def parts(begin: int, end: int) -> Value:
+        return op.Slice(z, [begin], [end], [0])
+
+    value, first = parts(0, 1), parts(1, 1 + coordinates)
+    angle = op.Mul(value if bias is None else op.Add(value, cast(bias, dtype)), factor)
+    sine, slope = op.Sin(angle), op.Mul(op.Cos(angle), factor)
+    found = [sine, op.Mul(slope, first)]
+    if second != "none":
+        squares = op.Mul(first, first)
+        if second == "laplacian":
+            squares = op.ReduceSum(squares, [0], keepdims=1)
+        bend = op.Mul(op.Mul(sine, constant(omega**2, dtype)), squares)
+        last = parts(1 + coordinates, 1 + 2 * coordinates)
+        found.append(op.Sub(op.Mul(slope, last), bend))
+    return narrowed(op.Concat(*found, axis=0), dtype, jet.dtype)
 
 
 def _wave(node: Callable[..., Value], x: Value) -> Value:

@@ -53,6 +53,53 @@ def test_sine_linear() -> None:
     agrees(exported(model, calls[0], (ROWS,)), model, calls, atol=5e-6, rtol=1e-5)
 
 
+class Jets(nn.Module):
+    """Fields with all parts and with some, of fewer outputs than coordinates and of more."""
+
+    def __init__(self, dtype: torch.dtype, bias: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        kind: dict[str, Any] = {"dtype": dtype, "bias": bias, "first_omega_0": 3.0}
+        self.net = treadle.nn.Siren(3, 8, 1, 2, True, hidden_omega_0=2.0, **kind)
+        self.own = treadle.nn.SineLinear(3, 4, omega_0=2.0, dtype=dtype, bias=bias)
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        jets = [
+            self.net.jet(x),
+            self.net.jet(x, laplacian=False),
+            self.net.jet(x, hessian_diagonal=True),
+            treadle.jet_linear(self.own.jet(treadle.Jet.of(x)), self.net.net[1].weight[:, :4]),
+        ]
+        return [part for jet in jets for part in jet if part is not None]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_jets(dtype: torch.dtype, bias: bool) -> None:
+    model = Jets(dtype, bias)
+    calls = [(torch.rand(rows, 3, dtype=dtype),) for rows in (5, 2, 9)]
+    agrees(exported(model, calls[0], (ROWS,)), model, calls, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_jets_of_halves(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    layer = treadle.nn.SineLinear(3, 4, omega_0=2.0, dtype=dtype)
+
+    class Parts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, jet: Tensor) -> Tensor:
+            own = self.layer.weight, self.layer.bias, 2.0, 3, "laplacian"
+            return treadle.sine_linear_jet(jet.to(dtype), *own).float()
+
+    calls = [(torch.randn(5, rows, 3),) for rows in (4, 2)]
+    step = float(torch.finfo(dtype).eps)
+    agrees(exported(Parts(), calls[0], ({1: DYNAMIC},)), Parts(), calls, atol=8 * step, rtol=step)
+
+
 class Elementwise(nn.Module):
     """x [B, 3] float32, i [B, 3] int64: dtypes that are promoted, numbers, alpha, sizes."""
 
