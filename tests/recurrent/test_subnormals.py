@@ -107,6 +107,37 @@ def test_saturated_takes_no_longer(kind: str, dtype: torch.dtype, count: int) ->
 
 
 @pytest.mark.parametrize("count", [1, 2], ids=["1_thread", "2_threads"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("tiny", ["x", "h0", "c0", "grad"])
+@pytest.mark.parametrize("kind", ["layer", "cell"])
+def test_subnormals_count_as_zero(kind: str, tiny: str, dtype: torch.dtype, count: int) -> None:
+    """In every thread and product, also on a processor where they take no longer."""
+    value, weight = (1e-40, 1e20) if dtype == torch.float32 else (1e-310, 1e200)
+
+    def of(name: str, *shape: int) -> Tensor:
+        full = torch.full(shape, value if name == tiny else 0.0, dtype=dtype)
+        return full.requires_grad_() if name != "grad" else full
+
+    def large(*shape: int) -> Tensor:
+        return torch.full(shape, weight, dtype=dtype)
+
+    x, h0, c0 = of("x", T, B, I), of("h0", 1, B, H), of("c0", 1, B, H)
+    with threads(count):
+        if kind == "layer":
+            weights, flags = (
+                [large(3 * H, I), large(3 * H, H)],
+                (False, 1, 0.0, False, False, False),
+            )
+            output, _, c = treadle.lltm(x, (h0, c0), weights, *flags)
+            output.backward(of("grad", T, B, H))
+        else:
+            output, c = treadle.lltm_cell(x[0], large(3 * H, H + I), None, h0[0], c0[0])
+            output.backward(of("grad", B, H))
+    found = [output, c, *(t.grad for t in (x, h0, c0))]
+    assert not any(t is None or bool(t.any()) for t in found)
+
+
+@pytest.mark.parametrize("count", [1, 2], ids=["1_thread", "2_threads"])
 def test_the_mode_of_every_thread_is_as_before(count: int) -> None:
     make = Make("mode", "cpu", torch.float32)
     tiny = torch.full((1 << 20,), 1e-40)
