@@ -92,6 +92,25 @@ class SequenceLayers:
         return_cells: object = False,
     ) -> tuple[Any, ...]:
         """Output and states, and the cells of all steps if ``return_cells``."""
+        # Where torch.compile passes by this module, it would compile every function that is called
+        # from here by itself, for which all layers have one cache. Not this one: it passes by what
+        # breaks the graph within `try`.
+        compiler = None if torch.compiler.is_compiling() else _set_compiler(None)
+        try:
+            return self._called(input, hx, reset, reset_hx, lengths, return_cells)
+        finally:
+            if compiler is not None:
+                _set_compiler(compiler)
+
+    def _called(
+        self,
+        input: object,
+        hx: object,
+        reset: object,
+        reset_hx: object,
+        lengths: object,
+        return_cells: object,
+    ) -> tuple[Any, ...]:
         packed = isinstance(input, PackedSequence)
         if not isinstance(input.data if packed else input, Tensor):  # type: ignore[attr-defined]
             given = {"reset": reset, "reset_hx": reset_hx, "lengths": lengths}
@@ -190,30 +209,23 @@ class SequenceLayers:
         parameters = self._parameters_in_order()
         name = "input" if len(input) == 1 else "input.data"
         check_same_dtype(self._name, name, input[0], parameters[0])
-        # Where torch.compile passes by this module, it would compile the op's function by itself,
-        # for which all layers have one cache.
-        compiler = None if torch.compiler.is_compiling() else _set_compiler(None)
-        try:
-            output, *found = type(self)._op(
-                *input,
-                self._given(states),
-                parameters,
-                self.bias,
-                self.num_layers,
-                self.dropout,
-                self.training,
-                self.bidirectional,
-                *rest,
-                recompute=self.recompute,
-                reset=reset,
-                reset_hx=self._given(reset_hx) if reset_hx else None,
-                # Of None, too: guards of torch.compile read what an earlier call had.
-                lengths=lengths,
-                return_cells=return_cells,
-            )
-        finally:
-            if compiler is not None:
-                _set_compiler(compiler)
+        output, *found = type(self)._op(
+            *input,
+            self._given(states),
+            parameters,
+            self.bias,
+            self.num_layers,
+            self.dropout,
+            self.training,
+            self.bidirectional,
+            *rest,
+            recompute=self.recompute,
+            reset=reset,
+            reset_hx=self._given(reset_hx) if reset_hx else None,
+            # Of None, too: guards of torch.compile read what an earlier call had.
+            lengths=lengths,
+            return_cells=return_cells,
+        )
         cells = found.pop() if return_cells else None
         return output, tuple(found), cells
 
