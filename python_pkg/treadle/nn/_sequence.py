@@ -82,22 +82,14 @@ class SequenceLayers:
         zeros = input.new_zeros(shape)
         return (zeros,) * len(self._states)
 
-    def _forward(
-        self,
-        input: object,
-        hx: object,
-        reset: object,
-        reset_hx: object,
-        lengths: object,
-        return_cells: object = False,
-    ) -> tuple[Any, ...]:
-        """Output and states, and the cells of all steps if ``return_cells``."""
+    def _forward(self, *arguments: object) -> tuple[Any, ...]:
+        """As :meth:`_called`."""
         # Where torch.compile passes by this module, it would compile every function that is called
         # from here by itself, for which all layers have one cache. Not this one: it passes by what
         # breaks the graph within `try`.
         compiler = None if torch.compiler.is_compiling() else _set_compiler(None)
         try:
-            return self._called(input, hx, reset, reset_hx, lengths, return_cells)
+            return self._called(*arguments)
         finally:
             if compiler is not None:
                 _set_compiler(compiler)
@@ -111,6 +103,7 @@ class SequenceLayers:
         lengths: object,
         return_cells: object,
     ) -> tuple[Any, ...]:
+        """Output and states, and the cells of all steps if ``return_cells``."""
         packed = isinstance(input, PackedSequence)
         if not isinstance(input.data if packed else input, Tensor):  # type: ignore[attr-defined]
             given = {"reset": reset, "reset_hx": reset_hx, "lengths": lengths}
