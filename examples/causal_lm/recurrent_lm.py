@@ -19,11 +19,24 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 import treadle
 
+
+class TorchLSTM(nn.LSTM):
+    """torch's. On a CPU for which oneDNN has no LSTM in bfloat16 it stays in float32 under
+    autocast, where torch would raise."""
+
+    def forward(self, input: Tensor, hx: Any = None) -> Any:
+        onednn = torch.backends.mkldnn.is_available()
+        if input.is_cuda or (onednn and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
+            return super().forward(input, hx)
+        with torch.autocast("cpu", enabled=False):
+            return super().forward(input.to(self.weight_ih_l0.dtype), hx)
+
+
 LAYERS: dict[tuple[str, str], type[nn.Module]] = {
     ("lstm", "treadle"): treadle.nn.LSTM,
     ("gru", "treadle"): treadle.nn.GRU,
     ("lltm", "treadle"): treadle.nn.LLTM,
-    ("lstm", "torch"): nn.LSTM,
+    ("lstm", "torch"): TorchLSTM,
     ("gru", "torch"): nn.GRU,
 }
 HALVES = (torch.float16, torch.bfloat16)
