@@ -8,14 +8,18 @@ python=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 root=$(cd "$(dirname "$0")/.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# Objects are shared with the tree's own build: ninja compiles again only what an unpacked sdist
-# changed or lacks.
-export TREADLE_BUILD_DIR="$root/build/native"
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONWARNINGS=ignore
-unset PYTHONPATH
+unset PYTHONPATH TREADLE_BUILD_DIR
 export PATH="$(dirname "$python"):$PATH"
 
 source "$root/tools/fresh_environment.sh"
+# Each tree begins with the objects of this one: ninja compiles only what there differs or lacks.
+begin_with_objects() {
+  rm -rf "$1/build"
+  mkdir -p "$1/build"
+  cp -a "$root/build/native" "$1/build/native"
+}
+
 environment() { fresh_environment "$python" "$work/$1"; }
 
 # Imports treadle from outside the tree: it must come from folder $2, and every self-test must pass.
@@ -45,6 +49,7 @@ asks_for() { grep -E '^Requires-Dist: torch' "$1" || fail "$1 asks for no torch"
 mkdir "$work/tree"
 (cd "$root" && git ls-files -z -co --exclude-standard | tar c --null -T - --ignore-failed-read) |
   tar x -C "$work/tree"
+begin_with_objects "$work/tree"
 minor=$("$python" -c 'import torch; print(".".join(torch.__version__.split(".")[:2]))')
 
 say "pip install --no-build-isolation ."
@@ -58,12 +63,18 @@ environment editable
 use "$work/editable" "$work/tree/python_pkg"
 
 say "python -m build --no-isolation"
+# pack WHAT TREE
+pack() {
+  (cd "$2" && "$python" -m build --no-isolation "--$1" --outdir "$work/dist" . >"$work/log" 2>&1) ||
+    { cat "$work/log"; fail "python -m build --$1 failed"; }
+}
 rm -rf "$work/tree/build" "$work/tree"/python_pkg/treadle/{*.so,lib}
-(cd "$work/tree" && "$python" -m build --no-isolation --outdir "$work/dist" . >"$work/log" 2>&1) ||
-  { cat "$work/log"; fail "python -m build failed"; }
-ls -l "$work/dist"
+pack sdist "$work/tree"
 mkdir "$work/sdist" "$work/wheel"
 tar xzf "$work"/dist/*.tar.gz -C "$work/sdist" --strip-components 1
+begin_with_objects "$work/sdist"
+pack wheel "$work/sdist"
+ls -l "$work/dist"
 "$python" -m zipfile -e "$work"/dist/*.whl "$work/wheel"
 [[ $(asks_for "$work/sdist/PKG-INFO") == "Requires-Dist: torch>=2.11" ]] ||
   fail "the sdist asks for one torch: $(asks_for "$work/sdist/PKG-INFO")"

@@ -13,6 +13,7 @@ libraries there and runs no test, `--built FOLDER` tests those that are there.
 from __future__ import annotations
 
 import argparse
+import filecmp
 import os
 import re
 import shlex
@@ -21,7 +22,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import cycle, repeat
@@ -30,6 +31,7 @@ from threading import Lock
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
+OBJECTS = "build/native"
 FAILED = 1  # pytest's exit code: tests ran, and some failed
 UNCHANGED = "unchanged"
 
@@ -68,11 +70,14 @@ class Copy:
 
     def refresh(self) -> None:
         """Make it equal to the tree. Equal files keep their times, and so ninja their objects."""
+        new = not self.folder.exists()  # then it begins with the tree's objects and times
+        if new and (ROOT / OBJECTS).exists():
+            shutil.copytree(ROOT / OBJECTS, self.folder / OBJECTS)
         listed = ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard", "-z"]
         names = subprocess.run(listed, capture_output=True, text=True, check=True).stdout
         wanted = {name for name in names.split("\0") if name and (ROOT / name).is_file()}
         for name in wanted:
-            self._lay(name)
+            self._lay(name, shutil.copy2 if new else shutil.copy)
         for path in self.folder.rglob("*"):
             name = path.relative_to(self.folder).as_posix()
             source = path.suffix in (".py", ".h", ".cpp", ".cu", ".cuh")
@@ -84,14 +89,11 @@ class Copy:
         if not self.folder.exists():
             shutil.copytree(built.folder, self.folder)
 
-    def _lay(self, name: str) -> None:
+    def _lay(self, name: str, copy: Callable[[Path, Path], object] = shutil.copy) -> None:
         source, target = ROOT / name, self.folder / name
-        content = source.read_bytes()
-        if target.exists() and target.read_bytes() == content:
-            return
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(content)
-        shutil.copymode(source, target)
+        if not target.exists() or not filecmp.cmp(source, target, shallow=False):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            copy(source, target)
 
     def restore(self, names: Iterable[str]) -> None:
         for name in names:
@@ -108,8 +110,7 @@ class Copy:
 
     def build(self) -> bool:
         command = [sys.executable, "-W", "ignore", "setup.py", "-q", "build_ext", "--inplace"]
-        objects = {"TREADLE_BUILD_DIR": "build/native"}  # relative: `take` brings them along
-        env = {**os.environ, **objects, "TREADLE_CUDA": str(int(self.cuda))}
+        env = {**os.environ, "TREADLE_BUILD_DIR": OBJECTS, "TREADLE_CUDA": str(int(self.cuda))}
         done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True)
         if done.returncode:
             print(done.stdout[-3000:] + done.stderr[-3000:])
@@ -291,8 +292,7 @@ def main() -> int:
         bad = sum(pool.map(judge_all, copies, repeat(sound), repeat(libraries), shares))
     for name in skipped:
         print(f"{name:52}skipped: needs a GPU and nvcc")
-    how = "built" if options.build else "killed"
-    print(f"{len(mutants) - bad} of {len(mutants)} {how}, {len(skipped)} skipped")
+    print(len(mutants) - bad, "built" if options.build else "killed", f"of {len(mutants)}")
     return 1 if bad else 0
 
 

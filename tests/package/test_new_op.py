@@ -1,7 +1,7 @@
 """`make new-op`: its skeleton fails the laws, and passes them once the formula is there.
 
-In a copy of the tree with objects of its own, build/new_op, as the planted errors have. On two idle
-cores this takes two minutes in a fresh clone, most of them the first build, and one afterwards.
+In a copy of the tree, build/new_op, as the planted errors have. It begins with the tree's objects,
+where they lie in build/native; else its first build takes minutes.
 """
 
 from __future__ import annotations

@@ -87,10 +87,10 @@ def _has(toolkit: cuda.Toolkit | cuda.Missing) -> bool:
 def build_folder() -> Path:
     """Where objects are kept.
 
-    $TREADLE_BUILD_DIR moves it. ninja knows an object by its path: an absolute one keeps objects
-    between two unpacked sdists, a relative one (to the tree) in copies of a tree that is built.
+    $TREADLE_BUILD_DIR moves it. ninja knows an object by its path: one relative to the tree keeps
+    objects in copies of a tree that is built, an absolute one between two unpacked sdists.
     """
-    return Path(os.environ.get("TREADLE_BUILD_DIR") or ROOT / "build" / "native")
+    return Path(os.environ.get("TREADLE_BUILD_DIR") or "build/native")
 
 
 def _lay(source: Path, target: Path) -> None:
