@@ -13,14 +13,15 @@ unset PYTHONPATH TREADLE_BUILD_DIR
 export PATH="$(dirname "$python"):$PATH"
 
 source "$root/tools/fresh_environment.sh"
-# Each tree begins with the objects of this one: ninja compiles only what there differs or lacks.
+environment() { fresh_environment "$python" "$work/$1"; }
+
+# A fresh tree begins with the objects of this one, where it has them in build/native: ninja compiles
+# only what there differs or lacks.
 begin_with_objects() {
-  rm -rf "$1/build"
-  mkdir -p "$1/build"
+  [ -d "$root/build/native" ] || return 0
+  mkdir "$1/build"
   cp -a "$root/build/native" "$1/build/native"
 }
-
-environment() { fresh_environment "$python" "$work/$1"; }
 
 # Imports treadle from outside the tree: it must come from folder $2, and every self-test must pass.
 use() {

@@ -13,7 +13,6 @@ libraries there and runs no test, `--built FOLDER` tests those that are there.
 from __future__ import annotations
 
 import argparse
-import filecmp
 import os
 import re
 import shlex
@@ -22,7 +21,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import cycle, repeat
@@ -30,8 +28,11 @@ from pathlib import Path
 from threading import Lock
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.mutants.tree_copy import Copy, Libraries  # noqa: E402
+
 HERE = Path(__file__).resolve().parent
-OBJECTS = "build/native"
 FAILED = 1  # pytest's exit code: tests ran, and some failed
 UNCHANGED = "unchanged"
 
@@ -58,97 +59,6 @@ class Mutant:
             patch,
             tuple(re.findall(r"^\+\+\+ b/(.*)$", text, re.M)),
         )
-
-
-@dataclass(frozen=True)
-class Copy:
-    """A copy of the tree, in which mutants are planted."""
-
-    folder: Path
-    cuda: bool
-    gpu: str  # as CUDA_VISIBLE_DEVICES names it
-
-    def refresh(self) -> None:
-        """Make it equal to the tree. Equal files keep their times, and so ninja their objects."""
-        new = not self.folder.exists()  # then it begins with the tree's objects and times
-        if new and (ROOT / OBJECTS).exists():
-            shutil.copytree(ROOT / OBJECTS, self.folder / OBJECTS)
-        listed = ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard", "-z"]
-        names = subprocess.run(listed, capture_output=True, text=True, check=True).stdout
-        wanted = {name for name in names.split("\0") if name and (ROOT / name).is_file()}
-        for name in wanted:
-            self._lay(name, shutil.copy2 if new else shutil.copy)
-        for path in self.folder.rglob("*"):
-            name = path.relative_to(self.folder).as_posix()
-            source = path.suffix in (".py", ".h", ".cpp", ".cu", ".cuh")
-            if source and not name.startswith("build/") and name not in wanted:
-                path.unlink()
-
-    def take(self, built: Copy) -> None:
-        """Start from the objects of a built copy, with their times."""
-        if not self.folder.exists():
-            shutil.copytree(built.folder, self.folder)
-
-    def _lay(self, name: str, copy: Callable[[Path, Path], object] = shutil.copy) -> None:
-        source, target = ROOT / name, self.folder / name
-        if not target.exists() or not filecmp.cmp(source, target, shallow=False):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            copy(source, target)
-
-    def restore(self, names: Iterable[str]) -> None:
-        for name in names:
-            self._lay(name)
-
-    def apply(self, patch: Path) -> bool:
-        """Whether the patch fits."""
-        where = {**os.environ, "GIT_CEILING_DIRECTORIES": str(self.folder.parent)}
-        command = ["git", "apply", "--unidiff-zero", str(patch)]
-        done = subprocess.run(command, cwd=self.folder, env=where, capture_output=True, text=True)
-        if done.returncode:
-            print(done.stderr.strip())
-        return done.returncode == 0
-
-    def build(self) -> bool:
-        command = [sys.executable, "-W", "ignore", "setup.py", "-q", "build_ext", "--inplace"]
-        env = {**os.environ, "TREADLE_BUILD_DIR": OBJECTS, "TREADLE_CUDA": str(int(self.cuda))}
-        done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True)
-        if done.returncode:
-            print(done.stdout[-3000:] + done.stderr[-3000:])
-        return done.returncode == 0
-
-    def test(self, arguments: Iterable[str]) -> subprocess.CompletedProcess[str]:
-        options = ["-x", "-q", "--tb=line", "-p", "no:cacheprovider"]
-        env = {
-            **os.environ,
-            "PYTHONPATH": str(self.folder / "python_pkg"),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "TREADLE_MUTANT": "1",
-            "CUDA_VISIBLE_DEVICES": self.gpu,
-        }
-        command = [sys.executable, "-m", "pytest", *options, *arguments]
-        return subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True)
-
-
-@dataclass(frozen=True)
-class Libraries:
-    """Where the libraries of mutants are kept by who compiles, or taken from instead."""
-
-    keep: Path | None = None
-    take: Path | None = None
-
-    def put(self, copy: Copy, name: str) -> bool:
-        """Whether the copy has those of a mutant now, or of the unchanged tree."""
-        package = copy.folder / "python_pkg" / "treadle"
-        lib = package / "lib"
-        if self.take is not None:
-            for module in (ROOT / "python_pkg" / "treadle").glob("_C*"):  # it fits all of them
-                shutil.copy(module, package)
-            shutil.copytree(self.take / name, lib, dirs_exist_ok=True)
-            return True
-        built = copy.build()
-        if built and self.keep is not None:
-            shutil.copytree(lib, self.keep / name, dirs_exist_ok=True)
-        return built
 
 
 def judge(copy: Copy, mutant: Mutant, libraries: Libraries) -> str:
@@ -292,7 +202,8 @@ def main() -> int:
         bad = sum(pool.map(judge_all, copies, repeat(sound), repeat(libraries), shares))
     for name in skipped:
         print(f"{name:52}skipped: needs a GPU and nvcc")
-    print(len(mutants) - bad, "built" if options.build else "killed", f"of {len(mutants)}")
+    how = "built" if options.build else "killed"
+    print(f"{len(mutants) - bad} of {len(mutants)} {how}, {len(skipped)} skipped")
     return 1 if bad else 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from tests.mutants.run import Copy, Libraries
+from tests.mutants.tree_copy import Copy, Libraries
 
 ROOT = Path(__file__).resolve().parents[2]
 

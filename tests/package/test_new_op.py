@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.run import Copy
+from tests.mutants.tree_copy import Copy
 from tools import new_op, new_op_texts
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,0 +1,108 @@
+"""A copy of the tree that is built and tested by itself, for planted errors and for the skeleton of
+an op, and where the libraries of such copies are kept."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+OBJECTS = "build/native"
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy of the tree, which may be changed."""
+
+    folder: Path
+    cuda: bool
+    gpu: str  # as CUDA_VISIBLE_DEVICES names it
+
+    def refresh(self) -> None:
+        """Make it equal to the tree. Equal files keep their times, and so ninja their objects."""
+        if not self.folder.exists() and (ROOT / OBJECTS).exists():
+            shutil.copytree(ROOT / OBJECTS, self.folder / OBJECTS)
+        listed = ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard", "-z"]
+        names = subprocess.run(listed, capture_output=True, text=True, check=True).stdout
+        wanted = {name for name in names.split("\0") if name and (ROOT / name).is_file()}
+        for name in wanted:
+            self._lay(name)
+        for path in self.folder.rglob("*"):
+            name = path.relative_to(self.folder).as_posix()
+            source = path.suffix in (".py", ".h", ".cpp", ".cu", ".cuh")
+            if source and not name.startswith("build/") and name not in wanted:
+                path.unlink()
+
+    def take(self, built: Copy) -> None:
+        """Start from the objects of a built copy, with their times."""
+        if not self.folder.exists():
+            shutil.copytree(built.folder, self.folder)
+
+    def _lay(self, name: str) -> None:
+        source, target = ROOT / name, self.folder / name
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target)  # with its time: objects of the tree are newer
+        elif not filecmp.cmp(source, target, shallow=False):
+            shutil.copy(source, target)
+
+    def restore(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._lay(name)
+
+    def apply(self, patch: Path) -> bool:
+        """Whether the patch fits."""
+        where = {**os.environ, "GIT_CEILING_DIRECTORIES": str(self.folder.parent)}
+        command = ["git", "apply", "--unidiff-zero", str(patch)]
+        done = subprocess.run(command, cwd=self.folder, env=where, capture_output=True, text=True)
+        if done.returncode:
+            print(done.stderr.strip())
+        return done.returncode == 0
+
+    def build(self) -> bool:
+        command = [sys.executable, "-W", "ignore", "setup.py", "-q", "build_ext", "--inplace"]
+        env = {**os.environ, "TREADLE_BUILD_DIR": OBJECTS, "TREADLE_CUDA": str(int(self.cuda))}
+        done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True)
+        if done.returncode:
+            print(done.stdout[-3000:] + done.stderr[-3000:])
+        return done.returncode == 0
+
+    def test(self, arguments: Iterable[str]) -> subprocess.CompletedProcess[str]:
+        options = ["-x", "-q", "--tb=line", "-p", "no:cacheprovider"]
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(self.folder / "python_pkg"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "TREADLE_MUTANT": "1",
+            "CUDA_VISIBLE_DEVICES": self.gpu,
+        }
+        command = [sys.executable, "-m", "pytest", *options, *arguments]
+        return subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True)
+
+
+@dataclass(frozen=True)
+class Libraries:
+    """Where the libraries of mutants are kept by who compiles, or taken from instead."""
+
+    keep: Path | None = None
+    take: Path | None = None
+
+    def put(self, copy: Copy, name: str) -> bool:
+        """Whether the copy has those of a mutant now, or of the unchanged tree."""
+        package = copy.folder / "python_pkg" / "treadle"
+        lib = package / "lib"
+        if self.take is not None:
+            for module in (ROOT / "python_pkg" / "treadle").glob("_C*"):  # it fits all of them
+                shutil.copy(module, package)
+            shutil.copytree(self.take / name, lib, dirs_exist_ok=True)
+            return True
+        built = copy.build()
+        if built and self.keep is not None:
+            shutil.copytree(lib, self.keep / name, dirs_exist_ok=True)
+        return built
