@@ -120,13 +120,14 @@ def run_jax() -> int:
 
 def run_algorithms() -> int:
     """Layers of a few steps by each algorithm, so wide that each of its kernels runs: all cells,
-    rows of one length and of several, and rows that start anew."""
+    rows of one length and of several, and rows that start anew. In float32 with TF32, too."""
     from tests.recurrent import persistent_calls as calls
     from tests.recurrent import persistent_resets as resets
     from tests.recurrent.layer_cases import CELLS
+    from tests.recurrent.persistent_split_backward import rounding
 
     count = 0
-    widths = {"cluster": (31, 257), "grid": (1000, 2048), "tiles": (64,), "warp": (33,)}
+    widths = {"cluster": (31, 257), "grid": (257, 1000, 2048), "tiles": (64,), "warp": (33,)}
     for (algorithm, hiddens), cell in product(widths.items(), CELLS):
         for hidden, dtype in product(hiddens, calls.DTYPES.values()):
             if not calls.fits(algorithm, dtype, hidden, cell):
@@ -135,7 +136,10 @@ def run_algorithms() -> int:
             options: dict[str, Any] = {"cell": cell, "directions": d, "features": 8}
             for lengths in (None, (3, 3, 2, 1, 1, 1, 1, 1, 1)):
                 one = calls.given("watched", dtype, (3, 9, hidden), lengths=lengths, **options)
-                calls.both(one, algorithm)
+                saved = calls.forward(one, algorithm)
+                for tf32 in (False, True) if dtype == torch.float32 else (False,):
+                    with rounding(tf32):
+                        calls.backward(one, saved, algorithm)
                 resets.layer_of(one, algorithm, resets.marks_of("some", one.input, lengths))
                 count += 2
     torch.cuda.synchronize()

@@ -82,29 +82,37 @@ __device__ __forceinline__ void store_pair(char* at, uint32_t bits, bool even,
   if (real[1]) reinterpret_cast<uint16_t*>(at)[1] = static_cast<uint16_t>(bits >> 16);
 }
 
-// Reads what is missing until nothing is. The loads are predicated, not branched over, and the
-// whole warp goes round: a word that is there must not be read again, and lanes stay together. That
-// nothing is missing is asked with one instruction a word: the largest of them is not all ones.
+// Whether a word of the warp's is missing: one instruction a word, since the largest is all ones.
+template <int n>
+__device__ __forceinline__ bool any_missing(const uint4 (&v)[n]) {
+  uint32_t most = 0;
+#pragma unroll
+  for (int i = 0; i < n; ++i) most = max(max(most, max(v[i].x, v[i].y)), max(v[i].z, v[i].w));
+  return __any_sync(~0u, most == ~0u);
+}
+
+// The loads are predicated, not branched over: a word that is there must not be read again, and
+// lanes stay together.
+template <int n>
+__device__ __forceinline__ void ask_missing(uint4 (&v)[n], const char* at, int stride = 512) {
+#pragma unroll
+  for (int i = 0; i < n; ++i) {
+    asm volatile(
+        "{\n"
+        ".reg .pred missing;\n"
+        "setp.ne.u32 missing, %5, 0;\n"
+        "@missing ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];\n"
+        "}"
+        : "+r"(v[i].x), "+r"(v[i].y), "+r"(v[i].z), "+r"(v[i].w)
+        : "l"(at + i * stride), "r"(static_cast<uint32_t>(missing(v[i])))
+        : "memory");
+  }
+}
+
+// Reads what is missing until nothing is. The whole warp goes round.
 template <int n>
 __device__ __forceinline__ void poll(uint4 (&v)[n], const char* at, int stride = 512) {
-  while (true) {
-    uint32_t most = 0;
-#pragma unroll
-    for (int i = 0; i < n; ++i) most = max(max(most, max(v[i].x, v[i].y)), max(v[i].z, v[i].w));
-    if (!__any_sync(~0u, most == ~0u)) return;
-#pragma unroll
-    for (int i = 0; i < n; ++i) {
-      asm volatile(
-          "{\n"
-          ".reg .pred missing;\n"
-          "setp.ne.u32 missing, %5, 0;\n"
-          "@missing ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];\n"
-          "}"
-          : "+r"(v[i].x), "+r"(v[i].y), "+r"(v[i].z), "+r"(v[i].w)
-          : "l"(at + i * stride), "r"(static_cast<uint32_t>(missing(v[i])))
-          : "memory");
-    }
-  }
+  while (any_missing(v)) ask_missing(v, at, stride);
 }
 
 // Where a group's exchange has a step, in bytes: a ring of steps, each with all tiles, and behind

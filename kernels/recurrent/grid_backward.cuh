@@ -3,17 +3,20 @@
 // rows_each: rows a group. Twin: kernels/recurrent/cpu/rows_backward.h.
 #pragma once
 
+#include "kernels/recurrent/grid_backward_finish.cuh"
 #include "kernels/recurrent/grid_backward_multiply.cuh"
 
 namespace treadle {
 
-// A thread of the warps that finish: a pair of units of one row of each tile.
+// The warps that finish.
 template <class Cell, class T, bool any_resets, bool alone>
-struct GridBackwardFinisher {
-  static constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
+struct GridBackwardFinisher
+    : GridBackwardFinishing<Cell, T, GridBackward<Cell::kGates, Cell::kStateGates>, any_resets> {
+  using Layout = GridBackward<Cell::kGates, Cell::kStateGates>;
+  using Base = GridBackwardFinishing<Cell, T, Layout, any_resets>;
+  using Base::args, Base::kGates, Base::kStateGates, Base::rows, Base::resets, Base::ring;
+  using Base::kMeeting, Base::pair, Base::real, Base::row_in_tile, Base::time, Base::unit;
   static constexpr int kTileBytes = kGridBackwardTile<kStateGates>;
-  using Layout = GridBackward<kGates, kStateGates>;
-  static constexpr int kGradsBytes = Layout::kFinishing * 16;  // of a tile: 4 floats a thread
 
   // Where a thread finds and leaves what is of a tile.
   struct Place {
@@ -21,111 +24,20 @@ struct GridBackwardFinisher {
     uint32_t stage, c, states;
   };
 
-  const PersistentBackward& args;
-  const GroupRows& rows;
-  const Group& group;
-  const GroupResets<any_resets> resets;
-  const GridRing ring;
-  const int steps, tiles, thread, pair, row_in_tile, first_unit, unit, array_bytes, c_at,
-      stage_bytes;
-  const bool real[2], even;  // even: a pair can be stored at once
-  const uint32_t stages, states, own_sums;
-  char *send_to, *grads_to;
-  int buffer = 0;
+  char* const send_to;
 
   __device__ __forceinline__ GridBackwardFinisher(const PersistentBackward& args,
                                                   const Group& group, char* exchange, GridRing ring,
                                                   int rank, int rows_each, uint32_t base)
-      : args(args),
-        rows(group.rows),
-        group(group),
-        resets{args.resets, args.sizes, group},
-        ring(ring),
-        steps(static_cast<int>(args.sizes.steps)),
-        tiles(rows_each / 8),
-        thread(threadIdx.x - Layout::kMultiplying),
-        pair(thread / (2 * kWarp) * 8 + thread % kWarp / 4),
-        row_in_tile(thread / kWarp % 2 * 4 + thread % 4),
-        first_unit(rank * Layout::kUnits),
-        unit(first_unit + 2 * pair),
-        array_bytes(rows_each * Layout::kStageRow),
-        c_at((kGates + 1) * array_bytes),
-        stage_bytes(c_at + rows_each * Layout::kCRow),
-        real{unit < args.sizes.hidden, unit + 1 < args.sizes.hidden},
-        even(args.sizes.hidden % 2 == 0),
-        stages(base + Layout::kStages),
-        states(stages + Layout::kDepth * stage_bytes + thread * 16),
-        own_sums(base + pair / 8 * 512 + sums_place(pair % 8, row_in_tile / 2) +
-                 row_in_tile % 2 * 8) {
-    const int64_t first = group.direction * rows.start(steps) + rows.first + row_in_tile;
-    send_to = exchange + rank * kStateGates * 512 + row_in_tile * 64 + pair * 4;
-    grads_to =
-        static_cast<char*>(args.grad_gates) + 2 * (first * kGates * args.sizes.hidden + unit);
-  }
-
-  __device__ __forceinline__ int time(int s) const { return group.backward_time(s, steps); }
-  __device__ __forceinline__ uint32_t stage_of(int s) const {
-    return stages + s % Layout::kDepth * stage_bytes;
-  }
-  __device__ __forceinline__ uint32_t states_of(int j) const { return states + j * kGradsBytes; }
-  __device__ __forceinline__ int64_t state(int row, int i) const {
-    return (group.direction * args.sizes.batch + rows.first + row) * args.sizes.hidden + unit + i;
-  }
-
-  // Prefetches what forward saved: a thread copies of every 32nd row 16 bytes of each gate and of
-  // grad_output, and 32 of c.
-  __device__ __forceinline__ void fetch(int s) const {
-    const int piece = thread % 4, copy_unit = first_unit + piece * 8;
-    if (s < steps && copy_unit < args.sizes.hidden) {
-      const int active = rows.active(time(s));
-      const int64_t first = rows.start(time(s)) + rows.first, d = group.direction;
-      for (int row = thread / 4; row < active; row += Layout::kFinishing / 4) {
-        const auto from = [&](const void* all, int64_t direction, int64_t each, int bytes) {
-          const int64_t at = d * direction + (first + row) * each + copy_unit;
-          return static_cast<const char*>(all) + at * bytes;
-        };
-        const uint32_t to = stage_of(s) + row * Layout::kStageRow + piece * 16;
-        const uint32_t c_to = stage_of(s) + c_at + row * Layout::kCRow + piece * 32;
-        const char* const gates = from(args.gates, args.gate_direction, args.gate_row, 2);
-#pragma unroll
-        for (int m = 0; m < kGates; ++m) {
-          ptx::copy16_async(to + m * array_bytes, gates + m * args.gate_gate * 2);
-        }
-        if (args.grad_output != nullptr) {
-          ptx::copy16_async(to + kGates * array_bytes,
-                            from(args.grad_output, args.grad_direction, args.grad_row, 2));
-        }
-        const char* const c = from(args.c_states, args.c_direction, args.c_row, 4);
-        ptx::copy16_async(c_to, c);
-        ptx::copy16_async(c_to + 16, c + 16);
-      }
-    }
-    ptx::commit_copies();
-  }
-
-  // The gradients of h and c after the last step.
-  __device__ __forceinline__ void begin() const {
-    for (int j = 0; j < tiles; ++j) {
-      const int row = j * 8 + row_in_tile;
-      float h[2] = {}, c[2] = {};
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (!real[i] || row >= rows.count) continue;
-        const int64_t at = state(row, i);
-        if (args.grad_h_n != nullptr) h[i] = widen(static_cast<const T*>(args.grad_h_n)[at]);
-        if (args.grad_c_n != nullptr) c[i] = load_c<T>(args.grad_c_n, at, args.sizes.half_c);
-      }
-      ptx::store_floats(states_of(j), h[0], h[1]);
-      ptx::store_floats(states_of(j) + 8, c[0], c[1]);
-    }
-  }
+      : Base(args, group, ring, rank, rows_each, base),
+        send_to(exchange + rank * kStateGates * 512 + row_in_tile * 64 + pair * 4) {}
 
   // What can be computed before the sums are there; returns the gradient of the output.
   __device__ __forceinline__ uint32_t prepare(const Place& at,
                                               typename Cell::Slopes (&slopes)[2]) const {
     uint32_t saved[kGates];
 #pragma unroll
-    for (int m = 0; m < kGates; ++m) saved[m] = ptx::load4(at.stage + m * array_bytes);
+    for (int m = 0; m < kGates; ++m) saved[m] = ptx::load4(at.stage + m * Base::array_bytes);
     const uint2 c = ptx::load8(at.c);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -136,37 +48,36 @@ struct GridBackwardFinisher {
       }
       slopes[i] = Cell::slopes(gates, __uint_as_float(i == 0 ? c.x : c.y));
     }
-    return args.grad_output == nullptr ? 0 : ptx::load4(at.stage + kGates * array_bytes);
+    return args.grad_output == nullptr ? 0 : ptx::load4(at.stage + kGates * Base::array_bytes);
   }
 
   // Adds the sums to the gradients of h, and gives their buffer back.
-  __device__ __forceinline__ void add_sums(float (&dh)[2], bool taken) {
-    ptx::sync_threads(kSumsFull + buffer, Layout::kThreads);
+  __device__ __forceinline__ void add_sums(int buffer, bool taken, float (&dh)[2]) const {
+    ptx::sync_threads(kSumsFull + buffer, kMeeting);
     float parts[2][Layout::kMultiplyingWarps];
 #pragma unroll
     for (int w = 0; w < Layout::kMultiplyingWarps; ++w) {
       const uint2 sums =
-          ptx::load8(own_sums + buffer * Layout::kSumBytes + w * Layout::kTiles * 512);
+          ptx::load8(Base::own_sums + buffer * Layout::kSumBytes + w * Layout::kTiles * 512);
       parts[0][w] = __uint_as_float(sums.x), parts[1][w] = __uint_as_float(sums.y);
     }
     const float first = sum_in_pairs(parts[0]), second = sum_in_pairs(parts[1]);
     // Rows without the step before sent zeros; their products are not added: 0 x inf would be NaN.
     if (taken) dh[0] += first, dh[1] += second;
-    ptx::arrive_threads(kSumsEmpty + buffer, Layout::kThreads);
-    if (!alone) buffer ^= 1;
+    ptx::arrive_threads(kSumsEmpty + buffer, kMeeting);
   }
 
   // Row r of tile j in step s, of which `active` rows have the step and `before` the one before.
-  __device__ __forceinline__ void finish(int s, int j, int active, int before, const Place& at) {
+  __device__ __forceinline__ void finish(int s, int j, int buffer, int active, int before,
+                                         const Place& at) const {
     const int row = j * 8 + row_in_tile;
     const bool product = before > j * 8, taken = row < active;
     const bool anew = any_resets && resets.mark(time(s - 1), row) != 0;
-    const uint2 grad_h = ptx::load8(at.states), grad_c = ptx::load8(at.states + 8);
-    float dh[2] = {__uint_as_float(grad_h.x), __uint_as_float(grad_h.y)};
-    float dc[2] = {__uint_as_float(grad_c.x), __uint_as_float(grad_c.y)};
+    float dh[2], dc[2];
+    Base::take_states(at.states, dh, dc);
     typename Cell::Slopes slopes[2];
     const uint32_t grad_out = prepare(at, slopes);
-    if (product) add_sums(dh, row < before);
+    if (product) add_sums(buffer, row < before, dh);
     if (any_resets && anew) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -189,12 +100,11 @@ struct GridBackwardFinisher {
       }
     }
     if (active > j * 8) send(at, grads, product);
-    ptx::store_floats(at.states, dh[0], dh[1]);
-    ptx::store_floats(at.states + 8, dc[0], dc[1]);
+    Base::keep_states(at.states, dh, dc);
     if (!taken) return;
 #pragma unroll
     for (int m = 0; m < kGates; ++m) {
-      store_pair(at.grads + m * args.sizes.hidden * 2, grads[m], even, real);
+      store_pair(at.grads + m * args.sizes.hidden * 2, grads[m], Base::even, real);
     }
   }
 
@@ -207,53 +117,16 @@ struct GridBackwardFinisher {
     for (int m = 0; m < kStateGates; ++m) store_word4(at.put_back + m * 512, ~0u);
   }
 
-  __device__ __forceinline__ void run() {
-    for (int s = 0; s < Layout::kDepth - 1; ++s) fetch(s);
-    for (int b = 0; b < (alone ? 1 : 2); ++b) {
-      ptx::arrive_threads(kSumsEmpty + b, Layout::kThreads);
-    }
-    begin();
-    const int64_t grads_row = kGates * args.sizes.hidden * 2;
-    int before = 0;
-    // One iteration more than steps, for grad_h0.
-#pragma unroll 1
-    for (int s = 0; s <= steps; ++s) {
-      ptx::wait_copies<Layout::kDepth - 2>();
-      ptx::sync_threads(kFinishers, Layout::kFinishing);
-      const int active = s < steps ? rows.active(time(s)) : 0;
-      const int64_t start = s < steps ? rows.start(time(s)) : 0;
-      Place at = {grads_to + start * grads_row,
-                  send_to + ring.place(s),
-                  send_to + ring.place(s + kGridRing - 2),
-                  stage_of(s) + row_in_tile * Layout::kStageRow + pair * 4,
-                  stage_of(s) + c_at + row_in_tile * Layout::kCRow + pair * 8,
-                  states};
-#pragma unroll 1
-      for (int j = 0; j * 8 < active || j * 8 < before; ++j) {
-        finish(s, j, active, before, at);
-        at = {at.grads + 8 * grads_row,         at.send + kTileBytes,     at.put_back + kTileBytes,
-              at.stage + 8 * Layout::kStageRow, at.c + 8 * Layout::kCRow, at.states + kGradsBytes};
-      }
-      before = active;
-      fetch(s + Layout::kDepth - 1);
-      order_exchange(s);
-    }
-    end();
-  }
-
-  __device__ __forceinline__ void end() const {
-    for (int j = 0; j < tiles; ++j) {
+  __device__ __forceinline__ void run() const {
+    Base::template run<alone>([&](int s, int64_t start, int j, int buffer, int active, int before) {
       const int row = j * 8 + row_in_tile;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (!real[i] || row >= rows.count) continue;
-        const int64_t at = state(row, i);
-        const float h = ptx::load_float(states_of(j) + 4 * i);
-        const float c = ptx::load_float(states_of(j) + 8 + 4 * i);
-        if (args.grad_h0 != nullptr) static_cast<T*>(args.grad_h0)[at] = Narrow<T>::from(h);
-        if (args.grad_c0 != nullptr) store_c<T>(args.grad_c0, at, args.sizes.half_c, c);
-      }
-    }
+      const uint32_t stage = Base::stage_of(s);
+      finish(s, j, buffer, active, before,
+             {Base::grads_at(start, j), send_to + ring.place(s) + j * kTileBytes,
+              send_to + ring.place(s + kGridRing - 2) + j * kTileBytes,
+              stage + row * Layout::kStageRow + pair * 4,
+              stage + Base::c_at + row * Layout::kCRow + pair * 8, Base::states_of(j)});
+    });
   }
 };
 

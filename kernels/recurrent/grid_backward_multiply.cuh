@@ -13,6 +13,7 @@ struct GridBackwardMultiplier {
   static constexpr int kStateGates = Cell::kStateGates;
   using Layout = GridBackward<Cell::kGates, kStateGates>;
   static constexpr int kChunks = Layout::kChunks, kTiles = Layout::kTiles;
+  static constexpr int kMeeting = Layout::kMultiplying + Layout::kTeam;
   using Words = uint4[kChunks];
 
   uint32_t weights[Layout::kInRegisters * kTiles * 4];
@@ -115,19 +116,19 @@ struct GridBackwardMultiplier {
         if (c / 2 % 3 == 2) __syncwarp();
       }
     }
-    if (!alone) ptx::sync_threads(kSumsEmpty + buffer, Layout::kThreads);
+    if (!alone) ptx::sync_threads(kSumsEmpty + buffer, kMeeting);
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {
       ptx::store16(sums_to + buffer * Layout::kSumBytes + m * 512,
                    {__float_as_uint(sum[m][0]), __float_as_uint(sum[m][2]),
                     __float_as_uint(sum[m][1]), __float_as_uint(sum[m][3])});
     }
-    ptx::arrive_threads(kSumsFull + buffer, Layout::kThreads);
+    ptx::arrive_threads(kSumsFull + buffer, kMeeting);
     // Here it costs least: others now finish the tile.
     if (orders) order_exchange(visit.s - 1);
     if (!alone) buffer ^= 1;
     if (alone) {
-      ptx::sync_threads(kSumsEmpty, Layout::kThreads);
+      ptx::sync_threads(kSumsEmpty, kMeeting);
       for (const int64_t start = clock64(); clock64() - start < Layout::kFirstPoll;) continue;
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) words[c] = load_words16(at + c * 512);
@@ -151,7 +152,7 @@ struct GridBackwardMultiplier {
     advance();
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) words[c] = load_words16(here + c * 512);
-    if (alone) ptx::sync_threads(kSumsEmpty, Layout::kThreads);
+    if (alone) ptx::sync_threads(kSumsEmpty, kMeeting);
 #pragma unroll 1
     while (any) {
       any = more;
@@ -159,8 +160,8 @@ struct GridBackwardMultiplier {
     }
     // As many waits as arrivals.
     if (!alone) {
-      ptx::sync_threads(kSumsEmpty + buffer, Layout::kThreads);
-      ptx::sync_threads(kSumsEmpty + (buffer ^ 1), Layout::kThreads);
+      ptx::sync_threads(kSumsEmpty + buffer, kMeeting);
+      ptx::sync_threads(kSumsEmpty + (buffer ^ 1), kMeeting);
     }
   }
 };

@@ -71,6 +71,22 @@ cudaError_t run_grid_wide(const PersistentForward* args, const GridCall& call);
 template <class Kind>
 cudaError_t run_grid_split(const PersistentForward* args, const GridCall& call);
 
+// Calls with a Type of the layout of float32 backward.
+template <class Cell, class With>
+auto with_split_backward(const PersistentSizes& sizes, const With& with) {
+  const auto of = [&](auto words) {
+    constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
+    constexpr int kWords = decltype(words)::value;
+    return sizes.hidden > kGridNarrowHidden
+               ? with(Type<GridSplitBackward<kGates, kStateGates, kGridHidden, kWords>>{})
+               : with(Type<GridSplitBackward<kGates, kStateGates, kGridNarrowHidden, kWords>>{});
+  };
+  return sizes.tf32 ? of(std::integral_constant<int, 1>{}) : of(std::integral_constant<int, 2>{});
+}
+
+template <class Kind>
+cudaError_t run_grid_split(const PersistentBackward* args, const GridCall& call);
+
 template <class Kind>
 cudaError_t run_grid(const PersistentForward* args, const GridCall& call) {
   if (call.sizes.dtype == Dtype::kFloat) return run_grid_split<Kind>(args, call);
@@ -95,6 +111,7 @@ cudaError_t run_grid_of(const PersistentBackward* args, const GridCall& call) {
 
 template <class Kind>
 cudaError_t run_grid(const PersistentBackward* args, const GridCall& call) {
+  if (call.sizes.dtype == Dtype::kFloat) return run_grid_split<Kind>(args, call);
   using Cell = typename Kind::template Cell<float>;
   const auto run = [&](auto type) {
     using T = typename decltype(type)::type;
@@ -126,10 +143,14 @@ size_t grid_exchange_bytes(const PersistentSizes& sizes, int rows, bool backward
   using Cell = typename Kind::template Cell<float>;
   constexpr int kStateGates = Cell::kStateGates;
   const int64_t width = sizes.hidden > kGridHidden ? kGridWideHidden : kGridHidden;
-  const int64_t tile_bytes = backward ? kGridBackwardTile<kStateGates>
-                             : sizes.dtype == Dtype::kFloat
-                                 ? GridSplit<Cell::kGates, kStateGates>::kTileBytes
-                                 : width * 8 * 2;
+  const bool split = sizes.dtype == Dtype::kFloat;
+  int64_t tile_bytes = backward ? kGridBackwardTile<kStateGates>
+                       : split  ? GridSplit<Cell::kGates, kStateGates>::kTileBytes
+                                : width * 8 * 2;
+  if (split && backward) {
+    tile_bytes = with_split_backward<Cell>(
+        sizes, [](auto layout) { return int64_t{decltype(layout)::type::kTileBytes}; });
+  }
   const size_t steps = kGridRing + (backward ? 0 : 1);
   return steps * grid_groups(sizes, rows) * (rows / 8) * tile_bytes;
 }

@@ -6,8 +6,8 @@ namespace treadle {
 inline constexpr int kWarp = 32;
 inline constexpr int kMostSharedBytes = 227 * 1024;  // sm_90, a block
 
-inline constexpr int kGridHidden = 1024;  // at most; forward of twice as many blocks:
-inline constexpr int kGridWideHidden = 2048;
+// At most; forward, of twice as many blocks; backward in float32, of fewer.
+inline constexpr int kGridHidden = 1024, kGridWideHidden = 2048, kGridNarrowHidden = 512;
 inline constexpr int kGridRing = 32;  // steps whose exchange has places of its own
 
 template <int gates, int state_gates, int hidden>
@@ -91,7 +91,9 @@ struct GridBackward {
   static constexpr int kBlocks = 32, kUnits = kGridHidden / kBlocks;
   static constexpr int kMostRows = 64;
   static constexpr int kMultiplyingWarps = 8, kMultiplying = kMultiplyingWarps * kWarp;
-  static constexpr int kFinishing = kUnits / 2 * 8;  // a pair of units of a row of a tile each
+  // One team, of which a thread has a pair of units of a row of a tile: registers for two would be
+  // those of weights.
+  static constexpr int kTeam = kUnits / 2 * 8, kTeams = 1, kFinishing = kTeam;
   static constexpr int kThreads = kMultiplying + kFinishing;
   static constexpr int kMultiplyingRegisters = 216;
   static constexpr int kFinishingRegisters = 504 - 2 * kMultiplyingRegisters;
@@ -102,12 +104,67 @@ struct GridBackward {
   static constexpr int kInShared = 2 * kChunks - kInRegisters;
   static constexpr int kDepth = 3;  // steps of what forward saved
   static constexpr int kStageRow = kUnits * 2 + 32, kCRow = kUnits * 4 + 32;  // bytes
-  static constexpr int kFirstPoll = 600;  // clocks after sums are read, with one tile
+  static constexpr int kFirstPoll = 350;  // clocks after sums are read, with one tile
 
   static constexpr int kSumBytes = kMultiplyingWarps * kTiles * 512;  // two of them
   static constexpr int kWeights = 2 * kSumBytes;
   static constexpr int kStages = kWeights + kMultiplyingWarps * kInShared * kTiles * 512;
   // Of every row: gradients of h and c of 16 pairs, and stages of gates, grad_output and c.
+  static constexpr int kRowBytes = kUnits / 2 * 16 + kDepth * ((gates + 1) * kStageRow + kCRow);
+
+  static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
+};
+
+// Backward in float32 on tensor cores: of every float of the exchange and of W_hh, two numbers of
+// float16 (split_float.cuh), or one where TF32 is allowed (`words`). A warp takes spans of 16
+// units; in each the gradients of a row share a scale.
+template <int gates, int state_gates, int hidden, int words>
+struct GridSplitBackward {
+  static constexpr int kGates = gates, kStateGates = state_gates, kHidden = hidden, kWords = words;
+  // Shared memory has to have room for rows beside weights.
+  static constexpr int kUnits = hidden * words == kGridNarrowHidden ? 32 : 16;
+  static constexpr int kBlocks = hidden / kUnits;
+  static constexpr int kMostRows = 64;
+  static constexpr int kMultiplyingWarps = 8, kMultiplying = kMultiplyingWarps * kWarp;
+  // A team takes a tile, a thread of it a pair of units of a row; of 16 units there are two.
+  static constexpr int kFinishing = 128, kTeam = kUnits / 2 * 8, kTeams = kFinishing / kTeam;
+  static constexpr int kThreads = kMultiplying + kFinishing;
+  static constexpr int kMultiplyingRegisters = 192;
+  static constexpr int kFinishingRegisters = 504 - 2 * kMultiplyingRegisters;
+  static constexpr int kTiles = kUnits / 16;
+  static constexpr int kSpans = hidden / 16 / kMultiplyingWarps;  // of a warp
+  // 16 bytes a lane: of a gate the highs and lows of a span, or the highs of two. So many of them
+  // are on their way at a time.
+  static constexpr int kChunks = kSpans * state_gates * words / 2;
+  static constexpr int kWindow = kChunks % 12 == 0 ? 12 : kChunks % 8 == 0 ? 8 : kChunks;
+  // Fragments of weights; registers hold what words, sums, scales and addresses leave.
+  static constexpr int kFragments = 2 * kChunks * kTiles;
+  static constexpr int kFree = (kMultiplyingRegisters - 52 - 4 * kWindow - 12 * kTiles) / 8 * 2;
+  static constexpr int kInRegisters = kFragments < kFree ? kFragments : kFree;
+  static constexpr int kInShared = kFragments - kInRegisters;
+  static constexpr int kDepth = 3;  // steps of what forward saved
+  static constexpr int kStageRow = kUnits * 4 + (state_gates == 4 ? 16 : 32);  // bytes
+  static constexpr int kCRow = kStageRow;
+
+  // In a tile: words, then scales, [warp][four rows][span] x 4 bytes. The first word of a pair of
+  // units of the first row.
+  static constexpr int kScales = kMultiplyingWarps * kChunks * 512;
+  static constexpr int kTileBytes = kScales + kMultiplyingWarps * 2 * kSpans * 4;
+  static constexpr int word_of(int pair) {
+    const int span = pair / 8, chunk = span * words / 2 * state_gates;
+    return chunk * 512 + (words == 1 ? span % 2 * 8 : 0) + pair % 8 / 2 * 16 + pair % 2 * 4;
+  }
+  static constexpr int kLowAt = 8;
+  static constexpr int scale_of(int span, int half) {
+    return kScales + ((span / kSpans * 2 + half) * kSpans + span % kSpans) * 4;
+  }
+
+  static constexpr int kSumBytes = kMultiplyingWarps * kTiles * 512;  // two of them
+  static constexpr int kWeights = 2 * kSumBytes;
+  static constexpr int kColumns = kWeights + kMultiplyingWarps * kInShared * 512;  // their scales
+  static constexpr int kExact = kColumns + kUnits * 4;                             // by fma
+  static constexpr int kStages = kExact + 16;
+  // Of every row: gradients of h and c of pairs, and stages of gates, grad_output and c.
   static constexpr int kRowBytes = kUnits / 2 * 16 + kDepth * ((gates + 1) * kStageRow + kCRow);
 
   static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }

@@ -112,7 +112,9 @@ struct GridWideMultiplier {
   // by that of the next one, and has as long to arrive as others are multiplied: so they are waited
   // for two by two. Those of the next one are not used if there is none.
   __device__ __forceinline__ void multiply(Words& words, const char*& here) {
-    if (alone) poll(words, here);
+    // Of a tile that is late, words waited for two by two would cost a trip to memory each.
+    const uint4 first[1] = {words[0]};
+    if (alone || any_missing(first)) poll(words, here);
     const auto await = [&](int i, int j) {
       if (alone) return;
       uint4 both[2] = {words[i], words[j]};

@@ -17,13 +17,14 @@ namespace treadle {
 
 struct PersistentSizes {
   CellKind cell;
-  Dtype dtype;  // Half or BFloat16; but of the grid backward Float, too
+  Dtype dtype;  // Half, BFloat16 or Float
   int directions;
   int64_t steps, batch, hidden;
   // Device [T + 1]: the first row of each step of a packed batch; null: t * batch.
   const int64_t* starts;
   int64_t first_row, row_count;  // the rows of the batch that this launch computes
   bool half_c;                   // c0, c_n and their gradients are of `dtype`, else of acc
+  bool tf32;                     // the grid, backward: may round products of floats to TF32
 };
 
 struct PersistentForward {

@@ -111,8 +111,8 @@ Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& dev
 // The largest H whose weights an algorithm keeps on the chip; 0 if it does not take the dtype.
 int64_t most_hidden(const RecurrenceSizes& sizes, Dtype dtype, bool cluster, bool backward) {
   if (!cluster) {
-    if (dtype == Dtype::kFloat) return backward ? 0 : kGridHidden;
-    if (!is_half(dtype) || grid_rows(sizes, backward) == 0) return 0;
+    if (dtype == Dtype::kFloat) return kGridHidden;
+    if (!is_half(dtype)) return 0;
     return backward ? kGridHidden : kGridWideHidden;
   }
   int64_t most = 0;
@@ -173,11 +173,14 @@ Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
   }
   constexpr double kNever = std::numeric_limits<double>::infinity();
   const Clusters clusters = cluster ? plan_clusters(sizes, device, backward) : Clusters{{}, kNever};
-  // Where a cluster has little to keep, its times are the better known.
-  const double of_grid = grid && (!cluster || sizes.hidden > kGridFromHidden)
-                             ? grid_time(grid_launches(sizes, device, backward),
-                                         plan_grid(sizes, device, backward), sizes, backward)
-                             : kNever;
+  // Where a cluster has little to keep, its times are the better known. Backward in float32 a
+  // cluster multiplies by fma, and is the slower one.
+  const bool narrow = cluster && sizes.hidden <= kGridFromHidden;
+  const double of_grid =
+      grid && (!narrow || (backward && !is_half(sizes.dtype)))
+          ? grid_time(grid_launches(sizes, device, backward), plan_grid(sizes, device, backward),
+                      sizes, device.tf32, backward)
+          : kNever;
   if (std::min(clusters.time, of_grid) > std::min(launched, tiles)) return in_launches;
   if (of_grid < clusters.time) {
     return {"grid", "the blocks of the grid keep the weights on the chip"};
@@ -226,7 +229,7 @@ const char* refuse_forced(const RecurrenceSizes& sizes, const RecurrenceDevice& 
                 " and sm_", device.architecture);
   }
   if (!cluster && grid_groups(sizes, device, backward) == 0) {
-    return fail("algorithm grid needs ", grid_blocks(sizes, backward),
+    return fail("algorithm grid needs ", grid_blocks(sizes, device.tf32, backward),
                 " multiprocessors a direction, got ", device.multiprocessors, " for ",
                 sizes.directions);
   }
@@ -261,7 +264,8 @@ const char* plan_recurrence(const RecurrenceSizes& sizes, const RecurrenceDevice
   const bool transposed =
       device.cuda && sizes.dtype == Dtype::kFloat && !device.tf32 && few_rows(sizes.batch);
   RecurrencePlan& plan = *result;
-  plan = {algorithm, reason, steps_per_chunk(sizes, device), transposed, clusters, 0, 0};
+  plan = {algorithm, reason,     steps_per_chunk(sizes, device), transposed, clusters, 0,
+          0,         device.tf32};
   if (plan.is("grid")) {
     plan.grid_groups = grid_groups(sizes, device, backward);
     plan.grid_rows = plan_grid(sizes, device, backward);

@@ -42,6 +42,7 @@ struct RecurrencePlan {
   ClusterPlan clusters;     // of algorithm "cluster"
   int64_t grid_groups;      // of algorithm "grid": groups of blocks for one direction
   int grid_rows;            // of algorithm "grid": rows of the batch that a group takes
+  bool tf32;                // whether float32 products may be rounded to TF32
 
   bool is(std::string_view name) const { return name == algorithm; }
   bool persistent() const { return is("cluster") || is("grid"); }

@@ -200,11 +200,23 @@ inline constexpr std::array<ShapeKernels, kShapes> kShapeKernels =
 
 // ---- of any cell
 
-// What a pass of a cell may be run with: cluster shapes, and rows of a grid's group (0: none), wide
-// where H is beyond kGridHidden, split in float32.
+struct GridSplitShape {
+  int blocks, rows;  // of a group, at most
+};
+
+template <int gates, int state_gates, int hidden, int words>
+constexpr GridSplitShape grid_split_shape() {
+  using Layout = GridSplitBackward<gates, state_gates, hidden, words>;
+  static_assert(most_grid_rows<Layout>() > 0);
+  return {Layout::kBlocks, most_grid_rows<Layout>()};
+}
+
+// What a pass of a cell may be run with: cluster shapes, and rows of a grid's group, wide where H
+// is beyond kGridHidden, split in float32.
 struct CellShapes {
   const std::array<ShapeKernels, kShapes>& clusters;
   int grid_rows, grid_rows_wide, grid_rows_split, grid_rows_backward;
+  GridSplitShape grid_split_backward[2][2];  // H beyond kGridNarrowHidden; TF32
 };
 
 template <int gates, int state_gates>
@@ -213,7 +225,11 @@ inline constexpr CellShapes kCellShapes{
     most_grid_rows<GridForward<gates, state_gates, kGridHidden>>(),
     most_grid_rows<GridForward<gates, state_gates, kGridWideHidden>>(),
     most_grid_rows<GridSplit<gates, state_gates>>(),
-    most_grid_rows<GridBackward<gates, state_gates>>()};
+    most_grid_rows<GridBackward<gates, state_gates>>(),
+    {{grid_split_shape<gates, state_gates, kGridNarrowHidden, 2>(),
+      grid_split_shape<gates, state_gates, kGridNarrowHidden, 1>()},
+     {grid_split_shape<gates, state_gates, kGridHidden, 2>(),
+      grid_split_shape<gates, state_gates, kGridHidden, 1>()}}};
 
 inline const CellShapes& cell_shapes(int gates, int state_gates) {
   if (gates == 3) return kCellShapes<3, 3>;

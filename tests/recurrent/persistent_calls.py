@@ -42,7 +42,7 @@ def fits(algorithm: str, dtype: torch.dtype, hidden: int, cell: str = "lltm") ->
 
 def backward_of(algorithm: str, dtype: torch.dtype, hidden: int) -> str:
     """What runs backward where it is asked for."""
-    alone = algorithm == "grid" and (hidden > 1024 or dtype == torch.float32)
+    alone = algorithm == "grid" and hidden > 1024
     return "step" if alone or algorithm in ("tiles", "warp") else algorithm
 
 

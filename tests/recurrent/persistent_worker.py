@@ -26,6 +26,7 @@ from tests.recurrent import (
     persistent_rows,
     persistent_rule,
     persistent_split,
+    persistent_split_backward,
     persistent_steps,
 )
 from tests.recurrent.persistent_calls import Cases
@@ -53,6 +54,7 @@ GROUPS: dict[str, Callable[..., Cases]] = {
     **persistent_rows.GROUPS,
     **persistent_resets.GROUPS,
     **persistent_split.GROUPS,
+    **persistent_split_backward.GROUPS,
 }
 SECONDS = 60  # after which the test ends this process
 TOLD = 5  # failures, in full

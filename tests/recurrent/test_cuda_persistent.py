@@ -1,7 +1,6 @@
-"""recurrent_layer in the algorithms of one launch, "cluster" and "grid", and in "tiles", "warp" and
-"step", which they are compared with. A kernel that waits for itself cannot be ended from in its
-process, so each test runs its cases in a process of its own, which has a minute:
-persistent_worker.py and the files that it imports hold the cases."""
+"""recurrent_layer in the algorithms of one launch, "cluster" and "grid", and in those that they are
+compared with. A kernel that waits for itself cannot be ended from in its process: each test runs
+its cases (persistent_worker.py) in a process of its own, which has a minute."""
 
 from __future__ import annotations
 
@@ -24,11 +23,9 @@ from tests.support.installed import ROOT
 
 Process = subprocess.Popen[str]
 
-
 ALGORITHMS = pytest.mark.parametrize("algorithm", ["cluster", "grid"])
 ALL_ALGORITHMS = pytest.mark.parametrize("algorithm", ["cluster", "grid", "tiles", "warp", "step"])
 FLOAT_ALGORITHMS = pytest.mark.parametrize("algorithm", ["cluster", "grid", "tiles"])
-# Not those that an algorithm does not run.
 CHOSEN = ("cluster", "grid", "tiles")
 PERSISTENT = [(r, d) for r in CHOSEN for d in DTYPES if most_hidden(r, DTYPES[d])]
 EVERYWHERE = [(r, d) for r in ("warp", "step") for d in DTYPES]
@@ -138,6 +135,12 @@ def test_every_share_of_the_batch_of_lstm_in_float32() -> None:
 @ALGORITHMS
 def test_float32_on_tensor_cores(algorithm: str) -> None:
     watch("split", algorithm)
+
+
+@HOPPER
+@EACH_CELL
+def test_float32_on_tensor_cores_backward(cell: str) -> None:
+    watch("split backward", cell)
 
 
 @HOPPER

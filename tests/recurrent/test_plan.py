@@ -1,20 +1,14 @@
-"""How a recurrent layer is run: the planner, a pure function, asked about chips that are not here;
-and the op's argument that forces an algorithm."""
+"""How a recurrent layer is run: the planner, a pure function, asked about chips that are not
+here."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
 
-from tests.recurrent.layer_cases import TENSORS, layer, layer_arguments
-from tests.support.compare import same_bits
-from tests.support.inputs import DEVICES, Call, Make
 from treadle import _build
 
 
@@ -76,12 +70,32 @@ def bounded(sizes: Sizes, chunk: int, l2_bytes: int) -> None:
     assert few or chunk * step_bytes(sizes) <= l2_bytes // 2
 
 
-def grid_blocks(hidden: int, backward: bool) -> int:
-    return 32 if backward else 64 if hidden <= 1024 else 128
+# Of LLTM in float32, backward: whether H is beyond 512 and TF32 allowed: blocks, most rows.
+FLOAT_GRIDS = {
+    (False, False): (32, 64),
+    (False, True): (16, 64),
+    (True, False): (64, 64),
+    (True, True): (64, 64),
+}
+
+
+def grid_of(sizes: Sizes, tf32: bool, backward: bool) -> tuple[int, int]:
+    """Blocks of a group, and its most rows."""
+    _, _, hidden, element = sizes
+    if backward and element == 4:
+        return FLOAT_GRIDS[hidden > 512, tf32]
+    if backward:
+        return 32, 64
+    return 64 if hidden <= 1024 else 128, 80 if element == 4 else 128
 
 
 def possible(
-    sizes: Sizes, multiprocessors: int, architecture: int, directions: int, backward: bool
+    sizes: Sizes,
+    multiprocessors: int,
+    architecture: int,
+    directions: int,
+    backward: bool,
+    tf32: bool = False,
 ) -> set[str]:
     """Algorithms that can run."""
     _, _, hidden, element = sizes
@@ -90,14 +104,21 @@ def possible(
         found |= {"cluster"}
     if element == 2 and 1 <= hidden <= 768 and architecture >= 90:
         found |= {"cluster"}
-    most = {2: 1024 if backward else 2048, 4: 0 if backward else 1024, 8: 0}[element]
-    enough = multiprocessors >= grid_blocks(hidden, backward) * directions
+    most = {2: 1024 if backward else 2048, 4: 1024, 8: 0}[element]
+    enough = multiprocessors >= grid_of(sizes, tf32, backward)[0] * directions
     if 1 <= hidden <= most and architecture >= 90 and enough:
         found |= {"grid"}
     return found
 
 
-def covered(sizes: Sizes, one: Any, multiprocessors: int, directions: int, backward: bool) -> None:
+def covered(
+    sizes: Sizes,
+    one: Any,
+    multiprocessors: int,
+    directions: int,
+    backward: bool,
+    tf32: bool = False,
+) -> None:
     """All units and all rows of the batch, within what a kernel takes."""
     _, batch, hidden, element = sizes
     units, blocks, tiles, rows = one.clusters
@@ -110,8 +131,8 @@ def covered(sizes: Sizes, one: Any, multiprocessors: int, directions: int, backw
     else:
         assert one.clusters == (0, 0, 0, 0)
     if one.algorithm == "grid":
-        groups = multiprocessors // grid_blocks(hidden, backward) // directions
-        most = 64 if backward else 80 if element == 4 else 128
+        blocks, most = grid_of(sizes, tf32, backward)
+        groups = multiprocessors // blocks // directions
         assert one.grid_rows in range(8, most + 1, 8) and groups > 0
         # Not more than it takes in as few launches as there can be.
         launches = max(1, -(-batch // (most * groups)))
@@ -121,12 +142,13 @@ def covered(sizes: Sizes, one: Any, multiprocessors: int, directions: int, backw
         assert one.grid_rows == 0
 
 
-def chosen(one: Any, can: set[str], sizes: Sizes) -> None:
+def chosen(one: Any, can: set[str], sizes: Sizes, backward: bool) -> None:
     """Not for very many rows, which a launch a step computes faster."""
-    _, batch, hidden, _ = sizes
+    _, batch, hidden, element = sizes
     many = (one.algorithm, one.reason) in MANY_ROWS
-    # Of both, above H 512, the one that is expected to be faster.
-    worth = {"cluster"} if "cluster" in can and hidden <= 512 else can - {"step"} or {"step"}
+    # Of both, above H 512 and backward in float32, the one that is expected to be faster.
+    narrow = hidden <= 512 and not (backward and element == 4)
+    worth = {"cluster"} if "cluster" in can and narrow else can - {"step"} or {"step"}
     why = "few rows of one step are a launch" if worth == {"warp"} else "on the chip"
     assert many or (one.algorithm in worth and why in one.reason)
     assert batch > 16 or not many
@@ -139,7 +161,7 @@ def test_every_size() -> None:
         for tf32, architecture, directions, backward in itertools.product(
             (False, True), ARCHITECTURES, (1, 2), (False, True)
         ):
-            can = possible(sizes, 132, architecture, directions, backward)
+            can = possible(sizes, 132, architecture, directions, backward, tf32)
             one = plan(
                 sizes,
                 tf32=tf32,
@@ -150,10 +172,10 @@ def test_every_size() -> None:
             if steps <= 1:
                 few = not backward and batch <= 8192 // max(hidden, 1)
                 can = {"warp"} if few else {"step"}
-            chosen(one, can, sizes)
+            chosen(one, can, sizes, backward)
             bounded(sizes, one.steps_per_chunk, 50 * MEGABYTE)
             assert one.transposed == (element == 4 and not tf32 and 1 < batch <= 32)
-            covered(sizes, one, 132, directions, backward)
+            covered(sizes, one, 132, directions, backward, tf32)
 
 
 @BINDINGS
@@ -166,7 +188,8 @@ def test_every_chip() -> None:
         sizes = (257, batch, *width)
         device = {"multiprocessors": multiprocessors, "architecture": architecture}
         one = plan(sizes, directions=directions, backward=backward, **device)
-        chosen(one, possible(sizes, multiprocessors, architecture, directions, backward), sizes)
+        can = possible(sizes, multiprocessors, architecture, directions, backward)
+        chosen(one, can, sizes, backward)
         covered(sizes, one, multiprocessors, directions, backward)
 
 
@@ -192,102 +215,3 @@ def test_every_size_on_the_cpu() -> None:
         one = plan(sizes, cuda=False, multiprocessors=0, l2_bytes=32 * MEGABYTE)
         assert one.algorithm == "rows" and "threads" in one.reason and not one.transposed
         bounded(sizes, one.steps_per_chunk, 32 * MEGABYTE)
-
-
-NAMES = {True: "auto, cluster, grid, tiles, warp or step on CUDA", False: "auto or rows on the CPU"}
-
-
-@BINDINGS
-@pytest.mark.parametrize(
-    ("cuda", "algorithm"), [(True, "cluster"), (True, "grid"), (True, "step"), (False, "rows")]
-)
-def test_forced_algorithms(cuda: bool, algorithm: str) -> None:
-    for sizes in ((512, 17, 33, 2), (1, 17, 33, 2), (0, 0, 33, 2)):
-        free, forced = plan(sizes, cuda), plan(sizes, cuda, forced=algorithm)
-        assert forced.algorithm == algorithm and forced.reason == "asked for" != free.reason
-        assert forced.steps_per_chunk == free.steps_per_chunk
-        covered(sizes, forced, 132, 1, backward=False)
-
-
-@BINDINGS
-@pytest.mark.parametrize("cuda", [True, False])
-def test_unknown_algorithms(cuda: bool) -> None:
-    for wrong in ("", "Auto", "persistent", *(["rows"] if cuda else ["cluster", "tiles", "step"])):
-        words = f"^recurrent_layer: algorithm must be {NAMES[cuda]}, got {wrong}($|\n)"
-        with pytest.raises(RuntimeError, match=words):
-            plan((512, 17, 33, 2), cuda, forced=wrong)
-
-
-@BINDINGS
-@pytest.mark.parametrize(("algorithm", "most"), [("cluster", 768), ("grid", 2048)])
-@pytest.mark.parametrize(
-    ("hidden", "element", "architecture"),
-    [
-        (1025, 4, 90),
-        (33, 4, 80),
-        (33, 8, 100),
-        (33, 2, 89),
-        (0, 2, 90),
-        (2049, 2, 90),
-        (1 << 62, 4, 75),
-    ],
-)
-def test_algorithms_that_cannot_run(
-    algorithm: str, most: int, hidden: int, element: int, architecture: int
-) -> None:
-    dtype = {2: "float16", 4: "float32", 8: "float64"}[element]
-    exact = rf" \(or float32 up to {512 if algorithm == 'cluster' else 1024}\)"
-    words = (
-        f"^recurrent_layer: algorithm {algorithm} needs float16 or bfloat16, 1 <= H <= {most}"
-        rf"{exact} and an sm_90 GPU, got {dtype}, H = {hidden} and sm_{architecture}($|\n)"
-    )
-    with pytest.raises(RuntimeError, match=words):
-        plan((512, 17, hidden, element), forced=algorithm, architecture=architecture)
-
-
-@BINDINGS
-@pytest.mark.parametrize(("algorithm", "most"), [("cluster", 512), ("grid", 1024)])
-def test_float32_in_clusters_and_in_the_grid(algorithm: str, most: int) -> None:
-    for hidden in (1, most):
-        assert plan((512, 17, hidden, 4), forced=algorithm).algorithm == algorithm
-    with pytest.raises(RuntimeError, match=f"algorithm {algorithm} needs float16 or bfloat16"):
-        plan((512, 17, most + 1, 4), forced=algorithm)
-
-
-@BINDINGS
-def test_a_wide_layer_takes_the_faster_of_cluster_and_grid() -> None:
-    """Many rows of a width that few clusters hold at once."""
-    assert plan((512, 4, 768, 2), architecture=90).algorithm == "cluster"
-    assert plan((512, 128, 768, 2), architecture=90).algorithm == "grid"
-    assert plan((512, 128, 512, 2), architecture=90).algorithm == "cluster"
-
-
-def run(call: Call, **options: Any) -> list[Tensor]:
-    leaves = call.map(lambda t: t.detach().requires_grad_())
-    results = leaves.with_options(**options).run(layer)
-    ones = [torch.ones_like(t) for t in results]
-    return [*results, *torch.autograd.grad(results, [leaves.args[i] for i in TENSORS], ones)]
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("lengths", [None, (3, 1)], ids=str)
-def test_the_ops_argument(lengths: tuple[int, ...] | None, device: str) -> None:
-    make = Make("algorithm", device, torch.float32)
-    call = layer_arguments(make, (3, 2, 4, 5), directions=2, lengths=lengths)
-    on_cuda = device != "cpu"
-    algorithms = ["step"] if on_cuda else ["rows"]
-    if on_cuda and torch.cuda.get_device_capability() >= (9, 0):
-        algorithms.insert(0, "cluster")
-    # The first is what auto takes.
-    expected = run(call)
-    for name in ("auto", algorithms[0]):
-        for ours, theirs in zip(run(call, algorithm=name), expected, strict=True):
-            same_bits(ours, theirs, name)
-    for name in algorithms:
-        torch.testing.assert_close(run(call, algorithm=name), expected, rtol=1e-5, atol=1e-5)
-    for wrong in ("rows" if on_cuda else "step", "persistent"):
-        words = f"^recurrent_layer: algorithm must be {NAMES[device != 'cpu']}, got {wrong}($|\n)"
-        options = {"algorithm": wrong}
-        for attempt in (partial(layer, *call.args, **options), partial(run, call, **options)):
-            with pytest.raises(RuntimeError, match=words):
-                attempt()

@@ -26,11 +26,28 @@ def test_a_grid_on_a_small_chip(hidden: int, backward: bool, blocks: int) -> Non
 
 
 @BINDINGS
-@pytest.mark.parametrize(("hidden", "element"), [(2048, 2), (513, 4), (1024, 4)])
-def test_a_grid_of_wide_layers_and_of_float32_runs_forward_alone(hidden: int, element: int) -> None:
+def test_a_grid_of_wide_layers_runs_forward_alone() -> None:
     for forced, way in itertools.product(("auto", "grid"), (False, True)):
-        one = plan((512, 17, hidden, element), forced=forced, backward=way)
+        one = plan((512, 17, 2048, 2), forced=forced, backward=way)
         assert one.algorithm == ("step" if way else "grid")
+
+
+@BINDINGS
+@pytest.mark.parametrize("cell", ["lltm", "lstm", "gru"])
+@pytest.mark.parametrize(
+    ("hidden", "tf32", "units"),
+    [(512, True, 32), (512, False, 16), (1024, True, 16), (1024, False, 16)],
+)
+def test_a_grid_of_float32_backward(cell: str, hidden: int, tf32: bool, units: int) -> None:
+    blocks = hidden // units
+    options = {"cell": cell, "tf32": tf32, "backward": True, "forced": "grid"}
+    for few in (hidden - 127, hidden):
+        assert plan((512, 64, few, 4), multiprocessors=blocks, **options).algorithm == "grid"
+        words = f"algorithm grid needs {blocks} multiprocessors a direction, got {blocks - 1} for 1"
+        with pytest.raises(RuntimeError, match=words):
+            plan((512, 64, few, 4), multiprocessors=blocks - 1, **options)
+    free = plan((512, 64, hidden, 4), **options | {"forced": "auto"})
+    assert free.algorithm == "grid"
 
 
 @BINDINGS

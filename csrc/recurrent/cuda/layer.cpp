@@ -32,6 +32,7 @@ bool fits(const RecurrenceSizes& sizes, const RecurrencePlan& plan, bool backwar
   }
   PersistentSizes own = persistent_sizes(sizes, /*half_c=*/false);
   own.row_count = std::min<int64_t>(sizes.batch, plan.grid_groups * plan.grid_rows);
+  own.tf32 = plan.tf32;
   bool found = false;
   check_launch(op, grid_fits(backward, own, plan.grid_rows, &found));
   return found;

@@ -1,0 +1,9 @@
+// LLTM's instances of kernels/recurrent/grid_split_backward.cuh.
+#include "kernels/math/cells/lltm.h"
+#include "kernels/recurrent/grid_split_backward_launch.cuh"
+
+namespace treadle {
+
+template cudaError_t run_grid_split<math::Lltm>(const PersistentBackward*, const GridCall&);
+
+}  // namespace treadle
