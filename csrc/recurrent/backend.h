@@ -128,7 +128,8 @@ inline PersistentSizes persistent_sizes(const RecurrenceSizes& sizes, bool half_
   return {sizes.cell,         sizes.dtype, static_cast<int>(sizes.directions),
           sizes.steps,        sizes.batch, sizes.hidden,
           /*starts=*/nullptr,
-          /*first_row=*/0,    sizes.batch, half_c};
+          /*first_row=*/0,    sizes.batch, half_c,
+          /*tf32=*/false};
 }
 
 }  // namespace treadle

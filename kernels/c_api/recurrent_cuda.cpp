@@ -38,7 +38,8 @@ PersistentSizes sizes_of(const CLayer& layer) {
           /*starts=*/nullptr,
           /*first_row=*/0,
           s.batch,
-          /*half_c=*/layer.c_dtype == s.dtype};
+          /*half_c=*/layer.c_dtype == s.dtype,
+          /*tf32=*/false};
 }
 
 RecurrenceDevice device_of(int index) {
