@@ -67,6 +67,12 @@ __device__ __forceinline__ uint4 load_words16(const char* at) {
   return v;
 }
 
+__device__ __forceinline__ uint32_t load_word4(const char* at) {
+  uint32_t x;
+  asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
+  return x;
+}
+
 __device__ __forceinline__ void store_word4(char* at, uint32_t x) {
   asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(at), "r"(x) : "memory");
 }

@@ -111,9 +111,7 @@ struct GridSplitColumns {
   // A word that has arrived, as warps that multiply have seen.
   static __device__ __forceinline__ uint32_t arrived4(const char* at) {
     uint32_t x = ~0u;
-    while (x == ~0u) {
-      asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
-    }
+    while (x == ~0u) x = load_word4(at);
     return x;
   }
 
