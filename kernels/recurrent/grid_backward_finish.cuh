@@ -125,8 +125,9 @@ struct GridBackwardFinishing {
       if (kTeams == 1 || b == team) ptx::arrive_threads(kSumsEmpty + b, kMeeting);
     }
     begin();
-    int sums = 0, before = 0;  // tiles of sums so far; rows of the last step
-                               // One iteration more than steps, for grad_h0.
+    // Tiles of sums so far; rows of the last step.
+    int sums = 0, before = 0;
+    // One iteration more than steps, for grad_h0.
 #pragma unroll 1
     for (int s = 0; s <= steps; ++s) {
       ptx::wait_copies<Layout::kDepth - 2>();
