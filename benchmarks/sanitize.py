@@ -124,7 +124,6 @@ def run_algorithms() -> int:
     from tests.recurrent import persistent_calls as calls
     from tests.recurrent import persistent_resets as resets
     from tests.recurrent.layer_cases import CELLS
-    from tests.recurrent.persistent_split_backward import rounding
 
     count = 0
     widths = {"cluster": (31, 257), "grid": (257, 1000, 2048), "tiles": (64,), "warp": (33,)}
@@ -138,7 +137,7 @@ def run_algorithms() -> int:
                 one = calls.given("watched", dtype, (3, 9, hidden), lengths=lengths, **options)
                 saved = calls.forward(one, algorithm)
                 for tf32 in (False, True) if dtype == torch.float32 else (False,):
-                    with rounding(tf32):
+                    with calls.rounding(tf32):
                         calls.backward(one, saved, algorithm)
                 resets.layer_of(one, algorithm, resets.marks_of("some", one.input, lengths))
                 count += 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,16 +62,20 @@ def rounds(algorithm: str, dtype: torch.dtype) -> bool:
 
 
 @contextmanager
-def allowing(algorithm: str, dtype: torch.dtype) -> Iterator[None]:
-    """That it may round, if it does; all else is exact."""
+def rounding(allowed: bool) -> Iterator[None]:
+    """Whether products of float32 may be rounded to tf32."""
     products, layers = torch.backends.cuda.matmul, torch.backends.cudnn
     before = products.allow_tf32, layers.allow_tf32
-    if rounds(algorithm, dtype):
-        products.allow_tf32 = layers.allow_tf32 = True
+    products.allow_tf32 = layers.allow_tf32 = allowed
     try:
         yield
     finally:
         products.allow_tf32, layers.allow_tf32 = before
+
+
+def allowing(algorithm: str, dtype: torch.dtype) -> AbstractContextManager[None]:
+    """That it may round, if it does; all else is exact."""
+    return rounding(True) if rounds(algorithm, dtype) else nullcontext()
 
 
 def as_multiplied(t: Tensor, algorithm: str) -> Tensor:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tests.recurrent import persistent_calls as calls
-from tests.recurrent.persistent_calls import NAMES, Cases, Given
+from tests.recurrent.persistent_calls import NAMES, Cases, Given, rounding
 from tests.recurrent.persistent_checks import Checks
 from tests.recurrent.persistent_rows import kind
 from tests.recurrent.persistent_split import CELLS, F32, NOT_FINITE, drawn
@@ -23,18 +22,6 @@ from tests.support.rule import within_rule
 from treadle import reference
 
 WIDTHS = (129, 512, 513, 1024)  # of the narrow layout and of the wide one
-
-
-@contextmanager
-def rounding(allowed: bool) -> Iterator[None]:
-    """Whether products of float32 may be rounded."""
-    products, layers = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = products.allow_tf32, layers.allow_tf32
-    products.allow_tf32 = layers.allow_tf32 = allowed
-    try:
-        yield
-    finally:
-        products.allow_tf32, layers.allow_tf32 = before
 
 
 def with_grads(one: Given, change: Any) -> Given:
