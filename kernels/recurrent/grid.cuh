@@ -15,11 +15,6 @@
 
 namespace treadle {
 
-// Bytes of a tile of one step: gradients of all units' gates with a product with h, in the order of
-// the B operand.
-template <int state_gates>
-inline constexpr int kGridBackwardTile = state_gates * kGridHidden * 8 * 2;
-
 // Named barriers of a block; the two buffers of sums have one of each kind.
 enum GridBarrier { kSumsFull = 1, kSumsEmpty = 3, kFinishers = 5 };
 

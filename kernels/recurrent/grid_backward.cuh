@@ -9,14 +9,12 @@
 namespace treadle {
 
 // The warps that finish.
-template <class Cell, class T, bool any_resets, bool alone>
-struct GridBackwardFinisher
-    : GridBackwardFinishing<Cell, T, GridBackward<Cell::kGates, Cell::kStateGates>, any_resets> {
-  using Layout = GridBackward<Cell::kGates, Cell::kStateGates>;
+template <class Cell, class T, class Layout, bool any_resets, bool alone>
+struct GridBackwardFinisher : GridBackwardFinishing<Cell, T, Layout, any_resets> {
   using Base = GridBackwardFinishing<Cell, T, Layout, any_resets>;
   using Base::args, Base::kGates, Base::kStateGates, Base::rows, Base::resets, Base::ring;
   using Base::kMeeting, Base::pair, Base::real, Base::row_in_tile, Base::time, Base::unit;
-  static constexpr int kTileBytes = kGridBackwardTile<kStateGates>;
+  static constexpr int kTileBytes = Layout::kTileBytes;
 
   // Where a thread finds and leaves what is of a tile.
   struct Place {
@@ -130,29 +128,29 @@ struct GridBackwardFinisher
   }
 };
 
-template <class Cell, class T, bool any_resets, bool alone>
-__global__ void __launch_bounds__(GridBackward<Cell::kGates, Cell::kStateGates>::kThreads, 1)
+// late: as GridBackwardMultiplier says.
+template <class Cell, class T, class Layout, bool any_resets, int late>
+__global__ void __launch_bounds__(Layout::kThreads, 1)
     grid_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  using Layout = GridBackward<Cell::kGates, Cell::kStateGates>;
   extern __shared__ __align__(128) unsigned char memory[];
   const int rank = static_cast<int>(blockIdx.x) % Layout::kBlocks;
   const int number = static_cast<int>(blockIdx.x) / Layout::kBlocks;
   const int tiles = rows_each / 8;
   const Group group(args.sizes, number, rows_each);
-  const GridRing ring{tiles * kGridBackwardTile<Cell::kStateGates>};
+  const GridRing ring{tiles * Layout::kTileBytes};
   char* const exchange =
       static_cast<char*>(args.exchange) + int64_t{number} * kGridRing * ring.step_bytes;
   if (threadIdx.x < Layout::kMultiplying) {
     ptx::setmaxnreg_inc<Layout::kMultiplyingRegisters>();
-    GridBackwardMultiplier<Cell, T, alone>(args, group, exchange, ring, rank,
-                                           ptx::shared_address(memory))
+    GridBackwardMultiplier<Cell, T, Layout, late>(args, group, exchange, ring, rank,
+                                                  ptx::shared_address(memory))
         .run();
   } else {
     ptx::setmaxnreg_dec<Layout::kFinishingRegisters>();
-    GridBackwardFinisher<Cell, T, any_resets, alone>(args, group, exchange, ring, rank, rows_each,
-                                                     ptx::shared_address(memory))
+    GridBackwardFinisher<Cell, T, Layout, any_resets, late == 2>(
+        args, group, exchange, ring, rank, rows_each, ptx::shared_address(memory))
         .run();
   }
 #endif

@@ -6,14 +6,17 @@
 
 namespace treadle {
 
-// A warp that multiplies all units of the block by an eighth of K. `alone`: the group has one tile,
-// so that the next words are those of the same tile and cannot be there before it is finished.
-template <class Cell, class T, bool alone>
+// A warp that multiplies all units of the block by an eighth of K. `late`: 2 where the group has
+// one tile, so that the next words are those of the same tile and cannot be there before it is
+// finished; 1 where it has two, which then follow one another by half a step, and the words of the
+// other one are asked for when the sums of this one are stored; 0 with more, whose words are there
+// by then.
+template <class Cell, class T, class Layout, int late>
 struct GridBackwardMultiplier {
   static constexpr int kStateGates = Cell::kStateGates;
-  using Layout = GridBackward<Cell::kGates, kStateGates>;
   static constexpr int kChunks = Layout::kChunks, kTiles = Layout::kTiles;
   static constexpr int kMeeting = Layout::kMultiplying + Layout::kTeam;
+  static constexpr bool kAlone = late == 2;
   using Words = uint4[kChunks];
 
   uint32_t weights[Layout::kInRegisters * kTiles * 4];
@@ -88,7 +91,7 @@ struct GridBackwardMultiplier {
 
   // Where the visit's step has sent its tile.
   __device__ __forceinline__ int source() const {
-    return ring.place(visit.s) + visit.j * kGridBackwardTile<kStateGates>;
+    return ring.place(visit.s) + visit.j * Layout::kTileBytes;
   }
 
   // The words, which lie at `here`, are asked for already. They are replaced by those of the next
@@ -110,13 +113,13 @@ struct GridBackwardMultiplier {
         }
         ptx::multiply_add<T>(sum[m], a.x, a.y, a.z, a.w, c % 2 ? b.z : b.x, c % 2 ? b.w : b.y);
       }
-      if (!alone && c % 2) {
+      if (late == 0 && c % 2) {
         words[c / 2] = load_words16(at + c / 2 * 512);
         // The compiler would move all loads behind the products.
         if (c / 2 % 3 == 2) __syncwarp();
       }
     }
-    if (!alone) ptx::sync_threads(kSumsEmpty + buffer, kMeeting);
+    if (!kAlone) ptx::sync_threads(kSumsEmpty + buffer, kMeeting);
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {
       ptx::store16(sums_to + buffer * Layout::kSumBytes + m * 512,
@@ -126,15 +129,19 @@ struct GridBackwardMultiplier {
     ptx::arrive_threads(kSumsFull + buffer, kMeeting);
     // Here it costs least: others now finish the tile.
     if (orders) order_exchange(visit.s - 1);
-    if (!alone) buffer ^= 1;
-    if (alone) {
+    if (!kAlone) buffer ^= 1;
+    if (kAlone) {
       ptx::sync_threads(kSumsEmpty, kMeeting);
       for (const int64_t start = clock64(); clock64() - start < Layout::kFirstPoll;) continue;
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) words[c] = load_words16(at + c * 512);
     }
+    if (late > 0) ask(words, at);
     here = at;
     advance();
+  }
+
+  static __device__ __forceinline__ void ask(Words& words, const char* at) {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) words[c] = load_words16(at + c * 512);
   }
 
   __device__ __forceinline__ void advance() {
@@ -150,16 +157,15 @@ struct GridBackwardMultiplier {
     const char* here = at;
     bool any = more;
     advance();
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) words[c] = load_words16(here + c * 512);
-    if (alone) ptx::sync_threads(kSumsEmpty, kMeeting);
+    ask(words, here);
+    if (kAlone) ptx::sync_threads(kSumsEmpty, kMeeting);
 #pragma unroll 1
     while (any) {
       any = more;
       multiply(words, here);
     }
     // As many waits as arrivals.
-    if (!alone) {
+    if (!kAlone) {
       ptx::sync_threads(kSumsEmpty + buffer, kMeeting);
       ptx::sync_threads(kSumsEmpty + (buffer ^ 1), kMeeting);
     }

@@ -267,7 +267,7 @@ __global__ void __launch_bounds__(GridLayout<Cell, hidden>::kThreads, 1)
   using Multiplier =
       std::conditional_t<Layout::kWide,
                          GridWideMultiplier<Layout, GridWideProducts<Cell, T>, late == 2>,
-                         GridMultiplier<Cell, T, late>>;
+                         GridMultiplier<Cell, T, Layout, late>>;
   extern __shared__ __align__(128) unsigned char memory[];
   const int rank = static_cast<int>(blockIdx.x) % Layout::kBlocks;
   const int number = static_cast<int>(blockIdx.x) / Layout::kBlocks;

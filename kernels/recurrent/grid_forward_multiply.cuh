@@ -33,10 +33,9 @@ __device__ __forceinline__ void load_forward_weights(const PersistentForward& ar
 // A warp that multiplies all units of the block by an eighth of K. `late`: of how many of two
 // visits the next one's words are asked for after the sums are stored, and not while the tile is
 // multiplied: of all with one tile, since the words are then its own, of half of them with two.
-template <class Cell, class T, int late>
+template <class Cell, class T, class Layout, int late>
 struct GridMultiplier {
   static constexpr int kStateGates = Cell::kStateGates;
-  using Layout = GridForward<Cell::kGates, kStateGates, kGridHidden>;
   static constexpr int kChunks = Layout::kChunks;
   using Words = uint4[kChunks];
 

@@ -94,6 +94,10 @@ cudaError_t run_grid(const PersistentForward* args, const GridCall& call) {
   using Cell = typename Kind::template HalfCell<float>;
   const auto run = [&](auto type) {
     using T = typename decltype(type)::type;
+    if (call.sizes.hidden <= kGridNarrowHidden) {  // one tile alone is a batch for clusters
+      return call.rows == 16 ? run_grid_of<Cell, T, kGridNarrowHidden, 1>(args, call)
+                             : run_grid_of<Cell, T, kGridNarrowHidden, 0>(args, call);
+    }
     return call.rows == 8    ? run_grid_of<Cell, T, kGridHidden, 2>(args, call)
            : call.rows == 16 ? run_grid_of<Cell, T, kGridHidden, 1>(args, call)
                              : run_grid_of<Cell, T, kGridHidden, 0>(args, call);
@@ -101,12 +105,18 @@ cudaError_t run_grid(const PersistentForward* args, const GridCall& call) {
   return call.sizes.dtype == Dtype::kHalf ? run(Type<Half>{}) : run(Type<BFloat16>{});
 }
 
-template <class Cell, class T, bool alone>
+template <class Cell, class T, int hidden>
 cudaError_t run_grid_of(const PersistentBackward* args, const GridCall& call) {
-  using Layout = GridBackward<Cell::kGates, Cell::kStateGates>;
-  return call.of<Layout>(
-      any_resets(args) ? grid_backward<Cell, T, true, alone> : grid_backward<Cell, T, false, alone>,
-      args);
+  using Layout = GridBackward<Cell::kGates, Cell::kStateGates, hidden>;
+  const auto run = [&](auto late) {
+    constexpr int kLate = decltype(late)::value;
+    return call.of<Layout>(any_resets(args) ? grid_backward<Cell, T, Layout, true, kLate>
+                                            : grid_backward<Cell, T, Layout, false, kLate>,
+                           args);
+  };
+  return call.rows == 8    ? run(std::integral_constant<int, 2>{})
+         : call.rows == 16 ? run(std::integral_constant<int, 1>{})
+                           : run(std::integral_constant<int, 0>{});
 }
 
 template <class Kind>
@@ -115,8 +125,9 @@ cudaError_t run_grid(const PersistentBackward* args, const GridCall& call) {
   using Cell = typename Kind::template Cell<float>;
   const auto run = [&](auto type) {
     using T = typename decltype(type)::type;
-    return call.rows == 8 ? run_grid_of<Cell, T, true>(args, call)
-                          : run_grid_of<Cell, T, false>(args, call);
+    return call.sizes.hidden > kGridNarrowHidden
+               ? run_grid_of<Cell, T, kGridHidden>(args, call)
+               : run_grid_of<Cell, T, kGridNarrowHidden>(args, call);
   };
   return call.sizes.dtype == Dtype::kHalf ? run(Type<Half>{}) : run(Type<BFloat16>{});
 }
@@ -142,11 +153,11 @@ template <class Kind>
 size_t grid_exchange_bytes(const PersistentSizes& sizes, int rows, bool backward) {
   using Cell = typename Kind::template Cell<float>;
   constexpr int kStateGates = Cell::kStateGates;
-  const int64_t width = sizes.hidden > kGridHidden ? kGridWideHidden : kGridHidden;
   const bool split = sizes.dtype == Dtype::kFloat;
-  int64_t tile_bytes = backward ? kGridBackwardTile<kStateGates>
-                       : split  ? GridSplit<Cell::kGates, kStateGates>::kTileBytes
-                                : width * 8 * 2;
+  const int64_t width = sizes.hidden > kGridHidden         ? kGridWideHidden
+                        : sizes.hidden > kGridNarrowHidden ? kGridHidden
+                                                           : kGridNarrowHidden;
+  int64_t tile_bytes = width * 8 * (backward ? 2 * kStateGates : split ? 4 : 2);
   if (split && backward) {
     tile_bytes = with_split_backward<Cell>(
         sizes, [](auto layout) { return int64_t{decltype(layout)::type::kTileBytes}; });

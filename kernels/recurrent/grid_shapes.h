@@ -10,6 +10,12 @@ inline constexpr int kMostSharedBytes = 227 * 1024;  // sm_90, a block
 inline constexpr int kGridHidden = 1024, kGridWideHidden = 2048, kGridNarrowHidden = 512;
 inline constexpr int kGridRing = 32;  // steps whose exchange has places of its own
 
+// What warps that multiply leave of the registers that a block begins with.
+constexpr int finishing_registers(int threads, int multiplying, int each) {
+  const int begins_with = 65536 / threads / 8 * 8 * threads;
+  return (begins_with - multiplying * each) / (threads - multiplying) / 8 * 8;
+}
+
 template <int gates, int state_gates, int hidden>
 struct GridForward {
   // Of a block: so few that registers hold all weights, or most of them; of a group.
@@ -22,7 +28,8 @@ struct GridForward {
   static constexpr int kTeam = kUnits / 2 * 8, kFinishing = 2 * kTeam;
   static constexpr int kThreads = kMultiplying + kFinishing;
   static constexpr int kMultiplyingRegisters = kWide || state_gates == 4 ? 200 : 176;
-  static constexpr int kFinishingRegisters = 504 - 2 * kMultiplyingRegisters;
+  static constexpr int kFinishingRegisters =
+      finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
   static constexpr int kChunks = hidden / 32 / kMultiplyingWarps;  // of 32 k, a warp
   // Half-chunks whose weights words, sums and addresses leave registers for; the others lie in
   // shared memory.
@@ -44,24 +51,27 @@ struct GridForward {
 
 // Forward in float32 on tensor cores (split_float.cuh). A tile has two words for a pair of units,
 // so that it is as large as one of half types with twice as many units.
-template <int gates, int state_gates>
+template <int gates, int state_gates, int hidden>
 struct GridSplit {
-  static constexpr int kGates = gates, kStateGates = state_gates, kHidden = kGridHidden;
-  static constexpr int kUnits = 16, kBlocks = kHidden / kUnits;
+  static constexpr int kGates = gates, kStateGates = state_gates, kHidden = hidden;
+  static constexpr int kUnits = 16, kBlocks = hidden / kUnits;
   static constexpr int kTileBytes = kHidden * 8 * 4;
   static constexpr int kMostRows = 128;
   static constexpr int kMultiplyingWarps = 8, kMultiplying = kMultiplyingWarps * kWarp;
   static constexpr int kTeam = kUnits / 2 * 8, kFinishing = 2 * kTeam;  // as GridForward's
   static constexpr int kThreads = kMultiplying + kFinishing, kWarps = kThreads / kWarp;
   static constexpr int kMultiplyingRegisters = state_gates == 4 ? 184 : 176;
-  static constexpr int kFinishingRegisters = 504 - 2 * kMultiplyingRegisters;
+  static constexpr int kFinishingRegisters =
+      finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
   // Of a warp: chunks of 32 k, first the highs, then the lows; gates at a time; fragments of
-  // weights, and how many of them registers hold beside words, sums and addresses: of four gates
-  // more, which leave less shared memory for rows.
+  // weights, and how many of them registers hold beside words, sums and addresses: of a narrow
+  // layer all, else of four gates more, which leave less shared memory for rows.
   static constexpr int kChunks = 2 * kHidden / 32 / kMultiplyingWarps;
   static constexpr int kGatesTogether = state_gates % 2 == 0 ? 2 : state_gates;
   static constexpr int kFragments = 2 * kChunks * state_gates;
-  static constexpr int kInRegisters = state_gates == 4 ? 24 : 18;
+  static constexpr int kInRegisters = hidden <= kGridNarrowHidden ? kFragments
+                                      : state_gates == 4          ? 24
+                                                                  : 18;
   static constexpr int kInShared = kFragments - kInRegisters;
   static constexpr int kDepth = 3;                                             // steps of the input
   static constexpr int kStageRow = kUnits * 4 + (state_gates == 4 ? 16 : 32);  // bytes
@@ -85,22 +95,29 @@ struct GridSplit {
   static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
 };
 
-template <int gates, int state_gates>
+template <int gates, int state_gates, int hidden>
 struct GridBackward {
   // A block reads the gradients of all gates of all units, so there are as few as can keep W_hh.
-  static constexpr int kBlocks = 32, kUnits = kGridHidden / kBlocks;
+  static constexpr int kUnits = 32, kBlocks = hidden / kUnits;
+  static constexpr int kTileBytes = state_gates * hidden * 8 * 2;  // in the order of B
   static constexpr int kMostRows = 64;
   static constexpr int kMultiplyingWarps = 8, kMultiplying = kMultiplyingWarps * kWarp;
-  // One team, of which a thread has a pair of units of a row of a tile: registers for two would be
-  // those of weights.
-  static constexpr int kTeam = kUnits / 2 * 8, kTeams = 1, kFinishing = kTeam;
+  // A thread has a pair of units of a row of a tile. Two teams where weights leave registers for
+  // them.
+  static constexpr int kTeam = kUnits / 2 * 8;
+  static constexpr int kTeams = hidden > kGridNarrowHidden || state_gates == 4 ? 1 : 2;
+  static constexpr int kFinishing = kTeams * kTeam;
   static constexpr int kThreads = kMultiplying + kFinishing;
-  static constexpr int kMultiplyingRegisters = 216;
-  static constexpr int kFinishingRegisters = 504 - 2 * kMultiplyingRegisters;
-  static constexpr int kChunks = state_gates * kGridHidden / 32 / kMultiplyingWarps;  // of 32 k
-  static constexpr int kTiles = kUnits / 16;                                          // of 16 units
+  static constexpr int kMultiplyingRegisters = kTeams == 2                  ? 168
+                                               : hidden > kGridNarrowHidden ? 216
+                                                                            : 200;
+  static constexpr int kFinishingRegisters =
+      finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
+  static constexpr int kChunks = state_gates * hidden / 32 / kMultiplyingWarps;  // of 32 k
+  static constexpr int kTiles = kUnits / 16;                                     // of 16 units
   // Of 2 * kChunks: what words, sums and addresses leave.
-  static constexpr int kInRegisters = (kMultiplyingRegisters - 40 - 4 * kChunks) / (4 * kTiles);
+  static constexpr int kFree = (kMultiplyingRegisters - 40 - 4 * kChunks) / (4 * kTiles);
+  static constexpr int kInRegisters = kFree < 2 * kChunks ? kFree : 2 * kChunks;
   static constexpr int kInShared = 2 * kChunks - kInRegisters;
   static constexpr int kDepth = 3;  // steps of what forward saved
   static constexpr int kStageRow = kUnits * 2 + 32, kCRow = kUnits * 4 + 32;  // bytes
@@ -130,7 +147,8 @@ struct GridSplitBackward {
   static constexpr int kFinishing = 128, kTeam = kUnits / 2 * 8, kTeams = kFinishing / kTeam;
   static constexpr int kThreads = kMultiplying + kFinishing;
   static constexpr int kMultiplyingRegisters = 192;
-  static constexpr int kFinishingRegisters = 504 - 2 * kMultiplyingRegisters;
+  static constexpr int kFinishingRegisters =
+      finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
   static constexpr int kTiles = kUnits / 16;
   static constexpr int kSpans = hidden / 16 / kMultiplyingWarps;  // of a warp
   // 16 bytes a lane: of a gate the highs and lows of a span, or the highs of two. So many of them
@@ -163,7 +181,8 @@ struct GridSplitBackward {
   static constexpr int kWeights = 2 * kSumBytes;
   static constexpr int kColumns = kWeights + kMultiplyingWarps * kInShared * 512;  // their scales
   static constexpr int kExact = kColumns + kUnits * 4;                             // by fma
-  static constexpr int kStages = kExact + 16;
+  static constexpr int kBiases = kExact + 16;
+  static constexpr int kStages = kBiases + kFinishing * gates * 8;
   // Of every row: gradients of h and c of pairs, and stages of gates, grad_output and c.
   static constexpr int kRowBytes = kUnits / 2 * 16 + kDepth * ((gates + 1) * kStageRow + kCRow);
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/recurrent/grid_split_columns.cuh"
+#include "kernels/recurrent/grid_split_weights.cuh"
 
 namespace treadle {
 
@@ -12,23 +13,21 @@ namespace treadle {
 // `alone`: the group has one tile, so that the next words are those of the same tile and cannot be
 // there before it is finished.
 template <class Cell, class Layout, bool alone>
-struct GridSplitBackwardMultiplier {
+struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
+  using Weights = GridSplitWeights<Layout>;
+  using Weights::put, Weights::take;
   static constexpr int kStateGates = Cell::kStateGates, kTiles = Layout::kTiles;
   static constexpr int kChunks = Layout::kChunks, kSpans = Layout::kSpans;
   static constexpr int kWindow = Layout::kWindow;
   static constexpr int kMeeting = Layout::kMultiplying + Layout::kTeam;
-  static constexpr int kAhead = 2;
-  static constexpr bool kShared = Layout::kInShared > 0;
-  static_assert(Layout::kInShared % kAhead == 0 && kChunks % 2 == 0 && kWindow % 2 == 0);
+  static_assert(kChunks % 2 == 0 && kWindow % 2 == 0);
 
-  uint32_t weights[Layout::kInRegisters * 4];
-  uint4 ahead[kAhead];  // what is next of those in shared memory
   uint4 words[kWindow], scales[kSpans / 4];
   GridRing ring;
   GridVisits<true> visit;  // the one after the next
   const char* from;
   const char* at;  // where the next one finds its words
-  uint32_t sums_to, in_shared;
+  uint32_t sums_to;
   int scales_at;  // behind a lane's words
   int buffer = 0;
   bool more, orders = false;  // whether there is a next one; whether it is one of a new step
@@ -37,15 +36,10 @@ struct GridSplitBackwardMultiplier {
   __device__ __forceinline__ GridSplitBackwardMultiplier(const PersistentBackward& args,
                                                          const Group& group, const char* exchange,
                                                          GridRing ring, int rank, uint32_t base)
-      : ring(ring), visit(group, static_cast<int>(args.sizes.steps)) {
+      : Weights(base), ring(ring), visit(group, static_cast<int>(args.sizes.steps)) {
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-    in_shared = base + Layout::kWeights + warp * (Layout::kInShared * 512) + lane * 16;
-    keep(in_shared);
     load_weights(args, group.direction, rank, base, warp, lane / 4, lane % 4);
-    if (kShared) {
-#pragma unroll
-      for (int n = 0; n < kAhead; ++n) ahead[n] = ptx::load16(in_shared + n * 512);
-    }
+    Weights::ask_first();
     const int words_at = (warp * kChunks * kWarp + lane) * 16;
     from = exchange + words_at;
     scales_at = Layout::scale_of(warp * kSpans, lane % 4 / 2) - words_at;
@@ -95,35 +89,6 @@ struct GridSplitBackwardMultiplier {
         }
       }
     }
-  }
-
-  // Fragments that lie in shared memory are spread among the others.
-  static constexpr __device__ __forceinline__ int shared_before(int f) {
-    return f * Layout::kInShared / Layout::kFragments;
-  }
-  static constexpr __device__ __forceinline__ bool shared(int f) {
-    return shared_before(f + 1) > shared_before(f);
-  }
-
-  __device__ __forceinline__ void put(int f, const uint4& of) {
-    if (shared(f)) {  // a lane reads back what it has stored
-      ptx::store16(in_shared + shared_before(f) * 512, of);
-    } else {
-      uint32_t* const to = weights + (f - shared_before(f)) * 4;
-      to[0] = of.x, to[1] = of.y, to[2] = of.z, to[3] = of.w;
-    }
-  }
-
-  // The next one in shared memory is asked for a while before it is taken.
-  __device__ __forceinline__ uint4 take(int f) {
-    if (shared(f)) {
-      const int n = shared_before(f);
-      const uint4 of = ahead[n % kAhead];
-      ahead[n % kAhead] = ptx::load16(in_shared + (n + kAhead) % Layout::kInShared * 512);
-      return of;
-    }
-    const uint32_t* const w = weights + (f - shared_before(f)) * 4;
-    return {w[0], w[1], w[2], w[3]};
   }
 
   // Where the visit's step has sent its tile.

@@ -10,11 +10,10 @@ namespace treadle {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-template <class Cell, bool any_resets, int buffers>
+template <class Cell, class Layout, bool any_resets, int buffers>
 struct GridSplitFinisher {
   static constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
   static constexpr int kFirstInput = kGates - Cell::kInputGates;
-  using Layout = GridSplit<kGates, kStateGates>;
   static constexpr int kMeeting = Layout::kMultiplying + Layout::kTeam;
   static constexpr int kStatesBytes = Layout::kTeam * 16;  // of a tile: c and h of a pair a thread
 
@@ -168,7 +167,7 @@ struct GridSplitFinisher {
     for (int m = 0; m < kStateGates; ++m) all += sums[0][m] + sums[1][m];
     const bool exactly = taken && (exact || all != all);
     if (exactly) {
-      using Exact = GridSplitExact<Cell, any_resets>;
+      using Exact = GridSplitExact<Cell, Layout, any_resets>;
       Exact{args, group, resets, ring, own_sums, unit, s, row, begun, again}.multiply();
       read_sums(sums);
     }
@@ -268,12 +267,11 @@ struct GridSplitFinisher {
 #endif
 
 // alone: of one tile.
-template <class Cell, bool any_resets, bool alone>
-__global__ void __launch_bounds__(GridSplit<Cell::kGates, Cell::kStateGates>::kThreads, 1)
+template <class Cell, class Layout, bool any_resets, bool alone>
+__global__ void __launch_bounds__(Layout::kThreads, 1)
     grid_split_forward(const __grid_constant__ PersistentForward args, int rows_each) {
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  using Layout = GridSplit<Cell::kGates, Cell::kStateGates>;
   extern __shared__ __align__(128) unsigned char memory[];
   const uint32_t base = ptx::shared_address(memory);
   const int block = static_cast<int>(blockIdx.x);
@@ -285,13 +283,13 @@ __global__ void __launch_bounds__(GridSplit<Cell::kGates, Cell::kStateGates>::kT
   describe_rows<Cell, Layout>(args, group.direction, memory, rank * Layout::kUnits);
   if (threadIdx.x < Layout::kMultiplying) {
     ptx::setmaxnreg_inc<Layout::kMultiplyingRegisters>();
-    GridWideMultiplier<Layout, GridSplitProducts<Cell>, alone>(args, group, exchange, ring, rank,
-                                                               base)
+    GridWideMultiplier<Layout, GridSplitProducts<Cell, Layout>, alone>(args, group, exchange, ring,
+                                                                       rank, base)
         .run();
   } else {
     ptx::setmaxnreg_dec<Layout::kFinishingRegisters>();
-    GridSplitFinisher<Cell, any_resets, alone ? 1 : 2>(args, group, exchange, ring, rank, rows_each,
-                                                       base)
+    GridSplitFinisher<Cell, Layout, any_resets, alone ? 1 : 2>(args, group, exchange, ring, rank,
+                                                               rows_each, base)
         .run();
   }
 #endif

@@ -3,6 +3,7 @@
 // different fragments.
 #pragma once
 
+#include "kernels/recurrent/grid_split_weights.cuh"
 #include "kernels/recurrent/grid_wide_multiply.cuh"
 #include "kernels/recurrent/split_float.cuh"
 
@@ -11,30 +12,22 @@ namespace treadle {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
 // For GridWideMultiplier; of the functions that multiply() is given GridWideProducts says more.
-template <class Cell>
-struct GridSplitProducts {
-  static constexpr int kStateGates = Cell::kStateGates;
-  using Layout = GridSplit<Cell::kGates, kStateGates>;
+template <class Cell, class Layout>
+struct GridSplitProducts : GridSplitWeights<Layout> {
+  using Weights = GridSplitWeights<Layout>;
+  using Weights::put, Weights::take;
   static constexpr int kChunks = Layout::kChunks, kHighs = kChunks / 2;  // chunks, of them highs
-  static constexpr int kTogether = Layout::kGatesTogether;
-
-  static constexpr int kAhead = 2;
-  static_assert(Layout::kInShared % kAhead == 0);
-
-  uint32_t weights[Layout::kInRegisters * 4];
-  uint4 ahead[kAhead];  // what is next of those in shared memory
-  uint32_t in_shared;
+  static constexpr int kStateGates = Cell::kStateGates, kTogether = Layout::kGatesTogether;
 
   // The block has described its rows.
   __device__ __forceinline__ GridSplitProducts(const PersistentForward& args, const Group& group,
-                                               int rank, uint32_t base) {
+                                               int rank, uint32_t base)
+      : Weights(base) {
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, q = lane % 4;
     const int64_t hidden = args.sizes.hidden, u = rank * Layout::kUnits + 2 * g;
     const auto* all =
         static_cast<const float*>(args.weight_hh) + group.direction * kStateGates * hidden * hidden;
     const bool vector = hidden % 4 == 0 && reinterpret_cast<uintptr_t>(all) % 16 == 0;
-    in_shared = base + Layout::kWeights + warp * (Layout::kInShared * 512) + lane * 16;
-    keep(in_shared);
 #pragma unroll
     for (int n = 0; n < Layout::kFragments / 2; ++n) {
       const int m = n / (2 * kHighs * kTogether) * kTogether + n % kTogether;
@@ -53,42 +46,12 @@ struct GridSplitProducts {
       put(place(m, c, 0), {even.high.x, odd.high.x, even.high.y, odd.high.y});
       put(place(m, c, 1), {even.low.x, odd.low.x, even.low.y, odd.low.y});
     }
-#pragma unroll
-    for (int n = 0; n < kAhead; ++n) ahead[n] = ptx::load16(in_shared + n * 512);
+    Weights::ask_first();
   }
 
   // Of a gate and 16 k, highs and lows, in the order in which multiply() takes them.
   static constexpr __device__ __forceinline__ int place(int m, int c, int lows) {
     return ((m / kTogether * 2 * kHighs + c) * 2 + lows) * kTogether + m % kTogether;
-  }
-
-  // Fragments that lie in shared memory are spread among the others.
-  static constexpr __device__ __forceinline__ int shared_before(int f) {
-    return f * Layout::kInShared / Layout::kFragments;
-  }
-  static constexpr __device__ __forceinline__ bool shared(int f) {
-    return shared_before(f + 1) > shared_before(f);
-  }
-
-  __device__ __forceinline__ void put(int f, const uint4& of) {
-    if (shared(f)) {  // a lane reads back what it has stored
-      ptx::store16(in_shared + shared_before(f) * 512, of);
-    } else {
-      uint32_t* const to = weights + (f - shared_before(f)) * 4;
-      to[0] = of.x, to[1] = of.y, to[2] = of.z, to[3] = of.w;
-    }
-  }
-
-  // The next one in shared memory is asked for a while before it is taken.
-  __device__ __forceinline__ uint4 take(int f) {
-    if (shared(f)) {
-      const int n = shared_before(f);
-      const uint4 of = ahead[n % kAhead];
-      ahead[n % kAhead] = ptx::load16(in_shared + (n + kAhead) % Layout::kInShared * 512);
-      return of;
-    }
-    const uint32_t* const w = weights + (f - shared_before(f)) * 4;
-    return {w[0], w[1], w[2], w[3]};
   }
 
   // What is added to in tensor cores is cut off there, not rounded: so sums of highs are, after two

@@ -40,10 +40,8 @@ __device__ __forceinline__ void put_back_split(char* at) {
 
 // The products of a row of h with the rows of W_hh of a pair of units. It takes few registers, and
 // its time: it is there for what hardly ever is.
-template <class Cell, bool any_resets>
+template <class Cell, class Layout, bool any_resets>
 struct GridSplitExact {
-  using Layout = GridSplit<Cell::kGates, Cell::kStateGates>;
-
   const PersistentForward& args;
   const Group& group;
   const GroupResets<any_resets>& resets;

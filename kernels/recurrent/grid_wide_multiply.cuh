@@ -77,6 +77,7 @@ template <class Layout, class Products, bool alone>
 struct GridWideMultiplier {
   static constexpr int kStateGates = Products::kStateGates, kChunks = Layout::kChunks;
   static constexpr int kMeeting = Layout::kMultiplying + Layout::kTeam;
+  static constexpr bool kWhole = alone || kChunks <= 4;  // whether a tile is waited for whole
   using Words = uint4[kChunks];
 
   Products products;
@@ -109,14 +110,14 @@ struct GridWideMultiplier {
   }
 
   // The words, which lie at `here`, are asked for already. Each is replaced, once it has been used,
-  // by that of the next one, and has as long to arrive as others are multiplied: so they are waited
-  // for two by two. Those of the next one are not used if there is none.
+  // by that of the next one, and has as long to arrive as others are multiplied: so, if they are
+  // many, they are waited for two by two. Those of the next one are not used if there is none.
   __device__ __forceinline__ void multiply(Words& words, const char*& here) {
     // Of a tile that is late, words waited for two by two would cost a trip to memory each.
     const uint4 first[1] = {words[0]};
-    if (alone || any_missing(first)) poll(words, here);
+    if (kWhole || any_missing(first)) poll(words, here);
     const auto await = [&](int i, int j) {
-      if (alone) return;
+      if (kWhole) return;
       uint4 both[2] = {words[i], words[j]};
       poll(both, here + i * 512, (j - i) * 512);
       words[i] = both[0], words[j] = both[1];

@@ -16,10 +16,9 @@ namespace {
 
 using namespace plan_times;
 using plan_grids::forward_alone;
-using plan_grids::grid_blocks;
 using plan_grids::grid_groups;
 using plan_grids::grid_launches;
-using plan_grids::grid_rows;
+using plan_grids::grid_shape_of;
 using plan_grids::plan_grid;
 using plan_grids::shapes_of;
 
@@ -43,7 +42,7 @@ constexpr int64_t kBatch = int64_t{1} << 26;  // at 2 * 16 blocks a row they are
 constexpr int64_t kSteps = int64_t{1} << 30;  // kernels count some more in 32 bits
 constexpr int64_t kFewSteps = 1, kFewUnits = 8192;  // of algorithm "warp", B * H: at most
 constexpr int64_t kTilesHidden = int64_t{1} << 20;
-constexpr int64_t kGridFromHidden = 512;  // where clusters can, too: more
+constexpr int64_t kGridFromHidden = 256;  // where clusters can, too: more
 constexpr int64_t kTilesLeastRows = 64;   // of fewer, most of a tile would be empty
 
 // Clusters that fit at once: an H200 with 132 multiprocessors holds 7 of 16 blocks, 30 of 4.
@@ -229,7 +228,7 @@ const char* refuse_forced(const RecurrenceSizes& sizes, const RecurrenceDevice& 
                 " and sm_", device.architecture);
   }
   if (!cluster && grid_groups(sizes, device, backward) == 0) {
-    return fail("algorithm grid needs ", grid_blocks(sizes, device.tf32, backward),
+    return fail("algorithm grid needs ", grid_shape_of(sizes, device.tf32, backward).blocks,
                 " multiprocessors a direction, got ", device.multiprocessors, " for ",
                 sizes.directions);
   }

@@ -89,17 +89,19 @@ struct GridTime {
   double chain, chain_row, busy, busy_row, gate;
 };
 
-// Backward it is mostly the exchange; in float32 that of each layout of GridSplitBackward. Forward:
-// in float32; beyond H 1024; up to there.
+// Backward it is mostly the exchange; in float32 that of each layout of GridSplitBackward.
 inline GridTime grid_times(const RecurrenceSizes& sizes, bool tf32, bool backward) {
-  if (backward && !is_half(sizes.dtype)) {
-    const bool wide = sizes.hidden > kGridNarrowHidden;
-    if (wide && !tf32) return {2.3, 0.145, 0, 0.228, 0.35};
-    if (!wide && tf32) return {1.3, 0.12, 0, 0.12, 0.13};
+  const bool narrow = sizes.hidden <= kGridNarrowHidden, half = is_half(sizes.dtype);
+  if (backward && !half) {
+    if (!narrow && !tf32) return {2.3, 0.145, 0, 0.228, 0.35};
+    if (narrow && tf32) return {1.3, 0.12, 0, 0.12, 0.13};
     return {1.95, 0.075, 0.45, 0.1, 0.3};
   }
+  if (backward && narrow) return {0.89, 0.07, 1.1, 0.06, 0.17};
   if (backward) return {1.3, 0.095, 0.15, 0.135, 0.36};
-  if (!is_half(sizes.dtype)) return {1.75, 0.045, 0.45, 0.128, 0.33};
+  if (!half && narrow) return {0.7, 0.06, 0.1, 0.078, 0.2};
+  if (!half) return {1.75, 0.045, 0.45, 0.128, 0.33};
+  if (narrow) return {0.7, 0.023, 0.28, 0.036, 0.11};
   if (sizes.hidden > kGridHidden) return {1.7, 0.06, 0.5, 0.1, 0.22};
   return {1.05, 0.026, 0.35, 0.043, 0.2};
 }

@@ -200,36 +200,39 @@ inline constexpr std::array<ShapeKernels, kShapes> kShapeKernels =
 
 // ---- of any cell
 
-struct GridSplitShape {
+struct GridShape {
   int blocks, rows;  // of a group, at most
 };
 
-template <int gates, int state_gates, int hidden, int words>
-constexpr GridSplitShape grid_split_shape() {
-  using Layout = GridSplitBackward<gates, state_gates, hidden, words>;
+template <class Layout>
+constexpr GridShape grid_shape() {
   static_assert(most_grid_rows<Layout>() > 0);
   return {Layout::kBlocks, most_grid_rows<Layout>()};
 }
 
-// What a pass of a cell may be run with: cluster shapes, and rows of a grid's group, wide where H
-// is beyond kGridHidden, split in float32.
+// What a pass of a cell may be run with: cluster shapes, and groups of a grid, of half types up to
+// kGridNarrowHidden, up to kGridHidden, and forward beyond; split in float32.
 struct CellShapes {
   const std::array<ShapeKernels, kShapes>& clusters;
-  int grid_rows, grid_rows_wide, grid_rows_split, grid_rows_backward;
-  GridSplitShape grid_split_backward[2][2];  // H beyond kGridNarrowHidden; TF32
+  GridShape grid[3], grid_backward[2];
+  GridShape grid_split[2];              // H beyond kGridNarrowHidden
+  GridShape grid_split_backward[2][2];  // H beyond kGridNarrowHidden; TF32
 };
 
 template <int gates, int state_gates>
 inline constexpr CellShapes kCellShapes{
     kShapeKernels<gates, state_gates>,
-    most_grid_rows<GridForward<gates, state_gates, kGridHidden>>(),
-    most_grid_rows<GridForward<gates, state_gates, kGridWideHidden>>(),
-    most_grid_rows<GridSplit<gates, state_gates>>(),
-    most_grid_rows<GridBackward<gates, state_gates>>(),
-    {{grid_split_shape<gates, state_gates, kGridNarrowHidden, 2>(),
-      grid_split_shape<gates, state_gates, kGridNarrowHidden, 1>()},
-     {grid_split_shape<gates, state_gates, kGridHidden, 2>(),
-      grid_split_shape<gates, state_gates, kGridHidden, 1>()}}};
+    {grid_shape<GridForward<gates, state_gates, kGridNarrowHidden>>(),
+     grid_shape<GridForward<gates, state_gates, kGridHidden>>(),
+     grid_shape<GridForward<gates, state_gates, kGridWideHidden>>()},
+    {grid_shape<GridBackward<gates, state_gates, kGridNarrowHidden>>(),
+     grid_shape<GridBackward<gates, state_gates, kGridHidden>>()},
+    {grid_shape<GridSplit<gates, state_gates, kGridNarrowHidden>>(),
+     grid_shape<GridSplit<gates, state_gates, kGridHidden>>()},
+    {{grid_shape<GridSplitBackward<gates, state_gates, kGridNarrowHidden, 2>>(),
+      grid_shape<GridSplitBackward<gates, state_gates, kGridNarrowHidden, 1>>()},
+     {grid_shape<GridSplitBackward<gates, state_gates, kGridHidden, 2>>(),
+      grid_shape<GridSplitBackward<gates, state_gates, kGridHidden, 1>>()}}};
 
 inline const CellShapes& cell_shapes(int gates, int state_gates) {
   if (gates == 3) return kCellShapes<3, 3>;

@@ -201,17 +201,18 @@ def of_clusters() -> Cases:
 
 
 def of_grids() -> Cases:
-    for cell, (batch, hidden) in itertools.product(CELLS, ((5, 129), (32, 1024))):
+    for cell, (batch, hidden) in itertools.product(CELLS, ((5, 129), (70, 512), (32, 1024))):
         yield f"{cell} kernel B{batch} H{hidden}", partial(kernels, "grid", cell, batch, hidden)
-    for cell, hidden in itertools.product(CELLS, (129, 999, 1024)):
+    for cell, hidden in itertools.product(CELLS, (129, 512, 999, 1024)):
         yield f"{cell} weights H{hidden}", partial(weights, "grid", cell, hidden)
         for value in NOT_FINITE:
             yield f"{cell} H{hidden} {value}", partial(not_finite, "grid", cell, hidden, value)
     for cell, batch in itertools.product(CELLS, (1, 9, 33, 130)):
-        hidden = 1024 if batch % 2 else 601
-        yield f"{cell} states B{batch}", partial(states, "grid", cell, batch, hidden)
-    for batch in (1, 28, 64):
-        yield f"rounded B{batch}", partial(rounded, "grid", batch, 1024)
+        for hidden in (1024, 257) if batch % 2 else (601, 512):
+            name = f"{cell} states B{batch} H{hidden}"
+            yield name, partial(states, "grid", cell, batch, hidden)
+    for batch, hidden in itertools.product((1, 28, 64), (512, 1024)):
+        yield f"rounded B{batch} H{hidden}", partial(rounded, "grid", batch, hidden)
     lengths = (7, 7, 5, *[4] * 9, 3, 3, *[1] * 5)
     for cell, hidden, some, per_step in itertools.product(
         CELLS, (257, 768), (None, lengths), (False, True)

@@ -80,13 +80,15 @@ FLOAT_GRIDS = {
 
 
 def grid_of(sizes: Sizes, tf32: bool, backward: bool) -> tuple[int, int]:
-    """Blocks of a group, and its most rows."""
+    """Of LLTM: blocks of a group, and its most rows."""
     _, _, hidden, element = sizes
     if backward and element == 4:
         return FLOAT_GRIDS[hidden > 512, tf32]
+    if element == 4:
+        return (32, 128) if hidden <= 512 else (64, 80)
     if backward:
-        return 32, 64
-    return 64 if hidden <= 1024 else 128, 80 if element == 4 else 128
+        return (16 if hidden <= 512 else 32), 64
+    return (32 if hidden <= 512 else 64 if hidden <= 1024 else 128), 128
 
 
 def possible(
@@ -146,8 +148,8 @@ def chosen(one: Any, can: set[str], sizes: Sizes, backward: bool) -> None:
     """Not for very many rows, which a launch a step computes faster."""
     _, batch, hidden, element = sizes
     many = (one.algorithm, one.reason) in MANY_ROWS
-    # Of both, above H 512 and backward in float32, the one that is expected to be faster.
-    narrow = hidden <= 512 and not (backward and element == 4)
+    # Of both, above H 256 and backward in float32, the one that is expected to be faster.
+    narrow = hidden <= 256 and not (backward and element == 4)
     worth = {"cluster"} if "cluster" in can and narrow else can - {"step"} or {"step"}
     why = "few rows of one step are a launch" if worth == {"warp"} else "on the chip"
     assert many or (one.algorithm in worth and why in one.reason)

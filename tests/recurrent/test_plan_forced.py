@@ -80,7 +80,11 @@ def test_a_wide_layer_takes_the_faster_of_cluster_and_grid() -> None:
     """Many rows of a width that few clusters hold at once."""
     assert plan((512, 4, 768, 2), architecture=90).algorithm == "cluster"
     assert plan((512, 128, 768, 2), architecture=90).algorithm == "grid"
-    assert plan((512, 128, 512, 2), architecture=90).algorithm == "cluster"
+    assert plan((512, 128, 512, 2), architecture=90).algorithm == "grid"
+    assert plan((512, 16, 512, 2), architecture=90).algorithm == "cluster"
+    for element in (2, 4):
+        assert plan((512, 128, 256, element), architecture=90).algorithm == "cluster"
+        assert plan((512, 128, 257, element), architecture=90).algorithm == "grid"
 
 
 def run(call: Call, **options: Any) -> list[Tensor]:

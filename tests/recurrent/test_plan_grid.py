@@ -12,7 +12,8 @@ from tests.recurrent.test_plan import BINDINGS, plan
 
 @BINDINGS
 @pytest.mark.parametrize(
-    ("hidden", "backward", "blocks"), [(33, False, 64), (33, True, 32), (2048, False, 128)]
+    ("hidden", "backward", "blocks"),
+    [(33, False, 32), (33, True, 16), (1000, False, 64), (1000, True, 32), (2048, False, 128)],
 )
 def test_a_grid_on_a_small_chip(hidden: int, backward: bool, blocks: int) -> None:
     words = (
