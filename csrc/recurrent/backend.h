@@ -48,6 +48,7 @@ struct ParameterGradients {
   int64_t direction, batch, hidden;
   std::optional<bool> tf32;
   Matrix grad_gates;        // [S, GH]
+  Matrix bias_sums;         // [parts, GH], whose sum is that of grad_gates; or none
   Matrix input, weight_ih;  // [S, I], [G_i H, I]
   Matrix previous_h;        // [S, H], h before each step; none: by the two that follow
   Matrix h0, output;        // [B, H], [S, H], where every row takes every step

@@ -52,6 +52,7 @@ Tensor recompute_c(const LayerRun& run, int64_t d, const Tensor& gates) {
 struct Gradients {
   LayerGradients whole;  // of backends that write them in place; of others `input`, and those below
   StateGradients states;
+  Tensor bias_sums;  // [D, parts, GH], of grad_gates, where the grid adds them up
   std::vector<Tensor> weight_ih, weight_hh, bias_ih, bias_hh;  // one a direction
 };
 
@@ -147,7 +148,8 @@ struct Backward {
       // Only these find h before each step nowhere but in parts of the output.
       const bool moved = a.batch_sizes.defined() || run.resets.marks.defined();
       if (mask[4] && moved && !previous.defined()) previous = previous_h(d);
-      add_parameters(run, mask, d, grad_gates.const_data_ptr(), output, previous, found.whole);
+      add_parameters(run, mask, d, grad_gates.const_data_ptr(), found.bias_sums, output, previous,
+                     found.whole);
       return;
     }
     const Tensor of_input = run.input_window(grad_gates), of_state = run.state_window(grad_gates);
@@ -193,10 +195,15 @@ struct Backward {
     for (int64_t d = 0; d < run.sizes.directions && recompute; ++d) {
       again[d].copy_(recompute_gates(run, d, previous_h(d)));
     }
+    const bool sums = run.plan.is("grid") && result.scalar_type() == at::kFloat;
+    if (sums && (mask[5] || mask[6]) && run.sizes.batch > 0) {
+      const int64_t parts = (run.sizes.batch - 1) / run.plan.grid_rows + 1;
+      found.bias_sums = at::empty({run.sizes.directions, parts, run.width()}, result.options());
+    }
     const Tensor rows = grads.output.defined() ? with_matrix(grads.output) : Tensor();
     persistent_backward(run, recompute ? again : gates,
                         {rows, contiguous(grads.h_n), contiguous(grads.c_n), Tensor()},
-                        found.states, result);
+                        found.states, result, found.bias_sums);
     return result;
   }
 

@@ -35,7 +35,8 @@ void make_bias(bool needed, const Tensor& weight, Tensor& found) {
 }  // namespace
 
 void add_parameters(const LayerRun& run, const LayerMask& mask, int64_t d, const void* grad_gates,
-                    const Tensor& output, const Tensor& previous, LayerGradients& found) {
+                    const Tensor& bias_sums, const Tensor& output, const Tensor& previous,
+                    LayerGradients& found) {
   const LayerArguments& a = run.arguments;
   const bool one = a.one_direction(), adds = found.input.defined();
   const int64_t hidden = run.sizes.hidden;
@@ -56,6 +57,7 @@ void add_parameters(const LayerRun& run, const LayerMask& mask, int64_t d, const
   args.hidden = hidden;
   args.tf32 = run.tf32;
   args.grad_gates = Matrix::of(grad_gates, run.sequence.rows, run.width(), run.width(), 1, size);
+  if (bias_sums.defined()) args.bias_sums = matrix_of(bias_sums[d]);
   args.input = matrix_of(input);
   args.weight_ih = direction_of(weight, d, one);
   if (previous.defined()) {

@@ -117,7 +117,8 @@ void persistent_forward(const LayerRun& run, const Tensor& output, const Tensor&
 }
 
 void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOutputs& grads,
-                         const StateGradients& states, const Tensor& grad_gates) {
+                         const StateGradients& states, const Tensor& grad_gates,
+                         const Tensor& bias_sums) {
   const LayerArguments& a = run.arguments;
   const int64_t rows = run.sequence.rows, directions = run.sizes.directions;
   const int64_t hidden = run.sizes.hidden, width = padded_width(run), row = run.cell.gates * width;
@@ -168,6 +169,10 @@ void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOu
   args.grad_h0 = data_of(states.h0);
   args.grad_c0 = data_of(states.c0);
   args.grad_gates = grad_gates.mutable_data_ptr();
+  if (bias_sums.defined()) {
+    args.bias_sums = bias_sums.mutable_data_ptr<float>();
+    args.bias_parts = bias_sums.size(1);
+  }
   args.resets = run.resets.from(0, states.reset_h, states.reset_c);
   run.backend.persistent_backward(c_states, args, run.sequence, a.input.device(), run.plan);
 }

@@ -140,7 +140,8 @@ struct LayerGradients {
 // contiguous. `previous`: h before each step [S, H], or undefined where every row takes every step
 // and none starts anew.
 void add_parameters(const LayerRun& run, const LayerMask& mask, int64_t d, const void* grad_gates,
-                    const Tensor& output, const Tensor& previous, LayerGradients& found);
+                    const Tensor& bias_sums, const Tensor& output, const Tensor& previous,
+                    LayerGradients& found);
 
 // The gradients of the states that a layer or a row of it begins with; each may be undefined.
 struct StateGradients {
@@ -151,7 +152,8 @@ struct StateGradients {
 // grad_gates [D, S, GH], which may be the same memory as gates. grads.output, whose rows of all
 // steps are a matrix, grads.h_n and grads.c_n (contiguous) may be undefined.
 void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOutputs& grads,
-                         const StateGradients& states, const Tensor& grad_gates);
+                         const StateGradients& states, const Tensor& grad_gates,
+                         const Tensor& bias_sums);
 
 // ---- kernels
 

@@ -15,7 +15,8 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
   using Base = GridBackwardFinishing<Cell, float, Layout, any_resets>;
   using Base::args, Base::kGates, Base::kStateGates, Base::rows, Base::resets, Base::ring;
   using Base::kMeeting, Base::pair, Base::real, Base::row_in_tile, Base::steps, Base::thread;
-  using Base::time, Base::unit;
+  using Base::team, Base::tiles, Base::time, Base::unit;
+  static constexpr int kBiasBytes = Layout::kFinishing * 8;  // of a gate: 2 floats a thread
 
   // Where a thread finds and leaves what is of a tile: in memory, in the exchange, in the block.
   struct Place {
@@ -24,7 +25,7 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
     uint32_t stage, states;
   };
 
-  const uint32_t columns;
+  const uint32_t columns, own_biases;
   const bool exact;  // whether one of the pair's columns of W_hh is not split
   char *const exchange, *const words_to, *const scales_to;
 
@@ -34,6 +35,7 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
                                                        uint32_t base)
       : Base(args, group, ring, rank, rows_each, base),
         columns(base + Layout::kColumns + pair * 8),
+        own_biases(base + Layout::kBiases + thread * 8),
         exact((ptx::load4(base + Layout::kExact) >> 2 * pair & 3) != 0),
         exchange(exchange),
         words_to(exchange + Layout::word_of(unit / 2) + row_in_tile * 64),
@@ -116,7 +118,9 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
     }
     if (active > j * 8) send(at, grads, product);
     Base::keep_states(at.states, dh, dc);
-    if (taken) store(at, grads);
+    if (!taken) return;
+    store(at, grads);
+    add_to_biases(grads);
   }
 
   __device__ __forceinline__ void store(const Place& at, const float (&grads)[kGates][2]) const {
@@ -174,7 +178,42 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
     }
   }
 
+  // Adds a row's gradients of a pair to the thread's sums over all tiles and steps.
+  __device__ __forceinline__ void add_to_biases(const float (&grads)[kGates][2]) const {
+    if (args.bias_sums == nullptr) return;
+#pragma unroll
+    for (int m = 0; m < kGates; ++m) {
+      const uint32_t at = own_biases + m * kBiasBytes;
+      const uint2 sums = ptx::load8(at);
+      ptx::store_floats(at, __uint_as_float(sums.x) + grads[m][0],
+                        __uint_as_float(sums.y) + grads[m][1]);
+    }
+  }
+
+  // The threads of a tile's first row add up those of all rows and teams, in that order.
+  __device__ __forceinline__ void end_biases() const {
+    if (args.bias_sums == nullptr || rows.count <= 0 || team != 0 || row_in_tile != 0) return;
+    const int64_t part = Base::group.direction * args.bias_parts + rows.first / (tiles * 8);
+    float* const to = args.bias_sums + part * kGates * args.sizes.hidden + unit;
+#pragma unroll 1
+    for (int m = 0; m < kGates; ++m) {
+      float sum[2] = {};
+#pragma unroll
+      for (int r = 0; r < Layout::kTeams * 8; ++r) {
+        const int other = r / 8 * Layout::kTeam + r % 8 / 4 * kWarp + r % 4;
+        const uint2 sums = ptx::load8(own_biases + m * kBiasBytes + other * 8);
+        sum[0] += __uint_as_float(sums.x), sum[1] += __uint_as_float(sums.y);
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (real[i]) to[m * args.sizes.hidden + i] = sum[i];
+      }
+    }
+  }
+
   __device__ __forceinline__ void run() const {
+#pragma unroll
+    for (int m = 0; m < kGates; ++m) ptx::store_floats(own_biases + m * kBiasBytes, 0, 0);
     Base::template run<alone>([&](int s, int64_t start, int j, int buffer, int active, int before) {
       const int tile = j * Layout::kTileBytes;
       const int stage_row = (j * 8 + row_in_tile) * Layout::kStageRow;
@@ -182,6 +221,7 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
              {Base::grads_at(start, j), ring.place(s) + tile, ring.place(s + kGridRing - 2) + tile,
               Base::stage_of(s) + stage_row + pair * 8, Base::states_of(j)});
     });
+    end_biases();
   }
 };
 

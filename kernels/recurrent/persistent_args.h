@@ -64,6 +64,9 @@ struct PersistentBackward {
   void* grad_gates;  // [D, S, GH] contiguous. May be `gates`, likewise
   void* exchange;    // grid: its workspace, every byte 0xff
   RecurrenceResets resets = {};
+  // grid, float32: [D, parts, GH], sums of grad_gates over all steps of a group's rows; or null.
+  float* bias_sums = nullptr;
+  int64_t bias_parts = 0;
 };
 
 // c before each step from all gates, in one launch.

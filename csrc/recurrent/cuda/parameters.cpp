@@ -101,7 +101,10 @@ struct Products {
     const Matrix& gates = args.grad_gates;
     BiasSums sums{args.dtype, gates.rows, gates.columns, gates.data, {of_input, of_state}};
     at::Tensor total;
-    if (gates.rows > kRowsOfOneBlock) {
+    if (args.bias_sums.data != nullptr) {
+      sums.rows = args.bias_sums.rows;
+      sums.grad_gates = args.bias_sums.data;
+    } else if (gates.rows > kRowsOfOneBlock) {
       total = at::from_blob(gates.data, {gates.rows, gates.columns}, options).sum(0);
       sums.rows = 1;
       sums.grad_gates = total.const_data_ptr();
