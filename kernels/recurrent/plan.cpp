@@ -105,6 +105,19 @@ Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& dev
   return best;
 }
 
+// What they take if dense kernels do not run: of packed batches, and where rows have no whole
+// chunks of 16 bytes.
+double clusters_time(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
+                     const Clusters& clusters, bool backward) {
+  const auto& [shape, rows] = clusters.plan;
+  const bool dense = !sizes.ragged && sizes.hidden % 8 == 0;
+  if (dense || !is_half(sizes.dtype) || shape.blocks <= 1) return clusters.time;
+  const int64_t count = ceil_div(sizes.batch, rows) * sizes.directions;
+  const int64_t waves = ceil_div(count, clusters_at_once(shape.blocks, device));
+  return static_cast<double>(waves) *
+         cluster_time(shape, rows, cell_info(sizes.cell).state_gates, backward, false);
+}
+
 // ---- the choice
 
 // The largest H whose weights an algorithm keeps on the chip; 0 if it does not take the dtype.
@@ -181,7 +194,7 @@ Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
                       sizes, device.tf32, backward)
           : kNever;
   if (std::min(clusters.time, of_grid) > std::min(launched, tiles)) return in_launches;
-  if (of_grid < clusters.time) {
+  if (of_grid < clusters_time(sizes, device, clusters, backward)) {
     return {"grid", "the blocks of the grid keep the weights on the chip"};
   }
   return {"cluster", "the blocks of a cluster keep the weights on the chip", clusters.plan};

@@ -216,7 +216,7 @@ def auto() -> Cases:
     for size, dtype, cell, algorithm in (
         ((16, 17, 512), torch.half, "lstm", "cluster"),
         ((16, 17, 513), torch.half, "lstm", "grid"),
-        ((16, 5, 512), torch.float32, "lstm", "cluster"),
+        ((16, 5, 256), torch.float32, "lstm", "cluster"),
         ((16, 17, 513), torch.float32, "lstm", "grid"),
         ((16, 17, 768), torch.half, "gru", "cluster"),
         ((16, 17, 1024), torch.half, "gru", "grid"),
@@ -225,8 +225,11 @@ def auto() -> Cases:
     ):
         yield f"{cell} {size} {dtype}", partial(chosen, "", dtype, size, algorithm, None, cell)
     for cell in CELLS:
-        rest = torch.float32, (16, 64, 512), "cluster", None, cell, 2, "grid"
-        yield f"{cell} many rows of float32", partial(chosen, "many", *rest)
+        rest = "cluster", None, cell, 1, "grid"
+        yield f"{cell} of float32", partial(chosen, "many", torch.float32, (16, 256, 256), *rest)
+        for size, dtype in (((16, 64, 512), torch.float32), ((16, 64, 512), torch.half)):
+            name = f"{cell} many rows {size} {dtype}"
+            yield name, partial(chosen, name, dtype, size, "grid", None, cell)
     for hidden, cell in itertools.product((1025, 2048), CELLS):
         name = f"{cell} H{hidden}, one direction"
         yield name, partial(chosen, name, torch.half, (16, 17, hidden), "grid", None, cell, 1)
