@@ -200,8 +200,7 @@ def auto() -> Cases:
         ((2, 70_000, 33), "step"),  # so many rows
     ]
     for (size, algorithm), dtype in itertools.product(table, HALVES):
-        name = f"{size} {algorithm} {dtype}"
-        yield name, partial(chosen, name, dtype, size, algorithm, None)
+        yield f"{size} {dtype}", partial(chosen, "halves", dtype, size, algorithm, None)
     exact = [
         ((16, 17, 128), "cluster"),
         ((2, 1, 512), "cluster"),
@@ -211,8 +210,7 @@ def auto() -> Cases:
         ((2, 70_000, 33), "step"),
     ]
     for size, algorithm in exact:
-        name = f"{size} {algorithm} float32"
-        yield name, partial(chosen, name, torch.float32, size, algorithm, None)
+        yield f"{size} float32", partial(chosen, "exact", torch.float32, size, algorithm, None)
     for size, dtype, cell, algorithm in (
         ((16, 17, 512), torch.half, "lstm", "cluster"),
         ((16, 17, 513), torch.half, "lstm", "grid"),
@@ -225,19 +223,18 @@ def auto() -> Cases:
     ):
         yield f"{cell} {size} {dtype}", partial(chosen, "", dtype, size, algorithm, None, cell)
     for cell in CELLS:
-        rest = "cluster", None, cell, 1, "grid"
-        yield f"{cell} of float32", partial(chosen, "many", torch.float32, (16, 256, 256), *rest)
-        for size, dtype in (((16, 64, 512), torch.float32), ((16, 64, 512), torch.half)):
-            name = f"{cell} many rows {size} {dtype}"
-            yield name, partial(chosen, name, dtype, size, "grid", None, cell)
+        rest = torch.float32, (16, 256, 256), "cluster", None, cell, 1, "grid"
+        yield f"{cell} of float32", partial(chosen, "many", *rest)
+        for dtype in (torch.float32, torch.half):
+            yield f"{cell} {dtype}", partial(chosen, "", dtype, (16, 64, 512), "grid", None, cell)
     for hidden, cell in itertools.product((1025, 2048), CELLS):
         name = f"{cell} H{hidden}, one direction"
         yield name, partial(chosen, name, torch.half, (16, 17, hidden), "grid", None, cell, 1)
     yield "float64", partial(chosen, "float64", torch.float64, (16, 17, 128), "step", None)
     for dtype in (torch.half, torch.float32):
         for lengths, algorithm in (((9, 5, 1), "cluster"), ((1, 1, 1), "warp")):
-            name = f"packed {lengths} {dtype}"
-            yield name, partial(chosen, name, dtype, (0, 0, 257), algorithm, lengths)
+            rest = dtype, (0, 0, 257), algorithm, lengths
+            yield f"packed {lengths} {dtype}", partial(chosen, "packed", *rest)
     for dtype in HALVES:
         yield f"H2048 {dtype}", partial(steps.check_given, "auto", "H2048", dtype, (6, 3, 2048))
 
