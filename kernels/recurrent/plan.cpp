@@ -76,6 +76,13 @@ double half_time(const RecurrenceSizes& sizes, size_t shape, int rows, bool back
                            : cluster_time(own, rows, cell.state_gates, backward, false);
 }
 
+// How often the chip is filled with clusters of so many rows.
+int64_t waves_of(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
+                 const ClusterShape& shape, int rows) {
+  const int64_t clusters = ceil_div(sizes.batch, rows) * sizes.directions;
+  return std::max<int64_t>(ceil_div(clusters, clusters_at_once(shape.blocks, device)), 1);
+}
+
 // The shape and the rows a cluster that take the batch through a step in the least time.
 Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                        bool backward) {
@@ -89,16 +96,14 @@ Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& dev
     if (shape.hidden() < sizes.hidden) continue;
     const bool half = is_half(sizes.dtype);
     if (!half && !kernels[i].fp32) continue;
-    const int64_t at_once = clusters_at_once(shape.blocks, device);
     const int most = half ? half_rows(sizes, i, backward) : exact_rows(sizes, i, backward);
     for (int rows = 1; rows <= most; ++rows) {
-      const int64_t clusters = ceil_div(sizes.batch, rows) * sizes.directions;
+      const int64_t waves = waves_of(sizes, device, shape, rows);
       // In float32, more blocks alone than run at once took longer than waves of them would.
-      if (half && shape.blocks == 1 && (clusters > at_once || (backward && !alone))) continue;
-      const double waves = static_cast<double>(std::max<int64_t>(ceil_div(clusters, at_once), 1));
+      if (half && shape.blocks == 1 && (waves > 1 || (backward && !alone))) continue;
       const double each =
           half ? half_time(sizes, i, rows, backward) : exact_time(sizes, i, rows, backward);
-      const double time = waves * each;
+      const double time = static_cast<double>(waves) * each;
       if (time < best.time) best = {{shape, rows}, time};
     }
   }
@@ -112,9 +117,7 @@ double clusters_time(const RecurrenceSizes& sizes, const RecurrenceDevice& devic
   const auto& [shape, rows] = clusters.plan;
   const bool dense = !sizes.ragged && sizes.hidden % 8 == 0;
   if (dense || !is_half(sizes.dtype) || shape.blocks <= 1) return clusters.time;
-  const int64_t count = ceil_div(sizes.batch, rows) * sizes.directions;
-  const int64_t waves = ceil_div(count, clusters_at_once(shape.blocks, device));
-  return static_cast<double>(waves) *
+  return static_cast<double>(waves_of(sizes, device, shape, rows)) *
          cluster_time(shape, rows, cell_info(sizes.cell).state_gates, backward, false);
 }
 
