@@ -92,6 +92,13 @@ __device__ __forceinline__ bool any_missing(const uint4 (&v)[n]) {
   return __any_sync(~0u, most == ~0u);
 }
 
+// Asks for a warp's words of a tile.
+template <int n>
+__device__ __forceinline__ void ask(uint4 (&v)[n], const char* at) {
+#pragma unroll
+  for (int i = 0; i < n; ++i) v[i] = load_words16(at + i * 512);
+}
+
 // The loads are predicated, not branched over: a word that is there must not be read again, and
 // lanes stay together.
 template <int n>

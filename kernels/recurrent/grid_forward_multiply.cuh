@@ -70,13 +70,8 @@ struct GridMultiplier {
     return step + visit.j * Layout::kTileBytes;
   }
 
-  // Asks for the words of the next one. Without a next one they are not used.
-  static __device__ __forceinline__ void ask(Words& next, const char* at) {
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) next[c] = load_words16(at + c * 512);
-  }
-
-  // The words `now`, which lie at `here`, are asked for already.
+  // The words `now`, which lie at `here`, are asked for already. Those of the next one are not used
+  // if there is none.
   template <bool early>
   __device__ __forceinline__ void multiply(Words& now, Words& next, const char*& here) {
     poll(now, here);

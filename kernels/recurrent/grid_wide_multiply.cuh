@@ -148,11 +148,6 @@ struct GridWideMultiplier {
     advance();
   }
 
-  static __device__ __forceinline__ void ask(Words& words, const char* at) {
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) words[c] = load_words16(at + c * 512);
-  }
-
   __device__ __forceinline__ void advance() {
     const int s = visit.s;
     if (more) more = visit.next();
