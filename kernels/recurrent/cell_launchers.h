@@ -38,8 +38,6 @@ template <class Kind>
 cudaError_t launch_grid_backward(const PersistentBackward& args, int rows, cudaStream_t stream);
 template <class Kind>
 cudaError_t grid_fits(bool backward, const PersistentSizes& sizes, int rows, bool* fits);
-template <class Kind>
-size_t grid_exchange_bytes(const PersistentSizes& sizes, int rows, bool backward);
 
 template <class Kind>
 cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream);

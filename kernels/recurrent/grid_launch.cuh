@@ -7,10 +7,6 @@
 
 namespace treadle {
 
-inline int grid_groups(const PersistentSizes& sizes, int rows) {
-  return static_cast<int>(ceil_div(sizes.row_count, int64_t{rows})) * sizes.directions;
-}
-
 // Runs a kernel or, with `fits`, asks whether all its blocks are resident at once.
 struct GridCall {
   const PersistentSizes& sizes;
@@ -55,6 +51,13 @@ struct GridCall {
   }
 };
 
+// Calls with a constant: the width of the layouts that take a layer of H up to kGridHidden.
+template <class With>
+cudaError_t with_grid_width(int64_t hidden, const With& with) {
+  return grid_width(hidden) == 0 ? with(Constant<int, kGridNarrowHidden>{})
+                                 : with(Constant<int, kGridHidden>{});
+}
+
 template <class Cell, class T, int hidden, int late>
 cudaError_t run_grid_of(const PersistentForward* args, const GridCall& call) {
   return call.of<GridLayout<Cell, hidden>>(any_resets(args)
@@ -70,20 +73,6 @@ cudaError_t run_grid_wide(const PersistentForward* args, const GridCall& call);
 // Float32: grid_split_launch.cuh, likewise.
 template <class Kind>
 cudaError_t run_grid_split(const PersistentForward* args, const GridCall& call);
-
-// Calls with a Type of the layout of float32 backward.
-template <class Cell, class With>
-auto with_split_backward(const PersistentSizes& sizes, const With& with) {
-  const auto of = [&](auto words) {
-    constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
-    constexpr int kWords = decltype(words)::value;
-    return sizes.hidden > kGridNarrowHidden
-               ? with(Type<GridSplitBackward<kGates, kStateGates, kGridHidden, kWords>>{})
-               : with(Type<GridSplitBackward<kGates, kStateGates, kGridNarrowHidden, kWords>>{});
-  };
-  return sizes.tf32 ? of(std::integral_constant<int, 1>{}) : of(std::integral_constant<int, 2>{});
-}
-
 template <class Kind>
 cudaError_t run_grid_split(const PersistentBackward* args, const GridCall& call);
 
@@ -94,13 +83,14 @@ cudaError_t run_grid(const PersistentForward* args, const GridCall& call) {
   using Cell = typename Kind::template HalfCell<float>;
   const auto run = [&](auto type) {
     using T = typename decltype(type)::type;
-    if (call.sizes.hidden <= kGridNarrowHidden) {  // one tile alone is a batch for clusters
-      return call.rows == 16 ? run_grid_of<Cell, T, kGridNarrowHidden, 1>(args, call)
-                             : run_grid_of<Cell, T, kGridNarrowHidden, 0>(args, call);
-    }
-    return call.rows == 8    ? run_grid_of<Cell, T, kGridHidden, 2>(args, call)
-           : call.rows == 16 ? run_grid_of<Cell, T, kGridHidden, 1>(args, call)
-                             : run_grid_of<Cell, T, kGridHidden, 0>(args, call);
+    return with_grid_width(call.sizes.hidden, [&](auto width) {
+      constexpr int kWidth = decltype(width)::value;
+      // Of a narrow layer, one tile alone is a batch for clusters.
+      constexpr int kLatest = kWidth == kGridNarrowHidden ? 0 : 2;
+      return call.rows == 8    ? run_grid_of<Cell, T, kWidth, kLatest>(args, call)
+             : call.rows == 16 ? run_grid_of<Cell, T, kWidth, 1>(args, call)
+                               : run_grid_of<Cell, T, kWidth, 0>(args, call);
+    });
   };
   return call.sizes.dtype == Dtype::kHalf ? run(Type<Half>{}) : run(Type<BFloat16>{});
 }
@@ -114,9 +104,9 @@ cudaError_t run_grid_of(const PersistentBackward* args, const GridCall& call) {
                                             : grid_backward<Cell, T, Layout, false, kLate>,
                            args);
   };
-  return call.rows == 8    ? run(std::integral_constant<int, 2>{})
-         : call.rows == 16 ? run(std::integral_constant<int, 1>{})
-                           : run(std::integral_constant<int, 0>{});
+  return call.rows == 8    ? run(Constant<int, 2>{})
+         : call.rows == 16 ? run(Constant<int, 1>{})
+                           : run(Constant<int, 0>{});
 }
 
 template <class Kind>
@@ -125,9 +115,9 @@ cudaError_t run_grid(const PersistentBackward* args, const GridCall& call) {
   using Cell = typename Kind::template Cell<float>;
   const auto run = [&](auto type) {
     using T = typename decltype(type)::type;
-    return call.sizes.hidden > kGridNarrowHidden
-               ? run_grid_of<Cell, T, kGridHidden>(args, call)
-               : run_grid_of<Cell, T, kGridNarrowHidden>(args, call);
+    return with_grid_width(call.sizes.hidden, [&](auto width) {
+      return run_grid_of<Cell, T, decltype(width)::value>(args, call);
+    });
   };
   return call.sizes.dtype == Dtype::kHalf ? run(Type<Half>{}) : run(Type<BFloat16>{});
 }
@@ -147,23 +137,6 @@ cudaError_t grid_fits(bool backward, const PersistentSizes& sizes, int rows, boo
   const GridCall call = {sizes, rows, nullptr, fits};
   return backward ? run_grid<Kind>(static_cast<const PersistentBackward*>(nullptr), call)
                   : run_grid<Kind>(static_cast<const PersistentForward*>(nullptr), call);
-}
-
-template <class Kind>
-size_t grid_exchange_bytes(const PersistentSizes& sizes, int rows, bool backward) {
-  using Cell = typename Kind::template Cell<float>;
-  constexpr int kStateGates = Cell::kStateGates;
-  const bool split = sizes.dtype == Dtype::kFloat;
-  const int64_t width = sizes.hidden > kGridHidden         ? kGridWideHidden
-                        : sizes.hidden > kGridNarrowHidden ? kGridHidden
-                                                           : kGridNarrowHidden;
-  int64_t tile_bytes = width * 8 * (backward ? 2 * kStateGates : split ? 4 : 2);
-  if (split && backward) {
-    tile_bytes = with_split_backward<Cell>(
-        sizes, [](auto layout) { return int64_t{decltype(layout)::type::kTileBytes}; });
-  }
-  const size_t steps = kGridRing + (backward ? 0 : 1);
-  return steps * grid_groups(sizes, rows) * (rows / 8) * tile_bytes;
 }
 
 }  // namespace treadle

@@ -1,13 +1,20 @@
 // The layouts of a block's shared memory in the grid kernels (shapes.h).
 #pragma once
 
+#include <cstdint>
+
 namespace treadle {
 
 inline constexpr int kWarp = 32;
 inline constexpr int kMostSharedBytes = 227 * 1024;  // sm_90, a block
 
-// At most; forward, of twice as many blocks; backward in float32, of fewer.
-inline constexpr int kGridHidden = 1024, kGridWideHidden = 2048, kGridNarrowHidden = 512;
+// There are layouts for H up to each of these; the widest in half types forward alone.
+inline constexpr int kGridNarrowHidden = 512, kGridHidden = 1024, kGridWideHidden = 2048;
+inline constexpr int kGridWidths = 3;
+constexpr int grid_width(int64_t hidden) {
+  return hidden <= kGridNarrowHidden ? 0 : hidden <= kGridHidden ? 1 : 2;
+}
+
 inline constexpr int kGridRing = 32;  // steps whose exchange has places of its own
 
 // What warps that multiply leave of the registers that a block begins with.

@@ -10,15 +10,19 @@ namespace treadle {
 template <class Kind>
 cudaError_t run_grid_split(const PersistentBackward* args, const GridCall& call) {
   using Cell = typename Kind::template Cell<float>;
-  return with_split_backward<Cell>(call.sizes, [&](auto layout) {
-    using Layout = typename decltype(layout)::type;
+  const auto of = [&](auto width, auto words) {
+    using Layout = GridSplitBackward<Cell::kGates, Cell::kStateGates, decltype(width)::value,
+                                     decltype(words)::value>;
     const auto run = [&](auto alone) {
       constexpr bool kAlone = decltype(alone)::value;
       return call.of<Layout>(any_resets(args) ? grid_split_backward<Cell, Layout, true, kAlone>
                                               : grid_split_backward<Cell, Layout, false, kAlone>,
                              args);
     };
-    return call.rows == 8 ? run(std::true_type{}) : run(std::false_type{});
+    return call.rows == 8 ? run(Constant<bool, true>{}) : run(Constant<bool, false>{});
+  };
+  return with_grid_width(call.sizes.hidden, [&](auto width) {
+    return call.sizes.tf32 ? of(width, Constant<int, 1>{}) : of(width, Constant<int, 2>{});
   });
 }
 

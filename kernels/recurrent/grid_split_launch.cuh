@@ -10,20 +10,16 @@ namespace treadle {
 template <class Kind>
 cudaError_t run_grid_split(const PersistentForward* args, const GridCall& call) {
   using Cell = typename Kind::template Cell<float>;
-  const auto of = [&](auto layout, auto alone) {
-    using Layout = typename decltype(layout)::type;
-    constexpr bool kAlone = decltype(alone)::value;
-    return call.of<Layout>(any_resets(args) ? grid_split_forward<Cell, Layout, true, kAlone>
-                                            : grid_split_forward<Cell, Layout, false, kAlone>,
-                           args);
-  };
-  const auto run = [&](auto layout) {
-    return call.rows == 8 ? of(layout, std::true_type{}) : of(layout, std::false_type{});
-  };
-  constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
-  return call.sizes.hidden > kGridNarrowHidden
-             ? run(Type<GridSplit<kGates, kStateGates, kGridHidden>>{})
-             : run(Type<GridSplit<kGates, kStateGates, kGridNarrowHidden>>{});
+  return with_grid_width(call.sizes.hidden, [&](auto width) {
+    using Layout = GridSplit<Cell::kGates, Cell::kStateGates, decltype(width)::value>;
+    const auto run = [&](auto alone) {
+      constexpr bool kAlone = decltype(alone)::value;
+      return call.of<Layout>(any_resets(args) ? grid_split_forward<Cell, Layout, true, kAlone>
+                                              : grid_split_forward<Cell, Layout, false, kAlone>,
+                             args);
+    };
+    return call.rows == 8 ? run(Constant<bool, true>{}) : run(Constant<bool, false>{});
+  });
 }
 
 }  // namespace treadle

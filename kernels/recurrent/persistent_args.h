@@ -27,6 +27,11 @@ struct PersistentSizes {
   bool tf32;                     // the grid, backward: may round products of floats to TF32
 };
 
+// Groups of a grid, in each of which blocks take so many rows.
+inline int grid_groups(const PersistentSizes& sizes, int rows) {
+  return static_cast<int>((sizes.row_count + rows - 1) / rows) * sizes.directions;
+}
+
 struct PersistentForward {
   PersistentSizes sizes;
   // [D, S, G, H], in 16-byte chunks: x W_ih^T in the gates that have one.

@@ -4,7 +4,7 @@
 //   tiles    both in one launch for each step: tensor cores multiply tiles of many rows
 //   warp     the same for few rows of a single step, by threads that share a unit's weights
 //   cluster  one launch, weights kept on the chip: a cluster of blocks takes rows through all steps
-//   grid     the same with 64 blocks (beyond H 1024 128; backward 32), for wider layers
+//   grid     the same with more blocks than a cluster may have, for wider layers
 #pragma once
 
 #include <cstddef>

@@ -18,12 +18,8 @@ inline const CellShapes& shapes_of(const RecurrenceSizes& sizes) {
 // Whether the grid has no backward pass of such a layer.
 inline bool forward_alone(const RecurrenceSizes& sizes) { return sizes.hidden > kGridHidden; }
 
-// Of a group of the grid; backward up to kGridHidden alone.
 inline const GridShape& grid_shape_of(const RecurrenceSizes& sizes, bool tf32, bool backward) {
-  const CellShapes& shapes = shapes_of(sizes);
-  const int beyond = (sizes.hidden > kGridNarrowHidden) + (sizes.hidden > kGridHidden);
-  if (is_half(sizes.dtype)) return backward ? shapes.grid_backward[beyond] : shapes.grid[beyond];
-  return backward ? shapes.grid_split_backward[beyond][tf32] : shapes.grid_split[beyond];
+  return shapes_of(sizes).grid_of(sizes.dtype, sizes.hidden, tf32, backward);
 }
 
 // Groups for each direction, one block a multiprocessor.

@@ -202,21 +202,29 @@ inline constexpr std::array<ShapeKernels, kShapes> kShapeKernels =
 
 struct GridShape {
   int blocks, rows;  // of a group, at most
+  int tile_bytes;    // what a group exchanges in a step, of eight rows
 };
 
 template <class Layout>
 constexpr GridShape grid_shape() {
   static_assert(most_grid_rows<Layout>() > 0);
-  return {Layout::kBlocks, most_grid_rows<Layout>()};
+  return {Layout::kBlocks, most_grid_rows<Layout>(), Layout::kTileBytes};
 }
 
-// What a pass of a cell may be run with: cluster shapes, and groups of a grid, of half types up to
-// kGridNarrowHidden, up to kGridHidden, and forward beyond; split in float32.
+// What a pass of a cell may be run with: cluster shapes, and groups of a grid by grid_width(): of
+// half types, and split in float32, backward with TF32 and without.
 struct CellShapes {
   const std::array<ShapeKernels, kShapes>& clusters;
-  GridShape grid[3], grid_backward[2];
-  GridShape grid_split[2];              // H beyond kGridNarrowHidden
-  GridShape grid_split_backward[2][2];  // H beyond kGridNarrowHidden; TF32
+  GridShape grid[kGridWidths], grid_backward[kGridWidths - 1];
+  GridShape grid_split[kGridWidths - 1];
+  GridShape grid_split_backward[kGridWidths - 1][2];
+
+  // Forward in half types up to kGridWideHidden, else up to kGridHidden.
+  constexpr const GridShape& grid_of(Dtype dtype, int64_t hidden, bool tf32, bool backward) const {
+    const int width = grid_width(hidden);
+    if (is_half(dtype)) return backward ? grid_backward[width] : grid[width];
+    return backward ? grid_split_backward[width][tf32] : grid_split[width];
+  }
 };
 
 template <int gates, int state_gates>

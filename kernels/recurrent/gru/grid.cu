@@ -7,6 +7,5 @@ namespace treadle {
 template cudaError_t launch_grid_forward<math::Gru>(const PersistentForward&, int, cudaStream_t);
 template cudaError_t launch_grid_backward<math::Gru>(const PersistentBackward&, int, cudaStream_t);
 template cudaError_t grid_fits<math::Gru>(bool, const PersistentSizes&, int, bool*);
-template size_t grid_exchange_bytes<math::Gru>(const PersistentSizes&, int, bool);
 
 }  // namespace treadle

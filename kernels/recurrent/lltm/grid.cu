@@ -7,6 +7,5 @@ namespace treadle {
 template cudaError_t launch_grid_forward<math::Lltm>(const PersistentForward&, int, cudaStream_t);
 template cudaError_t launch_grid_backward<math::Lltm>(const PersistentBackward&, int, cudaStream_t);
 template cudaError_t grid_fits<math::Lltm>(bool, const PersistentSizes&, int, bool*);
-template size_t grid_exchange_bytes<math::Lltm>(const PersistentSizes&, int, bool);
 
 }  // namespace treadle
