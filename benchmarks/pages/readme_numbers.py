@@ -3,8 +3,8 @@
     python benchmarks/pages/readme_numbers.py          rewrite the blocks between the comment lines
     python benchmarks/pages/readme_numbers.py --check  fail if a block is not what it would write
 
-README.md has four lines of the GPU that ran last. Everything else, what was missed first, is in
-docs/performance.md (performance_page.py, sweep_page.py), docs/recurrent.md (rl_page.py),
+README.md has four lines of the GPU with the most rows. Everything else, what was missed first, is
+in docs/performance.md (performance_page.py, sweep_page.py), docs/recurrent.md (rl_page.py),
 docs/sine.md (sine_page.py), docs/sine_linear.md (sine_linear_page.py), docs/jets.md
 (jets_page.py), docs/interop.md (jax_page.py), docs/language_model.md (lm_page.py), docs/agent.md
 (agent_page.py) and docs/many_gpus.md (scale_page.py).
@@ -107,7 +107,7 @@ def siren(rows: list[Row]) -> Iterator[str]:
 
 
 def headline(found: list[Machine]) -> Iterator[str]:
-    """The lines of the GPU that ran last, and what it was."""
+    """The lines of the GPU with the most rows, and what it was."""
     gpus = [machine for machine in found if machine[1]["device"] == "cuda"]
     if not gpus:
         yield performance_page.NONE_YET

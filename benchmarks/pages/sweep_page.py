@@ -68,17 +68,19 @@ def cell(row: Row | None, *names: str, value: str = "us_per_step") -> str:
 
 
 def goals(rows: list[Row]) -> Iterator[str]:
-    yield "Goals, µs a step:"
+    yield f"Goals, µs a step, treadle / {LSTM}:"
     yield ""
-    halves = ("bfloat16", "float16")
-    yield from table("B, T, H", "", "goal", *halves, *(f"{LSTM} {half}" for half in halves))
-    for what in distinct(rows, "what"):
-        for mode in MODES:
-            own = [found(rows, what=what, digits=digits, mode=mode) for digits in halves]
-            first = own[0] or {}
-            goal = number(first["bar"]["limit_us"] / first["steps"]) if "bar" in first else ""
-            cells = [cell(row, OURS) for row in own] + [plain(row, LSTM) for row in own]
-            yield line(what, mode, goal, *cells)
+    columns = [name for mode in MODES for name in (f"goal, {mode}", mode)]
+    yield from table("B, T, H", "", *columns)
+    for digits in distinct(rows, "digits"):
+        for what in distinct([row for row in rows if row["digits"] == digits], "what"):
+            own = [found(rows, what=what, digits=digits, mode=mode) for mode in MODES]
+            pairs = ((goal(row), cell(row, OURS, LSTM)) for row in own)
+            yield line(what, digits, *(text for pair in pairs for text in pair))
+
+
+def goal(row: Row | None) -> str:
+    return number(row["bar"]["limit_us"] / row["steps"]) if row and "bar" in row else ""
 
 
 def shapes(rows: list[Row]) -> Iterator[str]:

@@ -19,7 +19,8 @@ Blocks = dict[str, Callable[[], Iterator[str]]]
 
 
 def machines() -> list[Machine]:
-    """Files, facts and rows of every machine and device, those with a GPU first, the newest first.
+    """Files, facts and rows of every machine and device, those with a GPU first, of them those with
+    the most rows, then the newest.
 
     Where two files of a folder timed the same row, the newer one counts. Trials are left out.
     """
@@ -36,7 +37,7 @@ def machines() -> list[Machine]:
         runs.sort(key=lambda run: run[0])
         rows = {row["key"]: row for _, _, data in runs for row in data["rows"]}
         found.append(([path for _, path, _ in runs], runs[-1][2]["machine"], list(rows.values())))
-    found.sort(key=lambda machine: machine[1]["date"], reverse=True)
+    found.sort(key=lambda machine: (len(machine[2]), machine[1]["date"]), reverse=True)
     return sorted(found, key=lambda machine: machine[1]["device"] != "cuda")
 
 

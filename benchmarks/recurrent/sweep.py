@@ -22,6 +22,7 @@ import torch
 from benchmarks.harness.cases import OURS, Bar, Case, Plan, Settings, calls
 from benchmarks.harness.timing import Calls
 from benchmarks.recurrent import layer
+from benchmarks.recurrent.goals import GOALS, goal
 from benchmarks.recurrent.layer import Kind, at_most
 from benchmarks.recurrent.layer_calls import (
     LSTM,
@@ -34,16 +35,6 @@ from benchmarks.recurrent.sweep_calls import MODULES, Form, chosen, in_algorithm
 
 Sizes = tuple[int, int, int]
 FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
-# µs a step in bfloat16, of inference and of training.
-BARS: dict[Sizes, tuple[float, float]] = {
-    (16, 512, 512): (0.85, 2.2),
-    (1, 512, 512): (0.70, 1.7),
-    (64, 512, 512): (1.3, 3.8),
-    (64, 256, 1024): (2.7, 9.5),
-    (256, 256, 1024): (6.0, 18.0),
-    (16, 512, 256): (0.60, 1.6),
-    (16, 512, 128): (0.50, 1.3),
-}
 SHAPES: tuple[Sizes, ...] = (
     *((1, 512, 512), (16, 512, 128), (16, 512, 256), (16, 512, 512), (16, 1024, 768)),
     *((16, 256, 1024), (64, 512, 512), (64, 1024, 768), (64, 256, 1024), (128, 512, 512)),
@@ -101,8 +92,10 @@ def _key(suite: str, kind: Sweep) -> str:
 
 
 def bars(settings: Settings) -> Iterator[Plan]:
-    for kind in kinds(settings, tuple(BARS), (BF16, FP16), DENSE):
-        yield plan("sweep_bars", bars_case, settings, kind)
+    shapes = dict.fromkeys(sizes for goals in GOALS.values() for sizes in goals)
+    for kind in kinds(settings, tuple(shapes), (BF16, FP16, FP32), DENSE):
+        if goal(*row_of(kind)) is not None or beside_bf16(kind):
+            yield plan("sweep_bars", bars_case, settings, kind)
 
 
 def shapes(settings: Settings) -> Iterator[Plan]:
@@ -216,18 +209,23 @@ def bars_case(settings: Settings, kind: Sweep) -> Case:
     def inputs(dtype: torch.dtype) -> Args:
         return form.arguments(shape, settings.device, dtype, kind.backward)
 
+    most = goal(*row_of(kind))
+    if most is None:
+        more = {BF16_OURS: calls(form.ours(kind.backward), [inputs(BF16)])}
+        return beside_lstm(settings, "sweep_bars", kind, at_most(OF_BF16, BF16_OURS), more)
+    more = {}
     if kind.dtype == BF16:
         lstm = form.call(torch.lstm, kind.backward)
         more = {FP16_LSTM: calls(lstm, [lstm_arguments(inputs(FP16))])}
-        return beside_lstm(settings, "sweep_bars", kind, absolute(kind), more)
-    more = {BF16_OURS: calls(form.ours(kind.backward), [inputs(BF16)])}
-    return beside_lstm(settings, "sweep_bars", kind, at_most(OF_BF16, BF16_OURS), more)
+    return beside_lstm(settings, "sweep_bars", kind, steps_at_most(kind, most), more)
 
 
-def absolute(kind: Sweep) -> Bar:
-    """The goal of the shape, which the row's name says also in a trial."""
-    b, t, h = map(int, kind.shape.name.split(","))
-    return steps_at_most(kind, BARS[b, t, h][kind.backward])
+def row_of(kind: Sweep) -> tuple[str, str, bool]:
+    return kind.shape.name, kind.digits, kind.backward
+
+
+def beside_bf16(kind: Sweep) -> bool:
+    return kind.dtype == FP16 and goal(kind.shape.name, "bfloat16", kind.backward) is not None
 
 
 def steps_at_most(kind: Sweep, most: float) -> Bar:

@@ -52,22 +52,24 @@ def test_ops_of_one_kind_are_one_line_of_the_readme() -> None:
         assert performance_page.group({"group": group, "label": ""}) == line
 
 
-def test_pages_show_gpus_first_and_the_newest_of_each_device(
+def test_pages_show_gpus_first_then_the_most_rows_then_the_newest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = {"key": "cpu/scale", "group": "scale, CPU", "label": "scale", "ratio": 0.5, "times": {}}
     known = machine.facts("cpu")
-    for name, kind, day in [("a", "cpu", 2), ("b", "cpu", 4), ("c", "cpu", 3), ("d", "cuda", 1)]:
+    cpus = [("a", "cpu", 2), ("b", "cpu", 4), ("c", "cpu", 3)]
+    for name, kind, day in [*cpus, ("d", "cuda", 1), ("e", "cuda", 5)]:
         facts = {**known, "device": kind, "date": f"2026-01-0{day}", "cpu": name}
         (tmp_path / name).mkdir()
-        text = json.dumps({"machine": facts, "rows": [row]})
+        rows = [row, row | {"key": "cuda/scale"}] if name == "d" else [row]
+        text = json.dumps({"machine": facts, "rows": rows})
         (tmp_path / name / "cpu.json").write_text(text)
     monkeypatch.setattr(tables, "RESULTS", tmp_path)
     found = tables.machines()
-    assert [facts["cpu"] for _, facts, _ in found] == ["d", "b", "c", "a"]
+    assert [facts["cpu"] for _, facts, _ in found] == ["d", "e", "b", "c", "a"]
     made = "\n".join(performance_page.each(found, "numbers"))
     links = re.findall(r"\[cpu.json\]\((.*)\)", made)
-    assert [link[-10:] for link in links] == [f"{name}/cpu.json" for name in "dbca"]
+    assert [link[-10:] for link in links] == [f"{name}/cpu.json" for name in "debca"]
     with pytest.raises(SystemExit, match="must have one line"):
         performance_page.rewritten("nothing", found)
 
