@@ -56,31 +56,28 @@ struct Clusters {
   double time;
 };
 
-// The most rows a cluster of this shape in half types, for packed batches, too. Of one of two tiles
-// only dense kernels may exist: cluster_launch.cuh says how others are run. 0: none.
+// The dense kernels of a shape, as kDenseKernels has them, that take such a batch: rows with all
+// steps, of whole chunks of 16 bytes.
+unsigned dense_kernels_for(const RecurrenceSizes& sizes, size_t shape, bool backward) {
+  if (sizes.ragged || sizes.hidden % 8 != 0) return 0;
+  const CellInfo& cell = cell_info(sizes.cell);
+  return dense_kernels_of(cell.gates, cell.state_gates, backward)[shape];
+}
+
+// The most rows a cluster of this shape in half types; 0: it has no kernel for such a batch.
 int half_rows(const RecurrenceSizes& sizes, size_t shape, bool backward) {
   const ShapeKernels& kernels = shapes_of(sizes).clusters[shape];
-  const int tiles = kClusterShapes[shape].tiles;
   if (backward ? kernels.half_backward : kernels.half_forward) return kClusterShapes[shape].rows();
-  const CellInfo& cell = cell_info(sizes.cell);
-  return dense_rows(dense_kernels_of(cell.gates, cell.state_gates, backward)[shape], tiles);
+  return dense_rows(dense_kernels_for(sizes, shape, backward), kClusterShapes[shape].tiles);
 }
 
-// A step of a cluster with so many rows, by the kernels for dense batches where there are any.
+// A step of a cluster with so many rows, by a dense kernel where there is one.
 double half_time(const RecurrenceSizes& sizes, size_t shape, int rows, bool backward) {
-  const CellInfo& cell = cell_info(sizes.cell);
+  const int gates = cell_info(sizes.cell).state_gates;
   const ClusterShape& own = kClusterShapes[shape];
-  const unsigned kernels = dense_kernels_of(cell.gates, cell.state_gates, backward)[shape];
-  const size_t stride = dense_stride(kernels, own.tiles, rows);
-  return stride < kStrides ? dense_time(own, kDenseStrides[stride], cell.state_gates, backward)
-                           : cluster_time(own, rows, cell.state_gates, backward, false);
-}
-
-// How often the chip is filled with clusters of so many rows.
-int64_t waves_of(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
-                 const ClusterShape& shape, int rows) {
-  const int64_t clusters = ceil_div(sizes.batch, rows) * sizes.directions;
-  return std::max<int64_t>(ceil_div(clusters, clusters_at_once(shape.blocks, device)), 1);
+  const size_t stride = dense_stride(dense_kernels_for(sizes, shape, backward), own.tiles, rows);
+  return stride < kStrides ? dense_time(own, kDenseStrides[stride], gates, backward)
+                           : cluster_time(own, rows, gates, backward, false);
 }
 
 // The shape and the rows a cluster that take the batch through a step in the least time.
@@ -98,7 +95,9 @@ Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& dev
     if (!half && !kernels[i].fp32) continue;
     const int most = half ? half_rows(sizes, i, backward) : exact_rows(sizes, i, backward);
     for (int rows = 1; rows <= most; ++rows) {
-      const int64_t waves = waves_of(sizes, device, shape, rows);
+      const int64_t count = ceil_div(sizes.batch, rows) * sizes.directions;
+      const int64_t waves =
+          std::max<int64_t>(ceil_div(count, clusters_at_once(shape.blocks, device)), 1);
       // In float32, more blocks alone than run at once took longer than waves of them would.
       if (half && shape.blocks == 1 && (waves > 1 || (backward && !alone))) continue;
       const double each =
@@ -108,17 +107,6 @@ Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& dev
     }
   }
   return best;
-}
-
-// What they take if dense kernels do not run: of packed batches, and where rows have no whole
-// chunks of 16 bytes.
-double clusters_time(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
-                     const Clusters& clusters, bool backward) {
-  const auto& [shape, rows] = clusters.plan;
-  const bool dense = !sizes.ragged && sizes.hidden % 8 == 0;
-  if (dense || !is_half(sizes.dtype) || shape.blocks <= 1) return clusters.time;
-  return static_cast<double>(waves_of(sizes, device, shape, rows)) *
-         cluster_time(shape, rows, cell_info(sizes.cell).state_gates, backward, false);
 }
 
 // ---- the choice
@@ -197,7 +185,7 @@ Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
                       sizes, device.tf32, backward)
           : kNever;
   if (std::min(clusters.time, of_grid) > std::min(launched, tiles)) return in_launches;
-  if (of_grid < clusters_time(sizes, device, clusters, backward)) {
+  if (of_grid < clusters.time) {
     return {"grid", "the blocks of the grid keep the weights on the chip"};
   }
   return {"cluster", "the blocks of a cluster keep the weights on the chip", clusters.plan};

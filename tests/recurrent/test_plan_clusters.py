@@ -85,6 +85,18 @@ def test_a_block_alone_has_few_rows_of_narrow_layers_of_half_types(
 
 
 @BINDINGS
+def test_packed_batches_and_parts_of_chunks_are_planned_by_the_kernels_that_take_them() -> None:
+    """The dense kernels take neither, and are fast in other shapes."""
+    for backward, batch, dense, other in ((False, 16, 32, 16), (True, 256, 64, 32)):
+        options = {"cell": "gru", "backward": backward}
+        sizes = (512, batch, 256, 2)
+        assert plan(sizes, **options).clusters[0] == dense
+        for hidden, ragged in ((256, True), (250, False), (250, True)):
+            found = plan((512, batch, hidden, 2), ragged=ragged, **options)
+            assert found.algorithm == "cluster" and found.clusters[0] == other
+
+
+@BINDINGS
 def test_float32_on_tensor_cores_takes_as_many_rows_as_run_at_once() -> None:
     """Forward, where a second wave of clusters would take longer than more rows in the first."""
     for cell, hidden, batch, shape in (
