@@ -80,6 +80,7 @@ PYBIND11_MODULE(_C, m) {
       .def_property_readonly("reason", [](const treadle::RecurrencePlan& p) { return p.reason; })
       .def_readonly("steps_per_chunk", &treadle::RecurrencePlan::steps_per_chunk)
       .def_readonly("transposed", &treadle::RecurrencePlan::transposed)
+      .def_readonly("weight_by_columns", &treadle::RecurrencePlan::weight_by_columns)
       .def_property_readonly("clusters",
                              [](const treadle::RecurrencePlan& p) {
                                const auto& [shape, rows] = p.clusters;

@@ -71,7 +71,8 @@ struct RecurrenceBackend {
                    at::Device device, std::optional<bool> tf32);
   // a [m, k] times b [k, n], in acc_t.
   Tensor (*product_in_acc)(const Tensor& a, const Tensor& b);
-  // `first_h`: what the first step reads instead of args.h, of algorithm "step"; or null.
+  // `first_h`: what the first step reads instead of args.h, of algorithm "step"; or null. weight_hh
+  // of CUDA is dense along rows or columns.
   void (*forward)(const RecurrenceForward& args, const Tensor& weight_hh, const void* first_h);
   // The same of all steps, with the input's products; false where steps are better run one by one.
   // Null if the backend groups none.

@@ -117,6 +117,12 @@ RecurrenceForward steps_of(const LayerRun& run, int64_t d, const std::vector<Rec
   return all;
 }
 
+// W_hh for the products of all steps, dense on CUDA. The CPU packs it itself.
+Tensor as_multiplied(const LayerRun& run, const Tensor& w_hh) {
+  if (run.plan.weight_by_columns) return w_hh.t().contiguous().t();
+  return w_hh.is_cuda() ? w_hh.contiguous() : w_hh;
+}
+
 // Direction d, step by step. output [S, D*H]; h, c [D, B, H] are the states, but the first step
 // reads first_h if that is defined; gates [S, GH] or undefined.
 void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const Tensor& first_h,
@@ -152,6 +158,7 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
       run.backend.grouped_forward(all, args.input, w_ih, w_hh, plan, begin_h)) {
     return;
   }
+  const Tensor of_h = as_multiplied(run, w_hh);
   for (int64_t begin = 0; begin < sizes.steps; begin += plan.steps_per_chunk) {
     const int64_t end = std::min(sizes.steps, begin + plan.steps_per_chunk);
     const auto &one = steps[begin], &other = steps[end - 1];
@@ -169,7 +176,7 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
     chunk.products.data =
         static_cast<const char*>(chunk.products.data) -
         first * chunk.products.row_stride * static_cast<int64_t>(products.element_size());
-    run.backend.forward(chunk, w_hh, begin == 0 ? begin_h : nullptr);
+    run.backend.forward(chunk, of_h, begin == 0 ? begin_h : nullptr);
   }
 }
 

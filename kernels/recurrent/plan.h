@@ -39,6 +39,7 @@ struct RecurrencePlan {
   const char* reason;
   int64_t steps_per_chunk;  // input products are computed for so many steps at once
   bool transposed;          // products [GH, S] instead of [S, GH]
+  bool weight_by_columns;   // of algorithm "step", forward: W_hh is copied so
   ClusterPlan clusters;     // of algorithm "cluster"
   int64_t grid_groups;      // of algorithm "grid": groups of blocks for one direction
   int grid_rows;            // of algorithm "grid": rows of the batch that a group takes

@@ -29,6 +29,9 @@ inline double cluster_time(const ClusterShape& shape, int rows, int state_gates,
   if (exact) {
     // Weights that lie in shared memory are loaded anew for every row.
     const double loads = fp32_weights(shape, state_gates) > kFp32Weights ? 2 : 1;
+    if (!backward && shape.blocks >= 8 && hidden <= 256) {
+      return 0.8 + (loads * work * 1.9e-5 * shape.units + 2e-4) * hidden * rows;
+    }
     const double each = loads * work * 1.3e-5 * shape.units + sent * (backward ? 7.5e-4 : 2e-4);
     return 0.7 + each * hidden * rows;
   }

@@ -20,32 +20,37 @@ SHARED = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 Named = dict[str, Tensor]
 
 
-def arguments(cell: str, dtype: torch.dtype, resets: bool) -> Named:
+def arguments(
+    cell: str,
+    dtype: torch.dtype,
+    resets: bool,
+    sizes: tuple[int, int, int, int] = (STEPS, ROWS, HIDDEN, DIRECTIONS),
+) -> Named:
     generator = torch.Generator("cuda").manual_seed(7)
 
     def draw(*shape: int, by: float = 1.0) -> Tensor:
         found = torch.randn(shape, generator=generator, device="cuda", dtype=torch.float64) * by
         return found.to(dtype)
 
-    blocks, d, h = BLOCKS[cell], DIRECTIONS, HIDDEN
+    blocks, (steps, count, h, d) = BLOCKS[cell], sizes
     found = {
-        "input": draw(STEPS, ROWS, FEATURES),
-        "h0": draw(d, ROWS, h),
-        "c0": draw(d, ROWS, h),
+        "input": draw(steps, count, FEATURES),
+        "h0": draw(d, count, h),
+        "c0": draw(d, count, h),
         "weight_ih": draw(d, blocks * h, FEATURES, by=FEATURES**-0.5),
         "weight_hh": draw(d, blocks * h, h, by=h**-0.5),
         "bias_ih": draw(d, blocks * h, by=0.5),
-        "grad_output": draw(STEPS, ROWS, d * h),
-        "grad_h_n": draw(d, ROWS, h),
-        "grad_c_n": draw(d, ROWS, h),
+        "grad_output": draw(steps, count, d * h),
+        "grad_h_n": draw(d, count, h),
+        "grad_c_n": draw(d, count, h),
     }
     if cell != "lltm":
         found["bias_hh"] = draw(d, blocks * h, by=0.5)
     if cell == "gru":  # whose c is h
         found["c0"], found["grad_c_n"] = found["h0"], torch.zeros_like(found["h0"])
     if resets:
-        found["reset"] = draw(STEPS, ROWS, 1) > 0.5
-        found["reset_h"], found["reset_c"] = draw(d, STEPS, ROWS, h), draw(d, STEPS, ROWS, h)
+        found["reset"] = draw(steps, count, 1) > 0.5
+        found["reset_h"], found["reset_c"] = draw(d, steps, count, h), draw(d, steps, count, h)
     return found
 
 
@@ -64,11 +69,11 @@ def run(given: Named, cell: str) -> Named:
     return named | {f"grad_{n}": t for n, t in zip(leaves, found, strict=True)}
 
 
-def rows(name: str, t: Tensor, first: int) -> Tensor:
+def rows(name: str, t: Tensor, first: int, count: int) -> Tensor:
     """Of a piece. Rows are the last dimension but one."""
     if name.removeprefix("grad_") in SHARED:
         return t
-    return t.narrow(-2, first, PIECE)
+    return t.narrow(-2, first, count)
 
 
 def close(found: Tensor, expected: Tensor, dtype: torch.dtype, what: str) -> None:
@@ -77,15 +82,11 @@ def close(found: Tensor, expected: Tensor, dtype: torch.dtype, what: str) -> Non
     assert error <= BOUNDS[dtype], f"{what}: {error}"
 
 
-@EACH_CELL
-@pytest.mark.parametrize("resets", [False, True])
-@pytest.mark.parametrize("dtype", FLOATING)
-def test_as_in_pieces(cell: str, dtype: torch.dtype, resets: bool) -> None:
-    given = arguments(cell, dtype, resets)
+def as_in_pieces(given: Named, cell: str, dtype: torch.dtype, piece_rows: int) -> None:
     whole = run(given, cell)
     pieces = [
-        run({n: rows(n, t, first) for n, t in given.items()}, cell)
-        for first in range(0, ROWS, PIECE)
+        run({n: rows(n, t, first, piece_rows) for n, t in given.items()}, cell)
+        for first in range(0, given["h0"].size(-2), piece_rows)
     ]
     for name, found in whole.items():
         parts = [piece[name] for piece in pieces]
@@ -93,6 +94,21 @@ def test_as_in_pieces(cell: str, dtype: torch.dtype, resets: bool) -> None:
         # Sums of so many rows are rounded once, those of the pieces each.
         expected = torch.stack(parts).double().sum(0) if shared else torch.cat(parts, -2)
         close(found, expected, dtype, name)
+
+
+@EACH_CELL
+@pytest.mark.parametrize("resets", [False, True])
+@pytest.mark.parametrize("dtype", FLOATING)
+def test_as_in_pieces(cell: str, dtype: torch.dtype, resets: bool) -> None:
+    as_in_pieces(arguments(cell, dtype, resets), cell, dtype, PIECE)
+
+
+@EACH_CELL
+@pytest.mark.parametrize("resets", [False, True])
+def test_a_wide_layer_that_copies_its_weights_by_columns(cell: str, resets: bool) -> None:
+    """Pieces of so few rows multiply by W_hh as it lies."""
+    given = arguments(cell, torch.float32, resets, (32, 40, 2048, 1))
+    as_in_pieces(given, cell, torch.float32, 20)
 
 
 @EACH_CELL

@@ -181,6 +181,20 @@ def test_every_size() -> None:
 
 
 @BINDINGS
+def test_weights_lie_by_columns_where_that_is_faster() -> None:
+    """Of exact float32 whose steps are products, and where the copy has steps to pay for it."""
+    sizes = (32, 64, 2048, 4)
+    assert plan(sizes).algorithm == "step" and plan(sizes).weight_by_columns
+    for steps, batch, hidden, element in (
+        *((31, 64, 2048, 4), (32, 32, 2048, 4), (32, 129, 2048, 4)),
+        *((32, 64, 2047, 4), (32, 64, 2304, 2), (32, 64, 2048, 8)),
+    ):
+        assert not plan((steps, batch, hidden, element)).weight_by_columns
+    for other in ({"backward": True}, {"tf32": True}, {"cuda": False}, {"forced": "warp"}):
+        assert not plan(sizes, **other).weight_by_columns
+
+
+@BINDINGS
 def test_every_chip() -> None:
     widths = ((33, 2), (769, 2), (33, 4), (512, 4), (513, 4))  # hidden, element
     everything = (CHIPS, ARCHITECTURES, (1, 2), (1, 17, 64, 70_000), widths, (False, True))

@@ -121,15 +121,15 @@ def test_float32_on_tensor_cores_takes_as_many_rows_as_run_at_once() -> None:
 @BINDINGS
 def test_tf32_where_torch_allows_it_is_a_reason_for_a_launch_a_step() -> None:
     """Of many rows one product a number is faster than all, which products on the chip are."""
-    for batch, hidden, exact, tf32 in (
-        (16, 256, "cluster", "cluster"),
-        (512, 256, "cluster", "tiles"),
-        (1024, 250, "cluster", "step"),
-        (256, 512, "grid", "grid"),
-        (512, 512, "grid", "tiles"),
-        (1024, 500, "grid", "step"),
+    for batch, hidden, dense, packed, tf32 in (
+        (16, 256, "cluster", "cluster", "cluster"),
+        (512, 256, "cluster", "grid", "tiles"),
+        (1024, 250, "cluster", "grid", "step"),
+        (256, 512, "grid", "grid", "grid"),
+        (512, 512, "grid", "grid", "tiles"),
+        (1024, 500, "grid", "grid", "step"),
     ):
         sizes = (512, batch, hidden, 4)
-        for ragged in (False, True):
+        for ragged, exact in ((False, dense), (True, packed)):
             assert plan(sizes, cell="lstm", ragged=ragged).algorithm == exact
             assert plan(sizes, cell="lstm", ragged=ragged, tf32=True).algorithm == tf32

@@ -97,11 +97,10 @@ void fused_forward_cuda(const FusedForward& args, at::Device device, const Recur
   });
 }
 
-void forward_cuda(const RecurrenceForward& args, const Tensor& weight_hh, const void* first_h) {
+void forward_cuda(const RecurrenceForward& args, const Tensor& weight, const void* first_h) {
   const char* const op = layer_op_name();
   check_units(op, args.batch, args.hidden);
-  with_stream(weight_hh.device(), [&](cudaStream_t stream) {
-    const Tensor weight = weight_hh.contiguous();
+  with_stream(weight.device(), [&](cudaStream_t stream) {
     const Gemm gemm(args.dtype, tf32_cuda(args.cell, args.dtype));
     const bool add = cell_info(args.cell).same_gates();
     // Of cells whose gates do not all have both products: h W_hh^T, stored as the input's products.
