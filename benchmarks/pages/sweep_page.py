@@ -230,7 +230,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--output", type=Path, default=PAGE.parent, metavar="DIR")
+    parser.add_argument("--output", type=Path, default=PICTURE.parent, metavar="DIR")
     output = parser.parse_args(arguments).output
     measured = runs(machines(), KEYS)
     if not measured or not of(measured[0][1], "sweep_shapes"):
