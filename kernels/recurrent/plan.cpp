@@ -257,10 +257,11 @@ Choice take_forced(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
 }
 
 // Whether cuBLAS in float32 multiplies by W_hh so much faster if that lies by columns (64 x 2048
-// times 2048 x 8192 on an H200: 62.5 us, by columns 56.8) that a copy pays.
+// times 2048 x 8192 on an H200: 62.5 us, by columns 56.8) that a copy pays. Steps of a packed batch
+// may have few rows.
 bool by_columns(const RecurrenceSizes& sizes) {
-  return sizes.hidden >= 2048 && !few_rows(sizes.batch) && sizes.batch > 1 && sizes.batch <= 128 &&
-         sizes.steps >= 32;
+  return sizes.hidden >= 2048 && sizes.batch > 1 && !few_rows(sizes.batch) && sizes.batch <= 128 &&
+         sizes.steps >= 32 && !sizes.ragged;
 }
 
 }  // namespace

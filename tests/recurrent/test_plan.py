@@ -190,7 +190,10 @@ def test_weights_lie_by_columns_where_that_is_faster() -> None:
         *((32, 64, 2047, 4), (32, 64, 2304, 2), (32, 64, 2048, 8)),
     ):
         assert not plan((steps, batch, hidden, element)).weight_by_columns
-    for other in ({"backward": True}, {"tf32": True}, {"cuda": False}, {"forced": "warp"}):
+    for other in (
+        *({"backward": True}, {"ragged": True}, {"tf32": True}),
+        *({"cuda": False}, {"forced": "warp"}),
+    ):
         assert not plan(sizes, **other).weight_by_columns
 
 
