@@ -22,7 +22,7 @@ import torch
 from benchmarks.harness.cases import OURS, Bar, Case, Plan, Settings, calls
 from benchmarks.harness.timing import Calls
 from benchmarks.recurrent import layer
-from benchmarks.recurrent.goals import GOALS, goal
+from benchmarks.recurrent.goals import GOALS, Sizes, goal
 from benchmarks.recurrent.layer import Kind, at_most
 from benchmarks.recurrent.layer_calls import (
     LSTM,
@@ -33,7 +33,6 @@ from benchmarks.recurrent.layer_calls import (
 )
 from benchmarks.recurrent.sweep_calls import MODULES, Form, chosen, in_algorithm, module
 
-Sizes = tuple[int, int, int]
 FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
 SHAPES: tuple[Sizes, ...] = (
     *((1, 512, 512), (16, 512, 128), (16, 512, 256), (16, 512, 512), (16, 1024, 768)),
@@ -92,8 +91,8 @@ def _key(suite: str, kind: Sweep) -> str:
 
 
 def bars(settings: Settings) -> Iterator[Plan]:
-    shapes = dict.fromkeys(sizes for goals in GOALS.values() for sizes in goals)
-    for kind in kinds(settings, tuple(shapes), (BF16, FP16, FP32), DENSE):
+    every = dict.fromkeys(sizes for goals in GOALS.values() for sizes in goals)
+    for kind in kinds(settings, tuple(every), (BF16, FP16, FP32), DENSE):
         if goal(*row_of(kind)) is not None or beside_bf16(kind):
             yield plan("sweep_bars", bars_case, settings, kind)
 

@@ -128,8 +128,8 @@ constexpr bool uses_stride(const ClusterShape& s, int stride, bool backward) {
   return (wide && stride <= 3) || stride == 2 || stride == 5 || stride == 8;
 }
 
-// Whether the units of a shape have a kernel of as many tiles, or fewer, that takes any batch: the
-// same plan is made for all batches.
+// Whether the units of a shape have a kernel of as many tiles, or fewer, that takes any batch: that
+// one is asked how many clusters are resident, and runs where an output's rows suit no dense one.
 template <int gates, int state_gates, bool backward>
 constexpr bool takes_any_batch(const ClusterShape& shape) {
   for (size_t i = 0; i < kShapes; ++i) {

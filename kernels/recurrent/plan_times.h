@@ -29,6 +29,7 @@ inline double cluster_time(const ClusterShape& shape, int rows, int state_gates,
   if (exact) {
     // Weights that lie in shared memory are loaded anew for every row.
     const double loads = fp32_weights(shape, state_gates) > kFp32Weights ? 2 : 1;
+    // Fitted anew to packed batches at H 256, where the grid is the other choice.
     if (!backward && shape.blocks >= 8 && hidden <= 256) {
       return 0.8 + (loads * work * 1.9e-5 * shape.units + 2e-4) * hidden * rows;
     }
