@@ -1,4 +1,4 @@
-"""Checks sizes: a file has at most 300 lines, a function of the product 60.
+"""Checks sizes: a file has at most 450 lines, a function of the product 60.
 
 A `__global__` function may be longer, where to split it would cost registers. In tests/ a function
 may be a table of cases.
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("kernels", "csrc", "python_pkg", "examples", "benchmarks", "tools")
 FOLDERS = (*PRODUCT, "tests")
 SUFFIXES = {".h", ".hpp", ".cuh", ".cu", ".cpp", ".py", ".sh"}
-FILE_LINES, FUNCTION_LINES = 300, 60
+FILE_LINES, FUNCTION_LINES = 450, 60
 
 
 def is_kernel(lines: list[str], start: int) -> bool:
