@@ -1,35 +1,73 @@
-// FlushSubnormals in every thread that shares a product of ATen's: saturated gates leave h and
-// gradients so small that sums of their products are subnormal.
+// Flush-to-zero in every thread that computes a matrix product of ATen's, and in no thread after
+// it: saturated gates leave h and gradients so small that sums of their products are subnormal.
+//
+// A new thread inherits the mode of the thread that makes it, and OpenMP keeps the threads that it
+// makes. So either no thread can be made while the caller flushes, or the pool is put back by a
+// parallel region that the caller begins in its own mode.
 #pragma once
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
-#include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "kernels/common/cpu/subnormals.h"
 
+// MKL's limit for the calling thread, 0 for none; returns the limit before. Null without MKL.
+extern "C" int MKL_Set_Num_Threads_Local(int count) __attribute__((weak));
+
 namespace treadle {
+
+// How many threads the parallel regions of this thread have at most, BLAS's included.
+class LimitThreads {
+ public:
+  explicit LimitThreads(int count) {
+    // A thread's first call asks MKL how many threads there are: not within the limit.
+    at::internal::lazy_init_num_threads();
+    at::get_num_threads();
+#ifdef _OPENMP
+    before_ = omp_get_max_threads();
+    omp_set_num_threads(count);
+#endif
+    if (MKL_Set_Num_Threads_Local != nullptr) mkl_before_ = MKL_Set_Num_Threads_Local(count);
+  }
+  ~LimitThreads() {
+#ifdef _OPENMP
+    omp_set_num_threads(before_);
+#endif
+    if (MKL_Set_Num_Threads_Local != nullptr) MKL_Set_Num_Threads_Local(mkl_before_);
+  }
+  LimitThreads(const LimitThreads&) = delete;
+  LimitThreads& operator=(const LimitThreads&) = delete;
+
+ private:
+  int before_ = 1, mkl_before_ = 0;
+};
 
 class FlushInProducts {
  public:
   // Does nothing unless `like` is on the CPU. `multiplications`: of the largest product.
   FlushInProducts(const at::Tensor& like, int64_t multiplications) {
     if (!like.is_cpu()) return;
-    before_.resize(multiplications < kShared || at::in_parallel_region() ? 1 : pool_size());
-    in_each([&](int64_t begin, int64_t end) {
-      std::fill(before_.begin() + begin, before_.begin() + end, cpu::flush_subnormals());
-    });
+    const int threads = multiplications < kShared || at::in_parallel_region() ? 1 : pool_size();
+    limit_.emplace(threads);
+    pool_.resize(threads > 1 ? threads : 0);
+    in_pool([&](int64_t thread) { pool_[thread] = cpu::flush_subnormals(); });
+    caller_ = pool_.empty() ? cpu::flush_subnormals() : pool_[0];
   }
   ~FlushInProducts() {
-    in_each([&](int64_t begin, int64_t) { cpu::set_float_mode(before_[begin]); });
+    if (!limit_) return;
+    // Before the region: threads that it makes, in place of those that BLAS ended, are the
+    // caller's.
+    cpu::set_float_mode(caller_);
+    in_pool([&](int64_t thread) { cpu::set_float_mode(pool_[thread]); });
   }
   FlushInProducts(const FlushInProducts&) = delete;
   FlushInProducts& operator=(const FlushInProducts&) = delete;
 
  private:
-  // BLAS computes smaller products in the caller's thread.
+  // Multiplications below which sharing a product takes longer than it saves.
   static constexpr int64_t kShared = int64_t{1} << 17;
 
   // Only with OpenMP does thread i of every parallel loop take part i, and BLAS the same threads.
@@ -41,12 +79,16 @@ class FlushInProducts {
 #endif
   }
 
+  // f(i) in thread i of the pool.
   template <class F>
-  void in_each(const F& f) {
-    at::parallel_for(0, static_cast<int64_t>(before_.size()), 1, f);
+  void in_pool(const F& f) const {
+    at::parallel_for(0, static_cast<int64_t>(pool_.size()), 1,
+                     [&](int64_t begin, int64_t) { f(begin); });
   }
 
-  std::vector<unsigned> before_;  // the mode of each thread
+  std::optional<LimitThreads> limit_;
+  std::vector<unsigned> pool_;  // the mode of each thread before
+  unsigned caller_ = 0;
 };
 
 }  // namespace treadle
