@@ -36,7 +36,7 @@ readme-numbers: $(VENV)/.dev  ## write the numbers of README.md and docs/*.md fr
 new-op:  ## write the skeleton of an elementwise op: make new-op NAME=relu2
 	@$(PYTHON) tools/new_op.py "$(NAME)"
 
-mutants: $(VENV)/.dev build  ## plant each known error and show that a test finds it
+mutants: $(VENV)/.dev build  ## put each mutant into a copy of the tree and show that a test kills it
 	$(BIN)/python tests/mutants/run.py $(ARGS)
 
 lint: $(VENV)/.dev  ## check style, types, sizes, and who includes whom

@@ -7,8 +7,9 @@
 #   sanitize [OPS]              compute-sanitizer's four tools over benchmarks/sanitize.py; beside
 #                               ops: c_api (kernels.h), algorithms (of wide layers), jax (treadle.jax)
 #   bench [RUN.PY ARGUMENTS]    benchmarks/run.py, its JSON, plot and table
-#   mutants [RUN.PY ARGUMENTS]  tests/mutants/run.py: each planted error, built and found
-#                               (--since COMMIT: those whose files changed, if the history is there)
+#   mutants [RUN.PY ARGUMENTS]  tests/mutants/run.py: each mutant, built and killed
+#                               (--since COMMIT: those that changed or whose file did, if the
+#                               history is there)
 #   probe FILE.py [ARGUMENTS]   one script; it finds OUTDIR in the environment
 #
 # Logs go to OUTDIR; a short table comes last. The exit status is 1 if a piece failed.
@@ -16,7 +17,7 @@
 set -uo pipefail
 
 usage() {
-  sed -n '2,16s/^# \{0,1\}//p' "$0"
+  sed -n '2,17s/^# \{0,1\}//p' "$0"
   exit 2
 }
 

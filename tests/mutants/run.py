@@ -1,10 +1,11 @@
-"""Plant each known error in a copy of the tree and show that its test finds it: `make mutants`.
+"""Put each mutant into a copy of the tree and show that its tests find it: `make mutants`.
 
-A mutant is a patch in the folder of its family, named FAMILY/STEM. Above the diff it says what is
-broken (`What:`), which tests must fail (`Killed by:`, arguments of pytest), and `Needs: cuda` if it
-needs a GPU and nvcc. The copies, an unchanged one and one per job, keep their objects in
-build/mutants, so that a mutant compiles only what it changes. The run fails if a mutant survives,
-if a patch no longer applies or compiles, or if a named test fails on the unchanged copy.
+A mutant is a known error, an entry of a table tests/mutants/**/*.toml: `tables.py` says what it
+holds. NAMES are names of mutants, patterns of names ("cuda_grid_*"), or tables
+(tests/mutants/recurrent/grid.toml, or recurrent/grid). The copies, an unchanged one and one per
+job, keep their objects in build/mutants, so that a mutant compiles only what it changes. The run
+fails if a mutant survives, no longer fits or does not compile, or if a test that should kill it
+fails on the unchanged copy.
 
 A machine without a GPU can compile for one that has it: `--build FOLDER` keeps each mutant's
 libraries there and runs no test, `--built FOLDER` tests those that are there.
@@ -15,14 +16,13 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from fnmatch import fnmatch
 from itertools import cycle, repeat
 from pathlib import Path
 from threading import Lock
@@ -30,41 +30,20 @@ from threading import Lock
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from tests.mutants.tables import Mutant, MutantError, read, read_all  # noqa: E402
 from tests.mutants.tree_copy import Copy, Libraries  # noqa: E402
 
-HERE = Path(__file__).resolve().parent
 FAILED = 1  # pytest's exit code: tests ran, and some failed
 UNCHANGED = "unchanged"
 
 
-@dataclass(frozen=True)
-class Mutant:
-    name: str
-    what: str
-    killers: tuple[str, ...]
-    needs_cuda: bool
-    patch: Path
-    files: tuple[str, ...]  # that the patch changes
-
-    @staticmethod
-    def read(patch: Path) -> Mutant:
-        text = patch.read_text()
-        head = text.partition("\n--- ")[0]
-        fields = dict(re.findall(r"^(\w[\w ]*): (.*)$", head, re.M))
-        return Mutant(
-            patch.relative_to(HERE).with_suffix("").as_posix(),
-            fields["What"],
-            tuple(shlex.split(fields["Killed by"])),
-            fields.get("Needs") == "cuda",
-            patch,
-            tuple(re.findall(r"^\+\+\+ b/(.*)$", text, re.M)),
-        )
-
-
 def judge(copy: Copy, mutant: Mutant, libraries: Libraries) -> str:
     """`killed by ...`, `built`, or what went wrong."""
-    if not copy.apply(mutant.patch):
-        return "DOES NOT APPLY"
+    try:
+        copy.plant(mutant)
+    except MutantError as error:
+        print(error)
+        return "DOES NOT FIT"
     try:
         # Also where only Python changed: the library may still be that of the previous mutant.
         if not libraries.put(copy, mutant.name):
@@ -73,7 +52,7 @@ def judge(copy: Copy, mutant: Mutant, libraries: Libraries) -> str:
             return "built"
         done = copy.test(mutant.killers)
     finally:
-        copy.restore(mutant.files)
+        copy.restore([mutant.file])
     if done.returncode == 0:
         return "SURVIVED"
     if done.returncode < 0:
@@ -96,29 +75,38 @@ def visible_gpus() -> list[str]:
     return names.split(",")[:count]
 
 
+def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
+
+
 def changed_since(commit: str) -> set[str]:
-    command = ["git", "-C", str(ROOT), "diff", "--name-only", commit, "--"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = git("diff", "--name-only", commit, "--")
     if done.returncode:
         raise SystemExit(f"mutants: --since needs the history: {done.stderr.strip()}")
     return set(done.stdout.splitlines())
 
 
+def same_at(commit: str, table: str) -> set[Mutant]:
+    """The table's mutants of an earlier commit, where it was there."""
+    done = git("show", f"{commit}:tests/mutants/{table}.toml")
+    return set(read(done.stdout, table)) if done.returncode == 0 else set()
+
+
 def chosen(names: list[str], since: str | None = None) -> list[Mutant]:
-    """Those named, or all; with `since` only if the patch or a file of it changed since then."""
-    found = [Mutant.read(patch) for patch in sorted(HERE.rglob("*.patch"))]
-    unknown = set(names) - {mutant.name for mutant in found}
-    if unknown:
-        raise SystemExit(f"mutants: no such mutant: {', '.join(sorted(unknown))}")
-    found = [mutant for mutant in found if not names or mutant.name in names]
+    """Those named, or all; with `since` only those that changed since then, or whose file did."""
+    every = read_all()
+    found = []
+    for name in names or ["*"]:
+        table = name.removeprefix("tests/mutants/").removesuffix(".toml")
+        fits = [m for m in every if fnmatch(m.name, name) or m.table == table]
+        if not fits:
+            raise SystemExit(f"mutants: no such mutant: {name}")
+        found += [mutant for mutant in fits if mutant not in found]
     if since is None:
         return found
     changed = changed_since(since)
-    return [
-        mutant
-        for mutant in found
-        if changed & {*mutant.files, mutant.patch.relative_to(ROOT).as_posix()}
-    ]
+    before = {m.table: same_at(since, m.table) for m in found}
+    return [m for m in found if m.file in changed or m not in before[m.table]]
 
 
 class Sound:
@@ -159,8 +147,8 @@ def judge_all(copy: Copy, sound: Sound | None, libraries: Libraries, mutants: li
 
 def asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("names", nargs="*", help="mutants to run; all by default")
-    parser.add_argument("--since", metavar="COMMIT", help="only if their files changed since then")
+    parser.add_argument("names", nargs="*", help="mutants, tables or patterns; all by default")
+    parser.add_argument("--since", metavar="COMMIT", help="only what changed since then")
     parser.add_argument("--list", action="store_true", help="say what there is, and stop")
     parser.add_argument("--jobs", type=int, default=1, help="copies at a time; 3 GB of memory each")
     kept = parser.add_mutually_exclusive_group()

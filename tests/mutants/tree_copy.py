@@ -1,5 +1,5 @@
-"""A copy of the tree that is built and tested by itself, for planted errors and for the skeleton of
-an op, and where the libraries of such copies are kept."""
+"""A copy of the tree that is built and tested by itself, for mutants and for the skeleton of an op,
+and where the libraries of such copies are kept."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.mutants.tables import Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 OBJECTS = "build/native"
@@ -56,14 +58,9 @@ class Copy:
         for name in names:
             self._lay(name)
 
-    def apply(self, patch: Path) -> bool:
-        """Whether the patch fits."""
-        where = {**os.environ, "GIT_CEILING_DIRECTORIES": str(self.folder.parent)}
-        command = ["git", "apply", "--unidiff-zero", str(patch)]
-        done = subprocess.run(command, cwd=self.folder, env=where, capture_output=True, text=True)
-        if done.returncode:
-            print(done.stderr.strip())
-        return done.returncode == 0
+    def plant(self, mutant: Mutant) -> None:
+        path = self.folder / mutant.file
+        path.write_text(mutant.of(path.read_text()))
 
     def build(self) -> bool:
         command = [sys.executable, "-W", "ignore", "setup.py", "-q", "build_ext", "--inplace"]

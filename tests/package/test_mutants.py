@@ -1,16 +1,75 @@
-"""Planted errors: they fit the sources, and can be built for another machine."""
+"""Mutants: they fit the sources, and can be built for another machine."""
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
+import pytest
+
+from tests.mutants.run import chosen
+from tests.mutants.tables import ROOT, MutantError, read, read_all
 from tests.mutants.tree_copy import Copy, Libraries
 
-ROOT = Path(__file__).resolve().parents[2]
+ENTRY = """
+[[mutant]]
+name = "one"
+what = "a number is 2"
+file = "a.py"
+killed_by = 'tests/test_a.py -k "two or three"'
+find = '= 1'
+replace = '= 2'
+"""
 
 
-def test_libraries_of_planted_errors_travel(tmp_path: Path) -> None:
+def test_every_mutant_fits_the_sources() -> None:
+    mutants = read_all()
+    assert mutants
+    for mutant in mutants:
+        mutant.of((ROOT / mutant.file).read_text())
+        files = [word.split("::")[0] for word in mutant.killers if word.startswith("tests/")]
+        assert files and all((ROOT / file).is_file() for file in files), mutant.name
+
+
+def test_of_one_file_and_one_test_there_are_two_mutants_at_most() -> None:
+    places = [(mutant.file, mutant.killers) for mutant in read_all()]
+    assert [place for place in set(places) if places.count(place) > 2] == []
+
+
+def test_a_mutant_is_what_its_entry_says() -> None:
+    (mutant,) = read(ENTRY, "family/table")
+    assert mutant.killers == ("tests/test_a.py", "-k", "two or three")
+    assert mutant.table == "family/table" and not mutant.needs_cuda
+    assert mutant.of("x = 1\ny = 3\n") == "x = 2\ny = 3\n"
+    for text, count in {"x = 3": 0, "x = 1\ny = 1": 2}.items():
+        with pytest.raises(MutantError, match=f"`find` must occur once in a.py, got {count} times"):
+            mutant.of(text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("file =", "path =", "the fields must be file, find, .* got find, killed_by, "),
+        ("find =", 'needs = ["gpu"]\nfind =', "needs must be cuda, or cuda and full, got"),
+        ("find =", 'needs = ["full"]\nfind =', "needs must be cuda, or cuda and full, got"),
+        ("= 2'", "= 1'", "`replace` must differ from `find`"),
+    ],
+)
+def test_a_wrong_entry_is_refused(old: str, new: str, message: str) -> None:
+    with pytest.raises(MutantError, match=message):
+        list(read(ENTRY.replace(old, new), "table"))
+
+
+def test_mutants_are_chosen_by_name_by_pattern_and_by_table() -> None:
+    table = chosen(["recurrent/grid", "cuda_grid_stale_h"])
+    assert {mutant.table for mutant in table} == {"recurrent/grid"}
+    assert chosen(["tests/mutants/recurrent/grid.toml"]) == table
+    assert {m.name for m in chosen(["scale_out_with_gra?"])} == {"scale_out_with_grad"}
+    assert chosen([]) == read_all()
+    with pytest.raises(SystemExit, match="no such mutant: nothing_of_this_name"):
+        chosen(["nothing_of_this_name"])
+
+
+def test_libraries_of_mutants_travel(tmp_path: Path) -> None:
     """What one machine compiled, a copy of the tree on another has where its own would be."""
 
     class Compiled(Copy):
@@ -26,17 +85,8 @@ def test_libraries_of_planted_errors_travel(tmp_path: Path) -> None:
     for copy in copies.values():
         copy.library.mkdir(parents=True)
     kept = Libraries(tmp_path / "kept")
-    assert kept.put(copies["one"], "family/error")
-    assert not kept.put(copies["broken"], "family/other")
-    assert Libraries(take=kept.keep).put(copies["two"], "family/error")
+    assert kept.put(copies["one"], "error")
+    assert not kept.put(copies["broken"], "other")
+    assert Libraries(take=kept.keep).put(copies["two"], "error")
     assert (copies["two"].library / "libtreadle_kernels.so").read_text() == "one"
-    assert not (tmp_path / "kept" / "family" / "other").exists()
-
-
-def test_every_planted_error_fits_the_sources() -> None:
-    patches = sorted((ROOT / "tests" / "mutants").rglob("*.patch"))
-    assert patches
-    for patch in patches:
-        command = ["git", "apply", "--check", "--unidiff-zero", str(patch)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        assert done.returncode == 0, f"{patch.name}: {done.stderr}"
+    assert not (tmp_path / "kept" / "other").exists()

@@ -1,6 +1,6 @@
 """`make new-op`: its skeleton fails the laws, and passes them once the formula is there.
 
-In a copy of the tree, build/new_op, as the planted errors have. It begins with the tree's objects,
+In a copy of the tree, build/new_op, as mutants have. It begins with the tree's objects,
 where they lie in build/native; else its first build takes minutes.
 """
 
