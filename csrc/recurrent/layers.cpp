@@ -89,7 +89,7 @@ LayersResults run_layer(const LayerArguments& given, bool recompute, bool cells,
 
 LayersResults run(const Tensor& input, const OptionalTensor& batch_sizes, const Layers& a) {
   const LayerCaller caller(a.op());
-  check_layers(a);
+  check_layers(input, batch_sizes, a);
   const int64_t directions = a.directions(), each = a.each();
   const bool packed = batch_sizes.has_value();
   const Tensor c0 = given_c(a, a.hx, packed), reset_c = given_c(a, a.reset_hx, packed);

@@ -33,6 +33,7 @@ struct LayersResults {
   Tensor output, h_n, c_n, cells;
 };
 
-void check_layers(const Layers& layers);
+// `input` is the packed data where there are `batch_sizes`.
+void check_layers(const Tensor& input, const OptionalTensor& batch_sizes, const Layers& layers);
 
 }  // namespace treadle

@@ -50,9 +50,12 @@ static void check_lists(const Layers& a) {
   }
 }
 
-// All of them: stacking would read those of two directions, and recurrent_layer sees one layer's
-// alone.
-static void check_list_storages(const Layers& a) {
+// All of them before any is read: lengths, cells of all steps, and weights of two directions are
+// read by ops of ATen, and recurrent_layer sees one layer's alone.
+static void check_all_storages(const char* input_name, const Tensor& input,
+                               const OptionalTensor& batch_sizes, const Layers& a) {
+  check_composite_storage(a.op(), input_name, input);
+  if (batch_sizes) check_composite_storage(a.op(), "batch_sizes", *batch_sizes);
   const char* names[] = {"h0", "c0"};
   for (size_t k = 0; k < a.hx.size(); ++k) check_composite_storage(a.op(), names[k], a.hx[k]);
   if (a.reset) check_composite_storage(a.op(), "reset", *a.reset);
@@ -63,9 +66,9 @@ static void check_list_storages(const Layers& a) {
   }
 }
 
-void check_layers(const Layers& a) {
+void check_layers(const Tensor& input, const OptionalTensor& batch_sizes, const Layers& a) {
   check_lists(a);
-  check_list_storages(a);
+  check_all_storages(batch_sizes ? "data" : "input", input, batch_sizes, a);
 }
 
 }  // namespace treadle
