@@ -6,6 +6,7 @@
 #include "common/check.h"
 #include "common/vmap.h"
 #include "kernels/common/cpu/subnormals.h"
+#include "recurrent/check.h"
 
 namespace treadle {
 
@@ -36,11 +37,9 @@ static void check_scan(const Tensor& keep, const Tensor& add, const Tensor& star
   check_like(kOp, "start", start, "keep", keep);
   check_shape(kOp, "start", "[B, H]", start, shape.slice(1));
   if (!has(reset)) return;
-  TORCH_CHECK(reset->scalar_type() == at::kBool, kOp, ": reset must have dtype bool, got ",
-              dtype_name(reset->scalar_type()));
   TORCH_CHECK(reset->device() == keep.device(), kOp, ": reset must be on keep's device, ",
               keep.device(), ", got ", reset->device());
-  check_shape(kOp, "reset", "[T, B, 1]", *reset, {shape[0], shape[1], 1});
+  check_marks(kOp, "[T, B, 1]", *reset, {shape[0], shape[1], 1});
 }
 
 // ---- kernels

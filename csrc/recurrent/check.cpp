@@ -70,6 +70,23 @@ static void check_gate_rows(const char* op, const char* argument, int gates, con
   check_shape(op, argument, letters.c_str(), t, shape);
 }
 
+void check_marks(const char* op, const char* letters, const Tensor& reset,
+                 c10::SymIntArrayRef shape) {
+  const auto sizes = reset.sym_sizes();
+  const bool is_bool = reset.scalar_type() == at::kBool;
+  if (!sizes.equals(shape)) {
+    const size_t n = shape.size();
+    const bool column =
+        sizes.size() == n + 1 && sizes.slice(0, n).equals(shape) && sizes.back() == 1;
+    const char* const instead =
+        is_bool ? ": call reset.squeeze(-1)" : ": call reset.squeeze(-1).bool()";
+    TORCH_CHECK(false, op, ": reset must have shape ", letters, " = ", shape, ", got ", sizes,
+                column ? instead : "");
+  }
+  TORCH_CHECK(is_bool, op, ": reset must have dtype bool, got ", dtype_name(reset.scalar_type()),
+              ": call reset.bool()");
+}
+
 // Which rows start anew, and what replaces their states.
 static void check_resets(const char* op, const LayerArguments& a) {
   const Tensor& reset = a.reset;
@@ -80,14 +97,12 @@ static void check_resets(const char* op, const LayerArguments& a) {
     return;
   }
   const bool packed = a.batch_sizes.defined();
-  TORCH_CHECK(reset.scalar_type() == at::kBool, op, ": reset must have dtype bool, got ",
-              dtype_name(reset.scalar_type()));
   TORCH_CHECK(reset.device() == a.input.device(), op, ": reset must be on input's device, ",
               a.input.device(), ", got ", reset.device());
   c10::SymDimVector places(a.input.sym_sizes().begin(), a.input.sym_sizes().end() - 1);
   c10::SymDimVector of_marks = places;
   of_marks.push_back(1);
-  check_shape(op, "reset", packed ? "[S, 1]" : "[T, B, 1]", reset, of_marks);
+  check_marks(op, packed ? "[S, 1]" : "[T, B, 1]", reset, of_marks);
   if (!a.reset_h.defined()) return;
   check_like(op, "reset_h", a.reset_h, "input", a.input);
   check_like(op, "reset_c", a.reset_c, "c0", a.c0);

@@ -22,6 +22,11 @@ class LayerCaller {
   const char* before_;
 };
 
+// Marks of the rows that start anew: bool, one for each place. Simulators give floats [T, B, 1], so
+// the errors name the calls that make marks of them.
+void check_marks(const char* op, const char* letters, const Tensor& reset,
+                 c10::SymIntArrayRef shape);
+
 void check_layer(const char* op, const LayerArguments& arguments);
 
 void check_layer_backward(const LayerOutputs& grads, const LayerArguments& arguments,

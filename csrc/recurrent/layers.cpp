@@ -131,8 +131,7 @@ LayersResults run_input(const Tensor& input, bool batch_first, Layers a) {
   TORCH_CHECK(input.dim() == 3, a.op(), ": input must have shape ",
               batch_first ? "[B, T, I]" : "[T, B, I]", ", got ", input.sym_sizes());
   if (a.reset) {
-    check_shape(a.op(), "reset", batch_first ? "[B, T]" : "[T, B]", *a.reset,
-                input.sym_sizes().slice(0, 2));
+    check_marks(a.op(), batch_first ? "[B, T]" : "[T, B]", *a.reset, input.sym_sizes().slice(0, 2));
   }
   const Tensor x = batch_first ? input.transpose(0, 1) : input;
   if (a.lengths) check_lengths(a.op(), *a.lengths, x);
@@ -150,7 +149,7 @@ LayersResults run_input(const Tensor& input, bool batch_first, Layers a) {
 }
 
 LayersResults run_data(const Tensor& data, const Tensor& batch_sizes, const Layers& a) {
-  if (a.reset) check_shape(a.op(), "reset", "[S]", *a.reset, data.sym_sizes().slice(0, 1));
+  if (a.reset) check_marks(a.op(), "[S]", *a.reset, data.sym_sizes().slice(0, 1));
   return run(data, batch_sizes, a);
 }
 

@@ -5,6 +5,7 @@ Imported only on request: ``import treadle.torchrl``.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import torch
@@ -107,11 +108,12 @@ class _Fused:
         ``given``: the states [T, B, L, H] from which a trajectory may start; none for zeros.
         """
         layers, found = self._layers, []
+        weights = iter(layers._parameters_in_order())
         for layer, names in enumerate(layers._all_weights):
             if layer and layers.dropout:
                 input = F.dropout(input, layers.dropout, layers.training)
             starts = [state[:, :, layer] for state in given]
-            params = [getattr(layers, name) for name in names]
+            params = list(islice(weights, len(names)))
             found.append(self._one_layer(input, marks, starts, params))
             input = found[-1][0]
         ends = torch.cat([marks[1:], torch.ones_like(marks[:1])])[..., None, None]

@@ -14,6 +14,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from .._check_tensor import check_tensor, dtype_name, refuse_strided
+from ._errors import (
+    DtypeError,
+    FewStatesError,
+    NoTensorError,
+    ParameterDtypeError,
+    ShapeError,
+    StateCountError,
+)
 from ._tracers import differs
 
 _CASTS = {
@@ -63,20 +71,26 @@ def check_dtype(module: str, dtype: object) -> None:
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"{rule} {dtype!r}")
     if dtype not in _CASTS:
-        raise ValueError(f"{rule} {dtype_name(dtype)}")
+        raise ParameterDtypeError(f"{rule} {dtype_name(dtype)}")
 
 
 def check_features(module: str, letters: str, input: Tensor) -> None:
     """Raises at indices, which look like features [T, I] where they are [T, B]."""
     if not input.is_floating_point() and not input.is_complex():
-        raise RuntimeError(
+        raise DtypeError(
             f"{module}: input must be features of shape {letters}, got "
             f"{dtype_name(input.dtype)} of shape {list(input.shape)}: indices go through a "
             "torch.nn.Embedding first"
         )
 
 
-def check_same_dtype(module: str, name: str, input: Tensor, weight: Tensor) -> None:
+def check_same_dtype(
+    module: str,
+    name: str,
+    input: Tensor,
+    weight: Tensor,
+    error: type[Exception] = DtypeError,
+) -> None:
     """``input`` of another dtype than the parameters; NumPy's is float64 unless told otherwise."""
     found, wanted = input.dtype, weight.dtype
     if found == wanted or wanted not in _CASTS:
@@ -85,7 +99,7 @@ def check_same_dtype(module: str, name: str, input: Tensor, weight: Tensor) -> N
     castable = (found == torch.float64) == (wanted == torch.float64)
     if castable and device != "meta" and torch.is_autocast_enabled(device):
         return  # the op decides what is cast
-    raise RuntimeError(
+    raise error(
         f"{module}: {name} must have the dtype of the parameters, {dtype_name(wanted)}, "
         f"got {dtype_name(found)}: call {name}.{_CASTS[wanted]}()"
     )
@@ -116,20 +130,32 @@ def check_hx(
     if len(names) > 1:
         if not isinstance(hx, (tuple, list)) or len(hx) != len(names):
             count = f" of length {len(hx)}" if isinstance(hx, (tuple, list)) else ""
-            raise TypeError(
+            raise _wrong_count(hx, len(names), shape)(
                 f"{module}: hx must be a pair of tensors ({', '.join(names)}), "
                 f"got {type(hx).__name__}{count}"
             )
         states = tuple(hx)
     for name, state in zip(names, states, strict=True):
         if not isinstance(state, Tensor):
-            raise TypeError(f"{module}: {name} must be a tensor, got {type(state).__name__}")
+            raise NoTensorError(f"{module}: {name} must be a tensor, got {type(state).__name__}")
         if differs(tuple(state.shape), shape):
-            raise ValueError(
+            raise ShapeError(
                 f"{module}: {name} must have shape {letters} = {list(shape)}, "
                 f"got {list(state.shape)}"
             )
     return states  # type: ignore[no-any-return]
+
+
+def _wrong_count(hx: object, count: int, shape: tuple[int, ...]) -> type[Exception]:
+    """The class of what is raised at an ``hx`` that is no sequence of ``count`` states. torch.nn
+    takes a tensor for a sequence of its rows."""
+    if isinstance(hx, Tensor):
+        if hx.dim() == 0 or hx.size(0) < count:
+            return FewStatesError
+        return TypeError if tuple(hx.shape[1:]) == shape else StateCountError
+    if isinstance(hx, (tuple, list)):
+        return FewStatesError if len(hx) < count else StateCountError
+    return NoTensorError
 
 
 def check_resets(

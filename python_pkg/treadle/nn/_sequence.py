@@ -19,7 +19,8 @@ from ._check import (
     check_resets,
     check_same_dtype,
 )
-from ._tracers import break_graphs_at_pad, differs, fx_leaf, is_tracing, refuse_script
+from ._errors import DtypeError, NoTensorError, ShapeError
+from ._tracers import NotScripted, break_graphs_at_pad, differs, fx_leaf, is_tracing
 
 States = tuple[Tensor, ...]
 
@@ -41,7 +42,7 @@ class Options(NamedTuple):
     return_cells: bool
 
 
-class SequenceLayers:
+class SequenceLayers(NotScripted):
     """The forward pass of a module that has torch.nn.LSTM's attributes.
 
     ``_name``: of the module, in errors. ``_states``: names of the states of a call, h0 first; the
@@ -62,8 +63,6 @@ class SequenceLayers:
     training: bool
     recompute: bool
     _all_weights: list[list[str]]  # names, a list for each layer and direction
-
-    __prepare_scriptable__ = refuse_script
 
     def _parameters_in_order(self) -> list[Tensor]:
         """Those of each layer and direction, as the op takes them."""
@@ -164,7 +163,7 @@ class SequenceLayers:
                 "traces a model, got what pack_padded_sequence gives there"
             )
         if data.dim() != 2 or differs(data.size(-1), self.input_size):
-            raise ValueError(
+            raise ShapeError(
                 f"{self._name}: input.data must have shape [S, I] with I = {self.input_size}, "
                 f"got {list(data.shape)}"
             )
@@ -200,8 +199,11 @@ class SequenceLayers:
         """Output, states and cells, which are None unless asked for."""
         reset, reset_hx, lengths, return_cells = options
         parameters = self._parameters_in_order()
-        name = "input" if len(input) == 1 else "input.data"
-        check_same_dtype(self._name, name, input[0], parameters[0])
+        packed = len(input) == 2
+        name = "input.data" if packed else "input"
+        # torch.nn.LSTM alone leaves this check of a packed batch to its op.
+        error = RuntimeError if packed and len(self._states) == 2 else DtypeError
+        check_same_dtype(self._name, name, input[0], parameters[0], error)
         output, *found = type(self)._op(
             *input,
             self._given(states),
@@ -246,15 +248,16 @@ class SequenceLayers:
 
     def _check_input(self, input: object) -> Tensor:
         if not isinstance(input, Tensor):
-            raise TypeError(
+            raise NoTensorError(
                 f"{self._name}: input must be a tensor or a PackedSequence, "
                 f"got {type(input).__name__}"
             )
         check_dense(self._name, "input", input, PAD)
         letters = "[B, T, I]" if self.batch_first else "[T, B, I]"
         check_features(self._name, letters, input)
-        if input.dim() not in (2, 3) or differs(input.size(-1), self.input_size):
-            raise ValueError(
+        known = input.dim() in (2, 3)
+        if not known or differs(input.size(-1), self.input_size):
+            raise (ShapeError if known else ValueError)(
                 f"{self._name}: input must have shape {letters} or [T, I] with "
                 f"I = {self.input_size}, got {list(input.shape)}"
             )

@@ -48,14 +48,33 @@ def differs(found: object, wanted: object) -> bool:
     return not is_tracing() and found != wanted
 
 
-def refuse_script(module: nn.Module) -> NoReturn:
-    """As ``__prepare_scriptable__``, which torch.jit.script calls of every module first."""
+def _refuse_script(module: nn.Module) -> NoReturn:
     torchs = isinstance(module, (nn.LSTM, nn.GRU))
     way = ", or scripted after treadle.nn.restore(model)" if torchs else ""
     raise RuntimeError(
         f"{type(module).__name__}: the model must be exported by torch.export or traced by "
         f"torch.jit.trace{way}, got torch.jit.script, which cannot read this module"
     )
+
+
+class _RefusesScript:
+    """An attribute that raises where it is read of a module; of a class it is an empty list."""
+
+    def __get__(self, module: nn.Module | None, owner: object) -> list[str]:
+        return [] if module is None else _refuse_script(module)
+
+
+class NotScripted:
+    """A module that TorchScript cannot read, and that says so."""
+
+    # torch.jit.script calls this of every module first.
+    __prepare_scriptable__ = _refuse_script
+    # A torch.jit.ScriptModule does not: this is the first thing that it reads of the modules in it.
+    __jit_ignored_attributes__ = _RefusesScript()
+
+    def __dir__(self) -> list[str]:
+        # torch.jit.trace, inspect.getmembers and debuggers read every attribute that is listed.
+        return [name for name in super().__dir__() if name != "__jit_ignored_attributes__"]
 
 
 def break_graphs_at_pad() -> None:

@@ -12,12 +12,12 @@ from .._check_tensor import check_dense, check_tensor
 from ..recurrent import lltm_cell
 from ._cell_dicts import cell_from_layer, hooks_run, wrong_cell
 from ._check import check_count, check_dtype, check_features, check_hx, check_same_dtype
-from ._tracers import differs, fx_leaf, refuse_script
+from ._tracers import NotScripted, differs, fx_leaf
 
 __all__ = ["LLTMCell"]
 
 
-class LLTMCell(nn.Module):
+class LLTMCell(NotScripted, nn.Module):
     """One step of the LLTM, an LSTM that never forgets, called like :class:`torch.nn.LSTMCell`.
 
     See :func:`treadle.lltm_cell` for the formula. ``h`` is bounded by ±1; ``c`` adds up over the
@@ -46,8 +46,6 @@ class LLTMCell(nn.Module):
             hx = cell(row, hx)
         h, c = hx               # [B, 64] each
     """
-
-    __prepare_scriptable__ = refuse_script
 
     input_size: int
     hidden_size: int

@@ -62,7 +62,10 @@ def replace(model: nn.Module) -> Replaced:
         elif other := {p.dtype for p in module.parameters()} - _DTYPES:
             left[name] = f"it has parameters of {', '.join(sorted(map(dtype_name, other)))}"
         else:
+            assert isinstance(module, nn.RNNBase)
+            module._update_flat_weights()
             module.__class__ = ours
+            module._compared = True
             replaced.append(name)
     return Replaced(replaced, left)
 
@@ -84,7 +87,9 @@ def restore(model: nn.Module) -> Replaced:
         torchs = _TORCHS.get(type(module))
         if torchs is not None:
             module.__class__ = torchs
+            vars(module).pop("_compared", None)
             assert isinstance(module, nn.RNNBase)
+            module._update_flat_weights()  # what functional_call left there has no memory
             module.flatten_parameters()  # cuDNN's one piece of memory, which ours never asked for
             replaced.append(name)
         elif isinstance(module, (LSTM, GRU)):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any, Literal, overload
+from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +24,45 @@ class _TorchLayers(SequenceLayers):
 
     # Of a module that was made as torch's, and is ours since treadle.nn.replace.
     recompute = False
+    # Whether _flat_weight_refs is known to be of the parameters, which is no longer so once one is
+    # set. Until a forward pass has compared them, False.
+    _compared = False
+
+    _flat_weights: list[Tensor]
+    _flat_weights_names: list[str]
+    _flat_weight_refs: list[ReferenceType[Tensor] | None]
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        own = self.__dict__
+        if "_compared" in own and name in own["_flat_weights_names"]:
+            del own["_compared"]
+
+    def _parameters_in_order(self) -> list[Tensor]:
+        flat = self._flat_weights
+        if not self._compared:
+            return self._compare_weights()
+        own: dict[str, Tensor] = self._parameters  # type: ignore[attr-defined]
+        for name, weight in zip(self._flat_weights_names, flat, strict=False):
+            if name not in own or own[name] is not weight:
+                return self._compare_weights()
+        return flat
+
+    def _compare_weights(self) -> list[Tensor]:
+        """The parameters; or _flat_weights, which counts where it was written to and no parameter
+        has become another tensor since the last call. It is the rule of torch.nn.RNNBase."""
+        found, own = super()._parameters_in_order(), self.__dict__
+        pairs = zip(self._flat_weight_refs, found, strict=True)
+        changed = any(r is not None and r() is not weight for r, weight in pairs)
+        if torch.compiler.is_compiling():
+            return found if changed else self._flat_weights  # what it traces with is not to stay
+        if changed:
+            held = own["_parameters"]
+            if not all(name in held or name in own for name in self._flat_weights_names):
+                return found  # nn.utils.parametrize computes one at every call
+            self._flat_weights, self._flat_weight_refs = found, [ref(w) for w in found]
+        self._compared = True
+        return self._flat_weights
 
     def flatten_parameters(self) -> None:
         """Nothing: the kernels read weights where they are. As torch does it for cuDNN, all of them
@@ -74,6 +115,8 @@ class LSTM(_TorchLayers, nn.LSTM):
         *,
         recompute: bool = False,
     ) -> None:
+        if not isinstance(proj_size, Integral):
+            raise TypeError(f"LSTM: proj_size must be an integer, got {proj_size!r}")
         if proj_size:
             raise ValueError(
                 f"LSTM: proj_size must be 0, got {proj_size}: torch.nn.LSTM has projections"
@@ -91,7 +134,9 @@ class LSTM(_TorchLayers, nn.LSTM):
             device=device,
             dtype=dtype,
         )
+        self.bidirectional = check_bool("LSTM", "bidirectional", bidirectional)
         self.recompute = check_bool("LSTM", "recompute", recompute)
+        self._compared = True
 
     @overload
     def forward(
@@ -174,6 +219,7 @@ class LSTM(_TorchLayers, nn.LSTM):
         Raises:
             ValueError, TypeError: a shape, or ``hx``, is not as above.
             RuntimeError: dtypes or devices do not go together; :func:`treadle.lstm` says how.
+            Each is of the class that torch.nn.LSTM raises, too.
         """
         return self._forward(input, hx, reset, reset_hx, lengths, return_cells)
 
@@ -192,6 +238,7 @@ class GRU(_TorchLayers, nn.GRU):
             dtype: as torch.nn.GRU.
         recompute: keep less for the backward pass, and compute it there again;
             :func:`treadle.gru` says how many bytes.
+        proj_size: refused, as by torch.nn.GRU.
 
     Raises:
         As torch.nn.GRU.
@@ -217,7 +264,12 @@ class GRU(_TorchLayers, nn.GRU):
         dtype: torch.dtype | None = None,
         *,
         recompute: bool = False,
+        proj_size: None = None,
     ) -> None:
+        if proj_size is not None:
+            raise ValueError(
+                f"GRU: proj_size must not be given, got {proj_size}: torch.nn.LSTM has projections"
+            )
         check_dtype("GRU", dtype)
         super().__init__(
             input_size,
@@ -230,7 +282,9 @@ class GRU(_TorchLayers, nn.GRU):
             device=device,
             dtype=dtype,
         )
+        self.bidirectional = check_bool("GRU", "bidirectional", bidirectional)
         self.recompute = check_bool("GRU", "recompute", recompute)
+        self._compared = True
 
     @overload
     def forward(
@@ -286,5 +340,6 @@ class GRU(_TorchLayers, nn.GRU):
         Raises:
             ValueError, TypeError: a shape, or ``hx``, is not as above.
             RuntimeError: dtypes or devices do not go together; :func:`treadle.gru` says how.
+            Each is of the class that torch.nn.GRU raises, too.
         """
         return self._forward(input, hx, reset, reset_hx, lengths, return_cells)

@@ -14,12 +14,12 @@ from ..sine_linear import sine_linear, sine_linear_jet
 from ._cell_dicts import hooks_run
 from ._check import check_bool, check_count, check_dtype, check_omega, check_rows
 from ._siren_names import check_saved_omega, rename
-from ._tracers import refuse_script
+from ._tracers import NotScripted
 
 __all__ = ["SineLinear"]
 
 
-class SineLinear(nn.Module):
+class SineLinear(NotScripted, nn.Module):
     """sin(omega_0 * (x Wᵀ + b)), the layer of a SIREN, called like :class:`torch.nn.Linear`.
 
     See :func:`treadle.sine_linear` for the op. Weights are drawn so that phases keep one
@@ -53,8 +53,6 @@ class SineLinear(nn.Module):
         layer = treadle.nn.SineLinear(2, 256, is_first=True)
         y = layer(coordinates)      # [..., 2] -> [..., 256]
     """
-
-    __prepare_scriptable__ = refuse_script
 
     in_features: int
     out_features: int

@@ -20,13 +20,13 @@ from ._check import (
 )
 from ._siren_jet import jet_of
 from ._siren_names import rename_layers
-from ._tracers import refuse_script
+from ._tracers import NotScripted
 from .sine_linear import SineLinear, draw
 
 __all__ = ["Siren"]
 
 
-class Siren(nn.Module):
+class Siren(NotScripted, nn.Module):
     """A network of sines from coordinates to values: the SIREN of Sitzmann and others, 2020.
 
     ``net`` is a first :class:`SineLinear`, ``hidden_layers`` more of them, and a last layer: a
@@ -63,8 +63,6 @@ class Siren(nn.Module):
         value = net(x)              # [1000, 2] -> [1000, 1]
         (slope,) = torch.autograd.grad(value.sum(), x, create_graph=True)
     """
-
-    __prepare_scriptable__ = refuse_script
 
     in_features: int
     out_features: int

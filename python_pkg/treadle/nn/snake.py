@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from .._check_tensor import check_tensor
 from ..snake import snake
 from ._check import check_bool, check_count, check_dtype, check_omega
-from ._tracers import differs, refuse_script
+from ._tracers import NotScripted, differs
 
 __all__ = ["Snake"]
 
 
-class Snake(nn.Module):
+class Snake(NotScripted, nn.Module):
     """x + sin(alpha x)² / (beta + eps), alpha and beta by channel. See :func:`treadle.snake`.
 
     It stands for ``Snake1d`` of DAC, ``Snake`` of BigVGAN, and with ``beta=True`` for BigVGAN's
@@ -47,8 +47,6 @@ class Snake(nn.Module):
         act = treadle.nn.Snake(512, beta=True, logscale=True)  # SnakeBeta(512, alpha_logscale=True)
         y = act(x)                                             # [N, 512, T] -> [N, 512, T]
     """
-
-    __prepare_scriptable__ = refuse_script
 
     channels: int
     logscale: bool

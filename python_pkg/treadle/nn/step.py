@@ -277,6 +277,11 @@ def _own_parameters(layer: SequenceLayers) -> dict[str, Tensor]:
                 f"make_step: layer must hold plain parameters with values, got a {name} that is "
                 f"{kind}"
             )
+    if any(a is not own[b] for a, b in zip(layer._parameters_in_order(), names, strict=False)):
+        raise ValueError(
+            "make_step: layer must hold its parameters itself, got a _flat_weights that was "
+            "written to"
+        )
     return {name: own[name].detach() for name in names}
 
 

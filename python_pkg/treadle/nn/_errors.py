@@ -1,0 +1,43 @@
+"""Exceptions of two classes: the one that torch.nn's LSTM and GRU raise for the same mistake, and the
+one that names the kind of the mistake.
+
+Programs written for torch.nn catch the first, and find its name in ``__name__``; tracebacks and
+pickle go by ``__qualname__``.
+"""
+
+from __future__ import annotations
+
+
+class ShapeError(RuntimeError, ValueError):
+    """A tensor's shape."""
+
+
+class DtypeError(ValueError, RuntimeError):
+    """The dtype of an input, which differs from that of the parameters."""
+
+
+class ParameterDtypeError(RuntimeError, ValueError):
+    """A dtype that parameters cannot have."""
+
+
+class NoTensorError(AttributeError, TypeError):
+    """What stands where a tensor belongs. torch.nn looks up a tensor's attribute there."""
+
+
+class StateCountError(RuntimeError, TypeError):
+    """Too many states, or one tensor in place of a pair."""
+
+
+class FewStatesError(IndexError, StateCountError):
+    """Too few states."""
+
+
+for _error in (
+    ShapeError,
+    DtypeError,
+    ParameterDtypeError,
+    NoTensorError,
+    StateCountError,
+    FewStatesError,
+):
+    _error.__name__ = _error.__bases__[0].__name__
