@@ -101,7 +101,9 @@ def blocks(page: str) -> list[str]:
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, classes in {
         "modules": [SingleBVPNet],
-        "siren_pytorch": [SirenNet, SirenWrapper, Modulator],
+        # As version 0.1.7, whose package has two names of its module alone.
+        "siren_pytorch": [SirenNet, SirenWrapper],
+        "siren_pytorch.siren_pytorch": [SirenNet, SirenWrapper, Modulator],
     }.items():
         module: Any = ModuleType(name)
         for kind in classes:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import treadle
 from tests.support.pages import snippets
 
 PYTHON = snippets("deploy.md")
@@ -54,3 +55,13 @@ def test_every_snippet_is_run() -> None:
     runner = Path(__file__).with_name("aoti_runner.cpp").read_text()
     ((_, code),) = snippets("deploy.md", "cpp")
     assert [line for line in code.splitlines() if line not in runner] == []
+
+
+def test_two_example_tensors_that_are_one() -> None:
+    """The page's warning: the program reads one of them in the place of both."""
+    lstm = treadle.nn.LSTM(3, 5)
+    x, zeros = torch.randn(6, 4, 3), torch.zeros(1, 4, 5)
+    h, c = torch.randn(2, 1, 4, 5).unbind()
+    for given, read in (((zeros, zeros), (c, c)), ((zeros, zeros.clone()), (h, c))):
+        program = torch.export.export(lstm, (x, given)).module()
+        torch.testing.assert_close(program(x, (h, c)), lstm(x, read))

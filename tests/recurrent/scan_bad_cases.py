@@ -71,7 +71,7 @@ def kinds() -> list[Bad]:
         Bad(
             f"{OP} reset dtype",
             lambda m: run(m, m(T, B, 1)),
-            f"{OP}: reset must have dtype bool, got float32",
+            f"{OP}: reset must have dtype bool, got float32: call reset.bool()",
         ),
         Bad(
             f"{OP} reset device",

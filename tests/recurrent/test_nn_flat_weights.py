@@ -134,7 +134,11 @@ def test_programs_of_changes(kind: str, seed: int) -> None:
     draw = random.Random(seed)
     for way in ("made", "replaced"):
         steps = [
-            (draw.choice(CHANGES), torch.tensor(draw.uniform(0.5, 1.5), **DOUBLE), draw.random() < 0.6)
+            (
+                draw.choice(CHANGES),
+                torch.tensor(draw.uniform(0.5, 1.5), **DOUBLE),
+                draw.random() < 0.6,
+            )
             for _ in range(12)
         ]
         theirs, ours = (program(layer, steps) for layer in twins(kind, way))
@@ -237,7 +241,7 @@ def test_normed_and_pruned_weights(kind: str) -> None:
 
 @EACH
 def test_functional_calls_leave_nothing_behind(kind: str) -> None:
-    """Of vmap's and grad's tensors the layer keeps none that a later call, or torch's, would read."""
+    """No later call, torch's neither, reads the tensors of vmap and grad."""
     theirs, ours = twins(kind)
     values = {name: p.detach() for name, p in ours.named_parameters()}
 

@@ -126,20 +126,41 @@ def test_hooks_stay() -> None:
     torch.testing.assert_close(found[2], found[0])
 
 
+def subclass_of(kind: str, name: str) -> str:
+    return (
+        f"{name} is a subclass, whose forward pass may be its own; where it goes on to "
+        f"torch.nn.{kind}'s, class Ours({name}, treadle.nn.{kind}) goes on to treadle's: make the "
+        "module of it, or set the module's __class__"
+    )
+
+
+def cell(kind: str) -> str:
+    return (
+        f"treadle has no torch.nn.{kind}: its layers take whole sequences, and "
+        "treadle.nn.make_step takes one step of a layer"
+    )
+
+
 def test_what_is_left() -> None:
-    mine, projected = Mine(3, 4), nn.LSTM(3, 4, proj_size=2)
+    """Every recurrent module of torch's that is not replaced is named, with the reason."""
     parametrized = parametrizations.weight_norm(nn.LSTM(3, 4), "weight_hh_l0")
     model = nn.ModuleDict(
-        {"mine": mine, "projected": projected, "rnn": nn.RNN(3, 4), "cell": nn.LSTMCell(3, 4),
-         "parametrized": parametrized, "ours": LSTM(3, 4)}
+        {"mine": Mine(3, 4), "projected": nn.LSTM(3, 4, proj_size=2), "rnn": nn.RNN(3, 4),
+         "lstm_cell": nn.LSTMCell(3, 4), "gru_cell": nn.GRUCell(3, 4),
+         "rnn_cell": nn.RNNCell(3, 4), "parametrized": parametrized, "ours": LSTM(3, 4),
+         "head": nn.Linear(4, 1), "lltm": treadle.nn.LLTM(3, 4)}
     )  # fmt: skip
     kinds = [type(m) for m in model.values()]
     found = replace(model)
     assert found.replaced == []
     assert found.left == {
-        "mine": "Mine is a subclass",
+        "mine": subclass_of("LSTM", "Mine"),
         "projected": "it has projections (proj_size > 0)",
-        "parametrized": "ParametrizedLSTM is a subclass",
+        "rnn": "treadle has no torch.nn.RNN",
+        "lstm_cell": cell("LSTMCell"),
+        "gru_cell": cell("GRUCell"),
+        "rnn_cell": cell("RNNCell"),
+        "parametrized": "ParametrizedLSTM is parametrized: replace the model before that",
     }
     assert [type(m) for m in model.values()] == kinds
 
@@ -149,6 +170,47 @@ def test_what_is_left() -> None:
     assert restore(nn.ModuleList([Ours(3, 4), GRU(3, 4)])) == Replaced(
         ["1"], {"0": "Ours is a subclass"}
     )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_int8_leaves_layers_without_a_word() -> None:
+    """As docs/limits.md says; restored ones become int8."""
+    ao = torch.ao.quantization
+    model = nn.ModuleDict({"rnn": nn.LSTM(3, 4), "head": nn.Linear(4, 2)}).eval()
+    model.qconfig = ao.get_default_qconfig("x86")
+    for change, ours in ((replace, True), (restore, False)):
+        change(model)
+        for found in (ao.quantize_dynamic(model), ao.prepare(model)):
+            assert (type(found["rnn"]) is LSTM) == ours
+            assert ("quant" in type(found["rnn"]).__module__) != ours
+
+
+class Padding(nn.RNNBase):
+    """As pytorch-forecasting's base of its LSTM and GRU."""
+
+    def forward(self, x: Tensor, hx: Any = None, lengths: Tensor | None = None) -> Any:
+        output, last = super().forward(x, hx)  # type: ignore[misc]
+        return (output if lengths is None else output * 0 + lengths), last
+
+
+class PaddingGRU(Padding, nn.GRU):
+    pass
+
+
+@pytest.mark.parametrize("theirs", [Mine, PaddingGRU])
+def test_the_way_that_is_named_for_subclasses(theirs: Any) -> None:
+    name = "LSTM" if issubclass(theirs, nn.LSTM) else "GRU"
+    model, x = nn.ModuleDict({"rnn": theirs(3, 4, 2, dtype=torch.float64)}), rows()
+    expected = model["rnn"](x)
+    assert replace(model).left == {"rnn": subclass_of(name, theirs.__name__)}
+    ours = type("Ours", (theirs, getattr(treadle.nn, name)), {})
+    made = ours(3, 4, 2, dtype=torch.float64)
+    made.load_state_dict(model["rnn"].state_dict())
+    model["rnn"].__class__ = ours
+    for layer in (made, model["rnn"]):
+        found = layer(x)
+        close(found, expected)
+        assert "RecurrentLayerBackward" in {node.name() for node in nodes(found[0].grad_fn)}
 
 
 def test_state_dicts_go_both_ways() -> None:

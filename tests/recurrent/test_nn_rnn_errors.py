@@ -1,4 +1,4 @@
-"""treadle.nn.LSTM and GRU raise the classes of exceptions that torch.nn's raise for the same call."""
+"""treadle.nn.LSTM and GRU raise exceptions of the class that torch.nn's raise for the same call."""
 
 from __future__ import annotations
 

@@ -12,11 +12,13 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, grad, hessian, jvp, stack_module_state, vmap
 from torch.nn.utils import parametrizations, parametrize, prune
+from torch.nn.utils._per_sample_grad import call_for_per_sample_grads
 from torch.nn.utils.rnn import PackedSequence
 
 from tests.recurrent.test_nn_rnn import EACH, KINDS, B, H, I, T, close, flat, pair, states
 from tests.support.compare import same_bits
 from tests.support.inputs import DEVICES, HALVES
+from treadle.nn import replace as nn_replace
 
 FORMS: list[dict[str, Any]] = [
     {},
@@ -104,6 +106,35 @@ def test_an_ensemble_and_gradients_of_each_sample(kind: str) -> None:
     for b in range(B):
         alone = grad(loss)(own, x[:, b])
         close([samples[name][b] for name in own], [alone[name] for name in own])
+
+
+class First(nn.Module):
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)[0]  # type: ignore[no-any-return]
+
+
+@EACH
+def test_gradients_of_each_sample(kind: str) -> None:
+    """ExpandedWeights have them of torch's layers alone; vmap(grad) has the same."""
+    model = First(KINDS[kind][1](I, H, batch_first=True, dtype=torch.float64))
+    x = torch.randn(B, T, I, dtype=torch.float64, requires_grad=True)
+    call_for_per_sample_grads(model)(x).sum().backward()
+    expected = {name: p.grad_sample for name, p in model.named_parameters()}
+    for p in model.parameters():
+        del p.grad_sample
+    assert nn_replace(model).replaced == ["layer"]
+    with pytest.raises(RuntimeError, match="Expanded Weights encountered but cannot handle"):
+        call_for_per_sample_grads(model)(x)
+    own = {name: p.detach() for name, p in model.named_parameters()}
+
+    def loss(p: dict[str, Tensor], row: Tensor) -> Tensor:
+        return functional_call(model, p, (row[None],)).sum()  # type: ignore[no-any-return]
+
+    close(vmap(grad(loss), (None, 0))(own, x.detach()), expected)
 
 
 # ---- autocast

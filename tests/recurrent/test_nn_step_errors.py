@@ -108,11 +108,23 @@ CALLS: dict[str, tuple[Any, Any, type[Exception], str]] = {
         ValueError,
         f"reset must have shape [B] = [{B}], got [1, {B}]",
     ),
+    "reset of a simulator": (
+        INPUT,
+        zeros(B, 1),
+        ValueError,
+        f"reset must have shape [B] = [{B}], got [{B}, 1]: call reset.squeeze(-1).bool()",
+    ),
+    "reset [B, 1]": (
+        INPUT,
+        zeros(B, 1, dtype=torch.bool),
+        ValueError,
+        f"reset must have shape [B] = [{B}], got [{B}, 1]: call reset.squeeze(-1)",
+    ),
     "reset's dtype": (
         INPUT,
         MARKS.to(torch.uint8),
         RuntimeError,
-        "reset must have dtype bool, got uint8",
+        "reset must have dtype bool, got uint8: call reset.bool()",
     ),
     "reset's device": (
         INPUT,

@@ -3,6 +3,7 @@ are padded again, torch.fx, torch.jit, files of whole modules."""
 
 from __future__ import annotations
 
+import inspect
 import io
 import re
 import warnings
@@ -14,7 +15,7 @@ from torch import Tensor, fx, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import treadle
-from treadle.nn import GRU, LLTM, LSTM, LLTMCell, SineLinear, Siren
+from treadle.nn import GRU, LLTM, LSTM, LLTMCell, SineLinear, Siren, Snake
 
 T, B, I, H = 6, 3, 5, 7  # noqa: E741
 EACH = pytest.mark.parametrize("kind", [LSTM, GRU, LLTM])
@@ -198,18 +199,44 @@ def test_a_trace_refuses_what_the_op_refuses() -> None:
         trace(torch.randn(T, B, I + 1))
 
 
-MODULES = [LSTM(I, H), GRU(I, H), LLTM(I, H), LLTMCell(I, H), SineLinear(2, 3), Siren(2, 3, 1, 1)]
+MODULES = [
+    LSTM(I, H), GRU(I, H), LLTM(I, H), LLTMCell(I, H), SineLinear(2, 3), Siren(2, 3, 1, 1), Snake(4)
+]  # fmt: skip
+
+
+def scripted_module(module: nn.Module) -> Any:
+    """The older form, in which torch.jit.script is not called."""
+
+    class Script(torch.jit.ScriptModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = nn.Sequential(module)
+
+        @torch.jit.script_method  # type: ignore[misc]
+        def forward(self, x: Tensor) -> Tensor:
+            return x
+
+    return Script()
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.parametrize("script", [torch.jit.script, scripted_module])
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: type(module).__name__)
-def test_scripting_says_what_to_use(module: nn.Module) -> None:
+def test_scripting_says_what_to_use(module: nn.Module, script: Any) -> None:
     with pytest.raises(RuntimeError) as raised:
-        torch.jit.script(nn.Sequential(module))
+        script(nn.Sequential(module))
     said = str(raised.value)
     name = type(module).__name__
     assert said.startswith(f"{name}: the model must be exported by torch.export or traced by ")
     assert ("treadle.nn.restore" in said) == isinstance(module, nn.RNNBase)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: type(module).__name__)
+def test_every_listed_attribute_can_be_read(module: nn.Module) -> None:
+    """As by inspect, debuggers and torch.jit.trace."""
+    for each in (module, type(module)):
+        names = {name for name, _ in inspect.getmembers(each)}
+        assert {"forward", "__prepare_scriptable__"} <= names
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit")

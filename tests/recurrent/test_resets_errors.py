@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pack_padded_sequence
 
+import treadle
 from tests.recurrent.test_resets import INPUTS, MARKS, B, H, T, given, module, run
 from tests.support.compare import attempt
 
 BAD = (
     (
         {"reset": torch.ones(T, B)},
-        "lstm: reset must have dtype bool, got float32",
+        "lstm: reset must have dtype bool, got float32: call reset.bool()",
+    ),
+    (
+        {"reset": MARKS.unsqueeze(-1)},
+        "lstm: reset must have shape [T, B] = [7, 3], got [7, 3, 1]: call reset.squeeze(-1)",
+    ),
+    (
+        {"reset": MARKS.unsqueeze(-1).float()},
+        "lstm: reset must have shape [T, B] = [7, 3], got [7, 3, 1]: call reset.squeeze(-1).bool()",
+    ),
+    (
+        {"reset": MARKS.float(), "lengths": torch.full((B,), T)},
+        "lstm: reset must have dtype bool, got float32: call reset.bool()",
     ),
     (
         {"reset": torch.ones(B, T, dtype=torch.bool)},
@@ -62,7 +78,30 @@ def test_bad_input(options: dict[str, Any], message: str, meta: bool) -> None:
     placed = {name: moved(value) for name, value in options.items()}
     _, error = attempt(lambda: run("lstm", **one, **placed))
     assert isinstance(error, RuntimeError), error
-    assert message in str(error)
+    assert str(error).startswith(message)
+    assert ("call" in str(error)) == ("call" in message)
+
+
+STEPS = torch.full((B,), T)
+FORMS: dict[str, tuple[Callable[[Tensor], Any], str]] = {
+    "batch_first": (lambda t: t.transpose(0, 1), "[B, T] = [3, 7], got [3, 7, 1]"),
+    "packed": (lambda t: pack_padded_sequence(t, STEPS), "[S] = [21], got [21, 1]"),
+    "no batch": (lambda t: t[:, 0], "[T, B] = [7, 1], got [7, 1, 1]"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("floats", [False, True])
+def test_marks_of_simulators(form: str, floats: bool) -> None:
+    """[..., 1], and floats: the error names the call that makes marks of them."""
+    layer = treadle.nn.GRU(INPUTS, H, batch_first=form == "batch_first")
+    put, shapes = FORMS[form]
+    x, wrong = torch.randn(T, B, INPUTS), MARKS.unsqueeze(-1)
+    how = "reset.squeeze(-1)" + (".bool()" if floats else "")
+    words = f"gru: reset must have shape {shapes}: call {how}"
+    _, error = attempt(lambda: layer(put(x), reset=put(wrong.float() if floats else wrong)))
+    assert isinstance(error, RuntimeError) and str(error).splitlines()[0] == words
+    layer(put(x), reset=put(MARKS))
 
 
 @pytest.mark.parametrize(

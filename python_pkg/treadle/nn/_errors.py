@@ -1,5 +1,5 @@
-"""Exceptions of two classes: the one that torch.nn's LSTM and GRU raise for the same mistake, and the
-one that names the kind of the mistake.
+"""Exceptions of two classes: the one that torch.nn's LSTM and GRU raise for the same mistake, and
+the one that names the kind of the mistake.
 
 Programs written for torch.nn catch the first, and find its name in ``__name__``; tracebacks and
 pickle go by ``__qualname__``.

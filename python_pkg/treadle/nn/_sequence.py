@@ -19,7 +19,7 @@ from ._check import (
     check_resets,
     check_same_dtype,
 )
-from ._errors import DtypeError, NoTensorError, ShapeError
+from ._errors import NoTensorError, ShapeError
 from ._tracers import NotScripted, break_graphs_at_pad, differs, fx_leaf, is_tracing
 
 States = tuple[Tensor, ...]
@@ -199,11 +199,8 @@ class SequenceLayers(NotScripted):
         """Output, states and cells, which are None unless asked for."""
         reset, reset_hx, lengths, return_cells = options
         parameters = self._parameters_in_order()
-        packed = len(input) == 2
-        name = "input.data" if packed else "input"
-        # torch.nn.LSTM alone leaves this check of a packed batch to its op.
-        error = RuntimeError if packed and len(self._states) == 2 else DtypeError
-        check_same_dtype(self._name, name, input[0], parameters[0], error)
+        name = "input" if len(input) == 1 else "input.data"
+        check_same_dtype(self._name, name, input[0], parameters[0])
         output, *found = type(self)._op(
             *input,
             self._given(states),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from .._check_tensor import dtype_name
 from .rnn import GRU, LSTM
@@ -15,6 +16,7 @@ __all__ = ["Replaced", "replace", "restore"]
 _OURS: dict[type[nn.Module], type[nn.Module]] = {nn.LSTM: LSTM, nn.GRU: GRU}
 _TORCHS = {ours: torchs for torchs, ours in _OURS.items()}
 _DTYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
+_CELLS = (nn.LSTMCell, nn.GRUCell, nn.RNNCell)
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,20 @@ def replace(model: nn.Module) -> Replaced:
     The modules are the same objects with another class: parameters, hooks, buffers, ties and
     references to them stay. ``recompute`` is off; set it on a module to switch it on.
 
+    A replaced model takes everything that torch.nn's does but what goes by torch's very classes or
+    reads their code: ``torch.jit.script``, a library's own ONNX export (``torch.onnx.export`` needs
+    the table of treadle.onnx), int8 by ``torch.ao.quantization`` (``quantize_dynamic`` and
+    ``prepare`` leave the layers as they are without a word), and tools that count operations or
+    take per-sample gradients by class, such as thop, ptflops and Opacus. Call :func:`restore`
+    before any of them.
+
     Args:
         model: a module; it may itself be an LSTM or a GRU.
 
     Returns:
-        What was replaced, and what was left: modules with projections or complex parameters, and
-        subclasses, whose forward pass may be their own. What looks for torch's very classes, as
-        ``torch.ao.quantization.quantize_dynamic``, finds none: call :func:`restore` first.
+        What was replaced, and what was left, each with the reason: modules with projections or
+        complex parameters; subclasses, whose forward pass may be their own; torch.nn's RNN,
+        LSTMCell, GRUCell and RNNCell, which treadle does not have.
 
     Raises:
         TypeError: ``model`` is not a module.
@@ -53,18 +62,11 @@ def replace(model: nn.Module) -> Replaced:
     """
     replaced, left = [], {}
     for name, module in _modules(model, "replace"):
-        ours = _OURS.get(type(module))
-        if ours is None:
-            if isinstance(module, (nn.LSTM, nn.GRU)) and type(module) not in _TORCHS:
-                left[name] = f"{type(module).__name__} is a subclass"
-        elif getattr(module, "proj_size", 0):
-            left[name] = "it has projections (proj_size > 0)"
-        elif other := {p.dtype for p in module.parameters()} - _DTYPES:
-            left[name] = f"it has parameters of {', '.join(sorted(map(dtype_name, other)))}"
-        else:
-            assert isinstance(module, nn.RNNBase)
+        if why := _why_left(module):
+            left[name] = why
+        elif isinstance(module, nn.RNNBase) and type(module) in _OURS:
             module._update_flat_weights()
-            module.__class__ = ours
+            module.__class__ = _OURS[type(module)]  # type: ignore[assignment]
             module._compared = True
             replaced.append(name)
     return Replaced(replaced, left)
@@ -95,6 +97,35 @@ def restore(model: nn.Module) -> Replaced:
         elif isinstance(module, (LSTM, GRU)):
             left[name] = f"{type(module).__name__} is a subclass"
     return Replaced(replaced, left)
+
+
+def _why_left(module: nn.Module) -> str | None:
+    """The reason why a recurrent module of torch's stays; None for any other module."""
+    kind = type(module).__name__
+    if isinstance(module, nn.RNN):
+        return "treadle has no torch.nn.RNN"
+    for cell in _CELLS:
+        if isinstance(module, cell):
+            return (
+                f"treadle has no torch.nn.{cell.__name__}: its layers take whole sequences, and "
+                "treadle.nn.make_step takes one step of a layer"
+            )
+    if not isinstance(module, (nn.LSTM, nn.GRU)) or type(module) in _TORCHS:
+        return None
+    if getattr(module, "proj_size", 0):
+        return "it has projections (proj_size > 0)"
+    if other := {p.dtype for p in module.parameters()} - _DTYPES:
+        return f"it has parameters of {', '.join(sorted(map(dtype_name, other)))}"
+    if parametrize.is_parametrized(module):
+        return f"{kind} is parametrized: replace the model before that"
+    if type(module) not in _OURS:
+        name = "LSTM" if isinstance(module, nn.LSTM) else "GRU"
+        return (
+            f"{kind} is a subclass, whose forward pass may be its own; where it goes on to "
+            f"torch.nn.{name}'s, class Ours({kind}, treadle.nn.{name}) goes on to treadle's: make "
+            "the module of it, or set the module's __class__"
+        )
+    return None
 
 
 def _modules(model: object, function: str) -> list[tuple[str, nn.Module]]:

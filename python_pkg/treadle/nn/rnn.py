@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from numbers import Integral
+from operator import is_
 from typing import Any, Literal, overload
-from weakref import ReferenceType, ref
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -28,9 +29,10 @@ class _TorchLayers(SequenceLayers):
     # set. Until a forward pass has compared them, False.
     _compared = False
 
-    _flat_weights: list[Tensor]
+    # What torch.nn.RNNBase keeps of the parameters.
+    _flat_weights: list[Any]
     _flat_weights_names: list[str]
-    _flat_weight_refs: list[ReferenceType[Tensor] | None]
+    _flat_weight_refs: list[Any]
 
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)
@@ -39,14 +41,11 @@ class _TorchLayers(SequenceLayers):
             del own["_compared"]
 
     def _parameters_in_order(self) -> list[Tensor]:
-        flat = self._flat_weights
-        if not self._compared:
-            return self._compare_weights()
         own: dict[str, Tensor] = self._parameters  # type: ignore[attr-defined]
-        for name, weight in zip(self._flat_weights_names, flat, strict=False):
-            if name not in own or own[name] is not weight:
-                return self._compare_weights()
-        return flat
+        flat = self._flat_weights
+        if self._compared and all(map(is_, map(own.get, self._flat_weights_names), flat)):
+            return flat
+        return self._compare_weights()
 
     def _compare_weights(self) -> list[Tensor]:
         """The parameters; or _flat_weights, which counts where it was written to and no parameter

@@ -237,7 +237,8 @@ class Step:
             _check_tensor("reset", reset, "[B]", self._reset)
             if reset.dtype is not torch.bool:
                 raise RuntimeError(
-                    f"step: reset must have dtype bool, got {dtype_name(reset.dtype)}"
+                    f"step: reset must have dtype bool, got {dtype_name(reset.dtype)}: "
+                    "call reset.bool()"
                 )
             self._check_device("reset", reset)
         parameters: dict[str, Tensor] = self._layer._parameters  # type: ignore[attr-defined]
@@ -289,6 +290,9 @@ def _check_tensor(name: str, t: object, letters: str, like: Tensor) -> None:
     if not isinstance(t, Tensor):
         raise TypeError(f"step: {name} must be a tensor, got {type(t).__name__}")
     if t.shape != like.shape:
+        how = ""
+        if name == "reset" and t.shape == (*like.shape, 1):  # simulators give floats [B, 1]
+            how = ": call reset.squeeze(-1)" + ("" if t.dtype is torch.bool else ".bool()")
         raise ValueError(
-            f"step: {name} must have shape {letters} = {list(like.shape)}, got {list(t.shape)}"
+            f"step: {name} must have shape {letters} = {list(like.shape)}, got {list(t.shape)}{how}"
         )
