@@ -167,9 +167,9 @@ def test_what_is_left() -> None:
     class Ours(treadle.nn.GRU):
         pass
 
-    assert restore(nn.ModuleList([Ours(3, 4), GRU(3, 4)])) == Replaced(
-        ["1"], {"0": "Ours is a subclass"}
-    )
+    model = nn.ModuleList([Ours(3, 4), GRU(3, 4)])
+    assert replace(model) == Replaced([], {})
+    assert restore(model) == Replaced(["1"], {"0": "Ours is a subclass"})
 
 
 @pytest.mark.filterwarnings("ignore")

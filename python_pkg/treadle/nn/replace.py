@@ -110,7 +110,7 @@ def _why_left(module: nn.Module) -> str | None:
                 f"treadle has no torch.nn.{cell.__name__}: its layers take whole sequences, and "
                 "treadle.nn.make_step takes one step of a layer"
             )
-    if not isinstance(module, (nn.LSTM, nn.GRU)) or type(module) in _TORCHS:
+    if not isinstance(module, (nn.LSTM, nn.GRU)) or isinstance(module, (LSTM, GRU)):
         return None
     if getattr(module, "proj_size", 0):
         return "it has projections (proj_size > 0)"
