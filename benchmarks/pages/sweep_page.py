@@ -58,8 +58,11 @@ def plain(row: Row | None, *names: str, value: str = "us_per_step") -> str:
         return ""
     if "refused" in row:
         return "wrong"
-    times = row["times"]
-    return " / ".join(number(times[name][value]) if name in times else "–" for name in names)
+    times, bad = row["times"], row.get("baseline_wrong", {})
+    missing = {name: "wrong" if name in bad else "–" for name in names}
+    return " / ".join(
+        number(times[name][value]) if name in times else missing[name] for name in names
+    )
 
 
 def cell(row: Row | None, *names: str, value: str = "us_per_step") -> str:
