@@ -50,7 +50,7 @@ def over(row: Row, name: str) -> str:
 
 
 def table_of(rows: list[Row]) -> Iterator[str]:
-    """Ours in µs a step, in bold where the bar was missed, and what the others take beside it."""
+    """Ours in µs a step, bold where the target was missed, and what the others take beside it."""
     names = ("without resets", "cut, padded, packed", "loop of cells", "TorchRL's Triton")
     yield from table("B, T, H", "treadle", *names)
     for row in rows:

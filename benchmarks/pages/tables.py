@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,17 @@ File = tuple[Path, Facts]
 Blocks = dict[str, Callable[[], Iterator[str]]]
 
 
+@lru_cache(maxsize=64)
+def _read(path: Path, written: int) -> Any:
+    del written  # a file that was written anew is another
+    return json.loads(path.read_text())
+
+
+def read(path: Path) -> Any:
+    """A file of results, parsed once in a process: pages read the same ones."""
+    return _read(path, path.stat().st_mtime_ns)
+
+
 def machines() -> list[Machine]:
     """Files, facts and rows of every machine and device, those with a GPU first, of them those with
     the most rows, then the newest.
@@ -26,7 +38,7 @@ def machines() -> list[Machine]:
     """
     merged: dict[tuple[str, str], list[tuple[str, Path, Facts]]] = {}
     for path in sorted(RESULTS.glob("*/*.json")):
-        data = json.loads(path.read_text())
+        data = read(path)
         if not isinstance(data, dict) or not data.get("rows") or data.get("quick"):
             continue
         facts = data["machine"]
@@ -49,10 +61,10 @@ def runs(
     for paths, _, rows in machines:
         own = [row for row in rows if row["key"].startswith(keys)]
         if own:
-            read = [(path, json.loads(path.read_text())) for path in paths]
+            parsed = [(path, read(path)) for path in paths]
             files = [
                 (path, data["machine"])
-                for path, data in read
+                for path, data in parsed
                 if any(row["key"].startswith(keys) for row in data["rows"])
             ]
             found.append((files, own))
@@ -79,7 +91,7 @@ def missed(row: Row) -> bool:
 
 
 def bold(row: Row | None, text: str) -> str:
-    """In bold where the bar was missed."""
+    """In bold where the target was missed."""
     return f"**{text}**" if row and missed(row) else text
 
 

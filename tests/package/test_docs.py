@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import treadle
-from benchmarks.pages import performance_page, readme_numbers, sine_page, tables
+from benchmarks.pages import performance_page, readme_numbers, sine_page, tables, targets_page
 from docs.figures import sine_error
 from tests.support import installed
 from tests.support.pages import snippets
@@ -264,14 +264,14 @@ def row(key: str, ours: float, rival: float, limit: float | None = None) -> tabl
     return made
 
 
-def test_performance_page_says_what_went_badly() -> None:
-    """Of a made-up run: the missed bar, the slower row and the refusal are named."""
+def test_targets_page_says_what_went_badly() -> None:
+    """In a made-up run the missed target, the slower row and the refusal are named."""
     rows = [row("good", 1, 2, 2), row("missed", 3, 2, 2), row("slower", 1.5, 1)]
     refused = {"key": "wrong", "label": "wrong", "group": "views, CUDA", "refused": "an error"}
-    table = "\n".join(performance_page.lines([*rows, refused]))
-    below = "\n".join(performance_page.losses([*rows, refused]))
+    table = "\n".join(targets_page.lines([*rows, refused]))
+    below = "\n".join(targets_page.losses([*rows, refused]))
     assert "| 1 GiB a tensor | 3 | 1.50 | 0.50 | 1.50 | 1 of 2 |" in table
-    assert "Bars missed: 1 of 2." in below and "| missed | 50.0% | a bar |" in below
+    assert "Targets missed: 1 of 2." in below and "| missed | 50.0% | a bar |" in below
     assert "- slower: 1.50 × torch.add" in below and "timed: wrong (an error)" in below
     assert "good" not in below
 
