@@ -46,7 +46,7 @@ NO_MODELS = "They have not been measured yet: `benchmarks/gpu.sh OUTDIR bench --
 # More than two runs of one program differ by; a CPU's rows are shown one by one beyond the second.
 SLOWER, MUCH_SLOWER = 1 + targets_page.NOISE, 1.2
 SINE_DTYPES = ("float32", "bfloat16")
-OURS = "treadle"
+OURS, STEP = "treadle", "algorithm step"
 OWN = re.compile(r"treadle|algorithm |loop of lltm_cell|call by call|torch\.ops")
 DIGITS = ("bfloat16", "float16", "float32", "float32, tf32")
 # Groups of targets_page.groups, in the order of the table, and what they are beside.
@@ -194,6 +194,33 @@ def slower(all_machines: list[Machine]) -> Iterator[str]:
             rest.append(f"{name(facts)}: {len(lost)} of {compared} rows{more}")
     yield ""
     yield f"Slower than the fastest baseline by more than 3 %: {'; '.join(rest)}."
+    yield from before_hopper(all_machines)
+
+
+def before_hopper(all_machines: list[Machine]) -> Iterator[str]:
+    """What GPUs run that have no launch for all steps, beside torch's layer, on this one."""
+    machine = first_gpu(all_machines)
+    rows = machine[2] if machine else []
+    alike = ("op", "what", "digits", "mode")
+    steps = {
+        tuple(row[fact] for fact in alike): row["times"][STEP]["us_per_step"]
+        for row in of(rows, "sweep_cell_algorithms")
+        if STEP in row.get("times", {})
+    }
+    speeds: dict[str, list[float]] = {}
+    for row in of(rows, CELLS):
+        step = steps.get(tuple(row[fact] for fact in alike))
+        theirs = row.get("times", {}).get(torchs(row))
+        if step and theirs:
+            speeds.setdefault(row["digits"], []).append(theirs["us_per_step"] / step)
+    parts = [f"{digits} {spread(own)} over {len(own)} rows" for digits, own in speeds.items()]
+    if parts:
+        yield ""
+        yield (
+            "GPUs before Hopper run the algorithm `step` alone. Forced on the GPU above, it has "
+            f"this many times torch's speed, median (worst to best): {'; '.join(parts)}. Float16 "
+            "LSTM layers, which are not among these rows, are slower than cuDNN's, too."
+        )
 
 
 def elementwise(all_machines: list[Machine]) -> Iterator[str]:

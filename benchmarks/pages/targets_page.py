@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterator
 
 from benchmarks.harness import means
-from benchmarks.pages import sweep_page
+from benchmarks.pages import rl_page, sweep_page
 from benchmarks.pages.tables import Machine, Row, commit, filled, line, links, missed, table
 
 PAGE = sweep_page.PAGE
@@ -159,5 +159,6 @@ def rewritten(text: str, found: list[Machine]) -> str:
         "missed": lambda: each(found, "missed"),
         "numbers": lambda: each(found, "numbers"),
         "layer": lambda: sweep_page.figures(found),
+        "resets": lambda: rl_page.every_row(found, PAGE.parent),
     }
     return filled(PAGE, text, blocks)
