@@ -280,6 +280,12 @@ def test_readme_is_short() -> None:
     assert picture.stat().st_size < 250_000, "python docs/figures/front_page.py"
 
 
+def test_pages_are_as_short_as_they_may_be() -> None:
+    most = {"performance.md": 200, "recurrent.md": 250, "dev/how_recurrent_works.md": 250}
+    for page, lines in most.items():
+        assert len((ROOT / "docs" / page).read_text().splitlines()) <= lines, page
+
+
 def row(key: str, ours: float, rival: float, limit: float | None = None) -> tables.Row:
     times = {"treadle": {"median_us": ours}, "torch.add": {"median_us": rival}}
     made: tables.Row = {"key": key, "label": key, "group": "1 GiB a tensor, CUDA", "times": times}
