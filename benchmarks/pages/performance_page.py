@@ -27,7 +27,6 @@ from benchmarks.pages.sweep_page import MODES, distinct, found, number, plain  #
 from benchmarks.pages.tables import (  # noqa: E402
     Machine,
     Row,
-    commit,
     filled,
     line,
     links,
@@ -109,15 +108,15 @@ def layers(all_machines: list[Machine]) -> Iterator[str]:
         return
     rows = of(machine[2], CELLS)
     yield headed(machine, f"cuda/{CELLS}/")
+    columns = [(digits, mode) for digits in DIGITS for mode in MODES]
+    yield ""
+    yield from table("B,T,H", *(f"{digits}, {mode}" for digits, mode in columns))
     for cell in distinct(rows, "op"):
         own = [row for row in rows if row["op"] == cell]
-        columns = [(digits, mode) for digits in DIGITS for mode in MODES]
-        titles = [f"{digits}, {mode}" for digits, mode in columns]
-        yield ""
-        yield from table(f"{cell.upper()}, B,T,H", *titles)
         for what in distinct(own, "what"):
             cells = [found(own, what=what, digits=digits, mode=mode) for digits, mode in columns]
-            yield line(what, *(plain(row, OURS, torchs(own[0])) for row in cells))
+            text = (plain(row, OURS, torchs(own[0])) for row in cells)
+            yield line(f"{cell.upper()} {what}", *text)
     yield ""
     yield from many_rows(of(machine[2], WIDE))
 
@@ -214,23 +213,29 @@ def before_hopper(all_machines: list[Machine]) -> Iterator[str]:
         if step and theirs:
             speeds.setdefault(row["digits"], []).append(theirs["us_per_step"] / step)
     parts = [f"{digits} {spread(own)} over {len(own)} rows" for digits, own in speeds.items()]
-    if parts:
+    if parts and machine:
+        gpu = name(machine[1])
         yield ""
         yield (
-            "GPUs before Hopper run the algorithm `step` alone. Forced on the GPU above, it has "
-            f"this many times torch's speed, median (worst to best): {'; '.join(parts)}. Float16 "
-            "LSTM layers, which are not among these rows, are slower than cuDNN's, too."
+            f"GPUs before Hopper run `step` alone. On an {gpu} it has, times torch's speed, "
+            f"{'; '.join(parts)}. Float16 LSTM layers, not among these rows, are slower too."
         )
 
 
 def elementwise(all_machines: list[Machine]) -> Iterator[str]:
-    yield from table("what", "baselines", "machine", "rows", "speed: median (worst to best)")
+    """A line for each group of ops, a column for each machine that has some of them."""
+    columns = []
+    for _, facts, rows in all_machines:
+        groups = targets_page.groups(rows)
+        if any(what in groups for what in ELEMENTWISE):
+            columns.append((name(facts), groups))
+    yield from table("what", "baselines", *(title for title, _ in columns))
     for what, baselines in ELEMENTWISE.items():
-        for _, facts, rows in all_machines:
-            own = targets_page.groups(rows).get(what, [])
-            speeds = [1 / ratio for ratio in map(over, own) if ratio is not None]
-            if speeds:
-                yield line(what, baselines, name(facts), str(len(speeds)), spread(speeds))
+        cells = []
+        for _, groups in columns:
+            speeds = [1 / ratio for ratio in map(over, groups.get(what, [])) if ratio is not None]
+            cells.append(f"{spread(speeds)}, {len(speeds)} rows" if speeds else "")
+        yield line(what, baselines, *cells)
 
 
 def sine(all_machines: list[Machine]) -> Iterator[str]:
@@ -241,8 +246,6 @@ def sine(all_machines: list[Machine]) -> Iterator[str]:
     if not timed or machine is None:
         yield sine_page.NO_SPEEDS
         return
-    yield headed(machine, tuple(row["key"] for row in timed))
-    yield ""
     yield from sine_page.speed_table(timed)
 
 
@@ -257,21 +260,24 @@ def sine_layer(all_machines: list[Machine]) -> Iterator[str]:
     if not rows or machine is None:
         yield sine_linear_page.NO_SPEEDS
         return
-    yield headed(machine, sine_linear_page.LAYER)
-    yield ""
-    columns = ("widths", "× `torch.compile`", "× plain PyTorch")
-    yield from table("dtype, pass", *columns)
-    groups: dict[tuple[str, str], list[Row]] = {}
+    groups: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
         _, dtype, what, *_ = row["key"].removeprefix(sine_linear_page.LAYER).split("/")
-        groups.setdefault((dtype, what), []).append(row)
-    for (dtype, what), own in groups.items():
-        cells = [str(len(own))]
-        for baseline in (sine_linear_page.COMPILED, sine_linear_page.EAGER):
-            speeds = [sine_linear_page.times_as_fast(row, baseline) for row in own]
+        groups.setdefault(dtype, {}).setdefault(what, []).append(row)
+    passes = ("forward", "forward + backward")
+    baselines = {"`torch.compile`": sine_linear_page.COMPILED, "plain": sine_linear_page.EAGER}
+    columns = [(what, baseline) for what in passes for baseline in baselines]
+    yield from table("dtype", *(f"{what}, beside {baseline}" for what, baseline in columns))
+    for dtype, own in groups.items():
+        cells = []
+        for what, baseline in columns:
+            speeds = (
+                sine_linear_page.times_as_fast(row, baselines[baseline])
+                for row in own.get(what, [])
+            )
             known = [speed for speed in speeds if speed is not None]
             cells.append(spread(known) if known else "–")
-        yield line(f"{dtype}, {what}", *cells)
+        yield line(dtype, *cells)
 
 
 def jets(all_machines: list[Machine]) -> Iterator[str]:
@@ -281,8 +287,6 @@ def jets(all_machines: list[Machine]) -> Iterator[str]:
     if not rows or machine is None:
         yield jets_page.NO_SPEEDS
         return
-    yield headed(machine, "cuda/jets/")
-    yield ""
     by_key = {row["key"]: row for row in rows}
     names = ("autograd", "torch.func", "torch.func, compiled")
     yield from table(
@@ -299,16 +303,15 @@ def jets(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def measured_on(all_machines: list[Machine]) -> Iterator[str]:
-    """Each machine, and its files, of which each was measured by a commit of its own."""
+    """Each machine and its folder; its files say what was measured at which commit."""
     for paths, facts, rows in all_machines:
-        versions = [f"torch {facts['torch']}"]
-        if facts.get("gpu"):
-            versions.append(f"driver {facts['driver']}")
-        versions += [f"Python {facts['python']}", f"newest {commit(facts)}", facts["date"][:10]]
         busy = sum(bool(row.get("busy")) for row in rows)
-        note = f"; {busy} rows timed while other programs ran" if busy else ""
-        what = f"{', '.join(versions)}; {len(rows)} rows{note}"
-        yield f"- {name(facts)}: {what}: {links(paths, PAGE.parent)}."
+        note = f", {busy} while other programs ran" if busy else ""
+        folder = links([paths[0].parent], PAGE.parent) if paths else "no files"
+        yield (
+            f"- {name(facts)}: {folder}, torch {facts['torch']}, to {facts['date'][:10]}, "
+            f"{len(rows)} rows{note}."
+        )
 
 
 BLOCKS: dict[str, Callable[[list[Machine]], Iterator[str]]] = {

@@ -71,14 +71,15 @@ def cost_of(rows: list[Row]) -> Iterator[str]:
         if "times" in row:
             ours, none = (row["times"][name]["median_us"] for name in (OURS, NONE))
             costs.setdefault(row["resets"], []).append(ours / none - 1)
+    parts = []
     for share, found in costs.items():
         few = sum(cost <= LITTLE for cost in found)
-        yield (
-            f"Over {len(found)} rows, the shapes of the sweep up to H 512, {share} cost "
-            f"{statistics.median(found):.0%} in the median and {max(found):.0%} at most; at most "
-            f"{LITTLE:.0%} in {few} rows."
+        parts.append(
+            f"{share} cost {statistics.median(found):.0%} in the median, {max(found):.0%} at most, "
+            f"and at most {LITTLE:.0%} in {few} of {len(found)} rows"
         )
-        yield ""
+    if parts:
+        yield f"Over the shapes of the sweep up to H 512, {'; '.join(parts)}."
 
 
 def spread(values: list[float]) -> str:
@@ -121,12 +122,9 @@ def figures(machines: Iterable[Machine]) -> Iterator[str]:
     measured = runs(machines, KEYS)
     if not measured:
         yield NONE_YET
-    for index, (files, rows) in enumerate(measured):
+    for files, rows in measured:
         yield machine_line(files, PAGE.parent)
         yield ""
-        if index == 0:
-            yield f"![Time of the others over treadle's, by row](figures/{PICTURE.name})"
-            yield ""
         shapes = [row for row in rows if row["key"].startswith(SHAPES)]
         yield from summary_of([row for row in rows if row not in shapes])
         yield ""
@@ -138,9 +136,12 @@ def every_row(machines: Iterable[Machine], folder: Path) -> Iterator[str]:
     measured = runs(machines, KEYS)
     if not measured:
         yield NONE_YET
-    for files, rows in measured:
+    for index, (files, rows) in enumerate(measured):
         yield machine_line(files, folder)
         yield ""
+        if index == 0:
+            yield f"![Time of the others over treadle's, by row](../figures/{PICTURE.name})"
+            yield ""
         yield from table_of([row for row in rows if not row["key"].startswith(SHAPES)])
         yield ""
 

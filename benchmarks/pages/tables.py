@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
+WIDTH = 100
 
 Row = dict[str, Any]
 Facts = dict[str, Any]
@@ -104,6 +106,15 @@ def line(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def as_prose(text: str) -> list[str]:
+    """A line of a block in lines of at most 100 characters; tables, headings and pictures whole."""
+    if len(text) <= WIDTH or text.startswith(("|", "#", "!", "<")):
+        return [text]
+    indent = "  " if text.startswith(("- ", "  ")) else ""
+    options = {"break_long_words": False, "break_on_hyphens": False}
+    return textwrap.wrap(text, WIDTH, subsequent_indent=indent, **options)
+
+
 def filled(page: Path, text: str, blocks: Blocks) -> str:
     """The text of `page` with what lies between two comments, for each name, made anew."""
     for name, lines in blocks.items():
@@ -111,6 +122,6 @@ def filled(page: Path, text: str, blocks: Blocks) -> str:
         if text.count(begin) != 1 or text.count(end) != 1:
             raise SystemExit(f"{page.name} must have one line {begin} and one {end}")
         before, rest = text.split(begin)
-        made = "\n".join(lines()).strip()
+        made = "\n".join(wrapped for made in lines() for wrapped in as_prose(made)).strip()
         text = f"{before}{begin}\n{made}\n{end}{rest.split(end)[1]}"
     return text
