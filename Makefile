@@ -30,7 +30,7 @@ bench: $(VENV)/.dev build  ## verify, then time every op against its rivals
 wheel: $(VENV)/.dev  ## make the wheel of a release in dist/, for five torch minors (CUDA)
 	$(BIN)/python tools/wheel.py $(ARGS)
 
-readme-numbers: $(VENV)/.dev  ## write the numbers of README.md and docs/*.md from committed results
+readme-numbers: $(VENV)/.dev build  ## write the numbers of README.md and docs/*.md from committed results
 	$(BIN)/python benchmarks/pages/readme_numbers.py
 
 new-op:  ## write the skeleton of an elementwise op: make new-op NAME=relu2

@@ -31,6 +31,7 @@ from benchmarks.recurrent import (  # noqa: E402
     jax_layer,
     layer,
     layer_overhead,
+    models,
     rl,
     sweep,
     sweep_cells,
@@ -54,6 +55,7 @@ SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "jets": jets.plans,
     **sweep.SUITES,
     **sweep_cells.SUITES,
+    "models": models.plans,
     **rl.SUITES,
     "jax": jax_layer.plans,
 }

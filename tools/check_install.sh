@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Proves every way of installing treadle in fresh environments: `pip install .`, `pip install -e .`,
-# and `python -m build` (an sdist, then the wheel from it); imported from outside the tree each time.
+# Proves every way of installing treadle in fresh environments: the commands of README.md,
+# `pip install -e .`, and `python -m build` (an sdist, then the wheel from it); imported from outside
+# the tree each time.
 # Usage: tools/check_install.sh PYTHON, of an environment that has torch and requirements-dev.txt.
 set -euo pipefail
 
@@ -53,9 +54,14 @@ mkdir "$work/tree"
 begin_with_objects "$work/tree"
 minor=$("$python" -c 'import torch; print(".".join(torch.__version__.split(".")[:2]))')
 
-say "pip install --no-build-isolation ."
+say "the commands of README.md, in a fresh tree"
 environment plain
-"$work/plain/bin/python" -m pip install -q --no-build-isolation "$work/tree"
+printf '#!/bin/sh\nexec "%s" -m pip "$@"\n' "$work/plain/bin/python" >"$work/plain/bin/pip"
+chmod +x "$work/plain/bin/pip"
+install_commands "$work/tree/README.md" >"$work/commands"
+grep -q 'pip install' "$work/commands" || fail "README.md has no command that installs"
+(cd "$work/tree" && PATH="$work/plain/bin:$PATH" bash -eux "$work/commands") >"$work/log" 2>&1 ||
+  { cat "$work/log"; fail "a command of README.md failed"; }
 use "$work/plain" "$work/plain/lib"
 
 say "pip install --no-build-isolation -e ."

@@ -10,6 +10,11 @@ fresh_environment() {
   see_packages_of "$1" "$2"
 }
 
+# install_commands README: the commands of the first block below its heading "Install".
+install_commands() {
+  sed -n '/^## Install$/,/^```$/{/^```sh$/,/^```$/{/^```/!p}}' "$1"
+}
+
 # see_packages_of PYTHON FOLDER: from now on the environment sees these.
 see_packages_of() {
   local site='import sysconfig; print(sysconfig.get_path("purelib"))'

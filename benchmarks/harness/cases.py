@@ -82,6 +82,10 @@ class Case:
     bits: bool = False  # must equal torch bit by bit
     # In place of `verify` on the first inputs: called with a function and, for ours, poison=True.
     check: Callable[..., float] | None = None
+    # In place of `check` for the baselines among `functions`.
+    check_baseline: Callable[..., float] | None = None
+    # Checks of yardsticks by name; they raise Refused where the yardstick computes something wrong.
+    check_yardsticks: Mapping[str, Callable[[], float]] = field(default_factory=dict)
     threads: int | None = None  # of torch on the CPU
     facts: dict[str, Any] = field(default_factory=dict)  # for the row: shape, dtype, bytes, ...
     notes: list[str] = field(default_factory=list)
@@ -95,11 +99,12 @@ class Case:
         with threads(self.threads):
             try:
                 checked = _verified(self, row)
+                yardsticks = _right_yardsticks(self, row)
             except Refused as reason:
                 return row | {"refused": str(reason)}
             candidates = {name: calls(function, self.inputs) for name, function in checked.items()}
             with watched(row):
-                samples = measure(self.timer, {**candidates, **self.yardsticks})
+                samples = measure(self.timer, {**candidates, **yardsticks})
         return row | _figures(self, samples, [name for name in checked if name != OURS])
 
 
@@ -173,7 +178,8 @@ def run(plan: Plan) -> Row:
 
 
 def _verified(case: Case, row: Row) -> dict[str, Callable[..., Any]]:
-    """The functions that are right. A rival that is not is left out with a note."""
+    """The functions that are right. A baseline that is not is left out with a note, and named in
+    `baseline_wrong` where its result was wrong: there is no time to beat then."""
     check = case.check or partial(verify, op=case.op, args=case.inputs[0])
     bits = {"bits": True} if case.bits else {}
     try:
@@ -185,11 +191,29 @@ def _verified(case: Case, row: Row) -> dict[str, Callable[..., Any]]:
         if name == OURS:
             continue
         try:
-            check(function)
+            (case.check_baseline or check)(function)
             kept[name] = function
-        except Exception as problem:  # whatever a rival raises, ours can still be timed
+        except Refused as problem:
+            _leave_out(row, name, problem)
+        except Exception as problem:  # whatever a baseline raises, ours can still be timed
             row["notes"].append(f"{name} left out: {first_line(problem)}")
     return kept
+
+
+def _right_yardsticks(case: Case, row: Row) -> dict[str, Calls]:
+    kept = dict(case.yardsticks)
+    for name, check in case.check_yardsticks.items():
+        try:
+            check()
+        except Refused as problem:
+            _leave_out(row, name, problem)
+            del kept[name]
+    return kept
+
+
+def _leave_out(row: Row, name: str, problem: Refused) -> None:
+    row["notes"].append(f"{name} left out: {first_line(problem)}")
+    row.setdefault("baseline_wrong", {})[name] = first_line(problem)
 
 
 def first_line(problem: Exception) -> str:
@@ -214,7 +238,7 @@ def _figures(case: Case, samples: dict[str, list[float]], rivals: list[str]) -> 
     for name, values in times.items():
         if name != OURS:
             values["ratio"] = medians[OURS] / medians[name]
-    found: Row = {"times": times, "yardsticks": list(case.yardsticks)}
+    found: Row = {"times": times, "yardsticks": [name for name in case.yardsticks if name in times]}
     if rivals:
         fastest = min(rivals, key=lambda name: medians[name])
         pairs = zip(samples[OURS], samples[fastest], strict=True)
@@ -225,7 +249,7 @@ def _figures(case: Case, samples: dict[str, list[float]], rivals: list[str]) -> 
             "ratio_q25": ratios[0],
             "ratio_q75": ratios[2],
         }
-    # A bar over a rival that was left out is none: the row's notes say why.
+    # A bar over a baseline that was left out is none: the row's notes say why.
     with suppress(KeyError):
         found |= _judged(case.bar, medians)
     return found

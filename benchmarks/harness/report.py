@@ -106,6 +106,11 @@ def print_rows(rows: list[Row]) -> None:
 def summary(rows: list[Row]) -> list[str]:
     """What did not go as it should, then one line that counts."""
     lines = [f"REFUSED: {row['key']}: {row['refused']}" for row in rows if "refused" in row]
+    lines += [
+        f"BASELINE WRONG: {row['key']}: {name}: {reason}"
+        for row in rows
+        for name, reason in row.get("baseline_wrong", {}).items()
+    ]
     with_bar = [row for row in rows if "bar" in row]
     for row in with_bar:
         if not row["bar"]["reached"]:

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from treadle import reference
 
+# A baseline's result is wrong if it is off by this share of its largest value: rounding in half
+# types stays far below it over the few steps that are compared.
+FAR_OFF = 0.1
 # Elements compared at a time: float64 copies of gigabytes would not fit beside them.
 CHUNK = {"cpu": 1 << 20, "cuda": 1 << 24}
 
@@ -124,6 +127,42 @@ def verify(
             if bits and index < count and not torch.equal(value, other):
                 raise Refused(f"{op}: {what} has not the bits of torch's")
     return worst
+
+
+def verify_baseline(
+    function: Callable[..., Any],
+    op: str,
+    args: tuple[Any, ...],
+    *,
+    plain: Callable[..., Any] | None = None,
+    poison: bool = False,
+) -> float:
+    """The largest error of a baseline, over its result's largest value; Refused beyond FAR_OFF.
+
+    The truth is `plain` in float64. A baseline is not held to the rule of our own ops: it may round
+    as it likes, but what it computes must be the same.
+    """
+    del poison  # only memory that we write must be written whole
+    found, truths = evaluate(function, args), evaluate(plain or getattr(reference, op), exact(args))
+    count, worst = len(found) - len(leaves(args)), 0.0
+    for index, (value, truth) in enumerate(zip(found, truths, strict=True)):
+        what = f"result {index}" if index < count else f"gradient {index - count}"
+        worst = max(worst, off_by(f"{op}: {what}", value, truth))
+    return worst
+
+
+def off_by(what: str, value: Tensor, truth: Tensor) -> float:
+    """The largest error over the largest value of the truth; Refused beyond FAR_OFF."""
+    if value.shape != truth.shape:
+        raise Refused(f"{what} is {list(value.shape)}")
+    if not truth.numel():
+        return 0.0
+    largest, error = float(truth.abs().max()), float((value.double() - truth).abs().max())
+    # Written so that NaN fails.
+    if not error <= FAR_OFF * largest:
+        share = error / largest if largest else float("inf")
+        raise Refused(f"{what} is off by {share:.2f} of its largest value")
+    return error / largest if largest else 0.0
 
 
 def compare(what: str, value: Tensor, other: Tensor, truth: Tensor, is_result: bool) -> float:

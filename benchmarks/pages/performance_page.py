@@ -1,163 +1,418 @@
-"""The blocks of docs/performance.md, from all committed results: what was missed, then summaries.
+"""The blocks of docs/performance.md, and its picture, from all committed results.
 
-A line of a summary is a group of rows. Ratios are treadle's time over the fastest rival's.
+    python benchmarks/pages/performance_page.py                 docs/figures/speed.png
+    python benchmarks/pages/performance_page.py --output DIR    the same file in another folder
+
+`make readme-numbers` writes the blocks. A baseline is what others wrote: torch, torch.compile,
+Triton, CuPy. Our own algorithms, cells in a loop and targets are in docs/dev/targets.md.
 """
 
 from __future__ import annotations
 
+import argparse
+import io
+import math
 import re
 import statistics
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
-from benchmarks.harness import means
-from benchmarks.pages import sweep_page
-from benchmarks.pages.tables import Machine, Row, commit, filled, line, links, missed, table
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
 
-PAGE = sweep_page.PAGE
-NONE_YET = "None have been committed yet."
-# Two runs of one program differ by about this much even on an idle machine.
-NOISE = 0.03
-LAYER = "lltm layer"
-SWEEP = "lltm layer sweep (rivals: its algorithms, forced)"
+from benchmarks.pages import jets_page, sine_linear_page, sine_page, targets_page  # noqa: E402
+from benchmarks.pages.sweep_page import MODES, distinct, found, number, plain  # noqa: E402
+from benchmarks.pages.tables import (  # noqa: E402
+    Machine,
+    Row,
+    filled,
+    line,
+    links,
+    machines,
+    of,
+    runs,
+    table,
+)
 
-# Groups of one op each that are one line together.
-LINES = {
-    r"^(vector_add|scale|sine|cosine)$": "elementwise",
-    r"^\w+ of large arguments$": "sine and cosine of large arguments",
-    r"^\w+ by argument, ": "",
-    r"^\w+ on views$": "views and mixed dtypes",
-    r"^\w+, in cache$": "elementwise, in cache",
-    r"^lltm layer, .*$": LAYER,
-    r"^lltm layer sweep, .*$": SWEEP,
-    r"^(lstm|gru) layer sweep, .*$": r"\1 layer sweep",
+PAGE = ROOT / "docs" / "performance.md"
+PICTURE = ROOT / "docs" / "figures" / "speed.png"
+COLOURS = 256
+CELLS, MODELS, WIDE = "sweep_cells", "models", "sweep_wide"
+NONE_YET = targets_page.NONE_YET
+NO_MODELS = "They have not been measured yet: `benchmarks/gpu.sh OUTDIR bench --suite models`."
+# More than two runs of one program differ by; a CPU's rows are shown one by one beyond the second.
+SLOWER, MUCH_SLOWER = 1 + targets_page.NOISE, 1.2
+SINE_DTYPES = ("float32", "bfloat16")
+OURS, STEP = "treadle", "algorithm step"
+OWN = re.compile(r"treadle|algorithm |loop of lltm_cell|call by call|torch\.ops")
+DIGITS = ("bfloat16", "float16", "float32", "float32, tf32")
+# Groups of targets_page.groups, in the order of the table, and what they are beside.
+ELEMENTWISE = {
+    "1 GiB a tensor": "torch, `torch.compile`, Triton, CuPy",
+    "elementwise": "torch",
+    "elementwise, in cache": "torch",
+    "sine and cosine of large arguments": "torch",
+    "views and mixed dtypes": "torch",
+    "snake": "plain PyTorch, `torch.compile`",
+    "call overhead": "torch",
 }
 
 
-def group(row: Row) -> str:
-    """The line that a row counts in: the plots' groups, over all ops and numbers of threads."""
-    name = re.sub(r", (cuda|CUDA|CPU, \d+ threads?|cpu|CPU)$", "", row["group"])
-    for pattern, short in LINES.items():
-        name = re.sub(pattern, short, name)
-    return name
-
-
-def is_front(row: Row) -> bool:
-    """Of a Python function, whose only rival is the op that it calls: no line of the table."""
-    return bool(row["label"].startswith("treadle."))
-
-
-def groups(rows: list[Row]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        if not is_front(row):
-            found.setdefault(group(row), []).append(row)
-    return found
-
-
-def bars(rows: list[Row]) -> str:
-    with_bar = [row["bar"]["reached"] for row in rows if "bar" in row]
-    return f"{sum(with_bar)} of {len(with_bar)}" if with_bar else "no bar"
-
-
-def lines(rows: list[Row]) -> Iterator[str]:
-    """The table: treadle's time over the fastest rival's, so less is better."""
-    yield from table(
-        "what", "rows", "time / fastest rival's: median", "best", "worst", "bars reached"
-    )
-    for name, members in groups(rows).items():
-        ratios = [row["ratio"] for row in members if "ratio" in row]
-        cells = ["", "", ""]
-        if ratios:
-            middle = statistics.median(ratios)
-            cells = [f"{value:.2f}" for value in (middle, min(ratios), max(ratios))]
-        yield line(name, str(len(members)), *cells, bars(members))
-
-
-def beside(rows: list[Row]) -> Iterator[str]:
-    """The layer over what is no rival of it, for that computes something else: a line, or none."""
-    found: dict[str, list[float]] = {}
-    for row in rows:
-        if group(row) != LAYER:
-            continue
-        for name in row.get("yardsticks", []):
-            found.setdefault(name, []).append(row["times"][name]["ratio"])
-        if "against" in row:
-            name = f"{row['against']['name']} (bytes kept for backward)"
-            found.setdefault(name, []).append(row["against"]["ratio"])
-    parts = [
-        f"{name} {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-        for name, ratios in found.items()
-    ]
-    if parts:
-        yield f"The {LAYER} over others, median (best to worst): {'; '.join(parts)}."
-
-
-def losses(rows: list[Row]) -> Iterator[str]:
-    """What missed its bar, the worst first, and what went badly without a bar."""
-    late = sorted((row for row in rows if missed(row)), key=means.excess, reverse=True)
-    count = sum("bar" in row for row in rows)
-    yield f"Bars missed: {len(late)} of {count}."
-    yield ""
-    if late:
-        yield from table("row", "over the limit by", "the bar")
-        for row in late:
-            yield line(row["key"], f"{means.excess(row):.1%}", row["bar"]["text"])
-        yield ""
-    slower = [row for row in rows if row.get("ratio", 0) > 1 + NOISE and not missed(row)]
-    slower = sorted((r for r in slower if not is_front(r)), key=lambda r: r["ratio"], reverse=True)
-    if slower:
-        yield f"Slower than the fastest rival by more than {NOISE:.0%}, without a missed bar:"
-        yield ""
-        for row in slower:
-            yield f"- {row['key']}: {row['ratio']:.2f} × {row['fastest_rival']}"
-        yield ""
-    for row in rows:
-        if "refused" in row:
-            yield f"Wrong, and therefore not timed: {row['key']} ({row['refused']})."
-            yield ""
-    timed = [row for row in rows if "times" in row]
-    busy = sum(bool(row.get("busy")) for row in timed)
-    if busy:
-        yield f"Timed while other programs ran: {busy} of {len(timed)} rows."
-
-
-def name_of(machine: Machine) -> str:
-    _, facts, _ = machine
-    return facts.get("gpu") or f"{facts['cpu']}, {facts['cores']} cores"
-
-
-def summary(machine: Machine) -> Iterator[str]:
-    """One machine: what it is, its table, and means over many rows."""
-    paths, facts, rows = machine
-    versions = [f"torch {facts['torch']}"]
+def name(facts: dict[str, Any]) -> str:
     if facts.get("gpu"):
-        versions += [f"driver {facts['driver']}", f"built with CUDA {facts['built_with_cuda']}"]
-        versions.append(f"host {facts['cpu']}, {facts['cores']} cores")
-    versions += [f"Python {facts['python']}", commit(facts), facts["date"][:10]]
-    yield f"{', '.join(versions)}; {links(paths, PAGE.parent)}."
-    yield ""
-    yield from lines(rows)
-    for sentence in (*(f"{means.sentence(mean)}." for mean in means.of(rows)), *beside(rows)):
-        yield ""
-        yield sentence
+        return str(facts["gpu"])
+    cpu = facts["cpu"].replace("(R)", "").replace(" Processor", "")
+    return f"{cpu}, {facts['cores']} cores"
 
 
-def each(found: list[Machine], part: str) -> Iterator[str]:
-    """Of each machine one part, below a heading of its own."""
-    if not found:
-        yield NONE_YET
-    for machine in found:
-        yield f"### {name_of(machine)}"
-        yield ""
-        yield from summary(machine) if part == "numbers" else losses(machine[2])
-        yield ""
+def torchs(row: Row) -> str:
+    return f"nn.{row['op'].upper()}"
 
 
-def rewritten(text: str, found: list[Machine]) -> str:
-    """The page with its blocks made anew."""
-    blocks = {
-        "missed": lambda: each(found, "missed"),
-        "numbers": lambda: each(found, "numbers"),
-        "layer": lambda: sweep_page.figures(found),
+def outside(row: Row) -> dict[str, float]:
+    """Times of what computes the same and is not ours."""
+    times = row.get("times", {})
+    return {
+        other: time["median_us"]
+        for other, time in times.items()
+        if other not in row.get("yardsticks", []) and not OWN.match(other)
     }
-    return filled(PAGE, text, blocks)
+
+
+def over(row: Row) -> float | None:
+    """Our time over the fastest baseline's."""
+    others = outside(row)
+    if not others:
+        return None
+    return float(row["times"][OURS]["median_us"] / min(others.values()))
+
+
+def first_gpu(all_machines: Iterable[Machine]) -> Machine | None:
+    return next((machine for machine in all_machines if machine[1]["device"] == "cuda"), None)
+
+
+def headed(machine: Machine, keys: str | tuple[str, ...]) -> str:
+    """The machine, and the files whose rows begin so."""
+    _, facts, _ = machine
+    files = next(iter(runs([machine], keys)), ([], []))[0]
+    return f"{name(facts)}, {links((path for path, _ in files), PAGE.parent)}:"
+
+
+def layers(all_machines: list[Machine]) -> Iterator[str]:
+    """LSTM and GRU over shapes, µs a step beside torch's, and a sentence about many rows."""
+    machine = first_gpu(all_machines)
+    if machine is None or not of(machine[2], CELLS):
+        yield NONE_YET
+        return
+    rows = of(machine[2], CELLS)
+    yield headed(machine, f"cuda/{CELLS}/")
+    columns = [(digits, mode) for digits in DIGITS for mode in MODES]
+    yield ""
+    yield from table("B,T,H", *(f"{digits}, {mode}" for digits, mode in columns))
+    for cell in distinct(rows, "op"):
+        own = [row for row in rows if row["op"] == cell]
+        for what in distinct(own, "what"):
+            cells = [found(own, what=what, digits=digits, mode=mode) for digits, mode in columns]
+            text = (plain(row, OURS, torchs(own[0])) for row in cells)
+            yield line(f"{cell.upper()} {what}", *text)
+    yield ""
+    yield from many_rows(of(machine[2], WIDE))
+
+
+def many_rows(rows: list[Row]) -> Iterator[str]:
+    """One sentence: the table would be as long as those above."""
+    parts = []
+    for cell in ("lstm", "gru"):
+        own = [row for row in rows if row["op"] == cell]
+        speeds = [1 / ratio for ratio in map(over, own) if ratio is not None]
+        if speeds:
+            parts.append(f"{cell.upper()} {spread(speeds)} over {len(speeds)} rows")
+    if parts:
+        yield (
+            "Batches of 512 to 16,384 rows over 24 steps, H 64 to 512, times torch's speed, median "
+            f"(worst to best): {'; '.join(parts)}. The picture shows each."
+        )
+
+
+def spread(speeds: list[float]) -> str:
+    low, middle, high = (number(f(speeds)) for f in (min, statistics.median, max))
+    return f"{middle} × ({low} to {high})"
+
+
+def call(row: Row | None) -> str:
+    """The time of a call in milliseconds, and how many times torch's speed that is."""
+    if row is None or "refused" in row:
+        return plain(row)
+    text = f"{number(row['times'][OURS]['median_us'] / 1000)} ms"
+    if torchs(row) in row.get("baseline_wrong", {}):
+        return f"{text} (torch's result is wrong)"
+    ratio = over(row)
+    return text if ratio is None else f"{text} ({number(1 / ratio)} ×)"
+
+
+def models(all_machines: list[Machine]) -> Iterator[str]:
+    """Stacks of public models, on the first GPU that ran them."""
+    for machine in all_machines:
+        rows = [row for row in of(machine[2], MODELS) if "what" in row]
+        if not rows or machine[1]["device"] != "cuda":
+            continue
+        yield headed(machine, f"cuda/{MODELS}/")
+        yield ""
+        columns = [(digits, mode) for digits in distinct(rows, "digits") for mode in MODES]
+        titles = [f"{digits}, {mode}" for digits, mode in columns]
+        yield from table("model (project)", "B,T,I,H", *titles)
+        for what in distinct(rows, "what"):
+            own = [row for row in rows if row["what"] == what]
+            cells = [found(own, digits=digits, mode=mode) for digits, mode in columns]
+            sizes = ",".join(map(str, own[0]["shape"]))
+            form = ", ".join(filter(None, [f"{own[0]['op'].upper()} {sizes}", own[0]["form"]]))
+            yield line(f"{what} ({own[0]['project']})", form, *map(call, cells))
+        return
+    yield NO_MODELS
+
+
+def slower(all_machines: list[Machine]) -> Iterator[str]:
+    """What lost to a baseline. Of a CPU's rows, which are many, the worst by themselves."""
+    yield from table("machine", "row", "treadle, µs", "baseline, µs", "time over its")
+    rest = []
+    for _, facts, rows in all_machines:
+        ratios = [(over(row) or 0.0, row) for row in rows]
+        lost = sorted(((r, row) for r, row in ratios if r > SLOWER), key=lambda pair: -pair[0])
+        shown = [pair for pair in lost if facts["device"] == "cuda" or pair[0] > MUCH_SLOWER]
+        for ratio, row in shown:
+            others = outside(row)
+            best = min(others, key=lambda other: others[other])
+            ours = number(row["times"][OURS]["median_us"])
+            key = row["key"].partition("/")[2]
+            yield line(name(facts), key, ours, f"{best}: {number(others[best])}", f"{ratio:.2f}")
+        compared = sum(ratio > 0 for ratio, _ in ratios)
+        if compared:
+            more = f", {len(lost) - len(shown)} of them by less than 20 %" if lost != shown else ""
+            rest.append(f"{name(facts)}: {len(lost)} of {compared} rows{more}")
+    yield ""
+    yield f"Slower than the fastest baseline by more than 3 %: {'; '.join(rest)}."
+    yield from before_hopper(all_machines)
+
+
+def before_hopper(all_machines: list[Machine]) -> Iterator[str]:
+    """What GPUs run that have no launch for all steps, beside torch's layer, on this one."""
+    machine = first_gpu(all_machines)
+    rows = machine[2] if machine else []
+    alike = ("op", "what", "digits", "mode")
+    steps = {
+        tuple(row[fact] for fact in alike): row["times"][STEP]["us_per_step"]
+        for row in of(rows, "sweep_cell_algorithms")
+        if STEP in row.get("times", {})
+    }
+    speeds: dict[str, list[float]] = {}
+    for row in of(rows, CELLS):
+        step = steps.get(tuple(row[fact] for fact in alike))
+        theirs = row.get("times", {}).get(torchs(row))
+        if step and theirs:
+            speeds.setdefault(row["digits"], []).append(theirs["us_per_step"] / step)
+    parts = [f"{digits} {spread(own)} over {len(own)} rows" for digits, own in speeds.items()]
+    if parts and machine:
+        gpu = name(machine[1])
+        yield ""
+        yield (
+            f"GPUs before Hopper run `step` alone. On an {gpu} it has, times torch's speed, "
+            f"{'; '.join(parts)}. Float16 LSTM layers, not among these rows, are slower too."
+        )
+
+
+def elementwise(all_machines: list[Machine]) -> Iterator[str]:
+    """A line for each group of ops, a column for each machine that has some of them."""
+    columns = []
+    for _, facts, rows in all_machines:
+        groups = targets_page.groups(rows)
+        if any(what in groups for what in ELEMENTWISE):
+            columns.append((name(facts), groups))
+    yield from table("what", "baselines", *(title for title, _ in columns))
+    for what, baselines in ELEMENTWISE.items():
+        cells = []
+        for _, groups in columns:
+            speeds = [1 / ratio for ratio in map(over, groups.get(what, [])) if ratio is not None]
+            cells.append(f"{spread(speeds)}, {len(speeds)} rows" if speeds else "")
+        yield line(what, baselines, *cells)
+
+
+def sine(all_machines: list[Machine]) -> Iterator[str]:
+    """As on sine.md, of two dtypes."""
+    machine = first_gpu(all_machines)
+    timed = sine_page.by_argument(machine[2]) if machine else []
+    timed = [row for row in timed if row["dtype"] in SINE_DTYPES]
+    if not timed or machine is None:
+        yield sine_page.NO_SPEEDS
+        return
+    yield from sine_page.speed_table(timed)
+
+
+def sine_layer(all_machines: list[Machine]) -> Iterator[str]:
+    """By dtype and pass, over all widths: beside the compiler and beside plain PyTorch."""
+    machine = first_gpu(all_machines)
+    rows = [
+        row
+        for row in (machine[2] if machine else [])
+        if row["key"].startswith(sine_linear_page.LAYER) and "times" in row
+    ]
+    if not rows or machine is None:
+        yield sine_linear_page.NO_SPEEDS
+        return
+    groups: dict[str, dict[str, list[Row]]] = {}
+    for row in rows:
+        _, dtype, what, *_ = row["key"].removeprefix(sine_linear_page.LAYER).split("/")
+        groups.setdefault(dtype, {}).setdefault(what, []).append(row)
+    passes = ("forward", "forward + backward")
+    baselines = {"`torch.compile`": sine_linear_page.COMPILED, "plain": sine_linear_page.EAGER}
+    columns = [(what, baseline) for what in passes for baseline in baselines]
+    yield from table("dtype", *(f"{what}, beside {baseline}" for what, baseline in columns))
+    for dtype, own in groups.items():
+        cells = []
+        for what, baseline in columns:
+            speeds = (
+                sine_linear_page.times_as_fast(row, baselines[baseline])
+                for row in own.get(what, [])
+            )
+            known = [speed for speed in speeds if speed is not None]
+            cells.append(spread(known) if known else "–")
+        yield line(dtype, *cells)
+
+
+def jets(all_machines: list[Machine]) -> Iterator[str]:
+    """Time beside others', and the most bytes of a step as a share of autograd's."""
+    machine = first_gpu(all_machines)
+    rows = [row for row in (machine[2] if machine else []) if row["key"].startswith("cuda/jets/")]
+    if not rows or machine is None:
+        yield jets_page.NO_SPEEDS
+        return
+    by_key = {row["key"]: row for row in rows}
+    names = ("autograd", "torch.func", "torch.func, compiled")
+    yield from table(
+        "network, dtype, what", "ms", *(f"× {other}" for other in names), "bytes of autograd's"
+    )
+    for row in rows:
+        if "times" not in row or row["label"].endswith("no training"):
+            continue
+        times = {other: time["median_us"] for other, time in row["times"].items()}
+        speeds = [number(times[n] / times[OURS]) if n in times else "–" for n in names]
+        weighed = by_key.get(f"{row['key']}/memory", {}).get("memory")
+        share = f"{weighed[OURS]['kept'] / weighed['autograd']['kept']:.0%}" if weighed else ""
+        yield line(row["label"], f"{times[OURS] / 1000:.3g}", *speeds, share)
+
+
+def measured_on(all_machines: list[Machine]) -> Iterator[str]:
+    """Each machine and its folder; its files say what was measured at which commit."""
+    for paths, facts, rows in all_machines:
+        busy = sum(bool(row.get("busy")) for row in rows)
+        note = f", {busy} while other programs ran" if busy else ""
+        folder = links([paths[0].parent], PAGE.parent) if paths else "no files"
+        yield (
+            f"- {name(facts)}: {folder}, torch {facts['torch']}, to {facts['date'][:10]}, "
+            f"{len(rows)} rows{note}."
+        )
+
+
+BLOCKS: dict[str, Callable[[list[Machine]], Iterator[str]]] = {
+    "layers": layers,
+    "models": models,
+    "slower": slower,
+    "sine": sine,
+    "elementwise": elementwise,
+    "sine_layer": sine_layer,
+    "jets": jets,
+    "machines": measured_on,
+}
+
+
+def rewritten(text: str, all_machines: list[Machine]) -> str:
+    """The page with its blocks made anew."""
+
+    def bound(make: Callable[[list[Machine]], Iterator[str]]) -> Callable[[], Iterator[str]]:
+        return lambda: make(all_machines)
+
+    return filled(PAGE, text, {key: bound(make) for key, make in BLOCKS.items()})
+
+
+# ---- the picture
+
+
+def order(what: str) -> tuple[int, ...]:
+    """Shapes by H, then B."""
+    b, t, h = map(int, what.split(","))
+    return h, b, t
+
+
+def draw(machine: Machine, path: Path) -> None:
+    """A heat map a cell: shapes down, dtypes and modes across, colour and number the speed."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    from PIL import Image
+
+    rows = [row for row in of(machine[2], CELLS) + of(machine[2], WIDE) if over(row) is not None]
+    wide = {row["what"] for row in rows if row["suite"] == WIDE}
+    shapes = sorted(distinct(rows, "what"), key=lambda what: (what in wide, order(what)))
+    figure, panels = plt.subplots(1, 2, figsize=(9.6, 1.2 + 0.2 * len(shapes)), sharey=True)
+    figure.set_layout_engine("constrained")
+    image = None
+    for axes, cell in zip(panels, ("lstm", "gru"), strict=True):
+        own = [row for row in rows if row["op"] == cell]
+        image = panel(axes, own, shapes)
+        axes.set_title(f"{cell.upper()}, times nn.{cell.upper()}'s speed", fontsize=10, loc="left")
+    panels[0].set_yticks(range(len(shapes)), shapes, fontsize=7)
+    panels[0].set_ylabel("B,T,H")
+    if image is not None:
+        bar = figure.colorbar(image, ax=panels, shrink=0.4, pad=0.01)
+        bar.set_ticks(range(-1, 6), labels=[f"{2.0**tick:g} ×" for tick in range(-1, 6)])
+    figure.suptitle(name(machine[1]), fontsize=10, x=0.01, ha="left")
+    file = io.BytesIO()
+    figure.savefig(file, dpi=100)
+    plt.close(figure)
+    with Image.open(file) as made:
+        made.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
+def panel(axes: Any, rows: list[Row], shapes: list[str]) -> Any:
+    from matplotlib.colors import TwoSlopeNorm
+
+    columns = [(digits, mode) for digits in DIGITS for mode in MODES]
+    grid = [[math.nan] * len(columns) for _ in shapes]
+    for row in rows:
+        column = columns.index((row["digits"], row["mode"]))
+        speed = 1 / (over(row) or math.nan)
+        grid[shapes.index(row["what"])][column] = math.log2(speed)
+        text = number(speed) if speed < 10 else f"{speed:.0f}"
+        dark = speed > 8
+        style = {"fontsize": 6.5, "ha": "center", "va": "center"}
+        axes.text(
+            column, shapes.index(row["what"]), text, color="white" if dark else "black", **style
+        )
+    # White where both are as fast, red where ours is slower.
+    scale = TwoSlopeNorm(0, -1, 5)
+    axes.set_facecolor("0.92")  # not measured
+    image = axes.imshow(grid, cmap="RdBu", norm=scale, aspect="auto")
+    labels = [f"{digits.replace('float', 'fp').replace('bfp', 'bf')}, {m}" for digits, m in columns]
+    axes.set_xticks(range(len(columns)), labels, rotation=60, ha="right", fontsize=7)
+    axes.tick_params(length=0)
+    return image
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--output", type=Path, default=PICTURE.parent, metavar="DIR")
+    output = parser.parse_args(arguments).output
+    machine = first_gpu(machines())
+    if machine is None:
+        print(NONE_YET, file=sys.stderr)
+        return 1
+    draw(machine, output / PICTURE.name)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

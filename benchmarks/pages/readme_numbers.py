@@ -3,8 +3,9 @@
     python benchmarks/pages/readme_numbers.py          rewrite the blocks between the comment lines
     python benchmarks/pages/readme_numbers.py --check  fail if a block is not what it would write
 
-README.md has four lines of the GPU with the most rows. Everything else, what was missed first, is
-in docs/performance.md (performance_page.py, sweep_page.py), docs/recurrent.md (rl_page.py),
+README.md has four lines of the GPU with the most rows. Everything else is in docs/performance.md
+(performance_page.py), docs/dev/targets.md (targets_page.py, sweep_page.py), docs/recurrent.md
+(rl_page.py),
 docs/sine.md (sine_page.py), docs/sine_linear.md (sine_linear_page.py), docs/jets.md
 (jets_page.py), docs/interop.md (jax_page.py), docs/language_model.md (lm_page.py), docs/agent.md
 (agent_page.py) and docs/many_gpus.md (scale_page.py).
@@ -33,6 +34,7 @@ from benchmarks.pages import (  # noqa: E402
     sine_linear_page,
     sine_page,
     sweep_page,
+    targets_page,
 )
 from benchmarks.pages.tables import Machine, Row, filled, machines, of  # noqa: E402
 
@@ -129,6 +131,7 @@ def rewritten(text: str, found: list[Machine]) -> str:
 PAGES: dict[Path, Callable[[str, list[Machine]], str]] = {
     README: rewritten,
     performance_page.PAGE: performance_page.rewritten,
+    targets_page.PAGE: targets_page.rewritten,
     sine_page.PAGE: sine_page.rewritten,
     sine_linear_page.PAGE: sine_linear_page.rewritten,
     jets_page.PAGE: jets_page.rewritten,

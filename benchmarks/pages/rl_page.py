@@ -3,7 +3,7 @@
     python benchmarks/pages/rl_page.py                 draw the picture, in docs/figures
     python benchmarks/pages/rl_page.py --output DIR    the same file in another folder
 
-`make readme-numbers` writes the block, and beside it that of losses_page.py.
+`make readme-numbers` writes the block, and beside it those of losses_page.py and planner_page.py.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.harness import plot  # noqa: E402
-from benchmarks.pages import losses_page  # noqa: E402
+from benchmarks.pages import losses_page, planner_page  # noqa: E402
 from benchmarks.pages.sweep_page import number  # noqa: E402
 from benchmarks.pages.tables import (  # noqa: E402
+    File,
     Machine,
     Row,
     bold,
@@ -50,7 +51,7 @@ def over(row: Row, name: str) -> str:
 
 
 def table_of(rows: list[Row]) -> Iterator[str]:
-    """Ours in µs a step, in bold where the bar was missed, and what the others take beside it."""
+    """Ours in µs a step, bold where the target was missed, and what the others take beside it."""
     names = ("without resets", "cut, padded, packed", "loop of cells", "TorchRL's Triton")
     yield from table("B, T, H", "treadle", *names)
     for row in rows:
@@ -70,39 +71,89 @@ def cost_of(rows: list[Row]) -> Iterator[str]:
         if "times" in row:
             ours, none = (row["times"][name]["median_us"] for name in (OURS, NONE))
             costs.setdefault(row["resets"], []).append(ours / none - 1)
+    parts = []
     for share, found in costs.items():
         few = sum(cost <= LITTLE for cost in found)
-        yield (
-            f"Over {len(found)} rows, the shapes of the sweep up to H 512, {share} cost "
-            f"{statistics.median(found):.0%} in the median and {max(found):.0%} at most; at most "
-            f"{LITTLE:.0%} in {few} rows."
+        parts.append(
+            f"{share} cost {statistics.median(found):.0%} in the median, {max(found):.0%} at most, "
+            f"and at most {LITTLE:.0%} in {few} of {len(found)} rows"
         )
-        yield ""
+    if parts:
+        yield f"Over the shapes of the sweep up to H 512, {'; '.join(parts)}."
+
+
+def spread(values: list[float]) -> str:
+    low, middle, high = (number(f(values)) for f in (min, statistics.median, max))
+    return f"{middle} ({low} to {high})" if values else "–"
+
+
+def ratios(rows: list[Row], name: str) -> list[float]:
+    return [float(value) for value in (over(row, name) for row in rows) if value != "–"]
+
+
+def summary_of(rows: list[Row]) -> Iterator[str]:
+    """By cell, dtype and mode: the others' time over ours, median (worst to best)."""
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        if "times" in row:
+            _, _, cell, _, digits, _, mode = row["key"].split("/")
+            groups.setdefault((cell, digits, mode), []).append(row)
+    others = {"cut, padded, packed": PADDED, "loop of cells": LOOP, "TorchRL's Triton": TRITON}
+    shown = {title: name for title, name in others.items() if ratios(rows_of(groups), name)}
+    yield from table("", "rows", "without resets", *shown)
+    for (cell, digits, mode), own in groups.items():
+        cells = [spread(ratios(own, name)) for name in (NONE, *shown.values())]
+        yield line(f"{cell.upper()} {digits}, {mode}", str(len(own)), *cells)
+
+
+def rows_of(groups: dict[tuple[str, str, str], list[Row]]) -> list[Row]:
+    return [row for own in groups.values() for row in own]
+
+
+def machine_line(files: list[File], folder: Path) -> str:
+    facts = files[-1][1]
+    paths = links([path for path, _ in files], folder)
+    name = facts.get("gpu") or f"{facts['cpu']}, {facts['cores']} cores"
+    return f"{name}, torch {facts['torch']}, {commit(facts)}, {facts['date'][:10]}, {paths}:"
 
 
 def figures(machines: Iterable[Machine]) -> Iterator[str]:
+    """For users: a line for each cell, dtype and mode."""
     measured = runs(machines, KEYS)
     if not measured:
         yield NONE_YET
-    for index, (files, rows) in enumerate(measured):
-        facts = files[-1][1]
-        paths = links([path for path, _ in files], PAGE.parent)
-        name = facts.get("gpu") or f"{facts['cpu']}, {facts['cores']} cores"
-        versions = f"torch {facts['torch']}, {commit(facts)}, {facts['date'][:10]}"
-        yield f"{name}, {versions}, {paths}:"
+    for files, rows in measured:
+        yield machine_line(files, PAGE.parent)
         yield ""
-        if index == 0:
-            yield f"![Time of the others over treadle's, by row](figures/{PICTURE.name})"
-            yield ""
         shapes = [row for row in rows if row["key"].startswith(SHAPES)]
-        yield from table_of([row for row in rows if row not in shapes])
+        yield from summary_of([row for row in rows if row not in shapes])
         yield ""
         yield from cost_of(shapes)
 
 
+def every_row(machines: Iterable[Machine], folder: Path) -> Iterator[str]:
+    """For docs/dev/targets.md."""
+    measured = runs(machines, KEYS)
+    if not measured:
+        yield NONE_YET
+    for index, (files, rows) in enumerate(measured):
+        yield machine_line(files, folder)
+        yield ""
+        if index == 0:
+            yield f"![Time of the others over treadle's, by row](../figures/{PICTURE.name})"
+            yield ""
+        yield from table_of([row for row in rows if not row["key"].startswith(SHAPES)])
+        yield ""
+
+
 def rewritten(text: str, machines: Iterable[Machine]) -> str:
     """The page with its blocks made anew."""
-    blocks = {"resets": lambda: figures(machines), "losses": losses_page.lines}
+    blocks = {
+        "limits": planner_page.limits,
+        "which": planner_page.which,
+        "resets": lambda: figures(machines),
+        "losses": losses_page.lines,
+    }
     return filled(PAGE, text, blocks)
 
 

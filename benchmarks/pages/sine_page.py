@@ -118,32 +118,40 @@ def share(row: Row, who: str) -> str:
     return f"{times['copy']['median_us'] / times[who]['median_us']:.2f}" if who in times else "–"
 
 
+def by_argument(rows: list[Row]) -> list[Row]:
+    """The rows that timed an argument beside a copy."""
+    return [
+        row for row in rows if row.get("series") == "argument" and "copy" in row.get("times", {})
+    ]
+
+
+def speed_table(timed: list[Row]) -> Iterator[str]:
+    """A copy's time over treadle's and over torch's, so more is better."""
+    arguments = sorted({row["argument"] for row in timed}, key=magnitude)
+    yield from table("arguments: this × N(0,1)", *arguments)
+    for op, dtype in dict.fromkeys((row["op"], row["dtype"]) for row in timed):
+        found = {
+            row["argument"]: " / ".join(
+                share(row, who) for who in ("treadle", f"torch.{TWINS[op]}")
+            )
+            for row in timed
+            if (row["op"], row["dtype"]) == (op, dtype)
+        }
+        yield line(f"{op} {dtype}", *(found.get(argument, "") for argument in arguments))
+
+
 def speeds(machines: Iterable[Machine]) -> Iterator[str]:
-    """Of each GPU: a copy's time over treadle's and over torch's, so more is better."""
+    """The table of each machine that measured it."""
     none = True
     for paths, facts, rows in machines:
-        timed = [
-            row
-            for row in rows
-            if row.get("series") == "argument" and "copy" in row.get("times", {})
-        ]
+        timed = by_argument(rows)
         if not timed:
             continue
         none = False
-        arguments = sorted({row["argument"] for row in timed}, key=magnitude)
         what = f"{facts.get('gpu') or facts['cpu']}, torch {facts['torch']}"
         yield f"{what}, {links(paths, PAGE.parent)}:"
         yield ""
-        yield from table("arguments: this × N(0,1)", *arguments)
-        for op, dtype in dict.fromkeys((row["op"], row["dtype"]) for row in timed):
-            found = {
-                row["argument"]: " / ".join(
-                    share(row, who) for who in ("treadle", f"torch.{TWINS[op]}")
-                )
-                for row in timed
-                if (row["op"], row["dtype"]) == (op, dtype)
-            }
-            yield line(f"{op} {dtype}", *(found.get(argument, "") for argument in arguments))
+        yield from speed_table(timed)
         yield ""
     if none:
         yield NO_SPEEDS

@@ -1,10 +1,10 @@
-"""The LLTM layer's tables of docs/performance.md, and their picture, from the suites sweep_*.
+"""The LLTM layer's tables of docs/dev/targets.md, and their picture, from the suites sweep_*.
 
     python benchmarks/pages/sweep_page.py                 docs/figures/layer.png
     python benchmarks/pages/sweep_page.py --output DIR    the same file in another folder
 
 `make readme-numbers` writes the tables. They show every row that there is, in bold where it missed
-its bar.
+its target.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from benchmarks.pages.tables import (  # noqa: E402
     table,
 )
 
-PAGE = ROOT / "docs" / "performance.md"
+PAGE = ROOT / "docs" / "dev" / "targets.md"
 PICTURE = ROOT / "docs" / "figures" / "layer.png"
 NONE_YET = "No measurements of the suites `sweep_*` have been committed yet."
 KEYS = "cuda/sweep_"
@@ -58,19 +58,22 @@ def plain(row: Row | None, *names: str, value: str = "us_per_step") -> str:
         return ""
     if "refused" in row:
         return "wrong"
-    times = row["times"]
-    return " / ".join(number(times[name][value]) if name in times else "–" for name in names)
+    times, bad = row["times"], row.get("baseline_wrong", {})
+    missing = {name: "wrong" if name in bad else "–" for name in names}
+    return " / ".join(
+        number(times[name][value]) if name in times else missing[name] for name in names
+    )
 
 
 def cell(row: Row | None, *names: str, value: str = "us_per_step") -> str:
-    """The same, in bold where the bar was missed."""
+    """The same, in bold where the target was missed."""
     return bold(row, plain(row, *names, value=value))
 
 
 def goals(rows: list[Row]) -> Iterator[str]:
-    yield f"Goals, µs a step, treadle / {LSTM}:"
+    yield f"Targets, µs a step, treadle / {LSTM}:"
     yield ""
-    columns = [name for mode in MODES for name in (f"goal, {mode}", mode)]
+    columns = [name for mode in MODES for name in (f"target, {mode}", mode)]
     yield from table("B, T, H", "", *columns)
     for digits in distinct(rows, "digits"):
         for what in distinct([row for row in rows if row["digits"] == digits], "what"):
@@ -159,7 +162,7 @@ TABLES = {
 
 
 def figures(machines: Iterable[Machine]) -> Iterator[str]:
-    """The block `layer` of docs/performance.md; performance_page.py lists what was missed."""
+    """The block `layer` of docs/dev/targets.md; targets_page.py lists what was missed."""
     measured = runs(machines, KEYS)
     if not measured:
         yield NONE_YET
@@ -170,7 +173,7 @@ def figures(machines: Iterable[Machine]) -> Iterator[str]:
             yield f"**{facts['gpu']}**: {versions}; {facts['date'][:10]}; {link}."
             yield ""
         if index == 0 and of(rows, "sweep_shapes"):
-            yield f"![µs a step over shapes, treadle and {LSTM}](figures/{PICTURE.name})"
+            yield f"![µs a step over shapes, treadle and {LSTM}](../figures/{PICTURE.name})"
             yield ""
         for suite, lines in TABLES.items():
             own = of(rows, suite)
@@ -180,7 +183,7 @@ def figures(machines: Iterable[Machine]) -> Iterator[str]:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Ours and nn.LSTM's µs a step: a panel a dtype and mode, a line a shape; goals as ticks."""
+    """Ours and nn.LSTM's µs a step: a panel a dtype and mode, a line a shape; targets as ticks."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -219,7 +222,7 @@ def panel(axes: Any, names: list[str], rows: list[Row], goal: list[Row]) -> None
     known = [row for row in goal if row["what"] in names]
     values = [row["bar"]["limit_us"] / row["steps"] for row in known]
     ticks = [names.index(row["what"]) for row in known]
-    axes.plot(values, ticks, "|", color="black", markersize=9, label="goal" if known else None)
+    axes.plot(values, ticks, "|", color="black", markersize=9, label="target" if known else None)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.grid(alpha=0.3)

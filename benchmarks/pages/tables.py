@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import json
 import os
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
+WIDTH = 100
 
 Row = dict[str, Any]
 Facts = dict[str, Any]
 Machine = tuple[list[Path], Facts, list[Row]]
 File = tuple[Path, Facts]
 Blocks = dict[str, Callable[[], Iterator[str]]]
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path, written: int) -> Any:
+    del written  # a file that was written anew is another
+    return json.loads(path.read_text())
+
+
+def read(path: Path) -> Any:
+    """A file of results, parsed once in a process: pages read the same ones."""
+    return _read(path, path.stat().st_mtime_ns)
 
 
 def machines() -> list[Machine]:
@@ -26,7 +40,7 @@ def machines() -> list[Machine]:
     """
     merged: dict[tuple[str, str], list[tuple[str, Path, Facts]]] = {}
     for path in sorted(RESULTS.glob("*/*.json")):
-        data = json.loads(path.read_text())
+        data = read(path)
         if not isinstance(data, dict) or not data.get("rows") or data.get("quick"):
             continue
         facts = data["machine"]
@@ -49,10 +63,10 @@ def runs(
     for paths, _, rows in machines:
         own = [row for row in rows if row["key"].startswith(keys)]
         if own:
-            read = [(path, json.loads(path.read_text())) for path in paths]
+            parsed = [(path, read(path)) for path in paths]
             files = [
                 (path, data["machine"])
-                for path, data in read
+                for path, data in parsed
                 if any(row["key"].startswith(keys) for row in data["rows"])
             ]
             found.append((files, own))
@@ -79,7 +93,7 @@ def missed(row: Row) -> bool:
 
 
 def bold(row: Row | None, text: str) -> str:
-    """In bold where the bar was missed."""
+    """In bold where the target was missed."""
     return f"**{text}**" if row and missed(row) else text
 
 
@@ -92,6 +106,15 @@ def line(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def as_prose(text: str) -> list[str]:
+    """A line of a block in lines of at most 100 characters; tables, headings and pictures whole."""
+    if len(text) <= WIDTH or text.startswith(("|", "#", "!", "<")):
+        return [text]
+    indent = "  " if text.startswith(("- ", "  ")) else ""
+    options = {"break_long_words": False, "break_on_hyphens": False}
+    return textwrap.wrap(text, WIDTH, subsequent_indent=indent, **options)
+
+
 def filled(page: Path, text: str, blocks: Blocks) -> str:
     """The text of `page` with what lies between two comments, for each name, made anew."""
     for name, lines in blocks.items():
@@ -99,6 +122,6 @@ def filled(page: Path, text: str, blocks: Blocks) -> str:
         if text.count(begin) != 1 or text.count(end) != 1:
             raise SystemExit(f"{page.name} must have one line {begin} and one {end}")
         before, rest = text.split(begin)
-        made = "\n".join(lines()).strip()
+        made = "\n".join(wrapped for made in lines() for wrapped in as_prose(made)).strip()
         text = f"{before}{begin}\n{made}\n{end}{rest.split(end)[1]}"
     return text

@@ -29,11 +29,13 @@ from benchmarks.recurrent.layer_calls import (
     arguments,
     cell_arguments,
     check,
+    check_torch,
     layer,
     loop,
     lstm_arguments,
     packed_arguments,
     packed_layer,
+    plain_layer,
     set_tf32,
     torch_layer,
 )
@@ -158,7 +160,8 @@ def layer_case(settings: Settings, kind: Kind) -> Case:
     set_tf32(kind.tf32)
     args = arguments(kind.shape, settings.device, kind.dtype, kind.backward)
     op = torch.ops.treadle.lltm.input
-    yardsticks = {LSTM: calls(layer(torch.lstm, kind.backward), [lstm_arguments(args)])}
+    lstm, own = torch_layer("lstm", kind.backward), lstm_arguments(args)
+    yardsticks = {LSTM: calls(lstm, [own])}
     if kind.backward:
         yardsticks[RECOMPUTE] = calls(layer(op, recompute=True), [args])
     return Case(
@@ -169,6 +172,7 @@ def layer_case(settings: Settings, kind: Kind) -> Case:
         yardsticks=yardsticks,
         bar=bar_of(settings, kind.dtype),
         check=partial(check, args=args),
+        check_yardsticks={LSTM: partial(check_torch, lstm, own, "lstm")},
         threads=kind.threads,
         facts=facts(settings, kind),
     )
@@ -193,7 +197,10 @@ def cell_case(settings: Settings, kind: Kind) -> Case:
         inputs=[args],
         timer=timer(settings),
         bar=at_most(1, rival(kind)),
-        check=partial(check, args=args, plain=torchs, steps=steps),
+        check=partial(
+            check, args=args, plain=plain_layer(kind.cell, kind.dtype, kind.backward), steps=steps
+        ),
+        check_baseline=partial(check_torch, args=args, cell=kind.cell),
         threads=kind.threads,
         facts=facts(settings, kind),
     )
@@ -204,6 +211,7 @@ def packed_case(settings: Settings, kind: Kind) -> Case:
     padded = arguments(kind.shape, settings.device, kind.dtype, kind.backward)
     args = packed_arguments(kind.shape, padded)
     ops, lstm = torch.ops.treadle.lltm, packed_layer(torch.lstm, kind.backward)
+    own = lstm_arguments(args)
     return Case(
         op="lltm",
         functions={OURS: packed_layer(ops.data, kind.backward)},
@@ -211,10 +219,11 @@ def packed_case(settings: Settings, kind: Kind) -> Case:
         timer=timer(settings),
         yardsticks={
             PADDED: calls(layer(ops.input, kind.backward), [padded]),
-            LSTM_PACKED: calls(lstm, [lstm_arguments(args)]),
+            LSTM_PACKED: calls(lstm, [own]),
         },
         bar=at_most(0.65, PADDED),
         check=partial(check, args=args),
+        check_yardsticks={LSTM_PACKED: partial(check_torch, lstm, own, "lstm", plain=lstm)},
         threads=kind.threads,
         facts=facts(settings, kind, ", packed"),
     )

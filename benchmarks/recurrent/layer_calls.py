@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.harness.cases import ours
-from benchmarks.harness.verify import Refused, verify
+from benchmarks.harness.verify import Refused, verify, verify_baseline
 from treadle import reference
 
 Args = tuple[Any, ...]
@@ -117,6 +117,29 @@ def torch_layer(cell: str, train: bool) -> Callable[..., Any]:
     return layer(getattr(torch, cell), train, states=2 if cell == "lstm" else 1)
 
 
+def without_cudnn(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same call in torch's own kernels: some of cuDNN's are wrong in float16."""
+
+    def call(*args: Any) -> Any:
+        if torch.backends.flags_frozen():
+            return function(*args)
+        before = torch.backends.cudnn.enabled
+        torch.backends.cudnn.enabled = False
+        try:
+            return function(*args)
+        finally:
+            torch.backends.cudnn.enabled = before
+
+    return call
+
+
+def plain_layer(cell: str, dtype: torch.dtype, train: bool) -> Callable[..., Any]:
+    """What ours is held to. In float32 that is cuDNN, whose products of all steps round as ours do
+    and which is right there; in half types torch's layer without it."""
+    own = torch_layer(cell, train)
+    return own if dtype == torch.float32 else without_cudnn(own)
+
+
 def packed_layer(op: Callable[..., Any], train: bool = True) -> Callable[..., Any]:
     """The same of a packed batch. Its sizes come in a tuple: they are no data to `verify`."""
 
@@ -170,8 +193,10 @@ def check(
     *,
     plain: Callable[..., Any] | None = None,
     poison: bool = False,
+    rule: Callable[..., float] = verify,
+    op: str = "lltm",
 ) -> float:
-    """`verify` of the first steps of a call on all of them.
+    """`verify`, or another rule, of the first steps of a call on all of them.
 
     What comes later has no say in the output of a step, and where its gradient is zero none in any
     gradient. The last states are those of a call on the first steps alone. Steps that are not
@@ -187,21 +212,35 @@ def check(
         rows = int(args[1][0][:steps].sum())
         fewer = ((args[1][0][:steps],), *args[2:])
     if rows >= len(x):
-        return verify(function, "lltm", args, plain=plain, poison=poison)
+        return rule(function, op, args, plain=plain, poison=poison)
 
     def opening(x: Tensor, *fewer: Any) -> tuple[Tensor, ...]:
         output, *last = function(torch.cat([x, rest]), *others)
-        check_finite(output, *last)
+        check_finite(output, *last, op=op)
         return output[:rows], *function(x, *fewer)[1:]
 
     rest = x[rows:]
     first = x[:rows].clone().requires_grad_(args[0].requires_grad)
-    return verify(opening, "lltm", (first, *fewer), plain=plain, poison=poison)
+    return rule(opening, op, (first, *fewer), plain=plain, poison=poison)
 
 
-def check_finite(*results: Tensor) -> None:
+def check_torch(
+    function: Callable[..., Any],
+    args: Args,
+    cell: str,
+    steps: int = STEPS,
+    *,
+    plain: Callable[..., Any] | None = None,
+) -> float:
+    """Whether torch's layer of this cell computes what it should, or what is timed as such."""
+    plain = without_cudnn(plain or torch_layer(cell, args[0].requires_grad))
+    name = f"nn.{cell.upper()}"
+    return check(function, args, steps, plain=plain, rule=verify_baseline, op=name)
+
+
+def check_finite(*results: Tensor, op: str = "lltm") -> None:
     if not all(bool(t.isfinite().all()) for t in results):
-        raise Refused("lltm: not all results are finite")
+        raise Refused(f"{op}: not all results are finite")
 
 
 def batch_sizes(shape: Shape) -> Tensor:

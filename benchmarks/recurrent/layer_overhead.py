@@ -27,8 +27,9 @@ from benchmarks.recurrent.layer_calls import (
     Shape,
     arguments,
     check,
+    check_torch,
+    plain_layer,
     set_tf32,
-    torch_layer,
 )
 
 SUITE = "layer_overhead"
@@ -123,13 +124,15 @@ def call_case(settings: Settings, kind: Kind) -> Case:
         plain = None
     else:
         args, functions[layer.rival(kind)] = of_torch(layer.rival(kind), settings, kind)
-        plain = torch_layer(kind.cell, kind.backward)
+        plain = plain_layer(kind.cell, kind.dtype, kind.backward)
     ours = call_of(ours_of(kind.cell, args, states), states)
     yardsticks: dict[str, Calls] = {}
+    checks: dict[str, Callable[[], float]] = {}
     for name in (GRU, LSTM):
         if name not in functions:
             other, function = of_torch(name, settings, kind)
             yardsticks[name] = calls(function, [other])
+            checks[name] = partial(check_torch, function, other, name[3:].lower())
     bar = at_most(OF_LSTM, LSTM) if kind.backward else at_most(1, GRU)
     return Case(
         op=kind.cell,
@@ -139,6 +142,8 @@ def call_case(settings: Settings, kind: Kind) -> Case:
         yardsticks=yardsticks,
         bar=bar if settings.device == "cuda" else None,
         check=partial(check, args=args, plain=plain),
+        check_baseline=partial(check_torch, args=args, cell=kind.cell),
+        check_yardsticks=checks,
         threads=kind.threads,
         facts=facts(settings, kind),
     )

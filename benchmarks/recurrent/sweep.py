@@ -173,6 +173,7 @@ def case(
     args: Args,
     yardsticks: dict[str, Calls],
     bar: Bar,
+    checks: dict[str, Callable[[], float]] | None = None,
 ) -> Case:
     sample, seconds, rounds = EFFORT[suite]
     own = facts(settings, suite, kind)
@@ -186,6 +187,7 @@ def case(
         yardsticks=yardsticks,
         bar=bar,
         check=kind.form.check(args),
+        check_yardsticks=checks or {},
         facts=own,
     )
 
@@ -196,10 +198,11 @@ def beside_lstm(
     """Ours and nn.LSTM in the same dtype, and `more` yardsticks."""
     set_tf32(kind.tf32)
     args = kind.form.arguments(kind.shape, settings.device, kind.dtype, kind.backward)
-    lstm = kind.form.call(torch.lstm, kind.backward)
-    yardsticks: dict[str, Calls] = {LSTM: calls(lstm, [kind.form.lstm_arguments(args)])}
+    lstm, own = kind.form.call(torch.lstm, kind.backward), kind.form.lstm_arguments(args)
+    yardsticks: dict[str, Calls] = {LSTM: calls(lstm, [own])}
     functions = {OURS: kind.form.ours(kind.backward)}
-    return case(settings, suite, kind, functions, args, yardsticks | (more or {}), bar)
+    checks = {LSTM: kind.form.check_lstm(lstm, own)}
+    return case(settings, suite, kind, functions, args, yardsticks | (more or {}), bar, checks)
 
 
 def bars_case(settings: Settings, kind: Sweep) -> Case:
@@ -212,11 +215,15 @@ def bars_case(settings: Settings, kind: Sweep) -> Case:
     if most is None:
         more = {BF16_OURS: calls(form.ours(kind.backward), [inputs(BF16)])}
         return beside_lstm(settings, "sweep_bars", kind, at_most(OF_BF16, BF16_OURS), more)
-    more = {}
+    made = beside_lstm(settings, "sweep_bars", kind, steps_at_most(kind, most))
     if kind.dtype == BF16:
-        lstm = form.call(torch.lstm, kind.backward)
-        more = {FP16_LSTM: calls(lstm, [lstm_arguments(inputs(FP16))])}
-    return beside_lstm(settings, "sweep_bars", kind, steps_at_most(kind, most), more)
+        lstm, own = form.call(torch.lstm, kind.backward), lstm_arguments(inputs(FP16))
+        made.yardsticks = {**made.yardsticks, FP16_LSTM: calls(lstm, [own])}
+        made.check_yardsticks = {
+            **made.check_yardsticks,
+            FP16_LSTM: form.check_lstm(lstm, own),
+        }
+    return made
 
 
 def row_of(kind: Sweep) -> tuple[str, str, bool]:
@@ -246,8 +253,8 @@ def module_case(settings: Settings, kind: Sweep) -> Case:
         module(net, kind.shape, settings.device, kind.dtype, kind.backward) for net in MODULES
     )
     yardsticks: dict[str, Calls] = {LSTM: calls(lstm, [lstm_args])}
-    bar = at_most(OF_LSTM, LSTM)
-    made = case(settings, "sweep_launch", kind, {OURS: ours}, args, yardsticks, bar)
+    bar, checks = at_most(OF_LSTM, LSTM), {LSTM: DENSE.check_lstm(lstm, lstm_args)}
+    made = case(settings, "sweep_launch", kind, {OURS: ours}, args, yardsticks, bar, checks)
     return called(made, "module")
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import treadle
-from benchmarks.harness.verify import verify
+from benchmarks.harness.verify import verify, verify_baseline
 from benchmarks.recurrent.layer_calls import (
     STEPS,
     Args,
@@ -20,10 +20,12 @@ from benchmarks.recurrent.layer_calls import (
     arguments,
     check,
     check_finite,
+    check_torch,
     layer,
     lstm_arguments,
     packed_arguments,
     packed_layer,
+    without_cudnn,
 )
 from treadle import _build, reference
 
@@ -60,31 +62,46 @@ class Form:
         plain = layer(reference.lltm, layers=self.layers) if self.layers > 1 else None
         return partial(check, args=args, plain=plain)
 
+    def check_lstm(self, function: Callable[..., Any], args: Args) -> Callable[[], float]:
+        """Of nn.LSTM, or what is timed as such, on `lstm_arguments`."""
+        plain = self.call(torch.lstm, args[0].requires_grad)
+        if self.both:
+            own = {"plain": without_cudnn(plain), "rule": verify_baseline, "op": "nn.LSTM"}
+            return partial(check_both_ways, function, args, **own)
+        return partial(check_torch, function, args, "lstm", plain=plain)
+
 
 def check_both_ways(
-    function: Callable[..., Any], args: Args, steps: int = STEPS, *, poison: bool = False
+    function: Callable[..., Any],
+    args: Args,
+    steps: int = STEPS,
+    *,
+    plain: Callable[..., Any] | None = None,
+    poison: bool = False,
+    rule: Callable[..., float] = verify,
+    op: str = "lltm",
 ) -> float:
     """`check` of one layer in both directions: of the second, its first steps are the last."""
     x, others, hidden = args[0].detach(), args[1:], args[1].shape[-1]
-    whole = layer(reference.lltm, both=True)
+    whole = plain or layer(reference.lltm, both=True)
     if 2 * steps >= len(x):
-        return verify(function, "lltm", args, plain=whole, poison=poison)
+        return rule(function, op, args, plain=whole, poison=poison)
     middle = x[steps:-steps]
 
     def ends(x: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
         first, last = x[:steps], x[steps:]
         output, *states = function(torch.cat([first, middle, last]), *others)
-        check_finite(output, *states)
+        check_finite(output, *states, op=op)
         states = function(first, *others)[1:]
         return output[:steps, :, :hidden], output[-steps:, :, hidden:], *states
 
-    def plain(x: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+    def plain_ends(x: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
         one, *states = whole(x[:steps], *others)
         other = whole(x[steps:], *others)[0]
         return one[..., :hidden], other[..., hidden:], *states
 
     both = torch.cat([x[:steps], x[-steps:]]).requires_grad_(args[0].requires_grad)
-    return verify(ends, "lltm", (both, *others), plain=plain, poison=poison)
+    return rule(ends, op, (both, *others), plain=plain_ends, poison=poison)
 
 
 def in_algorithm(algorithm: str, cell: str = "lltm") -> Callable[..., Any]:

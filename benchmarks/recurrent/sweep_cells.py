@@ -12,8 +12,8 @@ from benchmarks.recurrent.layer_calls import (
     TORCHS,
     cell_arguments,
     check,
+    plain_layer,
     set_tf32,
-    torch_layer,
 )
 from benchmarks.recurrent.sweep import (
     BF16,
@@ -96,7 +96,7 @@ def cell_algorithms_case(settings: Settings, kind: Sweep) -> Case:
     made = case(settings, "sweep_cell_algorithms", kind, functions, args, {}, bar)
     made.op, made.check = (
         kind.cell,
-        partial(check, args=args, plain=torch_layer(kind.cell, kind.backward)),
+        partial(check, args=args, plain=plain_layer(kind.cell, kind.dtype, kind.backward)),
     )
     return made
 

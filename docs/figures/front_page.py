@@ -3,9 +3,9 @@
     python docs/figures/front_page.py                 the picture beside this file
     python docs/figures/front_page.py --output DIR    the same in another folder
 
-Left: what a training step of the LLTM layer takes beside nn.LSTM's, over H, from the committed
-results of an H200. Right: the network of examples/photograph.py, learnt on the CPU by this script
-in a few minutes, with the gradient and the Laplacian that autograd gives of it.
+Left: what a training step of treadle.nn.LSTM and GRU takes beside torch's, over H, from the
+committed results of an H200. Right: the network of examples/photograph.py, learnt on the CPU by
+this script in a few minutes, with the gradient that autograd gives of it.
 """
 
 from __future__ import annotations
@@ -32,50 +32,48 @@ sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
 import photograph  # noqa: E402
 import treadle  # noqa: E402
-from photograph_pictures import Maps, load_photograph  # noqa: E402
+from photograph_pictures import load_photograph  # noqa: E402
 
-RESULTS = ROOT / "benchmarks" / "results" / "h200" / "h200-sweep.json"
+RESULTS = ROOT / "benchmarks" / "results" / "h200" / "h200-cells.json"
 NAME = "front_page.png"
 COLOURS = 256
 BATCH = 16
-WHO = {"nn.LSTM": "C1", "treadle": "C0"}
-LABELS = {"nn.LSTM": "nn.LSTM", "treadle": "treadle.nn.LLTM"}
-STYLES = {"bfloat16": "--", "float16": "-"}
+OURS = "treadle"
+STYLES = {OURS: "-", "nn": ":"}
+DTYPES = {"bfloat16": "C0", "float16": "C2", "float32": "C1"}
 SETTINGS = photograph.Settings(pixels=256, hidden=256, layers=3, batch=4096, steps=2500)
 
 
-def steps_of_layer() -> dict[tuple[str, str], dict[int, float]]:
-    """µs a training step of one dense layer of B = 16: by (who, dtype), then by H."""
+def steps_of_layer(cell: str) -> dict[tuple[str, str], dict[int, float]]:
+    """µs a training step of one layer of B = 16: by (who, dtype), then by H."""
     found: dict[tuple[str, str], dict[int, float]] = {}
     for row in json.loads(RESULTS.read_text())["rows"]:
-        shapes = row.get("suite") == "sweep_shapes" and "times" in row
-        if not shapes or row["mode"] != "training" or row["digits"] not in STYLES:
+        shown = (row.get("suite"), row["op"], row.get("mode")) == ("sweep_cells", cell, "training")
+        if not shown or "times" not in row or row["digits"] not in DTYPES:
             continue
-        batch, _, hidden = row["what"].split(",")[:3]
-        if int(batch) != BATCH or row["what"].count(",") != 2:
-            continue  # packed, stacked and bidirectional layers have rows of their own
-        for who in WHO:
-            times = found.setdefault((who, row["digits"]), {})
-            times[int(hidden)] = row["times"][who]["us_per_step"]
+        batch, _, hidden = map(int, row["what"].split(","))
+        if batch == BATCH:
+            for who, name in ((OURS, OURS), ("nn", f"nn.{cell.upper()}")):
+                times = found.setdefault((who, row["digits"]), {})
+                times[hidden] = row["times"][name]["us_per_step"]
     return found
 
 
-def draw_steps(axes: Axes) -> None:
-    for (who, dtype), times in sorted(steps_of_layer().items()):
+def draw_steps(axes: Axes, cell: str) -> None:
+    for (who, dtype), times in sorted(steps_of_layer(cell).items()):
         widths = sorted(times)
-        style: dict[str, Any] = {"color": WHO[who], "ls": STYLES[dtype], "lw": 2}
-        values = [times[hidden] for hidden in widths]
-        axes.plot(widths, values, marker="o", label=f"{LABELS[who]}, {dtype}", **style)
-    axes.set(yscale="log", ylim=(0.8, 200), xlabel="hidden units H", xticks=widths)
+        style: dict[str, Any] = {"color": DTYPES[dtype], "ls": STYLES[who], "lw": 2}
+        label = f"{'treadle.nn' if who == OURS else 'torch.nn'}, {dtype}"
+        axes.plot(widths, [times[h] for h in widths], marker="o", ms=4, label=label, **style)
+    axes.set(yscale="log", ylim=(0.8, 250), xlabel="hidden units H", xticks=widths[::2])
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_title(f"µs a step in training, {BATCH} sequences, H200", loc="left")
+    axes.set_title(f"{cell.upper()}, µs a training step", loc="left")
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=8, ncols=2, loc="upper center", frameon=False)
 
 
-def learnt() -> tuple[NDArray[np.float32], Maps]:
-    """The network's picture [H, W, 3] in 0 to 1, and its derivatives."""
+def learnt() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The network's picture [H, W, 3] in 0 to 1, and the length of its gradient [H, W]."""
     image = torch.from_numpy(load_photograph(SETTINGS.pixels))
     height, width, _ = image.shape
     torch.manual_seed(SETTINGS.seed)
@@ -88,22 +86,27 @@ def learnt() -> tuple[NDArray[np.float32], Maps]:
     fit.learn(SETTINGS.steps)
     print(f"PSNR {fit.curve.psnr[-1]:.1f} dB", file=sys.stderr)
     picture = fit.picture().reshape(height, width, 3).numpy()
-    return (picture + 1) / 2, photograph.derivatives(fit.net, height, width, image.device)
+    maps = photograph.derivatives(fit.net, height, width, image.device)
+    return (picture + 1) / 2, maps.gradient
 
 
-def draw(path: Path, picture: NDArray[np.float32], maps: Maps) -> None:
+def draw(path: Path, picture: NDArray[np.float32], gradient: NDArray[np.float32]) -> None:
     plt.rcParams["font.size"] = 10
     figure = plt.figure(figsize=(12, 3.7), layout="constrained", facecolor="white")
-    grid = figure.add_gridspec(1, 4, width_ratios=[1.9, 1, 1, 1])
-    draw_steps(figure.add_subplot(grid[0, 0]))
+    grid = figure.add_gridspec(1, 4, width_ratios=[1.25, 1.25, 1, 1])
+    lstm, gru = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[0, 1])
+    draw_steps(lstm, "lstm")
+    draw_steps(gru, "gru")
+    handles, labels = lstm.get_legend_handles_labels()
+    lstm.legend(handles[3:], labels[3:], fontsize=8, loc="upper left", frameon=False)
+    gru.legend(handles[:3], labels[:3], fontsize=8, loc="upper left", frameon=False)
     # The few extreme pixels do not darken the rest.
-    steep, bent = (float(np.quantile(np.abs(m), 0.99)) for m in (maps.gradient, maps.laplacian))
+    steep = float(np.quantile(gradient, 0.99))
     images: list[tuple[str, Any, dict[str, Any]]] = [
-        ("A photograph, learnt", picture, {}),
-        ("its gradient", maps.gradient, {"cmap": "gray_r", "vmin": 0, "vmax": steep}),
-        ("its Laplacian", maps.laplacian, {"cmap": "RdBu_r", "vmin": -bent, "vmax": bent}),
+        ("A field: a learnt photograph", picture, {}),
+        ("its gradient, exact", gradient, {"cmap": "gray_r", "vmin": 0, "vmax": steep}),
     ]
-    for column, (title, values, style) in enumerate(images, start=1):
+    for column, (title, values, style) in enumerate(images, start=2):
         axes = figure.add_subplot(grid[0, column])
         axes.imshow(values, **style)
         axes.set_title(title, loc="left")

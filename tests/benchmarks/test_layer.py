@@ -15,7 +15,7 @@ from torch import Tensor
 from benchmarks.harness import cases, means, plot, report
 from benchmarks.harness.cases import Bar, Case, Plan, Row, Settings
 from benchmarks.harness.verify import Refused
-from benchmarks.pages import performance_page
+from benchmarks.pages import targets_page
 from benchmarks.recurrent import layer, layer_calls, layer_memory
 from benchmarks.recurrent.layer_calls import Shape, arguments, check
 from benchmarks.recurrent.layer_memory import Weighing
@@ -68,12 +68,12 @@ def test_a_trial_measures_every_row(rows: list[Row], tmp_path: Path) -> None:
 
 
 def test_the_readme_has_a_line_of_them(rows: list[Row]) -> None:
-    line = next(line for line in performance_page.lines(rows) if "lltm layer" in line)
+    line = next(line for line in targets_page.lines(rows) if "lltm layer" in line)
     assert line.startswith(f"| lltm layer | {sum(row['op'] == 'lltm' for row in rows)} | ")
-    below = "\n".join(performance_page.beside(rows))
+    below = "\n".join(targets_page.beside(rows))
     assert "The lltm layer over others, median (best to worst): nn.LSTM " in below
     assert "the default's bytes (bytes kept for backward) " in below
-    assert list(performance_page.beside([])) == []
+    assert list(targets_page.beside([])) == []
 
 
 def test_the_bars() -> None:
@@ -205,7 +205,7 @@ def test_bars_of_bytes() -> None:
     missed = weighed(1, 1.0)
     assert not missed["bar"]["reached"] and means.excess(missed) == pytest.approx(1 / 3)
     assert "NOT REACHED: a key: 33.3% over the limit" in report.summary([missed])
-    below = "\n".join(performance_page.losses([missed]))
+    below = "\n".join(targets_page.losses([missed]))
     assert "| a key | 33.3% | at most 1 × the other's bytes a gate |" in below
 
 

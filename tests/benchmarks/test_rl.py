@@ -117,12 +117,17 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], lis
 
 
 def test_the_page(results: Callable[[], list[Any]]) -> None:
-    text = "\n".join(rl_page.figures(results()))
-    assert "H200, torch" in text and "figures/rl.png" in text
+    text = "\n".join(rl_page.every_row(results(), rl_page.PAGE.parent))
+    assert "](../figures/rl.png)" in text
     training = "| gru 8,10,16 float32 resets {} training |"
     assert training.format("3%") + " **4.00** | 0.90 | 2.50 | 10.00 | 5.00 |" in text
     assert training.format("50%") + " 4.00 | 1.00 | – | – | – |" in text
     assert "| lstm 8,10,16 float32 resets 3% training | wrong |" in text
+    text = "\n".join(rl_page.figures(results()))
+    assert "H200, torch" in text
+    line = "| GRU float32, training | 2 | 0.95 (0.90 to 1.00) | 2.50 (2.50 to 2.50) | 10.0 (10.0"
+    assert line in text and "LSTM" not in text
+    assert list(rl_page.every_row([], rl_page.PAGE.parent)) == [rl_page.NONE_YET]
     assert list(rl_page.figures([])) == [rl_page.NONE_YET]
 
 

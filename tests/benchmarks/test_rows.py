@@ -27,7 +27,7 @@ from benchmarks.harness import (
 from benchmarks.harness import verify as verifying
 from benchmarks.harness.cases import Case, Plan, Row, Settings
 from benchmarks.harness.verify import Refused, verify
-from benchmarks.pages import performance_page, tables
+from benchmarks.pages import tables, targets_page
 
 
 def test_the_rows_of_results_that_are_kept_are_still_there() -> None:
@@ -49,7 +49,7 @@ def test_ops_of_one_kind_are_one_line_of_the_readme() -> None:
         "call overhead, cpu": "call overhead",
     }
     for group, line in lines.items():
-        assert performance_page.group({"group": group, "label": ""}) == line
+        assert targets_page.group({"group": group, "label": ""}) == line
 
 
 def test_pages_show_gpus_first_then_the_most_rows_then_the_newest(
@@ -67,11 +67,11 @@ def test_pages_show_gpus_first_then_the_most_rows_then_the_newest(
     monkeypatch.setattr(tables, "RESULTS", tmp_path)
     found = tables.machines()
     assert [facts["cpu"] for _, facts, _ in found] == ["d", "e", "b", "c", "a"]
-    made = "\n".join(performance_page.each(found, "numbers"))
+    made = "\n".join(targets_page.each(found, "numbers"))
     links = re.findall(r"\[cpu.json\]\((.*)\)", made)
     assert [link[-10:] for link in links] == [f"{name}/cpu.json" for name in "debca"]
     with pytest.raises(SystemExit, match="must have one line"):
-        performance_page.rewritten("nothing", found)
+        targets_page.rewritten("nothing", found)
 
 
 def bare(key: str, case: Case) -> Row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 import treadle
-from benchmarks.pages import performance_page, readme_numbers, sine_page, tables
+from benchmarks.pages import performance_page, readme_numbers, sine_page, tables, targets_page
 from docs.figures import sine_error
 from tests.support import installed
 from tests.support.pages import snippets
@@ -86,7 +87,7 @@ def test_links_lead_to_headings(document: str) -> None:
 
 
 # jets.md, deploy.md and coming_from.md have tests of their own.
-@pytest.mark.parametrize("page", ["recurrent.md", "sine_linear.md", "snake.md"])
+@pytest.mark.parametrize("page", ["recurrent.md", "torchrl.md", "sine_linear.md", "snake.md"])
 def test_python_of_the_pages_runs(page: str) -> None:
     names: dict[str, object] = {"torch": torch, "treadle": treadle}
     for heading, block in snippets(page):
@@ -161,6 +162,24 @@ def test_lines_of_use() -> None:
     assert done.stdout == "torch.Size([8, 20, 128]) torch.Size([1000, 1, 2])\n"
 
 
+def test_commands_that_install_are_run_in_a_fresh_tree() -> None:
+    """tools/check_install.sh runs this block, as `make check-install` does in CI."""
+    block = re.search(r"^## Install$.*?^```sh\n(.*?)^```", README, re.S | re.M)
+    assert block is not None
+    source = "source tools/fresh_environment.sh; install_commands README.md"
+    done = subprocess.run(["bash", "-c", source], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == block[1] and done.returncode == 0
+    commands = [line.partition("#")[0].strip() for line in block[1].splitlines()]
+    assert commands == [
+        "pip install -r requirements.txt",
+        "pip install --no-build-isolation .",
+        "python -m treadle",
+    ]
+    script = (ROOT / "tools" / "check_install.sh").read_text()
+    assert 'install_commands "$work/tree/README.md" >"$work/commands"' in script
+    assert 'bash -eux "$work/commands"' in script
+
+
 def test_tests_that_pages_name_exist() -> None:
     text = "\n".join((ROOT / name).read_text() for name in DOCUMENTS)
     found = set(re.findall(r"(tests/[\w/]+\.py)::(\w+)", text))
@@ -173,7 +192,15 @@ def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text()
     links = {link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", index)}
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md")}
-    assert pages - {"README.md"} <= links
+    findings = {page for page in pages if page.startswith("dev/findings/")}
+    assert pages - findings - {"README.md"} <= links
+
+
+def test_every_finding_is_in_their_index() -> None:
+    folder = ROOT / "docs" / "dev" / "findings"
+    index = (folder / "README.md").read_text()
+    links = set(re.findall(r"\]\(([\w.]+)\)", index))
+    assert {path.name for path in folder.glob("*.md")} - {"README.md"} == links
 
 
 def test_names_of_the_package_exist() -> None:
@@ -247,12 +274,16 @@ def test_versions_agree() -> None:
 
 def test_readme_is_short() -> None:
     lines = README.splitlines()
-    long = [
-        line for line in lines if len(line) > 100 and not line.startswith("|") and "](" not in line
-    ]
-    assert len(lines) <= 120 and not long
+    long = [line for line in lines if len(line) > 100 and not line.startswith(("|", "!["))]
+    assert len(lines) <= 140 and not long
     picture = ROOT / "docs" / "figures" / "front_page.png"
     assert picture.stat().st_size < 250_000, "python docs/figures/front_page.py"
+
+
+def test_pages_are_as_short_as_they_may_be() -> None:
+    most = {"performance.md": 200, "recurrent.md": 250, "dev/how_recurrent_works.md": 250}
+    for page, lines in most.items():
+        assert len((ROOT / "docs" / page).read_text().splitlines()) <= lines, page
 
 
 def row(key: str, ours: float, rival: float, limit: float | None = None) -> tables.Row:
@@ -264,14 +295,14 @@ def row(key: str, ours: float, rival: float, limit: float | None = None) -> tabl
     return made
 
 
-def test_performance_page_says_what_went_badly() -> None:
-    """Of a made-up run: the missed bar, the slower row and the refusal are named."""
+def test_targets_page_says_what_went_badly() -> None:
+    """In a made-up run the missed target, the slower row and the refusal are named."""
     rows = [row("good", 1, 2, 2), row("missed", 3, 2, 2), row("slower", 1.5, 1)]
     refused = {"key": "wrong", "label": "wrong", "group": "views, CUDA", "refused": "an error"}
-    table = "\n".join(performance_page.lines([*rows, refused]))
-    below = "\n".join(performance_page.losses([*rows, refused]))
+    table = "\n".join(targets_page.lines([*rows, refused]))
+    below = "\n".join(targets_page.losses([*rows, refused]))
     assert "| 1 GiB a tensor | 3 | 1.50 | 0.50 | 1.50 | 1 of 2 |" in table
-    assert "Bars missed: 1 of 2." in below and "| missed | 50.0% | a bar |" in below
+    assert "Targets missed: 1 of 2." in below and "| missed | 50.0% | a bar |" in below
     assert "- slower: 1.50 × torch.add" in below and "timed: wrong (an error)" in below
     assert "good" not in below
 

@@ -1,4 +1,4 @@
-"""Each mark of README.md's table of ops stands for a test that runs this op."""
+"""README.md's sentence and table of what works stand for tests that run each op."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import treadle
+from tests.interop import test_jagged
 from tests.laws import (
     test_cuda,
     test_export,
@@ -119,6 +120,31 @@ PROOFS: dict[str, Callable[[], set[str]]] = {
 }
 
 
+JAGGED = {"add": "vector_add"}  # what test_jagged calls otherwise
+
+
+def jagged() -> set[str]:
+    assert "PAIRS" in inspect.getsource(test_jagged.test_like_torch)
+    names = {re.split(r"[ ,]", name)[0].removesuffix("_") for name in test_jagged.PAIRS}
+    return {JAGGED.get(name, name) for name in names} | by_jet(test_jagged.test_jets_of_a_siren)
+
+
+def as_torchs_under_autocast() -> set[str]:
+    return {form.op.name for form in forms.NEW.values()}
+
+
+# Where ops differ: a mark of the column, and the ops that have it.
+DIFFERENCES: dict[str, dict[str, Callable[[], set[str]]]] = {
+    "in place": {"✓": lambda: {form.op.name for form in forms.INPLACE.values()}},
+    "`out=`": {"✓": lambda: {form.op.name for form in forms.OUT.values()}},
+    "nested tensors": {"✓": jagged},
+    "autocast": {
+        "as torch's": as_torchs_under_autocast,
+        "lower precision": lambda: autocast() - as_torchs_under_autocast(),
+    },
+}
+
+
 def table() -> dict[str, dict[str, str]]:
     """The cells of the README's table: by the first op of the row, then by column."""
     block = re.search(r"^\| op \|.*?(?=\n\n)", README, re.S | re.M)
@@ -127,6 +153,17 @@ def table() -> dict[str, dict[str, str]]:
         [cell.strip() for cell in line.split("|")[1:-1]] for line in block[0].splitlines()
     ]
     return {row[0]: dict(zip(head, row, strict=True)) for row in rows}
+
+
+def sentence() -> list[str]:
+    """What the README says of every op."""
+    found = re.search(r"^Every op has (.*?): for each of\s+these", README, re.S | re.M)
+    assert found is not None
+    return re.split(r", | and ", " ".join(found[1].split()))
+
+
+def first_op(row: str) -> str:
+    return str(re.findall(r"`(\w+)`", row)[0])
 
 
 def kind(name: str) -> type:
@@ -145,15 +182,27 @@ def test_every_op_has_a_row() -> None:
     assert {f"nn.{name}" for name in modules} <= names
 
 
-@pytest.mark.parametrize("column", PROOFS)
-def test_marks_are_proved(column: str) -> None:
-    proved = PROOFS[column]()
+@pytest.mark.parametrize("feature", PROOFS)
+def test_every_op_is_proved_to_have_it(feature: str) -> None:
+    proved = PROOFS[feature]()
     assert proved <= {*OPS, *WRITTEN, "lltm", "lstm", "gru"}
+    assert feature in sentence()
+    assert {first_op(row) for row in table()} <= proved, feature
+
+
+def test_the_sentence_names_what_is_proved_alone() -> None:
+    assert sentence() == list(PROOFS)
+
+
+@pytest.mark.parametrize("column", DIFFERENCES)
+def test_marks_are_proved(column: str) -> None:
+    marks = {mark: find() for mark, find in DIFFERENCES[column].items()}
     for row, cells in table().items():
-        op = re.findall(r"`(\w+)`", row)[0]
-        assert (cells[column] == "✓") == (op in proved), f"{op}: {column}"
+        op = first_op(row)
+        wanted = next((mark for mark, ops in marks.items() if op in ops), "–")
+        assert cells[column] == wanted, f"{op}: {column}"
 
 
 def test_columns_are_those_that_are_proved() -> None:
     for cells in table().values():
-        assert list(cells) == ["op", "replaces", *PROOFS]
+        assert list(cells) == ["op", "replaces", *DIFFERENCES]

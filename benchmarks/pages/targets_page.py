@@ -1,0 +1,164 @@
+"""The blocks of docs/dev/targets.md, from all committed results: what was missed, then summaries.
+
+A line of a summary is a group of rows. Ratios are treadle's time over the fastest baseline's.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterator
+
+from benchmarks.harness import means
+from benchmarks.pages import rl_page, sweep_page
+from benchmarks.pages.tables import Machine, Row, commit, filled, line, links, missed, table
+
+PAGE = sweep_page.PAGE
+NONE_YET = "None have been committed yet."
+# Two runs of one program differ by about this much even on an idle machine.
+NOISE = 0.03
+LAYER = "lltm layer"
+SWEEP = "lltm layer sweep (baselines: its algorithms, forced)"
+
+# Groups of one op each that are one line together.
+LINES = {
+    r"^(vector_add|scale|sine|cosine)$": "elementwise",
+    r"^\w+ of large arguments$": "sine and cosine of large arguments",
+    r"^\w+ by argument, ": "",
+    r"^\w+ on views$": "views and mixed dtypes",
+    r"^\w+, in cache$": "elementwise, in cache",
+    r"^lltm layer, .*$": LAYER,
+    r"^lltm layer sweep, .*$": SWEEP,
+    r"^(lstm|gru) layer sweep, .*$": r"\1 layer sweep",
+}
+
+
+def group(row: Row) -> str:
+    """The line that a row counts in: the plots' groups, over all ops and numbers of threads."""
+    name = re.sub(r", (cuda|CUDA|CPU, \d+ threads?|cpu|CPU)$", "", row["group"])
+    for pattern, short in LINES.items():
+        name = re.sub(pattern, short, name)
+    return name
+
+
+def is_front(row: Row) -> bool:
+    """Of a Python function, whose only baseline is the op that it calls: no line of the table."""
+    return bool(row["label"].startswith("treadle."))
+
+
+def groups(rows: list[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if not is_front(row):
+            found.setdefault(group(row), []).append(row)
+    return found
+
+
+def targets(rows: list[Row]) -> str:
+    with_bar = [row["bar"]["reached"] for row in rows if "bar" in row]
+    return f"{sum(with_bar)} of {len(with_bar)}" if with_bar else "none"
+
+
+def lines(rows: list[Row]) -> Iterator[str]:
+    """The table: treadle's time over the fastest baseline's, so less is better."""
+    yield from table(
+        "what", "rows", "time / fastest baseline's: median", "best", "worst", "targets reached"
+    )
+    for name, members in groups(rows).items():
+        ratios = [row["ratio"] for row in members if "ratio" in row]
+        cells = ["", "", ""]
+        if ratios:
+            middle = statistics.median(ratios)
+            cells = [f"{value:.2f}" for value in (middle, min(ratios), max(ratios))]
+        yield line(name, str(len(members)), *cells, targets(members))
+
+
+def beside(rows: list[Row]) -> Iterator[str]:
+    """The layer over what computes something else: a line, or none."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if group(row) != LAYER:
+            continue
+        for name in row.get("yardsticks", []):
+            found.setdefault(name, []).append(row["times"][name]["ratio"])
+        if "against" in row:
+            name = f"{row['against']['name']} (bytes kept for backward)"
+            found.setdefault(name, []).append(row["against"]["ratio"])
+    parts = [
+        f"{name} {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        for name, ratios in found.items()
+    ]
+    if parts:
+        yield f"The {LAYER} over others, median (best to worst): {'; '.join(parts)}."
+
+
+def losses(rows: list[Row]) -> Iterator[str]:
+    """What missed its target, the worst first, and what went badly without a target."""
+    late = sorted((row for row in rows if missed(row)), key=means.excess, reverse=True)
+    count = sum("bar" in row for row in rows)
+    yield f"Targets missed: {len(late)} of {count}."
+    yield ""
+    if late:
+        yield from table("row", "over the limit by", "target")
+        for row in late:
+            yield line(row["key"], f"{means.excess(row):.1%}", row["bar"]["text"])
+        yield ""
+    slower = [row for row in rows if row.get("ratio", 0) > 1 + NOISE and not missed(row)]
+    slower = sorted((r for r in slower if not is_front(r)), key=lambda r: r["ratio"], reverse=True)
+    if slower:
+        yield f"Slower than the fastest baseline by more than {NOISE:.0%}, without a missed target:"
+        yield ""
+        for row in slower:
+            yield f"- {row['key']}: {row['ratio']:.2f} × {row['fastest_rival']}"
+        yield ""
+    for row in rows:
+        if "refused" in row:
+            yield f"Wrong, and therefore not timed: {row['key']} ({row['refused']})."
+            yield ""
+    timed = [row for row in rows if "times" in row]
+    busy = sum(bool(row.get("busy")) for row in timed)
+    if busy:
+        yield f"Timed while other programs ran: {busy} of {len(timed)} rows."
+
+
+def name_of(machine: Machine) -> str:
+    _, facts, _ = machine
+    return facts.get("gpu") or f"{facts['cpu']}, {facts['cores']} cores"
+
+
+def summary(machine: Machine) -> Iterator[str]:
+    """One machine: what it is, its table, and means over many rows."""
+    paths, facts, rows = machine
+    versions = [f"torch {facts['torch']}"]
+    if facts.get("gpu"):
+        versions += [f"driver {facts['driver']}", f"built with CUDA {facts['built_with_cuda']}"]
+        versions.append(f"host {facts['cpu']}, {facts['cores']} cores")
+    versions += [f"Python {facts['python']}", commit(facts), facts["date"][:10]]
+    yield f"{', '.join(versions)}; {links(paths, PAGE.parent)}."
+    yield ""
+    yield from lines(rows)
+    for sentence in (*(f"{means.sentence(mean)}." for mean in means.of(rows)), *beside(rows)):
+        yield ""
+        yield sentence
+
+
+def each(found: list[Machine], part: str) -> Iterator[str]:
+    """Of each machine one part, below a heading of its own."""
+    if not found:
+        yield NONE_YET
+    for machine in found:
+        yield f"### {name_of(machine)}"
+        yield ""
+        yield from summary(machine) if part == "numbers" else losses(machine[2])
+        yield ""
+
+
+def rewritten(text: str, found: list[Machine]) -> str:
+    """The page with its blocks made anew."""
+    blocks = {
+        "missed": lambda: each(found, "missed"),
+        "numbers": lambda: each(found, "numbers"),
+        "layer": lambda: sweep_page.figures(found),
+        "resets": lambda: rl_page.every_row(found, PAGE.parent),
+    }
+    return filled(PAGE, text, blocks)
