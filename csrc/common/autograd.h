@@ -11,6 +11,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
 
+#include "common/check.h"
 #include "common/tensors.h"
 
 namespace treadle {
@@ -156,10 +157,22 @@ struct OpNode : Node {
   // Without a gradient of any output there are none of the inputs.
   template <class... V>
   static variable_list run(variable_list& grads, const Need& needed, V&... values) {
+    bool any = false;
     for (const auto& grad : grads) {
-      if (grad.defined()) return Self::backward(grads, needed, values...);
+      any |= grad.defined();
+      check_saved(grad);
     }
-    return variable_list(needed.size());
+    if (!any) return variable_list(needed.size());
+    (check_saved(values), ...);
+    return Self::backward(grads, needed, values...);
+  }
+
+  // A tensor may have lost its storage since, and formulas of ATen ops would read it.
+  template <class V>
+  static void check_saved(const V& value) {
+    if constexpr (std::is_same_v<V, Tensor>) {
+      if (value.defined()) check_composite_storage(Self::kName, "a saved tensor", value);
+    }
   }
 
   static variable_list functional(const variable_list& grads,

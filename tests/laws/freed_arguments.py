@@ -1,4 +1,4 @@
-"""Every op on every road with one tensor whose storage was freed, each call in a process of its own.
+"""Every op on every road with one tensor whose storage was freed, each in a process of its own.
 
 ``python -m tests.laws.freed_arguments`` prints the calls that ended their process by a signal. A
 freed tensor must raise: sharded training leaves parameters like that between steps.

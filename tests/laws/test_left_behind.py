@@ -46,7 +46,7 @@ def of_cublas() -> tuple[int, ...]:
     library = ctypes.CDLL("libcublas.so." + str(torch.version.cuda).split(".")[0])
     handle = ctypes.c_void_p(torch.cuda.current_blas_handle())
     found = []
-    for name in ("MathMode", "PointerMode", "AtomicsMode", "SmCountTarget"):
+    for name in ("MathMode", "PointerMode_v2", "AtomicsMode", "SmCountTarget"):
         value = ctypes.c_int()
         assert getattr(library, f"cublasGet{name}")(handle, ctypes.byref(value)) == 0
         found.append(value.value)
