@@ -26,11 +26,11 @@ from benchmarks.harness.verify import evaluate, exact, leaves, off_by, verify
 from benchmarks.recurrent import layer
 from benchmarks.recurrent.layer import Kind, at_most
 from benchmarks.recurrent.layer_calls import (
-    MANY_ROWS,
     STEPS,
     TORCHS,
     Args,
     Shape,
+    as_tf32,
     set_tf32,
     without_cudnn,
 )
@@ -135,10 +135,7 @@ def case(settings: Settings, kind: Model) -> Case:
     set_tf32(kind.tf32)
     theirs, ours = modules(settings, kind)
     args = arguments(settings, kind, theirs)
-    rival, plain = layer.rival(kind), plain_stack(kind)
-    # Both round to tf32 by size, and neither is wrong in float32: there ours is held to cuDNN's.
-    beside = plain if kind.dtype == torch.float32 else without_cudnn(plain)
-    steps = max(STEPS, -(-MANY_ROWS // kind.shape.b)) if kind.tf32 else STEPS
+    rival, plain = layer.rival(kind), without_cudnn(plain_stack(kind, rounds=kind.tf32))
     whole = whole_check(kind, args)
     sample, seconds, rounds = EFFORT
     known = facts(settings, kind)
@@ -147,7 +144,7 @@ def case(settings: Settings, kind: Model) -> Case:
         known["algorithm"] = chosen(functions[OURS], args)
 
     def check(function: Callable[..., Any], *, poison: bool = False) -> float:
-        error = verify(function, kind.cell, opening(args, steps), plain=beside, poison=poison)
+        error = verify(function, kind.cell, opening(args, STEPS), plain=plain, poison=poison)
         whole(function, "treadle")
         return error
 
@@ -199,13 +196,16 @@ def called(net: nn.RNNBase) -> Callable[..., tuple[Tensor, ...]]:
     return call
 
 
-def plain_stack(kind: Model) -> Callable[..., tuple[Tensor, ...]]:
-    """Torch's function as a function of `arguments`."""
+def plain_stack(kind: Model, rounds: bool = False) -> Callable[..., tuple[Tensor, ...]]:
+    """Torch's function as a function of `arguments`. `rounds`: float32 operands to TF32, which
+    libraries do by size, as they like."""
     op, stack = getattr(torch, kind.cell), kind.stack
     options = (True, stack.layers, 0.0, kind.backward, stack.both)
     directions = stack.layers * (2 if stack.both else 1)
 
     def call(x: Tensor, sizes: tuple[Tensor] | None, *params: Tensor) -> tuple[Tensor, ...]:
+        if rounds and x.dtype == torch.float32:
+            x, params = as_tf32(x), tuple(map(as_tf32, params))
         batch = x.shape[1] if sizes is None else int(sizes[0][0])
         zeros = x.new_zeros(directions, batch, kind.shape.h)
         hx = [zeros, zeros] if kind.cell == "lstm" else zeros

@@ -63,6 +63,22 @@ def test_stacks_are_right_and_timed(form: str, backward: bool) -> None:
     assert row["form"] == form and row["project"]
 
 
+def test_tf32_may_round_and_float32_itself_may_not() -> None:
+    """What is allowed beside a plain layer follows from operands that are rounded."""
+    kind = replace(of(FORMS["2 layers"], FP32), tf32=True)
+    made = models.case(QUICK, kind)
+    x, sizes, *params = made.inputs[0]
+    assert made.check is not None and made.check(made.functions["treadle"]) <= 1
+    rounded = models.plain_stack(kind, rounds=True)
+    assert made.check(rounded) <= 1
+    assert not torch.equal(
+        rounded(x, sizes, *params)[0], models.plain_stack(kind)(*made.inputs[0])[0]
+    )
+    exact = models.case(QUICK, replace(kind, tf32=False))
+    with pytest.raises(Refused, match="is wrong by"):
+        assert exact.check is not None and exact.check(rounded)
+
+
 @pytest.mark.parametrize("form", ["2 layers", "bidirectional, packed"])
 def test_wrong_stacks_are_refused(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is wrong in its first steps, and one that is wrong after them alone."""
