@@ -12,7 +12,6 @@ from benchmarks.pages.tables import (
     ROOT,
     Machine,
     Row,
-    bold,
     commit,
     filled,
     line,
@@ -27,7 +26,7 @@ KEYS = "cuda/jax/"
 
 
 def table_of(rows: list[Row]) -> Iterator[str]:
-    """Microseconds a step, ours in bold where the target was missed."""
+    """Microseconds a step."""
     yield from table("B, T, H", "treadle.jax", "fastest baseline", "times as fast", "by")
     for row in rows:
         name = row["key"].removeprefix(KEYS).replace("/", " ")
@@ -36,7 +35,7 @@ def table_of(rows: list[Row]) -> Iterator[str]:
             continue
         rival, times = row["fastest_rival"], row["times"]
         ours, theirs = (times[who]["median_us"] / row["steps"] for who in ("treadle", rival))
-        cells = bold(row, number(ours)), f"{number(theirs)} ({rival})", f"{theirs / ours:.2f}"
+        cells = number(ours), f"{number(theirs)} ({rival})", f"{theirs / ours:.2f}"
         yield line(name, *cells, row["algorithm"])
 
 

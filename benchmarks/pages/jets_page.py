@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from benchmarks.pages.tables import Machine, Row, bold, filled, line, links, runs, table
+from benchmarks.pages.tables import Machine, Row, filled, line, links, runs, table
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "jets.md"
@@ -34,7 +34,7 @@ def times(rows: list[Row]) -> Iterator[str]:
         taken = {name: time["median_us"] for name, time in row["times"].items()}
         ours = taken["treadle"]
         ratios = [f"{taken[name] / ours:.2f}" if name in taken else "–" for name in RIVALS]
-        yield line(row["label"], bold(row, f"{ours / 1000:.4g}"), *ratios)
+        yield line(row["label"], f"{ours / 1000:.4g}", *ratios)
 
 
 def memory(rows: list[Row]) -> Iterator[str]:
@@ -47,7 +47,7 @@ def memory(rows: list[Row]) -> Iterator[str]:
     for row in weighed:
         held = {name: found["kept"] for name, found in row["memory"].items()}
         ours, eager, own = (held[name] for name in ("treadle", EAGER, "treadle by autograd"))
-        share = bold(row, f"{ours / eager:.0%}")
+        share = f"{ours / eager:.0%}"
         yield line(row["label"], f"{ours / 2**20:.4g}", share, f"{own / eager:.0%}")
 
 

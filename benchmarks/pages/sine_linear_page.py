@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from benchmarks.pages.tables import Machine, Row, bold, filled, runs, table
+from benchmarks.pages.tables import Machine, Row, filled, runs, table
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "sine_linear.md"
@@ -32,7 +32,7 @@ def cells(row: Row | None, unit: float = 1) -> list[str]:
     ours = row["times"]["treadle"]["median_us"] / unit
     ratios = [times_as_fast(row, rival) for rival in (COMPILED, EAGER)]
     return [
-        bold(row, f"{ours:,.0f}" if ours >= 1000 else f"{ours:.4g}"),
+        f"{ours:,.0f}" if ours >= 1000 else f"{ours:.4g}",
         *("–" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
     ]
 
@@ -71,7 +71,7 @@ def networks(rows: list[Row]) -> Iterator[str]:
     for key, row in by_key.items():
         if "times" in row:
             memory = by_key[f"{key}/memory"]
-            share = bold(memory, f"{memory['against']['ratio']:.2f}")
+            share = f"{memory['against']['ratio']:.2f}"
             yield f"| {' | '.join([row['label'], *cells(row, 1000), share])} |"
 
 
