@@ -30,6 +30,7 @@ LINES = {
     r"^lltm layer, .*$": LAYER,
     r"^lltm layer sweep, .*$": SWEEP,
     r"^(lstm|gru) layer sweep, .*$": r"\1 layer sweep",
+    r"^(lstm|gru) layers of public models, .*$": r"\1 layers of public models",
 }
 
 
