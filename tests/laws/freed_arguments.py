@@ -189,11 +189,13 @@ def ends_the_process(make: Callable[[], Any], when: Callable[..., None], place: 
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
-def main() -> int:
+def main(patterns: list[str]) -> int:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     ended, count = [], 0
     for name, make in makers():
+        if patterns and not any(pattern in name for pattern in patterns):
+            continue
         tensors = make()[1]
         for when, place in itertools.product((*WHEN,), range(len(tensors))):
             count += 1
@@ -205,4 +207,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -50,44 +50,60 @@ TREADLE_INLINE V fused(V a, V b, V c) {
 #endif
 }
 
+// Sums of a product at once, of so many vectors each: fewer would wait for their own latency.
+constexpr int sums_of(int vectors) { return vectors >= 8 ? 1 : vectors >= 4 ? 2 : 4; }
+
 // `rows` rows of x, each K long, times panel [K, units * kColumns] -> out [rows, units * kColumns].
-// For few rows K is split among several sums: one alone would wait for its own latency.
+// A row's bits do not depend on the rows beside it: K is cut into as many parts as a row alone has
+// sums at once, and of several rows these follow one another.
 template <int rows, int units, class acc>
 inline void multiply(const acc* panel, const acc* const* x, int64_t k_size, acc* out) {
   using V = VectorType<acc>;
   constexpr int kLanes = kVectorBytes / sizeof(acc);
   constexpr int kVectors = units * kColumns<acc> / kLanes;
-  constexpr int kSplit = rows * kVectors >= 8 ? 1 : rows * kVectors >= 4 ? 2 : 4;
-  V sum[kSplit][rows][kVectors];
+  constexpr int kAll = sums_of(kVectors), kAtOnce = sums_of(rows * kVectors);
+  const int64_t each = k_size / kAll;
+#pragma GCC unroll 4
+  for (int first = 0; first < kAll; first += kAtOnce) {
+    V sum[kAtOnce][rows][kVectors];
 #pragma GCC unroll 64
-  for (int i = 0; i < kSplit * rows * kVectors; ++i) (&sum[0][0][0])[i] = V{};
-  const auto step = [&](int64_t k, V(&into)[rows][kVectors]) __attribute__((always_inline)) {
-    V w[kVectors];
+    for (int i = 0; i < kAtOnce * rows * kVectors; ++i) (&sum[0][0][0])[i] = V{};
+    const auto step = [&](int64_t k, V(&into)[rows][kVectors]) __attribute__((always_inline)) {
+      V w[kVectors];
 #pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v) {
-      std::memcpy(&w[v], panel + (k * kVectors + v) * kLanes, sizeof(V));
+      for (int v = 0; v < kVectors; ++v) {
+        std::memcpy(&w[v], panel + (k * kVectors + v) * kLanes, sizeof(V));
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < rows; ++r) {
+        const V value = x[r][k] - V{};
+#pragma GCC unroll 16
+        for (int v = 0; v < kVectors; ++v) into[r][v] = fused(w[v], value, into[r][v]);
+      }
+    };
+    for (int64_t k = first * each; k < (first + 1) * each; ++k) {
+#pragma GCC unroll 4
+      for (int s = 0; s < kAtOnce; ++s) step(k + s * each, sum[s]);
+    }
+    // What is left of K belongs to the last sum.
+    if (first + kAtOnce == kAll) {
+      for (int64_t k = kAll * each; k < k_size; ++k) step(k, sum[kAtOnce - 1]);
     }
 #pragma GCC unroll 16
     for (int r = 0; r < rows; ++r) {
-      const V value = x[r][k] - V{};
 #pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v) into[r][v] = fused(w[v], value, into[r][v]);
-    }
-  };
-  int64_t k = 0;
-  for (; k + kSplit <= k_size; k += kSplit) {
+      for (int v = 0; v < kVectors; ++v) {
+        acc* const to = out + (r * kVectors + v) * kLanes;
+        V total = sum[0][r][v];
+        if (first > 0) {
+          V before;
+          std::memcpy(&before, to, sizeof(V));
+          total = before + total;
+        }
 #pragma GCC unroll 4
-    for (int s = 0; s < kSplit; ++s) step(k + s, sum[s]);
-  }
-  for (; k < k_size; ++k) step(k, sum[0]);
-#pragma GCC unroll 16
-  for (int r = 0; r < rows; ++r) {
-#pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v) {
-      V total = sum[0][r][v];
-#pragma GCC unroll 4
-      for (int s = 1; s < kSplit; ++s) total = total + sum[s][r][v];
-      std::memcpy(out + (r * kVectors + v) * kLanes, &total, sizeof(V));
+        for (int s = 1; s < kAtOnce; ++s) total = total + sum[s][r][v];
+        std::memcpy(to, &total, sizeof(V));
+      }
     }
   }
 }
