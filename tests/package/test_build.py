@@ -15,6 +15,7 @@ from tools.native.graph import Graph
 
 ROOT = Path(__file__).resolve().parents[2]
 TORCH = host.Torch("2.11.0", "13.0", True, Path(torch.__file__).parent, ("sm_80", "sm_90"))
+ASKED = ("TREADLE_CUDA", "TREADLE_CHECK_BUILD", "TORCH_CUDA_ARCH_LIST")
 KNOWN = "sm_80 sm_86 sm_90 sm_100 sm_120"
 FAKE_NVCC = """#!/bin/sh
 case $1 in
@@ -26,7 +27,7 @@ esac
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TREADLE_CUDA", "TORCH_CUDA_ARCH_LIST", "MAX_JOBS", "CXX", "CXXFLAGS", "LDFLAGS"):
+    for name in (*ASKED, "MAX_JOBS", "CXX", "CXXFLAGS", "LDFLAGS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
@@ -133,6 +134,24 @@ def test_cuda_where_there_is_a_gpu(toolkit: Path, monkeypatch: pytest.MonkeyPatc
     assert isinstance(cuda.find(TORCH), cuda.Toolkit)
     monkeypatch.setattr(cuda, "_has_gpu", lambda: False)
     assert missing() == "no GPU was found; rebuild with TREADLE_CUDA=1"
+
+
+def test_a_build_for_checking_says_so(
+    toolkit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    found = cuda.find(TORCH)
+    facts = {}
+    for asked in ("", "1"):
+        monkeypatch.setenv("TREADLE_CHECK_BUILD", asked)
+        facts[asked] = build._facts(Graph(TORCH, found, tmp_path, "0"))
+    assert not facts[""]["for_checking"] and "-Ofc" not in facts[""]["nvcc_flags"]
+    assert facts["1"]["for_checking"] and "-Ofc=mid" in facts["1"]["nvcc_flags"]
+    older = cuda.Toolkit(toolkit, "12.8", ("9.0",))  # whose nvcc has no such flag
+    assert not build._facts(Graph(TORCH, older, tmp_path, "0"))["for_checking"]
+    monkeypatch.setenv("TREADLE_CHECK_BUILD", "yes")
+    with pytest.raises(host.BuildError, match="TREADLE_CHECK_BUILD must be 0, 1 or unset, got"):
+        cuda.for_checking()
 
 
 @pytest.mark.parametrize("asked", ["", "1"])

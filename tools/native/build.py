@@ -47,6 +47,8 @@ def build_for(torch: host.Torch, pythons: list[host.Python], package: Path, vers
     ninja_file = graph.write()
     jobs = host.jobs()
     what = f"CUDA {toolkit.version} for {', '.join(toolkit.archs)}" if _has(toolkit) else "CPU only"
+    if _has(toolkit) and cuda.for_checking():
+        what += ", compiled for checking"
     print(f"treadle: torch {torch.version}, {what}, {jobs} at once", flush=True)
     command = [host.ninja(), "-f", str(ninja_file), "-j", str(jobs)]
     # LD_RUN_PATH would put a folder of this machine into both binaries.
@@ -138,12 +140,14 @@ def _facts(graph: Graph) -> dict[str, object]:
         "cuda": None,
         "archs": [],
         "nvcc_flags": "",
+        "for_checking": False,
         "cuda_missing": None,
     }
     if isinstance(toolkit, cuda.Toolkit):
         facts["cuda"] = toolkit.version
         facts["archs"] = list(toolkit.archs)
         facts["nvcc_flags"] = " ".join(_public(graph.nvcc_flags(toolkit)))
+        facts["for_checking"] = cuda.for_checking() and bool(toolkit.checking_flags())
     else:
         facts["cuda_missing"] = {"reason": toolkit.reason, "remedy": toolkit.remedy}
     return facts

@@ -185,6 +185,8 @@ class Graph:
     def nvcc_flags(self, toolkit: cuda.Toolkit) -> list[str]:
         """What the kernels are compiled with."""
         flags = [*NVCC_FLAGS, "-I.", *toolkit.gencode()]
+        if cuda.for_checking():
+            flags += toolkit.checking_flags()
         if os.environ.get("TREADLE_LINEINFO") == "1":
             # For profilers: half of the library. PTX would name folders of this machine.
             flags.append("-lineinfo")
