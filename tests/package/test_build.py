@@ -210,6 +210,35 @@ def test_every_source_is_in_the_graph(monkeypatch: pytest.MonkeyPatch, toolkit: 
     assert "cuda_missing" not in with_cuda and "nvcc" not in without.replace("rule nvcc", "")[:200]
 
 
+def test_kernels_begin_without_torch(
+    monkeypatch: pytest.MonkeyPatch, toolkit: Path, tmp_path: Path
+) -> None:
+    """Their commands are those of the build that follows, which so finds them made."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
+    without = host.Torch("0.0.0", "13.0", True, Path("no-torch"), ())
+    edges = []
+    for torch_of, write in ((without, Graph.write_kernels), (TORCH, Graph.write)):
+        graph = Graph(torch_of, cuda.find(torch_of), tmp_path / "same", "0")
+        edges.append(set(re.findall(r"^build .*\n  flags = .*", write(graph).read_text(), re.M)))
+    early, every = edges
+    assert early < every
+    assert len(early) > len(list((ROOT / "kernels").rglob("*.cu"))) > 10
+
+
+def test_ccache_is_used_where_it_is_found(
+    tmp_path: Path, toolkit: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    (tmp_path / "ccache").touch(mode=0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found = cuda.find(TORCH)
+    for wanted, start in (("", "ccache "), ("0", "")):
+        monkeypatch.setenv("TREADLE_CCACHE", wanted)
+        text = Graph(TORCH, found, tmp_path / "objects", "0").write().read_text()
+        assert f"\ncxx = {start}c" in text and f"\nnvcc = {start}{toolkit}" in text
+
+
 def test_host_objects_are_shared_with_a_cpu_only_build(
     monkeypatch: pytest.MonkeyPatch, toolkit: Path
 ) -> None:

@@ -50,10 +50,7 @@ def build_for(torch: host.Torch, pythons: list[host.Python], package: Path, vers
     if _has(toolkit) and cuda.for_checking():
         what += ", compiled for checking"
     print(f"treadle: torch {torch.version}, {what}, {jobs} at once", flush=True)
-    command = [host.ninja(), "-f", str(ninja_file), "-j", str(jobs)]
-    # LD_RUN_PATH would put a folder of this machine into both binaries.
-    env = {name: value for name, value in os.environ.items() if name != "LD_RUN_PATH"}
-    if subprocess.run(command, env=env).returncode:
+    if run_ninja(ninja_file, jobs):
         raise host.BuildError("the compilation failed; the compiler's words are above")
     for source, target in laid(graph, package).items():
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -64,6 +61,14 @@ def build_for(torch: host.Torch, pythons: list[host.Python], package: Path, vers
         _say_cpu_only(toolkit)
     elif isinstance(toolkit, cuda.Missing):
         print(f"treadle: for the CPU only, as {toolkit.reason}; to build CUDA, {toolkit.remedy}")
+
+
+def run_ninja(file: Path, jobs: int) -> int:
+    command = [host.ninja(), "-f", str(file), "-j", str(jobs)]
+    env = host.ccache_environment(ROOT) | os.environ
+    # It would put a folder of this machine into both binaries.
+    env.pop("LD_RUN_PATH", None)
+    return subprocess.run(command, env=env).returncode
 
 
 def laid(graph: Graph, package: Path) -> dict[Path, Path]:
