@@ -7,7 +7,7 @@ export TREADLE_CUDA ?= gpu
 CXX_SOURCES = $(shell git ls-files -co --exclude-standard '*.cpp' '*.h' '*.hpp' '*.cu' '*.cuh')
 
 .DEFAULT_GOAL := help
-.PHONY: help env build test demo bench wheel readme-numbers new-op mutants lint format check-install clean
+.PHONY: help env build test test-all demo bench wheel readme-numbers new-op mutants lint format check-install clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 15
@@ -17,7 +17,11 @@ env: $(VENV)/.dev build  ## make .venv with everything that development takes, t
 build: $(VENV)/.installed  ## compile what changed, into python_pkg/treadle
 	@$(BIN)/python -W ignore setup.py -q build_ext --inplace
 
-test: $(VENV)/.dev build  ## run the tests (choose some with ARGS="-k scale")
+test: $(VENV)/.dev build  ## run the tests but the slow ones (choose with ARGS="-k scale")
+	@echo "the fast tests; make test-all runs the slow ones, too"
+	$(BIN)/python -m pytest -n auto --dist worksteal --slow=none $(ARGS)
+
+test-all: $(VENV)/.dev build  ## run all tests
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 demo: $(VENV)/.demo build  ## teach nets to read handwritten digits, and to be a photograph

@@ -38,6 +38,7 @@ from benchmarks.recurrent import (  # noqa: E402
 )
 from benchmarks.sine_linear import jets, siren  # noqa: E402
 from benchmarks.sine_linear import layer as sine_linear  # noqa: E402
+from treadle import _build  # noqa: E402
 
 SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "overhead": overhead.plans,
@@ -145,6 +146,9 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen.list:
         print("\n".join(plan.key for plan in plans))
         return 0
+    if chosen.device == "cuda" and not chosen.quick and _build.facts().get("for_checking"):
+        print("treadle is compiled for checking, so only --quick may run", file=sys.stderr)
+        return 2
     old = json.loads(chosen.compare.read_text()) if chosen.compare else None
     chosen.output.mkdir(parents=True, exist_ok=True)
     name = chosen.name or "-".join([chosen.device, *chosen.suite])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
 # `-n` runs several processes, each with threads of OpenMP, which must not spin while they wait.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -12,9 +13,25 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
+from tests.support import tiers  # noqa: E402
 
-def pytest_configure() -> None:
-    """Most tests use the first GPU, so each process of a run begins with another one."""
+LEFT_OUT = pytest.StashKey[set[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--slow",
+        choices=("all", "some", "none"),
+        default="all",
+        help="of the slow tests all, those that changes touch and a fourth of the others, or none",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: its function takes 10 seconds or more of a worker")
+    config.addinivalue_line("markers", "cuda: it runs on a GPU")
+    config.stash[LEFT_OUT] = set()
+    # Most tests use the first GPU, so each process of a run begins with another one.
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     count = torch.cuda.device_count()
     if count > 1:
@@ -22,6 +39,48 @@ def pytest_configure() -> None:
         names = os.environ.get("CUDA_VISIBLE_DEVICES", every).split(",")
         first = worker % len(names)
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[first:] + names[:first])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks tests, leaves out slow ones as `--slow` says, and puts the others first."""
+    keys = [tiers.slow_key(item.nodeid) for item in items]
+    for item, key in zip(items, keys, strict=True):
+        if key:
+            item.add_marker("slow")
+        if "cuda" in item.nodeid:
+            item.add_marker("cuda")
+    left_out = tiers.left_out({key for key in keys if key}, config.getoption("slow"))
+    config.stash[LEFT_OUT] |= left_out
+    kept = [n for n, key in enumerate(keys) if key not in left_out]
+    config.hook.pytest_deselected(
+        items=[i for i, k in zip(items, keys, strict=True) if k in left_out]
+    )
+    workers = int(getattr(config, "workerinput", {"workercount": 0})["workercount"])
+    tests = [items[n] for n in kept]
+    # One process runs its files in their order.
+    items[:] = tiers.spread(tests, [keys[n] for n in kept], workers) if workers > 1 else tests
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """What a worker left out goes to the process that reports."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = sorted(session.config.stash[LEFT_OUT])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash[LEFT_OUT] |= set(getattr(node, "workeroutput", {}).get("left_out", ()))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    left_out = sorted(config.stash[LEFT_OUT])
+    if left_out:
+        seconds = sum(map(tiers.SLOW.get, left_out))
+        terminalreporter.write_sep("-", f"slow tests left out, about {seconds} s of a worker")
+        for key in left_out:
+            terminalreporter.write_line(f"{tiers.SLOW[key]:5d} s  {key}")
+        terminalreporter.write_line("all of them: make test-all, or pytest without --slow")
 
 
 def pytest_runtest_setup() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -20,6 +21,10 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tools.native import cuda  # noqa: E402
+
 TORCHES = ("2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
 # The GPUs that torch 2.11 serves, and newer ones by PTX.
 ARCHS = "7.5;8.0;8.6;9.0;10.0;12.0+PTX"
@@ -75,7 +80,7 @@ def tagged(wheel: Path, out: Path) -> Path:
     return Path(shutil.move(found, out / found.name))
 
 
-def check(wheel: Path) -> list[str]:
+def check(wheel: Path, for_checking: bool = False) -> list[str]:
     """What is wrong with a wheel, and, printed, what takes its room."""
     problems = []
     if wheel.stat().st_size > LARGEST:
@@ -86,6 +91,9 @@ def check(wheel: Path) -> list[str]:
             if entry.compress_size > 200_000:
                 print(f"{entry.compress_size / 1e6:8.1f} MB  {entry.filename}")
             text = archive.read(entry)
+            if entry.filename.endswith("facts.json") and not for_checking:
+                if json.loads(text).get("for_checking"):
+                    problems.append(f"{entry.filename}: its kernels are compiled for checking")
             for place in (str(ROOT), str(Path.home()) + "/", sys.prefix):
                 if place.encode() in text:
                     problems.append(f"{entry.filename} names the folder {place}")
@@ -97,10 +105,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--torch", nargs="+", default=TORCHES, help="versions, or folders")
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder of the wheel")
+    parser.add_argument(
+        "--for-checking",
+        action="store_true",
+        help="take kernels of TREADLE_CHECK_BUILD=1: no release",
+    )
     arguments = parser.parse_args()
+    if cuda.for_checking() and not arguments.for_checking:
+        raise SystemExit("wheel: TREADLE_CHECK_BUILD must be unset for a release, got 1")
     plain = build(list(arguments.torch), ROOT / "build" / "wheel")
     wheel = tagged(plain, arguments.out)
-    problems = check(wheel)
+    problems = check(wheel, arguments.for_checking)
     for problem in problems:
         print(f"wheel: {problem}", file=sys.stderr)
     return 1 if problems else 0

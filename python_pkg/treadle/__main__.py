@@ -35,6 +35,10 @@ def main(arguments: list[str] | None = None, problem: str | None = None) -> int:
     return 0 if report["ok"] else 1
 
 
+def _checking(built: dict[str, Any]) -> str:
+    return ", compiled for checking" if built.get("for_checking") else ""
+
+
 def _tables(report: dict[str, Any]) -> list[Table]:
     built, running = report["built"] or {}, report["running"] or {}
     rows = [
@@ -44,7 +48,7 @@ def _tables(report: dict[str, Any]) -> list[Table]:
     tables: list[Table] = [("versions", ["", "built for", "running"], rows)]
     facts = [
         ["treadle", f"{built.get('version', '-')} {built.get('commit') or ''}".strip()],
-        ["CUDA toolkit", built.get("cuda") or "none"],
+        ["CUDA toolkit", f"{built.get('cuda') or 'none'}{_checking(built)}"],
         ["CUDA archs", " ".join(built.get("archs", [])) or "none"],
         ["CPU instruction set", str(running.get("isa", "-"))],
         ["C++ compiler", f"{built.get('cxx', '-')}, C++{built.get('cxx_standard', '-')}"],

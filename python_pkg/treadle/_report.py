@@ -30,6 +30,11 @@ def collect(problem: str | None = None) -> dict[str, Any]:
                 report["problems"].append(str(error))
     if report["running"] is not None:
         report["gpus"] = _gpus(report)
+    if report["built"] and report["built"].get("for_checking"):
+        report["notes"].append(
+            "compiled for checking: the CUDA kernels give the same numbers and are slow. For their "
+            f"speed, rebuild without TREADLE_CHECK_BUILD: {_build.rebuild_command()}"
+        )
     if not report["problems"]:
         _add_ops(report)
     report["ok"] = not report["problems"]

@@ -24,7 +24,7 @@ from tests.support.inputs import DEVICES
 from treadle import reference
 
 GPU_ALONE = ("dense", "chain")
-SOME = 5
+SOME = 2
 QUICK = Effort(sample=1e-4, seconds=0.01, rounds=(5, 11), warmup=1e-3)
 
 

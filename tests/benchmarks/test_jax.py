@@ -59,7 +59,7 @@ def test_a_trial_measures_rows_of_each_kind(jax_calls: Any) -> None:
     assert len(plans) == 4
     rivals = {"lax.scan", "lax.scan, unroll=8"}
     has_flax = jax_calls.jax_flax.linen is not None
-    for plan in plans:
+    for plan in plans[::3]:  # a cell forward, the other with its gradients
         row = cases.run(plan)
         assert row["key"] == plan.key and row["error_over_limit"] <= 1
         assert set(row["times"]) - {"treadle"} == rivals | ({"flax"} if has_flax else set())
@@ -71,8 +71,9 @@ def test_a_trial_measures_rows_of_each_kind(jax_calls: Any) -> None:
         assert ours["us_per_step"] == pytest.approx(ours["median_us"] / row["steps"])
 
 
-@pytest.mark.parametrize("cell", jax_layer.CELLS)
-@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize(
+    ("cell", "backward"), list(zip(jax_layer.CELLS, (False, True), strict=True))
+)
 def test_half_types_are_checked_alike(jax_calls: Any, cell: str, backward: bool) -> None:
     kind = replace(SMALL, dtype=torch.bfloat16, cell=cell, backward=backward)
     row = cases.run(Plan("key", partial(jax_layer.case, QUICK, kind)))
@@ -127,7 +128,10 @@ def test_what_is_wrong_is_not_timed(
 ) -> None:
     row = spoilt(jax_calls, "treadle", change)
     assert message in row["refused"] and "times" not in row
-    row = spoilt(jax_calls, "lax.scan, unroll=8", change)
+
+
+def test_a_baseline_that_is_wrong_is_left_out(jax_calls: Any) -> None:
+    row = spoilt(jax_calls, "lax.scan, unroll=8", late_nan)
     assert "lax.scan, unroll=8" not in row["times"] and "lax.scan" in row["times"]
     assert any(note.startswith("lax.scan, unroll=8 left out: ") for note in row["notes"])
 

@@ -35,8 +35,7 @@ def test_the_rows() -> None:
 
 
 @EACH_CELL
-@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("steps", [12, 8])
+@pytest.mark.parametrize(("share", "steps"), [(0.0, 12), (0.3, 12), (0.3, 8), (1.0, 12)])
 def test_all_ways_compute_the_same(cell: str, share: float, steps: int) -> None:
     """Over all steps, where row.check compares the first; and over fewer than there are marks."""
     args = cell_arguments(cell, SMALL.shape, "cpu", torch.float64, True)
@@ -58,8 +57,9 @@ def test_all_ways_compute_the_same(cell: str, share: float, steps: int) -> None:
 
 
 @EACH_CELL
-@pytest.mark.parametrize("dtype", rl.DTYPES, ids=str)
-@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "backward"), list(zip(rl.DTYPES, (False, True), strict=True)), ids=str
+)
 def test_a_trial_row(cell: str, dtype: torch.dtype, backward: bool) -> None:
     kind = replace(SMALL, dtype=dtype, backward=backward, cell=cell)
     row = cases.run(Plan("key", partial(rl.case, QUICK, kind)))

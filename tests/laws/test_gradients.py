@@ -19,11 +19,11 @@ from tests.support.inputs import Call, Case, Make, Op, outputs, requiring_grad
 
 SINE_SUBSETS = [s for n in range(1, 4) for s in itertools.combinations(range(3), n)]
 SUBSETS = [s for n in range(1, 6) for s in itertools.combinations(range(5), n)]
-# Of the LLTM every one; of the other cells one alone, two, all but one, and all.
+# One argument alone, two, all but one, and all.
 LAYER_SUBSETS = [
     (cell, subset)
     for cell in CELLS
-    for n in ((1, 2, 3, 4, 5, 6) if cell == "lltm" else (1, 2, 6, 7))
+    for n in (1, 2, len(ARGUMENTS[cell]) - 1, len(ARGUMENTS[cell]))
     for subset in itertools.combinations(ARGUMENTS[cell], n)
 ]
 SMALL = (2, 2, 2)  # B, I, H

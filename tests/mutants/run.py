@@ -34,7 +34,6 @@ from tests.mutants.tables import Mutant, MutantError, read, read_all  # noqa: E4
 from tests.mutants.tree_copy import Copy, Libraries  # noqa: E402
 
 FAILED = 1  # pytest's exit code: tests ran, and some failed
-UNCHANGED = "unchanged"
 
 
 def judge(copy: Copy, mutant: Mutant, libraries: Libraries) -> str:
@@ -73,6 +72,12 @@ def visible_gpus() -> list[str]:
     count = torch.cuda.device_count()
     names = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count))))
     return names.split(",")[:count]
+
+
+def unchanged(cuda: bool, full: bool) -> str:
+    """The name of a build without a mutant: "cpu", "cuda", or "cuda-full", which is not for
+    checking alone."""
+    return ("cuda-full" if full else "cuda") if cuda else "cpu"
 
 
 def git(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -132,7 +137,7 @@ class Sound:
 def judge_all(copy: Copy, sound: Sound | None, libraries: Libraries, mutants: list[Mutant]) -> int:
     """Prints a line a mutant; returns how many were not killed, or not built."""
     copy.refresh()
-    if not libraries.put(copy, UNCHANGED):
+    if not libraries.put(copy, unchanged(copy.cuda, not copy.for_checking)):
         return len(mutants)
     bad = 0
     for mutant in mutants:
@@ -157,12 +162,37 @@ def asked() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def run(mutants: list[Mutant], jobs: int, libraries: Libraries, gpus: list[str]) -> int:
+    """Those of one build; returns how many were not killed, or not built."""
+    with_gpu = any(mutant.needs_cuda for mutant in mutants)
+    full = any("full" in mutant.needs for mutant in mutants)
+    jobs = max(1, min(jobs, len(mutants)))
+    folder = ROOT / "build" / "mutants" / unchanged(with_gpu, full)
+    turns = cycle(gpus or [""])
+    kind = {"cuda": with_gpu, "for_checking": not full}
+    tree = Copy(folder / "sound", gpu=next(turns), **kind)
+    copies = [Copy(folder / str(job), gpu=next(turns), **kind) for job in range(jobs)]
+    print(f"building {tree.folder}", flush=True)
+    tree.refresh()
+    if not libraries.put(tree, folder.name):
+        return len(mutants)
+    for copy in copies:
+        copy.take(tree)
+    if jobs > 1:
+        os.environ["MAX_JOBS"] = str(max(1, (os.cpu_count() or 1) // jobs))
+    sound = None if libraries.keep else Sound(tree)
+    with ThreadPoolExecutor(jobs) as pool:
+        shares = (mutants[job::jobs] for job in range(jobs))
+        return sum(pool.map(judge_all, copies, repeat(sound), repeat(libraries), shares))
+
+
 def main() -> int:
     options = asked()
     mutants = chosen(options.names, options.since)
     if options.list:
         for mutant in mutants:
-            print(f"{mutant.name:52}{mutant.what}{' (cuda)' if mutant.needs_cuda else ''}")
+            needs = f" ({', '.join(sorted(mutant.needs))})" if mutant.needs else ""
+            print(f"{mutant.name:52}{mutant.what}{needs}")
         return 0
     libraries = Libraries(options.build, options.built)
     if options.built:
@@ -170,24 +200,10 @@ def main() -> int:
     gpus = visible_gpus() or [""] * (options.build is not None)
     skipped = [mutant.name for mutant in mutants if mutant.needs_cuda and not gpus]
     mutants = [mutant for mutant in mutants if gpus or not mutant.needs_cuda]
-    with_gpu = any(mutant.needs_cuda for mutant in mutants)
-    jobs = max(1, min(options.jobs, len(mutants)))
-    folder = ROOT / "build" / "mutants" / ("cuda" if with_gpu else "cpu")
-    turns = cycle(gpus or [""])
-    tree = Copy(folder / "sound", with_gpu, next(turns))
-    copies = [Copy(folder / str(job), with_gpu, next(turns)) for job in range(jobs)]
-    print(f"building {tree.folder}", flush=True)
-    tree.refresh()
-    if not libraries.put(tree, UNCHANGED):
-        return 1
-    for copy in copies:
-        copy.take(tree)
-    if jobs > 1:
-        os.environ["MAX_JOBS"] = str(max(1, (os.cpu_count() or 1) // jobs))
-    sound = None if options.build else Sound(tree)
-    with ThreadPoolExecutor(jobs) as pool:
-        shares = (mutants[job::jobs] for job in range(jobs))
-        bad = sum(pool.map(judge_all, copies, repeat(sound), repeat(libraries), shares))
+    bad = 0
+    for full in (False, True):
+        share = [mutant for mutant in mutants if ("full" in mutant.needs) == full]
+        bad += run(share, options.jobs, libraries, gpus) if share else 0
     for name in skipped:
         print(f"{name:52}skipped: needs a GPU and nvcc")
     how = "built" if options.build else "killed"

@@ -25,6 +25,7 @@ class Copy:
     folder: Path
     cuda: bool
     gpu: str  # as CUDA_VISIBLE_DEVICES names it
+    for_checking: bool = True  # kernels that compile fast, and run slowly
 
     def refresh(self) -> None:
         """Make it equal to the tree. Equal files keep their times, and so ninja their objects."""
@@ -64,7 +65,12 @@ class Copy:
 
     def build(self) -> bool:
         command = [sys.executable, "-W", "ignore", "setup.py", "-q", "build_ext", "--inplace"]
-        env = {**os.environ, "TREADLE_BUILD_DIR": OBJECTS, "TREADLE_CUDA": str(int(self.cuda))}
+        env = {
+            **os.environ,
+            "TREADLE_BUILD_DIR": OBJECTS,
+            "TREADLE_CUDA": str(int(self.cuda)),
+            "TREADLE_CHECK_BUILD": str(int(self.for_checking)),
+        }
         done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True)
         if done.returncode:
             print(done.stdout[-3000:] + done.stderr[-3000:])

@@ -15,6 +15,7 @@ from tools.native.graph import Graph
 
 ROOT = Path(__file__).resolve().parents[2]
 TORCH = host.Torch("2.11.0", "13.0", True, Path(torch.__file__).parent, ("sm_80", "sm_90"))
+ASKED = ("TREADLE_CUDA", "TREADLE_CHECK_BUILD", "TORCH_CUDA_ARCH_LIST")
 KNOWN = "sm_80 sm_86 sm_90 sm_100 sm_120"
 FAKE_NVCC = """#!/bin/sh
 case $1 in
@@ -26,7 +27,7 @@ esac
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TREADLE_CUDA", "TORCH_CUDA_ARCH_LIST", "MAX_JOBS", "CXX", "CXXFLAGS", "LDFLAGS"):
+    for name in (*ASKED, "MAX_JOBS", "CXX", "CXXFLAGS", "LDFLAGS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
@@ -135,6 +136,24 @@ def test_cuda_where_there_is_a_gpu(toolkit: Path, monkeypatch: pytest.MonkeyPatc
     assert missing() == "no GPU was found; rebuild with TREADLE_CUDA=1"
 
 
+def test_a_build_for_checking_says_so(
+    toolkit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    found = cuda.find(TORCH)
+    facts = {}
+    for asked in ("", "1"):
+        monkeypatch.setenv("TREADLE_CHECK_BUILD", asked)
+        facts[asked] = build._facts(Graph(TORCH, found, tmp_path, "0"))
+    assert not facts[""]["for_checking"] and "-Ofc" not in facts[""]["nvcc_flags"]
+    assert facts["1"]["for_checking"] and "-Ofc=mid" in facts["1"]["nvcc_flags"]
+    older = cuda.Toolkit(toolkit, "12.8", ("9.0",))  # whose nvcc has no such flag
+    assert not build._facts(Graph(TORCH, older, tmp_path, "0"))["for_checking"]
+    monkeypatch.setenv("TREADLE_CHECK_BUILD", "yes")
+    with pytest.raises(host.BuildError, match="TREADLE_CHECK_BUILD must be 0, 1 or unset, got"):
+        cuda.for_checking()
+
+
 @pytest.mark.parametrize("asked", ["", "1"])
 def test_make_builds_cuda_where_there_is_a_gpu_or_where_it_is_told(asked: str) -> None:
     env = {**os.environ, **({"TREADLE_CUDA": asked} if asked else {})}
@@ -189,6 +208,35 @@ def test_every_source_is_in_the_graph(monkeypatch: pytest.MonkeyPatch, toolkit: 
     assert f" | {header}.gch\n" in scale and f"-include {header}" in scale
     assert "cuda_missing" in without and "the reason" in without
     assert "cuda_missing" not in with_cuda and "nvcc" not in without.replace("rule nvcc", "")[:200]
+
+
+def test_kernels_begin_without_torch(
+    monkeypatch: pytest.MonkeyPatch, toolkit: Path, tmp_path: Path
+) -> None:
+    """Their commands are those of the build that follows, which so finds them made."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
+    without = host.Torch("0.0.0", "13.0", True, Path("no-torch"), ())
+    edges = []
+    for torch_of, write in ((without, Graph.write_kernels), (TORCH, Graph.write)):
+        graph = Graph(torch_of, cuda.find(torch_of), tmp_path / "same", "0")
+        edges.append(set(re.findall(r"^build .*\n  flags = .*", write(graph).read_text(), re.M)))
+    early, every = edges
+    assert early < every
+    assert len(early) > len(list((ROOT / "kernels").rglob("*.cu"))) > 10
+
+
+def test_ccache_is_used_where_it_is_found(
+    tmp_path: Path, toolkit: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    (tmp_path / "ccache").touch(mode=0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found = cuda.find(TORCH)
+    for wanted, start in (("", "ccache "), ("0", "")):
+        monkeypatch.setenv("TREADLE_CCACHE", wanted)
+        text = Graph(TORCH, found, tmp_path / "objects", "0").write().read_text()
+        assert f"\ncxx = {start}c" in text and f"\nnvcc = {start}{toolkit}" in text
 
 
 def test_host_objects_are_shared_with_a_cpu_only_build(

@@ -21,6 +21,13 @@ def test_plain_report() -> None:
         assert word in done.stdout
 
 
+def test_a_report_tells_what_is_compiled_for_checking(tmp_path: Path) -> None:
+    folder = installed.copy(tmp_path, cuda="13.0", archs=["9.0"], for_checking=True)
+    done = installed.python("-m", "treadle", path=folder)
+    assert "13.0, compiled for checking" in done.stdout
+    assert "rebuild without TREADLE_CHECK_BUILD" in " ".join(done.stdout.split())
+
+
 def test_json_report() -> None:
     done = installed.python("-m", "treadle", "--json")
     report = json.loads(done.stdout)

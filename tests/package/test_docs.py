@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -122,12 +124,16 @@ def test_commands_know_their_options() -> None:
     text = "\n".join(line for name in DOCUMENTS for line in code((ROOT / name).read_text()))
     found = {match.groups() for match in command.finditer(text)}
     assert {script for script, _ in found} >= {"-m treadle", "examples/digits.py"}
-    for script in {script for script, _ in found}:
-        arguments = script.split() if script.startswith("-m") else [str(ROOT / script)]
-        done = installed.python(*arguments, "--help")
-        assert done.returncode == 0, done.stderr
-        for options in (options for other, options in found if other == script):
-            assert all(option in done.stdout for option in options.split()), (script, options)
+    scripts = {s: s if s.startswith("-m") else str(ROOT / s) for s, _ in found}
+    path = os.pathsep.join([str(installed.PACKAGE.parent), str(ROOT)])
+    command = ("-m", "tests.support.helps", *scripts.values())
+    done = installed.python(*command, PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+    helps = json.loads(done.stdout)
+    for script, options in found:
+        status, said = helps[scripts[script]]
+        assert status == 0, said
+        assert all(option in said for option in options.split()), (script, options)
 
 
 def test_gpu_script_knows_its_pieces() -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants import run
 from tests.mutants.run import chosen
-from tests.mutants.tables import ROOT, MutantError, read, read_all
+from tests.mutants.tables import ROOT, Mutant, MutantError, read, read_all
 from tests.mutants.tree_copy import Copy, Libraries
 
 ENTRY = """
@@ -90,3 +91,41 @@ def test_libraries_of_mutants_travel(tmp_path: Path) -> None:
     assert Libraries(take=kept.keep).put(copies["two"], "error")
     assert (copies["two"].library / "libtreadle_kernels.so").read_text() == "one"
     assert not (tmp_path / "kept" / "other").exists()
+
+
+def test_mutants_of_timing_are_built_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    built: list[tuple[str, bool, bool]] = []
+
+    class Fake(Copy):
+        def refresh(self) -> None:
+            (self.folder / "python_pkg" / "treadle" / "lib").mkdir(parents=True, exist_ok=True)
+
+        def take(self, built: Copy) -> None:
+            self.refresh()
+
+        def plant(self, mutant: Mutant) -> None:
+            (self.folder / "now").write_text(mutant.name)
+
+        def restore(self, names: object) -> None:
+            pass
+
+        def build(self) -> bool:
+            now = self.folder / "now"
+            name = now.read_text() if now.exists() else "none"
+            built.append((name, self.cuda, self.for_checking))
+            return True
+
+    monkeypatch.setattr(run, "Copy", Fake)
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    monkeypatch.setattr(run, "visible_gpus", list)
+    names = ["scale_gradient_sign", "cuda_grid_stale_h", "cuda_grid_ring_too_short"]
+    monkeypatch.setattr("sys.argv", ["run.py", "--build", str(tmp_path / "kept"), *names])
+    assert run.main() == 0
+    kinds = {name: kind for name, *kind in built if name != "none"}
+    checking, full = [True, True], [True, False]
+    assert kinds == dict(zip(names, (checking, checking, full), strict=True))
+    kept = {path.name for path in (tmp_path / "kept").iterdir()}
+    assert kept == {*names, "cuda", "cuda-full"}
+    assert "3 of 3 built, 0 skipped" in capsys.readouterr().out

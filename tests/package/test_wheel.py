@@ -87,3 +87,18 @@ def test_what_is_refused_in_a_wheel(
         archive.writestr("treadle/lib/a.so", b"\x7fELF" + text + bytes(size))
     found = wheel.check(path)
     assert (problem is None and not found) or problem in " ".join(found)
+
+
+def test_a_wheel_that_is_compiled_for_checking_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("treadle/lib/torch-2.11/facts.json", '{"for_checking": true}')
+    (found,) = wheel.check(path)
+    assert found.endswith("facts.json: its kernels are compiled for checking")
+    assert wheel.check(path, for_checking=True) == []
+    monkeypatch.setenv("TREADLE_CHECK_BUILD", "1")
+    monkeypatch.setattr(sys, "argv", ["wheel.py"])
+    with pytest.raises(SystemExit, match="TREADLE_CHECK_BUILD must be unset for a release, got 1"):
+        wheel.main()

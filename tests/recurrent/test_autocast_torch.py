@@ -102,7 +102,8 @@ def test_dtypes_and_values_are_torchs(
     kind: str, form: str, onednn: bool, options: dict[str, Any]
 ) -> None:
     fused = onednn and form != "packed"
-    for case in CASES:
+    # All of plain layers with oneDNN; elsewhere each fifth, with which every value of each comes.
+    for case in CASES if onednn and not options else CASES[::5]:
         torch.manual_seed(0)
         ours, theirs = pair(kind, I, H, **options, dtype=case.parameters)
         x, batch = inputs_of(form, options)

@@ -19,7 +19,11 @@ ops = torch.ops.treadle
 ALL = (True, True, True)
 NAMES = ("input", "weight", "bias")
 LARGE = 1 << 24  # bytes, from which on memory counts
-WIDE = 512  # more than a kernel takes that gives all gradients at once
+
+
+def wide(device: str) -> int:
+    """On a GPU more than a kernel takes that gives all gradients at once."""
+    return 512 if device == "cuda" else 64
 
 
 def backward_arguments(
@@ -86,10 +90,10 @@ def gradients_are_of(
 
 
 def large_arguments(
-    dtype: torch.dtype, device: str, *, inputs: int = 8, outputs: int = WIDE
+    dtype: torch.dtype, device: str, *, inputs: int = 8
 ) -> tuple[list[Tensor], Tensor]:
     """Leaves of a layer whose output has LARGE bytes, and a gradient of it."""
-    make = Make("memory", device, dtype)
+    make, outputs = Make("memory", device, dtype), wide(device)
     call = sine_arguments(make, (LARGE // (outputs * dtype.itemsize),), (inputs, outputs))
     leaves = [t.requires_grad_() for t in call.args[:3]]
     return leaves, make(len(leaves[0]), outputs)

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import treadle
 from tests.sine_linear.cases import OMEGA, sine_arguments
-from tests.sine_linear.gradients import LARGE, WIDE, expected, large_arguments, same
+from tests.sine_linear.gradients import LARGE, expected, large_arguments, same, wide
 from tests.support.cases import DEVICES, FLOATING
 from tests.support.inputs import Make
 from treadle import reference
@@ -57,7 +57,7 @@ def test_a_large_slope_lies_where_its_gradient_lay(
 ) -> None:
     """No second tensor of that size: not even for the gradient of an input that is as large, which
     has the place of what the layer saved, if nobody keeps that."""
-    for inputs in (8, WIDE):
+    for inputs in (8, wide(device)):
         leaves, by = large_arguments(dtype, device, inputs=inputs)
         theirs, found = expected(by, leaves), list[Tensor]()
 
@@ -67,7 +67,7 @@ def test_a_large_slope_lies_where_its_gradient_lay(
         def run(z: Tensor, leaves: list[Tensor] = leaves, found: list[Tensor] = found) -> None:
             found += torch.autograd.grad(z, leaves, retain_graph=keep)
 
-        tensors = 2 if inputs == WIDE and keep else 1
+        tensors = 2 if inputs == wide(device) and keep else 1
         most_allowed = (tensors + 0.25) * LARGE + theirs[1].nbytes
         if device == "cpu":
             most_allowed += beyond_the_product(by, leaves[1].detach(), device)
@@ -147,7 +147,7 @@ def test_what_was_saved_is_gone_when_a_large_slope_is_multiplied(
     saved: dict[str, Tensor] = {}
 
     def pack(t: Tensor) -> Tensor:
-        if len(t) == len(by) and t.shape[1] == WIDE:
+        if len(t) == len(by) and t.shape[1] == wide(device):
             saved["y" if t.is_floating_point() else "phase"] = t
         return t
 

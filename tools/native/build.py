@@ -47,11 +47,10 @@ def build_for(torch: host.Torch, pythons: list[host.Python], package: Path, vers
     ninja_file = graph.write()
     jobs = host.jobs()
     what = f"CUDA {toolkit.version} for {', '.join(toolkit.archs)}" if _has(toolkit) else "CPU only"
+    if _has(toolkit) and cuda.for_checking():
+        what += ", compiled for checking"
     print(f"treadle: torch {torch.version}, {what}, {jobs} at once", flush=True)
-    command = [host.ninja(), "-f", str(ninja_file), "-j", str(jobs)]
-    # LD_RUN_PATH would put a folder of this machine into both binaries.
-    env = {name: value for name, value in os.environ.items() if name != "LD_RUN_PATH"}
-    if subprocess.run(command, env=env).returncode:
+    if run_ninja(ninja_file, jobs):
         raise host.BuildError("the compilation failed; the compiler's words are above")
     for source, target in laid(graph, package).items():
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -62,6 +61,14 @@ def build_for(torch: host.Torch, pythons: list[host.Python], package: Path, vers
         _say_cpu_only(toolkit)
     elif isinstance(toolkit, cuda.Missing):
         print(f"treadle: for the CPU only, as {toolkit.reason}; to build CUDA, {toolkit.remedy}")
+
+
+def run_ninja(file: Path, jobs: int) -> int:
+    command = [host.ninja(), "-f", str(file), "-j", str(jobs)]
+    env = host.ccache_environment(ROOT) | os.environ
+    # It would put a folder of this machine into both binaries.
+    env.pop("LD_RUN_PATH", None)
+    return subprocess.run(command, env=env).returncode
 
 
 def laid(graph: Graph, package: Path) -> dict[Path, Path]:
@@ -138,12 +145,14 @@ def _facts(graph: Graph) -> dict[str, object]:
         "cuda": None,
         "archs": [],
         "nvcc_flags": "",
+        "for_checking": False,
         "cuda_missing": None,
     }
     if isinstance(toolkit, cuda.Toolkit):
         facts["cuda"] = toolkit.version
         facts["archs"] = list(toolkit.archs)
         facts["nvcc_flags"] = " ".join(_public(graph.nvcc_flags(toolkit)))
+        facts["for_checking"] = cuda.for_checking() and bool(toolkit.checking_flags())
     else:
         facts["cuda_missing"] = {"reason": toolkit.reason, "remedy": toolkit.remedy}
     return facts

@@ -100,14 +100,9 @@ class Graph:
 
     def write(self) -> Path:
         """The ninja file, written only where its text changed."""
-        self.lines = [f"builddir = {self.base}", f"cxx = {host.cxx()}", RULES]
-        if isinstance(self.toolkit, cuda.Toolkit):
-            self.lines.insert(2, f"nvcc = {quote(self.toolkit.nvcc)}")
+        self._begin()
         self._precompile()
-        objects = self._cpu_objects() + self._c_api_objects()
-        if isinstance(self.toolkit, cuda.Toolkit):
-            objects += self._kernel_objects(self.toolkit)
-        self._edge("link", self.kernels, objects, self._kernels_flags())
+        self._edge("link", self.kernels, self._objects_without_torch(), self._kernels_flags())
         objects = self._host_objects()
         if isinstance(self.toolkit, cuda.Toolkit):
             objects += self._cuda_objects(self.toolkit)
@@ -118,8 +113,27 @@ class Graph:
         self._modules()
         if include := host.jax_include():
             self._jax(include)
+        return self._end(self.out / "build.ninja")
+
+    def write_kernels(self) -> Path:
+        """A ninja file of the kernels' objects alone, for which torch need not be there."""
+        self._begin()
+        self._objects_without_torch()
+        return self._end(self.kernels.with_name("kernels.ninja"))
+
+    def _begin(self) -> None:
+        self.lines = [f"builddir = {self.base}", f"cxx = {host.ccache()}{host.cxx()}", RULES]
+        if isinstance(self.toolkit, cuda.Toolkit):
+            self.lines.insert(2, f"nvcc = {host.ccache()}{quote(self.toolkit.nvcc)}")
+
+    def _objects_without_torch(self) -> list[Path]:
+        objects = self._cpu_objects() + self._c_api_objects()
+        if isinstance(self.toolkit, cuda.Toolkit):
+            objects += self._kernel_objects(self.toolkit)
+        return objects
+
+    def _end(self, path: Path) -> Path:
         text = "\n".join(self.lines) + "\n"
-        path = self.out / "build.ninja"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_if_new(path, text)
         return path
@@ -185,6 +199,8 @@ class Graph:
     def nvcc_flags(self, toolkit: cuda.Toolkit) -> list[str]:
         """What the kernels are compiled with."""
         flags = [*NVCC_FLAGS, "-I.", *toolkit.gencode()]
+        if cuda.for_checking():
+            flags += toolkit.checking_flags()
         if os.environ.get("TREADLE_LINEINFO") == "1":
             # For profilers: half of the library. PTX would name folders of this machine.
             flags.append("-lineinfo")

@@ -163,6 +163,17 @@ def cxx() -> str:
     raise BuildError(f"no C++ compiler found ({asked or 'c++, g++, clang++'}): install g++")
 
 
+def ccache() -> str:
+    """What goes before a compiler: ccache where it is found, unless $TREADLE_CCACHE is 0."""
+    return "ccache " if os.environ.get("TREADLE_CCACHE") != "0" and shutil.which("ccache") else ""
+
+
+def ccache_environment(root: Path) -> dict[str, str]:
+    """What ccache must know: torch's headers are precompiled, and paths below the tree (those of
+    .venv) are the same in another tree."""
+    return {"CCACHE_SLOPPINESS": "pch_defines,time_macros", "CCACHE_BASEDIR": str(root)}
+
+
 def first_line(command: list[str]) -> str:
     """The first line that a compiler says of its version."""
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,120 @@
+"""Which tests a run takes, and in which order.
+
+The functions of SLOW take 10 seconds or more of a worker, their cases together. `--slow=none`
+leaves them out, which is `make test`. `--slow=some`, which is .ci/run, takes those whose sources
+changed since the last commit that ran all tests (.ci/full_run), and of the others each fourth,
+another fourth at each commit.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from tests.support.slow import SLOW
+
+ROOT = Path(__file__).resolve().parents[2]
+FULL_RUN = ROOT / ".ci" / "full_run"
+TURNS = 4
+FAMILIES = ("elementwise", "recurrent", "sine_linear")
+T = TypeVar("T")
+
+# The first that fits says whose a file is; one that is nobody's concerns all tests.
+FILES = (
+    (r"docs/|[A-Z]+\.md|benchmarks/results/|tests/mutants/|LICENSE|\.github/", ()),
+    (r"tests/(elementwise|recurrent|sine_linear)", (r"\1",)),
+    (r"tests/(benchmarks|interop|c_api|laws|package)/", (r"\1",)),
+    (r"(benchmarks|examples)/", (r"\1",)),
+    (r"tools/new_op", ("new_op",)),
+    (r"tools/native/|setup.py", ("package",)),
+    (r"kernels/(c_api|jax)/|kernels/include/", ("c_api", "interop")),
+    (r"(?:kernels|csrc)/(elementwise|recurrent|sine_linear)/", (r"\1",)),
+    (r"kernels/math/cells/", ("recurrent",)),
+    (r"python_pkg/.*(?:jax|onnx|torchrl|distributed|jagged|shard|flax)", ("interop",)),
+    (r"python_pkg/.*(?:jet|sine_linear|siren)", ("sine_linear",)),
+    (r"python_pkg/.*(?:snake|elementwise)", ("elementwise",)),
+    (r"python_pkg/.*(?:lltm|lstm|gru|rnn|recurrent|cell|sequence|step|layer)", ("recurrent",)),
+)
+
+
+def concerned(path: str) -> set[str]:
+    """Whose a changed file is; {"all"} if nobody's alone."""
+    for pattern, names in FILES:
+        if found := re.match(pattern, path):
+            return {found.expand(name) for name in names}
+    return {"all"}
+
+
+def subjects(key: str) -> set[str]:
+    """What the tests of an entry of SLOW are about."""
+    folder = key.split("/")[1]
+    if folder == "package":
+        if "test_new_op" in key:
+            return {"package", "new_op", "elementwise"}
+        return {"package", "examples"} if "test_examples" in key else {"package"}
+    if folder in ("laws", "c_api", "interop"):
+        return {folder, *FAMILIES}
+    return {folder.removesuffix("_jet")}
+
+
+def git(*arguments: str) -> str | None:
+    done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def changed() -> set[str]:
+    """What changed since the last run of all tests; {"all"} where nobody knows."""
+    base = FULL_RUN.read_text().strip() if FULL_RUN.exists() else ""
+    names = git("diff", "--name-only", base, "--") if base else None
+    if names is None:
+        return {"all"}
+    return set().union(*(concerned(name) for name in names.splitlines()))
+
+
+def turn() -> int:
+    """Which fourth of the slow tests is taken: that of the commit's number."""
+    return int(git("rev-list", "--count", "HEAD") or 0) % TURNS
+
+
+def slow_key(test: str) -> str | None:
+    """The entry of SLOW that a test belongs to: its function or its file."""
+    function = test.partition("[")[0]
+    file = function.partition("::")[0]
+    return next((key for key in (function, file) if key in SLOW), None)
+
+
+def left_out(keys: Iterable[str], which: str) -> set[str]:
+    """The entries of SLOW that a run does not take."""
+    if which == "all":
+        return set()
+    if which == "none":
+        return set(keys)
+    touched = changed()
+    now = set(sorted(SLOW, key=lambda key: -SLOW[key])[turn() :: TURNS])
+    return {key for key in keys if key not in now and not touched & {"all", *subjects(key)}}
+
+
+def spread(tests: Sequence[T], keys: Sequence[str | None], workers: int) -> list[T]:
+    """Long ones first: xdist hands each worker a run of as many tests, which it takes in order
+    while those that have finished steal from the end. Tests of one entry stay together, for the
+    fixtures of their file."""
+    groups: dict[str, list[T]] = {}
+    short = []
+    for test, key in zip(tests, keys, strict=True):
+        groups.setdefault(key, []).append(test) if key else short.append(test)
+    shares: list[list[T]] = [[] for _ in range(workers)]
+    loads = [0.0] * workers
+    for key in sorted(groups, key=lambda key: -SLOW[key]):
+        least = loads.index(min(loads))
+        loads[least] += SLOW[key]
+        shares[least] += groups[key]
+    rest, left, found = iter(short), len(tests), list[T]()
+    for n, share in enumerate(shares):
+        room = left // (workers - n)
+        left -= room
+        found += [*share, *islice(rest, max(0, room - len(share)))]
+    return [*found, *rest]

@@ -1,0 +1,34 @@
+"""Compiles what needs no torch, while pip still loads it.
+
+    TORCH_CUDA_ARCH_LIST=9.0 python -m tools.native.begin 13.0
+
+The objects of libtreadle_kernels.so lie where a build for a torch of this CUDA version looks for
+them. Any Python with ninja runs this. It must have ended, or be ended, before that build.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from . import cuda, host
+from .build import ROOT, build_folder, run_ninja
+from .graph import Graph
+
+
+def main() -> int:
+    os.chdir(ROOT)
+    # What is asked of it, but for the major of CUDA, goes into files of csrc/ alone.
+    torch = host.Torch("0.0.0", sys.argv[1], True, Path("no-torch"), ())
+    try:
+        graph = Graph(torch, cuda.find(torch), build_folder(), "", [])
+        ninja_file = graph.write_kernels()
+    except host.BuildError as error:
+        print(f"treadle: {error}", file=sys.stderr)
+        return 1
+    return run_ninja(ninja_file, host.jobs())
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
