@@ -197,7 +197,9 @@ def main(patterns: list[str]) -> int:
         if patterns and not any(pattern in name for pattern in patterns):
             continue
         tensors = make()[1]
-        for when, place in itertools.product((*WHEN,), range(len(tensors))):
+        # Layers are many roads to one op, which stands in OPS itself.
+        moments = (before_the_call, before_the_second_backward) if "(" in name else WHEN
+        for when, place in itertools.product(moments, range(len(tensors))):
             count += 1
             if ends_the_process(make, when, place):
                 ended.append(f"{name}: tensor {place}, freed {when.__name__}")
