@@ -30,11 +30,14 @@ inline constexpr const char* kSchemas[] = {
     "cosine_(Tensor(a!) x) -> ()",
     "cosine_backward(Tensor grad, Tensor x) -> Tensor",
 
-    "snake(Tensor x, Tensor alpha, Tensor? beta=None, float eps=0) -> Tensor",
-    "snake.out(Tensor x, Tensor alpha, Tensor? beta=None, float eps=0, *, Tensor(a!) out) -> ()",
-    "snake_(Tensor(a!) x, Tensor alpha, Tensor? beta=None, float eps=0) -> ()",
-    "snake_backward(Tensor grad, Tensor x, Tensor alpha, Tensor? beta, float eps, bool[3] mask)"
-    " -> (Tensor grad_x, Tensor grad_alpha, Tensor grad_beta)",
+    "snake(Tensor x, Tensor alpha, Tensor? beta=None, float? eps=None, *, bool logscale=False)"
+    " -> Tensor",
+    "snake.out(Tensor x, Tensor alpha, Tensor? beta=None, float? eps=None, *, bool logscale=False,"
+    " Tensor(a!) out) -> ()",
+    "snake_(Tensor(a!) x, Tensor alpha, Tensor? beta=None, float? eps=None, *, bool logscale=False)"
+    " -> ()",
+    "snake_backward(Tensor grad, Tensor x, Tensor alpha, Tensor? beta, float? eps, bool[3] mask,"
+    " *, bool logscale=False) -> (Tensor grad_x, Tensor grad_alpha, Tensor grad_beta)",
 
     "lltm_cell(Tensor input, Tensor weights, Tensor? bias, Tensor old_h, Tensor old_cell)"
     " -> (Tensor new_h, Tensor new_cell)",

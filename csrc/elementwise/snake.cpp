@@ -14,18 +14,20 @@ namespace treadle {
 
 // ---- C++ interface
 
-Tensor snake(const Tensor& x, const Tensor& alpha, const OptionalTensor& beta, double eps) {
-  return snake_op().call(x, alpha, beta, eps);
+Tensor snake(const Tensor& x, const Tensor& alpha, const OptionalTensor& beta,
+             std::optional<double> eps, bool logscale) {
+  return snake_op().call(x, alpha, beta, eps, logscale);
 }
 
 Tensor& snake_out(Tensor& out, const Tensor& x, const Tensor& alpha, const OptionalTensor& beta,
-                  double eps) {
-  snake_out_op().call(x, alpha, beta, eps, out);
+                  std::optional<double> eps, bool logscale) {
+  snake_out_op().call(x, alpha, beta, eps, logscale, out);
   return out;
 }
 
-Tensor& snake_(Tensor& x, const Tensor& alpha, const OptionalTensor& beta, double eps) {
-  snake_inplace_op().call(x, alpha, beta, eps);
+Tensor& snake_(Tensor& x, const Tensor& alpha, const OptionalTensor& beta,
+               std::optional<double> eps, bool logscale) {
+  snake_inplace_op().call(x, alpha, beta, eps, logscale);
   return x;
 }
 
@@ -122,8 +124,8 @@ static Tensor of_parameter(const Tensor& grad, const Tensor& parameter) {
 static constexpr int64_t kShortRow = 64;
 
 Tensors3 run_snake_backward(const SnakeBackend& backend, const Tensor& grad, const Tensor& x,
-                            const Tensor& alpha, const OptionalTensor& beta, double eps,
-                            std::array<bool, 3> mask) {
+                            const Tensor& alpha, const OptionalTensor& beta,
+                            std::optional<double> eps, std::array<bool, 3> mask, bool logscale) {
   const ScalarType compute = check_snake_backward(grad, x, alpha, beta).compute;
   const Tensor given_beta = has(beta) ? *beta : alpha;
   check_storages("snake_backward",
@@ -161,7 +163,7 @@ Tensors3 run_snake_backward(const SnakeBackend& backend, const Tensor& grad, con
                          data_of(grad_beta),
                          nullptr,
                          !has(beta),
-                         eps};
+                         snake_form(has(beta), eps, logscale)};
   Tensor partial;
   if (grad_alpha.defined() || grad_beta.defined()) {
     partial = at::empty({backend.chunks(args), 2, c}, a.options().dtype(at::toOpMathType(compute)));
@@ -177,23 +179,26 @@ Tensors3 run_snake_backward(const SnakeBackend& backend, const Tensor& grad, con
 
 // ---- meta
 
-static Tensor snake_meta(const Tensor& x, const Tensor& alpha, const OptionalTensor& beta, double) {
+static Tensor snake_meta(const Tensor& x, const Tensor& alpha, const OptionalTensor& beta,
+                         std::optional<double>, bool) {
   const auto [a, b, compute] = check_snake("snake", x, alpha, beta, Tensor());
   return at::mul(at::sin(at::mul(x, a)), b);
 }
 
-static void snake_out_meta(const Tensor& x, const Tensor& alpha, const OptionalTensor& beta, double,
-                           Tensor& out) {
+static void snake_out_meta(const Tensor& x, const Tensor& alpha, const OptionalTensor& beta,
+                           std::optional<double>, bool, Tensor& out) {
   const auto [a, b, compute] = check_snake("snake", x, alpha, beta, out);
   at::mul_outf(at::sin(at::mul(x, a)), b, out);
 }
 
-static void snake_inplace_meta(Tensor& x, const Tensor& alpha, const OptionalTensor& beta, double) {
+static void snake_inplace_meta(Tensor& x, const Tensor& alpha, const OptionalTensor& beta,
+                               std::optional<double>, bool) {
   check_snake("snake_", x, alpha, beta, x);
 }
 
 static Tensors3 snake_backward_meta(const Tensor& grad, const Tensor& x, const Tensor& alpha,
-                                    const OptionalTensor& beta, double, std::array<bool, 3> mask) {
+                                    const OptionalTensor& beta, std::optional<double>,
+                                    std::array<bool, 3> mask, bool) {
   check_snake_backward(grad, x, alpha, beta);
   return {empty_like_if(mask[0], x), empty_like_if(mask[1], alpha),
           has(beta) ? empty_like_if(mask[2], *beta) : Tensor()};
@@ -201,8 +206,8 @@ static Tensors3 snake_backward_meta(const Tensor& grad, const Tensor& x, const T
 
 // ---- CPU
 
-static void snake_cpu(ElementwiseLoop& loop, double eps) {
-  run_cpu(loop, [eps](const cpu::Tile2d& tile) { cpu::snake(tile, eps); });
+static void snake_cpu(ElementwiseLoop& loop, const SnakeForm& form) {
+  run_cpu(loop, [&form](const cpu::Tile2d& tile) { cpu::snake(tile, form); });
 }
 
 static int64_t chunks_cpu(const SnakeBackwardArgs& args) { return SnakeCpuChunks(args).count; }

@@ -1,7 +1,9 @@
 // The derivatives of snake. The first is one fused op, snake_backward. Where a derivative of that
-// may be asked for it is composed of ops that have all of them, and so are tangents. With t =
-// alpha x and b = beta + eps the derivatives of x + sin(t)^2 / b are, by x: 1 + alpha sin(2t) / b,
-// by alpha: x sin(2t) / b, by beta: -sin(t)^2 / b^2.
+// may be asked for it is composed of ops that have all of them, and so are tangents: the formulas
+// of kernels/math/snake.h, in float32 for half types. Those by a logarithm follow from its exp.
+#include <ATen/ExpandUtils.h>
+#include <ATen/OpMathType.h>
+
 #include "common/autograd.h"
 #include "elementwise/snake.h"
 #include "treadle/ops.h"
@@ -9,53 +11,98 @@
 namespace treadle {
 namespace {
 
-// A call as its derivatives see it: beta is alpha if it was not given.
-struct SnakeCall {
-  Tensor x, alpha, beta;
-  double eps;
+// sin(t) / t, 1 at 0, with derivatives of every order: where the quotient's would cancel, a series,
+// whose first term left out is below 1e-22.
+Tensor sine_quotient(const Tensor& t) {
+  constexpr double kNear = 0.5;
+  constexpr int kTerms = 10;
+  const Tensor near = t.abs().lt(kNear);
+  // What is not taken is computed where it is finite, since its gradient is multiplied by 0.
+  const Tensor q = at::where(near, t, 0.0).square(), other = at::where(near, 1.0, t);
+  const auto term = [&q](int k) { return q / (2 * k * (2 * k + 1)); };
+  Tensor series = 1 - term(kTerms - 1);
+  for (int k = kTerms - 2; k > 0; --k) series = 1 - series * term(k);
+  return at::where(near, series, sine(other) / other);
+}
 
-  Tensor alpha_view() const { return along_channels(alpha, x); }
-  Tensor inverse() const { return along_channels(beta, x).add(eps).reciprocal(); }
-  Tensor phase() const { return alpha_view() * x; }
+// A call as its derivatives see it: in the dtype that it is computed in, without logarithms, and
+// with alpha for a beta that was not given.
+struct SnakeCall {
+  Tensor x, alpha, beta;  // the last two along channels
+  SnakeForm form;
+  bool beta_is_alpha;
+
+  SnakeCall(const Tensor& x, const Tensor& alpha, const Tensor& beta, std::optional<double> eps,
+            bool logscale, ScalarType result)
+      : form(snake_form(beta.defined(), eps, logscale)), beta_is_alpha(!beta.defined()) {
+    const ScalarType dtype = at::toOpMathType(result);
+    const auto parameter = [&](const Tensor& stored) {
+      const Tensor t = along_channels(cast(stored, dtype), x);
+      return logscale ? t.exp() : t;
+    };
+    this->x = cast(x, dtype);
+    this->alpha = parameter(alpha);
+    this->beta = beta_is_alpha ? this->alpha : parameter(beta);
+  }
+
+  Tensor phase() const { return alpha * x; }
+  Tensor inverse() const { return beta.add(form.eps).reciprocal(); }
+
+  // The limit form's derivative by alpha.
+  Tensor limit_slope(const Tensor& t) const {
+    const Tensor w = x * sine_quotient(t);
+    return w * (2 * x * cosine(t) - w);
+  }
+
+  // A tangent of a stored parameter as one of its own.
+  Tensor along(const Tensor& moved, const Tensor& parameter) const {
+    const Tensor t = along_channels(cast(moved, x.scalar_type()), x);
+    return form.logscale ? t * parameter : t;
+  }
 
   // What the tangents of x, alpha and beta, those that are defined, make of the result.
-  Tensor tangent(const Tensor& dx, const Tensor& dalpha, const Tensor& dbeta) const {
-    const Tensor t = phase(), b = inverse();
-    Tensor dt = times(dx, alpha_view());
-    if (dalpha.defined()) dt = plus(dt, along_channels(dalpha, x) * x);
+  Tensor tangent(const Tensor& dx, const Tensor& stored_dalpha, const Tensor& stored_dbeta) const {
+    const Tensor t = phase();
+    const Tensor dalpha = stored_dalpha.defined() ? along(stored_dalpha, alpha) : Tensor();
+    if (form.limit) {
+      const Tensor by_x = dx.defined() ? dx + 2 * dx * (sine(t) * cosine(t)) : Tensor();
+      return dalpha.defined() ? plus(by_x, dalpha * limit_slope(t)) : by_x;
+    }
+    const Tensor b = inverse();
+    const Tensor dt = plus(times(dx, alpha), times(dalpha, x));
     Tensor result = dx;
     if (dt.defined()) result = plus(result, dt * (sine(t) * cosine(t)) * (2 * b));
-    if (dbeta.defined()) {
-      result = minus(result, along_channels(dbeta, x) * sine(t).square() * b.square());
+    if (stored_dbeta.defined()) {
+      const Tensor dbeta = along(stored_dbeta, beta);
+      result = minus(result, dbeta * sine(t).square() * b.square());
     }
     return result;
   }
 
-  Tensor to_parameter(const Tensor& grad, const Tensor& parameter) const {
-    const Tensor sum = at::sum_to(grad, along_channels(parameter, x).sym_sizes());
-    return cast(sum.reshape_symint(parameter.sym_sizes()), parameter.scalar_type());
+  // The gradient of a stored parameter by that of every element.
+  Tensor to_parameter(const Tensor& grads, const Tensor& parameter, const Tensor& stored) const {
+    const Tensor sum = at::sum_to(grads, parameter.sym_sizes());
+    const Tensor grad = form.logscale ? sum * parameter : sum;
+    return cast(grad.reshape_symint(stored.sym_sizes()), stored.scalar_type());
   }
 
-  Tensors3 gradients(const Tensor& grad, std::array<bool, 3> mask, bool beta_is_alpha) const {
-    const Tensor t = phase(), b = inverse(), s = sine(t);
-    Tensor grad_x, grad_alpha, grad_beta;
-    if (mask[0] || mask[1]) {
-      const Tensor slope = grad * (s * cosine(t)) * (2 * b);
-      if (mask[0]) grad_x = cast(grad + slope * alpha_view(), x.scalar_type());
-      if (mask[1]) grad_alpha = to_parameter(slope * x, alpha);
+  // Of x, alpha and beta, those of the mask, by every element.
+  Tensors3 gradients(const Tensor& grad, std::array<bool, 3> mask) const {
+    const Tensor t = phase(), product = sine(t) * cosine(t);
+    Tensor by_x, by_alpha, by_beta;
+    if (form.limit) {
+      if (mask[0]) by_x = grad + 2 * grad * product;
+      if (mask[1]) by_alpha = grad * limit_slope(t);
+      return {by_x, by_alpha, by_beta};
     }
-    const bool into_alpha = mask[1] && beta_is_alpha;
-    if (into_alpha || (mask[2] && !beta_is_alpha)) {
-      grad_beta = to_parameter(-grad * s.square() * b.square(), beta);
-    }
-    if (into_alpha) return {grad_x, grad_alpha + grad_beta, Tensor()};
-    return {grad_x, grad_alpha, grad_beta};
+    const Tensor b = inverse(), slope = grad * product * (2 * b);
+    if (mask[0]) by_x = grad + slope * alpha;
+    if (mask[1]) by_alpha = slope * x;
+    if (mask[beta_is_alpha ? 1 : 2]) by_beta = -grad * sine(t).square() * b.square();
+    if (beta_is_alpha) return {by_x, plus(by_alpha, by_beta), Tensor()};
+    return {by_x, by_alpha, by_beta};
   }
 };
-
-SnakeCall call_of(const Tensor& x, const Tensor& alpha, const Tensor& beta, double eps) {
-  return {x, alpha, beta.defined() ? beta : alpha, eps};
-}
 
 struct SnakeTangents {
   Tensor x, alpha, beta;
@@ -65,38 +112,41 @@ struct SnakeTangents {
 
   // Of the result of a call at these primals, in its dtype.
   Tensor of(const SnakeCall& call, const Tensor& result) const {
-    return cast(call.tangent(x, alpha, beta), result.scalar_type());
+    const Tensor dx = cast(x, call.x.scalar_type());
+    return cast(call.tangent(dx, alpha, beta), result.scalar_type());
   }
 };
 
-struct SnakeBackward : OpNode<SnakeBackward, Tensor, Tensor, Tensor, double> {
+struct SnakeBackward : OpNode<SnakeBackward, Tensor, Tensor, Tensor, std::optional<double>, bool> {
   static constexpr const char* kName = "SnakeBackward";
   static variable_list backward(const variable_list& grads, const Need& need, const Tensor& x,
-                                const Tensor& alpha, const Tensor& beta, double eps) {
-    auto [grad_x, grad_alpha, grad_beta] = snake_backward_op().call(
-        grads[0], x, alpha, optional(beta), eps, {need[0], need[1], need.size() > 2 && need[2]});
+                                const Tensor& alpha, const Tensor& beta, std::optional<double> eps,
+                                bool logscale) {
+    auto [grad_x, grad_alpha, grad_beta] =
+        snake_backward_op().call(grads[0], x, alpha, optional(beta), eps,
+                                 {need[0], need[1], need.size() > 2 && need[2]}, logscale);
     return {grad_x, grad_alpha, grad_beta};
   }
 };
 
 Tensor snake_autograd(c10::DispatchKeySet keys, const Tensor& x, const Tensor& alpha,
-                      const OptionalTensor& beta, double eps) {
+                      const OptionalTensor& beta, std::optional<double> eps, bool logscale) {
   const Tensor b = value_or_undefined(beta);
   auto node = SnakeBackward::record(x, alpha, b);
-  Tensor out = below_autograd(snake_op(), keys, x, alpha, beta, eps);
+  Tensor out = below_autograd(snake_op(), keys, x, alpha, beta, eps, logscale);
   if (node) {
     set_history(out, node);
-    node->save(x, alpha, b, eps);
+    node->save(x, alpha, b, eps, logscale);
   }
   if (has_tangent(x, alpha, b)) {
-    const SnakeCall call = call_of(primal(x), primal(alpha), primal(b), eps);
+    const SnakeCall call(primal(x), primal(alpha), primal(b), eps, logscale, out.scalar_type());
     set_tangent(out, SnakeTangents(x, alpha, b).of(call, out));
   }
   return out;
 }
 
 void snake_inplace_autograd(c10::DispatchKeySet keys, Tensor& x, const Tensor& alpha,
-                            const OptionalTensor& beta, double eps) {
+                            const OptionalTensor& beta, std::optional<double> eps, bool logscale) {
   const Tensor b = value_or_undefined(beta);
   torch::autograd::check_inplace(x, compute_requires_grad(x, alpha, b));
   auto node = SnakeBackward::record(x, alpha, b);
@@ -104,30 +154,39 @@ void snake_inplace_autograd(c10::DispatchKeySet keys, Tensor& x, const Tensor& a
   const SnakeTangents tangents(x, alpha, b);
   // Derivatives are at the old value, which is about to be overwritten.
   const Tensor old = node || moved ? x.clone() : Tensor();
-  if (node) node->save(old, alpha, b, eps);
-  below_autograd_inplace(snake_inplace_op(), keys, x, alpha, beta, eps);
+  if (node) node->save(old, alpha, b, eps, logscale);
+  below_autograd_inplace(snake_inplace_op(), keys, x, alpha, beta, eps, logscale);
   if (node) torch::autograd::rebase_history(x, node);
   if (moved) {
-    const SnakeCall call = call_of(primal(old), primal(alpha), primal(b), eps);
+    const ScalarType compute = check_snake("snake_", x, alpha, beta, Tensor()).compute;
+    const SnakeCall call(primal(old), primal(alpha), primal(b), eps, logscale, compute);
     set_tangent(x, tangents.of(call, x), /*inplace=*/true);
   }
 }
 
 void snake_out_autograd(c10::DispatchKeySet keys, const Tensor& x, const Tensor& alpha,
-                        const OptionalTensor& beta, double eps, Tensor& out) {
+                        const OptionalTensor& beta, std::optional<double> eps, bool logscale,
+                        Tensor& out) {
   refuse_autograd("snake", "out", x, alpha, value_or_undefined(beta), out);
-  below_autograd_inplace(snake_out_op(), keys, x, alpha, beta, eps, out);
+  below_autograd_inplace(snake_out_op(), keys, x, alpha, beta, eps, logscale, out);
 }
 
 Tensors3 snake_backward_autograd(c10::DispatchKeySet keys, const Tensor& grad, const Tensor& x,
-                                 const Tensor& alpha, const OptionalTensor& beta, double eps,
-                                 std::array<bool, 3> mask) {
+                                 const Tensor& alpha, const OptionalTensor& beta,
+                                 std::optional<double> eps, std::array<bool, 3> mask,
+                                 bool logscale) {
   const Tensor b = value_or_undefined(beta);
   if (!has_tangent(grad, x, alpha, b) && !compute_requires_grad(grad, x, alpha, b)) {
-    return below_autograd(snake_backward_op(), keys, grad, x, alpha, beta, eps, mask);
+    return below_autograd(snake_backward_op(), keys, grad, x, alpha, beta, eps, mask, logscale);
   }
-  check_snake_backward(grad, x, alpha, beta);
-  return call_of(x, alpha, b, eps).gradients(grad, mask, /*beta_is_alpha=*/!b.defined());
+  const ScalarType compute = check_snake_backward(grad, x, alpha, beta).compute;
+  const SnakeCall call(x, alpha, b, eps, logscale, compute);
+  const auto [by_x, by_alpha, by_beta] = call.gradients(cast(grad, call.x.scalar_type()), mask);
+  const auto sums = [&](const Tensor& by, const Tensor& parameter, const Tensor& stored) {
+    return by.defined() ? call.to_parameter(by, parameter, stored) : by;
+  };
+  return {cast(by_x, x.scalar_type()), sums(by_alpha, call.alpha, alpha),
+          sums(by_beta, call.beta, b)};
 }
 
 }  // namespace

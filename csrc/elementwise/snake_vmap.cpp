@@ -80,7 +80,7 @@ void snake_backward_batch_rule(const OperatorHandle& op, Stack* stack) {
 
 // What the op without writing gives, written into x.
 void snake_inplace_batch_rule(const OperatorHandle& op, Stack* stack) {
-  Stack arguments(stack->end() - 4, stack->end());
+  Stack arguments(stack->end() - 5, stack->end());
   {
     const BatchedCall call(op, stack, /*rows=*/0);
     if (!call.any()) {
@@ -91,7 +91,8 @@ void snake_inplace_batch_rule(const OperatorHandle& op, Stack* stack) {
   }
   Tensor x = arguments[0].toTensor();
   const OptionalTensor beta = arguments[2].toOptional<Tensor>();
-  x.copy_(snake_op().call(x, arguments[1].toTensor(), beta, arguments[3].toDouble()));
+  x.copy_(snake_op().call(x, arguments[1].toTensor(), beta, arguments[3].toOptional<double>(),
+                          arguments[4].toBool()));
 }
 
 }  // namespace

@@ -8,43 +8,59 @@
 namespace treadle {
 namespace {
 
-// out = x + sin(alpha x)^2 * inverse.
 template <class scalar_t, bool kFar, class acc = acc_t<scalar_t>>
 __device__ __forceinline__ acc snake_of(acc x, acc alpha, acc inverse) {
   const acc t = math::mul_rn(alpha, x);
   if constexpr (kFar) {
-    return math::fma_rn(math::any_snake<scalar_t, false>(t).square, inverse, x);
+    return SnakeChannel<acc>::value(x, math::any_snake<scalar_t, false>(t).sine, inverse);
   } else {
-    return math::fma_rn(math::near_snake<scalar_t, false>(t).square, inverse, x);
+    return SnakeChannel<acc>::value(x, math::near_snake<scalar_t, false>(t).sine, inverse);
   }
+}
+
+// Any phase and any alpha.
+template <class scalar_t, class acc = acc_t<scalar_t>>
+__device__ __forceinline__ acc small_snake_of(acc x, acc alpha, SnakeInverse<acc> inverse) {
+  const acc t = math::mul_rn(alpha, x);
+  return SnakeChannel<acc>::small_value(x, t, math::any_snake<scalar_t, false>(t).sine, inverse);
 }
 
 // For map.cuh.
 template <class scalar_t>
 struct SnakeOf {
   using acc = acc_t<scalar_t>;
-  acc eps;
+  SnakeForm form;
 
   template <int n>
   __device__ __forceinline__ void operator()(Vector<scalar_t, n>& out,
                                              const Vector<scalar_t, n>& in,
                                              const Vector<scalar_t, n>& alphas,
                                              const Vector<scalar_t, n>& betas) const {
-    acc x[n], alpha[n], inverse[n], largest = 0;
+    acc x[n], alpha[n], beta[n], largest = 0;
+    SnakeInverse<acc> inverse[n];
+    bool small = false;
     widen(in, x);
     widen(alphas, alpha);
-    widen(betas, inverse);
+    widen(betas, beta);
 #pragma unroll
     for (int i = 0; i < n; ++i) {
-      inverse[i] = 1 / (inverse[i] + eps);
+      const SnakeChannel<acc> channel(alpha[i], beta[i], form);
+      alpha[i] = channel.alpha;
+      inverse[i] = channel.inverse;
+      small |= channel.small();
       largest = fmax(largest, fabs(alpha[i] * x[i]));
     }
-    if (largest > math::kSnakeNear<scalar_t>) {
+    if (small) {
 #pragma unroll
-      for (int i = 0; i < n; ++i) x[i] = snake_of<scalar_t, true>(x[i], alpha[i], inverse[i]);
+      for (int i = 0; i < n; ++i) x[i] = small_snake_of<scalar_t>(x[i], alpha[i], inverse[i]);
+    } else if (largest > math::kSnakeNear<scalar_t>) {
+#pragma unroll
+      for (int i = 0; i < n; ++i) x[i] = snake_of<scalar_t, true>(x[i], alpha[i], inverse[i].value);
     } else {
 #pragma unroll
-      for (int i = 0; i < n; ++i) x[i] = snake_of<scalar_t, false>(x[i], alpha[i], inverse[i]);
+      for (int i = 0; i < n; ++i) {
+        x[i] = snake_of<scalar_t, false>(x[i], alpha[i], inverse[i].value);
+      }
     }
     narrow(x, out);
   }
@@ -61,9 +77,9 @@ struct SnakeRows {
   uint32_t row_size, vectors;
   FastDivide vectors_per_row, channels;
   bool aligned;  // every vector is whole and in one access
-  acc_t<scalar_t> eps;
+  SnakeForm form;
 
-  SnakeRows(const ElementwiseArgs& args, double eps)
+  SnakeRows(const ElementwiseArgs& args, const SnakeForm& form)
       : out(args.data[0]),
         x(args.data[1]),
         alpha(args.data[2]),
@@ -72,7 +88,7 @@ struct SnakeRows {
         beta_step(args.ndim > 1 ? static_cast<uint32_t>(args.strides[3][1]) : 0),
         row_size(static_cast<uint32_t>(args.sizes[0])),
         channels(args.ndim > 1 ? static_cast<uint32_t>(args.sizes[1]) : 1),
-        eps(static_cast<acc_t<scalar_t>>(eps)) {
+        form(form) {
     vectors_per_row = FastDivide(ceil_div(row_size, uint32_t{kVector}));
     vectors = static_cast<uint32_t>(args.numel / args.sizes[0]) * vectors_per_row.divisor;
     aligned = reinterpret_cast<uintptr_t>(out) % 16 == 0 &&
@@ -94,10 +110,17 @@ struct SnakeRows {
   }
 };
 
-// One thread per vector of a row. The far phases of two accesses would take more registers than the
-// near ones, for which more blocks at once count.
+// Blocks of a multiprocessor. The far phases of two accesses would take more registers than the
+// near ones, for which more blocks at once count; so would an alpha that may be 0.
 template <class scalar_t, int kBytes, bool kAligned>
-__global__ void __launch_bounds__(kBlockSize, kBytes == 32 ? 5 : 0)
+inline constexpr int kRowBlocks = kBytes == 32                          ? 5
+                                  : sizeof(scalar_t) == 8               ? 0
+                                  : kAligned || !is_half_type<scalar_t> ? 8
+                                                                        : 6;
+
+// One thread per vector of a row.
+template <class scalar_t, int kBytes, bool kAligned>
+__global__ void __launch_bounds__(kBlockSize, kRowBlocks<scalar_t, kBytes, kAligned>)
     snake_rows(const __grid_constant__ SnakeRows<scalar_t, kBytes> args) {
   begin_kernel();
   using acc = acc_t<scalar_t>;
@@ -106,25 +129,34 @@ __global__ void __launch_bounds__(kBlockSize, kBytes == 32 ? 5 : 0)
   if (index >= args.vectors) return;
   const uint32_t row = args.vectors_per_row(index);
   const uint32_t first = (index - row * args.vectors_per_row.divisor) * n;
-  const uint32_t channel = row - args.channels(row) * args.channels.divisor;
+  const uint32_t c = row - args.channels(row) * args.channels.divisor;
   const int count = kAligned ? n : min(static_cast<uint32_t>(n), args.row_size - first);
   const size_t at = (size_t{row} * args.row_size + first) * sizeof(scalar_t);
   Vector<scalar_t, n> in, out;
   constexpr InRow kInRow = kAligned ? InRow::kAligned : InRow::kAnywhere;
   load_row<scalar_t>(args.x + at, kInRow, count, in);
   const auto of_channel = [&](const char* data, uint32_t step) {
-    return widen(*reinterpret_cast<const scalar_t*>(data + int64_t{channel} * step));
+    return widen(*reinterpret_cast<const scalar_t*>(data + int64_t{c} * step));
   };
-  const acc alpha = of_channel(args.alpha, args.alpha_step);
-  const acc inverse = 1 / (of_channel(args.beta, args.beta_step) + args.eps);
+  const SnakeChannel<acc> channel(of_channel(args.alpha, args.alpha_step),
+                                  of_channel(args.beta, args.beta_step), args.form);
   acc x[n];
   widen(in, x);
-  if (any_far(in, alpha)) {
+  if (channel.small()) {
 #pragma unroll
-    for (int i = 0; i < n; ++i) x[i] = snake_of<scalar_t, true>(x[i], alpha, inverse);
+    for (int i = 0; i < n; ++i) {
+      x[i] = small_snake_of<scalar_t>(x[i], channel.alpha, channel.inverse);
+    }
+  } else if (any_far(in, channel.alpha)) {
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      x[i] = snake_of<scalar_t, true>(x[i], channel.alpha, channel.inverse.value);
+    }
   } else {
 #pragma unroll
-    for (int i = 0; i < n; ++i) x[i] = snake_of<scalar_t, false>(x[i], alpha, inverse);
+    for (int i = 0; i < n; ++i) {
+      x[i] = snake_of<scalar_t, false>(x[i], channel.alpha, channel.inverse.value);
+    }
   }
   narrow(x, out);
   store_row<scalar_t>(args.out + at, kInRow, count, out);
@@ -142,25 +174,26 @@ cudaError_t launch_rows_of(const SnakeRows<scalar_t, kBytes>& rows, cudaStream_t
 // Of half types a thread has two accesses, where that divides a row: what it computes once for its
 // channel then costs less beside them.
 template <class scalar_t>
-cudaError_t launch_rows_of(const ElementwiseArgs& args, double eps, cudaStream_t stream) {
+cudaError_t launch_rows_of(const ElementwiseArgs& args, const SnakeForm& form,
+                           cudaStream_t stream) {
   if constexpr (is_half_type<scalar_t>) {
-    const SnakeRows<scalar_t, 32> rows(args, eps);
+    const SnakeRows<scalar_t, 32> rows(args, form);
     if (rows.aligned) return launch_rows_of<scalar_t, 32, true>(rows, stream);
   }
-  const SnakeRows<scalar_t, 16> rows(args, eps);
+  const SnakeRows<scalar_t, 16> rows(args, form);
   return rows.aligned ? launch_rows_of<scalar_t, 16, true>(rows, stream)
                       : launch_rows_of<scalar_t, 16, false>(rows, stream);
 }
 
 }  // namespace
 
-cudaError_t launch_snake(const ElementwiseArgs& args, double eps, cudaStream_t stream) {
+cudaError_t launch_snake(const ElementwiseArgs& args, const SnakeForm& form, cudaStream_t stream) {
   return visit_floating(args.compute, [&](auto type) {
     using scalar_t = typename decltype(type)::type;
-    if (SnakeRows<scalar_t, 16>::fits(args)) return launch_rows_of<scalar_t>(args, eps, stream);
+    if (SnakeRows<scalar_t, 16>::fits(args)) return launch_rows_of<scalar_t>(args, form, stream);
     bool cast = false;
     for (int i = 0; i < 4; ++i) cast = cast || args.dtypes[i] != args.compute;
-    const SnakeOf<scalar_t> f{static_cast<acc_t<scalar_t>>(eps)};
+    const SnakeOf<scalar_t> f{form};
     return cast ? launch_anywhere<scalar_t, true, 3>(args, f, stream)
                 : launch_anywhere<scalar_t, false, 3>(args, f, stream);
   });

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/common/convert.cuh"
-#include "kernels/math/snake.h"
+#include "kernels/elementwise/snake_channel.h"
 
 namespace treadle {
 

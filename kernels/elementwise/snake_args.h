@@ -1,4 +1,4 @@
-// snake's backward pass as the host describes it: no torch, no CUDA.
+// snake as the host describes it: no torch, no CUDA.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,13 @@
 #include "kernels/common/dtype.h"
 
 namespace treadle {
+
+// Which formula is meant; kernels/math/snake.h has them.
+struct SnakeForm {
+  double eps;     // is added to beta
+  bool limit;     // neither beta nor eps was given: x + alpha (x sinc(alpha x))^2
+  bool logscale;  // alpha and beta are given as their logarithms
+};
 
 // x, grad and grad_x are [N, C, L], alpha and beta and their gradients [C], all dense and of one
 // dtype. A gradient that is not wanted is null. `partial` holds, for each chunk of work, the two
@@ -17,20 +24,7 @@ struct SnakeBackwardArgs {
   void *grad_x, *grad_alpha, *grad_beta;
   void* partial;
   bool beta_is_alpha;  // then grad_alpha is the sum of both
-  double eps;
-};
-
-// A channel's gradient by its two sums, grad x sin cos and grad sin^2, with b = beta + eps.
-template <class acc>
-struct SnakeChannel {
-  acc alpha, inverse;  // 1 / b
-  bool beta_is_alpha;
-
-  TREADLE_HD acc grad_beta(acc square) const { return -(square * inverse) * inverse; }
-  TREADLE_HD acc grad_alpha(acc product, acc square) const {
-    const acc own = 2 * (product * inverse);
-    return beta_is_alpha ? own + grad_beta(square) : own;
-  }
+  SnakeForm form;
 };
 
 // How the CPU divides the work: a chunk is a part of a row for all channels. Sums are added in the

@@ -1,6 +1,6 @@
 // snake's backward pass on CUDA: the gradient of x, and in the same pass the two sums of each
-// channel (snake_args.h); then their total. Everything is added in an order that the shape decides.
-// Twin: kernels/elementwise/cpu/snake.cpp.
+// channel (snake_channel.h); then their total. Everything is added in an order that the shape
+// decides. Twin: kernels/elementwise/cpu/snake.cpp.
 #include "kernels/elementwise/launchers.h"
 #include "kernels/elementwise/rows_map.cuh"
 #include "kernels/elementwise/snake.cuh"
@@ -53,16 +53,15 @@ struct SnakeBackwardWork {
 template <class scalar_t>
 __device__ __forceinline__ SnakeChannel<acc_t<scalar_t>> channel_of(const SnakeBackwardArgs& args,
                                                                     int64_t c) {
-  using acc = acc_t<scalar_t>;
-  const acc beta = widen(static_cast<const scalar_t*>(args.beta)[c]);
   return {widen(static_cast<const scalar_t*>(args.alpha)[c]),
-          1 / (beta + static_cast<acc>(args.eps)), args.beta_is_alpha};
+          widen(static_cast<const scalar_t*>(args.beta)[c]), args.form};
 }
 
-// The factors of a channel, and its sums in a thread.
+// A channel, and its sums in a thread.
 template <class acc>
 struct SnakeSums {
-  acc alpha, slope;  // 2 alpha / b
+  SnakeChannel<acc> channel;
+  acc slope = channel.x_slope();
   acc product = 0, square = 0;
 };
 
@@ -89,34 +88,39 @@ struct SnakeVector {
     load_row<scalar_t>(static_cast<const char*>(work.args.grad) + at, kInRow, count, grad);
   }
 
-  template <bool kFar>
+  template <bool kFar, bool kLimit>
   __device__ __forceinline__ void compute(SnakeSums<acc>& sums, Vector<scalar_t, n>& out) const {
     acc xs[n], g[n], result[n];
     widen(x, xs);
     widen(grad, g);
 #pragma unroll
     for (int i = 0; i < n; ++i) {
-      const acc t = math::mul_rn(sums.alpha, xs[i]);
+      const acc t = math::mul_rn(sums.channel.alpha, xs[i]);
       math::SnakeWaves<acc> waves;
       if constexpr (kFar) {
         waves = math::any_snake<scalar_t, true>(t);
       } else {
         waves = math::near_snake<scalar_t, true>(t);
       }
-      sums.product += g[i] * xs[i] * waves.product;
-      sums.square += g[i] * waves.square;
-      result[i] = g[i] * math::fma_rn(sums.slope, waves.product, acc(1));
+      if constexpr (kLimit) {
+        sums.product += sums.channel.limit_slope(g[i], xs[i], t, waves);
+      } else {
+        sums.product += g[i] * xs[i] * waves.product();
+        sums.square += g[i] * waves.square();
+      }
+      result[i] = g[i] * math::fma_rn(sums.slope, waves.product(), acc(1));
     }
     narrow(result, out);
   }
 
+  template <bool kLimit>
   __device__ __forceinline__ void backward(const SnakeBackwardWork& work, int64_t row,
                                            uint32_t vector, SnakeSums<acc>& sums) const {
     Vector<scalar_t, n> out;
-    if (any_far(x, sums.alpha)) {
-      compute<true>(sums, out);
+    if (any_far(x, sums.channel.alpha)) {
+      compute<true, kLimit>(sums, out);
     } else {
-      compute<false>(sums, out);
+      compute<false, kLimit>(sums, out);
     }
     if (work.args.grad_x == nullptr || count == 0) return;
     const int64_t at = row + int64_t{vector} * kVectorBytes;
@@ -140,7 +144,7 @@ __device__ __forceinline__ acc sum_of_lanes(acc value, int lanes,
   return total;
 }
 
-template <class scalar_t, bool kAligned>
+template <class scalar_t, bool kAligned, bool kLimit>
 __global__ void __launch_bounds__(kBlockSize, kBackwardBlocks)
     snake_backward(const __grid_constant__ SnakeBackwardWork work) {
   begin_kernel();
@@ -152,15 +156,14 @@ __global__ void __launch_bounds__(kBlockSize, kBackwardBlocks)
   const auto lanes = static_cast<uint32_t>(split.lanes);
   const int64_t c =
       int64_t{blockIdx.x - chunk * channel_blocks} * (kBlockSize / lanes) + threadIdx.x / lanes;
-  SnakeSums<acc> sums = {};
+  acc product = 0, square = 0;
   if (c < args.c) {
     const uint32_t part = chunk % split.parts;
     const int64_t n_begin = int64_t{chunk / split.parts} * split.rows;
     const int64_t n_end = min(n_begin + split.rows, args.n);
     const uint32_t begin = part * split.vectors_per_part + threadIdx.x % lanes;
     const uint32_t end = min((part + 1) * split.vectors_per_part, split.vectors);
-    const SnakeChannel<acc> channel = channel_of<scalar_t>(args, c);
-    sums = {channel.alpha, 2 * (channel.alpha * channel.inverse)};
+    SnakeSums<acc> sums = {channel_of<scalar_t>(args, c)};
     for (int64_t n = n_begin; n < n_end; ++n) {
       const int64_t row = (n * args.c + c) * args.l * int64_t{sizeof(scalar_t)};
       for (uint32_t v = begin; v < end; v += kAhead * lanes) {
@@ -169,14 +172,18 @@ __global__ void __launch_bounds__(kBlockSize, kBackwardBlocks)
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) vectors[i].load(work, row, v + i * lanes, end);
 #pragma unroll
-        for (int i = 0; i < kAhead; ++i) vectors[i].backward(work, row, v + i * lanes, sums);
+        for (int i = 0; i < kAhead; ++i) {
+          vectors[i].template backward<kLimit>(work, row, v + i * lanes, sums);
+        }
       }
     }
+    product = sums.product;
+    square = sums.square;
   }
   if (args.partial == nullptr) return;
   __shared__ acc of_warps[2][kBlockSize / kWarp];
-  const acc product = sum_of_lanes(sums.product, split.lanes, of_warps[0]);
-  const acc square = sum_of_lanes(sums.square, split.lanes, of_warps[1]);
+  product = sum_of_lanes(product, split.lanes, of_warps[0]);
+  square = sum_of_lanes(square, split.lanes, of_warps[1]);
   if (c >= args.c || threadIdx.x % lanes != 0) return;
   acc* partial = static_cast<acc*>(args.partial) + int64_t{chunk} * 2 * args.c + c;
   partial[0] = product;
@@ -201,7 +208,7 @@ __device__ __forceinline__ void write_gradients(const SnakeBackwardArgs& args, i
   const auto write = [c](void* grads, acc value) {
     if (grads != nullptr) static_cast<scalar_t*>(grads)[c] = Narrow<scalar_t>::from(value);
   };
-  write(args.grad_alpha, channel.grad_alpha(product, square));
+  write(args.grad_alpha, channel.grad_alpha(product, square, args.beta_is_alpha));
   write(args.grad_beta, channel.grad_beta(square));
 }
 
@@ -252,6 +259,14 @@ cudaError_t launch_sums(const SnakeBackwardArgs& args, int64_t chunks, cudaStrea
                 chunks);
 }
 
+template <class scalar_t, bool kAligned>
+cudaError_t launch_pass(const SnakeBackwardWork& work, const LaunchShape& shape,
+                        cudaStream_t stream) {
+  return work.args.form.limit
+             ? launch(snake_backward<scalar_t, kAligned, true>, shape, stream, work)
+             : launch(snake_backward<scalar_t, kAligned, false>, shape, stream, work);
+}
+
 bool aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % kVectorBytes == 0; }
 
 }  // namespace
@@ -268,9 +283,8 @@ cudaError_t launch_snake_backward(const SnakeBackwardArgs& args, cudaStream_t st
     constexpr int n = kVectorBytes / sizeof(scalar_t);
     const auto blocks = static_cast<unsigned>(split.channel_blocks * split.chunks);
     const LaunchShape shape = {blocks, 1, 1, kBlockSize, 0, n, 2 * n};
-    const cudaError_t error = all_aligned
-                                  ? launch(snake_backward<scalar_t, true>, shape, stream, work)
-                                  : launch(snake_backward<scalar_t, false>, shape, stream, work);
+    const cudaError_t error = all_aligned ? launch_pass<scalar_t, true>(work, shape, stream)
+                                          : launch_pass<scalar_t, false>(work, shape, stream);
     if (error != cudaSuccess || args.partial == nullptr) return error;
     return launch_sums<scalar_t>(args, split.chunks, stream);
   });

@@ -1,5 +1,5 @@
-"""Checks of what is given as a tensor: that it is one, and of a layout that the kernels read; and
-what ops and dtypes are called in errors."""
+"""Checks of arguments: that a tensor is one, and of a layout that the kernels read, and a flag a
+bool; and what ops and dtypes are called in errors."""
 
 from __future__ import annotations
 
@@ -27,6 +27,12 @@ def check_tensor(op: str, argument: str, value: Any) -> None:
     """
     if not is_tensor_like(value):  # type: ignore[no-untyped-call]
         raise TypeError(f"{op}: {argument} must be a tensor, got {type(value).__name__}") from None
+
+
+def check_bool(op: str, argument: str, flag: object) -> bool:
+    if not isinstance(flag, bool):
+        raise TypeError(f"{op}: {argument} must be a bool, got {type(flag).__name__}")
+    return flag
 
 
 def check_dense(op: str, argument: str, tensor: Tensor, instead: str = "") -> None:

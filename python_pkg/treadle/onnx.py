@@ -127,19 +127,34 @@ def _cosine(x: Value) -> Value:
     return _wave(op.Cos, x)
 
 
-def _snake(x: Value, alpha: Value, beta: Value | None = None, eps: float = 0.0) -> Value:
+def _snake(
+    x: Value,
+    alpha: Value,
+    beta: Value | None = None,
+    eps: float | None = None,
+    logscale: bool = False,
+) -> Value:
     factor, rank = alpha if beta is None else beta, len(x.shape)
     to = _result_dtype(x, alpha, factor, 1.0)
     dtype = wide_dtype(to)
 
     def along(parameter: Value) -> Value:
         wide = cast(parameter, dtype)
+        wide = op.Exp(wide) if logscale else wide
         return op.Unsqueeze(wide, list(range(1, rank - 1))) if rank > 2 else wide
 
-    wide = cast(x, dtype)
-    wave = op.Sin(op.Mul(along(alpha), wide))
-    divisor = op.Add(along(factor), constant(eps, dtype))
-    return narrowed(op.Add(wide, op.Div(op.Mul(wave, wave), divisor)), dtype, to)
+    wide, divisor = cast(x, dtype), along(factor)
+    phase = op.Mul(along(alpha), wide)
+    wave = op.Sin(phase)
+    square = op.Mul(wave, wave)
+    if beta is not None or eps is not None:
+        divisor = op.Add(divisor, constant(eps or 0.0, dtype))
+        return narrowed(op.Add(wide, op.Div(square, divisor)), dtype, to)
+    # Where the phase is tiny, the limit at alpha 0: sin(phase) is the phase in all digits.
+    tiny = op.Less(op.Abs(phase), constant(2.0**-27, dtype))
+    quotient = op.Div(square, op.Where(tiny, constant(1.0, dtype), divisor))
+    added = op.Where(tiny, op.Mul(phase, wide), quotient)
+    return narrowed(op.Add(wide, added), dtype, to)
 
 
 def _scale(x: Value, factor: Value | float) -> Value:

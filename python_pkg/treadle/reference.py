@@ -120,14 +120,23 @@ def cosine_backward(grad: Tensor, x: Tensor) -> Tensor:
     return -grad * torch.sin(x)
 
 
-def snake(x: Tensor, alpha: Tensor, beta: Tensor | None = None, eps: float = 0.0) -> Tensor:
-    """``x + sin(alpha * x)**2 / (beta + eps)``.
+def snake(
+    x: Tensor,
+    alpha: Tensor,
+    beta: Tensor | None = None,
+    eps: float | None = None,
+    *,
+    logscale: bool = False,
+) -> Tensor:
+    """``x + sin(alpha * x)**2 / (beta + eps)``, or ``x + alpha * (x * sinc(alpha * x))**2``.
 
     Args:
         x: [N, C, ...], or with fewer dimensions, of one channel.
         alpha: [C] or [1].
         beta: [C] or [1]; None: alpha.
-        eps: a number that is added to beta.
+        eps: a number that is added to beta; None: 0, and without beta the second formula, with
+            sinc(t) = sin(t) / t and sinc(0) = 1.
+        logscale: whether alpha and beta are given as their logarithms.
 
     Returns:
         [N, C, ...], in the dtype that x, alpha and beta promote to.
@@ -137,10 +146,17 @@ def snake(x: Tensor, alpha: Tensor, beta: Tensor | None = None, eps: float = 0.0
     """
 
     def along(parameter: Tensor) -> Tensor:
-        return parameter.reshape((-1, *[1] * (x.dim() - 2)) if x.dim() else ())
+        shaped = parameter.reshape((-1, *[1] * (x.dim() - 2)) if x.dim() else ())
+        return torch.exp(shaped) if logscale else shaped
 
-    wave = torch.sin(along(alpha) * x)
-    factor = along(alpha if beta is None else beta).to(wave.dtype) + eps
+    phase = along(alpha) * x
+    wave = torch.sin(phase)
+    if beta is None and eps is None:
+        # The quotient's derivative would overflow in half types.
+        tiny = phase.abs() < torch.finfo(wave.dtype).eps
+        scaled = x * torch.where(tiny, 1, wave / torch.where(tiny, 1, phase))
+        return x + along(alpha) * scaled * scaled
+    factor = along(alpha if beta is None else beta).to(wave.dtype) + (eps or 0.0)
     return x + wave * wave / factor
 
 

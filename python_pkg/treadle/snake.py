@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._check_tensor import check_tensor
+from ._check_tensor import check_bool, check_tensor
 from ._numbers import as_number
 
 __all__ = ["snake", "snake_"]
@@ -19,52 +19,69 @@ def snake(
     x: Tensor,
     alpha: Tensor,
     beta: Tensor | None = None,
-    eps: float = 0.0,
+    eps: float | None = None,
     *,
+    logscale: bool = False,
     out: Tensor | None = None,
 ) -> Tensor:
-    """``x + sin(alpha * x)**2 / (beta + eps)``, alpha and beta by channel; fused.
+    """``x + sin(alpha * x)**2 / alpha``, or over ``beta + eps``; alpha and beta by channel; fused.
 
     The snake activation of L. Ziyin and others (Neural networks fail to learn periodic functions
-    and how to fix it. NeurIPS 2020), as audio decoders such as DAC and BigVGAN have it: both write
-    ``x + 1 / (alpha + 1e-9) * sin(alpha * x)**2``, which is ``eps=1e-9``.
+    and how to fix it. NeurIPS 2020). Without ``beta`` and ``eps`` it is ``x + alpha * w**2`` with
+    ``w = sin(alpha * x) / alpha``, which is x at alpha 0: value and derivatives are right for
+    every alpha, 0 and negative ones included. With either it is the formula
+    ``x + sin(alpha * x)**2 / (beta + eps)``, which divides by 0 where ``beta + eps`` is 0. Audio
+    decoders such as DAC and BigVGAN compute that with ``eps=1e-9``.
 
     Args:
         x: [N, C, ...] of any integer, bool or floating-point dtype. With fewer than 2 dimensions it
             has one channel, as in ``torch.prelu``.
         alpha: [C], or [1] for all channels, of an integer or floating-point dtype.
         beta: [C] or [1]; None: alpha.
-        eps: a number that is added to beta. Not differentiable.
+        eps: a number that is added to beta. None: 0, and without ``beta`` the limit at alpha 0.
+            Not differentiable.
+        logscale: True takes ``alpha`` and ``beta`` for the logarithms of alpha and beta. Their
+            exponentials are computed within the kernel, for half types in float32, and gradients
+            are those by the logarithms.
         out: written and returned if given, resized if its shape does not fit. No autograd.
 
     Returns:
         [N, C, ...] of the dtype that x, alpha and beta promote to, of integers alone the default
-        floating-point dtype. Half types are computed in
-        float32 and rounded once. 1 / (beta + eps) is computed first, so that 0 and inf go where
-        they go in the composition. x, alpha and beta are differentiable any number of times; the
-        first backward pass is one pass over x, and the sums of the parameters' gradients have the
-        same bits every time.
+        floating-point dtype. Half types are computed in float32, and only the result is rounded
+        to them. 1 / (beta + eps) is computed first, so that 0 and inf go where they go in the
+        composition. x, alpha and beta are differentiable any number of times; the first backward
+        pass is one pass over x, and the sums of the parameters' gradients have the same bits every
+        time.
 
     Raises:
-        TypeError: ``x``, ``alpha``, ``beta`` or ``out`` is no tensor, or ``eps`` no number.
+        TypeError: ``x``, ``alpha``, ``beta`` or ``out`` is no tensor, ``eps`` no number, or
+            ``logscale`` no bool.
         RuntimeError: shapes, dtypes or devices that do not fit.
 
     Source: csrc/elementwise/snake.cpp, kernels/elementwise/snake.cu.
     """
     _check_tensors("snake", x, alpha, beta)
+    eps, logscale = _number("snake", eps), check_bool("snake", "logscale", logscale)
     if out is not None:
         check_tensor("snake", "out", out)
-        _snake_out(x, alpha, beta, _number("snake", eps), out=out)
+        _snake_out(x, alpha, beta, eps, logscale=logscale, out=out)
         return out
-    return _snake(x, alpha, beta, _number("snake", eps))  # type: ignore[no-any-return]
+    return _snake(x, alpha, beta, eps, logscale=logscale)  # type: ignore[no-any-return]
 
 
-def snake_(x: Tensor, alpha: Tensor, beta: Tensor | None = None, eps: float = 0.0) -> Tensor:
-    """``x += sin(alpha * x)**2 / (beta + eps)`` in place. See :func:`snake`.
+def snake_(
+    x: Tensor,
+    alpha: Tensor,
+    beta: Tensor | None = None,
+    eps: float | None = None,
+    *,
+    logscale: bool = False,
+) -> Tensor:
+    """:func:`snake` in place.
 
     Args:
         x: [N, C, ...], written and returned; the result must cast to its dtype.
-        alpha, beta, eps: as there.
+        alpha, beta, eps, logscale: as there.
 
     Returns:
         ``x``.
@@ -75,7 +92,8 @@ def snake_(x: Tensor, alpha: Tensor, beta: Tensor | None = None, eps: float = 0.
     Source: csrc/elementwise/snake.cpp, kernels/elementwise/snake.cu.
     """
     _check_tensors("snake_", x, alpha, beta)
-    _snake_(x, alpha, beta, _number("snake_", eps))
+    logscale = check_bool("snake_", "logscale", logscale)
+    _snake_(x, alpha, beta, _number("snake_", eps), logscale=logscale)
     return x
 
 
@@ -88,5 +106,7 @@ def _check_tensors(op: str, x: Tensor, alpha: Tensor, beta: Tensor | None) -> No
         check_tensor(op, "beta", beta)
 
 
-def _number(op: str, eps: float) -> float:
-    return eps if type(eps) is float else as_number(op, "eps", eps, real=True)  # type: ignore[return-value]
+def _number(op: str, eps: float | None) -> float | None:
+    if eps is None or type(eps) is float:
+        return eps
+    return as_number(op, "eps", eps, real=True)  # type: ignore[return-value]

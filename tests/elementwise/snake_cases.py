@@ -1,5 +1,6 @@
 """Inputs of snake: every layout of an elementwise op with parameters of its channels, with and
-without beta; rows as audio decoders have them; numbers for eps, and phases far out."""
+without beta and eps, and as logarithms; rows as audio decoders have them; phases far out, and alpha
+at 0."""
 
 from __future__ import annotations
 
@@ -28,13 +29,27 @@ def parameter(make: Make, channels: int, to: Layout | None = None) -> Tensor:
 
 
 def with_parameters(
-    make: Make, x: Tensor, *, beta: bool = True, one: str = "", eps: float = 0.0, far: float = 1.0
+    make: Make,
+    x: Tensor,
+    *,
+    beta: bool = True,
+    one: str = "",
+    eps: float | None = 0.0,
+    far: float = 1.0,
+    at_zero: bool = False,
+    logscale: bool = False,
 ) -> Call:
-    """one: which of the two have one element. far: what alpha is multiplied by."""
+    """one: which of the two have one element. far: what alpha is multiplied by. at_zero: two of
+    three alphas are 0, or so near that the square of a phase underflows in float64."""
     alpha, other = (
         parameter(make, 1 if name in one.split() else channels_of(x)) for name in ("alpha", "beta")
     )
-    return Call((x, alpha * far, other if beta else None), {"eps": eps})
+    if at_zero:
+        factors = torch.tensor([0.0, -1e-200, 1.0], dtype=torch.float64, device=alpha.device)
+        count = torch.arange(alpha.numel(), device=alpha.device)
+        alpha = alpha * factors[count % 3].to(alpha.dtype)
+    options: dict[str, Any] = {"eps": eps, "logscale": True} if logscale else {"eps": eps}
+    return Call((x, alpha * far, other if beta else None), options)
 
 
 # x, and how it is stored: sizes around a vector, a warp and a block of a row; a batch that is
@@ -48,6 +63,7 @@ SHAPES: tuple[tuple[int, ...], ...] = (
     (70, 300, 2),
     (3, 4, 255),
     (2, 3, 8200),
+    (3, 1100),
     (1, 2, 5, 77),
     (2, 0, 3),
     (0, 3, 4),
@@ -83,6 +99,18 @@ def snake_cases() -> tuple[Case, ...]:
         add(str(list(shape)), shape)
     add("alpha alone", (2, 3, 7), beta=False)
     add("eps", (2, 3, 7), eps=0.25)
+    add("beta alone", (2, 3, 7), eps=None)
+    for shape in ((2, 3, 7), (70, 9), (2, 3, 300), (2, 3, 8200)):
+        add(f"limit {list(shape)}", shape, beta=False, eps=None)
+    for shape in ((2, 3, 7), (2, 4, 3, 5), (2, 3, 300)):
+        add(f"limit at 0, {list(shape)}", shape, beta=False, eps=None, at_zero=True)
+        add(f"logscale {list(shape)}", shape, eps=0.25, logscale=True)
+    add("limit at 0, images", (2, 40, 3, 4), to=channels_last, beta=False, eps=None, at_zero=True)
+    add("limit, one", (3, 5, 4), beta=False, eps=None, one="alpha")
+    add("logscale, alpha alone", (2, 3, 7), beta=False, eps=0.25, logscale=True)
+    add("logscale, limit", (2, 3, 7), beta=False, eps=None, logscale=True)
+    add("logscale, images", (2, 40, 3, 4), to=channels_last, eps=0.25, logscale=True)
+    add("logscale, transposed", (2, 9, 10), to=transposed, eps=0.25, logscale=True)
     for one in ("alpha", "beta", "alpha beta"):
         add(f"one {one}", (2, 3, 7), one=one)
     for layout in (transposed, strided, misaligned):
@@ -92,6 +120,7 @@ def snake_cases() -> tuple[Case, ...]:
     wide = tuple(dtype for dtype in FLOATING if dtype != torch.float16)
     add("far", (2, 3, 70), far=3e6, dtypes=wide)
     add("some far", (2, 3, 70), far=1e5, dtypes=wide)
+    add("limit, far", (2, 3, 70), far=3e6, dtypes=wide, beta=False, eps=None)
     return tuple(found)
 
 
@@ -104,12 +133,19 @@ def element(y: Tensor, at: int) -> Tensor:
     return y[(at,) * y.dim()].reshape(1) if y.numel() else y.new_ones(1)
 
 
-def backward_calls(make: Make) -> Iterator[tuple[Any, ...]]:
+def backward_calls(make: Make) -> Iterator[Call]:
     """What snake_backward is called with."""
     shapes: tuple[tuple[int, ...], ...] = ((2, 3, 7), (5,))
-    for shape, beta in itertools.product(shapes, (True, False)):
+    forms: tuple[tuple[bool, float | None, bool], ...] = (
+        (True, 0.25, False),
+        (False, 0.25, False),
+        (False, None, False),
+        (True, 0.25, True),
+    )
+    for shape, (beta, eps, logscale) in itertools.product(shapes, forms):
         x, *parameters = with_parameters(make, make(*shape), beta=beta).args
-        yield make(*shape), x, *parameters, 0.25, [True] * 3
+        args = (make(*shape), x, *parameters, eps, [True] * 3)
+        yield Call(args, {"logscale": logscale})
 
 
 def ops() -> tuple[Op, ...]:
@@ -126,6 +162,7 @@ def ops() -> tuple[Op, ...]:
             saved=(0, 1, 2),
             rest={
                 "": lambda y: Call((element(y, 0),), {"eps": 9.0}),
+                "limit": lambda y: Call((element(y, 0),)),
                 "beta": lambda y: Call((element(y, 0), element(y, -1)), {"eps": 9.0}),
             },
             parameters=True,

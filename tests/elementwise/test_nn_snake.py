@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import treadle
+from tests.support import pages
 from tests.support.inputs import DEVICES, Make
 
 C = 5
@@ -44,12 +46,14 @@ class BigVgan(nn.Module):
         return x + (1.0 / (beta + 1e-9)) * torch.sin(x * alpha).pow(2)
 
 
+# Their formula, for every parameter.
+EXACT: dict[str, Any] = {"eps": 1e-9}
 MODULES: dict[str, Any] = {
-    "DAC": (Dac, {}),
+    "DAC": (Dac, EXACT),
     **{
         f"BigVGAN beta={beta} logscale={log}": (
             lambda beta=beta, log=log: BigVgan(beta, log),
-            {"beta": beta, "logscale": log},
+            {"beta": beta, "logscale": log, **EXACT},
         )
         for beta in (False, True)
         for log in (False, True)
@@ -94,6 +98,35 @@ def test_replaces_modules_of_audio_decoders(name: str, device: str) -> None:
         assert (mine - truth).abs().max() <= 2 * worst + 8e-7 * truth.abs().max()
 
 
+class Launches(TorchDispatchMode):
+    """Counts the ops that compute, and of these the ones whose result is as large as the signal."""
+
+    def __init__(self, signal: int) -> None:
+        super().__init__()
+        self.signal, self.all, self.large = signal, 0, 0
+
+    def __torch_dispatch__(self, f: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = f(*args, **(kwargs or {}))
+        if not f.is_view:
+            self.all += 1
+            self.large += result.numel() == self.signal
+        return result
+
+
+def test_the_launches_that_the_page_names() -> None:
+    """docs/snake.md: those of a forward pass in plain PyTorch, and passes over the signal."""
+    page = (pages.DOCS / "snake.md").read_text()
+    x = torch.randn(2, C, 4)
+    for name, module in (
+        ("DAC", Dac()),
+        ("BigVGAN", BigVgan(beta=True, logscale=False)),
+        ("BigVGAN's logarithms, Qwen3-TTS", BigVgan(beta=True, logscale=True)),
+    ):
+        with torch.no_grad(), Launches(x.numel()) as found:
+            module(x)
+        assert f"| {name} | {found.all} | {found.large} |" in page
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_round_trip(name: str) -> None:
     """Theirs to ours, through a file's worth of state to ours again, and back to theirs."""
@@ -110,13 +143,56 @@ def test_round_trip(name: str) -> None:
         assert torch.equal(back.state_dict()[key], value)
 
 
-def test_zero_alpha() -> None:
-    """DAC's 1e-9 keeps the value of a channel whose alpha is 0; without it there is none."""
-    x = torch.randn(2, C, 4)
-    assert torch.equal(treadle.nn.Snake(C, alpha=0.0)(x), x)
-    assert treadle.nn.Snake(C, alpha=0.0, eps=0.0)(x).isnan().all()
-    half = treadle.nn.Snake(C, alpha=0.0, dtype=torch.float16)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("beta", [False, True])
+def test_default_eps_gives_their_results(beta: bool, device: str) -> None:
+    """Within 1e-9 x² where alpha is not negative; with beta it is their formula, bit by bit."""
+    x = Make("audio", device, torch.float64)(2, C, 40)
+    theirs = (BigVgan(beta=True, logscale=False) if beta else Dac()).to(device).double()
+    ours = treadle.nn.Snake(C, beta=beta, device=device, dtype=torch.float64)
+    with torch.no_grad():
+        for p in theirs.parameters():
+            p.copy_(torch.tensor([0.0, 1e-12, 1e-9, 1e-4, 2.0]).view_as(p))
+    ours.load_state_dict(theirs.state_dict())
+    off = (ours(x) - theirs(x)).abs()
+    if beta:
+        exact = treadle.nn.Snake(C, beta=True, eps=1e-9, device=device, dtype=torch.float64)
+        exact.load_state_dict(ours.state_dict())
+        assert torch.equal(ours(x), exact(x))
+        torch.testing.assert_close(ours(x), theirs(x))
+    else:
+        assert bool((off <= 1.001e-9 * x.square()).all())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_zero_alpha(device: str) -> None:
+    """A channel of alpha 0 passes its input, and learns; with an eps the gradient is 0."""
+    x = torch.randn(2, C, 4, device=device)
+    for eps, expected in ((None, x.square().sum((0, 2))), (1e-9, torch.zeros(C, device=device))):
+        act = treadle.nn.Snake(C, alpha=0.0, eps=eps, device=device)
+        y = act(x)
+        assert torch.equal(y, x)
+        torch.testing.assert_close(torch.autograd.grad(y.sum(), act.alpha)[0], expected)
+    assert treadle.nn.Snake(C, alpha=0.0, eps=0.0, device=device)(x).isnan().all()
+    assert treadle.nn.Snake(C, alpha=0.0, beta=True, device=device)(x).isfinite().all()
+    half = treadle.nn.Snake(C, alpha=0.0, device=device, dtype=torch.float16)
     assert torch.equal(half(x.half()), x.half())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("alpha", [1e-3, 1e-6, 1e-8, 1e-9, 0.0, -1e-9, -2e-9, -1e-8, -1e-6])
+def test_alpha_near_zero_trains(alpha: float, device: str) -> None:
+    """Their formula gives NaN at -1e-9, and gradients far off around it."""
+    x = torch.linspace(-3, 3, 7, device=device).view(1, 1, 7)
+    act = treadle.nn.Snake(1, alpha=alpha, device=device)
+    y = act(x)
+    (slope,) = torch.autograd.grad(y.sum(), act.alpha)
+    wide, a = x.double(), act.alpha.detach().double().requires_grad_()
+    exact = wide + a * (wide * torch.sinc(a * wide / torch.pi)).square()
+    torch.testing.assert_close(y.double(), exact, rtol=2e-7, atol=0)
+    torch.testing.assert_close(
+        slope.double(), torch.autograd.grad(exact.sum(), a)[0], rtol=2e-6, atol=0
+    )
 
 
 def test_options() -> None:
@@ -124,7 +200,9 @@ def test_options() -> None:
     assert not any(p.requires_grad for p in act.parameters())
     torch.testing.assert_close(act.alpha, torch.full((C,), 2.0).log())
     assert str(act) == f"Snake({C}, beta=True, logscale=True, trainable=False)"
-    assert str(treadle.nn.Snake(C, eps=0.5)) == f"Snake({C}, eps=0.5)"
+    assert act.eps == 1e-9 and treadle.nn.Snake(C).eps is None
+    assert str(treadle.nn.Snake(C, eps=1e-9)) == f"Snake({C}, eps=1e-09)"
+    assert str(treadle.nn.Snake(C)) == f"Snake({C})"
     nn.init.zeros_(act.alpha)
     act.reset_parameters()
     torch.testing.assert_close(act.alpha, act.beta)

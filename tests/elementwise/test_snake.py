@@ -40,13 +40,17 @@ def spread(*values: float, dtype: torch.dtype, device: str) -> tuple[Tensor, Ten
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", FLOATING)
-@pytest.mark.parametrize("eps", [0.0, 1e-9])
-def test_special_values(eps: float, dtype: torch.dtype, device: str) -> None:
+@pytest.mark.parametrize("eps", [None, 0.0, 1e-9])
+def test_special_values(eps: float | None, dtype: torch.dtype, device: str) -> None:
     """inf and NaN are where the composition has them, and so is every sign of 0."""
     inf = float("inf")
-    x, alpha, beta = spread(0.0, -0.0, 0.5, -2.0, inf, -inf, torch.nan, dtype=dtype, device=device)
+    values = (0.0, -0.0, 0.5, -2.0, inf, -inf, torch.nan)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    for rest in ((alpha, beta), (alpha,)):
+    for has_beta in (True, False):
+        # The composition's quotient is not a product with an inverse, which would be inf.
+        limit = not has_beta and eps is None
+        tiny = (-torch.finfo(dtype).smallest_normal / 4,) if limit else ()
+        x, *rest = spread(*values, *tiny, dtype=dtype, device=device)[: 3 if has_beta else 2]
         ours = treadle.snake(x, *rest, eps=eps)
         # In what is computed in: float16 has no 1e-9.
         plain = reference.snake(x.to(wide), *(p.to(wide) for p in rest), eps=eps).to(dtype)
@@ -132,14 +136,13 @@ class Ops(TorchDispatchMode):
         return f(*args, **(kwargs or {}))
 
 
+@pytest.mark.parametrize("logscale", [False, True])
 @pytest.mark.parametrize("beta", [False, True])
-def test_a_training_step_is_two_ops(beta: bool) -> None:
-    make = Make("step", "cpu", torch.float32)
-    x, *parameters = with_parameters(make, make(2, 3, 7), beta=beta).args
-    leaves = [t.requires_grad_() for t in (x, *parameters) if t is not None]
+def test_a_training_step_is_two_ops(beta: bool, logscale: bool) -> None:
+    act = treadle.nn.Snake(3, beta=beta, logscale=logscale)
+    x = Make("step", "cpu", torch.float32)(2, 3, 7).requires_grad_()
     with Ops() as ops:
-        y = treadle.snake(x, *parameters)
-        torch.autograd.grad(y, leaves, x.detach())
+        torch.autograd.grad(act(x), [x, *act.parameters()], x.detach())
     assert [name for name in ops.names if "detach" not in name] == [
         "treadle.snake.default",
         "treadle.snake_backward.default",
@@ -253,6 +256,9 @@ def test_arguments_are_named() -> None:
             treadle.snake_(*args)
     with pytest.raises(TypeError, match="^snake: eps must be a number, got str$"):
         treadle.snake(x, alpha, eps="1")  # type: ignore[arg-type]
+    for op, name in ((treadle.snake, "snake"), (treadle.snake_, "snake_")):
+        with pytest.raises(TypeError, match=f"^{name}: logscale must be a bool, got int$"):
+            op(x, alpha, logscale=1)  # type: ignore[operator]
     with pytest.raises(TypeError, match="^snake: out must be a tensor, got int$"):
         treadle.snake(x, alpha, out=1)  # type: ignore[arg-type]
     same_bits(treadle.snake(x, alpha, eps=1), treadle.snake(x, alpha, eps=1.0))
@@ -263,9 +269,14 @@ def test_arguments_are_named() -> None:
 @pytest.mark.parametrize("by", [1.0, 1e5])
 def test_the_same_bits_on_cpu_and_cuda(by: float, dtype: torch.dtype) -> None:
     make = Make("bits", "cpu", dtype)
-    for shape in ((3, 5, 1000), (3, 5, 1001), (7, 33)):
-        x, alpha, beta = with_parameters(make, make(*shape)).args
+    for shape, zero in itertools.product(((3, 5, 1000), (3, 5, 1001), (7, 33)), (False, True)):
+        x, alpha, beta = with_parameters(make, make(*shape), at_zero=zero).args
         if dtype != torch.float16:
             alpha = alpha * by
-        found = treadle.snake(x.cuda(), alpha.cuda(), beta.cuda(), eps=1e-9)
-        same_bits(found.cpu(), treadle.snake(x, alpha, beta, eps=1e-9))
+        for args, options in (
+            ((x, alpha, beta), {"eps": 1e-9}),
+            ((x, alpha), {}),
+            ((x, make(alpha.numel(), by=9), beta * 3), {"logscale": True}),
+        ):
+            found = treadle.snake(*(t.cuda() for t in args), **options)
+            same_bits(found.cpu(), treadle.snake(*args, **options))

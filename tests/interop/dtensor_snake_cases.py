@@ -12,6 +12,14 @@ def snake(x: Tensor, *parameters: Tensor) -> Tensor:
     return treadle.snake(x, *parameters, eps=9.0)
 
 
+def limit(x: Tensor, alpha: Tensor) -> Tensor:
+    return treadle.snake(x, alpha * 0)
+
+
+def logscale(x: Tensor, *parameters: Tensor) -> Tensor:
+    return treadle.snake(x, *parameters, logscale=True)
+
+
 AUDIO = (5, 3, 4)
 add_equal("snake of rows", snake, [(AUDIO, s(0)), ((3,), R)], [s(0)], [s(0), SUM])
 add_equal("snake of channels", snake, [(AUDIO, s(1)), ((3,), s(0))], [s(1)], [s(1), s(0)])
@@ -22,4 +30,8 @@ add_equal(
     [(AUDIO, s(2)), ((3,), R), ((3,), R)],
     [s(2)],
     [s(2), SUM, SUM],
+)
+add_equal("snake at 0", limit, [(AUDIO, s(0)), ((3,), R)], [s(0)], [s(0), SUM])
+add_equal(
+    "snake of logarithms", logscale, [(AUDIO, s(0)), ((3,), R), ((3,), R)], [s(0)], [s(0), SUM, SUM]
 )

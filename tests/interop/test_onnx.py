@@ -124,7 +124,14 @@ class Elementwise(nn.Module):
             treadle.snake(x.double(), row[:1]),
             treadle.snake(i, row),
             treadle.snake(x[0], row[:1]),
+            treadle.snake(x, row, row + 1),
         ]
+        # alpha at 0 and near it, and logarithms.
+        zero = torch.tensor([0.0, -1e-9, 1e-30])
+        found += [treadle.snake(each, zero * 1) for each in (x, images, half, i)]
+        logs = row - 2
+        found += [treadle.snake(each, logs, logscale=True) for each in (half, images)]
+        found += [treadle.snake(images, logs.half(), -row, eps=0.5, logscale=True)]
         found += [scale(brain, 0.3), treadle.sine(scale(half, 1000)), treadle.cosine(brain)]
         return [each.float() if each.dtype == torch.bfloat16 else each for each in found]
 

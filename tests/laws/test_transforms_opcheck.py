@@ -63,7 +63,7 @@ def elementwise_calls(op: Op, m: Make) -> list[OpCall]:
     calls = [case.build(m) for case in op.cases if case.id.removeprefix(op.name)[1:] in TRACED]
     found += [(getattr(ops, op.name).default, call.args, call.kwargs) for call in calls]
     backward = backward_calls(m) if op.name == "snake" else ()
-    return found + [(ops.snake_backward.default, args, {}) for args in backward]
+    return found + [(ops.snake_backward.default, call.args, call.kwargs) for call in backward]
 
 
 def writing_calls(m: Make) -> list[OpCall]:

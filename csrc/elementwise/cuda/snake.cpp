@@ -6,9 +6,9 @@
 
 namespace treadle {
 
-static void snake_cuda(ElementwiseLoop& loop, double eps) {
-  run_cuda(loop, [eps](const ElementwiseArgs& args, cudaStream_t stream) {
-    return launch_snake(args, eps, stream);
+static void snake_cuda(ElementwiseLoop& loop, const SnakeForm& form) {
+  run_cuda(loop, [&form](const ElementwiseArgs& args, cudaStream_t stream) {
+    return launch_snake(args, form, stream);
   });
 }
 

@@ -44,13 +44,17 @@ at::Tensor& cosine_(at::Tensor& x);
 at::Tensor cosine_backward(const at::Tensor& grad, const at::Tensor& x);
 
 // x + sin(alpha x)^2 / (beta + eps). x [N, C, ...], alpha and beta [C] or [1], of any number
-// dtypes; without beta it is alpha.
+// dtypes; without beta it is alpha. Without beta and eps it is x + alpha (x sinc(alpha x))^2, which
+// is smooth at alpha 0. logscale: alpha and beta are the logarithms of these.
 at::Tensor snake(const at::Tensor& x, const at::Tensor& alpha,
-                 const std::optional<at::Tensor>& beta = std::nullopt, double eps = 0);
+                 const std::optional<at::Tensor>& beta = std::nullopt,
+                 std::optional<double> eps = std::nullopt, bool logscale = false);
 at::Tensor& snake_out(at::Tensor& out, const at::Tensor& x, const at::Tensor& alpha,
-                      const std::optional<at::Tensor>& beta = std::nullopt, double eps = 0);
+                      const std::optional<at::Tensor>& beta = std::nullopt,
+                      std::optional<double> eps = std::nullopt, bool logscale = false);
 at::Tensor& snake_(at::Tensor& x, const at::Tensor& alpha,
-                   const std::optional<at::Tensor>& beta = std::nullopt, double eps = 0);
+                   const std::optional<at::Tensor>& beta = std::nullopt,
+                   std::optional<double> eps = std::nullopt, bool logscale = false);
 
 // One step of the LLTM cell: (new_h [B, H], new_cell [B, H]) from input [B, I], weights
 // [3H, H+I], bias [3H] or [1, 3H] or none, old_h [B, H], old_cell [B, H] (float32 beside half

@@ -28,9 +28,9 @@ TREADLE_CPU_FUNCTION(vector_add_scalar,
                      (const Tile2d& tile, ScalarArg scalar, bool scalar_is_b, ScalarArg alpha),
                      (tile, scalar, scalar_is_b, alpha))
 
-// x + sin(alpha x)^2 / (beta + eps). The backward pass: chunks begin .. end of SnakeCpuChunks times
-// the channels, then, when all are done, the sums over them.
-TREADLE_CPU_FUNCTION(snake, (const Tile2d& tile, double eps), (tile, eps))
+// snake. The backward pass: chunks begin .. end of SnakeCpuChunks times the channels, then, when
+// all are done, the sums over them.
+TREADLE_CPU_FUNCTION(snake, (const Tile2d& tile, const SnakeForm& form), (tile, form))
 TREADLE_CPU_FUNCTION(snake_backward, (const SnakeBackwardArgs& args, int64_t begin, int64_t end),
                      (args, begin, end))
 TREADLE_CPU_FUNCTION(snake_sums, (const SnakeBackwardArgs& args), (args))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from .._check_tensor import check_bool as check_bool
 from .._check_tensor import check_tensor, dtype_name, refuse_strided
 from ._errors import (
     DtypeError,
@@ -39,12 +40,6 @@ def check_count(module: str, name: str, count: object, least: int = 1) -> int:
         raise ValueError(f"{module}: {name} must be an integer of at least {least}, got {count!r}")
     # torch.compile cannot read a NumPy integer.
     return int(count)
-
-
-def check_bool(module: str, name: str, flag: object) -> bool:
-    if not isinstance(flag, bool):
-        raise TypeError(f"{module}: {name} must be a bool, got {type(flag).__name__}")
-    return flag
 
 
 def check_probability(module: str, name: str, value: object) -> float:

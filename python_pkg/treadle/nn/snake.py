@@ -15,12 +15,17 @@ from ._tracers import NotScripted, differs
 
 __all__ = ["Snake"]
 
+_EPS = 1e-9  # of BigVGAN's SnakeBeta
+
 
 class Snake(NotScripted, nn.Module):
-    """x + sin(alpha x)² / (beta + eps), alpha and beta by channel. See :func:`treadle.snake`.
+    """x + sin(alpha x)² / alpha, or over beta; by channel. See :func:`treadle.snake`.
 
     It stands for ``Snake1d`` of DAC, ``Snake`` of BigVGAN, and with ``beta=True`` for BigVGAN's
-    ``SnakeBeta``, and loads their state dicts: alpha and beta may be [1, C, 1] there.
+    ``SnakeBeta``, and loads their state dicts: alpha and beta may be [1, C, 1] there. These divide
+    by alpha + 1e-9. Where alpha ≥ 0 that moves no result by more than 1e-9 x², but a channel whose
+    alpha comes to 0 or below has wrong gradients, or NaN; so does not this module, unless
+    ``eps=1e-9`` asks for their formula.
 
     Args:
         channels: C.
@@ -29,7 +34,8 @@ class Snake(NotScripted, nn.Module):
         logscale: True keeps the logarithms of alpha and beta as parameters, as BigVGAN does with
             ``alpha_logscale``: both stay positive. A loaded dict must have been made so, too.
         trainable: False lets the parameters require no grad.
-        eps: is added to beta; 1e-9 is that of DAC and BigVGAN.
+        eps: is added to what sin² is divided by. None: with ``beta`` 1e-9, as in BigVGAN; without,
+            nothing, and alpha 0 has the limit, whose value is x.
         device: where the parameters are made; ``"meta"`` makes them without memory.
         dtype: of the parameters: float64, float32, float16 or bfloat16.
 
@@ -50,7 +56,7 @@ class Snake(NotScripted, nn.Module):
 
     channels: int
     logscale: bool
-    eps: float
+    eps: float | None
     alpha: nn.Parameter
     beta: nn.Parameter | None
 
@@ -61,14 +67,16 @@ class Snake(NotScripted, nn.Module):
         beta: bool = False,
         logscale: bool = False,
         trainable: bool = True,
-        eps: float = 1e-9,
+        eps: float | None = None,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.channels = check_count("Snake", "channels", channels)
         self.logscale = check_bool("Snake", "logscale", logscale)
-        self.eps = check_omega("Snake", "eps", eps, zero=True)
+        check_bool("Snake", "beta", beta)
+        default = _EPS if beta else None
+        self.eps = default if eps is None else check_omega("Snake", "eps", eps, zero=True)
         self._begin = check_omega("Snake", "alpha", alpha, zero=True)
         if logscale and self._begin <= 0:
             raise ValueError(f"Snake: alpha must be positive with logscale, got {alpha!r}")
@@ -79,7 +87,7 @@ class Snake(NotScripted, nn.Module):
             return nn.Parameter(torch.empty(self.channels, device=device, dtype=dtype), grad)
 
         self.alpha = parameter()
-        if check_bool("Snake", "beta", beta):
+        if beta:
             self.beta = parameter()
         else:
             self.register_parameter("beta", None)
@@ -109,18 +117,16 @@ class Snake(NotScripted, nn.Module):
             raise ValueError(
                 f"Snake: input must have shape [N, {self.channels}, ...], got {list(input.shape)}"
             )
-        alpha, beta = self.alpha, self.beta
-        if self.logscale:
-            return snake(input, alpha.exp(), None if beta is None else beta.exp(), eps=self.eps)
-        return snake(input, alpha, beta, eps=self.eps)
+        return snake(input, self.alpha, self.beta, eps=self.eps, logscale=self.logscale)
 
     def extra_repr(self) -> str:
+        default = None if self.beta is None else _EPS
         return (
             f"{self.channels}"
             + ("" if self.beta is None else ", beta=True")
             + (", logscale=True" if self.logscale else "")
             + ("" if self.alpha.requires_grad else ", trainable=False")
-            + ("" if self.eps == 1e-9 else f", eps={self.eps:g}")
+            + ("" if self.eps == default else f", eps={self.eps}")
         )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
