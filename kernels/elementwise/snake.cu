@@ -110,17 +110,28 @@ struct SnakeRows {
   }
 };
 
+// Blocks that a multiprocessor has threads for.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+inline constexpr int kMostBlocks = 1024 / kBlockSize;
+#elif defined(__CUDA_ARCH__) && \
+    ((__CUDA_ARCH__ > 800 && __CUDA_ARCH__ < 900) || __CUDA_ARCH__ >= 1100)
+inline constexpr int kMostBlocks = 1536 / kBlockSize;
+#else
+inline constexpr int kMostBlocks = 2048 / kBlockSize;
+#endif
+
 // Blocks of a multiprocessor. The far phases of two accesses would take more registers than the
 // near ones, for which more blocks at once count; so would an alpha that may be 0.
 template <class scalar_t, int kBytes, bool kAligned>
-inline constexpr int kRowBlocks = kBytes == 32                          ? 5
-                                  : sizeof(scalar_t) == 8               ? 0
-                                  : kAligned || !is_half_type<scalar_t> ? 8
-                                                                        : 6;
+constexpr int row_blocks() {
+  if (sizeof(scalar_t) == 8) return 0;
+  const int blocks = kBytes == 32 ? 5 : kAligned || !is_half_type<scalar_t> ? 8 : 6;
+  return blocks < kMostBlocks ? blocks : kMostBlocks;
+}
 
 // One thread per vector of a row.
 template <class scalar_t, int kBytes, bool kAligned>
-__global__ void __launch_bounds__(kBlockSize, kRowBlocks<scalar_t, kBytes, kAligned>)
+__global__ void __launch_bounds__(kBlockSize, (row_blocks<scalar_t, kBytes, kAligned>()))
     snake_rows(const __grid_constant__ SnakeRows<scalar_t, kBytes> args) {
   begin_kernel();
   using acc = acc_t<scalar_t>;
