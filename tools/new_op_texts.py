@@ -87,13 +87,13 @@ def @NAME@_backward(grad: Tensor, x: Tensor) -> Tensor:
     "README.md": [
         (
             r"^\| `cosine`, `cosine_` \|.*$",
-            "| `@NAME@`, `@NAME@_` | TODO | ✓ | ✓ | ✓ | ✓ | ✓ | ✓ | ✓ | ✓ |\n",
+            "| `@NAME@`, `@NAME@_` | TODO | ✓ | ✓ | ✓ | as torch's |\n",
             False,
         )
     ],
     "CHANGELOG.md": [
         (
-            r"^  The elementwise ops have in-place and `out=` forms\.$",
+            r"^  CPU and CUDA except in float64\.$",
             "- `@NAME@`, TODO: what it computes.\n",
             False,
         )

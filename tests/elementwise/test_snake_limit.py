@@ -146,8 +146,9 @@ def test_subnormal_alpha_and_huge_x(dtype: torch.dtype, device: str) -> None:
     for alpha in (least / 4, -least / 4, least * torch.finfo(dtype).eps):
         x = torch.tensor([0.5, 0.7, -0.6, 0.01], dtype=torch.float64) * (3 / least)
         x = x.to(device, dtype)
-        phase = x.double() * alpha
-        exact = (phase + phase.sin().square()) / alpha
+        # On the CPU: CUDA multiplies by the inverse of a number, which is infinite here.
+        phase = x.double().cpu() * alpha
+        exact = ((phase + phase.sin().square()) / alpha).to(device)
         for shape in ((1, 1, 4), (4, 1)):
             ours = treadle.snake(x.view(shape), x.new_tensor([alpha]))
             near(ours.flatten(), exact, 0.51 if dtype == torch.bfloat16 else 2)

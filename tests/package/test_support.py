@@ -41,7 +41,8 @@ Test = Callable[..., Any]
 
 def named(value: Any) -> str:
     """The op that a parameter of a test stands for: an Op, or a name such as "scale, strided"."""
-    value = value.values[0] if hasattr(value, "values") and hasattr(value, "marks") else value
+    value = value.values if hasattr(value, "marks") else value
+    value = value[0] if isinstance(value, tuple) else value
     name = value.name if isinstance(value, Op) else str(value)
     # lltm, lstm and gru take their lists apart and call recurrent_layer of their cell for each
     # layer: the laws run that.

@@ -50,11 +50,6 @@ struct CellComposition {
 
   CellComposition(const CellTensors& of, const CellTensors& tangents)
       : dtype(derivative_dtype(of[0])), hidden(of[3].sym_size(-1)), features(of[0].sym_size(-1)) {
-    // A saved tensor may have lost its storage since, and at::cat would read it.
-    constexpr const char* names[] = {"input", "weights", "bias", "old_h", "old_cell"};
-    for (size_t k = 0; k < of.size(); ++k) {
-      if (of[k].defined()) check_composite_storage("lltm_cell", names[k], of[k]);
-    }
     const auto dual = [&](size_t k) { return up({of[k], tangents[k]}); };
     const Dual input = dual(0), old_h = dual(3);
     const std::vector<Tensor> values = {old_h.value, input.value};
