@@ -1,13 +1,15 @@
 """Every op on every road with one tensor whose storage was freed, each in a process of its own.
 
-``python -m tests.laws.freed_arguments`` prints the calls that ended their process by a signal. A
-freed tensor must raise: sharded training leaves parameters like that between steps.
+``python -m tests.laws.freed_arguments [NAME]...`` prints the calls that ended their process by a
+signal; all of them take minutes. A freed tensor must raise: sharded training leaves parameters like
+that between steps.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -179,6 +181,7 @@ def makers() -> Iterator[tuple[str, Callable[[], Any]]]:
 def ends_the_process(make: Callable[[], Any], when: Callable[..., None], place: int) -> bool:
     child = os.fork()
     if child == 0:
+        signal.alarm(60)  # a call that hangs is ended, and named
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         try:
             function, tensors = make()

@@ -75,6 +75,8 @@ NVCC = {
     *(f"kernels/math/{name}.h" for name in MATH),
     *(f"kernels/elementwise/{name}.cuh" for name in ("dense_map", "trig")),
     "kernels/common/launch.cuh",
+    "kernels/elementwise/snake.cu",
+    "kernels/math/exp_any.h",
 }
 
 

@@ -12,7 +12,7 @@ SLOW = {
     "tests/benchmarks/test_sweep.py": 13,
     "tests/laws/test_export.py::test_aoti_in_cpp": 10,
     "tests/laws/test_export.py::test_aoti_in_python": 26,
-    "tests/laws/test_freed_arguments.py": 60,
+    "tests/laws/test_freed_arguments.py": 15,
     "tests/laws/test_gradients.py::test_every_subset_of_the_layer": 12,
     "tests/laws/test_gradients.py::test_gradgradcheck": 25,
     "tests/laws/test_hypothesis.py": 90,
