@@ -8,7 +8,7 @@
 
 namespace treadle {
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 
 // `alone`: the group has one tile, so that the next words are those of the same tile and cannot be
 // there before it is finished.
