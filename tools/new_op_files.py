@@ -153,7 +153,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._check_tensor import check_tensor
+from ._check.tensors import check_tensor
 
 __all__ = ["@NAME@", "@NAME@_"]
 

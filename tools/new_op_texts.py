@@ -37,7 +37,7 @@ at::Tensor @NAME@_backward(const at::Tensor& grad, const at::Tensor& x);
             True,
         )
     ],
-    "python_pkg/treadle/reference.py": [
+    "python_pkg/treadle/reference/__init__.py": [
         (
             r"^def sine_linear\(",
             '''\
@@ -50,7 +50,7 @@ def @NAME@(x: Tensor) -> Tensor:
     Returns:
         [...].
     """
-    raise NotImplementedError("@NAME@: write f(x) in treadle/reference.py")
+    raise NotImplementedError("@NAME@: write f(x) in treadle.reference")
 
 
 def @NAME@_backward(grad: Tensor, x: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ def @NAME@_backward(grad: Tensor, x: Tensor) -> Tensor:
     Returns:
         [...].
     """
-    raise NotImplementedError("@NAME@_backward: write grad * f'(x) in treadle/reference.py")
+    raise NotImplementedError("@NAME@_backward: write grad * f'(x) in treadle.reference")
 
 
 ''',
@@ -102,7 +102,7 @@ def @NAME@_backward(grad: Tensor, x: Tensor) -> Tensor:
 
 # Names that go into the sorted __all__ of a module.
 LISTED = {
-    "python_pkg/treadle/reference.py": "@NAME@ @NAME@_backward",
+    "python_pkg/treadle/reference/__init__.py": "@NAME@ @NAME@_backward",
 }
 
 # Lines at the end of a file.
@@ -112,7 +112,7 @@ APPENDED = {
 
 NEXT = """
 Next, for @NAME@ (docs/write_an_op.md explains each step):
-  1. python_pkg/treadle/reference.py   f(x) and grad * f'(x) in plain PyTorch
+  1. python_pkg/treadle/reference/     f(x) and grad * f'(x) in plain PyTorch
   2. make test ARGS="-k @NAME@"        its tests fail: the kernels have no formula yet
   3. kernels/math/@NAME@.h             f(x), grad * f'(x), and whether integers stay integers
   4. csrc/elementwise/@NAME@.cpp       t * f''(x), of ops of torch or of ours

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.overrides import is_tensor_like
 
-from ._check_tensor import check_tensor
-from ._numbers import as_number, is_plain, number_tensor
+from ._check.numbers import as_number, is_plain, number_tensor
+from ._check.tensors import check_tensor
 
 __all__ = [
     "cosine",

@@ -30,13 +30,13 @@ LAWS = (
 # max(x, 0)^2 by the four steps that the tool prints: file, skeleton's text, formula.
 FORMULA = (
     (
-        "python_pkg/treadle/reference.py",
-        'raise NotImplementedError("relu2: write f(x) in treadle/reference.py")',
+        "python_pkg/treadle/reference/__init__.py",
+        'raise NotImplementedError("relu2: write f(x) in treadle.reference")',
         "return torch.relu(x).square()",
     ),
     (
-        "python_pkg/treadle/reference.py",
-        'raise NotImplementedError("relu2_backward: write grad * f\'(x) in treadle/reference.py")',
+        "python_pkg/treadle/reference/__init__.py",
+        'raise NotImplementedError("relu2_backward: write grad * f\'(x) in treadle.reference")',
         "return grad * 2 * torch.relu(x)",
     ),
     ("kernels/math/relu2.h", "kIntegers = false", "kIntegers = true"),

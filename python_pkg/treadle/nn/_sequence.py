@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from .._check_tensor import check_dense
+from .._check.tensors import check_dense
 from ._cell_dicts import hooks_run, wrong_cell
 from ._check import (
     check_bool,

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from typing_extensions import overload
 
-from ._check_tensor import check_tensor
-from ._layer_calls import overloads, with_signature
+from .._check.tensors import check_tensor
+from ._overloads import overloads, with_signature
 
 _lltm = overloads("lltm")
 _lltm_cell = torch.ops.treadle.lltm_cell.default

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from torch import Tensor
 from typing_extensions import overload
 
-from ._layer_calls import overloads, with_signature
 from ._lltm import lltm, lltm_cell
+from ._overloads import overloads, with_signature
 
 __all__ = ["gru", "lltm", "lltm_cell", "lstm"]
 

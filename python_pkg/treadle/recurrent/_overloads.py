@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.overrides import is_tensor_like
 from typing_extensions import get_overloads
 
-from ._check_tensor import check_dense, check_tensor, dtype_name
+from .._check.tensors import check_dense, check_tensor, dtype_name
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
