@@ -12,7 +12,16 @@ if "__version__" in globals():
 
 from . import _build  # noqa: E402
 
-_build.load()
+try:
+    _build.load()
+except ImportError as _error:
+    if not _build.reporting():
+        raise
+    # `python -m treadle` imports the package first. It is what people are told to run when
+    # something is wrong, so it must report this error and not end in it.
+    from .__main__ import main as _main
+
+    raise SystemExit(_main(problem=str(_error))) from None
 
 # The ops must be registered before these are imported.
 from . import (  # noqa: E402
