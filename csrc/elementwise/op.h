@@ -26,6 +26,10 @@ enum Forms : unsigned { kFunctional = 1, kOut = 2, kInPlace = 4, kBatched = 8, k
 namespace detail {
 
 template <class T>
+constexpr bool is_tensor =
+    std::is_same_v<T, const Tensor&> || std::is_same_v<T, const OptionalTensor&>;
+
+template <class T>
 auto if_tensor(const T& value) {
   if constexpr (std::is_same_v<T, Tensor>) {
     return std::tie(value);
@@ -87,10 +91,8 @@ struct ElementwiseOp {
   static constexpr bool kAtX = false;
   // Whether x and the result have one tangent, which the in-place form need not write.
   static constexpr bool kKeepsTangent = false;
-  // The tangents of the arguments that are tensors, in their order.
-  using Tangents = std::array<Tensor, 1 + (0 + ... +
-                                           (std::is_same_v<A, const Tensor&> ||
-                                            std::is_same_v<A, const OptionalTensor&>))>;
+  // Those of the arguments that are tensors, in their order.
+  using Tangents = std::array<Tensor, 1 + (0 + ... + detail::is_tensor<A>)>;
 
   // ---- what a struct may say otherwise
 
@@ -101,11 +103,6 @@ struct ElementwiseOp {
     const ScalarType compute = Op::check(op, x, a..., out);
     return detail::of_tensors(
         [&](const auto&... t) { return ElementwiseLoop(op, out, t..., compute); }, x, a...);
-  }
-
-  template <class Device, auto kernel>
-  static void run(ElementwiseLoop& loop, A... a) {
-    Device::template run<kernel>(loop, Op::parameters(a...));
   }
 
   // ---- dispatcher calls
@@ -153,16 +150,16 @@ struct ElementwiseOp {
   struct Kernels {
     static Tensor functional(const Tensor& x, A... a) {
       ElementwiseLoop loop = Op::loop(Op::kName, Tensor(), x, a...);
-      Op::template run<Device, kernel>(loop, a...);
+      Device::template run<kernel>(loop, Op::parameters(a...));
       return loop.output;
     }
     static void out(const Tensor& x, A... a, Tensor& out) {
       ElementwiseLoop loop = Op::loop(Op::kName, out, x, a...);
-      Op::template run<Device, kernel>(loop, a...);
+      Device::template run<kernel>(loop, Op::parameters(a...));
     }
     static void inplace(Tensor& x, A... a) {
       ElementwiseLoop loop = Op::loop(inplace_name(), x, x, a...);
-      Op::template run<Device, kernel>(loop, a...);
+      Device::template run<kernel>(loop, Op::parameters(a...));
     }
   };
 
@@ -181,57 +178,50 @@ struct ElementwiseOp {
 
   struct Autograd {
     static Tensor functional(c10::DispatchKeySet keys, const Tensor& x, A... a) {
-      auto node = record(x, a...);
+      auto node = detail::of_tensors(record, x, a...);
       Tensor out = below_autograd(op(), keys, x, a...);
       if (node) {
         set_history(out, node);
         save(*node, x, a...);
       }
-      if (moved(x, a...)) {
-        set_tangent(out, Op::jvp(tangents(x, a...), primal(x), detail::primal_of(a)..., out));
+      if (detail::of_tensors(moved, x, a...)) {
+        const Tangents given = detail::of_tensors(tangents, x, a...);
+        set_tangent(out, Op::jvp(given, primal(x), detail::primal_of(a)..., out));
       }
       return out;
     }
 
     static void inplace(c10::DispatchKeySet keys, Tensor& x, A... a) {
-      torch::autograd::check_inplace(x, requires_grad(x, a...));
-      auto node = record(x, a...);
-      const bool any_moved = moved(x, a...);
-      const Tangents old_tangents = tangents(x, a...);
+      torch::autograd::check_inplace(x, detail::of_tensors(required, x, a...));
+      auto node = detail::of_tensors(record, x, a...);
+      const bool any_moved = detail::of_tensors(moved, x, a...);
+      const Tangents given = detail::of_tensors(tangents, x, a...);
       const Tensor old = Op::kAtX && (node || any_moved) ? x.clone() : x;
       if (node) save(*node, old, a...);
       below_autograd_inplace(inplace_op(), keys, x, a...);
       if (node) torch::autograd::rebase_history(x, node);
-      if (any_moved && !Op::kKeepsTangent) {
-        const Tensor value = Op::jvp(old_tangents, primal(old), detail::primal_of(a)..., primal(x));
-        set_tangent(x, value, /*inplace=*/true);
-      }
+      if (!any_moved || Op::kKeepsTangent) return;
+      set_tangent(x, Op::jvp(given, primal(old), detail::primal_of(a)..., primal(x)),
+                  /*inplace=*/true);
     }
 
     static void out(c10::DispatchKeySet keys, const Tensor& x, A... a, Tensor& out) {
-      detail::of_tensors([](const auto&... t) { refuse_autograd(Op::kName, "out", t...); }, x, a...,
-                         out);
+      detail::of_tensors(refuse, x, a..., out);
       below_autograd_inplace(out_op(), keys, x, a..., out);
     }
 
    private:
-    static auto record(const Tensor& x, A... a) {
-      return detail::of_tensors([](const auto&... t) { return Op::Backward::record(t...); }, x,
-                                a...);
-    }
+    static constexpr auto record = [](const auto&... t) { return Op::Backward::record(t...); };
+    static constexpr auto moved = [](const auto&... t) { return has_tangent(t...); };
+    static constexpr auto tangents = [](const auto&... t) { return Tangents{tangent(t)...}; };
+    static constexpr auto required = [](const auto&... t) { return compute_requires_grad(t...); };
+    static constexpr auto refuse = [](const auto&... t) {
+      refuse_autograd(Op::kName, "out", t...);
+    };
+
     template <class Node>
     static void save(Node& node, const Tensor& x, A... a) {
       std::apply([&](const auto&... values) { node.save(values...); }, Op::saved(x, a...));
-    }
-    static bool requires_grad(const Tensor& x, A... a) {
-      return detail::of_tensors([](const auto&... t) { return compute_requires_grad(t...); }, x,
-                                a...);
-    }
-    static bool moved(const Tensor& x, A... a) {
-      return detail::of_tensors([](const auto&... t) { return has_tangent(t...); }, x, a...);
-    }
-    static Tangents tangents(const Tensor& x, A... a) {
-      return detail::of_tensors([](const auto&... t) { return Tangents{tangent(t)...}; }, x, a...);
     }
   };
 

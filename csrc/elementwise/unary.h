@@ -29,13 +29,14 @@ struct UnaryGradient : ElementwiseOp<UnaryGradient<Op>, const Tensor&> {
 
   static Tensor vjp(const Tensor& grad, const Tensor& x) { return UnaryGradient::call(grad, x); }
 
+  // autograd's engine sums each over what was broadcast.
   struct Backward : OpNode<Backward, Tensor, Tensor> {
     static constexpr const char* kName = Op::kBackwardNode;
     static variable_list backward(const variable_list& grads, const Need& need, const Tensor& grad,
                                   const Tensor& x) {
       variable_list result(2);
-      if (need[0]) result[0] = at::sum_to(vjp(grads[0], x), grad.sym_sizes());
-      if (need[1]) result[1] = at::sum_to(Op::times_second(grads[0] * grad, x), x.sym_sizes());
+      if (need[0]) result[0] = vjp(grads[0], x);
+      if (need[1]) result[1] = Op::times_second(grads[0] * grad, x);
       return result;
     }
   };

@@ -1,5 +1,7 @@
 #include "elementwise/vector_add.h"
 
+#include <ATen/ExpandUtils.h>
+
 namespace treadle {
 
 static void check_alpha(const char* op, const Scalar& alpha, ScalarType compute) {

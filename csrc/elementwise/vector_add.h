@@ -1,8 +1,6 @@
 // vector_add: out = a + alpha * b, one fma. a, b [*] broadcast and promote as in torch.add; b may
-// be a number. Kernels: kernels/elementwise/{vector_add.cu,cpu/vector_add.cpp}.
+// be a number. Kernels: kernels/elementwise/vector_add.cu, cpu/vector_add.cpp.
 #pragma once
-
-#include <ATen/ExpandUtils.h>
 
 #include "elementwise/op.h"
 #include "treadle/ops.h"
@@ -25,27 +23,15 @@ struct VectorAddOp : ElementwiseOp<VectorAddOp, const Tensor&, const Scalar&> {
     return at::add(a, b, alpha);
   }
 
-  // Each gradient is summed over what was broadcast, in its argument's dtype.
-  static Tensor reduced(const Tensor& grad, c10::SymIntArrayRef shape, int64_t dtype) {
-    return at::sum_to(grad, shape).to(static_cast<ScalarType>(dtype));
-  }
-
-  using Shape = std::vector<c10::SymInt>;
-  struct Backward : OpNode<Backward, Shape, int64_t, Shape, int64_t, Scalar> {
+  // autograd's engine sums each over what was broadcast, and casts it to its argument's dtype.
+  struct Backward : OpNode<Backward, Scalar> {
     static constexpr const char* kName = "VectorAddBackward";
-    static variable_list backward(const variable_list& grads, const Need& need, const Shape& a,
-                                  int64_t a_dtype, const Shape& b, int64_t b_dtype,
+    static variable_list backward(const variable_list& grads, const Need& need,
                                   const Scalar& alpha) {
-      variable_list result(2);
-      if (need[0]) result[0] = reduced(grads[0], a, a_dtype);
-      if (need[1]) result[1] = reduced(scaled(grads[0], alpha), b, b_dtype);
-      return result;
+      return {grads[0], need[1] ? scaled(grads[0], alpha) : Tensor()};
     }
   };
-  static auto saved(const Tensor& a, const Tensor& b, const Scalar& alpha) {
-    const auto dtype = [](const Tensor& t) { return static_cast<int64_t>(t.scalar_type()); };
-    return std::tuple(a.sym_sizes().vec(), dtype(a), b.sym_sizes().vec(), dtype(b), alpha);
-  }
+  static auto saved(const Tensor&, const Tensor&, const Scalar& alpha) { return std::tie(alpha); }
 
   static Tensor jvp(const Tangents& t, const Tensor&, const Tensor&, const Scalar& alpha,
                     const Tensor& result) {
