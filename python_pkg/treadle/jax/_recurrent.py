@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import _jax_ffi as ffi
-from ._jax_ffi import Layer
+from . import _ffi as ffi
+from ._ffi import Layer
 
 Arrays = tuple[Any, ...]
 _STATE_GATES = {"lstm": 4, "gru": 3}  # gates with a product with h

@@ -16,8 +16,8 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError(f"treadle.onnx needs {error.name}: pip install onnxscript") from error
 
-from . import _onnx_recurrent as recurrent
-from ._onnx_graph import Value, cast, constant, narrowed, wide_dtype
+from . import _recurrent as recurrent
+from ._graph import Value, cast, constant, narrowed, wide_dtype
 
 __all__ = ["translation_table"]
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.overrides import is_tensor_like
-from typing_extensions import get_overloads
+from typing_extensions import get_overloads, overload
 
-from ._check_tensor import check_dense, check_tensor, dtype_name
-
-Function = TypeVar("Function", bound=Callable[..., Any])
+from .._check.tensors import check_dense, check_tensor, dtype_name
 
 
 class Overloads(NamedTuple):
@@ -103,18 +101,151 @@ def _packed(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return True
 
 
-def with_signature(function: Function) -> Function:
+class WithCells(Protocol):
+    """How lltm and lstm are called."""
+
+    @overload
+    def __call__(
+        self,
+        input: Tensor,
+        hx: Sequence[Tensor],
+        params: Sequence[Tensor],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+        *,
+        recompute: bool = False,
+        reset: Tensor | None = None,
+        reset_hx: Sequence[Tensor] | None = None,
+        lengths: Tensor | None = None,
+        return_cells: Literal[False] = False,
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+
+    @overload
+    def __call__(
+        self,
+        input: Tensor,
+        hx: Sequence[Tensor],
+        params: Sequence[Tensor],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+        *,
+        recompute: bool = False,
+        reset: Tensor | None = None,
+        reset_hx: Sequence[Tensor] | None = None,
+        lengths: Tensor | None = None,
+        return_cells: Literal[True],
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+
+    @overload
+    def __call__(
+        self,
+        data: Tensor,
+        batch_sizes: Tensor,
+        hx: Sequence[Tensor],
+        params: Sequence[Tensor],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        *,
+        recompute: bool = False,
+        reset: Tensor | None = None,
+        reset_hx: Sequence[Tensor] | None = None,
+        return_cells: Literal[False] = False,
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+
+    @overload
+    def __call__(
+        self,
+        data: Tensor,
+        batch_sizes: Tensor,
+        hx: Sequence[Tensor],
+        params: Sequence[Tensor],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        *,
+        recompute: bool = False,
+        reset: Tensor | None = None,
+        reset_hx: Sequence[Tensor] | None = None,
+        return_cells: Literal[True],
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class WithoutCells(Protocol):
+    """How gru is called."""
+
+    @overload
+    def __call__(
+        self,
+        input: Tensor,
+        hx: Tensor,
+        params: Sequence[Tensor],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+        *,
+        recompute: bool = False,
+        reset: Tensor | None = None,
+        reset_hx: Tensor | None = None,
+        lengths: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+
+    @overload
+    def __call__(
+        self,
+        data: Tensor,
+        batch_sizes: Tensor,
+        hx: Tensor,
+        params: Sequence[Tensor],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        *,
+        recompute: bool = False,
+        reset: Tensor | None = None,
+        reset_hx: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+def with_cells(function: Callable[..., Any]) -> WithCells:
+    return _with_signature(function, WithCells)  # type: ignore[no-any-return]
+
+
+def without_cells(function: Callable[..., Any]) -> WithoutCells:
+    return _with_signature(function, WithoutCells)  # type: ignore[no-any-return]
+
+
+def _with_signature(function: Any, protocol: Any) -> Any:
     """Let help() and notebooks show the arguments of the overload for padded input, the first."""
     # Overloads of typing_extensions, as those of typing are not to be found before Python 3.11.
-    padded = inspect.signature(get_overloads(function)[0])
-    parameters = [
+    padded = inspect.signature(get_overloads(protocol.__call__)[0])
+    _, *parameters = (
         p.replace(annotation="bool") if p.name == "return_cells" else p
         for p in padded.parameters.values()
-    ]
+    )
     result = padded.return_annotation
     if "return_cells" in padded.parameters:
         result = "tuple[Tensor, ...]"
-    function.__signature__ = padded.replace(  # type: ignore[attr-defined]
-        parameters=parameters, return_annotation=result
-    )
+    function.__signature__ = padded.replace(parameters=parameters, return_annotation=result)
     return function

@@ -1,4 +1,4 @@
-"""Nodes of an ONNX graph, for treadle/onnx.py, which is what to import: dtypes, and Scan."""
+"""Nodes of an ONNX graph, for treadle.onnx, which is what to import: dtypes, and Scan."""
 
 from __future__ import annotations
 

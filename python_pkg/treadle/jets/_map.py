@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ._jet_parts import total
+from ._parts import total
 
 Result = TypeVar("Result")
 
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 def mapped(
     function: Callable[[Tensor], Tensor], value: Tensor, first: Tensor, second: Tensor
 ) -> Tensor:
-    """The parts of ``_jet_parts.split`` through a function of values."""
+    """The parts of ``_parts.split`` through a function of values."""
     if exporting():
         return _exported(function, value, first, second)
     return outside_inference(lambda: _mapped(function, value, first, second))

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _jax_ffi as _ffi
-from . import _jax_recurrent
+from . import _ffi, _recurrent
 
 # isort: split
 import jax
@@ -223,7 +222,7 @@ def lstm(
     Source: kernels/jax/handlers.cpp, kernels/c_api/recurrent.cpp.
     """
     weights, biases = (weight_ih, weight_hh), (bias_ih, bias_hh)
-    output, h_n, c_n = _jax_recurrent.layer("lstm", x, h0, c0, weights, biases)
+    output, h_n, c_n = _recurrent.layer("lstm", x, h0, c0, weights, biases)
     return output, h_n, c_n
 
 
@@ -253,5 +252,5 @@ def gru(
     Source: kernels/jax/handlers.cpp, kernels/c_api/recurrent.cpp.
     """
     weights, biases = (weight_ih, weight_hh), (bias_ih, bias_hh)
-    output, h_n, _ = _jax_recurrent.layer("gru", x, h0, None, weights, biases)
+    output, h_n, _ = _recurrent.layer("gru", x, h0, None, weights, biases)
     return output, h_n

@@ -1,6 +1,6 @@
 """How a mesh may hold the DTensors of an op: by the row, the column, or as parts of a sum.
 
-_sharded.py runs the op on what each process has. Both are imported with torch.distributed.tensor.
+sharded.py runs the op on what each process has. Both are imported with torch.distributed.tensor.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Shard
 from torch.overrides import enable_reentrant_dispatch
 
-from ._check_tensor import public_name
-from ._sharding import RULES, WHOLE, Rule, Tensors, Way
+from .._check.tensors import public_name
+from .sharding import RULES, WHOLE, Rule, Tensors, Way
 
 _library = torch.library.Library("treadle", "FRAGMENT")  # type: ignore[no-untyped-call]
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nested._internal.nested_tensor import NestedTensor
 
-from ._check_tensor import public_name, refuse_strided
+from .._check.tensors import public_name, refuse_strided
 
 _ELEMENTWISE = (
     *("scale", "scale_", "sine", "sine_", "sine_backward", "cosine", "cosine_", "cosine_backward"),

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import SymFloat, SymInt, Tensor
 
-from ._check_tensor import check_tensor
+from .tensors import check_tensor
 
 
 def is_plain(value: object) -> bool:

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ._reference_cells import gru_cell, lltm_cell, lstm_cell
-from ._reference_recurrent import gru, lltm, lstm, recurrent_layer
+from ._cells import gru_cell, lltm_cell, lstm_cell
+from ._recurrent import gru, lltm, lstm, recurrent_layer
 
 __all__ = [
     "cosine",

@@ -1,4 +1,4 @@
-"""The recurrent ops as ONNX, for treadle/onnx.py, which is what to import.
+"""The recurrent ops as ONNX, for treadle.onnx, which is what to import.
 
 LSTM and GRU are ONNX's own nodes. What those cannot say is a Scan over the steps: the LLTM's cell,
 resets, and float64, for which onnxruntime has no LSTM and no GRU. A Scan computes half types in
@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript import opset18 as op
 
-from ._onnx_graph import Ops, Value, cast, constant, narrowed, scan, wide_dtype
+from ._graph import Ops, Value, cast, constant, narrowed, scan, wide_dtype
 
 __all__ = ["affine_scan", "lltm_cell", "lltm_cell_forward", "recurrent_layer"]
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ._check_tensor import check_dense, check_tensor, dtype_name
+from .._check.tensors import check_dense, check_tensor, dtype_name
 
 NONE, LAPLACIAN, DIAGONAL = "none", "laplacian", "hessian_diagonal"
 # value, gradient, laplacian, hessian_diagonal of a treadle.Jet.

@@ -6,7 +6,7 @@ import ctypes
 from functools import cache
 from typing import Any, NamedTuple
 
-from . import _build
+from .. import _build
 
 try:
     import jax

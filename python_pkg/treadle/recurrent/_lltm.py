@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
-from typing_extensions import overload
 
-from ._check_tensor import check_tensor
-from ._layer_calls import overloads, with_signature
+from .._check.tensors import check_tensor
+from ._overloads import overloads, with_cells
 
 _lltm = overloads("lltm")
 _lltm_cell = torch.ops.treadle.lltm_cell.default
@@ -54,85 +52,7 @@ def lltm_cell(
         raise
 
 
-@overload
-def lltm(
-    input: Tensor,
-    hx: Sequence[Tensor],
-    params: Sequence[Tensor],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-    *,
-    recompute: bool = False,
-    reset: Tensor | None = None,
-    reset_hx: Sequence[Tensor] | None = None,
-    lengths: Tensor | None = None,
-    return_cells: Literal[False] = False,
-) -> tuple[Tensor, Tensor, Tensor]: ...
-
-
-@overload
-def lltm(
-    input: Tensor,
-    hx: Sequence[Tensor],
-    params: Sequence[Tensor],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-    *,
-    recompute: bool = False,
-    reset: Tensor | None = None,
-    reset_hx: Sequence[Tensor] | None = None,
-    lengths: Tensor | None = None,
-    return_cells: Literal[True],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
-
-
-@overload
-def lltm(
-    data: Tensor,
-    batch_sizes: Tensor,
-    hx: Sequence[Tensor],
-    params: Sequence[Tensor],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    *,
-    recompute: bool = False,
-    reset: Tensor | None = None,
-    reset_hx: Sequence[Tensor] | None = None,
-    return_cells: Literal[False] = False,
-) -> tuple[Tensor, Tensor, Tensor]: ...
-
-
-@overload
-def lltm(
-    data: Tensor,
-    batch_sizes: Tensor,
-    hx: Sequence[Tensor],
-    params: Sequence[Tensor],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    *,
-    recompute: bool = False,
-    reset: Tensor | None = None,
-    reset_hx: Sequence[Tensor] | None = None,
-    return_cells: Literal[True],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
-
-
-@with_signature
+@with_cells
 def lltm(*args: Any, **kwargs: Any) -> Any:
     """Layers of LLTM cells over whole sequences; arguments in the order of ``torch.lstm``.
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ._reference_cells import gru_cell, lltm_cell, lstm_cell
+from ._cells import gru_cell, lltm_cell, lstm_cell
 
 States = tuple[Tensor, Tensor]
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
-from torch import Tensor
-from typing_extensions import overload
-
-from ._layer_calls import overloads, with_signature
 from ._lltm import lltm, lltm_cell
+from ._overloads import overloads, with_cells, without_cells
 
 __all__ = ["gru", "lltm", "lltm_cell", "lstm"]
 
@@ -17,85 +13,7 @@ _lstm = overloads("lstm")
 _gru = overloads("gru")
 
 
-@overload
-def lstm(
-    input: Tensor,
-    hx: Sequence[Tensor],
-    params: Sequence[Tensor],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-    *,
-    recompute: bool = False,
-    reset: Tensor | None = None,
-    reset_hx: Sequence[Tensor] | None = None,
-    lengths: Tensor | None = None,
-    return_cells: Literal[False] = False,
-) -> tuple[Tensor, Tensor, Tensor]: ...
-
-
-@overload
-def lstm(
-    input: Tensor,
-    hx: Sequence[Tensor],
-    params: Sequence[Tensor],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-    *,
-    recompute: bool = False,
-    reset: Tensor | None = None,
-    reset_hx: Sequence[Tensor] | None = None,
-    lengths: Tensor | None = None,
-    return_cells: Literal[True],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
-
-
-@overload
-def lstm(
-    data: Tensor,
-    batch_sizes: Tensor,
-    hx: Sequence[Tensor],
-    params: Sequence[Tensor],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    *,
-    recompute: bool = False,
-    reset: Tensor | None = None,
-    reset_hx: Sequence[Tensor] | None = None,
-    return_cells: Literal[False] = False,
-) -> tuple[Tensor, Tensor, Tensor]: ...
-
-
-@overload
-def lstm(
-    data: Tensor,
-    batch_sizes: Tensor,
-    hx: Sequence[Tensor],
-    params: Sequence[Tensor],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    *,
-    recompute: bool = False,
-    reset: Tensor | None = None,
-    reset_hx: Sequence[Tensor] | None = None,
-    return_cells: Literal[True],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
-
-
-@with_signature
+@with_cells
 def lstm(*args: Any, **kwargs: Any) -> Any:
     """Layers of LSTM cells over whole sequences; ``torch.lstm`` on treadle's kernels.
 
@@ -158,45 +76,8 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
     return _lstm(args, kwargs)
 
 
-@overload
-def gru(
-    input: Tensor,
-    hx: Tensor,
-    params: Sequence[Tensor],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-    *,
-    recompute: bool = False,
-    reset: Tensor | None = None,
-    reset_hx: Tensor | None = None,
-    lengths: Tensor | None = None,
-) -> tuple[Tensor, Tensor]: ...
-
-
-@overload
-def gru(
-    data: Tensor,
-    batch_sizes: Tensor,
-    hx: Tensor,
-    params: Sequence[Tensor],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    *,
-    recompute: bool = False,
-    reset: Tensor | None = None,
-    reset_hx: Tensor | None = None,
-) -> tuple[Tensor, Tensor]: ...
-
-
-@with_signature
-def gru(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+@without_cells
+def gru(*args: Any, **kwargs: Any) -> Any:
     """Layers of GRU cells over whole sequences; ``torch.gru`` on treadle's kernels.
 
     ``gru(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)``,
@@ -235,4 +116,4 @@ def gru(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
     Source: csrc/recurrent/layers.cpp, csrc/recurrent/forward.cpp, kernels/recurrent/plan.cpp,
     kernels/math/cells/gru.h.
     """
-    return _gru(args, kwargs)  # type: ignore[no-any-return]
+    return _gru(args, kwargs)

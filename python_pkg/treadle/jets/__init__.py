@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from . import _jet_parts as parts
-from ._check_tensor import check_tensor
-from ._jet_map import mapped
-from ._numbers import as_number
+from .._check.numbers import as_number
+from .._check.tensors import check_tensor
+from . import _parts as parts
+from ._map import mapped
 
 __all__ = ["Jet", "jet_linear"]
 
