@@ -99,7 +99,7 @@ struct Forward {
 };
 
 // phase is undefined unless `save`.
-OutputAndPhase run_forward(const SineJetBackend& backend, const Tensor& jet, const Tensor& weight,
+OutputAndPhase run_jet_forward(const SineJetBackend& backend, const Tensor& jet, const Tensor& weight,
                            const Tensor& bias, double omega, int64_t coordinates,
                            std::string_view second, bool save) {
   constexpr const char* op = "sine_linear_jet";
@@ -137,7 +137,7 @@ OutputAndPhase run_forward(const SineJetBackend& backend, const Tensor& jet, con
 Tensor sine_linear_jet_kernel(const SineJetBackend& backend, const Tensor& jet,
                               const Tensor& weight, const OptionalTensor& bias, double omega,
                               int64_t coordinates, std::string_view second) {
-  return std::get<0>(run_forward(backend, jet, weight, value_or_undefined(bias), omega, coordinates,
+  return std::get<0>(run_jet_forward(backend, jet, weight, value_or_undefined(bias), omega, coordinates,
                                  second, /*save=*/false));
 }
 
@@ -145,7 +145,7 @@ OutputAndPhase sine_linear_jet_forward_kernel(const SineJetBackend& backend, con
                                               const Tensor& weight, const OptionalTensor& bias,
                                               double omega, int64_t coordinates,
                                               std::string_view second) {
-  return run_forward(backend, jet, weight, value_or_undefined(bias), omega, coordinates, second,
+  return run_jet_forward(backend, jet, weight, value_or_undefined(bias), omega, coordinates, second,
                      /*save=*/true);
 }
 
