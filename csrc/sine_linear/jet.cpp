@@ -99,9 +99,9 @@ struct Forward {
 };
 
 // phase is undefined unless `save`.
-OutputAndPhase run_jet_forward(const SineJetBackend& backend, const Tensor& jet, const Tensor& weight,
-                           const Tensor& bias, double omega, int64_t coordinates,
-                           std::string_view second, bool save) {
+OutputAndPhase run_jet_forward(const SineJetBackend& backend, const Tensor& jet,
+                               const Tensor& weight, const Tensor& bias, double omega,
+                               int64_t coordinates, std::string_view second, bool save) {
   constexpr const char* op = "sine_linear_jet";
   const JetParts parts = check_jet(op, jet, weight, bias, omega, coordinates, second).parts;
   check_storages(op, {{"jet", jet}, {"weight", weight}, {"bias", bias}});
@@ -137,8 +137,8 @@ OutputAndPhase run_jet_forward(const SineJetBackend& backend, const Tensor& jet,
 Tensor sine_linear_jet_kernel(const SineJetBackend& backend, const Tensor& jet,
                               const Tensor& weight, const OptionalTensor& bias, double omega,
                               int64_t coordinates, std::string_view second) {
-  return std::get<0>(run_jet_forward(backend, jet, weight, value_or_undefined(bias), omega, coordinates,
-                                 second, /*save=*/false));
+  return std::get<0>(run_jet_forward(backend, jet, weight, value_or_undefined(bias), omega,
+                                     coordinates, second, /*save=*/false));
 }
 
 OutputAndPhase sine_linear_jet_forward_kernel(const SineJetBackend& backend, const Tensor& jet,
@@ -146,7 +146,7 @@ OutputAndPhase sine_linear_jet_forward_kernel(const SineJetBackend& backend, con
                                               double omega, int64_t coordinates,
                                               std::string_view second) {
   return run_jet_forward(backend, jet, weight, value_or_undefined(bias), omega, coordinates, second,
-                     /*save=*/true);
+                         /*save=*/true);
 }
 
 // ---- backward

@@ -87,7 +87,8 @@ struct PersistentCStates {
 
 struct ClusterPlan {
   ClusterShape shape;
-  int rows;  // of the batch a cluster
+  int rows;    // of the batch a cluster
+  bool dense;  // by a kernel for dense batches (cluster_kernels.h), else by one for any batch
 };
 
 }  // namespace treadle

@@ -29,7 +29,7 @@ CHIPS = range(1, 161)
 ARCHITECTURES = (75, 80, 90, 100)
 MEGABYTE = 1 << 20
 BLOCKS, HALF_BLOCKS = (32, 64, 96, 128), (32, 64)  # units of a block alone
-# Units, blocks, and the most rows of float32; forward: has_split_kernel(), too.
+# Units, blocks, and the most rows of float32; forward: those of cluster_kernels.h, too.
 FLOAT_SHAPES = {
     **{(units, 1): 2 for units in BLOCKS},
     **{(32, 4): 8, (32, 8): 8, (16, 16): 8, (32, 16): 8},

@@ -66,9 +66,8 @@ static Tensor bias_grad_cuda(const Tensor& grad_gates) {
   return grad_bias;
 }
 
-static constexpr LltmBackend kLltmCuda{lltm_forward_cuda, lltm_backward_cuda,
-                                          pack_cuda,         bias_grad_cuda,
-                                          few_forward_cuda,  few_gradients_cuda};
+static constexpr LltmBackend kLltmCuda{lltm_forward_cuda, lltm_backward_cuda, pack_cuda,
+                                       bias_grad_cuda,    few_forward_cuda,   few_gradients_cuda};
 
 TORCH_LIBRARY_IMPL(treadle, CUDA, m) { register_lltm_cell<kLltmCuda>(m); }
 

@@ -1,0 +1,75 @@
+// What the launchers of all cluster kernels share: which kernel a plan names, and the call.
+#pragma once
+
+#include "kernels/recurrent/resets.cuh"
+
+namespace treadle {
+
+template <class Cell, size_t i>
+inline constexpr ShapeKernels kKernels = kernels_of(i, Cell::kStateGates);
+
+// Calls f(Constant<size_t, i>) for the index i of `shape` in kClusterShapes.
+template <size_t i = 0, class F>
+cudaError_t visit_shape(const ClusterShape& shape, const F& f) {
+  if constexpr (i == kShapes) {
+    return cudaErrorInvalidValue;
+  } else {
+    return kClusterShapes[i] == shape ? f(Constant<size_t, i>{}) : visit_shape<i + 1>(shape, f);
+  }
+}
+
+// Calls f(Constant<int, n>) for the least n of RowCounts{bits} that is `rows` or more.
+template <unsigned bits, int n = 1, class F>
+cudaError_t visit_rows(int rows, const F& f) {
+  if constexpr (n > RowCounts::kMost) {
+    return cudaErrorInvalidValue;
+  } else {
+    if constexpr (RowCounts(bits).has(n)) {
+      if (n >= rows) return f(Constant<int, n>{});
+    }
+    return visit_rows<bits, n + 1>(rows, f);
+  }
+}
+
+// Opts in to more than 48 KB of shared memory and to clusters of more than 8 blocks.
+template <class... P>
+cudaError_t allow_clusters(void (*kernel)(P...), size_t shared_bytes) {
+  const auto function = reinterpret_cast<const void*>(kernel);
+  const cudaError_t error = cudaFuncSetAttribute(
+      function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+  if (error != cudaSuccess) return error;
+  return cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+}
+
+// Runs a kernel or, with `at_once`, asks how many of its clusters are resident at once.
+struct ClusterCall {
+  const ClusterPlan& plan;
+  cudaStream_t stream;
+  int* at_once;  // none: run
+
+  template <class Args>
+  cudaError_t operator()(void (*kernel)(Args, int), int threads, size_t shared_bytes,
+                         const Args* args) const {
+    const int cluster = plan.shape.blocks;
+    LaunchShape shape = {
+        static_cast<unsigned>(cluster), 1, 1, static_cast<unsigned>(threads), shared_bytes, 8, 1};
+    cudaError_t error = allow_clusters(kernel, shared_bytes);
+    if (at_once != nullptr && too_large(error)) return cudaSuccess;
+    if (error != cudaSuccess) return error;
+    if (at_once != nullptr) {
+      bool compiled = false;
+      error = has_code_for_90(kernel, &compiled);
+      if (error != cudaSuccess || !compiled) return error;
+      LaunchAttributes attributes = cluster_launch(cluster);
+      const cudaLaunchConfig_t config = launch_config(shape, attributes);
+      return cudaOccupancyMaxActiveClusters(at_once, kernel, &config);
+    }
+    const PersistentSizes& sizes = args->sizes;
+    shape.grid_x *=
+        static_cast<unsigned>(ceil_div(sizes.row_count, int64_t{plan.rows}) * sizes.directions);
+    shape.elements_per_thread = static_cast<int>(sizes.steps);
+    return launch_with(kernel, shape, stream, cluster_launch(cluster), *args, plan.rows);
+  }
+};
+
+}  // namespace treadle
