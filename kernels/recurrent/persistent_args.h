@@ -10,7 +10,7 @@
 
 #include "kernels/common/dtype.h"
 #include "kernels/recurrent/cell_info.h"
-#include "kernels/recurrent/shapes.h"
+#include "kernels/recurrent/cluster_kernels.h"
 #include "kernels/recurrent/step_args.h"
 
 namespace treadle {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/recurrent/plan.h"
+#include "kernels/recurrent/shapes.h"
 #include "kernels/recurrent/tile_sizes.h"
 
 // Of their own, since kernels have other constants and functions of such names.
