@@ -28,7 +28,7 @@ demo: $(VENV)/.demo build  ## teach nets to read handwritten digits, and to be a
 	$(BIN)/python examples/digits.py $(ARGS)
 	$(BIN)/python examples/photograph.py $(PHOTO_ARGS)
 
-bench: $(VENV)/.dev build  ## verify, then time every op against its rivals
+bench: $(VENV)/.dev build  ## verify, then time every op beside its baselines
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
 wheel: $(VENV)/.dev  ## make the wheel of a release in dist/, for five torch minors (CUDA)

@@ -38,7 +38,7 @@ except ImportError as error:
     sys.exit(f"digits.py: {error.name} is missing; it comes with pip install -r requirements.txt")
 
 HIDDEN, BATCH, LEARNING_RATE = 64, 64, 1e-2
-TEST_DIGITS, BAR = 360, 0.95
+TEST_DIGITS, TARGET = 360, 0.95
 MODEL = "digits.pt"
 
 
@@ -157,7 +157,7 @@ def load_data(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Image.Ima
 
 
 def train(out: Path, epochs: int, seed: int) -> bool:
-    """Train all, show and save what came of it. True if the bar was reached."""
+    """Train all, show and save what came of it. True if the target was reached."""
     # Matrices this small gain nothing from a second thread, and wait for it on a busy machine.
     torch.set_num_threads(1)
     device = pick_device()
@@ -233,12 +233,12 @@ def show_table(histories: dict[str, Training], same: dict[str, int]) -> None:
 
 def report(accuracy: float, same: dict[str, int]) -> bool:
     """Say on stderr what fell short. True if nothing did."""
-    if accuracy < BAR:
-        print(f"digits.py: accuracy {accuracy:.1%} is below {BAR:.0%}", file=sys.stderr)
+    if accuracy < TARGET:
+        print(f"digits.py: accuracy {accuracy:.1%} is below {TARGET:.0%}", file=sys.stderr)
     apart = [name for name, count in same.items() if count < TEST_DIGITS - 2]
     for name in apart:
         print(f"digits.py: treadle's cell and the {name} do not agree", file=sys.stderr)
-    return accuracy >= BAR and not apart
+    return accuracy >= TARGET and not apart
 
 
 def predict(path: Path, out: Path) -> Tensor:

@@ -31,7 +31,7 @@ Residual = Callable[[Siren, Tensor], Tensor]
 K, WAVES = 1.0, (1, 4)
 # Waves this long take smaller phases than a picture, or the network begins as noise.
 OMEGA, POINTS, LEARNING_RATE = 5.0, 512, 5e-3
-BAR = 0.01
+TARGET = 0.01
 # What Δ makes of the answer: itself, times this.
 SCALE = (math.pi * WAVES[0]) ** 2 + (math.pi * WAVES[1]) ** 2
 
@@ -136,9 +136,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     found = solve(options.steps, options.seed)
-    if found > BAR:
-        print(f"helmholtz.py: the error {found:.2%} is above {BAR:.0%}", file=sys.stderr)
-    return 0 if found <= BAR else 1
+    if found > TARGET:
+        print(f"helmholtz.py: the error {found:.2%} is above {TARGET:.0%}", file=sys.stderr)
+    return 0 if found <= TARGET else 1
 
 
 if __name__ == "__main__":

@@ -55,13 +55,13 @@ class Settings:
     layers: int = 2
     batch: int = 2048
     steps: int = 3000
-    bar: float = 30.0
+    target: float = 30.0
     learning_rate: float = 1e-3
     seed: int = 0
 
 
 LARGE = Settings(
-    pixels=512, hidden=512, layers=3, batch=1 << 16, steps=4000, bar=40.0, learning_rate=5e-4
+    pixels=512, hidden=512, layers=3, batch=1 << 16, steps=4000, target=40.0, learning_rate=5e-4
 )
 
 
@@ -160,7 +160,7 @@ def own_derivatives(image: Tensor) -> Maps:
 
 
 def fit(out: Path, settings: Settings, device: torch.device) -> bool:
-    """Fit both, show and save what came of it. True if the bar was reached."""
+    """Fit both, show and save what came of it. True if the target was reached."""
     # Two threads are faster on idle cores, but stand still wherever another program needs one.
     torch.set_num_threads(1)
     image = torch.from_numpy(load_photograph(settings.pixels)).to(device)
@@ -196,7 +196,7 @@ def fit(out: Path, settings: Settings, device: torch.device) -> bool:
         {"treadle": ours.curve, "plain PyTorch": plain.curve},
     )
     print(f"The sheet is {out / SHEET}.")
-    return report(ours.curve.psnr[-1], settings.bar, apart)
+    return report(ours.curve.psnr[-1], settings.target, apart)
 
 
 def show_table(fits: dict[str, Fit], apart: float) -> None:
@@ -211,13 +211,13 @@ def show_table(fits: dict[str, Fit], apart: float) -> None:
     )
 
 
-def report(psnr: float, bar: float, apart: float) -> bool:
+def report(psnr: float, target: float, apart: float) -> bool:
     """Say on stderr what fell short. True if nothing did."""
-    if psnr < bar:
-        print(f"photograph.py: PSNR {psnr:.1f} dB is below {bar:g} dB", file=sys.stderr)
+    if psnr < target:
+        print(f"photograph.py: PSNR {psnr:.1f} dB is below {target:g} dB", file=sys.stderr)
     if apart > 1e-2:
         print("photograph.py: treadle and plain PyTorch do not agree", file=sys.stderr)
-    return psnr >= bar and apart <= 1e-2
+    return psnr >= target and apart <= 1e-2
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -30,7 +30,7 @@ MAZES, STEPS, HIDDEN = 64, 32, 32
 SHORTEST, LONGEST = 8, 24
 RULES = ppo.Rules(discount=0.9, trace=0.9, clip=0.2, entropy=0.01, epochs=4, parts=4)
 LEARNING_RATE = 3e-3
-BAR, SHOWN, SEEDS = 0.95, 10, 5
+TARGET, SHOWN, SEEDS = 0.95, 10, 5
 # What of the resets is ignored, and what a figure calls it.
 WAYS = {"": "with resets", "learning": "resets in playing alone", "always": "without resets"}
 
@@ -195,9 +195,9 @@ def main(arguments: list[str] | None = None) -> int:
         compare(options.figure, options.updates, options.seed)
         return 0
     rate = train(options.ignore_resets, options.seed, options.updates).rate()
-    if rate < BAR:
-        print(f"recurrent_ppo.py: {rate:.0%} of the mazes, below {BAR:.0%}", file=sys.stderr)
-    return 0 if rate >= BAR else 1
+    if rate < TARGET:
+        print(f"recurrent_ppo.py: {rate:.0%} of the mazes, below {TARGET:.0%}", file=sys.stderr)
+    return 0 if rate >= TARGET else 1
 
 
 if __name__ == "__main__":

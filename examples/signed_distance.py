@@ -29,7 +29,7 @@ from treadle.nn import Siren
 
 HIDDEN, LAYERS, OMEGA = 64, 2, 5.0
 POINTS, LEARNING_RATE = 256, 2e-3
-BAR = 0.02
+TARGET = 0.02
 SIDE = 121
 
 
@@ -146,9 +146,9 @@ def main(arguments: list[str] | None = None) -> int:
         record |= {"steps": options.steps, "seconds": round(seconds, 2), "errors": errors}
         options.figure.with_suffix(".json").write_text(json.dumps(record) + "\n")
         draw_distance(options.figure, learnt.numpy(), exact.numpy())
-    if error > BAR:
-        print(f"signed_distance.py: the error {error:.4f} is above {BAR:g}", file=sys.stderr)
-    return 0 if error <= BAR else 1
+    if error > TARGET:
+        print(f"signed_distance.py: the error {error:.4f} is above {TARGET:g}", file=sys.stderr)
+    return 0 if error <= TARGET else 1
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import treadle
-from benchmarks.harness.cases import OURS, Bar, Case, Plan, Settings
+from benchmarks.harness.cases import OURS, Case, Plan, Settings, Target
 from benchmarks.harness.verify import Refused
 from tests.support import graphs
 
@@ -45,13 +45,15 @@ def chain_case(settings: Settings, size: int) -> Case:
         return 0.0
 
     # A GPU before sm_90 cannot do it.
-    bar = Bar(f"less than with {APART}", lambda medians: medians[APART]) if overlapping else None
+    target = (
+        Target(f"less than with {APART}", lambda medians: medians[APART]) if overlapping else None
+    )
     return Case(
         op="vector_add",
         functions={OURS: chain.replay, APART: apart.replay, "torch.add_": torchs.replay},
         inputs=[()],
         timer=settings.device_time(),
-        bar=bar,
+        target=target,
         check=check,
         facts={
             "group": f"{LINKS} launches in a CUDA graph",

@@ -227,7 +227,7 @@ def view_case(settings: Settings, view: View, count: int | None = None) -> Case:
         "shape": list(torch.broadcast_shapes(*(t.shape for t in tensors))),
     }
     if settings.device == "cuda":
-        facts["mean_bar"] = MEAN | {"part": "views"}
+        facts["mean_target"] = MEAN | {"part": "views"}
     # On the CPU torch rounds a half type once in whole vectors and twice in strided tensors.
     halves = any(t.dtype in (BFLOAT, HALF) for t in tensors)
     return Case(
@@ -235,7 +235,7 @@ def view_case(settings: Settings, view: View, count: int | None = None) -> Case:
         functions=functions,
         inputs=inputs,
         timer=settings.brief(),
-        bar=at_least(0.98, twin_name(view.op)),
+        target=at_least(0.98, twin_name(view.op)),
         bits=view.op in EXACT and not (halves and settings.device == "cpu"),
         threads=count,
         facts=facts,

@@ -1,4 +1,4 @@
-"""A case: one op on one kind of input, its rivals, its bar; and how it becomes a row of results."""
+"""A case (an op, one kind of input, baselines, a target) and how it becomes a row of results."""
 
 from __future__ import annotations
 
@@ -53,32 +53,32 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Bar:
+class Target:
     """What is to be reached: `limit` turns the medians (µs) into the most that treadle may take."""
 
     text: str
     limit: Callable[[dict[str, float]], float]
 
 
-def both(one: Bar, other: Bar) -> Bar:
-    """Two bars as one: its limit is the lower, and its text says both."""
+def both(one: Target, other: Target) -> Target:
+    """Two targets as one: its limit is the lower, and its text says both."""
     text = f"{one.text}, and {other.text}"
-    return Bar(text, lambda medians: min(one.limit(medians), other.limit(medians)))
+    return Target(text, lambda medians: min(one.limit(medians), other.limit(medians)))
 
 
-def at_least(share: float, name: str) -> Bar:
+def at_least(share: float, name: str) -> Target:
     """A part of the speed of `name`, on as many bytes as ours moves."""
-    return Bar(f"at least {share:g} × {name}'s speed", lambda medians: medians[name] / share)
+    return Target(f"at least {share:g} × {name}'s speed", lambda medians: medians[name] / share)
 
 
 @dataclass
 class Case:
     op: str  # its name in treadle.reference
-    functions: dict[str, Callable[..., Any]]  # "treadle" and rivals that compute the same
+    functions: dict[str, Callable[..., Any]]  # "treadle" and baselines that compute the same
     inputs: list[tuple[Any, ...]]  # arguments, in turn; gradients are timed where one requires grad
     timer: Wall | Events
     yardsticks: Mapping[str, Calls] = field(default_factory=dict)  # timed beside, not the same
-    bar: Bar | None = None
+    target: Target | None = None
     bits: bool = False  # must equal torch bit by bit
     # In place of `verify` on the first inputs: called with a function and, for ours, poison=True.
     check: Callable[..., float] | None = None
@@ -221,7 +221,7 @@ def first_line(problem: Exception) -> str:
     return lines[0][:200]
 
 
-def _figures(case: Case, samples: dict[str, list[float]], rivals: list[str]) -> Row:
+def _figures(case: Case, samples: dict[str, list[float]], baselines: list[str]) -> Row:
     times = {name: summary(values) for name, values in samples.items()}
     medians = {name: values["median_us"] for name, values in times.items()}
     if "bytes" in case.facts:
@@ -239,27 +239,27 @@ def _figures(case: Case, samples: dict[str, list[float]], rivals: list[str]) -> 
         if name != OURS:
             values["ratio"] = medians[OURS] / medians[name]
     found: Row = {"times": times, "yardsticks": [name for name in case.yardsticks if name in times]}
-    if rivals:
-        fastest = min(rivals, key=lambda name: medians[name])
+    if baselines:
+        fastest = min(baselines, key=lambda name: medians[name])
         pairs = zip(samples[OURS], samples[fastest], strict=True)
         ratios = statistics.quantiles([a / b for a, b in pairs], n=4, method="inclusive")
         found |= {
-            "fastest_rival": fastest,
+            "fastest_baseline": fastest,
             "ratio": medians[OURS] / medians[fastest],
             "ratio_q25": ratios[0],
             "ratio_q75": ratios[2],
         }
-    # A bar over a baseline that was left out is none: the row's notes say why.
+    # A target over a baseline that was left out is none: the row's notes say why.
     with suppress(KeyError):
-        found |= _judged(case.bar, medians)
+        found |= _judged(case.target, medians)
     return found
 
 
-def _judged(bar: Bar | None, medians: dict[str, float]) -> Row:
-    if bar is None:
+def _judged(target: Target | None, medians: dict[str, float]) -> Row:
+    if target is None:
         return {}
-    limit = bar.limit(medians)
-    return {"bar": {"text": bar.text, "limit_us": limit, "reached": medians[OURS] <= limit}}
+    limit = target.limit(medians)
+    return {"target": {"text": target.text, "limit_us": limit, "reached": medians[OURS] <= limit}}
 
 
 def fastest_of(*names: str) -> Callable[[dict[str, float]], float]:

@@ -1,6 +1,6 @@
 """Rows measured on several GPUs of one machine at a time, a process each.
 
-For rows of device time whose rivals take minutes to compile. What is compared is measured by one
+For rows of device time whose baselines take minutes to compile. What is compared is measured by one
 process, on one GPU, in turns as ever.
 """
 

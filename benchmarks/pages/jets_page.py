@@ -15,7 +15,7 @@ PAGE = ROOT / "docs" / "jets.md"
 KEYS = ("cuda/jets/", "cpu/jets/")
 NO_SPEEDS = "No measurements of jets have been committed yet."
 EAGER = "autograd"
-RIVALS = {
+BASELINES = {
     EAGER: "autograd",
     "treadle by autograd": "own autograd",
     "torch.func": "torch.func",
@@ -25,15 +25,15 @@ RIVALS = {
 
 
 def times(rows: list[Row]) -> Iterator[str]:
-    """Our time, and how many times as fast as each rival it is."""
-    columns = [f"× {name}" for name in RIVALS.values()]
+    """Our time, and how many times as fast as each baseline it is."""
+    columns = [f"× {name}" for name in BASELINES.values()]
     yield from table("network, dtype, what", "treadle, ms", *columns)
     for row in rows:
         if "times" not in row:
             continue
         taken = {name: time["median_us"] for name, time in row["times"].items()}
         ours = taken["treadle"]
-        ratios = [f"{taken[name] / ours:.2f}" if name in taken else "–" for name in RIVALS]
+        ratios = [f"{taken[name] / ours:.2f}" if name in taken else "–" for name in BASELINES]
         yield line(row["label"], f"{ours / 1000:.4g}", *ratios)
 
 

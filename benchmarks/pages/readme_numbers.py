@@ -45,10 +45,10 @@ LARGE = "1e6"
 FEWEST = 3
 
 
-def speeds(rows: Iterable[Row], rival: str) -> list[float]:
-    """How many times as fast as the rival treadle is, of the rows that timed it."""
-    times = [row["times"] for row in rows if rival in row.get("times", {})]
-    return [time[rival]["median_us"] / time["treadle"]["median_us"] for time in times]
+def speeds(rows: Iterable[Row], baseline: str) -> list[float]:
+    """How many times as fast as the baseline treadle is, of the rows that timed it."""
+    times = [row["times"] for row in rows if baseline in row.get("times", {})]
+    return [time[baseline]["median_us"] / time["treadle"]["median_us"] for time in times]
 
 
 def short(value: float) -> str:
@@ -57,7 +57,7 @@ def short(value: float) -> str:
 
 def layer(rows: list[Row]) -> Iterator[str]:
     """Training calls of LSTM and GRU beside torch's, by dtype."""
-    for cell, rival in (("LSTM", sweep_page.LSTM), ("GRU", "nn.GRU")):
+    for cell, baseline in (("LSTM", sweep_page.LSTM), ("GRU", "nn.GRU")):
         parts = []
         for digits in ("float16", "bfloat16", "float32"):
             training = [
@@ -65,13 +65,13 @@ def layer(rows: list[Row]) -> Iterator[str]:
                 for row in of(rows, "sweep_cells")
                 if (row["op"], row["digits"], row["mode"]) == (cell.lower(), digits, "training")
             ]
-            found = speeds(training, rival)
+            found = speeds(training, baseline)
             if len(found) >= FEWEST:
                 span = f"{short(min(found))} to {short(max(found))} over {len(found)} shapes"
                 parts.append(f"{short(statistics.median(found))} × in {digits} ({span})")
         if parts:
             yield (
-                f"`treadle.nn.{cell}` trains at this many times the speed of `{rival}`, as a "
+                f"`treadle.nn.{cell}` trains at this many times the speed of `{baseline}`, as a "
                 f"median: {', '.join(parts)}."
             )
 

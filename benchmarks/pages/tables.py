@@ -89,7 +89,7 @@ def links(paths: Iterable[Path], folder: Path) -> str:
 
 
 def missed(row: Row) -> bool:
-    return "bar" in row and not row["bar"]["reached"]
+    return "target" in row and not row["target"]["reached"]
 
 
 def bold(row: Row | None, text: str) -> str:

@@ -56,8 +56,8 @@ def groups(rows: list[Row]) -> dict[str, list[Row]]:
 
 
 def targets(rows: list[Row]) -> str:
-    with_bar = [row["bar"]["reached"] for row in rows if "bar" in row]
-    return f"{sum(with_bar)} of {len(with_bar)}" if with_bar else "none"
+    with_target = [row["target"]["reached"] for row in rows if "target" in row]
+    return f"{sum(with_target)} of {len(with_target)}" if with_target else "none"
 
 
 def lines(rows: list[Row]) -> Iterator[str]:
@@ -96,13 +96,13 @@ def beside(rows: list[Row]) -> Iterator[str]:
 def losses(rows: list[Row]) -> Iterator[str]:
     """What missed its target, the worst first, and what went badly without a target."""
     late = sorted((row for row in rows if missed(row)), key=means.excess, reverse=True)
-    count = sum("bar" in row for row in rows)
+    count = sum("target" in row for row in rows)
     yield f"Targets missed: {len(late)} of {count}."
     yield ""
     if late:
         yield from table("row", "over the limit by", "target")
         for row in late:
-            yield line(row["key"], f"{means.excess(row):.1%}", row["bar"]["text"])
+            yield line(row["key"], f"{means.excess(row):.1%}", row["target"]["text"])
         yield ""
     slower = [row for row in rows if row.get("ratio", 0) > 1 + NOISE and not missed(row)]
     slower = sorted((r for r in slower if not is_front(r)), key=lambda r: r["ratio"], reverse=True)
@@ -110,7 +110,7 @@ def losses(rows: list[Row]) -> Iterator[str]:
         yield f"Slower than the fastest baseline by more than {NOISE:.0%}, without a missed target:"
         yield ""
         for row in slower:
-            yield f"- {row['key']}: {row['ratio']:.2f} × {row['fastest_rival']}"
+            yield f"- {row['key']}: {row['ratio']:.2f} × {row['fastest_baseline']}"
         yield ""
     for row in rows:
         if "refused" in row:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.harness.cases import OURS, Bar, Case, Row, Settings
+from benchmarks.harness.cases import OURS, Case, Row, Settings, Target
 from benchmarks.harness.timing import Effort, Wall
 from benchmarks.harness.verify import Refused, compare
 from benchmarks.recurrent import jax_flax
@@ -260,7 +260,7 @@ def calls_kernels(candidate: Candidate) -> bool:
     return "ffi_call[" in str(traced)
 
 
-def case(settings: Settings, kind: Kind, bar: Bar, facts: dict[str, Any]) -> JaxCase:
+def case(settings: Settings, kind: Kind, target: Target, facts: dict[str, Any]) -> JaxCase:
     device = jax.devices("gpu" if settings.device == "cuda" else "cpu")[0]
     precision = "highest" if kind.dtype == torch.float32 else "default"
     with jax.default_device(device), jax.default_matmul_precision(precision):
@@ -273,7 +273,7 @@ def case(settings: Settings, kind: Kind, bar: Bar, facts: dict[str, Any]) -> Jax
         functions=functions,
         inputs=[()],
         timer=Blocking(settings.device, effort),
-        bar=bar,
+        target=target,
         check=partial(check, truths=true_first_steps(kind, given), plain=plain),
         facts=facts | {"gates": dict.fromkeys(functions, GATES[kind.cell])},
         notes=[] if FLAX in functions else [f"{FLAX} left out: {jax_flax.WHY_NOT}"],

@@ -63,7 +63,7 @@ class Weighing:
     against: str
     part: float
     text: str  # what that part is called
-    most: float | None  # the bar: ours over that part
+    most: float | None  # the target: ours over that part
     facts: dict[str, Any]
     op: str = "lltm"
     weigh: Callable[[Callable[..., Any], Args], dict[str, int]] = weigh
@@ -80,7 +80,7 @@ class Weighing:
         if self.most is not None:
             limit = self.most * whole
             text = f"at most {self.most:g} × {self.text}"
-            row["bar"] = {"text": text, "limit_bytes": limit, "reached": mine <= limit}
+            row["target"] = {"text": text, "limit_bytes": limit, "reached": mine <= limit}
         return row
 
 

@@ -39,7 +39,7 @@ from benchmarks.recurrent.sweep_calls import chosen
 # and of training.
 ROBOTS: Sizes = (8000, 24, 256)
 NAME_OF_ROBOTS = "8000,24,256"
-WIDE_BARS = {"lltm": (20.0, 72.0), "gru": (24.0, 80.0), "lstm": (27.0, 90.0)}
+WIDE_TARGETS = {"lltm": (20.0, 72.0), "gru": (24.0, 80.0), "lstm": (27.0, 90.0)}
 WIDE: tuple[Sizes, ...] = tuple(
     (b, 24, h) for b, h in product((512, 2048, 8192, 16384), (64, 128, 256, 512))
 )
@@ -59,7 +59,7 @@ def cell_algorithms(settings: Settings) -> Iterator[Plan]:
 
 
 def wide(settings: Settings) -> Iterator[Plan]:
-    for cell in WIDE_BARS:
+    for cell in WIDE_TARGETS:
         for kind in kinds(settings, (ROBOTS,), (BF16, FP16), DENSE, cell):
             yield plan("sweep_wide", wide_case, settings, kind)
     for cell in TORCHS:
@@ -92,8 +92,8 @@ def cell_algorithms_case(settings: Settings, kind: Sweep) -> Case:
     """The planner's choice beside each algorithm that the shape allows."""
     set_tf32(False)
     args = cell_arguments(kind.cell, kind.shape, settings.device, kind.dtype, kind.backward)
-    functions, bar = algorithm_calls(kind.cell), beside_best()
-    made = case(settings, "sweep_cell_algorithms", kind, functions, args, {}, bar)
+    functions, target = algorithm_calls(kind.cell), beside_best()
+    made = case(settings, "sweep_cell_algorithms", kind, functions, args, {}, target)
     made.op, made.check = (
         kind.cell,
         partial(check, args=args, plain=plain_layer(kind.cell, kind.dtype, kind.backward)),
@@ -103,10 +103,10 @@ def cell_algorithms_case(settings: Settings, kind: Sweep) -> Case:
 
 def wide_case(settings: Settings, kind: Sweep) -> Case:
     """Beside torch's own; LLTM, which torch has not, beside nn.LSTM."""
-    goal = steps_at_most(kind, WIDE_BARS[kind.cell][kind.backward])
+    target = steps_at_most(kind, WIDE_TARGETS[kind.cell][kind.backward])
     if kind.cell == "lltm":
-        return beside_lstm(settings, "sweep_wide", kind, goal)
+        return beside_lstm(settings, "sweep_wide", kind, target)
     made = cells_case(settings, kind, "sweep_wide")
     if kind.shape.name == NAME_OF_ROBOTS and kind.dtype != FP32:
-        made.bar = goal
+        made.target = target
     return made

@@ -1,4 +1,4 @@
-"""lltm_cell the way of PyTorch's tutorial on C++ extensions: the rival of a hand-made extension.
+"""lltm_cell the way of PyTorch's tutorial on C++ extensions: the baseline of a hand-made extension.
 
 A Python autograd.Function makes one C++ call forward (concatenate, addmm, one pointwise kernel) and
 one backward (one pointwise kernel, two products, sums). Written anew after its structure, zeroed

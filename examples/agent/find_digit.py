@@ -44,7 +44,7 @@ except ImportError as error:
 
 # Much entropy, or it settles for guessing which of the last corners it is.
 RULES = ppo.Rules(discount=0.97, trace=0.95, clip=0.2, entropy=0.04, epochs=4, parts=4)
-BAR, SHOWN = 0.85, 20
+TARGET, SHOWN = 0.85, 20
 # Of the measurement of speed: rows, and seconds for each way.
 SIZES, SECONDS = {"cpu": [64, 512], "cuda": [256, 2048, 16384]}, 1.0
 
@@ -171,9 +171,9 @@ def main(arguments: list[str] | None = None) -> int:
         head = {"machine": machine, "settings": asdict(settings)}
         write(options.out, head | record, training, test)
     rate = record["success"]["agent"]["success"]
-    if rate < BAR:
-        print(f"find_digit.py: {rate:.0%} of the rooms, below {BAR:.0%}", file=sys.stderr)
-    return 0 if rate >= BAR else 1
+    if rate < TARGET:
+        print(f"find_digit.py: {rate:.0%} of the rooms, below {TARGET:.0%}", file=sys.stderr)
+    return 0 if rate >= TARGET else 1
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def test_wrong_derivatives_are_refused(what: str) -> None:
         jets.check(one, args)(one.of(wrong))
 
 
-def test_rows_have_their_rivals_and_bars(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_have_their_baselines_and_targets(capsys: pytest.CaptureFixture[str]) -> None:
     for plan in jets.plans(QUICK):
         if not plan.key.endswith("memory"):
             made = plan.build()
@@ -101,15 +101,16 @@ def test_rows_have_their_rivals_and_bars(capsys: pytest.CaptureFixture[str]) -> 
     keys = [plan.key for plan in jets.plans(on_gpu)]
     assert len(keys) == 17 and "cuda/jets/512×5/bfloat16/Laplacian/memory" in keys
     medians = {jets.EAGER: 20_000.0}
-    bars = {t.name: jets.bar(t, "cuda") for t in jets.tasks(on_gpu)}
-    limits = {name: bar and bar.limit(medians) for name, bar in bars.items()}
+    targets = {t.name: jets.target(t, "cuda") for t in jets.tasks(on_gpu)}
+    limits = {name: target and target.limit(medians) for name, target in targets.items()}
     assert limits["256×3/bfloat16/Laplacian"] == 5_000 and limits["256×3/bfloat16/eikonal"] == 8_000
     assert limits["256×3/float32, tf32/Laplacian"] == 12_000
     assert (
-        limits["512×5/bfloat16/no training"] == 4_000 and bars["256×3/float32/no training"] is None
+        limits["512×5/bfloat16/no training"] == 4_000
+        and targets["256×3/float32/no training"] is None
     )
     quarter = {jets.EAGER: 1e6}
-    assert bars["512×5/float32/Laplacian"].limit(quarter) == 165_000  # type: ignore[union-attr]
+    assert targets["512×5/float32/Laplacian"].limit(quarter) == 165_000  # type: ignore[union-attr]
 
 
 def test_the_most_bytes_of_a_step_on_a_cpu() -> None:
@@ -154,7 +155,7 @@ def test_the_page_has_times_and_memory(tmp_path: Path, monkeypatch: pytest.Monke
             "key": "cpu/jets/a/Laplacian",
             "label": "a Laplacian",
             "times": {name: {"median_us": us} for name, us in times.items()},
-            "bar": {"reached": False},
+            "target": {"reached": False},
         },
         {
             "key": "cpu/jets/a/Laplacian/memory",
@@ -163,7 +164,7 @@ def test_the_page_has_times_and_memory(tmp_path: Path, monkeypatch: pytest.Monke
                 name: {"kept": mib * 2**20}
                 for name, mib in (("treadle", 3), ("autograd", 10), ("treadle by autograd", 6))
             },
-            "bar": {"reached": True},
+            "target": {"reached": True},
         },
     ]
     facts = {"cpu": "a CPU", "cores": 2, "torch": "2", "load_before": 7.5}

@@ -46,7 +46,7 @@ def test_the_first_table_has_the_headline() -> None:
 def test_the_page_is_short_and_has_no_target_of_ours() -> None:
     assert len(TEXT.splitlines()) <= 200
     tables_of_the_page = "\n".join(line for line in TEXT.splitlines() if line.startswith("|"))
-    assert not re.search(r"rl_shapes|sweep_bars|algorithm|target|at (most|least)|make_step",
+    assert not re.search(r"rl_shapes|sweep_targets|algorithm|target|at (most|least)|make_step",
                          tables_of_the_page)  # fmt: skip
     assert page.PICTURE.stat().st_size < 150_000, "python benchmarks/pages/performance_page.py"
 

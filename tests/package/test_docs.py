@@ -292,12 +292,12 @@ def test_pages_are_as_short_as_they_may_be() -> None:
         assert len((ROOT / "docs" / page).read_text().splitlines()) <= lines, page
 
 
-def row(key: str, ours: float, rival: float, limit: float | None = None) -> tables.Row:
-    times = {"treadle": {"median_us": ours}, "torch.add": {"median_us": rival}}
+def row(key: str, ours: float, baseline: float, limit: float | None = None) -> tables.Row:
+    times = {"treadle": {"median_us": ours}, "torch.add": {"median_us": baseline}}
     made: tables.Row = {"key": key, "label": key, "group": "1 GiB a tensor, CUDA", "times": times}
-    made |= {"fastest_rival": "torch.add", "ratio": ours / rival, "busy": False}
+    made |= {"fastest_baseline": "torch.add", "ratio": ours / baseline, "busy": False}
     if limit is not None:
-        made["bar"] = {"text": "a bar", "limit_us": limit, "reached": ours <= limit}
+        made["target"] = {"text": "a target", "limit_us": limit, "reached": ours <= limit}
     return made
 
 
@@ -308,12 +308,12 @@ def test_targets_page_says_what_went_badly() -> None:
     table = "\n".join(targets_page.lines([*rows, refused]))
     below = "\n".join(targets_page.losses([*rows, refused]))
     assert "| 1 GiB a tensor | 3 | 1.50 | 0.50 | 1.50 | 1 of 2 |" in table
-    assert "Targets missed: 1 of 2." in below and "| missed | 50.0% | a bar |" in below
+    assert "Targets missed: 1 of 2." in below and "| missed | 50.0% | a target |" in below
     assert "- slower: 1.50 × torch.add" in below and "timed: wrong (an error)" in below
     assert "good" not in below
 
 
-def test_headline_is_of_the_training_rows_beside_their_rival() -> None:
+def test_headline_is_of_the_training_rows_beside_their_baseline() -> None:
     shapes = [("training", 1.0), ("training", 2.0), ("training", 4.0), ("inference", 100.0)]
     rows = []
     for mode, speed in shapes:

@@ -294,7 +294,7 @@ def test_committed_record(load: Load, path: Path) -> None:
     record, find = json.loads(path.read_text()), load("find_digit")
     assert record["settings"] == vars(find.Settings())
     found = {who: entry["success"] for who, entry in record["success"].items()}
-    assert found["agent"] >= find.BAR and record["seconds"]["mind"] < 180
+    assert found["agent"] >= find.TARGET and record["seconds"]["mind"] < 180
     assert max(found["random"], found["cue forgotten"], found["eyes shut"]) < 0.33
     assert path.with_suffix(".png").stat().st_size < 150_000
     assert (FIGURES / "agent_strip.png").stat().st_size < 200_000

@@ -105,7 +105,7 @@ def test_the_answer_of_poisson_solves_it(example) -> None:  # noqa: F811
 
 
 @pytest.mark.parametrize("script", ["signed_distance", "poisson"])
-def test_scripts_draw_and_fail_above_the_bar(
+def test_scripts_draw_and_fail_above_the_target(
     script: str,
     device: str,  # noqa: F811
     example,  # noqa: F811
@@ -124,10 +124,10 @@ def test_scripts_draw_and_fail_above_the_bar(
 
 
 @pytest.mark.parametrize("script", ["signed_distance", "poisson"])
-def test_committed_figures_reached_the_bar(example, script: str) -> None:  # noqa: F811
+def test_committed_figures_reached_the_target(example, script: str) -> None:  # noqa: F811
     record = json.loads((FIGURES / f"{script}.json").read_text())
     error = record["errors"]["u" if script == "poisson" else "mean error"]
-    assert error <= example(script).BAR
+    assert error <= example(script).TARGET
     assert (FIGURES / f"{script}.png").stat().st_size < 250_000
 
 

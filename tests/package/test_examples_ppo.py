@@ -111,5 +111,5 @@ def test_committed_curves(ppo: types.ModuleType) -> None:
     curves = json.loads(FIGURE.read_text())["curves"]
     ends = {way: [sum(rates[-10:]) / 10 for rates in runs] for way, runs in curves.items()}
     good, *others = ends.values()
-    assert min(good) >= ppo.BAR and max(map(max, others)) < 0.65
+    assert min(good) >= ppo.TARGET and max(map(max, others)) < 0.65
     assert FIGURE.with_suffix(".png").stat().st_size < 150_000
