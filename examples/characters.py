@@ -123,8 +123,8 @@ class Training:
         self.optimizer.zero_grad()
         scores, hx = self.model(piece[:-1], self.hx)
         loss = F.cross_entropy(scores.flatten(0, 1), piece[1:].flatten())
-        # An LLTM never forgets: left alone, cells run away and what they hold is lost. This pulls
-        # them back to where their tanh can still tell one value from another.
+        # An LLTM never forgets: c grows without bound, and what it holds is lost. This keeps c
+        # where tanh can still tell one value from another.
         pull = self.settings.pull * hx[1].abs().mean() if self.settings.cell == "lltm" else 0.0
         (loss + pull).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)

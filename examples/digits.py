@@ -182,7 +182,7 @@ def train(out: Path, epochs: int, seed: int) -> bool:
     print(f"{len(images)} digits to learn from, {len(test_images)} to be tested on; on {device}.")
     with tqdm(range(epochs), unit="epoch", desc="Training all", disable=None) as bar:
         for _ in bar:
-            # They take turns, so that whatever else the machine does slows all of them.
+            # They alternate, so that other load on the machine slows all of them.
             for training in histories.values():
                 training.epoch(images, labels)
                 training.examine(test_images, test_labels)

@@ -88,7 +88,7 @@ def take_step(
 
 
 def step_times(net: Siren, points: int, rounds: int = 20) -> list[float]:
-    """Seconds of a step by jets and by autograd, medians: they take turns."""
+    """Median seconds of a step by jets and by autograd, which alternate."""
     spent: list[list[float]] = [[], []]
     nets = [copy.deepcopy(net) for _ in spent]
     optimizers = [torch.optim.Adam(each.parameters(), 1e-5) for each in nets]

@@ -139,7 +139,7 @@ def places(height: int, width: int, device: torch.device) -> Tensor:
 
 
 def derivatives(net: treadle.nn.Siren, height: int, width: int, device: torch.device) -> Maps:
-    """Of the brightness: the gradient's magnitude per pixel and the Laplacian, [H, W] each."""
+    """Gradient magnitude and Laplacian of the brightness at each pixel, [H, W] each."""
     weights = torch.tensor(LUMINANCE, device=device)
     # The step from pixel to pixel, in the coordinates that the network is given.
     step = 2 / (max(height, width) - 1)
@@ -177,7 +177,7 @@ def fit(out: Path, settings: Settings, device: torch.device) -> bool:
     with tqdm(total=settings.steps, unit="step", desc="Fitting with both", disable=None) as bar:
         while ours.steps < settings.steps:
             steps = min(every, settings.steps - ours.steps)
-            # They take turns, so that whatever else the machine does slows both of them.
+            # They alternate, so that other load on the machine slows both of them.
             for one in (ours, plain):
                 one.learn(steps)
             bar.update(steps)

@@ -8,7 +8,7 @@ T-mazes: the first sign in a corridor says on which side the treasure is, all ot
 and the corridor ends unannounced. Where the policy wants to go when it ends decides: left or right.
 So the policy must know which sign was the first, and only the state that it starts from tells it.
 Many mazes run side by side. Where one ends, the next begins in the same row of the batch: there the
-layer starts anew (`reset`), in playing and in learning. The last states begin the next batch.
+layer resets (`reset`), in playing and in learning. The last states begin the next batch.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Policy(nn.Module):
     def forward(
         self, signs: Tensor, h: Tensor, begins: Tensor | None
     ) -> tuple[torch.distributions.Categorical, Tensor, Tensor]:
-        """Of signs [T, B, 2], states [1, B, H] and resets [T, B]."""
+        """Moves, values and states from signs [T, B, 2], states [1, B, H] and resets [T, B]."""
         output, h = self.layer(signs, h, reset=begins)
         scores, value = self.head(output).split([2, 1], -1)
         return torch.distributions.Categorical(logits=scores), value.squeeze(-1), h

@@ -56,7 +56,7 @@ RULES = (
     ),
     Rule("words (of a number)", "terms", r"\btwo words (?:each|for a number|a number)\b"),
     Rule("words (of the exchange)", "packets", r"\bwords?\b", GRID),
-    Rule("narrow, wide", "h512, h1024, h2048", r"\b(?:narrow|wide)(?:r|st)?\b", KERNELS),
+    Rule("narrow, wide", "h512, h1024, h2048", r"\b(?:narrow|wide)(?:r|st)?\b", r"^kernels/recurrent/"),
     Rule("alone (one tile)", "single_tile", r"\balone: |\btile alone\b", KERNELS),
     Rule("late (a poll)", "poll_after_store", r"\b(?:is|are) late\b", KERNELS),
     Rule("put back", "clear", r"\b(?:puts?|putting) back\b"),

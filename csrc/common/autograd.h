@@ -215,7 +215,7 @@ bool has_tangent(const T&... tensors) {
   return (... || isFwGradDefined(tensors));
 }
 
-// Of an undefined tensor both are undefined.
+// The tangent of t; undefined if t has none or is itself undefined. primal() is undefined likewise.
 inline Tensor tangent(const Tensor& t) { return isFwGradDefined(t) ? t._fw_grad(0) : Tensor(); }
 
 // The value of a dual tensor without this level's tangent; outer levels still see their own.

@@ -2,7 +2,7 @@
 // it: saturated gates leave h and gradients so small that sums of their products are subnormal.
 //
 // A new thread inherits the mode of the thread that makes it, and OpenMP keeps the threads that it
-// makes. So either no thread can be made while the caller flushes, or the pool is put back by a
+// makes. So either no thread can be made while the caller flushes, or the pool is reset by a
 // parallel region that the caller begins in its own mode.
 #pragma once
 

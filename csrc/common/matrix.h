@@ -46,8 +46,8 @@ struct Matrix {
   }
 };
 
-// Of two dimensions, or of three, of which the first two become rows: that they can is up to the
-// caller.
+// A tensor of two dimensions, or of three whose first two are merged into rows. The caller makes
+// sure that their strides allow it.
 inline Matrix matrix_of(const at::Tensor& t) {
   const auto size = static_cast<int64_t>(t.element_size());
   const void* const data = t.const_data_ptr();

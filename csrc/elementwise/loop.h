@@ -23,7 +23,7 @@ struct ElementwiseLoop {
   ElementwiseLoop(const char* op, const Tensor& out, const Tensor& x, ScalarType compute);
   ElementwiseLoop(const char* op, const Tensor& out, const Tensor& a, const Tensor& b,
                   ScalarType compute);
-  // Of an op with parameters, which broadcast with x.
+  // For an op with parameters, which broadcast with x.
   ElementwiseLoop(const char* op, const Tensor& out, const Tensor& x, const Tensor& alpha,
                   const Tensor& beta, ScalarType compute);
 

@@ -86,7 +86,7 @@ struct SnakeCall {
     return cast(grad.reshape_symint(stored.sym_sizes()), stored.scalar_type());
   }
 
-  // Of x, alpha and beta, those of the mask, by every element.
+  // Gradients with respect to x, alpha and beta where `mask` says so, one value an element.
   Tensors3 gradients(const Tensor& grad, std::array<bool, 3> mask) const {
     const Tensor t = phase(), product = sine(t) * cosine(t);
     Tensor by_x, by_alpha, by_beta;
@@ -110,7 +110,7 @@ struct SnakeTangents {
   SnakeTangents(const Tensor& x, const Tensor& alpha, const Tensor& beta)
       : x(tangent(x)), alpha(tangent(alpha)), beta(tangent(beta.defined() ? beta : alpha)) {}
 
-  // Of the result of a call at these primals, in its dtype.
+  // The tangent of `result`, which a call at these primals returned, in its dtype.
   Tensor of(const SnakeCall& call, const Tensor& result) const {
     const Tensor dx = cast(x, call.x.scalar_type());
     return cast(call.tangent(dx, alpha, beta), result.scalar_type());

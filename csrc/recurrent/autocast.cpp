@@ -14,7 +14,7 @@ namespace treadle {
 
 static bool promotes(CellKind cell, bool packed) {
   if (cell == CellKind::kLltm) return false;
-  // Of torch's layers oneDNN runs the LSTM, of dense rows.
+  // Among torch's layers, oneDNN runs only the LSTM, and only on dense rows.
   return cell == CellKind::kGru || packed || !at::globalContext().userEnabledMkldnn();
 }
 

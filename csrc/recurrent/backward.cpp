@@ -113,8 +113,8 @@ struct Backward {
     return result;
   }
 
-  // Of algorithms that run step by step: the gradient of a state that the first step did not begin
-  // with goes to what replaced it.
+  // For algorithms that run step by step: if a reset replaced the first step's state, the gradient
+  // goes to the replacement.
   void cut_first(const RecurrenceStep& step, const Tensor& grad, Tensor of_reset) const {
     if (!run.resets.marks.defined() || step.marked_rows == 0) return;
     const Tensor mark = run.rows(run.resets.marks).narrow(0, step.marks, step.marked_rows);
@@ -215,7 +215,7 @@ struct Backward {
     if (mask[2]) states.c0 = at::empty(a.c0.sizes(), a.c0.options());
     const std::array<int64_t, 3> places{run.sizes.directions, run.sequence.rows, run.sizes.hidden};
     const auto options = a.input.options().dtype(run.acc);
-    // Of what was not given there is none.
+    // An argument that was not given has no gradient.
     if (mask[7] && a.reset_h.defined()) states.reset_h = at::zeros(places, options);
     if (mask[8] && a.reset_c.defined()) states.reset_c = at::zeros(places, options);
     if (run.persistent()) {

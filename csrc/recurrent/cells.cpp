@@ -15,7 +15,7 @@ Tensor before(const Tensor& t, const Tensor& first, int64_t direction) {
   return all.narrow_symint(0, direction, t.sym_size(0));
 }
 
-// The state of a row that starts anew, [B, H] or [T, B, H], where it is marked; else `other`.
+// The state that a row resets to, [B, H] or [T, B, H], where it is marked; else `other`.
 Tensor replaced(const Tensor& marks, const Tensor& states, int64_t direction, const Tensor& other) {
   if (!states.defined()) return other.masked_fill(marks, 0);
   return at::where(marks, states.select(0, direction).to(other.scalar_type()), other);

@@ -8,10 +8,10 @@
 
 namespace treadle {
 
-// Of one direction of a dense layer: [T, B, H], in float at least.
+// c of one direction of a dense layer: [T, B, H], in float at least.
 Tensor direction_cells(const LayerArguments& layer, const Tensor& output, int64_t direction);
 
-// Of all directions, dense or packed: [T, B, D*H] or [S, D*H], in float at least.
+// c of all directions, dense or packed: [T, B, D*H] or [S, D*H], in float at least.
 Tensor layer_cells(const LayerArguments& layer, const Tensor& output);
 
 }  // namespace treadle

@@ -22,8 +22,8 @@ class LayerCaller {
   const char* before_;
 };
 
-// Marks of the rows that start anew: bool, one for each place. Simulators give floats [T, B, 1], so
-// the errors name the calls that make marks of them.
+// The marks of rows that reset: bool, one for each step of each row. Simulators give floats
+// [T, B, 1], so the errors name the calls that turn those into marks.
 void check_marks(const char* op, const char* letters, const Tensor& reset,
                  c10::SymIntArrayRef shape);
 

@@ -24,7 +24,7 @@ const auto& layer_op() {
 Tensor of_directions(at::TensorList params, int64_t each, int64_t k) {
   if (k >= each) return Tensor();
   if (static_cast<int64_t>(params.size()) > each) return at::stack({params[k], params[each + k]});
-  // Of a wrong shape with another dimension, which the op then refuses.
+  // If the shape is wrong it only gains a dimension: the op refuses it.
   return params[k].dim() == (k < 2 ? 2 : 1) ? params[k] : params[k].unsqueeze(0);
 }
 
@@ -64,7 +64,7 @@ LayersResults run_layer(const LayerArguments& a, bool recompute, bool cells) {
   return found;
 }
 
-// A layer whose rows stop by themselves.
+// A layer over rows of variable length.
 LayersResults run_layer(const LayerArguments& given, bool recompute, bool cells,
                         const RowLengths& lengths) {
   // Before any of it is changed. Autocast is still to give all arguments one dtype.

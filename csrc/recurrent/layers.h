@@ -28,7 +28,7 @@ struct Layers {
   int64_t each() const { return !has_biases ? 2 : has_bias_hh(cell) ? 4 : 3; }
 };
 
-// Of one layer, or of all; cells [T, B, D*H] or [S, D*H] are undefined where nobody asks for them.
+// Results of one layer, or of all. cells [T, B, D*H] or [S, D*H] are undefined unless requested.
 struct LayersResults {
   Tensor output, h_n, c_n, cells;
 };

@@ -33,7 +33,7 @@ static LayerGrads recurrent_layer_backward_empty(
       layer_arguments("recurrent_layer_backward", input, batch_sizes, h0, c0, weight_ih, weight_hh,
                       bias_ih, bias_hh, cell, reset, reset_h, reset_c),
       output, gates, recompute);
-  // Of a bias that is missing, too.
+  // A missing bias has a gradient, too.
   const auto grad_bias = [](bool needed, const Tensor& weight) {
     const auto shape = weight.sym_sizes();
     return needed ? at::empty_symint(shape.slice(0, shape.size() - 1), weight.options()) : Tensor();

@@ -35,7 +35,7 @@ JetLayer check_jet(const char* op, const Tensor& jet, const Tensor& weight, cons
 void check_jet_backward(const char* op, const JetLayer& layer, const Tensor& grad,
                         const Tensor& output, const Tensor& phase);
 
-// Of what stands at the end of a jet's shape: [..., O] of [P, ..., O].
+// The end of a jet's shape: [..., O] of [P, ..., O].
 c10::SymDimVector phase_shape(const Tensor& jet, const Tensor& weight);
 
 // A jet [P, ..., C] as [P, N, C], and all of its rows as [P N, C].

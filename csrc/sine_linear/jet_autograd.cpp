@@ -35,7 +35,7 @@ const auto& jet_backward_op() {
 
 // ---- the composition
 
-// Of checked arguments. Products keep their dtype within autocast, too.
+// f of checked arguments. Products keep their dtype within autocast, too.
 template <class F>
 auto composed(const Tensor& jet, const Tensor& weight, const Tensor& bias, double omega,
               int64_t coordinates, std::string_view second, const F& f) {

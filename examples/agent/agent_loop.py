@@ -123,8 +123,8 @@ def player(loop: Loop, steps: int) -> Callable[[], tuple[dict[str, Tensor], Tens
 
 
 def success(loop: Loop, steps: int) -> dict[str, float]:
-    """Of all episodes that end within so many steps: how many, the share of those that end on the
-    right digit, and how many steps they take."""
+    """Count the episodes that end within ``steps``, the share that end on the right digit, and how
+    many steps they take."""
     ends = right = torch.zeros((), device=loop.world.device)
     for _ in range(steps):
         played = loop.step()

@@ -39,7 +39,7 @@ class Mind(nn.Module):
         self.head = nn.Linear(hidden, ACTIONS + 1)
 
     def forward(self, x: Tensor, h: Tensor, begins: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of inputs [T, B, I], states [1, B, H] and resets [T, B]: scores, values, states."""
+        """Scores, values and states from inputs [T, B, I], states [1, B, H] and resets [T, B]."""
         output, h = self.layer(x, h, reset=begins)
         return *self.decide(output), h
 

@@ -63,7 +63,7 @@ def ways(eye: Eye, mind: Mind, sheet: Sheet, rows: int) -> Iterator[tuple[str, C
 
 
 def measure(eye: Eye, mind: Mind, sheet: Sheet, sizes: list[int], seconds: float) -> list[Row]:
-    """Of so many rows each: frames per second, and what of a step host and device wait."""
+    """For each number of rows: frames per second, and how long host and device wait in a step."""
     found = []
     for rows in sizes:
         for way, call, steps in ways(eye, mind, sheet, rows):

@@ -6,7 +6,7 @@
 It is shown a handwritten digit, once, and then walks through a room of which it sees the nearest
 tiles, to the corner that holds the same digit in another hand. A convolutional net of sines reads
 the pixels (perceive), a GRU remembers what was read (reason), and the room moves (act). Many rooms
-run side by side; where one ends, the next begins in the same row, and there the GRU starts anew.
+run side by side; where one ends, the next begins in the same row, and there the GRU resets.
 The eye learns first, from scenes that say what they show, then the mind by PPO. Who cannot read, or
 forgets the cue, finds one of four at most: more than that takes both.
 """
@@ -45,7 +45,7 @@ except ImportError as error:
 # Much entropy, or it settles for guessing which of the last corners it is.
 RULES = ppo.Rules(discount=0.97, trace=0.95, clip=0.2, entropy=0.04, epochs=4, parts=4)
 TARGET, SHOWN = 0.85, 20
-# Of the measurement of speed: rows, and seconds for each way.
+# For the measurement of speed: rows, and seconds for each way.
 SIZES, SECONDS = {"cpu": [64, 512], "cuda": [256, 2048, 16384]}, 1.0
 
 

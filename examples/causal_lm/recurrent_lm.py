@@ -122,15 +122,15 @@ class Block(nn.Module):
         self.mlp_norm = nn.RMSNorm(size)
         self.mlp = nn.Sequential(nn.Linear(size, 2 * size), nn.GELU(), nn.Linear(2 * size, size))
         self.dropout = nn.Dropout(config.dropout)
-        # Of ours c may be float32 beside half types: what adds up over the text keeps its digits,
-        # whether it stays within a call or goes from one call to the next.
+        # Our layers take c in float32 next to half types, so sums over the text keep their digits
+        # within a call and from one call to the next.
         self.wide_cell = config.kernels == "treadle" and config.mixer != "gru"
         self.one_state = config.mixer == "gru"
 
     def forward(
         self, x: Tensor, states: States | None, begins: Tensor | None
     ) -> tuple[Tensor, States]:
-        """Of [B, T, H]; where ``begins`` [B, T] is true, the text of a row begins anew."""
+        """Mix x [B, T, H] over time; where ``begins`` [B, T] is true, a new text begins in the row."""
         if states is None and self.wide_cell and x.dtype in HALVES:
             h = x.new_zeros(1, x.size(0), x.size(2))
             states = h, h.float()
@@ -214,7 +214,7 @@ class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
         if self.config.kernels == "torch":
             raise ValueError(
                 'forward: attention_mask must be ones alone with kernels="torch", got zeros: '
-                "torch's layers cannot begin anew in the middle of a row"
+                "torch's layers cannot reset in the middle of a row"
             )
         begins = mask.bool() & ~F.pad(mask[:, :-1].bool(), (1, 0), value=True)
         return begins[:, -steps:]

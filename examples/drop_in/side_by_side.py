@@ -34,7 +34,7 @@ def compare(model: nn.Module, learner: Callable[[nn.Module], Step], steps: int) 
         steps: how many.
 
     Returns:
-        Of each side its losses and seconds a step, and what was replaced.
+        The losses and seconds a step of each side, and what was replaced.
     """
     ours = copy.deepcopy(model)
     replaced = treadle.nn.replace(ours).replaced

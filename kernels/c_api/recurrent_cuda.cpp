@@ -70,7 +70,7 @@ bool fits(const CLayer& layer, const RecurrencePlan& plan, bool backward) {
   return found;
 }
 
-// Of the largest launch: a grid takes so many rows of the batch at a time.
+// Bytes for the largest launch: a grid takes only so many rows of the batch at a time.
 size_t exchange_bytes(const CLayer& layer, const RecurrencePlan& plan, bool backward) {
   if (!plan.is("grid")) return 0;
   PersistentSizes sizes = sizes_of(layer);

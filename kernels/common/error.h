@@ -6,7 +6,7 @@
 
 namespace treadle {
 
-// Of this thread; "" if nothing has gone wrong yet.
+// The last error of this thread; "" if there was none.
 const char* error_text();
 // Keeps the text, and gives it back as error_text() does.
 const char* keep_error(std::string text);

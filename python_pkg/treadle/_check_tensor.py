@@ -47,7 +47,7 @@ def check_dense(op: str, argument: str, tensor: Tensor, instead: str = "") -> No
 
 
 def refuse_strided(op: str, argument: str, jagged: bool = True) -> NoReturn:
-    """Of nested tensors; ``jagged``: whether those of the other layout are taken."""
+    """Raise for a strided nested tensor; ``jagged``: whether the op takes jagged ones."""
     rule = "dense or of layout torch.jagged" if jagged else "dense"
     raise NotImplementedError(
         f"{op}: {argument} must be {rule}, got a nested tensor of layout torch.strided"

@@ -37,7 +37,7 @@ def identity(x: Tensor) -> Tensor:
     count = x.shape[-1]
     if not _is_dtensor(x):
         return torch.eye(count, dtype=x.dtype, device=x.device)
-    # Of x, since there must be no plain tensors beside it.
+    # Made from x, because a plain tensor must not meet a DTensor.
     zero, one = x.new_zeros(1), x.new_ones(1)
     rows = [torch.cat([one if i == k else zero for i in range(count)]) for k in range(count)]
     return torch.stack(rows)
@@ -90,7 +90,7 @@ def _whole(jet: Fields, rows: Sequence[Tensor]) -> Tensor | None:
     if torch.compiler.is_compiling() or not value._is_view():
         return None
     base = value._base
-    # What is computed of it passes by the parts, and by who waits for their gradients.
+    # Computing on the base skips the parts, and so hooks and gradients that belong to a part.
     if any(part is not None and (part.retains_grad or part._backward_hooks) for part in jet):
         return None
     if base is None or base.shape != (sum(map(len, rows)), *value.shape):

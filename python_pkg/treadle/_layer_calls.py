@@ -17,12 +17,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Overloads(NamedTuple):
-    """Of one op. Without a choice torch would try the first one at every call."""
+    """The overloads of one op. Without a choice torch would try the first one at every call."""
 
     name: str
     input: Any
     data: Any
-    input_cells: Any = None  # with the cells of all steps as a last result
+    input_cells: Any = None  # with the cell states as a last result
     data_cells: Any = None
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -46,8 +46,8 @@ class Overloads(NamedTuple):
         return (self.data_cells if cells else self.data)(*args, **kwargs)
 
     def _check_types(self, args: tuple[Any, ...], kwargs: dict[str, Any], packed: bool) -> None:
-        """Of input, hx and params. torch.ops prints all of what is wrong, and would take h, where
-        (h, c) belongs, for batch_sizes."""
+        """Check input, hx and params. torch.ops would print whole tensors in its error, and would
+        take h, given instead of (h, c), for batch_sizes."""
         first = "data" if packed else "input"
         if args or first in kwargs:
             input = args[0] if args else kwargs[first]

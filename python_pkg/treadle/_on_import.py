@@ -36,7 +36,7 @@ class _Watch(MetaPathFinder):
             execute(module)
             self.action()
 
-        # Of this loader alone, which has loaded nothing else.
+        # This changes only this loader, which loads nothing else.
         loader.exec_module = exec_module
         return spec
 

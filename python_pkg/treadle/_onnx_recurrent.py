@@ -176,9 +176,9 @@ def _direction(a: _Layer, d: int) -> Sequence[Value]:
     for bias in biases[: 1 if a.cell == "gru" else 2]:
         of_input = of_input if bias is None else op.Add(of_input, bias)
     rows = [(of_input, a.dtype)]
-    always: list[Value] = []  # what rows start anew with, unless each step has its own
+    always: list[Value] = []  # what rows reset to, unless each step has its own
     if a.reset is not None:
-        # The second direction starts anew before step t where step t + 1 is marked.
+        # The second direction resets before step t where step t + 1 is marked.
         mark = a.reset if d == 0 else op.Pad(a.reset, [-1, 0, 0, 1, 0, 0])
         rows.append((mark, ir.DataType.BOOL))
         for start in a.starts:

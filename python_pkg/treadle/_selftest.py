@@ -21,7 +21,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 def _layers(gates: int, biases: int, states: int) -> dict[str, dict[str, Any]]:
-    """Of both overloads of an op that is called as torch.lstm is."""
+    """Arguments for both overloads of an op that is called as torch.lstm is."""
     shared = {
         "hx": (2, 5, 9) if states == 1 else [(2, 5, 9)] * states,
         "params": [(gates * 9, 7), (gates * 9, 9), *[(gates * 9,)] * biases] * 2,

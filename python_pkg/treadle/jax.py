@@ -24,7 +24,7 @@ _ffi.register()
 
 
 def _elementwise(name: str, shape: Any, dtype: Any, *arrays: Any, **attributes: Any) -> Any:
-    # Of a batch, an array without it has size 1 there, which the kernels broadcast.
+    # Under vmap an array without a batch has size 1 there, which the kernels broadcast.
     result = jax.ShapeDtypeStruct(shape, dtype)
     return _ffi.call(name, result, *arrays, vmap_method="expand_dims", **attributes)
 

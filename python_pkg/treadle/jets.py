@@ -205,7 +205,7 @@ class Jet(NamedTuple):
             wide = self._expanded(parts.broadcast(self.value.shape, factor.shape))
         if self.gradient is not None:
             return self._like(product(parts.pack(wide), factor))
-        # Of a result whose gradient was not asked for.
+        # The caller did not request the gradient.
         value, _, laplacian, diagonal = wide
         by_coordinate = factor[..., None] if isinstance(factor, Tensor) and factor.dim() else factor
         return Jet(

@@ -124,19 +124,20 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
             types, 40H in float64. If True it keeps the output alone (4H, 2H, 8H bytes), and the
             backward pass takes one more matrix product.
         reset: [T, B] ([B, T] if ``batch_first``; [S] of a packed batch), bool on input's device:
-            where it is true a row starts anew, as if its sequence began with that step. Sequences
+            where it is true a row resets, as if its sequence began with that step. Sequences
             that follow each other in a row need no padding and no second call. The second
-            direction, which reads from the end, starts anew before step t where step t + 1 is
+            direction, which reads from the end, resets before step t where step t + 1 is
             marked.
-        reset_hx: the state that a row starts anew with instead of zeros: as ``hx``, or one for each
+        reset_hx: the state that a row resets to instead of zeros: as ``hx``, or one for each
             step, [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``;
             [num_layers * D, S, H] of a packed batch). Gradients stop at a reset and flow in here.
-        lengths: [B], int64 or int32 on input's device, instead of packing: row b stops by itself
-            after lengths[b] steps, and the second direction begins at its last one. What input has
-            beyond (NaN, too) changes nothing and has gradient 0. The host waits for nothing, and a
-            captured CUDA graph reads new lengths. Values below 0 count as 0, values beyond T as T;
-            TREADLE_CHECK_LENGTHS=1 in the environment makes them raise, and the host wait for them.
-        return_cells: whether to return the cells of all steps, too.
+        lengths: [B], int64 or int32 on input's device, instead of packing: row b has lengths[b]
+            steps, and the second direction begins at its last one. Padding values, NaN included,
+            do not affect results and get zero gradients. The host does not wait for the lengths,
+            and a captured CUDA graph reads new ones. Values below 0 count as 0, values beyond T as
+            T. With TREADLE_CHECK_LENGTHS=1 in the environment such values raise, and the host
+            waits for them.
+        return_cells: whether to return the cell states, c of every step, too.
 
     Returns:
         output: [T, B, D*H] ([B, T, D*H] if ``batch_first``; [S, D*H] for a packed batch), the h of

@@ -103,7 +103,8 @@ void forward_cuda(const RecurrenceForward& args, const Tensor& weight, const voi
   with_stream(weight.device(), [&](cudaStream_t stream) {
     const Gemm gemm(args.dtype, tf32_cuda(args.cell, args.dtype));
     const bool add = cell_info(args.cell).same_gates();
-    // Of cells whose gates do not all have both products: h W_hh^T, stored as the input's products.
+    // For cells whose gates do not all have both products: h W_hh^T, in the layout of the input's
+    // products.
     const bool transposed = args.products.column_stride != 1;
     const auto options = weight.options().dtype(at::toOpMathType(weight.scalar_type()));
     const Tensor apart = add          ? Tensor()

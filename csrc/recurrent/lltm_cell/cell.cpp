@@ -36,7 +36,7 @@ int64_t multiplications(const Tensor& input, const Tensor& weights) {
   return input.size(-2) * weights.numel();
 }
 
-// Of old_h and input: grad_gates times their columns of weights.
+// Gradients of old_h and input: grad_gates times their columns of weights.
 std::pair<Tensor, Tensor> x_gradients(const Tensor& grad_gates, const Tensor& weights,
                                       int64_t hidden, bool need_h, bool need_input) {
   const auto features = weights.size(-1) - hidden;

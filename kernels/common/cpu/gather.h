@@ -124,7 +124,7 @@ struct GatherTask {
   using Run = detail::Run;
   static constexpr int64_t kBlock = detail::kBlock;
 
-  // Of one block.
+  // Memory for one block.
   struct Scratch {
     detail::Buffer in[kInputs], out[kOutputs];
     const char* sources[kInputs];

@@ -28,8 +28,8 @@ _CELLS = {
     "LLTM": _Cell("an", "i, o, z", 1),
 }
 
-# Of what LLTM.state_dict() says of itself; torch's modules say 1. Without biases nothing else tells
-# an LLTM's weights from a GRU's: names and shapes are the same.
+# The version in LLTM.state_dict()'s metadata; torch's modules have 1. Without biases nothing else
+# tells an LLTM's weights from a GRU's: names and shapes are the same.
 LLTM_VERSION = 2
 
 

@@ -59,7 +59,7 @@ def check_omega(module: str, name: str, omega: object, zero: bool = False) -> fl
 
 
 def check_dtype(module: str, dtype: object) -> None:
-    """Of parameters; None is torch's default."""
+    """Check the dtype of parameters; None is torch's default."""
     if dtype is None:
         return
     rule = f"{module}: dtype must be float64, float32, float16 or bfloat16, got"

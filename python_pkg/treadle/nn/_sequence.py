@@ -77,15 +77,15 @@ class SequenceLayers(NotScripted):
 
     def _zeros(self, input: Tensor, shape: tuple[int, ...]) -> States:
         """The states to start from if the caller gives none."""
-        # Of a DTensor they must be one, too.
+        # If input is a DTensor they must be one, too.
         zeros = input.new_zeros(shape)
         return (zeros,) * len(self._states)
 
     def _forward(self, *arguments: object) -> tuple[Any, ...]:
         """As :meth:`_called`."""
-        # Where torch.compile passes by this module, it would compile every function that is called
-        # from here by itself, for which all layers have one cache. Not this one: it passes by what
-        # breaks the graph within `try`.
+        # Dynamo skips this module but would still compile each callee separately, in one cache
+        # that all layers share; so disable it for the call. Dynamo does not compile this function
+        # either: it skips functions that break the graph within `try`.
         compiler = None if torch.compiler.is_compiling() else _set_compiler(None)
         try:
             return self._called(*arguments)
@@ -102,7 +102,7 @@ class SequenceLayers(NotScripted):
         lengths: object,
         return_cells: object,
     ) -> tuple[Any, ...]:
-        """Output and states, and the cells of all steps if ``return_cells``."""
+        """Output and states, and the cell states if ``return_cells``."""
         packed = isinstance(input, PackedSequence)
         if not isinstance(input.data if packed else input, Tensor):  # type: ignore[attr-defined]
             given = {"reset": reset, "reset_hx": reset_hx, "lengths": lengths}
@@ -176,7 +176,7 @@ class SequenceLayers(NotScripted):
             first = hx if isinstance(hx, Tensor) else hx[0]
             batch = first.size(1) if isinstance(first, Tensor) and first.dim() == 3 else 0
         elif is_tracing():
-            batch = batch_sizes[0]  # a tensor, so that the trace computes it anew
+            batch = batch_sizes[0]  # a tensor, so that the trace computes it for each call
         else:
             batch = int(batch_sizes[0]) if len(batch_sizes) else 0
         states = self._start(data, hx, batch)
@@ -214,7 +214,7 @@ class SequenceLayers(NotScripted):
             recompute=self.recompute,
             reset=reset,
             reset_hx=self._given(reset_hx) if reset_hx else None,
-            # Of None, too: guards of torch.compile read what an earlier call had.
+            # Passed even if None: guards of torch.compile read what an earlier call had.
             lengths=lengths,
             return_cells=return_cells,
         )

@@ -219,7 +219,7 @@ def _composed_backward(
     """The gradients of x and params where derivatives of them are asked for."""
     create = torch.is_grad_enabled()
     with torch.enable_grad():
-        # Of views: what a parameter may have to do with x is not asked here.
+        # Views, so that a parameter that depends on x does not contribute here.
         taken = [t if t is None else t.view_as(t) for t in (x, *params)]
 
         def values(x: Tensor) -> Tensor:

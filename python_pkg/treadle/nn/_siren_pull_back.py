@@ -49,7 +49,7 @@ def weight_of(params: Params, layer: int) -> Tensor:
 
 
 class Gradients:
-    """Of x and of the parameters, added up over chunks of points, in float at least."""
+    """Gradients of x and the parameters, added up over chunks of points, in float at least."""
 
     def __init__(self, x: Tensor, params: Params, needed: Sequence[bool]) -> None:
         self.params, self.dtype = params, x.dtype

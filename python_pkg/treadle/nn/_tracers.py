@@ -78,7 +78,7 @@ class NotScripted:
 
 
 def break_graphs_at_pad() -> None:
-    """Let torch.compile pass by pad_packed_sequence, as it passes by pack_padded_sequence.
+    """Make Dynamo skip pad_packed_sequence, as it skips pack_padded_sequence.
 
     Torch 2.15 does by itself. Before, its compiler reads that function and raises, as the sizes of
     its results are in the data. After a torch.nn.LSTM it never comes that far: it leaves out the

@@ -28,12 +28,11 @@ class LLTM(SequenceLayers, nn.Module):
     a GPU ran them. ``h`` is bounded by ±1; ``c`` adds up over the steps and is never scaled down,
     so over long sequences of half-precision inputs start it in float32.
 
-    It is called like an LSTM and is none. It is the cell of PyTorch's tutorial on C++ extensions,
-    with an LSTM's gates but the one that forgets. So cells run away, over long sequences and while
-    it is trained: where tanh(c) is ±1, h says nothing of what c holds, and one step of an optimizer
-    can ruin what was learnt. Give it short sequences, and add to the loss what pulls cells back,
-    such as ``0.3 * c.abs().mean()`` of the last c. For real work take :class:`treadle.nn.LSTM` or
-    :class:`treadle.nn.GRU`, which learn more.
+    LLTM is the cell of PyTorch's tutorial on C++ extensions: an LSTM without the forget gate. Its
+    cell state grows without bound on long sequences and during training. Where tanh(c) is ±1, h
+    no longer shows what c holds, and one step of an optimizer can ruin what was learnt. Use short
+    sequences, and add a penalty on c to the loss, such as ``0.3 * c.abs().mean()`` of the last c.
+    For real models prefer :class:`treadle.nn.LSTM` or :class:`treadle.nn.GRU`, which learn more.
 
     Args:
         input_size: I, the number of features of an input.
@@ -127,7 +126,7 @@ class LLTM(SequenceLayers, nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew, uniformly over ±1/sqrt(H)."""
+        """Draw all parameters again, uniformly over ±1/sqrt(H)."""
         bound = 1 / math.sqrt(self.hidden_size)
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
@@ -207,12 +206,12 @@ class LLTM(SequenceLayers, nn.Module):
                 ``input``; under autocast c starts in float32 at least.
             reset: [T, B] bool ([B, T] if ``batch_first``; [T] without a batch; for a
                 ``PackedSequence`` another of marks, or [S] in the order of its data): where it is
-                true, the sequence begins anew. :func:`treadle.lstm` says how.
+                true, the sequence resets. :func:`treadle.lstm` says how.
             reset_hx: what it begins with instead of zeros: as ``hx``, or one for each step,
                 [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``).
             lengths: [B], int64 or int32 on the device of ``input`` ([] without a batch), instead of
-                packing: each sequence stops by itself after so many steps. :func:`treadle.lstm`
-                says how, and what becomes of other values.
+                packing: the number of steps of each sequence. :func:`treadle.lstm` says what
+                happens in the padding and for other values.
             return_cells: whether to return c of all steps, too, as a last result.
 
         Returns:

@@ -73,7 +73,7 @@ class LLTMCell(NotScripted, nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew, uniformly over ±1/sqrt(H)."""
+        """Draw all parameters again, uniformly over ±1/sqrt(H)."""
         bound = 1 / math.sqrt(self.hidden_size) if self.hidden_size else 0.0
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)

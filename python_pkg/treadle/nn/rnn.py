@@ -23,7 +23,7 @@ Pair = tuple[Tensor, Tensor]
 class _TorchLayers(SequenceLayers):
     """What torch.nn.RNNBase has, with the forward pass of SequenceLayers."""
 
-    # Of a module that was made as torch's, and is ours since treadle.nn.replace.
+    # The default for modules that were made as torch's and then replaced (treadle.nn.replace).
     recompute = False
     # Whether _flat_weight_refs is known to be of the parameters, which is no longer so once one is
     # set. Until a forward pass has compared them, False.
@@ -203,12 +203,12 @@ class LSTM(_TorchLayers, nn.LSTM):
                 from zeros.
             reset: [T, B] bool ([B, T] if ``batch_first``; [T] without a batch; for a
                 ``PackedSequence`` another of marks, or [S] in the order of its data): where it is
-                true, the sequence begins anew. :func:`treadle.lstm` says how.
+                true, the sequence resets. :func:`treadle.lstm` says how.
             reset_hx: what it begins with instead of zeros: as ``hx``, or one for each step,
                 [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``).
             lengths: [B], int64 or int32 on the device of ``input`` ([] without a batch), instead of
-                packing: each sequence stops by itself after so many steps. :func:`treadle.lstm`
-                says how, and what becomes of other values.
+                packing: the number of steps of each sequence. :func:`treadle.lstm` says what
+                happens in the padding and for other values.
             return_cells: whether to return c of all steps, too, as a last result.
 
         Returns:
@@ -325,12 +325,12 @@ class GRU(_TorchLayers, nn.GRU):
                 zeros.
             reset: [T, B] bool ([B, T] if ``batch_first``; [T] without a batch; for a
                 ``PackedSequence`` another of marks, or [S] in the order of its data): where it is
-                true, the sequence begins anew. :func:`treadle.lstm` says how.
+                true, the sequence resets. :func:`treadle.lstm` says how.
             reset_hx: what it begins with instead of zeros: as ``hx``, or one for each step,
                 [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``).
             lengths: [B], int64 or int32 on the device of ``input`` ([] without a batch), instead of
-                packing: each sequence stops by itself after so many steps. :func:`treadle.gru`
-                says how, and what becomes of other values.
+                packing: the number of steps of each sequence. :func:`treadle.gru` says what
+                happens in the padding and for other values.
             return_cells: False; the state of each step is the output.
 
         Returns:

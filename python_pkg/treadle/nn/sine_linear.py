@@ -86,7 +86,7 @@ class SineLinear(NotScripted, nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew, as the class says."""
+        """Draw all parameters again, as the class says."""
         draw(self, 1 / self.in_features if self.is_first else None, self.omega_0)
 
     def forward(self, input: Tensor) -> Tensor:

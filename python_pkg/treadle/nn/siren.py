@@ -124,7 +124,7 @@ class Siren(NotScripted, nn.Module):
         return [layer for name, layer in found.items() if name.isdecimal()]
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew, as :class:`SineLinear` does."""
+        """Draw all parameters again, as :class:`SineLinear` does."""
         for layer in self._layers():
             if isinstance(layer, SineLinear):
                 layer.reset_parameters()
