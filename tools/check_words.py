@@ -27,7 +27,7 @@ MESSAGE_WORDS = 3  # a string with fewer words is a name or a key
 
 
 class Rule(NamedTuple):
-    """A row of the glossary: `pattern` finds `old` in its bad sense, in files that match `files`."""
+    """A row of the glossary: `pattern` finds `old` in its bad sense, in paths like `files`."""
 
     old: str
     new: str
@@ -56,8 +56,13 @@ RULES = (
     ),
     Rule("words (of a number)", "terms", r"\btwo words (?:each|for a number|a number)\b"),
     Rule("words (of the exchange)", "packets", r"\bwords?\b", GRID),
-    Rule("narrow, wide", "h512, h1024, h2048", r"\b(?:narrow|wide)(?:r|st)?\b", r"^kernels/recurrent/"),
-    Rule("alone (one tile)", "single_tile", r"\balone: |\btile alone\b", KERNELS),
+    Rule(
+        "narrow, wide",
+        "h512, h1024, h2048",
+        r"\b(?:narrow|wide)(?:r|st)?\b",
+        r"^kernels/recurrent/(?!lltm_cell)",
+    ),
+    Rule("alone (one tile)", "single_tile", r"\btiles? alone\b|\balone: of one\b", KERNELS),
     Rule("late (a poll)", "poll_after_store", r"\b(?:is|are) late\b", KERNELS),
     Rule("put back", "clear", r"\b(?:puts?|putting) back\b"),
     Rule("place (of the ring)", "slot", r"\bplaces?\b", GRID),
@@ -71,7 +76,7 @@ RULES = (
     Rule(
         "group of steps",
         "StepGraph",
-        r"\bgroups? of steps\b|\bsteps (?:in|of) (?:a )?groups?\b",
+        r"\bgroups? of steps\b|\bsteps (?:in|of) (?:a )?groups?\b(?!')",
         r"recurrent",
     ),
     Rule(
@@ -93,7 +98,7 @@ RULES = (
     Rule(
         "cells (c of all steps)",
         "cell states",
-        r"\bcells of all steps\b|\bcells run away\b|\bpull\w*(?: \w+)? (?:its )?cells\b|\blast cells\b",
+        r"\bcells of all steps\b|\bcells run away\b|\bpull\w*(?: \w+)? cells\b|\blast cells\b",
     ),
 )
 

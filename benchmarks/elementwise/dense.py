@@ -26,7 +26,7 @@ IN_CACHE = (10, 12, 14, 16, 18, 20, 22)
 # A half type of each kind would say the same twice.
 CACHED_DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 MIXTURE = "1 % large"
-# Of the targets of layouts and sizes together: what is lost here may be won there, but not more.
+# The geometric mean over layouts and sizes: a row may lose what another wins, but not more.
 MEAN = {"over": "views and sizes", "least": 1.1}
 
 

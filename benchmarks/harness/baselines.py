@@ -14,7 +14,7 @@ CUPY = {"vector_add": "add", "scale": "multiply", "sine": "sin", "cosine": "cos"
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """torch.compile of this function, for static shapes."""
-    # Every case starts anew: after eight shapes of one function the compiler gives up.
+    # Every case resets the compiler, which gives up after eight shapes of one function.
     torch.compiler.reset()
     return torch.compile(function, fullgraph=True, dynamic=False)
 

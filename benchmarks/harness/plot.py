@@ -114,7 +114,7 @@ def share_of_baseline(row: Row) -> float:
 
 
 def shares(axes: Any, title: str, rows: list[Row]) -> None:
-    """Of a copy's speed, over arguments, a colour a dtype: ours joined, torch's in open circles."""
+    """Shares of a copy's speed over arguments, one colour for each dtype; torch in open circles."""
     arguments = sorted({row["argument"] for row in rows}, key=magnitude)
     for dtype in dict.fromkeys(row["dtype"] for row in rows):
         mine = sorted(

@@ -1,7 +1,7 @@
-"""Timers: candidates take turns, round by round, and every round's time is kept.
+"""Timers: candidates are interleaved, round by round, and every round's time is kept.
 
-Turns, because the clock of a machine and the load on it drift: what is compared must be measured
-in the same moments. A time is always microseconds for one call.
+The clock of a machine and the load on it drift, so candidates must be measured at the same time.
+A time is always microseconds for one call.
 """
 
 from __future__ import annotations

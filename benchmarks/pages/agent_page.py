@@ -17,7 +17,7 @@ Record = dict[str, Any]
 
 
 def records() -> list[tuple[str, Record]]:
-    """Of each kind of machine that has one, a GPU first: its file's name, and what is in it."""
+    """Name and content of the record of each kind of machine that has one, a GPU first."""
     paths = [FIGURES / f"agent_{device}.json" for device in ("cuda", "cpu")]
     return [(path.name, json.loads(path.read_text())) for path in paths if path.exists()]
 
@@ -78,6 +78,6 @@ def speed(found: list[tuple[str, Record]]) -> Iterator[str]:
 
 
 def rewritten(text: str, _: list[Machine]) -> str:
-    """The page with its blocks made anew."""
+    """The page with its generated blocks."""
     found = records()
     return filled(PAGE, text, {"success": lambda: success(found), "speed": lambda: speed(found)})

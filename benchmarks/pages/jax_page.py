@@ -57,5 +57,5 @@ def figures(machines: Iterable[Machine]) -> Iterator[str]:
 
 
 def rewritten(text: str, machines: Iterable[Machine]) -> str:
-    """The page with its block made anew."""
+    """The page with its generated block."""
     return filled(PAGE, text, {"figures": lambda: figures(machines)})

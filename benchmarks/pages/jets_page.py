@@ -70,5 +70,5 @@ def speeds(machines: Iterable[Machine]) -> Iterator[str]:
 
 
 def rewritten(text: str, machines: Iterable[Machine]) -> str:
-    """The page with its block made anew."""
+    """The page with its generated block."""
     return filled(PAGE, text, {"speeds": lambda: speeds(machines)})

@@ -79,7 +79,7 @@ def drop_in(files: list[tuple[Path, Row]]) -> Iterator[str]:
 
 
 def rewritten(text: str, _: Iterable[Machine]) -> str:
-    """The page with its blocks made anew."""
+    """The page with its generated blocks."""
     blocks = {
         "speeds": lambda: language_model(read("causal_lm_*.json")),
         "words": lambda: drop_in(read("drop_in_words*.json")),

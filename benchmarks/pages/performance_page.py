@@ -327,7 +327,7 @@ BLOCKS: dict[str, Callable[[list[Machine]], Iterator[str]]] = {
 
 
 def rewritten(text: str, all_machines: list[Machine]) -> str:
-    """The page with its blocks made anew."""
+    """The page with its generated blocks."""
 
     def bound(make: Callable[[list[Machine]], Iterator[str]]) -> Callable[[], Iterator[str]]:
         return lambda: make(all_machines)

@@ -124,7 +124,7 @@ def headline(found: list[Machine]) -> Iterator[str]:
 
 
 def rewritten(text: str, found: list[Machine]) -> str:
-    """README.md with its block made anew."""
+    """README.md with its generated block."""
     return filled(README, text, {"headline": lambda: headline(found)})
 
 

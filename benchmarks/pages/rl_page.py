@@ -147,7 +147,7 @@ def every_row(machines: Iterable[Machine], folder: Path) -> Iterator[str]:
 
 
 def rewritten(text: str, machines: Iterable[Machine]) -> str:
-    """The page with its blocks made anew."""
+    """The page with its generated blocks."""
     blocks = {
         "limits": planner_page.limits,
         "which": planner_page.which,

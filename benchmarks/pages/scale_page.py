@@ -70,7 +70,7 @@ class Layer:
 
 
 def all_reduce(size: float, gpus: int) -> float:
-    """Of so many bytes, by NCCL's ring or its trees, whichever is faster."""
+    """Seconds to all-reduce ``size`` bytes by NCCL's ring or trees, whichever is faster."""
     if gpus == 1:
         return 0.0
     nodes = math.ceil(gpus / NODE)
@@ -253,7 +253,7 @@ def figures(found: Iterable[Machine]) -> Iterator[str]:
 
 
 def rewritten(text: str, found: Iterable[Machine]) -> str:
-    """The page with its block made anew."""
+    """The page with its generated block."""
     return filled(PAGE, text, {"scale": lambda: figures(found)})
 
 

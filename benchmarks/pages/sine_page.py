@@ -161,7 +161,7 @@ TWINS = {"sine": "sin", "cosine": "cos"}
 
 
 def rewritten(text: str, machines: Iterable[Machine]) -> str:
-    """The page with its blocks made anew."""
+    """The page with its generated blocks."""
     blocks = {
         "ways": ways,
         "nearest": nearest,

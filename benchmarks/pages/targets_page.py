@@ -43,7 +43,7 @@ def group(row: Row) -> str:
 
 
 def is_front(row: Row) -> bool:
-    """Of a Python function, whose only baseline is the op that it calls: no line of the table."""
+    """Whether the row times a Python function beside the op it calls: the table leaves it out."""
     return bool(row["label"].startswith("treadle."))
 
 
@@ -144,7 +144,7 @@ def summary(machine: Machine) -> Iterator[str]:
 
 
 def each(found: list[Machine], part: str) -> Iterator[str]:
-    """Of each machine one part, below a heading of its own."""
+    """One part for each machine, below a heading of its own."""
     if not found:
         yield NONE_YET
     for machine in found:
@@ -155,7 +155,7 @@ def each(found: list[Machine], part: str) -> Iterator[str]:
 
 
 def rewritten(text: str, found: list[Machine]) -> str:
-    """The page with its blocks made anew."""
+    """The page with its generated blocks."""
     blocks = {
         "missed": lambda: each(found, "missed"),
         "numbers": lambda: each(found, "numbers"),

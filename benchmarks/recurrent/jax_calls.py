@@ -37,7 +37,7 @@ import treadle.jax  # noqa: E402
 SCAN, FLAX = "lax.scan", "flax"
 UNROLL = 8
 UNROLLED = f"{SCAN}, unroll={UNROLL}"
-# Of the largest value, in the results of any candidate; three times as many in gradients.
+# Roundings of the largest value that a result may be off by; gradients, three times as many.
 ROUNDINGS = 16
 GATES = {"gru": 3, "lstm": 4}
 
@@ -125,8 +125,8 @@ class Candidate:
         return self.run(self.given.x, self.given.states, self.params, *more)
 
     def first_steps(self) -> list[Tensor]:
-        """Of the same compiled call the first outputs and, in training, their gradients. What comes
-        later has no say in these; it must be finite, and the last output the last h."""
+        """The first outputs of the same compiled call and, in training, their gradients. Later
+        steps do not affect these; they must be finite, and the last output must be the last h."""
         given = self.given
         more = (given.first_grads,) if self.training else ()
         found = self.run(given.x, given.states, self.params, *more)

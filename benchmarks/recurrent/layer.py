@@ -52,7 +52,7 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 @dataclass(frozen=True)
 class Kind:
-    """Of one row."""
+    """What one row times."""
 
     shape: Shape
     dtype: torch.dtype

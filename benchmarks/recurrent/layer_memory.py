@@ -140,7 +140,7 @@ def step(function: Callable[..., Any], args: Args) -> None:
 
 
 def own_bytes(tensors: Iterable[Tensor]) -> dict[int, int]:
-    """Of each piece of memory, by its address, what these tensors see: all of it at most."""
+    """Bytes that these tensors see of each storage, by its address; at most all of it."""
     found: dict[int, int] = {}
     for t in tensors:
         memory = t.untyped_storage()

@@ -92,7 +92,7 @@ STACKS = (
 
 @dataclass(frozen=True)
 class Model(Kind):
-    """Of one row."""
+    """What one row times."""
 
     stack: Stack = STACKS[0]
 

@@ -40,7 +40,7 @@ OF_NONE = 1.05
 
 @dataclass(frozen=True)
 class Episodes(Kind):
-    """Of one row, with the share of steps at which an episode begins."""
+    """What one row times, with the share of steps at which an episode begins."""
 
     share: float = 0.0
 

@@ -56,7 +56,7 @@ BF16_OURS, FP16_LSTM = f"{OURS}, bfloat16", f"{LSTM}, float16"
 
 @dataclass(frozen=True)
 class Sweep(Kind):
-    """Of one row, with its form."""
+    """What one row times, with its form."""
 
     form: Form = DENSE
 

@@ -64,7 +64,7 @@ def wide(settings: Settings) -> Iterator[Plan]:
             yield plan("sweep_wide", wide_case, settings, kind)
     for cell in TORCHS:
         for kind in kinds(settings, (ROBOTS, *WIDE), (BF16, FP32), DENSE, cell):
-            # Of float32 torch's own flags, by which layers may use tf32; half types are above.
+            # Float32 runs with torch's default flags, which allow tf32 in layers.
             half = kind.dtype == BF16
             if kind.tf32 or (half and kind.shape.name != NAME_OF_ROBOTS):
                 yield plan("sweep_wide", wide_case, settings, kind)

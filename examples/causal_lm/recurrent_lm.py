@@ -130,7 +130,7 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, states: States | None, begins: Tensor | None
     ) -> tuple[Tensor, States]:
-        """Mix x [B, T, H] over time; where ``begins`` [B, T] is true, a new text begins in the row."""
+        """Mix x [B, T, H] over time; where ``begins`` [B, T] is true, the row resets."""
         if states is None and self.wide_cell and x.dtype in HALVES:
             h = x.new_zeros(1, x.size(0), x.size(2))
             states = h, h.float()

@@ -77,7 +77,7 @@ struct DenseBackward {
   static constexpr int kPairs = (stride + 1) / 2, kSumBytes = 8 * kPairs * 16;
   static constexpr int kSlots = kGroups * tiles * kPairs;
   static constexpr int kItems = shapes::ceil_div(kSlots, kWarps);
-  // Of those, whose slopes are computed before the sums arrive: registers hold no more of them.
+  // Items whose slopes are computed before the sums arrive: registers hold no more of them.
   static constexpr int kEarly = kItems < 2 ? kItems : kWarps > 8 ? 1 : 2;
   static constexpr int kHalfFetches = (gates + 1) * kRows * units / 8;  // gates and grad_output
   static constexpr int kFetches = kHalfFetches + kRows * units / 4;     // and c
@@ -159,7 +159,7 @@ constexpr bool has_dense_kernel() {
   }
 }
 
-// Of each shape, in bits, the indices in kDenseStrides of its kernels.
+// For each shape, in bits, the indices in kDenseStrides of its kernels.
 template <int gates, int state_gates, bool backward, size_t shape, size_t... strides>
 constexpr unsigned dense_kernels_of_shape(std::index_sequence<strides...>) {
   return (0u | ... | (has_dense_kernel<gates, state_gates, backward, shape, strides>() << strides));

@@ -183,8 +183,9 @@ cudaError_t launch_cluster_backward(const PersistentBackward& args, const Cluste
   return run_cluster<Kind>(args.sizes.dtype, &args, {plan, stream, nullptr});
 }
 
-// Of the kernel that takes any arguments. The answer holds for a dense one, too: each is compiled
-// only where its block fits a multiprocessor of sm_90, and their clusters have as many blocks.
+// Asks about the kernel that takes any arguments. The answer holds for a dense one, too: each is
+// compiled only where its block fits a multiprocessor of sm_90, and their clusters have as many
+// blocks.
 template <class Kind>
 cudaError_t forward_clusters_at_once(Dtype dtype, const ClusterPlan& plan, int* count) {
   *count = 0;

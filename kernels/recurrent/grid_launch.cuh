@@ -85,7 +85,7 @@ cudaError_t run_grid(const PersistentForward* args, const GridCall& call) {
     using T = typename decltype(type)::type;
     return with_grid_width(call.sizes.hidden, [&](auto width) {
       constexpr int kWidth = decltype(width)::value;
-      // Of a narrow layer, one tile alone is a batch for clusters.
+      // Up to h512, clusters take a batch of a single tile.
       constexpr int kLatest = kWidth == kGridNarrowHidden ? 0 : 2;
       return call.rows == 8    ? run_grid_of<Cell, T, kWidth, kLatest>(args, call)
              : call.rows == 16 ? run_grid_of<Cell, T, kWidth, 1>(args, call)

@@ -4,7 +4,7 @@
 //   tiles    both in one launch for each step: tensor cores multiply tiles of many rows
 //   warp     the same for few rows of a single step, by threads that share a unit's weights
 //   cluster  one launch, weights kept on the chip: a cluster of blocks takes rows through all steps
-//   grid     the same with more blocks than a cluster may have, for wider layers
+//   grid     the same with more blocks than a cluster may have, for larger H
 #pragma once
 
 #include <cstddef>
@@ -20,10 +20,10 @@ struct RecurrenceSizes {
   CellKind cell;
   int64_t steps, batch, hidden, directions;
   Dtype dtype;
-  bool ragged = false;  // some row has fewer steps than others, or may start anew
+  bool ragged = false;  // some row has fewer steps than others, or may reset
 };
 
-// Of acc_t: half types are multiplied into float.
+// Bytes of acc_t: half types are multiplied into float.
 inline int64_t acc_bytes(Dtype dtype) { return dtype == Dtype::kDouble ? 8 : 4; }
 
 struct RecurrenceDevice {

@@ -35,7 +35,7 @@ struct ClusterShape {
   int units, blocks, tiles;
 
   constexpr int64_t hidden() const { return int64_t{units} * blocks; }  // at most
-  // Of others, tiles of 8.
+  // Clusters of several blocks take tiles of 8.
   constexpr int rows() const { return blocks == 1 ? kBlockRows : 8 * tiles; }
 };
 
@@ -137,7 +137,7 @@ struct ClusterBackward {
   static_assert(units / 4 % kWarps == 0 && state_gates * kHidden / 16 % kWarps == 0);
 };
 
-// Weights as floats that a thread's registers hold. A block alone: two threads a unit, each half
+// Weights as floats that a thread's registers hold. A single block: two threads a unit, each half
 // of K; a cluster: 256 threads, of which each has 2 * state_gates outputs (4 backward), and
 // up to 64 weights more in shared memory, where they take the room of rows.
 inline constexpr int kFp32Weights = 192, kFp32SharedWeights = 64;
@@ -160,8 +160,8 @@ constexpr bool is_fp32_cluster(const ClusterShape& shape) {
   return shape.tiles == 1 && (shape.units == 32 || (shape.units == 16 && shape.blocks == 16));
 }
 
-// The widest block alone that has kernels in half types, too: clusters with their tensor cores are
-// faster from there on. Its weights are floats in registers, as in float32.
+// The largest H of a single block that has kernels in half types, too: clusters with their tensor
+// cores are faster from there on. Its weights are floats in registers, as in float32.
 inline constexpr int kHalfBlockUnits = 64;
 
 // The kernels of a shape that exist. The backward pass exchanges state_gates times as much, and has

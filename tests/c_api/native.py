@@ -290,7 +290,7 @@ def array_at(
 
 
 def array(x: Tensor | np.ndarray) -> Array:
-    """Of a tensor or a NumPy array, whose strides may be negative."""
+    """The struct of a tensor or a NumPy array, whose strides may be negative."""
     if isinstance(x, Tensor):
         return array_at(x.data_ptr() or None, x.shape, x.stride(), x.dtype, x)
     dtype = torch.from_numpy(np.empty(0, x.dtype)).dtype

@@ -14,7 +14,7 @@ from torch import Tensor
 import treadle
 from tests.support.inputs import DEVICES, FLOATING, HALVES, INTEGERS, Make
 
-# Of NumPy: a bool is a floating-point number to torch, and a longdouble loses digits.
+# NumPy scalars: a bool is a floating-point number to torch, and a longdouble loses digits.
 SCALARS = (
     *(dtype(2.1) for dtype in (np.float16, np.float32, np.float64, np.longdouble)),
     *(dtype(3) for dtype in (np.int8, np.uint8, np.int32, np.int64, np.uint64)),

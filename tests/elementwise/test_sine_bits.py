@@ -139,7 +139,7 @@ print(json.dumps(hashes()))
 
 
 def hashes() -> dict[str, str]:
-    """Of the bits of every result; every NaN is the same. Smaller sets take 30 ns a number."""
+    """Hashes of the bits of every result, every NaN alike. Smaller sets take 30 ns a number."""
     found = {}
     for dtype in SAME_BITS:
         x = every_half(dtype)

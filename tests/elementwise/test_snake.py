@@ -1,4 +1,4 @@
-"""snake beyond the laws: special values, phases far out, mixtures of dtypes, vmap, fixed order."""
+"""snake beyond tests/laws: special values, phases far out, mixed dtypes, vmap, fixed order."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def hard_floats() -> Tensor:
 
 @cache
 def hard_doubles() -> Tensor:
-    """Of every exponent from 1 up, and what lies nearest to the first multiples of pi / 2."""
+    """Hard doubles of every exponent from 1 up, and those next to the first multiples of pi / 2."""
     multiples = torch.arange(1, 2000, dtype=torch.float64) * (torch.pi / 2)
     hardest = torch.tensor(hard(FLOAT64, 4), dtype=torch.float64)
     return both_signs(torch.cat([hardest, multiples]))

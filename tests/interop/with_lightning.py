@@ -65,7 +65,7 @@ def fit(
         **dict.fromkeys(("enable_model_summary", "barebones"), False),
     )
     with warnings.catch_warnings():
-        # Of workers that load data, which one batch does not need.
+        # It warns about workers that load data, which one batch does not need.
         warnings.simplefilter("ignore")
         trainer.fit(module, ckpt_path=checkpoint)
     return trainer

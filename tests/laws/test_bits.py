@@ -212,7 +212,7 @@ print(hash_of_everything())
 
 
 def hash_of_everything() -> str:
-    """Of the bits of add and scale, in every dtype and some layouts."""
+    """A hash of the bits of add and scale, in every dtype and some layouts."""
     digest = hashlib.sha256()
     for dtype in EVERY:
         make = Make("isa", "cpu", dtype)

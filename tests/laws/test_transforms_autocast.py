@@ -164,7 +164,7 @@ BACKWARD = {
 def test_a_backward_pass_inside_keeps_the_dtype_of_its_forward(
     device: str, dtype: torch.dtype, name: str
 ) -> None:
-    """Of a float32 call outside of autocast: the same bits as without."""
+    """The backward pass of a float32 call made outside of autocast has the bits it has without."""
     make, sizes, function = BACKWARD[name]
     call = make(Make("inside", device, torch.float32), *sizes)
     leaves = [i for i, t in enumerate(call.args) if isinstance(t, Tensor)]

@@ -1,4 +1,4 @@
-"""`make new-op`: its skeleton fails the laws, and passes them once the formula is there.
+"""`make new-op`: its skeleton fails tests/laws, and passes once the formula is there.
 
 In a copy of the tree, build/new_op, as mutants have. It begins with the tree's objects,
 where they lie in build/native; else its first build takes minutes.

@@ -45,7 +45,7 @@ def named(value: Any) -> str:
     value = value[0] if isinstance(value, tuple) else value
     name = value.name if isinstance(value, Op) else str(value)
     # lltm, lstm and gru take their lists apart and call recurrent_layer of their cell for each
-    # layer: the laws run that.
+    # layer: the tests of invariants run that.
     return re.split(r"[ ,]", name.removeprefix("recurrent_layer "))[0]
 
 

@@ -1,4 +1,4 @@
-"""Calls of lltm, lstm and gru whose rows stop by themselves, and what they are held against."""
+"""Calls of lltm, lstm and gru with rows of variable length, and what they are held against."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Given:
 
     @property
     def count(self) -> int:
-        """Of states."""
+        """The number of states."""
         return 1 if self.cell == "gru" else 2
 
     def draw(self, *shape: int, by: float = 1.0) -> Tensor:

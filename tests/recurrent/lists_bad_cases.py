@@ -20,7 +20,7 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 def shapes_of(cell: str, features: int = I) -> Shapes:
-    """Of one direction's parameters."""
+    """Shapes of one direction's parameters."""
     width = BLOCKS[cell] * H
     return ((width, features), (width, H), *[(width,)] * (1 if cell == "lltm" else 2))
 

@@ -69,7 +69,7 @@ def repeats(algorithm: str, dtype: str, which: str) -> Cases:
 
 
 def beside_others(algorithm: str, size: Sizes) -> None:
-    """Four streams by turns, each with inputs of its own, and a product that takes every block."""
+    """Four interleaved streams, each with its own inputs, and a product that takes every block."""
     given = [calls.given(f"stream {n}", BFLOAT, size, features=32) for n in range(4)]
     expected = [calls.both(one, algorithm) for one in given]
     totals = [counter() for _ in given]

@@ -1,4 +1,4 @@
-"""Rows that start anew, in the algorithms of one launch: values, bits, NaN, and graphs whose marks
+"""Rows that reset, in the algorithms of one launch: values, bits, NaN, and graphs whose marks
 change."""
 
 from __future__ import annotations

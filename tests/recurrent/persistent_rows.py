@@ -104,7 +104,7 @@ def spoilt(one: Given, place: str, bits: int, row: Row, whole: bool) -> Given:
 
 
 def other_rows(found: list[Tensor], row: Row) -> list[Tensor]:
-    """Of output, h_n, c_n, gates and the gradients of input, h0 and c0, what is not of this row."""
+    """The other rows of output, h_n, c_n, gates and the gradients of input, h0 and c0."""
     output, h_n, c_n, gates, grad_input, grad_h0, grad_c0, *_ = found
     sequences = [output.flatten(0, -2), gates.flatten(1, -2).transpose(0, 1)]
     sequences.append(grad_input.flatten(0, -2))
@@ -171,8 +171,8 @@ def rows(algorithm: str, dtype: str, h: int) -> Cases:
     for form, lengths in (("dense", None), ("packed", LENGTHS)):
         setting = Setting.of(algorithm, dtype, calls.fitting(algorithm, h), lengths)
         for turn, (place, value) in enumerate(itertools.product(PLACES, VALUES)):
-            # One that ends early, and by turns the first, or the last, which has no step where the
-            # batch is packed.
+            # A row that ends early, and alternately the first or the last, which has no step where
+            # the batch is packed.
             for index in (ROW, (0, BATCH - 1)[(turn + turn // len(VALUES)) % 2]):
                 row = setting.rows[index]
                 if PLACES[place] and not row.steps:
@@ -185,8 +185,8 @@ def rows(algorithm: str, dtype: str, h: int) -> Cases:
 
 
 def weight_stays_with_its_unit(one: Given, algorithm: str, bits: int) -> None:
-    """Of the last unit's gate i, by the first unit's h, in a single step: no gradient comes back by
-    that weight, so those of the other units are finite."""
+    """A bad weight of the last unit's gate i for the first unit's h, in a single step. No gradient
+    flows back through that weight, so those of the other units are finite."""
     d, _, h = one.h0.shape
     bad = replace(one, weight_hh=put(one.weight_hh, (slice(None), h - 1, slice(0, 1)), bits))
     grad_bias = calls.both(bad, algorithm)[-1].view(d, -1, h)

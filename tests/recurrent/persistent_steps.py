@@ -158,7 +158,7 @@ Kinds = tuple[torch.dtype, ...]
 
 
 def each_kind(dtypes: Kinds, turn: int, directions: int) -> Iterable[tuple[torch.dtype, int]]:
-    """Half types in one direction and two; float32 by turns, which differ from batch to batch."""
+    """Half types in one direction and in two; float32 in one or two, alternating by batch."""
     if dtypes == HALVES:
         return itertools.product(dtypes, range(1, directions + 1))
     return [(dtype, 1 + (turn + turn // len(BATCHES)) % 2) for dtype in dtypes]
@@ -194,7 +194,7 @@ def batches(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
 
 
 def shares(*sizes: tuple[int, int, int]) -> Cases:
-    """Of tiles, whose units go by how many rows there are."""
+    """Cases of tiles, whose units depend on the number of rows."""
     for turn, (size, dtype) in enumerate(itertools.product(sizes, calls.DTYPES.values())):
         name = f"T{size[0]} B{size[1]} H{size[2]} {dtype}"
         given = name, dtype, tuple(size)

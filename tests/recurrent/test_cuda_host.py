@@ -104,7 +104,7 @@ def test_cells_of_few_rows(dtype: torch.dtype, sizes: tuple[int, int, int]) -> N
             obeys(OPS["lltm_cell"], call)
 
 
-# T, B, I, H: few sums over the rows, and many; h laid out anew, and not.
+# T, B, I, H: few sums over the rows, and many; h copied, and not.
 @pytest.mark.parametrize("sizes", [(1, 3, 2, 9), (7, 33, 5, 40), (70, 33, 3, 240)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("cell", CELLS)

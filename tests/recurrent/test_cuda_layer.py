@@ -243,7 +243,7 @@ def test_more_units_than_32_bits_count(algorithm: str, rows: int, hidden: int) -
     "algorithm", ["step", *(pytest.param(one, marks=CLUSTERS) for one in ("cluster", "grid"))]
 )
 def test_gradients_further_apart_than_32_bits_count(algorithm: str, apart: int) -> None:
-    """Of the output: a batch of one row, whose steps lie that many elements apart."""
+    """Gradients of the output of one row, whose steps lie that many elements apart."""
     if torch.cuda.mem_get_info()[0] < 20 << 30:
         pytest.skip("needs 20 GB of memory")
     call = layer_arguments(Make("apart", "cuda", torch.bfloat16), (2, 1, 5, 8))

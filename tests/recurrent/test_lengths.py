@@ -1,4 +1,4 @@
-"""Rows that stop by themselves: `lengths` beside torch's packed batches and the plain reference."""
+"""Rows of variable length: `lengths` beside torch's packed batches and the plain reference."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_the_nearest_length_counts(cell: str, bidirectional: bool, device: str) 
 @EACH_DEVICE
 @EACH_CELL
 def test_states_do_not_change_in_the_padding(cell: str, device: str) -> None:
-    """Of any dtype: in one direction h is the output's, and c that of a call that ends there."""
+    """In any dtype: in one direction h is the output's, and c that of a call that ends there."""
     for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
         given = Given(cell, device=device, dtype=dtype)
         output, *last = given.run(lengths=lengths(device))

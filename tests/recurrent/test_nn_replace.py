@@ -87,7 +87,7 @@ def test_what_runs_is_ours() -> None:
 
 
 def nodes(node: Any) -> list[Any]:
-    """Of autograd, from this one on."""
+    """The nodes of autograd that this one leads to."""
     found, waiting = set(), [node]
     while waiting:
         one = waiting.pop()

@@ -1,4 +1,4 @@
-"""affine_scan, the pass over time that gives the cells of all steps: what its laws do not say."""
+"""affine_scan, the pass over time that gives the cell states, beyond the invariants of all ops."""
 
 from __future__ import annotations
 

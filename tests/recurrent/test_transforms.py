@@ -30,7 +30,7 @@ from tests.support.inputs import HALVES, Call, Make
 Function = Callable[..., Any]
 N = 3
 SIZES = (2, 2, 3, 4)  # T, B, I, H
-# Of a call's tensors: of the LLTM's every subset; of the other cells' one alone, two, and all.
+# Subsets of a call's tensors: every one of LLTM's; for other cells each tensor, two, and all.
 SUBSETS = [
     (cell, subset)
     for cell in CELLS

@@ -43,7 +43,7 @@ def as_sums_of_the_slope(args: tuple[Any, ...]) -> None:
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_as_sums_of_a_slope(dtype: torch.dtype, rows: int, outputs: int, device: str) -> None:
-    """Of no rows, gradients of weight and bias are zeros."""
+    """Without rows, gradients of weight and bias are zeros."""
     as_sums_of_the_slope(backward_arguments(Make("sums", device, dtype), (rows,), outputs))
 
 
@@ -85,7 +85,7 @@ def test_of_any_leading_dimensions(
 @pytest.mark.parametrize("outputs", [3, 128])
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_of_any_layout(dtype: torch.dtype, outputs: int, layout: Layout, device: str) -> None:
-    """Of few elements, and of as many as vectors are used for."""
+    """With few elements, and with enough for vector loads."""
     for rows, inputs in ((9, 1), (2000, 1), (9, 5), (300, 64)):
         make = Make("sums", device, dtype)
         args = backward_arguments(make, (rows,), outputs, layout, inputs=inputs)

@@ -163,7 +163,7 @@ ACTIVATIONS: dict[str, nn.Module] = {
 @pytest.mark.parametrize("second", [False, True])
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_export_of_a_final_activation(name: str, second: bool, tmp_path: Path) -> None:
-    """Of any number of points, with gradients, and loaded without treadle's Python."""
+    """With any number of points, with gradients, and loaded without treadle's Python."""
     net = siren(final_activation=ACTIVATIONS[name])
     flags = {"laplacian": second, "hessian_diagonal": second}
 

@@ -58,7 +58,7 @@ class Net(nn.Module):
         return self.last(x)
 
     def derivatives(self, order: int) -> list[Tensor]:
-        """Of a loss of the value, of its gradient, or of second derivatives."""
+        """Derivatives of a loss of the value, of its gradient, or of second derivatives."""
         value = self(self.x)
         for _ in range(order - 1):
             (slope,) = torch.autograd.grad(value.sum(), self.x, create_graph=True)

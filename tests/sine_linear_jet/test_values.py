@@ -36,7 +36,7 @@ def of_coordinates(x: Tensor, second: str) -> Tensor:
 @pytest.mark.parametrize("d", [1, 2, 3])
 @pytest.mark.parametrize("second", SECONDS)
 def test_derivatives_are_those_of_autograd(second: str, d: int, device: str) -> None:
-    """Of a network of three layers; and how its parameters change a loss of them."""
+    """In a network of three layers; and so are the gradients of its parameters."""
     make = Make(f"network {d}", device, torch.float64)
     x = make(7, d)
     widths = ((6, d), (6, 6), (2, 6))

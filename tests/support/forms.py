@@ -1,6 +1,6 @@
 """The elementwise ops in every form they are called in: new results, in place, out=.
 
-Made of ``OPS``, so that a new op is in the tables of all laws. A form is called with x and with a
+Made of ``OPS``, so that a new op is in the tables of all tests. A form is called with x and with a
 second tensor y of x's shape, from which ``Op.rest`` makes the arguments after the first.
 """
 

@@ -104,8 +104,8 @@ class Op:
     torch_function: Callable[..., Any] | None = None  # its twin, with out=
     # How far from the exact values, in ulps; None: it has the bits of its twin.
     ulps: Mapping[torch.dtype, float] | None = None
-    # Of an elementwise op, by the variant of the call: what follows the first argument, made of a
-    # tensor of its shape. See forms.py.
+    # For an elementwise op, by the variant of the call: the arguments after the first, made from
+    # a tensor of its shape. See forms.py.
     rest: Mapping[str, Callable[[Tensor], Call]] | None = None
     parameters: bool = False  # whether tensors after the first have shapes of their own
 
