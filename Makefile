@@ -43,13 +43,14 @@ new-op:  ## write the skeleton of an elementwise op: make new-op NAME=relu2
 mutants: $(VENV)/.dev build  ## put each mutant into a copy of the tree and show that a test kills it
 	$(BIN)/python tests/mutants/run.py $(ARGS)
 
-lint: $(VENV)/.dev  ## check style, types, sizes, and who includes whom
+lint: $(VENV)/.dev  ## check style, types, sizes, words, and who includes whom
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run -Werror $(CXX_SOURCES)
 	$(BIN)/python tools/check_kernels.py
 	$(BIN)/python tools/check_sizes.py
+	$(BIN)/python tools/check_words.py
 
 format: $(VENV)/.dev  ## rewrite the sources as lint wants them
 	$(BIN)/ruff check --fix -q .

@@ -20,8 +20,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 CPP = (".h", ".hpp", ".cuh", ".cu", ".cpp")
 HASH = (".sh", ".toml", "Makefile", "run")
-# The checker, its test and the glossary name the words that they refuse.
-LEFT_OUT = ("tools/check_words.py", "tests/package/test_words.py", "CHANGELOG.md")
+# The checker and its test name the words that they refuse.
+LEFT_OUT = ("tools/check_words.py", "tests/package/test_words.py")
 LINE_LENGTH = 100
 MESSAGE_WORDS = 3  # a string with fewer words is a name or a key
 
@@ -126,7 +126,7 @@ def comments(path: Path, text: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, "\n".join(map(str.strip, str(node.value).splitlines()))
     else:
         lines = enumerate(text.splitlines(), 1)
-        found = [(n, line[1:].strip()) for n, line in lines if re.match(r"#(?!!)", line)]
+        found = [(n, m[1]) for n, line in lines if (m := re.search(r"(?:^|\s)# (.*)", line))]
     yield from joined(found)
 
 
@@ -136,7 +136,7 @@ def joined(found: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     first = 0
     for line, text in found:
         if block and line == first + len(block):
-            block.append(text)
+            block += text.split("\n")
         else:
             if block:
                 yield first, "\n".join(block)
@@ -147,11 +147,12 @@ def joined(found: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
 
 def tokens(text: str) -> Iterator[tuple[int, str, str]]:
     """Comments and strings of C++: the line, the kind and the text of each."""
-    token = r'//.*|/\*.*?\*/|R"\((?:.|\n)*?\)"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\''
-    for match in re.finditer(token, text):
+    comment, raw = r"//.*|/\*[\s\S]*?\*/", r'R"\([\s\S]*?\)"'
+    string, character = r'"(?:\\.|[^"\\\n])*"', r"'(?:\\.|[^'\\\n])'"
+    for match in re.finditer(f"{comment}|{raw}|{string}|{character}", text):
         line = text.count("\n", 0, match.start()) + 1
         if match[0].startswith("/"):
-            yield line, "comment", match[0].strip("/* ")
+            yield line, "comment", "\n".join(row.strip("/* ") for row in match[0].split("\n"))
         elif match[0].endswith('"'):
             yield line, "string", match[0].strip('"')
 
@@ -188,7 +189,9 @@ def messages(path: Path, text: str) -> Iterator[tuple[int, str]]:
 
 
 def page(text: str) -> str:
-    """A page without its code, of as many lines."""
+    """A page without its code and without the glossary's own rows, with as many lines."""
+    own = {f"| {rule.old} | {rule.new} |" for rule in RULES}
+    text = "\n".join("" if line in own else line for line in text.split("\n"))
     return re.sub(r"^ *```.*?^ *```", dots, text, flags=re.S | re.M)
 
 

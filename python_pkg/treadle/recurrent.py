@@ -134,9 +134,8 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
         lengths: [B], int64 or int32 on input's device, instead of packing: row b has lengths[b]
             steps, and the second direction begins at its last one. Padding values, NaN included,
             do not affect results and get zero gradients. The host does not wait for the lengths,
-            and a captured CUDA graph reads new ones. Values below 0 count as 0, values beyond T as
-            T. With TREADLE_CHECK_LENGTHS=1 in the environment such values raise, and the host
-            waits for them.
+            and a captured CUDA graph reads new ones. Values are clamped to 0 ... T; with
+            TREADLE_CHECK_LENGTHS=1 in the environment others raise, and the host waits for them.
         return_cells: whether to return the cell states, c of every step, too.
 
     Returns:
