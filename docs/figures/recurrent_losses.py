@@ -82,7 +82,7 @@ def learn_waves(cell: str, rows: int, length: int, looks: list[int]) -> Iterator
 
 
 def largest(states: Any) -> dict[str, float]:
-    """Of the last c: how far the cells have come. A GRU has none."""
+    """The largest magnitude in the last c. A GRU has none."""
     return {"largest_c": states[1].abs().max().item()} if isinstance(states, tuple) else {}
 
 

@@ -52,7 +52,7 @@ def edges() -> list[float]:
 
 
 def random_floats(low: float, high: float, generator: torch.Generator) -> Tensor:
-    """Of both signs, every float as likely as the next: drawn as bits, so the same everywhere."""
+    """Floats of both signs, all equally likely: drawn as bits, so the same on every machine."""
     first, last = torch.tensor([low, high]).view(torch.int32).tolist()
     drawn = torch.randint(first, last + 1, (PER_PIECE,), generator=generator)
     sign = torch.randint(0, 2, (PER_PIECE,), generator=generator) * 2 - 1

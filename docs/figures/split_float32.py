@@ -101,9 +101,9 @@ def errors() -> dict[str, dict[str, float]]:
         size = np.abs(h) @ np.abs(w).T
         ways = {
             "fma": by_fma(w, h),
-            "split, 24 bits": split(w, h, 24, 2),
-            "split, 26 bits": split(w, h, 26, 2),
-            "split, 26 bits, rounded once": split(w, h, 26, 8),
+            "fp16x2, 24 bits": split(w, h, 24, 2),
+            "fp16x2, 26 bits": split(w, h, 26, 2),
+            "fp16x2, 26 bits, rounded once": split(w, h, 26, 8),
         }
         found[name] = {
             way: float(f"{2**24 * np.sqrt(((x - exact) ** 2).mean() / (size**2).mean()):.3g}")
