@@ -56,13 +56,13 @@ inline constexpr const char* kSchemas[] = {
     "sine_linear_backward(Tensor grad, Tensor input, Tensor weight, Tensor? bias, Tensor? output,"
     " Tensor phase, float omega, bool[4] mask)"
     " -> (Tensor grad_input, Tensor grad_weight, Tensor grad_bias, Tensor slope)",
-    // The slope alone, over the gradient that it is made of, and, if wanted, its sums.
+    // Overwrites grad with the slope; also returns grad_bias if `sums`.
     "sine_linear_backward_(Tensor(a!) grad, Tensor input, Tensor weight, Tensor? bias,"
     " Tensor? output, Tensor phase, float omega, bool sums) -> Tensor grad_bias",
     // grad times factor times the order-th derivative of the sine by input weight^T + bias.
     "sine_linear_slope(Tensor grad, Tensor? factor, Tensor input, Tensor weight, Tensor? bias,"
     " Tensor? output, Tensor phase, float omega, int order) -> Tensor",
-    // What it hands on of v: by grad, by factor, and by input weight^T + bias.
+    // VJP of sine_linear_slope with respect to grad, factor and input weight^T + bias.
     "sine_linear_slope_backward(Tensor v, Tensor grad, Tensor? factor, Tensor input, Tensor weight,"
     " Tensor? bias, Tensor? output, Tensor phase, float omega, int order, bool[3] mask)"
     " -> (Tensor by_grad, Tensor by_factor, Tensor by_sum)",

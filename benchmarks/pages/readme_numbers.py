@@ -8,7 +8,7 @@ README.md has four lines of the GPU with the most rows. Everything else is in do
 (rl_page.py),
 docs/sine.md (sine_page.py), docs/sine_linear.md (sine_linear_page.py), docs/jets.md
 (jets_page.py), docs/interop.md (jax_page.py), docs/language_model.md (lm_page.py), docs/agent.md
-(agent_page.py) and docs/many_gpus.md (scale_page.py).
+(agent_page.py) and docs/dev/scaling.md (scale_page.py).
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ LayersResults run_layer(const LayerArguments& given, bool recompute, bool cells,
   const bool has_c = given.cell != CellKind::kGru, both = given.h0.sym_size(0) == 2;
   LayersResults found = call_layer(has_c && !both ? keep_cells(a, lengths) : a, recompute);
   found.output = lengths.without_padding(found.output);
-  Tensor of_first;  // the cells of the first direction, whose c beside another is lost
+  Tensor of_first;  // c of the forward direction: its c_n is overwritten in bidirectional layers
   if (cells) {
     found.cells = layer_cells(a, found.output);
     of_first = found.cells.narrow_symint(-1, 0, a.h0.sym_size(-1));

@@ -34,8 +34,8 @@ struct RowLengths {
 // lengths [B] beside input [T, B, I]. Their values only if TREADLE_CHECK_LENGTHS is 1.
 void check_lengths(const char* op, const Tensor& lengths, const Tensor& input);
 
-// The layer with rows that stop: what stands in the padding, or begins rows without steps, is not
-// read. Zeros instead, as a gradient of 0 times NaN would be NaN.
+// The layer over variable-length rows. It reads zeros instead of the padding and of the initial
+// states of rows without steps: a gradient of 0 times NaN would be NaN.
 LayerArguments with_lengths(LayerArguments layer, const RowLengths& lengths);
 
 // The layer of one direction whose gates keep c in the padding.

@@ -51,8 +51,8 @@ class RecurrentLMConfig(PretrainedConfig):
     Args:
         mixer: "lstm", "gru" or "lltm".
         kernels: "treadle", or "torch" for torch's layer of the same name (there is no LLTM).
-        cell_pull: what holds an LLTM's cells, which never forget: this share of their mean size is
-            added to the loss in training.
+        cell_pull: this share of the mean magnitude of an LLTM's c is added to the loss in training,
+            because an LLTM never forgets.
     """
 
     model_type = "treadle-recurrent-lm"

@@ -126,8 +126,8 @@ bool run_cluster_dense(const PersistentForward& args, const ClusterCall& call, c
 template <class Kind>
 bool run_cluster_dense(const PersistentBackward& args, const ClusterCall& call, cudaError_t* error);
 
-// What the other kernels make of a plan. A shape of two tiles that only the dense ones have is run
-// with one, and half of the rows.
+// The plan for the general kernel when no dense kernel takes these arguments. Where only dense
+// kernels have a shape of two tiles, it has one tile, and half of the rows.
 template <class Cell>
 ClusterPlan without_dense(ClusterPlan plan, bool backward) {
   for (size_t i = 0; i < kShapes; ++i) {

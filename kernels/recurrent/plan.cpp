@@ -98,7 +98,7 @@ Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& dev
       const int64_t count = ceil_div(sizes.batch, rows) * sizes.directions;
       const int64_t waves =
           std::max<int64_t>(ceil_div(count, clusters_at_once(shape.blocks, device)), 1);
-      // In float32, more blocks alone than run at once took longer than waves of them would.
+      // fp32: more single-block clusters than SMs measured slower than waves * time.
       if (half && shape.blocks == 1 && (waves > 1 || (backward && !alone))) continue;
       const double each =
           half ? half_time(sizes, i, rows, backward) : exact_time(sizes, i, rows, backward);

@@ -145,8 +145,8 @@ inline double launched_time(const RecurrenceSizes& sizes, bool tf32, bool backwa
   return static_cast<double>(sizes.directions) * time;
 }
 
-// Tiles, less what the input's product takes elsewhere, as if of as many features as units: it is
-// part of no other time.
+// Only `tiles` includes the input GEMM; subtract its time (assuming I = H) to compare it with the
+// others.
 inline double tiles_time(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
   const CellInfo& cell = cell_info(sizes.cell);
   const int words = is_half(sizes.dtype) ? 1 : 2;

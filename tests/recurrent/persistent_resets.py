@@ -120,8 +120,8 @@ def twice(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> N
 
 
 def contained(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
-    """NaN and inf do not pass a reset: forward to what comes after, backward to what comes before,
-    whose bits are those without."""
+    """A reset stops NaN and inf: later steps keep their bits in forward, earlier steps in
+    backward."""
     t = size[0] // 2
     one = calls.given("contained", dtype, size, cell=cell, directions=1, features=8)
     marks = torch.zeros_like(marked(one, "none"))

@@ -133,8 +133,8 @@ def test_a_leaf_keeps_what_it_is_called_with(kind: Any) -> None:
 
 @EACH
 def test_alone_a_layer_cannot_be_a_leaf(kind: Any) -> None:
-    words = f"{kind.__name__}: torch.fx must trace a module that holds it, got it alone: "
-    with pytest.raises(TypeError, match=f"^{re.escape(words)}"):
+    sentence = f"{kind.__name__} is a leaf for torch.fx; trace a module that contains it"
+    with pytest.raises(TypeError, match=f"^{re.escape(sentence)}$"):
         fx.symbolic_trace(kind(I, H))
 
 

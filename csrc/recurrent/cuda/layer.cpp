@@ -58,8 +58,8 @@ RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
   found.tf32 = tf32_cuda(sizes.cell, sizes.dtype).value_or(tf32_allowed());
   const RecurrencePlan plan = make_plan(op, sizes, found, algorithm, backward);
   if (plan.is("step") || plan.is("warp") || fits(sizes, plan, backward)) return plan;
-  TORCH_CHECK(algorithm == "auto", op, ": algorithm ", algorithm, " must fit on the device, got ",
-              properties->name, ", which has no room for it");
+  TORCH_CHECK(algorithm == "auto", op, ": algorithm '", algorithm, "' does not fit on ",
+              properties->name, " for these sizes");
   RecurrencePlan other = make_plan(op, sizes, found, "step", backward);
   other.reason = plan.is("tiles")     ? "the library has no tiles for this device"
                  : plan.is("cluster") ? "the clusters do not fit on this device"

@@ -99,7 +99,7 @@ void StepGroups::make_graph() {
   // same algorithm is chosen.
   const auto bytes = static_cast<int64_t>(at::cuda::getChosenWorkspaceSize());
   workspace_ = at::empty({bytes}, at::TensorOptions(device_).dtype(at::kByte));
-  // Nor is a capture of another thread's ours: what is asked for here is no part of it.
+  // Relaxed: calls made here must not invalidate a capture in another thread.
   const c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
   CapturedStream side;
   const Gemm gemm(dtype_, tf32_);

@@ -21,9 +21,9 @@ is_tracing: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defin
 
 
 def fx_leaf(module: Any, input: object, *args: object, **kwargs: object) -> Any:
-    """The node that calls ``module`` in the graph that torch.fx makes, or None if it makes none.
+    """The node that calls ``module`` in torch.fx's graph, or None if torch.fx is not tracing.
 
-    By default its tracer takes modules of torch.nn alone as such leaves, and reads all others.
+    By default torch.fx treats only modules of torch.nn as leaves, and traces into all others.
     """
     first = input.data if isinstance(input, rnn.PackedSequence) else input
     if not isinstance(first, torch.fx.Proxy):
@@ -32,8 +32,7 @@ def fx_leaf(module: Any, input: object, *args: object, **kwargs: object) -> Any:
     path = tracer.path_of_module(module)
     if not path:
         raise TypeError(
-            f"{type(module).__name__}: torch.fx must trace a module that holds it, got it "
-            "alone: it is a leaf, as torch.nn's are"
+            f"{type(module).__name__} is a leaf for torch.fx; trace a module that contains it"
         )
     # By identity, since == of a Proxy is a node of the graph.
     given = {key: value for key, value in kwargs.items() if not any(value is d for d in DEFAULTS)}
