@@ -52,7 +52,8 @@ RULES = (
     Rule(
         "exact (a float32 product)",
         "fma",
-        r"\bexact (?:kernels?|IEEE|float32|/ )|\bfloat32,? exact\b",
+        r"\bexact\b",
+        r"^(kernels|csrc)/recurrent/|^docs/(dev/(how|findings)|recurrent)",
     ),
     Rule("words (of a number)", "terms", r"\btwo words (?:each|for a number|a number)\b"),
     Rule("words (of the exchange)", "packets", r"\bwords?\b", GRID),

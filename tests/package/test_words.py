@@ -22,7 +22,7 @@ GRID = "kernels/recurrent/grid.cuh"
         (GRID, "// The warps that\n// multiply.", "warps that multiply"),
         (GRID, "int x;  // warps that finish", "warps that finish"),
         (GRID, "// floats that are split", "split"),
-        ("docs/a.md", "faster than the exact kernel", "exact"),
+        ("docs/dev/findings/a.md", "faster than the exact kernel", "exact"),
         ("csrc/a.h", "// high and low, two words each", "words (of a number)"),
         (GRID, "// Polls a word.", "words (of the exchange)"),
         ("kernels/recurrent/tiles.cuh", "// the narrow layout", "narrow, wide"),
