@@ -1,4 +1,4 @@
-"""Which overload of an op of layers a call means, and how such a function looks to its reader."""
+"""Selects the overload that a call of a layer op means, and sets the signature for help()."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Overloads(NamedTuple):
 
 
 def _is_traced(value: object) -> bool:
-    """Whether torch.fx, or who else calls with what stands for tensors, reads the call."""
+    """Whether a tracer such as torch.fx makes the call, with proxies for tensors."""
     return not isinstance(value, Tensor) and is_tensor_like(value)  # type: ignore[no-untyped-call]
 
 

@@ -1,4 +1,4 @@
-"""What is to happen once a module has been imported that treadle itself does not need.
+"""Actions that run once another module has been imported that treadle itself does not need.
 
 Importing these takes longer than importing treadle: torch.utils.flop_counter 0.06 s, for triton,
 and torch.distributed.tensor 0.3 s.

@@ -1,8 +1,7 @@
 """The recurrent ops as ONNX, for treadle/onnx.py, which is what to import.
 
-LSTM and GRU are ONNX's own nodes. What those cannot say is a Scan over the steps: the LLTM's cell,
-resets, and float64, for which onnxruntime has no LSTM and no GRU. A Scan computes half types in
-float32.
+LSTM and GRU become ONNX's own nodes. The LLTM's cell, resets, and float64 (for which onnxruntime
+has no LSTM and GRU) become a Scan over the steps. A Scan computes half types in float32.
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ class _Layer(NamedTuple):
         return found if len(value.shape) == rank else op.Unsqueeze(found, [0])
 
     def of_direction(self, value: Value, d: int, rank: int) -> Value:
-        """What direction d has of something, of that rank without D."""
+        """Direction d of a parameter, whose rank without D is given."""
         found = self.cast(value)
         if len(value.shape) == rank:
             return found

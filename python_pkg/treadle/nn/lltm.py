@@ -24,9 +24,9 @@ States = tuple[Tensor, Tensor]
 class LLTM(SequenceLayers, nn.Module):
     """Layers of LLTM cells over whole sequences, called like :class:`torch.nn.LSTM`.
 
-    See :func:`treadle.lltm_cell` for the formula of a step, and :func:`treadle.launch_info` for how
-    a GPU ran them. ``h`` is bounded by ±1; ``c`` adds up over the steps and is never scaled down,
-    so over long sequences of half-precision inputs start it in float32.
+    See :func:`treadle.lltm_cell` for the formula of a step, and :func:`treadle.launch_info` for
+    what ran on a GPU. ``h`` is bounded by ±1; ``c`` adds up over the steps and is never scaled
+    down, so over long sequences of half-precision inputs start it in float32.
 
     LLTM is the cell of PyTorch's tutorial on C++ extensions: an LSTM without the forget gate. Its
     cell state grows without bound on long sequences and during training. Where tanh(c) is ±1, h
@@ -49,7 +49,7 @@ class LLTM(SequenceLayers, nn.Module):
             :func:`treadle.lltm` says how many bytes.
 
     Attributes:
-        weight_ih_l0: [3H, I] (of later layers [3H, D*H]), the rows of the gates i, o and of the
+        weight_ih_l0: [3H, I] (later layers: [3H, D*H]), the rows of the gates i, o and of the
             candidate z.
         weight_hh_l0: [3H, H].
         bias_l0: [3H]; torch.nn.LSTM has two. Missing if ``bias`` is False.
@@ -65,8 +65,8 @@ class LLTM(SequenceLayers, nn.Module):
         layer = treadle.nn.LLTM(8, 64, num_layers=2)
         output, (h, c) = layer(rows)        # [T, B, 8] -> [T, B, 64], [2, B, 64] each
 
-    A layer of one direction and an :class:`LLTMCell` load each other's ``state_dict``. Of more
-    layers, from one direction of one to a cell, and back::
+    A layer of one direction and an :class:`LLTMCell` load each other's ``state_dict``. To copy one
+    direction of one of several layers to a cell, and back::
 
         weights = torch.cat([layer.weight_hh_l0, layer.weight_ih_l0], dim=1)
         cell.load_state_dict({"weights": weights, "bias": layer.bias_l0})
@@ -137,7 +137,7 @@ class LLTM(SequenceLayers, nn.Module):
         return [[getattr(self, name) for name in names] for names in self._all_weights]
 
     def flatten_parameters(self) -> None:
-        """Do nothing: it is there for programs that were written for :class:`torch.nn.LSTM`."""
+        """Do nothing; for compatibility with :class:`torch.nn.LSTM`."""
 
     @overload
     def forward(

@@ -1,4 +1,4 @@
-"""LLTMCell, one step as a module, and what it shares with the layer."""
+"""LLTMCell: one step as a module, and code that it shares with the layer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["LLTMCell"]
 
 
 class LLTMCell(NotScripted, nn.Module):
-    """One step of the LLTM, an LSTM that never forgets, called like :class:`torch.nn.LSTMCell`.
+    """One step of the LLTM, an LSTM without a forget gate, called like :class:`torch.nn.LSTMCell`.
 
     See :func:`treadle.lltm_cell` for the formula. ``h`` is bounded by ±1; ``c`` adds up over the
     steps and is never scaled down, so over long sequences keep it in float32.
