@@ -1,5 +1,5 @@
-"""Formulas of torch.utils.flop_counter: what matrix products of an op count, two for each product
-of two numbers. All else counts nothing, as in torch.
+"""Formulas for torch.utils.flop_counter: an op's matrix products count, two for each product of two
+numbers. Everything else counts nothing, as in torch.
 
 Arguments are those of the op, each tensor as its shape.
 """

@@ -45,8 +45,8 @@ class Options(NamedTuple):
 class SequenceLayers(NotScripted):
     """The forward pass of a module that has torch.nn.LSTM's attributes.
 
-    ``_name``: of the module, in errors. ``_states``: names of the states of a call, h0 first; the
-    caller gives and gets one as a tensor, two as a pair. ``_op``: called as ``torch.lstm`` is.
+    ``_name``: the module's name in errors. ``_states``: names of the states of a call, h0 first;
+    callers pass and get one state as a tensor, two as a pair. ``_op``: called as ``torch.lstm`` is.
     """
 
     _name: str
@@ -65,7 +65,7 @@ class SequenceLayers(NotScripted):
     _all_weights: list[list[str]]  # names, a list for each layer and direction
 
     def _parameters_in_order(self) -> list[Tensor]:
-        """Those of each layer and direction, as the op takes them."""
+        """The parameters of each layer and direction, as the op takes them."""
         # At every call, so that nn.utils.parametrize and functional_call can replace them. As
         # attributes they take torch.nn.Module five times as long.
         own: dict[str, Tensor] = self._parameters  # type: ignore[attr-defined]
@@ -196,7 +196,7 @@ class SequenceLayers(NotScripted):
     def _run(
         self, input: tuple[Tensor, ...], states: States, options: Options, *rest: bool
     ) -> tuple[Tensor, States, Tensor | None]:
-        """Output, states and cells, which are None unless asked for."""
+        """Output, states and cell states; the latter are None unless requested."""
         reset, reset_hx, lengths, return_cells = options
         parameters = self._parameters_in_order()
         name = "input" if len(input) == 1 else "input.data"

@@ -1,4 +1,4 @@
-"""Back through a Siren's values and their gradient: what _siren_pull.py adds up, chunk by chunk."""
+"""The backward pass of _siren_pull.py for one chunk of points."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Layer(NamedTuple):
     omega: float
 
     def slope(self, grad: Tensor) -> Tensor:
-        """The gradient of the sum that the sine is taken of, for that of the output."""
+        """The gradient of the sine's argument, from that of the output."""
         return _slope(grad, None, *self, 1)  # type: ignore[no-any-return]
 
     def slope_backward(self, v: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -34,7 +34,7 @@ class Layer(NamedTuple):
         return by_grad, by_sum
 
     def value(self) -> Tensor:
-        """The output, made again from the phase if it was not kept: a sine is its own fourth
+        """The output, recomputed from the phase if it was not kept: a sine is its own fourth
         derivative."""
         if self.output is not None:
             return self.output

@@ -1,4 +1,4 @@
-"""What the modules do where others read their code: torch.fx, TorchScript, torch.compile."""
+"""How the modules behave under tracers: torch.fx, TorchScript, torch.compile."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def _refuse_script(module: nn.Module) -> NoReturn:
 
 
 class _RefusesScript:
-    """An attribute that raises where it is read of a module; of a class it is an empty list."""
+    """An attribute that raises when read from a module; on the class it is an empty list."""
 
     def __get__(self, module: nn.Module | None, owner: object) -> list[str]:
         return [] if module is None else _refuse_script(module)
 
 
 class NotScripted:
-    """A module that TorchScript cannot read, and that says so."""
+    """A module that raises an explanation if TorchScript tries to read it."""
 
     # torch.jit.script calls this of every module first.
     __prepare_scriptable__ = _refuse_script
@@ -79,9 +79,9 @@ class NotScripted:
 def break_graphs_at_pad() -> None:
     """Make Dynamo skip pad_packed_sequence, as it skips pack_padded_sequence.
 
-    Torch 2.15 does by itself. Before, its compiler reads that function and raises, as the sizes of
-    its results are in the data. After a torch.nn.LSTM it never comes that far: it leaves out the
-    whole function that calls one.
+    torch 2.15 does so. Before, its compiler traces that function and raises, because the sizes of
+    its results depend on the data. After a torch.nn.LSTM that never happens: Dynamo skips the whole
+    function that calls one.
     """
     pad: Any = rnn.pad_packed_sequence
     # Who compiles has imported the compiler. What it reads is what torch.compiler.disable sets.
