@@ -1,6 +1,5 @@
-// scale: out = x * factor, a Python number. x [*] of any number dtype; promotion as x * factor.
-// The op that others are copied from. Twins: cuda/scale.cpp, cpu/scale.cpp,
-// kernels/elementwise/scale.cu.
+// scale: out = x * factor, a Python number. x [*] of any number dtype; promotion as x * factor. The
+// model for other ops. Twins: cuda/scale.cpp, cpu/scale.cpp, kernels/elementwise/scale.cu.
 #include "elementwise/scale.h"
 
 #include <ATen/ScalarOps.h>
@@ -51,7 +50,7 @@ ScalarType check_scale(const char* op, const Tensor& x, const Scalar& factor, co
   return compute;
 }
 
-// ---- meta: TensorIterator refuses symbolic sizes, so the torch twin says what comes out
+// ---- meta: TensorIterator refuses symbolic sizes, so the torch twin makes the result
 
 static Tensor scale_meta(const Tensor& x, const Scalar& factor) {
   check_scale("scale", x, factor, Tensor());

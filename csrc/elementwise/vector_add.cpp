@@ -93,7 +93,7 @@ ScalarType check_vector_add(const char* op, const Tensor& a, const Tensor& b, co
   const ScalarType compute = promote(a, b);
   check_compute_dtype(op, "a + alpha * b", compute);
   check_alpha(op, alpha, compute);
-  // A 0-dim CPU tensor counts as a number beside a CUDA tensor.
+  // A 0-dim CPU tensor counts as a number if the other is a CUDA tensor.
   const bool a_is_number = a.dim() == 0 && a.is_cpu(), b_is_number = b.dim() == 0 && b.is_cpu();
   TORCH_CHECK(a.device() == b.device() || b_is_number || (a_is_number && !out.is_same(a)), op,
               ": b must be on the device of a, ", a.device(), ", got ", b.device());
@@ -207,7 +207,7 @@ static Tensor add_tangent(const Tensor& a, const Tensor& b, const Scalar& alpha,
                           const Tensor& out) {
   if (a.defined() && b.defined()) return vector_add(a, b, alpha).to(out.scalar_type());
   const Tensor moved = a.defined() ? a : times(b, alpha);
-  // A tensor of its own. Made from the tangent, which torch.func may have batched where the result
+  // A separate tensor, made from the tangent, which torch.func may have batched although the result
   // is not.
   return moved.expand_symint(out.sym_sizes()).to(out.scalar_type(), false, /*copy=*/true);
 }

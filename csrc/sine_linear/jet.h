@@ -10,7 +10,7 @@
 
 namespace treadle {
 
-// What a device does beside its SineLinearBackend.
+// A device's functions for jets, in addition to its SineLinearBackend.
 struct SineJetBackend {
   const SineLinearBackend& layer;
   bool multiplies;   // the forward kernel multiplies few coordinates itself

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <tuple>
 
-// The library hides what is not named here.
+// The library exports only these names.
 #pragma GCC visibility push(default)
 namespace treadle {
 
@@ -68,9 +68,9 @@ std::tuple<at::Tensor, at::Tensor> lltm_cell(const at::Tensor& input, const at::
 at::Tensor sine_linear(const at::Tensor& input, const at::Tensor& weight,
                        const std::optional<at::Tensor>& bias, double omega);
 
-// A jet [P, ..., I] through that layer, [P, ..., O]: its value, then its derivatives by the
-// `coordinates`, then, as `second` is none, laplacian or hessian_diagonal, no second derivatives,
-// their sum, or each of the Hessian's diagonal.
+// A jet [P, ..., I] through that layer, [P, ..., O]: its value, then its derivatives with respect
+// to the `coordinates`, then, as `second` is none, laplacian or hessian_diagonal, no second
+// derivatives, their sum, or each of the Hessian's diagonal.
 at::Tensor sine_linear_jet(const at::Tensor& jet, const at::Tensor& weight,
                            const std::optional<at::Tensor>& bias, double omega, int64_t coordinates,
                            std::string_view second = "none");
