@@ -185,7 +185,7 @@ static LayerSaved forward_autograd(c10::DispatchKeySet keys, const LayerArgument
   return out;
 }
 
-// What recurrent_layer calls, so that outer levels of torch.func see one op with all its
+// recurrent_layer calls this, so that outer levels of torch.func see one op with all its
 // derivatives. In reverse mode gates have no gradient: the backward op counts them in the
 // arguments.
 static LayerSaved recurrent_layer_forward_autograd(
@@ -209,7 +209,7 @@ static LayerResults recurrent_layer_autograd(
     const OptionalTensor& reset_h, const OptionalTensor& reset_c) {
   const auto a = layer_arguments(layer_op_name(), input, batch_sizes, h0, c0, weight_ih, weight_hh,
                                  bias_ih, bias_hh, cell, reset, reset_h, reset_c);
-  // Without derivatives nothing of the steps is saved.
+  // Without derivatives the steps save nothing.
   if (!compute_requires_grad(input, h0, c0, weight_ih, weight_hh, a.bias_ih, a.bias_hh, a.reset_h,
                              a.reset_c) &&
       !has_tangent(a)) {

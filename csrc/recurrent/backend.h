@@ -1,4 +1,4 @@
-// The engine that runs a recurrent layer, whatever its cell: what a backend brings, and what all
+// The engine that runs a recurrent layer of any cell: a backend's functions, and code that all
 // backends share. Products over all steps are ATen's; the steps are the backend's.
 #pragma once
 
@@ -64,7 +64,8 @@ struct RecurrenceBackend {
   // The plan of a forward or a backward pass; raises for an `algorithm` that cannot run.
   RecurrencePlan (*plan)(const RecurrenceSizes& sizes, at::Device device,
                          std::string_view algorithm, bool backward);
-  // Whether a cell's float32 products are tf32, where torch says otherwise of matrix products.
+  // Whether a cell's float32 products use tf32, if that differs from torch's setting for matrix
+  // products.
   std::optional<bool> (*tf32)(CellKind cell, Dtype dtype);
   // out = a b, all of `dtype`; null where ATen's products are as good.
   void (*multiply)(const Matrix& out, const Matrix& a, const Matrix& b, Dtype dtype,

@@ -8,7 +8,7 @@
 namespace treadle {
 namespace {
 
-// [T, B, X] moved by a step: what stands before each in a direction's own order.
+// [T, B, X] shifted by a step: for each step, the entry before it in the direction's own order.
 Tensor before(const Tensor& t, const Tensor& first, int64_t direction) {
   const Tensor row = first.unsqueeze(0);
   const Tensor all = direction == 0 ? at::cat({row, t}) : at::cat({t, row});
@@ -21,7 +21,7 @@ Tensor replaced(const Tensor& marks, const Tensor& states, int64_t direction, co
   return at::where(marks, states.select(0, direction).to(other.scalar_type()), other);
 }
 
-// What a step keeps of c, and what it adds.
+// The factor of c in a step, and the term that it adds.
 struct Steps {
   Tensor keep, add;
 };

@@ -32,8 +32,8 @@ void check_layer(const char* op, const LayerArguments& arguments);
 void check_layer_backward(const LayerOutputs& grads, const LayerArguments& arguments,
                           const Tensor& output, const Tensor& gates, bool recompute);
 
-// What only memory shows, after the checks above: arguments lie in their storages, and batch_sizes
-// do not grow and add up.
+// Checks of memory, after the checks above: arguments lie in their storages, and batch_sizes do not
+// increase and add up.
 void check_layer_data(const char* op, const LayerArguments& arguments);
 void check_layer_backward_data(const LayerOutputs& grads, const LayerArguments& arguments,
                                const Tensor& output, const Tensor& gates);

@@ -31,7 +31,7 @@ class LayerDirection {
         h_(steps.count()),
         c_(steps.count()) {}
 
-  // The tangents of the results, from those of the arguments; of the gates only if asked for.
+  // The tangents of the results, from those of the arguments; those of the gates only on request.
   LayerOutputs jvp(const LayerArguments& tangents, bool with_gates) {
     const auto own = [&](Tensor LayerArguments::* member) {
       return Dual{of_direction(arguments_.*member, d_), of_direction(tangents.*member, d_)};

@@ -1,11 +1,11 @@
-// lltm, lstm and gru: what their ops are given and what they return; layers.cpp runs them.
+// lltm, lstm and gru: arguments and results of their ops; layers.cpp runs them.
 #pragma once
 
 #include "recurrent/layer.h"
 
 namespace treadle {
 
-// What all overloads of an op are given.
+// The arguments that all overloads of an op share.
 struct Layers {
   CellKind cell;
   at::TensorList hx;  // of GRU h0 alone

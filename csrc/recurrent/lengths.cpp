@@ -73,7 +73,7 @@ LayerArguments with_lengths(LayerArguments a, const RowLengths& lengths) {
 
 // ---- the state after the last step
 
-// Far beyond any gate, so that sigmoid is 0 or 1 to the last bit; float16 has it, too.
+// Far beyond any gate, so that sigmoid is 0 or 1 to the last bit; representable in float16, too.
 static constexpr double kSaturated = 3e4;
 // Rows of input are multiples of it, as products of half types like them.
 static constexpr int64_t kColumns = 8;

@@ -1,4 +1,4 @@
-// What went wrong, in words: for functions of libtreadle_kernels.so, which no exception may leave.
+// Error texts of the functions of libtreadle_kernels.so, which must not throw.
 #pragma once
 
 #include <sstream>
