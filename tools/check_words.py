@@ -1,8 +1,8 @@
 """Checks words: the glossary of CONTRIBUTING.md, over comments, docstrings, messages and pages.
 
 A rule is a pattern for the bad sense of a word, often for some folders only: `split` is a good word
-except where it means fp16x2. Names are not looked at: what stands in backquotes, or contains `_`
-or `/`. Lines of prose in pages have at most 100 characters, not counting links, tables and code.
+except where it means fp16x2. Names are skipped: text in backquotes, and words with `_` or `/`.
+Lines of prose in pages have at most 100 characters, not counting links, tables and code.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ RULES = (
 
 
 def dots(match: re.Match[str]) -> str:
-    """As long as what was found, and no word."""
+    """A string of dots as long as the match, with the same line breaks."""
     return re.sub(r"[^\n]", ".", match[0])
 
 
@@ -169,7 +169,7 @@ def docstrings(tree: ast.Module) -> list[ast.Constant]:
 
 
 def messages(path: Path, text: str) -> Iterator[tuple[int, str]]:
-    """Strings of several words: what a user may read."""
+    """Strings of several words, which a user may read."""
     found: Iterable[tuple[int, str]] = []
     if path.suffix in CPP:
         found = [(line, part) for line, kind, part in tokens(text) if kind == "string"]
@@ -204,7 +204,7 @@ def long_lines(text: str) -> Iterator[int]:
 
 
 def check_file(path: Path, text: str) -> list[str]:
-    """What is wrong in one file, as "path:line: rule"; `path` is relative to the repository."""
+    """Every problem in one file, as "path:line: rule"; `path` is relative to the repository."""
     if path.suffix == ".md":
         parts = [(1, page(text))]
     else:

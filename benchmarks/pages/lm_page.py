@@ -63,7 +63,9 @@ def drop_in(files: list[tuple[Path, Row]]) -> Iterator[str]:
     if not files:
         yield NONE_YET
         return
-    yield from table("machine", "first loss", "last loss", "losses differ by, relative", "seconds a step")
+    yield from table(
+        "machine", "first loss", "last loss", "losses differ by, relative", "seconds a step"
+    )
     for _, record in files:
         losses, seconds = record["losses"], record["seconds"]
         apart = max(abs(a - b) / abs(a) for a, b in zip(*losses.values(), strict=True))

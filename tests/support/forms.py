@@ -46,7 +46,7 @@ class Form:
         return self._call(self.op.inplace, x, y)
 
     def torch_inplace(self, x: Tensor, y: Tensor) -> Tensor:
-        """torch's own, or if it has no such function a copy of what the reference gives."""
+        """torch's own, or if it has no such function a copy of the reference's result."""
         if self.op.torch_inplace is None:
             return x.copy_(self.torch_new(x, y))
         return self._call(self.op.torch_inplace, x, y)

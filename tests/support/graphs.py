@@ -1,7 +1,7 @@
 """CUDA graphs of launches: which of them may overlap the one before, and the same kept apart.
 
-Capture turns the attribute that lets a kernel in early into a kind of edge, which the driver tells:
-so one library shows both without being built twice, and nothing is timed.
+Capture turns the attribute for early launch into a kind of edge, which the driver reports. So one
+library shows both, without a second build and without timing.
 """
 
 from __future__ import annotations

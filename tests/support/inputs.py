@@ -1,4 +1,4 @@
-"""What a case is made of: tensors of equal values on every device, calls, cases and ops."""
+"""The parts of a case: tensors of equal values on every device, calls, cases and ops."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def on_hopper() -> bool:
-    """Whether kernels for sm_90 alone run."""
+    """Whether kernels for sm_90 only run here."""
     return torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 
 
@@ -120,7 +120,7 @@ class Op:
 
     @property
     def dtypes(self) -> set[torch.dtype]:
-        """Those of any case."""
+        """The dtypes of all cases."""
         return {dtype for case in self.cases for dtype in case.dtypes}
 
     @property
@@ -171,7 +171,7 @@ class Bad:
 
 
 def batched(args: list[Any], subset: tuple[int, ...]) -> tuple[list[Any], tuple[Any, ...]]:
-    """For vmap: those of the subset with a batch in different dimensions, and in_dims."""
+    """For vmap: the tensors of the subset, batched in different dimensions, and in_dims."""
     args = list(args)
     in_dims: list[int | None] = [None] * len(args)
     for i in subset:

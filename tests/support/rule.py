@@ -1,4 +1,4 @@
-"""How far from the truth a result may be: the error of the plain PyTorch composition says."""
+"""The tolerance of results, from the error of plain PyTorch."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def _facts(graph: Graph) -> dict[str, object]:
 
 
 def _public(flags: list[str]) -> list[str]:
-    """Flags without folders: they say nothing to a reader on another machine."""
+    """Flags without folders, which mean nothing on another machine."""
     kept: list[str] = []
     skip = False
     for flag in flags:
