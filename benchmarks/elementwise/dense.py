@@ -51,8 +51,8 @@ def drawn(count: int, device: str, dtype: torch.dtype, argument: str = "1") -> T
 
 
 def repeated(count: int, device: str, dtype: torch.dtype, argument: str = "1") -> Tensor:
-    """The same on as much memory, from one chunk of random numbers: drawing takes longer than
-    what is timed, and `verify` needs the truth of one chunk only."""
+    """The same amount of memory, repeating one chunk of random numbers: drawing takes longer than
+    the timed op, and `verify` needs the truth of one chunk only."""
     block = drawn(min(count, CHUNK[device]), device, dtype, argument)
     return block.repeat(count // len(block))
 
@@ -101,7 +101,7 @@ def large_case(
     target: Target | None,
     all_baselines: bool = False,
 ) -> Case:
-    """1 GiB a tensor, dense, beside torch, a device copy, and the compilers if asked for."""
+    """1 GiB a tensor, dense, beside torch, a device copy and, optionally, the compilers."""
     size = (1 << 20) if settings.quick else GIB
     elements = size // dtype.itemsize
     x = drawn(elements, settings.device, dtype, argument)

@@ -1,4 +1,4 @@
-"""What one call costs on tensors so small that nothing else counts: torch.ops, and treadle.*."""
+"""The cost of one call on tensors so small that nothing else counts: torch.ops, and treadle.*."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def argument_case(settings: Settings, op: str, dtype: torch.dtype, argument: str
 
 
 def cpu_plans(settings: Settings) -> Iterator[Plan]:
-    """Arguments that torch's vectors take in their stride, and those that cost it more."""
+    """Arguments that torch's vector code handles fast, and those that cost it more."""
     for count in settings.threads:
         for op in PERIODIC:
             for dtype in DTYPES:

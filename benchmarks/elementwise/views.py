@@ -150,7 +150,7 @@ class View(NamedTuple):
 
 
 def views() -> Iterator[View]:
-    """Those of tables by layout, then those that stand alone."""
+    """The views in tables by layout, then the others."""
     for layout, (a, b, dtypes) in BINARY.items():
         for dtype in dtypes:
             name = ", ".join(["add", layout, *filter(None, [SHORT.get(dtype)])])
@@ -193,7 +193,8 @@ def maker(settings: Settings) -> Maker:
 
 
 def into(function: Callable[..., Any], result: Tensor) -> Callable[..., Tensor]:
-    """`function` with an `out=` of its own, returned. NaN at first: what is not written is seen."""
+    """`function` with its own `out=`, which it returns. That begins as NaN, which shows unwritten
+    elements."""
     out = torch.full_like(result, torch.nan)
 
     def call(*args: Any) -> Tensor:

@@ -46,7 +46,7 @@ class Settings:
         return Events(self.effort(sample=5e-4, **chosen))
 
     def brief(self) -> Wall | Events:
-        """For rows that come by the hundred: less time each, and fewer rounds of what is slow."""
+        """For suites of hundreds of rows: less time each, and fewer rounds of slow candidates."""
         if self.device == "cuda":
             return self.device_time(seconds=0.07, warmup=0.02)
         return self.wall(1e-3, seconds=0.05, warmup=0.02, rounds=(3, 101))
@@ -54,7 +54,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Target:
-    """What is to be reached: `limit` turns the medians (µs) into the most that treadle may take."""
+    """A target: `limit` computes, from the medians (µs), the most that treadle may take."""
 
     text: str
     limit: Callable[[dict[str, float]], float]
@@ -91,7 +91,7 @@ class Case:
     notes: list[str] = field(default_factory=list)
 
     def row(self, key: str) -> Row:
-        """Verify and time. What is wrong is not timed: its row says "refused"."""
+        """Verify and time. A wrong op is not timed: its row says "refused"."""
         row: Row = {"key": key, "op": self.op, **self.facts, "notes": list(self.notes)}
         row["timer"] = self.timer.name
         if self.threads is not None:
@@ -109,7 +109,7 @@ class Case:
 
 
 class Measured(Protocol):
-    """What a plan builds: a Case, or what measures other things than time."""
+    """The product of a plan: a Case, or another object that measures, say, bytes."""
 
     def row(self, key: str) -> Row: ...
 
@@ -124,7 +124,7 @@ class Plan:
 
 
 def ours(op: str) -> Callable[..., Any]:
-    """The op as the dispatcher has it: what `treadle.<op>` calls."""
+    """The dispatcher's op, which `treadle.<op>` calls."""
     found: Callable[..., Any] = getattr(torch.ops.treadle, op).default
     return found
 
@@ -159,7 +159,7 @@ def threads(count: int | None) -> Iterator[None]:
 
 @contextmanager
 def watched(row: Row) -> Iterator[None]:
-    """Says in the row whether other programs took the processor away meanwhile."""
+    """Records in the row whether other programs used the processor meanwhile."""
     switches, began = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw, time.perf_counter()
     yield
     switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - switches
@@ -168,7 +168,8 @@ def watched(row: Row) -> Iterator[None]:
 
 
 def run(plan: Plan) -> Row:
-    """Build, verify and measure one case. One that fails is a row that says so: others follow."""
+    """Build, verify and measure one case. A failure becomes a row that says so, and others
+    follow."""
     try:
         return plan.build().row(plan.key)
     except RuntimeError as problem:
@@ -178,8 +179,8 @@ def run(plan: Plan) -> Row:
 
 
 def _verified(case: Case, row: Row) -> dict[str, Callable[..., Any]]:
-    """The functions that are right. A baseline that is not is left out with a note, and named in
-    `baseline_wrong` where its result was wrong: there is no time to beat then."""
+    """The functions with right results. A baseline that fails is left out with a note; if its
+    result is wrong, `baseline_wrong` names it, and there is no time to beat."""
     check = case.check or partial(verify, op=case.op, args=case.inputs[0])
     bits = {"bits": True} if case.bits else {}
     try:

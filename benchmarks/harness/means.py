@@ -1,6 +1,6 @@
-"""Targets: by how much a row missed its own, and those of the geometric mean of many rows' speeds.
+"""Targets: by how much a row missed its own, and targets of the geometric mean over many rows.
 
-They are read from the rows of a JSON file with nothing but Python: README.md is written with them.
+It reads the rows of a JSON file in plain Python, because it also writes README.md.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Row = dict[str, Any]
 
 
 def excess(row: Row) -> float:
-    """What treadle takes beyond the target's limit, as a part of it: time, or bytes."""
+    """The excess of treadle over the target's limit, as a part of it: time, or bytes."""
     if "memory" in row:
         return float(row["memory"]["treadle"]["kept"] / row["target"]["limit_bytes"] - 1)
     return float(row["times"]["treadle"]["median_us"] / row["target"]["limit_us"] - 1)

@@ -1,4 +1,4 @@
-"""Rows as tables on the terminal, and what changed since an older run."""
+"""Rows as tables on the terminal, and changes since an older run."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def cells(row: Row) -> list[str]:
 
 
 def weighed(row: Row) -> list[str]:
-    """The same of a row of bytes: what is kept and, beside it, the peak."""
+    """The same for a row of bytes: bytes kept and the peak."""
     against, target = row["against"], row.get("target")
     line = [row["label"], size(row["memory"][OURS]["kept"]), "", against["name"]]
     line += [size(against["bytes"]), f"{against['ratio']:.3f}", ""]
@@ -110,7 +110,7 @@ def print_rows(rows: list[Row]) -> None:
 
 
 def summary(rows: list[Row]) -> list[str]:
-    """What did not go as it should, then one line that counts."""
+    """Everything that went wrong, then one line that counts."""
     lines = [f"REFUSED: {row['key']}: {row['refused']}" for row in rows if "refused" in row]
     lines += [
         f"BASELINE WRONG: {row['key']}: {name}: {reason}"
@@ -136,7 +136,7 @@ def summary(rows: list[Row]) -> list[str]:
 
 
 def compare(old: dict[str, Any], new: dict[str, Any]) -> list[list[str]]:
-    """One line a row that both runs timed: key, both times, new over old, and what to think of it.
+    """One line for each row that both runs timed: key, both times, new over old, and a verdict.
 
     Ratios to the fastest baseline stand beside: they hold across machines, times do not.
     """
@@ -172,7 +172,7 @@ def print_comparison(old: dict[str, Any], new: dict[str, Any]) -> None:
 
 
 def show(title: str, columns: list[str], lines: list[list[str]]) -> None:
-    """A table by rich where someone looks at a terminal and has it, else in plain text."""
+    """A table by rich if stdout is a terminal and rich is installed, otherwise plain text."""
     if sys.stdout.isatty():
         try:
             from rich.console import Console

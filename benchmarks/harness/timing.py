@@ -64,7 +64,7 @@ class Wall:
 
 
 class Host(Wall):
-    """The host's clock until calls have been issued: what is left for the program meanwhile.
+    """The host's clock until calls have been issued.
 
     The device is waited for between two samples. A sample is few calls, so that the queue of
     launches, about a thousand, never fills up and makes the host wait.

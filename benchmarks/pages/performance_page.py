@@ -3,7 +3,7 @@
     python benchmarks/pages/performance_page.py                 docs/figures/speed.png
     python benchmarks/pages/performance_page.py --output DIR    the same file in another folder
 
-`make readme-numbers` writes the blocks. A baseline is what others wrote: torch, torch.compile,
+`make readme-numbers` writes the blocks. Baselines are other people's code: torch, torch.compile,
 Triton, CuPy. Our own algorithms, cells in a loop and targets are in docs/dev/targets.md.
 """
 
@@ -72,7 +72,7 @@ def torchs(row: Row) -> str:
 
 
 def outside(row: Row) -> dict[str, float]:
-    """Times of what computes the same and is not ours."""
+    """Times of candidates by others that compute the same."""
     times = row.get("times", {})
     return {
         other: time["median_us"]
@@ -174,7 +174,7 @@ def models(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def slower(all_machines: list[Machine]) -> Iterator[str]:
-    """What lost to a baseline. Of a CPU's rows, which are many, the worst by themselves."""
+    """The rows that lost to a baseline; of a CPU's many rows, only the worst are listed singly."""
     yield from table("machine", "row", "treadle, µs", "baseline, µs", "time over its")
     rest = []
     for _, facts, rows in all_machines:
@@ -197,7 +197,7 @@ def slower(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def before_hopper(all_machines: list[Machine]) -> Iterator[str]:
-    """What GPUs run that have no launch for all steps, beside torch's layer, on this one."""
+    """`step`, which GPUs before Hopper run, beside torch's layer, timed on this GPU."""
     machine = first_gpu(all_machines)
     rows = machine[2] if machine else []
     alike = ("op", "what", "digits", "mode")

@@ -5,8 +5,7 @@
 
 README.md has four lines of the GPU with the most rows. Everything else is in docs/performance.md
 (performance_page.py), docs/dev/targets.md (targets_page.py, sweep_page.py), docs/recurrent.md
-(rl_page.py),
-docs/sine.md (sine_page.py), docs/sine_linear.md (sine_linear_page.py), docs/jets.md
+(rl_page.py), docs/sine.md (sine_page.py), docs/sine_linear.md (sine_linear_page.py), docs/jets.md
 (jets_page.py), docs/interop.md (jax_page.py), docs/language_model.md (lm_page.py), docs/agent.md
 (agent_page.py) and docs/dev/scaling.md (scale_page.py).
 """
@@ -89,8 +88,8 @@ def sine(rows: list[Row]) -> Iterator[str]:
 
 
 def siren(rows: list[Row]) -> Iterator[str]:
-    """Training steps with a loss of the Laplacian, over plain PyTorch's: time and memory. By jets
-    where they were measured, else by autograd."""
+    """Training steps with a loss of the Laplacian, over plain PyTorch's: time and memory; by jets
+    if measured, otherwise by autograd."""
     for keys, eager, by in (
         (jets_page.KEYS, jets_page.EAGER, " of `Siren.jet`"),
         (sine_linear_page.NETWORK, sine_linear_page.EAGER, ""),

@@ -98,8 +98,8 @@ def data_parallel(layer: Layer, layers: int, gpus: int, overlap: bool = True) ->
 
 
 def layer_pipeline(layer: Layer, gpus: int, call: Layer) -> float:
-    """A step where each GPU has one layer and takes the steps in as many chunks as is best; a chunk
-    takes as long as a short call at least."""
+    """A step where each GPU has one layer and takes the steps in the best number of chunks; a chunk
+    takes at least as long as a short call."""
     found = []
     for chunks in (2**k for k in range(1 + int(math.log2(layer.steps)))):
         turns = chunks + gpus - 1
@@ -129,7 +129,7 @@ def sequence_pipeline(layers: dict[int, Layer], batch: int, gpus: int, call: Lay
 
 
 def layers_of(rows: Iterable[dict[str, object]]) -> dict[str, Layer]:
-    """By their shape, in bfloat16: the backward pass takes what training takes over inference."""
+    """Layers by shape, in bfloat16; the time of the backward pass is training minus inference."""
     times: dict[str, dict[str, float]] = {}
     shapes = {}
     for row in rows:

@@ -3,8 +3,7 @@
     python benchmarks/pages/sweep_page.py                 docs/figures/layer.png
     python benchmarks/pages/sweep_page.py --output DIR    the same file in another folder
 
-`make readme-numbers` writes the tables. They show every row that there is, in bold where it missed
-its target.
+`make readme-numbers` writes the tables. They show every row, in bold if it missed its target.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ def shapes(rows: list[Row]) -> Iterator[str]:
 
 
 def choice(row: Row | None) -> str:
-    """What the planner chose, its time over the best algorithm's, and the others'."""
+    """The planner's choice, its time over the best algorithm's, and the others'."""
     if row is None or "refused" in row:
         return plain(row)
     forced = {name: times["median_us"] for name, times in row["times"].items() if name != OURS}
@@ -135,7 +134,7 @@ def tiny(rows: list[Row]) -> Iterator[str]:
 
 
 def beside_torch(row: Row | None) -> str:
-    """Ours and torch's own layer, or what stands in for it."""
+    """Times of treadle and of torch's layer, or of its replacement."""
     others = [name for name in (row or {}).get("times", {}) if name != OURS]
     return cell(row, OURS, *others[:1])
 

@@ -1,4 +1,4 @@
-"""What all generated pages share: committed results by machine, and lines of Markdown."""
+"""Shared by all generated pages: committed results by machine, and lines of Markdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The blocks of docs/dev/targets.md, from all committed results: what was missed, then summaries.
+"""The blocks of docs/dev/targets.md, from all committed results: missed targets, then summaries.
 
 A line of a summary is a group of rows. Ratios are treadle's time over the fastest baseline's.
 """
@@ -75,7 +75,7 @@ def lines(rows: list[Row]) -> Iterator[str]:
 
 
 def beside(rows: list[Row]) -> Iterator[str]:
-    """The layer over what computes something else: a line, or none."""
+    """The layer over yardsticks that compute something else: a line, or none."""
     found: dict[str, list[float]] = {}
     for row in rows:
         if group(row) != LAYER:
@@ -94,7 +94,7 @@ def beside(rows: list[Row]) -> Iterator[str]:
 
 
 def losses(rows: list[Row]) -> Iterator[str]:
-    """What missed its target, the worst first, and what went badly without a target."""
+    """Rows that missed their target, the worst first, and slow rows without a target."""
     late = sorted((row for row in rows if missed(row)), key=means.excess, reverse=True)
     count = sum("target" in row for row in rows)
     yield f"Targets missed: {len(late)} of {count}."

@@ -1,5 +1,5 @@
-"""What the rows of jax_layer.py call, in JAX: treadle.jax, lax.scan and flax, and how they are held
-to the truth, torch's own layer in float64.
+"""The calls of jax_layer.py, in JAX: treadle.jax, lax.scan and flax, and their comparison with the
+truth, torch's own layer in float64.
 
 Every layer is a function of x [T, B, I], states (h0, and c0 of LSTM) [B, H] and parameters, and
 gives the output and the last states. Parameters are torch's but for flax, which has its own.
@@ -157,7 +157,7 @@ def ours(cell: str, x: Any, states: Any, params: Any) -> Any:
 
 
 def scanned(cell: str, unroll: int, x: Any, states: Any, params: Any) -> Any:
-    """As one writes it by hand: the input's product over all steps before the scan."""
+    """A hand-written layer: the input's product over all steps, then the scan."""
     weight_ih, weight_hh, bias_ih, bias_hh = params
 
     def gru(state: Any, of_x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a layer keeps for its backward, in bytes; on CUDA also the most that a training step takes.
+"""Bytes that a layer keeps for its backward pass; on CUDA also the peak of a training step.
 
 Kept is what is held between forward and backward beyond inputs, parameters and results, which the
 caller has anyway. On CUDA the allocator says it; on the CPU the graph does, in which only ops whose
