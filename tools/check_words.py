@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-CPP = (".h", ".hpp", ".cuh", ".cu", ".cpp")
-HASH = (".sh", ".toml", "Makefile", "run")
+CPP = (".h", ".hpp", ".cuh", ".cu", ".cpp", ".c")
+PYTHON = (".py", ".pyi")
+HASH = (".sh", ".toml", ".cmake", ".yml", ".yaml", ".txt")
+HASH_NAMES = ("Makefile", "run")
 # The checker and its test name the words that they refuse.
 LEFT_OUT = ("tools/check_words.py", "tests/package/test_words.py")
 LINE_LENGTH = 100
@@ -117,7 +119,7 @@ def comments(path: Path, text: str) -> Iterator[tuple[int, str]]:
     """The line in which each comment or docstring begins, and its text, lines joined by \\n."""
     if path.suffix in CPP:
         found = [(line, part) for line, kind, part in tokens(text) if kind == "comment"]
-    elif path.suffix == ".py":
+    elif path.suffix in PYTHON:
         found = [
             (token.start[0], token.string.lstrip("#").strip())
             for token in tokenize.generate_tokens(io.StringIO(text).readline)
@@ -173,7 +175,7 @@ def messages(path: Path, text: str) -> Iterator[tuple[int, str]]:
     found: Iterable[tuple[int, str]] = []
     if path.suffix in CPP:
         found = [(line, part) for line, kind, part in tokens(text) if kind == "string"]
-    elif path.suffix == ".py":
+    elif path.suffix in PYTHON:
         tree = ast.parse(text)
         left_out = set(map(id, docstrings(tree)))
         found = [
@@ -228,8 +230,8 @@ def files() -> list[Path]:
     command = ["git", "ls-files", "-co", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     paths = [Path(name) for name in sorted(set(listed.stdout.splitlines()))]
-    kinds = (*CPP, ".py", ".md", ".sh", ".toml")
-    known = [path for path in paths if path.suffix in kinds or path.name in HASH]
+    kinds = (*CPP, *PYTHON, *HASH, ".md")
+    known = [path for path in paths if path.suffix in kinds or path.name in HASH_NAMES]
     return [p for p in known if p.as_posix() not in LEFT_OUT and (ROOT / p).is_file()]
 
 

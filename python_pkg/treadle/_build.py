@@ -1,7 +1,7 @@
 """The build facts of this package, and whether they fit the running torch and Python.
 
 ``lib/libtreadle_kernels.so`` is for any torch, ``lib/torch-2.11/libtreadle.so`` for one minor of
-it, with the build's facts beside it. ``load`` finds the folder of the running torch and compares
+it, together with the build's facts. ``load`` finds the folder of the running torch and compares
 the facts before it opens the library, so that a mismatch raises one sentence and never an undefined
 symbol.
 """

@@ -201,7 +201,7 @@ class LLTM(SequenceLayers, nn.Module):
             input: [T, B, I] ([B, T, I] if ``batch_first``), or [T, I] without a batch, or a
                 ``PackedSequence``, its sequences in any order.
             hx: ``(h0, c0)``, each [num_layers * D, B, H] ([num_layers * D, H] without a batch), in
-                the order of the sequences that were packed. ``c0`` may be float32 beside
+                the order of the sequences that were packed. ``c0`` may be float32 with
                 half-precision inputs, and c then stays so. None starts from zeros in the dtype of
                 ``input``; under autocast c starts in float32 at least.
             reset: [T, B] bool ([B, T] if ``batch_first``; [T] without a batch; for a

@@ -85,7 +85,7 @@ class LLTMCell(NotScripted, nn.Module):
 
         Args:
             input: [B, I], or [I] without a batch.
-            hx: ``(h, c)`` from the step before, each [B, H] (or [H]). ``c`` may be float32 beside
+            hx: ``(h, c)`` from the step before, each [B, H] (or [H]). ``c`` may be float32 with
                 half-precision inputs and stays so from step to step. None starts from zeros in
                 the dtype of ``input``; under autocast ``c`` starts in float32 at least.
 

@@ -199,7 +199,7 @@ class LSTM(_TorchLayers, nn.LSTM):
             input: [T, B, I] ([B, T, I] if ``batch_first``), or [T, I] without a batch, or a
                 ``PackedSequence``, its sequences in any order.
             hx: ``(h0, c0)``, each [num_layers * D, B, H] ([num_layers * D, H] without a batch);
-                ``c0`` may be float32 beside half-precision inputs, and c then stays so. None starts
+                ``c0`` may be float32 with half-precision inputs, and c then stays so. None starts
                 from zeros.
             reset: [T, B] bool ([B, T] if ``batch_first``; [T] without a batch; for a
                 ``PackedSequence`` another of marks, or [S] in the order of its data): where it is
