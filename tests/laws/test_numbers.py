@@ -79,15 +79,15 @@ def test_arguments_are_left_alone() -> None:
 
 @pytest.mark.parametrize("dtype", FLOATING)
 @pytest.mark.parametrize("gradient", [False, True])
-def test_the_rule_finds_planted_errors(dtype: torch.dtype, gradient: bool) -> None:
+def test_the_rule_finds_wrong_results(dtype: torch.dtype, gradient: bool) -> None:
     truth = Make("rule", "cpu", torch.float64)(1000)
     composition = truth.to(dtype)
     within_rule(composition, truth, composition, gradient=gradient)
     step = 1e-10 if dtype == torch.float64 else 12 * torch.finfo(dtype).eps
     largest = truth.abs().max()
-    for planted in (composition.double() + step * largest, composition.double() * (1 + step)):
+    for wrong in (composition.double() + step * largest, composition.double() * (1 + step)):
         with pytest.raises(AssertionError, match="is allowed"):
-            within_rule(planted.to(dtype), truth, composition, gradient=gradient)
+            within_rule(wrong.to(dtype), truth, composition, gradient=gradient)
     one_nan = composition.clone()
     one_nan[7] = torch.nan
     with pytest.raises(AssertionError, match="not finite"):

@@ -97,7 +97,7 @@ def test_links_are_called_what_they_lead_to() -> None:
     assert not found, "\n".join(found)
 
 
-def test_planted_names_are_found() -> None:
+def test_missing_names_are_found() -> None:
     assert missing(
         "Twins: csrc/gone.cpp, kernels/elementwise/cpu/{scale,lost}.cpp; moved_*.cuh."
     ) == [

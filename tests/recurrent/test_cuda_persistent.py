@@ -275,12 +275,12 @@ def test_memory_and_the_host(group: str, algorithm: str) -> None:
 
 def test_a_failing_case_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     def fails() -> None:
-        raise AssertionError("planted")
+        raise AssertionError("deliberate")
 
     cases = [("good", lambda: None), ("bad", fails), ("good again", lambda: None)]
     assert run(iter(cases)) == ["bad"]
     said = capsys.readouterr()
-    assert "3 cases, 1 failed" in said.out and "planted" in said.err
+    assert "3 cases, 1 failed" in said.out and "deliberate" in said.err
     with pytest.raises(AssertionError, match="no case"):
         run(iter(()))
 
