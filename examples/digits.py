@@ -84,7 +84,7 @@ class LayerReader(nn.Module):
         return self.head(h[0])
 
     def load_reader(self, reader: Reader) -> LayerReader:
-        """Take over what a Reader has learnt: the layer keeps the cell's weights in two parts."""
+        """Load a Reader's weights: the layer keeps the cell's weights in two parts."""
         hh, ih = reader.cell.weights.split([HIDDEN, 8], dim=1)
         layer = {"weight_ih_l0": ih, "weight_hh_l0": hh, "bias_l0": reader.cell.bias}
         self.layer.load_state_dict(layer)
@@ -157,7 +157,7 @@ def load_data(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Image.Ima
 
 
 def train(out: Path, epochs: int, seed: int) -> bool:
-    """Train all, show and save what came of it. True if the target was reached."""
+    """Train all, show and save the results. True if the target was reached."""
     # Matrices this small gain nothing from a second thread, and wait for it on a busy machine.
     torch.set_num_threads(1)
     device = pick_device()
@@ -232,7 +232,7 @@ def show_table(histories: dict[str, Training], same: dict[str, int]) -> None:
 
 
 def report(accuracy: float, same: dict[str, int]) -> bool:
-    """Say on stderr what fell short. True if nothing did."""
+    """Report failures on stderr. True if there are none."""
     if accuracy < TARGET:
         print(f"digits.py: accuracy {accuracy:.1%} is below {TARGET:.0%}", file=sys.stderr)
     apart = [name for name, count in same.items() if count < TEST_DIGITS - 2]

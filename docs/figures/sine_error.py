@@ -3,9 +3,10 @@
     python docs/figures/sine_error.py                 sine_error.png and .json beside it
     python docs/figures/sine_error.py --output DIR    the same files in another folder
 
-It takes the CPU, half a minute and the same random numbers every time. float32: random floats of
-every quarter of a decade; the worst of each is computed again with mpmath. Half types: all of them.
-treadle's results are the same bits on every machine; torch's depend on its version and processor.
+It takes half a minute of the CPU and uses the same random numbers every time. float32: random
+floats of every quarter of a decade; the worst of each is checked with mpmath. Half types: all
+numbers. treadle's results are the same bits on every machine; torch's depend on its version and
+processor.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def curves() -> tuple[list[float], dict[str, dict[str, list[float]]], dict[str, 
 
 
 def misrounded(name: str, who: str, dtype: torch.dtype) -> int:
-    """How many finite numbers of a half type have another result than the nearest one."""
+    """How many finite numbers of a half type are not rounded to the nearest result."""
     every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
     x = every[every.isfinite()]
     # float64 is near enough to say so: no half has a result that close to the middle of two.
@@ -107,7 +108,7 @@ def halves() -> dict[str, Any]:
 
 
 def nearest() -> dict[str, float]:
-    """The float from 1 up that is nearest to a multiple of pi / 2: all of them are tried.
+    """The float from 1 up that is nearest to a multiple of pi / 2, found by trying all.
 
     x = m 2^e: m times the 64 digits of 2^e 2 / pi behind its point, with what overflows left out,
     says where in its quarter turn x is.

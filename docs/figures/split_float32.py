@@ -1,6 +1,6 @@
-"""Errors of products of float32 that are split into float16, as cluster_split_forward does it,
-beside those of fma: h W^T of 512 units, K in four parts. Tensor cores are taken to cut off what
-they add, so many bits behind the largest addend. 24 are float32's own; GPUs keep some more.
+"""Errors of float32 products by fp16x2, as in cluster_split_forward, and by fma: h W^T of 512
+units, K in four parts. The simulated tensor cores truncate what they add, a given number of bits
+behind the largest addend. 24 are float32's own; GPUs keep some more.
 
     python docs/figures/split_float32.py      # writes split_float32.json
 """

@@ -3,12 +3,12 @@
     python examples/agent/find_digit.py              learn, then play with unseen digits
     python examples/agent/find_digit.py --out DIR    also write JSON and pictures there
 
-It is shown a handwritten digit, once, and then walks through a room of which it sees the nearest
-tiles, to the corner that holds the same digit in another hand. A convolutional net of sines reads
-the pixels (perceive), a GRU remembers what was read (reason), and the room moves (act). Many rooms
-run side by side; where one ends, the next begins in the same row, and there the GRU resets.
-The eye learns first, from scenes that say what they show, then the mind by PPO. Who cannot read, or
-forgets the cue, finds one of four at most: more than that takes both.
+It sees a handwritten digit once, and then walks through a room, of which it sees the nearest tiles,
+to the corner that holds the same digit in another hand. A convolutional net of sines reads the
+pixels (perceive), a GRU remembers what was read (reason), and the room moves (act). Many rooms run
+side by side; where one ends, the next begins in the same row, and there the GRU resets. The eye
+learns first, from labelled scenes, then the mind by PPO. An agent that cannot read or forgets the
+cue is right in at most one room of four.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Settings:
 
 
 class Training:
-    """What the mind has learnt so far, in the rooms of ``loop``."""
+    """The mind's training so far, in the rooms of ``loop``."""
 
     def __init__(self, loop: Loop, settings: Settings) -> None:
         self.loop, self.settings = loop, settings

@@ -1,8 +1,8 @@
 """A causal language model of bytes for transformers, mixed over time by a recurrent layer.
 
-``treadle.nn.LSTM``, ``GRU`` or ``LLTM`` stand where other language models have attention, or
-torch's LSTM or GRU (``kernels="torch"``). ``generate()`` keeps their states as its cache: of one
-size, however long the text. Importing this file registers the model, so that afterwards
+``treadle.nn.LSTM``, ``GRU`` or ``LLTM``, or torch's LSTM or GRU (``kernels="torch"``), replace
+attention. ``generate()`` keeps their states as its cache, whose size does not depend on the length
+of the text. Importing this file registers the model, so that afterwards
 ``AutoModelForCausalLM.from_pretrained`` loads it. Written for transformers 4.50 to 5.24.
 """
 
@@ -46,7 +46,7 @@ CACHE = "cache" if "cache" in CausalLMOutputWithPast.__annotations__ else "past_
 
 
 class RecurrentLMConfig(PretrainedConfig):
-    """What a model is made of.
+    """The configuration of a model.
 
     Args:
         mixer: "lstm", "gru" or "lltm".
@@ -86,7 +86,7 @@ class RecurrentLMConfig(PretrainedConfig):
 class RecurrentCache:
     """The states after the tokens that were read, of every block; it never grows.
 
-    It has the methods by which ``generate()`` asks a cache; beam search calls ``reorder_cache``.
+    It has the methods that ``generate()`` calls on a cache; beam search calls ``reorder_cache``.
     Transformers 4.57 and later also begin a ``generate()`` with one.
     """
 
@@ -104,7 +104,7 @@ class RecurrentCache:
         return -1
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Row i goes on from what row ``beam_idx[i]`` has read."""
+        """Row i continues from the state of row ``beam_idx[i]``."""
         self.states = [
             states and tuple(state.index_select(1, beam_idx.to(state.device)) for state in states)
             for states in self.states
@@ -112,7 +112,7 @@ class RecurrentCache:
 
 
 class Block(nn.Module):
-    """Mixes over time, then over features; each after a norm, each added to what came in."""
+    """Mixes over time, then over features; each after a norm and with a residual connection."""
 
     def __init__(self, config: RecurrentLMConfig) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class Block(nn.Module):
 
 
 class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
-    """Scores the next byte at every place of a text."""
+    """Scores the next byte at every position of a text."""
 
     config_class = RecurrentLMConfig
     base_model_prefix = "model"
@@ -229,7 +229,7 @@ class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
         past_key_values: RecurrentCache | None = None,
         **_: Any,
     ) -> dict[str, Any]:
-        """What a step of ``generate()`` gives to forward: the tokens that were not read yet."""
+        """The arguments of forward in a step of ``generate()``: the tokens not read yet."""
         cache = cache or past_key_values
         seen = 0 if cache is None else cache.get_seq_length()
         return {
