@@ -41,7 +41,7 @@ RECURRENT = r"^(kernels|csrc|tests)/recurrent/|^docs/(dev/(how|findings)|recurre
 KERNELS = r"^(kernels|csrc)/recurrent/"
 GRID = r"^kernels/recurrent/(\w+/)*grid"
 RULES = (
-    Rule("a comment that begins with Of", "the subject first", r"(?m)^(?:[-*|#]\s*)?Of\b"),
+    Rule("a comment that begins with Of", "the subject first", r"^(?:[-*|#]\s*)?(?-i:Of)\b"),
     Rule("warps that multiply", "MMA warps", r"\bwarps? that multipl(?:y|ies)\b"),
     Rule("warps that finish", "epilogue warps", r"\bwarps? that finish(?:es)?\b"),
     Rule(
@@ -216,7 +216,7 @@ def check_file(path: Path, text: str) -> list[str]:
         part = without_names(part)
         for rule in RULES:
             if re.search(rule.files, path.as_posix()):
-                for match in re.finditer(rule.pattern.replace(" ", r"\s+"), part):
+                for match in re.finditer(rule.pattern.replace(" ", r"\s+"), part, re.I | re.M):
                     at = line + part.count("\n", 0, match.start())
                     said = " ".join(match[0].split())
                     found.add((at, f"{said!r}: {rule.old} -> {rule.new}"))

@@ -38,6 +38,7 @@ GRID = "kernels/recurrent/grid.cuh"
         ("tests/a.py", "# a planted error", "planted error"),
         ("tests/a.toml", 'what = "a law of all ops is broken"', "law"),
         ("tools/a.sh", "# the row starts anew", "starts anew"),
+        ("tools/a.sh", "# Anew, from the first row", "starts anew"),
         ("csrc/a.h", "// each row stops by itself", "stops by itself"),
         ("python_pkg/a.py", "raise ValueError('the compiler passes by this')", "passes by"),
         ("csrc/a.cpp", 'f("the cells of all steps");', "cells"),

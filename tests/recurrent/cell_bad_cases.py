@@ -1,4 +1,4 @@
-"""What lltm_cell and its backward op must refuse."""
+"""Calls that lltm_cell and its backward op must refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What recurrent_layer_backward must refuse."""
+"""Calls that recurrent_layer_backward must refuse."""
 
 from __future__ import annotations
 

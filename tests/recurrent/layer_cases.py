@@ -113,7 +113,7 @@ def layer_arguments(
 def layer(
     input: Tensor, lengths: Lengths, *rest: Tensor | None, cell: str = "lltm", **options: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Biases that are not given are None."""
+    """The layer's arguments; missing biases are None."""
     given = (*rest, *[None] * (len(NAMES) - 2 - len(rest)))
     return torch.ops.treadle.recurrent_layer(  # type: ignore[no-any-return]
         input, batch_sizes(lengths), *given, cell=cell, **options

@@ -1,4 +1,4 @@
-"""What lltm, lstm and gru must refuse of their lists, and what recurrent_layer refuses in their
+"""Lists that lltm, lstm and gru must refuse, and calls that recurrent_layer refuses in their
 names."""
 
 from __future__ import annotations

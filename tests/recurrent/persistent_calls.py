@@ -25,7 +25,7 @@ Cases = Iterator[tuple[str, Callable[[], None]]]  # a group's: each name is said
 
 
 def most_hidden(algorithm: str, dtype: torch.dtype, cell: str = "lltm") -> int:
-    """The widest layer that it runs. An LSTM's weights have a block of rows more."""
+    """The largest H that the algorithm runs. An LSTM's weights have one more block of rows."""
     if algorithm in ("step", "warp") or (algorithm == "tiles" and dtype != torch.float64):
         return 1 << 20
     if dtype not in HALVES:
@@ -41,13 +41,13 @@ def fits(algorithm: str, dtype: torch.dtype, hidden: int, cell: str = "lltm") ->
 
 
 def backward_of(algorithm: str, dtype: torch.dtype, hidden: int) -> str:
-    """What runs backward where it is asked for."""
+    """The algorithm of the backward pass if this one is forced."""
     alone = algorithm == "grid" and hidden > 1024
     return "step" if alone or algorithm in ("tiles", "warp") else algorithm
 
 
 def most_directions(algorithm: str, hidden: int) -> int:
-    """A grid of so wide a layer is nearly all of the chip."""
+    """A grid of such a large layer takes nearly all of the chip."""
     return 1 if algorithm == "grid" and hidden > 1024 else 2
 
 
@@ -74,7 +74,7 @@ def rounding(allowed: bool) -> Iterator[None]:
 
 
 def allowing(algorithm: str, dtype: torch.dtype) -> AbstractContextManager[None]:
-    """That it may round, if it does; all else is exact."""
+    """Allow TF32 if the algorithm rounds; everything else has full precision."""
     return rounding(True) if rounds(algorithm, dtype) else nullcontext()
 
 
@@ -90,7 +90,7 @@ def as_multiplied(t: Tensor, algorithm: str) -> Tensor:
 
 
 def dtypes_of(algorithm: str) -> tuple[torch.dtype, ...]:
-    """Those that an algorithm runs."""
+    """The dtypes that an algorithm runs."""
     return tuple(dtype for dtype in DTYPES.values() if most_hidden(algorithm, dtype))
 
 
@@ -273,7 +273,7 @@ def count_differing(found: list[Tensor], expected: list[Tensor], total: Tensor) 
 
 
 def launches(run: Callable[[], Any]) -> list[Any]:
-    """What a call launches, its backward pass too."""
+    """The launches of a call and its backward pass."""
     bindings = _build.bindings()
     bindings.take_launches()
     bindings.record_launches(True)
@@ -287,7 +287,7 @@ def launches(run: Callable[[], Any]) -> list[Any]:
 
 
 def kernels(run: Callable[[], Any]) -> dict[str, list[str]]:
-    """Those of each algorithm, in the order of their launches."""
+    """The kernels of each algorithm, in the order of their launches."""
     found: dict[str, list[str]] = {}
     for launch in launches(run):
         found.setdefault(launch.algorithm, []).append(launch.kernel)

@@ -39,7 +39,7 @@ LENGTHS: tuple[Lengths, ...] = (None, (37, *[21] * 7, *[2] * 9, 1))
 
 
 def cases(algorithm: str, dtype: str, cell: str) -> Cases:
-    """Those of the op, and large ones in both directions."""
+    """The cases of the op, and large ones in both directions."""
     op = OPS[f"recurrent_layer {cell} resets"]
     for case in op.cases:
         if DTYPES[dtype] in case.dtypes:

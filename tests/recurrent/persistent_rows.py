@@ -1,5 +1,5 @@
-"""A value that is not finite stays in its row of the batch: the other rows have the bits that they
-have without it, and nobody waits for it in vain, whatever its bits are."""
+"""A value that is not finite stays in its row of the batch: the other rows keep their bits, and no
+block waits for it forever, whatever its bits are."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ PLACES = {"input": True, "h0": False, "c0": False, "grad_output": True, "grad_h_
 
 @dataclass(frozen=True)
 class Row:
-    """One of the batch: where its steps are in a sequence [S], and where those of the others are.
-    Looked up once, so that no case waits for the GPU to tell."""
+    """One row of the batch: the positions of its steps in a sequence [S], and those of the other
+    rows. Computed once, so that no case waits for the GPU."""
 
     index: int
     steps: tuple[int, ...]
@@ -54,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Setting:
-    """A call, and what it finds while all is finite."""
+    """A call, and its results if everything is finite."""
 
     algorithm: str
     dtype: str

@@ -36,7 +36,7 @@ FINE = 1e-5  # of sums in float
 
 
 def running(x: Tensor, d: int) -> Tensor:
-    """Sums over the steps so far, as direction d takes them."""
+    """Sums over the steps so far, in the order of direction d."""
     return x.cumsum(0) if d == 0 else x.flip(0).cumsum(0).flip(0)
 
 
@@ -145,7 +145,7 @@ def check_given(algorithm: str, *arguments: Any, **options: Any) -> None:
 
 
 def options_of(turn: int) -> dict[str, Any]:
-    """By turns, which are 6 for as many batches: each of them gets each."""
+    """One of 6 options for each batch, so that every batch gets each of them in turn."""
     turn += turn // len(BATCHES)
     return {
         "bias": turn % 3 > 0,
@@ -183,7 +183,7 @@ SHARED += (256, 257)
 
 
 def batches(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
-    """Batches that are shared out in many ways, each in one direction and two."""
+    """Batches that are divided in many ways, each in one direction and in two."""
     for turn, (h, b) in enumerate(itertools.product(widths, SHARED)):
         for n, dtype in enumerate(dtypes):
             d = 1 + (turn + turn // len(SHARED) + n) % calls.most_directions(algorithm, h)
@@ -234,7 +234,7 @@ def packed(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
 def check_layout(
     algorithm: str, dtype: torch.dtype, h: int, lengths: Lengths, layout: Layout
 ) -> None:
-    """The same bits wherever the tensors lie; products by cuBLAS apart, which chooses by it."""
+    """The same bits in every layout, except products by cuBLAS, which chooses by layout."""
     one = calls.given("layouts", dtype, (5, 17, h), lengths=lengths)
     dense, elsewhere = calls.both(one, algorithm), one.map(layout)
     laid = calls.both(elsewhere, algorithm)

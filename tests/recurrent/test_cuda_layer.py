@@ -200,8 +200,8 @@ def test_tf32_as_torchs_layers_have_it(
 def test_products_of_h_and_tf32(
     algorithm: str, batch: int, allow_tf32: Callable[[bool], None]
 ) -> None:
-    """A cluster's are exact whatever torch says: there only the input's products ask it, which
-    are zero here."""
+    """A cluster's products of h have full precision whatever torch's setting: only the input's
+    products, which are zero here, follow it."""
     call = layer_arguments(Make("tf32", "cuda", torch.float32), (5, batch, 64, 256))
     call = call.with_args({0: torch.zeros_like(call.args[0])})
     found = []

@@ -55,7 +55,7 @@ def tail(text: str) -> str:
 
 
 def finish(process: Process, seconds: float = SECONDS) -> str:
-    """What it printed; the test fails if it failed, or still runs then."""
+    """The process's output; the test fails if the process failed or still runs."""
     try:
         said, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -189,7 +189,7 @@ def test_algorithms_agree(dtype: str, cell: str) -> None:
 @EACH
 @pytest.mark.parametrize("width", ["narrow", "odd", "wide"])
 def test_what_is_not_finite_stays_in_its_row(width: str, algorithm: str, dtype: str) -> None:
-    """In half types a block alone has the narrow ones, and clusters begin with the odd ones."""
+    """In half types a single block runs the small layers, and clusters begin with the odd ones."""
     wide = 1000 if algorithm == "grid" else 512
     watch("rows", algorithm, dtype, {"narrow": 33, "odd": 101, "wide": wide}[width])
 

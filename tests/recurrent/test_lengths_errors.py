@@ -1,4 +1,4 @@
-"""What is refused of `lengths` and `return_cells`, and in which words."""
+"""Values of `lengths` and `return_cells` that are refused, and the error texts."""
 
 from __future__ import annotations
 

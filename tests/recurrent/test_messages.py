@@ -1,4 +1,4 @@
-"""Mistakes that are easily made with recurrent functions and modules, and what is said of them."""
+"""Common mistakes with recurrent functions and modules, and their error texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""treadle.nn.LLTM: what it refuses and warns of, in whose words."""
+"""treadle.nn.LLTM: its errors and warnings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State dicts of other recurrent modules: what fits loads, the rest says why it cannot."""
+"""State dicts of other recurrent modules: those that fit load, the others raise with the reason."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""treadle.nn.replace and restore: modules of a model change their class in place, and nothing else
-of them."""
+"""treadle.nn.replace and restore change only the class of a model's modules, in place."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Recurrent modules where others read their code or name them: torch.compile of packed batches that
-are padded again, torch.fx, torch.jit, files of whole modules."""
+"""Recurrent modules under tracers and in files: torch.compile of packed batches that are padded
+again, torch.fx, torch.jit, files of whole modules."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ inline Matrix matrix_of(const MatrixView& view, int64_t rows, int64_t columns,
           element_size};
 }
 
-// Steps of a group.
+// Steps of a StepGraph.
 inline constexpr int64_t kGroupSteps = 8;
 
 // A sequence whose steps are as many and as short as pays for making a graph. It follows from sizes
