@@ -217,7 +217,7 @@ def before_hopper(all_machines: list[Machine]) -> Iterator[str]:
         gpu = name(machine[1])
         yield ""
         yield (
-            f"GPUs before Hopper run `step` alone. On an {gpu} it has, times torch's speed, "
+            f"GPUs before Hopper run only `step`. Its speed on an {gpu}, over torch's: "
             f"{'; '.join(parts)}. Float16 LSTM layers, not among these rows, are slower too."
         )
 
