@@ -44,7 +44,7 @@ class Workspace:
         return -(-self.memory.data_ptr() // 256) * 256
 
     def kept_to_it(self) -> bool:
-        """Nothing around it was written."""
+        """Check that nothing around it was written."""
         start = self.address - self.memory.data_ptr()
         around = torch.cat([self.memory[:start], self.memory[start + self.size :]])
         return bool((around == 0xA5).all())
@@ -52,7 +52,7 @@ class Workspace:
 
 @dataclass
 class Layer:
-    """What a layer is given."""
+    """The arguments of a layer."""
 
     cell: str
     sizes: Sizes
@@ -110,7 +110,7 @@ class Layer:
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """As the torch ops take them."""
+        """The arguments of the torch op."""
         return (
             self.input,
             None,

@@ -1,6 +1,6 @@
 """The ctypes mirror of treadle/kernels.h: its structs, constants and functions.
 
-Nothing here knows more than the header says, so that the hostile calls can be made from it.
+It contains only what the header says, so that hostile calls can be made from it.
 """
 
 from __future__ import annotations

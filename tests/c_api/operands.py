@@ -1,4 +1,4 @@
-"""Arrays of every layout for the elementwise functions, beside the tensors that they stand for."""
+"""Arrays of every layout for the elementwise functions, and the tensors that they describe."""
 
 from __future__ import annotations
 

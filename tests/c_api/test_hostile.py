@@ -1,6 +1,6 @@
 """Calls that break one rule: a status, a sentence that names the argument, and nothing written.
 
-The calls that could end the process, if a check were missing, are made in one of their own.
+Calls that could crash the process if a check were missing run in a separate one.
 """
 
 from __future__ import annotations

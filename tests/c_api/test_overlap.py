@@ -1,4 +1,4 @@
-"""What is written shares no memory with anything else, or is one of the inputs."""
+"""Outputs share no memory with anything else, or are one of the inputs."""
 
 from __future__ import annotations
 

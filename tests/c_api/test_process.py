@@ -1,4 +1,4 @@
-"""What a call leaves of its thread and its process: all as it was, but for the error text."""
+"""A call leaves its thread and its process as they were, except for the error text."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def element(y: Tensor, at: int) -> Tensor:
 
 
 def backward_calls(make: Make) -> Iterator[Call]:
-    """What snake_backward is called with."""
+    """The arguments of snake_backward."""
     shapes: tuple[tuple[int, ...], ...] = ((2, 3, 7), (5,))
     forms: tuple[tuple[bool, float | None, bool], ...] = (
         (True, 0.25, False),

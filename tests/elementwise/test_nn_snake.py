@@ -1,4 +1,4 @@
-"""nn.Snake stands for the modules of DAC and BigVGAN, which are written here in plain PyTorch."""
+"""nn.Snake replaces the modules of DAC and BigVGAN, which are written here in plain PyTorch."""
 
 from __future__ import annotations
 

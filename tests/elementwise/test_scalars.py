@@ -1,4 +1,5 @@
-"""Numbers of NumPy and 0-dim tensors go wherever torch's twin takes them, and with its results."""
+"""NumPy's numbers and 0-dim tensors work wherever torch's twin accepts them, with the same
+results."""
 
 from __future__ import annotations
 

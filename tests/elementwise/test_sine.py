@@ -1,4 +1,4 @@
-"""sine and cosine are as accurate as they promise for every finite argument; NaN as in torch.
+"""sine and cosine meet their accuracy for every finite argument; NaN as in torch.
 
 float32 has every number on CUDA, and on the CPU one of every 256 bit patterns: 2^32 of them take a
 minute of two cores. The hardest arguments are few, and computed again (tools/hard_arguments.py).

@@ -1,4 +1,5 @@
-"""Arguments of sine and cosine, easy and hard, the exact values there, and what is promised."""
+"""Arguments of sine and cosine, easy and hard, the exact values there, and the guaranteed
+accuracy."""
 
 from __future__ import annotations
 

@@ -236,7 +236,8 @@ def test_more_cells_and_rows_than_a_grid_dimension_counts() -> None:
 
 @pytest.mark.parametrize("size", [1 << 10, 1 << 16, 1 << 19])
 def test_kernels_that_overlap_wait_for_each_other(size: int) -> None:
-    """Each reads all that the one before it wrote; they queue up behind one that only waits."""
+    """Each kernel reads everything that the one before it wrote; they queue behind one that only
+    waits."""
     links = 300
     x, one = torch.zeros(size, device="cuda"), torch.ones(size, device="cuda")
     treadle.vector_add_(x, one)

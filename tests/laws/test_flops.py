@@ -74,7 +74,8 @@ def each_subset() -> list[Any]:
 
 @pytest.mark.parametrize(("op", "position"), each_subset())
 def test_of_one_gradient(op: Op, position: int) -> None:
-    """That of h0 is always asked for: without it torch skips a product in the first step."""
+    """The gradient of h0 is always requested: without it torch skips a product in the first
+    step."""
     case = next(case for case in op.cases if 0 not in sizes(case) and not case.big)
     wanted = sorted({position, 2} if op.is_layer else {position})
     ours, reference = both(op, requiring_grad(op, case.call(), wanted))

@@ -44,7 +44,7 @@ def function_of(op: Op, case: Case, device: str) -> tuple[Callable[..., Any], li
 
 
 def small(op: Op, case: Case) -> bool:
-    """What numerical differentiation is quick for."""
+    """Calls small enough for quick numerical differentiation."""
     return sum(a.numel() for a in case.call("meta").args if isinstance(a, Tensor)) <= 200
 
 

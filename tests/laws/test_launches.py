@@ -1,4 +1,4 @@
-"""What the GPU is made to do: kernels counted by the profiler, and launches as launch_info says."""
+"""The GPU's work: kernels counted by the profiler, and launches as launch_info reports them."""
 
 from __future__ import annotations
 

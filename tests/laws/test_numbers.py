@@ -1,4 +1,4 @@
-"""Results and gradients are those of the reference; real and meta results lie alike in memory."""
+"""Results and gradients match the reference; real and meta results have the same layout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_forward_and_gradients(op: Op, case: Case, dtype: torch.dtype, device: s
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("op", "case", "dtype"), each_case(dtypes=FLOATING + INTEGERS))
 def test_layout(op: Op, case: Case, dtype: torch.dtype, device: str) -> None:
-    """Real and meta results lie alike, as torch's do where there is such an op."""
+    """Real and meta results have the same layout, that of torch's op if there is one."""
     call = case.call(device, dtype)
     real = outputs(call.run(op.function))
     meta = outputs(call.map(lambda t: t.to("meta")).run(op.function))
