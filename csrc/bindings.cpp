@@ -40,7 +40,8 @@ treadle::RecurrencePlan plan_recurrence(const std::string& cell, int64_t steps, 
                                         int64_t hidden, int64_t element_size, bool cuda,
                                         int multiprocessors, size_t l2_bytes, bool tf32,
                                         const std::string& forced, int64_t directions,
-                                        int architecture, bool backward, bool ragged) {
+                                        int architecture, bool backward, bool ragged,
+                                        size_t shared_bytes, int clock_mhz) {
   using treadle::Dtype;
   const Dtype dtype = element_size == 8   ? Dtype::kDouble
                       : element_size == 4 ? Dtype::kFloat
@@ -50,7 +51,8 @@ treadle::RecurrencePlan plan_recurrence(const std::string& cell, int64_t steps, 
   treadle::RecurrencePlan plan;
   const char* const refusal = treadle::plan_recurrence(
       {*kind, steps, batch, hidden, directions, dtype, ragged},
-      {cuda, architecture, multiprocessors, l2_bytes, tf32}, forced, backward, &plan);
+      {cuda, architecture, multiprocessors, l2_bytes, tf32, shared_bytes, clock_mhz}, forced,
+      backward, &plan);
   if (refusal != nullptr) throw std::runtime_error(std::string("recurrent_layer: ") + refusal);
   return plan;
 }
@@ -90,5 +92,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("plan_recurrence", plan_recurrence, py::arg("cell"), py::arg("steps"), py::arg("batch"),
         py::arg("hidden"), py::arg("element_size"), py::arg("cuda"), py::arg("multiprocessors"),
         py::arg("l2_bytes"), py::arg("tf32"), py::arg("forced"), py::arg("directions") = 1,
-        py::arg("architecture") = 0, py::arg("backward") = false, py::arg("ragged") = false);
+        py::arg("architecture") = 0, py::arg("backward") = false, py::arg("ragged") = false,
+        py::arg("shared_bytes") = treadle::kMostSharedBytes,
+        py::arg("clock_mhz") = treadle::kHopperMhz);
 }

@@ -35,6 +35,7 @@ def facts(device: str) -> dict[str, Any]:
         properties = torch.cuda.get_device_properties(0)
         found |= {
             "gpu": properties.name,
+            "imposed_gpu": os.environ.get("TREADLE_IMPOSED_GPU"),
             "gpu_memory_gib": round(properties.total_memory / (1 << 30), 1),
             "gpu_l2_mib": round(properties.L2_cache_size / (1 << 20)),
             "driver": driver(),
@@ -65,6 +66,8 @@ def driver() -> str:
 def name(facts: dict[str, Any]) -> str:
     """One line, the title of a table or a plot."""
     what = facts.get("gpu") or f"{facts['cpu']}, {facts['cores']} cores"
+    if facts.get("imposed_gpu"):
+        what += f" with layers planned for {facts['imposed_gpu']}"
     return f"{what}; torch {facts['torch']}; treadle {commit(facts)}"
 
 

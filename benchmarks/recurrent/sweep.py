@@ -136,6 +136,7 @@ EFFORT = {
     "sweep_algorithms": (LONG_SAMPLE, 0.04, (5, 51)),
     "sweep_launch": (SHORT_SAMPLE, 0.1, (11, 101)),
     "sweep_cells": (LONG_SAMPLE, 0.06, (3, 51)),
+    "sweep_other_gpus": (LONG_SAMPLE, 0.06, (3, 51)),
     "sweep_wide": (LONG_SAMPLE, 0.04, (3, 51)),
     "sweep_cell_algorithms": (LONG_SAMPLE, 0.04, (5, 51)),
 }
@@ -145,6 +146,7 @@ PARTS = {
     "sweep_algorithms": "the planner's choice",
     "sweep_launch": "tiny calls",
     "sweep_cells": "all shapes",
+    "sweep_other_gpus": "other GPUs",
     "sweep_wide": "many rows",
     "sweep_cell_algorithms": "the planner's choice",
 }

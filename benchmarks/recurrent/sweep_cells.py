@@ -40,6 +40,12 @@ from benchmarks.recurrent.sweep_calls import chosen
 ROBOTS: Sizes = (8000, 24, 256)
 NAME_OF_ROBOTS = "8000,24,256"
 WIDE_TARGETS = {"lltm": (20.0, 72.0), "gru": (24.0, 80.0), "lstm": (27.0, 90.0)}
+# What GPUs other than sm_90 are judged by (docs/dev/building.md says how one is imposed).
+OTHER_GPUS: tuple[Sizes, ...] = (
+    *((1, 512, 128), (16, 512, 128), (64, 200, 128), (16, 512, 256), (128, 128, 256)),
+    *((256, 365, 256), (16, 512, 512), (64, 512, 512)),
+    *((16, 256, 1024), (64, 256, 1024), (256, 256, 1024)),
+)
 WIDE: tuple[Sizes, ...] = tuple(
     (b, 24, h) for b, h in product((512, 2048, 8192, 16384), (64, 128, 256, 512))
 )
@@ -49,6 +55,13 @@ def cells(settings: Settings) -> Iterator[Plan]:
     for cell in TORCHS:
         for kind in kinds(settings, SHAPES, (BF16, FP16, FP32), DENSE, cell):
             yield plan("sweep_cells", cells_case, settings, kind)
+
+
+def other_gpus(settings: Settings) -> Iterator[Plan]:
+    for cell in TORCHS:
+        for kind in kinds(settings, OTHER_GPUS, (BF16, FP16, FP32), DENSE, cell):
+            build = partial(cells_case, suite="sweep_other_gpus")
+            yield plan("sweep_other_gpus", build, settings, kind)
 
 
 def cell_algorithms(settings: Settings) -> Iterator[Plan]:
@@ -72,6 +85,7 @@ def wide(settings: Settings) -> Iterator[Plan]:
 
 SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "sweep_cells": cells,
+    "sweep_other_gpus": other_gpus,
     "sweep_wide": wide,
     "sweep_cell_algorithms": cell_algorithms,
 }

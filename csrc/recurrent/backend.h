@@ -128,11 +128,11 @@ inline MatrixView matrix_view(const Tensor& t) {
 
 // Sizes of a launch that takes all rows; `starts` is still to be set for a packed batch.
 inline PersistentSizes persistent_sizes(const RecurrenceSizes& sizes, bool half_c) {
-  return {sizes.cell,         sizes.dtype, static_cast<int>(sizes.directions),
-          sizes.steps,        sizes.batch, sizes.hidden,
+  return {sizes.cell,         sizes.dtype,         static_cast<int>(sizes.directions),
+          sizes.steps,        sizes.batch,         sizes.hidden,
           /*starts=*/nullptr,
-          /*first_row=*/0,    sizes.batch, half_c,
-          /*tf32=*/false};
+          /*first_row=*/0,    sizes.batch,         half_c,
+          /*tf32=*/false,     /*setmaxnreg=*/false};
 }
 
 }  // namespace treadle

@@ -5,7 +5,6 @@
 #include "kernels/c_api/cuda.h"
 #include "kernels/c_api/recurrent.h"
 #ifdef TREADLE_CUDA_VERSION
-#include "kernels/common/architecture.h"
 #include "kernels/common/launches.h"
 #include "kernels/recurrent/launchers.h"
 #endif
@@ -39,21 +38,22 @@ PersistentSizes sizes_of(const CLayer& layer) {
           /*first_row=*/0,
           s.batch,
           /*half_c=*/layer.c_dtype == s.dtype,
-          /*tf32=*/false};
+          /*tf32=*/false,
+          /*setmaxnreg=*/false};
 }
 
 RecurrenceDevice device_of(int index) {
   RecurrenceDevice found;
-  found.cuda = true;
-  int major = 0, minor = 0, l2 = 0;
-  cuda::check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
-  cuda::check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
-  cuda::check(
-      cudaDeviceGetAttribute(&found.multiprocessors, cudaDevAttrMultiProcessorCount, index));
-  cuda::check(cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, index));
-  found.architecture = architecture_of(major, minor);
-  found.l2_bytes = static_cast<size_t>(l2);
+  cuda::check(describe_device(index, &found));
   return found;
+}
+
+// Sizes of the largest launch: a grid takes only so many rows of the batch at a time.
+PersistentSizes grid_sizes(const CLayer& layer, const RecurrencePlan& plan) {
+  PersistentSizes sizes = sizes_of(layer);
+  sizes.row_count = std::min<int64_t>(sizes.batch, plan.grid_groups * plan.grid_rows);
+  set_grid(sizes, plan);
+  return sizes;
 }
 
 bool fits(const CLayer& layer, const RecurrencePlan& plan, bool backward) {
@@ -63,19 +63,14 @@ bool fits(const CLayer& layer, const RecurrencePlan& plan, bool backward) {
         clusters_at_once(layer.sizes.cell, layer.sizes.dtype, backward, plan.clusters, &clusters));
     return clusters > 0;
   }
-  PersistentSizes sizes = sizes_of(layer);
-  sizes.row_count = std::min<int64_t>(sizes.batch, plan.grid_groups * plan.grid_rows);
   bool found = false;
-  cuda::check(grid_fits(backward, sizes, plan.grid_rows, &found));
+  cuda::check(grid_fits(backward, grid_sizes(layer, plan), plan.grid_rows, &found));
   return found;
 }
 
-// Bytes for the largest launch: a grid takes only so many rows of the batch at a time.
 size_t exchange_bytes(const CLayer& layer, const RecurrencePlan& plan, bool backward) {
   if (!plan.is("grid")) return 0;
-  PersistentSizes sizes = sizes_of(layer);
-  sizes.row_count = std::min<int64_t>(sizes.batch, plan.grid_groups * plan.grid_rows);
-  return grid_exchange_bytes(sizes, plan.grid_rows, backward);
+  return grid_exchange_bytes(grid_sizes(layer, plan), plan.grid_rows, backward);
 }
 
 size_t c_states_bytes(const CLayer& layer) {
@@ -89,6 +84,7 @@ template <class Args, class Launch>
 void run_grid(Args args, const RecurrencePlan& plan, bool backward, void* exchange,
               cudaStream_t stream, const Launch& launch) {
   const int64_t batch = args.sizes.batch, each = plan.grid_groups * plan.grid_rows;
+  set_grid(args.sizes, plan);
   for (int64_t first = 0; first < batch; first += each) {
     args.sizes.first_row = first;
     args.sizes.row_count = std::min(each, batch - first);

@@ -97,11 +97,12 @@ inline cudaLaunchAttribute overlapping_launch() {
   return attribute;
 }
 
-// One attribute, or two.
+// None, one attribute, or two.
 struct LaunchAttributes {
   cudaLaunchAttribute list[2] = {};
-  unsigned count;
+  unsigned count = 0;
 
+  LaunchAttributes() = default;
   LaunchAttributes(const cudaLaunchAttribute& one) : list{one}, count(1) {}
   LaunchAttributes(const cudaLaunchAttribute& one, const cudaLaunchAttribute& other)
       : list{one, other}, count(2) {}

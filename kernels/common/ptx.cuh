@@ -147,9 +147,13 @@ __device__ __forceinline__ void multiply_add<Half>(float (&c)[4], uint32_t a0, u
 #endif
 }
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-
 // ---- registers of each thread of a whole group of four warps: what one takes, others have given
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+inline constexpr bool kSetmaxnreg = true;
+#else
+inline constexpr bool kSetmaxnreg = false;
+#endif
 
 // On a GPU without such an instruction all threads keep the launch's registers.
 template <int n>
@@ -165,6 +169,8 @@ __device__ __forceinline__ void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n));
 #endif
 }
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
 // ---- clusters
 

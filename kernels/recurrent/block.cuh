@@ -12,6 +12,11 @@
 
 namespace treadle {
 
+// In half types, clusters of sm_90 are faster than a block with more units.
+constexpr bool block_has_code(bool sm90, bool half, int units) {
+  return !sm90 || !half || units <= kHalfBlockUnits;
+}
+
 // all_k: K of the layer; `sums` outputs a unit; `arrays` numbers of a unit prefetched a step.
 template <int units, int sums, int all_k, int arrays>
 struct Block {

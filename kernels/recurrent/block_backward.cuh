@@ -17,7 +17,8 @@ template <class Cell, class T, int units, bool any_resets>
 __global__ void __launch_bounds__(2 * units, 1)
     block_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
   begin_kernel();
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if constexpr (!block_has_code(ptx::kSetmaxnreg, is_half_type<T>, units)) return;
   constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
   using Layout = BlockBackward<Cell, units>;
   extern __shared__ __align__(128) unsigned char memory[];

@@ -1,4 +1,4 @@
-// Launches of the kernels of one block alone (block.cuh), for any cell: which of them a plan names
+// Launches of the kernels of one block (block.cuh), for any cell: which of them a plan names
 // in half types; in float32 cluster_fp32_launch.cuh finds it.
 #pragma once
 
@@ -8,13 +8,17 @@
 
 namespace treadle {
 
+template <class T, int units>
+inline constexpr CompiledFor kBlockCode = {80, 1000,
+                                           block_has_code(true, is_half_type<T>, units) ? 0 : 90};
+
 template <class Cell, class T, int units>
 cudaError_t run_block(const PersistentForward* args, const ClusterCall& call) {
   using Layout = BlockForward<Cell, units>;
   static_assert(Layout::kSharedBytes <= kMostSharedBytes && Layout::kRows == kBlockRows);
   const auto kernel =
       any_resets(args) ? block_forward<Cell, T, units, true> : block_forward<Cell, T, units, false>;
-  return call(kernel, Layout::kThreads, Layout::kSharedBytes, args);
+  return call(kernel, Layout::kThreads, Layout::kSharedBytes, args, kBlockCode<T, units>);
 }
 
 template <class Cell, class T, int units>
@@ -23,7 +27,7 @@ cudaError_t run_block(const PersistentBackward* args, const ClusterCall& call) {
   static_assert(Layout::kSharedBytes <= kMostSharedBytes && Layout::kRows == kBlockRows);
   const auto kernel = any_resets(args) ? block_backward<Cell, T, units, true>
                                        : block_backward<Cell, T, units, false>;
-  return call(kernel, Layout::kThreads, Layout::kSharedBytes, args);
+  return call(kernel, Layout::kThreads, Layout::kSharedBytes, args, kBlockCode<T, units>);
 }
 
 template <class Cell, class Args>

@@ -28,7 +28,8 @@ struct GridBackwardFinisher : GridBackwardFinishing<Cell, T, Layout, any_resets>
                                                   const Group& group, char* exchange, GridRing ring,
                                                   int rank, int rows_each, uint32_t base)
       : Base(args, group, ring, rank, rows_each, base),
-        send_to(exchange + rank * kStateGates * 512 + row_in_tile * 64 + pair * 4) {}
+        send_to(exchange + rank * Layout::kUnits / 32 * kStateGates * 512 + row_in_tile * 64 +
+                (rank * Layout::kUnits % 32 / 2 + pair) * 4) {}
 
   // What can be computed before the sums are there; returns the gradient of the output.
   __device__ __forceinline__ uint32_t prepare(const Place& at,
@@ -128,12 +129,8 @@ struct GridBackwardFinisher : GridBackwardFinishing<Cell, T, Layout, any_resets>
   }
 };
 
-// late: as GridBackwardMultiplier says.
 template <class Cell, class T, class Layout, bool any_resets, int late>
-__global__ void __launch_bounds__(Layout::kThreads, 1)
-    grid_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
-  begin_kernel();
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void run_grid_backward(const PersistentBackward& args, int rows_each) {
   extern __shared__ __align__(128) unsigned char memory[];
   const int rank = static_cast<int>(blockIdx.x) % Layout::kBlocks;
   const int number = static_cast<int>(blockIdx.x) / Layout::kBlocks;
@@ -152,6 +149,17 @@ __global__ void __launch_bounds__(Layout::kThreads, 1)
     GridBackwardFinisher<Cell, T, Layout, any_resets, late == 2>(
         args, group, exchange, ring, rank, rows_each, ptx::shared_address(memory))
         .run();
+  }
+}
+
+// late: as GridBackwardMultiplier says.
+template <class Cell, class T, class Layout, bool any_resets, int late>
+__global__ void __launch_bounds__(Layout::kThreads, 1)
+    grid_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
+  begin_kernel();
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if constexpr (Layout::kSetmaxnreg == ptx::kSetmaxnreg) {
+    run_grid_backward<Cell, T, Layout, any_resets, late>(args, rows_each);
   }
 #endif
 }

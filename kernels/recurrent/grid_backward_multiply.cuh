@@ -52,8 +52,8 @@ struct GridBackwardMultiplier {
     return shared_before(c + 1) > shared_before(c);
   }
 
-  // Transposed: column u of W_hh; chunks of 32 k by block, then gate. Rows g and g + 8 of a
-  // product's A are a pair of units.
+  // Transposed: column u of W_hh; chunks of 32 k by units of all blocks, then gate. Rows g and g +
+  // 8 of a product's A are a pair of units.
   __device__ __forceinline__ void load_weights(const PersistentBackward& args, int64_t d, int rank,
                                                int warp, int g, int q) {
     const int64_t hidden = args.sizes.hidden;
@@ -61,7 +61,7 @@ struct GridBackwardMultiplier {
         static_cast<const uint16_t*>(args.weight_hh) + d * kStateGates * hidden * hidden;
     const auto load = [&](int c, int64_t u) {
       const int chunk = warp * kChunks + c / 2;
-      const int64_t first = chunk / kStateGates * Layout::kUnits + 8 * q + c % 2 * 4;
+      const int64_t first = chunk / kStateGates * 32 + 8 * q + c % 2 * 4;
       const int64_t m = Cell::weight_block(chunk % kStateGates);
       uint32_t x[4];
 #pragma unroll

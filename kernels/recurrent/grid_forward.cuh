@@ -254,19 +254,11 @@ struct GridFinisher {
   }
 };
 
-template <class Cell, int hidden>
-using GridLayout = GridForward<Cell::kGates, Cell::kStateGates, hidden>;
-
-// late: as GridMultiplier says.
-template <class Cell, class T, int hidden, bool any_resets, int late>
-__global__ void __launch_bounds__(GridLayout<Cell, hidden>::kThreads, 1)
-    grid_forward(const __grid_constant__ PersistentForward args, int rows_each) {
-  begin_kernel();
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  using Layout = GridLayout<Cell, hidden>;
+template <class Cell, class T, class Layout, bool any_resets, int late>
+__device__ __forceinline__ void run_grid_forward(const PersistentForward& args, int rows_each) {
   using Multiplier =
       std::conditional_t<Layout::kWide,
-                         GridWideMultiplier<Layout, GridWideProducts<Cell, T>, late == 2>,
+                         GridWideMultiplier<Layout, GridWideProducts<Cell, T, Layout>, late == 2>,
                          GridMultiplier<Cell, T, Layout, late>>;
   extern __shared__ __align__(128) unsigned char memory[];
   const int rank = static_cast<int>(blockIdx.x) % Layout::kBlocks;
@@ -284,6 +276,17 @@ __global__ void __launch_bounds__(GridLayout<Cell, hidden>::kThreads, 1)
     GridFinisher<Cell, T, Layout, any_resets, late == 2 ? 1 : 2>(
         args, group, exchange, ring, rank, rows_each, ptx::shared_address(memory))
         .run();
+  }
+}
+
+// late: as GridMultiplier says.
+template <class Cell, class T, class Layout, bool any_resets, int late>
+__global__ void __launch_bounds__(Layout::kThreads, 1)
+    grid_forward(const __grid_constant__ PersistentForward args, int rows_each) {
+  begin_kernel();
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if constexpr (Layout::kSetmaxnreg == ptx::kSetmaxnreg) {
+    run_grid_forward<Cell, T, Layout, any_resets, late>(args, rows_each);
   }
 #endif
 }

@@ -8,40 +8,64 @@ namespace treadle {
 inline constexpr int kWarp = 32;
 inline constexpr int kMostSharedBytes = 227 * 1024;  // sm_90, a block
 
-// There are layouts for H up to each of these; h2048 only for half types, forward.
-inline constexpr int kGridNarrowHidden = 512, kGridHidden = 1024, kGridWideHidden = 2048;
-inline constexpr int kGridWidths = 3;
-constexpr int grid_width(int64_t hidden) {
-  return hidden <= kGridNarrowHidden ? 0 : hidden <= kGridHidden ? 1 : 2;
+// There are layouts for H up to each of these: h256 only without setmaxnreg, since sm_90 has
+// clusters for such layers; h2048 only for half types, forward.
+inline constexpr int kGrid256 = 256, kGridNarrowHidden = 512, kGridHidden = 1024,
+                     kGridWideHidden = 2048;
+inline constexpr int kGridWidths = 4;
+constexpr int grid_width(int64_t hidden, bool setmaxnreg) {
+  if (hidden <= kGrid256 && !setmaxnreg) return 0;
+  return hidden <= kGridNarrowHidden ? 1 : hidden <= kGridHidden ? 2 : 3;
 }
 
 inline constexpr int kGridRing = 32;  // steps whose exchange has slots of its own
 
-// The registers of a block that its MMA warps leave to the others.
+// Registers a thread may have with one block of `threads` on a multiprocessor.
+constexpr int registers_of(int threads) {
+  return 65536 / threads < 255 ? 65536 / threads / 8 * 8 : 255;
+}
+
+// What the launch gives each thread if a multiprocessor runs a single block: every fourth warp
+// shares a quarter of the registers.
+constexpr int equal_registers(int threads) {
+  const int warps = (threads / kWarp + 3) / 4;
+  return 512 / warps < 255 ? 512 / warps / 8 * 8 : 255;
+}
+
+// Registers that are left for a thread of the epilogue warps when each of `multiplying` threads
+// takes `each`.
 constexpr int finishing_registers(int threads, int multiplying, int each) {
   const int begins_with = 65536 / threads / 8 * 8 * threads;
   return (begins_with - multiplying * each) / (threads - multiplying) / 8 * 8;
 }
 
-template <int gates, int state_gates, int hidden>
+// `setmaxnreg`: MMA warps take registers from the epilogue warps, which sm_90 alone can do. Without
+// it all threads have the same number, and more weights lie in shared memory.
+
+template <int gates, int state_gates, int hidden, bool setmaxnreg>
 struct GridForward {
+  static constexpr bool kSetmaxnreg = setmaxnreg;
   // Units of a block, so few that registers hold all weights, or most of them; blocks of a group.
   static constexpr int kUnits = 16, kBlocks = hidden / kUnits;
-  static constexpr bool kWide = hidden > kGridHidden;
+  // Registers do not hold all weights beside the packets of two tiles.
+  static constexpr bool kWide =
+      hidden > kGridHidden || (!setmaxnreg && hidden > kGridNarrowHidden && state_gates == 4);
   static constexpr int kTileBytes = hidden * 8 * 2;  // h of all units of a tile
   static constexpr int kMostRows = 128;
   static constexpr int kMultiplyingWarps = 8, kMultiplying = kMultiplyingWarps * kWarp;
   // Two teams alternate; a thread has a pair of units of a row of a tile.
   static constexpr int kTeam = kUnits / 2 * 8, kFinishing = 2 * kTeam;
   static constexpr int kThreads = kMultiplying + kFinishing;
-  static constexpr int kMultiplyingRegisters = kWide || state_gates == 4 ? 200 : 176;
+  static constexpr int kMultiplyingRegisters = !setmaxnreg ? equal_registers(kThreads)
+                                               : kWide || state_gates == 4 ? 200
+                                                                           : 176;
   static constexpr int kFinishingRegisters =
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
   static constexpr int kChunks = hidden / 32 / kMultiplyingWarps;  // of 32 k, a warp
   // Half-chunks of weights that fit into registers next to packets, sums and addresses; the others
   // lie in shared memory.
   static constexpr int kFree = (kMultiplyingRegisters - 40 - 4 * kChunks) / (4 * state_gates);
-  static constexpr int kInRegisters = kWide ? kFree : 2 * kChunks;
+  static constexpr int kInRegisters = kWide && kFree < 2 * kChunks ? kFree : 2 * kChunks;
   static constexpr int kInShared = 2 * kChunks - kInRegisters;
   static constexpr int kDepth = kWide && state_gates == 4 ? 4 : 6;  // steps of the input
   static constexpr int kStageRow = kUnits * 2 + 16;                 // bytes
@@ -58,8 +82,9 @@ struct GridForward {
 
 // Forward in float32 on tensor cores (split_float.cuh). A tile has two packets for a pair of units,
 // so that it is as large as one of half types with twice as many units.
-template <int gates, int state_gates, int hidden>
+template <int gates, int state_gates, int hidden, bool setmaxnreg>
 struct GridSplit {
+  static constexpr bool kSetmaxnreg = setmaxnreg;
   static constexpr int kGates = gates, kStateGates = state_gates, kHidden = hidden;
   static constexpr int kUnits = 16, kBlocks = hidden / kUnits;
   static constexpr int kTileBytes = kHidden * 8 * 4;
@@ -67,7 +92,9 @@ struct GridSplit {
   static constexpr int kMultiplyingWarps = 8, kMultiplying = kMultiplyingWarps * kWarp;
   static constexpr int kTeam = kUnits / 2 * 8, kFinishing = 2 * kTeam;  // as GridForward's
   static constexpr int kThreads = kMultiplying + kFinishing, kWarps = kThreads / kWarp;
-  static constexpr int kMultiplyingRegisters = state_gates == 4 ? 184 : 176;
+  static constexpr int kMultiplyingRegisters = !setmaxnreg        ? equal_registers(kThreads)
+                                               : state_gates == 4 ? 184
+                                                                  : 176;
   static constexpr int kFinishingRegisters =
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
   // Chunks of a warp, of 32 k, first the highs, then the lows; gates at a time; fragments of
@@ -102,20 +129,24 @@ struct GridSplit {
   static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
 };
 
-template <int gates, int state_gates, int hidden>
+template <int gates, int state_gates, int hidden, bool setmaxnreg>
 struct GridBackward {
+  static constexpr bool kSetmaxnreg = setmaxnreg;
   // A block reads the gradients of all gates of all units, so there are as few as can keep W_hh.
-  static constexpr int kUnits = 32, kBlocks = hidden / kUnits;
+  static constexpr int kUnits = !setmaxnreg && hidden > kGridNarrowHidden ? 16 : 32;
+  static constexpr int kBlocks = hidden / kUnits;
   static constexpr int kTileBytes = state_gates * hidden * 8 * 2;  // in the order of B
   static constexpr int kMostRows = 64;
   static constexpr int kMultiplyingWarps = 8, kMultiplying = kMultiplyingWarps * kWarp;
   // A thread has a pair of units of a row of a tile. Two teams where weights leave registers for
   // them.
   static constexpr int kTeam = kUnits / 2 * 8;
-  static constexpr int kTeams = hidden > kGridNarrowHidden || state_gates == 4 ? 1 : 2;
+  static constexpr int kTeams =
+      kUnits == 16 || (setmaxnreg && hidden <= kGridNarrowHidden && state_gates == 3) ? 2 : 1;
   static constexpr int kFinishing = kTeams * kTeam;
   static constexpr int kThreads = kMultiplying + kFinishing;
-  static constexpr int kMultiplyingRegisters = kTeams == 2                  ? 168
+  static constexpr int kMultiplyingRegisters = !setmaxnreg   ? equal_registers(kThreads)
+                                               : kTeams == 2 ? 168
                                                : hidden > kGridNarrowHidden ? 216
                                                                             : 200;
   static constexpr int kFinishingRegisters =
@@ -142,18 +173,21 @@ struct GridBackward {
 // Backward in float32 on tensor cores: of every float of the exchange and of W_hh, two numbers of
 // float16 (split_float.cuh), or one where TF32 is allowed (`words`). A warp takes spans of 16
 // units; in each the gradients of a row share a scale.
-template <int gates, int state_gates, int hidden, int words>
+template <int gates, int state_gates, int hidden, int words, bool setmaxnreg>
 struct GridSplitBackward {
+  static constexpr bool kSetmaxnreg = setmaxnreg;
   static constexpr int kGates = gates, kStateGates = state_gates, kHidden = hidden, kWords = words;
   // Shared memory has to have room for rows beside weights.
-  static constexpr int kUnits = hidden * words == kGridNarrowHidden ? 32 : 16;
+  static constexpr int kUnits = setmaxnreg && hidden * words == kGridNarrowHidden ? 32 : 16;
   static constexpr int kBlocks = hidden / kUnits;
   static constexpr int kMostRows = 64;
-  static constexpr int kMultiplyingWarps = 8, kMultiplying = kMultiplyingWarps * kWarp;
+  // A warp has four spans at least, whose scales it reads at once.
+  static constexpr int kMultiplyingWarps = hidden > kGrid256 ? 8 : 4;
+  static constexpr int kMultiplying = kMultiplyingWarps * kWarp;
   // A team takes a tile, a thread of it a pair of units of a row; of 16 units there are two.
   static constexpr int kFinishing = 128, kTeam = kUnits / 2 * 8, kTeams = kFinishing / kTeam;
   static constexpr int kThreads = kMultiplying + kFinishing;
-  static constexpr int kMultiplyingRegisters = 192;
+  static constexpr int kMultiplyingRegisters = setmaxnreg ? 192 : equal_registers(kThreads);
   static constexpr int kFinishingRegisters =
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
   static constexpr int kTiles = kUnits / 16;
@@ -196,12 +230,50 @@ struct GridSplitBackward {
   static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
 };
 
-// The most rows, in whole tiles, for which a block has room.
+// What a group of blocks takes of a device.
+struct GridShape {
+  int blocks;      // of a group
+  int tile_bytes;  // what a group exchanges in a step, of eight rows
+  int most_rows, stages, row_bytes;
+
+  // The most rows, in whole tiles, for which a block with so much shared memory has room; 0: none.
+  constexpr int rows(int64_t shared_bytes) const {
+    const int64_t room = (shared_bytes - stages) / row_bytes / 8 * 8;
+    return room < 8 ? 0 : room < most_rows ? static_cast<int>(room) : most_rows;
+  }
+};
+
 template <class Layout>
-constexpr int most_grid_rows() {
-  int rows = Layout::kMostRows;
-  while (rows > 0 && Layout::shared_bytes(rows) > kMostSharedBytes) rows -= 8;
-  return rows;
+constexpr GridShape grid_shape() {
+  return {Layout::kBlocks, Layout::kTileBytes, Layout::kMostRows, Layout::kStages,
+          Layout::kRowBytes};
 }
+
+// The layouts of a cell's grid kernels by grid_width(): of half types, and in float32, backward
+// without TF32 and with it.
+struct GridShapes {
+  GridShape forward[kGridWidths], backward[kGridWidths - 1];
+  GridShape split[kGridWidths - 1], split_backward[kGridWidths - 1][2];
+};
+
+// With setmaxnreg the first width is never asked for.
+template <int gates, int state_gates, bool setmaxnreg, int h256 = setmaxnreg ? 512 : 256>
+inline constexpr GridShapes kGridShapes{
+    {grid_shape<GridForward<gates, state_gates, h256, setmaxnreg>>(),
+     grid_shape<GridForward<gates, state_gates, kGridNarrowHidden, setmaxnreg>>(),
+     grid_shape<GridForward<gates, state_gates, kGridHidden, setmaxnreg>>(),
+     grid_shape<GridForward<gates, state_gates, kGridWideHidden, setmaxnreg>>()},
+    {grid_shape<GridBackward<gates, state_gates, h256, setmaxnreg>>(),
+     grid_shape<GridBackward<gates, state_gates, kGridNarrowHidden, setmaxnreg>>(),
+     grid_shape<GridBackward<gates, state_gates, kGridHidden, setmaxnreg>>()},
+    {grid_shape<GridSplit<gates, state_gates, h256, setmaxnreg>>(),
+     grid_shape<GridSplit<gates, state_gates, kGridNarrowHidden, setmaxnreg>>(),
+     grid_shape<GridSplit<gates, state_gates, kGridHidden, setmaxnreg>>()},
+    {{grid_shape<GridSplitBackward<gates, state_gates, h256, 2, setmaxnreg>>(),
+      grid_shape<GridSplitBackward<gates, state_gates, h256, 1, setmaxnreg>>()},
+     {grid_shape<GridSplitBackward<gates, state_gates, kGridNarrowHidden, 2, setmaxnreg>>(),
+      grid_shape<GridSplitBackward<gates, state_gates, kGridNarrowHidden, 1, setmaxnreg>>()},
+     {grid_shape<GridSplitBackward<gates, state_gates, kGridHidden, 2, setmaxnreg>>(),
+      grid_shape<GridSplitBackward<gates, state_gates, kGridHidden, 1, setmaxnreg>>()}}};
 
 }  // namespace treadle

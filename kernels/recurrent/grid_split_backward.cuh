@@ -8,7 +8,7 @@
 
 namespace treadle {
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 
 template <class Cell, class Layout, bool any_resets, bool alone>
 struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, any_resets> {
@@ -225,14 +225,9 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
   }
 };
 
-#endif
-
-// `alone`: single_tile, the group has one tile.
 template <class Cell, class Layout, bool any_resets, bool alone>
-__global__ void __launch_bounds__(Layout::kThreads, 1)
-    grid_split_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
-  begin_kernel();
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void run_grid_split_backward(const PersistentBackward& args,
+                                                        int rows_each) {
   extern __shared__ __align__(128) unsigned char memory[];
   const uint32_t base = ptx::shared_address(memory);
   const int block = static_cast<int>(blockIdx.x);
@@ -250,6 +245,19 @@ __global__ void __launch_bounds__(Layout::kThreads, 1)
     GridSplitBackwardFinisher<Cell, Layout, any_resets, alone>(args, group, exchange, ring, rank,
                                                                rows_each, base)
         .run();
+  }
+}
+
+#endif
+
+// `alone`: single_tile, the group has one tile.
+template <class Cell, class Layout, bool any_resets, bool alone>
+__global__ void __launch_bounds__(Layout::kThreads, 1)
+    grid_split_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
+  begin_kernel();
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if constexpr (Layout::kSetmaxnreg == ptx::kSetmaxnreg) {
+    run_grid_split_backward<Cell, Layout, any_resets, alone>(args, rows_each);
   }
 #endif
 }

@@ -8,7 +8,7 @@
 
 namespace treadle {
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 
 // `alone`: single_tile. The next packets are those of the same tile and cannot arrive before its
 // epilogue.

@@ -12,7 +12,7 @@ namespace treadle {
 // Exponents, as a float has them, of the largest gradient of a row and a span.
 inline constexpr int kSplitGradLeast = 30, kSplitGradMost = 187;
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 
 // To shared memory: of each column of W_hh that is the block's, its scale, and whether fma
 // multiplies it. By all threads.

@@ -8,7 +8,7 @@
 
 namespace treadle {
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 
 template <class Cell, class Layout, bool any_resets, int buffers>
 struct GridSplitFinisher {
@@ -264,14 +264,9 @@ struct GridSplitFinisher {
   }
 };
 
-#endif
-
-// `alone`: single_tile, the group has one tile.
 template <class Cell, class Layout, bool any_resets, bool alone>
-__global__ void __launch_bounds__(Layout::kThreads, 1)
-    grid_split_forward(const __grid_constant__ PersistentForward args, int rows_each) {
-  begin_kernel();
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void run_grid_split_forward(const PersistentForward& args,
+                                                       int rows_each) {
   extern __shared__ __align__(128) unsigned char memory[];
   const uint32_t base = ptx::shared_address(memory);
   const int block = static_cast<int>(blockIdx.x);
@@ -291,6 +286,19 @@ __global__ void __launch_bounds__(Layout::kThreads, 1)
     GridSplitFinisher<Cell, Layout, any_resets, alone ? 1 : 2>(args, group, exchange, ring, rank,
                                                                rows_each, base)
         .run();
+  }
+}
+
+#endif
+
+// `alone`: single_tile, the group has one tile.
+template <class Cell, class Layout, bool any_resets, bool alone>
+__global__ void __launch_bounds__(Layout::kThreads, 1)
+    grid_split_forward(const __grid_constant__ PersistentForward args, int rows_each) {
+  begin_kernel();
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if constexpr (Layout::kSetmaxnreg == ptx::kSetmaxnreg) {
+    run_grid_split_forward<Cell, Layout, any_resets, alone>(args, rows_each);
   }
 #endif
 }

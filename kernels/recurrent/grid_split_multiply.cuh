@@ -9,7 +9,7 @@
 
 namespace treadle {
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 
 // For GridWideMultiplier; of the functions that multiply() is given GridWideProducts says more.
 template <class Cell, class Layout>

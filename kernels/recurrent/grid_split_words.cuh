@@ -12,7 +12,7 @@ namespace treadle {
 // Two NaNs, other than those that rounding makes.
 inline constexpr uint32_t kLargePair = 0x7e007e00;
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 
 __device__ __forceinline__ bool is_large(const float (&h)[2]) {
   return fabsf(h[0]) > kSplitLargest || fabsf(h[1]) > kSplitLargest;

@@ -1,6 +1,6 @@
-// MMA warps of grid_forward.cuh if H is beyond kGridHidden, and of grid_split_forward.cuh. A tile
-// is twice as many packets: registers no longer hold all weights next to the packets of two tiles.
-// Twin, with registers for all: grid_forward_multiply.cuh.
+// MMA warps of grid_forward.cuh if a layout is `kWide`, and of grid_split_forward.cuh. Registers do
+// not hold all weights next to the packets of two tiles. Twin, with registers for all:
+// grid_forward_multiply.cuh.
 #pragma once
 
 #include "kernels/recurrent/grid_forward_multiply.cuh"
@@ -9,11 +9,9 @@ namespace treadle {
 
 // What a warp of half types keeps of W_hh, all units of the block by an eighth of K, and how it
 // multiplies.
-template <class Cell, class T>
+template <class Cell, class T, class Layout>
 struct GridWideProducts {
-  static constexpr int kStateGates = Cell::kStateGates;
-  using Layout = GridForward<Cell::kGates, kStateGates, kGridWideHidden>;
-  static constexpr int kChunks = Layout::kChunks;
+  static constexpr int kStateGates = Cell::kStateGates, kChunks = Layout::kChunks;
 
   uint32_t weights[Layout::kInRegisters * kStateGates * 4];
   uint32_t in_shared;

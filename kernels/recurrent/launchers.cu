@@ -89,8 +89,9 @@ cudaError_t grid_fits(bool backward, const PersistentSizes& sizes, int rows, boo
 
 size_t grid_exchange_bytes(const PersistentSizes& sizes, int rows, bool backward) {
   const CellInfo& cell = cell_info(sizes.cell);
-  const GridShape& shape = cell_shapes(cell.gates, cell.state_gates)
-                               .grid_of(sizes.dtype, sizes.hidden, sizes.tf32, backward);
+  const GridShape& shape =
+      cell_shapes(cell.gates, cell.state_gates)
+          .grid_of(sizes.dtype, sizes.hidden, sizes.tf32, sizes.setmaxnreg, backward);
   const size_t steps = kGridRing + (backward ? 0 : 1);
   return steps * grid_groups(sizes, rows) * (rows / 8) * shape.tile_bytes;
 }

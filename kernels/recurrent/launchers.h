@@ -13,6 +13,11 @@
 
 namespace treadle {
 
+struct RecurrenceDevice;
+
+// The GPU of this index as the planner knows it (plan.h). TREADLE_IMPOSED_GPU names another.
+cudaError_t describe_device(int index, RecurrenceDevice* device) TREADLE_EXPORTED(describe_device);
+
 // ---- step: the pointwise part of args.steps[0]; matrix products are cuBLAS's
 
 cudaError_t launch_step_forward(const RecurrenceForward& args, cudaStream_t stream)
@@ -35,7 +40,8 @@ cudaError_t launch_tiles_forward(const FusedForward& args, int processors, cudaS
 // Whether the library has code for them, and the driver what they need.
 bool tiles_supported() TREADLE_EXPORTED(tiles_supported);
 
-// ---- cluster: all steps in one launch. For sm_90 and later, as grid.
+// ---- cluster: all steps in one launch. For sm_90 and later; those of one block, and grid, for
+// sm_80 and later.
 
 cudaError_t launch_cluster_forward(const PersistentForward& args, const ClusterPlan& plan,
                                    cudaStream_t stream) TREADLE_EXPORTED(launch_cluster_forward);

@@ -217,20 +217,30 @@ __device__ __forceinline__ void store_sums(uint32_t to, const float (&sum)[4]) {
   ptx::store_floats(to + 8 * 8 * 4, sum[2], sum[3]);
 }
 
-// Whether the kernel has code for sm_90. Code for an older GPU that the driver translates has an
-// empty body: it would run and compute nothing.
+// The architectures, 90 for sm_90, for which a kernel's body is compiled; for all others it is
+// empty.
+struct CompiledFor {
+  int least, most = 1000, except = 0;
+
+  constexpr bool operator()(int architecture) const {
+    return architecture >= least && architecture <= most && architecture != except;
+  }
+};
+
+// Whether the code that the driver has loaded of a kernel has a body. Code for an older GPU that
+// the driver translates may have none: it would run and compute nothing.
 template <class... P>
-cudaError_t has_code_for_90(void (*kernel)(P...), bool* found) {
+cudaError_t has_code(void (*kernel)(P...), const CompiledFor& compiled, bool* found) {
 #if defined(__CUDA_ARCH_LIST__)
-  // Whoever compiled for sm_90 alone need not ask.
-  constexpr int archs[] = {__CUDA_ARCH_LIST__};
-  *found = archs[0] >= 900;
+  // Whoever compiled for such GPUs alone need not ask.
+  *found = true;
+  for (const int architecture : {__CUDA_ARCH_LIST__}) *found &= compiled(architecture / 10);
   if (*found) return cudaSuccess;
 #endif
   cudaFuncAttributes attributes = {};
   const cudaError_t error =
       cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));
-  *found = error == cudaSuccess && attributes.ptxVersion >= 90;
+  *found = error == cudaSuccess && compiled(attributes.ptxVersion);
   return error;
 }
 

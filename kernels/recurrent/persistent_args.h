@@ -25,6 +25,7 @@ struct PersistentSizes {
   int64_t first_row, row_count;  // the rows of the batch that this launch computes
   bool half_c;                   // c0, c_n and their gradients are of `dtype`, else of acc
   bool tf32;                     // the grid, backward: may round products of floats to TF32
+  bool setmaxnreg;               // the grid: the layouts that need it
 };
 
 // Groups of a grid, in each of which blocks take so many rows.

@@ -15,10 +15,12 @@ namespace treadle {
 namespace {
 
 using namespace plan_times;
+using plan_grids::any_grid;
 using plan_grids::forward_alone;
 using plan_grids::grid_groups;
 using plan_grids::grid_launches;
 using plan_grids::grid_shape_of;
+using plan_grids::most_rows;
 using plan_grids::plan_grid;
 using plan_grids::shapes_of;
 
@@ -56,6 +58,15 @@ struct Clusters {
   double time;
 };
 
+// Without clusters only a single block is left, and it is faster than the grid for larger H of half
+// types, too: backward up to H 96 (GRU 8,128: 1.33 us, by the grid 1.22).
+bool runs_on(const RecurrenceDevice& device, const ClusterShape& shape, Dtype dtype,
+             bool backward) {
+  if (shape.blocks > 1) return device.clusters();
+  const int most_units = device.clusters() ? kHalfBlockUnits : backward ? 96 : 128;
+  return !is_half(dtype) || shape.units <= most_units;
+}
+
 // The dense kernels of a shape, as kDenseKernels has them, that take such a batch: rows with all
 // steps, of whole chunks of 16 bytes.
 unsigned dense_kernels_for(const RecurrenceSizes& sizes, size_t shape, bool backward) {
@@ -87,10 +98,11 @@ Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& dev
   // Backward, clusters are faster than a block with many units, unless rows would be copied to
   // where they have room for whole chunks.
   const bool alone = sizes.hidden <= 32 || sizes.hidden % 8 != 0;
+  const bool any_clusters = device.clusters();
   const auto& kernels = shapes_of(sizes).clusters;
   for (size_t i = 0; i < kShapes; ++i) {
     const ClusterShape& shape = kClusterShapes[i];
-    if (shape.hidden() < sizes.hidden) continue;
+    if (shape.hidden() < sizes.hidden || !runs_on(device, shape, sizes.dtype, backward)) continue;
     const bool half = is_half(sizes.dtype);
     if (!half && !kernels[i].fp32) continue;
     const int most = half ? half_rows(sizes, i, backward) : exact_rows(sizes, i, backward);
@@ -99,7 +111,9 @@ Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& dev
       const int64_t waves =
           std::max<int64_t>(ceil_div(count, clusters_at_once(shape.blocks, device)), 1);
       // fp32: more single-block clusters than SMs measured slower than waves * time.
-      if (half && shape.blocks == 1 && (waves > 1 || (backward && !alone))) continue;
+      if (half && shape.blocks == 1 && any_clusters && (waves > 1 || (backward && !alone))) {
+        continue;
+      }
       const double each =
           half ? half_time(sizes, i, rows, backward) : exact_time(sizes, i, rows, backward);
       const double time = static_cast<double>(waves) * each;
@@ -112,7 +126,8 @@ Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& dev
 // ---- the choice
 
 // The largest H whose weights an algorithm keeps on the chip; 0 if it does not take the dtype.
-int64_t most_hidden(const RecurrenceSizes& sizes, Dtype dtype, bool cluster, bool backward) {
+int64_t most_hidden(const RecurrenceSizes& sizes, const RecurrenceDevice& device, Dtype dtype,
+                    bool cluster, bool backward) {
   if (!cluster) {
     if (dtype == Dtype::kFloat) return kGridHidden;
     if (!is_half(dtype)) return 0;
@@ -120,6 +135,7 @@ int64_t most_hidden(const RecurrenceSizes& sizes, Dtype dtype, bool cluster, boo
   }
   int64_t most = 0;
   for (size_t i = 0; i < kShapes; ++i) {
+    if (!runs_on(device, kClusterShapes[i], dtype, backward)) continue;
     const ShapeKernels& kernels = shapes_of(sizes).clusters[i];
     const bool half = backward ? kernels.half_backward : kernels.half_forward;
     const bool any = is_half(dtype) ? half : dtype == Dtype::kFloat && kernels.fp32;
@@ -130,8 +146,8 @@ int64_t most_hidden(const RecurrenceSizes& sizes, Dtype dtype, bool cluster, boo
 
 bool on_chip(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool cluster,
              bool backward) {
-  return device.architecture >= 90 && sizes.hidden >= 1 &&
-         sizes.hidden <= most_hidden(sizes, sizes.dtype, cluster, backward) &&
+  return device.persistent() && sizes.hidden >= 1 &&
+         sizes.hidden <= most_hidden(sizes, device, sizes.dtype, cluster, backward) &&
          sizes.batch < kBatch && sizes.steps < kSteps;
 }
 
@@ -160,7 +176,7 @@ Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
     if (few && !backward) return {"warp", "few rows of one step are a launch"};
     return {"step", "one step does not pay for weights on the chip"};
   }
-  const double launched = launched_time(sizes, device.tf32, backward);
+  const double launched = launched_time(sizes, device, backward);
   const bool any_tiles = in_tiles(sizes, device) && sizes.batch >= kTilesLeastRows && !backward;
   const double tiles =
       any_tiles ? tiles_time(sizes, device) : std::numeric_limits<double>::infinity();
@@ -168,8 +184,8 @@ Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
                                  ? Choice{"tiles", "so many rows fill tiles of tensor cores"}
                                  : Choice{"step", "so many rows are faster by a product a step"};
   const bool cluster = on_chip(sizes, device, /*cluster=*/true, backward);
-  const bool grid = on_chip(sizes, device, /*cluster=*/false, backward) &&
-                    grid_groups(sizes, device, backward) > 0;
+  const bool grid =
+      on_chip(sizes, device, /*cluster=*/false, backward) && any_grid(sizes, device, backward);
   if (!cluster && !grid) {
     if (tiles < launched) return in_launches;
     return {"step", "no algorithm keeps such weights on the chip"};
@@ -178,18 +194,23 @@ Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
   const Clusters clusters = cluster ? plan_clusters(sizes, device, backward) : Clusters{{}, kNever};
   // Where a cluster has little to keep, its times are the better known. Those of float32 multiply
   // by fma backward and of packed batches, and are the slower ones.
-  const bool narrow = cluster && sizes.hidden <= kGridFromHidden;
+  const bool narrow = cluster && device.clusters() && sizes.hidden <= kGridFromHidden;
   const bool by_fma = !is_half(sizes.dtype) && (backward || sizes.ragged);
   const double of_grid =
       grid && (!narrow || by_fma)
           ? grid_time(grid_launches(sizes, device, backward), plan_grid(sizes, device, backward),
-                      sizes, device.tf32, backward)
+                      sizes, device, backward)
           : kNever;
-  if (std::min(clusters.time, of_grid) > std::min(launched, tiles)) return in_launches;
+  if (slower(device) * std::min(clusters.time, of_grid) > std::min(launched, tiles)) {
+    return in_launches;
+  }
   if (of_grid < clusters.time) {
     return {"grid", "the blocks of the grid keep the weights on the chip"};
   }
-  return {"cluster", "the blocks of a cluster keep the weights on the chip", clusters.plan};
+  return {"cluster",
+          clusters.plan.shape.blocks == 1 ? "one block keeps the weights on the chip"
+                                          : "the blocks of a cluster keep the weights on the chip",
+          clusters.plan};
 }
 
 // null, or why the algorithm cannot run.
@@ -224,18 +245,25 @@ const char* refuse_forced(const RecurrenceSizes& sizes, const RecurrenceDevice& 
   if (backward && !cluster && forward_alone(sizes)) {
     return refuse_forced(sizes, device, forced, false);
   }
-  const auto most = [&](Dtype dtype) { return most_hidden(sizes, dtype, cluster, backward); };
+  const auto most = [&](Dtype dtype) {
+    return most_hidden(sizes, device, dtype, cluster, backward);
+  };
   if (!on_chip(sizes, device, cluster, backward)) {
     const int64_t fp32 = most(Dtype::kFloat);
     return fail("algorithm ", forced, " needs float16 or bfloat16, 1 <= H <= ", most(Dtype::kHalf),
                 fp32 > 0 ? " (or float32 up to " + std::to_string(fp32) + ")" : "",
-                " and an sm_90 GPU, got ", dtype_name(sizes.dtype), ", H = ", sizes.hidden,
-                " and sm_", device.architecture);
+                " and an sm_80 GPU or a later one, got ", dtype_name(sizes.dtype),
+                ", H = ", sizes.hidden, " and sm_", device.architecture);
   }
-  if (!cluster && grid_groups(sizes, device, backward) == 0) {
-    return fail("algorithm grid needs ", grid_shape_of(sizes, device.tf32, backward).blocks,
-                " multiprocessors a direction, got ", device.multiprocessors, " for ",
-                sizes.directions);
+  if (cluster) return nullptr;
+  const GridShape& shape = grid_shape_of(sizes, device, backward);
+  if (grid_groups(sizes, device, backward) == 0) {
+    return fail("algorithm grid needs ", shape.blocks, " multiprocessors a direction, got ",
+                device.multiprocessors, " for ", sizes.directions);
+  }
+  if (most_rows(sizes, device, backward) == 0) {
+    return fail("algorithm grid needs ", shape.stages + 8 * shape.row_bytes,
+                " bytes of shared memory a block, got ", device.shared_bytes);
   }
   return nullptr;
 }
@@ -286,6 +314,7 @@ const char* plan_recurrence(const RecurrenceSizes& sizes, const RecurrenceDevice
   if (plan.is("grid")) {
     plan.grid_groups = grid_groups(sizes, device, backward);
     plan.grid_rows = plan_grid(sizes, device, backward);
+    plan.setmaxnreg = device.setmaxnreg();
   }
   return nullptr;
 }

@@ -18,21 +18,31 @@ inline const CellShapes& shapes_of(const RecurrenceSizes& sizes) {
 // Whether the grid has no backward pass of such a layer.
 inline bool forward_alone(const RecurrenceSizes& sizes) { return sizes.hidden > kGridHidden; }
 
-inline const GridShape& grid_shape_of(const RecurrenceSizes& sizes, bool tf32, bool backward) {
-  return shapes_of(sizes).grid_of(sizes.dtype, sizes.hidden, tf32, backward);
+inline const GridShape& grid_shape_of(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
+                                      bool backward) {
+  return shapes_of(sizes).grid_of(sizes.dtype, sizes.hidden, device.tf32, device.setmaxnreg(),
+                                  backward);
+}
+
+// Rows that a group of blocks has room for; 0: a block has too little shared memory.
+inline int most_rows(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool backward) {
+  return grid_shape_of(sizes, device, backward).rows(static_cast<int64_t>(device.shared_bytes));
 }
 
 // Groups for each direction, one block a multiprocessor.
 inline int64_t grid_groups(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                            bool backward) {
-  return device.multiprocessors / grid_shape_of(sizes, device.tf32, backward).blocks /
+  return device.multiprocessors / grid_shape_of(sizes, device, backward).blocks /
          std::max<int64_t>(sizes.directions, 1);
+}
+
+inline bool any_grid(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool backward) {
+  return grid_groups(sizes, device, backward) > 0 && most_rows(sizes, device, backward) > 0;
 }
 
 inline int64_t grid_launches(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                              bool backward) {
-  const int64_t at_once =
-      grid_groups(sizes, device, backward) * grid_shape_of(sizes, device.tf32, backward).rows;
+  const int64_t at_once = grid_groups(sizes, device, backward) * most_rows(sizes, device, backward);
   return std::max<int64_t>(ceil_div(sizes.batch, at_once), 1);
 }
 

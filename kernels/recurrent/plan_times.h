@@ -91,14 +91,36 @@ inline double exact_time(const RecurrenceSizes& sizes, size_t shape, int rows, b
 }
 
 // Grid: a chain of products, sums, cell and exchange; with many tiles, what one of them keeps the
-// block busy for, us a row. Of three gates; `gate`: what a fourth adds.
+// block busy for, us a row. Times are for three gates; `gate`: what a fourth adds.
 struct GridTime {
   double chain, chain_row, busy, busy_row, gate;
 };
 
+// Times of the layouts without setmaxnreg, fitted to code for sm_80 that an H200 ran, with 108 of
+// its multiprocessors and the shared memory of an A100. Layouts of H 256 count as those of 512, and
+// those of 2048 as those of 1024.
+inline GridTime other_grid_times(const RecurrenceSizes& sizes, bool tf32, bool backward) {
+  const bool h512 = sizes.hidden <= kGridNarrowHidden;
+  if (is_half(sizes.dtype)) {
+    if (backward)
+      return h512 ? GridTime{0.89, 0.07, 1.1, 0.06, 0.17} : GridTime{1.3, 0.095, 0.15, 0.135, 0.36};
+    return h512 ? GridTime{0.86, 0.023, 0.38, 0.036, 0.09}
+                : GridTime{1.05, 0.04, 0.35, 0.066, 0.35};
+  }
+  if (!backward)
+    return h512 ? GridTime{0.7, 0.06, 0.1, 0.105, 0.2} : GridTime{1.75, 0.045, 0.45, 0.128, 0.33};
+  if (tf32)
+    return h512 ? GridTime{1.3, 0.12, 0, 0.12, 0.13} : GridTime{1.95, 0.075, 0.45, 0.1, 0.3};
+  if (sizes.hidden <= kGrid256) return {1.2, 0.1, 0.45, 0.15, 0.3};
+  return h512 ? GridTime{1.95, 0.16, 0.45, 0.22, 0.3} : GridTime{2.3, 0.145, 0, 0.228, 0.35};
+}
+
 // Backward it is mostly the exchange; in float32 that of each layout of GridSplitBackward.
-inline GridTime grid_times(const RecurrenceSizes& sizes, bool tf32, bool backward) {
+inline GridTime grid_times(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
+                           bool backward) {
   const bool narrow = sizes.hidden <= kGridNarrowHidden, half = is_half(sizes.dtype);
+  const bool tf32 = device.tf32;
+  if (!device.setmaxnreg()) return other_grid_times(sizes, tf32, backward);
   if (backward && !half) {
     if (!narrow && !tf32) return {2.3, 0.145, 0, 0.228, 0.35};
     if (narrow && tf32) return {1.3, 0.12, 0, 0.12, 0.13};
@@ -113,28 +135,50 @@ inline GridTime grid_times(const RecurrenceSizes& sizes, bool tf32, bool backwar
   return {1.05, 0.026, 0.35, 0.043, 0.2};
 }
 
-inline double grid_time(int64_t launches, int rows, const RecurrenceSizes& sizes, bool tf32,
-                        bool backward) {
-  const GridTime of = grid_times(sizes, tf32, backward);
+inline double grid_time(int64_t launches, int rows, const RecurrenceSizes& sizes,
+                        const RecurrenceDevice& device, bool backward) {
+  const GridTime of = grid_times(sizes, device, backward);
   const double gates = 1 + of.gate * (cell_info(sizes.cell).state_gates - 3);
   const double time = std::max(of.chain + of.chain_row * rows, of.busy + of.busy_row * rows);
   return static_cast<double>(launches) * gates * time;
 }
 
-// What cuBLAS computes in a step's products.
+// ---- other GPUs than those that were measured
+
+// How much longer a step of a persistent kernel takes there: it is a chain of latencies, of
+// instructions and of L2, which follow the clock.
+inline double slower(const RecurrenceDevice& device) {
+  if (device.clusters()) return 1;
+  return static_cast<double>(kHopperMhz) / std::max(device.clock_mhz, 1);
+}
+
+// What cuBLAS computes there beside an H200, by the products that a multiprocessor computes in a
+// clock: in half types with sums in float32, and in float32. Data sheets; the small products of a
+// step reach the same share of them everywhere, which nobody has measured.
+inline double multiply_speed(const RecurrenceDevice& device, bool half) {
+  if (device.clusters() || !device.persistent()) return 1;
+  const double chip = device.multiprocessors / 132.0 / slower(device);
+  const bool a100 = device.architecture == 80;
+  if (half) return chip * (a100 ? 0.5 : 0.125);
+  return chip * (a100 ? 0.5 : 1);
+}
+
+// What cuBLAS computes in a step's products on an H200.
 inline double flop_per_us(Dtype dtype, bool tf32) {
   return is_half(dtype) ? 4e8 : dtype == Dtype::kFloat && tf32 ? 1.5e8 : 4e7;
 }
 
 // Step: a matrix product and a kernel, between which the products of half types lie in memory as
 // floats; but at least what the host takes to launch both.
-inline double launched_time(const RecurrenceSizes& sizes, bool tf32, bool backward) {
+inline double launched_time(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
+                            bool backward) {
   const double hidden = static_cast<double>(sizes.hidden), rows = static_cast<double>(sizes.batch);
-  const bool rounded = tf32 && !is_half(sizes.dtype);
+  const bool rounded = device.tf32 && !is_half(sizes.dtype);
   const CellInfo& cell = cell_info(sizes.cell);
   const double flop = rows * hidden * hidden * (2 * cell.state_gates);
   const double host = backward ? (rounded ? 14 : 19) : 13,
-               of_products = flop / flop_per_us(sizes.dtype, tf32);
+               speed = multiply_speed(device, is_half(sizes.dtype) || rounded),
+               of_products = flop / (speed * flop_per_us(sizes.dtype, device.tf32));
   const double bytes = rows * hidden * (backward ? 6 * cell.gates + 22 : 12 * cell.gates + 20);
   double time = host + of_products;
   if (is_half(sizes.dtype)) {

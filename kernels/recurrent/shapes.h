@@ -19,11 +19,6 @@ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 }  // namespace shapes
 
-// Registers a thread may have with one block of `threads` on a multiprocessor.
-constexpr int registers_of(int threads) {
-  return 65536 / threads < 255 ? 65536 / threads / 8 * 8 : 255;
-}
-
 // ---- cluster
 
 // A block alone has a thread for each unit of so many rows.
@@ -160,8 +155,8 @@ constexpr bool is_fp32_cluster(const ClusterShape& shape) {
   return shape.tiles == 1 && (shape.units == 32 || (shape.units == 16 && shape.blocks == 16));
 }
 
-// The largest H of a single block that has kernels in half types, too: clusters with their tensor
-// cores are faster from there on. Its weights are floats in registers, as in float32.
+// The largest H of a single block in half types if there are clusters, whose tensor cores are
+// faster from there on. Its weights are floats in registers, as in float32.
 inline constexpr int kHalfBlockUnits = 64;
 
 // The kernels of a shape that exist. The backward pass exchanges state_gates times as much, and has
@@ -175,8 +170,7 @@ constexpr ShapeKernels kernels_of_shape() {
   constexpr ClusterShape s = kClusterShapes[i];
   if constexpr (s.blocks == 1) {
     constexpr bool fits = fp32_weights(s, state_gates) <= kFp32Weights;
-    constexpr bool half = fits && s.units <= kHalfBlockUnits;
-    return {half, half, fits};
+    return {fits, fits, fits};
   } else if constexpr (s.units == 32 && s.blocks == 4) {
     return {false, false, true};  // half types have {16, 8}
   } else {
@@ -200,47 +194,25 @@ inline constexpr std::array<ShapeKernels, kShapes> kShapeKernels =
 
 // ---- of any cell
 
-struct GridShape {
-  int blocks, rows;  // of a group, at most
-  int tile_bytes;    // what a group exchanges in a step, of eight rows
-};
-
-template <class Layout>
-constexpr GridShape grid_shape() {
-  static_assert(most_grid_rows<Layout>() > 0);
-  return {Layout::kBlocks, most_grid_rows<Layout>(), Layout::kTileBytes};
-}
-
-// What a pass of a cell may be run with: cluster shapes, and groups of a grid by grid_width(): of
-// half types, and split in float32, backward with TF32 and without.
+// What a pass of a cell may be run with: cluster shapes, and layouts of the grid.
 struct CellShapes {
   const std::array<ShapeKernels, kShapes>& clusters;
-  GridShape grid[kGridWidths], grid_backward[kGridWidths - 1];
-  GridShape grid_split[kGridWidths - 1];
-  GridShape grid_split_backward[kGridWidths - 1][2];
+  const GridShapes &without_setmaxnreg, &with_setmaxnreg;
 
   // Forward in half types up to kGridWideHidden, else up to kGridHidden.
-  constexpr const GridShape& grid_of(Dtype dtype, int64_t hidden, bool tf32, bool backward) const {
-    const int width = grid_width(hidden);
-    if (is_half(dtype)) return backward ? grid_backward[width] : grid[width];
-    return backward ? grid_split_backward[width][tf32] : grid_split[width];
+  constexpr const GridShape& grid_of(Dtype dtype, int64_t hidden, bool tf32, bool setmaxnreg,
+                                     bool backward) const {
+    const GridShapes& grid = setmaxnreg ? with_setmaxnreg : without_setmaxnreg;
+    const int width = grid_width(hidden, setmaxnreg);
+    if (is_half(dtype)) return backward ? grid.backward[width] : grid.forward[width];
+    return backward ? grid.split_backward[width][tf32] : grid.split[width];
   }
 };
 
 template <int gates, int state_gates>
-inline constexpr CellShapes kCellShapes{
-    kShapeKernels<gates, state_gates>,
-    {grid_shape<GridForward<gates, state_gates, kGridNarrowHidden>>(),
-     grid_shape<GridForward<gates, state_gates, kGridHidden>>(),
-     grid_shape<GridForward<gates, state_gates, kGridWideHidden>>()},
-    {grid_shape<GridBackward<gates, state_gates, kGridNarrowHidden>>(),
-     grid_shape<GridBackward<gates, state_gates, kGridHidden>>()},
-    {grid_shape<GridSplit<gates, state_gates, kGridNarrowHidden>>(),
-     grid_shape<GridSplit<gates, state_gates, kGridHidden>>()},
-    {{grid_shape<GridSplitBackward<gates, state_gates, kGridNarrowHidden, 2>>(),
-      grid_shape<GridSplitBackward<gates, state_gates, kGridNarrowHidden, 1>>()},
-     {grid_shape<GridSplitBackward<gates, state_gates, kGridHidden, 2>>(),
-      grid_shape<GridSplitBackward<gates, state_gates, kGridHidden, 1>>()}}};
+inline constexpr CellShapes kCellShapes{kShapeKernels<gates, state_gates>,
+                                        kGridShapes<gates, state_gates, false>,
+                                        kGridShapes<gates, state_gates, true>};
 
 inline const CellShapes& cell_shapes(int gates, int state_gates) {
   if (gates == 3) return kCellShapes<3, 3>;

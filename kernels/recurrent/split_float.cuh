@@ -90,7 +90,7 @@ __device__ __forceinline__ float4 load_four_floats(const float* at, int64_t coun
   return {x[0], x[1], x[2], x[3]};
 }
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 
 // To shared memory: of each row of W_hh that is the block's, its bias and scale, and whether fma
 // multiplies it. By all threads.

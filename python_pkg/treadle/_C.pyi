@@ -39,4 +39,6 @@ def plan_recurrence(
     architecture: int = 0,
     backward: bool = False,
     ragged: bool = False,
+    shared_bytes: int = ...,
+    clock_mhz: int = ...,
 ) -> RecurrencePlan: ...

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tests.recurrent.layer_cases import BLOCKS, Lengths, batch_sizes
+from tests.support import gpus
 from tests.support.compare import differing
 from tests.support.inputs import HALVES
 from treadle import _build
@@ -28,9 +29,23 @@ def most_hidden(algorithm: str, dtype: torch.dtype, cell: str = "lltm") -> int:
     """The largest H that the algorithm runs. An LSTM's weights have one more block of rows."""
     if algorithm in ("step", "warp") or (algorithm == "tiles" and dtype != torch.float64):
         return 1 << 20
+    if not gpus.any_clusters():
+        return most_hidden_of_other_gpus(algorithm, dtype, cell)
     if dtype not in HALVES:
         return {"cluster": 512, "grid": 1024}[algorithm] if dtype == torch.float32 else 0
     return {"cluster": 512 if cell == "lstm" else 768, "grid": 2048}[algorithm]
+
+
+def most_hidden_of_other_gpus(algorithm: str, dtype: torch.dtype, cell: str) -> int:
+    """By any number of directions, both ways. Some fit wider layers of some cells."""
+    if dtype == torch.float64 or algorithm == "tiles":
+        return 0
+    if algorithm == "cluster":  # of one block
+        return 96 if cell == "lstm" or dtype in HALVES else 128
+    processors = gpus.multiprocessors()
+    if processors < 32:
+        return 256
+    return 1024 if dtype in HALVES and processors >= 64 else 512
 
 
 def fits(algorithm: str, dtype: torch.dtype, hidden: int, cell: str = "lltm") -> bool:
@@ -48,7 +63,12 @@ def backward_of(algorithm: str, dtype: torch.dtype, hidden: int) -> str:
 
 def most_directions(algorithm: str, hidden: int) -> int:
     """A grid of such a large layer takes nearly all of the chip."""
-    return 1 if algorithm == "grid" and hidden > 1024 else 2
+    if algorithm != "grid":
+        return 2
+    if gpus.any_clusters():
+        return 1 if hidden > 1024 else 2
+    blocks = next(width for width in (256, 512, 1024, 2048) if width >= hidden) // 16
+    return 1 if 2 * blocks > gpus.multiprocessors() else 2
 
 
 def fitting(algorithm: str, hidden: int) -> int:

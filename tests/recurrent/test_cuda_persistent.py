@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import treadle
 from tests.recurrent.layer_cases import EACH_CELL
 from tests.recurrent.persistent_calls import DTYPES, fitting, most_hidden
 from tests.recurrent.persistent_worker import SECONDS, run
 from tests.recurrent.test_plan import BINDINGS
-from tests.support.inputs import HOPPER
+from tests.support.inputs import HOPPER, SM80, on_hopper
 from tests.support.installed import ROOT
 
 Process = subprocess.Popen[str]
@@ -66,8 +67,22 @@ def finish(process: Process, seconds: float = SECONDS) -> str:
     return said
 
 
+def fitting_here(group: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Without the widths that this GPU does not run by the algorithm; skips if none is left."""
+    algorithm = next((name for name in arguments if name in CHOSEN), None)
+    if on_hopper() or algorithm is None:
+        return arguments
+    named = next((DTYPES[name] for name in arguments if name in DTYPES), None)
+    dtype = named or (torch.float32 if group.startswith("float") else torch.float16)
+    most = most_hidden(algorithm, dtype)
+    kept = tuple(a for a in arguments if not isinstance(a, int) or a <= most)
+    if most == 0 or (kept != arguments and not any(isinstance(a, int) for a in kept)):
+        pytest.skip(f"{algorithm} runs no such layer on this GPU")
+    return kept
+
+
 def watch(group: str, *arguments: Any) -> str:
-    return finish(start(group, *arguments))
+    return finish(start(group, *fitting_here(group, arguments)))
 
 
 # ---- values
@@ -79,13 +94,13 @@ WIDTHS += [("step", (33, 257)), ("step", (2048,)), ("warp", (33, 257)), ("warp",
 WIDTHS += [("tiles", (64, 128, 192)), ("tiles", (1024,))]
 
 
-@HOPPER
+@SM80
 @pytest.mark.parametrize(("algorithm", "widths"), WIDTHS, ids=str)
 def test_every_size(algorithm: str, widths: tuple[int, ...]) -> None:
     watch("sizes", algorithm, *widths)
 
 
-@HOPPER
+@SM80
 @pytest.mark.parametrize(
     ("algorithm", "widths"),
     [
@@ -99,7 +114,7 @@ def test_every_share_of_the_batch(algorithm: str, widths: tuple[int, ...]) -> No
     watch("batches", algorithm, *widths)
 
 
-@HOPPER
+@SM80
 @pytest.mark.parametrize(
     ("algorithm", "widths"),
     [
@@ -113,7 +128,7 @@ def test_every_size_in_float32(algorithm: str, widths: tuple[int, ...]) -> None:
     watch("float sizes", algorithm, *widths)
 
 
-@HOPPER
+@SM80
 @FLOAT_ALGORITHMS
 def test_every_share_of_the_batch_in_float32(algorithm: str) -> None:
     watch("float batches", algorithm, *fit_of(algorithm, 64, 96, 128, 200, 512))
@@ -125,25 +140,25 @@ def test_tiles_of_all_units_and_of_half() -> None:
     watch("shares", (3, 512, 512), (2, 4200, 256), (3, 2040, 512), (2, 8000, 256))
 
 
-@HOPPER
+@SM80
 def test_every_share_of_the_batch_of_lstm_in_float32() -> None:
     watch("float batches of lstm", 96, 128, 256, 257, 512)
 
 
-@HOPPER
+@SM80
 @BINDINGS
 @ALGORITHMS
 def test_float32_on_tensor_cores(algorithm: str) -> None:
     watch("split", algorithm)
 
 
-@HOPPER
+@SM80
 @EACH_CELL
 def test_float32_on_tensor_cores_backward(cell: str) -> None:
     watch("split backward", cell)
 
 
-@HOPPER
+@SM80
 @pytest.mark.parametrize("narrow", [True, False])
 @ALL_ALGORITHMS
 def test_packed(algorithm: str, narrow: bool) -> None:
@@ -152,25 +167,25 @@ def test_packed(algorithm: str, narrow: bool) -> None:
     watch("packed", algorithm, *sorted(set(widths)))
 
 
-@HOPPER
+@SM80
 @FLOAT_ALGORITHMS
 def test_packed_in_float32(algorithm: str) -> None:
     watch("float packed", algorithm, *fit_of(algorithm, 1, 33, 64, 128, 200, 257, 512))
 
 
-@HOPPER
+@SM80
 @pytest.mark.parametrize("algorithm", [*CHOSEN, "warp"])
 def test_layouts(algorithm: str) -> None:
     watch("layouts", algorithm, *{fitting(algorithm, h): 0 for h in (1, 33, 128, 257, 512)})
 
 
-@HOPPER
+@SM80
 @FLOAT_ALGORITHMS
 def test_layouts_in_float32(algorithm: str) -> None:
     watch("float layouts", algorithm, *fit_of(algorithm, 1, 33, 65, 257, 512))
 
 
-@HOPPER
+@SM80
 @EACH
 @EACH_CELL
 @pytest.mark.parametrize("group", ["cases", "large"])
@@ -178,14 +193,14 @@ def test_by_the_rule_of_all_ops(group: str, cell: str, algorithm: str, dtype: st
     watch(group, algorithm, dtype, cell)
 
 
-@HOPPER
+@SM80
 @EACH_CELL
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_algorithms_agree(dtype: str, cell: str) -> None:
     watch("agree", dtype, cell)
 
 
-@HOPPER
+@SM80
 @EACH
 @pytest.mark.parametrize("width", ["narrow", "odd", "wide"])
 def test_what_is_not_finite_stays_in_its_row(width: str, algorithm: str, dtype: str) -> None:
@@ -194,7 +209,7 @@ def test_what_is_not_finite_stays_in_its_row(width: str, algorithm: str, dtype: 
     watch("rows", algorithm, dtype, {"narrow": 33, "odd": 101, "wide": wide}[width])
 
 
-@HOPPER
+@SM80
 @EACH
 @pytest.mark.parametrize("hidden", [96, 129])
 def test_a_weight_that_is_not_finite_stays_with_its_unit(
@@ -206,20 +221,20 @@ def test_a_weight_that_is_not_finite_stays_with_its_unit(
 # ---- what runs
 
 
-@HOPPER
+@SM80
 @BINDINGS
 def test_which_algorithm_runs() -> None:
     watch("auto")
 
 
-@HOPPER
+@SM80
 @BINDINGS
 @ALGORITHMS
 def test_one_launch(algorithm: str) -> None:
     watch("launched", algorithm)
 
 
-@HOPPER
+@SM80
 @ALGORITHMS
 def test_what_a_algorithm_cannot_run(algorithm: str) -> None:
     watch("raises", algorithm)
@@ -228,20 +243,20 @@ def test_what_a_algorithm_cannot_run(algorithm: str) -> None:
 # ---- bits
 
 
-@HOPPER
+@SM80
 @pytest.mark.parametrize(("algorithm", "dtype"), [(r, d) for r, d in PERSISTENT if d != "float16"])
 @pytest.mark.parametrize("which", ["small", "medium", "wide"])
 def test_a_thousand_times_the_same_bits(which: str, algorithm: str, dtype: str) -> None:
     watch("repeats", algorithm, dtype, which)
 
 
-@HOPPER
+@SM80
 @ALGORITHMS
 def test_four_streams_beside_a_product_that_fills_the_chip(algorithm: str) -> None:
     watch("streams", algorithm)
 
 
-@HOPPER
+@SM80
 @pytest.mark.parametrize(
     "algorithms", [("cluster", "cluster"), ("grid", "grid"), ("cluster", "grid")], ids="-".join
 )
@@ -255,7 +270,7 @@ def test_two_processes_at_once(algorithms: tuple[str, str], tmp_path: Path) -> N
             process.kill()
 
 
-@HOPPER
+@SM80
 @ALGORITHMS
 @pytest.mark.parametrize("form", ["dense", "packed"])
 @pytest.mark.parametrize("mode", ["inference", "training"])
@@ -263,7 +278,7 @@ def test_graph_capture_as_the_first_call_of_all(mode: str, form: str, algorithm:
     watch("capture", algorithm, form, mode)
 
 
-@HOPPER
+@SM80
 @ALGORITHMS
 @pytest.mark.parametrize("group", ["recycled", "memory", "waits"])
 def test_memory_and_the_host(group: str, algorithm: str) -> None:

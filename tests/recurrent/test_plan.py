@@ -28,7 +28,7 @@ ELEMENTS = (2, 4, 8)  # bytes
 CHIPS = range(1, 161)
 ARCHITECTURES = (75, 80, 90, 100)
 MEGABYTE = 1 << 20
-BLOCKS, HALF_BLOCKS = (32, 64, 96, 128), (32, 64)  # units of a block alone
+BLOCKS, HALF_BLOCKS = (32, 64, 96, 128), (32, 64)  # units of a block alone, with clusters
 # Units, blocks, and the most rows of float32; forward: has_split_kernel(), too.
 FLOAT_SHAPES = {
     **{(units, 1): 2 for units in BLOCKS},
@@ -79,9 +79,17 @@ FLOAT_GRIDS = {
 }
 
 
-def grid_of(sizes: Sizes, tf32: bool, backward: bool) -> tuple[int, int]:
-    """Blocks of a group of LLTM's, and its most rows."""
+def grid_of(sizes: Sizes, tf32: bool, backward: bool, architecture: int) -> tuple[int, int]:
+    """Blocks of a group of LLTM's, and its most rows, with blocks of 227 KB."""
     _, _, hidden, element = sizes
+    if architecture != 90:  # no setmaxnreg
+        blocks = max(16, 1 << (hidden - 1).bit_length() - 4) if hidden > 1 else 16
+        if element == 2 and backward:
+            return blocks // 2 if hidden <= 512 else 64, 64
+        most = {(False, 4): 80, (True, 4): 64 if tf32 else 48, (False, 2): 128}
+        if element == 2:
+            return blocks, 112 if hidden > 1024 else 128
+        return blocks, most[backward, 4] if hidden > 512 else 64 if backward else 128
     if backward and element == 4:
         return FLOAT_GRIDS[hidden > 512, tf32]
     if element == 4:
@@ -102,13 +110,15 @@ def possible(
     """Algorithms that can run."""
     _, _, hidden, element = sizes
     found = {"step"}
-    if element == 4 and 1 <= hidden <= 512 and architecture >= 90:
-        found |= {"cluster"}
-    if element == 2 and 1 <= hidden <= 768 and architecture >= 90:
+    if architecture >= 90:
+        widest = {2: 768, 4: 512, 8: 0}[element]
+    else:  # of a block alone
+        widest = {2: 96 if backward else 128, 4: 128, 8: 0}[element]
+    if 1 <= hidden <= widest and architecture >= 80:
         found |= {"cluster"}
     most = {2: 1024 if backward else 2048, 4: 1024, 8: 0}[element]
-    enough = multiprocessors >= grid_of(sizes, tf32, backward)[0] * directions
-    if 1 <= hidden <= most and architecture >= 90 and enough:
+    enough = multiprocessors >= grid_of(sizes, tf32, backward, architecture)[0] * directions
+    if 1 <= hidden <= most and architecture >= 80 and enough:
         found |= {"grid"}
     return found
 
@@ -120,6 +130,7 @@ def covered(
     directions: int,
     backward: bool,
     tf32: bool = False,
+    architecture: int = 90,
 ) -> None:
     """All units and all rows of the batch, within what a kernel takes."""
     _, batch, hidden, element = sizes
@@ -129,11 +140,12 @@ def covered(
         assert tiles in ((1,) if element == 4 or blocks == 1 else (1, 2))
         floats = FLOAT_SHAPES if backward else SPLIT_SHAPES
         most = floats[units, blocks] if element == 4 else 2 if blocks == 1 else 8 * tiles
-        assert 1 <= rows <= most and (element == 4 or blocks > 1 or units in HALF_BLOCKS)
+        assert 1 <= rows <= most and (blocks > 1 or units in BLOCKS)
+        assert blocks == 1 if architecture < 90 else blocks > 1 or element == 4 or units <= 64
     else:
         assert one.clusters == (0, 0, 0, 0)
     if one.algorithm == "grid":
-        blocks, most = grid_of(sizes, tf32, backward)
+        blocks, most = grid_of(sizes, tf32, backward, architecture)
         groups = multiprocessors // blocks // directions
         assert one.grid_rows in range(8, most + 1, 8) and groups > 0
         # Not more than it takes in as few launches as there can be.
@@ -144,12 +156,13 @@ def covered(
         assert one.grid_rows == 0
 
 
-def chosen(one: Any, can: set[str], sizes: Sizes, backward: bool) -> None:
+def chosen(one: Any, can: set[str], sizes: Sizes, backward: bool, architecture: int) -> None:
     """Not for very many rows, which a launch a step computes faster."""
     _, batch, hidden, element = sizes
     many = (one.algorithm, one.reason) in MANY_ROWS
     # If both run: above H 256, and backward in float32, the one with the lower predicted time.
-    narrow = hidden <= 256 and not (backward and element == 4)
+    # Before sm_90 the single block, unless its predicted time is higher.
+    narrow = architecture >= 90 and hidden <= 256 and not (backward and element == 4)
     worth = {"cluster"} if "cluster" in can and narrow else can - {"step"} or {"step"}
     why = "few rows of one step are a launch" if worth == {"warp"} else "on the chip"
     assert many or (one.algorithm in worth and why in one.reason)
@@ -174,10 +187,10 @@ def test_every_size() -> None:
             if steps <= 1:
                 few = not backward and batch <= 8192 // max(hidden, 1)
                 can = {"warp"} if few else {"step"}
-            chosen(one, can, sizes, backward)
+            chosen(one, can, sizes, backward, architecture)
             bounded(sizes, one.steps_per_chunk, 50 * MEGABYTE)
             assert one.transposed == (element == 4 and not tf32 and 1 < batch <= 32)
-            covered(sizes, one, 132, directions, backward, tf32)
+            covered(sizes, one, 132, directions, backward, tf32, architecture)
 
 
 @BINDINGS
@@ -208,8 +221,8 @@ def test_every_chip() -> None:
         device = {"multiprocessors": multiprocessors, "architecture": architecture}
         one = plan(sizes, directions=directions, backward=backward, **device)
         can = possible(sizes, multiprocessors, architecture, directions, backward)
-        chosen(one, can, sizes, backward)
-        covered(sizes, one, multiprocessors, directions, backward)
+        chosen(one, can, sizes, backward, architecture)
+        covered(sizes, one, multiprocessors, directions, backward, architecture=architecture)
 
 
 @BINDINGS

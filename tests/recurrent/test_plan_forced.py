@@ -40,27 +40,30 @@ def test_unknown_algorithms(cuda: bool) -> None:
 
 
 @BINDINGS
-@pytest.mark.parametrize(("algorithm", "most"), [("cluster", 768), ("grid", 2048)])
+@pytest.mark.parametrize("algorithm", ["cluster", "grid"])
 @pytest.mark.parametrize(
     ("hidden", "element", "architecture"),
     [
         (1025, 4, 90),
-        (33, 4, 80),
+        (33, 4, 75),
         (33, 8, 100),
-        (33, 2, 89),
+        (33, 2, 75),
         (0, 2, 90),
         (2049, 2, 90),
+        (2049, 2, 80),
         (1 << 62, 4, 75),
     ],
 )
 def test_algorithms_that_cannot_run(
-    algorithm: str, most: int, hidden: int, element: int, architecture: int
+    algorithm: str, hidden: int, element: int, architecture: int
 ) -> None:
     dtype = {2: "float16", 4: "float32", 8: "float64"}[element]
-    exact = rf" \(or float32 up to {512 if algorithm == 'cluster' else 1024}\)"
+    # Before sm_90, "cluster" is one block.
+    most = (2048, 1024) if algorithm == "grid" else (768, 512) if architecture >= 90 else (128, 128)
     words = (
-        f"^recurrent_layer: algorithm {algorithm} needs float16 or bfloat16, 1 <= H <= {most}"
-        rf"{exact} and an sm_90 GPU, got {dtype}, H = {hidden} and sm_{architecture}($|\n)"
+        f"^recurrent_layer: algorithm {algorithm} needs float16 or bfloat16, 1 <= H <= {most[0]} "
+        rf"\(or float32 up to {most[1]}\) and an sm_80 GPU or a later one, got {dtype}, "
+        rf"H = {hidden} and sm_{architecture}($|\n)"
     )
     with pytest.raises(RuntimeError, match=words):
         plan((512, 17, hidden, element), forced=algorithm, architecture=architecture)

@@ -5,24 +5,24 @@ from __future__ import annotations
 
 from tests.recurrent.layer_cases import EACH_CELL
 from tests.recurrent.test_cuda_persistent import ALL_ALGORITHMS, EACH, watch
-from tests.support.inputs import HOPPER
+from tests.support.inputs import SM80
 
 
-@HOPPER
+@SM80
 @EACH
 @EACH_CELL
 def test_by_the_rule_on_cuda(algorithm: str, dtype: str, cell: str) -> None:
     watch("reset cases", algorithm, dtype, cell)
 
 
-@HOPPER
+@SM80
 @EACH
 @EACH_CELL
 def test_bits_and_nan_on_cuda(algorithm: str, dtype: str, cell: str) -> None:
     watch("reset bits", algorithm, dtype, cell)
 
 
-@HOPPER
+@SM80
 @ALL_ALGORITHMS
 def test_a_captured_graph_reads_new_marks_on_cuda(algorithm: str) -> None:
     watch("reset graphs", algorithm)

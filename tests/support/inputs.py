@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support import layouts
+from tests.support import gpus, layouts
 
 FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -22,10 +22,12 @@ GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 def on_hopper() -> bool:
     """Whether kernels for sm_90 only run here."""
-    return torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+    return gpus.architecture() == 90
 
 
 HOPPER = pytest.mark.skipif(not on_hopper(), reason="needs a GPU of sm_90")
+# What runs layers in one launch.
+SM80 = pytest.mark.skipif(gpus.architecture() < 80, reason="needs a GPU of sm_80 or later")
 # Without a GPU there are no cases on CUDA: 8,000 would only be collected and skipped.
 DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 

@@ -11,7 +11,6 @@
 #include "common/cuda/gemm.h"
 #include "common/cuda/launch.h"
 #include "common/tf32.h"
-#include "kernels/common/architecture.h"
 #include "kernels/common/launches.h"
 #include "kernels/recurrent/launchers.h"
 #include "recurrent/cuda/parameters.h"
@@ -32,7 +31,7 @@ bool fits(const RecurrenceSizes& sizes, const RecurrencePlan& plan, bool backwar
   }
   PersistentSizes own = persistent_sizes(sizes, /*half_c=*/false);
   own.row_count = std::min<int64_t>(sizes.batch, plan.grid_groups * plan.grid_rows);
-  own.tf32 = plan.tf32;
+  set_grid(own, plan);
   bool found = false;
   check_launch(op, grid_fits(backward, own, plan.grid_rows, &found));
   return found;
@@ -49,17 +48,13 @@ RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
                          std::string_view algorithm, bool backward) {
   const char* const op = layer_op_name();
   const c10::cuda::CUDAGuard guard(device);
-  const auto* properties = at::cuda::getDeviceProperties(device.index());
   RecurrenceDevice found;
-  found.cuda = true;
-  found.architecture = architecture_of(properties->major, properties->minor);
-  found.multiprocessors = properties->multiProcessorCount;
-  found.l2_bytes = properties->l2CacheSize;
+  check_launch(op, describe_device(device.index(), &found));
   found.tf32 = tf32_cuda(sizes.cell, sizes.dtype).value_or(tf32_allowed());
   const RecurrencePlan plan = make_plan(op, sizes, found, algorithm, backward);
   if (plan.is("step") || plan.is("warp") || fits(sizes, plan, backward)) return plan;
   TORCH_CHECK(algorithm == "auto", op, ": algorithm '", algorithm, "' does not fit on ",
-              properties->name, " for these sizes");
+              at::cuda::getDeviceProperties(device.index())->name, " for these sizes");
   RecurrencePlan other = make_plan(op, sizes, found, "step", backward);
   other.reason = plan.is("tiles")     ? "the library has no tiles for this device"
                  : plan.is("cluster") ? "the clusters do not fit on this device"

@@ -36,7 +36,7 @@ template <class Args, class Launch>
 void run_grid(const char* op, Args args, const RecurrencePlan& plan, bool backward,
               at::Device device, cudaStream_t stream, const Launch& launch) {
   const int64_t batch = args.sizes.batch, each = plan.grid_groups * plan.grid_rows;
-  args.sizes.tf32 = plan.tf32;
+  set_grid(args.sizes, plan);
   for (int64_t first = 0; first < batch; first += each) {
     args.sizes.first_row = first;
     args.sizes.row_count = std::min(each, batch - first);

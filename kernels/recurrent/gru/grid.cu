@@ -1,4 +1,4 @@
-// GRU's instances of kernels/recurrent/grid_{forward,backward}.cuh.
+// GRU's launch of the grid kernels.
 #include "kernels/math/cells/gru.h"
 #include "kernels/recurrent/grid_launch.cuh"
 

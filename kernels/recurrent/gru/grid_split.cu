@@ -1,9 +1,9 @@
-// GRU's instances of kernels/recurrent/grid_split_forward.cuh.
+// GRU's instances of kernels/recurrent/grid_split_forward.cuh for sm_90.
 #include "kernels/math/cells/gru.h"
 #include "kernels/recurrent/grid_split_launch.cuh"
 
 namespace treadle {
 
-template cudaError_t run_grid_split<math::Gru>(const PersistentForward*, const GridCall&);
+template cudaError_t run_grid_split<math::Gru, true>(const PersistentForward*, const GridCall&);
 
 }  // namespace treadle

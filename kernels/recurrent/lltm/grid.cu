@@ -1,4 +1,4 @@
-// LLTM's instances of kernels/recurrent/grid_{forward,backward}.cuh.
+// LLTM's launch of the grid kernels.
 #include "kernels/math/cells/lltm.h"
 #include "kernels/recurrent/grid_launch.cuh"
 

@@ -1,9 +1,9 @@
-// LLTM's instances of kernels/recurrent/grid_split_backward.cuh.
+// LLTM's instances of kernels/recurrent/grid_split_backward.cuh for sm_90.
 #include "kernels/math/cells/lltm.h"
 #include "kernels/recurrent/grid_split_backward_launch.cuh"
 
 namespace treadle {
 
-template cudaError_t run_grid_split<math::Lltm>(const PersistentBackward*, const GridCall&);
+template cudaError_t run_grid_split<math::Lltm, true>(const PersistentBackward*, const GridCall&);
 
 }  // namespace treadle

@@ -1,4 +1,4 @@
-// LSTM's instances of kernels/recurrent/grid_{forward,backward}.cuh.
+// LSTM's launch of the grid kernels.
 #include "kernels/math/cells/lstm.h"
 #include "kernels/recurrent/grid_launch.cuh"
 

@@ -1,0 +1,10 @@
+// LSTM's instances of kernels/recurrent/grid_forward.cuh for sm_90.
+#include "kernels/math/cells/lstm.h"
+#include "kernels/recurrent/grid_half_launch.cuh"
+
+namespace treadle {
+
+template cudaError_t run_grid_half<math::Lstm, true>(const PersistentForward*, const GridCall&);
+template cudaError_t run_grid_h2048<math::Lstm, true>(const PersistentForward*, const GridCall&);
+
+}  // namespace treadle

@@ -1,9 +1,0 @@
-// LSTM's instances of kernels/recurrent/grid_forward.cuh for H beyond kGridHidden.
-#include "kernels/math/cells/lstm.h"
-#include "kernels/recurrent/grid_wide_launch.cuh"
-
-namespace treadle {
-
-template cudaError_t run_grid_wide<math::Lstm>(const PersistentForward*, const GridCall&);
-
-}  // namespace treadle
