@@ -30,5 +30,5 @@ def test_what_the_page_says_was_recorded() -> None:
     assert ours["error"] == pytest.approx(theirs["error"], rel=0.01)
     assert 0.4 < ours["processor_seconds"] / theirs["processor_seconds"] < 0.6
     assert f"DeepXDE {record['machine']['deepxde'].rpartition('.')[0]}" in (
-        (EXAMPLES.parent / "docs" / "jets.md").read_text()
+        (EXAMPLES.parent / "docs" / "physics.md").read_text()
     )

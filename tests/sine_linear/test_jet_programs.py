@@ -250,10 +250,9 @@ def test_an_ensemble_of_nets_in_one_call() -> None:
 
 
 def test_lines_of_the_page() -> None:
-    """docs/jets.md, block after block, but for what needs DeepXDE or PINA."""
+    """The blocks of docs/jets.md run, one after another."""
     names: dict[str, Any] = {}
-    needs = ("import deepxde", "from pina")
-    blocks = [code for _, code in snippets("jets.md") if not any(need in code for need in needs)]
+    blocks = [code for _, code in snippets("jets.md")]
     for code in blocks:
         exec(code, names)
     assert len(blocks) == 3
