@@ -67,7 +67,7 @@ def facts() -> dict[str, Any]:
 
 
 def _folder() -> Path:
-    """Where the library for the running torch lies."""
+    """The folder of the library for the running torch."""
     held = builds()
     if not held or not Path(kernels_path()).exists():
         raise ImportError(

@@ -71,7 +71,7 @@ class _Fused:
     @dispatch  # type: ignore[untyped-decorator]
     @set_lazy_legacy(False)  # type: ignore[untyped-decorator]
     def forward(self, tensordict: TensorDict) -> TensorDict:
-        """As TorchRL's, which runs single steps and everything that treadle cannot."""
+        """TorchRL's module, which still runs single steps and everything that treadle cannot."""
         ours = isinstance(self._layers, (nn.LSTM, nn.GRU)) and not self._layers.bidirectional
         if not (ours and self.recurrent_mode and tensordict.ndim):
             return super().forward(tensordict)  # type: ignore[misc]
@@ -127,7 +127,7 @@ class _Fused:
         raise NotImplementedError
 
     def _flags(self, marks: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What the op takes after the parameters."""
+        """Arguments of the op after the parameters."""
         flags = (self._layers.bias, 1, 0.0, self._layers.training, False, False)
         return flags, {"recompute": self.recurrent_recompute == "full", "reset": marks}
 

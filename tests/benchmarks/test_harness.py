@@ -220,7 +220,7 @@ def test_gpu_script_says_how_it_is_used() -> None:
 
 
 def test_rows_are_measured_by_processes_of_their_own() -> None:
-    """As on a machine with two GPUs: each row once, by one of two processes."""
+    """Two processes, as on a machine with two GPUs, time each row once."""
     settings = Settings("cpu", quick=True, threads=(1, 2))
     again = partial(run.plans_of, ["sine_linear"], settings, [""])
     keys = [plan.key for plan in again()]

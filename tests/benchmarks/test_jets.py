@@ -1,4 +1,4 @@
-"""What the suite jets times: the same derivatives by every way, and the losses that it says."""
+"""The suite jets times the same derivatives by every way, and the losses that it names."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_stacks_are_right_and_timed(form: str, backward: bool) -> None:
 
 
 def test_tf32_may_round_and_float32_itself_may_not() -> None:
-    """What is allowed beside a plain layer follows from operands that are rounded."""
+    """The tolerance against a plain layer follows from operands that are rounded."""
     kind = replace(of(FORMS["2 layers"], FP32), tf32=True)
     made = models.case(QUICK, kind)
     x, sizes, *params = made.inputs[0]
@@ -104,7 +104,7 @@ def test_wrong_stacks_are_refused(form: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def far_off(function: Callable[..., Any]) -> Callable[..., Any]:
-    """As cuDNN's float16: the output is another, and nothing says so."""
+    """The output is wrong without an error, as with cuDNN's float16."""
 
     def call(x: Tensor, *rest: Any) -> Any:
         output, *last = function(x, *rest)

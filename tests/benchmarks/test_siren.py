@@ -1,4 +1,4 @@
-"""What the suites sine_linear and siren time: a SIREN, and losses that are what they say."""
+"""The suites sine_linear and siren time a SIREN, and losses that match their names."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ OTHER = {"key": "other", "label": "other", "group": "other"}
 
 @pytest.fixture(scope="module")
 def rows() -> list[Row]:
-    """As a trial takes them."""
+    """Rows of the kind that a trial takes."""
     found = []
     with pytest.MonkeyPatch.context() as patch, cases.threads(1):
         patch.setattr(sweep, "ALGORITHMS", ("rows", "grid"))

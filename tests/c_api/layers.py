@@ -97,14 +97,14 @@ class Layer:
         return replace(self, **{name: change(x) for name, x in tensors.items()})
 
     def on_cuda(self) -> Layer:
-        """With GRU's c0 in float32 beside half types."""
+        """The layer on a GPU; GRU's c0 becomes float32 if the layer has a half type."""
         made = self.mapped(lambda x: x.cuda())
         if self.cell == "gru" and self.dtype.itemsize == 2:
             made.c0 = made.c0.float()
         return made
 
     def with_exact_products(self) -> Layer:
-        """With few digits in the input and its weights: every BLAS has the same products."""
+        """The layer with few digits in input and weights, so that every BLAS has the same products."""
         input, weight = ((8 * x).round() / 8 for x in (self.input, self.weight_ih))
         return replace(self, input=input, weight_ih=weight)
 

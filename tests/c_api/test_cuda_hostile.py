@@ -73,7 +73,7 @@ def test_random_hostile_calls_on_cuda(seed: int) -> None:
 
 
 def pointers(call: Call) -> Iterator[tuple[str, Any, str]]:
-    """For each pointer of a call: its name in texts, the struct that has it, and the field."""
+    """The name in texts, the struct and the field of each pointer of a call."""
     for name, struct in call.structs().items():
         if isinstance(struct, native.Array):
             yield f"{name}.data", struct, "data"

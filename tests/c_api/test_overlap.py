@@ -106,7 +106,7 @@ def fields_of(call: Call, argument: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("function", BLOCKS)
 def test_blocks_of_recurrent_layers(function: str) -> None:
-    """What is written over, or half over, anything else of the call, and the workspace."""
+    """Outputs or workspaces that overlap another array of the call, wholly or in half."""
     read, written = BLOCKS[function]
     call = good(function)
     outs = fields_of(call, written)

@@ -62,7 +62,7 @@ MODULES: dict[str, Any] = {
 
 
 def trained(make: Any) -> nn.Module:
-    """With parameters that differ from channel to channel; one of DAC's is 0, another negative."""
+    """A Snake whose channels have different parameters; one of DAC's is 0, another negative."""
     module: nn.Module = make()
     with torch.no_grad():
         for i, p in enumerate(module.parameters()):

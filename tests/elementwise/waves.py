@@ -120,7 +120,7 @@ class Exact:
 
 
 def as_promised(name: str, actual: Tensor, exact: Tensor) -> None:
-    """For all but float64; `exact` in float64, on the device where it is to be compared."""
+    """Checks all dtypes but float64; `exact` is in float64, on the device of `actual`."""
     within_ulps(actual, exact, ULPS[actual.dtype], name)
     assert not (actual.abs() > 1).any(), f"{name}: beyond 1"
 

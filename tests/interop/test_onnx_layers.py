@@ -52,7 +52,7 @@ def test_layers(kind: str) -> None:
 
 
 class Options(nn.Module):
-    """What the forward pass of a layer takes, in one direction and in two."""
+    """Arguments of a layer's forward pass, in one direction and in two."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()

@@ -148,7 +148,7 @@ def test_no_size_depends_on_the_marks(kind: str) -> None:
 
 @EACH_KIND
 def test_parameters_of_several_nets(kind: str) -> None:
-    """As TorchRL's losses run ensembles."""
+    """An ensemble runs as in TorchRL's losses."""
     mine, other = pair(kind)
     given = batch(kind)
     weights = TensorDict.from_module(mine).data

@@ -251,7 +251,7 @@ def test_kernels_that_overlap_wait_for_each_other(size: int) -> None:
 
 
 def test_launches_overlap_where_the_gpu_can() -> None:
-    """Also in a library for many GPUs, which decides at the launch."""
+    """This holds for a library for many GPUs, too, which decides at the launch."""
     x, one = torch.zeros(10_000, device="cuda"), torch.ones(10_000, device="cuda")
     graph = graphs.captured(lambda: treadle.vector_add_(x, one), 5)
     newest = max(float(arch) for arch in re.findall(r"\d+\.\d", _build.kernels_info()["archs"]))

@@ -125,7 +125,7 @@ def test_losses_of_derivatives(loss: Callable[..., Tensor]) -> None:
 
 
 def test_modules() -> None:
-    """By hand, with an input that needs no gradient."""
+    """Counts by hand, with an input that needs no gradient."""
     x, t, b, i, h = torch.rand(5, 3, 4), 5, 3, 4, 6
     sine = treadle.nn.SineLinear(i, h)
     assert flops(lambda: backward(sine(x))) == 2 * 2 * t * b * i * h

@@ -144,7 +144,7 @@ def test_samples(name: str, dtype: torch.dtype, device: str) -> None:
 
 
 def written(twins: Twins, sample: Sample, expected: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """What both leave in out= (to be resized; strided) and in place."""
+    """Results of both in out= (to be resized; strided) and in place."""
     arguments, keywords = sample
     if expected.numel() > LARGE:
         return

@@ -181,7 +181,7 @@ def test_a_backward_pass_inside_keeps_the_dtype_of_its_forward(
 
 @each
 def test_a_float32_sine_layer_inside(device: str, dtype: torch.dtype) -> None:
-    """Where autocast is switched off for the layer alone, second derivatives work, too."""
+    """Second derivatives work, too, if autocast is switched off for the layer only."""
     x, w, b = sine_arguments(Make("island", device, torch.float32), (2,), (3, 4)).args[:3]
 
     def f(x: Tensor) -> Tensor:

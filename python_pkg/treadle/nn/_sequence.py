@@ -1,4 +1,4 @@
-"""What all recurrent layers share as modules: input forms, states, packing, and their checks."""
+"""Parts that all recurrent modules share: input forms, states, packing, and their checks."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class SequenceLayers(NotScripted):
         return (zeros,) * len(self._states)
 
     def _forward(self, *arguments: object) -> tuple[Any, ...]:
-        """As :meth:`_called`."""
+        """The same as :meth:`_called`."""
         # Dynamo skips this module but would still compile each callee separately, in one cache
         # that all layers share; so disable it for the call. Dynamo does not compile this function
         # either: it skips functions that break the graph within `try`.

@@ -85,7 +85,7 @@ def pulled_back(x: Tensor, omegas: Sequence[float], params: Params) -> tuple[Ten
 
 
 class _Kept(NamedTuple):
-    """What the backward pass needs of each sine layer, except ``pulls``."""
+    """The values that the backward pass needs of each sine layer, except ``pulls``."""
 
     outputs: list[Tensor]  # [N, width], or none where the phase alone tells them
     phases: list[Tensor]

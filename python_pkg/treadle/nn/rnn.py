@@ -21,7 +21,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 class _TorchLayers(SequenceLayers):
-    """What torch.nn.RNNBase has, with the forward pass of SequenceLayers."""
+    """The interface of torch.nn.RNNBase, with the forward pass of SequenceLayers."""
 
     # The default for modules that were made as torch's and then replaced (treadle.nn.replace).
     recompute = False
