@@ -104,7 +104,7 @@ class Layer:
         return made
 
     def with_exact_products(self) -> Layer:
-        """The layer with few digits in input and weights, so that every BLAS has the same products."""
+        """The layer with few digits in input and weights: every BLAS has the same products."""
         input, weight = ((8 * x).round() / 8 for x in (self.input, self.weight_ih))
         return replace(self, input=input, weight_ih=weight)
 

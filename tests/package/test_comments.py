@@ -34,7 +34,7 @@ def ends() -> set[str]:
 
 
 def prose(suffix: str, text: str) -> str:
-    """What people read in a file: comments and docstrings of a source, all of a page."""
+    """The prose of a file: comments and docstrings of a source, all of a page."""
     return "\n".join(_prose(suffix, text))
 
 

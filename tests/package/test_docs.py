@@ -1,4 +1,4 @@
-"""What the documents say is so: files, commands, names, the lines of use, and every number."""
+"""The documents are true: files, commands, names, the lines of use, and every number."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MADE = (
 
 
 def code(text: str) -> Iterator[str]:
-    """What stands in backquotes or in a fenced block, line by line."""
+    """Text in backquotes or in a fenced block, line by line."""
     fenced = re.compile(r"^```\w*\n(.*?)^```", re.S | re.M)
     for block in fenced.findall(text):
         yield from block.splitlines()
@@ -73,7 +73,7 @@ def test_links_lead_to_files(document: str) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """What a link to a heading of the page ends with, as GitHub makes it."""
+    """The anchors that GitHub makes of a page's headings."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
     headings = re.findall(r"^#+ (.*)$", text, re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
@@ -302,7 +302,7 @@ def row(key: str, ours: float, baseline: float, limit: float | None = None) -> t
 
 
 def test_targets_page_says_what_went_badly() -> None:
-    """In a made-up run the missed target, the slower row and the refusal are named."""
+    """The page names the missed target, the slower row and the refusal of a made-up run."""
     rows = [row("good", 1, 2, 2), row("missed", 3, 2, 2), row("slower", 1.5, 1)]
     refused = {"key": "wrong", "label": "wrong", "group": "views, CUDA", "refused": "an error"}
     table = "\n".join(targets_page.lines([*rows, refused]))

@@ -118,7 +118,7 @@ def test_sine_cnn(example, device: str) -> None:
 
 @pytest.fixture(scope="module", params=DEVICES)
 def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    """What the script says and draws; .ci/run has had it run before, on a CPU."""
+    """The script's output and pictures; .ci/run has run it before, on a CPU."""
     if (made := os.environ.get("TREADLE_DEMO")) and request.param == "cpu":
         said = (Path(made) / "said.txt").read_text()
         return subprocess.CompletedProcess([], 0, said, ""), Path(made), request.param

@@ -57,7 +57,7 @@ def test_heart_is_learnt(example) -> None:  # noqa: F811
 
 
 def test_losses_of_the_heart_are_zero_for_the_distance_alone(example) -> None:  # noqa: F811
-    """With a circle's distance, which a jet has exactly, and one that grows twice as fast."""
+    """A circle's distance, which a jet has exactly, and one that grows twice as fast."""
     module = example("signed_distance")
 
     class Circle:

@@ -252,7 +252,7 @@ def test_committed_figures(path: Path) -> None:
 
 
 def test_word_language_model(load: Any, tmp_path: Path) -> None:
-    """With dropout, of which both sides draw the same."""
+    """Both sides draw the same dropout."""
     path = tmp_path / "words.json"
     sizes = ("--device", "cpu", "--steps", "12", "--width", "16", "--length", "9", "--json", path)
     load("word_language_model").main(list(map(str, sizes)))

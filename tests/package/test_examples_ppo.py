@@ -54,7 +54,7 @@ def test_without_resets_it_does_not_learn(ppo: types.ModuleType, ignored: str) -
 
 
 def test_mazes(ppo: types.ModuleType) -> None:
-    """What is rewarded is to name the first sign, when the corridor ends."""
+    """The reward is for naming the first sign, when the corridor ends."""
     mazes = ppo.Mazes(torch.Generator().manual_seed(0))
     first, length = mazes.sign.argmax(1), torch.ones(ppo.MAZES, dtype=torch.long)
     lengths = set()

@@ -101,7 +101,7 @@ def test_differences_are_those_of_known_pictures(example) -> None:  # noqa: F811
 
 @pytest.mark.parametrize("shape", [(90, 60), (50, 100)])
 def test_derivatives_of_a_smooth_net_are_its_differences(example, shape) -> None:  # noqa: F811
-    """With a net so smooth that differences of pixels approximate its derivatives, in size too."""
+    """The net is so smooth that differences of pixels approximate its derivatives, in size, too."""
     module = example("photograph")
     torch.manual_seed(0)
     net = Siren(2, 16, 1, 3, True, first_omega_0=3.0, hidden_omega_0=3.0)

@@ -124,7 +124,7 @@ def test_the_skeleton_of_an_op() -> None:
     ],
 )
 def test_names_that_are_refused(name: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """In words that say what to do instead; nothing is written."""
+    """The message says what to do instead; nothing is written."""
     assert new_op.main([name]) == 2
     said = capsys.readouterr()
     assert said.err.startswith(f"new-op: {words}") and said.out == ""

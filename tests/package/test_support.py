@@ -157,7 +157,7 @@ def table() -> dict[str, dict[str, str]]:
 
 
 def sentence() -> list[str]:
-    """What the README says of every op."""
+    """The promises of the README for every op."""
     found = re.search(r"^Every op has (.*?): for each of\s+these", README, re.S | re.M)
     assert found is not None
     return re.split(r", | and ", " ".join(found[1].split()))

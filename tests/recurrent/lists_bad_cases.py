@@ -31,7 +31,7 @@ def both_layers(cell: str, directions: int = D, layers: int = L) -> Shapes:
 
 
 def states(cell: str, h0: Tensor, c0: Tensor) -> Any:
-    """As the op takes hx."""
+    """States in the form of the op's hx."""
     return h0 if cell == "gru" else (h0, c0)
 
 

@@ -37,7 +37,7 @@ def most_hidden(algorithm: str, dtype: torch.dtype, cell: str = "lltm") -> int:
 
 
 def most_hidden_of_other_gpus(algorithm: str, dtype: torch.dtype, cell: str) -> int:
-    """By any number of directions, both ways. Some fit wider layers of some cells."""
+    """The largest H for any number of directions, both passes. Some cells fit at larger H."""
     if dtype == torch.float64 or algorithm == "tiles":
         return 0
     if algorithm == "cluster":  # of one block
@@ -99,8 +99,7 @@ def allowing(algorithm: str, dtype: torch.dtype) -> AbstractContextManager[None]
 
 
 def as_multiplied(t: Tensor, algorithm: str) -> Tensor:
-    """In float64, what a product of the algorithm reads: of float's 23 bits behind the point, tf32
-    keeps 10, rounded."""
+    """The operand of a product, in float64: TF32 rounds float's 23 bits behind the point to 10."""
     exact = t.double()
     if not rounds(algorithm, t.dtype):
         return exact
@@ -138,7 +137,7 @@ class Given:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """What NAMES says, and the gradients; without those that are missing."""
+        """Tensors of NAMES, and the gradients, without missing ones."""
         found = (*(getattr(self, name) for name in NAMES), *self.grads)
         return [t for t in found if t is not None]
 
@@ -191,7 +190,7 @@ def given(
     state: torch.dtype | None = None,
     grad_output: bool = True,
 ) -> Given:
-    """With lengths, T and B are theirs, whatever sizes say, and steps without a row can follow.
+    """Draws a call. Lengths override T and B of sizes, and steps without a row can follow.
 
     Without features, each of the LLTM's gates has an input of its own and weight_ih picks it: then
     the products of the input are the input, and its gradient is that of the gates. Nothing is

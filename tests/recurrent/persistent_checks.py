@@ -66,8 +66,10 @@ class Checks:
         self.no(~(error <= bound), what, actual, expected)
 
     def close_as(self, actual: Tensor, expected: Tensor, theirs: Tensor, what: str) -> None:
-        """As close_in_norm after one rounding, beside twice the error of torch's own result, which
-        the sums of many rows make large where they cancel."""
+        """The bound is that of close_in_norm after one rounding plus twice torch's own error.
+
+        Torch's error is large if the sums of many rows cancel.
+        """
         assert actual.dtype == theirs.dtype and actual.shape == theirs.shape, what
         error, other = ((t.double() - expected).norm() for t in (actual, theirs))
         bound = 4 * torch.finfo(actual.dtype).eps * expected.norm() + 2 * other + 1e-6

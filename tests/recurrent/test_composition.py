@@ -110,7 +110,7 @@ class Drawn:
         return [*moved, *jvp(gradients, *pairs)[1]]
 
     def whole(self, given: Optionals) -> Optionals:
-        """With None for missing biases."""
+        """The arguments with None for missing biases."""
         return [*given, *[None] * (len(NAMES) - len(given))]
 
     def found(self, op: Callable[..., Optionals], tangents: Optionals) -> Optionals:

@@ -68,7 +68,7 @@ def finish(process: Process, seconds: float = SECONDS) -> str:
 
 
 def fitting_here(group: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Without the widths that this GPU does not run by the algorithm; skips if none is left."""
+    """Drops widths that the algorithm does not run on this GPU; skips if none is left."""
     algorithm = next((name for name in arguments if name in CHOSEN), None)
     if on_hopper() or algorithm is None:
         return arguments
@@ -204,7 +204,7 @@ def test_algorithms_agree(dtype: str, cell: str) -> None:
 @EACH
 @pytest.mark.parametrize("width", ["narrow", "odd", "wide"])
 def test_what_is_not_finite_stays_in_its_row(width: str, algorithm: str, dtype: str) -> None:
-    """In half types a single block runs the small layers, and clusters begin with the odd ones."""
+    """A single block runs the small layers of half types; clusters begin with the odd ones."""
     wide = 1000 if algorithm == "grid" else 512
     watch("rows", algorithm, dtype, {"narrow": 33, "odd": 101, "wide": wide}[width])
 

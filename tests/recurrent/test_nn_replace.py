@@ -173,7 +173,7 @@ def test_what_is_left() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_int8_leaves_layers_without_a_word() -> None:
-    """As docs/limits.md says; restored ones become int8."""
+    """Replaced layers stay as they are (docs/limits.md); restored ones become int8."""
     ao = torch.ao.quantization
     model = nn.ModuleDict({"rnn": nn.LSTM(3, 4), "head": nn.Linear(4, 2)}).eval()
     model.qconfig = ao.get_default_qconfig("x86")
@@ -185,7 +185,7 @@ def test_int8_leaves_layers_without_a_word() -> None:
 
 
 class Padding(nn.RNNBase):
-    """As pytorch-forecasting's base of its LSTM and GRU."""
+    """A class like pytorch-forecasting's base of its LSTM and GRU."""
 
     def forward(self, x: Tensor, hx: Any = None, lengths: Tensor | None = None) -> Any:
         output, last = super().forward(x, hx)  # type: ignore[misc]

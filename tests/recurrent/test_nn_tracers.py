@@ -233,7 +233,7 @@ def test_scripting_says_what_to_use(module: nn.Module, script: Any) -> None:
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: type(module).__name__)
 def test_every_listed_attribute_can_be_read(module: nn.Module) -> None:
-    """As by inspect, debuggers and torch.jit.trace."""
+    """inspect, debuggers and torch.jit.trace read every one."""
     for each in (module, type(module)):
         names = {name for name, _ in inspect.getmembers(each)}
         assert {"forward", "__prepare_scriptable__"} <= names

@@ -62,7 +62,7 @@ def step_bytes(sizes: Sizes) -> int:
 
 
 def bounded(sizes: Sizes, chunk: int, l2_bytes: int) -> None:
-    """In steps, between one and all; in memory, half of the cache, or few rows, or one step."""
+    """A chunk has one step up to all, and takes half of the cache, or few rows, or one step."""
     steps, batch, *_ = sizes
     assert 1 <= chunk <= max(steps, 1)
     rows = chunk * batch
@@ -157,7 +157,7 @@ def covered(
 
 
 def chosen(one: Any, can: set[str], sizes: Sizes, backward: bool, architecture: int) -> None:
-    """Not for very many rows, which a launch a step computes faster."""
+    """Checks the algorithm and its reason. A launch a step computes very many rows faster."""
     _, batch, hidden, element = sizes
     many = (one.algorithm, one.reason) in MANY_ROWS
     # If both run: above H 256, and backward in float32, the one with the lower predicted time.
@@ -195,7 +195,7 @@ def test_every_size() -> None:
 
 @BINDINGS
 def test_weights_lie_by_columns_where_that_is_faster() -> None:
-    """In float32 without TF32, if steps are products, and enough of them to pay for the copy."""
+    """Float32 without TF32, if steps are products, and enough of them to pay for the copy."""
     sizes = (32, 64, 2048, 4)
     assert plan(sizes).algorithm == "step" and plan(sizes).weight_by_columns
     for steps, batch, hidden, element in (

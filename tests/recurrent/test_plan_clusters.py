@@ -120,7 +120,7 @@ def test_float32_on_tensor_cores_takes_as_many_rows_as_run_at_once() -> None:
 
 @BINDINGS
 def test_tf32_where_torch_allows_it_is_a_reason_for_a_launch_a_step() -> None:
-    """With many rows, one product a number (TF32) beats the three that fp16x2 takes on the chip."""
+    """One product a number (TF32) beats fp16x2's three on the chip if there are many rows."""
     for batch, hidden, dense, packed, tf32 in (
         (16, 256, "cluster", "cluster", "cluster"),
         (512, 256, "cluster", "grid", "tiles"),

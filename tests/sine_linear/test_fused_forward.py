@@ -36,12 +36,12 @@ forward = torch.ops.treadle.sine_linear_forward
 
 @pytest.fixture(autouse=True)
 def tf32(allow_tf32: Callable[[bool], None]) -> None:
-    """For float32, and only on a GPU."""
+    """Lets float32 use TF32, which only a GPU has."""
     allow_tf32(True)
 
 
 def as_multiplied(t: Tensor) -> Tensor:
-    """In float64. tf32 has 10 bits behind the point; of 13 less the nearest is taken."""
+    """Rounds float32 on a GPU to TF32's 10 bits behind the point; the result is in float64."""
     if t.dtype != torch.float32 or not t.is_cuda:
         return t.double()
     exact = t.double()

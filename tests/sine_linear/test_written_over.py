@@ -96,7 +96,7 @@ def test_derivatives(
 
 
 def test_written_over_between_two_derivatives() -> None:
-    """What the first derivative keeps of the layer has been written over when the second comes."""
+    """Tensors that the first derivative saved were written over before the second."""
     found = []
     for write in (times_, times):
         net = Net(write, "cpu")

@@ -33,7 +33,7 @@ def same_layout(actual: Tensor, expected: Tensor, what: object = "") -> None:
 
 
 def differing(actual: Tensor, expected: Tensor) -> Tensor:
-    """Where the bits differ; any NaN equals any other."""
+    """A mask of elements whose bits differ; any NaN equals any other."""
     bits = _BITS[actual.element_size()]
     different = actual.contiguous().view(bits) != expected.contiguous().view(bits)
     if actual.is_floating_point():

@@ -40,7 +40,7 @@ def captured(call: Callable[[], Any], times: int) -> torch.cuda.CUDAGraph:
 
 
 def overlaps(graph: torch.cuda.CUDAGraph) -> list[bool]:
-    """For each edge, whether the launch at its end may begin before the other has ended."""
+    """Whether the launch at the end of each edge may begin before the other has ended."""
     return [edge.type == PROGRAMMATIC for edge in _edges(graph)[2]]
 
 

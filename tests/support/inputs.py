@@ -173,7 +173,7 @@ class Bad:
 
 
 def batched(args: list[Any], subset: tuple[int, ...]) -> tuple[list[Any], tuple[Any, ...]]:
-    """For vmap: the tensors of the subset, batched in different dimensions, and in_dims."""
+    """Arguments and in_dims of vmap: the subset's tensors are batched in different dimensions."""
     args = list(args)
     in_dims: list[int | None] = [None] * len(args)
     for i in subset:
