@@ -103,8 +103,8 @@ inline constexpr const char* kSchemas[] = {
 
 // Made of other ops, on every device.
 inline constexpr const char* kCompositeSchemas[] = {
-    // Empty results, for the fake kernels of treadle/_fakes.py: torch refuses a Meta kernel's,
-    // because batch_sizes are on the CPU.
+    // Empty results, for the fake kernels of treadle/_torch/fakes.py: torch refuses a Meta
+    // kernel's, because batch_sizes are on the CPU.
     "recurrent_layer_forward_empty(Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0,"
     " Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, *, str cell,"
     " bool recompute=False, str algorithm='auto', Tensor? reset=None, Tensor? reset_h=None,"

@@ -1,6 +1,6 @@
 """Write the skeleton of an elementwise op of one tensor: `make new-op NAME=relu2`.
 
-Seven new files and a few lines in eight others, in the style of sine and cosine. They compile as
+Two new files and a few lines in eleven others, in the style of sine and cosine. They compile as
 they are, and the tests of the new op fail until you write its formula in four places, which are
 printed at the end. docs/write_an_op.md explains them. The texts are in tools/new_op_files.py and
 tools/new_op_texts.py.

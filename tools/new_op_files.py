@@ -11,10 +11,7 @@ NEW = {
 
 namespace treadle {
 
-struct @CAMEL@ {
-  // true: integers give integers, as in torch.relu. false: floats, as in torch.sin.
-  static constexpr bool kIntegers = false;
-
+struct @CAMEL@Forward {
   // T is float or double, and of integers uint32_t or uint64_t: compare as_signed(x).
   template <class T>
   TREADLE_HD T operator()(T x) const {
@@ -29,119 +26,13 @@ struct @CAMEL@Backward {
   }
 };
 
-}  // namespace treadle
-""",
-    "csrc/elementwise/@NAME@.h": """\
-// @NAME@: names, dtypes and second derivative. unary.h and unary_autograd.h make the op of them.
-#pragma once
-
-#include "common/dispatch.h"
-#include "kernels/math/@NAME@.h"
-
-namespace treadle {
-
-struct @CAMEL@Op {
-  static constexpr const char* kName = "@NAME@";
-  static constexpr const char* kInplaceName = "@NAME@_";
-  static constexpr const char* kBackwardName = "@NAME@_backward";
-  static constexpr const char* kNode = "@CAMEL@Backward";
-  static constexpr const char* kBackwardNode = "@CAMEL@BackwardBackward";
-  static constexpr bool kIntegers = @CAMEL@::kIntegers;
-
-  static Tensor times_second(const Tensor& t, const Tensor& x);  // t * f''(x)
+// One formula, whatever a tensor is stored as.
+struct @CAMEL@ {
+  template <class scalar_t>
+  using Forward = @CAMEL@Forward;
+  template <class scalar_t>
+  using Backward = @CAMEL@Backward;
 };
-
-}  // namespace treadle
-""",
-    "csrc/elementwise/@NAME@.cpp": """\
-// @NAME@: out = f(x), backward grad * f'(x). x [*]. Formula: kernels/math/@NAME@.h.
-// Twins: cuda/@NAME@.cpp, cpu/@NAME@.cpp, kernels/elementwise/@NAME@.cu.
-#include "elementwise/@NAME@.h"
-
-#include "elementwise/unary_autograd.h"
-#include "treadle/ops.h"
-
-namespace treadle {
-
-// ---- C++ interface
-
-Tensor @NAME@(const Tensor& x) { return unary_op<@CAMEL@Op>().call(x); }
-
-Tensor& @NAME@_out(Tensor& out, const Tensor& x) {
-  unary_out_op<@CAMEL@Op>().call(x, out);
-  return out;
-}
-
-Tensor& @NAME@_(Tensor& x) {
-  unary_inplace_op<@CAMEL@Op>().call(x);
-  return x;
-}
-
-Tensor @NAME@_backward(const Tensor& grad, const Tensor& x) {
-  return call_backward<@CAMEL@Op>(grad, x);
-}
-
-// ---- second derivative, of ops of torch or of ours, so that it can be differentiated again
-
-Tensor @CAMEL@Op::times_second(const Tensor& t, const Tensor& x) {
-  return t * x;  // TODO: t * f''(x)
-}
-
-// ---- registration
-
-TORCH_LIBRARY_IMPL(treadle, CPU, m) {
-  register_unary<@CAMEL@Op, unary_cpu<cpu::@NAME@>, unary_cpu<cpu::@NAME@_backward>>(m);
-}
-
-TORCH_LIBRARY_IMPL(treadle, Meta, m) { register_unary_meta<@CAMEL@Op>(m); }
-
-TORCH_LIBRARY_IMPL(treadle, Autograd, m) { register_unary_autograd<@CAMEL@Op>(m); }
-
-TORCH_LIBRARY_IMPL(treadle, FuncTorchBatched, m) { register_unary_vmap<@CAMEL@Op>(m); }
-
-}  // namespace treadle
-""",
-    "kernels/elementwise/cpu/@NAME@.cpp": """\
-// @NAME@ and @NAME@_backward on the CPU. Twin: kernels/elementwise/@NAME@.cu.
-#include "kernels/math/@NAME@.h"
-
-#include "kernels/elementwise/cpu/loop.h"
-
-namespace treadle::cpu::TREADLE_ISA {
-
-void @NAME@(const Tile2d& tile) {
-  visit_computed<@CAMEL@::kIntegers>(tile.compute, [&](auto type) {
-    loop<typename decltype(type)::type, 1>(tile, @CAMEL@{});
-  });
-}
-
-void @NAME@_backward(const Tile2d& tile) {
-  visit_floating(tile.compute, [&](auto type) {
-    loop<typename decltype(type)::type, 2>(tile, @CAMEL@Backward{});
-  });
-}
-
-}  // namespace treadle::cpu::TREADLE_ISA
-""",
-    "kernels/elementwise/@NAME@.cu": """\
-// @NAME@ and @NAME@_backward on CUDA. Twin: kernels/elementwise/cpu/@NAME@.cpp.
-#include "kernels/elementwise/launchers.h"
-#include "kernels/elementwise/map.cuh"
-#include "kernels/math/@NAME@.h"
-
-namespace treadle {
-
-cudaError_t launch_@NAME@(const ElementwiseArgs& args, cudaStream_t stream) {
-  return visit_computed<@CAMEL@::kIntegers>(args.compute, [&](auto type) {
-    return launch_map<typename decltype(type)::type, 1>(args, @CAMEL@{}, stream);
-  });
-}
-
-cudaError_t launch_@NAME@_backward(const ElementwiseArgs& args, cudaStream_t stream) {
-  return visit_floating(args.compute, [&](auto type) {
-    return launch_map<typename decltype(type)::type, 2>(args, @CAMEL@Backward{}, stream);
-  });
-}
 
 }  // namespace treadle
 """,
@@ -153,7 +44,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._check_tensor import check_tensor
+from ._check.tensors import check_tensor
 
 __all__ = ["@NAME@", "@NAME@_"]
 
@@ -176,7 +67,7 @@ def @NAME@(x: Tensor, *, out: Tensor | None = None) -> Tensor:
         TypeError: ``x`` or ``out`` is no tensor.
         RuntimeError: dtypes or devices that do not fit.
 
-    Source: csrc/elementwise/@NAME@.cpp, kernels/elementwise/@NAME@.cu.
+    Source: kernels/math/@NAME@.h, csrc/elementwise/unary.cpp.
     """
     if type(x) is not Tensor:
         check_tensor("@NAME@", "x", x)
@@ -200,27 +91,11 @@ def @NAME@_(x: Tensor) -> Tensor:
         TypeError: ``x`` is no tensor.
         RuntimeError: a dtype that does not fit; a leaf that requires grad; an expanded ``x``.
 
-    Source: csrc/elementwise/@NAME@.cpp, kernels/elementwise/@NAME@.cu.
+    Source: kernels/math/@NAME@.h, csrc/elementwise/unary.cpp.
     """
     if type(x) is not Tensor:
         check_tensor("@NAME@_", "x", x)
     _@NAME@_(x)
     return x
 ''',
-    "csrc/elementwise/cuda/@NAME@.cpp": """\
-// @NAME@ and @NAME@_backward on CUDA. Kernels: kernels/elementwise/@NAME@.cu.
-#include "elementwise/@NAME@.h"
-
-#include "elementwise/cuda/loop.h"
-#include "elementwise/unary.h"
-#include "kernels/elementwise/launchers.h"
-
-namespace treadle {
-
-TORCH_LIBRARY_IMPL(treadle, CUDA, m) {
-  register_unary<@CAMEL@Op, unary_cuda<launch_@NAME@>, unary_cuda<launch_@NAME@_backward>>(m);
-}
-
-}  // namespace treadle
-""",
 }

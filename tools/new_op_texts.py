@@ -20,7 +20,31 @@ CHANGED: dict[str, list[tuple[str, str, bool]]] = {
             True,
         )
     ],
-    "kernels/elementwise/unary_ops.h": [(r"^  declare\(cosine\)$", "  declare(@NAME@) \\\n", True)],
+    "kernels/elementwise/unary_ops.h": [
+        (r"^  row\(cosine, Cosine, false\)$", "  row(@NAME@, @CAMEL@, false) \\\n", True)
+    ],
+    "kernels/elementwise/unary.cu": [
+        (r'^#include "kernels/elementwise/trig\.cuh"$', '#include "kernels/math/@NAME@.h"\n', False)
+    ],
+    "kernels/elementwise/cpu/unary.cpp": [
+        (
+            r'^#include "kernels/elementwise/cpu/sine\.h"$',
+            '#include "kernels/math/@NAME@.h"\n',
+            False,
+        )
+    ],
+    "csrc/elementwise/unary.cpp": [
+        (
+            r"^// ---- C\+\+ interface and registration$",
+            """\
+Tensor @CAMEL@Op::times_second(const Tensor& t, const Tensor& x) {
+  return t * x;  // TODO: t * f''(x)
+}
+
+""",
+            True,
+        )
+    ],
     "csrc/include/treadle/ops.h": [
         (
             r"^// One step of the LLTM cell",
@@ -37,7 +61,7 @@ at::Tensor @NAME@_backward(const at::Tensor& grad, const at::Tensor& x);
             True,
         )
     ],
-    "python_pkg/treadle/reference.py": [
+    "python_pkg/treadle/reference/__init__.py": [
         (
             r"^def sine_linear\(",
             '''\
@@ -50,7 +74,7 @@ def @NAME@(x: Tensor) -> Tensor:
     Returns:
         [...].
     """
-    raise NotImplementedError("@NAME@: write f(x) in treadle/reference.py")
+    raise NotImplementedError("@NAME@: write f(x) in treadle.reference")
 
 
 def @NAME@_backward(grad: Tensor, x: Tensor) -> Tensor:
@@ -63,7 +87,7 @@ def @NAME@_backward(grad: Tensor, x: Tensor) -> Tensor:
     Returns:
         [...].
     """
-    raise NotImplementedError("@NAME@_backward: write grad * f'(x) in treadle/reference.py")
+    raise NotImplementedError("@NAME@_backward: write grad * f'(x) in treadle.reference")
 
 
 ''',
@@ -102,7 +126,7 @@ def @NAME@_backward(grad: Tensor, x: Tensor) -> Tensor:
 
 # Names that go into the sorted __all__ of a module.
 LISTED = {
-    "python_pkg/treadle/reference.py": "@NAME@ @NAME@_backward",
+    "python_pkg/treadle/reference/__init__.py": "@NAME@ @NAME@_backward",
 }
 
 # Lines at the end of a file.
@@ -112,10 +136,11 @@ APPENDED = {
 
 NEXT = """
 Next, for @NAME@ (docs/write_an_op.md explains each step):
-  1. python_pkg/treadle/reference.py   f(x) and grad * f'(x) in plain PyTorch
+  1. python_pkg/treadle/reference/     f(x) and grad * f'(x) in plain PyTorch
   2. make test ARGS="-k @NAME@"        its tests fail: the kernels have no formula yet
-  3. kernels/math/@NAME@.h             f(x), grad * f'(x), and whether integers stay integers
-  4. csrc/elementwise/@NAME@.cpp       t * f''(x), of ops of torch or of ours
-  5. tests/elementwise/cases.py        + INTEGERS if integers stay; the twin in torch, if any
+  3. kernels/math/@NAME@.h             f(x) and grad * f'(x)
+  4. csrc/elementwise/unary.cpp        t * f''(x), of ops of torch or of ours
+  5. kernels/elementwise/unary_ops.h   true if integers stay integers;
+     tests/elementwise/cases.py        then + INTEGERS; the twin in torch, if any
   6. make format lint test             its tests pass; then every TODO: grep -rn TODO
 """

@@ -1,44 +1,39 @@
-// scale: what its CPU and CUDA kernels share. Each backend brings a loop, `run`.
+// scale: out = x * factor, a Python number. x [*] of any number dtype; promotion as x * factor.
+// The model for other ops. Kernels: kernels/elementwise/scale.cu, cpu/scale.cpp.
 #pragma once
 
-#include <torch/library.h>
-
-#include "elementwise/loop.h"
+#include "elementwise/op.h"
+#include "treadle/ops.h"
 
 namespace treadle {
 
-using ScaleRun = void (*)(ElementwiseLoop& loop, const Scalar& factor);
+struct ScaleOp : ElementwiseOp<ScaleOp, const Scalar&> {
+  static constexpr const char* kName = "scale";
 
-// The dtype of the result. `out` is undefined, or the tensor that is written.
-ScalarType check_scale(const char* op, const Tensor& x, const Scalar& factor, const Tensor& out);
+  static ScalarType check(const char* op, const Tensor& x, const Scalar& factor,
+                          const Tensor& out) {
+    TORCH_CHECK(!factor.isComplex(), op, ": factor must be a real number, got a complex one");
+    const ScalarType compute = promote(x, factor);
+    check_unary_output(op, x, compute, out);
+    return compute;
+  }
 
-template <ScaleRun run>
-Tensor scale_kernel(const Tensor& x, const Scalar& factor) {
-  const ScalarType compute = check_scale("scale", x, factor, Tensor());
-  ElementwiseLoop loop("scale", Tensor(), x, compute);
-  run(loop, factor);
-  return loop.output;
-}
+  static Tensor twin(const Tensor& x, const Scalar& factor) { return at::mul(x, factor); }
 
-template <ScaleRun run>
-void scale_out_kernel(const Tensor& x, const Scalar& factor, Tensor& out) {
-  const ScalarType compute = check_scale("scale", x, factor, out);
-  ElementwiseLoop loop("scale", out, x, compute);
-  run(loop, factor);
-}
+  // Linear, so it is the gradient of x by that of the result, and a tangent's tangent.
+  static Tensor vjp(const Tensor& grad, const Scalar& factor) { return scale(grad, factor); }
 
-template <ScaleRun run>
-void scale_inplace_kernel(Tensor& x, const Scalar& factor) {
-  const ScalarType compute = check_scale("scale_", x, factor, x);
-  ElementwiseLoop loop("scale_", x, x, compute);
-  run(loop, factor);
-}
+  struct Backward : OpNode<Backward, Scalar> {
+    static constexpr const char* kName = "ScaleBackward";
+    static variable_list backward(const variable_list& grads, const Need&, const Scalar& factor) {
+      return {vjp(grads[0], factor)};
+    }
+  };
+  static auto saved(const Tensor&, const Scalar& factor) { return std::tie(factor); }
 
-template <ScaleRun run>
-void register_scale(torch::Library& m) {
-  m.impl("scale", scale_kernel<run>);
-  m.impl("scale.out", scale_out_kernel<run>);
-  m.impl("scale_", scale_inplace_kernel<run>);
-}
+  static Tensor jvp(const Tangents& t, const Tensor&, const Scalar& factor, const Tensor&) {
+    return vjp(t[0], factor);
+  }
+};
 
 }  // namespace treadle

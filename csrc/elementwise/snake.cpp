@@ -7,7 +7,6 @@
 #include <ATen/OpMathType.h>
 #include <ATen/native/TypeProperties.h>
 
-#include "common/rules.h"
 #include "treadle/ops.h"
 
 namespace treadle {
@@ -16,19 +15,17 @@ namespace treadle {
 
 Tensor snake(const Tensor& x, const Tensor& alpha, const OptionalTensor& beta,
              std::optional<double> eps, bool logscale) {
-  return snake_op().call(x, alpha, beta, eps, logscale);
+  return SnakeOp::call(x, alpha, beta, eps, logscale);
 }
 
 Tensor& snake_out(Tensor& out, const Tensor& x, const Tensor& alpha, const OptionalTensor& beta,
                   std::optional<double> eps, bool logscale) {
-  snake_out_op().call(x, alpha, beta, eps, logscale, out);
-  return out;
+  return SnakeOp::call_out(out, x, alpha, beta, eps, logscale);
 }
 
 Tensor& snake_(Tensor& x, const Tensor& alpha, const OptionalTensor& beta,
                std::optional<double> eps, bool logscale) {
-  snake_inplace_op().call(x, alpha, beta, eps, logscale);
-  return x;
+  return SnakeOp::call_inplace(x, alpha, beta, eps, logscale);
 }
 
 // ---- checks
@@ -177,24 +174,7 @@ Tensors3 run_snake_backward(const SnakeBackend& backend, const Tensor& grad, con
   return {grad_x, of_parameter(grad_alpha, alpha), of_parameter(grad_beta, given_beta)};
 }
 
-// ---- meta
-
-static Tensor snake_meta(const Tensor& x, const Tensor& alpha, const OptionalTensor& beta,
-                         std::optional<double>, bool) {
-  const auto [a, b, compute] = check_snake("snake", x, alpha, beta, Tensor());
-  return at::mul(at::sin(at::mul(x, a)), b);
-}
-
-static void snake_out_meta(const Tensor& x, const Tensor& alpha, const OptionalTensor& beta,
-                           std::optional<double>, bool, Tensor& out) {
-  const auto [a, b, compute] = check_snake("snake", x, alpha, beta, out);
-  at::mul_outf(at::sin(at::mul(x, a)), b, out);
-}
-
-static void snake_inplace_meta(Tensor& x, const Tensor& alpha, const OptionalTensor& beta,
-                               std::optional<double>, bool) {
-  check_snake("snake_", x, alpha, beta, x);
-}
+// ---- registration
 
 static Tensors3 snake_backward_meta(const Tensor& grad, const Tensor& x, const Tensor& alpha,
                                     const OptionalTensor& beta, std::optional<double>,
@@ -202,12 +182,6 @@ static Tensors3 snake_backward_meta(const Tensor& grad, const Tensor& x, const T
   check_snake_backward(grad, x, alpha, beta);
   return {empty_like_if(mask[0], x), empty_like_if(mask[1], alpha),
           has(beta) ? empty_like_if(mask[2], *beta) : Tensor()};
-}
-
-// ---- CPU
-
-static void snake_cpu(ElementwiseLoop& loop, const SnakeForm& form) {
-  run_cpu(loop, [&form](const cpu::Tile2d& tile) { cpu::snake(tile, form); });
 }
 
 static int64_t chunks_cpu(const SnakeBackwardArgs& args) { return SnakeCpuChunks(args).count; }
@@ -220,16 +194,14 @@ static void backward_cpu(const SnakeBackwardArgs& args, at::Device) {
   if (args.partial != nullptr) cpu::snake_sums(args);
 }
 
-static constexpr SnakeBackend kCpuBackend{snake_cpu, chunks_cpu, backward_cpu,
-                                          /*short_rows=*/false};
+static constexpr SnakeBackend kCpuBackend{chunks_cpu, backward_cpu, /*short_rows=*/false};
 
-TORCH_LIBRARY_IMPL(treadle, CPU, m) { register_snake<kCpuBackend>(m); }
+TREADLE_REGISTER_ELEMENTWISE(SnakeOp, cpu::snake)
 
-TORCH_LIBRARY_IMPL(treadle, Meta, m) {
-  m.impl("snake", snake_meta);
-  m.impl("snake.out", snake_out_meta);
-  m.impl("snake_", snake_inplace_meta);
-  m.impl("snake_backward", snake_backward_meta);
+TORCH_LIBRARY_IMPL(treadle, CPU, m) {
+  m.impl("snake_backward", bind<kCpuBackend, run_snake_backward>);
 }
+
+TORCH_LIBRARY_IMPL(treadle, Meta, m) { m.impl("snake_backward", snake_backward_meta); }
 
 }  // namespace treadle

@@ -1,14 +1,12 @@
 // snake: x + sin(alpha x)^2 / (beta + eps), x [N, C, ...], alpha and beta [C] or [1]; without beta
-// it is alpha, and without eps as well the limit form of kernels/math/snake.h. What its CPU and
-// CUDA kernels share. Each backend brings a loop and a backward pass.
+// it is alpha, and without eps as well the limit form of kernels/math/snake.h. Each backend brings
+// a kernel and a backward pass.
 #pragma once
-
-#include <torch/library.h>
 
 #include <array>
 
 #include "common/tensors.h"
-#include "elementwise/loop.h"
+#include "elementwise/op.h"
 #include "kernels/elementwise/snake_args.h"
 
 namespace treadle {
@@ -37,8 +35,8 @@ SnakeOperands check_snake(const char* op, const Tensor& x, const Tensor& alpha,
 SnakeOperands check_snake_backward(const Tensor& grad, const Tensor& x, const Tensor& alpha,
                                    const OptionalTensor& beta);
 
+// A backward pass.
 struct SnakeBackend {
-  void (*run)(ElementwiseLoop& loop, const SnakeForm& form);
   // The chunks of work that a backward pass is divided into, and the pass.
   int64_t (*chunks)(const SnakeBackwardArgs& args);
   void (*backward)(const SnakeBackwardArgs& args, at::Device device);
@@ -50,58 +48,51 @@ Tensors3 run_snake_backward(const SnakeBackend& backend, const Tensor& grad, con
                             const Tensor& alpha, const OptionalTensor& beta,
                             std::optional<double> eps, std::array<bool, 3> mask, bool logscale);
 
-template <const SnakeBackend& backend>
-struct SnakeKernels {
-  static Tensor functional(const Tensor& x, const Tensor& alpha, const OptionalTensor& beta,
-                           std::optional<double> eps, bool logscale) {
+struct SnakeOp
+    : ElementwiseOp<SnakeOp, const Tensor&, const OptionalTensor&, std::optional<double>, bool> {
+  static constexpr const char* kName = "snake";
+  static constexpr unsigned kForms = kFunctional | kOut | kInPlace;  // vmap: snake_vmap.cpp
+  static constexpr bool kAtX = true;
+
+  static SnakeOperands check(const char* op, const Tensor& x, const Tensor& alpha,
+                             const OptionalTensor& beta, std::optional<double>, bool,
+                             const Tensor& out) {
+    return check_snake(op, x, alpha, beta, out);
+  }
+
+  static ElementwiseLoop loop(const char* op, const Tensor& out, const Tensor& x,
+                              const Tensor& alpha, const OptionalTensor& beta,
+                              std::optional<double>, bool) {
+    const auto [a, b, compute] = check_snake(op, x, alpha, beta, out);
+    return ElementwiseLoop(op, out, x, a, b, compute);
+  }
+
+  static auto parameters(const Tensor&, const OptionalTensor& beta, std::optional<double> eps,
+                         bool logscale) {
+    return std::tuple(snake_form(has(beta), eps, logscale));
+  }
+
+  static Tensor twin(const Tensor& x, const Tensor& alpha, const OptionalTensor& beta,
+                     std::optional<double>, bool) {
     const auto [a, b, compute] = check_snake("snake", x, alpha, beta, Tensor());
-    ElementwiseLoop loop("snake", Tensor(), x, a, b, compute);
-    backend.run(loop, snake_form(has(beta), eps, logscale));
-    return loop.output;
+    return at::mul(at::sin(at::mul(x, a)), b);
   }
-  static void out(const Tensor& x, const Tensor& alpha, const OptionalTensor& beta,
-                  std::optional<double> eps, bool logscale, Tensor& out) {
-    const auto [a, b, compute] = check_snake("snake", x, alpha, beta, out);
-    ElementwiseLoop loop("snake", out, x, a, b, compute);
-    backend.run(loop, snake_form(has(beta), eps, logscale));
+
+  struct Backward : OpNode<Backward, Tensor, Tensor, Tensor, std::optional<double>, bool> {
+    static constexpr const char* kName = "SnakeBackward";
+    static variable_list backward(const variable_list& grads, const Need& need, const Tensor& x,
+                                  const Tensor& alpha, const Tensor& beta,
+                                  std::optional<double> eps, bool logscale);
+  };
+  static auto saved(const Tensor& x, const Tensor& alpha, const OptionalTensor& beta,
+                    std::optional<double> eps, bool logscale) {
+    return std::tuple(x, alpha, value_or_undefined(beta), eps, logscale);
   }
-  static void inplace(Tensor& x, const Tensor& alpha, const OptionalTensor& beta,
-                      std::optional<double> eps, bool logscale) {
-    const auto [a, b, compute] = check_snake("snake_", x, alpha, beta, x);
-    ElementwiseLoop loop("snake_", x, x, a, b, compute);
-    backend.run(loop, snake_form(has(beta), eps, logscale));
-  }
+
+  static Tensor jvp(const Tangents& t, const Tensor& x, const Tensor& alpha,
+                    const OptionalTensor& beta, std::optional<double> eps, bool logscale,
+                    const Tensor& result);
 };
-
-template <const SnakeBackend& backend>
-void register_snake(torch::Library& m) {
-  m.impl("snake", SnakeKernels<backend>::functional);
-  m.impl("snake.out", SnakeKernels<backend>::out);
-  m.impl("snake_", SnakeKernels<backend>::inplace);
-  m.impl("snake_backward", bind<backend, run_snake_backward>);
-}
-
-// ---- dispatcher calls
-
-inline const auto& snake_op() {
-  static const auto op = find_op<Tensor(const Tensor&, const Tensor&, const OptionalTensor&,
-                                        std::optional<double>, bool)>("treadle::snake");
-  return op;
-}
-
-inline const auto& snake_out_op() {
-  static const auto op =
-      find_op<void(const Tensor&, const Tensor&, const OptionalTensor&, std::optional<double>, bool,
-                   Tensor&)>("treadle::snake", "out");
-  return op;
-}
-
-inline const auto& snake_inplace_op() {
-  static const auto op =
-      find_op<void(Tensor&, const Tensor&, const OptionalTensor&, std::optional<double>, bool)>(
-          "treadle::snake_");
-  return op;
-}
 
 inline const auto& snake_backward_op() {
   static const auto op =

@@ -4,7 +4,6 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/OpMathType.h>
 
-#include "common/autograd.h"
 #include "elementwise/snake.h"
 #include "treadle/ops.h"
 
@@ -104,73 +103,6 @@ struct SnakeCall {
   }
 };
 
-struct SnakeTangents {
-  Tensor x, alpha, beta;
-
-  SnakeTangents(const Tensor& x, const Tensor& alpha, const Tensor& beta)
-      : x(tangent(x)), alpha(tangent(alpha)), beta(tangent(beta.defined() ? beta : alpha)) {}
-
-  // The tangent of `result`, which a call at these primals returned, in its dtype.
-  Tensor of(const SnakeCall& call, const Tensor& result) const {
-    const Tensor dx = cast(x, call.x.scalar_type());
-    return cast(call.tangent(dx, alpha, beta), result.scalar_type());
-  }
-};
-
-struct SnakeBackward : OpNode<SnakeBackward, Tensor, Tensor, Tensor, std::optional<double>, bool> {
-  static constexpr const char* kName = "SnakeBackward";
-  static variable_list backward(const variable_list& grads, const Need& need, const Tensor& x,
-                                const Tensor& alpha, const Tensor& beta, std::optional<double> eps,
-                                bool logscale) {
-    auto [grad_x, grad_alpha, grad_beta] =
-        snake_backward_op().call(grads[0], x, alpha, optional(beta), eps,
-                                 {need[0], need[1], need.size() > 2 && need[2]}, logscale);
-    return {grad_x, grad_alpha, grad_beta};
-  }
-};
-
-Tensor snake_autograd(c10::DispatchKeySet keys, const Tensor& x, const Tensor& alpha,
-                      const OptionalTensor& beta, std::optional<double> eps, bool logscale) {
-  const Tensor b = value_or_undefined(beta);
-  auto node = SnakeBackward::record(x, alpha, b);
-  Tensor out = below_autograd(snake_op(), keys, x, alpha, beta, eps, logscale);
-  if (node) {
-    set_history(out, node);
-    node->save(x, alpha, b, eps, logscale);
-  }
-  if (has_tangent(x, alpha, b)) {
-    const SnakeCall call(primal(x), primal(alpha), primal(b), eps, logscale, out.scalar_type());
-    set_tangent(out, SnakeTangents(x, alpha, b).of(call, out));
-  }
-  return out;
-}
-
-void snake_inplace_autograd(c10::DispatchKeySet keys, Tensor& x, const Tensor& alpha,
-                            const OptionalTensor& beta, std::optional<double> eps, bool logscale) {
-  const Tensor b = value_or_undefined(beta);
-  torch::autograd::check_inplace(x, compute_requires_grad(x, alpha, b));
-  auto node = SnakeBackward::record(x, alpha, b);
-  const bool moved = has_tangent(x, alpha, b);
-  const SnakeTangents tangents(x, alpha, b);
-  // Derivatives are at the old value, which is about to be overwritten.
-  const Tensor old = node || moved ? x.clone() : Tensor();
-  if (node) node->save(old, alpha, b, eps, logscale);
-  below_autograd_inplace(snake_inplace_op(), keys, x, alpha, beta, eps, logscale);
-  if (node) torch::autograd::rebase_history(x, node);
-  if (moved) {
-    const ScalarType compute = check_snake("snake_", x, alpha, beta, Tensor()).compute;
-    const SnakeCall call(primal(old), primal(alpha), primal(b), eps, logscale, compute);
-    set_tangent(x, tangents.of(call, x), /*inplace=*/true);
-  }
-}
-
-void snake_out_autograd(c10::DispatchKeySet keys, const Tensor& x, const Tensor& alpha,
-                        const OptionalTensor& beta, std::optional<double> eps, bool logscale,
-                        Tensor& out) {
-  refuse_autograd("snake", "out", x, alpha, value_or_undefined(beta), out);
-  below_autograd_inplace(snake_out_op(), keys, x, alpha, beta, eps, logscale, out);
-}
-
 Tensors3 snake_backward_autograd(c10::DispatchKeySet keys, const Tensor& grad, const Tensor& x,
                                  const Tensor& alpha, const OptionalTensor& beta,
                                  std::optional<double> eps, std::array<bool, 3> mask,
@@ -191,11 +123,25 @@ Tensors3 snake_backward_autograd(c10::DispatchKeySet keys, const Tensor& grad, c
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(treadle, Autograd, m) {
-  m.impl("snake", snake_autograd);
-  m.impl("snake.out", snake_out_autograd);
-  m.impl("snake_", snake_inplace_autograd);
-  m.impl("snake_backward", snake_backward_autograd);
+variable_list SnakeOp::Backward::backward(const variable_list& grads, const Need& need,
+                                          const Tensor& x, const Tensor& alpha, const Tensor& beta,
+                                          std::optional<double> eps, bool logscale) {
+  auto [grad_x, grad_alpha, grad_beta] =
+      snake_backward_op().call(grads[0], x, alpha, optional(beta), eps,
+                               {need[0], need[1], need.size() > 2 && need[2]}, logscale);
+  return {grad_x, grad_alpha, grad_beta};
 }
+
+Tensor SnakeOp::jvp(const Tangents& t, const Tensor& x, const Tensor& alpha,
+                    const OptionalTensor& beta, std::optional<double> eps, bool logscale,
+                    const Tensor& result) {
+  const ScalarType compute = check_snake("snake", x, alpha, beta, Tensor()).compute;
+  const SnakeCall call(x, alpha, value_or_undefined(beta), eps, logscale, compute);
+  const Tensor moved =
+      call.tangent(cast(t[0], call.x.scalar_type()), t[1], has(beta) ? t[2] : t[1]);
+  return cast(moved, result.scalar_type());
+}
+
+TORCH_LIBRARY_IMPL(treadle, Autograd, m) { m.impl("snake_backward", snake_backward_autograd); }
 
 }  // namespace treadle

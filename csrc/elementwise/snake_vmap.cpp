@@ -91,8 +91,8 @@ void snake_inplace_batch_rule(const OperatorHandle& op, Stack* stack) {
   }
   Tensor x = arguments[0].toTensor();
   const OptionalTensor beta = arguments[2].toOptional<Tensor>();
-  x.copy_(snake_op().call(x, arguments[1].toTensor(), beta, arguments[3].toOptional<double>(),
-                          arguments[4].toBool()));
+  x.copy_(SnakeOp::call(x, arguments[1].toTensor(), beta, arguments[3].toOptional<double>(),
+                        arguments[4].toBool()));
 }
 
 }  // namespace

@@ -1,24 +1,26 @@
-// The checks of unary.h.
+// sine: out = sin(x), backward grad * cos(x). cosine: out = cos(x), backward -grad * sin(x). x [*].
+// Formulas and kernels: kernels/elementwise/unary.cu, cpu/unary.cpp.
 #include "elementwise/unary.h"
+
+#include "treadle/ops.h"
 
 namespace treadle {
 
-ScalarType check_unary(const char* op, bool integers, const Tensor& x, const Tensor& out) {
-  const bool to_float = !integers && c10::isIntegralType(x.scalar_type(), /*includeBool=*/true);
-  const auto compute = to_float ? c10::get_default_dtype_as_scalartype() : x.scalar_type();
-  check_unary_output(op, x, compute, out);
-  return compute;
-}
+// ---- second derivatives, composed of torch's ops or ours, so that they have derivatives, too
 
-ScalarType check_unary_backward(const char* op, const Tensor& grad, const Tensor& x) {
-  TORCH_CHECK(is_floating_dtype(x.scalar_type()), op, ": x must have a floating-point dtype, got ",
-              dtype_name(x.scalar_type()));
-  TORCH_CHECK(grad.scalar_type() == x.scalar_type(), op, ": grad must have the dtype of x, ",
-              dtype_name(x.scalar_type()), ", got ", dtype_name(grad.scalar_type()));
-  TORCH_CHECK(grad.device() == x.device(), op, ": grad must be on the device of x, ", x.device(),
-              ", got ", grad.device());
-  check_broadcast(op, "x", x, "grad", grad);
-  return x.scalar_type();
-}
+Tensor SineOp::times_second(const Tensor& t, const Tensor& x) { return cosine_backward(t, x); }
+
+Tensor CosineOp::times_second(const Tensor& t, const Tensor& x) { return -sine_backward(t, x); }
+
+// ---- C++ interface and registration
+
+#define TREADLE_DEFINE_UNARY(op, Type, ...)                                                    \
+  Tensor op(const Tensor& x) { return Type##Op::call(x); }                                     \
+  Tensor& op##_out(Tensor& out, const Tensor& x) { return Type##Op::call_out(out, x); }        \
+  Tensor& op##_(Tensor& x) { return Type##Op::call_inplace(x); }                               \
+  Tensor op##_backward(const Tensor& grad, const Tensor& x) { return Type##Op::vjp(grad, x); } \
+  TREADLE_REGISTER_ELEMENTWISE(Type##Op, cpu::op)                                              \
+  TREADLE_REGISTER_ELEMENTWISE(UnaryGradient<Type##Op>, cpu::op##_backward)
+TREADLE_UNARY_OPS(TREADLE_DEFINE_UNARY)
 
 }  // namespace treadle

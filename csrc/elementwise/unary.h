@@ -1,70 +1,95 @@
-// What elementwise ops of one tensor share: check, CPU and CUDA kernels, and their registration. An
-// op is a struct of names, kIntegers and a second derivative, such as SineOp in trig.h. kIntegers:
-// integers give integers; otherwise the default float dtype. Autograd, Meta, vmap:
-// unary_autograd.h.
+// Elementwise ops of one tensor, the rows of TREADLE_UNARY_OPS: out = f(x), and `<op>_backward`,
+// which is grad * f'(x). A struct has names and whether integers give integers (otherwise they give
+// the default float dtype), and says f''(x) in unary.cpp.
 #pragma once
 
-#include <torch/library.h>
-
-#include <string>
-
-#include "elementwise/loop.h"
+#include "elementwise/op.h"
+#include "kernels/elementwise/unary_ops.h"
 
 namespace treadle {
 
-// A backend brings one loop for the op, out = f(x), and one for its backward, grad * f'(x).
-using UnaryRun = void (*)(ElementwiseLoop& loop);
+// grad * f'(x), which is linear in grad.
+template <class Op>
+struct UnaryGradient : ElementwiseOp<UnaryGradient<Op>, const Tensor&> {
+  static constexpr const char* kName = Op::kBackwardName;
+  static constexpr unsigned kForms = kFunctional | kBatched;
 
-template <void (*kernel)(const cpu::Tile2d&)>
-void unary_cpu(ElementwiseLoop& loop) {
-  run_cpu(loop, [](const cpu::Tile2d& tile) { kernel(tile); });
-}
+  static ScalarType check(const char* op, const Tensor& grad, const Tensor& x, const Tensor&) {
+    TORCH_CHECK(is_floating_dtype(x.scalar_type()), op,
+                ": x must have a floating-point dtype, got ", dtype_name(x.scalar_type()));
+    TORCH_CHECK(grad.scalar_type() == x.scalar_type(), op, ": grad must have the dtype of x, ",
+                dtype_name(x.scalar_type()), ", got ", dtype_name(grad.scalar_type()));
+    TORCH_CHECK(grad.device() == x.device(), op, ": grad must be on the device of x, ", x.device(),
+                ", got ", grad.device());
+    check_broadcast(op, "x", x, "grad", grad);
+    return x.scalar_type();
+  }
 
-// The dtype of the result. `out` is undefined, or the tensor that is written.
-ScalarType check_unary(const char* op, bool integers, const Tensor& x, const Tensor& out);
-ScalarType check_unary_backward(const char* op, const Tensor& grad, const Tensor& x);
+  static Tensor twin(const Tensor& grad, const Tensor& x) { return at::mul(grad, x); }
 
-template <class Op, UnaryRun run>
-Tensor unary_kernel(const Tensor& x) {
-  const ScalarType compute = check_unary(Op::kName, Op::kIntegers, x, Tensor());
-  ElementwiseLoop loop(Op::kName, Tensor(), x, compute);
-  run(loop);
-  return loop.output;
-}
+  static Tensor vjp(const Tensor& grad, const Tensor& x) { return UnaryGradient::call(grad, x); }
 
-template <class Op, UnaryRun run>
-void unary_out_kernel(const Tensor& x, Tensor& out) {
-  const ScalarType compute = check_unary(Op::kName, Op::kIntegers, x, out);
-  ElementwiseLoop loop(Op::kName, out, x, compute);
-  run(loop);
-}
+  // autograd's engine sums each over what was broadcast.
+  struct Backward : OpNode<Backward, Tensor, Tensor> {
+    static constexpr const char* kName = Op::kBackwardNode;
+    static variable_list backward(const variable_list& grads, const Need& need, const Tensor& grad,
+                                  const Tensor& x) {
+      variable_list result(2);
+      if (need[0]) result[0] = vjp(grads[0], x);
+      if (need[1]) result[1] = Op::times_second(grads[0] * grad, x);
+      return result;
+    }
+  };
+  static auto saved(const Tensor& grad, const Tensor& x) { return std::tie(grad, x); }
 
-template <class Op, UnaryRun run>
-void unary_inplace_kernel(Tensor& x) {
-  const ScalarType compute = check_unary(Op::kInplaceName, Op::kIntegers, x, x);
-  ElementwiseLoop loop(Op::kInplaceName, x, x, compute);
-  run(loop);
-}
-
-template <class Op, UnaryRun run>
-Tensor unary_backward_kernel(const Tensor& grad, const Tensor& x) {
-  const ScalarType compute = check_unary_backward(Op::kBackwardName, grad, x);
-  ElementwiseLoop loop(Op::kBackwardName, Tensor(), grad, x, compute);
-  run(loop);
-  return loop.output;
-}
+  static Tensor jvp(const typename UnaryGradient::Tangents& t, const Tensor& grad, const Tensor& x,
+                    const Tensor&) {
+    const Tensor by_grad = t[0].defined() ? vjp(t[0], x) : Tensor();
+    return t[1].defined() ? plus(by_grad, Op::times_second(t[1] * grad, x)) : by_grad;
+  }
+};
 
 template <class Op>
-std::string out_name() {
-  return std::string(Op::kName) + ".out";
-}
+struct UnaryOp : ElementwiseOp<Op> {
+  static constexpr bool kAtX = true;
 
-template <class Op, UnaryRun forward, UnaryRun backward>
-void register_unary(torch::Library& m) {
-  m.impl(Op::kName, unary_kernel<Op, forward>);
-  m.impl(out_name<Op>().c_str(), unary_out_kernel<Op, forward>);
-  m.impl(Op::kInplaceName, unary_inplace_kernel<Op, forward>);
-  m.impl(Op::kBackwardName, unary_backward_kernel<Op, backward>);
-}
+  static ScalarType check(const char* op, const Tensor& x, const Tensor& out) {
+    const bool to_float =
+        !Op::kIntegers && c10::isIntegralType(x.scalar_type(), /*includeBool=*/true);
+    const auto compute = to_float ? c10::get_default_dtype_as_scalartype() : x.scalar_type();
+    check_unary_output(op, x, compute, out);
+    return compute;
+  }
+
+  static Tensor twin(const Tensor& x) { return Op::kIntegers ? at::neg(x) : at::sin(x); }
+
+  static Tensor vjp(const Tensor& grad, const Tensor& x) {
+    return UnaryGradient<Op>::call(grad, x);
+  }
+
+  struct Backward : OpNode<Backward, Tensor> {
+    static constexpr const char* kName = Op::kNode;
+    static variable_list backward(const variable_list& grads, const Need&, const Tensor& x) {
+      return {vjp(grads[0], x)};
+    }
+  };
+  static auto saved(const Tensor& x) { return std::tie(x); }
+
+  static Tensor jvp(const std::array<Tensor, 1>& t, const Tensor& x, const Tensor&) {
+    return vjp(t[0], x);
+  }
+};
+
+#define TREADLE_UNARY_STRUCT(op, Type, integers)                                   \
+  struct Type##Op : UnaryOp<Type##Op> {                                            \
+    static constexpr const char* kName = #op;                                      \
+    static constexpr const char* kBackwardName = #op "_backward";                  \
+    static constexpr const char* kNode = #Type "Backward";                         \
+    static constexpr const char* kBackwardNode = #Type "BackwardBackward";         \
+    static constexpr bool kIntegers = integers;                                    \
+    static Tensor times_second(const Tensor& t, const Tensor& x); /* t * f''(x) */ \
+  };
+TREADLE_UNARY_OPS(TREADLE_UNARY_STRUCT)
+#undef TREADLE_UNARY_STRUCT
 
 }  // namespace treadle

@@ -1,64 +1,80 @@
-// vector_add: what its CPU and CUDA kernels share. Each backend brings a loop for two tensors and
-// one for a tensor and a number.
+// vector_add: out = a + alpha * b, one fma. a, b [*] broadcast and promote as in torch.add; b may
+// be a number. Kernels: kernels/elementwise/vector_add.cu, cpu/vector_add.cpp.
 #pragma once
 
-#include <torch/library.h>
-
-#include "elementwise/loop.h"
+#include "elementwise/op.h"
+#include "treadle/ops.h"
 
 namespace treadle {
 
-using AddRun = void (*)(ElementwiseLoop& loop, const Scalar& alpha);
-using AddNumberRun = void (*)(ElementwiseLoop& loop, const Scalar& b, const Scalar& alpha);
-
-// The dtype of the result. `out` is undefined, or the tensor that is written.
-ScalarType check_vector_add(const char* op, const Tensor& a, const Tensor& b, const Scalar& alpha,
-                            const Tensor& out);
-ScalarType check_vector_add(const char* op, const Tensor& a, const Scalar& b, const Scalar& alpha,
-                            const Tensor& out);
-
-template <AddRun run>
-struct AddTensor {
-  static Tensor functional(const Tensor& a, const Tensor& b, const Scalar& alpha) {
-    const ScalarType compute = check_vector_add("vector_add", a, b, alpha, Tensor());
-    ElementwiseLoop loop("vector_add", Tensor(), a, b, compute);
-    run(loop, alpha);
-    return loop.output;
-  }
-  static void out(const Tensor& a, const Tensor& b, const Scalar& alpha, Tensor& out) {
-    const ScalarType compute = check_vector_add("vector_add", a, b, alpha, out);
-    ElementwiseLoop loop("vector_add", out, a, b, compute);
-    run(loop, alpha);
-  }
-  static void inplace(Tensor& a, const Tensor& b, const Scalar& alpha) {
-    const ScalarType compute = check_vector_add("vector_add_", a, b, alpha, a);
-    ElementwiseLoop loop("vector_add_", a, a, b, compute);
-    run(loop, alpha);
-  }
-};
-
-template <AddNumberRun run>
-struct AddNumber {
-  static Tensor functional(const Tensor& a, const Scalar& b, const Scalar& alpha) {
-    const ScalarType compute = check_vector_add("vector_add", a, b, alpha, Tensor());
-    ElementwiseLoop loop("vector_add", Tensor(), a, compute);
-    run(loop, b, alpha);
-    return loop.output;
-  }
-  static void inplace(Tensor& a, const Scalar& b, const Scalar& alpha) {
-    const ScalarType compute = check_vector_add("vector_add_", a, b, alpha, a);
-    ElementwiseLoop loop("vector_add_", a, a, compute);
-    run(loop, b, alpha);
-  }
-};
-
-template <AddRun run, AddNumberRun run_number>
-void register_vector_add(torch::Library& m) {
-  m.impl("vector_add", AddTensor<run>::functional);
-  m.impl("vector_add.out", AddTensor<run>::out);
-  m.impl("vector_add_", AddTensor<run>::inplace);
-  m.impl("vector_add.Scalar", AddNumber<run_number>::functional);
-  m.impl("vector_add_.Scalar", AddNumber<run_number>::inplace);
+// Scaled first, as torch does; alpha = 1 costs nothing.
+inline Tensor scaled(const Tensor& t, const Scalar& alpha) {
+  const bool is_one = !alpha.isSymbolic() && alpha.equal(1);
+  return is_one ? t : scale(t, alpha);
 }
+
+struct VectorAddOp : ElementwiseOp<VectorAddOp, const Tensor&, const Scalar&> {
+  static constexpr const char* kName = "vector_add";
+
+  static ScalarType check(const char* op, const Tensor& a, const Tensor& b, const Scalar& alpha,
+                          const Tensor& out);
+
+  static Tensor twin(const Tensor& a, const Tensor& b, const Scalar& alpha) {
+    return at::add(a, b, alpha);
+  }
+
+  // autograd's engine sums each over what was broadcast, and casts it to its argument's dtype.
+  struct Backward : OpNode<Backward, Scalar> {
+    static constexpr const char* kName = "VectorAddBackward";
+    static variable_list backward(const variable_list& grads, const Need& need,
+                                  const Scalar& alpha) {
+      return {grads[0], need[1] ? scaled(grads[0], alpha) : Tensor()};
+    }
+  };
+  static auto saved(const Tensor&, const Tensor&, const Scalar& alpha) { return std::tie(alpha); }
+
+  static Tensor jvp(const Tangents& t, const Tensor&, const Tensor&, const Scalar& alpha,
+                    const Tensor& result) {
+    if (t[0].defined() && t[1].defined()) {
+      return vector_add(t[0], t[1], alpha).to(result.scalar_type());
+    }
+    return alone(t[0].defined() ? t[0] : scaled(t[1], alpha), result);
+  }
+
+  // A separate tensor, made from the tangent of an argument, which torch.func may have batched
+  // although the result is not.
+  static Tensor alone(const Tensor& t, const Tensor& result) {
+    return t.expand_symint(result.sym_sizes()).to(result.scalar_type(), false, /*copy=*/true);
+  }
+};
+
+struct VectorAddNumberOp : ElementwiseOp<VectorAddNumberOp, const Scalar&, const Scalar&> {
+  static constexpr const char* kName = "vector_add";
+  static constexpr const char* kOverload = "Scalar";
+  static constexpr unsigned kForms = kFunctional | kInPlace | kBatched;
+  static constexpr bool kKeepsTangent = true;
+
+  static ScalarType check(const char* op, const Tensor& a, const Scalar& b, const Scalar& alpha,
+                          const Tensor& out);
+
+  static Tensor twin(const Tensor& a, const Scalar& b, const Scalar& alpha) {
+    return at::add(a, b, alpha);
+  }
+
+  static auto parameters(const Scalar& b, const Scalar& alpha) {
+    return std::tuple(to_scalar_arg(b), /*scalar_is_b=*/true, to_scalar_arg(alpha));
+  }
+
+  struct Backward : OpNode<Backward> {
+    static constexpr const char* kName = "VectorAddScalarBackward";
+    static variable_list backward(const variable_list& grads, const Need&) { return {grads[0]}; }
+  };
+  static auto saved(const Tensor&, const Scalar&, const Scalar&) { return std::tuple<>(); }
+
+  static Tensor jvp(const Tangents& t, const Tensor&, const Scalar&, const Scalar&,
+                    const Tensor& result) {
+    return VectorAddOp::alone(t[0], result);
+  }
+};
 
 }  // namespace treadle

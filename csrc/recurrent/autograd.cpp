@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "recurrent/check.h"
 #include "recurrent/composition.h"
+#include "recurrent/dispatch.h"
 
 namespace treadle {
 
@@ -101,28 +101,20 @@ static void set_backward_tangents(const LayerGrads& out, const LayerOutputs& gra
   set(std::get<8>(out), found.reset_c);
 }
 
-static LayerGrads recurrent_layer_backward_autograd(
-    c10::DispatchKeySet keys, const OptionalTensor& grad_output, const OptionalTensor& grad_h_n,
-    const OptionalTensor& grad_c_n, const Tensor& input, const OptionalTensor& batch_sizes,
-    const Tensor& h0, const Tensor& c0, const Tensor& weight_ih, const Tensor& weight_hh,
-    const OptionalTensor& bias_ih, const OptionalTensor& bias_hh, const Tensor& output,
-    const Tensor& gates, std::string_view cell, bool recompute, std::string_view algorithm,
-    LayerMask mask, const OptionalTensor& reset, const OptionalTensor& reset_h,
-    const OptionalTensor& reset_c) {
-  const auto g = layer_grads(grad_output, grad_h_n, grad_c_n);
-  const auto a = layer_arguments(kBackwardOp, input, batch_sizes, h0, c0, weight_ih, weight_hh,
-                                 bias_ih, bias_hh, cell, reset, reset_h, reset_c);
-  auto node =
-      RecurrentLayerBackwardBackward::record(g.output, g.h_n, g.c_n, input, h0, c0, weight_ih,
-                                             weight_hh, a.bias_ih, a.bias_hh, a.reset_h, a.reset_c);
-  auto out = below_autograd(backward_op(), keys, grad_output, grad_h_n, grad_c_n, input,
-                            batch_sizes, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh, output,
-                            gates, cell, recompute, algorithm, mask, reset, reset_h, reset_c);
+static LayerGrads recurrent_layer_backward_autograd(c10::DispatchKeySet keys,
+                                                    const LayerBackwardCall& call) {
+  const LayerOutputs& g = call.grads;
+  const LayerArguments& a = call.arguments;
+  auto node = RecurrentLayerBackwardBackward::record(g.output, g.h_n, g.c_n, a.input, a.h0, a.c0,
+                                                     a.weight_ih, a.weight_hh, a.bias_ih, a.bias_hh,
+                                                     a.reset_h, a.reset_c);
+  auto out = with_arguments(
+      call, [&](const auto&... each) { return below_autograd(backward_op(), keys, each...); });
   if (node) {
     const auto& [r0, r1, r2, r3, r4, r5, r6, r7, r8] = out;
     set_history(variable_list{r0, r1, r2, r3, r4, r5, r6, r7, r8}, node);
-    node->save(g.output, g.h_n, g.c_n, input, a.batch_sizes, h0, c0, weight_ih, weight_hh,
-               a.bias_ih, a.bias_hh, std::string(cell), a.reset, a.reset_h, a.reset_c);
+    node->save(g.output, g.h_n, g.c_n, a.input, a.batch_sizes, a.h0, a.c0, a.weight_ih, a.weight_hh,
+               a.bias_ih, a.bias_hh, cell_info(a.cell).name, a.reset, a.reset_h, a.reset_c);
   }
   if (has_tangent(a) || has_tangent(g.output, g.h_n, g.c_n)) set_backward_tangents(out, g, a);
   return out;
@@ -165,65 +157,48 @@ static void set_forward_tangents(const LayerSaved& out, const LayerArguments& ar
   if (!recompute) set(std::get<3>(out), tangents.gates);
 }
 
-static LayerSaved forward_autograd(c10::DispatchKeySet keys, const LayerArguments& a,
-                                   bool recompute, std::string_view algorithm) {
-  const char* const cell = cell_info(a.cell).name;
+// recurrent_layer calls this, so that outer levels of torch.func see one op with all its
+// derivatives. In reverse mode gates have no gradient: the backward op counts them in the
+// arguments.
+static LayerSaved recurrent_layer_forward_autograd(c10::DispatchKeySet keys,
+                                                   const LayerArguments& a, bool recompute,
+                                                   std::string_view algorithm) {
   auto node = RecurrentLayerBackward::record(a.input, a.h0, a.c0, a.weight_ih, a.weight_hh,
                                              a.bias_ih, a.bias_hh, a.reset_h, a.reset_c);
-  auto out =
-      below_autograd(forward_op(), keys, a.input, optional(a.batch_sizes), a.h0, a.c0, a.weight_ih,
-                     a.weight_hh, optional(a.bias_ih), optional(a.bias_hh), cell, recompute,
-                     algorithm, optional(a.reset), optional(a.reset_h), optional(a.reset_c));
+  auto out = with_arguments(a, recompute, algorithm, [&](const auto&... each) {
+    return below_autograd(forward_op(), keys, each...);
+  });
   const auto& [output, h_n, c_n, gates] = out;
   if (node) set_history({output, h_n, c_n}, node);
   if (has_tangent(a)) set_forward_tangents(out, a, recompute);
   if (node) {
     node->save(a.input, a.batch_sizes, a.h0, a.c0, a.weight_ih, a.weight_hh, a.bias_ih, a.bias_hh,
-               output, gates, cell, recompute, std::string(algorithm), a.reset, a.reset_h,
-               a.reset_c);
+               output, gates, cell_info(a.cell).name, recompute, std::string(algorithm), a.reset,
+               a.reset_h, a.reset_c);
   }
   return out;
 }
 
-// recurrent_layer calls this, so that outer levels of torch.func see one op with all its
-// derivatives. In reverse mode gates have no gradient: the backward op counts them in the
-// arguments.
-static LayerSaved recurrent_layer_forward_autograd(
-    c10::DispatchKeySet keys, const Tensor& input, const OptionalTensor& batch_sizes,
-    const Tensor& h0, const Tensor& c0, const Tensor& weight_ih, const Tensor& weight_hh,
-    const OptionalTensor& bias_ih, const OptionalTensor& bias_hh, std::string_view cell,
-    bool recompute, std::string_view algorithm, const OptionalTensor& reset,
-    const OptionalTensor& reset_h, const OptionalTensor& reset_c) {
-  return forward_autograd(
-      keys,
-      layer_arguments(layer_op_name(), input, batch_sizes, h0, c0, weight_ih, weight_hh, bias_ih,
-                      bias_hh, cell, reset, reset_h, reset_c),
-      recompute, algorithm);
-}
-
-static LayerResults recurrent_layer_autograd(
-    c10::DispatchKeySet keys, const Tensor& input, const OptionalTensor& batch_sizes,
-    const Tensor& h0, const Tensor& c0, const Tensor& weight_ih, const Tensor& weight_hh,
-    const OptionalTensor& bias_ih, const OptionalTensor& bias_hh, std::string_view cell,
-    bool recompute, std::string_view algorithm, const OptionalTensor& reset,
-    const OptionalTensor& reset_h, const OptionalTensor& reset_c) {
-  const auto a = layer_arguments(layer_op_name(), input, batch_sizes, h0, c0, weight_ih, weight_hh,
-                                 bias_ih, bias_hh, cell, reset, reset_h, reset_c);
+static LayerResults recurrent_layer_autograd(c10::DispatchKeySet keys, const LayerArguments& a,
+                                             bool recompute, std::string_view algorithm) {
   // Without derivatives the steps save nothing.
-  if (!compute_requires_grad(input, h0, c0, weight_ih, weight_hh, a.bias_ih, a.bias_hh, a.reset_h,
-                             a.reset_c) &&
+  if (!compute_requires_grad(a.input, a.h0, a.c0, a.weight_ih, a.weight_hh, a.bias_ih, a.bias_hh,
+                             a.reset_h, a.reset_c) &&
       !has_tangent(a)) {
-    return below_autograd(layer_op(), keys, input, batch_sizes, h0, c0, weight_ih, weight_hh,
-                          bias_ih, bias_hh, cell, recompute, algorithm, reset, reset_h, reset_c);
+    return with_arguments(a, recompute, algorithm, [&](const auto&... each) {
+      return below_autograd(layer_op(), keys, each...);
+    });
   }
-  auto [output, h_n, c_n, gates] = forward_autograd(keys, a, recompute, algorithm);
+  auto [output, h_n, c_n, gates] = recurrent_layer_forward_autograd(keys, a, recompute, algorithm);
   return {output, h_n, c_n};
 }
 
 TORCH_LIBRARY_IMPL(treadle, Autograd, m) {
-  m.impl("recurrent_layer", recurrent_layer_autograd);
-  m.impl("recurrent_layer_forward", recurrent_layer_forward_autograd);
-  m.impl("recurrent_layer_backward", recurrent_layer_backward_autograd);
+  m.impl("recurrent_layer", LayerKernel<recurrent_layer_autograd, c10::DispatchKeySet>::call);
+  m.impl("recurrent_layer_forward",
+         LayerKernel<recurrent_layer_forward_autograd, c10::DispatchKeySet>::call);
+  m.impl("recurrent_layer_backward",
+         LayerBackwardKernel<recurrent_layer_backward_autograd, c10::DispatchKeySet>::call);
 }
 
 }  // namespace treadle

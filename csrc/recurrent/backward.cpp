@@ -231,11 +231,11 @@ struct Backward {
 };
 
 // The gradient of reset_h or reset_c, from that of each step and row [D, S, H].
-Tensor of_replaced(const LayerRun& run, const Tensor& grad, const OptionalTensor& model) {
+Tensor of_replaced(const LayerRun& run, const Tensor& grad, const Tensor& model) {
   if (!grad.defined()) return grad;
-  const Tensor found = run.resets.per_step ? grad.view(model->sizes())
+  const Tensor found = run.resets.per_step ? grad.view(model.sizes())
                                            : run.sequence.sum_of_steps(grad, run.sizes.batch);
-  return cast(found, model->scalar_type());
+  return cast(found, model.scalar_type());
 }
 
 // The gradients of a parameter of `layer`, one a direction, as it has the directions.
@@ -248,23 +248,15 @@ Tensor stacked(const std::vector<Tensor>& t, const LayerArguments& layer) {
 
 }  // namespace
 
-LayerGrads recurrent_layer_backward_kernel(
-    const RecurrenceBackend& backend, const OptionalTensor& grad_output,
-    const OptionalTensor& grad_h_n, const OptionalTensor& grad_c_n, const Tensor& input,
-    const OptionalTensor& batch_sizes, const Tensor& h0, const Tensor& c0, const Tensor& weight_ih,
-    const Tensor& weight_hh, const OptionalTensor& bias_ih, const OptionalTensor& bias_hh,
-    const Tensor& output, const Tensor& gates, c10::string_view cell, bool recompute,
-    c10::string_view algorithm, LayerMask mask, const OptionalTensor& reset,
-    const OptionalTensor& reset_h, const OptionalTensor& reset_c) {
-  const auto arguments =
-      layer_arguments("recurrent_layer_backward", input, batch_sizes, h0, c0, weight_ih, weight_hh,
-                      bias_ih, bias_hh, cell, reset, reset_h, reset_c);
-  const auto grads = layer_grads(grad_output, grad_h_n, grad_c_n);
+LayerGrads recurrent_layer_backward_kernel(const RecurrenceBackend& backend,
+                                           const LayerBackwardCall& call) {
+  const auto& [grads, arguments, output, gates, recompute, algorithm, mask] = call;
   check_layer_backward(grads, arguments, output, gates, recompute);
   check_layer_backward_data(grads, arguments, output, gates);
   // Within autocast the products, too, have the dtype of the forward pass.
   const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
   const LayerRun run(backend, arguments, algorithm, /*backward=*/true);
+  const Tensor& input = arguments.input;
   const FlushInProducts flush(input, run.multiplications());
   const Tensor whole_gates = gates.contiguous();
   Gradients found = Backward{run, grads, output, whole_gates, recompute, mask}.gradients();
@@ -283,8 +275,8 @@ LayerGrads recurrent_layer_backward_kernel(
           whole.weight_hh,
           whole.bias_ih,
           whole.bias_hh,
-          of_replaced(run, found.states.reset_h, reset_h),
-          of_replaced(run, found.states.reset_c, reset_c)};
+          of_replaced(run, found.states.reset_h, arguments.reset_h),
+          of_replaced(run, found.states.reset_c, arguments.reset_c)};
 }
 
 }  // namespace treadle

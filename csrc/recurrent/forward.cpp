@@ -219,33 +219,18 @@ LayerSaved forward(const RecurrenceBackend& backend, const LayerArguments& argum
 
 }  // namespace
 
-LayerResults recurrent_layer_kernel(const RecurrenceBackend& backend, const Tensor& input,
-                                    const OptionalTensor& batch_sizes, const Tensor& h0,
-                                    const Tensor& c0, const Tensor& weight_ih,
-                                    const Tensor& weight_hh, const OptionalTensor& bias_ih,
-                                    const OptionalTensor& bias_hh, c10::string_view cell, bool,
-                                    c10::string_view algorithm, const OptionalTensor& reset,
-                                    const OptionalTensor& reset_h, const OptionalTensor& reset_c) {
-  auto [output, h_n, c_n, gates] =
-      forward(backend,
-              layer_arguments(layer_op_name(), input, batch_sizes, h0, c0, weight_ih, weight_hh,
-                              bias_ih, bias_hh, cell, reset, reset_h, reset_c),
-              /*save=*/false, algorithm);
+LayerResults recurrent_layer_kernel(const RecurrenceBackend& backend,
+                                    const LayerArguments& arguments, bool,
+                                    c10::string_view algorithm) {
+  auto [output, h_n, c_n, gates] = forward(backend, arguments, /*save=*/false, algorithm);
   return {output, h_n, c_n};
 }
 
-LayerSaved recurrent_layer_forward_kernel(
-    const RecurrenceBackend& backend, const Tensor& input, const OptionalTensor& batch_sizes,
-    const Tensor& h0, const Tensor& c0, const Tensor& weight_ih, const Tensor& weight_hh,
-    const OptionalTensor& bias_ih, const OptionalTensor& bias_hh, c10::string_view cell,
-    bool recompute, c10::string_view algorithm, const OptionalTensor& reset,
-    const OptionalTensor& reset_h, const OptionalTensor& reset_c) {
-  auto results =
-      forward(backend,
-              layer_arguments(layer_op_name(), input, batch_sizes, h0, c0, weight_ih, weight_hh,
-                              bias_ih, bias_hh, cell, reset, reset_h, reset_c),
-              !recompute, algorithm);
-  if (recompute) std::get<3>(results) = at::empty({0}, input.options());
+LayerSaved recurrent_layer_forward_kernel(const RecurrenceBackend& backend,
+                                          const LayerArguments& arguments, bool recompute,
+                                          c10::string_view algorithm) {
+  auto results = forward(backend, arguments, !recompute, algorithm);
+  if (recompute) std::get<3>(results) = at::empty({0}, arguments.input.options());
   return results;
 }
 

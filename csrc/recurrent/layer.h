@@ -65,22 +65,15 @@ using LayerResults = Tensors3;  // output, h_n, c_n
 using LayerSaved = Tensors4;    // and gates
 using LayerGrads = Tensors9;    // as in LayerMask
 
-using LayerSignature = LayerResults(const Tensor& input, const OptionalTensor& batch_sizes,
-                                    const Tensor& h0, const Tensor& c0, const Tensor& weight_ih,
-                                    const Tensor& weight_hh, const OptionalTensor& bias_ih,
-                                    const OptionalTensor& bias_hh, c10::string_view cell,
-                                    bool recompute, c10::string_view algorithm,
-                                    const OptionalTensor& reset, const OptionalTensor& reset_h,
-                                    const OptionalTensor& reset_c);
-
-using LayerForwardSignature = LayerSaved(const Tensor& input, const OptionalTensor& batch_sizes,
-                                         const Tensor& h0, const Tensor& c0,
-                                         const Tensor& weight_ih, const Tensor& weight_hh,
-                                         const OptionalTensor& bias_ih,
-                                         const OptionalTensor& bias_hh, c10::string_view cell,
-                                         bool recompute, c10::string_view algorithm,
-                                         const OptionalTensor& reset, const OptionalTensor& reset_h,
-                                         const OptionalTensor& reset_c);
+template <class Results>
+using LayerCall = Results(const Tensor& input, const OptionalTensor& batch_sizes, const Tensor& h0,
+                          const Tensor& c0, const Tensor& weight_ih, const Tensor& weight_hh,
+                          const OptionalTensor& bias_ih, const OptionalTensor& bias_hh,
+                          c10::string_view cell, bool recompute, c10::string_view algorithm,
+                          const OptionalTensor& reset, const OptionalTensor& reset_h,
+                          const OptionalTensor& reset_c);
+using LayerSignature = LayerCall<LayerResults>;
+using LayerForwardSignature = LayerCall<LayerSaved>;
 
 using LayerBackwardSignature = LayerGrads(
     const OptionalTensor& grad_output, const OptionalTensor& grad_h_n,
@@ -111,34 +104,6 @@ inline Tensor in_gate_order(const Tensor& t, const LayerArguments& layer) {
 }
 inline Tensor from_gate_order(const Tensor& t, const LayerArguments& layer) {
   return in_gate_order(t, layer.cell, -layer.h0.sym_size(-1), layer.one_direction() ? 0 : 1);
-}
-
-// Dispatcher arguments as one struct; raises for a cell that there is not.
-inline LayerArguments layer_arguments(const char* op, const Tensor& input,
-                                      const OptionalTensor& batch_sizes, const Tensor& h0,
-                                      const Tensor& c0, const Tensor& weight_ih,
-                                      const Tensor& weight_hh, const OptionalTensor& bias_ih,
-                                      const OptionalTensor& bias_hh, c10::string_view cell,
-                                      const OptionalTensor& reset, const OptionalTensor& reset_h,
-                                      const OptionalTensor& reset_c) {
-  return {input,
-          h0,
-          c0,
-          weight_ih,
-          weight_hh,
-          value_or_undefined(bias_ih),
-          value_or_undefined(bias_hh),
-          value_or_undefined(reset_h),
-          value_or_undefined(reset_c),
-          value_or_undefined(batch_sizes),
-          value_or_undefined(reset),
-          find_cell(op, cell)};
-}
-
-inline LayerOutputs layer_grads(const OptionalTensor& grad_output, const OptionalTensor& grad_h_n,
-                                const OptionalTensor& grad_c_n) {
-  return {value_or_undefined(grad_output), value_or_undefined(grad_h_n),
-          value_or_undefined(grad_c_n), Tensor()};
 }
 
 }  // namespace treadle

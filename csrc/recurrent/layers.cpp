@@ -9,7 +9,7 @@
 #include "common/check.h"
 #include "recurrent/autocast.h"
 #include "recurrent/cells.h"
-#include "recurrent/check.h"
+#include "recurrent/dispatch.h"
 #include "recurrent/lengths.h"
 
 namespace treadle {
@@ -45,10 +45,8 @@ Tensor given_c(const Layers& a, at::TensorList states, bool packed) {
 }
 
 LayersResults call_layer(const LayerArguments& a, bool recompute) {
-  auto [output, h_n, c_n] =
-      layer_op().call(a.input, optional(a.batch_sizes), a.h0, a.c0, a.weight_ih, a.weight_hh,
-                      optional(a.bias_ih), optional(a.bias_hh), cell_info(a.cell).name, recompute,
-                      "auto", optional(a.reset), optional(a.reset_h), optional(a.reset_c));
+  auto [output, h_n, c_n] = with_arguments(
+      a, recompute, "auto", [](const auto&... each) { return layer_op().call(each...); });
   return {output, h_n, c_n, Tensor()};
 }
 

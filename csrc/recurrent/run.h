@@ -10,7 +10,7 @@
 #include "common/gemm.h"
 #include "kernels/common/launches.h"
 #include "recurrent/backend.h"
-#include "recurrent/check.h"
+#include "recurrent/dispatch.h"
 
 namespace treadle {
 
@@ -157,36 +157,22 @@ void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOu
 
 // ---- kernels
 
-LayerResults recurrent_layer_kernel(const RecurrenceBackend& backend, const Tensor& input,
-                                    const OptionalTensor& batch_sizes, const Tensor& h0,
-                                    const Tensor& c0, const Tensor& weight_ih,
-                                    const Tensor& weight_hh, const OptionalTensor& bias_ih,
-                                    const OptionalTensor& bias_hh, c10::string_view cell,
-                                    bool recompute, c10::string_view algorithm,
-                                    const OptionalTensor& reset, const OptionalTensor& reset_h,
-                                    const OptionalTensor& reset_c);
-
-LayerSaved recurrent_layer_forward_kernel(
-    const RecurrenceBackend& backend, const Tensor& input, const OptionalTensor& batch_sizes,
-    const Tensor& h0, const Tensor& c0, const Tensor& weight_ih, const Tensor& weight_hh,
-    const OptionalTensor& bias_ih, const OptionalTensor& bias_hh, c10::string_view cell,
-    bool recompute, c10::string_view algorithm, const OptionalTensor& reset,
-    const OptionalTensor& reset_h, const OptionalTensor& reset_c);
-
-LayerGrads recurrent_layer_backward_kernel(
-    const RecurrenceBackend& backend, const OptionalTensor& grad_output,
-    const OptionalTensor& grad_h_n, const OptionalTensor& grad_c_n, const Tensor& input,
-    const OptionalTensor& batch_sizes, const Tensor& h0, const Tensor& c0, const Tensor& weight_ih,
-    const Tensor& weight_hh, const OptionalTensor& bias_ih, const OptionalTensor& bias_hh,
-    const Tensor& output, const Tensor& gates, c10::string_view cell, bool recompute,
-    c10::string_view algorithm, LayerMask mask, const OptionalTensor& reset,
-    const OptionalTensor& reset_h, const OptionalTensor& reset_c);
+LayerResults recurrent_layer_kernel(const RecurrenceBackend& backend,
+                                    const LayerArguments& arguments, bool recompute,
+                                    c10::string_view algorithm);
+LayerSaved recurrent_layer_forward_kernel(const RecurrenceBackend& backend,
+                                          const LayerArguments& arguments, bool recompute,
+                                          c10::string_view algorithm);
+LayerGrads recurrent_layer_backward_kernel(const RecurrenceBackend& backend,
+                                           const LayerBackwardCall& call);
 
 template <const RecurrenceBackend& backend>
 void register_recurrent_layer(torch::Library& m) {
-  m.impl("recurrent_layer", bind<backend, recurrent_layer_kernel>);
-  m.impl("recurrent_layer_forward", bind<backend, recurrent_layer_forward_kernel>);
-  m.impl("recurrent_layer_backward", bind<backend, recurrent_layer_backward_kernel>);
+  m.impl("recurrent_layer", LayerKernel<bind<backend, recurrent_layer_kernel>>::call);
+  m.impl("recurrent_layer_forward",
+         LayerKernel<bind<backend, recurrent_layer_forward_kernel>>::call);
+  m.impl("recurrent_layer_backward",
+         LayerBackwardKernel<bind<backend, recurrent_layer_backward_kernel>>::call);
 }
 
 }  // namespace treadle

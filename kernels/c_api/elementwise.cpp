@@ -126,7 +126,7 @@ int treadle_scale(const treadle_device* device, const treadle_array* x, treadle_
 }
 
 // sine and cosine, and their gradients.
-#define TREADLE_DEFINE_UNARY(op)                                                              \
+#define TREADLE_DEFINE_UNARY(op, ...)                                                         \
   int treadle_##op(const treadle_device* device, const treadle_array* x,                      \
                    const treadle_array* out) {                                                \
     return guarded([&] {                                                                      \

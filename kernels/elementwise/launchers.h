@@ -30,7 +30,7 @@ int64_t snake_backward_chunks(const SnakeBackwardArgs& args)
 cudaError_t launch_snake_backward(const SnakeBackwardArgs& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_snake_backward);
 
-#define TREADLE_DECLARE_LAUNCH(op)                                                     \
+#define TREADLE_DECLARE_LAUNCH(op, ...)                                                \
   cudaError_t launch_##op(const ElementwiseArgs& args, cudaStream_t stream)            \
       TREADLE_EXPORTED(launch_##op);                                                   \
   cudaError_t launch_##op##_backward(const ElementwiseArgs& args, cudaStream_t stream) \

@@ -193,4 +193,18 @@ struct TimesWaveOf {
   }
 };
 
+struct Sine {
+  template <class scalar_t>
+  using Forward = WaveOf<math::Wave::kSine, scalar_t>;
+  template <class scalar_t>
+  using Backward = TimesWaveOf<math::Wave::kCosine, false, scalar_t>;
+};
+
+struct Cosine {
+  template <class scalar_t>
+  using Forward = WaveOf<math::Wave::kCosine, scalar_t>;
+  template <class scalar_t>
+  using Backward = TimesWaveOf<math::Wave::kSine, true, scalar_t>;
+};
+
 }  // namespace treadle

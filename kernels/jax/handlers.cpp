@@ -1,6 +1,6 @@
 // The functions of kernels.h as handlers of XLA's foreign function interface: libtreadle_jax.so,
-// for python_pkg/treadle/jax.py. A handler describes XLA's buffers and passes them on; it copies
-// nothing, and on CUDA it launches into the stream that XLA gives it.
+// for treadle.jax. A handler describes XLA's buffers and passes them on; it copies nothing, and on
+// CUDA it launches into the stream that XLA gives it.
 #include <cstddef>
 #include <cstdint>
 #include <utility>

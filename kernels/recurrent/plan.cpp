@@ -59,12 +59,10 @@ struct Clusters {
 };
 
 // Without clusters only a single block is left, and it is faster than the grid for larger H of half
-// types, too: backward up to H 96 (GRU 8,128: 1.33 us, by the grid 1.22).
-bool runs_on(const RecurrenceDevice& device, const ClusterShape& shape, Dtype dtype,
-             bool backward) {
+// types, too.
+bool runs_on(const RecurrenceDevice& device, const ClusterShape& shape, Dtype dtype) {
   if (shape.blocks > 1) return device.clusters();
-  const int most_units = device.clusters() ? kHalfBlockUnits : backward ? 96 : 128;
-  return !is_half(dtype) || shape.units <= most_units;
+  return !is_half(dtype) || shape.units <= kHalfBlockUnits || !device.clusters();
 }
 
 // The dense kernels of a shape, as kDenseKernels has them, that take such a batch: rows with all
@@ -102,7 +100,7 @@ Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& dev
   const auto& kernels = shapes_of(sizes).clusters;
   for (size_t i = 0; i < kShapes; ++i) {
     const ClusterShape& shape = kClusterShapes[i];
-    if (shape.hidden() < sizes.hidden || !runs_on(device, shape, sizes.dtype, backward)) continue;
+    if (shape.hidden() < sizes.hidden || !runs_on(device, shape, sizes.dtype)) continue;
     const bool half = is_half(sizes.dtype);
     if (!half && !kernels[i].fp32) continue;
     const int most = half ? half_rows(sizes, i, backward) : exact_rows(sizes, i, backward);
@@ -135,7 +133,7 @@ int64_t most_hidden(const RecurrenceSizes& sizes, const RecurrenceDevice& device
   }
   int64_t most = 0;
   for (size_t i = 0; i < kShapes; ++i) {
-    if (!runs_on(device, kClusterShapes[i], dtype, backward)) continue;
+    if (!runs_on(device, kClusterShapes[i], dtype)) continue;
     const ShapeKernels& kernels = shapes_of(sizes).clusters[i];
     const bool half = backward ? kernels.half_backward : kernels.half_forward;
     const bool any = is_half(dtype) ? half : dtype == Dtype::kFloat && kernels.fp32;
@@ -204,7 +202,11 @@ Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
   if (slower(device) * std::min(clusters.time, of_grid) > std::min(launched, tiles)) {
     return in_launches;
   }
-  if (of_grid < clusters.time) {
+  // Backward in half types the grid is faster than a block of 128 units (GRU 8,128 on an H200 as an
+  // A100: 1.22 and 1.33 us), which the times do not say.
+  const bool widest_block = backward && is_half(sizes.dtype) && clusters.plan.shape.blocks == 1 &&
+                            clusters.plan.shape.units > 96;
+  if (of_grid < clusters.time || (grid && widest_block)) {
     return {"grid", "the blocks of the grid keep the weights on the chip"};
   }
   return {"cluster",

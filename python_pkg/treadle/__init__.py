@@ -10,14 +10,20 @@ if "__version__" in globals():
 
 from . import _build  # noqa: E402
 
-_build.load()
+try:
+    _build.load()
+except ImportError as _error:
+    if not _build.reporting():
+        raise
+    # `python -m treadle` imports the package first. It is what people are told to run when
+    # something is wrong, so it must report this error and not end in it.
+    from .__main__ import main as _main
+
+    raise SystemExit(_main(problem=str(_error))) from None
 
 # The ops must be registered before these are imported.
 from . import (  # noqa: E402
-    _fakes,
-    _flops,
-    _jagged,
-    _on_import,
+    _torch,
     elementwise,
     jets,
     launches,
@@ -32,17 +38,7 @@ from .recurrent import *  # noqa: E402, F403
 from .sine_linear import sine_linear, sine_linear_jet  # noqa: E402
 from .snake import snake, snake_  # noqa: E402
 
-
-def _register_sharded() -> None:
-    from . import _sharded
-
-    _sharded.register()
-
-
-_fakes.register()
-_jagged.register()
-_on_import.on_import("torch.utils.flop_counter", _flops.register)
-_on_import.on_import("torch.distributed.tensor", _register_sharded)
+_torch.register()
 
 __version__: str = _build.facts()["version"]
 

@@ -200,20 +200,7 @@ def load() -> None:
     Raises:
         ImportError: if the library is missing, was built for something else, or cannot be opened.
     """
-    try:
-        check()
-        _open()
-    except ImportError as error:
-        if not _reporting():
-            raise
-        # `python -m treadle` imports the package first. It is what people are told to run when
-        # something is wrong, so it must report this error and not end in it.
-        from treadle.__main__ import main
-
-        raise SystemExit(main(problem=str(error))) from None
-
-
-def _open() -> None:
+    check()
     import torch
 
     try:
@@ -225,7 +212,8 @@ def _open() -> None:
         ) from error
 
 
-def _reporting() -> bool:
+def reporting() -> bool:
+    """Whether ``python -m treadle`` imports the package."""
     # While Python looks for the module of -m, sys.argv[0] is "-m".
     words = sys.orig_argv
     return sys.argv[:1] == ["-m"] and ("-m", "treadle") in zip(words, words[1:], strict=False)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from treadle import reference
-from treadle._check_tensor import dtype_name
+from treadle._check.tensors import dtype_name
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 

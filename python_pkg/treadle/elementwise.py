@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.overrides import is_tensor_like
 
-from ._check_tensor import check_tensor
-from ._numbers import as_number, is_plain, number_tensor
+from ._check.numbers import as_number, is_plain, number_tensor
+from ._check.tensors import check_tensor
 
 __all__ = [
     "cosine",
@@ -229,7 +229,7 @@ def sine(x: Tensor, *, out: Tensor | None = None) -> Tensor:
         TypeError: ``x`` or ``out`` is no tensor.
         RuntimeError: dtypes or devices that do not fit.
 
-    Source: csrc/elementwise/trig.cpp, kernels/elementwise/sine.cu.
+    Source: csrc/elementwise/unary.cpp, kernels/elementwise/unary.cu.
     """
     if type(x) is not Tensor:
         check_tensor("sine", "x", x)
@@ -253,7 +253,7 @@ def sine_(x: Tensor) -> Tensor:
         TypeError: ``x`` is no tensor.
         RuntimeError: an integer ``x``; a leaf that requires grad; an expanded ``x``.
 
-    Source: csrc/elementwise/trig.cpp, kernels/elementwise/sine.cu.
+    Source: csrc/elementwise/unary.cpp, kernels/elementwise/unary.cu.
     """
     if type(x) is not Tensor:
         check_tensor("sine_", "x", x)
@@ -267,7 +267,7 @@ def cosine(x: Tensor, *, out: Tensor | None = None) -> Tensor:
     Returns:
         [...] of the dtype that :func:`sine` gives; nan where x is infinite or nan.
 
-    Source: csrc/elementwise/trig.cpp, kernels/elementwise/cosine.cu.
+    Source: csrc/elementwise/unary.cpp, kernels/elementwise/unary.cu.
     """
     if type(x) is not Tensor:
         check_tensor("cosine", "x", x)
@@ -281,7 +281,7 @@ def cosine(x: Tensor, *, out: Tensor | None = None) -> Tensor:
 def cosine_(x: Tensor) -> Tensor:
     """``x = cos(x)`` in place; a drop-in for ``Tensor.cos_``. Arguments and errors: :func:`sine_`.
 
-    Source: csrc/elementwise/trig.cpp, kernels/elementwise/cosine.cu.
+    Source: csrc/elementwise/unary.cpp, kernels/elementwise/unary.cu.
     """
     if type(x) is not Tensor:
         check_tensor("cosine_", "x", x)

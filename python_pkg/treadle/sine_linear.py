@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._check_tensor import check_tensor
-from ._numbers import as_number
+from ._check.numbers import as_number
+from ._check.tensors import check_tensor
 
 __all__ = ["sine_linear", "sine_linear_jet"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._check_tensor import check_bool, check_tensor
-from ._numbers import as_number
+from ._check.numbers import as_number
+from ._check.tensors import check_bool, check_tensor
 
 __all__ = ["snake", "snake_"]
 

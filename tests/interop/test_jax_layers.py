@@ -8,7 +8,7 @@ import torch
 
 from tests.interop.with_jax import calls, float64, functions, jax, needs_gpu, on_cpu  # noqa: F401
 from tests.support.inputs import on_hopper
-from treadle import _jax_ffi
+from treadle.jax import _ffi
 
 jnp = jax.numpy
 pytestmark = pytest.mark.usefixtures("float64", "on_cpu")
@@ -177,7 +177,7 @@ def test_empty(cell: str, sizes: tuple[int, ...]) -> None:
 def test_the_scan_is_the_kernel(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = draw(cell, 2, True)
     by_kernel = getattr(functions, cell)(*arguments)
-    monkeypatch.setattr(_jax_ffi, "has_kernel", lambda *layer: False)
+    monkeypatch.setattr(_ffi, "has_kernel", lambda *layer: False)
     # Another function: JAX knows the first one's trace.
     assert calls(lambda *a: getattr(functions, cell)(*a), *arguments) == 0
     close(getattr(functions, cell)(*arguments), by_kernel, 1e-14)
@@ -209,12 +209,12 @@ def test_wrong_arguments() -> None:
 
 
 def test_the_librarys_words_reach_python() -> None:
-    layer = _jax_ffi.Layer("lstm", 3, "float64", "float64", 1, 1, 1, False)
+    layer = _ffi.Layer("lstm", 3, "float64", "float64", 1, 1, 1, False)
     with pytest.raises(ValueError, match="lstm: layer.directions must be 1 or 2, got 3"):
-        _jax_ffi.workspace(layer, False, "cpu")
+        _ffi.workspace(layer, False, "cpu")
     x = jnp.ones(3, jnp.uint32)
     with pytest.raises(Exception, match="x.dtype must be a dtype of kernels.h"):
-        _jax_ffi.call("sine", jax.ShapeDtypeStruct((3,), jnp.float32), x, vmap_method="sequential")
+        _ffi.call("sine", jax.ShapeDtypeStruct((3,), jnp.float32), x, vmap_method="sequential")
 
 
 @needs_gpu

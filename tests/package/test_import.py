@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shutil
@@ -211,3 +212,34 @@ def test_an_instruction_set_that_is_none_is_said_to_be() -> None:
     said = "TREADLE_CPU_CAPABILITY must be portable, avx2 or avx512, got AVX2; it is ignored"
     assert (done.returncode, done.stderr) == (0, f"treadle: {said}\n")
     assert installed.python("-c", program, TREADLE_CPU_CAPABILITY="portable").stderr == ""
+
+
+def imported(module: str, modules: dict[str, Path]) -> set[str]:
+    """The modules of the package that one of them imports, anywhere in its file."""
+    found = set()
+    package = module if modules[module].stem == "__init__" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(modules[module].read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) + 1 - node.level]
+            base = ".".join([*(above if node.level else []), *filter(None, [node.module])])
+            names = {f"{base}.{alias.name}" for alias in node.names}
+            found |= names & modules.keys() or {base}
+    return found & modules.keys()
+
+
+def test_no_modules_import_each_other() -> None:
+    files = {
+        path.relative_to(installed.PACKAGE.parent): path for path in installed.PACKAGE.rglob("*.py")
+    }
+    modules = {
+        ".".join(name.with_suffix("").parts).removesuffix(".__init__"): path
+        for name, path in files.items()
+    }
+    left = {module: imported(module, modules) for module in modules}
+    assert left["treadle.nn.rnn"] >= {"treadle.recurrent", "treadle.nn._sequence"}
+    assert "treadle._build" in left["treadle"] and "treadle._selftest" in left["treadle._report"]
+    while done := {module for module, needs in left.items() if not needs & left.keys()}:
+        left = {module: needs for module, needs in left.items() if module not in done}
+    assert not left

@@ -12,7 +12,7 @@ import sys
 finders = list(sys.meta_path)
 import torch, treadle
 assert "torch.utils.flop_counter" not in sys.modules
-assert "torch.distributed.tensor" not in sys.modules and "treadle._sharded" not in sys.modules
+assert "torch.distributed.tensor" not in sys.modules and "treadle._torch.sharded" not in sys.modules
 
 from torch.utils.flop_counter import FlopCounterMode
 with FlopCounterMode(display=False) as count:
@@ -21,7 +21,7 @@ assert count.get_total_flops() == 2 * 5 * 2 * 3
 
 if torch.distributed.is_available():
     import torch.distributed.tensor
-    assert "treadle._sharded" in sys.modules
+    assert "treadle._torch.sharded" in sys.modules
     assert sys.meta_path == finders
 loader = sys.modules["torch.utils.flop_counter"].__loader__
 assert "exec_module" not in vars(loader)

@@ -33,7 +33,7 @@ def test_an_entry_is_a_function_or_a_file(monkeypatch: pytest.MonkeyPatch) -> No
         ("kernels/math/cells/lstm.h", {"recurrent"}),
         ("csrc/elementwise/scale.cpp", {"elementwise"}),
         ("python_pkg/treadle/nn/siren.py", {"sine_linear"}),
-        ("python_pkg/treadle/_onnx_recurrent.py", {"interop"}),
+        ("python_pkg/treadle/onnx/_recurrent.py", {"interop"}),
         ("tests/sine_linear_jet/cases.py", {"sine_linear"}),
         ("examples/digits.py", {"examples"}),
         ("docs/dev/gpu-runs.md", set()),

@@ -41,7 +41,7 @@ def most_hidden_of_other_gpus(algorithm: str, dtype: torch.dtype, cell: str) -> 
     if dtype == torch.float64 or algorithm == "tiles":
         return 0
     if algorithm == "cluster":  # of one block
-        return 96 if cell == "lstm" or dtype in HALVES else 128
+        return 96 if cell == "lstm" else 128
     processors = gpus.multiprocessors()
     if processors < 32:
         return 256

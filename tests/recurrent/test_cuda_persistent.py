@@ -145,14 +145,14 @@ def test_every_share_of_the_batch_of_lstm_in_float32() -> None:
     watch("float batches of lstm", 96, 128, 256, 257, 512)
 
 
-@SM80
+@HOPPER
 @BINDINGS
 @ALGORITHMS
 def test_float32_on_tensor_cores(algorithm: str) -> None:
     watch("split", algorithm)
 
 
-@SM80
+@HOPPER
 @EACH_CELL
 def test_float32_on_tensor_cores_backward(cell: str) -> None:
     watch("split backward", cell)
@@ -193,7 +193,7 @@ def test_by_the_rule_of_all_ops(group: str, cell: str, algorithm: str, dtype: st
     watch(group, algorithm, dtype, cell)
 
 
-@SM80
+@HOPPER
 @EACH_CELL
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_algorithms_agree(dtype: str, cell: str) -> None:
@@ -221,20 +221,20 @@ def test_a_weight_that_is_not_finite_stays_with_its_unit(
 # ---- what runs
 
 
-@SM80
+@HOPPER
 @BINDINGS
 def test_which_algorithm_runs() -> None:
     watch("auto")
 
 
-@SM80
+@HOPPER
 @BINDINGS
 @ALGORITHMS
 def test_one_launch(algorithm: str) -> None:
     watch("launched", algorithm)
 
 
-@SM80
+@HOPPER
 @ALGORITHMS
 def test_what_a_algorithm_cannot_run(algorithm: str) -> None:
     watch("raises", algorithm)

@@ -113,7 +113,7 @@ def possible(
     if architecture >= 90:
         widest = {2: 768, 4: 512, 8: 0}[element]
     else:  # of a block alone
-        widest = {2: 96 if backward else 128, 4: 128, 8: 0}[element]
+        widest = {2: 128, 4: 128, 8: 0}[element]
     if 1 <= hidden <= widest and architecture >= 80:
         found |= {"cluster"}
     most = {2: 1024 if backward else 2048, 4: 1024, 8: 0}[element]

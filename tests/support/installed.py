@@ -37,8 +37,8 @@ def copy(folder: Path, **facts: Any) -> Path:
             (target / file.name).symlink_to(file)
         elif file.is_file():
             shutil.copy(file, target)
-    for name in ("nn", "share"):
-        shutil.copytree(PACKAGE / name, target / name)
+        elif (file / "__init__.py").exists() or file.name == "share":
+            shutil.copytree(file, target / file.name)
     for part in ("csrc", "kernels"):
         headers = ROOT / part / "include"
         shutil.copytree(headers, target / "include", dirs_exist_ok=True)

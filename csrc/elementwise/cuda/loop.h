@@ -4,6 +4,8 @@
 
 #include <ATen/TensorIterator.h>
 
+#include <tuple>
+
 #include "common/check.h"
 #include "common/cuda/launch.h"
 #include "elementwise/loop.h"
@@ -31,10 +33,14 @@ void run_cuda(ElementwiseLoop& loop, const F& f) {
   }
 }
 
-// The loop of an op of unary.h.
-template <cudaError_t (*kernel)(const ElementwiseArgs&, cudaStream_t)>
-void unary_cuda(ElementwiseLoop& loop) {
-  run_cuda(loop, kernel);
-}
+// Where a kernel of elementwise/op.h runs. It takes the arguments, the parameters and the stream.
+struct OnCuda {
+  template <auto launch, class Parameters>
+  static void run(ElementwiseLoop& loop, const Parameters& parameters) {
+    run_cuda(loop, [&](const ElementwiseArgs& args, cudaStream_t stream) {
+      return std::apply([&](const auto&... p) { return launch(args, p..., stream); }, parameters);
+    });
+  }
+};
 
 }  // namespace treadle

@@ -6,20 +6,17 @@
 
 namespace treadle {
 
-static void snake_cuda(ElementwiseLoop& loop, const SnakeForm& form) {
-  run_cuda(loop, [&form](const ElementwiseArgs& args, cudaStream_t stream) {
-    return launch_snake(args, form, stream);
-  });
-}
-
 static void backward_cuda(const SnakeBackwardArgs& args, at::Device device) {
   const c10::cuda::CUDAGuard guard(device);
   check_launch("snake_backward", launch_snake_backward(args, at::cuda::getCurrentCUDAStream()));
 }
 
-static constexpr SnakeBackend kCudaBackend{snake_cuda, snake_backward_chunks, backward_cuda,
+static constexpr SnakeBackend kCudaBackend{snake_backward_chunks, backward_cuda,
                                            /*short_rows=*/true};
 
-TORCH_LIBRARY_IMPL(treadle, CUDA, m) { register_snake<kCudaBackend>(m); }
+TORCH_LIBRARY_IMPL(treadle, CUDA, m) {
+  SnakeOp::register_forms<SnakeOp::Kernels<OnCuda, launch_snake>>(m);
+  m.impl("snake_backward", bind<kCudaBackend, run_snake_backward>);
+}
 
 }  // namespace treadle

@@ -78,20 +78,18 @@ struct SlopeLoop {
   }
 };
 
-template <Wave wave>
-void wave_loop(const Tile2d& tile) {
-  visit_floating(tile.compute, [&](auto type) {
-    using scalar_t = typename decltype(type)::type;
-    loop<scalar_t, 1>(tile, WaveLoop<wave, scalar_t>{});
-  });
-}
+struct Sine {
+  template <class scalar_t>
+  using Forward = WaveLoop<Wave::kSine, scalar_t>;
+  template <class scalar_t>
+  using Backward = SlopeLoop<Wave::kCosine, false, scalar_t>;
+};
 
-template <Wave wave, bool negative>
-void slope_loop(const Tile2d& tile) {
-  visit_floating(tile.compute, [&](auto type) {
-    using scalar_t = typename decltype(type)::type;
-    loop<scalar_t, 2>(tile, SlopeLoop<wave, negative, scalar_t>{});
-  });
-}
+struct Cosine {
+  template <class scalar_t>
+  using Forward = WaveLoop<Wave::kCosine, scalar_t>;
+  template <class scalar_t>
+  using Backward = SlopeLoop<Wave::kSine, true, scalar_t>;
+};
 
 }  // namespace treadle::cpu::TREADLE_ISA

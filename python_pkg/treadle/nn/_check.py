@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from .._check_tensor import check_bool as check_bool
-from .._check_tensor import check_tensor, dtype_name, refuse_strided
+from .._check.tensors import check_bool as check_bool
+from .._check.tensors import check_tensor, dtype_name, refuse_strided
 from ._errors import (
     DtypeError,
     FewStatesError,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from .._check_tensor import check_dense
+from .._check.tensors import check_dense
 from ._cell_dicts import hooks_run, wrong_cell
 from ._check import (
     check_bool,
@@ -23,6 +23,7 @@ from ._errors import NoTensorError, ShapeError
 from ._tracers import NotScripted, break_graphs_at_pad, differs, fx_leaf, is_tracing
 
 States = tuple[Tensor, ...]
+Pair = tuple[Tensor, Tensor]
 
 # What compiles the Python functions that this thread calls, or None; returns what did before.
 _set_compiler: Callable[[Any], Any] = torch._C._dynamo.eval_frame.set_eval_frame
@@ -81,14 +82,59 @@ class SequenceLayers(NotScripted):
         zeros = input.new_zeros(shape)
         return (zeros,) * len(self._states)
 
-    def _forward(self, *arguments: object) -> tuple[Any, ...]:
-        """The same as :meth:`_called`."""
+    def forward(
+        self,
+        input: Any,
+        hx: Any = None,
+        *,
+        reset: Any = None,
+        reset_hx: Any = None,
+        lengths: Any = None,
+        return_cells: Any = False,
+    ) -> Any:
+        """Run whole sequences through all layers.
+
+        Args:
+            input: [T, B, I] ([B, T, I] if ``batch_first``), or [T, I] without a batch, or a
+                ``PackedSequence``, its sequences in any order.
+            hx: ``(h0, c0)``, or ``h0`` for a GRU, each [num_layers * D, B, H] ([num_layers * D, H]
+                without a batch), in the order of the sequences that were packed. ``c0`` may be
+                float32 with half-precision inputs, and c then stays so. None starts from zeros in
+                the dtype of ``input``; under autocast c of an LLTM starts in float32 at least.
+            reset: [T, B] bool ([B, T] if ``batch_first``; [T] without a batch; for a
+                ``PackedSequence`` another of marks, or [S] in the order of its data): where it is
+                true, the sequence resets. :func:`treadle.lstm` says how.
+            reset_hx: what it begins with instead of zeros: as ``hx``, or one for each step,
+                [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``).
+            lengths: [B], int64 or int32 on the device of ``input`` ([] without a batch), instead of
+                packing: the number of steps of each sequence. :func:`treadle.lstm` says what
+                happens in the padding and for other values.
+            return_cells: whether to return c of all steps, too, as a last result. A GRU
+                allows only False: the state of each step is its output.
+
+        Returns:
+            ``output``: [T, B, D*H], [B, T, D*H], [T, D*H] or a ``PackedSequence``, as ``input`` is:
+            the h of the last layer at every step, in the dtype of ``input`` (under autocast: the
+            lower precision). ``(h_n, c_n)``, or ``h_n`` for a GRU: like ``hx``, after the last step
+            of each sequence (of the second direction: its first). A sequence of no steps ends with
+            ``hx``. ``cells``, in the form of ``output``, if ``return_cells``.
+
+        Raises:
+            ValueError, TypeError: a shape, or ``hx``, is not as above. (If sequences were packed
+                already sorted, ``torch.compile`` does not detect an ``hx`` with too many rows:
+                it returns the extra ones unchanged.)
+            RuntimeError: dtypes or devices do not go together; :func:`treadle.lstm` says how.
+            Errors of LSTM and GRU have the classes that torch.nn's raise, too.
+
+        ``torch.compile`` breaks the graph at torch's ``pack_padded_sequence`` and
+        ``pad_packed_sequence``; ``lengths`` needs neither.
+        """
         # Dynamo skips this module but would still compile each callee separately, in one cache
         # that all layers share; so disable it for the call. Dynamo does not compile this function
         # either: it skips functions that break the graph within `try`.
         compiler = None if torch.compiler.is_compiling() else _set_compiler(None)
         try:
-            return self._called(*arguments)
+            return self._called(input, hx, reset, reset_hx, lengths, return_cells)
         finally:
             if compiler is not None:
                 _set_compiler(compiler)
@@ -270,6 +316,62 @@ class SequenceLayers(NotScripted):
             if hx is None
             else check_hx(self._name, self._states, hx, letters, shape)
         )
+
+
+class CellLayers(SequenceLayers):
+    """Layers whose cells have c and h, with the signatures of calls for type checkers."""
+
+    _states = ("h0", "c0")
+
+    if TYPE_CHECKING:
+
+        @overload
+        def forward(
+            self,
+            input: Tensor,
+            hx: Pair | None = None,
+            *,
+            reset: Tensor | None = None,
+            reset_hx: Pair | None = None,
+            lengths: Tensor | None = None,
+            return_cells: Literal[False] = False,
+        ) -> tuple[Tensor, Pair]: ...
+
+        @overload
+        def forward(
+            self,
+            input: Tensor,
+            hx: Pair | None = None,
+            *,
+            reset: Tensor | None = None,
+            reset_hx: Pair | None = None,
+            lengths: Tensor | None = None,
+            return_cells: Literal[True],
+        ) -> tuple[Tensor, Pair, Tensor]: ...
+
+        @overload
+        def forward(
+            self,
+            input: PackedSequence,
+            hx: Pair | None = None,
+            *,
+            reset: Tensor | PackedSequence | None = None,
+            reset_hx: Pair | None = None,
+            return_cells: Literal[False] = False,
+        ) -> tuple[PackedSequence, Pair]: ...
+
+        @overload
+        def forward(
+            self,
+            input: PackedSequence,
+            hx: Pair | None = None,
+            *,
+            reset: Tensor | PackedSequence | None = None,
+            reset_hx: Pair | None = None,
+            return_cells: Literal[True],
+        ) -> tuple[PackedSequence, Pair, PackedSequence]: ...
+
+        def forward(self, input: Any, hx: Any = None, **options: Any) -> Any: ...
 
 
 def _permuted(states: States, indices: Tensor | None) -> States:

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import _jagged
-from .. import _jet_parts as parts
-from .._jet_map import exporting, mapped
+from .._torch import jagged
 from ..jets import Jet
+from ..jets import _parts as parts
+from ..jets._map import exporting, mapped
 from ..sine_linear import sine_linear_jet
 from ._check import check_bool, check_rows
 from ._siren_pull import composed, is_plain, pulled_back
@@ -44,7 +44,7 @@ def jet_of(siren: Any, x: Tensor, gradient: bool, laplacian: bool, diagonal: boo
 
 def _of_jagged(siren: Any, x: Any, flags: dict[str, bool]) -> Jet:
     """The jet of the points of all rows, in parts [N, j, ...] like x."""
-    _jagged.check_rows("Siren.jet", "x", x)
+    jagged.check_rows("Siren.jet", "x", x)
     offsets, jet = x.offsets(), siren.jet(x.values(), **flags)
     nested = torch.nested.nested_tensor_from_jagged
     return Jet._make(part if part is None else nested(part, offsets) for part in jet)

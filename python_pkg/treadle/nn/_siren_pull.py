@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .._jet_map import outside_inference
+from ..jets._map import outside_inference
 from ..sine_linear import sine_linear
 from ._siren_pull_back import Gradients, Layer, Params, weight_of
 from ._tracers import is_tracing

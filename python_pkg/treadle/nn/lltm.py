@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any, Literal, overload
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
 
 from ..recurrent import lltm
 from ._cell_dicts import LLTM_VERSION, layer_from_cell
 from ._check import check_bool, check_count, check_dtype, check_probability
-from ._sequence import SequenceLayers
+from ._sequence import CellLayers
 from .lltm_cell import zeros
 
 __all__ = ["LLTM"]
 
-States = tuple[Tensor, Tensor]
 
-
-class LLTM(SequenceLayers, nn.Module):
+class LLTM(CellLayers, nn.Module):
     """Layers of LLTM cells over whole sequences, called like :class:`torch.nn.LSTM`.
 
     See :func:`treadle.lltm_cell` for the formula of a step, and :func:`treadle.launch_info` for
@@ -75,7 +72,7 @@ class LLTM(SequenceLayers, nn.Module):
         layer.load_state_dict({"weight_ih_l0": ih, "weight_hh_l0": hh, "bias_l0": cell.bias})
     """
 
-    _name, _states, _op = "LLTM", ("h0", "c0"), lltm
+    _name, _op = "LLTM", lltm
     _version = LLTM_VERSION
 
     def __init__(
@@ -139,99 +136,6 @@ class LLTM(SequenceLayers, nn.Module):
     def flatten_parameters(self) -> None:
         """Do nothing; for compatibility with :class:`torch.nn.LSTM`."""
 
-    @overload
-    def forward(
-        self,
-        input: Tensor,
-        hx: States | None = None,
-        *,
-        reset: Tensor | None = None,
-        reset_hx: States | None = None,
-        lengths: Tensor | None = None,
-        return_cells: Literal[False] = False,
-    ) -> tuple[Tensor, States]: ...
-
-    @overload
-    def forward(
-        self,
-        input: Tensor,
-        hx: States | None = None,
-        *,
-        reset: Tensor | None = None,
-        reset_hx: States | None = None,
-        lengths: Tensor | None = None,
-        return_cells: Literal[True],
-    ) -> tuple[Tensor, States, Tensor]: ...
-
-    @overload
-    def forward(
-        self,
-        input: PackedSequence,
-        hx: States | None = None,
-        *,
-        reset: Tensor | PackedSequence | None = None,
-        reset_hx: States | None = None,
-        return_cells: Literal[False] = False,
-    ) -> tuple[PackedSequence, States]: ...
-
-    @overload
-    def forward(
-        self,
-        input: PackedSequence,
-        hx: States | None = None,
-        *,
-        reset: Tensor | PackedSequence | None = None,
-        reset_hx: States | None = None,
-        return_cells: Literal[True],
-    ) -> tuple[PackedSequence, States, PackedSequence]: ...
-
-    def forward(
-        self,
-        input: Tensor | PackedSequence,
-        hx: States | None = None,
-        *,
-        reset: Tensor | PackedSequence | None = None,
-        reset_hx: States | None = None,
-        lengths: Tensor | None = None,
-        return_cells: bool = False,
-    ) -> tuple[Any, ...]:
-        """Run whole sequences through all layers.
-
-        Args:
-            input: [T, B, I] ([B, T, I] if ``batch_first``), or [T, I] without a batch, or a
-                ``PackedSequence``, its sequences in any order.
-            hx: ``(h0, c0)``, each [num_layers * D, B, H] ([num_layers * D, H] without a batch), in
-                the order of the sequences that were packed. ``c0`` may be float32 with
-                half-precision inputs, and c then stays so. None starts from zeros in the dtype of
-                ``input``; under autocast c starts in float32 at least.
-            reset: [T, B] bool ([B, T] if ``batch_first``; [T] without a batch; for a
-                ``PackedSequence`` another of marks, or [S] in the order of its data): where it is
-                true, the sequence resets. :func:`treadle.lstm` says how.
-            reset_hx: what it begins with instead of zeros: as ``hx``, or one for each step,
-                [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``).
-            lengths: [B], int64 or int32 on the device of ``input`` ([] without a batch), instead of
-                packing: the number of steps of each sequence. :func:`treadle.lstm` says what
-                happens in the padding and for other values.
-            return_cells: whether to return c of all steps, too, as a last result.
-
-        Returns:
-            ``output``: [T, B, D*H], [B, T, D*H], [T, D*H] or a ``PackedSequence``, as ``input`` is:
-            the h of the last layer at every step, in the dtype of ``input`` (under autocast: the
-            lower precision). ``(h_n, c_n)``: like ``hx``, after the last step of each sequence (of
-            the second direction: its first). A sequence of no steps ends with ``hx``. ``cells``, in
-            the form of ``output``, if ``return_cells``.
-
-        Raises:
-            ValueError, TypeError: a shape, or ``hx``, is not as above. (If sequences were packed
-                already sorted, ``torch.compile`` does not detect an ``hx`` with too many rows:
-                it returns the extra ones unchanged.)
-            RuntimeError: dtypes or devices do not go together; :func:`treadle.lltm` says how.
-
-        ``torch.compile`` breaks the graph at torch's ``pack_padded_sequence`` and
-        ``pad_packed_sequence``; ``lengths`` needs neither.
-        """
-        return self._forward(input, hx, reset, reset_hx, lengths, return_cells)
-
     def extra_repr(self) -> str:
         defaults = {
             "num_layers": 1,
@@ -248,6 +152,6 @@ class LLTM(SequenceLayers, nn.Module):
     def _rename_entries(self, state_dict: dict[str, Any], prefix: str) -> str | None:
         return layer_from_cell(self, state_dict, prefix)
 
-    def _zeros(self, input: Tensor, shape: tuple[int, ...]) -> States:
+    def _zeros(self, input: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         # Under autocast the op keeps the dtype of c, so c keeps the dtype that it starts in.
         return zeros(input, shape)

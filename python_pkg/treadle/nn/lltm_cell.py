@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._check_tensor import check_dense, check_tensor
+from .._check.tensors import check_dense, check_tensor
 from ..recurrent import lltm_cell
 from ._cell_dicts import cell_from_layer, hooks_run, wrong_cell
 from ._check import check_count, check_dtype, check_features, check_hx, check_same_dtype

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from .._check_tensor import dtype_name
+from .._check.tensors import dtype_name
 from .rnn import GRU, LSTM
 
 __all__ = ["Replaced", "replace", "restore"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numbers import Integral
 from operator import is_
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, overload
 from weakref import ref
 
 import torch
@@ -13,11 +13,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ..recurrent import gru, lstm
 from ._check import check_bool, check_dtype
-from ._sequence import SequenceLayers
+from ._sequence import CellLayers, SequenceLayers
 
 __all__ = ["GRU", "LSTM"]
-
-Pair = tuple[Tensor, Tensor]
 
 
 class _TorchLayers(SequenceLayers):
@@ -33,6 +31,37 @@ class _TorchLayers(SequenceLayers):
     _flat_weights: list[Any]
     _flat_weights_names: list[str]
     _flat_weight_refs: list[Any]
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int,
+        bias: bool,
+        batch_first: bool,
+        dropout: float,
+        bidirectional: bool,
+        device: torch.device | str | int | None,
+        dtype: torch.dtype | None,
+        recompute: bool,
+    ) -> None:
+        name = self._name
+        check_dtype(name, dtype)
+        # Not nn.LSTM's, which may by now be this class: some put it there.
+        super().__init__(  # type: ignore[call-arg]
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            device=device,
+            dtype=dtype,
+        )
+        self.bidirectional = check_bool(name, "bidirectional", bidirectional)
+        self.recompute = check_bool(name, "recompute", recompute)
+        self._compared = True
 
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)
@@ -72,7 +101,7 @@ class _TorchLayers(SequenceLayers):
         return f"{words}, recompute=True" if self.recompute else words
 
 
-class LSTM(_TorchLayers, nn.LSTM):
+class LSTM(_TorchLayers, CellLayers, nn.LSTM):
     """:class:`torch.nn.LSTM` on treadle's kernels: one launch for all steps, any derivative.
 
     Parameters, their names and initialisation, ``state_dict``, arguments and results are
@@ -97,7 +126,7 @@ class LSTM(_TorchLayers, nn.LSTM):
         output, (h, c) = layer(rows)        # [T, B, 8] -> [T, B, 64], [2, B, 64] each
     """
 
-    _name, _states, _op = "LSTM", ("h0", "c0"), lstm
+    _name, _op = "LSTM", lstm
 
     def __init__(
         self,
@@ -120,8 +149,6 @@ class LSTM(_TorchLayers, nn.LSTM):
             raise ValueError(
                 f"LSTM: proj_size must be 0, got {proj_size}: torch.nn.LSTM has projections"
             )
-        check_dtype("LSTM", dtype)
-        # Not nn.LSTM's, which may by now be this class: some put it there.
         super().__init__(
             input_size,
             hidden_size,
@@ -130,97 +157,10 @@ class LSTM(_TorchLayers, nn.LSTM):
             batch_first,
             dropout,
             bidirectional,
-            device=device,
-            dtype=dtype,
+            device,
+            dtype,
+            recompute,
         )
-        self.bidirectional = check_bool("LSTM", "bidirectional", bidirectional)
-        self.recompute = check_bool("LSTM", "recompute", recompute)
-        self._compared = True
-
-    @overload
-    def forward(
-        self,
-        input: Tensor,
-        hx: Pair | None = None,
-        *,
-        reset: Tensor | None = None,
-        reset_hx: Pair | None = None,
-        lengths: Tensor | None = None,
-        return_cells: Literal[False] = False,
-    ) -> tuple[Tensor, Pair]: ...
-
-    @overload
-    def forward(
-        self,
-        input: Tensor,
-        hx: Pair | None = None,
-        *,
-        reset: Tensor | None = None,
-        reset_hx: Pair | None = None,
-        lengths: Tensor | None = None,
-        return_cells: Literal[True],
-    ) -> tuple[Tensor, Pair, Tensor]: ...
-
-    @overload
-    def forward(
-        self,
-        input: PackedSequence,
-        hx: Pair | None = None,
-        *,
-        reset: Tensor | PackedSequence | None = None,
-        reset_hx: Pair | None = None,
-        return_cells: Literal[False] = False,
-    ) -> tuple[PackedSequence, Pair]: ...
-
-    @overload
-    def forward(
-        self,
-        input: PackedSequence,
-        hx: Pair | None = None,
-        *,
-        reset: Tensor | PackedSequence | None = None,
-        reset_hx: Pair | None = None,
-        return_cells: Literal[True],
-    ) -> tuple[PackedSequence, Pair, PackedSequence]: ...
-
-    def forward(
-        self,
-        input: Any,
-        hx: Any = None,
-        *,
-        reset: Any = None,
-        reset_hx: Any = None,
-        lengths: Any = None,
-        return_cells: bool = False,
-    ) -> Any:
-        """Run whole sequences through all layers.
-
-        Args:
-            input: [T, B, I] ([B, T, I] if ``batch_first``), or [T, I] without a batch, or a
-                ``PackedSequence``, its sequences in any order.
-            hx: ``(h0, c0)``, each [num_layers * D, B, H] ([num_layers * D, H] without a batch);
-                ``c0`` may be float32 with half-precision inputs, and c then stays so. None starts
-                from zeros.
-            reset: [T, B] bool ([B, T] if ``batch_first``; [T] without a batch; for a
-                ``PackedSequence`` another of marks, or [S] in the order of its data): where it is
-                true, the sequence resets. :func:`treadle.lstm` says how.
-            reset_hx: what it begins with instead of zeros: as ``hx``, or one for each step,
-                [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``).
-            lengths: [B], int64 or int32 on the device of ``input`` ([] without a batch), instead of
-                packing: the number of steps of each sequence. :func:`treadle.lstm` says what
-                happens in the padding and for other values.
-            return_cells: whether to return c of all steps, too, as a last result.
-
-        Returns:
-            ``output``, ``(h_n, c_n)`` as torch.nn.LSTM; and ``cells``, in the form of ``output``,
-            if ``return_cells``.
-
-        Raises:
-            ValueError, TypeError: a shape, or ``hx``, is not as above.
-            RuntimeError: dtypes or devices do not go together; :func:`treadle.lstm` says how.
-            Each is of the class that torch.nn.LSTM raises, too.
-        """
-        return self._forward(input, hx, reset, reset_hx, lengths, return_cells)
 
 
 class GRU(_TorchLayers, nn.GRU):
@@ -269,7 +209,6 @@ class GRU(_TorchLayers, nn.GRU):
             raise ValueError(
                 f"GRU: proj_size must not be given, got {proj_size}: torch.nn.LSTM has projections"
             )
-        check_dtype("GRU", dtype)
         super().__init__(
             input_size,
             hidden_size,
@@ -278,67 +217,32 @@ class GRU(_TorchLayers, nn.GRU):
             batch_first,
             dropout,
             bidirectional,
-            device=device,
-            dtype=dtype,
+            device,
+            dtype,
+            recompute,
         )
-        self.bidirectional = check_bool("GRU", "bidirectional", bidirectional)
-        self.recompute = check_bool("GRU", "recompute", recompute)
-        self._compared = True
 
-    @overload
-    def forward(
-        self,
-        input: Tensor,
-        hx: Tensor | None = None,
-        *,
-        reset: Tensor | None = None,
-        reset_hx: Tensor | None = None,
-        lengths: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]: ...
+    if TYPE_CHECKING:
 
-    @overload
-    def forward(
-        self,
-        input: PackedSequence,
-        hx: Tensor | None = None,
-        *,
-        reset: Tensor | PackedSequence | None = None,
-        reset_hx: Tensor | None = None,
-    ) -> tuple[PackedSequence, Tensor]: ...
+        @overload  # type: ignore[override]
+        def forward(
+            self,
+            input: Tensor,
+            hx: Tensor | None = None,
+            *,
+            reset: Tensor | None = None,
+            reset_hx: Tensor | None = None,
+            lengths: Tensor | None = None,
+        ) -> tuple[Tensor, Tensor]: ...
 
-    def forward(
-        self,
-        input: Any,
-        hx: Any = None,
-        *,
-        reset: Any = None,
-        reset_hx: Any = None,
-        lengths: Any = None,
-        return_cells: bool = False,
-    ) -> Any:
-        """Run whole sequences through all layers.
+        @overload
+        def forward(
+            self,
+            input: PackedSequence,
+            hx: Tensor | None = None,
+            *,
+            reset: Tensor | PackedSequence | None = None,
+            reset_hx: Tensor | None = None,
+        ) -> tuple[PackedSequence, Tensor]: ...
 
-        Args:
-            input: [T, B, I] ([B, T, I] if ``batch_first``), or [T, I] without a batch, or a
-                ``PackedSequence``, its sequences in any order.
-            hx: h0 [num_layers * D, B, H] ([num_layers * D, H] without a batch). None starts from
-                zeros.
-            reset: [T, B] bool ([B, T] if ``batch_first``; [T] without a batch; for a
-                ``PackedSequence`` another of marks, or [S] in the order of its data): where it is
-                true, the sequence resets. :func:`treadle.lstm` says how.
-            reset_hx: what it begins with instead of zeros: as ``hx``, or one for each step,
-                [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``).
-            lengths: [B], int64 or int32 on the device of ``input`` ([] without a batch), instead of
-                packing: the number of steps of each sequence. :func:`treadle.gru` says what
-                happens in the padding and for other values.
-            return_cells: False; the state of each step is the output.
-
-        Returns:
-            ``output``, ``h_n`` as torch.nn.GRU.
-
-        Raises:
-            ValueError, TypeError: a shape, or ``hx``, is not as above.
-            RuntimeError: dtypes or devices do not go together; :func:`treadle.gru` says how.
-            Each is of the class that torch.nn.GRU raises, too.
-        """
-        return self._forward(input, hx, reset, reset_hx, lengths, return_cells)
+        def forward(self, input: Any, hx: Any = None, **options: Any) -> Any: ...

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._jet_parts import check_parts, pack, second_of
 from ..jets import Jet
+from ..jets._parts import check_parts, pack, second_of
 from ..sine_linear import sine_linear, sine_linear_jet
 from ._cell_dicts import hooks_run
 from ._check import check_bool, check_count, check_dtype, check_omega, check_rows

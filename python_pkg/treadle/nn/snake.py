@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._check_tensor import check_tensor
+from .._check.tensors import check_tensor
 from ..snake import snake
 from ._check import check_bool, check_count, check_dtype, check_omega
 from ._tracers import NotScripted, differs

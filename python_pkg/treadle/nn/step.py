@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._check_tensor import dtype_name
+from .._check.tensors import dtype_name
 from ._check import check_bool, check_count, check_hx
 from ._sequence import SequenceLayers, States
 

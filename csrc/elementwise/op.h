@@ -1,0 +1,260 @@
+// An elementwise op is a struct with the op's own parts. This header makes the rest: the kernels of
+// each form, Meta, autograd, vmap, the dispatcher calls, and the registration. scale.h is the
+// struct to read. x is the first tensor, which the in-place form writes; A... are the types of the
+// arguments behind it, as the schema has them. A struct says:
+//   kName                             of the schema; and kOverload and kForms, if not as below
+//   check(op, x, a..., out)           the dtype of the result. `out`: what is written, or undefined
+//   twin(x, a...)                     what torch makes of meta tensors like these
+//   Backward, saved(x, a...)          the Node, and a tuple of the values that it saves
+//   jvp(tangents, x, a..., result)    at primals; missing tangents are undefined, not all are
+#pragma once
+
+#include <array>
+#include <string>
+#include <tuple>
+
+#include "common/autograd.h"
+#include "common/rules.h"
+#include "common/vmap.h"
+#include "elementwise/loop.h"
+
+namespace treadle {
+
+// kBatched: vmap by elementwise_batch_rule, of the forms that return a tensor or write x.
+enum Forms : unsigned { kFunctional = 1, kOut = 2, kInPlace = 4, kBatched = 8, kAllForms = 15 };
+
+namespace detail {
+
+template <class T>
+constexpr bool is_tensor =
+    std::is_same_v<T, const Tensor&> || std::is_same_v<T, const OptionalTensor&>;
+
+template <class T>
+auto if_tensor(const T& value) {
+  if constexpr (std::is_same_v<T, Tensor>) {
+    return std::tie(value);
+  } else if constexpr (std::is_same_v<T, OptionalTensor>) {
+    return std::tuple<Tensor>(value_or_undefined(value));
+  } else {
+    return std::tuple<>();
+  }
+}
+
+template <class T>
+auto if_number(const T& value) {
+  if constexpr (std::is_same_v<T, Scalar>) {
+    return std::tuple<ScalarArg>(to_scalar_arg(value));
+  } else {
+    return std::tuple<>();
+  }
+}
+
+template <class T>
+T primal_of(const T& value) {
+  if constexpr (std::is_same_v<T, Tensor>) {
+    return primal(value);
+  } else if constexpr (std::is_same_v<T, OptionalTensor>) {
+    return has(value) ? OptionalTensor(primal(*value)) : value;
+  } else {
+    return value;
+  }
+}
+
+// f(the arguments that are tensors); a missing one is undefined.
+template <class F, class... T>
+auto of_tensors(const F& f, const T&... arguments) {
+  return std::apply(f, std::tuple_cat(if_tensor(arguments)...));
+}
+
+// "scale.out" of "scale" and "out".
+inline std::string full_name(const std::string& name, const char* overload) {
+  return *overload == 0 ? name : name + "." + overload;
+}
+
+}  // namespace detail
+
+// Where a kernel runs: it takes a part of the loop and the parameters. The twin: cuda/loop.h.
+struct OnCpu {
+  template <auto kernel, class Parameters>
+  static void run(ElementwiseLoop& loop, const Parameters& parameters) {
+    run_cpu(loop, [&](const cpu::Tile2d& tile) {
+      std::apply([&](const auto&... p) { kernel(tile, p...); }, parameters);
+    });
+  }
+};
+
+template <class Op, class... A>
+struct ElementwiseOp {
+  static constexpr const char* kOverload = "";
+  static constexpr unsigned kForms = kAllForms;
+  // Whether derivatives are at x, which the in-place form overwrites: then it saves a copy.
+  static constexpr bool kAtX = false;
+  // Whether x and the result have one tangent, which the in-place form need not write.
+  static constexpr bool kKeepsTangent = false;
+  // The arguments that are tensors, in their order.
+  using Tangents = std::array<Tensor, 1 + (0 + ... + detail::is_tensor<A>)>;
+
+  // ---- defaults, which a struct may override
+
+  // Parameters of the kernels besides the tensors: a tuple.
+  static auto parameters(A... a) { return std::tuple_cat(detail::if_number(a)...); }
+
+  static ElementwiseLoop loop(const char* op, const Tensor& out, const Tensor& x, A... a) {
+    const ScalarType compute = Op::check(op, x, a..., out);
+    return detail::of_tensors(
+        [&](const auto&... t) { return ElementwiseLoop(op, out, t..., compute); }, x, a...);
+  }
+
+  // ---- dispatcher calls
+
+  static const char* inplace_name() {
+    static const std::string name = std::string(Op::kName) + "_";
+    return name.c_str();
+  }
+
+  template <class Signature>
+  static auto find(const char* name, const char* overload) {
+    return find_op<Signature>((std::string("treadle::") + name).c_str(), overload);
+  }
+
+  static const auto& op() {
+    static const auto op = find<Tensor(const Tensor&, A...)>(Op::kName, Op::kOverload);
+    return op;
+  }
+
+  static const auto& out_op() {
+    static const auto op = find<void(const Tensor&, A..., Tensor&)>(Op::kName, "out");
+    return op;
+  }
+
+  static const auto& inplace_op() {
+    static const auto op = find<void(Tensor&, A...)>(inplace_name(), Op::kOverload);
+    return op;
+  }
+
+  static Tensor call(const Tensor& x, A... a) { return op().call(x, a...); }
+
+  static Tensor& call_out(Tensor& out, const Tensor& x, A... a) {
+    out_op().call(x, a..., out);
+    return out;
+  }
+
+  static Tensor& call_inplace(Tensor& x, A... a) {
+    inplace_op().call(x, a...);
+    return x;
+  }
+
+  // ---- the forms, by dispatch key
+
+  template <class Device, auto kernel>
+  struct Kernels {
+    static Tensor functional(const Tensor& x, A... a) {
+      ElementwiseLoop loop = Op::loop(Op::kName, Tensor(), x, a...);
+      Device::template run<kernel>(loop, Op::parameters(a...));
+      return loop.output;
+    }
+    static void out(const Tensor& x, A... a, Tensor& out) {
+      ElementwiseLoop loop = Op::loop(Op::kName, out, x, a...);
+      Device::template run<kernel>(loop, Op::parameters(a...));
+    }
+    static void inplace(Tensor& x, A... a) {
+      ElementwiseLoop loop = Op::loop(inplace_name(), x, x, a...);
+      Device::template run<kernel>(loop, Op::parameters(a...));
+    }
+  };
+
+  // TensorIterator refuses symbolic sizes, so a twin in torch says what comes out.
+  struct Meta {
+    static Tensor functional(const Tensor& x, A... a) {
+      Op::check(Op::kName, x, a..., Tensor());
+      return Op::twin(x, a...);
+    }
+    static void out(const Tensor& x, A... a, Tensor& out) {
+      Op::check(Op::kName, x, a..., out);
+      at::neg_outf(Op::twin(x, a...), out);  // of its shape, and cast
+    }
+    static void inplace(Tensor& x, A... a) { Op::check(inplace_name(), x, a..., x); }
+  };
+
+  struct Autograd {
+    static Tensor functional(c10::DispatchKeySet keys, const Tensor& x, A... a) {
+      auto node = detail::of_tensors(record, x, a...);
+      Tensor out = below_autograd(op(), keys, x, a...);
+      if (node) {
+        set_history(out, node);
+        save(*node, x, a...);
+      }
+      if (detail::of_tensors(moved, x, a...)) {
+        const Tangents given = detail::of_tensors(tangents, x, a...);
+        set_tangent(out, Op::jvp(given, primal(x), detail::primal_of(a)..., out));
+      }
+      return out;
+    }
+
+    static void inplace(c10::DispatchKeySet keys, Tensor& x, A... a) {
+      torch::autograd::check_inplace(x, detail::of_tensors(required, x, a...));
+      auto node = detail::of_tensors(record, x, a...);
+      const bool any_moved = detail::of_tensors(moved, x, a...);
+      const Tangents given = detail::of_tensors(tangents, x, a...);
+      const Tensor old = Op::kAtX && (node || any_moved) ? x.clone() : x;
+      if (node) save(*node, old, a...);
+      below_autograd_inplace(inplace_op(), keys, x, a...);
+      if (node) torch::autograd::rebase_history(x, node);
+      if (!any_moved || Op::kKeepsTangent) return;
+      set_tangent(x, Op::jvp(given, primal(old), detail::primal_of(a)..., primal(x)),
+                  /*inplace=*/true);
+    }
+
+    static void out(c10::DispatchKeySet keys, const Tensor& x, A... a, Tensor& out) {
+      detail::of_tensors(refuse, x, a..., out);
+      below_autograd_inplace(out_op(), keys, x, a..., out);
+    }
+
+   private:
+    static constexpr auto record = [](const auto&... t) { return Op::Backward::record(t...); };
+    static constexpr auto moved = [](const auto&... t) { return has_tangent(t...); };
+    static constexpr auto tangents = [](const auto&... t) { return Tangents{tangent(t)...}; };
+    static constexpr auto required = [](const auto&... t) { return compute_requires_grad(t...); };
+    static constexpr auto refuse = [](const auto&... t) {
+      refuse_autograd(Op::kName, "out", t...);
+    };
+
+    template <class Node>
+    static void save(Node& node, const Tensor& x, A... a) {
+      std::apply([&](const auto&... values) { node.save(values...); }, Op::saved(x, a...));
+    }
+  };
+
+  // ---- registration
+
+  template <class F>
+  static void register_forms(torch::Library& m) {
+    using detail::full_name;
+    if constexpr ((Op::kForms & kFunctional) != 0) {
+      m.impl(full_name(Op::kName, Op::kOverload).c_str(), F::functional);
+    }
+    if constexpr ((Op::kForms & kOut) != 0) m.impl(full_name(Op::kName, "out").c_str(), F::out);
+    if constexpr ((Op::kForms & kInPlace) != 0) {
+      m.impl(full_name(inplace_name(), Op::kOverload).c_str(), F::inplace);
+    }
+  }
+
+  static void register_vmap(torch::Library& m) {
+    using detail::full_name;
+    if constexpr ((Op::kForms & kBatched) == 0) return;
+    m.impl(full_name(Op::kName, Op::kOverload).c_str(), TREADLE_RULE(elementwise_batch_rule));
+    if constexpr ((Op::kForms & kInPlace) != 0) {
+      m.impl(full_name(inplace_name(), Op::kOverload).c_str(),
+             TREADLE_RULE(elementwise_batch_rule));
+    }
+  }
+};
+
+// Op's kernels on the CPU, and what it has on all devices. On CUDA: cuda/ops.cpp.
+#define TREADLE_REGISTER_ELEMENTWISE(Op, kernel)                                             \
+  TORCH_LIBRARY_IMPL(treadle, CPU, m) { Op::register_forms<Op::Kernels<OnCpu, kernel>>(m); } \
+  TORCH_LIBRARY_IMPL(treadle, Meta, m) { Op::register_forms<Op::Meta>(m); }                  \
+  TORCH_LIBRARY_IMPL(treadle, Autograd, m) { Op::register_forms<Op::Autograd>(m); }          \
+  TORCH_LIBRARY_IMPL(treadle, FuncTorchBatched, m) { Op::register_vmap(m); }
+
+}  // namespace treadle

@@ -1,0 +1,66 @@
+"""Numbers that the ops' schemas refuse and torch's own functions take: NumPy's, and 0-dim tensors.
+
+An op's Python function asks here only after a call has failed, so that plain numbers cost nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import SymFloat, SymInt, Tensor
+
+from .tensors import check_tensor
+
+
+def is_plain(value: object) -> bool:
+    """Whether the schemas take ``value`` for a number."""
+    return isinstance(value, (int, float, complex, SymInt, SymFloat))
+
+
+def as_number(op: str, name: str, value: Any, *, real: bool = False) -> int | float | complex:
+    """``value`` as a number of Python; from a tensor it is read, which waits for its device.
+
+    Raises:
+        TypeError: if it is none, or a tensor that requires grad.
+    """
+    if is_plain(value) and not (real and isinstance(value, complex)):
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, Tensor):
+        if value.dim() == 0 and not value.requires_grad:
+            return value.item()
+        why = ", for it is not differentiable" if value.requires_grad else ""
+        raise TypeError(f"{op}: {name} must be a number{why}, got {_described(value)}") from None
+    # Who has a scalar of NumPy has imported it.
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.number | numpy.bool_):
+        if isinstance(value, numpy.integer | numpy.complexfloating):
+            return value.item()  # type: ignore[no-any-return]
+        # A bool is a floating-point number to torch, too.
+        return float(value)
+    raise TypeError(f"{op}: {name} must be a number, got {_described(value)}") from None
+
+
+def _described(value: object) -> str:
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    if value.requires_grad:
+        return "a tensor that requires grad"
+    return f"a tensor of shape {list(value.shape)}"
+
+
+def number_tensor(a: Tensor, given: float) -> Tensor:
+    """``given`` as the second tensor of vector_add."""
+    check_tensor("vector_add", "a", a)
+    number: Any = as_number("vector_add", "b", given)
+    # 0-dim and as wide as can be: it does not promote `a`, and keeps the number's digits. On the
+    # CPU, whatever torch.set_default_device says.
+    dtype = None
+    if a.is_floating_point() and isinstance(number, int) and not -(2**63) <= number < 2**63:
+        number = float(number)
+    if a.dim() == 0:
+        dtype = torch.result_type(a, number)
+    elif not isinstance(number, int):
+        dtype = torch.float64 if a.is_floating_point() else torch.result_type(a, number)
+    return torch.tensor(number, dtype=dtype, device="cpu")

@@ -1,0 +1,20 @@
+"""Registrations with torch besides the kernels: fakes, nested tensors, DTensors, FLOPs."""
+
+from __future__ import annotations
+
+from . import fakes, flops, jagged
+from .on_import import on_import
+
+
+def _register_sharded() -> None:
+    from . import sharded
+
+    sharded.register()
+
+
+def register() -> None:
+    """Register all of this; called once in a process, after the ops have been loaded."""
+    fakes.register()
+    jagged.register()
+    on_import("torch.utils.flop_counter", flops.register)
+    on_import("torch.distributed.tensor", _register_sharded)

@@ -1,0 +1,256 @@
+"""treadle's kernels for JAX, on the CPU and on CUDA: under jit, grad and vmap.
+
+Imported only on request: ``import treadle.jax``. The functions call libtreadle_kernels.so through
+jax.ffi; nothing is copied. They support reverse mode (``jax.grad``, ``jax.vjp``), layers once and
+elementwise functions any number of times; forward mode (``jax.jvp``) raises.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _ffi, _recurrent
+
+# isort: split
+import jax
+import jax.numpy as jnp
+
+Array = Any  # jax.Array: mypy knows no types of JAX
+
+__all__ = ["cosine", "gru", "lstm", "scale", "sine", "vector_add"]
+
+_ffi.register()
+
+
+def _elementwise(name: str, shape: Any, dtype: Any, *arrays: Any, **attributes: Any) -> Any:
+    # Under vmap an array without a batch has size 1 there, which the kernels broadcast.
+    result = jax.ShapeDtypeStruct(shape, dtype)
+    return _ffi.call(name, result, *arrays, vmap_method="expand_dims", **attributes)
+
+
+def _like(name: str, *arrays: Any) -> Any:
+    return _elementwise(name, arrays[0].shape, arrays[0].dtype, *arrays)
+
+
+# ---- sine and cosine: the gradients of both are made of both
+
+_sine = jax.custom_vjp(lambda x: _like("sine", x))
+_cosine = jax.custom_vjp(lambda x: _like("cosine", x))
+_grad_sine = jax.custom_vjp(lambda grad, x: _like("sine_backward", grad, x))  # grad cos(x)
+_grad_cosine = jax.custom_vjp(lambda grad, x: _like("cosine_backward", grad, x))  # -grad sin(x)
+
+_sine.defvjp(lambda x: (_sine(x), x), lambda x, g: (_grad_sine(g, x),))
+_cosine.defvjp(lambda x: (_cosine(x), x), lambda x, g: (_grad_cosine(g, x),))
+_grad_sine.defvjp(
+    lambda grad, x: (_grad_sine(grad, x), (grad, x)),
+    lambda saved, g: (_grad_sine(g, saved[1]), _grad_cosine(g * saved[0], saved[1])),
+)
+_grad_cosine.defvjp(
+    lambda grad, x: (_grad_cosine(grad, x), (grad, x)),
+    lambda saved, g: (_grad_cosine(g, saved[1]), -_grad_sine(g * saved[0], saved[1])),
+)
+
+
+def _floating(op: str, x: Any) -> Any:
+    x = jnp.asarray(x)
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        raise TypeError(f"{op}: x must be of real numbers, got {x.dtype}")
+    return x.astype(jnp.result_type(x, 1.0))
+
+
+def sine(x: Array) -> Array:
+    """sin(x), in radians, of any argument.
+
+    Args:
+        x: any shape, float64, float32, float16 or bfloat16; other dtypes become JAX's float.
+
+    Returns:
+        The shape of x; errors of at most 1.6 ulp in float32 and 2 in float64. Under vmap one call
+        takes the whole batch.
+
+    Raises:
+        TypeError: complex numbers.
+
+    Source: kernels/jax/handlers.cpp, kernels/math/sine_float.h.
+    """
+    return _sine(_floating("sine", x))
+
+
+def cosine(x: Array) -> Array:
+    """cos(x), in radians; otherwise as `sine`.
+
+    Args:
+        x: any shape, float64, float32, float16 or bfloat16; other dtypes become JAX's float.
+
+    Returns:
+        The shape of x; errors of at most 1.6 ulp in float32 and 2 in float64.
+
+    Raises:
+        TypeError: complex numbers.
+
+    Source: kernels/jax/handlers.cpp, kernels/math/sine_float.h.
+    """
+    return _cosine(_floating("cosine", x))
+
+
+# ---- scale and vector_add
+
+_scale = jax.custom_vjp(
+    lambda factor, x: _elementwise("scale", x.shape, x.dtype, x, **_ffi.number(factor)),
+    nondiff_argnums=(0,),
+)
+_scale.defvjp(
+    lambda factor, x: (_scale(factor, x), None),
+    lambda factor, saved, g: (_scale(factor, g),),
+)
+
+
+def _number(op: str, name: str, value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        kind = type(value).__name__
+        raise TypeError(f"{op}: {name} must be an int or a float of Python, got {kind}")
+    return value
+
+
+def _common(op: str, number: Any, *arrays: Any) -> tuple[Any, ...]:
+    """The arrays in the dtype that JAX's arithmetic would have."""
+    dtype = jnp.result_type(*arrays, number)
+    if jnp.issubdtype(dtype, jnp.complexfloating) or jnp.issubdtype(dtype, jnp.unsignedinteger):
+        if dtype != jnp.uint8:
+            raise TypeError(f"{op}: arrays must be of real numbers, or uint8, got {dtype}")
+    return tuple(array.astype(dtype) for array in arrays)
+
+
+def scale(x: Array, factor: float) -> Array:
+    """x * factor.
+
+    Args:
+        x: any shape; bool, integers but uint16 to uint64, or floating-point.
+        factor: a number of Python, which jit takes as static. It keeps all its bits.
+
+    Returns:
+        The shape of x, in the dtype of ``x * factor`` in JAX.
+
+    Raises:
+        TypeError: another dtype, or a factor that is no number of Python.
+
+    Source: kernels/jax/handlers.cpp, kernels/math/scale.h.
+    """
+    factor = _number("scale", "factor", factor)
+    (x,) = _common("scale", factor, jnp.asarray(x))
+    return _scale(factor, x)
+
+
+def _summed(grad: Any, shape: tuple[int, ...]) -> Any:
+    """The gradient of an argument that was broadcast from `shape`, of as many dimensions."""
+    axes = tuple(i for i, (n, of) in enumerate(zip(shape, grad.shape, strict=True)) if n != of)
+    return jnp.sum(grad, axis=axes, keepdims=True) if axes else grad
+
+
+def _add(alpha: float, shapes: Any, a: Any, b: Any) -> Any:
+    shape = jnp.broadcast_shapes(*shapes)
+    return _elementwise("vector_add", shape, a.dtype, a, b, **_ffi.number(alpha))
+
+
+_vector_add = jax.custom_vjp(_add, nondiff_argnums=(0, 1))
+_vector_add.defvjp(
+    lambda alpha, shapes, a, b: (_vector_add(alpha, shapes, a, b), None),
+    lambda alpha, shapes, saved, g: (_summed(g, shapes[0]), _summed(_scale(alpha, g), shapes[1])),
+)
+
+
+def vector_add(a: Array, b: Array, alpha: float = 1) -> Array:
+    """a + alpha * b, rounded once where the processor has an fma.
+
+    Args:
+        a, b: shapes that broadcast; bool, integers but uint16 to uint64, or floating-point.
+        alpha: a number of Python, which jit takes as static. It keeps all its bits.
+
+    Returns:
+        The broadcast shape, in the dtype of ``a + alpha * b`` in JAX. Under vmap, too, broadcasting
+        copies nothing.
+
+    Raises:
+        TypeError: another dtype, or an alpha that is no number of Python.
+        ValueError: shapes that do not broadcast.
+
+    Source: kernels/jax/handlers.cpp, kernels/math/vector_add.h.
+    """
+    alpha = _number("vector_add", "alpha", alpha)
+    a, b = _common("vector_add", alpha, jnp.asarray(a), jnp.asarray(b))
+    ndim = max(a.ndim, b.ndim)
+    # As many dimensions in both: a batch comes before them.
+    a, b = (x.reshape((1,) * (ndim - x.ndim) + x.shape) for x in (a, b))
+    return _vector_add(alpha, (a.shape, b.shape), a, b)
+
+
+# ---- recurrent layers
+
+
+def lstm(
+    x: Array,
+    h0: Array,
+    c0: Array,
+    weight_ih: Array,
+    weight_hh: Array,
+    bias_ih: Array | None = None,
+    bias_hh: Array | None = None,
+) -> tuple[Array, Array, Array]:
+    """One LSTM layer over T steps in one or two directions, as torch.nn.LSTM.
+
+    Args:
+        x: [T, B, I], float64, float32, float16 or bfloat16; all others have its dtype.
+        h0: [D, B, H], D directions: 1 or 2. The second reads the sequence from its end.
+        c0: [D, B, H], float32 allowed with half types.
+        weight_ih: [4H, I], weight_hh: [4H, H]; bias_ih, bias_hh: [4H], both or neither. Rows are
+            those of torch: i, f, g, o. With two directions each has a leading 2.
+
+    Returns:
+        output [T, B, D H], h_n [D, B, H] and c_n [D, B, H] of the dtype of c0.
+
+        Every array is differentiable once. The kernels run float32 and float64 on the CPU; on GPUs
+        of sm_90 and later they run float16, bfloat16 and float32 if H is a multiple of 8 and the
+        weights fit on the chip. Otherwise a jax.lax.scan in plain JAX runs, with half types
+        computed in float32. The choice is made when JAX traces the call, by the device of x or, in
+        traced code, by JAX's default device. Under vmap the kernels are called once for each
+        element of the batch.
+
+    Raises:
+        ValueError: shapes that do not fit.
+        TypeError: dtypes that do not fit.
+
+    Source: kernels/jax/handlers.cpp, kernels/c_api/recurrent.cpp.
+    """
+    weights, biases = (weight_ih, weight_hh), (bias_ih, bias_hh)
+    output, h_n, c_n = _recurrent.layer("lstm", x, h0, c0, weights, biases)
+    return output, h_n, c_n
+
+
+def gru(
+    x: Array,
+    h0: Array,
+    weight_ih: Array,
+    weight_hh: Array,
+    bias_ih: Array | None = None,
+    bias_hh: Array | None = None,
+) -> tuple[Array, Array]:
+    """One GRU layer over T steps in one or two directions, as torch.nn.GRU.
+
+    Args:
+        x: [T, B, I], float64, float32, float16 or bfloat16; all others have its dtype.
+        h0: [D, B, H], D directions: 1 or 2. The second reads the sequence from its end.
+        weight_ih: [3H, I], weight_hh: [3H, H]; bias_ih, bias_hh: [3H], both or neither. Rows are
+            those of torch: r, z, n. With two directions each has a leading 2.
+
+    Returns:
+        output [T, B, D H] and h_n [D, B, H]. `lstm` says what runs, and which derivatives exist.
+
+    Raises:
+        ValueError: shapes that do not fit.
+        TypeError: dtypes that do not fit.
+
+    Source: kernels/jax/handlers.cpp, kernels/c_api/recurrent.cpp.
+    """
+    weights, biases = (weight_ih, weight_hh), (bias_ih, bias_hh)
+    output, h_n, _ = _recurrent.layer("gru", x, h0, None, weights, biases)
+    return output, h_n

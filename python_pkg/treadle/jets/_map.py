@@ -1,0 +1,83 @@
+"""Jets through functions without a jet of their own, by torch.func, one direction at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ._parts import total
+
+Result = TypeVar("Result")
+
+
+def mapped(
+    function: Callable[[Tensor], Tensor], value: Tensor, first: Tensor, second: Tensor
+) -> Tensor:
+    """The parts of ``_parts.split`` through a function of values."""
+    if exporting():
+        return _exported(function, value, first, second)
+    return outside_inference(lambda: _mapped(function, value, first, second))
+
+
+def outside_inference(run: Callable[[], Result]) -> Result:
+    """torch.func within inference mode differentiates nothing, and gives zeros."""
+    # The compiler has none in its programs.
+    if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
+        return run()
+    with torch.inference_mode(False), torch.no_grad():
+        return run()
+
+
+def exporting() -> bool:
+    """Whether torch.export runs; torch.compiler.is_exporting is also true in torch.compile."""
+    return torch.compiler._is_exporting_flag
+
+
+def _exported(function: Callable[[Tensor], Tensor], *parts: Tensor) -> Tensor:
+    """torch.export does not support torch.func, so this calls the ops that torch.func would."""
+    if torch.compiler.is_dynamo_compiling():
+        raise NotImplementedError("Jet.map: torch.export must have strict=False, got strict=True")
+    from torch.fx.experimental import proxy_tensor
+
+    def traced(*parts: Tensor) -> Tensor:
+        return _mapped(function, *parts)
+
+    without = proxy_tensor._temp_remove_pre_dispatch_torch_function_mode
+    with proxy_tensor.disable_proxy_modes_tracing(), without():
+        program = proxy_tensor.make_fx(traced)(*(part.detach() for part in parts))
+    return program(*parts)  # type: ignore[no-any-return]
+
+
+def _mapped(
+    function: Callable[[Tensor], Tensor], value: Tensor, first: Tensor, second: Tensor
+) -> Tensor:
+    x = value.squeeze(0)
+
+    def slope(x: Tensor, direction: Tensor) -> Tensor:
+        return _pushed(function, (x,), (direction,))
+
+    parts = [function(x), *(slope(x, direction) for direction in first.unbind())]
+    bends = []
+    for k in range(len(first) if len(second) else 0):
+        # A Laplacian goes along with the first direction, for all of them are added up.
+        bend = second[k] if k < len(second) else torch.zeros_like(x)
+        bends.append(_pushed(slope, (x, first[k]), (first[k], bend)))
+    if len(second) == 1 and len(bends) > 1:
+        bends = [total(torch.stack(bends), 0)]
+    return torch.stack(parts + bends)
+
+
+def _pushed(
+    function: Callable[..., Tensor], at: tuple[Tensor, ...], along: tuple[Tensor, ...]
+) -> Tensor:
+    """The derivative of a function along a direction, as torch.func.jvp's second result.
+
+    torch.compile supports neither a jvp of a jvp nor one of a dynamic size. A vjp is linear, so its
+    own vjp gives the jvp.
+    """
+    vjp: Any = torch.func.vjp
+    result, pull = vjp(function, *at)
+    return vjp(pull, torch.zeros_like(result))[1](along)[0]  # type: ignore[no-any-return]

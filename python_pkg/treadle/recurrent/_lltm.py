@@ -1,0 +1,97 @@
+"""The LLTM: a step of it, and whole sequences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._check.tensors import check_tensor
+from ._overloads import overloads, with_cells
+
+_lltm = overloads("lltm")
+_lltm_cell = torch.ops.treadle.lltm_cell.default
+
+
+def lltm_cell(
+    input: Tensor, weights: Tensor, bias: Tensor | None, old_h: Tensor, old_cell: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One step of the LLTM recurrent cell of PyTorch's C++ extension tutorial, fused.
+
+    ``gates = [old_h, input] @ weights.T + bias``, cut into i, o, z;
+    ``new_cell = old_cell + elu(z) * sigmoid(i)``; ``new_h = tanh(new_cell) * sigmoid(o)``.
+
+    Args:
+        input: [B, I], float64, float32, float16 or bfloat16.
+        weights: [3H, H+I], rows i, o, z; columns first old_h, then input.
+        bias: [3H], [1, 3H] or None.
+        old_h: [B, H].
+        old_cell: [B, H], of input's dtype, or float32 with half-precision inputs (c adds up over
+            the steps, and half types run out of digits).
+
+        All arguments together may have one more leading dimension N, for N independent cells.
+
+    Returns:
+        new_h [B, H] of input's dtype, and new_cell [B, H] of old_cell's dtype. Every argument is
+        differentiable twice. Under autocast input, weights, bias and old_h take the lower
+        precision, old_cell keeps its own.
+
+    Raises:
+        TypeError: an argument is no tensor.
+        RuntimeError: shapes, dtypes or devices that do not fit.
+
+    Source: csrc/recurrent/lltm_cell/cell.cpp, kernels/recurrent/lltm_cell/cell.cu.
+    """
+    try:
+        return _lltm_cell(input, weights, bias, old_h, old_cell)  # type: ignore[no-any-return]
+    except RuntimeError:
+        given = {"input": input, "weights": weights, "old_h": old_h, "old_cell": old_cell}
+        for name, value in (given if bias is None else given | {"bias": bias}).items():
+            check_tensor("lltm_cell", name, value)
+        raise
+
+
+@with_cells
+def lltm(*args: Any, **kwargs: Any) -> Any:
+    """Layers of LLTM cells over whole sequences; arguments in the order of ``torch.lstm``.
+
+    ``lltm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)``,
+    or for a packed batch ``lltm(data, batch_sizes, hx, params, has_biases, num_layers, dropout,
+    train, bidirectional)``. Every step is :func:`lltm_cell`. D is 2 if bidirectional, else 1;
+    :class:`treadle.nn.LLTM` holds the parameters and calls this. On GPUs of sm_90 one kernel launch
+    runs all steps of a layer if its weight_hh fits on the chip (half types up to H 1024, forward
+    2048; float32 up to 512, forward 1024); :func:`treadle.launch_info` shows which ``algorithm``
+    ran, and why.
+
+    The LLTM never forgets: :class:`treadle.nn.LLTM` says what that means for a model.
+
+    Args:
+        input: [T, B, I], or [B, T, I] if ``batch_first``; float64, float32, float16 or bfloat16.
+        data, batch_sizes: [S, I] and [T], a packed batch, as :func:`lstm`.
+        hx: (h0, c0), as :func:`lstm`; c adds up over the steps, and half types run out of digits.
+        params: for each layer, and in it for each direction, weight_ih [3H, I] (after the first
+            layer [3H, D*H]), weight_hh [3H, H] and, if ``has_biases``, one bias [3H].
+            Rows are those of the gates i, o and the candidate z, in this order; ``[weight_hh |
+            weight_ih]`` is what ``lltm_cell`` calls weights.
+        has_biases, num_layers, dropout, train, bidirectional, batch_first: as :func:`lstm`.
+        recompute: if False, a layer keeps its output (H) and the gates (3H) of each direction, step
+            and row for the backward pass, in input's dtype: 16H bytes in float32, 8H in half types,
+            32H in float64. If True it keeps only the output (4H, 2H, 8H bytes), and the backward
+            pass takes one more matrix product.
+        reset, reset_hx, lengths, return_cells: as :func:`lstm`.
+
+    Returns:
+        output, h_n, c_n, and cells if ``return_cells``: as :func:`lstm`. All tensors except
+        batch_sizes, reset and lengths are differentiable twice. Under autocast all of them except
+        c0 take the lower precision.
+
+    Raises:
+        TypeError: input is no tensor, hx no pair, or params no list.
+        RuntimeError: shapes, dtypes, devices or counts that do not fit.
+
+    Source: csrc/recurrent/layers.cpp, csrc/recurrent/forward.cpp, kernels/recurrent/plan.cpp,
+    kernels/recurrent/cpu/rows_forward.h, kernels/recurrent/step.cuh, kernels/recurrent/cluster.cuh,
+    kernels/recurrent/grid.cuh.
+    """
+    return _lltm(args, kwargs)

@@ -1,0 +1,283 @@
+"""The recurrent layers of treadle.reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ._cells import gru_cell, lltm_cell, lstm_cell
+
+States = tuple[Tensor, Tensor]
+
+
+def _lltm_step(
+    input: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_ih: Tensor | None,
+    bias_hh: Tensor | None,
+    old_h: Tensor,
+    old_cell: Tensor,
+) -> States:
+    """:func:`lltm_cell`, with the arguments of the others."""
+    if bias_hh is not None:
+        raise ValueError("recurrent_layer: bias_hh must be None for the cell lltm, got a tensor")
+    weights = torch.cat([weight_hh, weight_ih], dim=1)
+    return lltm_cell(input, weights, bias_ih, old_h, old_cell)
+
+
+_CELLS: dict[str, Callable[..., States]] = {
+    "lltm": _lltm_step,
+    "lstm": lstm_cell,
+    "gru": gru_cell,
+}
+
+
+def recurrent_layer(
+    input: Tensor,
+    batch_sizes: Tensor | None,
+    h0: Tensor,
+    c0: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_ih: Tensor | None,
+    bias_hh: Tensor | None,
+    *,
+    cell: str,
+    reset: Tensor | None = None,
+    reset_h: Tensor | None = None,
+    reset_c: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One layer of cells over a sequence, in D directions: 1, or 2 with one backward in time.
+
+    Args:
+        input: [T, B, I]; or [S, I], the data of a packed batch, S rows in all.
+        batch_sizes: [T], int64 on the CPU, the rows of each step of a packed batch; or None.
+        h0, c0: [D, B, H]; c0 of a GRU is h0 before it was rounded.
+        weight_ih: [D, GH, I]; weight_hh: [D, GH, H]; bias_ih, bias_hh: [D, GH] or None (LLTM has
+            one bias). G is 4 for LSTM, else 3. Rows are in the cell's order.
+        cell: "lltm", "lstm" or "gru".
+        reset: [T, B, 1] or [S, 1], bool, or None: the state before a step where it is true is
+            replaced; in the second direction, before step t where step t + 1 is marked.
+        reset_h, reset_c: by what, [D, B, H], or [D, T, B, H] or [D, S, H]; None for zeros.
+
+    Returns:
+        ``output`` [T, B, D*H] or [S, D*H], the h of every step, and ``h_n`` and ``c_n`` [D, B, H],
+        those after each row's last step (backward in time: its first).
+
+    Source: :func:`lltm_cell`, :func:`lstm_cell` or :func:`gru_cell`, step by step.
+    """
+    given = weight_ih, weight_hh, bias_ih, bias_hh
+    resets = reset, reset_h, reset_c
+    return _every_step(cell, input, batch_sizes, (h0, c0), given, resets)[:3]
+
+
+def _every_step(
+    cell: str,
+    input: Tensor,
+    batch_sizes: Tensor | None,
+    hx: States,
+    parameters: Sequence[Tensor | None],
+    resets: tuple[Tensor | None, ...],
+    lengths: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """:func:`recurrent_layer`, and c of every step, as output. ``lengths`` [B]: steps of each row
+    of a padded batch."""
+    step, (reset, *others) = _CELLS[cell], resets
+    steps, rows = input.shape[:2] if batch_sizes is None else (len(batch_sizes), 0)
+    real = None
+    if lengths is not None:
+        real = torch.arange(steps, device=input.device).view(-1, 1, 1) < lengths.view(1, -1, 1)
+        input = torch.where(real, input, 0)
+        reset = None if reset is None else reset & real
+    data = input.flatten(0, 1) if batch_sizes is None else input
+    sizes = [rows] * steps if batch_sizes is None else batch_sizes.tolist()
+    starts = [0, *accumulate(sizes)]
+    found_of: list[list[Tensor]] = [[], [], [], []]
+    for d in range(len(hx[0])):
+        weights = [None if t is None else t[d] for t in parameters]
+        h, c = hx[0][d], hx[1][d]
+        found: dict[int, States] = {}
+        for t in reversed(range(steps)) if d == 1 else range(steps):
+            n = sizes[t]
+            before = h, c = _restarted(h, c, reset, (others[0], others[1]), (sizes, starts), d, t)
+            new = step(data[starts[t] : starts[t] + n], *weights, h[:n], c[:n])
+            found[t] = new
+            if real is not None:
+                found[t] = torch.where(real[t], new[0], 0), torch.where(real[t], new[1], 0)
+                new = (
+                    torch.where(real[t], new[0], before[0].to(new[0])),
+                    torch.where(real[t], new[1], before[1]),
+                )
+            # Rows that have no such step keep their state.
+            h, c = torch.cat([new[0], h[n:].to(new[0])]), torch.cat([new[1], c[n:]])
+        for k, state in enumerate((h, c)):
+            every = [found[t][k] for t in range(steps)]
+            found_of[k].append(torch.cat([hx[k][d][:0].to(state.dtype), *every]))
+            found_of[2 + k].append(state)
+    output, cells = (torch.cat(found_of[k], dim=1) for k in range(2))
+    if batch_sizes is None:
+        output, cells = (t.view(steps, rows, t.shape[1]) for t in (output, cells))
+    return output, torch.stack(found_of[2]), torch.stack(found_of[3]), cells
+
+
+def _restarted(
+    h: Tensor,
+    c: Tensor,
+    reset: Tensor | None,
+    states: tuple[Tensor | None, Tensor | None],
+    rows: tuple[list[int], list[int]],
+    d: int,
+    t: int,
+) -> States:
+    """h and c [B, H] that step t of direction d begins with."""
+    (sizes, starts), at = rows, t + d
+    if reset is None or at == len(sizes):
+        return h, c
+    n, marks = sizes[at], reset.reshape(-1, 1)
+    mark = marks[starts[at] : starts[at] + n]
+    found = []
+    for state, given in zip((h, c), states, strict=True):
+        if given is None:
+            other = torch.zeros_like(state[:n])
+        elif given.dim() == 3 and given.shape[1] == len(state):
+            other = given[d, :n]
+        else:
+            other = given[d].reshape(-1, state.shape[1])[starts[t] : starts[t] + n]
+        found.append(torch.cat([torch.where(mark, other, state[:n]), state[n:]]))
+    return found[0], found[1]
+
+
+def _layers(
+    cell: str,
+    input: Tensor,
+    batch_sizes: Tensor | None,
+    hx: tuple[Tensor, Tensor],
+    *rest: Any,
+    reset: Tensor | None = None,
+    reset_hx: tuple[Tensor, Tensor] | None = None,
+    lengths: Tensor | None = None,
+    return_cells: bool = False,
+) -> tuple[Tensor, ...]:
+    """Layer by layer; ``rest`` is what follows hx."""
+    params, has_biases, num_layers, dropout, train, bidirectional, *last = rest
+    batch_first = bool(last and last[0])
+    directions = 2 if bidirectional else 1
+    each = 2 if not has_biases else 3 if cell == "lltm" else 4
+    x = input.transpose(0, 1) if batch_first else input
+    if batch_first and reset is not None:
+        reset = reset.transpose(0, 1)
+    if batch_first and reset_hx is not None and reset_hx[0].dim() == 4:
+        reset_hx = reset_hx[0].transpose(1, 2), reset_hx[1].transpose(1, 2)
+    marks = None if reset is None else reset.unsqueeze(-1)
+    last_h, last_c = [], []
+    for layer in range(num_layers):
+        if layer > 0:
+            x = F.dropout(x, dropout, train)
+        first = layer * directions
+        own = params[first * each : (first + directions) * each]
+        weights = [torch.stack(list(own[k::each])) if k < each else None for k in range(4)]
+        states = hx[0][first : first + directions], hx[1][first : first + directions]
+        others = [
+            None if reset_hx is None else t[first : first + directions] for t in reset_hx or hx
+        ]
+        given = batch_sizes, states, weights, (marks, *others), lengths
+        x, h, c, cells = _every_step(cell, x, *given)
+        last_h.append(h)
+        last_c.append(c)
+    output, cells = (t.transpose(0, 1) if batch_first else t for t in (x, cells))
+    states = torch.cat(last_h), torch.cat(last_c)
+    return (output, *states, cells) if return_cells else (output, *states)
+
+
+def _unpacked(arguments: tuple[Any, ...]) -> tuple[Tensor | None, tuple[Any, ...]]:
+    """batch_sizes, the only int64 tensor that may come second, and what follows."""
+    packed = isinstance(arguments[0], Tensor) and arguments[0].dtype == torch.int64
+    return (arguments[0], arguments[1:]) if packed else (None, arguments)
+
+
+def lltm(
+    input: Tensor, *arguments: Any, recompute: bool = False, **options: Any
+) -> tuple[Tensor, ...]:
+    """Layers of LLTM cells over a sequence; arguments in the order of ``torch.lstm``.
+
+    ``lltm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)``,
+    or for a packed batch ``lltm(data, batch_sizes, hx, params, has_biases, num_layers, dropout,
+    train, bidirectional)``.
+
+    Args:
+        input: [T, B, I] (or [B, T, I] if ``batch_first``), or the data [S, I] of a packed batch.
+        arguments: ``hx`` is (h0, c0), each [num_layers * D, B, H]; ``params`` holds weight_ih
+            [3H, I or D*H], weight_hh [3H, H] and, if ``has_biases``, bias [3H], for each layer and
+            in it for each direction; ``dropout`` works between layers if ``train``.
+        recompute: nothing here; the fused op saves less memory for it.
+        options: ``reset`` [T, B] ([B, T] if ``batch_first``; [S] of a packed batch) and
+            ``reset_hx``, (h, c) as hx or one for each step, as :func:`recurrent_layer`;
+            ``lengths`` [B], the steps of each row of a padded batch; ``return_cells``.
+
+    Returns:
+        ``output``, ``h_n``, ``c_n`` as :func:`recurrent_layer`, of the last layer and of all; with
+        ``return_cells`` also c of every step of the last layer, in the form of output.
+
+    Source: :func:`recurrent_layer`, layer by layer; ``torch.lstm``.
+    """
+    batch_sizes, (hx, *rest) = _unpacked(arguments)
+    return _layers("lltm", input, batch_sizes, hx, *rest, **options)
+
+
+def lstm(
+    input: Tensor, *arguments: Any, recompute: bool = False, **options: Any
+) -> tuple[Tensor, ...]:
+    """Layers of LSTM cells over a sequence; arguments as :func:`lltm`, which are ``torch.lstm``'s.
+
+    Args:
+        input: as :func:`lltm`.
+        arguments: as :func:`lltm`; weights and biases have 4H rows, and ``params`` two biases.
+        recompute: nothing here; the fused op saves less memory for it.
+        options: as :func:`lltm`.
+
+    Returns:
+        ``output``, ``h_n``, ``c_n`` as :func:`lltm`.
+
+    Source: :func:`recurrent_layer`, layer by layer; ``torch.lstm``.
+    """
+    batch_sizes, (hx, *rest) = _unpacked(arguments)
+    return _layers("lstm", input, batch_sizes, hx, *rest, **options)
+
+
+def gru(
+    input: Tensor,
+    *arguments: Any,
+    recompute: bool = False,
+    reset: Tensor | None = None,
+    reset_hx: Tensor | None = None,
+    lengths: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Layers of GRU cells over a sequence; arguments as :func:`lltm`, but for ``hx``.
+
+    Args:
+        input: as :func:`lltm`.
+        arguments: as :func:`lltm`; ``hx`` is h0 alone, and ``params`` has two biases. Half types
+            carry h from step to step in float32.
+        recompute: nothing here; the fused op saves less memory for it.
+        reset, reset_hx, lengths: as :func:`lltm`; ``reset_hx`` is of h alone.
+
+    Returns:
+        ``output``, ``h_n`` as :func:`lltm`.
+
+    Source: :func:`recurrent_layer`, layer by layer; ``torch.gru``.
+    """
+    batch_sizes, (hx, *rest) = _unpacked(arguments)
+
+    def wide(h: Tensor) -> States:
+        return h, h.float() if h.dtype.itemsize == 2 else h
+
+    others = None if reset_hx is None else wide(reset_hx)
+    given: dict[str, Any] = {"reset": reset, "reset_hx": others, "lengths": lengths}
+    output, h_n, _ = _layers("gru", input, batch_sizes, wide(hx), *rest, **given)
+    return output, h_n
