@@ -1,4 +1,4 @@
-"""Verify every op, then time it beside its baselines.
+"""Verify every op, then time it against its baselines.
 
     python benchmarks/run.py                             every suite, on the GPU if there is one
     python benchmarks/run.py --suite sine views          some of it

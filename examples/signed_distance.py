@@ -1,4 +1,4 @@
-"""Learn the signed distance of a heart from points of its outline alone, with the eikonal loss.
+"""Learn the signed distance of a heart only from points of its outline, with the eikonal loss.
 
     python examples/signed_distance.py                      learn, and say how far off it is
     python examples/signed_distance.py --figure IMAGE.png   draw it, too, with JSON beside it

@@ -101,7 +101,7 @@ def large_case(
     target: Target | None,
     all_baselines: bool = False,
 ) -> Case:
-    """1 GiB a tensor, dense, beside torch, a device copy and, optionally, the compilers."""
+    """1 GiB a tensor, dense, against torch, a device copy and, optionally, the compilers."""
     size = (1 << 20) if settings.quick else GIB
     elements = size // dtype.itemsize
     x = drawn(elements, settings.device, dtype, argument)

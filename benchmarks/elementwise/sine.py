@@ -1,4 +1,4 @@
-"""sine and cosine by the size of their argument. CUDA: 1 GiB beside a copy. CPU: over sizes."""
+"""sine and cosine by the size of their argument. CUDA: 1 GiB against a copy. CPU: over sizes."""
 
 from __future__ import annotations
 

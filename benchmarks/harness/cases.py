@@ -61,7 +61,7 @@ class Target:
 
 
 def both(one: Target, other: Target) -> Target:
-    """Two targets as one: its limit is the lower, and its text says both."""
+    """One target of two: its limit is the lower, and its text names both."""
     text = f"{one.text}, and {other.text}"
     return Target(text, lambda medians: min(one.limit(medians), other.limit(medians)))
 

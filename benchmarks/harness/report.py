@@ -55,7 +55,7 @@ def cells(row: Row) -> list[str]:
 
 
 def weighed(row: Row) -> list[str]:
-    """The same for a row of bytes: bytes kept and the peak."""
+    """The fields of a row of bytes: bytes kept and the peak."""
     against, target = row["against"], row.get("target")
     line = [row["label"], size(row["memory"][OURS]["kept"]), "", against["name"]]
     line += [size(against["bytes"]), f"{against['ratio']:.3f}", ""]

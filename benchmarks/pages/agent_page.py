@@ -23,7 +23,7 @@ def records() -> list[tuple[str, Record]]:
 
 
 def where(name: str, record: Record) -> str:
-    """On what it was measured, with a link to the numbers."""
+    """The machine and versions of the measurement, with a link to the numbers."""
     facts = record["machine"]
     what = facts.get("gpu") or f"{facts['cpu']}, one thread of {facts['cores']} cores"
     versions = f"torch {facts['torch']}, {commit(facts)}, {facts['date'][:10]}"

@@ -25,7 +25,7 @@ def read(pattern: str) -> list[tuple[Path, Row]]:
 
 
 def where(path: Path, facts: Facts) -> str:
-    """On what a file's numbers were taken."""
+    """The machine and versions of a file's numbers."""
     threads = "1 thread" if facts.get("threads") == 1 else f"{facts['cores']} cores"
     name = facts.get("gpu") or f"{facts['cpu']}, {threads}, load before {facts['load_before']}"
     versions = f"torch {facts['torch']}"

@@ -101,7 +101,7 @@ def headed(machine: Machine, keys: str | tuple[str, ...]) -> str:
 
 
 def layers(all_machines: list[Machine]) -> Iterator[str]:
-    """LSTM and GRU over shapes, µs a step beside torch's, and a sentence about many rows."""
+    """LSTM and GRU over shapes, µs a step against torch's, and a sentence about many rows."""
     machine = first_gpu(all_machines)
     if machine is None or not of(machine[2], CELLS):
         yield NONE_YET
@@ -197,7 +197,7 @@ def slower(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def before_hopper(all_machines: list[Machine]) -> Iterator[str]:
-    """`step`, which GPUs before Hopper run, beside torch's layer, timed on this GPU."""
+    """`step`, which GPUs before Hopper run, against torch's layer, timed on this GPU."""
     machine = first_gpu(all_machines)
     rows = machine[2] if machine else []
     alike = ("op", "what", "digits", "mode")
@@ -250,7 +250,7 @@ def sine(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def sine_layer(all_machines: list[Machine]) -> Iterator[str]:
-    """By dtype and pass, over all widths: beside the compiler and beside plain PyTorch."""
+    """Ratios by dtype and pass, over all widths, to the compiler and to plain PyTorch."""
     machine = first_gpu(all_machines)
     rows = [
         row
@@ -281,7 +281,7 @@ def sine_layer(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def jets(all_machines: list[Machine]) -> Iterator[str]:
-    """Time beside others', and the most bytes of a step as a share of autograd's."""
+    """Ratios of times, and the most bytes of a step as a share of autograd's."""
     machine = first_gpu(all_machines)
     rows = [row for row in (machine[2] if machine else []) if row["key"].startswith("cuda/jets/")]
     if not rows or machine is None:

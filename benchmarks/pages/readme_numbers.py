@@ -55,7 +55,7 @@ def short(value: float) -> str:
 
 
 def layer(rows: list[Row]) -> Iterator[str]:
-    """Training calls of LSTM and GRU beside torch's, by dtype."""
+    """Training calls of LSTM and GRU against torch's, by dtype."""
     for cell, baseline in (("LSTM", sweep_page.LSTM), ("GRU", "nn.GRU")):
         parts = []
         for digits in ("float16", "bfloat16", "float32"):

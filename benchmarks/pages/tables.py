@@ -84,7 +84,7 @@ def commit(facts: Facts) -> str:
 
 
 def links(paths: Iterable[Path], folder: Path) -> str:
-    """To these files, for a page in `folder`."""
+    """Links to these files, for a page in `folder`."""
     return ", ".join(f"[{p.name}]({Path(os.path.relpath(p, folder)).as_posix()})" for p in paths)
 
 

@@ -43,7 +43,7 @@ def group(row: Row) -> str:
 
 
 def is_front(row: Row) -> bool:
-    """Whether the row times a Python function beside the op it calls: the table leaves it out."""
+    """Whether the row times a Python function against the op it calls: the table leaves it out."""
     return bool(row["label"].startswith("treadle."))
 
 

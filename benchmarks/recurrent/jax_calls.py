@@ -143,7 +143,7 @@ class Candidate:
 
 
 def to_torch(array: Any) -> Tensor:
-    """On the CPU, in its own dtype."""
+    """The array as a tensor on the CPU, in its own dtype."""
     dtype = getattr(torch, array.dtype.name)
     return torch.from_numpy(np.array(array, np.float64)).to(dtype)
 

@@ -1,4 +1,4 @@
-"""GRU and LSTM layers of treadle.jax beside jax.lax.scan and flax, all jitted, of the same numbers.
+"""GRU and LSTM layers of treadle.jax against jax.lax.scan and flax, jitted, of the same numbers.
 
 Shapes are B, T, H, and I is H; one direction. Times are of the whole call, as in layer.py: forward,
 or with the gradients of the input and all parameters. Float32 is float32: no TF32 for anyone. JAX

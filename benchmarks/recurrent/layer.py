@@ -232,7 +232,7 @@ def packed_case(settings: Settings, kind: Kind) -> Case:
 
 
 def saturated_case(settings: Settings, kind: Kind, name: str) -> Case:
-    """Training that has saturated, beside the same from c0 = 0 with small gates."""
+    """Training with saturated states, and the same from c0 = 0 with small gates."""
     args = arguments(kind.shape, settings.device, kind.dtype, kind.backward)
     x, h0, c0, weight_ih, weight_hh, bias = args
     cell, gates = SATURATED[name]

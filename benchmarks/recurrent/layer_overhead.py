@@ -181,7 +181,7 @@ def check_steps(function: Any, net: Any, x: Tensor, *, poison: bool = False) -> 
 
 
 def step_case(settings: Settings, kind: Kind, clock: str) -> Case:
-    """make_step beside calls of modules. The target is for its host and for all that it takes."""
+    """make_step against calls of modules. The target is for its host time and for all its time."""
     set_tf32(False)
     cell, device = kind.cell.upper(), settings.device
     sizes, options = (kind.shape.i, kind.shape.h), {"device": device, "dtype": kind.dtype}

@@ -1,4 +1,4 @@
-"""Recurrent stacks of public models: treadle.nn.LSTM and GRU beside torch's, same parameters.
+"""Recurrent stacks of public models: treadle.nn.LSTM and GRU against torch's, same parameters.
 
 A row is a call of the whole module, with the sizes that a project's own configuration has: its
 batch, steps, features, layers and directions. The weights are random. float32 runs with TF32

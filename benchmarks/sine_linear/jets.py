@@ -201,7 +201,7 @@ def case(settings: Settings, task: Task) -> Case:
 
 
 def weighing(task: Task, device: str) -> Weighing:
-    """The most bytes that a step takes, ours beside eager autograd's."""
+    """The most bytes that a step takes, of ours and of eager autograd's."""
     set_tf32(False)
     args = task.arguments(device)
     derive, _ = ways(Settings(device), task)

@@ -1,4 +1,4 @@
-"""sine_linear: one layer of a SIREN beside plain PyTorch and torch.compile.
+"""sine_linear: one layer of a SIREN against plain PyTorch and torch.compile.
 
 CUDA: device time of large batches, wall time of a small one. CPU: wall time. The weights are a
 SIREN's, and so are the inputs, which are sines of the layer before.

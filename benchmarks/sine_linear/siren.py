@@ -139,7 +139,7 @@ def case(settings: Settings, net: Net, count: int | None = None) -> Case:
 
 
 def weighing(net: Net) -> Weighing:
-    """The most bytes that a step takes, ours beside plain PyTorch's."""
+    """The most bytes that a step takes, of ours and of plain PyTorch's."""
     set_tf32(False)
     args, plain = net.arguments("cuda"), net.of(reference.sine_linear)
     return Weighing(

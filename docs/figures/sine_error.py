@@ -46,7 +46,7 @@ LABELS = {"treadle": "treadle", "torch": "torch on the CPU"}
 
 
 def edges() -> list[float]:
-    """From 1e-6 to the largest float, equally far apart on a logarithmic axis."""
+    """Arguments from 1e-6 to the largest float, equally far apart on a logarithmic axis."""
     largest = torch.finfo(torch.float32).max
     count = math.floor(math.log10(largest / LOWEST) * PIECES_A_DECADE)
     return [LOWEST * 10 ** (i / PIECES_A_DECADE) for i in range(count + 1)] + [largest]

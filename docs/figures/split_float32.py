@@ -38,7 +38,7 @@ def add_products(total: Array, a: Array, b: Array, bits: int) -> Array:
 
 
 def split(w: Array, h: Array, bits: int, chunks: int) -> Array:
-    """Sums of highs are rounded to float32 once in so many chunks of 16."""
+    """Sums of highs are rounded to float32 once every `chunks` chunks of 16."""
     exponent = np.frexp(np.abs(w).max(-1))[1] - 1
     w_high, w_low = halves(np.ldexp(w, (TOP - exponent)[:, None]))
     h_high, h_low = halves(np.ldexp(h, STATE))

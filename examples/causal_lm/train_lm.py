@@ -1,4 +1,4 @@
-"""Train a recurrent language model of bytes by transformers' Trainer, beside torch's layer.
+"""Train a recurrent language model of bytes by transformers' Trainer, and one with torch's layer.
 
     python examples/causal_lm/train_lm.py                  LSTM: learn, save, load, write
     python examples/causal_lm/train_lm.py --mixer gru      or lltm, which torch has no layer for

@@ -1,4 +1,4 @@
-"""Runs every op on every device beside ``treadle.reference``: the self-test of the report.
+"""Compares every op on every device with ``treadle.reference``: the self-test of the report.
 
 Arguments are made from the schemas, so an elementwise op needs no line here. An op whose arguments
 depend on each other lists them in ``ARGUMENTS``.

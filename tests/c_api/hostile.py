@@ -171,7 +171,7 @@ def spoilers(name: str, place: str = "cpu") -> list[Spoiler]:
 
 
 def functions(place: str) -> list[str]:
-    """Those that this GPU has kernels for."""
+    """Functions that have kernels on this GPU, or on the CPU."""
     return [f for f in native.FUNCTIONS if place == "cpu" or on_hopper() or "recurrent" not in f]
 
 

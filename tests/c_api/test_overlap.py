@@ -84,7 +84,7 @@ def test_the_other_way_round_is_another_array() -> None:
 
 
 def test_neighbours_do_not_overlap() -> None:
-    """The last element of one beside the first of the other, and one among the gaps of another."""
+    """The last element of one precedes the first of the other; one lies in the gaps of another."""
     x = torch.randn(32)
     expected = torch.ops.treadle.sine(x[:16].clone())
     native.call("treadle_sine", native.cpu(), native.array(x[:16]), native.array(x[16:]))

@@ -31,7 +31,7 @@ def near_zero(dtype: torch.dtype) -> list[float]:
 
 
 def grid(dtype: torch.dtype, device: str, x: Sequence[float] = X) -> tuple[Tensor, Tensor]:
-    """x [1, C, 1] and alpha [C]: each of the one beside each of the other."""
+    """x [1, C, 1] and alpha [C]: every pair of both."""
     table = torch.tensor(list(itertools.product(x, near_zero(dtype))), dtype=torch.float64)
     x_, alpha = table.to(device, dtype).unbind(1)
     return x_.view(1, -1, 1), alpha
@@ -195,7 +195,7 @@ def test_the_bits_of_eps_0(dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("shape", [(1, 40_000, 2), (2, 40_000)], ids=str)
 def test_bits_do_not_go_by_another_alpha(shape: tuple[int, ...], device: str) -> None:
-    """A channel whose phases are almost tiny has the same bits beside an alpha of 0."""
+    """A channel whose phases are almost tiny has the same bits next to an alpha of 0."""
     x = Make("beside", device, torch.float32)(*shape)
     alpha = torch.full((shape[1],), 1e-4, device=device)
     beside = alpha.clone()

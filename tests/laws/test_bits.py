@@ -1,5 +1,5 @@
-"""The same bits twice in a row, on any stream, at any alignment, over any number of threads, in
-memory that was full of NaN, and (add, scale) on any instruction set."""
+"""Results have the same bits twice in a row, on any stream, at any alignment, over any number of
+threads, in memory that was full of NaN, and (add, scale) on any instruction set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On a GPU: streams, graphs, a second device, more rows than a grid dimension counts."""
+"""GPUs: streams, graphs, a second device, more rows than a grid dimension counts."""
 
 from __future__ import annotations
 

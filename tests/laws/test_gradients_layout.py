@@ -143,7 +143,7 @@ USED = [s for n in (1, 2) for s in itertools.combinations(range(3), n)]
 def test_some_outputs_of_the_layer_unused(
     used: tuple[int, ...], recompute: bool, lengths: Lengths, device: str, cell: str
 ) -> None:
-    """Gradients that never came, none and one beside others, count as zero; the op itself too."""
+    """Missing gradients, all or some of them, count as zero; the op itself does so, too."""
     op, make = OPS[f"recurrent_layer {cell}"], Make("some", device, torch.float64)
     call = layer_arguments(make, (3, 3, 5, 8), cell=cell, directions=2, lengths=lengths)
     call = call.with_options(recompute=recompute)

@@ -39,7 +39,7 @@ def special(dtype: torch.dtype) -> Tensor:
 
 
 def pairs_of(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Every value of a beside every value of b, in a multiple of whole vectors."""
+    """Every value of a with every value of b, in a multiple of whole vectors."""
     x, y = (t.reshape(-1) for t in torch.meshgrid(a, b, indexing="ij"))
     repeat = -(-VECTORS // x.numel())
     size = x.numel() * repeat // 64 * 64

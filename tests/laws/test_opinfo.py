@@ -1,4 +1,4 @@
-"""torch's own sample generators for add, mul, sin and cos, run through our ops beside torch's.
+"""torch's own sample generators for add, mul, sin and cos, run through our ops and torch's.
 
 What torch computes ours must compute, with the same dtype, shape and strides: the bits for add and
 mul, a bound in ulps for sin and cos. What torch refuses ours must refuse with the same type of

@@ -80,7 +80,7 @@ def test_elementwise_ops_run_as_they_are(device: str, dtype: torch.dtype) -> Non
 
 @each
 def test_mixed_arguments_are_made_equal(device: str, dtype: torch.dtype) -> None:
-    """Half weights beside float32 rows raise outside of autocast, and not inside."""
+    """Half weights with float32 rows raise outside of autocast, and not inside."""
     call = cell_arguments(Make("mixed", device, torch.float32), (3, 5, 4))
     call = call.with_args({1: call.args[1].to(dtype), 4: call.args[4].to(dtype)})
     with pytest.raises(RuntimeError, match="weights must have the dtype of input"):

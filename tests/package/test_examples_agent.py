@@ -70,7 +70,7 @@ def started(load: Load, device: str, rows: int = 16, **options: Any) -> Any:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_rooms_begin_in_the_middle_of_batches(load: Load, device: str) -> None:
-    """At other steps in other rows, and each is told to the layer."""
+    """Episodes end at different steps in different rows, and the layer resets at each."""
     loop = started(load, device)
     told: list[torch.Tensor] = []
     real = loop.mind.layer.forward
@@ -220,7 +220,7 @@ def test_who_knows_the_corner_finds_it(load: Load, right: bool) -> None:
 
 
 def test_rooms(load: Load) -> None:
-    """The cue is seen once, walls stop, and the time is up after so many steps."""
+    """The cue is seen once, walls stop, and an episode has a largest number of steps."""
     module, loop = load("agent_world"), started(load, "cpu")
     world, kinds = loop.world, loop.world.sheet.kinds
     for step in range(1, module.LIMIT + 1):

@@ -119,7 +119,7 @@ def with_gradients(
 
 
 def against_reference(given: Given, starts: list[Tensor], **options: Any) -> None:
-    """Results and gradients by the rule, beside the plain reference."""
+    """Results and gradients agree with the plain reference, by the rule."""
     ours = with_gradients(given, given.dtype, starts, **options)
     truth = with_gradients(given, torch.float64, starts, module=reference, **options)
     plain = with_gradients(given, given.dtype, starts, module=reference, **options)

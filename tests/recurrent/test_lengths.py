@@ -1,4 +1,4 @@
-"""Rows of variable length: `lengths` beside torch's packed batches and the plain reference."""
+"""Rows of variable length: `lengths` against torch's packed batches and the plain reference."""
 
 from __future__ import annotations
 

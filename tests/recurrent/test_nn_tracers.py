@@ -46,7 +46,7 @@ class Tagger(nn.Module):
 
 
 class Rows(nn.Module):
-    """All that a layer takes beside its input."""
+    """All arguments of a layer except its input."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ ROWS = (0, 1, 2, 13, 14, 15, 30, 31)  # some of those of a batch, in order
 
 
 def plan_of(device: str, batch: int, hidden: int, dtype: torch.dtype) -> Any:
-    """That of a sequence without end."""
+    """The plan of an endless sequence."""
     cuda = device == "cuda"
     properties = torch.cuda.get_device_properties(0) if cuda else None
     return _build.bindings().plan_recurrence(

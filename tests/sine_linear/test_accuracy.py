@@ -1,4 +1,4 @@
-"""How accurate the sine layer is: cosines of floats, turns of halves, gradients beside torch's."""
+"""Accuracy of the sine layer: cosines of floats, turns of halves, gradients against torch's."""
 
 from __future__ import annotations
 

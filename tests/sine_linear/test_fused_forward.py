@@ -110,7 +110,7 @@ def test_memory_around_it(dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_large_and_no_numbers_keep_to_themselves(dtype: torch.dtype, device: str) -> None:
-    """Phases beyond where the short way reaches, inf and NaN, beside small ones."""
+    """Phases beyond the range of the short path, inf and NaN, next to small ones."""
     make = Make("far", device, dtype)
     x, weight, bias, _ = sine_arguments(make, (500,), (64, 64)).args
     x[7, 3], x[130, 5], x[131, 6] = math.nan, math.inf, -math.inf

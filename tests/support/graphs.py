@@ -29,7 +29,7 @@ class EdgeData(ctypes.Structure):
 
 
 def captured(call: Callable[[], Any], times: int) -> torch.cuda.CUDAGraph:
-    """A graph of so many calls, not instantiated yet. There is one call before, to load kernels."""
+    """A graph of `times` calls, not instantiated yet. One call before it loads kernels."""
     call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph(keep_graph=True)

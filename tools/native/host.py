@@ -85,7 +85,7 @@ class Torch:
 
     @classmethod
     def all(cls) -> list[Torch]:
-        """Those of $TREADLE_TORCHES, folders of torch packages; else the installed one."""
+        """The torch packages in the folders of $TREADLE_TORCHES; else the installed one."""
         folders = os.environ.get("TREADLE_TORCHES")
         if not folders:
             return [cls.installed()]
@@ -112,7 +112,7 @@ class Torch:
         return self.root / "lib"
 
     def toolkit_dirs(self) -> list[Path]:
-        """Folders of the CUDA packages that pip installs beside torch."""
+        """Folders of the CUDA packages that pip installs with torch."""
         return sorted((self.root.parent / "nvidia").glob("cu[0-9]*"))
 
 
