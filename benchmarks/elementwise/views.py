@@ -1,4 +1,4 @@
-"""Tensors as real programs have them: views, broadcasting, mixed dtypes, `out=`; beside torch.
+"""Tensors as real programs have them: views, broadcasting, mixed dtypes, `out=`; against torch.
 
 CUDA: 2^25 elements, beyond the L2 cache. CPU: 2^20 elements, add and scale.
 """

@@ -48,7 +48,7 @@ SINE_DTYPES = ("float32", "bfloat16")
 OURS, STEP = "treadle", "algorithm step"
 OWN = re.compile(r"treadle|algorithm |loop of lltm_cell|call by call|torch\.ops")
 DIGITS = ("bfloat16", "float16", "float32", "float32, tf32")
-# Groups of targets_page.groups, in the order of the table, and what they are beside.
+# Groups of targets_page.groups, in the order of the table, and their baselines.
 ELEMENTWISE = {
     "1 GiB a tensor": "torch, `torch.compile`, Triton, CuPy",
     "elementwise": "torch",
@@ -267,7 +267,7 @@ def sine_layer(all_machines: list[Machine]) -> Iterator[str]:
     passes = ("forward", "forward + backward")
     baselines = {"`torch.compile`": sine_linear_page.COMPILED, "plain": sine_linear_page.EAGER}
     columns = [(what, baseline) for what in passes for baseline in baselines]
-    yield from table("dtype", *(f"{what}, beside {baseline}" for what, baseline in columns))
+    yield from table("dtype", *(f"{what}, against {baseline}" for what, baseline in columns))
     for dtype, own in groups.items():
         cells = []
         for what, baseline in columns:

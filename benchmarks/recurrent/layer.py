@@ -1,5 +1,5 @@
-"""Whole layers: lltm beside nn.LSTM, beside a loop of lltm_cell, and packed beside padded; lstm and
-gru beside torch's own, of the same parameters.
+"""Whole layers: lltm against nn.LSTM and a loop of lltm_cell, packed against padded; lstm and gru
+against torch's own, of the same parameters.
 
 Shapes as everywhere: T steps, B batch, I inputs, H hidden. Times are of the whole call: what a
 caller waits for. To lltm nn.LSTM is a yardstick, as it computes something else, with four gates

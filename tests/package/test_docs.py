@@ -57,7 +57,7 @@ def words(document: str) -> Iterator[str]:
 
 
 def exists(name: str, document: str) -> bool:
-    """Below the root, beside the document, or as the end of some tracked path."""
+    """Below the root, next to the document, or as the end of some tracked path."""
     if (ROOT / name).exists() or (ROOT / document).parent.joinpath(name).exists():
         return True
     folders = ("benchmarks", "csrc", "docs", "kernels", "python_pkg", "tests")

@@ -1,4 +1,4 @@
-"""treadle.nn.LSTM and GRU under autocast on a CPU beside torch.nn's: the dtypes of results and
+"""treadle.nn.LSTM and GRU under autocast on a CPU against torch.nn's: the dtypes of results and
 gradients, and their values by the rule."""
 
 from __future__ import annotations

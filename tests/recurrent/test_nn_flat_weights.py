@@ -1,5 +1,5 @@
 """Weights that programs put into a layer's _flat_weights, which torch.nn's forward pass reads:
-treadle.nn.LSTM and GRU beside torch.nn's through every way in which weights change."""
+treadle.nn.LSTM and GRU against torch.nn's through every way in which weights change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""treadle.nn.LSTM and GRU beside torch.nn's: every form of input and argument, in
+"""treadle.nn.LSTM and GRU against torch.nn's: every form of input and argument, in
 values and gradients."""
 
 from __future__ import annotations
