@@ -28,7 +28,7 @@ demo: $(VENV)/.demo build  ## teach nets to read handwritten digits, and to be a
 	$(BIN)/python examples/digits.py $(ARGS)
 	$(BIN)/python examples/photograph.py $(PHOTO_ARGS)
 
-bench: $(VENV)/.dev build  ## verify, then time every op against its rivals
+bench: $(VENV)/.dev build  ## verify, then time every op beside its baselines
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
 wheel: $(VENV)/.dev  ## make the wheel of a release in dist/, for five torch minors (CUDA)
@@ -43,13 +43,14 @@ new-op:  ## write the skeleton of an elementwise op: make new-op NAME=relu2
 mutants: $(VENV)/.dev build  ## put each mutant into a copy of the tree and show that a test kills it
 	$(BIN)/python tests/mutants/run.py $(ARGS)
 
-lint: $(VENV)/.dev  ## check style, types, sizes, and who includes whom
+lint: $(VENV)/.dev  ## check style, types, sizes, words, and who includes whom
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run -Werror $(CXX_SOURCES)
 	$(BIN)/python tools/check_kernels.py
 	$(BIN)/python tools/check_sizes.py
+	$(BIN)/python tools/check_words.py
 
 format: $(VENV)/.dev  ## rewrite the sources as lint wants them
 	$(BIN)/ruff check --fix -q .

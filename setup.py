@@ -1,7 +1,8 @@
 """Builds treadle's binaries through tools/native and hands the rest to setuptools.
 
-The project's fixed facts are in pyproject.toml. What depends on torch is here: the binaries, and
-the torch minors that a wheel asks for. tools/wheel.py makes the wheel of a release, for several.
+The project's fixed facts are in pyproject.toml. This file has what depends on torch: the binaries,
+and the torch minors that a wheel requires. tools/wheel.py makes the wheel of a release, for
+several.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Wheel(bdist_wheel):
 
 
 class Sdist(sdist):
-    """The sources, and the commit that they are."""
+    """The sources, and their commit."""
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
         super().make_release_tree(base_dir, files)

@@ -1,1 +1,1 @@
-"""Benchmarks of treadle: verify, then time beside rivals. `python benchmarks/run.py --help`."""
+"""Benchmarks of treadle: verify, then time against baselines. `python benchmarks/run.py --help`."""

@@ -152,7 +152,7 @@ run_sanitize() {
 
 run_bench() {
   local start=$SECONDS status=0
-  # Rivals that compile keep their caches in a folder that is thrown away: no stale code.
+  # Baselines that compile keep their caches in a folder that is thrown away: no stale code.
   TORCH_EXTENSIONS_DIR=$(mktemp -d)
   export TORCH_EXTENSIONS_DIR
   limited 560 "$PYTHON" benchmarks/run.py --output "$OUTDIR" "$@" 2>&1 | tee "$OUTDIR/bench.log" ||

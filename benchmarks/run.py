@@ -1,4 +1,4 @@
-"""Verify every op, then time it beside its rivals.
+"""Verify every op, then time it against its baselines.
 
     python benchmarks/run.py                             every suite, on the GPU if there is one
     python benchmarks/run.py --suite sine views          some of it
@@ -93,7 +93,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def progress(plans: list[Plan]) -> Iterable[Plan]:
-    """With a bar where someone looks at it and tqdm is there."""
+    """The plans, with a progress display if stderr is a terminal and tqdm is installed."""
     if not sys.stderr.isatty():
         return plans
     try:

@@ -64,7 +64,7 @@ def same_place(x: Any, result: Tensor) -> bool:
 
 
 def steps(case: Case) -> int:
-    """Of a case of recurrent_layer."""
+    """The number of steps in a case of recurrent_layer."""
     input, lengths, *_ = case.call().args
     return len(input) if lengths is None else max(lengths, default=0)
 
@@ -120,7 +120,7 @@ def run_jax() -> int:
 
 def run_algorithms() -> int:
     """Layers of a few steps by each algorithm, so wide that each of its kernels runs: all cells,
-    rows of one length and of several, and rows that start anew. In float32 with TF32, too."""
+    rows of one length and of several, and rows that reset. In float32 with TF32, too."""
     from tests.recurrent import persistent_calls as calls
     from tests.recurrent import persistent_resets as resets
     from tests.recurrent.layer_cases import CELLS

@@ -1,5 +1,5 @@
-// treadle._C: what is not a tensor op, from libtreadle_kernels.so. It includes no torch header, so
-// that it compiles in seconds and serves every torch.
+// treadle._C: functions of libtreadle_kernels.so that are not tensor ops. It includes no torch
+// header, so that it compiles in seconds and serves every torch.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -15,7 +15,7 @@ namespace py = pybind11;
 namespace {
 
 struct Launch : treadle_launch {
-  std::string kernel;  // of its own: the library's copy is cleared
+  std::string kernel;  // a copy, because the library clears its own
 };
 
 py::tuple triple(const uint32_t (&extent)[3]) {

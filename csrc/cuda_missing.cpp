@@ -1,5 +1,5 @@
-// In a CPU-only build instead of csrc/cuda/: a CUDA kernel for every op, which says how to rebuild.
-// The build passes the reason and the remedy.
+// Replaces csrc/*/cuda in a CPU-only build: a CUDA kernel for every op that raises and says how to
+// rebuild. The build passes the reason and the remedy.
 #include <torch/library.h>
 
 #include "common/rules.h"

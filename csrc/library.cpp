@@ -11,14 +11,14 @@ TORCH_LIBRARY(treadle, m) {
   for (const char* schema : kCompositeSchemas) m.def(schema, {at::Tag::pt2_compliant_tag});
 }
 
-// A device that no kernel was written for (MPS, XPU, sparse layouts, ...) gets a sentence.
+// A device or layout without kernels (MPS, XPU, sparse, ...) raises a clear error.
 TORCH_LIBRARY_IMPL(treadle, CompositeExplicitAutograd, m) {
   for (const char* schema : kSchemas) {
     m.impl(schema_name(schema).c_str(), TREADLE_RULE(no_backend_rule));
   }
 }
 
-// A rule of every op that writes into an argument.
+// A rule for every op that writes into an argument.
 template <auto rule>
 static void of_writing_ops(torch::Library& m) {
   for (const char* schema : kSchemas) {

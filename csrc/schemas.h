@@ -56,13 +56,13 @@ inline constexpr const char* kSchemas[] = {
     "sine_linear_backward(Tensor grad, Tensor input, Tensor weight, Tensor? bias, Tensor? output,"
     " Tensor phase, float omega, bool[4] mask)"
     " -> (Tensor grad_input, Tensor grad_weight, Tensor grad_bias, Tensor slope)",
-    // The slope alone, over the gradient that it is made of, and, if wanted, its sums.
+    // Overwrites grad with the slope; also returns grad_bias if `sums`.
     "sine_linear_backward_(Tensor(a!) grad, Tensor input, Tensor weight, Tensor? bias,"
     " Tensor? output, Tensor phase, float omega, bool sums) -> Tensor grad_bias",
     // grad times factor times the order-th derivative of the sine by input weight^T + bias.
     "sine_linear_slope(Tensor grad, Tensor? factor, Tensor input, Tensor weight, Tensor? bias,"
     " Tensor? output, Tensor phase, float omega, int order) -> Tensor",
-    // What it hands on of v: by grad, by factor, and by input weight^T + bias.
+    // VJP of sine_linear_slope with respect to grad, factor and input weight^T + bias.
     "sine_linear_slope_backward(Tensor v, Tensor grad, Tensor? factor, Tensor input, Tensor weight,"
     " Tensor? bias, Tensor? output, Tensor phase, float omega, int order, bool[3] mask)"
     " -> (Tensor by_grad, Tensor by_factor, Tensor by_sum)",
@@ -83,7 +83,7 @@ inline constexpr const char* kSchemas[] = {
 
     // One layer of a cell in D directions (1 or 2). Without batch_sizes input is [T, B, I]; with
     // them, [T] on the CPU, it is the data [S, I] of a packed batch. Where reset, bool [T, B, 1] or
-    // [S, 1], is true, a row starts anew: csrc/recurrent/layer.h.
+    // [S, 1], is true, a row resets: csrc/recurrent/layer.h.
     "recurrent_layer(Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0, Tensor weight_ih,"
     " Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, *, str cell, bool recompute=False,"
     " str algorithm='auto', Tensor? reset=None, Tensor? reset_h=None, Tensor? reset_c=None)"
@@ -124,7 +124,7 @@ inline constexpr const char* kCompositeSchemas[] = {
     "lltm.data(Tensor data, Tensor batch_sizes, Tensor[] hx, Tensor[] params, bool has_biases,"
     " int num_layers, float dropout, bool train, bool bidirectional, *, bool recompute=False,"
     " Tensor? reset=None, Tensor[]? reset_hx=None) -> (Tensor, Tensor, Tensor)",
-    // With the cells of all steps as a last result.
+    // With the cell states, c of every step, as a last result.
     "lltm.input_cells(Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers,"
     " float dropout, bool train, bool bidirectional, bool batch_first, *, bool recompute=False,"
     " Tensor? reset=None, Tensor[]? reset_hx=None, Tensor? lengths=None)"

@@ -4,9 +4,9 @@
     python examples/characters.py --cell gru                   the same with another cell
     python examples/characters.py --resume FILE --minutes 5    go on with what was saved
 
-The text is what every machine with Python has: licences and Python's reference (or --text FILE). A
-tenth of it is held out. Bits a character say how well the rest was learnt: with b bits, the next
-character of the held-out text is as hard to guess as one of 2**b equally likely ones.
+The text is on every machine with Python: licences and Python's reference (or --text FILE). A tenth
+of it is held out. The result is measured in bits a character: with b bits, the next character of
+the held-out text is as hard to guess as one of 2**b equally likely ones.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ States = tuple[Tensor, ...]  # h, and c if the cell has one
 
 @dataclass
 class Settings:
-    """What a run is made of, beside the text. The defaults suit two CPU cores and two minutes."""
+    """The settings of a run. The defaults suit two CPU cores and two minutes."""
 
     cell: str = "lltm"
     hidden: int = 192
@@ -86,7 +86,7 @@ class Writer(nn.Module):
 
 
 class Training:
-    """A model with all that going on exactly takes: optimizer, place in the text, states."""
+    """A model with everything needed to resume exactly: optimizer, position in the text, states."""
 
     def __init__(self, settings: Settings, text: str, device: torch.device) -> None:
         torch.manual_seed(settings.seed)
@@ -123,8 +123,8 @@ class Training:
         self.optimizer.zero_grad()
         scores, hx = self.model(piece[:-1], self.hx)
         loss = F.cross_entropy(scores.flatten(0, 1), piece[1:].flatten())
-        # An LLTM never forgets: left alone, cells run away and what they hold is lost. This pulls
-        # them back to where their tanh can still tell one value from another.
+        # An LLTM never forgets: c grows without bound, and what it holds is lost. This keeps c
+        # where tanh can still tell one value from another.
         pull = self.settings.pull * hx[1].abs().mean() if self.settings.cell == "lltm" else 0.0
         (loss + pull).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -175,7 +175,7 @@ class Training:
 
     @classmethod
     def resumed(cls, path: Path, device: torch.device) -> Training:
-        """What save() wrote. Leaves the program if the file is none of those."""
+        """Load a file that save() wrote. Exits the program if it is not one."""
         try:
             state = torch.load(path, map_location="cpu", weights_only=True)
             if not isinstance(state, dict) or state.get("format") != FORMAT:

@@ -52,7 +52,7 @@ def reference() -> Iterator[str]:
 
 
 def find_text() -> str:
-    """All of it; leaves the program with what to do if this machine has next to none."""
+    """All of the text; exits the program with advice if this machine has almost none."""
     text = "\n".join(paragraphs([*licences(), *reference()]))
     if len(text) < LEAST:
         sys.exit(
@@ -63,7 +63,7 @@ def find_text() -> str:
 
 
 def read_text(path: Path) -> str:
-    """A text of the user's own; leaves the program if it will not do."""
+    """A text of the user's own; exits the program if it is unsuitable."""
     try:
         text = "\n".join(paragraphs([path.read_text("utf-8")]))
     except (OSError, ValueError) as error:
@@ -94,7 +94,7 @@ def paragraphs(texts: Iterable[str]) -> Iterator[str]:
 
 
 def split(text: str) -> tuple[str, str]:
-    """What to learn from and what to be tested on: of every ten blocks of paragraphs, one."""
+    """The training text and the held-out text, which is every tenth block of paragraphs."""
     lines = text.splitlines(keepends=True)
     # Blocks rather than lines, so that the held-out text has a context too; small texts have few.
     size = max(1, min(BLOCK, len(lines) // (4 * HELD_OUT)))
@@ -111,7 +111,7 @@ def alphabet(text: str) -> str:
 
 
 def unigram_bits(learnt: str, text: str, characters: str) -> float:
-    """Bits a character of a guess that knows how frequent each one is, and nothing else."""
+    """Bits a character of a guess that knows only how frequent each one is."""
     known = set(characters)
     count, asked = (
         Counter(c if c in known else characters[0] for c in part) for part in (learnt, text)

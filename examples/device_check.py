@@ -1,4 +1,4 @@
-"""Look what there is to run on, then make one call that runs there: on the GPU, else on the CPU."""
+"""Choose a device, the GPU if it works, otherwise the CPU, and make one call there."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import treadle
 def pick_device() -> torch.device:
     """The GPU if there is one that treadle's kernels run on, else the CPU.
 
-    A GPU alone is not enough: treadle may have been built without CUDA, or for other GPUs. Trying
-    the smallest call settles it, and what the error says is worth reading.
+    Having a GPU is not enough: treadle may have been built without CUDA, or for other GPUs. A small
+    call shows that, and its error says why.
     """
     if not torch.cuda.is_available():
         return torch.device("cpu")

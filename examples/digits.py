@@ -38,7 +38,7 @@ except ImportError as error:
     sys.exit(f"digits.py: {error.name} is missing; it comes with pip install -r requirements.txt")
 
 HIDDEN, BATCH, LEARNING_RATE = 64, 64, 1e-2
-TEST_DIGITS, BAR = 360, 0.95
+TEST_DIGITS, TARGET = 360, 0.95
 MODEL = "digits.pt"
 
 
@@ -84,7 +84,7 @@ class LayerReader(nn.Module):
         return self.head(h[0])
 
     def load_reader(self, reader: Reader) -> LayerReader:
-        """Take over what a Reader has learnt: the layer keeps the cell's weights in two parts."""
+        """Load a Reader's weights: the layer keeps the cell's weights in two parts."""
         hh, ih = reader.cell.weights.split([HIDDEN, 8], dim=1)
         layer = {"weight_ih_l0": ih, "weight_hh_l0": hh, "bias_l0": reader.cell.bias}
         self.layer.load_state_dict(layer)
@@ -157,7 +157,7 @@ def load_data(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Image.Ima
 
 
 def train(out: Path, epochs: int, seed: int) -> bool:
-    """Train all, show and save what came of it. True if the bar was reached."""
+    """Train all, show and save the results. True if the target was reached."""
     # Matrices this small gain nothing from a second thread, and wait for it on a busy machine.
     torch.set_num_threads(1)
     device = pick_device()
@@ -182,7 +182,7 @@ def train(out: Path, epochs: int, seed: int) -> bool:
     print(f"{len(images)} digits to learn from, {len(test_images)} to be tested on; on {device}.")
     with tqdm(range(epochs), unit="epoch", desc="Training all", disable=None) as bar:
         for _ in bar:
-            # They take turns, so that whatever else the machine does slows all of them.
+            # They alternate, so that other load on the machine slows all of them.
             for training in histories.values():
                 training.epoch(images, labels)
                 training.examine(test_images, test_labels)
@@ -232,13 +232,13 @@ def show_table(histories: dict[str, Training], same: dict[str, int]) -> None:
 
 
 def report(accuracy: float, same: dict[str, int]) -> bool:
-    """Say on stderr what fell short. True if nothing did."""
-    if accuracy < BAR:
-        print(f"digits.py: accuracy {accuracy:.1%} is below {BAR:.0%}", file=sys.stderr)
+    """Report failures on stderr. True if there are none."""
+    if accuracy < TARGET:
+        print(f"digits.py: accuracy {accuracy:.1%} is below {TARGET:.0%}", file=sys.stderr)
     apart = [name for name, count in same.items() if count < TEST_DIGITS - 2]
     for name in apart:
         print(f"digits.py: treadle's cell and the {name} do not agree", file=sys.stderr)
-    return accuracy >= BAR and not apart
+    return accuracy >= TARGET and not apart
 
 
 def predict(path: Path, out: Path) -> Tensor:

@@ -13,7 +13,7 @@ from PIL import Image, ImageFilter
 BITMAP, SIZE = 32, 8
 # How a stroke looks in them: at most three quarters as wide as high, and a fifth of the area inked.
 WIDEST, LEAST_INK = 24, 0.2
-# Of the way from the background to the darkest ink: below it is shadow or paper.
+# A share of the range from the background to the darkest ink: below it is shadow or paper.
 FAINTEST = 0.25
 
 

@@ -1,4 +1,4 @@
-"""On what the numbers of an example were taken, as the benchmarks say it: for its JSON."""
+"""The machine of an example's numbers, in the format of the benchmarks, for its JSON."""
 
 from __future__ import annotations
 

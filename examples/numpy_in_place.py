@@ -1,4 +1,4 @@
-"""Double a NumPy array in its own memory: through PyTorch and back, and not one copy on the way."""
+"""Double a NumPy array in its own memory: through PyTorch and back, without a copy."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Teach a Siren one photograph, and look at the derivatives of what it has learnt.
+"""Fit a Siren to one photograph, and draw the fit's derivatives.
 
     python examples/photograph.py                 fit, compare with plain PyTorch, draw a sheet
     python examples/photograph.py --pixels 512    another width of the picture
 
-The photograph is Grace Hopper's, which comes with matplotlib. The network sees nothing but places
-and their colours, and becomes the picture: a smooth function of any place, so its gradient and its
-Laplacian can be asked for as well. It learns twice from the same start: with treadle's layer and
-with the same layer in plain PyTorch. On a GPU both are larger and learn every pixel of the file.
+The photograph is Grace Hopper's, which comes with matplotlib. The network learns from positions and
+their colours, and becomes a smooth function of the position, so it has a gradient and a Laplacian.
+It learns twice from the same start: with treadle's layer and with the same layer in plain PyTorch.
+On a GPU both are larger and learn every pixel of the file.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ PIECE = 1 << 14
 
 @dataclass
 class Settings:
-    """What a fit is made of. The defaults suit two CPU cores and two minutes for both networks."""
+    """The settings of a fit. The defaults suit two CPU cores and two minutes for both networks."""
 
     pixels: int = 256
     hidden: int = 128
     layers: int = 2
     batch: int = 2048
     steps: int = 3000
-    bar: float = 30.0
+    target: float = 30.0
     learning_rate: float = 1e-3
     seed: int = 0
 
 
 LARGE = Settings(
-    pixels=512, hidden=512, layers=3, batch=1 << 16, steps=4000, bar=40.0, learning_rate=5e-4
+    pixels=512, hidden=512, layers=3, batch=1 << 16, steps=4000, target=40.0, learning_rate=5e-4
 )
 
 
@@ -97,7 +97,7 @@ class Fit:
         self.measure()
 
     def learn(self, steps: int) -> None:
-        """Take some steps, and say how good the picture is then."""
+        """Take some steps, and record how good the picture is then."""
         start = time.perf_counter()
         for _ in range(steps):
             done = self.steps / self.settings.steps
@@ -121,7 +121,7 @@ class Fit:
 
     @torch.no_grad()
     def picture(self) -> Tensor:
-        """What the network has learnt, as it would be saved: [H * W, 3] in ±1."""
+        """The network's picture: [H * W, 3] in ±1."""
         return torch.cat([self.net(piece) for piece in self.points.split(PIECE)]).clamp(-1, 1)
 
     def measure(self) -> None:
@@ -132,14 +132,14 @@ class Fit:
 
 
 def places(height: int, width: int, device: torch.device) -> Tensor:
-    """Where the pixels are, row by row: [H * W, 2], the longer side from -1 to 1."""
+    """The positions of the pixels, row by row: [H * W, 2], the longer side from -1 to 1."""
     longest = max(height, width) - 1
     y, x = ((2 * torch.arange(n, device=device) - n + 1) / longest for n in (height, width))
     return torch.stack(torch.meshgrid(y, x, indexing="ij"), dim=-1).flatten(0, 1)
 
 
 def derivatives(net: treadle.nn.Siren, height: int, width: int, device: torch.device) -> Maps:
-    """Of the brightness: the gradient's magnitude per pixel and the Laplacian, [H, W] each."""
+    """Gradient magnitude and Laplacian of the brightness at each pixel, [H, W] each."""
     weights = torch.tensor(LUMINANCE, device=device)
     # The step from pixel to pixel, in the coordinates that the network is given.
     step = 2 / (max(height, width) - 1)
@@ -160,7 +160,7 @@ def own_derivatives(image: Tensor) -> Maps:
 
 
 def fit(out: Path, settings: Settings, device: torch.device) -> bool:
-    """Fit both, show and save what came of it. True if the bar was reached."""
+    """Fit both, show and save the results. True if the target was reached."""
     # Two threads are faster on idle cores, but stand still wherever another program needs one.
     torch.set_num_threads(1)
     image = torch.from_numpy(load_photograph(settings.pixels)).to(device)
@@ -177,7 +177,7 @@ def fit(out: Path, settings: Settings, device: torch.device) -> bool:
     with tqdm(total=settings.steps, unit="step", desc="Fitting with both", disable=None) as bar:
         while ours.steps < settings.steps:
             steps = min(every, settings.steps - ours.steps)
-            # They take turns, so that whatever else the machine does slows both of them.
+            # They alternate, so that other load on the machine slows both of them.
             for one in (ours, plain):
                 one.learn(steps)
             bar.update(steps)
@@ -196,7 +196,7 @@ def fit(out: Path, settings: Settings, device: torch.device) -> bool:
         {"treadle": ours.curve, "plain PyTorch": plain.curve},
     )
     print(f"The sheet is {out / SHEET}.")
-    return report(ours.curve.psnr[-1], settings.bar, apart)
+    return report(ours.curve.psnr[-1], settings.target, apart)
 
 
 def show_table(fits: dict[str, Fit], apart: float) -> None:
@@ -211,13 +211,13 @@ def show_table(fits: dict[str, Fit], apart: float) -> None:
     )
 
 
-def report(psnr: float, bar: float, apart: float) -> bool:
-    """Say on stderr what fell short. True if nothing did."""
-    if psnr < bar:
-        print(f"photograph.py: PSNR {psnr:.1f} dB is below {bar:g} dB", file=sys.stderr)
+def report(psnr: float, target: float, apart: float) -> bool:
+    """Report failures on stderr. True if there are none."""
+    if psnr < target:
+        print(f"photograph.py: PSNR {psnr:.1f} dB is below {target:g} dB", file=sys.stderr)
     if apart > 1e-2:
         print("photograph.py: treadle and plain PyTorch do not agree", file=sys.stderr)
-    return psnr >= bar and apart <= 1e-2
+    return psnr >= target and apart <= 1e-2
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -23,7 +23,7 @@ class Curve(Protocol):
 
 @dataclass
 class Maps:
-    """Of a brightness, per pixel: the gradient's magnitude and the Laplacian, [H, W] each."""
+    """Gradient magnitude and Laplacian of a brightness at each pixel, [H, W] each."""
 
     gradient: Floats
     laplacian: Floats

@@ -28,7 +28,7 @@ CHARGES = (((0.4, 0.2), 1.0), ((-0.4, -0.2), -1.0))  # where, and of which sign
 WIDTH = 0.25
 HIDDEN, LAYERS, OMEGA = 64, 2, 4.0
 INSIDE, BORDER, LEARNING_RATE = 512, 128, 5e-3
-BAR = 0.01
+TARGET = 0.01
 SIDE = 101
 
 
@@ -119,9 +119,9 @@ def main(arguments: list[str] | None = None) -> int:
         record |= {"steps": options.steps, "seconds": round(seconds, 2), "errors": errors}
         options.figure.with_suffix(".json").write_text(json.dumps(record) + "\n")
         draw_potential(options.figure, potential.numpy(), exact.numpy(), slope.numpy())
-    if errors["u"] > BAR:
-        print(f"poisson.py: the error {errors['u']:.2%} is above {BAR:.0%}", file=sys.stderr)
-    return 0 if errors["u"] <= BAR else 1
+    if errors["u"] > TARGET:
+        print(f"poisson.py: the error {errors['u']:.2%} is above {TARGET:.0%}", file=sys.stderr)
+    return 0 if errors["u"] <= TARGET else 1
 
 
 if __name__ == "__main__":

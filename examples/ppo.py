@@ -1,7 +1,7 @@
 """Proximal policy optimisation for policies with a memory: what the examples that act share.
 
 Rows of a batch are whole sequences, as a policy with a memory learns from sequences: the first
-state of each is given, and where an episode begins in the middle, the policy starts anew.
+state of each is given, and where an episode begins in the middle, the policy resets.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ T-mazes: the first sign in a corridor says on which side the treasure is, all ot
 and the corridor ends unannounced. Where the policy wants to go when it ends decides: left or right.
 So the policy must know which sign was the first, and only the state that it starts from tells it.
 Many mazes run side by side. Where one ends, the next begins in the same row of the batch: there the
-layer starts anew (`reset`), in playing and in learning. The last states begin the next batch.
+layer resets (`reset`), in playing and in learning. The last states begin the next batch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAZES, STEPS, HIDDEN = 64, 32, 32
 SHORTEST, LONGEST = 8, 24
 RULES = ppo.Rules(discount=0.9, trace=0.9, clip=0.2, entropy=0.01, epochs=4, parts=4)
 LEARNING_RATE = 3e-3
-BAR, SHOWN, SEEDS = 0.95, 10, 5
+TARGET, SHOWN, SEEDS = 0.95, 10, 5
 # What of the resets is ignored, and what a figure calls it.
 WAYS = {"": "with resets", "learning": "resets in playing alone", "always": "without resets"}
 
@@ -74,7 +74,7 @@ class Policy(nn.Module):
     def forward(
         self, signs: Tensor, h: Tensor, begins: Tensor | None
     ) -> tuple[torch.distributions.Categorical, Tensor, Tensor]:
-        """Of signs [T, B, 2], states [1, B, H] and resets [T, B]."""
+        """Moves, values and states from signs [T, B, 2], states [1, B, H] and resets [T, B]."""
         output, h = self.layer(signs, h, reset=begins)
         scores, value = self.head(output).split([2, 1], -1)
         return torch.distributions.Categorical(logits=scores), value.squeeze(-1), h
@@ -195,9 +195,9 @@ def main(arguments: list[str] | None = None) -> int:
         compare(options.figure, options.updates, options.seed)
         return 0
     rate = train(options.ignore_resets, options.seed, options.updates).rate()
-    if rate < BAR:
-        print(f"recurrent_ppo.py: {rate:.0%} of the mazes, below {BAR:.0%}", file=sys.stderr)
-    return 0 if rate >= BAR else 1
+    if rate < TARGET:
+        print(f"recurrent_ppo.py: {rate:.0%} of the mazes, below {TARGET:.0%}", file=sys.stderr)
+    return 0 if rate >= TARGET else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The laws that every op is tested by, one file a law, over the inputs in cases.py."""
+"""The tests. laws/ has the invariants of every op, one file each, over the inputs in cases.py."""
 
 import torch
 

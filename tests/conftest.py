@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Hooks and fixtures that all tests share."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """What a worker left out goes to the process that reports."""
+    """A worker passes the tests that it left out to the process that reports."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["left_out"] = sorted(session.config.stash[LEFT_OUT])
 
@@ -84,12 +84,12 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def pytest_runtest_setup() -> None:
-    """What a test draws is the same alone, in a run, and in any order of tests."""
+    """A test draws the same numbers by itself, in a run, and in any order of tests."""
     torch.manual_seed(0)
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """For `-n auto`: each process takes about 1 GB of memory."""
+    """The number of processes for `-n auto`: each takes about 1 GB of memory."""
     return min(len(os.sched_getaffinity(0)), 8)
 
 

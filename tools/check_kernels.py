@@ -1,4 +1,4 @@
-"""Checks the rules that a compiler does not: who includes whom, and how kernels are launched.
+"""Checks rules that a compiler does not: includes between folders, and launches of kernels.
 
 - A family (kernels/<family>, csrc/<family>) includes itself and `common`, no other family.
 - kernels/ includes CUDA, the standard library and itself, never torch or csrc/: it is
@@ -65,12 +65,12 @@ def closing(text: str, start: int) -> int:
 
 
 def statement_before(text: str, position: int) -> str:
-    """What stands before `position` in its statement."""
+    """The part of the statement before `position`."""
     return text[max(text.rfind(mark, 0, position) for mark in ";{}") + 1 : position]
 
 
 def check_launches(path: Path, code: str, launchers: set[str]) -> Iterator[tuple[int, str]]:
-    """Each launch in `code` that has no stream, or whose error goes nowhere."""
+    """Each launch in `code` without a stream, or whose error is dropped."""
     for match in RAW_LAUNCH.finditer(code):
         if path != LAUNCHER:
             yield match.start(), f"kernels are launched through {LAUNCHER} only"

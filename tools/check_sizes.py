@@ -1,7 +1,7 @@
 """Checks sizes: a file has at most 450 lines, a function of the product 60.
 
-A `__global__` function may be longer, where to split it would cost registers. In tests/ a function
-may be a table of cases.
+A `__global__` function may be longer, because splitting it would cost registers. In tests/ a
+function may be a table of cases.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def is_kernel(lines: list[str], start: int) -> bool:
 
 
 def check_file(path: Path, text: str) -> list[str]:
-    """What is too long in one file, as "path:line: rule"; `path` is relative to the repository."""
+    """Everything too long in one file, as "path:line: rule"; `path` is relative to the
+    repository."""
     lines = text.splitlines()
     found = []
     if len(lines) > FILE_LINES:

@@ -2,7 +2,7 @@
 # Proves a wheel as users install it: a fresh environment for each torch, in which no compiler, no
 # toolkit and no source of ours is to be found.
 # Usage: tools/check_wheel.sh WHEEL PYTHON..., of environments that have torch, pytest and
-# pytest-xdist each. LAWS says which laws are asked for: gradients (the default), few (third
+# pytest-xdist each. `LAWS` selects the tests of invariants (tests/laws): gradients (the default), few (third
 # derivatives, by which every op and its derivatives run), or all, which takes what
 # requirements-dev.txt lists.
 set -euo pipefail

@@ -1,4 +1,4 @@
-"""The numbers nearest to multiples of pi / 2: where reducing the argument of a sine is hardest.
+"""The numbers nearest to multiples of pi / 2, for which reducing the argument of a sine is hardest.
 
     python tools/hard_arguments.py        prints the nearest float32 and float64
 
@@ -26,7 +26,7 @@ FLOAT64 = (53, range(-52, LARGEST + 1))
 
 @cache
 def two_over_pi() -> int:
-    """In units of 2^-(DIGITS + LARGEST)."""
+    """2 / pi in units of 2^-(DIGITS + LARGEST)."""
     with mpmath.workprec(DIGITS + LARGEST + 64):
         return int(mpmath.floor(mpmath.ldexp(2 / mpmath.pi, DIGITS + LARGEST)))
 
@@ -77,7 +77,7 @@ def hard(kind: tuple[int, range], count: int) -> list[float]:
 
 
 def hardest(kind: tuple[int, range]) -> tuple[int, float, int]:
-    """m, the distance in quarter turns, and e, of the number that is nearest of all."""
+    """m, the distance in quarter turns, and e of the nearest number of all."""
     bits, exponents = kind
     return min(((*nearest(bits, e)[0], e) for e in exponents), key=lambda found: found[1])
 

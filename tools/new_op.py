@@ -1,9 +1,9 @@
 """Write the skeleton of an elementwise op of one tensor: `make new-op NAME=relu2`.
 
 Two new files and a few lines in eleven others, in the style of sine and cosine. They compile as
-they are, and the tests of the new op fail until its formula stands in four places, which are
-printed at the end. docs/write_an_op.md walks through them. The texts are in tools/new_op_files.py
-and tools/new_op_texts.py.
+they are, and the tests of the new op fail until you write its formula in four places, which are
+printed at the end. docs/write_an_op.md explains them. The texts are in tools/new_op_files.py and
+tools/new_op_texts.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MATH = set(
 
 
 class Refused(Exception):
-    """What is wrong, and what to do instead."""
+    """A name is refused; the text says why, and what to do instead."""
 
 
 def taken(root: Path) -> set[str]:

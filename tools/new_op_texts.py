@@ -1,4 +1,4 @@
-"""What tools/new_op.py writes into files that are there, and says at its end.
+"""Texts that tools/new_op.py adds to existing files, and prints at its end.
 
 @NAME@ is the op's name, @CAMEL@ the same as C++ types have it.
 """

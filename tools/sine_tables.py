@@ -1,12 +1,12 @@
-"""Writes kernels/math/sine_tables.h: what x is multiplied by, to know where in its turn it is.
+"""Writes kernels/math/sine_tables.h: factors of x that give its position within a turn.
 
     python tools/sine_tables.py           prints the file
     python tools/sine_tables.py --write   and writes it
 
-A float is x = m 2^e with an integer m, and sin(x) depends on x / pi modulo 2 alone, so 1 / pi may
-be replaced by (2^e / pi modulo 2) / 2^e: a number for each exponent, of which a few digits are
-enough, where x / pi itself would need the first 128 binary digits of 1 / pi and more behind them.
-It is cut in two, so that the product with the first part is exact.
+A float is x = m 2^e with an integer m, and sin(x) depends only on x / pi modulo 2, so 1 / pi may be
+replaced by (2^e / pi modulo 2) / 2^e: a number for each exponent, of which a few digits are enough,
+where x / pi itself would need the first 128 binary digits of 1 / pi and more behind them. It is cut
+in two, so that the product with the first part is exact.
 """
 
 from __future__ import annotations

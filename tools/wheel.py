@@ -2,9 +2,10 @@
 
     python tools/wheel.py [--torch 2.11.0 2.13.0 ...] [--out dist]
 
-A torch that is not installed here is fetched without what it needs, since it is only built against.
-A torch minor more costs the compilation of csrc/ alone: kernels are compiled once. The last step
-asks auditwheel for the oldest C library that the binaries run with, and names the wheel after it.
+A torch that is not installed here is fetched without its dependencies, because it is only built
+against. Each further torch minor costs only the compilation of csrc/; kernels are compiled once.
+The last step asks auditwheel for the oldest C library that the binaries run with, and names the
+wheel after it.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def tagged(wheel: Path, out: Path) -> Path:
 
 
 def check(wheel: Path, for_checking: bool = False) -> list[str]:
-    """What is wrong with a wheel, and, printed, what takes its room."""
+    """The problems of a wheel; also prints the sizes of its files."""
     problems = []
     if wheel.stat().st_size > LARGEST:
         problems.append(f"it has {wheel.stat().st_size >> 20} MB, and may have {LARGEST >> 20}")

@@ -1,8 +1,8 @@
-"""Small launches one after another, each of which reads what the one before it wrote.
+"""A chain of small launches, each of which reads the result of the one before.
 
-On a GPU of sm_90 or newer a kernel is let in while the one before it ends. What that saves is seen
-in a CUDA graph, beside the same graph in which each launch waits for the end of the one before:
-the same library does both, so that the wheel's can be asked, too.
+On a GPU of sm_90 or newer a kernel may start while the one before it ends. The suite times that in
+a CUDA graph, and the same graph in which each launch waits for the end of the one before. One
+library does both, so this also tests a wheel's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import treadle
-from benchmarks.harness.cases import OURS, Bar, Case, Plan, Settings
+from benchmarks.harness.cases import OURS, Case, Plan, Settings, Target
 from benchmarks.harness.verify import Refused
 from tests.support import graphs
 
@@ -24,7 +24,7 @@ APART = "launches kept apart"
 
 
 def plans(settings: Settings) -> Iterator[Plan]:
-    """On CUDA alone: a CPU has no launches."""
+    """CUDA only: a CPU has no launches."""
     for size in SIZES if settings.device == "cuda" else ():
         yield Plan(f"cuda/chain/vector_add/{size}", partial(chain_case, settings, size))
 
@@ -45,13 +45,15 @@ def chain_case(settings: Settings, size: int) -> Case:
         return 0.0
 
     # A GPU before sm_90 cannot do it.
-    bar = Bar(f"less than with {APART}", lambda medians: medians[APART]) if overlapping else None
+    target = (
+        Target(f"less than with {APART}", lambda medians: medians[APART]) if overlapping else None
+    )
     return Case(
         op="vector_add",
         functions={OURS: chain.replay, APART: apart.replay, "torch.add_": torchs.replay},
         inputs=[()],
         timer=settings.device_time(),
-        bar=bar,
+        target=target,
         check=check,
         facts={
             "group": f"{LINKS} launches in a CUDA graph",

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.elementwise.overhead import OPS, TWINS, arguments, twin_name
-from benchmarks.harness import rivals
-from benchmarks.harness.cases import OURS, Bar, Case, Plan, Settings, at_least, ours
+from benchmarks.harness import baselines
+from benchmarks.harness.cases import OURS, Case, Plan, Settings, Target, at_least, ours
 from benchmarks.harness.verify import CHUNK
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -26,7 +26,7 @@ IN_CACHE = (10, 12, 14, 16, 18, 20, 22)
 # A half type of each kind would say the same twice.
 CACHED_DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 MIXTURE = "1 % large"
-# Of the bars of layouts and sizes together: what is lost here may be won there, but not more.
+# The geometric mean over layouts and sizes: a row may lose what another wins, but not more.
 MEAN = {"over": "views and sizes", "least": 1.1}
 
 
@@ -51,8 +51,8 @@ def drawn(count: int, device: str, dtype: torch.dtype, argument: str = "1") -> T
 
 
 def repeated(count: int, device: str, dtype: torch.dtype, argument: str = "1") -> Tensor:
-    """The same on as much memory, from one chunk of random numbers: drawing takes longer than
-    what is timed, and `verify` needs the truth of one chunk only."""
+    """The same amount of memory, repeating one chunk of random numbers: drawing takes longer than
+    the timed op, and `verify` needs the truth of one chunk only."""
     block = drawn(min(count, CHUNK[device]), device, dtype, argument)
     return block.repeat(count // len(block))
 
@@ -63,9 +63,11 @@ def plans(settings: Settings) -> Iterator[Plan]:
         return
     for op in EXACT:
         for dtype in DTYPES:
-            bar = at_least(0.98, twin_name(op))
+            target = at_least(0.98, twin_name(op))
             key = f"cuda/elementwise/{op}/{dtype_name(dtype)}"
-            yield Plan(key, partial(large_case, settings, op, dtype, bar=bar, all_rivals=True))
+            yield Plan(
+                key, partial(large_case, settings, op, dtype, target=target, all_baselines=True)
+            )
 
 
 def size_plans(settings: Settings) -> Iterator[Plan]:
@@ -96,27 +98,27 @@ def large_case(
     dtype: torch.dtype,
     argument: str = "1",
     *,
-    bar: Bar | None,
-    all_rivals: bool = False,
+    target: Target | None,
+    all_baselines: bool = False,
 ) -> Case:
-    """1 GiB a tensor, dense, beside torch, a device copy, and the compilers if asked for."""
+    """1 GiB a tensor, dense, against torch, a device copy and, optionally, the compilers."""
     size = (1 << 20) if settings.quick else GIB
     elements = size // dtype.itemsize
     x = drawn(elements, settings.device, dtype, argument)
     y = drawn(elements, settings.device, dtype) if op == "vector_add" else x
-    target = torch.empty_like(x)
+    copied = torch.empty_like(x)
     functions = functions_of(op)
     notes: list[str] = []
-    if all_rivals and not settings.quick:
-        found, notes = rivals.elementwise(op, TWINS[op], dtype)
+    if all_baselines and not settings.quick:
+        found, notes = baselines.elementwise(op, TWINS[op], dtype)
         functions |= found
     return Case(
         op=op,
         functions=functions,
         inputs=[arguments(op, x, y)],
         timer=settings.device_time(seconds=0.15) if settings.device == "cuda" else settings.brief(),
-        yardsticks={"copy": [partial(target.copy_, x)]},
-        bar=bar,
+        yardsticks={"copy": [partial(copied.copy_, x)]},
+        target=target,
         bits=op in EXACT,
         notes=notes,
         facts={
@@ -155,13 +157,13 @@ def size_case(
         "bytes": (3 if op == "vector_add" else 2) * x.nbytes,
     }
     if settings.device == "cuda":
-        facts["mean_bar"] = MEAN | {"part": "sizes"}
+        facts["mean_target"] = MEAN | {"part": "sizes"}
     return Case(
         op=op,
         functions=functions_of(op),
         inputs=[arguments(op, x, y)],
         timer=settings.brief(),
-        bar=at_least(share, twin_name(op)),
+        target=at_least(share, twin_name(op)),
         bits=op in EXACT,
         threads=count,
         facts=facts,

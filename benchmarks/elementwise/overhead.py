@@ -1,4 +1,4 @@
-"""What one call costs on tensors so small that nothing else counts: torch.ops, and treadle.*."""
+"""The cost of one call on tensors so small that nothing else counts: torch.ops, and treadle.*."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import treadle
-from benchmarks.harness.cases import OURS, Bar, Case, Plan, Settings, calls, ours
+from benchmarks.harness.cases import OURS, Case, Plan, Settings, Target, calls, ours
 from benchmarks.harness.timing import Calls
 from tests.support.cases import OPS as CASES
 
@@ -47,7 +47,7 @@ def _facts(device: str, label: str) -> dict[str, Any]:
 
 
 def dispatcher_case(settings: Settings, op: str, backward: bool) -> Case:
-    """torch.ops.treadle.<op>.default beside torch.add, and beside its own twin."""
+    """torch.ops.treadle.<op>.default against torch.add, and against its own twin."""
 
     def pair() -> tuple[torch.Tensor, torch.Tensor]:
         return tuple(  # type: ignore[return-value]
@@ -58,11 +58,11 @@ def dispatcher_case(settings: Settings, op: str, backward: bool) -> Case:
     yardsticks: dict[str, Calls] = {}
     if op != "vector_add":
         yardsticks["torch.add"] = calls(torch.add, [pair()])
-    bar = None
+    target = None
     if settings.device == "cuda":
-        bar = Bar("at most 1.10 × torch.add", lambda medians: 1.10 * medians["torch.add"])
+        target = Target("at most 1.10 × torch.add", lambda medians: 1.10 * medians["torch.add"])
     elif not backward:
-        bar = Bar("at most torch.add + 1 µs", lambda medians: medians["torch.add"] + 1.0)
+        target = Target("at most torch.add + 1 µs", lambda medians: medians["torch.add"] + 1.0)
     label = f"{op}, {'forward + backward' if backward else 'no grad'}"
     return Case(
         op=op,
@@ -70,23 +70,23 @@ def dispatcher_case(settings: Settings, op: str, backward: bool) -> Case:
         inputs=[arguments(op, *pair())],
         timer=settings.wall(),
         yardsticks=yardsticks,
-        bar=bar,
+        target=target,
         facts=_facts(settings.device, label),
     )
 
 
 def front_case(settings: Settings, op: str) -> Case:
-    """treadle.<op> beside the op that it calls."""
+    """treadle.<op> against the op that it calls."""
     x, y = (torch.randn(ELEMENTS, device=settings.device) for _ in range(2))
     args = arguments(op, x, y)
-    bar = None
+    target = None
     if settings.device == "cuda":
-        bar = Bar("at most torch.ops + 0.4 µs", lambda medians: medians["torch.ops"] + 0.4)
+        target = Target("at most torch.ops + 0.4 µs", lambda medians: medians["torch.ops"] + 0.4)
     return Case(
         op=op,
         functions={OURS: getattr(treadle, op), "torch.ops": ours(op)},
         inputs=[args],
         timer=settings.wall(),
-        bar=bar,
+        target=target,
         facts=_facts(settings.device, f"treadle.{op}, no grad"),
     )

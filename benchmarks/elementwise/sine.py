@@ -1,4 +1,4 @@
-"""sine and cosine by the size of their argument. CUDA: 1 GiB beside a copy. CPU: over sizes."""
+"""sine and cosine by the size of their argument. CUDA: 1 GiB against a copy. CPU: over sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.elementwise.dense import (
     size_case,
 )
 from benchmarks.elementwise.overhead import twin_name
-from benchmarks.harness.cases import Bar, Case, Plan, Settings, at_least
+from benchmarks.harness.cases import Case, Plan, Settings, Target, at_least
 
 PERIODIC = ("sine", "cosine")
 # CUDA: for each argument the part of a copy's speed to be reached; in float64, where arithmetic
@@ -42,7 +42,7 @@ def plans(settings: Settings) -> Iterator[Plan]:
                 yield Plan(key, partial(argument_case, settings, op, dtype, argument))
 
 
-def bar(op: str, dtype: torch.dtype, argument: str) -> Bar | None:
+def target(op: str, dtype: torch.dtype, argument: str) -> Target | None:
     share = SHARES[dtype][argument]
     if share is None:
         return None
@@ -51,9 +51,9 @@ def bar(op: str, dtype: torch.dtype, argument: str) -> Bar | None:
 
 def argument_case(settings: Settings, op: str, dtype: torch.dtype, argument: str) -> Case:
     # The compilers' sines are libdevice's as torch's is: once is enough.
-    rivals = argument == "1"
-    reach = bar(op, dtype, argument)
-    case = large_case(settings, op, dtype, argument, bar=reach, all_rivals=rivals)
+    baselines = argument == "1"
+    reach = target(op, dtype, argument)
+    case = large_case(settings, op, dtype, argument, target=reach, all_baselines=baselines)
     case.facts |= {
         "group": f"{op} by argument, 1 GiB a tensor, CUDA",
         "label": f"{op} {dtype_name(dtype)} {argument}",
@@ -64,7 +64,7 @@ def argument_case(settings: Settings, op: str, dtype: torch.dtype, argument: str
 
 
 def cpu_plans(settings: Settings) -> Iterator[Plan]:
-    """Arguments that torch's vectors take in their stride, and those that cost it more."""
+    """Arguments that torch's vector code handles fast, and those that cost it more."""
     for count in settings.threads:
         for op in PERIODIC:
             for dtype in DTYPES:

@@ -1,4 +1,4 @@
-"""snake at the size of an audio decoder, [16, 512, 8192], beside plain PyTorch and torch.compile.
+"""snake at the size of an audio decoder, [16, 512, 8192], against plain PyTorch and torch.compile.
 
 CUDA: device time, beside a copy of x. CPU: wall time of a smaller batch. The baselines are the
 formula of DAC and BigVGAN, x + sin(alpha x)^2 / (alpha + 1e-9).
@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from benchmarks.elementwise.dense import dtype_name
-from benchmarks.harness import rivals
+from benchmarks.harness import baselines
 from benchmarks.harness.cases import (
     OURS,
-    Bar,
     Case,
     Plan,
     Settings,
+    Target,
     at_least,
     fastest_of,
     ours,
@@ -60,13 +60,13 @@ def plain(x: Tensor, alpha: Tensor) -> Tensor:
 def functions(settings: Settings) -> dict[str, Callable[..., Any]]:
     found = {OURS: ours("snake"), PLAIN: plain}
     if settings.device == "cuda" and not settings.quick:
-        found[COMPILED] = rivals.compiled(plain)
+        found[COMPILED] = baselines.compiled(plain)
         mode = "max-autotune-no-cudagraphs"
         found[AUTOTUNED] = torch.compile(plain, fullgraph=True, dynamic=False, mode=mode)
     return found
 
 
-def bar(settings: Settings, backward: bool) -> Bar | None:
+def target_of(settings: Settings, backward: bool) -> Target | None:
     if settings.device == "cpu":
         return at_least(OF_PLAIN_CPU, PLAIN)
     if not backward:
@@ -75,7 +75,7 @@ def bar(settings: Settings, backward: bool) -> Bar | None:
         return None
     compiled = fastest_of(COMPILED, AUTOTUNED)
     text = f"at least {OF_COMPILED:g} × the faster compiler's speed"
-    return Bar(text, lambda medians: compiled(medians) / OF_COMPILED)
+    return Target(text, lambda medians: compiled(medians) / OF_COMPILED)
 
 
 def case(settings: Settings, dtype: torch.dtype, backward: bool, count: int | None) -> Case:
@@ -84,15 +84,15 @@ def case(settings: Settings, dtype: torch.dtype, backward: bool, count: int | No
         shape = (2, 3, 64)
     args = arguments(shape, settings.device, dtype, backward)
     x = args[0].detach()
-    target = torch.empty_like(x)
+    copied = torch.empty_like(x)
     where = "CUDA" if count is None else f"CPU, {count} thread{'s' * (count > 1)}"
     return Case(
         op="snake",
         functions=functions(settings),
         inputs=[args],
         timer=settings.device_time(seconds=0.15) if settings.device == "cuda" else settings.brief(),
-        yardsticks={"copy": [partial(target.copy_, x)]},
-        bar=bar(settings, backward),
+        yardsticks={"copy": [partial(copied.copy_, x)]},
+        target=target_of(settings, backward),
         threads=count,
         facts={
             "group": f"snake, {where}",

@@ -1,4 +1,4 @@
-"""Tensors as real programs have them: views, broadcasting, mixed dtypes, `out=`; beside torch.
+"""Tensors as real programs have them: views, broadcasting, mixed dtypes, `out=`; against torch.
 
 CUDA: 2^25 elements, beyond the L2 cache. CPU: 2^20 elements, add and scale.
 """
@@ -150,7 +150,7 @@ class View(NamedTuple):
 
 
 def views() -> Iterator[View]:
-    """Those of tables by layout, then those that stand alone."""
+    """The views in tables by layout, then the others."""
     for layout, (a, b, dtypes) in BINARY.items():
         for dtype in dtypes:
             name = ", ".join(["add", layout, *filter(None, [SHORT.get(dtype)])])
@@ -193,7 +193,8 @@ def maker(settings: Settings) -> Maker:
 
 
 def into(function: Callable[..., Any], result: Tensor) -> Callable[..., Tensor]:
-    """`function` with an `out=` of its own, returned. NaN at first: what is not written is seen."""
+    """`function` with its own `out=`, which it returns. That begins as NaN, which shows unwritten
+    elements."""
     out = torch.full_like(result, torch.nan)
 
     def call(*args: Any) -> Tensor:
@@ -227,7 +228,7 @@ def view_case(settings: Settings, view: View, count: int | None = None) -> Case:
         "shape": list(torch.broadcast_shapes(*(t.shape for t in tensors))),
     }
     if settings.device == "cuda":
-        facts["mean_bar"] = MEAN | {"part": "views"}
+        facts["mean_target"] = MEAN | {"part": "views"}
     # On the CPU torch rounds a half type once in whole vectors and twice in strided tensors.
     halves = any(t.dtype in (BFLOAT, HALF) for t in tensors)
     return Case(
@@ -235,7 +236,7 @@ def view_case(settings: Settings, view: View, count: int | None = None) -> Case:
         functions=functions,
         inputs=inputs,
         timer=settings.brief(),
-        bar=at_least(0.98, twin_name(view.op)),
+        target=at_least(0.98, twin_name(view.op)),
         bits=view.op in EXACT and not (halves and settings.device == "cpu"),
         threads=count,
         facts=facts,

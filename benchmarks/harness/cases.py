@@ -1,4 +1,4 @@
-"""A case: one op on one kind of input, its rivals, its bar; and how it becomes a row of results."""
+"""A case (an op, one kind of input, baselines, a target) and how it becomes a row of results."""
 
 from __future__ import annotations
 
@@ -46,39 +46,39 @@ class Settings:
         return Events(self.effort(sample=5e-4, **chosen))
 
     def brief(self) -> Wall | Events:
-        """For rows that come by the hundred: less time each, and fewer rounds of what is slow."""
+        """For suites of hundreds of rows: less time each, and fewer rounds of slow candidates."""
         if self.device == "cuda":
             return self.device_time(seconds=0.07, warmup=0.02)
         return self.wall(1e-3, seconds=0.05, warmup=0.02, rounds=(3, 101))
 
 
 @dataclass(frozen=True)
-class Bar:
-    """What is to be reached: `limit` turns the medians (µs) into the most that treadle may take."""
+class Target:
+    """A target: `limit` computes, from the medians (µs), the most that treadle may take."""
 
     text: str
     limit: Callable[[dict[str, float]], float]
 
 
-def both(one: Bar, other: Bar) -> Bar:
-    """Two bars as one: its limit is the lower, and its text says both."""
+def both(one: Target, other: Target) -> Target:
+    """One target of two: its limit is the lower, and its text names both."""
     text = f"{one.text}, and {other.text}"
-    return Bar(text, lambda medians: min(one.limit(medians), other.limit(medians)))
+    return Target(text, lambda medians: min(one.limit(medians), other.limit(medians)))
 
 
-def at_least(share: float, name: str) -> Bar:
+def at_least(share: float, name: str) -> Target:
     """A part of the speed of `name`, on as many bytes as ours moves."""
-    return Bar(f"at least {share:g} × {name}'s speed", lambda medians: medians[name] / share)
+    return Target(f"at least {share:g} × {name}'s speed", lambda medians: medians[name] / share)
 
 
 @dataclass
 class Case:
     op: str  # its name in treadle.reference
-    functions: dict[str, Callable[..., Any]]  # "treadle" and rivals that compute the same
+    functions: dict[str, Callable[..., Any]]  # "treadle" and baselines that compute the same
     inputs: list[tuple[Any, ...]]  # arguments, in turn; gradients are timed where one requires grad
     timer: Wall | Events
     yardsticks: Mapping[str, Calls] = field(default_factory=dict)  # timed beside, not the same
-    bar: Bar | None = None
+    target: Target | None = None
     bits: bool = False  # must equal torch bit by bit
     # In place of `verify` on the first inputs: called with a function and, for ours, poison=True.
     check: Callable[..., float] | None = None
@@ -91,7 +91,7 @@ class Case:
     notes: list[str] = field(default_factory=list)
 
     def row(self, key: str) -> Row:
-        """Verify and time. What is wrong is not timed: its row says "refused"."""
+        """Verify and time. A wrong op is not timed: its row says "refused"."""
         row: Row = {"key": key, "op": self.op, **self.facts, "notes": list(self.notes)}
         row["timer"] = self.timer.name
         if self.threads is not None:
@@ -109,7 +109,7 @@ class Case:
 
 
 class Measured(Protocol):
-    """What a plan builds: a Case, or what measures other things than time."""
+    """The product of a plan: a Case, or another object that measures, say, bytes."""
 
     def row(self, key: str) -> Row: ...
 
@@ -124,7 +124,7 @@ class Plan:
 
 
 def ours(op: str) -> Callable[..., Any]:
-    """The op as the dispatcher has it: what `treadle.<op>` calls."""
+    """The dispatcher's op, which `treadle.<op>` calls."""
     found: Callable[..., Any] = getattr(torch.ops.treadle, op).default
     return found
 
@@ -159,7 +159,7 @@ def threads(count: int | None) -> Iterator[None]:
 
 @contextmanager
 def watched(row: Row) -> Iterator[None]:
-    """Says in the row whether other programs took the processor away meanwhile."""
+    """Records in the row whether other programs used the processor meanwhile."""
     switches, began = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw, time.perf_counter()
     yield
     switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - switches
@@ -168,7 +168,8 @@ def watched(row: Row) -> Iterator[None]:
 
 
 def run(plan: Plan) -> Row:
-    """Build, verify and measure one case. One that fails is a row that says so: others follow."""
+    """Build, verify and measure one case. A failure becomes a row that says so, and others
+    follow."""
     try:
         return plan.build().row(plan.key)
     except RuntimeError as problem:
@@ -178,8 +179,8 @@ def run(plan: Plan) -> Row:
 
 
 def _verified(case: Case, row: Row) -> dict[str, Callable[..., Any]]:
-    """The functions that are right. A baseline that is not is left out with a note, and named in
-    `baseline_wrong` where its result was wrong: there is no time to beat then."""
+    """The functions with right results. A baseline that fails is left out with a note; if its
+    result is wrong, `baseline_wrong` names it, and there is no time to beat."""
     check = case.check or partial(verify, op=case.op, args=case.inputs[0])
     bits = {"bits": True} if case.bits else {}
     try:
@@ -221,7 +222,7 @@ def first_line(problem: Exception) -> str:
     return lines[0][:200]
 
 
-def _figures(case: Case, samples: dict[str, list[float]], rivals: list[str]) -> Row:
+def _figures(case: Case, samples: dict[str, list[float]], baselines: list[str]) -> Row:
     times = {name: summary(values) for name, values in samples.items()}
     medians = {name: values["median_us"] for name, values in times.items()}
     if "bytes" in case.facts:
@@ -239,27 +240,27 @@ def _figures(case: Case, samples: dict[str, list[float]], rivals: list[str]) -> 
         if name != OURS:
             values["ratio"] = medians[OURS] / medians[name]
     found: Row = {"times": times, "yardsticks": [name for name in case.yardsticks if name in times]}
-    if rivals:
-        fastest = min(rivals, key=lambda name: medians[name])
+    if baselines:
+        fastest = min(baselines, key=lambda name: medians[name])
         pairs = zip(samples[OURS], samples[fastest], strict=True)
         ratios = statistics.quantiles([a / b for a, b in pairs], n=4, method="inclusive")
         found |= {
-            "fastest_rival": fastest,
+            "fastest_baseline": fastest,
             "ratio": medians[OURS] / medians[fastest],
             "ratio_q25": ratios[0],
             "ratio_q75": ratios[2],
         }
-    # A bar over a baseline that was left out is none: the row's notes say why.
+    # A target over a baseline that was left out is none: the row's notes say why.
     with suppress(KeyError):
-        found |= _judged(case.bar, medians)
+        found |= _judged(case.target, medians)
     return found
 
 
-def _judged(bar: Bar | None, medians: dict[str, float]) -> Row:
-    if bar is None:
+def _judged(target: Target | None, medians: dict[str, float]) -> Row:
+    if target is None:
         return {}
-    limit = bar.limit(medians)
-    return {"bar": {"text": bar.text, "limit_us": limit, "reached": medians[OURS] <= limit}}
+    limit = target.limit(medians)
+    return {"target": {"text": target.text, "limit_us": limit, "reached": medians[OURS] <= limit}}
 
 
 def fastest_of(*names: str) -> Callable[[dict[str, float]], float]:

@@ -1,4 +1,4 @@
-"""On what the numbers were taken: processor, GPU, driver, versions, commit, load."""
+"""The machine of the numbers: processor, GPU, driver, versions, commit, load."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def driver() -> str:
 
 
 def name(facts: dict[str, Any]) -> str:
-    """One line: what a table or a plot is headed by."""
+    """One line, the title of a table or a plot."""
     what = facts.get("gpu") or f"{facts['cpu']}, {facts['cores']} cores"
     if facts.get("imposed_gpu"):
         what += f" with layers planned for {facts['imposed_gpu']}"

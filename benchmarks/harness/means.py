@@ -1,6 +1,6 @@
-"""Bars: by how much a row missed its own, and those of the geometric mean of many rows' speeds.
+"""Targets: by how much a row missed its own, and targets of the geometric mean over many rows.
 
-They are read from the rows of a JSON file with nothing but Python: README.md is written with them.
+It reads the rows of a JSON file in plain Python, because it also writes README.md.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ Row = dict[str, Any]
 
 
 def excess(row: Row) -> float:
-    """What treadle takes beyond the bar's limit, as a part of it: time, or bytes."""
+    """The excess of treadle over the target's limit, as a part of it: time, or bytes."""
     if "memory" in row:
-        return float(row["memory"]["treadle"]["kept"] / row["bar"]["limit_bytes"] - 1)
-    return float(row["times"]["treadle"]["median_us"] / row["bar"]["limit_us"] - 1)
+        return float(row["memory"]["treadle"]["kept"] / row["target"]["limit_bytes"] - 1)
+    return float(row["times"]["treadle"]["median_us"] / row["target"]["limit_us"] - 1)
 
 
 def of(rows: list[Row]) -> list[dict[str, Any]]:
-    """One for each set of rows that names such a bar, over those of them that were timed."""
+    """One for each set of rows that names such a target, over those of them that were timed."""
     sets: dict[str, list[Row]] = {}
     for row in rows:
-        if "mean_bar" in row and "ratio" in row:
-            sets.setdefault(row["mean_bar"]["over"], []).append(row)
+        if "mean_target" in row and "ratio" in row:
+            sets.setdefault(row["mean_target"]["over"], []).append(row)
     found = []
     for over, members in sets.items():
         parts: dict[str, list[Row]] = {}
         for row in members:
-            parts.setdefault(row["mean_bar"]["part"], []).append(row)
-        least, value = members[0]["mean_bar"]["least"], speed(members)
+            parts.setdefault(row["mean_target"]["part"], []).append(row)
+        least, value = members[0]["mean_target"]["least"], speed(members)
         found.append(
             {
                 "over": over,

@@ -53,15 +53,15 @@ def draw(results: dict[str, Any], path: Path) -> None:
 
 
 def points(axes: Any, title: str, rows: list[Row]) -> None:
-    """For each row the others' times over ours, and a bar's limit as a tick: right of 1 is good."""
+    """A row's times over ours, and its target's limit as a tick: right of 1 is good."""
     names = list(dict.fromkeys(name for row in rows for name in row["times"] if name != OURS))
     for color, name in enumerate(names):
         at = [i for i, row in enumerate(rows) if name in row["times"]]
         values = [relative(rows[i], name) for i in at]
         axes.plot(values, at, "o", color=f"C{color}", label=name, markersize=5, alpha=0.85)
-    ticks = [(relative_limit(row), i) for i, row in enumerate(rows) if "bar" in row]
+    ticks = [(relative_limit(row), i) for i, row in enumerate(rows) if "target" in row]
     if ticks:
-        axes.plot(*zip(*ticks, strict=True), "|", color="black", markersize=11, label="bar")
+        axes.plot(*zip(*ticks, strict=True), "|", color="black", markersize=11, label="target")
     axes.axvline(1.0, color="gray", linewidth=1)
     axes.set_xscale("log", base=2)
     low, high = axes.get_xlim()
@@ -80,7 +80,7 @@ def relative(row: Row, name: str) -> float:
 
 
 def relative_limit(row: Row) -> float:
-    return float(row["bar"]["limit_us"] / row["times"][OURS]["median_us"])
+    return float(row["target"]["limit_us"] / row["times"][OURS]["median_us"])
 
 
 def height(rows: list[Row]) -> float:
@@ -90,13 +90,13 @@ def height(rows: list[Row]) -> float:
 
 
 def lines(axes: Any, title: str, rows: list[Row]) -> None:
-    """The fastest rival's time over ours, a line a dtype, over the number of elements."""
+    """The fastest baseline's time over ours, a line a dtype, over the number of elements."""
     for dtype in dict.fromkeys(row["dtype"] for row in rows):
         ours = [row for row in rows if row["dtype"] == dtype and "ratio" in row]
         values = [1 / row["ratio"] for row in ours]
         at = [math.prod(row["shape"]) for row in ours]
         axes.plot(at, values, "o-", color=COLORS.get(dtype, "gray"), label=dtype, markersize=5)
-    for share in {share_of_rival(row) for row in rows if "bar" in row and "ratio" in row}:
+    for share in {share_of_baseline(row) for row in rows if "target" in row and "ratio" in row}:
         axes.axhline(share, color="black", linewidth=0.8, linestyle="--")
     axes.set_xscale("log", base=2)
     axes.set_xlabel("elements", fontsize=8)
@@ -107,14 +107,14 @@ def lines(axes: Any, title: str, rows: list[Row]) -> None:
     axes.legend(fontsize=7)
 
 
-def share_of_rival(row: Row) -> float:
-    """The part of the fastest rival's speed that the bar asks for."""
-    rival = row["times"][row["fastest_rival"]]["median_us"]
-    return round(float(rival / row["bar"]["limit_us"]), 4)
+def share_of_baseline(row: Row) -> float:
+    """The part of the fastest baseline's speed that the target asks for."""
+    baseline = row["times"][row["fastest_baseline"]]["median_us"]
+    return round(float(baseline / row["target"]["limit_us"]), 4)
 
 
 def shares(axes: Any, title: str, rows: list[Row]) -> None:
-    """Of a copy's speed, over arguments, a colour a dtype: ours joined, torch's in open circles."""
+    """Shares of a copy's speed over arguments, one colour for each dtype; torch in open circles."""
     arguments = sorted({row["argument"] for row in rows}, key=magnitude)
     for dtype in dict.fromkeys(row["dtype"] for row in rows):
         mine = sorted(
@@ -126,7 +126,9 @@ def shares(axes: Any, title: str, rows: list[Row]) -> None:
         axes.plot(at, [share_of_copy(row, OURS) for row in mine], "o-", label=dtype, **style)
         torchs = [share_of_copy(row, f"torch.{TWINS[row['op']].__name__}") for row in mine]
         axes.plot(at, torchs, "o:", fillstyle="none", **style)
-        limits = [(i, limit_of_copy(row)) for i, row in zip(at, mine, strict=True) if "bar" in row]
+        limits = [
+            (i, limit_of_copy(row)) for i, row in zip(at, mine, strict=True) if "target" in row
+        ]
         if limits:
             axes.plot(*zip(*limits, strict=True), "_", color=style["color"], markersize=14)
     axes.axhline(1.0, color="gray", linewidth=1)
@@ -135,7 +137,7 @@ def shares(axes: Any, title: str, rows: list[Row]) -> None:
     axes.set_ylabel("speed / a copy's", fontsize=8)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
-    axes.set_title(f"{title}\nfull: treadle; open, dotted: torch; dash: bar", fontsize=9)
+    axes.set_title(f"{title}\nfull: treadle; open, dotted: torch; dash: target", fontsize=9)
     axes.legend(fontsize=7)
 
 
@@ -155,18 +157,18 @@ def share_of_copy(row: Row, name: str) -> float:
 
 
 def limit_of_copy(row: Row) -> float:
-    return float(row["times"]["copy"]["median_us"] / row["bar"]["limit_us"])
+    return float(row["times"]["copy"]["median_us"] / row["target"]["limit_us"])
 
 
 def layouts(axes: Any, title: str, rows: list[Row]) -> None:
-    """The fastest rival's time over ours, a line a layout, a colour a dtype."""
+    """The fastest baseline's time over ours, a line a layout, a colour a dtype."""
     names = list(dict.fromkeys(row["layout"] for row in rows))
     for dtype in dict.fromkeys(row["dtype"] for row in rows):
         ours = [row for row in rows if row["dtype"] == dtype and "ratio" in row]
         at = [names.index(row["layout"]) for row in ours]
         style = {"color": COLORS.get(dtype, "gray"), "markersize": 4, "alpha": 0.8}
         axes.plot([1 / row["ratio"] for row in ours], at, "o", label=dtype, **style)
-    for share in {share_of_rival(row) for row in rows if "bar" in row and "ratio" in row}:
+    for share in {share_of_baseline(row) for row in rows if "target" in row and "ratio" in row}:
         axes.axvline(share, color="black", linewidth=0.8, linestyle="--")
     axes.set_xscale("log", base=2)
     low, high = axes.get_xlim()

@@ -1,4 +1,4 @@
-"""Rows as tables on the terminal, and what changed since an older run."""
+"""Rows as tables on the terminal, and changes since an older run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from benchmarks.harness import machine, means
 from benchmarks.harness.cases import OURS, Row
 
 COLUMNS = [
-    *("", "treadle", "spread", "fastest rival", "its time", "ratio"),
-    *("TB/s (of copy), a step", "beside", "bar", "limit", ""),
+    *("", "treadle", "spread", "fastest baseline", "its time", "ratio"),
+    *("TB/s (of copy), a step", "beside", "target", "limit", ""),
 ]
 # Two runs of one program differ by about this much even on an idle machine.
 NOISE = 0.03
@@ -39,21 +39,24 @@ def cells(row: Row) -> list[str]:
     ours = row["times"][OURS]
     spread = (ours["q75_us"] - ours["q25_us"]) / (2 * ours["median_us"])
     line = [row["label"], clock(ours["median_us"]), f"±{spread:.1%}"]
-    if "fastest_rival" in row:
-        fastest = row["fastest_rival"]
+    if "fastest_baseline" in row:
+        fastest = row["fastest_baseline"]
         line += [fastest, clock(row["times"][fastest]["median_us"]), f"{row['ratio']:.3f}"]
     else:
         line += ["", "", ""]
     line.append(bandwidth(row) or a_step(row))
     beside = [f"{name} {clock(row['times'][name]['median_us'])}" for name in row["yardsticks"]]
     line.append(", ".join(beside))
-    bar = row.get("bar")
-    return [*line, *([bar["text"], clock(bar["limit_us"]), verdict(row)] if bar else [""] * 3)]
+    target = row.get("target")
+    return [
+        *line,
+        *([target["text"], clock(target["limit_us"]), verdict(row)] if target else [""] * 3),
+    ]
 
 
 def weighed(row: Row) -> list[str]:
-    """The same of a row of bytes: what is kept and, beside it, the peak."""
-    against, bar = row["against"], row.get("bar")
+    """The fields of a row of bytes: bytes kept and the peak."""
+    against, target = row["against"], row.get("target")
     line = [row["label"], size(row["memory"][OURS]["kept"]), "", against["name"]]
     line += [size(against["bytes"]), f"{against['ratio']:.3f}", ""]
     found = [
@@ -66,7 +69,10 @@ def weighed(row: Row) -> list[str]:
         if "peak" in values
     ]
     line.append(", ".join(filter(None, found)))
-    return [*line, *([bar["text"], size(bar["limit_bytes"]), verdict(row)] if bar else [""] * 3)]
+    return [
+        *line,
+        *([target["text"], size(target["limit_bytes"]), verdict(row)] if target else [""] * 3),
+    ]
 
 
 def a_step(row: Row) -> str:
@@ -84,7 +90,7 @@ def bandwidth(row: Row) -> str:
 
 
 def verdict(row: Row) -> str:
-    word = "reached" if row["bar"]["reached"] else "NOT REACHED"
+    word = "reached" if row["target"]["reached"] else "NOT REACHED"
     return word + (" (busy)" if row.get("busy") else "")
 
 
@@ -104,33 +110,35 @@ def print_rows(rows: list[Row]) -> None:
 
 
 def summary(rows: list[Row]) -> list[str]:
-    """What did not go as it should, then one line that counts."""
+    """Everything that went wrong, then one line that counts."""
     lines = [f"REFUSED: {row['key']}: {row['refused']}" for row in rows if "refused" in row]
     lines += [
         f"BASELINE WRONG: {row['key']}: {name}: {reason}"
         for row in rows
         for name, reason in row.get("baseline_wrong", {}).items()
     ]
-    with_bar = [row for row in rows if "bar" in row]
-    for row in with_bar:
-        if not row["bar"]["reached"]:
+    with_target = [row for row in rows if "target" in row]
+    for row in with_target:
+        if not row["target"]["reached"]:
             lines.append(f"NOT REACHED: {row['key']}: {means.excess(row):.1%} over the limit")
     busy = sum(row.get("busy", False) for row in rows)
     if busy:
         lines.append(f"{busy} rows were timed while other programs ran: time them again, alone")
     found = means.of(rows)
     lines += [means.sentence(mean) for mean in found]
-    reached = sum(row["bar"]["reached"] for row in with_bar) + sum(m["reached"] for m in found)
+    reached = sum(row["target"]["reached"] for row in with_target) + sum(
+        m["reached"] for m in found
+    )
     refused = sum("refused" in row for row in rows)
-    bars = len(with_bar) + len(found)
-    lines.append(f"{len(rows)} rows, {reached} of {bars} bars reached, {refused} refused")
+    targets = len(with_target) + len(found)
+    lines.append(f"{len(rows)} rows, {reached} of {targets} targets reached, {refused} refused")
     return lines
 
 
 def compare(old: dict[str, Any], new: dict[str, Any]) -> list[list[str]]:
-    """One line a row that both runs timed: key, both times, new over old, and what to think of it.
+    """One line for each row that both runs timed: key, both times, new over old, and a verdict.
 
-    Ratios to the fastest rival stand beside: they hold across machines, times do not.
+    Ratios to the fastest baseline stand beside: they hold across machines, times do not.
     """
     before = {row["key"]: row for row in old["rows"] if "times" in row}
     lines = []
@@ -164,7 +172,7 @@ def print_comparison(old: dict[str, Any], new: dict[str, Any]) -> None:
 
 
 def show(title: str, columns: list[str], lines: list[list[str]]) -> None:
-    """A table by rich where someone looks at a terminal and has it, else in plain text."""
+    """A table by rich if stdout is a terminal and rich is installed, otherwise plain text."""
     if sys.stdout.isatty():
         try:
             from rich.console import Console

@@ -1,7 +1,7 @@
 """Rows measured on several GPUs of one machine at a time, a process each.
 
-For rows of device time whose rivals take minutes to compile. What is compared is measured by one
-process, on one GPU, in turns as ever.
+For rows of device time whose baselines take minutes to compile. Candidates of a row are
+still interleaved in one process on one GPU.
 """
 
 from __future__ import annotations

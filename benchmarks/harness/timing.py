@@ -1,7 +1,7 @@
-"""Timers: candidates take turns, round by round, and every round's time is kept.
+"""Timers: candidates are interleaved, round by round, and every round's time is kept.
 
-Turns, because the clock of a machine and the load on it drift: what is compared must be measured
-in the same moments. A time is always microseconds for one call.
+The clock of a machine and the load on it drift, so candidates must be measured at the same time.
+A time is always microseconds for one call.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Wall:
 
 
 class Host(Wall):
-    """The host's clock until calls have been issued: what is left for the program meanwhile.
+    """The host's clock until calls have been issued.
 
     The device is waited for between two samples. A sample is few calls, so that the queue of
     launches, about a thousand, never fills up and makes the host wait.

@@ -1,4 +1,4 @@
-"""What is timed must be right first: the rule of the tests, on the benchmark's own inputs."""
+"""Verifies results before timing: the rule of the tests, on the benchmark's own inputs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def leaves(args: tuple[Any, ...]) -> list[Tensor]:
 
 @contextmanager
 def poisoned_memory() -> Iterator[None]:
-    """Fresh memory is full of NaN: what an op does not write is seen."""
+    """Fresh memory is full of NaN, which shows elements that an op does not write."""
     before = torch.are_deterministic_algorithms_enabled()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -139,8 +139,8 @@ def verify_baseline(
 ) -> float:
     """The largest error of a baseline, over its result's largest value; Refused beyond FAR_OFF.
 
-    The truth is `plain` in float64. A baseline is not held to the rule of our own ops: it may round
-    as it likes, but what it computes must be the same.
+    The truth is `plain` in float64. A baseline need not meet the rule of treadle's ops: it may
+    round differently, but must compute the same function.
     """
     del poison  # only memory that we write must be written whole
     found, truths = evaluate(function, args), evaluate(plain or getattr(reference, op), exact(args))

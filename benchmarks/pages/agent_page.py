@@ -17,13 +17,13 @@ Record = dict[str, Any]
 
 
 def records() -> list[tuple[str, Record]]:
-    """Of each kind of machine that has one, a GPU first: its file's name, and what is in it."""
+    """Name and content of the record of each kind of machine that has one, a GPU first."""
     paths = [FIGURES / f"agent_{device}.json" for device in ("cuda", "cpu")]
     return [(path.name, json.loads(path.read_text())) for path in paths if path.exists()]
 
 
 def where(name: str, record: Record) -> str:
-    """On what it was measured, with a link to the numbers."""
+    """The machine and versions of the measurement, with a link to the numbers."""
     facts = record["machine"]
     what = facts.get("gpu") or f"{facts['cpu']}, one thread of {facts['cores']} cores"
     versions = f"torch {facts['torch']}, {commit(facts)}, {facts['date'][:10]}"
@@ -36,38 +36,44 @@ def share(value: float) -> str:
 
 
 def success(found: list[tuple[str, Record]]) -> Iterator[str]:
-    """Who finds how many, and in which time it was learnt."""
+    """The share of rooms that each agent gets right, and how long it learnt."""
+    if not found:
+        return
+    names = [str(r["machine"].get("gpu") or r["machine"]["cpu"]) for _, r in found]
+    yield from table("", *(f"{name}: {what}" for name in names for what in ("right", "steps")))
+    for label, key in (
+        ("the agent", "agent"),
+        ("its memory wiped after the first frame", "cue forgotten"),
+        ("its eyes shut", "eyes shut"),
+        ("random moves", "random"),
+    ):
+        who = [record["success"][key] for _, record in found]
+        cells = [(share(one["success"]), f"{one['steps']:.1f}") for one in who]
+        yield line(label, *(cell for pair in cells for cell in pair))
+    yield ""
     for name, record in found:
-        settings, seconds, who = record["settings"], record["seconds"], record["success"]
+        settings, seconds = record["settings"], record["seconds"]
         frames = settings["updates"] * settings["rows"] * settings["steps"]
-        yield f"{where(name, record)}:"
-        yield ""
-        yield from table("", "right", "steps a room", "rooms")
-        for label, key in (
-            ("the agent", "agent"),
-            ("the same, its memory wiped after the first frame", "cue forgotten"),
-            ("the same, its eyes shut", "eyes shut"),
-            ("random moves", "random"),
-        ):
-            one = who[key]
-            yield line(label, share(one["success"]), f"{one['steps']:.1f}", f"{one['episodes']:,}")
-        yield ""
         yield (
-            f"The eye learnt for {seconds['eye']:.0f} s and reads {share(record['eye'])} of unseen "
-            f"digits; the mind for {seconds['mind']:.0f} s, of {frames:,} frames."
+            f"- {where(name, record)}. Perception trained for {seconds['eye']:.0f} s and reads "
+            f"{share(record['eye'])} of unseen digits; reasoning trained for "
+            f"{seconds['mind']:.0f} s, on {frames:,} frames."
         )
-        yield ""
+    yield ""
 
 
 def speed(found: list[tuple[str, Record]]) -> Iterator[str]:
-    """Frames per second of each way to run the loop, and who waits for whom."""
+    """Frames per second of each way to run the loop, with the fewest and the most rooms."""
     for name, record in found:
         yield f"{where(name, record)}:"
         yield ""
         cuda = record["machine"]["device"] == "cuda"
         waits = ("host alone", "device alone", "host waits", "device waits") if cuda else ()
         yield from table("rooms", "way", "frames a second", "µs a step", *waits)
+        sizes = [row["rows"] for row in record["speeds"]]
         for row in record["speeds"]:
+            if row["rows"] not in (min(sizes), max(sizes)):
+                continue
             cells = [f"{row['rows']:,}", row["way"]]
             cells += [f"{row[key]:,.0f}" for key in ("frames_per_s", "us")]
             if "host_us" in row:
@@ -78,6 +84,6 @@ def speed(found: list[tuple[str, Record]]) -> Iterator[str]:
 
 
 def rewritten(text: str, _: list[Machine]) -> str:
-    """The page with its blocks made anew."""
+    """The page with its generated blocks."""
     found = records()
     return filled(PAGE, text, {"success": lambda: success(found), "speed": lambda: speed(found)})

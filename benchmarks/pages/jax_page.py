@@ -33,9 +33,9 @@ def table_of(rows: list[Row]) -> Iterator[str]:
         if "times" not in row:
             yield line(name, row["refused"], "", "", "")
             continue
-        rival, times = row["fastest_rival"], row["times"]
-        ours, theirs = (times[who]["median_us"] / row["steps"] for who in ("treadle", rival))
-        cells = number(ours), f"{number(theirs)} ({rival})", f"{theirs / ours:.2f}"
+        baseline, times = row["fastest_baseline"], row["times"]
+        ours, theirs = (times[who]["median_us"] / row["steps"] for who in ("treadle", baseline))
+        cells = number(ours), f"{number(theirs)} ({baseline})", f"{theirs / ours:.2f}"
         yield line(name, *cells, row["algorithm"])
 
 
@@ -57,5 +57,5 @@ def figures(machines: Iterable[Machine]) -> Iterator[str]:
 
 
 def rewritten(text: str, machines: Iterable[Machine]) -> str:
-    """The page with its block made anew."""
+    """The page with its generated block."""
     return filled(PAGE, text, {"figures": lambda: figures(machines)})

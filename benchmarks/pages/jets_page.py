@@ -15,7 +15,7 @@ PAGE = ROOT / "docs" / "jets.md"
 KEYS = ("cuda/jets/", "cpu/jets/")
 NO_SPEEDS = "No measurements of jets have been committed yet."
 EAGER = "autograd"
-RIVALS = {
+BASELINES = {
     EAGER: "autograd",
     "treadle by autograd": "own autograd",
     "torch.func": "torch.func",
@@ -24,31 +24,27 @@ RIVALS = {
 }
 
 
-def times(rows: list[Row]) -> Iterator[str]:
-    """Our time, and how many times as fast as each rival it is."""
-    columns = [f"× {name}" for name in RIVALS.values()]
-    yield from table("network, dtype, what", "treadle, ms", *columns)
-    for row in rows:
-        if "times" not in row:
-            continue
+def figures(rows: list[Row]) -> Iterator[str]:
+    """Our time, how many times as fast as each baseline it is, and the most bytes of a step.
+
+    Bytes are given as a share of eager autograd's, too. A baseline that no row timed has no column.
+    """
+    timed = [row for row in rows if "times" in row]
+    weighed = {row["key"].removesuffix("/memory"): row["memory"] for row in rows if "memory" in row}
+    names = [name for name in BASELINES if any(name in row["times"] for row in timed)]
+    columns = [f"× {BASELINES[name]}" for name in names]
+    yield from table("network, dtype, what", "treadle, ms", *columns, "MiB", "of autograd's")
+    for row in timed:
         taken = {name: time["median_us"] for name, time in row["times"].items()}
         ours = taken["treadle"]
-        ratios = [f"{taken[name] / ours:.2f}" if name in taken else "–" for name in RIVALS]
-        yield line(row["label"], f"{ours / 1000:.4g}", *ratios)
-
-
-def memory(rows: list[Row]) -> Iterator[str]:
-    """The most bytes of a step, as shares of eager autograd's."""
-    weighed = [row for row in rows if "memory" in row]
-    if not weighed:
-        return
-    yield ""
-    yield from table("most bytes of a step", "treadle, MiB", "of autograd's", "own autograd's")
-    for row in weighed:
-        held = {name: found["kept"] for name, found in row["memory"].items()}
-        ours, eager, own = (held[name] for name in ("treadle", EAGER, "treadle by autograd"))
-        share = f"{ours / eager:.0%}"
-        yield line(row["label"], f"{ours / 2**20:.4g}", share, f"{own / eager:.0%}")
+        cells = [f"{taken[name] / ours:.2f}" if name in taken else "–" for name in names]
+        held = weighed.get(row["key"])
+        if held is not None:
+            most = held["treadle"]["kept"]
+            cells += [f"{most / 2**20:,.0f}", f"{most / held[EAGER]['kept']:.0%}"]
+        yield line(
+            row["label"], f"{ours / 1000:.4g}", *cells, *["–"] * (len(names) + 2 - len(cells))
+        )
 
 
 def speeds(machines: Iterable[Machine]) -> Iterator[str]:
@@ -65,10 +61,9 @@ def speeds(machines: Iterable[Machine]) -> Iterator[str]:
         paths = links((path for path, _ in files), PAGE.parent)
         yield f"{where}{busy}, torch {facts['torch']}, {paths}:"
         yield ""
-        yield from times(rows)
-        yield from memory(rows)
+        yield from figures(rows)
 
 
 def rewritten(text: str, machines: Iterable[Machine]) -> str:
-    """The page with its block made anew."""
+    """The page with its generated block."""
     return filled(PAGE, text, {"speeds": lambda: speeds(machines)})

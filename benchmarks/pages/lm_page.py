@@ -25,7 +25,7 @@ def read(pattern: str) -> list[tuple[Path, Row]]:
 
 
 def where(path: Path, facts: Facts) -> str:
-    """On what a file's numbers were taken."""
+    """The machine and versions of a file's numbers."""
     threads = "1 thread" if facts.get("threads") == 1 else f"{facts['cores']} cores"
     name = facts.get("gpu") or f"{facts['cpu']}, {threads}, load before {facts['load_before']}"
     versions = f"torch {facts['torch']}"
@@ -60,26 +60,33 @@ def language_model(files: list[tuple[Path, Row]]) -> Iterator[str]:
 
 
 def drop_in(files: list[tuple[Path, Row]]) -> Iterator[str]:
-    for path, record in files:
-        losses, seconds = record["losses"], record["seconds"]
-        apart = max(abs(a - b) / abs(a) for a, b in zip(*losses.values(), strict=True))
-        yield f"{where(path, record['machine'])}:"
-        yield ""
-        yield from table("", *losses)
-        yield line("loss of the first step", *(f"{found[0]:.6g}" for found in losses.values()))
-        yield line("loss of the last step", *(f"{found[-1]:.6g}" for found in losses.values()))
-        times = (statistics.median(found) for found in seconds.values())
-        yield line("median of a step", *(f"{time:.3g} s" for time in times))
-        yield ""
-        count = len(next(iter(losses.values())))
-        yield f"The losses of {count} steps are at most {apart:.0e} of themselves apart."
-        yield ""
     if not files:
         yield NONE_YET
+        return
+    yield from table(
+        "machine", "first loss", "last loss", "losses differ by, relative", "seconds a step"
+    )
+    for _, record in files:
+        losses, seconds = record["losses"], record["seconds"]
+        apart = max(abs(a - b) / abs(a) for a, b in zip(*losses.values(), strict=True))
+        first, last = (
+            " / ".join(f"{found[at]:.6g}" for found in losses.values()) for at in (0, -1)
+        )
+        times = " / ".join(f"{statistics.median(found):.3g}" for found in seconds.values())
+        count = len(next(iter(losses.values())))
+        facts = record["machine"]
+        name = facts.get("gpu") or f"{facts['cpu']}, 1 thread"
+        yield line(name, first, last, f"at most {apart:.0e} in {count} steps", times)
+    yield ""
+    for path, record in files:
+        yield f"{where(path, record['machine'])}."
+    yield ""
+    yield f"Pairs are {' / '.join(files[0][1]['losses'])}; a time is the median."
+    yield ""
 
 
 def rewritten(text: str, _: Iterable[Machine]) -> str:
-    """The page with its blocks made anew."""
+    """The page with its generated blocks."""
     blocks = {
         "speeds": lambda: language_model(read("causal_lm_*.json")),
         "words": lambda: drop_in(read("drop_in_words*.json")),

@@ -3,7 +3,7 @@
     python benchmarks/pages/performance_page.py                 docs/figures/speed.png
     python benchmarks/pages/performance_page.py --output DIR    the same file in another folder
 
-`make readme-numbers` writes the blocks. A baseline is what others wrote: torch, torch.compile,
+`make readme-numbers` writes the blocks. Baselines are other people's code: torch, torch.compile,
 Triton, CuPy. Our own algorithms, cells in a loop and targets are in docs/dev/targets.md.
 """
 
@@ -48,7 +48,7 @@ SINE_DTYPES = ("float32", "bfloat16")
 OURS, STEP = "treadle", "algorithm step"
 OWN = re.compile(r"treadle|algorithm |loop of lltm_cell|call by call|torch\.ops")
 DIGITS = ("bfloat16", "float16", "float32", "float32, tf32")
-# Groups of targets_page.groups, in the order of the table, and what they are beside.
+# Groups of targets_page.groups, in the order of the table, and their baselines.
 ELEMENTWISE = {
     "1 GiB a tensor": "torch, `torch.compile`, Triton, CuPy",
     "elementwise": "torch",
@@ -72,7 +72,7 @@ def torchs(row: Row) -> str:
 
 
 def outside(row: Row) -> dict[str, float]:
-    """Times of what computes the same and is not ours."""
+    """Times of candidates by others that compute the same."""
     times = row.get("times", {})
     return {
         other: time["median_us"]
@@ -101,7 +101,7 @@ def headed(machine: Machine, keys: str | tuple[str, ...]) -> str:
 
 
 def layers(all_machines: list[Machine]) -> Iterator[str]:
-    """LSTM and GRU over shapes, µs a step beside torch's, and a sentence about many rows."""
+    """LSTM and GRU over shapes, µs a step against torch's, and a sentence about many rows."""
     machine = first_gpu(all_machines)
     if machine is None or not of(machine[2], CELLS):
         yield NONE_YET
@@ -174,7 +174,7 @@ def models(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def slower(all_machines: list[Machine]) -> Iterator[str]:
-    """What lost to a baseline. Of a CPU's rows, which are many, the worst by themselves."""
+    """The rows that lost to a baseline; of a CPU's many rows, only the worst are listed singly."""
     yield from table("machine", "row", "treadle, µs", "baseline, µs", "time over its")
     rest = []
     for _, facts, rows in all_machines:
@@ -197,7 +197,7 @@ def slower(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def before_hopper(all_machines: list[Machine]) -> Iterator[str]:
-    """What GPUs run that have no launch for all steps, beside torch's layer, on this one."""
+    """`step`, which GPUs before Hopper run, against torch's layer, timed on this GPU."""
     machine = first_gpu(all_machines)
     rows = machine[2] if machine else []
     alike = ("op", "what", "digits", "mode")
@@ -217,7 +217,7 @@ def before_hopper(all_machines: list[Machine]) -> Iterator[str]:
         gpu = name(machine[1])
         yield ""
         yield (
-            f"GPUs before Hopper run `step` alone. On an {gpu} it has, times torch's speed, "
+            f"GPUs before Hopper run only `step`. Its speed on an {gpu}, over torch's: "
             f"{'; '.join(parts)}. Float16 LSTM layers, not among these rows, are slower too."
         )
 
@@ -250,7 +250,7 @@ def sine(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def sine_layer(all_machines: list[Machine]) -> Iterator[str]:
-    """By dtype and pass, over all widths: beside the compiler and beside plain PyTorch."""
+    """Ratios by dtype and pass, over all widths, to the compiler and to plain PyTorch."""
     machine = first_gpu(all_machines)
     rows = [
         row
@@ -267,7 +267,7 @@ def sine_layer(all_machines: list[Machine]) -> Iterator[str]:
     passes = ("forward", "forward + backward")
     baselines = {"`torch.compile`": sine_linear_page.COMPILED, "plain": sine_linear_page.EAGER}
     columns = [(what, baseline) for what in passes for baseline in baselines]
-    yield from table("dtype", *(f"{what}, beside {baseline}" for what, baseline in columns))
+    yield from table("dtype", *(f"{what}, against {baseline}" for what, baseline in columns))
     for dtype, own in groups.items():
         cells = []
         for what, baseline in columns:
@@ -281,7 +281,7 @@ def sine_layer(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def jets(all_machines: list[Machine]) -> Iterator[str]:
-    """Time beside others', and the most bytes of a step as a share of autograd's."""
+    """Ratios of times, and the most bytes of a step as a share of autograd's."""
     machine = first_gpu(all_machines)
     rows = [row for row in (machine[2] if machine else []) if row["key"].startswith("cuda/jets/")]
     if not rows or machine is None:
@@ -327,7 +327,7 @@ BLOCKS: dict[str, Callable[[list[Machine]], Iterator[str]]] = {
 
 
 def rewritten(text: str, all_machines: list[Machine]) -> str:
-    """The page with its blocks made anew."""
+    """The page with its generated blocks."""
 
     def bound(make: Callable[[list[Machine]], Iterator[str]]) -> Callable[[], Iterator[str]]:
         return lambda: make(all_machines)

@@ -3,8 +3,8 @@
     python benchmarks/pages/planner_page.py                 docs/figures/planner.png
     python benchmarks/pages/planner_page.py --output DIR    the same file in another folder
 
-Nothing here is measured: the planner itself is asked, as the library has it, about an H200.
-`make readme-numbers` writes the blocks.
+Nothing here is measured: the library's planner answers for an H200. `make readme-numbers` writes
+the blocks.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def fits(cell: str, algorithm: str, hidden: int, element: int, backward: bool) -
 
 
 def widest(cell: str, algorithm: str, element: int, backward: bool) -> str:
-    """The largest H, by halves: what fits at one width fits below."""
+    """The largest H, by bisection: if one H fits, smaller ones do."""
     low, high = 0, WIDEST + 64
     while high - low > 64:
         middle = (low + high) // 128 * 64

@@ -5,10 +5,9 @@
 
 README.md has four lines of the GPU with the most rows. Everything else is in docs/performance.md
 (performance_page.py), docs/dev/targets.md (targets_page.py, sweep_page.py), docs/recurrent.md
-(rl_page.py),
-docs/sine.md (sine_page.py), docs/sine_linear.md (sine_linear_page.py), docs/jets.md
+(rl_page.py), docs/sine.md (sine_page.py), docs/sine_linear.md (sine_linear_page.py), docs/jets.md
 (jets_page.py), docs/interop.md (jax_page.py), docs/language_model.md (lm_page.py), docs/agent.md
-(agent_page.py) and docs/many_gpus.md (scale_page.py).
+(agent_page.py) and docs/dev/scaling.md (scale_page.py).
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ LARGE = "1e6"
 FEWEST = 3
 
 
-def speeds(rows: Iterable[Row], rival: str) -> list[float]:
-    """How many times as fast as the rival treadle is, of the rows that timed it."""
-    times = [row["times"] for row in rows if rival in row.get("times", {})]
-    return [time[rival]["median_us"] / time["treadle"]["median_us"] for time in times]
+def speeds(rows: Iterable[Row], baseline: str) -> list[float]:
+    """How many times as fast as the baseline treadle is, of the rows that timed it."""
+    times = [row["times"] for row in rows if baseline in row.get("times", {})]
+    return [time[baseline]["median_us"] / time["treadle"]["median_us"] for time in times]
 
 
 def short(value: float) -> str:
@@ -56,8 +55,8 @@ def short(value: float) -> str:
 
 
 def layer(rows: list[Row]) -> Iterator[str]:
-    """Training calls of LSTM and GRU beside torch's, by dtype."""
-    for cell, rival in (("LSTM", sweep_page.LSTM), ("GRU", "nn.GRU")):
+    """Training calls of LSTM and GRU against torch's, by dtype."""
+    for cell, baseline in (("LSTM", sweep_page.LSTM), ("GRU", "nn.GRU")):
         parts = []
         for digits in ("float16", "bfloat16", "float32"):
             training = [
@@ -65,13 +64,13 @@ def layer(rows: list[Row]) -> Iterator[str]:
                 for row in of(rows, "sweep_cells")
                 if (row["op"], row["digits"], row["mode"]) == (cell.lower(), digits, "training")
             ]
-            found = speeds(training, rival)
+            found = speeds(training, baseline)
             if len(found) >= FEWEST:
                 span = f"{short(min(found))} to {short(max(found))} over {len(found)} shapes"
                 parts.append(f"{short(statistics.median(found))} × in {digits} ({span})")
         if parts:
             yield (
-                f"`treadle.nn.{cell}` trains at this many times the speed of `{rival}`, as a "
+                f"`treadle.nn.{cell}` trains at this many times the speed of `{baseline}`, as a "
                 f"median: {', '.join(parts)}."
             )
 
@@ -89,8 +88,8 @@ def sine(rows: list[Row]) -> Iterator[str]:
 
 
 def siren(rows: list[Row]) -> Iterator[str]:
-    """Training steps with a loss of the Laplacian, over plain PyTorch's: time and memory. By jets
-    where they were measured, else by autograd."""
+    """Training steps with a loss of the Laplacian, over plain PyTorch's: time and memory; by jets
+    if measured, otherwise by autograd."""
     for keys, eager, by in (
         (jets_page.KEYS, jets_page.EAGER, " of `Siren.jet`"),
         (sine_linear_page.NETWORK, sine_linear_page.EAGER, ""),
@@ -124,7 +123,7 @@ def headline(found: list[Machine]) -> Iterator[str]:
 
 
 def rewritten(text: str, found: list[Machine]) -> str:
-    """README.md with its block made anew."""
+    """README.md with its generated block."""
     return filled(README, text, {"headline": lambda: headline(found)})
 
 

@@ -51,7 +51,7 @@ def over(row: Row, name: str) -> str:
 
 
 def table_of(rows: list[Row]) -> Iterator[str]:
-    """Ours in µs a step, bold where the target was missed, and what the others take beside it."""
+    """Treadle's µs a step, bold if the target was missed, and the others' times."""
     names = ("without resets", "cut, padded, packed", "loop of cells", "TorchRL's Triton")
     yield from table("B, T, H", "treadle", *names)
     for row in rows:
@@ -65,7 +65,7 @@ def table_of(rows: list[Row]) -> Iterator[str]:
 
 
 def cost_of(rows: list[Row]) -> Iterator[str]:
-    """What resets cost over all shapes, in the median and at most, for each share of the steps."""
+    """The cost of resets over all shapes, median and largest, for each share of the steps."""
     costs: dict[str, list[float]] = {}
     for row in rows:
         if "times" in row:
@@ -147,7 +147,7 @@ def every_row(machines: Iterable[Machine], folder: Path) -> Iterator[str]:
 
 
 def rewritten(text: str, machines: Iterable[Machine]) -> str:
-    """The page with its blocks made anew."""
+    """The page with its generated blocks."""
     blocks = {
         "limits": planner_page.limits,
         "which": planner_page.which,

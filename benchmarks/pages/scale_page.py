@@ -1,4 +1,4 @@
-"""The block of docs/many_gpus.md: what a training step would cost on many GPUs, by arithmetic.
+"""The block of docs/dev/scaling.md: what a training step would cost on many GPUs, by arithmetic.
 
     python benchmarks/pages/scale_page.py    print it; `make readme-numbers` writes it
 
@@ -28,7 +28,7 @@ from benchmarks.pages.tables import (  # noqa: E402
     table,
 )
 
-PAGE = ROOT / "docs" / "many_gpus.md"
+PAGE = ROOT / "docs" / "dev" / "scaling.md"
 NONE_YET = "No times of LSTM layers have been committed yet."
 KEYS = "cuda/sweep_cells/lstm/"
 # A node, as NVIDIA's data sheets of H200 and DGX H200 have it: NVLink 900 GB/s for both directions
@@ -70,7 +70,7 @@ class Layer:
 
 
 def all_reduce(size: float, gpus: int) -> float:
-    """Of so many bytes, by NCCL's ring or its trees, whichever is faster."""
+    """Seconds to all-reduce ``size`` bytes by NCCL's ring or trees, whichever is faster."""
     if gpus == 1:
         return 0.0
     nodes = math.ceil(gpus / NODE)
@@ -98,8 +98,8 @@ def data_parallel(layer: Layer, layers: int, gpus: int, overlap: bool = True) ->
 
 
 def layer_pipeline(layer: Layer, gpus: int, call: Layer) -> float:
-    """A step where each GPU has one layer and takes the steps in as many chunks as is best; a chunk
-    takes as long as a short call at least."""
+    """A step where each GPU has one layer and takes the steps in the best number of chunks; a chunk
+    takes at least as long as a short call."""
     found = []
     for chunks in (2**k for k in range(1 + int(math.log2(layer.steps)))):
         turns = chunks + gpus - 1
@@ -129,7 +129,7 @@ def sequence_pipeline(layers: dict[int, Layer], batch: int, gpus: int, call: Lay
 
 
 def layers_of(rows: Iterable[dict[str, object]]) -> dict[str, Layer]:
-    """By their shape, in bfloat16: the backward pass takes what training takes over inference."""
+    """Layers by shape, in bfloat16; the time of the backward pass is training minus inference."""
     times: dict[str, dict[str, float]] = {}
     shapes = {}
     for row in rows:
@@ -150,10 +150,10 @@ def assumptions() -> Iterator[str]:
     yield (
         f"Assumed: nodes of {NODE} H200 with {NVLINK / 1e9:.0f} GB/s of NVLink each way and a "
         f"network card of {NETWORK / 1e9:.0f} GB/s each (NVIDIA's data sheets of H200 and DGX "
-        f"H200), of which {REACHED:.0%} are reached (ours); an all-reduce by ring or by trees with "
-        f"NCCL 2.30's own figures: {BEGIN * 1e6:.1f} µs to begin, {WITHIN['ring'] * 1e6:.1f} or "
-        f"{WITHIN['tree'] * 1e6:.1f} µs a step within a node, {BETWEEN * 1e6:.0f} between nodes "
-        f"(its file tuning.cc, protocol Simple). Gradients have {GRADIENT} bytes a number."
+        f"H200), used to {REACHED:.0%} (our guess). An all-reduce runs by ring or by trees, with "
+        f"the latencies in NCCL 2.30's tuning.cc (protocol Simple): {BEGIN * 1e6:.1f} µs to begin, "
+        f"{WITHIN['ring'] * 1e6:.1f} or {WITHIN['tree'] * 1e6:.1f} µs a step within a node, "
+        f"{BETWEEN * 1e6:.0f} between nodes. Gradients have {GRADIENT} bytes a number."
     )
     yield ""
 
@@ -161,9 +161,8 @@ def assumptions() -> Iterator[str]:
 def by_data(layers: dict[str, Layer]) -> Iterator[str]:
     yield (
         f"{LAYERS} LSTM layers between an embedding of {VOCABULARY} bytes and a product to "
-        f"{VOCABULARY}, in bfloat16, so many rows on each GPU. Milliseconds a step, and in "
-        "brackets the share of perfect scaling where all-reduces overlap with the backward pass, "
-        "and where none does:"
+        f"{VOCABULARY}, in bfloat16, with B rows on each GPU. Milliseconds a step; in brackets the "
+        "share of perfect scaling if all-reduces overlap with the backward pass, and if none does:"
     )
     yield ""
     yield from table("B, T, H", "gradients", "1 GPU", *(f"{gpus} GPUs" for gpus in GPUS))
@@ -195,10 +194,10 @@ def pairs(layers: dict[str, Layer]) -> Iterator[tuple[dict[int, Layer], int, int
 def by_layers(layers: dict[str, Layer]) -> Iterator[str]:
     call = layers[FEW_STEPS]
     yield (
-        "As many layers as GPUs, and so many rows for all of them together. Data: each GPU has all "
-        "layers and its part of the rows. Layers: each has one layer, all rows, and the steps in "
-        "chunks that follow each other from GPU to GPU. Sequence: each has all layers and its part "
-        "of the steps, rows in groups. Milliseconds a step, the least in bold:"
+        "One layer for each GPU, and B rows for all GPUs together. *Data*: each GPU has all layers "
+        "and its part of the rows. *Layers*: each has one layer and all rows, and chunks of steps "
+        "go from GPU to GPU. *Sequence*: each has all layers and its part of the steps, with rows "
+        "in groups. Milliseconds a step, the least in bold:"
     )
     yield ""
     yield from table("B, T, H", "GPUs", "rows a GPU", "data", "layers", "sequence")
@@ -215,8 +214,8 @@ def by_layers(layers: dict[str, Layer]) -> Iterator[str]:
         yield line(what, str(gpus), str(batch // gpus), *cells)
     yield ""
     yield (
-        f"A chunk takes no less than a measured call of four steps ({FEW_STEPS}: "
-        f"{(call.forward + call.backward) * 1e3:.2f} ms), which is mostly the host's work."
+        f"A chunk takes at least as long as a measured call of four steps ({FEW_STEPS}: "
+        f"{(call.forward + call.backward) * 1e3:.2f} ms), which is mostly time of the host."
     )
     yield ""
 
@@ -227,9 +226,9 @@ def memory(layers: dict[str, Layer]) -> Iterator[str]:
     kept = HALF * (2 + GATES) * widest
     fit = MEMORY / (LAYERS * kept)
     yield (
-        f"What {LAYERS} layers of H {widest} keep for the backward pass, {LAYERS * kept / 1e3:.0f} "
-        f"kB a row and step, fills a GPU of {MEMORY / 1e9:.0f} GB with {fit / 1e6:.1f} million "
-        "steps of all rows together."
+        f"For the backward pass {LAYERS} layers of H {widest} keep {LAYERS * kept / 1e3:.0f} kB a "
+        f"row and step. So {fit / 1e6:.1f} million steps, of all rows together, fill a GPU of "
+        f"{MEMORY / 1e9:.0f} GB."
     )
 
 
@@ -244,7 +243,7 @@ def figures(found: Iterable[Machine]) -> Iterator[str]:
     yield (
         f"Measured: rows `{KEYS}…/bfloat16` of one layer on one {facts['gpu']}, torch "
         f"{facts['torch']}, {commit(facts)}, {facts['date'][:10]}, "
-        f"{links([path for path, _ in files], PAGE.parent)}; the backward pass is training less "
+        f"{links([path for path, _ in files], PAGE.parent)}. The backward pass is training minus "
         "inference."
     )
     yield ""
@@ -253,7 +252,7 @@ def figures(found: Iterable[Machine]) -> Iterator[str]:
 
 
 def rewritten(text: str, found: Iterable[Machine]) -> str:
-    """The page with its block made anew."""
+    """The page with its generated block."""
     return filled(PAGE, text, {"scale": lambda: figures(found)})
 
 

@@ -18,11 +18,11 @@ LAYER, NETWORK = "cuda/sine_linear/", "cuda/siren/"
 COMPILED, EAGER = "torch.compile", "composition"
 
 
-def times_as_fast(row: Row, rival: str) -> float | None:
-    """Relative to the fastest rival whose name begins so: torch.compile has two modes."""
+def times_as_fast(row: Row, baseline: str) -> float | None:
+    """Relative to the fastest baseline whose name begins so: torch.compile has two modes."""
     times = row["times"]
-    rivals = [time["median_us"] for name, time in times.items() if name.startswith(rival)]
-    return float(min(rivals) / times["treadle"]["median_us"]) if rivals else None
+    baselines = [time["median_us"] for name, time in times.items() if name.startswith(baseline)]
+    return float(min(baselines) / times["treadle"]["median_us"]) if baselines else None
 
 
 def cells(row: Row | None, unit: float = 1) -> list[str]:
@@ -30,7 +30,7 @@ def cells(row: Row | None, unit: float = 1) -> list[str]:
     if row is None:
         return [""] * 3
     ours = row["times"]["treadle"]["median_us"] / unit
-    ratios = [times_as_fast(row, rival) for rival in (COMPILED, EAGER)]
+    ratios = [times_as_fast(row, baseline) for baseline in (COMPILED, EAGER)]
     return [
         f"{ours:,.0f}" if ours >= 1000 else f"{ours:.4g}",
         *("–" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
@@ -40,8 +40,8 @@ def cells(row: Row | None, unit: float = 1) -> list[str]:
 def layers(rows: list[Row]) -> Iterator[str]:
     """One line a width and dtype: forward, and both passes."""
     by_key = {row["key"]: row for row in rows if row["key"].startswith(LAYER)}
-    rivals = ("× compiler", "× composition")
-    yield from table("width, dtype", "forward, µs", *rivals, "both passes, µs", *rivals)
+    baselines = ("× compiler", "× composition")
+    yield from table("width, dtype", "forward, µs", *baselines, "both passes, µs", *baselines)
     timed = []
     for key, row in by_key.items():
         size, dtype, *what = key.removeprefix(LAYER).split("/")
@@ -90,5 +90,5 @@ def speeds(machines: Iterable[Machine]) -> Iterator[str]:
 
 
 def rewritten(text: str, machines: Iterable[Machine]) -> str:
-    """The page with its block made anew."""
+    """The page with its generated block."""
     return filled(PAGE, text, {"speeds": lambda: speeds(machines)})

@@ -119,7 +119,7 @@ def share(row: Row, who: str) -> str:
 
 
 def by_argument(rows: list[Row]) -> list[Row]:
-    """The rows that timed an argument beside a copy."""
+    """The rows that timed an argument against a copy."""
     return [
         row for row in rows if row.get("series") == "argument" and "copy" in row.get("times", {})
     ]
@@ -161,7 +161,7 @@ TWINS = {"sine": "sin", "cosine": "cos"}
 
 
 def rewritten(text: str, machines: Iterable[Machine]) -> str:
-    """The page with its blocks made anew."""
+    """The page with its generated blocks."""
     blocks = {
         "ways": ways,
         "nearest": nearest,

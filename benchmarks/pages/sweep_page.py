@@ -3,8 +3,7 @@
     python benchmarks/pages/sweep_page.py                 docs/figures/layer.png
     python benchmarks/pages/sweep_page.py --output DIR    the same file in another folder
 
-`make readme-numbers` writes the tables. They show every row that there is, in bold where it missed
-its target.
+`make readme-numbers` writes the tables. They show every row, in bold if it missed its target.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def cell(row: Row | None, *names: str, value: str = "us_per_step") -> str:
     return bold(row, plain(row, *names, value=value))
 
 
-def goals(rows: list[Row]) -> Iterator[str]:
+def target_tables(rows: list[Row]) -> Iterator[str]:
     yield f"Targets, µs a step, treadle / {LSTM}:"
     yield ""
     columns = [name for mode in MODES for name in (f"target, {mode}", mode)]
@@ -78,12 +77,12 @@ def goals(rows: list[Row]) -> Iterator[str]:
     for digits in distinct(rows, "digits"):
         for what in distinct([row for row in rows if row["digits"] == digits], "what"):
             own = [found(rows, what=what, digits=digits, mode=mode) for mode in MODES]
-            pairs = ((goal(row), cell(row, OURS, LSTM)) for row in own)
+            pairs = ((target(row), cell(row, OURS, LSTM)) for row in own)
             yield line(what, digits, *(text for pair in pairs for text in pair))
 
 
-def goal(row: Row | None) -> str:
-    return number(row["bar"]["limit_us"] / row["steps"]) if row and "bar" in row else ""
+def target(row: Row | None) -> str:
+    return number(row["target"]["limit_us"] / row["steps"]) if row and "target" in row else ""
 
 
 def shapes(rows: list[Row]) -> Iterator[str]:
@@ -100,7 +99,7 @@ def shapes(rows: list[Row]) -> Iterator[str]:
 
 
 def choice(row: Row | None) -> str:
-    """What the planner chose, its time over the best algorithm's, and the others'."""
+    """The planner's choice, its time over the best algorithm's, and the others'."""
     if row is None or "refused" in row:
         return plain(row)
     forced = {name: times["median_us"] for name, times in row["times"].items() if name != OURS}
@@ -135,7 +134,7 @@ def tiny(rows: list[Row]) -> Iterator[str]:
 
 
 def beside_torch(row: Row | None) -> str:
-    """Ours and torch's own layer, or what stands in for it."""
+    """Times of treadle and of torch's layer, or of its replacement."""
     others = [name for name in (row or {}).get("times", {}) if name != OURS]
     return cell(row, OURS, *others[:1])
 
@@ -153,7 +152,7 @@ def many_rows(rows: list[Row]) -> Iterator[str]:
 
 
 TABLES = {
-    "sweep_bars": goals,
+    "sweep_targets": target_tables,
     "sweep_shapes": shapes,
     "sweep_algorithms": planner,
     "sweep_launch": tiny,
@@ -190,7 +189,7 @@ def draw(rows: list[Row], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     timed = [row for row in of(rows, "sweep_shapes") if "times" in row]
-    set_goals = [row for row in of(rows, "sweep_bars") if "bar" in row]
+    with_target = [row for row in of(rows, "sweep_targets") if "target" in row]
     names, digits = distinct(timed, "what"), distinct(timed, "digits")
     size = (1.8 + 2.6 * len(digits), 2 * (0.9 + 0.18 * len(names)))
     figure, panels = plt.subplots(
@@ -199,12 +198,12 @@ def draw(rows: list[Row], path: Path) -> None:
     figure.set_layout_engine("constrained")
     for line_of_panels, mode in zip(panels, MODES, strict=True):
         for axes, kind in zip(line_of_panels, digits, strict=True):
-            own, goal = (
+            own, targets = (
                 [row for row in some if (row["digits"], row["mode"]) == (kind, mode)]
-                for some in (timed, set_goals)
+                for some in (timed, with_target)
             )
             axes.set_title(f"{kind}, {mode}", fontsize=9, loc="left")
-            panel(axes, names, own, goal if kind == "bfloat16" else [])
+            panel(axes, names, own, targets if kind == "bfloat16" else [])
     panels[0][0].set_yticks(range(len(names)), names)
     panels[0][0].set_ylim(len(names) - 0.5, -0.5)
     panels[0][0].legend(fontsize=7)
@@ -214,13 +213,13 @@ def draw(rows: list[Row], path: Path) -> None:
     plt.close(figure)
 
 
-def panel(axes: Any, names: list[str], rows: list[Row], goal: list[Row]) -> None:
+def panel(axes: Any, names: list[str], rows: list[Row], targets: list[Row]) -> None:
     at = [names.index(row["what"]) for row in rows]
     for who, style in ((LSTM, {"color": "C1", "fillstyle": "none"}), (OURS, {"color": "C0"})):
         values = [row["times"][who]["us_per_step"] for row in rows]
         axes.plot(values, at, "o", markersize=4.5, label=who, **style)
-    known = [row for row in goal if row["what"] in names]
-    values = [row["bar"]["limit_us"] / row["steps"] for row in known]
+    known = [row for row in targets if row["what"] in names]
+    values = [row["target"]["limit_us"] / row["steps"] for row in known]
     ticks = [names.index(row["what"]) for row in known]
     axes.plot(values, ticks, "|", color="black", markersize=9, label="target" if known else None)
     axes.set_xscale("log")

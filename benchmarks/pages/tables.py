@@ -1,4 +1,4 @@
-"""What all generated pages share: committed results by machine, and lines of Markdown."""
+"""Shared by all generated pages: committed results by machine, and lines of Markdown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Blocks = dict[str, Callable[[], Iterator[str]]]
 
 @lru_cache(maxsize=64)
 def _read(path: Path, written: int) -> Any:
-    del written  # a file that was written anew is another
+    del written  # part of the cache's key: a file that changed is read again
     return json.loads(path.read_text())
 
 
@@ -58,7 +58,7 @@ def machines() -> list[Machine]:
 def runs(
     machines: Iterable[Machine], keys: str | tuple[str, ...]
 ) -> list[tuple[list[File], list[Row]]]:
-    """Of each machine the files with rows whose key begins so, the newest last, and these rows."""
+    """For each machine, the files with rows whose key begins so, newest last, and these rows."""
     found = []
     for paths, _, rows in machines:
         own = [row for row in rows if row["key"].startswith(keys)]
@@ -84,12 +84,12 @@ def commit(facts: Facts) -> str:
 
 
 def links(paths: Iterable[Path], folder: Path) -> str:
-    """To these files, for a page in `folder`."""
+    """Links to these files, for a page in `folder`."""
     return ", ".join(f"[{p.name}]({Path(os.path.relpath(p, folder)).as_posix()})" for p in paths)
 
 
 def missed(row: Row) -> bool:
-    return "bar" in row and not row["bar"]["reached"]
+    return "target" in row and not row["target"]["reached"]
 
 
 def bold(row: Row | None, text: str) -> str:
@@ -116,7 +116,7 @@ def as_prose(text: str) -> list[str]:
 
 
 def filled(page: Path, text: str, blocks: Blocks) -> str:
-    """The text of `page` with what lies between two comments, for each name, made anew."""
+    """The text of `page` with `blocks` between the pair of comments of each name."""
     for name, lines in blocks.items():
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
         if text.count(begin) != 1 or text.count(end) != 1:

@@ -1,4 +1,4 @@
-"""The blocks of docs/dev/targets.md, from all committed results: what was missed, then summaries.
+"""The blocks of docs/dev/targets.md, from all committed results: missed targets, then summaries.
 
 A line of a summary is a group of rows. Ratios are treadle's time over the fastest baseline's.
 """
@@ -43,7 +43,7 @@ def group(row: Row) -> str:
 
 
 def is_front(row: Row) -> bool:
-    """Of a Python function, whose only baseline is the op that it calls: no line of the table."""
+    """Whether the row times a Python function against the op it calls: the table leaves it out."""
     return bool(row["label"].startswith("treadle."))
 
 
@@ -56,8 +56,8 @@ def groups(rows: list[Row]) -> dict[str, list[Row]]:
 
 
 def targets(rows: list[Row]) -> str:
-    with_bar = [row["bar"]["reached"] for row in rows if "bar" in row]
-    return f"{sum(with_bar)} of {len(with_bar)}" if with_bar else "none"
+    with_target = [row["target"]["reached"] for row in rows if "target" in row]
+    return f"{sum(with_target)} of {len(with_target)}" if with_target else "none"
 
 
 def lines(rows: list[Row]) -> Iterator[str]:
@@ -75,7 +75,7 @@ def lines(rows: list[Row]) -> Iterator[str]:
 
 
 def beside(rows: list[Row]) -> Iterator[str]:
-    """The layer over what computes something else: a line, or none."""
+    """The layer over yardsticks that compute something else: a line, or none."""
     found: dict[str, list[float]] = {}
     for row in rows:
         if group(row) != LAYER:
@@ -94,15 +94,15 @@ def beside(rows: list[Row]) -> Iterator[str]:
 
 
 def losses(rows: list[Row]) -> Iterator[str]:
-    """What missed its target, the worst first, and what went badly without a target."""
+    """Rows that missed their target, the worst first, and slow rows without a target."""
     late = sorted((row for row in rows if missed(row)), key=means.excess, reverse=True)
-    count = sum("bar" in row for row in rows)
+    count = sum("target" in row for row in rows)
     yield f"Targets missed: {len(late)} of {count}."
     yield ""
     if late:
         yield from table("row", "over the limit by", "target")
         for row in late:
-            yield line(row["key"], f"{means.excess(row):.1%}", row["bar"]["text"])
+            yield line(row["key"], f"{means.excess(row):.1%}", row["target"]["text"])
         yield ""
     slower = [row for row in rows if row.get("ratio", 0) > 1 + NOISE and not missed(row)]
     slower = sorted((r for r in slower if not is_front(r)), key=lambda r: r["ratio"], reverse=True)
@@ -110,7 +110,7 @@ def losses(rows: list[Row]) -> Iterator[str]:
         yield f"Slower than the fastest baseline by more than {NOISE:.0%}, without a missed target:"
         yield ""
         for row in slower:
-            yield f"- {row['key']}: {row['ratio']:.2f} × {row['fastest_rival']}"
+            yield f"- {row['key']}: {row['ratio']:.2f} × {row['fastest_baseline']}"
         yield ""
     for row in rows:
         if "refused" in row:
@@ -144,7 +144,7 @@ def summary(machine: Machine) -> Iterator[str]:
 
 
 def each(found: list[Machine], part: str) -> Iterator[str]:
-    """Of each machine one part, below a heading of its own."""
+    """One part for each machine, below a heading of its own."""
     if not found:
         yield NONE_YET
     for machine in found:
@@ -155,7 +155,7 @@ def each(found: list[Machine], part: str) -> Iterator[str]:
 
 
 def rewritten(text: str, found: list[Machine]) -> str:
-    """The page with its blocks made anew."""
+    """The page with its generated blocks."""
     blocks = {
         "missed": lambda: each(found, "missed"),
         "numbers": lambda: each(found, "numbers"),

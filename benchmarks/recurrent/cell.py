@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.elementwise.dense import dtype_name
-from benchmarks.harness import rivals
-from benchmarks.harness.cases import OURS, Bar, Case, Plan, Settings, fastest_of, ours
+from benchmarks.harness import baselines
+from benchmarks.harness.cases import OURS, Case, Plan, Settings, Target, fastest_of, ours
 from benchmarks.recurrent import tutorial
 from treadle import reference
 
@@ -76,7 +76,7 @@ def _facts(sizes: Sizes, dtype: torch.dtype, group: str, label: str) -> dict[str
 
 
 def products(args: tuple[Any, ...], backward: bool) -> Callable[[], Any]:
-    """The matrix products of one step and nothing else: what no fusing can save."""
+    """Only the matrix products of one step, which no fusion can save."""
     x, weights, bias, old_h, _ = (t.detach() for t in args)
     both = torch.cat([old_h, x], dim=1)
     forward = partial(torch.addmm, bias, both, weights.t())
@@ -96,7 +96,9 @@ def cpu_case(settings: Settings, sizes: Sizes, backward: bool, count: int) -> Ca
         inputs=[args],
         timer=settings.wall(),
         yardsticks={"products": [products(args, backward)]},
-        bar=Bar("at least 1.2 × the composition's speed", lambda medians: medians[PLAIN] / 1.2),
+        target=Target(
+            "at least 1.2 × the composition's speed", lambda medians: medians[PLAIN] / 1.2
+        ),
         threads=count,
         facts=_facts(
             sizes,
@@ -108,11 +110,11 @@ def cpu_case(settings: Settings, sizes: Sizes, backward: bool, count: int) -> Ca
 
 
 def _functions(settings: Settings, dtype: torch.dtype) -> tuple[dict[str, Any], list[str]]:
-    """The cell and every rival, and notes on those that are not what they should be."""
+    """The cell and every baseline, and notes on those that are not what they should be."""
     found: dict[str, Callable[..., Any]] = {OURS: ours("lltm_cell"), PLAIN: reference.lltm_cell}
     if settings.quick:
         return found, []
-    found[COMPILED] = rivals.compiled(reference.lltm_cell)
+    found[COMPILED] = baselines.compiled(reference.lltm_cell)
     notes: list[str] = []
     if dtype in tutorial.DTYPES:
         found[TUTORIAL], note = tutorial.cell()
@@ -125,13 +127,13 @@ def _functions(settings: Settings, dtype: torch.dtype) -> tuple[dict[str, Any], 
 def wall_case(settings: Settings, backward: bool) -> Case:
     functions, notes = _functions(settings, torch.float32)
     fastest = fastest_of(PLAIN, COMPILED, TUTORIAL)
-    bar = Bar("at most 0.5 × the fastest rival", lambda medians: 0.5 * fastest(medians))
+    target = Target("at most 0.5 × the fastest baseline", lambda medians: 0.5 * fastest(medians))
     return Case(
         op="lltm_cell",
         functions=functions,
         inputs=[arguments(SMALL, "cuda", torch.float32, backward)],
         timer=settings.wall(5e-3),
-        bar=bar if backward else None,
+        target=target if backward else None,
         notes=notes,
         facts=_facts(
             SMALL,
@@ -160,7 +162,7 @@ def device_case(settings: Settings, dtype: torch.dtype, backward: bool) -> Case:
         inputs=inputs,
         timer=settings.device_time(),
         yardsticks=yardsticks,
-        bar=None if backward else _bar(dtype),
+        target=None if backward else _target(dtype),
         notes=notes,
         facts=_facts(
             sizes,
@@ -171,10 +173,10 @@ def device_case(settings: Settings, dtype: torch.dtype, backward: bool) -> Case:
     )
 
 
-def _bar(dtype: torch.dtype) -> Bar:
+def _target(dtype: torch.dtype) -> Target:
     if dtype == torch.float32:
-        return Bar("at most 1.05 × addmm", lambda medians: 1.05 * medians["addmm"])
-    return Bar(
+        return Target("at most 1.05 × addmm", lambda medians: 1.05 * medians["addmm"])
+    return Target(
         "at most addmm + 1.3 × copy + launch",
         lambda medians: medians["addmm"] + 1.3 * medians["copy"] + medians["launch"],
     )

@@ -1,5 +1,5 @@
-"""What the rows of jax_layer.py call, in JAX: treadle.jax, lax.scan and flax, and how they are held
-to the truth, torch's own layer in float64.
+"""The calls of jax_layer.py, in JAX: treadle.jax, lax.scan and flax, and their comparison with the
+truth, torch's own layer in float64.
 
 Every layer is a function of x [T, B, I], states (h0, and c0 of LSTM) [B, H] and parameters, and
 gives the output and the last states. Parameters are torch's but for flax, which has its own.
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.harness.cases import OURS, Bar, Case, Row, Settings
+from benchmarks.harness.cases import OURS, Case, Row, Settings, Target
 from benchmarks.harness.timing import Effort, Wall
 from benchmarks.harness.verify import Refused, compare
 from benchmarks.recurrent import jax_flax
@@ -37,7 +37,7 @@ import treadle.jax  # noqa: E402
 SCAN, FLAX = "lax.scan", "flax"
 UNROLL = 8
 UNROLLED = f"{SCAN}, unroll={UNROLL}"
-# Of the largest value, in the results of any candidate; three times as many in gradients.
+# Roundings of the largest value that a result may be off by; gradients, three times as many.
 ROUNDINGS = 16
 GATES = {"gru": 3, "lstm": 4}
 
@@ -125,8 +125,8 @@ class Candidate:
         return self.run(self.given.x, self.given.states, self.params, *more)
 
     def first_steps(self) -> list[Tensor]:
-        """Of the same compiled call the first outputs and, in training, their gradients. What comes
-        later has no say in these; it must be finite, and the last output the last h."""
+        """The first outputs of the same compiled call and, in training, their gradients. Later
+        steps do not affect these; they must be finite, and the last output must be the last h."""
         given = self.given
         more = (given.first_grads,) if self.training else ()
         found = self.run(given.x, given.states, self.params, *more)
@@ -143,7 +143,7 @@ class Candidate:
 
 
 def to_torch(array: Any) -> Tensor:
-    """On the CPU, in its own dtype."""
+    """The array as a tensor on the CPU, in its own dtype."""
     dtype = getattr(torch, array.dtype.name)
     return torch.from_numpy(np.array(array, np.float64)).to(dtype)
 
@@ -157,7 +157,7 @@ def ours(cell: str, x: Any, states: Any, params: Any) -> Any:
 
 
 def scanned(cell: str, unroll: int, x: Any, states: Any, params: Any) -> Any:
-    """As one writes it by hand: the input's product over all steps before the scan."""
+    """A hand-written layer: the input's product over all steps, then the scan."""
     weight_ih, weight_hh, bias_ih, bias_hh = params
 
     def gru(state: Any, of_x: Any) -> Any:
@@ -260,7 +260,7 @@ def calls_kernels(candidate: Candidate) -> bool:
     return "ffi_call[" in str(traced)
 
 
-def case(settings: Settings, kind: Kind, bar: Bar, facts: dict[str, Any]) -> JaxCase:
+def case(settings: Settings, kind: Kind, target: Target, facts: dict[str, Any]) -> JaxCase:
     device = jax.devices("gpu" if settings.device == "cuda" else "cpu")[0]
     precision = "highest" if kind.dtype == torch.float32 else "default"
     with jax.default_device(device), jax.default_matmul_precision(precision):
@@ -273,7 +273,7 @@ def case(settings: Settings, kind: Kind, bar: Bar, facts: dict[str, Any]) -> Jax
         functions=functions,
         inputs=[()],
         timer=Blocking(settings.device, effort),
-        bar=bar,
+        target=target,
         check=partial(check, truths=true_first_steps(kind, given), plain=plain),
         facts=facts | {"gates": dict.fromkeys(functions, GATES[kind.cell])},
         notes=[] if FLAX in functions else [f"{FLAX} left out: {jax_flax.WHY_NOT}"],

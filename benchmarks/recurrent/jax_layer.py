@@ -1,4 +1,4 @@
-"""GRU and LSTM layers of treadle.jax beside jax.lax.scan and flax, all jitted, of the same numbers.
+"""GRU and LSTM layers of treadle.jax against jax.lax.scan and flax, jitted, of the same numbers.
 
 Shapes are B, T, H, and I is H; one direction. Times are of the whole call, as in layer.py: forward,
 or with the gradients of the input and all parameters. Float32 is float32: no TF32 for anyone. JAX
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness.cases import Bar, Case, Plan, Settings
+from benchmarks.harness.cases import Case, Plan, Settings, Target
 from benchmarks.recurrent import layer
 from benchmarks.recurrent.layer import Kind
 from benchmarks.recurrent.layer_calls import Shape
@@ -25,7 +25,7 @@ CPU_SIZES = ((1, 100, 64, 128), (8, 200, 16, 64))  # B, T, I, H
 CUDA_SIZES = ((16, 512, 512), (16, 512, 256), (64, 256, 1024))  # B, T, H
 # Half types have no kernel on the CPU.
 DTYPES = {"cpu": (torch.float32,), "cuda": (torch.bfloat16, torch.float32)}
-GOAL = ("gru", "16,512,512", torch.bfloat16)
+HEADLINE = ("gru", "16,512,512", torch.bfloat16)
 TIMES_AS_FAST = 5
 
 
@@ -43,12 +43,12 @@ def _key(settings: Settings, kind: Kind) -> str:
     return f"{settings.device}/{SUITE}/{kind.cell}/{kind.shape.name}/{kind.digits}/{kind.mode}"
 
 
-def bar_of(kind: Kind) -> Bar:
-    """The goal, and for all other rows: never slower."""
-    goal = kind.backward and (kind.cell, kind.shape.name, kind.dtype) == GOAL
-    times = TIMES_AS_FAST if goal else 1
+def target_of(kind: Kind) -> Target:
+    """The headline row has a target of its own; the others must not be slower."""
+    headline = kind.backward and (kind.cell, kind.shape.name, kind.dtype) == HEADLINE
+    times = TIMES_AS_FAST if headline else 1
     text = f"at least {times} × the speed of the fastest of lax.scan and flax"
-    return Bar(text, partial(of_best, 1 / times))
+    return Target(text, partial(of_best, 1 / times))
 
 
 def facts(settings: Settings, kind: Kind) -> dict[str, Any]:
@@ -68,4 +68,4 @@ def case(settings: Settings, kind: Kind) -> Case:
         from benchmarks.recurrent import jax_calls
     except ImportError as problem:  # a row that says so
         raise RuntimeError(str(problem)) from problem
-    return jax_calls.case(settings, kind, bar_of(kind), facts(settings, kind))
+    return jax_calls.case(settings, kind, target_of(kind), facts(settings, kind))

@@ -1,5 +1,5 @@
-"""Whole layers: lltm beside nn.LSTM, beside a loop of lltm_cell, and packed beside padded; lstm and
-gru beside torch's own, of the same parameters.
+"""Whole layers: lltm against nn.LSTM and a loop of lltm_cell, packed against padded; lstm and gru
+against torch's own, of the same parameters.
 
 Shapes as everywhere: T steps, B batch, I inputs, H hidden. Times are of the whole call: what a
 caller waits for. To lltm nn.LSTM is a yardstick, as it computes something else, with four gates
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from benchmarks.elementwise.dense import dtype_name
-from benchmarks.harness.cases import OURS, Bar, Case, Plan, Settings, both, calls
+from benchmarks.harness.cases import OURS, Case, Plan, Settings, Target, both, calls
 from benchmarks.harness.timing import Wall
 from benchmarks.recurrent import layer_memory
 from benchmarks.recurrent.layer_calls import (
@@ -52,7 +52,7 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 @dataclass(frozen=True)
 class Kind:
-    """Of one row."""
+    """What one row times."""
 
     shape: Shape
     dtype: torch.dtype
@@ -138,16 +138,18 @@ def facts(settings: Settings, kind: Kind, more: str = "") -> dict[str, Any]:
         "tf32": kind.tf32,
         "shape": [shape.b, shape.t, shape.i, shape.h],
         "steps": shape.t,
-        "gates": GATES if kind.cell == "lltm" else dict.fromkeys((OURS, rival(kind)), kind.gates),
+        "gates": GATES
+        if kind.cell == "lltm"
+        else dict.fromkeys((OURS, baseline(kind)), kind.gates),
         "flop": 2 * shape.t * shape.b * kind.gates * shape.h * (shape.h + shape.i),
     }
 
 
-def at_most(share: float, name: str, text: str = "") -> Bar:
-    return Bar(text or f"at most {share:g} × {name}", lambda medians: share * medians[name])
+def at_most(share: float, name: str, text: str = "") -> Target:
+    return Target(text or f"at most {share:g} × {name}", lambda medians: share * medians[name])
 
 
-def bar_of(settings: Settings, dtype: torch.dtype) -> Bar:
+def target_of(settings: Settings, dtype: torch.dtype) -> Target:
     half = at_most(0.5, LOOP)
     if settings.device == "cpu":
         return both(half, at_most(1, LSTM, f"at most {LSTM}"))
@@ -170,7 +172,7 @@ def layer_case(settings: Settings, kind: Kind) -> Case:
         inputs=[args],
         timer=timer(settings),
         yardsticks=yardsticks,
-        bar=bar_of(settings, kind.dtype),
+        target=target_of(settings, kind.dtype),
         check=partial(check, args=args),
         check_yardsticks={LSTM: partial(check_torch, lstm, own, "lstm")},
         threads=kind.threads,
@@ -178,7 +180,7 @@ def layer_case(settings: Settings, kind: Kind) -> Case:
     )
 
 
-def rival(kind: Kind) -> str:
+def baseline(kind: Kind) -> str:
     return f"nn.{kind.cell.upper()}"
 
 
@@ -193,10 +195,10 @@ def cell_case(settings: Settings, kind: Kind) -> Case:
     steps = max(STEPS, -(-MANY_ROWS // kind.shape.b)) if kind.tf32 else STEPS
     return Case(
         op=kind.cell,
-        functions={OURS: ours, rival(kind): torchs},
+        functions={OURS: ours, baseline(kind): torchs},
         inputs=[args],
         timer=timer(settings),
-        bar=at_most(1, rival(kind)),
+        target=at_most(1, baseline(kind)),
         check=partial(
             check, args=args, plain=plain_layer(kind.cell, kind.dtype, kind.backward), steps=steps
         ),
@@ -221,7 +223,7 @@ def packed_case(settings: Settings, kind: Kind) -> Case:
             PADDED: calls(layer(ops.input, kind.backward), [padded]),
             LSTM_PACKED: calls(lstm, [own]),
         },
-        bar=at_most(0.65, PADDED),
+        target=at_most(0.65, PADDED),
         check=partial(check, args=args),
         check_yardsticks={LSTM_PACKED: partial(check_torch, lstm, own, "lstm", plain=lstm)},
         threads=kind.threads,
@@ -230,7 +232,7 @@ def packed_case(settings: Settings, kind: Kind) -> Case:
 
 
 def saturated_case(settings: Settings, kind: Kind, name: str) -> Case:
-    """Training that has saturated, beside the same from c0 = 0 with small gates."""
+    """Training with saturated states, and the same from c0 = 0 with small gates."""
     args = arguments(kind.shape, settings.device, kind.dtype, kind.backward)
     x, h0, c0, weight_ih, weight_hh, bias = args
     cell, gates = SATURATED[name]
@@ -246,7 +248,7 @@ def saturated_case(settings: Settings, kind: Kind, name: str) -> Case:
         inputs=[far],
         timer=timer(settings),
         yardsticks={SMALL: calls(op, [small])},
-        bar=at_most(1.2, SMALL),
+        target=at_most(1.2, SMALL),
         check=partial(check, args=far),
         threads=kind.threads,
         facts=facts(settings, kind, f", {name}"),

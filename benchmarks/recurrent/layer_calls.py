@@ -1,4 +1,4 @@
-"""What the rows of layer.py call: lltm, nn.LSTM and a loop of cells as functions of tensors."""
+"""The calls of layer.py: lltm, nn.LSTM and a loop of cells as functions of tensors."""
 
 from __future__ import annotations
 
@@ -134,8 +134,9 @@ def without_cudnn(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def plain_layer(cell: str, dtype: torch.dtype, train: bool) -> Callable[..., Any]:
-    """What ours is held to. In float32 that is cuDNN, whose products of all steps round as ours do
-    and which is right there; in half types torch's layer without it."""
+    """The layer that treadle's is compared with. In float32 that is cuDNN, which is right there and
+    rounds the products of all steps as treadle does; in half types it is torch's layer without
+    cuDNN."""
     own = torch_layer(cell, train)
     return own if dtype == torch.float32 else without_cudnn(own)
 
@@ -152,7 +153,7 @@ def packed_layer(op: Callable[..., Any], train: bool = True) -> Callable[..., An
 def loop(
     x: Tensor, h0: Tensor, c0: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What people write who have a cell only: the op LLTMCell calls, step by step."""
+    """The loop that users of a cell write: the op of LLTMCell, step by step."""
     cell = ours("lltm_cell")
     weights = torch.cat([weight_hh, weight_ih], dim=1)
     h, c, found = h0[0], c0[0], []
@@ -252,7 +253,8 @@ def batch_sizes(shape: Shape) -> Tensor:
 
 
 def set_tf32(on: bool) -> None:
-    """For matrix products and for cuDNN alike: torch's defaults, off and on, would be unfair."""
+    """Set TF32 for matrix products and cuDNN alike: torch's defaults, off and on, would be
+    unfair."""
     torch.backends.cuda.matmul.allow_tf32 = on
     # Frozen in a process that runs torch's own tests.
     if not torch.backends.flags_frozen():

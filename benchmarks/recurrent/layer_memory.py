@@ -1,4 +1,4 @@
-"""What a layer keeps for its backward, in bytes; on CUDA also the most that a training step takes.
+"""Bytes that a layer keeps for its backward pass; on CUDA also the peak of a training step.
 
 Kept is what is held between forward and backward beyond inputs, parameters and results, which the
 caller has anyway. On CUDA the allocator says it; on the CPU the graph does, in which only ops whose
@@ -63,7 +63,7 @@ class Weighing:
     against: str
     part: float
     text: str  # what that part is called
-    most: float | None  # the bar: ours over that part
+    most: float | None  # the target: ours over that part
     facts: dict[str, Any]
     op: str = "lltm"
     weigh: Callable[[Callable[..., Any], Args], dict[str, int]] = weigh
@@ -80,7 +80,7 @@ class Weighing:
         if self.most is not None:
             limit = self.most * whole
             text = f"at most {self.most:g} × {self.text}"
-            row["bar"] = {"text": text, "limit_bytes": limit, "reached": mine <= limit}
+            row["target"] = {"text": text, "limit_bytes": limit, "reached": mine <= limit}
         return row
 
 
@@ -140,7 +140,7 @@ def step(function: Callable[..., Any], args: Args) -> None:
 
 
 def own_bytes(tensors: Iterable[Tensor]) -> dict[int, int]:
-    """Of each piece of memory, by its address, what these tensors see: all of it at most."""
+    """Bytes that these tensors see of each storage, by its address; at most all of it."""
     found: dict[int, int] = {}
     for t in tensors:
         memory = t.untyped_storage()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import treadle
-from benchmarks.harness.cases import OURS, Bar, Case, Plan, Settings, calls
+from benchmarks.harness.cases import OURS, Case, Plan, Settings, Target, calls
 from benchmarks.harness.timing import Calls, Host, Wall
 from benchmarks.harness.verify import compare, poisoned_memory
 from benchmarks.recurrent import layer
@@ -123,7 +123,7 @@ def call_case(settings: Settings, kind: Kind) -> Case:
         args = (*made[:3], *(nn.Parameter(p.detach(), kind.backward) for p in made[3:]))
         plain = None
     else:
-        args, functions[layer.rival(kind)] = of_torch(layer.rival(kind), settings, kind)
+        args, functions[layer.baseline(kind)] = of_torch(layer.baseline(kind), settings, kind)
         plain = plain_layer(kind.cell, kind.dtype, kind.backward)
     ours = call_of(ours_of(kind.cell, args, states), states)
     yardsticks: dict[str, Calls] = {}
@@ -133,14 +133,14 @@ def call_case(settings: Settings, kind: Kind) -> Case:
             other, function = of_torch(name, settings, kind)
             yardsticks[name] = calls(function, [other])
             checks[name] = partial(check_torch, function, other, name[3:].lower())
-    bar = at_most(OF_LSTM, LSTM) if kind.backward else at_most(1, GRU)
+    target = at_most(OF_LSTM, LSTM) if kind.backward else at_most(1, GRU)
     return Case(
         op=kind.cell,
         functions={OURS: ours, **functions},
         inputs=[args],
         timer=settings.host(),
         yardsticks=yardsticks,
-        bar=bar if settings.device == "cuda" else None,
+        target=target if settings.device == "cuda" else None,
         check=partial(check, args=args, plain=plain),
         check_baseline=partial(check_torch, args=args, cell=kind.cell),
         check_yardsticks=checks,
@@ -181,7 +181,7 @@ def check_steps(function: Any, net: Any, x: Tensor, *, poison: bool = False) -> 
 
 
 def step_case(settings: Settings, kind: Kind, clock: str) -> Case:
-    """make_step beside calls of modules. The bar is for its host and for all that it takes."""
+    """make_step against calls of modules. The target is for its host time and for all its time."""
     set_tf32(False)
     cell, device = kind.cell.upper(), settings.device
     sizes, options = (kind.shape.i, kind.shape.h), {"device": device, "dtype": kind.dtype}
@@ -203,7 +203,9 @@ def step_case(settings: Settings, kind: Kind, clock: str) -> Case:
         inputs=[(x[0],)],
         timer=timer,
         yardsticks=yardsticks,
-        bar=Bar(f"at most {STEP_US} µs", lambda medians: STEP_US) if device == "cuda" else None,
+        target=Target(f"at most {STEP_US} µs", lambda medians: STEP_US)
+        if device == "cuda"
+        else None,
         check=partial(check_steps, net=twin, x=x),
         threads=kind.threads,
         facts=facts(settings, kind, f"make_step, {clock}"),

@@ -1,4 +1,4 @@
-"""Recurrent stacks of public models: treadle.nn.LSTM and GRU beside torch's, same parameters.
+"""Recurrent stacks of public models: treadle.nn.LSTM and GRU against torch's, same parameters.
 
 A row is a call of the whole module, with the sizes that a project's own configuration has: its
 batch, steps, features, layers and directions. The weights are random. float32 runs with TF32
@@ -92,7 +92,7 @@ STACKS = (
 
 @dataclass(frozen=True)
 class Model(Kind):
-    """Of one row."""
+    """What one row times."""
 
     stack: Stack = STACKS[0]
 
@@ -135,11 +135,11 @@ def case(settings: Settings, kind: Model) -> Case:
     set_tf32(kind.tf32)
     theirs, ours = modules(settings, kind)
     args = arguments(settings, kind, theirs)
-    rival, plain = layer.rival(kind), without_cudnn(plain_stack(kind, rounds=kind.tf32))
+    baseline, plain = layer.baseline(kind), without_cudnn(plain_stack(kind, rounds=kind.tf32))
     whole = whole_check(kind, args)
     sample, seconds, rounds = EFFORT
     known = facts(settings, kind)
-    functions = {OURS: called(ours), rival: called(theirs)}
+    functions = {OURS: called(ours), baseline: called(theirs)}
     if settings.device == "cuda":
         known["algorithm"] = chosen(functions[OURS], args)
 
@@ -153,9 +153,9 @@ def case(settings: Settings, kind: Model) -> Case:
         functions=functions,
         inputs=[args],
         timer=settings.wall(sample, seconds=seconds, warmup=0.02, rounds=rounds),
-        bar=at_most(1, rival),
+        target=at_most(1, baseline),
         check=check,
-        check_baseline=partial(whole, name=rival),
+        check_baseline=partial(whole, name=baseline),
         facts=known,
     )
 

@@ -3,7 +3,7 @@
 Shapes are B, T, H, and I is H. A row has resets at a share of its steps: 3 %, as in long episodes,
 or half of them. Beside ours are torch's layer with the rows cut, padded, packed and put together
 again, as TorchRL does it, a loop over torch's cell with masks and, for one size, TorchRL's kernels
-in Triton (rl_triton.py). Times are of the whole call, as in layer.py. The bar is our own time
+in Triton (rl_triton.py). Times are of the whole call, as in layer.py. The target is our own time
 without resets; the suite `rl_shapes` times that alone, over the shapes of sweep.py up to H 512.
 """
 
@@ -40,7 +40,7 @@ OF_NONE = 1.05
 
 @dataclass(frozen=True)
 class Episodes(Kind):
-    """Of one row, with the share of steps at which an episode begins."""
+    """What one row times, with the share of steps at which an episode begins."""
 
     share: float = 0.0
 
@@ -130,7 +130,7 @@ def case(settings: Settings, kind: Episodes) -> Case:
         inputs=[args],
         timer=layer.timer(settings),
         yardsticks={NONE: calls(plain, [args])},
-        bar=at_most(OF_NONE, NONE),
+        target=at_most(OF_NONE, NONE),
         check=partial(check, args=args, plain=padded if at_once else loop),
         threads=kind.threads,
         facts=known,

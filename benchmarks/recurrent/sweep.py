@@ -1,11 +1,11 @@
-"""lltm over shapes, dtypes and forms, on CUDA: absolute bars, nn.LSTM, algorithms, and tiny calls.
+"""lltm over shapes, dtypes and forms on CUDA: targets, nn.LSTM, algorithms, tiny calls.
 
 Times are of the whole call with the product of its input, as in layer.py. Four suites:
 
-    sweep_bars     µs a step that were set as a goal; float16 as fast as bfloat16
-    sweep_shapes   never slower than nn.LSTM in the same dtype
-    sweep_algorithms  what the planner chooses beside each algorithm that can be forced
-    sweep_launch   a layer so tiny that only the call counts
+    sweep_targets     targets in µs a step; float16 as fast as bfloat16
+    sweep_shapes      never slower than nn.LSTM in the same dtype
+    sweep_algorithms  the planner's choice beside each algorithm that can be forced
+    sweep_launch      a layer so tiny that only the call counts
 
 Shapes are B, T, H, and I is H.
 """
@@ -19,10 +19,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness.cases import OURS, Bar, Case, Plan, Settings, calls
+from benchmarks.harness.cases import OURS, Case, Plan, Settings, Target, calls
 from benchmarks.harness.timing import Calls
 from benchmarks.recurrent import layer
-from benchmarks.recurrent.goals import GOALS, Sizes, goal
 from benchmarks.recurrent.layer import Kind, at_most
 from benchmarks.recurrent.layer_calls import (
     LSTM,
@@ -31,6 +30,7 @@ from benchmarks.recurrent.layer_calls import (
     lstm_arguments,
     set_tf32,
 )
+from benchmarks.recurrent.lltm_targets import LLTM_TARGETS, Sizes, lltm_target
 from benchmarks.recurrent.sweep_calls import MODULES, Form, chosen, in_algorithm, module
 
 FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
@@ -56,7 +56,7 @@ BF16_OURS, FP16_LSTM = f"{OURS}, bfloat16", f"{LSTM}, float16"
 
 @dataclass(frozen=True)
 class Sweep(Kind):
-    """Of one row, with its form."""
+    """What one row times, with its form."""
 
     form: Form = DENSE
 
@@ -90,11 +90,11 @@ def _key(suite: str, kind: Sweep) -> str:
     return f"cuda/{suite}/{cell}{kind.shape.name}{kind.form.name}/{kind.digits}/{kind.mode}"
 
 
-def bars(settings: Settings) -> Iterator[Plan]:
-    every = dict.fromkeys(sizes for goals in GOALS.values() for sizes in goals)
+def targets(settings: Settings) -> Iterator[Plan]:
+    every = dict.fromkeys(sizes for shapes in LLTM_TARGETS.values() for sizes in shapes)
     for kind in kinds(settings, tuple(every), (BF16, FP16, FP32), DENSE):
-        if goal(*row_of(kind)) is not None or beside_bf16(kind):
-            yield plan("sweep_bars", bars_case, settings, kind)
+        if lltm_target(*row_of(kind)) is not None or beside_bf16(kind):
+            yield plan("sweep_targets", targets_case, settings, kind)
 
 
 def shapes(settings: Settings) -> Iterator[Plan]:
@@ -120,7 +120,7 @@ def launch(settings: Settings) -> Iterator[Plan]:
 
 
 SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
-    "sweep_bars": bars,
+    "sweep_targets": targets,
     "sweep_shapes": shapes,
     "sweep_algorithms": algorithms,
     "sweep_launch": launch,
@@ -131,7 +131,7 @@ SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
 LONG_SAMPLE, SHORT_SAMPLE = 16e-3, 2e-3
 # Those, seconds of a candidate, and rounds: rows come by the hundred, and some calls take 0.1 s.
 EFFORT = {
-    "sweep_bars": (LONG_SAMPLE, 0.12, (5, 51)),
+    "sweep_targets": (LONG_SAMPLE, 0.12, (5, 51)),
     "sweep_shapes": (LONG_SAMPLE, 0.06, (3, 51)),
     "sweep_algorithms": (LONG_SAMPLE, 0.04, (5, 51)),
     "sweep_launch": (SHORT_SAMPLE, 0.1, (11, 101)),
@@ -141,7 +141,7 @@ EFFORT = {
     "sweep_cell_algorithms": (LONG_SAMPLE, 0.04, (5, 51)),
 }
 PARTS = {
-    "sweep_bars": "µs a step",
+    "sweep_targets": "µs a step",
     "sweep_shapes": "all shapes",
     "sweep_algorithms": "the planner's choice",
     "sweep_launch": "tiny calls",
@@ -174,7 +174,7 @@ def case(
     functions: dict[str, Callable[..., Any]],
     args: Args,
     yardsticks: dict[str, Calls],
-    bar: Bar,
+    target: Target,
     checks: dict[str, Callable[[], float]] | None = None,
 ) -> Case:
     sample, seconds, rounds = EFFORT[suite]
@@ -187,7 +187,7 @@ def case(
         inputs=[args],
         timer=settings.wall(sample, seconds=seconds, warmup=0.02, rounds=rounds),
         yardsticks=yardsticks,
-        bar=bar,
+        target=target,
         check=kind.form.check(args),
         check_yardsticks=checks or {},
         facts=own,
@@ -195,7 +195,11 @@ def case(
 
 
 def beside_lstm(
-    settings: Settings, suite: str, kind: Sweep, bar: Bar, more: dict[str, Calls] | None = None
+    settings: Settings,
+    suite: str,
+    kind: Sweep,
+    target: Target,
+    more: dict[str, Calls] | None = None,
 ) -> Case:
     """Ours and nn.LSTM in the same dtype, and `more` yardsticks."""
     set_tf32(kind.tf32)
@@ -204,20 +208,20 @@ def beside_lstm(
     yardsticks: dict[str, Calls] = {LSTM: calls(lstm, [own])}
     functions = {OURS: kind.form.ours(kind.backward)}
     checks = {LSTM: kind.form.check_lstm(lstm, own)}
-    return case(settings, suite, kind, functions, args, yardsticks | (more or {}), bar, checks)
+    return case(settings, suite, kind, functions, args, yardsticks | (more or {}), target, checks)
 
 
-def bars_case(settings: Settings, kind: Sweep) -> Case:
+def targets_case(settings: Settings, kind: Sweep) -> Case:
     shape, form = kind.shape, kind.form
 
     def inputs(dtype: torch.dtype) -> Args:
         return form.arguments(shape, settings.device, dtype, kind.backward)
 
-    most = goal(*row_of(kind))
+    most = lltm_target(*row_of(kind))
     if most is None:
         more = {BF16_OURS: calls(form.ours(kind.backward), [inputs(BF16)])}
-        return beside_lstm(settings, "sweep_bars", kind, at_most(OF_BF16, BF16_OURS), more)
-    made = beside_lstm(settings, "sweep_bars", kind, steps_at_most(kind, most))
+        return beside_lstm(settings, "sweep_targets", kind, at_most(OF_BF16, BF16_OURS), more)
+    made = beside_lstm(settings, "sweep_targets", kind, steps_at_most(kind, most))
     if kind.dtype == BF16:
         lstm, own = form.call(torch.lstm, kind.backward), lstm_arguments(inputs(FP16))
         made.yardsticks = {**made.yardsticks, FP16_LSTM: calls(lstm, [own])}
@@ -233,11 +237,13 @@ def row_of(kind: Sweep) -> tuple[str, str, bool]:
 
 
 def beside_bf16(kind: Sweep) -> bool:
-    return kind.dtype == FP16 and goal(kind.shape.name, "bfloat16", kind.backward) is not None
+    return (
+        kind.dtype == FP16 and lltm_target(kind.shape.name, "bfloat16", kind.backward) is not None
+    )
 
 
-def steps_at_most(kind: Sweep, most: float) -> Bar:
-    return Bar(f"at most {most:g} µs a step", lambda _: most * kind.shape.t)
+def steps_at_most(kind: Sweep, most: float) -> Target:
+    return Target(f"at most {most:g} µs a step", lambda _: most * kind.shape.t)
 
 
 def shape_case(settings: Settings, kind: Sweep) -> Case:
@@ -255,8 +261,8 @@ def module_case(settings: Settings, kind: Sweep) -> Case:
         module(net, kind.shape, settings.device, kind.dtype, kind.backward) for net in MODULES
     )
     yardsticks: dict[str, Calls] = {LSTM: calls(lstm, [lstm_args])}
-    bar, checks = at_most(OF_LSTM, LSTM), {LSTM: DENSE.check_lstm(lstm, lstm_args)}
-    made = case(settings, "sweep_launch", kind, {OURS: ours}, args, yardsticks, bar, checks)
+    target, checks = at_most(OF_LSTM, LSTM), {LSTM: DENSE.check_lstm(lstm, lstm_args)}
+    made = case(settings, "sweep_launch", kind, {OURS: ours}, args, yardsticks, target, checks)
     return called(made, "module")
 
 
@@ -283,12 +289,12 @@ def algorithm_calls(cell: str) -> dict[str, Callable[..., Any]]:
     return {OURS: in_algorithm("auto", cell)} | forced
 
 
-def beside_best() -> Bar:
-    return Bar(f"at most {OF_AUTO:g} × the best algorithm", partial(of_best, OF_AUTO))
+def beside_best() -> Target:
+    return Target(f"at most {OF_AUTO:g} × the best algorithm", partial(of_best, OF_AUTO))
 
 
 def of_best(share: float, medians: dict[str, float]) -> float:
     forced = [time for name, time in medians.items() if name != OURS]
     if not forced:
-        raise KeyError("no algorithm can be forced here, so there is no bar")
+        raise KeyError("no algorithm can be forced here, so there is no target")
     return share * min(forced)

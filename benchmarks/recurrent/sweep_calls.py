@@ -32,7 +32,7 @@ from treadle import _build, reference
 
 @dataclass(frozen=True)
 class Form:
-    """Of the call: how many layers, in one direction or both, and whether its batch is packed."""
+    """Form of a call: how many layers, in one direction or both, and whether it is packed."""
 
     name: str = ""  # behind the shape in keys and labels
     layers: int = 1
@@ -56,14 +56,14 @@ class Form:
         return self.call(ops.data if self.packed else ops.input, train)
 
     def check(self, args: Args) -> Callable[..., float]:
-        """Of the first steps, as everywhere; see `check_both_ways`."""
+        """Check the first steps, as everywhere; see `check_both_ways`."""
         if self.both:
             return partial(check_both_ways, args=args)
         plain = layer(reference.lltm, layers=self.layers) if self.layers > 1 else None
         return partial(check, args=args, plain=plain)
 
     def check_lstm(self, function: Callable[..., Any], args: Args) -> Callable[[], float]:
-        """Of nn.LSTM, or what is timed as such, on `lstm_arguments`."""
+        """Check nn.LSTM, or what is timed as such, on `lstm_arguments`."""
         plain = self.call(torch.lstm, args[0].requires_grad)
         if self.both:
             own = {"plain": without_cudnn(plain), "rule": verify_baseline, "op": "nn.LSTM"}

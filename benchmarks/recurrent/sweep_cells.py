@@ -1,4 +1,4 @@
-"""LSTM and GRU over the shapes of sweep.py, on CUDA: beside torch's, and by each algorithm."""
+"""LSTM and GRU over the shapes of sweep.py, on CUDA: against torch's, and by each algorithm."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from benchmarks.recurrent.sweep_calls import chosen
 # and of training.
 ROBOTS: Sizes = (8000, 24, 256)
 NAME_OF_ROBOTS = "8000,24,256"
-WIDE_BARS = {"lltm": (20.0, 72.0), "gru": (24.0, 80.0), "lstm": (27.0, 90.0)}
+WIDE_TARGETS = {"lltm": (20.0, 72.0), "gru": (24.0, 80.0), "lstm": (27.0, 90.0)}
 # What GPUs other than sm_90 are judged by (docs/dev/building.md says how one is imposed).
 OTHER_GPUS: tuple[Sizes, ...] = (
     *((1, 512, 128), (16, 512, 128), (64, 200, 128), (16, 512, 256), (128, 128, 256)),
@@ -72,12 +72,12 @@ def cell_algorithms(settings: Settings) -> Iterator[Plan]:
 
 
 def wide(settings: Settings) -> Iterator[Plan]:
-    for cell in WIDE_BARS:
+    for cell in WIDE_TARGETS:
         for kind in kinds(settings, (ROBOTS,), (BF16, FP16), DENSE, cell):
             yield plan("sweep_wide", wide_case, settings, kind)
     for cell in TORCHS:
         for kind in kinds(settings, (ROBOTS, *WIDE), (BF16, FP32), DENSE, cell):
-            # Of float32 torch's own flags, by which layers may use tf32; half types are above.
+            # Float32 runs with torch's default flags, which allow tf32 in layers.
             half = kind.dtype == BF16
             if kind.tf32 or (half and kind.shape.name != NAME_OF_ROBOTS):
                 yield plan("sweep_wide", wide_case, settings, kind)
@@ -103,11 +103,11 @@ def cells_case(settings: Settings, kind: Sweep, suite: str = "sweep_cells") -> C
 
 
 def cell_algorithms_case(settings: Settings, kind: Sweep) -> Case:
-    """The planner's choice beside each algorithm that the shape allows."""
+    """The planner's choice and each algorithm that the shape allows."""
     set_tf32(False)
     args = cell_arguments(kind.cell, kind.shape, settings.device, kind.dtype, kind.backward)
-    functions, bar = algorithm_calls(kind.cell), beside_best()
-    made = case(settings, "sweep_cell_algorithms", kind, functions, args, {}, bar)
+    functions, target = algorithm_calls(kind.cell), beside_best()
+    made = case(settings, "sweep_cell_algorithms", kind, functions, args, {}, target)
     made.op, made.check = (
         kind.cell,
         partial(check, args=args, plain=plain_layer(kind.cell, kind.dtype, kind.backward)),
@@ -116,11 +116,11 @@ def cell_algorithms_case(settings: Settings, kind: Sweep) -> Case:
 
 
 def wide_case(settings: Settings, kind: Sweep) -> Case:
-    """Beside torch's own; LLTM, which torch has not, beside nn.LSTM."""
-    goal = steps_at_most(kind, WIDE_BARS[kind.cell][kind.backward])
+    """LSTM and GRU against torch's own; LLTM, which torch lacks, against nn.LSTM."""
+    target = steps_at_most(kind, WIDE_TARGETS[kind.cell][kind.backward])
     if kind.cell == "lltm":
-        return beside_lstm(settings, "sweep_wide", kind, goal)
+        return beside_lstm(settings, "sweep_wide", kind, target)
     made = cells_case(settings, kind, "sweep_wide")
     if kind.shape.name == NAME_OF_ROBOTS and kind.dtype != FP32:
-        made.bar = goal
+        made.target = target
     return made

@@ -1,8 +1,8 @@
-"""lltm_cell the way of PyTorch's tutorial on C++ extensions: the rival of a hand-made extension.
+"""lltm_cell the way of PyTorch's tutorial on C++ extensions: the baseline of a hand-made extension.
 
 A Python autograd.Function makes one C++ call forward (concatenate, addmm, one pointwise kernel) and
-one backward (one pointwise kernel, two products, sums). Written anew after its structure, zeroed
-results included; bias is [3H].
+one backward (one pointwise kernel, two products, sums). Our own code in its structure,
+zeroed results included; bias is [3H].
 """
 
 from __future__ import annotations

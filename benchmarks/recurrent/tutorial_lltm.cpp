@@ -1,4 +1,4 @@
-// The host side of the rival in tutorial.py: products by ATen, the rest one kernel a direction.
+// The host side of the baseline in tutorial.py: products by ATen, the rest one kernel a direction.
 #include <torch/extension.h>
 
 #include <vector>

@@ -1,4 +1,4 @@
-// The pointwise kernels of the rival in tutorial.py: one thread per (b, h), b on grid.y.
+// The pointwise kernels of the baseline in tutorial.py: one thread per (b, h), b on grid.y.
 #include <torch/types.h>
 
 using torch::Tensor;

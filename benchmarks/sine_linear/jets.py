@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.elementwise.dense import dtype_name
-from benchmarks.harness import rivals
-from benchmarks.harness.cases import OURS, Bar, Case, Plan, Settings, both, ours
+from benchmarks.harness import baselines
+from benchmarks.harness.cases import OURS, Case, Plan, Settings, Target, both, ours
 from benchmarks.harness.verify import verify
 from benchmarks.recurrent.layer_calls import set_tf32
 from benchmarks.recurrent.layer_memory import Weighing
@@ -155,24 +155,24 @@ def check(task: Task, args: tuple[Tensor, ...]) -> Callable[..., float]:
     return partial(verify, op="jets", args=args, plain=plain)
 
 
-def bar(task: Task, device: str) -> Bar | None:
+def target(task: Task, device: str) -> Target | None:
     least: float | None = LEAST_CPU
     if device == "cuda":
         half, single = LEAST[task.what]
         least = half if task.dtype == torch.bfloat16 else single
     elif task.what != LAPLACIAN:
         return None
-    # Only tf32's own time is a goal; its rival is float32 without.
+    # Only tf32's own time is a target; its baseline is float32 without TF32.
     if task.digits.endswith("tf32"):
         least = None
     share = None
     if least is not None:
         factor = least
-        share = Bar(f"at least {factor:g} × eager autograd's speed", lambda m: m[EAGER] / factor)
+        share = Target(f"at least {factor:g} × eager autograd's speed", lambda m: m[EAGER] / factor)
     most = MOST.get(task.name.rpartition("/")[0])
     if device == "cpu" or task.what != LAPLACIAN or most is None:
         return share
-    limit = Bar(f"at most {most:g} ms", lambda m: 1e3 * most)
+    limit = Target(f"at most {most:g} ms", lambda m: 1e3 * most)
     return limit if share is None else both(share, limit)
 
 
@@ -182,7 +182,7 @@ def case(settings: Settings, task: Task) -> Case:
     derive, notes = ways(settings, task)
     functions = {name: task.of(way) for name, way in derive.items()}
     if not settings.quick:
-        functions[COMPILED] = rivals.compiled(functions[FUNC])
+        functions[COMPILED] = baselines.compiled(functions[FUNC])
     count = max(settings.threads) if settings.device == "cpu" else None
     found = facts(task, settings.device)
     if count is not None:
@@ -192,7 +192,7 @@ def case(settings: Settings, task: Task) -> Case:
         functions=functions,
         inputs=[args],
         timer=settings.wall(16e-3, seconds=0.3, rounds=(7, 31)),
-        bar=bar(task, settings.device),
+        target=target(task, settings.device),
         check=check(task, args),
         threads=count,
         facts=found,
@@ -201,7 +201,7 @@ def case(settings: Settings, task: Task) -> Case:
 
 
 def weighing(task: Task, device: str) -> Weighing:
-    """The most bytes that a step takes, ours beside eager autograd's."""
+    """The most bytes that a step takes, of ours and of eager autograd's."""
     set_tf32(False)
     args = task.arguments(device)
     derive, _ = ways(Settings(device), task)

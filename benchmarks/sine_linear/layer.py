@@ -1,4 +1,4 @@
-"""sine_linear: one layer of a SIREN beside plain PyTorch and torch.compile.
+"""sine_linear: one layer of a SIREN against plain PyTorch and torch.compile.
 
 CUDA: device time of large batches, wall time of a small one. CPU: wall time. The weights are a
 SIREN's, and so are the inputs, which are sines of the layer before.
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.elementwise.dense import dtype_name
-from benchmarks.harness import rivals
-from benchmarks.harness.cases import OURS, Bar, Case, Plan, Settings, both, fastest_of, ours
+from benchmarks.harness import baselines
+from benchmarks.harness.cases import OURS, Case, Plan, Settings, Target, both, fastest_of, ours
 from benchmarks.recurrent.cell import COMPILED, PLAIN, what
 from benchmarks.recurrent.layer_calls import set_tf32
 from treadle import reference
@@ -28,7 +28,7 @@ AUTOTUNED = "torch.compile, max-autotune"
 # float32 without tf32: beyond this width a row is tuned for minutes, to take cuBLAS as below it.
 MOST_TUNED = 256
 UNTUNED = f"{AUTOTUNED} left out: it tunes for minutes, and cuBLAS was twice its best at width 512"
-# Of the faster of both compilers' speed; and where both passes of half types are timed.
+# Shares of the faster compiler's speed, and the width at which both passes of half types are timed.
 OF_COMPILED, OF_COMPILED_HALF, HALF_WIDTH = 0.97, 1.3, 256
 OF_PLAIN, OF_PLAIN_SMALL, OF_PLAIN_CPU = 1.3, 1.5, 1.1
 
@@ -69,7 +69,7 @@ def arguments(
 def functions(settings: Settings, tuned: bool) -> dict[str, Callable[..., Any]]:
     found = {OURS: ours("sine_linear"), PLAIN: reference.sine_linear}
     if settings.device == "cuda" and not settings.quick:
-        found[COMPILED] = rivals.compiled(reference.sine_linear)
+        found[COMPILED] = baselines.compiled(reference.sine_linear)
     if COMPILED in found and tuned:
         # CUDA graphs would save launches, which device time does not count.
         found[AUTOTUNED] = torch.compile(
@@ -91,8 +91,8 @@ def facts(rows: int, width: int, digits: str, backward: bool, group: str) -> dic
     }
 
 
-def faster_than(name: str, share: float) -> Bar:
-    return Bar(f"at least {share:g} × the {name}'s speed", lambda medians: medians[name] / share)
+def faster_than(name: str, share: float) -> Target:
+    return Target(f"at least {share:g} × the {name}'s speed", lambda medians: medians[name] / share)
 
 
 def device_case(
@@ -111,7 +111,7 @@ def device_case(
         inputs=[arguments(rows, width, "cuda", dtype, backward)],
         timer=settings.device_time(seconds=0.2),
         notes=[] if tuned else [UNTUNED],
-        bar=both(Bar(text, lambda m: compiled(m) / share), faster_than(PLAIN, OF_PLAIN)),
+        target=both(Target(text, lambda m: compiled(m) / share), faster_than(PLAIN, OF_PLAIN)),
         facts=facts(
             rows,
             width,
@@ -129,7 +129,7 @@ def wall_case(settings: Settings, dtype: torch.dtype) -> Case:
         functions={OURS: ours("sine_linear"), PLAIN: reference.sine_linear},
         inputs=[arguments(SMALL_ROWS, SMALL_WIDTH, "cuda", dtype, backward=True)],
         timer=settings.wall(),
-        bar=faster_than(PLAIN, OF_PLAIN_SMALL),
+        target=faster_than(PLAIN, OF_PLAIN_SMALL),
         facts=facts(SMALL_ROWS, SMALL_WIDTH, dtype_name(dtype), True, "wall time, CUDA"),
     )
 
@@ -143,7 +143,7 @@ def cpu_case(settings: Settings, width: int, count: int) -> Case:
         functions={OURS: ours("sine_linear"), PLAIN: reference.sine_linear},
         inputs=[arguments(rows, width, "cpu", torch.float32, backward=True)],
         timer=settings.wall(),
-        bar=faster_than(PLAIN, OF_PLAIN_CPU),
+        target=faster_than(PLAIN, OF_PLAIN_CPU),
         threads=count,
         facts=found,
     )

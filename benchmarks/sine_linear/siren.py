@@ -1,7 +1,7 @@
 """Training steps of whole SIRENs: forward, loss, backward; and with a loss of the Laplacian.
 
 Beside the same net in plain PyTorch, and that compiled. torch.compile has no derivatives of
-derivatives, so the loss of the Laplacian has no compiled rival. Memory is the most that a step
+derivatives, so the loss of the Laplacian has no compiled baseline. Memory is the most that a step
 takes at once beyond what was there before it.
 """
 
@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.elementwise.dense import dtype_name
-from benchmarks.harness import rivals
-from benchmarks.harness.cases import OURS, Bar, Case, Plan, Settings, both, ours
+from benchmarks.harness import baselines
+from benchmarks.harness.cases import OURS, Case, Plan, Settings, Target, both, ours
 from benchmarks.harness.verify import verify
 from benchmarks.recurrent.cell import COMPILED, PLAIN
 from benchmarks.recurrent.layer_calls import set_tf32
@@ -118,11 +118,11 @@ def case(settings: Settings, net: Net, count: int | None = None) -> Case:
     args, plain = net.arguments(device), net.of(reference.sine_linear)
     functions: dict[str, Callable[..., Any]] = {OURS: net.of(ours("sine_linear")), PLAIN: plain}
     share = OF_PLAIN if device == "cuda" else OF_PLAIN_CPU
-    bar = Bar(f"at least {share:g} × the {PLAIN}'s speed", lambda m: m[PLAIN] / share)
+    target = Target(f"at least {share:g} × the {PLAIN}'s speed", lambda m: m[PLAIN] / share)
     if device == "cuda" and net.loss == "values" and not settings.quick:
-        functions[COMPILED] = rivals.compiled(plain)
+        functions[COMPILED] = baselines.compiled(plain)
         text = f"at least {OF_COMPILED:g} × {COMPILED}'s"
-        bar = both(bar, Bar(text, lambda m: m[COMPILED] / OF_COMPILED))
+        target = both(target, Target(text, lambda m: m[COMPILED] / OF_COMPILED))
     found = facts(net, device)
     if count is not None:
         found["label"] += f", {count} thr"
@@ -131,7 +131,7 @@ def case(settings: Settings, net: Net, count: int | None = None) -> Case:
         functions=functions,
         inputs=[args],
         timer=settings.wall(16e-3, seconds=0.3),
-        bar=bar,
+        target=target,
         check=check(net, args),
         threads=count,
         facts=found,
@@ -139,7 +139,7 @@ def case(settings: Settings, net: Net, count: int | None = None) -> Case:
 
 
 def weighing(net: Net) -> Weighing:
-    """The most bytes that a step takes, ours beside plain PyTorch's."""
+    """The most bytes that a step takes, of ours and of plain PyTorch's."""
     set_tf32(False)
     args, plain = net.arguments("cuda"), net.of(reference.sine_linear)
     return Weighing(

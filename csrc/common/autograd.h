@@ -1,4 +1,5 @@
-// What all autograd code shares: a Node that declares its saved values once, and the way below.
+// Shared by all autograd code: a Node that declares its saved values once, and calls below
+// autograd.
 //   struct ScaleBackward : OpNode<ScaleBackward, Scalar> { kName; static backward(grads, need,
 //   factor); };
 // Works eagerly and under compiled autograd, with std::shared_ptr Nodes (torch 2.11) and
@@ -28,7 +29,7 @@ using torch::autograd::variable_list;
 using NodePtr = decltype(Edge::function);
 using Need = std::vector<bool>;  // which inputs' gradients are asked for, one per edge
 
-// In the list of saved values: a Tensor is an input of the op, an Output is one of its results.
+// Among the saved values a Tensor is an input of the op, and an Output is one of its results.
 struct Output {};
 
 struct SavedOutput : SavedVariable {
@@ -36,8 +37,8 @@ struct SavedOutput : SavedVariable {
   explicit SavedOutput(const Tensor& t) : SavedVariable(t, /*is_output=*/true) {}
 };
 
-// How one saved value is kept. The general case (numbers, shapes) is kept as it is, and is part of
-// the key of a compiled graph.
+// Storage of one saved value. Numbers and shapes are stored as they are, and are part of the key of
+// a compiled graph.
 template <class T>
 struct Slot {
   using Kept = T;
@@ -68,7 +69,7 @@ struct Slot<Output> {
 template <class T>
 auto make_node() {
   if constexpr (std::is_same_v<NodePtr, std::shared_ptr<Node>>) {
-    // deleteNode is found by its argument: newer torch has none.
+    // Found by argument-dependent lookup, because newer torch has no deleteNode.
     return std::shared_ptr<T>(new T(), [](T* node) { deleteNode(node); });
   } else {
     return c10::make_intrusive<T>();
@@ -80,7 +81,7 @@ auto make_node() {
 // may release it once it is used.
 template <class Self, class... S>
 struct OpNode : Node {
-  // Null where no input requires grad: then there is nothing to save.
+  // Null if no input requires grad: then there is nothing to save.
   template <class... T>
   static auto record(const T&... inputs) {
     decltype(make_node<Self>()) node{};
@@ -91,7 +92,7 @@ struct OpNode : Node {
     return node;
   }
 
-  // After set_history, and after an output that is saved here has got its tangent.
+  // Call it after set_history, and after a saved output has its tangent.
   void save(const typename Slot<S>::Value&... values) {
     saved_ = decltype(saved_)(Slot<S>::keep(values)...);
   }
@@ -105,7 +106,8 @@ struct OpNode : Node {
           return std::tuple<decltype(Slot<S>::get(kept, *this))...>(Slot<S>::get(kept, *this)...);
         },
         saved_);
-    // Before the run, not after it as the engine would: from here `values` alone keep them alive.
+    // Released before the run, not after it as the engine would: from here only `values` keeps them
+    // alive.
     if (!torch::autograd::get_current_graph_task_keep_graph()) drop_all();
     return std::apply([&](auto&... v) { return run(grads, need(), v...); }, values);
   }
@@ -154,7 +156,7 @@ struct OpNode : Node {
     return needed;
   }
 
-  // Without a gradient of any output there are none of the inputs.
+  // Without a gradient of any output, no input has one.
   template <class... V>
   static variable_list run(variable_list& grads, const Need& needed, V&... values) {
     bool any = false;
@@ -167,7 +169,7 @@ struct OpNode : Node {
     return Self::backward(grads, needed, values...);
   }
 
-  // A tensor may have lost its storage since, and formulas of ATen ops would read it.
+  // A tensor may have lost its storage since then, and ATen ops in formulas would read it.
   template <class V>
   static void check_saved(const V& value) {
     if constexpr (std::is_same_v<V, Tensor>) {
@@ -194,7 +196,7 @@ struct OpNode : Node {
   }
 };
 
-// Calls the kernel below autograd: for a new result, and for one that is written in place.
+// Calls the kernel below autograd, for a new result and for one written in place.
 template <class Signature, class... Args>
 auto below_autograd(const c10::TypedOperatorHandle<Signature>& op, c10::DispatchKeySet keys,
                     const Args&... args) {
@@ -215,7 +217,7 @@ bool has_tangent(const T&... tensors) {
   return (... || isFwGradDefined(tensors));
 }
 
-// Of an undefined tensor both are undefined.
+// The tangent of t; undefined if t has none or is itself undefined. primal() is undefined likewise.
 inline Tensor tangent(const Tensor& t) { return isFwGradDefined(t) ? t._fw_grad(0) : Tensor(); }
 
 // The value of a dual tensor without this level's tangent; outer levels still see their own.

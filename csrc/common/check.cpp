@@ -139,7 +139,7 @@ void check_storages(const char* op, std::initializer_list<NamedTensor> arguments
   }
 }
 
-// What vmap and the transforms of torch.func wrap.
+// Wrappers of vmap and of torch.func's transforms.
 static Tensor innermost(Tensor t) {
   for (;;) {
     if (const auto* batched = at::functorch::maybeGetBatchedImpl(t)) {
@@ -152,7 +152,7 @@ static Tensor innermost(Tensor t) {
   }
 }
 
-// Nothing is known of fake tensors.
+// The storage of a fake tensor is unknown.
 static bool is_fake(const Tensor& t) {
   return t.key_set().has(c10::DispatchKey::Python) ||
          t.unsafeGetTensorImpl()->has_symbolic_sizes_strides();

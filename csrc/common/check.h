@@ -17,14 +17,14 @@ using at::Tensor;
 // As Python spells it: float32, not Float.
 const char* dtype_name(ScalarType dtype);
 
-bool is_number_dtype(ScalarType dtype);    // what elementwise ops compute in
+bool is_number_dtype(ScalarType dtype);    // the dtype in which elementwise ops compute
 bool is_floating_dtype(ScalarType dtype);  // half, bfloat16, float, double
-Dtype to_dtype(ScalarType dtype);          // raises for one that has no kernels
+Dtype to_dtype(ScalarType dtype);          // raises for a dtype without kernels
 
-// The dtype that an elementwise op computes in, from promotion.
+// The dtype in which an elementwise op computes, from promotion.
 void check_compute_dtype(const char* op, const char* argument, ScalarType dtype);
 
-// An existing output: of the right dtype category, on the right device.
+// Checks that an existing output has the right dtype category and device.
 void check_result(const char* op, const char* argument, const Tensor& out, ScalarType compute,
                   at::Device device);
 
@@ -32,25 +32,25 @@ void check_result(const char* op, const char* argument, const Tensor& out, Scala
 void check_inplace_shape(const char* op, const char* argument, const Tensor& out,
                          c10::SymIntArrayRef shape);
 
-// A tensor that is written must have no element twice in memory, and share none with another
-// argument in part. Symbolic sizes are checked when the op runs.
+// A tensor to be written must have no element twice in memory, and must not partly overlap another
+// argument. Symbolic sizes are checked when the op runs.
 void check_memory(const char* op, const char* argument, const Tensor& out, const char* input_name,
                   const Tensor& input);
 
-// For an op of one tensor x: its dtype, and all of the above for `out` where that is defined.
+// For an op of one tensor x: checks its dtype, and all of the above for `out` if that is defined.
 void check_unary_output(const char* op, const Tensor& x, ScalarType compute, const Tensor& out);
 
 void check_broadcast(const char* op, const char* a_name, const Tensor& a, const char* b_name,
                      const Tensor& b);
 
-// Else a storage that was resized under the tensor would be read past its end.
+// Otherwise the op would read past the end of a storage that was resized under the tensor.
 void check_storage(const char* op, const char* argument, const Tensor& t);
 
-// The same in a composite op, which also gets wrappers. Nothing is known of fake tensors.
+// The same in a composite op, which also gets wrappers. The storage of a fake tensor is unknown.
 void check_composite_storage(const char* op, const char* argument, const Tensor& t);
 
-// What a composite op may read of its argument: without wrappers, with every sample of vmap.
-// Undefined if it has no values: of fake and of meta tensors.
+// The values of its argument that a composite op may read: without wrappers, with every sample of
+// vmap. Undefined for fake and meta tensors, which have no values.
 Tensor known_values(const Tensor& t);
 
 inline bool has(const std::optional<Tensor>& t) { return t.has_value() && t->defined(); }

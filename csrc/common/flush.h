@@ -1,8 +1,8 @@
-// Flush-to-zero in every thread that computes a matrix product of ATen's, and in no thread after
-// it: saturated gates leave h and gradients so small that sums of their products are subnormal.
+// Flush-to-zero in every thread that computes a matrix product of ATen's, and in none afterwards:
+// saturated gates leave h and gradients so small that sums of their products are subnormal.
 //
 // A new thread inherits the mode of the thread that makes it, and OpenMP keeps the threads that it
-// makes. So either no thread can be made while the caller flushes, or the pool is put back by a
+// makes. So either no thread can be made while the caller flushes, or the pool is reset by a
 // parallel region that the caller begins in its own mode.
 #pragma once
 
@@ -19,7 +19,7 @@ extern "C" int MKL_Set_Num_Threads_Local(int count) __attribute__((weak));
 
 namespace treadle {
 
-// How many threads the parallel regions of this thread have at most, BLAS's included.
+// The most threads that this thread's parallel regions have, BLAS's included.
 class LimitThreads {
  public:
   explicit LimitThreads(int count) {
@@ -58,8 +58,8 @@ class FlushInProducts {
   }
   ~FlushInProducts() {
     if (!limit_) return;
-    // Before the region: threads that it makes, in place of those that BLAS ended, are the
-    // caller's.
+    // Before the region, so that threads that it creates, to replace those that BLAS ended, inherit
+    // the caller's mode.
     cpu::set_float_mode(caller_);
     in_pool([&](int64_t thread) { cpu::set_float_mode(pool_[thread]); });
   }

@@ -1,4 +1,4 @@
-// Products of ATen's whose result has few rows or columns: BLAS computes these faster transposed.
+// ATen's products with few rows or columns in the result, which BLAS computes faster transposed.
 #pragma once
 
 #include <ATen/Functions.h>

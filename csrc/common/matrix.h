@@ -1,5 +1,5 @@
-// A matrix in memory as a product takes it: views of it cost nothing, where one of a tensor is a
-// call of the dispatcher.
+// A matrix in memory, as an operand of a product. Its views cost nothing, while a view of a tensor
+// is a call of the dispatcher.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,12 +9,12 @@
 
 namespace treadle {
 
-// [rows, columns], strides in elements. No data: there is none.
+// [rows, columns], strides in elements. Null data: there is no matrix.
 struct Matrix {
   char* data = nullptr;
   int64_t rows = 0, columns = 0, row_stride = 0, column_stride = 0, element_size = 0;
 
-  // The stride of a dimension that has one place, or none, counts for nothing.
+  // The stride of a dimension of size 0 or 1 does not matter.
   static Matrix of(const void* data, int64_t rows, int64_t columns, int64_t row_stride,
                    int64_t column_stride, int64_t element_size) {
     if (columns <= 1) column_stride = 1;
@@ -39,15 +39,15 @@ struct Matrix {
   bool rows_dense() const {
     return column_stride == 1 && row_stride >= (columns > 1 ? columns : 1);
   }
-  // Whether cuBLAS, which counts in 32 bits, takes it.
+  // Whether its sizes fit cuBLAS's 32-bit integers.
   bool dense() const {
     constexpr int64_t kMost = std::numeric_limits<int>::max();
     return (rows_dense() && row_stride <= kMost) || (t().rows_dense() && column_stride <= kMost);
   }
 };
 
-// Of two dimensions, or of three, of which the first two become rows: that they can is up to the
-// caller.
+// A tensor of two dimensions, or of three whose first two are merged into rows. The caller makes
+// sure that their strides allow it.
 inline Matrix matrix_of(const at::Tensor& t) {
   const auto size = static_cast<int64_t>(t.element_size());
   const void* const data = t.const_data_ptr();
@@ -58,7 +58,7 @@ inline Matrix matrix_of(const at::Tensor& t) {
   return Matrix::of(data, t.size(0) * t.size(1), t.size(2), row_stride, t.stride(2), size);
 }
 
-// Such a tensor, dense along rows or columns: it, or a copy.
+// The tensor itself if it is dense along rows or columns, otherwise a copy.
 inline at::Tensor with_matrix(const at::Tensor& t) {
   const bool rows =
       t.dim() == 2 || t.size(0) <= 1 || t.size(1) <= 1 || t.stride(0) == t.size(1) * t.stride(1);

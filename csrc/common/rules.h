@@ -12,21 +12,21 @@
 
 namespace treadle {
 
-// What users call an op: "lltm_cell" of "treadle::lltm_cell" and of its forward pass.
+// The public name of an op: "lltm_cell" for "treadle::lltm_cell" and for its forward pass.
 std::string public_name(const OperatorHandle& op);
 
 // After an op that writes into arguments: autograd notices that saved values have changed.
 void version_counter_rule(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack);
 
-// For ops that write into arguments, where a tensor is lazily negative or conjugate. torch's own
-// rule would take what was written from the results, of which such ops have none.
+// For ops that write into arguments, if a tensor is lazily negative or conjugate. torch's own rule
+// would copy from the results, and such ops have none.
 void lazy_bits_rule(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack);
 
-// The kernel of every backend that has none.
+// The kernel for every backend without one.
 void no_backend_rule(const OperatorHandle& op, Stack* stack);
 
-// Casts the floating-point tensors of a call to `dtype`, but leaves float64; the arguments named in
-// `keep` stay if float32.
+// Casts the floating-point tensors of a call to `dtype`, except float64 ones, and float32 arguments
+// named in `keep`.
 void autocast_arguments(const OperatorHandle& op, Stack* stack, c10::DeviceType device,
                         at::ArrayRef<std::string_view> keep, ScalarType dtype);
 

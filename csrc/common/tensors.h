@@ -1,6 +1,6 @@
 // Tensors that may be missing: an argument that was not given, or a gradient or tangent that is
-// zero. The ops see `Tensor?`; inside, a missing tensor is an undefined one, and sums and products
-// take it for zero.
+// zero. The ops see `Tensor?`; inside, a missing tensor is an undefined one, and counts as zero in
+// sums and products.
 #pragma once
 
 #include <ATen/Functions.h>
@@ -62,7 +62,7 @@ inline Tensor matrix_product(const Tensor& a, const Tensor& b) {
 
 inline Tensor transposed(const Tensor& t) { return t.defined() ? t.mT() : t; }
 
-// Without a call of the dispatcher where nothing changes: these are a large part of a small op.
+// No dispatcher call if nothing changes: such calls are a large part of a small op.
 inline Tensor cast(const Tensor& t, ScalarType dtype) {
   return t.defined() && t.scalar_type() != dtype ? t.to(dtype) : t;
 }
@@ -77,8 +77,8 @@ inline Tensor columns(const Tensor& t, const c10::SymInt& begin, const c10::SymI
   return t.defined() ? t.narrow_symint(-1, begin, size) : t;
 }
 
-// Parts side by side by columns, of which a missing one is zeros like its model; undefined if all
-// are.
+// Parts concatenated by columns; a missing one is zeros like its model. Undefined if all are
+// missing.
 inline Tensor join(std::vector<Tensor> parts, const std::vector<Tensor>& models) {
   bool any = false;
   for (const auto& part : parts) any |= part.defined();

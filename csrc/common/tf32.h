@@ -1,5 +1,5 @@
-// Whether torch lets float32 be rounded to TF32 on a GPU: in matrix products, where ATen sets
-// cuBLAS's mode by the same, and in cuDNN's recurrent layers.
+// Whether torch allows TF32 for float32 on a GPU: in matrix products, for which ATen sets cuBLAS's
+// mode by the same setting, and in cuDNN's recurrent layers.
 #pragma once
 
 #include <ATen/Context.h>

@@ -111,7 +111,7 @@ void BatchedCall::run_unbatched() const {
 
 using Argument = BatchedCall::Argument;
 
-// A 0-dim tensor must not promote the others, also when its batch has made it 1-dim.
+// A 0-dim tensor must not promote the others, even if its batch made it 1-dim.
 static ScalarType promoted(const std::vector<Argument>& arguments) {
   at::native::ResultTypeState state;
   for (const auto& argument : arguments) {
@@ -138,7 +138,7 @@ void elementwise_batch_rule(const OperatorHandle& op, Stack* stack) {
   const auto common = scalar_among_tensors ? promoted(call.tensors()) : ScalarType::Undefined;
   const Stack results = call.run([&](const Argument& argument) {
     if (!argument.batch) {
-      // Where all are 0-dim, one without a batch promotes like one that has a batch.
+      // If all are 0-dim, one without a batch promotes like one with a batch.
       const bool as_tensor =
           batched != nullptr && rank == 0 && argument.value.device() == batched->device();
       return as_tensor ? argument.value.unsqueeze(0) : argument.value;
@@ -160,8 +160,8 @@ void elementwise_batch_rule(const OperatorHandle& op, Stack* stack) {
 
 // ---- problems and layers
 
-// Runs the op with the batch in front of those arguments that `takes` names; folded into what is
-// there, where that is problems or rows of their own.
+// Runs the op with the batch in front of the arguments that `takes` names, or folded into their
+// leading dimension if that is problems or independent rows.
 template <class Takes>
 static void run_in_front(const BatchedCall& call, bool fold, const Takes& takes) {
   c10::SymInt inner;
@@ -187,7 +187,8 @@ void batch_problems(const OperatorHandle& op, Stack* stack, uint64_t rows, int64
   const BatchedCall call(op, stack, rows);
   bool problems = false;
   for (const auto& argument : call.tensors()) problems |= argument.rank() > rank;
-  // Fold into a leading N that is there already; else into rows, if only these are batched.
+  // Fold into a leading N if there is one; otherwise into rows, if only arguments with rows are
+  // batched.
   const bool by_rows = call.only_rows() && !problems;
   run_in_front(call, by_rows || problems,
                [&](const Argument& a) { return !by_rows || call.has_rows(a); });
@@ -198,7 +199,7 @@ void batch_linear(const OperatorHandle& op, Stack* stack, uint64_t rows, size_t 
   bool many = false;
   for (const auto& argument : call.tensors()) {
     const bool is_weight = argument.position == weight;
-    // With a batch in front they would pass for layers, and for rows.
+    // With a batch in front they would look like layers or rows.
     const bool fits =
         is_weight ? argument.rank() >= 2 : argument.rank() >= 1 || !call.has_rows(argument);
     TORCH_CHECK(fits, call.op_name(), ": ", call.name(argument), " must have shape ",

@@ -1,5 +1,5 @@
-// Rules for vmap that serve any op with one registration line, and what an op's own rule is made
-// of. A rule turns a call with batched arguments into a call of the op without: the batch becomes a
+// Rules for vmap that serve any op with one registration line, and building blocks for an op's own
+// rule. A rule turns a call with batched arguments into a call without them: the batch becomes a
 // leading dimension, or folds into rows that are independent of each other.
 #pragma once
 
@@ -65,13 +65,13 @@ class BatchedCall {
     return op_.schema().arguments()[a.position].name();
   }
 
-  // Its value with the batch as dimension `dim`; an argument without a batch is expanded.
+  // The value with the batch as dimension `dim`; an argument without a batch is expanded.
   Tensor with_batch(const Argument& a, int64_t dim) const;
   // The batch folded into dimension `dim` of a sample: before it (`dim` from the front), or,
   // counted from the end, behind it, so that the samples of a row lie side by side.
   Tensor folded(const Argument& a, int64_t dim) const;
 
-  // The results, with change(argument) in the place of every tensor.
+  // The results of the op for change(argument) instead of every tensor argument.
   template <class F>
   Stack run(const F& change) const {
     Stack stack(arguments_);
@@ -80,15 +80,14 @@ class BatchedCall {
     return stack;
   }
 
-  // Runs the op sample by sample and hands back the results, with the samples in front; that at
-  // `same`, which no sample has for itself, as it is.
+  // Runs the op sample by sample and returns the results with the samples in front; the result at
+  // `same`, which the samples share, is returned as it is.
   void run_each(std::optional<size_t> same = std::nullopt) const;
 
-  // Runs the op on the arguments as they are, none of which has a batch, and hands the results
-  // back.
+  // Runs the op on the arguments as they are, none of which has a batch, and returns the results.
   void run_unbatched() const;
 
-  // Hands a result back, without a batch or with that in dimension `dim`.
+  // Returns a result, without a batch or with the batch in dimension `dim`.
   void give(const Tensor& t) const { stack_->emplace_back(t); }
   void give(const Tensor& t, int64_t dim) const;
 

@@ -16,14 +16,14 @@
 
 namespace treadle {
 
-// What an elementwise op runs over. Small calls are bound by the host and most are dense: if every
-// operand is contiguous, of one shape and stored as `compute`, no iterator is built.
+// The iteration space of an elementwise op. The host limits small calls, and most are dense: if
+// every operand is contiguous, of one shape and stored as `compute`, no iterator is built.
 struct ElementwiseLoop {
   // An undefined `out` is allocated. Shapes, dtypes and overlap have been checked.
   ElementwiseLoop(const char* op, const Tensor& out, const Tensor& x, ScalarType compute);
   ElementwiseLoop(const char* op, const Tensor& out, const Tensor& a, const Tensor& b,
                   ScalarType compute);
-  // Of an op with parameters, which broadcast with x.
+  // For an op with parameters, which broadcast with x.
   ElementwiseLoop(const char* op, const Tensor& out, const Tensor& x, const Tensor& alpha,
                   const Tensor& beta, ScalarType compute);
 
@@ -44,7 +44,7 @@ struct ElementwiseLoop {
 
 ScalarArg to_scalar_arg(const Scalar& s);
 
-// The dtype that torch's promotion gives, without its tables in the common cases.
+// The dtype of torch's promotion, without its tables in the common cases.
 ScalarType promote(const Tensor& x, const Scalar& s);
 ScalarType promote(const Tensor& a, const Tensor& b);
 

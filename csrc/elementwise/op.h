@@ -1,5 +1,5 @@
-// An elementwise op is a struct that says what is its own; the rest is made of it here: the kernels
-// of each form, Meta, autograd, vmap, the dispatcher calls, and the registration. scale.h is the
+// An elementwise op is a struct with the op's own parts. This header makes the rest: the kernels of
+// each form, Meta, autograd, vmap, the dispatcher calls, and the registration. scale.h is the
 // struct to read. x is the first tensor, which the in-place form writes; A... are the types of the
 // arguments behind it, as the schema has them. A struct says:
 //   kName                             of the schema; and kOverload and kForms, if not as below
@@ -60,7 +60,7 @@ T primal_of(const T& value) {
   }
 }
 
-// f of those arguments that are tensors; one that is not given is undefined.
+// f(the arguments that are tensors); a missing one is undefined.
 template <class F, class... T>
 auto of_tensors(const F& f, const T&... arguments) {
   return std::apply(f, std::tuple_cat(if_tensor(arguments)...));
@@ -87,16 +87,16 @@ template <class Op, class... A>
 struct ElementwiseOp {
   static constexpr const char* kOverload = "";
   static constexpr unsigned kForms = kAllForms;
-  // Whether derivatives are at x, which the in-place form overwrites: then that keeps a copy.
+  // Whether derivatives are at x, which the in-place form overwrites: then it saves a copy.
   static constexpr bool kAtX = false;
   // Whether x and the result have one tangent, which the in-place form need not write.
   static constexpr bool kKeepsTangent = false;
-  // Those of the arguments that are tensors, in their order.
+  // The arguments that are tensors, in their order.
   using Tangents = std::array<Tensor, 1 + (0 + ... + detail::is_tensor<A>)>;
 
-  // ---- what a struct may say otherwise
+  // ---- defaults, which a struct may override
 
-  // What the kernels take beside the tensors: a tuple.
+  // Parameters of the kernels besides the tensors: a tuple.
   static auto parameters(A... a) { return std::tuple_cat(detail::if_number(a)...); }
 
   static ElementwiseLoop loop(const char* op, const Tensor& out, const Tensor& x, A... a) {

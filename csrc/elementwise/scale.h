@@ -1,5 +1,5 @@
 // scale: out = x * factor, a Python number. x [*] of any number dtype; promotion as x * factor.
-// The op that others are copied from. Kernels: kernels/elementwise/scale.cu, cpu/scale.cpp.
+// The model for other ops. Kernels: kernels/elementwise/scale.cu, cpu/scale.cpp.
 #pragma once
 
 #include "elementwise/op.h"

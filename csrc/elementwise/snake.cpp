@@ -55,7 +55,7 @@ static void check_parameter(const char* op, const char* argument, const Tensor& 
   check_snake_parameter(op, argument, parameter.sym_sizes(), snake_channels(x.sym_sizes()));
 }
 
-// Integers alone are computed in the default floating-point dtype, as by sine.
+// If all are integers, the default floating-point dtype is used, as by sine.
 static ScalarType promote_snake(const Tensor& x, const Tensor& alpha, const Tensor& beta) {
   if (is_floating_dtype(x.scalar_type()) && x.scalar_type() == alpha.scalar_type() &&
       x.scalar_type() == beta.scalar_type()) {
@@ -71,7 +71,7 @@ static ScalarType promote_snake(const Tensor& x, const Tensor& alpha, const Tens
 SnakeOperands check_snake(const char* op, const Tensor& x, const Tensor& alpha,
                           const OptionalTensor& beta, const Tensor& out) {
   const Tensor& b = has(beta) ? *beta : alpha;
-  // Before promotion, which torch refuses of float8 in words of its own.
+  // Checked before promotion, which raises torch's own error for float8.
   if (x.scalar_type() != at::kBool) check_compute_dtype(op, "x", x.scalar_type());
   check_parameter(op, "alpha", alpha, x);
   check_parameter(op, "beta", b, x);
@@ -111,13 +111,13 @@ static Tensor rows_of(const Tensor& t, ScalarType dtype, int64_t n, int64_t c, b
   return rows.contiguous().view({n, c, -1});
 }
 
-// The gradient of a parameter, by that of every channel.
+// The gradient of a parameter, from that of every channel.
 static Tensor of_parameter(const Tensor& grad, const Tensor& parameter) {
   if (!grad.defined()) return grad;
   return cast(at::sum_to(grad, parameter.sizes()), parameter.scalar_type());
 }
 
-// Rows shorter than this are turned so that a channel is one row, where the backend wants it.
+// Shorter rows are transposed so that a channel is one row, if the backend needs that.
 static constexpr int64_t kShortRow = 64;
 
 Tensors3 run_snake_backward(const SnakeBackend& backend, const Tensor& grad, const Tensor& x,

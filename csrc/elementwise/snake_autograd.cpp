@@ -10,13 +10,13 @@
 namespace treadle {
 namespace {
 
-// sin(t) / t, 1 at 0, with derivatives of every order: where the quotient's would cancel, a series,
-// whose first term left out is below 1e-22.
+// sin(t) / t, 1 at 0, with derivatives of every order: a series where the quotient's would cancel;
+// its first omitted term is below 1e-22.
 Tensor sine_quotient(const Tensor& t) {
   constexpr double kNear = 0.5;
   constexpr int kTerms = 10;
   const Tensor near = t.abs().lt(kNear);
-  // What is not taken is computed where it is finite, since its gradient is multiplied by 0.
+  // The branch not taken is computed at a finite point, because its gradient is multiplied by 0.
   const Tensor q = at::where(near, t, 0.0).square(), other = at::where(near, 1.0, t);
   const auto term = [&q](int k) { return q / (2 * k * (2 * k + 1)); };
   Tensor series = 1 - term(kTerms - 1);
@@ -24,8 +24,8 @@ Tensor sine_quotient(const Tensor& t) {
   return at::where(near, series, sine(other) / other);
 }
 
-// A call as its derivatives see it: in the dtype that it is computed in, without logarithms, and
-// with alpha for a beta that was not given.
+// A call as its derivatives see it: in the dtype of the computation, without logarithms, and with
+// alpha for a missing beta.
 struct SnakeCall {
   Tensor x, alpha, beta;  // the last two along channels
   SnakeForm form;
@@ -47,19 +47,19 @@ struct SnakeCall {
   Tensor phase() const { return alpha * x; }
   Tensor inverse() const { return beta.add(form.eps).reciprocal(); }
 
-  // The limit form's derivative by alpha.
+  // The limit form's derivative with respect to alpha.
   Tensor limit_slope(const Tensor& t) const {
     const Tensor w = x * sine_quotient(t);
     return w * (2 * x * cosine(t) - w);
   }
 
-  // A tangent of a stored parameter as one of its own.
+  // The tangent of a parameter, from that of its stored form.
   Tensor along(const Tensor& moved, const Tensor& parameter) const {
     const Tensor t = along_channels(cast(moved, x.scalar_type()), x);
     return form.logscale ? t * parameter : t;
   }
 
-  // What the tangents of x, alpha and beta, those that are defined, make of the result.
+  // The result's tangent, from the defined ones among the tangents of x, alpha and beta.
   Tensor tangent(const Tensor& dx, const Tensor& stored_dalpha, const Tensor& stored_dbeta) const {
     const Tensor t = phase();
     const Tensor dalpha = stored_dalpha.defined() ? along(stored_dalpha, alpha) : Tensor();
@@ -78,14 +78,14 @@ struct SnakeCall {
     return result;
   }
 
-  // The gradient of a stored parameter by that of every element.
+  // The gradient of a stored parameter, from that of every element.
   Tensor to_parameter(const Tensor& grads, const Tensor& parameter, const Tensor& stored) const {
     const Tensor sum = at::sum_to(grads, parameter.sym_sizes());
     const Tensor grad = form.logscale ? sum * parameter : sum;
     return cast(grad.reshape_symint(stored.sym_sizes()), stored.scalar_type());
   }
 
-  // Of x, alpha and beta, those of the mask, by every element.
+  // Gradients with respect to x, alpha and beta where `mask` says so, one value an element.
   Tensors3 gradients(const Tensor& grad, std::array<bool, 3> mask) const {
     const Tensor t = phase(), product = sine(t) * cosine(t);
     Tensor by_x, by_alpha, by_beta;

@@ -1,5 +1,5 @@
-// vmap of snake. Where only x is batched the batch is part of N; otherwise, and for the gradients
-// of alpha and beta, which each sample has for itself, part of C.
+// vmap of snake. If only x is batched, the batch is part of N. Otherwise, and for the gradients of
+// alpha and beta, which differ by sample, it is part of C.
 #include "common/vmap.h"
 #include "elementwise/snake.h"
 #include "treadle/ops.h"
@@ -78,7 +78,7 @@ void snake_backward_batch_rule(const OperatorHandle& op, Stack* stack) {
   }
 }
 
-// What the op without writing gives, written into x.
+// Copies the result of the functional op into x.
 void snake_inplace_batch_rule(const OperatorHandle& op, Stack* stack) {
   Stack arguments(stack->end() - 5, stack->end());
   {

@@ -6,7 +6,7 @@
 
 namespace treadle {
 
-// ---- second derivatives, of ops of torch or of ours, so that they can be differentiated again
+// ---- second derivatives, composed of torch's ops or ours, so that they have derivatives, too
 
 Tensor SineOp::times_second(const Tensor& t, const Tensor& x) { return cosine_backward(t, x); }
 

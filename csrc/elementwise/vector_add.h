@@ -41,8 +41,8 @@ struct VectorAddOp : ElementwiseOp<VectorAddOp, const Tensor&, const Scalar&> {
     return alone(t[0].defined() ? t[0] : scaled(t[1], alpha), result);
   }
 
-  // A tangent of its own. Made from that of an argument, which torch.func may have batched where
-  // the result is not.
+  // A separate tensor, made from the tangent of an argument, which torch.func may have batched
+  // although the result is not.
   static Tensor alone(const Tensor& t, const Tensor& result) {
     return t.expand_symint(result.sym_sizes()).to(result.scalar_type(), false, /*copy=*/true);
   }

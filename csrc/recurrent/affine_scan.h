@@ -1,8 +1,8 @@
 // affine_scan: result[t] = keep[t] * result[t - 1] + add[t], the sums over time that a cell's state
-// is, in one pass over T steps. Before the first step stands `start`; with `reverse` the first step
-// is the last one of time. keep, add and the result are [T, B, H], start [B, H], all float32 or all
-// float64. Where reset, bool [T, B, 1], is true, the result is add[t]: neither a value, NaN or inf
-// neither, nor a derivative passes there. What layers call, and its own derivative.
+// is, in one pass over T steps. `start` precedes the first step; with `reverse` the first step is
+// the last in time. keep, add and the result are [T, B, H], start [B, H], all float32 or all
+// float64. Where reset, bool [T, B, 1], is true, the result is add[t]: neither values (NaN and inf
+// included) nor derivatives cross it. Layers call it, and its derivative is itself.
 #pragma once
 
 #include "common/tensors.h"

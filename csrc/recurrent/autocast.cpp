@@ -1,7 +1,7 @@
-// recurrent_layer under autocast: in the lower precision, as a matrix product, but for c, which
-// keeps float32; or as torch's layers on a CPU are. Those that oneDNN does not run are compositions
-// there: their products take the lower precision, and a float32 state promotes all that follows.
-// Such a layer runs in float32 here, from the input on.
+// recurrent_layer under autocast: in the lower precision, like a matrix product, except for c,
+// which keeps float32; on a CPU as torch's layers. Layers that oneDNN does not run are compositions
+// there: their products take the lower precision, and a float32 state promotes everything that
+// follows. Such a layer runs in float32 here, from the input on.
 #include "recurrent/autocast.h"
 
 #include <ATen/Context.h>
@@ -14,7 +14,7 @@ namespace treadle {
 
 static bool promotes(CellKind cell, bool packed) {
   if (cell == CellKind::kLltm) return false;
-  // Of torch's layers oneDNN runs the LSTM, of dense rows.
+  // Among torch's layers, oneDNN runs only the LSTM, and only on dense rows.
   return cell == CellKind::kGru || packed || !at::globalContext().userEnabledMkldnn();
 }
 

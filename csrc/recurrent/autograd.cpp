@@ -157,7 +157,7 @@ static void set_forward_tangents(const LayerSaved& out, const LayerArguments& ar
   if (!recompute) set(std::get<3>(out), tangents.gates);
 }
 
-// What recurrent_layer calls, so that outer levels of torch.func see one op with all its
+// recurrent_layer calls this, so that outer levels of torch.func see one op with all its
 // derivatives. In reverse mode gates have no gradient: the backward op counts them in the
 // arguments.
 static LayerSaved recurrent_layer_forward_autograd(c10::DispatchKeySet keys,
@@ -181,7 +181,7 @@ static LayerSaved recurrent_layer_forward_autograd(c10::DispatchKeySet keys,
 
 static LayerResults recurrent_layer_autograd(c10::DispatchKeySet keys, const LayerArguments& a,
                                              bool recompute, std::string_view algorithm) {
-  // Without derivatives nothing of the steps is saved.
+  // Without derivatives the steps save nothing.
   if (!compute_requires_grad(a.input, a.h0, a.c0, a.weight_ih, a.weight_hh, a.bias_ih, a.bias_hh,
                              a.reset_h, a.reset_c) &&
       !has_tangent(a)) {

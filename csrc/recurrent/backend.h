@@ -1,4 +1,4 @@
-// The engine that runs a recurrent layer, whatever its cell: what a backend brings, and what all
+// The engine that runs a recurrent layer of any cell: a backend's functions, and code that all
 // backends share. Products over all steps are ATen's; the steps are the backend's.
 #pragma once
 
@@ -25,14 +25,14 @@ struct Sequence {
   Sequence(const Tensor& input, const Tensor& batch_sizes);
 
   // As direction `d` runs them, 1 backward in time, or with `reversed` as its backward pass takes
-  // them. With the marks of rows that start anew before each step. Behind the last stands one
+  // them, with the marks of rows that reset before each step. The last entry is a step
   // without rows.
   std::vector<RecurrenceStep> in_order(int64_t d, bool reversed = false) const;
 
   // [S, H]: what h was before each row's step, from h0 [B, H] and output [S, H] of one direction.
   Tensor previous_h(const Tensor& h0, const Tensor& output, int64_t d) const;
 
-  // [S, 1]: whether a row of direction d starts anew before its step, from the marks [S, 1].
+  // [S, 1]: whether a row of direction d resets before its step, from the marks [S, 1].
   Tensor marks_before(const Tensor& marks, int64_t d) const;
 
   // [S, H] of each step's rows of [B, H]; and their sum over the steps [D, B, H] of [D, S, H].
@@ -40,8 +40,8 @@ struct Sequence {
   Tensor sum_of_steps(const Tensor& places, int64_t batch) const;
 };
 
-// What follows from the gradients of all gates of a direction, by products and sums over all steps.
-// Of what has no data nothing is wanted.
+// Gradients of weights and biases, from the gradients of all gates of a direction, by products and
+// sums over all steps. A Matrix with null data: that gradient is not needed.
 struct ParameterGradients {
   CellKind cell;
   Dtype dtype;
@@ -64,7 +64,8 @@ struct RecurrenceBackend {
   // The plan of a forward or a backward pass; raises for an `algorithm` that cannot run.
   RecurrencePlan (*plan)(const RecurrenceSizes& sizes, at::Device device,
                          std::string_view algorithm, bool backward);
-  // Whether a cell's float32 products are tf32, where torch says otherwise of matrix products.
+  // Whether a cell's float32 products use tf32, if that differs from torch's setting for matrix
+  // products.
   std::optional<bool> (*tf32)(CellKind cell, Dtype dtype);
   // out = a b, all of `dtype`; null where ATen's products are as good.
   void (*multiply)(const Matrix& out, const Matrix& a, const Matrix& b, Dtype dtype,
@@ -125,7 +126,7 @@ inline MatrixView matrix_view(const Tensor& t) {
   return {t.const_data_ptr(), t.stride(0), t.stride(1)};
 }
 
-// Of a launch that takes all rows; `starts` is still to be set for a packed batch.
+// Sizes of a launch that takes all rows; `starts` is still to be set for a packed batch.
 inline PersistentSizes persistent_sizes(const RecurrenceSizes& sizes, bool half_c) {
   return {sizes.cell,         sizes.dtype,         static_cast<int>(sizes.directions),
           sizes.steps,        sizes.batch,         sizes.hidden,

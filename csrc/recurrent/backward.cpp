@@ -1,5 +1,5 @@
-// recurrent_layer_backward on all devices: the steps give the gradients of all gates, and products
-// and sums over all steps make of them those of input, weights and bias. Twin: forward.cpp.
+// recurrent_layer_backward on all devices: the steps give the gradients of all gates, from which
+// products and sums over all steps compute those of input, weights and bias. Twin: forward.cpp.
 #include <ATen/Functions.h>
 
 #include "common/flush.h"
@@ -63,7 +63,7 @@ struct Backward {
   bool recompute;
   LayerMask mask;
 
-  // The gradient of a state, [B, H] in acc, to begin with.
+  // The initial gradient of a state, [B, H] in acc.
   Tensor state(const Tensor& grad, int64_t d, bool transposed) const {
     const auto options = run.arguments.input.options().dtype(run.acc);
     const auto& sizes = run.sizes;
@@ -84,7 +84,7 @@ struct Backward {
     // Recomputed gates are overwritten, each by its gradient.
     const bool in_place = recompute && run.work == g.scalar_type();
     const Tensor result = in_place ? g : at::empty({rows, width}, options);
-    // Maybe a copy, which must live as long as what reads it.
+    // Maybe a copy, which must outlive its readers.
     const Tensor grad_rows = grads.output.defined() ? run.rows(grads.output) : Tensor();
     MatrixView grad;
     if (grad_rows.defined()) {
@@ -113,8 +113,8 @@ struct Backward {
     return result;
   }
 
-  // Of algorithms that run step by step: the gradient of a state that the first step did not begin
-  // with goes to what replaced it.
+  // For algorithms that run step by step: if a reset replaced the first step's state, the gradient
+  // goes to the replacement.
   void cut_first(const RecurrenceStep& step, const Tensor& grad, Tensor of_reset) const {
     if (!run.resets.marks.defined() || step.marked_rows == 0) return;
     const Tensor mark = run.rows(run.resets.marks).narrow(0, step.marks, step.marked_rows);
@@ -145,7 +145,7 @@ struct Backward {
   void parameters(int64_t d, const Tensor& grad_gates, Tensor previous, Gradients& found) const {
     const LayerArguments& a = run.arguments;
     if (run.backend.parameters != nullptr) {
-      // Only these find h before each step nowhere but in parts of the output.
+      // Only these read h before each step from parts of the output.
       const bool moved = a.batch_sizes.defined() || run.resets.marks.defined();
       if (mask[4] && moved && !previous.defined()) previous = previous_h(d);
       add_parameters(run, mask, d, grad_gates.const_data_ptr(), found.bias_sums, output, previous,
@@ -215,7 +215,7 @@ struct Backward {
     if (mask[2]) states.c0 = at::empty(a.c0.sizes(), a.c0.options());
     const std::array<int64_t, 3> places{run.sizes.directions, run.sequence.rows, run.sizes.hidden};
     const auto options = a.input.options().dtype(run.acc);
-    // Of what was not given there is none.
+    // An argument that was not given has no gradient.
     if (mask[7] && a.reset_h.defined()) states.reset_h = at::zeros(places, options);
     if (mask[8] && a.reset_c.defined()) states.reset_c = at::zeros(places, options);
     if (run.persistent()) {
@@ -230,7 +230,7 @@ struct Backward {
   }
 };
 
-// The gradient of reset_h or reset_c, from that of each place [D, S, H].
+// The gradient of reset_h or reset_c, from that of each step and row [D, S, H].
 Tensor of_replaced(const LayerRun& run, const Tensor& grad, const Tensor& model) {
   if (!grad.defined()) return grad;
   const Tensor found = run.resets.per_step ? grad.view(model.sizes())
@@ -253,7 +253,7 @@ LayerGrads recurrent_layer_backward_kernel(const RecurrenceBackend& backend,
   const auto& [grads, arguments, output, gates, recompute, algorithm, mask] = call;
   check_layer_backward(grads, arguments, output, gates, recompute);
   check_layer_backward_data(grads, arguments, output, gates);
-  // Within autocast the products, too, are of the dtype that the forward pass had.
+  // Within autocast the products, too, have the dtype of the forward pass.
   const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
   const LayerRun run(backend, arguments, algorithm, /*backward=*/true);
   const Tensor& input = arguments.input;

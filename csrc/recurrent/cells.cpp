@@ -8,20 +8,20 @@
 namespace treadle {
 namespace {
 
-// [T, B, X] moved by a step: what stands before each in a direction's own order.
+// [T, B, X] shifted by a step: for each step, the entry before it in the direction's own order.
 Tensor before(const Tensor& t, const Tensor& first, int64_t direction) {
   const Tensor row = first.unsqueeze(0);
   const Tensor all = direction == 0 ? at::cat({row, t}) : at::cat({t, row});
   return all.narrow_symint(0, direction, t.sym_size(0));
 }
 
-// The state of a row that starts anew, [B, H] or [T, B, H], where it is marked; else `other`.
+// The state that a row resets to, [B, H] or [T, B, H], where it is marked; else `other`.
 Tensor replaced(const Tensor& marks, const Tensor& states, int64_t direction, const Tensor& other) {
   if (!states.defined()) return other.masked_fill(marks, 0);
   return at::where(marks, states.select(0, direction).to(other.scalar_type()), other);
 }
 
-// What a step keeps of c, and what it adds.
+// The factor of c in a step, and the term that it adds.
 struct Steps {
   Tensor keep, add;
 };

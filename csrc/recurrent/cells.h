@@ -1,17 +1,17 @@
-// The cells c of all steps, which the layers keep to themselves. c is linear in the c before it,
-// with factors that follow from the gates; and these from the input and the h before, which the
-// output has. So two products and one pass over the steps (affine_scan.h) give all of them, with
-// every derivative that these have.
+// c_t of every step (`return_cells=True`), recomputed from input and output. c_t is linear in
+// c_{t-1}, with factors that follow from the gates, and the gates follow from the input and
+// h_{t-1}. So two products and one pass over the steps (affine_scan.h) give every c_t, with all
+// derivatives.
 #pragma once
 
 #include "recurrent/layer.h"
 
 namespace treadle {
 
-// Of one direction of a dense layer: [T, B, H], in float at least.
+// c of one direction of a dense layer: [T, B, H], in float at least.
 Tensor direction_cells(const LayerArguments& layer, const Tensor& output, int64_t direction);
 
-// Of all directions, dense or packed: [T, B, D*H] or [S, D*H], in float at least.
+// c of all directions, dense or packed: [T, B, D*H] or [S, D*H], in float at least.
 Tensor layer_cells(const LayerArguments& layer, const Tensor& output);
 
 }  // namespace treadle

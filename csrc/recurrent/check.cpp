@@ -87,7 +87,7 @@ void check_marks(const char* op, const char* letters, const Tensor& reset,
               ": call reset.bool()");
 }
 
-// Which rows start anew, and what replaces their states.
+// Which rows reset, and what replaces their states.
 static void check_resets(const char* op, const LayerArguments& a) {
   const Tensor& reset = a.reset;
   TORCH_CHECK(a.reset_h.defined() == a.reset_c.defined(), op,

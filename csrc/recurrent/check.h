@@ -22,8 +22,8 @@ class LayerCaller {
   const char* before_;
 };
 
-// Marks of the rows that start anew: bool, one for each place. Simulators give floats [T, B, 1], so
-// the errors name the calls that make marks of them.
+// The marks of rows that reset: bool, one for each step of each row. Simulators give floats
+// [T, B, 1], so the errors name the calls that turn those into marks.
 void check_marks(const char* op, const char* letters, const Tensor& reset,
                  c10::SymIntArrayRef shape);
 
@@ -32,8 +32,8 @@ void check_layer(const char* op, const LayerArguments& arguments);
 void check_layer_backward(const LayerOutputs& grads, const LayerArguments& arguments,
                           const Tensor& output, const Tensor& gates, bool recompute);
 
-// What only memory shows, after the checks above: arguments lie in their storages, and batch_sizes
-// do not grow and add up.
+// Checks of memory, after the checks above: arguments lie in their storages, and batch_sizes do not
+// increase and add up.
 void check_layer_data(const char* op, const LayerArguments& arguments);
 void check_layer_backward_data(const LayerOutputs& grads, const LayerArguments& arguments,
                                const Tensor& output, const Tensor& gates);

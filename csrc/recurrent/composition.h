@@ -31,7 +31,7 @@ class LayerDirection {
         h_(steps.count()),
         c_(steps.count()) {}
 
-  // The tangents of the results, from those of the arguments; of the gates only if asked for.
+  // The tangents of the results, from those of the arguments; those of the gates only on request.
   LayerOutputs jvp(const LayerArguments& tangents, bool with_gates) {
     const auto own = [&](Tensor LayerArguments::* member) {
       return Dual{of_direction(arguments_.*member, d_), of_direction(tangents.*member, d_)};
@@ -119,7 +119,7 @@ class LayerDirection {
 
   int64_t time(int64_t s) const { return d_ == 0 ? s : steps_.count() - 1 - s; }
 
-  // ---- rows that start anew
+  // ---- rows that reset
 
   // Those of step t, [rows, 1]; undefined if there cannot be any.
   Tensor mark_of(int64_t t) const {
@@ -229,7 +229,7 @@ class LayerComposition {
       for (const auto& one : found) parts.push_back(one.*member);
       return parts;
     };
-    // Of one step a direction may have none, where only what replaces states has tangents.
+    // A direction may have no tangent in a step, if only replacement states have tangents.
     const auto joined = [](std::vector<Tensor> parts, auto join) {
       Tensor any;
       for (const auto& part : parts) any = part.defined() ? part : any;

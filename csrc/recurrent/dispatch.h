@@ -17,7 +17,7 @@ struct LayerBackwardCall {
 };
 
 // f(before..., arguments, recompute, algorithm) as a kernel of recurrent_layer or of its forward
-// pass. Raises for a cell that there is not.
+// pass. Raises for an unknown cell.
 template <auto f, class... Before>
 struct LayerKernel {
   static auto call(Before... before, const Tensor& input, const OptionalTensor& batch_sizes,

@@ -1,6 +1,6 @@
 // A tensor with its tangent. A formula in Duals of a cell's results gives their tangents, and one
-// of its gradients the second derivatives. What is undefined is zero, and nothing is computed of
-// it. Operands have one shape.
+// of its gradients the second derivatives. Undefined means zero, and costs no computation. Operands
+// have one shape.
 #pragma once
 
 #include <utility>

@@ -10,8 +10,8 @@
 namespace treadle {
 namespace {
 
-// Of some steps. Where the gates are kept in the products' dtype these lie in their place: each is
-// read before its gate is written.
+// The products of some steps. If the gates are kept in the products' dtype, both share memory: each
+// product is read before its gate is written.
 Tensor input_products(const LayerRun& run, const Tensor& x, const Tensor& w_ih,
                       const Tensor& gates) {
   if (!gates.defined() || !x.is_cpu() || x.scalar_type() != run.acc) {
@@ -23,7 +23,7 @@ Tensor input_products(const LayerRun& run, const Tensor& x, const Tensor& w_ih,
   return products;
 }
 
-// Of algorithms that run step by step: the states [D, B, H] that direction d's first step begins
+// For algorithms that run step by step: the states [D, B, H] that direction d's first step begins
 // with.
 void replace_first(const LayerRun& run, int64_t d, const RecurrenceStep& step, const Tensor& h,
                    const Tensor& c) {

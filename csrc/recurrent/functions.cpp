@@ -7,7 +7,7 @@ namespace {
 
 using OptionalList = std::optional<at::TensorList>;
 
-// With the cells of all steps there are four results.
+// With the cell states there are four results.
 template <class Results>
 using PairInput = Results(const Tensor&, at::TensorList, at::TensorList, bool, int64_t, double,
                           bool, bool, bool, bool, const OptionalTensor&, OptionalList,

@@ -7,11 +7,11 @@
 //   weight_ih [D, GH, I], weight_hh [D, GH, H], bias_ih and bias_hh [D, GH] or none; of one
 //                                 direction all may come without D, and so do their gradients
 //   output [T, B, D*H]            or [S, D*H]
-//   reset [T, B, 1] bool          or [S, 1]: where it is true, a row starts anew. The state before
+//   reset [T, B, 1] bool          or [S, 1]: where it is true, a row resets. The state before
 //                                 that step (of direction 1: before the step of time that precedes
 //                                 it, which it reads next) is not the last one but that of reset_h
 //                                 and reset_c, or zeros
-//   reset_h, reset_c [D, B, H]    or one for each place, [D, T, B, H] or [D, S, H]; as h0 and c0
+//   reset_h, reset_c [D, B, H]    or one for each step, [D, T, B, H] or [D, S, H]; as h0 and c0
 #pragma once
 
 #include <ATen/Functions.h>
@@ -98,7 +98,7 @@ inline Tensor in_gate_order(const Tensor& t, CellKind cell, const c10::SymInt& h
   return t.defined() && shift != 0 ? at::roll_symint(t, hidden * shift, dim) : t;
 }
 
-// Of a layer; and from there back.
+// The same with the sizes of a layer, and the inverse.
 inline Tensor in_gate_order(const Tensor& t, const LayerArguments& layer) {
   return in_gate_order(t, layer.cell, layer.h0.sym_size(-1), layer.one_direction() ? 0 : 1);
 }

@@ -24,7 +24,7 @@ const auto& single_layer_op() {
 Tensor of_directions(at::TensorList params, int64_t each, int64_t k) {
   if (k >= each) return Tensor();
   if (static_cast<int64_t>(params.size()) > each) return at::stack({params[k], params[each + k]});
-  // Of a wrong shape with another dimension, which the op then refuses.
+  // If the shape is wrong it only gains a dimension: the op refuses it.
   return params[k].dim() == (k < 2 ? 2 : 1) ? params[k] : params[k].unsqueeze(0);
 }
 
@@ -62,7 +62,7 @@ LayersResults run_layer(const LayerArguments& a, bool recompute, bool cells) {
   return found;
 }
 
-// A layer whose rows stop by themselves.
+// A layer over rows of variable length.
 LayersResults run_layer(const LayerArguments& given, bool recompute, bool cells,
                         const RowLengths& lengths) {
   // Before any of it is changed. Autocast is still to give all arguments one dtype.
@@ -73,7 +73,7 @@ LayersResults run_layer(const LayerArguments& given, bool recompute, bool cells,
   const bool has_c = given.cell != CellKind::kGru, both = given.h0.sym_size(0) == 2;
   LayersResults found = call_layer(has_c && !both ? keep_cells(a, lengths) : a, recompute);
   found.output = lengths.without_padding(found.output);
-  Tensor of_first;  // the cells of the first direction, whose c beside another is lost
+  Tensor of_first;  // c of the forward direction: its c_n is overwritten in bidirectional layers
   if (cells) {
     found.cells = layer_cells(a, found.output);
     of_first = found.cells.narrow_symint(-1, 0, a.h0.sym_size(-1));

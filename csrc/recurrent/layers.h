@@ -1,11 +1,11 @@
-// lltm, lstm and gru: what their ops are given and what they return; layers.cpp runs them.
+// lltm, lstm and gru: arguments and results of their ops; layers.cpp runs them.
 #pragma once
 
 #include "recurrent/layer.h"
 
 namespace treadle {
 
-// What all overloads of an op are given.
+// The arguments that all overloads of an op share.
 struct Layers {
   CellKind cell;
   at::TensorList hx;  // of GRU h0 alone
@@ -28,7 +28,7 @@ struct Layers {
   int64_t each() const { return !has_biases ? 2 : has_bias_hh(cell) ? 4 : 3; }
 };
 
-// Of one layer, or of all; cells [T, B, D*H] or [S, D*H] are undefined where nobody asks for them.
+// Results of one layer, or of all. cells [T, B, D*H] or [S, D*H] are undefined unless requested.
 struct LayersResults {
   Tensor output, h_n, c_n, cells;
 };

@@ -50,8 +50,8 @@ static void check_lists(const Layers& a) {
   }
 }
 
-// All of them before any is read: lengths, cells of all steps, and weights of two directions are
-// read by ops of ATen, and recurrent_layer sees one layer's alone.
+// Checks all arguments before any is read: ATen ops read lengths, cell states and the weights of
+// two directions, and recurrent_layer sees only those of one layer.
 static void check_all_storages(const char* input_name, const Tensor& input,
                                const OptionalTensor& batch_sizes, const Layers& a) {
   check_composite_storage(a.op(), input_name, input);

@@ -55,7 +55,7 @@ LayerArguments with_lengths(LayerArguments a, const RowLengths& lengths) {
   a.c0 = a.c0.masked_fill(lengths.empty, 0);
   if (a.reset.defined()) a.reset = a.reset.logical_and(lengths.padding.logical_not());
   if (a.h0.sym_size(0) == 1) return a;
-  // The mark makes the first direction start anew, too, in the padding.
+  // The mark resets the first direction, too, in the padding.
   const Tensor first_after = lengths.first_after();
   if (!a.reset.defined()) {
     a.reset = first_after;
@@ -73,7 +73,7 @@ LayerArguments with_lengths(LayerArguments a, const RowLengths& lengths) {
 
 // ---- the state after the last step
 
-// Far beyond any gate, so that sigmoid is 0 or 1 to the last bit; float16 has it, too.
+// Far beyond any gate, so that sigmoid is 0 or 1 to the last bit; representable in float16, too.
 static constexpr double kSaturated = 3e4;
 // Rows of input are multiples of it, as products of half types like them.
 static constexpr int64_t kColumns = 8;
@@ -89,7 +89,7 @@ LayerArguments keep_cells(LayerArguments a, const RowLengths& lengths) {
       at::zeros_symint({gates, a.h0.sym_size(-1), columns}, a.weight_ih.options());
   weights.select(0, 0).select(-1, 0).fill_(-kSaturated);
   if (a.cell == CellKind::kLstm) weights.select(0, 1).select(-1, 0).fill_(kSaturated);
-  // Of one direction they may come without D.
+  // With one direction they may lack the dimension D.
   auto like = a.weight_ih.sym_sizes().vec();
   like.back() = columns;
   a.input = at::cat({a.input, marks}, -1);
@@ -99,7 +99,7 @@ LayerArguments keep_cells(LayerArguments a, const RowLengths& lengths) {
 
 void set_last_states(Tensor& h_n, Tensor& c_n, const LayerArguments& given, const Tensor& output,
                      const Tensor& cells, const RowLengths& lengths) {
-  // Of the second direction the layer itself has them.
+  // For the second direction the layer has them itself.
   const auto with_first = [](const Tensor& first, const Tensor& states) {
     if (states.sym_size(0) == 1) return first.unsqueeze(0);
     return at::stack({first, states.select(0, 1)});

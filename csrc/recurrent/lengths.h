@@ -1,10 +1,10 @@
-// Rows of a padded batch that stop by themselves, after as many steps as `lengths` says. The layer
-// runs on through the padding, which is zeros to it, and nobody reads what comes out there. So
-// nothing waits for the lengths, which stay on their device.
+// Variable-length rows of a padded batch (`lengths`). The layer runs on through the padding, which
+// it sees as zeros, and nobody reads the results there. So nothing waits for the lengths, which
+// stay on their device.
 //  - h after a row's last step is the output there.
 //  - c is carried through the padding by gates that keep it (of one direction: keep_cells), or is
 //    computed again (cells.h).
-//  - The second direction comes out of the padding: it starts anew before a row's last step.
+//  - The second direction comes out of the padding: it resets before a row's last step.
 #pragma once
 
 #include "recurrent/layer.h"
@@ -34,8 +34,8 @@ struct RowLengths {
 // lengths [B] beside input [T, B, I]. Their values only if TREADLE_CHECK_LENGTHS is 1.
 void check_lengths(const char* op, const Tensor& lengths, const Tensor& input);
 
-// The layer with rows that stop: what stands in the padding, or begins rows without steps, is not
-// read. Zeros instead, as a gradient of 0 times NaN would be NaN.
+// The layer over variable-length rows. It reads zeros instead of the padding and of the initial
+// states of rows without steps: a gradient of 0 times NaN would be NaN.
 LayerArguments with_lengths(LayerArguments layer, const RowLengths& lengths);
 
 // The layer of one direction whose gates keep c in the padding.

@@ -17,7 +17,7 @@ static LayerSaved recurrent_layer_forward_empty(const LayerArguments& a, bool re
 static LayerGrads recurrent_layer_backward_empty(const LayerBackwardCall& call) {
   const auto& [grads, a, output, gates, recompute, algorithm, mask] = call;
   check_layer_backward(grads, a, output, gates, recompute);
-  // Of a bias that is missing, too.
+  // A missing bias has a gradient, too.
   const auto grad_bias = [](bool needed, const Tensor& weight) {
     const auto shape = weight.sym_sizes();
     return needed ? at::empty_symint(shape.slice(0, shape.size() - 1), weight.options()) : Tensor();

@@ -76,7 +76,7 @@ Tensor products_of_all_steps(const LayerRun& run, int64_t width, const Tensor& g
   const auto size = static_cast<int64_t>(x.element_size());
   const Matrix all = Matrix::of(products.const_data_ptr(), directions * rows, row, row, 1, size);
   for (int64_t d = 0; d < directions; ++d) {
-    // Of all directions.
+    // The weights of all directions.
     const Matrix weight = padded ? Matrix::of(weights.const_data_ptr(), directions * blocks * width,
                                               features, features, 1, size)
                                  : matrix_of(weights);

@@ -14,7 +14,7 @@
 
 namespace treadle {
 
-// Where rows start anew, as the kernels read it: contiguous, and c in acc.
+// Where rows reset, as the kernels read it: contiguous, and c in acc.
 struct LayerResets {
   Tensor marks, h, c;  // undefined: nowhere; zeros
   bool per_step = false;
@@ -104,7 +104,7 @@ struct LayerRun {
   // Whether the kernels read half types by words of two, beside which nobody may write meanwhile.
   bool reads_words() const { return plan.one_block() && is_half(sizes.dtype); }
 
-  // Of the larger product with a weight.
+  // Multiplications of the larger product with a weight.
   int64_t multiplications() const {
     const int64_t inputs = std::max(sizes.hidden, arguments.input.size(-1));
     return sequence.rows * width() * inputs;
@@ -138,7 +138,7 @@ struct LayerGradients {
 
 // Adds to `found`, by the backend's `parameters`, what direction d has; `grad_gates` [S, GH]
 // contiguous. `previous`: h before each step [S, H], or undefined where every row takes every step
-// and none starts anew.
+// and none resets.
 void add_parameters(const LayerRun& run, const LayerMask& mask, int64_t d, const void* grad_gates,
                     const Tensor& bias_sums, const Tensor& output, const Tensor& previous,
                     LayerGradients& found);
@@ -146,7 +146,7 @@ void add_parameters(const LayerRun& run, const LayerMask& mask, int64_t d, const
 // The gradients of the states that a layer or a row of it begins with; each may be undefined.
 struct StateGradients {
   Tensor h0, c0;            // [D, B, H]
-  Tensor reset_h, reset_c;  // [D, S, H] acc; zeros where no row starts anew
+  Tensor reset_h, reset_c;  // [D, S, H] acc; zeros where no row resets
 };
 
 // grad_gates [D, S, GH], which may be the same memory as gates. grads.output, whose rows of all

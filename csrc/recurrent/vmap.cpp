@@ -36,7 +36,7 @@ struct Layout {
   }
 };
 
-// Of the backward op's mask and results: those of weights and biases, and those after them.
+// Where weights and biases begin in the backward op's mask and results, and what follows them.
 constexpr size_t kWeights = 3, kResets = 7;
 
 // Results 1 and 2 have the rows of h0, the others those of input.
@@ -79,7 +79,7 @@ void layer_batch_rule(const OperatorHandle& op, Stack* stack) {
   bool by_rows = call.only_rows() && call.size() != 0;
   if (layout.mask) {
     const auto mask = call.value(*layout.mask).toBoolList();
-    // Of weights and biases.
+    // Weights and biases.
     for (size_t i = kWeights; i < kResets; ++i) by_rows &= !mask[i];
   }
   if (by_rows) return fold(call, layout);

@@ -1,6 +1,6 @@
 // The derivatives of sine_linear, of every order. With z = x W^T + b and s_k = d^k sin(omega z) /
 // dz^k, slope(g, f, k) = g f s_k is closed under differentiation. Its vjp for v, which
-// sine_linear_slope_backward gives in one pass:
+// sine_linear_slope_backward computes in one pass:
 //   by g: slope(v, f, k)    by f: slope(v, g, k)    by z: slope(v g, f, k + 1)
 // From grad_z follow grad_x = grad_z W, grad_W = grad_z^T x, grad_b = sum grad_z. output and phase
 // are functions of x, W and b, so they get no gradients of their own.
@@ -29,7 +29,7 @@ bool large_grad_z(const Tensor& grad, const Tensor& weight) {
   return grad.numel() * static_cast<int64_t>(grad.element_size()) >= kLarge && !(half && narrow);
 }
 
-// Whether nobody else can see grad, so that grad_z may overwrite it: the condition under which
+// Whether nothing else can see grad, so that grad_z may overwrite it: the condition under which
 // torch's engine accumulates in place (InputBuffer). A tensor that Python has seen has two owners.
 // Subclasses, levels of torch.func and modes rely on ops without side effects.
 bool may_write(const Tensor& grad, const Layer& layer) {
@@ -161,7 +161,7 @@ Tensor sine_linear_slope_autograd(c10::DispatchKeySet keys, const Tensor& grad,
   return out;
 }
 
-// If a derivative of this one may be asked for, it is composed of slopes, which have all of them.
+// If this must be differentiable, it is composed of slopes, which have all derivatives.
 Tensors4 sine_linear_backward_autograd(c10::DispatchKeySet keys, const Tensor& grad,
                                        const Tensor& input, const Tensor& weight,
                                        const OptionalTensor& bias, const OptionalTensor& output,
@@ -211,8 +211,8 @@ Tensors3 sine_linear_slope_backward_autograd(c10::DispatchKeySet keys, const Ten
 
 // ---- the layer
 
-// sine_linear calls this where derivatives may be asked for, so that outer levels of torch.func see
-// one op with all its derivatives. phase has none of its own.
+// sine_linear calls this if derivatives may follow, so that outer levels of torch.func see one op
+// with all its derivatives. phase has no derivative of its own.
 OutputAndPhase sine_linear_forward_autograd(c10::DispatchKeySet keys, const Tensor& input,
                                             const Tensor& weight, const OptionalTensor& bias,
                                             double omega) {

@@ -1,9 +1,9 @@
 // sine_linear_slope: grad * factor * d^order sin(omega z) / dz^order with z = input weight^T +
 // bias, from output and phase, without another GEMM (kernels/math/sine_linear.h).
 // sine_linear_backward: gradients of input, weight and bias, and grad_z, the slope of order 1.
-// sine_linear_backward_: grad_z over grad, and grad_bias.
-// sine_linear_slope_backward: the vjp of a slope, by grad, by factor and by z, in one pass.
-// Derivatives: autograd.cpp. Backends: cpu.cpp, cuda/sine_linear.cpp.
+// sine_linear_backward_: grad_z over grad, and grad_bias. sine_linear_slope_backward: the vjp of a
+// slope with respect to grad, factor and z, in one pass. Derivatives: autograd.cpp. Backends:
+// cpu.cpp, cuda/sine_linear.cpp.
 #include <ATen/Functions.h>
 
 #include <cmath>
@@ -27,7 +27,7 @@ static double scale_of(double omega, int64_t order) {
   return std::pow(omega, static_cast<double>(order)) * ((order & 2) != 0 ? -1 : 1);
 }
 
-// Calls run(args) for a slope into `result`, which has elements and may be grad.
+// Calls run(args) for a slope into `result`, which is not empty and may be grad.
 template <class Run>
 static void with_slope(const SineLayer& layer, const Tensor& grad, const Tensor& factor,
                        int64_t order, const Tensor& result, const Run& run) {

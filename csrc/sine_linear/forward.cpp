@@ -14,7 +14,7 @@
 namespace treadle {
 namespace {
 
-// Rows of a chunk, at least: a GEMM of fewer does not pay.
+// The fewest rows of a chunk: a smaller GEMM does not pay off.
 constexpr int64_t kMinRows = 256;
 
 std::vector<int64_t> sizes_of(const c10::SymDimVector& shape) {
@@ -34,7 +34,7 @@ void forward_layers(const SineLinearBackend& backend, SineLinearForward args, co
   backend.forward(args, input.device());
 }
 
-// For kernels that compute the product themselves, of a contiguous weight.
+// For kernels that compute the product themselves, from a contiguous weight.
 SineLinearForward with_operands(SineLinearForward args, const Tensor& x, const Tensor& weight,
                                 const Tensor& bias) {
   args.input = x.const_data_ptr();

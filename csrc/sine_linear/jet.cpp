@@ -1,8 +1,7 @@
 // sine_linear_jet: a jet [P, ..., I] through a layer, output [P, ..., O]. Its parts are the value,
-// the gradient by d coordinates, and nothing, the Laplacian or the d of the Hessian's diagonal.
-// sine_linear_jet_backward: gradients of jet, weight and bias.
-// Formula: kernels/math/sine_jet.h. Derivatives: jet_autograd.cpp. Backends: cpu.cpp,
-// cuda/sine_linear.cpp.
+// the gradient with respect to d coordinates, and nothing, the Laplacian or the d of the Hessian's
+// diagonal. sine_linear_jet_backward: gradients of jet, weight and bias. Formula:
+// kernels/math/sine_jet.h. Derivatives: jet_autograd.cpp. Backends: cpu.cpp, cuda/sine_linear.cpp.
 #include "sine_linear/jet.h"
 
 #include <ATen/Functions.h>
@@ -16,7 +15,7 @@
 
 namespace treadle {
 
-// Points of a chunk, at least: a GEMM of fewer does not pay.
+// The fewest points of a chunk: a smaller GEMM does not pay off.
 static constexpr int64_t kMinPoints = 256;
 
 // ---- forward
@@ -44,7 +43,7 @@ struct Forward {
     for (int64_t p = 0; p < x.size(0); ++p) run(product.select(0, p), x.select(0, p));
   }
 
-  // What kernels that multiply need.
+  // What kernels that compute the product need.
   void take_operands() {
     args.input = x.const_data_ptr();
     args.input_part_stride = x.stride(0);
@@ -54,7 +53,7 @@ struct Forward {
     args.weight = weight.const_data_ptr();
   }
 
-  // The parts but the value, rounded, as the kernel finds them in output.
+  // All parts except the value, rounded, as the kernel reads them from output.
   void multiply_rest() const {
     Tensor rest = all_rows_of(output.narrow(0, 1, parts() - 1));
     at::mm_out(rest, all_rows_of(x.narrow(0, 1, parts() - 1)), weight.t());
@@ -174,8 +173,8 @@ static Tensor jet_grad_z(const SineJetBackend& backend, const JetLayer& layer, c
   return grad_z;
 }
 
-// weight as cuBLAS multiplies it by rows soonest: in tf32 dense along what is summed up, as in the
-// forward pass.
+// weight in the layout that cuBLAS multiplies fastest: in tf32 dense along the summed dimension, as
+// in the forward pass.
 static Tensor dense_along_sum(const Tensor& weight) {
   const bool tf32 = weight.is_cuda() && weight.scalar_type() == at::kFloat && tf32_allowed();
   return tf32 ? weight.t().contiguous().t() : weight;

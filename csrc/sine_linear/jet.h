@@ -10,7 +10,7 @@
 
 namespace treadle {
 
-// What a device does beside its SineLinearBackend.
+// A device's functions for jets, in addition to its SineLinearBackend.
 struct SineJetBackend {
   const SineLinearBackend& layer;
   bool multiplies;   // the forward kernel multiplies few coordinates itself
@@ -35,7 +35,7 @@ JetLayer check_jet(const char* op, const Tensor& jet, const Tensor& weight, cons
 void check_jet_backward(const char* op, const JetLayer& layer, const Tensor& grad,
                         const Tensor& output, const Tensor& phase);
 
-// Of what stands at the end of a jet's shape: [..., O] of [P, ..., O].
+// The end of a jet's shape: [..., O] of [P, ..., O].
 c10::SymDimVector phase_shape(const Tensor& jet, const Tensor& weight);
 
 // A jet [P, ..., C] as [P, N, C], and all of its rows as [P N, C].

@@ -35,7 +35,7 @@ const auto& jet_backward_op() {
 
 // ---- the composition
 
-// Of checked arguments. Products keep their dtype within autocast, too.
+// f of checked arguments. Products keep their dtype within autocast, too.
 template <class F>
 auto composed(const Tensor& jet, const Tensor& weight, const Tensor& bias, double omega,
               int64_t coordinates, std::string_view second, const F& f) {
@@ -120,7 +120,7 @@ struct SineLinearJetBackward : OpNode<SineLinearJetBackward, Tensor, Tensor, Ten
                                 Tensor& phase, double omega, int64_t coordinates,
                                 const std::string& second) {
     if (!output.defined()) {
-      // It was written over. Within autocast, too, the layer keeps the dtype that it had.
+      // It was overwritten. Within autocast, too, the layer keeps its dtype.
       const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
       std::tie(output, phase) =
           jet_forward_op().call(jet, weight, optional(bias), omega, coordinates, second);
@@ -132,8 +132,8 @@ struct SineLinearJetBackward : OpNode<SineLinearJetBackward, Tensor, Tensor, Ten
   }
 };
 
-// What sine_linear_jet calls where derivatives may be asked for, so that outer levels of torch.func
-// see one op with all its derivatives. phase has none of its own.
+// sine_linear_jet calls this if derivatives may follow, so that outer levels of torch.func see one
+// op with all its derivatives. phase has no derivative of its own.
 OutputAndPhase sine_linear_jet_forward_autograd(c10::DispatchKeySet keys, const Tensor& jet,
                                                 const Tensor& weight, const OptionalTensor& bias,
                                                 double omega, int64_t coordinates,

@@ -113,7 +113,7 @@ class JetComposition {
   }
   static Tensor sum(const Tensor& t) { return t.sum(0, /*keepdim=*/true); }
 
-  // What belongs to second parts, of something by coordinate.
+  // The entries for second parts, from values by coordinate.
   Tensor fold(const Tensor& t) const { return parts_.second == JetSecond::kLaplacian ? sum(t) : t; }
 
   Tensor with_bias(const Tensor& z, const Tensor& bias) const {

@@ -8,7 +8,7 @@ namespace treadle {
 using Argument = BatchedCall::Argument;
 
 static void check_rank(const BatchedCall& call, const Argument& a, bool is_jet, bool is_weight) {
-  // With the batch among its dimensions it would pass for a jet.
+  // With the batch among its dimensions it would look like a jet.
   TORCH_CHECK(!is_jet || a.rank() >= 2, call.op_name(), ": ", call.name(a),
               " must have shape [P, ..., I], got ", a.shape());
   TORCH_CHECK(!is_weight || a.rank() == 2, call.op_name(), ": ", call.name(a),

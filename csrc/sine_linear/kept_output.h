@@ -1,7 +1,6 @@
-// The output of a layer as its Nodes keep it. Who multiplies it in place (x = layer(x); x *=
-// factor) writes over what float32's derivatives read. Then it is undefined here, where a
-// SavedVariable would raise, and the Node makes it again from the layer's arguments, which are kept
-// anyway.
+// The output of a layer as its Nodes keep it. In-place code (x = layer(x); x *= factor) overwrites
+// what float32's derivatives read. A SavedVariable would then raise; here it becomes undefined, and
+// the Node recomputes it from the layer's arguments, which are kept anyway.
 #pragma once
 
 #include "sine_linear/layer.h"
@@ -51,11 +50,11 @@ struct Slot<LayerOutput<kOutput>> {
 
 namespace sine_layer {
 
-// Makes an output that was written over again, with its phase: the two go together.
+// Recomputes an overwritten output together with its phase.
 inline void make_again(const Tensor& input, const Tensor& weight, const Tensor& bias,
                        Tensor& output, Tensor& phase, double omega) {
   if (output.defined() || !reads_output(input.scalar_type())) return;
-  // Within autocast, too, the layer keeps the dtype that it had.
+  // Within autocast, too, the layer keeps its dtype.
   const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
   std::tie(output, phase) = forward_op().call(input, weight, optional(bias), omega);
 }

@@ -81,7 +81,7 @@ struct Layer : SineLayer {
     return factor.defined() ? slope(grad * other, factor, order) : slope(grad, other, order);
   }
 
-  // The vjp of a slope: by grad, factor and z.
+  // The vjp of a slope with respect to grad, factor and z.
   Tensors3 slope_backward(const Tensor& v, const Tensor& grad, const Tensor& factor, int64_t order,
                           std::array<bool, 3> mask) const {
     return slope_backward_op().call(v, grad, optional(factor), input, weight, optional(bias),
@@ -97,7 +97,7 @@ struct Layer : SineLayer {
 
   // The tangent of z, undefined if no argument has one.
   Tensor tangent_of_z() const {
-    // GEMMs keep the dtype that the layer had, within autocast, too.
+    // GEMMs keep the layer's dtype, within autocast, too.
     const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
     const Tensor x = rows_of(primal(input), weight);
     Tensor dz;
@@ -114,7 +114,7 @@ struct Layer : SineLayer {
 };
 
 // The primal point of a layer, at which tangents are taken. Tangents of output and phase are not
-// read: those of the arguments say it all.
+// read, because they follow from those of the arguments.
 struct PrimalLayer {
   Tensor input, weight, bias, output, phase;
   double omega;

@@ -11,7 +11,7 @@ namespace treadle {
 
 using OutputAndPhase = Tensors2;
 
-// What a device does. Fused kernels return false, having done nothing, for arguments that they do
+// A device's functions. Fused kernels return false, having done nothing, for arguments that they do
 // not support, and may be null.
 struct SineLinearBackend {
   Tensor (*gemm_operand)(const Tensor& t);  // t as `gemm` takes it
@@ -53,7 +53,7 @@ void check_sine_linear_slope(const char* op, const SineLayer& layer, const Tenso
 c10::SymDimVector output_shape(const Tensor& input, const Tensor& weight);
 // The dtype that `phase` is stored in.
 ScalarType phase_dtype(ScalarType dtype);
-// Whether derivatives need output beside phase.
+// Whether derivatives need output in addition to phase.
 inline bool reads_output(ScalarType dtype) { return dtype == at::kFloat; }
 
 // ---- shared by forward, backward and autograd

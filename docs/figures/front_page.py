@@ -3,9 +3,9 @@
     python docs/figures/front_page.py                 the picture beside this file
     python docs/figures/front_page.py --output DIR    the same in another folder
 
-Left: what a training step of treadle.nn.LSTM and GRU takes beside torch's, over H, from the
-committed results of an H200. Right: the network of examples/photograph.py, learnt on the CPU by
-this script in a few minutes, with the gradient that autograd gives of it.
+Left: times of a training step of treadle.nn.LSTM and GRU and of torch's, over H, from the committed
+results of an H200. Right: the network of examples/photograph.py, which this script trains on the
+CPU in a few minutes, and its gradient by autograd.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 It takes some minutes of one processor. `waves` are sequences of a sine wave and the program of
 PyTorch's example time_sequence_prediction: two layers of 51 units guess the next value in float64,
 LBFGS trains them. `characters` is examples/characters.py with 160 units; an LLTM also without the
-pull on its cells, which that example adds to the loss.
+penalty on c that that example adds to the loss.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def waves(rows: int, length: int) -> Tensor:
 
 
 def learn_waves(cell: str, rows: int, length: int, looks: list[int]) -> Iterator[dict[str, Any]]:
-    """The held-out loss after so many steps of LBFGS, of 20 evaluations each, and the largest c."""
+    """The held-out loss after given numbers of LBFGS steps, of 20 evaluations each, and the largest
+    c."""
     torch.manual_seed(0)
     model, data = Waves(cell).double(), waves(rows, length)
     learnt, held_out = data[:, HELD_OUT:], data[:, :HELD_OUT]
@@ -82,7 +83,7 @@ def learn_waves(cell: str, rows: int, length: int, looks: list[int]) -> Iterator
 
 
 def largest(states: Any) -> dict[str, float]:
-    """Of the last c: how far the cells have come. A GRU has none."""
+    """The largest magnitude in the last c. A GRU has none."""
     return {"largest_c": states[1].abs().max().item()} if isinstance(states, tuple) else {}
 
 

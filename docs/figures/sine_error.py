@@ -3,9 +3,10 @@
     python docs/figures/sine_error.py                 sine_error.png and .json beside it
     python docs/figures/sine_error.py --output DIR    the same files in another folder
 
-It takes the CPU, half a minute and the same random numbers every time. float32: random floats of
-every quarter of a decade; the worst of each is computed again with mpmath. Half types: all of them.
-treadle's results are the same bits on every machine; torch's depend on its version and processor.
+It takes half a minute of the CPU and uses the same random numbers every time. float32: random
+floats of every quarter of a decade; the worst of each is checked with mpmath. Half types: all
+numbers. treadle's results are the same bits on every machine; torch's depend on its version and
+processor.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ LABELS = {"treadle": "treadle", "torch": "torch on the CPU"}
 
 
 def edges() -> list[float]:
-    """From 1e-6 to the largest float, equally far apart on a logarithmic axis."""
+    """Arguments from 1e-6 to the largest float, equally far apart on a logarithmic axis."""
     largest = torch.finfo(torch.float32).max
     count = math.floor(math.log10(largest / LOWEST) * PIECES_A_DECADE)
     return [LOWEST * 10 ** (i / PIECES_A_DECADE) for i in range(count + 1)] + [largest]
 
 
 def random_floats(low: float, high: float, generator: torch.Generator) -> Tensor:
-    """Of both signs, every float as likely as the next: drawn as bits, so the same everywhere."""
+    """Floats of both signs, all equally likely: drawn as bits, so the same on every machine."""
     first, last = torch.tensor([low, high]).view(torch.int32).tolist()
     drawn = torch.randint(first, last + 1, (PER_PIECE,), generator=generator)
     sign = torch.randint(0, 2, (PER_PIECE,), generator=generator) * 2 - 1
@@ -88,7 +89,7 @@ def curves() -> tuple[list[float], dict[str, dict[str, list[float]]], dict[str, 
 
 
 def misrounded(name: str, who: str, dtype: torch.dtype) -> int:
-    """How many finite numbers of a half type have another result than the nearest one."""
+    """How many finite numbers of a half type are not rounded to the nearest result."""
     every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
     x = every[every.isfinite()]
     # float64 is near enough to say so: no half has a result that close to the middle of two.
@@ -107,7 +108,7 @@ def halves() -> dict[str, Any]:
 
 
 def nearest() -> dict[str, float]:
-    """The float from 1 up that is nearest to a multiple of pi / 2: all of them are tried.
+    """The float from 1 up that is nearest to a multiple of pi / 2, found by trying all.
 
     x = m 2^e: m times the 64 digits of 2^e 2 / pi behind its point, with what overflows left out,
     says where in its quarter turn x is.

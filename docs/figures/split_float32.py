@@ -1,6 +1,6 @@
-"""Errors of products of float32 that are split into float16, as cluster_split_forward does it,
-beside those of fma: h W^T of 512 units, K in four parts. Tensor cores are taken to cut off what
-they add, so many bits behind the largest addend. 24 are float32's own; GPUs keep some more.
+"""Errors of float32 products by fp16x2, as in cluster_split_forward, and by fma: h W^T of 512
+units, K in four parts. The simulated tensor cores truncate what they add, a given number of bits
+behind the largest addend. 24 are float32's own; GPUs keep some more.
 
     python docs/figures/split_float32.py      # writes split_float32.json
 """
@@ -38,7 +38,7 @@ def add_products(total: Array, a: Array, b: Array, bits: int) -> Array:
 
 
 def split(w: Array, h: Array, bits: int, chunks: int) -> Array:
-    """Sums of highs are rounded to float32 once in so many chunks of 16."""
+    """Sums of highs are rounded to float32 once every `chunks` chunks of 16."""
     exponent = np.frexp(np.abs(w).max(-1))[1] - 1
     w_high, w_low = halves(np.ldexp(w, (TOP - exponent)[:, None]))
     h_high, h_low = halves(np.ldexp(h, STATE))
@@ -101,9 +101,9 @@ def errors() -> dict[str, dict[str, float]]:
         size = np.abs(h) @ np.abs(w).T
         ways = {
             "fma": by_fma(w, h),
-            "split, 24 bits": split(w, h, 24, 2),
-            "split, 26 bits": split(w, h, 26, 2),
-            "split, 26 bits, rounded once": split(w, h, 26, 8),
+            "fp16x2, 24 bits": split(w, h, 24, 2),
+            "fp16x2, 26 bits": split(w, h, 26, 2),
+            "fp16x2, 26 bits, rounded once": split(w, h, 26, 8),
         }
         found[name] = {
             way: float(f"{2**24 * np.sqrt(((x - exact) ** 2).mean() / (size**2).mean()):.3g}")

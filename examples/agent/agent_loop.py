@@ -23,11 +23,11 @@ WHO = {
 
 
 class Loop:
-    """An eye and a mind in a world, a step of all rows at a time.
+    """An eye and a mind in a world, which steps all rows at a time.
 
-    What a step leaves behind, it writes where the next one reads: so a captured step can be
-    replayed. ``who`` is one of WHO. With ``make_step`` the layer runs as treadle.nn.make_step's
-    graph, which keeps its state itself.
+    A step writes its state where the next one reads it, so a captured step can be replayed. ``who``
+    is one of WHO. With ``make_step`` the layer runs as treadle.nn.make_step's graph, which keeps
+    its state itself.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Loop:
         self.frame = torch.empty(0)  # what it saw last
 
     def perceive(self) -> Tensor:
-        """What the mind reads, [B, I]: the kinds of tiles that the eye sees, and the last move."""
+        """The mind's input, [B, I]: the kinds of tiles that the eye sees, and the last move."""
         self.frame = self.world.frame()
         sight = self.eye(self.frame).softmax(-1).flatten(1)
         if self.who == "eyes shut":
@@ -86,7 +86,8 @@ class Loop:
 
     @torch.no_grad()
     def play(self, steps: int) -> tuple[dict[str, Tensor], Tensor]:
-        """So many steps, each entry [T, B], and the value [B] of what comes after them."""
+        """Takes ``steps`` steps; each entry is [T, B]. Also returns the value [B] of the state
+        after them."""
         played = [self.step() for _ in range(steps)]
         together = {name: torch.stack([step[name] for step in played]) for name in played[0]}
         _, value, _ = self.mind(self.perceive()[None], self.h, self.world.begins[None])
@@ -94,8 +95,8 @@ class Loop:
 
 
 class Captured:
-    """A call as a CUDA graph. Each replay returns the same tensors, with new values of new random
-    numbers. It holds the call, as the graph reads and writes what that holds."""
+    """A call as a CUDA graph. Each replay returns the same tensors, with new values from new random
+    numbers. It holds the call, because the graph reads and writes the call's tensors."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self.call, self.graph = call, torch.cuda.CUDAGraph()
@@ -114,7 +115,7 @@ class Captured:
 
 
 def player(loop: Loop, steps: int) -> Callable[[], tuple[dict[str, Tensor], Tensor]]:
-    """``loop.play(steps)`` to be called again and again: on a GPU one graph of all its steps."""
+    """``loop.play(steps)`` for repeated calls: on a GPU one graph of all its steps."""
 
     def play() -> tuple[dict[str, Tensor], Tensor]:
         return loop.play(steps)
@@ -123,8 +124,8 @@ def player(loop: Loop, steps: int) -> Callable[[], tuple[dict[str, Tensor], Tens
 
 
 def success(loop: Loop, steps: int) -> dict[str, float]:
-    """Of all episodes that end within so many steps: how many, the share of those that end on the
-    right digit, and how many steps they take."""
+    """Count the episodes that end within ``steps``, the share that end on the right digit, and how
+    many steps they take."""
     ends = right = torch.zeros((), device=loop.world.device)
     for _ in range(steps):
         played = loop.step()

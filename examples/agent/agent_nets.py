@@ -1,4 +1,4 @@
-"""What perceives and what reasons: a convolutional net of sines, and a GRU."""
+"""The nets that perceive and reason: a convolutional net of sines, and a GRU."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ class Mind(nn.Module):
         self.head = nn.Linear(hidden, ACTIONS + 1)
 
     def forward(self, x: Tensor, h: Tensor, begins: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of inputs [T, B, I], states [1, B, H] and resets [T, B]: scores, values, states."""
+        """Scores, values and states from inputs [T, B, I], states [1, B, H] and resets [T, B]."""
         output, h = self.layer(x, h, reset=begins)
         return *self.decide(output), h
 
     def decide(self, output: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores [..., 4] and values [...] of what the layer gave, [..., H]."""
+        """Scores [..., 4] and values [...] from the layer's output [..., H]."""
         scores, value = self.head(output).split([ACTIONS, 1], -1)
         return scores, value.squeeze(-1)
 
 
 def learn_to_read(eye: Eye, sheet: Sheet, steps: int) -> None:
-    """From scenes that say what is in them."""
+    """Train the eye on labelled scenes."""
     optimizer = torch.optim.Adam(eye.parameters())
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, EYE_RATE, total_steps=steps)
     for _ in range(steps):

@@ -32,7 +32,7 @@ class Moment:
 
 
 def watch(loop: Loop, steps: int) -> list[list[Moment]]:
-    """The first whole episode of each row that has one within so many steps."""
+    """The first whole episode of each row that has one within this number of steps."""
     world = loop.world
     episodes: list[list[Moment]] = [[] for _ in range(world.rows)]
     running, done = [False] * world.rows, [False] * world.rows

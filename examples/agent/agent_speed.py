@@ -63,7 +63,7 @@ def ways(eye: Eye, mind: Mind, sheet: Sheet, rows: int) -> Iterator[tuple[str, C
 
 
 def measure(eye: Eye, mind: Mind, sheet: Sheet, sizes: list[int], seconds: float) -> list[Row]:
-    """Of so many rows each: frames per second, and what of a step host and device wait."""
+    """For each number of rows: frames per second, and how long host and device wait in a step."""
     found = []
     for rows in sizes:
         for way, call, steps in ways(eye, mind, sheet, rows):
@@ -81,7 +81,7 @@ def measure(eye: Eye, mind: Mind, sheet: Sheet, sizes: list[int], seconds: float
 
 
 def wall(call: Callable[[], object], device: torch.device, seconds: float) -> float:
-    """Seconds of a call among many; the device is waited for after the last one alone."""
+    """Seconds of a call among many; the host waits for the device only after the last one."""
 
     def many(count: int) -> float:
         wait(device)
@@ -104,8 +104,8 @@ def wait(device: torch.device) -> None:
 
 def alone(call: Callable[[], object], steps: int) -> tuple[float, float]:
     """Seconds of a call: of the host, when it need not wait for the device, and of the device, when
-    it need not wait for the host. For that a sleeping kernel goes first, and all is issued before
-    it wakes."""
+    it need not wait for the host. To measure the latter, a sleeping kernel goes first,
+    and everything is issued before it wakes."""
     calls, cycles = max(1, AHEAD // steps), SLEEP
     host: list[float] = []
     device: list[float] = []

@@ -1,11 +1,11 @@
 """Rooms of handwritten digits, many side by side, as tensors on one device.
 
-A room has 5 x 5 tiles of 8 x 8 pixels, a wall around them, and a digit in each corner. The one who
-walks begins in the middle and sees the 3 x 3 tiles around: no corner yet, but in the first frame,
-and in no other, the cue, a digit under its feet. Right is the corner that has the same digit in
-another hand. Where an episode ends, on a digit or at its last step, the next begins in that row.
+A room has 5 x 5 tiles of 8 x 8 pixels, a wall around them, and a digit in each corner. The agent
+begins in the middle and sees the 3 x 3 tiles around it: no corner yet. Only the first frame also
+shows the cue, a digit under its feet. The right corner has the same digit in another hand. Where an
+episode ends, on a digit or at its last step, the next begins in that row.
 
-Nothing here asks a tensor for its value, so on a GPU the host waits for nothing.
+Nothing here reads a tensor's value, so on a GPU the host never waits.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def paint(sheet: Sheet, tiles: Tensor) -> Tensor:
 
 
 def scenes(sheet: Sheet, count: int) -> Tensor:
-    """Tiles of windows into rooms that nobody could build, [count, 9]: most are digits."""
+    """Tiles of random windows, [count, 9]: most are digits."""
     shape, device = (count, TILES), sheet.kinds.device
     digits = torch.randint(WALL + 1, len(sheet.kinds), shape, device=device)
     plain = torch.randint(WALL + 1, shape, device=device)

@@ -3,12 +3,12 @@
     python examples/agent/find_digit.py              learn, then play with unseen digits
     python examples/agent/find_digit.py --out DIR    also write JSON and pictures there
 
-It is shown a handwritten digit, once, and then walks through a room of which it sees the nearest
-tiles, to the corner that holds the same digit in another hand. A convolutional net of sines reads
-the pixels (perceive), a GRU remembers what was read (reason), and the room moves (act). Many rooms
-run side by side; where one ends, the next begins in the same row, and there the GRU starts anew.
-The eye learns first, from scenes that say what they show, then the mind by PPO. Who cannot read, or
-forgets the cue, finds one of four at most: more than that takes both.
+It sees a handwritten digit once, and then walks through a room, of which it sees the nearest tiles,
+to the corner that holds the same digit in another hand. A convolutional net of sines reads the
+pixels (perceive), a GRU remembers what was read (reason), and the room moves (act). Many rooms run
+side by side; where one ends, the next begins in the same row, and there the GRU resets. The eye
+learns first, from labelled scenes, then the mind by PPO. An agent that cannot read or forgets the
+cue is right in at most one room of four.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ except ImportError as error:
 
 # Much entropy, or it settles for guessing which of the last corners it is.
 RULES = ppo.Rules(discount=0.97, trace=0.95, clip=0.2, entropy=0.04, epochs=4, parts=4)
-BAR, SHOWN = 0.85, 20
-# Of the measurement of speed: rows, and seconds for each way.
+TARGET, SHOWN = 0.85, 20
+# For the measurement of speed: rows, and seconds for each way.
 SIZES, SECONDS = {"cpu": [64, 512], "cuda": [256, 2048, 16384]}, 1.0
 
 
@@ -62,7 +62,7 @@ class Settings:
 
 
 class Training:
-    """What the mind has learnt so far, in the rooms of ``loop``."""
+    """The mind's training so far, in the rooms of ``loop``."""
 
     def __init__(self, loop: Loop, settings: Settings) -> None:
         self.loop, self.settings = loop, settings
@@ -171,9 +171,9 @@ def main(arguments: list[str] | None = None) -> int:
         head = {"machine": machine, "settings": asdict(settings)}
         write(options.out, head | record, training, test)
     rate = record["success"]["agent"]["success"]
-    if rate < BAR:
-        print(f"find_digit.py: {rate:.0%} of the rooms, below {BAR:.0%}", file=sys.stderr)
-    return 0 if rate >= BAR else 1
+    if rate < TARGET:
+        print(f"find_digit.py: {rate:.0%} of the rooms, below {TARGET:.0%}", file=sys.stderr)
+    return 0 if rate >= TARGET else 1
 
 
 if __name__ == "__main__":

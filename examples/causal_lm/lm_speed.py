@@ -1,4 +1,4 @@
-"""Tokens per second of language models, measured in turns: training steps and generate()."""
+"""Tokens per second of language models, measured alternately: training steps and generate()."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Workload:
 
 
 def training_speed(models: Models, load: Workload) -> dict[str, float]:
-    """Of whole steps: forward, backward, AdamW."""
+    """Tokens per second of whole steps: forward, backward, AdamW."""
     device = next(iter(models.values())).device
     tokens = torch.randint(1, 256, (load.batch, load.length), device=device)
     half = load.dtype == "bfloat16"
@@ -51,7 +51,7 @@ def training_speed(models: Models, load: Workload) -> dict[str, float]:
 
 
 def generation_speed(models: Models, load: Workload) -> dict[str, float]:
-    """Of greedy ``generate()``, of what it writes."""
+    """Tokens per second that greedy ``generate()`` writes."""
     device = next(iter(models.values())).device
     prompt = torch.randint(1, 256, (load.batch, PROMPT), device=device)
     rules = {"max_new_tokens": load.length, "do_sample": False}

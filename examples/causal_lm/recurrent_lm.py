@@ -1,8 +1,8 @@
 """A causal language model of bytes for transformers, mixed over time by a recurrent layer.
 
-``treadle.nn.LSTM``, ``GRU`` or ``LLTM`` stand where other language models have attention, or
-torch's LSTM or GRU (``kernels="torch"``). ``generate()`` keeps their states as its cache: of one
-size, however long the text. Importing this file registers the model, so that afterwards
+``treadle.nn.LSTM``, ``GRU`` or ``LLTM``, or torch's LSTM or GRU (``kernels="torch"``), replace
+attention. ``generate()`` keeps their states as its cache, whose size does not depend on the length
+of the text. Importing this file registers the model, so that afterwards
 ``AutoModelForCausalLM.from_pretrained`` loads it. Written for transformers 4.50 to 5.24.
 """
 
@@ -46,13 +46,13 @@ CACHE = "cache" if "cache" in CausalLMOutputWithPast.__annotations__ else "past_
 
 
 class RecurrentLMConfig(PretrainedConfig):
-    """What a model is made of.
+    """The configuration of a model.
 
     Args:
         mixer: "lstm", "gru" or "lltm".
         kernels: "treadle", or "torch" for torch's layer of the same name (there is no LLTM).
-        cell_pull: what holds an LLTM's cells, which never forget: this share of their mean size is
-            added to the loss in training.
+        cell_pull: this share of the mean magnitude of an LLTM's c is added to the loss in training,
+            because an LLTM never forgets.
     """
 
     model_type = "treadle-recurrent-lm"
@@ -86,7 +86,7 @@ class RecurrentLMConfig(PretrainedConfig):
 class RecurrentCache:
     """The states after the tokens that were read, of every block; it never grows.
 
-    It has the methods by which ``generate()`` asks a cache; beam search calls ``reorder_cache``.
+    It has the methods that ``generate()`` calls on a cache; beam search calls ``reorder_cache``.
     Transformers 4.57 and later also begin a ``generate()`` with one.
     """
 
@@ -104,7 +104,7 @@ class RecurrentCache:
         return -1
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Row i goes on from what row ``beam_idx[i]`` has read."""
+        """Row i continues from the state of row ``beam_idx[i]``."""
         self.states = [
             states and tuple(state.index_select(1, beam_idx.to(state.device)) for state in states)
             for states in self.states
@@ -112,7 +112,7 @@ class RecurrentCache:
 
 
 class Block(nn.Module):
-    """Mixes over time, then over features; each after a norm, each added to what came in."""
+    """Mixes over time, then over features; each after a norm and with a residual connection."""
 
     def __init__(self, config: RecurrentLMConfig) -> None:
         super().__init__()
@@ -122,15 +122,15 @@ class Block(nn.Module):
         self.mlp_norm = nn.RMSNorm(size)
         self.mlp = nn.Sequential(nn.Linear(size, 2 * size), nn.GELU(), nn.Linear(2 * size, size))
         self.dropout = nn.Dropout(config.dropout)
-        # Of ours c may be float32 beside half types: what adds up over the text keeps its digits,
-        # whether it stays within a call or goes from one call to the next.
+        # Our layers take c in float32 next to half types, so sums over the text keep their digits
+        # within a call and from one call to the next.
         self.wide_cell = config.kernels == "treadle" and config.mixer != "gru"
         self.one_state = config.mixer == "gru"
 
     def forward(
         self, x: Tensor, states: States | None, begins: Tensor | None
     ) -> tuple[Tensor, States]:
-        """Of [B, T, H]; where ``begins`` [B, T] is true, the text of a row begins anew."""
+        """Mix x [B, T, H] over time; where ``begins`` [B, T] is true, the row resets."""
         if states is None and self.wide_cell and x.dtype in HALVES:
             h = x.new_zeros(1, x.size(0), x.size(2))
             states = h, h.float()
@@ -143,7 +143,7 @@ class Block(nn.Module):
 
 
 class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
-    """Scores the next byte at every place of a text."""
+    """Scores the next byte at every position of a text."""
 
     config_class = RecurrentLMConfig
     base_model_prefix = "model"
@@ -214,7 +214,7 @@ class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
         if self.config.kernels == "torch":
             raise ValueError(
                 'forward: attention_mask must be ones alone with kernels="torch", got zeros: '
-                "torch's layers cannot begin anew in the middle of a row"
+                "torch's layers cannot reset in the middle of a row"
             )
         begins = mask.bool() & ~F.pad(mask[:, :-1].bool(), (1, 0), value=True)
         return begins[:, -steps:]
@@ -229,7 +229,7 @@ class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
         past_key_values: RecurrentCache | None = None,
         **_: Any,
     ) -> dict[str, Any]:
-        """What a step of ``generate()`` gives to forward: the tokens that were not read yet."""
+        """The arguments of forward in a step of ``generate()``: the tokens not read yet."""
         cache = cache or past_key_values
         seen = 0 if cache is None else cache.get_seq_length()
         return {

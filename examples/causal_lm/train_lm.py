@@ -1,4 +1,4 @@
-"""Train a recurrent language model of bytes by transformers' Trainer, beside torch's layer.
+"""Train a recurrent language model of bytes by transformers' Trainer, and one with torch's layer.
 
     python examples/causal_lm/train_lm.py                  LSTM: learn, save, load, write
     python examples/causal_lm/train_lm.py --mixer gru      or lltm, which torch has no layer for
@@ -50,7 +50,7 @@ PROMPT = "\nThe expression "
 
 @dataclass
 class Settings:
-    """What a run is made of, beside the text. The defaults suit two CPU cores and a minute."""
+    """The settings of a run. The defaults suit two CPU cores and a minute."""
 
     mixer: str = "lstm"
     hidden: int = 128
@@ -93,7 +93,7 @@ CUDA_LOADS = [
 
 
 class Pieces(torch.utils.data.Dataset[dict[str, Tensor]]):
-    """A text in pieces of so many bytes, each its own labels."""
+    """A text in pieces of equal length, each its own labels."""
 
     def __init__(self, text: str, length: int) -> None:
         numbers = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8).long()
@@ -154,7 +154,7 @@ def arguments(settings: Settings, device: torch.device, output: Path) -> Trainin
 def train(
     settings: Settings, kernels: str, text: str, device: torch.device, output: Path
 ) -> tuple[RecurrentForCausalLM, dict[str, Any]]:
-    """A model that learnt ``text``, and how: losses in bits a byte, seconds, held-out bits."""
+    """A model trained on ``text``, with losses in bits a byte, seconds, and held-out bits."""
     learnt, held_out = (Pieces(part, settings.length) for part in split(text))
     set_seed(settings.seed)
     model = RecurrentForCausalLM(settings.config(kernels))

@@ -1,4 +1,4 @@
-"""Trains a model with torch's recurrent layers and a copy with treadle's, in turns."""
+"""Trains a model with torch's recurrent layers and a copy with treadle's, alternately."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ Step = Callable[[int], float]  # takes the number of the step, returns its loss
 
 
 def compare(model: nn.Module, learner: Callable[[nn.Module], Step], steps: int) -> dict[str, Any]:
-    """Train ``model`` and a copy of it, in which ``treadle.nn.replace`` has been.
+    """Train ``model`` and a copy of it changed by ``treadle.nn.replace``.
 
     Args:
         model: a model with torch.nn.LSTM or GRU somewhere in it.
-        learner: what trains a model by one step at each call of what it returns.
-        steps: how many.
+        learner: returns a function that trains the model by one step at each call.
+        steps: the number of steps.
 
     Returns:
-        Of each side its losses and seconds a step, and what was replaced.
+        The losses and seconds a step of each side, and what was replaced.
     """
     ours = copy.deepcopy(model)
     replaced = treadle.nn.replace(ours).replaced
@@ -67,7 +67,7 @@ def summary(found: dict[str, Any]) -> str:
 
 
 def options(doc: str | None, given: list[str] | None, **defaults: int) -> argparse.Namespace:
-    """What both scripts ask: ``defaults`` are sizes, each an option of its name."""
+    """The options of both scripts; each size in ``defaults`` is an option of its name."""
     parser = argparse.ArgumentParser(description=(doc or "").split("\n")[0])
     for name, default in defaults.items():
         parser.add_argument(f"--{name}", type=int, default=default, help=f"else {default}")

@@ -1,4 +1,4 @@
-"""Poisson's equation in DeepXDE, with its own derivatives and with a Siren's jet, in turn.
+"""Poisson's equation in DeepXDE, first with its own derivatives, then with a Siren's jet.
 
     pip install deepxde
     python examples/interop/deepxde_poisson.py                  errors and seconds of both
@@ -57,7 +57,7 @@ def answer(x: np.ndarray) -> np.ndarray:
 
 
 def equation(net: Net) -> Callable[[Tensor, Tensor], Tensor]:
-    """What is left over of it at x, where the net has the values y."""
+    """The residual at x, where the net has the values y."""
 
     def by_jet(x: Tensor, y: Tensor) -> Tensor:
         # DeepXDE calls the net at x, and then asks for this.

@@ -1,4 +1,4 @@
-"""Numba: @vectorize on the CPU and @cuda.jit on a GPU, beside our kernels on the same arrays."""
+"""Numba: @vectorize on the CPU and @cuda.jit on a GPU, with our kernels on the same arrays."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
  *   gcc -std=c99 -Ikernels/include examples/interop/program.c $lib/libtreadle_kernels.so \
  *       -Wl,-rpath,$lib -lm -o build/program && build/program
  *
- * Of an installed package, headers are in treadle/include and the library in treadle/lib.
+ * An installed package has the headers in treadle/include and the library in treadle/lib.
  */
 #include <math.h>
 #include <stdio.h>

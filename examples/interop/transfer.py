@@ -1,4 +1,4 @@
-"""When the transfer pays: the CPU, beside a copy to the GPU, the kernel and the copy back.
+"""When the transfer pays: the CPU against a copy to the GPU, the kernel and the copy back.
 
     python examples/interop/transfer.py [--largest 28] [--json build/a.json] [--plot build/a.png]
     python examples/interop/transfer.py --read build/a.json --plot build/a.png    draw figures again

@@ -25,7 +25,7 @@ constexpr DtypeNumber kNumbers[] = {
     {TREADLE_FLOAT32, Dtype::kFloat}, {TREADLE_FLOAT64, Dtype::kDouble},
 };
 
-// The bytes from an array's first to behind its last; empty if it has no elements.
+// The range of an array's bytes; empty if it has no elements.
 struct Extent {
   const char *begin, *end;
   bool empty() const { return begin == end; }
@@ -69,7 +69,7 @@ void check_sizes(const char* name, const treadle_array& array, int64_t element) 
   }
 }
 
-// Whether an element stands twice, or might: strides that no order of the dimensions explains.
+// Whether an element may occur twice: no order of the dimensions explains the strides.
 bool may_repeat(const treadle_array& array) {
   if (count_of(array) == 0) return false;
   std::vector<std::pair<int64_t, int64_t>> dims;  // stride, size
@@ -140,7 +140,7 @@ std::string listed(const int64_t* numbers, int64_t count) {
 }
 
 int64_t count_of(const treadle_array& array) {
-  // First: the product of the others may be more than 64 bits hold.
+  // Checked first: the product of the other sizes may exceed 64 bits.
   if (std::count(array.sizes, array.sizes + array.ndim, 0) > 0) return 0;
   return std::accumulate(array.sizes, array.sizes + array.ndim, int64_t{1}, std::multiplies<>());
 }

@@ -20,7 +20,7 @@ struct NamedArray {
 
 void check_device(const treadle_device* device);
 
-// Raises for a dtype without kernels. `field` is what the caller gave it in.
+// Raises for a dtype without kernels. `field` names the caller's argument.
 Dtype dtype_of(const char* name, uint32_t dtype, const char* field = ".dtype");
 uint32_t number_of(Dtype dtype);  // and back
 
@@ -33,7 +33,7 @@ std::vector<int64_t> strides_of(const treadle_array& array);  // in elements, al
 // A struct, sizes, dtype and data that a call on `device` may read.
 void check_array(const treadle_device& device, const NamedArray& given);
 
-// The part of it that is about memory; sizes and strides have been checked. `field` is the pointer.
+// The checks of memory; sizes and strides have been checked. `field` names the pointer.
 void check_data(const treadle_device& device, const char* name, const char* field,
                 const treadle_array& array, int64_t alignment);
 
@@ -49,7 +49,7 @@ void check_apart(const NamedArray& one, const NamedArray& other);
 struct ElementwiseSpace {
   ElementwiseArgs args{};
 
-  // Raises where an input does not broadcast to `out`.
+  // Raises if an input does not broadcast to `out`.
   ElementwiseSpace(const NamedArray& out, std::initializer_list<NamedArray> inputs);
 
  private:

@@ -49,12 +49,12 @@ void check_pointer(const char* name, const char* field, const void* pointer, int
 
 namespace {
 
-// Recent drivers take a stream of any GPU, and run kernels on that one. Which GPU it is of must not
-// be asked while it is captured: that ends the capture.
+// Recent drivers accept a stream of any GPU, and run kernels on that GPU. While a stream is
+// captured, asking for its GPU would end the capture.
 void check_stream(const treadle_device& device) {
 #if CUDART_VERSION >= 12080
   const cudaStream_t stream = stream_of(device);
-  // Of whichever GPU is current.
+  // These belong to whichever GPU is current.
   if (stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return;
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   check(cudaStreamIsCapturing(stream, &capture));

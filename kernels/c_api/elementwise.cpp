@@ -21,7 +21,7 @@ ScalarArg number(const char* name, const treadle_number& given, Dtype compute) {
   return {given.real, given.integer, given.is_integer != 0};
 }
 
-// All that a call must be. Arrays are checked before anything reads them.
+// Checks a call. Arrays are checked before anything reads them.
 ElementwiseSpace checked(const treadle_device* device, const treadle_array* out,
                          std::initializer_list<NamedArray> inputs, bool floating) {
   check_device(device);
@@ -43,7 +43,7 @@ ElementwiseSpace checked(const treadle_device* device, const treadle_array* out,
   return space;
 }
 
-constexpr int64_t kGrain = 32768;  // elements of a thread, at least: more than starting it costs
+constexpr int64_t kGrain = 32768;  // least elements of a thread: more work than starting it
 
 // f(tile) for the whole space, as two-dimensional tiles. Threads share the longest dimension.
 template <class F>
@@ -78,7 +78,7 @@ void run_cpu(const treadle_device& device, const ElementwiseArgs& args, const F&
   });
 }
 
-// Calls one of both for the whole space. In a build without CUDA, on_cuda is never asked for.
+// Calls one of the two for the whole space. A build without CUDA never calls on_cuda.
 template <class OnCpu, class OnCuda>
 void run(const treadle_device& device, const ElementwiseSpace& space, const OnCpu& on_cpu,
          [[maybe_unused]] const OnCuda& on_cuda) {

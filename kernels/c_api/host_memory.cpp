@@ -24,8 +24,8 @@ unsigned long long loads() {
   return found;
 }
 
-// A program may load the driver after its first call here. To look for it takes long: that is done
-// when libraries have come since the last time.
+// A program may load the driver after its first call here. Looking for it is slow, so this looks
+// again only if libraries were loaded since the last time.
 bool driver_is_loaded() {
   static std::atomic<bool> found{false};
   static std::atomic<unsigned long long> looked_at{0};
@@ -42,7 +42,7 @@ bool driver_is_loaded() {
 
 }  // namespace
 
-// A read by the kernel tells, where a read of our own would end the process.
+// A read by the kernel fails cleanly, while a read by this process would crash it.
 bool readable(const char* address) {
   if (!driver_is_loaded()) return true;
   char byte;

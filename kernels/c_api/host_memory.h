@@ -3,8 +3,8 @@
 
 namespace treadle {
 
-// Whether the host may read the byte. It is asked only where CUDA's driver is loaded: where not,
-// every address is the caller's to answer for.
+// Whether the host may read the byte. Checked only if CUDA's driver is loaded; otherwise the caller
+// is responsible for every address.
 bool readable(const char* address);
 
 }  // namespace treadle

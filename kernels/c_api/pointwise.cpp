@@ -17,7 +17,7 @@ constexpr int64_t kGrain = 8192;  // elements of a thread, at least
 
 Dtype acc_of(Dtype dtype) { return is_half(dtype) ? Dtype::kFloat : dtype; }
 
-// An array of a call: what it is and must be.
+// An array of a call, and its requirements.
 struct Expected {
   NamedArray given;
   bool optional;
@@ -60,8 +60,7 @@ Dtype check_floating(const NamedArray& given) {
   return found;
 }
 
-// What is written may be an array that is read, and otherwise shares no memory with any of the
-// call.
+// An output may be one of the inputs, and otherwise shares no memory with any array of the call.
 void check_memories(std::initializer_list<NamedArray> written,
                     std::initializer_list<NamedArray> read) {
   for (auto out = written.begin(); out != written.end(); ++out) {
@@ -69,7 +68,7 @@ void check_memories(std::initializer_list<NamedArray> written,
     for (const NamedArray& in : read) {
       if (in.array != nullptr) check_memory(*out, {in});
     }
-    // By place in the list: the caller may give one struct for two of them.
+    // Compared by position in the list: the caller may pass one struct for two arrays.
     for (auto other = out + 1; other != written.end(); ++other) {
       if (other->array != nullptr) check_apart(*out, *other);
     }

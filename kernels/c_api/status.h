@@ -31,8 +31,8 @@ void require(bool condition, const Parts&... parts) {
   if (!condition) raise(TREADLE_INVALID, parts...);
 }
 
-// A struct of the caller's: there, and as large as this library's. A larger one comes from a newer
-// header, whose new fields this library cannot obey.
+// Checks that a struct of the caller's exists and is as large as this library's. A larger one comes
+// from a newer header with fields that this library does not know.
 template <class T>
 void require_struct(const char* name, const T* given) {
   require(given != nullptr, name, " must point to a struct, got NULL");

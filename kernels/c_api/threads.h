@@ -13,7 +13,7 @@
 namespace treadle {
 
 // f(begin, end) for parts of 0 .. count, of at least `grain` each, on as many threads as the device
-// allows. What f throws in any of them is thrown here, when all have ended.
+// allows. An exception of f in any thread is rethrown here after all have ended.
 template <class F>
 void in_parallel(const treadle_device& device, int64_t count, int64_t grain, const F& f) {
   const int64_t cores = std::max(1U, std::thread::hardware_concurrency());

@@ -1,4 +1,4 @@
-// What chooses kernels by: the number of an NVIDIA GPU's architecture.
+// The number of an NVIDIA GPU's architecture, by which kernels are chosen.
 #pragma once
 
 namespace treadle {

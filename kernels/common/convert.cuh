@@ -93,7 +93,7 @@ __device__ __forceinline__ void narrow(const acc_t<T> (&values)[n], Vector<T, n>
   }
 }
 
-// n consecutive elements at one that is aligned for them, as what they are computed in.
+// n consecutive elements, aligned for a vector load, in the type of the computation.
 template <class T, int n, class acc = acc_t<T>>
 __device__ __forceinline__ void load_vector(const void* data, int64_t at, acc (&to)[n]) {
   widen(*reinterpret_cast<const Vector<T, n>*>(static_cast<const T*>(data) + at), to);

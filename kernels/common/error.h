@@ -1,4 +1,4 @@
-// What went wrong, in words: for functions of libtreadle_kernels.so, which no exception may leave.
+// Error texts of the functions of libtreadle_kernels.so, which must not throw.
 #pragma once
 
 #include <sstream>
@@ -6,7 +6,7 @@
 
 namespace treadle {
 
-// Of this thread; "" if nothing has gone wrong yet.
+// The last error of this thread; "" if there was none.
 const char* error_text();
 // Keeps the text, and gives it back as error_text() does.
 const char* keep_error(std::string text);

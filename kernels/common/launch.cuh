@@ -47,7 +47,7 @@ inline int current_gpu() {
 // Whether a kernel may be placed on the GPU while the one before it in the stream still ends
 // (programmatic dependent launch), which hides a microsecond of launch latency. The wait is an
 // instruction of sm_90 and later. Code for an older GPU lacks it, also where a newer one translates
-// its PTX. A GPU runs the newest code that fits it: so it is asked only of builds with both.
+// its PTX. A GPU runs the newest code that fits it, so only builds with both need to check.
 inline bool overlaps_launches() {
 #if defined(__CUDA_ARCH_LIST__)
   constexpr int kArchs[] = {__CUDA_ARCH_LIST__};
@@ -65,8 +65,8 @@ inline bool overlaps_launches() {
   return false;
 }
 
-// The first statement of every kernel. Before it a kernel must not write, nor read what earlier
-// kernels of the stream write. After it the next kernel may be placed.
+// The first statement of every kernel. Before it a kernel must neither write nor read results of
+// earlier kernels of the stream. After it the next kernel may be placed.
 __device__ __forceinline__ void begin_kernel() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -118,7 +118,7 @@ inline cudaLaunchConfig_t launch_config(const LaunchShape& shape, LaunchAttribut
   return config;
 }
 
-// Returns the error of this launch alone: cudaGetLastError would also return older ones.
+// Returns the error of this launch only; cudaGetLastError would also return older ones.
 template <class... P, class... A>
 cudaError_t launch_with(void (*kernel)(P...), const LaunchShape& shape, cudaStream_t stream,
                         LaunchAttributes attributes, A... args) {

@@ -1,5 +1,5 @@
-// What a launch looked like, and who is told of it. Kernels run without an observer;
-// launch_observer.cu sets one, for treadle.launch_info.
+// A description of a launch, and an observer of launches. Kernels need no observer;
+// launch_observer.cu sets one for treadle.launch_info.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Records every launch with what its kernel uses, while this thread asks for it.
+// Records every launch with its kernel's resources while this thread requests it.
 #include <cuda_runtime_api.h>
 #include <cxxabi.h>
 
@@ -19,7 +19,7 @@ std::string kernel_name(const void* kernel) {
   return result;
 }
 
-// A kernel of which CUDA says nothing is not recorded: its launch fails, and says why.
+// A kernel without attributes is not recorded: its launch fails with a reason.
 void record_launch(const void* kernel, const LaunchShape& shape) {
   if (!recording_launches()) return;
   cudaFuncAttributes attributes = {};

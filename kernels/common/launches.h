@@ -22,7 +22,8 @@ struct Launch {
   const char* reason = "";
 };
 
-// Of this thread. While recording_launches(), every launch is recorded (and still made).
+// Both belong to this thread. While recording_launches(), every launch is recorded (and still
+// made).
 bool& recording_launches();
 std::vector<Launch>& recorded_launches();
 

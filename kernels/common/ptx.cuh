@@ -109,7 +109,7 @@ __device__ __forceinline__ void sync_threads(int id, int count) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory");
 }
 
-// The same without a wait, by those that bring something.
+// The same without a wait, for the threads that produce.
 __device__ __forceinline__ void arrive_threads(int id, int count) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(count) : "memory");
 }
@@ -155,7 +155,7 @@ inline constexpr bool kSetmaxnreg = true;
 inline constexpr bool kSetmaxnreg = false;
 #endif
 
-// Where a GPU has no such instruction, all have as many as the launch gave.
+// On a GPU without such an instruction all threads keep the launch's registers.
 template <int n>
 __device__ __forceinline__ void setmaxnreg_inc() {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

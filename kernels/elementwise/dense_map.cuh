@@ -51,7 +51,7 @@ __device__ __forceinline__ void store(char* data, const Vector<scalar_t, n>& vec
   }
 }
 
-// One thread per n elements. A last block takes what is no whole block, one by one.
+// One thread per n elements. A last block takes the remainder, one element a thread.
 template <class scalar_t, int n, bool kTogether, int kInputs, class F>
 __global__ void __launch_bounds__(kBlockSize, kMostBlocks)
     dense_map(F f, Pointers<kInputs + 1> data, uint32_t whole_blocks, uint32_t rest) {
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kBlockSize, kMostBlocks)
     store<kTogether>(data.at[0] + at * kStep, out);
     return;
   }
-  // Warps stay whole: f may vote across one.
+  // Warps stay complete, because f may vote across one.
   const int64_t begin = int64_t{whole_blocks} * (n * kBlockSize);
   for (uint32_t at = threadIdx.x; at - threadIdx.x < rest; at += kBlockSize) {
     Vector<scalar_t, 1> in[kInputs] = {}, out;

@@ -21,7 +21,8 @@ cudaError_t launch_vector_add_scalar(const ElementwiseArgs& args, ScalarArg scal
                                      bool scalar_is_b, ScalarArg alpha, cudaStream_t stream)
     TREADLE_EXPORTED(launch_vector_add_scalar);
 
-// snake. The backward pass wants room for the sums of so many chunks of work, two a channel.
+// snake. The backward pass needs room for the sums of this many chunks of work, two for each
+// channel.
 cudaError_t launch_snake(const ElementwiseArgs& args, const SnakeForm& form, cudaStream_t stream)
     TREADLE_EXPORTED(launch_snake);
 int64_t snake_backward_chunks(const SnakeBackwardArgs& args)

@@ -182,8 +182,8 @@ cudaError_t launch_rows_of(const SnakeRows<scalar_t, kBytes>& rows, cudaStream_t
   return launch(snake_rows<scalar_t, kBytes, kAligned>, shape, stream, rows);
 }
 
-// Of half types a thread has two accesses, where that divides a row: what it computes once for its
-// channel then costs less beside them.
+// In half types a thread makes two accesses if that divides a row. The work that it does once for
+// its channel then costs relatively less.
 template <class scalar_t>
 cudaError_t launch_rows_of(const ElementwiseArgs& args, const SnakeForm& form,
                            cudaStream_t stream) {

@@ -6,7 +6,7 @@
 
 namespace treadle {
 
-// Whether a phase may be beyond kSnakeNear; for NaN either answer will do.
+// Whether a phase may be beyond kSnakeNear; NaN may give either answer.
 template <class scalar_t, int n>
 __device__ __forceinline__ bool any_far(const Vector<scalar_t, n>& in, acc_t<scalar_t> alpha) {
   acc_t<scalar_t> x[n], largest = 0;

@@ -1,6 +1,6 @@
 // snake's backward pass on CUDA: the gradient of x, and in the same pass the two sums of each
-// channel (snake_channel.h); then their total. Everything is added in an order that the shape
-// decides. Twin: kernels/elementwise/cpu/snake.cpp.
+// channel (snake_channel.h); then their total. The order of all additions depends only on the
+// shape. Twin: kernels/elementwise/cpu/snake.cpp.
 #include "kernels/elementwise/launchers.h"
 #include "kernels/elementwise/rows_map.cuh"
 #include "kernels/elementwise/snake.cuh"
@@ -16,7 +16,7 @@ constexpr int64_t kEnoughBlocks = 4096;
 // Vectors of a thread that are on their way at once, and blocks of a multiprocessor: on an H200 of
 // 1 and 2 with 3 to 8 the best for half types, and as good as any for float32.
 constexpr int kAhead = 2, kBackwardBlocks = 4;
-// Chunks that one thread of a warp adds up beside others; for more a channel has a block.
+// The most chunks that one thread of a warp adds up; for more, a channel has a block.
 constexpr int64_t kFewChunks = 64;
 
 // A block has `lanes` threads for each of kBlockSize / lanes neighbouring channels, and goes

@@ -1,4 +1,4 @@
-// A channel of snake: what its parameters make of an element, and of the sums of its elements.
+// A channel of snake: results and gradients from its parameters and the sums over its elements.
 #pragma once
 
 #include "kernels/elementwise/snake_args.h"
@@ -49,7 +49,7 @@ struct SnakeChannel {
     return math::fma_rn(math::select(near, t, square), math::select(near, x, inverse.value), x);
   }
 
-  // The limit form's derivative by alpha: w (2 x cos(t) - w) with w = sin(t) / alpha.
+  // The limit form's derivative with respect to alpha: w (2 x cos(t) - w) with w = sin(t) / alpha.
   TREADLE_HD acc limit_slope(acc grad, acc x, acc t, const math::SnakeWaves<acc>& waves) const {
     const bool near = math::magnitude(t) < math::kSnakeTiny<acc>;
     const acc w = math::select(near, x, waves.sine * inverse.scale * inverse.value);
@@ -57,16 +57,16 @@ struct SnakeChannel {
     return (grad * w) * math::fma_if_fast(x + x, waves.cosine, -w);
   }
 
-  // The factor of sin(t) cos(t) in the derivative by x.
+  // The factor of sin(t) cos(t) in the derivative with respect to x.
   TREADLE_HD acc x_slope() const { return form.limit ? acc(2) : 2 * (alpha * inverse.value); }
 
-  // The gradient of the stored beta by the sum of grad sin(t)^2.
+  // The gradient of the stored beta, from the sum of grad sin(t)^2.
   TREADLE_HD acc grad_beta(acc square) const {
     const acc grad = -(square * inverse.value) * inverse.value;
     return form.logscale ? grad * beta : grad;
   }
 
-  // The gradient of the stored alpha by the sums of grad x sin(t) cos(t), in the limit form of
+  // The gradient of the stored alpha, from the sums of grad x sin(t) cos(t), in the limit form of
   // limit_slope, and of grad sin(t)^2.
   TREADLE_HD acc grad_alpha(acc product, acc square, bool beta_is_alpha) const {
     acc grad = form.limit ? product : 2 * (product * inverse.value);

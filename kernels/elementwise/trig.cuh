@@ -22,7 +22,7 @@ __device__ __forceinline__ acc_t<scalar_t> largest(const Vector<scalar_t, n>& in
   return found;
 }
 
-// Whether a magnitude may be beyond kNear; for NaN either answer will do.
+// Whether a magnitude may be beyond kNear; NaN may give either answer.
 template <class scalar_t, int n>
 __device__ __forceinline__ bool any_far(const Vector<scalar_t, n>& in) {
 #if __CUDA_ARCH__ >= 800  // older GPUs have no arithmetic of bfloat16
@@ -79,7 +79,7 @@ __device__ __forceinline__ void compute_far(const Vector<scalar_t, n>& in, Resul
   }
 }
 
-// widen(), not hoisted: else the compiler computes in front of a branch what one side needs.
+// widen(), not hoisted: otherwise the compiler computes one side's values before the branch.
 template <class scalar_t, int n>
 __device__ __forceinline__ void widen_here(const Vector<scalar_t, n>& in, acc_t<scalar_t> (&x)[n]) {
   Vector<scalar_t, n> copy = in;

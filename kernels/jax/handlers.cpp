@@ -41,7 +41,7 @@ uint32_t dtype_of(ffi::DataType type) {
   }
 }
 
-// XLA's buffers here are contiguous: treadle.jax asks for no other layout.
+// XLA's buffers here are contiguous: treadle.jax requests no other layout.
 treadle_array array_of(const ffi::AnyBuffer& buffer) {
   const ffi::AnyBuffer::Dimensions sizes = buffer.dimensions();
   return {sizeof(treadle_array),
@@ -180,7 +180,7 @@ auto on_cuda() {
   return ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>().Ctx<ffi::DeviceOrdinal>();
 }
 
-// Binds so many arguments and results, after what the device brings.
+// Binds the given numbers of arguments and results, after the device's own.
 template <int kArguments, int kResults, class Binding>
 auto buffers(Binding&& binding) {
   if constexpr (kArguments > 0) {

@@ -10,7 +10,7 @@ namespace treadle::math {
 namespace detail {
 
 // The host takes a hundred times as long for subnormal numbers, or flushes them, so that inf times
-// one would be NaN. So of exp(x) those are raised to the least normal number.
+// one would be NaN. So subnormal values of exp(x) are raised to the least normal number.
 template <class T>
 TREADLE_HD T without_subnormals(T exp_x, [[maybe_unused]] T x, [[maybe_unused]] T zero_below) {
 #if defined(__CUDA_ARCH__)
@@ -21,14 +21,15 @@ TREADLE_HD T without_subnormals(T exp_x, [[maybe_unused]] T x, [[maybe_unused]] 
 #endif
 }
 
-// Complements near 0, of which subnormal gradients would come, are 0 on the host. In torch 1 - y is
-// 0 from 2^-24 or 2^-53 on.
+// Complements near 0 would make subnormal gradients, so they are 0 on the host. In torch 1 - y is 0
+// from 2^-24 or 2^-53 on.
 template <class T>
 TREADLE_HD T zero_if_tiny(T complement) {
 #if defined(__CUDA_ARCH__)
   return complement;
 #else
-  // By bits: compilers follow a chosen 0 through the selects of LLTM's gradients, in branches.
+  // By bits: otherwise compilers turn the selects of LLTM's gradients into branches on the chosen
+  // 0.
   const bool keep = !(complement < (sizeof(T) == 4 ? T(0x1p-64) : T(0x1p-128)));
   const auto bits = bits_of(complement);
   return from_bits(bits & (decltype(bits){0} - keep));
@@ -86,7 +87,7 @@ TREADLE_HD Fraction<T> tanh(T x) {
   return {with_sign_of(e, x), T(2) + e};
 }
 
-// In about 1e-5 of the value on the device, which is enough for half types.
+// Within about 1e-5 of the value on the device, which is enough for half types.
 TREADLE_HD float tanh_of_halves(float x) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 750
   float result;
@@ -97,8 +98,8 @@ TREADLE_HD float tanh_of_halves(float x) {
 #endif
 }
 
-// For results that are rounded to a half type: on the device in 2^-21 of the value, but where it is
-// below 2^-125, and by a shorter chain than sigmoid's. 0 from where exp(-x) overflows, and nowhere
+// For results that are rounded to a half type: on the device within 2^-21 of the value unless that
+// is below 2^-125, by a shorter chain than sigmoid's. 0 from where exp(-x) overflows, and nowhere
 // else.
 template <class T>
 TREADLE_HD T sigmoid_of_halves(T x) {

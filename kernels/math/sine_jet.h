@@ -4,7 +4,7 @@
 //   second   y_ii = omega c z_ii - omega^2 s z_i^2; of a Laplacian both terms are sums over i
 // The backward pass has y_i and gets z_i = y_i / (omega c), so both passes take c from what is kept
 // of the phase (math/sine_linear.h), and at least half of its unit. Then z_i is
-// as accurate as y_i, wherever c is small. z_ii is not: it is multiplied anew.
+// as accurate as y_i, wherever c is small. z_ii is not: it takes another multiplication.
 #pragma once
 
 #include "kernels/math/sine_linear.h"
@@ -21,7 +21,7 @@ inline constexpr float kLeastCosine<float> = kUnit / 2;
 
 }  // namespace detail
 
-// Of a phase in turns. On CUDA by the special function unit, within 5e-7.
+// The cosine of a phase in turns. On CUDA by the special function unit, within 5e-7.
 template <class T>
 TREADLE_HD float cosine_of_turns(typename SineLinear<T>::Phase phase) {
 #if defined(__CUDA_ARCH__)

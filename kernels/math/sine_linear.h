@@ -115,8 +115,8 @@ TREADLE_HD float decode_cosine(float y, int32_t code) {
 
 }  // namespace detail
 
-// Of a stored type: phase_t (as stored), Phase (as computed), what the cosine and the sine of the
-// derivatives read, and how both are computed.
+// How each stored type keeps and computes phases: phase_t (as stored), Phase (as computed), the
+// inputs of the derivatives' cosine and sine, and their formulas.
 template <class scalar_t>
 struct SineLinear {
   using phase_t = int16_t;

@@ -1,9 +1,10 @@
-// One block alone (IEEE fma, no tensor cores), what both passes share: layers so narrow that the
-// registers of one block hold all weights as floats. Nothing is exchanged between blocks, so a step
-// is a chain of latencies. Two lanes have a unit: each sums half of K for all its gates and up to
-// two rows, a shuffle adds the other half, and each then has the unit of one row. Its state stays
-// in registers; only what all warps multiply next goes through shared memory, as floats, with one
-// barrier a step. In a half type T that is rounded to T before, and so is what is stored.
+// What both passes of a single block share (IEEE fma, no tensor cores). Its layers are so small
+// that the registers of one block hold all weights as floats. Nothing is exchanged between blocks,
+// so a step is a chain of latencies. Two lanes have a unit: each sums half of K for all its gates
+// and up to two rows, a shuffle adds the other half, and each then has the unit of one row. Its
+// state stays in registers; only what all warps multiply next goes through shared memory, as
+// floats, with one barrier a step. In a half type T that is rounded to T before, and so is what is
+// stored.
 #pragma once
 
 #include "kernels/recurrent/resets.cuh"
@@ -11,7 +12,7 @@
 
 namespace treadle {
 
-// In half types, clusters of sm_90 are faster than a wider block.
+// In half types, clusters of sm_90 are faster than a block with more units.
 constexpr bool block_has_code(bool sm90, bool half, int units) {
   return !sm90 || !half || units <= kHalfBlockUnits;
 }
@@ -36,8 +37,8 @@ struct Block {
   static_assert(sums * kDepth <= kFp32Weights);
 };
 
-// k of a thread's i-th weight, relative to its first: lanes take turns by four k, so that two lanes
-// read 32 contiguous bytes.
+// k of a thread's i-th weight, relative to its first: lanes alternate every four k, so that two
+// lanes read 32 contiguous bytes.
 __device__ __forceinline__ constexpr int block_k(int i) { return i / 4 * 8 + i % 4; }
 
 // A number as float; no store of this launch may change it.

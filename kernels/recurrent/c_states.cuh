@@ -2,8 +2,8 @@
 // reads. Chunked exclusive scan over time: a step is an affine map c -> keep * c + add; each warp
 // composes the maps of its own steps, and applies them once it knows c before its first. A block
 // has 32 units (lanes) and up to 16 warps, which take consecutive parts of the steps. Where a row
-// starts anew (step_args.h), the map is a constant. Of so many units that they fill the GPU,
-// threads take all steps one after the other.
+// resets (step_args.h), the map is a constant. If the units fill the GPU, each thread takes all
+// steps of its units in sequence.
 #pragma once
 
 #include "kernels/common/convert.cuh"
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
   for (int64_t first = 0; first < steps; first += warps * kSteps) {
     T g[kSteps][Cell::kGates];
     int64_t row[kSteps];
-    uint32_t anew = 0;  // bits of the steps before which the row starts anew
+    uint32_t anew = 0;  // bits of the steps before which the row resets
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       const int64_t s = first + warp * kSteps + i, t = backward == 0 ? s : steps - 1 - s;
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kBlockSize)
   for (int64_t first = 0; first < steps; first += kSteps) {
     Vector<T, kWide> g[kSteps][Cell::kGates];
     int64_t row[kSteps];
-    uint32_t anew = 0;  // bits of the steps before which the row starts anew
+    uint32_t anew = 0;  // bits of the steps before which the row resets
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       const int64_t s = first + i, t = backward == 0 ? s : steps - 1 - s;

@@ -214,8 +214,8 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
       }
       const bool real = row < rows.count && first_unit + unit[i] < hidden;
       if constexpr (any_resets) {
-        // What has reached the states of a row that started anew goes no further: before the sums
-        // are there, but for those who want it.
+        // A gradient stops at the states of a row that reset. It is stored, if requested, before
+        // the sums are there.
         if (anew && real && resets.wanted()) {
           uint32_t t = own.time(s - 1), r = row, u = first_unit + unit[i];
           keep(t), keep(r), keep(u);  // else registers hold addresses

@@ -10,7 +10,7 @@
 namespace treadle {
 
 // The B operands of a warp: `chunks` of 16 k for `columns` tiles of rows of the batch, which are
-// read in turns, over and over. The next ones are loaded while products run. state: this lane's
+// read in rotation. The next ones are loaded while products run. state: this lane's
 // part.
 template <class Layout, int columns, int chunks, int turns>
 struct Operands {

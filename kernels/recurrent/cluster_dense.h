@@ -77,7 +77,7 @@ struct DenseBackward {
   static constexpr int kPairs = (stride + 1) / 2, kSumBytes = 8 * kPairs * 16;
   static constexpr int kSlots = kGroups * tiles * kPairs;
   static constexpr int kItems = shapes::ceil_div(kSlots, kWarps);
-  // Of those, whose slopes are computed before the sums arrive: registers hold no more of them.
+  // Items whose slopes are computed before the sums arrive: registers hold no more of them.
   static constexpr int kEarly = kItems < 2 ? kItems : kWarps > 8 ? 1 : 2;
   static constexpr int kHalfFetches = (gates + 1) * kRows * units / 8;  // gates and grad_output
   static constexpr int kFetches = kHalfFetches + kRows * units / 4;     // and c

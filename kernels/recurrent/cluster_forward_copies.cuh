@@ -115,9 +115,9 @@ struct ForwardCopies {
   }
 };
 
-// Of the items (unit, row) of a computing thread, those whose row starts anew: `anew` is the word
-// of step s (SharedMarks). A step does all of it while it waits for its product, before h: from h
-// to what is sent, and from there to the next step, nothing is added.
+// The items (unit, row) of a computing thread whose row resets: `anew` is the word of step s
+// (SharedMarks). A step does all of this while it waits for its product. It adds nothing between h
+// and the send, nor from there to the next step.
 template <bool any, int items>
 struct ForwardStarts {
   const GroupResets<any>& resets;

@@ -1,5 +1,5 @@
 // Cluster kernels in float32, what both passes share. The plan is that of cluster.cuh, but products
-// are fma on CUDA cores, exact IEEE float32, with the weights in registers; those that find no room
+// are fma on CUDA cores, IEEE float32, with the weights in registers. Weights that do not fit
 // there lie in shared memory, which then holds fewer rows. Threads divide the block's outputs
 // (kEach a thread) and K among them; sums over K meet in a warp by shuffles, then in shared memory.
 // The exchanged state is [row][K] floats.
@@ -20,7 +20,7 @@ struct ClusterFp32 {
   static constexpr int kDepth = all_k / kSplits;                                // of K, a thread
   static constexpr int kWidth = kDepth % 4 == 0 ? 4 : kDepth % 2 == 0 ? 2 : 1;  // floats a load
   static constexpr int kRows = fp32_cluster_rows(kDepth * each);                // at most
-  // Of K, in registers: all of it, or some less than fits, since what is read takes registers, too.
+  // The part of K in registers: all of it, or less than fits, since loads take registers, too.
   static constexpr int kHeld = kDepth * each <= kFp32Weights ? kDepth : kFp32Weights / each - 4;
   static constexpr int kAhead = 6, kStages = 8;
 

@@ -12,8 +12,8 @@ namespace treadle {
 // A block alone has a thread for each unit of so many rows.
 inline constexpr int kBlockRows = 2;
 
-// The widest block alone in half types where there are clusters, whose tensor cores are faster from
-// there on. Its weights are floats in registers, as in float32.
+// The most units of a single block in half types if there are clusters, whose tensor cores are
+// faster from there on. Its weights are floats in registers, as in float32.
 inline constexpr int kHalfBlockUnits = 64;
 
 // A cluster kernel: each block of a cluster keeps the weights of `units` hidden units, and a
@@ -22,7 +22,7 @@ struct ClusterShape {
   int units, blocks, tiles;
 
   constexpr int64_t hidden() const { return int64_t{units} * blocks; }  // at most
-  // Of others, tiles of 8.
+  // Clusters of several blocks take tiles of 8.
   constexpr int rows() const { return blocks == 1 ? kBlockRows : 8 * tiles; }
 };
 
@@ -69,7 +69,7 @@ struct ShapeKernels {
   }
 };
 
-// Of cells that multiply h for three gates, LLTM and GRU, and for four, LSTM.
+// The kernels of cells that multiply h for three gates, LLTM and GRU, and for four, LSTM.
 struct ClusterKernels {
   ClusterShape shape;
   ShapeKernels three, four;

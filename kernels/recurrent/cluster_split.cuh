@@ -1,5 +1,5 @@
 // Parts of the cluster kernels of float32 on tensor cores (cluster_split.h; cluster.cuh says how
-// blocks exchange states; split_float.cuh how floats are split): the operands, the products, and
+// blocks exchange states; split_float.cuh how fp16x2 works): the operands, the products, and
 // the sums that need fma.
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace treadle {
 
-// The B operands of a warp, a chunk of 16 k after the other: highs and lows of the wide tile, the
-// narrow one with both, and the narrow one with highs alone. The next ones are loaded while
+// The B operands of a warp, a chunk of 16 k after the other: highs and lows of the large tile, then
+// of the small one both together, then its highs only. The next ones are loaded while
 // products run.
 template <class L>
 struct SplitOperands {
@@ -33,7 +33,7 @@ struct SplitOperands {
     }
   }
 
-  // Of this lane, in the state of parity 0.
+  // Addresses of this lane, in the state of parity 0.
   static __device__ __forceinline__ void places(uint32_t (&from)[4], uint32_t state, int part,
                                                 int lane) {
     const int g = lane / 4, q = lane % 4;
@@ -54,7 +54,7 @@ template <class L>
 struct SplitSums {
   float total[L::kStateGates][2][4], high[L::kStateGates][2][4], low[L::kStateGates][2][4];
 
-  // Tile 0 is the wide one, 1 the narrow one.
+  // Tile 0 is the large one, 1 the small one.
   static constexpr bool has(int tile) { return tile == 0 ? L::kWide > 0 : L::kNarrow > 0; }
 
   __device__ __forceinline__ void multiply(const SpreadWeights<L>& weights, uint4& next,
@@ -87,7 +87,7 @@ struct SplitSums {
     }
   }
 
-  // Sums of the wide tile: of units g and g + 8, rows 2q and 2q + 1; of the narrow one, row q.
+  // Sums of the large tile: units g and g + 8, rows 2q and 2q + 1; of the small one: row q.
   __device__ __forceinline__ uint4 wide(int m) const {
     const float (&t)[4] = total[m][0];
     const float (&l)[4] = low[m][0];
@@ -140,8 +140,8 @@ __device__ __forceinline__ void put_state(uint32_t state, int row, int k, float 
 }
 
 // Sums that tensor cores cannot give, by fma: of all rows of W_hh with the rows `rows` of the
-// batch, and of the rows of W_hh that are not split with all. A warp takes its share of its
-// group's; they take the place of the first part's sums, and zeros of the others'.
+// batch, and of the rows of W_hh that are beyond fp16x2 with all. A warp takes its share
+// of its group's. They replace the first part's sums, and zeros replace the others'.
 template <class Cell, class L>
 __device__ __forceinline__ void multiply_exactly(const float* weight, int64_t hidden,
                                                  int first_unit, uint32_t base, uint32_t parity,

@@ -3,8 +3,8 @@
 // all steps, without resets. Neither torch nor CUDA, as shapes.h.
 //
 // Rows of the batch are columns of a product, of which an instruction takes eight. Five rows and
-// more make a wide tile: one of the highs of eight rows and one of the lows. Four rows and fewer
-// make a narrow one: column 2 r has the highs of row r, column 2 r + 1 the lows.
+// more make a large tile: one of the highs of eight rows and one of the lows. Four rows and fewer
+// make a small one: column 2 r has the highs of row r, column 2 r + 1 the lows.
 #pragma once
 
 #include "kernels/recurrent/cluster_dense.h"
@@ -20,11 +20,11 @@ struct SplitForward {
   static constexpr int kWarps = kGroups * kParts, kThreads = kWarp * kWarps;
   static constexpr int kChunks = kHidden / 16 / kParts;  // of 16 k, a warp
   static constexpr int kFragments = 2 * kChunks * state_gates;
-  // Rows of the wide tile and of the narrow one.
+  // Rows of the large tile and of the small one.
   static constexpr int kWide = rows <= 4 ? 0 : rows < 8 ? rows : 8, kNarrow = rows - kWide;
   static_assert(kNarrow <= 4 && kWarps == 8 && blocks % 8 == 0);
 
-  // Sums of 16 units, as lanes hold them: of the wide tile pairs of rows, then those of the narrow
+  // Sums of 16 units, as lanes hold them: pairs of rows of the large tile, then those of the small
   // one. A warp finishes 32 of them at a time.
   static constexpr int kPairs = (kWide + 1) / 2;
   static constexpr int kWords = 32 * kPairs + 16 * kNarrow;

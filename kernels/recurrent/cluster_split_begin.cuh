@@ -7,9 +7,9 @@ namespace treadle {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-// Puts h0 of `count` rows into the state of parity 0, and zeros of the others. The rows, in bits,
-// that are too large to be split: fma multiplies those, which is slow. By all threads, and each
-// block of a cluster finds the same.
+// Puts h0 of `count` rows into the state of parity 0, and zeros for the others. Returns, in bits,
+// the rows that are too large for fp16x2: fma multiplies those, which is slow. All threads call it,
+// and each block of a cluster finds the same.
 template <class L>
 __device__ __forceinline__ unsigned put_first_states(const float* h0, int count, int hidden,
                                                      uint32_t base) {

@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
   const bool save = args.gates != nullptr;
   const float* const weight = weight_hh_of<Cell>(args, d);
 
-  // ---- rows of W_hh: how they are split, with the bias; then the fragments, k permuted as
+  // ---- rows of W_hh: their fp16x2 scales, with the bias; then the fragments, k permuted as
   // cluster.cuh says
   const bool wide_loads = in_fours(weight, hidden);
   describe_rows<Cell, L>(args, d, memory, first_unit);

@@ -13,7 +13,7 @@ struct FusedForward {
   const void *weight_ih, *weight_hh;  // [G_i H, I], [G_h H, H] contiguous
   const void* input;                  // [S, I], rows input_row apart
   int64_t input_row, input_size, rows;
-  // h before and after a step, [B, H] each, in turns: the first step with rows begins with
+  // h before and after a step, [B, H] each, alternating: the first step with rows begins with
   // states[0]. Rows that it does not have must have their h0 in both.
   void* states[2];
   // Set by the launch, for each step.

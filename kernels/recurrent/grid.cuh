@@ -1,11 +1,11 @@
 // Grid kernels, what both passes share. A group of resident blocks keeps the weights of one
-// direction and takes rows of the batch through all steps, a tile of 8 rows at a time. Warps that
-// multiply and warps that finish are apart: eight warps keep W_hh and do nothing but wait for a
-// tile's words, multiply and leave partial sums in one of two buffers; others add them up, compute
-// the cell, send and store. So one tile's cell is computed while the next is multiplied, and the
-// words of the one after it are on their way.
+// direction and takes rows of the batch through all steps, a tile of 8 rows at a time. Eight MMA
+// warps keep W_hh and do nothing but wait for a tile's packets, multiply and leave partial sums in
+// one of two buffers. The epilogue warps add them up, compute the cell, send and store. So one
+// tile's cell is computed while the next is multiplied, and the packets of the one after it are on
+// their way.
 //
-// Words travel through a ring in global memory that the host fills with ones: a reader polls the
+// Packets travel through a ring in global memory that the host fills with ones: a reader polls the
 // data itself until it is something else, with no flag. No pair of numbers has that pattern; a NaN
 // rounded to a half type is another one. The launch is cooperative, so every block that is waited
 // for runs.
@@ -47,8 +47,8 @@ struct GridVisits {
   }
 };
 
-// 16 bytes that others may be writing: four words of a pair of units each. A word is stored at
-// once, so it is there whole or not at all.
+// 16 bytes that others may be writing: four packets of a pair of units each. A packet is stored
+// at once, so it is there whole or not at all.
 __device__ __forceinline__ bool missing(const uint4& v) {
   return (v.x == ~0u) | (v.y == ~0u) | (v.z == ~0u) | (v.w == ~0u);
 }
@@ -83,7 +83,7 @@ __device__ __forceinline__ void store_pair(char* at, uint32_t bits, bool even,
   if (real[1]) reinterpret_cast<uint16_t*>(at)[1] = static_cast<uint16_t>(bits >> 16);
 }
 
-// Whether a word of the warp's is missing: one instruction a word, since the largest is all ones.
+// Whether a packet of the warp's is missing: one instruction each, since the largest is all ones.
 template <int n>
 __device__ __forceinline__ bool any_missing(const uint4 (&v)[n]) {
   uint32_t most = 0;
@@ -92,14 +92,14 @@ __device__ __forceinline__ bool any_missing(const uint4 (&v)[n]) {
   return __any_sync(~0u, most == ~0u);
 }
 
-// Asks for a warp's words of a tile.
+// Loads a warp's packets of a tile.
 template <int n>
 __device__ __forceinline__ void ask(uint4 (&v)[n], const char* at) {
 #pragma unroll
   for (int i = 0; i < n; ++i) v[i] = load_words16(at + i * 512);
 }
 
-// The loads are predicated, not branched over: a word that is there must not be read again, and
+// The loads are predicated, not branched over: a packet that is there must not be read again, and
 // lanes stay together.
 template <int n>
 __device__ __forceinline__ void ask_missing(uint4 (&v)[n], const char* at, int stride = 512) {
@@ -127,15 +127,15 @@ __device__ __forceinline__ void poll(uint4 (&v)[n], const char* at, int stride =
 // it what the first step reads. A tile: [chunk of 32 k][row][8 k] x 16 bytes, so that a warp reads
 // lane by lane: eight lanes that follow one another share a line of 128 bytes.
 //
-// Step s is written to place s, and in it the words of step s - 2 are put back to "not arrived", so
-// that the place is empty again long before the ring comes round to it:
-// - All have read what is put back. Who is in step s has multiplied a tile of step s - 1,
-//   which each block sent after it had multiplied, and so read, that tile of step s - 2.
-// - Nobody takes it for new. The block that puts a word back writes the next one there,
-//   steps later. If two of its threads do, a barrier of every step lies between, so the order is
-//   that. That a reader, always the same thread for a word, does not see the old one when it comes
-//   round is the work of fences (order_exchange()): of the block, between the word that it puts
-//   back and one that it sends; of the reader, between that one and the poll of the place.
+// Step s is written to slot s, and clears the packets of step s - 2 to "not arrived", so that the
+// slot is empty again long before the ring wraps:
+// - All blocks have read a packet before it is cleared. A block in step s has multiplied a tile of
+//   step s - 1. Each block sent that after it had multiplied, and so read, the tile of step s - 2.
+// - No reader takes an old packet for a new one. The block that clears a packet writes the next one
+//   there, steps later. If two of its threads do, a barrier of every step orders them. Fences
+//   (order_exchange()) keep a reader, always the same thread for a packet, from seeing stale data
+//   when the ring wraps: one of the block, between clearing a packet and sending one; one of the
+//   reader, between receiving that one and polling the slot.
 struct GridRing {
   int step_bytes;
 
@@ -145,10 +145,10 @@ struct GridRing {
   __device__ __forceinline__ int before_first() const { return kGridRing * step_bytes; }
 };
 
-// In step s, after what it has sent or read. A word is put back in step s, followed by a barrier of
-// the block, by a fence 8 steps later at the latest, by a word that is sent in the step after the
-// fence and read in the one after that, and then by a fence of the reader 16 steps after s at the
-// latest; the reader asks for the place in step s + kGridRing - 2.
+// Called in step s, after its sends and reads. A packet is cleared in step s. Then follow a barrier
+// of the block, a fence at most 8 steps later, a packet that is sent in the step after the fence
+// and read in the next one, and a fence of the reader at most 16 steps after s. The reader polls
+// the slot in step s + kGridRing - 2.
 __device__ __forceinline__ void order_exchange(int s) {
   if (s % 8 == 7) asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }

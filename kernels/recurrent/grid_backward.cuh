@@ -8,7 +8,7 @@
 
 namespace treadle {
 
-// The warps that finish.
+// The epilogue warps.
 template <class Cell, class T, class Layout, bool any_resets, bool alone>
 struct GridBackwardFinisher : GridBackwardFinishing<Cell, T, Layout, any_resets> {
   using Base = GridBackwardFinishing<Cell, T, Layout, any_resets>;

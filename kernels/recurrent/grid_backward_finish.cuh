@@ -1,4 +1,4 @@
-// What the warps that finish share in grid_backward.cuh and grid_split_backward.cuh: which rows and
+// What the epilogue warps share in grid_backward.cuh and grid_split_backward.cuh: which rows and
 // units are a thread's, what forward saved, and the gradients of states between steps.
 #pragma once
 

@@ -1,16 +1,15 @@
-// The warps that multiply in grid_backward.cuh. They poll a tile's words, multiply, and leave
-// the sums for the warps that finish.
+// MMA warps of grid_backward.cuh: poll the exchange for a tile, multiply, write partial sums for
+// the epilogue warps.
 #pragma once
 
 #include "kernels/recurrent/grid.cuh"
 
 namespace treadle {
 
-// A warp that multiplies all units of the block by an eighth of K. `late`: 2 where the group has
-// one tile, so that the next words are those of the same tile and cannot be there before it is
-// finished; 1 where it has two, which then follow one another by half a step, and the words of the
-// other one are asked for when the sums of this one are stored; 0 with more, whose words are there
-// by then.
+// An MMA warp multiplies all units of the block by an eighth of K. `late` is 2 if the group has one
+// tile: the next packets are those of the same tile and cannot arrive before its epilogue. It is 1
+// with two tiles, which follow one another by half a step: the packets of the other one are loaded
+// after the sums of this one are stored. It is 0 with more tiles, whose packets are there by then.
 template <class Cell, class T, class Layout, int late>
 struct GridBackwardMultiplier {
   static constexpr int kStateGates = Cell::kStateGates;
@@ -23,7 +22,7 @@ struct GridBackwardMultiplier {
   GridRing ring;
   GridVisits<true> visit;  // the one after the next
   const char* from;
-  const char* at;  // where the next one finds its words
+  const char* at;  // where the next one finds its packets
   uint32_t sums_to, in_shared;
   int buffer = 0;
   bool more, orders = false;  // whether there is a next one; whether it is one of a new step
@@ -94,8 +93,8 @@ struct GridBackwardMultiplier {
     return ring.place(visit.s) + visit.j * Layout::kTileBytes;
   }
 
-  // The words, which lie at `here`, are asked for already. They are replaced by those of the next
-  // one, which are not used if there is none.
+  // The packets, which lie at `here`, are being loaded already. Those of the next visit replace
+  // them, unused if there is none.
   __device__ __forceinline__ void multiply(Words& words, const char*& here) {
     poll(words, here);
     float sum[kTiles][4] = {};

@@ -7,9 +7,9 @@
 
 namespace treadle {
 
-// A thread of the warps that finish: a pair of units of one row of a tile. Teams take tiles by
-// turns, one team those of each buffer of sums, so that a tile is not the same one's in all steps:
-// c and h lie in shared memory, and a barrier a step lies between.
+// A thread of the epilogue warps has a pair of units of one row of a tile. Teams alternate between
+// tiles, one team for each buffer of sums. So a tile does not belong to the same team in all steps:
+// c and h lie in shared memory, with a barrier in each step.
 template <class Cell, class T, class Layout, bool any_resets, int buffers>
 struct GridFinisher {
   static constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
@@ -114,7 +114,7 @@ struct GridFinisher {
         if (!real[i] || row >= rows.count) continue;
         const int64_t at = state(row, i);
         c[i] = resets.first_c(anew, load_c<T>(args.c0, at, args.sizes.half_c), row, unit + i);
-        // Rounded anew: h0 may be a NaN of all ones, which would be waited for.
+        // Rounded: h0 may be a NaN of all ones, for which a reader would wait.
         const uint16_t h0 = static_cast<const uint16_t*>(args.h0)[at];
         h[i] = rounded(h0);
         sent[i] = rounded(resets.template first_h<uint16_t>(anew, h0, row, unit + i));

@@ -1,5 +1,5 @@
-// The warps that multiply in grid_forward.cuh. They poll a tile's words, multiply, and leave
-// the sums for the warps that finish.
+// MMA warps of grid_forward.cuh: poll the exchange for a tile, multiply, write partial sums for the
+// epilogue warps.
 #pragma once
 
 #include "kernels/recurrent/grid.cuh"
@@ -30,9 +30,9 @@ __device__ __forceinline__ void load_forward_weights(const PersistentForward& ar
   }
 }
 
-// A warp that multiplies all units of the block by an eighth of K. `late`: of how many of two
-// visits the next one's words are asked for after the sums are stored, and not while the tile is
-// multiplied: of all with one tile, since the words are then its own, of half of them with two.
+// An MMA warp multiplies all units of the block by an eighth of K. `late`: for how many of two
+// visits the next packets are loaded after the sums are stored, and not during the multiplication.
+// With one tile that is both, since the packets are its own; with two tiles, one.
 template <class Cell, class T, class Layout, int late>
 struct GridMultiplier {
   static constexpr int kStateGates = Cell::kStateGates;
@@ -43,7 +43,7 @@ struct GridMultiplier {
   GridRing ring;
   GridVisits<false> visit;  // the one after the next
   const char* from;
-  const char* at;  // where the next one finds its words
+  const char* at;  // where the next one finds its packets
   uint32_t sums_to;
   int buffer = 0;
   bool more, orders = false;  // whether there is a next one; whether it is one of a new step
@@ -70,8 +70,8 @@ struct GridMultiplier {
     return step + visit.j * Layout::kTileBytes;
   }
 
-  // The words `now`, which lie at `here`, are asked for already. Those of the next one are not used
-  // if there is none.
+  // The packets `now`, which lie at `here`, are being loaded already. Those of the next visit are
+  // not used if there is none.
   template <bool early>
   __device__ __forceinline__ void multiply(Words& now, Words& next, const char*& here) {
     poll(now, here);
@@ -99,8 +99,8 @@ struct GridMultiplier {
     if (late < 2) buffer ^= 1;
     if (late > 0) ptx::sync_threads(kSumsEmpty + buffer, Layout::kMultiplying + Layout::kTeam);
     if (!early) {
-      // With one tile, its words cannot be there before others have finished it, and a poll that
-      // fails costs more than a wait.
+      // With one tile, its packets cannot be there before its epilogue, and a poll that fails costs
+      // more than a wait.
       if (late == 2) {
         for (const int64_t start = clock64(); clock64() - start < Layout::kFirstPoll;) continue;
       }

@@ -35,7 +35,7 @@ cudaError_t run_grid_half(const PersistentForward* args, const GridCall& call) {
     return with_grid_width<setmaxnreg>(call.sizes.hidden, [&](auto width) {
       constexpr int kWidth = decltype(width)::value;
       using Layout = GridForward<Cell::kGates, Cell::kStateGates, kWidth, setmaxnreg>;
-      // Of a narrow layer, one tile alone is a batch for clusters, where there are any.
+      // Up to h512, clusters take a batch of a single tile, if the GPU has clusters.
       constexpr int kLatest = setmaxnreg && kWidth == kGridNarrowHidden ? 0 : 2;
       // Without setmaxnreg two tiles are run as more are, which saves a third of the kernels.
       constexpr int kTwo = setmaxnreg ? 1 : 0;

@@ -8,8 +8,8 @@ namespace treadle {
 inline constexpr int kWarp = 32;
 inline constexpr int kMostSharedBytes = 227 * 1024;  // sm_90, a block
 
-// There are layouts for H up to each of these; those of 256 without setmaxnreg alone, since sm_90
-// has clusters for such layers, and those of 2048 in half types forward alone.
+// There are layouts for H up to each of these: h256 only without setmaxnreg, since sm_90 has
+// clusters for such layers; h2048 only for half types, forward.
 inline constexpr int kGrid256 = 256, kGridNarrowHidden = 512, kGridHidden = 1024,
                      kGridWideHidden = 2048;
 inline constexpr int kGridWidths = 4;
@@ -18,15 +18,15 @@ constexpr int grid_width(int64_t hidden, bool setmaxnreg) {
   return hidden <= kGridNarrowHidden ? 1 : hidden <= kGridHidden ? 2 : 3;
 }
 
-inline constexpr int kGridRing = 32;  // steps whose exchange has places of its own
+inline constexpr int kGridRing = 32;  // steps whose exchange has slots of its own
 
 // Registers a thread may have with one block of `threads` on a multiprocessor.
 constexpr int registers_of(int threads) {
   return 65536 / threads < 255 ? 65536 / threads / 8 * 8 : 255;
 }
 
-// What the launch gives each thread of a block alone on its multiprocessor: a quarter of the
-// registers is for every fourth warp.
+// What the launch gives each thread if a multiprocessor runs a single block: every fourth warp
+// shares a quarter of the registers.
 constexpr int equal_registers(int threads) {
   const int warps = (threads / kWarp + 3) / 4;
   return 512 / warps < 255 ? 512 / warps / 8 * 8 : 255;
@@ -45,7 +45,7 @@ constexpr int finishing_registers(int threads, int multiplying, int each) {
 template <int gates, int state_gates, int hidden, bool setmaxnreg>
 struct GridForward {
   static constexpr bool kSetmaxnreg = setmaxnreg;
-  // Of a block: so few that registers hold all weights, or most of them; of a group.
+  // Units of a block, so few that registers hold all weights, or most of them; blocks of a group.
   static constexpr int kUnits = 16, kBlocks = hidden / kUnits;
   // Registers do not hold all weights beside the packets of two tiles.
   static constexpr bool kWide =
@@ -53,7 +53,7 @@ struct GridForward {
   static constexpr int kTileBytes = hidden * 8 * 2;  // h of all units of a tile
   static constexpr int kMostRows = 128;
   static constexpr int kMultiplyingWarps = 8, kMultiplying = kMultiplyingWarps * kWarp;
-  // Two teams by turns, of which a thread has a pair of units of a row of a tile.
+  // Two teams alternate; a thread has a pair of units of a row of a tile.
   static constexpr int kTeam = kUnits / 2 * 8, kFinishing = 2 * kTeam;
   static constexpr int kThreads = kMultiplying + kFinishing;
   static constexpr int kMultiplyingRegisters = !setmaxnreg ? equal_registers(kThreads)
@@ -62,8 +62,8 @@ struct GridForward {
   static constexpr int kFinishingRegisters =
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
   static constexpr int kChunks = hidden / 32 / kMultiplyingWarps;  // of 32 k, a warp
-  // Half-chunks whose weights words, sums and addresses leave registers for; the others lie in
-  // shared memory.
+  // Half-chunks of weights that fit into registers next to packets, sums and addresses; the others
+  // lie in shared memory.
   static constexpr int kFree = (kMultiplyingRegisters - 40 - 4 * kChunks) / (4 * state_gates);
   static constexpr int kInRegisters = kWide && kFree < 2 * kChunks ? kFree : 2 * kChunks;
   static constexpr int kInShared = 2 * kChunks - kInRegisters;
@@ -74,13 +74,13 @@ struct GridForward {
   static constexpr int kSumBytes = kMultiplyingWarps * state_gates * 512;
   static constexpr int kWeights = 2 * kSumBytes;  // after two buffers of sums
   static constexpr int kStages = kWeights + kMultiplyingWarps * kInShared * state_gates * 512;
-  // Of every row: c and h of 8 pairs, and the stages of the input.
+  // For each row: c and h of 8 pairs, and the stages of the input.
   static constexpr int kRowBytes = kUnits / 2 * 12 + kDepth * gates * kStageRow;
 
   static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
 };
 
-// Forward in float32 on tensor cores (split_float.cuh). A tile has two words for a pair of units,
+// Forward in float32 on tensor cores (split_float.cuh). A tile has two packets for a pair of units,
 // so that it is as large as one of half types with twice as many units.
 template <int gates, int state_gates, int hidden, bool setmaxnreg>
 struct GridSplit {
@@ -97,9 +97,9 @@ struct GridSplit {
                                                                   : 176;
   static constexpr int kFinishingRegisters =
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
-  // Of a warp: chunks of 32 k, first the highs, then the lows; gates at a time; fragments of
-  // weights, and how many of them registers hold beside words, sums and addresses: of a narrow
-  // layer all, else of four gates more, which leave less shared memory for rows.
+  // Chunks of a warp, of 32 k, first the highs, then the lows; gates at a time; fragments of
+  // weights, and how many of them registers hold next to packets, sums and addresses: all of them
+  // for h512; otherwise more with four gates, which leave less shared memory for rows.
   static constexpr int kChunks = 2 * kHidden / 32 / kMultiplyingWarps;
   static constexpr int kGatesTogether = state_gates % 2 == 0 ? 2 : state_gates;
   static constexpr int kFragments = 2 * kChunks * state_gates;
@@ -123,7 +123,7 @@ struct GridSplit {
   static constexpr int kBias = kWeights + kMultiplyingWarps * kInShared * 512;  // and the scale
   static constexpr int kExact = kBias + gates * kUnits * 8;                     // by fma
   static constexpr int kStages = kExact + 16;
-  // Of every row: c and h of 8 pairs, and the stages of the input.
+  // For each row: c and h of 8 pairs, and the stages of the input.
   static constexpr int kRowBytes = kUnits / 2 * 16 + kDepth * gates * kStageRow;
 
   static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
@@ -153,7 +153,7 @@ struct GridBackward {
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
   static constexpr int kChunks = state_gates * hidden / 32 / kMultiplyingWarps;  // of 32 k
   static constexpr int kTiles = kUnits / 16;                                     // of 16 units
-  // Of 2 * kChunks: what words, sums and addresses leave.
+  // Half-chunks, of 2 * kChunks, that registers hold next to packets, sums and addresses.
   static constexpr int kFree = (kMultiplyingRegisters - 40 - 4 * kChunks) / (4 * kTiles);
   static constexpr int kInRegisters = kFree < 2 * kChunks ? kFree : 2 * kChunks;
   static constexpr int kInShared = 2 * kChunks - kInRegisters;
@@ -164,7 +164,7 @@ struct GridBackward {
   static constexpr int kSumBytes = kMultiplyingWarps * kTiles * 512;  // two of them
   static constexpr int kWeights = 2 * kSumBytes;
   static constexpr int kStages = kWeights + kMultiplyingWarps * kInShared * kTiles * 512;
-  // Of every row: gradients of h and c of 16 pairs, and stages of gates, grad_output and c.
+  // For each row: gradients of h and c of 16 pairs, and stages of gates, grad_output and c.
   static constexpr int kRowBytes = kUnits / 2 * 16 + kDepth * ((gates + 1) * kStageRow + kCRow);
 
   static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
@@ -196,7 +196,7 @@ struct GridSplitBackward {
   // are on their way at a time.
   static constexpr int kChunks = kSpans * state_gates * words / 2;
   static constexpr int kWindow = kChunks % 12 == 0 ? 12 : kChunks % 8 == 0 ? 8 : kChunks;
-  // Fragments of weights; registers hold what words, sums, scales and addresses leave.
+  // Fragments of weights; registers hold as many as packets, sums, scales and addresses leave.
   static constexpr int kFragments = 2 * kChunks * kTiles;
   static constexpr int kFree = (kMultiplyingRegisters - 52 - 4 * kWindow - 12 * kTiles) / 8 * 2;
   static constexpr int kInRegisters = kFragments < kFree ? kFragments : kFree;
@@ -205,8 +205,8 @@ struct GridSplitBackward {
   static constexpr int kStageRow = kUnits * 4 + (state_gates == 4 ? 16 : 32);  // bytes
   static constexpr int kCRow = kStageRow;
 
-  // In a tile: words, then scales, [warp][four rows][span] x 4 bytes. The first word of a pair of
-  // units of the first row.
+  // In a tile: packets, then scales, [warp][four rows][span] x 4 bytes. The first packet of a pair
+  // of units of the first row.
   static constexpr int kScales = kMultiplyingWarps * kChunks * 512;
   static constexpr int kTileBytes = kScales + kMultiplyingWarps * 2 * kSpans * 4;
   static constexpr int word_of(int pair) {
@@ -224,7 +224,7 @@ struct GridSplitBackward {
   static constexpr int kExact = kColumns + kUnits * 4;                             // by fma
   static constexpr int kBiases = kExact + 16;
   static constexpr int kStages = kBiases + kFinishing * gates * 8;
-  // Of every row: gradients of h and c of pairs, and stages of gates, grad_output and c.
+  // For each row: gradients of h and c of pairs, and stages of gates, grad_output and c.
   static constexpr int kRowBytes = kUnits / 2 * 16 + kDepth * ((gates + 1) * kStageRow + kCRow);
 
   static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }

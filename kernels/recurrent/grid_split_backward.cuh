@@ -26,7 +26,7 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
   };
 
   const uint32_t columns, own_biases;
-  const bool exact;  // whether one of the pair's columns of W_hh is not split
+  const bool exact;  // whether a column of the pair is beyond fp16x2
   char *const exchange, *const words_to, *const scales_to;
 
   __device__ __forceinline__ GridSplitBackwardFinisher(const PersistentBackward& args,
@@ -166,7 +166,7 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
       store_word4(to, large ? kLargePair : highs);
       if (Layout::kWords == 2) store_word4(to + Layout::kLowAt, large ? 0 : lows);
     }
-    // Last, so that who finds it mostly finds the words, too.
+    // Last, so that a reader that finds it mostly finds the packets, too.
     if (thread % kWarp == 0) store_word4(scales_to + at.send, bytes);
     if (!again) return;
     if (thread % kWarp == 0) store_word4(scales_to + at.put_back, ~0u);
@@ -250,7 +250,7 @@ __device__ __forceinline__ void run_grid_split_backward(const PersistentBackward
 
 #endif
 
-// alone: of one tile.
+// `alone`: single_tile, the group has one tile.
 template <class Cell, class Layout, bool any_resets, bool alone>
 __global__ void __launch_bounds__(Layout::kThreads, 1)
     grid_split_backward(const __grid_constant__ PersistentBackward args, int rows_each) {

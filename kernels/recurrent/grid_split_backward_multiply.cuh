@@ -1,6 +1,6 @@
-// The warps that multiply in grid_split_backward.cuh. They wait for a tile's words, multiply, and
-// leave the sums for the warps that finish. A tile is more words than registers hold beside
-// weights: a window of them is on its way. Twin in half types: grid_backward_multiply.cuh.
+// MMA warps of grid_split_backward.cuh: wait for a tile's packets, multiply, write partial sums for
+// the epilogue warps. Registers do not hold all packets of a tile next to the weights, so a window
+// of them is on its way. Twin in half types: grid_backward_multiply.cuh.
 #pragma once
 
 #include "kernels/recurrent/grid_split_columns.cuh"
@@ -10,8 +10,8 @@ namespace treadle {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 
-// `alone`: the group has one tile, so that the next words are those of the same tile and cannot be
-// there before it is finished.
+// `alone`: single_tile. The next packets are those of the same tile and cannot arrive before its
+// epilogue.
 template <class Cell, class Layout, bool alone>
 struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
   using Weights = GridSplitWeights<Layout>;
@@ -26,9 +26,9 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
   GridRing ring;
   GridVisits<true> visit;  // the one after the next
   const char* from;
-  const char* at;  // where the next one finds its words
+  const char* at;  // where the next one finds its packets
   uint32_t sums_to;
-  int scales_at;  // behind a lane's words
+  int scales_at;  // behind a lane's packets
   int buffer = 0;
   bool more, orders = false;  // whether there is a next one; whether it is one of a new step
 
@@ -110,8 +110,8 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
     words[n % kWindow] = both[0], words[(n + 1) % kWindow] = both[1];
   }
 
-  // Chunk n is not needed again: in its place goes what follows the window, of this tile or of the
-  // next one, whose words are not used if there is none.
+  // Chunk n is not needed again: what follows the window replaces it, from this tile or from the
+  // next one, whose packets are not used if there is none.
   __device__ __forceinline__ void used(const char* here, int n) {
     if (n + kWindow < kChunks) {
       words[n % kWindow] = load_words16(here + (n + kWindow) * 512);
@@ -122,8 +122,8 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
     if (n % 3 == 2) __syncwarp();
   }
 
-  // Until the scales are there. Where they are late, words are so, too: waited for two by two, each
-  // would cost a trip to memory.
+  // Waits for the scales. If they arrive after the poll, so do packets: loads awaited in pairs
+  // would cost a trip to memory each.
   __device__ __forceinline__ void await_scales(const char* here) {
     bool late = alone || any_missing(scales);
     while (late) {
@@ -134,7 +134,7 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
     }
   }
 
-  // Of the rows 2q and 2q + 1: bytes of two spans in each word.
+  // Scales of the rows 2q and 2q + 1: bytes of two spans in each packet.
   __device__ __forceinline__ void take_scales(const char* here, uint32_t (&own)[kSpans / 2]) {
     await_scales(here);
     const uint32_t which = threadIdx.x % 2 == 0 ? 0x5410 : 0x7632;
@@ -155,8 +155,8 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
     return __uint_as_float(__byte_perm(own[span / 2], 0, byte << 12 | 0x444) >> 1);
   }
 
-  // The words, which lie at `here`, are asked for already. What is added to in tensor cores is cut
-  // off there, not rounded: so sums of a span are added up elsewhere.
+  // The packets, which lie at `here`, are being loaded already. Tensor cores truncate what they add
+  // to, so the sums of spans are added up elsewhere.
   __device__ __forceinline__ void multiply(const char*& here) {
     constexpr int kTogether = 2 / Layout::kWords;  // spans
     uint32_t own[kSpans / 2];

@@ -1,8 +1,8 @@
 // What fma multiplies in grid_split_backward.cuh, and the scales of what tensor cores do. Columns
-// of W_hh are split like the rows of grid_split_forward.cuh. Gradients have no range that is known:
-// those of a row and a span of 16 units, of all gates, share a power of two, which is sent with
-// them. Where a gradient of a pair of units is too large for that, the words are kLargePair, and
-// whoever needs the pair reads it from grad_gates.
+// of W_hh are fp16x2 like the rows of grid_split_forward.cuh. Gradients have no range that is
+// known: those of a row and a span of 16 units, of all gates, share a power of two, which is sent
+// with them. If a gradient of a pair of units is too large for that, the packets are kLargePair,
+// and a reader takes the pair from grad_gates.
 #pragma once
 
 #include "kernels/recurrent/grid_split_words.cuh"
@@ -108,7 +108,7 @@ struct GridSplitColumns {
     }
   }
 
-  // A word that has arrived, as warps that multiply have seen.
+  // A packet that has arrived, as MMA warps have seen.
   static __device__ __forceinline__ uint32_t arrived4(const char* at) {
     uint32_t x = ~0u;
     while (x == ~0u) x = load_word4(at);
@@ -129,9 +129,9 @@ struct GridSplitColumns {
     return __ldg(all + (Cell::weight_block(m) * hidden + k) * hidden + unit + i);
   }
 
-  // After its word has been read.
+  // Called after its packet has been read.
   __device__ __forceinline__ float large(int m, int64_t k) const {
-    __threadfence();  // before the sender stored the word, it stored the value
+    __threadfence();  // the sender stored the value before the packet
     return __ldcg(grads + m * args.sizes.hidden + k);
   }
 };

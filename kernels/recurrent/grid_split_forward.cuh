@@ -33,7 +33,7 @@ struct GridSplitFinisher {
   const uint32_t stages, states, own_sums, own_rows;
   char *send_to, *output_to, *gates_to;
   const char* copy_from;
-  bool exact = false;  // whether a row of W_hh is not split
+  bool exact = false;  // whether a row of W_hh is beyond fp16x2
 
   __device__ __forceinline__ GridSplitFinisher(const PersistentForward& args, const Group& group,
                                                char* exchange, GridRing ring, int rank,
@@ -291,7 +291,7 @@ __device__ __forceinline__ void run_grid_split_forward(const PersistentForward& 
 
 #endif
 
-// alone: of one tile.
+// `alone`: single_tile, the group has one tile.
 template <class Cell, class Layout, bool any_resets, bool alone>
 __global__ void __launch_bounds__(Layout::kThreads, 1)
     grid_split_forward(const __grid_constant__ PersistentForward args, int rows_each) {

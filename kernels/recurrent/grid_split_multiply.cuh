@@ -1,6 +1,6 @@
-// What a warp that multiplies keeps of W_hh, and how it multiplies, in grid_split_forward.cuh. Of a
-// float of h, high and low lie in different chunks of the exchange; of a float of W_hh, they are
-// different fragments.
+// What an MMA warp of grid_split_forward.cuh keeps of W_hh, and how it multiplies. High and low of
+// a float of h lie in different chunks of the exchange; those of a float of W_hh are different
+// fragments.
 #pragma once
 
 #include "kernels/recurrent/grid_split_weights.cuh"
@@ -49,7 +49,7 @@ struct GridSplitProducts : GridSplitWeights<Layout> {
     Weights::ask_first();
   }
 
-  // Of a gate and 16 k, highs and lows, in the order in which multiply() takes them.
+  // The index of the highs or lows of a gate and 16 k, in the order in which multiply() takes them.
   static constexpr __device__ __forceinline__ int place(int m, int c, int lows) {
     return ((m / kTogether * 2 * kHighs + c) * 2 + lows) * kTogether + m % kTogether;
   }

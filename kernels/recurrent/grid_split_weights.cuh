@@ -1,5 +1,5 @@
-// Where a warp that multiplies floats in the grid keeps its part of W_hh, as fragments of float16
-// numbers: in registers, and those for which there are none in shared memory.
+// Where an MMA warp of a float32 grid keeps its part of W_hh, as fragments of float16 numbers: in
+// registers, and the rest in shared memory.
 #pragma once
 
 #include "kernels/recurrent/grid.cuh"

@@ -1,8 +1,7 @@
-// What fma multiplies in grid_split_forward.cuh. A pair of units is two words, highs and lows.
-// Where one of the two is too large to be split, the first word is kLargePair, a NaN: so all
-// blocks' sums of that row are NaN, and then, as for a row of W_hh that is not split, fma
-// multiplies. Whoever needs the pair reads it where it came from: h0, what replaced the state, or
-// the output of the step before.
+// What fma multiplies in grid_split_forward.cuh. A pair of units is two packets, highs and lows.
+// If one of the two is too large for fp16x2, the first packet is kLargePair, a NaN. So all blocks'
+// sums of that row are NaN, and fma multiplies, as for a row of W_hh that is beyond fp16x2. It
+// reads the pair from its origin: h0, the state of a reset, or the output of the step before.
 #pragma once
 
 #include "kernels/recurrent/grid.cuh"
@@ -66,19 +65,19 @@ struct GridSplitExact {
            (rows.start(time(s - 1)) + own) * args.output_row + d * hidden;
   }
 
-  // Of a gate, by a warp that multiplies.
+  // Address of the sums of a gate, by MMA warp.
   __device__ __forceinline__ uint32_t sums_of(int m, int warp) const {
     return sums + (warp * Cell::kStateGates + m) * 512;
   }
 
-  // 16 bytes that have arrived, as warps that multiply have seen.
+  // 16 bytes that have arrived, as MMA warps have seen.
   static __device__ __forceinline__ uint4 arrived(const char* at) {
     uint4 v = load_words16(at);
     while (missing(v)) v = load_words16(at);
     return v;
   }
 
-  // Takes the place of the sums.
+  // Replaces the sums.
   __device__ __forceinline__ void multiply() const {
     const int64_t hidden = args.sizes.hidden;
     const char* const words =
@@ -135,9 +134,9 @@ struct GridSplitExact {
                  (Cell::weight_block(m) * hidden + unit + i) * hidden + k);
   }
 
-  // After its word has been read.
+  // Called after its packet has been read.
   __device__ __forceinline__ float large_h(int k) const {
-    __threadfence();  // before the sender stored the word, it stored the value
+    __threadfence();  // the sender stored the value before the packet
     return __ldcg(origin() + k);
   }
 };

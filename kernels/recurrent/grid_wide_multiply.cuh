@@ -1,6 +1,6 @@
-// The warps that multiply in grid_forward.cuh where a layout is `kWide`, and in
-// grid_split_forward.cuh. Registers do not hold all weights beside two tiles' words. Twin, with
-// registers for all: grid_forward_multiply.cuh.
+// MMA warps of grid_forward.cuh if a layout is `kWide`, and of grid_split_forward.cuh. Registers do
+// not hold all weights next to the packets of two tiles. Twin, with registers for all:
+// grid_forward_multiply.cuh.
 #pragma once
 
 #include "kernels/recurrent/grid_forward_multiply.cuh"
@@ -41,7 +41,7 @@ struct GridWideProducts {
     return shared_before(c + 1) > shared_before(c);
   }
 
-  // await(i, j): until chunks i and j of the words are there. leave(m, sums): those of gate m, in
+  // await(i, j): until chunks i and j of the packets are there. leave(m, sums): those of gate m, in
   // order. used(i): chunk i is not needed again.
   template <class Await, class Leave, class Used>
   __device__ __forceinline__ void multiply(const uint4 (&words)[kChunks], const Await& await,
@@ -69,8 +69,8 @@ struct GridWideProducts {
   }
 };
 
-// `alone`: the group has one tile, so that the next words are those of the same tile and cannot be
-// there before it is finished.
+// `alone`: single_tile. The next packets are those of the same tile and cannot arrive before its
+// epilogue.
 template <class Layout, class Products, bool alone>
 struct GridWideMultiplier {
   static constexpr int kStateGates = Products::kStateGates, kChunks = Layout::kChunks;
@@ -82,7 +82,7 @@ struct GridWideMultiplier {
   GridRing ring;
   GridVisits<false> visit;  // the one after the next
   const char* from;
-  const char* at;  // where the next one finds its words
+  const char* at;  // where the next one finds its packets
   uint32_t sums_to;
   int buffer = 0;
   bool more, orders = false;  // whether there is a next one; whether it is one of a new step
@@ -107,11 +107,11 @@ struct GridWideMultiplier {
     return step + visit.j * Layout::kTileBytes;
   }
 
-  // The words, which lie at `here`, are asked for already. Each is replaced, once it has been used,
-  // by that of the next one, and has as long to arrive as others are multiplied: so, if they are
-  // many, they are waited for two by two. Those of the next one are not used if there is none.
+  // The packets, which lie at `here`, are being loaded already. The next visit's packet replaces
+  // each once it has been used, and has as long to arrive as others are multiplied. So many packets
+  // are awaited in pairs. Those of the next visit are not used if there is none.
   __device__ __forceinline__ void multiply(Words& words, const char*& here) {
-    // Of a tile that is late, words waited for two by two would cost a trip to memory each.
+    // If the tile has not arrived, packets awaited in pairs would cost a trip to memory each.
     const uint4 first[1] = {words[0]};
     if (kWhole || any_missing(first)) poll(words, here);
     const auto await = [&](int i, int j) {

@@ -73,8 +73,8 @@ size_t grid_exchange_bytes(const PersistentSizes& sizes, int rows, bool backward
 cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_c_states);
 
-// Of no cell: between the products that follow a backward pass. Sums of many rows are faster split
-// over blocks, as torch's are.
+// For any cell, between the products that follow a backward pass. Sums of many rows are faster
+// if several blocks share them, as torch's do.
 cudaError_t launch_previous_h(const PreviousH& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_previous_h);
 cudaError_t launch_pad_rows(const PadRows& args, cudaStream_t stream)
@@ -82,7 +82,7 @@ cudaError_t launch_pad_rows(const PadRows& args, cudaStream_t stream)
 cudaError_t launch_bias_sums(const BiasSums& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_bias_sums);
 
-// Of no cell: what csrc/recurrent/affine_scan.h says, in float or double.
+// For any cell: what csrc/recurrent/affine_scan.h says, in float or double.
 cudaError_t launch_affine_scan(const AffineScan& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_affine_scan);
 

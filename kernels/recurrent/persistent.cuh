@@ -48,7 +48,7 @@ struct GroupRows {
   }
 };
 
-// What a group of blocks works on, by its number. Directions take turns, so that both begin early.
+// What a group of blocks works on, by its number. Directions alternate, so that both begin early.
 struct Group {
   int direction;
   GroupRows rows;

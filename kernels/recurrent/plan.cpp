@@ -84,7 +84,7 @@ double step_time(const RecurrenceSizes& sizes, const ShapeCandidates& kernels, i
                  bool backward) {
   const int gates = cell_info(sizes.cell).state_gates, dense = kernels.dense_rows(rows);
   const bool half = is_half(sizes.dtype);
-  if (dense == 0) return cluster_time(kernels.shape, rows, gates, backward, /*exact=*/!half);
+  if (dense == 0) return cluster_time(kernels.shape, rows, gates, backward, !half);
   return half ? dense_time(kernels.shape, dense, gates, backward)
               : split_time(kernels.shape, dense, gates);
 }
@@ -94,8 +94,8 @@ struct Clusters {
   double time;
 };
 
-// Where there are no clusters, a block alone is all that is left, and it is faster than the grid in
-// wider layers of half types, too.
+// Without clusters only a single block is left, and it is faster than the grid for larger H of half
+// types, too.
 bool runs_on(const RecurrenceDevice& device, const ClusterShape& shape, Dtype dtype) {
   if (shape.blocks > 1) return device.clusters();
   return !is_half(dtype) || shape.units <= kHalfBlockUnits || !device.clusters();
@@ -118,7 +118,7 @@ Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& dev
       const int64_t count = ceil_div(sizes.batch, rows) * sizes.directions;
       const int64_t waves =
           std::max<int64_t>(ceil_div(count, clusters_at_once(shape.blocks, device)), 1);
-      // In float32, more blocks alone than run at once took longer than waves of them would.
+      // fp32: more single-block clusters than SMs measured slower than waves * time.
       if (half && shape.blocks == 1 && any_clusters && (waves > 1 || (backward && !alone))) {
         continue;
       }

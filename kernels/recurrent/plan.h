@@ -3,10 +3,9 @@
 //   step     CUDA: a matrix product and a fused kernel for each step
 //   tiles    both in one launch for each step: tensor cores multiply tiles of many rows
 //   warp     the same for few rows of a single step, by threads that share a unit's weights
-//   cluster  one launch, weights kept on the chip: a cluster of blocks takes rows through all
-//   steps;
-//            before sm_90 a single block does
-//   grid     the same with more blocks than a cluster may have, for wider layers
+//   cluster  one launch, weights kept on the chip: a cluster of blocks takes rows through all steps
+//            (before sm_90 a single block)
+//   grid     the same with more blocks than a cluster may have, for larger H
 #pragma once
 
 #include <cstddef>
@@ -23,12 +22,12 @@ struct RecurrenceSizes {
   CellKind cell;
   int64_t steps, batch, hidden, directions;
   Dtype dtype;
-  bool ragged = false;  // some row has fewer steps than others, or may start anew
+  bool ragged = false;  // some row has fewer steps than others, or may reset
 };
 
 inline constexpr int kHopperMhz = 1980;  // of the GPUs that the planner's times were measured on
 
-// Of acc_t: half types are multiplied into float.
+// Bytes of acc_t: half types are multiplied into float.
 inline int64_t acc_bytes(Dtype dtype) { return dtype == Dtype::kDouble ? 8 : 4; }
 
 struct RecurrenceDevice {

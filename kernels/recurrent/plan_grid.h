@@ -5,7 +5,7 @@
 
 #include "kernels/recurrent/plan_times.h"
 
-// Of their own, since kernels have other functions of such names.
+// Separate namespace: the kernels define functions of the same names.
 namespace treadle::plan_grids {
 
 using plan_times::ceil_div;

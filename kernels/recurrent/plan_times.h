@@ -8,7 +8,7 @@
 #include "kernels/recurrent/shapes.h"
 #include "kernels/recurrent/tile_sizes.h"
 
-// Of their own, since kernels have other constants and functions of such names.
+// Separate namespace: the kernels define constants and functions of the same names.
 namespace treadle::plan_times {
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
@@ -19,7 +19,7 @@ inline int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 :
 // that h adds to.
 inline double cluster_time(const ClusterShape& shape, int rows, int state_gates, bool backward,
                            bool exact) {
-  // Of three gates: what is multiplied, and what is exchanged.
+  // Relative to three gates: the multiplications, and the bytes exchanged.
   const double work = state_gates / 3.0, sent = backward ? work : 1;
   const auto hidden = static_cast<double>(shape.hidden());
   // A block alone exchanges nothing.
@@ -27,9 +27,9 @@ inline double cluster_time(const ClusterShape& shape, int rows, int state_gates,
     return (exact ? 0.25 : 0.2) + work * 1.8e-5 * shape.units * hidden * rows;
   }
   if (exact) {
-    // Weights that lie in shared memory are loaded anew for every row.
+    // Weights that lie in shared memory are loaded again for every row.
     const double loads = fp32_weights(shape, state_gates) > kFp32Weights ? 2 : 1;
-    // Fitted anew to packed batches at H 256, where the grid is the other choice.
+    // Fitted separately to packed batches at H 256, where the grid is the other choice.
     if (!backward && shape.blocks >= 8 && hidden <= 256) {
       return 0.8 + (loads * work * 1.9e-5 * shape.units + 2e-4) * hidden * rows;
     }
@@ -71,14 +71,14 @@ inline double split_time(const ClusterShape& shape, int rows, int state_gates) {
 }
 
 // Grid: a chain of products, sums, cell and exchange; with many tiles, what one of them keeps the
-// block busy for, us a row. Of three gates; `gate`: what a fourth adds.
+// block busy for, us a row. Times are for three gates; `gate`: what a fourth adds.
 struct GridTime {
   double chain, chain_row, busy, busy_row, gate;
 };
 
-// Of the layouts without setmaxnreg, fitted to code for sm_80 that an H200 ran, with 108 of its
-// multiprocessors and the shared memory of an A100. Those of H 256 count as those of 512, and those
-// of 2048 as those of 1024.
+// Times of the layouts without setmaxnreg, fitted to code for sm_80 that an H200 ran, with 108 of
+// its multiprocessors and the shared memory of an A100. Layouts of H 256 count as those of 512, and
+// those of 2048 as those of 1024.
 inline GridTime other_grid_times(const RecurrenceSizes& sizes, bool tf32, bool backward) {
   const bool h512 = sizes.hidden <= kGridNarrowHidden;
   if (is_half(sizes.dtype)) {
@@ -169,8 +169,8 @@ inline double launched_time(const RecurrenceSizes& sizes, const RecurrenceDevice
   return static_cast<double>(sizes.directions) * time;
 }
 
-// Tiles, less what the input's product takes elsewhere, as if of as many features as units: it is
-// part of no other time.
+// Only `tiles` includes the input GEMM; subtract its time (assuming I = H) to compare it with the
+// others.
 inline double tiles_time(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
   const CellInfo& cell = cell_info(sizes.cell);
   const int words = is_half(sizes.dtype) ? 1 : 2;

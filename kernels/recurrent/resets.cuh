@@ -1,4 +1,4 @@
-// Where rows of a group start anew (RecurrenceResets), for the persistent kernels. Each of them is
+// Where rows of a group reset (RecurrenceResets), for the persistent kernels. Each of them is
 // compiled with resets and without: without, nothing of this is left, and no register is taken.
 #pragma once
 
@@ -12,14 +12,14 @@ struct RowStates {
   float c;
 };
 
-// t: the time of a step, or -1 or `steps`, where there is none and nothing starts anew.
+// t: the time of a step, or -1 or `steps`, where there is none and nothing resets.
 template <bool any>
 struct GroupResets {
   const RecurrenceResets& resets;
   const PersistentSizes& sizes;
   const Group& group;
 
-  // The mark that says whether a row starts anew before the step at t. In direction 1 it is that of
+  // The mark that says whether a row resets before the step at t. In direction 1 it is that of
   // the step ahead, which the row must have.
   __device__ __forceinline__ uint32_t mark(int t, int row) const {
     const int steps = static_cast<int>(sizes.steps), marked = t + group.direction;
@@ -28,20 +28,19 @@ struct GroupResets {
     return __ldg(reinterpret_cast<const unsigned char*>(resets.marks) + at);
   }
 
-  // Whether a row starts anew before the first step of the pass forward.
+  // Whether a row resets before the first step of the pass forward.
   __device__ __forceinline__ bool before_first(int row) const {
     if constexpr (any) return mark(first_time(), row) != 0;
     return false;
   }
 
-  // Whether anything but zeros may replace states: only then is a row that starts anew worth a
-  // load.
+  // Whether states may reset to anything but zeros: only then does a reset need a load.
   __device__ __forceinline__ bool given() const {
     if constexpr (any) return resets.h != nullptr || resets.c != nullptr;
     return false;
   }
 
-  // What replaces the states of a row before the step at t; zeros if it does not start anew.
+  // What replaces the states of a row before the step at t; zeros if it does not reset.
   template <class T>
   __device__ __forceinline__ RowStates<T> states(bool anew, int t, int row, int64_t unit) const {
     if constexpr (any) {
@@ -131,7 +130,7 @@ struct GroupResets {
 // The marks along a pass, as a warp reads them: a word is the ballot of `rows` rows in as many
 // steps as lanes allow. A lane asks for its mark of a word a whole word before, so that no step
 // waits for memory. p counts steps in the order in which they are computed. Forward, a bit says
-// that the row starts anew before step p; backward, that it did before the step whose gradients
+// that the row resets before step p; backward, that it did before the step whose gradients
 // arrive in step p. `held`: there are registers for addresses, which then need not be computed.
 template <bool any, bool backward, int rows, bool held = false>
 struct PassMarks {
@@ -180,7 +179,7 @@ struct PassMarks {
     return now >> in_word * rows & (~0u >> (kWarp - rows));
   }
 
-  // Of the word that begins with p: a lane's step and row.
+  // Loads a lane's step and row of the word that begins with p.
   __device__ __forceinline__ void load(int p) {
     if constexpr (!any) return;
     if (held && resets.sizes.starts == nullptr) {

@@ -109,7 +109,7 @@ struct ClusterBackward {
   static_assert(units / 4 % kWarps == 0 && state_gates * kHidden / 16 % kWarps == 0);
 };
 
-// Weights as floats that a thread's registers hold. A block alone: two threads a unit, each half
+// Weights as floats that a thread's registers hold. A single block: two threads a unit, each half
 // of K; a cluster: 256 threads, of which each has 2 * state_gates outputs (4 backward), and
 // up to 64 weights more in shared memory, where they take the room of rows.
 inline constexpr int kFp32Weights = 192, kFp32SharedWeights = 64;

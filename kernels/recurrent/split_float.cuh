@@ -30,8 +30,8 @@ struct SplitFloat {
   }
 };
 
-// How a row of W_hh is split: by the exponent of its largest magnitude. `exact`: not at all, its
-// sums come by fma.
+// The fp16x2 scale of a row of W_hh, from the exponent of its largest magnitude. `exact`: the row
+// is beyond fp16x2, and fma computes its sums.
 struct SplitRow {
   float scale;  // of the sums with h 2^kSplitState
   bool exact;
@@ -43,7 +43,7 @@ struct SplitRow {
     scale = zeros ? 1.0f : power_of_two(exponent - kSplitTop - kSplitState);
   }
 
-  // Of weights.
+  // The factor of weights.
   static __device__ __forceinline__ float factor_of(float scale) {
     return __int_as_float((254 << 23) - __float_as_int(scale)) * power_of_two(-kSplitState);
   }
@@ -55,7 +55,7 @@ __device__ __forceinline__ uint32_t larger(uint32_t most, float x) {
   return magnitude > most ? magnitude : most;
 }
 
-// Of four floats, highs and lows as two words each.
+// The fp16x2 terms of four floats: highs and lows.
 struct SplitFour {
   uint2 high, low;
 

@@ -96,7 +96,7 @@ __device__ __forceinline__ void load_gate(const RecurrenceForward& args, int k, 
   }
 }
 
-// What the next step begins with where a row starts anew.
+// The state with which the next step begins where a row resets.
 template <class T, int n, class acc = acc_t<T>>
 __device__ __forceinline__ void replace_units(const RecurrenceResets& resets, int64_t from,
                                               acc (&h)[n], acc (&c)[n]) {
@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(kBlockSize, 4)
 
 // ---- host
 
-// Of so many units vectors still fill the chip.
+// With as many units, vectors still fill the chip.
 inline constexpr int64_t kVectors = int64_t{1} << 15;
 
 inline bool in_vectors(const void* data, int64_t stride, int n) {

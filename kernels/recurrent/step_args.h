@@ -11,15 +11,15 @@
 
 namespace treadle {
 
-// Rows `start` .. `start + rows` of S: a prefix of the batch. The marks of rows that start anew
+// Rows `start` .. `start + rows` of S: a prefix of the batch. The marks of rows that reset
 // before the step: `marked_rows` from `marks` on.
 struct RecurrenceStep {
   int64_t start, rows;
   int64_t marks = 0, marked_rows = 0;
 };
 
-// Where rows start anew: states that are replaced before a step. Marks are in the order of time:
-// direction 0 starts anew before the step that is marked, direction 1, which runs backward in time,
+// Where rows reset: states that are replaced before a step. Marks are in the order of time:
+// direction 0 resets before the step that is marked, direction 1, which runs backward in time,
 // before the step ahead of it. The first step of a reading needs no mark, and has one in direction
 // 0 if the first step in time is marked.
 struct RecurrenceResets {
@@ -38,7 +38,7 @@ struct MatrixView {
   int64_t row_stride = 0, column_stride = 0;
 };
 
-// Whether row b starts anew before the step, and the row of h and c, or of their gradients, that it
+// Whether row b resets before the step, and the row of h and c, or of their gradients, that it
 // then has.
 TREADLE_HD bool starts_anew(const RecurrenceResets& resets, const RecurrenceStep& step, int64_t b) {
   return b < step.marked_rows && resets.marks != nullptr && resets.marks[step.marks + b];
@@ -56,7 +56,7 @@ struct RecurrenceForward {
   const RecurrenceStep* steps;
   int64_t step_count;
   // [S, G_i H] acc: x W_ih^T. CUDA adds h W_hh^T in place if all gates have both products; if not,
-  // and in steps of a group, `state_products` has that of steps[0], [rows, G_h H] acc in W_hh's
+  // and in a StepGraph, `state_products` has that of steps[0], [rows, G_h H] acc in W_hh's
   // order.
   MatrixView products, state_products;
   const void *bias_ih, *bias_hh;  // [G_i H], [G_h H]; each may be null
@@ -65,8 +65,9 @@ struct RecurrenceForward {
   void* output;                   // [S, H], rows output_stride apart
   int64_t output_stride;
   void* gates;  // [S, GH] contiguous: pre-activations, bias in them; or null
-  // Of this direction, with which its h and c begin. On CUDA the step before leaves them in the
-  // states: steps[step_count] is there, too, and the caller replaces those of the first step.
+  // The resets of this direction, with which its h and c begin. On CUDA the step before leaves them
+  // in the states: steps[step_count] is there, too, and the caller replaces those of the first
+  // step.
   RecurrenceResets resets = {};
 };
 

@@ -24,7 +24,7 @@ cudaError_t launch_grouped_forward(const RecurrenceForward& args, const StepGrou
 cudaError_t launch_grouped_backward(const RecurrenceBackward& args, const StepGroup& group,
                                     cudaStream_t stream) TREADLE_EXPORTED(launch_grouped_backward);
 
-// Of one cell.
+// For one cell.
 template <class Kind>
 cudaError_t launch_grouped_forward(const RecurrenceForward& args, const StepGroup& group,
                                    cudaStream_t stream);

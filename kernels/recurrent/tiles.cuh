@@ -33,7 +33,7 @@ struct TileCounts {
   int of_input, of_h;  // stages of K
 };
 
-// Of elements T, so many groups of columns a stage.
+// Stages of elements T, with `groups_` groups of columns each.
 template <class T, int groups_, int columns_>
 struct TileStages {
   using Element = T;
@@ -116,7 +116,7 @@ struct TileReader {
     last = -1;
   }
 
-  // Of a stage the groups from `from` to `to`; b: the stage's.
+  // Adds the groups from `from` to `to` of a stage; b: the stage's.
   template <int first, int from, int to, int registers>
   __device__ __forceinline__ void add_groups(float (&sums)[registers], uint64_t a, uint64_t b) {
     constexpr uint64_t kFrom = from * Stages::kHalves * Stages::kBoxBytes >> 4;

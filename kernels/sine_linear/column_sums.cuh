@@ -1,4 +1,4 @@
-// Sums over the rows of a matrix beside a pass over it, in a fixed order. A block takes a strip of
+// Sums over the rows of a matrix during a pass over it, in a fixed order. A block takes a strip of
 // columns and a range of rows; a second kernel adds the ranges' sums. The order depends only on
 // shapes, dtype and alignment, and so do the bits.
 #pragma once
@@ -40,7 +40,7 @@ struct Cut {
   }
 };
 
-// What a thread of this block takes of the matrix: every lanes-th row of `rows` from `first` on.
+// A thread's part of the matrix: every lanes-th row of `rows` from `first` on.
 struct CutPlace {
   int lane;
   int64_t part, column;  // column: the first of its vector

@@ -7,7 +7,7 @@
 namespace treadle {
 namespace {
 
-// In place of the number of inputs: the product is read, not computed.
+// Instead of a number of inputs: the product is read, not computed.
 constexpr int kGiven = -1;
 
 // x W^T for kWidth columns from `column` on.

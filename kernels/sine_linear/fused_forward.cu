@@ -23,7 +23,7 @@ constexpr int kConsumers = 2;
 template <class T>
 constexpr int kDepth = kRowBytes / sizeof(T);  // inputs of a stage
 constexpr int kWarpgroup = 128;
-// Stages are aligned to 1024 bytes, as wgmma's swizzle asks.
+// Stages are aligned to 1024 bytes, as wgmma's swizzle requires.
 constexpr size_t kSharedBytes = 1024 + kStages * (2 * kTileBytes + 16);
 
 // Pairs of tiles: each block of a cluster takes one of a pair.
@@ -115,7 +115,7 @@ __device__ __forceinline__ void multiply(const Shared& shared, int inputs, int c
     last = stage;
     turn.advance();
   }
-  // All GEMMs of this tile are issued: the other consumer's turn.
+  // All GEMMs of this tile are issued: the other consumer may multiply.
   ptx::arrive_threads(2 - consumer, kConsumers * kConsumerThreads<kGroups>);
   ptx::wait_products<0>();
   release(last);
@@ -152,8 +152,8 @@ __global__ void __launch_bounds__(kThreads<kGroups>, 1)
     const int stages = ceil_div(inputs, kDepth<T>);
     Turn turn;
     turn.advance(consumer * stages);
-    // A barrier's parity says whether the last use of a stage is over, not how many are. So whoever
-    // waits must have seen the use before: consumers multiply strictly in turn.
+    // A barrier's parity says whether the last use of a stage is over, not how many are. So a
+    // waiting thread must have seen the use before: consumers alternate strictly.
     if (consumer == 1) ptx::arrive_threads(1, kAll);
     for (int tile = blockIdx.x / kBlocks + consumer * clusters; tile < tiles.count;
          tile += kConsumers * clusters) {

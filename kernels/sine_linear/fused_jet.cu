@@ -29,7 +29,7 @@ constexpr int kMaxShared = 227 * 1024;
 // A stage: its part of every x, and of W, and two barriers.
 template <int kParts>
 constexpr int kStageBytes = (kParts + 1) * kTileBytes;
-// Stages are aligned to 1024 bytes, as wgmma's swizzle asks.
+// Stages are aligned to 1024 bytes, as wgmma's swizzle requires.
 template <int kParts>
 constexpr int kStages = (kMaxShared - 1024) / (kStageBytes<kParts> + 16) < 6
                             ? (kMaxShared - 1024) / (kStageBytes<kParts> + 16)
@@ -117,7 +117,7 @@ __device__ __forceinline__ void multiply(const Shared<kParts>& shared, int input
     last = stage;
     turn.advance();
   }
-  // All GEMMs of this tile are issued: the other consumer's turn.
+  // All GEMMs of this tile are issued: the other consumer may multiply.
   ptx::arrive_threads(2 - consumer, kConsumers * kWarpgroup);
   ptx::wait_products<0>();
   release(last);
@@ -156,8 +156,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int clusters = gridDim.x / kBlocks, stages = ceil_div(inputs, kDepth<T>);
     ptx::Ring<kStages<kParts>> turn;
     turn.advance(consumer * stages);
-    // A barrier's parity says whether the last use of a stage is over, not how many are. So whoever
-    // waits must have seen the use before: consumers multiply strictly in turn.
+    // A barrier's parity says whether the last use of a stage is over, not how many are. So a
+    // waiting thread must have seen the use before: consumers alternate strictly.
     if (consumer == 1) ptx::arrive_threads(1, kAll);
     for (int tile = blockIdx.x / kBlocks + consumer * clusters; tile < tiles.count;
          tile += kConsumers * clusters) {

@@ -68,7 +68,7 @@ class Point {
     constexpr int n = kAtOnce<T, kSecond>;
     const int d = static_cast<int>(args_.parts.coordinates);
     Raw of_first[n], outputs[n], of_second[n], seconds[n];
-    // Of a Laplacian the one second part is in place 0.
+    // A Laplacian has one second part, with index 0.
     const auto fetch_second = [&](int j, int part) {
       of_second[j] = load(args_.grad, part);
       seconds[j] = load(args_.grad_z, part);

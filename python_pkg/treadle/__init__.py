@@ -1,14 +1,12 @@
-"""Fused CUDA kernels for PyTorch, with CPU kernels beside them, registered as torch ops.
+"""Fused CUDA and CPU kernels for PyTorch, registered as torch ops.
 
-``treadle.scale``, ``treadle.lltm`` and the other functions are the documented fronts of
-``torch.ops.treadle.*``; ``treadle.nn`` has the modules, ``treadle.reference`` the same functions in
-plain PyTorch. ``python -m treadle`` reports what was built and tests it.
+``treadle.scale``, ``treadle.lstm`` and the other functions are the documented interface to
+``torch.ops.treadle.*``. ``treadle.nn`` has the modules, and ``treadle.reference`` has the same
+functions in plain PyTorch. ``python -m treadle`` reports what was built and tests it.
 """
 
 if "__version__" in globals():
-    raise ImportError(
-        "treadle: its ops must be loaded once in a process, got importlib.reload: start a new one"
-    )
+    raise ImportError("treadle cannot be reloaded; restart Python")
 
 from . import _build  # noqa: E402
 

@@ -1,9 +1,9 @@
-"""What this package was compiled for, and whether that is what is running.
+"""The build facts of this package, and whether they fit the running torch and Python.
 
 ``lib/libtreadle_kernels.so`` is for any torch, ``lib/torch-2.11/libtreadle.so`` for one minor of
-it, with the build's facts beside it. ``load`` looks for the folder of the running torch and
-compares the facts before the library is opened, so that a wrong pair is one sentence and never an
-undefined symbol.
+it, together with the build's facts. ``load`` finds the folder of the running torch and compares
+the facts before it opens the library, so that a mismatch raises one sentence and never an undefined
+symbol.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def library_path() -> str:
 
 
 def kernels_path() -> str:
-    """Path of the library without torch, whose functions treadle/kernels.h declares."""
+    """Path of the library that needs no torch, whose functions treadle/kernels.h declares."""
     return str(LIB / "libtreadle_kernels.so")
 
 
@@ -67,7 +67,7 @@ def facts() -> dict[str, Any]:
 
 
 def _folder() -> Path:
-    """Where the library for the running torch lies."""
+    """The folder of the library for the running torch."""
     held = builds()
     if not held or not Path(kernels_path()).exists():
         raise ImportError(
@@ -125,7 +125,7 @@ def _origin() -> str:
 
 
 def running() -> dict[str, Any]:
-    """What of the build facts the running process decides."""
+    """The facts that depend on the running process."""
     torch = _torch(builds())
     return {
         "torch": str(torch.__version__),
@@ -138,7 +138,7 @@ def running() -> dict[str, Any]:
 
 @cache
 def kernels_info() -> dict[str, Any]:
-    """What libtreadle_kernels.so says of itself: version, cuda, archs, compiler, isa, sources."""
+    """libtreadle_kernels.so's own facts: version, cuda, archs, compiler, isa, sources."""
     try:
         library = ctypes.CDLL(kernels_path())
     except OSError as error:
@@ -161,7 +161,7 @@ def _named(of: dict[str, Any]) -> str:
 
 
 def check() -> None:
-    """Raise ImportError, with both versions and the command that mends it, where they do not fit.
+    """Raise ImportError, with both versions and the command that rebuilds, if they do not fit.
 
     A library fits any patch release of the torch minor that it was built against. One built with
     CUDA also needs a torch of the same CUDA major; one built without fits either. It must have been
@@ -238,7 +238,7 @@ def bindings() -> ModuleType:
 
 
 def _pythons() -> list[str]:
-    """The Pythons that there is a treadle._C for: ["CPython 3.11"]."""
+    """The Pythons for which there is a treadle._C: ["CPython 3.11"]."""
     tags = sorted(file.name.split(".")[1] for file in PACKAGE.glob("_C.*.so"))
     versions = [re.fullmatch(r"cpython-(\d)(\d+).*", tag) for tag in tags]
     return [f"CPython {match[1]}.{match[2]}" for match in versions if match]

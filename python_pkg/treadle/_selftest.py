@@ -1,4 +1,4 @@
-"""Runs every op on every device beside ``treadle.reference``: the self-test of the report.
+"""Compares every op on every device with ``treadle.reference``: the self-test of the report.
 
 Arguments are made from the schemas, so an elementwise op needs no line here. An op whose arguments
 depend on each other lists them in ``ARGUMENTS``.
@@ -21,7 +21,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 def _layers(gates: int, biases: int, states: int) -> dict[str, dict[str, Any]]:
-    """Of both overloads of an op that is called as torch.lstm is."""
+    """Arguments for both overloads of an op that is called as torch.lstm is."""
     shared = {
         "hx": (2, 5, 9) if states == 1 else [(2, 5, 9)] * states,
         "params": [(gates * 9, 7), (gates * 9, 9), *[(gates * 9,)] * biases] * 2,

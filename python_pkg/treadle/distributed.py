@@ -1,6 +1,6 @@
-"""treadle's layers over many processes: what torch.distributed.tensor.parallel lacks for them.
+"""treadle's layers over many processes: an extension of torch.distributed.tensor.parallel.
 
-DTensors need no import of this: the ops take them.
+DTensors work without this module: the ops accept them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class ColwiseParallel(parallel.ColwiseParallel):
     """torch's ``ColwiseParallel``, which takes :class:`treadle.nn.SineLinear`, too.
 
     A process holds some rows of the weight and of the bias, and computes those features of the
-    output. All of a sine layer is in that: it needs no sum over processes, and so there is no
-    ``RowwiseParallel`` of it, whose sum would come before the sine.
+    output. That needs no sum over processes. ``RowwiseParallel`` does not support sine layers,
+    because its sum would come before the sine.
 
     Args:
         input_layouts, output_layouts, use_local_output: as torch's. By default an input is the same

@@ -1,7 +1,7 @@
-"""The elementwise ops: one typed and documented function each, a call of ``torch.ops.treadle.*``.
+"""The elementwise ops: typed and documented functions that call ``torch.ops.treadle.*``.
 
-Errors are worded ``<op>: <argument> must <rule>, got <fact>``, the same on every device: TypeError
-where a tensor or a number is something else, else RuntimeError.
+Errors read ``<op>: <argument> must <rule>, got <fact>`` on every device. They are TypeError if an
+argument is no tensor or no number, otherwise RuntimeError.
 """
 
 from __future__ import annotations
@@ -51,13 +51,14 @@ def vector_add(
     Args:
         a: [...] of any integer or floating-point dtype (not bool, not complex).
         b: [...], broadcast against ``a``, or a number. dtypes promote as in ``torch.add``.
-        alpha: a number; an integer where the result is one. This and ``b`` may be NumPy's, and
-            alpha a 0-dim tensor, whose value is read, which waits for a GPU.
+        alpha: a number; an integer if the result is of integers. NumPy numbers are accepted here
+            and for ``b``. A 0-dim tensor is read on the host, which waits for its GPU.
         out: written and returned if given, resized if its shape does not fit. No autograd.
 
     Returns:
-        [...] of the broadcast shape and the promoted dtype, with the bits of ``torch.add``; in half
-        types with an alpha on a CPU, where torch's depend on strides, within a rounding of them.
+        [...] of the broadcast shape and the promoted dtype, with the bits of ``torch.add``. The
+        exception is half types with an alpha on a CPU, where torch's bits depend on strides: there
+        the result is within one rounding of torch's.
 
     Raises:
         TypeError: ``a`` or ``out`` is no tensor, ``b`` neither that nor a number, ``alpha`` none.
@@ -97,7 +98,7 @@ def _check_tensors(op: str, name: str, first: Any, out: Any = None) -> None:
 
 
 def _numbers(op: str, b: Tensor | float, alpha: float) -> tuple[Any, Any]:
-    """Both as the ops take them: numbers of NumPy, and alpha in a 0-dim tensor, as Python's."""
+    """b and alpha as the ops take them: NumPy's numbers and a 0-dim alpha become Python's."""
     number = b if isinstance(b, Tensor) else as_number(op, "b", b)
     return number, as_number(op, "alpha", alpha)
 
@@ -137,9 +138,8 @@ def scale(x: Tensor, factor: Tensor | float, *, out: Tensor | None = None) -> Te
 
     Args:
         x: [...] of any integer or floating-point dtype (bool with a number that makes it one).
-        factor: a real number, also NumPy's. dtypes promote as in ``x * factor``. Or a 0-dim tensor:
-            then ``torch.mul`` multiplies, so that nothing waits for its value, and it is
-            differentiable.
+        factor: a real number, also NumPy's. dtypes promote as in ``x * factor``. A 0-dim tensor
+            goes to ``torch.mul``, so nothing waits for its value, and it is differentiable.
         out: written and returned if given, resized if its shape does not fit. No autograd.
 
     Returns:
@@ -168,7 +168,7 @@ def scale(x: Tensor, factor: Tensor | float, *, out: Tensor | None = None) -> Te
 
 
 def _scalar(op: str, x: Tensor, factor: Tensor) -> Tensor:
-    """``factor``, a tensor that torch multiplies as it would a number."""
+    """``factor``, if torch multiplies this tensor as it would a number."""
     check_tensor(op, "x", x)
     if factor.dim() != 0:
         shape = list(factor.shape)

@@ -1,4 +1,4 @@
-"""What a call launched on the GPU."""
+"""The kernels that a call launches on the GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FIELDS = (
 
 
 def launch_info(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
-    """Run an op and say what it launched on the GPU: grids, blocks, threads and what they use.
+    """Run an op and list its launches on the GPU: grids, blocks, threads and their resources.
 
     Args:
         op: what to call, for example ``treadle.scale`` or a module; or the name of a function of
@@ -36,13 +36,13 @@ def launch_info(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list
         args: its arguments, and ``kwargs`` its keyword arguments. CUDA tensors, to see anything.
 
     Returns:
-        One dict a kernel of ours, in launch order (cuBLAS's are not among them): ``kernel``,
-        ``grid`` and ``block`` (x, y, z), ``vector_width`` (elements a memory access),
+        One dict for each kernel of treadle's, in launch order (cuBLAS's are not included):
+        ``kernel``, ``grid`` and ``block`` (x, y, z), ``vector_width`` (elements a memory access),
         ``elements_per_thread``, ``registers`` (a thread), ``shared_bytes`` (a block),
         ``local_bytes`` (a thread; 0 unless it spills), ``blocks_per_sm`` and ``occupancy`` (of the
-        resident threads a multiprocessor can hold); of recurrent layers ``algorithm`` (how steps
-        are run) and ``reason`` (why so), which are empty strings elsewhere. The list is empty where
-        nothing was launched on a GPU.
+        resident threads a multiprocessor can hold); for recurrent layers ``algorithm`` and the
+        ``reason`` for it, otherwise empty strings. The list is empty if nothing was launched on a
+        GPU.
 
     Raises:
         ValueError: if there is no op of this name.
@@ -66,7 +66,7 @@ def launch_info(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list
 
 
 def _functions() -> dict[str, Callable[..., Any]]:
-    """Those of this package that are ops: all but the one of this file."""
+    """The functions of this package that are ops: all except the one of this file."""
     package = sys.modules[__package__]
     every = {name: getattr(package, name) for name in package.__all__ if name not in __all__}
     return {name: function for name, function in every.items() if isfunction(function)}

@@ -1,4 +1,4 @@
-"""The ops of a sine layer: of values, and of jets."""
+"""The ops of a sine layer, for values and for jets."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def sine_linear(input: Tensor, weight: Tensor, bias: Tensor | None, omega: float
     Returns:
         [..., O] of input's dtype, contiguous. In half types the products are multiplied by omega
         before any rounding. input, weight and bias are differentiable any number of times. Under
-        autocast all three take the lower precision, as ``linear`` does; float32 products are in
-        tf32 where torch's are. The result may be written over before the backward pass, which then
-        makes it again.
+        autocast all three take the lower precision, as ``linear`` does; float32 products use tf32
+        if torch's do. If the caller overwrites the result before the backward pass, that pass
+        recomputes it.
 
     Raises:
         RuntimeError: shapes, dtypes or devices that do not fit.
@@ -67,13 +67,13 @@ def sine_linear_jet(
 ) -> Tensor:
     """A jet through ``sin(omega * (x @ weight.T + bias))``, fused; a layer of a SIREN.
 
-    :meth:`treadle.nn.SineLinear.jet` calls it with parts that it has packed. With z the products of
-    the parts and weight (and bias in the value's), y = sin(omega z), y_i = omega cos(omega z) z_i,
-    and y_ii = omega cos(omega z) z_ii - omega^2 sin(omega z) z_i^2; the Laplacian is their sum.
+    :meth:`treadle.nn.SineLinear.jet` packs the parts and calls it. With z the products of the parts
+    and weight (plus bias in the value), y = sin(omega z), y_i = omega cos(omega z) z_i, and y_ii =
+    omega cos(omega z) z_ii - omega^2 sin(omega z) z_i^2; the Laplacian is their sum.
 
     Args:
         jet: [P, ..., I], float64, float32, float16 or bfloat16. Its P = 1 + d + n2 parts are the
-            value, its derivatives by d coordinates, and n2 second derivatives.
+            value, its derivatives with respect to d coordinates, and n2 second derivatives.
         weight: [O, I].
         bias: [O] or None.
         omega: a number other than 0. Not differentiable.

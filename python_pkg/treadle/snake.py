@@ -28,30 +28,29 @@ def snake(
 
     The snake activation of L. Ziyin and others (Neural networks fail to learn periodic functions
     and how to fix it. NeurIPS 2020). Without ``beta`` and ``eps`` it is ``x + alpha * w**2`` with
-    ``w = sin(alpha * x) / alpha``, which is x at alpha 0: value and derivatives are right for
-    every alpha, 0 and negative ones included. With either it is the formula
-    ``x + sin(alpha * x)**2 / (beta + eps)``, which divides by 0 where ``beta + eps`` is 0. Audio
-    decoders such as DAC and BigVGAN compute that with ``eps=1e-9``.
+    ``w = sin(alpha * x) / alpha``, which is x at alpha 0: value and derivatives are right for every
+    alpha, 0 and negative ones included. With either it is ``x + sin(alpha * x)**2 / (beta + eps)``,
+    which divides by 0 where ``beta + eps`` is 0. Audio decoders such as DAC and BigVGAN compute
+    that with ``eps=1e-9``.
 
     Args:
         x: [N, C, ...] of any integer, bool or floating-point dtype. With fewer than 2 dimensions it
             has one channel, as in ``torch.prelu``.
         alpha: [C], or [1] for all channels, of an integer or floating-point dtype.
         beta: [C] or [1]; None: alpha.
-        eps: a number that is added to beta. None: 0, and without ``beta`` the limit at alpha 0.
-            Not differentiable.
-        logscale: True takes ``alpha`` and ``beta`` for the logarithms of alpha and beta. Their
-            exponentials are computed within the kernel, for half types in float32, and gradients
-            are those by the logarithms.
+        eps: a number added to beta. None: 0, and without ``beta`` the limit at alpha 0. Not
+            differentiable.
+        logscale: if True, ``alpha`` and ``beta`` are logarithms. The kernel computes their
+            exponentials, for half types in float32, and gradients are with respect to the
+            logarithms.
         out: written and returned if given, resized if its shape does not fit. No autograd.
 
     Returns:
-        [N, C, ...] of the dtype that x, alpha and beta promote to, of integers alone the default
-        floating-point dtype. Half types are computed in float32, and only the result is rounded
-        to them. 1 / (beta + eps) is computed first, so that 0 and inf go where they go in the
-        composition. x, alpha and beta are differentiable any number of times; the first backward
-        pass is one pass over x, and the sums of the parameters' gradients have the same bits every
-        time.
+        [N, C, ...] of the dtype that x, alpha and beta promote to; the default floating-point dtype
+        if all are integers. Half types are computed in float32, and only the result is rounded. 1 /
+        (beta + eps) is computed first, so that 0 and inf appear where they do in plain PyTorch. x,
+        alpha and beta are differentiable any number of times; the first backward pass is one pass
+        over x, and the sums of the parameters' gradients have the same bits every time.
 
     Raises:
         TypeError: ``x``, ``alpha``, ``beta`` or ``out`` is no tensor, ``eps`` no number, or

@@ -71,7 +71,7 @@ class _Fused:
     @dispatch  # type: ignore[untyped-decorator]
     @set_lazy_legacy(False)  # type: ignore[untyped-decorator]
     def forward(self, tensordict: TensorDict) -> TensorDict:
-        """As TorchRL's; step by step it is TorchRL's, and so is all that is not ours to run."""
+        """TorchRL's module, which still runs single steps and everything that treadle cannot."""
         ours = isinstance(self._layers, (nn.LSTM, nn.GRU)) and not self._layers.bidirectional
         if not (ours and self.recurrent_mode and tensordict.ndim):
             return super().forward(tensordict)  # type: ignore[misc]
@@ -92,7 +92,7 @@ class _Fused:
         return tensordict
 
     def _given(self, tensordict: TensorDict) -> list[Tensor]:
-        """The states that the tensordict has: all or none."""
+        """The states in the tensordict: all or none."""
         keys = self.in_keys[1 : len(self.out_keys)]
         found = [state for key in keys if (state := tensordict.get(key, None)) is not None]
         if len(found) not in (0, len(keys)):
@@ -103,7 +103,7 @@ class _Fused:
         return found
 
     def _sequence(self, input: Tensor, marks: Tensor, given: list[Tensor]) -> list[Tensor]:
-        """The output [T, B, H], and each state [T, B, L, H], 0 but where a trajectory ends.
+        """The output [T, B, H], and each state [T, B, L, H], 0 except where a trajectory ends.
 
         ``given``: the states [T, B, L, H] from which a trajectory may start; none for zeros.
         """
@@ -127,7 +127,7 @@ class _Fused:
         raise NotImplementedError
 
     def _flags(self, marks: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What the op takes after the parameters."""
+        """Arguments of the op after the parameters."""
         flags = (self._layers.bias, 1, 0.0, self._layers.training, False, False)
         return flags, {"recompute": self.recurrent_recompute == "full", "reset": marks}
 
@@ -135,17 +135,16 @@ class _Fused:
 class LSTMModule(_Fused, theirs.LSTMModule):  # type: ignore[misc]
     """``torchrl.modules.LSTMModule`` on treadle's kernels: its arguments, keys, primers, results.
 
-    In recurrent mode a trajectory that begins in the middle of a row is a reset of
-    :func:`treadle.lstm`, which starts from the states that the tensordict has at that step: nothing
-    is cut, padded or packed, and the host waits for nothing. Step by step, too, the layers are
-    treadle's. Layers in two directions, with projections or in Python (``python_based``) run in
-    TorchRL's own way.
+    In recurrent mode a trajectory that begins in the middle of a row becomes a reset of
+    :func:`treadle.lstm`, to the states in the tensordict at that step. Nothing is cut, padded or
+    packed, and the host does not wait. Step by step the layers are treadle's, too. Layers in two
+    directions, with projections or in Python (``python_based``) run in TorchRL's own way.
 
     Args:
         recurrent_backend: "treadle"; ``torchrl.modules.LSTMModule`` has the others.
         recurrent_recompute: "full" keeps less for the backward pass: ``recompute`` of
             :func:`treadle.lstm`.
-        inner_cells: whether c goes out where a trajectory ends before the last step, too, which
+        inner_cells: whether to return c also where a trajectory ends before the last step, which
             takes one more pass (``return_cells`` of :func:`treadle.lstm`). If False it is 0 there.
         lstm: becomes treadle's in place, as by :func:`treadle.nn.replace`.
         Others: as ``torchrl.modules.LSTMModule``.

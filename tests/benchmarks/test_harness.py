@@ -16,7 +16,7 @@ from PIL import Image
 from benchmarks import run
 from benchmarks.elementwise import dense
 from benchmarks.harness import cases, machine, report, spread
-from benchmarks.harness.cases import Bar, Case, Plan, Settings
+from benchmarks.harness.cases import Case, Plan, Settings, Target
 from benchmarks.harness.timing import Effort, Wall, measure, summary
 from benchmarks.harness.verify import Refused, verify
 from benchmarks.recurrent import rl, sweep, sweep_cells, tutorial
@@ -59,9 +59,9 @@ def test_some_rows_of_every_suite(
         for times in row.get("times", {}).values():
             assert 0 < times["min_us"] <= times["q25_us"] <= times["median_us"] <= times["q75_us"]
             assert times["samples"] >= QUICK.rounds[0]
-        if "bar" in row and "times" in row:
+        if "target" in row and "times" in row:
             ours = row["times"]["treadle"]["median_us"]
-            assert row["bar"]["reached"] == (ours <= row["bar"]["limit_us"])
+            assert row["target"]["reached"] == (ours <= row["target"]["limit_us"])
     assert printed.splitlines()[-1].startswith(f"{len(keys)} rows, ")
     with Image.open(tmp_path / "trial.png") as picture:
         assert picture.format == "PNG" and min(picture.size) > 100
@@ -134,7 +134,7 @@ def test_a_wrong_gradient_is_refused() -> None:
     assert verify(WrongSlope.apply, "sine", (x.detach(),)) <= 1
 
 
-def test_a_rival_that_is_wrong_is_left_out() -> None:
+def test_a_baseline_that_is_wrong_is_left_out() -> None:
     def explode(x: torch.Tensor) -> torch.Tensor:
         raise ValueError("no such luck")
 
@@ -144,12 +144,12 @@ def test_a_rival_that_is_wrong_is_left_out() -> None:
         inputs=[(torch.randn(8),)],
         timer=Wall("cpu", QUICK),
         yardsticks={"nothing": [lambda: None]},
-        bar=Bar("nothing + 1 s", lambda medians: medians["nothing"] + 1e6),
+        target=Target("nothing + 1 s", lambda medians: medians["nothing"] + 1e6),
         facts={"group": "", "label": ""},
     )
     row = cases.run(Plan("key", lambda: case))
     assert set(row["times"]) == {"treadle", "torch", "nothing"}
-    assert row["fastest_rival"] == "torch" and row["bar"]["reached"]
+    assert row["fastest_baseline"] == "torch" and row["target"]["reached"]
     assert row["notes"][0].startswith("cosine left out: sine: result 0 is wrong by ")
     assert row["notes"][1] == "fuse left out: no such luck"
 
@@ -220,7 +220,7 @@ def test_gpu_script_says_how_it_is_used() -> None:
 
 
 def test_rows_are_measured_by_processes_of_their_own() -> None:
-    """As on a machine with two GPUs: each row once, by one of two processes."""
+    """Two processes, as on a machine with two GPUs, time each row once."""
     settings = Settings("cpu", quick=True, threads=(1, 2))
     again = partial(run.plans_of, ["sine_linear"], settings, [""])
     keys = [plan.key for plan in again()]

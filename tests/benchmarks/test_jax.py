@@ -41,30 +41,30 @@ def test_the_keys_need_no_jax() -> None:
     assert "jax" not in run.SEVERAL["all"] and "layer" in run.SEVERAL["all"]
 
 
-def test_the_bars() -> None:
+def test_the_targets() -> None:
     medians = {"treadle": 1.0, "lax.scan": 40.0, "flax": 30.0}
-    goals = []
+    headlines = []
     for plan in jax_layer.plans(Settings("cuda")):
         _, kind = plan.build.args  # type: ignore[attr-defined]
-        limit = jax_layer.bar_of(kind).limit(medians)
+        limit = jax_layer.target_of(kind).limit(medians)
         assert limit in (30, 6)
-        goals += [plan.key] * (limit == 6)
-    assert goals == ["cuda/jax/gru/16,512,512/bfloat16/training"]
+        headlines += [plan.key] * (limit == 6)
+    assert headlines == ["cuda/jax/gru/16,512,512/bfloat16/training"]
     with pytest.raises(KeyError):
-        jax_layer.bar_of(SMALL).limit({"treadle": 1.0})
+        jax_layer.target_of(SMALL).limit({"treadle": 1.0})
 
 
 def test_a_trial_measures_rows_of_each_kind(jax_calls: Any) -> None:
     plans = [plan for plan in jax_layer.plans(QUICK) if "1,100,64,128" in plan.key]
     assert len(plans) == 4
-    rivals = {"lax.scan", "lax.scan, unroll=8"}
+    baselines = {"lax.scan", "lax.scan, unroll=8"}
     has_flax = jax_calls.jax_flax.linen is not None
     for plan in plans[::3]:  # a cell forward, the other with its gradients
         row = cases.run(plan)
         assert row["key"] == plan.key and row["error_over_limit"] <= 1
-        assert set(row["times"]) - {"treadle"} == rivals | ({"flax"} if has_flax else set())
+        assert set(row["times"]) - {"treadle"} == baselines | ({"flax"} if has_flax else set())
         fastest = min(t["median_us"] for n, t in row["times"].items() if n != "treadle")
-        assert row["bar"]["limit_us"] == fastest
+        assert row["target"]["limit_us"] == fastest
         assert [note[:14] for note in row["notes"]] == ([] if has_flax else ["flax left out:"])
         assert row["jax"] == jax_calls.jax.__version__ and row["algorithm"] == "kernels"
         ours = row["times"]["treadle"]
@@ -137,7 +137,7 @@ def test_a_baseline_that_is_wrong_is_left_out(jax_calls: Any) -> None:
 
 
 def test_ours_is_held_to_the_rule(jax_calls: Any) -> None:
-    """An error that a rival may have: 40 roundings in the output."""
+    """An error that a baseline may have: 40 roundings in the output."""
     eps = torch.finfo(torch.float32).eps
 
     def change(found: Any) -> Any:
@@ -156,13 +156,13 @@ def test_without_jax_a_row_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "jax_calls" in row["refused"]
 
 
-def made(kind: str, ours: float, rival: float, reached: bool) -> Row:
+def made(kind: str, ours: float, baseline: float, reached: bool) -> Row:
     cell, shape, digits, mode = kind.split("/")
     return {
         **{"key": f"cuda/jax/{kind}", "op": cell, "what": shape, "digits": digits, "mode": mode},
-        **{"steps": 10, "fastest_rival": "flax", "notes": [], "algorithm": "kernels"},
-        "times": {"treadle": {"median_us": ours}, "flax": {"median_us": rival}},
-        "bar": {"text": "", "limit_us": rival, "reached": reached},
+        **{"steps": 10, "fastest_baseline": "flax", "notes": [], "algorithm": "kernels"},
+        "times": {"treadle": {"median_us": ours}, "flax": {"median_us": baseline}},
+        "target": {"text": "", "limit_us": baseline, "reached": reached},
     }
 
 

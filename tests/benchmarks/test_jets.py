@@ -1,4 +1,4 @@
-"""What the suite jets times: the same derivatives by every way, and the losses that it says."""
+"""The suite jets times the same derivatives by every way, and the losses that it names."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_wrong_derivatives_are_refused(what: str) -> None:
         jets.check(one, args)(one.of(wrong))
 
 
-def test_rows_have_their_rivals_and_bars(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_have_their_baselines_and_targets(capsys: pytest.CaptureFixture[str]) -> None:
     for plan in jets.plans(QUICK):
         if not plan.key.endswith("memory"):
             made = plan.build()
@@ -101,15 +101,16 @@ def test_rows_have_their_rivals_and_bars(capsys: pytest.CaptureFixture[str]) -> 
     keys = [plan.key for plan in jets.plans(on_gpu)]
     assert len(keys) == 17 and "cuda/jets/512×5/bfloat16/Laplacian/memory" in keys
     medians = {jets.EAGER: 20_000.0}
-    bars = {t.name: jets.bar(t, "cuda") for t in jets.tasks(on_gpu)}
-    limits = {name: bar and bar.limit(medians) for name, bar in bars.items()}
+    targets = {t.name: jets.target(t, "cuda") for t in jets.tasks(on_gpu)}
+    limits = {name: target and target.limit(medians) for name, target in targets.items()}
     assert limits["256×3/bfloat16/Laplacian"] == 5_000 and limits["256×3/bfloat16/eikonal"] == 8_000
     assert limits["256×3/float32, tf32/Laplacian"] == 12_000
     assert (
-        limits["512×5/bfloat16/no training"] == 4_000 and bars["256×3/float32/no training"] is None
+        limits["512×5/bfloat16/no training"] == 4_000
+        and targets["256×3/float32/no training"] is None
     )
     quarter = {jets.EAGER: 1e6}
-    assert bars["512×5/float32/Laplacian"].limit(quarter) == 165_000  # type: ignore[union-attr]
+    assert targets["512×5/float32/Laplacian"].limit(quarter) == 165_000  # type: ignore[union-attr]
 
 
 def test_the_most_bytes_of_a_step_on_a_cpu() -> None:
@@ -127,7 +128,7 @@ def test_the_most_bytes_of_a_step_on_a_cpu() -> None:
 
 @pytest.mark.parametrize("d", [2, 3])
 def test_products_are_as_many_as_the_page_says(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/jets.md, of a point and a layer; coordinates and the last layer are little beside."""
+    """docs/jets.md counts them for a point and a layer, without coordinates and the last layer."""
     for what, own, theirs in (
         (jets.LAPLACIAN, 3 * (d + 2), 6 * (d + 1)),
         (jets.NO_TRAINING, d + 2, 2 * (d + 1)),
@@ -154,7 +155,7 @@ def test_the_page_has_times_and_memory(tmp_path: Path, monkeypatch: pytest.Monke
             "key": "cpu/jets/a/Laplacian",
             "label": "a Laplacian",
             "times": {name: {"median_us": us} for name, us in times.items()},
-            "bar": {"reached": False},
+            "target": {"reached": False},
         },
         {
             "key": "cpu/jets/a/Laplacian/memory",
@@ -163,7 +164,7 @@ def test_the_page_has_times_and_memory(tmp_path: Path, monkeypatch: pytest.Monke
                 name: {"kept": mib * 2**20}
                 for name, mib in (("treadle", 3), ("autograd", 10), ("treadle by autograd", 6))
             },
-            "bar": {"reached": True},
+            "target": {"reached": True},
         },
     ]
     facts = {"cpu": "a CPU", "cores": 2, "torch": "2", "load_before": 7.5}
@@ -173,6 +174,6 @@ def test_the_page_has_times_and_memory(tmp_path: Path, monkeypatch: pytest.Monke
     assert made[0].startswith(
         "a CPU, 2 cores, of which other programs took a part (7.5), torch 2, "
     )
-    assert "| a Laplacian | 2 | 2.50 | – | 1.50 | – | – |" in made
-    assert "| a Laplacian | 3 | 30% | 60% |" in made
+    assert "| a Laplacian | 2 | 2.50 | 1.50 | 3 | 30% |" in made
+    assert not any("torch-jet" in row for row in made)
     assert list(jets_page.speeds([])) == [jets_page.NO_SPEEDS]

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from benchmarks.harness import cases, means, plot, report
-from benchmarks.harness.cases import Bar, Case, Plan, Row, Settings
+from benchmarks.harness.cases import Case, Plan, Row, Settings, Target
 from benchmarks.harness.verify import Refused
 from benchmarks.pages import targets_page
 from benchmarks.recurrent import layer, layer_calls, layer_memory
@@ -51,16 +51,16 @@ def test_a_trial_measures_every_row(rows: list[Row], tmp_path: Path) -> None:
     by_key = {row["key"]: row for row in rows}
     for cell, gates in (("lstm", 4), ("gru", 3)):
         row = by_key[f"cpu/layer/{cell}/8,200,16,64/float32/training/1 threads"]
-        rival = f"nn.{cell.upper()}"
-        assert row["op"] == cell and row["gates"] == {"treadle": gates, rival: gates}
-        assert row["bar"]["limit_us"] == row["times"][rival]["median_us"]
+        baseline = f"nn.{cell.upper()}"
+        assert row["op"] == cell and row["gates"] == {"treadle": gates, baseline: gates}
+        assert row["target"]["limit_us"] == row["times"][baseline]["median_us"]
     row = by_key["cpu/layer/8,200,16,64/float32/training/1 threads"]
     loop, lstm = (row["times"][name]["median_us"] for name in ("loop of lltm_cell", "nn.LSTM"))
-    assert row["bar"]["limit_us"] == pytest.approx(min(0.5 * loop, lstm))
-    assert row["bar"]["text"] == "at most 0.5 × loop of lltm_cell, and at most nn.LSTM"
+    assert row["target"]["limit_us"] == pytest.approx(min(0.5 * loop, lstm))
+    assert row["target"]["text"] == "at most 0.5 × loop of lltm_cell, and at most nn.LSTM"
     packed = by_key["cpu/layer/32,50,128,256, packed/float32/inference/1 threads"]
     padded = packed["times"]["padded"]["median_us"]
-    assert packed["bar"]["limit_us"] == pytest.approx(0.65 * padded)
+    assert packed["target"]["limit_us"] == pytest.approx(0.65 * padded)
     facts = {"cpu": "a", "cores": 2, "torch": "", "treadle_commit": ""}
     plot.draw({"machine": facts, "rows": rows}, tmp_path / "layer.png")
     with Image.open(tmp_path / "layer.png") as picture:
@@ -76,27 +76,27 @@ def test_the_readme_has_a_line_of_them(rows: list[Row]) -> None:
     assert list(targets_page.beside([])) == []
 
 
-def test_the_bars() -> None:
+def test_the_targets() -> None:
     cuda, medians = Settings("cuda"), {"loop of lltm_cell": 100.0, "nn.LSTM": 36.0}
-    assert layer.bar_of(Settings("cpu"), torch.float32).limit(medians) == 36
-    assert layer.bar_of(cuda, torch.bfloat16).limit(medians) == pytest.approx(40)
-    assert layer.bar_of(cuda, torch.bfloat16).limit(medians | {"nn.LSTM": 99}) == 50
-    assert layer.bar_of(cuda, torch.float32).limit(medians) == 50
-    text = layer.bar_of(cuda, torch.bfloat16).text
+    assert layer.target_of(Settings("cpu"), torch.float32).limit(medians) == 36
+    assert layer.target_of(cuda, torch.bfloat16).limit(medians) == pytest.approx(40)
+    assert layer.target_of(cuda, torch.bfloat16).limit(medians | {"nn.LSTM": 99}) == 50
+    assert layer.target_of(cuda, torch.float32).limit(medians) == 50
+    text = layer.target_of(cuda, torch.bfloat16).text
     assert text == "at most 0.5 × loop of lltm_cell, and at least 0.9 × nn.LSTM's speed"
 
 
-def test_a_bar_over_a_rival_that_is_left_out_is_none() -> None:
+def test_a_target_over_a_baseline_that_is_left_out_is_none() -> None:
     case = Case(
         op="sine",
         functions={"treadle": torch.sin, "cosine": torch.cos},
         inputs=[(torch.randn(8),)],
         timer=QUICK.wall(),
-        bar=Bar("as fast as cosine", lambda medians: medians["cosine"]),
+        target=Target("as fast as cosine", lambda medians: medians["cosine"]),
         facts={"group": "", "label": ""},
     )
     row = measured("key", case)
-    assert "bar" not in row and row["notes"][0].startswith("cosine left out")
+    assert "target" not in row and row["notes"][0].startswith("cosine left out")
 
 
 def test_lengths_of_a_packed_batch() -> None:
@@ -195,15 +195,15 @@ def weighed(factor: int, most: float | None) -> Row:
     return measured("a key", made)
 
 
-def test_bars_of_bytes() -> None:
+def test_targets_of_bytes() -> None:
     row = weighed(4, 0.5)
     assert row["memory"] == {"treadle": {"kept": 400}, "other": {"kept": 1600}}
     assert row["against"]["bytes"] == 1200 and row["against"]["ratio"] == pytest.approx(1 / 3)
-    assert row["bar"]["limit_bytes"] == 600 and row["bar"]["reached"]
+    assert row["target"]["limit_bytes"] == 600 and row["target"]["reached"]
     assert report.cells(row)[-1] == "reached" and len(report.cells(row)) == len(report.COLUMNS)
-    assert "bar" not in weighed(1, None) and report.cells(weighed(1, None))[-1] == ""
+    assert "target" not in weighed(1, None) and report.cells(weighed(1, None))[-1] == ""
     missed = weighed(1, 1.0)
-    assert not missed["bar"]["reached"] and means.excess(missed) == pytest.approx(1 / 3)
+    assert not missed["target"]["reached"] and means.excess(missed) == pytest.approx(1 / 3)
     assert "NOT REACHED: a key: 33.3% over the limit" in report.summary([missed])
     below = "\n".join(targets_page.losses([missed]))
     assert "| a key | 33.3% | at most 1 × the other's bytes a gate |" in below

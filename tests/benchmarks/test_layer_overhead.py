@@ -49,7 +49,7 @@ def test_a_row_of_calls(cell: str, backward: bool) -> None:
 def test_a_row_of_steps(cell: str, clock: str) -> None:
     row = cases.run(Plan("key", lambda: layer_overhead.step_case(QUICK, kind_of(cell), clock)))
     assert row["error_over_limit"] <= 1 and row["notes"] == []
-    assert row["fastest_rival"] == "call by call" and row["timer"] == clock
+    assert row["fastest_baseline"] == "call by call" and row["timer"] == clock
 
 
 @EACH_CELL

@@ -56,15 +56,15 @@ def test_each_stack_has_rows_of_every_dtype_and_mode() -> None:
 @pytest.mark.parametrize("backward", [False, True])
 def test_stacks_are_right_and_timed(form: str, backward: bool) -> None:
     row = measured(of(FORMS[form], backward=backward))
-    rival = f"nn.{row['op'].upper()}"
-    assert row["error_over_limit"] <= 1 and set(row["times"]) == {"treadle", rival}
-    assert row["fastest_rival"] == rival and "baseline_wrong" not in row
-    assert row["bar"]["limit_us"] == row["times"][rival]["median_us"]
+    baseline = f"nn.{row['op'].upper()}"
+    assert row["error_over_limit"] <= 1 and set(row["times"]) == {"treadle", baseline}
+    assert row["fastest_baseline"] == baseline and "baseline_wrong" not in row
+    assert row["target"]["limit_us"] == row["times"][baseline]["median_us"]
     assert row["form"] == form and row["project"]
 
 
 def test_tf32_may_round_and_float32_itself_may_not() -> None:
-    """What is allowed beside a plain layer follows from operands that are rounded."""
+    """The tolerance against a plain layer follows from operands that are rounded."""
     kind = replace(of(FORMS["2 layers"], FP32), tf32=True)
     made = models.case(QUICK, kind)
     x, sizes, *params = made.inputs[0]
@@ -104,7 +104,7 @@ def test_wrong_stacks_are_refused(form: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def far_off(function: Callable[..., Any]) -> Callable[..., Any]:
-    """As cuDNN's float16: the output is another, and nothing says so."""
+    """The output is wrong without an error, as with cuDNN's float16."""
 
     def call(x: Tensor, *rest: Any) -> Any:
         output, *last = function(x, *rest)
@@ -117,7 +117,9 @@ def assert_wrong(row: Row, name: str) -> None:
     assert list(row["baseline_wrong"]) == [name]
     assert "off by" in row["baseline_wrong"][name]
     assert set(row["times"]) == {"treadle"} and row["error_over_limit"] <= 1
-    assert not {"bar", "ratio", "fastest_rival"} & row.keys() and name not in row["yardsticks"]
+    assert (
+        not {"target", "ratio", "fastest_baseline"} & row.keys() and name not in row["yardsticks"]
+    )
     assert sweep_page.cell(row, "treadle", name).endswith(" / wrong")
     assert any("BASELINE WRONG" in line and name in line for line in report.summary([row]))
 
@@ -146,7 +148,7 @@ def test_a_wrong_layer_of_torchs_is_no_time_to_beat(
         if wrong:
             assert_wrong(row, f"nn.{cell.upper()}")
         else:
-            assert "baseline_wrong" not in row and row["bar"]["limit_us"] > 0
+            assert "baseline_wrong" not in row and row["target"]["limit_us"] > 0
 
 
 @pytest.mark.parametrize("form", (sweep.DENSE, *sweep.FORMS), ids=lambda form: form.name or "dense")

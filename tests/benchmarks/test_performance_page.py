@@ -34,7 +34,7 @@ def made(key: str, op: str, suite: str, **times: float) -> tables.Row:
 
 
 def test_the_first_table_has_the_headline() -> None:
-    """LSTM 16,512,512 in the dtypes and modes, beside torch's time."""
+    """LSTM 16,512,512 in the dtypes and modes, with torch's time."""
     first = re.search(r"^\|.*?(?=\n\n)", TEXT, re.S | re.M)
     assert first is not None
     head, _, *rows = first[0].splitlines()
@@ -46,7 +46,7 @@ def test_the_first_table_has_the_headline() -> None:
 def test_the_page_is_short_and_has_no_target_of_ours() -> None:
     assert len(TEXT.splitlines()) <= 200
     tables_of_the_page = "\n".join(line for line in TEXT.splitlines() if line.startswith("|"))
-    assert not re.search(r"rl_shapes|sweep_bars|algorithm|target|at (most|least)|make_step",
+    assert not re.search(r"rl_shapes|sweep_targets|algorithm|target|at (most|least)|make_step",
                          tables_of_the_page)  # fmt: skip
     assert page.PICTURE.stat().st_size < 150_000, "python benchmarks/pages/performance_page.py"
 

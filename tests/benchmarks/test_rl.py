@@ -1,4 +1,4 @@
-"""The benchmarks of resets: their rows, that their rivals compute the same, and the page."""
+"""The benchmarks of resets: their rows, that their baselines compute the same, and the page."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ def test_all_ways_compute_the_same(cell: str, share: float, steps: int) -> None:
 def test_a_trial_row(cell: str, dtype: torch.dtype, backward: bool) -> None:
     kind = replace(SMALL, dtype=dtype, backward=backward, cell=cell)
     row = cases.run(Plan("key", partial(rl.case, QUICK, kind)))
-    rivals = [rl.padded_of(kind), rl.loop_of(kind)]
+    baselines = [rl.padded_of(kind), rl.loop_of(kind)]
     assert row["error_over_limit"] <= 1 and row["notes"] == []
-    assert set(row["times"]) == {"treadle", rl.NONE, *rivals}
-    assert row["fastest_rival"] in rivals
-    assert row["bar"]["limit_us"] == 1.05 * row["times"][rl.NONE]["median_us"]
+    assert set(row["times"]) == {"treadle", rl.NONE, *baselines}
+    assert row["fastest_baseline"] in baselines
+    assert row["target"]["limit_us"] == 1.05 * row["times"][rl.NONE]["median_us"]
 
 
 @pytest.mark.parametrize("name", ["treadle", "nn.GRU, cut, padded, packed"])
@@ -87,7 +87,7 @@ def made(key: str, reached: bool, times: dict[str, float]) -> Row:
     return {
         **{"key": key, "label": key, "group": "gru layer with resets, CUDA", "steps": 10},
         "times": {name: {"median_us": time} for name, time in times.items()},
-        "bar": {"text": "", "limit_us": 1.0, "reached": reached},
+        "target": {"text": "", "limit_us": 1.0, "reached": reached},
     }
 
 

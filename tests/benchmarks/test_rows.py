@@ -96,7 +96,7 @@ def test_views_are_verified_and_timed_on_the_cpu() -> None:
     settings, found = Settings("cpu", quick=True), []
     for view in views.views():
         case = views.view_case(settings, view)
-        assert case.bar is not None
+        assert case.target is not None
         error = verify(case.functions["treadle"], case.op, case.inputs[0], poison=True)
         assert error <= 1, view.name
         found.append(view.name)
@@ -121,19 +121,21 @@ def test_out_is_written() -> None:
 
 
 def with_speed(speed: float, part: str) -> Row:
-    return {"ratio": 1 / speed, "mean_bar": {"over": "both", "part": part, "least": 1.1}}
+    return {"ratio": 1 / speed, "mean_target": {"over": "both", "part": part, "least": 1.1}}
 
 
-def test_the_geometric_mean_is_a_bar() -> None:
+def test_the_geometric_mean_is_a_target() -> None:
     fast, slow = with_speed(2.0, "views"), with_speed(0.5, "sizes")
-    (mean,) = means.of([fast, slow, {"mean_bar": fast["mean_bar"], "refused": ""}, {"ratio": 9.0}])
+    (mean,) = means.of(
+        [fast, slow, {"mean_target": fast["mean_target"], "refused": ""}, {"ratio": 9.0}]
+    )
     assert mean["value"] == pytest.approx(1) and mean["rows"] == 2 and not mean["reached"]
     assert mean["parts"] == pytest.approx({"views": 2, "sizes": 0.5})
     assert means.sentence(mean).endswith(
         "1.000 (views 2.000, sizes 0.500); at least 1.1: NOT REACHED"
     )
-    assert report.summary([fast, slow])[-1] == "2 rows, 0 of 1 bars reached, 0 refused"
-    assert report.summary([fast])[-1] == "1 rows, 1 of 1 bars reached, 0 refused"
+    assert report.summary([fast, slow])[-1] == "2 rows, 0 of 1 targets reached, 0 refused"
+    assert report.summary([fast])[-1] == "1 rows, 1 of 1 targets reached, 0 refused"
     assert means.of([{"ratio": 1.0}]) == []
 
 

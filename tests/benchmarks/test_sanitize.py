@@ -1,4 +1,4 @@
-"""What the sanitizers watch, on the CPU: every function of kernels.h and of treadle.jax is run."""
+"""Every function of kernels.h and of treadle.jax runs under the sanitizers, on the CPU."""
 
 from __future__ import annotations
 

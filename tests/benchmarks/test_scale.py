@@ -1,4 +1,4 @@
-"""The arithmetic of docs/many_gpus.md: known cases of each formula, and the block from its rows."""
+"""The arithmetic of docs/dev/scaling.md: known cases of each formula, and its block."""
 
 from __future__ import annotations
 

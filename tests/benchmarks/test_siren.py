@@ -1,4 +1,4 @@
-"""What the suites sine_linear and siren time: a SIREN, and losses that are what they say."""
+"""The suites sine_linear and siren time a SIREN, and losses that match their names."""
 
 from __future__ import annotations
 
@@ -84,23 +84,23 @@ def test_weights_and_inputs_are_a_sirens() -> None:
     assert 0.5 < float((omega * F.linear(x, weight).detach()).std()) < 1.5
 
 
-def test_rows_have_their_rivals_and_bars(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_have_their_baselines_and_targets(capsys: pytest.CaptureFixture[str]) -> None:
     for plan in (*sine_linear.plans(QUICK), *siren.plans(QUICK)):
         made = plan.build()
-        assert {OURS, PLAIN} <= set(made.functions) and made.bar is not None  # type: ignore[attr-defined]
+        assert {OURS, PLAIN} <= set(made.functions) and made.target is not None  # type: ignore[attr-defined]
     run.main(["--device", "cpu", "--suite", "siren", "--list"])
     assert len(capsys.readouterr().out.splitlines()) == 8
 
 
 def timed(key: str, reached: bool, treadle: float, **compilers: float) -> dict[str, Any]:
-    rivals = {f"torch.compile{mode}": us for mode, us in compilers.items()}
-    times = {"treadle": treadle, "composition": 3 * treadle, **rivals}
+    baselines = {f"torch.compile{mode}": us for mode, us in compilers.items()}
+    times = {"treadle": treadle, "composition": 3 * treadle, **baselines}
     return {
         "key": key,
         "label": "a net",
         "dtype": "bfloat16",
         "times": {name: {"median_us": us} for name, us in times.items()},
-        "bar": {"reached": reached},
+        "target": {"reached": reached},
     }
 
 
@@ -114,7 +114,7 @@ def test_the_pages_tables_tell_missing_baselines(
         {
             "key": "cuda/siren/64/values/memory",
             "against": {"ratio": 1.25},
-            "bar": {"reached": False},
+            "target": {"reached": False},
         },
     ]
     facts = {"gpu": "a GPU", "torch": "2"}

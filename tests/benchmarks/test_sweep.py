@@ -1,4 +1,4 @@
-"""The sweep over shapes: its rows, bars and checks, and the page that is written from them."""
+"""The sweep over shapes: its rows, targets and checks, and the page that is written from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.harness import cases, machine
 from benchmarks.harness.cases import Plan, Row, Settings
 from benchmarks.harness.verify import Refused
 from benchmarks.pages import sweep_page, tables, targets_page
-from benchmarks.recurrent import goals, layer_calls, sweep, sweep_cells
+from benchmarks.recurrent import layer_calls, lltm_targets, sweep, sweep_cells
 from benchmarks.recurrent.layer_calls import Shape
 from benchmarks.recurrent.sweep import BF16, FP16, FP32, Sweep
 from benchmarks.recurrent.sweep_calls import Form, check_both_ways, chosen, in_algorithm
@@ -36,7 +36,7 @@ def measured(key: str, build: Callable[..., Any], kind: Sweep) -> Row:
 
 # Some of every suite.
 SOME = re.compile(
-    "/sweep_bars/16?,512,512/|/sweep_shapes/(16,512,128/(bf|float16)|64,512,512, packed/f)|"
+    "/sweep_targets/16?,512,512/|/sweep_shapes/(16,512,128/(bf|float16)|64,512,512, packed/f)|"
     "/sweep_algorithms/1,512,512/bf|/sweep_cell_algorithms/gru/1,512,512/bf|"
     "/sweep_launch/1,8,32/float32|/sweep_cells/[a-z]+/1,512,512/float16|"
     "/sweep_wide/(lstm/)?8000,24,256/bf|/sweep_wide/gru/512,24,64/bf"
@@ -46,7 +46,7 @@ OTHER = {"key": "other", "label": "other", "group": "other"}
 
 @pytest.fixture(scope="module")
 def rows() -> list[Row]:
-    """As a trial takes them."""
+    """Rows of the kind that a trial takes."""
     found = []
     with pytest.MonkeyPatch.context() as patch, cases.threads(1):
         patch.setattr(sweep, "ALGORITHMS", ("rows", "grid"))
@@ -61,7 +61,7 @@ def rows() -> list[Row]:
 def test_every_row_is_right_and_timed(rows: list[Row]) -> None:
     count = Counter(row["suite"] for row in rows)
     assert count == {
-        **{"sweep_bars": 10, "sweep_shapes": 6, "sweep_algorithms": 2, "sweep_launch": 4},
+        **{"sweep_targets": 10, "sweep_shapes": 6, "sweep_algorithms": 2, "sweep_launch": 4},
         **{"sweep_cells": 4, "sweep_cell_algorithms": 2, "sweep_wide": 6},
     }
     for row in rows:
@@ -75,23 +75,23 @@ def test_every_row_is_right_and_timed(rows: list[Row]) -> None:
         if row["op"] != "lltm":
             assert parts.pop(2) == row["op"]
         assert parts[1:5] == [row["suite"], row["what"], row["digits"], row["mode"]]
-        assert row["timer"] == "wall" and "bar" in row
+        assert row["timer"] == "wall" and "target" in row
 
 
 def limit(rows: list[Row], key: str) -> tuple[str, float, dict[str, float]]:
     row = next(row for row in rows if row["key"] == f"cuda/{key}")
     medians = {name: times["median_us"] for name, times in row["times"].items()}
-    return row["bar"]["text"], row["bar"]["limit_us"], medians
+    return row["target"]["text"], row["target"]["limit_us"], medians
 
 
-def test_the_bars(rows: list[Row]) -> None:
-    text, most, medians = limit(rows, "sweep_bars/16,512,512/bfloat16/training")
+def test_the_targets(rows: list[Row]) -> None:
+    text, most, medians = limit(rows, "sweep_targets/16,512,512/bfloat16/training")
     assert (text, most) == ("at most 1.9 µs a step", pytest.approx(1.9 * 20))
     assert set(medians) == {"treadle", "nn.LSTM", "nn.LSTM, float16"}
-    text, most, medians = limit(rows, "sweep_bars/1,512,512/float16/inference")
+    text, most, medians = limit(rows, "sweep_targets/1,512,512/float16/inference")
     assert most == pytest.approx(1.05 * medians["treadle, bfloat16"])
     assert text == "at most 1.05 × treadle, bfloat16" and "nn.LSTM" in medians
-    text, most, medians = limit(rows, "sweep_bars/16,512,512/float32/training")
+    text, most, medians = limit(rows, "sweep_targets/16,512,512/float32/training")
     assert (text, most) == ("at most 4.5 µs a step", pytest.approx(4.5 * 20))
     assert set(medians) == {"treadle", "nn.LSTM"}
     text, most, medians = limit(rows, "sweep_shapes/64,512,512, packed/float16/training")
@@ -112,11 +112,13 @@ def test_the_bars(rows: list[Row]) -> None:
     assert (text, most) == ("at most 1 × nn.GRU", pytest.approx(medians["nn.GRU"]))
 
 
-def test_every_goal_has_a_row() -> None:
-    rows = {plan.key.removeprefix("cuda/sweep_bars/") for plan in sweep.bars(Settings("cuda"))}
+def test_every_target_has_a_row() -> None:
+    rows = {
+        plan.key.removeprefix("cuda/sweep_targets/") for plan in sweep.targets(Settings("cuda"))
+    }
     known = {
         f"{','.join(map(str, sizes))}/{digits}/{mode}"
-        for digits, shapes in goals.GOALS.items()
+        for digits, shapes in lltm_targets.LLTM_TARGETS.items()
         for sizes, some in shapes.items()
         for mode, _ in zip(("inference", "training"), some, strict=False)
     }
@@ -129,9 +131,9 @@ def test_of_the_algorithms_the_best_counts() -> None:
     assert sweep.of_best(1.05, medians) == pytest.approx(4.2)
     with pytest.raises(KeyError, match="no algorithm"):
         sweep.of_best(1.05, {"treadle": 9.0})
-    # All of CUDA's are left out on the CPU: no bar, and the row is kept.
+    # All of CUDA's are left out on the CPU: no target, and the row is kept.
     row = measured("key", sweep.algorithms_case, Sweep(SMALL, BF16, False))
-    assert len(row["notes"]) == 4 and "bar" not in row and set(row["times"]) == {"treadle"}
+    assert len(row["notes"]) == 4 and "target" not in row and set(row["times"]) == {"treadle"}
 
 
 def test_tf32_is_as_the_row_says() -> None:
@@ -217,15 +219,15 @@ def gpu_facts() -> dict[str, Any]:
 
 @pytest.fixture
 def results(rows: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Row]:
-    """Committed in a folder of their own, with one row that missed its bar and one refused."""
+    """Committed in a folder of their own, with one row that missed its target and one refused."""
     found = json.loads(json.dumps([row for row in rows if row["op"] == "lltm"]))
     for row in found:
         row["times"]["treadle"] |= {"median_us": 20.0, "us_per_step": 20.0 / row["steps"]}
-        row["bar"] |= {"limit_us": 100.0, "reached": True}
+        row["target"] |= {"limit_us": 100.0, "reached": True}
     slow = next(row for row in found if row["suite"] == "sweep_shapes")
-    slow["bar"] |= {"limit_us": 16.0, "reached": False}
+    slow["target"] |= {"limit_us": 16.0, "reached": False}
     wrong = next(row for row in found if row["suite"] == "sweep_algorithms")
-    del wrong["times"], wrong["bar"]
+    del wrong["times"], wrong["target"]
     wrong["refused"] = "lltm: wrong"
     failed = {"key": "cuda/sweep_shapes/9,9,9/float32/training", "group": "failed", "notes": []}
     found.append(failed | {"label": failed["key"], "refused": "out of memory"})
@@ -272,7 +274,7 @@ def test_what_the_planner_chose() -> None:
     row: Row = {"algorithm": "grid", "times": {name: {"median_us": t} for name, t in times.items()}}
     text = "grid: 1.10 × cluster (grid 2.00, step 20.0)"
     assert sweep_page.choice(row) == text
-    assert sweep_page.choice(row | {"bar": {"reached": False}}) == f"**{text}**"
+    assert sweep_page.choice(row | {"target": {"reached": False}}) == f"**{text}**"
     alone = row | {"times": {name: row["times"][name] for name in ("treadle", "algorithm step")}}
     assert sweep_page.choice(alone) == "grid: 0.06 × step"
     assert sweep_page.choice(None) == "" and sweep_page.choice({"refused": "wrong"}) == "wrong"

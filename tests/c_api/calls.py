@@ -1,4 +1,4 @@
-"""A good call of each function of kernels.h, made from the mirror, to be spoilt by hostile.py."""
+"""A good call of each function of kernels.h, made from the mirror, for hostile.py to break."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OPTIONAL = {
 
 
 class Call:
-    """The arguments of a good call by name, which spoilers change, and all memory that it has."""
+    """The arguments of a good call by name, which spoilers change, and all of its memory."""
 
     def __init__(self, name: str, place: str) -> None:
         self.name, self.place = name, place
@@ -39,7 +39,7 @@ class Call:
         self.kept: list[Any] = []
 
     def tensor(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """With room behind it, so that the tests may move it by some bytes."""
+        """A tensor with room behind it, so that the tests may move it by some bytes."""
         size = torch.Size(shape).numel()
         memory = (torch.arange(size + 64) % 97).to(dtype).to(self.place)
         self.memory.append(memory)

@@ -1,7 +1,7 @@
-"""Every function of kernels.h at real sizes, for tools that watch: benchmarks/sanitize.py.
+"""Every function of kernels.h at real sizes, for the sanitizers (benchmarks/sanitize.py).
 
-Odd sizes, every layout, misaligned, with and without what is optional. Values are the tests'
-business; results and workspaces are not filled before, so that a read of them is seen.
+Odd sizes, every layout, misaligned, with and without optional arguments. The tests check values.
+Results and workspaces are not initialised, so that sanitizers see reads of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def device_of(place: str) -> native.Device:
 
 
 def moved(operand: Operand, place: str) -> Operand:
-    """The same view of memory that is there."""
+    """The same view of existing memory."""
     flat, view = operand.flat.to(place), operand.view
     there = flat.as_strided(view.shape, view.stride(), view.storage_offset())
     return replace(operand, flat=flat, view=there)

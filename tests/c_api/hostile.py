@@ -1,4 +1,4 @@
-"""Every way to spoil a good call that the mirror shows, and what must then be said.
+"""Every way to break a good call, derived from the mirror, and the errors that must follow.
 
 A `Spoiler` changes one thing so that no function may take it. As a program it makes random calls,
 so that a crash is seen from outside: python -m tests.c_api.hostile SEED COUNT PLACE.
@@ -160,7 +160,7 @@ KINDS: dict[Any, Callable[[Call, str], Iterator[Spoiler]]] = {
 
 
 def spoilers(name: str, place: str = "cpu") -> list[Spoiler]:
-    """All of a function, from its parameters."""
+    """All spoilers of a function, from its parameters."""
     call, found = good(name, place), []
     for parameter, kind in native.FUNCTIONS[name].items():
         if hasattr(kind, "contents") and (name, parameter) not in OPTIONAL:
@@ -171,12 +171,12 @@ def spoilers(name: str, place: str = "cpu") -> list[Spoiler]:
 
 
 def functions(place: str) -> list[str]:
-    """Those that this GPU has kernels for."""
+    """Functions that have kernels on this GPU, or on the CPU."""
     return [f for f in native.FUNCTIONS if place == "cpu" or on_hopper() or "recurrent" not in f]
 
 
 def complaint(call: Call, names: str | None = None) -> str:
-    """What is wrong with how a call failed that had to fail; "" if nothing."""
+    """The fault in how a bad call failed; "" if it failed properly."""
     before, text = call.bytes(), ""
     status = call.run()
     text = native.error_text()
@@ -211,7 +211,7 @@ def storm(seed: int, count: int, place: str = "cpu") -> str:
 
 
 def _possible(call: Call, spoiler: Spoiler) -> bool:
-    """Whether what it changes has not been taken away by another."""
+    """Whether another spoiler has left its target in place."""
     owner = spoiler.what.split(" ")[0].split(".")
     struct = call.arguments[owner[0]]
     if len(owner) == 1:

@@ -44,7 +44,7 @@ class Workspace:
         return -(-self.memory.data_ptr() // 256) * 256
 
     def kept_to_it(self) -> bool:
-        """Nothing around it was written."""
+        """Check that nothing around it was written."""
         start = self.address - self.memory.data_ptr()
         around = torch.cat([self.memory[:start], self.memory[start + self.size :]])
         return bool((around == 0xA5).all())
@@ -52,7 +52,7 @@ class Workspace:
 
 @dataclass
 class Layer:
-    """What a layer is given."""
+    """The arguments of a layer."""
 
     cell: str
     sizes: Sizes
@@ -97,20 +97,20 @@ class Layer:
         return replace(self, **{name: change(x) for name, x in tensors.items()})
 
     def on_cuda(self) -> Layer:
-        """With GRU's c0 in float32 beside half types."""
+        """The layer on a GPU; GRU's c0 becomes float32 if the layer has a half type."""
         made = self.mapped(lambda x: x.cuda())
         if self.cell == "gru" and self.dtype.itemsize == 2:
             made.c0 = made.c0.float()
         return made
 
     def with_exact_products(self) -> Layer:
-        """With few digits in the input and its weights: every BLAS has the same products."""
+        """The layer with few digits in input and weights: every BLAS has the same products."""
         input, weight = ((8 * x).round() / 8 for x in (self.input, self.weight_ih))
         return replace(self, input=input, weight_ih=weight)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """As the torch ops take them."""
+        """The arguments of the torch op."""
         return (
             self.input,
             None,

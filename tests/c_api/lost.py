@@ -1,4 +1,4 @@
-"""Calls after a stream or a context has gone, by CUDA's driver alone: for a process of its own.
+"""Calls after a stream or a context was destroyed, by CUDA's driver only: for a separate process.
 
 python -m tests.c_api.lost WHAT, of `LOST`. It prints one line: what a call on the lost memory said,
 where there is some, and whether the library goes on.

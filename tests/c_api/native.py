@@ -1,6 +1,6 @@
 """The ctypes mirror of treadle/kernels.h: its structs, constants and functions.
 
-Nothing here knows more than the header says, so that the hostile calls can be made from it.
+It contains only what the header says, so that hostile calls can be made from it.
 """
 
 from __future__ import annotations
@@ -290,7 +290,7 @@ def array_at(
 
 
 def array(x: Tensor | np.ndarray) -> Array:
-    """Of a tensor or a NumPy array, whose strides may be negative."""
+    """The struct of a tensor or a NumPy array, whose strides may be negative."""
     if isinstance(x, Tensor):
         return array_at(x.data_ptr() or None, x.shape, x.stride(), x.dtype, x)
     dtype = torch.from_numpy(np.empty(0, x.dtype)).dtype

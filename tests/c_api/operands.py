@@ -1,4 +1,4 @@
-"""Arrays of every layout for the elementwise functions, beside the tensors that they stand for."""
+"""Arrays of every layout for the elementwise functions, and the tensors that they describe."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Operand:
 
     @property
     def tensor(self) -> Tensor:
-        """What the array says, with memory of its own where dimensions are turned."""
+        """The array's values, in memory of their own if dimensions are flipped."""
         return self.view.flip(self.flipped) if self.flipped else self.view
 
     @property
@@ -121,7 +121,7 @@ class Op:
         native.call(f"treadle_{self.name}", device, *inputs, *scalars, out)
 
     def expected(self, inputs: list[Tensor], shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """In the dtype of `out`, as the header says, from dense inputs."""
+        """The result from dense inputs in the dtype of `out`, as the header says."""
         return self.op(*(x.to(dtype).expand(shape).contiguous() for x in inputs), self.factor)
 
 

@@ -1,4 +1,5 @@
-"""kernels.h on CUDA, on memory that torch owns: the torch ops beside it run the same kernels."""
+"""kernels.h on CUDA, on memory that torch owns, compared with the torch ops, which run the same
+kernels."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Hostile calls on CUDA: of every function each argument spoilt, and memory, streams and contexts
-that are not what they should be. A status and a sentence, nothing written, and CUDA goes on."""
+"""Hostile calls on CUDA: each argument of every function broken, and wrong memory, streams and
+contexts. The result is a status and a sentence, nothing is written, and CUDA goes on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def each(*left_out: str) -> pytest.MarkDecorator:
-    """Every function but these, layers where they have kernels."""
+    """Every function except these, and layers if they have kernels."""
     names = [f for f in native.FUNCTIONS if f not in ("treadle_get_launch", *left_out)]
     marks = {f: HOPPER if "recurrent" in f else () for f in names}
     return pytest.mark.parametrize("function", [pytest.param(f, marks=marks[f]) for f in names])
@@ -73,7 +73,7 @@ def test_random_hostile_calls_on_cuda(seed: int) -> None:
 
 
 def pointers(call: Call) -> Iterator[tuple[str, Any, str]]:
-    """Of a call its name in texts, the struct that has it, and the field."""
+    """The name in texts, the struct and the field of each pointer of a call."""
     for name, struct in call.structs().items():
         if isinstance(struct, native.Array):
             yield f"{name}.data", struct, "data"

@@ -1,4 +1,4 @@
-"""treadle/kernels.h in C99 and in C++17: what a compiler makes of it is what the mirror says."""
+"""treadle/kernels.h in C99 and in C++17: compiled, it agrees with the mirror."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def compiler(name: str) -> str:
 
 
 def ran(folder: Path, command: list[str], suffix: str, text: str) -> str:
-    """What the program says, compiled with nothing but the header and the library."""
+    """The output of the program, compiled with only the header and the library."""
     library = Path(_build.kernels_path())
     source, program = folder / f"program{suffix}", folder / "program"
     source.write_text(text)

@@ -1,6 +1,6 @@
 """Calls that break one rule: a status, a sentence that names the argument, and nothing written.
 
-The calls that could end the process, if a check were missing, are made in one of their own.
+Calls that could crash the process if a check were missing run in a separate one.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def test_cuda_asked_of_a_library_without_it(function: str) -> None:
 
 @pytest.mark.parametrize(("function", "name"), ARRAYS)
 def test_wrong_sizes_of_each_array(function: str, name: str) -> None:
-    """What does not broadcast, or is not of the shape that the others say."""
+    """Shapes that do not broadcast or do not fit the other arguments."""
     # A single number broadcasts, of elementwise inputs.
     single = "lltm" not in function and "linear" not in function and name != "out"
     for sizes in ([7, 11], [1, 1, 1, 2], [2], [])[: 3 if single else 4]:

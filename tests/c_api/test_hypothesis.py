@@ -38,7 +38,7 @@ def cases(draw: st.DrawFn) -> tuple[Op, list[Operand], Operand]:
     shape, dtype = draw(shapes()), draw(OUT_DTYPES)
     op = draw(st.sampled_from(ops_of(dtype)))
     if op.factor is not None:
-        # Of alpha the torch op refuses what its dtype cannot hold.
+        # The torch op refuses an alpha that its dtype cannot hold.
         more = [-1, 2**40] if op.inputs == 1 else []
         number = draw(st.sampled_from([0, 1, 5, *more]))
         if dtype.is_floating_point:

@@ -1,4 +1,4 @@
-"""What is written shares no memory with anything else, or is one of the inputs."""
+"""Outputs share no memory with anything else, or are one of the inputs."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_other_way_round_is_another_array() -> None:
 
 
 def test_neighbours_do_not_overlap() -> None:
-    """The last element of one beside the first of the other, and one among the gaps of another."""
+    """The last element of one precedes the first of the other; one lies in the gaps of another."""
     x = torch.randn(32)
     expected = torch.ops.treadle.sine(x[:16].clone())
     native.call("treadle_sine", native.cpu(), native.array(x[:16]), native.array(x[16:]))
@@ -106,7 +106,7 @@ def fields_of(call: Call, argument: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("function", BLOCKS)
 def test_blocks_of_recurrent_layers(function: str) -> None:
-    """What is written over, or half over, anything else of the call, and the workspace."""
+    """Outputs or workspaces that overlap another array of the call, wholly or in half."""
     read, written = BLOCKS[function]
     call = good(function)
     outs = fields_of(call, written)

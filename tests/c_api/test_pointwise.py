@@ -59,7 +59,7 @@ class Cell:
         assert torch.equal(gates, self.gates)
 
     def gradients(self, grad_h: Tensor | None, grad_cell: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Of the gates and of old_cell."""
+        """Gradients of the gates and of old_cell."""
         mask = (True, False, False, True, True)
         backward = torch.ops.treadle.lltm_cell_backward
         given = (*self.given, self.new_cell, self.gates, mask)

@@ -69,7 +69,7 @@ def test_without_gates_the_results_are_the_same(cell: str, directions: int) -> N
 
 
 def true_gradients(layer: Layer, grads: Grads, dtype: torch.dtype) -> list[Tensor]:
-    """By autograd of the reference; zeros where nothing depends."""
+    """Gradients by autograd of the reference; zeros if nothing depends on an input."""
     given = [None if x is None else x.detach().clone().to(dtype) for x in layer.arguments]
     leaves = [x.requires_grad_() for x in given if x is not None]
     if layer.cell == "gru":  # c0 is h0, and its gradient goes there

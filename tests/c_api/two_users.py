@@ -73,7 +73,7 @@ def recurrent(layer: Layer) -> Work:
 
 @dataclass(frozen=True)
 class Place:
-    """Where both work, and how each of them gets there."""
+    """The device on which both work, and how each of them selects it."""
 
     first: native.Device
     second: native.Device

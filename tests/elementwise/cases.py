@@ -65,7 +65,7 @@ def unary_cases(
 
 
 def pair_cases(op: str, dtypes: tuple[torch.dtype, ...], **kwargs: Any) -> list[Case]:
-    """Two tensors of one dtype: every layout beside a dense one, and what broadcasting allows."""
+    """Two tensors of one dtype: every layout with a dense one, and shapes that broadcast."""
 
     def pair(a: Callable[[Make], Tensor], b: Callable[[Make], Tensor]) -> Callable[[Make], Call]:
         return lambda make: Call((a(make), b(make)), kwargs)

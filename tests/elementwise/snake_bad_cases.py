@@ -1,4 +1,4 @@
-"""What snake and its backward must raise, and with which words."""
+"""Calls of snake and its backward that must raise, and the error texts."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def channels_of(x: Tensor) -> int:
 
 
 def parameter(make: Make, channels: int, to: Layout | None = None) -> Tensor:
-    """Of both signs, and not near 0."""
+    """Values of both signs, and not near 0."""
     t = make(channels, by=0.2, to=to)
     return t + torch.where(t > 0.1, 1, -1).to(t.dtype)
 
@@ -134,7 +134,7 @@ def element(y: Tensor, at: int) -> Tensor:
 
 
 def backward_calls(make: Make) -> Iterator[Call]:
-    """What snake_backward is called with."""
+    """The arguments of snake_backward."""
     shapes: tuple[tuple[int, ...], ...] = ((2, 3, 7), (5,))
     forms: tuple[tuple[bool, float | None, bool], ...] = (
         (True, 0.25, False),

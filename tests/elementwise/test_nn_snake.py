@@ -1,4 +1,4 @@
-"""nn.Snake stands for the modules of DAC and BigVGAN, which are written here in plain PyTorch."""
+"""nn.Snake replaces the modules of DAC and BigVGAN, which are written here in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ MODULES: dict[str, Any] = {
 
 
 def trained(make: Any) -> nn.Module:
-    """With parameters that differ from channel to channel; one of DAC's is 0, another negative."""
+    """A Snake whose channels have different parameters; one of DAC's is 0, another negative."""
     module: nn.Module = make()
     with torch.no_grad():
         for i, p in enumerate(module.parameters()):

@@ -1,4 +1,5 @@
-"""Numbers of NumPy and 0-dim tensors go wherever torch's twin takes them, and with its results."""
+"""NumPy's numbers and 0-dim tensors work wherever torch's twin accepts them, with the same
+results."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from torch import Tensor
 import treadle
 from tests.support.inputs import DEVICES, FLOATING, HALVES, INTEGERS, Make
 
-# Of NumPy: a bool is a floating-point number to torch, and a longdouble loses digits.
+# NumPy scalars: a bool is a floating-point number to torch, and a longdouble loses digits.
 SCALARS = (
     *(dtype(2.1) for dtype in (np.float16, np.float32, np.float64, np.longdouble)),
     *(dtype(3) for dtype in (np.int8, np.uint8, np.int32, np.int64, np.uint64)),

@@ -1,4 +1,4 @@
-"""sine and cosine are as accurate as they promise for every finite argument; NaN as in torch.
+"""sine and cosine meet their accuracy for every finite argument; NaN as in torch.
 
 float32 has every number on CUDA, and on the CPU one of every 256 bit patterns: 2^32 of them take a
 minute of two cores. The hardest arguments are few, and computed again (tools/hard_arguments.py).
@@ -116,7 +116,7 @@ def test_backward_is_grad_times_the_slope(name: str, dtype: torch.dtype, device:
         truth = grad.double().cpu() * SLOPES[name](x.double().cpu())
         # The slope's error, the product's rounding, and that of a subnormal product.
         error = (ours - truth).abs() / ulp(truth, dtype)
-        # Of the slope's error a product just above a power of two has twice as many ulp.
+        # Just above a power of two, the slope's error is twice as many ulp of the product.
         bound = 0.56 if dtype in HALVES else 2 * ULPS[dtype] + 0.5
         assert error.max() <= bound, (by, float(error.max()))
 

@@ -1,8 +1,9 @@
-"""sine, cosine and their backward ops give a number the same bits whatever stands beside it, and
-but for float64 the same on the CPU, in every instruction set, as on CUDA.
+"""sine, cosine and their backward ops give a number the same bits whatever its neighbours. Except
+in float64 these are the same on the CPU, in every instruction set, and on CUDA.
 
-Both devices take other ways for small and for large magnitudes: the CPU for 512 numbers at a time,
-CUDA for a warp's vectors, at most 256. An element must not depend on the way that others ask for.
+Both devices take different paths for small and large magnitudes: the CPU for 512 numbers at a time,
+CUDA for a warp's vectors, at most 256. An element must not depend on the path that its neighbours
+need.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ print(json.dumps(hashes()))
 
 
 def hashes() -> dict[str, str]:
-    """Of the bits of every result; every NaN is the same. Smaller sets take 30 ns a number."""
+    """Hashes of the bits of every result, every NaN alike. Smaller sets take 30 ns a number."""
     found = {}
     for dtype in SAME_BITS:
         x = every_half(dtype)

@@ -9,7 +9,7 @@ from tools.hard_arguments import DIGITS, FLOAT32, FLOAT64, LARGEST, hardest, nea
 
 
 def differing_lines(text: str) -> list[int]:
-    """Where kernels/math/sine_tables.h is not `text`, lines counted from 1."""
+    """Lines, counted from 1, in which kernels/math/sine_tables.h is not `text`."""
     ours, theirs = sine_tables.HEADER.read_text().splitlines(), text.splitlines()
     assert len(ours) == len(theirs)
     return [n for n, pair in enumerate(zip(ours, theirs, strict=True), 1) if pair[0] != pair[1]]
@@ -27,7 +27,7 @@ def test_one_wrong_digit_is_noticed() -> None:
 
 
 def test_how_near_a_number_comes_to_a_multiple_of_half_pi() -> None:
-    """In quarter turns. The tables' digits are enough for these, and so are the words of double."""
+    """Distances are in quarter turns. The tables and double's parts have digits enough."""
     m, distance, e = hardest(FLOAT32)
     assert (m, e) == (16367173, 72)
     assert distance / 2 > 2**-31

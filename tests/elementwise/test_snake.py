@@ -1,4 +1,4 @@
-"""snake beyond the laws: special values, phases far out, mixtures of dtypes, vmap, fixed order."""
+"""snake beyond tests/laws: special values, phases far out, mixed dtypes, vmap, fixed order."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_phases_of_any_size(by: float, dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_bits_do_not_go_by_neighbours(dtype: torch.dtype, device: str) -> None:
-    """An element's result and gradient are the same beside phases that are far."""
+    """An element's result and gradient do not depend on large phases next to it."""
     make = Make("neighbours", device, dtype)
     x, cotangent = make(1, 1, 40_000, by=3.0), make(1, 1, 40_000)
     alpha = torch.full((1,), 1000.0, dtype=dtype, device=device)

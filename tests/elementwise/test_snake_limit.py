@@ -31,7 +31,7 @@ def near_zero(dtype: torch.dtype) -> list[float]:
 
 
 def grid(dtype: torch.dtype, device: str, x: Sequence[float] = X) -> tuple[Tensor, Tensor]:
-    """x [1, C, 1] and alpha [C]: each of the one beside each of the other."""
+    """x [1, C, 1] and alpha [C]: every pair of both."""
     table = torch.tensor(list(itertools.product(x, near_zero(dtype))), dtype=torch.float64)
     x_, alpha = table.to(device, dtype).unbind(1)
     return x_.view(1, -1, 1), alpha
@@ -61,13 +61,13 @@ def slopes(x: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def bends(x: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """By x twice, by x and alpha, by alpha twice."""
+    """Second derivatives by x twice, by x and alpha, by alpha twice."""
     t = alpha * x
     return 2 * alpha * (2 * t).cos(), 2 * x * (2 * t).cos(), x**3 * t * of_phase(BEND, t)
 
 
 def near(ours: Tensor, exact: Tensor, roundings: float) -> None:
-    """As many as that of the dtype, and its least number."""
+    """Off by at most `roundings` roundings of the dtype, plus twice its least number."""
     assert bool(ours.isfinite().all())
     info = torch.finfo(ours.dtype)
     bound = roundings * info.eps * exact.abs() + 2 * info.smallest_normal * info.eps
@@ -183,7 +183,7 @@ def test_the_same_bits_in_every_layout(form: str, dtype: torch.dtype, device: st
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_the_bits_of_eps_0(dtype: torch.dtype, device: str) -> None:
-    """Where that has a value: alpha is a normal number."""
+    """By default the bits are those of eps 0, which has a limit if alpha is a normal number."""
     make = Make("eps 0", device, dtype)
     alpha = torch.tensor([3.0, -2.0, 1e-4, -1e-9, 1e-20, 1e-37], dtype=torch.float64)
     alpha = alpha.to(device, dtype)
@@ -195,7 +195,7 @@ def test_the_bits_of_eps_0(dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("shape", [(1, 40_000, 2), (2, 40_000)], ids=str)
 def test_bits_do_not_go_by_another_alpha(shape: tuple[int, ...], device: str) -> None:
-    """A channel whose phases are almost tiny has the same bits beside an alpha of 0."""
+    """A channel whose phases are almost tiny has the same bits next to an alpha of 0."""
     x = Make("beside", device, torch.float32)(*shape)
     alpha = torch.full((shape[1],), 1e-4, device=device)
     beside = alpha.clone()

@@ -1,4 +1,5 @@
-"""Arguments of sine and cosine, easy and hard, the exact values there, and what is promised."""
+"""Arguments of sine and cosine, easy and hard, the exact values there, and the guaranteed
+accuracy."""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ def hard_floats() -> Tensor:
 
 @cache
 def hard_doubles() -> Tensor:
-    """Of every exponent from 1 up, and what lies nearest to the first multiples of pi / 2."""
+    """Hard doubles of every exponent from 1 up, and those next to the first multiples of pi / 2."""
     multiples = torch.arange(1, 2000, dtype=torch.float64) * (torch.pi / 2)
     hardest = torch.tensor(hard(FLOAT64, 4), dtype=torch.float64)
     return both_signs(torch.cat([hardest, multiples]))
@@ -119,7 +120,7 @@ class Exact:
 
 
 def as_promised(name: str, actual: Tensor, exact: Tensor) -> None:
-    """For all but float64; `exact` in float64, on the device where it is to be compared."""
+    """Checks all dtypes but float64; `exact` is in float64, on the device of `actual`."""
     within_ulps(actual, exact, ULPS[actual.dtype], name)
     assert not (actual.abs() > 1).any(), f"{name}: beyond 1"
 

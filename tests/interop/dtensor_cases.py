@@ -249,7 +249,7 @@ for cell, count, directions, recompute in (
 
 @case("whole states and cut time")
 def moved() -> None:
-    """What is held in another way is brought into a way of the layer."""
+    """A DTensor with another placement is redistributed to one that the layer runs."""
     _, *rest = layers_given("lstm", 1, 1)
     given = [((STEPS, BATCH, INPUTS), s(0)), *((shape, R) for shape, _ in rest)]
     run = layers("lstm", 1, 1)

@@ -59,7 +59,7 @@ add_equal(
 
 @case("Siren.jet")
 def siren_jet() -> None:
-    """Of points that are cut: parts and gradients are those of one process."""
+    """Sharded points give the same parts and gradients as one process."""
     mesh = init_device_mesh("cpu", (PROCESSES,))
     flags: dict[str, bool]
     for outputs, flags in (

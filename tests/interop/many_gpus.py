@@ -1,7 +1,7 @@
 """What each process of test_many_gpus.py does: one case after the other, in one process group.
 
-Every case trains a net for STEPS steps on this process's part of the batch, clips, and begins anew
-from a checkpoint before the last step. Its results are those of one process with the whole batch.
+Every case trains a net for STEPS steps on this process's part of the batch, clips, and resumes from
+a checkpoint before the last step. Its results are those of one process with the whole batch.
 """
 
 from __future__ import annotations

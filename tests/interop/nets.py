@@ -80,7 +80,7 @@ def loss_of(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def whole(value: Tensor) -> Tensor:
-    """Of a sharded tensor."""
+    """The whole of a sharded tensor."""
     return value.full_tensor() if hasattr(value, "full_tensor") else value  # type: ignore[no-any-return]
 
 
@@ -98,7 +98,7 @@ def gradients(model: nn.Module) -> dict[str, Tensor]:
 
 
 def results(losses: list[Tensor], norms: list[Tensor], model: nn.Module) -> Results:
-    """Of the last step the gradients, clipped, and the parameters after it."""
+    """Losses and norms, the clipped gradients of the last step, and the parameters after it."""
     return {
         "losses": torch.stack([loss.detach().cpu() for loss in losses]),
         "norms": torch.stack([norm.detach().cpu() for norm in norms]),

@@ -24,11 +24,11 @@ def test_both_ways_learn_the_same() -> None:
 
 
 def test_what_the_page_says_was_recorded() -> None:
-    """The same error, in some half of the time."""
+    """The jet reaches the same error in about half of the time."""
     record = json.loads(RECORD.read_text())
     theirs, ours = record["found"]["dde.grad.hessian"], record["found"]["Siren.jet"]
     assert ours["error"] == pytest.approx(theirs["error"], rel=0.01)
     assert 0.4 < ours["processor_seconds"] / theirs["processor_seconds"] < 0.6
     assert f"DeepXDE {record['machine']['deepxde'].rpartition('.')[0]}" in (
-        (EXAMPLES.parent / "docs" / "jets.md").read_text()
+        (EXAMPLES.parent / "docs" / "physics.md").read_text()
     )

@@ -35,7 +35,7 @@ def run_cases(folder: Path) -> None:
 
 @pytest.fixture(scope="session")
 def errors(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
-    """Of each process: what went wrong in each case."""
+    """The errors of each case, by process."""
     folder = made_once(tmp_path_factory, "dtensors", run_cases)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(PROCESSES)]
 

@@ -52,7 +52,7 @@ def test_layers(kind: str) -> None:
 
 
 class Options(nn.Module):
-    """What the forward pass of a layer takes, in one direction and in two."""
+    """Arguments of a layer's forward pass, in one direction and in two."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ def test_resets_lengths_and_cells(kind: str) -> None:
 
 
 class Halves(nn.Module):
-    """Layers of other dtypes, with c beside h in the same dtype and in float32."""
+    """Layers of other dtypes, with c in the dtype of h and in float32."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()

@@ -1,5 +1,7 @@
-"""PINA trains a Siren by its jet, as docs/jets.md shows, and as by its own derivatives: where it is
-installed (pina-mathlab)."""
+"""PINA trains a Siren by its jet (docs/physics.md) to the same weights as by its own derivatives.
+
+Runs only where pina-mathlab is installed.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ def test_both_ways_learn_the_same() -> None:
     from pina.operator import laplacian
 
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    (code,) = (code for _, code in snippets("jets.md") if "from pina" in code)
+    (code,) = (code for _, code in snippets("physics.md") if "from pina" in code)
     found = []
     for by_jet in (True, False):
         names: dict[str, Any] = {"torch": torch, "treadle": treadle, "source": source}

@@ -34,7 +34,7 @@ def kernels() -> ModuleType:
 
 @cache
 def run(name: str, *needs: str) -> str:
-    """What a recipe prints: one line. Skipped where a package that it needs is not installed."""
+    """The line that a recipe prints. Skips if a package that it needs is not installed."""
     for package in needs:
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")

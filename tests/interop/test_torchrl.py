@@ -115,7 +115,7 @@ def test_dropout_is_between_layers_in_training(kind: str) -> None:
     mine, other = pair(kind, num_layers=2, dropout=0.5)
     for given in (batch(kind, layers=2, chance=0.0), batch(kind, layers=2)):
         assert (run(mine, given)["out"] != run(mine, given)["out"]).any()
-        # Of the first layer, whose input nothing is dropped from, all states are the same.
+        # Nothing is dropped from the input of the first layer, so its states are the same.
         for key in mine.out_keys[1:]:
             found, expected = run(mine, given)[key], run(other, given)[key]
             torch.testing.assert_close(found[..., 0, :], expected[..., 0, :])
@@ -148,7 +148,7 @@ def test_no_size_depends_on_the_marks(kind: str) -> None:
 
 @EACH_KIND
 def test_parameters_of_several_nets(kind: str) -> None:
-    """As TorchRL's losses run ensembles."""
+    """An ensemble runs as in TorchRL's losses."""
     mine, other = pair(kind)
     given = batch(kind)
     weights = TensorDict.from_module(mine).data

@@ -66,7 +66,7 @@ def test_primers_and_keys(kind: str) -> None:
 @EACH_KIND
 @pytest.mark.parametrize("recurrent", [False, True])
 def test_called_with_tensors(kind: str, recurrent: bool) -> None:
-    """As `dispatch` of tensordict lets modules be called: by the names of the keys."""
+    """Modules are called by the names of the keys, which tensordict's `dispatch` allows."""
     mine, other = pair(kind)
     given = batch(kind, (4, 9) if recurrent else (4,))
     with theirs.set_recurrent_mode(recurrent):

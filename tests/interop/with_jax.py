@@ -29,7 +29,7 @@ def float64():
 
 @pytest.fixture
 def on_cpu():
-    """Where there is a GPU, JAX puts arrays there otherwise, and float64 layers run nowhere."""
+    """Keeps JAX off the GPU: it would put arrays there, and float64 layers do not run there."""
     with jax.default_device(jax.devices("cpu")[0]):
         yield
 

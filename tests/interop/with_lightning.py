@@ -50,7 +50,7 @@ class Module(LightningModule):
 def fit(
     module: Module, world: int, backend: str, epochs: int, checkpoint: Path | None = None
 ) -> Trainer:
-    """In the process group that there is already."""
+    """Trains in the process group that already exists."""
     os.environ["WORLD_SIZE"] = str(world)  # each Trainer removes it at its end
     environment = LightningEnvironment()
     trainer = Trainer(
@@ -65,7 +65,7 @@ def fit(
         **dict.fromkeys(("enable_model_summary", "barebones"), False),
     )
     with warnings.catch_warnings():
-        # Of workers that load data, which one batch does not need.
+        # It warns about workers that load data, which one batch does not need.
         warnings.simplefilter("ignore")
         trainer.fit(module, ckpt_path=checkpoint)
     return trainer

@@ -1,4 +1,4 @@
-"""For dtensor_cases.py: whether tensors that two processes share give what one process gives."""
+"""For dtensor_cases.py: compares results on tensors of two processes with one process's."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def same(found: TensorDict, expected: TensorDict) -> None:
 
 
 def gradients(module: Any, given: TensorDict, recurrent: bool = True) -> dict[str, Tensor]:
-    """Of all that goes in, from all that comes out."""
+    """Gradients of all inputs and parameters, from all outputs."""
     given = given.apply(lambda t: t.clone().requires_grad_(t.is_floating_point()))
     inputs = {str(key): t for key, t in given.items() if t.is_floating_point()}
     inputs |= dict(module.named_parameters())

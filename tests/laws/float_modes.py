@@ -1,4 +1,4 @@
-"""First calls in fresh processes, each followed by arithmetic of torch's on subnormal numbers.
+"""First calls in fresh processes, each followed by torch's arithmetic on subnormal numbers.
 
 ``python -m tests.laws.float_modes NAME`` runs one group of calls, each in a child of its own, and
 prints the calls after which some thread of torch's flushes subnormal numbers to zero. It must

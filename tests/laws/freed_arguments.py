@@ -79,7 +79,7 @@ WHEN = (
     before_the_second_backward,
 )
 
-# ---- the calls: each returns a function and its tensors, made anew
+# ---- the calls: each returns a function and new tensors for it
 
 
 def of_op(op: Op, kwargs: dict[str, Any] | None = None) -> tuple[Run, list[Tensor]]:

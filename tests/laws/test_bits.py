@@ -1,5 +1,5 @@
-"""The same bits twice in a row, on any stream, at any alignment, over any number of threads, in
-memory that was full of NaN, and (add, scale) on any instruction set."""
+"""Results have the same bits twice in a row, on any stream, at any alignment, over any number of
+threads, in memory that was full of NaN, and (add, scale) on any instruction set."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_out_in_memory_full_of_nan(name: str, deterministic: None) -> None:
 @pytest.mark.parametrize("dtype", EVERY)
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_any_alignment(name: str, dtype: torch.dtype, device: str) -> None:
-    """Also where arguments and result begin at different places of a vector."""
+    """Arguments and result may begin at different offsets of a vector."""
     op = OPS[name]
     if dtype not in op.cases[0].dtypes:
         return
@@ -212,7 +212,7 @@ print(hash_of_everything())
 
 
 def hash_of_everything() -> str:
-    """Of the bits of add and scale, in every dtype and some layouts."""
+    """A hash of the bits of add and scale, in every dtype and some layouts."""
     digest = hashlib.sha256()
     for dtype in EVERY:
         make = Make("isa", "cpu", dtype)

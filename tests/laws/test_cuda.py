@@ -1,4 +1,4 @@
-"""On a GPU: streams, graphs, a second device, more rows than a grid dimension counts."""
+"""GPUs: streams, graphs, a second device, more rows than a grid dimension counts."""
 
 from __future__ import annotations
 
@@ -236,7 +236,8 @@ def test_more_cells_and_rows_than_a_grid_dimension_counts() -> None:
 
 @pytest.mark.parametrize("size", [1 << 10, 1 << 16, 1 << 19])
 def test_kernels_that_overlap_wait_for_each_other(size: int) -> None:
-    """Each reads all that the one before it wrote; they queue up behind one that only waits."""
+    """Each kernel reads everything that the one before it wrote; they queue behind one that only
+    waits."""
     links = 300
     x, one = torch.zeros(size, device="cuda"), torch.ones(size, device="cuda")
     treadle.vector_add_(x, one)
@@ -250,7 +251,7 @@ def test_kernels_that_overlap_wait_for_each_other(size: int) -> None:
 
 
 def test_launches_overlap_where_the_gpu_can() -> None:
-    """Also in a library for many GPUs, which decides at the launch."""
+    """This holds for a library for many GPUs, too, which decides at the launch."""
     x, one = torch.zeros(10_000, device="cuda"), torch.ones(10_000, device="cuda")
     graph = graphs.captured(lambda: treadle.vector_add_(x, one), 5)
     newest = max(float(arch) for arch in re.findall(r"\d+\.\d", _build.kernels_info()["archs"]))

@@ -1,4 +1,4 @@
-"""Bad arguments raise before anything is launched, in the same words on every device."""
+"""Bad arguments raise before anything is launched, with the same text on every device."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Everything(nn.Module):
 
 
 class Decoder(nn.Module):
-    """snake, of which aoti_runner.cpp has none."""
+    """snake, which aoti_runner.cpp does not call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ def test_export_of_a_module_that_can_be_trained(device: str) -> None:
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The path of a compiled package by device, each made when it is first asked for."""
+    """The path of a compiled package by device, each made at its first use."""
     folder = tmp_path_factory.mktemp("aoti")
 
     class Made(dict[str, str]):

@@ -30,7 +30,7 @@ def backward(values: Any) -> None:
 
 
 def both(op: Op, call: Call) -> list[tuple[int, int]]:
-    """Of the op, and of its reference: forward without gradients, and forward and backward."""
+    """FLOPs of the op and of its reference, forward without gradients, and forward and backward."""
     plain = call.map(lambda t: t.detach())
     return [
         (flops(lambda: plain.run(function)), flops(lambda: backward(call.run(function))))  # noqa: B023
@@ -74,7 +74,8 @@ def each_subset() -> list[Any]:
 
 @pytest.mark.parametrize(("op", "position"), each_subset())
 def test_of_one_gradient(op: Op, position: int) -> None:
-    """That of h0 is always asked for: without it torch skips a product in the first step."""
+    """The gradient of h0 is always requested: without it torch skips a product in the first
+    step."""
     case = next(case for case in op.cases if 0 not in sizes(case) and not case.big)
     wanted = sorted({position, 2} if op.is_layer else {position})
     ours, reference = both(op, requiring_grad(op, case.call(), wanted))
@@ -124,7 +125,7 @@ def test_losses_of_derivatives(loss: Callable[..., Tensor]) -> None:
 
 
 def test_modules() -> None:
-    """By hand, with an input that needs no gradient."""
+    """Counts by hand, with an input that needs no gradient."""
     x, t, b, i, h = torch.rand(5, 3, 4), 5, 3, 4, 6
     sine = treadle.nn.SineLinear(i, h)
     assert flops(lambda: backward(sine(x))) == 2 * 2 * t * b * i * h

@@ -7,7 +7,7 @@ import sys
 
 
 def test_freed_tensors_raise() -> None:
-    """Of lengths and saved tensors, which ATen ops read; freed_arguments.py has every road."""
+    """Lengths and saved tensors, which ATen ops read; freed_arguments.py has every road."""
     names = ["lstm True ('lengths", "affine_scan"]
     command = [sys.executable, "-W", "ignore", "-m", "tests.laws.freed_arguments", *names]
     done = subprocess.run(command, capture_output=True, text=True)

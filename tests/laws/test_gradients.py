@@ -44,7 +44,7 @@ def function_of(op: Op, case: Case, device: str) -> tuple[Callable[..., Any], li
 
 
 def small(op: Op, case: Case) -> bool:
-    """What numerical differentiation is quick for."""
+    """Calls small enough for quick numerical differentiation."""
     return sum(a.numel() for a in case.call("meta").args if isinstance(a, Tensor)) <= 200
 
 
@@ -240,7 +240,7 @@ def test_a_wrong_derivative_is_noticed() -> None:
         def backward(ctx: Any, grad: Tensor) -> Tensor:
             return grad * ctx.saved_tensors[0].cos() * (1 + 1e-4 * ctx.saved_tensors[0])
 
-    # Of one sign: in fast mode errors of both signs may cancel.
+    # x has one sign: in fast mode errors of both signs may cancel.
     x = torch.linspace(0.5, 1.3, 5, dtype=torch.float64).requires_grad_()
     with pytest.raises(RuntimeError, match="Jacobian mismatch"):
         gradcheck(Wrong.apply, [x], **NEAR)

@@ -1,4 +1,5 @@
-"""Autograd's rules for writing: version counters, leaves, views, out=; what is missing raises."""
+"""Autograd's rules for writing: version counters, leaves, views, out=; missing derivatives
+raise."""
 
 from __future__ import annotations
 

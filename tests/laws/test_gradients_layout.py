@@ -1,4 +1,5 @@
-"""Gradients that come in dense, expanded, sliced, transposed or not at all give the same result."""
+"""Incoming gradients that are dense, expanded, sliced, transposed or missing give the same
+result."""
 
 from __future__ import annotations
 
@@ -142,7 +143,7 @@ USED = [s for n in (1, 2) for s in itertools.combinations(range(3), n)]
 def test_some_outputs_of_the_layer_unused(
     used: tuple[int, ...], recompute: bool, lengths: Lengths, device: str, cell: str
 ) -> None:
-    """Gradients that never came, none and one beside others, count as zero; the op itself too."""
+    """Missing gradients, all or some of them, count as zero; the op itself does so, too."""
     op, make = OPS[f"recurrent_layer {cell}"], Make("some", device, torch.float64)
     call = layer_arguments(make, (3, 3, 5, 8), cell=cell, directions=2, lengths=lengths)
     call = call.with_options(recompute=recompute)
@@ -162,7 +163,7 @@ def test_some_outputs_of_the_layer_unused(
 @EACH_CELL
 @pytest.mark.parametrize("device", [*DEVICES, "meta"])
 def test_the_gradient_of_a_bias_that_is_not_there(device: str, cell: str) -> None:
-    """Asked for by the mask of a backward op: what the bias would have got."""
+    """Requested by the mask of a backward op: the gradient that a bias would have."""
     make, ops = Make("no bias", device, torch.float64), torch.ops.treadle
     x, weights, bias, *states = cell_arguments(make, (3, 5, 8)).args
     layer = layer_arguments(make, LAYER, cell=cell, directions=2)

@@ -48,7 +48,7 @@ def outcome(call: Callable[[], Any]) -> tuple[Any, type | None]:
 
 
 def torch_rounds_twice(expected: Tensor, alpha: float) -> bool:
-    """Where torch's CPU code rounds the product too, in some of its loops (see test_opinfo)."""
+    """Whether some loops of torch's CPU code round the product, too (see test_opinfo)."""
     return expected.dtype in HALVES and expected.device.type == "cpu" and alpha != 1
 
 
@@ -178,7 +178,7 @@ def second(data: st.DataObject, name: str, shape: tuple[int, ...], device: str) 
 
 
 def untouched(before: Tensor, after: Tensor, what: object) -> None:
-    """What lies around a tensor in its storage is as it was."""
+    """Memory around a tensor in its storage stays unchanged."""
     if before.shape != after.shape:
         return  # resized
     flats = [

@@ -1,4 +1,4 @@
-"""What the GPU is made to do: kernels counted by the profiler, and launches as launch_info says."""
+"""The GPU's work: kernels counted by the profiler, and launches as launch_info reports them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ BINDINGS = pytest.mark.skipif(no_bindings() is not None, reason=no_bindings() or
 
 
 def traced(call: Callable[[], Any], folder: Path) -> list[dict[str, Any]]:
-    """What the GPU did in a call after a first one: kernels, copies and fills, in order."""
+    """Kernels, copies and fills of a call after a first one, in order."""
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities):
         torch.ones(1, device="cuda").add_(1)
@@ -72,7 +72,7 @@ def traced(call: Callable[[], Any], folder: Path) -> list[dict[str, Any]]:
 
 
 def names(events: list[dict[str, Any]]) -> list[str]:
-    """Without the second half of a product that cuBLAS splits."""
+    """Names of launches, without the second half of a product that cuBLAS splits."""
     return [e["name"] for e in events if not re.search("splitK.*reduce", e["name"], re.I)]
 
 

@@ -26,7 +26,7 @@ from tests.support.inputs import Op
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_subnormal_numbers_stay_in_every_thread(group: str) -> None:
-    """In processes in which torch has computed nothing before the call."""
+    """Each group runs in a process in which torch has computed nothing before the call."""
     if group == "jax_handlers":
         pytest.importorskip("treadle.jax", exc_type=ImportError)
     command = [sys.executable, "-W", "ignore", "-m", "tests.laws.float_modes", group]
@@ -99,7 +99,7 @@ def of_cuda() -> dict[str, Any]:
 
 
 def state(device: str) -> dict[str, Any]:
-    """What a call of `device` could leave changed, in this process and thread."""
+    """State of this process and thread that a call of `device` could leave changed."""
     return {
         **of_torch(),
         **(of_cuda() if device == "cuda" else {}),
@@ -120,7 +120,7 @@ def state(device: str) -> dict[str, Any]:
 
 
 def both_passes(op: Op, device: str) -> None:
-    """In float32, whose products are what switches and modes are about."""
+    """Runs the op in float32, since switches and modes change the products of that dtype."""
     case = next(case for case in op.cases if torch.float32 in case.dtypes)
     call = requiring_grad(op, case.call(device, torch.float32))
     results = [y for y in outputs(call.run(op.function)) if y.requires_grad]

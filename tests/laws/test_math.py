@@ -126,7 +126,7 @@ def test_exponential() -> None:
             found += torch.autograd.grad(y, leaf, torch.full_like(y, 1 / by))
         ours = found[0].double() / found[1].double()
         exact = logs.detach().double().exp()
-        # Of the exponential 0.66 ulp, and of the product 0.5, which lies in either binade.
+        # The exponential errs by 0.66 ulp and the product by 0.5, and lies in either binade.
         assert float(((ours - exact).abs() / ulp(exact, torch.float32)).max()) <= 1.2
 
 

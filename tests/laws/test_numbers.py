@@ -1,4 +1,4 @@
-"""Results and gradients are those of the reference; real and meta results lie alike in memory."""
+"""Results and gradients match the reference; real and meta results have the same layout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_forward_and_gradients(op: Op, case: Case, dtype: torch.dtype, device: s
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("op", "case", "dtype"), each_case(dtypes=FLOATING + INTEGERS))
 def test_layout(op: Op, case: Case, dtype: torch.dtype, device: str) -> None:
-    """Real and meta results lie alike, as torch's do where there is such an op."""
+    """Real and meta results have the same layout, that of torch's op if there is one."""
     call = case.call(device, dtype)
     real = outputs(call.run(op.function))
     meta = outputs(call.map(lambda t: t.to("meta")).run(op.function))
@@ -79,15 +79,15 @@ def test_arguments_are_left_alone() -> None:
 
 @pytest.mark.parametrize("dtype", FLOATING)
 @pytest.mark.parametrize("gradient", [False, True])
-def test_the_rule_finds_planted_errors(dtype: torch.dtype, gradient: bool) -> None:
+def test_the_rule_finds_wrong_results(dtype: torch.dtype, gradient: bool) -> None:
     truth = Make("rule", "cpu", torch.float64)(1000)
     composition = truth.to(dtype)
     within_rule(composition, truth, composition, gradient=gradient)
     step = 1e-10 if dtype == torch.float64 else 12 * torch.finfo(dtype).eps
     largest = truth.abs().max()
-    for planted in (composition.double() + step * largest, composition.double() * (1 + step)):
+    for wrong in (composition.double() + step * largest, composition.double() * (1 + step)):
         with pytest.raises(AssertionError, match="is allowed"):
-            within_rule(planted.to(dtype), truth, composition, gradient=gradient)
+            within_rule(wrong.to(dtype), truth, composition, gradient=gradient)
     one_nan = composition.clone()
     one_nan[7] = torch.nan
     with pytest.raises(AssertionError, match="not finite"):

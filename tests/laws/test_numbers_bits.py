@@ -39,7 +39,7 @@ def special(dtype: torch.dtype) -> Tensor:
 
 
 def pairs_of(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Every value of a beside every value of b, in a multiple of whole vectors."""
+    """Every value of a with every value of b, in a multiple of whole vectors."""
     x, y = (t.reshape(-1) for t in torch.meshgrid(a, b, indexing="ij"))
     repeat = -(-VECTORS // x.numel())
     size = x.numel() * repeat // 64 * 64
@@ -87,7 +87,7 @@ def test_add_of_special_values(dtype: torch.dtype, device: str) -> None:
 @FMA
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
 def test_add_is_one_fma(dtype: torch.dtype) -> None:
-    """In every layout and length, though torch's own bits change with them in half types."""
+    """Bits are equal in every layout and length, though torch's own change in half types."""
     make = Make("fma", "cpu", dtype)
     for alpha, (name, layout) in itertools.product((1, 0.37, -3), LAYOUTS.items()):
         rounded = float(torch.tensor(alpha, dtype=dtype))

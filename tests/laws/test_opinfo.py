@@ -1,4 +1,4 @@
-"""torch's own sample generators for add, mul, sin and cos, run through our ops beside torch's.
+"""torch's own sample generators for add, mul, sin and cos, run through our ops and torch's.
 
 What torch computes ours must compute, with the same dtype, shape and strides: the bits for add and
 mul, a bound in ulps for sin and cos. What torch refuses ours must refuse with the same type of
@@ -144,7 +144,7 @@ def test_samples(name: str, dtype: torch.dtype, device: str) -> None:
 
 
 def written(twins: Twins, sample: Sample, expected: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """What both leave in out= (to be resized; strided) and in place."""
+    """Results of both in out= (to be resized; strided) and in place."""
     arguments, keywords = sample
     if expected.numel() > LARGE:
         return

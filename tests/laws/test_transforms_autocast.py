@@ -80,7 +80,7 @@ def test_elementwise_ops_run_as_they_are(device: str, dtype: torch.dtype) -> Non
 
 @each
 def test_mixed_arguments_are_made_equal(device: str, dtype: torch.dtype) -> None:
-    """Half weights beside float32 rows raise outside of autocast, and not inside."""
+    """Half weights with float32 rows raise outside of autocast, and not inside."""
     call = cell_arguments(Make("mixed", device, torch.float32), (3, 5, 4))
     call = call.with_args({1: call.args[1].to(dtype), 4: call.args[4].to(dtype)})
     with pytest.raises(RuntimeError, match="weights must have the dtype of input"):
@@ -164,7 +164,7 @@ BACKWARD = {
 def test_a_backward_pass_inside_keeps_the_dtype_of_its_forward(
     device: str, dtype: torch.dtype, name: str
 ) -> None:
-    """Of a float32 call outside of autocast: the same bits as without."""
+    """The backward pass of a float32 call made outside of autocast has the bits it has without."""
     make, sizes, function = BACKWARD[name]
     call = make(Make("inside", device, torch.float32), *sizes)
     leaves = [i for i, t in enumerate(call.args) if isinstance(t, Tensor)]
@@ -181,7 +181,7 @@ def test_a_backward_pass_inside_keeps_the_dtype_of_its_forward(
 
 @each
 def test_a_float32_sine_layer_inside(device: str, dtype: torch.dtype) -> None:
-    """Where autocast is switched off for the layer alone, second derivatives work, too."""
+    """Second derivatives work, too, if autocast is switched off for the layer only."""
     x, w, b = sine_arguments(Make("island", device, torch.float32), (2,), (3, 4)).args[:3]
 
     def f(x: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("fresh_compile")
 
 CELL_SIZES = ((3, 5, 4), (2, 7, 6), (9, 3, 8), (5, 4, 10))
 LAYER_SIZES = ((3, 4, 5, 6), (2, 3, 7, 5), (6, 5, 3, 4), (4, 7, 6, 3))  # T unlike 2, the directions
-# Of a layer, whose trace takes seconds, dynamic sizes alone: they take all that static ones do.
+# Layers, whose trace takes seconds, run with dynamic sizes only: these cover the static case.
 EACH_WAY = [
     (name, dynamic)
     for name in OPS

@@ -34,7 +34,7 @@ UNTRACED = ("test_schema", "test_autograd_registration", "test_faketensor")
 
 
 def check_all(calls: Iterable[OpCall], grad: bool, traced: bool = True) -> None:
-    """Of `traced` calls the first of each overload with these options is traced."""
+    """Check all calls; if `traced`, trace the first of each overload with the same options."""
     seen: set[Any] = set()
     for op, args, kwargs in calls:
         form = (op, *kwargs)
@@ -44,7 +44,7 @@ def check_all(calls: Iterable[OpCall], grad: bool, traced: bool = True) -> None:
         opcheck(op, with_grad(args) if grad else args, kwargs, **checks)
 
 
-# Of an elementwise op's cases, those that are traced in different ways.
+# The cases of an elementwise op that torch traces in different ways.
 TRACED = ("4-dim", "transposed", "channels_last", "empty", "0-dim b", "alpha -3")
 
 

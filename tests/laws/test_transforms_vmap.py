@@ -162,7 +162,7 @@ class Shapes(TorchDispatchMode):
 
 @pytest.mark.parametrize("subset", [(0,), (3, 4), (0, 3, 4), (1,), (0, 1, 2, 3, 4)], ids=str)
 def test_one_kernel_call_and_rows_fold(subset: tuple[int, ...]) -> None:
-    """Where only rows are batched, one larger cell is computed; else N of them, in one call."""
+    """If only rows are batched, one larger cell computes them; otherwise one call, N cells."""
     make = Make("fold", "cpu", torch.float64)
     args = list(cell_arguments(make, (2, 3, 4)).args)
     for i in subset:

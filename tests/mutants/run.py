@@ -37,7 +37,7 @@ FAILED = 1  # pytest's exit code: tests ran, and some failed
 
 
 def judge(copy: Copy, mutant: Mutant, libraries: Libraries) -> str:
-    """`killed by ...`, `built`, or what went wrong."""
+    """`killed by ...`, `built`, or an error."""
     try:
         copy.plant(mutant)
     except MutantError as error:
@@ -98,7 +98,8 @@ def same_at(commit: str, table: str) -> set[Mutant]:
 
 
 def chosen(names: list[str], since: str | None = None) -> list[Mutant]:
-    """Those named, or all; with `since` only those that changed since then, or whose file did."""
+    """The named mutants, or all; with `since` only those that changed since then, or whose file
+    did."""
     every = read_all()
     found = []
     for name in names or ["*"]:
@@ -135,7 +136,7 @@ class Sound:
 
 
 def judge_all(copy: Copy, sound: Sound | None, libraries: Libraries, mutants: list[Mutant]) -> int:
-    """Prints a line a mutant; returns how many were not killed, or not built."""
+    """Prints a line for each mutant; returns how many were not killed, or not built."""
     copy.refresh()
     if not libraries.put(copy, unchanged(copy.cuda, not copy.for_checking)):
         return len(mutants)
@@ -163,7 +164,7 @@ def asked() -> argparse.Namespace:
 
 
 def run(mutants: list[Mutant], jobs: int, libraries: Libraries, gpus: list[str]) -> int:
-    """Those of one build; returns how many were not killed, or not built."""
+    """Runs the mutants of one build; returns how many were not killed, or not built."""
     with_gpu = any(mutant.needs_cuda for mutant in mutants)
     full = any("full" in mutant.needs for mutant in mutants)
     jobs = max(1, min(jobs, len(mutants)))

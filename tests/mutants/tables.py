@@ -35,7 +35,7 @@ NEEDS = {"cuda", "full"}
 
 
 class MutantError(Exception):
-    """A table, or a mutant that does not fit the sources."""
+    """A table is wrong, or a mutant does not fit the sources."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def _mutant(entry: dict[str, Any], table: str) -> Mutant:
 
 
 def read_all() -> list[Mutant]:
-    """Those of all tables, by name."""
+    """The mutants of all tables, by name."""
     found: dict[str, Mutant] = {}
     for path in sorted(HERE.rglob("*.toml")):
         for mutant in read(path.read_text(), path.relative_to(HERE).with_suffix("").as_posix()):

@@ -91,7 +91,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Libraries:
-    """Where the libraries of mutants are kept by who compiles, or taken from instead."""
+    """The folder where a run keeps the libraries of mutants, or from which it takes them."""
 
     keep: Path | None = None
     take: Path | None = None

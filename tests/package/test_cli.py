@@ -88,11 +88,11 @@ def test_a_wrong_op_fails_the_self_test(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_an_op_that_raises_fails_the_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
     def overload(name: str) -> torch._ops.OpOverload:
-        raise RuntimeError("planted")
+        raise RuntimeError("deliberate")
 
     monkeypatch.setattr(_selftest, "overload", overload)
     results = list(_selftest.run(["cpu"]))
-    assert results and all(not r.ok and r.message == "planted" for r in results)
+    assert results and all(not r.ok and r.message == "deliberate" for r in results)
 
 
 @pytest.mark.parametrize(

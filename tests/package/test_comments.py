@@ -34,7 +34,7 @@ def ends() -> set[str]:
 
 
 def prose(suffix: str, text: str) -> str:
-    """What people read in a file: comments and docstrings of a source, all of a page."""
+    """The prose of a file: comments and docstrings of a source, all of a page."""
     return "\n".join(_prose(suffix, text))
 
 
@@ -97,7 +97,7 @@ def test_links_are_called_what_they_lead_to() -> None:
     assert not found, "\n".join(found)
 
 
-def test_planted_names_are_found() -> None:
+def test_missing_names_are_found() -> None:
     assert missing(
         "Twins: csrc/gone.cpp, kernels/elementwise/cpu/{scale,lost}.cpp; moved_*.cuh."
     ) == [

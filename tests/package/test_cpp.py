@@ -104,7 +104,7 @@ endforeach()
 
 
 def asked(minor: int, patch: int) -> dict[str, bool]:
-    """What find_package may ask of version 0, minor, patch, and whether it is that."""
+    """Versions that find_package may ask for, and whether 0, minor, patch satisfies each."""
     own, next_minor = f"0.{minor}.{patch}", f"0.{minor + 1}"
     fits = {"0": True, f"0.{minor}": True, own: True, f"{own} EXACT": True}
     fits |= {f"0.{minor} EXACT": patch == 0, f"0.{minor}...<{next_minor}": True}

@@ -1,4 +1,4 @@
-"""What the documents say is so: files, commands, names, the lines of use, and every number."""
+"""The documents are true: files, commands, names, the lines of use, and every number."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MADE = (
 
 
 def code(text: str) -> Iterator[str]:
-    """What stands in backquotes or in a fenced block, line by line."""
+    """Text in backquotes or in a fenced block, line by line."""
     fenced = re.compile(r"^```\w*\n(.*?)^```", re.S | re.M)
     for block in fenced.findall(text):
         yield from block.splitlines()
@@ -57,7 +57,7 @@ def words(document: str) -> Iterator[str]:
 
 
 def exists(name: str, document: str) -> bool:
-    """Below the root, beside the document, or as the end of some tracked path."""
+    """Below the root, next to the document, or as the end of some tracked path."""
     if (ROOT / name).exists() or (ROOT / document).parent.joinpath(name).exists():
         return True
     folders = ("benchmarks", "csrc", "docs", "kernels", "python_pkg", "tests")
@@ -73,7 +73,7 @@ def test_links_lead_to_files(document: str) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """What a link to a heading of the page ends with, as GitHub makes it."""
+    """The anchors that GitHub makes of a page's headings."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
     headings = re.findall(r"^#+ (.*)$", text, re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
@@ -292,28 +292,28 @@ def test_pages_are_as_short_as_they_may_be() -> None:
         assert len((ROOT / "docs" / page).read_text().splitlines()) <= lines, page
 
 
-def row(key: str, ours: float, rival: float, limit: float | None = None) -> tables.Row:
-    times = {"treadle": {"median_us": ours}, "torch.add": {"median_us": rival}}
+def row(key: str, ours: float, baseline: float, limit: float | None = None) -> tables.Row:
+    times = {"treadle": {"median_us": ours}, "torch.add": {"median_us": baseline}}
     made: tables.Row = {"key": key, "label": key, "group": "1 GiB a tensor, CUDA", "times": times}
-    made |= {"fastest_rival": "torch.add", "ratio": ours / rival, "busy": False}
+    made |= {"fastest_baseline": "torch.add", "ratio": ours / baseline, "busy": False}
     if limit is not None:
-        made["bar"] = {"text": "a bar", "limit_us": limit, "reached": ours <= limit}
+        made["target"] = {"text": "a target", "limit_us": limit, "reached": ours <= limit}
     return made
 
 
 def test_targets_page_says_what_went_badly() -> None:
-    """In a made-up run the missed target, the slower row and the refusal are named."""
+    """The page names the missed target, the slower row and the refusal of a made-up run."""
     rows = [row("good", 1, 2, 2), row("missed", 3, 2, 2), row("slower", 1.5, 1)]
     refused = {"key": "wrong", "label": "wrong", "group": "views, CUDA", "refused": "an error"}
     table = "\n".join(targets_page.lines([*rows, refused]))
     below = "\n".join(targets_page.losses([*rows, refused]))
     assert "| 1 GiB a tensor | 3 | 1.50 | 0.50 | 1.50 | 1 of 2 |" in table
-    assert "Targets missed: 1 of 2." in below and "| missed | 50.0% | a bar |" in below
+    assert "Targets missed: 1 of 2." in below and "| missed | 50.0% | a target |" in below
     assert "- slower: 1.50 × torch.add" in below and "timed: wrong (an error)" in below
     assert "good" not in below
 
 
-def test_headline_is_of_the_training_rows_beside_their_rival() -> None:
+def test_headline_is_of_the_training_rows_beside_their_baseline() -> None:
     shapes = [("training", 1.0), ("training", 2.0), ("training", 4.0), ("inference", 100.0)]
     rows = []
     for mode, speed in shapes:

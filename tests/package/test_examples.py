@@ -118,7 +118,7 @@ def test_sine_cnn(example, device: str) -> None:
 
 @pytest.fixture(scope="module", params=DEVICES)
 def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    """What the script says and draws; .ci/run has had it run before, on a CPU."""
+    """The script's output and pictures; .ci/run has run it before, on a CPU."""
     if (made := os.environ.get("TREADLE_DEMO")) and request.param == "cpu":
         said = (Path(made) / "said.txt").read_text()
         return subprocess.CompletedProcess([], 0, said, ""), Path(made), request.param
@@ -126,7 +126,7 @@ def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return run("--out", out, device=request.param), out, request.param
 
 
-def test_demo_reaches_the_bar(demo) -> None:
+def test_demo_reaches_the_target(demo) -> None:
     done, _, device = demo
     assert done.returncode == 0, done.stderr
     assert f"to be tested on; on {device}." in done.stdout
@@ -236,7 +236,7 @@ def test_predict_says_what_is_wrong(demo, example, tmp_path: Path) -> None:
         predict(out / "digit_0.png", tmp_path)
 
 
-def test_demo_fails_below_the_bar(tmp_path: Path) -> None:
+def test_demo_fails_below_the_target(tmp_path: Path) -> None:
     done = run("--epochs", 1, "--out", tmp_path)
     assert done.returncode == 1
     assert re.search(r"accuracy [\d.]+% is below 95%", done.stderr)

@@ -57,7 +57,7 @@ def test_heart_is_learnt(example) -> None:  # noqa: F811
 
 
 def test_losses_of_the_heart_are_zero_for_the_distance_alone(example) -> None:  # noqa: F811
-    """Of a circle's distance, which a jet has exactly, and of one that grows twice as fast."""
+    """A circle's distance, which a jet has exactly, and one that grows twice as fast."""
     module = example("signed_distance")
 
     class Circle:
@@ -76,7 +76,7 @@ def test_losses_of_the_heart_are_zero_for_the_distance_alone(example) -> None:  
         found = module.loss(Circle(factor), 0.5 * normals, normals, off, 1.0)
         assert (found < 1e-4) == (factor == 1), found
     early = module.loss(Circle(1.0), 0.5 * normals, normals, off, 0.0)
-    # Of the distance |x| - 1/2 the Laplacian is 1 / |x|.
+    # The Laplacian of the distance |x| - 1/2 is 1 / |x|.
     assert float(early) == pytest.approx(0.2 * float((1 / off.norm(dim=1)).mean()), rel=0.01)
 
 
@@ -105,7 +105,7 @@ def test_the_answer_of_poisson_solves_it(example) -> None:  # noqa: F811
 
 
 @pytest.mark.parametrize("script", ["signed_distance", "poisson"])
-def test_scripts_draw_and_fail_above_the_bar(
+def test_scripts_draw_and_fail_above_the_target(
     script: str,
     device: str,  # noqa: F811
     example,  # noqa: F811
@@ -124,10 +124,10 @@ def test_scripts_draw_and_fail_above_the_bar(
 
 
 @pytest.mark.parametrize("script", ["signed_distance", "poisson"])
-def test_committed_figures_reached_the_bar(example, script: str) -> None:  # noqa: F811
+def test_committed_figures_reached_the_target(example, script: str) -> None:  # noqa: F811
     record = json.loads((FIGURES / f"{script}.json").read_text())
     error = record["errors"]["u" if script == "poisson" else "mean error"]
-    assert error <= example(script).BAR
+    assert error <= example(script).TARGET
     assert (FIGURES / f"{script}.png").stat().st_size < 250_000
 
 

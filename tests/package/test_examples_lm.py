@@ -223,7 +223,7 @@ def test_says_what_it_needs(missing: str) -> None:
 
 
 def test_speeds_alone(load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That takes no accelerate; a LLTM has no layer of torch's beside it."""
+    """This needs no accelerate; an LLTM is not compared with a layer of torch's."""
     train, speed = load("train_lm"), load("lm_speed")
     monkeypatch.setattr(speed, "SECONDS", 0.01)
     monkeypatch.setattr(train, "CPU_LOADS", [speed.Workload("training", "bfloat16", 2, 8)])
@@ -252,7 +252,7 @@ def test_committed_figures(path: Path) -> None:
 
 
 def test_word_language_model(load: Any, tmp_path: Path) -> None:
-    """With dropout, of which both sides draw the same."""
+    """Both sides draw the same dropout."""
     path = tmp_path / "words.json"
     sizes = ("--device", "cpu", "--steps", "12", "--width", "16", "--length", "9", "--json", path)
     load("word_language_model").main(list(map(str, sizes)))

@@ -54,7 +54,7 @@ def test_without_resets_it_does_not_learn(ppo: types.ModuleType, ignored: str) -
 
 
 def test_mazes(ppo: types.ModuleType) -> None:
-    """What is rewarded is to name the first sign, when the corridor ends."""
+    """The reward is for naming the first sign, when the corridor ends."""
     mazes = ppo.Mazes(torch.Generator().manual_seed(0))
     first, length = mazes.sign.argmax(1), torch.ones(ppo.MAZES, dtype=torch.long)
     lengths = set()
@@ -111,5 +111,5 @@ def test_committed_curves(ppo: types.ModuleType) -> None:
     curves = json.loads(FIGURE.read_text())["curves"]
     ends = {way: [sum(rates[-10:]) / 10 for rates in runs] for way, runs in curves.items()}
     good, *others = ends.values()
-    assert min(good) >= ppo.BAR and max(map(max, others)) < 0.65
+    assert min(good) >= ppo.TARGET and max(map(max, others)) < 0.65
     assert FIGURE.with_suffix(".png").stat().st_size < 150_000

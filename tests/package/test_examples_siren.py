@@ -15,7 +15,7 @@ from tests.sine_linear.jets import by_autograd
 from treadle.nn import Siren
 
 SMALL = ("--pixels", 64, "--hidden", 64, "--steps", 600)
-BARS = {"cpu": 30, "cuda": 40}
+TARGETS = {"cpu": 30, "cuda": 40}
 
 
 @pytest.fixture(scope="module", params=DEVICES)
@@ -37,7 +37,7 @@ def test_photograph_is_learnt_by_both_alike(fit) -> None:
     assert abs(psnr - rows["plain"][0]) < 1.5
     apart = re.search(r"differ by (\S+) at most", done.stdout)
     assert apart is not None and float(apart[1]) < 1e-2
-    assert done.returncode == (0 if psnr >= BARS[device] else 1), done.stderr
+    assert done.returncode == (0 if psnr >= TARGETS[device] else 1), done.stderr
 
 
 def test_photograph_sheet(fit) -> None:
@@ -55,7 +55,7 @@ def test_photograph_sheet(fit) -> None:
     assert 0.02 < (pixels[:top, middle].mean(axis=2) < 128).mean() < 0.5
 
 
-def test_photograph_fails_below_the_bar(tmp_path: Path) -> None:
+def test_photograph_fails_below_the_target(tmp_path: Path) -> None:
     few = ("--pixels", 16, "--hidden", 8, "--steps", 1)
     done = run("--out", tmp_path, *few, script="photograph.py")
     assert done.returncode == 1
@@ -101,7 +101,7 @@ def test_differences_are_those_of_known_pictures(example) -> None:  # noqa: F811
 
 @pytest.mark.parametrize("shape", [(90, 60), (50, 100)])
 def test_derivatives_of_a_smooth_net_are_its_differences(example, shape) -> None:  # noqa: F811
-    """Of a net so smooth that neighbouring pixels tell its derivatives, in size too."""
+    """The net is so smooth that differences of pixels approximate its derivatives, in size, too."""
     module = example("photograph")
     torch.manual_seed(0)
     net = Siren(2, 16, 1, 3, True, first_omega_0=3.0, hidden_omega_0=3.0)
@@ -140,7 +140,7 @@ def test_helmholtz_is_solved(device: str) -> None:
     assert ratio is not None and float(ratio[1]) > 1
 
 
-def test_helmholtz_fails_above_the_bar() -> None:
+def test_helmholtz_fails_above_the_target() -> None:
     done = run("--steps", 3, script="helmholtz.py")
     assert done.returncode == 1
     assert re.search(r"helmholtz.py: the error [\d.]+% is above 1%$", done.stderr, re.M)

@@ -1,4 +1,4 @@
-"""What help() and notebooks show of the package: arguments, defaults, and texts that need no
+"""help() and notebooks show arguments, defaults, and texts that need no
 repository."""
 
 from __future__ import annotations

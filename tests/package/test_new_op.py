@@ -1,4 +1,4 @@
-"""`make new-op`: its skeleton fails the laws, and passes them once the formula is there.
+"""`make new-op`: its skeleton fails tests/laws, and passes once the formula is there.
 
 In a copy of the tree, build/new_op, as mutants have. It begins with the tree's objects,
 where they lie in build/native; else its first build takes minutes.
@@ -124,7 +124,7 @@ def test_the_skeleton_of_an_op() -> None:
     ],
 )
 def test_names_that_are_refused(name: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """In words that say what to do instead; nothing is written."""
+    """The message says what to do instead; nothing is written."""
     assert new_op.main([name]) == 2
     said = capsys.readouterr()
     assert said.err.startswith(f"new-op: {words}") and said.out == ""

@@ -1,5 +1,7 @@
-"""What treadle adds to parts of torch that take longer to import than treadle: only to whom imports
-them, without another call, and without a trace in the import system."""
+"""Treadle adds to parts of torch that take longer to import than treadle only if they are imported.
+
+That needs no other call, and leaves no trace in the import system.
+"""
 
 from __future__ import annotations
 

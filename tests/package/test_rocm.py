@@ -1,5 +1,5 @@
-"""What an AMD GPU would get, without one: the sources pass through torch's hipify, what it leaves
-is known and on a page, and the planner takes no kernel of sm_90 there."""
+"""AMD GPUs, without one: the sources pass through torch's hipify, a page lists what it leaves, and
+the planner takes no kernel of sm_90 there."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ NVCC = {
 
 @pytest.fixture(scope="module")
 def translated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """By the path of each source, its text as hipify leaves it, without comments."""
+    """The text that hipify makes of each source, by path, without comments."""
     copy = tmp_path_factory.mktemp("hip")
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, copy / folder)
@@ -140,7 +140,7 @@ def test_code_of_sm_90_stays_behind_its_planner(translated: dict[str, str]) -> N
 
 
 def architectures(folder: Path, versions: Iterable[tuple[int, int]], *flags: str) -> list[int]:
-    """What the library makes of such versions, compiled with these flags."""
+    """Architectures that the library, compiled with these flags, makes of such versions."""
     compiler = shutil.which("c++")
     if compiler is None:
         pytest.skip("needs a C++ compiler")

@@ -45,7 +45,7 @@ def named(value: Any) -> str:
     value = value[0] if isinstance(value, tuple) else value
     name = value.name if isinstance(value, Op) else str(value)
     # lltm, lstm and gru take their lists apart and call recurrent_layer of their cell for each
-    # layer: the laws run that.
+    # layer: the tests of invariants run that.
     return re.split(r"[ ,]", name.removeprefix("recurrent_layer "))[0]
 
 
@@ -157,7 +157,7 @@ def table() -> dict[str, dict[str, str]]:
 
 
 def sentence() -> list[str]:
-    """What the README says of every op."""
+    """The promises of the README for every op."""
     found = re.search(r"^Every op has (.*?): for each of\s+these", README, re.S | re.M)
     assert found is not None
     return re.split(r", | and ", " ".join(found[1].split()))

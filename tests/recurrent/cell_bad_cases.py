@@ -1,4 +1,4 @@
-"""What lltm_cell and its backward op must refuse."""
+"""Calls that lltm_cell and its backward op must refuse."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def dtypes_and_devices() -> list[Bad]:
 
 
 def second_derivative(make: Make, name: str, change: Callable[[Tensor], Any]) -> Any:
-    """Of lltm_cell, an argument changed after the first."""
+    """The second derivative of lltm_cell, with an argument changed after the first."""
     call = cell_arguments(make, SIZES)
     leaves = [t.detach().requires_grad_() for t in call.args]
     new_h, _ = treadle.lltm_cell(*leaves)

@@ -1,4 +1,4 @@
-"""What recurrent_layer_backward must refuse."""
+"""Calls that recurrent_layer_backward must refuse."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LENGTHS = (2, 2, 1)
 
 
 def shapes_of(cell: str) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Of the arguments after input: in letters, and in numbers."""
+    """Shapes of the arguments after input, in letters and in numbers."""
     g = BLOCKS[cell]
     found: dict[str, tuple[str, tuple[int, ...]]] = {
         "h0": ("[D, B, H]", (D, B, H)),

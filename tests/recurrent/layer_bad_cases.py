@@ -1,4 +1,4 @@
-"""What recurrent_layer must refuse; its backward op: layer_bad_backward.py."""
+"""Calls that recurrent_layer must refuse; its backward op: layer_bad_backward.py."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from treadle import reference
 NAMES = ("input", "lengths", "h0", "c0", "weight_ih", "weight_hh", "bias_ih", "bias_hh")
 TENSORS = (0, 2, 3, 4, 5, 6)  # those of NAMES that the LLTM takes
 CELLS = ("lltm", "lstm", "gru")
-# Of each cell: the tensors of NAMES; gates; the blocks of H rows of a weight.
+# For each cell: the tensors of NAMES; gates; the blocks of H rows of a weight.
 ARGUMENTS = {"lltm": TENSORS, "lstm": (*TENSORS, 7), "gru": (*TENSORS, 7)}
 GATES = {"lltm": 3, "lstm": 4, "gru": 4}
 BLOCKS = {"lltm": 3, "lstm": 4, "gru": 3}
@@ -113,7 +113,7 @@ def layer_arguments(
 def layer(
     input: Tensor, lengths: Lengths, *rest: Tensor | None, cell: str = "lltm", **options: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Biases that are not given are None."""
+    """The layer's arguments; missing biases are None."""
     given = (*rest, *[None] * (len(NAMES) - 2 - len(rest)))
     return torch.ops.treadle.recurrent_layer(  # type: ignore[no-any-return]
         input, batch_sizes(lengths), *given, cell=cell, **options

@@ -1,4 +1,4 @@
-"""Calls of lltm, lstm and gru whose rows stop by themselves, and what they are held against."""
+"""Calls of lltm, lstm and gru with rows of variable length, and their references."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Given:
 
     @property
     def count(self) -> int:
-        """Of states."""
+        """The number of states."""
         return 1 if self.cell == "gru" else 2
 
     def draw(self, *shape: int, by: float = 1.0) -> Tensor:
@@ -67,7 +67,7 @@ class Given:
         return values.to(self.device, self.dtype)
 
     def starts(self, form: str) -> list[Tensor]:
-        """What replaces states: none, of each row, or of each step."""
+        """The states that rows reset to: none, one for each row, or one for each step."""
         count, b, h = self.states[0].shape
         shape = {"none": None, "rows": (count, b, h), "steps": (count, T, b, h)}[form]
         return [self.draw(*shape) for _ in range(self.count)] if shape else []
@@ -83,7 +83,7 @@ class Given:
         batch_first: bool = False,
         **options: Any,
     ) -> tuple[Tensor, ...]:
-        """The results for other tensors in the place of those of `tensors()`."""
+        """The results with other tensors instead of those of `tensors()`."""
         x, *others = self.tensors() if tensors is None else tensors
         states, params = others[: self.count], others[self.count :]
 
@@ -119,7 +119,7 @@ def with_gradients(
 
 
 def against_reference(given: Given, starts: list[Tensor], **options: Any) -> None:
-    """Results and gradients by the rule, beside the plain reference."""
+    """Results and gradients agree with the plain reference, by the rule."""
     ours = with_gradients(given, given.dtype, starts, **options)
     truth = with_gradients(given, torch.float64, starts, module=reference, **options)
     plain = with_gradients(given, given.dtype, starts, module=reference, **options)

@@ -1,4 +1,4 @@
-"""What lltm, lstm and gru must refuse of their lists, and what recurrent_layer refuses in their
+"""Lists that lltm, lstm and gru must refuse, and calls that recurrent_layer refuses in their
 names."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 def shapes_of(cell: str, features: int = I) -> Shapes:
-    """Of one direction's parameters."""
+    """Shapes of one direction's parameters."""
     width = BLOCKS[cell] * H
     return ((width, features), (width, H), *[(width,)] * (1 if cell == "lltm" else 2))
 
@@ -31,7 +31,7 @@ def both_layers(cell: str, directions: int = D, layers: int = L) -> Shapes:
 
 
 def states(cell: str, h0: Tensor, c0: Tensor) -> Any:
-    """As the op takes hx."""
+    """States in the form of the op's hx."""
     return h0 if cell == "gru" else (h0, c0)
 
 

@@ -1,5 +1,5 @@
-"""The bits of recurrent_layer's persistent kernels: the same again and again, beside other streams
-and processes, in graphs, in memory that was used before; and nothing else is touched."""
+"""The bits of recurrent_layer's persistent kernels: the same every time, with other streams and
+processes, in graphs, and in memory used before; and the kernels touch nothing else."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def repeats(algorithm: str, dtype: str, which: str) -> Cases:
 
 
 def beside_others(algorithm: str, size: Sizes) -> None:
-    """Four streams by turns, each with inputs of its own, and a product that takes every block."""
+    """Four interleaved streams, each with its own inputs, and a product that takes every block."""
     given = [calls.given(f"stream {n}", BFLOAT, size, features=32) for n in range(4)]
     expected = [calls.both(one, algorithm) for one in given]
     totals = [counter() for _ in given]
@@ -123,7 +123,7 @@ def together(algorithm: str, folder: str, index: int) -> Cases:
 
 
 def captured(algorithm: str, one: Given, train: bool, recompute: bool) -> None:
-    """Captured at once; replays over other values find what a call finds."""
+    """Captured at once; replays over other values give the results of calls."""
     run = calls.training(one, algorithm, recompute)
     if not train:
         run = partial(calls.inference, one, algorithm)
@@ -160,7 +160,7 @@ def capture(algorithm: str, form: str, mode: str) -> Cases:
 
 
 def fill_freed_memory(value: int) -> None:
-    """What the allocator hands out next holds these two bytes."""
+    """Memory that the allocator returns next holds these two bytes."""
     held = []
     for size in (256, 2048, 16_384, 131_072, 400_000, 4 << 20, 32 << 20):
         held += [
@@ -181,7 +181,7 @@ def recycle(algorithm: str, dtype: torch.dtype, h: int, lengths: Lengths) -> Non
     ]
     torch.cuda.empty_cache()
     expected = [calls.both(one, algorithm) for one in given]
-    # By turns in the memory of each other, as it is and after other things were there.
+    # Alternately in the memory of each other, as it is and after other things were there.
     for pattern in (None, *PATTERNS):
         for one, wanted in zip(given, expected, strict=True):
             if pattern is not None:

@@ -26,7 +26,7 @@ Cases = Iterator[tuple[str, Callable[[], None]]]  # a group's: each name is said
 
 
 def most_hidden(algorithm: str, dtype: torch.dtype, cell: str = "lltm") -> int:
-    """The widest layer that it runs. An LSTM's weights have a block of rows more."""
+    """The largest H that the algorithm runs. An LSTM's weights have one more block of rows."""
     if algorithm in ("step", "warp") or (algorithm == "tiles" and dtype != torch.float64):
         return 1 << 20
     if not gpus.any_clusters():
@@ -37,7 +37,7 @@ def most_hidden(algorithm: str, dtype: torch.dtype, cell: str = "lltm") -> int:
 
 
 def most_hidden_of_other_gpus(algorithm: str, dtype: torch.dtype, cell: str) -> int:
-    """By any number of directions, both ways. Some fit wider layers of some cells."""
+    """The largest H for any number of directions, both passes. Some cells fit at larger H."""
     if dtype == torch.float64 or algorithm == "tiles":
         return 0
     if algorithm == "cluster":  # of one block
@@ -56,7 +56,7 @@ def fits(algorithm: str, dtype: torch.dtype, hidden: int, cell: str = "lltm") ->
 
 
 def backward_of(algorithm: str, dtype: torch.dtype, hidden: int) -> str:
-    """What runs backward where it is asked for."""
+    """The algorithm of the backward pass if this one is forced."""
     alone = algorithm == "grid" and hidden > 1024
     if algorithm == "cluster" and not gpus.any_clusters():
         alone = dtype in HALVES and hidden > 96
@@ -64,7 +64,7 @@ def backward_of(algorithm: str, dtype: torch.dtype, hidden: int) -> str:
 
 
 def most_directions(algorithm: str, hidden: int) -> int:
-    """A grid of so wide a layer is nearly all of the chip."""
+    """A grid of such a large layer takes nearly all of the chip."""
     if algorithm != "grid":
         return 2
     if gpus.any_clusters():
@@ -96,13 +96,12 @@ def rounding(allowed: bool) -> Iterator[None]:
 
 
 def allowing(algorithm: str, dtype: torch.dtype) -> AbstractContextManager[None]:
-    """That it may round, if it does; all else is exact."""
+    """Allow TF32 if the algorithm rounds; everything else has full precision."""
     return rounding(True) if rounds(algorithm, dtype) else nullcontext()
 
 
 def as_multiplied(t: Tensor, algorithm: str) -> Tensor:
-    """In float64, what a product of the algorithm reads: of float's 23 bits behind the point, tf32
-    keeps 10, rounded."""
+    """The operand of a product, in float64: TF32 rounds float's 23 bits behind the point to 10."""
     exact = t.double()
     if not rounds(algorithm, t.dtype):
         return exact
@@ -112,7 +111,7 @@ def as_multiplied(t: Tensor, algorithm: str) -> Tensor:
 
 
 def dtypes_of(algorithm: str) -> tuple[torch.dtype, ...]:
-    """Those that an algorithm runs."""
+    """The dtypes that an algorithm runs."""
     return tuple(dtype for dtype in DTYPES.values() if most_hidden(algorithm, dtype))
 
 
@@ -140,7 +139,7 @@ class Given:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """What NAMES says, and the gradients; without those that are missing."""
+        """Tensors of NAMES, and the gradients, without missing ones."""
         found = (*(getattr(self, name) for name in NAMES), *self.grads)
         return [t for t in found if t is not None]
 
@@ -193,7 +192,7 @@ def given(
     state: torch.dtype | None = None,
     grad_output: bool = True,
 ) -> Given:
-    """With lengths, T and B are theirs, whatever sizes say, and steps without a row can follow.
+    """Draws a call. Lengths override T and B of sizes, and steps without a row can follow.
 
     Without features, each of the LLTM's gates has an input of its own and weight_ih picks it: then
     the products of the input are the input, and its gradient is that of the gates. Nothing is
@@ -295,7 +294,7 @@ def count_differing(found: list[Tensor], expected: list[Tensor], total: Tensor) 
 
 
 def launches(run: Callable[[], Any]) -> list[Any]:
-    """What a call launches, its backward pass too."""
+    """The launches of a call and its backward pass."""
     bindings = _build.bindings()
     bindings.take_launches()
     bindings.record_launches(True)
@@ -309,7 +308,7 @@ def launches(run: Callable[[], Any]) -> list[Any]:
 
 
 def kernels(run: Callable[[], Any]) -> dict[str, list[str]]:
-    """Those of each algorithm, in the order of their launches."""
+    """The kernels of each algorithm, in the order of their launches."""
     found: dict[str, list[str]] = {}
     for launch in launches(run):
         found.setdefault(launch.algorithm, []).append(launch.kernel)

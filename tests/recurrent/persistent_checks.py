@@ -1,5 +1,5 @@
-"""Comparisons that the GPU makes, of which the host hears once: many processes share it, and each
-time that one of them waits for it, the others have their turn first."""
+"""Comparisons on the GPU, whose results the host reads once: many processes share the GPU, and a
+process that waits for it waits for the others, too."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def first_of(wrong: Tensor, actual: Tensor, expected: Tensor) -> str:
 
 
 class Checks:
-    """Ask for comparisons, then raise for the first that failed."""
+    """Collects comparisons, then raises for the first that failed."""
 
     def __init__(self) -> None:
         self.failed: list[Tensor] = []
@@ -41,7 +41,7 @@ class Checks:
                 raise AssertionError(story())
 
     def no(self, wrong: Tensor, what: str, actual: Tensor, expected: Tensor) -> None:
-        """Nowhere is anything wrong."""
+        """No element is wrong."""
         self.failed.append(wrong.any())
         self.stories.append(lambda: f"{what}: {first_of(wrong, actual, expected)}")
 
@@ -66,8 +66,10 @@ class Checks:
         self.no(~(error <= bound), what, actual, expected)
 
     def close_as(self, actual: Tensor, expected: Tensor, theirs: Tensor, what: str) -> None:
-        """As close_in_norm after one rounding, beside twice the error of torch's own result, which
-        the sums of many rows make large where they cancel."""
+        """The bound is that of close_in_norm after one rounding plus twice torch's own error.
+
+        Torch's error is large if the sums of many rows cancel.
+        """
         assert actual.dtype == theirs.dtype and actual.shape == theirs.shape, what
         error, other = ((t.double() - expected).norm() for t in (actual, theirs))
         bound = 4 * torch.finfo(actual.dtype).eps * expected.norm() + 2 * other + 1e-6

@@ -1,4 +1,4 @@
-"""Rows that start anew, in the algorithms of one launch: values, bits, NaN, and graphs whose marks
+"""Rows that reset, in the algorithms of one launch: values, bits, NaN, and graphs whose marks
 change."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LENGTHS: tuple[Lengths, ...] = (None, (37, *[21] * 7, *[2] * 9, 1))
 
 
 def cases(algorithm: str, dtype: str, cell: str) -> Cases:
-    """Those of the op, and large ones in both directions."""
+    """The cases of the op, and large ones in both directions."""
     op = OPS[f"recurrent_layer {cell} resets"]
     for case in op.cases:
         if DTYPES[dtype] in case.dtypes:
@@ -120,8 +120,8 @@ def twice(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> N
 
 
 def contained(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
-    """NaN and inf do not pass a reset: forward to what comes after, backward to what comes before,
-    whose bits are those without."""
+    """A reset stops NaN and inf: later steps keep their bits in forward, earlier steps in
+    backward."""
     t = size[0] // 2
     one = calls.given("contained", dtype, size, cell=cell, directions=1, features=8)
     marks = torch.zeros_like(marked(one, "none"))

@@ -1,5 +1,5 @@
-"""A value that is not finite stays in its row of the batch: the other rows have the bits that they
-have without it, and nobody waits for it in vain, whatever its bits are."""
+"""A value that is not finite stays in its row of the batch: the other rows keep their bits, and no
+block waits for it forever, whatever its bits are."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ PLACES = {"input": True, "h0": False, "c0": False, "grad_output": True, "grad_h_
 
 @dataclass(frozen=True)
 class Row:
-    """One of the batch: where its steps are in a sequence [S], and where those of the others are.
-    Looked up once, so that no case waits for the GPU to tell."""
+    """One row of the batch: the positions of its steps in a sequence [S], and those of the other
+    rows. Computed once, so that no case waits for the GPU."""
 
     index: int
     steps: tuple[int, ...]
@@ -54,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Setting:
-    """A call, and what it finds while all is finite."""
+    """A call, and its results if everything is finite."""
 
     algorithm: str
     dtype: str
@@ -104,7 +104,7 @@ def spoilt(one: Given, place: str, bits: int, row: Row, whole: bool) -> Given:
 
 
 def other_rows(found: list[Tensor], row: Row) -> list[Tensor]:
-    """Of output, h_n, c_n, gates and the gradients of input, h0 and c0, what is not of this row."""
+    """The other rows of output, h_n, c_n, gates and the gradients of input, h0 and c0."""
     output, h_n, c_n, gates, grad_input, grad_h0, grad_c0, *_ = found
     sequences = [output.flatten(0, -2), gates.flatten(1, -2).transpose(0, 1)]
     sequences.append(grad_input.flatten(0, -2))
@@ -171,8 +171,8 @@ def rows(algorithm: str, dtype: str, h: int) -> Cases:
     for form, lengths in (("dense", None), ("packed", LENGTHS)):
         setting = Setting.of(algorithm, dtype, calls.fitting(algorithm, h), lengths)
         for turn, (place, value) in enumerate(itertools.product(PLACES, VALUES)):
-            # One that ends early, and by turns the first, or the last, which has no step where the
-            # batch is packed.
+            # A row that ends early, and alternately the first or the last, which has no step where
+            # the batch is packed.
             for index in (ROW, (0, BATCH - 1)[(turn + turn // len(VALUES)) % 2]):
                 row = setting.rows[index]
                 if PLACES[place] and not row.steps:
@@ -185,8 +185,8 @@ def rows(algorithm: str, dtype: str, h: int) -> Cases:
 
 
 def weight_stays_with_its_unit(one: Given, algorithm: str, bits: int) -> None:
-    """Of the last unit's gate i, by the first unit's h, in a single step: no gradient comes back by
-    that weight, so those of the other units are finite."""
+    """A bad weight of the last unit's gate i for the first unit's h, in a single step. No gradient
+    flows back through that weight, so those of the other units are finite."""
     d, _, h = one.h0.shape
     bad = replace(one, weight_hh=put(one.weight_hh, (slice(None), h - 1, slice(0, 1)), bits))
     grad_bias = calls.both(bad, algorithm)[-1].view(d, -1, h)

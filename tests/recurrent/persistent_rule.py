@@ -1,5 +1,5 @@
-"""recurrent_layer with its algorithm forced, by the rule of all ops; algorithms against each other;
-which of them runs, and which cannot."""
+"""recurrent_layer with forced algorithms: the rule of all ops, algorithms against each other, and
+which of them runs or cannot."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def by_rule(op: Op, case: Case, dtype: torch.dtype, algorithm: str) -> None:
 
 
 def of_cut_operands(op: Op, *args: Any, **options: Any) -> Any:
-    """The composition, of float32 without the bits that tf32 lacks: the yardstick where products
-    may be rounded. cuBLAS rounds those of some sizes alone."""
+    """The composition with float32 cut to tf32's bits: the yardstick if products may be rounded.
+    cuBLAS rounds only those of some sizes."""
 
     def cut(t: Any) -> Any:
         if not isinstance(t, Tensor) or t.dtype != torch.float32:
@@ -152,7 +152,7 @@ def agree(dtype: str, cell: str) -> Cases:
 
 
 def algorithms_of(one: calls.Given) -> set[str]:
-    """By the function that anyone can ask, of the stack of layers."""
+    """The algorithms of a stack of layers, by the public function."""
     params = [
         p[d]
         for d in range(len(one.h0))

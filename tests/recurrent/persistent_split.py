@@ -1,6 +1,5 @@
-"""recurrent_layer in float32, forward, where tensor cores multiply weights and h that were split
-into two float16 numbers, in clusters and in the grid: which calls that takes, and what splitting
-could lose."""
+"""recurrent_layer in float32, forward, where tensor cores multiply fp16x2 weights and h, in
+clusters and in the grid: which calls that takes, and what fp16x2 could lose."""
 
 from __future__ import annotations
 
@@ -77,7 +76,7 @@ def kernels(algorithm: str, cell: str, batch: int, hidden: int) -> None:
 
 
 def weights(algorithm: str, cell: str, hidden: int) -> None:
-    """Rows that are zero, far above or below what is split, and of a wide spread."""
+    """Rows that are zero, far above or below the range of fp16x2, and of a wide spread."""
     one = drawn("weights", cell, 9, hidden)
     w = one.weight_hh.clone()
     w[:, 1] = 0
@@ -88,7 +87,7 @@ def weights(algorithm: str, cell: str, hidden: int) -> None:
     w[:, 6, 7], w[:, 6, 8:] = 2.0**14, w[:, 6, 8:] * 2.0**-20
     w[:, -1] *= 2.0**12
     obeys(replace(one, weight_hh=w), algorithm)
-    # Of no unit more than what is small.
+    # All weights of all units are small.
     obeys(replace(one, weight_hh=one.weight_hh * 2.0**-40), algorithm)
 
 
@@ -156,8 +155,8 @@ def rounded(algorithm: str, batch: int, hidden: int) -> None:
 
 
 def large_resets(cell: str, hidden: int, lengths: Lengths, per_step: bool) -> None:
-    """States that start anew, or begin, with numbers that are not split, beside others: by the
-    rule. Of half of the rows, each with large ones in a unit of a pair, or in both."""
+    """States that reset to, or begin with, numbers beyond fp16x2, next to others, obey the rule.
+    Half of the rows have large ones in one unit of a pair, or in both."""
     one = calls.given("resets", F32, (7, 19, hidden), cell=cell, features=8, lengths=lengths)
     draw = calls.Draw(f"{hidden} {per_step}", F32)
     directions, batch, _ = one.h0.shape

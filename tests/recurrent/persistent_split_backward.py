@@ -1,6 +1,6 @@
 """recurrent_layer in float32, backward in the grid, where tensor cores multiply W_hh and gradients
-that were split into float16 numbers, two or, where TF32 is allowed, one: which calls that takes,
-and what splitting could lose."""
+as two float16 terms (fp16x2) or, where TF32 is allowed, one: which calls that takes, and what
+fp16x2 could lose."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def kernels(cell: str, batch: int, hidden: int) -> None:
 
 
 def weights(cell: str, hidden: int, tf32: bool) -> None:
-    """Columns that are zero, far above or below what is split, and of a wide spread."""
+    """Columns that are zero, far above or below the range of fp16x2, and of a wide spread."""
     one = drawn("weights", cell, 9, hidden)
     w = one.weight_hh.clone()
     w[:, :, 1] = 0
@@ -110,7 +110,7 @@ def powers_of_two(cell: str, batch: int, hidden: int, tf32: bool) -> None:
 
 
 def large(cell: str, batch: int, hidden: int, tf32: bool) -> None:
-    """A row with gradients beyond what is split, in a unit of a pair and in both, by the rule as
+    """A row with gradients beyond fp16x2, in a unit of a pair and in both, by the rule as
     if it had been scaled; the bits of other rows are those that they have without it."""
     one = drawn("large", cell, batch, hidden)
     saved = calls.forward(one, "step")

@@ -36,7 +36,7 @@ FINE = 1e-5  # of sums in float
 
 
 def running(x: Tensor, d: int) -> Tensor:
-    """Sums over the steps so far, as direction d takes them."""
+    """Sums over the steps so far, in the order of direction d."""
     return x.cumsum(0) if d == 0 else x.flip(0).cumsum(0).flip(0)
 
 
@@ -145,7 +145,7 @@ def check_given(algorithm: str, *arguments: Any, **options: Any) -> None:
 
 
 def options_of(turn: int) -> dict[str, Any]:
-    """By turns, which are 6 for as many batches: each of them gets each."""
+    """One of 6 options for each batch, so that every batch gets each of them in turn."""
     turn += turn // len(BATCHES)
     return {
         "bias": turn % 3 > 0,
@@ -158,7 +158,7 @@ Kinds = tuple[torch.dtype, ...]
 
 
 def each_kind(dtypes: Kinds, turn: int, directions: int) -> Iterable[tuple[torch.dtype, int]]:
-    """Half types in one direction and two; float32 by turns, which differ from batch to batch."""
+    """Half types in one direction and in two; float32 in one or two, alternating by batch."""
     if dtypes == HALVES:
         return itertools.product(dtypes, range(1, directions + 1))
     return [(dtype, 1 + (turn + turn // len(BATCHES)) % 2) for dtype in dtypes]
@@ -183,7 +183,7 @@ SHARED += (256, 257)
 
 
 def batches(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
-    """Batches that are shared out in many ways, each in one direction and two."""
+    """Batches that are divided in many ways, each in one direction and in two."""
     for turn, (h, b) in enumerate(itertools.product(widths, SHARED)):
         for n, dtype in enumerate(dtypes):
             d = 1 + (turn + turn // len(SHARED) + n) % calls.most_directions(algorithm, h)
@@ -194,7 +194,7 @@ def batches(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
 
 
 def shares(*sizes: tuple[int, int, int]) -> Cases:
-    """Of tiles, whose units go by how many rows there are."""
+    """Cases of tiles, whose units depend on the number of rows."""
     for turn, (size, dtype) in enumerate(itertools.product(sizes, calls.DTYPES.values())):
         name = f"T{size[0]} B{size[1]} H{size[2]} {dtype}"
         given = name, dtype, tuple(size)
@@ -234,7 +234,7 @@ def packed(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
 def check_layout(
     algorithm: str, dtype: torch.dtype, h: int, lengths: Lengths, layout: Layout
 ) -> None:
-    """The same bits wherever the tensors lie; products by cuBLAS apart, which chooses by it."""
+    """The same bits in every layout, except products by cuBLAS, which chooses by layout."""
     one = calls.given("layouts", dtype, (5, 17, h), lengths=lengths)
     dense, elsewhere = calls.both(one, algorithm), one.map(layout)
     laid = calls.both(elsewhere, algorithm)

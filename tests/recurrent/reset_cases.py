@@ -1,4 +1,4 @@
-"""Inputs of recurrent_layer whose rows start anew: where, with what, in all forms of a batch."""
+"""Inputs of recurrent_layer whose rows reset: where, with what, in all forms of a batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What affine_scan must refuse."""
+"""Calls that affine_scan must refuse."""
 
 from __future__ import annotations
 

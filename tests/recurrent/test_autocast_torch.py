@@ -1,4 +1,4 @@
-"""treadle.nn.LSTM and GRU under autocast on a CPU beside torch.nn's: the dtypes of results and
+"""treadle.nn.LSTM and GRU under autocast on a CPU against torch.nn's: the dtypes of results and
 gradients, and their values by the rule."""
 
 from __future__ import annotations
@@ -84,8 +84,11 @@ def truth_of(theirs: nn.RNNBase, case: Case, x: Any, hx: Any) -> list[Tensor]:
 
 
 def torchs_accident(kind: str, case: Case, fused: bool) -> bool:
-    """Where torch's LSTM lacks a kernel of oneDNN: for float16 in grad mode, and for half types on
-    older processors. It raises or has other dtypes than elsewhere; ours has the lower precision."""
+    """Whether oneDNN has no kernel for torch's LSTM, which then raises or has other dtypes.
+
+    That is so for float16 in grad mode, and for half types on older processors. Ours has the lower
+    precision there, too.
+    """
     runs = {
         torch.float16: not case.grad and torch.ops.mkldnn._is_mkldnn_fp16_supported(),
         torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported(),
@@ -150,7 +153,7 @@ def test_transforms_have_the_same_dtype(kind: str, lower: torch.dtype) -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_state_that_promotes_is_c_of_an_lstm(packed: bool) -> None:
-    """Where h0 and c0 have different dtypes; oneDNN takes both in the lower precision."""
+    """If h0 and c0 have different dtypes, oneDNN takes both in the lower precision."""
     if not packed and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         pytest.skip("torch's LSTM raises: oneDNN has none in bfloat16 for this processor")
     ours, theirs = pair("LSTM", I, H)

@@ -1,4 +1,4 @@
-"""The cells of all steps: `return_cells` beside the plain reference and the layers' own c."""
+"""The cell states: `return_cells` against the plain reference and the layers' own c."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ NAMES = ("input", "h0", "c0", "weight_ih", "weight_hh", "bias_ih", "bias_hh")
 CELL = pytest.mark.parametrize("cell", LAYERS)
 
 
-# Of the session: a process may load such a library once.
+# Once a session: a process may load such a library once.
 @pytest.fixture(scope="session")
 def derivatives(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Optionals]:
     there = host.Torch.installed()
@@ -110,7 +110,7 @@ class Drawn:
         return [*moved, *jvp(gradients, *pairs)[1]]
 
     def whole(self, given: Optionals) -> Optionals:
-        """With None for the biases that there are not."""
+        """The arguments with None for missing biases."""
         return [*given, *[None] * (len(NAMES) - len(given))]
 
     def found(self, op: Callable[..., Optionals], tangents: Optionals) -> Optionals:

@@ -1,7 +1,7 @@
-"""On the CPU the steps give a row the same bits alone and in a batch of any size.
+"""On the CPU the steps give a row the same bits by itself and in a batch of any size.
 
-The input's product is BLAS's, which takes another order of sums for other numbers of rows. So here
-it is exact in any order: the input and its weights have few digits.
+BLAS computes the input's product, and sums in another order for other numbers of rows. So here that
+product is exact in any order: the input and its weights have few digits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Groups of steps of algorithm "step", which are CUDA graphs: a step computes what it did alone."""
+"""The CUDA graphs of algorithm "step": a step in a graph computes what a single launch does."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run_of(
 
 
 def captured(run: Callable[[], list[Tensor]]) -> list[Tensor]:
-    """What a graph of the caller's computes: there every step is launched alone."""
+    """The results of a graph of the caller's, in which every step is launched singly."""
     run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

@@ -1,4 +1,5 @@
-"""What calls on a GPU ask of the host: no op of torch but the results' memory; few launches."""
+"""The host's work in calls on a GPU: no op of torch except allocations of results, and few
+launches."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ MEMORY = {"aten::empty", "aten::empty_strided"}
 
 
 def torch_ops(run: Callable[[], Any]) -> Counter[str]:
-    """How often a call asks torch for which op, its backward pass too."""
+    """How often a call and its backward pass use each op of torch."""
     run()
     with (
         torch.autograd.set_multithreading_enabled(False),
@@ -104,7 +105,7 @@ def test_cells_of_few_rows(dtype: torch.dtype, sizes: tuple[int, int, int]) -> N
             obeys(OPS["lltm_cell"], call)
 
 
-# T, B, I, H: few sums over the rows, and many; h laid out anew, and not.
+# T, B, I, H: few sums over the rows, and many; h copied, and not.
 @pytest.mark.parametrize("sizes", [(1, 3, 2, 9), (7, 33, 5, 40), (70, 33, 3, 240)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("cell", CELLS)

@@ -200,8 +200,8 @@ def test_tf32_as_torchs_layers_have_it(
 def test_products_of_h_and_tf32(
     algorithm: str, batch: int, allow_tf32: Callable[[bool], None]
 ) -> None:
-    """A cluster's are exact whatever torch says: there only the input's products ask it, which
-    are zero here."""
+    """A cluster's products of h have full precision whatever torch's setting: only the input's
+    products, which are zero here, follow it."""
     call = layer_arguments(Make("tf32", "cuda", torch.float32), (5, batch, 64, 256))
     call = call.with_args({0: torch.zeros_like(call.args[0])})
     found = []
@@ -243,7 +243,7 @@ def test_more_units_than_32_bits_count(algorithm: str, rows: int, hidden: int) -
     "algorithm", ["step", *(pytest.param(one, marks=CLUSTERS) for one in ("cluster", "grid"))]
 )
 def test_gradients_further_apart_than_32_bits_count(algorithm: str, apart: int) -> None:
-    """Of the output: a batch of one row, whose steps lie that many elements apart."""
+    """Gradients of the output of one row, whose steps lie that many elements apart."""
     if torch.cuda.mem_get_info()[0] < 20 << 30:
         pytest.skip("needs 20 GB of memory")
     call = layer_arguments(Make("apart", "cuda", torch.bfloat16), (2, 1, 5, 8))

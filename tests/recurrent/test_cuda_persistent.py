@@ -56,7 +56,7 @@ def tail(text: str) -> str:
 
 
 def finish(process: Process, seconds: float = SECONDS) -> str:
-    """What it printed; the test fails if it failed, or still runs then."""
+    """The process's output; the test fails if the process failed or still runs."""
     try:
         said, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -68,7 +68,7 @@ def finish(process: Process, seconds: float = SECONDS) -> str:
 
 
 def fitting_here(group: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Without the widths that this GPU does not run by the algorithm; skips if none is left."""
+    """Drops widths that the algorithm does not run on this GPU; skips if none is left."""
     algorithm = next((name for name in arguments if name in CHOSEN), None)
     if on_hopper() or algorithm is None:
         return arguments
@@ -204,7 +204,7 @@ def test_algorithms_agree(dtype: str, cell: str) -> None:
 @EACH
 @pytest.mark.parametrize("width", ["narrow", "odd", "wide"])
 def test_what_is_not_finite_stays_in_its_row(width: str, algorithm: str, dtype: str) -> None:
-    """In half types a block alone has the narrow ones, and clusters begin with the odd ones."""
+    """A single block runs the small layers of half types; clusters begin with the odd ones."""
     wide = 1000 if algorithm == "grid" else 512
     watch("rows", algorithm, dtype, {"narrow": 33, "odd": 101, "wide": wide}[width])
 
@@ -290,12 +290,12 @@ def test_memory_and_the_host(group: str, algorithm: str) -> None:
 
 def test_a_failing_case_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     def fails() -> None:
-        raise AssertionError("planted")
+        raise AssertionError("deliberate")
 
     cases = [("good", lambda: None), ("bad", fails), ("good again", lambda: None)]
     assert run(iter(cases)) == ["bad"]
     said = capsys.readouterr()
-    assert "3 cases, 1 failed" in said.out and "planted" in said.err
+    assert "3 cases, 1 failed" in said.out and "deliberate" in said.err
     with pytest.raises(AssertionError, match="no case"):
         run(iter(()))
 

@@ -1,4 +1,4 @@
-"""recurrent_layer far out: saturated gates, large candidates, rows a thousand times as long."""
+"""recurrent_layer at extremes: saturated gates, large candidates, rows a thousand times as long."""
 
 from __future__ import annotations
 

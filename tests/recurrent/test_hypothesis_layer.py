@@ -1,5 +1,5 @@
-"""recurrent_layer on drawn sizes, lengths, strides, dtypes, gradients that come and that are asked
-for, by the rule of test_hypothesis_cell."""
+"""recurrent_layer on drawn sizes, lengths, strides, dtypes, incoming and requested gradients, by
+the rule of test_hypothesis_cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that stop by themselves: `lengths` beside torch's packed batches and the plain reference."""
+"""Rows of variable length: `lengths` against torch's packed batches and the plain reference."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_as_torch_s_packed_batches(
 def test_by_the_rule(
     form: str, dtype: torch.dtype, cell: str, bidirectional: bool, device: str
 ) -> None:
-    """With resets and all that replaces states, beside the plain reference."""
+    """Agrees with the plain reference, with resets and everything that replaces states."""
     given = Given(cell, bidirectional, 2, device, dtype)
     options: dict[str, Any] = {} if form == "no resets" else {"reset": MARKS.to(device)}
     starts = given.starts("none" if form == "no resets" else form)
@@ -149,7 +149,7 @@ def test_the_nearest_length_counts(cell: str, bidirectional: bool, device: str) 
 @EACH_DEVICE
 @EACH_CELL
 def test_states_do_not_change_in_the_padding(cell: str, device: str) -> None:
-    """Of any dtype: in one direction h is the output's, and c that of a call that ends there."""
+    """In one direction h is the output's, and c that of a call that ends there, in any dtype."""
     for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
         given = Given(cell, device=device, dtype=dtype)
         output, *last = given.run(lengths=lengths(device))

@@ -1,4 +1,4 @@
-"""Rows that stop by themselves under vmap, torch.compile, torch.export and in CUDA graphs."""
+"""Rows of variable length under vmap, torch.compile, torch.export and in CUDA graphs."""
 
 from __future__ import annotations
 

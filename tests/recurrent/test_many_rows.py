@@ -70,7 +70,7 @@ def run(given: Named, cell: str) -> Named:
 
 
 def rows(name: str, t: Tensor, first: int, count: int) -> Tensor:
-    """Of a piece. Rows are the last dimension but one."""
+    """The rows of a piece. Rows are the last dimension but one."""
     if name.removeprefix("grad_") in SHARED:
         return t
     return t.narrow(-2, first, count)

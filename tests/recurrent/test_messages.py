@@ -1,4 +1,4 @@
-"""Mistakes that are easily made with recurrent functions and modules, and what is said of them."""
+"""Common mistakes with recurrent functions and modules, and their error texts."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ NO_TENSORS: tuple[Any, ...] = (np.ones(3), [1.0], {"x": torch.ones(999)}, 0.5, N
 @pytest.mark.parametrize("name", GATES)
 @pytest.mark.parametrize("value", NO_TENSORS, ids=lambda value: type(value).__name__)
 def test_no_tensors(value: Any, name: str) -> None:
-    """In one line, where torch.ops prints all of it."""
+    """The message is one line; torch.ops prints the whole value."""
     function, got = getattr(treadle, name), f"got {type(value).__name__}"
     x, h, weights = operands(name)
     hx = h if name == "gru" else (h, h)
@@ -147,7 +147,7 @@ def test_sparse_input_is_no_business_of_an_inner_op(kind: Any) -> None:
 @pytest.mark.parametrize("way", ["cpu", "meta", "grad", "vmap", "compiled"])
 @pytest.mark.usefixtures("fresh_compile")
 def test_the_function_that_was_called_speaks(name: str, way: str) -> None:
-    """Not the op of one layer beneath it."""
+    """The message names the function, not the op of one layer beneath it."""
     x, h, weights = operands(name, "meta" if way == "meta" else "cpu")
     weights[1] = weights[1][:, 1:]
     if way == "grad":

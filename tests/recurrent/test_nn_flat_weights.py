@@ -1,5 +1,5 @@
 """Weights that programs put into a layer's _flat_weights, which torch.nn's forward pass reads:
-treadle.nn.LSTM and GRU beside torch.nn's through every way in which weights change."""
+treadle.nn.LSTM and GRU against torch.nn's through every way in which weights change."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def own_parameters_again(layer: Layer, r: Tensor) -> None:
 
 
 def attribute(layer: Layer, r: Tensor) -> None:
-    """As AWD-LSTM's WeightDrop."""
+    """Sets a plain attribute in the parameter's place, like AWD-LSTM's WeightDrop."""
     weight = layer.weight_hh_l0
     del layer.weight_hh_l0
     layer.weight_hh_l0 = r * weight.detach()
@@ -274,7 +274,7 @@ def test_a_step_refuses_written_weights() -> None:
 @EACH
 @pytest.mark.usefixtures("fresh_compile")
 def test_compiled(kind: str) -> None:
-    """What was compiled before sees what is written after it, as layers that run eagerly do."""
+    """A compiled layer sees weights that are written later, as an eager one does."""
     theirs, ours = twins(kind, bidirectional=True)
     half = torch.tensor(0.5, **DOUBLE)
     with torch._dynamo.config.patch(allow_rnn=True):

@@ -1,4 +1,4 @@
-"""treadle.nn.LLTM: what it refuses and warns of, in whose words."""
+"""treadle.nn.LLTM: its errors and warnings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FLAGS = ("bias", "batch_first", "bidirectional")
 
 
 def test_module_error_samples_of_lstm() -> None:
-    """What nn.LSTM refuses is refused, by an error of the same type and in words of ours."""
+    """LLTM refuses the samples that nn.LSTM refuses, with the same type and our message."""
     found = common_modules.module_error_inputs_torch_nn_RNN_GRU(
         None, "cpu", torch.float32, False, training=True
     )

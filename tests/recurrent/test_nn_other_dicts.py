@@ -1,4 +1,4 @@
-"""State dicts of other recurrent modules: what fits loads, the rest says why it cannot."""
+"""State dicts of other recurrent modules: those that fit load, the others raise with the reason."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def reason(into: str, of: str, module: str = "") -> str:
 def test_another_cells_weights_raise_with_the_reason(
     of: str, into: str, bias: bool, strict: bool
 ) -> None:
-    """Also where names and shapes fit: a GRU and an LLTM without biases."""
+    """This holds even if names and shapes fit: a GRU and an LLTM without biases."""
     other = getattr(nn, of, None) or getattr(ours, of)
     saved = other(I, H, bias=bias, num_layers=2, bidirectional=True).state_dict()
     layer = getattr(ours, into)(I, H, bias=bias, num_layers=2, bidirectional=True)

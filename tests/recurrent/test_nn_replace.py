@@ -1,5 +1,4 @@
-"""treadle.nn.replace and restore: modules of a model change their class in place, and nothing else
-of them."""
+"""treadle.nn.replace and restore change only the class of a model's modules, in place."""
 
 from __future__ import annotations
 
@@ -87,7 +86,7 @@ def test_what_runs_is_ours() -> None:
 
 
 def nodes(node: Any) -> list[Any]:
-    """Of autograd, from this one on."""
+    """The nodes of autograd that this one leads to."""
     found, waiting = set(), [node]
     while waiting:
         one = waiting.pop()
@@ -174,7 +173,7 @@ def test_what_is_left() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_int8_leaves_layers_without_a_word() -> None:
-    """As docs/limits.md says; restored ones become int8."""
+    """Replaced layers stay as they are (docs/limits.md); restored ones become int8."""
     ao = torch.ao.quantization
     model = nn.ModuleDict({"rnn": nn.LSTM(3, 4), "head": nn.Linear(4, 2)}).eval()
     model.qconfig = ao.get_default_qconfig("x86")
@@ -186,7 +185,7 @@ def test_int8_leaves_layers_without_a_word() -> None:
 
 
 class Padding(nn.RNNBase):
-    """As pytorch-forecasting's base of its LSTM and GRU."""
+    """A class like pytorch-forecasting's base of its LSTM and GRU."""
 
     def forward(self, x: Tensor, hx: Any = None, lengths: Tensor | None = None) -> Any:
         output, last = super().forward(x, hx)  # type: ignore[misc]

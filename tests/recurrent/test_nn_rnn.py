@@ -1,4 +1,4 @@
-"""treadle.nn.LSTM and GRU beside torch.nn's: every form of input and argument, in
+"""treadle.nn.LSTM and GRU against torch.nn's: every form of input and argument, in
 values and gradients."""
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def test_as_exact_as_torchs(kind: str, dtype: torch.dtype, device: str) -> None:
 @EACH
 @pytest.mark.parametrize("device", DEVICES)
 def test_no_steps_change_nothing(kind: str, device: str) -> None:
-    """Where torch's raises."""
+    """An input without steps returns the states; torch's layers raise."""
     for form in forms():
         layer = KINDS[kind][0](I, H, **form, device=device)
         hx = states(layer, B)
@@ -145,7 +145,7 @@ def module_info(kind: str) -> Any:
 
 @EACH
 def test_module_samples(kind: str) -> None:
-    """Without a batch: values and gradients are torch's."""
+    """Values and gradients without a batch are torch's."""
     info, count = module_info(kind), 0
     for sample in info.module_inputs_func(info, "cpu", torch.float64, False, training=True):
         made = sample.constructor_input

@@ -18,8 +18,7 @@ from tests.recurrent.test_nn_rnn_programs import FORMS, made, total
 
 @pytest.fixture
 def allow_rnn() -> Iterator[None]:
-    """torch.compile passes by every subclass of torch's LSTM and GRU, until it is told not to;
-    torch.export tells it."""
+    """Dynamo skips subclasses of nn.LSTM and nn.GRU unless this is set; torch.export sets it."""
     with torch._dynamo.config.patch(allow_rnn=True):
         yield
 

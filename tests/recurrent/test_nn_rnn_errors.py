@@ -109,7 +109,7 @@ NAMED_OTHERWISE = {"number", "list of one, packed", "one tensor, packed"}
 
 
 def same_class(make: Make, kind: str, named: bool = True) -> Exception | None:
-    """What treadle raises, of the class (and its name) of what torch raises, or None."""
+    """The error of treadle, which has the class (and its name) of torch's, or None."""
     ours, theirs = (attempt(lambda c=cls: make(c))[1] for cls in KINDS[kind])
     if theirs is None:
         assert ours is None, repr(ours)
@@ -160,7 +160,7 @@ def test_no_class_changes_where_torch_has_no_such_error(kind: str) -> None:
 
 
 def test_errors_travel_between_processes() -> None:
-    """As DataLoader and multiprocessing send them: the class alone, and an instance."""
+    """DataLoader and multiprocessing can send both the class and an instance."""
     kinds = {k for k in vars(_errors).values() if isinstance(k, type)}
     assert len(kinds) == 6
     for kind in kinds:

@@ -43,7 +43,7 @@ from tests.support.inputs import DEVICES, FLOATING, HALVES
 def test_parameters_stay_where_they_are(
     kind: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In memory of their own, which safetensors asks for, whatever torch's would do on a GPU."""
+    """Each parameter has memory of its own, which safetensors needs; torch's share it on a GPU."""
     theirs = KINDS[kind][1](I, H)
     flattened: list[nn.Module] = []
     monkeypatch.setattr(nn.RNNBase, "flatten_parameters", lambda self: flattened.append(self))
@@ -141,7 +141,7 @@ def test_tied_weights(kind: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", HALVES)
 def test_states_of_halves(kind: str, dtype: torch.dtype, device: str) -> None:
-    """In the dtype of the input. An LSTM's c may be float32, and then stays so."""
+    """States have the dtype of the input. An LSTM's c may be float32, and then stays so."""
     layer = KINDS[kind][0](I, H, 2, device=device, dtype=dtype)
     x = torch.randn(T, B, I, device=device, dtype=dtype)
     assert {t.dtype for t in flat(layer(x))} == {dtype}
@@ -185,8 +185,8 @@ def test_meta_device(kind: str) -> None:
 
 @EACH
 def test_module_error_samples(kind: str) -> None:
-    """What torch refuses is refused by an error of the same type: in construction torch's own, in
-    calls with words of ours."""
+    """Samples that torch refuses raise the same type: torch's own error at construction, ours in
+    calls."""
     info, calls = module_info(kind), 0
     for error in info.module_error_inputs_func(info, "cpu", torch.float32, False, training=True):
         made, called = (

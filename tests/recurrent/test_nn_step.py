@@ -60,7 +60,7 @@ def test_equals_the_whole_sequence(kind: str, device: str, options: dict[str, An
     layer, x, marks = made(kind, device, **options)
     step = make_step(layer, B)
     close(stepped(step, x, marks), whole(layer, x, marks))
-    # Goes on where it is, and without marks nothing starts anew.
+    # Goes on from its states, and without marks nothing resets.
     hx = tuple(state.clone() for state in states(step))
     found = stepped(step, x)
     close(found, whole(layer, x, hx=hx if len(hx) > 1 else hx[0]))
@@ -240,7 +240,7 @@ def test_of_a_layer_that_was_torchs_and_has_the_batch_first(kind: str, device: s
 @GPU
 @EACH
 def test_a_step_is_one_graph_on_cuda(kind: str) -> None:
-    """Of a call no op of the layer is seen on the host, only copies and the graph."""
+    """The host sees no op of the layer in a call, only copies and the graph."""
     layer, x, marks = made(kind, "cuda", torch.float32)
     step = make_step(layer, B)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:

@@ -1,4 +1,4 @@
-"""treadle.nn.make_step: what it refuses, in whose words."""
+"""treadle.nn.make_step: its errors."""
 
 from __future__ import annotations
 

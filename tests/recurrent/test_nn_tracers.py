@@ -1,5 +1,5 @@
-"""Recurrent modules where others read their code or name them: torch.compile of packed batches that
-are padded again, torch.fx, torch.jit, files of whole modules."""
+"""Recurrent modules under tracers and in files: torch.compile of packed batches that are padded
+again, torch.fx, torch.jit, files of whole modules."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Tagger(nn.Module):
 
 
 class Rows(nn.Module):
-    """All that a layer takes beside its input."""
+    """All arguments of a layer except its input."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
@@ -133,8 +133,8 @@ def test_a_leaf_keeps_what_it_is_called_with(kind: Any) -> None:
 
 @EACH
 def test_alone_a_layer_cannot_be_a_leaf(kind: Any) -> None:
-    words = f"{kind.__name__}: torch.fx must trace a module that holds it, got it alone: "
-    with pytest.raises(TypeError, match=f"^{re.escape(words)}"):
+    sentence = f"{kind.__name__} is a leaf for torch.fx; trace a module that contains it"
+    with pytest.raises(TypeError, match=f"^{re.escape(sentence)}$"):
         fx.symbolic_trace(kind(I, H))
 
 
@@ -233,7 +233,7 @@ def test_scripting_says_what_to_use(module: nn.Module, script: Any) -> None:
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: type(module).__name__)
 def test_every_listed_attribute_can_be_read(module: nn.Module) -> None:
-    """As by inspect, debuggers and torch.jit.trace."""
+    """inspect, debuggers and torch.jit.trace read every one."""
     for each in (module, type(module)):
         names = {name for name, _ in inspect.getmembers(each)}
         assert {"forward", "__prepare_scriptable__"} <= names

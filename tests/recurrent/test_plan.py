@@ -56,13 +56,13 @@ def all_sizes() -> Iterator[Sizes]:
 
 
 def step_bytes(sizes: Sizes) -> int:
-    """Of a step's input product: half types are multiplied into float."""
+    """Bytes of a step's input product: half types are multiplied into float."""
     _, batch, hidden, element = sizes
     return 3 * hidden * batch * max(element, 4)
 
 
 def bounded(sizes: Sizes, chunk: int, l2_bytes: int) -> None:
-    """In steps, between one and all; in memory, half of the cache, or few rows, or one step."""
+    """A chunk has one step up to all, and takes half of the cache, or few rows, or one step."""
     steps, batch, *_ = sizes
     assert 1 <= chunk <= max(steps, 1)
     rows = chunk * batch
@@ -70,7 +70,7 @@ def bounded(sizes: Sizes, chunk: int, l2_bytes: int) -> None:
     assert few or chunk * step_bytes(sizes) <= l2_bytes // 2
 
 
-# Of LLTM in float32, backward: whether H is beyond 512 and TF32 allowed: blocks, most rows.
+# LLTM in float32, backward, by whether H is beyond 512 and TF32 allowed: blocks, most rows.
 FLOAT_GRIDS = {
     (False, False): (32, 64),
     (False, True): (16, 64),
@@ -80,7 +80,7 @@ FLOAT_GRIDS = {
 
 
 def grid_of(sizes: Sizes, tf32: bool, backward: bool, architecture: int) -> tuple[int, int]:
-    """Of LLTM with blocks of 227 KB: blocks of a group, and its most rows."""
+    """Blocks of a group of LLTM's, and its most rows, with blocks of 227 KB."""
     _, _, hidden, element = sizes
     if architecture != 90:  # no setmaxnreg
         blocks = max(16, 1 << (hidden - 1).bit_length() - 4) if hidden > 1 else 16
@@ -157,11 +157,11 @@ def covered(
 
 
 def chosen(one: Any, can: set[str], sizes: Sizes, backward: bool, architecture: int) -> None:
-    """Not for very many rows, which a launch a step computes faster."""
+    """Checks the algorithm and its reason. A launch a step computes very many rows faster."""
     _, batch, hidden, element = sizes
     many = (one.algorithm, one.reason) in MANY_ROWS
-    # Of both, above H 256 and backward in float32, the one that is expected to be faster; before
-    # sm_90 the one block, unless that is expected to be slower.
+    # If both run: above H 256, and backward in float32, the one with the lower predicted time.
+    # Before sm_90 the single block, unless its predicted time is higher.
     narrow = architecture >= 90 and hidden <= 256 and not (backward and element == 4)
     worth = {"cluster"} if "cluster" in can and narrow else can - {"step"} or {"step"}
     why = "few rows of one step are a launch" if worth == {"warp"} else "on the chip"
@@ -195,7 +195,7 @@ def test_every_size() -> None:
 
 @BINDINGS
 def test_weights_lie_by_columns_where_that_is_faster() -> None:
-    """Of exact float32 whose steps are products, and where the copy has steps to pay for it."""
+    """Float32 without TF32, if steps are products, and enough of them to pay for the copy."""
     sizes = (32, 64, 2048, 4)
     assert plan(sizes).algorithm == "step" and plan(sizes).weight_by_columns
     for steps, batch, hidden, element in (

@@ -1,4 +1,4 @@
-"""For how many steps at once the planner has the product of the input computed."""
+"""The number of steps for which the planner computes the product of the input at once."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_a_block_alone_has_narrow_layers_of_float32(directions: int, backward: b
         at_once, most = 132 // directions, FLOAT_SHAPES[units, 1]
         if batch <= at_once * most:
             assert rows == -(-batch // at_once)
-    # Of a cluster of 16 blocks few run at once: many rows take smaller ones, if those hold H.
+    # Few clusters of 16 blocks run at once: many rows take smaller ones, if those hold H.
     # Forward those multiply on tensor cores, and few rows take them, too.
     few = 16 if backward else 8
     for hidden, batch, blocks in ((129, 2, few), (129, 200, 8), (256, 200, 8), (512, 200, 16)):
@@ -120,7 +120,7 @@ def test_float32_on_tensor_cores_takes_as_many_rows_as_run_at_once() -> None:
 
 @BINDINGS
 def test_tf32_where_torch_allows_it_is_a_reason_for_a_launch_a_step() -> None:
-    """Of many rows one product a number is faster than all, which products on the chip are."""
+    """One product a number (TF32) beats fp16x2's three on the chip if there are many rows."""
     for batch, hidden, dense, packed, tf32 in (
         (16, 256, "cluster", "cluster", "cluster"),
         (512, 256, "cluster", "grid", "tiles"),

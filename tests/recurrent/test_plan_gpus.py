@@ -1,4 +1,4 @@
-"""What the planner makes of GPUs other than sm_90, of which none is here."""
+"""The planner's choices for GPUs other than sm_90, none of which is here."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_layers_up_to_h256_run_in_one_launch_on_every_gpu(gpu: str) -> None:
 @BINDINGS
 @pytest.mark.parametrize("gpu", ["A100", "RTX3090", "RTX4090", "L4", "RTX5090"])
 def test_layers_up_to_h512_run_in_one_launch(gpu: str) -> None:
-    """Where there are 32 multiprocessors."""
+    """A GPU with 32 multiprocessors is enough."""
     for cell, element, backward, tf32 in itertools.product(CELLS, (2, 4), PASSES, PASSES):
         assert chosen(gpu, cell, (512, 16, 512, element), backward=backward, tf32=tf32) == "grid"
 
@@ -128,7 +128,7 @@ def test_one_block_is_all_of_cluster_before_sm_90() -> None:
 
 @BINDINGS
 def test_a_slow_clock_makes_one_launch_worth_less() -> None:
-    """Where the model finds cuBLAS a step nearly as fast."""
+    """The model predicts nearly the same time for cuBLAS in each step."""
     sizes, gpu = (256, 256, 1024, 2), GPUS["A100"]
     assert plan(sizes, cell="gru", **gpu | {"clock_mhz": 2500}).algorithm == "grid"
     assert plan(sizes, cell="gru", **gpu | {"clock_mhz": 700}).algorithm == "step"

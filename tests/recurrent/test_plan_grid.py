@@ -1,5 +1,4 @@
-"""What the planner (test_plan.py) makes of a grid: how many multiprocessors it needs,
-and which layers have one."""
+"""Grids of the planner (test_plan.py): how many multiprocessors one needs, and for which layers."""
 
 from __future__ import annotations
 

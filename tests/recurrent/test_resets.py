@@ -1,5 +1,5 @@
-"""Rows that start anew: what users ask of `reset` and `reset_hx`. The laws of all ops, with these
-arguments, run over the cases of reset_cases.py."""
+"""Rows that reset: what users expect of `reset` and `reset_hx`. The invariants of all ops run over
+the cases of reset_cases.py, too."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_modules_run_pieces_as_torch_does_one_by_one(kind: str, bidirectional: b
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "LLTM"])
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_states_to_start_with(kind: str, batch_first: bool) -> None:
-    """Of each row or of each step; the latter, equal at every step, give the former's."""
+    """One state for each row, or the same one for each step: both give the same results."""
     torch.manual_seed(3)
     net = getattr(treadle.nn, kind)(INPUTS, H, num_layers=2, batch_first=batch_first).double()
     x = torch.randn(T, B, INPUTS, dtype=torch.float64)

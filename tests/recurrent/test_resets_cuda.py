@@ -1,4 +1,4 @@
-"""Rows that start anew, on a GPU by each algorithm: persistent_resets.py has the cases. A kernel
+"""Rows that reset, on a GPU by each algorithm: persistent_resets.py has the cases. A kernel
 that waits for itself is ended from outside, as in test_cuda_persistent.py."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is refused of `reset` and `reset_hx`, and in which words."""
+"""Bad arguments `reset` and `reset_hx` are refused, with these messages."""
 
 from __future__ import annotations
 

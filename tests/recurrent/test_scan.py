@@ -1,4 +1,4 @@
-"""affine_scan, the pass over time that gives the cells of all steps: what its laws do not say."""
+"""affine_scan, the pass over time that gives the cell states, beyond the invariants of all ops."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_nothing_passes_a_reset(bad: float, reverse: bool, device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_nothing_passes_in_second_derivatives(device: str) -> None:
-    """What comes after the reset differentiates twice as if nothing had been before."""
+    """Steps after the reset have the second derivatives of a sequence that begins there."""
     make = Make("second derivatives", device, torch.float64)
     keep, add, start = scan_arguments(make, (T, B, H)).args
     reset = torch.zeros(T, B, 1, dtype=torch.bool, device=device)
@@ -71,7 +71,7 @@ def test_nothing_passes_in_second_derivatives(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_keeping_nothing_is_no_reset(device: str) -> None:
-    """Where keep is 0 the derivative by it is the result before."""
+    """If keep is 0, the derivative by it is the result before."""
     make = Make("keeping nothing", device, torch.float64)
     keep, add, start = scan_arguments(make, (T, B, H)).args
     keep = torch.zeros_like(keep).requires_grad_()

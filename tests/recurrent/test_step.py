@@ -1,5 +1,5 @@
-"""What recurrent_layer's engine does with steps: input products come in chunks of them, and each
-step hands on what it stores."""
+"""The engine of recurrent_layer computes input products in chunks of steps, and each step hands on
+the states that it stores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS = (0, 1, 2, 13, 14, 15, 30, 31)  # some of those of a batch, in order
 
 
 def plan_of(device: str, batch: int, hidden: int, dtype: torch.dtype) -> Any:
-    """That of a sequence without end."""
+    """The plan of an endless sequence."""
     cuda = device == "cuda"
     properties = torch.cuda.get_device_properties(0) if cuda else None
     return _build.bindings().plan_recurrence(
@@ -86,8 +86,10 @@ def test_chunks_of_steps(form: str, device: str) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_a_sequence_is_its_steps_to_the_bit(dtype: torch.dtype) -> None:
-    """What a step hands on inside a call is what it would hand on to another: h rounded, c not. Of
-    one feature, whose products ATen rounds alike in any batch."""
+    """A step hands on the same states inside a call as to another call: h rounded, c not.
+
+    There is one feature, whose products ATen rounds alike in any batch.
+    """
     state = torch.promote_types(dtype, torch.float32)
     call = layer_arguments(Make("steps", "cpu", dtype), (9, 11, 1, 33), state=state)
     x, _, h, c, *parameters = call.args

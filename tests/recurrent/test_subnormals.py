@@ -111,7 +111,7 @@ def test_saturated_takes_no_longer(kind: str, dtype: torch.dtype, count: int) ->
 @pytest.mark.parametrize("tiny", ["x", "h0", "c0", "grad"])
 @pytest.mark.parametrize("kind", ["layer", "cell"])
 def test_subnormals_count_as_zero(kind: str, tiny: str, dtype: torch.dtype, count: int) -> None:
-    """In every thread and product, also on a processor where they take no longer."""
+    """This holds in every thread and product, even if a processor is as fast with them."""
     value, weight = (1e-40, 1e20) if dtype == torch.float32 else (1e-310, 1e200)
 
     def of(name: str, *shape: int) -> Tensor:

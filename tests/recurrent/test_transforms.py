@@ -30,7 +30,7 @@ from tests.support.inputs import HALVES, Call, Make
 Function = Callable[..., Any]
 N = 3
 SIZES = (2, 2, 3, 4)  # T, B, I, H
-# Of a call's tensors: of the LLTM's every subset; of the other cells' one alone, two, and all.
+# Subsets of a call's tensors: every one of LLTM's; for other cells each tensor, two, and all.
 SUBSETS = [
     (cell, subset)
     for cell in CELLS
@@ -51,7 +51,7 @@ def close(actual: Any, expected: Any) -> None:
 
 
 def of_tensors(function: Function, call: Call, **options: Any) -> Function:
-    """As a function of the call's tensors alone."""
+    """The call as a function of its tensors only."""
     positions = [i for i in ARGUMENTS[call.kwargs["cell"]] if call.args[i] is not None]
     return lambda *t: call.with_args(dict(zip(positions, t, strict=True))).run(
         lambda *a, **k: function(*a, **k, **options)
@@ -75,7 +75,7 @@ def batched(call: Call, subset: tuple[int, ...]) -> tuple[list[Tensor], tuple[in
 
 
 def biases(rest: list[Tensor]) -> list[Tensor | None]:
-    """What follows lengths, with None for the biases that there are not."""
+    """The arguments after lengths, with None for missing biases."""
     return [*rest, *[None] * (6 - len(rest))]
 
 
@@ -156,7 +156,7 @@ class Shapes(TorchDispatchMode):
 
 @pytest.mark.parametrize("subset", [(0,), (1, 2), (0, 1, 2), (3,), (0, 1, 2, 3, 4, 5)], ids=str)
 def test_rows_fold_into_one_call(subset: tuple[int, ...]) -> None:
-    """Where only rows are batched; and the gradients of rows do, of weights do not."""
+    """Batched rows fold; so do their gradients, while gradients of weights do not."""
     call = layer_arguments(Make("fold", "cpu", torch.float64), SIZES)
     tensors = tensors_of(call)
     for i in subset:

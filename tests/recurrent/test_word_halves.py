@@ -11,7 +11,7 @@ from tools.native import host
 
 
 def test_each_number_is_found_in_its_word(tmp_path: Path) -> None:
-    """Of odd rows and even ones, from odd addresses, dense and packed, in both directions."""
+    """Odd rows and even ones, odd addresses, dense and packed, both directions."""
     program = tmp_path / "word_halves"
     command = [*host.cxx().split(), "-std=c++17", "-O1", "-Wall", "-Werror", "-I."]
     source = "tests/recurrent/word_halves.cpp"

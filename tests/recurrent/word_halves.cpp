@@ -19,14 +19,14 @@ struct Case {
   int steps, batch, gates, row, apart, first;  // row, apart, first: elements
   bool packed, backward;
 
-  // Of a packed batch every second step has a row less.
+  // In a packed batch every second step has a row less.
   int rows_of(int t) const {
     const int ended = packed ? t / 2 : 0;
     return ended < batch ? batch - ended : 0;
   }
 };
 
-// Of row b's unit 0, all gates at all steps; the number of mistakes.
+// Reads all gates of row b's unit 0 at all steps; the number of mistakes.
 int read(const Case& c, int b) {
   std::vector<int> starts{0};
   for (int t = 0; t < c.steps; ++t) starts.push_back(starts.back() + c.rows_of(t));

@@ -33,7 +33,7 @@ def backward(make: Make, **changed: Any) -> Any:
 
 
 def shared_rules(op: str, call: Callable[..., Any]) -> list[Bad]:
-    """Of both ops of the first backward pass."""
+    """Bad calls of both ops of the first backward pass."""
     return [
         Bad(
             f"{op} grad",

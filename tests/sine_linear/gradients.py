@@ -36,8 +36,10 @@ def backward_arguments(
     bias: bool = True,
     layers: tuple[int, ...] = (),
 ) -> tuple[Any, ...]:
-    """What sine_linear_backward takes but for the mask: of one input, so that most of the work is
-    that of the slope and its sums."""
+    """Arguments of sine_linear_backward without the mask.
+
+    There is one input, so that most of the work is that of the slope and its sums.
+    """
     call = sine_arguments(make, lead, (inputs, outputs), bias=bias, layers=layers)
     *tensors, omega = call.args
     output, phase = ops.sine_linear_forward(*tensors, omega)

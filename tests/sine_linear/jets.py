@@ -1,4 +1,4 @@
-"""What jets must be: derivatives of plain networks by torch.func, point by point."""
+"""The reference of jets: derivatives of plain networks by torch.func, point by point."""
 
 from __future__ import annotations
 

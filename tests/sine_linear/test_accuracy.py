@@ -1,4 +1,4 @@
-"""How accurate the sine layer is: cosines of floats, turns of halves, gradients beside torch's."""
+"""Accuracy of the sine layer: cosines of floats, turns of halves, gradients against torch's."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_cosine_of_floats(reach: float, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("turns", [0, 1, 1000])
 def test_cosine_of_floats_near_its_zeros(turns: int, device: str) -> None:
-    """Where the sine says little: on both sides of where the bits change their meaning."""
+    """The sine says little there. Points lie on both sides of the change of the bits' meaning."""
     near = math.pi / 2 + turns * math.pi
     distance = torch.logspace(-9, -1, 1 << 18, dtype=torch.float64)
     u = torch.cat([near - distance, near + distance]).float().to(device)

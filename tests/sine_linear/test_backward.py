@@ -1,4 +1,4 @@
-"""What sine_linear_backward gives: gradients of input, weight and bias, of any shape and layout."""
+"""sine_linear_backward gives gradients of input, weight and bias, of any shape and layout."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def as_sums_of_the_slope(args: tuple[Any, ...]) -> None:
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_as_sums_of_a_slope(dtype: torch.dtype, rows: int, outputs: int, device: str) -> None:
-    """Of no rows, gradients of weight and bias are zeros."""
+    """Gradients of weight and bias are zeros if there are no rows."""
     as_sums_of_the_slope(backward_arguments(Make("sums", device, dtype), (rows,), outputs))
 
 
@@ -73,7 +73,7 @@ def test_of_many_rows(dtype: torch.dtype, sizes: tuple[int, int], device: str) -
 def test_of_any_leading_dimensions(
     layers: tuple[int, ...], lead: tuple[int, ...], device: str
 ) -> None:
-    """For N layers, each has sums of its own."""
+    """Each of N layers has sums of its own."""
     make = Make(f"sums {lead}", device, torch.float64)
     for outputs, inputs in itertools.product((0, 4), (0, 1, 3)):
         args = backward_arguments(make, lead, outputs, inputs=inputs, layers=layers)
@@ -85,7 +85,7 @@ def test_of_any_leading_dimensions(
 @pytest.mark.parametrize("outputs", [3, 128])
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_of_any_layout(dtype: torch.dtype, outputs: int, layout: Layout, device: str) -> None:
-    """Of few elements, and of as many as vectors are used for."""
+    """Few elements, and enough for vector loads."""
     for rows, inputs in ((9, 1), (2000, 1), (9, 5), (300, 64)):
         make = Make("sums", device, dtype)
         args = backward_arguments(make, (rows,), outputs, layout, inputs=inputs)
@@ -126,7 +126,7 @@ def test_what_the_mask_wants(dtype: torch.dtype, mask: tuple[bool, ...], device:
 def test_the_slope_with_the_gradient_of_the_bias(
     dtype: torch.dtype, bias: bool, layers: tuple[int, ...], device: str
 ) -> None:
-    """For whoever multiplies it: a fourth result, or in the memory of the gradient."""
+    """The slope is a fourth result, or overwrites the gradient; the caller multiplies it."""
     for rows in (0, 9, 300, 5000):
         make = Make("slope", device, dtype)
         args = backward_arguments(make, (rows,), 64, inputs=64, layers=layers)
@@ -192,7 +192,7 @@ def test_nan_and_inf_stay_in_their_rows_and_columns(
 def test_same_bits_twice(
     dtype: torch.dtype, sizes: tuple[int, int], inputs: int, device: str
 ) -> None:
-    """Also beside other work, in memory that held other numbers."""
+    """Bits do not depend on other work, or on numbers that the memory held before."""
     if device == "cpu" and inputs > 1:
         sizes = (sizes[0] // 20 + 1, sizes[1])
     args = backward_arguments(Make("sums", device, dtype), sizes[:1], sizes[1], inputs=inputs)

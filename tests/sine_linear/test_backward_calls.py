@@ -134,7 +134,7 @@ def test_gradgradcheck_and_forward_ad(
     leaves = [t.requires_grad_() for t in (grad, *tensors)]
 
     def run(grad: Tensor, *tensors: Tensor) -> Any:
-        # What is kept has no gradients of its own: it is made anew of what moves.
+        # What is kept has no gradients of its own: it is computed again from the inputs.
         with torch.no_grad():
             kept = ops.sine_linear_forward(*(t.detach() for t in tensors), omega)
         return backward((grad, *tensors, *kept, omega), mask)

@@ -84,8 +84,8 @@ def test_memory_around_it(dtype: torch.dtype, layout: Layout, device: str) -> No
 @pytest.mark.parametrize("sizes", [(64, 64), (256, 136)], ids=str)
 @pytest.mark.parametrize("dtype", HALVES)
 def test_what_is_not_finite(dtype: torch.dtype, sizes: tuple[int, int], device: str) -> None:
-    """Of grad stays in its row and column; a row without a phase has no finite gradient, and hands
-    it on to all that its sums are of."""
+    """NaN and inf of grad stay in their row and column. A row without a phase has no finite
+    gradient, and spoils the sums that it is part of."""
     args = arguments((500, *sizes), dtype, device)
     expected = backward(args)
     args[0][77, 5], args[0][490, 9] = math.nan, math.inf

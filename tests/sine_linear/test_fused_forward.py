@@ -36,12 +36,12 @@ forward = torch.ops.treadle.sine_linear_forward
 
 @pytest.fixture(autouse=True)
 def tf32(allow_tf32: Callable[[bool], None]) -> None:
-    """For float32, and only on a GPU."""
+    """Lets float32 use TF32, which only a GPU has."""
     allow_tf32(True)
 
 
 def as_multiplied(t: Tensor) -> Tensor:
-    """In float64. tf32 has 10 bits behind the point; of 13 less the nearest is taken."""
+    """Rounds float32 on a GPU to TF32's 10 bits behind the point; the result is in float64."""
     if t.dtype != torch.float32 or not t.is_cuda:
         return t.double()
     exact = t.double()
@@ -110,7 +110,7 @@ def test_memory_around_it(dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_large_and_no_numbers_keep_to_themselves(dtype: torch.dtype, device: str) -> None:
-    """Phases beyond where the short way reaches, inf and NaN, beside small ones."""
+    """Phases beyond the range of the short path, inf and NaN, next to small ones."""
     make = Make("far", device, dtype)
     x, weight, bias, _ = sine_arguments(make, (500,), (64, 64)).args
     x[7, 3], x[130, 5], x[131, 6] = math.nan, math.inf, -math.inf

@@ -36,7 +36,7 @@ def a_view(y: Tensor, kept: Kept) -> Tensor:
 
 
 def the_base(y: Tensor, kept: Kept) -> Tensor:
-    """Of the gradient, which is a view that Python has not seen."""
+    """A hook on the base of the gradient, which is a view that Python has not seen."""
     return a_hook(y.view(-1), kept).view(y.shape)
 
 

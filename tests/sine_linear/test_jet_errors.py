@@ -1,4 +1,4 @@
-"""What jets refuse, and in whose words: the same on a CPU, a GPU and meta tensors."""
+"""Jets refuse bad arguments, with the same messages on a CPU, a GPU and meta tensors."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ def test_nested_coordinates_are_refused() -> None:
 
 
 def test_a_module_that_fails_says_so_itself() -> None:
-    """What a final activation raises is not hidden."""
+    """An error of a final activation is not hidden."""
     net = Siren(D, 8, 1, 2, True, final_activation=nn.Unflatten(1, (3, 1)))
     with pytest.raises(RuntimeError, match="^unflatten: "):
         net.jet(torch.zeros(N, D))

@@ -169,7 +169,7 @@ def copies(monkeypatch: pytest.MonkeyPatch, function: Callable[[], Any]) -> int:
 
 
 def test_layers_pass_parts_on_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as a jet is that of one layer: only what is made of several is copied together."""
+    """A jet of a single layer is passed on as it is; only parts of several tensors are copied."""
     h = A.jet(Jet.of(points(5)))
     for name, call, count in (
         ("a layer", lambda: C.jet(B.jet(h)), 0),

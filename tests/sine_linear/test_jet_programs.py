@@ -38,7 +38,7 @@ class Own(nn.Module):
 
 
 class Poisson(nn.Module):
-    """What is trained: a loss of the Laplacian, of value and gradient."""
+    """A loss of the Laplacian, of value and gradient, to train."""
 
     def __init__(self, net: Siren) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ ACTIVATED = {"final_activation": nn.Tanh(), "dropout": 0.2}
     "kind, options", [(Poisson, {}), (Poisson, ACTIVATED), (Eikonal, {"out_features": 1})]
 )
 def test_compiled_training(kind: type[Poisson], options: dict[str, Any]) -> None:
-    """With losses of the Laplacian and of the gradient, and another number of points a step."""
+    """Losses of Laplacian and gradient train, with another number of points in each step."""
     torch._dynamo.reset()
     found = []
     for compiled in (False, True):
@@ -85,7 +85,7 @@ def test_compiled_training(kind: type[Poisson], options: dict[str, Any]) -> None
 
 
 def test_a_compiled_loss_of_the_gradient_takes_as_few_products() -> None:
-    """In reverse, as it does without the compiler, and no jet of a part for each coordinate."""
+    """It goes in reverse, as without the compiler, and makes no jet with a part per coordinate."""
     torch._dynamo.reset()
     backend = torch._dynamo.testing.EagerAndRecordGraphs()
     loss = Eikonal(siren(3, out_features=1))
@@ -163,7 +163,7 @@ ACTIVATIONS: dict[str, nn.Module] = {
 @pytest.mark.parametrize("second", [False, True])
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_export_of_a_final_activation(name: str, second: bool, tmp_path: Path) -> None:
-    """Of any number of points, with gradients, and loaded without treadle's Python."""
+    """The program takes any number of points, has gradients, and loads without treadle's Python."""
     net = siren(final_activation=ACTIVATIONS[name])
     flags = {"laplacian": second, "hessian_diagonal": second}
 
@@ -250,10 +250,9 @@ def test_an_ensemble_of_nets_in_one_call() -> None:
 
 
 def test_lines_of_the_page() -> None:
-    """docs/jets.md, block after block, but for what needs DeepXDE or PINA."""
+    """The blocks of docs/jets.md run, one after another."""
     names: dict[str, Any] = {}
-    needs = ("import deepxde", "from pina")
-    blocks = [code for _, code in snippets("jets.md") if not any(need in code for need in needs)]
+    blocks = [code for _, code in snippets("jets.md")]
     for code in blocks:
         exec(code, names)
     assert len(blocks) == 3

@@ -38,7 +38,7 @@ def few_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 def both_ways(run: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
-    """By the Node, and by torch.func."""
+    """Results by the Node, and by torch.func."""
     found = run()
     monkeypatch.setattr(_siren_jet, "is_plain", lambda *_: False)
     return found, run()

@@ -98,7 +98,7 @@ def test_fewer_outputs_than_coordinates(outputs: int) -> None:
 
 
 def losses(jet: treadle.Jet) -> Tensor:
-    """Of all parts, none of them alone."""
+    """A loss of all parts together."""
     parts = [part for part in jet if part is not None]
     return sum(((k + 1) * part.sin().sum() for k, part in enumerate(parts)), torch.zeros(()))
 

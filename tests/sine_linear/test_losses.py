@@ -86,7 +86,7 @@ def test_as_plain_pytorch_in_float64(name: str, device: str) -> None:
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_by_the_rule(name: str, dtype: torch.dtype, device: str) -> None:
-    """Of rounded parameters and points; the truth is that of the same numbers."""
+    """Parameters and points are rounded; the truth is that of the same numbers."""
     runs = []
     for layer, cast in (
         (treadle.sine_linear, dtype),

@@ -1,4 +1,4 @@
-"""What a backward pass of the sine layer has in memory at a time."""
+"""The most memory that a backward pass of the sine layer holds at a time."""
 
 from __future__ import annotations
 
@@ -43,8 +43,10 @@ def most(prepare: Callable[[], Tensor], run: Callable[[Tensor], Any], device: st
 
 
 def beyond_the_product(by: Tensor, weight: Tensor, device: str) -> int:
-    """What torch's own product takes beside its result: on a CPU without instructions for bfloat16
-    a float32 copy of it."""
+    """Bytes that torch's own product takes besides its result.
+
+    On a CPU without instructions for bfloat16 that is a float32 copy of the result.
+    """
     found: list[Tensor] = []
     return most(lambda: by, lambda z: found.append(z @ weight), device) - found[0].nbytes
 

@@ -147,7 +147,7 @@ def test_layers_are_drawn_as_in_the_paper() -> None:
 
 
 def test_phases_keep_their_distribution() -> None:
-    """What the initialisation is for: about N(0, 1) in every hidden layer, however deep."""
+    """The initialisation keeps phases at about N(0, 1) in every hidden layer, however deep."""
     torch.manual_seed(0)
     net = Siren(2, 256, 4, 1)
     h = net.net[0](torch.rand(2000, 2) * 2 - 1)

@@ -81,7 +81,7 @@ class Blocks(nn.Module):
 
 
 class Activated(nn.Module):
-    """Parameters of its own beside an activation, as siren-pytorch has them."""
+    """Parameters next to an activation, as in siren-pytorch."""
 
     def __init__(self, rows: int, columns: int, activation: nn.Module) -> None:
         super().__init__()

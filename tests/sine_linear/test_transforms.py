@@ -223,7 +223,7 @@ def test_inductor(dtype: torch.dtype, device: str) -> None:
 
 @pytest.mark.usefixtures("fresh_compile")
 def test_compile_of_second_derivatives() -> None:
-    """Of a Laplacian by torch.func, with its gradients by the weights, in one graph."""
+    """A Laplacian by torch.func, with its gradients by the weights, in one graph."""
     net = Net("cpu").double()
 
     def laplacian(p: list[Tensor], x: Tensor) -> Tensor:

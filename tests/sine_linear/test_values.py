@@ -1,4 +1,4 @@
-"""What the sine layer keeps and makes of it: saved bytes, slopes, NaN and inf, parts of rows."""
+"""Values that the sine layer saves and gives: bytes, slopes, NaN and inf, parts of rows."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Net(nn.Module):
         return self.last(x)
 
     def derivatives(self, order: int) -> list[Tensor]:
-        """Of a loss of the value, of its gradient, or of second derivatives."""
+        """Derivatives of a loss of the value, of its gradient, or of second derivatives."""
         value = self(self.x)
         for _ in range(order - 1):
             (slope,) = torch.autograd.grad(value.sum(), self.x, create_graph=True)
@@ -96,7 +96,7 @@ def test_derivatives(
 
 
 def test_written_over_between_two_derivatives() -> None:
-    """What the first derivative keeps of the layer has been written over when the second comes."""
+    """Tensors that the first derivative saved were written over before the second."""
     found = []
     for write in (times_, times):
         net = Net(write, "cpu")

@@ -30,7 +30,7 @@ SIZES = (
 
 @pytest.fixture
 def tf32(allow_tf32: Callable[[bool], None]) -> None:
-    """Without it float32 is not for this kernel."""
+    """Allows TF32, without which this kernel does not take float32."""
     allow_tf32(True)
 
 
@@ -61,7 +61,7 @@ def test_by_the_rule(dtype: torch.dtype, sizes: tuple[int, int, int], d: int, se
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_large_phases_and_nan(dtype: torch.dtype) -> None:
-    """As the other kernels have them. One product each: those of tf32 differ."""
+    """The same as by the other kernels. Each sum is one product, since those of tf32 differ."""
     call = jet_arguments(Make("far", "cuda", dtype), (700,), (64, 64), omega=3e4, bias=False)
     call.args[1].zero_()[:, 3] = 1
     call.args[0].copy_(call.args[0].bfloat16())

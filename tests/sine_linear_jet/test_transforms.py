@@ -181,7 +181,7 @@ class Net(torch.nn.Module):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_loss_of_the_laplacian_compiles_whole(device: str) -> None:
-    """What torch.compile cannot do by double backward."""
+    """torch.compile has no double backward, and compiles this loss."""
     net = Net(device)
     jet = jet_arguments(Make("compile", device, torch.float64), (6,), (2, 8)).args[0]
     found = []

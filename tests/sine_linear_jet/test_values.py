@@ -36,7 +36,7 @@ def of_coordinates(x: Tensor, second: str) -> Tensor:
 @pytest.mark.parametrize("d", [1, 2, 3])
 @pytest.mark.parametrize("second", SECONDS)
 def test_derivatives_are_those_of_autograd(second: str, d: int, device: str) -> None:
-    """Of a network of three layers; and how its parameters change a loss of them."""
+    """A network of three layers and the gradients of its parameters."""
     make = Make(f"network {d}", device, torch.float64)
     x = make(7, d)
     widths = ((6, d), (6, 6), (2, 6))
@@ -128,7 +128,7 @@ SPECIAL = (0.0, 1.0, -0.7, 3.0, INF, -INF, NAN)
 @pytest.mark.parametrize("second", SECONDS)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_nan_and_inf_as_in_the_composition(dtype: torch.dtype, second: str, device: str) -> None:
-    """In any one part of a jet, and in any one part of the gradient."""
+    """NaN and inf in any one part of a jet, and in any one part of the gradient."""
     call = jet_arguments(Make("special", device, dtype), (len(SPECIAL),), (1, 1), second=second)
     special = torch.tensor(SPECIAL, dtype=dtype, device=device)[:, None]
     for where in ("jet", "grad"):
@@ -206,7 +206,7 @@ MANY = ((1, 1), (3, 31), (2_500, 256), (70_001, 24), (1_300, 1_032))
 @pytest.mark.parametrize("sizes", MANY, ids=str)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_of_many_points(dtype: torch.dtype, sizes: tuple[int, int], device: str) -> None:
-    """As two calls of half the points, and gradients of weights as their sums."""
+    """Equals two calls of half the points; gradients of weights equal their sums."""
     points, outputs = sizes
     if device == "cpu":
         points, outputs = min(points, 300), min(outputs, 256)

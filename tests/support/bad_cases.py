@@ -1,4 +1,5 @@
-"""What must raise, and with which words: each rule of each op broken once, on all devices."""
+"""Calls that must raise, with their error texts: each rule of each op broken once, on all
+devices."""
 
 from __future__ import annotations
 
@@ -109,7 +110,7 @@ def add_bad() -> list[Bad]:
 
 
 def bool_refused(op: str, call: Callable[..., Any]) -> Bad:
-    """By an op that keeps integers."""
+    """bool arguments of an op that keeps integers."""
     return Bad(
         f"{op} bool",
         lambda m: call(m, of_dtype(m, torch.bool, 4)),

@@ -122,7 +122,7 @@ def writing(op: str, call: Callable[..., Any], inplace: Callable[..., Any], x: s
 
 
 def integers_refused(op: str, inplace: Callable[..., Any], x: str) -> Bad:
-    """In place, by an op whose result is floating-point."""
+    """Integers in place, by an op whose result is floating-point."""
     return Bad(
         f"{op}_ integers",
         lambda m: inplace(m, m(4, dtype=torch.int32)),

@@ -1,7 +1,8 @@
 """Inputs of every op. A case builds one call's arguments, of equal values on every device.
 
 ``OPS`` maps an op's name to its functions and good inputs, ``BAD`` lists what must raise, and with
-which message. A law takes what it needs from here, and a new op is tested by adding it here.
+which message. Tests of invariants take what they need from here, and a new op is tested by adding
+it here.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def sized_call(
     layer: tuple[int, int, int, int],
     **options: Any,
 ) -> Call:
-    """A call of sizes that a law chooses: ``shape`` for an elementwise op, B I H for the cell and
+    """A call of sizes that a test chooses: ``shape`` for an elementwise op, B I H for the cell and
     the sine layer and its jets (steps, rows and columns of a scan), and T B I H for the recurrent
     layer, which takes the options too."""
     if op.name == "sine_linear":

@@ -1,4 +1,4 @@
-"""Helpers that hold a result of ours against torch's: bits, layout, and what was raised."""
+"""Helpers that compare treadle's results with torch's: bits, layout, and errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def attempt(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
-    """The call's result and None, or None and what it raised."""
+    """The call's result and None, or None and its exception."""
     try:
         return call(), None
     except Exception as error:
@@ -33,7 +33,7 @@ def same_layout(actual: Tensor, expected: Tensor, what: object = "") -> None:
 
 
 def differing(actual: Tensor, expected: Tensor) -> Tensor:
-    """Where the bits differ; any NaN equals any other."""
+    """A mask of elements whose bits differ; any NaN equals any other."""
     bits = _BITS[actual.element_size()]
     different = actual.contiguous().view(bits) != expected.contiguous().view(bits)
     if actual.is_floating_point():
@@ -73,7 +73,7 @@ def within_ulps(actual: Tensor, exact: Tensor, bound: float, what: object = "") 
 
 
 def twin(t: Tensor) -> Tensor:
-    """A copy with memory of its own and the strides and offset of `t`, also where expanded."""
+    """A copy with its own memory and the strides and offset of `t`, even if `t` is expanded."""
     storage = t.untyped_storage().clone()
     flat = torch.empty(0, dtype=t.dtype, device=t.device).set_(storage)
     return flat.as_strided(t.size(), t.stride(), t.storage_offset())

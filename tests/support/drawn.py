@@ -1,4 +1,4 @@
-"""What Hypothesis draws: tensors of any shape, stride, offset and dtype, with special values."""
+"""Hypothesis strategies: tensors of any shape, stride, offset and dtype, with special values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FACTORS = [0, 1, 2, -1, 3, 0.0, -0.0, 0.5, -2.75, 1e-3, 1e5, 3e38, INF, NAN, 2**
 def values(
     size: int, dtype: torch.dtype, seed: int, special: bool = True, by: float = 1.0
 ) -> Tensor:
-    """Random numbers times `by`; every third a special one if asked for."""
+    """Random numbers times `by`; optionally every third one special."""
     generator = torch.Generator().manual_seed(seed)
     which = torch.randint(0, len(SPECIAL), (size,), generator=generator)
     if dtype.is_floating_point:
@@ -56,7 +56,8 @@ def values(
 
 @st.composite
 def shapes(draw: st.DrawFn) -> tuple[int, ...]:
-    """Small ones with zeros and ones among the sizes, and rows longer than any vector or block."""
+    """Small shapes with zeros and ones among the sizes, and rows longer than any vector or
+    block."""
     sizes = st.sampled_from([3, 5, 2, 8, 1, 0])
     shape = draw(st.lists(sizes, max_size=4))
     if shape and draw(st.booleans()):

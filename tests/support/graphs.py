@@ -1,7 +1,7 @@
 """CUDA graphs of launches: which of them may overlap the one before, and the same kept apart.
 
-Capture turns the attribute that lets a kernel in early into a kind of edge, which the driver tells:
-so one library shows both without being built twice, and nothing is timed.
+Capture turns the attribute for early launch into a kind of edge, which the driver reports. So one
+library shows both, without a second build and without timing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class EdgeData(ctypes.Structure):
 
 
 def captured(call: Callable[[], Any], times: int) -> torch.cuda.CUDAGraph:
-    """A graph of so many calls, not instantiated yet. There is one call before, to load kernels."""
+    """A graph of `times` calls, not instantiated yet. One call before it loads kernels."""
     call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph(keep_graph=True)
@@ -40,7 +40,7 @@ def captured(call: Callable[[], Any], times: int) -> torch.cuda.CUDAGraph:
 
 
 def overlaps(graph: torch.cuda.CUDAGraph) -> list[bool]:
-    """Of each edge, whether the launch at its end may begin before the other has ended."""
+    """Whether the launch at the end of each edge may begin before the other has ended."""
     return [edge.type == PROGRAMMATIC for edge in _edges(graph)[2]]
 
 

@@ -1,8 +1,8 @@
-"""Prints, as JSON, what `--help` of each script says, by one process that has torch already.
+"""Prints, as JSON, the `--help` of each script, from one process that has imported torch.
 
     python -m tests.support.helps examples/digits.py "-m treadle" ...
 
-A script runs in a fork of it; what that writes comes with the exit status.
+Each script runs in a fork; its output comes with its exit status.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import treadle  # noqa: F401
 
 
 def run(script: str) -> int:
-    """The exit status, of which argparse makes an exception."""
+    """The exit status, which argparse raises as an exception."""
     sys.argv = [script, "--help"]
     try:
         if script.startswith("-m "):

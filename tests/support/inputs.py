@@ -1,4 +1,4 @@
-"""What a case is made of: tensors of equal values on every device, calls, cases and ops."""
+"""The parts of a case: tensors of equal values on every device, calls, cases and ops."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def on_hopper() -> bool:
-    """Whether kernels for sm_90 alone run."""
+    """Whether kernels for sm_90 only run here."""
     return gpus.architecture() == 90
 
 
@@ -106,8 +106,8 @@ class Op:
     torch_function: Callable[..., Any] | None = None  # its twin, with out=
     # How far from the exact values, in ulps; None: it has the bits of its twin.
     ulps: Mapping[torch.dtype, float] | None = None
-    # Of an elementwise op, by the variant of the call: what follows the first argument, made of a
-    # tensor of its shape. See forms.py.
+    # For an elementwise op, by the variant of the call: the arguments after the first, made from
+    # a tensor of its shape. See forms.py.
     rest: Mapping[str, Callable[[Tensor], Call]] | None = None
     parameters: bool = False  # whether tensors after the first have shapes of their own
 
@@ -122,7 +122,7 @@ class Op:
 
     @property
     def dtypes(self) -> set[torch.dtype]:
-        """Those of any case."""
+        """The dtypes of all cases."""
         return {dtype for case in self.cases for dtype in case.dtypes}
 
     @property
@@ -173,7 +173,7 @@ class Bad:
 
 
 def batched(args: list[Any], subset: tuple[int, ...]) -> tuple[list[Any], tuple[Any, ...]]:
-    """For vmap: those of the subset with a batch in different dimensions, and in_dims."""
+    """Arguments and in_dims of vmap: the subset's tensors are batched in different dimensions."""
     args = list(args)
     in_dims: list[int | None] = [None] * len(args)
     for i in subset:

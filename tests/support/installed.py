@@ -1,4 +1,4 @@
-"""Copies of the built package, to be spoilt, and processes that import them."""
+"""Copies of the built package for tests to break, and processes that import them."""
 
 from __future__ import annotations
 

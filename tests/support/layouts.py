@@ -1,4 +1,4 @@
-"""How values can lie in memory: each function returns an equal tensor that is stored its way."""
+"""Layouts in memory: each function returns an equal tensor in its layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made once a run of pytest, by whichever of its processes is first."""
+"""Fixtures made once in a run of pytest, by whichever of its processes is first."""
 
 from __future__ import annotations
 

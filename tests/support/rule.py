@@ -1,4 +1,4 @@
-"""How far from the truth a result may be: the error of the plain PyTorch composition says."""
+"""The tolerance of results, from the error of plain PyTorch."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def gradients(
     call = call.with_args({i: call.args[i].requires_grad_() for i in leaves})
     results = outputs(call.run(function))
     make = Make("cotangents", results[0].device.type, torch.float64)
-    # Of values that every dtype has, so that all of them differentiate the same.
+    # Values that every dtype has, so that all dtypes differentiate the same.
     cotangents = [make(*r.shape).bfloat16().to(r.dtype) for r in results]
     found = torch.autograd.grad(results, [call.args[i] for i in leaves], cotangents)
     return tuple(r.detach() for r in results), found

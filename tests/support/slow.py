@@ -1,7 +1,6 @@
 """Tests that take long: seconds of a core, all cases of a function or of a file together.
 
-Measured on an AMD EPYC (Zen 4), with child processes; `pytest --durations=0` says what a test takes
-on the clock.
+Measured on an AMD EPYC (Zen 4), with child processes; `pytest --durations=0` shows wall times.
 """
 
 SLOW = {

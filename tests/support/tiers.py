@@ -2,8 +2,8 @@
 
 The functions of SLOW take 10 seconds or more of a worker, their cases together. `--slow=none`
 leaves them out, which is `make test`. `--slow=some`, which is .ci/run, takes those whose sources
-changed since the last commit that ran all tests (.ci/full_run), and of the others each fourth,
-another fourth at each commit.
+changed since the last commit that ran all tests (.ci/full_run), and a quarter of the others, a
+different one at each commit.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FILES = (
 
 
 def concerned(path: str) -> set[str]:
-    """Whose a changed file is; {"all"} if nobody's alone."""
+    """The subjects of a changed file; {"all"} if it belongs to several."""
     for pattern, names in FILES:
         if found := re.match(pattern, path):
             return {found.expand(name) for name in names}
@@ -50,7 +50,7 @@ def concerned(path: str) -> set[str]:
 
 
 def subjects(key: str) -> set[str]:
-    """What the tests of an entry of SLOW are about."""
+    """The subjects of the tests of an entry of SLOW."""
     folder = key.split("/")[1]
     if folder == "package":
         if "test_new_op" in key:
@@ -67,7 +67,7 @@ def git(*arguments: str) -> str | None:
 
 
 def changed() -> set[str]:
-    """What changed since the last run of all tests; {"all"} where nobody knows."""
+    """The subjects that changed since the last run of all tests; {"all"} if unknown."""
     base = FULL_RUN.read_text().strip() if FULL_RUN.exists() else ""
     names = git("diff", "--name-only", base, "--") if base else None
     if names is None:
@@ -76,7 +76,7 @@ def changed() -> set[str]:
 
 
 def turn() -> int:
-    """Which fourth of the slow tests is taken: that of the commit's number."""
+    """The quarter of the slow tests to run, from the commit's number."""
     return int(git("rev-list", "--count", "HEAD") or 0) % TURNS
 
 

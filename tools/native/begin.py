@@ -1,9 +1,9 @@
-"""Compiles what needs no torch, while pip still loads it.
+"""Compiles the sources that need no torch, while pip still downloads it.
 
     TORCH_CUDA_ARCH_LIST=9.0 python -m tools.native.begin 13.0
 
-The objects of libtreadle_kernels.so lie where a build for a torch of this CUDA version looks for
-them. Any Python with ninja runs this. It must have ended, or be ended, before that build.
+It puts the objects of libtreadle_kernels.so where a build for a torch of this CUDA version looks
+for them. Any Python with ninja can run it. It must end, or be stopped, before that build.
 """
 
 from __future__ import annotations

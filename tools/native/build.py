@@ -1,4 +1,4 @@
-"""Builds the binaries, lays them into the package and writes the build facts beside them.
+"""Builds the binaries, copies them into the package and writes the build facts next to them.
 
 treadle/lib/libtreadle_kernels.so            for any torch
 treadle/lib/torch-2.11/libtreadle.so         and so on, one folder a torch minor
@@ -159,7 +159,7 @@ def _facts(graph: Graph) -> dict[str, object]:
 
 
 def _public(flags: list[str]) -> list[str]:
-    """Flags without folders: they say nothing to a reader on another machine."""
+    """Flags without folders, which mean nothing on another machine."""
     kept: list[str] = []
     skip = False
     for flag in flags:

@@ -77,7 +77,7 @@ class Toolkit:
 
 @dataclass(frozen=True)
 class Missing:
-    """Why CUDA is left out, and what would bring it in."""
+    """Why CUDA is left out, and how to include it."""
 
     reason: str
     remedy: str

@@ -151,8 +151,8 @@ class Graph:
         return self._edge(rule, out, [source], flags)
 
     def _precompile(self) -> None:
-        """Torch's headers, for `_torch_object`. A compiler that cannot use what it has made here
-        takes the header of that name, which stands beside it."""
+        """Torch's headers, for `_torch_object`. A compiler that cannot use the precompiled header
+        falls back to the header of that name next to it."""
         header = self.folder / PRECOMPILED.name
         header.parent.mkdir(parents=True, exist_ok=True)
         write_if_new(header, f'#include "{PRECOMPILED}"\n')
@@ -166,11 +166,11 @@ class Graph:
         return self._edge("cxx", out, [source], ["-include", str(header), *flags], needs)
 
     def own_flags(self) -> list[str]:
-        """What every C++ file of ours is compiled with."""
+        """The flags of every C++ file."""
         return [*CXX_FLAGS, "-I.", "-Icsrc", "-Icsrc/include", "-Ikernels/include"]
 
     def torch_flags(self) -> list[str]:
-        """What a file that includes torch is compiled with beside `own_flags`."""
+        """The flags of a file that includes torch, in addition to `own_flags`."""
         flags = ["-O2", f"-std=c++{self.torch.cxx_standard}"]
         # at::parallel_for is a header, and serial without it.
         flags.append("-fopenmp")
@@ -182,17 +182,17 @@ class Graph:
         return [*flags, "-idirafter", "csrc/compat", *from_env("CXXFLAGS")]
 
     def kernel_host_flags(self) -> list[str]:
-        """What kernels/*.cpp are compiled with that are for any processor."""
+        """The flags of kernels/*.cpp that are for any processor."""
         flags = [*CXX_FLAGS, "-O2", "-std=c++17", "-I.", "-Ikernels/include"]
         return [*flags, *from_env("CXXFLAGS")]
 
     def cpu_flags(self, isa: str) -> list[str]:
-        """What the CPU kernels are compiled with."""
+        """The flags of the CPU kernels."""
         flags = ["-std=c++17", *host.CPU_FLAGS, *host.isas()[isa], f"-DTREADLE_ISA={isa}"]
         return [*CXX_FLAGS, "-I.", "-Ikernels/include", *flags, *from_env("CXXFLAGS")]
 
     def nvcc_flags(self, toolkit: cuda.Toolkit) -> list[str]:
-        """What the kernels are compiled with."""
+        """The flags of the CUDA kernels."""
         flags = [*NVCC_FLAGS, "-I.", *toolkit.gencode()]
         if cuda.for_checking():
             flags += toolkit.checking_flags()
@@ -219,7 +219,8 @@ class Graph:
         ]
 
     def _cpu_objects(self) -> list[Path]:
-        """The CPU kernels, one object an instruction set, and what chooses among these."""
+        """The CPU kernels, one object for each instruction set, and the code that chooses among
+        them."""
         sources = sorted(Path("kernels").rglob("*.cpp"))
         objects = [
             self._shared_object("cxx", source, self.cpu_flags(isa), f".{isa}")

@@ -1,4 +1,4 @@
-"""What the build needs to know of torch, of the compilers and of the machine."""
+"""Facts about torch, the compilers and the machine that the build needs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ISA_FLAGS = {
 
 
 class BuildError(RuntimeError):
-    """The build cannot go on; the text says why and what mends it."""
+    """The build cannot go on; the text says why, and how to fix it."""
 
 
 def torch_minor() -> tuple[int, int]:
@@ -54,7 +54,7 @@ def torch_minor() -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Torch:
-    """The torch that is built against."""
+    """The torch to build against."""
 
     version: str
     cuda: str | None  # as torch.version.cuda: "13.0", or None for a CPU-only torch
@@ -85,7 +85,7 @@ class Torch:
 
     @classmethod
     def all(cls) -> list[Torch]:
-        """Those of $TREADLE_TORCHES, folders of torch packages; else the installed one."""
+        """The torch packages in the folders of $TREADLE_TORCHES; else the installed one."""
         folders = os.environ.get("TREADLE_TORCHES")
         if not folders:
             return [cls.installed()]
@@ -98,7 +98,7 @@ class Torch:
 
     @property
     def cxx_standard(self) -> int:
-        """What torch's own headers ask for: they refuse anything older with an #error."""
+        """The standard that torch's own headers need: they refuse anything older with an #error."""
         header = (self.root / "include" / "ATen" / "ATen.h").read_text()
         return 20 if "202002L" in header else 17
 
@@ -112,13 +112,13 @@ class Torch:
         return self.root / "lib"
 
     def toolkit_dirs(self) -> list[Path]:
-        """Folders of the CUDA packages that pip installs beside torch."""
+        """Folders of the CUDA packages that pip installs with torch."""
         return sorted((self.root.parent / "nvidia").glob("cu[0-9]*"))
 
 
 @dataclass(frozen=True)
 class Python:
-    """A CPython that treadle._C is compiled for."""
+    """A CPython for which treadle._C is compiled."""
 
     suffix: str  # of its extension modules: ".cpython-311-x86_64-linux-gnu.so"
     include: str
@@ -164,7 +164,7 @@ def cxx() -> str:
 
 
 def ccache() -> str:
-    """What goes before a compiler: ccache where it is found, unless $TREADLE_CCACHE is 0."""
+    """The prefix of compiler commands: ccache if it is found, unless $TREADLE_CCACHE is 0."""
     return "ccache " if os.environ.get("TREADLE_CCACHE") != "0" and shutil.which("ccache") else ""
 
 
@@ -175,7 +175,7 @@ def ccache_environment(root: Path) -> dict[str, str]:
 
 
 def first_line(command: list[str]) -> str:
-    """The first line that a compiler says of its version."""
+    """The first line of a compiler's version."""
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return out.splitlines()[0].strip()
 

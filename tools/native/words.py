@@ -8,7 +8,8 @@ from pathlib import Path
 
 
 def write_if_new(path: Path, text: str) -> None:
-    """A file that has this text already keeps its time, and so what is made of it."""
+    """Write a file unless it has this text already: then its time stays, and ninja rebuilds
+    nothing."""
     if not path.exists() or path.read_text() != text:
         path.write_text(text)
 
@@ -22,5 +23,5 @@ def quote(word: str | Path) -> str:
 
 
 def escape(path: Path) -> str:
-    """A path as ninja wants it."""
+    """A path, escaped for ninja."""
     return str(path).replace("$", "$$").replace(" ", "$ ").replace(":", "$:")

@@ -20,7 +20,7 @@ static cudaDataType_t type_of(Dtype dtype) {
   return dtype == Dtype::kHalf ? CUDA_R_16F : CUDA_R_16BF;
 }
 
-// A factor as cuBLAS takes it, columns first: a row-major matrix is its transpose.
+// A factor in cuBLAS's column-major order: a row-major matrix is its transpose.
 struct Operand {
   cublasOperation_t op;
   const void* data;
@@ -41,7 +41,7 @@ struct Operand {
   }
 };
 
-// Older torch says it by a bool, newer by an enum whose first value allows it.
+// A bool in older torch; in newer torch an enum whose first value allows it.
 template <class Option>
 static bool is_allowed(Option option) {
   if constexpr (std::is_same_v<Option, bool>) {
@@ -51,14 +51,14 @@ static bool is_allowed(Option option) {
   }
 }
 
-// Whether torch lets cuBLAS add parts of a product that were rounded to the half type.
+// Whether torch allows cuBLAS to add partial sums rounded to the half type.
 static bool rounds_parts(Dtype dtype) {
   const auto& context = at::globalContext();
   return dtype == Dtype::kHalf ? is_allowed(context.allowFP16ReductionCuBLAS())
                                : is_allowed(context.allowBF16ReductionCuBLAS());
 }
 
-// The mode of one product, where it is not the handle's; after the product the handle has its own.
+// The mode of one product, if it differs from the handle's, which is restored after the product.
 class MathMode {
  public:
   MathMode(cublasHandle_t handle, std::optional<cublasMath_t> mode) {
@@ -133,8 +133,8 @@ GemmsOnStream::GemmsOnStream(cudaStream_t stream, void* workspace, size_t bytes)
   TORCH_CUDABLAS_CHECK(cublasSetWorkspace(handle, workspace, bytes));
 }
 
-// ATen sets stream, workspace and mode whenever it is asked for the handle: if not now, then when
-// the handle is used next.
+// ATen sets stream, workspace and mode whenever it returns the handle: if not now, then at its next
+// use.
 GemmsOnStream::Moved::~Moved() {
   try {
     at::cuda::getCurrentCUDABlasHandle();

@@ -1,5 +1,5 @@
-// Matrix products by cuBLAS directly, with ATen's handle: its stream, its workspace, and what torch
-// was told of tf32. A call of ATen's own functions takes as long as a step of a recurrent layer.
+// Matrix products by cuBLAS directly, with ATen's handle: its stream, its workspace, and torch's
+// setting of tf32. A call of ATen's own functions takes as long as a step of a recurrent layer.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +17,7 @@ namespace treadle {
 // longer than a product. Each product leaves the handle's mode as it found it.
 class Gemm {
  public:
-  // tf32: whether float32 is computed so; none: as torch says for matrix products.
+  // tf32: whether float32 is computed in tf32; none: torch's setting for matrix products.
   explicit Gemm(Dtype dtype, std::optional<bool> tf32 = {});
   // out = a b, or added to it, of matrices that are dense along rows or columns: as at::mm computes
   // it, to the bit. `wide`: out is acc_t. Sizes beyond what cuBLAS counts raise.
@@ -30,8 +30,8 @@ class Gemm {
   cublasHandle_t handle_;
 };
 
-// While it lives, products of this thread's Gemms on the current device that were made before it
-// are on this stream, with this workspace; after it they are where ATen has them.
+// While it lives, Gemms of this thread on the current device that were made before it use this
+// stream and workspace; afterwards they use ATen's again.
 class GemmsOnStream {
  public:
   GemmsOnStream(cudaStream_t stream, void* workspace, size_t bytes);
@@ -39,7 +39,7 @@ class GemmsOnStream {
   GemmsOnStream& operator=(const GemmsOnStream&) = delete;
 
  private:
-  // A member, so that it also undoes what a constructor that throws has done.
+  // A member, so that it also cleans up if the constructor throws.
   struct Moved {
     ~Moved();
   } moved_;

@@ -11,7 +11,7 @@ void check_launch(const char* op, cudaError_t error) {
                 "), which this build has no code for; rebuild with TORCH_CUDA_ARCH_LIST=",
                 device->major, ".", device->minor, " (python -m treadle shows what it has)");
   }
-  TORCH_CHECK(false, op, ": the kernel must launch, got ", cudaGetErrorName(error), ": ",
+  TORCH_CHECK(false, op, ": kernel launch failed: ", cudaGetErrorName(error), ": ",
               cudaGetErrorString(error));
 }
 

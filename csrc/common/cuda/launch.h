@@ -1,4 +1,4 @@
-// What every CUDA backend function does around a launch.
+// Guards and checks around every launch of a CUDA backend function.
 #pragma once
 
 #include <ATen/cuda/CUDAContext.h>
@@ -6,7 +6,7 @@
 
 namespace treadle {
 
-// Raises for a failed launch; for a GPU this build has no code for, with the way to rebuild.
+// Raises for a failed launch; if the build has no code for this GPU, the error says how to rebuild.
 void check_launch(const char* op, cudaError_t error);
 
 }  // namespace treadle

@@ -3,7 +3,7 @@
 namespace treadle {
 
 ElementwiseArgs elementwise_args(const ElementwiseLoop& loop) {
-  ElementwiseArgs args;  // sizes and strides stay unset: a dense launch does not look at them
+  ElementwiseArgs args;  // sizes and strides stay unset: a dense launch does not read them
   args.operands = loop.operands;
   args.ndim = 1;
   args.numel = loop.numel();

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <tuple>
 
-// The library hides what is not named here.
+// The library exports only these names.
 #pragma GCC visibility push(default)
 namespace treadle {
 
@@ -68,9 +68,9 @@ std::tuple<at::Tensor, at::Tensor> lltm_cell(const at::Tensor& input, const at::
 at::Tensor sine_linear(const at::Tensor& input, const at::Tensor& weight,
                        const std::optional<at::Tensor>& bias, double omega);
 
-// A jet [P, ..., I] through that layer, [P, ..., O]: its value, then its derivatives by the
-// `coordinates`, then, as `second` is none, laplacian or hessian_diagonal, no second derivatives,
-// their sum, or each of the Hessian's diagonal.
+// A jet [P, ..., I] through that layer, [P, ..., O]: its value, then its derivatives with respect
+// to the `coordinates`, then, as `second` is none, laplacian or hessian_diagonal, no second
+// derivatives, their sum, or each of the Hessian's diagonal.
 at::Tensor sine_linear_jet(const at::Tensor& jet, const at::Tensor& weight,
                            const std::optional<at::Tensor>& bias, double omega, int64_t coordinates,
                            std::string_view second = "none");
@@ -81,14 +81,14 @@ at::Tensor sine_linear_jet(const at::Tensor& jet, const at::Tensor& weight,
 // and, if has_biases, bias [3H]. The order is that of at::lstm. recompute: keep less for backward.
 // reset [T, B] bool ([B, T] if batch_first): the state before a step where it is true is that of
 // reset_hx (as hx, or one for each step, [L*D, T, B, H]) or zeros. lengths [B], int64 or int32 on
-// input's device: rows stop by themselves after so many steps, at least 0 and at most T.
+// input's device: the steps of each row, from 0 to T.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> lltm(
     const at::Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
     int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first,
     bool recompute = false, const std::optional<at::Tensor>& reset = std::nullopt,
     at::TensorList reset_hx = {}, const std::optional<at::Tensor>& lengths = std::nullopt);
 
-// Of a packed batch: data [S, I] and batch_sizes [T], int64 on the CPU; output is [S, D*H].
+// For a packed batch: data [S, I] and batch_sizes [T], int64 on the CPU; output is [S, D*H].
 std::tuple<at::Tensor, at::Tensor, at::Tensor> lltm(
     const at::Tensor& data, const at::Tensor& batch_sizes, at::TensorList hx, at::TensorList params,
     bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional,
@@ -122,8 +122,8 @@ std::tuple<at::Tensor, at::Tensor> gru(const at::Tensor& data, const at::Tensor&
                                        const std::optional<at::Tensor>& reset = std::nullopt,
                                        const std::optional<at::Tensor>& reset_hx = std::nullopt);
 
-// The same with the cells of all steps as a last result, [T, B, D*H] ([B, T, D*H] if batch_first)
-// or [S, D*H], those of the last layer, in the dtype of c_n.
+// The same with the cell states of the last layer as a last result: c of every step, [T, B, D*H]
+// ([B, T, D*H] if batch_first) or [S, D*H], in the dtype of c_n.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> lltm_with_cells(
     const at::Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
     int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first,

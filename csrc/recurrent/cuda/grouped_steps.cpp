@@ -1,4 +1,4 @@
-// A direction of algorithm "step" in groups of steps: what a step is, forward and backward.
+// A direction of algorithm "step" as a StepGraph: what one step launches, forward and backward.
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
 

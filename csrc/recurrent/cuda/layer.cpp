@@ -53,8 +53,8 @@ RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
   found.tf32 = tf32_cuda(sizes.cell, sizes.dtype).value_or(tf32_allowed());
   const RecurrencePlan plan = make_plan(op, sizes, found, algorithm, backward);
   if (plan.is("step") || plan.is("warp") || fits(sizes, plan, backward)) return plan;
-  TORCH_CHECK(algorithm == "auto", op, ": algorithm ", algorithm, " must fit on the device, got ",
-              at::cuda::getDeviceProperties(device.index())->name, ", which has no room for it");
+  TORCH_CHECK(algorithm == "auto", op, ": algorithm '", algorithm, "' does not fit on ",
+              at::cuda::getDeviceProperties(device.index())->name, " for these sizes");
   RecurrencePlan other = make_plan(op, sizes, found, "step", backward);
   other.reason = plan.is("tiles")     ? "the library has no tiles for this device"
                  : plan.is("cluster") ? "the clusters do not fit on this device"
@@ -98,7 +98,8 @@ void forward_cuda(const RecurrenceForward& args, const Tensor& weight, const voi
   with_stream(weight.device(), [&](cudaStream_t stream) {
     const Gemm gemm(args.dtype, tf32_cuda(args.cell, args.dtype));
     const bool add = cell_info(args.cell).same_gates();
-    // Of cells whose gates do not all have both products: h W_hh^T, stored as the input's products.
+    // For cells whose gates do not all have both products: h W_hh^T, in the layout of the input's
+    // products.
     const bool transposed = args.products.column_stride != 1;
     const auto options = weight.options().dtype(at::toOpMathType(weight.scalar_type()));
     const Tensor apart = add          ? Tensor()

@@ -15,7 +15,7 @@ namespace treadle {
 namespace {
 
 constexpr const char* kOp = "recurrent_layer_backward";
-// Of fewer elements h before each step is laid out faster than a second product begins.
+// Below this size, copying every h_{t-1} into one buffer beats launching a second GEMM.
 constexpr int64_t kManyStates = int64_t{1} << 19;
 // Above this many rows torch's reduction, which splits them over blocks, is faster.
 constexpr int64_t kRowsOfOneBlock = 2048;
@@ -28,7 +28,7 @@ at::TensorOptions options_of(at::Device device, Dtype dtype) {
   return at::TensorOptions(device).dtype(type);
 }
 
-// Of gates [S, GH] the columns that h's product is part of, or the input's.
+// The columns of the gates [S, GH] to which h's product contributes, or the input's.
 Matrix state_window(const ParameterGradients& args) {
   const CellInfo& cell = cell_info(args.cell);
   return args.grad_gates.columns_from(cell.state_first * args.hidden,

@@ -31,7 +31,7 @@ const int64_t* starts_of(const Tensor& starts) {
 }
 
 // Calls launch(args) for as many rows of the batch at a time as the grid takes. The workspace, in
-// which its blocks exchange values, starts as "nothing has arrived": every byte 0xff.
+// which its blocks exchange values, begins with every byte 0xff: nothing has arrived.
 template <class Args, class Launch>
 void run_grid(const char* op, Args args, const RecurrencePlan& plan, bool backward,
               at::Device device, cudaStream_t stream, const Launch& launch) {

@@ -25,12 +25,12 @@ bool is_captured(cudaStream_t stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-// A stream on which nobody else works, so that what is captured is ours alone.
+// A stream that nothing else uses, so that the capture contains only these launches.
 class CapturedStream {
  public:
   CapturedStream() {
     C10_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-    // What other threads ask of CUDA meanwhile is their own affair.
+    // Calls of other threads to CUDA meanwhile must not matter.
     const cudaError_t error = cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed);
     if (error != cudaSuccess) cudaStreamDestroy(stream_);
     C10_CUDA_CHECK(error);
@@ -83,8 +83,8 @@ StepGroups::StepGroups(const char* op, Dtype dtype, std::optional<bool> tf32,
       device_(device),
       stream_(stream),
       step_(std::move(step)),
-      // Within a capture of the caller's the steps become part of that. Launches that are recorded
-      // are made one by one.
+      // Inside a capture of the caller's the steps become part of it. Recorded launches are made
+      // one by one.
       graphs_(!is_captured(stream) && !launches_recorded()) {
   if (graphs_) base_ = at::empty({2}, at::TensorOptions(device).dtype(at::kLong));
 }
@@ -99,7 +99,7 @@ void StepGroups::make_graph() {
   // same algorithm is chosen.
   const auto bytes = static_cast<int64_t>(at::cuda::getChosenWorkspaceSize());
   workspace_ = at::empty({bytes}, at::TensorOptions(device_).dtype(at::kByte));
-  // Nor is a capture of another thread's ours: what is asked for here is no part of it.
+  // Relaxed: calls made here must not invalidate a capture in another thread.
   const c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
   CapturedStream side;
   const Gemm gemm(dtype_, tf32_);

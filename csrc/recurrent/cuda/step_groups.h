@@ -1,7 +1,7 @@
-// Steps of algorithm "step" in groups. A product and a kernel cost the host more than they take a
-// GPU that is not filled, so a group of steps becomes a CUDA graph, made once a call, and launched
-// again and again: a few microseconds of the host for all of its steps. Where in the sequence a
-// group stands is read from memory.
+// Several steps of algorithm "step" as one CUDA graph. On a GPU that is not filled, launching a
+// GEMM and a kernel takes the host longer than the GPU. So several steps are captured once a call
+// and launched again and again, for a few microseconds of the host each time. The graph reads from
+// memory where in the sequence it is.
 #pragma once
 
 #include <functional>
@@ -25,7 +25,7 @@ inline Matrix matrix_of(const MatrixView& view, int64_t rows, int64_t columns,
           element_size};
 }
 
-// Steps of a group.
+// Steps of a StepGraph.
 inline constexpr int64_t kGroupSteps = 8;
 
 // A sequence whose steps are as many and as short as pays for making a graph. It follows from sizes

@@ -39,7 +39,7 @@ Tensors2 lltm_cell(const Tensor& input, const Tensor& weights, const OptionalTen
 
 // ---- the step in ATen ops, in float at least
 
-// Of input, weights, bias, old_h and old_cell: values, tangents or gradients.
+// Values, tangents or gradients of input, weights, bias, old_h and old_cell.
 using CellTensors = std::array<Tensor, 5>;
 
 struct CellComposition {

@@ -1,4 +1,4 @@
-// lltm_cell: one step of an LSTM that never forgets. Shapes: B batch, I inputs, H hidden; every
+// lltm_cell: one step of an LSTM without a forget gate. Shapes: B batch, I inputs, H hidden; every
 // tensor may carry a leading N, for N independent cells.
 //   gates [B, 3H] = [old_h, input] weights^T; i, o, z = sigmoid, sigmoid, elu of gates + bias
 //   new_cell = old_cell + z i; new_h = tanh(new_cell) o
@@ -36,7 +36,7 @@ int64_t multiplications(const Tensor& input, const Tensor& weights) {
   return input.size(-2) * weights.numel();
 }
 
-// Of old_h and input: grad_gates times their columns of weights.
+// Gradients of old_h and input: grad_gates times their columns of weights.
 std::pair<Tensor, Tensor> x_gradients(const Tensor& grad_gates, const Tensor& weights,
                                       int64_t hidden, bool need_h, bool need_input) {
   const auto features = weights.size(-1) - hidden;
@@ -143,7 +143,7 @@ Tensors5 lltm_cell_backward_kernel(const LltmBackend& backend, const OptionalTen
                                         {"gates", gates},
                                         {"grad_h", value_or_undefined(grad_h)},
                                         {"grad_cell", value_or_undefined(grad_cell)}});
-  // Within autocast the products, too, are of the dtype that the forward pass had.
+  // Within autocast the products, too, have the dtype of the forward pass.
   const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
   const FlushInProducts flush(input, multiplications(input, weights));
   const Tensor grad_gates = at::empty(gates.sizes(), gates.options());

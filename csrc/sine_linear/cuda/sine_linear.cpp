@@ -35,8 +35,8 @@ static int processors_of_90(at::Device device) {
   return architecture_of(gpu->major, gpu->minor) == 90 ? gpu->multiProcessorCount : 0;
 }
 
-// launch(processors, stream) where the GPU and the arguments are fit for a fused kernel; false, and
-// nothing done, where they are not or the driver cannot encode tensor maps.
+// Calls launch(processors, stream) if the GPU and the arguments suit a fused kernel. Returns false,
+// having done nothing, if not, or if the driver cannot encode tensor maps.
 template <class Launch>
 static bool launch_fused(const char* op, at::Device device, bool fit, const Launch& launch) {
   const int processors = processors_of_90(device);

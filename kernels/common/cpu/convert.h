@@ -107,7 +107,7 @@ TREADLE_INLINE void write(char* at, T x) {
   std::memcpy(at, &x, sizeof(T));
 }
 
-// The same for whole vectors of half types; both return how many elements they have done.
+// The same for whole vectors of half types; both return the number of elements done.
 #if defined(__AVX512BW__)
 TREADLE_INLINE int64_t load_vectors(const Half*, const char* src, float* buf, int64_t n) {
   int64_t i = 0;

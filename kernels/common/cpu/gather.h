@@ -13,7 +13,7 @@
 
 namespace treadle::cpu::TREADLE_ISA {
 
-// Formulas do whole groups of this many elements: the tail of a block is computed for nothing.
+// Formulas compute whole groups of this many elements, so part of a block's tail is wasted work.
 inline constexpr int64_t kLanes = 16;
 
 // The formula over n elements, a multiple of kLanes: dense inputs to dense outputs, each of its
@@ -47,7 +47,7 @@ struct alignas(64) Buffer {
   char bytes[kBlock * kMaxElementSize];
 };
 
-// What a missing input reads.
+// The zeros that a missing input reads.
 inline constexpr Buffer kZeros = {};
 
 // Consecutive elements of one row.
@@ -124,7 +124,7 @@ struct GatherTask {
   using Run = detail::Run;
   static constexpr int64_t kBlock = detail::kBlock;
 
-  // Of one block.
+  // Memory for one block.
   struct Scratch {
     detail::Buffer in[kInputs], out[kOutputs];
     const char* sources[kInputs];

@@ -1,7 +1,7 @@
-// A mode in which a thread takes subnormal numbers for zero, in arguments and in results: each
-// would cost about 150 cycles, and a saturated gate makes a tensor of them. Values of float16 below
-// its normal range are normal floats, and its conversions read and write them all the same. Only
-// x86 has the mode; elsewhere this does nothing.
+// A mode in which a thread treats subnormal numbers as zero, in arguments and in results. Each
+// would cost about 150 cycles, and saturated gates fill whole tensors with them. Values of float16
+// below its normal range are normal floats, and its conversions read and write them all the same.
+// Only x86 has the mode; elsewhere this does nothing.
 #pragma once
 
 #if defined(__x86_64__)

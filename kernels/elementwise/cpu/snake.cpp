@@ -142,7 +142,7 @@ class SnakeBlocks {
       const int64_t rows = std::min(at_once, tile.size1 - y);
       set(0, y, tile.strides + 4, rows);
       for (T* factors : {alpha, scale, inverse}) {
-        // From the last row on, which leaves those that are still to be read.
+        // Starts at the last row, so that rows still to be read are intact.
         for (int64_t row = rows - 1; row >= 0; --row) {
           std::fill_n(factors + row * tile.size0, tile.size0, T(factors[row]));
         }
@@ -175,7 +175,7 @@ class SnakeBlocks {
     return tile.data[operand] + column * tile.strides[operand] + row * tile.strides[4 + operand];
   }
 
-  // The factors of n channels, from that of an element on.
+  // The factors of n channels, starting with that of an element.
   void set(int64_t column, int64_t row, const int64_t* strides, int64_t n) {
     T beta[kBlock];
     load_as<scalar_t>(tile.dtypes[2], at(2, column, row), strides[2], alpha, n);

@@ -36,7 +36,7 @@ enum {
   TREADLE_NO_MEMORY = 4
 };
 
-/* Of this thread's last call that failed; "" if none has. Valid until its next call. */
+/* The text of this thread's last error; "" if there was none. Valid until its next call. */
 TREADLE_API const char* treadle_error_text(void);
 
 /* TREADLE_KERNELS_VERSION of the library. One that is older than the header that a program was

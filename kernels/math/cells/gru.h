@@ -10,7 +10,7 @@
 
 namespace treadle::math {
 
-// As the kernels of recurrent layers take a cell (lltm.h).
+// The interface for the kernels of recurrent layers (lltm.h).
 template <class acc>
 struct GruRecurrence {
   static constexpr int kGates = 4, kInputGates = 3, kStateGates = 3;
@@ -47,7 +47,7 @@ struct GruRecurrence {
     return {h, h};
   }
 
-  // What the backward pass can compute before the gradient of h arrives.
+  // Factors that the backward pass can compute before the gradient of h arrives.
   struct Slopes {
     SigmoidPair<acc> r, z;
     TanhPair<acc> n;
@@ -89,7 +89,7 @@ struct GruRecurrenceOfHalves : GruRecurrence<acc> {
   }
 };
 
-// What kernels/recurrent/cell_launchers.h calls a Kind.
+// A Kind, as in kernels/recurrent/cell_launchers.h.
 struct Gru {
   template <class acc>
   using Cell = GruRecurrence<acc>;

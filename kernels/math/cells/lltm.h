@@ -116,9 +116,9 @@ struct LltmCell {
   }
 };
 
-// The cell as the kernels of recurrent layers take it: gates in an array, of which the product of
-// h W_hh^T is part of the first kStateGates and that of x W_ih^T of the last kInputGates. W_hh's
-// rows for gate g are its block weight_block(g) of H.
+// The interface for the kernels of recurrent layers: gates in an array, of which the product of h
+// W_hh^T is part of the first kStateGates and that of x W_ih^T of the last kInputGates. W_hh's rows
+// for gate g are its block weight_block(g) of H.
 template <class acc>
 struct LltmRecurrence {
   static constexpr int kGates = 3, kInputGates = 3, kStateGates = 3;
@@ -182,7 +182,7 @@ struct LltmRecurrenceOfHalves : LltmRecurrence<acc> {
   }
 };
 
-// What kernels/recurrent/cell_launchers.h calls a Kind.
+// A Kind, as in kernels/recurrent/cell_launchers.h.
 struct Lltm {
   template <class acc>
   using Cell = LltmRecurrence<acc>;

@@ -8,7 +8,7 @@
 
 namespace treadle::math {
 
-// As the kernels of recurrent layers take a cell (lltm.h).
+// The interface for the kernels of recurrent layers (lltm.h).
 template <class acc>
 struct LstmRecurrence {
   static constexpr int kGates = 4, kInputGates = 4, kStateGates = 4;
@@ -48,7 +48,7 @@ struct LstmRecurrence {
     return {output(g, new_cell), new_cell};
   }
 
-  // What the backward pass can compute before the gradient of h arrives.
+  // Factors that the backward pass can compute before the gradient of h arrives.
   struct Slopes {
     SigmoidPair<acc> i, f, o;
     TanhPair<acc> z, t;
@@ -92,7 +92,7 @@ struct LstmRecurrenceOfHalves : LstmRecurrence<acc> {
   }
 };
 
-// What kernels/recurrent/cell_launchers.h calls a Kind.
+// A Kind, as in kernels/recurrent/cell_launchers.h.
 struct Lstm {
   template <class acc>
   using Cell = LstmRecurrence<acc>;

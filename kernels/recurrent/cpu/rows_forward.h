@@ -249,7 +249,7 @@ class ForwardRows {
     for (int64_t r = 0; r < count; ++r) store_h(first_row, first + r, column, h[r]);
   }
 
-  // Of a row: products with h, those with the input, and biases.
+  // Adds up the products of a row with h, those with the input, and biases.
   TREADLE_INLINE void add_up(int64_t row, int64_t column, const acc* products, Gates& gates) {
     const int64_t n = std::min(kN, a_.hidden - column);
     for (int k = 0; k < kGates; ++k) {

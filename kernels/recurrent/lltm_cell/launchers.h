@@ -13,7 +13,7 @@ cudaError_t launch_lltm_cell_forward(const LltmForward& args, cudaStream_t strea
 cudaError_t launch_lltm_cell_backward(const LltmBackward& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_lltm_cell_backward);
 
-// Of few rows: few_rows.cu.
+// For few rows: few_rows.cu.
 cudaError_t launch_lltm_few_forward(const LltmFewForward& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_lltm_few_forward);
 cudaError_t launch_lltm_few_gradients(const LltmGradients& args, cudaStream_t stream)

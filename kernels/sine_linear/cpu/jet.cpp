@@ -163,7 +163,7 @@ void backward_block(const SineJetBackward& args, int64_t begin, int64_t n) {
     of_value[i] *= at.first[i];
     twice[i] = square[i] = 0;
   }
-  // Of second derivatives: what they give to z before the squares, and their own gradient.
+  // Second derivatives: their contribution to z before the squares, and their own gradient.
   const auto take_second = [&](int64_t part) {
     load_block<T>(args.grad, begin + part * stride, grad_second, n);
     load_block<T>(args.grad_z, begin + part * stride, second, n);

@@ -1,5 +1,5 @@
-"""Checks of arguments: that a tensor is one, and of a layout that the kernels read, and a flag a
-bool; and what ops and dtypes are called in errors."""
+"""Checks of arguments: tensors, their layout, and flags; and the names of ops and dtypes in
+errors."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def check_tensor(op: str, argument: str, value: Any) -> None:
-    """Raises at anything else. torch.ops would, too, and print all of it.
+    """Raises if ``value`` is no tensor. torch.ops would raise, too, and print all of it.
 
-    What torch.fx traces with passes, and whatever else stands for a tensor.
+    Proxies of torch.fx and other stand-ins for tensors are accepted.
     """
     if not is_tensor_like(value):  # type: ignore[no-untyped-call]
         raise TypeError(f"{op}: {argument} must be a tensor, got {type(value).__name__}") from None
@@ -36,7 +36,7 @@ def check_bool(op: str, argument: str, flag: object) -> bool:
 
 
 def check_dense(op: str, argument: str, tensor: Tensor, instead: str = "") -> None:
-    """Raises at nested and sparse tensors; ``instead`` of a nested one says what to give."""
+    """Raises at nested and sparse tensors; ``instead`` names the alternative to a nested one."""
     if tensor.is_nested:
         layout = f"a nested tensor of layout {tensor.layout}"
         raise NotImplementedError(f"{op}: {argument} must be dense, got {layout}{instead}")
@@ -47,7 +47,7 @@ def check_dense(op: str, argument: str, tensor: Tensor, instead: str = "") -> No
 
 
 def refuse_strided(op: str, argument: str, jagged: bool = True) -> NoReturn:
-    """Of nested tensors; ``jagged``: whether those of the other layout are taken."""
+    """Raise for a strided nested tensor; ``jagged``: whether the op takes jagged ones."""
     rule = "dense or of layout torch.jagged" if jagged else "dense"
     raise NotImplementedError(
         f"{op}: {argument} must be {rule}, got a nested tensor of layout torch.strided"

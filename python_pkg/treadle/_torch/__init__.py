@@ -1,4 +1,4 @@
-"""What torch needs to know beside the kernels: fakes, nested tensors, DTensors, FLOPs."""
+"""Registrations with torch besides the kernels: fakes, nested tensors, DTensors, FLOPs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _register_sharded() -> None:
 
 
 def register() -> None:
-    """Once in a process, after the ops have been loaded."""
+    """Register all of this; called once in a process, after the ops have been loaded."""
     fakes.register()
     jagged.register()
     on_import("torch.utils.flop_counter", flops.register)

@@ -1,8 +1,8 @@
-"""What torch.compile and meta tensors see of ops that take tensors of two devices.
+"""Fake kernels, for torch.compile and meta tensors, of ops with tensors on two devices.
 
-A packed batch has its ``batch_sizes`` on the CPU beside data on any device. torch derives the
-device of a traced result from those of the arguments, and refuses two, unless an op has a fake
-kernel of its own. That of a layer also points whoever exports to ONNX to our table.
+A packed batch has its ``batch_sizes`` on the CPU and its data on any device. torch derives the
+device of a traced result from the arguments and refuses two devices, unless the op has its own fake
+kernel. A layer's fake kernel also points ONNX exports to the table.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _backward(*args: Any, **kwargs: Any) -> Any:
 
 
 def _lead_to_onnx() -> None:
-    """Tells who exports to ONNX without our table of it: torch's error does not name it."""
+    """Warns if an ONNX export runs without the table: torch's error does not name it."""
     onnx = sys.modules.get("torch.onnx")
     if onnx is None or "treadle.onnx" in sys.modules or not onnx.is_in_onnx_export():
         return
@@ -42,7 +42,7 @@ def _lead_to_onnx() -> None:
 
 
 def register() -> None:
-    """Once in a process, after the ops have been loaded."""
+    """Register all of this; called once in a process, after the ops have been loaded."""
     torch.library.register_fake("treadle::recurrent_layer_forward", _forward)
     torch.library.register_fake("treadle::recurrent_layer", _layer)
     torch.library.register_fake("treadle::recurrent_layer_backward", _backward)

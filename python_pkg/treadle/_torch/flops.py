@@ -1,5 +1,5 @@
-"""Formulas of torch.utils.flop_counter: what matrix products of an op count, two for each product
-of two numbers. All else counts nothing, as in torch.
+"""Formulas for torch.utils.flop_counter: an op's matrix products count, two for each product of two
+numbers. Everything else counts nothing, as in torch.
 
 Arguments are those of the op, each tensor as its shape.
 """
@@ -132,7 +132,7 @@ _FORMULAS: dict[Callable[..., int], tuple[str, ...]] = {
 
 
 def register() -> None:
-    """Once in a process, after the ops have been loaded."""
+    """Register all of this; called once in a process, after the ops have been loaded."""
     from torch.utils.flop_counter import register_flop_formula
 
     for formula, names in _FORMULAS.items():

@@ -1,4 +1,4 @@
-"""Nested tensors: of layout torch.jagged elementwise ops and the sine layer run on the values.
+"""Nested tensors: with layout torch.jagged, elementwise ops and the sine layer run on the values.
 
 [N, j, ...] with rows of several lengths j is one tensor [S, ...] of all rows and the offsets of
 each. What torch does below autograd is done here, so that our own derivatives take over from there.
@@ -41,7 +41,7 @@ _library = torch.library.Library("treadle", "FRAGMENT")  # type: ignore[no-untyp
 
 
 def register() -> None:
-    """Once in a process, after the ops have been loaded."""
+    """Register all of this; called once in a process, after the ops have been loaded."""
     for names, rule in (
         (_ELEMENTWISE, _elementwise),
         (_SINE_LAYER, _sine_layer),
@@ -102,7 +102,7 @@ def _refused(cls: Any, func: Any, types: Any, args: tuple[Any, ...], kwargs: dic
 
 
 def _like(op: str, args: Sequence[Any]) -> NestedTensor:
-    """The first nested tensor, which all others must be like."""
+    """The first nested tensor; raises unless the others have the same rows."""
     first, *others = (t for t in args if isinstance(t, NestedTensor))
     for other in others:
         rows = first._ragged_idx + 1
@@ -115,7 +115,7 @@ def _like(op: str, args: Sequence[Any]) -> NestedTensor:
 
 
 def _dense_values(t: Tensor, like: NestedTensor) -> Tensor:
-    """What is broadcast against the values of ``like``."""
+    """The operand that is broadcast against the values of ``like``."""
     if isinstance(t, NestedTensor):
         return t._values
     if t.dim() + 2 <= like.dim():

@@ -1,4 +1,4 @@
-"""What is to happen once a module has been imported that treadle itself does not need.
+"""Actions that run once another module has been imported that treadle itself does not need.
 
 Importing these takes longer than importing treadle: torch.utils.flop_counter 0.06 s, for triton,
 and torch.distributed.tensor 0.3 s.
@@ -36,7 +36,7 @@ class _Watch(MetaPathFinder):
             execute(module)
             self.action()
 
-        # Of this loader alone, which has loaded nothing else.
+        # This changes only this loader, which loads nothing else.
         loader.exec_module = exec_module
         return spec
 

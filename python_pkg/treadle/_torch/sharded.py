@@ -22,7 +22,7 @@ _library = torch.library.Library("treadle", "FRAGMENT")  # type: ignore[no-untyp
 
 
 def register() -> None:
-    """Once in a process, after the ops have been loaded."""
+    """Register all of this; called once in a process, after the ops have been loaded."""
     register_one = partial(torch.library.register_torch_dispatch, lib=_library)
     for name, rule in RULES.items():
         register_one(f"treadle::{name}", DTensor, partial(_run, rule))

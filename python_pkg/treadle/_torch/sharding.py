@@ -19,7 +19,7 @@ WHOLE, SUM = Replicate(), Partial()
 
 
 class Way(NamedTuple):
-    """Of one dimension of a mesh."""
+    """How an op is sharded along one dimension of a mesh."""
 
     inputs: dict[str, Placement]  # arguments that are not named are held as a whole
     outputs: tuple[Placement, ...]

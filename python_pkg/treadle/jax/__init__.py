@@ -1,8 +1,8 @@
 """treadle's kernels for JAX, on the CPU and on CUDA: under jit, grad and vmap.
 
 Imported only on request: ``import treadle.jax``. The functions call libtreadle_kernels.so through
-jax.ffi; nothing is copied. JAX derives them once by reverse mode (``jax.grad``, ``jax.vjp``), the
-elementwise ones as often as asked; forward mode (``jax.jvp``) raises.
+jax.ffi; nothing is copied. They support reverse mode (``jax.grad``, ``jax.vjp``), layers once and
+elementwise functions any number of times; forward mode (``jax.jvp``) raises.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ffi.register()
 
 
 def _elementwise(name: str, shape: Any, dtype: Any, *arrays: Any, **attributes: Any) -> Any:
-    # Of a batch, an array without it has size 1 there, which the kernels broadcast.
+    # Under vmap an array without a batch has size 1 there, which the kernels broadcast.
     result = jax.ShapeDtypeStruct(shape, dtype)
     return _ffi.call(name, result, *arrays, vmap_method="expand_dims", **attributes)
 
@@ -142,7 +142,7 @@ def scale(x: Array, factor: float) -> Array:
 
 
 def _summed(grad: Any, shape: tuple[int, ...]) -> Any:
-    """The gradient of what was broadcast from `shape`, which has as many dimensions."""
+    """The gradient of an argument that was broadcast from `shape`, of as many dimensions."""
     axes = tuple(i for i, (n, of) in enumerate(zip(shape, grad.shape, strict=True)) if n != of)
     return jnp.sum(grad, axis=axes, keepdims=True) if axes else grad
 
@@ -201,19 +201,19 @@ def lstm(
     Args:
         x: [T, B, I], float64, float32, float16 or bfloat16; all others have its dtype.
         h0: [D, B, H], D directions: 1 or 2. The second reads the sequence from its end.
-        c0: [D, B, H], also of float32 beside half types.
+        c0: [D, B, H], float32 allowed with half types.
         weight_ih: [4H, I], weight_hh: [4H, H]; bias_ih, bias_hh: [4H], both or neither. Rows are
             those of torch: i, f, g, o. With two directions each has a leading 2.
 
     Returns:
         output [T, B, D H], h_n [D, B, H] and c_n [D, B, H] of the dtype of c0.
 
-        Every array is differentiable, once. The kernels run it where kernels.h has some for the
-        layer: on the CPU float32 and float64, on GPUs of sm_90 and later float16, bfloat16 and
-        float32 with H a multiple of 8 as far as the weights fit on the chip. Elsewhere a
-        jax.lax.scan in plain JAX runs it, with half types computed in float32. That is decided
-        when JAX traces the call, by where x is or, in traced code, by JAX's default device. Under
-        vmap the kernels are called once for each element of the batch.
+        Every array is differentiable once. The kernels run float32 and float64 on the CPU; on GPUs
+        of sm_90 and later they run float16, bfloat16 and float32 if H is a multiple of 8 and the
+        weights fit on the chip. Otherwise a jax.lax.scan in plain JAX runs, with half types
+        computed in float32. The choice is made when JAX traces the call, by the device of x or, in
+        traced code, by JAX's default device. Under vmap the kernels are called once for each
+        element of the batch.
 
     Raises:
         ValueError: shapes that do not fit.
@@ -243,7 +243,7 @@ def gru(
             those of torch: r, z, n. With two directions each has a leading 2.
 
     Returns:
-        output [T, B, D H] and h_n [D, B, H]. What runs it, and its derivatives: as of `lstm`.
+        output [T, B, D H] and h_n [D, B, H]. `lstm` says what runs, and which derivatives exist.
 
     Raises:
         ValueError: shapes that do not fit.

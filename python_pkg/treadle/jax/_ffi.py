@@ -1,4 +1,4 @@
-"""treadle.jax below its functions: the library of handlers, and the sizes that it asks for."""
+"""The library of handlers behind treadle.jax, and the sizes that it needs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ALIGNMENT = 256  # of a workspace; XLA aligns to fewer bytes, so the handler lo
 
 
 class Layer(NamedTuple):
-    """What decides how a recurrent layer runs: static under every transform."""
+    """The properties that decide how a recurrent layer runs; static under every transform."""
 
     cell: str  # of CELLS
     directions: int
@@ -103,7 +103,7 @@ def number(value: float) -> dict[str, Any]:
 
 
 def platform_of(x: Any) -> str:
-    """ "cpu" or "gpu": where `x` is; of a traced array, where JAX puts arrays by default."""
+    """ "cpu" or "gpu": the device of `x` or, for a traced array, JAX's default."""
     if not isinstance(x, jax.core.Tracer):
         return str(next(iter(x.devices())).platform)
     device = jax.config.jax_default_device or jax.default_backend()
@@ -113,7 +113,7 @@ def platform_of(x: Any) -> str:
 
 @cache
 def workspace(layer: Layer, backward: bool, platform: str) -> int | None:
-    """Bytes of workspace that the kernels need for this layer, or None where they do not run it.
+    """Bytes of workspace that the kernels need for this layer, or None if they cannot run it.
 
     Raises:
         ValueError: a layer that kernels.h refuses on every device.
@@ -148,8 +148,8 @@ def has_kernel(layer: Layer, platform: str) -> bool:
 
 
 def workspace_result(layer: Layer, backward: bool) -> Any:
-    """The buffer that a pass needs beside its results: enough for each platform of this process,
-    since what is traced for one may be run on the other."""
+    """The workspace of a pass, large enough for each platform of this process, because code traced
+    for one may run on another."""
     sizes = [workspace(layer, backward, platform) for platform in ("cpu", "gpu")]
     most = max(size for size in sizes if size is not None)
     return jax.ShapeDtypeStruct((most + _ALIGNMENT,), np.uint8)

@@ -18,7 +18,7 @@ _GATES = 4  # parts that the kernels keep of a unit, of both cells
 
 
 def _forward(layer: Layer, save: bool, *inputs: Any) -> Arrays:
-    """output, h_n, c_n and, where they are wanted, gates; of products, weight_hh, ..., c0."""
+    """output, h_n, c_n and, if requested, gates, from products, weight_hh, ..., c0."""
     d, t, b, h = layer.directions, layer.steps, layer.batch, layer.hidden
     gates = (d, t, b, _GATES * h) if save else (0,)
     results = (
@@ -89,7 +89,7 @@ by_kernels.defvjp(_result_and_saved, _gradients)
 
 
 def _wide(layer: Layer) -> Any:
-    """What half types are computed in."""
+    """The dtype in which half types are computed."""
     return jnp.promote_types(layer.dtype, jnp.float32)
 
 
@@ -136,7 +136,7 @@ def _require(cell: str, name: str, array: Any, shape: tuple[int, ...], dtype: An
 
 
 def _checked_biases(cell: str, biases: Arrays, shape: tuple[int, ...], dtype: Any) -> Arrays:
-    """Both, or two arrays without elements, which stand for none."""
+    """Both biases, or two empty arrays, which mean none."""
     if (biases[0] is None) != (biases[1] is None):
         raise ValueError(f"{cell}: bias_ih and bias_hh must both be given, or neither")
     if biases[0] is None:

@@ -18,20 +18,20 @@ __all__ = ["Jet", "jet_linear"]
 
 
 class Jet(NamedTuple):
-    """Values at points, with their derivatives by the points' d coordinates.
+    """Values at points, with their derivatives with respect to the points' d coordinates.
 
-    What :meth:`treadle.nn.Siren.jet` returns, and what goes from layer to layer in a network of
-    one's own: begin with :meth:`of`, call :meth:`treadle.nn.SineLinear.jet` and
-    :func:`treadle.jet_linear`, and read the parts in the end. A part that nobody asked for is None.
+    :meth:`treadle.nn.Siren.jet` returns one. In your own network, begin with :meth:`of`, pass jets
+    through :meth:`treadle.nn.SineLinear.jet` and :func:`treadle.jet_linear`, and read the parts at
+    the end. A part that was not requested is None.
 
-    Jets add, subtract, multiply and divide: with each other, by the rules of sum, product and
-    quotient, and with numbers and tensors. A tensor is a constant to them, whatever it was computed
-    from: what depends on the coordinates must itself be a jet.
+    Jets add, subtract, multiply and divide, with each other and with numbers and tensors. A tensor
+    is a constant, whatever it was computed from: anything that depends on the coordinates must
+    itself be a jet.
 
     Attributes:
         value: [..., O].
         gradient: [..., O, d].
-        laplacian: [..., O], the sum of the second derivatives by each coordinate.
+        laplacian: [..., O], the sum of the second derivatives with respect to each coordinate.
         hessian_diagonal: [..., O, d], these second derivatives.
 
     Example::
@@ -52,9 +52,9 @@ class Jet(NamedTuple):
         """The jet of coordinates x [..., d] themselves.
 
         Args:
-            x: [..., d], of a floating-point dtype. It may require grad: gradients by x are right,
-                too, those of derivatives among them.
-            laplacian, hessian_diagonal: what layers are to carry beside value and gradient. With
+            x: [..., d], of a floating-point dtype. It may require grad: autograd gives correct
+                gradients with respect to x, also of the derivatives.
+            laplacian, hessian_diagonal: what layers carry in addition to value and gradient. With
                 both each layer adds up the Laplacian, so one is less work.
 
         Raises:
@@ -72,9 +72,9 @@ class Jet(NamedTuple):
         laplacian: bool = True,
         hessian_diagonal: bool = False,
     ) -> Jet:
-        """The jet of scale * x + shift, with derivatives by x.
+        """The jet of scale * x + shift, with derivatives with respect to x.
 
-        Coordinates in metres become the ±1 of a network, and derivatives stay those by metres.
+        It maps, say, metres to the ±1 of a network, and derivatives stay with respect to metres.
 
         Args:
             x: [..., d], as for :meth:`of`.
@@ -97,9 +97,9 @@ class Jet(NamedTuple):
 
     @staticmethod
     def cat(jets: Sequence[Jet | Tensor]) -> Jet:
-        """Side by side in the last dimension: [..., O1] and [..., O2] to [..., O1 + O2].
+        """Concatenate in the last dimension: [..., O1] and [..., O2] to [..., O1 + O2].
 
-        Tensors among them are constants, as a latent code is; they expand to the jets' points.
+        Tensors, such as a latent code, are constants and expand to the jets' points.
 
         Raises:
             TypeError, ValueError, RuntimeError: there is no jet among them, or parts do not go
@@ -120,17 +120,17 @@ class Jet(NamedTuple):
         return first._like(torch.cat(packed, dim=-1))
 
     def split(self, sizes: Sequence[int]) -> tuple[Jet, ...]:
-        """The inverse of :meth:`cat`: values [..., O] in jets of so many each."""
+        """The inverse of :meth:`cat`: jets of the given numbers of values, from values [..., O]."""
         parts.check_parts("Jet.split", self, Jet)
         return tuple(map(self._like, parts.pack(self).split_with_sizes(sizes, dim=-1)))
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Jet:
-        """Through any smooth function of values that is applied to each point by itself.
+        """Apply any smooth pointwise function of the values.
 
-        For what has no jet of its own: ``torch.tanh``, a norm, a module. ``torch.func`` calls and
-        differentiates it once for each coordinate, for second derivatives twice, so it must give
-        the same each time. torch.compile takes it, torch.export with ``strict=False``. Second
-        derivatives of ``torch.nn.functional.layer_norm`` are wrong in torch: write it out.
+        Use it for functions without a jet: ``torch.tanh``, a norm, a module. ``torch.func`` calls
+        and differentiates the function once for each coordinate, twice for second derivatives, so
+        it must be deterministic. torch.compile supports it, torch.export with ``strict=False``.
+        Second derivatives of ``torch.nn.functional.layer_norm`` are wrong in torch: write it out.
 
         Args:
             function: from values [..., O] to values [..., O'].
@@ -195,7 +195,7 @@ class Jet(NamedTuple):
         return self.__neg__().__add__(other)
 
     def _around(self, value: Tensor) -> Jet:
-        """These derivatives, of another value, which may be wider in shape and dtype."""
+        """The same derivatives with another value, which may be wider in shape and dtype."""
         before, *rest = self
         return Jet(value, *(parts.beside(part, before, value) for part in rest))
 
@@ -205,7 +205,7 @@ class Jet(NamedTuple):
             wide = self._expanded(parts.broadcast(self.value.shape, factor.shape))
         if self.gradient is not None:
             return self._like(product(parts.pack(wide), factor))
-        # Of a result whose gradient was not asked for.
+        # The caller did not request the gradient.
         value, _, laplacian, diagonal = wide
         by_coordinate = factor[..., None] if isinstance(factor, Tensor) and factor.dim() else factor
         return Jet(
@@ -274,7 +274,7 @@ def jet_linear(jet: Jet, weight: Tensor, bias: Tensor | None = None) -> Jet:
 
 
 def _constant(other: Any) -> Tensor | float | None:
-    """What a jet is multiplied by or added to, or None if it is no such thing."""
+    """``other`` as an operand of a jet, or None if it cannot be one."""
     if isinstance(other, (Tensor, float, int, torch.SymInt, torch.SymFloat)):
         return other  # type: ignore[return-value]
     try:

@@ -1,4 +1,4 @@
-"""Jets through functions that have none of their own, by torch.func, a direction at a time."""
+"""Jets through functions without a jet of their own, by torch.func, one direction at a time."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def outside_inference(run: Callable[[], Result]) -> Result:
 
 
 def exporting() -> bool:
-    """Within torch.export. To torch.compiler.is_exporting torch.compile, too, says yes."""
+    """Whether torch.export runs; torch.compiler.is_exporting is also true in torch.compile."""
     return torch.compiler._is_exporting_flag
 
 
 def _exported(function: Callable[[Tensor], Tensor], *parts: Tensor) -> Tensor:
-    """torch.export has no torch.func: it gets the ops that torch.func calls."""
+    """torch.export does not support torch.func, so this calls the ops that torch.func would."""
     if torch.compiler.is_dynamo_compiling():
         raise NotImplementedError("Jet.map: torch.export must have strict=False, got strict=True")
     from torch.fx.experimental import proxy_tensor
@@ -75,8 +75,8 @@ def _pushed(
 ) -> Tensor:
     """The derivative of a function along a direction, as torch.func.jvp's second result.
 
-    torch.compile has no jvp of a jvp, and none of a dynamic size. What pulls back is linear, so to
-    pull back along it pushes.
+    torch.compile supports neither a jvp of a jvp nor one of a dynamic size. A vjp is linear, so its
+    own vjp gives the jvp.
     """
     vjp: Any = torch.func.vjp
     result, pull = vjp(function, *at)

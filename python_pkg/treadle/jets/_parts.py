@@ -1,7 +1,7 @@
 """A jet in one tensor, parts first, as the op takes it: packing, unpacking, and checks of parts.
 
-[P, ..., O] with P = 1 + d + n2 parts: the value, its derivatives by d coordinates, and of second
-derivatives none, the Laplacian, or the d of the Hessian's diagonal.
+[P, ..., O] with P = 1 + d + n2 parts: the value, its derivatives with respect to d coordinates, and
+n2 second derivatives: none, the Laplacian, or the d of the Hessian's diagonal.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def second_of(jet: Fields) -> str:
 
 
 def sizes(coordinates: int, second: str) -> list[int]:
-    """How many parts are values, first and second derivatives."""
+    """The numbers of parts that are values, first and second derivatives."""
     return [1, coordinates, {NONE: 0, LAPLACIAN: 1}.get(second, coordinates)]
 
 
@@ -37,14 +37,14 @@ def identity(x: Tensor) -> Tensor:
     count = x.shape[-1]
     if not _is_dtensor(x):
         return torch.eye(count, dtype=x.dtype, device=x.device)
-    # Of x, since there must be no plain tensors beside it.
+    # Made from x, because a plain tensor must not meet a DTensor.
     zero, one = x.new_zeros(1), x.new_ones(1)
     rows = [torch.cat([one if i == k else zero for i in range(count)]) for k in range(count)]
     return torch.stack(rows)
 
 
 def _is_dtensor(t: Tensor) -> bool:
-    """By its name, for torch.distributed need not be there, and the compiler is to read it."""
+    """Tested by name: torch.distributed may be missing, and the compiler must trace this."""
     return type(t).__name__ == "DTensor"
 
 
@@ -60,7 +60,8 @@ def of_coordinates(value: Tensor, slope: Tensor, second: str) -> Tensor:
 
 
 def unpack(packed: Tensor, coordinates: int, laplacian: bool, diagonal: bool) -> Fields:
-    """Views, whose backward pass is one copy; a Laplacian beside a diagonal is the sum of it."""
+    """The parts as views, whose backward pass is one copy; with a diagonal, the Laplacian is its
+    sum."""
     second = second_named(laplacian, diagonal)
     value, gradient, rest = packed.split_with_sizes(sizes(coordinates, second))
     bend, bends = rest.squeeze(0) if laplacian and not diagonal else None, None
@@ -71,7 +72,7 @@ def unpack(packed: Tensor, coordinates: int, laplacian: bool, diagonal: bool) ->
 
 
 def pack(jet: Fields) -> Tensor:
-    """The parts in one tensor; no copy where they are views of one, as unpack's are."""
+    """The parts in one tensor, without a copy if they are views of one, as unpack's are."""
     value, gradient, laplacian, diagonal = jet
     assert gradient is not None
     rows = [value[None], gradient.movedim(-1, 0)]
@@ -90,7 +91,7 @@ def _whole(jet: Fields, rows: Sequence[Tensor]) -> Tensor | None:
     if torch.compiler.is_compiling() or not value._is_view():
         return None
     base = value._base
-    # What is computed of it passes by the parts, and by who waits for their gradients.
+    # Computing on the base skips the parts, and so hooks and gradients that belong to a part.
     if any(part is not None and (part.retains_grad or part._backward_hooks) for part in jet):
         return None
     if base is None or base.shape != (sum(map(len, rows)), *value.shape):
@@ -119,14 +120,14 @@ def split(jet: Fields) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def beside(part: Tensor | None, before: Tensor, value: Tensor) -> Tensor | None:
-    """A part beside a value that was ``before`` and now has another shape or dtype."""
+    """A part, for a value that was ``before`` and now has another shape or dtype."""
     if part is None or (value.shape == before.shape and value.dtype == before.dtype):
         return part
     return part.to(value.dtype).expand(*value.shape, *part.shape[before.dim() :])
 
 
 def total(t: Tensor, dim: int, keepdim: bool = False) -> Tensor:
-    """Its sum, in its dtype: by itself autocast would widen that."""
+    """Its sum, in its own dtype: autocast would widen that."""
     return t.sum(dim, keepdim, dtype=t.dtype)
 
 
@@ -135,7 +136,7 @@ def broadcast(*shapes: Sequence[int]) -> torch.Size:
 
 
 def linear(packed: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """One product for all parts; the bias is in the value alone."""
+    """One product for all parts; only the value gets the bias."""
     if _is_dtensor(packed):
         # It flattens no rows where points, not its first dimension, are cut, and pad mistakes the
         # size of its result for that of an earlier call.
@@ -151,7 +152,7 @@ def linear(packed: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def _product(packed: Tensor, weight: Tensor) -> Tensor:
     """x W^T. With few outputs the gradient of x is a product of few terms, for which cuBLAS takes
-    2.5 times as long in half types as for eight, so zeros are added to them."""
+    2.5 times as long in half types as for eight, so this pads them with zeros."""
     count, half = len(weight), packed.dtype in (torch.float16, torch.bfloat16)
     if not (0 < count < 8 and half and packed.is_cuda):
         return F.linear(packed, weight)
@@ -159,7 +160,7 @@ def _product(packed: Tensor, weight: Tensor) -> Tensor:
 
 
 def dropout(packed: Tensor, probability: float) -> Tensor:
-    """What one draw leaves of a value, it leaves of its derivatives."""
+    """Dropout with the same mask for values and derivatives."""
     return packed * F.dropout(torch.ones_like(packed[0]), probability)
 
 

@@ -1,4 +1,5 @@
-"""State dicts of recurrent modules: whose they are, and between LLTM and LLTMCell."""
+"""State dicts of recurrent modules: which cell they belong to, and conversion between LLTM and
+LLTMCell."""
 
 from __future__ import annotations
 
@@ -28,15 +29,15 @@ _CELLS = {
     "LLTM": _Cell("an", "i, o, z", 1),
 }
 
-# Of what LLTM.state_dict() says of itself; torch's modules say 1. Without biases nothing else tells
-# an LLTM's weights from a GRU's: names and shapes are the same.
+# The version in LLTM.state_dict()'s metadata; torch's modules have 1. Without biases nothing else
+# tells an LLTM's weights from a GRU's: names and shapes are the same.
 LLTM_VERSION = 2
 
 
 @contextmanager
 def hooks_run(module: Any, state_dict: dict[str, Any], *args: Any) -> Iterator[None]:
-    """Within it the hooks that change a state dict before it is loaded have run, and do not run
-    again: torch runs them in _load_from_state_dict, where a module's own code is too early."""
+    """Within this context the hooks that change a state dict before loading have run, and do not
+    run again. torch runs them in _load_from_state_dict, too late for the module's own code."""
     hooks = module._load_state_dict_pre_hooks
     for hook in hooks.values():
         hook(state_dict, *args)
@@ -48,7 +49,7 @@ def hooks_run(module: Any, state_dict: dict[str, Any], *args: Any) -> Iterator[N
 
 
 def _found(state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any]) -> str | None:
-    """The cell whose weights are below ``prefix``, if that can be told."""
+    """The cell whose weights are below ``prefix``, or None if that is unclear."""
     suffix = "_l0" if f"{prefix}weight_hh_l0" in state_dict else ""
     weight = state_dict.get(f"{prefix}weight_hh{suffix}")
     if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.size(1):

@@ -59,7 +59,7 @@ def check_omega(module: str, name: str, omega: object, zero: bool = False) -> fl
 
 
 def check_dtype(module: str, dtype: object) -> None:
-    """Of parameters; None is torch's default."""
+    """Check the dtype of parameters; None is torch's default."""
     if dtype is None:
         return
     rule = f"{module}: dtype must be float64, float32, float16 or bfloat16, got"
@@ -80,7 +80,7 @@ def check_features(module: str, letters: str, input: Tensor) -> None:
 
 
 def check_same_dtype(module: str, name: str, input: Tensor, weight: Tensor) -> None:
-    """``input`` of another dtype than the parameters; NumPy's is float64 unless told otherwise."""
+    """Raises if ``input`` has another dtype than the parameters, as NumPy's default float64."""
     found, wanted = input.dtype, weight.dtype
     if found == wanted or wanted not in _CASTS:
         return
@@ -138,8 +138,8 @@ def check_hx(
 
 
 def _wrong_count(hx: object, count: int, shape: tuple[int, ...]) -> type[Exception]:
-    """The class of what is raised at an ``hx`` that is no sequence of ``count`` states. torch.nn
-    takes a tensor for a sequence of its rows."""
+    """The class of the error for an ``hx`` that is no sequence of ``count`` states. torch.nn treats
+    a tensor as a sequence of its rows."""
     if isinstance(hx, Tensor):
         if hx.dim() == 0 or hx.size(0) < count:
             return FewStatesError
@@ -152,9 +152,8 @@ def _wrong_count(hx: object, count: int, shape: tuple[int, ...]) -> type[Excepti
 def check_resets(
     module: str, names: tuple[str, ...], reset: object, reset_hx: object
 ) -> tuple[Tensor | None, tuple[Tensor, ...]]:
-    """The marks of ``reset``, and the states of ``reset_hx``, of which there may be none.
-
-    Their shapes, dtypes and devices are the op's to check.
+    """The marks of ``reset``, and the states of ``reset_hx``, which may be None. The op checks
+    their shapes, dtypes and devices.
     """
     if isinstance(reset, PackedSequence):
         reset = reset.data
@@ -179,7 +178,7 @@ def check_resets(
 
 
 def check_lengths(module: str, input: object, lengths: object) -> Tensor | None:
-    """``lengths``; its shape, dtype and device are the op's to check."""
+    """``lengths``; the op checks its shape, dtype and device."""
     if lengths is None:
         return None
     if isinstance(input, PackedSequence):

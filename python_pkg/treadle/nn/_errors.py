@@ -1,5 +1,5 @@
-"""Exceptions of two classes: the one that torch.nn's LSTM and GRU raise for the same mistake, and
-the one that names the kind of the mistake.
+"""Exceptions with two base classes: the one that torch.nn's LSTM and GRU raise for the same
+mistake, and the one that names the kind of mistake.
 
 Programs written for torch.nn catch the first, and find its name in ``__name__``; tracebacks and
 pickle go by ``__qualname__``.
@@ -21,7 +21,7 @@ class ParameterDtypeError(RuntimeError, ValueError):
 
 
 class NoTensorError(AttributeError, TypeError):
-    """What stands where a tensor belongs. torch.nn looks up a tensor's attribute there."""
+    """An argument that is no tensor. torch.nn fails when it looks up a tensor's attribute."""
 
 
 class StateCountError(RuntimeError, TypeError):

@@ -1,4 +1,4 @@
-"""What all recurrent layers share as modules: input forms, states, packing, and their checks."""
+"""Parts that all recurrent modules share: input forms, states, packing, and their checks."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Options(NamedTuple):
 class SequenceLayers(NotScripted):
     """The forward pass of a module that has torch.nn.LSTM's attributes.
 
-    ``_name``: of the module, in errors. ``_states``: names of the states of a call, h0 first; the
-    caller gives and gets one as a tensor, two as a pair. ``_op``: called as ``torch.lstm`` is.
+    ``_name``: the module's name in errors. ``_states``: names of the states of a call, h0 first;
+    callers pass and get one state as a tensor, two as a pair. ``_op``: called as ``torch.lstm`` is.
     """
 
     _name: str
@@ -66,7 +66,7 @@ class SequenceLayers(NotScripted):
     _all_weights: list[list[str]]  # names, a list for each layer and direction
 
     def _parameters_in_order(self) -> list[Tensor]:
-        """Those of each layer and direction, as the op takes them."""
+        """The parameters of each layer and direction, as the op takes them."""
         # At every call, so that nn.utils.parametrize and functional_call can replace them. As
         # attributes they take torch.nn.Module five times as long.
         own: dict[str, Tensor] = self._parameters  # type: ignore[attr-defined]
@@ -78,7 +78,7 @@ class SequenceLayers(NotScripted):
 
     def _zeros(self, input: Tensor, shape: tuple[int, ...]) -> States:
         """The states to start from if the caller gives none."""
-        # Of a DTensor they must be one, too.
+        # If input is a DTensor they must be one, too.
         zeros = input.new_zeros(shape)
         return (zeros,) * len(self._states)
 
@@ -97,26 +97,26 @@ class SequenceLayers(NotScripted):
         Args:
             input: [T, B, I] ([B, T, I] if ``batch_first``), or [T, I] without a batch, or a
                 ``PackedSequence``, its sequences in any order.
-            hx: ``(h0, c0)``, of a GRU ``h0``, each [num_layers * D, B, H] ([num_layers * D, H]
+            hx: ``(h0, c0)``, or ``h0`` for a GRU, each [num_layers * D, B, H] ([num_layers * D, H]
                 without a batch), in the order of the sequences that were packed. ``c0`` may be
-                float32 beside half-precision inputs, and c then stays so. None starts from zeros in
+                float32 with half-precision inputs, and c then stays so. None starts from zeros in
                 the dtype of ``input``; under autocast c of an LLTM starts in float32 at least.
             reset: [T, B] bool ([B, T] if ``batch_first``; [T] without a batch; for a
                 ``PackedSequence`` another of marks, or [S] in the order of its data): where it is
-                true, the sequence begins anew. :func:`treadle.lstm` says how.
+                true, the sequence resets. :func:`treadle.lstm` says how.
             reset_hx: what it begins with instead of zeros: as ``hx``, or one for each step,
                 [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``).
             lengths: [B], int64 or int32 on the device of ``input`` ([] without a batch), instead of
-                packing: each sequence stops by itself after so many steps. :func:`treadle.lstm`
-                says how, and what becomes of other values.
-            return_cells: whether to return c of all steps, too, as a last result. False of a GRU,
-                where the state of each step is the output.
+                packing: the number of steps of each sequence. :func:`treadle.lstm` says what
+                happens in the padding and for other values.
+            return_cells: whether to return c of all steps, too, as a last result. A GRU
+                allows only False: the state of each step is its output.
 
         Returns:
             ``output``: [T, B, D*H], [B, T, D*H], [T, D*H] or a ``PackedSequence``, as ``input`` is:
             the h of the last layer at every step, in the dtype of ``input`` (under autocast: the
-            lower precision). ``(h_n, c_n)``, of a GRU ``h_n``: like ``hx``, after the last step of
-            each sequence (of the second direction: its first). A sequence of no steps ends with
+            lower precision). ``(h_n, c_n)``, or ``h_n`` for a GRU: like ``hx``, after the last step
+            of each sequence (of the second direction: its first). A sequence of no steps ends with
             ``hx``. ``cells``, in the form of ``output``, if ``return_cells``.
 
         Raises:
@@ -124,14 +124,14 @@ class SequenceLayers(NotScripted):
                 already sorted, ``torch.compile`` does not detect an ``hx`` with too many rows:
                 it returns the extra ones unchanged.)
             RuntimeError: dtypes or devices do not go together; :func:`treadle.lstm` says how.
-            Of an LSTM or GRU each is of the class that torch.nn's raises, too.
+            Errors of LSTM and GRU have the classes that torch.nn's raise, too.
 
         ``torch.compile`` breaks the graph at torch's ``pack_padded_sequence`` and
         ``pad_packed_sequence``; ``lengths`` needs neither.
         """
-        # Where torch.compile passes by this module, it would compile every function that is called
-        # from here by itself, for which all layers have one cache. Not this one: it passes by what
-        # breaks the graph within `try`.
+        # Dynamo skips this module but would still compile each callee separately, in one cache
+        # that all layers share; so disable it for the call. Dynamo does not compile this function
+        # either: it skips functions that break the graph within `try`.
         compiler = None if torch.compiler.is_compiling() else _set_compiler(None)
         try:
             return self._called(input, hx, reset, reset_hx, lengths, return_cells)
@@ -148,7 +148,7 @@ class SequenceLayers(NotScripted):
         lengths: object,
         return_cells: object,
     ) -> tuple[Any, ...]:
-        """Output and states, and the cells of all steps if ``return_cells``."""
+        """Output and states, and the cell states if ``return_cells``."""
         packed = isinstance(input, PackedSequence)
         if not isinstance(input.data if packed else input, Tensor):  # type: ignore[attr-defined]
             given = {"reset": reset, "reset_hx": reset_hx, "lengths": lengths}
@@ -222,7 +222,7 @@ class SequenceLayers(NotScripted):
             first = hx if isinstance(hx, Tensor) else hx[0]
             batch = first.size(1) if isinstance(first, Tensor) and first.dim() == 3 else 0
         elif is_tracing():
-            batch = batch_sizes[0]  # a tensor, so that the trace computes it anew
+            batch = batch_sizes[0]  # a tensor, so that the trace computes it for each call
         else:
             batch = int(batch_sizes[0]) if len(batch_sizes) else 0
         states = self._start(data, hx, batch)
@@ -242,7 +242,7 @@ class SequenceLayers(NotScripted):
     def _run(
         self, input: tuple[Tensor, ...], states: States, options: Options, *rest: bool
     ) -> tuple[Tensor, States, Tensor | None]:
-        """Output, states and cells, which are None unless asked for."""
+        """Output, states and cell states; the latter are None unless requested."""
         reset, reset_hx, lengths, return_cells = options
         parameters = self._parameters_in_order()
         name = "input" if len(input) == 1 else "input.data"
@@ -260,7 +260,7 @@ class SequenceLayers(NotScripted):
             recompute=self.recompute,
             reset=reset,
             reset_hx=self._given(reset_hx) if reset_hx else None,
-            # Of None, too: guards of torch.compile read what an earlier call had.
+            # Passed even if None: guards of torch.compile read what an earlier call had.
             lengths=lengths,
             return_cells=return_cells,
         )
@@ -319,7 +319,7 @@ class SequenceLayers(NotScripted):
 
 
 class CellLayers(SequenceLayers):
-    """Layers whose cells have c beside h, and what a type checker knows of their calls."""
+    """Layers whose cells have c and h, with the signatures of calls for type checkers."""
 
     _states = ("h0", "c0")
 

@@ -1,4 +1,4 @@
-"""Siren.jet: a packed jet through the layers of a Siren, unpacked once, in the end."""
+"""Siren.jet: passes a packed jet through the layers of a Siren and unpacks it at the end."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def _of_jagged(siren: Any, x: Any, flags: dict[str, bool]) -> Jet:
 
 
 def _pulled_back(siren: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Values and gradient in reverse, a product a layer for each output; a jet takes one for each
-    coordinate."""
+    """Values and gradient in reverse: one product in each layer for each output. A jet takes one
+    for each coordinate."""
     layers = siren.net._modules.values()
 
     def values(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""State dicts of sine networks: the names of other implementations, and omega beside weights."""
+"""State dicts of sine networks: the names of other implementations, and omega."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rename_layers(state_dict: dict[str, Any], prefix: str, last: int) -> None:
 
 
 def saved_omega(state: object) -> float | None:
-    """The number in a state dict; None of a tensor without values."""
+    """The number in a state dict; None for a tensor without values."""
     if isinstance(state, Tensor):
         if state.numel() != 1:
             raise TypeError(

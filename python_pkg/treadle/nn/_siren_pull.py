@@ -1,9 +1,9 @@
 """A Siren's values and their gradient in reverse: by torch.func, or with less memory.
 
-In plain runs a net of sine layers and a linear one is one Node. Of a layer it keeps the phase
-(of float32 the output, too), and for each output of the net its gradient by that of the layer; the
-rest is made again in the backward pass. Points go through it some at a time, so that what lives
-between two products takes little memory.
+In plain runs a net of sine layers and a linear one is one Node. For each layer it keeps the phase
+(in float32 the output, too), and the gradient of each output of the net with respect to the layer's
+output. The backward pass recomputes the rest. The Node processes points in chunks, so intermediate
+results take little memory.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _AT_ONCE, _LEAST = 1 << 18, 2048
 def composed(values: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
     """Values [..., O] and gradient [..., O, d] of any net, with derivatives of every order.
 
-    torch.compile traces torch.func.vjp as a part of the forward pass, so that no derivative of a
-    derivative is left to it.
+    torch.compile traces torch.func.vjp as a part of the forward pass, so it needs no double
+    backward.
     """
     return outside_inference(lambda: _composed(values, x))
 
@@ -55,7 +55,7 @@ def _composed(values: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Te
 
 
 def is_plain(*tensors: Any) -> bool:
-    """Whether autograd alone looks on: no transform, tracer, tangent or class of tensors."""
+    """Whether only autograd is active: no transform, tracer, tangent or tensor subclass."""
     return (
         not torch.compiler.is_compiling()
         and not torch._C._are_functorch_transforms_active()
@@ -73,7 +73,7 @@ def is_plain(*tensors: Any) -> bool:
 def pulled_back(x: Tensor, omegas: Sequence[float], params: Params) -> tuple[Tensor, Tensor]:
     """Values [..., O] and gradient [..., O, d] of sine layers with a linear one behind them.
 
-    All tensors must be plain, and autocast be off.
+    All tensors must be plain, and autocast must be off.
     """
     flat = x.reshape(-1, x.shape[-1])
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, *params)):
@@ -85,7 +85,7 @@ def pulled_back(x: Tensor, omegas: Sequence[float], params: Params) -> tuple[Ten
 
 
 class _Kept(NamedTuple):
-    """For the backward pass: of each sine layer but for ``pulls``."""
+    """The values that the backward pass needs of each sine layer, except ``pulls``."""
 
     outputs: list[Tensor]  # [N, width], or none where the phase alone tells them
     phases: list[Tensor]
@@ -216,10 +216,10 @@ def _composed_backward(
     needed: Sequence[bool],
     grads: Sequence[Tensor | None],
 ) -> Iterator[Tensor | None]:
-    """The gradients of x and params where derivatives of them are asked for."""
+    """The gradients of x and params if they must be differentiable."""
     create = torch.is_grad_enabled()
     with torch.enable_grad():
-        # Of views: what a parameter may have to do with x is not asked here.
+        # Views, so that a parameter that depends on x does not contribute here.
         taken = [t if t is None else t.view_as(t) for t in (x, *params)]
 
         def values(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Back through a Siren's values and their gradient: what _siren_pull.py adds up, chunk by chunk."""
+"""The backward pass of _siren_pull.py for one chunk of points."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Layer(NamedTuple):
     omega: float
 
     def slope(self, grad: Tensor) -> Tensor:
-        """The gradient of the sum that the sine is taken of, for that of the output."""
+        """The gradient of the sine's argument, from that of the output."""
         return _slope(grad, None, *self, 1)  # type: ignore[no-any-return]
 
     def slope_backward(self, v: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-        """What a slope hands on of v: by grad, and by the sum."""
+        """VJP of a slope with respect to grad and the sum."""
         by_grad, _, by_sum = _slope_backward(v, grad, None, *self, 1, [True, False, True])
         return by_grad, by_sum
 
     def value(self) -> Tensor:
-        """The output, made again from the phase if it was not kept: a sine is its own fourth
+        """The output, recomputed from the phase if it was not kept: a sine is its own fourth
         derivative."""
         if self.output is not None:
             return self.output
@@ -49,7 +49,7 @@ def weight_of(params: Params, layer: int) -> Tensor:
 
 
 class Gradients:
-    """Of x and of the parameters, added up over chunks of points, in float at least."""
+    """Gradients of x and the parameters, added up over chunks of points, in float at least."""
 
     def __init__(self, x: Tensor, params: Params, needed: Sequence[bool]) -> None:
         self.params, self.dtype = params, x.dtype

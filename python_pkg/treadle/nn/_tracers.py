@@ -1,4 +1,4 @@
-"""What the modules do where others read their code: torch.fx, TorchScript, torch.compile."""
+"""How the modules behave under tracers: torch.fx, TorchScript, torch.compile."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ is_tracing: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defin
 
 
 def fx_leaf(module: Any, input: object, *args: object, **kwargs: object) -> Any:
-    """The node that calls ``module`` in the graph that torch.fx makes, or None if it makes none.
+    """The node that calls ``module`` in torch.fx's graph, or None if torch.fx is not tracing.
 
-    By default its tracer takes modules of torch.nn alone as such leaves, and reads all others.
+    By default torch.fx treats only modules of torch.nn as leaves, and traces into all others.
     """
     first = input.data if isinstance(input, rnn.PackedSequence) else input
     if not isinstance(first, torch.fx.Proxy):
@@ -32,8 +32,7 @@ def fx_leaf(module: Any, input: object, *args: object, **kwargs: object) -> Any:
     path = tracer.path_of_module(module)
     if not path:
         raise TypeError(
-            f"{type(module).__name__}: torch.fx must trace a module that holds it, got it "
-            "alone: it is a leaf, as torch.nn's are"
+            f"{type(module).__name__} is a leaf for torch.fx; trace a module that contains it"
         )
     # By identity, since == of a Proxy is a node of the graph.
     given = {key: value for key, value in kwargs.items() if not any(value is d for d in DEFAULTS)}
@@ -58,14 +57,14 @@ def _refuse_script(module: nn.Module) -> NoReturn:
 
 
 class _RefusesScript:
-    """An attribute that raises where it is read of a module; of a class it is an empty list."""
+    """An attribute that raises when read from a module; on the class it is an empty list."""
 
     def __get__(self, module: nn.Module | None, owner: object) -> list[str]:
         return [] if module is None else _refuse_script(module)
 
 
 class NotScripted:
-    """A module that TorchScript cannot read, and that says so."""
+    """A module that raises an explanation if TorchScript tries to read it."""
 
     # torch.jit.script calls this of every module first.
     __prepare_scriptable__ = _refuse_script
@@ -78,11 +77,11 @@ class NotScripted:
 
 
 def break_graphs_at_pad() -> None:
-    """Let torch.compile pass by pad_packed_sequence, as it passes by pack_padded_sequence.
+    """Make Dynamo skip pad_packed_sequence, as it skips pack_padded_sequence.
 
-    Torch 2.15 does by itself. Before, its compiler reads that function and raises, as the sizes of
-    its results are in the data. After a torch.nn.LSTM it never comes that far: it leaves out the
-    whole function that calls one.
+    torch 2.15 does so. Before, its compiler traces that function and raises, because the sizes of
+    its results depend on the data. After a torch.nn.LSTM that never happens: Dynamo skips the whole
+    function that calls one.
     """
     pad: Any = rnn.pad_packed_sequence
     # Who compiles has imported the compiler. What it reads is what torch.compiler.disable sets.

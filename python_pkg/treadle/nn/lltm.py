@@ -21,16 +21,15 @@ __all__ = ["LLTM"]
 class LLTM(CellLayers, nn.Module):
     """Layers of LLTM cells over whole sequences, called like :class:`torch.nn.LSTM`.
 
-    See :func:`treadle.lltm_cell` for the formula of a step, and :func:`treadle.launch_info` for how
-    a GPU ran them. ``h`` is bounded by ±1; ``c`` adds up over the steps and is never scaled down,
-    so over long sequences of half-precision inputs start it in float32.
+    See :func:`treadle.lltm_cell` for the formula of a step, and :func:`treadle.launch_info` for
+    what ran on a GPU. ``h`` is bounded by ±1; ``c`` adds up over the steps and is never scaled
+    down, so over long sequences of half-precision inputs start it in float32.
 
-    It is called like an LSTM and is none. It is the cell of PyTorch's tutorial on C++ extensions,
-    with an LSTM's gates but the one that forgets. So cells run away, over long sequences and while
-    it is trained: where tanh(c) is ±1, h says nothing of what c holds, and one step of an optimizer
-    can ruin what was learnt. Give it short sequences, and add to the loss what pulls cells back,
-    such as ``0.3 * c.abs().mean()`` of the last c. For real work take :class:`treadle.nn.LSTM` or
-    :class:`treadle.nn.GRU`, which learn more.
+    LLTM is the cell of PyTorch's tutorial on C++ extensions: an LSTM without the forget gate. Its
+    cell state grows without bound on long sequences and during training. Where tanh(c) is ±1, h
+    no longer shows what c holds, and one step of an optimizer can ruin what was learnt. Use short
+    sequences, and add a penalty on c to the loss, such as ``0.3 * c.abs().mean()`` of the last c.
+    For real models prefer :class:`treadle.nn.LSTM` or :class:`treadle.nn.GRU`, which learn more.
 
     Args:
         input_size: I, the number of features of an input.
@@ -47,7 +46,7 @@ class LLTM(CellLayers, nn.Module):
             :func:`treadle.lltm` says how many bytes.
 
     Attributes:
-        weight_ih_l0: [3H, I] (of later layers [3H, D*H]), the rows of the gates i, o and of the
+        weight_ih_l0: [3H, I] (later layers: [3H, D*H]), the rows of the gates i, o and of the
             candidate z.
         weight_hh_l0: [3H, H].
         bias_l0: [3H]; torch.nn.LSTM has two. Missing if ``bias`` is False.
@@ -63,8 +62,8 @@ class LLTM(CellLayers, nn.Module):
         layer = treadle.nn.LLTM(8, 64, num_layers=2)
         output, (h, c) = layer(rows)        # [T, B, 8] -> [T, B, 64], [2, B, 64] each
 
-    A layer of one direction and an :class:`LLTMCell` load each other's ``state_dict``. Of more
-    layers, from one direction of one to a cell, and back::
+    A layer of one direction and an :class:`LLTMCell` load each other's ``state_dict``. To copy one
+    direction of one of several layers to a cell, and back::
 
         weights = torch.cat([layer.weight_hh_l0, layer.weight_ih_l0], dim=1)
         cell.load_state_dict({"weights": weights, "bias": layer.bias_l0})
@@ -124,7 +123,7 @@ class LLTM(CellLayers, nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew, uniformly over ±1/sqrt(H)."""
+        """Draw all parameters again, uniformly over ±1/sqrt(H)."""
         bound = 1 / math.sqrt(self.hidden_size)
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
@@ -135,7 +134,7 @@ class LLTM(CellLayers, nn.Module):
         return [[getattr(self, name) for name in names] for names in self._all_weights]
 
     def flatten_parameters(self) -> None:
-        """Do nothing: it is there for programs that were written for :class:`torch.nn.LSTM`."""
+        """Do nothing; for compatibility with :class:`torch.nn.LSTM`."""
 
     def extra_repr(self) -> str:
         defaults = {

@@ -1,4 +1,4 @@
-"""LLTMCell, one step as a module, and what it shares with the layer."""
+"""LLTMCell: one step as a module, and code that it shares with the layer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["LLTMCell"]
 
 
 class LLTMCell(NotScripted, nn.Module):
-    """One step of the LLTM, an LSTM that never forgets, called like :class:`torch.nn.LSTMCell`.
+    """One step of the LLTM, an LSTM without a forget gate, called like :class:`torch.nn.LSTMCell`.
 
     See :func:`treadle.lltm_cell` for the formula. ``h`` is bounded by ±1; ``c`` adds up over the
     steps and is never scaled down, so over long sequences keep it in float32.
@@ -73,7 +73,7 @@ class LLTMCell(NotScripted, nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew, uniformly over ±1/sqrt(H)."""
+        """Draw all parameters again, uniformly over ±1/sqrt(H)."""
         bound = 1 / math.sqrt(self.hidden_size) if self.hidden_size else 0.0
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
@@ -85,7 +85,7 @@ class LLTMCell(NotScripted, nn.Module):
 
         Args:
             input: [B, I], or [I] without a batch.
-            hx: ``(h, c)`` from the step before, each [B, H] (or [H]). ``c`` may be float32 beside
+            hx: ``(h, c)`` from the step before, each [B, H] (or [H]). ``c`` may be float32 with
                 half-precision inputs and stays so from step to step. None starts from zeros in
                 the dtype of ``input``; under autocast ``c`` starts in float32 at least.
 

@@ -1,4 +1,4 @@
-"""Puts treadle's LSTM and GRU into a model in place of torch's, and takes them out again."""
+"""Replaces torch's LSTM and GRU in a model by treadle's, and back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Replaced:
     """Names of modules, as ``named_modules`` has them; "" is the model itself.
 
     Attributes:
-        replaced: those that are of another class now.
+        replaced: those whose class changed.
         left: those that stay as they are, each with the reason.
     """
 
@@ -38,11 +38,11 @@ def replace(model: nn.Module) -> Replaced:
     The modules are the same objects with another class: parameters, hooks, buffers, ties and
     references to them stay. ``recompute`` is off; set it on a module to switch it on.
 
-    A replaced model takes everything that torch.nn's does but what goes by torch's very classes or
-    reads their code: ``torch.jit.script``, a library's own ONNX export (``torch.onnx.export`` needs
-    the table of treadle.onnx), int8 by ``torch.ao.quantization`` (``quantize_dynamic`` and
-    ``prepare`` leave the layers as they are without a word), and tools that count operations or
-    take per-sample gradients by class, such as thop, ptflops and Opacus. Call :func:`restore`
+    A replaced model supports everything that torch.nn's does, except tools that look for torch's
+    exact classes or read their code: ``torch.jit.script``, a library's own ONNX export
+    (``torch.onnx.export`` needs the table of treadle.onnx), int8 by ``torch.ao.quantization``
+    (``quantize_dynamic`` and ``prepare`` silently skip the layers), and tools that count operations
+    or take per-sample gradients by class, such as thop, ptflops and Opacus. Call :func:`restore`
     before any of them.
 
     On NVIDIA GPUs before Hopper (compute capability below 9.0) a layer launches a matrix product
@@ -54,7 +54,7 @@ def replace(model: nn.Module) -> Replaced:
 
     Returns:
         What was replaced, and what was left, each with the reason: modules with projections or
-        complex parameters; subclasses, whose forward pass may be their own; torch.nn's RNN,
+        complex parameters; subclasses, which may override the forward pass; torch.nn's RNN,
         LSTMCell, GRUCell and RNNCell, which treadle does not have.
 
     Raises:

@@ -19,9 +19,9 @@ __all__ = ["GRU", "LSTM"]
 
 
 class _TorchLayers(SequenceLayers):
-    """What torch.nn.RNNBase has, with the forward pass of SequenceLayers."""
+    """The interface of torch.nn.RNNBase, with the forward pass of SequenceLayers."""
 
-    # Of a module that was made as torch's, and is ours since treadle.nn.replace.
+    # The default for modules that were made as torch's and then replaced (treadle.nn.replace).
     recompute = False
     # Whether _flat_weight_refs is known to be of the parameters, which is no longer so once one is
     # set. Until a forward pass has compared them, False.

@@ -23,7 +23,7 @@ class SineLinear(NotScripted, nn.Module):
     """sin(omega_0 * (x Wᵀ + b)), the layer of a SIREN, called like :class:`torch.nn.Linear`.
 
     See :func:`treadle.sine_linear` for the op. Weights are drawn so that phases keep one
-    distribution through layers of any number (V. Sitzmann and others: Implicit neural
+    distribution through any number of layers (V. Sitzmann and others: Implicit neural
     representations with periodic activation functions. NeurIPS 2020).
 
     Args:
@@ -40,8 +40,8 @@ class SineLinear(NotScripted, nn.Module):
             ±sqrt(6/I)/\\|omega_0\\|.
         bias: [O] or None, drawn as that of :class:`torch.nn.Linear`, over ±1/sqrt(I).
 
-    A ``state_dict`` also has omega_0, as extra state, a tensor of one number: to load weights of
-    another omega_0 raises. Dicts without it load, too, and so does one of the paper's layer, whose
+    A ``state_dict`` also has omega_0 as extra state, a tensor of one number, and loading weights of
+    another omega_0 raises. Dicts without it load, too, and so do those of the paper's layer, whose
     parameters are in a module named ``linear``.
 
     Raises:
@@ -86,7 +86,7 @@ class SineLinear(NotScripted, nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew, as the class says."""
+        """Draw all parameters again, as the class says."""
         draw(self, 1 / self.in_features if self.is_first else None, self.omega_0)
 
     def forward(self, input: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ class SineLinear(NotScripted, nn.Module):
         return sine_linear(input, weight, self.bias, self.omega_0)
 
     def jet(self, jet: Jet) -> Jet:
-        """The layer's values and their derivatives by coordinates, from those of its input.
+        """The layer's values and derivatives with respect to the coordinates, from its input's.
 
         Hooks of the module do not run, as they only do around ``forward``.
 
@@ -137,11 +137,11 @@ class SineLinear(NotScripted, nn.Module):
         )
 
     def get_extra_state(self) -> Tensor:
-        """omega_0 for a state dict, as a tensor: safetensors holds nothing else."""
+        """omega_0 for a state dict, as a tensor, because safetensors stores only tensors."""
         return torch.tensor(self.omega_0, dtype=torch.float64, device="cpu")
 
     def set_extra_state(self, state: Any) -> None:
-        """Compare, as the weights of another omega_0 would compute something else.
+        """Check omega_0: weights of another one would compute something else.
 
         Raises:
             TypeError, ValueError: ``state`` is no number, or another one than ``omega_0``.

@@ -46,12 +46,12 @@ class Siren(NotScripted, nn.Module):
         device: where the parameters are made; ``"meta"`` makes them without memory.
         dtype: of the parameters: float64, float32, float16 or bfloat16.
         bias: False leaves all biases out.
-        final_activation: a module that values go through; it takes a linear last layer.
+        final_activation: a module applied to the values; needs ``outermost_linear``.
         dropout: the probability of dropping an element of any layer's output but the last's, in
             training.
 
     State dicts of the paper's networks and of siren-pytorch load unchanged into a net of the same
-    widths and omegas; two methods give them back.
+    widths and omegas; two methods convert back.
 
     Raises:
         TypeError, ValueError: an argument is not as above.
@@ -119,12 +119,12 @@ class Siren(NotScripted, nn.Module):
         self._draw_linear()
 
     def _layers(self) -> list[SineLinear | nn.Linear]:
-        """Those with weights, first to last; ``net`` also has dropout and an activation."""
+        """The layers with weights, first to last; ``net`` also has dropout and an activation."""
         found: dict[str, Any] = self.net._modules
         return [layer for name, layer in found.items() if name.isdecimal()]
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew, as :class:`SineLinear` does."""
+        """Draw all parameters again, as :class:`SineLinear` does."""
         for layer in self._layers():
             if isinstance(layer, SineLinear):
                 layer.reset_parameters()
@@ -160,10 +160,10 @@ class Siren(NotScripted, nn.Module):
         laplacian: bool = True,
         hessian_diagonal: bool = False,
     ) -> Jet:
-        """Values at points and their derivatives by the coordinates, in one forward pass.
+        """Values at points and their derivatives with respect to x, in one forward pass.
 
-        What a loss of them then takes is an ordinary backward pass: no graph of derivatives, less
-        memory, and torch.compile can compile it. Hooks of the modules do not run.
+        A loss of them needs only an ordinary backward pass: no graph of derivatives, less memory,
+        and torch.compile can compile it. Module hooks do not run.
 
         Args:
             x: [..., in_features]; it need not require grad, but may.
@@ -171,7 +171,7 @@ class Siren(NotScripted, nn.Module):
 
         Returns:
             ``(value, gradient, laplacian, hessian_diagonal)``, a :class:`treadle.Jet`: [..., O],
-            [..., O, in_features], [..., O] and [..., O, in_features]; None where not asked for.
+            [..., O, in_features], [..., O] and [..., O, in_features]; None if not requested.
 
         Raises:
             TypeError, ValueError, RuntimeError: ``x`` or a flag is not as above; as ``forward``.
@@ -194,8 +194,8 @@ class Siren(NotScripted, nn.Module):
             Tensors that share memory with the parameters, as those of ``state_dict`` do.
 
         Raises:
-            TypeError, ValueError: ``blocks`` is not a bool; there is a final activation, which the
-                paper's networks have none of; ``blocks`` and an omega_0 that is not 30.
+            TypeError, ValueError: ``blocks`` is not a bool; the net has a final activation, which
+                the paper's networks lack; ``blocks`` with an omega_0 other than 30.
         """
         check_bool("Siren.to_paper_state_dict", "blocks", blocks)
         if "activation" in self.net._modules:
@@ -218,7 +218,8 @@ class Siren(NotScripted, nn.Module):
     def to_siren_pytorch_state_dict(self) -> dict[str, Tensor]:
         """The weights under the names of siren-pytorch's ``SirenNet``, for its ``load_state_dict``.
 
-        Give it ``final_activation=Sine(hidden_omega_0)`` if the last layer is one of sines.
+        If the last layer is a sine layer, give ``SirenNet`` a
+        ``final_activation=Sine(hidden_omega_0)``.
 
         Returns:
             Tensors that share memory with the parameters, as those of ``state_dict`` do.

@@ -21,21 +21,21 @@ _EPS = 1e-9  # of BigVGAN's SnakeBeta
 class Snake(NotScripted, nn.Module):
     """x + sin(alpha x)² / alpha, or over beta; by channel. See :func:`treadle.snake`.
 
-    It stands for ``Snake1d`` of DAC, ``Snake`` of BigVGAN, and with ``beta=True`` for BigVGAN's
-    ``SnakeBeta``, and loads their state dicts: alpha and beta may be [1, C, 1] there. These divide
-    by alpha + 1e-9. Where alpha ≥ 0 that moves no result by more than 1e-9 x², but a channel whose
-    alpha comes to 0 or below has wrong gradients, or NaN; so does not this module, unless
-    ``eps=1e-9`` asks for their formula.
+    It replaces ``Snake1d`` of DAC, ``Snake`` of BigVGAN and, with ``beta=True``, BigVGAN's
+    ``SnakeBeta``, and loads their state dicts, in which alpha and beta may be [1, C, 1]. Those
+    modules divide by alpha + 1e-9. For alpha ≥ 0 that changes no result by more than 1e-9 x², but
+    if alpha reaches 0 or below, their gradients are wrong, or NaN. This module's are right unless
+    you pass ``eps=1e-9``, which gives the same formula.
 
     Args:
         channels: C.
-        alpha: what alpha begins with, and beta.
-        beta: True gives sin² a factor of its own; else it is 1 / alpha.
+        alpha: the initial value of alpha and beta.
+        beta: True divides sin² by a parameter of its own, beta; otherwise by alpha.
         logscale: True keeps the logarithms of alpha and beta as parameters, as BigVGAN does with
             ``alpha_logscale``: both stay positive. A loaded dict must have been made so, too.
         trainable: False lets the parameters require no grad.
-        eps: is added to what sin² is divided by. None: with ``beta`` 1e-9, as in BigVGAN; without,
-            nothing, and alpha 0 has the limit, whose value is x.
+        eps: is added to the divisor of sin². None: 1e-9 with ``beta``, as in BigVGAN; without
+            ``beta`` nothing, and the result at alpha 0 is the limit, x.
         device: where the parameters are made; ``"meta"`` makes them without memory.
         dtype: of the parameters: float64, float32, float16 or bfloat16.
 
@@ -94,7 +94,7 @@ class Snake(NotScripted, nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Set all parameters to what they began with."""
+        """Set all parameters to their initial value."""
         begin = math.log(self._begin) if self.logscale else self._begin
         for parameter in self.parameters(recurse=False):
             nn.init.constant_(parameter, begin)

@@ -1,4 +1,4 @@
-"""A recurrent layer one step at a time, as a policy acts: on a GPU a captured CUDA graph."""
+"""A recurrent layer one step at a time, for policies: on a GPU a captured CUDA graph."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ WARM_UP = 3  # calls before the capture: libraries choose their kernels and work
 def make_step(layer: SequenceLayers, batch: int, *, clone: bool = False) -> Step:
     """Make ``layer`` callable one step at a time, with the state kept on its device.
 
-    A step of the module costs the host far more than the device. Here the step is captured once as
-    a CUDA graph, and a call copies its input and replays that. On a CPU the same object runs the
-    layer's op.
+    A step of the module costs the host far more than the device. So this captures the step once as
+    a CUDA graph, and a call copies its input and replays the graph. On a CPU the same object runs
+    the layer's op.
 
     Args:
         layer: a :class:`treadle.nn.LSTM`, :class:`GRU` or :class:`LLTM` in one direction, of any
             number of layers. Device and dtype are those of its parameters, also under autocast. It
             runs as in ``eval()``: without dropout and without gradients.
         batch: B, the number of rows.
-        clone: return an output that is the caller's to keep. If False, every call returns the same
-            tensor, and overwrites what the last one returned.
+        clone: return a new tensor at each call. If False, every call returns the same tensor and
+            overwrites the previous output.
 
     Returns:
         A :class:`Step`, whose state is zeros.
 
     Raises:
         TypeError: ``layer`` is none of these modules, or an argument has another type.
-        ValueError: ``batch`` is less than 1, or ``layer`` is bidirectional, or computes a parameter
-            at every call (``torch.nn.utils.parametrize``), or has one on meta or in many parts.
+        ValueError: ``batch`` is less than 1; ``layer`` is bidirectional; or a parameter is
+            recomputed at every call (``torch.nn.utils.parametrize``), is on meta, or is sharded.
 
     Example::
 
@@ -56,11 +56,11 @@ def make_step(layer: SequenceLayers, batch: int, *, clone: bool = False) -> Step
 
 
 class Step:
-    """One step of a recurrent layer after the other; made by :func:`make_step`.
+    """Runs one step of a recurrent layer at each call; made by :func:`make_step`.
 
-    It reads the layer's parameters where they lie, so it sees ``optimizer.step()`` and
-    ``load_state_dict``. Calls may come on different streams: each waits for the one before. The
-    layer's ``forward`` and its hooks are not called.
+    It reads the layer's own parameters, so ``optimizer.step()`` and ``load_state_dict`` take
+    effect. Calls may come on different streams: each waits for the one before. The layer's
+    ``forward`` and its hooks do not run.
     """
 
     def __init__(self, layer: SequenceLayers, batch: int, clone: bool) -> None:
@@ -115,13 +115,13 @@ class Step:
 
     @property
     def state(self) -> Tensor | States:
-        """The state after the last step, as the layer's ``hx``: h, or (h, c), each
-        [num_layers, B, H], c in float32 beside half types. These are the tensors that every step
-        reads and writes: what is written there is what the next step begins with."""
+        """The state after the last step, as the layer's ``hx``: h, or (h, c), each [num_layers, B,
+        H], c in float32 for half types. Every step reads and writes these tensors, so the next step
+        begins with whatever you write to them."""
         return self._states[0] if len(self._names) == 1 else self._states
 
     def set_state(self, hx: Tensor | States) -> None:
-        """Let the next step begin with ``hx``, as the layer gives it; c of half types may be
+        """Let the next step begin with ``hx``, as the layer returns it; c of half types may be
         float32.
 
         Raises:
@@ -210,7 +210,7 @@ class Step:
             self.reset_all()
 
     def _enter(self) -> None:
-        """Before memory is written: what another stream still does with it comes first."""
+        """Wait, before writing memory, for other streams that still use it."""
         if self._stream is None:
             return
         current = torch.cuda.current_stream(self._device)

@@ -1,4 +1,4 @@
-"""What torch.onnx.export needs to know of treadle's ops: ``translation_table()``.
+"""ONNX export of treadle's ops: ``translation_table()`` for torch.onnx.export.
 
 Imported only on request: ``import treadle.onnx``. It needs onnxscript.
 """
@@ -30,14 +30,13 @@ def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
             custom_translation_table=treadle.onnx.translation_table(),
         )
 
-    LSTM and GRU become ONNX's nodes of these names, or, with ``reset`` or in float64, a Scan over
-    the steps; so does the LLTM. ``lengths`` of a layer in two directions are resets, too. The sine
-    layer becomes MatMul, Add, Mul and Sin; its jets take Cos, too. What rounds once in a half type
-    here is computed in float32 between two Casts. Any size may be dynamic but the number of
-    features.
+    LSTM and GRU become ONNX's nodes of these names or, with ``reset`` or in float64, a Scan over
+    the steps; so does the LLTM. ``lengths`` of a layer in two directions become resets. The sine
+    layer becomes MatMul, Add, Mul and Sin; its jets also use Cos. An op that rounds once in a half
+    type becomes float32 between two Casts. Any size except the number of features may be dynamic.
 
     Returns:
-        A new dict of functions by op, to which entries for ops of your own can be added.
+        A new dict of functions by op; you can add entries for your own ops.
 
     Raises (the functions, while a model is exported):
         NotImplementedError: a packed batch; ``lengths`` can be exported.
@@ -168,7 +167,7 @@ def _vector_add(a: Value, b: Value | float, *, alpha: Value | float = 1) -> Valu
     dtype = wide_dtype(to)
 
     def rounded(operand: Value | float) -> Value:
-        """As the op rounds numbers, and tensors of another dtype, before it computes."""
+        """Rounds numbers, and tensors of another dtype, as the op does before it computes."""
         return cast(constant(operand, to), dtype)
 
     addend = rounded(b)
@@ -178,7 +177,7 @@ def _vector_add(a: Value, b: Value | float, *, alpha: Value | float = 1) -> Valu
 
 
 def _result_dtype(*operands: Value | float) -> Any:
-    """What torch promotes operands to."""
+    """The dtype to which torch promotes the operands."""
     first, second, *others = map(_stand_in, operands)
     found = torch.result_type(first, second)
     for other in others:
@@ -187,7 +186,7 @@ def _result_dtype(*operands: Value | float) -> Any:
 
 
 def _stand_in(operand: Value | float) -> Any:
-    """A tensor of the same dtype and rank, which is what promotion goes by."""
+    """A tensor of the same dtype and rank, which decide promotion."""
     if not isinstance(operand, ir.Value):
         return operand
     dtype = ir.tensor_adapters.to_torch_dtype(operand.dtype)

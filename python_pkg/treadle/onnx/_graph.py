@@ -17,7 +17,7 @@ HALF_TYPES = ir.DataType.FLOAT16, ir.DataType.BFLOAT16
 
 
 def wide_dtype(dtype: Any) -> Any:
-    """What values of a dtype are computed in."""
+    """The dtype in which values of a dtype are computed."""
     return ir.DataType.FLOAT if dtype in HALF_TYPES else dtype
 
 
@@ -33,7 +33,7 @@ def cast(value: Value, dtype: Any) -> Value:
 
 
 def narrowed(value: Value, dtype: Any, to: Any) -> Value:
-    """A value that was computed in a dtype, in another."""
+    """A value, computed in one dtype, cast to another."""
     return value if dtype == to else op.Cast(value, to=to)
 
 

@@ -1,8 +1,7 @@
 """The recurrent ops as ONNX, for treadle.onnx, which is what to import.
 
-LSTM and GRU are ONNX's own nodes. What those cannot say is a Scan over the steps: the LLTM's cell,
-resets, and float64, for which onnxruntime has no LSTM and no GRU. A Scan computes half types in
-float32.
+LSTM and GRU become ONNX's own nodes. The LLTM's cell, resets, and float64 (for which onnxruntime
+has no LSTM and GRU) become a Scan over the steps. A Scan computes half types in float32.
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ class _Layer(NamedTuple):
         return found if len(value.shape) == rank else op.Unsqueeze(found, [0])
 
     def of_direction(self, value: Value, d: int, rank: int) -> Value:
-        """What direction d has of something, of that rank without D."""
+        """Direction d of a parameter, whose rank without D is given."""
         found = self.cast(value)
         if len(value.shape) == rank:
             return found
@@ -176,9 +175,9 @@ def _direction(a: _Layer, d: int) -> Sequence[Value]:
     for bias in biases[: 1 if a.cell == "gru" else 2]:
         of_input = of_input if bias is None else op.Add(of_input, bias)
     rows = [(of_input, a.dtype)]
-    always: list[Value] = []  # what rows start anew with, unless each step has its own
+    always: list[Value] = []  # what rows reset to, unless each step has its own
     if a.reset is not None:
-        # The second direction starts anew before step t where step t + 1 is marked.
+        # The second direction resets before step t where step t + 1 is marked.
         mark = a.reset if d == 0 else op.Pad(a.reset, [-1, 0, 0, 1, 0, 0])
         rows.append((mark, ir.DataType.BOOL))
         for start in a.starts:

@@ -28,7 +28,7 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
         data: [S, I], the data of a ``PackedSequence``: S rows of all steps, the longest sequence
             first; ``batch_sizes`` [T], int64 on the CPU, is how many rows each step has.
         hx: (h0, c0), each [num_layers * D, B, H]: h0 of input's dtype; c0 of input's dtype, or
-            float32 beside half-precision inputs.
+            float32 with half-precision inputs.
         params: for each layer, and in it for each direction, weight_ih [4H, I] (after the first
             layer [4H, D*H]), weight_hh [4H, H] and, if ``has_biases``, bias_ih and bias_hh [4H].
         has_biases: whether ``params`` has biases.
@@ -37,35 +37,35 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
         train: False leaves the dropout out.
         bidirectional: a second direction in each layer reads the sequence from its end.
         batch_first: input and output are [B, T, ...]; hx never is.
-        recompute: if False, a layer keeps its output (H) and the gates (4H) of each direction,
-            step and row for the backward pass, in input's dtype: 20H bytes in float32, 10H in half
-            types, 40H in float64. If True it keeps the output alone (4H, 2H, 8H bytes), and the
+        recompute: if False, a layer keeps its output (H) and the gates (4H) of each direction, step
+            and row for the backward pass, in input's dtype: 20H bytes in float32, 10H in half
+            types, 40H in float64. If True it keeps only the output (4H, 2H, 8H bytes), and the
             backward pass takes one more matrix product.
         reset: [T, B] ([B, T] if ``batch_first``; [S] of a packed batch), bool on input's device:
-            where it is true a row starts anew, as if its sequence began with that step. Sequences
+            where it is true a row resets, as if its sequence began with that step. Sequences
             that follow each other in a row need no padding and no second call. The second
-            direction, which reads from the end, starts anew before step t where step t + 1 is
+            direction, which reads from the end, resets before step t where step t + 1 is
             marked.
-        reset_hx: the state that a row starts anew with instead of zeros: as ``hx``, or one for each
+        reset_hx: the state that a row resets to instead of zeros: as ``hx``, or one for each
             step, [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``;
             [num_layers * D, S, H] of a packed batch). Gradients stop at a reset and flow in here.
-        lengths: [B], int64 or int32 on input's device, instead of packing: row b stops by itself
-            after lengths[b] steps, and the second direction begins at its last one. What input has
-            beyond (NaN, too) changes nothing and has gradient 0. The host waits for nothing, and a
-            captured CUDA graph reads new lengths. Values below 0 count as 0, values beyond T as T;
-            TREADLE_CHECK_LENGTHS=1 in the environment makes them raise, and the host wait for them.
-        return_cells: whether to return the cells of all steps, too.
+        lengths: [B], int64 or int32 on input's device, instead of packing: row b has lengths[b]
+            steps, and the second direction begins at its last one. Padding values, NaN included,
+            do not affect results and get zero gradients. The host does not wait for the lengths,
+            and a captured CUDA graph reads new ones. Values are clamped to 0 ... T; with
+            TREADLE_CHECK_LENGTHS=1 in the environment others raise, and the host waits for them.
+        return_cells: whether to return the cell states, c of every step, too.
 
     Returns:
         output: [T, B, D*H] ([B, T, D*H] if ``batch_first``; [S, D*H] for a packed batch), the h of
             the last layer at every step, in input's dtype; with ``lengths`` 0 after a row's last.
         h_n, c_n: [num_layers * D, B, H], h and c after each row's last step (of the second
-            direction: its first), or what it began with, if it has none. Of h0's and c0's dtypes.
+            direction: its first), or hx for a row without steps; of h0's and c0's dtypes.
         cells: only if ``return_cells``: as output, c in c_n's dtype, from gates in input's.
 
-        Every tensor but batch_sizes, reset and lengths is differentiable, twice. Under autocast all
-        of them take the lower precision; on a CPU those of a packed batch stay float32 if c0 is, as
-        torch's do.
+        All tensors except batch_sizes, reset and lengths are differentiable twice. Under autocast
+        all of them take the lower precision; on a CPU those of a packed batch stay float32 if c0
+        is, as in torch.
 
     Raises:
         TypeError, RuntimeError: kinds, shapes, dtypes, devices or counts that do not fit.
@@ -97,8 +97,8 @@ def gru(*args: Any, **kwargs: Any) -> Any:
             rows r, z, n.
         has_biases, num_layers, dropout, train, bidirectional, batch_first: as :func:`lstm`.
         recompute: as :func:`lstm`; the gates are 4H here, too.
-        reset, reset_hx, lengths: as :func:`lstm`. There is no ``return_cells``, since the state of
-            each step is the output.
+        reset, reset_hx, lengths: as :func:`lstm`. There is no ``return_cells``, because the state
+            of each step is the output.
 
     Returns:
         output: [T, B, D*H] ([B, T, D*H] if ``batch_first``; [S, D*H] for a packed batch), the h of
@@ -106,8 +106,8 @@ def gru(*args: Any, **kwargs: Any) -> Any:
         h_n: [num_layers * D, B, H], h after each row's last step (of the second direction: its
             first).
 
-        Every tensor but batch_sizes, reset and lengths is differentiable, twice. Under autocast all
-        of them take the lower precision; on a CPU they stay float32 if hx is, as torch's do.
+        All tensors except batch_sizes, reset and lengths are differentiable twice. Under autocast
+        all of them take the lower precision; on a CPU they stay float32 if hx is, as in torch.
 
     Raises:
         TypeError: input or hx is no tensor, or params no list.

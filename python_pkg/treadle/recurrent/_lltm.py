@@ -27,14 +27,14 @@ def lltm_cell(
         weights: [3H, H+I], rows i, o, z; columns first old_h, then input.
         bias: [3H], [1, 3H] or None.
         old_h: [B, H].
-        old_cell: [B, H], of input's dtype, or float32 beside half-precision inputs (the cell adds
-            up over the steps, and half types run out of digits).
+        old_cell: [B, H], of input's dtype, or float32 with half-precision inputs (c adds up over
+            the steps, and half types run out of digits).
 
         All arguments together may have one more leading dimension N, for N independent cells.
 
     Returns:
         new_h [B, H] of input's dtype, and new_cell [B, H] of old_cell's dtype. Every argument is
-        differentiable, twice. Under autocast input, weights, bias and old_h take the lower
+        differentiable twice. Under autocast input, weights, bias and old_h take the lower
         precision, old_cell keeps its own.
 
     Raises:
@@ -75,16 +75,16 @@ def lltm(*args: Any, **kwargs: Any) -> Any:
             Rows are those of the gates i, o and the candidate z, in this order; ``[weight_hh |
             weight_ih]`` is what ``lltm_cell`` calls weights.
         has_biases, num_layers, dropout, train, bidirectional, batch_first: as :func:`lstm`.
-        recompute: if False, a layer keeps its output (H) and the gates (3H) of each direction,
-            step and row for the backward pass, in input's dtype: 16H bytes in float32, 8H in half
-            types, 32H in float64. If True it keeps the output alone (4H, 2H, 8H bytes), and the
-            backward pass takes one more matrix product.
+        recompute: if False, a layer keeps its output (H) and the gates (3H) of each direction, step
+            and row for the backward pass, in input's dtype: 16H bytes in float32, 8H in half types,
+            32H in float64. If True it keeps only the output (4H, 2H, 8H bytes), and the backward
+            pass takes one more matrix product.
         reset, reset_hx, lengths, return_cells: as :func:`lstm`.
 
     Returns:
-        output, h_n, c_n, and cells if ``return_cells``: as :func:`lstm`. Every tensor but
-        batch_sizes, reset and lengths is differentiable, twice. Under autocast all of them but c0
-        take the lower precision.
+        output, h_n, c_n, and cells if ``return_cells``: as :func:`lstm`. All tensors except
+        batch_sizes, reset and lengths are differentiable twice. Under autocast all of them except
+        c0 take the lower precision.
 
     Raises:
         TypeError: input is no tensor, hx no pair, or params no list.

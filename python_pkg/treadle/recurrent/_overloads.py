@@ -1,4 +1,4 @@
-"""Which overload of an op of layers a call means, and how such a function looks to its reader."""
+"""Selects the overload that a call of a layer op means, and sets the signature for help()."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .._check.tensors import check_dense, check_tensor, dtype_name
 
 
 class Overloads(NamedTuple):
-    """Of one op. Without a choice torch would try the first one at every call."""
+    """The overloads of one op. Without a choice torch would try the first one at every call."""
 
     name: str
     input: Any
     data: Any
-    input_cells: Any = None  # with the cells of all steps as a last result
+    input_cells: Any = None  # with the cell states as a last result
     data_cells: Any = None
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -44,8 +44,8 @@ class Overloads(NamedTuple):
         return (self.data_cells if cells else self.data)(*args, **kwargs)
 
     def _check_types(self, args: tuple[Any, ...], kwargs: dict[str, Any], packed: bool) -> None:
-        """Of input, hx and params. torch.ops prints all of what is wrong, and would take h, where
-        (h, c) belongs, for batch_sizes."""
+        """Check input, hx and params. torch.ops would print whole tensors in its error, and would
+        take h, given instead of (h, c), for batch_sizes."""
         first = "data" if packed else "input"
         if args or first in kwargs:
             input = args[0] if args else kwargs[first]
@@ -74,7 +74,7 @@ class Overloads(NamedTuple):
 
 
 def _is_traced(value: object) -> bool:
-    """Whether torch.fx, or who else calls with what stands for tensors, reads the call."""
+    """Whether a tracer such as torch.fx makes the call, with proxies for tensors."""
     return not isinstance(value, Tensor) and is_tensor_like(value)  # type: ignore[no-untyped-call]
 
 
@@ -102,7 +102,7 @@ def _packed(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 class WithCells(Protocol):
-    """How lltm and lstm are called."""
+    """The signature of lltm and lstm."""
 
     @overload
     def __call__(
@@ -186,7 +186,7 @@ class WithCells(Protocol):
 
 
 class WithoutCells(Protocol):
-    """How gru is called."""
+    """The signature of gru."""
 
     @overload
     def __call__(

@@ -1,9 +1,8 @@
 """The ops of treadle in plain PyTorch: specification, oracle of the tests, benchmark baseline.
 
-Every function has the name, the arguments and the result of its fused twin ``treadle.<name>``,
-runs on any device in any floating dtype, and is differentiated by autograd. In float64 it is the
-truth that the kernels are measured against; in a kernel's own dtype it says how much rounding is
-reasonable.
+Every function has the name, the arguments and the result of its fused twin ``treadle.<name>``, runs
+on any device in any floating dtype, and is differentiated by autograd. In float64 it is the truth
+that tests compare kernels with; in a kernel's own dtype it shows how much rounding is reasonable.
 """
 
 from __future__ import annotations
@@ -189,12 +188,12 @@ def sine_linear_jet(
     """A jet through :func:`sine_linear`: its value and derivatives, by the chain rule.
 
     Args:
-        jet: [P, ..., I], the value, the ``coordinates`` first derivatives by them, and the second
-            derivatives that ``second`` names.
+        jet: [P, ..., I], the value, its first derivatives with respect to d coordinates, and the
+            second derivatives that ``second`` names.
         weight: [O, I].
         bias: [O] or None.
         omega: a number.
-        coordinates: d, how many.
+        coordinates: d, the number of coordinates.
         second: ``"none"``; ``"laplacian"``, one part, the sum of the second derivatives;
             ``"hessian_diagonal"``, d parts, each of them.
 

@@ -10,7 +10,7 @@ from torch import Tensor
 def lltm_cell(
     input: Tensor, weights: Tensor, bias: Tensor | None, old_h: Tensor, old_cell: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """One step of the LLTM ("long long-term memory"), an LSTM that never forgets.
+    """One step of the LLTM ("long long-term memory"), an LSTM without a forget gate.
 
     With ``X = [old_h, input]`` and the gates ``X W^T + b`` cut into three parts of H::
 
@@ -23,8 +23,8 @@ def lltm_cell(
         weights: [3H, H+I]: rows i, o, z; columns first ``old_h``, then ``input``.
         bias: [3H], or [1, 3H] as in the tutorial, or None.
         old_h: [B, H].
-        old_cell: [B, H], in the dtype of ``input`` or wider: a cell that only ever grows is worth
-            keeping in float32 beside half-precision inputs. The wider dtype computes the update.
+        old_cell: [B, H], in the dtype of ``input`` or wider: c only adds up, so keep it in float32
+            with half-precision inputs. The wider dtype computes the update.
 
     Returns:
         ``new_h`` [B, H] in the dtype of ``input`` (under autocast: of the matrix product), and

@@ -59,8 +59,8 @@ def recurrent_layer(
         input: [T, B, I]; or [S, I], the data of a packed batch, S rows in all.
         batch_sizes: [T], int64 on the CPU, the rows of each step of a packed batch; or None.
         h0, c0: [D, B, H]; c0 of a GRU is h0 before it was rounded.
-        weight_ih: [D, GH, I]; weight_hh: [D, GH, H]; bias_ih, bias_hh: [D, GH] or None, of LLTM
-            one. G is 3, of an LSTM 4. Rows are those of the cell.
+        weight_ih: [D, GH, I]; weight_hh: [D, GH, H]; bias_ih, bias_hh: [D, GH] or None (LLTM has
+            one bias). G is 4 for LSTM, else 3. Rows are in the cell's order.
         cell: "lltm", "lstm" or "gru".
         reset: [T, B, 1] or [S, 1], bool, or None: the state before a step where it is true is
             replaced; in the second direction, before step t where step t + 1 is marked.

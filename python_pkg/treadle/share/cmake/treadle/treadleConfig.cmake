@@ -21,7 +21,7 @@ if(NOT _builds OR NOT EXISTS "${_treadle}/lib/libtreadle_kernels.so")
   return()
 endif()
 
-# The headers lie in the package, or beside it where it is used from its repository.
+# The headers lie in the package, or next to it in the repository.
 foreach(_header ops kernels)
   find_path(_${_header} treadle/${_header}.h NO_CACHE NO_DEFAULT_PATH
     PATHS "${_treadle}/include" "${_treadle}/../../csrc/include" "${_treadle}/../../kernels/include")
@@ -76,7 +76,7 @@ if(_fact_cuda)
 endif()
 list(TRANSFORM _libraries REPLACE "(.+)" "${TREADLE_TORCH_DIR}/lib/lib\\1.so")
 if(_fact_cuda)
-  # pip installs the CUDA runtime beside torch; other torch packages carry it, or use the system's.
+  # pip installs the CUDA runtime next to torch; other torch packages carry it, or use the system's.
   string(REGEX MATCH "^[0-9]+" _major "${_fact_cuda}")
   file(GLOB _cudart "${TREADLE_TORCH_DIR}/../nvidia/cu*/lib/libcudart.so.${_major}"
     "${TREADLE_TORCH_DIR}/lib/libcudart*.so*")

@@ -23,7 +23,7 @@ if(PACKAGE_FIND_VERSION_RANGE)
   endif()
 else()
   set(_oldest "${PACKAGE_FIND_VERSION}")
-  # Of the version that is asked for, what must be the same: 0.1 of 0.1.3, 1 of 1.2.3.
+  # The leading part of the requested version that must match: 0.1 of 0.1.3, 1 of 1.2.3.
   string(REGEX MATCH "^(0\\.[0-9]+|[0-9]+)" _asked "${_oldest}")
   string(REGEX MATCH "^(0\\.[0-9]+|[0-9]+)" _has "${PACKAGE_VERSION}")
   if(_oldest AND NOT _asked STREQUAL _has AND NOT _oldest STREQUAL "0")

@@ -1,4 +1,4 @@
-"""Rivals that are not torch's own ops: torch.compile, Triton, CuPy; those that are installed."""
+"""Baselines that are not torch's own ops: torch.compile, Triton, CuPy; those that are installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CUPY = {"vector_add": "add", "scale": "multiply", "sine": "sin", "cosine": "cos"
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """torch.compile of this function, for static shapes."""
-    # Every case starts anew: after eight shapes of one function the compiler gives up.
+    # Every case resets the compiler, which gives up after eight shapes of one function.
     torch.compiler.reset()
     return torch.compile(function, fullgraph=True, dynamic=False)
 
@@ -22,16 +22,16 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 def elementwise(
     op: str, twin: Callable[..., Any], dtype: torch.dtype
 ) -> tuple[dict[str, Callable[..., Any]], list[str]]:
-    """The rivals of an elementwise op on CUDA, and why some are missing."""
+    """The baselines of an elementwise op on CUDA, and why some are missing."""
     # As one function for all ops, so that what is compiled has a body and not a builtin.
     found: dict[str, Callable[..., Any]] = {"torch.compile": compiled(lambda *args: twin(*args))}
     notes: list[str] = []
     if importlib.util.find_spec("triton") is None:
         notes.append("Triton is not installed")
     else:
-        from benchmarks.harness import triton_rivals
+        from benchmarks.harness import triton_baselines
 
-        found["Triton"] = getattr(triton_rivals, op)
+        found["Triton"] = getattr(triton_baselines, op)
     if importlib.util.find_spec("cupy") is None:
         notes.append("CuPy is not installed")
     elif dtype == torch.bfloat16:

@@ -1,11 +1,11 @@
-"""What was set as a goal for `lltm`, in µs a step on an H200, before it was measured."""
+"""Targets of `lltm` in µs a step on an H200, set before it was measured."""
 
 from __future__ import annotations
 
 Sizes = tuple[int, int, int]
-# Of dtypes and B, T, H (I is H): inference and training, or inference alone. Where float16 has
-# none, it is to be as fast as bfloat16.
-GOALS: dict[str, dict[Sizes, tuple[float, ...]]] = {
+# By dtype and B, T, H (I is H): inference and training, or inference only. A float16 shape without
+# a target has bfloat16's time as its target.
+LLTM_TARGETS: dict[str, dict[Sizes, tuple[float, ...]]] = {
     "bfloat16": {
         (16, 512, 512): (0.75, 1.9),
         (1, 512, 512): (0.64, 1.5),
@@ -36,8 +36,8 @@ GOALS: dict[str, dict[Sizes, tuple[float, ...]]] = {
 }
 
 
-def goal(what: str, digits: str, backward: bool) -> float | None:
-    """Of the shape that `what` says."""
+def lltm_target(what: str, digits: str, backward: bool) -> float | None:
+    """The target of the shape `what`, "B,T,H"; None if it has none."""
     b, t, h = map(int, what.split(","))
-    goals = GOALS[digits].get((b, t, h), ())
-    return goals[backward] if backward < len(goals) else None
+    times = LLTM_TARGETS[digits].get((b, t, h), ())
+    return times[backward] if backward < len(times) else None
