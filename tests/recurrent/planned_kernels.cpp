@@ -53,10 +53,11 @@ std::set<std::string> compiled() {
   return found;
 }
 
-// What names a kernel beside the cell: of a plan, or of many.
+// Cell, backward, half, ragged, units, blocks, tiles, rows, dense: all that decides which kernels a
+// plan names.
 using Named = std::tuple<CellKind, bool, bool, bool, int, int, int, int, bool>;
 
-// Sizes and passes are many; what they name is little.
+// Millions of layers have a few hundred plans: only for these is it worth to make names.
 std::set<Named> plans(const std::vector<RecurrenceSizes>& layers, const RecurrenceDevice& device) {
   std::set<Named> found;
   for (const RecurrenceSizes& layer : layers) {
