@@ -215,7 +215,7 @@ def other_gpus(all_machines: list[Machine]) -> Iterator[str]:
     lost = sum((over(row) or 0) > 1 for _, _, rows in imposed for row in of(rows, OTHER_GPUS))
     count = sum(len(of(rows, OTHER_GPUS)) for _, _, rows in imposed)
     yield ""
-    yield f"Slower than torch's are {lost} of {count} rows; the table above lists those by over 3 %."
+    yield f"Slower than torch's are {lost} of {count} rows. The last table lists those by over 3 %."
 
 
 def geometric(speeds: list[float]) -> str:

@@ -1,7 +1,7 @@
 """Times treadle.nn.LSTM and GRU against torch's on this machine: ``python -m treadle --bench``.
 
-The layers of docs/performance.md's section about other GPUs, whose authors have none of them. What
-is timed is compared with torch's layer in float32 first: a row whose error is too large has no time.
+The layers are those of the section about other GPUs in docs/performance.md. The result is compared
+with torch's layer in float32 first: a row whose error is too large has no time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def call(layer: nn.Module, x: Tensor, training: bool) -> Callable[[], Tensor]:
         with torch.set_grad_enabled(training):
             output: Tensor = layer(x)[0]
             if training:
-                output.backward(torch.ones_like(output))
+                torch.autograd.backward(output, torch.ones_like(output))
         return output
 
     return run
