@@ -180,7 +180,9 @@ def slower(all_machines: list[Machine]) -> Iterator[str]:
     yield from table("machine", "row", "treadle, µs", "baseline, µs", "time over its")
     rest = []
     for _, facts, rows in all_machines:
-        ratios = [(over(row) or 0.0, row) for row in rows]
+        # docs/other_gpus.md has those of other GPUs.
+        own = [row for row in rows if row.get("suite") != OTHER_GPUS]
+        ratios = [(over(row) or 0.0, row) for row in own]
         lost = sorted(((r, row) for r, row in ratios if r > SLOWER), key=lambda pair: -pair[0])
         shown = [pair for pair in lost if facts["device"] == "cuda" or pair[0] > MUCH_SLOWER]
         for ratio, row in shown:
@@ -195,32 +197,6 @@ def slower(all_machines: list[Machine]) -> Iterator[str]:
             rest.append(f"{name(facts)}: {len(lost)} of {compared} rows{more}")
     yield ""
     yield f"Slower than the fastest baseline by more than 3 %: {'; '.join(rest)}."
-
-
-def other_gpus(all_machines: list[Machine]) -> Iterator[str]:
-    """Layers planned and compiled for other GPUs, against torch's layer, timed on one GPU."""
-    columns = [(digits, mode) for digits in DIGITS for mode in MODES]
-    imposed = [machine for machine in all_machines if of(machine[2], OTHER_GPUS)]
-    if not imposed:
-        yield NONE_YET
-        return
-    yield from table("", *(f"{digits}, {mode}" for digits, mode in columns))
-    for _, facts, rows in imposed:
-        cells = []
-        for digits, mode in columns:
-            own = [r for r in of(rows, OTHER_GPUS) if (r["digits"], r["mode"]) == (digits, mode)]
-            speeds = [1 / ratio for ratio in map(over, own) if ratio is not None]
-            cells.append(geometric(speeds) if speeds else "")
-        yield line(name(facts), *cells)
-    lost = sum((over(row) or 0) > 1 for _, _, rows in imposed for row in of(rows, OTHER_GPUS))
-    count = sum(len(of(rows, OTHER_GPUS)) for _, _, rows in imposed)
-    yield ""
-    yield f"Slower than torch's are {lost} of {count} rows. The last table lists those by over 3 %."
-
-
-def geometric(speeds: list[float]) -> str:
-    mean = math.exp(sum(map(math.log, speeds)) / len(speeds))
-    return f"{number(mean)} × ({number(min(speeds))} to {number(max(speeds))})"
 
 
 def elementwise(all_machines: list[Machine]) -> Iterator[str]:
@@ -319,7 +295,6 @@ BLOCKS: dict[str, Callable[[list[Machine]], Iterator[str]]] = {
     "layers": layers,
     "models": models,
     "slower": slower,
-    "other_gpus": other_gpus,
     "sine": sine,
     "elementwise": elementwise,
     "sine_layer": sine_layer,

@@ -1,0 +1,60 @@
+"""The table of docs/other_gpus.md, from results of layers planned for other GPUs.
+
+`make readme-numbers` writes it. Such results are in folders of their own: h200-as-a100.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator
+
+from benchmarks.pages.performance_page import DIGITS, SLOWER, WIDTH, name, over
+from benchmarks.pages.sweep_page import MODES, number
+from benchmarks.pages.tables import ROOT, Machine, Row, filled, line, of, table
+
+PAGE = ROOT / "docs" / "other_gpus.md"
+SUITE = "sweep_other_gpus"
+NONE_YET = "Nothing has been measured yet."
+
+
+def other_gpus(machines: list[Machine]) -> Iterator[str]:
+    imposed = [machine for machine in machines if of(machine[2], SUITE)]
+    if not imposed:
+        yield NONE_YET
+        return
+    columns = [(digits, mode) for digits in DIGITS for mode in MODES]
+    yield from table("", *(f"{digits}, {mode}" for digits, mode in columns))
+    for _, facts, rows in imposed:
+        cells = []
+        for digits, mode in columns:
+            own = [r for r in of(rows, SUITE) if (r["digits"], r["mode"]) == (digits, mode)]
+            speeds = [1 / ratio for ratio in map(over, own) if ratio is not None]
+            cells.append(geometric(speeds) if speeds else "")
+        yield line(name(facts), *cells)
+    yield ""
+    yield from textwrap.wrap(" ".join(lost(machine) for machine in imposed), WIDTH)
+
+
+def geometric(speeds: list[float]) -> str:
+    mean = math.exp(sum(map(math.log, speeds)) / len(speeds))
+    return f"{number(mean)} × ({number(min(speeds))} to {number(max(speeds))})"
+
+
+def lost(machine: Machine) -> str:
+    """The rows that are slower than torch's by more than two runs differ by."""
+    _, facts, rows = machine
+    own = of(rows, SUITE)
+    slow = [(over(row) or 0.0, row) for row in own]
+    named = [f"{title(row)} ({ratio:.2f} of its time)" for ratio, row in slow if ratio > SLOWER]
+    among = f": {'; '.join(named)}" if named else ""
+    return f"{name(facts)}: {len(named)} of {len(own)} rows are slower by more than 3 %{among}."
+
+
+def title(row: Row) -> str:
+    return f"{row['op'].upper()} {row['what']} {row['digits']} {row['mode']}"
+
+
+def rewritten(text: str, machines: list[Machine]) -> str:
+    """The page with its generated block."""
+    return filled(PAGE, text, {"other_gpus": lambda: other_gpus(machines)})
