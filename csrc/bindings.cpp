@@ -85,7 +85,7 @@ PYBIND11_MODULE(_C, m) {
       .def_readonly("weight_by_columns", &treadle::RecurrencePlan::weight_by_columns)
       .def_property_readonly("clusters",
                              [](const treadle::RecurrencePlan& p) {
-                               const auto& [shape, rows] = p.clusters;
+                               const auto& [shape, rows, dense] = p.clusters;
                                return py::make_tuple(shape.units, shape.blocks, shape.tiles, rows);
                              })
       .def_readonly("grid_rows", &treadle::RecurrencePlan::grid_rows);

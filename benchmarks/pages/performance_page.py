@@ -40,12 +40,13 @@ PAGE = ROOT / "docs" / "performance.md"
 PICTURE = ROOT / "docs" / "figures" / "speed.png"
 COLOURS = 256
 CELLS, MODELS, WIDE = "sweep_cells", "models", "sweep_wide"
+OTHER_GPUS = "sweep_other_gpus"
 NONE_YET = targets_page.NONE_YET
 NO_MODELS = "They have not been measured yet: `benchmarks/gpu.sh OUTDIR bench --suite models`."
 # More than two runs of one program differ by; a CPU's rows are shown one by one beyond the second.
 SLOWER, MUCH_SLOWER = 1 + targets_page.NOISE, 1.2
 SINE_DTYPES = ("float32", "bfloat16")
-OURS, STEP = "treadle", "algorithm step"
+OURS = "treadle"
 OWN = re.compile(r"treadle|algorithm |loop of lltm_cell|call by call|torch\.ops")
 DIGITS = ("bfloat16", "float16", "float32", "float32, tf32")
 # Groups of targets_page.groups, in the order of the table, and their baselines.
@@ -62,7 +63,8 @@ ELEMENTWISE = {
 
 def name(facts: dict[str, Any]) -> str:
     if facts.get("gpu"):
-        return str(facts["gpu"])
+        imposed = facts.get("imposed_gpu")
+        return f"{facts['gpu']} as {imposed}" if imposed else str(facts["gpu"])
     cpu = facts["cpu"].replace("(R)", "").replace(" Processor", "")
     return f"{cpu}, {facts['cores']} cores"
 
@@ -193,33 +195,32 @@ def slower(all_machines: list[Machine]) -> Iterator[str]:
             rest.append(f"{name(facts)}: {len(lost)} of {compared} rows{more}")
     yield ""
     yield f"Slower than the fastest baseline by more than 3 %: {'; '.join(rest)}."
-    yield from before_hopper(all_machines)
 
 
-def before_hopper(all_machines: list[Machine]) -> Iterator[str]:
-    """`step`, which GPUs before Hopper run, against torch's layer, timed on this GPU."""
-    machine = first_gpu(all_machines)
-    rows = machine[2] if machine else []
-    alike = ("op", "what", "digits", "mode")
-    steps = {
-        tuple(row[fact] for fact in alike): row["times"][STEP]["us_per_step"]
-        for row in of(rows, "sweep_cell_algorithms")
-        if STEP in row.get("times", {})
-    }
-    speeds: dict[str, list[float]] = {}
-    for row in of(rows, CELLS):
-        step = steps.get(tuple(row[fact] for fact in alike))
-        theirs = row.get("times", {}).get(torchs(row))
-        if step and theirs:
-            speeds.setdefault(row["digits"], []).append(theirs["us_per_step"] / step)
-    parts = [f"{digits} {spread(own)} over {len(own)} rows" for digits, own in speeds.items()]
-    if parts and machine:
-        gpu = name(machine[1])
-        yield ""
-        yield (
-            f"GPUs before Hopper run only `step`. Its speed on an {gpu}, over torch's: "
-            f"{'; '.join(parts)}. Float16 LSTM layers, not among these rows, are slower too."
-        )
+def other_gpus(all_machines: list[Machine]) -> Iterator[str]:
+    """Layers planned and compiled for other GPUs, against torch's layer, timed on one GPU."""
+    columns = [(digits, mode) for digits in DIGITS for mode in MODES]
+    imposed = [machine for machine in all_machines if of(machine[2], OTHER_GPUS)]
+    if not imposed:
+        yield NONE_YET
+        return
+    yield from table("", *(f"{digits}, {mode}" for digits, mode in columns))
+    for _, facts, rows in imposed:
+        cells = []
+        for digits, mode in columns:
+            own = [r for r in of(rows, OTHER_GPUS) if (r["digits"], r["mode"]) == (digits, mode)]
+            speeds = [1 / ratio for ratio in map(over, own) if ratio is not None]
+            cells.append(geometric(speeds) if speeds else "")
+        yield line(name(facts), *cells)
+    lost = sum((over(row) or 0) > 1 for _, _, rows in imposed for row in of(rows, OTHER_GPUS))
+    count = sum(len(of(rows, OTHER_GPUS)) for _, _, rows in imposed)
+    yield ""
+    yield f"Slower than torch's are {lost} of {count} rows. The last table lists those by over 3 %."
+
+
+def geometric(speeds: list[float]) -> str:
+    mean = math.exp(sum(map(math.log, speeds)) / len(speeds))
+    return f"{number(mean)} × ({number(min(speeds))} to {number(max(speeds))})"
 
 
 def elementwise(all_machines: list[Machine]) -> Iterator[str]:
@@ -318,6 +319,7 @@ BLOCKS: dict[str, Callable[[list[Machine]], Iterator[str]]] = {
     "layers": layers,
     "models": models,
     "slower": slower,
+    "other_gpus": other_gpus,
     "sine": sine,
     "elementwise": elementwise,
     "sine_layer": sine_layer,

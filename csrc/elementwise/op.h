@@ -29,35 +29,28 @@ template <class T>
 constexpr bool is_tensor =
     std::is_same_v<T, const Tensor&> || std::is_same_v<T, const OptionalTensor&>;
 
+// A tuple of the argument, which is undefined if it was not given, or none if it is no tensor.
+inline auto if_tensor(const Tensor& t) { return std::tie(t); }
+inline auto if_tensor(const OptionalTensor& t) { return std::tuple(value_or_undefined(t)); }
 template <class T>
-auto if_tensor(const T& value) {
-  if constexpr (std::is_same_v<T, Tensor>) {
-    return std::tie(value);
-  } else if constexpr (std::is_same_v<T, OptionalTensor>) {
-    return std::tuple<Tensor>(value_or_undefined(value));
-  } else {
-    return std::tuple<>();
-  }
+std::tuple<> if_tensor(const T&) {
+  return {};
 }
 
+// The same of a number, as kernels take it.
+inline auto if_number(const Scalar& s) { return std::tuple(to_scalar_arg(s)); }
 template <class T>
-auto if_number(const T& value) {
-  if constexpr (std::is_same_v<T, Scalar>) {
-    return std::tuple<ScalarArg>(to_scalar_arg(value));
-  } else {
-    return std::tuple<>();
-  }
+std::tuple<> if_number(const T&) {
+  return {};
 }
 
+inline Tensor primal_of(const Tensor& t) { return primal(t); }
+inline OptionalTensor primal_of(const OptionalTensor& t) {
+  return has(t) ? OptionalTensor(primal(*t)) : t;
+}
 template <class T>
-T primal_of(const T& value) {
-  if constexpr (std::is_same_v<T, Tensor>) {
-    return primal(value);
-  } else if constexpr (std::is_same_v<T, OptionalTensor>) {
-    return has(value) ? OptionalTensor(primal(*value)) : value;
-  } else {
-    return value;
-  }
+const T& primal_of(const T& value) {
+  return value;
 }
 
 // f(the arguments that are tensors); a missing one is undefined.

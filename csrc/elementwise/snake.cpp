@@ -56,7 +56,7 @@ static void check_parameter(const char* op, const char* argument, const Tensor& 
 }
 
 // If all are integers, the default floating-point dtype is used, as by sine.
-static ScalarType promote(const Tensor& x, const Tensor& alpha, const Tensor& beta) {
+static ScalarType promote_snake(const Tensor& x, const Tensor& alpha, const Tensor& beta) {
   if (is_floating_dtype(x.scalar_type()) && x.scalar_type() == alpha.scalar_type() &&
       x.scalar_type() == beta.scalar_type()) {
     return x.scalar_type();
@@ -77,7 +77,7 @@ SnakeOperands check_snake(const char* op, const Tensor& x, const Tensor& alpha,
   check_parameter(op, "beta", b, x);
   const Tensor along = along_channels(alpha, x);
   const Tensor other = has(beta) ? along_channels(b, x) : along;
-  const SnakeOperands found{along, other, promote(x, along, other)};
+  const SnakeOperands found{along, other, promote_snake(x, along, other)};
   check_unary_output(op, x, found.compute, out);
   if (!out.defined()) return found;
   const char* written = out.is_same(x) ? "x" : "out";

@@ -194,10 +194,10 @@ static void affine_scan_batch_rule(const OperatorHandle& op, Stack* stack) {
 
 // ---- registration
 
-static constexpr AffineScanBackend kCpuBackend{affine_scan_cpu};
+static constexpr AffineScanBackend kAffineScanCpu{affine_scan_cpu};
 
 TORCH_LIBRARY_IMPL(treadle, CPU, m) {
-  m.impl("affine_scan", bind<kCpuBackend, affine_scan_kernel>);
+  m.impl("affine_scan", bind<kAffineScanCpu, affine_scan_kernel>);
 }
 TORCH_LIBRARY_IMPL(treadle, Meta, m) { m.impl("affine_scan", affine_scan_meta); }
 TORCH_LIBRARY_IMPL(treadle, Autograd, m) { m.impl("affine_scan", affine_scan_autograd); }

@@ -26,7 +26,7 @@ struct Steps {
   Tensor keep, add;
 };
 
-Steps steps_of(CellKind cell, const Tensor& gates, const c10::SymInt& hidden) {
+Steps scan_steps(CellKind cell, const Tensor& gates, const c10::SymInt& hidden) {
   const auto gate = [&](int64_t k) { return gates.narrow_symint(-1, hidden * k, hidden); };
   const Tensor i = gate(0).sigmoid();
   if (cell == CellKind::kLltm) {
@@ -105,7 +105,7 @@ Tensor direction_cells(const LayerArguments& a, const Tensor& output, int64_t d)
   Tensor sums = at::matmul(at::cat({a.input.to(dtype), h}, -1), weights.t()).to(wide);
   if (a.bias_ih.defined()) sums = sums + rows(a.bias_ih).to(wide);
   if (a.bias_hh.defined()) sums = sums + rows(a.bias_hh).to(wide);
-  Steps steps = steps_of(a.cell, sums, hidden);
+  Steps steps = scan_steps(a.cell, sums, hidden);
   if (marks.defined() && a.reset_c.defined()) {
     const Tensor none = at::zeros_like(steps.add);
     steps.add = steps.add + steps.keep * replaced(marks, a.reset_c, d, none);

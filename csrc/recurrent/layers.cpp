@@ -15,7 +15,7 @@
 namespace treadle {
 namespace {
 
-const auto& layer_op() {
+const auto& single_layer_op() {
   static const auto op = find_op<LayerSignature>("treadle::recurrent_layer");
   return op;
 }
@@ -46,7 +46,7 @@ Tensor given_c(const Layers& a, at::TensorList states, bool packed) {
 
 LayersResults call_layer(const LayerArguments& a, bool recompute) {
   auto [output, h_n, c_n] = with_arguments(
-      a, recompute, "auto", [](const auto&... each) { return layer_op().call(each...); });
+      a, recompute, "auto", [](const auto&... each) { return single_layer_op().call(each...); });
   return {output, h_n, c_n, Tensor()};
 }
 

@@ -5,7 +5,7 @@
 
 namespace treadle {
 
-static void check_resets(const Layers& a) {
+static void check_reset_hx(const Layers& a) {
   const char* const op = a.op();
   const size_t states = a.has_c() ? 2 : 1;
   TORCH_CHECK(a.reset_hx.empty() || a.reset_hx.size() == states, op,
@@ -41,7 +41,7 @@ static void check_lists(const Layers& a) {
     check_shape(op, name.c_str(), ("that of " + first).c_str(), a.params[k],
                 a.params[k - each].sym_sizes());
   }
-  check_resets(a);
+  check_reset_hx(a);
   const char* names[] = {"h0", "c0"};
   for (size_t k = 0; k < a.hx.size(); ++k) {
     TORCH_CHECK(a.hx[k].dim() == 3 && a.hx[k].sym_size(0) == a.num_layers * directions, op, ": ",

@@ -16,7 +16,7 @@ Matrix direction_of(const Tensor& t, int64_t d, bool one_direction) {
   return Matrix::of(data, t.size(1), t.size(2), t.stride(1), t.stride(2), size);
 }
 
-void* direction_data(const Tensor& bias, int64_t d, bool one_direction) {
+void* bias_grad_data(const Tensor& bias, int64_t d, bool one_direction) {
   if (!bias.defined()) return nullptr;
   auto* const data = static_cast<char*>(bias.mutable_data_ptr());
   return one_direction ? data : data + d * bias.size(1) * static_cast<int64_t>(bias.element_size());
@@ -70,8 +70,8 @@ void add_parameters(const LayerRun& run, const LayerMask& mask, int64_t d, const
   args.adds = adds;
   args.of_weight_ih = direction_of(found.weight_ih, d, one);
   args.of_weight_hh = direction_of(found.weight_hh, d, one);
-  args.of_bias_ih = direction_data(found.bias_ih, d, one);
-  args.of_bias_hh = direction_data(found.bias_hh, d, one);
+  args.of_bias_ih = bias_grad_data(found.bias_ih, d, one);
+  args.of_bias_hh = bias_grad_data(found.bias_hh, d, one);
   run.backend.parameters(args, input.device());
 }
 

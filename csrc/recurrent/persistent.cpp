@@ -59,7 +59,7 @@ PersistentSizes sizes_of(const LayerRun& run) {
 
 // x W_ih^T of all steps [D, S, G * width], into `gates` [D, S, GH] where that has room for it and
 // the kernel may overwrite each product by its gate.
-Tensor input_products(const LayerRun& run, int64_t width, const Tensor& gates) {
+Tensor products_of_all_steps(const LayerRun& run, int64_t width, const Tensor& gates) {
   const LayerArguments& a = run.arguments;
   const int64_t directions = run.sizes.directions, hidden = run.sizes.hidden;
   const int64_t rows = run.sequence.rows, row = run.cell.gates * width, features = a.input.size(-1);
@@ -93,7 +93,7 @@ void persistent_forward(const LayerRun& run, const Tensor& output, const Tensor&
                         const Tensor& gates) {
   const LayerArguments& a = run.arguments;
   const int64_t width = padded_width(run), row = run.cell.gates * width;
-  const Tensor products = input_products(run, width, gates);
+  const Tensor products = products_of_all_steps(run, width, gates);
   const Tensor weight = a.weight_hh.contiguous(), h0 = a.h0.contiguous(), c0 = a.c0.contiguous();
   const Tensor bias_ih = contiguous(a.bias_ih), bias_hh = contiguous(a.bias_hh);
   PersistentForward args{};

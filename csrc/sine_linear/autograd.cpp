@@ -90,8 +90,8 @@ struct SineLinearBackward
 
 // Gradients out: of grad, factor and z; if the layer has no Node, of input, weight and bias instead
 // of z.
-struct SineLinearSlopeBackward : OpNode<SineLinearSlopeBackward, Tensor, Tensor, Tensor, Tensor,
-                                        Tensor, LayerOutput<false>, Tensor, double, int64_t> {
+struct SineLinearSlopeNode : OpNode<SineLinearSlopeNode, Tensor, Tensor, Tensor, Tensor, Tensor,
+                                    LayerOutput<false>, Tensor, double, int64_t> {
   static constexpr const char* kName = "SineLinearSlopeBackward";
 
   static auto record(const Tensor& grad, const Tensor& factor, const Tensor& input,
@@ -148,7 +148,7 @@ Tensor sine_linear_slope_autograd(c10::DispatchKeySet keys, const Tensor& grad,
                                   int64_t order) {
   const Tensor f = value_or_undefined(factor), b = value_or_undefined(bias);
   const Tensor y = value_or_undefined(output);
-  auto node = SineLinearSlopeBackward::record(grad, f, input, weight, b, y);
+  auto node = SineLinearSlopeNode::record(grad, f, input, weight, b, y);
   const Tensor out = below_autograd(slope_op(), keys, grad, factor, input, weight, bias, output,
                                     phase, omega, order);
   if (node) {

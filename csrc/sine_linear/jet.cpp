@@ -98,9 +98,9 @@ struct Forward {
 };
 
 // phase is undefined unless `save`.
-OutputAndPhase run_forward(const SineJetBackend& backend, const Tensor& jet, const Tensor& weight,
-                           const Tensor& bias, double omega, int64_t coordinates,
-                           std::string_view second, bool save) {
+OutputAndPhase run_jet_forward(const SineJetBackend& backend, const Tensor& jet,
+                               const Tensor& weight, const Tensor& bias, double omega,
+                               int64_t coordinates, std::string_view second, bool save) {
   constexpr const char* op = "sine_linear_jet";
   const JetParts parts = check_jet(op, jet, weight, bias, omega, coordinates, second).parts;
   check_storages(op, {{"jet", jet}, {"weight", weight}, {"bias", bias}});
@@ -136,16 +136,16 @@ OutputAndPhase run_forward(const SineJetBackend& backend, const Tensor& jet, con
 Tensor sine_linear_jet_kernel(const SineJetBackend& backend, const Tensor& jet,
                               const Tensor& weight, const OptionalTensor& bias, double omega,
                               int64_t coordinates, std::string_view second) {
-  return std::get<0>(run_forward(backend, jet, weight, value_or_undefined(bias), omega, coordinates,
-                                 second, /*save=*/false));
+  return std::get<0>(run_jet_forward(backend, jet, weight, value_or_undefined(bias), omega,
+                                     coordinates, second, /*save=*/false));
 }
 
 OutputAndPhase sine_linear_jet_forward_kernel(const SineJetBackend& backend, const Tensor& jet,
                                               const Tensor& weight, const OptionalTensor& bias,
                                               double omega, int64_t coordinates,
                                               std::string_view second) {
-  return run_forward(backend, jet, weight, value_or_undefined(bias), omega, coordinates, second,
-                     /*save=*/true);
+  return run_jet_forward(backend, jet, weight, value_or_undefined(bias), omega, coordinates, second,
+                         /*save=*/true);
 }
 
 // ---- backward

@@ -36,7 +36,7 @@ static void forward_batch_rule(const OperatorHandle& op, Stack* stack) {
   batch_jet(op, stack, /*jets=*/0b1, /*phases=*/0, /*weight=*/1, /*sums=*/false);
 }
 
-static void backward_batch_rule(const OperatorHandle& op, Stack* stack) {
+static void jet_backward_batch_rule(const OperatorHandle& op, Stack* stack) {
   const auto mask = stack->back().toBoolList();
   batch_jet(op, stack, /*jets=*/0b10011, /*phases=*/0b100000, /*weight=*/2, mask[1] || mask[2]);
 }
@@ -44,7 +44,7 @@ static void backward_batch_rule(const OperatorHandle& op, Stack* stack) {
 TORCH_LIBRARY_IMPL(treadle, FuncTorchBatched, m) {
   m.impl("sine_linear_jet", TREADLE_RULE(forward_batch_rule));
   m.impl("sine_linear_jet_forward", TREADLE_RULE(forward_batch_rule));
-  m.impl("sine_linear_jet_backward", TREADLE_RULE(backward_batch_rule));
+  m.impl("sine_linear_jet_backward", TREADLE_RULE(jet_backward_batch_rule));
 }
 
 }  // namespace treadle

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/recurrent/cluster_backward_copies.cuh"
+#include "kernels/recurrent/cluster_call.cuh"
 
 namespace treadle {
 
@@ -275,6 +276,33 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
   // No block may exit while others send into its shared memory.
   ptx::sync_cluster();
 #endif
+}
+
+// ---- launch
+
+template <class Cell, class T>
+cudaError_t run_cluster_any(const PersistentBackward* args, const ClusterCall& call) {
+  return visit_shape(call.plan.shape, [&](auto index) {
+    constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
+    if constexpr (s.blocks == 1 || !kKernels<Cell, decltype(index)::value>.half_backward) {
+      return cudaErrorInvalidValue;
+    } else {
+      using Layout = ClusterBackwardOf<Cell, s.units, s.blocks>;
+      static_assert(s.tiles == 1 && Layout::kResetsBytes <= kMostSharedBytes);
+      const bool resets = any_resets(args);
+      const auto kernel = resets ? cluster_backward<Cell, T, s.units, s.blocks, true>
+                                 : cluster_backward<Cell, T, s.units, s.blocks, false>;
+      return call(kernel, Layout::kThreads, resets ? Layout::kResetsBytes : Layout::kSharedBytes,
+                  args);
+    }
+  });
+}
+
+template <class Kind>
+cudaError_t run_cluster_any(Dtype dtype, const PersistentBackward* args, const ClusterCall& call) {
+  using Cell = typename Kind::template Cell<float>;
+  return dtype == Dtype::kHalf ? run_cluster_any<Cell, Half>(args, call)
+                               : run_cluster_any<Cell, BFloat16>(args, call);
 }
 
 }  // namespace treadle

@@ -1,6 +1,6 @@
-// The dense cluster kernels: which there are, and the layouts of a block's shared memory. They take
-// batches whose rows all have all steps, without resets, of a width H that is a multiple of 8, and
-// have as constants what cluster_{forward,backward}.cuh ask at run time: the rows of a tile
+// The dense cluster kernels: the layouts of a block's shared memory. They take batches whose rows
+// all have all steps, without resets, of a width H that is a multiple of 8, and have as constants
+// what cluster_{forward,backward}.cuh ask at run time: the rows of a tile
 // (`stride`) and whether gates are saved. Neither torch nor CUDA, as shapes.h.
 #pragma once
 
@@ -109,95 +109,5 @@ struct DenseBackward {
   static constexpr int kSharedBytes = kWeights + kWarps * (kFragments - kKept) * 512;
   static_assert(kHidden / 16 % kWarps == 0 && kWide % 2 == 0);
 };
-
-// ---- which there are
-
-// Rows of a tile. A batch with other rows takes the next ones: a few more are sent.
-inline constexpr int kDenseStrides[] = {1, 2, 3, 4, 5, 6, 8};
-inline constexpr size_t kStrides = sizeof(kDenseStrides) / sizeof(kDenseStrides[0]);
-
-// Those that are worth a kernel. Backward, pairs of rows are sent.
-constexpr bool uses_stride(const ClusterShape& s, int stride, bool backward) {
-  if (s.units == 32 && s.blocks == 4) return false;  // float32's
-  const bool even = stride == 2 || stride == 4 || stride == 8;
-  // Forward with four warps, copies are in the way of what computes.
-  if (s.units == 16) return backward && s.tiles == 1 && even;
-  if (s.tiles > 1) return stride == 5 || stride == 8;
-  const bool wide = s.hidden() > 256;
-  if (backward) return even || (wide && stride == 6);
-  return (wide && stride <= 3) || stride == 2 || stride == 5 || stride == 8;
-}
-
-// Whether the units of a shape have a kernel of as many tiles, or fewer, that takes any batch: that
-// one is asked how many clusters are resident, and runs where an output's rows suit no dense one.
-template <int gates, int state_gates, bool backward>
-constexpr bool takes_any_batch(const ClusterShape& shape) {
-  for (size_t i = 0; i < kShapes; ++i) {
-    const ClusterShape& s = kClusterShapes[i];
-    const ShapeKernels& kernels = kShapeKernels<gates, state_gates>[i];
-    if (s.units == shape.units && s.blocks == shape.blocks && s.tiles <= shape.tiles &&
-        (backward ? kernels.half_backward : kernels.half_forward)) {
-      return true;
-    }
-  }
-  return false;
-}
-
-template <int gates, int state_gates, bool backward, size_t shape, size_t stride>
-constexpr bool has_dense_kernel() {
-  constexpr ClusterShape s = kClusterShapes[shape];
-  constexpr int rows = kDenseStrides[stride];
-  if constexpr (s.hidden() < 128 || s.blocks == 1 || !uses_stride(s, rows, backward) ||
-                !takes_any_batch<gates, state_gates, backward>(s)) {
-    return false;
-  } else if constexpr (backward) {
-    using Layout = DenseBackward<gates, state_gates, s.units, s.blocks, s.tiles, rows>;
-    return Layout::kSharedBytes <= kMostSharedBytes;
-  } else {
-    using Layout = DenseForward<gates, state_gates, s.units, s.blocks, s.tiles, rows>;
-    return Layout::kSharedBytes <= kMostSharedBytes;
-  }
-}
-
-// For each shape, in bits, the indices in kDenseStrides of its kernels.
-template <int gates, int state_gates, bool backward, size_t shape, size_t... strides>
-constexpr unsigned dense_kernels_of_shape(std::index_sequence<strides...>) {
-  return (0u | ... | (has_dense_kernel<gates, state_gates, backward, shape, strides>() << strides));
-}
-
-template <int gates, int state_gates, bool backward, size_t... shapes>
-constexpr std::array<unsigned, kShapes> dense_kernels(std::index_sequence<shapes...>) {
-  return {dense_kernels_of_shape<gates, state_gates, backward, shapes>(
-      std::make_index_sequence<kStrides>{})...};
-}
-
-template <int gates, int state_gates, bool backward>
-inline constexpr std::array<unsigned, kShapes> kDenseKernels =
-    dense_kernels<gates, state_gates, backward>(std::make_index_sequence<kShapes>{});
-
-// The index of the least stride with which a shape takes so many rows; kStrides: none.
-constexpr size_t dense_stride(unsigned kernels, int tiles, int rows) {
-  for (size_t i = 0; i < kStrides; ++i) {
-    if ((kernels >> i & 1) != 0 && kDenseStrides[i] * tiles >= rows) return i;
-  }
-  return kStrides;
-}
-
-// The most rows with which a shape has such a kernel; 0: none.
-constexpr int dense_rows(unsigned kernels, int tiles) {
-  int rows = 0;
-  for (size_t i = 0; i < kStrides; ++i) {
-    if ((kernels >> i & 1) != 0) rows = kDenseStrides[i] * tiles;
-  }
-  return rows;
-}
-
-// By gates as cell_shapes().
-inline const std::array<unsigned, kShapes>& dense_kernels_of(int gates, int state_gates,
-                                                             bool backward) {
-  if (gates == 3) return backward ? kDenseKernels<3, 3, true> : kDenseKernels<3, 3, false>;
-  if (state_gates == 3) return backward ? kDenseKernels<4, 3, true> : kDenseKernels<4, 3, false>;
-  return backward ? kDenseKernels<4, 4, true> : kDenseKernels<4, 4, false>;
-}
 
 }  // namespace treadle

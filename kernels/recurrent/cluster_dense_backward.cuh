@@ -13,6 +13,7 @@
 
 #include <cstring>
 
+#include "kernels/recurrent/cluster_call.cuh"
 #include "kernels/recurrent/cluster_dense_backward_copies.cuh"
 
 namespace treadle {
@@ -228,6 +229,33 @@ __global__ void __launch_bounds__(
   // No block may exit while others send into its shared memory.
   ptx::sync_cluster();
 #endif
+}
+
+// ---- launch
+
+template <class Cell, class T>
+cudaError_t run_cluster_dense(const PersistentBackward* args, const ClusterCall& call) {
+  const ClusterPlan& plan = call.plan;
+  return visit_shape(plan.shape, [&](auto index) {
+    constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
+    constexpr RowCounts counts = kKernels<Cell, decltype(index)::value>.dense_backward;
+    return visit_rows<counts.bits>(ceil_div(plan.rows, s.tiles), [&](auto stride) {
+      constexpr int rows = decltype(stride)::value;
+      using Layout =
+          DenseBackward<Cell::kGates, Cell::kStateGates, s.units, s.blocks, s.tiles, rows>;
+      static_assert(Layout::kSharedBytes <= kMostSharedBytes);
+      return call(cluster_dense_backward<Cell, T, s.units, s.blocks, s.tiles, rows>,
+                  Layout::kThreads, Layout::kSharedBytes, args);
+    });
+  });
+}
+
+template <class Kind>
+cudaError_t run_cluster_dense(Dtype dtype, const PersistentBackward* args,
+                              const ClusterCall& call) {
+  using Cell = typename Kind::template Cell<float>;
+  return dtype == Dtype::kHalf ? run_cluster_dense<Cell, Half>(args, call)
+                               : run_cluster_dense<Cell, BFloat16>(args, call);
 }
 
 }  // namespace treadle

@@ -4,6 +4,7 @@
 // cluster_forward.cuh's. rows_each: rows a cluster. Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
+#include "kernels/recurrent/cluster_call.cuh"
 #include "kernels/recurrent/cluster_dense_forward_copies.cuh"
 
 namespace treadle {
@@ -220,6 +221,32 @@ __global__ void __launch_bounds__(
   // No block may exit while others send into its shared memory.
   ptx::sync_cluster();
 #endif
+}
+
+// ---- launch
+
+template <class Cell, class T>
+cudaError_t run_cluster_dense(const PersistentForward* args, const ClusterCall& call) {
+  const ClusterPlan& plan = call.plan;
+  return visit_shape(plan.shape, [&](auto index) {
+    constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
+    constexpr RowCounts counts = kKernels<Cell, decltype(index)::value>.dense_forward;
+    return visit_rows<counts.bits>(ceil_div(plan.rows, s.tiles), [&](auto stride) {
+      constexpr int rows = decltype(stride)::value;
+      using Layout =
+          DenseForward<Cell::kGates, Cell::kStateGates, s.units, s.blocks, s.tiles, rows>;
+      static_assert(Layout::kSharedBytes <= kMostSharedBytes);
+      return call(cluster_dense_forward<Cell, T, s.units, s.blocks, s.tiles, rows>,
+                  Layout::kThreads, Layout::kSharedBytes, args);
+    });
+  });
+}
+
+template <class Kind>
+cudaError_t run_cluster_dense(Dtype dtype, const PersistentForward* args, const ClusterCall& call) {
+  using Cell = typename Kind::template HalfCell<float>;
+  return dtype == Dtype::kHalf ? run_cluster_dense<Cell, Half>(args, call)
+                               : run_cluster_dense<Cell, BFloat16>(args, call);
 }
 
 }  // namespace treadle

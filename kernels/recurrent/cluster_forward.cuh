@@ -6,6 +6,7 @@
 // kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
+#include "kernels/recurrent/cluster_call.cuh"
 #include "kernels/recurrent/cluster_forward_copies.cuh"
 
 namespace treadle {
@@ -295,6 +296,33 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
   // No block may exit while others send into its shared memory.
   ptx::sync_cluster();
 #endif
+}
+
+// ---- launch
+
+template <class Cell, class T>
+cudaError_t run_cluster_any(const PersistentForward* args, const ClusterCall& call) {
+  return visit_shape(call.plan.shape, [&](auto index) {
+    constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
+    if constexpr (s.blocks == 1 || !kKernels<Cell, decltype(index)::value>.half_forward) {
+      return cudaErrorInvalidValue;
+    } else {
+      using Layout = ClusterForwardOf<Cell, s.units, s.blocks, s.tiles>;
+      static_assert(Layout::kResetsBytes <= kMostSharedBytes);
+      const bool resets = any_resets(args);
+      const auto kernel = resets ? cluster_forward<Cell, T, s.units, s.blocks, s.tiles, true>
+                                 : cluster_forward<Cell, T, s.units, s.blocks, s.tiles, false>;
+      return call(kernel, Layout::kThreads, resets ? Layout::kResetsBytes : Layout::kSharedBytes,
+                  args);
+    }
+  });
+}
+
+template <class Kind>
+cudaError_t run_cluster_any(Dtype dtype, const PersistentForward* args, const ClusterCall& call) {
+  using Cell = typename Kind::template HalfCell<float>;
+  return dtype == Dtype::kHalf ? run_cluster_any<Cell, Half>(args, call)
+                               : run_cluster_any<Cell, BFloat16>(args, call);
 }
 
 }  // namespace treadle

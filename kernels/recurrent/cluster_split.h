@@ -1,6 +1,6 @@
-// The cluster kernels of float32 that multiply on tensor cores: which there are, and the layouts of
-// a block's shared memory (split_float.cuh says how floats are multiplied). They take batches whose
-// rows all have all steps, without resets. Neither torch nor CUDA, as shapes.h.
+// The cluster kernels of float32 that multiply on tensor cores: the layouts of a block's shared
+// memory (split_float.cuh says how floats are multiplied). They take batches whose rows all have
+// all steps, without resets. Neither torch nor CUDA, as shapes.h.
 //
 // Rows of the batch are columns of a product, of which an instruction takes eight. Five rows and
 // more make a large tile: one of the highs of eight rows and one of the lows. Four rows and fewer
@@ -91,64 +91,5 @@ struct SplitForward {
  private:
   static constexpr int at_least_one(int n) { return n > 0 ? n : 1; }
 };
-
-// ---- which there are
-
-// Rows a cluster. A batch with other rows takes the next ones.
-inline constexpr int kSplitRows[] = {1, 2, 3, 4, 6, 8, 10};
-inline constexpr size_t kSplitCounts = sizeof(kSplitRows) / sizeof(kSplitRows[0]);
-
-template <int gates, int state_gates, size_t shape, size_t count>
-constexpr bool has_split_kernel() {
-  constexpr ClusterShape s = kClusterShapes[shape];
-  constexpr int rows = kSplitRows[count];
-  if constexpr (s.tiles != 1 || s.units != 32 || s.blocks < 8) {
-    return false;
-  } else if constexpr (s.blocks == 8 && rows % 2 != 0) {
-    return false;
-  } else {
-    return SplitForward<gates, state_gates, s.units, s.blocks, rows>::kSharedBytes <=
-           kMostSharedBytes;
-  }
-}
-
-// For each shape, in bits, the indices in kSplitRows of its kernels.
-template <int gates, int state_gates, size_t shape, size_t... counts>
-constexpr unsigned split_kernels_of_shape(std::index_sequence<counts...>) {
-  return (0u | ... | (has_split_kernel<gates, state_gates, shape, counts>() << counts));
-}
-
-template <int gates, int state_gates, size_t... shapes>
-constexpr std::array<unsigned, kShapes> split_kernels(std::index_sequence<shapes...>) {
-  return {split_kernels_of_shape<gates, state_gates, shapes>(
-      std::make_index_sequence<kSplitCounts>{})...};
-}
-
-template <int gates, int state_gates>
-inline constexpr std::array<unsigned, kShapes> kSplitKernels =
-    split_kernels<gates, state_gates>(std::make_index_sequence<kShapes>{});
-
-// The index of the fewest rows with which a shape takes so many; kSplitCounts: none.
-constexpr size_t split_count(unsigned kernels, int rows) {
-  for (size_t i = 0; i < kSplitCounts; ++i) {
-    if ((kernels >> i & 1) != 0 && kSplitRows[i] >= rows) return i;
-  }
-  return kSplitCounts;
-}
-
-// The most rows with which a shape has such a kernel; 0: none.
-constexpr int split_rows(unsigned kernels) {
-  int rows = 0;
-  for (size_t i = 0; i < kSplitCounts; ++i) {
-    if ((kernels >> i & 1) != 0) rows = kSplitRows[i];
-  }
-  return rows;
-}
-
-// By gates as cell_shapes().
-inline const std::array<unsigned, kShapes>& split_kernels_of(int gates, int state_gates) {
-  if (gates == 3) return kSplitKernels<3, 3>;
-  return state_gates == 3 ? kSplitKernels<4, 3> : kSplitKernels<4, 4>;
-}
 
 }  // namespace treadle

@@ -4,6 +4,7 @@
 // its output and gates. Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
+#include "kernels/recurrent/cluster_call.cuh"
 #include "kernels/recurrent/cluster_split_begin.cuh"
 
 namespace treadle {
@@ -267,6 +268,24 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
   // No block may exit while others send into its shared memory.
   ptx::sync_cluster();
 #endif
+}
+
+// ---- launch
+
+template <class Kind>
+cudaError_t run_cluster_split(const PersistentForward* args, const ClusterCall& call) {
+  using Cell = typename Kind::template Cell<float>;
+  return visit_shape(call.plan.shape, [&](auto index) {
+    constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
+    constexpr RowCounts counts = kKernels<Cell, decltype(index)::value>.split;
+    return visit_rows<counts.bits>(call.plan.rows, [&](auto count) {
+      constexpr int rows = decltype(count)::value;
+      using Layout = SplitForward<Cell::kGates, Cell::kStateGates, s.units, s.blocks, rows>;
+      static_assert(s.tiles == 1 && Layout::kSharedBytes <= kMostSharedBytes);
+      return call(cluster_split_forward<Cell, s.units, s.blocks, rows>, Layout::kThreads,
+                  Layout::kSharedBytes, args);
+    });
+  });
 }
 
 }  // namespace treadle

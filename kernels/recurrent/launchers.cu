@@ -3,6 +3,7 @@
 #include "kernels/common/tma.cuh"
 #include "kernels/recurrent/cell_launchers.h"
 #include "kernels/recurrent/launchers.h"
+#include "kernels/recurrent/shapes.h"
 #include "kernels/recurrent/step_group.h"
 
 namespace treadle {

@@ -48,7 +48,8 @@ cudaError_t launch_cluster_forward(const PersistentForward& args, const ClusterP
 cudaError_t launch_cluster_backward(const PersistentBackward& args, const ClusterPlan& plan,
                                     cudaStream_t stream) TREADLE_EXPORTED(launch_cluster_backward);
 
-// How many clusters of such a kernel the current device holds at once: 0 if it cannot run there.
+// How many clusters of the plan's kernel the current device holds at once: 0 if it cannot run
+// there.
 cudaError_t clusters_at_once(CellKind cell, Dtype dtype, bool backward, const ClusterPlan& plan,
                              int* count) TREADLE_EXPORTED(clusters_at_once);
 

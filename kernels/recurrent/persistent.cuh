@@ -8,6 +8,7 @@
 #include "kernels/common/launch.cuh"
 #include "kernels/common/ptx.cuh"
 #include "kernels/recurrent/persistent_args.h"
+#include "kernels/recurrent/shapes.h"
 
 namespace treadle {
 

@@ -7,7 +7,6 @@
 
 #include "kernels/common/error.h"
 #include "kernels/common/few_rows.h"
-#include "kernels/recurrent/cluster_dense.h"
 #include "kernels/recurrent/plan_grid.h"
 #include "kernels/recurrent/plan_times.h"
 
@@ -16,13 +15,11 @@ namespace {
 
 using namespace plan_times;
 using plan_grids::any_grid;
-using plan_grids::forward_alone;
 using plan_grids::grid_groups;
 using plan_grids::grid_launches;
 using plan_grids::grid_shape_of;
 using plan_grids::most_rows;
 using plan_grids::plan_grid;
-using plan_grids::shapes_of;
 
 // As many steps as half of the cache holds, so that each finds its part of the input product there;
 // but at least so many rows, since smaller products do not fill the chip.
@@ -53,6 +50,45 @@ int64_t clusters_at_once(int blocks, const RecurrenceDevice& device) {
   return std::max<int64_t>(device.multiprocessors * of_132 / 132, 1);
 }
 
+// The kernels of one shape that take a batch.
+struct ShapeCandidates {
+  ClusterShape shape;
+  int any_rows;     // the most rows of the kernel for any batch; 0: there is none
+  RowCounts dense;  // rows of a tile of each kernel for dense batches
+
+  int most_rows() const { return std::max(any_rows, dense.most() * shape.tiles); }
+  // Rows of a tile of the dense kernel that takes so many rows; 0: there is none.
+  int dense_rows(int rows) const {
+    return dense.at_least(static_cast<int>(ceil_div(rows, shape.tiles)));
+  }
+};
+
+ShapeCandidates candidates_of(const RecurrenceSizes& sizes, size_t index, bool backward) {
+  const int state_gates = cell_info(sizes.cell).state_gates;
+  const ShapeKernels& kernels = kernels_of(index, state_gates);
+  ShapeCandidates found{kClusterShapes[index], 0, {}};
+  if (is_half(sizes.dtype)) {
+    if (backward ? kernels.half_backward : kernels.half_forward) {
+      found.any_rows = found.shape.rows();
+    }
+    if (!sizes.ragged && sizes.hidden % 8 == 0) found.dense = kernels.dense(backward);
+  } else {
+    if (kernels.fp32) found.any_rows = fp32_rows(found.shape, state_gates);
+    if (!sizes.ragged && !backward) found.dense = kernels.split;
+  }
+  return found;
+}
+
+// A step of a cluster with so many rows, by a dense kernel where there is one.
+double step_time(const RecurrenceSizes& sizes, const ShapeCandidates& kernels, int rows,
+                 bool backward) {
+  const int gates = cell_info(sizes.cell).state_gates, dense = kernels.dense_rows(rows);
+  const bool half = is_half(sizes.dtype);
+  if (dense == 0) return cluster_time(kernels.shape, rows, gates, backward, !half);
+  return half ? dense_time(kernels.shape, dense, gates, backward)
+              : split_time(kernels.shape, dense, gates);
+}
+
 struct Clusters {
   ClusterPlan plan;
   double time;
@@ -65,46 +101,20 @@ bool runs_on(const RecurrenceDevice& device, const ClusterShape& shape, Dtype dt
   return !is_half(dtype) || shape.units <= kHalfBlockUnits || !device.clusters();
 }
 
-// The dense kernels of a shape, as kDenseKernels has them, that take such a batch: rows with all
-// steps, of whole chunks of 16 bytes.
-unsigned dense_kernels_for(const RecurrenceSizes& sizes, size_t shape, bool backward) {
-  if (sizes.ragged || sizes.hidden % 8 != 0) return 0;
-  const CellInfo& cell = cell_info(sizes.cell);
-  return dense_kernels_of(cell.gates, cell.state_gates, backward)[shape];
-}
-
-// The most rows a cluster of this shape in half types; 0: it has no kernel for such a batch.
-int half_rows(const RecurrenceSizes& sizes, size_t shape, bool backward) {
-  const ShapeKernels& kernels = shapes_of(sizes).clusters[shape];
-  if (backward ? kernels.half_backward : kernels.half_forward) return kClusterShapes[shape].rows();
-  return dense_rows(dense_kernels_for(sizes, shape, backward), kClusterShapes[shape].tiles);
-}
-
-// A step of a cluster with so many rows, by a dense kernel where there is one.
-double half_time(const RecurrenceSizes& sizes, size_t shape, int rows, bool backward) {
-  const int gates = cell_info(sizes.cell).state_gates;
-  const ClusterShape& own = kClusterShapes[shape];
-  const size_t stride = dense_stride(dense_kernels_for(sizes, shape, backward), own.tiles, rows);
-  return stride < kStrides ? dense_time(own, kDenseStrides[stride], gates, backward)
-                           : cluster_time(own, rows, gates, backward, false);
-}
-
 // The shape and the rows a cluster that take the batch through a step in the least time.
 Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                        bool backward) {
   Clusters best{{}, std::numeric_limits<double>::infinity()};
+  const bool half = is_half(sizes.dtype);
   // Backward, clusters are faster than a block with many units, unless rows would be copied to
   // where they have room for whole chunks.
   const bool alone = sizes.hidden <= 32 || sizes.hidden % 8 != 0;
   const bool any_clusters = device.clusters();
-  const auto& kernels = shapes_of(sizes).clusters;
   for (size_t i = 0; i < kShapes; ++i) {
     const ClusterShape& shape = kClusterShapes[i];
     if (shape.hidden() < sizes.hidden || !runs_on(device, shape, sizes.dtype)) continue;
-    const bool half = is_half(sizes.dtype);
-    if (!half && !kernels[i].fp32) continue;
-    const int most = half ? half_rows(sizes, i, backward) : exact_rows(sizes, i, backward);
-    for (int rows = 1; rows <= most; ++rows) {
+    const ShapeCandidates kernels = candidates_of(sizes, i, backward);
+    for (int rows = 1; rows <= kernels.most_rows(); ++rows) {
       const int64_t count = ceil_div(sizes.batch, rows) * sizes.directions;
       const int64_t waves =
           std::max<int64_t>(ceil_div(count, clusters_at_once(shape.blocks, device)), 1);
@@ -112,10 +122,8 @@ Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& dev
       if (half && shape.blocks == 1 && any_clusters && (waves > 1 || (backward && !alone))) {
         continue;
       }
-      const double each =
-          half ? half_time(sizes, i, rows, backward) : exact_time(sizes, i, rows, backward);
-      const double time = static_cast<double>(waves) * each;
-      if (time < best.time) best = {{shape, rows}, time};
+      const double time = static_cast<double>(waves) * step_time(sizes, kernels, rows, backward);
+      if (time < best.time) best = {{shape, rows, kernels.dense_rows(rows) > 0}, time};
     }
   }
   return best;
@@ -134,7 +142,7 @@ int64_t most_hidden(const RecurrenceSizes& sizes, const RecurrenceDevice& device
   int64_t most = 0;
   for (size_t i = 0; i < kShapes; ++i) {
     if (!runs_on(device, kClusterShapes[i], dtype)) continue;
-    const ShapeKernels& kernels = shapes_of(sizes).clusters[i];
+    const ShapeKernels& kernels = kernels_of(i, cell_info(sizes.cell).state_gates);
     const bool half = backward ? kernels.half_backward : kernels.half_forward;
     const bool any = is_half(dtype) ? half : dtype == Dtype::kFloat && kernels.fp32;
     if (any) most = std::max(most, kClusterShapes[i].hidden());
@@ -202,17 +210,22 @@ Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
   if (slower(device) * std::min(clusters.time, of_grid) > std::min(launched, tiles)) {
     return in_launches;
   }
-  // Backward in half types the grid is faster than a block of 128 units (GRU 8,128 on an H200 as an
-  // A100: 1.22 and 1.33 us), which the times do not say.
-  const bool widest_block = backward && is_half(sizes.dtype) && clusters.plan.shape.blocks == 1 &&
-                            clusters.plan.shape.units > 96;
-  if (of_grid < clusters.time || (grid && widest_block)) {
+  if (of_grid < clusters.time) {
     return {"grid", "the blocks of the grid keep the weights on the chip"};
   }
   return {"cluster",
           clusters.plan.shape.blocks == 1 ? "one block keeps the weights on the chip"
                                           : "the blocks of a cluster keep the weights on the chip",
           clusters.plan};
+}
+
+// Whether an algorithm that is forced has no backward pass of such a layer.
+bool runs_forward_alone(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
+                        bool cluster) {
+  const auto most = [&](bool backward) {
+    return most_hidden(sizes, device, sizes.dtype, cluster, backward);
+  };
+  return sizes.hidden > most(true) && sizes.hidden <= most(false);
 }
 
 // null, or why the algorithm cannot run.
@@ -244,7 +257,7 @@ const char* refuse_forced(const RecurrenceSizes& sizes, const RecurrenceDevice& 
   if (sizes.steps >= kSteps) {
     return fail("algorithm ", forced, " needs T < 2^30, got ", sizes.steps);
   }
-  if (backward && !cluster && forward_alone(sizes)) {
+  if (backward && runs_forward_alone(sizes, device, cluster)) {
     return refuse_forced(sizes, device, forced, false);
   }
   const auto most = [&](Dtype dtype) {
@@ -274,12 +287,11 @@ const char* refuse_forced(const RecurrenceSizes& sizes, const RecurrenceDevice& 
 Choice take_forced(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                    std::string_view forced, bool backward) {
   constexpr const char* reason = "asked for";
-  if (forced == "cluster") {
-    return {"cluster", reason, plan_clusters(sizes, device, backward).plan};
-  }
-  const bool alone =
-      forced == "tiles" || forced == "warp" || (forced == "grid" && forward_alone(sizes));
+  const bool cluster = forced == "cluster", on_chip = cluster || forced == "grid";
+  const bool alone = forced == "tiles" || forced == "warp" ||
+                     (on_chip && runs_forward_alone(sizes, device, cluster));
   if (alone && backward) return {"step", "there is such a kernel forward alone"};
+  if (cluster) return {"cluster", reason, plan_clusters(sizes, device, backward).plan};
   for (const char* const name : {"grid", "tiles", "warp", "step"}) {
     if (forced == name) return {name, reason};
   }

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "kernels/common/exported.h"
+#include "kernels/recurrent/grid_shapes.h"
 #include "kernels/recurrent/persistent_args.h"
 
 namespace treadle {

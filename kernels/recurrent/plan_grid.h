@@ -15,9 +15,6 @@ inline const CellShapes& shapes_of(const RecurrenceSizes& sizes) {
   return cell_shapes(cell.gates, cell.state_gates);
 }
 
-// Whether the grid has no backward pass of such a layer.
-inline bool forward_alone(const RecurrenceSizes& sizes) { return sizes.hidden > kGridHidden; }
-
 inline const GridShape& grid_shape_of(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                                       bool backward) {
   return shapes_of(sizes).grid_of(sizes.dtype, sizes.hidden, device.tf32, device.setmaxnreg(),

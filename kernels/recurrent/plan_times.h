@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/recurrent/cluster_split.h"
 #include "kernels/recurrent/plan.h"
+#include "kernels/recurrent/shapes.h"
 #include "kernels/recurrent/tile_sizes.h"
 
 // Separate namespace: the kernels define constants and functions of the same names.
@@ -42,8 +42,8 @@ inline double cluster_time(const ClusterShape& shape, int rows, int state_gates,
          sent * (backward ? 1.4e-4 : 7e-5) * hidden * rows;
 }
 
-// The dense kernels of half types: the products, the rows that are sent (backward in pairs), and
-// how often a warp finishes 32 sums.
+// The dense kernels of half types, with so many rows of a tile: the products, the rows that are
+// sent (backward in pairs), and how often a warp finishes 32 sums.
 inline double dense_time(const ClusterShape& shape, int stride, int state_gates, bool backward) {
   const int pairs = (stride + 1) / 2, turns = pairs * shape.tiles;
   const double products =
@@ -68,26 +68,6 @@ inline double split_time(const ClusterShape& shape, int rows, int state_gates) {
   const double products = 1.65e-5 * hidden * shape.units * (wide + narrow);
   const double gates = 1 + 0.7 * (state_gates - 3);
   return 0.43 + gates * (products + 1.6e-4 * hidden * rows) + (rows > 8 ? 0.3 : 0.0);
-}
-
-// The kernels of float32 that multiply on tensor cores, as split_kernels_of() has them: forward, of
-// batches whose rows all have all steps.
-inline unsigned split_kernels_for(const RecurrenceSizes& sizes, size_t shape, bool backward) {
-  const CellInfo& cell = cell_info(sizes.cell);
-  return backward || sizes.ragged ? 0 : split_kernels_of(cell.gates, cell.state_gates)[shape];
-}
-
-// The most rows of a cluster in float32, and how long it takes for some.
-inline int exact_rows(const RecurrenceSizes& sizes, size_t shape, bool backward) {
-  return std::max(fp32_rows(kClusterShapes[shape], cell_info(sizes.cell).state_gates),
-                  split_rows(split_kernels_for(sizes, shape, backward)));
-}
-
-inline double exact_time(const RecurrenceSizes& sizes, size_t shape, int rows, bool backward) {
-  const int gates = cell_info(sizes.cell).state_gates;
-  const size_t count = split_count(split_kernels_for(sizes, shape, backward), rows);
-  return count < kSplitCounts ? split_time(kClusterShapes[shape], kSplitRows[count], gates)
-                              : cluster_time(kClusterShapes[shape], rows, gates, backward, true);
 }
 
 // Grid: a chain of products, sums, cell and exchange; with many tiles, what one of them keeps the

@@ -3,12 +3,10 @@
 // numbers. gates: of a unit; state_gates: those of them with a product with h (kernels/math/cells).
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
-#include <utility>
 
 #include "kernels/common/dtype.h"
+#include "kernels/recurrent/cluster_kernels.h"
 #include "kernels/recurrent/grid_shapes.h"
 
 namespace treadle {
@@ -20,27 +18,6 @@ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 }  // namespace shapes
 
 // ---- cluster
-
-// A block alone has a thread for each unit of so many rows.
-inline constexpr int kBlockRows = 2;
-
-// A cluster kernel: each block of a cluster keeps the weights of `units` hidden units, and a
-// cluster takes up to rows() rows of the batch through all steps.
-struct ClusterShape {
-  int units, blocks, tiles;
-
-  constexpr int64_t hidden() const { return int64_t{units} * blocks; }  // at most
-  // Clusters of several blocks take tiles of 8.
-  constexpr int rows() const { return blocks == 1 ? kBlockRows : 8 * tiles; }
-};
-
-inline constexpr ClusterShape kClusterShapes[] = {
-    {32, 1, 1}, {64, 1, 1}, {96, 1, 1},  {128, 1, 1},                                        //
-    {16, 4, 1}, {16, 4, 2}, {16, 8, 1},  {16, 8, 2},  {16, 16, 1}, {16, 16, 2}, {32, 4, 1},  //
-    {64, 4, 1}, {64, 4, 2}, {32, 8, 1},  {32, 8, 2},  {32, 16, 1}, {32, 16, 2},              //
-    {64, 8, 1}, {64, 8, 2}, {48, 16, 1}, {48, 16, 2},
-};
-inline constexpr size_t kShapes = sizeof(kClusterShapes) / sizeof(kClusterShapes[0]);
 
 // Forward. A block has `units` hidden units and all their gates; a warp multiplies 16 units by a
 // part of K (kSplits parts).
@@ -149,54 +126,10 @@ constexpr int fp32_rows(const ClusterShape& shape, int state_gates) {
   return shape.blocks == 1 ? shape.rows() : fp32_cluster_rows(fp32_weights(shape, state_gates));
 }
 
-// Clusters that have kernels in float32. One of 16 blocks takes few rows through a step in the
-// least time; of those of 4 and 8 more run at once, and so take more rows before a second wave.
-constexpr bool is_fp32_cluster(const ClusterShape& shape) {
-  return shape.tiles == 1 && (shape.units == 32 || (shape.units == 16 && shape.blocks == 16));
-}
-
-// The largest H of a single block in half types if there are clusters, whose tensor cores are
-// faster from there on. Its weights are floats in registers, as in float32.
-inline constexpr int kHalfBlockUnits = 64;
-
-// The kernels of a shape that exist. The backward pass exchanges state_gates times as much, and has
-// kernels of one tile only.
-struct ShapeKernels {
-  bool half_forward, half_backward, fp32;
-};
-
-template <int gates, int state_gates, size_t i>
-constexpr ShapeKernels kernels_of_shape() {
-  constexpr ClusterShape s = kClusterShapes[i];
-  if constexpr (s.blocks == 1) {
-    constexpr bool fits = fp32_weights(s, state_gates) <= kFp32Weights;
-    return {fits, fits, fits};
-  } else if constexpr (s.units == 32 && s.blocks == 4) {
-    return {false, false, true};  // half types have {16, 8}
-  } else {
-    using Forward = ClusterForward<gates, state_gates, s.units, s.blocks, s.tiles>;
-    using Backward = ClusterBackward<gates, state_gates, s.units, s.blocks>;
-    return {
-        Forward::kResetsBytes <= kMostSharedBytes,
-        s.tiles == 1 && Backward::kResetsBytes <= kMostSharedBytes,
-        is_fp32_cluster(s) && fp32_weights(s, state_gates) <= kFp32Weights + kFp32SharedWeights};
-  }
-}
-
-template <int gates, int state_gates, size_t... i>
-constexpr std::array<ShapeKernels, kShapes> kernels_of_shapes(std::index_sequence<i...>) {
-  return {kernels_of_shape<gates, state_gates, i>()...};
-}
-
-template <int gates, int state_gates>
-inline constexpr std::array<ShapeKernels, kShapes> kShapeKernels =
-    kernels_of_shapes<gates, state_gates>(std::make_index_sequence<kShapes>{});
-
 // ---- of any cell
 
-// What a pass of a cell may be run with: cluster shapes, and layouts of the grid.
+// The layouts of the grid that a pass of a cell may be run with.
 struct CellShapes {
-  const std::array<ShapeKernels, kShapes>& clusters;
   const GridShapes &without_setmaxnreg, &with_setmaxnreg;
 
   // Forward in half types up to kGridWideHidden, else up to kGridHidden.
@@ -210,8 +143,7 @@ struct CellShapes {
 };
 
 template <int gates, int state_gates>
-inline constexpr CellShapes kCellShapes{kShapeKernels<gates, state_gates>,
-                                        kGridShapes<gates, state_gates, false>,
+inline constexpr CellShapes kCellShapes{kGridShapes<gates, state_gates, false>,
                                         kGridShapes<gates, state_gates, true>};
 
 inline const CellShapes& cell_shapes(int gates, int state_gates) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from treadle import _build, _report
@@ -20,7 +21,16 @@ def main(arguments: list[str] | None = None, problem: str | None = None) -> int:
         "--cmake-prefix", action="store_true", help="print the folder for CMAKE_PREFIX_PATH"
     )
     parser.add_argument("--version", action="store_true", help="print treadle's version")
+    parser.add_argument(
+        "--bench",
+        metavar="FILE",
+        nargs="?",
+        const="treadle-bench.json",
+        help="time LSTM and GRU against torch's on this GPU, and write the times (two minutes)",
+    )
     chosen = parser.parse_args(arguments)
+    if chosen.bench and problem is None:
+        return _bench(chosen.bench)
     brief = chosen.cmake_prefix or chosen.version
     if brief and problem is None:
         print(_build.cmake_prefix() if chosen.cmake_prefix else _build.facts()["version"])
@@ -33,6 +43,17 @@ def main(arguments: list[str] | None = None, problem: str | None = None) -> int:
     else:
         _print(report)
     return 0 if report["ok"] else 1
+
+
+def _bench(path: str) -> int:
+    import torch
+
+    if not torch.cuda.is_available():
+        print("treadle --bench needs a CUDA GPU, and torch sees none", file=sys.stderr)
+        return 1
+    from treadle import _bench
+
+    return _bench.main(Path(path), torch.device("cuda"))
 
 
 def _checking(built: dict[str, Any]) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
 
-from tools.native import build, cuda, host
+from tools.native import build, cuda, host, units
 from tools.native.graph import Graph
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -184,6 +185,15 @@ def graph_in(tree: Path, kit: cuda.Toolkit | cuda.Missing, monkeypatch: pytest.M
 MISSING = cuda.Missing("the reason", "the remedy")
 
 
+def sources(text: str, ours: tuple[str, ...]) -> Counter[str]:
+    """How often each source of ours is compiled, by itself or in a unit."""
+    found: Counter[str] = Counter()
+    for name in re.findall(r"^build .*: (?:cxx|nvcc) (\S+)", text, re.M):
+        unit = Path(name).is_absolute()
+        found.update(re.findall('#include "(.*)"', Path(name).read_text()) if unit else [name])
+    return Counter({name: count for name, count in found.items() if name.startswith(ours)})
+
+
 def test_every_source_is_in_the_graph(monkeypatch: pytest.MonkeyPatch, toolkit: Path) -> None:
     monkeypatch.chdir(ROOT)
     kit = cuda.find(TORCH)
@@ -193,21 +203,40 @@ def test_every_source_is_in_the_graph(monkeypatch: pytest.MonkeyPatch, toolkit: 
     for source in (ROOT / "kernels").rglob("cpu/*.cpp"):
         for isa in host.isas():
             assert f"{source.relative_to(ROOT)}.{isa}.o" in with_cuda
-    for source in [*(ROOT / "csrc").glob("*/*.cpp"), *(ROOT / "kernels").glob("c_api/*.cpp")]:
-        name = str(source.relative_to(ROOT))
-        assert re.search(rf" {name}( \||$)", with_cuda, re.M) and name in without
-    for source in [*(ROOT / "kernels").rglob("*.cu"), *(ROOT / "csrc").rglob("cuda/*.cpp")]:
-        name = str(source.relative_to(ROOT))
-        assert re.search(rf" {name}( \||$)", with_cuda, re.M) and name not in without
-    # Torch's headers are parsed before any file that includes them.
+    of_csrc = {str(source.relative_to(ROOT)) for source in (ROOT / "csrc").rglob("*.cpp")}
+    of_cuda = {name for name in of_csrc if "/cuda/" in name}
+    both = Counter({*of_csrc} - of_cuda - {"csrc/cuda_missing.cpp"})
+    both += Counter(str(s.relative_to(ROOT)) for s in (ROOT / "kernels").glob("c_api/*.cpp"))
+    of_cuda |= {str(source.relative_to(ROOT)) for source in (ROOT / "kernels").rglob("*.cu")}
+    ours = ("csrc/", "kernels/c_api", *of_cuda)
+    assert sources(with_cuda, ours) == both + Counter(of_cuda)
+    assert sources(without, ours) == both + Counter(["csrc/cuda_missing.cpp"])
+    # Torch's headers are parsed before any unit that includes them.
     own = f"{folder}/a/torch-2.11.0"
     header = f"{own}/precompiled.h"
-    begin = with_cuda.index(f"build {own}/csrc/elementwise/scale.cpp.o")
-    scale = with_cuda[begin:].split("\nbuild ")[0]
+    begin = with_cuda.index(f"build {own}/csrc/elementwise-1.cpp.o")
+    unit = with_cuda[begin:].split("\nbuild ")[0]
     assert f"build {header}.gch: precompile csrc/precompiled.h" in with_cuda
-    assert f" | {header}.gch\n" in scale and f"-include {header}" in scale
+    assert f" | {header}.gch\n" in unit and f"-include {header}" in unit
     assert "cuda_missing" in without and "the reason" in without
     assert "cuda_missing" not in with_cuda and "nvcc" not in without.replace("rule nvcc", "")[:200]
+
+
+def test_units_are_folders_or_equal_parts_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that an edit compiles few files again, and a new one moves none to another folder's."""
+    monkeypatch.chdir(tmp_path)
+    files = {"one": 7, "one/cuda": 2, "one/part": 1, "one/part/cuda": 1, "two": 8, "": 1}
+    for folder, count in files.items():
+        (tmp_path / "csrc" / folder).mkdir(parents=True, exist_ok=True)
+        for k in range(count):
+            (tmp_path / "csrc" / folder / f"f{k}.cpp").touch()
+    for name in units.APART:
+        (tmp_path / "csrc" / name).touch()
+    found = {name: len(files) for name, files in units.units().items()}
+    parts = {"one-part": 1, "two-1": 4, "two-2": 4}
+    assert found == {"common": 1, "one": 7, "one-cuda": 3, **parts}
 
 
 def test_kernels_begin_without_torch(
@@ -248,7 +277,7 @@ def test_host_objects_are_shared_with_a_cpu_only_build(
         Graph(TORCH, kit, folder, "0").write().read_text() for kit in (cuda.find(TORCH), MISSING)
     ]
     shared = [
-        f"build {folder}/torch-2.11.0/csrc/elementwise/scale.cpp.o",
+        f"build {folder}/torch-2.11.0/csrc/elementwise-1.cpp.o",
         f"build {folder}/any-torch/kernels/elementwise/cpu/scale.cpp.avx2.o",
     ]
     for start in shared:

@@ -30,7 +30,7 @@ CUDA_HEADER = re.compile(r"#\s*include\s*<(cu\w*[/.][\w./]+|cooperative_groups\S
 # Their code is for sm_90 alone: TMA, wgmma, clusters, mbarriers, grids that wait for each other.
 SM_90 = {
     *(f"kernels/common/{name}.cuh" for name in ("ptx", "tma", "wgmma", "wgmma_groups")),
-    *(f"kernels/recurrent/{name}.cuh" for name in ("cluster_launch", "grid", "persistent")),
+    *(f"kernels/recurrent/{name}.cuh" for name in ("cluster_call", "grid", "persistent")),
     *(f"kernels/recurrent/{name}.cuh" for name in ("tiles", "tiles_forward")),
     *(f"kernels/sine_linear/fused_{name}.cu" for name in ("forward", "backward", "jet")),
     "kernels/sine_linear/fused_backward_gemm.cuh",

@@ -58,6 +58,8 @@ def fits(algorithm: str, dtype: torch.dtype, hidden: int, cell: str = "lltm") ->
 def backward_of(algorithm: str, dtype: torch.dtype, hidden: int) -> str:
     """The algorithm of the backward pass if this one is forced."""
     alone = algorithm == "grid" and hidden > 1024
+    if algorithm == "cluster" and not gpus.any_clusters():
+        alone = dtype in HALVES and hidden > 96
     return "step" if alone or algorithm in ("tiles", "warp") else algorithm
 
 

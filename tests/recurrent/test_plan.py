@@ -29,7 +29,7 @@ CHIPS = range(1, 161)
 ARCHITECTURES = (75, 80, 90, 100)
 MEGABYTE = 1 << 20
 BLOCKS, HALF_BLOCKS = (32, 64, 96, 128), (32, 64)  # units of a block alone, with clusters
-# Units, blocks, and the most rows of float32; forward: has_split_kernel(), too.
+# Units, blocks, and the most rows of float32; forward: those of cluster_kernels.h, too.
 FLOAT_SHAPES = {
     **{(units, 1): 2 for units in BLOCKS},
     **{(32, 4): 8, (32, 8): 8, (16, 16): 8, (32, 16): 8},
@@ -113,7 +113,7 @@ def possible(
     if architecture >= 90:
         widest = {2: 768, 4: 512, 8: 0}[element]
     else:  # of a block alone
-        widest = {2: 128, 4: 128, 8: 0}[element]
+        widest = {2: 96 if backward else 128, 4: 128, 8: 0}[element]
     if 1 <= hidden <= widest and architecture >= 80:
         found |= {"cluster"}
     most = {2: 1024 if backward else 2048, 4: 1024, 8: 0}[element]

@@ -24,7 +24,7 @@ SETTINGS = settings(
     derandomize=True,
     database=None,
     deadline=None,
-    max_examples=600,
+    max_examples=300,
     # A mutant has only to fail: the smallest example of it would take most of the time.
     phases=[Phase.generate] if "TREADLE_MUTANT" in os.environ else list(Phase),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],

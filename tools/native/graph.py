@@ -17,7 +17,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import cuda, host
+from . import cuda, host, units
 from .words import escape, from_env, quote, write_if_new
 
 CXX_FLAGS = ["-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror=return-type"]
@@ -146,12 +146,6 @@ class Graph:
         self.lines.append(f"build {escape(out)}: {rule} {joined}\n  flags = {words}")
         return out
 
-    def _object(
-        self, rule: str, source: Path, flags: list[str], tag: str = "", needs: str = ""
-    ) -> Path:
-        out = self.folder / source.parent / f"{source.name}{tag}.o"
-        return self._edge(rule, out, [source], flags, needs)
-
     def _shared_object(self, rule: str, source: Path, flags: list[str], tag: str = "") -> Path:
         out = self.shared / source.parent / f"{source.name}{tag}.o"
         return self._edge(rule, out, [source], flags)
@@ -168,7 +162,8 @@ class Graph:
     def _torch_object(self, source: Path, flags: list[str]) -> Path:
         header = self.folder / PRECOMPILED.name
         needs = escape(header.with_suffix(".h.gch"))
-        return self._object("cxx", source, ["-include", str(header), *flags], needs=needs)
+        out = self.folder / "csrc" / f"{source.name}.o"
+        return self._edge("cxx", out, [source], ["-include", str(header), *flags], needs)
 
     def own_flags(self) -> list[str]:
         """The flags of every C++ file."""
@@ -213,10 +208,15 @@ class Graph:
         return flags
 
     def _host_objects(self) -> list[Path]:
-        apart = {"bindings.cpp", "cuda_missing.cpp"}
-        sources = [s for s in sorted(Path("csrc").rglob("*.cpp")) if s.name not in apart]
-        flags = [*self.own_flags(), *self.torch_flags()]
-        return [self._torch_object(s, flags) for s in sources if "cuda" not in s.parts]
+        return self._unit_objects([*self.own_flags(), *self.torch_flags()], cuda=False)
+
+    def _unit_objects(self, flags: list[str], cuda: bool) -> list[Path]:
+        folder = self.folder / "csrc"
+        return [
+            self._torch_object(units.write(name, files, folder), flags)
+            for name, files in units.units().items()
+            if name.endswith("-cuda") == cuda
+        ]
 
     def _cpu_objects(self) -> list[Path]:
         """The CPU kernels, one object for each instruction set, and the code that chooses among
@@ -248,8 +248,7 @@ class Graph:
         for folder in self.torch.toolkit_dirs():
             # Headers of libraries that a small toolkit may lack (cusparse and the like).
             flags += ["-idirafter", str(folder / "include")]
-        sources = [s for s in sorted(Path("csrc").rglob("*.cpp")) if "cuda" in s.parts]
-        return [self._torch_object(s, flags) for s in sources]
+        return self._unit_objects(flags, cuda=True)
 
     def _kernel_objects(self, toolkit: cuda.Toolkit) -> list[Path]:
         flags = self.nvcc_flags(toolkit)

@@ -11,10 +11,10 @@ static void affine_scan_cuda(const AffineScan& args, at::Device device) {
   check_launch("affine_scan", launch_affine_scan(args, at::cuda::getCurrentCUDAStream()));
 }
 
-static constexpr AffineScanBackend kCudaBackend{affine_scan_cuda};
+static constexpr AffineScanBackend kAffineScanCuda{affine_scan_cuda};
 
 TORCH_LIBRARY_IMPL(treadle, CUDA, m) {
-  m.impl("affine_scan", bind<kCudaBackend, affine_scan_kernel>);
+  m.impl("affine_scan", bind<kAffineScanCuda, affine_scan_kernel>);
 }
 
 }  // namespace treadle

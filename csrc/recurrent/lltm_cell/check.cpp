@@ -6,7 +6,7 @@ namespace treadle {
 namespace {
 
 // [sizes...] with a leading N where the cell has one.
-c10::SymDimVector shape_of(const Tensor& input, std::initializer_list<c10::SymInt> sizes) {
+c10::SymDimVector with_batch(const Tensor& input, std::initializer_list<c10::SymInt> sizes) {
   c10::SymDimVector shape;
   if (input.dim() == 3) shape.push_back(input.sym_size(0));
   shape.append(sizes.begin(), sizes.end());
@@ -32,13 +32,13 @@ void check_lltm_cell(const char* op, const Tensor& input, const Tensor& weights,
               many ? "[N, B, H]" : "[B, H]", ", got ", old_h.sym_sizes());
   const auto rows = input.sym_size(-2), features = input.sym_size(-1);
   const auto hidden = old_h.sym_size(-1);
-  check_shape(op, "old_h", many ? "[N, B, H]" : "[B, H]", old_h, shape_of(input, {rows, hidden}));
+  check_shape(op, "old_h", many ? "[N, B, H]" : "[B, H]", old_h, with_batch(input, {rows, hidden}));
   check_shape(op, "weights", many ? "[N, 3H, H+I]" : "[3H, H+I]", weights,
-              shape_of(input, {hidden * 3, hidden + features}));
+              with_batch(input, {hidden * 3, hidden + features}));
   check_shape(op, "old_cell", many ? "[N, B, H]" : "[B, H]", old_cell,
-              shape_of(input, {rows, hidden}));
+              with_batch(input, {rows, hidden}));
   if (!has(bias)) return;
-  const auto flat = shape_of(input, {hidden * 3}), row = shape_of(input, {1, hidden * 3});
+  const auto flat = with_batch(input, {hidden * 3}), row = with_batch(input, {1, hidden * 3});
   TORCH_CHECK(bias->sym_sizes().equals(flat) || bias->sym_sizes().equals(row), op,
               ": bias must have shape ", many ? "[N, 3H] = " : "[3H] = ", c10::SymIntArrayRef(flat),
               " or ", many ? "[N, 1, 3H]" : "[1, 3H]", ", got ", bias->sym_sizes());
@@ -63,7 +63,7 @@ void check_lltm_cell_backward(const OptionalTensor& grad_h, const OptionalTensor
   check_shape(op, "new_cell", "that of old_h", new_cell, shape);
   check_like(op, "gates", gates, "input", input);
   check_shape(op, "gates", "[..., B, 3H]", gates,
-              shape_of(input, {input.sym_size(-2), old_h.sym_size(-1) * 3}));
+              with_batch(input, {input.sym_size(-2), old_h.sym_size(-1) * 3}));
 }
 
 }  // namespace treadle

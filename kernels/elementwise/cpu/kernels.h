@@ -1,24 +1,12 @@
 // The CPU kernels, as csrc/elementwise/*.cpp call them: raw memory, no torch.
 #pragma once
 
-#include <cstdint>
-
 #include "kernels/common/cpu/isa.h"
-#include "kernels/common/dtype.h"
+#include "kernels/elementwise/cpu/tile.h"
 #include "kernels/elementwise/snake_args.h"
 #include "kernels/elementwise/unary_ops.h"
 
 namespace treadle::cpu {
-
-// Two dimensions of an elementwise op, as TensorIterator hands them out. Operand 0 is the output;
-// element (x, y) of operand i is at data[i] + x * strides[i] + y * strides[operands + i] bytes.
-struct Tile2d {
-  char** data;
-  const int64_t* strides;
-  int64_t size0, size1;
-  const Dtype* dtypes;  // as stored, one per operand
-  Dtype compute;        // inputs are rounded to it first
-};
 
 TREADLE_CPU_FUNCTION(scale, (const Tile2d& tile, ScalarArg factor), (tile, factor))
 

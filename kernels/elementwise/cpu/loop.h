@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "kernels/common/cpu/convert.h"
-#include "kernels/elementwise/cpu/kernels.h"
+#include "kernels/elementwise/cpu/tile.h"
 
 namespace treadle::cpu::TREADLE_ISA {
 

@@ -1,5 +1,6 @@
 // The ops of unary_ops.h on the CPU. Twin: kernels/elementwise/unary.cu.
 #include "kernels/elementwise/cpu/sine.h"
+#include "kernels/elementwise/unary_ops.h"
 
 namespace treadle::cpu::TREADLE_ISA {
 

@@ -1,10 +1,10 @@
 // GRU's instances of kernels/recurrent/cluster_dense_forward.cuh.
 #include "kernels/math/cells/gru.h"
-#include "kernels/recurrent/cluster_dense_launch.cuh"
+#include "kernels/recurrent/cluster_dense_forward.cuh"
 
 namespace treadle {
 
-template bool run_cluster_dense<math::Gru>(const PersistentForward&, const ClusterCall&,
-                                           cudaError_t*);
+template cudaError_t run_cluster_dense<math::Gru>(Dtype, const PersistentForward*,
+                                                  const ClusterCall&);
 
 }  // namespace treadle

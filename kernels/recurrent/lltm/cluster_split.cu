@@ -1,10 +1,9 @@
 // LLTM's instances of kernels/recurrent/cluster_split_forward.cuh.
 #include "kernels/math/cells/lltm.h"
-#include "kernels/recurrent/cluster_split_launch.cuh"
+#include "kernels/recurrent/cluster_split_forward.cuh"
 
 namespace treadle {
 
-template bool run_cluster_split<math::Lltm>(const PersistentForward&, const ClusterCall&,
-                                            cudaError_t*);
+template cudaError_t run_cluster_split<math::Lltm>(const PersistentForward*, const ClusterCall&);
 
 }  // namespace treadle

@@ -1,10 +1,10 @@
 // LSTM's instances of kernels/recurrent/cluster_dense_forward.cuh.
 #include "kernels/math/cells/lstm.h"
-#include "kernels/recurrent/cluster_dense_launch.cuh"
+#include "kernels/recurrent/cluster_dense_forward.cuh"
 
 namespace treadle {
 
-template bool run_cluster_dense<math::Lstm>(const PersistentForward&, const ClusterCall&,
-                                            cudaError_t*);
+template cudaError_t run_cluster_dense<math::Lstm>(Dtype, const PersistentForward*,
+                                                   const ClusterCall&);
 
 }  // namespace treadle

@@ -48,12 +48,12 @@ static Tensor pack_cuda(const Tensor& old_h, const Tensor& input) {
 }
 
 // Above this many rows torch's reduction, which splits them over blocks, is faster.
-static constexpr int64_t kRowsOfOneBlock = 1024;
+static constexpr int64_t kBiasRowsOfOneBlock = 1024;
 
 static Tensor bias_grad_cuda(const Tensor& grad_gates) {
   const bool many = grad_gates.dim() == 3;
   const int64_t rows = grad_gates.size(-2), columns = grad_gates.size(-1);
-  if (grad_gates.numel() == 0 || rows > kRowsOfOneBlock) return grad_gates.sum(-2);
+  if (grad_gates.numel() == 0 || rows > kBiasRowsOfOneBlock) return grad_gates.sum(-2);
   auto shape = grad_gates.sizes().vec();
   shape.erase(shape.end() - 2);
   const Tensor grad_bias = at::empty(shape, grad_gates.options());
@@ -66,10 +66,9 @@ static Tensor bias_grad_cuda(const Tensor& grad_gates) {
   return grad_bias;
 }
 
-static constexpr LltmBackend kCudaBackend{lltm_forward_cuda, lltm_backward_cuda,
-                                          pack_cuda,         bias_grad_cuda,
-                                          few_forward_cuda,  few_gradients_cuda};
+static constexpr LltmBackend kLltmCuda{lltm_forward_cuda, lltm_backward_cuda, pack_cuda,
+                                       bias_grad_cuda,    few_forward_cuda,   few_gradients_cuda};
 
-TORCH_LIBRARY_IMPL(treadle, CUDA, m) { register_lltm_cell<kCudaBackend>(m); }
+TORCH_LIBRARY_IMPL(treadle, CUDA, m) { register_lltm_cell<kLltmCuda>(m); }
 
 }  // namespace treadle

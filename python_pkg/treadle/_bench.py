@@ -1,0 +1,126 @@
+"""Times treadle.nn.LSTM and GRU against torch's on this machine: ``python -m treadle --bench``.
+
+The layers are those of the section about other GPUs in docs/performance.md. The result is compared
+with torch's layer in float32 first: a row whose error is too large has no time.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import platform
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.benchmark import Timer
+
+from treadle import _build
+from treadle.nn import GRU, LSTM
+
+Shape = tuple[int, int, int]  # B, T, H, which is I, too
+# As benchmarks/recurrent/sweep_cells.py has them.
+SHAPES: tuple[Shape, ...] = (
+    *((1, 512, 128), (16, 512, 128), (64, 200, 128), (16, 512, 256), (128, 128, 256)),
+    *((256, 365, 256), (16, 512, 512), (64, 512, 512)),
+    *((16, 256, 1024), (64, 256, 1024), (256, 256, 1024)),
+)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+LIMITS = {torch.float32: 5e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}  # of the largest value
+CELLS: dict[str, tuple[Callable[..., nn.Module], Callable[..., nn.Module]]] = {
+    "LSTM": (LSTM, nn.LSTM),
+    "GRU": (GRU, nn.GRU),
+}
+
+
+def call(layer: nn.Module, x: Tensor, training: bool) -> Callable[[], Tensor]:
+    """The layer's output; with ``training`` after a backward pass, too."""
+
+    def run() -> Tensor:
+        with torch.set_grad_enabled(training):
+            output: Tensor = layer(x)[0]
+            if training:
+                torch.autograd.backward(output, torch.ones_like(output))
+        return output
+
+    return run
+
+
+def seconds(run: Callable[[], Tensor], at_least: float) -> float:
+    run()
+    timer = Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads())
+    return float(timer.blocked_autorange(min_run_time=at_least).median)
+
+
+def row(
+    cell: str, shape: Shape, dtype: torch.dtype, device: torch.device, at_least: float
+) -> dict[str, Any]:
+    """µs a step of both layers, with and without gradients; or why there is none."""
+    b, t, h = shape
+    found: dict[str, Any] = {"cell": cell, "shape": shape, "dtype": str(dtype).split(".")[-1]}
+    ours, theirs = (kind(h, h).to(device) for kind in CELLS[cell])
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(t, b, h, device=device)
+    with torch.no_grad():
+        right = theirs(x)[0]
+        layers = [layer.to(dtype) for layer in (ours, theirs)]
+        error = (layers[0](x.to(dtype))[0].float() - right).abs().max() / right.abs().max()
+    found["error"] = float(error)
+    if not found["error"] <= LIMITS[dtype]:
+        return {**found, "wrong": True}
+    for mode in ("inference", "training"):
+        given = x.to(dtype).requires_grad_(mode == "training")
+        for name, layer in zip(("treadle", "torch"), layers, strict=True):
+            took = seconds(call(layer, given, mode == "training"), at_least)
+            found[f"{mode}_{name}_us"] = round(took / t * 1e6, 3)
+    return found
+
+
+def rows(
+    device: torch.device, shapes: tuple[Shape, ...] = SHAPES, at_least: float = 0.2
+) -> Iterator[dict[str, Any]]:
+    for shape, dtype, cell in product(shapes, DTYPES, CELLS):
+        yield row(cell, shape, dtype, device, at_least)
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    facts = _build.facts()
+    found = {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "system": platform.platform(),
+        "torch": torch.__version__,
+        "treadle": facts["version"],
+        "treadle_archs": facts["archs"],
+    }
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        found |= {
+            "gpu": properties.name,
+            "capability": f"{properties.major}.{properties.minor}",
+            "multiprocessors": properties.multi_processor_count,
+            "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
+        }
+    return found
+
+
+def main(path: Path, device: torch.device, shapes: tuple[Shape, ...] = SHAPES) -> int:
+    """Prints a line a row and writes all to ``path``; 1 if a result was wrong."""
+    done = []
+    for one in rows(device, shapes):
+        done.append(one)
+        b, t, h = one["shape"]
+        title = f"{one['cell']} {b},{t},{h} {one['dtype']}"
+        if one.get("wrong"):
+            print(f"{title}: WRONG, error {one['error']:.1e}", flush=True)
+            continue
+        speeds = (
+            one[f"{mode}_torch_us"] / one[f"{mode}_treadle_us"]
+            for mode in ("inference", "training")
+        )
+        print(title, *(f"{speed:.2f} ×" for speed in speeds), flush=True)
+    path.write_text(json.dumps({"machine": machine(device), "rows": done}, indent=1) + "\n")
+    print(f"written to {path}; times torch's speed, inference and training")
+    return 1 if any(one.get("wrong") for one in done) else 0
