@@ -63,23 +63,22 @@ def success(found: list[tuple[str, Record]]) -> Iterator[str]:
 
 
 def speed(found: list[tuple[str, Record]]) -> Iterator[str]:
-    """Frames per second of each way to run the loop, with the fewest and the most rooms."""
+    """Frames per second of each way to run the loop: fewest and most rooms, most threads."""
     for name, record in found:
         yield f"{where(name, record)}:"
         yield ""
         cuda = record["machine"]["device"] == "cuda"
-        waits = ("host alone", "device alone", "host waits", "device waits") if cuda else ()
-        yield from table("rooms", "way", "frames a second", "µs a step", *waits)
+        alone = ("host alone", "device alone") if cuda else ()
+        yield from table("rooms", "way", "frames a second", "µs a step", *alone)
         sizes = [row["rows"] for row in record["speeds"]]
         for row in record["speeds"]:
-            if row["rows"] not in (min(sizes), max(sizes)):
+            if row["rows"] not in (min(sizes), max(sizes)) or row["way"].endswith("threads: 1"):
                 continue
             cells = [f"{row['rows']:,}", row["way"]]
             cells += [f"{row[key]:,.0f}" for key in ("frames_per_s", "us")]
             if "host_us" in row:
                 cells += [f"{row[key]:,.0f}" for key in ("host_us", "device_us")]
-                cells += [share(row[key]) for key in ("host_waits", "device_waits")]
-            yield line(*cells, *["–"] * (4 + len(waits) - len(cells)))
+            yield line(*cells, *["–"] * (4 + len(alone) - len(cells)))
         yield ""
 
 

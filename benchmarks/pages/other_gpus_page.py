@@ -9,13 +9,14 @@ import math
 import textwrap
 from collections.abc import Iterator
 
-from benchmarks.pages.performance_page import DIGITS, SLOWER, WIDTH, name, over
+from benchmarks.pages.performance_page import DIGITS, SLOWER, name, over
 from benchmarks.pages.sweep_page import MODES, number
 from benchmarks.pages.tables import ROOT, Machine, Row, filled, line, of, table
 
 PAGE = ROOT / "docs" / "other_gpus.md"
 SUITE = "sweep_other_gpus"
 NONE_YET = "Nothing has been measured yet."
+WIDTH = 100
 
 
 def other_gpus(machines: list[Machine]) -> Iterator[str]:

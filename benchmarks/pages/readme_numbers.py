@@ -27,6 +27,7 @@ from benchmarks.pages import (  # noqa: E402
     jax_page,
     jets_page,
     lm_page,
+    other_gpus_page,
     performance_page,
     rl_page,
     scale_page,
@@ -139,6 +140,7 @@ PAGES: dict[Path, Callable[[str, list[Machine]], str]] = {
     lm_page.PAGE: lm_page.rewritten,
     agent_page.PAGE: agent_page.rewritten,
     scale_page.PAGE: scale_page.rewritten,
+    other_gpus_page.PAGE: other_gpus_page.rewritten,
 }
 
 

@@ -75,7 +75,7 @@ void check_shape(const char* op, const char* argument, const char* letters, cons
 void check_like(const char* op, const char* argument, const Tensor& t, const char* model_name,
                 const Tensor& model);
 
-// A cell's state must have input's device and dtype, or float32 beside a half type.
+// A cell's state must have input's device and dtype, or float32 with a half type.
 void check_cell_state(const char* op, const char* argument, const Tensor& t, const Tensor& input);
 
 }  // namespace treadle

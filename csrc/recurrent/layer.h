@@ -3,7 +3,7 @@
 // hidden, G gates of the cell. A weight or bias has H rows for each gate that it adds to, which for
 // LLTM and LSTM are all (cell_info.h).
 //   input [T, B, I]               or [S, I] with batch_sizes [T] (int64 on the CPU, non-increasing)
-//   h0, c0, h_n, c_n [D, B, H]    c0 and c_n in input's dtype, or float beside half types
+//   h0, c0, h_n, c_n [D, B, H]    c0 and c_n in input's dtype, or float with half types
 //   weight_ih [D, GH, I], weight_hh [D, GH, H], bias_ih and bias_hh [D, GH] or none; of one
 //                                 direction all may come without D, and so do their gradients
 //   output [T, B, D*H]            or [S, D*H]

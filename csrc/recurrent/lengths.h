@@ -19,7 +19,7 @@ struct RowLengths {
 
   RowLengths(const Tensor& lengths, const c10::SymInt& steps);
 
-  // [T, B, 1] bool: the step after the last, if there is one. Asked for beside a second direction.
+  // [T, B, 1] bool: the step after the last, if there is one. Used by a second direction.
   Tensor first_after() const { return t_.eq(stop_).unsqueeze(-1); }
   // Zeros in the padding of [T, B, ...].
   Tensor without_padding(const Tensor& t) const { return t.masked_fill(padding, 0); }
@@ -31,7 +31,7 @@ struct RowLengths {
   Tensor t_, stop_;  // [T, 1] steps; [B] lengths, at most T
 };
 
-// lengths [B] beside input [T, B, I]. Their values only if TREADLE_CHECK_LENGTHS is 1.
+// Checks lengths [B] against input [T, B, I]; their values only if TREADLE_CHECK_LENGTHS is 1.
 void check_lengths(const char* op, const Tensor& lengths, const Tensor& input);
 
 // The layer over variable-length rows. It reads zeros instead of the padding and of the initial

@@ -101,7 +101,7 @@ struct LayerRun {
   // No unit takes a step.
   bool idle() const { return sequence.rows == 0 || sizes.hidden == 0; }
   bool persistent() const { return plan.persistent() && !idle(); }
-  // Whether the kernels read half types by words of two, beside which nobody may write meanwhile.
+  // Whether the kernels read half types in pairs; nobody may write next to a pair meanwhile.
   bool reads_words() const { return plan.one_block() && is_half(sizes.dtype); }
 
   // Multiplications of the larger product with a weight.

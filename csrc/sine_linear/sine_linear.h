@@ -17,7 +17,7 @@ struct SineLinearBackend {
   Tensor (*gemm_operand)(const Tensor& t);  // t as `gemm` takes it
   // out [R, O] in acc_t = x [R, I] weight [O, I]^T
   void (*gemm)(const Tensor& out, const Tensor& x, const Tensor& weight);
-  int64_t gemm_bytes;  // rows are taken in chunks whose products have at most so many bytes
+  int64_t gemm_bytes;  // the most bytes of a chunk's product; rows are taken in chunks
   void (*forward)(const SineLinearForward& args, at::Device device);
   // The same from input and weight, both dense along I, without a product in memory.
   bool (*fused_forward)(const SineLinearForward& args, at::Device device);

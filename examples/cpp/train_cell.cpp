@@ -122,7 +122,7 @@ void call_layers(torch::Device device) {
   require(torch::allclose(std::get<2>(packed), c_n), "lltm's c_n of a packed batch");
 }
 
-// lstm and gru beside torch's own, one layer in one direction.
+// lstm and gru against torch's own, one layer in one direction.
 void call_torchs_layers(torch::Device device) {
   constexpr int64_t kRows = 3, kFeatures = 5, kUnits = 4;
   const auto options = torch::TensorOptions(device).dtype(torch::kDouble);

@@ -29,7 +29,7 @@ size_t panel_bytes(const CLayer& layer) {
   return static_cast<size_t>((bytes + 255) / 256 * 256);
 }
 
-// Part `index` of an array [D, ...] whose parts have so many elements; null where it is null.
+// Part `index` of an array [D, ...] whose parts have `elements` elements; null if `data` is null.
 template <class Pointer>
 Pointer part(const CLayer& layer, Pointer data, int64_t index, int64_t elements) {
   using Byte =

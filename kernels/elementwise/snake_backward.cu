@@ -212,7 +212,7 @@ __device__ __forceinline__ void write_gradients(const SnakeBackwardArgs& args, i
   write(args.grad_beta, channel.grad_beta(square));
 }
 
-// A block has kWarp channels, and for each a thread of every warp, which adds every so many chunks.
+// A block has kWarp channels; each has a thread in every warp, which adds every kWarps-th chunk.
 template <class scalar_t>
 __global__ void __launch_bounds__(kBlockSize)
     snake_sum_few(SnakeBackwardArgs args, int64_t chunks) {

@@ -1,4 +1,4 @@
-// y = sin(u), and `phase`, which is kept beside y for the derivatives: host and device.
+// y = sin(u), and `phase`, which is saved with y for the derivatives: host and device.
 //   Half, BFloat16   u in units of 2^-16 turn, modulo a turn: sine and cosine within 1.5e-4
 //   float            16 bits that give cos(u) from y, within 4e-8 of the rounded cosine
 //   double           u

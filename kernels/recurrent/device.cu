@@ -12,7 +12,7 @@ namespace treadle {
 namespace {
 
 // A GPU that layers are planned for in place of the one that they run on, for tests: code for
-// compute_80 runs on every later GPU (docs/dev/building.md). Figures of NVIDIA's data sheets.
+// compute_80 runs on every later GPU (docs/other_gpus.md). Figures of NVIDIA's data sheets.
 struct ImposedGpu {
   const char* name;
   int architecture, multiprocessors, shared_kb, l2_mb, clock_mhz;

@@ -1,7 +1,7 @@
 // Arguments of the sine layer's kernels, CPU and CUDA: no torch, no CUDA.
 // Shapes: R rows, O columns, I inputs; everything is contiguous unless a stride is given.
-// With z = input weight^T + bias: output = sin(omega z), and phase is what the derivatives need of
-// z beside output (math/sine_linear.h).
+// With z = input weight^T + bias: output = sin(omega z), and phase is the part of z that the
+// derivatives need besides output (math/sine_linear.h).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Runs a package of AOTInductor beside the ops that it was made of: test_export.py builds and
+// Compares a package of AOTInductor with the ops that it was made of: test_export.py builds and
 // starts this with the package's path and a device. No Python.
 #include <ATen/ATen.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>

@@ -1,5 +1,5 @@
 """The GPU that recurrent layers are planned for: the one at hand, or the one that
-TREADLE_IMPOSED_GPU names (docs/dev/building.md)."""
+TREADLE_IMPOSED_GPU names (docs/other_gpus.md)."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Toolkit:
     def gencode(self) -> list[str]:
         newer = os.environ.get("TREADLE_ASSEMBLE_FOR")
         if newer:
-            # Tests of code for an older GPU on the one at hand (docs/dev/building.md).
+            # Tests of code for an older GPU on the one at hand (docs/other_gpus.md).
             virtual, real = self.archs[0].replace(".", ""), newer.replace(".", "")
             return [f"-gencode=arch=compute_{virtual},code=sm_{real}"]
         flags = []

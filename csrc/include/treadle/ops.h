@@ -57,7 +57,7 @@ at::Tensor& snake_(at::Tensor& x, const at::Tensor& alpha,
                    std::optional<double> eps = std::nullopt, bool logscale = false);
 
 // One step of the LLTM cell: (new_h [B, H], new_cell [B, H]) from input [B, I], weights
-// [3H, H+I], bias [3H] or [1, 3H] or none, old_h [B, H], old_cell [B, H] (float32 beside half
+// [3H, H+I], bias [3H] or [1, 3H] or none, old_h [B, H], old_cell [B, H] (float32 with half
 // types, or input's dtype). A leading N on every tensor: N independent cells.
 std::tuple<at::Tensor, at::Tensor> lltm_cell(const at::Tensor& input, const at::Tensor& weights,
                                              const std::optional<at::Tensor>& bias,

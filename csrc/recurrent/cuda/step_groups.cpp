@@ -16,7 +16,7 @@ namespace {
 
 // A graph costs the host as much as about twenty steps.
 constexpr int64_t kLeastSteps = 64;
-// A product of so many microseconds takes the GPU as long as the host takes for a step.
+// Microseconds of a product that takes the GPU as long as the host takes for a step.
 constexpr double kLongProduct = 16;
 
 bool is_captured(cudaStream_t stream) {

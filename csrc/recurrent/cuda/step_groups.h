@@ -13,8 +13,8 @@
 
 namespace treadle {
 
-// A view of so many rows and columns, for a product. Strides stay as they are, of one row or column
-// too: by them cuBLAS chooses how it multiplies.
+// A view of `rows` and `columns`, for a product. Strides stay as they are, even for one row or
+// column: cuBLAS chooses its algorithm by them.
 inline Matrix matrix_of(const MatrixView& view, int64_t rows, int64_t columns,
                         int64_t element_size) {
   return {static_cast<char*>(const_cast<void*>(view.data)),
@@ -28,12 +28,12 @@ inline Matrix matrix_of(const MatrixView& view, int64_t rows, int64_t columns,
 // Steps of a StepGraph.
 inline constexpr int64_t kGroupSteps = 8;
 
-// A sequence whose steps are as many and as short as pays for making a graph. It follows from sizes
-// alone whether its products are those of a group, so that a captured call has the bits of others.
+// A sequence with enough short steps to pay for a graph. Only sizes decide whether its products are
+// those of a group, so that a captured call has the bits of others.
 struct GroupedSteps {
   bool any = false;
   int64_t batch = 0;
-  int64_t direction = 1;  // of time: rows of the next step begin so many batches after this one's
+  int64_t direction = 1;  // rows of the next step begin this number of batches after this one's
 
   GroupedSteps(CellKind cell, Dtype dtype, int64_t batch, int64_t hidden,
                const RecurrenceStep* steps, int64_t count, const RecurrenceResets& resets,

@@ -14,7 +14,7 @@ const char* isa_name();
 
 }  // namespace treadle::cpu
 
-// The sets beside the portable one, each as call(its Isa, its namespace, ...).
+// The instruction sets besides the portable one, each as call(its Isa, its namespace, ...).
 #if defined(__x86_64__)
 #define TREADLE_VECTOR_ISAS(call, ...) \
   call(kAvx512, avx512, __VA_ARGS__) call(kAvx2, avx2, __VA_ARGS__)

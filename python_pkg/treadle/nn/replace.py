@@ -45,9 +45,10 @@ def replace(model: nn.Module) -> Replaced:
     or take per-sample gradients by class, such as thop, ptflops and Opacus. Call :func:`restore`
     before any of them.
 
-    On NVIDIA GPUs before Hopper (compute capability below 9.0) a layer launches a matrix product
-    and a kernel for each step. There float16 LSTM layers, and float32 layers of H up to about 128,
-    are slower than cuDNN's, up to 16 times; time the model before and after.
+    On NVIDIA GPUs of compute capability 7.5, and in layers that are too wide for a GPU
+    (docs/other_gpus.md says which), a layer launches a matrix product and a kernel for each step.
+    There float16 LSTM layers, and float32 layers of H up to about 128, are slower than cuDNN's, up
+    to eight times; time the model before and after.
 
     Args:
         model: a module; it may itself be an LSTM or a GRU.
