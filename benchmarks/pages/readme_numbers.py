@@ -7,7 +7,7 @@ README.md has four lines of the GPU with the most rows. Everything else is in do
 (performance_page.py), docs/dev/targets.md (targets_page.py, sweep_page.py), docs/recurrent.md
 (rl_page.py), docs/sine.md (sine_page.py), docs/sine_linear.md (sine_linear_page.py), docs/jets.md
 (jets_page.py), docs/interop.md (jax_page.py), docs/language_model.md (lm_page.py), docs/agent.md
-(agent_page.py) and docs/dev/scaling.md (scale_page.py).
+(agent_page.py), docs/dev/scaling.md (scale_page.py) and docs/other_gpus.md (other_gpus_page.py).
 """
 
 from __future__ import annotations
