@@ -124,6 +124,8 @@ def losses(rows: list[Row]) -> Iterator[str]:
 
 def name_of(machine: Machine) -> str:
     _, facts, _ = machine
+    if facts.get("imposed_gpu"):
+        return f"{facts['gpu']} as {facts['imposed_gpu']}"
     return facts.get("gpu") or f"{facts['cpu']}, {facts['cores']} cores"
 
 
