@@ -1,6 +1,6 @@
-"""The generated block of docs/interop.md: `make readme-numbers`.
+"""Writes the generated block of docs/interop.md, from the committed results of the suite jax.
 
-Its rows are the committed results of the suite jax.
+`make readme-numbers` runs it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from benchmarks.pages.tables import (
 )
 
 PAGE = ROOT / "docs" / "interop.md"
-NONE_YET = "None of a GPU have been committed yet."
+NONE_YET = "No results of a GPU have been committed yet."
 KEYS = "cuda/jax/"
 
 
 def table_of(rows: list[Row]) -> Iterator[str]:
-    """Microseconds a step."""
+    """A table of microseconds per step."""
     yield from table("B, T, H", "treadle.jax", "fastest baseline", "times as fast", "by")
     for row in rows:
         name = row["key"].removeprefix(KEYS).replace("/", " ")

@@ -1,7 +1,7 @@
-"""What the rows of rl.py call: a layer over rows that hold several episodes, in three ways.
+"""Three ways to run a layer over rows that hold several episodes, which rl.py compares.
 
-All are functions of x [T, B, I], h0, c0 if the cell has one, and the parameters of torch's module;
-they know the marks [T, B] of where an episode begins. Of fewer steps they take the first marks.
+Each is a function of x [T, B, I], h0, c0 if the cell has one, and the parameters of torch's module.
+It is made for marks [T, B], True where an episode begins, and takes the first ones if x is shorter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CELLS: dict[str, Callable[..., Any]] = {"lstm": torch.lstm_cell, "gru": torch.gr
 
 
 def marks_of(shape: Shape, share: float, device: str) -> Tensor:
-    """This share of all steps; at least one of those that are compared."""
+    """Marks a random share of the steps, and always step 3 of row 0, which the check compares."""
     generator = torch.Generator().manual_seed(11)
     marks = torch.rand(shape.t, shape.b, generator=generator) < share
     marks[3, 0] = True
@@ -43,7 +43,7 @@ def with_resets(cell: str, train: bool, marks: Tensor) -> Call:
 
 
 def loop(cell: str, marks: Tensor) -> Call:
-    """nn.LSTMCell or nn.GRUCell step by step, the states times 0 where an episode begins."""
+    """Runs torch's cell step by step and multiplies the states by 0 where an episode begins."""
     step, count = CELLS[cell], STATES[cell]
 
     def call(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
@@ -61,8 +61,8 @@ def loop(cell: str, marks: Tensor) -> Call:
 
 
 def padded(cell: str, train: bool, marks: Tensor) -> Call:
-    """As TorchRL's backend `pad` does it at every call: rows are cut into episodes, these padded
-    and packed, torch's layer runs them, and the rows are put together again."""
+    """Does what TorchRL's backend `pad` does in every call: cuts the rows into episodes, pads and
+    packs these, runs torch's layer, and joins the results into rows."""
     op, count = getattr(torch, cell), STATES[cell]
 
     def call(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
@@ -77,7 +77,7 @@ def padded(cell: str, train: bool, marks: Tensor) -> Call:
         space = x.new_zeros(len(starts), longest, x.shape[2])
         pieces = space.masked_scatter(inside.unsqueeze(-1), x.transpose(0, 1).flatten(0, 1))
         packed = pack_padded_sequence(pieces, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        # Episodes that do not begin here go on from the state of their row.
+        # An episode that began before this call continues from the state of its row.
         new = begins.flatten()[starts].unsqueeze(-1)
         states = [torch.where(new, 0, state[:, starts // steps]) for state in rest[:count]]
         states = [state.index_select(1, packed.sorted_indices) for state in states]

@@ -1,13 +1,13 @@
-// The output of a layer as its Nodes keep it. In-place code (x = layer(x); x *= factor) overwrites
-// what float32's derivatives read. A SavedVariable would then raise; here it becomes undefined, and
-// the Node recomputes it from the layer's arguments, which are kept anyway.
+// How a layer's Nodes save its output. Derivatives in float32 read the output, but in-place code
+// (x = layer(x); x *= factor) may overwrite it. A SavedVariable would then raise. Here the Node gets
+// an undefined tensor and recomputes the output from the arguments, which it saves anyway.
 #pragma once
 
 #include "sine_linear/layer.h"
 
 namespace treadle {
 
-// In the list of saved values: kOutput for the Node of the op that made it.
+// An entry of a Node's list of saved values; kOutput: the Node belongs to the op that returned it.
 template <bool kOutput>
 struct LayerOutput {};
 
@@ -22,7 +22,7 @@ class SavedLayerOutput : public SavedVariable {
 
   bool written_over() const { return counter_.enabled() && counter_.current_version() != version_; }
 
-  // Compiled autograd unpacks what it is given.
+  // Compiled autograd unpacks every SavedVariable that it collects, and an overwritten one raises.
   void forget_if_written_over() {
     if (written_over()) static_cast<SavedVariable&>(*this) = SavedVariable();
   }
@@ -54,7 +54,7 @@ namespace sine_layer {
 inline void make_again(const Tensor& input, const Tensor& weight, const Tensor& bias,
                        Tensor& output, Tensor& phase, double omega) {
   if (output.defined() || !reads_output(input.scalar_type())) return;
-  // Within autocast, too, the layer keeps its dtype.
+  // Autocast must not change the dtype of the recomputed output.
   const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
   std::tie(output, phase) = forward_op().call(input, weight, optional(bias), omega);
 }

@@ -1,4 +1,4 @@
-// The cells of recurrent layers, by kind, as the host needs to know them: no torch, no CUDA.
+// The host's table of recurrent cells. It needs neither torch nor CUDA.
 #pragma once
 
 #include <cstdlib>
@@ -10,16 +10,16 @@ namespace treadle {
 
 enum class CellKind { kLltm, kLstm, kGru };
 
-// The kernels have `gates` gates a unit. x W_ih^T and its bias add to `input_gates` of them from
-// `input_first` on, h W_hh^T and its bias to `state_gates` from `state_first` on: weights have so
-// many blocks of H rows.
-//   lltm  i, o, z          both weights give all
-//   lstm  i, f, g, o       both give all; torch's order
-//   gru   n_h, r, z, n_i   weight_hh gives n_h, r, z and weight_ih r, z, n_i; torch has r, z, n
+// The kernels have `gates` gates per unit. x W_ih^T and its bias add to `input_gates` of them, from
+// `input_first` on; h W_hh^T and its bias add to `state_gates`, from `state_first` on. weight_ih
+// has `input_gates` blocks of H rows, weight_hh has `state_gates`.
+//   lltm  i, o, z          both weights add to all gates
+//   lstm  i, f, g, o       both weights add to all gates, in torch's order
+//   gru   n_h, r, z, n_i   weight_hh adds to n_h, r, z, weight_ih to r, z, n_i; torch has r, z, n
 struct CellInfo {
   const char* name;
   int gates, input_first, input_gates, state_first, state_gates;
-  // torch's weight_hh and bias_hh, rolled by so many blocks, are in the order of the gates.
+  // Rolling torch's weight_hh and bias_hh by `torch_shift` blocks gives the order of the gates.
   int torch_shift;
 
   // Whether every gate has both products.
@@ -36,7 +36,7 @@ constexpr const CellInfo& cell_info(CellKind cell) { return kCells[static_cast<i
 
 inline constexpr CellKind kCellKinds[] = {CellKind::kLltm, CellKind::kLstm, CellKind::kGru};
 
-// null if there is none of this name.
+// The cell of this name, or null.
 constexpr const CellKind* cell_named(std::string_view name) {
   for (const CellKind& kind : kCellKinds) {
     if (name == cell_info(kind).name) return &kind;
@@ -47,14 +47,14 @@ constexpr const CellKind* cell_named(std::string_view name) {
 // LLTM has one bias, which is bias_ih.
 constexpr bool has_bias_hh(CellKind cell) { return cell != CellKind::kLltm; }
 
-// What kernels take: kernels/math/cells.
+// The functors that the kernels are instantiated with: kernels/math/cells.
 namespace math {
 struct Lltm;
 struct Lstm;
 struct Gru;
 }  // namespace math
 
-// f(Type<functors>{})
+// Calls f with the Type of the cell's functors.
 template <class F>
 auto visit_cell(CellKind cell, const F& f) {
   switch (cell) {

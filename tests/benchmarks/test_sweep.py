@@ -30,11 +30,11 @@ FORMS = {form.name: form for form in (sweep.DENSE, *sweep.FORMS)}
 
 
 def measured(key: str, build: Callable[..., Any], kind: Sweep) -> Row:
-    """Rows are CUDA's, but nothing that they are made of is a matter of the device."""
+    """Runs a plan of a CUDA suite on the CPU: its case does not depend on the device."""
     return cases.run(Plan(key, lambda: build(QUICK, kind)))
 
 
-# Some of every suite.
+# Keys of a few rows of every suite.
 SOME = re.compile(
     "/sweep_targets/16?,512,512/|/sweep_shapes/(16,512,128/(bf|float16)|64,512,512, packed/f)|"
     "/sweep_algorithms/1,512,512/bf|/sweep_cell_algorithms/gru/1,512,512/bf|"
@@ -46,7 +46,7 @@ OTHER = {"key": "other", "label": "other", "group": "other"}
 
 @pytest.fixture(scope="module")
 def rows() -> list[Row]:
-    """Rows of the kind that a trial takes."""
+    """Some rows of every suite, measured on the CPU with the sizes of a quick run."""
     found = []
     with pytest.MonkeyPatch.context() as patch, cases.threads(1):
         patch.setattr(sweep, "ALGORITHMS", ("rows", "grid"))
@@ -131,7 +131,7 @@ def test_of_the_algorithms_the_best_counts() -> None:
     assert sweep.of_best(1.05, medians) == pytest.approx(4.2)
     with pytest.raises(KeyError, match="no algorithm"):
         sweep.of_best(1.05, {"treadle": 9.0})
-    # All of CUDA's are left out on the CPU: no target, and the row is kept.
+    # A CPU runs none of CUDA's algorithms: the row then has notes instead of a target.
     row = measured("key", sweep.algorithms_case, Sweep(SMALL, BF16, False))
     assert len(row["notes"]) == 4 and "target" not in row and set(row["times"]) == {"treadle"}
 
@@ -152,7 +152,7 @@ def test_launches_say_the_algorithm() -> None:
 
 
 def changed(form: Form, change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
-    """The reference with another output."""
+    """The reference, with `change` applied to its output."""
     plain = form.call(reference.lltm, True)
 
     def call(*args: Any) -> Any:
@@ -192,7 +192,7 @@ def test_the_second_direction_is_checked() -> None:
     args = form.arguments(SMALL, "cpu", FP32, True)
     with pytest.raises(Refused, match="result 1 is wrong"):
         check_both_ways(changed(form, stale_last), args)
-    # Short ones are compared whole.
+    # A sequence of at most 2 * 10 steps is compared as a whole.
     assert check_both_ways(form.ours(True), args, 10) <= 1
     with pytest.raises(Refused, match="result 0 is wrong"):
         check_both_ways(changed(form, stale_last), args, 10)
@@ -219,7 +219,7 @@ def gpu_facts() -> dict[str, Any]:
 
 @pytest.fixture
 def results(rows: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Row]:
-    """Committed in a folder of their own, with one row that missed its target and one refused."""
+    """Writes results to a folder of their own: one row misses its target, one is refused."""
     found = json.loads(json.dumps([row for row in rows if row["op"] == "lltm"]))
     for row in found:
         row["times"]["treadle"] |= {"median_us": 20.0, "us_per_step": 20.0 / row["steps"]}

@@ -1,4 +1,4 @@
-"""affine_scan, the pass over time that gives the cell states, beyond the invariants of all ops."""
+"""affine_scan, which computes the cell states: cases that tests/laws does not cover."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAN, INF = float("nan"), float("inf")
 @pytest.mark.parametrize("bad", [NAN, INF])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_nothing_passes_a_reset(bad: float, reverse: bool, device: str) -> None:
-    """Forward, in gradients, and in the derivatives of these."""
+    """Neither values nor first or second derivatives of other steps see what a reset replaces."""
     make = Make("nothing passes", device, torch.float64)
     call = scan_arguments(make, (T, B, H), marks="all", reverse=reverse)
     keep, add, start = call.args
@@ -71,7 +71,7 @@ def test_nothing_passes_in_second_derivatives(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_keeping_nothing_is_no_reset(device: str) -> None:
-    """If keep is 0, the derivative by it is the result before."""
+    """The derivative with respect to a keep of 0 is the preceding result, not 0."""
     make = Make("keeping nothing", device, torch.float64)
     keep, add, start = scan_arguments(make, (T, B, H)).args
     keep = torch.zeros_like(keep).requires_grad_()

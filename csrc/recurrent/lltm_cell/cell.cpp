@@ -49,8 +49,8 @@ std::pair<Tensor, Tensor> x_gradients(const Tensor& grad_gates, const Tensor& we
           need_input ? product(grad_gates, weights.narrow(-1, hidden, features)) : Tensor()};
 }
 
-// Rows, units and columns of weights for which a kernel that multiplies by itself is faster: their
-// products are launches of few blocks, which the host has to make.
+// Up to these sizes a kernel that includes the products is faster: separate GEMMs would have few
+// blocks, and each costs the host a launch.
 constexpr int64_t kFewRows = 32, kFewUnits = 8192, kFewColumns = 2048;
 
 bool columns_adjacent(const Tensor& t) { return t.stride(-1) == 1 || t.size(-1) <= 1; }
@@ -143,7 +143,7 @@ Tensors5 lltm_cell_backward_kernel(const LltmBackend& backend, const OptionalTen
                                         {"gates", gates},
                                         {"grad_h", value_or_undefined(grad_h)},
                                         {"grad_cell", value_or_undefined(grad_cell)}});
-  // Within autocast the products, too, have the dtype of the forward pass.
+  // Autocast must not change the dtype of the products: it is that of the forward pass.
   const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
   const FlushInProducts flush(input, multiplications(input, weights));
   const Tensor grad_gates = at::empty(gates.sizes(), gates.options());
@@ -221,7 +221,7 @@ static Tensors5 lltm_cell_backward_meta(const OptionalTensor& grad_h,
 
 // ---- CPU
 
-// Units a task does at least: about 20 us of work.
+// Each task computes at least this many units, about 20 us of work.
 static constexpr int64_t kGrain = 4096;
 
 static void lltm_forward_cpu(const LltmForward& args, at::Device) {

@@ -1,11 +1,11 @@
 /* treadle's kernels for any program: C99, without torch and without Python. The library is
  * libtreadle_kernels.so; docs/interop.md has recipes for NumPy, CuPy, PyCUDA, Numba and JAX.
  *
- * Every function returns a status. Where that is not TREADLE_OK, treadle_error_text() says in one
- * sentence what is wrong. Where an argument is (TREADLE_INVALID, TREADLE_UNSUPPORTED), nothing has
- * been written or launched; after any other error outputs may hold anything. All functions may be
- * called from any thread. Nothing is copied and nothing is kept: arrays, workspaces and streams are
- * the caller's. A call on CUDA returns when its kernels are in the stream.
+ * Every function returns a status. If it is not TREADLE_OK, treadle_error_text() gives the reason
+ * in one sentence. A call that returns TREADLE_INVALID or TREADLE_UNSUPPORTED has written and
+ * launched nothing; after any other error the outputs may hold anything. All functions may be
+ * called from any thread. The library copies no array and keeps no pointer: arrays, workspaces and
+ * streams belong to the caller. A call on CUDA returns when its kernels are in the stream.
  */
 #ifndef TREADLE_KERNELS_H
 #define TREADLE_KERNELS_H
@@ -23,7 +23,8 @@ extern "C" {
 #define TREADLE_API
 #endif
 
-/* Grows when a struct grows or a function comes; functions never change what they do. */
+/* Increases when a struct gets a field or the library a function; existing functions keep their
+ * meaning. */
 #define TREADLE_KERNELS_VERSION 1
 
 /* ---- status */
@@ -39,8 +40,8 @@ enum {
 /* The text of this thread's last error; "" if there was none. Valid until its next call. */
 TREADLE_API const char* treadle_error_text(void);
 
-/* TREADLE_KERNELS_VERSION of the library. One that is older than the header that a program was
- * compiled with lacks what that header has. */
+/* TREADLE_KERNELS_VERSION of the library. If it is less than the header's, the library lacks some
+ * functions or fields of the header. */
 TREADLE_API int treadle_kernels_version(void);
 
 /* One line of JSON: version, cuda (of the toolkit, or null), archs, sources (a hash), compiler, isa
@@ -79,11 +80,11 @@ enum { TREADLE_CPU = 1, TREADLE_CUDA = 2 }; /* DLPack's numbers */
 typedef struct treadle_device {
   size_t struct_size;
   int32_t type;    /* TREADLE_CPU or TREADLE_CUDA */
-  int32_t index;   /* CUDA: of the GPU, as CUDA's runtime counts; CPU: 0 */
-  void* stream;    /* CUDA: the cudaStream_t that kernels go into, NULL is the default one. Of that
-                      GPU (asked since CUDA 12.8, but not while a graph is captured) and not
-                      destroyed: CUDA leaves open what a destroyed handle does */
-  int32_t threads; /* CPU: as many threads at most; 0: one for each core */
+  int32_t index;   /* CUDA: the GPU's index in CUDA's runtime; CPU: 0 */
+  void* stream;    /* CUDA: the cudaStream_t that kernels go into; NULL is the default one. It must
+                      belong to that GPU, which the library checks from CUDA 12.8 on, except during
+                      graph capture. Passing a destroyed stream is undefined behaviour */
+  int32_t threads; /* CPU: the most threads of a call; 0: one for each core */
 } treadle_device;
 
 /* A number that keeps all its bits: `integer` where is_integer, else `real`. In a dtype that cannot
@@ -96,11 +97,11 @@ typedef struct treadle_number {
 
 /* ---- elementwise
  *
- * Results are computed in the dtype of `out`, half types in float32 and rounded once; inputs of
- * another dtype are converted to it first, which must not lose their kind (integers go into floats,
- * never the reverse). Inputs are broadcast to the sizes of `out`, as NumPy does it. `out` may be an
- * input (same data, sizes, strides and dtype); otherwise its memory, from its first to its last
- * byte, must not overlap an input's. No array is written but `out`.
+ * Results are computed in the dtype of `out`; for half types in float32, rounded once. Inputs of
+ * another dtype are converted to it first: integers may become floats, but floats never integers.
+ * Inputs are broadcast to the sizes of `out`, as in NumPy. `out` may be an input (same data, sizes,
+ * strides and dtype); otherwise its memory, from its first to its last byte, must not overlap an
+ * input's. Only `out` is written.
  */
 
 /* out = a + alpha * b. `out` has a number dtype; alpha is an integer where `out` is one. */
@@ -119,21 +120,22 @@ TREADLE_API int treadle_sine(const treadle_device* device, const treadle_array* 
 TREADLE_API int treadle_cosine(const treadle_device* device, const treadle_array* x,
                                const treadle_array* out);
 
-/* out = grad * cos(x), and out = grad * -sin(x): the gradient of x for that of the result. */
+/* out = grad * cos(x), and out = grad * -sin(x): the gradient of x, if `grad` is that of the
+ * result. */
 TREADLE_API int treadle_sine_backward(const treadle_device* device, const treadle_array* grad,
                                       const treadle_array* x, const treadle_array* out);
 TREADLE_API int treadle_cosine_backward(const treadle_device* device, const treadle_array* grad,
                                         const treadle_array* x, const treadle_array* out);
 
-/* ---- the pointwise part of an LLTM cell, treadle.reference.lltm_cell after its product
+/* ---- the pointwise part of an LLTM cell: treadle.reference.lltm_cell without its matrix product
  *
  * B rows, H units:
  *   gates [B, 3H]              the product, columns i, o, z
  *   bias [3H]                  or NULL
- *   old_cell, new_cell [B, H]  of the dtype of gates, or float32 beside half types
- *   new_h [B, H]               of the dtype of gates
- * Inputs may have any strides, what is written is contiguous. Each array that is written may be an
- * input (same data, sizes, strides and dtype); otherwise it shares no memory with any other.
+ *   old_cell, new_cell [B, H]  in the dtype of gates; if that is a half type, float32 also works
+ *   new_h [B, H]               in the dtype of gates
+ * Inputs may have any strides; outputs are contiguous. An output may be an input (same data, sizes,
+ * strides and dtype); otherwise it must not share memory with any other array.
  */
 TREADLE_API int treadle_lltm_cell(const treadle_device* device, const treadle_array* gates,
                                   const treadle_array* bias, const treadle_array* old_cell,
@@ -150,11 +152,11 @@ TREADLE_API int treadle_lltm_cell_backward(const treadle_device* device, const t
 
 /* ---- the pointwise part of a sine layer, output = sin(omega (product + bias))
  *
- * R rows, O columns; all arrays are contiguous, and of output's dtype unless said:
- *   product [R, O]  x W^T, of float32 for half types
+ * R rows, O columns. All arrays are contiguous, and have output's dtype unless another is named:
+ *   product [R, O]  x W^T, in float32 if output has a half type
  *   bias [O]        or NULL
- *   phase [R, O]    what the gradient needs beside output, of int16 (for float64: of float64);
- *                   NULL: not wanted
+ *   phase [R, O]    written for the backward call, which reads it and output: int16, but float64 if
+ *                   output is float64; NULL: not wanted
  */
 TREADLE_API int treadle_sine_linear(const treadle_device* device, const treadle_array* product,
                                     const treadle_array* bias, double omega,
@@ -170,15 +172,15 @@ TREADLE_API int treadle_sine_linear_backward(const treadle_device* device,
 /* ---- recurrent layers: all steps and directions in one call, from the input's products
  *
  * T steps, B rows, H units, D directions (the second reads the sequence from its end). A cell has G
- * gates a unit, of which the last Gi have a product with the input and the first Gh one with h:
+ * gates per unit. The product of the input adds to the last Gi, that of h to the first Gh:
  *   TREADLE_LLTM  G 3: i o z                    Gi 3, Gh 3
  *   TREADLE_LSTM  G 4: i f g o                  Gi 4, Gh 4
  *   TREADLE_GRU   G 4: n (of h) r z n (of input)  Gi 3, Gh 3
  * Weights and biases are torch's: W_ih [Gi H, I], W_hh [Gh H, H], for GRU in the order r z n. All
- * arrays are contiguous, of `dtype` unless said, and on CUDA aligned to 16 bytes. What is written
- * shares no memory with anything else of the call.
+ * arrays are contiguous, have `dtype` unless another is named, and are aligned to 16 bytes on CUDA.
+ * An output must not share memory with any other array of the call.
  *
- * Products over all steps are left to the caller, since any BLAS does them well. Before:
+ * The caller computes the products over all steps, with any BLAS. Before the forward call:
  *   products = input W_ih^T
  * After the backward call, with h_before [D, T, B, H] the h before each step:
  *   grad_input = grad_gates[last Gi] W_ih     grad_W_ih = grad_gates[last Gi]^T input
@@ -186,8 +188,8 @@ TREADLE_API int treadle_sine_linear_backward(const treadle_device* device,
  *   and the gradients of the biases are sums of grad_gates over T and B
  *
  * CPU: float32 and float64. CUDA: float16, bfloat16 and float32 on GPUs of sm_90 and later, H a
- * multiple of 8, as far as the weights fit on the chip (docs/recurrent.md). For other layers every
- * function here gives TREADLE_UNSUPPORTED, treadle_recurrent_workspace() first.
+ * multiple of 8, if the weights fit on the chip (docs/recurrent.md). For any other layer all these
+ * functions return TREADLE_UNSUPPORTED, so treadle_recurrent_workspace() already does.
  */
 
 enum { TREADLE_LLTM = 0, TREADLE_LSTM = 1, TREADLE_GRU = 2 };
@@ -197,13 +199,13 @@ typedef struct treadle_recurrent {
   int32_t cell;
   int32_t directions; /* 1 or 2 */
   uint32_t dtype;
-  uint32_t c_dtype; /* of c0, c_n and their gradients: dtype, or float32 beside half types, which
-                       GRU needs */
+  uint32_t c_dtype; /* of c0, c_n and their gradients: dtype, or float32 if dtype is a half type
+                       (for GRU it must be float32 then) */
   int64_t steps, batch, hidden;
 } treadle_recurrent;
 
-/* How many bytes of workspace a forward (0) or a backward (1) call needs. A workspace is aligned to
- * 256 bytes, and a call leaves nothing in it that another needs. */
+/* Writes how many bytes of workspace a forward (0) or a backward (1) call needs. A workspace is
+ * aligned to 256 bytes, and its contents do not matter between calls. */
 TREADLE_API int treadle_recurrent_workspace(const treadle_device* device,
                                             const treadle_recurrent* layer, int backward,
                                             size_t* bytes);
@@ -213,17 +215,17 @@ typedef struct treadle_recurrent_inputs {
   const void* products;  /* [D, T, B, Gi H] */
   const void* weight_hh; /* [D, Gh H, H] */
   const void* bias_ih;   /* [D, Gi H] or NULL */
-  const void* bias_hh;   /* [D, Gh H] or NULL; of LLTM NULL */
+  const void* bias_hh;   /* [D, Gh H] or NULL; LLTM has none: NULL */
   const void* h0;        /* [D, B, H] */
-  const void* c0;        /* [D, B, H] of c_dtype; of GRU h0 in c_dtype */
+  const void* c0;        /* [D, B, H] in c_dtype; for GRU a copy of h0 in c_dtype */
 } treadle_recurrent_inputs;
 
 typedef struct treadle_recurrent_outputs {
   size_t struct_size;
   void* output; /* [T, B, D H] */
   void* h_n;    /* [D, B, H] */
-  void* c_n;    /* [D, B, H] of c_dtype; of GRU h_n in c_dtype */
-  void* gates;  /* [D, T, B, G H]: what backward reads; NULL: not wanted */
+  void* c_n;    /* [D, B, H] in c_dtype; for GRU h_n in c_dtype */
+  void* gates;  /* [D, T, B, G H], which the backward call reads; NULL: not wanted */
 } treadle_recurrent_outputs;
 
 TREADLE_API int treadle_recurrent_forward(const treadle_device* device,
@@ -236,17 +238,17 @@ typedef struct treadle_recurrent_saved {
   size_t struct_size;
   const void* gates;       /* [D, T, B, G H], as forward wrote them */
   const void* weight_hh;   /* [D, Gh H, H] */
-  const void* c0;          /* [D, B, H] of c_dtype */
+  const void* c0;          /* [D, B, H] in c_dtype */
   const void* grad_output; /* [T, B, D H]; each of these three may be NULL, for zeros */
   const void* grad_h_n;    /* [D, B, H] */
-  const void* grad_c_n;    /* [D, B, H] of c_dtype */
+  const void* grad_c_n;    /* [D, B, H] in c_dtype */
 } treadle_recurrent_saved;
 
 typedef struct treadle_recurrent_grads {
   size_t struct_size;
   void* gates; /* [D, T, B, G H] */
-  void* h0;    /* [D, B, H]; of GRU the gradient of h0 is the sum of both */
-  void* c0;    /* [D, B, H] of c_dtype */
+  void* h0;    /* [D, B, H]; for GRU the gradient of h0 is the sum of both */
+  void* c0;    /* [D, B, H] in c_dtype */
 } treadle_recurrent_grads;
 
 TREADLE_API int treadle_recurrent_backward(const treadle_device* device,
@@ -262,14 +264,14 @@ typedef struct treadle_launch {
   const char* kernel; /* demangled; valid until treadle_clear_launches() */
   uint32_t grid[3];
   uint32_t block[3];
-  int32_t vector_width;        /* elements a memory access */
+  int32_t vector_width;        /* elements per memory access */
   int32_t elements_per_thread; /* at most */
-  int32_t registers;           /* a thread */
+  int32_t registers;           /* per thread */
   int32_t blocks_per_sm;       /* resident at once, on the current device */
-  uint64_t shared_bytes;       /* a block, static and dynamic */
-  uint64_t local_bytes;        /* a thread; more than 0 means spills or indexed arrays */
-  double occupancy;            /* resident warps over the most a multiprocessor holds */
-  const char* algorithm;       /* of recurrent layers: how they are run, and why; else "" */
+  uint64_t shared_bytes;       /* per block, static and dynamic */
+  uint64_t local_bytes;        /* per thread; more than 0 means spills or indexed arrays */
+  double occupancy;            /* resident warps / the most warps of a multiprocessor */
+  const char* algorithm;       /* for recurrent layers the algorithm, and why it ran; else "" */
   const char* reason;
 } treadle_launch;
 

@@ -1,4 +1,4 @@
-"""Jets through functions without a jet of their own, by torch.func, one direction at a time."""
+"""Jets of functions that have no formula of their own: torch.func, one direction at a time."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Result = TypeVar("Result")
 def mapped(
     function: Callable[[Tensor], Tensor], value: Tensor, first: Tensor, second: Tensor
 ) -> Tensor:
-    """The parts of ``_parts.split`` through a function of values."""
+    """Applies a pointwise function to a jet, given and returned as ``_parts.split`` divides it."""
     if exporting():
         return _exported(function, value, first, second)
     return outside_inference(lambda: _mapped(function, value, first, second))
 
 
 def outside_inference(run: Callable[[], Result]) -> Result:
-    """torch.func within inference mode differentiates nothing, and gives zeros."""
-    # The compiler has none in its programs.
+    """Runs outside inference mode, in which torch.func silently gives derivatives of zero."""
+    # torch.compile leaves inference mode out of its programs.
     if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
         return run()
     with torch.inference_mode(False), torch.no_grad():
@@ -62,7 +62,7 @@ def _mapped(
     parts = [function(x), *(slope(x, direction) for direction in first.unbind())]
     bends = []
     for k in range(len(first) if len(second) else 0):
-        # A Laplacian goes along with the first direction, for all of them are added up.
+        # The sum over directions needs the Laplacian once: it enters with the first direction.
         bend = second[k] if k < len(second) else torch.zeros_like(x)
         bends.append(_pushed(slope, (x, first[k]), (first[k], bend)))
     if len(second) == 1 and len(bends) > 1:
