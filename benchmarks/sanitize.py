@@ -47,7 +47,7 @@ def backward(op: Op, case: Case, dtype: torch.dtype) -> None:
 
 
 def into_arguments(op: Op, case: Case, dtype: torch.dtype) -> None:
-    """In place, and into an `out` that is not dense; where this case allows them."""
+    """Runs the op in place, and into an `out` that is not dense, if the case allows them."""
     call = case.call("cuda", dtype)
     fresh = call.run(op.function)
     if op.has_out:
@@ -110,7 +110,7 @@ def run_c_api() -> int:
 
 
 def run_jax() -> int:
-    """In memory that the sanitizer sees array by array, and not as one block."""
+    """Runs JAX without its pool of memory, which the sanitizer would see as one block."""
     os.environ["XLA_PYTHON_CLIENT_ALLOCATOR"] = "platform"
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     from benchmarks import sanitize_jax

@@ -17,7 +17,7 @@ from torch.distributions import Categorical
 # Each entry is [T, B]: action, chance (its logarithm), value, reward, ends, advantage, and what
 # the policy reads.
 Played = dict[str, Tensor]
-# What the policy makes of some rows of what was played and their first states [1, B, H] now.
+# Runs today's policy on some rows of the recorded frames, from their first states [1, B, H].
 Judge = Callable[[Played, Tensor], tuple[Categorical, Tensor]]
 
 

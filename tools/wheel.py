@@ -30,7 +30,8 @@ TORCHES = ("2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
 # The GPUs that torch 2.11 serves, and newer ones by PTX.
 ARCHS = "7.5;8.0;8.6;9.0;10.0;12.0+PTX"
 LARGEST = 60 << 20
-# What the wheel's libraries take from torch and its packages, or from each other.
+# Libraries that auditwheel must not copy into the wheel: torch and its packages bring them, or the
+# wheel contains them already.
 NOT_OURS = (
     *("libtorch*", "libc10*", "libcudart.so.*", "libcublas*", "libgomp.so.*"),
     "libtreadle_kernels.so",

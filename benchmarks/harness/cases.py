@@ -80,9 +80,9 @@ class Case:
     yardsticks: Mapping[str, Calls] = field(default_factory=dict)  # timed beside, not the same
     target: Target | None = None
     bits: bool = False  # must equal torch bit by bit
-    # In place of `verify` on the first inputs: called with a function and, for ours, poison=True.
+    # Replaces `verify` on the first inputs: called with a function and, for ours, poison=True.
     check: Callable[..., float] | None = None
-    # In place of `check` for the baselines among `functions`.
+    # Replaces `check` for the baselines among `functions`.
     check_baseline: Callable[..., float] | None = None
     # Checks of yardsticks by name; they raise Refused where the yardstick computes something wrong.
     check_yardsticks: Mapping[str, Callable[[], float]] = field(default_factory=dict)

@@ -24,7 +24,7 @@ def column(row: dict[str, Any]) -> str:
 
 
 def rows(found: dict[str, Any]) -> Iterator[tuple[str, dict[str, str]]]:
-    """What was trained how far, and the losses by column."""
+    """The title and the losses of each run, one column for each way of training."""
     texts: dict[str, dict[str, str]] = {}
     for row in found["rows"]:
         if row["program"] == "waves":

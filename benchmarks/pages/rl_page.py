@@ -92,7 +92,7 @@ def ratios(rows: list[Row], name: str) -> list[float]:
 
 
 def summary_of(rows: list[Row]) -> Iterator[str]:
-    """By cell, dtype and mode: the others' time over ours, median (worst to best)."""
+    """For each cell, dtype and mode, the others' time over ours: median (worst to best)."""
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         if "times" in row:

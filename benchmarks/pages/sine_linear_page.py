@@ -1,6 +1,6 @@
-"""The generated block of docs/sine_linear.md: `make readme-numbers`.
+"""Writes the generated block of docs/sine_linear.md: committed results of two suites.
 
-Its rows are the committed results of the suites sine_linear and siren.
+`make readme-numbers` runs it. The suites are sine_linear and siren.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ COMPILED, EAGER = "torch.compile", "composition"
 
 
 def times_as_fast(row: Row, baseline: str) -> float | None:
-    """Relative to the fastest baseline whose name begins so: torch.compile has two modes."""
+    """The time of the fastest baseline with this prefix (torch.compile has two modes) over ours."""
     times = row["times"]
     baselines = [time["median_us"] for name, time in times.items() if name.startswith(baseline)]
     return float(min(baselines) / times["treadle"]["median_us"]) if baselines else None
 
 
 def cells(row: Row | None, unit: float = 1) -> list[str]:
-    """Our time, then how many times as fast as the compiler and as the composition it is."""
+    """Our time, and the times of the compiler and of the composition divided by it."""
     if row is None:
         return [""] * 3
     ours = row["times"]["treadle"]["median_us"] / unit
@@ -38,7 +38,7 @@ def cells(row: Row | None, unit: float = 1) -> list[str]:
 
 
 def layers(rows: list[Row]) -> Iterator[str]:
-    """One line a width and dtype: forward, and both passes."""
+    """One line for each width and dtype, with the forward pass and with both passes."""
     by_key = {row["key"]: row for row in rows if row["key"].startswith(LAYER)}
     baselines = ("× compiler", "× composition")
     yield from table("width, dtype", "forward, µs", *baselines, "both passes, µs", *baselines)

@@ -93,7 +93,7 @@ def missed(row: Row) -> bool:
 
 
 def bold(row: Row | None, text: str) -> str:
-    """In bold where the target was missed."""
+    """The text, in bold if the row missed its target."""
     return f"**{text}**" if row and missed(row) else text
 
 

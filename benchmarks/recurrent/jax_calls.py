@@ -199,7 +199,7 @@ def candidates(kind: Kind, given: Given) -> dict[str, Candidate]:
 
 
 def true_first_steps(kind: Kind, given: Given) -> list[Tensor]:
-    """By torch's own layer, in float64 on the CPU."""
+    """Computes the expected results with torch's own layer, in float64 on the CPU."""
     x, *others = (to_torch(a).double() for a in (given.x[:STEPS], *given.states, *given.params))
     states, params = others[:-4], others[-4:]
     leaves = [t.requires_grad_(kind.backward) for t in (x, *params)]

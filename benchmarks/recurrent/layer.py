@@ -52,7 +52,7 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 @dataclass(frozen=True)
 class Kind:
-    """What one row times."""
+    """The layer, shape and mode that one row times."""
 
     shape: Shape
     dtype: torch.dtype
@@ -185,7 +185,7 @@ def baseline(kind: Kind) -> str:
 
 
 def cell_case(settings: Settings, kind: Kind) -> Case:
-    """Beside torch's own, which also says what is right."""
+    """A case of the layer and of torch's own, which is also the reference of the check."""
     set_tf32(kind.tf32)
     args = cell_arguments(kind.cell, kind.shape, settings.device, kind.dtype, kind.backward)
     states = 2 if kind.cell == "lstm" else 1

@@ -1,8 +1,8 @@
-"""What a call of a whole module costs the host where sequences are short: acting takes one step at
-a time, and recurrent reinforcement learning trains on sequences of 16 to 128.
+"""The host's cost of a call of a whole module, which matters for short sequences: acting takes one
+step at a time, and recurrent reinforcement learning trains on sequences of 16 to 128.
 
-Beside ours are torch's modules of the same parameters. On a GPU the sizes are those of a policy; on
-the CPU the layer is so small that little but the call counts.
+The baselines are torch's modules with the same parameters. On a GPU the sizes are those of a
+policy; on the CPU the layer is so small that the call takes most of the time.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ STACKS = (
 
 @dataclass(frozen=True)
 class Model(Kind):
-    """What one row times."""
+    """The model, shape and mode that one row times."""
 
     stack: Stack = STACKS[0]
 

@@ -1,7 +1,7 @@
 """LSTM and GRU over batches of reinforcement learning, in which episodes begin in the middle.
 
 Shapes are B, T, H, and I is H. A row has resets at a share of its steps: 3 %, as in long episodes,
-or half of them. Beside ours are torch's layer with the rows cut, padded, packed and put together
+or half of them. The baselines are torch's layer with the rows cut, padded, packed and put together
 again, as TorchRL does it, a loop over torch's cell with masks and, for one size, TorchRL's kernels
 in Triton (rl_triton.py). Times are of the whole call, as in layer.py. The target is our own time
 without resets; the suite `rl_shapes` times that alone, over the shapes of sweep.py up to H 512.
@@ -40,7 +40,7 @@ OF_NONE = 1.05
 
 @dataclass(frozen=True)
 class Episodes(Kind):
-    """What one row times, with the share of steps at which an episode begins."""
+    """A row's layer, shape and mode, and the share of steps at which an episode begins."""
 
     share: float = 0.0
 

@@ -4,7 +4,7 @@ Times are of the whole call with the product of its input, as in layer.py. Four 
 
     sweep_targets     targets in µs a step; float16 as fast as bfloat16
     sweep_shapes      never slower than nn.LSTM in the same dtype
-    sweep_algorithms  the planner's choice beside each algorithm that can be forced
+    sweep_algorithms  the planner's choice and each algorithm that can be forced
     sweep_launch      a layer so tiny that only the call counts
 
 Shapes are B, T, H, and I is H.
@@ -56,7 +56,7 @@ BF16_OURS, FP16_LSTM = f"{OURS}, bfloat16", f"{LSTM}, float16"
 
 @dataclass(frozen=True)
 class Sweep(Kind):
-    """What one row times, with its form."""
+    """A row's layer, shape and mode, and its form."""
 
     form: Form = DENSE
 

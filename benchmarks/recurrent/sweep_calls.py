@@ -1,4 +1,4 @@
-"""What the rows of sweep.py call: layers of every form, the algorithms forced, and the modules."""
+"""The calls that sweep.py times: layers of every form, forced algorithms, and modules."""
 
 from __future__ import annotations
 
@@ -119,11 +119,11 @@ def in_algorithm(algorithm: str, cell: str = "lltm") -> Callable[..., Any]:
 
 
 def chosen(function: Callable[..., Any], args: Args) -> str:
-    """The algorithms of a call's forward, as its launches say; nothing where none is ours."""
+    """The algorithms that the launches of a forward call name; "" if no launch is ours."""
     bindings = _build.bindings()
     bindings.take_launches()
     bindings.record_launches(True)
-    # What raises is refused with its reason when it is checked.
+    # The check that follows refuses a call that raises, and gives the reason.
     with suppress(RuntimeError):
         function(*args)
     bindings.record_launches(False)

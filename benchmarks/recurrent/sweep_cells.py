@@ -92,7 +92,7 @@ SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
 
 
 def cells_case(settings: Settings, kind: Sweep, suite: str = "sweep_cells") -> Case:
-    """Beside torch's own."""
+    """A case of the layer and of torch's own."""
     sample, seconds, rounds = EFFORT[suite]
     made = layer.cell_case(settings, kind)
     made.timer = settings.wall(sample, seconds=seconds, warmup=0.02, rounds=rounds)

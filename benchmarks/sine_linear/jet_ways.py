@@ -1,4 +1,4 @@
-"""Ways to value, gradient and Laplacian of a SIREN: jets, autograd, torch.func, torch-jet."""
+"""Value, gradient and Laplacian of a SIREN computed by jets, autograd, torch.func or torch-jet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from treadle import reference
 
 @dataclass(frozen=True)
 class Wanted:
-    """What of the derivatives, and whether parameters will ask for their gradients."""
+    """The derivatives to compute, and whether the parameters require gradients."""
 
     gradient: bool
     laplacian: bool
@@ -33,7 +33,7 @@ Derive = Callable[[Wanted, Tensor, Params], Derivatives]
 
 
 class Jets(nn.Module):
-    """Siren.jet as a forward, with parameters that are given at each call."""
+    """Makes Siren.jet a forward, so that functional_call can pass parameters."""
 
     def __init__(self, widths: tuple[int, ...]) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ def by_autograd(layer: Layer) -> Derive:
 
 
 def by_func(wanted: Wanted, x: Tensor, params: Params) -> Derivatives:
-    """Forward mode in forward mode, a coordinate at a time."""
+    """Applies forward mode twice, to one coordinate at a time."""
     jvp: Any = torch.func.jvp
     y, slopes, found = None, [], None
     for k in range(x.shape[1]):
@@ -124,12 +124,12 @@ def by_func(wanted: Wanted, x: Tensor, params: Params) -> Derivatives:
     return y, torch.cat(slopes, dim=1) if wanted.gradient else None, found
 
 
-# The last program that was traced, and the parameters that it reads at each call.
+# The last traced program, and the first of the parameters that it reads.
 _traced: list[tuple[Tensor, Any]] = []
 
 
 def by_torch_jet(wanted: Wanted, x: Tensor, params: Params) -> Derivatives:
-    """The Laplacian alone, of values that are not returned."""
+    """Computes the Laplacian only; in place of the values, returns x."""
     import jet
 
     if not _traced or _traced[0][0] is not params[0]:
@@ -143,7 +143,7 @@ def by_torch_jet(wanted: Wanted, x: Tensor, params: Params) -> Derivatives:
 
 
 def cpu_peak(function: Callable[..., Any], args: tuple[Any, ...]) -> int:
-    """The most bytes beyond those before that a step holds at once, as torch's profiler has it."""
+    """The peak memory of a step, less the memory in use before it, from torch's profiler."""
     step(function, args)
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True

@@ -1,9 +1,9 @@
 """Derivatives of SIRENs by jets: training steps with a loss of the Laplacian or of the gradient,
 and value, gradient and Laplacian without training; and the most memory that a step takes.
 
-Beside ways without jets: autograd twice, through plain PyTorch and through treadle's own layers;
-torch.func's forward mode, twice, also compiled; and torch-jet, Taylor mode of traced programs
-(jet-for-pytorch), where it is installed.
+The baselines are autograd applied twice, to plain PyTorch and to treadle's layers; torch.func's
+forward mode applied twice, also compiled; and, if it is installed, torch-jet (jet-for-pytorch),
+which runs traced programs in Taylor mode.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Training steps of whole SIRENs: forward, loss, backward; and with a loss of the Laplacian.
 
-Beside the same net in plain PyTorch, and that compiled. torch.compile has no derivatives of
-derivatives, so the loss of the Laplacian has no compiled baseline. Memory is the most that a step
-takes at once beyond what was there before it.
+The baselines are the same net in plain PyTorch, eager and compiled. torch.compile has no
+derivatives of derivatives, so the loss of the Laplacian has no compiled baseline. Memory is the
+peak of a step, less the memory in use before it.
 """
 
 from __future__ import annotations

@@ -253,7 +253,7 @@ LayerGrads recurrent_layer_backward_kernel(const RecurrenceBackend& backend,
   const auto& [grads, arguments, output, gates, recompute, algorithm, mask] = call;
   check_layer_backward(grads, arguments, output, gates, recompute);
   check_layer_backward_data(grads, arguments, output, gates);
-  // Within autocast the products, too, have the dtype of the forward pass.
+  // Autocast must not change the dtype of the products: it is that of the forward pass.
   const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
   const LayerRun run(backend, arguments, algorithm, /*backward=*/true);
   const Tensor& input = arguments.input;

@@ -206,7 +206,7 @@ inline Tensor stack_directions(std::vector<Tensor> parts, const Tensor& like) {
   return at::stack(parts, 0);
 }
 
-// In float at least.
+// Composes a layer of ATen ops, in float32 or float64.
 class LayerComposition {
  public:
   LayerComposition(const char* op, const LayerArguments& arguments)

@@ -93,7 +93,7 @@ Tensor as_vectors(const Tensor& rows) {
   return readable ? rows : rows.clone(at::MemoryFormat::Contiguous);
 }
 
-// What a step is, but its products.
+// The arguments of a direction's steps, without the products.
 RecurrenceForward steps_of(const LayerRun& run, int64_t d, const std::vector<RecurrenceStep>& steps,
                            const Tensor& output, const Tensor& bias_ih, const Tensor& bias_hh,
                            const Tensor& h, const Tensor& c, const Tensor& gates) {
@@ -172,7 +172,7 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
     chunk.steps = &one;
     chunk.step_count = end - begin;
     chunk.products = matrix_view(plan.transposed ? products.t() : products);
-    // As if it had all rows of S.
+    // Moves the pointer to where row 0 of S would be, since the steps count rows from there.
     chunk.products.data =
         static_cast<const char*>(chunk.products.data) -
         first * chunk.products.row_stride * static_cast<int64_t>(products.element_size());

@@ -61,7 +61,7 @@ class LayerSteps {
   bool by_rows(const Tensor& replacement) const {
     return packed_ ? replacement.sym_size(0) == batch_ : replacement.dim() == 2;
   }
-  // What replaces the states of step t.
+  // The states that replace those of step t.
   Tensor replacement(const Tensor& given, int64_t t) const {
     if (!given.defined()) return given;
     return by_rows(given) ? first(given, t) : at(given, t);

@@ -34,7 +34,7 @@ bool aligned(const LayerRun& run, const Tensor& t) {
   return run.plan.one_block() || begins_at_16_bytes(t);
 }
 
-// With room for the last word where kernels read words of two elements.
+// Has room for the last word if kernels read words of two elements.
 Tensor empty_words(const LayerRun& run, at::IntArrayRef sizes, const at::TensorOptions& options) {
   const int64_t elements = c10::multiply_integers(sizes);
   if (!run.reads_words() || elements % 2 == 0) return at::empty(sizes, options);

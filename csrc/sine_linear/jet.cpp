@@ -43,7 +43,7 @@ struct Forward {
     for (int64_t p = 0; p < x.size(0); ++p) run(product.select(0, p), x.select(0, p));
   }
 
-  // What kernels that compute the product need.
+  // Sets the operands for kernels that compute the product.
   void take_operands() {
     args.input = x.const_data_ptr();
     args.input_part_stride = x.stride(0);

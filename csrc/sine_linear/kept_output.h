@@ -1,6 +1,6 @@
 // How a layer's Nodes save its output. Derivatives in float32 read the output, but in-place code
-// (x = layer(x); x *= factor) may overwrite it. A SavedVariable would then raise. Here the Node gets
-// an undefined tensor and recomputes the output from the arguments, which it saves anyway.
+// (x = layer(x); x *= factor) may overwrite it. A SavedVariable would then raise. Here the Node
+// gets an undefined tensor and recomputes the output from the arguments, which it saves anyway.
 #pragma once
 
 #include "sine_linear/layer.h"

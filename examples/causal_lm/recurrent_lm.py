@@ -41,7 +41,7 @@ LAYERS: dict[tuple[str, str], type[nn.Module]] = {
 }
 HALVES = (torch.float16, torch.bfloat16)
 States = tuple[Tensor, ...]  # h, and c if the cell has one: each [1, B, H]
-# What transformers calls a model's cache: "cache" from 5.24 on, where "past_key_values" was before.
+# transformers calls a model's cache "cache" from 5.24 on; before, it was "past_key_values".
 CACHE = "cache" if "cache" in CausalLMOutputWithPast.__annotations__ else "past_key_values"
 
 

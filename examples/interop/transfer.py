@@ -63,7 +63,7 @@ def on_gpu(op: Op, inputs: list[torch.Tensor]) -> Iterator[tuple[str, float]]:
 
 
 def cases(size: int) -> Iterator[tuple[str, Op, list[torch.Tensor], Callable[[], object]]]:
-    """Op, its inputs of so many elements, and what the CPU runs."""
+    """Each op, its inputs of `size` elements, and the same computation on the CPU."""
     a, b = (np.random.default_rng(i).standard_normal(size, dtype=np.float32) for i in (1, 2))
     out = np.empty_like(a)
     x, y = torch.from_numpy(a), torch.from_numpy(b)

@@ -48,7 +48,7 @@ RecurrenceDevice device_of(int index) {
   return found;
 }
 
-// Sizes of the largest launch: a grid takes only so many rows of the batch at a time.
+// Sizes of the largest launch: a grid takes a limited number of rows, so a batch may need several.
 PersistentSizes grid_sizes(const CLayer& layer, const RecurrencePlan& plan) {
   PersistentSizes sizes = sizes_of(layer);
   sizes.row_count = std::min<int64_t>(sizes.batch, plan.grid_groups * plan.grid_rows);

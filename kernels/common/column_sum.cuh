@@ -8,7 +8,7 @@ namespace treadle {
 
 inline constexpr int kSumColumns = 32;
 
-// In a block of kRows * kSumColumns threads, the sum of this thread's column for y = 0. `first`:
+// Sums this thread's column over a block of kRows * kSumColumns threads, for y = 0. `first`:
 // its first element. A block whose columns are not all `real` calls it with all of its threads.
 template <int kRows, class T>
 __device__ __forceinline__ acc_t<T> sum_of_column(const T* first, bool real, int64_t rows,

@@ -182,7 +182,7 @@ cudaError_t launch_rows_of(const SnakeRows<scalar_t, kBytes>& rows, cudaStream_t
   return launch(snake_rows<scalar_t, kBytes, kAligned>, shape, stream, rows);
 }
 
-// In half types a thread makes two accesses if that divides a row. The work that it does once for
+// A thread of half types makes two accesses if that divides a row. The work that it does once for
 // its channel then costs relatively less.
 template <class scalar_t>
 cudaError_t launch_rows_of(const ElementwiseArgs& args, const SnakeForm& form,

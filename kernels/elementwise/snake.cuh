@@ -1,4 +1,4 @@
-// What snake's CUDA kernels share: the waves of a vector of phases.
+// Shared by snake's CUDA kernels: the waves of a vector of phases.
 #pragma once
 
 #include "kernels/common/convert.cuh"

@@ -69,7 +69,7 @@ struct ExpConstants<double> {
 namespace detail {
 
 // 2^(x log2 e) by the special function unit: 2^-22 of the value, and |x| 2^-24 from the product.
-// What a cell makes of it is at most 1, and wrong by less than 2e-7.
+// The cell's results that are computed from it are at most 1, and wrong by less than 2e-7.
 __device__ __forceinline__ float exp_approximate(float x) {
   float result;
   asm("ex2.approx.f32 %0, %1;" : "=f"(result) : "f"(x * 0x1.715476p+0f));

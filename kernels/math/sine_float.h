@@ -2,10 +2,10 @@
 //
 // x = k pi + r with |r| <= pi / 2, then an odd polynomial in r, its sign flipped for odd k. The
 // cosine is a sine: cos(x) = sin(x + pi / 2), so k is half of an odd number, or r is pi / 2 less
-// the sine's |r|. Up to kNear, r comes from pi or 1 / pi split into parts; beyond it, from a table
-// of 1 / pi by exponent, which gives x / pi modulo 2 (sine_tables.h). float: at most 1.6 ulp.
-// BFloat16: correctly rounded; Half: too, but for two numbers and their negatives. -0 stays -0: all
-// parts are positive, so a product with 0 has the right sign. inf gives NaN.
+// the sine's |r|. Up to kNear, r comes from pi or 1 / pi in several terms; beyond it, from a table
+// of 1 / pi by exponent, which gives x / pi modulo 2 (sine_tables.h). Errors of float are at most
+// 1.6 ulp. BFloat16 is correctly rounded; so is Half, except for two numbers and their negatives.
+// -0 stays -0: all terms are positive, so a product with 0 has the right sign. inf gives NaN.
 #pragma once
 
 #include <type_traits>
@@ -17,7 +17,7 @@ namespace treadle::math {
 
 enum class Wave { kSine, kCosine };
 
-// Largest magnitude that is reduced by parts. NaN counts as near.
+// The largest magnitude that is reduced without the table. NaN counts as near.
 template <class scalar_t>
 inline constexpr acc_t<scalar_t> kNear = 0x1p+17f;
 template <>
@@ -26,7 +26,7 @@ inline constexpr float kNear<BFloat16> = 0x1p+22f;
 template <class scalar_t>
 inline constexpr bool kHasFar = !std::is_same_v<scalar_t, Half>;
 
-// A float up to here needs no table: kFloatSmall gives x / pi exactly enough.
+// A float up to here needs no table: kFloatSmall gives x / pi accurately enough.
 inline constexpr float kNoTable = 0x1p+23f;
 
 // A value whose sign flips if the lowest bit of `odd` is set.
@@ -43,8 +43,8 @@ namespace detail {
 template <class T>
 inline constexpr T kRound = sizeof(T) == 4 ? T(0x1.8p+23) : T(0x1.8p+52);
 
-// The k nearest to x / pi, for the cosine half of an odd number. Its parity, which gives the sign,
-// is the lowest bit of `odd`.
+// The k nearest to x / pi. For the sine k is an integer, for the cosine an integer less 1/2. The
+// integer's parity, which gives the sign, is the lowest bit of `odd`.
 template <Wave wave, class T, class Bits>
 TREADLE_HD T nearest(T x, T inverse_pi, Bits* odd) {
   T shifted = 0, k = 0;
@@ -59,7 +59,7 @@ TREADLE_HD T nearest(T x, T inverse_pi, Bits* odd) {
   return k;
 }
 
-// t = x / pi less the nearest integer; for the cosine 1/2 - |t|.
+// For the sine t = x / pi minus the nearest integer, for the cosine 1/2 - |t|.
 template <Wave wave, class T, class Bits>
 TREADLE_HD T half_turns(T x, HalfTurns<T> row, Bits* odd) {
   const T k = nearest<Wave::kSine>(x, row.high, odd);
@@ -67,7 +67,7 @@ TREADLE_HD T half_turns(T x, HalfTurns<T> row, Bits* odd) {
   return wave == Wave::kSine ? turns : sub_rn(T(0.5), magnitude(turns));
 }
 
-// r, by pi in parts.
+// Computes r with pi in two or three terms.
 template <Wave wave, class scalar_t>
 TREADLE_HD Flip near_angle(float x) {
   uint32_t odd = 0;
@@ -96,7 +96,7 @@ TREADLE_HD HalfTurns<double> float_row(float x) {
 #endif
 }
 
-// For a scaled x.
+// The row of an x that far_wave has scaled.
 TREADLE_HD HalfTurns<float> bfloat16_row(float scaled) {
   const uint32_t row = (bits_of(scaled) >> 23) & 0xffu;
 #if defined(__CUDA_ARCH__)
@@ -117,14 +117,14 @@ TREADLE_HD T polynomial(T q, T c, Rest... rest) {
   }
 }
 
-// sin(r) as r + r^3 p(r^2). r^2 r + 0 is +0 for -0, and the last sum is r then.
+// sin(r) as r + r^3 p(r^2). If r is -0, r^2 r + 0 is +0, so that the last sum is r.
 template <class scalar_t>
 TREADLE_HD Flip sine_of(Flip angle) {
   const float r = angle.value, q = mul_rn(r, r);
   const float p = polynomial(q, -0x1.55554cp-3f, 0x1.110ed2p-7f, -0x1.9f6fcap-13f, 0x1.5dbacep-19f);
   float cube = 0;
   if constexpr (std::is_same_v<scalar_t, float>) {
-    // Adds what rounding r^2 lost.
+    // Adds the rounding error of r^2.
     cube = fma_rn(q, r, fma_rn(fma_rn(r, r, -q), r, 0.0f));
   } else {
     cube = fma_rn(q, r, 0.0f);

@@ -1,4 +1,4 @@
-// What both passes of a single block share (IEEE fma, no tensor cores). Its layers are so small
+// Shared by both passes of a single block (IEEE fma, no tensor cores). Its layers are so small
 // that the registers of one block hold all weights as floats. Nothing is exchanged between blocks,
 // so a step is a chain of latencies. Two lanes have a unit: each sums half of K for all its gates
 // and up to two rows, a shuffle adds the other half, and each then has the unit of one row. Its

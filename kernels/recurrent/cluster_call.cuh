@@ -1,4 +1,4 @@
-// What the launchers of all cluster kernels share: which kernel a plan names, and the call.
+// Shared by the launchers of all cluster kernels: which kernel a plan names, and the call.
 #pragma once
 
 #include "kernels/recurrent/resets.cuh"

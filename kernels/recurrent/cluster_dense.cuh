@@ -1,4 +1,4 @@
-// What both passes of the dense cluster kernels share (cluster_dense.h; cluster.cuh says how blocks
+// Shared by both passes of the dense cluster kernels (cluster_dense.h; cluster.cuh says how blocks
 // exchange states). Straight-line code: every lane computes, also those of rows and units that do
 // not exist, and what they compute is not stored. No row reads another one, and units beyond H send
 // zeros.
@@ -112,8 +112,8 @@ struct SpreadWeights {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-// What a thread sends: its share of the 16-byte pieces of own states, each to every block. All but
-// perhaps the last are sent by all threads.
+// The sends of a thread: 16-byte pieces of own states, each to one block. Some threads may lack the
+// last send.
 template <class Layout>
 struct DenseSends {
   static constexpr int kMost = shapes::ceil_div(Layout::kSends, Layout::kThreads);

@@ -1,5 +1,5 @@
-// What the threads of a dense cluster kernel copy, backward: what forward saved to stages some
-// steps ahead, and gradients of gates.
+// Copies in the backward pass of a dense cluster kernel: the threads load saved values into stages
+// some steps ahead, and store gradients of gates.
 #pragma once
 
 #include "kernels/recurrent/cluster_dense.cuh"

@@ -1,5 +1,5 @@
-// What the threads of a dense cluster kernel copy, forward: products of the input to stages some
-// steps ahead, and output and gates from there.
+// Copies in the forward pass of a dense cluster kernel: the threads load products of the input into
+// stages some steps ahead, and store output and gates from there.
 #pragma once
 
 #include "kernels/recurrent/cluster_dense.cuh"

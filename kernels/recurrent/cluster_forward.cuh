@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
   keep(expected);
   const uint32_t own_barrier = barriers + 8 * split;
   const bool rearms = unit_group == 0 && lane == 0;
-  // What this thread reads of a stage and of the sums.
+  // Where this thread reads from a stage and from the sums.
   uint32_t own_stage[kItems], own_sums[kItems];
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {

@@ -9,7 +9,7 @@
 
 namespace treadle {
 
-// A block alone has a thread for each unit of so many rows.
+// A single block has a thread for each unit of this many rows.
 inline constexpr int kBlockRows = 2;
 
 // The most units of a single block in half types if there are clusters, whose tensor cores are

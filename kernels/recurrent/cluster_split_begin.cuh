@@ -1,4 +1,4 @@
-// What a block of cluster_split_forward.cuh does before the first step.
+// The setup of a block of cluster_split_forward.cuh before the first step.
 #pragma once
 
 #include "kernels/recurrent/cluster_split.cuh"

@@ -1,4 +1,4 @@
-// What the planner asks of a GPU.
+// The properties of a GPU that the planner needs.
 #include <atomic>
 #include <cstdlib>
 #include <cstring>

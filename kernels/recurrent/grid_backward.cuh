@@ -31,7 +31,7 @@ struct GridBackwardFinisher : GridBackwardFinishing<Cell, T, Layout, any_resets>
         send_to(exchange + rank * Layout::kUnits / 32 * kStateGates * 512 + row_in_tile * 64 +
                 (rank * Layout::kUnits % 32 / 2 + pair) * 4) {}
 
-  // What can be computed before the sums are there; returns the gradient of the output.
+  // Computes all that does not need the sums; returns the gradient of the output.
   __device__ __forceinline__ uint32_t prepare(const Place& at,
                                               typename Cell::Slopes (&slopes)[2]) const {
     uint32_t saved[kGates];

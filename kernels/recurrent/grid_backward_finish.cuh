@@ -1,5 +1,5 @@
-// What the epilogue warps share in grid_backward.cuh and grid_split_backward.cuh: which rows and
-// units are a thread's, what forward saved, and the gradients of states between steps.
+// Shared by the epilogue warps of grid_backward.cuh and grid_split_backward.cuh: a thread's rows
+// and units, the values that forward saved, and the gradients of states between steps.
 #pragma once
 
 #include "kernels/recurrent/grid.cuh"

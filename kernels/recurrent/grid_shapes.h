@@ -25,8 +25,8 @@ constexpr int registers_of(int threads) {
   return 65536 / threads < 255 ? 65536 / threads / 8 * 8 : 255;
 }
 
-// What the launch gives each thread if a multiprocessor runs a single block: every fourth warp
-// shares a quarter of the registers.
+// Registers of each thread if a multiprocessor runs a single block: every fourth warp shares a
+// quarter of them.
 constexpr int equal_registers(int threads) {
   const int warps = (threads / kWarp + 3) / 4;
   return 512 / warps < 255 ? 512 / warps / 8 * 8 : 255;
@@ -47,7 +47,7 @@ struct GridForward {
   static constexpr bool kSetmaxnreg = setmaxnreg;
   // Units of a block, so few that registers hold all weights, or most of them; blocks of a group.
   static constexpr int kUnits = 16, kBlocks = hidden / kUnits;
-  // Registers do not hold all weights beside the packets of two tiles.
+  // Registers cannot hold all weights and the packets of two tiles.
   static constexpr bool kWide =
       hidden > kGridHidden || (!setmaxnreg && hidden > kGridNarrowHidden && state_gates == 4);
   static constexpr int kTileBytes = hidden * 8 * 2;  // h of all units of a tile
@@ -177,7 +177,7 @@ template <int gates, int state_gates, int hidden, int words, bool setmaxnreg>
 struct GridSplitBackward {
   static constexpr bool kSetmaxnreg = setmaxnreg;
   static constexpr int kGates = gates, kStateGates = state_gates, kHidden = hidden, kWords = words;
-  // Shared memory has to have room for rows beside weights.
+  // Shared memory has to have room for rows and weights.
   static constexpr int kUnits = setmaxnreg && hidden * words == kGridNarrowHidden ? 32 : 16;
   static constexpr int kBlocks = hidden / kUnits;
   static constexpr int kMostRows = 64;
@@ -230,7 +230,7 @@ struct GridSplitBackward {
   static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
 };
 
-// What a group of blocks takes of a device.
+// The resources that a group of blocks needs.
 struct GridShape {
   int blocks;      // of a group
   int tile_bytes;  // what a group exchanges in a step, of eight rows

@@ -41,7 +41,7 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
         words_to(exchange + Layout::word_of(unit / 2) + row_in_tile * 64),
         scales_to(exchange + Layout::scale_of(unit / 16, row_in_tile / 4)) {}
 
-  // What can be computed before the sums are there; returns the gradient of the output.
+  // Computes all that does not need the sums; returns the gradient of the output.
   __device__ __forceinline__ uint2 prepare(const Place& at,
                                            typename Cell::Slopes (&slopes)[2]) const {
     float gates[2][kGates];

@@ -1,4 +1,4 @@
-// What all persistent kernels share (cluster and grid, in half types and float32): the rows of the
+// Shared by all persistent kernels (cluster and grid, in half types and float32): the rows of the
 // batch that a group of blocks works on, and loads and stores of rows that may be ragged or
 // unaligned; for cluster in half types, too, the product with W_hh on tensor cores. A persistent
 // kernel runs all steps of a layer in one launch and keeps its weights on the chip.
@@ -48,7 +48,7 @@ struct GroupRows {
   }
 };
 
-// What a group of blocks works on, by its number. Directions alternate, so that both begin early.
+// The rows and direction of a group of blocks. Directions alternate, so that both begin early.
 struct Group {
   int direction;
   GroupRows rows;

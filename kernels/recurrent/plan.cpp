@@ -57,7 +57,7 @@ struct ShapeCandidates {
   RowCounts dense;  // rows of a tile of each kernel for dense batches
 
   int most_rows() const { return std::max(any_rows, dense.most() * shape.tiles); }
-  // Rows of a tile of the dense kernel that takes so many rows; 0: there is none.
+  // Rows per tile of the dense kernel that takes `rows` rows; 0: there is none.
   int dense_rows(int rows) const {
     return dense.at_least(static_cast<int>(ceil_div(rows, shape.tiles)));
   }
@@ -79,7 +79,7 @@ ShapeCandidates candidates_of(const RecurrenceSizes& sizes, size_t index, bool b
   return found;
 }
 
-// A step of a cluster with so many rows, by a dense kernel where there is one.
+// A step of a cluster with `rows` rows, by a dense kernel if there is one.
 double step_time(const RecurrenceSizes& sizes, const ShapeCandidates& kernels, int rows,
                  bool backward) {
   const int gates = cell_info(sizes.cell).state_gates, dense = kernels.dense_rows(rows);

@@ -49,7 +49,7 @@ struct RecurrenceDevice {
 struct RecurrencePlan {
   const char* algorithm;
   const char* reason;
-  int64_t steps_per_chunk;  // input products are computed for so many steps at once
+  int64_t steps_per_chunk;  // steps whose input products are computed at once
   bool transposed;          // products [GH, S] instead of [S, GH]
   bool weight_by_columns;   // of algorithm "step", forward: W_hh is copied so
   ClusterPlan clusters;     // of algorithm "cluster"
@@ -64,7 +64,7 @@ struct RecurrencePlan {
   bool one_block() const { return is("cluster") && clusters.shape.blocks == 1; }
 };
 
-// What a launch of algorithm "grid" has to know of its plan.
+// Copies the parts of the plan that a launch of algorithm "grid" needs.
 inline void set_grid(PersistentSizes& sizes, const RecurrencePlan& plan) {
   sizes.tf32 = plan.tf32;
   sizes.setmaxnreg = plan.setmaxnreg;

@@ -1,4 +1,4 @@
-// What the planner (plan.cpp) makes of a grid: how many blocks, which rows.
+// The planner's grids (plan.cpp): how many blocks they have, and which rows.
 #pragma once
 
 #include <algorithm>

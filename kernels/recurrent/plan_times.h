@@ -143,7 +143,7 @@ inline double multiply_speed(const RecurrenceDevice& device, bool half) {
   return chip * (a100 ? 0.5 : 1);
 }
 
-// What cuBLAS computes in a step's products on an H200.
+// The speed of cuBLAS in a step's products on an H200.
 inline double flop_per_us(Dtype dtype, bool tf32) {
   return is_half(dtype) ? 4e8 : dtype == Dtype::kFloat && tf32 ? 1.5e8 : 4e7;
 }

@@ -40,7 +40,7 @@ struct GroupResets {
     return false;
   }
 
-  // What replaces the states of a row before the step at t; zeros if it does not reset.
+  // The states that a row is reset to before the step at t; zeros if it does not reset.
   template <class T>
   __device__ __forceinline__ RowStates<T> states(bool anew, int t, int row, int64_t unit) const {
     if constexpr (any) {

@@ -1,4 +1,4 @@
-// What fits where: the shapes of the persistent kernels and the layouts of a block's shared memory.
+// The shapes of the persistent kernels and the layouts of a block's shared memory.
 // Neither torch nor CUDA: the planner asks before a launch, and the kernels are built on the same
 // numbers. gates: of a unit; state_gates: those of them with a product with h (kernels/math/cells).
 #pragma once

@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(kBlockSize, 4)
 
 // ---- host
 
-// With as many units, vectors still fill the chip.
+// From this number of units on, vectors still fill the chip.
 inline constexpr int64_t kVectors = int64_t{1} << 15;
 
 inline bool in_vectors(const void* data, int64_t stride, int n) {

@@ -24,8 +24,8 @@ struct RecurrenceStep {
 // 0 if the first step in time is marked.
 struct RecurrenceResets {
   const bool* marks = nullptr;  // [S]; null: nowhere
-  // What replaces the states, [D, B, H] or, `per_step`, [D, S, H] contiguous: h of `dtype`, c acc.
-  // Null: zeros.
+  // The states that a reset restores, contiguous: [D, B, H] or, if `per_step`, [D, S, H]; h in
+  // `dtype`, c in acc. Null: zeros.
   const void *h = nullptr, *c = nullptr;
   // Backward: [D, S, H] acc, the gradients of what replaced the states, by the step before which it
   // did. Only these places are written. Null: not wanted.

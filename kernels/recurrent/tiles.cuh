@@ -169,7 +169,7 @@ __device__ __forceinline__ void init_tile_barriers(const TileMemory<Stages>& mem
   ptx::publish_barriers();
 }
 
-// What a piece of a thread is: of its two rows, the eight columns of one half of each group.
+// A thread's piece: the eight columns of one half of each group, in both of its rows.
 template <class Stages>
 constexpr __device__ int piece_row(int piece) {
   return piece / Stages::kHalves * 8;

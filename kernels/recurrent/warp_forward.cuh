@@ -80,7 +80,7 @@ __device__ __forceinline__ void finish_unit(const FusedForward& args, int64_t b,
   T h = Narrow<T>::from(next.new_h);
   acc c = next.new_cell;
   static_cast<T*>(layer.output)[row * layer.output_stride + unit] = h;
-  // What the next step begins with.
+  // The state that the next step begins with.
   if (starts_anew(layer.resets, args.next, b)) {
     const int64_t from = reset_row(layer.resets, args.next, b) * layer.hidden + unit;
     h = layer.resets.h != nullptr ? static_cast<const T*>(layer.resets.h)[from] : T{};

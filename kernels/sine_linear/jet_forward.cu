@@ -8,7 +8,7 @@
 namespace treadle {
 namespace {
 
-// In place of the number of inputs: the products are read, not computed.
+// A value for the number of inputs: the kernel reads the products and does not compute them.
 constexpr int kGiven = -1;
 // Parts that a thread loads before it uses them: bytes in flight to hide memory latency.
 constexpr int kAtOnce = 4;

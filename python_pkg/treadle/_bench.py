@@ -22,7 +22,7 @@ from treadle import _build
 from treadle.nn import GRU, LSTM
 
 Shape = tuple[int, int, int]  # B, T, H, which is I, too
-# As benchmarks/recurrent/sweep_cells.py has them.
+# The same shapes as in benchmarks/recurrent/sweep_cells.py.
 SHAPES: tuple[Shape, ...] = (
     *((1, 512, 128), (16, 512, 128), (64, 200, 128), (16, 512, 256), (128, 128, 256)),
     *((256, 365, 256), (16, 512, 512), (64, 512, 512)),

@@ -49,7 +49,7 @@ def builds() -> list[str]:
 
 
 def cmake_prefix() -> str:
-    """What goes into CMAKE_PREFIX_PATH for ``find_package(treadle)``: treadle's folder, torch's."""
+    """CMAKE_PREFIX_PATH for ``find_package(treadle)``: the folders of treadle and of torch."""
     import torch
 
     return f"{PACKAGE};{Path(torch.__file__).parent}"

@@ -97,7 +97,7 @@ def _add_ops(report: dict[str, Any]) -> None:
     for name in _selftest.op_names():
         backends = [key for key in KEYS if has(f"treadle::{name}", key)]
         if not report["built"]["cuda"] and "CUDA" in backends:
-            # What a CPU-only build registers there only says how to rebuild.
+            # A CPU-only build registers functions for CUDA that only say how to rebuild.
             backends.remove("CUDA")
         report["ops"].append({"name": name, "backends": backends})
     report["running"]["isa"] = _build.kernels_info()["isa"]

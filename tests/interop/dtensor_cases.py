@@ -1,4 +1,4 @@
-"""What test_dtensor.py asks: two processes, each with its part of every tensor, run all cases.
+"""The cases of test_dtensor.py: two processes, each with its part of every tensor, run them all.
 
 ``python -m tests.interop.dtensor_cases FOLDER RANK`` writes what went wrong in each case to a file
 of the folder, as JSON.

@@ -1,4 +1,4 @@
-"""What each process of test_many_gpus.py does: one case after the other, in one process group.
+"""Each process of test_many_gpus.py runs this: one case after the other, in one process group.
 
 Every case trains a net for STEPS steps on this process's part of the batch, clips, and resumes from
 a checkpoint before the last step. Its results are those of one process with the whole batch.

@@ -219,7 +219,7 @@ def test_what_is_refused(call: Callable[[Tensor], Any], message: str) -> None:
     assert str(raised.value).startswith(message)
 
 
-# By the name in the error.
+# Functions by the name that their error texts use.
 STRIDED: dict[str, Callable[[Tensor], Any]] = {
     "sine": treadle.sine,
     "cosine_": treadle.cosine_,

@@ -194,7 +194,7 @@ def test_only_needed_products_of_the_sine_layer_are_computed(subset: tuple[int, 
 
 @pytest.mark.parametrize(("cell", "subset"), LAYER_SUBSETS, ids=str)
 def test_only_needed_products_of_the_layer_are_computed(cell: str, subset: tuple[int, ...]) -> None:
-    """Beside those of the steps: for all steps one each for input, weight_ih and weight_hh."""
+    """input, weight_ih and weight_hh need one product each for all steps; each step has its own."""
     name, sizes = f"recurrent_layer {cell}", (3, 4, 5, 6)
     call = layer_arguments(Make("products", "cpu", torch.float32), sizes, cell=cell)
     steps = products_in_backward(name, call, (2,))

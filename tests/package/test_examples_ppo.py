@@ -69,7 +69,7 @@ def test_mazes(ppo: types.ModuleType) -> None:
 
 
 def test_advantages_stop_at_ends(ppo: types.ModuleType) -> None:
-    """Beside the sum over what is left of an episode that defines them."""
+    """Compares with the definition, a sum over the rest of the episode."""
     shape = (ppo.STEPS, 3)
     torch.manual_seed(0)
     played = {"reward": torch.randn(shape), "value": torch.randn(shape)}

@@ -52,7 +52,7 @@ print([n for n in dir(treadle.nn) if not n.startswith("_") and n not in treadle.
 
 
 def test_completion_shows_what_is_public() -> None:
-    """Beside the package's own files."""
+    """dir() has no private names, except submodules."""
     done = installed.python("-c", NAMES)
     assert (done.stdout, done.stderr) == ("[]\n[]\n", "")
 

@@ -39,7 +39,7 @@ PERSISTENT = re.compile(
     r"kernels/(recurrent/(cluster|grid|block|persistent|split|tiles|resets|c_states)\w*\.cuh"
     r"|recurrent/launchers\.cu|common/wgmma\w*\.cuh|sine_linear/fused_\w+\.cuh?)"
 )
-# What every kernel needs and hipify does not translate: somebody has to write it for AMD GPUs.
+# Every kernel needs these and hipify does not translate them: AMD GPUs need code of their own.
 LAUNCH = {
     "cudaLaunchAttribute",
     "cudaLaunchAttributeClusterDimension",

@@ -243,7 +243,7 @@ def check_layout(
         same = 4 if algorithm in ("tiles", "warp") else 7
         checks.all_bits(laid[:same], dense[:same], "result")
         for ours, theirs in zip(laid[same:], dense[same:], strict=True):
-            # In float32 sums err by more than their rounding.
+            # The errors of sums in float32 exceed the rounding of the result.
             bound = (4 if dtype in HALVES else 16) * torch.finfo(dtype).eps
             checks.close_in_norm(ours, theirs.double(), bound, "gradients")
         dense_again = [t.contiguous() for t in elsewhere.tensors]

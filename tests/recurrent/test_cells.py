@@ -39,7 +39,7 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 def test_by_the_rule(
     form: str, dtype: torch.dtype, cell: str, bidirectional: bool, device: str
 ) -> None:
-    """Results and gradients of two layers."""
+    """Two layers give the results and gradients of the reference."""
     given = Given(cell, bidirectional, 2, device, dtype)
     options: dict[str, Any] = {"return_cells": True}
     if form == "lengths":
@@ -95,7 +95,7 @@ def test_float32_cells_beside_halves(cell: str, device: str) -> None:
 @BOTH_WAYS
 @pytest.mark.parametrize("kind", ["LLTM", "LSTM"])
 def test_modules_in_every_form(kind: str, bidirectional: bool, device: str) -> None:
-    """Batch first and not, without a batch, packed in any order: of two layers, with resets."""
+    """Two layers with resets take each form of input: batch first or not, one row, packed rows."""
     torch.manual_seed(8)
     made: dict[str, Any] = {"num_layers": 2, "bidirectional": bidirectional, "device": device}
     net = getattr(treadle.nn, kind)(INPUTS, H, **made, dtype=torch.float64)

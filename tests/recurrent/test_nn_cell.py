@@ -193,7 +193,7 @@ def test_loads_the_state_dict_of_the_tutorial(assign: bool, detached: bool) -> N
         x, h, c = torch.randn(B, I), torch.randn(B, H), torch.randn(B, H)
         expected = treadle.reference.lltm_cell(x, tutorial.weights, tutorial.bias, h, c)
         torch.testing.assert_close(loaded(x, (h, c)), expected)
-    # What was handed in is left as it was.
+    # Loading does not change the caller's dict.
     assert saved["bias"].shape == (1, 3 * H)
 
 

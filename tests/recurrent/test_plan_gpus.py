@@ -10,7 +10,7 @@ import pytest
 from tests.recurrent.test_plan import BINDINGS, MEGABYTE, Sizes, plan
 
 KILOBYTE = 1024
-# What the data sheets say; kernels/recurrent/device.cu has the same.
+# Numbers of the data sheets; kernels/recurrent/device.cu has the same.
 GPUS: dict[str, dict[str, int]] = {
     name: {
         "architecture": architecture,

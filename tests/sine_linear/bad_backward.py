@@ -1,4 +1,4 @@
-"""What the backward ops of sine_linear must refuse."""
+"""Arguments that the backward ops of sine_linear must refuse."""
 
 from __future__ import annotations
 

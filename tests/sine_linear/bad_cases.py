@@ -1,4 +1,4 @@
-"""What sine_linear and its slope must refuse."""
+"""Arguments that sine_linear and its slope must refuse."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def test_gradgradcheck_and_forward_ad(
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_the_layer_has_the_gradients_of_the_op(dtype: torch.dtype, device: str) -> None:
-    """Within autocast, too: all of what the layer did outside of it."""
+    """Autocast around the backward pass does not change the bits of the gradients."""
     for rows, outputs in ((3, 5), (3000, 128)):
         *tensors, omega = sine_arguments(Make("sums", device, dtype), (rows,), (2, outputs)).args
         leaves = [t.requires_grad_() for t in tensors]

@@ -31,7 +31,7 @@ def zeros(*shape: int, **options: Any) -> Callable[[str], Tensor]:
 
 
 GRADIENT = f"jet.gradient must have shape [..., O, d] = [{N}, {I}, d] with d of at least 1, got"
-# What is wrong with a jet, the error, and its words after the name of who says it.
+# A jet's wrong part, the error's class, and its text after the name of the function.
 JETS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no gradient": (
         {"gradient": None},

@@ -141,7 +141,7 @@ def test_what_else_a_step_may_do(way: str, monkeypatch: pytest.MonkeyPatch) -> N
         loss = call(net, x)[1].cos().sum()
     if way == "kept":
         torch.autograd.grad(loss, list(net.parameters())[0], retain_graph=True)
-    # Within autocast, too, the backward pass keeps the dtype that the layers had.
+    # Autocast does not change the backward pass: it keeps the dtype that the layers had.
     with torch.autocast("cpu", torch.bfloat16) if way == "autocast" else nullcontext():
         found = torch.autograd.grad(loss, net.parameters(), allow_unused=True)
     assert wanted[-1] is None

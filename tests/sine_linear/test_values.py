@@ -65,7 +65,7 @@ def test_gradients_that_are_not_finite(dtype: torch.dtype, grad: float, device: 
 @pytest.mark.parametrize("inputs", [3, 64])
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_saved_bytes(dtype: torch.dtype, inputs: int, device: str) -> None:
-    """Beside arguments and result, 2 bytes an element; 8 of float64."""
+    """The layer keeps arguments and result, and 2 more bytes per element (8 in float64)."""
     call = sine_arguments(Make("saved", device, dtype), (4, 50), (inputs, 32))
     leaves = [t.requires_grad_() for t in call.args[:3]]
     kept: dict[int, int] = {}

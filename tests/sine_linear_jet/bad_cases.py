@@ -1,4 +1,4 @@
-"""What sine_linear_jet and its backward must refuse."""
+"""Arguments that sine_linear_jet and its backward must refuse."""
 
 from __future__ import annotations
 

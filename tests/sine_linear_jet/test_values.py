@@ -149,7 +149,7 @@ def test_nan_and_inf_as_in_the_composition(dtype: torch.dtype, second: str, devi
 @pytest.mark.parametrize("second", SECONDS)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_saved_bytes(dtype: torch.dtype, second: str, device: str) -> None:
-    """Beside arguments and result, 2 bytes an element of the value; 8 of float64."""
+    """The op keeps arguments and result, and 2 more bytes per value (8 in float64)."""
     call = jet_arguments(Make("saved", device, dtype), (4, 50), (8, 32), second=second)
     leaves = [t.requires_grad_() for t in call.args[:3]]
     kept: dict[int, int] = {}

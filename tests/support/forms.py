@@ -65,7 +65,7 @@ FORMS: dict[str, Form] = {
     for op in OPS.values()
     for variant, rest in (op.rest or {}).items()
 }
-# What users call; the backward ops have neither form.
+# The ops that users call; backward ops have neither form.
 NEW = {name: form for name, form in FORMS.items() if form.op.has_out}
 INPLACE = {
     f"{form.op.name}_ {form.variant}".strip(): form for form in FORMS.values() if form.op.inplace

@@ -26,7 +26,7 @@ def on_hopper() -> bool:
 
 
 HOPPER = pytest.mark.skipif(not on_hopper(), reason="needs a GPU of sm_90")
-# What runs layers in one launch.
+# For algorithms that run a layer in one launch.
 SM80 = pytest.mark.skipif(gpus.architecture() < 80, reason="needs a GPU of sm_80 or later")
 # Without a GPU there are no cases on CUDA: 8,000 would only be collected and skipped.
 DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 OLDEST_TORCH = (2, 11)
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
-# What compiling one file against torch's headers takes at its peak.
+# Peak memory of compiling one file against torch's headers.
 BYTES_PER_JOB = 3 << 30
 
 CPU_FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fwrapv"]

@@ -43,7 +43,7 @@ void run_grouped_forward(const char* op, const RecurrenceForward& args, const Gr
     own.step_count = 1;
     own.products = all_products;
     own.state_products = state_products;
-    // As if it had all rows of S.
+    // Moves the pointer to where row 0 of S would be, since the steps count rows from there.
     if (base == nullptr) {
       own.products.data = static_cast<const char*>(all_products.data) -
                           products_row * all_products.row_stride * acc_bytes(args.dtype);

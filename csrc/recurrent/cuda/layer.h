@@ -1,4 +1,4 @@
-// What the files of recurrent_layer on CUDA share.
+// Declarations that the files of recurrent_layer on CUDA share.
 #pragma once
 
 #include "common/cuda/launch.h"

@@ -1,4 +1,4 @@
-// What the CPU loops of sine and cosine share: one of the two, of a block of numbers.
+// Shared by the CPU loops of sine and cosine: either function of a block of numbers.
 #pragma once
 
 #include <cstring>

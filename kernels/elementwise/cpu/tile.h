@@ -1,5 +1,5 @@
-// What an elementwise CPU kernel is called with. Kernels include this alone, not the list of all of
-// them (kernels.h), so that a new op compiles none of the others again.
+// The argument of an elementwise CPU kernel. Kernels include this file and not the list of all
+// kernels (kernels.h), so that a new op does not recompile the others.
 #pragma once
 
 #include <cstdint>

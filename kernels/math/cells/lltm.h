@@ -56,7 +56,7 @@ struct LltmCell {
     return {output(g1, new_cell), new_cell};
   }
 
-  // As forward, for a new_h that is rounded to a half type: cheaper tanh and sigmoid.
+  // The same as forward with cheaper tanh and sigmoid, for a new_h that is rounded to a half type.
   static TREADLE_HD State forward_of_halves(T g0, T g1, T g2, T old_cell) {
     const T new_cell = old_cell + through_gate(elu(g2).value, sigmoid_of_halves(g0));
     return {tanh_of_halves(new_cell) * sigmoid_of_halves(g1), new_cell};

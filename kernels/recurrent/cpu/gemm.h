@@ -85,7 +85,7 @@ inline void multiply(const acc* panel, const acc* const* x, int64_t k_size, acc*
 #pragma GCC unroll 4
       for (int s = 0; s < kAtOnce; ++s) step(k + s * each, sum[s]);
     }
-    // What is left of K belongs to the last sum.
+    // The rest of K belongs to the last sum.
     if (first + kAtOnce == kAll) {
       for (int64_t k = kAll * each; k < k_size; ++k) step(k, sum[kAtOnce - 1]);
     }
@@ -108,7 +108,7 @@ inline void multiply(const acc* panel, const acc* const* x, int64_t k_size, acc*
   }
 }
 
-// Most rows of a call: as many sums as there are registers for.
+// The most rows of a call: their sums fill the registers.
 template <int units>
 inline constexpr int kMostRows = kVectorBytes == 64   ? (units > 3 ? 6 : 8)
                                  : kVectorBytes == 32 ? (units > 3 ? 1 : 2)

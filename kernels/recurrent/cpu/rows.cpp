@@ -15,7 +15,7 @@ static void visit_kernel(CellKind cell, Dtype dtype, const F& f) {
   visit_cell(cell, [&](auto kind) { visit_floating(dtype, [&](auto type) { f(kind, type); }); });
 }
 
-// What the functors and cell_info.h both say of a cell.
+// Checks that the functors and cell_info.h agree about a cell.
 template <class Kind>
 constexpr bool agrees(CellKind cell) {
   using Cell = typename Kind::template Cell<float>;

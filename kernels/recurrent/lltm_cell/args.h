@@ -16,9 +16,8 @@ struct LltmView {
 };
 
 struct LltmShape {
-  Dtype dtype;  // gates, bias, new_h, grad_h, grad_gates
-  Dtype
-      cell_dtype;  // old_cell, new_cell, grad_cell, grad_old_cell: `dtype`, or float beside halves
+  Dtype dtype;       // gates, bias, new_h, grad_h, grad_gates
+  Dtype cell_dtype;  // old_cell, new_cell, grad_cell, grad_old_cell: `dtype`, or float for halves
   int64_t problems, rows_per_problem, hidden;
 };
 

@@ -179,7 +179,7 @@ def vector_add(a: Array, b: Array, alpha: float = 1) -> Array:
     alpha = _number("vector_add", "alpha", alpha)
     a, b = _common("vector_add", alpha, jnp.asarray(a), jnp.asarray(b))
     ndim = max(a.ndim, b.ndim)
-    # As many dimensions in both: a batch comes before them.
+    # Gives both the same number of dimensions, so that a batch comes before them.
     a, b = (x.reshape((1,) * (ndim - x.ndim) + x.shape) for x in (a, b))
     return _vector_add(alpha, (a.shape, b.shape), a, b)
 

@@ -111,7 +111,7 @@ def _step(layer: Layer, weight: Any, bias: Any, state: Arrays, product: Any) -> 
 
 
 def by_scan(layer: Layer, *inputs: Any) -> Arrays:
-    """What by_kernels computes, by jax.lax.scan; XLA derives it."""
+    """Computes the same as by_kernels with jax.lax.scan, which JAX differentiates."""
     products, weight_hh, bias_ih, bias_hh, h0, c0 = inputs
     outputs, states = [], []
     for d in range(layer.directions):

@@ -25,7 +25,7 @@ from ._tracers import NotScripted, break_graphs_at_pad, differs, fx_leaf, is_tra
 States = tuple[Tensor, ...]
 Pair = tuple[Tensor, Tensor]
 
-# What compiles the Python functions that this thread calls, or None; returns what did before.
+# Sets the compiler of the functions that this thread calls (None: none); returns the old one.
 _set_compiler: Callable[[Any], Any] = torch._C._dynamo.eval_frame.set_eval_frame
 
 PAD = (

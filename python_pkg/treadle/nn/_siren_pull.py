@@ -25,8 +25,8 @@ _PROXY: Any = torch._C._TorchDispatchModeKey.PROXY  # the mode of torch.fx's mak
 
 _forward = torch.ops.treadle.sine_linear_forward.default
 
-# Points go through the net in so many parts at most, which are not smaller than this: bytes of a
-# layer's values, and points. What a part takes beside what is kept is some nine such values.
+# The net takes the points in up to _PARTS parts. A part has at least _AT_ONCE bytes of a layer's
+# values and _LEAST points. Besides saved values, it needs about nine times a layer's values.
 _PARTS = 8
 _AT_ONCE, _LEAST = 1 << 18, 2048
 
@@ -48,7 +48,7 @@ def _composed(values: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Te
         # As DTensors, too, can be made.
         column = torch.ones_like(value[..., k : k + 1])
         along = torch.cat([column * (i == k) for i in range(outputs)], dim=value.dim() - 1)
-        # In the lower precision of autocast, too, x has its own.
+        # Under autocast x may have another dtype than the value.
         rows.append(pull(along)[0].to(value.dtype))
     # Not -2: a DTensor's stack takes no dimension from behind.
     return value, torch.stack(rows, dim=x.dim() - 1)

@@ -27,7 +27,7 @@ class _TorchLayers(SequenceLayers):
     # set. Until a forward pass has compared them, False.
     _compared = False
 
-    # What torch.nn.RNNBase keeps of the parameters.
+    # torch.nn.RNNBase keeps its parameters in this list, too.
     _flat_weights: list[Any]
     _flat_weights_names: list[str]
     _flat_weight_refs: list[Any]
