@@ -13,6 +13,6 @@ from benchmarks.harness import machine  # noqa: E402
 
 
 def facts(device: str, *packages: str) -> dict[str, Any]:
-    """With the load before the run, if asked then, and the versions of ``packages``, too."""
+    """The facts of this machine (also the load, if called before the run) and of ``packages``."""
     versions = {package: importlib.metadata.version(package) for package in packages}
     return machine.facts(device) | versions

@@ -77,7 +77,7 @@ def compare(
 
 
 def sizes(most: int) -> list[dict[str, Any]]:
-    """Every H that is a multiple of 8, and around it what is right: other B, dtypes, roads."""
+    """Every H that is a multiple of 8, and calls that torch computes right, to compare."""
     wide = [{"batch": b, "hidden": h} for h in range(8, most + 1, 8) for b in (8, 12)]
     other: list[dict[str, Any]] = []
     for hidden in (40, 64, 104, 136, 200):

@@ -126,7 +126,7 @@ def allow_tf32() -> Iterator[Callable[..., None]]:
 
 @pytest.fixture
 def fresh_compile() -> Iterator[None]:
-    """No compiled code of another test; none is left."""
+    """Clears torch.compile's cache before and after a test."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     yield

@@ -46,7 +46,7 @@ class Settings:
         return Events(self.effort(sample=5e-4, **chosen))
 
     def brief(self) -> Wall | Events:
-        """For suites of hundreds of rows: less time each, and fewer rounds of slow candidates."""
+        """A timer for suites of hundreds of rows: it spends less time on each, and on slow ones."""
         if self.device == "cuda":
             return self.device_time(seconds=0.07, warmup=0.02)
         return self.wall(1e-3, seconds=0.05, warmup=0.02, rounds=(3, 101))
@@ -61,13 +61,13 @@ class Target:
 
 
 def both(one: Target, other: Target) -> Target:
-    """One target of two: its limit is the lower, and its text names both."""
+    """Joins two targets: the limit is the lower one, and the text names both."""
     text = f"{one.text}, and {other.text}"
     return Target(text, lambda medians: min(one.limit(medians), other.limit(medians)))
 
 
 def at_least(share: float, name: str) -> Target:
-    """A part of the speed of `name`, on as many bytes as ours moves."""
+    """The target of a share of the speed of `name`, which moves the same number of bytes."""
     return Target(f"at least {share:g} × {name}'s speed", lambda medians: medians[name] / share)
 
 

@@ -19,7 +19,7 @@ def excess(row: Row) -> float:
 
 
 def of(rows: list[Row]) -> list[dict[str, Any]]:
-    """One for each set of rows that names such a target, over those of them that were timed."""
+    """A mean for each set of rows that names a target for it, over the set's timed rows."""
     sets: dict[str, list[Row]] = {}
     for row in rows:
         if "mean_target" in row and "ratio" in row:

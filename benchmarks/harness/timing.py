@@ -106,7 +106,7 @@ class Events:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
         def seconds(count: int, head_start: float) -> tuple[float, float]:
-            """On the device, and of the host to enqueue; of `count` calls."""
+            """The device's time for `count` calls, and the host's time to enqueue them."""
             torch.cuda.synchronize()
             torch.cuda._sleep(int(CYCLES_PER_SECOND * head_start))
             began = time.perf_counter()

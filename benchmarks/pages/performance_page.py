@@ -216,7 +216,7 @@ def elementwise(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def sine(all_machines: list[Machine]) -> Iterator[str]:
-    """As on sine.md, of two dtypes."""
+    """The table of sine.md, for two dtypes."""
     machine = first_gpu(all_machines)
     timed = sine_page.by_argument(machine[2]) if machine else []
     timed = [row for row in timed if row["dtype"] in SINE_DTYPES]

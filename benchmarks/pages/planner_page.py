@@ -109,7 +109,7 @@ def switches(cell: str, hidden: int, element: int, backward: bool) -> str:
 
 
 def which() -> Iterator[str]:
-    """One table a cell: H down, passes across."""
+    """A table for each cell, with a row for each H and a column for each pass."""
     for cell in ("lstm", "gru"):
         if cell != "lstm":
             yield ""
@@ -119,7 +119,7 @@ def which() -> Iterator[str]:
 
 
 def draw(path: Path, points: int = 96) -> None:
-    """Where each algorithm runs over H and B: LSTM, bfloat16 and float32, both passes."""
+    """Draws which algorithm runs for each H and B: LSTM, bfloat16 and float32, both passes."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -98,7 +98,7 @@ class Model(Kind):
 
 
 def plans(settings: Settings) -> Iterator[Plan]:
-    """All rows on CUDA; on the CPU, which takes minutes for such sizes, those of a trial."""
+    """All rows on CUDA; on the CPU, where full sizes take minutes, only in a quick run."""
     if settings.device == "cpu" and not settings.quick:
         return
     for stack, dtype, backward in product(STACKS, DTYPES, (False, True)):

@@ -139,7 +139,7 @@ def case(settings: Settings, kind: Episodes) -> Case:
 
 
 def cost_case(settings: Settings, kind: Episodes) -> Case:
-    """Without the others, which take far longer over sequences of such lengths."""
+    """A case without baselines, which take far longer for sequences of these lengths."""
     made = case(settings, kind)
     sample, seconds, rounds = EFFORT["sweep_cells"]
     made.functions = {OURS: made.functions[OURS]}

@@ -68,7 +68,7 @@ def kinds(
     form: Form,
     cell: str = "lltm",
 ) -> Iterator[Sweep]:
-    """Inference and training of all of them; of none on the CPU, and of few in a trial."""
+    """Inference and training of all shapes; a quick run takes two, and the CPU none."""
     if settings.device == "cpu":
         return
     for sizes in shapes[:2] if settings.quick else shapes:
@@ -276,7 +276,7 @@ def algorithm_name(algorithm: str) -> str:
 
 
 def algorithms_case(settings: Settings, kind: Sweep) -> Case:
-    """Those that a shape or a chip does not allow are left out, and the row's notes say why."""
+    """A case of each algorithm. The row's notes give the reason if a shape or chip excludes one."""
     set_tf32(False)
     args = kind.form.arguments(kind.shape, settings.device, kind.dtype, kind.backward)
     return case(

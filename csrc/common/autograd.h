@@ -156,7 +156,7 @@ struct OpNode : Node {
     return needed;
   }
 
-  // Without a gradient of any output, no input has one.
+  // If no output has a gradient, no input has one.
   template <class... V>
   static variable_list run(variable_list& grads, const Need& needed, V&... values) {
     bool any = false;
@@ -211,7 +211,7 @@ auto below_autograd_inplace(const c10::TypedOperatorHandle<Signature>& op, c10::
   return op.redispatch(keys & c10::after_autograd_keyset, args...);
 }
 
-// Whether any of them has one.
+// Whether any of the tensors has a tangent.
 template <class... T>
 bool has_tangent(const T&... tensors) {
   return (... || isFwGradDefined(tensors));

@@ -35,7 +35,7 @@ struct Matrix {
   Matrix columns_from(int64_t first, int64_t count) const {
     return t().rows_from(first, count).t();
   }
-  // Whether the elements of a row, or of a column, are neighbours, and rows, or columns, apart.
+  // Whether the elements of a row are adjacent and rows do not overlap.
   bool rows_dense() const {
     return column_stride == 1 && row_stride >= (columns > 1 ? columns : 1);
   }

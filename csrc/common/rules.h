@@ -30,7 +30,7 @@ void no_backend_rule(const OperatorHandle& op, Stack* stack);
 void autocast_arguments(const OperatorHandle& op, Stack* stack, c10::DeviceType device,
                         at::ArrayRef<std::string_view> keep, ScalarType dtype);
 
-// To autocast's dtype.
+// Casts the arguments to autocast's dtype.
 inline constexpr std::array<std::string_view, 0> kNoneKept = {};
 template <c10::DeviceType device, const auto& keep>
 void autocast_rule(const OperatorHandle& op, Stack* stack) {

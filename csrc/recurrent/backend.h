@@ -24,8 +24,8 @@ struct Sequence {
   // Without batch_sizes input is [T, B, I].
   Sequence(const Tensor& input, const Tensor& batch_sizes);
 
-  // As direction `d` runs them, 1 backward in time, or with `reversed` as its backward pass takes
-  // them, with the marks of rows that reset before each step. The last entry is a step
+  // The steps in the order of direction `d` (1 runs backward in time) or, if `reversed`, of its
+  // backward pass, with the marks of rows that reset before each step. The last entry is a step
   // without rows.
   std::vector<RecurrenceStep> in_order(int64_t d, bool reversed = false) const;
 

@@ -238,7 +238,7 @@ Tensor of_replaced(const LayerRun& run, const Tensor& grad, const Tensor& model)
   return cast(found, model.scalar_type());
 }
 
-// The gradients of a parameter of `layer`, one a direction, as it has the directions.
+// Joins the gradients of a parameter of `layer`, one for each direction, to the parameter's shape.
 Tensor stacked(const std::vector<Tensor>& t, const LayerArguments& layer) {
   if (t.empty()) return Tensor();
   const auto dtype = layer.input.scalar_type();

@@ -96,7 +96,7 @@ Tensor direction_cells(const LayerArguments& a, const Tensor& output, int64_t d)
     if (d == 1) marks = before(marks, at::zeros_symint({a.h0.sym_size(1), 1}, marks.options()), 1);
     h = replaced(marks, a.reset_h, d, h);
   }
-  // Without the output gate, the last of an LSTM's.
+  // The cell state does not need the output gate, the last of an LSTM.
   const int gates = cell_info(a.cell).gates - (a.cell == CellKind::kLstm ? 1 : 0);
   const auto rows = [&](const Tensor& t) {
     return parameter_of(a, t, d).narrow_symint(0, 0, hidden * gates);

@@ -7,8 +7,8 @@
 
 namespace treadle {
 
-// What errors call the op: recurrent_layer, or the op of several layers that calls it. A thread of
-// its own, as that of a backward pass or of a compiled graph, knows of no caller.
+// The name of the op in error texts: recurrent_layer, or the op of several layers that calls it in
+// this thread. The threads of a backward pass or of a compiled graph have no such caller.
 const char* layer_op_name();
 
 // While it lives, layer_op_name() of this thread is `op`.

@@ -114,14 +114,14 @@ class LayerDirection {
   int64_t d_;
   c10::SymInt hidden_;
   Dual input_, w_ih_, w_hh_;
-  // By time: gates (later their gradients), and the h and c that a step begins with.
+  // Indexed by time: gates (later their gradients), and the h and c that a step begins with.
   std::vector<Dual> gates_, h_, c_;
 
   int64_t time(int64_t s) const { return d_ == 0 ? s : steps_.count() - 1 - s; }
 
   // ---- rows that reset
 
-  // Those of step t, [rows, 1]; undefined if there cannot be any.
+  // The marks of step t, [rows, 1]; undefined if no row can reset.
   Tensor mark_of(int64_t t) const {
     const int64_t at = d_ == 0 ? t : t + 1;
     if (!arguments_.reset.defined() || at >= steps_.count()) return Tensor();
@@ -286,7 +286,7 @@ class LayerComposition {
     }
   }
 
-  // In the precision of derivatives, with directions, and blocks in the order of the gates.
+  // Arguments in the dtype of derivatives, with D, and with blocks in the order of the gates.
   LayerArguments ordered(const LayerArguments& a, const LayerArguments& layer) const {
     LayerArguments found = a.map([&](const Tensor& t) { return cast(t, dtype_); });
     if (one_direction_) each_parameter(found, [](const Tensor& t) { return t.unsqueeze(0); });

@@ -68,7 +68,7 @@ struct Activation {
   }
 };
 
-// Its slope is not s (1 - s), which is 0 where s rounds to 1.
+// The slope is not computed as s (1 - s), which is 0 where s rounds to 1.
 inline constexpr Activation kSigmoid = {
     [](const Tensor& x) { return at::sigmoid(x); },
     [](const Tensor& x, const Tensor& y) { return y * at::sigmoid(-x); },

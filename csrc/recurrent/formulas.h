@@ -63,7 +63,7 @@ inline constexpr CellFormula kLstm = {
     },
 };
 
-// Its c is its h, unrounded.
+// The c of a GRU is its h before rounding.
 inline constexpr CellFormula kGru = {
     [](const Gates& g, const Dual& old_h) -> CellStates {
       const Dual n = kTanh(g[3] + kSigmoid(g[1]) * g[0]);

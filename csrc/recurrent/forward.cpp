@@ -52,11 +52,11 @@ void* direction_data(const LayerRun& run, const Tensor& t, int64_t d) {
   return static_cast<char*>(t.mutable_data_ptr()) + d * t.nbytes() / run.sizes.directions;
 }
 
-// h of direction d before the steps, and room for h after them: of fused algorithms.
+// For fused algorithms: h of direction d before the steps, and room for h after them.
 struct Turns {
   Tensor before, after;
 
-  // What a single step reads is not written: there it may be h0.
+  // A single step only reads, so it may read h0 itself.
   Turns(const LayerRun& run, int64_t d, const Tensor& first_h, const Tensor& h) {
     if (first_h.defined() && run.sizes.steps == 1) {
       before = after = first_h[d];
@@ -70,7 +70,7 @@ struct Turns {
   }
 };
 
-// Without a write to h0, which a copy may share.
+// Does not count as a write: that would copy an h0 whose storage is shared lazily.
 void* data_of_turn(const Tensor& t) { return const_cast<void*>(t.const_data_ptr()); }
 
 // Whether rows can be read 16 bytes at a time.
@@ -79,7 +79,7 @@ bool in_chunks(const Tensor& rows) {
          begins_at_16_bytes(rows);
 }
 
-// Padded with zeros to what kernels of "tiles" read 16 bytes at a time.
+// Pads rows with zeros to multiples of 16 bytes, which the kernels of "tiles" read at a time.
 Tensor as_chunks(const Tensor& rows) {
   const int64_t width = rows.size(1), each = 16 / rows.element_size();
   const int64_t missing = width == 0 ? each : (each - width % each) % each;
@@ -87,7 +87,8 @@ Tensor as_chunks(const Tensor& rows) {
   return in_chunks(rows) ? rows : rows.clone(at::MemoryFormat::Contiguous);
 }
 
-// What those of "warp" read: whether by vectors follows from sizes alone, so that the same sums do.
+// Rows for the kernels of "warp". Sizes alone decide whether these read vectors, so that the order
+// of their sums does not depend on alignment.
 Tensor as_vectors(const Tensor& rows) {
   const bool readable = rows.size(1) % 4 == 0 ? in_chunks(rows) : rows.stride(1) == 1;
   return readable ? rows : rows.clone(at::MemoryFormat::Contiguous);

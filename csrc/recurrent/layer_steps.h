@@ -57,7 +57,7 @@ class LayerSteps {
     return rest > 0 ? at::constant_pad_nd(mark, {0, 0, 0, rest}) : mark.narrow(0, 0, rows_[t]);
   }
 
-  // Whether what replaces states is of rows, [B, H], and not of steps.
+  // Whether the states after a reset are given for rows, [B, H], and not for steps.
   bool by_rows(const Tensor& replacement) const {
     return packed_ ? replacement.sym_size(0) == batch_ : replacement.dim() == 2;
   }

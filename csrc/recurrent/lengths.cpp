@@ -63,7 +63,7 @@ LayerArguments with_lengths(LayerArguments a, const RowLengths& lengths) {
     a.reset_c = a.c0;
     return a;
   }
-  // In the form of one for each step: before these the rows begin, all others are as given.
+  // Each step gets a reset state: the initial state where a row begins, otherwise the caller's.
   const Tensor begin = at::stack({first_after, lengths.last});
   a.reset = a.reset.logical_or(first_after);
   a.reset_h = at::where(begin, a.h0.unsqueeze(1), of_steps(a.reset_h, a.h0));
@@ -89,7 +89,7 @@ LayerArguments keep_cells(LayerArguments a, const RowLengths& lengths) {
       at::zeros_symint({gates, a.h0.sym_size(-1), columns}, a.weight_ih.options());
   weights.select(0, 0).select(-1, 0).fill_(-kSaturated);
   if (a.cell == CellKind::kLstm) weights.select(0, 1).select(-1, 0).fill_(kSaturated);
-  // With one direction they may lack the dimension D.
+  // The weights of one direction may lack the dimension D.
   auto like = a.weight_ih.sym_sizes().vec();
   like.back() = columns;
   a.input = at::cat({a.input, marks}, -1);
@@ -99,7 +99,7 @@ LayerArguments keep_cells(LayerArguments a, const RowLengths& lengths) {
 
 void set_last_states(Tensor& h_n, Tensor& c_n, const LayerArguments& given, const Tensor& output,
                      const Tensor& cells, const RowLengths& lengths) {
-  // For the second direction the layer has them itself.
+  // The layer's own last states are right for the second direction.
   const auto with_first = [](const Tensor& first, const Tensor& states) {
     if (states.sym_size(0) == 1) return first.unsqueeze(0);
     return at::stack({first, states.select(0, 1)});

@@ -41,8 +41,8 @@ LayerArguments with_lengths(LayerArguments layer, const RowLengths& lengths);
 // The layer of one direction whose gates keep c in the padding.
 LayerArguments keep_cells(LayerArguments layer, const RowLengths& lengths);
 
-// Its states after the last real steps. `given` began the rows; `cells` [T, B, H] are those of the
-// first direction, or undefined where c_n has them.
+// Sets the states after each row's last real step. `given` are the arguments of the layer; `cells`
+// [T, B, H] are those of the first direction, or undefined if c_n is already right.
 void set_last_states(Tensor& h_n, Tensor& c_n, const LayerArguments& given, const Tensor& output,
                      const Tensor& cells, const RowLengths& lengths);
 

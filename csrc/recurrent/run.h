@@ -25,7 +25,7 @@ struct LayerResets {
         c(aligned(cast(a.reset_c, acc))),
         per_step(h.defined() && !h.sizes().equals(a.h0.sizes())) {}
 
-  // From direction d on; gradients [D, S, H] may be undefined.
+  // The arguments of the kernels from direction d on; gradients [D, S, H] may be undefined.
   RecurrenceResets from(int64_t d, const Tensor& grad_h = {}, const Tensor& grad_c = {}) const {
     const auto of = [&](const Tensor& t) { return of_direction(t, d); };
     return {static_cast<const bool*>(const_data_of(marks)),

@@ -1,9 +1,9 @@
 // The derivatives of sine_linear, of every order. With z = x W^T + b and s_k = d^k sin(omega z) /
 // dz^k, slope(g, f, k) = g f s_k is closed under differentiation. Its vjp for v, which
 // sine_linear_slope_backward computes in one pass:
-//   by g: slope(v, f, k)    by f: slope(v, g, k)    by z: slope(v g, f, k + 1)
-// From grad_z follow grad_x = grad_z W, grad_W = grad_z^T x, grad_b = sum grad_z. output and phase
-// are functions of x, W and b, so they get no gradients of their own.
+//   for g: slope(v, f, k)    for f: slope(v, g, k)    for z: slope(v g, f, k + 1)
+// grad_z gives grad_x = grad_z W, grad_W = grad_z^T x and grad_b = sum grad_z. output and phase are
+// functions of x, W and b, so they get no gradients of their own.
 //
 // z is never materialised. Its gradients accumulate at a second input of the layer's Node, which a
 // slope finds through output.grad_fn(), so the GEMMs run once for all of them.
@@ -18,8 +18,8 @@ namespace {
 
 using namespace sine_layer;
 
-// Whether to save memory at the cost of another call of the dispatcher: not for what
-// fused_backward.cu computes without grad_z in memory, and not for symbolic sizes.
+// Whether to save memory at the cost of another call of the dispatcher. That does not pay for the
+// sizes of fused_backward.cu, which has no grad_z in memory; symbolic sizes are not compared.
 constexpr int64_t kLarge = int64_t{1} << 24;  // bytes
 
 bool large_grad_z(const Tensor& grad, const Tensor& weight) {

@@ -16,7 +16,7 @@ static JetSecond second_of(const char* op, std::string_view name) {
   return JetSecond::kDiagonal;
 }
 
-// As the kernels use it: rounded to float32 a double may be 0 or inf.
+// Checks the value that the kernels use: a double may round to 0 or inf in float32.
 static bool usable(double omega, ScalarType dtype) {
   const double taken = dtype == at::kDouble ? omega : static_cast<float>(omega);
   return std::isfinite(taken) && taken != 0;

@@ -60,7 +60,7 @@ inline bool reads_output(ScalarType dtype) { return dtype == at::kFloat; }
 
 // A tensor [..., C] as [R, C], or behind `front` dimensions, at most one, as [N, R, C].
 Tensor rows_of(const Tensor& t, int64_t front);
-// For N layers behind theirs.
+// Keeps the dimension N if the weight has one.
 inline Tensor rows_of(const Tensor& t, const Tensor& weight) {
   return rows_of(t, weight.dim() - 2);
 }

@@ -37,8 +37,8 @@ void check_array(const treadle_device& device, const NamedArray& given);
 void check_data(const treadle_device& device, const char* name, const char* field,
                 const treadle_array& array, int64_t alignment);
 
-// `out`, written elementwise from `inputs` of its sizes, shares no memory with them except where it
-// is one of them; nor has it an element twice.
+// Checks that `out`, computed elementwise from `inputs` of its sizes, either is one of them or
+// shares no memory with them, and that no two of its elements have one address.
 void check_memory(const NamedArray& out, std::initializer_list<NamedArray> inputs);
 
 // Two arrays that are both written share no memory at all.

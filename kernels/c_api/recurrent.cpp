@@ -66,7 +66,7 @@ CLayer CLayer::checked(const treadle_device* device, const treadle_recurrent* gi
           "layer.cell must be TREADLE_LLTM, TREADLE_LSTM or TREADLE_GRU, got ", given->cell);
   require(given->directions == 1 || given->directions == 2, "layer.directions must be 1 or 2, got ",
           given->directions);
-  // So small that no product of them below leaves 64 bits.
+  // With these limits no product of sizes overflows 64 bits.
   const auto check_size = [](const char* name, int64_t size, int bits) {
     require(size >= 1 && size < int64_t{1} << bits, "layer.", name,
             " must be at least 1 and less than 2^", bits, ", got ", size);

@@ -12,7 +12,7 @@
 namespace treadle {
 namespace {
 
-// All steps, from the last to the first if `from_end`.
+// All steps in order, or from the last to the first if `from_end`.
 std::vector<RecurrenceStep> steps_of(const CLayer& layer, bool from_end) {
   std::vector<RecurrenceStep> steps;
   steps.reserve(static_cast<size_t>(layer.sizes.steps));

@@ -106,7 +106,7 @@ struct Type {
   using type = T;
 };
 
-// These functions are for host and device; nvcc would warn of an f that is for one of them.
+// These functions are for host and device; nvcc would warn if f is for only one of them.
 #ifdef __CUDACC__
 #define TREADLE_NO_EXEC_CHECK _Pragma("nv_exec_check_disable")
 #else
@@ -154,7 +154,7 @@ TREADLE_HD auto visit(Dtype dtype, F&& f) {
   return dtype == Dtype::kBool ? f(Type<bool>{}) : visit_number(dtype, f);
 }
 
-// For an op that keeps integers, and one that is floating-point throughout.
+// Visits the dtypes of an op that has integer results (kIntegers) or only floating-point ones.
 TREADLE_NO_EXEC_CHECK
 template <bool kIntegers, class F>
 TREADLE_HD auto visit_computed(Dtype dtype, F&& f) {

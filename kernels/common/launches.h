@@ -22,14 +22,14 @@ struct Launch {
   const char* reason = "";
 };
 
-// Both belong to this thread. While recording_launches(), every launch is recorded (and still
-// made).
+// Both belong to the calling thread. While recording_launches() is true, the thread's launches run
+// and are recorded.
 bool& recording_launches();
 std::vector<Launch>& recorded_launches();
 
 void add_launch(Launch launch);
 
-// As recording_launches(), for libtreadle.so.
+// The value of recording_launches(), for libtreadle.so.
 bool launches_recorded() TREADLE_EXPORTED(launches_recorded);
 
 // Launches of this thread are recorded as part of this algorithm, with its reason: both string

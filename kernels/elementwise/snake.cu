@@ -25,7 +25,7 @@ __device__ __forceinline__ acc small_snake_of(acc x, acc alpha, SnakeInverse<acc
   return SnakeChannel<acc>::small_value(x, t, math::any_snake<scalar_t, false>(t).sine, inverse);
 }
 
-// For map.cuh.
+// The functor that map.cuh applies.
 template <class scalar_t>
 struct SnakeOf {
   using acc = acc_t<scalar_t>;

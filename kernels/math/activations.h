@@ -28,8 +28,8 @@ TREADLE_HD T zero_if_tiny(T complement) {
 #if defined(__CUDA_ARCH__)
   return complement;
 #else
-  // By bits: otherwise compilers turn the selects of LLTM's gradients into branches on the chosen
-  // 0.
+  // The select uses bits: otherwise compilers turn the selects of LLTM's gradients into branches on
+  // the chosen 0.
   const bool keep = !(complement < (sizeof(T) == 4 ? T(0x1p-64) : T(0x1p-128)));
   const auto bits = bits_of(complement);
   return from_bits(bits & (decltype(bits){0} - keep));
@@ -53,8 +53,8 @@ TREADLE_HD T exp_of_minus_magnitude(T x) {
 
 }  // namespace detail
 
-// On the device in 2 ulp, for b whose inverse is not subnormal: denominators here are between 1 and
-// 4.
+// The device's result is within 2 ulp unless 1 / b is subnormal; denominators here are between 1
+// and 4.
 TREADLE_HD float divide(float a, float b) {
 #if defined(__CUDA_ARCH__)
   float inverse;
@@ -87,7 +87,7 @@ TREADLE_HD Fraction<T> tanh(T x) {
   return {with_sign_of(e, x), T(2) + e};
 }
 
-// Within about 1e-5 of the value on the device, which is enough for half types.
+// The device's result is within about 1e-5 of tanh(x), which is enough for half types.
 TREADLE_HD float tanh_of_halves(float x) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 750
   float result;
@@ -98,9 +98,9 @@ TREADLE_HD float tanh_of_halves(float x) {
 #endif
 }
 
-// For results that are rounded to a half type: on the device within 2^-21 of the value unless that
-// is below 2^-125, by a shorter chain than sigmoid's. 0 from where exp(-x) overflows, and nowhere
-// else.
+// A sigmoid for results that are rounded to a half type. On the device it has a shorter chain of
+// instructions and is within 2^-21 of the value, unless that is below 2^-125. It is 0 only where
+// exp(-x) overflows.
 template <class T>
 TREADLE_HD T sigmoid_of_halves(T x) {
 #if defined(__CUDA_ARCH__)

@@ -87,7 +87,7 @@ TREADLE_HD Turns turns_of(double x) {
   return {m * digits(first) + high_product(m, w1) + (low < m * w1), low};
 }
 
-// For finite x beyond 2^-10.
+// Takes finite x with |x| > 2^-10.
 template <Wave wave>
 TREADLE_HD DoubleAngle far_angle(double x) {
   Turns turns = turns_of(x);

@@ -13,7 +13,7 @@ namespace treadle::math {
 
 namespace detail {
 
-// Half the unit of a phase of 16 bits in turns; of a cosine in fixed point.
+// Half the unit of a 16-bit phase in turns or, for float, of a cosine in fixed point.
 template <class T>
 inline constexpr float kLeastCosine = 0x1.921fb6p-15f;
 template <>

@@ -42,7 +42,7 @@ struct Quarter {
   uint32_t k;  // modulo 4
 };
 
-// Up to kNear pi / 2 is subtracted in three parts; beyond, u / pi comes from a table.
+// For |u| up to kNear, pi / 2 is subtracted in three terms; beyond, u / pi comes from a table.
 template <bool kFar>
 TREADLE_HD Quarter quarter_of(float u) {
   const float shifted = fma_rn(u, 0x1.45f306p-1f, kRound<float>);
@@ -95,7 +95,7 @@ TREADLE_HD float square_of_cosine(float y) { return mul_rn(sub_rn(1.0f, y), add_
 // sqrt(square) where it is not small; NaN stays NaN. The correction covers its error, too.
 TREADLE_HD float root_of(float square) { return sqrt_near(square < kSmall ? kSmall : square); }
 
-// In the lower 16 bits.
+// The code of a cosine, in the lower 16 bits of the result.
 TREADLE_HD uint32_t encode_cosine(float y, float c) {
   const float square = square_of_cosine(y);
   const uint32_t itself = rounded_bits(c, 1 / kUnit);
@@ -232,7 +232,7 @@ struct SineLinear<double> {
   }
 };
 
-// Up to here forward (of u) and wave (of a phase that is u) need no kFar.
+// The largest |u| for which forward and, if the phase is u, wave do not need kFar.
 template <class scalar_t>
 inline constexpr acc_t<scalar_t> kNearPhase = kNear<acc_t<scalar_t>>;
 

@@ -40,8 +40,8 @@ TREADLE_HD float cospi(float r) {
   return polynomial(q, 1.0f, -0x1.3bd3b0p+2f, 0x1.03bdaap+2f, -0x1.550418p+0f, 0x1.c2b978p-3f);
 }
 
-// For half types: t / pi less the nearest integer. Its parity does not matter, since it turns the
-// signs of both waves.
+// For half types: t / pi minus the nearest integer. An odd integer changes the signs of both waves,
+// so its parity does not matter.
 template <class T>
 TREADLE_HD float snake_turns(T t, HalfTurns<T> row) {
   std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t> odd = 0;

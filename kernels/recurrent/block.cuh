@@ -63,11 +63,10 @@ __device__ __forceinline__ float rounded_to(float x) {
   }
 }
 
-// What a thread prefetches of an array of T, 4 bytes of a stage for each gate or other number.
-// Those of half types hold a neighbour, too, which nobody reads here and nobody may write
-// meanwhile: not even another thread its own number, so results do not lie in place of what is
-// read. cp.async reads whole words whatever its src-size says: whoever allocates an odd number of
-// elements leaves room for the last word.
+// A thread's prefetches from an array of T: 4 bytes of a stage for each number. In half types these
+// include a neighbour. This thread ignores it, but no thread may write it meanwhile, so results
+// must not overwrite inputs. cp.async reads whole words whatever its src-size says: an array with
+// an odd number of elements needs room for the last word.
 template <class T, int ahead>
 struct Prefetched {
   WordHalves<ahead> halves;
@@ -127,7 +126,7 @@ struct RowIterator {
     keep(step);
   }
 
-  // To the step after the s-th. On the critical path: without packing, one addition of a stride.
+  // Moves to the step after the s-th. It is on the critical path: without packing, one addition.
   __device__ __forceinline__ void advance(const BlockRow& row, const PersistentSizes& sizes,
                                           int s) {
     if (sizes.starts == nullptr) {

@@ -90,8 +90,8 @@ __global__ void __launch_bounds__(2 * units, 1)
                  args.sizes, kGates * hidden);
   __syncthreads();
 
-  // With resets, as many steps at a time as a word of marks has: asking in each step whether
-  // another begins would cost more than the marks.
+  // With resets this loop takes the steps of one word of marks at a time: a check in each step for
+  // the next word would cost more than the marks.
   uint32_t given = resets.given();
   keep(given);
   int s = 0;

@@ -111,7 +111,7 @@ struct GridSplit {
   static constexpr int kStageRow = kUnits * 4 + (state_gates == 4 ? 16 : 32);  // bytes
   static constexpr int kFirstPoll = 600;  // clocks after sums are read, with one tile
 
-  // In a tile: the highs of a pair of units of the first row, and how far behind it the lows are.
+  // Offsets in a tile: word_of(pair) for the highs of a pair in the first row; kLowAt to its lows.
   static constexpr int kLowAt = kChunks / 2 * 512;
   static constexpr int word_of(int pair) {
     const int chunk = pair / 16, warp = chunk / (kChunks / 2);

@@ -21,8 +21,8 @@ using plan_grids::grid_shape_of;
 using plan_grids::most_rows;
 using plan_grids::plan_grid;
 
-// As many steps as half of the cache holds, so that each finds its part of the input product there;
-// but at least so many rows, since smaller products do not fill the chip.
+// A chunk has the steps whose input product fits half of the cache, so that each step finds its part
+// there, but at least kProductRows rows, since smaller products do not fill the chip.
 constexpr int64_t kProductRows = 1024;
 
 int64_t steps_per_chunk(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
@@ -198,8 +198,8 @@ Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
   }
   constexpr double kNever = std::numeric_limits<double>::infinity();
   const Clusters clusters = cluster ? plan_clusters(sizes, device, backward) : Clusters{{}, kNever};
-  // Where a cluster has little to keep, its times are the better known. Those of float32 multiply
-  // by fma backward and of packed batches, and are the slower ones.
+  // For small H the times of clusters are known better than the grid's. Clusters of float32 multiply
+  // by fma in the backward pass and for packed batches, and are then slower than the grid.
   const bool narrow = cluster && device.clusters() && sizes.hidden <= kGridFromHidden;
   const bool by_fma = !is_half(sizes.dtype) && (backward || sizes.ragged);
   const double of_grid =
@@ -298,9 +298,9 @@ Choice take_forced(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
   return {"rows", reason};
 }
 
-// Whether cuBLAS in float32 multiplies by W_hh so much faster if that lies by columns (64 x 2048
-// times 2048 x 8192 on an H200: 62.5 us, by columns 56.8) that a copy pays. Steps of a packed batch
-// may have few rows.
+// Whether a copy of W_hh in column-major order pays, since cuBLAS then multiplies faster in float32
+// (64 x 2048 times 2048 x 8192 on an H200: 56.8 us instead of 62.5). Steps of a packed batch may
+// have few rows.
 bool by_columns(const RecurrenceSizes& sizes) {
   return sizes.hidden >= 2048 && sizes.batch > 1 && !few_rows(sizes.batch) && sizes.batch <= 128 &&
          sizes.steps >= 32 && !sizes.ragged;

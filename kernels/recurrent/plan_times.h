@@ -125,16 +125,16 @@ inline double grid_time(int64_t launches, int rows, const RecurrenceSizes& sizes
 
 // ---- other GPUs than those that were measured
 
-// How much longer a step of a persistent kernel takes there: it is a chain of latencies, of
-// instructions and of L2, which follow the clock.
+// How much longer a step of a persistent kernel takes on such a GPU: the step is a chain of
+// latencies of instructions and of L2, which follow the clock.
 inline double slower(const RecurrenceDevice& device) {
   if (device.clusters()) return 1;
   return static_cast<double>(kHopperMhz) / std::max(device.clock_mhz, 1);
 }
 
-// What cuBLAS computes there beside an H200, by the products that a multiprocessor computes in a
-// clock: in half types with sums in float32, and in float32. Data sheets; the small products of a
-// step reach the same share of them everywhere, which nobody has measured.
+// The speed of cuBLAS on such a GPU, relative to an H200: the ratio of products per clock in the
+// data sheets, in half types with sums in float32, and in float32. This assumes that the small
+// products of a step reach the same share of it on every GPU, which nobody has measured.
 inline double multiply_speed(const RecurrenceDevice& device, bool half) {
   if (device.clusters() || !device.persistent()) return 1;
   const double chip = device.multiprocessors / 132.0 / slower(device);

@@ -126,7 +126,7 @@ def run(devices: list[str]) -> Iterator[Result]:
 
 @contextmanager
 def _exact_float32() -> Iterator[None]:
-    """No tf32 in LSTM and GRU, whose switch is that of torch's layers, on by default."""
+    """Turns off tf32 in LSTM and GRU, which torch allows by default (its switch for cuDNN)."""
     before = torch.backends.cudnn.allow_tf32
     torch._C._set_cudnn_allow_tf32(False)
     try:

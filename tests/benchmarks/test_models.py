@@ -81,7 +81,7 @@ def test_tf32_may_round_and_float32_itself_may_not() -> None:
 
 @pytest.mark.parametrize("form", ["2 layers", "bidirectional, packed"])
 def test_wrong_stacks_are_refused(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is wrong in its first steps, and one that is wrong after them alone."""
+    """The check refuses a stack that is wrong in its first steps, and one only wrong later."""
     called = models.called
     for steps, message in ((slice(0, 4), "result 0 is wrong by"), (slice(-3, None), "is off by")):
 

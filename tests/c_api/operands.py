@@ -143,7 +143,7 @@ OPS = (add_op(3), add_op(1), scale_op(2), *TRIG)
 
 
 def ops_of(dtype: torch.dtype) -> tuple[Op, ...]:
-    """Those that have an output of the dtype."""
+    """The ops that have an output of the dtype."""
     more = (add_op(0.37), scale_op(-2.75)) if dtype.is_floating_point else ()
     return (*OPS, *more) if dtype.is_floating_point else OPS[:3]
 

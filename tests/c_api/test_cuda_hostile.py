@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def each(*left_out: str) -> pytest.MarkDecorator:
-    """Every function except these, and layers if they have kernels."""
+    """All functions except these; those of layers only on a GPU that has kernels for them."""
     names = [f for f in native.FUNCTIONS if f not in ("treadle_get_launch", *left_out)]
     marks = {f: HOPPER if "recurrent" in f else () for f in names}
     return pytest.mark.parametrize("function", [pytest.param(f, marks=marks[f]) for f in names])
@@ -42,7 +42,7 @@ two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two G
 
 @pytest.fixture(autouse=True)
 def cuda_goes_on() -> Iterator[None]:
-    """No error is left for the next one who asks."""
+    """After each test CUDA still works and reports no error."""
     yield
     torch.cuda.synchronize()
     assert torch.ones(9, device="cuda").sum() == 9

@@ -115,12 +115,12 @@ def in_turn(work: Work, place: Place, rounds: int, waits: bool = True) -> list[l
 
 
 def interleaved(work: Work, place: Place, rounds: int) -> list[list[Tensor]]:
-    """One thread, which waits for neither; on the CPU a call is over when it returns."""
+    """Calls both from one thread, which waits for neither; on the CPU each call is synchronous."""
     return in_turn(work, place, rounds, waits=False)
 
 
 def in_two_threads(work: Work, place: Place, rounds: int) -> list[list[Tensor]]:
-    """Each goes on until the other has had its rounds, however late that one began."""
+    """Runs both until each has done its rounds, so that they overlap if one begins late."""
     counts = [0, 0]
 
     def all_of(number: int) -> list[list[Tensor]]:

@@ -24,7 +24,7 @@ ALPHAS = (1e-3, 1e-6, 1e-8, 1e-9, 0.0, -1e-9, -2e-9, -1e-8, -1e-6, 1e-20, -1e-30
 
 
 def near_zero(dtype: torch.dtype) -> list[float]:
-    """Those numbers, and the least ones of the dtype."""
+    """ALPHAS, and the smallest numbers of the dtype."""
     info = torch.finfo(dtype)
     least = info.smallest_normal * info.eps
     return [*ALPHAS, info.smallest_normal, -info.smallest_normal / 2, least, -least]

@@ -85,7 +85,7 @@ def whole(value: Tensor) -> Tensor:
 
 
 def named(tensors: Iterator[tuple[str, Tensor | None]]) -> dict[str, Tensor]:
-    """On the CPU, whole, by the names that the net itself has for them."""
+    """Gathers the tensors on the CPU, by their names without the wrapper's prefix."""
     found = {}
     for name, tensor in tensors:
         assert tensor is not None, name

@@ -111,7 +111,7 @@ FLAGS: dict[str, dict[str, bool]] = {
 @pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS)
 @pytest.mark.usefixtures("fresh_compile")
 def test_jets_of_a_siren(flags: dict[str, bool], backend: str) -> None:
-    """Every part is jagged as the points are, and that of its rows as one dense batch."""
+    """Every part is jagged like the points, and equals the part of one dense batch of all rows."""
     torch.manual_seed(0)
     siren = treadle.nn.Siren(3, 8, 1, 1, outermost_linear=True)
     x = torch.rand(7, 3, requires_grad=True)

@@ -136,7 +136,7 @@ def test_a_sharded_checkpoint_is_read_by_one_process(
 
 @pytest.mark.parametrize("name", NETS)
 def test_a_part_of_the_batch_would_not_do(name: str) -> None:
-    """No case above could pass without its synchronisation."""
+    """A case above fails without synchronisation: half of the batch has other gradients."""
     x = batches("cpu")[0]
     found = []
     for rows in (x, *x.chunk(2)):

@@ -88,7 +88,7 @@ def thread_counts() -> Calls:
 
 
 def python_threads() -> Calls:
-    """Each has a pool of its own, in which it looks for itself."""
+    """Calls ops in Python threads: each has a pool of its own, and checks that pool."""
     for size, count in itertools.product(SIZES, (1, 3)):
 
         def call(size: Any = size, count: int = count) -> None:

@@ -170,7 +170,7 @@ def products_in_backward(
 
 @pytest.mark.parametrize("subset", SUBSETS, ids=str)
 def test_only_needed_products_are_computed(subset: tuple[int, ...]) -> None:
-    """One product each for input, weights and old_h; bias and old_cell take none."""
+    """input, weights and old_h take one product each; bias and old_cell take none."""
     call = cell_arguments(Make("products", "cpu", torch.float32), (3, 5, 4))
     assert products_in_backward("lltm_cell", call, subset) == len({0, 1, 3} & set(subset))
 
@@ -185,7 +185,7 @@ def test_only_the_gradients_asked_for_are_computed() -> None:
 
 @pytest.mark.parametrize("subset", SINE_SUBSETS, ids=str)
 def test_only_needed_products_of_the_sine_layer_are_computed(subset: tuple[int, ...]) -> None:
-    """One each for input and weight."""
+    """input and weight take one product each."""
     call = sine_arguments(Make("products", "cpu", torch.float32), (3,), (5, 4))
     kernels = ("aten::mm", "aten::bmm")
     found = products_in_backward("sine_linear", call, subset, names=kernels)

@@ -82,7 +82,7 @@ def as_traced(expected: Tensor, *arguments: Tensor) -> Tensor:
 
 
 def rounded_once(expected: Tensor, a: Tensor, b: Tensor, alpha: float) -> Tensor:
-    """One fma in float; what torch would round its operands to first, here too."""
+    """One fma in float of operands in the result's dtype, to which torch rounds them, too."""
     dtype = expected.dtype
     product = b.to(dtype).double() * torch.tensor(alpha, dtype=dtype).double()
     exact = (a.to(dtype).double() + product).float().to(dtype)

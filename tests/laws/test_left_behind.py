@@ -131,7 +131,7 @@ def both_passes(op: Op, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", OPS)
 def test_the_state_is_as_before(name: str, device: str) -> None:
-    """And a call warns of nothing."""
+    """A call leaves no state behind and gives no warning."""
     both_passes(OPS[name], device)  # what torch itself makes once: pools, handles, workspaces
     before = state(device)
     with warnings.catch_warnings():
@@ -164,7 +164,7 @@ def test_switches_that_the_user_set_stay(
 
 
 def test_the_snapshot_sees_a_change() -> None:
-    """Each kind of state that can be changed here without harm."""
+    """The snapshot sees changes of each kind of state that this test can change without harm."""
     before = state("cpu")
     libm = ctypes.CDLL(None)
     libm.fesetround(0x400)

@@ -170,7 +170,7 @@ def written(twins: Twins, sample: Sample, expected: Tensor) -> Iterator[tuple[st
 
 
 def overlaps_itself(t: Tensor) -> bool:
-    """Two indices, one address: what an op in place leaves there depends on its order."""
+    """Whether two indices have one address: in place, the result depends on the op's order."""
     if t.numel() == 0 or t.is_contiguous():
         return False
     addresses = sum(

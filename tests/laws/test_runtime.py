@@ -90,7 +90,7 @@ def test_a_write_to_what_the_cell_saved_is_noticed(position: int, device: str) -
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_new_h_may_be_overwritten(device: str) -> None:
-    """No derivative needs it, so that h can be updated in place."""
+    """No derivative reads new_h, so that h can be updated in place."""
     arguments = cell(device, requires_grad=True)
     new_h, new_cell = treadle.lltm_cell(*arguments)
     torch.autograd.backward([new_h.mul_(2), new_cell], [torch.ones_like(new_h)] * 2)

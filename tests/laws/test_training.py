@@ -100,7 +100,7 @@ def test_scaled_gradients_are_the_gradients(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_sixteen_threads_at_once(device: str) -> None:
-    """Each works on one of four batches with parameters that all share."""
+    """Each thread takes one of four batches; all threads share the parameters."""
     model, count = net(device), 16
 
     def work(seed: int) -> list[Tensor]:

@@ -77,7 +77,7 @@ def crossed(text: str) -> list[str]:
 
 
 def read() -> Iterator[tuple[str, str]]:
-    """Each source and page, and its prose; not the past: the change log and docs/dev/."""
+    """Each source and page with its prose, without the change log and docs/dev/."""
     for file in files():
         page = file in ("README.md", "CONTRIBUTING.md") or re.fullmatch(r"docs/[^/]*\.md", file)
         if page or ("/" in file and file.endswith((*CPP, ".py"))):

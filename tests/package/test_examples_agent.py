@@ -160,7 +160,7 @@ def test_the_host_waits_for_nothing_on_cuda(load: Load, way: str) -> None:
 
 @GPU
 def test_a_graph_plays_what_the_loop_plays_on_cuda(load: Load) -> None:
-    """From one state and one seed, and something else at the next replay."""
+    """Graph and loop agree from the same state and seed; the next replay draws other numbers."""
     graphed = started(load, "cuda")
     play = load("agent_loop").player(graphed, 8)
     loop = started(load, "cuda")

@@ -128,7 +128,7 @@ def test_hipify_leaves_what_is_listed(translated: dict[str, str]) -> None:
 
 
 def test_code_of_sm_90_stays_behind_its_planner(translated: dict[str, str]) -> None:
-    """Only kernels of sm_90 include it, and launchers that name them."""
+    """Only kernels of sm_90 and their launchers include code of sm_90."""
     users = {
         path
         for path in translated

@@ -92,7 +92,7 @@ def streams(algorithm: str) -> Cases:
 
 
 def meet(folder: str, index: int) -> None:
-    """Until the other process is there, too."""
+    """Waits for the other process."""
     (Path(folder) / str(index)).touch()
     until = time.monotonic() + 40
     while not (Path(folder) / str(1 - index)).exists():
@@ -199,7 +199,7 @@ def recycled(algorithm: str) -> Cases:
 
 
 def bytes_of(t: Tensor) -> Tensor:
-    """All that its storage holds, around it, too."""
+    """All bytes of the tensor's storage, including those around the tensor."""
     return torch.empty(0, dtype=torch.uint8, device=t.device).set_(t.untyped_storage())
 
 

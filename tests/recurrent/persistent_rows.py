@@ -78,7 +78,7 @@ def put(t: Tensor, at: tuple[int | slice, ...], bits: int) -> Tensor:
 
 
 def spoilt(one: Given, place: str, bits: int, row: Row, whole: bool) -> Given:
-    """One element of the row, or all that it has at one step."""
+    """Spoils one element of the row, or all its elements at one step."""
     unit = slice(None) if whole else slice(1, 2)
 
     def sequence(t: Tensor) -> Tensor:

@@ -258,7 +258,7 @@ def one_launch(
 
 
 def launched(algorithm: str) -> Cases:
-    """All steps and both directions are one launch each way."""
+    """The forward pass of all steps and both directions is one launch, and so is the backward."""
     for dtype, lengths, recompute, cell, hidden in itertools.product(
         calls.dtypes_of(algorithm), (None, (17, 5, 5, 2, 1)), (False, True), CELLS, (64, 96)
     ):

@@ -138,7 +138,7 @@ def large(cell: str, batch: int, hidden: int, tf32: bool) -> None:
 
 
 def spread(cell: str, hidden: int, power: int) -> None:
-    """One gradient of a span is so much larger than the others."""
+    """One gradient of each span is 2^power times as large as the others."""
     one = drawn("spread", cell, 9, hidden)
 
     def change(t: Tensor) -> Tensor:

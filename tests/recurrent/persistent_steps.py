@@ -165,7 +165,7 @@ def each_kind(dtypes: Kinds, turn: int, directions: int) -> Iterable[tuple[torch
 
 
 def sizes(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
-    """Every T and B."""
+    """Cases of every T and B, with alternating options."""
     for turn, (h, t, b) in enumerate(itertools.product(widths, STEPS, BATCHES)):
         if t * b * h > MOST:
             continue

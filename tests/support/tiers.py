@@ -99,8 +99,8 @@ def left_out(keys: Iterable[str], which: str) -> set[str]:
 
 
 def spread(tests: Sequence[T], keys: Sequence[str | None], workers: int) -> list[T]:
-    """Long ones first: xdist hands each worker a run of as many tests, which it takes in order
-    while those that have finished steal from the end. Tests of one entry stay together, for the
+    """Puts long tests first: xdist hands each worker an equal run of tests, which it takes in order
+    while workers that have finished steal from the end. Tests of one entry stay together, for the
     fixtures of their file."""
     groups: dict[str, list[T]] = {}
     short = []

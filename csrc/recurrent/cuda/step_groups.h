@@ -73,7 +73,7 @@ class StepGroups {
   void make_graph();
 };
 
-// All steps of a direction: first_h is what the first reads instead of args.h, or null.
+// Runs all steps of a direction. The first step reads first_h instead of args.h, unless it is null.
 void run_grouped_forward(const char* op, const RecurrenceForward& args, const GroupedSteps& steps,
                          const at::Tensor& input, const at::Tensor& weight_ih,
                          const at::Tensor& weight_hh, const RecurrencePlan& plan,

@@ -87,7 +87,7 @@ void dense_row(const F& f, char* const* data, int64_t n, std::index_sequence<I..
   }
 }
 
-// How an operand lies in memory along a row. kTurned: dense along the other dimension.
+// The layout of an operand along a row. kTurned: dense along the other dimension.
 enum class InRow { kDense, kRepeated, kTurned, kElsewhere };
 
 template <class common_t>

@@ -45,8 +45,8 @@ struct LltmFewForward {
   void* gates;                     // [N, B, 3H] contiguous: the product, without bias
 };
 
-// What follows from grad_gates [N, B, 3H], contiguous, of few rows; each result, contiguous, may be
-// null.
+// The gradients that follow from grad_gates [N, B, 3H] of few rows. All arrays are contiguous; each
+// result may be null.
 struct LltmGradients {
   LltmShape shape;
   int64_t features;

@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kWarpUnits * kWarps * kLanes)
     acc sum = 0;
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) sum += parts[in_block][w][m * kWarpRows + lane];
-    // As the backward pass reads it.
+    // Rounded, since the backward pass reads the rounded value.
     const T stored = Narrow<T>::from(sum);
     static_cast<T*>(args.gates)[(flat * kCellGates + m) * hidden + unit] = stored;
     gates[m] = widen(stored);

@@ -68,7 +68,7 @@ class Gradients:
         of_value: Tensor | None,
         of_gradient: Tensor | None,
     ) -> None:
-        """Those of the points ``rows``, which layers, pulls and both gradients are cut to."""
+        """Adds the gradients of the points ``rows``; all arguments have only these points."""
         by_sums: list[Tensor | None] = [None] * len(layers)
         if of_gradient is not None:
             self._through_gradient(layers, pulls, of_gradient, by_sums)
