@@ -132,7 +132,7 @@ MIXED: dict[str, tuple[str, Callable[[Maker], Args]]] = {
     "sine, int32": ("sine", lambda m: (m.dense(INT),)),
     "cosine, int32": ("cosine", lambda m: (m.dense(INT),)),
 }
-# As small as the largest that stays in the cache, but out of it.
+# Tensors of 2^20 elements, which would fit the cache, timed with their data out of it.
 SMALL: dict[str, tuple[str, Callable[[Maker], Args]]] = {
     "add, 2^20 elements": ("vector_add", lambda m: (m.small(FLOAT), m.small(FLOAT))),
     "add, 2^20 elements, bf16 to fp32": (

@@ -23,7 +23,7 @@ def elementwise(
     op: str, twin: Callable[..., Any], dtype: torch.dtype
 ) -> tuple[dict[str, Callable[..., Any]], list[str]]:
     """The baselines of an elementwise op on CUDA, and why some are missing."""
-    # As one function for all ops, so that what is compiled has a body and not a builtin.
+    # The lambda gives the compiler a Python function instead of a builtin.
     found: dict[str, Callable[..., Any]] = {"torch.compile": compiled(lambda *args: twin(*args))}
     notes: list[str] = []
     if importlib.util.find_spec("triton") is None:

@@ -150,7 +150,7 @@ def magnitude(argument: str) -> float:
 
 
 def share_of_copy(row: Row, name: str) -> float:
-    """NaN, which is not drawn, where a candidate was left out."""
+    """The speed as a share of the copy's; NaN, which is not drawn, without this candidate."""
     if name not in row["times"]:
         return math.nan
     return float(row["times"]["copy"]["median_us"] / row["times"][name]["median_us"])

@@ -16,7 +16,7 @@ from itertools import cycle, islice
 
 import torch
 
-# One candidate: calls that do the same on different inputs, made in turn.
+# The calls of one candidate: the same computation on different inputs, which alternate.
 Calls = Sequence[Callable[[], object]]
 
 # No GPU's clock is faster: a kernel that waits for this many cycles waits for a second at least.

@@ -245,7 +245,7 @@ def check_finite(*results: Tensor, op: str = "lltm") -> None:
 
 
 def batch_sizes(shape: Shape) -> Tensor:
-    """Rows of each step, of lengths uniform in 1..T, sorted; the longest is T, as if padded."""
+    """The rows of each step, for random lengths from 1 to T; the longest is T."""
     generator = torch.Generator().manual_seed(7)
     lengths = torch.randint(1, shape.t + 1, (shape.b,), generator=generator)
     lengths[0] = shape.t

@@ -134,7 +134,7 @@ def requested(which: str) -> int:
 
 
 def step(function: Callable[..., Any], args: Args) -> None:
-    """Forward and backward."""
+    """Runs forward and backward."""
     results = as_tuple(function(*args))
     torch.autograd.grad(results, leaves(args), [torch.ones_like(r) for r in results])
 

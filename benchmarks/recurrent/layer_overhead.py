@@ -82,7 +82,7 @@ def facts(settings: Settings, kind: Kind, what: str = "") -> dict[str, Any]:
 
 
 def ours_of(cell: str, args: Args, states: int) -> Any:
-    """treadle's module of these very parameters."""
+    """treadle's module, with the tensors of ``args`` as its parameters."""
     kind = {"device": args[0].device, "dtype": args[0].dtype}
     net = getattr(treadle.nn, cell.upper())(args[0].shape[-1], args[1].shape[-1], **kind)
     names = [name for name, _ in net.named_parameters()]
@@ -92,7 +92,7 @@ def ours_of(cell: str, args: Args, states: int) -> Any:
 
 
 def call_of(net: Any, states: int) -> Callable[..., tuple[Tensor, ...]]:
-    """As a function of x, the states, and the parameters, which it has."""
+    """The module as a function of x, the states and the parameters (its own)."""
 
     def call(x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
         output, last = net(x, rest[:states] if states > 1 else rest[0])

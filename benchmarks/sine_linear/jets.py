@@ -123,7 +123,7 @@ def plans(settings: Settings) -> Iterator[Plan]:
 
 
 def ways(settings: Settings, task: Task) -> tuple[dict[str, Derive], list[str]]:
-    """Ours first, and why some are missing."""
+    """The ways to time, ours first, and the reasons why some are missing."""
     found: dict[str, Derive] = {
         OURS: jet_ways.by_jets,
         EAGER: jet_ways.by_autograd(reference.sine_linear),

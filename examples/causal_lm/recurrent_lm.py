@@ -252,7 +252,7 @@ class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
         self.embedding = value
 
     def _init_weights(self, module: nn.Module) -> None:
-        # By torch.nn.init alone: transformers keeps it from touching what a file has brought.
+        # Uses torch.nn.init, which transformers patches so that it leaves loaded weights alone.
         if isinstance(module, (nn.Linear, nn.Embedding)):
             nn.init.normal_(module.weight, std=0.02)
             if getattr(module, "bias", None) is not None:

@@ -21,8 +21,8 @@ using plan_grids::grid_shape_of;
 using plan_grids::most_rows;
 using plan_grids::plan_grid;
 
-// A chunk has the steps whose input product fits half of the cache, so that each step finds its part
-// there, but at least kProductRows rows, since smaller products do not fill the chip.
+// A chunk has the steps whose input product fits half of the cache, so that each step finds its
+// part there, but at least kProductRows rows, since smaller products do not fill the chip.
 constexpr int64_t kProductRows = 1024;
 
 int64_t steps_per_chunk(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
@@ -198,8 +198,8 @@ Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
   }
   constexpr double kNever = std::numeric_limits<double>::infinity();
   const Clusters clusters = cluster ? plan_clusters(sizes, device, backward) : Clusters{{}, kNever};
-  // For small H the times of clusters are known better than the grid's. Clusters of float32 multiply
-  // by fma in the backward pass and for packed batches, and are then slower than the grid.
+  // For small H the times of clusters are known better than the grid's. Clusters of float32
+  // multiply by fma in the backward pass and for packed batches, and are then slower than the grid.
   const bool narrow = cluster && device.clusters() && sizes.hidden <= kGridFromHidden;
   const bool by_fma = !is_half(sizes.dtype) && (backward || sizes.ragged);
   const double of_grid =

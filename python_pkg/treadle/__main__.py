@@ -14,7 +14,7 @@ Table = tuple[str, list[str], list[list[str]]]
 
 
 def main(arguments: list[str] | None = None, problem: str | None = None) -> int:
-    """Print the report; 1 where something is broken, else 0."""
+    """Print the report; returns 1 if something is broken, else 0."""
     parser = argparse.ArgumentParser(prog="python -m treadle", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument(
@@ -90,7 +90,7 @@ def _tables(report: dict[str, Any]) -> list[Table]:
 
 
 def _self_test_table(results: list[dict[str, Any]]) -> Table:
-    """One row an op and device, one column a dtype: the error found."""
+    """A table of errors: a row for each op and device, a column for each dtype."""
     dtypes = list(dict.fromkeys(result["dtype"] for result in results))
     rows: dict[tuple[str, str], list[str]] = {}
     for result in results:
@@ -121,7 +121,7 @@ def _print(report: dict[str, Any]) -> None:
 
 
 def _printer() -> Any:
-    """Tables by rich where it is installed and someone is looking, else in plain text."""
+    """Prints tables with rich if it is installed and stdout is a terminal, else as plain text."""
     if not sys.stdout.isatty():
         return _show_plain
     try:

@@ -58,7 +58,7 @@ def seconds(run: Callable[[], Tensor], at_least: float) -> float:
 def row(
     cell: str, shape: Shape, dtype: torch.dtype, device: torch.device, at_least: float
 ) -> dict[str, Any]:
-    """µs a step of both layers, with and without gradients; or why there is none."""
+    """µs per step of both layers, with and without gradients, or the reason why there is none."""
     b, t, h = shape
     found: dict[str, Any] = {"cell": cell, "shape": shape, "dtype": str(dtype).split(".")[-1]}
     ours, theirs = (kind(h, h).to(device) for kind in CELLS[cell])
@@ -107,7 +107,7 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def main(path: Path, device: torch.device, shapes: tuple[Shape, ...] = SHAPES) -> int:
-    """Prints a line a row and writes all to ``path``; 1 if a result was wrong."""
+    """Prints a line for each row and writes all to ``path``; returns 1 if a result was wrong."""
     done = []
     for one in rows(device, shapes):
         done.append(one)

@@ -120,7 +120,7 @@ def run(devices: list[str]) -> Iterator[Result]:
                         error, limit = _measure(name, twin, device, dtype)
                     yield Result(name, device, label, error, limit)
                 except Exception as problem:
-                    # Whatever an op raises is what the report is for.
+                    # The report shows whatever an op raises.
                     yield Result(name, device, label, float("nan"), 0.0, str(problem))
 
 

@@ -71,7 +71,7 @@ class _Fused:
     @dispatch  # type: ignore[untyped-decorator]
     @set_lazy_legacy(False)  # type: ignore[untyped-decorator]
     def forward(self, tensordict: TensorDict) -> TensorDict:
-        """TorchRL's module, which still runs single steps and everything that treadle cannot."""
+        """Runs treadle's layer, or TorchRL's forward for single steps and unsupported layers."""
         ours = isinstance(self._layers, (nn.LSTM, nn.GRU)) and not self._layers.bidirectional
         if not (ours and self.recurrent_mode and tensordict.ndim):
             return super().forward(tensordict)  # type: ignore[misc]

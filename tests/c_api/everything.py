@@ -21,7 +21,7 @@ from tests.support.inputs import HALVES
 Run = Callable[[], None]
 ROWS, COLUMNS = 131, 77
 DTYPES = (*FLOATS, torch.int64, torch.int16, torch.uint8)  # as sanitize.py has them
-# One of each way to run on CUDA: clusters, a grid; on the CPU as many rows as threads share.
+# A size for each algorithm of CUDA, clusters and a grid. On the CPU threads share the rows.
 SIZES = (Sizes(3, 17, 64, directions=2), Sizes(2, 20, 1024))
 
 

@@ -46,7 +46,7 @@ class BigVgan(nn.Module):
         return x + (1.0 / (beta + 1e-9)) * torch.sin(x * alpha).pow(2)
 
 
-# Their formula, for every parameter.
+# The formula of DAC and BigVGAN.
 EXACT: dict[str, Any] = {"eps": 1e-9}
 MODULES: dict[str, Any] = {
     "DAC": (Dac, EXACT),
@@ -114,7 +114,7 @@ class Launches(TorchDispatchMode):
 
 
 def test_the_launches_that_the_page_names() -> None:
-    """docs/snake.md: those of a forward pass in plain PyTorch, and passes over the signal."""
+    """docs/snake.md gives the launches and passes over the signal of a forward in plain PyTorch."""
     page = (pages.DOCS / "snake.md").read_text()
     x = torch.randn(2, C, 4)
     for name, module in (
@@ -182,7 +182,7 @@ def test_zero_alpha(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("alpha", [1e-3, 1e-6, 1e-8, 1e-9, 0.0, -1e-9, -2e-9, -1e-8, -1e-6])
 def test_alpha_near_zero_trains(alpha: float, device: str) -> None:
-    """Their formula gives NaN at -1e-9, and gradients far off around it."""
+    """The formula of DAC and BigVGAN gives NaN at -1e-9, and wrong gradients near it."""
     x = torch.linspace(-3, 3, 7, device=device).view(1, 1, 7)
     act = treadle.nn.Snake(1, alpha=alpha, device=device)
     y = act(x)

@@ -79,7 +79,7 @@ def as_torch(place: str, x: Tensor, number: Any) -> bool:
         # torch rounds products in some loops of the CPU: tests/laws/test_opinfo.py.
         theirs = lambda x, out, n: ours(x, out, float(n))  # noqa: E731
     out = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
-    # On CUDA torch asks whether alpha fits out, and on the CPU, as we do, whether it fits x.
+    # torch checks on CUDA whether alpha fits out, but on the CPU, like our ops, whether it fits x.
     on_cpu = place == "alpha out" and x.dtype not in HALVES
     there = torch.device("cpu") if on_cpu else x.device
     wanted = result(theirs, x.to(there), out.to(there), number)

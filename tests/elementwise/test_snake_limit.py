@@ -61,7 +61,7 @@ def slopes(x: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def bends(x: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Second derivatives by x twice, by x and alpha, by alpha twice."""
+    """Second derivatives with respect to x, to x and alpha, and to alpha."""
     t = alpha * x
     return 2 * alpha * (2 * t).cos(), 2 * x * (2 * t).cos(), x**3 * t * of_phase(BEND, t)
 

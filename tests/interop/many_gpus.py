@@ -56,7 +56,7 @@ class Process:
         return [x.chunk(self.world)[self.rank] for x in batches(self.device)]
 
     def mean(self, loss: Tensor) -> Tensor:
-        """Over all processes."""
+        """The mean over all processes."""
         total = loss.detach().clone()
         distributed.all_reduce(total)
         return total / self.world

@@ -1,4 +1,4 @@
-"""DTensors on two processes: what our ops and modules give is what one process gives."""
+"""DTensors on two processes: our ops and modules compute the same as on one process."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def flat(results: Any) -> list[Tensor]:
 def agrees(
     program: Any, model: nn.Module, calls: Sequence[tuple[Tensor, ...]], **bounds: float
 ) -> None:
-    """onnxruntime gives what the model gives, of every call; float64 to its last digits."""
+    """onnxruntime computes the same as the model in every call; in float64 to the last digits."""
     session = onnxruntime.InferenceSession(
         program.model_proto.SerializeToString(), providers=["CPUExecutionProvider"]
     )

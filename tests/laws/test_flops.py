@@ -135,7 +135,7 @@ def test_modules() -> None:
     for cells, gates in ((treadle.nn.LLTM, 3), (treadle.nn.LSTM, 4), (treadle.nn.GRU, 3)):
         layers = cells(i, h, num_layers=2, bidirectional=True)
         forward = [2 * t * b * 2 * gates * h * n for n in (i, h, 2 * h, h)]
-        # Every product has two gradients but the first, of which nobody wants that of the input.
+        # Every product has two gradients, except the first: its input requires none.
         assert flops(lambda: layers(x)) == sum(forward)  # noqa: B023
         assert flops(lambda: backward(layers(x)[0])) == 3 * sum(forward) - forward[0]  # noqa: B023
         with torch.inference_mode():

@@ -300,7 +300,7 @@ def test_every_op_is_here() -> None:
     registered = {
         f"{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}"
         for schema in torch._C._jit_get_all_schemas()
-        # Those that end in _empty are what fake kernels call.
+        # Ops that end in _empty are called by fake kernels only.
         if schema.name.startswith("treadle::") and not schema.name.endswith("_empty")
     }
     assert tested == registered

@@ -101,7 +101,7 @@ def blocks(page: str) -> list[str]:
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, classes in {
         "modules": [SingleBVPNet],
-        # As version 0.1.7, whose package has two names of its module alone.
+        # The package of version 0.1.7 exports only two of its module's names.
         "siren_pytorch": [SirenNet, SirenWrapper],
         "siren_pytorch.siren_pytorch": [SirenNet, SirenWrapper, Modulator],
     }.items():

@@ -280,7 +280,7 @@ def test_time_sequence_prediction(load: Any, tmp_path: Path) -> None:
 def test_committed_losses(path: Path) -> None:
     record = json.loads(path.read_text())
     theirs, ours = record["losses"].values()
-    # On a GPU in TF32, whose roundings training makes larger.
+    # The GPU computed in TF32, and training amplifies its roundings.
     steps = 30 if path.stem == "drop_in_words_cuda" else len(ours)
     assert record["replaced"] == ["rnn"] and ours[:steps] == pytest.approx(theirs[:steps], rel=1e-2)
     assert min(ours) < 0.95 * ours[0] and {"date", "torch"} <= record["machine"].keys()

@@ -118,7 +118,7 @@ def test_hipify_leaves_what_is_listed(translated: dict[str, str]) -> None:
     assert not named(translated, CUDA_HEADER).keys() - {"kernels/common/tma.cuh"}
     left = named(translated, CUDA_NAME)
     assert {path: names for path, names in left.items() if path not in SM_90} == BY_HAND
-    # And the list has nothing that it need not have.
+    # The lists have no entry that is not needed.
     ptx = named(translated, re.compile(r"\basm\b"))
     assert ptx.keys() - SM_90 == PTX
     needed = re.compile(r"\bCUDA_ARCH_FEAT_SM90_ALL\b|__CUDA_ARCH_FEAT_SM90_ALL")

@@ -129,7 +129,7 @@ def layer_reference(
     results = reference.recurrent_layer(input, batch_sizes(lengths), *given, cell=cell)
     if len(input) and lengths != ():
         return results
-    # No step, and it still depends on every argument.
+    # Without any step the results must still depend on every argument.
     nothing = 0 * sum(t.double().sum() for t in (input, *rest) if t is not None)
     output, h_n, c_n = (t + nothing.to(t.dtype) for t in results)
     return output, h_n, c_n

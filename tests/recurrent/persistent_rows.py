@@ -26,7 +26,7 @@ VALUES = {
     "inf": {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000},
     "-inf": {"float16": -0x400, "bfloat16": -0x80, "float32": -0x800000},
 }
-# Where it is put, and whether that is a sequence.
+# The arguments that hold a spoilt value, and whether each is a sequence.
 PLACES = {"input": True, "h0": False, "c0": False, "grad_output": True, "grad_h_n": False}
 
 

@@ -148,7 +148,7 @@ def covered(
         blocks, most = grid_of(sizes, tf32, backward, architecture)
         groups = multiprocessors // blocks // directions
         assert one.grid_rows in range(8, most + 1, 8) and groups > 0
-        # Not more than it takes in as few launches as there can be.
+        # The least number of rows (a multiple of 8) that gives the least number of launches.
         launches = max(1, -(-batch // (most * groups)))
         assert one.grid_rows * groups * launches >= batch
         assert one.grid_rows == 8 or (one.grid_rows - 8) * groups * launches < batch

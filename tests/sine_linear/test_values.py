@@ -129,10 +129,10 @@ def test_coordinates_and_products_agree(inputs: int, outputs: int, device: str) 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_more_rows_than_one_product_takes(dtype: torch.dtype, device: str) -> None:
-    """Products are made a part of the rows at a time; results and phases lie one behind another."""
+    """The op computes products in parts of the rows; results and phases of all parts are right."""
     args = sine_arguments(Make("rows", device, dtype), (9001,), (8, 1024)).args
     y, phase = forward(*args)
-    # From where the second part is on at the latest, in any dtype, and what ends the last.
+    # The first part; rows behind its end in every dtype; the end of the last part.
     for part in (slice(0, 100), slice(4000, 4900), slice(-100, None)):
         alone, alone_phase = forward(args[0][part], *args[1:])
         torch.testing.assert_close(alone, y[part])

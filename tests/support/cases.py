@@ -82,7 +82,7 @@ def sized_call(
     if op.name == "sine_linear":
         return sine_linear_cases.sine_arguments(make, cell[:1], cell[1:])
     if op.name == "sine_linear_jet":
-        # Its 7 parts are as many as no other size: torch.compile takes equal sizes for one.
+        # No other size is 7, the number of parts: torch.compile takes equal sizes for one symbol.
         return jet_cases.jet_arguments(make, cell[:1], cell[1:], coordinates=5)
     if op.name == "affine_scan":
         return scan_cases.scan_arguments(make, cell)

@@ -63,7 +63,7 @@ def channels_last(t: Tensor) -> Tensor:
     return t.contiguous(memory_format=torch.channels_last)
 
 
-# Those that hold any shape and keep its values.
+# Layouts that any shape can have and that keep the values.
 LAYOUTS: dict[str, Layout] = {
     layout.__name__: layout
     for layout in (dense, transposed, reversed_dims, strided, padded_rows, misaligned)

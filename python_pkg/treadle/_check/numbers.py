@@ -32,7 +32,7 @@ def as_number(op: str, name: str, value: Any, *, real: bool = False) -> int | fl
             return value.item()
         why = ", for it is not differentiable" if value.requires_grad else ""
         raise TypeError(f"{op}: {name} must be a number{why}, got {_described(value)}") from None
-    # Who has a scalar of NumPy has imported it.
+    # A caller that passes a NumPy scalar has imported NumPy.
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.number | numpy.bool_):
         if isinstance(value, numpy.integer | numpy.complexfloating):

@@ -49,7 +49,7 @@ def _sine_linear_jet_backward(
     *_: Any,
     **__: Any,
 ) -> int:
-    # Without the product of the second parts, which is made again instead of kept.
+    # The recomputed product of the second parts does not count.
     return (mask[0] + mask[1]) * _sine_linear(jet, weight)
 
 
@@ -111,7 +111,7 @@ def _recurrent_layer_backward(
     **__: Any,
 ) -> int:
     of_input, of_h0, _of_c0, of_weight_ih, of_weight_hh, *_others = mask
-    # The gradient of h goes through the steps whoever wants which gradient.
+    # The gradient of h goes through the steps, whichever gradients are requested.
     each = (of_input + of_weight_ih) * prod(weight_ih) + (1 + of_weight_hh) * prod(weight_hh)
     again = _recurrent_layer(input, batch_sizes, h0, c0, weight_ih, weight_hh) if recompute else 0
     return 2 * prod(input[:-1]) * each + again

@@ -20,7 +20,7 @@ _ELEMENTWISE = (
     *("scale", "scale_", "sine", "sine_", "sine_backward", "cosine", "cosine_", "cosine_backward"),
     *("vector_add", "vector_add.Scalar", "vector_add_", "vector_add_.Scalar"),
 )
-# Which results are those of a weight or a bias: dense.
+# The results that are gradients of a weight or a bias, and so dense.
 _SINE_LAYER: dict[str, tuple[int, ...]] = {
     "sine_linear": (),
     "sine_linear_forward": (),
@@ -120,7 +120,8 @@ def _dense_values(t: Tensor, like: NestedTensor) -> Tensor:
         return t._values
     if t.dim() + 2 <= like.dim():
         return t
-    # One for each row, or dimensions of 1: as torch broadcasts them. A product with 1 keeps -0.
+    # Operands with one entry per row, or with dimensions of 1, are broadcast as in torch. A product
+    # with 1 keeps -0.
     nested: Any = torch.ones_like(like, dtype=t.dtype) * t
     return nested._values  # type: ignore[no-any-return]
 

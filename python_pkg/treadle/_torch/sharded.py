@@ -1,4 +1,4 @@
-"""Our ops on DTensors: each process computes with what it has and says what that is of the results.
+"""Our ops on DTensors: each process computes with its shards, and names its part of the results.
 
 Below autograd, by a rule of our own for each op: torch's registry of sharding rules would keep an
 answer for calls with other masks and other optional arguments than it was asked with.
@@ -73,7 +73,7 @@ def _mesh(op: str, tensors: Tensors) -> DeviceMesh:
 
 
 def _choose(op: str, ways: list[Way], tensors: Tensors, dim: int, written: set[str]) -> Way:
-    """The way of the mesh's dimension ``dim`` that moves least; of equal ones the first."""
+    """The way for the mesh's dimension ``dim`` that moves the least data, the first of several."""
     here = {name: t.placements[dim] for name, t in tensors.items() if isinstance(t, DTensor)}
 
     def moved(way: Way) -> tuple[float, int]:
@@ -101,7 +101,7 @@ def _choose(op: str, ways: list[Way], tensors: Tensors, dim: int, written: set[s
 def _global(
     local: Tensor | None, mesh: DeviceMesh, ways: list[Way], index: int, tensors: Tensors
 ) -> DTensor | None:
-    """A result as a DTensor. Its size where it is cut is that of an argument that is cut there."""
+    """A result as a DTensor. A sharded dimension has the size of that dimension in an argument."""
     if local is None:
         return None
     placements, shape = [way.outputs[index] for way in ways], list(local.shape)

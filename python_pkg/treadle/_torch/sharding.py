@@ -1,4 +1,4 @@
-"""How a mesh may hold the DTensors of an op: by the row, the column, or as parts of a sum.
+"""The placements that an op supports: sharded by row, by column, or as partial sums.
 
 sharded.py runs the op on what each process has. Both are imported with torch.distributed.tensor.
 """
@@ -19,7 +19,7 @@ WHOLE, SUM = Replicate(), Partial()
 
 
 class Way(NamedTuple):
-    """How an op is sharded along one dimension of a mesh."""
+    """A way to shard an op along one dimension of a mesh."""
 
     inputs: dict[str, Placement]  # arguments that are not named are held as a whole
     outputs: tuple[Placement, ...]

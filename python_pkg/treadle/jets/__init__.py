@@ -187,7 +187,7 @@ class Jet(NamedTuple):
     def __sub__(self, other: Any) -> Jet:
         if isinstance(other, Jet):
             return self.__add__(other.__neg__())
-        # Not by its negative, of which unsigned integers have none.
+        # Does not add the negative constant, since unsigned integers have none.
         constant = _constant(other)
         return NotImplemented if constant is None else self._around(self.value - constant)
 

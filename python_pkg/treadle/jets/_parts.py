@@ -120,14 +120,14 @@ def split(jet: Fields) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def beside(part: Tensor | None, before: Tensor, value: Tensor) -> Tensor | None:
-    """A part, for a value that was ``before`` and now has another shape or dtype."""
+    """Expands and casts a part for ``value``, whose shape and dtype were those of ``before``."""
     if part is None or (value.shape == before.shape and value.dtype == before.dtype):
         return part
     return part.to(value.dtype).expand(*value.shape, *part.shape[before.dim() :])
 
 
 def total(t: Tensor, dim: int, keepdim: bool = False) -> Tensor:
-    """Its sum, in its own dtype: autocast would widen that."""
+    """The sum in the dtype of ``t``: autocast would compute it in float32."""
     return t.sum(dim, keepdim, dtype=t.dtype)
 
 
@@ -138,8 +138,8 @@ def broadcast(*shapes: Sequence[int]) -> torch.Size:
 def linear(packed: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """One product for all parts; only the value gets the bias."""
     if _is_dtensor(packed):
-        # It flattens no rows where points, not its first dimension, are cut, and pad mistakes the
-        # size of its result for that of an earlier call.
+        # A DTensor cannot flatten rows if the points, and not dimension 0, are sharded, and pad
+        # confuses the size of its result with that of an earlier call.
         value, *rest = packed.unbind()
         others = [F.linear(part, weight) for part in rest]
         return torch.stack([F.linear(value, weight, bias), *others])

@@ -84,7 +84,7 @@ def wrong_cell(
 
 
 def layer_from_cell(layer: Any, state_dict: dict[str, Any], prefix: str) -> str | None:
-    """Turn an LLTMCell's entries into those of an LLTM; returns why not, if they cannot be."""
+    """Turn an LLTMCell's entries into those of an LLTM; returns the reason if it cannot."""
     weights = state_dict.get(f"{prefix}weights")
     if not isinstance(weights, Tensor):
         return None

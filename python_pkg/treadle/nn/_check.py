@@ -70,7 +70,7 @@ def check_dtype(module: str, dtype: object) -> None:
 
 
 def check_features(module: str, letters: str, input: Tensor) -> None:
-    """Raises at indices, which look like features [T, I] where they are [T, B]."""
+    """Raises if ``input`` holds indices: indices [T, B] would pass for features [T, I]."""
     if not input.is_floating_point() and not input.is_complex():
         raise DtypeError(
             f"{module}: input must be features of shape {letters}, got "

@@ -78,7 +78,7 @@ class SequenceLayers(NotScripted):
 
     def _zeros(self, input: Tensor, shape: tuple[int, ...]) -> States:
         """The states to start from if the caller gives none."""
-        # If input is a DTensor they must be one, too.
+        # If input is a DTensor, the states must be DTensors, too.
         zeros = input.new_zeros(shape)
         return (zeros,) * len(self._states)
 
@@ -228,7 +228,7 @@ class SequenceLayers(NotScripted):
         states = self._start(data, hx, batch)
         if hx is not None:
             states = _permuted(states, sorted_indices)
-        # One for each row comes in the caller's order, one for each step in that of the data.
+        # States for rows are in the caller's order, states for steps in the order of the data.
         if any(state.dim() == 3 and state.size(1) == batch for state in options.reset_hx):
             options = options._replace(reset_hx=_permuted(options.reset_hx, sorted_indices))
         output, last, cells = self._run((data, batch_sizes), states, options)
@@ -282,11 +282,11 @@ class SequenceLayers(NotScripted):
                 )
 
     def _rename_entries(self, state_dict: dict[str, Any], prefix: str) -> str | None:
-        """Give entries of another module the names of this one's; returns why not, if it cannot."""
+        """Rename another module's entries as this module's; returns the reason if it cannot."""
         return None
 
     def _given(self, states: States) -> Tensor | States:
-        """States as the caller has them."""
+        """The states in the caller's form: a tuple, or a tensor if the cell has one state."""
         return states[0] if len(self._states) == 1 else states
 
     def _check_input(self, input: object) -> Tensor:

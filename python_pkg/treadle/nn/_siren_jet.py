@@ -24,7 +24,7 @@ def jet_of(siren: Any, x: Tensor, gradient: bool, laplacian: bool, diagonal: boo
     for name, flag in flags.items():
         check_bool("Siren.jet", name, flag)
     layers = siren.net._modules
-    # Not as an attribute: a parametrization would compute it twice.
+    # Reading the attribute would compute a parametrized weight twice.
     check_rows("Siren.jet", x, siren.in_features, layers["0"]._parameters.get("weight"), "x")
     if x.is_nested:
         return _of_jagged(siren, x, flags)
@@ -51,12 +51,12 @@ def _of_jagged(siren: Any, x: Any, flags: dict[str, bool]) -> Jet:
 
 
 def _pulled_back(siren: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Values and gradient in reverse: one product in each layer for each output. A jet takes one
-    for each coordinate."""
+    """Values and gradient in reverse mode: each layer computes one product for each output. A jet
+    computes one for each coordinate."""
     layers = siren.net._modules.values()
 
     def values(x: Tensor) -> Tensor:
-        # Without hooks, of which some, as FlopCounterMode's, fail where autograd runs within.
+        # Calls no hooks: some, such as FlopCounterMode's, fail if autograd runs inside the module.
         for layer in layers:
             x = layer.forward(x)
         return x
@@ -65,7 +65,7 @@ def _pulled_back(siren: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     simple = all(type(layer).forward is SineLinear.forward for layer in sines)
     if simple and type(last).forward is nn.Linear.forward:
         params = [p for layer in (*sines, last) for p in (layer.weight, layer.bias)]
-        # On a CPU, where it has been timed.
+        # On a GPU the Node was slower.
         plain = x.device.type == "cpu" and is_plain(x, *params)
         if plain and not torch.is_autocast_enabled("cpu"):
             return pulled_back(x, [layer.omega_0 for layer in sines], params)
@@ -77,7 +77,7 @@ def _is_idle(layer: Any) -> bool:
 
 
 def _through(layer: Any, packed: Tensor, count: int, second: str) -> Tensor:
-    # By what it computes: a subclass may compute something else, and a parametrized one does not.
+    # Compares forward functions: a subclass may override forward, a parametrized class does not.
     forward = type(layer).forward
     if forward is SineLinear.forward:
         return sine_linear_jet(packed, layer.weight, layer.bias, layer.omega_0, count, second)

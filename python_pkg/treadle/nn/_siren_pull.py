@@ -1,4 +1,4 @@
-"""A Siren's values and their gradient in reverse: by torch.func, or with less memory.
+"""A Siren's values and their gradient in reverse mode, by torch.func or with less memory.
 
 In plain runs a net of sine layers and a linear one is one Node. For each layer it keeps the phase
 (in float32 the output, too), and the gradient of each output of the net with respect to the layer's
@@ -45,12 +45,12 @@ def _composed(values: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Te
     value, pull = vjp(values, x)
     rows, outputs = [], value.shape[-1]
     for k in range(outputs):
-        # As DTensors, too, can be made.
+        # Built from ops that DTensors support.
         column = torch.ones_like(value[..., k : k + 1])
         along = torch.cat([column * (i == k) for i in range(outputs)], dim=value.dim() - 1)
         # Under autocast x may have another dtype than the value.
         rows.append(pull(along)[0].to(value.dtype))
-    # Not -2: a DTensor's stack takes no dimension from behind.
+    # The stack of a DTensor takes no negative dimension.
     return value, torch.stack(rows, dim=x.dim() - 1)
 
 
@@ -184,7 +184,7 @@ class _Pull(torch.autograd.Function):
         params, saved = saved[: 2 * count + 2], saved[2 * count + 2 :]
         if all(grad is None for grad in grads):
             return (None,) * (2 + len(params))
-        # Products keep the dtype of the forward pass, within autocast, too.
+        # Autocast must not change the dtype of the products: it is that of the forward pass.
         with torch.autocast(x.device.type, enabled=False):
             # Compiled autograd traces what is computed here.
             plain = torch.compiler.is_compiling() or is_plain(*grads)

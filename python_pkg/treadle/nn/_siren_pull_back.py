@@ -49,7 +49,7 @@ def weight_of(params: Params, layer: int) -> Tensor:
 
 
 class Gradients:
-    """Gradients of x and the parameters, added up over chunks of points, in float at least."""
+    """Sums gradients of x and the parameters over chunks of points, in float32 or float64."""
 
     def __init__(self, x: Tensor, params: Params, needed: Sequence[bool]) -> None:
         self.params, self.dtype = params, x.dtype
@@ -95,7 +95,7 @@ class Gradients:
         of_gradient: Tensor,
         by_sums: list[Tensor | None],
     ) -> None:
-        """Back through ``_pull``, that is, from the first layer to the last."""
+        """Differentiates ``_pull``, from the first layer to the last."""
         inner = len(layers) - 1
         for number, along in enumerate(weight_of(self.params, -1)):
             v, seed = of_gradient[:, number], along.expand_as(layers[-1].phase).contiguous()

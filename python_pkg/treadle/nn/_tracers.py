@@ -34,7 +34,7 @@ def fx_leaf(module: Any, input: object, *args: object, **kwargs: object) -> Any:
         raise TypeError(
             f"{type(module).__name__} is a leaf for torch.fx; trace a module that contains it"
         )
-    # By identity, since == of a Proxy is a node of the graph.
+    # Compares by identity, since == of a Proxy adds a node to the graph.
     given = {key: value for key, value in kwargs.items() if not any(value is d for d in DEFAULTS)}
     return tracer.create_proxy("call_module", path, (input, *args), given)
 
@@ -84,11 +84,12 @@ def break_graphs_at_pad() -> None:
     function that calls one.
     """
     pad: Any = rnn.pad_packed_sequence
-    # Who compiles has imported the compiler. What it reads is what torch.compiler.disable sets.
+    # A program that compiles has imported the compiler. This sets the attribute that
+    # torch.compiler.disable would set.
     if "torch._dynamo" in sys.modules and not hasattr(pad, "_torchdynamo_disable"):
         pad._torchdynamo_disable, pad._torchdynamo_disable_msg = True, PAD_REASON
 
 
-# Where the compiler reads a call of it, it calls it. torch.compiler.assume_constant_result says so,
-# but imports the compiler, which takes a second.
+# The compiler calls this function and takes the result as a constant. The decorator
+# torch.compiler.assume_constant_result does the same, but its import takes a second.
 break_graphs_at_pad._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Replaces torch's LSTM and GRU in a model by treadle's, and back."""
+"""Replaces torch's LSTM and GRU in a model by treadle's, and restores torch's."""
 
 from __future__ import annotations
 

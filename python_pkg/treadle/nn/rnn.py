@@ -47,7 +47,7 @@ class _TorchLayers(SequenceLayers):
     ) -> None:
         name = self._name
         check_dtype(name, dtype)
-        # Not nn.LSTM's, which may by now be this class: some put it there.
+        # Does not name nn.LSTM: some programs replace that by this class.
         super().__init__(  # type: ignore[call-arg]
             input_size,
             hidden_size,

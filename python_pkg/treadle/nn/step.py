@@ -65,7 +65,7 @@ class Step:
 
     def __init__(self, layer: SequenceLayers, batch: int, clone: bool) -> None:
         self._layer, self._clone = layer, clone
-        # Also after treadle.nn.restore, when the layer's class has neither.
+        # Saved, since treadle.nn.restore may change the layer's class to one that has neither.
         self._op, self._names = type(layer)._op, layer._states
         # Held, so that no other memory comes to lie where the graph reads.
         self._parameters = _own_parameters(layer)

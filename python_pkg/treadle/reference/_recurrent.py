@@ -196,7 +196,7 @@ def _layers(
 
 
 def _unpacked(arguments: tuple[Any, ...]) -> tuple[Tensor | None, tuple[Any, ...]]:
-    """batch_sizes, the only int64 tensor that may come second, and what follows."""
+    """Separates batch_sizes, the only int64 tensor that may come second, from the rest."""
     packed = isinstance(arguments[0], Tensor) and arguments[0].dtype == torch.int64
     return (arguments[0], arguments[1:]) if packed else (None, arguments)
 
