@@ -67,7 +67,7 @@ inline Tensor cast(const Tensor& t, ScalarType dtype) {
   return t.defined() && t.scalar_type() != dtype ? t.to(dtype) : t;
 }
 
-// start .. start + size along `dim`. Of real sizes; columns() takes symbolic ones.
+// Elements start .. start + size along `dim`. Sizes must be real; columns() takes symbolic ones.
 inline Tensor part(const Tensor& t, int64_t dim, int64_t start, int64_t size) {
   return t.size(dim) == size ? t : t.narrow(dim, start, size);
 }
@@ -77,8 +77,8 @@ inline Tensor columns(const Tensor& t, const c10::SymInt& begin, const c10::SymI
   return t.defined() ? t.narrow_symint(-1, begin, size) : t;
 }
 
-// Parts concatenated by columns; a missing one is zeros like its model. Undefined if all are
-// missing.
+// Concatenates parts along the columns, with zeros of the model's shape for a missing part.
+// Undefined if all are missing.
 inline Tensor join(std::vector<Tensor> parts, const std::vector<Tensor>& models) {
   bool any = false;
   for (const auto& part : parts) any |= part.defined();

@@ -9,7 +9,7 @@
 
 namespace treadle {
 
-// Blocks that fill a multiprocessor, as a bound on the registers of a thread.
+// The blocks that fill a multiprocessor; this bounds the registers of a thread.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || \
     __CUDA_ARCH__ == 1000 || __CUDA_ARCH__ == 1030
 inline constexpr int kMostBlocks = 2048 / kBlockSize;
@@ -24,7 +24,7 @@ struct Pointers {
   char* at[n];
 };
 
-// A thread's n elements from `data` on: in one access, or kBlockSize apart.
+// A thread's n elements from `data` on, adjacent (one access) or kBlockSize apart.
 template <class scalar_t, int n, bool kTogether>
 __device__ __forceinline__ Vector<scalar_t, n> load(const char* data) {
   if constexpr (kTogether) {
@@ -51,7 +51,7 @@ __device__ __forceinline__ void store(char* data, const Vector<scalar_t, n>& vec
   }
 }
 
-// One thread per n elements. A last block takes the remainder, one element a thread.
+// A thread takes n elements. The last block takes the remainder, one element per thread.
 template <class scalar_t, int n, bool kTogether, int kInputs, class F>
 __global__ void __launch_bounds__(kBlockSize, kMostBlocks)
     dense_map(F f, Pointers<kInputs + 1> data, uint32_t whole_blocks, uint32_t rest) {

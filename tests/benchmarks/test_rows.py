@@ -1,4 +1,4 @@
-"""The rows of the benchmarks: which there are, of what they are made, and what they amount to."""
+"""The rows of the benchmarks: their keys, their cases, and the results computed from them."""
 
 from __future__ import annotations
 

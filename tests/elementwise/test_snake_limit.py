@@ -1,4 +1,4 @@
-"""snake where alpha comes to 0, or is given as its logarithm.
+"""snake with an alpha that is or approaches 0, or that is given as its logarithm.
 
 RAVE's trainings failed there (acids-ircam/RAVE#351). The exact values are those of power series.
 """
@@ -45,7 +45,8 @@ def of_phase(coefficient: Callable[[int], float], t: Tensor) -> Tensor:
     return total
 
 
-# sin(t)^2 / t^2; the derivative by alpha over x^2; that of the last by t, over t.
+# Coefficients of sin(t)^2 / t^2, of the derivative with respect to alpha divided by x^2, and of the
+# derivative of that with respect to t, divided by t.
 SQUARE: Callable[[int], float] = lambda k: 2 ** (2 * k + 1) / math.factorial(2 * k + 2)  # noqa: E731
 SLOPE: Callable[[int], float] = lambda k: (2 * k + 1) * SQUARE(k)  # noqa: E731
 BEND: Callable[[int], float] = lambda k: -(2 * k + 2) * SLOPE(k + 1)  # noqa: E731
@@ -56,7 +57,7 @@ def value(x: Tensor, alpha: Tensor) -> Tensor:
 
 
 def slopes(x: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
-    """The derivatives by x and by alpha."""
+    """The derivatives with respect to x and to alpha."""
     return 1 + (2 * alpha * x).sin(), x * x * of_phase(SLOPE, alpha * x)
 
 
@@ -67,7 +68,7 @@ def bends(x: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def near(ours: Tensor, exact: Tensor, roundings: float) -> None:
-    """Off by at most `roundings` roundings of the dtype, plus twice its least number."""
+    """Checks that errors are at most `roundings` roundings, plus twice the dtype's least number."""
     assert bool(ours.isfinite().all())
     info = torch.finfo(ours.dtype)
     bound = roundings * info.eps * exact.abs() + 2 * info.smallest_normal * info.eps
@@ -118,7 +119,7 @@ def test_second_derivatives(dtype: torch.dtype, device: str) -> None:
         (forward[0], mixed),
         (forward[1], by_alpha_twice),
     ):
-        # The terms of the last cancel, of which the largest is x^3.
+        # The terms of the last derivative cancel; the largest of them is x^3.
         scale = torch.finfo(dtype).eps * wide[0].abs() ** 3
         assert bool(ours.isfinite().all())
         assert bool(
@@ -146,7 +147,7 @@ def test_subnormal_alpha_and_huge_x(dtype: torch.dtype, device: str) -> None:
     for alpha in (least / 4, -least / 4, least * torch.finfo(dtype).eps):
         x = torch.tensor([0.5, 0.7, -0.6, 0.01], dtype=torch.float64) * (3 / least)
         x = x.to(device, dtype)
-        # On the CPU: CUDA multiplies by the inverse of a number, which is infinite here.
+        # Computed on the CPU: CUDA multiplies by 1 / alpha, which is infinite here.
         phase = x.double().cpu() * alpha
         exact = ((phase + phase.sin().square()) / alpha).to(device)
         for shape in ((1, 1, 4), (4, 1)):
@@ -158,7 +159,7 @@ def test_subnormal_alpha_and_huge_x(dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("dtype", FLOATING)
 @pytest.mark.parametrize("form", ["limit", "eps", "logscale", "logscale, limit"])
 def test_the_same_bits_in_every_layout(form: str, dtype: torch.dtype, device: str) -> None:
-    """Long rows, short ones, columns, elements: each has a loop of its own. Some alphas are 0."""
+    """Long rows, short rows, columns and single elements have loops of their own."""
     make = Make("layouts", device, dtype)
     x, alpha, beta = make(4, 12, 300, by=3), make(12, by=3), make(12, by=0.3)
     alpha[::3], alpha[1::3] = 0, torch.finfo(dtype).smallest_normal / 2
@@ -226,7 +227,7 @@ def test_logarithms_are_not_rounded_between(beta: bool, dtype: torch.dtype, devi
     truth = torch.autograd.grad(exact, wide, cotangent.double())
     step = torch.finfo(dtype).eps
     for ours, true in ((y, exact), *zip(once, truth, strict=True), *zip(again, truth, strict=True)):
-        # Half an ulp, and what float32 and the half types' sines leave.
+        # Half an ulp, plus the errors of float32 and of the half types' sines.
         bound = 0.51 * step * true.abs() + step / 8 * true.abs().max() * (1 / 16)
         assert bool(((ours.double() - true).abs() <= bound).all())
 

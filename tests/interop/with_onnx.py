@@ -1,4 +1,4 @@
-"""torch.onnx.export and onnxruntime for the tests here, which are skipped where one is missing."""
+"""Exports models and runs them in onnxruntime. Tests that import this need both packages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DYNAMIC = torch.export.Dim.DYNAMIC
 def exported(
     model: nn.Module, args: tuple[Tensor, ...], dynamic: Any = None, **options: Any
 ) -> Any:
-    """The program that torch's exporter makes with our table, in evaluation. It is valid ONNX."""
+    """Exports a model in evaluation mode with our table, and checks that this is valid ONNX."""
     options = {"custom_translation_table": treadle.onnx.translation_table()} | options
     program = torch.onnx.export(
         model.eval(), args, dynamo=True, dynamic_shapes=dynamic, verbose=False, **options
