@@ -1,7 +1,7 @@
-// affine_scan on CUDA, in one launch: a chunked scan over time, as c_states.cuh. Each warp composes
-// the maps of its own steps; the block applies those of all warps in turn, so that each knows the
-// result before its own steps, and takes these again from there. A block has 32 units (lanes) and
-// up to 16 warps, which take consecutive parts of the steps.
+// affine_scan on CUDA, in one launch: a chunked scan over time, like c_states.cuh. Each warp
+// composes the maps of its own steps. The block applies the maps of all warps in order, so that
+// each warp knows the result before its own steps, and then runs these from there. A block has 32
+// units (lanes) and up to 16 warps, which take consecutive parts of the steps.
 #include "kernels/common/launch.cuh"
 #include "kernels/recurrent/affine_scan.h"
 #include "kernels/recurrent/launchers.h"
@@ -11,18 +11,18 @@ namespace {
 
 constexpr int kWarps = 16, kUnits = 32;
 
-// Steps that a thread holds at a time.
+// The number of steps that a thread holds at a time.
 template <class T>
 constexpr int kSteps = sizeof(T) == 4 ? 8 : 4;
 
-// c -> keep * c + add; a map that forgets c is add, also where c is NaN.
+// The map c -> keep * c + add. A map that forgets c returns add, even if c is NaN.
 template <class T>
 struct Map {
   T keep, add;
   bool forgets;
 
   __device__ T operator()(T c) const { return forgets ? add : keep * c + add; }
-  // This map, and then `next`.
+  // The composition: this map first, then `next`.
   __device__ Map then(const Map& next) const {
     if (next.forgets) return next;
     return {next.keep * keep, next.keep * add + next.add, forgets};

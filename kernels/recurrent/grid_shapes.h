@@ -39,13 +39,13 @@ constexpr int finishing_registers(int threads, int multiplying, int each) {
   return (begins_with - multiplying * each) / (threads - multiplying) / 8 * 8;
 }
 
-// `setmaxnreg`: MMA warps take registers from the epilogue warps, which sm_90 alone can do. Without
-// it all threads have the same number, and more weights lie in shared memory.
+// `setmaxnreg`: MMA warps take registers from the epilogue warps, which only sm_90 supports.
+// Without it all threads have the same number, and more weights lie in shared memory.
 
 template <int gates, int state_gates, int hidden, bool setmaxnreg>
 struct GridForward {
   static constexpr bool kSetmaxnreg = setmaxnreg;
-  // Units of a block, so few that registers hold all weights, or most of them; blocks of a group.
+  // A block has few units, so that registers hold all weights or most of them.
   static constexpr int kUnits = 16, kBlocks = hidden / kUnits;
   // Registers cannot hold all weights and the packets of two tiles.
   static constexpr bool kWide =
@@ -97,9 +97,9 @@ struct GridSplit {
                                                                   : 176;
   static constexpr int kFinishingRegisters =
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
-  // Chunks of a warp, of 32 k, first the highs, then the lows; gates at a time; fragments of
-  // weights, and how many of them registers hold next to packets, sums and addresses: all of them
-  // for h512; otherwise more with four gates, which leave less shared memory for rows.
+  // A warp has kChunks chunks of 32 k: first the highs, then the lows. It multiplies kGatesTogether
+  // gates at a time. Registers hold kInRegisters of its kFragments fragments of weights: all for
+  // h512, otherwise more with four gates, which leave less shared memory for rows.
   static constexpr int kChunks = 2 * kHidden / 32 / kMultiplyingWarps;
   static constexpr int kGatesTogether = state_gates % 2 == 0 ? 2 : state_gates;
   static constexpr int kFragments = 2 * kChunks * state_gates;
@@ -170,9 +170,9 @@ struct GridBackward {
   static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
 };
 
-// Backward in float32 on tensor cores: of every float of the exchange and of W_hh, two numbers of
-// float16 (split_float.cuh), or one where TF32 is allowed (`words`). A warp takes spans of 16
-// units; in each the gradients of a row share a scale.
+// Backward in float32 on tensor cores. Every float of the exchange and of W_hh becomes two float16
+// numbers (split_float.cuh), or one if TF32 is allowed (`words`). A warp takes spans of 16 units;
+// in each span the gradients of a row share a scale.
 template <int gates, int state_gates, int hidden, int words, bool setmaxnreg>
 struct GridSplitBackward {
   static constexpr bool kSetmaxnreg = setmaxnreg;
@@ -181,10 +181,11 @@ struct GridSplitBackward {
   static constexpr int kUnits = setmaxnreg && hidden * words == kGridNarrowHidden ? 32 : 16;
   static constexpr int kBlocks = hidden / kUnits;
   static constexpr int kMostRows = 64;
-  // A warp has four spans at least, whose scales it reads at once.
+  // A warp has at least four spans, and reads their scales at once.
   static constexpr int kMultiplyingWarps = hidden > kGrid256 ? 8 : 4;
   static constexpr int kMultiplying = kMultiplyingWarps * kWarp;
-  // A team takes a tile, a thread of it a pair of units of a row; of 16 units there are two.
+  // A team takes a tile, and each of its threads a pair of units of a row. There are two teams if a
+  // block has 16 units.
   static constexpr int kFinishing = 128, kTeam = kUnits / 2 * 8, kTeams = kFinishing / kTeam;
   static constexpr int kThreads = kMultiplying + kFinishing;
   static constexpr int kMultiplyingRegisters = setmaxnreg ? 192 : equal_registers(kThreads);
@@ -192,11 +193,12 @@ struct GridSplitBackward {
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
   static constexpr int kTiles = kUnits / 16;
   static constexpr int kSpans = hidden / 16 / kMultiplyingWarps;  // of a warp
-  // 16 bytes a lane: of a gate the highs and lows of a span, or the highs of two. So many of them
-  // are on their way at a time.
+  // A chunk is 16 bytes of each lane: a gate's highs and lows of a span, or its highs of two spans.
+  // kWindow chunks are in flight at a time.
   static constexpr int kChunks = kSpans * state_gates * words / 2;
   static constexpr int kWindow = kChunks % 12 == 0 ? 12 : kChunks % 8 == 0 ? 8 : kChunks;
-  // Fragments of weights; registers hold as many as packets, sums, scales and addresses leave.
+  // Fragments of weights: those that packets, sums, scales and addresses leave no registers for lie
+  // in shared memory.
   static constexpr int kFragments = 2 * kChunks * kTiles;
   static constexpr int kFree = (kMultiplyingRegisters - 52 - 4 * kWindow - 12 * kTiles) / 8 * 2;
   static constexpr int kInRegisters = kFragments < kFree ? kFragments : kFree;
@@ -233,10 +235,10 @@ struct GridSplitBackward {
 // The resources that a group of blocks needs.
 struct GridShape {
   int blocks;      // of a group
-  int tile_bytes;  // what a group exchanges in a step, of eight rows
+  int tile_bytes;  // of the exchange of a group, for a step of eight rows
   int most_rows, stages, row_bytes;
 
-  // The most rows, in whole tiles, for which a block with so much shared memory has room; 0: none.
+  // The most rows, in whole tiles, that fit into a block's shared memory; 0: none.
   constexpr int rows(int64_t shared_bytes) const {
     const int64_t room = (shared_bytes - stages) / row_bytes / 8 * 8;
     return room < 8 ? 0 : room < most_rows ? static_cast<int>(room) : most_rows;
@@ -256,7 +258,7 @@ struct GridShapes {
   GridShape split[kGridWidths - 1], split_backward[kGridWidths - 1][2];
 };
 
-// With setmaxnreg the first width is never asked for.
+// With setmaxnreg the planner never asks for the first width.
 template <int gates, int state_gates, bool setmaxnreg, int h256 = setmaxnreg ? 512 : 256>
 inline constexpr GridShapes kGridShapes{
     {grid_shape<GridForward<gates, state_gates, h256, setmaxnreg>>(),

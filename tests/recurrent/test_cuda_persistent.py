@@ -1,6 +1,6 @@
-"""recurrent_layer in the algorithms of one launch, "cluster" and "grid", and in those that they are
-compared with. A kernel that waits for itself cannot be ended from in its process: each test runs
-its cases (persistent_worker.py) in a process of its own, which has a minute."""
+"""The algorithms of recurrent_layer that run in one launch, "cluster" and "grid", and those that
+they are compared with. Only killing its process ends a kernel that hangs. So each test runs its
+cases (persistent_worker.py) in a process of its own, which has a minute."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def start(group: str, *arguments: Any) -> Process:
 
 
 def fit_of(algorithm: str, *widths: int) -> list[int]:
-    """Widths near these that it runs, each once; of the grid one that is wider, too."""
+    """The widths near these that the algorithm runs, each once, and a wider one for the grid."""
     wider = [1000] if algorithm == "grid" else []
     return list({fitting(algorithm, h): None for h in (*widths, *wider)})
 
@@ -136,7 +136,7 @@ def test_every_share_of_the_batch_in_float32(algorithm: str) -> None:
 
 @HOPPER
 def test_tiles_of_all_units_and_of_half() -> None:
-    """How they are divided goes by how many of them there are: here half of the units, then all."""
+    """The number of tiles decides whether a tile has half of the units or all: both happen here."""
     watch("shares", (3, 512, 512), (2, 4200, 256), (3, 2040, 512), (2, 8000, 256))
 
 
@@ -301,7 +301,7 @@ def test_a_failing_case_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_thread_that_is_left_ends_no_process() -> None:
-    """Nor does autograd's, in which the GPU's backward passes run."""
+    """A process may end with threads left, such as autograd's, which run the backward passes."""
     assert "1 cases, 0 failed" in watch("leaves a thread")
 
 

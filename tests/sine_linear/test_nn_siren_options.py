@@ -28,7 +28,7 @@ def points(device: str = "cpu") -> Tensor:
 
 
 def composed(net: Siren, x: Tensor) -> Tensor:
-    """Dropout behind every layer but the last, the activation behind that."""
+    """Dropout follows every layer except the last, and the activation follows the last one."""
     for layer in net.net.children():
         if isinstance(layer, SineLinear):
             x = F.dropout(torch.sin(layer.omega_0 * F.linear(x, layer.weight)), DROP, net.training)

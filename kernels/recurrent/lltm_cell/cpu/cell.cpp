@@ -71,7 +71,7 @@ void visit_shape(const LltmShape& shape, F&& f) {
   });
 }
 
-// Columns `first` and on of a view.
+// The columns of a view from `first` on.
 GatherInput part(const LltmView& view, int64_t first, int64_t element_size) {
   const char* data = static_cast<const char*>(view.data);
   if (data != nullptr) data += first * view.column_stride * element_size;
