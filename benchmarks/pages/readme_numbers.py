@@ -8,7 +8,7 @@ README.md has four lines of the GPU with the most rows. Everything else is in do
 (rl_page.py), docs/sine.md (sine_page.py), docs/sine_linear.md (sine_linear_page.py), docs/jets.md
 (jets_page.py), docs/interop.md (jax_page.py), docs/language_model.md (lm_page.py), docs/agent.md
 (agent_page.py), docs/dev/scaling.md (scale_page.py) and docs/other_gpus.md (other_gpus_page.py).
-jets_page.py, lm_page.py and agent_page.py also fill docs/dev/{jets,language_model,agent}_numbers.md.
+The pages of jets, language_model and agent have all numbers on docs/dev/*_numbers.md.
 """
 
 from __future__ import annotations
