@@ -1,6 +1,6 @@
-"""The block of docs/agent.md: from docs/figures/agent_*.json, which examples/agent writes.
+"""The blocks of docs/agent.md and docs/dev/agent_numbers.md, from docs/figures/agent_*.json.
 
-`make readme-numbers` writes it.
+examples/agent writes these files; `make readme-numbers` writes the blocks.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks.pages.tables import ROOT, Machine, commit, filled, line, links, table
 
 PAGE = ROOT / "docs" / "agent.md"
+NUMBERS = ROOT / "docs" / "dev" / "agent_numbers.md"
 FIGURES = ROOT / "docs" / "figures"
 Record = dict[str, Any]
 
@@ -23,12 +24,12 @@ def records() -> list[tuple[str, Record]]:
 
 
 def where(name: str, record: Record) -> str:
-    """The machine and versions of the measurement, with a link to the numbers."""
+    """The machine and versions of the measurement, with a link from NUMBERS to its file."""
     facts = record["machine"]
     what = facts.get("gpu") or f"{facts['cpu']}, one thread of {facts['cores']} cores"
     versions = f"torch {facts['torch']}, {commit(facts)}, {facts['date'][:10]}"
     load = f"load before it {facts['load_before']}"
-    return f"{what}, {versions},\n{load}, {links([FIGURES / name], PAGE.parent)}"
+    return f"{what}, {versions},\n{load}, {links([FIGURES / name], NUMBERS.parent)}"
 
 
 def share(value: float) -> str:
@@ -36,7 +37,7 @@ def share(value: float) -> str:
 
 
 def success(found: list[tuple[str, Record]]) -> Iterator[str]:
-    """The share of rooms that each agent gets right, and how long it learnt."""
+    """The share of rooms that each agent gets right, and its steps."""
     if not found:
         return
     names = [str(r["machine"].get("gpu") or r["machine"]["cpu"]) for _, r in found]
@@ -50,7 +51,10 @@ def success(found: list[tuple[str, Record]]) -> Iterator[str]:
         who = [record["success"][key] for _, record in found]
         cells = [(share(one["success"]), f"{one['steps']:.1f}") for one in who]
         yield line(label, *(cell for pair in cells for cell in pair))
-    yield ""
+
+
+def training(found: list[tuple[str, Record]]) -> Iterator[str]:
+    """How long each machine's agent learnt, and how well it reads."""
     for name, record in found:
         settings, seconds = record["settings"], record["seconds"]
         frames = settings["updates"] * settings["rows"] * settings["steps"]
@@ -59,23 +63,41 @@ def success(found: list[tuple[str, Record]]) -> Iterator[str]:
             f"{share(record['eye'])} of unseen digits; reasoning trained for "
             f"{seconds['mind']:.0f} s, on {frames:,} frames."
         )
-    yield ""
+
+
+def shown(record: Record) -> Iterator[Record]:
+    """The rows of the fewest and of the most rooms, of one thread none."""
+    sizes = [row["rows"] for row in record["speeds"]]
+    for row in record["speeds"]:
+        if row["rows"] in (min(sizes), max(sizes)) and not row["way"].endswith("threads: 1"):
+            yield row
+
+
+def plain(row: Record) -> list[str]:
+    numbers = (f"{row[key]:,.0f}" for key in ("frames_per_s", "us"))
+    return [f"{row['rows']:,}", row["way"], *numbers]
+
+
+def ways(found: list[tuple[str, Record]]) -> Iterator[str]:
+    """Frames per second of each way on the first machine."""
+    for _, record in found[:1]:
+        facts = record["machine"]
+        name = facts.get("gpu") or facts["cpu"]
+        yield from table("rooms", f"way on {name}", "frames a second", "µs a step")
+        for row in shown(record):
+            yield line(*plain(row))
 
 
 def speed(found: list[tuple[str, Record]]) -> Iterator[str]:
-    """Frames per second of each way to run the loop: fewest and most rooms, most threads."""
+    """Frames per second of each way to run the loop, and what host and device take alone."""
     for name, record in found:
         yield f"{where(name, record)}:"
         yield ""
         cuda = record["machine"]["device"] == "cuda"
         alone = ("host alone", "device alone") if cuda else ()
         yield from table("rooms", "way", "frames a second", "µs a step", *alone)
-        sizes = [row["rows"] for row in record["speeds"]]
-        for row in record["speeds"]:
-            if row["rows"] not in (min(sizes), max(sizes)) or row["way"].endswith("threads: 1"):
-                continue
-            cells = [f"{row['rows']:,}", row["way"]]
-            cells += [f"{row[key]:,.0f}" for key in ("frames_per_s", "us")]
+        for row in shown(record):
+            cells = plain(row)
             if "host_us" in row:
                 cells += [f"{row[key]:,.0f}" for key in ("host_us", "device_us")]
             yield line(*cells, *["–"] * (4 + len(alone) - len(cells)))
@@ -83,6 +105,13 @@ def speed(found: list[tuple[str, Record]]) -> Iterator[str]:
 
 
 def rewritten(text: str, _: list[Machine]) -> str:
-    """The page with its generated blocks."""
+    """The users' page with its generated blocks."""
     found = records()
-    return filled(PAGE, text, {"success": lambda: success(found), "speed": lambda: speed(found)})
+    return filled(PAGE, text, {"success": lambda: success(found), "speed": lambda: ways(found)})
+
+
+def rewritten_numbers(text: str, _: list[Machine]) -> str:
+    """The page of all numbers with its generated blocks."""
+    found = records()
+    blocks = {"training": lambda: training(found), "speed": lambda: speed(found)}
+    return filled(NUMBERS, text, blocks)

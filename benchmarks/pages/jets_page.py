@@ -1,6 +1,6 @@
-"""The generated block of docs/jets.md: `make readme-numbers`.
+"""The generated blocks of docs/jets.md and docs/dev/jets_numbers.md: `make readme-numbers`.
 
-Its rows are the committed results of the suite jets, those of a GPU first.
+Their rows are the committed results of the suite jets, those of a GPU first.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from benchmarks.pages.tables import Machine, Row, filled, line, links, runs, tab
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "jets.md"
+NUMBERS = ROOT / "docs" / "dev" / "jets_numbers.md"
 KEYS = ("cuda/jets/", "cpu/jets/")
 NO_SPEEDS = "No measurements of jets have been committed yet."
 EAGER = "autograd"
@@ -47,6 +48,25 @@ def figures(rows: list[Row]) -> Iterator[str]:
         )
 
 
+def summary(machines: Iterable[Machine]) -> Iterator[str]:
+    """How many times as fast as autograd the first machine is, and the share of its bytes."""
+    measured = runs(machines, KEYS)
+    if not measured:
+        yield NO_SPEEDS
+        return
+    files, rows = measured[0]
+    facts = files[-1][1]
+    weighed = {row["key"].removesuffix("/memory"): row["memory"] for row in rows if "memory" in row}
+    name = facts.get("gpu") or f"{facts['cpu']}, {facts['cores']} cores"
+    yield from table(name, "ms", "× autograd", "of its bytes")
+    for row in rows:
+        if "times" in row:
+            ours, eager = (row["times"][name]["median_us"] for name in ("treadle", EAGER))
+            held = weighed.get(row["key"])
+            share = f"{held['treadle']['kept'] / held[EAGER]['kept']:.0%}" if held else "–"
+            yield line(row["label"], f"{ours / 1000:.3g}", f"{eager / ours:.2f}", share)
+
+
 def speeds(machines: Iterable[Machine]) -> Iterator[str]:
     measured = runs(machines, KEYS)
     if not measured:
@@ -58,12 +78,17 @@ def speeds(machines: Iterable[Machine]) -> Iterator[str]:
         where = facts.get("gpu") or f"{facts['cpu']}, {facts['cores']} cores"
         load = facts.get("load_before")
         busy = "" if load is None or load < 1 else f", of which other programs took a part ({load})"
-        paths = links((path for path, _ in files), PAGE.parent)
+        paths = links((path for path, _ in files), NUMBERS.parent)
         yield f"{where}{busy}, torch {facts['torch']}, {paths}:"
         yield ""
         yield from figures(rows)
 
 
 def rewritten(text: str, machines: Iterable[Machine]) -> str:
-    """The page with its generated block."""
-    return filled(PAGE, text, {"speeds": lambda: speeds(machines)})
+    """The users' page with its generated block."""
+    return filled(PAGE, text, {"speeds": lambda: summary(machines)})
+
+
+def rewritten_numbers(text: str, machines: Iterable[Machine]) -> str:
+    """The page of all numbers with its generated block."""
+    return filled(NUMBERS, text, {"speeds": lambda: speeds(machines)})

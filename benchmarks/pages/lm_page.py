@@ -1,6 +1,6 @@
-"""The blocks of docs/language_model.md, from what the examples wrote to docs/figures.
+"""The blocks of docs/language_model.md and docs/dev/language_model_numbers.md.
 
-`make readme-numbers` writes them.
+`make readme-numbers` writes them from what the examples wrote to docs/figures.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from benchmarks.pages.tables import Facts, Machine, Row, commit, filled, line, l
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "language_model.md"
+NUMBERS = ROOT / "docs" / "dev" / "language_model_numbers.md"
 FIGURES = ROOT / "docs" / "figures"
 NONE_YET = "None have been committed yet."
 
@@ -31,32 +32,77 @@ def where(path: Path, facts: Facts) -> str:
     versions = f"torch {facts['torch']}"
     if "transformers" in facts:
         versions += f", transformers {facts['transformers']}"
-    return (
-        f"{name}, {versions}, {commit(facts)}, {facts['date'][:10]}, {links([path], PAGE.parent)}"
-    )
+    link = links([path], NUMBERS.parent)
+    return f"{name}, {versions}, {commit(facts)}, {facts['date'][:10]}, {link}"
+
+
+def lines_of(record: Row) -> Iterator[str]:
+    """A line for each measured task, and two about training."""
+    sides = list(record["speeds"][0]["tokens_per_s"])
+    yield from table("", *sides)
+    for row in record["speeds"]:
+        speeds = [f"{row['tokens_per_s'][side]:,.0f} tokens/s" for side in sides]
+        what = f"{row['task']}, {row['dtype']}, {row['batch']} rows of {row['length']}"
+        yield line(what, *speeds)
+    runs = record["runs"]
+    if runs:
+        bits = [f"{runs[side]['held_out']:.3f}" for side in sides]
+        yield line("bits a byte of held-out text, after training", *bits)
+        yield line("seconds of training", *(f"{runs[side]['seconds']:.0f}" for side in sides))
+
+
+def speeds(files: list[tuple[Path, Row]]) -> Iterator[str]:
+    """Tokens per second of each task on the first machine."""
+    if not files:
+        yield NONE_YET
+        return
+    record = files[0][1]
+    facts, sides = record["machine"], list(record["speeds"][0]["tokens_per_s"])
+    name = facts.get("gpu") or facts["cpu"]
+    yield from table(f"{name}, tokens per second", *sides)
+    for row in record["speeds"]:
+        what = f"{row['task']}, {row['dtype']}, {row['batch']} × {row['length']}"
+        yield line(what, *(f"{row['tokens_per_s'][side]:,.0f}" for side in sides))
 
 
 def language_model(files: list[tuple[Path, Row]]) -> Iterator[str]:
     for path, record in files:
-        sides = list(record["speeds"][0]["tokens_per_s"])
         yield f"{where(path, record['machine'])}:"
         yield ""
         shown = "Loss over steps, and tokens per second" if record["runs"] else "Tokens per second"
-        yield f"![{shown}](figures/{path.stem}.png)"
+        yield f"![{shown}](../figures/{path.stem}.png)"
         yield ""
-        yield from table("", *sides)
-        for row in record["speeds"]:
-            speeds = [f"{row['tokens_per_s'][side]:,.0f} tokens/s" for side in sides]
-            what = f"{row['task']}, {row['dtype']}, {row['batch']} rows of {row['length']}"
-            yield line(what, *speeds)
-        runs = record["runs"]
-        if runs:
-            bits = [f"{runs[side]['held_out']:.3f}" for side in sides]
-            yield line("bits a byte of held-out text, after training", *bits)
-            yield line("seconds of training", *(f"{runs[side]['seconds']:.0f}" for side in sides))
+        yield from lines_of(record)
         yield ""
     if not files:
         yield NONE_YET
+
+
+def apart(record: Row) -> str:
+    """The largest relative difference of two models' losses."""
+    losses = record["losses"]
+    most = max(abs(a - b) / abs(a) for a, b in zip(*losses.values(), strict=True))
+    return f"at most {most:.0e} in {len(next(iter(losses.values())))} steps"
+
+
+def times(record: Row) -> str:
+    return " / ".join(f"{statistics.median(found):.3g}" for found in record["seconds"].values())
+
+
+def machine(facts: Facts) -> str:
+    return facts.get("gpu") or f"{facts['cpu']}, 1 thread"
+
+
+def replaced(files: list[tuple[Path, Row]]) -> Iterator[str]:
+    """How far the losses differ and how long a step takes, for each script and machine."""
+    if not files:
+        yield NONE_YET
+        return
+    sides = " / ".join(files[0][1]["losses"])
+    yield from table("script, machine", "losses differ by, relative", f"seconds a step, {sides}")
+    for path, record in files:
+        script = "words" if "words" in path.stem else "waves"
+        yield line(f"{script}, {machine(record['machine'])}", apart(record), times(record))
 
 
 def drop_in(files: list[tuple[Path, Row]]) -> Iterator[str]:
@@ -67,16 +113,11 @@ def drop_in(files: list[tuple[Path, Row]]) -> Iterator[str]:
         "machine", "first loss", "last loss", "losses differ by, relative", "seconds a step"
     )
     for _, record in files:
-        losses, seconds = record["losses"], record["seconds"]
-        apart = max(abs(a - b) / abs(a) for a, b in zip(*losses.values(), strict=True))
+        losses = record["losses"]
         first, last = (
             " / ".join(f"{found[at]:.6g}" for found in losses.values()) for at in (0, -1)
         )
-        times = " / ".join(f"{statistics.median(found):.3g}" for found in seconds.values())
-        count = len(next(iter(losses.values())))
-        facts = record["machine"]
-        name = facts.get("gpu") or f"{facts['cpu']}, 1 thread"
-        yield line(name, first, last, f"at most {apart:.0e} in {count} steps", times)
+        yield line(machine(record["machine"]), first, last, apart(record), times(record))
     yield ""
     for path, record in files:
         yield f"{where(path, record['machine'])}."
@@ -86,10 +127,19 @@ def drop_in(files: list[tuple[Path, Row]]) -> Iterator[str]:
 
 
 def rewritten(text: str, _: Iterable[Machine]) -> str:
-    """The page with its generated blocks."""
+    """The users' page with its generated blocks."""
+    blocks = {
+        "speeds": lambda: speeds(read("causal_lm_*.json")),
+        "replaced": lambda: replaced(read("drop_in_words*.json") + read("drop_in_waves*.json")),
+    }
+    return filled(PAGE, text, blocks)
+
+
+def rewritten_numbers(text: str, _: Iterable[Machine]) -> str:
+    """The page of all numbers with its generated blocks."""
     blocks = {
         "speeds": lambda: language_model(read("causal_lm_*.json")),
         "words": lambda: drop_in(read("drop_in_words*.json")),
         "waves": lambda: drop_in(read("drop_in_waves*.json")),
     }
-    return filled(PAGE, text, blocks)
+    return filled(NUMBERS, text, blocks)

@@ -8,6 +8,7 @@ README.md has four lines of the GPU with the most rows. Everything else is in do
 (rl_page.py), docs/sine.md (sine_page.py), docs/sine_linear.md (sine_linear_page.py), docs/jets.md
 (jets_page.py), docs/interop.md (jax_page.py), docs/language_model.md (lm_page.py), docs/agent.md
 (agent_page.py), docs/dev/scaling.md (scale_page.py) and docs/other_gpus.md (other_gpus_page.py).
+The pages of jets, language_model and agent have all numbers on docs/dev/*_numbers.md.
 """
 
 from __future__ import annotations
@@ -135,10 +136,13 @@ PAGES: dict[Path, Callable[[str, list[Machine]], str]] = {
     sine_page.PAGE: sine_page.rewritten,
     sine_linear_page.PAGE: sine_linear_page.rewritten,
     jets_page.PAGE: jets_page.rewritten,
+    jets_page.NUMBERS: jets_page.rewritten_numbers,
     jax_page.PAGE: jax_page.rewritten,
     rl_page.PAGE: rl_page.rewritten,
     lm_page.PAGE: lm_page.rewritten,
+    lm_page.NUMBERS: lm_page.rewritten_numbers,
     agent_page.PAGE: agent_page.rewritten,
+    agent_page.NUMBERS: agent_page.rewritten_numbers,
     scale_page.PAGE: scale_page.rewritten,
     other_gpus_page.PAGE: other_gpus_page.rewritten,
 }

@@ -176,4 +176,8 @@ def test_the_page_has_times_and_memory(tmp_path: Path, monkeypatch: pytest.Monke
     )
     assert "| a Laplacian | 2 | 2.50 | 1.50 | 3 | 30% |" in made
     assert not any("torch-jet" in row for row in made)
-    assert list(jets_page.speeds([])) == [jets_page.NO_SPEEDS]
+    short = list(jets_page.summary([([path], facts, rows)]))
+    assert short[0].startswith("| a CPU, 2 cores | ms ") and short[2:] == [
+        "| a Laplacian | 2 | 2.50 | 30% |"
+    ]
+    assert list(jets_page.speeds([])) == list(jets_page.summary([])) == [jets_page.NO_SPEEDS]

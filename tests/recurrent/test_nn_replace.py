@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import treadle
+from tests.recurrent.test_plan import BINDINGS
 from treadle.nn import GRU, LSTM, Replaced, replace, restore
 
 
@@ -257,3 +258,56 @@ def test_complex_layers_are_left() -> None:
     found = replace(model)
     assert found == Replaced(["1"], {"0": "it has parameters of complex64"})
     assert type(model[0]) is nn.LSTM
+
+
+class Gpu:
+    """What torch says of one; the planner asks no more."""
+
+    def __init__(self, name: str, major: int, minor: int, processors: int, shared: int) -> None:
+        self.name, self.major, self.minor = name, major, minor
+        self.multi_processor_count, self.L2_cache_size = processors, 6 << 20
+        self.shared_memory_per_block_optin = shared << 10
+
+
+T4, L4, A100 = Gpu("T4", 7, 5, 40, 64), Gpu("L4", 8, 9, 58, 99), Gpu("A100", 8, 0, 108, 163)
+
+
+class OnGpu(torch.Tensor):
+    """A parameter that says that it is on a GPU."""
+
+    device = torch.device("cuda")
+
+
+@BINDINGS
+@pytest.mark.parametrize(
+    ("gpu", "kind", "hidden", "dtype", "stays"),
+    [
+        (T4, nn.LSTM, 128, torch.float16, True),
+        (T4, nn.GRU, 64, torch.float32, True),
+        (T4, nn.LSTM, 128, torch.bfloat16, False),
+        (T4, nn.LSTM, 128, torch.float64, False),
+        (L4, nn.LSTM, 512, torch.float16, False),
+        (L4, nn.LSTM, 1024, torch.float16, True),
+        (A100, nn.LSTM, 1024, torch.float16, False),
+        (A100, nn.GRU, 256, torch.float32, False),
+        (A100, nn.LSTM, 2048, torch.float32, True),
+    ],
+    ids=str,
+)
+def test_only_what_is_faster(
+    gpu: Gpu,
+    kind: type[nn.RNNBase],
+    hidden: int,
+    dtype: torch.dtype,
+    stays: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), kind(2, hidden, device="meta", dtype=dtype))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
+    assert replace(copy.deepcopy(model), only_if_faster=True).left == {}  # on no GPU
+    weight = torch.empty(0, dtype=dtype).as_subclass(OnGpu)
+    monkeypatch.setattr(model[1], "parameters", lambda *_, **__: iter([weight]))
+    found = replace(model, only_if_faster=True)
+    assert (found.replaced == []) == stays and (type(model[1]) is kind) == stays
+    words = f"on {gpu.name} a layer of H {hidden} in {str(dtype)[6:]} takes a product and a kernel"
+    assert [why.startswith(words) for why in found.left.values()] == [True] * stays

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from .._check.tensors import dtype_name
+from ._speed import why_maybe_slower
 from .rnn import GRU, LSTM
 
 __all__ = ["Replaced", "replace", "restore"]
@@ -32,7 +33,7 @@ class Replaced:
     left: dict[str, str]
 
 
-def replace(model: nn.Module) -> Replaced:
+def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
     """Make every torch.nn.LSTM and torch.nn.GRU in ``model`` treadle's, in place.
 
     The modules are the same objects with another class: parameters, hooks, buffers, ties and
@@ -48,10 +49,13 @@ def replace(model: nn.Module) -> Replaced:
     On NVIDIA GPUs of compute capability 7.5, and in layers that are too wide for a GPU
     (docs/other_gpus.md says which), a layer launches a matrix product and a kernel for each step.
     There float16 LSTM layers, and float32 layers of H up to about 128, are slower than cuDNN's, up
-    to eight times; time the model before and after.
+    to eight times. ``only_if_faster`` leaves such layers; time the model before and after.
 
     Args:
         model: a module; it may itself be an LSTM or a GRU.
+        only_if_faster: leave float32 and float16 layers on a GPU that takes a product and a kernel
+            for each of their steps, by the planner's choice for 16 rows of 128 steps. Move the
+            model to its GPU and dtype first.
 
     Returns:
         What was replaced, and what was left, each with the reason: modules with projections or
@@ -60,6 +64,8 @@ def replace(model: nn.Module) -> Replaced:
 
     Raises:
         TypeError: ``model`` is not a module.
+        ImportError: ``only_if_faster`` needs treadle._C, which this package does not have for the
+            running Python.
 
     Example::
 
@@ -70,6 +76,10 @@ def replace(model: nn.Module) -> Replaced:
         if why := _why_left(module):
             left[name] = why
         elif isinstance(module, nn.RNNBase) and type(module) in _OURS:
+            slower = why_maybe_slower(module) if only_if_faster else None
+            if slower is not None:
+                left[name] = slower
+                continue
             module._update_flat_weights()
             module.__class__ = _OURS[type(module)]  # type: ignore[assignment]
             module._compared = True

@@ -1,0 +1,50 @@
+"""Where treadle's LSTM and GRU may be slower than torch's: where no launch takes all steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import _build
+from .._check.tensors import dtype_name
+
+# The planner is asked for such a batch: replace() does not know a model's.
+STEPS, BATCH = 128, 16
+# cuDNN's layers run a launch for all steps in these; in bfloat16 they do not, and are slower.
+DTYPES = (torch.float32, torch.float16)
+
+
+def why_maybe_slower(module: nn.RNNBase) -> str | None:
+    """The reason why the layer may be slower than cuDNN's on its GPU; None: nothing says so."""
+    weight = next(module.parameters())
+    if weight.device.type != "cuda" or weight.dtype not in DTYPES:
+        return None
+    properties = torch.cuda.get_device_properties(weight.device)
+    if _algorithms(module, weight.dtype, properties).isdisjoint({"step", "warp"}):
+        return None
+    return (
+        f"on {properties.name} a layer of H {module.hidden_size} in {dtype_name(weight.dtype)} "
+        "takes a product and a kernel for each step, which may be slower than cuDNN's layer"
+    )
+
+
+def _algorithms(module: nn.RNNBase, dtype: torch.dtype, properties: Any) -> set[str]:
+    """What the planner takes forward and backward for a usual batch."""
+    facts = {
+        "multiprocessors": properties.multi_processor_count,
+        "l2_bytes": properties.L2_cache_size,
+        "architecture": 10 * properties.major + properties.minor,
+        "shared_bytes": properties.shared_memory_per_block_optin,
+        "tf32": torch.backends.cudnn.allow_tf32,
+    }
+    sizes = module.mode.lower(), STEPS, BATCH, module.hidden_size, dtype.itemsize
+    directions = 2 if module.bidirectional else 1
+    plans = (
+        _build.bindings().plan_recurrence(
+            *sizes, cuda=True, forced="auto", directions=directions, backward=backward, **facts
+        )
+        for backward in (False, True)
+    )
+    return {plan.algorithm for plan in plans}
