@@ -1,7 +1,7 @@
 """Times treadle.nn.LSTM and GRU against torch's on this machine: ``python -m treadle --bench``.
 
-The layers are those of the section about other GPUs in docs/performance.md. The result is compared
-with torch's layer in float32 first: a row whose error is too large has no time.
+The layers are those by which treadle's authors judge GPUs that they do not have. The result is
+compared with torch's layer in float32 first: a row whose error is too large has no time.
 """
 
 from __future__ import annotations

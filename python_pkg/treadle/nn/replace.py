@@ -46,8 +46,8 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
     or take per-sample gradients by class, such as thop, ptflops and Opacus. Call :func:`restore`
     before any of them.
 
-    On NVIDIA GPUs of compute capability 7.5, and in layers that are too wide for a GPU
-    (docs/other_gpus.md says which), a layer launches a matrix product and a kernel for each step.
+    On NVIDIA GPUs of compute capability 7.5, and if it is too wide for its GPU, a layer launches a
+    matrix product and a kernel for each step.
     There float16 LSTM layers, and float32 layers of H up to about 128, are slower than cuDNN's, up
     to eight times. ``only_if_faster`` leaves such layers; time the model before and after.
 
