@@ -261,12 +261,15 @@ def test_complex_layers_are_left() -> None:
 
 
 class Gpu:
-    """What torch says of one; the planner asks no more."""
+    """What torch says of a GPU; the planner asks no more."""
 
     def __init__(self, name: str, major: int, minor: int, processors: int, shared: int) -> None:
         self.name, self.major, self.minor = name, major, minor
         self.multi_processor_count, self.L2_cache_size = processors, 6 << 20
         self.shared_memory_per_block_optin = shared << 10
+
+    def __str__(self) -> str:
+        return self.name
 
 
 T4, L4, A100 = Gpu("T4", 7, 5, 40, 64), Gpu("L4", 8, 9, 58, 99), Gpu("A100", 8, 0, 108, 163)
