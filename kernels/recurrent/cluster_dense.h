@@ -8,13 +8,6 @@
 
 namespace treadle {
 
-// Registers a thread may have with one block of `warps` warps on a multiprocessor, whose four
-// schedulers share the warps and have a quarter of the registers each.
-constexpr int registers_of_warps(int warps) {
-  const int each = 65536 / 4 / shapes::ceil_div(warps, 4) / kWarp / 8 * 8;
-  return each < 255 ? each : 255;
-}
-
 // What `reserve` registers leave for fragments of weights, of four registers each.
 constexpr int kept_fragments(int warps, int reserve, int fragments) {
   const int kept = (registers_of_warps(warps) - reserve) / 4;

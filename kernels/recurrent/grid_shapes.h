@@ -20,16 +20,11 @@ constexpr int grid_width(int64_t hidden, bool setmaxnreg) {
 
 inline constexpr int kGridRing = 32;  // steps whose exchange has slots of its own
 
-// Registers a thread may have with one block of `threads` on a multiprocessor.
-constexpr int registers_of(int threads) {
-  return 65536 / threads < 255 ? 65536 / threads / 8 * 8 : 255;
-}
-
-// Registers of each thread if a multiprocessor runs a single block: every fourth warp shares a
-// quarter of them.
-constexpr int equal_registers(int threads) {
-  const int warps = (threads / kWarp + 3) / 4;
-  return 512 / warps < 255 ? 512 / warps / 8 * 8 : 255;
+// Registers a thread may have with one block of `warps` warps on a multiprocessor, whose four
+// schedulers share the warps and have a quarter of the registers each.
+constexpr int registers_of_warps(int warps) {
+  const int each = 65536 / 4 / ((warps + 3) / 4) / kWarp / 8 * 8;
+  return each < 255 ? each : 255;
 }
 
 // Registers that are left for a thread of the epilogue warps when each of `multiplying` threads
@@ -56,7 +51,7 @@ struct GridForward {
   // Two teams alternate; a thread has a pair of units of a row of a tile.
   static constexpr int kTeam = kUnits / 2 * 8, kFinishing = 2 * kTeam;
   static constexpr int kThreads = kMultiplying + kFinishing;
-  static constexpr int kMultiplyingRegisters = !setmaxnreg ? equal_registers(kThreads)
+  static constexpr int kMultiplyingRegisters = !setmaxnreg ? registers_of_warps(kThreads / kWarp)
                                                : kWide || state_gates == 4 ? 200
                                                                            : 176;
   static constexpr int kFinishingRegisters =
@@ -92,7 +87,7 @@ struct GridSplit {
   static constexpr int kMultiplyingWarps = 8, kMultiplying = kMultiplyingWarps * kWarp;
   static constexpr int kTeam = kUnits / 2 * 8, kFinishing = 2 * kTeam;  // as GridForward's
   static constexpr int kThreads = kMultiplying + kFinishing, kWarps = kThreads / kWarp;
-  static constexpr int kMultiplyingRegisters = !setmaxnreg        ? equal_registers(kThreads)
+  static constexpr int kMultiplyingRegisters = !setmaxnreg ? registers_of_warps(kThreads / kWarp)
                                                : state_gates == 4 ? 184
                                                                   : 176;
   static constexpr int kFinishingRegisters =
@@ -145,7 +140,7 @@ struct GridBackward {
       kUnits == 16 || (setmaxnreg && hidden <= kGridNarrowHidden && state_gates == 3) ? 2 : 1;
   static constexpr int kFinishing = kTeams * kTeam;
   static constexpr int kThreads = kMultiplying + kFinishing;
-  static constexpr int kMultiplyingRegisters = !setmaxnreg   ? equal_registers(kThreads)
+  static constexpr int kMultiplyingRegisters = !setmaxnreg   ? registers_of_warps(kThreads / kWarp)
                                                : kTeams == 2 ? 168
                                                : hidden > kGridNarrowHidden ? 216
                                                                             : 200;
@@ -188,7 +183,8 @@ struct GridSplitBackward {
   // block has 16 units.
   static constexpr int kFinishing = 128, kTeam = kUnits / 2 * 8, kTeams = kFinishing / kTeam;
   static constexpr int kThreads = kMultiplying + kFinishing;
-  static constexpr int kMultiplyingRegisters = setmaxnreg ? 192 : equal_registers(kThreads);
+  static constexpr int kMultiplyingRegisters =
+      setmaxnreg ? 192 : registers_of_warps(kThreads / kWarp);
   static constexpr int kFinishingRegisters =
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
   static constexpr int kTiles = kUnits / 16;

@@ -76,41 +76,27 @@ struct GridTime {
   double chain, chain_row, busy, busy_row, gate;
 };
 
-// Times of the layouts without setmaxnreg, fitted to code for sm_80 that an H200 ran, with 108 of
-// its multiprocessors and the shared memory of an A100. Layouts of H 256 count as those of 512, and
-// those of 2048 as those of 1024.
-inline GridTime other_grid_times(const RecurrenceSizes& sizes, bool tf32, bool backward) {
-  const bool h512 = sizes.hidden <= kGridNarrowHidden;
-  if (is_half(sizes.dtype)) {
-    if (backward)
-      return h512 ? GridTime{0.89, 0.07, 1.1, 0.06, 0.17} : GridTime{1.3, 0.095, 0.15, 0.135, 0.36};
-    return h512 ? GridTime{0.86, 0.023, 0.38, 0.036, 0.09}
-                : GridTime{1.05, 0.04, 0.35, 0.066, 0.35};
-  }
-  if (!backward)
-    return h512 ? GridTime{0.7, 0.06, 0.1, 0.105, 0.2} : GridTime{1.75, 0.045, 0.45, 0.128, 0.33};
-  if (tf32)
-    return h512 ? GridTime{1.3, 0.12, 0, 0.12, 0.13} : GridTime{1.95, 0.075, 0.45, 0.1, 0.3};
-  if (sizes.hidden <= kGrid256) return {1.2, 0.1, 0.45, 0.15, 0.3};
-  return h512 ? GridTime{1.95, 0.16, 0.45, 0.22, 0.3} : GridTime{2.3, 0.145, 0, 0.228, 0.35};
-}
-
-// Backward it is mostly the exchange; in float32 that of each layout of GridSplitBackward.
+// Backward it is mostly the exchange; in float32 that of each layout of GridSplitBackward. `equal`:
+// layouts without setmaxnreg, fitted to code for sm_80 that an H200 ran, with 108 of its
+// multiprocessors and the shared memory of an A100, where they differ from those of sm_90. Layouts
+// of H 256 and 2048 then count as those of 512 and 1024 if no other time is given.
 inline GridTime grid_times(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                            bool backward) {
-  const bool narrow = sizes.hidden <= kGridNarrowHidden, half = is_half(sizes.dtype);
-  const bool tf32 = device.tf32;
-  if (!device.setmaxnreg()) return other_grid_times(sizes, tf32, backward);
+  const bool h512 = sizes.hidden <= kGridNarrowHidden, half = is_half(sizes.dtype);
+  const bool equal = !device.setmaxnreg();
   if (backward && !half) {
-    if (!narrow && !tf32) return {2.3, 0.145, 0, 0.228, 0.35};
-    if (narrow && tf32) return {1.3, 0.12, 0, 0.12, 0.13};
+    if (!h512 && !device.tf32) return {2.3, 0.145, 0, 0.228, 0.35};
+    if (h512 && device.tf32) return {1.3, 0.12, 0, 0.12, 0.13};
+    if (equal && sizes.hidden <= kGrid256) return {1.2, 0.1, 0.45, 0.15, 0.3};
+    if (equal && h512) return {1.95, 0.16, 0.45, 0.22, 0.3};
     return {1.95, 0.075, 0.45, 0.1, 0.3};
   }
-  if (backward && narrow) return {0.89, 0.07, 1.1, 0.06, 0.17};
+  if (backward && h512) return {0.89, 0.07, 1.1, 0.06, 0.17};
   if (backward) return {1.3, 0.095, 0.15, 0.135, 0.36};
-  if (!half && narrow) return {0.7, 0.06, 0.1, 0.078, 0.2};
+  if (!half && h512) return {0.7, 0.06, 0.1, equal ? 0.105 : 0.078, 0.2};
   if (!half) return {1.75, 0.045, 0.45, 0.128, 0.33};
-  if (narrow) return {0.86, 0.023, 0.38, 0.036, 0.09};
+  if (h512) return {0.86, 0.023, 0.38, 0.036, 0.09};
+  if (equal) return {1.05, 0.04, 0.35, 0.066, 0.35};
   if (sizes.hidden > kGridHidden) return {1.7, 0.06, 0.5, 0.1, 0.22};
   return {1.05, 0.026, 0.35, 0.043, 0.2};
 }

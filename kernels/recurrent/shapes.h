@@ -17,6 +17,11 @@ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 }  // namespace shapes
 
+// Registers a thread may have with one block of `threads` on a multiprocessor.
+constexpr int registers_of(int threads) {
+  return 65536 / threads < 255 ? 65536 / threads / 8 * 8 : 255;
+}
+
 // ---- cluster
 
 // Forward. A block has `units` hidden units and all their gates; a warp multiplies 16 units by a

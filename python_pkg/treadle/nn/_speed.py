@@ -22,7 +22,7 @@ def why_maybe_slower(module: nn.RNNBase) -> str | None:
     if weight.device.type != "cuda" or weight.dtype not in DTYPES:
         return None
     properties = torch.cuda.get_device_properties(weight.device)
-    if _algorithms(module, weight.dtype, properties).isdisjoint({"step", "warp"}):
+    if "step" not in _algorithms(module, weight.dtype, properties):
         return None
     return (
         f"on {properties.name} a layer of H {module.hidden_size} in {dtype_name(weight.dtype)} "
