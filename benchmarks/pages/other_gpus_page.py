@@ -6,21 +6,18 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Iterator
 
-from benchmarks.pages.performance_page import DIGITS, SLOWER, name, over
+from benchmarks.pages.performance_page import DIGITS, OTHER_GPUS, SLOWER, name, over
 from benchmarks.pages.sweep_page import MODES, number
 from benchmarks.pages.tables import ROOT, Machine, Row, filled, line, of, table
 
 PAGE = ROOT / "docs" / "other_gpus.md"
-SUITE = "sweep_other_gpus"
 NONE_YET = "Nothing has been measured yet."
-WIDTH = 100
 
 
 def other_gpus(machines: list[Machine]) -> Iterator[str]:
-    imposed = [machine for machine in machines if of(machine[2], SUITE)]
+    imposed = [machine for machine in machines if of(machine[2], OTHER_GPUS)]
     if not imposed:
         yield NONE_YET
         return
@@ -29,12 +26,12 @@ def other_gpus(machines: list[Machine]) -> Iterator[str]:
     for _, facts, rows in imposed:
         cells = []
         for digits, mode in columns:
-            own = [r for r in of(rows, SUITE) if (r["digits"], r["mode"]) == (digits, mode)]
+            own = [r for r in of(rows, OTHER_GPUS) if (r["digits"], r["mode"]) == (digits, mode)]
             speeds = [1 / ratio for ratio in map(over, own) if ratio is not None]
             cells.append(geometric(speeds) if speeds else "")
         yield line(name(facts), *cells)
     yield ""
-    yield from textwrap.wrap(" ".join(lost(machine) for machine in imposed), WIDTH)
+    yield " ".join(lost(machine) for machine in imposed)
 
 
 def geometric(speeds: list[float]) -> str:
@@ -45,7 +42,7 @@ def geometric(speeds: list[float]) -> str:
 def lost(machine: Machine) -> str:
     """The rows that are slower than torch's by more than two runs differ by."""
     _, facts, rows = machine
-    own = of(rows, SUITE)
+    own = of(rows, OTHER_GPUS)
     slow = [(over(row) or 0.0, row) for row in own]
     named = [f"{title(row)} ({ratio:.2f} of its time)" for ratio, row in slow if ratio > SLOWER]
     among = f": {'; '.join(named)}" if named else ""

@@ -28,6 +28,7 @@ from benchmarks.pages.tables import (  # noqa: E402
     Machine,
     Row,
     filled,
+    gpu_name,
     line,
     links,
     machines,
@@ -62,9 +63,8 @@ ELEMENTWISE = {
 
 
 def name(facts: dict[str, Any]) -> str:
-    if facts.get("gpu"):
-        imposed = facts.get("imposed_gpu")
-        return f"{facts['gpu']} as {imposed}" if imposed else str(facts["gpu"])
+    if gpu := gpu_name(facts):
+        return gpu
     cpu = facts["cpu"].replace("(R)", "").replace(" Processor", "")
     return f"{cpu}, {facts['cores']} cores"
 

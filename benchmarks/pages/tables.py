@@ -77,6 +77,12 @@ def of(rows: list[Row], suite: str) -> list[Row]:
     return [row for row in rows if row.get("suite") == suite]
 
 
+def gpu_name(facts: Facts) -> str | None:
+    """The GPU, and the one that layers were planned for, if that was another; None on the CPU."""
+    imposed = facts.get("imposed_gpu")
+    return f"{facts['gpu']} as {imposed}" if imposed else facts.get("gpu")
+
+
 def commit(facts: Facts) -> str:
     """The commit that was measured."""
     name = facts["treadle_commit"] or "of no commit"

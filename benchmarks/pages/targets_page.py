@@ -11,7 +11,17 @@ from collections.abc import Iterator
 
 from benchmarks.harness import means
 from benchmarks.pages import rl_page, sweep_page
-from benchmarks.pages.tables import Machine, Row, commit, filled, line, links, missed, table
+from benchmarks.pages.tables import (
+    Machine,
+    Row,
+    commit,
+    filled,
+    gpu_name,
+    line,
+    links,
+    missed,
+    table,
+)
 
 PAGE = sweep_page.PAGE
 NONE_YET = "None have been committed yet."
@@ -124,9 +134,7 @@ def losses(rows: list[Row]) -> Iterator[str]:
 
 def name_of(machine: Machine) -> str:
     _, facts, _ = machine
-    if facts.get("imposed_gpu"):
-        return f"{facts['gpu']} as {facts['imposed_gpu']}"
-    return facts.get("gpu") or f"{facts['cpu']}, {facts['cores']} cores"
+    return gpu_name(facts) or f"{facts['cpu']}, {facts['cores']} cores"
 
 
 def summary(machine: Machine) -> Iterator[str]:

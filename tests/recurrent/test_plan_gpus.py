@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 import pytest
 
 from tests.recurrent.test_plan import BINDINGS, MEGABYTE, Sizes, plan
+from tests.support import gpus
+from tests.support.installed import ROOT
 
 KILOBYTE = 1024
-# Numbers of the data sheets; kernels/recurrent/device.cu has the same.
-GPUS: dict[str, dict[str, int]] = {
-    name: {
-        "architecture": architecture,
-        "multiprocessors": multiprocessors,
-        "shared_bytes": shared * KILOBYTE,
-        "l2_bytes": l2 * MEGABYTE,
-        "clock_mhz": clock,
+GPUS = gpus.IMPOSED | {
+    "RTX5090": {
+        "architecture": 120,
+        "multiprocessors": 170,
+        "shared_bytes": 99 * KILOBYTE,
+        "l2_bytes": 96 * MEGABYTE,
+        "clock_mhz": 2407,
     }
-    for name, architecture, multiprocessors, shared, l2, clock in (
-        ("A100", 80, 108, 163, 40, 1410),
-        ("RTX3090", 86, 82, 99, 6, 1695),
-        ("RTX3060", 86, 28, 99, 3, 1777),
-        ("RTX4090", 89, 128, 99, 72, 2520),
-        ("L4", 89, 58, 99, 48, 2040),
-        ("RTX5090", 120, 170, 99, 96, 2407),
-    )
 }
 TURING = {"architecture": 75, "multiprocessors": 40, "shared_bytes": 64 * KILOBYTE}
 CELLS = ("lltm", "lstm", "gru")
 PASSES = (False, True)
+
+
+def test_the_library_knows_the_same_gpus() -> None:
+    """Tests ask the planner by the facts that TREADLE_IMPOSED_GPU makes the library plan with."""
+    text = (ROOT / "kernels" / "recurrent" / "device.cu").read_text()
+    rows = re.findall(r'\{"(\w+)", (\d+), (\d+), (\d+), (\d+), (\d+)\}', text)
+    found = {
+        name: (int(arch), int(count), int(shared) << 10, int(l2) << 20, int(clock))
+        for name, arch, count, shared, l2, clock in rows
+    }
+    assert found == {name: tuple(facts.values()) for name, facts in gpus.IMPOSED.items()}
 
 
 def chosen(gpu: str, cell: str, sizes: Sizes, **options: Any) -> str:

@@ -7,31 +7,43 @@ import os
 
 import torch
 
-# kernels/recurrent/device.cu has the same: the architecture and the multiprocessors.
-IMPOSED = {
-    "A100": (80, 108),
-    "RTX3090": (86, 82),
-    "RTX3060": (86, 28),
-    "RTX4090": (89, 128),
-    "L4": (89, 58),
+# As the planner is asked, by the data sheets.
+IMPOSED: dict[str, dict[str, int]] = {
+    name: {
+        "architecture": architecture,
+        "multiprocessors": multiprocessors,
+        "shared_bytes": shared_kb << 10,
+        "l2_bytes": l2_mb << 20,
+        "clock_mhz": clock_mhz,
+    }
+    for name, architecture, multiprocessors, shared_kb, l2_mb, clock_mhz in (
+        ("A100", 80, 108, 163, 40, 1410),
+        ("RTX3090", 86, 82, 99, 6, 1695),
+        ("RTX3060", 86, 28, 99, 3, 1777),
+        ("RTX4090", 89, 128, 99, 72, 2520),
+        ("L4", 89, 58, 99, 48, 2040),
+    )
 }
+
+
+def imposed() -> dict[str, int] | None:
+    name = os.environ.get("TREADLE_IMPOSED_GPU")
+    return IMPOSED[name] if name else None
 
 
 def architecture() -> int:
     """90 for sm_90; 0 without a GPU."""
     if not torch.cuda.is_available():
         return 0
-    imposed = os.environ.get("TREADLE_IMPOSED_GPU")
-    if imposed:
-        return IMPOSED[imposed][0]
+    if facts := imposed():
+        return facts["architecture"]
     major, minor = torch.cuda.get_device_capability()
     return 10 * major + minor
 
 
 def multiprocessors() -> int:
-    imposed = os.environ.get("TREADLE_IMPOSED_GPU")
-    if imposed:
-        return IMPOSED[imposed][1]
+    if facts := imposed():
+        return facts["multiprocessors"]
     return torch.cuda.get_device_properties(0).multi_processor_count
 
 
