@@ -4,7 +4,7 @@
 
 #include "kernels/recurrent/block_backward.cuh"
 #include "kernels/recurrent/block_forward.cuh"
-#include "kernels/recurrent/cluster_launch.cuh"
+#include "kernels/recurrent/cluster_call.cuh"
 
 namespace treadle {
 
@@ -17,7 +17,7 @@ cudaError_t run_block(const PersistentForward* args, const ClusterCall& call) {
   using Layout = BlockForward<Cell, units>;
   static_assert(Layout::kSharedBytes <= kMostSharedBytes && Layout::kRows == kBlockRows);
   const auto kernel =
-      any_resets(args) ? block_forward<Cell, T, units, true> : block_forward<Cell, T, units, false>;
+      call.plan.resets ? block_forward<Cell, T, units, true> : block_forward<Cell, T, units, false>;
   return call(kernel, Layout::kThreads, Layout::kSharedBytes, args, kBlockCode<T, units>);
 }
 
@@ -25,7 +25,7 @@ template <class Cell, class T, int units>
 cudaError_t run_block(const PersistentBackward* args, const ClusterCall& call) {
   using Layout = BlockBackward<Cell, units>;
   static_assert(Layout::kSharedBytes <= kMostSharedBytes && Layout::kRows == kBlockRows);
-  const auto kernel = any_resets(args) ? block_backward<Cell, T, units, true>
+  const auto kernel = call.plan.resets ? block_backward<Cell, T, units, true>
                                        : block_backward<Cell, T, units, false>;
   return call(kernel, Layout::kThreads, Layout::kSharedBytes, args, kBlockCode<T, units>);
 }

@@ -1,6 +1,8 @@
-// Shared by the launchers of all cluster kernels: which kernel a plan names, and the call.
+// How a cluster kernel is launched, and the functions that find it for a cell: each is defined
+// beside its kernels, and instantiated in a translation unit of its own.
 #pragma once
 
+#include "kernels/recurrent/plan.h"
 #include "kernels/recurrent/resets.cuh"
 
 namespace treadle {
@@ -18,14 +20,14 @@ cudaError_t visit_shape(const ClusterShape& shape, const F& f) {
   }
 }
 
-// Calls f(Constant<int, n>) for the least n of RowCounts{bits} that is `rows` or more.
+// Calls f(Constant<int, rows>) for a count of RowCounts{bits}.
 template <unsigned bits, int n = 1, class F>
 cudaError_t visit_rows(int rows, const F& f) {
   if constexpr (n > RowCounts::kMost) {
     return cudaErrorInvalidValue;
   } else {
     if constexpr (RowCounts(bits).has(n)) {
-      if (n >= rows) return f(Constant<int, n>{});
+      if (n == rows) return f(Constant<int, n>{});
     }
     return visit_rows<bits, n + 1>(rows, f);
   }
@@ -58,7 +60,7 @@ cudaError_t blocks_at_once(void (*kernel)(P...), const LaunchShape& shape, int* 
 // Runs a kernel or, with `at_once`, asks how many of its clusters are resident at once. GPUs before
 // sm_90 know no clusters, not even one of one block.
 struct ClusterCall {
-  const ClusterPlan& plan;
+  const RecurrencePlan& plan;
   cudaStream_t stream;
   int* at_once;  // none: run
 
@@ -89,5 +91,33 @@ struct ClusterCall {
     return launch_with(kernel, shape, stream, attributes, *args, plan.rows);
   }
 };
+
+// Half types, any batch: cluster_forward.cuh, cluster_backward.cuh.
+template <class Kind>
+cudaError_t run_cluster_any(Dtype dtype, const PersistentForward* args, const ClusterCall& call);
+template <class Kind>
+cudaError_t run_cluster_any(Dtype dtype, const PersistentBackward* args, const ClusterCall& call);
+
+// Half types, dense batches: cluster_dense_forward.cuh, cluster_dense_backward.cuh.
+template <class Kind>
+cudaError_t run_cluster_dense(Dtype dtype, const PersistentForward* args, const ClusterCall& call);
+template <class Kind>
+cudaError_t run_cluster_dense(Dtype dtype, const PersistentBackward* args, const ClusterCall& call);
+
+// Half types, shapes of one block: block_launch.cuh.
+template <class Kind>
+cudaError_t run_half_block(Dtype dtype, const PersistentForward* args, const ClusterCall& call);
+template <class Kind>
+cudaError_t run_half_block(Dtype dtype, const PersistentBackward* args, const ClusterCall& call);
+
+// Float32, any batch, shapes of one block with them: cluster_fp32_launch.cuh.
+template <class Kind>
+cudaError_t run_cluster_fp32(const PersistentForward* args, const ClusterCall& call);
+template <class Kind>
+cudaError_t run_cluster_fp32(const PersistentBackward* args, const ClusterCall& call);
+
+// Float32, dense batches: cluster_split_forward.cuh.
+template <class Kind>
+cudaError_t run_cluster_split(const PersistentForward* args, const ClusterCall& call);
 
 }  // namespace treadle

@@ -235,11 +235,10 @@ __global__ void __launch_bounds__(
 
 template <class Cell, class T>
 cudaError_t run_cluster_dense(const PersistentBackward* args, const ClusterCall& call) {
-  const ClusterPlan& plan = call.plan;
-  return visit_shape(plan.shape, [&](auto index) {
+  return visit_shape(call.plan.shape, [&](auto index) {
     constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
     constexpr RowCounts counts = kKernels<Cell, decltype(index)::value>.dense_backward;
-    return visit_rows<counts.bits>(ceil_div(plan.rows, s.tiles), [&](auto stride) {
+    return visit_rows<counts.bits>(call.plan.tile_rows, [&](auto stride) {
       constexpr int rows = decltype(stride)::value;
       using Layout =
           DenseBackward<Cell::kGates, Cell::kStateGates, s.units, s.blocks, s.tiles, rows>;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/recurrent/persistent.cuh"
+#include "kernels/recurrent/plan.h"
 #include "kernels/recurrent/resets.cuh"
 
 namespace treadle {
@@ -11,12 +12,13 @@ namespace treadle {
 // Runs a kernel or, with `fits`, asks whether all its blocks are resident at once.
 struct GridCall {
   const PersistentSizes& sizes;
-  int rows;
+  const RecurrencePlan& plan;
   cudaStream_t stream;
   bool* fits;  // none: run
 
   template <class Layout, class Args>
   cudaError_t of(void (*kernel)(Args, int), const Args* args) const {
+    const int rows = plan.rows;
     int device = 0, processors = 0, cooperative = 0, limit = 0;
     cudaError_t error = cudaGetDevice(&device);
     if (error != cudaSuccess) return error;

@@ -10,7 +10,6 @@
 
 #include "kernels/common/dtype.h"
 #include "kernels/recurrent/cell_info.h"
-#include "kernels/recurrent/cluster_kernels.h"
 #include "kernels/recurrent/step_args.h"
 
 namespace treadle {
@@ -24,8 +23,6 @@ struct PersistentSizes {
   const int64_t* starts;
   int64_t first_row, row_count;  // the rows of the batch that this launch computes
   bool half_c;                   // c0, c_n and their gradients are of `dtype`, else of acc
-  bool tf32;                     // the grid, backward: may round products of floats to TF32
-  bool setmaxnreg;               // the grid: the layouts that need it
 };
 
 // Groups of a grid, in each of which blocks take so many rows.
@@ -84,12 +81,6 @@ struct PersistentCStates {
   int64_t c_direction, c_row;
   int direction;  // the first of `directions`: step computes one at a time
   RecurrenceResets resets = {};
-};
-
-struct ClusterPlan {
-  ClusterShape shape;
-  int rows;    // of the batch a cluster
-  bool dense;  // by a kernel for dense batches (cluster_kernels.h), else by one for any batch
 };
 
 }  // namespace treadle

@@ -217,10 +217,4 @@ struct SharedMarks {
   }
 };
 
-// Which of a pair of kernels runs. No arguments: the planner asks, for whom both are one.
-template <class Args>
-bool any_resets(const Args* args) {
-  return args != nullptr && args->resets.marks != nullptr;
-}
-
 }  // namespace treadle

@@ -215,7 +215,7 @@ class Graph:
         return [
             self._torch_object(units.write(name, files, folder), flags)
             for name, files in units.units().items()
-            if name.endswith("-cuda") == cuda
+            if ("-cuda" in name) == cuda
         ]
 
     def _cpu_objects(self) -> list[Path]:

@@ -22,7 +22,7 @@ APART = {"bindings.cpp", "cuda_missing.cpp"}
 def units() -> dict[str, list[Path]]:
     """The files of each unit, by its name: csrc/recurrent's are recurrent-1, recurrent-2, ...
 
-    Sources of CUDA calls are units of their own, named -cuda.
+    Sources of CUDA calls are units of their own, with -cuda in their names.
     """
     folders = defaultdict(list)
     for source in sorted(Path("csrc").rglob("*.cpp")):

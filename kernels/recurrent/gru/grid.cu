@@ -1,11 +1,10 @@
-// GRU's launch of the grid kernels.
+// GRU's launches of the kernels that plans name.
 #include "kernels/math/cells/gru.h"
-#include "kernels/recurrent/grid_launch.cuh"
+#include "kernels/recurrent/persistent_launch.cuh"
 
 namespace treadle {
 
-template cudaError_t launch_grid_forward<math::Gru>(const PersistentForward&, int, cudaStream_t);
-template cudaError_t launch_grid_backward<math::Gru>(const PersistentBackward&, int, cudaStream_t);
-template cudaError_t grid_fits<math::Gru>(bool, const PersistentSizes&, int, bool*);
+template cudaError_t run_persistent<math::Gru>(const PersistentForward*, const PersistentCall&);
+template cudaError_t run_persistent<math::Gru>(const PersistentBackward*, const PersistentCall&);
 
 }  // namespace treadle

@@ -1,14 +1,10 @@
-// LLTM's instances of kernels/recurrent/cluster_forward.cuh and of cluster_launch.cuh, forward.
+// LLTM's instances of kernels/recurrent/cluster_forward.cuh.
 #include "kernels/math/cells/lltm.h"
 #include "kernels/recurrent/cluster_forward.cuh"
-#include "kernels/recurrent/cluster_launch.cuh"
 
 namespace treadle {
 
 template cudaError_t run_cluster_any<math::Lltm>(Dtype, const PersistentForward*,
                                                  const ClusterCall&);
-template cudaError_t launch_cluster_forward<math::Lltm>(const PersistentForward&,
-                                                        const ClusterPlan&, cudaStream_t);
-template cudaError_t forward_clusters_at_once<math::Lltm>(Dtype, const ClusterPlan&, int*);
 
 }  // namespace treadle

@@ -1,11 +1,10 @@
-// LLTM's launch of the grid kernels.
+// LLTM's launches of the kernels that plans name.
 #include "kernels/math/cells/lltm.h"
-#include "kernels/recurrent/grid_launch.cuh"
+#include "kernels/recurrent/persistent_launch.cuh"
 
 namespace treadle {
 
-template cudaError_t launch_grid_forward<math::Lltm>(const PersistentForward&, int, cudaStream_t);
-template cudaError_t launch_grid_backward<math::Lltm>(const PersistentBackward&, int, cudaStream_t);
-template cudaError_t grid_fits<math::Lltm>(bool, const PersistentSizes&, int, bool*);
+template cudaError_t run_persistent<math::Lltm>(const PersistentForward*, const PersistentCall&);
+template cudaError_t run_persistent<math::Lltm>(const PersistentBackward*, const PersistentCall&);
 
 }  // namespace treadle

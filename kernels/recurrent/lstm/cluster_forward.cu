@@ -1,14 +1,10 @@
-// LSTM's instances of kernels/recurrent/cluster_forward.cuh and of cluster_launch.cuh, forward.
+// LSTM's instances of kernels/recurrent/cluster_forward.cuh.
 #include "kernels/math/cells/lstm.h"
 #include "kernels/recurrent/cluster_forward.cuh"
-#include "kernels/recurrent/cluster_launch.cuh"
 
 namespace treadle {
 
 template cudaError_t run_cluster_any<math::Lstm>(Dtype, const PersistentForward*,
                                                  const ClusterCall&);
-template cudaError_t launch_cluster_forward<math::Lstm>(const PersistentForward&,
-                                                        const ClusterPlan&, cudaStream_t);
-template cudaError_t forward_clusters_at_once<math::Lstm>(Dtype, const ClusterPlan&, int*);
 
 }  // namespace treadle

@@ -1,11 +1,10 @@
-// LSTM's launch of the grid kernels.
+// LSTM's launches of the kernels that plans name.
 #include "kernels/math/cells/lstm.h"
-#include "kernels/recurrent/grid_launch.cuh"
+#include "kernels/recurrent/persistent_launch.cuh"
 
 namespace treadle {
 
-template cudaError_t launch_grid_forward<math::Lstm>(const PersistentForward&, int, cudaStream_t);
-template cudaError_t launch_grid_backward<math::Lstm>(const PersistentBackward&, int, cudaStream_t);
-template cudaError_t grid_fits<math::Lstm>(bool, const PersistentSizes&, int, bool*);
+template cudaError_t run_persistent<math::Lstm>(const PersistentForward*, const PersistentCall&);
+template cudaError_t run_persistent<math::Lstm>(const PersistentBackward*, const PersistentCall&);
 
 }  // namespace treadle
