@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/recurrent/plan.h"
+#include "kernels/recurrent/plan/scope.h"
 #include "treadle/kernels.h"
 
 namespace py = pybind11;
@@ -71,6 +71,7 @@ PYBIND11_MODULE(_C, m) {
       .def_readonly("local_bytes", &Launch::local_bytes)
       .def_readonly("blocks_per_sm", &Launch::blocks_per_sm)
       .def_readonly("occupancy", &Launch::occupancy)
+      .def_property_readonly("family", [](const Launch& launch) { return launch.family; })
       .def_property_readonly("algorithm", [](const Launch& launch) { return launch.algorithm; })
       .def_property_readonly("reason", [](const Launch& launch) { return launch.reason; });
   m.def("record_launches", [](bool on) { treadle_record_launches(on); }, py::arg("on"));

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "kernels/common/launches.h"
+#include "kernels/recurrent/plan/scope.h"
 #include "recurrent/backend.h"
 #include "recurrent/dispatch.h"
 
@@ -47,7 +47,7 @@ struct LayerRun {
   ScalarType acc, work;      // of sums, and of the products of grad_gates
   std::optional<bool> tf32;  // of products, where it is not as torch says of matrix products
   RecurrencePlan plan;
-  LaunchScope scope;  // whatever is launched while this run lives, is part of the plan
+  PlanScope scope;  // whatever is launched while this run lives, is part of the plan
   LayerResets resets;
 
   LayerRun(const RecurrenceBackend& backend, const LayerArguments& a, std::string_view algorithm,
@@ -67,7 +67,7 @@ struct LayerRun {
         acc(at::toOpMathType(a.input.scalar_type())),
         work(backend.widens_half ? acc : a.input.scalar_type()),
         plan(backend.plan(sizes, a.input.device(), algorithm, backward, &tf32)),
-        scope(plan.algorithm_name(), plan.reason),
+        scope(sizes, backward, plan),
         resets(a, acc) {}
 
   int64_t width() const { return cell.gates * sizes.hidden; }  // GH

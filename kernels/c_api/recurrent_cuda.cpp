@@ -3,8 +3,8 @@
 #include "kernels/c_api/cuda.h"
 #include "kernels/c_api/recurrent.h"
 #ifdef TREADLE_CUDA_VERSION
-#include "kernels/common/launches.h"
 #include "kernels/recurrent/launchers.h"
+#include "kernels/recurrent/plan/scope.h"
 #include "kernels/recurrent/run.h"
 #endif
 
@@ -53,7 +53,7 @@ size_t workspace_on_cuda(const CLayer& layer, bool backward) {
 void forward_on_cuda(const CLayer& layer, const CForward& call) {
   const cuda::Guard guard(layer.device);
   const RecurrencePlan plan = plan_on_cuda(layer, /*backward=*/false);
-  const LaunchScope scope(plan.algorithm_name(), plan.reason);
+  const PlanScope scope(layer.sizes, /*backward=*/false, plan);
   const auto& [in, out, workspace] = call;
   const int64_t hidden = layer.sizes.hidden;
   PersistentForward args =
@@ -76,7 +76,7 @@ void forward_on_cuda(const CLayer& layer, const CForward& call) {
 void backward_on_cuda(const CLayer& layer, const CBackward& call) {
   const cuda::Guard guard(layer.device);
   const RecurrencePlan plan = plan_on_cuda(layer, /*backward=*/true);
-  const LaunchScope scope(plan.algorithm_name(), plan.reason);
+  const PlanScope scope(layer.sizes, /*backward=*/true, plan);
   const auto& [in, out, workspace] = call;
   BackwardArguments args = backward_arguments(sizes_of(layer), layer.rows(), layer.sizes.hidden);
   args.c_states.gates = args.steps.gates = in.gates;
