@@ -92,7 +92,9 @@ class Copy:
         options = ["-x", "-q", "--tb=line", "-p", "no:cacheprovider"]
         env = {
             **os.environ,
-            "PYTHONPATH": str(self.folder / "python_pkg"),
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, [str(self.folder / "python_pkg"), os.environ.get("PYTHONPATH")])
+            ),
             "PYTHONDONTWRITEBYTECODE": "1",
             "TREADLE_MUTANT": "1",
             "CUDA_VISIBLE_DEVICES": self.gpu,
