@@ -3,7 +3,7 @@
 #include "kernels/common/tma.cuh"
 #include "kernels/recurrent/cell_launchers.h"
 #include "kernels/recurrent/launchers.h"
-#include "kernels/recurrent/step_group.h"
+#include "kernels/recurrent/step/step_group.h"
 
 namespace treadle {
 cudaError_t launch_step_forward(const RecurrenceForward& args, cudaStream_t stream) {

@@ -6,7 +6,7 @@
 
 #include "kernels/common/exported.h"
 #include "kernels/recurrent/persistent_args.h"
-#include "kernels/recurrent/plan.h"
+#include "kernels/recurrent/plan/plan.h"
 
 namespace treadle {
 

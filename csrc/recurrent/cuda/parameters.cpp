@@ -4,7 +4,7 @@
 #include <ATen/Functions.h>
 
 #include "common/cuda/gemm.h"
-#include "kernels/recurrent/gradients_args.h"
+#include "kernels/recurrent/gradients/gradients_args.h"
 #include "kernels/recurrent/launchers.h"
 #include "recurrent/cuda/layer.h"
 

@@ -7,9 +7,9 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/recurrent/block/word_halves.h"
 #include "kernels/recurrent/launchers.h"
 #include "kernels/recurrent/run.h"
-#include "kernels/recurrent/word_halves.h"
 #include "recurrent/cuda/layer.h"
 
 namespace treadle {

@@ -4,8 +4,8 @@
 
 #include <limits>
 
-#include "kernels/recurrent/plan.h"
-#include "kernels/recurrent/plan_times.h"
+#include "kernels/recurrent/plan/plan.h"
+#include "kernels/recurrent/plan/times.h"
 
 // Separate namespace: the kernels define constants and functions of the same names.
 namespace treadle::plans {

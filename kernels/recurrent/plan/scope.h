@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/common/launches.h"
-#include "kernels/recurrent/plan.h"
+#include "kernels/recurrent/plan/plan.h"
 
 namespace treadle {
 

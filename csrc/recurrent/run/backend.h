@@ -1,0 +1,96 @@
+// The engine that runs a recurrent layer of any cell: a backend's functions, and code that all
+// backends share. Products over all steps are ATen's; the steps are the backend's.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "common/dispatch.h"
+#include "common/matrix.h"
+#include "kernels/recurrent/plan/plan.h"
+#include "kernels/recurrent/step_args.h"
+#include "recurrent/layer/layer.h"
+
+namespace treadle {
+
+// The rows of every step, as they lie in memory, first step first.
+struct Sequence {
+  std::vector<RecurrenceStep> steps;
+  int64_t rows = 0;  // of all steps
+
+  // Without batch_sizes input is [T, B, I].
+  Sequence(const Tensor& input, const Tensor& batch_sizes);
+
+  // The steps in the order of direction `d` (1 runs backward in time) or, if `reversed`, of its
+  // backward pass, with the marks of rows that reset before each step. The last entry is a step
+  // without rows.
+  std::vector<RecurrenceStep> in_order(int64_t d, bool reversed = false) const;
+
+  // [S, H]: what h was before each row's step, from h0 [B, H] and output [S, H] of one direction.
+  Tensor previous_h(const Tensor& h0, const Tensor& output, int64_t d) const;
+
+  // [S, 1]: whether a row of direction d resets before its step, from the marks [S, 1].
+  Tensor marks_before(const Tensor& marks, int64_t d) const;
+
+  // [S, H] of each step's rows of [B, H]; and their sum over the steps [D, B, H] of [D, S, H].
+  Tensor each_step(const Tensor& batch) const;
+  Tensor sum_of_steps(const Tensor& places, int64_t batch) const;
+};
+
+struct BackwardPass;
+struct LayerRun;
+
+// The gradients of the input and the parameters of a layer, as the layer has them.
+struct LayerGradients {
+  Tensor input, weight_ih, weight_hh, bias_ih, bias_hh;
+};
+
+// The gradients of the states that a layer or a row of it begins with; each may be undefined.
+struct StateGradients {
+  Tensor h0, c0;            // [D, B, H]
+  Tensor reset_h, reset_c;  // [D, S, H] acc; zeros where no row resets
+};
+
+struct RecurrenceBackend {
+  // Half types are multiplied as float, into which the host widens them once.
+  bool widens_half;
+  // The plan of a forward or a backward pass; raises for an `algorithm` that cannot run. Sets
+  // `tf32` if float32 products follow another setting than torch's for matrix products.
+  RecurrencePlan (*plan)(const RecurrenceSizes& sizes, at::Device device,
+                         std::string_view algorithm, bool backward, std::optional<bool>* tf32);
+  // a [m, k] times b [k, n], in acc_t.
+  Tensor (*product)(const LayerRun& run, const Tensor& a, const Tensor& b);
+  // The forward pass; gates are undefined unless `save`.
+  LayerSaved (*forward)(const LayerRun& run, bool save);
+  // The backward pass. Sets `states`, whose tensors are those that are needed.
+  LayerGradients (*backward)(const BackwardPass& pass, const StateGradients& states);
+};
+
+// plan_recurrence(), but an algorithm that cannot run raises.
+inline RecurrencePlan make_plan(const char* op, const RecurrenceSizes& sizes,
+                                const RecurrenceDevice& device, std::string_view algorithm,
+                                bool backward) {
+  RecurrencePlan plan;
+  const char* const refusal = plan_recurrence(sizes, device, algorithm, backward, &plan);
+  TORCH_CHECK(refusal == nullptr, op, ": ", refusal);
+  return plan;
+}
+
+// Whether kernels may read it 16 bytes at a time.
+inline bool begins_at_16_bytes(const Tensor& t) {
+  return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0;
+}
+
+// Contiguous at an address of 16 bytes.
+inline Tensor aligned(const Tensor& t) {
+  if (!t.defined()) return t;
+  const Tensor found = t.contiguous();
+  return begins_at_16_bytes(found) ? found : found.clone();
+}
+
+inline MatrixView matrix_view(const Tensor& t) {
+  return {t.const_data_ptr(), t.stride(0), t.stride(1)};
+}
+
+}  // namespace treadle

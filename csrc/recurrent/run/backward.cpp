@@ -1,0 +1,158 @@
+// recurrent_layer_backward on all devices: the steps give the gradients of all gates, from which
+// products and sums over all steps compute those of input, weights and bias. Twin: forward.cpp.
+#include <ATen/Functions.h>
+
+#include "common/flush.h"
+#include "common/gemm.h"
+#include "recurrent/run/run.h"
+
+namespace treadle {
+namespace {
+
+// The initial gradient of a state of direction d, [B, H] in acc.
+Tensor grad_of_state(const LayerRun& run, const Tensor& grad, int64_t d, bool transposed) {
+  const auto options = run.arguments.input.options().dtype(run.acc);
+  const auto& sizes = run.sizes;
+  const Tensor t = transposed ? at::empty({sizes.hidden, sizes.batch}, options).t()
+                              : at::empty({sizes.batch, sizes.hidden}, options);
+  return grad.defined() ? t.copy_(grad[d]) : t.zero_();
+}
+
+// The gradients of the gates [S, GH] of direction d; grad_h and grad_c become those of h0 and c0.
+Tensor grad_gates(const BackwardPass& pass, int64_t d, const Tensor& previous_h,
+                  const Tensor& grad_h, const Tensor& grad_c, const StateGradients& states,
+                  const BackwardSteps& f) {
+  const LayerRun& run = pass.run;
+  const LayerArguments& a = run.arguments;
+  const auto& sizes = run.sizes;
+  const auto options = a.input.options().dtype(run.work);
+  const int64_t rows = run.sequence.rows, width = run.width();
+  if (run.idle()) return at::empty({rows, width}, options);
+  const Tensor g = aligned(pass.recompute ? pass.recompute_gates(d, previous_h) : pass.gates[d]);
+  // c before every step, recomputed from the gates: cheaper than storing it.
+  const Tensor c_states = at::empty({rows, sizes.hidden}, a.input.options().dtype(run.acc));
+  const Tensor c =
+      a.c0[d].to(run.acc, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
+  // Recomputed gates are overwritten, each by its gradient.
+  const bool in_place = pass.recompute && run.work == g.scalar_type();
+  const Tensor result = in_place ? g : at::empty({rows, width}, options);
+  // Maybe a copy, which must outlive its readers.
+  const Tensor grad_rows = pass.grads.output.defined() ? run.rows(pass.grads.output) : Tensor();
+  MatrixView grad;
+  if (grad_rows.defined()) {
+    grad = matrix_view(grad_rows.narrow(1, d * sizes.hidden, sizes.hidden));
+  }
+  const auto forward_steps = run.sequence.in_order(d);
+  const auto steps = run.sequence.in_order(d, /*reversed=*/true);
+  f({d,
+     steps,
+     parameter_of(a, a.weight_hh, d),
+     grad_h,
+     grad_c,
+     {sizes.cell, sizes.dtype, sizes.batch, sizes.hidden, forward_steps.data(), sizes.steps,
+      g.const_data_ptr(), c.mutable_data_ptr(), c_states.mutable_data_ptr(), run.resets.from(d)},
+     {sizes.cell, sizes.dtype, sizes.batch, sizes.hidden, steps.data(), sizes.steps,
+      g.const_data_ptr(), c_states.const_data_ptr(), grad, matrix_view(grad_h),
+      grad_c.mutable_data_ptr(), result.mutable_data_ptr(),
+      run.resets.from(d, states.reset_h, states.reset_c)}});
+  return result;
+}
+
+StateGradients new_state_gradients(const LayerRun& run, const LayerMask& mask) {
+  const LayerArguments& a = run.arguments;
+  StateGradients states;
+  if (mask[1]) states.h0 = at::empty(a.h0.sizes(), a.h0.options());
+  if (mask[2]) states.c0 = at::empty(a.c0.sizes(), a.c0.options());
+  const std::array<int64_t, 3> places{run.sizes.directions, run.sequence.rows, run.sizes.hidden};
+  const auto options = a.input.options().dtype(run.acc);
+  // An argument that was not given has no gradient.
+  if (mask[7] && a.reset_h.defined()) states.reset_h = at::zeros(places, options);
+  if (mask[8] && a.reset_c.defined()) states.reset_c = at::zeros(places, options);
+  return states;
+}
+
+// The gradient of reset_h or reset_c, from that of each step and row [D, S, H].
+Tensor of_replaced(const LayerRun& run, const Tensor& grad, const Tensor& model) {
+  if (!grad.defined()) return grad;
+  const Tensor found = run.resets.per_step ? grad.view(model.sizes())
+                                           : run.sequence.sum_of_steps(grad, run.sizes.batch);
+  return cast(found, model.scalar_type());
+}
+
+}  // namespace
+
+// All h are known, so that one product computes the gates of all steps.
+Tensor BackwardPass::recompute_gates(int64_t d, const Tensor& previous_h) const {
+  const LayerArguments& a = run.arguments;
+  const auto work = [&](const Tensor& t) { return cast(parameter_of(a, t, d), run.work); };
+  const auto product = [&](const Tensor& x, const Tensor& w, const Tensor& bias) {
+    if (run.tf32) return plus(run.backend.product(run, x, w.t()), bias);
+    return bias.defined() ? at::addmm(bias, x, w.t()) : x.mm(w.t());
+  };
+  if (run.cell.same_gates()) {
+    const Tensor x = at::cat({previous_h, run.rows(a.input)}, 1).to(run.work);
+    const Tensor w = at::cat({work(a.weight_hh), work(a.weight_ih)}, 1);
+    const Tensor bias = plus(work(a.bias_ih), work(a.bias_hh));
+    return product(x, w, bias).to(a.input.scalar_type());
+  }
+  const Tensor of_h = product(previous_h.to(run.work), work(in_gate_order(a.weight_hh, a)),
+                              work(in_gate_order(a.bias_hh, a)));
+  const Tensor gates = at::zeros({of_h.size(0), run.width()}, of_h.options());
+  run.state_window(gates).copy_(of_h);
+  run.input_window(gates).add_(
+      product(run.rows(a.input).to(run.work), work(a.weight_ih), work(a.bias_ih)));
+  return gates.to(a.input.scalar_type());
+}
+
+Tensor BackwardPass::previous_h(int64_t d) const {
+  const int64_t hidden = run.sizes.hidden;
+  const Tensor own = part(run.rows(output), 1, d * hidden, hidden);
+  const Tensor found = run.sequence.previous_h(run.arguments.h0[d], own, d);
+  const LayerResets& resets = run.resets;
+  if (!resets.marks.defined()) return found;
+  const Tensor mark = run.sequence.marks_before(run.rows(resets.marks), d);
+  if (!resets.h.defined()) return found.masked_fill(mark, 0);
+  Tensor by = run.rows_or_batch(resets.h[d]);
+  if (!resets.per_step) by = run.sequence.each_step(by);
+  return at::where(mark, by, found);
+}
+
+void backward_by_steps(const BackwardPass& pass, const StateGradients& states,
+                       const BackwardSteps& steps, const ParameterSums& parameters) {
+  const LayerRun& run = pass.run;
+  for (int64_t d = 0; d < run.sizes.directions; ++d) {
+    const Tensor previous = pass.recompute ? pass.previous_h(d) : Tensor();
+    const Tensor grad_h = grad_of_state(run, pass.grads.h_n, d, run.plan.transposed);
+    const Tensor grad_c = grad_of_state(run, pass.grads.c_n, d, /*transposed=*/false);
+    const Tensor of_gates = grad_gates(pass, d, previous, grad_h, grad_c, states, steps);
+    if (states.h0.defined()) states.h0[d].copy_(grad_h);
+    if (states.c0.defined()) states.c0[d].copy_(grad_c);
+    parameters(d, of_gates, previous);
+  }
+}
+
+LayerGrads recurrent_layer_backward_kernel(const RecurrenceBackend& backend,
+                                           const LayerBackwardCall& call) {
+  const auto& [grads, arguments, output, gates, recompute, algorithm, mask] = call;
+  check_layer_backward(grads, arguments, output, gates, recompute);
+  check_layer_backward_data(grads, arguments, output, gates);
+  // Autocast must not change the dtype of the products: it is that of the forward pass.
+  const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
+  const LayerRun run(backend, arguments, algorithm, /*backward=*/true);
+  const FlushInProducts flush(arguments.input, run.multiplications());
+  const Tensor whole_gates = gates.contiguous();
+  const StateGradients states = new_state_gradients(run, mask);
+  const LayerGradients found =
+      backend.backward({run, grads, output, whole_gates, recompute, mask}, states);
+  return {found.input,
+          states.h0,
+          states.c0,
+          found.weight_ih,
+          found.weight_hh,
+          found.bias_ih,
+          found.bias_hh,
+          of_replaced(run, states.reset_h, arguments.reset_h),
+          of_replaced(run, states.reset_c, arguments.reset_c)};
+}
+
+}  // namespace treadle

@@ -1,0 +1,161 @@
+// recurrent_layer on the CPU: products over all steps by ATen, steps by kernels/recurrent/cpu.
+// Twin: cuda/layer.cpp.
+#include <ATen/Functions.h>
+#include <ATen/OpMathType.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "common/gemm.h"
+#include "kernels/common/cpu/subnormals.h"
+#include "kernels/recurrent/cpu/rows.h"
+#include "recurrent/run/run.h"
+
+namespace treadle {
+namespace {
+
+RecurrencePlan plan_cpu(const RecurrenceSizes& sizes, at::Device, std::string_view algorithm,
+                        bool backward, std::optional<bool>*) {
+  RecurrenceDevice device;
+  // Limits the chunks of the input product: larger ones save no time.
+  device.l2_bytes = 32 << 20;
+  return make_plan(layer_op_name(), sizes, device, algorithm, backward);
+}
+
+Tensor product_cpu(const LayerRun& run, const Tensor& a, const Tensor& b) {
+  return a.to(run.acc).mm(b.to(run.acc));
+}
+
+Tensor empty_panels(const Tensor& weight_hh) {
+  const auto acc = at::toOpMathType(weight_hh.scalar_type());
+  const auto bytes =
+      cpu::recurrent_panel_bytes(weight_hh.size(0), weight_hh.size(1), c10::elementSize(acc));
+  return at::empty({bytes}, weight_hh.options().dtype(at::kByte));
+}
+
+// f(begin, end) over the rows of the batch, in whole blocks. If there is work for several threads,
+// each takes about as many steps: the rows of a packed batch have different numbers of them.
+template <class Args, class F>
+void over_rows(const Args& args, int64_t step_work, const F& f) {
+  // A thread's least work: about 50 us of multiplications.
+  constexpr int64_t kWork = int64_t{1} << 21, kRows = cpu::kRowBlock;
+  const int64_t blocks = (args.batch + kRows - 1) / kRows;
+  // before[b]: the steps that blocks 0 .. b - 1 take.
+  std::vector<int64_t> before(blocks + 1);
+  for (int64_t s = 0; s < args.step_count; ++s) ++before[(args.steps[s].rows + kRows - 1) / kRows];
+  for (int64_t b = blocks - 1; b > 0; --b) before[b] += before[b + 1];
+  before[0] = 0;
+  for (int64_t b = 1; b <= blocks; ++b) before[b] += before[b - 1];
+  const int64_t total = before[blocks];
+  const int64_t most = std::min<int64_t>(blocks, total * step_work * kRows / kWork);
+  const int64_t threads = std::clamp<int64_t>(most, 1, at::get_num_threads());
+  const auto first_block = [&](int64_t thread) {
+    const double share = static_cast<double>(total) * thread / threads;
+    const auto above = std::lower_bound(before.begin(), before.end(), share);
+    const bool below = above != before.begin() && share - *(above - 1) < *above - share;
+    return (above - before.begin()) - (below ? 1 : 0);
+  };
+  at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
+    const int64_t row = begin == 0 ? 0 : first_block(begin) * kRows;
+    const int64_t last = end == threads ? args.batch : first_block(end) * kRows;
+    const cpu::FlushSubnormals flush;
+    if (row < last) f(row, std::min(last, args.batch));
+  });
+}
+
+LayerSaved forward_cpu(const LayerRun& run, bool save) {
+  return forward_by_steps(run, save, /*reads_h0=*/false, [&](const ForwardDirection& direction) {
+    const Tensor& weight_hh = direction.weight_hh;
+    in_chunks(run, direction, [&](const RecurrenceForward& args, bool) {
+      const Tensor panels = empty_panels(weight_hh);
+      cpu::recurrent_pack_forward(args.cell, args.dtype, matrix_view(weight_hh), args.hidden,
+                                  panels.data_ptr());
+      over_rows(args, weight_hh.numel(), [&](int64_t begin, int64_t end) {
+        cpu::recurrent_layer_forward(args, panels.data_ptr(), begin, end);
+      });
+    });
+  });
+}
+
+void steps_backward_cpu(const BackwardDirection& direction) {
+  const RecurrenceBackward& args = direction.all;
+  over_rows(direction.c_states, 64 * args.hidden, [&](int64_t begin, int64_t end) {
+    cpu::recurrent_layer_c_states(direction.c_states, begin, end);
+  });
+  const Tensor panels = empty_panels(direction.weight_hh);
+  cpu::recurrent_pack_backward(args.cell, args.dtype, matrix_view(direction.weight_hh), args.hidden,
+                               panels.data_ptr());
+  over_rows(args, direction.weight_hh.numel(), [&](int64_t begin, int64_t end) {
+    cpu::recurrent_layer_backward(args, panels.data_ptr(), begin, end);
+  });
+}
+
+// The gradients of the input and the parameters: of each direction, in `work`.
+struct ParametersCpu {
+  const BackwardPass& pass;
+  Tensor input;
+  std::vector<Tensor> weight_ih, weight_hh, bias_ih, bias_hh;
+
+  void add(int64_t d, const Tensor& grad_gates, const Tensor& known_h) {
+    const LayerRun& run = pass.run;
+    const LayerArguments& a = run.arguments;
+    const LayerMask& mask = pass.mask;
+    const Tensor of_input = run.input_window(grad_gates), of_state = run.state_window(grad_gates);
+    if (mask[0]) {
+      const Tensor w = cast(parameter_of(a, a.weight_ih, d), run.work);
+      const Tensor own = mm_few_columns(of_input, w);
+      input = input.defined() ? input.add_(own) : own;
+    }
+    if (mask[3]) {
+      weight_ih.push_back(mm_few_columns(of_input.t(), cast(run.rows(a.input), run.work)));
+    }
+    if (mask[4]) {
+      const Tensor previous = known_h.defined() ? known_h : pass.previous_h(d);
+      const Tensor h = cast(previous, run.work);
+      weight_hh.push_back(of_state.t().mm(h));
+    }
+    if (!mask[5] && !mask[6]) return;
+    const Tensor total = grad_gates.sum(0);
+    // Each in memory of its own, which holds nothing else.
+    const bool whole = run.cell.same_gates();
+    const Tensor of_bias = run.input_window(total);
+    if (mask[5]) bias_ih.push_back(whole ? of_bias : of_bias.clone());
+    if (mask[6]) bias_hh.push_back(run.state_window(mask[5] && whole ? total.clone() : total));
+  }
+
+  // Joins the gradients of a parameter to its shape.
+  Tensor stacked(const std::vector<Tensor>& t) const {
+    if (t.empty()) return Tensor();
+    const LayerArguments& a = pass.run.arguments;
+    const auto dtype = a.input.scalar_type();
+    if (a.one_direction()) return cast(t[0], dtype);
+    return cast(t.size() == 1 ? t[0].unsqueeze(0) : at::stack(t), dtype);
+  }
+
+  LayerGradients whole() const {
+    const LayerArguments& a = pass.run.arguments;
+    Tensor of_input;
+    if (pass.mask[0]) of_input = cast(input, a.input.scalar_type()).view(a.input.sizes());
+    return {of_input, stacked(weight_ih), from_gate_order(stacked(weight_hh), a), stacked(bias_ih),
+            from_gate_order(stacked(bias_hh), a)};
+  }
+};
+
+LayerGradients backward_cpu(const BackwardPass& pass, const StateGradients& states) {
+  ParametersCpu parameters{pass, {}, {}, {}, {}, {}};
+  backward_by_steps(pass, states, steps_backward_cpu,
+                    [&](int64_t d, const Tensor& grad_gates, const Tensor& previous) {
+                      parameters.add(d, grad_gates, previous);
+                    });
+  return parameters.whole();
+}
+
+constexpr RecurrenceBackend kCpuBackend{/*widens_half=*/true, plan_cpu, product_cpu, forward_cpu,
+                                        backward_cpu};
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(treadle, CPU, m) { register_recurrent_layer<kCpuBackend>(m); }
+
+}  // namespace treadle

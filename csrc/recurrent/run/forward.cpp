@@ -1,0 +1,157 @@
+// recurrent_layer, forward, on all devices. Shapes: layer.h; formulas: kernels/math/cells.
+// Twin: backward.cpp. Backends: cpu.cpp, cuda/layer.cpp. Derivatives: autograd.cpp.
+#include <ATen/Functions.h>
+
+#include <algorithm>
+
+#include "common/flush.h"
+#include "recurrent/run/run.h"
+
+namespace treadle {
+namespace {
+
+// The products of some steps. If the gates are kept in the products' dtype, both share memory: each
+// product is read before its gate is written.
+Tensor input_products(const LayerRun& run, const Tensor& x, const Tensor& w_ih,
+                      const Tensor& gates) {
+  if (!gates.defined() || !x.is_cpu() || x.scalar_type() != run.acc) {
+    const Tensor a = run.plan.transposed ? w_ih : x, b = run.plan.transposed ? x.t() : w_ih.t();
+    return run.backend.product(run, a, b);
+  }
+  Tensor products = run.input_window(gates);
+  at::mm_out(products, x, w_ih.t());
+  return products;
+}
+
+// Direction d of a tensor [D, ...] of `run`.
+const void* const_direction_data(const LayerRun& run, const Tensor& t, int64_t d) {
+  return static_cast<const char*>(t.const_data_ptr()) + d * t.nbytes() / run.sizes.directions;
+}
+void* direction_data(const LayerRun& run, const Tensor& t, int64_t d) {
+  return static_cast<char*>(t.mutable_data_ptr()) + d * t.nbytes() / run.sizes.directions;
+}
+
+// The arguments of a direction's steps, without the products.
+RecurrenceForward steps_of(const LayerRun& run, const ForwardDirection& direction,
+                           const Tensor& output) {
+  const RecurrenceSizes& sizes = run.sizes;
+  const int64_t d = direction.d;
+  RecurrenceForward all{};
+  all.cell = sizes.cell;
+  all.dtype = sizes.dtype;
+  all.batch = sizes.batch;
+  all.hidden = sizes.hidden;
+  all.steps = direction.steps.data();
+  all.step_count = sizes.steps;
+  all.bias_ih = const_data_of(direction.bias_ih);
+  all.bias_hh = const_data_of(direction.bias_hh);
+  all.h = direction_data(run, direction.h, d);
+  all.c = direction_data(run, direction.c, d);
+  all.output = static_cast<char*>(output.mutable_data_ptr()) +
+               d * sizes.hidden * static_cast<int64_t>(output.element_size());
+  all.output_stride = sizes.directions * sizes.hidden;
+  all.gates = data_of(direction.gates);
+  all.resets = run.resets.from(d);
+  return all;
+}
+
+ForwardDirection direction_of(const LayerRun& run, int64_t d, const Tensor& output,
+                              const Tensor& first_h, const Tensor& h, const Tensor& c,
+                              const Tensor& gates) {
+  const LayerArguments& args = run.arguments;
+  ForwardDirection found{d,
+                         run.sequence.in_order(d),
+                         run.rows(args.input),
+                         // Once, not for every chunk.
+                         cast(parameter_of(args, args.weight_ih, d), run.work),
+                         parameter_of(args, args.weight_hh, d),
+                         aligned(parameter_of(args, args.bias_ih, d)),
+                         aligned(parameter_of(args, args.bias_hh, d)),
+                         h,
+                         c,
+                         first_h,
+                         gates,
+                         {}};
+  found.all = steps_of(run, found, output);
+  return found;
+}
+
+LayerSaved forward(const RecurrenceBackend& backend, const LayerArguments& arguments, bool save,
+                   std::string_view algorithm) {
+  check_layer(layer_op_name(), arguments);
+  check_layer_data(layer_op_name(), arguments);
+  const LayerRun run(backend, arguments, algorithm, /*backward=*/false);
+  const FlushInProducts flush(arguments.input, run.multiplications());
+  return backend.forward(run, save);
+}
+
+}  // namespace
+
+const void* ForwardDirection::first_h_data(const LayerRun& run) const {
+  return first_h.defined() ? const_direction_data(run, first_h, d) : nullptr;
+}
+
+LayerSaved new_outputs(const LayerRun& run, bool save) {
+  const Tensor& input = run.arguments.input;
+  auto shape = input.sizes().vec();
+  shape.back() = run.sizes.directions * run.sizes.hidden;
+  Tensor gates;
+  if (save) gates = at::empty_symint(layer_gates_shape(run.arguments, false), input.options());
+  return {at::empty(shape, input.options()), Tensor(), Tensor(), gates};
+}
+
+LayerSaved forward_by_steps(const LayerRun& run, bool save, bool reads_h0,
+                            const std::function<void(const ForwardDirection&)>& f) {
+  const Tensor &h0 = run.arguments.h0, &c0 = run.arguments.c0;
+  auto [output, h, c, gates] = new_outputs(run, save);
+  const Tensor first_h = reads_h0 ? aligned(h0) : Tensor();
+  h = reads_h0 ? at::empty(h0.sizes(), h0.options()) : h0.clone(at::MemoryFormat::Contiguous);
+  c = c0.to(run.acc, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
+  for (int64_t d = 0; d < run.sizes.directions && !run.idle(); ++d) {
+    f(direction_of(run, d, output, first_h, h, c, save ? run.rows(gates, d) : Tensor()));
+  }
+  return {output, h, cast(c, c0.scalar_type()), gates};
+}
+
+void in_chunks(const LayerRun& run, const ForwardDirection& direction,
+               const std::function<void(const RecurrenceForward&, bool first)>& f) {
+  const RecurrencePlan& plan = run.plan;
+  const Tensor& gates = direction.gates;
+  const int64_t count = run.sizes.steps;
+  for (int64_t begin = 0; begin < count; begin += plan.steps_per_chunk) {
+    const int64_t end = std::min(count, begin + plan.steps_per_chunk);
+    const auto &one = direction.steps[begin], &other = direction.steps[end - 1];
+    const int64_t first = std::min(one.start, other.start);
+    const int64_t last = std::max(one.start + one.rows, other.start + other.rows);
+    if (first == last) continue;
+    const Tensor products =
+        input_products(run, part(direction.input, 0, first, last - first), direction.weight_ih,
+                       gates.defined() ? part(gates, 0, first, last - first) : gates);
+    RecurrenceForward chunk = direction.all;
+    chunk.steps = &one;
+    chunk.step_count = end - begin;
+    chunk.products = matrix_view(plan.transposed ? products.t() : products);
+    // Moves the pointer to where row 0 of S would be, since the steps count rows from there.
+    chunk.products.data =
+        static_cast<const char*>(chunk.products.data) -
+        first * chunk.products.row_stride * static_cast<int64_t>(products.element_size());
+    f(chunk, begin == 0);
+  }
+}
+
+LayerResults recurrent_layer_kernel(const RecurrenceBackend& backend,
+                                    const LayerArguments& arguments, bool,
+                                    c10::string_view algorithm) {
+  auto [output, h_n, c_n, gates] = forward(backend, arguments, /*save=*/false, algorithm);
+  return {output, h_n, c_n};
+}
+
+LayerSaved recurrent_layer_forward_kernel(const RecurrenceBackend& backend,
+                                          const LayerArguments& arguments, bool recompute,
+                                          c10::string_view algorithm) {
+  auto results = forward(backend, arguments, !recompute, algorithm);
+  if (recompute) std::get<3>(results) = at::empty({0}, arguments.input.options());
+  return results;
+}
+
+}  // namespace treadle

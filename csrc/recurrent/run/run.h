@@ -1,0 +1,199 @@
+// One run of recurrent_layer, forward or backward, on any backend: kernel (forward.cpp,
+// backward.cpp), checks (check.cpp), plan (plan/plan.cpp), then the backend's pass (cpu.cpp,
+// cuda/layer.cpp), which takes from here what passes that run step by step have in common.
+#pragma once
+
+#include <ATen/OpMathType.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "kernels/recurrent/plan/scope.h"
+#include "recurrent/run/backend.h"
+#include "recurrent/run/dispatch.h"
+
+namespace treadle {
+
+// Where rows reset, as the kernels read it: contiguous, and c in acc.
+struct LayerResets {
+  Tensor marks, h, c;  // undefined: nowhere; zeros
+  bool per_step = false;
+
+  LayerResets(const LayerArguments& a, ScalarType acc)
+      : marks(contiguous(a.reset)),
+        h(aligned(a.reset_h)),
+        c(aligned(cast(a.reset_c, acc))),
+        per_step(h.defined() && !h.sizes().equals(a.h0.sizes())) {}
+
+  // The arguments of the kernels from direction d on; gradients [D, S, H] may be undefined.
+  RecurrenceResets from(int64_t d, const Tensor& grad_h = {}, const Tensor& grad_c = {}) const {
+    const auto of = [&](const Tensor& t) { return of_direction(t, d); };
+    return {static_cast<const bool*>(const_data_of(marks)),
+            const_data_of(of(h)),
+            const_data_of(of(c)),
+            data_of(of(grad_h)),
+            data_of(of(grad_c)),
+            per_step};
+  }
+};
+
+// A layer whose arguments have been checked, and how it is run.
+struct LayerRun {
+  const RecurrenceBackend& backend;
+  const LayerArguments& arguments;
+  const CellInfo& cell;
+  Sequence sequence;
+  RecurrenceSizes sizes;
+  ScalarType acc, work;      // of sums, and of the products of grad_gates
+  std::optional<bool> tf32;  // of products, where it is not as torch says of matrix products
+  RecurrencePlan plan;
+  PlanScope scope;  // whatever is launched while this run lives, is part of the plan
+  LayerResets resets;
+
+  LayerRun(const RecurrenceBackend& backend, const LayerArguments& a, std::string_view algorithm,
+           bool backward)
+      : backend(backend),
+        arguments(a),
+        cell(cell_info(a.cell)),
+        sequence(a.input, a.batch_sizes),
+        sizes{a.cell,
+              static_cast<int64_t>(sequence.steps.size()),
+              a.h0.size(1),
+              a.h0.size(2),
+              a.h0.size(0),
+              to_dtype(a.input.scalar_type()),
+              sequence.rows != static_cast<int64_t>(sequence.steps.size()) * a.h0.size(1),
+              a.reset.defined()},
+        acc(at::toOpMathType(a.input.scalar_type())),
+        work(backend.widens_half ? acc : a.input.scalar_type()),
+        plan(backend.plan(sizes, a.input.device(), algorithm, backward, &tf32)),
+        scope(sizes, backward, plan),
+        resets(a, acc) {}
+
+  int64_t width() const { return cell.gates * sizes.hidden; }  // GH
+
+  // The columns of gates [..., GH] that the input's product is part of, and h's.
+  Tensor input_window(const Tensor& gates) const {
+    return window(gates, cell.input_first, cell.input_gates);
+  }
+  Tensor state_window(const Tensor& gates) const {
+    return window(gates, cell.state_first, cell.state_gates);
+  }
+  Tensor window(const Tensor& gates, int64_t first, int64_t count) const {
+    if (count == cell.gates) return gates;
+    return gates.narrow(-1, first * sizes.hidden, count * sizes.hidden);
+  }
+
+  // No unit takes a step.
+  bool idle() const { return sequence.rows == 0 || sizes.hidden == 0; }
+  bool persistent() const { return plan.persistent() && !idle(); }
+  // Whether the kernels read half types in pairs; nobody may write next to a pair meanwhile.
+  bool reads_words() const { return plan.one_block() && is_half(sizes.dtype); }
+
+  // Multiplications of the larger product with a weight.
+  int64_t multiplications() const {
+    const int64_t inputs = std::max(sizes.hidden, arguments.input.size(-1));
+    return sequence.rows * width() * inputs;
+  }
+
+  // reset_h or reset_c of a direction, as [B, H] or [S, H].
+  static Tensor rows_or_batch(const Tensor& t) { return t.reshape({-1, t.size(-1)}); }
+
+  // [T, B, n] or [S, n] as [S, n].
+  Tensor rows(const Tensor& t) const {
+    const std::array<int64_t, 2> shape{sequence.rows, t.size(-1)};
+    if (t.dim() == 2) return t;
+    return t.is_contiguous() ? t.view(shape) : t.reshape(shape);
+  }
+
+  // Direction d of contiguous gates [D, ..., n] as [S, n].
+  Tensor rows(const Tensor& gates, int64_t d) const {
+    return sizes.directions == 1 ? gates.view({sequence.rows, gates.size(-1)}) : rows(gates[d]);
+  }
+};
+
+// ---- forward
+
+// Direction d of a forward pass that runs step by step.
+struct ForwardDirection {
+  int64_t d;
+  std::vector<RecurrenceStep> steps;       // in order
+  Tensor input, weight_ih, weight_hh;      // [S, I], in `work`, of this direction
+  Tensor bias_ih, bias_hh, h, c, first_h;  // h and c of all directions
+  Tensor gates;                            // [S, GH], or undefined
+  RecurrenceForward all;                   // of all steps, without products
+
+  // What the first step reads instead of all.h; or null.
+  const void* first_h_data(const LayerRun& run) const;
+};
+
+// Output and, if `save`, gates of a layer; the states are undefined.
+LayerSaved new_outputs(const LayerRun& run, bool save);
+
+// f(direction) for each of them. With `reads_h0` the first step reads h0 itself, and h begins as
+// anything.
+LayerSaved forward_by_steps(const LayerRun& run, bool save, bool reads_h0,
+                            const std::function<void(const ForwardDirection&)>& f);
+
+// f(arguments, first) for chunks of the steps of a direction, with their products; of the first
+// chunk `first`.
+void in_chunks(const LayerRun& run, const ForwardDirection& direction,
+               const std::function<void(const RecurrenceForward&, bool first)>& f);
+
+// ---- backward
+
+// A backward pass: the gradients of the results, what the forward pass saved, and what is needed.
+struct BackwardPass {
+  const LayerRun& run;
+  const LayerOutputs& grads;
+  const Tensor &output, &gates;
+  bool recompute;
+  LayerMask mask;
+
+  // [S, H]: h before each step of direction d.
+  Tensor previous_h(int64_t d) const;
+  // Gates [S, GH] of direction d, from what h was before each step.
+  Tensor recompute_gates(int64_t d, const Tensor& previous_h) const;
+};
+
+// Direction d of a backward pass that runs step by step.
+struct BackwardDirection {
+  int64_t d;
+  const std::vector<RecurrenceStep>& steps;  // in the order of the pass
+  Tensor weight_hh;                          // of this direction
+  Tensor grad_h, grad_c;                     // [B, H] acc: of the last states, then of h0 and c0
+  RecurrenceCStates c_states;                // to be computed first
+  RecurrenceBackward all;
+};
+
+// What a backend computes of a direction: all steps; and the gradients of the input and the
+// parameters, from those of the gates [S, GH]. `previous` is previous_h(d), or undefined if it is
+// not known yet.
+using BackwardSteps = std::function<void(const BackwardDirection&)>;
+using ParameterSums =
+    std::function<void(int64_t d, const Tensor& grad_gates, const Tensor& previous)>;
+
+void backward_by_steps(const BackwardPass& pass, const StateGradients& states,
+                       const BackwardSteps& steps, const ParameterSums& parameters);
+
+// ---- kernels
+
+LayerResults recurrent_layer_kernel(const RecurrenceBackend& backend,
+                                    const LayerArguments& arguments, bool recompute,
+                                    c10::string_view algorithm);
+LayerSaved recurrent_layer_forward_kernel(const RecurrenceBackend& backend,
+                                          const LayerArguments& arguments, bool recompute,
+                                          c10::string_view algorithm);
+LayerGrads recurrent_layer_backward_kernel(const RecurrenceBackend& backend,
+                                           const LayerBackwardCall& call);
+
+template <const RecurrenceBackend& backend>
+void register_recurrent_layer(torch::Library& m) {
+  m.impl("recurrent_layer", LayerKernel<bind<backend, recurrent_layer_kernel>>::call);
+  m.impl("recurrent_layer_forward",
+         LayerKernel<bind<backend, recurrent_layer_forward_kernel>>::call);
+  m.impl("recurrent_layer_backward",
+         LayerBackwardKernel<bind<backend, recurrent_layer_backward_kernel>>::call);
+}
+
+}  // namespace treadle

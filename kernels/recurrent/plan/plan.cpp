@@ -1,0 +1,68 @@
+#include "kernels/recurrent/plan/plan.h"
+
+#include <algorithm>
+
+#include "kernels/common/error.h"
+#include "kernels/recurrent/plan/forced.h"
+
+namespace treadle {
+namespace {
+
+using namespace plans;
+
+// A chunk has the steps whose input product fits half of the cache, so that each step finds its
+// part there, but at least kProductRows rows, since smaller products do not fill the chip.
+constexpr int64_t kProductRows = 1024;
+
+int64_t steps_per_chunk(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
+  const int64_t batch = std::max<int64_t>(sizes.batch, 1);
+  const int64_t hidden = std::max<int64_t>(sizes.hidden, 1);
+  // Divided one by one: their product may not fit in 64 bits.
+  const int64_t fit = static_cast<int64_t>(device.l2_bytes) / 2 / batch / hidden /
+                      (cell_info(sizes.cell).gates * acc_bytes(sizes.dtype));
+  const int64_t filling = (kProductRows - 1) / batch + 1;
+  return std::clamp(std::max(fit, filling), int64_t{1}, std::max<int64_t>(sizes.steps, 1));
+}
+
+// The candidate that takes a step in the least time; of several the first. Weights on the chip do
+// not pay for a single step.
+RecurrencePlan fastest(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
+                       bool backward) {
+  using Make = Candidate(const RecurrenceSizes&, const RecurrenceDevice&, bool);
+  constexpr Make* kOfManySteps[] = {cluster_candidate, grid_candidate, step_candidate,
+                                    tiles_candidate, nullptr};
+  constexpr Make* kOfOneStep[] = {warp_candidate, step_candidate, nullptr};
+  const bool one = sizes.steps <= kFewSteps;
+  Candidate best;
+  bool on_chip = false;
+  for (Make* const* make = one ? kOfOneStep : kOfManySteps; *make != nullptr; ++make) {
+    const Candidate found = (*make)(sizes, device, backward);
+    on_chip = on_chip || (found.exists && found.plan.persistent());
+    if (found.time < best.time) best = found;
+  }
+  if (best.plan.by_steps() && !on_chip) {
+    best.plan.reason = one ? "one step does not pay for weights on the chip"
+                           : "no algorithm keeps such weights on the chip";
+  }
+  return best.plan;
+}
+
+}  // namespace
+
+const char* plan_recurrence(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
+                            std::string_view forced, bool backward, RecurrencePlan* plan) {
+  const bool free = forced == "auto";
+  const char* const refusal = free ? nullptr : refuse_forced(sizes, device, forced, backward);
+  if (refusal != nullptr) return refusal;
+  *plan = !device.cuda ? rows_plan(free)
+          : free       ? fastest(sizes, device, backward)
+                       : forced_plan(sizes, device, forced, backward);
+  const bool exact = device.cuda && sizes.dtype == Dtype::kFloat && !device.tf32;
+  plan->steps_per_chunk = steps_per_chunk(sizes, device);
+  plan->transposed = exact && few_rows(sizes.batch);
+  plan->resets = sizes.resets;
+  plan->tf32 = device.tf32;
+  return nullptr;
+}
+
+}  // namespace treadle

@@ -1,0 +1,145 @@
+// How a recurrent layer is run: a pure function of sizes, dtype and device. Algorithms:
+//   rows     CPU: a thread takes rows of the batch through all steps
+//   step     CUDA: a matrix product and a fused kernel for each step
+//   tiles    both in one launch for each step: tensor cores multiply tiles of many rows
+//   warp     the same for few rows of a single step, by threads that share a unit's weights
+//   cluster  one launch, weights kept on the chip: a cluster of blocks takes rows through all steps
+//            (before sm_90 a single block)
+//   grid     the same with more blocks than a cluster may have, for larger H
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "kernels/common/exported.h"
+#include "kernels/recurrent/cell_info.h"
+#include "kernels/recurrent/cluster/kernels.h"
+#include "kernels/recurrent/grid/shapes.h"
+
+namespace treadle {
+
+enum class Algorithm : uint8_t { kRows, kStep, kTiles, kWarp, kCluster, kGrid };
+
+// The kernels of an algorithm. Which of them takes a layer is the planner's choice alone.
+enum class KernelId : uint8_t {
+  kRows,
+  kStep,
+  kTiles,
+  kWarp,
+  kBlock,           // one block has all weights, as floats: half types and float32
+  kClusterGeneral,  // half types, any batch
+  kClusterDense,    // half types, dense batches: all rows take all steps, without resets
+  kClusterFp16x2,   // float32 forward on tensor cores, dense batches
+  kClusterFma,      // float32, any batch
+  kGridHalf,        // half types, H up to kGridHidden
+  kGridH2048,       // half types forward, larger H
+  kGridFp16x2,      // float32 on tensor cores
+};
+
+struct KernelInfo {
+  const char* name;
+  Algorithm algorithm;
+};
+
+inline constexpr KernelInfo kKernelInfos[] = {
+    {"rows", Algorithm::kRows},
+    {"step", Algorithm::kStep},
+    {"tiles", Algorithm::kTiles},
+    {"warp", Algorithm::kWarp},
+    {"block", Algorithm::kCluster},
+    {"cluster_general", Algorithm::kCluster},
+    {"cluster_dense", Algorithm::kCluster},
+    {"cluster_fp16x2", Algorithm::kCluster},
+    {"cluster_fma", Algorithm::kCluster},
+    {"grid_half", Algorithm::kGrid},
+    {"grid_h2048", Algorithm::kGrid},
+    {"grid_fp16x2", Algorithm::kGrid},
+};
+
+constexpr const KernelInfo& kernel_info(KernelId kernel) {
+  return kKernelInfos[static_cast<size_t>(kernel)];
+}
+
+inline constexpr const char* kAlgorithmNames[] = {"rows", "step",    "tiles",
+                                                  "warp", "cluster", "grid"};
+
+struct RecurrenceSizes {
+  CellKind cell;
+  int64_t steps, batch, hidden, directions;
+  Dtype dtype;
+  bool packed = false;  // some row has fewer steps than others
+  bool resets = false;  // rows may reset
+
+  // Not all rows take all steps with the state of the step before.
+  bool ragged() const { return packed || resets; }
+};
+
+inline constexpr int kHopperMhz = 1980;  // of the GPUs that the planner's times were measured on
+
+// Bytes of acc_t: half types are multiplied into float.
+inline int64_t acc_bytes(Dtype dtype) { return dtype == Dtype::kDouble ? 8 : 4; }
+
+struct RecurrenceDevice {
+  bool cuda = false;
+  int architecture = 0;  // 90 for sm_90
+  int multiprocessors = 0;
+  size_t l2_bytes = 0;                     // CPU: of the cache that all cores share
+  bool tf32 = false;                       // whether float32 products may be computed so
+  size_t shared_bytes = kMostSharedBytes;  // what a block may have
+  int clock_mhz = kHopperMhz;              // of a multiprocessor, at most
+
+  // The GPUs that run the persistent kernels at all.
+  bool persistent() const { return cuda && architecture >= 80; }
+  // sm_120 has clusters, too, but blocks of 99 KB, for which no kernel is compiled.
+  bool clusters() const { return architecture >= 90 && architecture < 110; }
+  bool setmaxnreg() const { return architecture == 90; }
+};
+
+// The kernel that runs a pass of a layer, and how. Launchers take it as it is.
+struct RecurrencePlan {
+  KernelId kernel = KernelId::kStep;
+  const char* reason = "";
+  bool resets = false;  // the kernel's instance with resets
+  bool tf32 = false;    // float32 products may be rounded to TF32
+
+  // cluster and grid: rows of the batch that a cluster, or a RowGroup of the grid, takes.
+  int rows = 0;
+  ClusterShape shape{};     // cluster
+  int tile_rows = 0;        // cluster_dense and cluster_fp16x2: rows that a tile has room for
+  int64_t groups = 0;       // grid: RowGroups of a direction that run at once
+  bool setmaxnreg = false;  // grid: the layouts that need it
+  size_t group_bytes = 0;   // grid: of the workspace, for each RowGroup
+
+  // rows and step.
+  int64_t steps_per_chunk = 0;     // steps whose input products are computed at once
+  bool transposed = false;         // products [GH, S] instead of [S, GH]
+  bool weight_by_columns = false;  // forward: W_hh is copied so
+
+  Algorithm algorithm() const { return kernel_info(kernel).algorithm; }
+  const char* algorithm_name() const { return kAlgorithmNames[static_cast<int>(algorithm())]; }
+  const char* kernel_name() const { return kernel_info(kernel).name; }
+
+  bool by_steps() const { return kernel == KernelId::kStep; }
+  bool fused() const { return kernel == KernelId::kTiles || kernel == KernelId::kWarp; }
+  bool one_block() const { return kernel == KernelId::kBlock; }
+  bool grid() const { return algorithm() == Algorithm::kGrid; }
+  bool persistent() const { return grid() || algorithm() == Algorithm::kCluster; }
+
+  // Rows of the batch that a launch takes, in all directions: the grid runs the rest in others.
+  int64_t rows_at_once(int64_t batch) const {
+    return grid() && groups * rows < batch ? groups * rows : batch;
+  }
+  // Bytes of the workspace for a launch that takes `count` rows of the batch.
+  size_t workspace(int64_t count, int64_t directions) const {
+    if (!grid()) return 0;
+    return group_bytes * static_cast<size_t>((count + rows - 1) / rows * directions);
+  }
+};
+
+// null; or why a `forced` algorithm cannot be, until this thread's next error. "auto" forces none.
+const char* plan_recurrence(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
+                            std::string_view forced, bool backward, RecurrencePlan* plan)
+    TREADLE_EXPORTED(plan_recurrence);
+
+}  // namespace treadle

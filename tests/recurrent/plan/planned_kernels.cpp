@@ -1,0 +1,118 @@
+// Names each cluster kernel of cluster/kernels.h that the planner takes for no layer, and each that
+// it takes and that is not there; exits with 1 if there is one. Arguments: numbers of
+// multiprocessors, of which it takes as many as it needs.
+#include <cstdio>
+#include <cstdlib>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "kernels/recurrent/plan/plan.h"
+
+using namespace treadle;
+
+// Cell, backward, half types, kernel, resets, units, blocks, tiles, rows of a tile: a compiled
+// kernel.
+using Kernel = std::tuple<CellKind, bool, bool, KernelId, bool, int, int, int, int>;
+
+std::string name(const Kernel& named) {
+  const auto& [cell, backward, half, kernel, resets, units, blocks, tiles, tile_rows] = named;
+  return std::string(cell_info(cell).name) + (backward ? " backward " : " forward ") +
+         kernel_info(kernel).name + (half ? " half" : " float32") + (resets ? " resets" : "") +
+         " {" + std::to_string(units) + ", " + std::to_string(blocks) + ", " +
+         std::to_string(tiles) + "}" + (tile_rows > 0 ? " rows " + std::to_string(tile_rows) : "");
+}
+
+// A kernel for any batch is one with resets and one without.
+std::set<Kernel> compiled() {
+  std::set<Kernel> found;
+  for (const CellKind cell : kCellKinds) {
+    for (const auto& [shape, three, four] : kClusterKernels) {
+      const ShapeKernels& kernels = cell_info(cell).state_gates == 3 ? three : four;
+      for (const bool backward : {false, true}) {
+        for (const bool half : {false, true}) {
+          const bool half_any = backward ? kernels.half_backward : kernels.half_forward;
+          const KernelId any = shape.blocks == 1 ? KernelId::kBlock
+                               : half            ? KernelId::kClusterGeneral
+                                                 : KernelId::kClusterFma;
+          for (const bool resets : {false, true}) {
+            if (half ? half_any : kernels.fp32) {
+              found.insert(
+                  {cell, backward, half, any, resets, shape.units, shape.blocks, shape.tiles, 0});
+            }
+          }
+          const RowCounts split = backward ? RowCounts() : kernels.split;
+          const RowCounts dense = half ? kernels.dense(backward) : split;
+          for (int rows = 1; rows <= RowCounts::kMost; ++rows) {
+            if (!dense.has(rows)) continue;
+            found.insert({cell, backward, half,
+                          half ? KernelId::kClusterDense : KernelId::kClusterFp16x2, false,
+                          shape.units, shape.blocks, shape.tiles, rows});
+          }
+        }
+      }
+    }
+  }
+  return found;
+}
+
+void add_planned(std::set<Kernel>& found, const std::vector<RecurrenceSizes>& layers,
+                 const RecurrenceDevice& device) {
+  for (const RecurrenceSizes& layer : layers) {
+    for (const bool backward : {false, true}) {
+      RecurrencePlan plan;
+      plan_recurrence(layer, device, "auto", backward, &plan);
+      if (plan.algorithm() != Algorithm::kCluster) continue;
+      const auto& [units, blocks, tiles] = plan.shape;
+      found.insert({layer.cell, backward, is_half(layer.dtype), plan.kernel, plan.resets, units,
+                    blocks, tiles, plan.tile_rows});
+    }
+  }
+}
+
+// Whether rows have different numbers of steps, and whether they may reset.
+constexpr std::pair<bool, bool> kRagged[] = {{false, false}, {true, false}, {false, true}};
+
+std::vector<RecurrenceSizes> all_layers() {
+  std::vector<RecurrenceSizes> found;
+  for (const CellKind cell : kCellKinds) {
+    for (const Dtype dtype : {Dtype::kHalf, Dtype::kFloat}) {
+      for (const auto& [packed, resets] : kRagged) {
+        for (const int64_t directions : {1, 2}) {
+          // Rows of each second width are no whole chunks of 16 bytes.
+          for (int64_t width = 31; width <= 768; width += width % 2 == 0 ? 31 : 1) {
+            for (int64_t batch = 1; batch < 20000; batch += batch < 128 ? 1 : batch / 8) {
+              found.push_back({cell, 512, batch, width, directions, dtype, packed, resets});
+            }
+          }
+        }
+      }
+    }
+  }
+  return found;
+}
+
+int main(int count, char** arguments) {
+  const std::vector<RecurrenceSizes> layers = all_layers();
+  const std::set<Kernel> there = compiled();
+  std::set<Kernel> named;
+  for (int i = 1; i < count && named != there; ++i) {
+    for (const bool tf32 : {false, true}) {
+      for (const int architecture : {90, 80}) {
+        add_planned(named, layers,
+                    {true, architecture, std::atoi(arguments[i]), size_t{50} << 20, tf32});
+      }
+    }
+  }
+  int wrong = 0;
+  for (const Kernel& kernel : there) {
+    if (named.count(kernel) == 0) wrong += std::printf("never planned: %s\n", name(kernel).c_str());
+  }
+  for (const Kernel& kernel : named) {
+    if (there.count(kernel) == 0) wrong += std::printf("not there: %s\n", name(kernel).c_str());
+  }
+  std::printf("%zu kernels\n", there.size());
+  return wrong > 0;
+}
