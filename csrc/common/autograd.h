@@ -29,7 +29,7 @@ using torch::autograd::variable_list;
 using NodePtr = decltype(Edge::function);
 using Need = std::vector<bool>;  // which inputs' gradients are asked for, one per edge
 
-// Among the saved values a Tensor is an input of the op, and an Output is one of its results.
+// A saved Tensor is an input of the op; a saved Output is one of its results.
 struct Output {};
 
 struct SavedOutput : SavedVariable {

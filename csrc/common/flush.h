@@ -1,4 +1,4 @@
-// Flush-to-zero in every thread that computes a matrix product of ATen's, and in none afterwards:
+// Sets flush-to-zero in every thread that computes ATen's matrix products, and restores it:
 // saturated gates leave h and gradients so small that sums of their products are subnormal.
 //
 // A new thread inherits the mode of the thread that makes it, and OpenMP keeps the threads that it
@@ -19,11 +19,11 @@ extern "C" int MKL_Set_Num_Threads_Local(int count) __attribute__((weak));
 
 namespace treadle {
 
-// The most threads that this thread's parallel regions have, BLAS's included.
+// Limits the threads of this thread's parallel regions, BLAS's included.
 class LimitThreads {
  public:
   explicit LimitThreads(int count) {
-    // A thread's first call asks MKL how many threads there are: not within the limit.
+    // A thread's first call asks MKL how many threads there are, so it must come before the limit.
     at::internal::lazy_init_num_threads();
     at::get_num_threads();
 #ifdef _OPENMP
@@ -58,8 +58,8 @@ class FlushInProducts {
   }
   ~FlushInProducts() {
     if (!limit_) return;
-    // Before the region, so that threads that it creates, to replace those that BLAS ended, inherit
-    // the caller's mode.
+    // Set before the region, which may create threads in place of those that BLAS ended: a new
+    // thread inherits the caller's mode.
     cpu::set_float_mode(caller_);
     in_pool([&](int64_t thread) { cpu::set_float_mode(pool_[thread]); });
   }
@@ -70,7 +70,8 @@ class FlushInProducts {
   // Multiplications below which sharing a product takes longer than it saves.
   static constexpr int64_t kShared = int64_t{1} << 17;
 
-  // Only with OpenMP does thread i of every parallel loop take part i, and BLAS the same threads.
+  // Only OpenMP gives part i of every parallel loop to thread i, and lets BLAS use the same
+  // threads.
   static int pool_size() {
 #if AT_PARALLEL_OPENMP
     return at::get_num_threads();

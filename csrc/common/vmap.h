@@ -37,7 +37,7 @@ void linear_batch_rule(const OperatorHandle& op, Stack* stack) {
 // off. Bit i of `rows`: argument i has rows that can take the batch in.
 class BatchedCall {
  public:
-  struct Argument {  // a tensor that is there
+  struct Argument {  // a defined tensor
     size_t position;
     Tensor value;                  // without this level's batch,
     std::optional<int64_t> batch;  // which is this dimension of it
@@ -54,7 +54,7 @@ class BatchedCall {
   const c10::IValue& value(size_t position) const { return arguments_[position]; }
 
   bool any() const { return any_; }              // whether any argument is batched
-  bool only_rows() const { return only_rows_; }  // and only such as have rows
+  bool only_rows() const { return only_rows_; }  // and only arguments with rows
   bool has_rows(const Argument& a) const { return (rows_ >> a.position & 1) != 0; }
   const c10::SymInt& size() const { return size_; }  // of the batch
 
@@ -71,7 +71,7 @@ class BatchedCall {
   // counted from the end, behind it, so that the samples of a row lie side by side.
   Tensor folded(const Argument& a, int64_t dim) const;
 
-  // The results of the op for change(argument) instead of every tensor argument.
+  // The results of the op, called with change(argument) in place of every tensor argument.
   template <class F>
   Stack run(const F& change) const {
     Stack stack(arguments_);

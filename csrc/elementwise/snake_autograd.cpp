@@ -1,6 +1,6 @@
-// The derivatives of snake. The first is one fused op, snake_backward. Where a derivative of that
-// may be asked for it is composed of ops that have all of them, and so are tangents: the formulas
-// of kernels/math/snake.h, in float32 for half types. Those by a logarithm follow from its exp.
+// The derivatives of snake. The first is one fused op, snake_backward. Where that may be
+// differentiated again, it is composed of differentiable ops, and so are tangents: the formulas of
+// kernels/math/snake.h, in float32 for half types. With logscale the derivatives go through exp.
 #include <ATen/ExpandUtils.h>
 #include <ATen/OpMathType.h>
 

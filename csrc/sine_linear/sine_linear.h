@@ -1,5 +1,5 @@
-// sine_linear: what its ops and their backends share. Derivatives: autograd.cpp. What is kept for
-// them: kernels/math/sine_linear.h.
+// sine_linear: what its ops and their backends share. Derivatives: autograd.cpp. The values saved
+// for them: kernels/math/sine_linear.h.
 #pragma once
 
 #include <array>
@@ -39,10 +39,10 @@ struct SineLayer {
 
 void check_sine_linear(const char* op, const Tensor& input, const Tensor& weight,
                        const Tensor& bias);
-// `t`, argument `name`, must have `shape`, that of output, and be like input otherwise.
+// Checks that `t`, the argument `name`, has output's `shape`, and input's dtype and device.
 void check_output_like(const char* op, const char* name, const Tensor& t, const Tensor& input,
                        c10::SymIntArrayRef shape);
-// `phase` must be what the forward pass of `input`, the argument `name`, keeps.
+// Checks that `phase` is like the one that a forward pass of `input`, the argument `name`, saves.
 void check_phase(const char* op, const Tensor& phase, const char* name, const Tensor& input,
                  c10::SymIntArrayRef shape);
 // factor may be undefined.

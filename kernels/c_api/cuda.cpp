@@ -16,7 +16,7 @@ void check_pointer(const char*, const char*, const void*, int) {}
 
 void check(cudaError_t error) {
   if (error == cudaSuccess) return;
-  (void)cudaGetLastError();  // ours to report, not the next caller's to find
+  (void)cudaGetLastError();  // clears the error, which is reported here
   const int status = error == cudaErrorNoKernelImageForDevice ? TREADLE_UNSUPPORTED
                      : error == cudaErrorMemoryAllocation     ? TREADLE_NO_MEMORY
                                                               : TREADLE_CUDA_ERROR;

@@ -43,7 +43,7 @@ ElementwiseSpace checked(const treadle_device* device, const treadle_array* out,
   return space;
 }
 
-constexpr int64_t kGrain = 32768;  // least elements of a thread: more work than starting it
+constexpr int64_t kGrain = 32768;  // least elements of a thread, so that they outweigh its start
 
 // f(tile) for the whole space, as two-dimensional tiles. Threads share the longest dimension.
 template <class F>

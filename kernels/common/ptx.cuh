@@ -48,8 +48,8 @@ __device__ __forceinline__ uint16_t load2(uint32_t at) {
   return v;
 }
 
-// Four 8 x 8 matrices of half types, transposed: lane l says where row l % 8 of matrix l / 8 lies,
-// and has elements [2 (l % 4)] and [2 (l % 4) + 1] of column l / 4 of each.
+// Four 8 x 8 matrices of half types, transposed: lane l gives the address of row l % 8 of matrix l
+// / 8, and gets elements [2 (l % 4)] and [2 (l % 4) + 1] of column l / 4 of each.
 __device__ __forceinline__ uint4 load_transposed(uint32_t at) {
   uint4 v;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -147,7 +147,7 @@ __device__ __forceinline__ void multiply_add<Half>(float (&c)[4], uint32_t a0, u
 #endif
 }
 
-// ---- registers of each thread of a whole group of four warps: what one takes, others have given
+// ---- registers per thread of a warpgroup: one takes what others have released
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 inline constexpr bool kSetmaxnreg = true;

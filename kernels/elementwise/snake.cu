@@ -120,8 +120,8 @@ inline constexpr int kMostBlocks = 1536 / kBlockSize;
 inline constexpr int kMostBlocks = 2048 / kBlockSize;
 #endif
 
-// Blocks of a multiprocessor. The far phases of two accesses would take more registers than the
-// near ones, for which more blocks at once count; so would an alpha that may be 0.
+// Resident blocks of a multiprocessor. Near phases gain from more blocks. Far phases of two
+// accesses, or an alpha that may be 0, need more registers, and so do these.
 template <class scalar_t, int kBytes, bool kAligned>
 constexpr int row_blocks() {
   if (sizeof(scalar_t) == 8) return 0;

@@ -37,7 +37,7 @@ uint32_t dtype_of(ffi::DataType type) {
     case ffi::DataType::F64:
       return TREADLE_FLOAT64;
     default:
-      return 0;  // the library says which argument it is
+      return 0;  // no dtype: the library's error names the argument
   }
 }
 

@@ -154,8 +154,9 @@ struct GradZProducer {
            thread * 16;
   }
 
-  // Prefetches the i-th row of the tile into the next slot, zeros behind the last row. By cp.async,
-  // which can wait for the oldest loads alone; a wait for loads into registers includes new ones.
+  // Prefetches the i-th row of the tile into the next slot, zeros after the last row. Uses
+  // cp.async, which can wait for only the oldest loads; a wait for loads into registers includes
+  // the newest.
   __device__ __forceinline__ void load(int i) {
     if (i == 0) {
       grads += tile_bytes;

@@ -23,7 +23,7 @@ constexpr int kDepth = kRowBytes / sizeof(T);  // inputs of a stage
 constexpr int kBlocks = 2;                     // of a cluster
 constexpr int kConsumers = 2, kWarpgroup = 128;
 constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
-// Registers of a thread. Code for other GPUs asks for none.
+// Registers of a thread. Code for other GPUs does not use them.
 [[maybe_unused]] constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
 constexpr int kMaxShared = 227 * 1024;
 // A stage: its part of every x, and of W, and two barriers.

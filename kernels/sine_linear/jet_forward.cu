@@ -110,7 +110,7 @@ __device__ __forceinline__ void finish_value(const SineJetForward& args, int64_t
   if (args.phase != nullptr) store_at(args.phase, element, phase);
 }
 
-// second' z + second square, which is a second part, for what `square` holds.
+// Stores a second part, first z + second square, where `square` is z_i^2 or the sum of these.
 template <class T, int kWidth, class From>
 __device__ __forceinline__ void store_second(const SineJetForward& args, int64_t element,
                                              int64_t part, const From& from,

@@ -104,7 +104,7 @@ def test_wrong_stacks_are_refused(form: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def far_off(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The output is wrong without an error, as with cuDNN's float16."""
+    """The output is wrong and no error is raised, as with cuDNN's float16."""
 
     def call(x: Tensor, *rest: Any) -> Any:
         output, *last = function(x, *rest)

@@ -33,7 +33,7 @@ struct Operand {
     stride = counted(std::max<int64_t>(rows ? of.row_stride : of.column_stride, 1));
   }
 
-  // cuBLAS counts in 32 bits.
+  // cuBLAS takes 32-bit sizes.
   static int counted(int64_t count) {
     TORCH_CHECK(count <= std::numeric_limits<int>::max(),
                 "treadle: sizes of a matrix product must be less than 2^31, got ", count);
@@ -133,8 +133,8 @@ GemmsOnStream::GemmsOnStream(cudaStream_t stream, void* workspace, size_t bytes)
   TORCH_CUDABLAS_CHECK(cublasSetWorkspace(handle, workspace, bytes));
 }
 
-// ATen sets stream, workspace and mode whenever it returns the handle: if not now, then at its next
-// use.
+// Asking ATen for the handle makes it set stream, workspace and mode again. If that throws here,
+// its next use of the handle does it.
 GemmsOnStream::Moved::~Moved() {
   try {
     at::cuda::getCurrentCUDABlasHandle();

@@ -208,7 +208,7 @@ class SnakeBlocks {
 // Rows up to here share a block.
 inline constexpr int64_t kShortRow = kBlock / 4;
 
-// The sums of a row are those of as many lanes, whatever the vectors of the processor.
+// A row is summed in this many lanes, so that the bits do not depend on the processor's vectors.
 inline constexpr int kLanes = 16;
 
 template <class T>
@@ -222,7 +222,7 @@ struct Sums {
   }
 };
 
-// n <= kBlock; what is left of the last lanes is zeros.
+// n <= kBlock; the last lanes are padded with zeros.
 template <class T>
 void add_to(T (&lanes)[kLanes], T (&values)[kBlock], int64_t n) {
   const int64_t end = (n + kLanes - 1) / kLanes * kLanes;
@@ -302,7 +302,7 @@ void snake(const Tile2d& tile, const SnakeForm& form) {
   });
 }
 
-// One chunk of a channel each, counted channel by channel within a chunk.
+// begin and end count chunks of single channels; the channel changes fastest.
 void snake_backward(const SnakeBackwardArgs& args, int64_t begin, int64_t end) {
   const SnakeCpuChunks chunks(args);
   visit_floating(args.dtype, [&](auto type) {
