@@ -139,7 +139,7 @@ def test_a_wrong_stack_of_torchs_is_no_time_to_beat(monkeypatch: pytest.MonkeyPa
 def test_a_wrong_layer_of_torchs_is_no_time_to_beat(
     cell: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A wrong layer is no reference either: ours is compared with torch's layer without cuDNN."""
+    """The reference is not the wrong layer either, but torch's layer without cuDNN."""
     own = layer.torch_layer
     monkeypatch.setattr(layer, "torch_layer", lambda *kind: far_off(own(*kind)))
     for dtype, wrong in ((FP16, True), (FP32, False)):

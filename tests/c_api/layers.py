@@ -1,4 +1,5 @@
-"""A recurrent layer of kernels.h: its arrays, its calls on CPU and CUDA, products around them."""
+"""A recurrent layer of kernels.h: its arrays, its calls on CPU and CUDA, the products around
+them."""
 
 from __future__ import annotations
 
@@ -104,7 +105,7 @@ class Layer:
         return made
 
     def with_exact_products(self) -> Layer:
-        """The layer with few digits in input and weights: every BLAS has the same products."""
+        """The layer with few digits in input and weights, so that all BLAS agree on products."""
         input, weight = ((8 * x).round() / 8 for x in (self.input, self.weight_ih))
         return replace(self, input=input, weight_ih=weight)
 

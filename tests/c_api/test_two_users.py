@@ -1,4 +1,4 @@
-"""torch's ops and kernels.h in one process, at the same time: bits as if alone."""
+"""torch's ops and kernels.h at the same time in one process: the bits do not change."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def interleaved(work: Work, place: Place, rounds: int) -> list[list[Tensor]]:
 
 
 def in_two_threads(work: Work, place: Place, rounds: int) -> list[list[Tensor]]:
-    """Runs both until each has done its rounds, so that they overlap if one begins late."""
+    """Runs both until each has done its rounds: they overlap even if one begins late."""
     counts = [0, 0]
 
     def all_of(number: int) -> list[list[Tensor]]:

@@ -1,4 +1,4 @@
-"""Lazily negative views, as `z.conj().imag` is one, are read and written as in torch."""
+"""Lazily negative views, such as `z.conj().imag`, are read and written as in torch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""sine and cosine meet their accuracy for every finite argument; NaN as in torch.
+"""sine and cosine are as accurate as promised for every finite argument; NaN as in torch.
 
-float32 has every number on CUDA, and on the CPU one of every 256 bit patterns: 2^32 of them take a
-minute of two cores. The hardest arguments are few, and computed again (tools/hard_arguments.py).
+float32 is tested for every number on CUDA, and on the CPU for one of every 256 bit patterns: all
+2^32 would take two cores a minute. The few hardest arguments are computed again
+(tools/hard_arguments.py).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tests.elementwise.waves import (
 from tests.support.compare import ulp, within_ulps
 from tests.support.inputs import DEVICES, FLOATING, GPU, HALVES, Make
 
-PIECE = 2**25  # of the floats of CUDA: 5 GiB at a time, in float64
+PIECE = 2**25  # floats at a time on CUDA: 5 GiB in float64
 
 
 @EACH_WAVE
@@ -53,7 +54,7 @@ def test_every_float(name: str) -> None:
 @EACH_WAVE
 @pytest.mark.parametrize("device", DEVICES)
 def test_hard_floats(name: str, device: str) -> None:
-    """The truth from the CPU: on CUDA it is then not of the GPU that is tested."""
+    """The truth, from the CPU, so that it does not come from the GPU under test."""
     ours, theirs = WAVES[name]
     multiples = both_signs(torch.arange(1, 200_000, dtype=torch.float64) * (torch.pi / 2)).float()
     for x in (hard_floats(), multiples):
@@ -165,7 +166,7 @@ def test_one_wrong_number_is_noticed(name: str) -> None:
     ours = WAVES[name][0]
     for dtype in HALVES:
         x = every_half(dtype)
-        # 0.5, whose results are not near a middle; and one of the listed, put right.
+        # 0.5, whose results are not near a midpoint, and a listed number with the right result.
         with pytest.raises(AssertionError, match="ulp where|not correctly rounded"):
             rounded_correctly(name, x, moved(ours(x), int((x == 0.5).nonzero())))
         for bits in sorted(MISROUNDED[name, dtype])[:1]:

@@ -52,7 +52,7 @@ def test_special_values(eps: float | None, dtype: torch.dtype, device: str) -> N
         tiny = (-torch.finfo(dtype).smallest_normal / 4,) if limit else ()
         x, *rest = spread(*values, *tiny, dtype=dtype, device=device)[: 3 if has_beta else 2]
         ours = treadle.snake(x, *rest, eps=eps)
-        # In what is computed in: float16 has no 1e-9.
+        # In the dtype of the computation: float16 has no 1e-9.
         plain = reference.snake(x.to(wide), *(p.to(wide) for p in rest), eps=eps).to(dtype)
         torch.testing.assert_close(ours, plain, equal_nan=True, rtol=2e-2, atol=0)
         assert torch.equal(ours.signbit() | ours.isnan(), plain.signbit() | plain.isnan())
@@ -62,7 +62,7 @@ def test_special_values(eps: float | None, dtype: torch.dtype, device: str) -> N
 @pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
 @pytest.mark.parametrize("by", [1e-3, 1.0, 1e3, 1e6, 1e20])
 def test_phases_of_any_size(by: float, dtype: torch.dtype, device: str) -> None:
-    """sin² of the phase as it is in float32, however large that is."""
+    """sin² of the phase as float32 has it, however large."""
     make = Make("phases", device, dtype)
     x, beta = make(2, 3, 500), parameter(make, 3)
     alpha = make(3, dtype=torch.float32, by=by)
@@ -87,7 +87,7 @@ def test_bits_do_not_go_by_neighbours(dtype: torch.dtype, device: str) -> None:
     alpha = torch.full((1,), 1000.0, dtype=dtype, device=device)
     beside = x.clone()
     beside[..., ::8] = 6e4  # one in every vector: phases of 6e7
-    for apart in (False, True):  # parameters of each element: what goes by them has no fast path
+    for apart in (False, True):  # parameters per element: that kernel has no fast path
         parameter = alpha.expand(x.numel()).contiguous() if apart else alpha
         shape = (1, x.numel()) if apart else x.shape
         near, far = (
@@ -152,7 +152,8 @@ def test_a_training_step_is_two_ops(beta: bool, logscale: bool) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("case", OPS["snake"].cases, ids=lambda case: case.id)
 def test_gradients_that_have_derivatives_are_the_same(case: Case, device: str) -> None:
-    """They are composed; gradgradcheck would only see that their derivatives are theirs."""
+    """Second derivatives match the reference: gradgradcheck would only compare compositions with
+    themselves."""
     op = OPS["snake"]
     call = requiring_grad(op, case.call(device, torch.float64))
     leaves = [call.args[i] for i in op.leaves(call)]

@@ -1,4 +1,4 @@
-"""DeepXDE trains a Siren by its jet, as by its own derivatives: where it is installed."""
+"""DeepXDE trains a Siren by its jet as by its own derivatives, if it is installed."""
 
 from __future__ import annotations
 

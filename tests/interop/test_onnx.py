@@ -1,4 +1,4 @@
-"""treadle.onnx: all ops but the layers, models that mix them, and what cannot be exported."""
+"""treadle.onnx: all ops but the layers, models that mix them, and unsupported exports."""
 
 from __future__ import annotations
 
@@ -209,8 +209,8 @@ def test_a_layer_without_the_table_names_it(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def said(model: nn.Module, **options: Any) -> str:
-    """The last cause of what torch's exporter raises."""
-    with pytest.raises(Exception) as raised:  # noqa: B017 each way of exporting has its own
+    """The innermost cause of the error that torch's exporter raises."""
+    with pytest.raises(Exception) as raised:  # noqa: B017 each exporter raises another class
         torch.onnx.export(model.eval(), (torch.randn(5, 2),), io.BytesIO(), **options)
     cause: BaseException = raised.value
     while cause.__cause__ is not None:

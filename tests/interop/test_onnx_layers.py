@@ -21,7 +21,7 @@ def states(kind: str, h: Tensor) -> Any:
 
 
 class Layers(nn.Module):
-    """All that a layer's constructor says, and states that are given."""
+    """All options of a layer's constructor, and given states."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()

@@ -39,8 +39,8 @@ def both(op: Op, call: Call) -> list[tuple[int, int]]:
 
 
 def chosen() -> list[Any]:
-    """All of the elementwise ops, cells and sine layers; of a recurrent layer those that differ in
-    what is multiplied."""
+    """All cases of elementwise ops, cells and sine layers; for recurrent layers those with
+    different products."""
     words = ("B2 I2 H2", "T1 B3", "lengths 3,3,1", "no bias", "no directions T3", "some, rows")
     return [
         pytest.param(op, case, id=case.id)
@@ -63,7 +63,7 @@ def sizes(case: Case) -> list[int]:
 
 
 def each_subset() -> list[Any]:
-    # lltm's reference multiplies h and input together, and ours only what is asked for.
+    # lltm's reference multiplies h and input in one product, ours only computes what is requested.
     names = ("sine_linear", "recurrent_layer lstm", "recurrent_layer gru")
     return [
         pytest.param(OPS[name], i, id=f"{name} {i}")

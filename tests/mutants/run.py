@@ -7,8 +7,8 @@ job, keep their objects in build/mutants, so that a mutant compiles only what it
 fails if a mutant survives, no longer fits or does not compile, or if a test that should kill it
 fails on the unchanged copy.
 
-A machine without a GPU can compile for one that has it: `--build FOLDER` keeps each mutant's
-libraries there and runs no test, `--built FOLDER` tests those that are there.
+A machine without a GPU can compile for one that has one: `--build FOLDER` keeps each mutant's
+libraries in FOLDER and runs no test, `--built FOLDER` tests them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def judge(copy: Copy, mutant: Mutant, libraries: Libraries) -> str:
         print(error)
         return "DOES NOT FIT"
     try:
-        # Also where only Python changed: the library may still be that of the previous mutant.
+        # Needed even if only Python changed: the library may still be the previous mutant's.
         if not libraries.put(copy, mutant.name):
             return "DOES NOT COMPILE"
         if libraries.keep is not None:
@@ -75,8 +75,8 @@ def visible_gpus() -> list[str]:
 
 
 def unchanged(cuda: bool, full: bool) -> str:
-    """The name of a build without a mutant: "cpu", "cuda", or "cuda-full", which is not for
-    checking alone."""
+    """The name of a build without a mutant: "cpu", "cuda", or "cuda-full", which is fully
+    optimised."""
     return ("cuda-full" if full else "cuda") if cuda else "cpu"
 
 
@@ -92,7 +92,7 @@ def changed_since(commit: str) -> set[str]:
 
 
 def same_at(commit: str, table: str) -> set[Mutant]:
-    """The table's mutants of an earlier commit, where it was there."""
+    """The table's mutants in an earlier commit; none if the table did not exist."""
     done = git("show", f"{commit}:tests/mutants/{table}.toml")
     return set(read(done.stdout, table)) if done.returncode == 0 else set()
 

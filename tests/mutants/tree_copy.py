@@ -1,5 +1,5 @@
-"""A copy of the tree that is built and tested by itself, for mutants and for the skeleton of an op,
-and where the libraries of such copies are kept."""
+"""A copy of the tree that is built and tested separately, for mutants and for the skeleton of an
+op, and the folder that keeps the libraries of such copies."""
 
 from __future__ import annotations
 
@@ -97,7 +97,8 @@ class Libraries:
     take: Path | None = None
 
     def put(self, copy: Copy, name: str) -> bool:
-        """Whether the copy has those of a mutant now, or of the unchanged tree."""
+        """Puts a mutant's libraries, or those of the unchanged tree, into the copy; False if there
+        are none."""
         package = copy.folder / "python_pkg" / "treadle"
         lib = package / "lib"
         if self.take is not None:

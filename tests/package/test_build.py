@@ -1,4 +1,4 @@
-"""The build: what it decides without a toolkit, what it compiles, what it compiles again."""
+"""The build: its decisions without a toolkit, what it compiles, and what it recompiles."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_every_source_is_in_the_graph(monkeypatch: pytest.MonkeyPatch, toolkit: 
 def test_units_are_folders_or_equal_parts_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that an edit compiles few files again, and a new one moves none to another folder's."""
+    """An edit must recompile few files, and a new file must not move others to another unit."""
     monkeypatch.chdir(tmp_path)
     files = {"one": 7, "one/cuda": 2, "one/part": 1, "one/part/cuda": 1, "two": 8, "": 1}
     for folder, count in files.items():
@@ -242,7 +242,7 @@ def test_units_are_folders_or_equal_parts_of_them(
 def test_kernels_begin_without_torch(
     monkeypatch: pytest.MonkeyPatch, toolkit: Path, tmp_path: Path
 ) -> None:
-    """Their commands are those of the build that follows, which so finds them made."""
+    """Their commands equal those of the build that follows, so that it does not repeat them."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
     without = host.Torch("0.0.0", "13.0", True, Path("no-torch"), ())

@@ -71,7 +71,7 @@ def test_mutants_are_chosen_by_name_by_pattern_and_by_table() -> None:
 
 
 def test_libraries_of_mutants_travel(tmp_path: Path) -> None:
-    """A copy of the tree on another machine finds the compiled libraries where its own would be."""
+    """A copy of the tree on another machine finds the compiled libraries in their usual place."""
 
     class Compiled(Copy):
         def build(self) -> bool:

@@ -27,7 +27,7 @@ SUFFIXES = (".cu", ".cuh", ".h", ".cpp")
 # namespaces c10::cuda and at::cuda: torch has them on AMD GPUs, too.
 CUDA_NAME = re.compile(r"\b(?:cuda[A-Z]\w*|cu[A-Z]\w+|CU_\w+|CUtensor\w*|cublas\w*|__nv_\w+)\b")
 CUDA_HEADER = re.compile(r"#\s*include\s*<(cu\w*[/.][\w./]+|cooperative_groups\S*|nv\w*\.h)>")
-# Their code is for sm_90 alone: TMA, wgmma, clusters, mbarriers, grids that wait for each other.
+# Code for sm_90 only: TMA, wgmma, clusters, mbarriers, grids that wait for each other.
 SM_90 = {
     *(f"kernels/common/{name}.cuh" for name in ("ptx", "tma", "wgmma", "wgmma_groups")),
     *(f"kernels/recurrent/{name}.cuh" for name in ("cluster_call", "grid", "persistent")),
@@ -54,13 +54,13 @@ BY_HAND = {
     "csrc/common/cuda/gemm.cpp": {"cublasMath_t"},
     "kernels/c_api/cuda.cpp": {"cudaStreamGetDevice", "cudaStreamLegacy", "cudaStreamPerThread"},
 }
-# PTX, which hipify lets pass: for all GPUs, beside another way for the host.
+# PTX, which hipify leaves alone: for all GPUs, next to a host version.
 PTX = {
     *(f"kernels/math/{name}.h" for name in ("activations", "exact", "exp")),
     *("kernels/common/launch.cuh", "kernels/common/fast_math_check.cu"),
     "kernels/elementwise/trig.cuh",
 }
-# What asks nvcc whether it compiles for a GPU, so that clang would take the host's way there.
+# Files that ask nvcc whether it compiles for a GPU: clang would take the host's branch there.
 MATH = (
     "activations",
     "bits",

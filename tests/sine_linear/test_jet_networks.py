@@ -1,4 +1,4 @@
-"""Networks of one's own of jets: layers, sums, products, concatenation, scaled coordinates."""
+"""Custom networks of jets: layers, sums, products, concatenation, scaled coordinates."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_coordinates_and_factors_keep_the_dtype() -> None:
         2 * Jet.of(x),
     ):
         assert {part.dtype for part in jet if part is not None} == {torch.float16}
-    # As a tensor's: one of a wider dtype widens all parts.
+    # As for tensors, a wider dtype widens all parts.
     for jet in (Jet.of(x) * CODE[:2], Jet.of(x) + CODE[:2]):
         assert {part.dtype for part in jet if part is not None} == {torch.float64}
 
@@ -160,7 +160,7 @@ def test_results_without_a_gradient_scale_and_add() -> None:
 
 
 def copies(monkeypatch: pytest.MonkeyPatch, function: Callable[[], Any]) -> int:
-    """Calls of torch.cat, which is how parts of several tensors become one."""
+    """Counts torch.cat, which joins parts stored in several tensors."""
     calls, cat = [], torch.cat
     with monkeypatch.context() as patch:
         patch.setattr(torch, "cat", lambda *args, **more: calls.append(0) or cat(*args, **more))

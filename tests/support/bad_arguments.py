@@ -1,5 +1,5 @@
-"""Bad cases that every list of arguments has: one argument of a wrong dtype or device, or without
-storage. `run(make, name, change)` calls the op with the good argument `name` changed."""
+"""Bad cases for any op: one argument has the wrong dtype or device, or no storage. `run(make, name,
+change)` calls the op with the good argument `name` changed."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Case:
     build: Callable[[Make], Call]
     dtypes: tuple[torch.dtype, ...]  # what Make.dtype may be
     big: bool = False  # too big for gradcheck and the like
-    drawn: str = ""  # what seeds its numbers, if not the id
+    drawn: str = ""  # seeds its numbers in place of the id
 
     def call(self, device: str = "cpu", dtype: torch.dtype | None = None) -> Call:
         return self.build(Make(self.drawn or self.id, device, dtype or self.dtypes[0]))
@@ -96,7 +96,7 @@ class Op:
     name: str
     function: Callable[..., Any]
     reference: Callable[..., Any]
-    overloads: tuple[str, ...]  # of torch.ops.treadle, those that return a new tensor
+    overloads: tuple[str, ...]  # names in torch.ops.treadle of those that return a new tensor
     differentiable: tuple[int, ...]  # positions of the tensors that a gradient can reach
     cases: tuple[Case, ...]
     inplace: Callable[..., Any] | None = None  # writes into and returns the first argument
@@ -104,7 +104,7 @@ class Op:
     has_out: bool = False
     saved: tuple[int, ...] = ()  # positions of the tensors whose values the derivative needs
     torch_function: Callable[..., Any] | None = None  # its twin, with out=
-    # How far from the exact values, in ulps; None: it has the bits of its twin.
+    # The largest error in ulps; None: bitwise equal to its twin.
     ulps: Mapping[torch.dtype, float] | None = None
     # For an elementwise op, by the variant of the call: the arguments after the first, made from
     # a tensor of its shape. See forms.py.
@@ -117,7 +117,7 @@ class Op:
 
     @property
     def is_layer(self) -> bool:
-        """recurrent_layer, of the cell that stands second in the name."""
+        """recurrent_layer with the cell that is the second word of the name."""
         return self.name.startswith("recurrent_layer ")
 
     @property
@@ -130,7 +130,7 @@ class Op:
         return torch.int32 in self.dtypes
 
     def like_first_case(self, make: Make, *shape: int) -> Call:
-        """A call with tensors of one shape where the first case has tensors, else its numbers.
+        """A call with the first case's arguments, its tensors replaced by ones of one shape.
         Parameters are those of the last variant."""
         call = self.cases[0].call()
         if self.parameters:
@@ -156,7 +156,7 @@ def outputs(result: Any) -> tuple[Tensor, ...]:
 
 
 def requiring_grad(op: Op, call: Call, positions: list[int] | None = None) -> Call:
-    """The call with leaves of its own memory-equal tensors, those at ``positions`` with grad."""
+    """The call with copies of its tensors as leaves; those at ``positions`` require grad."""
     wanted = op.leaves(call) if positions is None else positions
     return call.with_args({i: call.args[i].detach().requires_grad_() for i in wanted})
 

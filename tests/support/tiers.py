@@ -23,7 +23,7 @@ TURNS = 4
 FAMILIES = ("elementwise", "recurrent", "sine_linear")
 T = TypeVar("T")
 
-# The first that fits says whose a file is; one that is nobody's concerns all tests.
+# The first pattern that matches a file gives its subjects; a file without one concerns all tests.
 FILES = (
     (r"docs/|[A-Z]+\.md|benchmarks/results/|tests/mutants/|LICENSE|\.github/", ()),
     (r"tests/(elementwise|recurrent|sine_linear)", (r"\1",)),
@@ -99,9 +99,9 @@ def left_out(keys: Iterable[str], which: str) -> set[str]:
 
 
 def spread(tests: Sequence[T], keys: Sequence[str | None], workers: int) -> list[T]:
-    """Puts long tests first: xdist hands each worker an equal run of tests, which it takes in order
-    while workers that have finished steal from the end. Tests of one entry stay together, for the
-    fixtures of their file."""
+    """Puts long tests first: xdist gives each worker an equal run of tests to take in order, and
+    idle workers steal from its end. Tests of one entry stay together, for the fixtures of their
+    file."""
     groups: dict[str, list[T]] = {}
     short = []
     for test, key in zip(tests, keys, strict=True):
