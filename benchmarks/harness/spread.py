@@ -34,7 +34,8 @@ def visible(count: int) -> list[str]:
 
 
 def measure(keys: list[str], plans: Plans, gpus: list[str]) -> Iterator[Row]:
-    """The rows of these keys, as they come. `plans` is called by each process, and pickled."""
+    """The rows of these keys, in order of completion. `plans` is pickled, and called in each
+    process."""
     context = multiprocessing.get_context("spawn")
     names: Queue[str] = context.Queue()
     for gpu in gpus:

@@ -40,7 +40,7 @@ def power(x: float) -> str:
 
 
 def entries(name: str) -> int:
-    """How many exponents a table has; those of a float stand there for either sign."""
+    """The number of exponents in a table; a float's are listed for both signs."""
     table = in_source("sine_tables.h", rf"(?s)k{name}HalfTurns\[\d+\] = (\{{.*?\n\}});")
     found = len(re.findall(r"\{-?0x", table))
     return found // 2 if name == "Float" else found
@@ -106,7 +106,7 @@ def nearest() -> Iterator[str]:
 
 
 def magnitude(argument: str) -> tuple[bool, float]:
-    """Numbers in their order, mixtures behind them."""
+    """Numbers first, in order, then mixtures."""
     try:
         return False, float(argument)
     except ValueError:

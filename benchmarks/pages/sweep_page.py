@@ -65,7 +65,7 @@ def plain(row: Row | None, *names: str, value: str = "us_per_step") -> str:
 
 
 def cell(row: Row | None, *names: str, value: str = "us_per_step") -> str:
-    """The same, in bold where the target was missed."""
+    """The same, in bold if the target was missed."""
     return bold(row, plain(row, *names, value=value))
 
 
@@ -134,7 +134,7 @@ def tiny(rows: list[Row]) -> Iterator[str]:
 
 
 def beside_torch(row: Row | None) -> str:
-    """Times of treadle and of torch's layer, or of its replacement."""
+    """Times of treadle and of torch's layer or its substitute."""
     others = [name for name in (row or {}).get("times", {}) if name != OURS]
     return cell(row, OURS, *others[:1])
 
@@ -182,7 +182,8 @@ def figures(machines: Iterable[Machine]) -> Iterator[str]:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Ours and nn.LSTM's µs a step: a panel a dtype and mode, a line a shape; targets as ticks."""
+    """Ours and nn.LSTM's µs a step: one panel per dtype and mode, one line per shape, targets as
+    ticks."""
     import matplotlib
 
     matplotlib.use("Agg")

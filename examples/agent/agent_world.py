@@ -2,8 +2,8 @@
 
 A room has 5 x 5 tiles of 8 x 8 pixels, a wall around them, and a digit in each corner. The agent
 begins in the middle and sees the 3 x 3 tiles around it: no corner yet. Only the first frame also
-shows the cue, a digit under its feet. The right corner has the same digit in another hand. Where an
-episode ends, on a digit or at its last step, the next begins in that row.
+shows the cue, a digit under its feet. The right corner has the same digit in another hand. When an
+episode ends, on a digit or at its last step, the next one begins in that row.
 
 Nothing here reads a tensor's value, so on a GPU the host never waits.
 """
@@ -69,7 +69,7 @@ def make_sheet(images: Tensor, labels: Tensor, device: torch.device) -> Sheet:
 
 
 class World:
-    """``rows`` rooms, each followed by another without end. ``step`` writes in place."""
+    """``rows`` rooms; a new one follows each that ends. ``step`` writes in place."""
 
     def __init__(self, sheet: Sheet, rows: int) -> None:
         self.sheet, self.rows = sheet, rows
@@ -96,7 +96,8 @@ class World:
         return first + (torch.rand(digits.shape, device=self.device) * count).long()
 
     def _begin(self) -> None:
-        """New rooms in the rows that begin. All are drawn, as only the device knows which."""
+        """New rooms in the rows that begin. Rooms are drawn for all rows, because only the device
+        knows which begin."""
         chances = torch.rand(self.rows, DIGITS, device=self.device) * (self.sheet.count > 0)
         digits = chances.topk(CORNERS, -1).indices  # four that differ
         which = (torch.rand(self.rows, 1, device=self.device) * CORNERS).long()
@@ -115,7 +116,7 @@ class World:
         return self.tiles.gather(1, self.at[:, None] + self.window)
 
     def frame(self) -> Tensor:
-        """What each sees, [B, 1, 24, 24]."""
+        """The agents' frames, [B, 1, 24, 24]."""
         return paint(self.sheet, self.in_view())
 
     def step(self, action: Tensor) -> tuple[Tensor, Tensor]:
