@@ -163,7 +163,7 @@ def text() -> str:
         *bfloat16_table(),
         f"inline constexpr HalfTurns<double> kFloatSmall = {small_double};",
         *float_table(),
-        "// 1 / (2 pi) in binary; the point is behind the first word.",
+        "// 1 / (2 pi) in binary; the point is after the first word.",
         "TREADLE_TABLE uint64_t kInverseTwoPi[20] = {",
         *in_lines([f"0x{word:016x}," for word in words()], 4),
         "};\n\n}  // namespace treadle::math",

@@ -100,8 +100,8 @@ def nearest() -> Iterator[str]:
         f"only {found['distance']:.2g} away."
     )
     yield (
-        f"So about {lost:.0f} binary digits behind the point may cancel, and are needed on top of "
-        "those that the result has."
+        f"So about {lost:.0f} binary digits after the point may cancel, and the code needs them in "
+        "addition to those of the result."
     )
 
 

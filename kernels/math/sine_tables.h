@@ -221,7 +221,7 @@ TREADLE_TABLE HalfTurns<double> kFloatHalfTurns[368] = {
   {0x1.34ddc0db62000p-105, 0x1.2b32788720840p-146}, {-0x1.96447e493c000p-106, 0x1.2b32788720840p-146},
 };
 
-// 1 / (2 pi) in binary; the point is behind the first word.
+// 1 / (2 pi) in binary; the point is after the first word.
 TREADLE_TABLE uint64_t kInverseTwoPi[20] = {
   0x0000000000000000, 0x28be60db9391054a, 0x7f09d5f47d4d3770, 0x36d8a5664f10e410,
   0x7f9458eaf7aef158, 0x6dc91b8e909374b8, 0x01924bba82746487, 0x3f877ac72c4a69cf,
