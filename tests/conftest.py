@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     )
     workers = int(getattr(config, "workerinput", {"workercount": 0})["workercount"])
     tests = [items[n] for n in kept]
-    # One process runs its files in their order.
+    # Without xdist, files run in their order.
     items[:] = tiers.spread(tests, [keys[n] for n in kept], workers) if workers > 1 else tests
 
 
@@ -117,7 +117,7 @@ def allow_tf32() -> Iterator[Callable[..., None]]:
 
     def allow(on: bool, in_layers: bool | None = None) -> None:
         torch.backends.cuda.matmul.allow_tf32 = on
-        # Not by torch.backends.cudnn, which torch.testing locks.
+        # torch.testing locks torch.backends.cudnn.
         torch._C._set_cudnn_allow_tf32(on if in_layers is None else in_layers)
 
     yield allow
@@ -135,8 +135,7 @@ def fresh_compile() -> Iterator[None]:
 
 @pytest.fixture
 def much_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """For a test that takes many gigabytes: only one process of the run at a time, so that memory
-    suffices."""
+    """For tests that take many gigabytes: only one process of the run has it at a time."""
     # Each worker has its own folder inside the folder of the run.
     with (tmp_path_factory.getbasetemp().parent / "much_memory.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

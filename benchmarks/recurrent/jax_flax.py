@@ -48,8 +48,8 @@ def params(cell: str, given: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def restored(cell: str, grads: dict[str, Any]) -> tuple[Any, ...]:
-    """Gradients of weight_ih, weight_hh, bias_ih and bias_hh; both terms of a sum get its
-    gradient."""
+    """Gradients of weight_ih, weight_hh, bias_ih and bias_hh. If the cell has only the sum of two
+    biases, both get its gradient."""
     gates, one = GATES[cell], "i" if cell == "gru" else "h"
     kernels = (jnp.concatenate([grads[f"{of}{g}"]["kernel"].T for g in gates]) for of in "ih")
     biases = (

@@ -57,13 +57,13 @@ def weigh(function: Callable[..., Any], args: Args) -> dict[str, int]:
 
 @dataclass
 class Weighing:
-    """Bytes of several functions, ours against `part` of those of `against`."""
+    """A memory row of several functions. Ours is compared with `part` of the bytes of `against`."""
 
     functions: dict[str, tuple[Callable[..., Any], Args]]
     check: Callable[..., float]
     against: str
     part: float
-    text: str  # what that part is called
+    text: str  # the name of that part
     most: float | None  # the target: ours over that part
     facts: dict[str, Any]
     op: str = "lltm"
@@ -141,7 +141,7 @@ def step(function: Callable[..., Any], args: Args) -> None:
 
 
 def own_bytes(tensors: Iterable[Tensor]) -> dict[int, int]:
-    """The bytes of each storage, by address, that these tensors cover."""
+    """How many bytes of each storage these tensors cover, by the storage's address."""
     found: dict[int, int] = {}
     for t in tensors:
         memory = t.untyped_storage()

@@ -29,7 +29,7 @@ QUICK = Effort(sample=1e-4, seconds=0.01, rounds=(5, 11), warmup=1e-3)
 
 
 def quick(folder: Path, *arguments: str, device: str = "cpu") -> tuple[int, dict[str, Any]]:
-    """A trial run: its exit status and its JSON."""
+    """Makes a trial run. Returns its exit status and its JSON."""
     fixed = ["--quick", "--device", device, "--threads", "1", "--output", str(folder)]
     status = run.main([*fixed, "--name", "trial", *arguments])
     return status, json.loads((folder / "trial.json").read_text())

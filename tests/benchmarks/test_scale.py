@@ -55,7 +55,7 @@ def test_data_parallelism() -> None:
     # The backward pass of the previous layer hides a layer's transfer, but not the first layer's.
     assert data_parallel(LAYER, 4, 8) == pytest.approx(4 * 3e-3 + own + ENDS)
     assert data_parallel(LAYER, 4, 8, overlap=False) == pytest.approx(4 * (3e-3 + own) + 2 * ENDS)
-    # Without a backward pass to hide behind, overlap gains nothing.
+    # Without a backward pass that hides the transfer, overlap gains nothing.
     quick = Layer(64, 256, 1024, 0.0, 0.0)
     times = [data_parallel(quick, 4, 8, overlap) for overlap in (True, False)]
     assert times[0] == pytest.approx(times[1]) == pytest.approx(4 * own + 2 * ENDS)
@@ -73,7 +73,7 @@ def test_pipelines() -> None:
     send = BEGIN + WITHIN["ring"] + 2 * 2 * 64 * 1024 / (REACHED * NVLINK)
     sent = all_reduce(LAYER.gradients, 2) + all_reduce(256 * 1024 * 4, 2)
     assert got == pytest.approx(3 * (1.5e-3 + 2 * send) + sent)
-    # Half of the rows takes half of the time: five turns of half a step.
+    # Half of the rows takes half of the time, so this takes five times half a step.
     half = Layer(32, 256, 1024, 0.5e-3, 1e-3)
     assert sequence_pipeline({32: half, 64: LAYER}, 64, 2, AT_ONCE) < got
 

@@ -64,7 +64,8 @@ def test_the_loss_of_the_laplacian() -> None:
 
 @pytest.mark.parametrize("loss", siren.LOSSES)
 def test_a_wrong_layer_is_refused(loss: str) -> None:
-    # In float64 the truth is the composition itself, which would leave no tolerance for rounding.
+    # In float64 the exact values are the composition's, so there would be no tolerance for
+    # rounding.
     one = net(loss, torch.float32)
     args = one.arguments("cpu")
 

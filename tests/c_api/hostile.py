@@ -1,4 +1,4 @@
-"""Every way to break a good call, derived from the mirror, and the errors that must follow.
+"""All ways to break a good call, derived from the mirror, and the errors that must follow.
 
 A `Spoiler` changes one thing so that every function must refuse it. As a program this makes random
 calls, so that a crash ends a separate process: python -m tests.c_api.hostile SEED COUNT PLACE.
@@ -211,7 +211,7 @@ def storm(seed: int, count: int, place: str = "cpu") -> str:
 
 
 def _possible(call: Call, spoiler: Spoiler) -> bool:
-    """Whether another spoiler has left its target in place."""
+    """Whether no earlier spoiler has removed this one's target."""
     owner = spoiler.what.split(" ")[0].split(".")
     struct = call.arguments[owner[0]]
     if len(owner) == 1:

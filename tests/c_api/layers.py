@@ -1,5 +1,5 @@
-"""A recurrent layer of kernels.h: its arrays, its calls on CPU and CUDA, the products around
-them."""
+"""A recurrent layer of kernels.h: its arrays, its calls on CPU and CUDA, and the products that the
+caller computes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tests.c_api import native
 
-CELLS = ("lltm", "lstm", "gru")  # by their numbers
+CELLS = ("lltm", "lstm", "gru")  # indexed by their numbers
 GATES = {"lltm": 3, "lstm": 4, "gru": 4}
 PRODUCTS = {"lltm": 3, "lstm": 4, "gru": 3}  # gates that have one with the input, and with h
 PADDING = 0x5A
@@ -134,7 +134,8 @@ class Layer:
         return torch.stack([self.input @ w.t() for w in self.weight_ih])
 
     def empty(self, *shape: int, like: Tensor | None = None) -> Tensor:
-        """Bytes of a pattern that no result has, with the shape and dtype of `like`, if given."""
+        """Memory filled with a pattern that no result has, with the shape and dtype of `like`, if
+        given."""
         dtype = self.dtype if like is None else like.dtype
         shape = shape if like is None else tuple(like.shape)
         if not self.filled:
@@ -163,8 +164,8 @@ def workspace(layer: Layer, backward: bool, device: native.Device) -> Workspace:
 def run(
     name: str, layer: Layer, given: native.Sized, results: native.Sized, device: native.Device
 ) -> None:
-    """Calls a function with a workspace of exactly the size that it named, and checks that it
-    writes no further. Not on CUDA, where the check would wait for the kernels."""
+    """Calls a function with a workspace of exactly the size that it requests, and checks that it
+    writes nothing beyond. Not on CUDA, where the check would wait for the kernels."""
     space = workspace(layer, name.endswith("backward"), device)
     native.call(name, device, layer.struct, given, results, space.address, space.size)
     if device.type == native.CPU_TYPE and layer.filled:

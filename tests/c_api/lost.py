@@ -1,4 +1,5 @@
-"""Calls after a stream or a context was destroyed, by CUDA's driver only: for a separate process.
+"""Calls after a stream or a context was destroyed, through CUDA's driver only, in a separate
+process.
 
 python -m tests.c_api.lost WHAT, of `LOST`. It prints one line: the error of a call on the lost
 memory, if there is any, and whether the library still works.
@@ -54,7 +55,7 @@ class Memory:
         return f"{status} {native.error_text()}" if status else "OK"
 
     def is_right(self) -> bool:
-        """The sine has the same bits on the CPU."""
+        """Whether the sine has the CPU's bits."""
         driver("cuCtxSynchronize")
         found, expected = np.empty_like(X), np.empty_like(X)
         room = ctypes.c_void_p(found.ctypes.data)
@@ -71,7 +72,7 @@ def use_primary_context() -> None:
 
 
 def goes_on() -> str:
-    """A call on new memory: a right result, or a status of CUDA's."""
+    """A call on new memory gives the right result or a CUDA error status."""
     try:
         use_primary_context()
         memory = Memory.made()

@@ -20,7 +20,7 @@ DTYPES = (torch.bool, *INTEGERS, *FLOATS)
 
 @dataclass(frozen=True)
 class Operand:
-    """Memory `flat`, a view of it, and the dimensions that the array has reversed."""
+    """Memory `flat`, a view of it, and the dimensions that the array reverses."""
 
     flat: Tensor
     view: Tensor

@@ -83,7 +83,7 @@ def pointers(call: Call) -> Iterator[tuple[str, Any, str]]:
 
 
 def moved(function: str, place: str, elsewhere: str) -> Iterator[tuple[Call, str]]:
-    """The good call with one pointer after the other replaced by one into other memory."""
+    """The good call, with each pointer in turn replaced by one into other memory."""
     for index in range(sum(1 for _ in pointers(good(function, place)))):
         call = good(function, place)
         name, struct, field = [*pointers(call)][index]
@@ -140,7 +140,7 @@ def test_the_current_gpu_stays() -> None:
 
 
 def test_pinned_memory_is_both() -> None:
-    """CUDA's kernels read and write it, and so does the CPU."""
+    """Both CUDA's kernels and the CPU read and write it."""
     x, out = (torch.randn(5000).pin_memory() for _ in range(2))
     for device in (native.cuda(), native.cpu()):
         out.zero_()

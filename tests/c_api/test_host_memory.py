@@ -1,4 +1,4 @@
-"""Addresses that the host must not touch, where CUDA's driver is loaded: a status and no crash.
+"""Addresses that the host must not access give a status and no crash if CUDA's driver is loaded.
 
 The driver here is an empty library with its name, loaded before or after the first call.
 """

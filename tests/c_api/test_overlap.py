@@ -1,4 +1,4 @@
-"""Outputs share no memory with anything else, or are one of the inputs."""
+"""An output may be one of the inputs, but must not overlap other memory of the call."""
 
 from __future__ import annotations
 
@@ -106,7 +106,8 @@ def fields_of(call: Call, argument: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("function", BLOCKS)
 def test_blocks_of_recurrent_layers(function: str) -> None:
-    """Refused: outputs or workspaces that overlap another array of the call, fully or by half."""
+    """Outputs or workspaces that overlap another array of the call, fully or by half, are
+    refused."""
     read, written = BLOCKS[function]
     call = good(function)
     outs = fields_of(call, written)

@@ -1,4 +1,4 @@
-"""The pointwise parts of the LLTM cell and of the sine layer, against the torch ops' bits.
+"""The pointwise parts of the LLTM cell and of the sine layer have the torch ops' bits.
 
 The weights are the identity, so that the products of the torch ops are their inputs, exactly.
 """

@@ -1,4 +1,4 @@
-"""Recurrent layers, forward and backward, against the torch op and treadle.reference."""
+"""Recurrent layers, forward and backward, compared with the torch op and treadle.reference."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_against_the_torch_ops_backward(cell: str, directions: int) -> None:
     mask = [x is not None for x in _differentiable(layer)] + [False] * 2  # no resets
     rest = (output, gates, cell, False, "auto", mask)
     theirs = list(torch.ops.treadle.recurrent_layer_backward(*grads, *layer.arguments, *rest))[:7]
-    if cell == "gru":  # the op, too, leaves the sum to its caller
+    if cell == "gru":  # the op also leaves the sum to its caller
         theirs[1] = theirs[1] + theirs[2]
         theirs[2] = torch.zeros_like(theirs[2])
     for name, ours, of_torch in zip(NAMES, found, theirs, strict=True):

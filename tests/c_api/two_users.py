@@ -1,4 +1,4 @@
-"""Two users of the kernels in one process: torch through its ops, and a framework without torch
+"""Two users of the kernels in one process: torch, through its ops, and a framework without torch,
 through kernels.h. Both get the same bits one after the other, interleaved and in two threads.
 
 As a program this runs on CUDA, in a process that can be ended if kernels wait for each other:
@@ -34,7 +34,7 @@ class Work:
 
 
 def elementwise(op: Op, inputs: list[Tensor], arrays: list[native.Array]) -> Work:
-    """`arrays` are those of `inputs`, or of another framework's memory with the same values."""
+    """`arrays` describe `inputs`, or another framework's memory with the same values."""
     first = inputs[0]
 
     def by_kernels_h(device: native.Device) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""Inputs of the elementwise ops: shapes, layouts, broadcasting, numbers."""
+"""Inputs of the elementwise ops: shapes, layouts, broadcasting, scalars."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def unary_cases(
 
 
 def pair_cases(op: str, dtypes: tuple[torch.dtype, ...], **kwargs: Any) -> list[Case]:
-    """Two tensors of one dtype: every layout with a dense one, and shapes that broadcast."""
+    """Two tensors of one dtype: each layout together with a dense one, and shapes that
+    broadcast."""
 
     def pair(a: Callable[[Make], Tensor], b: Callable[[Make], Tensor]) -> Callable[[Make], Call]:
         return lambda make: Call((a(make), b(make)), kwargs)
@@ -138,7 +139,7 @@ def op_of_one_tensor(
     ulps: Mapping[torch.dtype, float] | None = None,
     wide: float = 30.0,
 ) -> tuple[Op, Op]:
-    """The op and its backward, by the names that both have everywhere.
+    """The op and its backward op, found by name.
 
     dtypes: includes integers if the op keeps them. torch_function, torch_inplace: torch's twins, if
     any. ulps: the largest error; None: bitwise equal to torch. wide: the scale of large arguments

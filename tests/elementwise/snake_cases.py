@@ -39,8 +39,8 @@ def with_parameters(
     at_zero: bool = False,
     logscale: bool = False,
 ) -> Call:
-    """one: which of the two have one element. far: a factor of alpha. at_zero: two of three alphas
-    are 0, or so small that the square of a phase underflows in float64."""
+    """one: which of alpha and beta have one element. far: a factor of alpha. at_zero: two of three
+    alphas are 0, or so small that the square of a phase underflows in float64."""
     alpha, other = (
         parameter(make, 1 if name in one.split() else channels_of(x)) for name in ("alpha", "beta")
     )

@@ -99,7 +99,7 @@ def test_replaces_modules_of_audio_decoders(name: str, device: str) -> None:
 
 
 class Launches(TorchDispatchMode):
-    """Counts the ops that compute, and those whose result is as large as the signal."""
+    """Counts the ops that compute something, and those whose result is as large as the signal."""
 
     def __init__(self, signal: int) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ def test_the_launches_that_the_page_names() -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_round_trip(name: str) -> None:
-    """Converts theirs to ours, ours through a saved state to ours, and that back to theirs."""
+    """Converts a module of theirs to ours, saves and loads it, and converts it back."""
     make, options = MODULES[name]
     theirs, ours = trained(make), treadle.nn.Snake(C, **options)
     ours.load_state_dict(theirs.state_dict())

@@ -26,10 +26,10 @@ TENSORS = tuple(
     for value, dtypes in ((2.1, FLOATING), (3, INTEGERS), (True, (torch.bool,)))
     for dtype in dtypes
 )
-# torch refuses a bool alpha of integers; ours accepts it as a number, like True.
+# torch refuses a bool alpha for integers; ours accepts it, like Python's True.
 ALPHAS = (*SCALARS[:-1], *(t for t in TENSORS if t.dtype != torch.bool))
 Form = Callable[..., Any]
-# Ours and torch's, called with x, out and the number: every place that takes one.
+# Our op and torch's, called with x, out and the number, for every argument that takes a number.
 PLACES: dict[str, tuple[Form, Form]] = {
     "scale": (lambda x, _, n: treadle.scale(x, n), lambda x, _, n: torch.mul(x, n)),
     "scale_": (lambda x, _, n: treadle.scale_(x, n), lambda x, _, n: x.mul_(n)),

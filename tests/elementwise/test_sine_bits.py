@@ -1,4 +1,4 @@
-"""sine, cosine and their backward ops give a number the same bits whatever its neighbours. Except
+"""sine, cosine and their backward ops give a number the same bits next to any neighbours. Except
 in float64 these are the same on the CPU, in every instruction set, and on CUDA.
 
 Both devices take different paths for small and large magnitudes: the CPU for 512 numbers at a time,
@@ -34,7 +34,7 @@ from tests.support.compare import differing
 from tests.support.inputs import DEVICES, FLOATING, GPU, HALVES, Make
 
 INF, NAN, LARGEST = float("inf"), float("nan"), 3e38
-# Each number gets these neighbours in turn, which take another path than all, some or none of the
+# Each number gets each of these neighbours, which take another path than all, some or none of the
 # numbers. At 3, bfloat16 may take either.
 COMPANIES = ([LARGEST], [-LARGEST, 0.5], [0.5], [3.0], [NAN], [INF, 0.0], [LARGEST, 3.0])
 SAME_BITS = (torch.float32, *HALVES)  # dtypes with one formula on all devices
@@ -82,8 +82,8 @@ def test_any_company(name: str, dtype: torch.dtype, device: str) -> None:
 
 def test_a_result_that_depends_on_company_is_noticed() -> None:
     def spoilt(x: Tensor) -> Tensor:
-        """A wrong sine: numbers from 2 up get the next number, except in rows without a large
-        one."""
+        """A wrong sine: results of numbers from 2 on are one bit off in rows that have a large
+        number."""
         large = x.abs().amax(-1, keepdim=True) > 1e30
         y = treadle.sine(x)
         return torch.where(large & (x > 2) & (x < 9), torch.nextafter(y, y + 1), y)
@@ -141,7 +141,7 @@ print(json.dumps(hashes()))
 
 
 def hashes() -> dict[str, str]:
-    """Hashes of the bits of every result, every NaN alike. Smaller sets take 30 ns a number."""
+    """Hashes of the bits of every result; all NaN are equal. Smaller sets take 30 ns per number."""
     found = {}
     for dtype in SAME_BITS:
         x = every_half(dtype)

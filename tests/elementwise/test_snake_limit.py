@@ -68,7 +68,7 @@ def bends(x: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def near(ours: Tensor, exact: Tensor, roundings: float) -> None:
-    """Checks that errors are at most `roundings` roundings, plus twice the dtype's least number."""
+    """Checks that errors are at most `roundings` roundings plus twice the smallest number."""
     assert bool(ours.isfinite().all())
     info = torch.finfo(ours.dtype)
     bound = roundings * info.eps * exact.abs() + 2 * info.smallest_normal * info.eps

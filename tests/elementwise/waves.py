@@ -45,7 +45,7 @@ OPS_OF: dict[str, tuple[Function, Function]] = {
 
 
 def every_half(dtype: torch.dtype, device: str = "cpu") -> Tensor:
-    """Negative numbers and positive ones, each by magnitude, and NaN at the end of both."""
+    """All negative, then all positive numbers, each by magnitude, with NaN at the end."""
     return torch.arange(2**16, device=device).short().view(dtype)
 
 
@@ -126,7 +126,7 @@ def as_promised(name: str, actual: Tensor, exact: Tensor) -> None:
 
 
 def rounded_correctly(name: str, x: Tensor, actual: Tensor) -> None:
-    """Every number of a half type has the nearest result, but for MISROUNDED.
+    """Every number of a half type has the nearest result, except those of MISROUNDED.
 
     `exact` is not simply rounded: torch rounds float64 to float first, and can then round a tie
     wrongly.

@@ -36,7 +36,7 @@ from tests.interop.with_processes import (
 )
 from treadle.distributed import ColwiseParallel
 
-# ---- elementwise: 5 rows are 3 and 2
+# ---- elementwise: one process has 3 of the 5 rows, the other 2
 
 X = (5, 3)
 for part in (s(0), s(1), R):

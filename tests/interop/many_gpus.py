@@ -1,4 +1,4 @@
-"""Each process of test_many_gpus.py runs this: one case after the other, in one process group.
+"""What each process of test_many_gpus.py runs: all cases, in one process group.
 
 Every case trains a net for STEPS steps on this process's part of the batch, clips, and resumes from
 a checkpoint before the last step. The results must equal those of one process with the whole batch.
@@ -74,7 +74,7 @@ def train(
     optimizer, losses, norms = optimizer_of(model), [], []
     for step, x in enumerate(process.parts()):
         if step == SAVED_AFTER:
-            # Other numbers, all of which the checkpoint must replace.
+            # A net with other parameters, all of which the checkpoint must replace.
             fresh = make(1)
             fresh_optimizer = optimizer_of(fresh)
             restart(model, optimizer, fresh, fresh_optimizer)
@@ -205,7 +205,7 @@ def work(rank: int, world: int, backend: str, folder: str) -> None:
     """Runs all cases and saves their results, or the first error, to this process's file."""
     process = Process(rank, world, backend, Path(folder))
     torch.set_num_threads(1)
-    # The variables that a launcher sets; the group itself meets in a file.
+    # The variables that a launcher sets; the processes find each other through a file.
     os.environ.update(
         {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
         | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "OMP_NUM_THREADS": "1"}

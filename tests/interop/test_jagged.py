@@ -81,7 +81,7 @@ def test_like_torch(name: str, device: str) -> None:
 @pytest.mark.parametrize("backend", ["none", "aot_eager"])
 @pytest.mark.usefixtures("fresh_compile")
 def test_siren(backend: str) -> None:
-    """Values and gradients are those of its rows as one dense batch; compiled, too."""
+    """Values and gradients equal those of one dense batch of all rows, also if compiled."""
     torch.manual_seed(0)
     siren = treadle.nn.Siren(3, 8, 1, 2, outermost_linear=True)
     run = siren if backend == "none" else torch.compile(siren, fullgraph=True, backend=backend)

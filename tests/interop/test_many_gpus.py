@@ -1,6 +1,6 @@
-"""Training in two processes is training in one: losses, norms, gradients, parameters and
-checkpoints of the layers under DDP, FSDP2, accelerate and Lightning; by gloo here, by NCCL on two
-GPUs.
+"""Training in two processes equals training in one: losses, norms, gradients, parameters and
+checkpoints of the layers under DDP, FSDP2, accelerate and Lightning, with gloo, and with NCCL on
+two GPUs.
 
 Two processes are started for each backend, once a run: they go through all cases.
 """
@@ -136,7 +136,7 @@ def test_a_sharded_checkpoint_is_read_by_one_process(
 
 @pytest.mark.parametrize("name", NETS)
 def test_a_part_of_the_batch_would_not_do(name: str) -> None:
-    """A case above fails without synchronisation: half of the batch has other gradients."""
+    """The cases above would fail without synchronisation: half of the batch has other gradients."""
     x = batches("cpu")[0]
     found = []
     for rows in (x, *x.chunk(2)):

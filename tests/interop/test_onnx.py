@@ -27,7 +27,7 @@ def test_siren_is_matmul_add_mul_sin() -> None:
 
 
 class SineLinears(nn.Module):
-    """Every rank, dtype and number of layers of sine_linear."""
+    """sine_linear with every rank, dtype and number of layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ def test_jets_of_halves(dtype: torch.dtype) -> None:
 
 
 class Elementwise(nn.Module):
-    """x [B, 3] float32, i [B, 3] int64: dtypes that are promoted, numbers, alpha, sizes."""
+    """x [B, 3] float32, i [B, 3] int64: dtypes that are promoted, scalars, alpha, sizes."""
 
     def forward(self, x: Tensor, i: Tensor) -> list[Tensor]:
         add, scale = treadle.vector_add, treadle.scale

@@ -16,7 +16,7 @@ TIMES_ROWS = {0: DYNAMIC, 1: DYNAMIC}
 
 
 def states(kind: str, h: Tensor) -> Any:
-    """hx made of one tensor."""
+    """hx, made from one tensor."""
     return h if kind == "GRU" else (h, 2 * h)
 
 

@@ -65,7 +65,7 @@ def fit(
         **dict.fromkeys(("enable_model_summary", "barebones"), False),
     )
     with warnings.catch_warnings():
-        # It warns about workers that load data, which one batch does not need.
+        # Lightning warns about too few data loader workers, which one batch does not need.
         warnings.simplefilter("ignore")
         trainer.fit(module, ckpt_path=checkpoint)
     return trainer

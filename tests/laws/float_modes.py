@@ -1,4 +1,4 @@
-"""Makes calls in fresh processes, and after each computes with subnormal numbers in torch.
+"""Makes calls in new processes and computes with subnormal numbers in torch after each call.
 
 ``python -m tests.laws.float_modes NAME`` runs one group of calls, each in a child of its own, and
 prints the calls after which some thread of torch's flushes subnormal numbers to zero. It must
@@ -88,7 +88,7 @@ def thread_counts() -> Calls:
 
 
 def python_threads() -> Calls:
-    """Calls ops in Python threads, each of which checks its own pool."""
+    """Calls ops in several Python threads; each checks its own pool of threads."""
     for size, count in itertools.product(SIZES, (1, 3)):
 
         def call(size: Any = size, count: int = count) -> None:
@@ -145,7 +145,7 @@ GROUPS: dict[str, Callable[[], Calls]] = {
 
 
 def in_a_child(call: Callable[[], Any]) -> bool:
-    """Whether torch's arithmetic is unchanged after the call, also in a larger pool."""
+    """Whether torch's arithmetic is unchanged after the call, also in a pool that has grown."""
     child = os.fork()
     if child == 0:
         status = 1

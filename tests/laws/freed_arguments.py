@@ -200,7 +200,7 @@ def main(patterns: list[str]) -> int:
         if patterns and not any(pattern in name for pattern in patterns):
             continue
         tensors = make()[1]
-        # Layers are many ways to call one op, which is in OPS itself.
+        # These are other ways to call one op, and OPS already has the op.
         moments = (before_the_call, before_the_second_backward) if "(" in name else WHEN
         # The graph of snake's gradients consists of torch's ops, which read their saved tensors.
         if name.lower().startswith("snake"):

@@ -1,4 +1,4 @@
-"""GPUs: streams, graphs, a second device, more rows than a grid dimension counts."""
+"""GPUs: streams, graphs, a second device, more rows than a grid dimension may have."""
 
 from __future__ import annotations
 
@@ -194,7 +194,8 @@ def test_graph_capture_as_the_first_call_of_all() -> None:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_runs_on_the_current_stream(name: str) -> None:
-    """Runs behind a long wait on a side stream; on any other stream an op would read old values."""
+    """Ops run after a long wait on a side stream; on any other stream they would read old
+    values."""
     step, fresh = CALLS[name][0], arguments_of(name)
     expected = step(*fresh)
     arguments = [torch.zeros_like(t) for t in fresh]

@@ -1,4 +1,5 @@
-"""Every op counts the FLOPs of its reference, and a module those of torch's, by FlopCounterMode."""
+"""FlopCounterMode counts as many FLOPs for an op as for its reference, and for a module as for
+torch's."""
 
 from __future__ import annotations
 
@@ -125,7 +126,7 @@ def test_losses_of_derivatives(loss: Callable[..., Tensor]) -> None:
 
 
 def test_modules() -> None:
-    """Counts by hand, with an input that needs no gradient."""
+    """Compares with a count by hand. The input needs no gradient."""
     x, t, b, i, h = torch.rand(5, 3, 4), 5, 3, 4, 6
     sine = treadle.nn.SineLinear(i, h)
     assert flops(lambda: backward(sine(x))) == 2 * 2 * t * b * i * h

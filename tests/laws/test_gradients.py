@@ -19,7 +19,7 @@ from tests.support.inputs import Call, Case, Make, Op, outputs, requiring_grad
 
 SINE_SUBSETS = [s for n in range(1, 4) for s in itertools.combinations(range(3), n)]
 SUBSETS = [s for n in range(1, 6) for s in itertools.combinations(range(5), n)]
-# One argument, two, all but one, and all.
+# Subsets of one argument, of two, of all but one, and of all.
 LAYER_SUBSETS = [
     (cell, subset)
     for cell in CELLS
@@ -209,7 +209,7 @@ def test_only_needed_products_of_the_layer_are_computed(cell: str, subset: tuple
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", sorted(OPS))
 def test_third_derivative(name: str, device: str) -> None:
-    """Derivatives of any order, against the reference's."""
+    """Third derivatives equal the reference's."""
     op = OPS[name]
     call = requiring_grad(op, op.cases[0].call(device, torch.float64))
     if name in ("lltm_cell", "sine_linear", "sine_linear_jet") or op.is_layer:

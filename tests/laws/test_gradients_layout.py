@@ -163,7 +163,7 @@ def test_some_outputs_of_the_layer_unused(
 @EACH_CELL
 @pytest.mark.parametrize("device", [*DEVICES, "meta"])
 def test_the_gradient_of_a_bias_that_is_not_there(device: str, cell: str) -> None:
-    """The mask of a backward op may request the gradient of a bias that is not given."""
+    """The mask of a backward op may request the gradient of a missing bias."""
     make, ops = Make("no bias", device, torch.float64), torch.ops.treadle
     x, weights, bias, *states = cell_arguments(make, (3, 5, 8)).args
     layer = layer_arguments(make, LAYER, cell=cell, directions=2)

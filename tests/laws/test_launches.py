@@ -234,8 +234,9 @@ def test_launch_info_says_what_the_profiler_sees(case: str, tmp_path: Path) -> N
 @EACH_CELL
 @pytest.mark.parametrize("lengths", [None, (4, 2, 1)], ids=str)
 def test_launch_info_says_how_a_layer_is_run(lengths: tuple[int, ...] | None, cell: str) -> None:
-    """Clusters: one launch for all steps, after one for a packed batch's table. Otherwise a kernel
-    for each step of each direction. Each has the planner's reason."""
+    """A cluster runs all steps in one launch, after a launch that makes a packed batch's table. The
+    algorithm `step` launches a kernel for each step of each direction. Each launch has the
+    planner's reason."""
     clusters = torch.cuda.get_device_capability() >= (9, 0)
     none = "no algorithm keeps such weights on the chip"
     of_clusters = "the blocks of a cluster keep the weights on the chip"

@@ -99,7 +99,7 @@ def of_cuda() -> dict[str, Any]:
 
 
 def state(device: str) -> dict[str, Any]:
-    """State of this process and thread that a call of `device` could leave changed."""
+    """The state of this process and thread that a call on `device` could change."""
     return {
         **of_torch(),
         **(of_cuda() if device == "cuda" else {}),

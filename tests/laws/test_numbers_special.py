@@ -93,7 +93,7 @@ def test_same_kind_everywhere(
 def test_same_kind_of_gradients_that_come_in(
     dtype: torch.dtype, state: torch.dtype, grad: float, device: str
 ) -> None:
-    # With these values no gate underflows in float16, no product overflows, and no sum is 0.
+    # With these values no gate underflows in float16, no product overflows and no sum is 0.
     values = matrix((0.0, 1.0, -1.0, 10.0, -10.0, INF, -INF), (0.0, 2.5, -3.25, INF), device)
     arguments = cells_of(values, dtype, state)
     for grads in ((grad, 0.0), (0.0, grad), (grad, 1.0)):

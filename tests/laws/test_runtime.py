@@ -170,7 +170,7 @@ def test_inference_tensors_in_the_cell(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.usefixtures("fresh_compile")
 def test_numbers_that_are_symbols(device: str) -> None:
-    """Numbers computed from sizes: symbolic integers and floats in a compiled graph."""
+    """Numbers that are computed from sizes are symbolic integers and floats in a compiled graph."""
 
     def step(x: Tensor, b: Tensor) -> Tensor:
         n = x.shape[0]
@@ -198,7 +198,8 @@ def test_numbers_that_are_symbols(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", FLOATING + INTEGERS)
 def test_nothing_around_a_result_is_written(dtype: torch.dtype, device: str) -> None:
-    """Every length up to a few vectors and around a block, between other elements."""
+    """Results of every length up to a few vectors, and around a block, with other elements
+    around."""
     integers = not dtype.is_floating_point
     forms = [form for form in OUT.values() if form.op.keeps_integers or not integers]
     for size in (*range(70), *range(505, 520)):

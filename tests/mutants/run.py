@@ -40,7 +40,7 @@ from tests.mutants.tables import Mutant, MutantError, read, read_all  # noqa: E4
 from tests.mutants.tree_copy import TIMED_OUT, Copy, Libraries  # noqa: E402
 
 FAILED = 1  # pytest's exit code: tests ran, and some failed
-LONGEST = 180.0  # seconds of a mutant's tests, which pass without it in less: a kernel may hang
+LONGEST = 180.0  # seconds for a mutant's tests, because its kernel may hang; they need less
 
 
 def judge(copy: Copy, mutant: Mutant, libraries: Libraries, unchanged: Copy) -> str:
@@ -125,7 +125,7 @@ def chosen(names: list[str], since: str | None = None) -> list[Mutant]:
 
 
 class Sound:
-    """Whether tests pass on the unchanged tree. The same tests run once for all copies."""
+    """Whether tests pass on the unchanged tree. The same tests run only once for all copies."""
 
     def __init__(self, tree: Copy) -> None:
         self.tree = tree

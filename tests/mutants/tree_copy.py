@@ -17,7 +17,7 @@ from tests.mutants.tables import Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 OBJECTS = "build/native"
-TIMED_OUT = 124  # no status of pytest
+TIMED_OUT = 124  # not an exit status of pytest
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Libraries:
-    """The folder where a run keeps the libraries of mutants, or from which it takes them."""
+    """The folder into which a run writes the libraries of mutants, or from which it reads them."""
 
     keep: Path | None = None
     take: Path | None = None

@@ -258,7 +258,7 @@ def test_kernels_begin_without_torch(
 def test_code_for_an_older_gpu_is_assembled_for_a_newer_one(
     toolkit: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As tests of layers that are planned for another GPU need it (docs/other_gpus.md)."""
+    """Tests of layers that are planned for another GPU need this (docs/other_gpus.md)."""
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.0")
     assert cuda.find(TORCH).gencode() == ["-gencode=arch=compute_80,code=sm_80"]
     monkeypatch.setenv("TREADLE_ASSEMBLE_FOR", "9.0")

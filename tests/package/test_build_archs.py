@@ -33,7 +33,7 @@ def test_kernels_compile_for_the_oldest_gpu(toolkit: cuda.Toolkit, tmp_path: Pat
     """A user's build includes this architecture by default; our tests run on newer GPUs only."""
     oldest = toolkit.archs[0].removesuffix("+PTX")
     if oldest in _build.facts()["archs"]:
-        return  # .ci/run: the build itself has compiled all for it
+        return  # in .ci/run, the build has already compiled everything for it
     for source in sorted(ROOT.glob("kernels/**/*.cu")):
         arch = f"-arch=compute_{oldest.replace('.', '')}"
         compile_for(toolkit, source, "-ptx", arch, out=tmp_path / "ptx")

@@ -17,7 +17,7 @@ CPP = (".h", ".hpp", ".cuh", ".cu", ".cpp")
 ENDING = r"\.(?:h|hpp|cuh|cu|cpp|py|md|json|png|sh|patch)(?![\w(/-])"
 NAME = re.compile(rf"(?<![\w./<*-])[\w.{{*/-][\w.{{}},*/-]*{ENDING}")
 LINK = re.compile(rf"\[`?([\w./-]+{ENDING})`?\]\((?!http)([^)#]+)")
-# Torch's headers, build products, and files of the reader.
+# Torch's headers, build products, and files that the reader has.
 ELSEWHERE = ("ATen/", "torch/", "build/", "facts.json", "IMAGE.png", "OLD.json")
 
 

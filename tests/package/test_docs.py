@@ -234,7 +234,7 @@ def test_no_measured_number_stands_outside_of_the_blocks(page: Path) -> None:
 
 
 def test_figures_of_sine_are_those_of_this_build() -> None:
-    """treadle's, whose bits do not depend on the machine."""
+    """Only treadle's figures: its bits do not depend on the machine."""
     found = sine_page.figures()
     assert found["halves"].keys() == sine_error.HALVES.keys()
     for name, pair in sine_error.FUNCTIONS.items():

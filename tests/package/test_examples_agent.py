@@ -204,7 +204,7 @@ def walk(world: Any, to: torch.Tensor, side: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("right", [True, False])
 def test_who_knows_the_corner_finds_it(load: Load, right: bool) -> None:
-    """A path always takes four steps; another corner is never right."""
+    """Four steps always lead to the corner, and no other corner gives a reward."""
     module, loop = load("agent_world"), started(load, "cpu")
     world, lengths = loop.world, set()
     for _ in range(40):

@@ -60,7 +60,7 @@ def test_bits_fall_and_text_is_written(runs) -> None:
     even, unigram = map(float, baseline.groups())
     learning, held_out = found[300]
     assert learning < found[150][0] < found[50][0]
-    # With the larger settings for a GPU, learning has only begun after so few steps.
+    # With the larger settings for a GPU, these steps are only the beginning of learning.
     assert held_out < found[50][1] and held_out < unigram - (0.5 if device == "cpu" else 0)
     assert 4 < unigram < even < 8
     written, after = text[baseline.end() :].split("\n\nGo on with: python ")
@@ -103,7 +103,7 @@ def test_resumed_run_goes_on_exactly(runs) -> None:
 def test_passes_cut_the_text_anew_and_resume_across_them(
     cell: str, characters, tmp_path: Path
 ) -> None:
-    """A text so short that the run passes over it several times."""
+    """The text is so short that the run passes over it several times."""
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join(f"{chr(97 + i % 26) * 30} line {'xyz' * i}" for i in range(200)))
     common = ("--device", "cpu", "--every", "9", "--write", "1")

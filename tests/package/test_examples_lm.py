@@ -224,7 +224,7 @@ def test_says_what_it_needs(missing: str) -> None:
 
 
 def test_speeds_alone(load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This needs no accelerate; an LLTM is not compared with a layer of torch's."""
+    """--speeds-only does not need accelerate. An LLTM has no layer of torch to compare with."""
     train, speed = load("train_lm"), load("lm_speed")
     monkeypatch.setattr(speed, "SECONDS", 0.01)
     monkeypatch.setattr(train, "CPU_LOADS", [speed.Workload("training", "bfloat16", 2, 8)])

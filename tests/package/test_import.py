@@ -76,7 +76,7 @@ def test_fork_after_import_and_after_use() -> None:
 
 
 def refused(path: Path, code: str = "import treadle") -> str:
-    """The sentence with which the import fails, before the library was loaded."""
+    """The message of the failed import; the library must not have been loaded."""
     watch = f"""
 try:
     {code}

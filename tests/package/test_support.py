@@ -44,8 +44,8 @@ def named(value: Any) -> str:
     value = value.values if hasattr(value, "marks") else value
     value = value[0] if isinstance(value, tuple) else value
     name = value.name if isinstance(value, Op) else str(value)
-    # lltm, lstm and gru take their lists apart and call recurrent_layer of their cell for each
-    # layer: the tests of invariants run that.
+    # lltm, lstm and gru unpack their lists and call recurrent_layer of their cell for each layer:
+    # the tests of invariants run that.
     return re.split(r"[ ,]", name.removeprefix("recurrent_layer "))[0]
 
 
@@ -135,7 +135,7 @@ def as_torchs_under_autocast() -> set[str]:
     return {form.op.name for form in forms.NEW.values()}
 
 
-# Columns in which ops differ: the mark, and the ops that have it.
+# Columns in which ops differ: the mark in the cell, and the ops that have it.
 DIFFERENCES: dict[str, dict[str, Callable[[], set[str]]]] = {
     "in place": {"✓": lambda: {form.op.name for form in forms.INPLACE.values()}},
     "`out=`": {"✓": lambda: {form.op.name for form in forms.OUT.values()}},
@@ -148,7 +148,7 @@ DIFFERENCES: dict[str, dict[str, Callable[[], set[str]]]] = {
 
 
 def table() -> dict[str, dict[str, str]]:
-    """The cells of the README's table: by the first op of the row, then by column."""
+    """The cells of the README's table, by the first op of the row and then by column."""
     block = re.search(r"^\| op \|.*?(?=\n\n)", README, re.S | re.M)
     assert block is not None
     head, _, *rows = [

@@ -1,4 +1,4 @@
-"""The tests of a run: each slow one in one of four runs, and whenever its sources change."""
+"""A slow test runs in one of four runs, and whenever its sources change."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ LARGE = 1 << 24  # bytes from which memory matters
 
 
 def wide(device: str) -> int:
-    """More than the fused kernel takes on a GPU."""
+    """A layer that is too wide for the fused kernel on a GPU."""
     return 512 if device == "cuda" else 64
 
 

@@ -85,7 +85,7 @@ def test_of_any_leading_dimensions(
 @pytest.mark.parametrize("outputs", [3, 128])
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_of_any_layout(dtype: torch.dtype, outputs: int, layout: Layout, device: str) -> None:
-    """Few elements, and enough for vector loads."""
+    """With few elements, and with enough for vector loads."""
     for rows, inputs in ((9, 1), (2000, 1), (9, 5), (300, 64)):
         make = Make("sums", device, dtype)
         args = backward_arguments(make, (rows,), outputs, layout, inputs=inputs)

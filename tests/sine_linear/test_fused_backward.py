@@ -68,7 +68,7 @@ def test_values(
 @pytest.mark.parametrize("layout", [dense, padded_rows, misaligned])
 @pytest.mark.parametrize("dtype", HALVES)
 def test_memory_around_it(dtype: torch.dtype, layout: Layout, device: str) -> None:
-    """Padding, and parts of a larger batch: its end, and its beginning, followed by NaN."""
+    """With padding, and for the last and the first rows of a larger batch, next to rows of NaN."""
     args = arguments((300, 96, 72), dtype, device, layout)
     gradients_are_of(slope_alone(args), args, backward(args))
     for rows in (slice(67, None), slice(233)):

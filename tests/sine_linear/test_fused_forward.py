@@ -56,7 +56,7 @@ def exact_phase(x: Tensor, weight: Tensor, bias: Tensor | None, omega: float) ->
 
 
 def check(y: Tensor, phase: Tensor, u: Tensor, room: float = 2e-5) -> None:
-    """The rounding of y, half a unit of the phase, and `room` for float32's sum."""
+    """The tolerance is y's rounding, half a unit of the phase, and `room` for the float32 sum."""
     exact = u.sin()
     error = (y.double() - exact).abs()
     assert bool((error <= 0.5 * torch.finfo(y.dtype).eps * exact.abs() + room).all())
@@ -97,7 +97,7 @@ def test_values(dtype: torch.dtype, size: tuple[int, int, int], bias: bool, devi
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_memory_around_it(dtype: torch.dtype, device: str) -> None:
-    """Inputs with NaN padding, with padding that breaks alignment, and a part of a larger batch."""
+    """With NaN as padding, with padding that breaks alignment, and for a part of a larger batch."""
     make = Make("around", device, dtype)
     for layout in (padded, padded_rows):
         args = sine_arguments(make, (300,), (72, 96), to={"input": layout}).args
@@ -133,7 +133,7 @@ def test_large_and_no_numbers_keep_to_themselves(dtype: torch.dtype, device: str
 @HOPPER
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_one_launch_cuda(dtype: torch.dtype, allow_tf32: Callable[[bool], None]) -> None:
-    """Two kernels otherwise: few rows, odd sizes, unaligned memory, or float32 without tf32."""
+    """Few rows, odd sizes, unaligned memory and float32 without TF32 take two kernels."""
 
     def kernels(rows: int, inputs: int, columns: int, first: int = 0) -> list[str]:
         make = Make("launches", "cuda", dtype)

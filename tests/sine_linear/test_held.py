@@ -89,7 +89,8 @@ def test_a_gradient_that_is_held_keeps_its_values(holder: Any, device: str) -> N
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_gradient_that_somebody_else_gets(device: str) -> None:
-    """Holders: the caller, who passed or requested it; another leaf; another layer."""
+    """The caller, who passed or requested it, another leaf or another layer gets the gradient,
+    too."""
     leaves, by = large_arguments(torch.float32, device)
     theirs, mine = expected(by, leaves), by.clone()
     same(torch.autograd.grad(treadle.sine_linear(*leaves, OMEGA), leaves, mine), theirs)

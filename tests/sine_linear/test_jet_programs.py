@@ -212,7 +212,8 @@ def test_aoti(tmp_path: Path) -> None:
 
 
 def test_func_transforms() -> None:
-    """A jet under vmap, grad and jvp is that of each point; with weights stacked, of each net."""
+    """Under vmap, grad and jvp a jet is computed per point and, with stacked weights, per
+    network."""
     net, own, x = siren(), Own(), points()
     for call in (net.jet, own):
         # vmap takes no None.

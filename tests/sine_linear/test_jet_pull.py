@@ -31,7 +31,7 @@ def pulled(net: Siren, x: Tensor) -> Results:
 
 @pytest.fixture(params=[0, 3])
 def few_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All points at once, or 3 of 7, then 3, then 1."""
+    """All points in one chunk, or 7 points in chunks of 3, 3 and 1."""
     if request.param:
         monkeypatch.setattr(_siren_pull, "_LEAST", request.param)
         monkeypatch.setattr(_siren_pull, "_AT_ONCE", 0)

@@ -65,7 +65,7 @@ def test_any_leading_dimensions(shape: tuple[int, ...]) -> None:
 
 
 def test_no_products_and_no_sines_beyond_what_was_asked() -> None:
-    """Rows of the products that run: with gradients, the Laplacian, the Hessian's diagonal."""
+    """Counts the rows of all products: for gradients, the Laplacian and the Hessian's diagonal."""
     net, x, rows = siren(), points(), []
     real = treadle.nn._siren_jet.sine_linear_jet
 

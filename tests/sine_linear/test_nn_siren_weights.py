@@ -190,8 +190,8 @@ def test_a_layer_of_the_paper_loads() -> None:
 
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_linear_last_layer_of_the_paper_is_no_sine(strict: bool) -> None:
-    """A last sine layer is refused: its names would match a linear one. The reverse does not
-    match."""
+    """Siren refuses a last sine layer of the paper, whose names look like a linear one's. A linear
+    one has other names."""
     saved = Paper([2, 12, 12, 3], True).state_dict()
     outer = nn.ModuleDict({"siren": Siren(2, 12, 1, 3)})
     words = r"Siren: outermost_linear must be True for these, got False: siren.net.2.weight is that"

@@ -72,7 +72,7 @@ TRANSFORMS: dict[str, Callable[[Function], Function]] = {
 @pytest.mark.parametrize("subset", SUBSETS)
 @pytest.mark.parametrize("name", ["forward", "grad", "jvp"])
 def test_vmap_refuses_what_a_call_refuses(subset: tuple[int, ...], name: str) -> None:
-    """A batch in front must not turn a row into a layer, or a number into a row."""
+    """A batch dimension in front must not make a row a layer, or a number a row."""
     good = (4, 3), (5, 3), (5,)
     for place, shape in [(0, ()), (1, (3,)), (1, ()), (1, (2, 5, 3)), (2, ()), (2, (5, 1))]:
         rows: list[Any] = [
@@ -144,8 +144,8 @@ def test_vmap_is_one_call(subset: tuple[int, ...]) -> None:
 
 @each
 def test_autocast_runs_in_the_lower_precision(device: str, dtype: torch.dtype) -> None:
-    """The bits of a call in that precision, float32 gradients; float64 is not cast, as in
-    linear."""
+    """The bits equal those of a call in that precision; gradients are float32. As in linear,
+    float64 is not cast."""
     call = sine_arguments(Make("autocast", device, torch.float32), (9,), (7, 8))
     expected = call.map(lambda t: t.to(dtype)).run(treadle.sine_linear)
     with torch.autocast(device, dtype):

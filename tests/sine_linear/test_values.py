@@ -27,7 +27,7 @@ forward = torch.ops.treadle.sine_linear_forward
 def test_nan_and_inf_as_in_the_composition(
     dtype: torch.dtype, repeat: int, omega: float, device: str
 ) -> None:
-    """First and second derivatives of few numbers, and of enough for vectorised loops."""
+    """First and second derivatives, of few numbers and of enough for vectorised loops."""
     if repeat > 1 and device == "cpu":
         repeat = 500
     found, columns = [], 1 if repeat == 1 else 8
@@ -113,7 +113,7 @@ def test_with_and_without_gradients_alike(dtype: torch.dtype, device: str) -> No
 @pytest.mark.parametrize("inputs", [1, 2, 3, 4])
 @pytest.mark.parametrize("outputs", [1, 3, 8, 64, 256, 257])
 def test_coordinates_and_products_agree(inputs: int, outputs: int, device: str) -> None:
-    """The same layer with inputs of zeros beside the coordinates, which ATen multiplies."""
+    """A layer with additional inputs of 0, whose product ATen computes, gives the same results."""
     make = Make(f"widths {inputs} {outputs}", device, torch.float64)
     call = sine_arguments(make, (600,), (inputs, outputs))
     input, weight, bias, omega = call.args

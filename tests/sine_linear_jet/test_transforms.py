@@ -111,7 +111,7 @@ def test_vmap_of_no_samples(name: str, subset: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("position, shape", [(0, (4,)), (0, ()), (1, (3,)), (1, (2, 4, 3))])
 def test_vmap_refuses_what_a_call_refuses(position: int, shape: tuple[int, ...]) -> None:
-    """A batch must not turn a row into a jet, or a vector into a weight."""
+    """A batch dimension must not make a row a jet, or a vector a weight."""
     args = list(jet_arguments(Make("refused", "cpu", torch.float64), (2,), (3, 4)).args)
     args[position] = torch.ones(shape, dtype=torch.float64)
     words = "^sine_linear_jet: .* must have shape "

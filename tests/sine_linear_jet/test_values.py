@@ -72,7 +72,7 @@ def quarter_turns(make: Make, omega: float, width: int, second: str) -> Call:
         z = (jet[0].double() @ weight.double().T)[:, :1]
         distance = torch.logspace(-9, -1, 400, dtype=torch.float64, device=z.device)[:, None]
         target = ((omega * z / math.pi).round() + 0.5) * math.pi + distance * z.sign()
-        # The first column depends only on the first input, which sets z there.
+        # The first column only depends on the first input, which therefore is its phase.
         weight[0] = 0
         weight[0, 0] = 1
         jet[0, :, :1] = (target / omega).to(jet.dtype)
@@ -97,7 +97,7 @@ def test_near_quarter_turns(dtype: torch.dtype, second: str, omega: float, devic
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
 def test_first_parts_alone_near_quarter_turns(dtype: torch.dtype, device: str) -> None:
-    """The gradient of a weight that depends only on z_i = y_i / (omega c), for very small c."""
+    """The gradient of a weight only depends on z_i = y_i / (omega c), with a very small c."""
     u = math.pi / 2 + torch.linspace(-3e-4, 3e-4, 1001, dtype=torch.float64)
     jet = torch.stack([u, torch.full_like(u, 0.7)])[..., None].to(device, dtype)
     weight = torch.ones(1, 1, device=device, dtype=dtype).requires_grad_()
@@ -129,7 +129,7 @@ SPECIAL = (0.0, 1.0, -0.7, 3.0, INF, -INF, NAN)
 @pytest.mark.parametrize("second", SECONDS)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_nan_and_inf_as_in_the_composition(dtype: torch.dtype, second: str, device: str) -> None:
-    """NaN and inf in any one part of a jet, and in any one part of the gradient."""
+    """NaN and inf in one part of a jet, or in one part of the gradient."""
     call = jet_arguments(Make("special", device, dtype), (len(SPECIAL),), (1, 1), second=second)
     special = torch.tensor(SPECIAL, dtype=dtype, device=device)[:, None]
     for where in ("jet", "grad"):
@@ -227,7 +227,7 @@ def test_of_many_points(dtype: torch.dtype, sizes: tuple[int, int], device: str)
 @pytest.mark.parametrize("second", SECONDS)
 @pytest.mark.parametrize("device", ["cuda"])
 def test_wide_accesses(device: str, second: str, d: int, inputs: int) -> None:
-    """Enough elements that CUDA takes 16 bytes at a time."""
+    """There are enough elements for CUDA to access 16 bytes at a time."""
     for dtype in FLOATING:
         make = Make(f"wide {d} {inputs}", device, dtype)
         obeys(OP, jet_arguments(make, (530,), (inputs, 256), coordinates=d, second=second))
@@ -256,7 +256,7 @@ def test_the_same_bits_twice(dtype: torch.dtype, second: str) -> None:
 
 
 def test_the_reference_is_the_layers() -> None:
-    """Its value equals sine_linear's, so that both have the same errors."""
+    """Its value equals sine_linear's, so the tolerances of both are comparable."""
     call = jet_arguments(Make("reference", "cpu", torch.float64), (5,), (3, 4))
     jet, weight, bias, omega, *_ = call.args
     torch.testing.assert_close(

@@ -22,7 +22,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 def wrong_dtypes(
     op: str, run: Run, like: Mapping[str, str], dtype: torch.dtype = torch.float64
 ) -> list[Bad]:
-    """`like`: for each argument, the argument whose dtype it must share."""
+    """like: for each argument, the argument whose dtype it must have."""
     return [
         Bad(
             f"{op} {name} dtype",

@@ -21,7 +21,7 @@ GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def on_hopper() -> bool:
-    """Whether kernels for sm_90 only run here."""
+    """Whether this GPU runs the kernels that need sm_90."""
     return gpus.architecture() == 90
 
 
@@ -85,7 +85,7 @@ class Case:
     build: Callable[[Make], Call]
     dtypes: tuple[torch.dtype, ...]  # what Make.dtype may be
     big: bool = False  # too big for gradcheck and the like
-    drawn: str = ""  # seeds its numbers in place of the id
+    drawn: str = ""  # seeds the random numbers instead of the id
 
     def call(self, device: str = "cpu", dtype: torch.dtype | None = None) -> Call:
         return self.build(Make(self.drawn or self.id, device, dtype or self.dtypes[0]))
@@ -106,8 +106,8 @@ class Op:
     torch_function: Callable[..., Any] | None = None  # its twin, with out=
     # The largest error in ulps; None: bitwise equal to its twin.
     ulps: Mapping[torch.dtype, float] | None = None
-    # For an elementwise op, by the variant of the call: the arguments after the first, made from
-    # a tensor of its shape. See forms.py.
+    # For an elementwise op: the arguments after the first of each variant of a call, made from a
+    # tensor of the first one's shape. See forms.py.
     rest: Mapping[str, Callable[[Tensor], Call]] | None = None
     parameters: bool = False  # whether tensors after the first have shapes of their own
 
@@ -117,7 +117,7 @@ class Op:
 
     @property
     def is_layer(self) -> bool:
-        """recurrent_layer with the cell that is the second word of the name."""
+        """Whether this is recurrent_layer; the second word of the name is then its cell."""
         return self.name.startswith("recurrent_layer ")
 
     @property
@@ -130,8 +130,8 @@ class Op:
         return torch.int32 in self.dtypes
 
     def like_first_case(self, make: Make, *shape: int) -> Call:
-        """A call with the first case's arguments, its tensors replaced by ones of one shape.
-        Parameters are those of the last variant."""
+        """A call with the first case's arguments, whose tensors are replaced by tensors of one
+        shape. Parameters keep the last variant's shapes."""
         call = self.cases[0].call()
         if self.parameters:
             *_, variant = (self.rest or {}).values()
@@ -173,7 +173,7 @@ class Bad:
 
 
 def batched(args: list[Any], subset: tuple[int, ...]) -> tuple[list[Any], tuple[Any, ...]]:
-    """Arguments and in_dims of vmap: the subset's tensors are batched in different dimensions."""
+    """Arguments and in_dims for vmap. The subset's tensors are batched in different dimensions."""
     args = list(args)
     in_dims: list[int | None] = [None] * len(args)
     for i in subset:
