@@ -1,4 +1,4 @@
-// The contents page: every op of the package.
+// The schemas of all ops of the package.
 // Ops that write into an argument do not return it: a custom op that returns an alias breaks
 // torch.compile. Autograd Nodes call the backward ops, the slopes and the ops that end in _forward.
 #pragma once

@@ -27,7 +27,7 @@ using torch::autograd::SavedVariable;
 using torch::autograd::set_history;
 using torch::autograd::variable_list;
 using NodePtr = decltype(Edge::function);
-using Need = std::vector<bool>;  // which inputs' gradients are asked for, one per edge
+using Need = std::vector<bool>;  // whether each input's gradient is needed
 
 // A saved Tensor is an input of the op; a saved Output is one of its results.
 struct Output {};

@@ -14,7 +14,8 @@
 
 #include "kernels/common/cpu/subnormals.h"
 
-// MKL's limit for the calling thread, 0 for none; returns the limit before. Null without MKL.
+// Sets MKL's limit for the calling thread, 0 for none, and returns the previous limit. Null
+// without MKL.
 extern "C" int MKL_Set_Num_Threads_Local(int count) __attribute__((weak));
 
 namespace treadle {
@@ -47,7 +48,8 @@ class LimitThreads {
 
 class FlushInProducts {
  public:
-  // Does nothing unless `like` is on the CPU. `multiplications`: of the largest product.
+  // Does nothing unless `like` is on the CPU. `multiplications`: the number in the largest
+  // product.
   FlushInProducts(const at::Tensor& like, int64_t multiplications) {
     if (!like.is_cpu()) return;
     const int threads = multiplications < kShared || at::in_parallel_region() ? 1 : pool_size();
@@ -88,7 +90,7 @@ class FlushInProducts {
   }
 
   std::optional<LimitThreads> limit_;
-  std::vector<unsigned> pool_;  // the mode of each thread before
+  std::vector<unsigned> pool_;  // each thread's previous mode
   unsigned caller_ = 0;
 };
 

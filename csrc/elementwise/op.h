@@ -1,7 +1,7 @@
 // An elementwise op is a struct with the op's own parts. This header makes the rest: the kernels of
 // each form, Meta, autograd, vmap, the dispatcher calls, and the registration. scale.h is the
 // struct to read. x is the first tensor, which the in-place form writes; A... are the types of the
-// arguments behind it, as the schema has them. A struct says:
+// arguments after it, in the schema's order. A struct says:
 //   kName                             of the schema; and kOverload and kForms, if not as below
 //   check(op, x, a..., out)           the dtype of the result. `out`: what is written, or undefined
 //   twin(x, a...)                     the result in torch, computed on meta tensors
@@ -29,7 +29,7 @@ template <class T>
 constexpr bool is_tensor =
     std::is_same_v<T, const Tensor&> || std::is_same_v<T, const OptionalTensor&>;
 
-// A tuple of the argument (undefined if it was not given), or an empty tuple if it is not a tensor.
+// A tuple of the argument, undefined if it was not given; an empty tuple if it is not a tensor.
 inline auto if_tensor(const Tensor& t) { return std::tie(t); }
 inline auto if_tensor(const OptionalTensor& t) { return std::tuple(value_or_undefined(t)); }
 template <class T>
@@ -53,7 +53,7 @@ const T& primal_of(const T& value) {
   return value;
 }
 
-// f(the arguments that are tensors); a missing one is undefined.
+// Calls f with the arguments that are tensors; a missing one is undefined.
 template <class F, class... T>
 auto of_tensors(const F& f, const T&... arguments) {
   return std::apply(f, std::tuple_cat(if_tensor(arguments)...));

@@ -24,8 +24,8 @@ Tensor sine_quotient(const Tensor& t) {
   return at::where(near, series, sine(other) / other);
 }
 
-// A call as its derivatives see it: in the dtype of the computation, without logarithms, and with
-// alpha for a missing beta.
+// A call in the form that its derivatives use: in the dtype of the computation, without
+// logarithms, and with alpha for a missing beta.
 struct SnakeCall {
   Tensor x, alpha, beta;  // the last two along channels
   SnakeForm form;

@@ -173,8 +173,8 @@ static Tensor jet_grad_z(const SineJetBackend& backend, const JetLayer& layer, c
   return grad_z;
 }
 
-// weight in the layout that cuBLAS multiplies fastest: in tf32 dense along the summed dimension, as
-// in the forward pass.
+// weight in the layout that cuBLAS multiplies fastest: in tf32 it is dense along the summed
+// dimension, as in the forward pass.
 static Tensor dense_along_sum(const Tensor& weight) {
   const bool tf32 = weight.is_cuda() && weight.scalar_type() == at::kFloat && tf32_allowed();
   return tf32 ? weight.t().contiguous().t() : weight;

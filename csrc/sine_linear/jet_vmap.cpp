@@ -16,7 +16,8 @@ static void check_rank(const BatchedCall& call, const Argument& a, bool is_jet, 
               " must have shape [O, I], got ", a.shape());
 }
 
-// Bit i of `jets` and of `phases`: argument i is [P, ..., C], or [..., C]. The same of the results.
+// Bit i of `jets`: argument i is [P, ..., C]; bit i of `phases`: it is [..., C]. Likewise for
+// the results.
 static void batch_jet(const OperatorHandle& op, Stack* stack, uint64_t jets, uint64_t phases,
                       size_t weight, bool sums) {
   const BatchedCall call(op, stack, jets | phases);

@@ -58,7 +58,7 @@ inline bool reads_output(ScalarType dtype) { return dtype == at::kFloat; }
 
 // ---- shared by forward, backward and autograd
 
-// A tensor [..., C] as [R, C], or behind `front` dimensions, at most one, as [N, R, C].
+// A tensor [..., C] as [R, C], or as [N, R, C] if `front`, at most 1, is 1.
 Tensor rows_of(const Tensor& t, int64_t front);
 // Keeps the dimension N if the weight has one.
 inline Tensor rows_of(const Tensor& t, const Tensor& weight) {

@@ -54,7 +54,7 @@ namespace {
 void check_stream(const treadle_device& device) {
 #if CUDART_VERSION >= 12080
   const cudaStream_t stream = stream_of(device);
-  // These belong to whichever GPU is current.
+  // These streams belong to the current GPU.
   if (stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return;
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   check(cudaStreamIsCapturing(stream, &capture));

@@ -12,7 +12,7 @@ namespace {
 
 bool is_floating(Dtype dtype) { return dtype >= Dtype::kHalf; }
 
-// Bool, integer, floating: a value may go into a dtype of its own kind or of a later one.
+// Bool, integer, floating: a value may be stored in a dtype of its own kind or of a later kind.
 int kind(Dtype dtype) { return dtype == Dtype::kBool ? 0 : is_floating(dtype) ? 2 : 1; }
 
 ScalarArg number(const char* name, const treadle_number& given, Dtype compute) {

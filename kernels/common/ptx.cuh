@@ -87,7 +87,7 @@ __device__ __forceinline__ void copy4_async(uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 
-// Zeros if not `any`.
+// Stores zeros if not `any`.
 __device__ __forceinline__ void copy16_async(uint32_t to, const void* from, bool any) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                "r"(any ? 16 : 0)

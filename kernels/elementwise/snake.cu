@@ -76,7 +76,7 @@ struct SnakeRows {
   uint32_t alpha_step, beta_step;  // bytes
   uint32_t row_size, vectors;
   FastDivide vectors_per_row, channels;
-  bool aligned;  // every vector is whole and in one access
+  bool aligned;  // every vector is full and takes one access
   SnakeForm form;
 
   SnakeRows(const ElementwiseArgs& args, const SnakeForm& form)
@@ -110,7 +110,7 @@ struct SnakeRows {
   }
 };
 
-// Blocks that a multiprocessor has threads for.
+// The number of blocks for which a multiprocessor has threads.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 inline constexpr int kMostBlocks = 1024 / kBlockSize;
 #elif defined(__CUDA_ARCH__) && \

@@ -41,7 +41,7 @@ struct Operand {
   }
 };
 
-// A bool in older torch; in newer torch an enum whose first value allows it.
+// In older torch a bool, in newer torch an enum whose first value allows it.
 template <class Option>
 static bool is_allowed(Option option) {
   if constexpr (std::is_same_v<Option, bool>) {
@@ -133,8 +133,8 @@ GemmsOnStream::GemmsOnStream(cudaStream_t stream, void* workspace, size_t bytes)
   TORCH_CUDABLAS_CHECK(cublasSetWorkspace(handle, workspace, bytes));
 }
 
-// Asking ATen for the handle makes it set stream, workspace and mode again. If that throws here,
-// its next use of the handle does it.
+// ATen sets stream, workspace and mode whenever it is asked for the handle. If that throws here,
+// ATen's next use of the handle sets them.
 GemmsOnStream::Moved::~Moved() {
   try {
     at::cuda::getCurrentCUDABlasHandle();
