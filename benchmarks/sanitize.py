@@ -58,7 +58,8 @@ def into_arguments(op: Op, case: Case, dtype: torch.dtype) -> None:
 
 
 def same_place(x: Any, result: Tensor) -> bool:
-    """Whether `result` could be written into `x`: equal dtype and shape, no shared elements."""
+    """Whether `result` may be written into `x`: dtype and shape are equal, and no elements of `x`
+    share memory."""
     expanded = any(s == 0 and n > 1 for s, n in zip(x.stride(), x.shape, strict=True))
     return x.dtype == result.dtype and x.shape == result.shape and not expanded
 
@@ -70,7 +71,7 @@ def steps(case: Case) -> int:
 
 
 def word(op: Op) -> str:
-    """The op that this one is a form of: "recurrent_layer lstm resets" is of recurrent_layer."""
+    """The op of a variant: recurrent_layer for "recurrent_layer lstm resets"."""
     return op.name.split()[0]
 
 

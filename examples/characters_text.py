@@ -33,7 +33,7 @@ def licences() -> Iterator[str]:
                 path = Path(str(file.locate()))
                 if path.is_file():
                     yield path.read_text("utf-8", errors="replace")
-    # The place of Python's own licence depends on the system.
+    # Where Python's own licence is installed depends on the system.
     library = Path(sysconfig.get_path("stdlib"))
     for path in (library / "LICENSE.txt", library.parent / "LICENSE.txt"):
         if path.is_file():
@@ -63,7 +63,7 @@ def find_text() -> str:
 
 
 def read_text(path: Path) -> str:
-    """A text of the user's own; exits the program if it is unsuitable."""
+    """The text of the user's file; exits the program if it is unsuitable."""
     try:
         text = "\n".join(paragraphs([path.read_text("utf-8")]))
     except (OSError, ValueError) as error:

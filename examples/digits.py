@@ -157,7 +157,7 @@ def load_data(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Image.Ima
 
 
 def train(out: Path, epochs: int, seed: int) -> bool:
-    """Train all, show and save the results. True if the target was reached."""
+    """Train all networks, show and save the results. Returns whether the target was reached."""
     # Matrices this small gain nothing from a second thread, and wait for it on a busy machine.
     torch.set_num_threads(1)
     device = pick_device()
@@ -206,7 +206,7 @@ def train(out: Path, epochs: int, seed: int) -> bool:
         out / "test_digits.png", test_images.cpu().numpy(), read.tolist(), test_labels.tolist()
     )
     for digit in range(10):
-        # One of each digit, enlarged and dark on light, to try --predict with.
+        # One picture of each digit, enlarged and dark on light, for trying --predict.
         picture = pictures[test_labels.tolist().index(digit)]
         ImageOps.invert(picture.resize((96, 96))).save(out / f"digit_{digit}.png")
     print(f"The model, the learning curve and the test digits are in {out}. Now read one back:")
@@ -232,7 +232,7 @@ def show_table(histories: dict[str, Training], same: dict[str, int]) -> None:
 
 
 def report(accuracy: float, same: dict[str, int]) -> bool:
-    """Report failures on stderr. True if there are none."""
+    """Report failures on stderr. Returns whether there are none."""
     if accuracy < TARGET:
         print(f"digits.py: accuracy {accuracy:.1%} is below {TARGET:.0%}", file=sys.stderr)
     apart = [name for name, count in same.items() if count < TEST_DIGITS - 2]

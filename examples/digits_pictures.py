@@ -43,7 +43,7 @@ def prepare(picture: Image.Image) -> np.ndarray:
 
 
 def find_ink(picture: Image.Image) -> np.ndarray:
-    """How far every pixel is from the background, [height, width] in 0..1.
+    """The difference of every pixel from the background, [height, width] in 0..1.
 
     The background is what most of the picture's border shows. Transparent parts count as paper,
     which is white unless the drawing is white.

@@ -212,7 +212,7 @@ def show_table(fits: dict[str, Fit], apart: float) -> None:
 
 
 def report(psnr: float, target: float, apart: float) -> bool:
-    """Report failures on stderr. True if there are none."""
+    """Report failures on stderr. Returns whether there are none."""
     if psnr < target:
         print(f"photograph.py: PSNR {psnr:.1f} dB is below {target:g} dB", file=sys.stderr)
     if apart > 1e-2:

@@ -63,7 +63,7 @@ def power(exponent: int) -> Fraction:
 
 
 def modulo_two(x: Fraction) -> Fraction:
-    """In (-1, 1]."""
+    """x modulo 2, in (-1, 1]."""
     return x - 2 * -(-(x - 1) // 2)
 
 
@@ -74,7 +74,7 @@ def leading_bit(x: Fraction) -> int:
 
 
 def rounded(x: Fraction, bits: int) -> Fraction:
-    """To `bits` significant binary digits."""
+    """x, rounded to `bits` significant binary digits."""
     if x == 0:
         return x
     last = power(leading_bit(abs(x)) - bits + 1)
@@ -82,7 +82,8 @@ def rounded(x: Fraction, bits: int) -> Fraction:
 
 
 def split(turns: Fraction, last: int, bits: int) -> tuple[Fraction, Fraction]:
-    """A multiple of 2^last at or below, and the rest: positive, so that -0 stays -0."""
+    """The largest multiple of 2^last up to `turns`, and the rest, which is positive so that -0
+    stays -0."""
     high = turns // power(last) * power(last)
     return high, rounded(turns - high, bits)
 
@@ -110,7 +111,7 @@ def bfloat16_rows() -> Iterator[tuple[Fraction, Fraction]]:
 
 
 def inverse_pi_in_two(digits: int, bits: int) -> tuple[Fraction, Fraction]:
-    """1 / pi: `digits` of it, and `bits` of the rest."""
+    """1 / pi in two parts: `digits` binary digits, and `bits` of the rest."""
     return split(inverse_pi(), leading_bit(inverse_pi()) - digits + 1, bits)
 
 
@@ -133,7 +134,8 @@ def row(parts: tuple[Fraction, Fraction], suffix: str) -> str:
 
 
 def float_table() -> Iterator[str]:
-    """Indexed by sign and exponent, from the first row on, which takes fewer instructions."""
+    """The table is indexed by sign and exponent, from the first row on, which takes few
+    instructions."""
     filled = [row(parts, "") + "," for parts in float_rows()]
     first = 256 - len(filled)
     yield f"inline constexpr uint32_t kFirstFloatRow = {first};"
@@ -145,7 +147,8 @@ def float_table() -> Iterator[str]:
 
 
 def bfloat16_table() -> Iterator[str]:
-    """Indexed by exponent only, which takes fewer cache lines. inf and NaN have zeros."""
+    """The table is indexed by exponent only, so it takes few cache lines. Entries of inf and NaN
+    are 0."""
     filled = [row(parts, "f") + "," for parts in bfloat16_rows()]
     yield "TREADLE_TABLE HalfTurns<float> kBFloat16HalfTurns[256] = {"
     yield from in_lines(["{},"] * (256 - len(filled) - SCALE), 24)

@@ -55,7 +55,7 @@ def torch_folder(version: str) -> Path:
 
 
 def build(torches: list[str], out: Path) -> Path:
-    """The wheel as setuptools makes it, tagged linux_x86_64."""
+    """Makes the wheel by setuptools, tagged linux_x86_64."""
     shutil.rmtree(out, ignore_errors=True)
     env = os.environ | {
         "TREADLE_CUDA": "1",

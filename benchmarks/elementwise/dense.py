@@ -26,7 +26,7 @@ IN_CACHE = (10, 12, 14, 16, 18, 20, 22)
 # One half type suffices: both would give the same times.
 CACHED_DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 MIXTURE = "1 % large"
-# A target of the geometric mean over layouts and sizes.
+# A target for the geometric mean over layouts and sizes.
 MEAN = {"over": "views and sizes", "least": 1.1}
 
 
@@ -39,7 +39,8 @@ def functions_of(op: str) -> dict[str, Callable[..., Any]]:
 
 
 def drawn(count: int, device: str, dtype: torch.dtype, argument: str = "1") -> Tensor:
-    """`argument` times N(0,1); in MIXTURE one number in a hundred is far larger than the others."""
+    """Draws N(0, 1) times `argument`; in MIXTURE one number in a hundred is far larger than the
+    rest."""
     x = torch.randn(count, device=device, dtype=dtype)
     if argument == MIXTURE:
         lanes = torch.randint(count, (count // 100,), device=device)
@@ -51,14 +52,14 @@ def drawn(count: int, device: str, dtype: torch.dtype, argument: str = "1") -> T
 
 
 def repeated(count: int, device: str, dtype: torch.dtype, argument: str = "1") -> Tensor:
-    """The same amount of memory, filled with one repeated chunk of random numbers: drawing all
-    would take longer than the timed op, and `verify` needs the truth of only one chunk."""
+    """As much memory, filled with one repeated chunk of random numbers: drawing all would take
+    longer than the timed op, and `verify` needs the truth of only one chunk."""
     block = drawn(min(count, CHUNK[device]), device, dtype, argument)
     return block.repeat(count // len(block))
 
 
 def plans(settings: Settings) -> Iterator[Plan]:
-    """A dense GiB on CUDA: the CPU's dense rows are in the suite "sizes"."""
+    """1 GiB per tensor on CUDA. The CPU's dense rows are in the suite "sizes"."""
     if settings.device == "cpu":
         return
     for op in EXACT:

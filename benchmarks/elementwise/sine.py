@@ -1,4 +1,4 @@
-"""sine and cosine by magnitude of the argument. CUDA: 1 GiB against a copy. CPU: over sizes."""
+"""sine and cosine by magnitude of the argument. CUDA: 1 GiB, compared with a copy. CPU: by size."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ class View(NamedTuple):
 
 
 def views() -> Iterator[View]:
-    """The views in tables by layout, then the others."""
+    """First the views that are shown in tables by layout, then the others."""
     for layout, (a, b, dtypes) in BINARY.items():
         for dtype in dtypes:
             name = ", ".join(["add", layout, *filter(None, [SHORT.get(dtype)])])
@@ -207,7 +207,7 @@ def into(function: Callable[..., Any], result: Tensor) -> Callable[..., Tensor]:
 def view_case(settings: Settings, view: View, count: int | None = None) -> Case:
     copies = 1
     if settings.device == "cuda":
-        # A small tensor fits in the cache, but this many copies do not.
+        # A small tensor fits in the cache; this many copies of it do not.
         copies = 24 if view.name in SMALL and not settings.quick else 2
     inputs = [view.make(maker(settings)) for _ in range(copies)]
     tensors = [a for a in inputs[0] if isinstance(a, Tensor)]

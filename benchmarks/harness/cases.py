@@ -19,8 +19,8 @@ from benchmarks.harness.timing import Calls, Effort, Events, Host, Wall, measure
 from benchmarks.harness.verify import Refused, as_tuple, leaves, verify
 
 OURS = "treadle"
-# Per second; an idle machine has fewer than 10. With more, times of several threads mean nothing: a
-# thread that waits for another waits for a whole time slice of the scheduler.
+# Per second; an idle machine has fewer than 10. With more, times of several threads are useless:
+# a thread that waits for another waits for a whole time slice of the scheduler.
 MOST_PREEMPTIONS = 30
 Row = dict[str, Any]
 
@@ -68,7 +68,7 @@ def both(one: Target, other: Target) -> Target:
 
 
 def at_least(share: float, name: str) -> Target:
-    """The target for a share of the speed of `name`, which moves the same number of bytes."""
+    """The target: at least a share of the speed of `name`, which moves the same number of bytes."""
     return Target(f"at least {share:g} × {name}'s speed", lambda medians: medians[name] / share)
 
 
@@ -251,7 +251,7 @@ def _figures(case: Case, samples: dict[str, list[float]], baselines: list[str]) 
             "ratio_q25": ratios[0],
             "ratio_q75": ratios[2],
         }
-    # Without its baseline a target is dropped: the row's notes give the reason.
+    # A target without its baseline is dropped, and the row's notes give the reason.
     with suppress(KeyError):
         found |= _judged(case.target, medians)
     return found
@@ -265,7 +265,7 @@ def _judged(target: Target | None, medians: dict[str, float]) -> Row:
 
 
 def fastest_of(*names: str) -> Callable[[dict[str, float]], float]:
-    """The fastest time; a trial has none."""
+    """The fastest time of a measurement. A trial has no times."""
     return lambda medians: min(
         (medians[name] for name in names if name in medians), default=math.inf
     )

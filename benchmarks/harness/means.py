@@ -19,7 +19,7 @@ def excess(row: Row) -> float:
 
 
 def of(rows: list[Row]) -> list[dict[str, Any]]:
-    """A mean for each set of rows that names a target for it, over the set's timed rows."""
+    """The mean over the timed rows of each set that has a target for its mean."""
     sets: dict[str, list[Row]] = {}
     for row in rows:
         if "mean_target" in row and "ratio" in row:

@@ -1,4 +1,4 @@
-"""All rows of a run as one picture: one panel per group, drawn as the rows' "series" says."""
+"""All rows of a run as one picture: one panel per group; the rows' "series" selects its kind."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def draw(results: dict[str, Any], path: Path) -> None:
 
 
 def points(axes: Any, title: str, rows: list[Row]) -> None:
-    """A row's times over ours, with the target's limit as a tick: right of 1 is good."""
+    """A row's times divided by ours, with the target's limit as a tick. Right of 1, ours is
+    faster."""
     names = list(dict.fromkeys(name for row in rows for name in row["times"] if name != OURS))
     for color, name in enumerate(names):
         at = [i for i, row in enumerate(rows) if name in row["times"]]
@@ -150,7 +151,7 @@ def magnitude(argument: str) -> float:
 
 
 def share_of_copy(row: Row, name: str) -> float:
-    """The speed as a share of the copy's; NaN, which is not drawn, without this candidate."""
+    """The speed as a share of the copy's; NaN, which is not drawn, if the candidate is missing."""
     if name not in row["times"]:
         return math.nan
     return float(row["times"]["copy"]["median_us"] / row["times"][name]["median_us"])

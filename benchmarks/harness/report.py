@@ -55,7 +55,7 @@ def cells(row: Row) -> list[str]:
 
 
 def weighed(row: Row) -> list[str]:
-    """The fields of a row of bytes: bytes kept and the peak."""
+    """The fields of a row that measures memory: bytes kept, and the peak."""
     against, target = row["against"], row.get("target")
     line = [row["label"], size(row["memory"][OURS]["kept"]), "", against["name"]]
     line += [size(against["bytes"]), f"{against['ratio']:.3f}", ""]
@@ -81,7 +81,7 @@ def a_step(row: Row) -> str:
 
 
 def bandwidth(row: Row) -> str:
-    """TB/s, and in brackets the share of a copy's, if one was timed."""
+    """TB/s, and in brackets its share of the copy's TB/s, if a copy was timed."""
     ours = row["times"][OURS].get("tb_per_s")
     if ours is None:
         return ""

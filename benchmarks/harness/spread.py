@@ -1,4 +1,4 @@
-"""Rows measured on several GPUs of one machine at a time, a process each.
+"""Measures rows on several GPUs of one machine at a time, with a process for each.
 
 For rows of device time whose baselines take minutes to compile. Candidates of a row are
 still interleaved in one process on one GPU.

@@ -12,15 +12,15 @@ from torch import Tensor
 
 from treadle import reference
 
-# A baseline's result is wrong if it is off by this share of its largest value: rounding in half
-# types stays far below it over the few steps that are compared.
+# A baseline's result is wrong if its error is this share of its largest value: rounding in half
+# types stays far below that over the few steps that are compared.
 FAR_OFF = 0.1
 # Elements compared at a time: float64 copies of gigabytes would not fit in memory.
 CHUNK = {"cpu": 1 << 20, "cuda": 1 << 24}
 
 
 class Refused(Exception):
-    """The op is wrong here, so its time means nothing."""
+    """The op gives wrong results here, so it must not be timed."""
 
 
 def as_tuple(result: Any) -> tuple[Tensor, ...]:
@@ -98,7 +98,7 @@ def verify(
     bits: bool = False,
     poison: bool = False,
 ) -> float:
-    """The largest error over its limit, at most 1; raises Refused beyond.
+    """The largest error divided by its limit; raises Refused if it exceeds 1.
 
     The limit is twice the error of the plain PyTorch composition in the same dtype, three times
     for gradients, and eight roundings of the largest value. With `bits`, results must also equal
@@ -112,7 +112,7 @@ def verify(
         whole = evaluate(function, args)
     worst, first = 0.0, None
     for part, got in pieces(args, whole):
-        # Repeated inputs need the truth once: equal results for equal arguments are equally right.
+        # Repeated inputs need the truth only once, because equal results are equally accurate.
         if first is None:
             first = (*part, *got)
         elif same(first, (*part, *got)):
@@ -137,7 +137,8 @@ def verify_baseline(
     plain: Callable[..., Any] | None = None,
     poison: bool = False,
 ) -> float:
-    """The largest error of a baseline, over its result's largest value; Refused beyond FAR_OFF.
+    """The largest error of a baseline divided by its result's largest value; raises Refused beyond
+    FAR_OFF.
 
     The truth is `plain` in float64. A baseline need not meet the rule of treadle's ops: it may
     round differently, but must compute the same function.
@@ -152,7 +153,8 @@ def verify_baseline(
 
 
 def off_by(what: str, value: Tensor, truth: Tensor) -> float:
-    """The largest error over the largest value of the truth; Refused beyond FAR_OFF."""
+    """The largest error divided by the largest value of the truth; raises Refused beyond
+    FAR_OFF."""
     if value.shape != truth.shape:
         raise Refused(f"{what} is {list(value.shape)}")
     if not truth.numel():

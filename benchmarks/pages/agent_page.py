@@ -54,7 +54,7 @@ def success(found: list[tuple[str, Record]]) -> Iterator[str]:
 
 
 def training(found: list[tuple[str, Record]]) -> Iterator[str]:
-    """How long each machine's agent learnt, and how well it reads."""
+    """How long the agent of each machine learnt, and how well it reads."""
     for name, record in found:
         settings, seconds = record["settings"], record["seconds"]
         frames = settings["updates"] * settings["rows"] * settings["steps"]
@@ -66,7 +66,7 @@ def training(found: list[tuple[str, Record]]) -> Iterator[str]:
 
 
 def shown(record: Record) -> Iterator[Record]:
-    """The rows with the fewest and with the most rooms, without those of one thread."""
+    """The rows with the fewest and with the most rooms, except those measured with one thread."""
     sizes = [row["rows"] for row in record["speeds"]]
     for row in record["speeds"]:
         if row["rows"] in (min(sizes), max(sizes)) and not row["way"].endswith("threads: 1"):

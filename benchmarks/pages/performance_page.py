@@ -44,7 +44,8 @@ CELLS, MODELS, WIDE = "sweep_cells", "models", "sweep_wide"
 OTHER_GPUS = "sweep_other_gpus"
 NONE_YET = targets_page.NONE_YET
 NO_MODELS = "They have not been measured yet: `benchmarks/gpu.sh OUTDIR bench --suite models`."
-# More than two runs of one program differ by; above the second, a CPU's rows are listed singly.
+# The first is more than two runs of one program differ by. A CPU's rows are listed singly above
+# the second.
 SLOWER, MUCH_SLOWER = 1 + targets_page.NOISE, 1.2
 SINE_DTYPES = ("float32", "bfloat16")
 OURS = "treadle"
@@ -74,7 +75,7 @@ def torchs(row: Row) -> str:
 
 
 def outside(row: Row) -> dict[str, float]:
-    """Times of baselines that are other people's code and compute the same."""
+    """Times of the baselines that are other people's code and compute the same function."""
     times = row.get("times", {})
     return {
         other: time["median_us"]
@@ -200,7 +201,7 @@ def slower(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def elementwise(all_machines: list[Machine]) -> Iterator[str]:
-    """A line for each group of ops, a column for each machine with such rows."""
+    """A line for each group of ops, with a column for each machine that has such rows."""
     columns = []
     for _, facts, rows in all_machines:
         groups = targets_page.groups(rows)

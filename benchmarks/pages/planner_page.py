@@ -72,7 +72,7 @@ def fits(cell: str, algorithm: str, hidden: int, element: int, backward: bool) -
         )
     except RuntimeError:
         return False
-    return str(found.algorithm) == algorithm  # in the backward pass the planner may choose another
+    return str(found.algorithm) == algorithm  # for backward, the planner may choose another one
 
 
 def widest(cell: str, algorithm: str, element: int, backward: bool) -> str:

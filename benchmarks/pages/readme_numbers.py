@@ -110,7 +110,7 @@ def siren(rows: list[Row]) -> Iterator[str]:
 
 
 def headline(found: list[Machine]) -> Iterator[str]:
-    """The lines of the GPU with the most rows, and what it was."""
+    """The lines of the GPU with the most rows, and the name of that GPU."""
     gpus = [machine for machine in found if machine[1]["device"] == "cuda"]
     if not gpus:
         yield performance_page.NONE_YET

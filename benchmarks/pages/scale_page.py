@@ -84,8 +84,8 @@ def all_reduce(size: float, gpus: int) -> float:
 
 
 def data_parallel(layer: Layer, layers: int, gpus: int, overlap: bool = True) -> float:
-    """A step. A layer's gradients are ready when its backward pass has ended, the last layer's
-    first, and are sent immediately, one layer after the other; without overlap, all at the end."""
+    """The time of a step. When a layer's backward pass has ended, its gradients are sent while
+    earlier layers compute theirs; without overlap, all gradients are sent at the end."""
     ends = VOCABULARY * layer.hidden * GRADIENT  # of the product to bytes, and of the embedding
     computed = layers * layer.forward
     sent = computed + all_reduce(ends, gpus)
@@ -98,8 +98,8 @@ def data_parallel(layer: Layer, layers: int, gpus: int, overlap: bool = True) ->
 
 
 def layer_pipeline(layer: Layer, gpus: int, call: Layer) -> float:
-    """A step where each GPU has one layer and processes the time steps in the best number of
-    chunks; a chunk takes at least as long as a short call."""
+    """The time of a step if each GPU has one layer and processes the time steps in the best number
+    of chunks; a chunk takes at least as long as a short call."""
     found = []
     for chunks in (2**k for k in range(1 + int(math.log2(layer.steps)))):
         turns = chunks + gpus - 1
@@ -112,8 +112,8 @@ def layer_pipeline(layer: Layer, gpus: int, call: Layer) -> float:
 
 
 def sequence_pipeline(layers: dict[int, Layer], batch: int, gpus: int, call: Layer) -> float:
-    """A step where each GPU has all layers, as many as there are GPUs, and a part of the time
-    steps, with rows in groups of the best measured size. A part of a layer waits for the part
+    """The time of a step if each GPU has all layers (there are as many as GPUs) and a part of the
+    time steps, with rows in groups of the best measured size. A part of a layer waits for the part
     before it and for the layer below. The gradients of the first layer are sent last."""
     found = []
     for rows, layer in layers.items():

@@ -27,7 +27,7 @@ def in_source(file: str, pattern: str) -> str:
 
 
 def near(file: str, name: str) -> float:
-    """A kNear of the sources: up to where pi is subtracted in parts."""
+    """A kNear of the sources, the limit up to which pi is subtracted in parts."""
     return float.fromhex(in_source(file, rf"\bkNear{name} = (0x[\w.+-]+?)f?;"))
 
 
@@ -47,7 +47,7 @@ def entries(name: str) -> int:
 
 
 def ways() -> Iterator[str]:
-    """Which dtype is reduced how."""
+    """The argument reduction of each dtype."""
     exponents = {name: entries(name) for name in ("Float", "BFloat16")}
     words = int(in_source("sine_tables.h", r"kInverseTwoPi\[(\d+)\]"))
     without = in_source("sine_double.h", r"kNear<double> = (\d[\de]+);")
@@ -106,7 +106,7 @@ def nearest() -> Iterator[str]:
 
 
 def magnitude(argument: str) -> tuple[bool, float]:
-    """Numbers first, in order, then mixtures."""
+    """Sort key: numbers first, by size, then mixtures."""
     try:
         return False, float(argument)
     except ValueError:

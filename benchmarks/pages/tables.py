@@ -79,7 +79,7 @@ def of(rows: list[Row], suite: str) -> list[Row]:
 
 
 def gpu_name(facts: Facts) -> str | None:
-    """The GPU, and the one that layers were planned for, if that was another; None on the CPU."""
+    """The GPU, and the GPU that layers were planned for if it was another one; None on the CPU."""
     imposed = facts.get("imposed_gpu")
     return f"{facts['gpu']} as {imposed}" if imposed else facts.get("gpu")
 

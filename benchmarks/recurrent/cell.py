@@ -76,7 +76,7 @@ def _facts(sizes: Sizes, dtype: torch.dtype, group: str, label: str) -> dict[str
 
 
 def products(args: tuple[Any, ...], backward: bool) -> Callable[[], Any]:
-    """Only the matrix products of one step, which no fusion can avoid."""
+    """The matrix products of one step, which no fusion can avoid."""
     x, weights, bias, old_h, _ = (t.detach() for t in args)
     both = torch.cat([old_h, x], dim=1)
     forward = partial(torch.addmm, bias, both, weights.t())

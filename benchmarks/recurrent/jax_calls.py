@@ -44,7 +44,7 @@ GATES = {"gru": 3, "lstm": 4}
 
 
 class Blocking(Wall):
-    """The host's clock until JAX has the last result. On the CPU JAX runs calls concurrently, so
+    """The host's time until JAX has the last result. On the CPU JAX runs calls concurrently, so
     each is awaited there."""
 
     def __init__(self, device: str, effort: Effort) -> None:
@@ -69,7 +69,7 @@ class Given:
     states: tuple[Any, ...]
     params: tuple[Any, ...]  # weight_ih, weight_hh, bias_ih, bias_hh
     grads: tuple[Any, ...]
-    first_grads: tuple[Any, ...]  # of the first STEPS alone
+    first_grads: tuple[Any, ...]  # of only the first STEPS
 
     @staticmethod
     def random(kind: Kind) -> Given:

@@ -23,7 +23,7 @@ GATES = {"gru": "rzn", "lstm": "ifgo"}
 
 def layer(cell: str, hidden: int, dtype: Any, x: Any, states: Any, params: Any) -> Any:
     kinds = {"gru": linen.GRUCell, "lstm": linen.OptimizedLSTMCell}
-    # The parameters are given. To find their shapes flax would draw orthogonal matrices, which JAX
+    # Without this, flax would draw orthogonal matrices to find the parameters' shapes, which JAX
     # cannot do in half types.
     no_draw = linen.initializers.zeros_init()
     made = kinds[cell](hidden, dtype=dtype, param_dtype=dtype, recurrent_kernel_init=no_draw)

@@ -181,7 +181,7 @@ def check_steps(function: Any, net: Any, x: Tensor, *, poison: bool = False) -> 
 
 
 def step_case(settings: Settings, kind: Kind, clock: str) -> Case:
-    """make_step against calls of modules. The target is for its host time and for all its time."""
+    """make_step against calls of modules. Both its host time and its total time have a target."""
     set_tf32(False)
     cell, device = kind.cell.upper(), settings.device
     sizes, options = (kind.shape.i, kind.shape.h), {"device": device, "dtype": kind.dtype}

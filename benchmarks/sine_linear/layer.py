@@ -25,7 +25,7 @@ ROWS, WIDTHS = 1 << 18, (128, 256, 512, 1024)
 SMALL_ROWS, SMALL_WIDTH = 1024, 256
 CPU_ROWS, CPU_WIDTHS = 4096, (64, 256)
 AUTOTUNED = "torch.compile, max-autotune"
-# float32 without tf32: above this width tuning takes minutes and ends up with cuBLAS, as below it.
+# float32 without tf32: above this width tuning takes minutes and still selects cuBLAS.
 MOST_TUNED = 256
 UNTUNED = f"{AUTOTUNED} left out: it tunes for minutes, and cuBLAS was twice its best at width 512"
 # Shares of the faster compiler's speed, and the width at which both passes of half types are timed.

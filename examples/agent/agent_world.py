@@ -30,7 +30,7 @@ TEST_DIGITS = 360
 
 @dataclass
 class Sheet:
-    """Pictures of tiles [N, 8, 8] and their kinds [N]: floor, wall, then digits in their order."""
+    """Pictures of tiles [N, 8, 8] and their kinds [N]: floor, wall, then all digits in order."""
 
     pictures: Tensor
     kinds: Tensor
@@ -43,7 +43,7 @@ class Sheet:
 
 
 def load_sheets(device: torch.device) -> tuple[Sheet, Sheet]:
-    """scikit-learn's digits in two sheets: those to learn from, and the last 360, to be tested."""
+    """scikit-learn's digits in two sheets: the training digits and the last 360, for the test."""
     digits = load_digits()
     images = torch.tensor(digits.images / 16, dtype=torch.float32)
     labels = torch.tensor(digits.target)
@@ -91,7 +91,7 @@ class World:
         self._begin()
 
     def _draw(self, digits: Tensor) -> Tensor:
-        """A picture of each of the digits, as places in the sheet."""
+        """Draws a picture of each of the digits. Returns their positions in the sheet."""
         first, count = self.sheet.first[digits], self.sheet.count[digits]
         return first + (torch.rand(digits.shape, device=self.device) * count).long()
 
@@ -99,7 +99,7 @@ class World:
         """New rooms in the rows that begin. Rooms are drawn for all rows, because only the device
         knows which begin."""
         chances = torch.rand(self.rows, DIGITS, device=self.device) * (self.sheet.count > 0)
-        digits = chances.topk(CORNERS, -1).indices  # four that differ
+        digits = chances.topk(CORNERS, -1).indices  # four different ones
         which = (torch.rand(self.rows, 1, device=self.device) * CORNERS).long()
         wanted = digits.gather(1, which)
         tiles = self.empty.repeat(self.rows, 1)
@@ -112,7 +112,7 @@ class World:
         self.clock.masked_fill_(new, 0)
 
     def in_view(self) -> Tensor:
-        """The tiles around each, [B, 9], as places in the sheet."""
+        """The tiles around each agent, [B, 9], as positions in the sheet."""
         return self.tiles.gather(1, self.at[:, None] + self.window)
 
     def frame(self) -> Tensor:

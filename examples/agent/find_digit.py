@@ -52,7 +52,7 @@ SIZES, SECONDS = {"cpu": [64, 512], "cuda": [256, 2048, 16384]}, 1.0
 @dataclass
 class Settings:
     rows: int = 256
-    steps: int = 32  # of a batch
+    steps: int = 32  # steps per batch
     hidden: int = 128
     reading: int = 800  # steps of the eye's learning
     updates: int = 160

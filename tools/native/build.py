@@ -66,7 +66,7 @@ def build_for(torch: host.Torch, pythons: list[host.Python], package: Path, vers
 def run_ninja(file: Path, jobs: int) -> int:
     command = [host.ninja(), "-f", str(file), "-j", str(jobs)]
     env = host.ccache_environment(ROOT) | os.environ
-    # LD_RUN_PATH would put a folder of this machine into both binaries.
+    # LD_RUN_PATH would write a folder of this machine into both binaries.
     env.pop("LD_RUN_PATH", None)
     return subprocess.run(command, env=env).returncode
 

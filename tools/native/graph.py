@@ -197,11 +197,12 @@ class Graph:
         if cuda.for_checking():
             flags += toolkit.checking_flags()
         if os.environ.get("TREADLE_LINEINFO") == "1":
-            # For profilers: half of the library. PTX would name folders of this machine.
+            # Line numbers for profilers are half of the library. In PTX they would name this
+            # machine's folders.
             flags.append("-lineinfo")
         flags += [f"-Xcompiler={','.join(['-fPIC', '-fvisibility=hidden', '-Wall'])}"]
         if int(toolkit.version.split(".")[0]) >= 13:
-            # A tenth of the size; drivers of CUDA 13 can read it.
+            # Compression makes the library ten times smaller; drivers of CUDA 13 can read it.
             flags.append("--compress-mode=size")
         if os.environ.get("CXX"):
             flags += ["-ccbin", host.cxx()]
@@ -291,7 +292,7 @@ class Graph:
         import pybind11
 
         for python in self.pythons:
-            # They include no torch.
+            # These files do not include torch.
             flags = self.kernel_host_flags()
             for folder in (pybind11.get_include(), python.include):
                 # Both put __FILE__ into the binary, so remove the build machine's path from it.

@@ -1,4 +1,4 @@
-"""Which files of csrc/ are compiled together.
+"""Selects the files of csrc/ that are compiled together.
 
 Parsing torch's headers takes longer than compiling most files of csrc/, so a folder is one unit, or
 a few if it is large: a source that includes the folder's files. Errors name the lines of those
@@ -46,7 +46,7 @@ def _folder(source: Path) -> str:
 
 
 def _split(folder: str, files: list[Path]) -> list[tuple[str, list[Path]]]:
-    """As few parts as possible, of equal length."""
+    """Splits the list into as few parts of about equal length as possible."""
     parts = -(-len(files) // FILES_OF_A_UNIT)
     if parts == 1:
         return [(folder, files)]
