@@ -124,7 +124,7 @@ def run_algorithms() -> int:
     cells, rows of one or several lengths, and resets. float32 also runs with TF32."""
     from tests.recurrent import persistent_calls as calls
     from tests.recurrent import persistent_resets as resets
-    from tests.recurrent.layer_cases import CELLS
+    from tests.recurrent.support.layer_cases import CELLS
 
     count = 0
     widths = {"cluster": (31, 257), "grid": (257, 1000, 2048), "tiles": (64,), "warp": (33,)}
