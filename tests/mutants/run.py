@@ -10,8 +10,8 @@ fails on the unchanged copy.
 A machine without a GPU can compile for one that has it: `--build FOLDER` keeps each mutant's
 libraries there and runs no test, `--built FOLDER` tests those that are there.
 
-`--record FILE` adds to a JSON when and where each was killed. record.json is the tree's, and a test
-asks it for every mutant.
+`--record FILE` adds to a JSON when and where each was killed, and drops mutants that are gone;
+`--unrecorded` leaves out those that it says were killed. record.json is the tree's.
 """
 
 from __future__ import annotations
@@ -145,12 +145,17 @@ class Sound:
 
 
 class Record:
-    """A JSON of when, where and how each mutant was killed, written after each of them."""
+    """A JSON of when, where and how each mutant was killed, written after each of them. It forgets
+    those that no table has any more."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self.lock = Lock()
-        self.found = json.loads(path.read_text()) if path is not None and path.exists() else {}
+        found = json.loads(path.read_text()) if path is not None and path.exists() else {}
+        names = {mutant.name for mutant in read_all()}
+        self.found = {name: entry for name, entry in found.items() if name in names}
+        if self.found != found:
+            self.write()
 
     def has_killed(self, mutant: Mutant) -> bool:
         return bool(self.found.get(mutant.name, {}).get("verdict", "").startswith("killed"))
@@ -161,7 +166,11 @@ class Record:
         with self.lock:
             day = date.today().isoformat()
             self.found[mutant.name] = {"date": day, "machine": machine, "verdict": verdict}
-            self.path.write_text(json.dumps(dict(sorted(self.found.items())), indent=1) + "\n")
+            self.write()
+
+    def write(self) -> None:
+        assert self.path is not None
+        self.path.write_text(json.dumps(dict(sorted(self.found.items())), indent=1) + "\n")
 
 
 def machine_name(cuda: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,21 @@ def test_mutants_are_chosen_by_name_by_pattern_and_by_table() -> None:
     assert chosen([]) == read_all()
     with pytest.raises(SystemExit, match="no such mutant: nothing_of_this_name"):
         chosen(["nothing_of_this_name"])
+
+
+def test_a_record_has_verdicts_of_mutants_that_there_are(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    survived, killed, other = chosen(["scale_gradient_sign", "scale_stale_factor", "sum_dropped"])
+    entry = {"date": "2026-01-01", "machine": "CPU", "verdict": "SURVIVED"}
+    path.write_text(json.dumps({"a_mutant_that_is_gone": entry, survived.name: entry}))
+    record = run.Record(path)
+    assert json.loads(path.read_text()) == {survived.name: entry}
+    record.add(killed, "killed by its time, over 180 s", "NVIDIA H200")
+    record.add(other, "built", "CPU")
+    again = run.Record(path)
+    assert set(again.found) == {survived.name, killed.name}
+    assert again.found[killed.name]["machine"] == "NVIDIA H200"
+    assert [again.has_killed(m) for m in (survived, killed, other)] == [False, True, False]
 
 
 def test_libraries_of_mutants_travel(tmp_path: Path) -> None:
