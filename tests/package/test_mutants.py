@@ -109,7 +109,7 @@ def test_libraries_of_mutants_travel(tmp_path: Path) -> None:
     assert not (tmp_path / "kept" / "other").exists()
 
 
-def test_mutants_of_timing_are_built_in_full(
+def test_mutants_are_built_without_cuda_for_checking_or_in_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     built: list[tuple[str, bool, bool]] = []
@@ -140,8 +140,8 @@ def test_mutants_of_timing_are_built_in_full(
     monkeypatch.setattr("sys.argv", ["run.py", "--build", str(tmp_path / "kept"), *names])
     assert run.main() == 0
     kinds = {name: kind for name, *kind in built if name != "none"}
-    checking, full = [True, True], [True, False]
-    assert kinds == dict(zip(names, (checking, checking, full), strict=True))
+    without, checking, full = [False, True], [True, True], [True, False]
+    assert kinds == dict(zip(names, (without, checking, full), strict=True))
     kept = {path.name for path in (tmp_path / "kept").iterdir()}
-    assert kept == {*names, "cuda", "cuda-full"}
+    assert kept == {*names, "cpu", "cuda", "cuda-full"}
     assert "3 of 3 built, 0 skipped" in capsys.readouterr().out
