@@ -5,8 +5,7 @@ Every test runs on the CPU as it is, on the CPU with graphs emulated, and with C
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -14,93 +13,10 @@ import torch
 from torch import Tensor, nn
 
 import treadle
-from tests.support.inputs import DEVICES, GPU
-from treadle.nn import TrainingStep, _training_graphs, _training_modules, make_training_step
+from tests.recurrent.training_cases import B, H, I, Net, T, device, grads_of, looped, made, same
+from treadle.nn import make_training_step
 
-T, B, I, H = 6, 3, 4, 5  # noqa: E741
-WAYS = ("plain", "emulated", *DEVICES[1:])
-
-
-class Emulated(_training_graphs.Recorder):
-    """Runs again on the CPU what a graph would replay, and writes into the same tensors."""
-
-    def __init__(self, device: torch.device) -> None: ...
-
-    @contextmanager
-    def prepare(self) -> Iterator[None]:
-        # A capture leaves random numbers and buffers as they are.
-        with _training_modules.Modules().watched(), torch.random.fork_rng([]):
-            yield
-
-    def capture(self, run: Callable[[], list[Tensor]]) -> tuple[list[Tensor], Callable[[], None]]:
-        result = run()
-        graphs = run.__self__._graphs  # type: ignore[attr-defined]
-
-        def replay() -> None:
-            with torch.enable_grad(), graphs.aliased():
-                again = run()
-            with torch.no_grad():
-                for old, new in zip(result, again, strict=True):
-                    if old is not None:
-                        old.copy_(new)
-
-        return result, replay
-
-    def enter(self) -> None: ...
-
-
-@pytest.fixture(params=WAYS)
-def device(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "emulated":
-        monkeypatch.setattr(_training_graphs, "Recorder", Emulated)
-        monkeypatch.setattr(TrainingStep, "_captured_on", ("cpu", "cuda"))
-    return "cuda" if request.param == "cuda" else "cpu"
-
-
-class Net(nn.Module):
-    """A cell between other layers; one parameter is used without a call of its module."""
-
-    def __init__(self, cell: str = "GRUCell", dropout: float = 0.0) -> None:
-        super().__init__()
-        self.before, self.after = nn.Linear(I, H), nn.Linear(H, I)
-        self.cell = getattr(nn, cell)(H, H)
-        self.dropout = nn.Dropout(dropout)
-        self.unused = nn.Linear(H, H)
-
-    def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        h = self.cell(self.dropout(self.before(x).tanh()), h)
-        return h, self.after(h) + x @ self.after.weight @ self.after.weight.T
-
-
-def made(device: str, net: Callable[[], nn.Module] = Net) -> tuple[Any, Tensor, Tensor]:
-    torch.manual_seed(3)
-    module = net().to(device, torch.float64)
-    kind = {"device": device, "dtype": torch.float64}
-    return module, torch.randn(T, B, I).to(**kind), torch.randn(B, H).to(**kind).requires_grad_()
-
-
-def looped(step: Any, x: Tensor, h: Tensor) -> list[Tensor]:
-    outputs = []
-    for row in x:
-        h, y = step(row, h)
-        outputs.append(y)
-    return outputs
-
-
-def grads_of(loss: Tensor, module: nn.Module, *others: Tensor) -> list[Tensor | None]:
-    module.zero_grad()
-    for t in others:
-        t.grad = None
-    loss.backward()
-    found = [*module.parameters(), *others]
-    return [None if p.grad is None else p.grad.clone() for p in found]
-
-
-def same(found: Any, expected: Any) -> None:
-    for ours, theirs in zip(found, expected, strict=True):
-        assert (ours is None) == (theirs is None)
-        if ours is not None:
-            torch.testing.assert_close(ours, theirs)
+__all__ = ["device"]  # the fixture
 
 
 def test_a_loop_of_calls_is_the_loop_of_the_module(device: str) -> None:
@@ -421,65 +337,3 @@ def test_weights_that_are_computed(device: str) -> None:
     step = make_training_step(net, (x[0], h), calls=2)
     losses = [torch.stack(looped(call, x[:2], h)).sum() for call in (step, net)]
     same(grads_of(losses[0], net, h), grads_of(losses[1], net, h))
-
-
-# ---- on a GPU alone
-
-
-@GPU
-def test_a_call_is_one_graph_on_cuda() -> None:
-    """The host sees no op of the function, forward or backward."""
-    net, x, h = made("cuda")
-    step = make_training_step(net, (x[0], h))
-    step(x[0], h)[1].sum().backward()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
-        step(x[0], h)[1].sum().backward()
-    names = {event.name for event in profiled.events() if event.name.startswith(("aten", "tread"))}
-    assert any("copy" in name for name in names), names
-    assert not any("mm" in name or "gru" in name or "treadle" in name for name in names), names
-
-
-@GPU
-def test_streams_take_turns_on_cuda() -> None:
-    """Every call on another stream; each waits for the one before, which is kept busy."""
-    net, x, h = made("cuda")
-    step = make_training_step(net, (x[0], h), calls=T)
-    streams = [torch.cuda.Stream() for _ in range(3)]
-    expected = torch.stack(looped(net, x, h)).square().sum()
-    torch.cuda.synchronize()
-    outputs, state = [], h
-    for t in range(T):
-        last, now = streams[(t - 1) % 3], streams[t % 3]
-        now.wait_stream(last)
-        with torch.cuda.stream(now):
-            torch.cuda._sleep(200_000)
-            state, y = step(x[t], state)
-            outputs.append(y)
-    torch.cuda.synchronize()
-    loss = torch.stack(outputs).square().sum()
-    same(grads_of(loss, net, h), grads_of(expected, net, h))
-
-
-@GPU
-def test_slots_share_memory_on_cuda() -> None:
-    """Gradients of parameters, and whatever ends within a pass, take memory once."""
-    memory = []
-    for calls in (1, 9):
-        layer = nn.Linear(2048, 2048, device="cuda")
-        x = torch.zeros(4, 2048, device="cuda")
-        before = torch.cuda.memory_reserved()
-        step = make_training_step(layer, (x,), calls=calls)
-        step(x).sum().backward()
-        memory.append(torch.cuda.memory_reserved() - before)
-        del step, layer
-        torch.cuda.empty_cache()
-    assert memory[1] - memory[0] < 2 * 2**24  # a weight has 2**24 bytes
-
-
-@GPU
-def test_a_function_that_waits_on_cuda() -> None:
-    x = torch.ones(3, device="cuda", requires_grad=True)
-    with pytest.raises(RuntimeError, match="^make_training_step: fn must run as CUDA graphs"):
-        make_training_step(lambda t: t * t.sum().item(), (x,))
-    assert torch.cuda.current_stream() == torch.cuda.default_stream()
-    torch.testing.assert_close(make_training_step(lambda t: t * 2, (x,))(x), x * 2)

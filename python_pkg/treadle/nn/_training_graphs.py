@@ -73,7 +73,7 @@ class Graphs:
         structure: pytree.TreeSpec,
         calls: int,
     ) -> None:
-        self._fn, self._structure, self._calls = fn, structure, calls
+        self._fn, self._structure, self.calls = fn, structure, calls
         self.device = samples[0].device
         self._autocast = _autocast(self.device)
         self._modules = Modules()
@@ -112,7 +112,7 @@ class Graphs:
             # A backward pass failed before it came to the token.
             torch._foreach_zero_(self.sums)
             self._task = None
-        if len(self._free) == self._calls:
+        if len(self._free) == self.calls:
             self._token = None
         trained = [t.requires_grad for t in self._parameters]
         if trained and (self._token is None or trained != self._trained):
@@ -137,10 +137,11 @@ class Graphs:
 
     def _warm_up(self, slot: Slot) -> None:
         gpus = [self.device] if self.device.type == "cuda" else []
-        with self._modules.watched(), torch.random.fork_rng(gpus):
+        with torch.random.fork_rng(gpus):
             begin = _sequence_number()
             versions = [t._version for t in slot.inputs]
-            outputs = self.run(slot.inputs)
+            with self._modules.watched():
+                outputs = self.run(slot.inputs)
             self._modules.hold(leaves_of(outputs, begin))
             if versions != [t._version for t in slot.inputs]:
                 raise RuntimeError(
@@ -162,6 +163,7 @@ class Graphs:
                 for _ in range(WARM_UP):
                     slot.forward()
                     slot.backward()
+            self._modules.restore_buffers()
 
     def aliased(self) -> AbstractContextManager[None]:
         return self._modules.aliased()
@@ -185,7 +187,7 @@ class Graphs:
     def take(self) -> Slot:
         if not self._free:
             raise RuntimeError(
-                f"training_step: at most {self._calls} calls may wait for their backward pass, "
+                f"training_step: at most {self.calls} calls may wait for their backward pass, "
                 "got another: make the step with more calls, or call it in torch.no_grad() where "
                 "no gradient is needed"
             )
@@ -259,12 +261,12 @@ class Slot:
         graphs = self._graphs
         wanted = [k for k, t in enumerate(self.inputs) if t.requires_grad]
         with torch.autocast(graphs.device.type, enabled=False), without_hooks(graphs.leaves):
-            # Slots share the memory of what ends here; what is saved must not become part of it.
+            # What a slot has saved must not become memory of the next one's capture.
             grads = torch.autograd.grad(
                 [self._outputs[k] for k in graphs.trained_outputs],
                 [*(self.inputs[k] for k in wanted), *graphs.leaves],
                 graphs.output_grads,
-                retain_graph=True,
+                retain_graph=graphs.calls > 1,
                 allow_unused=True,
             )
         of_inputs: list[Tensor | None] = [None] * len(self.inputs)

@@ -16,6 +16,7 @@ class Modules:
 
     def __init__(self) -> None:
         self._training: dict[nn.Module, bool] = {}
+        self._buffers: list[tuple[Tensor, Tensor]] = []
         # Where a parameter is registered, its name, the parameter, its address, whether it was
         # frozen.
         self._parameters: list[tuple[dict[str, Any], str, Tensor, int, bool]] = []
@@ -23,27 +24,27 @@ class Modules:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Note the modules that are called in this context, and afterwards restore their buffers.
-
-        Calls that warm up must not count in the statistics of a batch norm.
-        """
-        buffers: list[tuple[Tensor, Tensor]] = []
+        """Note the modules that are called in this context, and the values of their buffers."""
 
         def note(module: nn.Module, args: object) -> None:
             if module in self._training:
                 return
             self._training[module] = module.training
             held = (b for b in module._buffers.values() if b is not None)
-            buffers.extend((b, b.detach().clone()) for b in held)
+            self._buffers.extend((b, b.detach().clone()) for b in held)
 
         hook = register_module_forward_pre_hook(note)
         try:
             yield
         finally:
             hook.remove()
-            with torch.no_grad():
-                for buffer, value in buffers:
-                    buffer.copy_(value)
+
+    def restore_buffers(self) -> None:
+        """Calls that warm up do not count in the statistics of a batch norm."""
+        with torch.no_grad():
+            for buffer, value in self._buffers:
+                buffer.copy_(value)
+        self._buffers = []
 
     def hold(self, leaves: Sequence[Tensor]) -> None:
         """Note the parameters of the modules, and further leaves that the function reads."""
