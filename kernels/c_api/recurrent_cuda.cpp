@@ -20,7 +20,7 @@ void backward_on_cuda(const CLayer&, const CBackward&) {}
 
 namespace {
 
-// The plan for the GPU; raises where it is a step at a time.
+// The plan for the GPU; raises if it launches step by step.
 RecurrencePlan plan_on_cuda(const CLayer& layer, bool backward) {
   RecurrenceDevice device;
   cuda::check(describe_device(layer.device.index, &device));
@@ -58,7 +58,7 @@ void forward_on_cuda(const CLayer& layer, const CForward& call) {
   const int64_t hidden = layer.sizes.hidden;
   PersistentForward args =
       forward_arguments(sizes_of(layer), layer.rows(), hidden, layer.cell.input_gates);
-  // As if the gates without a product with the input stood before the others: they are not read.
+  // Points before the array, where the gates without an input product would be: they are not read.
   args.products = static_cast<const char*>(in.products) -
                   layer.cell.input_first * hidden * size_of(layer.sizes.dtype);
   args.weight_hh = in.weight_hh;

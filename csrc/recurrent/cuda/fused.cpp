@@ -9,11 +9,11 @@
 namespace treadle {
 namespace {
 
-// For fused algorithms: h of direction d before the steps, and room for h after them.
+// For fused algorithms: h of direction d before a step, and memory for h after it.
 struct Turns {
   Tensor before, after;
 
-  // A single step only reads, so it may read h0 itself.
+  // A single step only reads the state, so it may read h0 itself.
   Turns(const LayerRun& run, int64_t d, const Tensor& first_h, const Tensor& h) {
     if (first_h.defined() && run.sizes.steps == 1) {
       before = after = first_h[d];
@@ -22,12 +22,12 @@ struct Turns {
     const Tensor states = at::empty({2, h.size(1), h.size(2)}, h.options());
     before = states[0].copy_(first_h.defined() ? first_h[d] : h[d]);
     after = states[1];
-    // Backward in time rows of a packed batch begin at any step.
+    // In the reverse direction rows of a packed batch begin at different steps.
     if (d == 1 && run.arguments.batch_sizes.defined()) after.copy_(h[d]);
   }
 };
 
-// Does not count as a write: that would copy an h0 whose storage is shared lazily.
+// Uses const_data_ptr, because a write access would copy an h0 with a lazily shared storage.
 void* data_of_turn(const Tensor& t) { return const_cast<void*>(t.const_data_ptr()); }
 
 // Whether rows can be read 16 bytes at a time.
@@ -36,7 +36,7 @@ bool in_chunks(const Tensor& rows) {
          begins_at_16_bytes(rows);
 }
 
-// Pads rows with zeros to multiples of 16 bytes, which the kernels of "tiles" read at a time.
+// Pads rows with zeros to multiples of 16 bytes, the unit in which the kernels of "tiles" read.
 Tensor as_chunks(const Tensor& rows) {
   const int64_t width = rows.size(1), each = 16 / rows.element_size();
   const int64_t missing = width == 0 ? each : (each - width % each) % each;
@@ -44,8 +44,8 @@ Tensor as_chunks(const Tensor& rows) {
   return in_chunks(rows) ? rows : rows.clone(at::MemoryFormat::Contiguous);
 }
 
-// Rows for the kernels of "warp". Sizes alone decide whether these read vectors, so that the order
-// of their sums does not depend on alignment.
+// Rows for the kernels of "warp". Only the sizes decide whether these read vectors, so that the
+// order of their sums does not depend on alignment.
 Tensor as_vectors(const Tensor& rows) {
   const bool readable = rows.size(1) % 4 == 0 ? in_chunks(rows) : rows.stride(1) == 1;
   return readable ? rows : rows.clone(at::MemoryFormat::Contiguous);

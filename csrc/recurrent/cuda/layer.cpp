@@ -1,6 +1,6 @@
-// recurrent_layer on CUDA: in the algorithm "step" a matrix product and a kernel a step, in "tiles"
-// and "warp" one kernel a step, else one launch. Kernels: kernels/recurrent/launchers.h. Twin:
-// cpu.cpp.
+// recurrent_layer on CUDA: algorithm "step" launches a matrix product and a kernel per step,
+// "tiles" and "warp" one kernel per step, the others one launch. Kernels:
+// kernels/recurrent/launchers.h. Twin: cpu.cpp.
 #include "recurrent/cuda/layer.h"
 
 #include <ATen/Functions.h>
@@ -48,7 +48,7 @@ RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
   return other;
 }
 
-// Half types are multiplied into float, so that the sum with h W_hh^T is rounded once.
+// Products of half types are floats, so that the sum with h W_hh^T is rounded once.
 Tensor product_cuda(const LayerRun& run, const Tensor& a, const Tensor& b) {
   if (run.tf32) {
     const Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
@@ -59,7 +59,7 @@ Tensor product_cuda(const LayerRun& run, const Tensor& a, const Tensor& b) {
   return run.acc == a.scalar_type() ? at::mm(a, b) : at::mm(a, b, run.acc);
 }
 
-// f(args of one step, where its rows begin, how many they are), for each step that has rows.
+// f(args of one step, its first row, its number of rows), for each step that has rows.
 template <class Args, class F>
 void each_step(const Args& args, const F& f) {
   Args one = args;
@@ -119,7 +119,7 @@ void steps_forward(const LayerRun& run, const RecurrenceForward& args, const Ten
   const char* const op = layer_op_name();
   const Gemm gemm(args.dtype, run.tf32);
   const bool add = run.cell.same_gates();
-  // For cells whose gates do not all have both products: h W_hh^T, in the layout of the input's
+  // For cells in which some gates lack a product: h W_hh^T, in the layout of the input's
   // products.
   const bool transposed = args.products.column_stride != 1;
   const auto options = weight.options().dtype(run.acc);
@@ -163,8 +163,8 @@ LayerSaved forward_cuda(const LayerRun& run, bool save) {
   const cudaStream_t stream = at::cuda::getCurrentCUDAStream().stream();
   if (!run.idle()) check_units(layer_op_name(), run.sizes.batch, run.sizes.hidden);
   if (run.persistent()) return persistent_forward_cuda(run, save, stream);
-  // The kernels write h, and only the products read it: where all rows take the first step as they
-  // come, its product reads h0, and nothing is copied.
+  // The kernels write h, and only the products read it. If all rows take the first step without a
+  // reset, its product reads h0, and nothing is copied.
   const bool reads_h0 =
       !run.idle() && !run.arguments.batch_sizes.defined() && !run.resets.marks.defined();
   return forward_by_steps(run, save, reads_h0, [&](const ForwardDirection& direction) {

@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kOp = "recurrent_layer_backward";
 // Below this size, copying every h_{t-1} into one buffer beats launching a second GEMM.
 constexpr int64_t kManyStates = int64_t{1} << 19;
-// Above this many rows torch's reduction, which splits them over blocks, is faster.
+// Above this many rows torch's reduction, which distributes rows over blocks, is faster.
 constexpr int64_t kRowsOfOneBlock = 2048;
 
 // One direction. A Matrix with null data: that gradient is not needed.
@@ -23,12 +23,12 @@ struct ParameterGradients {
   Dtype dtype;
   int64_t direction, batch, hidden;
   Matrix grad_gates;        // [S, GH]
-  Matrix bias_sums;         // [parts, GH], whose sum is that of grad_gates; or none
+  Matrix bias_sums;         // [parts, GH], whose sum is the sum of grad_gates; or none
   Matrix input, weight_ih;  // [S, I], [G_i H, I]
-  Matrix previous_h;        // [S, H], h before each step; none: by the two that follow
-  Matrix h0, output;        // [B, H], [S, H], where every row takes every step
+  Matrix previous_h;        // [S, H], h before each step; none: use the next two
+  Matrix h0, output;        // [B, H], [S, H], if every row takes every step
   Matrix of_input;          // [S, I]
-  bool adds;                // to what of_input holds, else it is new
+  bool adds;                // whether to add to of_input or to overwrite it
   Matrix of_weight_ih, of_weight_hh;
   void *of_bias_ih, *of_bias_hh;
 };
@@ -51,8 +51,8 @@ struct Products {
   at::TensorOptions options;  // of the gates
   cudaStream_t stream;
 
-  // to, in torch's order of the gates, = the gates' columns^T h; each part of the gates that stays
-  // together at once.
+  // to = (columns of the gates)^T h, in torch's order of the gates, by one product for each run of
+  // gates that stays contiguous.
   void weight_hh(const Matrix& to, const Matrix& gates, const Matrix& h, bool add,
                  bool wide = false) const {
     const int64_t first = cell_info(args.cell).torch_shift * args.hidden;
@@ -62,8 +62,8 @@ struct Products {
     gemm.multiply(to.rows_from(rest, first), gates.columns_from(0, first).t(), h, add, wide);
   }
 
-  // h0 was before the first steps, and what a step left before the next: two products, the sum of
-  // which is rounded once.
+  // h before a step is h0 for the first step, else the output of the previous one: two products,
+  // whose sum is rounded once.
   void by_parts(const Matrix& to, bool wide) const {
     const Matrix gates = state_window(args);
     const int64_t batch = args.batch, rest = gates.rows - batch;
@@ -137,7 +137,7 @@ void make(bool needed, const Tensor& like, Tensor& found) {
   if (needed && !found.defined()) found = at::empty(like.sizes(), like.options());
 }
 
-// Makes the gradient of a missing bias, too.
+// Also makes the gradient of a missing bias.
 void make_bias(bool needed, const Tensor& weight, Tensor& found) {
   if (!needed || found.defined()) return;
   found = at::empty(weight.sizes().slice(0, weight.dim() - 1), weight.options());
@@ -177,7 +177,7 @@ void add_parameters_cuda(const BackwardPass& pass, int64_t d, const Tensor& grad
   if (bias_sums.defined()) args.bias_sums = matrix_of(bias_sums);
   args.input = matrix_of(input);
   args.weight_ih = direction_of(weight, d, one);
-  // Only these read h before each step from parts of the output.
+  // Needed only here: otherwise h before each step is read from parts of the output.
   const bool moved = a.batch_sizes.defined() || run.resets.marks.defined();
   const Tensor previous = mask[4] && moved && !known_h.defined() ? pass.previous_h(d) : known_h;
   if (previous.defined()) {

@@ -15,7 +15,7 @@
 namespace treadle {
 namespace {
 
-// Elements that the kernels load at a time. A block alone loads them one by one.
+// Elements that the kernels load at a time. Kernels of a single block load them one by one.
 int64_t chunk(const LayerRun& run) { return run.plan.one_block() ? 1 : 8; }
 
 // H padded to whole chunks.
@@ -23,7 +23,7 @@ int64_t padded_width(const LayerRun& run) {
   return (run.sizes.hidden + chunk(run) - 1) / chunk(run) * chunk(run);
 }
 
-// Whether the last word of t's elements goes beyond the memory that t is part of.
+// Whether the last word of t's elements reaches beyond t's memory.
 bool ends_within_a_word(const Tensor& t) {
   if (t.numel() == 0) return false;
   int64_t last = 0;
@@ -33,20 +33,20 @@ bool ends_within_a_word(const Tensor& t) {
   return word_of(at) + 4 > begin + t.storage().nbytes();
 }
 
-// Whether the kernels' loads of t lie in its memory, at addresses that they can have.
+// Whether the kernels' loads of t stay in its memory and are aligned.
 bool aligned(const LayerRun& run, const Tensor& t) {
   if (run.reads_words()) return !ends_within_a_word(t);
   return run.plan.one_block() || begins_at_16_bytes(t);
 }
 
-// Has room for the last word if kernels read words of two elements.
+// Allocates room for the last word if kernels read words of two elements.
 Tensor empty_words(const LayerRun& run, at::IntArrayRef sizes, const at::TensorOptions& options) {
   const int64_t elements = c10::multiply_integers(sizes);
   if (!run.reads_words() || elements % 2 == 0) return at::empty(sizes, options);
   return at::empty({elements + 1}, options).narrow(0, 0, elements).view(sizes);
 }
 
-// t, whose elements are rows of `columns` one after the other, with zeros behind each row.
+// t, which consists of contiguous rows of `columns`, with each row padded by zeros.
 Tensor widened(const LayerRun& run, const Tensor& given, int64_t columns, int64_t width) {
   const Tensor t = given.contiguous();
   const int64_t rows = columns == 0 ? 0 : t.numel() / columns;
@@ -58,8 +58,8 @@ Tensor widened(const LayerRun& run, const Tensor& given, int64_t columns, int64_
   return wide;
 }
 
-// x W_ih^T of all steps [D, S, G * width], into `gates` [D, S, GH] where that has room for it and
-// the kernel may overwrite each product by its gate.
+// x W_ih^T of all steps [D, S, G * width], in `gates` [D, S, GH] if that has room and the kernel
+// may overwrite each product by its gate.
 Tensor products_of_all_steps(const LayerRun& run, int64_t width, const Tensor& gates) {
   const LayerArguments& a = run.arguments;
   const int64_t directions = run.sizes.directions, hidden = run.sizes.hidden;
@@ -70,7 +70,7 @@ Tensor products_of_all_steps(const LayerRun& run, int64_t width, const Tensor& g
       in_place ? gates : empty_words(run, {directions, rows, row}, a.input.options());
   Tensor weights = a.weight_ih;
   const int64_t blocks = run.cell.input_gates;
-  // Blocks of H rows, each as one row.
+  // Treats each block of H rows as one row.
   if (padded) weights = widened(run, weights, hidden * features, width * features);
   const Tensor x = with_matrix(a.input);
   weights = a.one_direction() && !padded ? with_matrix(weights) : weights.contiguous();
@@ -89,7 +89,7 @@ Tensor products_of_all_steps(const LayerRun& run, int64_t width, const Tensor& g
   return products;
 }
 
-// Where the rows of each step begin; undefined if that is at t * batch.
+// The first row of each step; undefined if that is t * batch.
 Tensor device_starts(const LayerRun& run, cudaStream_t stream) {
   const Sequence& sequence = run.sequence;
   const auto count = static_cast<int64_t>(sequence.steps.size());
@@ -218,7 +218,7 @@ LayerGradients persistent_backward_cuda(const BackwardPass& pass, const StateGra
   const Tensor gates = whole_gates(pass, grad_gates), bias_sums = new_bias_sums(pass, grad_gates);
   const Tensor chunks = padded || !aligned(run, gates) ? widened(run, gates, hidden, width) : gates;
   const Tensor c0 = a.c0.contiguous(), weight = a.weight_hh.contiguous();
-  // The kernels load padding with the rest, and ignore it.
+  // The kernels also load the padding, and ignore it.
   const auto options = a.input.options().dtype(run.acc);
   const Tensor c = padded ? at::zeros({directions, rows, width}, options)
                           : at::empty({directions, rows, width}, options);

@@ -1,5 +1,5 @@
 // The engine that runs a recurrent layer of any cell: a backend's functions, and code that all
-// backends share. Products over all steps are ATen's; the steps are the backend's.
+// backends share. ATen computes products over all steps; the backend runs the steps.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@
 
 namespace treadle {
 
-// The rows of every step, as they lie in memory, first step first.
+// The rows of every step in memory, first step first.
 struct Sequence {
   std::vector<RecurrenceStep> steps;
   int64_t rows = 0;  // of all steps
@@ -27,13 +27,14 @@ struct Sequence {
   // without rows.
   std::vector<RecurrenceStep> in_order(int64_t d, bool reversed = false) const;
 
-  // [S, H]: what h was before each row's step, from h0 [B, H] and output [S, H] of one direction.
+  // [S, H]: h before each row's step, from h0 [B, H] and output [S, H] of one direction.
   Tensor previous_h(const Tensor& h0, const Tensor& output, int64_t d) const;
 
   // [S, 1]: whether a row of direction d resets before its step, from the marks [S, 1].
   Tensor marks_before(const Tensor& marks, int64_t d) const;
 
-  // [S, H] of each step's rows of [B, H]; and their sum over the steps [D, B, H] of [D, S, H].
+  // [S, H]: each step's rows of [B, H]. And the inverse, a sum over the steps: [D, B, H] from [D,
+  // S, H].
   Tensor each_step(const Tensor& batch) const;
   Tensor sum_of_steps(const Tensor& places, int64_t batch) const;
 };
@@ -41,19 +42,19 @@ struct Sequence {
 struct BackwardPass;
 struct LayerRun;
 
-// The gradients of the input and the parameters of a layer, as the layer has them.
+// The gradients of a layer's input and parameters, in the layer's shapes.
 struct LayerGradients {
   Tensor input, weight_ih, weight_hh, bias_ih, bias_hh;
 };
 
-// The gradients of the states that a layer or a row of it begins with; each may be undefined.
+// The gradients of initial states and of states after resets; each may be undefined.
 struct StateGradients {
   Tensor h0, c0;            // [D, B, H]
   Tensor reset_h, reset_c;  // [D, S, H] acc; zeros where no row resets
 };
 
 struct RecurrenceBackend {
-  // Half types are multiplied as float, into which the host widens them once.
+  // Half types are multiplied as floats, to which the host converts them once.
   bool widens_half;
   // The plan of a forward or a backward pass; raises for an `algorithm` that cannot run. Sets
   // `tf32` if float32 products follow another setting than torch's for matrix products.
@@ -77,12 +78,12 @@ inline RecurrencePlan make_plan(const char* op, const RecurrenceSizes& sizes,
   return plan;
 }
 
-// Whether kernels may read it 16 bytes at a time.
+// Whether kernels can read t 16 bytes at a time.
 inline bool begins_at_16_bytes(const Tensor& t) {
   return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0;
 }
 
-// Contiguous at an address of 16 bytes.
+// Contiguous and aligned to 16 bytes.
 inline Tensor aligned(const Tensor& t) {
   if (!t.defined()) return t;
   const Tensor found = t.contiguous();

@@ -1,5 +1,5 @@
-// recurrent_layer_backward on all devices: the steps give the gradients of all gates, from which
-// products and sums over all steps compute those of input, weights and bias. Twin: forward.cpp.
+// recurrent_layer_backward on all devices: the steps compute the gradients of all gates; products
+// and sums over all steps then give those of input, weights and bias. Twin: forward.cpp.
 #include <ATen/Functions.h>
 
 #include "common/flush.h"
@@ -33,10 +33,10 @@ Tensor grad_gates(const BackwardPass& pass, int64_t d, const Tensor& previous_h,
   const Tensor c_states = at::empty({rows, sizes.hidden}, a.input.options().dtype(run.acc));
   const Tensor c =
       a.c0[d].to(run.acc, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
-  // Recomputed gates are overwritten, each by its gradient.
+  // Each recomputed gate is overwritten by its gradient.
   const bool in_place = pass.recompute && run.work == g.scalar_type();
   const Tensor result = in_place ? g : at::empty({rows, width}, options);
-  // Maybe a copy, which must outlive its readers.
+  // Possibly a copy, which must outlive its readers.
   const Tensor grad_rows = pass.grads.output.defined() ? run.rows(pass.grads.output) : Tensor();
   MatrixView grad;
   if (grad_rows.defined()) {
@@ -71,7 +71,7 @@ StateGradients new_state_gradients(const LayerRun& run, const LayerMask& mask) {
   return states;
 }
 
-// The gradient of reset_h or reset_c, from that of each step and row [D, S, H].
+// The gradient of reset_h or reset_c, from the gradients for each step and row [D, S, H].
 Tensor of_replaced(const LayerRun& run, const Tensor& grad, const Tensor& model) {
   if (!grad.defined()) return grad;
   const Tensor found = run.resets.per_step ? grad.view(model.sizes())

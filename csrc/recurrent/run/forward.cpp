@@ -10,8 +10,8 @@
 namespace treadle {
 namespace {
 
-// The products of some steps. If the gates are kept in the products' dtype, both share memory: each
-// product is read before its gate is written.
+// The products of some steps. If the gates are saved in the products' dtype, both share memory:
+// each product is read before its gate is written.
 Tensor input_products(const LayerRun& run, const Tensor& x, const Tensor& w_ih,
                       const Tensor& gates) {
   if (!gates.defined() || !x.is_cpu() || x.scalar_type() != run.acc) {
@@ -62,7 +62,7 @@ ForwardDirection direction_of(const LayerRun& run, int64_t d, const Tensor& outp
   ForwardDirection found{d,
                          run.sequence.in_order(d),
                          run.rows(args.input),
-                         // Once, not for every chunk.
+                         // Cast once, not for every chunk.
                          cast(parameter_of(args, args.weight_ih, d), run.work),
                          parameter_of(args, args.weight_hh, d),
                          aligned(parameter_of(args, args.bias_ih, d)),
@@ -131,7 +131,7 @@ void in_chunks(const LayerRun& run, const ForwardDirection& direction,
     chunk.steps = &one;
     chunk.step_count = end - begin;
     chunk.products = matrix_view(plan.transposed ? products.t() : products);
-    // Moves the pointer to where row 0 of S would be, since the steps count rows from there.
+    // Moves the pointer to where row 0 of S would be, because the steps count rows from there.
     chunk.products.data =
         static_cast<const char*>(chunk.products.data) -
         first * chunk.products.row_stride * static_cast<int64_t>(products.element_size());

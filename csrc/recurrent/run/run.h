@@ -14,9 +14,9 @@
 
 namespace treadle {
 
-// Where rows reset, as the kernels read it: contiguous, and c in acc.
+// The resets as the kernels read them: contiguous, and c in acc.
 struct LayerResets {
-  Tensor marks, h, c;  // undefined: nowhere; zeros
+  Tensor marks, h, c;  // undefined: no resets; zeros
   bool per_step = false;
 
   LayerResets(const LayerArguments& a, ScalarType acc)
@@ -37,17 +37,17 @@ struct LayerResets {
   }
 };
 
-// A layer whose arguments have been checked, and how it is run.
+// A layer with checked arguments, and how to run it.
 struct LayerRun {
   const RecurrenceBackend& backend;
   const LayerArguments& arguments;
   const CellInfo& cell;
   Sequence sequence;
   RecurrenceSizes sizes;
-  ScalarType acc, work;      // of sums, and of the products of grad_gates
-  std::optional<bool> tf32;  // of products, where it is not as torch says of matrix products
+  ScalarType acc, work;      // dtypes of sums and of the products of grad_gates
+  std::optional<bool> tf32;  // tf32 of products, if it differs from torch's setting
   RecurrencePlan plan;
-  PlanScope scope;  // whatever is launched while this run lives, is part of the plan
+  PlanScope scope;  // launches during this object's lifetime are part of the plan
   LayerResets resets;
 
   LayerRun(const RecurrenceBackend& backend, const LayerArguments& a, std::string_view algorithm,
@@ -72,7 +72,7 @@ struct LayerRun {
 
   int64_t width() const { return cell.gates * sizes.hidden; }  // GH
 
-  // The columns of gates [..., GH] that the input's product is part of, and h's.
+  // The columns of gates [..., GH] to which the input's product contributes, and those of h's.
   Tensor input_window(const Tensor& gates) const {
     return window(gates, cell.input_first, cell.input_gates);
   }
@@ -84,13 +84,14 @@ struct LayerRun {
     return gates.narrow(-1, first * sizes.hidden, count * sizes.hidden);
   }
 
-  // No unit takes a step.
+  // Whether there is nothing to compute.
   bool idle() const { return sequence.rows == 0 || sizes.hidden == 0; }
   bool persistent() const { return plan.persistent() && !idle(); }
-  // Whether the kernels read half types in pairs; nobody may write next to a pair meanwhile.
+  // Whether the kernels read half types in pairs; the neighbour of a number must not be written
+  // meanwhile.
   bool reads_words() const { return plan.one_block() && is_half(sizes.dtype); }
 
-  // Multiplications of the larger product with a weight.
+  // The multiplications of the larger product with a weight.
   int64_t multiplications() const {
     const int64_t inputs = std::max(sizes.hidden, arguments.input.size(-1));
     return sequence.rows * width() * inputs;

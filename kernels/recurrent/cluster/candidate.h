@@ -8,7 +8,7 @@
 
 namespace treadle::plans {
 
-// Clusters that fit at once: an H200 with 132 multiprocessors holds 7 of 16 blocks, 30 of 4.
+// The number of resident clusters: an H200 with 132 multiprocessors holds 7 of 16 blocks, 30 of 4.
 inline int64_t clusters_at_once(int blocks, const RecurrenceDevice& device) {
   const int of_132 = blocks == 16 ? 7 : blocks == 8 ? 15 : blocks == 4 ? 30 : 132;
   return std::max<int64_t>(device.multiprocessors * of_132 / 132, 1);
@@ -17,7 +17,7 @@ inline int64_t clusters_at_once(int blocks, const RecurrenceDevice& device) {
 // The kernels of one shape that take a batch.
 struct ShapeCandidates {
   ClusterShape shape;
-  int any_rows;     // the most rows of the kernel for any batch; 0: there is none
+  int any_rows;     // the most rows of the kernel for any batch; 0: no such kernel
   RowCounts dense;  // rows of a tile of each kernel for dense batches
 
   int most_rows() const { return std::max(any_rows, dense.most() * shape.tiles); }
@@ -43,7 +43,7 @@ inline ShapeCandidates candidates_of(const RecurrenceSizes& sizes, size_t index,
   return found;
 }
 
-// A step of a cluster with `rows` rows, by a dense kernel if there is one.
+// The time of a step of a cluster with `rows` rows, by a dense kernel if there is one.
 inline double step_time(const RecurrenceSizes& sizes, const ShapeCandidates& kernels, int rows,
                         bool backward) {
   const int gates = cell_info(sizes.cell).state_gates, dense = kernels.dense_rows(rows);
@@ -53,7 +53,7 @@ inline double step_time(const RecurrenceSizes& sizes, const ShapeCandidates& ker
               : split_time(kernels.shape, dense, gates);
 }
 
-// Without clusters only a single block is left, and it is faster than the grid for larger H of half
+// Without clusters only a single block remains, which then beats the grid for larger H of half
 // types, too.
 inline bool runs_on(const RecurrenceDevice& device, const ClusterShape& shape, Dtype dtype) {
   if (shape.blocks > 1) return device.clusters();
@@ -87,8 +87,8 @@ inline Candidate cluster_candidate(const RecurrenceSizes& sizes, const Recurrenc
   best.exists =
       on_chip(sizes, device, most_hidden_of_clusters(sizes, device, sizes.dtype, backward));
   const bool half = is_half(sizes.dtype), any_clusters = device.clusters();
-  // Backward, clusters are faster than a block with many units, unless rows would be copied to
-  // where they have room for whole chunks.
+  // Backward, clusters are faster than a block with many units, unless rows would have to be copied
+  // to pad them to whole chunks.
   const bool alone = sizes.hidden <= 32 || sizes.hidden % 8 != 0;
   for (size_t i = 0; i < kShapes && best.exists; ++i) {
     const ClusterShape& shape = kClusterShapes[i];

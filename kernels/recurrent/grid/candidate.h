@@ -8,7 +8,7 @@
 
 namespace treadle::plans {
 
-inline constexpr int64_t kGridFromHidden = 256;  // where clusters can, too: more
+inline constexpr int64_t kGridFromHidden = 256;  // H above which the grid competes with clusters
 
 inline const GridShape& grid_shape_of(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                                       bool backward) {
@@ -77,7 +77,7 @@ inline Candidate grid_candidate(const RecurrenceSizes& sizes, const RecurrenceDe
   plan.groups = row_groups(sizes, device, backward);
   plan.setmaxnreg = device.setmaxnreg();
   plan.group_bytes = group_bytes(grid_shape_of(sizes, device, backward), plan.rows, backward);
-  // For small H the times of clusters are known better than the grid's. Clusters of float32
+  // For small H the modelled times of clusters are more accurate than the grid's. Float32 clusters
   // multiply by fma in the backward pass and for ragged batches, and are then slower than the grid.
   const bool small = device.clusters() && sizes.hidden <= kGridFromHidden;
   const bool by_fma = !is_half(sizes.dtype) && (backward || sizes.ragged());

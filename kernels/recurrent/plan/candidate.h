@@ -23,7 +23,7 @@ struct Candidate {
 // ---- of the algorithms that keep weights on the chip
 
 inline constexpr int64_t kBatch = int64_t{1} << 26;  // at 2 * 16 blocks a row: fewer than 2^31
-inline constexpr int64_t kSteps = int64_t{1} << 30;  // kernels count some more in 32 bits
+inline constexpr int64_t kSteps = int64_t{1} << 30;  // kernels count a few more in 32 bits
 
 // Whether weights of H up to `most_hidden` are kept on the chip.
 inline bool on_chip(const RecurrenceSizes& sizes, const RecurrenceDevice& device,

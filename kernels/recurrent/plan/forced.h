@@ -98,7 +98,7 @@ inline RecurrencePlan rows_plan(bool free) {
   return plan;
 }
 
-// An algorithm that refuse_forced() lets pass.
+// Chooses a forced algorithm that refuse_forced() accepts.
 inline RecurrencePlan forced_plan(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                                   std::string_view forced, bool backward) {
   const auto candidate = forced == "cluster" ? cluster_candidate

@@ -10,14 +10,14 @@ namespace {
 
 using namespace plans;
 
-// A chunk has the steps whose input product fits half of the cache, so that each step finds its
-// part there, but at least kProductRows rows, since smaller products do not fill the chip.
+// A chunk has as many steps as have an input product of half of the cache, so that each step finds
+// its part there, but at least kProductRows rows, because smaller products do not fill the chip.
 constexpr int64_t kProductRows = 1024;
 
 int64_t steps_per_chunk(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
   const int64_t batch = std::max<int64_t>(sizes.batch, 1);
   const int64_t hidden = std::max<int64_t>(sizes.hidden, 1);
-  // Divided one by one: their product may not fit in 64 bits.
+  // Divided one by one, because their product may not fit in 64 bits.
   const int64_t fit = static_cast<int64_t>(device.l2_bytes) / 2 / batch / hidden /
                       (cell_info(sizes.cell).gates * acc_bytes(sizes.dtype));
   const int64_t filling = (kProductRows - 1) / batch + 1;

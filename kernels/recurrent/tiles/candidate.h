@@ -8,7 +8,7 @@
 namespace treadle::plans {
 
 inline constexpr int64_t kTilesHidden = int64_t{1} << 20;
-inline constexpr int64_t kTilesLeastRows = 64;           // of fewer, most of a tile would be empty
+inline constexpr int64_t kTilesLeastRows = 64;  // with fewer, most of a tile would be empty
 inline constexpr int64_t kTilesRows = int64_t{1} << 30;  // of all steps: TMA counts in 32 bits
 
 inline bool in_tiles(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {

@@ -1,6 +1,6 @@
-// Names each cluster kernel of cluster/kernels.h that the planner takes for no layer, and each that
-// it takes and that is not there; exits with 1 if there is one. Arguments: numbers of
-// multiprocessors, of which it takes as many as it needs.
+// Prints each cluster kernel of cluster/kernels.h that the planner uses for no layer, and each that
+// it uses but that does not exist; exits with 1 if there is one. Arguments: numbers of
+// multiprocessors, read one after the other until all kernels have been named.
 #include <cstdio>
 #include <cstdlib>
 #include <set>
@@ -81,7 +81,7 @@ std::vector<RecurrenceSizes> all_layers() {
     for (const Dtype dtype : {Dtype::kHalf, Dtype::kFloat}) {
       for (const auto& [packed, resets] : kRagged) {
         for (const int64_t directions : {1, 2}) {
-          // Rows of each second width are no whole chunks of 16 bytes.
+          // For every other width, rows are not whole chunks of 16 bytes.
           for (int64_t width = 31; width <= 768; width += width % 2 == 0 ? 31 : 1) {
             for (int64_t batch = 1; batch < 20000; batch += batch < 128 ? 1 : batch / 8) {
               found.push_back({cell, 512, batch, width, directions, dtype, packed, resets});
