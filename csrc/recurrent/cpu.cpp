@@ -96,6 +96,6 @@ constexpr RecurrenceBackend kCpuBackend{
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(treadle, CPU, m) { register_recurrent_layer<kCpuBackend>(m); }
+TORCH_LIBRARY_IMPL(treadle, CPU, m) { register_recurrent_layer<kCpuBackend>(m, at::kCPU); }
 
 }  // namespace treadle

@@ -1,6 +1,7 @@
 // recurrent_layer, forward, on all devices. Shapes: layer.h; formulas: kernels/math/cells.
 // Twin: backward.cpp. Backends: cpu.cpp, cuda/layer.cpp. Derivatives: autograd.cpp.
 #include <ATen/Functions.h>
+#include <ATen/record_function.h>
 
 #include <algorithm>
 
@@ -94,10 +95,16 @@ Tensor as_vectors(const Tensor& rows) {
   return readable ? rows : rows.clone(at::MemoryFormat::Contiguous);
 }
 
+// The states [D, B, H] that the first step reads; undefined: those that all steps work in.
+struct FirstStates {
+  Tensor h, c;
+};
+
 // The arguments of a direction's steps, without the products.
 RecurrenceForward steps_of(const LayerRun& run, int64_t d, const std::vector<RecurrenceStep>& steps,
                            const Tensor& output, const Tensor& bias_ih, const Tensor& bias_hh,
-                           const Tensor& h, const Tensor& c, const Tensor& gates) {
+                           const FirstStates& first, const Tensor& h, const Tensor& c,
+                           const Tensor& gates) {
   const RecurrenceSizes& sizes = run.sizes;
   RecurrenceForward all{};
   all.cell = sizes.cell;
@@ -110,6 +117,7 @@ RecurrenceForward steps_of(const LayerRun& run, int64_t d, const std::vector<Rec
   all.bias_hh = const_data_of(bias_hh);
   all.h = direction_data(run, h, d);
   all.c = direction_data(run, c, d);
+  if (first.c.defined()) all.first_c = const_direction_data(run, first.c, d);
   all.output = static_cast<char*>(output.mutable_data_ptr()) +
                d * sizes.hidden * static_cast<int64_t>(output.element_size());
   all.output_stride = sizes.directions * sizes.hidden;
@@ -124,9 +132,9 @@ Tensor as_multiplied(const LayerRun& run, const Tensor& w_hh) {
   return w_hh.is_cuda() ? w_hh.contiguous() : w_hh;
 }
 
-// Direction d, step by step. output [S, D*H]; h, c [D, B, H] are the states, but the first step
-// reads first_h if that is defined; gates [S, GH] or undefined.
-void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const Tensor& first_h,
+// Direction d, step by step. output [S, D*H]; h, c [D, B, H] are what the steps
+// work in; gates [S, GH] or undefined.
+void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const FirstStates& first,
                    const Tensor& h, const Tensor& c, const Tensor& gates) {
   const LayerArguments& args = run.arguments;
   const RecurrenceSizes& sizes = run.sizes;
@@ -138,12 +146,12 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
   const Tensor bias_hh = aligned(parameter_of(args, args.bias_hh, d));
   const auto steps = run.sequence.in_order(d);
   if (plan.is("step") || plan.fused()) replace_first(run, d, steps[0], h, c);
-  const RecurrenceForward all = steps_of(run, d, steps, output, bias_ih, bias_hh, h, c, gates);
+  const RecurrenceForward all = steps_of(run, d, steps, output, bias_ih, bias_hh, first, h, c, gates);
   if (plan.fused()) {
     const bool tiles = plan.is("tiles");
     const Tensor input = tiles ? as_chunks(x) : as_vectors(x), of_h = aligned(w_hh);
     const Tensor of_input = aligned(tiles ? as_chunks(w_ih) : w_ih);
-    const Turns turns(run, d, first_h, h);
+    const Turns turns(run, d, first.h, h);
     return run.backend.fused_forward({all,
                                       of_input.const_data_ptr(),
                                       of_h.const_data_ptr(),
@@ -154,7 +162,7 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
                                       {data_of_turn(turns.before), data_of_turn(turns.after)}},
                                      input.device(), plan);
   }
-  const void* const begin_h = first_h.defined() ? const_direction_data(run, first_h, d) : nullptr;
+  const void* const begin_h = first.h.defined() ? const_direction_data(run, first.h, d) : nullptr;
   if (run.backend.grouped_forward != nullptr &&
       run.backend.grouped_forward(all, args.input, w_ih, w_hh, plan, begin_h)) {
     return;
@@ -172,6 +180,7 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
     RecurrenceForward chunk = all;
     chunk.steps = &one;
     chunk.step_count = end - begin;
+    if (begin > 0) chunk.first_c = nullptr;
     chunk.products = matrix_view(plan.transposed ? products.t() : products);
     // Moves the pointer to where row 0 of S would be, since the steps count rows from there.
     chunk.products.data =
@@ -181,8 +190,20 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
   }
 }
 
+// A state that a layer works in: `last` where it can be, else a new one of `dtype`.
+Tensor working_state(const Tensor& last, const Tensor& first, ScalarType dtype) {
+  if (last.defined() && last.scalar_type() == dtype && begins_at_16_bytes(last)) return last;
+  return at::empty(first.sizes(), first.options().dtype(dtype));
+}
+
+// The state after the last step, in `last` if that is defined, else of the dtype of the first.
+Tensor last_state(const Tensor& state, const Tensor& last, const Tensor& first) {
+  if (!last.defined()) return cast(state, first.scalar_type());
+  return last.is_same(state) ? last : last.copy_(state);
+}
+
 // Without gates unless they are to be saved.
-LayerSaved run_forward(const LayerRun& run, bool save) {
+LayerSaved run_forward(const LayerRun& run, bool save, const StackStates& states) {
   const Tensor &input = run.arguments.input, &h0 = run.arguments.h0, &c0 = run.arguments.c0;
   auto shape = input.sizes().vec();
   shape.back() = run.sizes.directions * run.sizes.hidden;
@@ -190,32 +211,40 @@ LayerSaved run_forward(const LayerRun& run, bool save) {
   Tensor gates;
   if (save) gates = at::empty_symint(layer_gates_shape(run.arguments, false), input.options());
   if (run.persistent()) {
-    const Tensor h = at::empty(h0.sizes(), h0.options()), c = at::empty(c0.sizes(), c0.options());
+    const auto last = [](const Tensor& given, const Tensor& first) {
+      return given.defined() ? given : at::empty(first.sizes(), first.options());
+    };
+    const Tensor h = last(states.h_n, h0), c = last(states.c_n, c0);
     persistent_forward(run, output, h, c, gates);
     return {output, h, c, gates};
   }
   // The kernels write h, and only the products read it: where all rows take the first step as they
-  // come, its product reads h0, and nothing is copied.
+  // come, its product reads h0, and nothing is copied. Likewise c, but for "tiles".
   const bool reads_h0 = (run.plan.is("step") || run.plan.fused()) && !run.idle() &&
                         !run.arguments.batch_sizes.defined() && !run.resets.marks.defined();
-  const Tensor first_h = reads_h0 ? aligned(h0) : Tensor();
-  const Tensor h =
-      reads_h0 ? at::empty(h0.sizes(), h0.options()) : h0.clone(at::MemoryFormat::Contiguous);
-  const Tensor c =
-      c0.to(run.acc, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
+  const Tensor h = working_state(states.h_n, h0, h0.scalar_type());
+  const Tensor c = working_state(states.c_n, c0, run.acc);
+  const bool reads_c0 = reads_h0 && c0.scalar_type() == run.acc && !run.plan.is("tiles");
+  const FirstStates first{reads_h0 ? aligned(h0) : Tensor(), reads_c0 ? aligned(c0) : Tensor()};
+  if (!reads_h0) h.copy_(h0);
+  if (!reads_c0) c.copy_(c0);
   for (int64_t d = 0; d < run.sizes.directions && !run.idle(); ++d) {
-    run_direction(run, d, output, first_h, h, c, save ? run.rows(gates, d) : Tensor());
+    run_direction(run, d, output, first, h, c, save ? run.rows(gates, d) : Tensor());
   }
-  return {output, h, cast(c, c0.scalar_type()), gates};
+  return {output, last_state(h, states.h_n, h0), last_state(c, states.c_n, c0), gates};
 }
 
 LayerSaved forward(const RecurrenceBackend& backend, const LayerArguments& arguments, bool save,
-                   std::string_view algorithm) {
+                   std::string_view algorithm, const StackStates& states = {}) {
   check_layer(layer_op_name(), arguments);
   check_layer_data(layer_op_name(), arguments);
-  const LayerRun run(backend, arguments, algorithm, /*backward=*/false);
+  LayerRun run(backend, arguments, algorithm, /*backward=*/false);
+  if (states.zeros != nullptr) {
+    run.null_states = run.knows_zeros();
+    if (!run.null_states) states.zeros->write();
+  }
   const FlushInProducts flush(arguments.input, run.multiplications());
-  return run_forward(run, save);
+  return run_forward(run, save, states);
 }
 
 }  // namespace
@@ -225,6 +254,12 @@ LayerResults recurrent_layer_kernel(const RecurrenceBackend& backend,
                                     c10::string_view algorithm) {
   auto [output, h_n, c_n, gates] = forward(backend, arguments, /*save=*/false, algorithm);
   return {output, h_n, c_n};
+}
+
+Tensor recurrent_layer_inference(const RecurrenceBackend& backend, const LayerArguments& arguments,
+                                 const StackStates& states) {
+  RECORD_FUNCTION("treadle::recurrent_layer", c10::ArrayRef<const c10::IValue>());
+  return std::get<0>(forward(backend, arguments, /*save=*/false, "auto", states));
 }
 
 LayerSaved recurrent_layer_forward_kernel(const RecurrenceBackend& backend,

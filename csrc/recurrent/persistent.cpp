@@ -94,7 +94,9 @@ void persistent_forward(const LayerRun& run, const Tensor& output, const Tensor&
   const LayerArguments& a = run.arguments;
   const int64_t width = padded_width(run), row = run.cell.gates * width;
   const Tensor products = products_of_all_steps(run, width, gates);
-  const Tensor weight = a.weight_hh.contiguous(), h0 = a.h0.contiguous(), c0 = a.c0.contiguous();
+  const Tensor weight = a.weight_hh.contiguous();
+  const Tensor h0 = run.null_states ? Tensor() : a.h0.contiguous();
+  const Tensor c0 = run.null_states ? Tensor() : a.c0.contiguous();
   const Tensor bias_ih = contiguous(a.bias_ih), bias_hh = contiguous(a.bias_hh);
   PersistentForward args{};
   args.sizes = sizes_of(run);
@@ -105,9 +107,9 @@ void persistent_forward(const LayerRun& run, const Tensor& output, const Tensor&
   args.weight_hh = weight.const_data_ptr();
   args.bias_ih = const_data_of(bias_ih);
   args.bias_hh = const_data_of(bias_hh);
-  args.h0 = h0.const_data_ptr();
+  args.h0 = const_data_of(h0);
   args.h = h.mutable_data_ptr();
-  args.c0 = c0.const_data_ptr();
+  args.c0 = const_data_of(c0);
   args.c = c.mutable_data_ptr();
   args.output = output.mutable_data_ptr();
   args.output_row = run.sizes.directions * run.sizes.hidden;

@@ -11,6 +11,7 @@
 #include "kernels/common/launches.h"
 #include "recurrent/backend.h"
 #include "recurrent/dispatch.h"
+#include "recurrent/stack.h"
 
 namespace treadle {
 
@@ -49,6 +50,7 @@ struct LayerRun {
   LaunchScope scope;         // whatever is launched while this run lives, is part of the plan
   std::optional<bool> tf32;  // of products, where it is not as torch says of matrix products
   LayerResets resets;
+  bool null_states = false;  // h0 and c0 are zeros that no memory holds
 
   LayerRun(const RecurrenceBackend& backend, const LayerArguments& a, std::string_view algorithm,
            bool backward)
@@ -101,6 +103,8 @@ struct LayerRun {
   // No unit takes a step.
   bool idle() const { return sequence.rows == 0 || sizes.hidden == 0; }
   bool persistent() const { return plan.persistent() && !idle(); }
+  // Whether the kernels take null for an h0 and a c0 of zeros.
+  bool knows_zeros() const { return persistent() && plan.one_block(); }
   // Whether the kernels read half types in pairs; nobody may write next to a pair meanwhile.
   bool reads_words() const { return plan.one_block() && is_half(sizes.dtype); }
 
@@ -166,8 +170,13 @@ LayerSaved recurrent_layer_forward_kernel(const RecurrenceBackend& backend,
 LayerGrads recurrent_layer_backward_kernel(const RecurrenceBackend& backend,
                                            const LayerBackwardCall& call);
 
+// A layer of a stack, on the device of `backend`.
+Tensor recurrent_layer_inference(const RecurrenceBackend& backend, const LayerArguments& arguments,
+                                 const StackStates& states);
+
 template <const RecurrenceBackend& backend>
-void register_recurrent_layer(torch::Library& m) {
+void register_recurrent_layer(torch::Library& m, c10::DeviceType device) {
+  layer_inference(device) = bind<backend, recurrent_layer_inference>;
   m.impl("recurrent_layer", LayerKernel<bind<backend, recurrent_layer_kernel>>::call);
   m.impl("recurrent_layer_forward",
          LayerKernel<bind<backend, recurrent_layer_forward_kernel>>::call);

@@ -69,6 +69,8 @@ struct RecurrenceForward {
   // in the states: steps[step_count] is there, too, and the caller replaces those of the first
   // step.
   RecurrenceResets resets = {};
+  // CUDA: what the first step, which then has all rows, reads in place of c; or null.
+  const void* first_c = nullptr;
 };
 
 // Steps in the order in which the backward pass takes them: reversed.

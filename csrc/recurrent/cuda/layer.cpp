@@ -75,8 +75,12 @@ void each_step(const Args& args, const F& f) {
   one.step_count = 1;
   for (int64_t s = 0; s < args.step_count; ++s) {
     one.steps = args.steps + s;
-    if constexpr (std::is_same_v<Args, RecurrenceBackward>) {
-      if (s > 0) one.last = args.steps[s - 1];
+    if (s > 0) {
+      if constexpr (std::is_same_v<Args, RecurrenceBackward>) {
+        one.last = args.steps[s - 1];
+      } else {
+        one.first_c = nullptr;
+      }
     }
     if (one.steps->rows > 0) f(one, one.steps->start, one.steps->rows);
   }
@@ -174,6 +178,6 @@ constexpr RecurrenceBackend kCudaBackend{/*widens_half=*/false,
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(treadle, CUDA, m) { register_recurrent_layer<kCudaBackend>(m); }
+TORCH_LIBRARY_IMPL(treadle, CUDA, m) { register_recurrent_layer<kCudaBackend>(m, at::kCUDA); }
 
 }  // namespace treadle
