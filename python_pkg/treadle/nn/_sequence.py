@@ -253,42 +253,29 @@ class SequenceLayers(NotScripted):
         parameters = self._parameters_in_order()
         name = "input" if len(input) == 1 else "input.data"
         check_same_dtype(self._name, name, input[0], parameters[0])
-        if states is None:
-            output, *found = _layers_from_zeros(
-                input[0],
-                input[1] if len(input) == 2 else None,
-                parameters,
-                self.bias,
-                self.num_layers,
-                self.dropout,
-                self.training,
-                self.bidirectional,
-                self.batch_first,
-                cell=type(self)._op.__name__,
-                recompute=self.recompute,
-                reset=reset,
-                reset_hx=reset_hx or None,
-                lengths=lengths,
-                cells=return_cells,
-            )
-            return output, tuple(found[: len(self._states)]), found[-1] if return_cells else None
-        output, *found = type(self)._op(
-            *input,
-            self._given(states),
+        net = (
             parameters,
             self.bias,
             self.num_layers,
             self.dropout,
             self.training,
             self.bidirectional,
-            *rest,
-            recompute=self.recompute,
-            reset=reset,
-            reset_hx=self._given(reset_hx) if reset_hx else None,
-            # Passed even if None: guards of torch.compile read what an earlier call had.
-            lengths=lengths,
-            return_cells=return_cells,
         )
+        given: dict[str, Any] = {
+            "recompute": self.recompute,
+            "reset": reset,
+            # Passed even if None: guards of torch.compile read what an earlier call had.
+            "lengths": lengths,
+        }
+        op: Any = type(self)._op
+        if states is None:
+            data, batch_sizes = input if len(input) == 2 else (*input, None)
+            given |= {"cell": op.__name__, "reset_hx": reset_hx or None, "cells": return_cells}
+            output, *found = _layers_from_zeros(data, batch_sizes, *net, self.batch_first, **given)
+        else:
+            given |= {"reset_hx": self._given(reset_hx) if reset_hx else None}
+            given |= {"return_cells": return_cells}
+            output, *found = op(*input, self._given(states), *net, *rest, **given)
         cells = found.pop() if return_cells else None
         return output, tuple(found), cells
 
