@@ -146,7 +146,8 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const F
   const Tensor bias_hh = aligned(parameter_of(args, args.bias_hh, d));
   const auto steps = run.sequence.in_order(d);
   if (plan.is("step") || plan.fused()) replace_first(run, d, steps[0], h, c);
-  const RecurrenceForward all = steps_of(run, d, steps, output, bias_ih, bias_hh, first, h, c, gates);
+  const RecurrenceForward all =
+      steps_of(run, d, steps, output, bias_ih, bias_hh, first, h, c, gates);
   if (plan.fused()) {
     const bool tiles = plan.is("tiles");
     const Tensor input = tiles ? as_chunks(x) : as_vectors(x), of_h = aligned(w_hh);
@@ -190,40 +191,35 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const F
   }
 }
 
-// A state that a layer works in: `last` where it can be, else a new one of `dtype`.
-Tensor working_state(const Tensor& last, const Tensor& first, ScalarType dtype) {
-  if (last.defined() && last.scalar_type() == dtype && begins_at_16_bytes(last)) return last;
-  return at::empty(first.sizes(), first.options().dtype(dtype));
+// A state that steps work in: `last` where it can be, else a new one of `dtype`.
+Tensor working_state(const Tensor& last, ScalarType dtype) {
+  if (last.scalar_type() == dtype && begins_at_16_bytes(last)) return last;
+  return at::empty(last.sizes(), last.options().dtype(dtype));
 }
 
-// The state after the last step, in `last` if that is defined, else of the dtype of the first.
-Tensor last_state(const Tensor& state, const Tensor& last, const Tensor& first) {
-  if (!last.defined()) return cast(state, first.scalar_type());
+// Leaves the state after the last step in `last`.
+Tensor put_state(const Tensor& state, const Tensor& last) {
   return last.is_same(state) ? last : last.copy_(state);
 }
 
 // Without gates unless they are to be saved.
-LayerSaved run_forward(const LayerRun& run, bool save, const StackStates& states) {
+LayerSaved run_forward(const LayerRun& run, bool save) {
   const Tensor &input = run.arguments.input, &h0 = run.arguments.h0, &c0 = run.arguments.c0;
   auto shape = input.sizes().vec();
   shape.back() = run.sizes.directions * run.sizes.hidden;
   const Tensor output = at::empty(shape, input.options());
   Tensor gates;
   if (save) gates = at::empty_symint(layer_gates_shape(run.arguments, false), input.options());
+  const Tensor h_n = run.last_h(), c_n = run.last_c();
   if (run.persistent()) {
-    const auto last = [](const Tensor& given, const Tensor& first) {
-      return given.defined() ? given : at::empty(first.sizes(), first.options());
-    };
-    const Tensor h = last(states.h_n, h0), c = last(states.c_n, c0);
-    persistent_forward(run, output, h, c, gates);
-    return {output, h, c, gates};
+    persistent_forward(run, output, h_n, c_n, gates);
+    return {output, h_n, c_n, gates};
   }
   // The kernels write h, and only the products read it: where all rows take the first step as they
   // come, its product reads h0, and nothing is copied. Likewise c, but for "tiles".
   const bool reads_h0 = (run.plan.is("step") || run.plan.fused()) && !run.idle() &&
                         !run.arguments.batch_sizes.defined() && !run.resets.marks.defined();
-  const Tensor h = working_state(states.h_n, h0, h0.scalar_type());
-  const Tensor c = working_state(states.c_n, c0, run.acc);
+  const Tensor h = working_state(h_n, h_n.scalar_type()), c = working_state(c_n, run.acc);
   const bool reads_c0 = reads_h0 && c0.scalar_type() == run.acc && !run.plan.is("tiles");
   const FirstStates first{reads_h0 ? aligned(h0) : Tensor(), reads_c0 ? aligned(c0) : Tensor()};
   if (!reads_h0) h.copy_(h0);
@@ -231,20 +227,17 @@ LayerSaved run_forward(const LayerRun& run, bool save, const StackStates& states
   for (int64_t d = 0; d < run.sizes.directions && !run.idle(); ++d) {
     run_direction(run, d, output, first, h, c, save ? run.rows(gates, d) : Tensor());
   }
-  return {output, last_state(h, states.h_n, h0), last_state(c, states.c_n, c0), gates};
+  return {output, put_state(h, h_n), put_state(c, c_n), gates};
 }
 
 LayerSaved forward(const RecurrenceBackend& backend, const LayerArguments& arguments, bool save,
-                   std::string_view algorithm, const StackStates& states = {}) {
+                   std::string_view algorithm, const StackStates& stack = {}) {
   check_layer(layer_op_name(), arguments);
   check_layer_data(layer_op_name(), arguments);
-  LayerRun run(backend, arguments, algorithm, /*backward=*/false);
-  if (states.zeros != nullptr) {
-    run.null_states = run.knows_zeros();
-    if (!run.null_states) states.zeros->write();
-  }
+  const LayerRun run(backend, arguments, algorithm, /*backward=*/false, stack);
+  if (stack.zeros != nullptr && !run.null_states()) stack.zeros->write();
   const FlushInProducts flush(arguments.input, run.multiplications());
-  return run_forward(run, save, states);
+  return run_forward(run, save);
 }
 
 }  // namespace

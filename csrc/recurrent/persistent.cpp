@@ -95,8 +95,8 @@ void persistent_forward(const LayerRun& run, const Tensor& output, const Tensor&
   const int64_t width = padded_width(run), row = run.cell.gates * width;
   const Tensor products = products_of_all_steps(run, width, gates);
   const Tensor weight = a.weight_hh.contiguous();
-  const Tensor h0 = run.null_states ? Tensor() : a.h0.contiguous();
-  const Tensor c0 = run.null_states ? Tensor() : a.c0.contiguous();
+  const Tensor h0 = run.null_states() ? Tensor() : a.h0.contiguous();
+  const Tensor c0 = run.null_states() ? Tensor() : a.c0.contiguous();
   const Tensor bias_ih = contiguous(a.bias_ih), bias_hh = contiguous(a.bias_hh);
   PersistentForward args{};
   args.sizes = sizes_of(run);

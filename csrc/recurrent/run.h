@@ -50,10 +50,10 @@ struct LayerRun {
   LaunchScope scope;         // whatever is launched while this run lives, is part of the plan
   std::optional<bool> tf32;  // of products, where it is not as torch says of matrix products
   LayerResets resets;
-  bool null_states = false;  // h0 and c0 are zeros that no memory holds
+  StackStates stack;  // of a layer that is one of a stack
 
   LayerRun(const RecurrenceBackend& backend, const LayerArguments& a, std::string_view algorithm,
-           bool backward)
+           bool backward, const StackStates& stack = {})
       : backend(backend),
         arguments(a),
         cell(cell_info(a.cell)),
@@ -71,7 +71,8 @@ struct LayerRun {
         plan(backend.plan(sizes, a.input.device(), algorithm, backward)),
         scope(plan.algorithm, plan.reason),
         tf32(backend.tf32(a.cell, sizes.dtype)),
-        resets(a, acc) {}
+        resets(a, acc),
+        stack(stack) {}
 
   int64_t width() const { return cell.gates * sizes.hidden; }  // GH
 
@@ -103,8 +104,17 @@ struct LayerRun {
   // No unit takes a step.
   bool idle() const { return sequence.rows == 0 || sizes.hidden == 0; }
   bool persistent() const { return plan.persistent() && !idle(); }
-  // Whether the kernels take null for an h0 and a c0 of zeros.
-  bool knows_zeros() const { return persistent() && plan.one_block(); }
+  // Whether the kernels get null for h0 and c0: they are zeros, which those of one block know.
+  bool null_states() const { return stack.zeros != nullptr && persistent() && plan.one_block(); }
+  // Where the last states go.
+  Tensor last_h() const {
+    const Tensor& h0 = arguments.h0;
+    return stack.h_n.defined() ? stack.h_n : at::empty(h0.sizes(), h0.options());
+  }
+  Tensor last_c() const {
+    const Tensor& c0 = arguments.c0;
+    return stack.c_n.defined() ? stack.c_n : at::empty(c0.sizes(), c0.options());
+  }
   // Whether the kernels read half types in pairs; nobody may write next to a pair meanwhile.
   bool reads_words() const { return plan.one_block() && is_half(sizes.dtype); }
 

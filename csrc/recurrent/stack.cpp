@@ -16,9 +16,9 @@ LayerInference& layer_inference(c10::DeviceType device) {
 
 static bool known(const c10::DispatchKeySet& keys) {
   using c10::DispatchKey;
-  static const c10::DispatchKeySet dense({DispatchKey::CPU, DispatchKey::CUDA,
-                                          DispatchKey::AutogradCPU, DispatchKey::AutogradCUDA,
-                                          DispatchKey::ADInplaceOrView, DispatchKey::BackendSelect});
+  static const c10::DispatchKeySet dense(
+      {DispatchKey::CPU, DispatchKey::CUDA, DispatchKey::AutogradCPU, DispatchKey::AutogradCUDA,
+       DispatchKey::ADInplaceOrView, DispatchKey::BackendSelect});
   // The difference of two sets would keep the bits of backends.
   return (keys.raw_repr() & ~dense.raw_repr()) == 0;
 }

@@ -1,6 +1,6 @@
-// Layers of a call without derivatives, transforms or modes, below the dispatcher: nothing but their
-// kernels is launched. Each leaves its last states where the results of all layers lie, and zeros
-// to begin with need not be in memory.
+// Layers of a call without derivatives, transforms or modes, below the dispatcher: nothing but
+// their kernels is launched. Each leaves its last states where the results of all layers lie, and
+// zeros to begin with need not be in memory.
 #pragma once
 
 #include "recurrent/layers.h"
@@ -12,8 +12,7 @@ namespace treadle {
 class ZeroStates {
  public:
   ZeroStates(at::IntArrayRef sizes, const at::TensorOptions& of_h, const at::TensorOptions& of_c)
-      : h(at::empty(sizes, of_h)),
-        c(of_c.dtype() == of_h.dtype() ? h : at::empty(sizes, of_c)) {}
+      : h(at::empty(sizes, of_h)), c(of_c.dtype() == of_h.dtype() ? h : at::empty(sizes, of_c)) {}
 
   void write() {
     if (written_) return;
