@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <tuple>
 
 #include "kernels/common/exported.h"
 #include "kernels/recurrent/grid_shapes.h"
@@ -23,6 +24,14 @@ struct RecurrenceSizes {
   int64_t steps, batch, hidden, directions;
   Dtype dtype;
   bool ragged = false;  // some row has fewer steps than others, or may reset
+
+  // All of them: what is planned for the one is planned for the other.
+  bool operator==(const RecurrenceSizes& other) const {
+    const auto all = [](const RecurrenceSizes& s) {
+      return std::tie(s.cell, s.steps, s.batch, s.hidden, s.directions, s.dtype, s.ragged);
+    };
+    return all(*this) == all(other);
+  }
 };
 
 inline constexpr int kHopperMhz = 1980;  // of the GPUs that the planner's times were measured on

@@ -11,6 +11,7 @@
 #include "common/cuda/gemm.h"
 #include "common/cuda/launch.h"
 #include "common/tf32.h"
+#include "kernels/common/driver.h"
 #include "kernels/common/launches.h"
 #include "kernels/recurrent/launchers.h"
 #include "recurrent/cuda/parameters.h"
@@ -44,13 +45,44 @@ std::optional<bool> tf32_cuda(CellKind cell, Dtype dtype) {
   return wanted == tf32_allowed() ? std::optional<bool>() : wanted;
 }
 
-RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
-                         std::string_view algorithm, bool backward) {
+// The plans of a thread's last layers. Whether a plan fits is the driver's to say, for the context
+// that is current, and to ask takes the host as long as a launch.
+class KnownPlans {
+ public:
+  struct Key {
+    const void* context;
+    RecurrenceSizes sizes;
+    bool tf32, backward;
+
+    bool operator==(const Key& other) const {
+      return context == other.context && sizes == other.sizes && tf32 == other.tf32 &&
+             backward == other.backward;
+    }
+  };
+
+  const RecurrencePlan* find(const Key& key) const {
+    for (const auto& [known, plan] : all_) {
+      if (known == key) return &plan;
+    }
+    return nullptr;
+  }
+  void add(const Key& key, const RecurrencePlan& plan) {
+    if (all_.size() < kMost) {
+      all_.emplace_back(key, plan);
+    } else {
+      all_[oldest_++ % kMost] = {key, plan};
+    }
+  }
+
+ private:
+  static constexpr size_t kMost = 32;
+  std::vector<std::pair<Key, RecurrencePlan>> all_;
+  size_t oldest_ = 0;
+};
+
+RecurrencePlan new_plan(const RecurrenceSizes& sizes, const RecurrenceDevice& found,
+                        at::Device device, std::string_view algorithm, bool backward) {
   const char* const op = layer_op_name();
-  const c10::cuda::CUDAGuard guard(device);
-  RecurrenceDevice found;
-  check_launch(op, describe_device(device.index(), &found));
-  found.tf32 = tf32_cuda(sizes.cell, sizes.dtype).value_or(tf32_allowed());
   const RecurrencePlan plan = make_plan(op, sizes, found, algorithm, backward);
   if (plan.is("step") || plan.is("warp") || fits(sizes, plan, backward)) return plan;
   TORCH_CHECK(algorithm == "auto", op, ": algorithm '", algorithm, "' does not fit on ",
@@ -60,6 +92,23 @@ RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
                  : plan.is("cluster") ? "the clusters do not fit on this device"
                                       : "the grid does not fit on this device";
   return other;
+}
+
+RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
+                         std::string_view algorithm, bool backward) {
+  const c10::cuda::CUDAGuard guard(device);
+  RecurrenceDevice found;
+  check_launch(layer_op_name(), describe_device(device.index(), &found));
+  found.tf32 = tf32_cuda(sizes.cell, sizes.dtype).value_or(tf32_allowed());
+  static thread_local KnownPlans plans;
+  const KnownPlans::Key key{current_context(), sizes, found.tf32, backward};
+  if (key.context == nullptr || algorithm != "auto") {
+    return new_plan(sizes, found, device, algorithm, backward);
+  }
+  if (const RecurrencePlan* const known = plans.find(key)) return *known;
+  const RecurrencePlan plan = new_plan(sizes, found, device, algorithm, backward);
+  plans.add(key, plan);
+  return plan;
 }
 
 // Half types are multiplied into float, so that the sum with h W_hh^T is rounded once.
