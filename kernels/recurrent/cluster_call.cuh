@@ -71,7 +71,8 @@ struct ClusterCall {
         static_cast<unsigned>(ceil_div(sizes.row_count, int64_t{plan.rows}) * sizes.directions);
     shape.elements_per_thread = static_cast<int>(sizes.steps);
     const LaunchAttributes attributes =
-        cluster == 1 ? overlapping_launch() : cluster_launch(cluster);
+        cluster == 1 ? LaunchAttributes(overlapping_launch())
+                     : LaunchAttributes(cluster_launch(cluster), overlapping_launch());
     return launch_with(kernel, shape, stream, attributes, *args, plan.rows);
   }
 };
