@@ -1,4 +1,4 @@
-"""The build: what it decides without a toolkit, what it compiles, what it compiles again."""
+"""The build: its decisions without a toolkit, what it compiles, and what it recompiles."""
 
 from __future__ import annotations
 
@@ -209,12 +209,14 @@ def test_every_source_is_in_the_graph(monkeypatch: pytest.MonkeyPatch, toolkit: 
     both += Counter(str(s.relative_to(ROOT)) for s in (ROOT / "kernels").glob("c_api/*.cpp"))
     of_cuda |= {str(source.relative_to(ROOT)) for source in (ROOT / "kernels").rglob("*.cu")}
     ours = ("csrc/", "kernels/c_api", *of_cuda)
-    assert sources(with_cuda, ours) == both + Counter(of_cuda)
+    cells = len(list((ROOT / "kernels/math/cells").glob("*.h")))
+    each = Counter({name: cells if "/instances/" in name else 1 for name in of_cuda})
+    assert sources(with_cuda, ours) == both + each
     assert sources(without, ours) == both + Counter(["csrc/cuda_missing.cpp"])
     # Torch's headers are parsed before any unit that includes them.
     own = f"{folder}/a/torch-2.11.0"
     header = f"{own}/precompiled.h"
-    begin = with_cuda.index(f"build {own}/csrc/recurrent-1.cpp.o")
+    begin = with_cuda.index(f"build {own}/csrc/recurrent-run.cpp.o")
     unit = with_cuda[begin:].split("\nbuild ")[0]
     assert f"build {header}.gch: precompile csrc/precompiled.h" in with_cuda
     assert f" | {header}.gch\n" in unit and f"-include {header}" in unit
@@ -225,7 +227,7 @@ def test_every_source_is_in_the_graph(monkeypatch: pytest.MonkeyPatch, toolkit: 
 def test_units_are_folders_or_equal_parts_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that an edit compiles few files again, and a new one moves none to another folder's."""
+    """An edit must recompile few files, and a new file must not move others to another unit."""
     monkeypatch.chdir(tmp_path)
     files = {"one": 7, "one/cuda": 2, "one/part": 1, "one/part/cuda": 1, "two": 8, "": 1}
     for folder, count in files.items():
@@ -242,7 +244,7 @@ def test_units_are_folders_or_equal_parts_of_them(
 def test_kernels_begin_without_torch(
     monkeypatch: pytest.MonkeyPatch, toolkit: Path, tmp_path: Path
 ) -> None:
-    """Their commands are those of the build that follows, which so finds them made."""
+    """Their commands equal those of the build that follows, so that it does not repeat them."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
     without = host.Torch("0.0.0", "13.0", True, Path("no-torch"), ())
@@ -258,7 +260,7 @@ def test_kernels_begin_without_torch(
 def test_code_for_an_older_gpu_is_assembled_for_a_newer_one(
     toolkit: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As tests of layers that are planned for another GPU need it (docs/other_gpus.md)."""
+    """Tests of layers that are planned for another GPU need this (docs/other_gpus.md)."""
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.0")
     assert cuda.find(TORCH).gencode() == ["-gencode=arch=compute_80,code=sm_80"]
     monkeypatch.setenv("TREADLE_ASSEMBLE_FOR", "9.0")
@@ -287,7 +289,7 @@ def test_host_objects_are_shared_with_a_cpu_only_build(
         Graph(TORCH, kit, folder, "0").write().read_text() for kit in (cuda.find(TORCH), MISSING)
     ]
     shared = [
-        f"build {folder}/torch-2.11.0/csrc/recurrent-1.cpp.o",
+        f"build {folder}/torch-2.11.0/csrc/recurrent-run.cpp.o",
         f"build {folder}/any-torch/kernels/elementwise/cpu/scale.cpp.avx2.o",
     ]
     for start in shared:
