@@ -35,6 +35,7 @@ Error each_fused_step(FusedForward args, Error success, const F& run) {
     const Error error = run(args);
     if (error != success) return error;
     args.follows = true;
+    args.layer.first_c = nullptr;
     now ^= 1;
   }
   return success;

@@ -11,6 +11,7 @@
 #include "common/cuda/gemm.h"
 #include "common/cuda/launch.h"
 #include "common/tf32.h"
+#include "kernels/common/driver.h"
 #include "kernels/common/launches.h"
 #include "kernels/recurrent/launchers.h"
 #include "kernels/recurrent/run.h"
@@ -27,14 +28,44 @@ std::optional<bool> tf32_cuda(CellKind cell, Dtype dtype) {
   return wanted == tf32_allowed() ? std::optional<bool>() : wanted;
 }
 
-RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
-                         std::string_view algorithm, bool backward, std::optional<bool>* tf32) {
+// The plans of a thread's last layers. Whether a plan fits is the driver's to say, for the context
+// that is current, and to ask takes the host as long as a launch.
+class KnownPlans {
+ public:
+  struct Key {
+    const void* context;
+    RecurrenceSizes sizes;
+    bool tf32, backward;
+
+    bool operator==(const Key& other) const {
+      return context == other.context && sizes == other.sizes && tf32 == other.tf32 &&
+             backward == other.backward;
+    }
+  };
+
+  const RecurrencePlan* find(const Key& key) const {
+    for (const auto& [known, plan] : all_) {
+      if (known == key) return &plan;
+    }
+    return nullptr;
+  }
+  void add(const Key& key, const RecurrencePlan& plan) {
+    if (all_.size() < kMost) {
+      all_.emplace_back(key, plan);
+    } else {
+      all_[oldest_++ % kMost] = {key, plan};
+    }
+  }
+
+ private:
+  static constexpr size_t kMost = 32;
+  std::vector<std::pair<Key, RecurrencePlan>> all_;
+  size_t oldest_ = 0;
+};
+
+RecurrencePlan new_plan(const RecurrenceSizes& sizes, const RecurrenceDevice& found,
+                        at::Device device, std::string_view algorithm, bool backward) {
   const char* const op = layer_op_name();
-  const c10::cuda::CUDAGuard guard(device);
-  RecurrenceDevice found;
-  check_launch(op, describe_device(device.index(), &found));
-  *tf32 = tf32_cuda(sizes.cell, sizes.dtype);
-  found.tf32 = tf32->value_or(tf32_allowed());
   const RecurrencePlan plan = make_plan(op, sizes, found, algorithm, backward);
   bool fits = false;
   check_launch(op, plan_fits(sizes, plan, backward, &fits));
@@ -46,6 +77,24 @@ RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
                  : plan.grid() ? "the grid does not fit on this device"
                                : "the clusters do not fit on this device";
   return other;
+}
+
+RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
+                         std::string_view algorithm, bool backward, std::optional<bool>* tf32) {
+  const c10::cuda::CUDAGuard guard(device);
+  RecurrenceDevice found;
+  check_launch(layer_op_name(), describe_device(device.index(), &found));
+  *tf32 = tf32_cuda(sizes.cell, sizes.dtype);
+  found.tf32 = tf32->value_or(tf32_allowed());
+  static thread_local KnownPlans plans;
+  const KnownPlans::Key key{current_context(), sizes, found.tf32, backward};
+  if (key.context == nullptr || algorithm != "auto") {
+    return new_plan(sizes, found, device, algorithm, backward);
+  }
+  if (const RecurrencePlan* const known = plans.find(key)) return *known;
+  const RecurrencePlan plan = new_plan(sizes, found, device, algorithm, backward);
+  plans.add(key, plan);
+  return plan;
 }
 
 // Products of half types are floats, so that the sum with h W_hh^T is rounded once.
@@ -66,8 +115,12 @@ void each_step(const Args& args, const F& f) {
   one.step_count = 1;
   for (int64_t s = 0; s < args.step_count; ++s) {
     one.steps = args.steps + s;
-    if constexpr (std::is_same_v<Args, RecurrenceBackward>) {
-      if (s > 0) one.last = args.steps[s - 1];
+    if (s > 0) {
+      if constexpr (std::is_same_v<Args, RecurrenceBackward>) {
+        one.last = args.steps[s - 1];
+      } else {
+        one.first_c = nullptr;
+      }
     }
     if (one.steps->rows > 0) f(one, one.steps->start, one.steps->rows);
   }
@@ -167,7 +220,9 @@ LayerSaved forward_cuda(const LayerRun& run, bool save) {
   // reset, its product reads h0, and nothing is copied.
   const bool reads_h0 =
       !run.idle() && !run.arguments.batch_sizes.defined() && !run.resets.marks.defined();
-  return forward_by_steps(run, save, reads_h0, [&](const ForwardDirection& direction) {
+  const bool reads_c0 =
+      reads_h0 && run.arguments.c0.scalar_type() == run.acc && run.plan.kernel != KernelId::kTiles;
+  return forward_by_steps(run, save, reads_h0, reads_c0, [&](const ForwardDirection& direction) {
     direction_forward(run, direction, stream);
   });
 }
@@ -223,6 +278,6 @@ constexpr RecurrenceBackend kCudaBackend{/*widens_half=*/false, plan_cuda, produ
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(treadle, CUDA, m) { register_recurrent_layer<kCudaBackend>(m); }
+TORCH_LIBRARY_IMPL(treadle, CUDA, m) { register_recurrent_layer<kCudaBackend>(m, at::kCUDA); }
 
 }  // namespace treadle

@@ -181,13 +181,13 @@ void c_states_cuda(const LayerRun& run, const BackwardDirection& direction, cuda
 
 LayerSaved persistent_forward_cuda(const LayerRun& run, bool save, cudaStream_t stream) {
   const LayerArguments& a = run.arguments;
-  auto [output, h, c, gates] = new_outputs(run, save);
-  h = at::empty(a.h0.sizes(), a.h0.options());
-  c = at::empty(a.c0.sizes(), a.c0.options());
+  const auto [output, h, c, gates] = new_outputs(run, save);
   const int64_t width = padded_width(run);
   const Tensor products = products_of_all_steps(run, width, gates),
                starts = device_starts(run, stream);
-  const Tensor weight = a.weight_hh.contiguous(), h0 = a.h0.contiguous(), c0 = a.c0.contiguous();
+  const Tensor weight = a.weight_hh.contiguous();
+  const Tensor h0 = run.null_states() ? Tensor() : a.h0.contiguous();
+  const Tensor c0 = run.null_states() ? Tensor() : a.c0.contiguous();
   const Tensor bias_ih = contiguous(a.bias_ih), bias_hh = contiguous(a.bias_hh);
   PersistentForward args =
       forward_arguments(sizes_of(run, starts), run.sequence.rows, width, run.cell.gates);
@@ -195,9 +195,9 @@ LayerSaved persistent_forward_cuda(const LayerRun& run, bool save, cudaStream_t 
   args.weight_hh = weight.const_data_ptr();
   args.bias_ih = const_data_of(bias_ih);
   args.bias_hh = const_data_of(bias_hh);
-  args.h0 = h0.const_data_ptr();
+  args.h0 = const_data_of(h0);
   args.h = h.mutable_data_ptr();
-  args.c0 = c0.const_data_ptr();
+  args.c0 = const_data_of(c0);
   args.c = c.mutable_data_ptr();
   args.output = output.mutable_data_ptr();
   args.gates = data_of(gates);

@@ -66,17 +66,18 @@ void over_rows(const Args& args, int64_t step_work, const F& f) {
 }
 
 LayerSaved forward_cpu(const LayerRun& run, bool save) {
-  return forward_by_steps(run, save, /*reads_h0=*/false, [&](const ForwardDirection& direction) {
-    const Tensor& weight_hh = direction.weight_hh;
-    in_chunks(run, direction, [&](const RecurrenceForward& args, bool) {
-      const Tensor panels = empty_panels(weight_hh);
-      cpu::recurrent_pack_forward(args.cell, args.dtype, matrix_view(weight_hh), args.hidden,
-                                  panels.data_ptr());
-      over_rows(args, weight_hh.numel(), [&](int64_t begin, int64_t end) {
-        cpu::recurrent_layer_forward(args, panels.data_ptr(), begin, end);
+  return forward_by_steps(
+      run, save, /*reads_h0=*/false, /*reads_c0=*/false, [&](const ForwardDirection& direction) {
+        const Tensor& weight_hh = direction.weight_hh;
+        in_chunks(run, direction, [&](const RecurrenceForward& args, bool) {
+          const Tensor panels = empty_panels(weight_hh);
+          cpu::recurrent_pack_forward(args.cell, args.dtype, matrix_view(weight_hh), args.hidden,
+                                      panels.data_ptr());
+          over_rows(args, weight_hh.numel(), [&](int64_t begin, int64_t end) {
+            cpu::recurrent_layer_forward(args, panels.data_ptr(), begin, end);
+          });
+        });
       });
-    });
-  });
 }
 
 void steps_backward_cpu(const BackwardDirection& direction) {
@@ -157,6 +158,6 @@ constexpr RecurrenceBackend kCpuBackend{/*widens_half=*/true, plan_cpu, product_
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(treadle, CPU, m) { register_recurrent_layer<kCpuBackend>(m); }
+TORCH_LIBRARY_IMPL(treadle, CPU, m) { register_recurrent_layer<kCpuBackend>(m, at::kCPU); }
 
 }  // namespace treadle

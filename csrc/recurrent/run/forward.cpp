@@ -1,6 +1,7 @@
 // recurrent_layer, forward, on all devices. Shapes: layer.h; formulas: kernels/math/cells.
 // Twin: backward.cpp. Backends: cpu.cpp, cuda/layer.cpp. Derivatives: autograd.cpp.
 #include <ATen/Functions.h>
+#include <ATen/record_function.h>
 
 #include <algorithm>
 
@@ -31,6 +32,17 @@ void* direction_data(const LayerRun& run, const Tensor& t, int64_t d) {
   return static_cast<char*>(t.mutable_data_ptr()) + d * t.nbytes() / run.sizes.directions;
 }
 
+// A state that steps work in: `last` where it can be, else a new one of `dtype`.
+Tensor working_state(const Tensor& last, ScalarType dtype) {
+  if (last.scalar_type() == dtype && begins_at_16_bytes(last)) return last;
+  return at::empty(last.sizes(), last.options().dtype(dtype));
+}
+
+// Leaves the state after the last step in `last`.
+Tensor put_state(const Tensor& state, const Tensor& last) {
+  return last.is_same(state) ? last : last.copy_(state);
+}
+
 // The arguments of a direction's steps, without the products.
 RecurrenceForward steps_of(const LayerRun& run, const ForwardDirection& direction,
                            const Tensor& output) {
@@ -47,6 +59,8 @@ RecurrenceForward steps_of(const LayerRun& run, const ForwardDirection& directio
   all.bias_hh = const_data_of(direction.bias_hh);
   all.h = direction_data(run, direction.h, d);
   all.c = direction_data(run, direction.c, d);
+  const Tensor& first_c = direction.first_c;
+  if (first_c.defined()) all.first_c = const_direction_data(run, first_c, d);
   all.output = static_cast<char*>(output.mutable_data_ptr()) +
                d * sizes.hidden * static_cast<int64_t>(output.element_size());
   all.output_stride = sizes.directions * sizes.hidden;
@@ -56,8 +70,8 @@ RecurrenceForward steps_of(const LayerRun& run, const ForwardDirection& directio
 }
 
 ForwardDirection direction_of(const LayerRun& run, int64_t d, const Tensor& output,
-                              const Tensor& first_h, const Tensor& h, const Tensor& c,
-                              const Tensor& gates) {
+                              const Tensor& first_h, const Tensor& first_c, const Tensor& h,
+                              const Tensor& c, const Tensor& gates) {
   const LayerArguments& args = run.arguments;
   ForwardDirection found{d,
                          run.sequence.in_order(d),
@@ -70,6 +84,7 @@ ForwardDirection direction_of(const LayerRun& run, int64_t d, const Tensor& outp
                          h,
                          c,
                          first_h,
+                         first_c,
                          gates,
                          {}};
   found.all = steps_of(run, found, output);
@@ -77,10 +92,11 @@ ForwardDirection direction_of(const LayerRun& run, int64_t d, const Tensor& outp
 }
 
 LayerSaved forward(const RecurrenceBackend& backend, const LayerArguments& arguments, bool save,
-                   std::string_view algorithm) {
+                   std::string_view algorithm, const StackStates& stack = {}) {
   check_layer(layer_op_name(), arguments);
   check_layer_data(layer_op_name(), arguments);
-  const LayerRun run(backend, arguments, algorithm, /*backward=*/false);
+  const LayerRun run(backend, arguments, algorithm, /*backward=*/false, stack);
+  if (stack.zeros != nullptr && !run.null_states()) stack.zeros->write();
   const FlushInProducts flush(arguments.input, run.multiplications());
   return backend.forward(run, save);
 }
@@ -97,20 +113,22 @@ LayerSaved new_outputs(const LayerRun& run, bool save) {
   shape.back() = run.sizes.directions * run.sizes.hidden;
   Tensor gates;
   if (save) gates = at::empty_symint(layer_gates_shape(run.arguments, false), input.options());
-  return {at::empty(shape, input.options()), Tensor(), Tensor(), gates};
+  return {at::empty(shape, input.options()), run.last_h(), run.last_c(), gates};
 }
 
-LayerSaved forward_by_steps(const LayerRun& run, bool save, bool reads_h0,
+LayerSaved forward_by_steps(const LayerRun& run, bool save, bool reads_h0, bool reads_c0,
                             const std::function<void(const ForwardDirection&)>& f) {
   const Tensor &h0 = run.arguments.h0, &c0 = run.arguments.c0;
-  auto [output, h, c, gates] = new_outputs(run, save);
+  const auto [output, h_n, c_n, gates] = new_outputs(run, save);
+  const Tensor h = working_state(h_n, h_n.scalar_type()), c = working_state(c_n, run.acc);
   const Tensor first_h = reads_h0 ? aligned(h0) : Tensor();
-  h = reads_h0 ? at::empty(h0.sizes(), h0.options()) : h0.clone(at::MemoryFormat::Contiguous);
-  c = c0.to(run.acc, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
+  const Tensor first_c = reads_c0 ? aligned(c0) : Tensor();
+  if (!reads_h0) h.copy_(h0);
+  if (!reads_c0) c.copy_(c0);
   for (int64_t d = 0; d < run.sizes.directions && !run.idle(); ++d) {
-    f(direction_of(run, d, output, first_h, h, c, save ? run.rows(gates, d) : Tensor()));
+    f(direction_of(run, d, output, first_h, first_c, h, c, save ? run.rows(gates, d) : Tensor()));
   }
-  return {output, h, cast(c, c0.scalar_type()), gates};
+  return {output, put_state(h, h_n), put_state(c, c_n), gates};
 }
 
 void in_chunks(const LayerRun& run, const ForwardDirection& direction,
@@ -130,6 +148,7 @@ void in_chunks(const LayerRun& run, const ForwardDirection& direction,
     RecurrenceForward chunk = direction.all;
     chunk.steps = &one;
     chunk.step_count = end - begin;
+    if (begin > 0) chunk.first_c = nullptr;
     chunk.products = matrix_view(plan.transposed ? products.t() : products);
     // Moves the pointer to where row 0 of S would be, because the steps count rows from there.
     chunk.products.data =
@@ -144,6 +163,12 @@ LayerResults recurrent_layer_kernel(const RecurrenceBackend& backend,
                                     c10::string_view algorithm) {
   auto [output, h_n, c_n, gates] = forward(backend, arguments, /*save=*/false, algorithm);
   return {output, h_n, c_n};
+}
+
+Tensor recurrent_layer_inference(const RecurrenceBackend& backend, const LayerArguments& arguments,
+                                 const StackStates& states) {
+  RECORD_FUNCTION("treadle::recurrent_layer", c10::ArrayRef<const c10::IValue>());
+  return std::get<0>(forward(backend, arguments, /*save=*/false, "auto", states));
 }
 
 LayerSaved recurrent_layer_forward_kernel(const RecurrenceBackend& backend,

@@ -11,6 +11,7 @@
 #include "kernels/recurrent/plan/scope.h"
 #include "recurrent/run/backend.h"
 #include "recurrent/run/dispatch.h"
+#include "recurrent/run/stack.h"
 
 namespace treadle {
 
@@ -49,9 +50,10 @@ struct LayerRun {
   RecurrencePlan plan;
   PlanScope scope;  // launches during this object's lifetime are part of the plan
   LayerResets resets;
+  StackStates stack;  // of a layer that is one of a stack
 
   LayerRun(const RecurrenceBackend& backend, const LayerArguments& a, std::string_view algorithm,
-           bool backward)
+           bool backward, const StackStates& stack = {})
       : backend(backend),
         arguments(a),
         cell(cell_info(a.cell)),
@@ -68,7 +70,8 @@ struct LayerRun {
         work(backend.widens_half ? acc : a.input.scalar_type()),
         plan(backend.plan(sizes, a.input.device(), algorithm, backward, &tf32)),
         scope(sizes, backward, plan),
-        resets(a, acc) {}
+        resets(a, acc),
+        stack(stack) {}
 
   int64_t width() const { return cell.gates * sizes.hidden; }  // GH
 
@@ -87,6 +90,17 @@ struct LayerRun {
   // Whether there is nothing to compute.
   bool idle() const { return sequence.rows == 0 || sizes.hidden == 0; }
   bool persistent() const { return plan.persistent() && !idle(); }
+  // Whether the kernels get null for h0 and c0: they are zeros, which those of one block know.
+  bool null_states() const { return stack.zeros != nullptr && persistent() && plan.one_block(); }
+  // Where the last states go.
+  Tensor last_h() const {
+    const Tensor& h0 = arguments.h0;
+    return stack.h_n.defined() ? stack.h_n : at::empty(h0.sizes(), h0.options());
+  }
+  Tensor last_c() const {
+    const Tensor& c0 = arguments.c0;
+    return stack.c_n.defined() ? stack.c_n : at::empty(c0.sizes(), c0.options());
+  }
   // Whether the kernels read half types in pairs; the neighbour of a number must not be written
   // meanwhile.
   bool reads_words() const { return plan.one_block() && is_half(sizes.dtype); }
@@ -118,22 +132,24 @@ struct LayerRun {
 // Direction d of a forward pass that runs step by step.
 struct ForwardDirection {
   int64_t d;
-  std::vector<RecurrenceStep> steps;       // in order
-  Tensor input, weight_ih, weight_hh;      // [S, I], in `work`, of this direction
-  Tensor bias_ih, bias_hh, h, c, first_h;  // h and c of all directions
-  Tensor gates;                            // [S, GH], or undefined
-  RecurrenceForward all;                   // of all steps, without products
+  std::vector<RecurrenceStep> steps;   // in order
+  Tensor input, weight_ih, weight_hh;  // [S, I], in `work`, of this direction
+  Tensor bias_ih, bias_hh;
+  Tensor h, c;              // [D, B, H]: the states that steps work in
+  Tensor first_h, first_c;  // [D, B, H]: what the first step reads instead; or undefined
+  Tensor gates;             // [S, GH], or undefined
+  RecurrenceForward all;    // of all steps, without products
 
   // What the first step reads instead of all.h; or null.
   const void* first_h_data(const LayerRun& run) const;
 };
 
-// Output and, if `save`, gates of a layer; the states are undefined.
+// Memory for the results of a layer; gates are undefined unless `save`.
 LayerSaved new_outputs(const LayerRun& run, bool save);
 
 // f(direction) for each of them. With `reads_h0` the first step reads h0 itself, and h begins as
-// anything.
-LayerSaved forward_by_steps(const LayerRun& run, bool save, bool reads_h0,
+// anything; likewise c.
+LayerSaved forward_by_steps(const LayerRun& run, bool save, bool reads_h0, bool reads_c0,
                             const std::function<void(const ForwardDirection&)>& f);
 
 // f(arguments, first) for chunks of the steps of a direction, with their products; of the first
@@ -188,8 +204,13 @@ LayerSaved recurrent_layer_forward_kernel(const RecurrenceBackend& backend,
 LayerGrads recurrent_layer_backward_kernel(const RecurrenceBackend& backend,
                                            const LayerBackwardCall& call);
 
+// A layer of a stack, on the device of `backend`.
+Tensor recurrent_layer_inference(const RecurrenceBackend& backend, const LayerArguments& arguments,
+                                 const StackStates& states);
+
 template <const RecurrenceBackend& backend>
-void register_recurrent_layer(torch::Library& m) {
+void register_recurrent_layer(torch::Library& m, c10::DeviceType device) {
+  layer_inference(device) = bind<backend, recurrent_layer_inference>;
   m.impl("recurrent_layer", LayerKernel<bind<backend, recurrent_layer_kernel>>::call);
   m.impl("recurrent_layer_forward",
          LayerKernel<bind<backend, recurrent_layer_forward_kernel>>::call);

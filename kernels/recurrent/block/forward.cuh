@@ -48,8 +48,9 @@ __global__ void __launch_bounds__(2 * units, 1)
     __syncthreads();  // otherwise the compiler keeps the addresses of all gates, and spills
   }
   const int64_t own_state = (d * args.sizes.batch + rows.first + row) * hidden + unit;
-  T first_h = real ? static_cast<const T*>(args.h0)[own_state] : T{};
-  float c = real ? load_c<T>(args.c0, own_state, args.sizes.half_c) : 0.0f;
+  const bool given_states = real && args.h0 != nullptr;
+  T first_h = given_states ? static_cast<const T*>(args.h0)[own_state] : T{};
+  float c = given_states ? load_c<T>(args.c0, own_state, args.sizes.half_c) : 0.0f;
   const auto time = [&](int s) { return group.forward_time(s, steps); };
   const GroupResets<any_resets> resets{args.resets, args.sizes, group};
   PassMarks<any_resets, false, Layout::kRows> marks(resets, 1);

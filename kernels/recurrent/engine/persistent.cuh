@@ -4,6 +4,9 @@
 // steps of a layer in one launch and keeps its weights on the chip.
 #pragma once
 
+#include <atomic>
+#include <mutex>
+
 #include "kernels/common/convert.cuh"
 #include "kernels/common/launch.cuh"
 #include "kernels/common/ptx.cuh"
@@ -248,6 +251,56 @@ cudaError_t has_code(void (*kernel)(P...), const CompiledFor& compiled, bool* fo
 // Whether a kernel needs more than the device has; clears the error.
 inline bool too_large(cudaError_t error) {
   return error == cudaErrorInvalidValue && cudaGetLastError() == error;
+}
+
+// What launches need to know of a device.
+struct DeviceLimits {
+  int processors, cooperative, shared_bytes;
+};
+
+// Those of the current device, which is asked once.
+inline cudaError_t current_limits(DeviceLimits* found) {
+  constexpr int kMost = 64;
+  static DeviceLimits known[kMost];
+  static std::atomic<bool> asked[kMost] = {};
+  static std::mutex mutex;
+  int device = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error != cudaSuccess) return error;
+  if (device < kMost && asked[device].load(std::memory_order_acquire)) {
+    *found = known[device];
+    return cudaSuccess;
+  }
+  const struct {
+    int* to;
+    cudaDeviceAttr attribute;
+  } questions[] = {
+      {&found->processors, cudaDevAttrMultiProcessorCount},
+      {&found->cooperative, cudaDevAttrCooperativeLaunch},
+      {&found->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin},
+  };
+  for (const auto& [to, attribute] : questions) {
+    error = cudaDeviceGetAttribute(to, attribute, device);
+    if (error != cudaSuccess) return error;
+  }
+  if (device < kMost) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    known[device] = *found;
+    asked[device].store(true, std::memory_order_release);
+  }
+  return cudaSuccess;
+}
+
+// How many blocks of a kernel without clusters are resident at once.
+template <class... P>
+cudaError_t blocks_at_once(void (*kernel)(P...), int threads, size_t shared_bytes, int* count) {
+  DeviceLimits limits{};
+  const cudaError_t error = current_limits(&limits);
+  if (error != cudaSuccess) return error;
+  const cudaError_t found =
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(count, kernel, threads, shared_bytes);
+  *count *= limits.processors;
+  return found;
 }
 
 }  // namespace treadle

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <tuple>
 
 #include "kernels/common/exported.h"
 #include "kernels/recurrent/cell_info.h"
@@ -73,6 +74,15 @@ struct RecurrenceSizes {
 
   // Not all rows take all steps with the state of the step before.
   bool ragged() const { return packed || resets; }
+
+  // All of them: what is planned for the one is planned for the other.
+  bool operator==(const RecurrenceSizes& other) const {
+    const auto all = [](const RecurrenceSizes& s) {
+      return std::tie(s.cell, s.steps, s.batch, s.hidden, s.directions, s.dtype, s.packed,
+                      s.resets);
+    };
+    return all(*this) == all(other);
+  }
 };
 
 inline constexpr int kHopperMhz = 1980;  // of the GPU of the planner's times

@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kBlockSize)
   acc gates[Cell::kGates][n], h[n], c[n];
 #pragma unroll
   for (int k = 0; k < Cell::kGates; ++k) load_gate<Cell, T>(args, k, at, product_row, gates[k]);
-  load_vector<acc>(args.c, state, c);
+  load_vector<acc>(args.first_c != nullptr ? args.first_c : args.c, state, c);
   if (args.gates != nullptr) {
 #pragma unroll
     for (int k = 0; k < Cell::kGates; ++k) {
@@ -238,7 +238,7 @@ cudaError_t launch_grouped_forward(const RecurrenceForward& args, const StepGrou
     bool vectors = in_vectors(args.products, kMost) && in_vectors(args.state_products, kMost) &&
                    in_vectors(args.output, args.output_stride, kMost);
     for (const void* dense : {args.bias_ih, args.bias_hh, static_cast<const void*>(args.h),
-                              static_cast<const void*>(args.c),
+                              static_cast<const void*>(args.c), args.first_c,
                               static_cast<const void*>(args.gates), args.resets.h, args.resets.c}) {
       vectors = vectors && in_vectors(dense, 0, kMost);
     }

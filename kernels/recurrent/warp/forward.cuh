@@ -76,7 +76,8 @@ __device__ __forceinline__ void finish_unit(const FusedForward& args, int64_t b,
           Narrow<T>::from(gates[m]);
     }
   }
-  const auto next = Cell::forward(gates, static_cast<const acc*>(layer.c)[state]);
+  const void* const old_c = layer.first_c != nullptr ? layer.first_c : layer.c;
+  const auto next = Cell::forward(gates, static_cast<const acc*>(old_c)[state]);
   T h = Narrow<T>::from(next.new_h);
   acc c = next.new_cell;
   static_cast<T*>(layer.output)[row * layer.output_stride + unit] = h;

@@ -152,6 +152,11 @@ class LLTM(CellLayers, nn.Module):
     def _rename_entries(self, state_dict: dict[str, Any], prefix: str) -> str | None:
         return layer_from_cell(self, state_dict, prefix)
 
+    def _op_makes_zeros(self, input: Tensor) -> bool:
+        kind = input.device.type
+        lower = kind != "meta" and torch.is_autocast_enabled(kind)
+        return not lower and super()._op_makes_zeros(input)
+
     def _zeros(self, input: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         # Under autocast the op keeps the dtype of c, so c keeps the dtype that it starts in.
         return zeros(input, shape)
