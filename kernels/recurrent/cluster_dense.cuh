@@ -116,17 +116,17 @@ struct SpreadWeights {
 // last send.
 template <class Layout>
 struct DenseSends {
-  static constexpr int kMost = shapes::ceil_div(Layout::kSends, Layout::kThreads);
+  static constexpr int kMost = shapes::ceil_div(Layout::kSends, Layout::kComputing);
   static constexpr int kPieces = Layout::kOwnBytes / 16;  // to each block
   uint32_t from[kMost], to[kMost], barrier[kMost];
   bool last;  // whether the last piece is one
 
   // bytes: of the state that one barrier counts.
   __device__ __forceinline__ DenseSends(uint32_t base, int rank, int bytes)
-      : last(static_cast<int>(threadIdx.x) + (kMost - 1) * Layout::kThreads < Layout::kSends) {
+      : last(static_cast<int>(threadIdx.x) + (kMost - 1) * Layout::kComputing < Layout::kSends) {
 #pragma unroll
     for (int i = 0; i < kMost; ++i) {
-      const int e = static_cast<int>(threadIdx.x) + i * Layout::kThreads;
+      const int e = static_cast<int>(threadIdx.x) + i * Layout::kComputing;
       const int piece = e % kPieces, block = e / kPieces;
       const int at = rank * Layout::kOwnBytes + piece * 16;
       const uint32_t there = ptx::in_block(base, block < Layout::kBlocks ? block : 0);
@@ -143,7 +143,7 @@ struct DenseSends {
     for (int i = 0; i < kMost; ++i) pieces[i] = ptx::load16(from[i] + parity);
 #pragma unroll
     for (int i = 0; i < kMost; ++i) {
-      const bool any = i + 1 < kMost || Layout::kSends % Layout::kThreads == 0 || last;
+      const bool any = i + 1 < kMost || Layout::kSends % Layout::kComputing == 0 || last;
       ptx::send16_if(any, to[i] + other, pieces[i], barrier[i] + other);
     }
   }

@@ -1,7 +1,7 @@
-// The dense cluster kernels: the layouts of a block's shared memory. They take batches whose rows
-// all have all steps, without resets, of a width H that is a multiple of 8, and have as constants
-// what cluster_{forward,backward}.cuh ask at run time: the rows of a tile
-// (`stride`) and whether gates are saved. Neither torch nor CUDA, as shapes.h.
+// The cluster kernels of half types: the layouts of a block's shared memory. The rows of a tile are
+// a constant (`stride`). A batch is dense if all its rows have all steps, none of them resets, and
+// H is a multiple of 8; any other one is `ragged`, and kernels for those take dense batches, too.
+// Neither torch nor CUDA, as shapes.h.
 #pragma once
 
 #include "kernels/recurrent/shapes.h"
@@ -14,14 +14,24 @@ constexpr int kept_fragments(int warps, int reserve, int fragments) {
   return kept < fragments ? kept : fragments;
 }
 
+// Shared memory of a ragged batch: rows of steps (StepRing) and marks of resets (SharedMarks).
+constexpr int ragged_bytes(int depth) { return 2 * depth * 16 + 16; }
+
 // Forward: warp (group of 16 units, split of K), as ClusterForward.
-template <int gates, int state_gates, int units, int blocks, int tiles, int stride>
+template <int gates, int state_gates, int units, int blocks, int tiles, int stride,
+          bool ragged = false>
 struct DenseForward {
+  static constexpr bool kRagged = ragged;
   static constexpr int kUnits = units, kBlocks = blocks, kTiles = tiles, kStride = stride;
   static constexpr int kGates = gates, kStateGates = state_gates;
   static constexpr int kHidden = units * blocks, kRows = stride * tiles;
   static constexpr int kGroups = units / 16, kSplits = units >= 64 ? 2 : 4;
-  static constexpr int kWarps = kGroups * kSplits, kThreads = kWarp * kWarps;
+  static constexpr int kWarps = kGroups * kSplits, kComputing = kWarp * kWarps;
+  // A fifth warp that copies hides what saving gates costs. A ninth one would take a third of the
+  // registers of all.
+  static constexpr bool kCopyWarp = units == 16;
+  static constexpr int kThreads = kComputing + (kCopyWarp ? kWarp : 0);
+  static constexpr int kCopying = kCopyWarp ? kWarp : kComputing;
   static constexpr int kChunks = kHidden / 16 / kSplits;  // of 16 k, a warp
   // Sums of 16 units lie as lanes hold them, in kPairs pairs of rows; a warp takes 32 of them at a
   // time, and finishes at most kItems such slots.
@@ -33,37 +43,43 @@ struct DenseForward {
   static constexpr int kQuads = kRows * units / 4;
   static constexpr int kFragments = kChunks * state_gates;
   static constexpr int kReserve = 52 + 4 * state_gates * tiles + 8 * tiles + (gates + 3) * kItems +
-                                  3 * shapes::ceil_div(kSends, kThreads) +
-                                  4 * shapes::ceil_div(kFetches, kThreads);
-  static constexpr int kKept = kept_fragments(kWarps, kReserve, kFragments);
+                                  3 * shapes::ceil_div(kSends, kComputing) +
+                                  4 * shapes::ceil_div(kFetches, kComputing) +
+                                  (ragged ? (units < 64 ? 12 : 16) + 3 * kItems : 0);
+  static constexpr int kKept = kept_fragments(kThreads / kWarp, kReserve, kFragments);
   static constexpr int kDepth = tiles == 1 ? 8 : 4, kAhead = kDepth - 2;  // stages of the input
 
-  // In bytes. Of each parity: h of all units, h of own units, barriers.
+  // In bytes. Of each parity: h of all units, h of own units, barriers, and own h of rows of which
+  // another one is sent, since they reset.
   static constexpr int kTileBytes = 32 * stride;  // of 16 units
   static constexpr int kState = 0, kOutgoing = kHidden * kRows * 2;
   static constexpr int kOwnBytes = units * kRows * 2;
   static constexpr int kBarriers = kOutgoing + kOwnBytes;
-  static constexpr int kParity = kBarriers + shapes::ceil_div(kSplits, 2) * 16;
+  static constexpr int kUnsent = kBarriers + shapes::ceil_div(kSplits, 2) * 16;
+  static constexpr int kParity = kUnsent + (ragged ? kOwnBytes : 0);
   static constexpr int kSums = 2 * kParity;
   static constexpr int kStages = kSums + kSplits * kGroups * state_gates * tiles * kSumBytes;
   static constexpr int kStageRow = units * 2 + 16, kStageBytes = gates * kRows * kStageRow;
   static constexpr int kBias = kStages + kDepth * kStageBytes;
   static constexpr int kWeights = kBias + gates * units * 4;
-  static constexpr int kSharedBytes = kWeights + kWarps * (kFragments - kKept) * 512;
+  static constexpr int kSteps = kWeights + kWarps * (kFragments - kKept) * 512;
+  static constexpr int kSharedBytes = kSteps + (ragged ? ragged_bytes(kDepth) : 0);
 };
 
 // Backward. A block multiplies the gradients of its own gates, which are its part of K, and sends
 // each block that block's part of the sums: these are fewer bytes than the gradients that they are
 // sums of, and need no second sum in shared memory. A warp multiplies kWide tiles of 16 units of
 // the whole layer.
-template <int gates, int state_gates, int units, int blocks, int tiles, int stride>
+template <int gates, int state_gates, int units, int blocks, int tiles, int stride,
+          bool ragged = false>
 struct DenseBackward {
+  static constexpr bool kRagged = ragged;
   static constexpr int kUnits = units, kBlocks = blocks, kTiles = tiles, kStride = stride;
   static constexpr int kGates = gates, kStateGates = state_gates;
   static constexpr int kHidden = units * blocks, kRows = stride * tiles;
   static constexpr int kGroups = units / 16;
   static constexpr int kWarps = units == 16 ? 4 : units == 48 ? 12 : 8;
-  static constexpr int kThreads = kWarp * kWarps;
+  static constexpr int kThreads = kWarp * kWarps, kCopying = kThreads;
   static constexpr int kChunks = state_gates * kGroups;  // of 16 k
   static constexpr int kWide = kHidden / 16 / kWarps;    // tiles of 16 units, a warp
   // As forward; all warps share the slots.
@@ -79,7 +95,8 @@ struct DenseBackward {
   static constexpr int kReserve = (kWarps > 8 && tiles > 1 ? 54 : 34 + 24 * tiles) +
                                   (state_gates == 4 ? 13 : 10) * kEarly + 5 * kItems + 2 * kWide +
                                   5 * shapes::ceil_div(kFetches, kThreads) +
-                                  3 * shapes::ceil_div(kQuads, kThreads);
+                                  3 * shapes::ceil_div(kQuads, kThreads) +
+                                  (ragged ? 14 + 2 * kItems : 0);
   static constexpr int kKept = kept_fragments(kWarps, kReserve, kFragments);
   // Stages of what forward saved.
   static constexpr int kDepth = tiles > 1 ? 4 : units == 48 ? 6 : 8, kAhead = kDepth - 2;
@@ -99,7 +116,8 @@ struct DenseBackward {
   static constexpr int kWeights = kStages + kDepth * kStageBytes > kWarps* kTurnBytes
                                       ? kStages + kDepth * kStageBytes
                                       : kWarps * kTurnBytes;
-  static constexpr int kSharedBytes = kWeights + kWarps * (kFragments - kKept) * 512;
+  static constexpr int kSteps = kWeights + kWarps * (kFragments - kKept) * 512;
+  static constexpr int kSharedBytes = kSteps + (ragged ? ragged_bytes(kDepth) : 0);
   static_assert(kHidden / 16 % kWarps == 0 && kWide % 2 == 0);
 };
 

@@ -1,6 +1,6 @@
-// Dense cluster kernel, backward (cluster_dense.cuh): grad_h_{t-1} = grad_gates_t W_hh. A block
-// multiplies its own gradients of gates by its rows of W_hh, which gives a part of grad_h of every
-// unit, and sends these sums from the accumulators to the blocks that own the units; there the
+// Cluster kernel of half types, backward (cluster_dense.cuh): grad_h_{t-1} = grad_gates_t W_hh. A
+// block multiplies its own gradients of gates by its rows of W_hh, which gives a part of grad_h of
+// every unit, and sends these sums from the accumulators to the blocks that own the units; there the
 // parts are added in the order of blocks. One barrier a step between all threads: own gradients are
 // complete. All threads copy, while sums travel. rows_each: rows a cluster. Twin:
 // kernels/recurrent/cpu/rows_backward.h.
@@ -30,14 +30,14 @@ __device__ __forceinline__ uint32_t bits_of_all(const Slopes& slopes) {
   return all;
 }
 
-template <class Cell, class T, int units, int blocks, int tiles, int stride>
+template <class Cell, class T, int units, int blocks, int tiles, int stride, bool ragged>
 __global__ void __launch_bounds__(
-    DenseBackward<Cell::kGates, Cell::kStateGates, units, blocks, tiles, stride>::kThreads, 1)
+    DenseBackward<Cell::kGates, Cell::kStateGates, units, blocks, tiles, stride, ragged>::kThreads, 1)
     cluster_dense_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
-  using L = DenseBackward<kGates, kStateGates, units, blocks, tiles, stride>;
+  using L = DenseBackward<kGates, kStateGates, units, blocks, tiles, stride, ragged>;
   constexpr int kChunks = L::kChunks, kItems = L::kItems, kGroups = L::kGroups, kWide = L::kWide;
   extern __shared__ __align__(128) unsigned char memory[];
   const uint32_t base = ptx::shared_address(memory);
@@ -69,13 +69,36 @@ __global__ void __launch_bounds__(
   }
   __syncthreads();
 
+  // ---- ragged: the rows of steps, and which of them reset
+  // Without marks, as of no steps.
+  PersistentSizes marked = args.sizes;
+  if (args.resets.marks == nullptr) marked.steps = 0;
+  const GroupResets<ragged> resets{args.resets, marked, group};
+  PassMarks<ragged, true, L::kRows> marks(resets);
+  StepRing<L, true> ring{group, steps, base + L::kSteps};
+  SharedMarks<ragged> words{base + L::kSteps + StepRing<L, true>::kEntries * 16};
+  // This warp asks for both: the one that may have fewer slots than others.
+  const bool asks = warp == L::kWarps - 1;
+  if constexpr (ragged) {
+    if (asks) {
+      words.last = marks.before(0);
+      words.leave(marks, 0), words.leave(marks, 1), ring.leave_first(lane);
+    }
+  }
+
   // ---- zeros in the stages, and barriers
   clear<L>(base + L::kStages, L::kDepth * L::kStageBytes);
   uint32_t expected = L::kStateBytes;
   if (thread == 0) begin_barriers<L, 1>(base, expected);
   __syncthreads();
   DenseBackwardCopies<L> own(args, group, base, first_unit);
-  for (int s = 0; s < L::kAhead; ++s) own.fetch(s < steps, s * L::kStageBytes);
+  for (int s = 0; s < L::kAhead; ++s) {
+    if constexpr (ragged) {
+      own.fetch(ring.of(s), s * L::kStageBytes);
+    } else {
+      own.fetch(s < steps, s * L::kStageBytes);
+    }
+  }
   ptx::wait_copies<L::kAhead - 1>();
   // No block may send before all have initialised their barriers.
   __syncthreads();
@@ -96,7 +119,7 @@ __global__ void __launch_bounds__(
   // ---- the items (unit, row) of this thread; gradients stay in registers
   const int64_t state_row = d * args.sizes.batch + rows.first;
   uint32_t place[kItems], own_stage[kItems], own_c[kItems], own_sums[kItems];
-  bool has[kItems], mine[kItems], unit_exists[kItems];
+  bool has[kItems], mine[kItems], unit_exists[kItems], real[kItems];
   int unit[kItems], row[kItems];
   float grad_h[kItems], grad_c[kItems];
 #pragma unroll
@@ -114,14 +137,18 @@ __global__ void __launch_bounds__(
     own_sums[i] = base + L::kState + sums * L::kSumBytes + at.byte;
     unit_exists[i] = first_unit + unit[i] < hidden;
     mine[i] = has[i] && at.exists;
-    const bool real = mine[i] && row[i] < rows.count && unit_exists[i];
+    real[i] = mine[i] && row[i] < rows.count && unit_exists[i];
     const int64_t at_state = (state_row + row[i]) * hidden + first_unit + unit[i];
-    const bool any_h = real && args.grad_h_n != nullptr, any_c = real && args.grad_c_n != nullptr;
+    const bool any_h = real[i] && args.grad_h_n != nullptr;
+    const bool any_c = real[i] && args.grad_c_n != nullptr;
     grad_h[i] = any_h ? widen(static_cast<const T*>(args.grad_h_n)[at_state]) : 0.0f;
     grad_c[i] = any_c ? load_c<T>(args.grad_c_n, at_state, args.sizes.half_c) : 0.0f;
   }
   const uint32_t lane_grads = base + L::kOutgoing + q * 8 * stride + g % stride * 8;
   const uint32_t own_barrier = base + L::kBarriers;
+  // Ragged: rows of the step before, whose gradients were sent. Those of others are no numbers of
+  // theirs.
+  int sent_rows = 0;
 
   // One iteration more than steps, for grad_h0.
 #pragma unroll 1
@@ -130,6 +157,22 @@ __global__ void __launch_bounds__(
     const uint32_t stage = s % L::kDepth * L::kStageBytes;
 
     // ---- what does not depend on gradients, while they arrive
+    // Ragged: how many rows have this step, whether an item's row receives what was sent for it, and
+    // whether it began anew in the step before: then its gradients end here.
+    int active = 0;
+    bool receives[kItems], ends[kItems];
+    if constexpr (ragged) {
+      active = ring.of(s).count;
+      const uint32_t reset = words.of(s);
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        ends[i] = (reset >> row[i] & 1) != 0;
+        receives[i] = row[i] < sent_rows && !ends[i];
+        if (!ends[i]) continue;
+        if (real[i]) resets.hand_over(args.resets.grad_c, s, row[i], first_unit + unit[i], grad_c[i]);
+        grad_h[i] = grad_c[i] = 0;
+      }
+    }
     typename Cell::Slopes slopes[kItems];
     float grad_out[kItems];
     const auto prepare = [&](int i) {
@@ -169,9 +212,16 @@ __global__ void __launch_bounds__(
         if (i >= L::kEarly) prepare(i);
         // Before the first step nothing was sent.
         const float product = sum_in_pairs(parts[i]);
-        if (s > 0) grad_h[i] = product;
+        if constexpr (ragged) {
+          if (ends[i] && real[i]) {
+            resets.hand_over(args.resets.grad_h, s, row[i], first_unit + unit[i], product);
+          }
+          grad_h[i] = receives[i] ? product : grad_h[i];
+        } else {
+          if (s > 0) grad_h[i] = product;
+        }
         const auto grad = Cell::backward(slopes[i], grad_h[i] + grad_out[i], grad_c[i]);
-        if (s < steps) grad_c[i] = grad.old_cell;
+        if (ragged ? row[i] < active : s < steps) grad_c[i] = grad.old_cell;
 #pragma unroll
         for (int m = 0; m < kGates; ++m) {
           grads[i][m] = unit_exists[i] ? Narrow<T>::from(grad.gates[m]).bits : 0;
@@ -212,8 +262,16 @@ __global__ void __launch_bounds__(
     }
 
     // ---- while that travels
-    own.store(parity);
-    own.fetch(s + L::kAhead < steps, (s + L::kAhead) % L::kDepth * L::kStageBytes);
+    const uint32_t ahead = (s + L::kAhead) % L::kDepth * L::kStageBytes;
+    if constexpr (ragged) {
+      own.store(ring.of(s), parity);
+      own.fetch(ring.of(s + L::kAhead), ahead);
+      if (asks) words.leave(marks, s + 2), ring.leave(s, lane);
+      sent_rows = active;
+    } else {
+      own.store(parity);
+      own.fetch(s + L::kAhead < steps, ahead);
+    }
   }
 
   // ---- the gradients of the first states
@@ -242,9 +300,9 @@ cudaError_t run_cluster_dense(const PersistentBackward* args, const ClusterCall&
     return visit_rows<counts.bits>(ceil_div(plan.rows, s.tiles), [&](auto stride) {
       constexpr int rows = decltype(stride)::value;
       using Layout =
-          DenseBackward<Cell::kGates, Cell::kStateGates, s.units, s.blocks, s.tiles, rows>;
+          DenseBackward<Cell::kGates, Cell::kStateGates, s.units, s.blocks, s.tiles, rows, false>;
       static_assert(Layout::kSharedBytes <= kMostSharedBytes);
-      return call(cluster_dense_backward<Cell, T, s.units, s.blocks, s.tiles, rows>,
+      return call(cluster_dense_backward<Cell, T, s.units, s.blocks, s.tiles, rows, false>,
                   Layout::kThreads, Layout::kSharedBytes, args);
     });
   });

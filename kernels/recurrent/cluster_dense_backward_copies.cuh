@@ -1,30 +1,39 @@
-// Copies in the backward pass of a dense cluster kernel: the threads load saved values into stages
-// some steps ahead, and store gradients of gates.
+// Copies in the backward pass of a half-precision cluster kernel: the threads load saved values into
+// stages some steps ahead, and store gradients of gates.
 #pragma once
 
-#include "kernels/recurrent/cluster_dense.cuh"
+#include "kernels/recurrent/cluster_ragged.cuh"
 
 namespace treadle {
 
 // A thread's 16-byte pieces of gates, of the gradient of the output and of c, each with its own
-// stride, and its 8-byte stores of gradients.
+// stride, and its 8-byte stores of gradients. Pointers are those of the next step; of a ragged
+// batch, those of a step that began at row 0 of all.
 template <class L>
 struct DenseBackwardCopies {
   static constexpr int kPieces = shapes::ceil_div(L::kFetches, L::kThreads);
   static constexpr int kStores = shapes::ceil_div(L::kQuads, L::kThreads);
   const char* piece_from[kPieces];
-  int64_t piece_step[kPieces];
+  int64_t piece_step[kPieces];  // bytes of a step; ragged: of a row
   uint32_t piece_at[kPieces];
   bool fetches[kPieces], quads[kStores];
   char* quad_to[kStores];
   uint32_t quad_at[kStores];
   int64_t quad_step;
+  // Ragged: rows of pieces and quads, kRows if there is none; how many units follow; and whether
+  // stores of 8 bytes are aligned.
+  int piece_row[kPieces], quad_row[kStores], quad_left[kStores];
+  bool vector;
 
   __device__ __forceinline__ DenseBackwardCopies(const PersistentBackward& args, const Group& group,
                                                  uint32_t base, int first_unit) {
     constexpr int kGates = L::kGates, kRows = L::kRows;
     const int64_t hidden = args.sizes.hidden, batch = args.sizes.batch, d = group.direction;
-    const int64_t last = args.sizes.steps - 1, t = d == 0 ? last : 0, way = d == 0 ? -1 : 1;
+    constexpr bool kRagged = L::kRagged;
+    const int64_t last = args.sizes.steps - 1, t = d == 0 && !kRagged ? last : 0;
+    const int64_t way = d == 0 ? -1 : 1;
+    const int64_t all_rows = kRagged ? group.rows.start(static_cast<int>(args.sizes.steps)) : 0;
+    vector = hidden % 4 == 0;
     const int thread = static_cast<int>(threadIdx.x), count = group.rows.count;
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
@@ -40,31 +49,35 @@ struct DenseBackwardCopies {
             static_cast<const char*>(args.grad_output) + 2 * d * args.grad_direction;
         const int64_t each = 2 * (of_gates ? args.gate_row : args.grad_row);
         piece_from[i] = (of_gates ? gates : grads) + row * each + 2 * u;
-        piece_step[i] = way * batch * each;
+        piece_step[i] = kRagged ? each : way * batch * each;
         piece_at[i] = base + L::kStages + (m * kRows + r) * L::kStageRow + piece * 16;
         // Without grad_output its part of a stage stays zero.
         fetches[i] = r < count && u < hidden && (of_gates || args.grad_output != nullptr);
+        piece_row[i] = fetches[i] ? r : kRows;
       } else {
         constexpr int kEach = L::kUnits / 4;
         const int piece = of_c % kEach, r = of_c / kEach;
         const int64_t u = first_unit + piece * 4, row = t * batch + group.rows.first + r;
         piece_from[i] = static_cast<const char*>(args.c_states) +
                         4 * (d * args.c_direction + row * args.c_row + u);
-        piece_step[i] = way * batch * args.c_row * 4;
+        piece_step[i] = (kRagged ? 1 : way * batch) * args.c_row * 4;
         piece_at[i] = base + L::kStages + L::kCStates + r * L::kCRow + piece * 16;
         fetches[i] = r < count && u < hidden;
+        piece_row[i] = fetches[i] ? r : kRows;
       }
       keep(piece_step[i]);
     }
-    quad_step = way * batch * kGates * hidden * 2;
+    quad_step = (kRagged ? 1 : way * batch) * kGates * hidden * 2;
     keep(quad_step);
 #pragma unroll
     for (int i = 0; i < kStores; ++i) {
       const int e = thread + i * L::kThreads, quad = e % (L::kUnits / 4);
       const int r = e / (L::kUnits / 4) % kRows, m = e / (L::kUnits / 4) / kRows;
       const int64_t u = first_unit + quad * 4;
-      const int64_t row = (d * args.sizes.steps + t) * batch + group.rows.first + r;
+      const int64_t before = kRagged ? d * all_rows : (d * args.sizes.steps + t) * batch;
+      const int64_t row = before + group.rows.first + r;
       quads[i] = m < kGates && r < count && u < hidden;
+      quad_row[i] = quads[i] ? r : kRows, quad_left[i] = static_cast<int>(hidden - u);
       quad_at[i] = base + L::kOutgoing +
                    ((m * L::kGroups + quad / 4) * L::kTiles + r / L::kStride) * L::kTileBytes +
                    quad % 4 * 8 * L::kStride + r % L::kStride * 8;
@@ -86,6 +99,27 @@ struct DenseBackwardCopies {
     for (int i = 0; i < kStores; ++i) {
       if (quads[i]) *reinterpret_cast<uint2*>(quad_to[i]) = ptx::load8(quad_at[i] + parity);
       quad_to[i] += quad_step;
+    }
+  }
+
+  // ---- the same of a ragged batch
+
+  __device__ __forceinline__ void fetch(const StepRows& rows, uint32_t stage) const {
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      if (piece_row[i] >= rows.count) continue;
+      ptx::copy16_async(piece_at[i] + stage,
+                        piece_from[i] + rows.start * static_cast<int>(piece_step[i]));
+    }
+    ptx::commit_copies();
+  }
+
+  __device__ __forceinline__ void store(const StepRows& rows, uint32_t parity) const {
+    const int64_t step = rows.start * static_cast<int>(quad_step);
+#pragma unroll
+    for (int i = 0; i < kStores; ++i) {
+      if (quad_row[i] >= rows.count) continue;
+      store_four(quad_to[i] + step, ptx::load8(quad_at[i] + parity), quad_left[i], vector);
     }
   }
 };
@@ -112,7 +146,7 @@ struct WeightTurn {
         hidden(hidden),
         row(lane / kEach),
         columns(columns - lane % kEach * 8),
-        vector(reinterpret_cast<uintptr_t>(weight) % 16 == 0) {}
+        vector((!L::kRagged || hidden % 8 == 0) && reinterpret_cast<uintptr_t>(weight) % 16 == 0) {}
 
   // 16 rows from `first` on, of which `rows` exist; zeros for what does not.
   __device__ __forceinline__ void put(int64_t first, int rows) const {
@@ -126,7 +160,9 @@ struct WeightTurn {
         if (vector) {
           x[i] = __ldg(reinterpret_cast<const uint4*>(from_row));
         } else {
-          const uint2 low = load_four(from_row, 4, false), high = load_four(from_row + 4, 4, false);
+          const int left = L::kRagged ? columns : 8;
+          const uint2 low = load_four(from_row, left, false);
+          const uint2 high = load_four(from_row + 4, left - 4, false);
           x[i] = {low.x, low.y, high.x, high.y};
         }
       }

@@ -1,7 +1,7 @@
-// Dense cluster kernel, forward (cluster_dense.cuh): gates_t = products_t + bias + h_{t-1} W_hh^T,
-// then the cell. Two barriers a step: between warps that share units, for the sums, and between all
-// threads, before states are sent. All threads copy, while h travels. Its sums have the order of
-// cluster_forward.cuh's. rows_each: rows a cluster. Twin: kernels/recurrent/cpu/rows_forward.h.
+// Cluster kernel of half types, forward (cluster_dense.cuh): gates_t = products_t + bias +
+// h_{t-1} W_hh^T, then the cell. Two barriers a step: between warps that share units, for the sums,
+// and between all threads, before states are sent. All threads copy, while h travels, or a warp
+// that does nothing else. rows_each: rows a cluster. Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
 #include "kernels/recurrent/cluster_call.cuh"
@@ -9,15 +9,15 @@
 
 namespace treadle {
 
-template <class Cell, class T, int units, int blocks, int tiles, int stride>
+template <class Cell, class T, int units, int blocks, int tiles, int stride, bool ragged>
 __global__ void __launch_bounds__(
-    DenseForward<Cell::kGates, Cell::kStateGates, units, blocks, tiles, stride>::kThreads, 1)
+    DenseForward<Cell::kGates, Cell::kStateGates, units, blocks, tiles, stride, ragged>::kThreads, 1)
     cluster_dense_forward(const __grid_constant__ PersistentForward args, int rows_each) {
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
   constexpr int kFirstInput = kGates - Cell::kInputGates;
-  using L = DenseForward<kGates, kStateGates, units, blocks, tiles, stride>;
+  using L = DenseForward<kGates, kStateGates, units, blocks, tiles, stride, ragged>;
   constexpr int kSplits = L::kSplits, kChunks = L::kChunks, kItems = L::kItems;
   constexpr int kPart = L::kGroups * kStateGates * tiles * L::kSumBytes;  // of a part of K
   extern __shared__ __align__(128) unsigned char memory[];
@@ -30,16 +30,21 @@ __global__ void __launch_bounds__(
   const int64_t hidden = args.sizes.hidden, d = group.direction;
   const int steps = static_cast<int>(args.sizes.steps), first_unit = rank * units;
   const int g = lane / 4, q = lane % 4;
-  const bool save = args.gates != nullptr;
+  const bool save = args.gates != nullptr, computes = !L::kCopyWarp || warp < L::kWarps;
+  // Whether this thread copies, and its warp asks for the rows of steps and for marks: of those
+  // that compute, the first one that may have fewer slots.
+  const bool copies = !L::kCopyWarp || !computes;
+  const bool asks = L::kCopyWarp ? !computes : warp == kSplits - 1;
 
   // ---- weights: k permuted as cluster.cuh says
   uint32_t registers[L::kKept * 4];
   const SpreadWeights<L> weights(registers, base + L::kWeights, warp, lane);
-  {
+  if (computes) {
     const auto* weight =
         static_cast<const uint16_t*>(args.weight_hh) + d * kStateGates * hidden * hidden;
     const int64_t u = first_unit + unit_group * 16 + g;
-    const bool vector = reinterpret_cast<uintptr_t>(weight) % 8 == 0;
+    const bool vector =
+        (!ragged || hidden % 4 == 0) && reinterpret_cast<uintptr_t>(weight) % 8 == 0;
 #pragma unroll
     for (int f = 0; f < L::kFragments; ++f) {
       const int64_t k = (split * kChunks + f / kStateGates) * 16 + 4 * q;
@@ -56,15 +61,39 @@ __global__ void __launch_bounds__(
     ptx::store4(bias + e * 4, __float_as_uint(x));
   }
 
+  // ---- ragged: the rows of steps, and which of them reset
+  // Without marks, as of no steps.
+  PersistentSizes marked = args.sizes;
+  if (args.resets.marks == nullptr) marked.steps = 0;
+  const GroupResets<ragged> resets{args.resets, marked, group};
+  PassMarks<ragged, false, L::kRows, L::kCopyWarp> marks(resets);
+  StepRing<L, false> ring{group, steps, base + L::kSteps};
+  SharedMarks<ragged> words{base + L::kSteps + StepRing<L, false>::kEntries * 16};
+  const uint32_t first_marks = marks.before(0);
+  if constexpr (ragged) {
+    words.last = first_marks;
+    if (asks) words.leave(marks, 0), words.leave(marks, 1), ring.leave_first(lane);
+  }
+
   // ---- h0, zeros in the stages, and barriers
   const int64_t state_row = d * args.sizes.batch + rows.first;
   {
     const auto* h = static_cast<const uint16_t*>(args.h0) + state_row * hidden;
-    const bool vector = reinterpret_cast<uintptr_t>(h) % 8 == 0;
+    bool vector = reinterpret_cast<uintptr_t>(h) % 8 == 0;
+    if (ragged) {
+      vector &= hidden % 4 == 0 && reinterpret_cast<uintptr_t>(args.resets.h) % 8 == 0;
+    }
     for (int e = thread; e < L::kRows * L::kHidden / 4; e += L::kThreads) {
       const int r = e / (L::kHidden / 4), four = e % (L::kHidden / 4);
       const bool exists = r < rows.count && four * 4 < hidden;
-      const uint2 x = load_four(h + r * hidden + four * 4, exists ? 4 : 0, vector);
+      uint2 x;
+      if constexpr (ragged) {
+        const uint16_t* const row =
+            first_marks >> r & 1 ? resets.h_row(resets.first_time(), r) : h + r * hidden;
+        x = load_four(row + four * 4, exists && row != nullptr ? hidden - four * 4 : 0, vector);
+      } else {
+        x = load_four(h + r * hidden + four * 4, exists ? 4 : 0, vector);
+      }
       ptx::store_floats(base + L::kState + (four / 4 * tiles + r / stride) * L::kTileBytes +
                             four % 4 * 8 * stride + r % stride * 8,
                         __uint_as_float(x.x), __uint_as_float(x.y));
@@ -74,17 +103,72 @@ __global__ void __launch_bounds__(
   uint32_t expected = kChunks * tiles * L::kTileBytes;
   if (thread == 0) begin_barriers<L, kSplits>(base, expected);
   __syncthreads();
-  DenseForwardCopies<L, kFirstInput> own(args, group, base, first_unit);
-  for (int s = 0; s < L::kAhead; ++s) own.fetch(s < steps, s * L::kStageBytes);
-  ptx::wait_copies<L::kAhead - 1>();
+  DenseForwardCopies<L, kFirstInput> own(args, group, base, first_unit,
+                                         L::kCopyWarp ? lane : thread);
+  if (copies) {
+    for (int s = 0; s < L::kAhead; ++s) {
+      if constexpr (ragged) {
+        own.fetch(ring.of(s), s * L::kStageBytes);
+      } else {
+        own.fetch(s < steps, s * L::kStageBytes);
+      }
+    }
+    ptx::wait_copies<L::kAhead - 1>();
+  }
   // No block may send before all have initialised their barriers and written h0.
   __syncthreads();
   ptx::sync_cluster();
+
+  // ---- what copies do in step s, while h travels
+  const auto store_output = [&](int s, uint32_t reset_next) {
+    const uint32_t parity = (s & 1) * L::kParity;
+    if constexpr (ragged) {
+      own.store_output(ring.of(s), parity, reset_next);
+    } else {
+      own.store_output(parity);
+    }
+  };
+  // Gates take the place of the products they came from, and are stored a step later, behind the
+  // next barrier.
+  const auto store_gates = [&](int s) {
+    const uint32_t stage = s % L::kDepth * L::kStageBytes;
+    if constexpr (ragged) {
+      own.store_gates(ring.of(s), stage);
+    } else {
+      own.store_gates(stage);
+    }
+  };
+  // Into the stage of step s - 2, whose gates this thread has stored.
+  const auto fetch = [&](int s) {
+    const uint32_t stage = (s + L::kAhead) % L::kDepth * L::kStageBytes;
+    if constexpr (ragged) {
+      own.fetch(ring.of(s + L::kAhead), stage);
+      if (asks) words.leave(marks, s + 2), ring.leave(s, lane);
+    } else {
+      own.fetch(s + L::kAhead < steps, stage);
+    }
+  };
+  if (!computes) {
+#pragma unroll 1
+    for (int s = 0; s < steps; ++s) {
+      ptx::wait_copies<L::kAhead - 2>();
+      ptx::sync_threads(kSendBarrier, L::kThreads);
+      store_output(s, words.of(s) >> 16);
+      if (save && s > 0) store_gates(s - 1);
+      fetch(s);
+    }
+    __syncthreads();
+    if (save) store_gates(steps - 1);
+    ptx::sync_cluster();
+    return;
+  }
 
   // ---- the items (unit, row) of this thread; c stays in registers
   const DenseSends<L> sends(base, rank, static_cast<int>(expected));
   uint32_t place[kItems], own_stage[kItems], own_sums[kItems], own_bias[kItems];
   bool has[kItems], mine[kItems], real[kItems], unit_exists[kItems];
+  int item_unit[kItems], item_row[kItems];
+  uint16_t last_h[kItems];  // ragged: what rows keep after their last step and before their first
   int64_t state_at[kItems];
   float c[kItems];
 #pragma unroll
@@ -106,7 +190,14 @@ __global__ void __launch_bounds__(
     real[i] = mine[i] && row < rows.count && unit_exists[i];
     state_at[i] = (state_row + row) * hidden + first_unit + unit;
     c[i] = real[i] ? load_c<T>(args.c0, state_at[i], args.sizes.half_c) : 0.0f;
+    if constexpr (ragged) {
+      // No step is active in a row or a unit that does not exist.
+      item_unit[i] = unit, item_row[i] = real[i] ? row : L::kRows;
+      last_h[i] = real[i] ? static_cast<const uint16_t*>(args.h0)[state_at[i]] : 0;
+      if (real[i]) c[i] = resets.first_c(first_marks >> row & 1, c[i], row, first_unit + unit);
+    }
   }
+  const ForwardResets<L, kItems> starts{resets, first_unit, item_unit, item_row, place};
   const uint32_t lane_state =
       base + L::kState + split * kChunks * tiles * L::kTileBytes + q * 8 * stride + g % stride * 8;
   const uint32_t sums_to = base + L::kSums + split * kPart +
@@ -133,6 +224,9 @@ __global__ void __launch_bounds__(
             widen_bits<T>(ptx::load2(own_stage[i] + stage + m * L::kRows * L::kStageRow));
       }
     }
+    const uint32_t resetting = words.of(s);
+    int active = 0;
+    if constexpr (ragged) active = ring.of(s).count;
     uint4 fragment = weights.first();
     ptx::wait_barrier(own_barrier + parity, s >> 1 & 1);
 
@@ -140,6 +234,7 @@ __global__ void __launch_bounds__(
     float sum[kStateGates][tiles][4] = {};
     Operands<L, tiles, kChunks, kChunks> operands(lane_state + parity);
     weights.template multiply<T>(0, fragment, operands, sum);
+    if constexpr (ragged) starts.begin(resetting, s, parity, c);
     if (stores_sums) {
 #pragma unroll
       for (int m = 0; m < kStateGates; ++m) {
@@ -149,13 +244,19 @@ __global__ void __launch_bounds__(
         }
       }
     }
-    // As in cluster_forward.cuh, then the barrier of this parity may be armed for step s + 2.
+    // Only the warps that share these units. Every one of them has now read its part of h_{t-1}, so
+    // the barrier of this parity may be armed for step s + 2.
     ptx::sync_threads(1 + unit_group, kSplits * kWarp);
     if (rearms) ptx::arrive_expecting(own_barrier + parity, expected);
 
     // ---- the cell, of all of a warp's slots at a time
     const auto finish = [&](auto slots) {
       constexpr int kCount = decltype(slots)::value;
+      uint32_t to[kCount];
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        if constexpr (ragged) to[i] = starts.place_of(resetting, i, parity);
+      }
       float parts[kCount][kStateGates][kSplits];
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
@@ -175,25 +276,31 @@ __global__ void __launch_bounds__(
 #pragma unroll
         for (int m = 0; m < kStateGates; ++m) gates[i][m] += sum_in_pairs(parts[i][m]);
         const auto next = Cell::forward(gates[i], c[i]);
-        c[i] = next.new_cell;
-        h[i] = unit_exists[i] ? Narrow<T>::from(next.new_h).bits : 0;
+        if constexpr (ragged) {
+          const uint16_t bits = Narrow<T>::from(next.new_h).bits;
+          const bool has_step = item_row[i] < active;
+          c[i] = has_step ? next.new_cell : c[i];
+          h[i] = last_h[i] = has_step ? bits : last_h[i];
+        } else {
+          c[i] = next.new_cell;
+          h[i] = unit_exists[i] ? Narrow<T>::from(next.new_h).bits : 0;
+        }
       }
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        if (mine[i]) ptx::store2(place[i] + parity, h[i]);
+        if (mine[i]) ptx::store2(ragged ? to[i] : place[i] + parity, h[i]);
       }
     };
     with_slots<kItems>(has[kItems - 1], has[0], finish);
     // The stage of step s + 1 is there for all behind the barrier, too.
-    ptx::wait_copies<L::kAhead - 2>();
+    if (copies) ptx::wait_copies<L::kAhead - 2>();
     ptx::sync_threads(kSendBarrier, L::kThreads);
     if (s + 1 < steps) sends.send(parity, other);
 
-    // ---- while that travels. Gates take the place of the products they came from, and are stored
-    // a step later, behind the next barrier.
-    own.store_output(parity);
+    // ---- while that travels
+    if (copies) store_output(s, resetting >> 16);
     if (save) {
-      if (s > 0) own.store_gates((s - 1) % L::kDepth * L::kStageBytes);
+      if (copies && s > 0) store_gates(s - 1);
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {
         if (!mine[i]) continue;
@@ -204,18 +311,17 @@ __global__ void __launch_bounds__(
         }
       }
     }
-    // Into the stage of step s - 2, whose gates this thread has stored.
-    own.fetch(s + L::kAhead < steps, (s + L::kAhead) % L::kDepth * L::kStageBytes);
+    if (copies) fetch(s);
   }
 
   // ---- the last gates and states
   __syncthreads();
-  if (save) own.store_gates((steps - 1) % L::kDepth * L::kStageBytes);
+  if (copies && save) store_gates(steps - 1);
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     if (!real[i]) continue;
     static_cast<uint16_t*>(args.h)[state_at[i]] =
-        ptx::load2(place[i] + (steps - 1 & 1) * L::kParity);
+        ragged ? last_h[i] : ptx::load2(place[i] + (steps - 1 & 1) * L::kParity);
     store_c<T>(args.c, state_at[i], args.sizes.half_c, c[i]);
   }
   // No block may exit while others send into its shared memory.
@@ -234,9 +340,9 @@ cudaError_t run_cluster_dense(const PersistentForward* args, const ClusterCall& 
     return visit_rows<counts.bits>(ceil_div(plan.rows, s.tiles), [&](auto stride) {
       constexpr int rows = decltype(stride)::value;
       using Layout =
-          DenseForward<Cell::kGates, Cell::kStateGates, s.units, s.blocks, s.tiles, rows>;
+          DenseForward<Cell::kGates, Cell::kStateGates, s.units, s.blocks, s.tiles, rows, false>;
       static_assert(Layout::kSharedBytes <= kMostSharedBytes);
-      return call(cluster_dense_forward<Cell, T, s.units, s.blocks, s.tiles, rows>,
+      return call(cluster_dense_forward<Cell, T, s.units, s.blocks, s.tiles, rows, false>,
                   Layout::kThreads, Layout::kSharedBytes, args);
     });
   });

@@ -1,17 +1,19 @@
-// Copies in the forward pass of a dense cluster kernel: the threads load products of the input into
-// stages some steps ahead, and store output and gates from there.
+// Copies in the forward pass of a half-precision cluster kernel: threads load products of the input
+// into stages some steps ahead, and store output and gates from there.
 #pragma once
 
-#include "kernels/recurrent/cluster_dense.cuh"
+#include "kernels/recurrent/cluster_ragged.cuh"
 
 namespace treadle {
 
 // One 16-byte piece of a gate of a row for each of a thread's turns: fetched as the input's product
-// into its stage, stored as the gate that took its place; and 8 bytes of h for the output.
+// into its stage, stored as the gate that took its place; and 8 bytes of h for the output. Pointers
+// are those of the next step; of a ragged batch, those of a step that began at row 0 of all.
 template <class L, int first_input>
 struct DenseForwardCopies {
-  static constexpr int kPieces = shapes::ceil_div(L::kFetches, L::kThreads);
-  static constexpr int kStores = shapes::ceil_div(L::kQuads, L::kThreads);
+  static constexpr bool kRagged = L::kRagged;
+  static constexpr int kPieces = shapes::ceil_div(L::kFetches, L::kCopying);
+  static constexpr int kStores = shapes::ceil_div(L::kQuads, L::kCopying);
   const char* piece_from[kPieces];
   char* piece_to[kPieces];
   uint32_t piece_at[kPieces];
@@ -19,41 +21,54 @@ struct DenseForwardCopies {
   char* quad_to[kStores];
   uint32_t quad_at[kStores];
   bool quads[kStores];
-  int64_t from_step, to_step, output_step;
+  int64_t from_step, to_step, output_step;  // bytes of a step; ragged: of a row
+  // Ragged: rows of pieces and quads, kRows if there is none; how many units follow; and whether
+  // stores of 8 and 16 bytes are aligned.
+  int piece_row[kPieces], piece_left[kPieces], quad_row[kStores], quad_left[kStores];
+  bool vector;
 
+  // thread: one of L::kCopying.
   __device__ __forceinline__ DenseForwardCopies(const PersistentForward& args, const Group& group,
-                                                uint32_t base, int first_unit) {
+                                                uint32_t base, int first_unit, int thread) {
     const int64_t hidden = args.sizes.hidden, batch = args.sizes.batch, d = group.direction;
-    const int64_t last = args.sizes.steps - 1, t = d == 0 ? 0 : last, way = d == 0 ? 1 : -1;
-    const int thread = static_cast<int>(threadIdx.x);
-    from_step = way * batch * args.product_row * 2;
-    to_step = way * batch * L::kGates * hidden * 2;
-    output_step = way * batch * args.output_row * 2;
+    const int64_t last = args.sizes.steps - 1, t = d == 0 || kRagged ? 0 : last;
+    const int64_t way = d == 0 ? 1 : -1, step = kRagged ? 1 : way * batch;
+    vector = hidden % 8 == 0 && args.output_row % 4 == 0;
+    from_step = step * args.product_row * 2;
+    to_step = step * L::kGates * hidden * 2;
+    output_step = step * args.output_row * 2;
     keep(from_step), keep(to_step), keep(output_step);
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
-      const int e = thread + i * L::kThreads, piece = e % (L::kUnits / 8);
+      const int e = thread + i * L::kCopying, piece = e % (L::kUnits / 8);
       const int r = e / (L::kUnits / 8) % L::kRows, m = e / (L::kUnits / 8) / L::kRows;
       const int64_t u = first_unit + piece * 8, row = t * batch + group.rows.first + r;
       stores[i] = m < L::kGates && u < hidden && r < group.rows.count;
       fetches[i] = stores[i] && m >= first_input;
+      piece_row[i] = stores[i] ? r : L::kRows, piece_left[i] = static_cast<int>(hidden - u);
       piece_at[i] = base + L::kStages + (m * L::kRows + r) * L::kStageRow + piece * 16;
       piece_from[i] =
           static_cast<const char*>(args.products) +
           2 * (d * args.product_direction + row * args.product_row + m * args.product_gate + u);
-      const int64_t before = d * args.sizes.steps * batch;
+      const int64_t before = d * (kRagged ? all_rows(args, group) : args.sizes.steps * batch);
       piece_to[i] =
           static_cast<char*>(args.gates) + 2 * (((before + row) * L::kGates + m) * hidden + u);
     }
 #pragma unroll
     for (int i = 0; i < kStores; ++i) {
-      const int e = thread + i * L::kThreads, quad = e % (L::kUnits / 4), r = e / (L::kUnits / 4);
+      const int e = thread + i * L::kCopying, quad = e % (L::kUnits / 4), r = e / (L::kUnits / 4);
       const int64_t u = first_unit + quad * 4, row = t * batch + group.rows.first + r;
       quads[i] = r < group.rows.count && u < hidden;
+      quad_row[i] = quads[i] ? r : L::kRows, quad_left[i] = static_cast<int>(hidden - u);
       quad_at[i] = base + L::kOutgoing + (quad / 4 * L::kTiles + r / L::kStride) * L::kTileBytes +
                    quad % 4 * 8 * L::kStride + r % L::kStride * 8;
       quad_to[i] = static_cast<char*>(args.output) + 2 * (row * args.output_row + d * hidden + u);
     }
+  }
+
+  static __device__ __forceinline__ int64_t all_rows(const PersistentForward& args,
+                                                     const Group& group) {
+    return group.rows.start(static_cast<int>(args.sizes.steps));
   }
 
   // The next step's products to a stage. Commits even if there are none: groups are counted.
@@ -80,6 +95,40 @@ struct DenseForwardCopies {
     for (int i = 0; i < kPieces; ++i) {
       if (stores[i]) *reinterpret_cast<uint4*>(piece_to[i]) = ptx::load16(piece_at[i] + stage);
       piece_to[i] += to_step;
+    }
+  }
+
+  // ---- the same of a ragged batch
+
+  __device__ __forceinline__ void fetch(const StepRows& rows, uint32_t stage) const {
+    const int64_t step = rows.start * static_cast<int>(from_step);
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      if (first_input > 0 && !fetches[i]) continue;
+      if (piece_row[i] < rows.count) ptx::copy16_async(piece_at[i] + stage, piece_from[i] + step);
+    }
+    ptx::commit_copies();
+  }
+
+  // unsent: bits of rows of which another h was sent.
+  __device__ __forceinline__ void store_output(const StepRows& rows, uint32_t parity,
+                                               uint32_t unsent) const {
+    const int64_t step = rows.start * static_cast<int>(output_step);
+#pragma unroll
+    for (int i = 0; i < kStores; ++i) {
+      const uint32_t from =
+          quad_at[i] + parity + (unsent >> quad_row[i] & 1 ? L::kUnsent - L::kOutgoing : 0);
+      if (quad_row[i] >= rows.count) continue;
+      store_four(quad_to[i] + step, ptx::load8(from), quad_left[i], vector);
+    }
+  }
+
+  __device__ __forceinline__ void store_gates(const StepRows& rows, uint32_t stage) const {
+    const int64_t step = rows.start * static_cast<int>(to_step);
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      if (piece_row[i] >= rows.count) continue;
+      store_eight(piece_to[i] + step, ptx::load16(piece_at[i] + stage), piece_left[i], vector);
     }
   }
 };

@@ -74,6 +74,16 @@ struct GroupResets {
     if (resets.grad_c != nullptr) static_cast<float*>(resets.grad_c)[at] = grad_c;
   }
 
+  // The same of either, before step p of the pass backward. What says where is hidden: else every
+  // step computes addresses, or registers hold them, for the few that need them.
+  __device__ __forceinline__ void hand_over(void* grads, int p, int row, int unit,
+                                            float grad) const {
+    uint32_t s = p, r = row, u = unit;
+    keep(s), keep(r), keep(u);
+    if (grads == nullptr) return;
+    static_cast<float*>(grads)[in_steps(time<true>(static_cast<int>(s)), r, u)] = grad;
+  }
+
   // Hands it over, and it goes no further.
   __device__ __forceinline__ void take(int t, int row, int64_t unit, float& grad_h,
                                        float& grad_c) const {
@@ -157,7 +167,7 @@ struct PassMarks {
     each = resets.template time<backward>(1) + group.direction < marked ? -batch : batch;
     // The first step of a pass has no state before it but in direction 0 forward.
     first_p = !backward && group.direction == 0 ? 0 : 1;
-    count_p = row < group.rows.count ? steps - first_p + (backward && group.direction == 0) : 0;
+    count_p = row < group.rows.count && steps > 0 ? steps - first_p + (backward && group.direction == 0) : 0;
     at = reinterpret_cast<const unsigned char*>(resets.resets.marks) + int64_t{marked} * batch +
          group.rows.first + row;
   }
