@@ -92,11 +92,10 @@ struct DenseBackward {
   static constexpr int kFetches = kHalfFetches + kRows * units / 4;     // and c
   static constexpr int kQuads = gates * kRows * units / 4;
   static constexpr int kFragments = kChunks * kWide;
-  static constexpr int kReserve = (kWarps > 8 && tiles > 1 ? 54 : 34 + 24 * tiles) +
-                                  (state_gates == 4 ? 13 : 10) * kEarly + 5 * kItems + 2 * kWide +
-                                  5 * shapes::ceil_div(kFetches, kThreads) +
-                                  3 * shapes::ceil_div(kQuads, kThreads) +
-                                  (ragged ? 14 + 2 * kItems : 0);
+  static constexpr int kReserve =
+      (kWarps > 8 && tiles > 1 ? 54 : 34 + 24 * tiles) + (state_gates == 4 ? 13 : 10) * kEarly +
+      5 * kItems + 2 * kWide + 5 * shapes::ceil_div(kFetches, kThreads) +
+      3 * shapes::ceil_div(kQuads, kThreads) + (ragged ? 14 + 2 * kItems : 0);
   static constexpr int kKept = kept_fragments(kWarps, kReserve, kFragments);
   // Stages of what forward saved.
   static constexpr int kDepth = tiles > 1 ? 4 : units == 48 ? 6 : 8, kAhead = kDepth - 2;

@@ -1,8 +1,8 @@
 // Cluster kernel of half types, backward (cluster_dense.cuh): grad_h_{t-1} = grad_gates_t W_hh. A
 // block multiplies its own gradients of gates by its rows of W_hh, which gives a part of grad_h of
-// every unit, and sends these sums from the accumulators to the blocks that own the units; there the
-// parts are added in the order of blocks. One barrier a step between all threads: own gradients are
-// complete. All threads copy, while sums travel. rows_each: rows a cluster. Twin:
+// every unit, and sends these sums from the accumulators to the blocks that own the units; there
+// the parts are added in the order of blocks. One barrier a step between all threads: own gradients
+// are complete. All threads copy, while sums travel. rows_each: rows a cluster. Twin:
 // kernels/recurrent/cpu/rows_backward.h.
 //
 // Two buffers of sums, by the parity of the step, are enough: a block sends what is added in step
@@ -32,8 +32,8 @@ __device__ __forceinline__ uint32_t bits_of_all(const Slopes& slopes) {
 
 template <class Cell, class T, int units, int blocks, int tiles, int stride, bool ragged>
 __global__ void __launch_bounds__(
-    DenseBackward<Cell::kGates, Cell::kStateGates, units, blocks, tiles, stride, ragged>::kThreads, 1)
-    cluster_dense_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
+    DenseBackward<Cell::kGates, Cell::kStateGates, units, blocks, tiles, stride, ragged>::kThreads,
+    1) cluster_dense_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
@@ -157,8 +157,8 @@ __global__ void __launch_bounds__(
     const uint32_t stage = s % L::kDepth * L::kStageBytes;
 
     // ---- what does not depend on gradients, while they arrive
-    // Ragged: how many rows have this step, whether an item's row receives what was sent for it, and
-    // whether it began anew in the step before: then its gradients end here.
+    // Ragged: how many rows have this step, whether an item's row receives what was sent for it,
+    // and whether it reset before the step whose gradients arrive: then they end here.
     int active = 0;
     bool receives[kItems], ends[kItems];
     if constexpr (ragged) {
@@ -169,7 +169,8 @@ __global__ void __launch_bounds__(
         ends[i] = (reset >> row[i] & 1) != 0;
         receives[i] = row[i] < sent_rows && !ends[i];
         if (!ends[i]) continue;
-        if (real[i]) resets.hand_over(args.resets.grad_c, s, row[i], first_unit + unit[i], grad_c[i]);
+        if (real[i])
+          resets.hand_over(args.resets.grad_c, s, row[i], first_unit + unit[i], grad_c[i]);
         grad_h[i] = grad_c[i] = 0;
       }
     }

@@ -1,5 +1,5 @@
-// Copies in the backward pass of a half-precision cluster kernel: the threads load saved values into
-// stages some steps ahead, and store gradients of gates.
+// Copies in the backward pass of a half-precision cluster kernel: the threads load saved values
+// into stages some steps ahead, and store gradients of gates.
 #pragma once
 
 #include "kernels/recurrent/cluster_ragged.cuh"

@@ -11,8 +11,8 @@ namespace treadle {
 
 template <class Cell, class T, int units, int blocks, int tiles, int stride, bool ragged>
 __global__ void __launch_bounds__(
-    DenseForward<Cell::kGates, Cell::kStateGates, units, blocks, tiles, stride, ragged>::kThreads, 1)
-    cluster_dense_forward(const __grid_constant__ PersistentForward args, int rows_each) {
+    DenseForward<Cell::kGates, Cell::kStateGates, units, blocks, tiles, stride, ragged>::kThreads,
+    1) cluster_dense_forward(const __grid_constant__ PersistentForward args, int rows_each) {
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;

@@ -167,7 +167,9 @@ struct PassMarks {
     each = resets.template time<backward>(1) + group.direction < marked ? -batch : batch;
     // The first step of a pass has no state before it but in direction 0 forward.
     first_p = !backward && group.direction == 0 ? 0 : 1;
-    count_p = row < group.rows.count && steps > 0 ? steps - first_p + (backward && group.direction == 0) : 0;
+    count_p = row < group.rows.count && steps > 0
+                  ? steps - first_p + (backward && group.direction == 0)
+                  : 0;
     at = reinterpret_cast<const unsigned char*>(resets.resets.marks) + int64_t{marked} * batch +
          group.rows.first + row;
   }
