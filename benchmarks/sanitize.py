@@ -123,7 +123,7 @@ def run_algorithms() -> int:
     rows of one length and of several, and rows that reset. In float32 with TF32, too."""
     from tests.recurrent import persistent_calls as calls
     from tests.recurrent import persistent_resets as resets
-    from tests.recurrent.layer_cases import CELLS
+    from tests.recurrent.support.layer_cases import CELLS
 
     count = 0
     widths = {"cluster": (31, 257), "grid": (257, 1000, 2048), "tiles": (64,), "warp": (33,)}

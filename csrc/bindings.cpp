@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/recurrent/plan.h"
+#include "kernels/recurrent/plan/plan.h"
 #include "treadle/kernels.h"
 
 namespace py = pybind11;

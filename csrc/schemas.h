@@ -77,13 +77,13 @@ inline constexpr const char* kSchemas[] = {
     " Tensor phase, float omega, int coordinates, str second, bool[3] mask)"
     " -> (Tensor grad_jet, Tensor grad_weight, Tensor grad_bias)",
 
-    // result[t] = keep[t] * result[t - 1] + add[t]: csrc/recurrent/affine_scan.h.
+    // result[t] = keep[t] * result[t - 1] + add[t]: csrc/recurrent/run/affine_scan.h.
     "affine_scan(Tensor keep, Tensor add, Tensor start, *, Tensor? reset=None, bool reverse=False)"
     " -> Tensor",
 
     // One layer of a cell in D directions (1 or 2). Without batch_sizes input is [T, B, I]; with
     // them, [T] on the CPU, it is the data [S, I] of a packed batch. Where reset, bool [T, B, 1] or
-    // [S, 1], is true, a row resets: csrc/recurrent/layer.h.
+    // [S, 1], is true, a row resets: csrc/recurrent/layer/layer.h.
     "recurrent_layer(Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0, Tensor weight_ih,"
     " Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, *, str cell, bool recompute=False,"
     " str algorithm='auto', Tensor? reset=None, Tensor? reset_h=None, Tensor? reset_c=None)"

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "kernels/c_api/status.h"
-#include "kernels/recurrent/plan.h"
+#include "kernels/recurrent/plan/plan.h"
 #include "treadle/kernels.h"
 
 namespace treadle {

@@ -1,5 +1,5 @@
 // Recurrent layers of kernels.h on the CPU: rows of the batch are shared among threads. Twin, with
-// ATen around it: csrc/recurrent/cpu.cpp.
+// ATen around it: csrc/recurrent/run/cpu.cpp.
 #include <algorithm>
 #include <cstring>
 #include <vector>

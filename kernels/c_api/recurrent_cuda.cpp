@@ -1,5 +1,5 @@
 // Recurrent layers of kernels.h on CUDA: the persistent kernels. Twin, with ATen around it:
-// csrc/recurrent/persistent.cpp and cuda/layer.cpp there.
+// csrc/recurrent/run/persistent.cpp and cuda/layer.cpp there.
 #include <algorithm>
 
 #include "kernels/c_api/cuda.h"

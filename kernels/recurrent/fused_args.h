@@ -1,5 +1,5 @@
 // Arguments of the algorithms in which a launch is a whole step, products and cell: "tiles"
-// (tiles.cuh) and "warp" (warp_forward.cuh). For the host and CUDA, no torch.
+// (tiles/tiles.cuh) and "warp" (warp/forward.cuh). For the host and CUDA, no torch.
 #pragma once
 
 #include "kernels/recurrent/step_args.h"

@@ -2,9 +2,9 @@
 #include "kernels/common/launch.cuh"
 #include "kernels/common/tma.cuh"
 #include "kernels/recurrent/cell_launchers.h"
+#include "kernels/recurrent/engine/shapes.h"
 #include "kernels/recurrent/launchers.h"
-#include "kernels/recurrent/shapes.h"
-#include "kernels/recurrent/step_group.h"
+#include "kernels/recurrent/step/step_group.h"
 
 namespace treadle {
 cudaError_t launch_step_forward(const RecurrenceForward& args, cudaStream_t stream) {

@@ -5,17 +5,17 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/common/exported.h"
-#include "kernels/recurrent/affine_scan.h"
 #include "kernels/recurrent/fused_args.h"
-#include "kernels/recurrent/gradients_args.h"
+#include "kernels/recurrent/gradients/gradients_args.h"
 #include "kernels/recurrent/persistent_args.h"
+#include "kernels/recurrent/scan/affine_scan.h"
 #include "kernels/recurrent/step_args.h"
 
 namespace treadle {
 
 struct RecurrenceDevice;
 
-// The GPU of this index as the planner knows it (plan.h). TREADLE_IMPOSED_GPU names another.
+// The GPU of this index as the planner knows it (plan/plan.h). TREADLE_IMPOSED_GPU names another.
 cudaError_t describe_device(int index, RecurrenceDevice* device) TREADLE_EXPORTED(describe_device);
 
 // ---- step: the pointwise part of args.steps[0]; matrix products are cuBLAS's
@@ -82,7 +82,7 @@ cudaError_t launch_pad_rows(const PadRows& args, cudaStream_t stream)
 cudaError_t launch_bias_sums(const BiasSums& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_bias_sums);
 
-// For any cell: what csrc/recurrent/affine_scan.h says, in float or double.
+// For any cell: what csrc/recurrent/run/affine_scan.h says, in float or double.
 cudaError_t launch_affine_scan(const AffineScan& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_affine_scan);
 

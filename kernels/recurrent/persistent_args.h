@@ -10,7 +10,7 @@
 
 #include "kernels/common/dtype.h"
 #include "kernels/recurrent/cell_info.h"
-#include "kernels/recurrent/cluster_kernels.h"
+#include "kernels/recurrent/cluster/kernels.h"
 #include "kernels/recurrent/step_args.h"
 
 namespace treadle {
@@ -89,7 +89,7 @@ struct PersistentCStates {
 struct ClusterPlan {
   ClusterShape shape;
   int rows;    // of the batch a cluster
-  bool dense;  // by a kernel for dense batches (cluster_kernels.h), else by one for any batch
+  bool dense;  // by a kernel for dense batches (cluster/kernels.h), else by one for any batch
 };
 
 }  // namespace treadle

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from benchmarks.pages import planner_page as page
-from tests.recurrent.test_plan import BINDINGS
+from tests.recurrent.plan.test_plan import BINDINGS
 
 pytestmark = BINDINGS
 

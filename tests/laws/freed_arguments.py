@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 import treadle
-from tests.recurrent.layer_cases import BLOCKS
+from tests.recurrent.support.layer_cases import BLOCKS
 from tests.support.cases import OPS, outputs
 from tests.support.inputs import Call, Op
 

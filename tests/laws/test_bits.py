@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 import treadle
-from tests.recurrent.cell_cases import cell_arguments
-from tests.recurrent.layer_cases import CELLS, layer_arguments
+from tests.recurrent.support.cell_cases import cell_arguments
+from tests.recurrent.support.layer_cases import CELLS, layer_arguments
 from tests.support import layouts
 from tests.support.cases import DEVICES, ELEMENTWISE, FLOATING, GPU, INTEGERS, OPS, each_case
 from tests.support.forms import FORMS

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import treadle
-from tests.recurrent.cell_cases import cell_arguments
-from tests.recurrent.layer_cases import CELLS, layer, layer_arguments
+from tests.recurrent.support.cell_cases import cell_arguments
+from tests.recurrent.support.layer_cases import CELLS, layer, layer_arguments
 from tests.sine_linear.cases import sine_arguments
 from tests.support import graphs, installed
 from tests.support.compare import same_bits

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from tests.recurrent.cell_cases import cell_arguments
-from tests.recurrent.layer_cases import ARGUMENTS, CELLS, layer_arguments
+from tests.recurrent.support.cell_cases import cell_arguments
+from tests.recurrent.support.layer_cases import ARGUMENTS, CELLS, layer_arguments
 from tests.sine_linear.cases import sine_arguments
 from tests.support.cases import DEVICES, OPS, each_case, sized_call
 from tests.support.inputs import Call, Case, Make, Op, outputs, requiring_grad

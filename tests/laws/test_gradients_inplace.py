@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import treadle
-from tests.recurrent.cell_cases import cell_arguments
-from tests.recurrent.layer_cases import EACH_CELL, batch_sizes, layer_arguments
+from tests.recurrent.support.cell_cases import cell_arguments
+from tests.recurrent.support.layer_cases import EACH_CELL, batch_sizes, layer_arguments
 from tests.support.cases import DEVICES, OPS, sized_call
 from tests.support.forms import INPLACE, OUT
 from tests.support.inputs import Make, Op, outputs

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import treadle
-from tests.recurrent.cell_cases import cell_arguments
-from tests.recurrent.layer_cases import EACH_CELL, Lengths, batch_sizes, layer_arguments
+from tests.recurrent.support.cell_cases import cell_arguments
+from tests.recurrent.support.layer_cases import EACH_CELL, Lengths, batch_sizes, layer_arguments
 from tests.support.cases import DEVICES, ELEMENTWISE, OPS, sized_call
 from tests.support.inputs import FLOATING, Call, Make, Op, outputs, requiring_grad
 from tests.support.layouts import LAYOUTS

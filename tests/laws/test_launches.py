@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import treadle
-from tests.recurrent.cell_cases import cell_arguments
-from tests.recurrent.layer_cases import CELLS, EACH_CELL, batch_sizes, layer_arguments
+from tests.recurrent.support.cell_cases import cell_arguments
+from tests.recurrent.support.layer_cases import CELLS, EACH_CELL, batch_sizes, layer_arguments
 from tests.sine_linear.cases import sine_arguments
 from tests.support.forms import OUT
 from tests.support.inputs import GPU, Make, on_hopper

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.recurrent.layer_cases import ARGUMENTS, EACH_CELL, layer_arguments
+from tests.recurrent.support.layer_cases import ARGUMENTS, EACH_CELL, layer_arguments
 from tests.support.cases import DEVICES, ELEMENTWISE, FLOATING, INTEGERS, OPS, each_case
 from tests.support.compare import same_layout
 from tests.support.inputs import Call, Case, Make, Op, outputs

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import treadle
-from tests.recurrent.layer_cases import (
+from tests.recurrent.support.layer_cases import (
     ARGUMENTS,
     Lengths,
     layer,

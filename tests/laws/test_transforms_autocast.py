@@ -13,8 +13,8 @@ from torch.autograd.forward_ad import dual_level, make_dual, unpack_dual
 from torch.func import grad, hessian, vmap
 
 import treadle
-from tests.recurrent.cell_cases import cell_arguments
-from tests.recurrent.layer_cases import CELLS, layer, layer_arguments
+from tests.recurrent.support.cell_cases import cell_arguments
+from tests.recurrent.support.layer_cases import CELLS, layer, layer_arguments
 from tests.sine_linear.cases import sine_arguments
 from tests.support.cases import DEVICES
 from tests.support.forms import NEW

@@ -22,8 +22,8 @@ from torch.func import (
 )
 from torch.utils._pytree import tree_map
 
-from tests.recurrent.cell_cases import cell_arguments
-from tests.recurrent.layer_cases import ARGUMENTS, layer_arguments
+from tests.recurrent.support.cell_cases import cell_arguments
+from tests.recurrent.support.layer_cases import ARGUMENTS, layer_arguments
 from tests.sine_linear.cases import sine_arguments
 from tests.sine_linear_jet.cases import SECONDS, jet_arguments
 from tests.support.cases import DEVICES, OPS

@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.library import opcheck
 
 from tests.elementwise.snake_cases import backward_calls
-from tests.recurrent.cell_cases import cell_arguments
-from tests.recurrent.layer_cases import CELLS, EACH_CELL, batch_sizes, layer_arguments
-from tests.recurrent.scan_cases import scan_call
+from tests.recurrent.support.cell_cases import cell_arguments
+from tests.recurrent.support.layer_cases import CELLS, EACH_CELL, batch_sizes, layer_arguments
+from tests.recurrent.support.scan_cases import scan_call
 from tests.sine_linear.cases import sine_arguments
 from tests.sine_linear_jet.test_transforms import jet_ops
 from tests.support.cases import ELEMENTWISE, OPS

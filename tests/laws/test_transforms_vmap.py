@@ -13,7 +13,7 @@ from torch.func import grad, jvp, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import treadle
-from tests.recurrent.cell_cases import cell_arguments
+from tests.recurrent.support.cell_cases import cell_arguments
 from tests.support.cases import DEVICES
 from tests.support.forms import FORMS, INPLACE
 from tests.support.inputs import Make, batched, outputs

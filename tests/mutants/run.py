@@ -9,11 +9,15 @@ fails on the unchanged copy.
 
 A machine without a GPU can compile for one that has it: `--build FOLDER` keeps each mutant's
 libraries there and runs no test, `--built FOLDER` tests those that are there.
+
+`--record FILE` adds to a JSON when and where each was killed. record.json is the tree's, and a test
+asks it for every mutant.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -21,7 +25,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import date
 from fnmatch import fnmatch
 from itertools import cycle, repeat
 from pathlib import Path
@@ -31,12 +37,13 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.mutants.tables import Mutant, MutantError, read, read_all  # noqa: E402
-from tests.mutants.tree_copy import Copy, Libraries  # noqa: E402
+from tests.mutants.tree_copy import TIMED_OUT, Copy, Libraries  # noqa: E402
 
 FAILED = 1  # pytest's exit code: tests ran, and some failed
+LONGEST = 180.0  # seconds of a mutant's tests, which pass without it in less: a kernel may hang
 
 
-def judge(copy: Copy, mutant: Mutant, libraries: Libraries) -> str:
+def judge(copy: Copy, mutant: Mutant, libraries: Libraries, unchanged: Copy) -> str:
     """`killed by ...`, `built`, or an error."""
     try:
         copy.plant(mutant)
@@ -49,9 +56,11 @@ def judge(copy: Copy, mutant: Mutant, libraries: Libraries) -> str:
             return "DOES NOT COMPILE"
         if libraries.keep is not None:
             return "built"
-        done = copy.test(mutant.killers)
+        done = copy.test(mutant.killers, LONGEST)
     finally:
-        copy.restore([mutant.file])
+        copy.restore(mutant, unchanged)
+    if done.returncode == TIMED_OUT:
+        return f"killed by its time, over {LONGEST:.0f} s"
     if done.returncode == 0:
         return "SURVIVED"
     if done.returncode < 0:
@@ -74,7 +83,7 @@ def visible_gpus() -> list[str]:
     return names.split(",")[:count]
 
 
-def unchanged(cuda: bool, full: bool) -> str:
+def build_name(cuda: bool, full: bool) -> str:
     """The name of a build without a mutant: "cpu", "cuda", or "cuda-full", which is not for
     checking alone."""
     return ("cuda-full" if full else "cuda") if cuda else "cpu"
@@ -128,27 +137,83 @@ class Sound:
             first = killers not in self.found
             result = self.found.setdefault(killers, Future())
         if first:
-            done = self.tree.test(killers)
+            done = self.tree.test(killers, LONGEST)
             if done.returncode:
                 print(done.stdout[-3000:] + done.stderr[-3000:])
             result.set_result(done.returncode == 0)
         return result.result()
 
 
-def judge_all(copy: Copy, sound: Sound | None, libraries: Libraries, mutants: list[Mutant]) -> int:
-    """Prints a line for each mutant; returns how many were not killed, or not built."""
+class Record:
+    """A JSON of when, where and how each mutant was killed, written after each of them."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.lock = Lock()
+        self.found = json.loads(path.read_text()) if path is not None and path.exists() else {}
+
+    def has_killed(self, mutant: Mutant) -> bool:
+        return bool(self.found.get(mutant.name, {}).get("verdict", "").startswith("killed"))
+
+    def add(self, mutant: Mutant, verdict: str, machine: str) -> None:
+        if self.path is None or verdict == "built":
+            return
+        with self.lock:
+            day = date.today().isoformat()
+            self.found[mutant.name] = {"date": day, "machine": machine, "verdict": verdict}
+            self.path.write_text(json.dumps(dict(sorted(self.found.items())), indent=1) + "\n")
+
+
+def machine_name(cuda: bool) -> str:
+    import torch
+
+    return torch.cuda.get_device_name() if cuda and torch.cuda.is_available() else "CPU"
+
+
+def judge_all(
+    copy: Copy,
+    tree: Copy,
+    sound: Sound | None,
+    libraries: Libraries,
+    record: Record,
+    mutants: Iterator[Mutant],
+) -> int:
+    """Takes mutants until none is left, and prints a line for each; returns how many were not
+    killed, or not built."""
     copy.refresh()
-    if not libraries.put(copy, unchanged(copy.cuda, not copy.for_checking)):
-        return len(mutants)
+    if not libraries.put(copy, build_name(copy.cuda, not copy.for_checking)):
+        raise SystemExit("mutants: a copy of the tree without a mutant does not compile")
     bad = 0
+    machine = machine_name(copy.cuda)
     for mutant in mutants:
         started = time.monotonic()
         passes = sound is None or sound(mutant.killers)
-        verdict = judge(copy, mutant, libraries) if passes else "ITS TESTS FAIL WITHOUT IT"
+        verdict = judge(copy, mutant, libraries, tree) if passes else "ITS TESTS FAIL WITHOUT IT"
         bad += not verdict.startswith(("killed", "built"))
+        record.add(mutant, verdict, machine)
         took = time.monotonic() - started
         print(f"{mutant.name:52}{verdict} ({took:.0f} s)\n", end="", flush=True)
     return bad
+
+
+def compiles_much(mutant: Mutant) -> tuple[bool, bool]:
+    """Whether a mutant belongs to the first: those that take long should not come last."""
+    return mutant.needs_cuda, mutant.file.endswith((".h", ".cuh"))
+
+
+class Queue:
+    """Hands each mutant to the copy that asks next."""
+
+    def __init__(self, mutants: list[Mutant]) -> None:
+        self.left = iter(mutants)
+        self.lock = Lock()
+
+    def __iter__(self) -> Iterator[Mutant]:
+        return self
+
+    def __next__(self) -> Mutant:
+        with self.lock:
+            return next(self.left)
 
 
 def asked() -> argparse.Namespace:
@@ -157,18 +222,22 @@ def asked() -> argparse.Namespace:
     parser.add_argument("--since", metavar="COMMIT", help="only what changed since then")
     parser.add_argument("--list", action="store_true", help="say what there is, and stop")
     parser.add_argument("--jobs", type=int, default=1, help="copies at a time; 3 GB of memory each")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="add verdicts to this JSON")
+    parser.add_argument("--unrecorded", action="store_true", help="only what RECORD has not killed")
     kept = parser.add_mutually_exclusive_group()
     kept.add_argument("--build", type=Path, metavar="FOLDER", help="compile, and test nothing")
     kept.add_argument("--built", type=Path, metavar="FOLDER", help="test what was compiled")
     return parser.parse_args()
 
 
-def run(mutants: list[Mutant], jobs: int, libraries: Libraries, gpus: list[str]) -> int:
+def run(
+    mutants: list[Mutant], jobs: int, libraries: Libraries, gpus: list[str], record: Record
+) -> int:
     """Runs the mutants of one build; returns how many were not killed, or not built."""
     with_gpu = any(mutant.needs_cuda for mutant in mutants)
     full = any("full" in mutant.needs for mutant in mutants)
     jobs = max(1, min(jobs, len(mutants)))
-    folder = ROOT / "build" / "mutants" / unchanged(with_gpu, full)
+    folder = ROOT / "build" / "mutants" / build_name(with_gpu, full)
     turns = cycle(gpus or [""])
     kind = {"cuda": with_gpu, "for_checking": not full}
     tree = Copy(folder / "sound", gpu=next(turns), **kind)
@@ -180,11 +249,13 @@ def run(mutants: list[Mutant], jobs: int, libraries: Libraries, gpus: list[str])
     for copy in copies:
         copy.take(tree)
     if jobs > 1:
-        os.environ["MAX_JOBS"] = str(max(1, (os.cpu_count() or 1) // jobs))
+        # Copies test as long as they compile, and headers have many files to compile.
+        os.environ["MAX_JOBS"] = str(max(1, 2 * (os.cpu_count() or 1) // jobs))
     sound = None if libraries.keep else Sound(tree)
+    queue = Queue(sorted(mutants, key=compiles_much, reverse=True))
     with ThreadPoolExecutor(jobs) as pool:
-        shares = (mutants[job::jobs] for job in range(jobs))
-        return sum(pool.map(judge_all, copies, repeat(sound), repeat(libraries), shares))
+        same = (repeat(it) for it in (tree, sound, libraries, record, queue))
+        return sum(pool.map(judge_all, copies, *same))
 
 
 def main() -> int:
@@ -195,6 +266,9 @@ def main() -> int:
             needs = f" ({', '.join(sorted(mutant.needs))})" if mutant.needs else ""
             print(f"{mutant.name:52}{mutant.what}{needs}")
         return 0
+    record = Record(options.record)
+    if options.unrecorded:
+        mutants = [mutant for mutant in mutants if not record.has_killed(mutant)]
     libraries = Libraries(options.build, options.built)
     if options.built:
         mutants = [mutant for mutant in mutants if (options.built / mutant.name).is_dir()]
@@ -204,7 +278,7 @@ def main() -> int:
     bad = 0
     for full in (False, True):
         share = [mutant for mutant in mutants if ("full" in mutant.needs) == full]
-        bad += run(share, options.jobs, libraries, gpus) if share else 0
+        bad += run(share, options.jobs, libraries, gpus, record) if share else 0
     for name in skipped:
         print(f"{name:52}skipped: needs a GPU and nvcc")
     how = "built" if options.build else "killed"

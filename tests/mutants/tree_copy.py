@@ -6,6 +6,7 @@ from __future__ import annotations
 import filecmp
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -16,6 +17,7 @@ from tests.mutants.tables import Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 OBJECTS = "build/native"
+TIMED_OUT = 124  # no status of pytest
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,16 @@ class Copy:
         elif not filecmp.cmp(source, target, shallow=False):
             shutil.copy(source, target)
 
-    def restore(self, names: Iterable[str]) -> None:
-        for name in names:
-            self._lay(name)
+    def restore(self, mutant: Mutant, built: Copy) -> None:
+        """Take back the mutant's file and all that was compiled with it, with their times: ninja
+        then compiles the next mutant alone."""
+        library = built.folder / "python_pkg" / "treadle" / "lib"
+        compiled = [*(built.folder / OBJECTS).rglob("*"), *library.rglob("*")]
+        for source in [built.folder / mutant.file, *(path for path in compiled if path.is_file())]:
+            target = self.folder / source.relative_to(built.folder)
+            if not target.exists() or _stamp(source) != _stamp(target):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, target)
 
     def plant(self, mutant: Mutant) -> None:
         path = self.folder / mutant.file
@@ -76,17 +85,41 @@ class Copy:
             print(done.stdout[-3000:] + done.stderr[-3000:])
         return done.returncode == 0
 
-    def test(self, arguments: Iterable[str]) -> subprocess.CompletedProcess[str]:
+    def test(
+        self, arguments: Iterable[str], seconds: float | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """What pytest said; its status is TIMED_OUT if it had not ended after so many seconds."""
         options = ["-x", "-q", "--tb=line", "-p", "no:cacheprovider"]
         env = {
             **os.environ,
-            "PYTHONPATH": str(self.folder / "python_pkg"),
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, [str(self.folder / "python_pkg"), os.environ.get("PYTHONPATH")])
+            ),
             "PYTHONDONTWRITEBYTECODE": "1",
             "TREADLE_MUTANT": "1",
             "CUDA_VISIBLE_DEVICES": self.gpu,
         }
         command = [sys.executable, "-m", "pytest", *options, *arguments]
-        return subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True)
+        with subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            try:
+                out, err = process.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)  # a kernel that hangs ends with its process
+                return subprocess.CompletedProcess(command, TIMED_OUT, "too long", "")
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
 
 
 @dataclass(frozen=True)

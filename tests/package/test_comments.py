@@ -105,7 +105,7 @@ def test_missing_names_are_found() -> None:
         "kernels/elementwise/cpu/lost.cpp",
         "moved_*.cuh",
     ]
-    assert missing("elementwise/loop.h, `docs/sine.md`, cluster_*.cuh (see setup.py)") == []
+    assert missing("elementwise/loop.h, `docs/sine.md`, cluster/*.cuh (see setup.py)") == []
     assert missing("new_op.py") == [] and missing("../new_op.py", "tools/native") == []
     assert missing("ew_op.py") == ["ew_op.py"], "the end of a path begins with a folder or a file"
     assert crossed("[loop.h](csrc/elementwise/loop.h), [old.h](csrc/elementwise/loop.h)") == [

@@ -108,7 +108,7 @@ def test_mutants_of_timing_are_built_in_full(
         def plant(self, mutant: Mutant) -> None:
             (self.folder / "now").write_text(mutant.name)
 
-        def restore(self, names: object) -> None:
+        def restore(self, mutant: Mutant, built: Copy) -> None:
             pass
 
         def build(self) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from torch.utils.hipify import hipify_python
 
-from tests.recurrent.test_plan import BINDINGS, plan
+from tests.recurrent.plan.test_plan import BINDINGS, plan
 from tools.check_kernels import strip_comments
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,13 +30,13 @@ CUDA_HEADER = re.compile(r"#\s*include\s*<(cu\w*[/.][\w./]+|cooperative_groups\S
 # Their code is for sm_90 alone: TMA, wgmma, clusters, mbarriers, grids that wait for each other.
 SM_90 = {
     *(f"kernels/common/{name}.cuh" for name in ("ptx", "tma", "wgmma", "wgmma_groups")),
-    *(f"kernels/recurrent/{name}.cuh" for name in ("cluster_call", "grid", "persistent")),
-    *(f"kernels/recurrent/{name}.cuh" for name in ("tiles", "tiles_forward")),
+    *(f"kernels/recurrent/{name}.cuh" for name in ("cluster/call", "grid/grid", "tiles/forward")),
+    *(f"kernels/recurrent/{name}.cuh" for name in ("engine/persistent", "tiles/tiles")),
     *(f"kernels/sine_linear/fused_{name}.cu" for name in ("forward", "backward", "jet")),
     "kernels/sine_linear/fused_backward_gemm.cuh",
 }
 PERSISTENT = re.compile(
-    r"kernels/(recurrent/(cluster|grid|block|persistent|split|tiles|resets|c_states)\w*\.cuh"
+    r"kernels/(recurrent/(cluster|grid|block|engine|tiles|scan)/\w*\.cuh"
     r"|recurrent/launchers\.cu|common/wgmma\w*\.cuh|sine_linear/fused_\w+\.cuh?)"
 )
 # Every kernel needs these and hipify does not translate them: AMD GPUs need code of their own.
@@ -134,7 +134,7 @@ def test_code_of_sm_90_stays_behind_its_planner(translated: dict[str, str]) -> N
         for path in translated
         if any(f'"{header}"' in (ROOT / path).read_text() for header in SM_90)
     }
-    of_layers = {path for path in users if re.match(r"kernels/recurrent/(lltm|lstm|gru)/", path)}
+    of_layers = {path for path in users if re.match(r"kernels/recurrent/instances/", path)}
     assert not [path for path in users - of_layers if not PERSISTENT.fullmatch(path)]
     assert not [path for path in of_layers if "step" in path or "warp" in path]
 
@@ -180,7 +180,7 @@ def test_amd_gpus_get_a_kernel_a_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "file", ["kernels/recurrent/device.cu", "csrc/sine_linear/cuda/sine_linear.cpp"]
+    "file", ["kernels/recurrent/plan/device.cu", "csrc/sine_linear/cuda/sine_linear.cpp"]
 )
 def test_every_chooser_asks_for_the_architecture(file: str) -> None:
     text = strip_comments((ROOT / file).read_text())

@@ -22,8 +22,8 @@ from tests.laws import (
     test_transforms_func,
 )
 from tests.package import test_cpp
-from tests.recurrent import test_autocast as recurrent_autocast
-from tests.recurrent import test_export as recurrent_export
+from tests.recurrent.layer import test_autocast as recurrent_autocast
+from tests.recurrent.layer import test_export as recurrent_export
 from tests.sine_linear import test_jet_programs as jet_programs
 from tests.sine_linear import test_jet_siren as jet_siren
 from tests.sine_linear import test_transforms as sine_transforms

@@ -11,10 +11,10 @@ from torch import Tensor
 
 import treadle
 from tests.elementwise.snake_bad_cases import snake_bad
-from tests.recurrent.cell_bad_cases import cell_bad
-from tests.recurrent.layer_bad_cases import layer_bad
-from tests.recurrent.lists_bad_cases import lists_bad
-from tests.recurrent.scan_bad_cases import scan_bad
+from tests.recurrent.support.cell_bad_cases import cell_bad
+from tests.recurrent.support.layer_bad_cases import layer_bad
+from tests.recurrent.support.lists_bad_cases import lists_bad
+from tests.recurrent.support.scan_bad_cases import scan_bad
 from tests.sine_linear.bad_backward import sine_linear_backward_bad
 from tests.sine_linear.bad_cases import sine_linear_bad
 from tests.sine_linear_jet.bad_cases import sine_linear_jet_bad

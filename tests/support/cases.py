@@ -14,8 +14,8 @@ import torch
 
 from tests.elementwise import cases as elementwise_cases
 from tests.elementwise import snake_cases
-from tests.recurrent import cell_cases as lltm_cases
-from tests.recurrent import layer_cases, reset_cases, scan_cases
+from tests.recurrent.support import cell_cases as lltm_cases
+from tests.recurrent.support import layer_cases, reset_cases, scan_cases
 from tests.sine_linear import cases as sine_linear_cases
 from tests.sine_linear_jet import cases as jet_cases
 from tests.support.inputs import (

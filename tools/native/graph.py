@@ -253,7 +253,13 @@ class Graph:
     def _kernel_objects(self, toolkit: cuda.Toolkit) -> list[Path]:
         flags = self.nvcc_flags(toolkit)
         sources = sorted(Path("kernels").rglob("*.cu"))
-        return [self._shared_object("nvcc", source, flags) for source in sources]
+        each_cell = [source for source in sources if source.parent.name == "instances"]
+        others = [source for source in sources if source not in each_cell]
+        return [self._shared_object("nvcc", source, flags) for source in others] + [
+            self._shared_object("nvcc", source, [*flags, *cell_flags(cell)], f".{cell.stem}")
+            for source in each_cell
+            for cell in sorted(Path("kernels/math/cells").glob("*.h"))
+        ]
 
     def _missing_object(self, missing: cuda.Missing) -> list[Path]:
         """Last on the link line: it registers a kernel for every op that the others define."""
@@ -308,6 +314,11 @@ class Graph:
         link += ["-Wl,--version-script=tools/native/kernels.map", str(self.kernels), CXX_RUNTIME]
         flags = [*link, *from_env("LDFLAGS")]
         self._edge("link", self.jax_handlers, [made], flags, needs=escape(self.kernels))
+
+
+def cell_flags(header: Path) -> list[str]:
+    """Which cell a source of kernels/recurrent/instances is compiled for."""
+    return [f"-DTREADLE_CELL={header.stem.capitalize()}", f'-DTREADLE_CELL_HEADER="{header}"']
 
 
 def kernels_sources() -> str:

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "kernels/recurrent/step_group.h"
+#include "kernels/recurrent/step/step_group.h"
 #include "recurrent/cuda/step_groups.h"
 
 namespace treadle {

@@ -15,7 +15,7 @@
 #include "kernels/recurrent/launchers.h"
 #include "recurrent/cuda/parameters.h"
 #include "recurrent/cuda/step_groups.h"
-#include "recurrent/run.h"
+#include "recurrent/run/run.h"
 
 namespace treadle {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/cuda/launch.h"
-#include "recurrent/run.h"
+#include "recurrent/run/run.h"
 
 namespace treadle {
 

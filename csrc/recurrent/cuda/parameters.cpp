@@ -9,7 +9,7 @@
 #include "common/cuda/gemm.h"
 #include "common/cuda/launch.h"
 #include "kernels/recurrent/launchers.h"
-#include "recurrent/check.h"
+#include "recurrent/layer/check.h"
 
 namespace treadle {
 namespace {

@@ -1,7 +1,7 @@
 // Around the steps on CUDA, for layer.cpp: products, copies, gradients of input and parameters.
 #pragma once
 
-#include "recurrent/backend.h"
+#include "recurrent/run/backend.h"
 
 namespace treadle {
 

@@ -1,5 +1,5 @@
 // The launches of recurrent_layer on CUDA that take all steps: c states, and algorithms "cluster"
-// and "grid". Around them: csrc/recurrent/persistent.cpp.
+// and "grid". Around them: csrc/recurrent/run/persistent.cpp.
 #include <ATen/Functions.h>
 
 #include <algorithm>

@@ -8,8 +8,8 @@
 
 #include "common/tf32.h"
 #include "kernels/common/launches.h"
-#include "kernels/recurrent/plan_times.h"
-#include "kernels/recurrent/step_group.h"
+#include "kernels/recurrent/plan/times.h"
+#include "kernels/recurrent/step/step_group.h"
 
 namespace treadle {
 namespace {

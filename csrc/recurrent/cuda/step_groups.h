@@ -9,7 +9,7 @@
 #include "common/cuda/gemm.h"
 #include "common/cuda/launch.h"
 #include "kernels/recurrent/step_args.h"
-#include "recurrent/backend.h"
+#include "recurrent/run/backend.h"
 
 namespace treadle {
 

@@ -1,9 +1,9 @@
 // The derivatives of lltm_cell: a Node that calls the fused lltm_cell_backward. The derivatives of
-// that op, and tangents, are composed of ATen ops from the saved inputs: recurrent/formulas.h.
+// that op, and tangents, are composed of ATen ops from the saved inputs: layer/formulas.h.
 #include "common/autograd.h"
 
 #include "common/check.h"
-#include "recurrent/formulas.h"
+#include "recurrent/layer/formulas.h"
 #include "recurrent/lltm_cell/cell.h"
 #include "treadle/ops.h"
 

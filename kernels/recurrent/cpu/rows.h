@@ -1,6 +1,7 @@
-// recurrent_layer's steps on the CPU, as csrc/recurrent/cpu.cpp calls them: raw memory, no torch. A
-// call does the rows begin .. end of the batch; results do not depend on where a parallel loop
-// cuts, at multiples of kRowBlock. `panels` are weights [GH, H] as the pack functions lay them out.
+// recurrent_layer's steps on the CPU, as csrc/recurrent/run/cpu.cpp calls them: raw memory, no
+// torch. A call does the rows begin .. end of the batch; results do not depend on where a parallel
+// loop cuts, at multiples of kRowBlock. `panels` are weights [GH, H] as the pack functions lay them
+// out.
 #pragma once
 
 #include <cstdint>

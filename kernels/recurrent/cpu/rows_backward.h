@@ -1,4 +1,4 @@
-// The backward pass of rows_forward.h. Twin: kernels/recurrent/step.cuh.
+// The backward pass of rows_forward.h. Twin: kernels/recurrent/step/step.cuh.
 #pragma once
 
 #include "kernels/recurrent/cpu/rows_forward.h"

@@ -1,6 +1,6 @@
 // A recurrent layer's steps on the CPU, for any cell. Rows are independent, so each thread takes
 // some of them through all steps. A step's product, its activations and the state stay in the
-// caches; weights are packed into panels once a call. Twin: kernels/recurrent/step.cuh.
+// caches; weights are packed into panels once a call. Twin: kernels/recurrent/step/step.cuh.
 // A Cell: kernels/math/cells/lltm.h.
 #pragma once
 

@@ -5,7 +5,7 @@
 #include "kernels/common/launch.cuh"
 #include "kernels/math/cells/lltm.h"
 #include "kernels/recurrent/lltm_cell/launchers.h"
-#include "kernels/recurrent/warp_forward.cuh"
+#include "kernels/recurrent/warp/forward.cuh"
 
 namespace treadle {
 namespace {

@@ -70,8 +70,8 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
     Raises:
         TypeError, RuntimeError: kinds, shapes, dtypes, devices or counts that do not fit.
 
-    Source: csrc/recurrent/layers.cpp, csrc/recurrent/lengths.cpp, csrc/recurrent/cells.cpp,
-    csrc/recurrent/forward.cpp, kernels/recurrent/plan.cpp, kernels/math/cells/lstm.h.
+    Source: csrc/recurrent/lists, csrc/recurrent/run/forward.cpp, kernels/recurrent/plan/plan.cpp,
+    kernels/math/cells/lstm.h.
     """
     return _lstm(args, kwargs)
 
@@ -113,7 +113,7 @@ def gru(*args: Any, **kwargs: Any) -> Any:
         TypeError: input or hx is no tensor, or params no list.
         RuntimeError: shapes, dtypes, devices or counts that do not fit.
 
-    Source: csrc/recurrent/layers.cpp, csrc/recurrent/forward.cpp, kernels/recurrent/plan.cpp,
+    Source: csrc/recurrent/lists, csrc/recurrent/run/forward.cpp, kernels/recurrent/plan/plan.cpp,
     kernels/math/cells/gru.h.
     """
     return _gru(args, kwargs)

@@ -90,8 +90,6 @@ def lltm(*args: Any, **kwargs: Any) -> Any:
         TypeError: input is no tensor, hx no pair, or params no list.
         RuntimeError: shapes, dtypes, devices or counts that do not fit.
 
-    Source: csrc/recurrent/layers.cpp, csrc/recurrent/forward.cpp, kernels/recurrent/plan.cpp,
-    kernels/recurrent/cpu/rows_forward.h, kernels/recurrent/step.cuh, kernels/recurrent/cluster.cuh,
-    kernels/recurrent/grid.cuh.
+    Source: csrc/recurrent/lists, csrc/recurrent/run/forward.cpp, kernels/recurrent.
     """
     return _lltm(args, kwargs)
