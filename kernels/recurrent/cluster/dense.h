@@ -14,6 +14,9 @@ constexpr int kept_fragments(int warps, int reserve, int fragments) {
   return kept < fragments ? kept : fragments;
 }
 
+// Of kernels with resets: marks of 64 steps, and where they lie (cluster/dense_resets.cuh).
+inline constexpr int kDenseMarksBytes = 64 * 4 + 32;
+
 // Forward: warp (group of 16 units, split of K), as ClusterForward.
 template <int gates, int state_gates, int units, int blocks, int tiles, int stride>
 struct DenseForward {
@@ -50,6 +53,8 @@ struct DenseForward {
   static constexpr int kBias = kStages + kDepth * kStageBytes;
   static constexpr int kWeights = kBias + gates * units * 4;
   static constexpr int kSharedBytes = kWeights + kWarps * (kFragments - kKept) * 512;
+  static constexpr int kMarks = kSharedBytes, kMarksBytes = kDenseMarksBytes;
+  static constexpr int kResetsBytes = kMarks + kMarksBytes;
 };
 
 // Backward. A block multiplies the gradients of its own gates, which are its part of K, and sends
@@ -100,6 +105,8 @@ struct DenseBackward {
                                       ? kStages + kDepth * kStageBytes
                                       : kWarps * kTurnBytes;
   static constexpr int kSharedBytes = kWeights + kWarps * (kFragments - kKept) * 512;
+  static constexpr int kMarks = kSharedBytes, kMarksBytes = kDenseMarksBytes;
+  static constexpr int kResetsBytes = kMarks + kMarksBytes;
   static_assert(kHidden / 16 % kWarps == 0 && kWide % 2 == 0);
 };
 

@@ -15,6 +15,7 @@
 
 #include "kernels/recurrent/cluster/call.cuh"
 #include "kernels/recurrent/cluster/dense_backward_copies.cuh"
+#include "kernels/recurrent/cluster/dense_resets.cuh"
 
 namespace treadle {
 
@@ -30,7 +31,7 @@ __device__ __forceinline__ uint32_t bits_of_all(const Slopes& slopes) {
   return all;
 }
 
-template <class Cell, class T, int units, int blocks, int tiles, int stride>
+template <class Cell, class T, int units, int blocks, int tiles, int stride, bool any_resets>
 __global__ void __launch_bounds__(
     DenseBackward<Cell::kGates, Cell::kStateGates, units, blocks, tiles, stride>::kThreads, 1)
     cluster_dense_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
@@ -70,6 +71,10 @@ __global__ void __launch_bounds__(
   __syncthreads();
 
   // ---- zeros in the stages, and barriers
+  // The warp that asks for marks: one of those that may have fewer slots than others.
+  MarkRing<L, any_resets, true> marks(base);
+  const bool asks = any_resets && warp == L::kWarps - 1;
+  if (asks) marks.begin(args.resets.marks, args.sizes, group);
   clear<L>(base + L::kStages, L::kDepth * L::kStageBytes);
   uint32_t expected = L::kStateBytes;
   if (thread == 0) begin_barriers<L, 1>(base, expected);
@@ -122,6 +127,7 @@ __global__ void __launch_bounds__(
   }
   const uint32_t lane_grads = base + L::kOutgoing + q * 8 * stride + g % stride * 8;
   const uint32_t own_barrier = base + L::kBarriers;
+  const GroupResets<any_resets> resets{args.resets, args.sizes, group};
 
   // One iteration more than steps, for grad_h0.
 #pragma unroll 1
@@ -130,6 +136,19 @@ __global__ void __launch_bounds__(
     const uint32_t stage = s % L::kDepth * L::kStageBytes;
 
     // ---- what does not depend on gradients, while they arrive
+    // Rows that reset before the step whose gradients arrive: these end here.
+    const uint32_t ended = marks.of(s);
+    const bool hands_over = ended != 0 && resets.wanted();
+    if constexpr (any_resets) {
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        if ((ended >> row[i] & 1) == 0) continue;
+        if (hands_over && mine[i] && unit_exists[i]) {
+          resets.hand_over(args.resets.grad_c, s, row[i], first_unit + unit[i], grad_c[i]);
+        }
+        grad_h[i] = grad_c[i] = 0;
+      }
+    }
     typename Cell::Slopes slopes[kItems];
     float grad_out[kItems];
     const auto prepare = [&](int i) {
@@ -169,7 +188,15 @@ __global__ void __launch_bounds__(
         if (i >= L::kEarly) prepare(i);
         // Before the first step nothing was sent.
         const float product = sum_in_pairs(parts[i]);
-        if (s > 0) grad_h[i] = product;
+        if constexpr (any_resets) {
+          const bool ends = (ended >> row[i] & 1) != 0;
+          if (s > 0 && !ends) grad_h[i] = product;
+          if (hands_over && ends && mine[i] && unit_exists[i]) {
+            resets.hand_over(args.resets.grad_h, s, row[i], first_unit + unit[i], product);
+          }
+        } else {
+          if (s > 0) grad_h[i] = product;
+        }
         const auto grad = Cell::backward(slopes[i], grad_h[i] + grad_out[i], grad_c[i]);
         if (s < steps) grad_c[i] = grad.old_cell;
 #pragma unroll
@@ -214,6 +241,7 @@ __global__ void __launch_bounds__(
     // ---- while that travels
     own.store(parity);
     own.fetch(s + L::kAhead < steps, (s + L::kAhead) % L::kDepth * L::kStageBytes);
+    if (asks) marks.gather(s);
   }
 
   // ---- the gradients of the first states
@@ -233,19 +261,31 @@ __global__ void __launch_bounds__(
 
 // ---- launch
 
+template <class Cell, class T, int units, int blocks, int tiles, int stride, bool resets>
+cudaError_t run_cluster_dense(const PersistentBackward* args, const ClusterCall& call) {
+  using L = DenseBackward<Cell::kGates, Cell::kStateGates, units, blocks, tiles, stride>;
+  constexpr int kBytes = resets ? L::kResetsBytes : L::kSharedBytes;
+  static_assert(kBytes <= kMostSharedBytes);
+  return call(cluster_dense_backward<Cell, T, units, blocks, tiles, stride, resets>, L::kThreads,
+              kBytes, args);
+}
+
 template <class Cell, class T>
 cudaError_t run_cluster_dense(const PersistentBackward* args, const ClusterCall& call) {
   const ClusterPlan& plan = call.plan;
   return visit_shape(plan.shape, [&](auto index) {
     constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
-    constexpr RowCounts counts = kKernels<Cell, decltype(index)::value>.dense_backward;
-    return visit_rows<counts.bits>(ceil_div(plan.rows, s.tiles), [&](auto stride) {
+    constexpr ShapeKernels kernels = kKernels<Cell, decltype(index)::value>;
+    const int least = ceil_div(plan.rows, s.tiles);
+    if (any_resets(args)) {
+      return visit_rows<kernels.resets_backward.bits>(least, [&](auto stride) {
+        constexpr int rows = decltype(stride)::value;
+        return run_cluster_dense<Cell, T, s.units, s.blocks, s.tiles, rows, true>(args, call);
+      });
+    }
+    return visit_rows<kernels.dense_backward.bits>(least, [&](auto stride) {
       constexpr int rows = decltype(stride)::value;
-      using Layout =
-          DenseBackward<Cell::kGates, Cell::kStateGates, s.units, s.blocks, s.tiles, rows>;
-      static_assert(Layout::kSharedBytes <= kMostSharedBytes);
-      return call(cluster_dense_backward<Cell, T, s.units, s.blocks, s.tiles, rows>,
-                  Layout::kThreads, Layout::kSharedBytes, args);
+      return run_cluster_dense<Cell, T, s.units, s.blocks, s.tiles, rows, false>(args, call);
     });
   });
 }

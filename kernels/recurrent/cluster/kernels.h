@@ -63,9 +63,14 @@ struct ShapeKernels {
   // multiple of 8, by the rows of a tile (cluster/dense.h); in float32 forward, by the rows of a
   // cluster (cluster/fp16x2.h).
   RowCounts dense_forward = {}, dense_backward = {}, split = {};
+  // The same in half types for batches with resets.
+  RowCounts resets_forward = {}, resets_backward = {};
 
   constexpr const RowCounts& dense(bool backward) const {
     return backward ? dense_backward : dense_forward;
+  }
+  constexpr const RowCounts& resets(bool backward) const {
+    return backward ? resets_backward : resets_forward;
   }
 };
 

@@ -74,6 +74,16 @@ struct GroupResets {
     if (resets.grad_c != nullptr) static_cast<float*>(resets.grad_c)[at] = grad_c;
   }
 
+  // The same of either, before step p of the pass backward. What says where is hidden: else every
+  // step computes addresses, or registers hold them, for the few that need them.
+  __device__ __forceinline__ void hand_over(void* grads, int p, int row, int unit,
+                                            float grad) const {
+    uint32_t s = p, r = row, u = unit;
+    keep(s), keep(r), keep(u);
+    if (grads == nullptr) return;
+    static_cast<float*>(grads)[in_steps(time<true>(static_cast<int>(s)), r, u)] = grad;
+  }
+
   // Hands it over, and it goes no further.
   __device__ __forceinline__ void take(int t, int row, int64_t unit, float& grad_h,
                                        float& grad_c) const {

@@ -1,0 +1,111 @@
+// Which rows of a group reset before a step, for the dense cluster kernels: a step asks shared
+// memory, and nothing of it lies between h and its sending but a select.
+#pragma once
+
+#include "kernels/recurrent/cluster/dense.cuh"
+#include "kernels/recurrent/engine/resets.cuh"
+
+namespace treadle {
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+
+// A word a step, whose bits are rows, in a ring of two halves of kWarp steps. One warp fills it: a
+// lane has a step of the next half, and asks in each step of the pass for one row of it, so that no
+// step waits for memory and no more than two registers hold what arrives. p counts steps as
+// PassMarks does. What says where marks lie is kept in shared memory, too, for registers hold
+// weights.
+template <class L, bool any, bool backward>
+struct MarkRing {
+  static constexpr int kSteps = 2 * kWarp, kPlace = L::kMarks + kSteps * 4;
+  static_assert(kPlace + 32 == L::kMarks + L::kMarksBytes && L::kRows < kWarp);
+  uint32_t base;
+  uint32_t gathered = 0, ahead = 0;  // marks of rows so far, the last one's uppermost
+
+  __device__ __forceinline__ explicit MarkRing(uint32_t base) : base(base) {}
+
+  // The words of the first half. By a whole warp, which is the one to gather.
+  __device__ __forceinline__ void begin(const bool* marks, const PersistentSizes& sizes,
+                                        const Group& group) const {
+    const bool ascending = (group.direction == 0) != backward;
+    const int64_t batch = sizes.batch;
+    const auto from = reinterpret_cast<uintptr_t>(marks) + group.rows.first +
+                      (ascending ? 0 : sizes.steps * batch);
+    // The first step of a pass has no state before it but in direction 0 forward. Where times
+    // descend, p 0 is behind the last one.
+    const int first = !backward && group.direction == 0 ? 0 : 1;
+    const int count = static_cast<int>(sizes.steps) - (ascending ? first : 0);
+    const int64_t each = ascending ? batch : -batch;
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    if (lane == 0) {
+      ptx::store16(base + kPlace, {static_cast<uint32_t>(from), static_cast<uint32_t>(from >> 32),
+                                   static_cast<uint32_t>(each), 0});
+      ptx::store16(base + kPlace + 16, {static_cast<uint32_t>(first), static_cast<uint32_t>(count),
+                                        static_cast<uint32_t>(group.rows.count), 0});
+    }
+    __syncwarp();
+    uint32_t word = 0;
+#pragma unroll 4
+    for (int row = 0; row < L::kRows; ++row) word |= mark(lane, row) << row;
+    ptx::store4(base + L::kMarks + lane * 4, word);
+  }
+
+  __device__ __forceinline__ uint32_t mark(int p, int row) const {
+    const uint4 where = ptx::load16(base + kPlace), bounds = ptx::load16(base + kPlace + 16);
+    if (p - bounds.x >= bounds.y || row >= static_cast<int>(bounds.z)) return 0;
+    const auto from = static_cast<uintptr_t>(uint64_t{where.y} << 32 | where.x);
+    const int64_t at = int64_t{p} * static_cast<int>(where.z) + row;
+    return __ldg(reinterpret_cast<const unsigned char*>(from) + at);
+  }
+
+  // In step s, by the warp that asks.
+  __device__ __forceinline__ void gather(int s) {
+    const int row = static_cast<int>(s % uint32_t{kWarp}), p = s - row + kWarp + static_cast<int>(threadIdx.x) % kWarp;
+    if (row > L::kRows) return;
+    keep(ahead);  // else the compiler asks, and so waits, where it loads
+    gathered = gathered >> 1 | ahead << 31;
+    if (row < L::kRows) {
+      ahead = mark(p, row);
+    } else {
+      ptx::store4(base + L::kMarks + p % uint32_t{kSteps} * 4, gathered >> (kWarp - L::kRows));
+    }
+  }
+
+  __device__ __forceinline__ uint32_t of(int s) const {
+    if constexpr (any) return ptx::load4(base + L::kMarks + s % uint32_t{kSteps} * 4);
+    return 0;
+  }
+};
+
+// By how much what replaces a state before step t lies further than that state does among all.
+__device__ __forceinline__ int64_t given_offset(const GroupResets<true>& resets, int t) {
+  if (!resets.resets.per_step) return 0;
+  const PersistentSizes& sizes = resets.sizes;
+  return (resets.group.direction * (int64_t{sizes.steps} - 1) + t) * sizes.batch * sizes.hidden;
+}
+
+// Rows that reset to given states, forward, which have to be multiplied: each warp puts them into
+// the part of K that it is about to read, as others of this part do.
+template <class L>
+__device__ __forceinline__ void replace_rows(const GroupResets<true>& resets, uint32_t rows, int t,
+                                             uint32_t state, int split) {
+  const int hidden = static_cast<int>(resets.sizes.hidden);
+  const bool vector = reinterpret_cast<uintptr_t>(resets.resets.h) % 8 == 0;
+#pragma unroll 1
+  for (; rows != 0; rows &= rows - 1) {
+    const int r = __ffs(static_cast<int>(rows)) - 1;
+    const uint16_t* const h = resets.h_row(t, r);
+#pragma unroll 1
+    for (int e = static_cast<int>(threadIdx.x) % kWarp; e < L::kChunks * 4; e += kWarp) {
+      const int four = split * L::kChunks * 4 + e, count = h == nullptr ? 0 : hidden - four * 4;
+      const uint2 x = load_four(h + four * 4, count, vector);
+      ptx::store_floats(state + (four / 4 * L::kTiles + r / L::kStride) * L::kTileBytes +
+                            four % 4 * 8 * L::kStride + r % L::kStride * 8,
+                        __uint_as_float(x.x), __uint_as_float(x.y));
+    }
+  }
+  __syncwarp();
+}
+
+#endif
+
+}  // namespace treadle
