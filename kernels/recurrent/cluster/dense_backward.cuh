@@ -128,6 +128,15 @@ __global__ void __launch_bounds__(
   const uint32_t lane_grads = base + L::kOutgoing + q * 8 * stride + g % stride * 8;
   const uint32_t own_barrier = base + L::kBarriers;
   const GroupResets<any_resets> resets{args.resets, args.sizes, group};
+  const uint32_t wanted = resets.wanted() ? ~0u : 0;
+  // What has reached the states that rows were reset to before step s of the pass.
+  const auto hand_over = [&](void* grads, const float(&values)[kItems], uint32_t ended, int s) {
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      if ((ended >> row[i] & 1) == 0 || !mine[i] || !unit_exists[i]) continue;
+      resets.hand_over(grads, s, row[i], first_unit + unit[i], values[i]);
+    }
+  };
 
   // One iteration more than steps, for grad_h0.
 #pragma unroll 1
@@ -136,19 +145,7 @@ __global__ void __launch_bounds__(
     const uint32_t stage = s % L::kDepth * L::kStageBytes;
 
     // ---- what does not depend on gradients, while they arrive
-    // Rows that reset before the step whose gradients arrive: these end here.
-    const uint32_t ended = marks.of(s);
-    const bool hands_over = ended != 0 && resets.wanted();
-    if constexpr (any_resets) {
-#pragma unroll
-      for (int i = 0; i < kItems; ++i) {
-        if ((ended >> row[i] & 1) == 0) continue;
-        if (hands_over && mine[i] && unit_exists[i]) {
-          resets.hand_over(args.resets.grad_c, s, row[i], first_unit + unit[i], grad_c[i]);
-        }
-        grad_h[i] = grad_c[i] = 0;
-      }
-    }
+    const uint32_t ended = marks.of(s);  // rows that reset before the step whose gradients arrive
     typename Cell::Slopes slopes[kItems];
     float grad_out[kItems];
     const auto prepare = [&](int i) {
@@ -166,6 +163,19 @@ __global__ void __launch_bounds__(
       if (!has[i]) continue;
       prepare(i);
       ptx::store4(base + L::kUnread, bits_of_all(slopes[i]));
+    }
+    // Gradients of these end here. Before the first step nothing was sent.
+    uint32_t received[kItems];  // bits of a product
+    float product[kItems];
+    if constexpr (any_resets) {
+      if ((ended & wanted) != 0) hand_over(args.resets.grad_c, grad_c, ended, s);
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        const bool ends = (ended >> row[i] & 1) != 0;
+        if (ends) grad_h[i] = grad_c[i] = 0;
+        received[i] = s == 0 || ends ? 0 : ~0u;
+        keep(received[i]);
+      }
     }
     ptx::wait_barrier(own_barrier + parity, s >> 1 & 1);
     if (thread == 0) ptx::arrive_expecting(own_barrier + parity, expected);
@@ -186,16 +196,12 @@ __global__ void __launch_bounds__(
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         if (i >= L::kEarly) prepare(i);
-        // Before the first step nothing was sent.
-        const float product = sum_in_pairs(parts[i]);
+        product[i] = sum_in_pairs(parts[i]);
         if constexpr (any_resets) {
-          const bool ends = (ended >> row[i] & 1) != 0;
-          if (s > 0 && !ends) grad_h[i] = product;
-          if (hands_over && ends && mine[i] && unit_exists[i]) {
-            resets.hand_over(args.resets.grad_h, s, row[i], first_unit + unit[i], product);
-          }
+          const uint32_t bits = __float_as_uint(product[i]), own = __float_as_uint(grad_h[i]);
+          grad_h[i] = __uint_as_float((bits & received[i]) | (own & ~received[i]));
         } else {
-          if (s > 0) grad_h[i] = product;
+          if (s > 0) grad_h[i] = product[i];
         }
         const auto grad = Cell::backward(slopes[i], grad_h[i] + grad_out[i], grad_c[i]);
         if (s < steps) grad_c[i] = grad.old_cell;
@@ -214,6 +220,9 @@ __global__ void __launch_bounds__(
       }
     };
     with_slots<kItems>(has[kItems - 1], has[0], finish);
+    if constexpr (any_resets) {
+      if ((ended & wanted) != 0) hand_over(args.resets.grad_h, product, ended, s);
+    }
     if (s == steps) break;
     uint4 fragment = weights.first();
     // The stage of step s + 1 is there for all behind the barrier, too.

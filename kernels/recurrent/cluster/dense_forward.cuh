@@ -122,6 +122,7 @@ __global__ void __launch_bounds__(
   const bool rearms = unit_group == 0 && lane == 0, stores_sums = q < L::kPairs;
   const uint32_t own_barrier = base + L::kBarriers + 8 * split;
   const GroupResets<any_resets> resets{args.resets, args.sizes, group};
+  const uint32_t given = resets.given() ? ~0u : 0;
 
 #pragma unroll 1
   for (int s = 0; s < steps; ++s) {
@@ -129,6 +130,7 @@ __global__ void __launch_bounds__(
     const uint32_t stage = s % L::kDepth * L::kStageBytes;
 
     // ---- what does not depend on h_{t-1}, while it arrives
+    const uint32_t anew = marks.of(s);
     float gates[kItems][kGates];
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
@@ -141,28 +143,26 @@ __global__ void __launch_bounds__(
             widen_bits<T>(ptx::load2(own_stage[i] + stage + m * L::kRows * L::kStageRow));
       }
     }
-    // Rows that reset before this step. To zeros: then nothing is multiplied; the product is not
-    // added, since h may be NaN.
-    const uint32_t anew = marks.of(s), to_zeros = resets.given() ? 0 : anew;
+    // Rows that reset before this step. To zeros: then the product is not added, since h may be NaN.
+    uint32_t added[kItems];  // bits of a product
     if constexpr (any_resets) {
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {
         if ((anew & row_bit[i]) != 0) c[i] = 0;
-      }
-      if (anew != to_zeros && args.resets.c != nullptr) {
-        const auto* const given = static_cast<const float*>(args.resets.c) +
-                                  given_offset(resets, resets.template time<false>(s));
-#pragma unroll
-        for (int i = 0; i < kItems; ++i) {
-          if (real[i] && (anew & row_bit[i]) != 0) c[i] = __ldg(given + state_at[i]);
-        }
+        added[i] = (anew & row_bit[i] & ~given) != 0 ? 0 : ~0u;
+        keep(added[i]);
       }
     }
     uint4 fragment = weights.first();
     ptx::wait_barrier(own_barrier + parity, s >> 1 & 1);
     if constexpr (any_resets) {
-      if (anew != to_zeros) {
-        replace_rows<L>(resets, anew, resets.template time<false>(s), base + L::kState + parity, split);
+      if ((anew & given) != 0) {
+        const int t = resets.template time<false>(s);
+        replace_rows<L>(resets, anew, t, base + L::kState + parity, split);
+#pragma unroll
+        for (int i = 0; i < kItems; ++i) {
+          if (real[i] && (anew & row_bit[i]) != 0) c[i] = given_c(resets, t, state_at[i]);
+        }
       }
     }
 
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(
         for (int m = 0; m < kStateGates; ++m) {
           const float product = sum_in_pairs(parts[i][m]);
           if constexpr (any_resets) {
-            gates[i][m] += (to_zeros & row_bit[i]) != 0 ? 0.0f : product;
+            gates[i][m] += __uint_as_float(__float_as_uint(product) & added[i]);
           } else {
             gates[i][m] += product;
           }

@@ -76,11 +76,14 @@ struct MarkRing {
   }
 };
 
-// By how much what replaces a state before step t lies further than that state does among all.
-__device__ __forceinline__ int64_t given_offset(const GroupResets<true>& resets, int t) {
-  if (!resets.resets.per_step) return 0;
+// What replaces before step t the element of c that lies at `at` of all, [D, B, H].
+__device__ __forceinline__ float given_c(const GroupResets<true>& resets, int t, int64_t at) {
   const PersistentSizes& sizes = resets.sizes;
-  return (resets.group.direction * (int64_t{sizes.steps} - 1) + t) * sizes.batch * sizes.hidden;
+  if (resets.resets.c == nullptr) return 0;
+  if (resets.resets.per_step) {
+    at += (resets.group.direction * (int64_t{sizes.steps} - 1) + t) * sizes.batch * sizes.hidden;
+  }
+  return __ldg(static_cast<const float*>(resets.resets.c) + at);
 }
 
 // Rows that reset to given states, forward, which have to be multiplied: each warp puts them into
