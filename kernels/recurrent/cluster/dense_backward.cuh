@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(
       ptx::store4(base + L::kUnread, bits_of_all(slopes[i]));
     }
     // Gradients of these end here. Before the first step nothing was sent.
-    uint32_t received[kItems];  // bits of a product
+    bool receives[kItems];
     float product[kItems];
     if constexpr (any_resets) {
       if ((ended & wanted) != 0) hand_over(args.resets.grad_c, grad_c, ended, s);
@@ -173,8 +173,7 @@ __global__ void __launch_bounds__(
       for (int i = 0; i < kItems; ++i) {
         const bool ends = (ended >> row[i] & 1) != 0;
         if (ends) grad_h[i] = grad_c[i] = 0;
-        received[i] = s == 0 || ends ? 0 : ~0u;
-        keep(received[i]);
+        receives[i] = s > 0 && !ends;
       }
     }
     ptx::wait_barrier(own_barrier + parity, s >> 1 & 1);
@@ -197,12 +196,7 @@ __global__ void __launch_bounds__(
       for (int i = 0; i < kCount; ++i) {
         if (i >= L::kEarly) prepare(i);
         product[i] = sum_in_pairs(parts[i]);
-        if constexpr (any_resets) {
-          const uint32_t bits = __float_as_uint(product[i]), own = __float_as_uint(grad_h[i]);
-          grad_h[i] = __uint_as_float((bits & received[i]) | (own & ~received[i]));
-        } else {
-          if (s > 0) grad_h[i] = product[i];
-        }
+        if (any_resets ? receives[i] : s > 0) grad_h[i] = product[i];
         const auto grad = Cell::backward(slopes[i], grad_h[i] + grad_out[i], grad_c[i]);
         if (s < steps) grad_c[i] = grad.old_cell;
 #pragma unroll
