@@ -41,4 +41,5 @@ def plan_recurrence(
     ragged: bool = False,
     shared_bytes: int = ...,
     clock_mhz: int = ...,
+    resets: bool = False,
 ) -> RecurrencePlan: ...

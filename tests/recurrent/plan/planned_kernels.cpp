@@ -1,18 +1,20 @@
-// Names each cluster kernel of cluster/kernels.h that the planner takes for no layer, and each that
-// it takes and that is not there; exits with 1 if there is one. Arguments: numbers of
-// multiprocessors, of which it takes as many as it needs.
+// Prints each cluster kernel of cluster/kernels.h that the planner uses for no layer, and each that
+// it uses but that does not exist; exits with 1 if there is one. Arguments: numbers of
+// multiprocessors, read one after the other until all kernels have been named.
 #include <cstdio>
 #include <cstdlib>
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "kernels/recurrent/plan/plan.h"
 
 using namespace treadle;
 
-// As kernels are compiled: a kernel for any batch is one with resets and one without.
+// A name for each compiled kernel: a kernel for any batch stands for one with and one without
+// resets.
 std::string name(const CellInfo& cell, bool backward, const char* kind, const ClusterShape& shape,
                  int rows) {
   return std::string(cell.name) + (backward ? " backward " : " forward ") + kind + " {" +
@@ -24,7 +26,9 @@ const char* any_kind(bool half, bool resets) {
   return half ? (resets ? "half resets" : "half") : (resets ? "float32 resets" : "float32");
 }
 
-const char* dense_kind(bool half) { return half ? "half dense" : "float32 dense"; }
+const char* dense_kind(bool half, bool resets) {
+  return half ? (resets ? "half dense resets" : "half dense") : "float32 dense";
+}
 
 std::set<std::string> compiled() {
   std::set<std::string> found;
@@ -38,12 +42,12 @@ std::set<std::string> compiled() {
             if (half ? half_any : kernels.fp32) {
               found.insert(name(cell, backward, any_kind(half, resets), shape, 0));
             }
-          }
-          const RowCounts split = backward ? RowCounts() : kernels.split;
-          const RowCounts dense = half ? kernels.dense(backward) : split;
-          for (int rows = 1; rows <= RowCounts::kMost; ++rows) {
-            if (dense.has(rows)) {
-              found.insert(name(cell, backward, dense_kind(half), shape, rows));
+            const RowCounts split = backward || resets ? RowCounts() : kernels.split;
+            const RowCounts dense = half ? kernels.dense(backward, resets) : split;
+            for (int rows = 1; rows <= RowCounts::kMost; ++rows) {
+              if (dense.has(rows)) {
+                found.insert(name(cell, backward, dense_kind(half, resets), shape, rows));
+              }
             }
           }
         }
@@ -53,11 +57,11 @@ std::set<std::string> compiled() {
   return found;
 }
 
-// Cell, backward, half, ragged, units, blocks, tiles, rows, dense: all that decides which kernels a
-// plan names.
+// Cell, backward, half, resets, units, blocks, tiles, rows, dense: everything that determines the
+// kernels of a plan.
 using Named = std::tuple<CellKind, bool, bool, bool, int, int, int, int, bool>;
 
-// Millions of layers have a few hundred plans: only for these is it worth to make names.
+// Millions of layers have only a few hundred plans, so names are made for plans.
 std::set<Named> plans(const std::vector<RecurrenceSizes>& layers, const RecurrenceDevice& device) {
   std::set<Named> found;
   for (const RecurrenceSizes& layer : layers) {
@@ -66,23 +70,26 @@ std::set<Named> plans(const std::vector<RecurrenceSizes>& layers, const Recurren
       plan_recurrence(layer, device, "auto", backward, &plan);
       if (!plan.is("cluster")) continue;
       const auto& [shape, rows, dense] = plan.clusters;
-      found.insert({layer.cell, backward, is_half(layer.dtype), layer.ragged, shape.units,
+      found.insert({layer.cell, backward, is_half(layer.dtype), layer.resets, shape.units,
                     shape.blocks, shape.tiles, rows, dense});
     }
   }
   return found;
 }
 
+// Whether rows have different numbers of steps, and whether they may reset.
+constexpr std::pair<bool, bool> kRagged[] = {{false, false}, {true, false}, {false, true}};
+
 std::vector<RecurrenceSizes> all_layers() {
   std::vector<RecurrenceSizes> found;
   for (const CellKind cell : kCellKinds) {
     for (const Dtype dtype : {Dtype::kHalf, Dtype::kFloat}) {
-      for (const bool ragged : {false, true}) {
+      for (const auto& [packed, resets] : kRagged) {
         for (const int64_t directions : {1, 2}) {
-          // Rows of each second width are no whole chunks of 16 bytes.
+          // For every other width, rows are not whole chunks of 16 bytes.
           for (int64_t width = 31; width <= 768; width += width % 2 == 0 ? 31 : 1) {
             for (int64_t batch = 1; batch < 20000; batch += batch < 128 ? 1 : batch / 8) {
-              found.push_back({cell, 512, batch, width, directions, dtype, ragged});
+              found.push_back({cell, 512, batch, width, directions, dtype, packed, resets});
             }
           }
         }
@@ -93,21 +100,19 @@ std::vector<RecurrenceSizes> all_layers() {
 }
 
 void take(std::set<std::string>& found, const Named& named) {
-  const auto& [kind, backward, half, ragged, units, blocks, tiles, rows, by_dense] = named;
+  const auto& [kind, backward, half, resets, units, blocks, tiles, rows, by_dense] = named;
   const CellInfo& cell = cell_info(kind);
   const ClusterShape shape{units, blocks, tiles};
   if (!by_dense) {
-    found.insert(name(cell, backward, any_kind(half, false), shape, 0));
-    // What is packed and what has resets is the same to the planner.
-    if (ragged) found.insert(name(cell, backward, any_kind(half, true), shape, 0));
+    found.insert(name(cell, backward, any_kind(half, resets), shape, 0));
     return;
   }
   for (size_t i = 0; i < kShapes; ++i) {
     if (!(kClusterShapes[i] == shape)) continue;
     const ShapeKernels& kernels = kernels_of(i, cell.state_gates);
-    const RowCounts& dense = half ? kernels.dense(backward) : kernels.split;
-    found.insert(
-        name(cell, backward, dense_kind(half), shape, dense.at_least((rows + tiles - 1) / tiles)));
+    const RowCounts& dense = half ? kernels.dense(backward, resets) : kernels.split;
+    const int each = dense.at_least((rows + tiles - 1) / tiles);
+    found.insert(name(cell, backward, dense_kind(half, resets), shape, each));
   }
 }
 
