@@ -281,11 +281,13 @@ cudaError_t run_cluster_dense(const PersistentBackward* args, const ClusterCall&
     constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
     constexpr ShapeKernels kernels = kKernels<Cell, decltype(index)::value>;
     const int least = ceil_div(plan.rows, s.tiles);
-    if (any_resets(args)) {
-      return visit_rows<kernels.resets_backward.bits>(least, [&](auto stride) {
-        constexpr int rows = decltype(stride)::value;
-        return run_cluster_dense<Cell, T, s.units, s.blocks, s.tiles, rows, true>(args, call);
-      });
+    if constexpr (takes_dense_resets(Cell::kGates)) {
+      if (any_resets(args)) {
+        return visit_rows<kernels.resets_backward.bits>(least, [&](auto stride) {
+          constexpr int rows = decltype(stride)::value;
+          return run_cluster_dense<Cell, T, s.units, s.blocks, s.tiles, rows, true>(args, call);
+        });
+      }
     }
     return visit_rows<kernels.dense_backward.bits>(least, [&](auto stride) {
       constexpr int rows = decltype(stride)::value;

@@ -63,7 +63,7 @@ struct ShapeKernels {
   // multiple of 8, indexed by the rows of a tile (cluster/dense.h); in float32 forward, indexed by
   // the rows of a cluster (cluster/fp16x2.h).
   RowCounts dense_forward = {}, dense_backward = {}, split = {};
-  // In half types, for dense batches with resets.
+  // In half types, for dense batches with resets, by cells that takes_dense_resets() names.
   RowCounts resets_forward = {}, resets_backward = {};
 
   constexpr const RowCounts& dense(bool backward, bool resets) const {
@@ -71,6 +71,10 @@ struct ShapeKernels {
     return backward ? dense_backward : dense_forward;
   }
 };
+
+// Whether dense kernels with resets are compiled for a cell with so many gates: LSTM and GRU. LLTM
+// has three gates, and no layer in torch; the kernels for any batch suffice for its resets.
+constexpr bool takes_dense_resets(int gates) { return gates == 4; }
 
 // The kernels for cells that multiply h for three gates (LLTM and GRU) and for four (LSTM).
 struct ClusterKernels {
@@ -130,8 +134,8 @@ inline constexpr ClusterKernels kClusterKernels[] = {
     {{32, 16, 2}, {true, false, false, {5, 8}}, {true, false, false, {5, 8}}},
     {{64, 8, 1},
      {true, true, false, {1, 2, 3, 5, 8}, {2, 4, 6, 8}, {}, {5, 8}, {6, 8}},
-     {true, false, false, {1, 2, 3, 5, 8}, {}, {}, {5, 8}}},
-    {{64, 8, 2}, {true, false, false, {5, 8}, {5}, {}, {8}}, {false, false, false, {5}}},
+     {true, false, false, {1, 2, 3, 5, 8}, {}, {}, {8}}},
+    {{64, 8, 2}, {true, false, false, {5, 8}, {5}}, {false, false, false, {5}}},
     // Up to H 768.
     {{48, 16, 1}, {true, true, false, {1, 2, 3, 5, 8}, {2, 4, 6, 8}}, {}},
     {{48, 16, 2}, {false, false, false, {5}}, {}},
