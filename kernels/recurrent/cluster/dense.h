@@ -1,5 +1,5 @@
 // The dense cluster kernels: the layouts of a block's shared memory. They take batches in which all
-// rows have all steps, without resets, with H a multiple of 8. Values that
+// rows have all steps, with and without resets, with H a multiple of 8. Values that
 // cluster/{forward,backward}.cuh read at run time are constants: the rows of a tile (`stride`), and
 // whether gates are saved. Needs neither torch nor CUDA, like engine/shapes.h.
 #pragma once
@@ -14,7 +14,7 @@ constexpr int kept_fragments(int warps, int reserve, int fragments) {
   return kept < fragments ? kept : fragments;
 }
 
-// Of kernels with resets: marks of 64 steps, and where they lie (cluster/dense_resets.cuh).
+// With resets: the marks of 64 steps, and their addresses (cluster/dense_resets.cuh).
 inline constexpr int kDenseMarksBytes = 64 * 4 + 32;
 
 // Forward: warp (group of 16 units, split of K), as ClusterForward.

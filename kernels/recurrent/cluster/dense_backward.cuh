@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(
   __syncthreads();
 
   // ---- zeros in the stages, and barriers
-  // The warp that asks for marks: one of those that may have fewer slots than others.
+  // One of the warps that may have fewer slots than others loads the marks.
   MarkRing<L, any_resets, true> marks(base);
   const bool asks = any_resets && warp == L::kWarps - 1;
   if (asks) marks.begin(args.resets.marks, args.sizes, group);
@@ -129,8 +129,8 @@ __global__ void __launch_bounds__(
   const uint32_t own_barrier = base + L::kBarriers;
   const GroupResets<any_resets> resets{args.resets, args.sizes, group};
   const uint32_t wanted = resets.wanted() ? ~0u : 0;
-  // What has reached the states that rows were reset to before step s of the pass.
-  const auto hand_over = [&](void* grads, const float(&values)[kItems], uint32_t ended, int s) {
+  // Stores the gradients of the states to which rows were reset.
+  const auto hand_over = [&](void* grads, const float (&values)[kItems], uint32_t ended, int s) {
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       if ((ended >> row[i] & 1) == 0 || !mine[i] || !unit_exists[i]) continue;
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(
       prepare(i);
       ptx::store4(base + L::kUnread, bits_of_all(slopes[i]));
     }
-    // Gradients of these end here. Before the first step nothing was sent.
+    // The gradients of these rows end here.
     bool receives[kItems];
     float product[kItems];
     if constexpr (any_resets) {

@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(
                         __uint_as_float(x.x), __uint_as_float(x.y));
     }
   }
-  // The warp that asks for marks: of those that may have fewer slots than others, one.
+  // One of the warps that may have fewer slots than others loads the marks.
   MarkRing<L, any_resets, false> marks(base);
   const bool asks = any_resets && warp == kSplits - 1;
   if (asks) marks.begin(args.resets.marks, args.sizes, group);
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(
     const uint32_t stage = s % L::kDepth * L::kStageBytes;
 
     // ---- work that does not depend on h_{t-1}, while it arrives
-    const uint32_t anew = marks.of(s);
+    const uint32_t anew = marks.of(s);  // rows that reset before this step
     float gates[kItems][kGates];
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
@@ -143,8 +143,8 @@ __global__ void __launch_bounds__(
             widen_bits<T>(ptx::load2(own_stage[i] + stage + m * L::kRows * L::kStageRow));
       }
     }
-    // Rows that reset before this step. To zeros: then the product is not added, since h may be NaN.
-    uint32_t added[kItems];  // bits of a product
+    // If rows reset to zeros, their products are left out by a mask: h may be NaN.
+    uint32_t added[kItems];  // mask of a product
     if constexpr (any_resets) {
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {

@@ -1,5 +1,6 @@
-// Which rows of a group reset before a step, for the dense cluster kernels: a step asks shared
-// memory, and nothing of it lies between h and its sending but a select.
+// Which rows of a group reset before a step, for the dense cluster kernels. A step reads a word of
+// shared memory, which was filled long before, and needs one more select between the arrival of h
+// and its own sends.
 #pragma once
 
 #include "kernels/recurrent/cluster/dense.cuh"
@@ -9,29 +10,29 @@ namespace treadle {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-// A word a step, whose bits are rows, in a ring of two halves of kWarp steps. One warp fills it: a
-// lane has a step of the next half, and asks in each step of the pass for one row of it, so that no
-// step waits for memory and no more than two registers hold what arrives. p counts steps as
-// PassMarks does. What says where marks lie is kept in shared memory, too, for registers hold
-// weights.
+// A word for each step, whose bits are rows, in a ring of two halves of kWarp steps. One warp fills
+// it: each of its lanes has a step of the next half and loads the mark of one row in each step of
+// the pass. So no step waits for memory, and two registers hold the marks that have arrived. p
+// counts steps as in PassMarks. The addresses of the marks are in shared memory, too, because the
+// registers are needed for weights.
 template <class L, bool any, bool backward>
 struct MarkRing {
   static constexpr int kSteps = 2 * kWarp, kPlace = L::kMarks + kSteps * 4;
   static_assert(kPlace + 32 == L::kMarks + L::kMarksBytes && L::kRows < kWarp);
   uint32_t base;
-  uint32_t gathered = 0, ahead = 0;  // marks of rows so far, the last one's uppermost
+  uint32_t gathered = 0, ahead = 0;  // the marks so far, the last row's uppermost; the next mark
 
   __device__ __forceinline__ explicit MarkRing(uint32_t base) : base(base) {}
 
-  // The words of the first half. By a whole warp, which is the one to gather.
+  // Fills the first half. Called by the whole warp that also calls gather().
   __device__ __forceinline__ void begin(const bool* marks, const PersistentSizes& sizes,
                                         const Group& group) const {
     const bool ascending = (group.direction == 0) != backward;
     const int64_t batch = sizes.batch;
     const auto from = reinterpret_cast<uintptr_t>(marks) + group.rows.first +
                       (ascending ? 0 : sizes.steps * batch);
-    // The first step of a pass has no state before it but in direction 0 forward. Where times
-    // descend, p 0 is behind the last one.
+    // The first step of a pass has no state before it except forward in direction 0. If times
+    // descend, p 0 is past the last one.
     const int first = !backward && group.direction == 0 ? 0 : 1;
     const int count = static_cast<int>(sizes.steps) - (ascending ? first : 0);
     const int64_t each = ascending ? batch : -batch;
@@ -57,11 +58,12 @@ struct MarkRing {
     return __ldg(reinterpret_cast<const unsigned char*>(from) + at);
   }
 
-  // In step s, by the warp that asks.
+  // Called in each step s.
   __device__ __forceinline__ void gather(int s) {
-    const int row = static_cast<int>(s % uint32_t{kWarp}), p = s - row + kWarp + static_cast<int>(threadIdx.x) % kWarp;
+    const int row = static_cast<int>(s % uint32_t{kWarp});
+    const int p = s - row + kWarp + static_cast<int>(threadIdx.x) % kWarp;
     if (row > L::kRows) return;
-    keep(ahead);  // else the compiler asks, and so waits, where it loads
+    keep(ahead);  // otherwise the compiler would shift it, and so wait, right after its load
     gathered = gathered >> 1 | ahead << 31;
     if (row < L::kRows) {
       ahead = mark(p, row);
@@ -76,7 +78,7 @@ struct MarkRing {
   }
 };
 
-// What replaces before step t the element of c that lies at `at` of all, [D, B, H].
+// The value that replaces the element `at` of c [D, B, H] before step t.
 __device__ __forceinline__ float given_c(const GroupResets<true>& resets, int t, int64_t at) {
   const PersistentSizes& sizes = resets.sizes;
   if (resets.resets.c == nullptr) return 0;
@@ -86,8 +88,8 @@ __device__ __forceinline__ float given_c(const GroupResets<true>& resets, int t,
   return __ldg(static_cast<const float*>(resets.resets.c) + at);
 }
 
-// Rows that reset to given states, forward, which have to be multiplied: each warp puts them into
-// the part of K that it is about to read, as others of this part do.
+// Forward, rows that reset to given states, which are multiplied by W_hh: each warp stores them
+// into the part of K that it is about to read. Warps that share the part store the same values.
 template <class L>
 __device__ __forceinline__ void replace_rows(const GroupResets<true>& resets, uint32_t rows, int t,
                                              uint32_t state, int split) {

@@ -44,8 +44,9 @@ std::set<std::string> compiled() {
             }
             const RowCounts split = backward || resets ? RowCounts() : kernels.split;
             const bool none = half && resets && !takes_dense_resets(cell.gates);
-            const RowCounts dense =
-                none ? RowCounts() : half ? kernels.dense(backward, resets) : split;
+            const RowCounts dense = none   ? RowCounts()
+                                    : half ? kernels.dense(backward, resets)
+                                           : split;
             for (int rows = 1; rows <= RowCounts::kMost; ++rows) {
               if (dense.has(rows)) {
                 found.insert(name(cell, backward, dense_kind(half, resets), shape, rows));
