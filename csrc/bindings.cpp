@@ -41,7 +41,7 @@ treadle::RecurrencePlan plan_recurrence(const std::string& cell, int64_t steps, 
                                         int multiprocessors, size_t l2_bytes, bool tf32,
                                         const std::string& forced, int64_t directions,
                                         int architecture, bool backward, bool ragged,
-                                        size_t shared_bytes, int clock_mhz) {
+                                        size_t shared_bytes, int clock_mhz, bool resets) {
   using treadle::Dtype;
   const Dtype dtype = element_size == 8   ? Dtype::kDouble
                       : element_size == 4 ? Dtype::kFloat
@@ -50,7 +50,7 @@ treadle::RecurrencePlan plan_recurrence(const std::string& cell, int64_t steps, 
   if (kind == nullptr) throw std::runtime_error("plan_recurrence: there is no cell " + cell);
   treadle::RecurrencePlan plan;
   const char* const refusal = treadle::plan_recurrence(
-      {*kind, steps, batch, hidden, directions, dtype, /*packed=*/ragged},
+      {*kind, steps, batch, hidden, directions, dtype, /*packed=*/ragged, resets},
       {cuda, architecture, multiprocessors, l2_bytes, tf32, shared_bytes, clock_mhz}, forced,
       backward, &plan);
   if (refusal != nullptr) throw std::runtime_error(std::string("recurrent_layer: ") + refusal);
@@ -98,5 +98,5 @@ PYBIND11_MODULE(_C, m) {
         py::arg("l2_bytes"), py::arg("tf32"), py::arg("forced"), py::arg("directions") = 1,
         py::arg("architecture") = 0, py::arg("backward") = false, py::arg("ragged") = false,
         py::arg("shared_bytes") = treadle::kMostSharedBytes,
-        py::arg("clock_mhz") = treadle::kHopperMhz);
+        py::arg("clock_mhz") = treadle::kHopperMhz, py::arg("resets") = false);
 }

@@ -35,7 +35,10 @@ inline ShapeCandidates candidates_of(const RecurrenceSizes& sizes, size_t index,
     if (backward ? kernels.half_backward : kernels.half_forward) {
       found.any_rows = found.shape.rows();
     }
-    if (!sizes.ragged() && sizes.hidden % 8 == 0) found.dense = kernels.dense(backward);
+    const bool resets = takes_dense_resets(cell_info(sizes.cell).gates) || !sizes.resets;
+    if (!sizes.packed && resets && sizes.hidden % 8 == 0) {
+      found.dense = kernels.dense(backward, sizes.resets);
+    }
   } else {
     if (kernels.fp32) found.any_rows = fp32_rows(found.shape, state_gates);
     if (!sizes.ragged() && !backward) found.dense = kernels.split;

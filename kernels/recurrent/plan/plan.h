@@ -30,7 +30,7 @@ enum class KernelId : uint8_t {
   kWarp,
   kBlock,           // one block has all weights, as floats: half types and float32
   kClusterGeneral,  // half types, any batch
-  kClusterDense,    // half types, dense batches: all rows take all steps, without resets
+  kClusterDense,    // half types, dense batches: all rows take all steps; resets: kernels.h
   kClusterFp16x2,   // float32 forward on tensor cores, dense batches
   kClusterFma,      // float32, any batch
   kGridHalf,        // half types, H up to kGridHidden

@@ -42,14 +42,17 @@ std::set<Kernel> compiled() {
               found.insert(
                   {cell, backward, half, any, resets, shape.units, shape.blocks, shape.tiles, 0});
             }
-          }
-          const RowCounts split = backward ? RowCounts() : kernels.split;
-          const RowCounts dense = half ? kernels.dense(backward) : split;
-          for (int rows = 1; rows <= RowCounts::kMost; ++rows) {
-            if (!dense.has(rows)) continue;
-            found.insert({cell, backward, half,
-                          half ? KernelId::kClusterDense : KernelId::kClusterFp16x2, false,
-                          shape.units, shape.blocks, shape.tiles, rows});
+            const bool none =
+                half ? resets && !takes_dense_resets(cell_info(cell).gates) : backward || resets;
+            const RowCounts dense = none   ? RowCounts()
+                                    : half ? kernels.dense(backward, resets)
+                                           : kernels.split;
+            const KernelId of_dense = half ? KernelId::kClusterDense : KernelId::kClusterFp16x2;
+            for (int rows = 1; rows <= RowCounts::kMost; ++rows) {
+              if (!dense.has(rows)) continue;
+              found.insert({cell, backward, half, of_dense, resets, shape.units, shape.blocks,
+                            shape.tiles, rows});
+            }
           }
         }
       }
