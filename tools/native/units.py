@@ -22,7 +22,7 @@ APART = {"bindings.cpp", "cuda_missing.cpp"}
 def units() -> dict[str, list[Path]]:
     """The files of each unit, by its name: csrc/recurrent's are recurrent-1, recurrent-2, ...
 
-    Sources with CUDA calls are separate units, with -cuda in their names.
+    Sources with CUDA calls are separate units, named -cuda.
     """
     folders = defaultdict(list)
     for source in sorted(Path("csrc").rglob("*.cpp")):
@@ -51,4 +51,5 @@ def _split(folder: str, files: list[Path]) -> list[tuple[str, list[Path]]]:
     if parts == 1:
         return [(folder, files)]
     ends = [len(files) * part // parts for part in range(parts + 1)]
-    return [(f"{folder}-{k + 1}", files[ends[k] : ends[k + 1]]) for k in range(parts)]
+    name, suffix = folder.removesuffix("-cuda"), "-cuda" if folder.endswith("-cuda") else ""
+    return [(f"{name}-{k + 1}{suffix}", files[ends[k] : ends[k + 1]]) for k in range(parts)]
