@@ -9,13 +9,14 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from .._check.tensors import dtype_name
+from ._methods import GRUMethods, LSTMMethods, Methods, is_forward_ours, methods_of, put, remove
 from ._speed import why_maybe_slower
 from .rnn import GRU, LSTM
 
 __all__ = ["Replaced", "replace", "restore"]
 
-_OURS: dict[type[nn.Module], type[nn.Module]] = {nn.LSTM: LSTM, nn.GRU: GRU}
-_TORCHS = {ours: torchs for torchs, ours in _OURS.items()}
+_METHODS: dict[type[nn.Module], type[Methods]] = {nn.LSTM: LSTMMethods, nn.GRU: GRUMethods}
+_TORCHS: dict[type[nn.Module], type[nn.Module]] = {LSTM: nn.LSTM, GRU: nn.GRU}
 _DTYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 _CELLS = (nn.LSTMCell, nn.GRUCell, nn.RNNCell)
 
@@ -73,17 +74,15 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
     """
     replaced, left = [], {}
     for name, module in _modules(model, "replace"):
-        if why := _why_left(module):
+        why = _why_left(module)
+        kind = parametrize.type_before_parametrizations(module)
+        if why is None and kind in _METHODS and not isinstance(module, (LSTM, GRU)):
+            why = why_maybe_slower(module) if only_if_faster else None
+            if why is None:
+                put(_METHODS[kind], module)
+                replaced.append(name)
+        if why is not None:
             left[name] = why
-        elif isinstance(module, nn.RNNBase) and type(module) in _OURS:
-            slower = why_maybe_slower(module) if only_if_faster else None
-            if slower is not None:
-                left[name] = slower
-                continue
-            module._update_flat_weights()
-            module.__class__ = _OURS[type(module)]  # type: ignore[assignment]
-            module._compared = True
-            replaced.append(name)
     return Replaced(replaced, left)
 
 
@@ -101,22 +100,28 @@ def restore(model: nn.Module) -> Replaced:
     """
     replaced, left = [], {}
     for name, module in _modules(model, "restore"):
-        torchs = _TORCHS.get(type(module))
-        if torchs is not None:
-            module.__class__ = torchs
-            vars(module).pop("_compared", None)
-            assert isinstance(module, nn.RNNBase)
-            module._update_flat_weights()  # what functional_call left there has no memory
-            module.flatten_parameters()  # cuDNN's one piece of memory, which ours never asked for
-            replaced.append(name)
+        if type(module) in _TORCHS:
+            module.__class__ = _TORCHS[type(module)]
+        elif is_forward_ours(module):
+            remove(module)
         elif isinstance(module, (LSTM, GRU)):
-            left[name] = f"{type(module).__name__} is a subclass"
+            left[name] = (
+                "its forward was set on the module after treadle.nn.replace"
+                if methods_of(module)
+                else f"{type(module).__name__} is a subclass"
+            )
+            continue
+        else:
+            continue
+        assert isinstance(module, nn.RNNBase)
+        module._update_flat_weights()  # what functional_call left there has no memory
+        module.flatten_parameters()  # cuDNN's one piece of memory, which ours never asked for
+        replaced.append(name)
     return Replaced(replaced, left)
 
 
 def _why_left(module: nn.Module) -> str | None:
     """The reason why a recurrent module of torch's stays; None for any other module."""
-    kind = type(module).__name__
     if isinstance(module, nn.RNN):
         return "treadle has no torch.nn.RNN"
     for cell in _CELLS:
@@ -131,13 +136,14 @@ def _why_left(module: nn.Module) -> str | None:
         return "it has projections (proj_size > 0)"
     if other := {p.dtype for p in module.parameters()} - _DTYPES:
         return f"it has parameters of {', '.join(sorted(map(dtype_name, other)))}"
-    if parametrize.is_parametrized(module):
-        return f"{kind} is parametrized: replace the model before that"
-    if type(module) not in _OURS:
+    if "forward" in vars(module) and not is_forward_ours(module):
+        return "its forward is set on the module, as accelerate does it: replace the model before"
+    kind = parametrize.type_before_parametrizations(module)
+    if kind not in _METHODS:
         name = "LSTM" if isinstance(module, nn.LSTM) else "GRU"
         return (
-            f"{kind} is a subclass, whose forward pass may be its own; where it goes on to "
-            f"torch.nn.{name}'s, class Ours({kind}, treadle.nn.{name}) goes on to treadle's: make "
+            f"{kind.__name__} is a subclass, whose forward pass may be its own; where it goes on to "
+            f"torch.nn.{name}'s, class Ours({kind.__name__}, treadle.nn.{name}) goes on to treadle's: make "
             "the module of it, or set the module's __class__"
         )
     return None
