@@ -166,7 +166,7 @@ def test_what_is_left() -> None:
         "lstm_cell": cell("LSTMCell"),
         "gru_cell": cell("GRUCell"),
         "rnn_cell": cell("RNNCell"),
-        "hooked": "its forward is set on the module, as accelerate does it: replace the model before",
+        "hooked": "its forward was set on the module: replace the model before that",
     }
     assert [type(m) for m in model.values()] == kinds
     assert [isinstance(m, LSTM) for m in model.values()].count(True) == 1

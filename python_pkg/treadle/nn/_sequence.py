@@ -67,6 +67,18 @@ class Front:
             for name in names
         ]
 
+    def run(self, layer: Any, arguments: tuple[Any, ...], options: Options) -> tuple[Tensor, ...]:
+        """What the op returns for the arguments that torch.lstm has, and for the options."""
+        return self.op(
+            *arguments,
+            recompute=layer.recompute,
+            reset=options.reset,
+            reset_hx=self.given(options.reset_hx) if options.reset_hx else None,
+            # Passed even if None: guards of torch.compile read what an earlier call had.
+            lengths=options.lengths,
+            return_cells=options.return_cells,
+        )
+
     def rename_entries(self, layer: Any, state_dict: dict[str, Any], prefix: str) -> str | None:
         """Rename another module's entries as this layer's; returns the reason if it cannot."""
         return None
@@ -182,11 +194,10 @@ class Front:
         self, layer: Any, input: tuple[Tensor, ...], states: States, options: Options, *rest: bool
     ) -> tuple[Tensor, States, Tensor | None]:
         """Output, states and cell states; the latter are None unless requested."""
-        reset, reset_hx, lengths, return_cells = options
         parameters = self.parameters(layer)
         name = "input" if len(input) == 1 else "input.data"
         check_same_dtype(self.name, name, input[0], parameters[0])
-        output, *found = self.op(
+        arguments = (
             *input,
             self.given(states),
             parameters,
@@ -196,14 +207,9 @@ class Front:
             layer.training,
             layer.bidirectional,
             *rest,
-            recompute=layer.recompute,
-            reset=reset,
-            reset_hx=self.given(reset_hx) if reset_hx else None,
-            # Passed even if None: guards of torch.compile read what an earlier call had.
-            lengths=lengths,
-            return_cells=return_cells,
         )
-        cells = found.pop() if return_cells else None
+        output, *found = self.run(layer, arguments, options)
+        cells = found.pop() if options.return_cells else None
         return output, tuple(found), cells
 
     def given(self, states: States) -> Tensor | States:
@@ -336,7 +342,7 @@ class SequenceLayers(NotScripted):
                 self._set_compiler(compiler)
 
     def _called(self, *args: object) -> tuple[Any, ...]:
-        return self._front.called(self, *args)  # type: ignore[arg-type]
+        return self._front.called(self, *args)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any], *args: Any

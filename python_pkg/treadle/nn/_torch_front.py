@@ -8,14 +8,15 @@ from typing import Any
 from weakref import ref
 
 import torch
-from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
+from torch import Tensor
 
 from ..recurrent import gru, lstm
-from ._sequence import Front
+from ._sequence import Front, Options
 from ._tracers import is_tracing
 
 __all__ = ["GRU_FRONT", "LSTM_FRONT", "TorchFront"]
+
+Op = Callable[..., tuple[Tensor, ...]]
 
 # What ONNX's LSTM and GRU compute in. In float64 onnxruntime refuses them.
 _ONNX_DTYPES = {torch.float32, torch.float16}
@@ -24,34 +25,32 @@ _ONNX_DTYPES = {torch.float32, torch.float16}
 class TorchFront(Front):
     """Reads weights as torch.nn.RNNBase does, and exports to ONNX as torch's layer."""
 
-    def __init__(
-        self,
-        torchs: type[nn.RNNBase],
-        states: tuple[str, ...],
-        op: Callable[..., tuple[Tensor, ...]],
-    ) -> None:
-        super().__init__(torchs.__name__, states, op)
-        self.torchs: Any = torchs
+    def __init__(self, name: str, states: tuple[str, ...], op: Op, torchs: Op) -> None:
+        super().__init__(name, states, op)
+        self.torchs = torchs
 
-    def called(
-        self, layer: Any, input: object, hx: object, *options: object
-    ) -> tuple[Any, ...]:
+    def run(self, layer: Any, arguments: tuple[Any, ...], options: Options) -> tuple[Tensor, ...]:
         exports = is_tracing() or torch.compiler.is_exporting()
-        if exports and torch.onnx.is_in_onnx_export() and self._is_torchs(layer, input, hx, options):
-            found: tuple[Any, ...] = self.torchs.forward(layer, input, hx)
-            return found
-        return super().called(layer, input, hx, *options)
+        if exports and torch.onnx.is_in_onnx_export() and self._is_torchs(arguments, options):
+            return self.torchs(*arguments)
+        return super().run(layer, arguments, options)
 
-    def _is_torchs(self, layer: Any, input: object, hx: object, options: tuple[object, ...]) -> bool:
-        """Whether torch's layer does for a call what ours does, so that torch.onnx.export, which
-        knows torch's ops, needs no translation table."""
-        if any(option is not None and option is not False for option in options):
-            return False
-        if is_tracing():  # dynamo=False, which takes no table
+    def _is_torchs(self, arguments: tuple[Any, ...], options: Options) -> bool:
+        """Whether torch's op does the same, so that torch.onnx.export, which knows that one, needs
+        no translation table."""
+        plain = options.reset is None and options.lengths is None and not options.return_cells
+        if is_tracing():  # dynamo=False, for which there is no table
+            if not plain:
+                raise RuntimeError(
+                    f"{self.name}: calls with reset, lengths or return_cells must be exported by "
+                    "torch.onnx.export(..., dynamo=True, custom_translation_table="
+                    "treadle.onnx.translation_table()), got dynamo=False"
+                )
             return True
-        states = hx if isinstance(hx, (tuple, list)) else (hx,)
-        dtypes = {t.dtype for t in (input, *states) if isinstance(t, Tensor)}
-        return not isinstance(input, PackedSequence) and len(dtypes) == 1 and dtypes <= _ONNX_DTYPES
+        input, states, *_ = arguments
+        each = (states,) if isinstance(states, Tensor) else states
+        dtypes = {input.dtype, *(state.dtype for state in each)}
+        return plain and len(dtypes) == 1 and dtypes <= _ONNX_DTYPES
 
     def parameters(self, layer: Any) -> list[Tensor]:
         # torch.nn.RNNBase keeps its parameters in this list, too.
@@ -81,5 +80,5 @@ class TorchFront(Front):
         return flat
 
 
-LSTM_FRONT = TorchFront(nn.LSTM, ("h0", "c0"), lstm)
-GRU_FRONT = TorchFront(nn.GRU, ("h0",), gru)
+LSTM_FRONT = TorchFront("LSTM", ("h0", "c0"), lstm, torch.lstm)
+GRU_FRONT = TorchFront("GRU", ("h0",), gru, torch.gru)

@@ -74,14 +74,15 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
     """
     replaced, left = [], {}
     for name, module in _modules(model, "replace"):
+        if not isinstance(module, (nn.RNNBase, *_CELLS)) or isinstance(module, (LSTM, GRU)):
+            continue
         why = _why_left(module)
-        kind = parametrize.type_before_parametrizations(module)
-        if why is None and kind in _METHODS and not isinstance(module, (LSTM, GRU)):
-            why = why_maybe_slower(module) if only_if_faster else None
-            if why is None:
-                put(_METHODS[kind], module)
-                replaced.append(name)
-        if why is not None:
+        if why is None and only_if_faster:
+            why = why_maybe_slower(module)  # type: ignore[arg-type]
+        if why is None:
+            put(_METHODS[parametrize.type_before_parametrizations(module)], module)
+            replaced.append(name)
+        else:
             left[name] = why
     return Replaced(replaced, left)
 
@@ -106,9 +107,9 @@ def restore(model: nn.Module) -> Replaced:
             remove(module)
         elif isinstance(module, (LSTM, GRU)):
             left[name] = (
-                "its forward was set on the module after treadle.nn.replace"
-                if methods_of(module)
-                else f"{type(module).__name__} is a subclass"
+                f"{type(module).__name__} is a subclass"
+                if methods_of(module) is None
+                else "its forward was set on the module after replace: undo that first"
             )
             continue
         else:
@@ -121,31 +122,29 @@ def restore(model: nn.Module) -> Replaced:
 
 
 def _why_left(module: nn.Module) -> str | None:
-    """The reason why a recurrent module of torch's stays; None for any other module."""
-    if isinstance(module, nn.RNN):
-        return "treadle has no torch.nn.RNN"
+    """The reason why a recurrent module of torch's stays; None: there is none."""
+    kind = parametrize.type_before_parametrizations(module)
     for cell in _CELLS:
         if isinstance(module, cell):
             return (
                 f"treadle has no torch.nn.{cell.__name__}: its layers take whole sequences, and "
                 "treadle.nn.make_step takes one step of a layer"
             )
-    if not isinstance(module, (nn.LSTM, nn.GRU)) or isinstance(module, (LSTM, GRU)):
-        return None
-    if getattr(module, "proj_size", 0):
+    if not isinstance(module, (nn.LSTM, nn.GRU)):
+        return "treadle has no torch.nn.RNN"
+    if module.proj_size:
         return "it has projections (proj_size > 0)"
     if other := {p.dtype for p in module.parameters()} - _DTYPES:
         return f"it has parameters of {', '.join(sorted(map(dtype_name, other)))}"
-    if "forward" in vars(module) and not is_forward_ours(module):
-        return "its forward is set on the module, as accelerate does it: replace the model before"
-    kind = parametrize.type_before_parametrizations(module)
     if kind not in _METHODS:
         name = "LSTM" if isinstance(module, nn.LSTM) else "GRU"
         return (
-            f"{kind.__name__} is a subclass, whose forward pass may be its own; where it goes on to "
-            f"torch.nn.{name}'s, class Ours({kind.__name__}, treadle.nn.{name}) goes on to treadle's: make "
-            "the module of it, or set the module's __class__"
+            f"{kind.__name__} is a subclass, whose forward pass may be its own; where it goes on "
+            f"to torch.nn.{name}'s, class Ours({kind.__name__}, treadle.nn.{name}) goes on to "
+            "treadle's: make the module of it, or set the module's __class__"
         )
+    if "forward" in vars(module) and not is_forward_ours(module):
+        return "its forward was set on the module: replace the model before that"
     return None
 
 

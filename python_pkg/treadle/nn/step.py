@@ -244,7 +244,7 @@ class Step:
                     "call reset.bool()"
                 )
             self._check_device("reset", reset)
-        parameters: dict[str, Tensor] = self._layer._parameters  # type: ignore[attr-defined]
+        parameters: dict[str, Tensor] = self._layer._parameters
         for name, place in self._places:
             found = parameters.get(name)
             if found is None or found.data_ptr() != place:
@@ -266,7 +266,7 @@ def _own_parameters(layer: Any) -> dict[str, Tensor]:
             "make_step: layer must have one direction, got bidirectional=True: the second reads "
             "each sequence from its end"
         )
-    own: dict[str, Tensor] = layer._parameters  # type: ignore[attr-defined]
+    own: dict[str, Tensor] = layer._parameters
     names = [name for names in layer._all_weights for name in names]
     for name in names:
         if own.get(name) is None:
