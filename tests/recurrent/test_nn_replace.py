@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations
 
 import treadle
 from tests.recurrent.test_plan import BINDINGS
+from tests.support.replaced import nodes
 from treadle.nn import GRU, LSTM, Replaced, replace, restore
 
 
@@ -87,17 +87,6 @@ def test_what_runs_is_ours() -> None:
     )
     names = [node.name() for node in nodes(model(x).grad_fn)]
     assert names.count("RecurrentLayerBackward") == 5
-
-
-def nodes(node: Any) -> list[Any]:
-    """The nodes of autograd that this one leads to."""
-    found, waiting = set(), [node]
-    while waiting:
-        one = waiting.pop()
-        if one is not None and one not in found:
-            found.add(one)
-            waiting += [parent for parent, _ in one.next_functions]
-    return list(found)
 
 
 def test_a_model_that_is_one() -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..recurrent import gru, lstm
+from ._onnx_nodes import onnx_layers
 from ._sequence import Front, Options
 from ._tracers import is_tracing
 
@@ -23,7 +24,7 @@ _ONNX_DTYPES = {torch.float32, torch.float16}
 
 
 class TorchFront(Front):
-    """Reads weights as torch.nn.RNNBase does, and exports to ONNX as torch's layer."""
+    """Reads weights as torch.nn.RNNBase does, and exports to ONNX as torch's layers do."""
 
     def __init__(self, name: str, states: tuple[str, ...], op: Op, torchs: Op) -> None:
         super().__init__(name, states, op)
@@ -31,26 +32,29 @@ class TorchFront(Front):
 
     def run(self, layer: Any, arguments: tuple[Any, ...], options: Options) -> tuple[Tensor, ...]:
         exports = is_tracing() or torch.compiler.is_exporting()
-        if exports and torch.onnx.is_in_onnx_export() and self._is_torchs(arguments, options):
-            return self.torchs(*arguments)
+        if exports and torch.onnx.is_in_onnx_export():
+            found = self._to_onnx(arguments, options)
+            if found is not None:
+                return found
         return super().run(layer, arguments, options)
 
-    def _is_torchs(self, arguments: tuple[Any, ...], options: Options) -> bool:
-        """Whether torch's op does the same, so that torch.onnx.export, which knows that one, needs
-        no translation table."""
+    def _to_onnx(self, arguments: tuple[Any, ...], options: Options) -> tuple[Tensor, ...] | None:
+        """What torch.onnx.export can translate without a table; None if there is no such thing."""
         plain = options.reset is None and options.lengths is None and not options.return_cells
-        if is_tracing():  # dynamo=False, for which there is no table
+        if is_tracing():  # dynamo=False, which takes no table
             if not plain:
                 raise RuntimeError(
                     f"{self.name}: calls with reset, lengths or return_cells must be exported by "
                     "torch.onnx.export(..., dynamo=True, custom_translation_table="
                     "treadle.onnx.translation_table()), got dynamo=False"
                 )
-            return True
+            return self.torchs(*arguments)
         input, states, *_ = arguments
         each = (states,) if isinstance(states, Tensor) else states
         dtypes = {input.dtype, *(state.dtype for state in each)}
-        return plain and len(dtypes) == 1 and dtypes <= _ONNX_DTYPES
+        if plain and len(dtypes) == 1 and dtypes <= _ONNX_DTYPES:
+            return onnx_layers(self.name, *arguments)
+        return None
 
     def parameters(self, layer: Any) -> list[Tensor]:
         # torch.nn.RNNBase keeps its parameters in this list, too.
