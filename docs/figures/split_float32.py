@@ -1,4 +1,4 @@
-"""Errors of float32 products by fp16x2, as in cluster_split_forward, and by fma: h W^T of 512
+"""Errors of float32 products by fp16x2, as in cluster/fp16x2_forward.cuh, and by fma: h W^T of 512
 units, K in four parts. The simulated tensor cores truncate what they add, a given number of bits
 behind the largest addend. 24 are float32's own; GPUs keep some more.
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 K, PARTS, UNITS, ROWS = 512, 4, 96, 8
-TOP, STATE = 14, 12  # exponents: cluster_split.h
+TOP, STATE = 14, 12  # exponents: cluster/fp16x2.h
 
 
 def halves(x: Array) -> tuple[Array, Array]:

@@ -1,5 +1,5 @@
 // Recurrent layers of kernels.h on the CPU: rows of the batch are shared among threads. Twin, with
-// ATen around it: csrc/recurrent/cpu.cpp.
+// ATen around it: csrc/recurrent/run/cpu.cpp.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -61,7 +61,7 @@ void over_rows(const CLayer& layer, int64_t step_work, const F& f) {
 
 }  // namespace
 
-// Panels of a weight, and for the backward pass c before each step: of one direction.
+// Bytes for one direction: panels of a weight and, for the backward pass, c before each step.
 size_t workspace_on_cpu(const CLayer& layer) {
   return panel_bytes(layer) +
          static_cast<size_t>(layer.rows() * layer.sizes.hidden * size_of(layer.sizes.dtype)) +

@@ -1,6 +1,5 @@
-// What launchers.h declares, of one cell: `Kind` names it (math::Lltm, cell_info.h). Definitions
-// are in the *_launch.cuh, step.cuh and c_states.cuh, and kernels/recurrent/lltm/*.cu instantiate
-// them.
+// What launchers.h declares, of one cell: `Kind` names it (math::Lltm, cell_info.h). The folders of
+// the algorithms define these, and kernels/recurrent/instances instantiates them.
 #pragma once
 
 #include <cuda_runtime_api.h>

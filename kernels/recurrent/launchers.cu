@@ -1,10 +1,10 @@
-// From the cell that the arguments name to its instance of a kernel's launcher.
+// Dispatches from the cell that the arguments name to that cell's launchers.
 #include "kernels/common/launch.cuh"
 #include "kernels/common/tma.cuh"
 #include "kernels/recurrent/cell_launchers.h"
+#include "kernels/recurrent/engine/shapes.h"
 #include "kernels/recurrent/launchers.h"
-#include "kernels/recurrent/shapes.h"
-#include "kernels/recurrent/step_group.h"
+#include "kernels/recurrent/step/step_group.h"
 
 namespace treadle {
 cudaError_t launch_step_forward(const RecurrenceForward& args, cudaStream_t stream) {

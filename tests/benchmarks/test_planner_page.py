@@ -1,4 +1,4 @@
-"""The planner's tables and picture of docs/recurrent.md are what the planner says."""
+"""The planner's tables and picture in docs/recurrent.md match the planner."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from benchmarks.pages import planner_page as page
-from tests.recurrent.test_plan import BINDINGS
+from tests.recurrent.plan.test_plan import BINDINGS
 
 pytestmark = BINDINGS
 

@@ -22,8 +22,8 @@ from torch.func import (
 )
 from torch.utils._pytree import tree_map
 
-from tests.recurrent.cell_cases import cell_arguments
-from tests.recurrent.layer_cases import ARGUMENTS, layer_arguments
+from tests.recurrent.support.cell_cases import cell_arguments
+from tests.recurrent.support.layer_cases import ARGUMENTS, layer_arguments
 from tests.sine_linear.cases import sine_arguments
 from tests.sine_linear_jet.cases import SECONDS, jet_arguments
 from tests.support.cases import DEVICES, OPS
@@ -51,7 +51,7 @@ def layer_call(
 
 
 def calls(device: str) -> dict[str, tuple[Function, Function, tuple[Tensor, ...]]]:
-    """Each op and its reference as functions of tensors alone, and the tensors."""
+    """Each op and its reference as functions of tensors only, and the tensors."""
     make = Make("func", device, torch.float64)
     found = {}
     for name, op in OPS.items():
@@ -105,7 +105,7 @@ NAMES = tuple(calls("cpu"))
 
 
 def total(function: Function) -> Function:
-    """A number that every result counts in, differently."""
+    """A scalar that depends on every result, with different weights."""
     return lambda *t: sum((r.sin() * (n + 2)).sum() for n, r in enumerate(outputs(function(*t))))
 
 

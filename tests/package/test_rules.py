@@ -1,4 +1,4 @@
-"""The rules of tools/check_kernels.py and tools/check_sizes.py, each broken once."""
+"""tools/check_kernels.py and tools/check_sizes.py report each broken rule."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ LAUNCHERS = {"launch", "launch_x"}
         ("kernels/a.cu", '#include "torch/library.h"', "must not include torch"),
         (
             "kernels/elementwise/a.cu",
-            '#include "kernels/recurrent/step.cuh"',
-            'kernels/elementwise must not include "kernels/recurrent/step.cuh"',
+            '#include "kernels/recurrent/step/step.cuh"',
+            'kernels/elementwise must not include "kernels/recurrent/step/step.cuh"',
         ),
         ("kernels/elementwise/a.cu", '#include "common/check.h"', '"common/check.h", only kernels'),
         ("kernels/math/a.h", '#include "kernels/elementwise/trig.cuh"', "kernels/math must not"),
@@ -29,7 +29,11 @@ LAUNCHERS = {"launch", "launch_x"}
         ("kernels/jax/a.cpp", '#include "kernels/common/dtype.h"', "kernels/jax must not include"),
         ("kernels/jax/a.cpp", '#include "xla/service/a.h"', "kernels/jax must not include"),
         ("kernels/c_api/a.cpp", "#include <xla/ffi/api/ffi.h>", "only kernels/jax includes XLA"),
-        ("csrc/elementwise/a.cpp", '#include "kernels/recurrent/plan.h"', "csrc/elementwise must"),
+        (
+            "csrc/elementwise/a.cpp",
+            '#include "kernels/recurrent/plan/plan.h"',
+            "csrc/elementwise must",
+        ),
         (
             "csrc/recurrent/cuda/a.cpp",
             "#include <kernels/sine_linear/args.h>",
@@ -66,9 +70,9 @@ def test_check_kernels_finds(path: str, text: str, rule: str) -> None:
         ("kernels/elementwise/a.cu", "kernels/math/scale.h"),
         ("csrc/recurrent/lltm_cell/cuda/a.cpp", "kernels/recurrent/lltm_cell/args.h"),
         ("kernels/sine_linear/cpu/sine_linear.cpp", "kernels/elementwise/cpu/sine.h"),
-        ("csrc/bindings.cpp", "kernels/recurrent/plan.h"),
+        ("csrc/bindings.cpp", "kernels/recurrent/plan/plan.h"),
         ("csrc/include/treadle/a.h", "treadle/ops.h"),
-        ("kernels/c_api/a.cpp", "kernels/recurrent/plan.h"),
+        ("kernels/c_api/a.cpp", "kernels/recurrent/plan/plan.h"),
         ("kernels/jax/a.cpp", "treadle/kernels.h"),
         ("kernels/jax/a.cpp", "xla/ffi/api/ffi.h"),
     ],

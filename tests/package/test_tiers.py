@@ -1,4 +1,4 @@
-"""Which tests a run takes: each slow one in four runs, and at once where its sources change."""
+"""A slow test runs in one of four runs, and whenever its sources change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_an_entry_is_a_function_or_a_file(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("path", "families"),
     [
-        ("kernels/recurrent/plan.cpp", {"recurrent"}),
+        ("kernels/recurrent/plan/plan.cpp", {"recurrent"}),
         ("kernels/math/cells/lstm.h", {"recurrent"}),
         ("csrc/elementwise/scale.cpp", {"elementwise"}),
         ("python_pkg/treadle/nn/siren.py", {"sine_linear"}),

@@ -1,4 +1,4 @@
-"""The rules of tools/check_words.py, each broken once, and the glossary that they come from."""
+"""tools/check_words.py reports each broken rule, and its rules are those of the glossary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tools import check_words
 
 ROOT = Path(__file__).resolve().parents[2]
-GRID = "kernels/recurrent/grid.cuh"
+GRID = "kernels/recurrent/grid/grid.cuh"
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ GRID = "kernels/recurrent/grid.cuh"
         ("docs/dev/findings/a.md", "faster than the exact kernel", "exact"),
         ("csrc/a.h", "// high and low, two words each", "words (of a number)"),
         (GRID, "// Polls a word.", "words (of the exchange)"),
-        ("kernels/recurrent/tiles.cuh", "// the narrow layout", "narrow, wide"),
+        ("kernels/recurrent/tiles/tiles.cuh", "// the narrow layout", "narrow, wide"),
         (GRID, "// one tile alone", "alone"),
         (GRID, "// where tiles are late", "late"),
         ("csrc/a.h", "// the mode is put back", "put back"),
@@ -57,7 +57,7 @@ def test_check_words_finds(path: str, text: str, old: str) -> None:
         ("csrc/a.h", "// One of\n// the gates; `law`, tests/laws, split_rows.\nint law = 0;"),
         (GRID, "int word;  // a packet, 4 bytes"),
         ("kernels/math/a.h", "// x is split into parts. Products are exact.\n// A phase in turns."),
-        ("kernels/recurrent/resets.cuh", "// a word of marks, one step at a time"),
+        ("kernels/recurrent/engine/resets.cuh", "// a word of marks, one step at a time"),
         ("examples/a.py", "# bars of a chart; the goal of the maze; a narrow strip"),
         ("csrc/a.h", "// arguments that pass by reference, in another place"),
         ("tests/a.py", "LAW = 'anew'  # a key, no message\nlaw = 'tests/laws'"),

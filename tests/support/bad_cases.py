@@ -1,5 +1,4 @@
-"""Calls that must raise, with their error texts: each rule of each op broken once, on all
-devices."""
+"""Calls that must raise, with their error texts: each breaks one rule of an op, on all devices."""
 
 from __future__ import annotations
 
@@ -11,10 +10,10 @@ from torch import Tensor
 
 import treadle
 from tests.elementwise.snake_bad_cases import snake_bad
-from tests.recurrent.cell_bad_cases import cell_bad
-from tests.recurrent.layer_bad_cases import layer_bad
-from tests.recurrent.lists_bad_cases import lists_bad
-from tests.recurrent.scan_bad_cases import scan_bad
+from tests.recurrent.support.cell_bad_cases import cell_bad
+from tests.recurrent.support.layer_bad_cases import layer_bad
+from tests.recurrent.support.lists_bad_cases import lists_bad
+from tests.recurrent.support.scan_bad_cases import scan_bad
 from tests.sine_linear.bad_backward import sine_linear_backward_bad
 from tests.sine_linear.bad_cases import sine_linear_bad
 from tests.sine_linear_jet.bad_cases import sine_linear_jet_bad

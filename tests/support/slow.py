@@ -1,4 +1,4 @@
-"""Tests that take long: seconds of a core, all cases of a function or of a file together.
+"""Slow tests: core seconds for all cases of a function or a file together.
 
 Measured on an AMD EPYC (Zen 4), with child processes; `pytest --durations=0` shows wall times.
 """
@@ -34,19 +34,19 @@ SLOW = {
     "tests/package/test_examples_siren.py": 20,
     "tests/package/test_import.py": 50,
     "tests/package/test_new_op.py::test_the_skeleton_of_an_op": 300,
-    "tests/recurrent/test_autocast_torch.py::test_dtypes_and_values_are_torchs": 110,
-    "tests/recurrent/test_cells.py::test_by_the_rule": 41,
-    "tests/recurrent/test_cells.py::test_derivatives_of_second_order": 47,
-    "tests/recurrent/test_composition.py::test_tangents_and_second_derivatives": 12,
-    "tests/recurrent/test_hypothesis_cell.py": 10,
-    "tests/recurrent/test_hypothesis_layer.py": 60,
-    "tests/recurrent/test_lengths.py::test_by_the_rule": 32,
-    "tests/recurrent/test_lengths.py::test_derivatives_of_second_order": 14,
-    "tests/recurrent/test_lengths_programs.py::test_compiled_for_any_size": 14,
-    "tests/recurrent/test_nn_cell.py::test_training_lowers_the_loss": 15,
-    "tests/recurrent/test_nn_layer_programs.py::test_learns_where_the_marked_number_stood": 47,
-    "tests/recurrent/test_nn_layer_values.py::test_four_thousand_steps": 52,
-    "tests/recurrent/test_nn_rnn.py::test_every_form_of_input": 32,
-    "tests/recurrent/test_nn_rnn.py::test_as_exact_as_torchs": 11,
+    "tests/recurrent/layer/test_autocast_torch.py::test_dtypes_and_values_are_torchs": 110,
+    "tests/recurrent/layer/test_cells.py::test_by_the_rule": 41,
+    "tests/recurrent/layer/test_cells.py::test_derivatives_of_second_order": 47,
+    "tests/recurrent/layer/test_composition.py::test_tangents_and_second_derivatives": 12,
+    "tests/recurrent/layer/test_hypothesis_cell.py": 10,
+    "tests/recurrent/layer/test_hypothesis_layer.py": 60,
+    "tests/recurrent/layer/test_lengths.py::test_by_the_rule": 32,
+    "tests/recurrent/layer/test_lengths.py::test_derivatives_of_second_order": 14,
+    "tests/recurrent/layer/test_lengths_programs.py::test_compiled_for_any_size": 14,
+    "tests/recurrent/nn/test_nn_cell.py::test_training_lowers_the_loss": 15,
+    "tests/recurrent/nn/test_nn_layer_programs.py::test_learns_where_the_marked_number_stood": 47,
+    "tests/recurrent/nn/test_nn_layer_values.py::test_four_thousand_steps": 52,
+    "tests/recurrent/nn/test_nn_rnn.py::test_every_form_of_input": 32,
+    "tests/recurrent/nn/test_nn_rnn.py::test_as_exact_as_torchs": 11,
     "tests/sine_linear/test_memory.py": 14,
 }

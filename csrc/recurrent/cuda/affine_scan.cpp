@@ -1,5 +1,5 @@
-// affine_scan on CUDA. Kernel: kernels/recurrent/affine_scan.cu.
-#include "recurrent/affine_scan.h"
+// affine_scan on CUDA. Kernel: kernels/recurrent/scan/affine_scan.cu.
+#include "recurrent/run/affine_scan.h"
 
 #include "common/cuda/launch.h"
 #include "kernels/recurrent/launchers.h"

@@ -1,7 +1,8 @@
-// Around the steps on CUDA, for layer.cpp: products, copies, gradients of input and parameters.
+// Work before and after the steps on CUDA, for layer.cpp: products, copies, gradients of input and
+// parameters.
 #pragma once
 
-#include "recurrent/backend.h"
+#include "recurrent/run/backend.h"
 
 namespace treadle {
 

@@ -1,5 +1,5 @@
 // recurrent_layer's steps on the CPU. Engine: rows_forward.h; formulas: kernels/math/cells.
-// Twin: kernels/recurrent/lltm/step.cu.
+// Twin: kernels/recurrent/instances/step.cu.
 #include "kernels/recurrent/cpu/rows.h"
 
 #include "kernels/math/cells/gru.h"
@@ -9,7 +9,7 @@
 
 namespace treadle::cpu::TREADLE_ISA {
 
-// f(the cell's functors, the dtype's C++ type), each a Type.
+// Calls f(Type of the cell's functors, Type of the dtype).
 template <class F>
 static void visit_kernel(CellKind cell, Dtype dtype, const F& f) {
   visit_cell(cell, [&](auto kind) { visit_floating(dtype, [&](auto type) { f(kind, type); }); });

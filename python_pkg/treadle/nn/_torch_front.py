@@ -67,14 +67,14 @@ class TorchFront(Front):
         return self._compared(layer)
 
     def _compared(self, layer: Any) -> list[Tensor]:
-        """The parameters; or _flat_weights, which counts where it was written to and no parameter
-        has become another tensor since the last call. It is the rule of torch.nn.RNNBase."""
+        """The parameters; or _flat_weights, if it was written to and no parameter was replaced
+        since the last call, which is torch.nn.RNNBase's rule."""
         found, own = super().parameters(layer), layer.__dict__
         flat: list[Tensor] = layer._flat_weights
         pairs = zip(layer._flat_weight_refs, found, strict=True)
         changed = any(r is not None and r() is not weight for r, weight in pairs)
         if torch.compiler.is_compiling():
-            return found if changed else flat  # what it traces with is not to stay
+            return found if changed else flat  # a tracer's tensors must not stay here
         if changed:
             held = own["_parameters"]
             if not all(name in held or name in own for name in layer._flat_weights_names):

@@ -115,8 +115,8 @@ def restore(model: nn.Module) -> Replaced:
         else:
             continue
         assert isinstance(module, nn.RNNBase)
-        module._update_flat_weights()  # what functional_call left there has no memory
-        module.flatten_parameters()  # cuDNN's one piece of memory, which ours never asked for
+        module._update_flat_weights()  # tensors left by functional_call have no memory
+        module.flatten_parameters()  # cuDNN needs one block of memory, ours does not
         replaced.append(name)
     return Replaced(replaced, left)
 

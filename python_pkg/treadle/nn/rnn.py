@@ -38,7 +38,7 @@ class _TorchLayers(SequenceLayers):
     ) -> None:
         name = self._front.name
         check_dtype(name, dtype)
-        # Does not name nn.LSTM: some programs replace that by this class.
+        # Does not name nn.LSTM, because some programs replace it by this class.
         super().__init__(  # type: ignore[call-arg]
             input_size,
             hidden_size,
@@ -54,8 +54,8 @@ class _TorchLayers(SequenceLayers):
         self.recompute = check_bool(name, "recompute", recompute)
 
     def flatten_parameters(self) -> None:
-        """Nothing: the kernels read weights where they are. As torch does it for cuDNN, all of them
-        become views of one piece of memory, which safetensors refuses to load into."""
+        """Does nothing: the kernels read weights in place. torch makes all weights views of one
+        block of memory for cuDNN, which safetensors refuses to load into."""
 
     def extra_repr(self) -> str:
         words: str = super().extra_repr()  # type: ignore[misc]

@@ -1,0 +1,52 @@
+// recurrent_layer under autocast: it runs in the lower precision, like a matrix product, except for
+// c, which keeps float32. On a CPU it follows torch's layers. Those that oneDNN does not run are
+// compositions: their products take the lower precision, and a float32 state promotes everything
+// that follows. Here such a layer runs in float32 from the input on.
+#include "recurrent/layer/autocast.h"
+
+#include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
+
+#include "common/rules.h"
+#include "recurrent/layer/check.h"
+
+namespace treadle {
+
+static bool promotes(CellKind cell, bool packed) {
+  if (cell == CellKind::kLltm) return false;
+  // Among torch's layers, oneDNN runs only the LSTM, and only on dense rows.
+  return cell == CellKind::kGru || packed || !at::globalContext().userEnabledMkldnn();
+}
+
+std::optional<ScalarType> autocast_dtype(CellKind cell, bool packed, const Tensor& state) {
+  const auto device = state.device().type();
+  if (!at::autocast::is_autocast_available(device) || !at::autocast::is_autocast_enabled(device)) {
+    return std::nullopt;
+  }
+  const auto lower = at::autocast::get_autocast_dtype(device);
+  const bool wide = state.device().is_cpu() && promotes(cell, packed) &&
+                    at::promote_types(lower, state.scalar_type()) == at::kFloat;
+  return wide ? at::kFloat : lower;
+}
+
+static constexpr std::string_view kC[] = {"c0", "reset_c"};
+
+template <c10::DeviceType device>
+static void layer_autocast_rule(const OperatorHandle& op, Stack* stack) {
+  const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+  // LayerSignature: input, batch_sizes, h0, c0, two weights, two biases, cell.
+  const CellKind cell = find_cell(layer_op_name(), arguments[8].toStringRef());
+  const Tensor& state = arguments[cell == CellKind::kGru ? 2 : 3].toTensor();
+  const auto lower = at::autocast::get_autocast_dtype(device);
+  const auto dtype = autocast_dtype(cell, !arguments[1].isNone(), state).value_or(lower);
+  autocast_arguments(op, stack, device, kC, dtype);
+}
+
+TORCH_LIBRARY_IMPL(treadle, AutocastCPU, m) {
+  m.impl("recurrent_layer", TREADLE_RULE(layer_autocast_rule<c10::DeviceType::CPU>));
+}
+TORCH_LIBRARY_IMPL(treadle, AutocastCUDA, m) {
+  m.impl("recurrent_layer", TREADLE_RULE(layer_autocast_rule<c10::DeviceType::CUDA>));
+}
+
+}  // namespace treadle

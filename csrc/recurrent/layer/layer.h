@@ -1,0 +1,109 @@
+// recurrent_layer: one layer of cells over a sequence, in D directions (1, or 2 with the second
+// backward in time). Shapes: T steps, B rows, S rows of all steps of a packed batch, I inputs, H
+// hidden, G gates of the cell. A weight or bias has H rows for each gate to which it contributes:
+// all gates of LLTM and LSTM (cell_info.h).
+//   input [T, B, I]               or [S, I] with batch_sizes [T] (int64 on the CPU, non-increasing)
+//   h0, c0, h_n, c_n [D, B, H]    c0 and c_n in input's dtype, or float with half types
+//   weight_ih [D, GH, I], weight_hh [D, GH, H], bias_ih and bias_hh [D, GH] or none; with one
+//                                 direction all may lack D, and then so do their gradients
+//   output [T, B, D*H]            or [S, D*H]
+//   reset [T, B, 1] bool          or [S, 1]: where it is true, a row resets. The state before
+//                                 that step (of direction 1: before the step of time that precedes
+//                                 it, which it reads next) is not the last one but that of reset_h
+//                                 and reset_c, or zeros
+//   reset_h, reset_c [D, B, H]    or one for each step, [D, T, B, H] or [D, S, H]; as h0 and c0
+#pragma once
+
+#include <ATen/Functions.h>
+
+#include <array>
+#include <string_view>
+
+#include "common/tensors.h"
+#include "kernels/recurrent/cell_info.h"
+
+namespace treadle {
+
+// The argument `cell`; raises for a name that no cell with kernels has.
+CellKind find_cell(const char* op, std::string_view name);
+
+// The arguments, or their gradients or tangents, where arguments that are not differentiable are
+// missing. Undefined: not given, or zero.
+struct LayerArguments {
+  Tensor input, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh, reset_h = {}, reset_c = {};
+  Tensor batch_sizes = {}, reset = {};
+  CellKind cell = {};
+
+  // Whether weights and biases are those of one direction, without D.
+  bool one_direction() const { return weight_ih.dim() == 2; }
+
+  template <class F>
+  LayerArguments map(F f) const {
+    return {f(input),   f(h0),      f(c0),      f(weight_ih), f(weight_hh), f(bias_ih),
+            f(bias_hh), f(reset_h), f(reset_c), batch_sizes,  reset,        cell};
+  }
+};
+
+// The results, and gates [D, T, B, GH] or [D, S, GH] before their activations, with bias; or the
+// gradients or tangents of these. The backward op recomputes c of every step from the gates; with
+// `recompute` gates are [0], and it also recomputes them.
+struct LayerOutputs {
+  Tensor output, h_n, c_n, gates;
+
+  template <class F>
+  LayerOutputs map(F f) const {
+    return {f(output), f(h_n), f(c_n), f(gates)};
+  }
+};
+
+// Which of input, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh, reset_h, reset_c get a gradient.
+using LayerMask = std::array<bool, 9>;
+
+// ---- the dispatcher's types
+
+using LayerResults = Tensors3;  // output, h_n, c_n
+using LayerSaved = Tensors4;    // and gates
+using LayerGrads = Tensors9;    // as in LayerMask
+
+template <class Results>
+using LayerCall = Results(const Tensor& input, const OptionalTensor& batch_sizes, const Tensor& h0,
+                          const Tensor& c0, const Tensor& weight_ih, const Tensor& weight_hh,
+                          const OptionalTensor& bias_ih, const OptionalTensor& bias_hh,
+                          c10::string_view cell, bool recompute, c10::string_view algorithm,
+                          const OptionalTensor& reset, const OptionalTensor& reset_h,
+                          const OptionalTensor& reset_c);
+using LayerSignature = LayerCall<LayerResults>;
+using LayerForwardSignature = LayerCall<LayerSaved>;
+
+using LayerBackwardSignature = LayerGrads(
+    const OptionalTensor& grad_output, const OptionalTensor& grad_h_n,
+    const OptionalTensor& grad_c_n, const Tensor& input, const OptionalTensor& batch_sizes,
+    const Tensor& h0, const Tensor& c0, const Tensor& weight_ih, const Tensor& weight_hh,
+    const OptionalTensor& bias_ih, const OptionalTensor& bias_hh, const Tensor& output,
+    const Tensor& gates, c10::string_view cell, bool recompute, c10::string_view algorithm,
+    LayerMask mask, const OptionalTensor& reset, const OptionalTensor& reset_h,
+    const OptionalTensor& reset_c);
+
+inline Tensor of_direction(const Tensor& t, int64_t d) { return t.defined() ? t.select(0, d) : t; }
+
+// The same for a weight or a bias of `layer`.
+inline Tensor parameter_of(const LayerArguments& layer, const Tensor& t, int64_t d) {
+  return layer.one_direction() ? t : of_direction(t, d);
+}
+
+// weight_hh or bias_hh, with its blocks of `hidden` rows along `dim` in the order of the gates.
+inline Tensor in_gate_order(const Tensor& t, CellKind cell, const c10::SymInt& hidden,
+                            int64_t dim) {
+  const int shift = cell_info(cell).torch_shift;
+  return t.defined() && shift != 0 ? at::roll_symint(t, hidden * shift, dim) : t;
+}
+
+// The same with the sizes of a layer, and the inverse.
+inline Tensor in_gate_order(const Tensor& t, const LayerArguments& layer) {
+  return in_gate_order(t, layer.cell, layer.h0.sym_size(-1), layer.one_direction() ? 0 : 1);
+}
+inline Tensor from_gate_order(const Tensor& t, const LayerArguments& layer) {
+  return in_gate_order(t, layer.cell, -layer.h0.sym_size(-1), layer.one_direction() ? 0 : 1);
+}
+
+}  // namespace treadle

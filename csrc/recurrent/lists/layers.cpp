@@ -1,0 +1,237 @@
+// lltm, lstm and gru: layers of cells, with the arguments of aten::lstm and aten::gru. They unpack
+// the lists, apply dropout between layers and call recurrent_layer, so they support the same
+// devices and derivatives.
+#include "recurrent/lists/layers.h"
+
+#include <ATen/Functions.h>
+#include <ATen/OpMathType.h>
+
+#include "common/check.h"
+#include "recurrent/layer/autocast.h"
+#include "recurrent/lists/cells.h"
+#include "recurrent/lists/lengths.h"
+#include "recurrent/run/dispatch.h"
+
+namespace treadle {
+namespace {
+
+const auto& single_layer_op() {
+  static const auto op = find_op<LayerSignature>("treadle::recurrent_layer");
+  return op;
+}
+
+// Tensors k, k + each, ... of a layer's parameters, one per direction: stacked, or unchanged if
+// there is one direction.
+Tensor of_directions(at::TensorList params, int64_t each, int64_t k) {
+  if (k >= each) return Tensor();
+  if (static_cast<int64_t>(params.size()) > each) return at::stack({params[k], params[each + k]});
+  // A wrong shape only gains a dimension; the op then refuses it.
+  return params[k].dim() == (k < 2 ? 2 : 1) ? params[k] : params[k].unsqueeze(0);
+}
+
+// The states [D, ...] of a layer, from those of all layers; undefined if there are none.
+Tensor of_layer(const Layers& a, const Tensor& states, int64_t layer) {
+  if (!states.defined() || a.num_layers == 1) return states;
+  return states.narrow(0, layer * a.directions(), a.directions());
+}
+
+// c of the given states. A GRU's c is h before rounding. Under autocast torch's LSTM has c in the
+// lower precision; the LLTM's c keeps its dtype, because it accumulates.
+Tensor given_c(const Layers& a, at::TensorList states, bool packed) {
+  if (states.empty()) return Tensor();
+  if (a.cell == CellKind::kGru) return cast(states[0], at::toOpMathType(states[0].scalar_type()));
+  const Tensor& c = states[1];
+  if (a.cell != CellKind::kLstm || c.scalar_type() != at::kFloat) return c;
+  return cast(c, autocast_dtype(a.cell, packed, c).value_or(at::kFloat));
+}
+
+LayersResults call_layer(const LayerArguments& a, bool recompute) {
+  auto [output, h_n, c_n] = with_arguments(
+      a, recompute, "auto", [](const auto&... each) { return single_layer_op().call(each...); });
+  return {output, h_n, c_n, Tensor()};
+}
+
+// c after the only step.
+Tensor cells_of_one_step(const Tensor& c_n) { return c_n.transpose(0, 1).flatten(1).unsqueeze(0); }
+
+LayersResults run_layer(const LayerArguments& a, bool recompute, bool cells) {
+  LayersResults found = call_layer(a, recompute);
+  if (!cells) return found;
+  const bool one_step = !a.batch_sizes.defined() && a.input.sym_size(0) == 1;
+  found.cells = one_step ? cells_of_one_step(found.c_n)
+                         : layer_cells(a, found.output).to(found.c_n.scalar_type());
+  return found;
+}
+
+// A layer over rows of variable length.
+LayersResults run_layer(const LayerArguments& given, bool recompute, bool cells,
+                        const RowLengths& lengths) {
+  // Checked before anything is changed. Under autocast the arguments do not have one dtype yet.
+  if (!autocast_dtype(given.cell, /*packed=*/false, given.c0)) {
+    check_layer(layer_op_name(), given);
+  }
+  const LayerArguments a = with_lengths(given, lengths);
+  const bool has_c = given.cell != CellKind::kGru, both = given.h0.sym_size(0) == 2;
+  LayersResults found = call_layer(has_c && !both ? keep_cells(a, lengths) : a, recompute);
+  found.output = lengths.without_padding(found.output);
+  Tensor of_first;  // c of the forward direction: its c_n is overwritten in bidirectional layers
+  if (cells) {
+    found.cells = layer_cells(a, found.output);
+    of_first = found.cells.narrow_symint(-1, 0, a.h0.sym_size(-1));
+    found.cells = lengths.without_padding(found.cells).to(found.c_n.scalar_type());
+  } else if (has_c && both) {
+    of_first = direction_cells(a, found.output, 0);
+  }
+  set_last_states(found.h_n, found.c_n, given, found.output, both ? of_first : Tensor(), lengths);
+  return found;
+}
+
+LayersResults run(const Tensor& input, const OptionalTensor& batch_sizes, const Layers& a) {
+  const LayerCaller caller(a.op());
+  check_layers(input, batch_sizes, a);
+  const int64_t directions = a.directions(), each = a.each();
+  const bool packed = batch_sizes.has_value();
+  const Tensor c0 = given_c(a, a.hx, packed), reset_c = given_c(a, a.reset_hx, packed);
+  const Tensor reset = a.reset ? a.reset->unsqueeze(-1) : Tensor();
+  const Tensor reset_h = a.reset_hx.empty() ? Tensor() : a.reset_hx[0];
+  std::optional<RowLengths> lengths;
+  if (a.lengths) lengths.emplace(*a.lengths, input.sym_size(0));
+  LayersResults found;
+  Tensor x = input;
+  std::vector<Tensor> h_n, c_n;
+  for (int64_t layer = 0; layer < a.num_layers; ++layer) {
+    if (layer > 0 && a.dropout != 0 && a.train) x = at::dropout(x, a.dropout, a.train);
+    const int64_t first = layer * directions;
+    const auto own = a.params.slice(first * each, directions * each);
+    const LayerArguments given{x,
+                               of_layer(a, a.hx[0], layer),
+                               of_layer(a, c0, layer),
+                               of_directions(own, each, 0),
+                               of_directions(own, each, 1),
+                               of_directions(own, each, 2),
+                               of_directions(own, each, 3),
+                               of_layer(a, reset_h, layer),
+                               of_layer(a, reset_c, layer),
+                               value_or_undefined(batch_sizes),
+                               reset,
+                               a.cell};
+    const bool cells = a.cells && layer + 1 == a.num_layers;
+    found = lengths ? run_layer(given, a.recompute, cells, *lengths)
+                    : run_layer(given, a.recompute, cells);
+    x = found.output;
+    h_n.push_back(found.h_n);
+    c_n.push_back(found.c_n);
+  }
+  if (a.num_layers == 1) return found;
+  return {x, at::cat(h_n), a.has_c() ? at::cat(c_n) : Tensor(), found.cells};
+}
+
+LayersResults run_input(const Tensor& input, bool batch_first, Layers a) {
+  TORCH_CHECK(input.dim() == 3, a.op(), ": input must have shape ",
+              batch_first ? "[B, T, I]" : "[T, B, I]", ", got ", input.sym_sizes());
+  if (a.reset) {
+    check_marks(a.op(), batch_first ? "[B, T]" : "[T, B]", *a.reset, input.sym_sizes().slice(0, 2));
+  }
+  const Tensor x = batch_first ? input.transpose(0, 1) : input;
+  if (a.lengths) check_lengths(a.op(), *a.lengths, x);
+  if (!batch_first) return run(x, std::nullopt, a);
+  if (a.reset) a.reset = a.reset->transpose(0, 1);
+  std::vector<Tensor> reset_hx = a.reset_hx.vec();
+  for (Tensor& t : reset_hx) {
+    if (t.dim() == 4) t = t.transpose(1, 2);
+  }
+  a.reset_hx = reset_hx;
+  auto found = run(x, std::nullopt, a);
+  found.output = found.output.transpose(0, 1);
+  if (a.cells) found.cells = found.cells.transpose(0, 1);
+  return found;
+}
+
+LayersResults run_data(const Tensor& data, const Tensor& batch_sizes, const Layers& a) {
+  if (a.reset) check_marks(a.op(), "[S]", *a.reset, data.sym_sizes().slice(0, 1));
+  return run(data, batch_sizes, a);
+}
+
+using OptionalList = std::optional<at::TensorList>;
+
+// ---- the ops. hx is a list for lltm and lstm, a tensor for gru. With `cells` the cell states are
+// the last of four results.
+
+template <bool cells>
+auto as_results(const LayersResults& found) {
+  if constexpr (cells) {
+    return Tensors4{found.output, found.h_n, found.c_n, found.cells};
+  } else {
+    return Tensors3{found.output, found.h_n, found.c_n};
+  }
+}
+
+template <CellKind cell, bool cells>
+auto pair_input(const Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
+                int64_t num_layers, double dropout, bool train, bool bidirectional,
+                bool batch_first, bool recompute, const OptionalTensor& reset,
+                OptionalList reset_hx, const OptionalTensor& lengths) {
+  return as_results<cells>(
+      run_input(input, batch_first,
+                {cell, hx, params, has_biases, num_layers, dropout, train, bidirectional, recompute,
+                 reset, reset_hx.value_or(at::TensorList()), lengths, cells}));
+}
+
+template <CellKind cell, bool cells>
+auto pair_data(const Tensor& data, const Tensor& batch_sizes, at::TensorList hx,
+               at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
+               bool train, bool bidirectional, bool recompute, const OptionalTensor& reset,
+               OptionalList reset_hx) {
+  return as_results<cells>(
+      run_data(data, batch_sizes,
+               {cell, hx, params, has_biases, num_layers, dropout, train, bidirectional, recompute,
+                reset, reset_hx.value_or(at::TensorList()), std::nullopt, cells}));
+}
+
+at::TensorList one_or_none(const OptionalTensor& t) {
+  return t ? at::TensorList(*t) : at::TensorList();
+}
+
+Tensors2 gru_input(const Tensor& input, const Tensor& hx, at::TensorList params, bool has_biases,
+                   int64_t num_layers, double dropout, bool train, bool bidirectional,
+                   bool batch_first, bool recompute, const OptionalTensor& reset,
+                   const OptionalTensor& reset_hx, const OptionalTensor& lengths) {
+  const auto found = run_input(input, batch_first,
+                               {CellKind::kGru, hx, params, has_biases, num_layers, dropout, train,
+                                bidirectional, recompute, reset, one_or_none(reset_hx), lengths});
+  return {found.output, found.h_n};
+}
+
+Tensors2 gru_data(const Tensor& data, const Tensor& batch_sizes, const Tensor& hx,
+                  at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
+                  bool train, bool bidirectional, bool recompute, const OptionalTensor& reset,
+                  const OptionalTensor& reset_hx) {
+  const auto found = run_data(data, batch_sizes,
+                              {CellKind::kGru, hx, params, has_biases, num_layers, dropout, train,
+                               bidirectional, recompute, reset, one_or_none(reset_hx)});
+  return {found.output, found.h_n};
+}
+
+template <CellKind cell>
+void register_pair(torch::Library& m, const std::string& name) {
+  m.impl((name + ".input").c_str(), pair_input<cell, false>);
+  m.impl((name + ".data").c_str(), pair_data<cell, false>);
+  m.impl((name + ".input_cells").c_str(), pair_input<cell, true>);
+  m.impl((name + ".data_cells").c_str(), pair_data<cell, true>);
+}
+
+void register_layers(torch::Library& m) {
+  register_pair<CellKind::kLltm>(m, "lltm");
+  register_pair<CellKind::kLstm>(m, "lstm");
+  m.impl("gru.input", gru_input);
+  m.impl("gru.data", gru_data);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(treadle, CompositeImplicitAutograd, m) { register_layers(m); }
+
+// vmap only decomposes the ops if they are registered for this key.
+TORCH_LIBRARY_IMPL(treadle, FuncTorchBatchedDecomposition, m) { register_layers(m); }
+
+}  // namespace treadle

@@ -1,0 +1,177 @@
+// Shared by both passes of a single block (IEEE fma, no tensor cores). Its layers are so small that
+// the registers of one block hold all weights as floats. Blocks exchange nothing, so a step is a
+// chain of latencies. Two lanes share a unit: each sums half of K for all its gates and up to two
+// rows, a shuffle adds the other half, and then each lane has the unit of one row. Its state stays
+// in registers; only the operands of the next product go through shared memory, as floats, with one
+// barrier a step. For a half type T they are first rounded to T, like everything that is stored.
+#pragma once
+
+#include "kernels/recurrent/block/word_halves.h"
+#include "kernels/recurrent/engine/resets.cuh"
+
+namespace treadle {
+
+// In half types, clusters of sm_90 are faster than a block with more units than this.
+constexpr bool block_has_code(bool sm90, bool half, int units) {
+  return !sm90 || !half || units <= kHalfBlockUnits;
+}
+
+// all_k: K of the layer; `sums`: outputs per unit; `arrays`: numbers per unit that are prefetched
+// each step.
+template <int units, int sums, int all_k, int arrays>
+struct Block {
+  static constexpr int kThreads = 2 * units;
+  static constexpr int kRows = kBlockRows;  // at most
+  static constexpr int kSums = sums;
+  static constexpr int kDepth = all_k / 2;
+  // Independent chains per sum: a warp that has a scheduler to itself waits for each addition.
+  static constexpr int kChains = sums > 1 ? (kThreads > 128 ? 1 : 2) : 4;
+  // Padded, so that the two rows that a warp stores together are in different banks.
+  static constexpr int kRowFloats = all_k + kWarp / 2;
+  static constexpr int kAhead = 7, kStages = 8;  // one stage is read while one is overwritten
+
+  static constexpr int kStateFloats = kRows * kRowFloats;
+  static constexpr int kStageFloats = arrays * kThreads;
+  static constexpr int kSharedBytes = (2 * kStateFloats + kStages * kStageFloats) * 4;
+  static_assert(kDepth % 4 == 0 && kAhead < kStages && kAhead <= 32);
+  static_assert(sums * kDepth <= kFp32Weights);
+};
+
+// k of a thread's i-th weight, relative to its first: the two lanes alternate every four k, so that
+// together they read 32 contiguous bytes.
+__device__ __forceinline__ constexpr int block_k(int i) { return i / 4 * 8 + i % 4; }
+
+// Loads a number as float; no store of this launch may change it.
+template <class T>
+__device__ __forceinline__ float load_wide(const void* from, int64_t at) {
+  if constexpr (is_half_type<T>) {
+    return widen_bits<T>(__ldg(static_cast<const uint16_t*>(from) + at));
+  } else {
+    return __ldg(static_cast<const T*>(from) + at);
+  }
+}
+
+// x rounded to T. For bfloat16 this uses the instruction for a pair, whose other number is 0,
+// because the one for a single number is slower.
+template <class T>
+__device__ __forceinline__ float rounded_to(float x) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(0.0f, x);
+    return __uint_as_float(reinterpret_cast<const uint32_t&>(pair));
+  } else {
+    return widen(Narrow<T>::from(x));
+  }
+}
+
+// A thread's prefetches from an array of T: 4 bytes of a stage for each number. In half types these
+// include a neighbour. This thread ignores it, but no thread may write it at the same time, so
+// results must not overwrite inputs. cp.async reads whole words whatever its src-size, so an array
+// with an odd number of elements needs room for the last word.
+template <class T, int ahead>
+struct Prefetched {
+  WordHalves<ahead> halves;
+
+  static __device__ __forceinline__ void copy(uint32_t to, const T* from) {
+    if constexpr (is_half_type<T>) {
+      ptx::copy4_async(to,
+                       reinterpret_cast<const void*>(word_of(reinterpret_cast<uintptr_t>(from))));
+    } else {
+      ptx::copy4_async(to, from);
+    }
+  }
+
+  // Call it once per step, whether or not the step was copied.
+  __device__ __forceinline__ void note(const T* at) {
+    if constexpr (is_half_type<T>) halves.note(reinterpret_cast<uintptr_t>(at));
+  }
+
+  // Gate m of the current step, which is `ahead` - 1 steps before the last one copied.
+  __device__ __forceinline__ float get(const float* slot, int m = 0, int64_t apart = 0) const {
+    if constexpr (is_half_type<T>) {
+      return widen(reinterpret_cast<const T*>(slot)[halves.of_oldest(m, apart)]);
+    } else {
+      return *slot;
+    }
+  }
+};
+
+// The steps of one row of the batch, in the order in which they are computed.
+struct BlockRow {
+  bool backward;      // in time
+  int first, length;  // its first step, and their number
+  int64_t begin;      // its row of S at step 0
+
+  __device__ __forceinline__ BlockRow(const GroupRows& rows, int row, int steps, bool real,
+                                      bool backward_)
+      : backward(backward_), length(real ? rows.length(row, steps) : 0) {
+    first = backward ? steps - length : 0;
+    begin = rows.start(backward ? steps - 1 : 0) + rows.first + row;
+  }
+  __device__ __forceinline__ bool runs(int s) const {
+    return static_cast<unsigned>(s - first) < static_cast<unsigned>(length);
+  }
+};
+
+// The address of a row's element in an array over S, advanced from step to step.
+template <class T>
+struct RowIterator {
+  T* at;
+  int64_t row_elements, step;
+
+  __device__ __forceinline__ RowIterator(T* first, const BlockRow& row,
+                                         const PersistentSizes& sizes, int64_t row_elements_)
+      : at(first + row.begin * row_elements_),
+        row_elements(row_elements_),
+        step((row.backward ? -sizes.batch : sizes.batch) * row_elements_ * int64_t{sizeof(T)}) {
+    keep(step);
+  }
+
+  // Moves to the step after the s-th. It is on the critical path; for dense batches it is one
+  // addition.
+  __device__ __forceinline__ void advance(const BlockRow& row, const PersistentSizes& sizes,
+                                          int s) {
+    if (sizes.starts == nullptr) {
+      at = reinterpret_cast<T*>(reinterpret_cast<intptr_t>(at) + step);
+    } else if (s + 1 < static_cast<int>(sizes.steps)) {
+      const int t = row.backward ? static_cast<int>(sizes.steps) - 2 - s : s;
+      const int64_t rows = __ldg(sizes.starts + t + 1) - __ldg(sizes.starts + t);
+      at += (row.backward ? -rows : rows) * row_elements;
+    }
+  }
+};
+
+// W_hh's product with the state, for this thread's unit and row. Several chains per sum, so that
+// additions do not wait for each other.
+template <class Layout>
+__device__ __forceinline__ void multiply_state(
+    const float (&weights)[Layout::kSums][Layout::kDepth], const float* state, int rows, int half,
+    float (&found)[Layout::kSums]) {
+  float sums[Layout::kRows][Layout::kSums] = {};
+#pragma unroll
+  for (int r = 0; r < Layout::kRows; ++r) {
+    if (r > 0 && r >= rows) break;
+    const float* at = state + r * Layout::kRowFloats + half * 4;
+    float parts[Layout::kSums][Layout::kChains] = {};
+#pragma unroll
+    for (int i = 0; i < Layout::kDepth; i += 4) {
+      const auto x = *reinterpret_cast<const Vector<float, 4>*>(at + i * 2);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+#pragma unroll
+        for (int m = 0; m < Layout::kSums; ++m) {
+          float& sum = parts[m][e % Layout::kChains];
+          sum = fmaf(weights[m][i + e], x.value[e], sum);
+        }
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < Layout::kSums; ++m) sums[r][m] = sum_in_pairs(parts[m]);
+  }
+#pragma unroll
+  for (int m = 0; m < Layout::kSums; ++m) {
+    const float own = half == 0 ? sums[0][m] : sums[1][m];
+    found[m] = own + __shfl_xor_sync(~0u, half == 0 ? sums[1][m] : sums[0][m], 1);
+  }
+}
+
+}  // namespace treadle

@@ -1,0 +1,163 @@
+// Shared by both passes of the float32 cluster kernels. They work as in cluster/cluster.cuh, but
+// products are fma on CUDA cores, IEEE float32, with the weights in registers. Weights that do not
+// fit there are in shared memory, which then holds fewer rows. Threads divide the block's outputs
+// (kEach per thread) and K among them; sums over K are added in a warp by shuffles, then through
+// shared memory. The exchanged state is [row][K] floats.
+#pragma once
+
+#include "kernels/recurrent/cluster/cluster.cuh"
+
+namespace treadle {
+
+inline constexpr int kFp32Threads = 256, kFp32Warps = kFp32Threads / kWarp;
+
+// `outputs` of a block, `each` of a thread; all_k: K of the whole layer; `arrays` of [kRows, units]
+// floats in a stage; `outgoing`: floats per row that the block sends or stores.
+template <int outputs, int each, int all_k, int units, int arrays, int outgoing>
+struct ClusterFp32 {
+  static constexpr int kEach = each;
+  static constexpr int kGroups = outputs / each, kSplits = kFp32Threads / kGroups;
+  static constexpr int kDepth = all_k / kSplits;                                // of K, a thread
+  static constexpr int kWidth = kDepth % 4 == 0 ? 4 : kDepth % 2 == 0 ? 2 : 1;  // floats a load
+  static constexpr int kRows = fp32_cluster_rows(kDepth * each);                // at most
+  // The part of K in registers: all of it, or less than fits, because loads also take registers.
+  static constexpr int kHeld = kDepth * each <= kFp32Weights ? kDepth : kFp32Weights / each - 4;
+  static constexpr int kAhead = 6, kStages = 8;
+
+  // In bytes.
+  static constexpr int kStateBytes = kRows * all_k * 4;
+  static constexpr int kOutgoingBytes = kRows * outgoing * 4;
+  static constexpr int kStageBytes = arrays * kRows * units * 4;
+  static constexpr int kState = 0, kSums = 2 * kStateBytes;
+  static constexpr int kOutgoing = kSums + kFp32Warps * kRows * outputs * 4;
+  static constexpr int kInput = kOutgoing + 2 * kOutgoingBytes;
+  static constexpr int kWeights = kInput + kStages * kStageBytes;
+  static constexpr int kBarriers = kWeights + (kDepth - kHeld) * each * kFp32Threads * 4;
+  static constexpr int kSharedBytes = kBarriers + 16;
+  static_assert(kGroups <= kWarp && kWarp % kGroups == 0 && all_k % kSplits == 0);
+  static_assert(kHeld == kDepth || (kHeld % kWidth == 0 && each % 4 == 0));
+};
+
+// A thread's weights: the first kHeld of its K in registers (the array belongs to the caller), the
+// others in shared memory, four outputs per load.
+template <class Layout>
+struct Fp32Weights {
+  float (&registers)[Layout::kEach][Layout::kHeld];
+  float* shared;  // of the block
+
+  __device__ __forceinline__ float* address(int output, int k) const {
+    const int four = (k - Layout::kHeld) * (Layout::kEach / 4) + output / 4;
+    return shared + (four * kFp32Threads + threadIdx.x) * 4 + output % 4;
+  }
+  __device__ __forceinline__ void set(int output, int k, float weight) const {
+    if (k < Layout::kHeld) {
+      registers[output][k < Layout::kHeld ? k : 0] = weight;
+    } else {
+      *address(output, k) = weight;
+    }
+  }
+  // sum += the weights of k times x.
+  __device__ __forceinline__ void multiply(int k, float x, float (&sum)[Layout::kEach]) const {
+    if (k < Layout::kHeld) {
+#pragma unroll
+      for (int o = 0; o < Layout::kEach; ++o) {
+        sum[o] = fmaf(registers[o][k < Layout::kHeld ? k : 0], x, sum[o]);
+      }
+      return;
+    }
+#pragma unroll
+    for (int o = 0; o < Layout::kEach / 4 * 4; o += 4) {
+      const uint4 four = ptx::load16(ptx::shared_address(address(o, k)));
+      const uint32_t bits[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum[o + i] = fmaf(__uint_as_float(bits[i]), x, sum[o + i]);
+    }
+  }
+};
+
+// If not all weights stay in registers, the compiler would keep the addresses of all of them, and
+// spill: this load and the caller's barriers prevent that.
+template <class Layout>
+__device__ __forceinline__ float load_weight(const float* at) {
+  return Layout::kHeld < Layout::kDepth ? *at : __ldg(at);
+}
+
+// sums[warp][row][output] = W x state over the warp's part of K, for `rows` rows.
+template <class Layout, int all_k, int outputs>
+__device__ __forceinline__ void multiply_rows(const Fp32Weights<Layout>& weights,
+                                              const float* state, float* sums, int rows) {
+  const int thread = threadIdx.x, lane = thread % kWarp, warp = thread / kWarp;
+  const int split = thread / Layout::kGroups, group = thread % Layout::kGroups;
+  using Load = Vector<float, Layout::kWidth>;
+  // Rows in flight: more rows hide the latency of loads and shuffles, if registers allow.
+  constexpr int kAtOnce = Layout::kDepth <= 12 ? 4 : 1;
+#pragma unroll kAtOnce
+  for (int r = 0; r < rows; ++r) {
+    const float* at = state + r * all_k + split * Layout::kDepth;
+    float sum[Layout::kEach] = {};
+#pragma unroll
+    for (int k = 0; k < Layout::kDepth; k += Layout::kWidth) {
+      const Load x = *reinterpret_cast<const Load*>(at + k);
+#pragma unroll
+      for (int i = 0; i < Layout::kWidth; ++i) weights.multiply(k + i, x.value[i], sum);
+    }
+#pragma unroll
+    for (int o = 0; o < Layout::kEach; ++o) {
+#pragma unroll
+      for (int step = Layout::kGroups; step < kWarp; step *= 2) {
+        sum[o] += __shfl_xor_sync(~0u, sum[o], step);
+      }
+    }
+    if (lane < Layout::kGroups) {
+      float* to = sums + (warp * Layout::kRows + r) * outputs + group * Layout::kEach;
+#pragma unroll
+      for (int o = 0; o < Layout::kEach; ++o) to[o] = sum[o];
+    }
+  }
+}
+
+template <class Layout, int outputs>
+__device__ __forceinline__ float sum_of_warps(const float* sums, int row, int output) {
+  float parts[kFp32Warps];
+#pragma unroll
+  for (int w = 0; w < kFp32Warps; ++w) {
+    parts[w] = sums[(w * Layout::kRows + row) * outputs + output];
+  }
+  return sum_in_pairs(parts);
+}
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+// Sends the block's part of the state to all blocks: `rows` rows of `sent` floats, with a stride of
+// `apart` floats here and of `all` at the receiver.
+template <int blocks, int sent, int all, int apart = sent>
+__device__ __forceinline__ void send_rows(uint32_t outgoing, uint32_t state, uint32_t barrier,
+                                          int rank, int rows) {
+  // A warp sends to one block at a time, so that its 16-byte chunks are contiguous there.
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int block = threadIdx.x / kWarp; block < blocks; block += kFp32Warps) {
+    const uint32_t to = ptx::in_block(state, block) + rank * sent * 4;
+    const uint32_t there = ptx::in_block(barrier, block);
+#pragma unroll 1
+    for (int chunk16 = lane; chunk16 < rows * (sent / 4); chunk16 += kWarp) {
+      const int r = chunk16 / (sent / 4), quad = chunk16 % (sent / 4);
+      ptx::send16(to + r * all * 4 + quad * 16, ptx::load16(outgoing + r * apart * 4 + quad * 16),
+                  there);
+    }
+  }
+}
+#endif
+
+// Stores four floats of a row, or only the first `count`. `vector`: rows are 16-byte aligned.
+__device__ __forceinline__ void store_floats_of(float* at, const float* from, int count,
+                                                bool vector) {
+  if (vector) {
+    *reinterpret_cast<float4*>(at) = *reinterpret_cast<const float4*>(from);
+    return;
+  }
+  for (int i = 0; i < 4; ++i) {
+    if (i < count) at[i] = from[i];
+  }
+}
+
+}  // namespace treadle

@@ -1,0 +1,95 @@
+// The cluster kernels of float32 that multiply on tensor cores: the layouts of a block's shared
+// memory (engine/fp16x2.cuh explains the products). They take batches in which all rows
+// have all steps, without resets. Needs neither torch nor CUDA, like engine/shapes.h.
+//
+// Rows of the batch are columns of a product, and an instruction takes eight. Five or more rows
+// form a large tile: eight columns of highs, and eight of lows. Up to four rows form a small tile:
+// column 2 r has the highs of row r, column 2 r + 1 the lows.
+#pragma once
+
+#include "kernels/recurrent/cluster/dense.h"
+
+namespace treadle {
+
+// A warp multiplies 16 units by a quarter of K.
+template <int gates, int state_gates, int units, int blocks, int rows>
+struct SplitForward {
+  static constexpr int kUnits = units, kBlocks = blocks, kRows = rows;
+  static constexpr int kGates = gates, kStateGates = state_gates, kHidden = units * blocks;
+  static constexpr int kGroups = units / 16, kParts = 4;  // of K
+  static constexpr int kWarps = kGroups * kParts, kThreads = kWarp * kWarps;
+  static constexpr int kChunks = kHidden / 16 / kParts;  // of 16 k, a warp
+  static constexpr int kFragments = 2 * kChunks * state_gates;
+  // Rows of the large tile and of the small one.
+  static constexpr int kWide = rows <= 4 ? 0 : rows < 8 ? rows : 8, kNarrow = rows - kWide;
+  static_assert(kNarrow <= 4 && kWarps == 8 && blocks % 8 == 0);
+
+  // Sums of 16 units in the lanes' layout: pairs of rows of the large tile, then those of the small
+  // one. A warp processes 32 sums at a time.
+  static constexpr int kPairs = (kWide + 1) / 2;
+  static constexpr int kWords = 32 * kPairs + 16 * kNarrow;
+  static constexpr int kSlots = shapes::ceil_div(kWords, kWarp);
+  static constexpr int kItems = shapes::ceil_div(kSlots, kParts);
+
+  // The position of a sum among those of 16 units, and the inverse.
+  static constexpr int word_of(int unit, int row) {
+    const int g = unit % 8, upper = unit / 8;
+    return row < kWide ? (g * kPairs + row / 2) * 4 + upper * 2 + row % 2
+                       : 32 * kPairs + (g * kNarrow + row - kWide) * 2 + upper;
+  }
+  struct Place {
+    int unit, row;
+    bool exists;
+  };
+  static constexpr Place place_of(int word) {
+    if (word < 32 * kPairs) {
+      const int row = word / 4 % at_least_one(kPairs) * 2 + word % 2;
+      return {word / (4 * at_least_one(kPairs)) + word / 2 % 2 * 8, row, row < kWide};
+    }
+    const int rest = word - 32 * kPairs;
+    return {rest / (2 * at_least_one(kNarrow)) + rest % 2 * 8,
+            kWide + rest / 2 % at_least_one(kNarrow), word < kWords};
+  }
+
+  // Checks that every sum has its own position, and that the two functions are inverse.
+  static constexpr bool places_agree() {
+    int sums = 0;
+    for (int word = 0; word < kWarp * kSlots; ++word) {
+      const Place at = place_of(word);
+      if (!at.exists) continue;
+      if (at.unit >= 16 || at.row >= rows || word_of(at.unit, at.row) != word) return false;
+      ++sums;
+    }
+    return sums == 16 * rows;
+  }
+
+  static constexpr int kTiles = (kWide > 0) + (kNarrow > 0);
+  // Found by trial: with one register more or less, the compiler spills.
+  static constexpr int kBesides = state_gates == 4 ? 92 : gates == 4 && kItems == 1 ? 92 : 84;
+  static constexpr int kReserve =
+      kBesides + 12 * state_gates * kTiles + (8 + gates + state_gates) * kItems;
+  static constexpr int kKept = kept_fragments(kWarps, kReserve, kFragments);
+  static constexpr int kDepth = rows <= 4 ? 8 : 4, kAhead = kDepth - 1;  // stages of the input
+
+  // In bytes. For each parity: h of all units, [16 units][highs, lows][row][16 units]; h of own
+  // units; barriers.
+  static constexpr int kHalfBytes = 32 * rows, kTileBytes = 2 * kHalfBytes;  // of 16 units
+  static constexpr int kState = 0, kOutgoing = kHidden / 16 * kTileBytes;
+  static constexpr int kOwnBytes = kGroups * kTileBytes;
+  static constexpr int kBarriers = kOutgoing + kOwnBytes;
+  static constexpr int kParity = kBarriers + kParts / 2 * 16;
+  static constexpr int kSums = 2 * kParity;
+  static constexpr int kSumBytes = 4 * kWarp * kSlots;  // of 16 units of a gate
+  static constexpr int kPartBytes = kGroups * state_gates * kSumBytes;
+  static constexpr int kStages = kSums + kParts * kPartBytes;
+  static constexpr int kStageBytes = gates * kGroups * kSumBytes;
+  static constexpr int kBias = kStages + kDepth * kStageBytes;  // and the scale, by gate, unit
+  static constexpr int kExact = kBias + gates * units * 8;      // what fma multiplies
+  static constexpr int kWeights = kExact + 16;
+  static constexpr int kSharedBytes = kWeights + kWarps * (kFragments - kKept) * 512;
+
+ private:
+  static constexpr int at_least_one(int n) { return n > 0 ? n : 1; }
+};
+
+}  // namespace treadle

@@ -1,0 +1,40 @@
+// The setup of a block of cluster/fp16x2_forward.cuh before the first step.
+#pragma once
+
+#include "kernels/recurrent/cluster/fp16x2.cuh"
+
+namespace treadle {
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+
+// Writes h0 of `count` rows to the state of parity 0, and zeros for the others. Returns a bit for
+// each row that is too large for fp16x2; fma multiplies those rows, slowly. All threads call it,
+// and all blocks of a cluster get the same result.
+template <class L>
+__device__ __forceinline__ unsigned put_first_states(const float* h0, int count, int hidden,
+                                                     uint32_t base) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const auto each = [&](const auto& f) {
+    for (int e = threadIdx.x; e < L::kRows * L::kHidden; e += L::kThreads) {
+      const int r = e / L::kHidden, k = e % L::kHidden;
+      f(r, k, r < count && k < hidden ? __ldg(h0 + int64_t{r} * hidden + k) : 0.0f);
+    }
+  };
+  unsigned own = 0, exact = 0;
+  each([&](int r, int, float h) {
+    if (fabsf(h) > kSplitLargest) own |= 1u << r;
+  });
+  own = __reduce_or_sync(~0u, own);
+  if (lane == 0) ptx::store4(base + L::kSums + warp * 4, own);
+  __syncthreads();
+  for (int w = 0; w < L::kWarps; ++w) exact |= ptx::load4(base + L::kSums + w * 4);
+  const float power = power_of_two(kSplitState);
+  each([&](int r, int k, float h) {
+    put_state<L>(base + L::kState, r, k, h, exact >> r & 1, power);
+  });
+  return exact;
+}
+
+#endif
+
+}  // namespace treadle

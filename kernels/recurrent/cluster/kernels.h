@@ -1,0 +1,130 @@
+// The list of cluster kernels: those that the planner names for some layer on some GPU, and no
+// others (tests/recurrent/plan/test_plan_kernels.py). Neither torch nor CUDA.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+
+namespace treadle {
+
+// A single block has a thread for each unit of this many rows.
+inline constexpr int kBlockRows = 2;
+
+// The most units of a single block in half types on GPUs with clusters, whose tensor cores are
+// faster for more units. Its weights are floats in registers, as in float32.
+inline constexpr int kHalfBlockUnits = 64;
+
+// A cluster kernel: each block of a cluster keeps the weights of `units` hidden units, and a
+// cluster takes up to rows() rows of the batch through all steps.
+struct ClusterShape {
+  int units, blocks, tiles;
+
+  constexpr int64_t hidden() const { return int64_t{units} * blocks; }  // at most
+  // Clusters of several blocks take tiles of 8 rows.
+  constexpr int rows() const { return blocks == 1 ? kBlockRows : 8 * tiles; }
+};
+
+constexpr bool operator==(const ClusterShape& a, const ClusterShape& b) {
+  return a.units == b.units && a.blocks == b.blocks && a.tiles == b.tiles;
+}
+
+// Counts of rows, each with a kernel. A batch with another count takes the next larger kernel,
+// which computes a few more rows.
+struct RowCounts {
+  unsigned bits = 0;
+
+  constexpr RowCounts() = default;
+  constexpr explicit RowCounts(unsigned bits) : bits(bits) {}
+  constexpr RowCounts(std::initializer_list<int> counts) {
+    for (const int count : counts) bits |= 1u << count;
+  }
+
+  static constexpr int kMost = 16;
+  constexpr bool has(int rows) const { return (bits >> rows & 1) != 0; }
+  // The smallest count of at least `rows`; 0: none.
+  constexpr int at_least(int rows) const {
+    while (rows <= kMost && !has(rows)) ++rows;
+    return rows <= kMost ? rows : 0;
+  }
+  constexpr int most() const {
+    int rows = kMost;
+    while (rows > 0 && !has(rows)) --rows;
+    return rows;
+  }
+};
+
+// The kernels of a shape.
+struct ShapeKernels {
+  bool half_forward = false, half_backward = false;  // in half types, for any batch
+  bool fp32 = false;                                 // in float32, for any batch, both passes
+  // For dense batches, in which all rows have all steps, without resets: in half types if H is a
+  // multiple of 8, indexed by the rows of a tile (cluster/dense.h); in float32 forward, indexed by
+  // the rows of a cluster (cluster/fp16x2.h).
+  RowCounts dense_forward = {}, dense_backward = {}, split = {};
+
+  constexpr const RowCounts& dense(bool backward) const {
+    return backward ? dense_backward : dense_forward;
+  }
+};
+
+// The kernels for cells that multiply h for three gates (LLTM and GRU) and for four (LSTM).
+struct ClusterKernels {
+  ClusterShape shape;
+  ShapeKernels three, four;
+};
+
+inline constexpr ClusterKernels kClusterKernels[] = {
+    // Single blocks. In half types those beyond kHalfBlockUnits are for GPUs without clusters; the
+    // one of 128 units is only for forward, because backward the grid is faster (GRU 8,128 on an
+    // H200 as an A100: 1.22 us, the block 1.33).
+    {{32, 1, 1}, {true, true, true}, {true, true, true}},
+    {{64, 1, 1}, {true, true, true}, {true, true, true}},
+    {{96, 1, 1}, {true, true, true}, {true, true, true}},
+    {{128, 1, 1}, {true, false, true}, {}},
+    // Up to H 128. Half types have {16, 8} where float32 has {32, 4}.
+    {{16, 4, 1}, {true, true}, {true, true}},
+    {{16, 4, 2}, {true}, {true}},
+    {{16, 8, 1}, {true, true, false, {}, {2, 4, 8}}, {true, true, false, {}, {2, 4, 8}}},
+    {{16, 8, 2}, {true}, {true}},
+    {{32, 4, 1}, {}, {false, false, true}},
+    // Up to H 256. In float32 16 blocks are the fastest for few rows; with 8 blocks more clusters
+    // run concurrently, so they take more rows before a second wave.
+    {{16, 16, 1}, {true, true, true, {}, {2, 4, 8}}, {true, true, true, {}, {2, 4, 8}}},
+    {{16, 16, 2}, {true}, {true}},
+    {{64, 4, 1},
+     {true, true, false, {2, 5, 8}, {2, 4, 8}},
+     {true, true, false, {2, 5, 8}, {2, 4, 8}}},
+    {{64, 4, 2}, {true, false, false, {5, 8}, {5}}, {true, false, false, {5, 8}, {5}}},
+    {{32, 8, 1},
+     {true, true, true, {2, 5, 8}, {2, 4, 8}, {2, 4, 6, 8, 10}},
+     {true, true, true, {2, 5, 8}, {2, 4, 8}, {2, 4, 6, 8, 10}}},
+    // Up to H 512. The weights of LSTM leave no room for more rows.
+    {{32, 16, 1},
+     {true, true, true, {1, 2, 3, 5, 8}, {2, 4, 6, 8}, {1, 2, 3, 4, 6, 8, 10}},
+     {true, true, true, {1, 2, 3, 5, 8}, {2, 4, 6, 8}, {1, 2, 3, 4, 6}}},
+    {{32, 16, 2}, {true, false, false, {5, 8}}, {true, false, false, {5, 8}}},
+    {{64, 8, 1},
+     {true, true, false, {1, 2, 3, 5, 8}, {2, 4, 6, 8}},
+     {true, false, false, {1, 2, 3, 5, 8}}},
+    {{64, 8, 2}, {true, false, false, {5, 8}, {5}}, {false, false, false, {5}}},
+    // Up to H 768.
+    {{48, 16, 1}, {true, true, false, {1, 2, 3, 5, 8}, {2, 4, 6, 8}}, {}},
+    {{48, 16, 2}, {false, false, false, {5}}, {}},
+};
+inline constexpr size_t kShapes = sizeof(kClusterKernels) / sizeof(kClusterKernels[0]);
+
+constexpr const ShapeKernels& kernels_of(size_t shape, int state_gates) {
+  const ClusterKernels& found = kClusterKernels[shape];
+  return state_gates == 3 ? found.three : found.four;
+}
+
+constexpr std::array<ClusterShape, kShapes> cluster_shapes() {
+  std::array<ClusterShape, kShapes> shapes{};
+  for (size_t i = 0; i < kShapes; ++i) shapes[i] = kClusterKernels[i].shape;
+  return shapes;
+}
+inline constexpr std::array<ClusterShape, kShapes> kClusterShapes = cluster_shapes();
+
+}  // namespace treadle

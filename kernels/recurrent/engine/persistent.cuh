@@ -1,0 +1,253 @@
+// Shared by all persistent kernels (cluster and grid, in half types and float32): the rows of the
+// batch of a group of blocks, and loads and stores of rows that may be ragged or unaligned; for
+// cluster in half types also the product with W_hh on tensor cores. A persistent kernel runs all
+// steps of a layer in one launch and keeps its weights on the chip.
+#pragma once
+
+#include "kernels/common/convert.cuh"
+#include "kernels/common/launch.cuh"
+#include "kernels/common/ptx.cuh"
+#include "kernels/recurrent/engine/shapes.h"
+#include "kernels/recurrent/persistent_args.h"
+
+namespace treadle {
+
+// The rows [first, first + count) of the batch that a group computes in one direction. A packed
+// batch is sorted by length, so the rows that have a step t are a prefix.
+struct GroupRows {
+  const int64_t* starts;
+  int batch;
+  int64_t first;
+  int count;
+
+  // The first row of step t among all S.
+  __device__ __forceinline__ int64_t start(int t) const {
+    return starts == nullptr ? int64_t{t} * batch : __ldg(starts + t);
+  }
+
+  // The number of the group's rows that have step t.
+  __device__ __forceinline__ int active(int t) const {
+    if (starts == nullptr) return count;
+    const int64_t rows = __ldg(starts + t + 1) - __ldg(starts + t) - first;
+    return static_cast<int>(rows < 0 ? 0 : rows < count ? rows : count);
+  }
+
+  // The number of steps, of `steps`, that a row of the group has: a binary search over active().
+  __device__ __forceinline__ int length(int row, int steps) const {
+    if (starts == nullptr) return steps;
+    int has = 0, all = steps;
+    while (has < all) {
+      const int middle = (has + all) / 2;
+      if (row < active(middle)) {
+        has = middle + 1;
+      } else {
+        all = middle;
+      }
+    }
+    return has;
+  }
+};
+
+// The rows and direction of a group of blocks. Directions alternate, so that both begin early.
+struct Group {
+  int direction;
+  GroupRows rows;
+
+  __device__ __forceinline__ Group(const PersistentSizes& sizes, int number, int rows_each)
+      : direction(number % sizes.directions) {
+    const int64_t before = int64_t{number / sizes.directions} * rows_each;
+    const int64_t first = sizes.first_row + before, rest = sizes.row_count - before;
+    rows = {sizes.starts, static_cast<int>(sizes.batch), first,
+            static_cast<int>(rest < rows_each ? rest : rows_each)};
+  }
+
+  // The time t of the s-th step. Direction 1 runs backward in time, and the backward pass runs
+  // against its direction.
+  __device__ __forceinline__ int forward_time(int s, int steps) const {
+    return direction == 0 ? s : steps - 1 - s;
+  }
+  __device__ __forceinline__ int backward_time(int s, int steps) const {
+    return direction == 0 ? steps - 1 - s : s;
+  }
+};
+
+// c and its gradient are stored in T if `half`, else in float; T may itself be float.
+template <class T>
+__device__ __forceinline__ float load_c(const void* c, int64_t at, bool half) {
+  if constexpr (!is_half_type<T>) return static_cast<const float*>(c)[at];
+  return half ? widen(static_cast<const T*>(c)[at]) : static_cast<const float*>(c)[at];
+}
+
+template <class T>
+__device__ __forceinline__ void store_c(void* c, int64_t at, bool half, float value) {
+  if (is_half_type<T> && half) {
+    static_cast<T*>(c)[at] = Narrow<T>::from(value);
+  } else {
+    static_cast<float*>(c)[at] = value;
+  }
+}
+
+// The bits of four elements; zeros from element `count` on. `vector`: 8-byte aligned.
+__device__ __forceinline__ uint2 load_four(const uint16_t* at, int64_t count, bool vector) {
+  if (count >= 4 && vector) return __ldg(reinterpret_cast<const uint2*>(at));
+  uint32_t x[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) x[i] = i < count ? __ldg(at + i) : 0;
+  return {x[0] | x[1] << 16, x[2] | x[3] << 16};
+}
+
+// Stores the first `count` of four or eight elements: with one store if rows are aligned (`vector`;
+// the last element is then followed by padding), else one by one.
+__device__ __forceinline__ void store_four(char* at, uint2 x, int count, bool vector) {
+  if (vector) {
+    *reinterpret_cast<uint2*>(at) = x;
+    return;
+  }
+  auto* to = reinterpret_cast<uint16_t*>(at);
+  const uint32_t words[2] = {x.x, x.y};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (i < count) to[i] = static_cast<uint16_t>(words[i / 2] >> (i % 2 * 16));
+  }
+}
+
+__device__ __forceinline__ void store_eight(char* at, uint4 x, int count, bool vector) {
+  if (vector) {
+    *reinterpret_cast<uint4*>(at) = x;
+    return;
+  }
+  store_four(at, {x.x, x.y}, count, false);
+  store_four(at + 8, {x.z, x.w}, count - 4, false);
+}
+
+// Hides how x was computed: otherwise the compiler recomputes it in every step to save its
+// register.
+__device__ __forceinline__ void keep(uint32_t& x) { asm volatile("" : "+r"(x)); }
+__device__ __forceinline__ void keep(int64_t& x) { asm volatile("" : "+l"(x)); }
+__device__ __forceinline__ void keep(const char*& x) { asm volatile("" : "+l"(x)); }
+
+template <class T>
+__device__ __forceinline__ float widen_bits(uint16_t bits) {
+  return widen(T{bits});
+}
+
+// A sum as a binary tree: short dependency chains in a fixed order.
+template <int n>
+__device__ __forceinline__ float sum_in_pairs(float (&parts)[n]) {
+#pragma unroll
+  for (int step = 1; step < n; step *= 2) {
+#pragma unroll
+    for (int k = 0; k + step < n; k += 2 * step) parts[k] += parts[k + step];
+  }
+  return parts[0];
+}
+
+// ---- the product with W_hh on tensor cores
+
+// A warp's part of W_hh as the A operand of mma.sync m16n8k16: [chunks of 16 k][tiles of 16 rows].
+// The first `in_registers` chunks stay in registers, as many as fit; the others are in shared
+// memory, 16 bytes per lane. The caller owns the array: indexed by constants after unrolling, it
+// stays in registers.
+template <int chunks, int tiles, int in_registers>
+struct WarpWeights {
+  static constexpr int kTiles = tiles, kRegisters = in_registers * tiles * 4;
+  uint32_t (&registers)[kRegisters];
+  uint32_t shared;
+  int warp, lane;
+
+  __device__ __forceinline__ uint32_t address(int chunk, int tile) const {
+    const int at = (warp * (chunks - in_registers) + chunk - in_registers) * tiles + tile;
+    return shared + at * 512 + lane * 16;
+  }
+
+  // low, high: the lane's four k of rows g = lane / 4 and g + 8 of the tile.
+  __device__ __forceinline__ void set(int chunk, int tile, uint2 low, uint2 high) const {
+    if (chunk < in_registers) {
+      uint32_t* to = registers + (chunk < in_registers ? chunk : 0) * tiles * 4 + tile * 4;
+      to[0] = low.x, to[1] = high.x, to[2] = low.y, to[3] = high.y;
+    } else {
+      ptx::store16(address(chunk, tile), {low.x, high.x, low.y, high.y});
+    }
+  }
+
+  __device__ __forceinline__ uint4 get(int chunk, int tile) const {
+    if (chunk < in_registers) {
+      const uint32_t* from = registers + (chunk < in_registers ? chunk : 0) * tiles * 4 + tile * 4;
+      return {from[0], from[1], from[2], from[3]};
+    }
+    return ptx::load16(address(chunk, tile));
+  }
+};
+
+// The sum of the biases of gate m of unit u: the input's product and h's may each have one.
+template <class Cell, class T>
+__device__ __forceinline__ float bias_of(const PersistentForward& args, int64_t d, int m,
+                                         int64_t u) {
+  constexpr int kFirstInput = Cell::kGates - Cell::kInputGates;
+  const int64_t hidden = args.sizes.hidden;
+  float bias = 0;
+  if (args.bias_ih != nullptr && m >= kFirstInput) {
+    const int64_t block = d * Cell::kInputGates + m - kFirstInput;
+    bias = widen(static_cast<const T*>(args.bias_ih)[block * hidden + u]);
+  }
+  if (args.bias_hh != nullptr && m < Cell::kStateGates) {
+    const int64_t block = d * Cell::kStateGates + Cell::weight_block(m);
+    bias += widen(static_cast<const T*>(args.bias_hh)[block * hidden + u]);
+  }
+  return bias;
+}
+
+// sum += W[chunk] b for `columns` tiles of 8 rows of the batch.
+template <class T, class Weights, int columns>
+__device__ __forceinline__ void multiply_chunk(const Weights& weights, int chunk,
+                                               const uint2 (&b)[columns],
+                                               float (&sum)[Weights::kTiles][columns][4]) {
+#pragma unroll
+  for (int m = 0; m < Weights::kTiles; ++m) {
+    const uint4 a = weights.get(chunk, m);
+#pragma unroll
+    for (int j = 0; j < columns; ++j) {
+      ptx::multiply_add<T>(sum[m][j], a.x, a.y, a.z, a.w, b[j].x, b[j].y);
+    }
+  }
+}
+
+// Stores a 16 x 8 accumulator tile to [units, 8 rows] floats: lane (g, q) has units g and g + 8 of
+// rows 2q and 2q + 1.
+__device__ __forceinline__ void store_sums(uint32_t to, const float (&sum)[4]) {
+  ptx::store_floats(to, sum[0], sum[1]);
+  ptx::store_floats(to + 8 * 8 * 4, sum[2], sum[3]);
+}
+
+// The architectures, 90 for sm_90, for which a kernel has a body; for all others it is empty.
+struct CompiledFor {
+  int least, most = 1000, except = 0;
+
+  constexpr bool operator()(int architecture) const {
+    return architecture >= least && architecture <= most && architecture != except;
+  }
+};
+
+// Whether the kernel code that the driver has loaded has a body. Code for an older GPU that the
+// driver translates may have none: it would run and compute nothing.
+template <class... P>
+cudaError_t has_code(void (*kernel)(P...), const CompiledFor& compiled, bool* found) {
+#if defined(__CUDA_ARCH_LIST__)
+  // A build for only such GPUs need not check.
+  *found = true;
+  for (const int architecture : {__CUDA_ARCH_LIST__}) *found &= compiled(architecture / 10);
+  if (*found) return cudaSuccess;
+#endif
+  cudaFuncAttributes attributes = {};
+  const cudaError_t error =
+      cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));
+  *found = error == cudaSuccess && compiled(attributes.ptxVersion);
+  return error;
+}
+
+// Whether a kernel needs more than the device has; clears the error.
+inline bool too_large(cudaError_t error) {
+  return error == cudaErrorInvalidValue && cudaGetLastError() == error;
+}
+
+}  // namespace treadle

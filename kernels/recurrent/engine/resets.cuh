@@ -1,0 +1,228 @@
+// Resets of a group's rows (RecurrenceResets), for the persistent kernels. Each kernel is compiled
+// with and without resets; without them this compiles to nothing and takes no registers.
+#pragma once
+
+#include "kernels/recurrent/engine/persistent.cuh"
+
+namespace treadle {
+
+template <class T>
+struct RowStates {
+  T h;
+  float c;
+};
+
+// t: the time of a step; -1 and `steps` are not steps, and nothing resets there.
+template <bool any>
+struct GroupResets {
+  const RecurrenceResets& resets;
+  const PersistentSizes& sizes;
+  const Group& group;
+
+  // The mark for a reset before the step at t. In direction 1 it is the mark of the step at t + 1,
+  // which the row must have.
+  __device__ __forceinline__ uint32_t mark(int t, int row) const {
+    const int steps = static_cast<int>(sizes.steps), marked = t + group.direction;
+    if (!any || t < 0 || marked >= steps || row >= group.rows.active(marked)) return 0;
+    const int64_t at = group.rows.start(marked) + group.rows.first + row;
+    return __ldg(reinterpret_cast<const unsigned char*>(resets.marks) + at);
+  }
+
+  // Whether a row resets before the first step of the forward pass.
+  __device__ __forceinline__ bool before_first(int row) const {
+    if constexpr (any) return mark(first_time(), row) != 0;
+    return false;
+  }
+
+  // Whether states may reset to other values than zeros: only then does a reset need a load.
+  __device__ __forceinline__ bool given() const {
+    if constexpr (any) return resets.h != nullptr || resets.c != nullptr;
+    return false;
+  }
+
+  // The states that a row is reset to before the step at t; zeros if it does not reset.
+  template <class T>
+  __device__ __forceinline__ RowStates<T> states(bool anew, int t, int row, int64_t unit) const {
+    if constexpr (any) {
+      if (anew && given()) return {h<T>(t, row, unit), c(t, row, unit)};
+    }
+    return {T(0), 0.0f};
+  }
+
+  // The states before the first step of the forward pass, given h0 and c0.
+  template <class T>
+  __device__ __forceinline__ T first_h(bool anew, T h0, int row, int64_t unit) const {
+    if constexpr (any) return anew ? h<T>(first_time(), row, unit) : h0;
+    return h0;
+  }
+  __device__ __forceinline__ float first_c(bool anew, float c0, int row, int64_t unit) const {
+    if constexpr (any) return anew ? c(first_time(), row, unit) : c0;
+    return c0;
+  }
+
+  // Backward: whether gradients of the replacement states are requested.
+  __device__ __forceinline__ bool wanted() const {
+    if constexpr (any) return resets.grad_h != nullptr || resets.grad_c != nullptr;
+    return false;
+  }
+
+  // Stores the gradients of the states before the step at t, as far as they are requested.
+  __device__ __forceinline__ void hand_over(int t, int row, int64_t unit, float grad_h,
+                                            float grad_c) const {
+    const int64_t at = in_steps(t, row, unit);
+    if (resets.grad_h != nullptr) static_cast<float*>(resets.grad_h)[at] = grad_h;
+    if (resets.grad_c != nullptr) static_cast<float*>(resets.grad_c)[at] = grad_c;
+  }
+
+  // Stores these gradients if requested, and clears them.
+  __device__ __forceinline__ void take(int t, int row, int64_t unit, float& grad_h,
+                                       float& grad_c) const {
+    if (wanted()) hand_over(t, row, unit, grad_h, grad_c);
+    grad_h = grad_c = 0;
+  }
+
+  // The time of step p of the pass; backward, the time of the step whose gradients arrive in p.
+  template <bool backward>
+  __device__ __forceinline__ int time(int p) const {
+    const int steps = static_cast<int>(sizes.steps);
+    return backward ? group.backward_time(p - 1, steps) : group.forward_time(p, steps);
+  }
+
+  __device__ __forceinline__ int first_time() const {
+    return group.forward_time(0, static_cast<int>(sizes.steps));
+  }
+
+  // The index of a row's unit at step t in an array over D and S.
+  __device__ __forceinline__ int64_t in_steps(int t, int row, int64_t unit) const {
+    const int64_t all_rows = group.rows.start(static_cast<int>(sizes.steps));
+    const int64_t at = group.direction * all_rows + group.rows.start(t) + group.rows.first + row;
+    return at * sizes.hidden + unit;
+  }
+
+  // The index of a row's unit in the replacement states before step t.
+  __device__ __forceinline__ int64_t place(int t, int row, int64_t unit) const {
+    if (resets.per_step) return in_steps(t, row, unit);
+    return (group.direction * sizes.batch + group.rows.first + row) * sizes.hidden + unit;
+  }
+
+  // null: zeros.
+  __device__ __forceinline__ const uint16_t* h_row(int t, int row) const {
+    const auto* all = static_cast<const uint16_t*>(resets.h);
+    return all == nullptr ? all : all + place(t, row, 0);
+  }
+
+  template <class T>
+  __device__ __forceinline__ T h(int t, int row, int64_t unit) const {
+    if (resets.h == nullptr) return T{};
+    if constexpr (is_half_type<T>) {
+      return {__ldg(static_cast<const uint16_t*>(resets.h) + place(t, row, unit))};
+    } else {
+      return __ldg(static_cast<const T*>(resets.h) + place(t, row, unit));
+    }
+  }
+
+  __device__ __forceinline__ float c(int t, int row, int64_t unit) const {
+    if (resets.c == nullptr) return 0;
+    return __ldg(static_cast<const float*>(resets.c) + place(t, row, unit));
+  }
+};
+
+// The marks along a pass as a warp reads them: a word is the ballot of `rows` rows for as many
+// steps as lanes allow. A lane loads its mark one word ahead, so that no step waits for memory. p
+// counts steps in the order in which they are computed. Forward, a bit means that the row resets
+// before step p; backward, that it reset before the step whose gradients arrive in step p. `held`:
+// keeps addresses in registers and does not recompute them.
+template <bool any, bool backward, int rows, bool held = false>
+struct PassMarks {
+  static constexpr int kSteps = kWarp / rows;
+  const GroupResets<any>& resets;
+  uint32_t now, ahead;
+  // Without lengths: the address of a lane's mark at p = 0, the increment per step, and the range
+  // of p that have marks.
+  const unsigned char* at;
+  int each, in_word, first_p, count_p;
+
+  // `first`: the p at which the first word begins.
+  __device__ __forceinline__ explicit PassMarks(const GroupResets<any>& resets, int first = 0)
+      : resets(resets) {
+    if constexpr (any && held) hold();
+    load(first);
+  }
+
+  __device__ __forceinline__ void hold() {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, row = lane % rows;
+    const Group& group = resets.group;
+    const int steps = static_cast<int>(resets.sizes.steps), batch = group.rows.batch;
+    const int marked = resets.template time<backward>(0) + group.direction;
+    in_word = lane / rows;
+    each = resets.template time<backward>(1) + group.direction < marked ? -batch : batch;
+    // Only in direction 0 forward can the first step of a pass have a mark.
+    first_p = !backward && group.direction == 0 ? 0 : 1;
+    count_p = row < group.rows.count ? steps - first_p + (backward && group.direction == 0) : 0;
+    at = reinterpret_cast<const unsigned char*>(resets.resets.marks) + int64_t{marked} * batch +
+         group.rows.first + row;
+  }
+
+  // The word that begins at p. Called by whole warps, for every kSteps-th p.
+  __device__ __forceinline__ uint32_t word(int p) {
+    if constexpr (!any) return 0;
+    keep(ahead);  // otherwise the compiler votes, and so waits, right after the load
+    now = __ballot_sync(~0u, ahead != 0);
+    load(p + kSteps);
+    return now;
+  }
+
+  // A bit for each row that resets before step p; 0 for rows without that step. Called by whole
+  // warps, for p = 0, 1, 2 and so on.
+  __device__ __forceinline__ uint32_t before(int p) {
+    if constexpr (!any) return 0;
+    const unsigned in_word = static_cast<unsigned>(p) % kSteps;
+    if (in_word == 0) word(p);
+    return now >> in_word * rows & (~0u >> (kWarp - rows));
+  }
+
+  // Loads a lane's mark of the word that begins at p.
+  __device__ __forceinline__ void load(int p) {
+    if constexpr (!any) return;
+    if (held && resets.sizes.starts == nullptr) {
+      const int own = p + in_word;
+      ahead = 0;
+      if (static_cast<unsigned>(own - first_p) < static_cast<unsigned>(count_p)) {
+        ahead = __ldg(at + int64_t{own} * each);
+      }
+      return;
+    }
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    ahead = resets.mark(resets.template time<backward>(p + lane / rows), lane % rows);
+  }
+};
+
+// Marks as the threads of a block read them: one warp loads them, two steps ahead, and writes a
+// word for each step to shared memory. This adds only a load that waits for nothing to a step; any
+// other work between a step's send and its wait would add to its time. A word has the bits of rows
+// before the step and, in its upper half, before the next one.
+template <bool any>
+struct SharedMarks {
+  uint32_t words, last;
+
+  template <class Marks>
+  __device__ __forceinline__ void leave(Marks& marks, int step) {
+    if constexpr (!any) return;
+    const uint32_t next = marks.before(step + 1);
+    if (threadIdx.x % kWarp == 0) ptx::store4(words + step % 4 * 4, last | next << 16);
+    last = next;
+  }
+
+  __device__ __forceinline__ uint32_t of(int step) const {
+    if constexpr (any) return ptx::load4(words + step % 4u * 4);
+    return 0;
+  }
+};
+
+// Selects one of a pair of kernels. Without arguments the planner asks, for which both are equal.
+template <class Args>
+bool any_resets(const Args* args) {
+  return args != nullptr && args->resets.marks != nullptr;
+}
+
+}  // namespace treadle

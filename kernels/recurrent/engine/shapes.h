@@ -1,0 +1,160 @@
+// The shapes of the persistent kernels and the layouts of a block's shared memory.
+// Needs neither torch nor CUDA: the planner uses these numbers before a launch, and the kernels are
+// built on them. gates: per unit; state_gates: the gates that have a product with h
+// (kernels/math/cells).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/common/dtype.h"
+#include "kernels/recurrent/cluster/kernels.h"
+#include "kernels/recurrent/grid/shapes.h"
+
+namespace treadle {
+
+namespace shapes {
+
+constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+}  // namespace shapes
+
+// The registers per thread with one block of `threads` on a multiprocessor.
+constexpr int registers_of(int threads) {
+  return 65536 / threads < 255 ? 65536 / threads / 8 * 8 : 255;
+}
+
+// ---- cluster
+
+// Forward. A block has `units` hidden units and all their gates; a warp multiplies 16 units by a
+// part of K (kSplits parts).
+template <int gates, int state_gates, int units, int blocks, int tiles>
+struct ClusterForward {
+  static constexpr int kUnits = units, kBlocks = blocks, kTiles = tiles, kGates = gates;
+  static constexpr int kHidden = units * blocks, kRows = 8 * tiles;
+  static constexpr int kGroups = units / 16;           // of 16 units
+  static constexpr int kSplits = units >= 64 ? 2 : 4;  // of K
+  static constexpr int kWarps = kGroups * kSplits, kComputing = kWarp * kWarps;
+  static constexpr int kChunks = kHidden / 16 / kSplits;  // of 16 k, a warp
+  // An extra warp copies between global and shared memory, so that no sum waits for copies. If the
+  // weights need the registers that it would take, the computing warps copy instead: with nine
+  // warps a thread has 168.
+  static constexpr bool kCopyWarp = units <= 32 && kChunks * 4 * state_gates <= 96;
+  static constexpr int kThreads = kComputing + (kCopyWarp ? kWarp : 0);
+  static constexpr int kCopying = kCopyWarp ? kWarp : kComputing;
+  // Items (unit, row) of a lane.
+  static constexpr int kItems = 4 * tiles >= kSplits ? 4 * tiles / kSplits : 1;
+  // A thread's 16-byte chunks to send, 16-byte chunks to prefetch, and 8-byte stores of h.
+  static constexpr int kSends = shapes::ceil_div(kHidden * tiles, kComputing);
+  static constexpr int kChunks16 = shapes::ceil_div(gates * kRows * units / 8, kCopying);
+  static constexpr int kQuads = shapes::ceil_div(kRows * units / 4, kCopying);
+  // Chunks whose weights stay in registers: those that fit next to addresses (44 or 64, found by
+  // trial), sums, items and sends. The other chunks are in shared memory.
+  static constexpr int kFree = (registers_of(kThreads) - (kCopyWarp ? 44 : 64) -
+                                4 * state_gates * tiles - 5 * kItems - 3 * kSends) /
+                               (4 * state_gates);
+  static constexpr int kInRegisters = kChunks < kFree ? kChunks : kFree;
+  static constexpr int kDepth = tiles == 1 ? 8 : 4, kAhead = kDepth - 2;  // stages of the input
+
+  // In bytes.
+  static constexpr int kStateBytes = kHidden * kRows * 2;   // h of all units; there are two
+  static constexpr int kOutgoingBytes = units * kRows * 2;  // h of own units; there are two
+  static constexpr int kStageRow = units * 2 + 16;          // of the input: kDepth stages
+  static constexpr int kStageBytes = gates * kRows * kStageRow;
+  static constexpr int kState = 0, kSums = kState + 2 * kStateBytes;
+  static constexpr int kOutgoing = kSums + kSplits * state_gates * tiles * units * 8 * 4;
+  static constexpr int kStages = kOutgoing + 2 * kOutgoingBytes;
+  static constexpr int kBias = kStages + kDepth * kStageBytes;
+  static constexpr int kWeights = kBias + gates * units * 4;
+  static constexpr int kBarriers = kWeights + kWarps * (kChunks - kInRegisters) * state_gates * 512;
+  static constexpr int kSharedBytes = kBarriers + 2 * kSplits * 8;
+  // With resets, words of marks, and h of rows that send another h; there are two.
+  static constexpr int kMarks = kSharedBytes, kUnsent = kMarks + 16;
+  static constexpr int kResetsBytes = kUnsent + 2 * kOutgoingBytes;
+};
+
+// Backward. K is the gates of all units that have a product with h, divided among all warps.
+template <int gates, int state_gates, int units, int blocks>
+struct ClusterBackward {
+  static constexpr int kGates = gates, kStateGates = state_gates, kUnits = units,
+                       kHidden = units * blocks, kRows = 8;
+  static constexpr int kGroups = units / 16;                             // of 16 units
+  static constexpr int kWarps = units == 16 ? 4 : units == 48 ? 12 : 8;  // and parts of K
+  static constexpr int kComputing = kWarp * kWarps;
+  static constexpr int kChunks = state_gates * kHidden / 16 / kWarps;            // of 16 k, a warp
+  static constexpr bool kCopyWarp = units <= 32 && kChunks * 4 * kGroups <= 96;  // as forward
+  static constexpr int kThreads = kComputing + (kCopyWarp ? kWarp : 0);
+  static constexpr int kCopying = kCopyWarp ? kWarp : kComputing;
+  static constexpr int kItems = units / 4 / kWarps;  // of a lane: one unit of one row each
+  // A thread's 16-byte chunks to send, to prefetch of gates and grad_output, and of c; its 8-byte
+  // stores of grad_gates.
+  static constexpr int kSends = shapes::ceil_div(state_gates * kHidden, kComputing);
+  static constexpr int kChunks16 = shapes::ceil_div((gates + 1) * kRows * units / 8, kCopying);
+  static constexpr int kCChunks16 = shapes::ceil_div(kRows * units / 4, kCopying);
+  static constexpr int kQuads = shapes::ceil_div(gates * kRows * units / 4, kCopying);
+  // As in forward: the registers left for weights next to addresses, items and sends.
+  static constexpr int kFree =
+      (registers_of(kThreads) - (kCopyWarp ? 40 : 50) - 16 * kItems - 3 * kSends) / (4 * kGroups);
+  static constexpr int kInRegisters = kChunks < kFree ? kChunks : kFree;
+  static constexpr int kDepth = units == 48 ? 6 : 8;  // stages of saved values
+  static constexpr int kAhead = kDepth - 2;
+
+  // In bytes.
+  static constexpr int kOutgoingBytes = gates * units * kRows * 2;  // own gradients; there are two
+  // The gradients of all blocks, for the gates that are exchanged; there are two.
+  static constexpr int kStateBytes = blocks * state_gates * units * kRows * 2;
+  static constexpr int kStageRow = units * 2 + 16, kCRow = units * 4 + 16;
+  static constexpr int kCStates = (gates + 1) * kRows * kStageRow;  // in a stage, after gates and
+  static constexpr int kStageBytes = kCStates + kRows * kCRow;      // the gradient of the output
+  static constexpr int kState = 0, kSums = kState + 2 * kStateBytes;
+  static constexpr int kOutgoing = kSums + kWarps * units * 8 * 4;
+  static constexpr int kStages = kOutgoing + 2 * kOutgoingBytes;
+  static constexpr int kWeights = kStages + kDepth * kStageBytes;
+  static constexpr int kBarriers = kWeights + kWarps * (kChunks - kInRegisters) * kGroups * 512;
+  static constexpr int kSharedBytes = kBarriers + 2 * kWarps * 8;
+  static constexpr int kMarks = kSharedBytes, kResetsBytes = kMarks + 16;  // as forward
+  static_assert(units / 4 % kWarps == 0 && state_gates * kHidden / 16 % kWarps == 0);
+};
+
+// Float weights that a thread's registers hold. A single block has two threads per unit, each with
+// half of K; a cluster has 256 threads, each with 2 * state_gates outputs (4 backward) and up to 64
+// more weights in shared memory, which leaves room for fewer rows.
+inline constexpr int kFp32Weights = 192, kFp32SharedWeights = 64;
+
+constexpr int fp32_cluster_rows(int weights) { return weights <= kFp32Weights ? 8 : 4; }
+
+constexpr int fp32_weights(const ClusterShape& shape, int state_gates) {
+  return shape.blocks == 1 ? state_gates * shape.units / 2
+                           : state_gates * static_cast<int>(shape.hidden()) * shape.units / 256;
+}
+
+// The most rows of a shape in float32.
+constexpr int fp32_rows(const ClusterShape& shape, int state_gates) {
+  return shape.blocks == 1 ? shape.rows() : fp32_cluster_rows(fp32_weights(shape, state_gates));
+}
+
+// ---- for any cell
+
+// The grid layouts for the passes of a cell.
+struct CellShapes {
+  const GridShapes &without_setmaxnreg, &with_setmaxnreg;
+
+  // Forward in half types up to kGridWideHidden, else up to kGridHidden.
+  constexpr const GridShape& grid_of(Dtype dtype, int64_t hidden, bool tf32, bool setmaxnreg,
+                                     bool backward) const {
+    const GridShapes& grid = setmaxnreg ? with_setmaxnreg : without_setmaxnreg;
+    const int width = grid_width(hidden, setmaxnreg);
+    if (is_half(dtype)) return backward ? grid.backward[width] : grid.forward[width];
+    return backward ? grid.split_backward[width][tf32] : grid.split[width];
+  }
+};
+
+template <int gates, int state_gates>
+inline constexpr CellShapes kCellShapes{kGridShapes<gates, state_gates, false>,
+                                        kGridShapes<gates, state_gates, true>};
+
+inline const CellShapes& cell_shapes(int gates, int state_gates) {
+  if (gates == 3) return kCellShapes<3, 3>;
+  return state_gates == 3 ? kCellShapes<4, 3> : kCellShapes<4, 4>;
+}
+
+}  // namespace treadle

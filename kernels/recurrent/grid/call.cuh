@@ -1,0 +1,83 @@
+// The launch of a grid kernel, and the functions that find the kernel for a cell: each is defined
+// in a separate header (grid/half_launch.cuh, grid/fp16x2_launch.cuh,
+// grid/fp16x2_backward_launch.cuh), which only the instantiating files include.
+#pragma once
+
+#include "kernels/recurrent/engine/persistent.cuh"
+#include "kernels/recurrent/engine/resets.cuh"
+
+namespace treadle {
+
+// Runs a kernel or, with `fits`, asks whether all its blocks can be resident.
+struct GridCall {
+  const PersistentSizes& sizes;
+  int rows;
+  cudaStream_t stream;
+  bool* fits;  // null: run
+
+  template <class Layout, class Args>
+  cudaError_t of(void (*kernel)(Args, int), const Args* args) const {
+    int device = 0, processors = 0, cooperative = 0, limit = 0;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error != cudaSuccess) return error;
+    error = cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (error != cudaSuccess) return error;
+    // The shared-memory limit is an attribute of the kernel, not of the call, and another thread
+    // may launch it with more rows, so this always sets the largest.
+    const int shared_bytes = Layout::shared_bytes(rows),
+              most = Layout::shared_bytes(grid_shape<Layout>().rows(limit));
+    if (fits != nullptr) *fits = false;
+    if (shared_bytes > most) return fits != nullptr ? cudaSuccess : cudaErrorInvalidValue;
+    const auto function = reinterpret_cast<const void*>(kernel);
+    const int blocks = grid_groups(sizes, rows) * Layout::kBlocks;
+    error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
+    if (fits != nullptr && too_large(error)) return cudaSuccess;
+    if (error != cudaSuccess) return error;
+    if (fits != nullptr) {
+      constexpr CompiledFor kCode =
+          Layout::kSetmaxnreg ? CompiledFor{90, 90} : CompiledFor{80, 1000, 90};
+      bool compiled = false;
+      error = has_code(kernel, kCode, &compiled);
+      if (error != cudaSuccess || !compiled) return error;
+      int each = 0;
+      error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+      if (error != cudaSuccess) return error;
+      error = cudaDeviceGetAttribute(&cooperative, cudaDevAttrCooperativeLaunch, device);
+      if (error != cudaSuccess) return error;
+      error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, Layout::kThreads,
+                                                            static_cast<size_t>(shared_bytes));
+      *fits = cooperative != 0 && int64_t{each} * processors >= blocks;
+      return error;
+    }
+    const LaunchShape shape = {
+        static_cast<unsigned>(blocks), 1, 1, Layout::kThreads, static_cast<size_t>(shared_bytes), 8,
+        static_cast<int>(sizes.steps)};
+    return launch_with(kernel, shape, stream, cooperative_launch(), *args, rows);
+  }
+};
+
+// Calls f with a constant: the width of the layouts for a layer of H up to kGridHidden.
+template <bool setmaxnreg, class With>
+cudaError_t with_grid_width(int64_t hidden, const With& with) {
+  const int width = grid_width(hidden, setmaxnreg);
+  if constexpr (!setmaxnreg) {
+    if (width == 0) return with(Constant<int, kGrid256>{});
+  }
+  return width == 1 ? with(Constant<int, kGridNarrowHidden>{}) : with(Constant<int, kGridHidden>{});
+}
+
+// Half types, H up to kGridHidden; beyond it, only forward.
+template <class Kind, bool setmaxnreg>
+cudaError_t run_grid_half(const PersistentForward* args, const GridCall& call);
+template <class Kind, bool setmaxnreg>
+cudaError_t run_grid_half(const PersistentBackward* args, const GridCall& call);
+template <class Kind, bool setmaxnreg>
+cudaError_t run_grid_h2048(const PersistentForward* args, const GridCall& call);
+
+// Float32.
+template <class Kind, bool setmaxnreg>
+cudaError_t run_grid_split(const PersistentForward* args, const GridCall& call);
+template <class Kind, bool setmaxnreg>
+cudaError_t run_grid_split(const PersistentBackward* args, const GridCall& call);
+
+}  // namespace treadle

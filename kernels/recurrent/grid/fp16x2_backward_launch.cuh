@@ -1,0 +1,28 @@
+// Launches the grid kernels in float32, backward, for any cell; declared in grid/call.cuh.
+#pragma once
+
+#include "kernels/recurrent/grid/call.cuh"
+#include "kernels/recurrent/grid/fp16x2_backward.cuh"
+
+namespace treadle {
+
+template <class Kind, bool setmaxnreg>
+cudaError_t run_grid_split(const PersistentBackward* args, const GridCall& call) {
+  using Cell = typename Kind::template Cell<float>;
+  const auto of = [&](auto width, auto words) {
+    using Layout = GridSplitBackward<Cell::kGates, Cell::kStateGates, decltype(width)::value,
+                                     decltype(words)::value, setmaxnreg>;
+    const auto run = [&](auto alone) {
+      constexpr bool kAlone = decltype(alone)::value;
+      return call.of<Layout>(any_resets(args) ? grid_split_backward<Cell, Layout, true, kAlone>
+                                              : grid_split_backward<Cell, Layout, false, kAlone>,
+                             args);
+    };
+    return call.rows == 8 ? run(Constant<bool, true>{}) : run(Constant<bool, false>{});
+  };
+  return with_grid_width<setmaxnreg>(call.sizes.hidden, [&](auto width) {
+    return call.sizes.tf32 ? of(width, Constant<int, 1>{}) : of(width, Constant<int, 2>{});
+  });
+}
+
+}  // namespace treadle

@@ -1,0 +1,249 @@
+// MMA warps of grid/fp16x2_backward.cuh: wait for a tile's packets, multiply, write partial sums
+// for the epilogue warps. Registers cannot hold all packets of a tile next to the weights, so only
+// a window of them is in flight. Half-type version: grid/half_backward_mma.cuh.
+#pragma once
+
+#include "kernels/recurrent/grid/fp16x2_columns.cuh"
+#include "kernels/recurrent/grid/fp16x2_weights.cuh"
+
+namespace treadle {
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+
+// `alone`: single_tile. The next packets belong to the same tile and cannot arrive before its
+// epilogue.
+template <class Cell, class Layout, bool alone>
+struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
+  using Weights = GridSplitWeights<Layout>;
+  using Weights::put, Weights::take;
+  static constexpr int kStateGates = Cell::kStateGates, kTiles = Layout::kTiles;
+  static constexpr int kChunks = Layout::kChunks, kSpans = Layout::kSpans;
+  static constexpr int kWindow = Layout::kWindow;
+  static constexpr int kMeeting = Layout::kMultiplying + Layout::kTeam;
+  static_assert(kChunks % 2 == 0 && kWindow % 2 == 0);
+
+  uint4 words[kWindow], scales[kSpans / 4];
+  GridRing ring;
+  GridVisits<true> visit;  // the visit after the next
+  const char* from;
+  const char* at;  // the address of the next visit's packets
+  uint32_t sums_to;
+  int scales_at;  // after a lane's packets
+  int buffer = 0;
+  bool more, orders = false;  // whether there is a next visit; whether it begins a new step
+
+  // Call it after the block has described its columns.
+  __device__ __forceinline__ GridSplitBackwardMultiplier(const PersistentBackward& args,
+                                                         const Group& group, const char* exchange,
+                                                         GridRing ring, int rank, uint32_t base)
+      : Weights(base), ring(ring), visit(group, static_cast<int>(args.sizes.steps)) {
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+    load_weights(args, group.direction, rank, base, warp, lane / 4, lane % 4);
+    Weights::ask_first();
+    const int words_at = (warp * kChunks * kWarp + lane) * 16;
+    from = exchange + words_at;
+    scales_at = Layout::scale_of(warp * kSpans, lane % 4 / 2) - words_at;
+    sums_to = base + warp * kTiles * 512 + sums_place(lane / 4, lane % 4);
+    keep(sums_to);
+    more = visit.next();
+    at = from + source();
+  }
+
+  // Loads transposed weights: columns of W_hh. Rows g and g + 8 of a product's A are a pair of
+  // units.
+  __device__ __forceinline__ void load_weights(const PersistentBackward& args, int64_t d, int rank,
+                                               uint32_t base, int warp, int g, int q) {
+    const int64_t hidden = args.sizes.hidden;
+    const float* const all =
+        static_cast<const float*>(args.weight_hh) + d * kStateGates * hidden * hidden;
+    const uint32_t exact = ptx::load4(base + Layout::kExact);
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      const int in_block = t * 16 + 2 * g;
+      const int64_t u = rank * Layout::kUnits + in_block;
+      const auto split = [&](int m, int span, int more) {
+        const bool any = u + more < hidden && (exact >> (in_block + more) & 1) == 0;
+        const int64_t first = (warp * kSpans + span) * 16 + 4 * q;
+        float x[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int64_t row = Cell::weight_block(m) * hidden + first + i;
+          x[i] = any && first + i < hidden ? __ldg(all + row * hidden + u + more) : 0.0f;
+        }
+        const float scale = ptx::load_float(base + Layout::kColumns + (in_block + more) * 4);
+        return SplitFour({x[0], x[1], x[2], x[3]}, SplitRow::factor_of(scale));
+      };
+#pragma unroll
+      for (int n = 0; n < kChunks; ++n) {
+        const int m = n % kStateGates, f = (n * kTiles + t) * 2;
+        if constexpr (Layout::kWords == 2) {
+          const SplitFour even = split(m, n / kStateGates, 0), odd = split(m, n / kStateGates, 1);
+          put(f, {even.high.x, odd.high.x, even.high.y, odd.high.y});
+          put(f + 1, {even.low.x, odd.low.x, even.low.y, odd.low.y});
+        } else {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const int span = n / kStateGates * 2 + i;
+            const SplitFour even = split(m, span, 0), odd = split(m, span, 1);
+            put(f + i, {even.high.x, odd.high.x, even.high.y, odd.high.y});
+          }
+        }
+      }
+    }
+  }
+
+  // The offset of the tile that the visit's step has sent.
+  __device__ __forceinline__ int source() const {
+    return ring.place(visit.s) + visit.j * Layout::kTileBytes;
+  }
+
+  __device__ __forceinline__ void ask(const char* there) {
+#pragma unroll
+    for (int i = 0; i < kSpans / 4; ++i) scales[i] = load_words16(there + scales_at + i * 16);
+#pragma unroll
+    for (int n = 0; n < kWindow; ++n) words[n] = load_words16(there + n * 512);
+  }
+
+  // Waits until chunk n and the next one have arrived.
+  __device__ __forceinline__ void await(const char* here, int n) {
+    uint4 both[2] = {words[n % kWindow], words[(n + 1) % kWindow]};
+    poll(both, here + n * 512);
+    words[n % kWindow] = both[0], words[(n + 1) % kWindow] = both[1];
+  }
+
+  // Chunk n is not needed again: the chunk after the window replaces it, from this tile or from the
+  // next, whose packets are unused if there is none.
+  __device__ __forceinline__ void used(const char* here, int n) {
+    if (n + kWindow < kChunks) {
+      words[n % kWindow] = load_words16(here + (n + kWindow) * 512);
+    } else if (!alone) {
+      words[n % kWindow] = load_words16(at + (n + kWindow - kChunks) * 512);
+    }
+    // Otherwise the compiler would move all loads after the products.
+    if (n % 3 == 2) __syncwarp();
+  }
+
+  // Waits for the scales. If they are missing, packets are, too, and waiting for loads in pairs
+  // would cost a memory round trip each.
+  __device__ __forceinline__ void await_scales(const char* here) {
+    bool late = alone || any_missing(scales);
+    while (late) {
+      ask_missing(scales, here + scales_at, 16);
+      ask_missing(words, here);
+      const bool missing = any_missing(scales);
+      late = any_missing(words) || missing;
+    }
+  }
+
+  // Scales of rows 2q and 2q + 1: the bytes of two spans in each packet.
+  __device__ __forceinline__ void take_scales(const char* here, uint32_t (&own)[kSpans / 2]) {
+    await_scales(here);
+    const uint32_t which = threadIdx.x % 2 == 0 ? 0x5410 : 0x7632;
+#pragma unroll
+    for (int i = 0; i < kSpans / 4; ++i) {
+      own[2 * i] = __byte_perm(scales[i].x, scales[i].y, which);
+      own[2 * i + 1] = __byte_perm(scales[i].z, scales[i].w, which);
+    }
+#pragma unroll
+    for (int i = 0; i < kSpans / 4; ++i) {
+      if (!alone) scales[i] = load_words16(at + scales_at + i * 16);
+    }
+  }
+
+  static __device__ __forceinline__ float scale(const uint32_t (&own)[kSpans / 2], int span,
+                                                int row) {
+    const int byte = span % 2 * 2 + row;
+    return __uint_as_float(__byte_perm(own[span / 2], 0, byte << 12 | 0x444) >> 1);
+  }
+
+  // The loads of the packets at `here` have been issued. Tensor cores truncate their accumulators,
+  // so the sums of spans are added in registers.
+  __device__ __forceinline__ void multiply(const char*& here) {
+    constexpr int kTogether = 2 / Layout::kWords;  // spans
+    uint32_t own[kSpans / 2];
+    take_scales(here, own);
+    float total[kTiles][4] = {};
+#pragma unroll
+    for (int span = 0; span < kSpans; span += kTogether) {
+      float part[2][kTiles][4] = {};
+#pragma unroll
+      for (int m = 0; m < kStateGates; ++m) {
+        const int n = span / kTogether * kStateGates + m;
+        if (n % 2 == 0) await(here, n);
+        const uint4 b = words[n % kWindow];
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+          const uint4 first = take((n * kTiles + t) * 2);
+          ptx::multiply_add<Half>(part[0][t], first.x, first.y, first.z, first.w, b.x, b.y);
+          if (Layout::kWords == 2) {
+            ptx::multiply_add<Half>(part[1][t], first.x, first.y, first.z, first.w, b.z, b.w);
+          }
+          const uint4 second = take((n * kTiles + t) * 2 + 1);
+          ptx::multiply_add<Half>(part[1][t], second.x, second.y, second.z, second.w,
+                                  Layout::kWords == 2 ? b.x : b.z, Layout::kWords == 2 ? b.y : b.w);
+        }
+        used(here, n);
+      }
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if (Layout::kWords == 2) {
+            const float sum = fmaf(part[1][t][i], 0x1p-11f, part[0][t][i]);
+            total[t][i] = fmaf(sum, scale(own, span, i % 2), total[t][i]);
+          } else {
+            total[t][i] = fmaf(part[0][t][i], scale(own, span, i % 2), total[t][i]);
+            total[t][i] = fmaf(part[1][t][i], scale(own, span + 1, i % 2), total[t][i]);
+          }
+        }
+      }
+    }
+    if (!alone) ptx::sync_threads(kSumsEmpty + buffer, kMeeting);
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      ptx::store16(sums_to + buffer * Layout::kSumBytes + t * 512,
+                   {__float_as_uint(total[t][0]), __float_as_uint(total[t][2]),
+                    __float_as_uint(total[t][1]), __float_as_uint(total[t][3])});
+    }
+    ptx::arrive_threads(kSumsFull + buffer, kMeeting);
+    // Cheapest here, while the epilogue warps process the tile.
+    if (orders) order_exchange(visit.s - 1);
+    if (!alone) buffer ^= 1;
+    if (alone) {
+      ptx::sync_threads(kSumsEmpty, kMeeting);
+      ask(at);
+    }
+    here = at;
+    advance();
+  }
+
+  __device__ __forceinline__ void advance() {
+    const int s = visit.s;
+    if (more) more = visit.next();
+    orders = visit.s != s;
+    at = from + source();
+    keep(at);
+  }
+
+  __device__ __forceinline__ void run() {
+    const char* here = at;
+    bool any = more;
+    advance();
+    ask(here);
+    if (alone) ptx::sync_threads(kSumsEmpty, kMeeting);
+#pragma unroll 1
+    while (any) {
+      any = more;
+      multiply(here);
+    }
+    // Matches the number of arrivals.
+    if (!alone) {
+      ptx::sync_threads(kSumsEmpty + buffer, kMeeting);
+      ptx::sync_threads(kSumsEmpty + (buffer ^ 1), kMeeting);
+    }
+  }
+};
+
+#endif
+
+}  // namespace treadle

@@ -1,0 +1,24 @@
+// Launches the grid kernels in float32, forward, for any cell; declared in grid/call.cuh.
+#pragma once
+
+#include "kernels/recurrent/grid/call.cuh"
+#include "kernels/recurrent/grid/fp16x2_forward.cuh"
+
+namespace treadle {
+
+template <class Kind, bool setmaxnreg>
+cudaError_t run_grid_split(const PersistentForward* args, const GridCall& call) {
+  using Cell = typename Kind::template Cell<float>;
+  return with_grid_width<setmaxnreg>(call.sizes.hidden, [&](auto width) {
+    using Layout = GridSplit<Cell::kGates, Cell::kStateGates, decltype(width)::value, setmaxnreg>;
+    const auto run = [&](auto alone) {
+      constexpr bool kAlone = decltype(alone)::value;
+      return call.of<Layout>(any_resets(args) ? grid_split_forward<Cell, Layout, true, kAlone>
+                                              : grid_split_forward<Cell, Layout, false, kAlone>,
+                             args);
+    };
+    return call.rows == 8 ? run(Constant<bool, true>{}) : run(Constant<bool, false>{});
+  });
+}
+
+}  // namespace treadle

@@ -1,0 +1,146 @@
+// The fma products of grid/fp16x2_forward.cuh. A pair of units is two packets, highs and lows. If
+// one unit is too large for fp16x2, the first packet is kLargePair, a NaN. Then all blocks' sums of
+// that row are NaN, and fma multiplies the row, as for a row of W_hh that is beyond fp16x2. It
+// reads the pair from its origin: h0, the state of a reset, or the previous step's output.
+#pragma once
+
+#include "kernels/recurrent/engine/fp16x2.cuh"
+#include "kernels/recurrent/grid/grid.cuh"
+
+namespace treadle {
+
+// Two NaNs that differ from those that rounding makes.
+inline constexpr uint32_t kLargePair = 0x7e007e00;
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+
+__device__ __forceinline__ bool is_large(const float (&h)[2]) {
+  return fabsf(h[0]) > kSplitLargest || fabsf(h[1]) > kSplitLargest;
+}
+
+// Sends a pair of units. NaN is sent as one that is not all ones.
+template <class Layout>
+__device__ __forceinline__ void send_split(char* at, const float (&h)[2]) {
+  const SplitFloat a(h[0] * power_of_two(kSplitState)), b(h[1] * power_of_two(kSplitState));
+  uint32_t highs = a.high | uint32_t{b.high} << 16, lows = a.low | uint32_t{b.low} << 16;
+  if (is_large(h)) {
+    __threadfence();  // of the output, before other blocks read it
+    highs = kLargePair, lows = 0;
+  }
+  store_word4(at, highs);
+  store_word4(at + Layout::kLowAt, lows);
+}
+
+template <class Layout>
+__device__ __forceinline__ void put_back_split(char* at) {
+  store_word4(at, ~0u);
+  store_word4(at + Layout::kLowAt, ~0u);
+}
+
+// The products of a row of h with the rows of W_hh of a pair of units. It takes few registers and
+// is slow, because it is rarely needed.
+template <class Cell, class Layout, bool any_resets>
+struct GridSplitExact {
+  const PersistentForward& args;
+  const Group& group;
+  const GroupResets<any_resets>& resets;
+  const GridRing& ring;
+  uint32_t sums;      // the address of the thread's sums
+  int unit, s, row;   // the first unit; step s of a row of the group
+  bool begun, again;  // whether the row had the previous step; whether its tile was sent in it
+
+  __device__ __forceinline__ int time(int step) const {
+    return group.forward_time(step, static_cast<int>(args.sizes.steps));
+  }
+
+  // The origin of h before the step, from unit 0 on.
+  __device__ __forceinline__ const float* origin() const {
+    const GroupRows& rows = group.rows;
+    const int64_t hidden = args.sizes.hidden, d = group.direction, own = rows.first + row;
+    if (any_resets && resets.mark(time(s), row) != 0) {
+      return static_cast<const float*>(args.resets.h) + resets.place(time(s), row, 0);
+    }
+    if (!begun) return static_cast<const float*>(args.h0) + (d * args.sizes.batch + own) * hidden;
+    return static_cast<const float*>(args.output) +
+           (rows.start(time(s - 1)) + own) * args.output_row + d * hidden;
+  }
+
+  // The address of the sums of a gate by an MMA warp.
+  __device__ __forceinline__ uint32_t sums_of(int m, int warp) const {
+    return sums + (warp * Cell::kStateGates + m) * 512;
+  }
+
+  // Loads 16 bytes that MMA warps have already seen.
+  static __device__ __forceinline__ uint4 arrived(const char* at) {
+    uint4 v = load_words16(at);
+    while (missing(v)) v = load_words16(at);
+    return v;
+  }
+
+  // Replaces the sums.
+  __device__ __forceinline__ void multiply() const {
+    const int64_t hidden = args.sizes.hidden;
+    const char* const words =
+        static_cast<const char*>(args.exchange) +
+        int64_t{blockIdx.x / Layout::kBlocks} * (kGridRing + 1) * ring.step_bytes +
+        (again ? ring.place(s - 1) : ring.before_first()) + row / 8 * Layout::kTileBytes +
+        row % 8 * 64;
+#pragma unroll 1
+    for (int m = 0; m < Cell::kStateGates; ++m) {
+      float sum[2] = {};
+#pragma unroll 1
+      for (int chunk = 0; chunk * 32 < hidden; ++chunk) {
+        float part[2] = {};
+#pragma unroll 1
+        for (int k = chunk * 32; k < chunk * 32 + 32 && k < hidden; k += 8) {
+          const char* const here = words + Layout::word_of(k / 2);
+          const uint4 highs = arrived(here), lows = arrived(here + Layout::kLowAt);
+          const uint32_t h_words[4] = {highs.x, highs.y, highs.z, highs.w};
+          const uint32_t l_words[4] = {lows.x, lows.y, lows.z, lows.w};
+#pragma unroll
+          for (int i = 0; i < 8; ++i) {
+            if (k + i >= hidden) continue;
+            const float h = h_words[i / 2] == kLargePair ? large_h(k + i)
+                                                         : joined(h_words[i / 2] >> i % 2 * 16,
+                                                                  l_words[i / 2] >> i % 2 * 16);
+            if (h != h) return leave_nan();
+            part[0] = fmaf(weight(m, 0, k + i), h, part[0]);
+            part[1] = fmaf(weight(m, 1, k + i), h, part[1]);
+          }
+        }
+        sum[0] += part[0], sum[1] += part[1];
+      }
+      for (int w = 0; w < Layout::kMultiplyingWarps; ++w) {
+        ptx::store_floats(sums_of(m, w), w == 0 ? sum[0] : 0.0f, w == 0 ? sum[1] : 0.0f);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void leave_nan() const {
+    const float nan = __int_as_float(0x7fffffff);
+    for (int m = 0; m < Cell::kStateGates; ++m) ptx::store_floats(sums_of(m, 0), nan, nan);
+  }
+
+  static __device__ __forceinline__ float joined(uint32_t high, uint32_t low) {
+    return fmaf(widen_bits<Half>(static_cast<uint16_t>(low)), 0x1p-11f,
+                widen_bits<Half>(static_cast<uint16_t>(high))) *
+           power_of_two(-kSplitState);
+  }
+
+  __device__ __forceinline__ float weight(int m, int i, int k) const {
+    const int64_t hidden = args.sizes.hidden;
+    if (unit + i >= hidden) return 0.0f;
+    return __ldg(weight_hh_of<Cell>(args, group.direction) +
+                 (Cell::weight_block(m) * hidden + unit + i) * hidden + k);
+  }
+
+  // Called after its packet has been read.
+  __device__ __forceinline__ float large_h(int k) const {
+    __threadfence();  // the sender stored the value before the packet
+    return __ldcg(origin() + k);
+  }
+};
+
+#endif
+
+}  // namespace treadle

@@ -1,0 +1,165 @@
+// Shared by both passes of the grid kernels. A group of resident blocks keeps the weights of one
+// direction and takes rows of the batch through all steps, a tile of 8 rows at a time. Eight MMA
+// warps keep W_hh; they only wait for a tile's packets, multiply, and write partial sums to one of
+// two buffers. The epilogue warps add the sums, compute the cell, send and store. So while one
+// tile's cell is computed, the next tile is multiplied, and the packets of the one after are in
+// flight.
+//
+// Packets travel through a ring in global memory that the host fills with ones: a reader polls the
+// data itself until it changes, without a flag. No pair of numbers is all ones; a NaN rounded to a
+// half type has another pattern. The launch is cooperative, so every block that another one waits
+// for is running.
+#pragma once
+
+#include "kernels/recurrent/engine/resets.cuh"
+
+namespace treadle {
+
+// Named barriers of a block; the two buffers of sums have one of each kind.
+enum GridBarrier { kSumsFull = 1, kSumsEmpty = 3, kFinishers = 5 };
+
+// The tiles with rows in each step of a pass, in the order in which all warps of a group visit
+// them.
+template <bool backward>
+struct GridVisits {
+  const Group& group;
+  int steps, s = -1, j = 0, active = 0, before = 0, ahead;  // rows of step s, s - 1 and s + 1
+
+  __device__ __forceinline__ GridVisits(const Group& group, int steps)
+      : group(group), steps(steps), ahead(of(0)) {}
+
+  __device__ __forceinline__ int of(int step) const {
+    if (step >= steps) return 0;
+    return group.rows.active(backward ? group.backward_time(step, steps)
+                                      : group.forward_time(step, steps));
+  }
+
+  // Advances to the next visit; false if there is none.
+  __device__ __forceinline__ bool next() {
+    if (active > ++j * 8) return true;
+    j = 0;
+    do {
+      if (++s >= steps) return false;
+      before = active;
+      active = ahead;
+      ahead = of(s + 1);
+    } while (active == 0);
+    return true;
+  }
+};
+
+// Loads 16 bytes that other blocks may be writing: four packets of a pair of units each. A packet
+// is written by one store, so it is either complete or missing.
+__device__ __forceinline__ bool missing(const uint4& v) {
+  return (v.x == ~0u) | (v.y == ~0u) | (v.z == ~0u) | (v.w == ~0u);
+}
+
+__device__ __forceinline__ uint4 load_words16(const char* at) {
+  uint4 v;
+  asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(at)
+               : "memory");
+  return v;
+}
+
+__device__ __forceinline__ uint32_t load_word4(const char* at) {
+  uint32_t x;
+  asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
+  return x;
+}
+
+__device__ __forceinline__ void store_word4(char* at, uint32_t x) {
+  asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(at), "r"(x) : "memory");
+}
+
+// Stores those of a pair of units that are `real`; with one store if rows are `even`.
+__device__ __forceinline__ void store_pair(char* at, uint32_t bits, bool even,
+                                           const bool (&real)[2]) {
+  if (even) {
+    if (real[0]) *reinterpret_cast<uint32_t*>(at) = bits;
+    return;
+  }
+  if (real[0]) reinterpret_cast<uint16_t*>(at)[0] = static_cast<uint16_t>(bits);
+  if (real[1]) reinterpret_cast<uint16_t*>(at)[1] = static_cast<uint16_t>(bits >> 16);
+}
+
+// Whether one of the warp's packets is missing: one instruction per packet, because all ones is the
+// maximum.
+template <int n>
+__device__ __forceinline__ bool any_missing(const uint4 (&v)[n]) {
+  uint32_t most = 0;
+#pragma unroll
+  for (int i = 0; i < n; ++i) most = max(max(most, max(v[i].x, v[i].y)), max(v[i].z, v[i].w));
+  return __any_sync(~0u, most == ~0u);
+}
+
+// Loads a warp's packets of a tile.
+template <int n>
+__device__ __forceinline__ void ask(uint4 (&v)[n], const char* at) {
+#pragma unroll
+  for (int i = 0; i < n; ++i) v[i] = load_words16(at + i * 512);
+}
+
+// The loads are predicated, not branched over: a packet that has arrived must not be read again,
+// and lanes stay converged.
+template <int n>
+__device__ __forceinline__ void ask_missing(uint4 (&v)[n], const char* at, int stride = 512) {
+#pragma unroll
+  for (int i = 0; i < n; ++i) {
+    asm volatile(
+        "{\n"
+        ".reg .pred missing;\n"
+        "setp.ne.u32 missing, %5, 0;\n"
+        "@missing ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];\n"
+        "}"
+        : "+r"(v[i].x), "+r"(v[i].y), "+r"(v[i].z), "+r"(v[i].w)
+        : "l"(at + i * stride), "r"(static_cast<uint32_t>(missing(v[i])))
+        : "memory");
+  }
+}
+
+// Rereads missing packets until none is missing. The whole warp loops.
+template <int n>
+__device__ __forceinline__ void poll(uint4 (&v)[n], const char* at, int stride = 512) {
+  while (any_missing(v)) ask_missing(v, at, stride);
+}
+
+// Byte offsets of steps in a group's exchange: a ring of steps, each with all tiles, followed by
+// the input of the first step. A tile is [chunk of 32 k][row][8 k] x 16 bytes, so that a warp's
+// reads are contiguous: eight consecutive lanes share a line of 128 bytes.
+//
+// Step s is written to slot s, and clears the packets of step s - 2 to "not arrived", so that the
+// slot is empty again long before the ring wraps:
+// - All blocks have read a packet before it is cleared. A block in step s has multiplied a tile of
+//   step s - 1. Each block sent its part of that tile after it had multiplied, and so read, the
+//   tile of step s - 2.
+// - No reader takes an old packet for a new one. The block that clears a packet writes the next one
+//   there, some steps later. If different threads do the two, the barrier of each step orders them.
+//   Fences (order_exchange()) keep a reader, always the same thread for a packet, from seeing stale
+//   data when the ring wraps: one in the sending block, between clearing a packet and sending
+//   another; one in the reader, between receiving that one and polling the slot.
+struct GridRing {
+  int step_bytes;
+
+  __device__ __forceinline__ int place(int s) const {
+    return static_cast<int>(static_cast<unsigned>(s) % kGridRing) * step_bytes;
+  }
+  __device__ __forceinline__ int before_first() const { return kGridRing * step_bytes; }
+};
+
+// Called in step s, after its sends and reads. After a packet is cleared in step s come a barrier
+// of the block, a fence at most 8 steps later, a packet that is sent in the step after the fence
+// and read in the next one, and a fence of the reader at most 16 steps after s. The reader polls
+// the slot in step s + kGridRing - 2.
+__device__ __forceinline__ void order_exchange(int s) {
+  if (s % 8 == 7) asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
+
+// Partial sums of a buffer: [warp][gate][8 pairs of units g][4 pairs of rows] x 16 bytes, pairs of
+// rows in an order that spreads eight lanes over all banks.
+__device__ __forceinline__ uint32_t sums_place(int g, int row_pair) {
+  return (g * 4 + (row_pair ^ (g >> 1 & 1) << 1)) * 16;
+}
+
+}  // namespace treadle

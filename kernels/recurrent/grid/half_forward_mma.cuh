@@ -1,0 +1,148 @@
+// MMA warps of grid/half_forward.cuh: poll the exchange for a tile, multiply, write partial sums
+// for the epilogue warps.
+#pragma once
+
+#include "kernels/recurrent/grid/grid.cuh"
+
+namespace treadle {
+
+// Calls put(half-chunk of 16 k, gate, weights of a lane). In a chunk of 32 k, lane (g, q) has units
+// 8q .. 8q + 7, for two products of 16 k. Rows g and g + 8 of a product's A are a pair of units.
+template <class Cell, class Layout, class Put>
+__device__ __forceinline__ void load_forward_weights(const PersistentForward& args, int64_t d,
+                                                     int rank, const Put& put) {
+  constexpr int kStateGates = Cell::kStateGates, kChunks = Layout::kChunks;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, q = lane % 4;
+  const int64_t hidden = args.sizes.hidden, u = rank * Layout::kUnits + 2 * g;
+  const auto* all =
+      static_cast<const uint16_t*>(args.weight_hh) + d * kStateGates * hidden * hidden;
+  const bool aligned = hidden % 4 == 0 && reinterpret_cast<uintptr_t>(all) % 8 == 0;
+#pragma unroll
+  for (int c = 0; c < 2 * kChunks; ++c) {
+#pragma unroll
+    for (int m = 0; m < kStateGates; ++m) {
+      const int64_t k = (warp * kChunks + c / 2) * 32 + 8 * q + c % 2 * 4;
+      const uint16_t* at = all + (Cell::weight_block(m) * hidden + u) * hidden + k;
+      const uint2 even = load_four(at, u < hidden ? hidden - k : 0, aligned);
+      const uint2 odd = load_four(at + hidden, u + 1 < hidden ? hidden - k : 0, aligned);
+      put(c, m, {even.x, odd.x, even.y, odd.y});
+    }
+  }
+}
+
+// An MMA warp multiplies all units of the block by an eighth of K. `late`: the number of visits, of
+// two, whose next packets are loaded after the sums are stored and not during the multiplication.
+// It is 2 with one tile, whose next packets depend on itself, and 1 with two tiles.
+template <class Cell, class T, class Layout, int late>
+struct GridMultiplier {
+  static constexpr int kStateGates = Cell::kStateGates;
+  static constexpr int kChunks = Layout::kChunks;
+  using Words = uint4[kChunks];
+
+  uint32_t weights[2 * kChunks * kStateGates * 4];
+  GridRing ring;
+  GridVisits<false> visit;  // the visit after the next
+  const char* from;
+  const char* at;  // the address of the next visit's packets
+  uint32_t sums_to;
+  int buffer = 0;
+  bool more, orders = false;  // whether there is a next visit; whether it begins a new step
+
+  __device__ __forceinline__ GridMultiplier(const PersistentForward& args, const Group& group,
+                                            const char* exchange, GridRing ring, int rank,
+                                            uint32_t base)
+      : ring(ring), visit(group, static_cast<int>(args.sizes.steps)) {
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+    load_forward_weights<Cell, Layout>(args, group.direction, rank, [&](int c, int m, uint4 of) {
+      uint32_t* const to = weights + (c * kStateGates + m) * 4;
+      to[0] = of.x, to[1] = of.y, to[2] = of.z, to[3] = of.w;
+    });
+    from = exchange + (warp * kChunks * kWarp + lane) * 16;
+    sums_to = base + warp * kStateGates * 512 + sums_place(lane / 4, lane % 4);
+    keep(sums_to);
+    more = visit.next();
+    at = from + source();
+  }
+
+  // The offset of the visit's tile from the previous step.
+  __device__ __forceinline__ int source() const {
+    const int step = visit.before > visit.j * 8 ? ring.place(visit.s - 1) : ring.before_first();
+    return step + visit.j * Layout::kTileBytes;
+  }
+
+  // The loads of the packets `now` at `here` have been issued. Those of the next visit are unused
+  // if there is none.
+  template <bool early>
+  __device__ __forceinline__ void multiply(Words& now, Words& next, const char*& here) {
+    poll(now, here);
+    if (early) ask(next, at);
+    float sum[kStateGates][4] = {};
+#pragma unroll
+    for (int c = 0; c < 2 * kChunks; ++c) {
+#pragma unroll
+      for (int m = 0; m < kStateGates; ++m) {
+        const uint32_t* const a = weights + (c * kStateGates + m) * 4;
+        const uint4& b = now[c / 2];
+        ptx::multiply_add<T>(sum[m], a[0], a[1], a[2], a[3], c % 2 ? b.z : b.x, c % 2 ? b.w : b.y);
+      }
+    }
+    if (late == 0) ptx::sync_threads(kSumsEmpty + buffer, Layout::kMultiplying + Layout::kTeam);
+#pragma unroll
+    for (int m = 0; m < kStateGates; ++m) {
+      ptx::store16(sums_to + buffer * Layout::kSumBytes + m * 512,
+                   {__float_as_uint(sum[m][0]), __float_as_uint(sum[m][2]),
+                    __float_as_uint(sum[m][1]), __float_as_uint(sum[m][3])});
+    }
+    ptx::arrive_threads(kSumsFull + buffer, Layout::kMultiplying + Layout::kTeam);
+    // Cheapest here, while the epilogue warps process the tile.
+    if (orders) order_exchange(visit.s - 1);
+    if (late < 2) buffer ^= 1;
+    if (late > 0) ptx::sync_threads(kSumsEmpty + buffer, Layout::kMultiplying + Layout::kTeam);
+    if (!early) {
+      // With one tile, its packets cannot arrive before its epilogue, and a failed poll costs more
+      // than a wait.
+      if (late == 2) {
+        for (const int64_t start = clock64(); clock64() - start < Layout::kFirstPoll;) continue;
+      }
+      ask(next, at);
+    }
+    here = at;
+    advance();
+  }
+
+  __device__ __forceinline__ void advance() {
+    const int s = visit.s;
+    if (more) more = visit.next();
+    orders = visit.s != s;
+    at = from + source();
+    keep(at);
+  }
+
+  __device__ __forceinline__ void run() {
+    Words a, b;
+    const char* here = at;
+    bool any = more;
+    advance();
+    ask(a, here);
+    if (late > 0) ptx::sync_threads(kSumsEmpty, Layout::kMultiplying + Layout::kTeam);
+#pragma unroll 1
+    while (any) {
+      if constexpr (late == 2) {
+        any = more;
+        multiply<false>(a, a, here);
+      } else {
+        any = more;
+        multiply<true>(a, b, here);
+        if (!any) break;
+        any = more;
+        multiply<late == 0>(b, a, here);
+      }
+    }
+    // Matches the number of arrivals.
+    if (late == 0) ptx::sync_threads(kSumsEmpty + buffer, Layout::kMultiplying + Layout::kTeam);
+    if (late < 2)
+      ptx::sync_threads(kSumsEmpty + (buffer ^ 1), Layout::kMultiplying + Layout::kTeam);
+  }
+};
+
+}  // namespace treadle

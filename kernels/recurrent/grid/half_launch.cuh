@@ -1,0 +1,76 @@
+// Launches the grid kernels in half types, for any cell; declared in grid/call.cuh.
+#pragma once
+
+#include "kernels/recurrent/grid/call.cuh"
+#include "kernels/recurrent/grid/half_backward.cuh"
+#include "kernels/recurrent/grid/half_forward.cuh"
+
+namespace treadle {
+
+template <class Cell, class T, class Layout, int late>
+cudaError_t run_grid_of(const PersistentForward* args, const GridCall& call) {
+  return call.of<Layout>(any_resets(args) ? grid_forward<Cell, T, Layout, true, late>
+                                          : grid_forward<Cell, T, Layout, false, late>,
+                         args);
+}
+
+template <class Cell, class T, class Layout, int late>
+cudaError_t run_grid_of(const PersistentBackward* args, const GridCall& call) {
+  return call.of<Layout>(any_resets(args) ? grid_backward<Cell, T, Layout, true, late>
+                                          : grid_backward<Cell, T, Layout, false, late>,
+                         args);
+}
+
+template <class F>
+cudaError_t with_half_type(const GridCall& call, const F& f) {
+  return call.sizes.dtype == Dtype::kHalf ? f(Type<Half>{}) : f(Type<BFloat16>{});
+}
+
+template <class Kind, bool setmaxnreg>
+cudaError_t run_grid_half(const PersistentForward* args, const GridCall& call) {
+  using Cell = typename Kind::template HalfCell<float>;
+  return with_half_type(call, [&](auto type) {
+    using T = typename decltype(type)::type;
+    return with_grid_width<setmaxnreg>(call.sizes.hidden, [&](auto width) {
+      constexpr int kWidth = decltype(width)::value;
+      using Layout = GridForward<Cell::kGates, Cell::kStateGates, kWidth, setmaxnreg>;
+      // Up to h512, clusters take batches of a single tile, if the GPU has clusters.
+      constexpr int kLatest = setmaxnreg && kWidth == kGridNarrowHidden ? 0 : 2;
+      // Without setmaxnreg two tiles run the kernel for more tiles, which saves a third of the
+      // kernels.
+      constexpr int kTwo = setmaxnreg ? 1 : 0;
+      return call.rows == 8    ? run_grid_of<Cell, T, Layout, kLatest>(args, call)
+             : call.rows == 16 ? run_grid_of<Cell, T, Layout, kTwo>(args, call)
+                               : run_grid_of<Cell, T, Layout, 0>(args, call);
+    });
+  });
+}
+
+template <class Kind, bool setmaxnreg>
+cudaError_t run_grid_half(const PersistentBackward* args, const GridCall& call) {
+  using Cell = typename Kind::template Cell<float>;
+  return with_half_type(call, [&](auto type) {
+    using T = typename decltype(type)::type;
+    return with_grid_width<setmaxnreg>(call.sizes.hidden, [&](auto width) {
+      using Layout =
+          GridBackward<Cell::kGates, Cell::kStateGates, decltype(width)::value, setmaxnreg>;
+      constexpr int kTwo = setmaxnreg ? 1 : 0;  // as forward
+      return call.rows == 8    ? run_grid_of<Cell, T, Layout, 2>(args, call)
+             : call.rows == 16 ? run_grid_of<Cell, T, Layout, kTwo>(args, call)
+                               : run_grid_of<Cell, T, Layout, 0>(args, call);
+    });
+  });
+}
+
+template <class Kind, bool setmaxnreg>
+cudaError_t run_grid_h2048(const PersistentForward* args, const GridCall& call) {
+  using Cell = typename Kind::template HalfCell<float>;
+  using Layout = GridForward<Cell::kGates, Cell::kStateGates, kGridWideHidden, setmaxnreg>;
+  return with_half_type(call, [&](auto type) {
+    using T = typename decltype(type)::type;
+    return call.rows == 8 ? run_grid_of<Cell, T, Layout, 2>(args, call)
+                          : run_grid_of<Cell, T, Layout, 0>(args, call);
+  });
+}
+
+}  // namespace treadle

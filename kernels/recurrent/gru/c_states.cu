@@ -1,9 +1,0 @@
-// GRU's instance of kernels/recurrent/c_states.cuh.
-#include "kernels/math/cells/gru.h"
-#include "kernels/recurrent/c_states.cuh"
-
-namespace treadle {
-
-template cudaError_t launch_c_states<math::Gru>(const PersistentCStates&, cudaStream_t);
-
-}  // namespace treadle

@@ -1,9 +1,0 @@
-// GRU's instances of kernels/recurrent/grid_backward.cuh for other GPUs since sm_80.
-#include "kernels/math/cells/gru.h"
-#include "kernels/recurrent/grid_half_launch.cuh"
-
-namespace treadle {
-
-template cudaError_t run_grid_half<math::Gru, false>(const PersistentBackward*, const GridCall&);
-
-}  // namespace treadle

@@ -1,9 +1,0 @@
-// GRU's instances of kernels/recurrent/grid_split_backward.cuh for sm_90.
-#include "kernels/math/cells/gru.h"
-#include "kernels/recurrent/grid_split_backward_launch.cuh"
-
-namespace treadle {
-
-template cudaError_t run_grid_split<math::Gru, true>(const PersistentBackward*, const GridCall&);
-
-}  // namespace treadle

@@ -1,9 +1,0 @@
-// GRU's instances of kernels/recurrent/tiles_*.cuh.
-#include "kernels/math/cells/gru.h"
-#include "kernels/recurrent/tiles_forward.cuh"
-
-namespace treadle {
-
-template cudaError_t launch_tiles_forward<math::Gru>(const FusedForward&, int, cudaStream_t);
-
-}  // namespace treadle

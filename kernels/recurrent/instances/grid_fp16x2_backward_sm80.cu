@@ -1,0 +1,9 @@
+// Instances of kernels/recurrent/grid/fp16x2_backward.cuh for other GPUs since sm_80.
+#include "kernels/recurrent/grid/fp16x2_backward_launch.cuh"
+#include "kernels/recurrent/instances/cell.h"
+
+namespace treadle {
+
+template cudaError_t run_grid_split<Cell, false>(const PersistentBackward*, const GridCall&);
+
+}  // namespace treadle

@@ -1,0 +1,10 @@
+// Instances of kernels/recurrent/grid/half_forward.cuh for other GPUs since sm_80.
+#include "kernels/recurrent/grid/half_launch.cuh"
+#include "kernels/recurrent/instances/cell.h"
+
+namespace treadle {
+
+template cudaError_t run_grid_half<Cell, false>(const PersistentForward*, const GridCall&);
+template cudaError_t run_grid_h2048<Cell, false>(const PersistentForward*, const GridCall&);
+
+}  // namespace treadle

@@ -1,9 +1,0 @@
-// LLTM's instances of kernels/recurrent/grid_split_forward.cuh for other GPUs since sm_80.
-#include "kernels/math/cells/lltm.h"
-#include "kernels/recurrent/grid_split_launch.cuh"
-
-namespace treadle {
-
-template cudaError_t run_grid_split<math::Lltm, false>(const PersistentForward*, const GridCall&);
-
-}  // namespace treadle

@@ -1,9 +1,0 @@
-// LSTM's instances of kernels/recurrent/grid_split_backward.cuh for sm_90.
-#include "kernels/math/cells/lstm.h"
-#include "kernels/recurrent/grid_split_backward_launch.cuh"
-
-namespace treadle {
-
-template cudaError_t run_grid_split<math::Lstm, true>(const PersistentBackward*, const GridCall&);
-
-}  // namespace treadle

@@ -1,0 +1,170 @@
+// The planner's (plan/plan.cpp) estimates of the time of a step by each algorithm.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/recurrent/engine/shapes.h"
+#include "kernels/recurrent/plan/plan.h"
+#include "kernels/recurrent/tiles/sizes.h"
+
+// Separate namespace: the kernels define constants and functions of the same names.
+namespace treadle::plan_times {
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
+
+// Times of a step in us, fitted to measurements of LLTM on an H200, and scaled to the products and
+// exchange of other cells (the benchmark suite sweep_cell_algorithms shows how well). Cluster: a
+// minimum, the products, and the exchange of h (forward) or of the gradients of all gates to which
+// h contributes (backward).
+inline double cluster_time(const ClusterShape& shape, int rows, int state_gates, bool backward,
+                           bool exact) {
+  // Relative to three gates: the multiplications, and the bytes exchanged.
+  const double work = state_gates / 3.0, sent = backward ? work : 1;
+  const auto hidden = static_cast<double>(shape.hidden());
+  // A single block exchanges nothing.
+  if (shape.blocks == 1) {
+    return (exact ? 0.25 : 0.2) + work * 1.8e-5 * shape.units * hidden * rows;
+  }
+  if (exact) {
+    // Weights in shared memory are loaded again for every row.
+    const double loads = fp32_weights(shape, state_gates) > kFp32Weights ? 2 : 1;
+    // Fitted separately to packed batches at H 256, where the grid is the alternative.
+    if (!backward && shape.blocks >= 8 && hidden <= 256) {
+      return 0.8 + (loads * work * 1.9e-5 * shape.units + 2e-4) * hidden * rows;
+    }
+    const double each = loads * work * 1.3e-5 * shape.units + sent * (backward ? 7.5e-4 : 2e-4);
+    return 0.7 + each * hidden * rows;
+  }
+  // Backward, blocks of 64 units multiply at less than half the speed of others.
+  const double each = !backward ? 2.2e-5 : shape.units < 64 ? 2.7e-5 : 6e-5;
+  return (backward ? 0.40 : 0.38) + work * each * hidden * shape.units * shape.tiles +
+         sent * (backward ? 1.4e-4 : 7e-5) * hidden * rows;
+}
+
+// The dense kernels of half types, for a tile with this many rows: the products, the rows that are
+// sent (backward in pairs), and the slots of 32 sums per warp.
+inline double dense_time(const ClusterShape& shape, int stride, int state_gates, bool backward) {
+  const int pairs = (stride + 1) / 2, turns = pairs * shape.tiles;
+  const double products =
+      state_gates / 3.0 * 1e-5 * static_cast<double>(shape.hidden()) * shape.units * shape.tiles;
+  const double sent = 1e-4 * static_cast<double>(shape.hidden()) * shape.tiles;
+  if (backward) {
+    const int warps = shape.units == 16 ? 4 : shape.units == 48 ? 12 : 8;
+    const auto more = static_cast<double>(ceil_div(shape.units / 16 * turns, warps) - 1);
+    return 0.33 + 1.7 * products + 1.05 * sent * 2 * pairs + 0.4 * more;
+  }
+  const auto more = static_cast<double>(ceil_div(turns, shape.units >= 64 ? 2 : 4) - 1);
+  // Weights of four gates of 64 units are partly in shared memory.
+  const double each = state_gates == 4 && shape.units * shape.hidden() >= 64 * 512 ? 2.2 : 1.65;
+  return 0.33 + each * products + 0.8 * sent * stride + 0.11 * more;
+}
+
+// Float32 on tensor cores: the time of the dense kernels, with two to five products in place of
+// one, twice as much to send, and longer formulas.
+inline double split_time(const ClusterShape& shape, int rows, int state_gates) {
+  const int wide = rows <= 4 ? 0 : 3, narrow = rows <= 4 || rows > 8 ? 2 : 0;
+  const auto hidden = static_cast<double>(shape.hidden());
+  const double products = 1.65e-5 * hidden * shape.units * (wide + narrow);
+  const double gates = 1 + 0.7 * (state_gates - 3);
+  return 0.43 + gates * (products + 1.6e-4 * hidden * rows) + (rows > 8 ? 0.3 : 0.0);
+}
+
+// Grid: a chain of products, sums, cell and exchange; with many tiles, the time that one tile keeps
+// the block busy, us a row. Times are for three gates; `gate`: the time that a fourth adds.
+struct GridTime {
+  double chain, chain_row, busy, busy_row, gate;
+};
+
+// Backward this is mostly the exchange; in float32 it differs by layout of GridSplitBackward.
+// `equal`: layouts without setmaxnreg, if they differ from those of sm_90; fitted to code for sm_80
+// on an H200 with 108 of its multiprocessors and the shared memory of an A100. Layouts of H 256 and
+// 2048 use the times of 512 and 1024 unless they have their own.
+inline GridTime grid_times(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
+                           bool backward) {
+  const bool h512 = sizes.hidden <= kGridNarrowHidden, half = is_half(sizes.dtype);
+  const bool equal = !device.setmaxnreg();
+  if (backward && !half) {
+    if (!h512 && !device.tf32) return {2.3, 0.145, 0, 0.228, 0.35};
+    if (h512 && device.tf32) return {1.3, 0.12, 0, 0.12, 0.13};
+    if (equal && sizes.hidden <= kGrid256) return {1.2, 0.1, 0.45, 0.15, 0.3};
+    if (equal && h512) return {1.95, 0.16, 0.45, 0.22, 0.3};
+    return {1.95, 0.075, 0.45, 0.1, 0.3};
+  }
+  if (backward && h512) return {0.89, 0.07, 1.1, 0.06, 0.17};
+  if (backward) return {1.3, 0.095, 0.15, 0.135, 0.36};
+  if (!half && h512) return {0.7, 0.06, 0.1, equal ? 0.105 : 0.078, 0.2};
+  if (!half) return {1.75, 0.045, 0.45, 0.128, 0.33};
+  if (h512) return {0.86, 0.023, 0.38, 0.036, 0.09};
+  if (equal) return {1.05, 0.04, 0.35, 0.066, 0.35};
+  if (sizes.hidden > kGridHidden) return {1.7, 0.06, 0.5, 0.1, 0.22};
+  return {1.05, 0.026, 0.35, 0.043, 0.2};
+}
+
+inline double grid_time(int64_t launches, int rows, const RecurrenceSizes& sizes,
+                        const RecurrenceDevice& device, bool backward) {
+  const GridTime of = grid_times(sizes, device, backward);
+  const double gates = 1 + of.gate * (cell_info(sizes.cell).state_gates - 3);
+  const double time = std::max(of.chain + of.chain_row * rows, of.busy + of.busy_row * rows);
+  return static_cast<double>(launches) * gates * time;
+}
+
+// ---- GPUs that were not measured
+
+// How much longer a step of a persistent kernel takes on such a GPU: a step is a chain of
+// instruction and L2 latencies, which scale with the clock.
+inline double slower(const RecurrenceDevice& device) {
+  if (device.clusters()) return 1;
+  return static_cast<double>(kHopperMhz) / std::max(device.clock_mhz, 1);
+}
+
+// The speed of cuBLAS on such a GPU, relative to an H200: the ratio of products per clock in the
+// data sheets, for half types with sums in float32, and for float32. This assumes that the small
+// products of a step reach the same share of the peak on every GPU, which has not been measured.
+inline double multiply_speed(const RecurrenceDevice& device, bool half) {
+  if (device.clusters() || !device.persistent()) return 1;
+  const double chip = device.multiprocessors / 132.0 / slower(device);
+  const bool a100 = device.architecture == 80;
+  if (half) return chip * (a100 ? 0.5 : 0.125);
+  return chip * (a100 ? 0.5 : 1);
+}
+
+// The speed of cuBLAS in a step's products on an H200.
+inline double flop_per_us(Dtype dtype, bool tf32) {
+  return is_half(dtype) ? 4e8 : dtype == Dtype::kFloat && tf32 ? 1.5e8 : 4e7;
+}
+
+// Step: a matrix product and a kernel, between which products of half types are in memory as
+// floats; at least the host's time to launch both.
+inline double launched_time(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
+                            bool backward) {
+  const double hidden = static_cast<double>(sizes.hidden), rows = static_cast<double>(sizes.batch);
+  const bool rounded = device.tf32 && !is_half(sizes.dtype);
+  const CellInfo& cell = cell_info(sizes.cell);
+  const double flop = rows * hidden * hidden * (2 * cell.state_gates);
+  const double host = backward ? (rounded ? 14 : 19) : 13,
+               speed = multiply_speed(device, is_half(sizes.dtype) || rounded),
+               of_products = flop / (speed * flop_per_us(sizes.dtype, device.tf32));
+  const double bytes = rows * hidden * (backward ? 6 * cell.gates + 22 : 12 * cell.gates + 20);
+  double time = host + of_products;
+  if (is_half(sizes.dtype)) {
+    time = std::max(host, (backward ? 4 : 8) + of_products + bytes / 6e6);
+  } else if (rounded && !backward) {
+    time = std::max(12.0, 6 + of_products + bytes / 9e6);
+  }
+  return static_cast<double>(sizes.directions) * time;
+}
+
+// Only `tiles` includes the input GEMM; subtract its time (assuming I = H) to compare it with the
+// others.
+inline double tiles_time(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
+  const CellInfo& cell = cell_info(sizes.cell);
+  const int words = is_half(sizes.dtype) ? 1 : 2;
+  const double time =
+      plan_tiles(cell.state_gates, words, sizes.batch, sizes.hidden, device.multiprocessors).time;
+  const double hidden = static_cast<double>(sizes.hidden);
+  const double flop = static_cast<double>(sizes.batch) * hidden * hidden * 2 * cell.input_gates;
+  return static_cast<double>(sizes.directions) * (time - flop / (5.5e8 / words));
+}
+
+}  // namespace treadle::plan_times

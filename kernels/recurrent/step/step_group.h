@@ -1,0 +1,39 @@
+// The pointwise part of a step that is launched repeatedly, as part of a graph. Launchers for
+// csrc/recurrent/cuda/step_groups.cpp.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/common/exported.h"
+#include "kernels/recurrent/step_args.h"
+
+namespace treadle {
+
+// The position of such a launch, on the device: rows of steps[0] are counted from base[0], those of
+// its products from base[1]. Null: from 0.
+struct StepGroup {
+  const int64_t* base = nullptr;
+  // Backward: [rows, GH], a second copy of the gradients of the gates of steps[0]; or null.
+  void* gates = nullptr;
+};
+
+// Forward, args.state_products is given for every cell, so that args.products are only read.
+
+cudaError_t launch_grouped_forward(const RecurrenceForward& args, const StepGroup& group,
+                                   cudaStream_t stream) TREADLE_EXPORTED(launch_grouped_forward);
+cudaError_t launch_grouped_backward(const RecurrenceBackward& args, const StepGroup& group,
+                                    cudaStream_t stream) TREADLE_EXPORTED(launch_grouped_backward);
+
+// For one cell.
+template <class Kind>
+cudaError_t launch_grouped_forward(const RecurrenceForward& args, const StepGroup& group,
+                                   cudaStream_t stream);
+template <class Kind>
+cudaError_t launch_grouped_backward(const RecurrenceBackward& args, const StepGroup& group,
+                                    cudaStream_t stream);
+
+// Sets a group's base.
+cudaError_t launch_step_base(int64_t row, int64_t product, int64_t* device, cudaStream_t stream)
+    TREADLE_EXPORTED(launch_step_base);
+
+}  // namespace treadle

@@ -1,0 +1,43 @@
+// Sizes of algorithm "tiles" (tiles/tiles.cuh), for its kernels and for the planner: no torch, no
+// CUDA.
+#pragma once
+
+#include <cstdint>
+
+namespace treadle {
+
+inline constexpr int kTileRows = 128;   // of a block
+inline constexpr int kTileBlocks = 2;   // of a cluster, with neighbouring rows
+inline constexpr int kTileHidden = 64;  // H is a multiple of it
+
+struct TilePlan {
+  int units;    // of a block: 64 or 32
+  double time;  // of a step, in us
+};
+
+// The time of the waves of tiles over the chip, each with a product and a cell. Two launches
+// overlap if both fit: then the input's product takes no time. Half of the units take more than
+// half of the time, but leave less of the chip idle if there are few tiles. Measured on an H200
+// with as many features as units; `words`: 16-bit words per element; two are multiplied half as
+// fast.
+constexpr TilePlan plan_tiles_of(int units, int gates, int words, int64_t rows, int64_t hidden,
+                                 int processors) {
+  const int64_t each = int64_t{kTileRows} * kTileBlocks;
+  const int64_t clusters = ((rows > 1 ? rows - 1 : 0) / each + 1) * (hidden / units);
+  const int64_t at_once = processors >= kTileBlocks ? processors / kTileBlocks : 1;
+  const auto rounds = static_cast<double>((clusters - 1) / at_once + 1);
+  const double products = 2 * clusters <= at_once ? 1 : 2;
+  const double multiply = units == 64 ? 0.65 * gates : 0.7 + 0.24 * gates;
+  const double depth = static_cast<double>(hidden) / 256;
+  const double round = (units == 64 ? 3.7 : 1.8) + words * multiply * depth * products;
+  return {units,
+          2.5 + rounds * round + 1.2e-6 * static_cast<double>(rows) * static_cast<double>(hidden)};
+}
+
+constexpr TilePlan plan_tiles(int gates, int words, int64_t rows, int64_t hidden, int processors) {
+  const TilePlan wide = plan_tiles_of(64, gates, words, rows, hidden, processors);
+  const TilePlan narrow = plan_tiles_of(32, gates, words, rows, hidden, processors);
+  return narrow.time < wide.time ? narrow : wide;
+}
+
+}  // namespace treadle

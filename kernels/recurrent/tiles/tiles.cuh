@@ -1,0 +1,282 @@
+// Algorithm "tiles", forward: one launch a step, in which tensor cores multiply tiles of rows of
+// the input by W_ih and of h by W_hh, and the cell follows in registers. It is for batches with so
+// many rows that weights in shared memory are reused often enough: half types and float32 that may
+// be rounded to tf32, H a multiple of 64, sm_90.
+//
+// A tile is [128 rows] x [groups of 64 or 32 columns], with one group per gate. A producer thread
+// loads stages of both factors by TMA, which rounds floats to tf32; each of two warpgroups
+// multiplies 64 rows, and then computes the cell of its own sums. Two blocks with neighbouring rows
+// form a cluster, and each loads half of the weights for both. Rows of weights are loaded in a
+// permuted order that gives every thread eight consecutive columns of each 32. The input's product
+// comes first, because it does not depend on the previous step, whose launch may not have ended.
+#pragma once
+
+#include "kernels/common/convert.cuh"
+#include "kernels/common/launch.cuh"
+#include "kernels/common/tma.cuh"
+#include "kernels/common/wgmma_groups.cuh"
+#include "kernels/recurrent/cell_launchers.h"
+#include "kernels/recurrent/engine/shapes.h"
+#include "kernels/recurrent/tiles/sizes.h"
+
+namespace treadle {
+
+inline constexpr int kTileDepthBytes = 128;  // bytes of K in a stage, per row
+inline constexpr int kWarpgroup = 128, kTileConsumers = 2;
+inline constexpr int kTileThreads = (kTileConsumers + 1) * kWarpgroup;
+inline constexpr int kBoxColumns = 32;  // rows of weights per load
+inline constexpr int kLoaded = 8;       // consecutive ones of these that a lane gets
+
+// Tiles of a launch: pairs of row tiles, one per cluster, times slices of the columns.
+struct TileCounts {
+  int row_pairs, slices;
+  int of_input, of_h;  // stages of K
+};
+
+// Stages of elements T, with `groups_` groups of columns each.
+template <class T, int groups_, int columns_>
+struct TileStages {
+  using Element = T;
+  static constexpr int kGroups = groups_, kColumns = columns_;
+  static constexpr int kDepth = kTileDepthBytes / static_cast<int>(sizeof(T));
+  static constexpr int kHalves = kColumns / kBoxColumns;  // of a group: one or two
+  static constexpr int kBoxes = kGroups * kHalves;
+  static_assert(kHalves == 1 || kHalves == kTileBlocks);
+  static constexpr int kPieces = 2 * kHalves;  // per thread in a group: two rows of each half
+  static constexpr int kSums = kColumns / 2;   // per thread in a group
+  static constexpr int kRowsBytes = kTileRows * kTileDepthBytes;
+  static constexpr int kBoxBytes = kBoxColumns * kTileDepthBytes;
+  static constexpr int kStageBytes = kRowsBytes + kBoxes * kBoxBytes;
+  // wgmma's swizzle needs stages that are aligned to 1024 bytes.
+  static constexpr int kRoom = (kMostSharedBytes - 1024) / (kStageBytes + 16);
+  static constexpr int kCount = kRoom < 8 ? kRoom : 8;
+  static constexpr int kSharedBytes = 1024 + kCount * (kStageBytes + 16);
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+template <class Stages>
+struct TileMemory {
+  uint32_t first;
+
+  __device__ explicit TileMemory(const void* memory)
+      : first((ptx::shared_address(memory) + 1023) & ~1023u) {}
+
+  __device__ uint32_t rows(int stage) const { return first + stage * Stages::kStageBytes; }
+  __device__ uint32_t weights(int stage) const { return rows(stage) + Stages::kRowsBytes; }
+  __device__ uint32_t full(int stage) const { return rows(Stages::kCount) + stage * 16; }
+  __device__ uint32_t empty(int stage) const { return full(stage) + 8; }
+};
+
+// The producer of one of a tile's products: loads `rows` from `row` on and the weights of this
+// cluster's tile, stage by stage. Without `any` rows it reads none, because filling with zeros by
+// TMA takes longer; their products are not stored. block_of(g): the index of the block of `columns`
+// rows of the weights that belongs to group g.
+template <class Stages, class BlockOf>
+__device__ __forceinline__ void load_stages(const TileMemory<Stages>& memory,
+                                            ptx::Ring<Stages::kCount>& turn,
+                                            const CUtensorMap& rows, const CUtensorMap& weights,
+                                            int count, int row, bool any, int rank,
+                                            const BlockOf& block_of) {
+  constexpr uint16_t kAll = (1 << kTileBlocks) - 1;
+  constexpr int kHalves = Stages::kHalves;
+  for (int i = 0; i < count; ++i) {
+    const int stage = turn.stage, k = i * Stages::kDepth;
+    ptx::wait_barrier(memory.empty(stage), turn.parity() ^ 1);
+    ptx::arrive_expecting(memory.full(stage),
+                          any ? Stages::kStageBytes : Stages::kBoxes * Stages::kBoxBytes);
+    if (any) {
+      ptx::copy_tile(memory.rows(stage), &rows, k, row, memory.full(stage),
+                     static_cast<uint16_t>(1 << rank));
+    }
+#pragma unroll
+    for (int first = 0; first < Stages::kBoxes; first += kTileBlocks) {
+      if (Stages::kBoxes % kTileBlocks != 0 && first + rank >= Stages::kBoxes) continue;
+      const int box = kHalves == kTileBlocks ? block_of(first / kHalves) * kHalves + rank
+                                             : block_of(first + rank);
+      ptx::copy_tile_of_groups(memory.weights(stage) + (first + rank) * Stages::kBoxBytes, &weights,
+                               k, box, memory.full(stage), kAll);
+    }
+    turn.advance();
+  }
+}
+
+// A consumer's position among the stages. `last` is the stage that is still being read, if any.
+template <class Stages>
+struct TileReader {
+  const TileMemory<Stages>& memory;
+  int warpgroup;
+  ptx::Ring<Stages::kCount> turn;
+  int last = -1;
+
+  // Releases to the producers of both blocks, because each writes to both.
+  __device__ __forceinline__ void release() {
+    const uint32_t lane = threadIdx.x % kWarp;
+    if (last >= 0 && lane < kTileBlocks) ptx::arrive_at(memory.empty(last), lane);
+    last = -1;
+  }
+
+  // Multiplies groups `from` to `to` of a stage; b: the stage's weights.
+  template <int first, int from, int to, int registers>
+  __device__ __forceinline__ void add_groups(float (&sums)[registers], uint64_t a, uint64_t b) {
+    constexpr uint64_t kFrom = from * Stages::kHalves * Stages::kBoxBytes >> 4;
+    ptx::multiply_columns<typename Stages::Element, (to - from) * Stages::kColumns,
+                          (first + from) * Stages::kSums>(sums, a, b + kFrom);
+  }
+
+  // sums += a product, for 64 rows in this warpgroup, into the groups from `first` on. The sums are
+  // valid after finish(). The first `apart` groups of the stage and the others are separate
+  // products: any two products have either the same registers or none in common, because partly
+  // overlapping wgmma would wait for each other.
+  template <int first, int apart, int registers>
+  __device__ __forceinline__ void multiply(int count, float (&sums)[registers]) {
+    for (int i = 0; i < count; ++i) {
+      const int stage = turn.stage;
+      ptx::wait_barrier(memory.full(stage), turn.parity());
+      const uint64_t a =
+          ptx::matrix(memory.rows(stage) + warpgroup * (Stages::kRowsBytes / kTileConsumers));
+      const uint64_t b = ptx::matrix(memory.weights(stage));
+      ptx::begin_products();
+#pragma unroll
+      for (int k = 0; k < kTileDepthBytes / 32; ++k) {
+        if constexpr (apart % Stages::kGroups != 0) {
+          add_groups<first, 0, apart>(sums, a + 2 * k, b + 2 * k);
+        }
+        add_groups<first, apart % Stages::kGroups, Stages::kGroups>(sums, a + 2 * k, b + 2 * k);
+      }
+      ptx::commit_products();
+      if (last >= 0) {
+        ptx::wait_products<1>();
+        release();
+      }
+      last = stage;
+      turn.advance();
+    }
+  }
+
+  __device__ __forceinline__ void finish() {
+    ptx::wait_products<0>();
+    release();
+  }
+};
+
+template <class Stages>
+__device__ __forceinline__ void init_tile_barriers(const TileMemory<Stages>& memory) {
+  for (int stage = 0; stage < Stages::kCount; ++stage) {
+    ptx::init_barrier(memory.full(stage), 1);
+    ptx::init_barrier(memory.empty(stage), kTileBlocks * kTileConsumers * kWarpgroup / kWarp);
+  }
+  ptx::publish_barriers();
+}
+
+// A thread's piece: eight columns of one half of each group, in both of its rows.
+template <class Stages>
+constexpr __device__ int piece_row(int piece) {
+  return piece / Stages::kHalves * 8;
+}
+template <class Stages>
+__device__ __forceinline__ int piece_column(int piece) {
+  return piece % Stages::kHalves * kBoxColumns + threadIdx.x % 4 * kLoaded;
+}
+// The index of the sum of a piece's column e.
+template <class Stages>
+constexpr __device__ int piece_sum(int group, int piece, int e) {
+  return Stages::kSums * group + 16 * (piece % Stages::kHalves) + e / 2 * 4 + e % 2 +
+         2 * (piece / Stages::kHalves);
+}
+
+// `once`: not read again soon, so that the cache keeps h and c.
+template <bool once>
+__device__ __forceinline__ void store_chunk(void* at, const uint4& chunk) {
+  if constexpr (once) {
+    __stcs(static_cast<uint4*>(at), chunk);
+  } else {
+    *static_cast<uint4*>(at) = chunk;
+  }
+}
+
+// Stores eight floats of each of four adjacent lanes, 64 bytes at a time; only `lanes` take part.
+// Stores that skipped every other 16 bytes took as long as everything else in a step. The lanes
+// hold chunks of four floats 0 1, 2 3, 4 5, 6 7; each sends one in each round, so that lane l ends
+// up with l and 4 + l.
+template <bool once>
+__device__ __forceinline__ void store_by_quads(void* data, int64_t at, unsigned lanes,
+                                               const float (&from)[kLoaded]) {
+  const unsigned lane = threadIdx.x % 4;
+  const bool inner = lane == 1 || lane == 2;
+  float4 low, high;
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    const float first = inner ? from[4 + e] : from[e], second = inner ? from[e] : from[4 + e];
+    const float one = __shfl_sync(lanes, first, 0x78 >> 2 * lane & 3, 4);     // of 0, 2, 3, 1
+    const float other = __shfl_sync(lanes, second, 0xd2 >> 2 * lane & 3, 4);  // of 2, 0, 1, 3
+    reinterpret_cast<float (&)[4]>(low)[e] = inner ? other : one;
+    reinterpret_cast<float (&)[4]>(high)[e] = inner ? one : other;
+  }
+  float* const row = static_cast<float*>(data) + at - lane * kLoaded;
+  store_chunk<once>(row + lane * 4, reinterpret_cast<const uint4&>(low));
+  store_chunk<once>(row + 16 + lane * 4, reinterpret_cast<const uint4&>(high));
+}
+
+// Eight columns of each of four lanes, as T.
+template <class T, bool once>
+__device__ __forceinline__ void store_columns(void* data, int64_t at, unsigned lanes,
+                                              const float (&from)[kLoaded]) {
+  if constexpr (std::is_same_v<T, float>) {
+    store_by_quads<once>(data, at, lanes, from);
+  } else {
+    Vector<T, kLoaded> stored;
+    narrow(from, stored);
+    store_chunk<once>(static_cast<T*>(data) + at, reinterpret_cast<const uint4&>(stored));
+  }
+}
+
+#endif
+
+// ---- host
+
+// A tensor map of rows [n, k], `stride` elements apart, in boxes of a tile.
+template <class Stages>
+bool encode_rows(CUtensorMap& map, Dtype dtype, const void* data, int64_t n, int64_t k,
+                 int64_t stride) {
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(typename Stages::Element));
+  return encode_map<2>(map, dtype, data, {static_cast<cuuint64_t>(k), static_cast<cuuint64_t>(n)},
+                       {static_cast<cuuint64_t>(stride * kBytes)}, {Stages::kDepth, kTileRows});
+}
+
+// A tensor map of weights [32 n, k], contiguous, in boxes of 32 rows. Row 8 a + 2 b + c of a box is
+// loaded as row 8 b + 2 a + c.
+template <class Stages>
+bool encode_weights(CUtensorMap& map, Dtype dtype, const void* data, int64_t n, int64_t k) {
+  const auto row = static_cast<cuuint64_t>(k) * sizeof(typename Stages::Element);
+  return encode_map<5>(
+      map, dtype, data,
+      {static_cast<cuuint64_t>(k), 2, 4, 4, static_cast<cuuint64_t>(n / kBoxColumns)},
+      {row, kLoaded * row, 2 * row, kBoxColumns * row}, {Stages::kDepth, 2, 4, 4, 1});
+}
+
+template <class Stages>
+TileCounts count_tiles(int64_t rows, int64_t hidden, int64_t input_size) {
+  constexpr int64_t kDepth = Stages::kDepth;
+  return {static_cast<int>(ceil_div(rows, int64_t{kTileRows} * kTileBlocks)),
+          static_cast<int>(hidden / Stages::kColumns),
+          static_cast<int>(ceil_div(input_size, kDepth)), static_cast<int>(hidden / kDepth)};
+}
+
+template <class Stages, class... P, class... A>
+cudaError_t launch_tiles(void (*kernel)(P...), const TileCounts& tiles, int processors,
+                         cudaStream_t stream, const A&... args) {
+  const int count = tiles.row_pairs * tiles.slices;
+  const int clusters = count < processors / kTileBlocks ? count : processors / kTileBlocks;
+  const LaunchShape shape = {static_cast<unsigned>(clusters * kTileBlocks),
+                             1,
+                             1,
+                             kTileThreads,
+                             Stages::kSharedBytes,
+                             kLoaded,
+                             ceil_div(count, clusters) * kTileRows};
+  return launch_with(kernel, shape, stream, {cluster_launch(kTileBlocks), overlapping_launch()},
+                     args..., tiles);
+}
+
+}  // namespace treadle

@@ -1,0 +1,227 @@
+"""recurrent_layer in float32, forward, where tensor cores multiply fp16x2 weights and h, in
+clusters and in the grid: which calls use it, and cases in which fp16x2 could lose accuracy."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.recurrent.kernels import persistent_calls as calls
+from tests.recurrent.kernels.persistent_calls import Cases, Given
+from tests.recurrent.kernels.persistent_checks import Checks
+from tests.recurrent.kernels.persistent_rows import kind
+from tests.recurrent.support.layer_cases import Lengths
+from tests.support.rule import within_rule
+from treadle import reference
+
+F32 = torch.float32
+CELLS = ("lltm", "lstm", "gru")
+LARGE = (20.0, 1e4, 2.0**40, 1e38)  # h0 of a row
+NOT_FINITE = (float("inf"), float("-inf"), float("nan"))
+
+
+def drawn(name: str, cell: str, batch: int, hidden: int, **options: Any) -> Given:
+    return calls.given(name, F32, (5, batch, hidden), cell=cell, features=8, **options)
+
+
+def composition(one: Given, dtype: torch.dtype = F32) -> list[Tensor]:
+    return list(reference.recurrent_layer(*one.map(lambda t: t.to(dtype)).arguments, cell=one.cell))
+
+
+def obeys(one: Given, algorithm: str, rows: slice = slice(None), more: Given | None = None) -> None:
+    """Checks these rows of the batch by the rule of all ops; the composition also computes
+    `more`."""
+    truth, theirs = composition(one, torch.float64), composition(one)
+    found = [[t[:, rows] for t in ts] for ts in (calls.inference(one, algorithm), truth, theirs)]
+    if more is not None:
+        truth, theirs = composition(more, torch.float64), composition(more)
+        found = [
+            [torch.cat(pair, 1) for pair in zip(*both, strict=True)]
+            for both in zip(found, (theirs, truth, theirs), strict=True)
+        ]
+    for n, each in enumerate(zip(*found, strict=True)):
+        within_rule(*each, what=f"result {n}", slack=1 if more is None else 4)
+
+
+# ---- which kernel
+
+
+def kernel_of(run: Callable[[], Any]) -> str:
+    (name,) = (launch.kernel for launch in calls.launches(run) if "_forward" in str(launch.kernel))
+    return str(name)
+
+
+def kernels(algorithm: str, cell: str, batch: int, hidden: int) -> None:
+    dense = drawn("kernels", cell, batch, hidden)
+    assert f"{algorithm}_split_forward" in kernel_of(lambda: calls.inference(dense, algorithm))
+    packed = drawn("kernels", cell, batch, hidden, lengths=(5, *[2] * (batch - 1)))
+    marks = torch.zeros(5, batch, 1, dtype=torch.bool, device=calls.DEVICE)
+    op = torch.ops.treadle.recurrent_layer
+    for run in (
+        lambda: calls.inference(packed, algorithm),
+        lambda: op(*dense.arguments, cell=cell, algorithm=algorithm, reset=marks),
+    ):
+        # Clusters have such kernels only for batches in which all rows have all steps.
+        other = "cluster_fp32_forward" if algorithm == "cluster" else "grid_split_forward"
+        assert other in kernel_of(run)
+
+
+# ---- values
+
+
+def weights(algorithm: str, cell: str, hidden: int) -> None:
+    """Rows of zeros, far above or below the range of fp16x2, and with a large spread."""
+    one = drawn("weights", cell, 9, hidden)
+    w = one.weight_hh.clone()
+    w[:, 1] = 0
+    w[:, 2] *= 2.0**-100
+    w[:, 3] *= 1e-40
+    # The large weight is multiplied by h = 0 in the first step, so that only the others count.
+    w[:, 5, 7], one.h0[:, :, 7], one.c0[:, :, 7] = 2.0**60, 0, 0
+    w[:, 6, 7], w[:, 6, 8:] = 2.0**14, w[:, 6, 8:] * 2.0**-20
+    w[:, -1] *= 2.0**12
+    obeys(replace(one, weight_hh=w), algorithm)
+    # The weights of all units are small.
+    obeys(replace(one, weight_hh=one.weight_hh * 2.0**-40), algorithm)
+
+
+def enlarged(one: Given, row: int | slice, by: float) -> Given:
+    h0, c0 = one.h0.clone(), one.c0.clone()
+    h0[:, row, 3::5] *= by
+    if one.cell == "gru":
+        c0[:, row] = h0[:, row]
+    return replace(one, h0=h0, c0=c0)
+
+
+def same_layer(one: Given) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in calls.NAMES[3:]}
+
+
+def states(algorithm: str, cell: str, batch: int, hidden: int) -> None:
+    """A row with a large h0 among others, each checked by itself; the other rows have the same bits
+    as without it. Cancellation in a single row's sums is a matter of luck, so the composition's
+    error is taken over many such rows, times four."""
+    one = drawn("states", cell, batch, hidden)
+    many = drawn("many", cell, 400, hidden)
+    clean = calls.inference(one, algorithm)
+    for row, large in itertools.product({0, batch - 1}, LARGE):
+        bad = enlarged(one, row, large)
+        if large < 1e30:
+            more = replace(enlarged(many, slice(None), large), **same_layer(one))
+            obeys(bad, algorithm, slice(row, row + 1), more)
+        others = [r for r in range(batch) if r != row]
+        with Checks() as checks:
+            for ours, theirs in zip(calls.inference(bad, algorithm), clean, strict=True):
+                checks.bits(ours[:, others], theirs[:, others], "other rows")
+
+
+def not_finite(algorithm: str, cell: str, hidden: int, value: float) -> None:
+    one = drawn("not finite", cell, 5, hidden)
+    w = one.weight_hh.clone()
+    w[:, 4, hidden - 1] = value
+    w[:, hidden, :] = 0
+    w[:, hidden, 2] = value
+    bad = replace(one, weight_hh=w)
+    with Checks() as checks:
+        for ours, theirs in zip(calls.inference(bad, algorithm), composition(bad), strict=True):
+            checks.no(kind(ours) != kind(theirs), "kind of result", ours, theirs)
+
+
+def rounded(algorithm: str, batch: int, hidden: int) -> None:
+    """Sums of positive numbers: truncation in tensor cores accumulates unless it happens rarely."""
+    one = calls.given("rounded", F32, (3, batch, hidden), directions=1)
+    one = replace(
+        one,
+        input=one.input.abs(),
+        h0=one.h0.abs().clamp(max=1),
+        c0=one.c0.abs(),
+        weight_hh=one.weight_hh.abs() * 0.5,
+    )
+    output, _, _, gates = calls.forward(one, algorithm)
+    before = torch.cat([one.h0, output[:-1]]).double()
+    w = one.weight_hh[0].double()
+    expected = one.input.double() + before @ w.t()
+    assert one.bias_ih is not None
+    expected += one.bias_ih[0].double()
+    size = expected + 2 * one.bias_ih[0].double().abs()
+    with Checks() as checks:
+        checks.close(gates[0], expected, 6 * 2.0**-24 * size, "gates")
+
+
+def large_resets(cell: str, hidden: int, lengths: Lengths, per_step: bool) -> None:
+    """Initial and replacement states beyond fp16x2, next to others, obey the rule. Half of the rows
+    have large values in one unit of a pair, or in both."""
+    one = calls.given("resets", F32, (7, 19, hidden), cell=cell, features=8, lengths=lengths)
+    draw = calls.Draw(f"{hidden} {per_step}", F32)
+    directions, batch, _ = one.h0.shape
+    shape = (directions, *one.input.shape[:-1], hidden) if per_step else one.h0.shape
+    reset_h = draw(*shape)
+    for t in (reset_h, one.h0):
+        t[..., 1::2, 5::9] *= 1e3
+        t[..., 1::2, 8::18] *= 1e3
+    marks = draw(*one.input.shape[:-1], 1) > 0.5
+    resets: dict[str, Any] = {"reset": marks, "reset_h": reset_h}
+    if cell != "gru":
+        resets["reset_c"] = draw(*shape)
+    else:
+        one = replace(one, c0=one.h0)
+        resets["reset_c"] = reset_h
+    ours = list(
+        torch.ops.treadle.recurrent_layer(*one.arguments, cell=cell, algorithm="grid", **resets)
+    )
+    found = [ours]
+    for dtype in (torch.float64, F32):
+        to = one.map(lambda t, dtype=dtype: t.to(dtype))  # type: ignore[misc]
+        wide = {n: t if n == "reset" else t.to(dtype) for n, t in resets.items()}
+        found.append(list(reference.recurrent_layer(*to.arguments, cell=cell, **wide)))
+    for n, each in enumerate(zip(*found, strict=True)):
+        within_rule(*each, what=f"result {n}", slack=4)
+
+
+def of_clusters() -> Cases:
+    for cell, (batch, hidden) in itertools.product(CELLS, ((20, 129), (40, 256), (64, 512))):
+        yield f"{cell} kernel B{batch} H{hidden}", partial(kernels, "cluster", cell, batch, hidden)
+    for cell, hidden in itertools.product(CELLS, (129, 256, 511, 512)):
+        yield f"{cell} weights H{hidden}", partial(weights, "cluster", cell, hidden)
+        for value in NOT_FINITE:
+            yield f"{cell} H{hidden} {value}", partial(not_finite, "cluster", cell, hidden, value)
+    # Clusters of 1 to 10 rows.
+    for cell, batch in itertools.product(CELLS, (1, 9, 17, 26, 33, 50, 64)):
+        hidden = 512 if batch % 2 else 257
+        yield f"{cell} states B{batch}", partial(states, "cluster", cell, batch, hidden)
+    for batch in (1, 28, 50, 64):
+        yield f"rounded B{batch}", partial(rounded, "cluster", batch, 512)
+
+
+def of_grids() -> Cases:
+    for cell, (batch, hidden) in itertools.product(CELLS, ((5, 129), (70, 512), (32, 1024))):
+        yield f"{cell} kernel B{batch} H{hidden}", partial(kernels, "grid", cell, batch, hidden)
+    for cell, hidden in itertools.product(CELLS, (129, 512, 999, 1024)):
+        yield f"{cell} weights H{hidden}", partial(weights, "grid", cell, hidden)
+        for value in NOT_FINITE:
+            yield f"{cell} H{hidden} {value}", partial(not_finite, "grid", cell, hidden, value)
+    for cell, batch in itertools.product(CELLS, (1, 9, 33, 130)):
+        for hidden in (1024, 257) if batch % 2 else (601, 512):
+            name = f"{cell} states B{batch} H{hidden}"
+            yield name, partial(states, "grid", cell, batch, hidden)
+    for batch, hidden in itertools.product((1, 28, 64), (512, 1024)):
+        yield f"rounded B{batch} H{hidden}", partial(rounded, "grid", batch, hidden)
+    lengths = (7, 7, 5, *[4] * 9, 3, 3, *[1] * 5)
+    for cell, hidden, some, per_step in itertools.product(
+        CELLS, (257, 768), (None, lengths), (False, True)
+    ):
+        name = f"{cell} resets H{hidden} {some} {per_step}"
+        yield name, partial(large_resets, cell, hidden, some, per_step)
+
+
+def split(algorithm: str) -> Cases:
+    return of_clusters() if algorithm == "cluster" else of_grids()
+
+
+GROUPS = {"split": split}

@@ -1,0 +1,206 @@
+"""Rows that reset, in the single-launch algorithms: values, bits, NaN, and graphs whose marks
+change."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.recurrent.kernels import persistent_calls as calls
+from tests.recurrent.kernels.persistent_calls import DTYPES, Cases
+from tests.recurrent.kernels.persistent_rule import by_rule
+from tests.recurrent.support.layer_cases import Lengths
+from tests.recurrent.support.reset_cases import MARKS, STARTS, marks_of, reset_arguments
+from tests.support.cases import OPS
+from tests.support.compare import same_bits
+from tests.support.inputs import FLOATING, HALVES, Call, Case, Make
+
+# T, B, I, H: every kernel of both passes, fewer rows than a tile and several tiles. Some have more
+# steps than the up to 16 for which a warp reads marks at a time.
+SIZES: tuple[tuple[int, int, int, int], ...] = (
+    (9, 5, 3, 31),
+    (6, 150, 3, 31),  # in half types more rows than single blocks take
+    (37, 3, 3, 64),
+    (7, 200, 3, 96),
+    (9, 17, 5, 128),
+    (9, 3, 5, 257),
+    (6, 40, 5, 512),
+    (6, 33, 5, 768),
+    (5, 9, 3, 1024),
+    (5, 20, 3, 2048),
+    (5, 300, 3, 192),
+)
+LENGTHS: tuple[Lengths, ...] = (None, (37, *[21] * 7, *[2] * 9, 1))
+
+
+def cases(algorithm: str, dtype: str, cell: str) -> Cases:
+    """The cases of the op, and large ones in both directions."""
+    op = OPS[f"recurrent_layer {cell} resets"]
+    for case in op.cases:
+        if DTYPES[dtype] in case.dtypes:
+            yield case.id, partial(by_rule, op, case, DTYPES[dtype], algorithm)
+    for turn, (size, lengths) in enumerate(itertools.product(SIZES, LENGTHS)):
+        starts = STARTS[turn % 3]
+        if not calls.fits(algorithm, DTYPES[dtype], size[3], cell):
+            continue
+        options: dict[str, Any] = {"lengths": lengths, "cell": cell}
+        options["directions"] = calls.most_directions(algorithm, size[3])
+
+        def build(
+            make: Make, size: tuple[int, int, int, int], starts: str, options: dict[str, Any]
+        ) -> Call:
+            return reset_arguments(make, size, starts, "some", **options)
+
+        named = f"resets T{size[0]} B{size[1]} H{size[3]} {lengths} {starts}"
+        made = partial(build, size=size, starts=starts, options=options)
+        case = Case(f"{cell} {named}", made, FLOATING)
+        yield named, partial(by_rule, op, case, DTYPES[dtype], algorithm)
+
+
+def layer_of(
+    one: calls.Given, algorithm: str, marks: Tensor | None, *others: Tensor | None
+) -> list[Tensor]:
+    """Results and all gradients except those of resets."""
+    resets = {"reset": marks, "reset_h": None, "reset_c": None}
+    for name, t in zip(("reset_h", "reset_c"), others, strict=False):
+        resets[name] = t
+    options = {"cell": one.cell, "algorithm": algorithm, **resets}
+    mask = [getattr(one, name) is not None for name in calls.NAMES] + [False] * 2
+    with calls.allowing(algorithm, one.input.dtype):
+        forward = torch.ops.treadle.recurrent_layer_forward(*one.arguments, **options)
+        output, _, _, gates = forward
+        grads = torch.ops.treadle.recurrent_layer_backward(
+            *one.grads, *one.arguments, output, gates, one.cell, False, algorithm, mask, **resets
+        )
+    return [*forward, *(t for t, wanted in zip(grads, mask, strict=True) if wanted)]
+
+
+OF_WEIGHT_HH = 4 + calls.NAMES.index("weight_hh")  # index into the result of layer_of
+
+
+def marked(one: calls.Given, marks: str) -> Tensor:
+    return marks_of(marks, one.input, None)
+
+
+def splits(algorithm: str, dtype: torch.dtype, hidden: int) -> bool:
+    """Whether dense batches without marks use tensor cores for float32, forward."""
+    return algorithm == "cluster" and dtype == torch.float32 and hidden > 96
+
+
+def no_marks(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
+    """Equals a call without marks: bitwise, except that gradients in "cluster" are only close,
+    because dense batches without marks run other kernels, which sum in another order; and so are
+    all results if those kernels multiply float32 on tensor cores. In float32 the gradient of
+    weight_hh is one product with marks, and two without."""
+    one = calls.given("none", dtype, size, cell=cell, features=8)
+    found = layer_of(one, algorithm, marked(one, "none"))
+    forward = 4 if algorithm == "cluster" and dtype in HALVES else len(found)
+    if splits(algorithm, dtype, size[2]):
+        forward = 0
+    by_parts = () if dtype in HALVES else (OF_WEIGHT_HH,)
+    for n, (ours, theirs) in enumerate(zip(found, layer_of(one, algorithm, None), strict=True)):
+        if n < forward and n not in by_parts:
+            same_bits(ours, theirs)
+        else:
+            longer = forward == 0 or n in by_parts
+            bound = (64 if longer else 4) * torch.finfo(dtype).eps
+            torch.testing.assert_close(ours, theirs, rtol=bound, atol=bound * theirs.abs().max())
+
+
+def twice(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
+    one = calls.given("twice", dtype, size, cell=cell, features=8)
+    marks = marked(one, "some")
+    for ours, theirs in zip(*(layer_of(one, algorithm, marks) for _ in range(2)), strict=True):
+        same_bits(ours, theirs)
+
+
+def contained(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
+    """A reset stops NaN and inf: later steps keep their bits in forward, and their gradients;
+    earlier steps keep theirs. The backward pass computes c of so many steps in parts: the bad one
+    is the last of a part."""
+    t = 8
+    size = (2 * t + 1, *size[1:])
+    one = calls.given("contained", dtype, size, cell=cell, directions=1, features=8)
+    marks = torch.zeros_like(marked(one, "none"))
+    marks[t] = True
+    good = layer_of(one, algorithm, marks)
+    for bad in (float("nan"), float("inf"), float("-inf")):
+        before = one.input.clone()
+        before[t - 1] = bad
+        x = replace(one, input=before)
+        output, h_n, c_n, _, grad, *_ = layer_of(x, algorithm, marks)
+        for ours, theirs in ((output[t:], good[0][t:]), (h_n, good[1]), (c_n, good[2])):
+            same_bits(ours, theirs)
+        torch.testing.assert_close(grad[t:], good[4][t:])
+        after = one.input.clone()
+        after[t] = bad
+        _, _, _, _, grad, *_ = layer_of(replace(one, input=after), algorithm, marks)
+        torch.testing.assert_close(grad[:t], good[4][:t])
+
+
+def pieces(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
+    """A reset of all rows equals two calls. Each of LLTM's gates has a separate input here, so that
+    cuBLAS rounds nothing."""
+    t = size[0] // 2
+    one = calls.given("pieces", dtype, size, directions=1)
+    marks = torch.zeros(*size[:2], 1, dtype=torch.bool, device=one.input.device)
+    marks[t] = True
+    options = {"cell": "lltm", "algorithm": algorithm}
+    op = torch.ops.treadle.recurrent_layer
+    begin = replace(one, input=one.input[:t])
+    end = replace(
+        one, input=one.input[t:], h0=torch.zeros_like(one.h0), c0=torch.zeros_like(one.c0)
+    )
+    with calls.allowing(algorithm, dtype):
+        output, h_n, c_n = op(*one.arguments, reset=marks, **options)
+        first, second = (op(*part.arguments, **options) for part in (begin, end))
+    expected = torch.cat([first[0], second[0]]), second[1], second[2]
+    for ours, theirs in zip((output, h_n, c_n), expected, strict=True):
+        if splits(algorithm, dtype, size[2]):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+        else:
+            same_bits(ours, theirs)
+
+
+def bits(algorithm: str, dtype: str, cell: str) -> Cases:
+    for _, b, _, h in SIZES:
+        both = calls.most_directions(algorithm, h) == 2
+        if not both or not calls.fits(algorithm, DTYPES[dtype], h, cell):
+            continue
+        for check in (no_marks, twice, contained, *([pieces] if cell == "lltm" else [])):
+            size = 9, b, h
+            yield (
+                f"{check.__name__} B{b} H{h}",
+                partial(check, algorithm, DTYPES[dtype], size, cell),
+            )
+
+
+def replayed(algorithm: str, dtype: torch.dtype, cell: str) -> None:
+    """A captured graph reads the current marks."""
+    one = calls.given("graph", dtype, (9, 5, 64), cell=cell, features=8)
+    marks = marked(one, "some").clone()
+    options = {"cell": cell, "algorithm": algorithm, "reset": marks}
+    op = torch.ops.treadle.recurrent_layer
+    graph = torch.cuda.CUDAGraph()
+    with calls.allowing(algorithm, dtype):
+        op(*one.arguments, **options)
+        with torch.cuda.graph(graph):
+            found = op(*one.arguments, **options)
+        for kind in MARKS:
+            marks.copy_(marked(one, kind))
+            graph.replay()
+            for ours, theirs in zip(found, op(*one.arguments, **options), strict=True):
+                same_bits(ours, theirs)
+
+
+def graphs(algorithm: str) -> Cases:
+    for dtype, cell in itertools.product(calls.dtypes_of(algorithm), ("lltm", "lstm", "gru")):
+        yield f"{cell} {dtype}", partial(replayed, algorithm, dtype, cell)
+
+
+GROUPS = {"reset cases": cases, "reset bits": bits, "reset graphs": graphs}

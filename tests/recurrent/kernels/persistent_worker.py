@@ -1,0 +1,95 @@
+"""A separate process for tests of persistent kernels, so that a hang can be ended from outside:
+
+    python -m tests.recurrent.kernels.persistent_worker GROUP ARGUMENTS
+
+Runs the cases of a group, and prints each name before the case begins; ARGUMENTS is a JSON list.
+The exit status is 1 if a case failed.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tests.recurrent.kernels import (
+    persistent_bits,
+    persistent_fp16x2,
+    persistent_fp16x2_backward,
+    persistent_resets,
+    persistent_rows,
+    persistent_rule,
+    persistent_steps,
+)
+from tests.recurrent.kernels.persistent_calls import Cases
+
+
+def hangs() -> Cases:
+    yield "forever", lambda: time.sleep(600)
+
+
+def leaves_a_thread() -> Cases:
+    def add_for_ever() -> None:
+        a = torch.randn(100)
+        while True:
+            a.add(a)
+
+    yield "starts it", threading.Thread(target=add_for_ever, daemon=True).start
+
+
+GROUPS: dict[str, Callable[..., Cases]] = {
+    "hangs": hangs,
+    "leaves a thread": leaves_a_thread,
+    **persistent_steps.GROUPS,
+    **persistent_rule.GROUPS,
+    **persistent_bits.GROUPS,
+    **persistent_rows.GROUPS,
+    **persistent_resets.GROUPS,
+    **persistent_fp16x2.GROUPS,
+    **persistent_fp16x2_backward.GROUPS,
+}
+SECONDS = 60  # after which the test ends this process
+TOLD = 5  # failures, in full
+
+
+def run(cases: Cases) -> list[str]:
+    """The names of the failed cases."""
+    failed, count, begun = [], 0, time.monotonic()
+    for name, check in cases:
+        print(f"{time.monotonic() - begun:5.1f} s: case {name}", flush=True)
+        count += 1
+        try:
+            check()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+        except Exception:
+            if len(failed) < TOLD:
+                traceback.print_exc()
+            failed.append(name)
+    assert count, "no case"
+    print(f"{count} cases, {len(failed)} failed:", *failed[:TOLD], sep="\n  ", flush=True)
+    return failed
+
+
+def main(group: str, arguments: list[Any]) -> int:
+    # Shows where it hangs.
+    faulthandler.dump_traceback_later(SECONDS - 20)
+    return 1 if run(GROUPS[group](*arguments)) else 0
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1], json.loads(sys.argv[2]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Skips Python's shutdown: a thread that then takes the GIL within torch, such as autograd's
+    # when it releases a backward pass's tensors, ends the process with "terminate called without an
+    # active exception" (torch 2.11 and 2.15).
+    os._exit(status)

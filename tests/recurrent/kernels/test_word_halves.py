@@ -1,0 +1,23 @@
+"""Half-type numbers that a single block copies by words: word_halves.cpp, which compiles the
+kernels' header for the host."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from tests.support.installed import ROOT
+from tools.native import host
+
+
+def test_each_number_is_found_in_its_word(tmp_path: Path) -> None:
+    """Odd rows and even ones, odd addresses, dense and packed, both directions."""
+    program = tmp_path / "word_halves"
+    command = [*host.cxx().split(), "-std=c++17", "-O1", "-Wall", "-Werror", "-I."]
+    source = "tests/recurrent/kernels/word_halves.cpp"
+    built = subprocess.run(
+        [*command, source, "-o", str(program)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert built.returncode == 0, built.stderr
+    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout

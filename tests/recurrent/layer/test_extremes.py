@@ -1,0 +1,52 @@
+"""recurrent_layer at extremes: saturated gates, large candidates, rows a thousand times as long."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.recurrent.support.layer_cases import BLOCKS, EACH_CELL, layer_arguments
+from tests.support.cases import DEVICES, FLOATING, OPS
+from tests.support.inputs import Make
+from tests.support.rule import obeys
+from treadle import reference
+
+CANDIDATES = slice(14, 21)  # of the rows of weight_ih with H 7, of every cell
+
+
+@EACH_CELL
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", FLOATING)
+def test_saturated_gates_and_large_candidates(cell: str, dtype: torch.dtype, device: str) -> None:
+    """Gates of tens, where sigmoid is 0 or 1, and candidates of thousands, up to 1e4."""
+    make = Make("extremes", device, dtype)
+    state = torch.float32 if dtype.itemsize == 2 else None
+    call = layer_arguments(make, (3, 4, 5, 7), cell=cell, directions=2, state=state)
+    x, _, _, _, weight_ih, *_ = call.args
+    x.mul_(10)
+    weight_ih[:, CANDIDATES].mul_(300)
+    gates = torch.einsum("tbi,dgi->tbdg", x.double(), weight_ih.double())
+    assert gates[..., :14].abs().max() > 15 and 2e3 < gates.abs().max() < 2e4
+    obeys(OPS[f"recurrent_layer {cell}"], call)
+
+
+@EACH_CELL
+@pytest.mark.parametrize("device", DEVICES)
+def test_lengths_that_differ_a_thousandfold(cell: str, device: str) -> None:
+    make = Make("lengths", device, torch.float64)
+    lengths = (2000, 1999, 2, 2, 1)
+    sizes = torch.tensor([sum(n > t for n in lengths) for t in range(lengths[0])])
+    x, h0, c0 = make(sum(lengths), 2), make(2, 5, 3), make(2, 5, 3)
+    # Small recurrent weights: with larger ones 2000 steps would diverge from any reference.
+    width = 3 * BLOCKS[cell]
+    weights = make(2, width, 2), make(2, width, 3, by=0.2), make(2, width)
+
+    def run(function: object) -> list[Tensor]:
+        leaves = [t.detach().requires_grad_() for t in (x, h0, c0, *weights)]
+        results = function(leaves[0], sizes, *leaves[1:], None, cell=cell)  # type: ignore[operator]
+        total = sum((t * t).mean() for t in results)
+        return [*results, *torch.autograd.grad(total, leaves)]
+
+    ours, theirs = run(torch.ops.treadle.recurrent_layer), run(reference.recurrent_layer)
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)

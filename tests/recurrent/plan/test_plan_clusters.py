@@ -1,0 +1,136 @@
+"""How the planner divides a batch among clusters of blocks."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.recurrent.plan.test_plan import BINDINGS, BLOCKS, FLOAT_SHAPES, HALF_BLOCKS, plan
+
+
+@BINDINGS
+@pytest.mark.parametrize("backward", [False, True])
+def test_clusters_share_the_batch(backward: bool) -> None:
+    """As long as all clusters are resident, no row waits: few rows each, and more on a smaller
+    chip."""
+    options = {"forced": "cluster", "backward": backward}
+    for hidden in (128, 256, 512, 768):
+        *_, alone = plan((512, 1, hidden, 2), **options).clusters
+        assert alone == 1
+        for batch in range(1, 29):
+            _, blocks, _, rows = plan((512, batch, hidden, 2), **options).clusters
+            at_once = {4: 32, 8: 15, 16: 7}[blocks]
+            assert -(-batch // rows) <= at_once
+            assert rows == 1 or -(-batch // (rows - 1)) > at_once
+
+
+@BINDINGS
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("directions", [1, 2])
+def test_a_block_alone_has_narrow_layers_of_float32(directions: int, backward: bool) -> None:
+    """For any batch: as few rows each as the resident blocks allow."""
+    options = {"forced": "cluster", "directions": directions, "backward": backward}
+    for hidden, batch in itertools.product(
+        (1, 32, 33, 64, 65, 96, 97, 128), (*range(1, 600), 5000)
+    ):
+        units, blocks, _, rows = plan((512, batch, hidden, 4), **options).clusters
+        assert (units, blocks) == (next(width for width in BLOCKS if width >= hidden), 1)
+        at_once, most = 132 // directions, FLOAT_SHAPES[units, 1]
+        if batch <= at_once * most:
+            assert rows == -(-batch // at_once)
+    # Few clusters of 16 blocks are resident, so many rows use smaller clusters if these hold H.
+    # Forward these multiply on tensor cores, so few rows use them, too.
+    few = 16 if backward else 8
+    for hidden, batch, blocks in ((129, 2, few), (129, 200, 8), (256, 200, 8), (512, 200, 16)):
+        assert plan((512, batch, hidden, 4), **options).clusters[1] == blocks
+    # Four gates fill a block's registers sooner, and in a cluster take the shared memory of half of
+    # its rows or, forward, of some of them.
+    wide = 4 if backward else 6
+    for hidden, blocks, most in (
+        (96, 1, 2),
+        (97, 4, 8),
+        (256, 8, 8),
+        (257, 16, wide),
+        (512, 16, wide),
+    ):
+        found = plan((512, 200, hidden, 4), cell="lstm", **options).clusters
+        assert found[1] == blocks and found[3] <= most
+
+
+@BINDINGS
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("cell", ["lltm", "lstm", "gru"])
+@pytest.mark.parametrize("directions", [1, 2])
+def test_a_block_alone_has_few_rows_of_narrow_layers_of_half_types(
+    directions: int, cell: str, backward: bool
+) -> None:
+    """One row each, or two if not enough blocks are resident; with more rows clusters take so many
+    each that they need fewer waves. Larger layers use tensor cores; backward from H 33 on, if rows
+    consist of whole chunks of 16 bytes."""
+    options = {"cell": cell, "directions": directions, "backward": backward, "forced": "cluster"}
+    for multiprocessors, hidden in itertools.product((16, 132), (1, 31, 32, 33, 64, 65, 128)):
+        at_once = multiprocessors // directions
+        for batch in (1, 2, at_once, at_once + 1, 2 * at_once, 2 * at_once + 1, 1000):
+            size = 512, batch, hidden, 2
+            units, blocks, _, rows = plan(size, multiprocessors=multiprocessors, **options).clusters
+            tensor_cores = hidden > max(HALF_BLOCKS) or (backward and hidden == 64)
+            if tensor_cores or batch > 2 * at_once:
+                assert blocks > 1, size
+            elif batch <= at_once:
+                block = next(width for width in HALF_BLOCKS if width >= hidden)
+                assert (units, blocks, rows) == (block, 1, 1), size
+            elif hidden <= 32:
+                assert (units, blocks, rows) == (32, 1, 2), size
+            # Two rows of 33 to 64 units take about as long as a cluster.
+
+
+@BINDINGS
+def test_packed_batches_and_parts_of_chunks_are_planned_by_the_kernels_that_take_them() -> None:
+    """The dense kernels take neither packed batches nor resets, and are fast in other shapes."""
+    for backward, batch, dense, other in ((False, 16, 32, 16), (True, 256, 64, 32)):
+        options = {"cell": "gru", "backward": backward}
+        sizes = (512, batch, 256, 2)
+        assert plan(sizes, **options).clusters[0] == dense
+        for hidden, ragged in ((256, True), (250, False), (250, True)):
+            found = plan((512, batch, hidden, 2), ragged=ragged, **options)
+            assert found.algorithm == "cluster" and found.clusters[0] == other
+
+
+@BINDINGS
+def test_float32_on_tensor_cores_takes_as_many_rows_as_run_at_once() -> None:
+    """Forward, if a second wave of clusters would take longer than more rows in the first."""
+    for cell, hidden, batch, shape in (
+        ("lltm", 512, 1, (32, 16, 1, 1)),
+        ("lltm", 512, 16, (32, 16, 1, 3)),
+        ("lltm", 512, 64, (32, 16, 1, 10)),
+        ("gru", 512, 64, (32, 16, 1, 10)),
+        ("lstm", 512, 16, (32, 16, 1, 3)),
+        ("lstm", 512, 42, (32, 16, 1, 6)),
+        ("lstm", 256, 128, (32, 8, 1, 9)),
+        ("lltm", 257, 20, (32, 16, 1, 3)),
+    ):
+        found = plan((512, batch, hidden, 4), cell=cell, forced="cluster")
+        assert found.clusters == shape, (cell, hidden, batch)
+        # Not for packed batches or with resets.
+        for other in ({"backward": True}, {"ragged": True}):
+            one = plan((512, batch, hidden, 4), cell=cell, forced="cluster", **other)
+            units, blocks, _, rows = one.clusters
+            assert 1 <= rows <= FLOAT_SHAPES[units, blocks]
+
+
+@BINDINGS
+def test_tf32_where_torch_allows_it_is_a_reason_for_a_launch_a_step() -> None:
+    """With many rows one product per number (TF32) beats the three of fp16x2 on the chip."""
+    for batch, hidden, dense, packed, tf32 in (
+        (16, 256, "cluster", "cluster", "cluster"),
+        (512, 256, "cluster", "grid", "tiles"),
+        (1024, 250, "cluster", "grid", "step"),
+        (256, 512, "grid", "grid", "grid"),
+        (512, 512, "grid", "grid", "tiles"),
+        (1024, 500, "grid", "grid", "step"),
+    ):
+        sizes = (512, batch, hidden, 4)
+        for ragged, exact in ((False, dense), (True, packed)):
+            assert plan(sizes, cell="lstm", ragged=ragged).algorithm == exact
+            assert plan(sizes, cell="lstm", ragged=ragged, tf32=True).algorithm == tf32

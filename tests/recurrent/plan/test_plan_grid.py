@@ -1,0 +1,56 @@
+"""The planner's grids (test_plan.py): the multiprocessors that one needs, and its layers."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.recurrent.plan.test_plan import BINDINGS, plan
+
+
+@BINDINGS
+@pytest.mark.parametrize(
+    ("hidden", "backward", "blocks"),
+    [(33, False, 32), (33, True, 16), (1000, False, 64), (1000, True, 32), (2048, False, 128)],
+)
+def test_a_grid_on_a_small_chip(hidden: int, backward: bool, blocks: int) -> None:
+    words = (
+        f"^recurrent_layer: algorithm grid needs {blocks} multiprocessors a direction, "
+        rf"got {2 * blocks - 1} for 2($|\n)"
+    )
+    options = {"forced": "grid", "directions": 2, "backward": backward}
+    with pytest.raises(RuntimeError, match=words):
+        plan((512, 17, hidden, 2), multiprocessors=2 * blocks - 1, **options)
+    assert plan((512, 17, hidden, 2), multiprocessors=2 * blocks, **options).grid_rows == 24
+
+
+@BINDINGS
+def test_a_grid_of_wide_layers_runs_forward_alone() -> None:
+    for forced, way in itertools.product(("auto", "grid"), (False, True)):
+        one = plan((512, 17, 2048, 2), forced=forced, backward=way)
+        assert one.algorithm == ("step" if way else "grid")
+
+
+@BINDINGS
+@pytest.mark.parametrize("cell", ["lltm", "lstm", "gru"])
+@pytest.mark.parametrize(
+    ("hidden", "tf32", "units"),
+    [(512, True, 32), (512, False, 16), (1024, True, 16), (1024, False, 16)],
+)
+def test_a_grid_of_float32_backward(cell: str, hidden: int, tf32: bool, units: int) -> None:
+    blocks = hidden // units
+    options = {"cell": cell, "tf32": tf32, "backward": True, "forced": "grid"}
+    for few in (hidden - 127, hidden):
+        assert plan((512, 64, few, 4), multiprocessors=blocks, **options).algorithm == "grid"
+        words = f"algorithm grid needs {blocks} multiprocessors a direction, got {blocks - 1} for 1"
+        with pytest.raises(RuntimeError, match=words):
+            plan((512, 64, few, 4), multiprocessors=blocks - 1, **options)
+    free = plan((512, 64, hidden, 4), **options | {"forced": "auto"})
+    assert free.algorithm == "grid"
+
+
+@BINDINGS
+def test_a_grid_of_too_few_multiprocessors_says_so_backward_too() -> None:
+    with pytest.raises(RuntimeError, match="algorithm grid needs 128 multiprocessors a direction"):
+        plan((512, 17, 2048, 2), forced="grid", backward=True, multiprocessors=114)
