@@ -112,6 +112,22 @@ def test_int8(kind: str) -> None:
     assert torch.equal(found[0](X), found[1](X)) and is_ours(net)
 
 
+@EACH
+@pytest.mark.filterwarnings("ignore:`torch:DeprecationWarning")
+def test_int8_of_modules_made_as_ours(kind: str) -> None:
+    """They stay as they are, with a warning, until they are restored."""
+    quantize = torch.ao.quantization.quantize_dynamic
+    net = nn.Sequential(getattr(treadle.nn, kind)(I, H))
+    words = f"{kind}: torch.ao.quantization leaves this .* treadle.nn.restore"
+    with pytest.warns(UserWarning, match=words):
+        assert type(quantize(net)[0]) is getattr(treadle.nn, kind)
+    assert treadle.nn.restore(net).replaced == ["0"]
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        assert "quantized.dynamic" in type(quantize(net)[0]).__module__
+    assert not [each for each in heard if "treadle" in str(each.message)]
+
+
 # ---- counters
 
 

@@ -1,4 +1,4 @@
-"""Replaces torch's LSTM and GRU in a model by treadle's, and restores torch's."""
+"""Puts treadle's forward pass on torch's LSTM and GRU in a model, and restores torch's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Replaced:
     """Names of modules, as ``named_modules`` has them; "" is the model itself.
 
     Attributes:
-        replaced: those whose class changed.
+        replaced: those whose forward pass changed.
         left: those that stay as they are, each with the reason.
     """
 
@@ -35,17 +35,17 @@ class Replaced:
 
 
 def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
-    """Make every torch.nn.LSTM and torch.nn.GRU in ``model`` treadle's, in place.
+    """Let every torch.nn.LSTM and torch.nn.GRU in ``model`` run on treadle's kernels, in place.
 
-    The modules are the same objects with another class: parameters, hooks, buffers, ties and
-    references to them stay. ``recompute`` is off; set it on a module to switch it on.
+    The modules are the same objects of the same class, with another forward pass, that of
+    :class:`treadle.nn.LSTM` and :class:`GRU`: parameters, hooks, buffers, ties and references to
+    them stay. They are instances of both classes by ``isinstance``. ``recompute`` is off; set it on
+    a module to switch it on.
 
-    A replaced model supports everything that torch.nn's does, except tools that look for torch's
-    exact classes or read their code: ``torch.jit.script``, a library's own ONNX export
-    (``torch.onnx.export`` needs the table of treadle.onnx), int8 by ``torch.ao.quantization``
-    (``quantize_dynamic`` and ``prepare`` silently skip the layers), and tools that count operations
-    or take per-sample gradients by class, such as thop, ptflops and Opacus. Call :func:`restore`
-    before any of them.
+    Tools that know torch's classes take a replaced model as before, and what they make of it is
+    torch's: TorchScript, ``torch.onnx.export``, int8 by ``torch.ao.quantization``, counters of
+    operations, Opacus. docs/torch_tools.md lists them, and the exceptions. The forward pass is an
+    attribute of the module, so a ``copy.copy`` of the module alone must be replaced again.
 
     On NVIDIA GPUs of compute capability 7.5, and if it is too wide for its GPU, a layer launches a
     matrix product and a kernel for each step.
@@ -60,8 +60,9 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
 
     Returns:
         What was replaced, and what was left, each with the reason: modules with projections or
-        complex parameters; subclasses, which may override the forward pass; torch.nn's RNN,
-        LSTMCell, GRUCell and RNNCell, which treadle does not have.
+        complex parameters; subclasses, which may override the forward pass; modules whose
+        ``forward`` was set, as by accelerate's hooks; torch.nn's RNN, LSTMCell, GRUCell and
+        RNNCell, which treadle does not have.
 
     Raises:
         TypeError: ``model`` is not a module.
@@ -90,11 +91,15 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
 def restore(model: nn.Module) -> Replaced:
     """Undo :func:`replace`: make every treadle.nn.LSTM and GRU in ``model`` torch's, in place.
 
+    That includes modules that were made as such. Tools that look for torch's classes need it for
+    these.
+
     Args:
         model: a module.
 
     Returns:
-        What was replaced; subclasses are left.
+        What was replaced; subclasses are left, and modules whose ``forward`` was set after
+        :func:`replace`.
 
     Raises:
         TypeError: ``model`` is not a module.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, overload
 
@@ -53,6 +54,15 @@ class _TorchLayers(SequenceLayers):
         self.bidirectional = check_bool(name, "bidirectional", bidirectional)
         self.recompute = check_bool(name, "recompute", recompute)
 
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "qconfig":  # what torch.ao.quantization sets on every module of a model
+            warnings.warn(
+                f"{self._front.name}: torch.ao.quantization leaves this module in floating point, "
+                "because it looks for torch.nn's class: call treadle.nn.restore(model) before",
+                stacklevel=2,
+            )
+        super().__setattr__(name, value)
+
     def flatten_parameters(self) -> None:
         """Does nothing: the kernels read weights in place. torch makes all weights views of one
         block of memory for cuDNN, which safetensors refuses to load into."""
@@ -66,10 +76,10 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
     """:class:`torch.nn.LSTM` on treadle's kernels: one launch for all steps, any derivative.
 
     Parameters, their names and initialisation, ``state_dict``, arguments and results are
-    torch's, and so is this class by ``isinstance``; :func:`treadle.nn.replace` turns the modules of
-    a finished model into it. Derivatives beyond torch's: double backward, forward mode, vmap.
-    torch.compile breaks the graph at every such module unless torch._dynamo.config.allow_rnn is
-    True; torch.export does not.
+    torch's, and so is this class by ``isinstance``; :func:`treadle.nn.replace` gives its forward
+    pass to the modules of a finished model. Derivatives beyond torch's: double backward, forward
+    mode, vmap. torch.compile breaks the graph at every such module unless
+    torch._dynamo.config.allow_rnn is True; torch.export does not.
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
@@ -128,10 +138,10 @@ class GRU(_TorchLayers, nn.GRU, metaclass=Replaceable):
     """:class:`torch.nn.GRU` on treadle's kernels: one launch for all steps, any derivative.
 
     Parameters, their names and initialisation, ``state_dict``, arguments and results are
-    torch's, and so is this class by ``isinstance``; :func:`treadle.nn.replace` turns the modules of
-    a finished model into it. Derivatives beyond torch's: double backward, forward mode, vmap.
-    torch.compile breaks the graph at every such module unless torch._dynamo.config.allow_rnn is
-    True; torch.export does not.
+    torch's, and so is this class by ``isinstance``; :func:`treadle.nn.replace` gives its forward
+    pass to the modules of a finished model. Derivatives beyond torch's: double backward, forward
+    mode, vmap. torch.compile breaks the graph at every such module unless
+    torch._dynamo.config.allow_rnn is True; torch.export does not.
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
-from torch.func import functional_call
+from torch.func import functional_call, grad, vmap
 from torch.nn.utils import parametrizations, parametrize
 
 import treadle
@@ -155,7 +155,7 @@ def test_computed_weights(kind: str) -> None:
     """By both weight_norms, put on before replace and after it."""
     ways: list[tuple[Any, Any]] = [
         (parametrizations.weight_norm, parametrize.remove_parametrizations),
-        (functools.partial(torch.nn.utils.weight_norm), torch.nn.utils.remove_weight_norm),
+        (torch.nn.utils.weight_norm, torch.nn.utils.remove_weight_norm),
     ]
     for norm, remove in ways:
         for before in (True, False):
@@ -193,6 +193,16 @@ def test_functional_call(kind: str) -> None:
     call = functional_call(net, values, (X,))
     torch.testing.assert_close(call, functional_call(plain, values, (X,)))
     torch.testing.assert_close(net(X), plain(X))
+    assert is_ours(net)
+
+    def loss(values: dict[str, Tensor], row: Tensor, model: Net) -> Tensor:
+        return functional_call(model, values, (row[None],)).sum()  # type: ignore[no-any-return]
+
+    values = {name: p.detach() for name, p in net.named_parameters()}
+    rows = vmap(grad(loss), (None, 0, None))(values, X, net)
+    for row in (0, 4):
+        wanted = torch.autograd.grad(plain(X[row][None]).sum(), list(plain.parameters()))
+        torch.testing.assert_close([each[row] for each in rows.values()], list(wanted))
     assert is_ours(net)
 
 
