@@ -113,7 +113,7 @@ def test_int8(kind: str) -> None:
 
 
 @EACH
-@pytest.mark.filterwarnings("ignore:`torch:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore")
 def test_int8_of_modules_made_as_ours(kind: str) -> None:
     """They stay as they are, with a warning, until they are restored."""
     quantize = torch.ao.quantization.quantize_dynamic
@@ -223,9 +223,9 @@ FORMS: list[dict[str, Any]] = [
 
 @EACH
 @pytest.mark.parametrize("form", FORMS, ids=str)
-@pytest.mark.parametrize("dynamo", [True, False])
-def test_onnx_without_the_table(kind: str, form: dict[str, Any], dynamo: bool) -> None:
-    """The file has ONNX's own nodes and takes other sizes than the example's."""
+@pytest.mark.parametrize("way", ["any steps", "steps of the example", "dynamo=False"])
+def test_onnx_without_the_table(kind: str, form: dict[str, Any], way: str) -> None:
+    """The file has ONNX's own nodes and takes batches of other sizes than the example's."""
     net = Acts(kind, **form)
     replace(net)
     count = net.rnn.num_layers * (2 if net.rnn.bidirectional else 1)
@@ -234,22 +234,30 @@ def test_onnx_without_the_table(kind: str, form: dict[str, Any], dynamo: bool) -
         shape = (rows, steps, I) if net.rnn.batch_first else (steps, rows, I)
         return (torch.randn(shape), torch.randn(count, rows, H), torch.randn(count, rows, H))
 
-    options: dict[str, Any] = {"dynamo": dynamo, "input_names": ["x", "h", "c"]}
-    if dynamo:
+    options: dict[str, Any] = {"dynamo": way != "dynamo=False", "input_names": ["x", "h", "c"]}
+    if options["dynamo"]:
         size = torch.export.Dim.DYNAMIC
-        options["dynamic_shapes"] = {"x": {0: size, 1: size}, "h": {1: size}, "c": {1: size}}
+        sizes = {0: size, 1: size}
+        if way == "steps of the example":
+            del sizes[1 if net.rnn.batch_first else 0]
+        options["dynamic_shapes"] = {"x": sizes, "h": {1: size}, "c": {1: size}}
     else:
         options["dynamic_axes"] = {"x": {0: "a", 1: "b"}, "h": {1: "rows"}, "c": {1: "rows"}}
     file = onnx_file(net, given(4, 3), **options)
-    assert kind in {
-        node.op_type for node in pytest.importorskip("onnx").load_from_string(file).graph.node
-    }
-    for steps, rows in ((4, 3), (7, 2)):
+    nodes = pytest.importorskip("onnx").load_from_string(file).graph.node
+    assert kind in {node.op_type for node in nodes}
+    for steps, rows in ((4, 3), (4 if way == "steps of the example" else 7, 2)):
         inputs = given(steps, rows)
         with torch.no_grad():
             torch.testing.assert_close(
                 run_onnx(file, *inputs), list(net(*inputs)), rtol=1e-4, atol=1e-5
             )
+
+
+@EACH
+def test_onnx_verifies(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    onnx_file(replaced(kind), (X,), dynamo=True, verify=True)
+    assert not [each for each in caplog.messages if "difference" in each]
 
 
 @EACH

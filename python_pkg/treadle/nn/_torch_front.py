@@ -52,9 +52,11 @@ class TorchFront(Front):
         input, states, *_ = arguments
         each = (states,) if isinstance(states, Tensor) else states
         dtypes = {input.dtype, *(state.dtype for state in each)}
-        if plain and len(dtypes) == 1 and dtypes <= _ONNX_DTYPES:
-            return onnx_layers(self.name, *arguments)
-        return None
+        if not plain or len(dtypes) > 1 or not dtypes <= _ONNX_DTYPES:
+            return None
+        # torch.export would fix the number of steps of torch's op.
+        any_steps = isinstance(input.size(1 if arguments[-1] else 0), torch.SymInt)
+        return onnx_layers(self.name, *arguments) if any_steps else self.torchs(*arguments)
 
     def parameters(self, layer: Any) -> list[Tensor]:
         # torch.nn.RNNBase keeps its parameters in this list, too.
