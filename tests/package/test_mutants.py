@@ -87,7 +87,7 @@ def test_a_record_has_verdicts_of_mutants_that_there_are(tmp_path: Path) -> None
 
 
 def test_libraries_of_mutants_travel(tmp_path: Path) -> None:
-    """A copy of the tree on another machine finds the compiled libraries where its own would be."""
+    """A copy of the tree on another machine finds the compiled libraries in their usual place."""
 
     class Compiled(Copy):
         def build(self) -> bool:
