@@ -3,7 +3,7 @@
     python benchmarks/pages/readme_numbers.py          rewrite the blocks between the comment lines
     python benchmarks/pages/readme_numbers.py --check  fail if a block is not what it would write
 
-README.md has four lines of the GPU with the most rows. Everything else is in docs/performance.md
+README.md has four lines about the GPU with the most rows. Everything else is in docs/performance.md
 (performance_page.py), docs/dev/targets.md (targets_page.py, sweep_page.py), docs/recurrent.md
 (rl_page.py), docs/sine.md (sine_page.py), docs/sine_linear.md (sine_linear_page.py), docs/jets.md
 (jets_page.py), docs/interop.md (jax_page.py), docs/language_model.md (lm_page.py), docs/agent.md
@@ -49,7 +49,7 @@ FEWEST = 3
 
 
 def speeds(rows: Iterable[Row], baseline: str) -> list[float]:
-    """How many times as fast as the baseline treadle is, of the rows that timed it."""
+    """treadle's speed relative to the baseline, for the rows that timed it."""
     times = [row["times"] for row in rows if baseline in row.get("times", {})]
     return [time[baseline]["median_us"] / time["treadle"]["median_us"] for time in times]
 
@@ -112,7 +112,7 @@ def siren(rows: list[Row]) -> Iterator[str]:
 
 
 def headline(found: list[Machine]) -> Iterator[str]:
-    """The lines of the GPU with the most rows, and what it was."""
+    """The lines of the GPU with the most rows, and the name of that GPU."""
     gpus = [machine for machine in found if machine[1]["device"] == "cuda"]
     if not gpus:
         yield performance_page.NONE_YET

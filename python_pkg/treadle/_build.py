@@ -34,13 +34,13 @@ def library_path() -> str:
     """Path of the op library for the running torch, for ``torch.ops.load_library`` and for C++.
 
     Raises:
-        ImportError: if this package has none for it, or no torch is installed.
+        ImportError: if this package has none for that torch, or no torch is installed.
     """
     return str(_folder() / "libtreadle.so")
 
 
 def kernels_path() -> str:
-    """Path of the library that needs no torch, whose functions treadle/kernels.h declares."""
+    """Path of the library without torch, whose functions treadle/kernels.h declares."""
     return str(LIB / "libtreadle_kernels.so")
 
 
@@ -119,7 +119,7 @@ def rebuild_command() -> str:
 
 
 def _origin() -> str:
-    """The folder that treadle was installed from, or a word for it where pip did not note one."""
+    """The folder that treadle was installed from, or a placeholder if pip recorded none."""
     try:
         noted = importlib.metadata.distribution("treadle").read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:

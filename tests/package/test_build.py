@@ -1,4 +1,4 @@
-"""The build: what it decides without a toolkit, what it compiles, what it compiles again."""
+"""The build: its decisions without a toolkit, what it compiles, and what it recompiles."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def test_a_wheel_has_a_library_for_torch_without_cuda(
 def test_units_are_folders_or_equal_parts_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that an edit compiles few files again, and a new one moves none to another folder's."""
+    """An edit must recompile few files, and a new file must not move others to another unit."""
     monkeypatch.chdir(tmp_path)
     files = {"one": 7, "one/cuda": 2, "one/part": 1, "one/part/cuda": 1, "two": 8, "": 1}
     for folder, count in files.items():
@@ -273,7 +273,7 @@ def test_units_are_folders_or_equal_parts_of_them(
 def test_kernels_begin_without_torch(
     monkeypatch: pytest.MonkeyPatch, toolkit: Path, tmp_path: Path
 ) -> None:
-    """Their commands are those of the build that follows, which so finds them made."""
+    """Their commands equal those of the build that follows, so that it does not repeat them."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
     without = host.Torch("0.0.0", "13.0", True, Path("no-torch"), ())
@@ -289,7 +289,7 @@ def test_kernels_begin_without_torch(
 def test_code_for_an_older_gpu_is_assembled_for_a_newer_one(
     toolkit: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As tests of layers that are planned for another GPU need it (docs/other_gpus.md)."""
+    """Tests of layers that are planned for another GPU need this (docs/other_gpus.md)."""
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.0")
     assert cuda.find(TORCH).gencode() == ["-gencode=arch=compute_80,code=sm_80"]
     monkeypatch.setenv("TREADLE_ASSEMBLE_FOR", "9.0")

@@ -1,4 +1,4 @@
-"""``import treadle``: what it must not do, and what it says where the build does not fit."""
+"""``import treadle``: what it must not do, and its errors if the build does not fit."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_fork_after_import_and_after_use() -> None:
 
 
 def refused(path: Path, code: str = "import treadle") -> str:
-    """The sentence with which the import fails, before the library was loaded."""
+    """The message of the failed import; the library must not have been loaded."""
     watch = f"""
 try:
     {code}
@@ -240,7 +240,7 @@ def test_what_the_binaries_are_linked_to() -> None:
         paths = [line.split()[-1] for line in said.stdout.splitlines() if "PATH" in line]
         assert paths == wanted.get(binary.name, ["[$ORIGIN/lib]"])
         assert binary.parent == installed.PACKAGE or "libpython" not in said.stdout
-        # A copy of it inside would be a second one in the process.
+        # A statically linked copy would be a second one in the process.
         assert "[libstdc++.so.6]" in said.stdout
         if binary.name == "libtreadle_kernels.so":
             needed = set(re.findall(r"NEEDED.*\[([\w+]+)", said.stdout))

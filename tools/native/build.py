@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def build(package: Path, version: str) -> None:
-    """Build all binaries, and lay them with the facts into `package`.
+    """Build all binaries, and put them with the facts into `package`.
 
     They are for the installed torch and the running Python; with $TREADLE_TORCHES, for those torch
     packages, with CUDA and without, and every Python that is found.
@@ -71,13 +71,13 @@ def build_for(torch: host.Torch, pythons: list[host.Python], package: Path, vers
 def run_ninja(file: Path, jobs: int) -> int:
     command = [host.ninja(), "-f", str(file), "-j", str(jobs)]
     env = host.ccache_environment(ROOT) | os.environ
-    # It would put a folder of this machine into both binaries.
+    # LD_RUN_PATH would write a folder of this machine into both binaries.
     env.pop("LD_RUN_PATH", None)
     return subprocess.run(command, env=env).returncode
 
 
 def laid(graph: Graph, package: Path) -> dict[Path, Path]:
-    """Each binary of the build, and where it lies in the package."""
+    """Each binary of the build, and its path in the package."""
     of_torch = facts_of(package, graph.torch).parent
     handlers = [graph.jax_handlers] if host.jax_include() else []
     for_cpu = facts_of(package, graph.torch, "-cpu").parent
@@ -101,14 +101,14 @@ def _has(toolkit: cuda.Toolkit | cuda.Missing) -> bool:
 def build_folder() -> Path:
     """Where objects are kept.
 
-    $TREADLE_BUILD_DIR moves it. ninja knows an object by its path: one relative to the tree keeps
-    objects in copies of a tree that is built, an absolute one between two unpacked sdists.
+    $TREADLE_BUILD_DIR moves it. ninja identifies objects by path: a path relative to the tree lets
+    copies of a built tree reuse objects, an absolute one lets several unpacked sdists share them.
     """
     return Path(os.environ.get("TREADLE_BUILD_DIR") or "build/native")
 
 
 def _lay(source: Path, target: Path) -> None:
-    """Replace `target` in one step: a process that has it loaded keeps the old file."""
+    """Replace `target` atomically: a process that has loaded it keeps the old file."""
     if target.exists() and filecmp.cmp(source, target, shallow=False):
         return
     beside = target.with_name(f"{target.name}.{os.getpid()}.new")
@@ -117,7 +117,7 @@ def _lay(source: Path, target: Path) -> None:
 
 
 def _commit() -> str:
-    """The commit that is built: of the clone, or as an sdist wrote it down; "" where unknown."""
+    """The commit that is built, from the clone or from the sdist's record; "" if unknown."""
     written = ROOT / "COMMIT"
     if written.exists():
         return written.read_text().strip()
@@ -166,7 +166,7 @@ def _facts(graph: Graph, toolkit: cuda.Toolkit | cuda.Missing) -> dict[str, obje
 
 
 def _public(flags: list[str]) -> list[str]:
-    """Flags without folders, which mean nothing on another machine."""
+    """Flags without folders, which have no meaning on another machine."""
     kept: list[str] = []
     skip = False
     for flag in flags:
@@ -180,7 +180,8 @@ def _public(flags: list[str]) -> list[str]:
 
 
 def _say_cpu_only(missing: cuda.Missing) -> None:
-    """The last words of a CPU-only build. pip hides a build's output: then to the terminal too."""
+    """The final message of a CPU-only build. pip hides a build's output, so it also goes to the
+    terminal."""
     bar = "=" * 78
     text = (
         f"\n{bar}\ntreadle was built WITHOUT CUDA: tensors on a GPU will raise.\n"
