@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.recurrent.training_cases import T, grads_of, looped, made, same
+from tests.recurrent.support.training_cases import T, grads_of, looped, made, same
 from tests.support.inputs import GPU
 from treadle.nn import make_training_step
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.recurrent.training_cases import B, H, I, Net, device, made
+from tests.recurrent.support.training_cases import B, H, I, Net, device, made
 from treadle.nn import make_training_step
 
 __all__ = ["device"]  # the fixture

@@ -13,7 +13,18 @@ import torch
 from torch import Tensor, nn
 
 import treadle
-from tests.recurrent.training_cases import B, H, I, Net, T, device, grads_of, looped, made, same
+from tests.recurrent.support.training_cases import (
+    B,
+    H,
+    I,
+    Net,
+    T,
+    device,
+    grads_of,
+    looped,
+    made,
+    same,
+)
 from treadle.nn import make_training_step
 
 __all__ = ["device"]  # the fixture
