@@ -88,7 +88,7 @@ struct RecurrenceBackward {
 };
 
 // Recomputes c before each step from the saved gates, for the backward pass. c [B, H] acc: the
-// the state before the first step, on return that after the last.
+// state before the first step, and on return the state after the last step.
 struct RecurrenceCStates {
   CellKind cell;
   Dtype dtype;

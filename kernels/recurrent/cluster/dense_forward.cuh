@@ -149,8 +149,7 @@ __global__ void __launch_bounds__(
         }
       }
     }
-    // After this, as in cluster/forward.cuh, the barrier of this parity may be armed for step s +
-    // 2.
+    // Now, as in cluster/forward.cuh, the barrier of this parity may be armed for step s + 2.
     ptx::sync_threads(1 + unit_group, kSplits * kWarp);
     if (rearms) ptx::arrive_expecting(own_barrier + parity, expected);
 

@@ -121,8 +121,8 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
     if (s > 0) ptx::wait_barrier(barriers + 8 * parity, (s - 1) >> 1 & 1);
     multiply_rows<Layout, kAll, units>(weights, states + parity * (Layout::kStateBytes / 4), sums,
                                        rows_each);
-    // After this all threads have read the gradients, so the barrier of this parity may be armed
-    // for step s + 2.
+    // Now all threads have read the gradients, so the barrier of this parity may be armed for
+    // step s + 2.
     __syncthreads();
     if (s > 0 && thread == 0) ptx::arrive_expecting(barriers + 8 * parity, expected);
 

@@ -117,8 +117,8 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
     float* stage = stages + s % Layout::kStages * (Layout::kStageBytes / 4);
     if (s > 0) ptx::wait_barrier(barriers + 8 * parity, (s - 1) >> 1 & 1);
     multiply_rows<Layout, kAll, kOutputs>(weights, state, sums, rows_each);
-    // After this all threads have read h_{t-1}, so the barrier of this parity may be armed for step
-    // s + 2.
+    // Now all threads have read h_{t-1}, so the barrier of this parity may be armed for step s +
+    // 2.
     __syncthreads();
     if (s > 0 && thread == 0) ptx::arrive_expecting(barriers + 8 * parity, expected);
 

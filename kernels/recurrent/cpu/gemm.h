@@ -109,7 +109,7 @@ inline void multiply(const acc* panel, const acc* const* x, int64_t k_size, acc*
   }
 }
 
-// The most rows of a call: their sums fill the registers.
+// The most rows of a call, whose sums fill the registers.
 template <int units>
 inline constexpr int kMostRows = kVectorBytes == 64   ? (units > 3 ? 6 : 8)
                                  : kVectorBytes == 32 ? (units > 3 ? 1 : 2)

@@ -20,7 +20,7 @@ struct GroupRows {
   int64_t first;
   int count;
 
-  // The first row of step t among all S.
+  // The index in S of the first row of step t.
   __device__ __forceinline__ int64_t start(int t) const {
     return starts == nullptr ? int64_t{t} * batch : __ldg(starts + t);
   }
@@ -120,7 +120,7 @@ __device__ __forceinline__ void store_eight(char* at, uint4 x, int count, bool v
   store_four(at + 8, {x.z, x.w}, count - 4, false);
 }
 
-// Hides how x was computed: otherwise the compiler recomputes it in every step to save its
+// Hides how x was computed. Otherwise the compiler recomputes it in every step to save its
 // register.
 __device__ __forceinline__ void keep(uint32_t& x) { asm volatile("" : "+r"(x)); }
 __device__ __forceinline__ void keep(int64_t& x) { asm volatile("" : "+l"(x)); }
@@ -228,8 +228,8 @@ struct CompiledFor {
   }
 };
 
-// Whether the kernel code that the driver has loaded has a body. Code for an older GPU that the
-// driver translates may have none: it would run and compute nothing.
+// Whether the kernel that the driver loaded has a body. If the driver translates code for an
+// older GPU, the kernel may be empty, and would run and compute nothing.
 template <class... P>
 cudaError_t has_code(void (*kernel)(P...), const CompiledFor& compiled, bool* found) {
 #if defined(__CUDA_ARCH_LIST__)

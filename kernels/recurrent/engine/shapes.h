@@ -1,6 +1,6 @@
 // The shapes of the persistent kernels and the layouts of a block's shared memory.
-// Needs neither torch nor CUDA: the planner uses these numbers before a launch, and the kernels are
-// built on them. gates: per unit; state_gates: the gates that have a product with h
+// Needs neither torch nor CUDA: the planner uses these numbers before a launch, and the kernels
+// are compiled for them. gates: per unit; state_gates: the gates that have a product with h
 // (kernels/math/cells).
 #pragma once
 

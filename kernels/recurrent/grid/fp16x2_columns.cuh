@@ -45,7 +45,7 @@ __device__ __forceinline__ void describe_columns(const PersistentBackward& args,
   __syncthreads();
 }
 
-// The scaling of a row's gradients in a span.
+// The scale of a row's gradients in a span.
 struct SplitSpan {
   int exponent;
 
@@ -57,7 +57,7 @@ struct SplitSpan {
   __device__ __forceinline__ float factor() const {
     return __int_as_float((254 + kSplitTop - exponent) << 23);
   }
-  // The inverse factor, times the part that SplitRow removes from the scale of a sum, as a byte.
+  // The inverse factor, times the factor that SplitRow leaves out of a sum's scale, as a byte.
   __device__ __forceinline__ uint32_t byte() const {
     return static_cast<uint32_t>(exponent - kSplitTop + kSplitState);
   }

@@ -68,7 +68,7 @@ struct GridForward {
   static constexpr int kSumBytes = kMultiplyingWarps * state_gates * 512;
   static constexpr int kWeights = 2 * kSumBytes;  // after two buffers of sums
   static constexpr int kStages = kWeights + kMultiplyingWarps * kInShared * state_gates * 512;
-  // For each row: c and h of 8 pairs, and the stages of the input.
+  // Bytes per row: c and h of 8 pairs, and the stages of the input.
   static constexpr int kRowBytes = kUnits / 2 * 12 + kDepth * gates * kStageRow;
 
   static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
@@ -118,7 +118,7 @@ struct GridSplit {
   static constexpr int kBias = kWeights + kMultiplyingWarps * kInShared * 512;  // and the scale
   static constexpr int kExact = kBias + gates * kUnits * 8;                     // by fma
   static constexpr int kStages = kExact + 16;
-  // For each row: c and h of 8 pairs, and the stages of the input.
+  // Bytes per row: c and h of 8 pairs, and the stages of the input.
   static constexpr int kRowBytes = kUnits / 2 * 16 + kDepth * gates * kStageRow;
 
   static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
@@ -127,7 +127,7 @@ struct GridSplit {
 template <int gates, int state_gates, int hidden, bool setmaxnreg>
 struct GridBackward {
   static constexpr bool kSetmaxnreg = setmaxnreg;
-  // A block reads the gradients of all gates of all units, so there are only as many blocks as W_hh
+  // A block reads the gradients of all gates of all units, so there are no more blocks than W_hh
   // needs.
   static constexpr int kUnits = !setmaxnreg && hidden > kGridNarrowHidden ? 16 : 32;
   static constexpr int kBlocks = hidden / kUnits;
@@ -160,7 +160,7 @@ struct GridBackward {
   static constexpr int kSumBytes = kMultiplyingWarps * kTiles * 512;  // there are two
   static constexpr int kWeights = 2 * kSumBytes;
   static constexpr int kStages = kWeights + kMultiplyingWarps * kInShared * kTiles * 512;
-  // For each row: gradients of h and c of 16 pairs, and stages of gates, grad_output and c.
+  // Bytes per row: gradients of h and c of 16 pairs, and stages of gates, grad_output and c.
   static constexpr int kRowBytes = kUnits / 2 * 16 + kDepth * ((gates + 1) * kStageRow + kCRow);
 
   static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
@@ -223,7 +223,7 @@ struct GridSplitBackward {
   static constexpr int kExact = kColumns + kUnits * 4;                             // by fma
   static constexpr int kBiases = kExact + 16;
   static constexpr int kStages = kBiases + kFinishing * gates * 8;
-  // For each row: gradients of h and c of pairs, and stages of gates, grad_output and c.
+  // Bytes per row: gradients of h and c of pairs, and stages of gates, grad_output and c.
   static constexpr int kRowBytes = kUnits / 2 * 16 + kDepth * ((gates + 1) * kStageRow + kCRow);
 
   static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
@@ -231,8 +231,8 @@ struct GridSplitBackward {
 
 // The resources that a group of blocks needs.
 struct GridShape {
-  int blocks;      // of a group
-  int tile_bytes;  // of the exchange of a group, for a step of eight rows
+  int blocks;      // per group
+  int tile_bytes;  // bytes of a group's exchange per step of eight rows
   int most_rows, stages, row_bytes;
 
   // The most rows, in whole tiles, that fit in a block's shared memory; 0: none.

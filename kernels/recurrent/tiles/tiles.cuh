@@ -101,7 +101,7 @@ __device__ __forceinline__ void load_stages(const TileMemory<Stages>& memory,
   }
 }
 
-// A consumer's position among the stages. `last` is the stage that is still being read, if any.
+// A consumer's position in the stages. `last` is the stage that is still being read, if any.
 template <class Stages>
 struct TileReader {
   const TileMemory<Stages>& memory;
