@@ -25,7 +25,7 @@ const auto& single_layer_op() {
 Tensor of_directions(at::TensorList params, int64_t each, int64_t k) {
   if (k >= each) return Tensor();
   if (static_cast<int64_t>(params.size()) > each) return at::stack({params[k], params[each + k]});
-  // A wrong shape only gains a dimension; the op then refuses it.
+  // A wrong shape only gets another dimension here; the op then refuses it.
   return params[k].dim() == (k < 2 ? 2 : 1) ? params[k] : params[k].unsqueeze(0);
 }
 

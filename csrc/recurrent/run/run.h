@@ -16,7 +16,7 @@ namespace treadle {
 
 // The resets as the kernels read them: contiguous, and c in acc.
 struct LayerResets {
-  Tensor marks, h, c;  // undefined: no resets; zeros
+  Tensor marks, h, c;  // undefined: no resets (marks), or zeros (h, c)
   bool per_step = false;
 
   LayerResets(const LayerArguments& a, ScalarType acc)
@@ -46,7 +46,7 @@ struct LayerRun {
   RecurrenceSizes sizes;
   ScalarType acc, work;  // dtypes of sums and of the products of grad_gates
   RecurrencePlan plan;
-  LaunchScope scope;         // launches during this object's lifetime are part of the plan
+  LaunchScope scope;         // launches during its lifetime are recorded as part of the plan
   std::optional<bool> tf32;  // tf32 of products, if it differs from torch's setting
   LayerResets resets;
 
@@ -101,8 +101,8 @@ struct LayerRun {
   // Whether there is nothing to compute.
   bool idle() const { return sequence.rows == 0 || sizes.hidden == 0; }
   bool persistent() const { return plan.persistent() && !idle(); }
-  // Whether the kernels read half types in pairs; the neighbour of a number must not be written
-  // meanwhile.
+  // Whether the kernels read half types in pairs. The neighbour of a number must then not be
+  // written meanwhile.
   bool reads_words() const { return plan.one_block() && is_half(sizes.dtype); }
 
   // The multiplications of the larger product with a weight.

@@ -74,7 +74,7 @@ def of_processor(step: Step) -> float:
 
 
 def slowest(small: Step, others: list[Step]) -> float:
-    """The largest ratio of one's time to `small`'s, each in its best of at most ROUNDS.
+    """The largest ratio of a call's time to that of `small`; each is the best of at most ROUNDS.
 
     Other processes may take most of the processor, and of resources that cores share, for a while.
     So this compares processor time with that of `small` in the same round.
