@@ -35,6 +35,7 @@ from benchmarks.recurrent import (  # noqa: E402
     rl,
     sweep,
     sweep_cells,
+    training_step,
 )
 from benchmarks.sine_linear import jets, siren  # noqa: E402
 from benchmarks.sine_linear import layer as sine_linear  # noqa: E402
@@ -51,6 +52,7 @@ SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "cell": cell.plans,
     "layer": layer.plans,
     "layer_overhead": layer_overhead.plans,
+    "training_step": training_step.plans,
     "sine_linear": sine_linear.plans,
     "siren": siren.plans,
     "jets": jets.plans,

@@ -1,9 +1,10 @@
 """The build facts of this package, and whether they fit the running torch and Python.
 
 ``lib/libtreadle_kernels.so`` is for any torch, ``lib/torch-2.11/libtreadle.so`` for one minor of
-it, together with the build's facts. ``load`` finds the folder of the running torch and compares
-the facts before it opens the library, so that a mismatch raises one sentence and never an undefined
-symbol.
+it, together with the build's facts. With CUDA that needs torch's CUDA libraries, so a wheel also
+has ``lib/torch-2.11-cpu``, for torch without CUDA. ``load`` finds the folder of the running torch
+and compares the facts before it opens the library, so that a mismatch raises one sentence and never
+an undefined symbol.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 PACKAGE = Path(__file__).resolve().parent
 LIB = PACKAGE / "lib"
+CPU = "-cpu"  # at the end of a folder of LIB: for torch without CUDA
 OLDEST = "2.11"  # the oldest torch that treadle can be built for
 TREE = PACKAGE.parents[1]  # the repository, where treadle is imported from one
 
@@ -44,7 +46,8 @@ def kernels_path() -> str:
 
 def builds() -> list[str]:
     """The torch minors that this package holds a library for: ["2.11", "2.12"]."""
-    found = [file.parent.name.removeprefix("torch-") for file in LIB.glob("torch-*/facts.json")]
+    names = {file.parent.name.removesuffix(CPU) for file in LIB.glob("torch-*/facts.json")}
+    found = [name.removeprefix("torch-") for name in names]
     return sorted(found, key=lambda minor: [int(part) for part in minor.split(".")])
 
 
@@ -74,8 +77,12 @@ def _folder() -> Path:
             f"treadle has not been built: {PACKAGE} holds no compiled library. "
             f"Build it with: {rebuild_command()}"
         )
-    version = _torch(held).__version__
+    torch = _torch(held)
+    version = torch.__version__
     folder = LIB / f"torch-{_minor(version)}"
+    if torch.version.cuda is None and torch.version.hip is None:
+        cpu = folder.with_name(folder.name + CPU)
+        folder = cpu if cpu.exists() else folder
     if not (folder / "libtreadle.so").exists():
         raise ImportError(
             f"treadle holds builds for torch {', '.join(held)}, and this is torch {version}. "

@@ -10,8 +10,8 @@ fails on the unchanged copy.
 A machine without a GPU can compile for one that has one: `--build FOLDER` keeps each mutant's
 libraries in FOLDER and runs no test, `--built FOLDER` tests them.
 
-`--record FILE` adds to a JSON file when and where each mutant was killed. The repository keeps
-record.json, and a test requires an entry for every mutant.
+`--record FILE` adds to a JSON when and where each was killed, and drops mutants that are gone;
+`--unrecorded` leaves out those that it says were killed. record.json is the tree's.
 """
 
 from __future__ import annotations
@@ -145,12 +145,17 @@ class Sound:
 
 
 class Record:
-    """A JSON file that says when, where and how each mutant was killed; written after each one."""
+    """A JSON of when, where and how each mutant was killed, written after each of them. It forgets
+    those that no table has any more."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self.lock = Lock()
-        self.found = json.loads(path.read_text()) if path is not None and path.exists() else {}
+        found = json.loads(path.read_text()) if path is not None and path.exists() else {}
+        names = {mutant.name for mutant in read_all()}
+        self.found = {name: entry for name, entry in found.items() if name in names}
+        if self.found != found:
+            self.write()
 
     def has_killed(self, mutant: Mutant) -> bool:
         return bool(self.found.get(mutant.name, {}).get("verdict", "").startswith("killed"))
@@ -161,7 +166,11 @@ class Record:
         with self.lock:
             day = date.today().isoformat()
             self.found[mutant.name] = {"date": day, "machine": machine, "verdict": verdict}
-            self.path.write_text(json.dumps(dict(sorted(self.found.items())), indent=1) + "\n")
+            self.write()
+
+    def write(self) -> None:
+        assert self.path is not None
+        self.path.write_text(json.dumps(dict(sorted(self.found.items())), indent=1) + "\n")
 
 
 def machine_name(cuda: bool) -> str:
@@ -276,9 +285,11 @@ def main() -> int:
     skipped = [mutant.name for mutant in mutants if mutant.needs_cuda and not gpus]
     mutants = [mutant for mutant in mutants if gpus or not mutant.needs_cuda]
     bad = 0
-    for full in (False, True):
-        share = [mutant for mutant in mutants if ("full" in mutant.needs) == full]
-        bad += run(share, options.jobs, libraries, gpus, record) if share else 0
+    # Three builds: a header of a CPU mutant would have its CUDA files compiled, too.
+    for cuda, full in ((False, False), (True, False), (True, True)):
+        share = [m for m in mutants if (m.needs_cuda, "full" in m.needs) == (cuda, full)]
+        used = gpus if cuda else []
+        bad += run(share, options.jobs, libraries, used, record) if share else 0
     for name in skipped:
         print(f"{name:52}skipped: needs a GPU and nvcc")
     how = "built" if options.build else "killed"

@@ -97,16 +97,22 @@ def test_near_quarter_turns(dtype: torch.dtype, second: str, omega: float, devic
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
 def test_first_parts_alone_near_quarter_turns(dtype: torch.dtype, device: str) -> None:
-    """The gradient of a weight only depends on z_i = y_i / (omega c), with a very small c."""
-    u = math.pi / 2 + torch.linspace(-3e-4, 3e-4, 1001, dtype=torch.float64)
-    jet = torch.stack([u, torch.full_like(u, 0.7)])[..., None].to(device, dtype)
-    weight = torch.ones(1, 1, device=device, dtype=dtype).requires_grad_()
-    y = ops.sine_linear_jet(jet.requires_grad_(), weight, None, 1.0, 1)
+    """The gradient of a weight that only z_i = y_i / (omega c) reaches, c ever so small: among
+    these phases are those that are kept as an exact quarter turn, or a cosine of 0."""
+    distance = torch.linspace(-3e-4, 3e-4, 1001, dtype=torch.float64)
+    u = torch.cat([0.5 * math.pi + distance, 1.5 * math.pi + distance])
+    # A half type alone comes no closer than 5e-4: what it leaves is a second input.
+    high = u.to(dtype)
+    values = torch.stack([high, (u - high.double()).to(dtype)], -1)
+    jet = torch.stack([values, torch.tensor([0.75, 0], dtype=dtype).expand(values.shape)])
+    jet = jet.to(device).requires_grad_()
+    weight = torch.ones(1, 2, device=device, dtype=dtype).requires_grad_()
+    y = ops.sine_linear_jet(jet, weight, None, 1.0, 1)
     grad = torch.zeros_like(y)
     grad[1] = 1
     (found,) = torch.autograd.grad(y, jet, grad)
-    # By the value: s'' z_1, which is -0.7 sin(u).
-    expected = -0.7 * jet[0].detach().double().sin()
+    # By the value: s'' z_1, which is -0.75 sin(u).
+    expected = -0.75 * jet[0].detach().double().sum(-1, keepdim=True).sin()
     tolerance = {torch.float32: 4e-7}.get(dtype, 2 * torch.finfo(dtype).eps)
     assert float((found[0].double() - expected).abs().max()) < tolerance
 

@@ -84,6 +84,10 @@ class Missing:
     expected: bool = False  # reported in one line, not in a box
 
 
+# Why a wheel's library for torch without CUDA has none.
+TORCH_WITHOUT = Missing("this torch is built without CUDA", "install torch with CUDA 13")
+
+
 def for_checking() -> bool:
     """Whether the kernels are only for checking, not for speed: $TREADLE_CHECK_BUILD=1."""
     asked = os.environ.get("TREADLE_CHECK_BUILD", "")

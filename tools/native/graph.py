@@ -1,7 +1,9 @@
 """Writes the ninja file: every object, the binaries, and the flags of each.
 
-- libtreadle_kernels.so: kernels/, without torch and Python. Built once for all torch versions.
-- libtreadle.so: csrc/, the ops of one torch version.
+- libtreadle_kernels.so: kernels/, without torch and Python. Made once for all torch versions.
+- libtreadle.so: csrc/, the ops of one torch version. With CUDA it needs torch's CUDA libraries, so
+  a wheel has a second one for the same torch without CUDA, which shares all objects of csrc/ but
+  those of the cuda folders.
 - _C: csrc/bindings.cpp, one for each Python version.
 - libtreadle_jax.so: kernels/jax/, the handlers of treadle.jax; only where JAX is installed.
 
@@ -63,6 +65,7 @@ class Graph:
     base: Path
     version: str
     pythons: list[host.Python] = field(default_factory=lambda: [host.Python.running()])
+    also_cpu: bool = False  # also a library for this torch without CUDA
     lines: list[str] = field(default_factory=list)
 
     @property
@@ -95,6 +98,11 @@ class Graph:
     def library(self) -> Path:
         return self.out / "libtreadle.so"
 
+    @property
+    def cpu_library(self) -> Path:
+        """It has the name of `library`, which programs know."""
+        return self.folder / "without-cuda" / self.library.name
+
     def module(self, python: host.Python) -> Path:
         return self.shared / self.backend / f"_C{python.suffix}"
 
@@ -103,17 +111,24 @@ class Graph:
         self._begin()
         self._precompile()
         self._edge("link", self.kernels, self._objects_without_torch(), self._kernels_flags())
-        objects = self._host_objects()
-        if isinstance(self.toolkit, cuda.Toolkit):
-            objects += self._cuda_objects(self.toolkit)
-        else:
-            objects += self._missing_object(self.toolkit)
-        needs = escape(self.kernels)
-        self._edge("link", self.library, objects, self._library_flags(), needs=needs)
+        host_objects = self._host_objects()
+        self._link_library(self.library, host_objects, self.toolkit)
+        if self.also_cpu:
+            self._link_library(self.cpu_library, host_objects, cuda.TORCH_WITHOUT)
         self._modules()
         if include := host.jax_include():
             self._jax(include)
         return self._end(self.out / "build.ninja")
+
+    def _link_library(
+        self, library: Path, host_objects: list[Path], toolkit: cuda.Toolkit | cuda.Missing
+    ) -> None:
+        if isinstance(toolkit, cuda.Toolkit):
+            others = self._cuda_objects(toolkit)
+        else:
+            others = self._missing_object(toolkit)
+        flags, needs = self._library_flags(library, toolkit), escape(self.kernels)
+        self._edge("link", library, [*host_objects, *others], flags, needs=needs)
 
     def write_kernels(self) -> Path:
         """A ninja file for only the kernels' objects, which need no torch."""
@@ -282,14 +297,14 @@ class Graph:
             flags += [str(self.toolkit.static_runtime(self.torch)), "-ldl", "-lrt"]
         return [*flags, CXX_RUNTIME, "-lpthread", *from_env("LDFLAGS")]
 
-    def _library_flags(self) -> list[str]:
-        # Named by file, so that the linker uses the runtime that torch ships and loads.
+    def _library_flags(self, library: Path, toolkit: cuda.Toolkit | cuda.Missing) -> list[str]:
+        # By its file name, so that the linker takes the runtime that torch brings and loads.
         libraries = [str(self.kernels), CXX_RUNTIME, "-lc10", "-ltorch_cpu", "-l:libgomp.so.1"]
-        if isinstance(self.toolkit, cuda.Toolkit):
+        if isinstance(toolkit, cuda.Toolkit):
             libraries += ["-lc10_cuda", "-ltorch_cuda"]
-            libraries += map(str, self.toolkit.libraries(self.torch))
-        # In the package the library is in its torch version's folder, below the kernels' folder.
-        start = [*LINK_FLAGS, f"-Wl,-soname,{self.library.name}", "-Wl,-rpath,$ORIGIN/.."]
+            libraries += map(str, toolkit.libraries(self.torch))
+        # In the package the library lies in a folder of its torch version, below the kernels'.
+        start = [*LINK_FLAGS, f"-Wl,-soname,{library.name}", "-Wl,-rpath,$ORIGIN/.."]
         start.append("-Wl,--version-script=tools/native/local.map")
         return [*start, f"-L{self.torch.lib_dir}", *libraries, *from_env("LDFLAGS")]
 

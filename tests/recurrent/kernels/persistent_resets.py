@@ -121,9 +121,11 @@ def twice(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> N
 
 
 def contained(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
-    """A reset stops NaN and inf: later steps keep their bits in forward, earlier steps in
-    backward."""
-    t = size[0] // 2
+    """A reset stops NaN and inf: later steps keep their bits in forward, and their gradients;
+    earlier steps keep theirs. The backward pass computes c of so many steps in parts: the bad one
+    is the last of a part."""
+    t = 8
+    size = (2 * t + 1, *size[1:])
     one = calls.given("contained", dtype, size, cell=cell, directions=1, features=8)
     marks = torch.zeros_like(marked(one, "none"))
     marks[t] = True
@@ -132,9 +134,10 @@ def contained(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) 
         before = one.input.clone()
         before[t - 1] = bad
         x = replace(one, input=before)
-        output, h_n, c_n, *_ = layer_of(x, algorithm, marks)
+        output, h_n, c_n, _, grad, *_ = layer_of(x, algorithm, marks)
         for ours, theirs in ((output[t:], good[0][t:]), (h_n, good[1]), (c_n, good[2])):
             same_bits(ours, theirs)
+        torch.testing.assert_close(grad[t:], good[4][t:])
         after = one.input.clone()
         after[t] = bad
         _, _, _, _, grad, *_ = layer_of(replace(one, input=after), algorithm, marks)

@@ -110,11 +110,13 @@ def large(algorithm: str, dtype: str, cell: str) -> Cases:
 
 def shares_of_lstm(*widths: int) -> Cases:
     """LSTM's four gates leave less room for rows in float32. The batches have one row, as many rows
-    as resident clusters take, and more."""
+    as resident clusters take, and more. Dense and packed batches run different kernels forward."""
     op = OPS["recurrent_layer lstm"]
     for turn, (h, b) in enumerate(itertools.product(widths, (1, 3, 4, 5, 28, 29, 113, 133, 257))):
-        name, recompute = f"lstm B{b} H{h}", turn % 2 == 1
-        case = large_case(name, recompute, (5, b, 8, h), cell="lstm", lengths=None)
+        packed, recompute = turn % 2 == 0, turn // 2 % 2 == 1
+        name = f"lstm B{b} H{h}{' packed' if packed else ''} recompute {recompute}"
+        lengths = (5,) * (b - b // 2) + (3,) * (b // 2) if packed else None
+        case = large_case(name, recompute, (5, b, 8, h), cell="lstm", lengths=lengths)
         yield name, partial(by_rule, op, case, torch.float32, "cluster")
 
 
