@@ -222,7 +222,7 @@ def by_layers(layers: dict[str, Layer]) -> Iterator[str]:
 
 
 def memory(layers: dict[str, Layer]) -> Iterator[str]:
-    """A layer keeps its input, its output and its gates."""
+    """The memory of a layer: its input, its output and its gates."""
     widest = max(layer.hidden for layer in layers.values())
     kept = HALF * (2 + GATES) * widest
     fit = MEMORY / (LAYERS * kept)

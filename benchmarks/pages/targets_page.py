@@ -72,7 +72,7 @@ def targets(rows: list[Row]) -> str:
 
 
 def lines(rows: list[Row]) -> Iterator[str]:
-    """The table: treadle's time over the fastest baseline's, so less is better."""
+    """The table of treadle's times divided by the fastest baseline's, so less is better."""
     yield from table(
         "what", "rows", "time / fastest baseline's: median", "best", "worst", "targets reached"
     )
@@ -86,7 +86,7 @@ def lines(rows: list[Row]) -> Iterator[str]:
 
 
 def beside(rows: list[Row]) -> Iterator[str]:
-    """A line with the layer's time over yardsticks that compute something else, or nothing."""
+    """A line with the layer's time relative to yardsticks that compute something else, if any."""
     found: dict[str, list[float]] = {}
     for row in rows:
         if group(row) != LAYER:
@@ -139,7 +139,7 @@ def name_of(machine: Machine) -> str:
 
 
 def summary(machine: Machine) -> Iterator[str]:
-    """One machine: its description, its table, and means over many rows."""
+    """The part for one machine: its description, its table, and means over many rows."""
     paths, facts, rows = machine
     versions = [f"torch {facts['torch']}"]
     if facts.get("gpu"):
@@ -155,7 +155,7 @@ def summary(machine: Machine) -> Iterator[str]:
 
 
 def each(found: list[Machine], part: str) -> Iterator[str]:
-    """One part for each machine, below a heading of its own."""
+    """One part for each machine, below a separate heading."""
     if not found:
         yield NONE_YET
     for machine in found:

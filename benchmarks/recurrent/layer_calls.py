@@ -80,14 +80,15 @@ def cell_arguments(
 
 
 def packed_arguments(shape: Shape, padded: Args) -> Args:
-    """The same with the data of a packed batch and its batch_sizes in a tuple."""
+    """Like `arguments`, with a tuple of a packed batch's data and batch_sizes in place of the
+    input."""
     x, sizes = padded[0], batch_sizes(shape)
     data = torch.randn(int(sizes.sum()), x.shape[-1], device=x.device).to(x.dtype)
     return data.requires_grad_(x.requires_grad), (sizes,), *padded[1:]
 
 
 def lstm_arguments(args: Args, layers: int = 1, both: bool = False) -> Args:
-    """The same with nn.LSTM's parameters, which are in one buffer for cuDNN."""
+    """Like `arguments`, with nn.LSTM's parameters, which are in one buffer for cuDNN."""
     x, *middle, h0, c0 = args[: -3 * layers * (2 if both else 1)]
     kind = {"num_layers": layers, "bidirectional": both, "device": x.device, "dtype": x.dtype}
     net = torch.nn.LSTM(x.shape[-1], h0.shape[-1], **kind)
@@ -142,7 +143,7 @@ def plain_layer(cell: str, dtype: torch.dtype, train: bool) -> Callable[..., Any
 
 
 def packed_layer(op: Callable[..., Any], train: bool = True) -> Callable[..., Any]:
-    """The same for a packed batch. Its batch_sizes are in a tuple, so that `verify` ignores
+    """`layer` for a packed batch, whose batch_sizes are in a tuple, so that `verify` ignores
     them."""
 
     def call(x: Tensor, sizes: tuple[Tensor], h0: Tensor, c0: Tensor, *params: Tensor) -> Any:

@@ -63,8 +63,8 @@ class Weighing:
     check: Callable[..., float]
     against: str
     part: float
-    text: str  # the name of that part
-    most: float | None  # the target: ours over that part
+    text: str  # what that part is called in the target's text
+    most: float | None  # the target: the largest ratio of our bytes to that part
     facts: dict[str, Any]
     op: str = "lltm"
     weigh: Callable[[Callable[..., Any], Args], dict[str, int]] = weigh

@@ -54,7 +54,7 @@ struct Gradients {
   LayerGradients whole;  // for backends that write in place; others use `input` and these
   StateGradients states;
   Tensor bias_sums;  // [D, parts, GH], sums of grad_gates, if the grid computes them
-  std::vector<Tensor> weight_ih, weight_hh, bias_ih, bias_hh;  // one a direction
+  std::vector<Tensor> weight_ih, weight_hh, bias_ih, bias_hh;  // one per direction
 };
 
 struct Backward {

@@ -66,8 +66,8 @@ __global__ void __launch_bounds__(2 * units, 1)
                       args.sizes, args.grad_row);
   Prefetched<T, Layout::kAhead> of_gates, of_grad;
   Prefetched<float, Layout::kAhead> of_c;
-  // Prefetches step s, 4 bytes a copy: each thread copies only what it reads itself, so wait_copies
-  // needs no barrier.
+  // Prefetches step s, 4 bytes per copy: each thread copies only what it reads itself, so
+  // wait_copies needs no barrier.
   const auto fetch = [&](int s) {
     if (own.runs(s)) {
       const uint32_t stage =

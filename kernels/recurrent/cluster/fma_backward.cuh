@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   const auto time = [&](int s) { return group.backward_time(s, steps); };
   const GroupResets<any_resets> resets{args.resets, args.sizes, group};
   PassMarks<any_resets, true, 8> marks(resets);
-  // Prefetches step s, 16 bytes a copy: [gates, grad_output, c][row][unit].
+  // Prefetches step s, 16 bytes per copy: [gates, grad_output, c][row][unit].
   const auto fetch = [&](int s) {
     if (s < steps) {
       const int64_t start = rows.start(time(s)) + rows.first;

@@ -43,7 +43,7 @@ inline int64_t grid_launches(const RecurrenceSizes& sizes, const RecurrenceDevic
   return std::max<int64_t>(ceil_div(sizes.batch, at_once), 1);
 }
 
-// Rows a group of blocks, in tiles of 8.
+// Rows per group of blocks, in tiles of 8.
 inline int plan_grid(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool backward) {
   const int64_t at_once =
       grid_groups(sizes, device, backward) * grid_launches(sizes, device, backward);
