@@ -72,7 +72,7 @@ class Step:
         self._places = [(name, p.data_ptr()) for name, p in self._parameters.items()]
         first = next(iter(self._parameters.values()))
         self._device, self._dtype = first.device, first.dtype
-        # Tensors that are made in inference mode cannot be written outside of it.
+        # Tensors created in inference mode cannot be written outside of it.
         with torch.inference_mode(mode=False), torch.no_grad():
             self._make_memory(batch)
             self._graph: torch.cuda.CUDAGraph | None = None
