@@ -20,9 +20,9 @@ WARM_UP = 3  # calls before the capture, in which libraries choose kernels and a
 def make_step(layer: SequenceLayers, batch: int, *, clone: bool = False) -> Step:
     """Make ``layer`` callable one step at a time, with the state kept on its device.
 
-    A step of the module costs the host far more than the device. So this captures the step once as
-    a CUDA graph, and a call copies its input and replays the graph. On a CPU the same object runs
-    the layer's op.
+    A step of the module takes the host far longer than the device. So this captures the step once
+    as a CUDA graph, and a call copies its input and replays the graph. On a CPU the same object
+    runs the layer's op.
 
     Args:
         layer: a :class:`treadle.nn.LSTM`, :class:`GRU` or :class:`LLTM` in one direction, of any
@@ -59,7 +59,7 @@ class Step:
     """Runs one step of a recurrent layer at each call; made by :func:`make_step`.
 
     It reads the layer's own parameters, so ``optimizer.step()`` and ``load_state_dict`` take
-    effect. Calls may come on different streams: each waits for the one before. The layer's
+    effect. Calls may come on different streams: each waits for the previous one. The layer's
     ``forward`` and its hooks do not run.
     """
 
