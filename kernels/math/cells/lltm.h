@@ -2,9 +2,10 @@
 //   i = sigmoid(g0), o = sigmoid(g1), z = elu(g2); new_cell = old_cell + z i,
 //   new_h = tanh(new_cell) o
 // and its backward. Twin in plain PyTorch: treadle.reference.lltm_cell. state_t: the dtype in which
-// the composition computes the state (old_cell's); acc_t: ours, float at least. In a half state the
-// composition rounds gates to exactly 0 or 1, and 0 * inf is NaN: where we meet infinities we round
-// gates likewise, so that NaN appears where it does. Finite values never meet rounded gates.
+// the composition computes the state (old_cell's); acc_t: ours, float at least. With a half state,
+// the composition rounds gates to exactly 0 or 1, and 0 * inf is NaN. So if a value is infinite, we
+// round gates likewise, and NaN appears in the same places. With finite values gates are not
+// rounded.
 #pragma once
 
 #include "kernels/math/activations.h"
@@ -56,7 +57,7 @@ struct LltmCell {
     return {output(g1, new_cell), new_cell};
   }
 
-  // The same as forward with cheaper tanh and sigmoid, for a new_h that is rounded to a half type.
+  // Like forward, with cheaper tanh and sigmoid, for a new_h that is rounded to a half type.
   static TREADLE_HD State forward_of_halves(T g0, T g1, T g2, T old_cell) {
     const T new_cell = old_cell + through_gate(elu(g2).value, sigmoid_of_halves(g0));
     return {tanh_of_halves(new_cell) * sigmoid_of_halves(g1), new_cell};
