@@ -1,4 +1,4 @@
-"""The machine of the numbers: processor, GPU, driver, versions, commit, load."""
+"""Facts about the machine: processor, GPU, driver, versions, commit, load."""
 
 from __future__ import annotations
 

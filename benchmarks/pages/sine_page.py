@@ -141,7 +141,7 @@ def speed_table(timed: list[Row]) -> Iterator[str]:
 
 
 def speeds(machines: Iterable[Machine]) -> Iterator[str]:
-    """The table of each machine that measured it."""
+    """A table for each machine that measured speeds."""
     none = True
     for paths, facts, rows in machines:
         timed = by_argument(rows)

@@ -1,4 +1,5 @@
-"""lltm_cell: wall time of a small step on CUDA, device time of a large one, and the CPU's.
+"""lltm_cell: on CUDA, wall time of a small step and device time of a large one; on the CPU, wall
+time.
 
 Shapes as everywhere: B batch, I inputs, H hidden.
 """
@@ -183,7 +184,8 @@ def _target(dtype: torch.dtype) -> Target:
 
 
 def _yardsticks(sizes: Sizes, inputs: list[Any]) -> dict[str, Any]:
-    """The matrix product alone, a copy of what the pointwise part moves, and an empty kernel."""
+    """Only the matrix product; a copy of as many bytes as the pointwise part moves; an empty
+    kernel."""
     b, _, h = sizes
     copies = []
     for *_, old_cell in inputs:

@@ -48,7 +48,8 @@ struct GroupRows {
   }
 };
 
-// The rows and direction of a group of blocks. Directions alternate, so that both begin early.
+// The rows and direction of a group of blocks. Groups alternate between directions, so that both
+// begin early.
 struct Group {
   int direction;
   GroupRows rows;
@@ -160,7 +161,7 @@ struct WarpWeights {
     return shared + at * 512 + lane * 16;
   }
 
-  // low, high: the lane's four k of rows g = lane / 4 and g + 8 of the tile.
+  // low, high: four k of the lane, in rows g = lane / 4 and g + 8 of the tile.
   __device__ __forceinline__ void set(int chunk, int tile, uint2 low, uint2 high) const {
     if (chunk < in_registers) {
       uint32_t* to = registers + (chunk < in_registers ? chunk : 0) * tiles * 4 + tile * 4;

@@ -87,13 +87,13 @@ def register() -> None:
 
 
 def call(name: str, results: Any, *arguments: Any, vmap_method: str, **attributes: Any) -> Any:
-    """The handler `name` on these arrays; `results` are jax.ShapeDtypeStruct."""
+    """Calls the handler `name` with these arrays; `results` are jax.ShapeDtypeStruct."""
     made = jax.ffi.ffi_call(f"treadle_{name}", results, vmap_method=vmap_method)
     return made(*arguments, **attributes)
 
 
 def number(value: float) -> dict[str, Any]:
-    """The attributes of a Python number that keep all its bits."""
+    """Attributes that pass a Python number to a handler with all its bits."""
     integer = isinstance(value, int)
     return {
         "real": np.float64(value),
