@@ -75,7 +75,7 @@ struct RecurrenceBackward {
   int64_t batch, hidden;
   const RecurrenceStep* steps;
   int64_t step_count;
-  const void* gates;       // as forward saves them
+  const void* gates;       // as saved by the forward pass
   const void* c_states;    // [S, H] acc, contiguous: c before each step
   MatrixView grad_output;  // [S, H] or missing
   MatrixView grad_h;       // [B, H] acc, state, in and out

@@ -99,7 +99,7 @@ struct Prefetched {
 struct BlockRow {
   bool backward;      // whether time runs backward
   int first, length;  // the first step, and the number of steps
-  int64_t begin;      // its row of S at step 0
+  int64_t begin;      // the index in S of its row at step 0
 
   __device__ __forceinline__ BlockRow(const GroupRows& rows, int row, int steps, bool real,
                                       bool backward_)

@@ -16,7 +16,7 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
   using Base::args, Base::kGates, Base::kStateGates, Base::rows, Base::resets, Base::ring;
   using Base::kMeeting, Base::pair, Base::real, Base::row_in_tile, Base::steps, Base::thread;
   using Base::team, Base::tiles, Base::time, Base::unit;
-  static constexpr int kBiasBytes = Layout::kFinishing * 8;  // of a gate: 2 floats per thread
+  static constexpr int kBiasBytes = Layout::kFinishing * 8;  // per gate: 2 floats per thread
 
   // A thread's offsets for a tile's data: in memory, in the exchange, in the block.
   struct Place {

@@ -84,7 +84,7 @@ struct GridSplit {
   static constexpr int kTileBytes = kHidden * 8 * 4;
   static constexpr int kMostRows = 128;
   static constexpr int kMultiplyingWarps = 8, kMultiplying = kMultiplyingWarps * kWarp;
-  static constexpr int kTeam = kUnits / 2 * 8, kFinishing = 2 * kTeam;  // as GridForward's
+  static constexpr int kTeam = kUnits / 2 * 8, kFinishing = 2 * kTeam;  // as in GridForward
   static constexpr int kThreads = kMultiplying + kFinishing, kWarps = kThreads / kWarp;
   static constexpr int kMultiplyingRegisters = !setmaxnreg ? registers_of_warps(kThreads / kWarp)
                                                : state_gates == 4 ? 184
@@ -115,7 +115,7 @@ struct GridSplit {
 
   static constexpr int kSumBytes = kMultiplyingWarps * state_gates * 512;  // there are two
   static constexpr int kWeights = 2 * kSumBytes;
-  static constexpr int kBias = kWeights + kMultiplyingWarps * kInShared * 512;  // and the scale
+  static constexpr int kBias = kWeights + kMultiplyingWarps * kInShared * 512;  // and scales
   static constexpr int kExact = kBias + gates * kUnits * 8;                     // by fma
   static constexpr int kStages = kExact + 16;
   // Bytes per row: c and h of 8 pairs, and the stages of the input.
@@ -131,7 +131,7 @@ struct GridBackward {
   // needs.
   static constexpr int kUnits = !setmaxnreg && hidden > kGridNarrowHidden ? 16 : 32;
   static constexpr int kBlocks = hidden / kUnits;
-  static constexpr int kTileBytes = state_gates * hidden * 8 * 2;  // in the order of B
+  static constexpr int kTileBytes = state_gates * hidden * 8 * 2;  // in the B operand's order
   static constexpr int kMostRows = 64;
   static constexpr int kMultiplyingWarps = 8, kMultiplying = kMultiplyingWarps * kWarp;
   // A thread has a pair of units of a row of a tile. There are two teams if weights leave enough
@@ -189,7 +189,7 @@ struct GridSplitBackward {
   static constexpr int kFinishingRegisters =
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
   static constexpr int kTiles = kUnits / 16;
-  static constexpr int kSpans = hidden / 16 / kMultiplyingWarps;  // of a warp
+  static constexpr int kSpans = hidden / 16 / kMultiplyingWarps;  // per warp
   // A chunk is 16 bytes of each lane: a gate's highs and lows of a span, or its highs of two spans.
   // kWindow chunks are in flight at a time.
   static constexpr int kChunks = kSpans * state_gates * words / 2;

@@ -37,7 +37,7 @@ struct RecurrenceDevice {
   size_t l2_bytes = 0;                     // CPU: the cache that all cores share
   bool tf32 = false;                       // whether float32 products may use TF32
   size_t shared_bytes = kMostSharedBytes;  // the most per block
-  int clock_mhz = kHopperMhz;              // of a multiprocessor, at most
+  int clock_mhz = kHopperMhz;              // the maximum of a multiprocessor
 
   // Whether the GPU runs the persistent kernels at all.
   bool persistent() const { return cuda && architecture >= 80; }

@@ -9,7 +9,7 @@ namespace treadle {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <class Cell, class Stages>
-inline constexpr int kTileSums = Stages::kSums * Cell::kGates;  // of a thread
+inline constexpr int kTileSums = Stages::kSums * Cell::kGates;  // per thread
 
 // Initialises sums with the biases of their gates.
 template <class Cell, class Stages>

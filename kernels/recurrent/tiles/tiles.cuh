@@ -39,7 +39,7 @@ struct TileStages {
   using Element = T;
   static constexpr int kGroups = groups_, kColumns = columns_;
   static constexpr int kDepth = kTileDepthBytes / static_cast<int>(sizeof(T));
-  static constexpr int kHalves = kColumns / kBoxColumns;  // of a group: one or two
+  static constexpr int kHalves = kColumns / kBoxColumns;  // per group: one or two
   static constexpr int kBoxes = kGroups * kHalves;
   static_assert(kHalves == 1 || kHalves == kTileBlocks);
   static constexpr int kPieces = 2 * kHalves;  // per thread in a group: two rows of each half

@@ -11,8 +11,8 @@
 
 namespace treadle {
 
-inline constexpr int kWarpRows = 8, kWarpUnits = 4;  // of a block
-inline constexpr int kWarps = 4;                     // of a unit
+inline constexpr int kWarpRows = 8, kWarpUnits = 4;  // per block
+inline constexpr int kWarps = 4;                     // per unit
 inline constexpr int kWarpVector = 4;                // elements per load of a thread
 inline constexpr int kLanes = 32;
 
