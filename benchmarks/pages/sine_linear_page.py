@@ -19,7 +19,8 @@ COMPILED, EAGER = "torch.compile", "composition"
 
 
 def times_as_fast(row: Row, baseline: str) -> float | None:
-    """The time of the fastest baseline with this prefix (torch.compile has two modes) over ours."""
+    """The time of the fastest baseline with this prefix (torch.compile has two modes) divided by
+    ours."""
     times = row["times"]
     baselines = [time["median_us"] for name, time in times.items() if name.startswith(baseline)]
     return float(min(baselines) / times["treadle"]["median_us"]) if baselines else None

@@ -30,7 +30,7 @@ NOISE = 0.03
 LAYER = "lltm layer"
 SWEEP = "lltm layer sweep (baselines: its algorithms, forced)"
 
-# Groups of one op each that share a line.
+# Groups of single ops that share a line.
 LINES = {
     r"^(vector_add|scale|sine|cosine)$": "elementwise",
     r"^\w+ of large arguments$": "sine and cosine of large arguments",
@@ -54,7 +54,8 @@ def group(row: Row) -> str:
 
 
 def is_front(row: Row) -> bool:
-    """Whether the row times a Python function against the op it calls: the table leaves it out."""
+    """Whether the row times a Python function against the op that it calls. The table omits such
+    rows."""
     return bool(row["label"].startswith("treadle."))
 
 

@@ -50,7 +50,7 @@ MOST_MEMORY = 0.5
 
 @dataclass(frozen=True)
 class Task:
-    name: str  # in keys and labels, also where a trial takes smaller sizes
+    name: str  # in keys and labels, also of trials, which run smaller sizes
     width: int
     hidden: int
     digits: str

@@ -39,7 +39,7 @@ OF_MEMORY = {torch.float32: 0.8, torch.bfloat16: 1.0}
 
 @dataclass(frozen=True)
 class Net:
-    name: str  # in keys and labels, also where a trial takes smaller sizes
+    name: str  # in keys and labels, also of trials, which run smaller sizes
     width: int
     hidden: int
     dtype: torch.dtype
