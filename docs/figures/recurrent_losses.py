@@ -88,7 +88,7 @@ def largest(states: Any) -> dict[str, float]:
 
 
 def learn_text(text: str, cell: str, pull: float, rate: float, steps: int) -> dict[str, Any]:
-    """Bits a character of the held-out text."""
+    """Bits per character of the held-out text."""
     settings = replace(characters.Settings(), cell=cell, hidden=160, learning_rate=rate, pull=pull)
     training = characters.Training(settings, text, torch.device("cpu"))
     for _ in range(steps):
