@@ -1,4 +1,5 @@
-"""Trains the same two programs with LLTM, LSTM and GRU: the table of losses in docs/recurrent.md.
+"""Trains the same two programs with LLTM, LSTM and GRU, for the table of losses in
+docs/recurrent.md.
 
     python docs/figures/recurrent_losses.py                 writes recurrent_losses.json beside it
     python docs/figures/recurrent_losses.py --output DIR    the same file in another folder

@@ -12,8 +12,8 @@
 
 namespace treadle::math {
 
-// Where the composition's gates round: to 0 up to `zero`, to 1 within `sigmoid_one` or `tanh_one`
-// of 1.
+// The limits of rounding in the composition: gates up to `zero` round to 0, and gates within
+// `sigmoid_one` or `tanh_one` of 1 round to 1.
 template <class state_t>
 struct GateRounding {
   static constexpr double zero = 0;
@@ -123,7 +123,7 @@ struct LltmCell {
 template <class acc>
 struct LltmRecurrence {
   static constexpr int kGates = 3, kInputGates = 3, kStateGates = 3;
-  static constexpr bool kBounded = true;  // |h| is at most 1, whatever c is.
+  static constexpr bool kBounded = true;  // |h| is at most 1 for any c.
   static constexpr TREADLE_HD int weight_block(int gate) { return gate; }
 
   struct Gradients {
@@ -142,8 +142,8 @@ struct LltmRecurrence {
     return LltmCell<acc>::forward(g[0], g[1], g[2], old_cell);
   }
 
-  // A step as an affine map of the state, new_cell = keep * old_cell + add: maps compose before
-  // old_cell is known.
+  // A step as an affine map of the state, new_cell = keep * old_cell + add. Maps can be composed
+  // before old_cell is known.
   struct Link {
     acc keep, add;
   };
@@ -174,8 +174,9 @@ struct LltmRecurrence {
   }
 };
 
-// Forward for states that are rounded to a half type: the device's tanh has a relative error of
-// about 1e-5 where float16 keeps 5e-4, and the exact tanh takes a third of the time between steps.
+// Forward for states that are rounded to a half type. The device's tanh has a relative error of
+// about 1e-5, much less than float16's 5e-4; the exact tanh would take a third of the time between
+// steps.
 template <class acc>
 struct LltmRecurrenceOfHalves : LltmRecurrence<acc> {
   static TREADLE_HD auto forward(const acc (&g)[3], acc old_cell) {

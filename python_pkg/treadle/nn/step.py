@@ -56,7 +56,7 @@ def make_step(layer: SequenceLayers, batch: int, *, clone: bool = False) -> Step
 
 
 class Step:
-    """Runs one step of a recurrent layer at each call; made by :func:`make_step`.
+    """Runs one step of a recurrent layer at each call. :func:`make_step` makes it.
 
     It reads the layer's own parameters, so ``optimizer.step()`` and ``load_state_dict`` take
     effect. Calls may come on different streams: each waits for the previous one. The layer's

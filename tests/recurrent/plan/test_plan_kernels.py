@@ -10,7 +10,7 @@ from tests.support.installed import ROOT
 from tools.native import host
 
 # Multiprocessors of H100 and H200, H100 PCIe, B200, A100 and H20, and of parts of them (MIG) and
-# smaller or newer GPUs, for which some kernels are.
+# smaller or newer GPUs, which need further kernels.
 GPUS = (132, 114, 148, 108, 78)
 OTHERS = (16, 30, 18, 26, 32, 36, 46, 48, 60, 64, 84, 188)
 SOURCES = ("tests/recurrent/plan/planned_kernels.cpp", "kernels/recurrent/plan/plan.cpp")

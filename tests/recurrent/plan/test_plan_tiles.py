@@ -39,7 +39,7 @@ def test_what_cannot_run(sizes: Sizes, architecture: int, tf32: bool) -> None:
 @BINDINGS
 @pytest.mark.parametrize("cell", ["lltm", "lstm", "gru"])
 def test_many_rows_forward(cell: str) -> None:
-    """It is for many rows forward, in float32 only if rounding is allowed. Few rows keep
+    """Forward, it runs many rows, in float32 only if rounding is allowed. Few rows keep
     weights on the chip or use a launch per step, as do a single step and, backward, many rows."""
     for hidden, element in itertools.product((256, 512, 1024), (2, 4)):
         for batch, chosen in ((16, False), (63, False), (8000, True), (16384, True)):
@@ -59,7 +59,7 @@ def test_many_rows_forward(cell: str) -> None:
 @BINDINGS
 @pytest.mark.parametrize("cell", ["lltm", "lstm", "gru"])
 def test_some_rows_of_wide_layers_in_float32(cell: str) -> None:
-    """A tile pays off before all its rows are used, but not for few rows if a grid keeps the
+    """Tiles are chosen before all their rows are used, but not for few rows if a grid keeps the
     weights."""
     for batch, hidden, algorithm in (
         (16, 1024, "grid"),
