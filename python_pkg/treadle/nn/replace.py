@@ -39,8 +39,8 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
 
     The modules are the same objects of the same class, with another forward pass, that of
     :class:`treadle.nn.LSTM` and :class:`GRU`: parameters, hooks, buffers, ties and references to
-    them remain. They are instances of both classes by ``isinstance``. ``recompute`` is off; set it on
-    a module to turn it on.
+    them remain. They are instances of both classes by ``isinstance``. ``recompute`` is off; set it
+    on a module to turn it on.
 
     Tools that know torch's classes take a replaced model as before, and what they make of it is
     torch's: TorchScript, ``torch.onnx.export``, int8 by ``torch.ao.quantization``, counters of
