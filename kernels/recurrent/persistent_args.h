@@ -89,7 +89,7 @@ struct PersistentCStates {
 
 struct ClusterPlan {
   ClusterShape shape;
-  int rows;    // of the batch a cluster
+  int rows;    // of the batch, per cluster
   bool dense;  // uses a kernel for dense batches (cluster/kernels.h), else one for any batch
 };
 

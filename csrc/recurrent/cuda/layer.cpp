@@ -21,7 +21,7 @@
 namespace treadle {
 namespace {
 
-// Whether the device, or the part of it that this process may use, has room for the launch.
+// Whether the launch fits on the device, or on the part of it that this process may use.
 bool fits(const RecurrenceSizes& sizes, const RecurrencePlan& plan, bool backward) {
   const char* const op = layer_op_name();
   if (plan.is("tiles")) return tiles_supported();
@@ -151,8 +151,8 @@ void forward_cuda(const RecurrenceForward& args, const Tensor& weight, const voi
   with_stream(weight.device(), [&](cudaStream_t stream) {
     const Gemm gemm(args.dtype, tf32_cuda(args.cell, args.dtype));
     const bool add = cell_info(args.cell).same_gates();
-    // For cells in which some gates lack a product: h W_hh^T, in the layout of the input's
-    // products.
+    // h W_hh^T in the layout of the input's products, for cells in which some gates lack a
+    // product.
     const bool transposed = args.products.column_stride != 1;
     const auto options = weight.options().dtype(at::toOpMathType(weight.scalar_type()));
     const Tensor apart = add          ? Tensor()

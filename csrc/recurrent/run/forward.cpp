@@ -57,7 +57,7 @@ void* direction_data(const LayerRun& run, const Tensor& t, int64_t d) {
 struct Turns {
   Tensor before, after;
 
-  // A single step only reads the state, so it may read h0 itself.
+  // A single step only reads the state before it, so it may read h0 itself.
   Turns(const LayerRun& run, int64_t d, const Tensor& first_h, const Tensor& h) {
     if (first_h.defined() && run.sizes.steps == 1) {
       before = after = first_h[d];
@@ -71,7 +71,7 @@ struct Turns {
   }
 };
 
-// Uses const_data_ptr, because a write access would copy an h0 with a lazily shared storage.
+// Uses const_data_ptr, because a write access would copy an h0 whose storage is copy-on-write.
 void* data_of_turn(const Tensor& t) { return const_cast<void*>(t.const_data_ptr()); }
 
 // Whether rows can be read 16 bytes at a time.
@@ -140,7 +140,7 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const F
   const RecurrenceSizes& sizes = run.sizes;
   const RecurrencePlan& plan = run.plan;
   const Tensor x = run.rows(args.input), w_hh = parameter_of(args, args.weight_hh, d);
-  // Cast once, not for every chunk.
+  // Cast only once, not for every chunk.
   const Tensor w_ih = cast(parameter_of(args, args.weight_ih, d), run.work);
   const Tensor bias_ih = aligned(parameter_of(args, args.bias_ih, d));
   const Tensor bias_hh = aligned(parameter_of(args, args.bias_hh, d));
@@ -183,7 +183,7 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const F
     chunk.step_count = end - begin;
     if (begin > 0) chunk.first_c = nullptr;
     chunk.products = matrix_view(plan.transposed ? products.t() : products);
-    // Moves the pointer to where row 0 of S would be, because the steps count rows from there.
+    // Moves the pointer to where row 0 of S would be, because the steps count rows from row 0.
     chunk.products.data =
         static_cast<const char*>(chunk.products.data) -
         first * chunk.products.row_stride * static_cast<int64_t>(products.element_size());

@@ -17,7 +17,7 @@ namespace treadle {
 
 // The resets as the kernels read them: contiguous, and c in acc.
 struct LayerResets {
-  Tensor marks, h, c;  // undefined: no resets; zeros
+  Tensor marks, h, c;  // undefined: no resets (marks), or zeros (h, c)
   bool per_step = false;
 
   LayerResets(const LayerArguments& a, ScalarType acc)
@@ -47,7 +47,7 @@ struct LayerRun {
   RecurrenceSizes sizes;
   ScalarType acc, work;  // dtypes of sums and of the products of grad_gates
   RecurrencePlan plan;
-  LaunchScope scope;         // launches during this object's lifetime are part of the plan
+  LaunchScope scope;         // launches during its lifetime are recorded as part of the plan
   std::optional<bool> tf32;  // tf32 of products, if it differs from torch's setting
   LayerResets resets;
   StackStates stack;  // of a layer that is one of a stack

@@ -1,4 +1,4 @@
-"""Parts that all recurrent modules share: input forms, states, packing, and their checks."""
+"""Code that all recurrent modules share: forms of input, states, packing, and their checks."""
 
 from __future__ import annotations
 
@@ -135,9 +135,10 @@ class SequenceLayers(NotScripted):
         ``torch.compile`` breaks the graph at torch's ``pack_padded_sequence`` and
         ``pad_packed_sequence``; ``lengths`` needs neither.
         """
-        # Dynamo skips this module but would still compile each callee separately, in one cache
-        # that all layers share; so disable it for the call. Dynamo does not compile this function
-        # either: it skips functions that break the graph within `try`.
+        # Dynamo skips this module, but would still compile each function that it calls
+        # separately, in one cache that all layers share. So this disables it for the call. Dynamo
+        # does not compile this function either: it skips functions that break the graph within
+        # `try`.
         compiler = None if torch.compiler.is_compiling() else _set_compiler(None)
         try:
             return self._called(input, hx, reset, reset_hx, lengths, return_cells)
@@ -223,8 +224,8 @@ class SequenceLayers(NotScripted):
         if sorted_indices is not None:
             batch = sorted_indices.size(0)
         elif hx is not None and torch.compiler.is_compiling():
-            # batch_sizes[0] is a number that the compiler cannot compare. The op refuses too few
-            # rows, and returns extra ones unchanged.
+            # The compiler cannot compare batch_sizes[0]. The op refuses too few rows, and returns
+            # extra rows unchanged.
             first = hx if isinstance(hx, Tensor) else hx[0]
             batch = first.size(1) if isinstance(first, Tensor) and first.dim() == 3 else 0
         elif is_tracing():
@@ -234,7 +235,7 @@ class SequenceLayers(NotScripted):
         states = self._start(data, hx, batch)
         if states is not None and hx is not None:
             states = _permuted(states, sorted_indices)
-        # States for rows are in the caller's order, states for steps in the order of the data.
+        # States per row are in the caller's order, states per step in the order of the data.
         if any(state.dim() == 3 and state.size(1) == batch for state in options.reset_hx):
             options = options._replace(reset_hx=_permuted(options.reset_hx, sorted_indices))
         output, last, cells = self._run((data, batch_sizes), states, options)
@@ -287,7 +288,7 @@ class SequenceLayers(NotScripted):
             why = wrong_cell(self._name, self._name, state_dict, prefix, metadata)
             why = why or self._rename_entries(state_dict, prefix)
             if why:
-                args[-1].append(why)  # in place of a list of names and sizes
+                args[-1].append(why)  # replaces torch's list of names and sizes
             else:
                 super()._load_from_state_dict(  # type: ignore[misc]
                     state_dict, prefix, metadata, *args
