@@ -1,5 +1,5 @@
-// A layer as one of a stack that runs below the dispatcher (lists/stack.h): it leaves its last states
-// where the results of all layers lie, and zeros to begin with need not be in memory.
+// A layer as one of a stack that runs below the dispatcher (lists/stack.h): it leaves its last
+// states where the results of all layers lie, and zeros to begin with need not be in memory.
 #pragma once
 
 #include "recurrent/layer/layer.h"
