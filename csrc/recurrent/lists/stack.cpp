@@ -67,7 +67,9 @@ static bool stack_at_once(at::TensorList own, int64_t each, Parameters& found) {
   std::vector<Tensor> flat;
   for (int64_t k = 0; k < each; ++k) {
     const Tensor &first = own[k], &second = own[each + k];
-    if (first.nbytes() % 8 != 0 || first.scalar_type() != own[0].scalar_type()) return false;
+    const bool alike =
+        first.scalar_type() == own[0].scalar_type() && first.device() == own[0].device();
+    if (!alike || first.nbytes() % 8 != 0) return false;
     flat.push_back(first.reshape(-1));
     flat.push_back(second.reshape(-1));
   }

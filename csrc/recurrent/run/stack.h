@@ -1,6 +1,5 @@
-// Layers of a call without derivatives, transforms or modes, below the dispatcher: nothing but
-// their kernels is launched. Each leaves its last states where the results of all layers lie, and
-// zeros to begin with need not be in memory.
+// A layer as one of a stack that runs below the dispatcher (lists/stack.h): it leaves its last
+// states where the results of all layers lie, and zeros to begin with need not be in memory.
 #pragma once
 
 #include "recurrent/layer/layer.h"
