@@ -79,7 +79,8 @@ class SequenceLayers(NotScripted):
         ]
 
     def _op_makes_zeros(self, input: Tensor) -> bool:
-        """Whether the op begins with zeros itself: not where others see how they are made."""
+        """Whether the op itself starts from zeros. It does not if a tracer must see how they are
+        made."""
         return type(input) is Tensor and not torch.compiler.is_compiling() and not is_tracing()
 
     def _zeros(self, input: Tensor, shape: tuple[int, ...]) -> States:
@@ -320,7 +321,7 @@ class SequenceLayers(NotScripted):
         return input
 
     def _start(self, input: Tensor, hx: object, batch: int | None) -> States | None:
-        """``hx``, checked, or zeros, which are None where the op makes them. Without a dimension
+        """``hx``, checked, or zeros; None if the op makes the zeros itself. Without a dimension
         for the batch if ``batch`` is None."""
         if hx is None and self._op_makes_zeros(input):
             return None
