@@ -78,7 +78,7 @@ def hard(kind: tuple[int, range], count: int) -> list[float]:
 
 
 def hardest(kind: tuple[int, range]) -> tuple[int, float, int]:
-    """Of the number nearest to a multiple: m, the distance in quarter turns, and e."""
+    """m, the distance in quarter turns, and e for the number nearest to a multiple."""
     bits, exponents = kind
     return min(((*nearest(bits, e)[0], e) for e in exponents), key=lambda found: found[1])
 
