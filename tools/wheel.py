@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 from tools.native import cuda  # noqa: E402
 
 TORCHES = ("2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
-# # The GPUs that torch 2.11 supports, and newer ones through PTX.
+# The GPUs that torch 2.11 supports, and newer ones through PTX.
 ARCHS = "7.5;8.0;9.0;10.0;12.0+PTX"  # GPUs of 8.6 and 8.9 run the code for 8.0
 LARGEST = 60 << 20
 # Libraries that auditwheel must not copy into the wheel: torch and its packages bring them, or the

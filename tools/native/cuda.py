@@ -84,7 +84,7 @@ class Missing:
     expected: bool = False  # reported in one line, not in a box
 
 
-# # Why a wheel's library for torch without CUDA has no CUDA.
+# Why a wheel's library for torch without CUDA has no CUDA.
 TORCH_WITHOUT = Missing("this torch is built without CUDA", "install torch with CUDA 13")
 
 

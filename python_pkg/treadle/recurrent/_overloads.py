@@ -80,7 +80,7 @@ def _is_traced(value: object) -> bool:
 
 def overloads(name: str) -> Overloads:
     op = getattr(torch.ops.treadle, name)
-    # # In the order of Overloads' fields.
+    # In the order of Overloads' fields.
     found = {each: getattr(op, each) for each in Overloads._fields[1:] if each in op.overloads()}
     return Overloads(name, **found)
 
