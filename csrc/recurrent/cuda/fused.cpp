@@ -13,7 +13,7 @@ namespace {
 struct Turns {
   Tensor before, after;
 
-  // A single step only reads the state, so it may read h0 itself.
+  // A single step only reads the state before it, so it may read h0 itself.
   Turns(const LayerRun& run, int64_t d, const Tensor& first_h, const Tensor& h) {
     if (first_h.defined() && run.sizes.steps == 1) {
       before = after = first_h[d];
@@ -27,7 +27,7 @@ struct Turns {
   }
 };
 
-// Uses const_data_ptr, because a write access would copy an h0 with a lazily shared storage.
+// Uses const_data_ptr, because a write access would copy an h0 whose storage is copy-on-write.
 void* data_of_turn(const Tensor& t) { return const_cast<void*>(t.const_data_ptr()); }
 
 // Whether rows can be read 16 bytes at a time.

@@ -1,4 +1,5 @@
-// A direction of algorithm "step" as a StepGraph: the launches of one step, forward and backward.
+// Runs a direction of algorithm "step" as a StepGraph: the launches of one step, forward and
+// backward.
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
 
@@ -9,7 +10,8 @@
 
 namespace treadle {
 
-// A graph's steps all read the states that they leave: what the first one reads is copied there.
+// All steps of a graph read the states that the previous step wrote, so the first states are
+// copied there.
 static void begin_with(void* state, const void* first, int64_t bytes, cudaStream_t stream) {
   if (first == nullptr) return;
   C10_CUDA_CHECK(cudaMemcpyAsync(state, first, bytes, cudaMemcpyDeviceToDevice, stream));
@@ -37,7 +39,7 @@ void run_grouped_forward(const char* op, const RecurrenceForward& args, const Gr
   };
   const MatrixView all_products = laid_out(products, chunk * batch, width);
   const MatrixView state_products = laid_out(of_h, batch, state_width);
-  int64_t products_row = 0;  // the row of S at which `products` begins
+  int64_t products_row = 0;  // the row of S with which `products` begins
   const auto step = [&](const Gemm& gemm, int64_t first_row, const int64_t* base,
                         cudaStream_t stream) {
     gemm.multiply(matrix_of(state_products, batch, state_width, acc_bytes(args.dtype)),
@@ -50,7 +52,7 @@ void run_grouped_forward(const char* op, const RecurrenceForward& args, const Gr
     own.first_c = nullptr;
     own.products = all_products;
     own.state_products = state_products;
-    // Moves the pointer to where row 0 of S would be, because the steps count rows from there.
+    // Moves the pointer to where row 0 of S would be, because the steps count rows from row 0.
     if (base == nullptr) {
       own.products.data = static_cast<const char*>(all_products.data) -
                           products_row * all_products.row_stride * acc_bytes(args.dtype);

@@ -28,8 +28,8 @@ std::optional<bool> tf32_cuda(CellKind cell, Dtype dtype) {
   return wanted == tf32_allowed() ? std::optional<bool>() : wanted;
 }
 
-// The plans of a thread's last layers. Whether a plan fits is the driver's to say, for the context
-// that is current, and to ask takes the host as long as a launch.
+// The plans of a thread's last layers. Only the driver can say whether a plan fits in the
+// current context, and asking it takes the host as long as a launch.
 class KnownPlans {
  public:
   struct Key {
@@ -172,8 +172,8 @@ void steps_forward(const LayerRun& run, const RecurrenceForward& args, const Ten
   const char* const op = layer_op_name();
   const Gemm gemm(args.dtype, run.tf32);
   const bool add = run.cell.same_gates();
-  // For cells in which some gates lack a product: h W_hh^T, in the layout of the input's
-  // products.
+  // h W_hh^T in the layout of the input's products, for cells in which some gates lack a
+  // product.
   const bool transposed = args.products.column_stride != 1;
   const auto options = weight.options().dtype(run.acc);
   const Tensor apart = add          ? Tensor()

@@ -137,7 +137,7 @@ void make(bool needed, const Tensor& like, Tensor& found) {
   if (needed && !found.defined()) found = at::empty(like.sizes(), like.options());
 }
 
-// Also makes the gradient of a missing bias.
+// Also returns a gradient for a missing bias.
 void make_bias(bool needed, const Tensor& weight, Tensor& found) {
   if (!needed || found.defined()) return;
   found = at::empty(weight.sizes().slice(0, weight.dim() - 1), weight.options());
@@ -177,7 +177,7 @@ void add_parameters_cuda(const BackwardPass& pass, int64_t d, const Tensor& grad
   if (bias_sums.defined()) args.bias_sums = matrix_of(bias_sums);
   args.input = matrix_of(input);
   args.weight_ih = direction_of(weight, d, one);
-  // Needed only here: otherwise h before each step is read from parts of the output.
+  // Only needed here. All others read h before each step from parts of the output.
   const bool moved = a.batch_sizes.defined() || run.resets.marks.defined();
   const Tensor previous = mask[4] && moved && !known_h.defined() ? pass.previous_h(d) : known_h;
   if (previous.defined()) {

@@ -23,7 +23,7 @@ int64_t padded_width(const LayerRun& run) {
   return (run.sizes.hidden + chunk(run) - 1) / chunk(run) * chunk(run);
 }
 
-// Whether the last word of t's elements reaches beyond t's memory.
+// Whether the last word of t's elements extends past the end of t's memory.
 bool ends_within_a_word(const Tensor& t) {
   if (t.numel() == 0) return false;
   int64_t last = 0;
@@ -70,7 +70,7 @@ Tensor products_of_all_steps(const LayerRun& run, int64_t width, const Tensor& g
       in_place ? gates : empty_words(run, {directions, rows, row}, a.input.options());
   Tensor weights = a.weight_ih;
   const int64_t blocks = run.cell.input_gates;
-  // Treats each block of H rows as one row.
+  // Each block of H rows is copied as one row.
   if (padded) weights = widened(run, weights, hidden * features, width * features);
   const Tensor x = with_matrix(a.input);
   weights = a.one_direction() && !padded ? with_matrix(weights) : weights.contiguous();
@@ -218,7 +218,7 @@ LayerGradients persistent_backward_cuda(const BackwardPass& pass, const StateGra
   const Tensor gates = whole_gates(pass, grad_gates), bias_sums = new_bias_sums(pass, grad_gates);
   const Tensor chunks = padded || !aligned(run, gates) ? widened(run, gates, hidden, width) : gates;
   const Tensor c0 = a.c0.contiguous(), weight = a.weight_hh.contiguous();
-  // The kernels also load the padding, and ignore it.
+  // The kernels also load the padding, but ignore it.
   const auto options = a.input.options().dtype(run.acc);
   const Tensor c = padded ? at::zeros({directions, rows, width}, options)
                           : at::empty({directions, rows, width}, options);

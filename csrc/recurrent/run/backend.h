@@ -14,7 +14,7 @@
 
 namespace treadle {
 
-// The rows of every step in memory, first step first.
+// The rows of every step in memory, from the first step to the last.
 struct Sequence {
   std::vector<RecurrenceStep> steps;
   int64_t rows = 0;  // of all steps
@@ -33,8 +33,8 @@ struct Sequence {
   // [S, 1]: whether a row of direction d resets before its step, from the marks [S, 1].
   Tensor marks_before(const Tensor& marks, int64_t d) const;
 
-  // [S, H]: each step's rows of [B, H]. And the inverse, a sum over the steps: [D, B, H] from [D,
-  // S, H].
+  // [S, H]: each step's rows of [B, H]. The second is its transpose, a sum over the steps: [D,
+  // B, H] from [D, S, H].
   Tensor each_step(const Tensor& batch) const;
   Tensor sum_of_steps(const Tensor& places, int64_t batch) const;
 };
@@ -54,7 +54,7 @@ struct StateGradients {
 };
 
 struct RecurrenceBackend {
-  // Half types are multiplied as floats, to which the host converts them once.
+  // Half types are multiplied as floats; the host converts them once.
   bool widens_half;
   // The plan of a forward or a backward pass; raises for an `algorithm` that cannot run. Sets
   // `tf32` if float32 products follow another setting than torch's for matrix products.

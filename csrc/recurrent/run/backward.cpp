@@ -36,7 +36,7 @@ Tensor grad_gates(const BackwardPass& pass, int64_t d, const Tensor& previous_h,
   // Each recomputed gate is overwritten by its gradient.
   const bool in_place = pass.recompute && run.work == g.scalar_type();
   const Tensor result = in_place ? g : at::empty({rows, width}, options);
-  // Possibly a copy, which must outlive its readers.
+  // This may be a copy, which must outlive its readers.
   const Tensor grad_rows = pass.grads.output.defined() ? run.rows(pass.grads.output) : Tensor();
   MatrixView grad;
   if (grad_rows.defined()) {

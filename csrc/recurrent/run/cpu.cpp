@@ -18,7 +18,7 @@ namespace {
 RecurrencePlan plan_cpu(const RecurrenceSizes& sizes, at::Device, std::string_view algorithm,
                         bool backward, std::optional<bool>*) {
   RecurrenceDevice device;
-  // Limits the chunks of the input product: larger ones are not faster.
+  // Limits the chunks of the input product, because larger ones are not faster.
   device.l2_bytes = 32 << 20;
   return make_plan(layer_op_name(), sizes, device, algorithm, backward);
 }
@@ -42,7 +42,7 @@ void over_rows(const Args& args, int64_t step_work, const F& f) {
   // The minimum work of a thread: about 50 us of multiplications.
   constexpr int64_t kWork = int64_t{1} << 21, kRows = cpu::kRowBlock;
   const int64_t blocks = (args.batch + kRows - 1) / kRows;
-  // before[b]: the steps that blocks 0 .. b - 1 take.
+  // before[b]: the number of steps of blocks 0 .. b - 1.
   std::vector<int64_t> before(blocks + 1);
   for (int64_t s = 0; s < args.step_count; ++s) ++before[(args.steps[s].rows + kRows - 1) / kRows];
   for (int64_t b = blocks - 1; b > 0; --b) before[b] += before[b + 1];
@@ -119,7 +119,7 @@ struct ParametersCpu {
     }
     if (!mask[5] && !mask[6]) return;
     const Tensor total = grad_gates.sum(0);
-    // Each in separate memory that holds nothing else.
+    // Each has separate memory that holds nothing else.
     const bool whole = run.cell.same_gates();
     const Tensor of_bias = run.input_window(total);
     if (mask[5]) bias_ih.push_back(whole ? of_bias : of_bias.clone());

@@ -32,13 +32,13 @@ void* direction_data(const LayerRun& run, const Tensor& t, int64_t d) {
   return static_cast<char*>(t.mutable_data_ptr()) + d * t.nbytes() / run.sizes.directions;
 }
 
-// A state that steps work in: `last` where it can be, else a new one of `dtype`.
+// A state that steps update: `last` if that is possible, else a new one of `dtype`.
 Tensor working_state(const Tensor& last, ScalarType dtype) {
   if (last.scalar_type() == dtype && begins_at_16_bytes(last)) return last;
   return at::empty(last.sizes(), last.options().dtype(dtype));
 }
 
-// Leaves the state after the last step in `last`.
+// Writes the state after the last step to `last`.
 Tensor put_state(const Tensor& state, const Tensor& last) {
   return last.is_same(state) ? last : last.copy_(state);
 }
@@ -76,7 +76,7 @@ ForwardDirection direction_of(const LayerRun& run, int64_t d, const Tensor& outp
   ForwardDirection found{d,
                          run.sequence.in_order(d),
                          run.rows(args.input),
-                         // Cast once, not for every chunk.
+                         // Cast only once, not for every chunk.
                          cast(parameter_of(args, args.weight_ih, d), run.work),
                          parameter_of(args, args.weight_hh, d),
                          aligned(parameter_of(args, args.bias_ih, d)),
@@ -150,7 +150,7 @@ void in_chunks(const LayerRun& run, const ForwardDirection& direction,
     chunk.step_count = end - begin;
     if (begin > 0) chunk.first_c = nullptr;
     chunk.products = matrix_view(plan.transposed ? products.t() : products);
-    // Moves the pointer to where row 0 of S would be, because the steps count rows from there.
+    // Moves the pointer to where row 0 of S would be, because the steps count rows from row 0.
     chunk.products.data =
         static_cast<const char*>(chunk.products.data) -
         first * chunk.products.row_stride * static_cast<int64_t>(products.element_size());

@@ -67,8 +67,8 @@ __global__ void __launch_bounds__(2 * units, 1)
   RowIterator from(static_cast<const T*>(args.products) + d * args.product_direction + unit, own,
                    args.sizes, args.product_row);
   Prefetched<T, Layout::kAhead> input;
-  // Prefetches step s, 4 bytes a copy: each thread copies only what it reads itself, so wait_copies
-  // needs no barrier.
+  // Prefetches step s, 4 bytes per copy: each thread copies only what it reads itself, so
+  // wait_copies needs no barrier.
   const auto fetch = [&](int s) {
     if (own.runs(s)) {
       const uint32_t stage =

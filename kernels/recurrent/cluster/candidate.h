@@ -8,7 +8,8 @@
 
 namespace treadle::plans {
 
-// The number of resident clusters: an H200 with 132 multiprocessors holds 7 of 16 blocks, 30 of 4.
+// The number of resident clusters: an H200, with 132 multiprocessors, holds 7 clusters of 16
+// blocks, or 30 of 4.
 inline int64_t clusters_at_once(int blocks, const RecurrenceDevice& device) {
   const int of_132 = blocks == 16 ? 7 : blocks == 8 ? 15 : blocks == 4 ? 30 : 132;
   return std::max<int64_t>(device.multiprocessors * of_132 / 132, 1);
@@ -101,7 +102,8 @@ inline Candidate cluster_candidate(const RecurrenceSizes& sizes, const Recurrenc
       const int64_t count = ceil_div(sizes.batch, rows) * sizes.directions;
       const int64_t waves =
           std::max<int64_t>(ceil_div(count, clusters_at_once(shape.blocks, device)), 1);
-      // fp32: more single-block clusters than SMs measured slower than waves * time.
+      // In float32, more single-block clusters than SMs took longer than waves * time when
+      // measured.
       if (half && shape.blocks == 1 && any_clusters && (waves > 1 || (backward && !alone))) {
         continue;
       }

@@ -36,7 +36,7 @@ cudaError_t run_grid_half(const PersistentForward* args, const GridCall& call) {
       using Layout = GridForward<Cell::kGates, Cell::kStateGates, kWidth, setmaxnreg>;
       // Up to h512, clusters take batches of a single tile, if the GPU has clusters.
       constexpr int kLatest = setmaxnreg && kWidth == kGridNarrowHidden ? 0 : 2;
-      // Without setmaxnreg two tiles run the kernel for more tiles, which saves a third of the
+      // Without setmaxnreg, two tiles use the kernel for more tiles, which saves a third of the
       // kernels.
       constexpr int kTwo = setmaxnreg ? 1 : 0;
       return call.plan.rows == 8    ? run_grid_of<Cell, T, Layout, kLatest>(args, call)

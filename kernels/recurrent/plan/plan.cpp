@@ -10,8 +10,9 @@ namespace {
 
 using namespace plans;
 
-// A chunk has as many steps as have an input product of half of the cache, so that each step finds
-// its part there, but at least kProductRows rows, because smaller products do not fill the chip.
+// A chunk has as many steps as fit in half of the cache with their input products, so that each
+// step finds its part there, but at least kProductRows rows, because smaller products do not fill
+// the GPU.
 constexpr int64_t kProductRows = 1024;
 
 int64_t steps_per_chunk(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {

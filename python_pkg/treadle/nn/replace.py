@@ -1,4 +1,4 @@
-"""Replaces torch's LSTM and GRU in a model by treadle's, and restores torch's."""
+"""Puts treadle's forward pass on torch's LSTM and GRU in a model, and restores torch's."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from .._check.tensors import dtype_name
+from ._methods import GRUMethods, LSTMMethods, Methods, is_forward_ours, methods_of, put, remove
 from ._speed import why_maybe_slower
 from .rnn import GRU, LSTM
 
 __all__ = ["Replaced", "replace", "restore"]
 
-_OURS: dict[type[nn.Module], type[nn.Module]] = {nn.LSTM: LSTM, nn.GRU: GRU}
-_TORCHS = {ours: torchs for torchs, ours in _OURS.items()}
+_METHODS: dict[type[nn.Module], type[Methods]] = {nn.LSTM: LSTMMethods, nn.GRU: GRUMethods}
+_TORCHS: dict[type[nn.Module], type[nn.Module]] = {LSTM: nn.LSTM, GRU: nn.GRU}
 _DTYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 _CELLS = (nn.LSTMCell, nn.GRUCell, nn.RNNCell)
 
 
 @dataclass(frozen=True)
 class Replaced:
-    """Names of modules, as ``named_modules`` has them; "" is the model itself.
+    """Names of modules, as in ``named_modules``; "" is the model itself.
 
     Attributes:
-        replaced: those whose class changed.
-        left: those that stay as they are, each with the reason.
+        replaced: those whose forward pass changed.
+        left: those that are unchanged, each with the reason.
     """
 
     replaced: list[str]
@@ -34,33 +35,34 @@ class Replaced:
 
 
 def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
-    """Make every torch.nn.LSTM and torch.nn.GRU in ``model`` treadle's, in place.
+    """Let every torch.nn.LSTM and torch.nn.GRU in ``model`` run on treadle's kernels, in place.
 
-    The modules are the same objects with another class: parameters, hooks, buffers, ties and
-    references to them stay. ``recompute`` is off; set it on a module to switch it on.
+    The modules are the same objects of the same class, with another forward pass, that of
+    :class:`treadle.nn.LSTM` and :class:`GRU`: parameters, hooks, buffers, ties and references to
+    them remain. They are instances of both classes by ``isinstance``. ``recompute`` is off; set it
+    on a module to turn it on.
 
-    A replaced model supports everything that torch.nn's does, except tools that look for torch's
-    exact classes or read their code: ``torch.jit.script``, a library's own ONNX export
-    (``torch.onnx.export`` needs the table of treadle.onnx), int8 by ``torch.ao.quantization``
-    (``quantize_dynamic`` and ``prepare`` silently skip the layers), and tools that count operations
-    or take per-sample gradients by class, such as thop, ptflops and Opacus. Call :func:`restore`
-    before any of them.
+    Tools that know torch's classes take a replaced model as before, and what they make of it is
+    torch's: TorchScript, ``torch.onnx.export``, int8 by ``torch.ao.quantization``, counters of
+    operations, Opacus. docs/torch_tools.md lists them, and the exceptions. The forward pass is an
+    attribute of the module, so a ``copy.copy`` of the module alone must be replaced again.
 
     On NVIDIA GPUs of compute capability 7.5, and if it is too wide for its GPU, a layer launches a
-    matrix product and a kernel for each step.
-    There float16 LSTM layers, and float32 layers of H up to about 128, are slower than cuDNN's, up
-    to eight times. ``only_if_faster`` leaves such layers; time the model before and after.
+    matrix product and a kernel for each step. In these cases float16 LSTM layers, and float32
+    layers of H up to about 128, are slower than cuDNN's, by a factor of up to eight.
+    ``only_if_faster`` leaves such layers; time the model before and after.
 
     Args:
         model: a module; it may itself be an LSTM or a GRU.
-        only_if_faster: leave float32 and float16 layers on a GPU that takes a product and a kernel
-            for each of their steps, by the planner's choice for 16 rows of 128 steps. Move the
-            model to its GPU and dtype first.
+        only_if_faster: do not replace float32 and float16 layers for which the GPU launches a
+            product and a kernel for each step, by the planner's choice for 16 rows of 128 steps.
+            Move the model to its GPU and dtype first.
 
     Returns:
         What was replaced, and what was left, each with the reason: modules with projections or
-        complex parameters; subclasses, which may override the forward pass; torch.nn's RNN,
-        LSTMCell, GRUCell and RNNCell, which treadle does not have.
+        complex parameters; subclasses, which may override the forward pass; modules whose
+        ``forward`` was set, as by accelerate's hooks; torch.nn's RNN, LSTMCell, GRUCell and
+        RNNCell, which treadle does not have.
 
     Raises:
         TypeError: ``model`` is not a module.
@@ -73,73 +75,81 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
     """
     replaced, left = [], {}
     for name, module in _modules(model, "replace"):
-        if why := _why_left(module):
-            left[name] = why
-        elif isinstance(module, nn.RNNBase) and type(module) in _OURS:
-            slower = why_maybe_slower(module) if only_if_faster else None
-            if slower is not None:
-                left[name] = slower
-                continue
-            module._update_flat_weights()
-            module.__class__ = _OURS[type(module)]  # type: ignore[assignment]
-            module._compared = True
+        if not isinstance(module, (nn.RNNBase, *_CELLS)) or isinstance(module, (LSTM, GRU)):
+            continue
+        why = _why_left(module)
+        if why is None and only_if_faster:
+            why = why_maybe_slower(module)  # type: ignore[arg-type]
+        if why is None:
+            put(_METHODS[parametrize.type_before_parametrizations(module)], module)
             replaced.append(name)
+        else:
+            left[name] = why
     return Replaced(replaced, left)
 
 
 def restore(model: nn.Module) -> Replaced:
     """Undo :func:`replace`: make every treadle.nn.LSTM and GRU in ``model`` torch's, in place.
 
+    That includes modules that were made as such. Tools that look for torch's classes need it for
+    these.
+
     Args:
         model: a module.
 
     Returns:
-        What was replaced; subclasses are left.
+        What was replaced; subclasses are not, nor modules whose ``forward`` was set after
+        :func:`replace`.
 
     Raises:
         TypeError: ``model`` is not a module.
     """
     replaced, left = [], {}
     for name, module in _modules(model, "restore"):
-        torchs = _TORCHS.get(type(module))
-        if torchs is not None:
-            module.__class__ = torchs
-            vars(module).pop("_compared", None)
-            assert isinstance(module, nn.RNNBase)
-            module._update_flat_weights()  # tensors left by functional_call have no memory
-            module.flatten_parameters()  # cuDNN needs one block of memory, ours does not
-            replaced.append(name)
+        if type(module) in _TORCHS:
+            module.__class__ = _TORCHS[type(module)]
+        elif is_forward_ours(module):
+            remove(module)
         elif isinstance(module, (LSTM, GRU)):
-            left[name] = f"{type(module).__name__} is a subclass"
+            left[name] = (
+                f"{type(module).__name__} is a subclass"
+                if methods_of(module) is None
+                else "its forward was set on the module after replace: undo that first"
+            )
+            continue
+        else:
+            continue
+        assert isinstance(module, nn.RNNBase)
+        module._update_flat_weights()  # tensors left by functional_call have no memory
+        module.flatten_parameters()  # cuDNN needs one block of memory, ours does not
+        replaced.append(name)
     return Replaced(replaced, left)
 
 
 def _why_left(module: nn.Module) -> str | None:
-    """The reason why a recurrent module of torch's stays; None for any other module."""
-    kind = type(module).__name__
-    if isinstance(module, nn.RNN):
-        return "treadle has no torch.nn.RNN"
+    """The reason why a recurrent module of torch's is not replaced; None: there is none."""
+    kind = parametrize.type_before_parametrizations(module)
     for cell in _CELLS:
         if isinstance(module, cell):
             return (
                 f"treadle has no torch.nn.{cell.__name__}: its layers take whole sequences, and "
                 "treadle.nn.make_step takes one step of a layer"
             )
-    if not isinstance(module, (nn.LSTM, nn.GRU)) or isinstance(module, (LSTM, GRU)):
-        return None
-    if getattr(module, "proj_size", 0):
+    if not isinstance(module, (nn.LSTM, nn.GRU)):
+        return "treadle has no torch.nn.RNN"
+    if module.proj_size:
         return "it has projections (proj_size > 0)"
     if other := {p.dtype for p in module.parameters()} - _DTYPES:
         return f"it has parameters of {', '.join(sorted(map(dtype_name, other)))}"
-    if parametrize.is_parametrized(module):
-        return f"{kind} is parametrized: replace the model before that"
-    if type(module) not in _OURS:
+    if kind not in _METHODS:
         name = "LSTM" if isinstance(module, nn.LSTM) else "GRU"
         return (
-            f"{kind} is a subclass, whose forward pass may be its own; where it goes on to "
-            f"torch.nn.{name}'s, class Ours({kind}, treadle.nn.{name}) goes on to treadle's: make "
-            "the module of it, or set the module's __class__"
+            f"{kind.__name__} is a subclass, whose forward pass may be its own; where it goes on "
+            f"to torch.nn.{name}'s, class Ours({kind.__name__}, treadle.nn.{name}) goes on to "
+            "treadle's: make the module of it, or set the module's __class__"
         )
+    if "forward" in vars(module) and not is_forward_ours(module):
+        return "its forward was set on the module: replace the model before that"
     return None
 
 
