@@ -136,6 +136,19 @@ def test_replicas_of_data_parallel(kind: str) -> None:
 
 
 @EACH
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_data_parallel_on_two_gpus(kind: str) -> None:
+    net = replaced(kind).cuda()
+    given = X.cuda()
+    wanted = net(given)
+    found = nn.DataParallel(net, [0, 1])(given)
+    torch.testing.assert_close(found, wanted)
+    grads = [torch.autograd.grad(y.sum(), list(net.parameters())) for y in (found, wanted)]
+    torch.testing.assert_close(*grads)
+    assert is_ours(net.cpu())
+
+
+@EACH
 def test_a_forward_that_another_tool_has_set(kind: str) -> None:
     hooks = pytest.importorskip("accelerate.hooks")
     net, plain = replaced(kind), Net(kind)
