@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 from torch.func import functional_call, grad, vmap
-from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils import parametrizations, parametrize, prune
 
 import treadle
 from tests.support.replaced import EACH, B, H, I, Net, T, X, in_file, is_ours, replaced
@@ -165,10 +165,11 @@ def test_a_forward_that_another_tool_has_set(kind: str) -> None:
 
 @EACH
 def test_computed_weights(kind: str) -> None:
-    """By both weight_norms, put on before replace and after it."""
+    """By both weight_norms and by pruning, put on before replace and after it."""
     ways: list[tuple[Any, Any]] = [
         (parametrizations.weight_norm, parametrize.remove_parametrizations),
         (torch.nn.utils.weight_norm, torch.nn.utils.remove_weight_norm),
+        (functools.partial(prune.l1_unstructured, amount=0.4), prune.remove),
     ]
     for norm, remove in ways:
         for before in (True, False):
