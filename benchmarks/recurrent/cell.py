@@ -1,7 +1,7 @@
 """lltm_cell: on CUDA, wall time of a small step and device time of a large one; on the CPU, wall
 time.
 
-Shapes as everywhere: B batch, I inputs, H hidden.
+Shapes: B batch, I inputs, H hidden.
 """
 
 from __future__ import annotations

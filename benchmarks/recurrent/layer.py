@@ -1,9 +1,9 @@
 """Whole layers: lltm against nn.LSTM and a loop of lltm_cell, packed against padded batches, and
 lstm and gru against torch's layers with the same parameters.
 
-Shapes as everywhere: T steps, B batch, I inputs, H hidden. Times are of the whole call: what a
-caller waits for. For lltm, nn.LSTM is only a yardstick: it computes something else, with four gates
-where LLTM has three; `us_per_step_and_gate` makes the two comparable.
+Shapes: T steps, B batch, I inputs, H hidden. Times are of the whole call: what a caller waits for.
+For lltm, nn.LSTM is only a yardstick: it computes something else, with four gates where LLTM has
+three; `us_per_step_and_gate` makes the two comparable.
 """
 
 from __future__ import annotations

@@ -63,6 +63,17 @@ class OneStep(nn.Module):
         return output
 
 
+def our_cell(cell: nn.GRUCell) -> nn.Module:
+    """treadle's cell, where this build has one, with the parameters of torch's."""
+    if not hasattr(treadle.nn, "GRUCell"):
+        return OneStep(cell)
+    kind = {"device": cell.weight_hh.device, "dtype": cell.weight_hh.dtype}
+    ours: nn.Module = treadle.nn.GRUCell(cell.input_size, cell.hidden_size, **kind)
+    for name, p in cell.named_parameters():
+        setattr(ours, name, p)
+    return ours
+
+
 class Model(nn.Module):
     """The recurrent state-space model; ``forward`` observes all steps."""
 
@@ -133,7 +144,7 @@ def case(settings: Settings, dtype: torch.dtype) -> Case:
     for name, p in theirs.named_parameters():
         module, _, last = name.rpartition(".")
         setattr(ours.get_submodule(module), last, p)
-    ours.cell = OneStep(ours.cell)
+    ours.cell = our_cell(ours.cell)
     inputs = arguments(settings, dtype, sizes)
     parameters = dict(theirs.named_parameters())
     args = (*inputs, *parameters.values())

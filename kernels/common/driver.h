@@ -1,4 +1,4 @@
-// Functions of the driver, which is not linked.
+// Finds functions of the CUDA driver, which is not linked.
 #pragma once
 
 #include <cuda.h>
@@ -21,7 +21,7 @@ F find_driver_function(const char* name) {
   return ok ? reinterpret_cast<F>(found) : nullptr;
 }
 
-// The context that this thread's calls go to, which may be a part of the GPU; null if unknown.
+// The context of this thread's calls, which may be a part of the GPU; null if unknown.
 inline CUcontext current_context() {
   static const auto get = find_driver_function<decltype(&cuCtxGetCurrent)>("cuCtxGetCurrent");
   CUcontext found = nullptr;

@@ -22,7 +22,7 @@ struct FusedForward {
   bool follows = false;  // not the first step, so the kernels that write the input have ended
 };
 
-// run(args of one step) for each step that has rows.
+// Calls run(args of one step) for each step that has rows.
 template <class Error, class F>
 Error each_fused_step(FusedForward args, Error success, const F& run) {
   int now = 0;

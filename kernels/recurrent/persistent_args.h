@@ -41,7 +41,7 @@ struct PersistentForward {
   const void* weight_hh;  // [D, G_h H, H] contiguous
   // [D, G_i H] and [D, G_h H] contiguous; each may be null.
   const void *bias_ih, *bias_hh;
-  // [D, B, H] contiguous. Of a block alone h0 and c0 may be null: zeros.
+  // [D, B, H] contiguous. For a single block h0 and c0 may be null, which means zeros.
   const void* h0;
   void* h;         // [D, B, H]: after each row's last step
   const void* c0;  // [D, B, H] contiguous

@@ -66,7 +66,7 @@ struct RecurrenceForward {
   // The resets of this direction. On CUDA each step writes the replaced states for the next one, so
   // steps[step_count] must exist, and the caller replaces the states of the first step.
   RecurrenceResets resets = {};
-  // CUDA: what the first step, which then has all rows, reads in place of c; or null.
+  // CUDA: what the first step reads in place of c, or null. The first step then has all rows.
   const void* first_c = nullptr;
 };
 

@@ -27,7 +27,7 @@ PACKAGE = Path(__file__).resolve().parent
 LIB = PACKAGE / "lib"
 CPU = "-cpu"  # the end of a folder's name in LIB if it is for torch without CUDA
 OLDEST = "2.11"  # the oldest torch that treadle can be built for
-TREE = PACKAGE.parents[1]  # the repository, where treadle is imported from one
+TREE = PACKAGE.parents[1]  # the repository, if treadle is imported from one
 
 
 def library_path() -> str:
@@ -170,8 +170,8 @@ def _named(of: dict[str, Any]) -> str:
 def check() -> None:
     """Raise ImportError, with both versions and the command that rebuilds, if they do not fit.
 
-    A library fits any patch release of the torch minor that it was built against. One built with
-    CUDA also needs a torch of the same CUDA major; one built without fits either. It must have been
+    A library fits any patch release of the torch minor that it was built against. A library with
+    CUDA also needs a torch of the same CUDA major; one without CUDA fits any. It must have been
     built with these kernels. In a repository it must also have the ops that the Python files call.
     """
     built, now = facts(), running()

@@ -38,7 +38,7 @@ def test_signatures_have_arguments_with_types(name: str) -> None:
     described = inspect.getdoc(function) or ""
     missing = [p.name for p in parameters if not re.search(rf"\b{p.name}\b", described)]
     assert not missing or "Arguments and errors: :func:" in described, missing
-    # # help() shows what pydoc renders.
+    # help() shows what pydoc renders.
     assert f"{parameters[0].name}: " in pydoc.plain(pydoc.render_doc(function)).split("\n")[2]
 
 

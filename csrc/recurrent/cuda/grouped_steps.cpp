@@ -10,7 +10,8 @@
 
 namespace treadle {
 
-// A graph's steps all read the states that they leave: what the first one reads is copied there.
+// All steps of a graph read the states that the previous step wrote, so the first states are
+// copied there.
 static void begin_with(void* state, const void* first, int64_t bytes, cudaStream_t stream) {
   if (first == nullptr) return;
   C10_CUDA_CHECK(cudaMemcpyAsync(state, first, bytes, cudaMemcpyDeviceToDevice, stream));

@@ -45,8 +45,8 @@ std::optional<bool> tf32_cuda(CellKind cell, Dtype dtype) {
   return wanted == tf32_allowed() ? std::optional<bool>() : wanted;
 }
 
-// The plans of a thread's last layers. Whether a plan fits is the driver's to say, for the context
-// that is current, and to ask takes the host as long as a launch.
+// The plans of a thread's last layers. Only the driver can say whether a plan fits in the
+// current context, and asking it takes the host as long as a launch.
 class KnownPlans {
  public:
   struct Key {

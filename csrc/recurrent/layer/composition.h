@@ -130,7 +130,7 @@ class LayerDirection {
     return steps_.rows_like(mark, t);
   }
 
-  // Zeros in the rows `where`.
+  // t, with zeros in the rows `where`.
   static Tensor without(const Tensor& t, const Tensor& where) {
     return t.defined() ? t.masked_fill(where, 0) : t;
   }
@@ -184,7 +184,7 @@ class LayerDirection {
     return columns(gates, hidden_ * info_.state_first, hidden_ * info_.state_gates);
   }
 
-  // [S, ...] of a sequence.
+  // A sequence as [S, ...].
   static Dual as_rows(const Dual& sequence) {
     return sequence.map([](const Tensor& t) {
       return t.defined() && t.dim() == 3

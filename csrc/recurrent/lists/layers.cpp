@@ -63,14 +63,13 @@ LayersResults run_layer(const LayerArguments& given, bool recompute, bool cells,
 
 // ---- all layers
 
-// The tensors of one layer, of which those of all layers are [L*D, ...]; undefined if there are
-// none.
+// One layer's part of tensors [L*D, ...]; undefined if there are none.
 Tensor of_layer(const Layers& a, const Tensor& states, int64_t layer) {
   if (!states.defined() || a.num_layers == 1) return states;
   return states.narrow(0, layer * a.directions(), a.directions());
 }
 
-// As calls of recurrent_layer, with whatever derivatives, transforms and modes these have.
+// Calls recurrent_layer for each layer, so derivatives, transforms and modes work.
 LayersResults run_dispatched(const Tensor& input, const OptionalTensor& batch_sizes,
                              const Layers& a) {
   const int64_t each = a.each();
@@ -227,6 +226,7 @@ std::vector<Tensor> layers_from_zeros(const Tensor& input, const OptionalTensor&
                  lengths,
                  cells,
                  /*zeros=*/true};
+  TORCH_CHECK(!cells || a.has_c(), a.op(), ": cells must be False, got True: a GRU has none");
   const LayersResults found =
       batch_sizes ? run_data(input, *batch_sizes, a) : run_input(input, batch_first, a);
   std::vector<Tensor> results{found.output, found.h_n};

@@ -39,7 +39,7 @@ struct LayersResults {
   Tensor output, h_n, c_n, cells;
 };
 
-// What all layers begin with and where rows reset, as recurrent_layer takes it, but [L*D, ...].
+// The initial states of all layers and the resets, in recurrent_layer's form, but [L*D, ...].
 struct GivenStates {
   Tensor h0, c0, reset_h, reset_c, reset;
 
@@ -50,7 +50,7 @@ struct GivenStates {
 c10::SymDimVector states_shape(const Tensor& input, const OptionalTensor& batch_sizes,
                                const Layers& layers);
 
-// Parameter k of a layer's `each`: that of one direction as it is, or those of two, stacked.
+// Parameter k of a layer, which has `each`: unchanged for one direction, stacked for two.
 Tensor of_directions(at::TensorList params, int64_t each, int64_t k);
 
 // `input` is the packed data if there are `batch_sizes`.

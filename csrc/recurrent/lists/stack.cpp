@@ -19,7 +19,7 @@ static bool known(const c10::DispatchKeySet& keys) {
   static const c10::DispatchKeySet dense(
       {DispatchKey::CPU, DispatchKey::CUDA, DispatchKey::AutogradCPU, DispatchKey::AutogradCUDA,
        DispatchKey::ADInplaceOrView, DispatchKey::BackendSelect});
-  // The difference of two sets would keep the bits of backends.
+  // Not the difference of the two sets, which would keep the bits of backends.
   return (keys.raw_repr() & ~dense.raw_repr()) == 0;
 }
 
@@ -48,7 +48,7 @@ static Tensor placed(const Tensor& t, int64_t first, at::IntArrayRef sizes) {
   return at::as_strided(t, sizes, c10::contiguous_strides(sizes), t.storage_offset() + first);
 }
 
-// The tensors [D, ...] of a layer, of [L*D, ...]; undefined if there are none.
+// One layer's part [D, ...] of a tensor [L*D, ...]; undefined if there is none.
 static Tensor layer_of(const Layers& a, const Tensor& all, int64_t layer) {
   if (!all.defined() || a.num_layers == 1) return all;
   auto sizes = all.sizes().vec();
@@ -61,13 +61,15 @@ static Tensor layer_of(const Layers& a, const Tensor& all, int64_t layer) {
 
 using Parameters = std::array<Tensor, 4>;  // weight_ih, weight_hh, bias_ih, bias_hh
 
-// Those of two directions, each kind stacked, by one copy of them all. False if what follows
-// another in memory would not be aligned, or if a kind is to be refused.
+// Stacks each kind of parameter of two directions, by one copy for all kinds. Returns false if a
+// kind would not be aligned in that memory, or must be refused.
 static bool stack_at_once(at::TensorList own, int64_t each, Parameters& found) {
   std::vector<Tensor> flat;
   for (int64_t k = 0; k < each; ++k) {
     const Tensor &first = own[k], &second = own[each + k];
-    if (first.nbytes() % 8 != 0 || first.scalar_type() != own[0].scalar_type()) return false;
+    const bool alike =
+        first.scalar_type() == own[0].scalar_type() && first.device() == own[0].device();
+    if (!alike || first.nbytes() % 8 != 0) return false;
     flat.push_back(first.reshape(-1));
     flat.push_back(second.reshape(-1));
   }

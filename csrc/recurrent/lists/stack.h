@@ -1,5 +1,5 @@
-// Layers of a call without derivatives, transforms or modes, below the dispatcher: only their
-// kernels are launched.
+// Runs the layers of a call without derivatives, transforms or modes below the dispatcher, where
+// only their kernels are launched.
 #pragma once
 
 #include "recurrent/lists/layers.h"
@@ -7,11 +7,11 @@
 
 namespace treadle {
 
-// Whether layers may be run so: tensors without wrappers on the CPU or a GPU, and nobody to see
-// what happens between two layers.
+// Whether layers may run in this way: tensors are on the CPU or a GPU without wrappers, and no
+// mode or transform could observe the ops between two layers.
 bool is_plain(const Tensor& input, const OptionalTensor& batch_sizes, const Layers& layers);
 
-// All layers of a call that is_plain(), after check_layers().
+// Runs all layers of a call that is_plain(), after check_layers().
 LayersResults run_stack(LayerInference run_layer, const Tensor& input,
                         const OptionalTensor& batch_sizes, const Layers& layers);
 

@@ -95,7 +95,8 @@ Tensor as_vectors(const Tensor& rows) {
   return readable ? rows : rows.clone(at::MemoryFormat::Contiguous);
 }
 
-// The states [D, B, H] that the first step reads; undefined: those that all steps work in.
+// The states [D, B, H] that the first step reads. If undefined, it reads those that all steps
+// update.
 struct FirstStates {
   Tensor h, c;
 };
@@ -132,8 +133,8 @@ Tensor as_multiplied(const LayerRun& run, const Tensor& w_hh) {
   return w_hh.is_cuda() ? w_hh.contiguous() : w_hh;
 }
 
-// Runs direction d step by step. output [S, D*H]; h, c [D, B, H] are the states that the steps work
-// in; gates [S, GH] or undefined.
+// Runs direction d step by step. output [S, D*H]; h, c [D, B, H] are the states that the steps
+// update; gates [S, GH] or undefined.
 void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const FirstStates& first,
                    const Tensor& h, const Tensor& c, const Tensor& gates) {
   const LayerArguments& args = run.arguments;
@@ -191,13 +192,13 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const F
   }
 }
 
-// A state that steps work in: `last` where it can be, else a new one of `dtype`.
+// A state that steps update: `last` if that is possible, else a new one of `dtype`.
 Tensor working_state(const Tensor& last, ScalarType dtype) {
   if (last.scalar_type() == dtype && begins_at_16_bytes(last)) return last;
   return at::empty(last.sizes(), last.options().dtype(dtype));
 }
 
-// Leaves the state after the last step in `last`.
+// Writes the state after the last step to `last`.
 Tensor put_state(const Tensor& state, const Tensor& last) {
   return last.is_same(state) ? last : last.copy_(state);
 }

@@ -50,7 +50,7 @@ struct LayerRun {
   LaunchScope scope;         // launches during its lifetime are recorded as part of the plan
   std::optional<bool> tf32;  // tf32 of products, if it differs from torch's setting
   LayerResets resets;
-  StackStates stack;  // of a layer that is one of a stack
+  StackStates stack;  // if the layer is part of a stack
 
   LayerRun(const RecurrenceBackend& backend, const LayerArguments& a, std::string_view algorithm,
            bool backward, const StackStates& stack = {})
@@ -104,9 +104,10 @@ struct LayerRun {
   // Whether there is nothing to compute.
   bool idle() const { return sequence.rows == 0 || sizes.hidden == 0; }
   bool persistent() const { return plan.persistent() && !idle(); }
-  // Whether the kernels get null for h0 and c0: they are zeros, which those of one block know.
+  // Whether the kernels get null for h0 and c0: these are zeros, and kernels of one block accept
+  // null.
   bool null_states() const { return stack.zeros != nullptr && persistent() && plan.one_block(); }
-  // Where the last states go.
+  // The destinations of the last states.
   Tensor last_h() const {
     const Tensor& h0 = arguments.h0;
     return stack.h_n.defined() ? stack.h_n : at::empty(h0.sizes(), h0.options());
@@ -181,7 +182,7 @@ LayerSaved recurrent_layer_forward_kernel(const RecurrenceBackend& backend,
 LayerGrads recurrent_layer_backward_kernel(const RecurrenceBackend& backend,
                                            const LayerBackwardCall& call);
 
-// A layer of a stack, on the device of `backend`.
+// Runs a layer of a stack, on the device of `backend`.
 Tensor recurrent_layer_inference(const RecurrenceBackend& backend, const LayerArguments& arguments,
                                  const StackStates& states);
 

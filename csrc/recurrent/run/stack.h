@@ -1,14 +1,14 @@
-// Layers of a call without derivatives, transforms or modes, below the dispatcher: nothing but
-// their kernels is launched. Each leaves its last states where the results of all layers lie, and
-// zeros to begin with need not be in memory.
+// For calls without derivatives, transforms or modes, whose layers run below the dispatcher, where
+// only their kernels are launched. Each layer writes its last states into the results of all
+// layers, and initial zeros need not be in memory.
 #pragma once
 
 #include "recurrent/layer/layer.h"
 
 namespace treadle {
 
-// The h0 and c0 [D, B, H] of every layer of a call that has none. Kernels that take null for zeros
-// never read them; for others they are written once.
+// The h0 and c0 [D, B, H] of every layer if the call has no states. Kernels that accept null for
+// zeros do not read them; for other kernels they are written once.
 class ZeroStates {
  public:
   ZeroStates(at::IntArrayRef sizes, const at::TensorOptions& of_h, const at::TensorOptions& of_c)
@@ -27,16 +27,16 @@ class ZeroStates {
   bool written_ = false;
 };
 
-// What a layer of a stack has beside its arguments.
+// What a layer of a stack gets in addition to its arguments.
 struct StackStates {
   Tensor h_n, c_n;              // [D, B, H] contiguous, to be written; undefined: not needed
-  ZeroStates* zeros = nullptr;  // its h0 and c0 are these; null: they hold values
+  ZeroStates* zeros = nullptr;  // its h0 and c0, if they are zeros; else null
 };
 
 // Runs a layer whose arguments are on one device; returns its output.
 using LayerInference = Tensor (*)(const LayerArguments&, const StackStates&);
 
-// Null where this build has none for the device: then the dispatcher knows what to say.
+// Null if this build has none for the device. The dispatcher then gives the error.
 LayerInference& layer_inference(c10::DeviceType device);
 
 }  // namespace treadle

@@ -18,7 +18,7 @@ inline constexpr int kVectorBytes = 32;
 inline constexpr int kVectorBytes = 16;
 #endif
 
-// A panel's unit: columns that are computed together.
+// The columns of a panel that are computed together.
 template <class acc>
 inline constexpr int kColumns = 64 / sizeof(acc);
 

@@ -254,12 +254,12 @@ inline bool too_large(cudaError_t error) {
   return error == cudaErrorInvalidValue && cudaGetLastError() == error;
 }
 
-// What launches need to know of a device.
+// The limits of a device that launches depend on.
 struct DeviceLimits {
   int processors, cooperative, shared_bytes;
 };
 
-// Those of the current device, which is asked once.
+// The current device's limits, which are queried only once.
 inline cudaError_t current_limits(DeviceLimits* found) {
   constexpr int kMost = 64;
   static DeviceLimits known[kMost];
@@ -292,7 +292,7 @@ inline cudaError_t current_limits(DeviceLimits* found) {
   return cudaSuccess;
 }
 
-// How many blocks of a kernel without clusters are resident at once.
+// How many blocks of a kernel without clusters can be resident.
 template <class... P>
 cudaError_t blocks_at_once(void (*kernel)(P...), int threads, size_t shared_bytes, int* count) {
   DeviceLimits limits{};

@@ -9,7 +9,7 @@
 
 namespace treadle {
 
-// // The biased exponent of the largest gradient of a row in a span is clamped to this range.
+// The biased exponent of the largest gradient of a row in a span is clamped to this range.
 inline constexpr int kSplitGradLeast = 30, kSplitGradMost = 187;
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800

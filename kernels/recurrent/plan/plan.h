@@ -25,7 +25,7 @@ struct RecurrenceSizes {
   Dtype dtype;
   bool ragged = false;  // some row has fewer steps than others, or may reset
 
-  // All of them: what is planned for the one is planned for the other.
+  // Compares all members, so equal sizes have the same plan.
   bool operator==(const RecurrenceSizes& other) const {
     const auto all = [](const RecurrenceSizes& s) {
       return std::tie(s.cell, s.steps, s.batch, s.hidden, s.directions, s.dtype, s.ragged);

@@ -42,8 +42,8 @@ def _elementwise(tensors: Tensors, *linear: str) -> list[Way]:
 
 
 def _snake(tensors: Tensors, *results: str) -> list[Way]:
-    """Any dimension of x; along the channels, parameters with one element per channel are sharded,
-    too. ``results``: for each result, the argument that it is like."""
+    """Sharded along any dimension of x. Along the channels, parameters with one element per channel
+    are sharded, too. ``results``: for each result, the argument that it is like."""
     x, ways = tensors["x"], []
     for dim in range(x.dim()):
         inputs: dict[str, Placement] = {}

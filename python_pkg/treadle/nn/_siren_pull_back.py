@@ -29,7 +29,7 @@ class Layer(NamedTuple):
         return _slope(grad, None, *self, 1)  # type: ignore[no-any-return]
 
     def slope_backward(self, v: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-        """VJP of a slope with respect to grad and the sum."""
+        """VJP of a slope with respect to grad and to the sine's argument."""
         by_grad, _, by_sum = _slope_backward(v, grad, None, *self, 1, [True, False, True])
         return by_grad, by_sum
 

@@ -174,9 +174,12 @@ class Graphs:
             for slot in slots:
                 slot.capture(self._recorder)
         except RuntimeError as error:
+            first: BaseException = error  # the end of the capture has raised another one
+            while first.__context__ is not None:
+                first = first.__context__
             raise RuntimeError(
                 "make_training_step: fn must run as CUDA graphs, forward and backward, without "
-                f"waiting for the device, got an error from the capture: {error}"
+                f"waiting for the device, got an error: {str(first).partition(chr(10))[0]}"
             ) from error
         for slot in slots:
             slot.forget()
@@ -215,12 +218,12 @@ class Graphs:
                 "within another, or after one that failed: then call the step again first"
             )
         self._recorder.enter()
-        for memory, k in zip(self.output_grads, self.trained_outputs, strict=True):
-            grad = grads[k]
-            if grad is None:
-                memory.zero_()
-            else:
-                memory.copy_(grad)
+        given = [grads[k] for k in self.trained_outputs]
+        pairs = list(zip(self.output_grads, given, strict=True))
+        if absent := [memory for memory, grad in pairs if grad is None]:
+            torch._foreach_zero_(absent)
+        if present := [grad for grad in given if grad is not None]:
+            torch._foreach_copy_([memory for memory, grad in pairs if grad is not None], present)
         kept = None if wanted else [t.clone() for t in self.sums]
         slot.replay_backward()
         if wanted:

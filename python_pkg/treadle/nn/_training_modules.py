@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -26,8 +27,10 @@ class Modules:
     def watched(self) -> Iterator[None]:
         """Record the modules that are called in this context, and the values of their buffers."""
 
+        thread = get_ident()
+
         def note(module: nn.Module, args: object) -> None:
-            if module in self._training:
+            if module in self._training or get_ident() != thread:
                 return
             self._training[module] = module.training
             held = (b for b in module._buffers.values() if b is not None)

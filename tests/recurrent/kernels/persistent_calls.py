@@ -41,7 +41,7 @@ def most_hidden_of_other_gpus(algorithm: str, dtype: torch.dtype, cell: str) -> 
     larger H."""
     if dtype == torch.float64 or algorithm == "tiles":
         return 0
-    if algorithm == "cluster":  # of one block
+    if algorithm == "cluster":  # with one block
         return 96 if cell == "lstm" else 128
     processors = gpus.multiprocessors()
     if processors < 32:
@@ -152,7 +152,7 @@ class Given:
         return replace(self, **changed, grads=grads)
 
     def padded(self, t: Tensor) -> Tensor:
-        """[T, B, ...] of a sequence, 0 where a row has no step."""
+        """A sequence as [T, B, ...], with 0 where a row has no step."""
         if self.sizes is None:
             return t
         full = t.new_zeros(self.valid.numel(), *t.shape[1:])
@@ -193,7 +193,7 @@ def given(
     state: torch.dtype | None = None,
     grad_output: bool = True,
 ) -> Given:
-    """Draws a call. Lengths override T and B of sizes, and steps without a row can follow.
+    """Draws a call. Lengths override T and B of sizes; steps that no row has may come at the end.
 
     Without features, each of the LLTM's gates has a separate input, which weight_ih selects: then
     the input's products equal the input, and its gradient equals that of the gates, without

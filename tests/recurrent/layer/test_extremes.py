@@ -12,7 +12,7 @@ from tests.support.inputs import Make
 from tests.support.rule import obeys
 from treadle import reference
 
-CANDIDATES = slice(14, 21)  # of the rows of weight_ih with H 7, of every cell
+CANDIDATES = slice(14, 21)  # the candidate's rows of weight_ih with H 7, in every cell
 
 
 @EACH_CELL

@@ -1,5 +1,5 @@
-"""Calls of whole stacks without derivatives: their layers run below the dispatcher, from zeros that
-no caller gives, and leave their last states in the results."""
+"""Calls of several layers without derivatives: the layers run below the dispatcher, start from
+zeros if the caller gives no states, and write their last states into the results."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.support.inputs import DEVICES, GPU, Make
 from tests.support.rule import obeys
 
 EACH_CELL = pytest.mark.parametrize("cell", ["LLTM", "LSTM", "GRU"])
-# T, B, I, H. Last states of the layers that begin at 16 bytes, and not; a single step; nothing.
+# T, B, I, H. The layers' last states are aligned to 16 bytes, or not; a single step; no elements.
 SIZES = ((7, 4, 8, 16), (5, 3, 5, 7), (1, 3, 6, 8), (3, 1, 1, 1), (0, 2, 3, 4), (4, 0, 3, 4))
 
 
 class Seen(TorchDispatchMode):
-    """Sees each op, so that every layer is a call of one."""
+    """A mode that sees every op, so that each layer runs as a separate op."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ def test_results_have_memory_of_their_own(cell: str, device: str) -> None:
 def test_zeros_in_fresh_memory(
     cell: str, dtype: torch.dtype, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Torch fills new memory with NaN: what is not written shows."""
+    """torch fills new memory with NaN, which shows elements that are not written."""
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
     torch.use_deterministic_algorithms(True)
@@ -164,9 +164,9 @@ def test_no_op_of_torch_joins_the_layers(cell: str, device: str, bidirectional: 
     assert found["treadle::recurrent_layer"] == 3
     refused = ("aten::stack", "aten::narrow", "aten::slice", "aten::zeros", "aten::clone")
     assert not any(found[name] for name in refused), found
-    # The parameters of two directions are one copy; h_n and c_n are none.
+    # The parameters of two directions take one copy; h_n and c_n take none.
     assert found["aten::cat"] == (6 if bidirectional else 0) / 2, found
-    # At most once for all layers, whatever they begin with.
+    # At most once for all layers, with or without initial states.
     assert found["aten::zero_"] + found["aten::fill_"] <= 1, found
 
 
@@ -183,7 +183,7 @@ def test_derivatives_and_transforms_see_every_layer(cell: str) -> None:
         assert not any(t.requires_grad for t in flat(net(wanted)))
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
-        with torch.no_grad():  # which forward mode does not heed
+        with torch.no_grad():  # forward mode ignores this
             tangents = [torch.autograd.forward_ad.unpack_dual(t).tangent for t in flat(net(dual))]
     assert all(t is not None and t.abs().sum() > 0 for t in tangents)
     mapped = torch.func.vmap(lambda rows: tuple(flat(net(rows))))(torch.stack([x, 2 * x]))
@@ -218,7 +218,7 @@ def test_errors_without_states_are_those_of_the_layer() -> None:
 
 
 @GPU
-@pytest.mark.parametrize("steps", [1, 5, 70])  # 70 are a graph of several
+@pytest.mark.parametrize("steps", [1, 5, 70])  # 70 steps run as a graph of several
 @pytest.mark.parametrize("algorithm", ["step", "warp"])
 @EACH_CELL
 def test_only_the_first_step_reads_the_states_that_are_given(
