@@ -179,6 +179,23 @@ def test_opacus(kind: str) -> None:
         wanted = torch.autograd.grad(one, net.rnn.weight_hh_l0)[0]
         torch.testing.assert_close(fixed.rnn.weight_hh_l0.grad_sample[n], wanted)
 
+    private = validators.ModuleValidator.fix(net)
+    optimizer = torch.optim.SGD(private.parameters(), lr=0.1)
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X), batch_size=B)
+    private, optimizer, data = opacus.PrivacyEngine().make_private(
+        module=private,
+        optimizer=optimizer,
+        data_loader=data,
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        poisson_sampling=False,
+    )
+    before = private.rnn.weight_hh_l0.detach().clone()
+    for (x,) in data:
+        private(x).sum().backward()
+        optimizer.step()
+    assert not torch.equal(private.rnn.weight_hh_l0, before)
+
 
 # ---- ONNX
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 from torch.func import functional_call, grad, vmap
-from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils import parametrizations, parametrize, prune
 
 import treadle
 from tests.support.replaced import EACH, B, H, I, Net, T, X, in_file, is_ours, replaced
@@ -136,6 +136,19 @@ def test_replicas_of_data_parallel(kind: str) -> None:
 
 
 @EACH
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_data_parallel_on_two_gpus(kind: str) -> None:
+    net = replaced(kind).cuda()
+    given = X.cuda()
+    wanted = net(given)
+    found = nn.DataParallel(net, [0, 1])(given)
+    torch.testing.assert_close(found, wanted)
+    grads = [torch.autograd.grad(y.sum(), list(net.parameters())) for y in (found, wanted)]
+    torch.testing.assert_close(*grads)
+    assert is_ours(net.cpu())
+
+
+@EACH
 def test_a_forward_that_another_tool_has_set(kind: str) -> None:
     hooks = pytest.importorskip("accelerate.hooks")
     net, plain = replaced(kind), Net(kind)
@@ -152,10 +165,11 @@ def test_a_forward_that_another_tool_has_set(kind: str) -> None:
 
 @EACH
 def test_computed_weights(kind: str) -> None:
-    """Weights computed by both kinds of weight_norm, applied before replace and after it."""
+    """By both weight_norms and by pruning, put on before replace and after it."""
     ways: list[tuple[Any, Any]] = [
         (parametrizations.weight_norm, parametrize.remove_parametrizations),
         (torch.nn.utils.weight_norm, torch.nn.utils.remove_weight_norm),
+        (functools.partial(prune.l1_unstructured, amount=0.4), prune.remove),
     ]
     for norm, remove in ways:
         for before in (True, False):
