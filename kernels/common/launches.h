@@ -13,9 +13,9 @@ namespace treadle {
 struct Launch {
   std::string kernel;  // demangled
   LaunchShape shape;
-  int registers;               // a thread
-  size_t shared_bytes;         // a block, static and dynamic
-  size_t local_bytes;          // a thread; more than 0 means spills or indexed arrays
+  int registers;               // per thread
+  size_t shared_bytes;         // per block, static and dynamic
+  size_t local_bytes;          // per thread; more than 0 means spills or indexed arrays
   int blocks_per_sm;           // resident at once, on the current device
   double occupancy;            // resident warps over the most a multiprocessor holds
   const char* algorithm = "";  // of the LaunchScope

@@ -1,5 +1,5 @@
-// What launchers.h declares, of one cell: `Kind` names it (math::Lltm, cell_info.h). The folders of
-// the algorithms define these, and kernels/recurrent/instances instantiates them.
+// The functions of launchers.h for one cell, which `Kind` names (math::Lltm, cell_info.h). The
+// folders of the algorithms define these, and kernels/recurrent/instances instantiates them.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -33,7 +33,7 @@ cudaError_t launch_warp_forward(const FusedForward& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_warp_forward);
 
 // ---- tiles: the same, on this many multiprocessors. Only for sm_90, half types, and float32
-// rounded to tf32. Bases, rows of the input and of weights are multiples of 16 bytes.
+// rounded to tf32. Bases, and rows of the input and of weights, are multiples of 16 bytes.
 
 cudaError_t launch_tiles_forward(const FusedForward& args, int processors, cudaStream_t stream)
     TREADLE_EXPORTED(launch_tiles_forward);
@@ -69,7 +69,7 @@ cudaError_t grid_fits(bool backward, const PersistentSizes& sizes, int rows, boo
 size_t grid_exchange_bytes(const PersistentSizes& sizes, int rows, bool backward)
     TREADLE_EXPORTED(grid_exchange_bytes);
 
-// ---- for all of them
+// ---- for all algorithms
 
 cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_c_states);

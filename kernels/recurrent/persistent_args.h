@@ -41,7 +41,8 @@ struct PersistentForward {
   const void* weight_hh;  // [D, G_h H, H] contiguous
   // [D, G_i H] and [D, G_h H] contiguous; each may be null.
   const void *bias_ih, *bias_hh;
-  const void* h0;  // [D, B, H] contiguous
+  // [D, B, H] contiguous. Of a block alone h0 and c0 may be null: zeros.
+  const void* h0;
   void* h;         // [D, B, H]: after each row's last step
   const void* c0;  // [D, B, H] contiguous
   void* c;         // [D, B, H]: after each row's last step
@@ -88,7 +89,7 @@ struct PersistentCStates {
 
 struct ClusterPlan {
   ClusterShape shape;
-  int rows;    // of the batch a cluster
+  int rows;    // of the batch, per cluster
   bool dense;  // uses a kernel for dense batches (cluster/kernels.h), else one for any batch
 };
 

@@ -1,4 +1,4 @@
-"""What is not a tensor op: see csrc/bindings.cpp."""
+"""The functions of csrc/bindings.cpp, which are not tensor ops."""
 
 class Launch:
     kernel: str

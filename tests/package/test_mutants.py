@@ -136,7 +136,7 @@ def test_mutants_are_built_without_cuda_for_checking_or_in_full(
     monkeypatch.setattr(run, "Copy", Fake)
     monkeypatch.setattr(run, "ROOT", tmp_path)
     monkeypatch.setattr(run, "visible_gpus", list)
-    names = ["scale_gradient_sign", "cuda_grid_stale_h", "cuda_grid_ring_too_short"]
+    names = ["scale_gradient_sign", "cuda_grid_stale_h", "cuda_grid_put_back_too_early"]
     monkeypatch.setattr("sys.argv", ["run.py", "--build", str(tmp_path / "kept"), *names])
     assert run.main() == 0
     kinds = {name: kind for name, *kind in built if name != "none"}

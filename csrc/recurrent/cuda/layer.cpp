@@ -11,6 +11,7 @@
 #include "common/cuda/gemm.h"
 #include "common/cuda/launch.h"
 #include "common/tf32.h"
+#include "kernels/common/driver.h"
 #include "kernels/common/launches.h"
 #include "kernels/recurrent/launchers.h"
 #include "recurrent/cuda/parameters.h"
@@ -20,7 +21,7 @@
 namespace treadle {
 namespace {
 
-// Whether the device, or the part of it that this process may use, has room for the launch.
+// Whether the launch fits on the device, or on the part of it that this process may use.
 bool fits(const RecurrenceSizes& sizes, const RecurrencePlan& plan, bool backward) {
   const char* const op = layer_op_name();
   if (plan.is("tiles")) return tiles_supported();
@@ -44,13 +45,44 @@ std::optional<bool> tf32_cuda(CellKind cell, Dtype dtype) {
   return wanted == tf32_allowed() ? std::optional<bool>() : wanted;
 }
 
-RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
-                         std::string_view algorithm, bool backward) {
+// The plans of a thread's last layers. Whether a plan fits is the driver's to say, for the context
+// that is current, and to ask takes the host as long as a launch.
+class KnownPlans {
+ public:
+  struct Key {
+    const void* context;
+    RecurrenceSizes sizes;
+    bool tf32, backward;
+
+    bool operator==(const Key& other) const {
+      return context == other.context && sizes == other.sizes && tf32 == other.tf32 &&
+             backward == other.backward;
+    }
+  };
+
+  const RecurrencePlan* find(const Key& key) const {
+    for (const auto& [known, plan] : all_) {
+      if (known == key) return &plan;
+    }
+    return nullptr;
+  }
+  void add(const Key& key, const RecurrencePlan& plan) {
+    if (all_.size() < kMost) {
+      all_.emplace_back(key, plan);
+    } else {
+      all_[oldest_++ % kMost] = {key, plan};
+    }
+  }
+
+ private:
+  static constexpr size_t kMost = 32;
+  std::vector<std::pair<Key, RecurrencePlan>> all_;
+  size_t oldest_ = 0;
+};
+
+RecurrencePlan new_plan(const RecurrenceSizes& sizes, const RecurrenceDevice& found,
+                        at::Device device, std::string_view algorithm, bool backward) {
   const char* const op = layer_op_name();
-  const c10::cuda::CUDAGuard guard(device);
-  RecurrenceDevice found;
-  check_launch(op, describe_device(device.index(), &found));
-  found.tf32 = tf32_cuda(sizes.cell, sizes.dtype).value_or(tf32_allowed());
   const RecurrencePlan plan = make_plan(op, sizes, found, algorithm, backward);
   if (plan.is("step") || plan.is("warp") || fits(sizes, plan, backward)) return plan;
   TORCH_CHECK(algorithm == "auto", op, ": algorithm '", algorithm, "' does not fit on ",
@@ -60,6 +92,23 @@ RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
                  : plan.is("cluster") ? "the clusters do not fit on this device"
                                       : "the grid does not fit on this device";
   return other;
+}
+
+RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
+                         std::string_view algorithm, bool backward) {
+  const c10::cuda::CUDAGuard guard(device);
+  RecurrenceDevice found;
+  check_launch(layer_op_name(), describe_device(device.index(), &found));
+  found.tf32 = tf32_cuda(sizes.cell, sizes.dtype).value_or(tf32_allowed());
+  static thread_local KnownPlans plans;
+  const KnownPlans::Key key{current_context(), sizes, found.tf32, backward};
+  if (key.context == nullptr || algorithm != "auto") {
+    return new_plan(sizes, found, device, algorithm, backward);
+  }
+  if (const RecurrencePlan* const known = plans.find(key)) return *known;
+  const RecurrencePlan plan = new_plan(sizes, found, device, algorithm, backward);
+  plans.add(key, plan);
+  return plan;
 }
 
 // Products of half types are floats, so that the sum with h W_hh^T is rounded once.
@@ -75,8 +124,12 @@ void each_step(const Args& args, const F& f) {
   one.step_count = 1;
   for (int64_t s = 0; s < args.step_count; ++s) {
     one.steps = args.steps + s;
-    if constexpr (std::is_same_v<Args, RecurrenceBackward>) {
-      if (s > 0) one.last = args.steps[s - 1];
+    if (s > 0) {
+      if constexpr (std::is_same_v<Args, RecurrenceBackward>) {
+        one.last = args.steps[s - 1];
+      } else {
+        one.first_c = nullptr;
+      }
     }
     if (one.steps->rows > 0) f(one, one.steps->start, one.steps->rows);
   }
@@ -98,8 +151,8 @@ void forward_cuda(const RecurrenceForward& args, const Tensor& weight, const voi
   with_stream(weight.device(), [&](cudaStream_t stream) {
     const Gemm gemm(args.dtype, tf32_cuda(args.cell, args.dtype));
     const bool add = cell_info(args.cell).same_gates();
-    // For cells in which some gates lack a product: h W_hh^T, in the layout of the input's
-    // products.
+    // h W_hh^T in the layout of the input's products, for cells in which some gates lack a
+    // product.
     const bool transposed = args.products.column_stride != 1;
     const auto options = weight.options().dtype(at::toOpMathType(weight.scalar_type()));
     const Tensor apart = add          ? Tensor()
@@ -174,6 +227,6 @@ constexpr RecurrenceBackend kCudaBackend{/*widens_half=*/false,
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(treadle, CUDA, m) { register_recurrent_layer<kCudaBackend>(m); }
+TORCH_LIBRARY_IMPL(treadle, CUDA, m) { register_recurrent_layer<kCudaBackend>(m, at::kCUDA); }
 
 }  // namespace treadle

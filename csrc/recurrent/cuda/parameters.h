@@ -1,5 +1,5 @@
-// Work before and after the steps on CUDA, for layer.cpp: products, copies, gradients of input and
-// parameters.
+// What layer.cpp runs before and after the steps on CUDA: products, copies, and gradients of
+// input and parameters.
 #pragma once
 
 #include "recurrent/run/backend.h"

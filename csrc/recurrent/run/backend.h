@@ -16,7 +16,7 @@
 
 namespace treadle {
 
-// The rows of every step in memory, first step first.
+// The rows of every step in memory, from the first step to the last.
 struct Sequence {
   std::vector<RecurrenceStep> steps;
   int64_t rows = 0;  // of all steps
@@ -35,14 +35,14 @@ struct Sequence {
   // [S, 1]: whether a row of direction d resets before its step, from the marks [S, 1].
   Tensor marks_before(const Tensor& marks, int64_t d) const;
 
-  // [S, H]: each step's rows of [B, H]. And the inverse, a sum over the steps: [D, B, H] from [D,
-  // S, H].
+  // [S, H]: each step's rows of [B, H]. The second is its transpose, a sum over the steps: [D,
+  // B, H] from [D, S, H].
   Tensor each_step(const Tensor& batch) const;
   Tensor sum_of_steps(const Tensor& places, int64_t batch) const;
 };
 
 // Gradients of weights and biases, from the gradients of all gates of a direction, by products and
-// sums over all steps. A Matrix with null data: that gradient is not needed.
+// sums over all steps. A Matrix has null data if that gradient is not needed.
 struct ParameterGradients {
   CellKind cell;
   Dtype dtype;
@@ -54,13 +54,13 @@ struct ParameterGradients {
   Matrix previous_h;        // [S, H], h before each step; none: use the next two
   Matrix h0, output;        // [B, H], [S, H], if every row takes every step
   Matrix of_input;          // [S, I]
-  bool adds;                // whether to add to of_input or to overwrite it
+  bool adds;                // whether to add to of_input instead of overwriting it
   Matrix of_weight_ih, of_weight_hh;
   void *of_bias_ih, *of_bias_hh;
 };
 
 struct RecurrenceBackend {
-  // Half types are multiplied as floats, to which the host converts them once.
+  // Half types are multiplied as floats; the host converts them once.
   bool widens_half;
   // The plan of a forward or a backward pass; raises for an `algorithm` that cannot run.
   RecurrencePlan (*plan)(const RecurrenceSizes& sizes, at::Device device,
@@ -88,10 +88,10 @@ struct RecurrenceBackend {
 
   // Computes all of them; null if separate products and sums are as fast.
   void (*parameters)(const ParameterGradients& args, at::Device device) = nullptr;
-  // For fused plans; null if the backend makes none.
+  // For fused plans; null if the backend has none.
   void (*fused_forward)(const FusedForward& args, at::Device device,
                         const RecurrencePlan& plan) = nullptr;
-  // For persistent plans; null if the backend makes none. These functions set `starts` and
+  // For persistent plans; null if the backend has none. These functions set `starts` and
   // `exchange`.
   void (*persistent_forward)(PersistentForward args, const Sequence& sequence, at::Device device,
                              const RecurrencePlan& plan) = nullptr;

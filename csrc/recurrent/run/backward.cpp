@@ -33,7 +33,8 @@ Tensor recompute_gates(const LayerRun& run, int64_t d, const Tensor& previous_h)
   return gates.to(a.input.scalar_type());
 }
 
-// c before every step [S, H] of direction d, recomputed from its gates: cheaper than storing it.
+// c before every step [S, H] of direction d, recomputed from its gates, which is cheaper than
+// storing it.
 Tensor recompute_c(const LayerRun& run, int64_t d, const Tensor& gates) {
   const auto& sizes = run.sizes;
   const Tensor& input = run.arguments.input;
@@ -53,7 +54,7 @@ struct Gradients {
   LayerGradients whole;  // for backends that write in place; others use `input` and these
   StateGradients states;
   Tensor bias_sums;  // [D, parts, GH], sums of grad_gates, if the grid computes them
-  std::vector<Tensor> weight_ih, weight_hh, bias_ih, bias_hh;  // one a direction
+  std::vector<Tensor> weight_ih, weight_hh, bias_ih, bias_hh;  // one per direction
 };
 
 struct Backward {
@@ -84,7 +85,7 @@ struct Backward {
     // Each recomputed gate is overwritten by its gradient.
     const bool in_place = recompute && run.work == g.scalar_type();
     const Tensor result = in_place ? g : at::empty({rows, width}, options);
-    // Possibly a copy, which must outlive its readers.
+    // This may be a copy, which must outlive its readers.
     const Tensor grad_rows = grads.output.defined() ? run.rows(grads.output) : Tensor();
     MatrixView grad;
     if (grad_rows.defined()) {
@@ -145,7 +146,7 @@ struct Backward {
   void parameters(int64_t d, const Tensor& grad_gates, Tensor previous, Gradients& found) const {
     const LayerArguments& a = run.arguments;
     if (run.backend.parameters != nullptr) {
-      // Needed only here: otherwise h before each step is read from parts of the output.
+      // Only needed here. All others read h before each step from parts of the output.
       const bool moved = a.batch_sizes.defined() || run.resets.marks.defined();
       if (mask[4] && moved && !previous.defined()) previous = previous_h(d);
       add_parameters(run, mask, d, grad_gates.const_data_ptr(), found.bias_sums, output, previous,
@@ -168,7 +169,7 @@ struct Backward {
     }
     if (!mask[5] && !mask[6]) return;
     const Tensor total = grad_gates.sum(0);
-    // Each in separate memory that holds nothing else.
+    // Each has separate memory that holds nothing else.
     const bool whole = run.cell.same_gates();
     const Tensor of_bias = run.input_window(total);
     if (mask[5]) found.bias_ih.push_back(whole ? of_bias : of_bias.clone());
@@ -190,7 +191,7 @@ struct Backward {
   Tensor all_directions(Gradients& found) const {
     const Tensor result = at::empty({run.sizes.directions, run.sequence.rows, run.width()},
                                     run.arguments.input.options());
-    // Recomputed gates are overwritten here, too, if the kernels allow it.
+    // Here, too, gradients overwrite recomputed gates if the kernels allow it.
     const Tensor again = run.reads_words() && recompute ? at::empty_like(result) : result;
     for (int64_t d = 0; d < run.sizes.directions && recompute; ++d) {
       again[d].copy_(recompute_gates(run, d, previous_h(d)));

@@ -17,7 +17,7 @@ namespace {
 RecurrencePlan plan_cpu(const RecurrenceSizes& sizes, at::Device, std::string_view algorithm,
                         bool backward) {
   RecurrenceDevice device;
-  // Limits the chunks of the input product: larger ones are not faster.
+  // Limits the chunks of the input product, because larger ones are not faster.
   device.l2_bytes = 32 << 20;
   return make_plan(layer_op_name(), sizes, device, algorithm, backward);
 }
@@ -44,7 +44,7 @@ void over_rows(const Args& args, int64_t step_work, const F& f) {
   // The minimum work of a thread: about 50 us of multiplications.
   constexpr int64_t kWork = int64_t{1} << 21, kRows = cpu::kRowBlock;
   const int64_t blocks = (args.batch + kRows - 1) / kRows;
-  // before[b]: the steps that blocks 0 .. b - 1 take.
+  // before[b]: the number of steps of blocks 0 .. b - 1.
   std::vector<int64_t> before(blocks + 1);
   for (int64_t s = 0; s < args.step_count; ++s) ++before[(args.steps[s].rows + kRows - 1) / kRows];
   for (int64_t b = blocks - 1; b > 0; --b) before[b] += before[b + 1];
@@ -97,6 +97,6 @@ constexpr RecurrenceBackend kCpuBackend{
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(treadle, CPU, m) { register_recurrent_layer<kCpuBackend>(m); }
+TORCH_LIBRARY_IMPL(treadle, CPU, m) { register_recurrent_layer<kCpuBackend>(m, at::kCPU); }
 
 }  // namespace treadle

@@ -1,6 +1,7 @@
 // recurrent_layer, forward, on all devices. Shapes: layer.h; formulas: kernels/math/cells.
 // Twin: backward.cpp. Backends: cpu.cpp, cuda/layer.cpp. Derivatives: autograd.cpp.
 #include <ATen/Functions.h>
+#include <ATen/record_function.h>
 
 #include <algorithm>
 
@@ -56,7 +57,7 @@ void* direction_data(const LayerRun& run, const Tensor& t, int64_t d) {
 struct Turns {
   Tensor before, after;
 
-  // A single step only reads the state, so it may read h0 itself.
+  // A single step only reads the state before it, so it may read h0 itself.
   Turns(const LayerRun& run, int64_t d, const Tensor& first_h, const Tensor& h) {
     if (first_h.defined() && run.sizes.steps == 1) {
       before = after = first_h[d];
@@ -70,7 +71,7 @@ struct Turns {
   }
 };
 
-// Uses const_data_ptr, because a write access would copy an h0 with a lazily shared storage.
+// Uses const_data_ptr, because a write access would copy an h0 whose storage is copy-on-write.
 void* data_of_turn(const Tensor& t) { return const_cast<void*>(t.const_data_ptr()); }
 
 // Whether rows can be read 16 bytes at a time.
@@ -94,10 +95,16 @@ Tensor as_vectors(const Tensor& rows) {
   return readable ? rows : rows.clone(at::MemoryFormat::Contiguous);
 }
 
+// The states [D, B, H] that the first step reads; undefined: those that all steps work in.
+struct FirstStates {
+  Tensor h, c;
+};
+
 // The arguments of a direction's steps, without the products.
 RecurrenceForward steps_of(const LayerRun& run, int64_t d, const std::vector<RecurrenceStep>& steps,
                            const Tensor& output, const Tensor& bias_ih, const Tensor& bias_hh,
-                           const Tensor& h, const Tensor& c, const Tensor& gates) {
+                           const FirstStates& first, const Tensor& h, const Tensor& c,
+                           const Tensor& gates) {
   const RecurrenceSizes& sizes = run.sizes;
   RecurrenceForward all{};
   all.cell = sizes.cell;
@@ -110,6 +117,7 @@ RecurrenceForward steps_of(const LayerRun& run, int64_t d, const std::vector<Rec
   all.bias_hh = const_data_of(bias_hh);
   all.h = direction_data(run, h, d);
   all.c = direction_data(run, c, d);
+  if (first.c.defined()) all.first_c = const_direction_data(run, first.c, d);
   all.output = static_cast<char*>(output.mutable_data_ptr()) +
                d * sizes.hidden * static_cast<int64_t>(output.element_size());
   all.output_stride = sizes.directions * sizes.hidden;
@@ -124,26 +132,27 @@ Tensor as_multiplied(const LayerRun& run, const Tensor& w_hh) {
   return w_hh.is_cuda() ? w_hh.contiguous() : w_hh;
 }
 
-// Runs direction d step by step. output [S, D*H]; h, c [D, B, H] are the states, but the first step
-// reads first_h if defined; gates [S, GH] or undefined.
-void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const Tensor& first_h,
+// Runs direction d step by step. output [S, D*H]; h, c [D, B, H] are the states that the steps work
+// in; gates [S, GH] or undefined.
+void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const FirstStates& first,
                    const Tensor& h, const Tensor& c, const Tensor& gates) {
   const LayerArguments& args = run.arguments;
   const RecurrenceSizes& sizes = run.sizes;
   const RecurrencePlan& plan = run.plan;
   const Tensor x = run.rows(args.input), w_hh = parameter_of(args, args.weight_hh, d);
-  // Cast once, not for every chunk.
+  // Cast only once, not for every chunk.
   const Tensor w_ih = cast(parameter_of(args, args.weight_ih, d), run.work);
   const Tensor bias_ih = aligned(parameter_of(args, args.bias_ih, d));
   const Tensor bias_hh = aligned(parameter_of(args, args.bias_hh, d));
   const auto steps = run.sequence.in_order(d);
   if (plan.is("step") || plan.fused()) replace_first(run, d, steps[0], h, c);
-  const RecurrenceForward all = steps_of(run, d, steps, output, bias_ih, bias_hh, h, c, gates);
+  const RecurrenceForward all =
+      steps_of(run, d, steps, output, bias_ih, bias_hh, first, h, c, gates);
   if (plan.fused()) {
     const bool tiles = plan.is("tiles");
     const Tensor input = tiles ? as_chunks(x) : as_vectors(x), of_h = aligned(w_hh);
     const Tensor of_input = aligned(tiles ? as_chunks(w_ih) : w_ih);
-    const Turns turns(run, d, first_h, h);
+    const Turns turns(run, d, first.h, h);
     return run.backend.fused_forward({all,
                                       of_input.const_data_ptr(),
                                       of_h.const_data_ptr(),
@@ -154,7 +163,7 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
                                       {data_of_turn(turns.before), data_of_turn(turns.after)}},
                                      input.device(), plan);
   }
-  const void* const begin_h = first_h.defined() ? const_direction_data(run, first_h, d) : nullptr;
+  const void* const begin_h = first.h.defined() ? const_direction_data(run, first.h, d) : nullptr;
   if (run.backend.grouped_forward != nullptr &&
       run.backend.grouped_forward(all, args.input, w_ih, w_hh, plan, begin_h)) {
     return;
@@ -172,13 +181,25 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
     RecurrenceForward chunk = all;
     chunk.steps = &one;
     chunk.step_count = end - begin;
+    if (begin > 0) chunk.first_c = nullptr;
     chunk.products = matrix_view(plan.transposed ? products.t() : products);
-    // Moves the pointer to where row 0 of S would be, because the steps count rows from there.
+    // Moves the pointer to where row 0 of S would be, because the steps count rows from row 0.
     chunk.products.data =
         static_cast<const char*>(chunk.products.data) -
         first * chunk.products.row_stride * static_cast<int64_t>(products.element_size());
     run.backend.forward(chunk, of_h, begin == 0 ? begin_h : nullptr);
   }
+}
+
+// A state that steps work in: `last` where it can be, else a new one of `dtype`.
+Tensor working_state(const Tensor& last, ScalarType dtype) {
+  if (last.scalar_type() == dtype && begins_at_16_bytes(last)) return last;
+  return at::empty(last.sizes(), last.options().dtype(dtype));
+}
+
+// Leaves the state after the last step in `last`.
+Tensor put_state(const Tensor& state, const Tensor& last) {
+  return last.is_same(state) ? last : last.copy_(state);
 }
 
 // Gates are undefined unless `save`.
@@ -189,31 +210,32 @@ LayerSaved run_forward(const LayerRun& run, bool save) {
   const Tensor output = at::empty(shape, input.options());
   Tensor gates;
   if (save) gates = at::empty_symint(layer_gates_shape(run.arguments, false), input.options());
+  const Tensor h_n = run.last_h(), c_n = run.last_c();
   if (run.persistent()) {
-    const Tensor h = at::empty(h0.sizes(), h0.options()), c = at::empty(c0.sizes(), c0.options());
-    persistent_forward(run, output, h, c, gates);
-    return {output, h, c, gates};
+    persistent_forward(run, output, h_n, c_n, gates);
+    return {output, h_n, c_n, gates};
   }
   // The kernels write h, and only the products read it. If all rows take the first step without a
-  // reset, its product reads h0, and nothing is copied.
+  // reset, its product reads h0, and nothing is copied. Likewise c, except in "tiles".
   const bool reads_h0 = (run.plan.is("step") || run.plan.fused()) && !run.idle() &&
                         !run.arguments.batch_sizes.defined() && !run.resets.marks.defined();
-  const Tensor first_h = reads_h0 ? aligned(h0) : Tensor();
-  const Tensor h =
-      reads_h0 ? at::empty(h0.sizes(), h0.options()) : h0.clone(at::MemoryFormat::Contiguous);
-  const Tensor c =
-      c0.to(run.acc, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
+  const Tensor h = working_state(h_n, h_n.scalar_type()), c = working_state(c_n, run.acc);
+  const bool reads_c0 = reads_h0 && c0.scalar_type() == run.acc && !run.plan.is("tiles");
+  const FirstStates first{reads_h0 ? aligned(h0) : Tensor(), reads_c0 ? aligned(c0) : Tensor()};
+  if (!reads_h0) h.copy_(h0);
+  if (!reads_c0) c.copy_(c0);
   for (int64_t d = 0; d < run.sizes.directions && !run.idle(); ++d) {
-    run_direction(run, d, output, first_h, h, c, save ? run.rows(gates, d) : Tensor());
+    run_direction(run, d, output, first, h, c, save ? run.rows(gates, d) : Tensor());
   }
-  return {output, h, cast(c, c0.scalar_type()), gates};
+  return {output, put_state(h, h_n), put_state(c, c_n), gates};
 }
 
 LayerSaved forward(const RecurrenceBackend& backend, const LayerArguments& arguments, bool save,
-                   std::string_view algorithm) {
+                   std::string_view algorithm, const StackStates& stack = {}) {
   check_layer(layer_op_name(), arguments);
   check_layer_data(layer_op_name(), arguments);
-  const LayerRun run(backend, arguments, algorithm, /*backward=*/false);
+  const LayerRun run(backend, arguments, algorithm, /*backward=*/false, stack);
+  if (stack.zeros != nullptr && !run.null_states()) stack.zeros->write();
   const FlushInProducts flush(arguments.input, run.multiplications());
   return run_forward(run, save);
 }
@@ -225,6 +247,12 @@ LayerResults recurrent_layer_kernel(const RecurrenceBackend& backend,
                                     c10::string_view algorithm) {
   auto [output, h_n, c_n, gates] = forward(backend, arguments, /*save=*/false, algorithm);
   return {output, h_n, c_n};
+}
+
+Tensor recurrent_layer_inference(const RecurrenceBackend& backend, const LayerArguments& arguments,
+                                 const StackStates& states) {
+  RECORD_FUNCTION("treadle::recurrent_layer", c10::ArrayRef<const c10::IValue>());
+  return std::get<0>(forward(backend, arguments, /*save=*/false, "auto", states));
 }
 
 LayerSaved recurrent_layer_forward_kernel(const RecurrenceBackend& backend,

@@ -26,7 +26,7 @@ void make(bool needed, const Tensor& like, Tensor& found) {
   if (needed && !found.defined()) found = at::empty(like.sizes(), like.options());
 }
 
-// Also makes the gradient of a missing bias.
+// Also returns a gradient for a missing bias.
 void make_bias(bool needed, const Tensor& weight, Tensor& found) {
   if (!needed || found.defined()) return;
   found = at::empty(weight.sizes().slice(0, weight.dim() - 1), weight.options());

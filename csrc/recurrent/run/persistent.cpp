@@ -19,7 +19,7 @@ int64_t padded_width(const LayerRun& run) {
   return (run.sizes.hidden + chunk(run) - 1) / chunk(run) * chunk(run);
 }
 
-// Whether the last word of t's elements reaches beyond t's memory.
+// Whether the last word of t's elements extends past the end of t's memory.
 bool ends_within_a_word(const Tensor& t) {
   if (t.numel() == 0) return false;
   int64_t last = 0;
@@ -70,7 +70,7 @@ Tensor products_of_all_steps(const LayerRun& run, int64_t width, const Tensor& g
       in_place ? gates : empty_words(run, {directions, rows, row}, a.input.options());
   Tensor weights = a.weight_ih;
   const int64_t blocks = run.cell.input_gates;
-  // Treats each block of H rows as one row.
+  // Each block of H rows is copied as one row.
   if (padded) weights = widened(run, weights, hidden * features, width * features);
   const Tensor x = with_matrix(a.input);
   weights = a.one_direction() && !padded ? with_matrix(weights) : weights.contiguous();
@@ -95,7 +95,9 @@ void persistent_forward(const LayerRun& run, const Tensor& output, const Tensor&
   const LayerArguments& a = run.arguments;
   const int64_t width = padded_width(run), row = run.cell.gates * width;
   const Tensor products = products_of_all_steps(run, width, gates);
-  const Tensor weight = a.weight_hh.contiguous(), h0 = a.h0.contiguous(), c0 = a.c0.contiguous();
+  const Tensor weight = a.weight_hh.contiguous();
+  const Tensor h0 = run.null_states() ? Tensor() : a.h0.contiguous();
+  const Tensor c0 = run.null_states() ? Tensor() : a.c0.contiguous();
   const Tensor bias_ih = contiguous(a.bias_ih), bias_hh = contiguous(a.bias_hh);
   PersistentForward args{};
   args.sizes = sizes_of(run);
@@ -106,9 +108,9 @@ void persistent_forward(const LayerRun& run, const Tensor& output, const Tensor&
   args.weight_hh = weight.const_data_ptr();
   args.bias_ih = const_data_of(bias_ih);
   args.bias_hh = const_data_of(bias_hh);
-  args.h0 = h0.const_data_ptr();
+  args.h0 = const_data_of(h0);
   args.h = h.mutable_data_ptr();
-  args.c0 = c0.const_data_ptr();
+  args.c0 = const_data_of(c0);
   args.c = c.mutable_data_ptr();
   args.output = output.mutable_data_ptr();
   args.output_row = run.sizes.directions * run.sizes.hidden;
@@ -130,7 +132,7 @@ void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOu
   c_states.gates = gates.const_data_ptr();
   c_states.c0 = c0.const_data_ptr();
   const auto options = a.input.options().dtype(run.acc);
-  // The kernels also load the padding, and ignore it.
+  // The kernels also load the padding, but ignore it.
   const Tensor c = padded ? at::zeros({directions, rows, width}, options)
                           : at::empty({directions, rows, width}, options);
   c_states.c_states = c.mutable_data_ptr();

@@ -11,12 +11,13 @@
 #include "kernels/common/launches.h"
 #include "recurrent/run/backend.h"
 #include "recurrent/run/dispatch.h"
+#include "recurrent/run/stack.h"
 
 namespace treadle {
 
 // The resets as the kernels read them: contiguous, and c in acc.
 struct LayerResets {
-  Tensor marks, h, c;  // undefined: no resets; zeros
+  Tensor marks, h, c;  // undefined: no resets (marks), or zeros (h, c)
   bool per_step = false;
 
   LayerResets(const LayerArguments& a, ScalarType acc)
@@ -46,12 +47,13 @@ struct LayerRun {
   RecurrenceSizes sizes;
   ScalarType acc, work;  // dtypes of sums and of the products of grad_gates
   RecurrencePlan plan;
-  LaunchScope scope;         // launches during this object's lifetime are part of the plan
+  LaunchScope scope;         // launches during its lifetime are recorded as part of the plan
   std::optional<bool> tf32;  // tf32 of products, if it differs from torch's setting
   LayerResets resets;
+  StackStates stack;  // of a layer that is one of a stack
 
   LayerRun(const RecurrenceBackend& backend, const LayerArguments& a, std::string_view algorithm,
-           bool backward)
+           bool backward, const StackStates& stack = {})
       : backend(backend),
         arguments(a),
         cell(cell_info(a.cell)),
@@ -69,7 +71,8 @@ struct LayerRun {
         plan(backend.plan(sizes, a.input.device(), algorithm, backward)),
         scope(plan.algorithm, plan.reason),
         tf32(backend.tf32(a.cell, sizes.dtype)),
-        resets(a, acc) {}
+        resets(a, acc),
+        stack(stack) {}
 
   int64_t width() const { return cell.gates * sizes.hidden; }  // GH
 
@@ -101,6 +104,17 @@ struct LayerRun {
   // Whether there is nothing to compute.
   bool idle() const { return sequence.rows == 0 || sizes.hidden == 0; }
   bool persistent() const { return plan.persistent() && !idle(); }
+  // Whether the kernels get null for h0 and c0: they are zeros, which those of one block know.
+  bool null_states() const { return stack.zeros != nullptr && persistent() && plan.one_block(); }
+  // Where the last states go.
+  Tensor last_h() const {
+    const Tensor& h0 = arguments.h0;
+    return stack.h_n.defined() ? stack.h_n : at::empty(h0.sizes(), h0.options());
+  }
+  Tensor last_c() const {
+    const Tensor& c0 = arguments.c0;
+    return stack.c_n.defined() ? stack.c_n : at::empty(c0.sizes(), c0.options());
+  }
   // Whether the kernels read half types in pairs; the neighbour of a number must not be written
   // meanwhile.
   bool reads_words() const { return plan.one_block() && is_half(sizes.dtype); }
@@ -167,8 +181,13 @@ LayerSaved recurrent_layer_forward_kernel(const RecurrenceBackend& backend,
 LayerGrads recurrent_layer_backward_kernel(const RecurrenceBackend& backend,
                                            const LayerBackwardCall& call);
 
+// A layer of a stack, on the device of `backend`.
+Tensor recurrent_layer_inference(const RecurrenceBackend& backend, const LayerArguments& arguments,
+                                 const StackStates& states);
+
 template <const RecurrenceBackend& backend>
-void register_recurrent_layer(torch::Library& m) {
+void register_recurrent_layer(torch::Library& m, c10::DeviceType device) {
+  layer_inference(device) = bind<backend, recurrent_layer_inference>;
   m.impl("recurrent_layer", LayerKernel<bind<backend, recurrent_layer_kernel>>::call);
   m.impl("recurrent_layer_forward",
          LayerKernel<bind<backend, recurrent_layer_forward_kernel>>::call);

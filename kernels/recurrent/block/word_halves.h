@@ -16,7 +16,7 @@ TREADLE_HD uintptr_t word_of(uintptr_t at) { return at & ~uintptr_t{3}; }
 
 template <int ahead>
 struct WordHalves {
-  uint32_t odd = 0;  // a bit per step, the highest for the last one
+  uint32_t odd = 0;  // one bit per step, the highest for the last step
 
   // The address of the next step's first gate.
   TREADLE_HD void note(uintptr_t at) { odd = odd >> 1 | static_cast<uint32_t>(at >> 1) << 31; }

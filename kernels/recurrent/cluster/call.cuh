@@ -41,20 +41,6 @@ cudaError_t allow_clusters(void (*kernel)(P...), size_t shared_bytes, int blocks
   return cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
 }
 
-// The number of resident blocks of a kernel without clusters.
-template <class... P>
-cudaError_t blocks_at_once(void (*kernel)(P...), const LaunchShape& shape, int* count) {
-  int device = 0, processors = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error != cudaSuccess) return error;
-  error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  if (error != cudaSuccess) return error;
-  error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-      count, kernel, static_cast<int>(shape.block), shape.shared_bytes);
-  *count *= processors;
-  return error;
-}
-
 // Runs a kernel or, with `at_once`, asks how many of its clusters can be resident. GPUs before
 // sm_90 support no clusters, not even of one block.
 struct ClusterCall {
@@ -75,7 +61,7 @@ struct ClusterCall {
       bool any = false;
       error = has_code(kernel, compiled, &any);
       if (error != cudaSuccess || !any) return error;
-      if (cluster == 1) return blocks_at_once(kernel, shape, at_once);
+      if (cluster == 1) return blocks_at_once(kernel, threads, shared_bytes, at_once);
       LaunchAttributes attributes = cluster_launch(cluster);
       const cudaLaunchConfig_t config = launch_config(shape, attributes);
       return cudaOccupancyMaxActiveClusters(at_once, kernel, &config);
@@ -85,7 +71,8 @@ struct ClusterCall {
         static_cast<unsigned>(ceil_div(sizes.row_count, int64_t{plan.rows}) * sizes.directions);
     shape.elements_per_thread = static_cast<int>(sizes.steps);
     const LaunchAttributes attributes =
-        cluster == 1 ? LaunchAttributes() : LaunchAttributes(cluster_launch(cluster));
+        cluster == 1 ? LaunchAttributes(overlapping_launch())
+                     : LaunchAttributes(cluster_launch(cluster), overlapping_launch());
     return launch_with(kernel, shape, stream, attributes, *args, plan.rows);
   }
 };

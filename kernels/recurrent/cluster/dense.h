@@ -25,7 +25,7 @@ struct DenseForward {
   static constexpr int kHidden = units * blocks, kRows = stride * tiles;
   static constexpr int kGroups = units / 16, kSplits = units >= 64 ? 2 : 4;
   static constexpr int kWarps = kGroups * kSplits, kThreads = kWarp * kWarps;
-  static constexpr int kChunks = kHidden / 16 / kSplits;  // of 16 k, a warp
+  static constexpr int kChunks = kHidden / 16 / kSplits;  // of 16 k, per warp
   // Sums of 16 units are stored in the lanes' layout, in kPairs pairs of rows; a warp takes slots
   // of 32 sums, at most kItems of them.
   static constexpr int kPairs = (stride + 1) / 2, kSumBytes = 8 * kPairs * 16;

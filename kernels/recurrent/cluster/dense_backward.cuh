@@ -7,8 +7,8 @@
 //
 // Two buffers of sums, by the parity of the step, are enough: a block sends sums for step s + 2
 // only after it has received those of all blocks for step s + 1. The others sent these after the
-// barrier of step s, before which their threads had read the sums of step s. For the same reason
-// the mbarrier for the bytes of step s + 2 is armed in time, in step s before that barrier.
+// barrier of step s, before which their threads had read the sums of step s. For the same reason it
+// is early enough to arm the mbarrier for step s + 2 before the barrier of step s.
 #pragma once
 
 #include <cstring>
@@ -19,8 +19,8 @@
 
 namespace treadle {
 
-// A word that depends on all slopes. Storing it keeps the compiler from computing them later: a
-// wait for a barrier does not move before a store.
+// A word that depends on all slopes. Storing it keeps the compiler from computing slopes later,
+// because it cannot move a store past a wait for a barrier.
 template <class Slopes>
 __device__ __forceinline__ uint32_t bits_of_all(const Slopes& slopes) {
   constexpr int kWords = sizeof(Slopes) / 4;

@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(
   constexpr int kFirstInput = kGates - Cell::kInputGates;
   using L = DenseForward<kGates, kStateGates, units, blocks, tiles, stride>;
   constexpr int kSplits = L::kSplits, kChunks = L::kChunks, kItems = L::kItems;
-  constexpr int kPart = L::kGroups * kStateGates * tiles * L::kSumBytes;  // of a part of K
+  constexpr int kPart = L::kGroups * kStateGates * tiles * L::kSumBytes;  // sums per part of K
   extern __shared__ __align__(128) unsigned char memory[];
   const uint32_t base = ptx::shared_address(memory);
   const int thread = threadIdx.x, lane = thread % kWarp, warp = thread / kWarp;
@@ -179,8 +179,7 @@ __global__ void __launch_bounds__(
         }
       }
     }
-    // After this, as in cluster/forward.cuh, the barrier of this parity may be armed for step s +
-    // 2.
+    // Now, as in cluster/forward.cuh, the barrier of this parity may be armed for step s + 2.
     ptx::sync_threads(1 + unit_group, kSplits * kWarp);
     if (rearms) ptx::arrive_expecting(own_barrier + parity, expected);
 

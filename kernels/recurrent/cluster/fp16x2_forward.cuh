@@ -186,8 +186,7 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
         ptx::store_floats(narrow_to + m * L::kSumBytes, x.x, x.y);
       }
     }
-    // After this, as in cluster/forward.cuh, the barrier of this parity may be armed for step s +
-    // 2.
+    // Now, as in cluster/forward.cuh, the barrier of this parity may be armed for step s + 2.
     ptx::sync_threads(1 + unit_group, kParts * kWarp);
     if (rearms) ptx::arrive_expecting(own_barrier + parity, expected);
     if ((now_exact | exact_weights) != 0) {

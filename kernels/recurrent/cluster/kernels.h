@@ -9,7 +9,7 @@
 
 namespace treadle {
 
-// A single block has a thread for each unit of this many rows.
+// A single block takes this many rows, with a thread for each unit of each row.
 inline constexpr int kBlockRows = 2;
 
 // The most units of a single block in half types on GPUs with clusters, whose tensor cores are
@@ -43,7 +43,7 @@ struct RowCounts {
 
   static constexpr int kMost = 16;
   constexpr bool has(int rows) const { return (bits >> rows & 1) != 0; }
-  // The smallest count of at least `rows`; 0: none.
+  // The smallest count that is at least `rows`; 0 if there is none.
   constexpr int at_least(int rows) const {
     while (rows <= kMost && !has(rows)) ++rows;
     return rows <= kMost ? rows : 0;
@@ -98,8 +98,8 @@ inline constexpr ClusterKernels kClusterKernels[] = {
      {true, true, false, {}, {2, 4, 8}, {}, {}, {2, 4, 8}}},
     {{16, 8, 2}, {true}, {true}},
     {{32, 4, 1}, {}, {false, false, true}},
-    // Up to H 256. In float32 16 blocks are the fastest for few rows; with 8 blocks more clusters
-    // run concurrently, so they take more rows before a second wave.
+    // Up to H 256. In float32, 16 blocks are fastest for few rows. With 8 blocks more clusters run
+    // concurrently, so more rows fit before a second wave.
     {{16, 16, 1},
      {true, true, true, {}, {2, 4, 8}, {}, {}, {2, 4}},
      {true, true, true, {}, {2, 4, 8}, {}, {}, {2, 4}}},

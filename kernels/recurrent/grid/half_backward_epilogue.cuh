@@ -12,7 +12,7 @@ template <class Cell, class T, class Layout, bool any_resets>
 struct GridBackwardFinishing {
   static constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
   static constexpr int kBytes = sizeof(T);
-  static constexpr int kStatesBytes = Layout::kTeam * 16;  // of a tile: 4 floats a thread
+  static constexpr int kStatesBytes = Layout::kTeam * 16;  // per tile: 4 floats per thread
   static constexpr int kTeams = Layout::kTeams;
   static constexpr int kMeeting = Layout::kMultiplying + Layout::kTeam;
 

@@ -36,7 +36,7 @@ cudaError_t run_grid_half(const PersistentForward* args, const GridCall& call) {
       using Layout = GridForward<Cell::kGates, Cell::kStateGates, kWidth, setmaxnreg>;
       // Up to h512, clusters take batches of a single tile, if the GPU has clusters.
       constexpr int kLatest = setmaxnreg && kWidth == kGridNarrowHidden ? 0 : 2;
-      // Without setmaxnreg two tiles run the kernel for more tiles, which saves a third of the
+      // Without setmaxnreg, two tiles use the kernel for more tiles, which saves a third of the
       // kernels.
       constexpr int kTwo = setmaxnreg ? 1 : 0;
       return call.rows == 8    ? run_grid_of<Cell, T, Layout, kLatest>(args, call)
@@ -54,7 +54,7 @@ cudaError_t run_grid_half(const PersistentBackward* args, const GridCall& call) 
     return with_grid_width<setmaxnreg>(call.sizes.hidden, [&](auto width) {
       using Layout =
           GridBackward<Cell::kGates, Cell::kStateGates, decltype(width)::value, setmaxnreg>;
-      constexpr int kTwo = setmaxnreg ? 1 : 0;  // as forward
+      constexpr int kTwo = setmaxnreg ? 1 : 0;  // as in forward
       return call.rows == 8    ? run_grid_of<Cell, T, Layout, 2>(args, call)
              : call.rows == 16 ? run_grid_of<Cell, T, Layout, kTwo>(args, call)
                                : run_grid_of<Cell, T, Layout, 0>(args, call);

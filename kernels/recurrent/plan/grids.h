@@ -1,4 +1,4 @@
-// The planner's grids (plan/plan.cpp): their blocks and rows.
+// The planner's choice of blocks and rows for grids (plan/plan.cpp).
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ inline const GridShape& grid_shape_of(const RecurrenceSizes& sizes, const Recurr
                                   backward);
 }
 
-// The most rows of a group of blocks; 0: a block has too little shared memory.
+// The most rows of a group of blocks; 0 if a block has too little shared memory.
 inline int most_rows(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool backward) {
   return grid_shape_of(sizes, device, backward).rows(static_cast<int64_t>(device.shared_bytes));
 }
@@ -43,7 +43,7 @@ inline int64_t grid_launches(const RecurrenceSizes& sizes, const RecurrenceDevic
   return std::max<int64_t>(ceil_div(sizes.batch, at_once), 1);
 }
 
-// Rows a group of blocks, in tiles of 8.
+// Rows per group of blocks, in tiles of 8.
 inline int plan_grid(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool backward) {
   const int64_t at_once =
       grid_groups(sizes, device, backward) * grid_launches(sizes, device, backward);

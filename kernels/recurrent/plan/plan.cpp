@@ -21,8 +21,9 @@ using plan_grids::grid_shape_of;
 using plan_grids::most_rows;
 using plan_grids::plan_grid;
 
-// A chunk has as many steps as have an input product of half of the cache, so that each step finds
-// its part there, but at least kProductRows rows, because smaller products do not fill the chip.
+// A chunk has as many steps as fit in half of the cache with their input products, so that each
+// step finds its part there, but at least kProductRows rows, because smaller products do not fill
+// the GPU.
 constexpr int64_t kProductRows = 1024;
 
 int64_t steps_per_chunk(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
@@ -39,12 +40,13 @@ int64_t steps_per_chunk(const RecurrenceSizes& sizes, const RecurrenceDevice& de
 
 constexpr int64_t kBatch = int64_t{1} << 26;  // with 2 * 16 blocks a row, fewer than 2^31 blocks
 constexpr int64_t kSteps = int64_t{1} << 30;  // kernels count a few more in 32 bits
-constexpr int64_t kFewSteps = 1, kFewUnits = 8192;  // algorithm "warp": most T, B * H
+constexpr int64_t kFewSteps = 1, kFewUnits = 8192;  // algorithm "warp": the most T and B * H
 constexpr int64_t kTilesHidden = int64_t{1} << 20;
 constexpr int64_t kGridFromHidden = 256;  // H above which the grid competes with clusters
-constexpr int64_t kTilesLeastRows = 64;   // with fewer, most of a tile would be empty
+constexpr int64_t kTilesLeastRows = 64;   // with fewer rows, most of a tile would be empty
 
-// The number of resident clusters: an H200 with 132 multiprocessors holds 7 of 16 blocks, 30 of 4.
+// The number of resident clusters: an H200, with 132 multiprocessors, holds 7 clusters of 16
+// blocks, or 30 of 4.
 int64_t clusters_at_once(int blocks, const RecurrenceDevice& device) {
   const int of_132 = blocks == 16 ? 7 : blocks == 8 ? 15 : blocks == 4 ? 30 : 132;
   return std::max<int64_t>(device.multiprocessors * of_132 / 132, 1);
@@ -121,7 +123,8 @@ Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& dev
       const int64_t count = ceil_div(sizes.batch, rows) * sizes.directions;
       const int64_t waves =
           std::max<int64_t>(ceil_div(count, clusters_at_once(shape.blocks, device)), 1);
-      // fp32: more single-block clusters than SMs measured slower than waves * time.
+      // In float32, more single-block clusters than SMs took longer than waves * time when
+      // measured.
       if (half && shape.blocks == 1 && any_clusters && (waves > 1 || (backward && !alone))) {
         continue;
       }
@@ -231,7 +234,7 @@ bool runs_forward_alone(const RecurrenceSizes& sizes, const RecurrenceDevice& de
   return sizes.hidden > most(true) && sizes.hidden <= most(false);
 }
 
-// null, or why the algorithm cannot run.
+// Why the algorithm cannot run, or null.
 const char* refuse_forced(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                           std::string_view forced, bool backward) {
   if (!device.cuda) {

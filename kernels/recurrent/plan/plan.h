@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <tuple>
 
 #include "kernels/common/exported.h"
 #include "kernels/recurrent/grid/shapes.h"
@@ -27,9 +28,18 @@ struct RecurrenceSizes {
 
   // Not all rows take all steps with the state of the step before.
   bool ragged() const { return packed || resets; }
+
+  // All of them: what is planned for the one is planned for the other.
+  bool operator==(const RecurrenceSizes& other) const {
+    const auto all = [](const RecurrenceSizes& s) {
+      return std::tie(s.cell, s.steps, s.batch, s.hidden, s.directions, s.dtype, s.packed,
+                      s.resets);
+    };
+    return all(*this) == all(other);
+  }
 };
 
-inline constexpr int kHopperMhz = 1980;  // of the GPU of the planner's times
+inline constexpr int kHopperMhz = 1980;  // the clock of the GPU on which times were measured
 
 // Bytes of acc_t: products of half types are floats.
 inline int64_t acc_bytes(Dtype dtype) { return dtype == Dtype::kDouble ? 8 : 4; }
@@ -38,10 +48,10 @@ struct RecurrenceDevice {
   bool cuda = false;
   int architecture = 0;  // 90 for sm_90
   int multiprocessors = 0;
-  size_t l2_bytes = 0;                     // CPU: of the cache that all cores share
+  size_t l2_bytes = 0;                     // CPU: the cache that all cores share
   bool tf32 = false;                       // whether float32 products may use TF32
   size_t shared_bytes = kMostSharedBytes;  // the most per block
-  int clock_mhz = kHopperMhz;              // of a multiprocessor, at most
+  int clock_mhz = kHopperMhz;              // the maximum of a multiprocessor
 
   // Whether the GPU runs the persistent kernels at all.
   bool persistent() const { return cuda && architecture >= 80; }

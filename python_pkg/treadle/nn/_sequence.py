@@ -1,4 +1,4 @@
-"""Parts that all recurrent modules share: input forms, states, packing, and their checks."""
+"""Code that all recurrent modules share: forms of input, states, packing, and their checks."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from ._tracers import NotScripted, break_graphs_at_pad, differs, fx_leaf, is_tra
 
 States = tuple[Tensor, ...]
 Pair = tuple[Tensor, Tensor]
+
+_layers_from_zeros: Any = torch.ops.treadle.layers_from_zeros.default
 
 # Sets the compiler of the functions that this thread calls (None: none); returns the old one.
 _set_compiler: Callable[[Any], Any] = torch._C._dynamo.eval_frame.set_eval_frame
@@ -75,6 +77,10 @@ class SequenceLayers(NotScripted):
             for names in self._all_weights
             for name in names
         ]
+
+    def _op_makes_zeros(self, input: Tensor) -> bool:
+        """Whether the op begins with zeros itself: not where others see how they are made."""
+        return type(input) is Tensor and not torch.compiler.is_compiling() and not is_tracing()
 
     def _zeros(self, input: Tensor, shape: tuple[int, ...]) -> States:
         """The states to start from if the caller gives none."""
@@ -129,9 +135,10 @@ class SequenceLayers(NotScripted):
         ``torch.compile`` breaks the graph at torch's ``pack_padded_sequence`` and
         ``pad_packed_sequence``; ``lengths`` needs neither.
         """
-        # Dynamo skips this module but would still compile each callee separately, in one cache
-        # that all layers share; so disable it for the call. Dynamo does not compile this function
-        # either: it skips functions that break the graph within `try`.
+        # Dynamo skips this module, but would still compile each function that it calls
+        # separately, in one cache that all layers share. So this disables it for the call. Dynamo
+        # does not compile this function either: it skips functions that break the graph within
+        # `try`.
         compiler = None if torch.compiler.is_compiling() else _set_compiler(None)
         try:
             return self._called(input, hx, reset, reset_hx, lengths, return_cells)
@@ -187,7 +194,7 @@ class SequenceLayers(NotScripted):
             ),
             lengths=None if lengths is None else lengths.unsqueeze(0),
         )
-        states = tuple(state.unsqueeze(1) for state in states)
+        states = states and tuple(state.unsqueeze(1) for state in states)
         rows = checked.unsqueeze(batch_dim)
         output, last, cells = self._run((rows,), states, options, self.batch_first)
         return (
@@ -217,8 +224,8 @@ class SequenceLayers(NotScripted):
         if sorted_indices is not None:
             batch = sorted_indices.size(0)
         elif hx is not None and torch.compiler.is_compiling():
-            # batch_sizes[0] is a number that the compiler cannot compare. The op refuses too few
-            # rows, and returns extra ones unchanged.
+            # The compiler cannot compare batch_sizes[0]. The op refuses too few rows, and returns
+            # extra rows unchanged.
             first = hx if isinstance(hx, Tensor) else hx[0]
             batch = first.size(1) if isinstance(first, Tensor) and first.dim() == 3 else 0
         elif is_tracing():
@@ -226,9 +233,9 @@ class SequenceLayers(NotScripted):
         else:
             batch = int(batch_sizes[0]) if len(batch_sizes) else 0
         states = self._start(data, hx, batch)
-        if hx is not None:
+        if states is not None and hx is not None:
             states = _permuted(states, sorted_indices)
-        # States for rows are in the caller's order, states for steps in the order of the data.
+        # States per row are in the caller's order, states per step in the order of the data.
         if any(state.dim() == 3 and state.size(1) == batch for state in options.reset_hx):
             options = options._replace(reset_hx=_permuted(options.reset_hx, sorted_indices))
         output, last, cells = self._run((data, batch_sizes), states, options)
@@ -240,30 +247,36 @@ class SequenceLayers(NotScripted):
         return packed(output), last, None if cells is None else packed(cells)
 
     def _run(
-        self, input: tuple[Tensor, ...], states: States, options: Options, *rest: bool
+        self, input: tuple[Tensor, ...], states: States | None, options: Options, *rest: bool
     ) -> tuple[Tensor, States, Tensor | None]:
         """Output, states and cell states; the latter are None unless requested."""
         reset, reset_hx, lengths, return_cells = options
         parameters = self._parameters_in_order()
         name = "input" if len(input) == 1 else "input.data"
         check_same_dtype(self._name, name, input[0], parameters[0])
-        output, *found = type(self)._op(
-            *input,
-            self._given(states),
+        net = (
             parameters,
             self.bias,
             self.num_layers,
             self.dropout,
             self.training,
             self.bidirectional,
-            *rest,
-            recompute=self.recompute,
-            reset=reset,
-            reset_hx=self._given(reset_hx) if reset_hx else None,
-            # Passed even if None: torch.compile's guards read the arguments of an earlier call.
-            lengths=lengths,
-            return_cells=return_cells,
         )
+        given: dict[str, Any] = {
+            "recompute": self.recompute,
+            "reset": reset,
+            # Passed even if None: torch.compile's guards read the arguments of an earlier call.
+            "lengths": lengths,
+        }
+        op: Any = type(self)._op
+        if states is None:
+            data, batch_sizes = input if len(input) == 2 else (*input, None)
+            given |= {"cell": op.__name__, "reset_hx": reset_hx or None, "cells": return_cells}
+            output, *found = _layers_from_zeros(data, batch_sizes, *net, self.batch_first, **given)
+        else:
+            given |= {"reset_hx": self._given(reset_hx) if reset_hx else None}
+            given |= {"return_cells": return_cells}
+            output, *found = op(*input, self._given(states), *net, *rest, **given)
         cells = found.pop() if return_cells else None
         return output, tuple(found), cells
 
@@ -275,7 +288,7 @@ class SequenceLayers(NotScripted):
             why = wrong_cell(self._name, self._name, state_dict, prefix, metadata)
             why = why or self._rename_entries(state_dict, prefix)
             if why:
-                args[-1].append(why)  # in place of a list of names and sizes
+                args[-1].append(why)  # replaces torch's list of names and sizes
             else:
                 super()._load_from_state_dict(  # type: ignore[misc]
                     state_dict, prefix, metadata, *args
@@ -306,8 +319,11 @@ class SequenceLayers(NotScripted):
             )
         return input
 
-    def _start(self, input: Tensor, hx: object, batch: int | None) -> States:
-        """``hx``, checked, or zeros. Without a dimension for the batch if ``batch`` is None."""
+    def _start(self, input: Tensor, hx: object, batch: int | None) -> States | None:
+        """``hx``, checked, or zeros, which are None where the op makes them. Without a dimension
+        for the batch if ``batch`` is None."""
+        if hx is None and self._op_makes_zeros(input):
+            return None
         count = self.num_layers * (2 if self.bidirectional else 1)
         letters = "[num_layers * D, H]" if batch is None else "[num_layers * D, B, H]"
         shape = (count, *(() if batch is None else (batch,)), self.hidden_size)

@@ -15,7 +15,7 @@ _slope_backward = torch.ops.treadle.sine_linear_slope_backward.default
 
 
 class Layer(NamedTuple):
-    """A sine layer at some points, as its ops take it."""
+    """A sine layer's arguments and saved values at some points."""
 
     input: Tensor
     weight: Tensor

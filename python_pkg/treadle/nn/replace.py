@@ -22,11 +22,11 @@ _CELLS = (nn.LSTMCell, nn.GRUCell, nn.RNNCell)
 
 @dataclass(frozen=True)
 class Replaced:
-    """Names of modules, as ``named_modules`` has them; "" is the model itself.
+    """Names of modules, as in ``named_modules``; "" is the model itself.
 
     Attributes:
         replaced: those whose class changed.
-        left: those that stay as they are, each with the reason.
+        left: those that are unchanged, each with the reason.
     """
 
     replaced: list[str]
@@ -36,8 +36,8 @@ class Replaced:
 def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
     """Make every torch.nn.LSTM and torch.nn.GRU in ``model`` treadle's, in place.
 
-    The modules are the same objects with another class: parameters, hooks, buffers, ties and
-    references to them stay. ``recompute`` is off; set it on a module to switch it on.
+    The modules are the same objects with another class, so parameters, hooks, buffers, ties and
+    references to them remain. ``recompute`` is off; set it on a module to turn it on.
 
     A replaced model supports everything that torch.nn's does, except tools that look for torch's
     exact classes or read their code: ``torch.jit.script``, a library's own ONNX export
@@ -47,15 +47,15 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
     before any of them.
 
     On NVIDIA GPUs of compute capability 7.5, and if it is too wide for its GPU, a layer launches a
-    matrix product and a kernel for each step.
-    There float16 LSTM layers, and float32 layers of H up to about 128, are slower than cuDNN's, up
-    to eight times. ``only_if_faster`` leaves such layers; time the model before and after.
+    matrix product and a kernel for each step. In these cases float16 LSTM layers, and float32
+    layers of H up to about 128, are slower than cuDNN's, by a factor of up to eight.
+    ``only_if_faster`` leaves such layers; time the model before and after.
 
     Args:
         model: a module; it may itself be an LSTM or a GRU.
-        only_if_faster: leave float32 and float16 layers on a GPU that takes a product and a kernel
-            for each of their steps, by the planner's choice for 16 rows of 128 steps. Move the
-            model to its GPU and dtype first.
+        only_if_faster: do not replace float32 and float16 layers for which the GPU launches a
+            product and a kernel for each step, by the planner's choice for 16 rows of 128 steps.
+            Move the model to its GPU and dtype first.
 
     Returns:
         What was replaced, and what was left, each with the reason: modules with projections or
@@ -94,7 +94,7 @@ def restore(model: nn.Module) -> Replaced:
         model: a module.
 
     Returns:
-        What was replaced; subclasses are left.
+        What was replaced; subclasses are not.
 
     Raises:
         TypeError: ``model`` is not a module.
@@ -115,7 +115,7 @@ def restore(model: nn.Module) -> Replaced:
 
 
 def _why_left(module: nn.Module) -> str | None:
-    """The reason why a recurrent module of torch's stays; None for any other module."""
+    """The reason why a recurrent module of torch's is not replaced; None for any other module."""
     kind = type(module).__name__
     if isinstance(module, nn.RNN):
         return "treadle has no torch.nn.RNN"

@@ -23,8 +23,8 @@ class _TorchLayers(SequenceLayers):
 
     # The default for modules that were made as torch's and then replaced (treadle.nn.replace).
     recompute = False
-    # Whether a forward pass has checked that _flat_weight_refs refers to the parameters. Setting a
-    # parameter makes this False again.
+    # Whether a forward pass has checked that _flat_weight_refs refers to the parameters. Setting
+    # a parameter resets this to False.
     _compared = False
 
     # torch.nn.RNNBase keeps its parameters in this list, too.
@@ -77,8 +77,8 @@ class _TorchLayers(SequenceLayers):
         return self._compare_weights()
 
     def _compare_weights(self) -> list[Tensor]:
-        """The parameters; or _flat_weights, if it was written to and no parameter was replaced
-        since the last call, which is torch.nn.RNNBase's rule."""
+        """The parameters or, if _flat_weights was written to and no parameter was replaced since
+        the last call, _flat_weights. This is torch.nn.RNNBase's rule."""
         found, own = super()._parameters_in_order(), self.__dict__
         pairs = zip(self._flat_weight_refs, found, strict=True)
         changed = any(r is not None and r() is not weight for r, weight in pairs)
@@ -104,9 +104,9 @@ class _TorchLayers(SequenceLayers):
 class LSTM(_TorchLayers, CellLayers, nn.LSTM):
     """:class:`torch.nn.LSTM` on treadle's kernels: one launch for all steps, any derivative.
 
-    Parameters, their names and initialisation, ``state_dict``, arguments and results are
-    torch's, and so is this class by ``isinstance``; :func:`treadle.nn.replace` turns the modules of
-    a finished model into it. Derivatives beyond torch's: double backward, forward mode, vmap.
+    Parameters, their names and initialisation, ``state_dict``, arguments and results are torch's,
+    and this is a subclass of torch's class; :func:`treadle.nn.replace` turns the modules of a
+    finished model into it. Derivatives beyond torch's: double backward, forward mode, vmap.
     torch.compile breaks the graph at every such module unless torch._dynamo.config.allow_rnn is
     True; torch.export does not.
 
@@ -114,7 +114,7 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM):
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
             dtype: as torch.nn.LSTM.
         proj_size: 0; torch.nn.LSTM has projections.
-        recompute: keep less for the backward pass, and compute it there again;
+        recompute: keep less for the backward pass, which then recomputes it;
             :func:`treadle.lstm` says how many bytes.
 
     Raises:
@@ -166,16 +166,16 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM):
 class GRU(_TorchLayers, nn.GRU):
     """:class:`torch.nn.GRU` on treadle's kernels: one launch for all steps, any derivative.
 
-    Parameters, their names and initialisation, ``state_dict``, arguments and results are
-    torch's, and so is this class by ``isinstance``; :func:`treadle.nn.replace` turns the modules of
-    a finished model into it. Derivatives beyond torch's: double backward, forward mode, vmap.
+    Parameters, their names and initialisation, ``state_dict``, arguments and results are torch's,
+    and this is a subclass of torch's class; :func:`treadle.nn.replace` turns the modules of a
+    finished model into it. Derivatives beyond torch's: double backward, forward mode, vmap.
     torch.compile breaks the graph at every such module unless torch._dynamo.config.allow_rnn is
     True; torch.export does not.
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
             dtype: as torch.nn.GRU.
-        recompute: keep less for the backward pass, and compute it there again;
+        recompute: keep less for the backward pass, which then recomputes it;
             :func:`treadle.gru` says how many bytes.
         proj_size: refused, as by torch.nn.GRU.
 

@@ -1,5 +1,5 @@
-"""Rows that reset, in the single-launch algorithms: values, bits, NaN, and graphs whose marks
-change."""
+"""Rows that reset, in the algorithms that run in one launch: values, bits, NaN, and graphs whose
+marks change."""
 
 from __future__ import annotations
 
@@ -94,10 +94,11 @@ def splits(algorithm: str, dtype: torch.dtype, hidden: int) -> bool:
 
 
 def no_marks(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
-    """Equals a call without marks: bitwise, except that gradients in "cluster" are only close,
-    because dense batches without marks may run other kernels, which sum in another order; so are
-    all results if those kernels multiply float32 on tensor cores. In float32 the gradient of
-    weight_hh is one product with marks, and two without."""
+    """Marks that are all false give the results of a call without marks. They are bitwise equal,
+    with these exceptions: gradients in "cluster" are only close, because dense batches without
+    marks may run other kernels, which sum in another order, and if those kernels multiply float32
+    on tensor cores, all results are only close. In float32 the gradient of weight_hh is one product
+    with marks, and two without."""
     one = calls.given("none", dtype, size, cell=cell, features=8)
     found = layer_of(one, algorithm, marked(one, "none"))
     forward = 4 if algorithm == "cluster" and dtype in HALVES else len(found)
@@ -145,8 +146,8 @@ def contained(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) 
 
 
 def pieces(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
-    """A reset of all rows equals two calls. Each of LLTM's gates has a separate input here, so that
-    cuBLAS rounds nothing."""
+    """Resetting all rows at one step equals two calls. Each of LLTM's gates has a separate input
+    here, so that cuBLAS rounds nothing."""
     t = size[0] // 2
     one = calls.given("pieces", dtype, size, directions=1)
     marks = torch.zeros(*size[:2], 1, dtype=torch.bool, device=one.input.device)
