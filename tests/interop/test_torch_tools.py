@@ -1,5 +1,5 @@
 """Tools that know torch's LSTM and GRU, on a model after treadle.nn.replace: the table of
-docs/torch_tools.md. Those of other packages skip where these are not installed."""
+docs/torch_tools.md. Tests of other packages' tools are skipped if the package is not installed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from treadle.nn import replace
 
 
 class OneStep(nn.Module):
-    """As rsl_rl exports a policy: a copy of its layer, whose state is kept in buffers."""
+    """Exports a policy as rsl_rl does: with a copy of its layer, whose state is in buffers."""
 
     def __init__(self, rnn: nn.Module, states: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class OneStepLSTM(OneStep):
 @EACH
 @pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_scripts(kind: str) -> None:
-    """TorchScript reads torch's forward pass, and nothing of the model changes."""
+    """TorchScript reads torch's forward pass, and the model does not change."""
     net, plain = replaced(kind), Net(kind)
     script = torch.jit.script(net)
     assert is_ours(net) and isinstance(net.rnn, getattr(treadle.nn, kind))
@@ -97,7 +97,7 @@ def test_script_modules(kind: str) -> None:
 @EACH
 @pytest.mark.filterwarnings("ignore")
 def test_int8(kind: str) -> None:
-    """Weights become int8 as those of torch's layers do."""
+    """Weights become int8, like those of torch's layers."""
     ao = torch.ao.quantization
     net, plain = replaced(kind).eval(), Net(kind).eval()
     layers = {nn.LSTM, nn.GRU, nn.Linear}
@@ -115,7 +115,7 @@ def test_int8(kind: str) -> None:
 @EACH
 @pytest.mark.filterwarnings("ignore")
 def test_int8_of_modules_made_as_ours(kind: str) -> None:
-    """They stay as they are, with a warning, until they are restored."""
+    """Modules made as treadle.nn.LSTM do not change, with a warning, until they are restored."""
     quantize = torch.ao.quantization.quantize_dynamic
     net = nn.Sequential(getattr(treadle.nn, kind)(I, H))
     words = f"{kind}: torch.ao.quantization leaves this .* treadle.nn.restore"
@@ -163,7 +163,8 @@ def test_counters(kind: str, count: Callable[[Net], Any]) -> None:
 @EACH
 @pytest.mark.filterwarnings("ignore")
 def test_opacus(kind: str) -> None:
-    """Its validator names the layer, fix makes its own of it, and that one trains privately."""
+    """Opacus' validator reports the layer, its fix replaces it by Opacus' own layer, and that one
+    trains privately."""
     opacus = pytest.importorskip("opacus")
     validators = pytest.importorskip("opacus.validators")
     net = replaced(kind)
@@ -242,7 +243,7 @@ FORMS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("way", ["any steps", "steps of the example", "dynamo=False"])
 def test_onnx_without_the_table(kind: str, form: dict[str, Any], way: str) -> None:
-    """The file has ONNX's own nodes and takes batches of other sizes than the example's."""
+    """The file has ONNX's own nodes, and accepts batches of other sizes than the example's."""
     net = Acts(kind, **form)
     replace(net)
     count = net.rnn.num_layers * (2 if net.rnn.bidirectional else 1)

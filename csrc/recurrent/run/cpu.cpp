@@ -1,4 +1,4 @@
-// recurrent_layer on the CPU: ATen computes products over all steps, cpu/rows.cpp runs the steps.
+// recurrent_layer on the CPU: products over all steps by ATen, steps by kernels/recurrent/cpu.
 // Twin: cuda/layer.cpp.
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "common/gemm.h"
 #include "kernels/common/cpu/subnormals.h"
 #include "kernels/recurrent/cpu/rows.h"
 #include "recurrent/run/run.h"
@@ -15,18 +16,15 @@ namespace treadle {
 namespace {
 
 RecurrencePlan plan_cpu(const RecurrenceSizes& sizes, at::Device, std::string_view algorithm,
-                        bool backward) {
+                        bool backward, std::optional<bool>*) {
   RecurrenceDevice device;
   // Limits the chunks of the input product, because larger ones are not faster.
   device.l2_bytes = 32 << 20;
   return make_plan(layer_op_name(), sizes, device, algorithm, backward);
 }
 
-std::optional<bool> tf32_cpu(CellKind, Dtype) { return {}; }
-
-Tensor product_in_acc_cpu(const Tensor& a, const Tensor& b) {
-  const auto acc = at::toOpMathType(a.scalar_type());
-  return a.to(acc).mm(b.to(acc));
+Tensor product_cpu(const LayerRun& run, const Tensor& a, const Tensor& b) {
+  return a.to(run.acc).mm(b.to(run.acc));
 }
 
 Tensor empty_panels(const Tensor& weight_hh) {
@@ -67,33 +65,96 @@ void over_rows(const Args& args, int64_t step_work, const F& f) {
   });
 }
 
-void forward_cpu(const RecurrenceForward& args, const Tensor& weight_hh, const void*) {
-  const Tensor panels = empty_panels(weight_hh);
-  cpu::recurrent_pack_forward(args.cell, args.dtype, matrix_view(weight_hh), args.hidden,
-                              panels.data_ptr());
-  over_rows(args, weight_hh.numel(), [&](int64_t begin, int64_t end) {
-    cpu::recurrent_layer_forward(args, panels.data_ptr(), begin, end);
-  });
+LayerSaved forward_cpu(const LayerRun& run, bool save) {
+  return forward_by_steps(
+      run, save, /*reads_h0=*/false, /*reads_c0=*/false, [&](const ForwardDirection& direction) {
+        const Tensor& weight_hh = direction.weight_hh;
+        in_chunks(run, direction, [&](const RecurrenceForward& args, bool) {
+          const Tensor panels = empty_panels(weight_hh);
+          cpu::recurrent_pack_forward(args.cell, args.dtype, matrix_view(weight_hh), args.hidden,
+                                      panels.data_ptr());
+          over_rows(args, weight_hh.numel(), [&](int64_t begin, int64_t end) {
+            cpu::recurrent_layer_forward(args, panels.data_ptr(), begin, end);
+          });
+        });
+      });
 }
 
-void backward_cpu(const RecurrenceBackward& args, const Tensor& weight_hh) {
-  const Tensor panels = empty_panels(weight_hh);
-  cpu::recurrent_pack_backward(args.cell, args.dtype, matrix_view(weight_hh), args.hidden,
+void steps_backward_cpu(const BackwardDirection& direction) {
+  const RecurrenceBackward& args = direction.all;
+  over_rows(direction.c_states, 64 * args.hidden, [&](int64_t begin, int64_t end) {
+    cpu::recurrent_layer_c_states(direction.c_states, begin, end);
+  });
+  const Tensor panels = empty_panels(direction.weight_hh);
+  cpu::recurrent_pack_backward(args.cell, args.dtype, matrix_view(direction.weight_hh), args.hidden,
                                panels.data_ptr());
-  over_rows(args, weight_hh.numel(), [&](int64_t begin, int64_t end) {
+  over_rows(args, direction.weight_hh.numel(), [&](int64_t begin, int64_t end) {
     cpu::recurrent_layer_backward(args, panels.data_ptr(), begin, end);
   });
 }
 
-void c_states_cpu(const RecurrenceCStates& args, int64_t, const Sequence&, at::Device) {
-  over_rows(args, 64 * args.hidden,
-            [&](int64_t begin, int64_t end) { cpu::recurrent_layer_c_states(args, begin, end); });
+// The gradients of the input and the parameters: of each direction, in `work`.
+struct ParametersCpu {
+  const BackwardPass& pass;
+  Tensor input;
+  std::vector<Tensor> weight_ih, weight_hh, bias_ih, bias_hh;
+
+  void add(int64_t d, const Tensor& grad_gates, const Tensor& known_h) {
+    const LayerRun& run = pass.run;
+    const LayerArguments& a = run.arguments;
+    const LayerMask& mask = pass.mask;
+    const Tensor of_input = run.input_window(grad_gates), of_state = run.state_window(grad_gates);
+    if (mask[0]) {
+      const Tensor w = cast(parameter_of(a, a.weight_ih, d), run.work);
+      const Tensor own = mm_few_columns(of_input, w);
+      input = input.defined() ? input.add_(own) : own;
+    }
+    if (mask[3]) {
+      weight_ih.push_back(mm_few_columns(of_input.t(), cast(run.rows(a.input), run.work)));
+    }
+    if (mask[4]) {
+      const Tensor previous = known_h.defined() ? known_h : pass.previous_h(d);
+      const Tensor h = cast(previous, run.work);
+      weight_hh.push_back(of_state.t().mm(h));
+    }
+    if (!mask[5] && !mask[6]) return;
+    const Tensor total = grad_gates.sum(0);
+    // Each has separate memory that holds nothing else.
+    const bool whole = run.cell.same_gates();
+    const Tensor of_bias = run.input_window(total);
+    if (mask[5]) bias_ih.push_back(whole ? of_bias : of_bias.clone());
+    if (mask[6]) bias_hh.push_back(run.state_window(mask[5] && whole ? total.clone() : total));
+  }
+
+  // Joins the gradients of a parameter to its shape.
+  Tensor stacked(const std::vector<Tensor>& t) const {
+    if (t.empty()) return Tensor();
+    const LayerArguments& a = pass.run.arguments;
+    const auto dtype = a.input.scalar_type();
+    if (a.one_direction()) return cast(t[0], dtype);
+    return cast(t.size() == 1 ? t[0].unsqueeze(0) : at::stack(t), dtype);
+  }
+
+  LayerGradients whole() const {
+    const LayerArguments& a = pass.run.arguments;
+    Tensor of_input;
+    if (pass.mask[0]) of_input = cast(input, a.input.scalar_type()).view(a.input.sizes());
+    return {of_input, stacked(weight_ih), from_gate_order(stacked(weight_hh), a), stacked(bias_ih),
+            from_gate_order(stacked(bias_hh), a)};
+  }
+};
+
+LayerGradients backward_cpu(const BackwardPass& pass, const StateGradients& states) {
+  ParametersCpu parameters{pass, {}, {}, {}, {}, {}};
+  backward_by_steps(pass, states, steps_backward_cpu,
+                    [&](int64_t d, const Tensor& grad_gates, const Tensor& previous) {
+                      parameters.add(d, grad_gates, previous);
+                    });
+  return parameters.whole();
 }
 
-constexpr RecurrenceBackend kCpuBackend{
-    /*widens_half=*/true,        plan_cpu,           tf32_cpu,
-    /*multiply=*/nullptr,        product_in_acc_cpu, forward_cpu,
-    /*grouped_forward=*/nullptr, backward_cpu,       c_states_cpu};
+constexpr RecurrenceBackend kCpuBackend{/*widens_half=*/true, plan_cpu, product_cpu, forward_cpu,
+                                        backward_cpu};
 
 }  // namespace
 

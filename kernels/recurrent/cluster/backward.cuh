@@ -290,7 +290,7 @@ cudaError_t run_cluster_any(const PersistentBackward* args, const ClusterCall& c
     } else {
       using Layout = ClusterBackwardOf<Cell, s.units, s.blocks>;
       static_assert(s.tiles == 1 && Layout::kResetsBytes <= kMostSharedBytes);
-      const bool resets = any_resets(args);
+      const bool resets = call.plan.resets;
       const auto kernel = resets ? cluster_backward<Cell, T, s.units, s.blocks, true>
                                  : cluster_backward<Cell, T, s.units, s.blocks, false>;
       return call(kernel, Layout::kThreads, resets ? Layout::kResetsBytes : Layout::kSharedBytes,

@@ -1,5 +1,5 @@
 // The dense cluster kernels: the layouts of a block's shared memory. They take batches in which all
-// rows have all steps, without resets, with H a multiple of 8. Values that
+// rows have all steps, with and without resets, with H a multiple of 8. Values that
 // cluster/{forward,backward}.cuh read at run time are constants: the rows of a tile (`stride`), and
 // whether gates are saved. Needs neither torch nor CUDA, like engine/shapes.h.
 #pragma once
@@ -13,6 +13,9 @@ constexpr int kept_fragments(int warps, int reserve, int fragments) {
   const int kept = (registers_of_warps(warps) - reserve) / 4;
   return kept < fragments ? kept : fragments;
 }
+
+// With resets: the marks of 64 steps, and their addresses (cluster/dense_resets.cuh).
+inline constexpr int kDenseMarksBytes = 64 * 4 + 32;
 
 // Forward: warp (group of 16 units, split of K), as ClusterForward.
 template <int gates, int state_gates, int units, int blocks, int tiles, int stride>
@@ -50,6 +53,8 @@ struct DenseForward {
   static constexpr int kBias = kStages + kDepth * kStageBytes;
   static constexpr int kWeights = kBias + gates * units * 4;
   static constexpr int kSharedBytes = kWeights + kWarps * (kFragments - kKept) * 512;
+  static constexpr int kMarks = kSharedBytes, kMarksBytes = kDenseMarksBytes;
+  static constexpr int kResetsBytes = kMarks + kMarksBytes;
 };
 
 // Backward. A block multiplies the gradients of its own gates, which are its part of K, and sends
@@ -101,6 +106,8 @@ struct DenseBackward {
                                       ? kStages + kDepth * kStageBytes
                                       : kWarps * kTurnBytes;
   static constexpr int kSharedBytes = kWeights + kWarps * (kFragments - kKept) * 512;
+  static constexpr int kMarks = kSharedBytes, kMarksBytes = kDenseMarksBytes;
+  static constexpr int kResetsBytes = kMarks + kMarksBytes;
   static_assert(kHidden / 16 % kWarps == 0 && kWide % 2 == 0);
 };
 

@@ -309,7 +309,7 @@ cudaError_t run_cluster_any(const PersistentForward* args, const ClusterCall& ca
     } else {
       using Layout = ClusterForwardOf<Cell, s.units, s.blocks, s.tiles>;
       static_assert(Layout::kResetsBytes <= kMostSharedBytes);
-      const bool resets = any_resets(args);
+      const bool resets = call.plan.resets;
       const auto kernel = resets ? cluster_forward<Cell, T, s.units, s.blocks, s.tiles, true>
                                  : cluster_forward<Cell, T, s.units, s.blocks, s.tiles, false>;
       return call(kernel, Layout::kThreads, resets ? Layout::kResetsBytes : Layout::kSharedBytes,

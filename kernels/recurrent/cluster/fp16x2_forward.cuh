@@ -279,7 +279,7 @@ cudaError_t run_cluster_split(const PersistentForward* args, const ClusterCall& 
   return visit_shape(call.plan.shape, [&](auto index) {
     constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
     constexpr RowCounts counts = kKernels<Cell, decltype(index)::value>.split;
-    return visit_rows<counts.bits>(call.plan.rows, [&](auto count) {
+    return visit_rows<counts.bits>(call.plan.tile_rows, [&](auto count) {
       constexpr int rows = decltype(count)::value;
       using Layout = SplitForward<Cell::kGates, Cell::kStateGates, s.units, s.blocks, rows>;
       static_assert(s.tiles == 1 && Layout::kSharedBytes <= kMostSharedBytes);

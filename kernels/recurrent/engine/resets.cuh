@@ -74,6 +74,17 @@ struct GroupResets {
     if (resets.grad_c != nullptr) static_cast<float*>(resets.grad_c)[at] = grad_c;
   }
 
+  // Stores one of the two gradients, before step p of the backward pass. The place is hidden from
+  // the compiler: otherwise each step computes addresses, or keeps them in registers, for the few
+  // steps that need them.
+  __device__ __forceinline__ void hand_over(void* grads, int p, int row, int unit,
+                                            float grad) const {
+    uint32_t s = p, r = row, u = unit;
+    keep(s), keep(r), keep(u);
+    if (grads == nullptr) return;
+    static_cast<float*>(grads)[in_steps(time<true>(static_cast<int>(s)), r, u)] = grad;
+  }
+
   // Stores these gradients if requested, and clears them.
   __device__ __forceinline__ void take(int t, int row, int64_t unit, float& grad_h,
                                        float& grad_c) const {
@@ -218,11 +229,5 @@ struct SharedMarks {
     return 0;
   }
 };
-
-// Selects one of a pair of kernels. The planner passes no arguments, and may get either.
-template <class Args>
-bool any_resets(const Args* args) {
-  return args != nullptr && args->resets.marks != nullptr;
-}
 
 }  // namespace treadle

@@ -132,29 +132,4 @@ constexpr int fp32_rows(const ClusterShape& shape, int state_gates) {
   return shape.blocks == 1 ? shape.rows() : fp32_cluster_rows(fp32_weights(shape, state_gates));
 }
 
-// ---- for any cell
-
-// The grid layouts for the passes of a cell.
-struct CellShapes {
-  const GridShapes &without_setmaxnreg, &with_setmaxnreg;
-
-  // Forward in half types up to kGridWideHidden, else up to kGridHidden.
-  constexpr const GridShape& grid_of(Dtype dtype, int64_t hidden, bool tf32, bool setmaxnreg,
-                                     bool backward) const {
-    const GridShapes& grid = setmaxnreg ? with_setmaxnreg : without_setmaxnreg;
-    const int width = grid_width(hidden, setmaxnreg);
-    if (is_half(dtype)) return backward ? grid.backward[width] : grid.forward[width];
-    return backward ? grid.split_backward[width][tf32] : grid.split[width];
-  }
-};
-
-template <int gates, int state_gates>
-inline constexpr CellShapes kCellShapes{kGridShapes<gates, state_gates, false>,
-                                        kGridShapes<gates, state_gates, true>};
-
-inline const CellShapes& cell_shapes(int gates, int state_gates) {
-  if (gates == 3) return kCellShapes<3, 3>;
-  return state_gates == 3 ? kCellShapes<4, 3> : kCellShapes<4, 4>;
-}
-
 }  // namespace treadle

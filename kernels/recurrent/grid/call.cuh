@@ -5,18 +5,20 @@
 
 #include "kernels/recurrent/engine/persistent.cuh"
 #include "kernels/recurrent/engine/resets.cuh"
+#include "kernels/recurrent/plan/plan.h"
 
 namespace treadle {
 
 // Runs a kernel or, with `fits`, asks whether all its blocks can be resident.
 struct GridCall {
   const PersistentSizes& sizes;
-  int rows;
+  const RecurrencePlan& plan;
   cudaStream_t stream;
   bool* fits;  // null: run
 
   template <class Layout, class Args>
   cudaError_t of(void (*kernel)(Args, int), const Args* args) const {
+    const int rows = plan.rows;
     DeviceLimits limits{};
     cudaError_t error = current_limits(&limits);
     if (error != cudaSuccess) return error;

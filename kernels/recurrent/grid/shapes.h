@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "kernels/common/dtype.h"
+
 namespace treadle {
 
 inline constexpr int kWarp = 32;
@@ -274,5 +276,28 @@ inline constexpr GridShapes kGridShapes{
       grid_shape<GridSplitBackward<gates, state_gates, kGridNarrowHidden, 1, setmaxnreg>>()},
      {grid_shape<GridSplitBackward<gates, state_gates, kGridHidden, 2, setmaxnreg>>(),
       grid_shape<GridSplitBackward<gates, state_gates, kGridHidden, 1, setmaxnreg>>()}}};
+
+// The grid layouts for the passes of a cell.
+struct CellShapes {
+  const GridShapes &without_setmaxnreg, &with_setmaxnreg;
+
+  // Forward in half types up to kGridWideHidden, else up to kGridHidden.
+  constexpr const GridShape& grid_of(Dtype dtype, int64_t hidden, bool tf32, bool setmaxnreg,
+                                     bool backward) const {
+    const GridShapes& grid = setmaxnreg ? with_setmaxnreg : without_setmaxnreg;
+    const int width = grid_width(hidden, setmaxnreg);
+    if (is_half(dtype)) return backward ? grid.backward[width] : grid.forward[width];
+    return backward ? grid.split_backward[width][tf32] : grid.split[width];
+  }
+};
+
+template <int gates, int state_gates>
+inline constexpr CellShapes kCellShapes{kGridShapes<gates, state_gates, false>,
+                                        kGridShapes<gates, state_gates, true>};
+
+inline const CellShapes& cell_shapes(int gates, int state_gates) {
+  if (gates == 3) return kCellShapes<3, 3>;
+  return state_gates == 3 ? kCellShapes<4, 3> : kCellShapes<4, 4>;
+}
 
 }  // namespace treadle

@@ -45,7 +45,7 @@ class Options(NamedTuple):
 class Front:
     """The forward pass of a layer that has torch.nn.LSTM's attributes.
 
-    It is no part of the layer, so that it serves modules of torch's, too (treadle.nn.replace).
+    It is not part of the layer, so that it can also serve torch's modules (treadle.nn.replace).
     """
 
     name: str  # of the module, in errors
@@ -78,7 +78,7 @@ class Front:
         rest: tuple[bool, ...],
         options: Options,
     ) -> tuple[Tensor, ...]:
-        """What the op returns. ``net``: the parameters and what else the layer consists of."""
+        """Calls the op. ``net``: the parameters and the other attributes of the layer."""
         reset_hx = options.reset_hx
         given: dict[str, Any] = {
             "recompute": layer.recompute,
@@ -103,7 +103,8 @@ class Front:
         return None
 
     def op_makes_zeros(self, input: Tensor) -> bool:
-        """Whether the op begins with zeros itself: not where others see how they are made."""
+        """Whether the op itself starts from zeros. It does not if a tracer must see how they are
+        made."""
         return type(input) is Tensor and not torch.compiler.is_compiling() and not is_tracing()
 
     def zeros(self, input: Tensor, shape: tuple[int, ...]) -> States:
@@ -259,7 +260,7 @@ class Front:
         return input
 
     def _start(self, layer: Any, input: Tensor, hx: object, batch: int | None) -> States | None:
-        """``hx``, checked, or zeros, which are None where the op makes them. Without a dimension
+        """``hx``, checked, or zeros; None if the op makes the zeros itself. Without a dimension
         for the batch if ``batch`` is None."""
         if hx is None and self.op_makes_zeros(input):
             return None
@@ -282,7 +283,7 @@ def load(
     metadata: dict[str, Any],
     *args: Any,
 ) -> None:
-    """``own`` loads the entries below ``prefix``, unless they are another cell's."""
+    """Lets ``own`` load the entries below ``prefix``, unless they are another cell's."""
     # The dictionary is load_state_dict's own copy.
     with hooks_run(layer, state_dict, prefix, metadata, *args):
         why = wrong_cell(front.name, front.name, state_dict, prefix, metadata)
@@ -294,7 +295,7 @@ def load(
 
 
 class SequenceLayers(NotScripted):
-    """A module whose forward pass is that of its front."""
+    """A module with the forward pass of its Front."""
 
     _front: Front
 

@@ -42,10 +42,10 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
     them remain. They are instances of both classes by ``isinstance``. ``recompute`` is off; set it
     on a module to turn it on.
 
-    Tools that know torch's classes take a replaced model as before, and what they make of it is
+    Tools that know torch's classes work on a replaced model as before, and their results are
     torch's: TorchScript, ``torch.onnx.export``, int8 by ``torch.ao.quantization``, counters of
     operations, Opacus. docs/torch_tools.md lists them, and the exceptions. The forward pass is an
-    attribute of the module, so a ``copy.copy`` of the module alone must be replaced again.
+    attribute of the module, so a ``copy.copy`` of the module itself must be replaced again.
 
     On NVIDIA GPUs of compute capability 7.5, and if it is too wide for its GPU, a layer launches a
     matrix product and a kernel for each step. In these cases float16 LSTM layers, and float32
@@ -91,8 +91,8 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
 def restore(model: nn.Module) -> Replaced:
     """Undo :func:`replace`: make every treadle.nn.LSTM and GRU in ``model`` torch's, in place.
 
-    That includes modules that were made as such. Tools that look for torch's classes need it for
-    these.
+    That includes modules that were made as treadle's, for which tools that look for torch's classes
+    need it.
 
     Args:
         model: a module.
@@ -127,7 +127,7 @@ def restore(model: nn.Module) -> Replaced:
 
 
 def _why_left(module: nn.Module) -> str | None:
-    """The reason why a recurrent module of torch's is not replaced; None: there is none."""
+    """The reason why a recurrent module of torch's is not replaced; None if there is none."""
     kind = parametrize.type_before_parametrizations(module)
     for cell in _CELLS:
         if isinstance(module, cell):

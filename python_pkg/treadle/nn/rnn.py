@@ -21,7 +21,7 @@ __all__ = ["GRU", "LSTM"]
 class _TorchLayers(SequenceLayers):
     """The interface of torch.nn.RNNBase, with the forward pass of SequenceLayers."""
 
-    # The default for modules that were made as torch's and whose __class__ was set.
+    # The default for modules that were made as torch's and then got this class by __class__.
     recompute = False
 
     def __init__(

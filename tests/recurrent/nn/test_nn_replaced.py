@@ -1,4 +1,4 @@
-"""Modules after treadle.nn.replace, which have the class of torch and methods of treadle: copies,
+"""Modules after treadle.nn.replace, which have torch's class and treadle's methods: copies,
 computed weights, other tools that set a forward, the compiler."""
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def test_memory_is_freed_with_the_last_reference(kind: str) -> None:
 
 
 def thrown_away(net: Net) -> None:
-    """Zeros in the place of all recurrent weights, by which a copy shows that it reads its own."""
+    """Sets all recurrent weights to zeros, to show that a copy reads its own weights."""
     with torch.no_grad():
         for name, parameter in net.rnn.named_parameters():
             parameter.zero_() if "original" not in name else parameter.fill_(1e-9)
@@ -109,13 +109,13 @@ def test_copies_call_themselves(kind: str, way: str, parametrized: bool) -> None
     thrown_away(copied)
     assert torch.equal(net(X), expected) and is_ours(copied) and copied.rnn.recompute
     assert copied.rnn(X)[0].abs().max() < 1e-6
-    thrown_away(net)  # nor does the original read the copy's
+    thrown_away(net)  # and the original does not read the copy's
     assert restore(copied) == Replaced(["rnn"], {}) and not is_ours(copied) and is_ours(net)
 
 
 @EACH
 def test_a_shallow_copy_is_replaced_again(kind: str) -> None:
-    """Until then it calls the module that it was copied from."""
+    """Until it is replaced again, a shallow copy calls the original module."""
     layer = replaced(kind).rnn
     shallow = copy.copy(layer)
     shallow._parameters = {name: torch.zeros_like(p) for name, p in layer.named_parameters()}

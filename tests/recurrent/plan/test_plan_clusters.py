@@ -98,6 +98,23 @@ def test_packed_batches_and_parts_of_chunks_are_planned_by_the_kernels_that_take
 
 
 @BINDINGS
+def test_resets_of_lstm_and_gru_are_planned_as_dense_batches() -> None:
+    """Up to H 512, in the layouts of batches without resets; LLTM has no such kernels."""
+    for cell, backward, (batch, hidden) in itertools.product(
+        ("lstm", "gru"), (False, True), ((1, 512), (16, 512), (16, 256), (64, 256), (128, 256))
+    ):
+        sizes, options = (512, batch, hidden, 2), {"cell": cell, "backward": backward}
+        found = plan(sizes, **options, resets=True)
+        assert found.clusters == plan(sizes, **options).clusters, (sizes, options)
+    sizes = (512, 16, 256, 2)
+    packed = plan(sizes, ragged=True).clusters
+    assert packed == plan(sizes, resets=True).clusters != plan(sizes).clusters
+    for both in ("lstm", "gru"):
+        packed = plan(sizes, cell=both, ragged=True).clusters
+        assert packed == plan(sizes, cell=both, ragged=True, resets=True).clusters
+
+
+@BINDINGS
 def test_float32_on_tensor_cores_takes_as_many_rows_as_run_at_once() -> None:
     """Forward, clusters take more rows if a second wave would take longer."""
     for cell, hidden, batch, shape in (
