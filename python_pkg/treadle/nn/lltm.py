@@ -49,14 +49,16 @@ class LLTM(CellLayers, nn.Module):
         input_size: I, the number of features of an input.
         hidden_size: H, the number of features of the hidden state and of the cell state.
         num_layers: the number of layers; each layer after the first reads the outputs of the
-        previous one. bias: False for no biases. batch_first: inputs and outputs are [B, T, ...]
-        instead of [T, B, ...]; not states. dropout: the probability of dropping an element of a
-        layer's output in training; never
-            of the last layer's.
+            previous one.
+        bias: False for no biases.
+        batch_first: inputs and outputs are [B, T, ...] instead of [T, B, ...]; not states.
+        dropout: the probability of dropping an element of a layer's output in training; never of
+            the last layer's.
         bidirectional: whether a second direction reads each sequence from its end. D is then 2,
-        else 1. device: where the parameters are created; ``"meta"`` creates them without memory.
-        dtype: of the parameters: float64, float32, float16 or bfloat16. recompute: keep less for
-        the backward pass, which then recomputes it;
+            else 1.
+        device: where the parameters are created; ``"meta"`` creates them without memory.
+        dtype: of the parameters: float64, float32, float16 or bfloat16.
+        recompute: keep less for the backward pass, which then recomputes it;
             :func:`treadle.lltm` says how many bytes.
 
     Attributes:

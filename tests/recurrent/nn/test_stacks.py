@@ -77,7 +77,7 @@ def inputs(net: Any, sizes: tuple[int, ...], form: str) -> tuple[Any, dict[str, 
         return x.transpose(0, 1).contiguous() if net.batch_first else x, {}
     marks = (torch.rand(t, b) < 0.3).to(weight.device)
     states = [torch.randn(net.num_layers * (1 + net.bidirectional), b, h).to(weight)] * 2
-    return x, {"reset": marks, "reset_hx": states[0] if len(net._states) == 1 else states}
+    return x, {"reset": marks, "reset_hx": states[0] if len(net._front.states) == 1 else states}
 
 
 @pytest.mark.parametrize("bidirectional", [False, True], ids=["one", "both"])
