@@ -93,9 +93,7 @@ inline constexpr ClusterKernels kClusterKernels[] = {
     // Up to H 128. Half types have {16, 8} where float32 has {32, 4}.
     {{16, 4, 1}, {true, true}, {true, true}},
     {{16, 4, 2}, {true}, {true}},
-    {{16, 8, 1},
-     {true, true, false, {}, {2, 4, 8}},
-     {true, true, false, {}, {2, 4, 8}}},
+    {{16, 8, 1}, {true, true, false, {}, {2, 4, 8}}, {true, true, false, {}, {2, 4, 8}}},
     {{16, 8, 2}, {true}, {true}},
     {{32, 4, 1}, {}, {false, false, true}},
     // Up to H 256. In float32, 16 blocks are fastest for few rows. With 8 blocks more clusters run
