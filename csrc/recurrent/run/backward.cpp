@@ -36,7 +36,11 @@ Tensor recompute_gates(const LayerRun& run, int64_t d, const Tensor& previous_h)
 // c before every step [S, H] of direction d, recomputed from its gates: cheaper than storing it.
 Tensor recompute_c(const LayerRun& run, int64_t d, const Tensor& gates) {
   const auto& sizes = run.sizes;
-  const Tensor& input = run.arguments.input;
+  const Tensor &input = run.arguments.input, &batch_sizes = run.arguments.batch_sizes;
+  // A single step begins with c0.
+  if (sizes.steps == 1 && !batch_sizes.defined() && !run.resets.marks.defined()) {
+    return run.arguments.c0[d].to(run.acc).contiguous();
+  }
   const Tensor c_states =
       at::empty({run.sequence.rows, sizes.hidden}, input.options().dtype(run.acc));
   const Tensor c = run.arguments.c0[d].to(run.acc, /*non_blocking=*/false, /*copy=*/true,

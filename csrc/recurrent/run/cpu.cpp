@@ -66,7 +66,20 @@ void over_rows(const Args& args, int64_t step_work, const F& f) {
   });
 }
 
-void forward_cpu(const RecurrenceForward& args, const Tensor& weight_hh, const void*) {
+// Whether W_hh is worth packing, which reads it once and writes it once: not for a single step,
+// whose product BLAS computes in less.
+template <class Args>
+bool packs(const Args& args) {
+  constexpr int64_t kHidden = 32;  // below, a call of BLAS takes longer than packing
+  return args.step_count > 1 || args.hidden < kHidden || args.resets.marks != nullptr;
+}
+
+// [rows, H] of the state that `data` points to.
+Tensor state_rows(void* data, int64_t rows, int64_t hidden, const at::TensorOptions& options) {
+  return at::from_blob(data, {rows, hidden}, options);
+}
+
+void forward_packed(const RecurrenceForward& args, const Tensor& weight_hh) {
   const Tensor panels = empty_panels(weight_hh);
   cpu::recurrent_pack_forward(args.cell, args.dtype, matrix_view(weight_hh), args.hidden,
                               panels.data_ptr());
@@ -75,13 +88,43 @@ void forward_cpu(const RecurrenceForward& args, const Tensor& weight_hh, const v
   });
 }
 
-void backward_cpu(const RecurrenceBackward& args, const Tensor& weight_hh) {
+void forward_cpu(const RecurrenceForward& args, const Tensor& weight_hh, const void*) {
+  if (packs(args)) return forward_packed(args, weight_hh);
+  const Tensor h = state_rows(args.h, args.steps[0].rows, args.hidden, weight_hh.options());
+  const Tensor products = product_in_acc_cpu(h, weight_hh.t());
+  RecurrenceForward step = args;
+  step.state_products = matrix_view(products);
+  over_rows(step, 64 * args.hidden, [&](int64_t begin, int64_t end) {
+    cpu::recurrent_layer_forward(step, nullptr, begin, end);
+  });
+}
+
+void backward_packed(const RecurrenceBackward& args, const Tensor& weight_hh) {
   const Tensor panels = empty_panels(weight_hh);
   cpu::recurrent_pack_backward(args.cell, args.dtype, matrix_view(weight_hh), args.hidden,
                                panels.data_ptr());
   over_rows(args, weight_hh.numel(), [&](int64_t begin, int64_t end) {
     cpu::recurrent_layer_backward(args, panels.data_ptr(), begin, end);
   });
+}
+
+void backward_cpu(const RecurrenceBackward& args, const Tensor& weight_hh) {
+  if (packs(args)) return backward_packed(args, weight_hh);
+  over_rows(args, 64 * args.hidden, [&](int64_t begin, int64_t end) {
+    cpu::recurrent_layer_backward(args, nullptr, begin, end);
+  });
+  const CellInfo& cell = cell_info(args.cell);
+  const int64_t rows = args.steps[0].rows, hidden = args.hidden;
+  const auto acc = at::toOpMathType(weight_hh.scalar_type());
+  const auto options = weight_hh.options().dtype(acc);
+  const Tensor weight = weight_hh.to(acc);
+  Tensor grad_h = state_rows(const_cast<void*>(args.grad_h.data), rows, hidden, options);
+  const Tensor gates = state_rows(args.grad_gates, rows, cell.gates * hidden, options)
+                           .narrow(1, cell.state_first * hidden, cell.state_gates * hidden);
+  // The gates are W_hh's blocks of rows, rolled.
+  const int64_t moved = cell.torch_shift * hidden, rest = cell.state_gates * hidden - moved;
+  at::mm_out(grad_h, gates.narrow(1, moved, rest), weight.narrow(0, 0, rest));
+  if (moved > 0) grad_h.addmm_(gates.narrow(1, 0, moved), weight.narrow(0, rest, moved));
 }
 
 void c_states_cpu(const RecurrenceCStates& args, int64_t, const Sequence&, at::Device) {

@@ -1,7 +1,8 @@
 // recurrent_layer's steps on the CPU, as csrc/recurrent/run/cpu.cpp calls them: raw memory, no
 // torch. A call does the rows begin .. end of the batch; results do not depend on where a parallel
 // loop cuts, at multiples of kRowBlock. `panels` are weights [GH, H] as the pack functions lay them
-// out.
+// out; null if the caller multiplies: forward then reads `state_products`, and backward leaves
+// the gradient of h as it was.
 #pragma once
 
 #include <cstdint>

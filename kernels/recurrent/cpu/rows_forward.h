@@ -195,14 +195,31 @@ class ForwardRows {
   }
 
   void run_group(const RecurrenceStep& step, int64_t group, int64_t rows) {
-    const acc* const panel = panels_ + group * a_.hidden * kStateGates * kN;
     const int64_t first_row = step.start + begin_;
+    if (a_.state_products.data != nullptr) return finish_group(first_row, group, rows);
+    const acc* const panel = panels_ + group * a_.hidden * kStateGates * kN;
     multiply_rows<kStateGates>(
         panel, h_[0] + 0, padded_, rows, a_.hidden,
         [&](int64_t first, int64_t count) { fetch(first_row + first, count, group * kN); },
         [&](int64_t first, int64_t count, const acc* products) {
           finish(first_row, first, count, group, products);
         });
+  }
+
+  // With products with h that the caller computed.
+  void finish_group(int64_t first_row, int64_t group, int64_t rows) {
+    acc products[kStateGates * kN] = {};
+    const int64_t n = std::min(kN, a_.hidden - group * kN);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int gate = 0; gate < kStateGates; ++gate) {
+        const int64_t column = Cell::weight_block(gate) * a_.hidden + group * kN;
+        acc own[kN] = {};
+        load_some<acc>(a_.state_products.data,
+                       (begin_ + r) * a_.state_products.row_stride + column, own, n);
+        std::copy_n(own, kN, products + gate * kN);
+      }
+      finish(first_row, r, 1, group, products);
+    }
   }
 
   // The products with the input lie so far apart that the processor does not foresee them.

@@ -4,6 +4,7 @@ from .lltm import LLTM
 from .lltm_cell import LLTMCell
 from .replace import Replaced, replace, restore
 from .rnn import GRU, LSTM
+from .rnn_cells import GRUCell, LSTMCell
 from .sine_linear import SineLinear
 from .siren import Siren
 from .snake import Snake
@@ -11,9 +12,11 @@ from .step import Step, make_step
 
 __all__ = [
     "GRU",
+    "GRUCell",
     "LLTM",
     "LSTM",
     "LLTMCell",
+    "LSTMCell",
     "Replaced",
     "SineLinear",
     "Siren",

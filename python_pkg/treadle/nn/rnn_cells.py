@@ -1,0 +1,204 @@
+"""LSTMCell and GRUCell: torch.nn's cells on treadle's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ._check import check_dtype, check_same_dtype
+from ._tracers import NotScripted, fx_leaf
+
+__all__ = ["GRUCell", "LSTMCell"]
+
+# A cell is called once a step, so it calls the op of one layer and not treadle.lstm, whose lists
+# are checked and taken apart at every call.
+_layer = torch.ops.treadle.recurrent_layer.default
+
+_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+
+def _parameters_of(cell: Any) -> list[Tensor]:
+    # At every call, so that nn.utils.parametrize and functional_call can replace them. As
+    # attributes they take torch.nn.Module five times as long.
+    own: dict[str, Tensor] = cell._parameters
+    return [own[name] if name in own else getattr(cell, name) for name in _NAMES]
+
+
+def _zeros(cell: Any, input: Tensor) -> Tensor:
+    """The state to start from if the caller gives none; of a DTensor a DTensor."""
+    return input.new_zeros((*input.shape[:-1], cell.hidden_size))
+
+
+def _lstm_step(cell: Any, input: Tensor, hx: Any) -> tuple[Tensor, Tensor]:
+    if hx is None:
+        h = c = _zeros(cell, input)
+    else:
+        h, c = hx
+    kind = input.device.type
+    if kind != "meta" and torch.is_autocast_enabled(kind):
+        lower = torch.get_autocast_dtype(kind)
+        if kind == "cpu" and torch.promote_types(lower, c.dtype) == torch.float32:
+            # torch's cell is a composition there, whose products alone take the lower precision;
+            # a float32 c promotes what follows. This one runs in float32, from the input on.
+            with torch.autocast(kind, enabled=False):
+                wide = [t if t is None else t.float() for t in (input, h, c, *_parameters_of(cell))]
+                return _lstm_rows(*wide)
+        # The op would keep a float32 c.
+        c = c.to(lower) if c.dtype == torch.float32 else c
+    return _lstm_rows(input, h, c, *_parameters_of(cell))
+
+
+def _lstm_rows(input: Tensor, h: Tensor, c: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
+    if input.dim() == 1:
+        new_h, new_c = _lstm_rows(input.unsqueeze(0), h.unsqueeze(0), c.unsqueeze(0), *parameters)
+        return new_h.squeeze(0), new_c.squeeze(0)
+    _, h_n, c_n = _layer(
+        input.unsqueeze(0), None, h.unsqueeze(0), c.unsqueeze(0), *parameters, cell="lstm"
+    )
+    return h_n.squeeze(0), c_n.squeeze(0)
+
+
+def _gru_step(cell: Any, input: Tensor, hx: Any) -> Tensor:
+    return _gru_rows(input, _zeros(cell, input) if hx is None else hx, *_parameters_of(cell))
+
+
+def _gru_rows(input: Tensor, h: Tensor, *parameters: Tensor) -> Tensor:
+    if input.dim() == 1:
+        return _gru_rows(input.unsqueeze(0), h.unsqueeze(0), *parameters).squeeze(0)
+    h0 = h.unsqueeze(0)
+    # A GRU's c is h without rounding, which does not outlast a step.
+    _, h_n, _ = _layer(input.unsqueeze(0), None, h0, h0, *parameters, cell="gru")
+    return h_n.squeeze(0)  # type: ignore[no-any-return]
+
+
+class _TorchCell(NotScripted):
+    """The interface of torch.nn.RNNCellBase, with the forward pass of ours.
+
+    ``_name``: the module's name in errors. ``_step``: takes the module, input and hx. ``_torchs``:
+    torch's forward pass, which raises for what the op refuses.
+    """
+
+    _name: str
+    _step: Callable[..., Any]
+    _torchs: Callable[..., Any]
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        check_dtype(self._name, dtype)
+        # Does not name nn.LSTMCell: some programs replace that by this class.
+        super().__init__(  # type: ignore[call-arg]
+            input_size, hidden_size, bias, device=device, dtype=dtype
+        )
+
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        """Take one step.
+
+        Args:
+            input: [B, I], or [I] without a batch.
+            hx: ``(h, c)`` from the step before, or ``h`` for a GRU, each [B, H] (or [H]). ``c`` may
+                be float32 with half-precision inputs and stays so from step to step. None starts
+                from zeros in the dtype of ``input``.
+
+        Returns:
+            ``(new_h, new_c)``, or ``new_h`` for a GRU, like ``hx``, in its dtypes. Under autocast
+            in those of torch's cell: the lower precision, but on a CPU float32 if ``c`` (of a GRU
+            ``h``) is.
+
+        Raises:
+            ValueError, RuntimeError, TypeError, AttributeError: as torch's cell, in its words; for
+                an ``input`` of another dtype than the parameters ours say what to call.
+        """
+        if not isinstance(input, Tensor):
+            leaf = fx_leaf(self, input, hx)
+            if leaf is not None:
+                return leaf
+        try:
+            return type(self)._step(self, input, hx)
+        except (AttributeError, RuntimeError, TypeError, ValueError):
+            self._explain(input, hx)
+            raise
+
+    def _explain(self, input: Any, hx: Any) -> None:
+        """Raise torch's error for a call that fails, if it raises one."""
+        if isinstance(input, Tensor):
+            check_same_dtype(self._name, "input", input, _parameters_of(self)[0])
+        with torch.no_grad():
+            type(self)._torchs(self, input, hx)
+
+
+class LSTMCell(_TorchCell, nn.LSTMCell):
+    """:class:`torch.nn.LSTMCell` on treadle's kernels, with any derivative.
+
+    Parameters, their names and initialisation, ``state_dict``, arguments, results and errors are
+    torch's, and so is this class by ``isinstance``; :func:`treadle.nn.replace` turns the cells of a
+    finished model into it. Derivatives beyond torch's: double backward and forward mode on CUDA,
+    vmap. Where all steps of the input are known, :class:`treadle.nn.LSTM` runs them in one launch.
+
+    Args:
+        input_size: I, the number of features of an input.
+        hidden_size: H, the number of features of the hidden state and of the cell state.
+        bias: False leaves both biases out.
+        device: where the parameters are made.
+        dtype: of the parameters: float64, float32, float16 or bfloat16.
+
+    Raises:
+        As torch.nn.LSTMCell; RuntimeError: another ``dtype``.
+
+    Example::
+
+        cell = treadle.nn.LSTMCell(8, 64)
+        hx = None
+        for row in rows:        # [T, B, 8]
+            hx = cell(row, hx)
+        h, c = hx               # [B, 64] each
+    """
+
+    _name, _step, _torchs = "LSTMCell", _lstm_step, nn.LSTMCell.forward
+
+    if TYPE_CHECKING:
+
+        def forward(
+            self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None
+        ) -> tuple[Tensor, Tensor]: ...
+
+
+class GRUCell(_TorchCell, nn.GRUCell):
+    """:class:`torch.nn.GRUCell` on treadle's kernels, with any derivative.
+
+    Parameters, their names and initialisation, ``state_dict``, arguments, results and errors are
+    torch's, and so is this class by ``isinstance``; :func:`treadle.nn.replace` turns the cells of a
+    finished model into it. Derivatives beyond torch's: double backward and forward mode on CUDA,
+    vmap. Where all steps of the input are known, :class:`treadle.nn.GRU` runs them in one launch.
+
+    Args:
+        input_size: I, the number of features of an input.
+        hidden_size: H, the number of features of the hidden state.
+        bias: False leaves both biases out.
+        device: where the parameters are made.
+        dtype: of the parameters: float64, float32, float16 or bfloat16.
+
+    Raises:
+        As torch.nn.GRUCell; RuntimeError: another ``dtype``.
+
+    Example::
+
+        cell = treadle.nn.GRUCell(8, 64)
+        h = None
+        for row in rows:        # [T, B, 8]
+            h = cell(row, h)    # [B, 64]
+    """
+
+    _name, _step, _torchs = "GRUCell", _gru_step, nn.GRUCell.forward
+
+    if TYPE_CHECKING:
+
+        def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor: ...
