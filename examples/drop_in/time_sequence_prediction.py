@@ -5,8 +5,8 @@
 100 waves of 1000 steps and some phase, in float64: 97 to learn from, 3 to be tested on, two layers
 51 wide, LBFGS at a rate of 0.8, and after each step of it 1000 more steps of the waves from the
 model's own outputs. The script is our own; what it shares with pytorch/examples are these numbers.
-There the layers are two nn.LSTMCell in a loop over steps, which treadle.nn.replace leaves alone:
-here they are one nn.LSTM, which computes the same. Beside it learns a copy whose LSTM is treadle's.
+There the layers are two nn.LSTMCell in a loop over steps: here they are one nn.LSTM, which computes
+the same. Beside it learns a copy whose LSTM is treadle's.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "common/gemm.h"
+#include "common/tf32.h"
 #include "kernels/common/launches.h"
 #include "recurrent/run/backend.h"
 #include "recurrent/run/dispatch.h"
@@ -37,11 +38,16 @@ struct LayerResets {
   }
 };
 
+// The `algorithm` of calls that run a cell of torch's, which is "auto" by the setting of TF32 for
+// matrix products.
+inline constexpr std::string_view kCellAlgorithm = "cell";
+
 // A layer whose arguments have been checked, and how it is run.
 struct LayerRun {
   const RecurrenceBackend& backend;
   const LayerArguments& arguments;
   const CellInfo& cell;
+  AsMatrixProducts precision;
   Sequence sequence;
   RecurrenceSizes sizes;
   ScalarType acc, work;  // of sums, and of the products of grad_gates
@@ -55,6 +61,7 @@ struct LayerRun {
       : backend(backend),
         arguments(a),
         cell(cell_info(a.cell)),
+        precision(algorithm == kCellAlgorithm),
         sequence(a.input, a.batch_sizes),
         sizes{a.cell,
               static_cast<int64_t>(sequence.steps.size()),
@@ -66,7 +73,8 @@ struct LayerRun {
                   sequence.rows != static_cast<int64_t>(sequence.steps.size()) * a.h0.size(1)},
         acc(at::toOpMathType(a.input.scalar_type())),
         work(backend.widens_half ? acc : a.input.scalar_type()),
-        plan(backend.plan(sizes, a.input.device(), algorithm, backward)),
+        plan(backend.plan(sizes, a.input.device(),
+                          algorithm == kCellAlgorithm ? "auto" : algorithm, backward)),
         scope(plan.algorithm, plan.reason),
         tf32(backend.tf32(a.cell, sizes.dtype)),
         resets(a, acc) {}

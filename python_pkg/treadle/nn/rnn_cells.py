@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from .._check.tensors import check_dense
 from ._check import check_dtype, check_same_dtype
 from ._tracers import NotScripted, fx_leaf
 
@@ -17,7 +18,38 @@ __all__ = ["GRUCell", "LSTMCell"]
 # are checked and taken apart at every call.
 _layer = torch.ops.treadle.recurrent_layer.default
 
+# "cell" multiplies float32 by the setting of TF32 that torch's cells follow, which are matrix
+# products and no layers of cuDNN's.
+_ALGORITHM = "cell"
+
 _NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+
+class CellFront(NamedTuple):
+    """The forward pass of a module that has the attributes of torch's cell."""
+
+    name: str  # in errors
+    step: Callable[..., Any]  # takes the module, input and hx
+    torchs: Callable[..., Any]  # torch's forward pass, which raises for what the op refuses
+
+    def called(self, cell: Any, input: Any, hx: Any) -> Any:
+        if not isinstance(input, Tensor):
+            leaf = fx_leaf(cell, input, hx)
+            if leaf is not None:
+                return leaf
+        try:
+            return self.step(cell, input, hx)
+        except (AttributeError, RuntimeError, TypeError, ValueError):
+            self._explain(cell, input, hx)
+            raise
+
+    def _explain(self, cell: Any, input: Any, hx: Any) -> None:
+        """Raise torch's error for a call that failed, if it raises one."""
+        if isinstance(input, Tensor):
+            check_dense(self.name, "input", input)
+            check_same_dtype(self.name, "input", input, _parameters_of(cell)[0])
+        with torch.no_grad():
+            self.torchs(cell, input, hx)
 
 
 def _parameters_of(cell: Any) -> list[Tensor]:
@@ -35,6 +67,8 @@ def _zeros(cell: Any, input: Tensor) -> Tensor:
 def _lstm_step(cell: Any, input: Tensor, hx: Any) -> tuple[Tensor, Tensor]:
     if hx is None:
         h = c = _zeros(cell, input)
+    elif isinstance(hx, Tensor):
+        raise TypeError  # which would be taken apart, and torch's is not
     else:
         h, c = hx
     kind = input.device.type
@@ -55,9 +89,8 @@ def _lstm_rows(input: Tensor, h: Tensor, c: Tensor, *parameters: Tensor) -> tupl
     if input.dim() == 1:
         new_h, new_c = _lstm_rows(input.unsqueeze(0), h.unsqueeze(0), c.unsqueeze(0), *parameters)
         return new_h.squeeze(0), new_c.squeeze(0)
-    _, h_n, c_n = _layer(
-        input.unsqueeze(0), None, h.unsqueeze(0), c.unsqueeze(0), *parameters, cell="lstm"
-    )
+    x, h0, c0 = input.unsqueeze(0), h.unsqueeze(0), c.unsqueeze(0)
+    _, h_n, c_n = _layer(x, None, h0, c0, *parameters, cell="lstm", algorithm=_ALGORITHM)
     return h_n.squeeze(0), c_n.squeeze(0)
 
 
@@ -68,22 +101,20 @@ def _gru_step(cell: Any, input: Tensor, hx: Any) -> Tensor:
 def _gru_rows(input: Tensor, h: Tensor, *parameters: Tensor) -> Tensor:
     if input.dim() == 1:
         return _gru_rows(input.unsqueeze(0), h.unsqueeze(0), *parameters).squeeze(0)
-    h0 = h.unsqueeze(0)
+    x, h0 = input.unsqueeze(0), h.unsqueeze(0)
     # A GRU's c is h without rounding, which does not outlast a step.
-    _, h_n, _ = _layer(input.unsqueeze(0), None, h0, h0, *parameters, cell="gru")
+    _, h_n, _ = _layer(x, None, h0, h0, *parameters, cell="gru", algorithm=_ALGORITHM)
     return h_n.squeeze(0)  # type: ignore[no-any-return]
 
 
+LSTM_CELL = CellFront("LSTMCell", _lstm_step, nn.LSTMCell.forward)
+GRU_CELL = CellFront("GRUCell", _gru_step, nn.GRUCell.forward)
+
+
 class _TorchCell(NotScripted):
-    """The interface of torch.nn.RNNCellBase, with the forward pass of ours.
+    """The interface of torch.nn.RNNCellBase, with the forward pass of ``_front``."""
 
-    ``_name``: the module's name in errors. ``_step``: takes the module, input and hx. ``_torchs``:
-    torch's forward pass, which raises for what the op refuses.
-    """
-
-    _name: str
-    _step: Callable[..., Any]
-    _torchs: Callable[..., Any]
+    _front: CellFront
 
     def __init__(
         self,
@@ -93,7 +124,7 @@ class _TorchCell(NotScripted):
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        check_dtype(self._name, dtype)
+        check_dtype(self._front.name, dtype)
         # Does not name nn.LSTMCell: some programs replace that by this class.
         super().__init__(  # type: ignore[call-arg]
             input_size, hidden_size, bias, device=device, dtype=dtype
@@ -114,25 +145,10 @@ class _TorchCell(NotScripted):
             ``h``) is.
 
         Raises:
-            ValueError, RuntimeError, TypeError, AttributeError: as torch's cell, in its words; for
-                an ``input`` of another dtype than the parameters ours say what to call.
+            ValueError, RuntimeError, TypeError, AttributeError: as torch's cell, in its words.
+            RuntimeError: ``input`` has another dtype than the parameters; says what to call.
         """
-        if not isinstance(input, Tensor):
-            leaf = fx_leaf(self, input, hx)
-            if leaf is not None:
-                return leaf
-        try:
-            return type(self)._step(self, input, hx)
-        except (AttributeError, RuntimeError, TypeError, ValueError):
-            self._explain(input, hx)
-            raise
-
-    def _explain(self, input: Any, hx: Any) -> None:
-        """Raise torch's error for a call that fails, if it raises one."""
-        if isinstance(input, Tensor):
-            check_same_dtype(self._name, "input", input, _parameters_of(self)[0])
-        with torch.no_grad():
-            type(self)._torchs(self, input, hx)
+        return self._front.called(self, input, hx)
 
 
 class LSTMCell(_TorchCell, nn.LSTMCell):
@@ -162,7 +178,7 @@ class LSTMCell(_TorchCell, nn.LSTMCell):
         h, c = hx               # [B, 64] each
     """
 
-    _name, _step, _torchs = "LSTMCell", _lstm_step, nn.LSTMCell.forward
+    _front = LSTM_CELL
 
     if TYPE_CHECKING:
 
@@ -197,7 +213,7 @@ class GRUCell(_TorchCell, nn.GRUCell):
             h = cell(row, h)    # [B, 64]
     """
 
-    _name, _step, _torchs = "GRUCell", _gru_step, nn.GRUCell.forward
+    _front = GRU_CELL
 
     if TYPE_CHECKING:
 
