@@ -1,8 +1,8 @@
 """Builds treadle's binaries through tools/native and hands the rest to setuptools.
 
-The project's fixed facts are in pyproject.toml. This file has what depends on torch: the binaries,
-and the torch minors that a wheel requires. tools/wheel.py makes the wheel of a release, for
-several.
+Static metadata is in pyproject.toml. This file has what depends on torch: the binaries, and the
+torch minors that a wheel requires. tools/wheel.py makes a release's wheel, for several torch
+minors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 from tools.native import host  # noqa: E402
 from tools.native.build import _commit, build  # noqa: E402
 
-# Commands that describe what was built for one torch; an sdist is for any.
+# Commands whose result is for one torch; an sdist is for any.
 FOR_ONE_TORCH = {"bdist_wheel", "dist_info", "editable_wheel", "install", "develop"}
 
 

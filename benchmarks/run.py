@@ -1,7 +1,7 @@
 """Verify every op, then time it against its baselines.
 
     python benchmarks/run.py                             every suite, on the GPU if there is one
-    python benchmarks/run.py --suite sine views          some of it
+    python benchmarks/run.py --suite sine views some suites
     python benchmarks/run.py --compare OLD.json          and what changed since then
 
 Results (JSON, PNG) go to build/benchmarks; those worth keeping are committed under
@@ -36,6 +36,7 @@ from benchmarks.recurrent import (  # noqa: E402
     rnn_cells,
     sweep,
     sweep_cells,
+    training_step,
 )
 from benchmarks.sine_linear import jets, siren  # noqa: E402
 from benchmarks.sine_linear import layer as sine_linear  # noqa: E402
@@ -52,6 +53,7 @@ SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "cell": cell.plans,
     "layer": layer.plans,
     "layer_overhead": layer_overhead.plans,
+    "training_step": training_step.plans,
     "sine_linear": sine_linear.plans,
     "siren": siren.plans,
     "jets": jets.plans,
@@ -107,7 +109,7 @@ def progress(plans: list[Plan]) -> Iterable[Plan]:
 
 
 def say(row: Row) -> None:
-    """One line at once, for a log: a run that is cut short has at least said these."""
+    """Prints one line immediately, so that the log of an interrupted run has it."""
     if not sys.stderr.isatty():
         print("  ".join([row["key"], *filter(None, report.cells(row)[1:6])]), flush=True)
 
@@ -119,7 +121,8 @@ def plans_of(suites: list[str], settings: Settings, only: list[str]) -> list[Pla
 
 
 def measured(plans: list[Plan], again: Callable[[], list[Plan]], gpus: int) -> Iterator[Row]:
-    """The rows of these plans, those that several GPUs may share first. `again`: the same plans."""
+    """The rows of these plans, starting with those that several GPUs may share. `again` makes the
+    same plans."""
     shared = [plan.key for plan in plans if plan.on_any_gpu] if gpus > 1 else []
     yield from spread.measure(shared, again, spread.visible(gpus))
     for plan in progress([plan for plan in plans if plan.key not in shared]):
@@ -133,7 +136,7 @@ def measure_all(rows: Iterator[Row], order: list[str], results: dict[str, Any], 
         results["rows"].append(row)
         results["rows"].sort(key=lambda row: order.index(row["key"]))
         say(row)
-        # After every row: what was measured is kept if a later row is cut short.
+        # Written after every row, so that an interrupted run keeps its results.
         path.write_text(json.dumps(results, indent=1) + "\n")
 
 

@@ -1,12 +1,12 @@
-"""Runs every op, or those it is given, on the GPU for compute-sanitizer to watch; see gpu.sh.
+"""Runs every op, or the named ones, on the GPU under compute-sanitizer; see gpu.sh.
 
-Beside ops it takes `c_api`, every function of kernels.h; `algorithms`, those of recurrent_layer for
-layers that are too wide for the tests' cases; and `jax`, treadle.jax, where JAX is.
-Without names all ops run, and the functions of kernels.h.
+Other names are `c_api`, every function of kernels.h; `algorithms`, those of recurrent_layer for
+wider layers than in the tests' cases; and `jax`, treadle.jax, if JAX is installed. Without names
+all ops and the functions of kernels.h run.
 
 The inputs are those of the tests: every dtype, odd sizes, strided, misaligned, broadcast, empty;
-forward, backward, in place and into `out`. Values are the tests' business, memory is ours. Of
-recurrent_layer only short sequences: each step is the same kernels again.
+forward, backward, in place and into `out`. Tests check values; this only checks memory.
+recurrent_layer runs only short sequences, because each step repeats the same kernels.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import treadle  # noqa: E402
 from tests.support.cases import OPS, Case, Op, outputs, requiring_grad  # noqa: E402
 from tests.support.inputs import on_hopper  # noqa: E402
 
-# Sanitizers are slow, and a kernel reads and writes alike for all integers of one width.
+# Sanitizers are slow, and kernels access all integers of one width alike.
 DTYPES = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     *(torch.int64, torch.int16, torch.uint8),
@@ -58,7 +58,8 @@ def into_arguments(op: Op, case: Case, dtype: torch.dtype) -> None:
 
 
 def same_place(x: Any, result: Tensor) -> bool:
-    """Whether `result` could be written where `x` is: its dtype, its shape, no shared elements."""
+    """Whether `result` may be written into `x`: dtype and shape are equal, and no elements of `x`
+    share memory."""
     expanded = any(s == 0 and n > 1 for s, n in zip(x.stride(), x.shape, strict=True))
     return x.dtype == result.dtype and x.shape == result.shape and not expanded
 
@@ -70,7 +71,7 @@ def steps(case: Case) -> int:
 
 
 def word(op: Op) -> str:
-    """The op that this one is a form of: "recurrent_layer lstm resets" is of recurrent_layer."""
+    """The op of a variant: recurrent_layer for "recurrent_layer lstm resets"."""
     return op.name.split()[0]
 
 
@@ -110,7 +111,7 @@ def run_c_api() -> int:
 
 
 def run_jax() -> int:
-    """Runs JAX without its pool of memory, which the sanitizer would see as one block."""
+    """Runs JAX without its memory pool, which the sanitizer would see as one block."""
     os.environ["XLA_PYTHON_CLIENT_ALLOCATOR"] = "platform"
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     from benchmarks import sanitize_jax
@@ -119,8 +120,8 @@ def run_jax() -> int:
 
 
 def run_algorithms() -> int:
-    """Layers of a few steps by each algorithm, so wide that each of its kernels runs: all cells,
-    rows of one length and of several, and rows that reset. In float32 with TF32, too."""
+    """Layers of a few steps by each algorithm, wide enough that each of its kernels runs: all
+    cells, rows of one or several lengths, and resets. float32 also runs with TF32."""
     from tests.recurrent import persistent_calls as calls
     from tests.recurrent import persistent_resets as resets
     from tests.recurrent.support.layer_cases import CELLS
@@ -159,7 +160,7 @@ def main() -> None:
     count = run_ops(ops) if ops or not names else 0
     for name in [name for name in names if name in OTHERS] if names else ["c_api"]:
         count += OTHERS[name]()
-    # gpu.sh looks for this line: a driver that ended before it has shown nothing.
+    # gpu.sh looks for this line: a run that ended before it proves nothing.
     print(f"sanitize: done, {count} cases of {len(OPS)} ops of treadle {treadle.__version__}")
 
 

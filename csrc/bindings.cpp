@@ -15,7 +15,7 @@ namespace py = pybind11;
 namespace {
 
 struct Launch : treadle_launch {
-  std::string kernel;  // a copy, because the library clears its own
+  std::string kernel;  // a copy, because the library clears its string
 };
 
 py::tuple triple(const uint32_t (&extent)[3]) {

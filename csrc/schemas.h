@@ -1,6 +1,6 @@
-// The contents page: every op of the package.
+// The schemas of all ops of the package.
 // Ops that write into an argument do not return it: a custom op that returns an alias breaks
-// torch.compile. Backward ops, slopes and what ends in _forward are what the Nodes call.
+// torch.compile. Autograd Nodes call the backward ops, the slopes and the ops that end in _forward.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@ namespace treadle {
 
 inline constexpr const char* kSchemas[] = {
     "vector_add(Tensor a, Tensor b, *, Scalar alpha=1) -> Tensor",
-    // Before Scalar: torch.ops tries overloads in turn, and a tensor that is no number gets printed
-    // into the error that it throws away.
+    // Listed before Scalar: torch.ops tries overloads in order, and a failed match with Scalar
+    // prints the whole tensor into an error that is then discarded.
     "vector_add.out(Tensor a, Tensor b, *, Scalar alpha=1, Tensor(a!) out) -> ()",
     "vector_add.Scalar(Tensor a, Scalar b, *, Scalar alpha=1) -> Tensor",
     "vector_add_(Tensor(a!) a, Tensor b, *, Scalar alpha=1) -> ()",
@@ -59,7 +59,7 @@ inline constexpr const char* kSchemas[] = {
     // Overwrites grad with the slope; also returns grad_bias if `sums`.
     "sine_linear_backward_(Tensor(a!) grad, Tensor input, Tensor weight, Tensor? bias,"
     " Tensor? output, Tensor phase, float omega, bool sums) -> Tensor grad_bias",
-    // grad times factor times the order-th derivative of the sine by input weight^T + bias.
+    // grad * factor * the order-th derivative of the sine with respect to input weight^T + bias.
     "sine_linear_slope(Tensor grad, Tensor? factor, Tensor input, Tensor weight, Tensor? bias,"
     " Tensor? output, Tensor phase, float omega, int order) -> Tensor",
     // VJP of sine_linear_slope with respect to grad, factor and input weight^T + bias.
@@ -67,8 +67,8 @@ inline constexpr const char* kSchemas[] = {
     " Tensor? bias, Tensor? output, Tensor phase, float omega, int order, bool[3] mask)"
     " -> (Tensor by_grad, Tensor by_factor, Tensor by_sum)",
 
-    // jet [P, ..., I]: value, derivatives by the coordinates, and by `second` (none, laplacian or
-    // hessian_diagonal) no second derivatives, their sum or each.
+    // jet [P, ..., I]: value, derivatives with respect to the coordinates, and the second
+    // derivatives that `second` names: none, laplacian (their sum) or hessian_diagonal (each).
     "sine_linear_jet(Tensor jet, Tensor weight, Tensor? bias, float omega, int coordinates,"
     " str second=\"none\") -> Tensor",
     "sine_linear_jet_forward(Tensor jet, Tensor weight, Tensor? bias, float omega,"
@@ -101,10 +101,10 @@ inline constexpr const char* kSchemas[] = {
     " Tensor grad_reset_c)",
 };
 
-// Made of other ops, on every device.
+// Composite ops: made of other ops, for every device.
 inline constexpr const char* kCompositeSchemas[] = {
-    // Empty results, for the fake kernels of treadle/_torch/fakes.py: torch refuses a Meta
-    // kernel's, because batch_sizes are on the CPU.
+    // Empty results, for the fake kernels of treadle/_torch/fakes.py: torch refuses a Meta kernel
+    // here, because batch_sizes are on the CPU.
     "recurrent_layer_forward_empty(Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0,"
     " Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, *, str cell,"
     " bool recompute=False, str algorithm='auto', Tensor? reset=None, Tensor? reset_h=None,"
@@ -124,7 +124,7 @@ inline constexpr const char* kCompositeSchemas[] = {
     "lltm.data(Tensor data, Tensor batch_sizes, Tensor[] hx, Tensor[] params, bool has_biases,"
     " int num_layers, float dropout, bool train, bool bidirectional, *, bool recompute=False,"
     " Tensor? reset=None, Tensor[]? reset_hx=None) -> (Tensor, Tensor, Tensor)",
-    // With the cell states, c of every step, as a last result.
+    // Also returns the cell states, c of every step.
     "lltm.input_cells(Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers,"
     " float dropout, bool train, bool bidirectional, bool batch_first, *, bool recompute=False,"
     " Tensor? reset=None, Tensor[]? reset_hx=None, Tensor? lengths=None)"

@@ -57,7 +57,7 @@ LARGE = Settings(hidden=512, layers=2, batch=64, length=128, dropout=0.2, learni
 
 
 class Writer(nn.Module):
-    """Scores what comes after each character: [T, B] to [T, B, characters], and the states."""
+    """Scores the next character at each position: [T, B] to [T, B, characters], and the states."""
 
     def __init__(self, characters: int, settings: Settings) -> None:
         super().__init__()
@@ -106,10 +106,10 @@ class Training:
         return torch.tensor([index.get(character, 0) for character in text], device=self.device)
 
     def step(self) -> Tensor:
-        """Learn one piece of every column. Returns its bits a character, on the device."""
+        """Learn one piece of every column. Returns the bits per character, on the device."""
         place = self.steps % self.pieces * self.settings.length
         if place == 0:
-            # Each pass over the text cuts it at other places.
+            # Each pass splits the text at other places.
             self.offset = int(torch.randint(len(self.numbers), ()))
             self.hx = self.model.start(self.settings.batch)
         if place == 0 or not len(self.columns):
@@ -123,8 +123,8 @@ class Training:
         self.optimizer.zero_grad()
         scores, hx = self.model(piece[:-1], self.hx)
         loss = F.cross_entropy(scores.flatten(0, 1), piece[1:].flatten())
-        # An LLTM never forgets: c grows without bound, and what it holds is lost. This keeps c
-        # where tanh can still tell one value from another.
+        # An LLTM has no forget gate: c grows without bound until tanh(c) saturates and loses what c
+        # holds. This penalty keeps c in the range where tanh still tells values apart.
         pull = self.settings.pull * hx[1].abs().mean() if self.settings.cell == "lltm" else 0.0
         (loss + pull).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -149,13 +149,13 @@ class Training:
 
     @torch.no_grad()
     def write(self, count: int, temperature: float) -> str:
-        """A text of the model's own. It draws from random numbers of its own too."""
+        """A text written by the model. It uses a separate random generator."""
         self.model.eval()
         random = torch.Generator().manual_seed(self.steps)
         number, hx, written = self.encode("\n"), self.model.start(1), ""
         for _ in range(count):
             scores, hx = self.model(number[None], hx)
-            scores[..., 0] = -math.inf  # the one for rare characters is no character
+            scores[..., 0] = -math.inf  # the token for rare characters cannot be written
             chances = (scores.flatten().cpu() / temperature).softmax(0)
             number = torch.multinomial(chances, 1, generator=random).to(self.device)
             written += self.characters[int(number)]
@@ -168,7 +168,7 @@ class Training:
         state["random"] = torch.get_rng_state()
         if self.device.type == "cuda":
             state["random_cuda"] = torch.cuda.get_rng_state(self.device)
-        # Under another name first, so that a run that is stopped here leaves the file before it.
+        # Written under another name first, so that an interrupted run keeps the previous file.
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.save(state, path.with_name(path.name + ".part"))
         os.replace(path.with_name(path.name + ".part"), path)

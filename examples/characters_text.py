@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-# Those with much text of their own, torch's first: who lacks one still reads the others.
+# Packages with much text, torch first; missing ones are skipped.
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "matplotlib", "pillow", "setuptools")
 LEAST = 20_000
 # Stands for every character that the training text has only once or twice.
@@ -33,7 +33,7 @@ def licences() -> Iterator[str]:
                 path = Path(str(file.locate()))
                 if path.is_file():
                     yield path.read_text("utf-8", errors="replace")
-    # Where Python's own stands differs from system to system.
+    # Where Python's own licence is installed depends on the system.
     library = Path(sysconfig.get_path("stdlib"))
     for path in (library / "LICENSE.txt", library.parent / "LICENSE.txt"):
         if path.is_file():
@@ -63,7 +63,7 @@ def find_text() -> str:
 
 
 def read_text(path: Path) -> str:
-    """A text of the user's own; exits the program if it is unsuitable."""
+    """The text of the user's file; exits the program if it is unsuitable."""
     try:
         text = "\n".join(paragraphs([path.read_text("utf-8")]))
     except (OSError, ValueError) as error:
@@ -86,7 +86,7 @@ def paragraphs(texts: Iterable[str]) -> Iterator[str]:
     for text in texts:
         for paragraph in re.split(r"\n\s*\n", text):
             line = " ".join(paragraph.split())
-            # Dates, brackets and capitals aside. What has few letters is a table, not prose.
+            # Ignores dates, brackets and case. A paragraph with few letters is a table, not prose.
             letters = re.sub(r"[^a-z]", "", line.lower())
             if len(letters) >= max(20, 0.6 * len(line)) and letters not in seen:
                 seen.add(letters)
@@ -105,13 +105,13 @@ def split(text: str) -> tuple[str, str]:
 
 
 def alphabet(text: str) -> str:
-    """The characters that a model of this text tells apart, the one for the rare ones first."""
+    """The characters that a model of this text distinguishes, the one for rare characters first."""
     counts = Counter(text)
     return RARE + "".join(sorted(c for c in counts if counts[c] > RARE_COUNT and c != RARE))
 
 
 def unigram_bits(learnt: str, text: str, characters: str) -> float:
-    """Bits a character of a guess that knows only how frequent each one is."""
+    """Bits per character of a guess that only knows each character's frequency."""
     known = set(characters)
     count, asked = (
         Counter(c if c in known else characters[0] for c in part) for part in (learnt, text)

@@ -28,7 +28,7 @@ def main() -> torch.Tensor:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
     print(f"Running on {name}.")
 
-    # From here on nothing asks for the device again: PyTorch sends the call to the tensors' kernel.
+    # Later calls do not name the device: PyTorch dispatches on the tensors.
     a = torch.arange(4.0, device=device)
     b = torch.full((4,), 10.0, device=device)
     out = treadle.vector_add(a, b, alpha=0.5)

@@ -4,10 +4,10 @@
     python examples/digits.py --predict IMAGE.png    read one picture with what was learnt
 
 The digits are the 1,797 real ones that come with scikit-learn. The network reads a picture like a
-text, one row of 8 pixels a step, and after the eighth row it says what it has seen. Each cell
-learns from one start in treadle and in torch: LSTM and GRU as treadle's and torch's layers, and
-LLTM, which torch does not have, as treadle's layer, which takes all rows in one call, as treadle's
-cell, called row by row, and as the same cell in plain PyTorch.
+text, one row of 8 pixels per step, and after the eighth row names the digit. Each cell learns from
+one start in treadle and in torch: LSTM and GRU as treadle's and torch's layers, and LLTM, which
+torch does not have, as treadle's layer, which takes all rows in one call, as treadle's cell, called
+row by row, and as the same cell in plain PyTorch.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class LayerReader(nn.Module):
 
 
 def vary(images: Tensor, random: torch.Generator) -> Tensor:
-    """The images [N, 8, 8] as other hands would write them: each a bit slanted, moved and noisy."""
+    """The images [N, 8, 8] as other hands would write them: slightly slanted, shifted and noisy."""
     moves = torch.eye(2, 3) + 0.1 * torch.randn(len(images), 2, 3, generator=random)
     noise = 0.1 * torch.randn(images.shape, generator=random)
     shape = [len(images), 1, 8, 8]
@@ -157,7 +157,7 @@ def load_data(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Image.Ima
 
 
 def train(out: Path, epochs: int, seed: int) -> bool:
-    """Train all, show and save the results. True if the target was reached."""
+    """Train all networks, show and save the results. Returns whether the target was reached."""
     # Matrices this small gain nothing from a second thread, and wait for it on a busy machine.
     torch.set_num_threads(1)
     device = pick_device()
@@ -206,7 +206,7 @@ def train(out: Path, epochs: int, seed: int) -> bool:
         out / "test_digits.png", test_images.cpu().numpy(), read.tolist(), test_labels.tolist()
     )
     for digit in range(10):
-        # One of each, enlarged and dark on light like pen on paper, to try --predict with.
+        # One picture of each digit, enlarged and dark on light, for trying --predict.
         picture = pictures[test_labels.tolist().index(digit)]
         ImageOps.invert(picture.resize((96, 96))).save(out / f"digit_{digit}.png")
     print(f"The model, the learning curve and the test digits are in {out}. Now read one back:")
@@ -232,7 +232,7 @@ def show_table(histories: dict[str, Training], same: dict[str, int]) -> None:
 
 
 def report(accuracy: float, same: dict[str, int]) -> bool:
-    """Report failures on stderr. True if there are none."""
+    """Report failures on stderr. Returns whether there are none."""
     if accuracy < TARGET:
         print(f"digits.py: accuracy {accuracy:.1%} is below {TARGET:.0%}", file=sys.stderr)
     apart = [name for name, count in same.items() if count < TEST_DIGITS - 2]

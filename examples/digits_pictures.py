@@ -11,9 +11,9 @@ from PIL import Image, ImageFilter
 
 # scikit-learn's digits were bitmaps of 32 x 32, summed over blocks of 4 x 4.
 BITMAP, SIZE = 32, 8
-# How a stroke looks in them: at most three quarters as wide as high, and a fifth of the area inked.
+# A digit's shape in them: at most three quarters as wide as high, with a fifth of the area inked.
 WIDEST, LEAST_INK = 24, 0.2
-# A share of the range from the background to the darkest ink: below it is shadow or paper.
+# Values below this share of the range from background to darkest ink are shadow or paper.
 FAINTEST = 0.25
 
 
@@ -43,10 +43,10 @@ def prepare(picture: Image.Image) -> np.ndarray:
 
 
 def find_ink(picture: Image.Image) -> np.ndarray:
-    """How far every pixel is from the background, [height, width] in 0..1.
+    """The difference of every pixel from the background, [height, width] in 0..1.
 
-    The background is what most of the picture's border shows. Transparent parts are taken for
-    paper, which is white unless the drawing is.
+    The background is what most of the picture's border shows. Transparent parts count as paper,
+    which is white unless the drawing is white.
     """
     for paper in ("white", "black"):
         grey = to_grey(picture, paper)
@@ -71,7 +71,7 @@ def draw_curve(path: Path, histories: dict[str, tuple[Sequence[float], Sequence[
     """Plot training loss and test accuracy by epoch, for each named (losses, accuracies)."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    # Runs of one cell lie on top of each other when all is well: draw each thinner than the last.
+    # Curves of one cell should coincide: draw each thinner than the last.
     widths = np.linspace(8, 1.5, len(histories))
     for (name, (losses, accuracies)), width in zip(histories.items(), widths, strict=True):
         style = {"lw": width, "alpha": 0.6, "ls": "-" if name.startswith("treadle") else "--"}

@@ -33,7 +33,7 @@ def draw_distance(path: Path, learnt: Floats, exact: Floats) -> None:
 
 
 def draw_potential(path: Path, potential: Floats, exact: Floats, slope: Floats) -> None:
-    """u [N, N] with the lines of its field -slope [N, N, 2], and how far it is from the answer."""
+    """u [N, N] with the lines of its field -slope [N, N, 2], and its error."""
     figure = Figure(figsize=(9.4, 4.3), layout="constrained")
     left, right = figure.subplots(1, 2)
     axis = np.linspace(-1, 1, len(potential))

@@ -2,8 +2,8 @@
 
     python examples/helmholtz.py
 
-Δu + k² u = f on the square from -1 to 1, u = 0 at its border. f is made for sin(πx) sin(4πy), so
-the answer is known, and the network's error with it. The loss is the mean square of the residual at
+Δu + k² u = f on the square from -1 to 1, u = 0 at its border. f is chosen so that sin(πx) sin(4πy)
+is the answer, so the network's error is known. The loss is the mean square of the residual at
 random points. It needs second derivatives of the network with respect to its coordinates, which
 Siren.jet computes in one forward pass. At the end the script times steps by jets and steps of the
 same loss by autograd, which takes derivatives of derivatives.
@@ -29,10 +29,10 @@ from treadle.nn import Siren
 
 Residual = Callable[[Siren, Tensor], Tensor]
 K, WAVES = 1.0, (1, 4)
-# Waves this long take smaller phases than a picture, or the network begins as noise.
+# Waves this long need a smaller omega than a picture, or the network starts as noise.
 OMEGA, POINTS, LEARNING_RATE = 5.0, 512, 5e-3
 TARGET = 0.01
-# What Δ makes of the answer: itself, times this.
+# Δ multiplies the answer by minus this factor.
 SCALE = (math.pi * WAVES[0]) ** 2 + (math.pi * WAVES[1]) ** 2
 
 
@@ -44,7 +44,7 @@ def answer(x: Tensor) -> Tensor:
 def solution(net: Siren, x: Tensor) -> Jet:
     """The network's u at places [N, 2]: [N, 1]."""
     place = Jet.of(x)
-    # Factors that are 0 at the border, so that it needs no loss.
+    # Factors that are 0 at the border, which then needs no loss.
     across, along = (1 - place * place).split([1, 1])
     return net.jet(x) * across * along
 

@@ -3,10 +3,10 @@
     python examples/photograph.py                 fit, compare with plain PyTorch, draw a sheet
     python examples/photograph.py --pixels 512    another width of the picture
 
-The photograph is Grace Hopper's, which comes with matplotlib. The network learns from positions and
-their colours, and becomes a smooth function of the position, so it has a gradient and a Laplacian.
-It learns twice from the same start: with treadle's layer and with the same layer in plain PyTorch.
-On a GPU both are larger and learn every pixel of the file.
+The photograph shows Grace Hopper and comes with matplotlib. The network learns colours from
+positions, and becomes a smooth function of the position, so it has a gradient and a Laplacian. It
+learns twice from the same start: with treadle's layer and with the same layer in plain PyTorch. On
+a GPU both are larger and learn every pixel of the file.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class PlainSiren(treadle.nn.Siren):
 
 @dataclass
 class Curve:
-    """How a fit went: seconds of learning, and the PSNR after them in dB."""
+    """The curve of a fit: PSNR in dB over seconds of learning."""
 
     seconds: list[float] = field(default_factory=list)
     psnr: list[float] = field(default_factory=list)
@@ -97,7 +97,7 @@ class Fit:
         self.measure()
 
     def learn(self, steps: int) -> None:
-        """Take some steps, and record how good the picture is then."""
+        """Take some steps, and record the PSNR afterwards."""
         start = time.perf_counter()
         for _ in range(steps):
             done = self.steps / self.settings.steps
@@ -141,7 +141,7 @@ def places(height: int, width: int, device: torch.device) -> Tensor:
 def derivatives(net: treadle.nn.Siren, height: int, width: int, device: torch.device) -> Maps:
     """Gradient magnitude and Laplacian of the brightness at each pixel, [H, W] each."""
     weights = torch.tensor(LUMINANCE, device=device)
-    # The step from pixel to pixel, in the coordinates that the network is given.
+    # The distance between pixels in the network's coordinates.
     step = 2 / (max(height, width) - 1)
     slopes, laplacians = [], []
     with torch.no_grad():
@@ -154,14 +154,14 @@ def derivatives(net: treadle.nn.Siren, height: int, width: int, device: torch.de
 
 
 def own_derivatives(image: Tensor) -> Maps:
-    """The same of the photograph [H, W, 3], by differences of neighbours."""
+    """The same for the photograph [H, W, 3], by differences of neighbours."""
     grey = (image.cpu() @ torch.tensor(LUMINANCE)).numpy()
     return Maps.of_differences(grey)
 
 
 def fit(out: Path, settings: Settings, device: torch.device) -> bool:
     """Fit both, show and save the results. True if the target was reached."""
-    # Two threads are faster on idle cores, but stand still wherever another program needs one.
+    # Two threads are faster on idle cores, but stall if another program needs a core.
     torch.set_num_threads(1)
     image = torch.from_numpy(load_photograph(settings.pixels)).to(device)
     height, width, _ = image.shape
@@ -212,7 +212,7 @@ def show_table(fits: dict[str, Fit], apart: float) -> None:
 
 
 def report(psnr: float, target: float, apart: float) -> bool:
-    """Report failures on stderr. True if there are none."""
+    """Report failures on stderr. Returns whether there are none."""
     if psnr < target:
         print(f"photograph.py: PSNR {psnr:.1f} dB is below {target:g} dB", file=sys.stderr)
     if apart > 1e-2:

@@ -54,7 +54,7 @@ def load_photograph(width: int) -> Floats:
 def draw_sheet(
     path: Path, pictures: list[Floats], maps: list[Maps], curves: dict[str, Curve]
 ) -> None:
-    """Photograph and fit, their derivatives below each other, and how the fits went.
+    """Photograph and fit with their derivatives, one above the other, and the curves of the fits.
 
     pictures: [H, W, 3] in ±1, the photograph's and the fit's; maps: of the same two.
     """
@@ -64,7 +64,7 @@ def draw_sheet(
     grid = figure.add_gridspec(3, 3, height_ratios=[height / width, height / width, 0.55])
     names = "photograph", "fit"
     likeness = maps[0].likeness(maps[1])
-    # One scale for both, and the few extreme pixels do not darken the rest.
+    # One scale for both, chosen so that a few extreme pixels do not darken the rest.
     most = [float(np.quantile(np.abs(m), 0.99)) for m in (maps[0].gradient, maps[0].laplacian)]
     for row, (name, picture, map) in enumerate(zip(names, pictures, maps, strict=True)):
         axes = [figure.add_subplot(grid[row, column]) for column in range(3)]

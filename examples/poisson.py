@@ -3,9 +3,9 @@
     python examples/poisson.py                      solve, and print the error
     python examples/poisson.py --figure IMAGE.png   draw the potential and its field, too, and JSON
 
-Δu = f on the square from -1 to 1, with u given at its border. f is what Δ makes of two Gaussian
-hills of opposite sign, so the answer is known, and the network's error with it. One forward pass,
-Siren.jet, gives the potential u, its field -∇u and Δu; the loss is an ordinary function of them.
+Δu = f on the square from -1 to 1, with u given at its border. f is Δ of two Gaussian hills of
+opposite sign, so the answer and the network's error are known. One forward pass, Siren.jet, gives
+the potential u, its field -∇u and Δu; the loss is an ordinary function of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tqdm import tqdm
 from device_check import pick_device
 from treadle.nn import Siren
 
-CHARGES = (((0.4, 0.2), 1.0), ((-0.4, -0.2), -1.0))  # where, and of which sign
+CHARGES = (((0.4, 0.2), 1.0), ((-0.4, -0.2), -1.0))  # position and sign
 WIDTH = 0.25
 HIDDEN, LAYERS, OMEGA = 64, 2, 4.0
 INSIDE, BORDER, LEARNING_RATE = 512, 128, 5e-3
@@ -51,8 +51,8 @@ def at_border(count: int, device: torch.device) -> Tensor:
 
 
 def loss(net: Siren, inside: Tensor, border: Tensor) -> Tensor:
-    """Mean squares: of what is left over of the equation, as a share of f's largest value, and of
-    u's error at the border."""
+    """Mean squares of the equation's residual, as a share of f's largest value, and of u's error at
+    the border."""
     left = net.jet(inside, gradient=False).laplacian[:, 0] - answer(inside)[1]
     off = net(border)[:, 0] - answer(border)[0]
     return (left * WIDTH**2 / 2).square().mean() + off.square().mean()

@@ -1,7 +1,7 @@
 """Proximal policy optimisation for policies with a memory: what the examples that act share.
 
-Rows of a batch are whole sequences, as a policy with a memory learns from sequences: the first
-state of each is given, and where an episode begins in the middle, the policy resets.
+Rows of a batch are sequences, because a policy with a memory learns from sequences: each has a
+given first state, and the policy resets where an episode begins in the middle.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.distributions import Categorical
 # Each entry is [T, B]: action, chance (its logarithm), value, reward, ends, advantage, and what
 # the policy reads.
 Played = dict[str, Tensor]
-# Runs today's policy on some rows of the recorded frames, from their first states [1, B, H].
+# Runs the current policy on some rows of the recorded frames, from their first states [1, B, H].
 Judge = Callable[[Played, Tensor], tuple[Categorical, Tensor]]
 
 
@@ -28,13 +28,13 @@ class Rules:
     clip: float
     entropy: float
     epochs: int
-    parts: int  # how many updates an epoch makes, each of another part of the rows
-    norm: float = 0.5  # of the gradient, at most
+    parts: int  # updates per epoch, each with another part of the rows
+    norm: float = 0.5  # the maximum norm of the gradient
 
 
 def advantages(played: Played, value: Tensor, rules: Rules) -> Tensor:
-    """Generalized advantage estimation; ``value`` [B] is what comes after the last step. Nothing is
-    passed on over an end."""
+    """Generalized advantage estimation; ``value`` [B] is the value after the last step. Nothing is
+    carried across the end of an episode."""
     found, trace = [], torch.zeros_like(value)
     for t in reversed(range(len(played["reward"]))):
         goes_on = rules.discount * ~played["ends"][t]
@@ -46,7 +46,7 @@ def advantages(played: Played, value: Tensor, rules: Rules) -> Tensor:
 
 
 def loss(choice: Categorical, value: Tensor, part: Played, rules: Rules) -> Tensor:
-    """The clipped surrogate, the error of the values, and a reward for not being sure."""
+    """The clipped surrogate loss, the error of the values, and an entropy bonus."""
     ratio = (choice.log_prob(part["action"]) - part["chance"]).exp()
     gain = (part["advantage"] - part["advantage"].mean()) / (part["advantage"].std() + 1e-8)
     better = torch.min(ratio * gain, ratio.clamp(1 - rules.clip, 1 + rules.clip) * gain)

@@ -4,11 +4,11 @@
     python examples/recurrent_ppo.py --ignore-resets     the same without resets: it cannot learn
     python examples/recurrent_ppo.py --figure IMAGE.png  all ways: their curves, and JSON beside it
 
-T-mazes: the first sign in a corridor says on which side the treasure is, all others say nothing,
-and the corridor ends unannounced. Where the policy wants to go when it ends decides: left or right.
-So the policy must know which sign was the first, and only the state that it starts from tells it.
-Many mazes run side by side. Where one ends, the next begins in the same row of the batch: there the
-layer resets (`reset`), in playing and in learning. The last states begin the next batch.
+T-mazes: the first sign in a corridor shows on which side the treasure is, all others mean nothing,
+and the corridor ends without warning. The policy's move at the end, left or right, decides. So the
+policy must remember the first sign, and only its state tells which one was first. Many mazes run
+side by side. When one ends, the next begins in the same row of the batch: there the layer resets
+(`reset`), both when playing and when learning. The last states begin the next batch.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ SHORTEST, LONGEST = 8, 24
 RULES = ppo.Rules(discount=0.9, trace=0.9, clip=0.2, entropy=0.01, epochs=4, parts=4)
 LEARNING_RATE = 3e-3
 TARGET, SHOWN, SEEDS = 0.95, 10, 5
-# Where the GRU ignores resets, and the label of that in the figure.
+# When the GRU ignores resets, and the label in the figure.
 WAYS = {"": "with resets", "learning": "resets in playing alone", "always": "without resets"}
 
 
 class Mazes:
-    """MAZES corridors, each followed by another without end."""
+    """MAZES corridors; a new one follows each that ends."""
 
     def __init__(self, random: torch.Generator) -> None:
         self.random = random
@@ -56,7 +56,7 @@ class Mazes:
         return F.one_hot(sign, 2).float()
 
     def step(self, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Go on by one step. Returns the reward, 1 or -1 at an end, and which corridors ended."""
+        """Advance by one step. Returns the reward, 1 or -1 at an end, and which corridors ended."""
         self.begins = self.left == 0
         reward = torch.where(self.begins, (action == self.side) * 2.0 - 1.0, 0.0)
         self.sign = self._next()
@@ -64,7 +64,7 @@ class Mazes:
 
 
 class Policy(nn.Module):
-    """Scores left and right, and guesses the reward to come."""
+    """Scores left and right, and predicts the future reward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class Training:
     def judge(
         self, part: ppo.Played, start: Tensor
     ) -> tuple[torch.distributions.Categorical, Tensor]:
-        """What the policy makes of a part of the rows, [STEPS, B], now."""
+        """The current policy's results for a part of the rows, [STEPS, B]."""
         begins = None if self.ignore else part["begins"]
         choice, value, _ = self.policy(part["sign"], start, begins)
         return choice, value
@@ -162,7 +162,7 @@ def compare(path: Path, updates: int, seed: int) -> None:
     record = {"torch": torch.__version__, "settings": settings, "curves": curves}
     path.with_suffix(".json").write_text(json.dumps(record) + "\n")
 
-    from matplotlib.figure import Figure  # learning alone takes torch and treadle only
+    from matplotlib.figure import Figure  # learning needs only torch and treadle
 
     figure = Figure(figsize=(7, 3.5), layout="constrained")
     axes = figure.subplots()

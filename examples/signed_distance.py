@@ -3,11 +3,11 @@
     python examples/signed_distance.py                      learn, and say how far off it is
     python examples/signed_distance.py --figure IMAGE.png   draw it, too, with JSON beside it
 
-A signed distance u is 0 on the outline, grows by 1 with each unit of way (|∇u| = 1, the eikonal
-equation) and is negative inside. The network sees points of the outline and their normals, as a
-scanner would give them, and random places where only the equation holds. The losses are the SIREN
-paper's, and a share of |Δu| that fades away, which keeps the start smooth (DiGS, Ben-Shabat and
-others, CVPR 2022). Siren.jet computes value, gradient and Laplacian in one forward pass.
+A signed distance u is 0 on the outline, grows by 1 per unit of length (|∇u| = 1, the eikonal
+equation) and is negative inside. The network sees points of the outline and their normals, as from
+a scanner, and random places where only the equation holds. The losses are the SIREN paper's plus a
+term of |Δu| that fades away, which keeps the start smooth (DiGS, Ben-Shabat and others, CVPR 2022).
+Siren.jet computes value, gradient and Laplacian in one forward pass.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def learn(steps: int, seed: int, device: torch.device) -> tuple[Siren, float]:
 
 @torch.no_grad()
 def compare(net: Siren, device: torch.device) -> tuple[dict[str, float], Tensor, Tensor]:
-    """How far off it is, and both distances on a grid [SIDE, SIDE], the learnt one first."""
+    """The errors, and both distances on a grid [SIDE, SIDE], the learnt one first."""
     axis = torch.linspace(-1, 1, SIDE, device=device)
     x = torch.cartesian_prod(axis, axis)
     u, exact = net.jet(x, laplacian=False), distance(x)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# `-n` runs several processes, each with threads of OpenMP, which must not spin while they wait.
+# `-n` runs several processes, each with OpenMP threads, which must not spin while they wait.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest  # noqa: E402
@@ -23,15 +23,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--slow",
         choices=("all", "some", "none"),
         default="all",
-        help="of the slow tests all, those that changes touch and a fourth of the others, or none",
+        help="slow tests: all, those that changes touch and a fourth of the others, or none",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slow: its function takes 10 seconds or more of a worker")
-    config.addinivalue_line("markers", "cuda: it runs on a GPU")
+    config.addinivalue_line("markers", "slow: the function takes a worker 10 seconds or more")
+    config.addinivalue_line("markers", "cuda: the test runs on a GPU")
     config.stash[LEFT_OUT] = set()
-    # Most tests use the first GPU, so each process of a run begins with another one.
+    # Most tests use the first GPU, so each process of a run counts GPUs from another one.
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     count = torch.cuda.device_count()
     if count > 1:
@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks tests, leaves out slow ones as `--slow` says, and puts the others first."""
+    """Marks tests, leaves out slow ones as `--slow` says, and sorts the rest."""
     keys = [tiers.slow_key(item.nodeid) for item in items]
     for item, key in zip(items, keys, strict=True):
         if key:
@@ -58,12 +58,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     )
     workers = int(getattr(config, "workerinput", {"workercount": 0})["workercount"])
     tests = [items[n] for n in kept]
-    # One process runs its files in their order.
+    # Without xdist, files run in their order.
     items[:] = tiers.spread(tests, [keys[n] for n in kept], workers) if workers > 1 else tests
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker passes the tests that it left out to the process that reports."""
+    """Sends the tests that a worker left out to the process that reports."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["left_out"] = sorted(session.config.stash[LEFT_OUT])
 
@@ -84,7 +84,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def pytest_runtest_setup() -> None:
-    """A test draws the same numbers by itself, in a run, and in any order of tests."""
+    """Seeds each test, so that its numbers do not depend on other tests or their order."""
     torch.manual_seed(0)
 
 
@@ -96,7 +96,7 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_report_header() -> str | None:
     if torch.cuda.is_available():
         return None
-    return "no GPU: most tests run on the CPU alone; those that need a GPU of their own are skipped"
+    return "no GPU: most tests run on the CPU only; those that need a GPU are skipped"
 
 
 @pytest.fixture
@@ -111,13 +111,13 @@ def no_slow_vmap() -> Iterator[None]:
 
 @pytest.fixture
 def allow_tf32() -> Iterator[Callable[..., None]]:
-    """Says whether float32 on a GPU may be rounded in matrix products, and in LSTM and GRU, whose
-    switch is that of torch's layers; afterwards it is as before."""
+    """Sets whether float32 may be rounded to tf32 on a GPU in matrix products, and in LSTM and GRU,
+    which follow the switch of torch's layers; restores both afterwards."""
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
 
     def allow(on: bool, in_layers: bool | None = None) -> None:
         torch.backends.cuda.matmul.allow_tf32 = on
-        # Not by torch.backends.cudnn, which torch.testing locks.
+        # torch.testing locks torch.backends.cudnn.
         torch._C._set_cudnn_allow_tf32(on if in_layers is None else in_layers)
 
     yield allow
@@ -135,9 +135,8 @@ def fresh_compile() -> Iterator[None]:
 
 @pytest.fixture
 def much_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """For a test of many gigabytes: one at a time of all processes of this run, so that the others
-    find memory, too."""
-    # Workers have folders of their own in that of the run.
+    """For tests that take many gigabytes: only one process of the run has it at a time."""
+    # Each worker has its own folder inside the folder of the run.
     with (tmp_path_factory.getbasetemp().parent / "much_memory.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -3,10 +3,10 @@
 - A family (kernels/<family>, csrc/<family>) includes itself and `common`, no other family.
 - kernels/ includes CUDA, the standard library and itself, never torch or csrc/: it is
   libtreadle_kernels.so, and csrc/ the library of one torch version.
-- kernels/jax includes kernels.h and XLA's interface, which nobody else does.
-- Every kernel begins with begin_kernel(): launched while the one before it ends, it must wait. One
-  that follows a launch of its own kind may first do what needs nothing of that.
-- Kernels are launched in kernels/common/launch.cuh alone; csrc/ holds no device code.
+- Only kernels/jax includes kernels.h and XLA's interface.
+- Every kernel begins with begin_kernel(): it may be launched before the previous one has ended, and
+  must wait. A kernel that follows a launch of its own kind may first do independent work.
+- Kernels are launched only in kernels/common/launch.cuh; csrc/ has no device code.
 - Every launch, and every call of a `cudaError_t launch...` function, passes a stream, and its
   error is returned or checked.
 """
@@ -25,10 +25,10 @@ SUFFIXES = {".h", ".cuh", ".cu", ".cpp"}
 
 INCLUDE = re.compile(r'#\s*include\s*([<"])([^>"\n]+)')
 FOREIGN = re.compile(r"(torch|ATen|c10|caffe2|pybind11|csrc|Python)\b")
-# The files beside the families in csrc/: they bring all families together.
+# Folders of csrc/ that may include all families.
 FRONT_DOOR = {"include", "compat", "c_api"}
 SIDE_DOORS = {
-    # Its last step is a sine of each element: the loop that the op `sine` runs on the CPU.
+    # These end with a sine of each element, the CPU loop of the op `sine`.
     (Path("kernels/sine_linear/cpu/sine_linear.cpp"), "kernels/elementwise/cpu/sine.h"),
     (Path("kernels/sine_linear/cpu/jet.cpp"), "kernels/elementwise/cpu/sine.h"),
 }
@@ -111,7 +111,7 @@ def rooms_open_to(path: Path) -> tuple[str, ...]:
 
 
 def check_includes(path: Path, text: str) -> Iterator[tuple[int, str]]:
-    """Each include in `text` that leads to another family, or from kernels/ to torch or csrc/."""
+    """Each include in `text` of another family, or from kernels/ of torch or csrc/."""
     rooms = rooms_open_to(path)
     for match in INCLUDE.finditer(text):
         bracket, header = match.groups()

@@ -33,7 +33,7 @@ def check_file(path: Path, text: str) -> list[str]:
         found.append(f"{path}:{len(lines)}: a file must have at most {FILE_LINES} lines")
     if path.parts[0] not in PRODUCT or path.suffix == ".sh":
         return found
-    # lizard goes by the suffix, and knows neither .cu nor .cuh.
+    # lizard detects languages by suffix, and knows neither .cu nor .cuh.
     name = str(path) if path.suffix == ".py" else f"{path}.cpp"
     for function in lizard.analyze_file.analyze_source_code(name, text).function_list:
         if function.length > FUNCTION_LINES and not is_kernel(lines, function.start_line):

@@ -45,6 +45,12 @@ for python in "$@"; do
   found=$(cd "$work" && "${run[@]}" -c 'import treadle; print(treadle.__file__)')
   [[ $found == "$home"/* ]] || fail "treadle was imported from $found"
   (cd "$work" && "${run[@]}" -m treadle | tail -n 1)
+  # The library for torch without CUDA, in a torch that says it has none: no registry has a real one.
+  (cd "$work" && "${run[@]}" -c 'import torch
+torch.version.cuda = None
+from treadle import __main__, _build
+assert "-cpu/" in _build.library_path(), _build.library_path()
+raise SystemExit(__main__.main())' | tail -n 1)
   case ${LAWS:-gradients} in
     all) every_law "$home" ;;
     few) choice=(-k third_derivative) ;;&

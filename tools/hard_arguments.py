@@ -3,9 +3,9 @@
     python tools/hard_arguments.py        prints the nearest float32 and float64
 
 A number of p bits is m 2^e. With a = 2^e 2 / pi it is near a multiple where m a is near an integer
-k. The pairs (m, m a - k) are a lattice in the plane. In a reduced basis of it, scaled so that 2^p
-counts as much as 2^-p, the best m of an exponent are small combinations. This takes a moment, so
-nothing is stored: tests compute the numbers again.
+k. The pairs (m, m a - k) are a lattice in the plane. In a reduced basis of the lattice, scaled so
+that 2^p counts as much as 2^-p, the best m of an exponent are small combinations. This is fast, so
+nothing is stored: tests recompute the numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cache
 
 import mpmath
 
-DIGITS = 256  # of a, in binary: m a is right to 2^-200, and no distance is below 2^-64
+DIGITS = 256  # binary digits of a: m a is right to 2^-200, and no distance is below 2^-64
 LARGEST = 971  # e of the largest float64
 LINES = range(-4, 5)  # multiples of the longer vector of the basis
 Vector = tuple[int, int]
@@ -46,7 +46,7 @@ def reduced(a: Vector, b: Vector) -> tuple[Vector, Vector]:
 def nearest(bits: int, e: int, count: int = 1) -> list[tuple[int, float]]:
     """The `count` m of `bits` bits whose m 2^e are nearest to multiples of pi / 2.
 
-    Behind each stands its distance from the multiple, in quarter turns.
+    Each comes with its distance from the multiple, in quarter turns.
     """
     one = 1 << DIGITS
     a = (two_over_pi() >> (LARGEST - e)) % one

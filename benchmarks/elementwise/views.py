@@ -1,4 +1,4 @@
-"""Tensors as real programs have them: views, broadcasting, mixed dtypes, `out=`; against torch.
+"""Tensors as in real programs, compared with torch: views, broadcasting, mixed dtypes, `out=`.
 
 CUDA: 2^25 elements, beyond the L2 cache. CPU: 2^20 elements, add and scale.
 """
@@ -24,7 +24,7 @@ Args = tuple[Any, ...]
 
 
 class Maker:
-    """Random tensors of rows × columns elements, each laid out as its method's name says."""
+    """Random tensors of rows × columns elements in the layout that the method names."""
 
     def __init__(self, device: str, rows: int, columns: int) -> None:
         self.device, self.rows, self.columns = device, rows, columns
@@ -50,11 +50,11 @@ class Maker:
         return self.random(dtype, self.rows + 2, self.columns)[1:-1]
 
     def slice_of_columns(self, dtype: torch.dtype) -> Tensor:
-        """Every row begins at another distance from an aligned address."""
+        """Every row has a different alignment."""
         return self.random(dtype, self.rows, self.columns + 3)[:, 1:-2]
 
     def misaligned(self, dtype: torch.dtype) -> Tensor:
-        """Begins one element behind an aligned address."""
+        """Begins one element after an aligned address."""
         return self.random(dtype, self.rows * self.columns + 1)[1:].view(self.rows, self.columns)
 
     def channels_last(self, dtype: torch.dtype) -> Tensor:
@@ -82,7 +82,7 @@ class Maker:
 
 Layout = Callable[[Maker, torch.dtype], Tensor]
 
-# Layouts of all operands of an op, of how many there are; and the dtypes that they are timed in.
+# The layout of each operand of an op, and the dtypes to time.
 UNARY: dict[str, tuple[Layout, tuple[torch.dtype, ...]]] = {
     "transposed": (Maker.transposed, ALL),
     "every second column": (Maker.every_second_column, ALL),
@@ -111,7 +111,7 @@ BINARY: dict[str, tuple[Layout, Layout, tuple[torch.dtype, ...]]] = {
     "0-dim": (Maker.dense, Maker.number, ALL),
     "out=": (Maker.dense, Maker.dense, ALL),
 }
-# Two dtypes in one call, or none that floats.
+# Two dtypes in one call, or integer dtypes.
 MIXED: dict[str, tuple[str, Callable[[Maker], Args]]] = {
     "add, bf16 to fp32": ("vector_add", lambda m: (m.dense(FLOAT), m.dense(BFLOAT))),
     "add, fp16 to bf16": ("vector_add", lambda m: (m.dense(HALF), m.dense(BFLOAT))),
@@ -132,7 +132,7 @@ MIXED: dict[str, tuple[str, Callable[[Maker], Args]]] = {
     "sine, int32": ("sine", lambda m: (m.dense(INT),)),
     "cosine, int32": ("cosine", lambda m: (m.dense(INT),)),
 }
-# Tensors of 2^20 elements, which would fit the cache, timed with their data out of it.
+# Tensors of 2^20 elements, which would fit in the cache, timed with cold caches.
 SMALL: dict[str, tuple[str, Callable[[Maker], Args]]] = {
     "add, 2^20 elements": ("vector_add", lambda m: (m.small(FLOAT), m.small(FLOAT))),
     "add, 2^20 elements, bf16 to fp32": (
@@ -150,7 +150,7 @@ class View(NamedTuple):
 
 
 def views() -> Iterator[View]:
-    """The views in tables by layout, then the others."""
+    """First the views that are shown in tables by layout, then the others."""
     for layout, (a, b, dtypes) in BINARY.items():
         for dtype in dtypes:
             name = ", ".join(["add", layout, *filter(None, [SHORT.get(dtype)])])
@@ -193,8 +193,8 @@ def maker(settings: Settings) -> Maker:
 
 
 def into(function: Callable[..., Any], result: Tensor) -> Callable[..., Tensor]:
-    """`function` with its own `out=`, which it returns. That begins as NaN, which shows unwritten
-    elements."""
+    """`function` with its own `out=`, which it returns. The output starts as NaN, which shows
+    unwritten elements."""
     out = torch.full_like(result, torch.nan)
 
     def call(*args: Any) -> Tensor:
@@ -207,7 +207,7 @@ def into(function: Callable[..., Any], result: Tensor) -> Callable[..., Tensor]:
 def view_case(settings: Settings, view: View, count: int | None = None) -> Case:
     copies = 1
     if settings.device == "cuda":
-        # The small ones fit the cache: enough of them in turn do not.
+        # A small tensor fits in the cache; this many copies of it do not.
         copies = 24 if view.name in SMALL and not settings.quick else 2
     inputs = [view.make(maker(settings)) for _ in range(copies)]
     tensors = [a for a in inputs[0] if isinstance(a, Tensor)]

@@ -1,4 +1,4 @@
-"""Baselines that are not torch's own ops: torch.compile, Triton, CuPy; those that are installed."""
+"""Baselines other than torch's ops: torch.compile, Triton and CuPy, if installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CUPY = {"vector_add": "add", "scale": "multiply", "sine": "sin", "cosine": "cos"
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """torch.compile of this function, for static shapes."""
-    # Every case resets the compiler, which gives up after eight shapes of one function.
+    # Every case resets the compiler, because it gives up after eight shapes of one function.
     torch.compiler.reset()
     return torch.compile(function, fullgraph=True, dynamic=False)
 
@@ -22,7 +22,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 def elementwise(
     op: str, twin: Callable[..., Any], dtype: torch.dtype
 ) -> tuple[dict[str, Callable[..., Any]], list[str]]:
-    """The baselines of an elementwise op on CUDA, and why some are missing."""
+    """The baselines of an elementwise op on CUDA, and notes on missing ones."""
     # The lambda gives the compiler a Python function instead of a builtin.
     found: dict[str, Callable[..., Any]] = {"torch.compile": compiled(lambda *args: twin(*args))}
     notes: list[str] = []

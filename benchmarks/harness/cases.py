@@ -19,8 +19,8 @@ from benchmarks.harness.timing import Calls, Effort, Events, Host, Wall, measure
 from benchmarks.harness.verify import Refused, as_tuple, leaves, verify
 
 OURS = "treadle"
-# A second; an idle machine stays under 10. With more, times of several threads mean nothing: one
-# that waits for another waits for a whole turn of the scheduler.
+# Per second; an idle machine has fewer than 10. With more, times of several threads are useless:
+# a thread that waits for another waits for a whole time slice of the scheduler.
 MOST_PREEMPTIONS = 30
 Row = dict[str, Any]
 
@@ -46,7 +46,8 @@ class Settings:
         return Events(self.effort(sample=5e-4, **chosen))
 
     def brief(self) -> Wall | Events:
-        """A timer for suites of hundreds of rows: it spends less time on each, and on slow ones."""
+        """A timer for suites of hundreds of rows, which spends less time on each, above all on slow
+        ones."""
         if self.device == "cuda":
             return self.device_time(seconds=0.07, warmup=0.02)
         return self.wall(1e-3, seconds=0.05, warmup=0.02, rounds=(3, 101))
@@ -67,7 +68,7 @@ def both(one: Target, other: Target) -> Target:
 
 
 def at_least(share: float, name: str) -> Target:
-    """The target of a share of the speed of `name`, which moves the same number of bytes."""
+    """The target: at least a share of the speed of `name`, which moves the same number of bytes."""
     return Target(f"at least {share:g} × {name}'s speed", lambda medians: medians[name] / share)
 
 
@@ -75,9 +76,9 @@ def at_least(share: float, name: str) -> Target:
 class Case:
     op: str  # its name in treadle.reference
     functions: dict[str, Callable[..., Any]]  # "treadle" and baselines that compute the same
-    inputs: list[tuple[Any, ...]]  # arguments, in turn; gradients are timed where one requires grad
+    inputs: list[tuple[Any, ...]]  # arguments, in rotation; grads are timed if one requires it
     timer: Wall | Events
-    yardsticks: Mapping[str, Calls] = field(default_factory=dict)  # timed beside, not the same
+    yardsticks: Mapping[str, Calls] = field(default_factory=dict)  # timed, but not the same
     target: Target | None = None
     bits: bool = False  # must equal torch bit by bit
     # Replaces `verify` on the first inputs: called with a function and, for ours, poison=True.
@@ -109,18 +110,18 @@ class Case:
 
 
 class Measured(Protocol):
-    """The product of a plan: a Case, or another object that measures, say, bytes."""
+    """What a plan builds: a Case, or another object that measures, for example, bytes."""
 
     def row(self, key: str) -> Row: ...
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A case that is not built yet: its inputs may be gigabytes."""
+    """A case that is built later, because its inputs may be gigabytes."""
 
     key: str  # "cuda/elementwise/scale/float32": a row's name from one run to the next
     build: Callable[[], Measured]
-    on_any_gpu: bool = False  # the host may be busy with other GPUs meanwhile
+    on_any_gpu: bool = False  # the host may serve other GPUs at the same time
 
 
 def ours(op: str) -> Callable[..., Any]:
@@ -130,7 +131,7 @@ def ours(op: str) -> Callable[..., Any]:
 
 
 def calls(function: Callable[..., Any], inputs: list[tuple[Any, ...]]) -> list[Callable[[], Any]]:
-    """One call for each set of inputs: forward, and backward where an argument requires grad."""
+    """One call for each set of inputs: forward, and backward if an argument requires grad."""
     return [_call(function, args) for args in inputs]
 
 
@@ -168,8 +169,8 @@ def watched(row: Row) -> Iterator[None]:
 
 
 def run(plan: Plan) -> Row:
-    """Build, verify and measure one case. A failure becomes a row that says so, and others
-    follow."""
+    """Build, verify and measure one case. A failure becomes a row that reports it, and the run goes
+    on."""
     try:
         return plan.build().row(plan.key)
     except RuntimeError as problem:
@@ -180,12 +181,12 @@ def run(plan: Plan) -> Row:
 
 def _verified(case: Case, row: Row) -> dict[str, Callable[..., Any]]:
     """The functions with right results. A baseline that fails is left out with a note; if its
-    result is wrong, `baseline_wrong` names it, and there is no time to beat."""
+    result is wrong, `baseline_wrong` names it, and it is not timed."""
     check = case.check or partial(verify, op=case.op, args=case.inputs[0])
     bits = {"bits": True} if case.bits else {}
     try:
         row["error_over_limit"] = check(case.functions[OURS], poison=True, **bits)
-    except RuntimeError as problem:  # one row that is refused, and not the end of all others
+    except RuntimeError as problem:  # refuses this row and continues with the others
         raise Refused(first_line(problem)) from problem
     kept = {OURS: case.functions[OURS]}
     for name, function in case.functions.items():
@@ -196,7 +197,7 @@ def _verified(case: Case, row: Row) -> dict[str, Callable[..., Any]]:
             kept[name] = function
         except Refused as problem:
             _leave_out(row, name, problem)
-        except Exception as problem:  # whatever a baseline raises, ours can still be timed
+        except Exception as problem:  # if a baseline raises any error, ours can still be timed
             row["notes"].append(f"{name} left out: {first_line(problem)}")
     return kept
 
@@ -250,7 +251,7 @@ def _figures(case: Case, samples: dict[str, list[float]], baselines: list[str]) 
             "ratio_q25": ratios[0],
             "ratio_q75": ratios[2],
         }
-    # A target over a baseline that was left out is none: the row's notes say why.
+    # A target without its baseline is dropped, and the row's notes give the reason.
     with suppress(KeyError):
         found |= _judged(case.target, medians)
     return found
@@ -264,7 +265,7 @@ def _judged(target: Target | None, medians: dict[str, float]) -> Row:
 
 
 def fastest_of(*names: str) -> Callable[[dict[str, float]], float]:
-    """The time of the fastest of those that were timed; a trial times none."""
+    """The fastest time of a measurement. A trial has no times."""
     return lambda medians: min(
         (medians[name] for name in names if name in medians), default=math.inf
     )

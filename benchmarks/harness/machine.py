@@ -64,7 +64,7 @@ def driver() -> str:
 
 
 def name(facts: dict[str, Any]) -> str:
-    """One line, the title of a table or a plot."""
+    """The machine in one line, for the title of a table or a plot."""
     what = facts.get("gpu") or f"{facts['cpu']}, {facts['cores']} cores"
     if facts.get("imposed_gpu"):
         what += f" with layers planned for {facts['imposed_gpu']}"
@@ -72,6 +72,6 @@ def name(facts: dict[str, Any]) -> str:
 
 
 def commit(facts: dict[str, Any]) -> str:
-    """The commit in short, and whether the files were other than committed."""
+    """The short commit, and whether files differed from it."""
     found: str = facts["treadle_commit"] or "of no commit"
     return found[:10] + ("-modified" if found.endswith("-modified") else "")

@@ -1,4 +1,4 @@
-"""Targets: by how much a row missed its own, and targets of the geometric mean over many rows.
+"""Targets: by how much a row missed its target, and targets for the geometric mean of many rows.
 
 It reads the rows of a JSON file in plain Python, because it also writes README.md.
 """
@@ -12,14 +12,14 @@ Row = dict[str, Any]
 
 
 def excess(row: Row) -> float:
-    """The excess of treadle over the target's limit, as a part of it: time, or bytes."""
+    """The excess of treadle over the target's limit, relative to it: time, or bytes."""
     if "memory" in row:
         return float(row["memory"]["treadle"]["kept"] / row["target"]["limit_bytes"] - 1)
     return float(row["times"]["treadle"]["median_us"] / row["target"]["limit_us"] - 1)
 
 
 def of(rows: list[Row]) -> list[dict[str, Any]]:
-    """A mean for each set of rows that names a target for it, over the set's timed rows."""
+    """The mean over the timed rows of each set that has a target for its mean."""
     sets: dict[str, list[Row]] = {}
     for row in rows:
         if "mean_target" in row and "ratio" in row:

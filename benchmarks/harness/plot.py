@@ -1,4 +1,4 @@
-"""All rows of a run as one picture: a panel a group, drawn as the "series" of its rows says."""
+"""All rows of a run as one picture: one panel per group; the rows' "series" selects its kind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     halves = [group for group, rows in panels.items() if "series" in rows[0]]
     pointed = [group for group in panels if group not in halves]
     heights = [0.9 + 0.26 * len(panels[group]) for group in pointed]
-    # Panels of half the width, in pairs that are as high as the higher of both.
+    # Half-width panels in pairs, each pair as high as its higher panel.
     pairs = [halves[i : i + 2] for i in range(0, len(halves), 2)]
     heights += [max(height(panels[group]) for group in pair) for pair in pairs]
     figure = plt.figure(figsize=(11, 0.6 + sum(heights)), layout="constrained")
@@ -53,7 +53,8 @@ def draw(results: dict[str, Any], path: Path) -> None:
 
 
 def points(axes: Any, title: str, rows: list[Row]) -> None:
-    """A row's times over ours, and its target's limit as a tick: right of 1 is good."""
+    """A row's times divided by ours, with the target's limit as a tick. Right of 1, ours is
+    faster."""
     names = list(dict.fromkeys(name for row in rows for name in row["times"] if name != OURS))
     for color, name in enumerate(names):
         at = [i for i, row in enumerate(rows) if name in row["times"]]
@@ -65,7 +66,7 @@ def points(axes: Any, title: str, rows: list[Row]) -> None:
     axes.axvline(1.0, color="gray", linewidth=1)
     axes.set_xscale("log", base=2)
     low, high = axes.get_xlim()
-    # A yardstick far below, as an empty launch is, would press the rest together.
+    # A much faster yardstick, such as an empty launch, would compress the rest.
     axes.set_xlim(max(0.1, min(low, 0.45)), max(high, 2.2))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_yticks(range(len(rows)), [row["label"] for row in rows], fontsize=7)
@@ -90,7 +91,7 @@ def height(rows: list[Row]) -> float:
 
 
 def lines(axes: Any, title: str, rows: list[Row]) -> None:
-    """The fastest baseline's time over ours, a line a dtype, over the number of elements."""
+    """The fastest baseline's time over ours by number of elements, one line per dtype."""
     for dtype in dict.fromkeys(row["dtype"] for row in rows):
         ours = [row for row in rows if row["dtype"] == dtype and "ratio" in row]
         values = [1 / row["ratio"] for row in ours]
@@ -108,7 +109,7 @@ def lines(axes: Any, title: str, rows: list[Row]) -> None:
 
 
 def share_of_baseline(row: Row) -> float:
-    """The part of the fastest baseline's speed that the target asks for."""
+    """The target as a share of the fastest baseline's speed."""
     baseline = row["times"][row["fastest_baseline"]]["median_us"]
     return round(float(baseline / row["target"]["limit_us"]), 4)
 
@@ -142,7 +143,7 @@ def shares(axes: Any, title: str, rows: list[Row]) -> None:
 
 
 def magnitude(argument: str) -> float:
-    """Numbers in their order, and what is no number behind them."""
+    """Sorts numbers first, then everything else."""
     try:
         return float(argument)
     except ValueError:
@@ -150,7 +151,7 @@ def magnitude(argument: str) -> float:
 
 
 def share_of_copy(row: Row, name: str) -> float:
-    """The speed as a share of the copy's; NaN, which is not drawn, without this candidate."""
+    """The speed as a share of the copy's; NaN, which is not drawn, if the candidate is missing."""
     if name not in row["times"]:
         return math.nan
     return float(row["times"]["copy"]["median_us"] / row["times"][name]["median_us"])
@@ -161,7 +162,7 @@ def limit_of_copy(row: Row) -> float:
 
 
 def layouts(axes: Any, title: str, rows: list[Row]) -> None:
-    """The fastest baseline's time over ours, a line a layout, a colour a dtype."""
+    """The fastest baseline's time over ours: one line per layout, one colour per dtype."""
     names = list(dict.fromkeys(row["layout"] for row in rows))
     for dtype in dict.fromkeys(row["dtype"] for row in rows):
         ours = [row for row in rows if row["dtype"] == dtype and "ratio" in row]

@@ -55,7 +55,7 @@ def cells(row: Row) -> list[str]:
 
 
 def weighed(row: Row) -> list[str]:
-    """The fields of a row of bytes: bytes kept and the peak."""
+    """The fields of a row that measures memory: bytes kept, and the peak."""
     against, target = row["against"], row.get("target")
     line = [row["label"], size(row["memory"][OURS]["kept"]), "", against["name"]]
     line += [size(against["bytes"]), f"{against['ratio']:.3f}", ""]
@@ -81,7 +81,7 @@ def a_step(row: Row) -> str:
 
 
 def bandwidth(row: Row) -> str:
-    """TB/s, and in brackets the part of a copy's where one was timed."""
+    """TB/s, and in brackets its share of the copy's TB/s, if a copy was timed."""
     ours = row["times"][OURS].get("tb_per_s")
     if ours is None:
         return ""
@@ -110,7 +110,7 @@ def print_rows(rows: list[Row]) -> None:
 
 
 def summary(rows: list[Row]) -> list[str]:
-    """Everything that went wrong, then one line that counts."""
+    """Everything that went wrong, then a line of totals."""
     lines = [f"REFUSED: {row['key']}: {row['refused']}" for row in rows if "refused" in row]
     lines += [
         f"BASELINE WRONG: {row['key']}: {name}: {reason}"
@@ -138,7 +138,8 @@ def summary(rows: list[Row]) -> list[str]:
 def compare(old: dict[str, Any], new: dict[str, Any]) -> list[list[str]]:
     """One line for each row that both runs timed: key, both times, new over old, and a verdict.
 
-    Ratios to the fastest baseline stand beside: they hold across machines, times do not.
+    Ratios to the fastest baseline are shown as well: they are comparable across machines, times are
+    not.
     """
     before = {row["key"]: row for row in old["rows"] if "times" in row}
     lines = []

@@ -1,4 +1,4 @@
-"""Rows measured on several GPUs of one machine at a time, a process each.
+"""Measures rows on several GPUs of one machine at a time, with a process for each.
 
 For rows of device time whose baselines take minutes to compile. Candidates of a row are
 still interleaved in one process on one GPU.
@@ -34,7 +34,8 @@ def visible(count: int) -> list[str]:
 
 
 def measure(keys: list[str], plans: Plans, gpus: list[str]) -> Iterator[Row]:
-    """The rows of these keys, as they come. `plans` is called by each process, and pickled."""
+    """The rows of these keys, in order of completion. `plans` is pickled, and called in each
+    process."""
     context = multiprocessing.get_context("spawn")
     names: Queue[str] = context.Queue()
     for gpu in gpus:

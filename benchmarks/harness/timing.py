@@ -1,7 +1,7 @@
-"""Timers: candidates are interleaved, round by round, and every round's time is kept.
+"""Timers, which interleave the candidates, round by round, and keep every round's time.
 
-The clock of a machine and the load on it drift, so candidates must be measured at the same time.
-A time is always microseconds for one call.
+A machine's clock frequency and load drift, so candidates must be measured at the same time. Times
+are always microseconds per call.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 # The calls of one candidate: the same computation on different inputs, which alternate.
 Calls = Sequence[Callable[[], object]]
 
-# No GPU's clock is faster: a kernel that waits for this many cycles waits for a second at least.
+# No GPU has a faster clock, so a kernel that waits for this many cycles waits at least a second.
 CYCLES_PER_SECOND = 2.6e9
 
 
@@ -34,7 +34,7 @@ class Effort:
 
 
 class Wall:
-    """The host's clock around many calls: what a caller waits for, launches and all."""
+    """The host's time for many calls: what a caller waits for, including launches."""
 
     name = "wall"
 
@@ -45,7 +45,7 @@ class Wall:
     def sampler(self, calls: Calls) -> Callable[[], float]:
         turns = cycle(calls)
         once = self._seconds(turns, 1)
-        # A call that takes far longer than warming up is to take needs none.
+        # A call that takes far longer than the warm-up time needs no warm-up.
         count, spent = 1, once if once > 10 * self.effort.warmup else 0.0
         while spent < self.effort.warmup:
             spent += (took := self._seconds(turns, count))
@@ -64,10 +64,10 @@ class Wall:
 
 
 class Host(Wall):
-    """The host's clock until calls have been issued.
+    """The host's time to issue calls.
 
-    The device is waited for between two samples. A sample is few calls, so that the queue of
-    launches, about a thousand, never fills up and makes the host wait.
+    The host waits for the device between samples. A sample has few calls, so that the queue of
+    about a thousand launches never fills up, which would make the host wait.
     """
 
     name = "host"
@@ -89,7 +89,7 @@ class Host(Wall):
 
 
 class Events:
-    """CUDA events around calls that wait in the queue: time on the device, without the host's.
+    """CUDA events around queued calls: the device's time without the host's.
 
     A kernel that only waits goes first. While it runs the host puts all calls into the queue, so
     the device is never idle between two of them, as in a program that keeps it busy.
@@ -145,7 +145,7 @@ def measure(timer: Wall | Events, candidates: dict[str, Calls]) -> dict[str, lis
         for turn in range(most):
             if turn >= least and time.perf_counter() > end:
                 break
-            # Whoever comes first finds other caches and clocks than the second.
+            # The first candidate runs with other cache contents and clocks than the second.
             shuffle.shuffle(order)
             for name in order:
                 found[name].append(samplers[name]())

@@ -1,4 +1,4 @@
-"""The elementwise ops as a Triton user writes them: one block of 1024 elements a program."""
+"""The elementwise ops as a Triton user writes them: 1024 elements per program."""
 
 from __future__ import annotations
 

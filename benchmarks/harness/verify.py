@@ -12,15 +12,15 @@ from torch import Tensor
 
 from treadle import reference
 
-# A baseline's result is wrong if it is off by this share of its largest value: rounding in half
-# types stays far below it over the few steps that are compared.
+# A baseline's result is wrong if its error is this share of its largest value: rounding in half
+# types stays far below that over the few steps that are compared.
 FAR_OFF = 0.1
-# Elements compared at a time: float64 copies of gigabytes would not fit beside them.
+# Elements compared at a time: float64 copies of gigabytes would not fit in memory.
 CHUNK = {"cpu": 1 << 20, "cuda": 1 << 24}
 
 
 class Refused(Exception):
-    """The op is wrong here, so its time means nothing."""
+    """The op gives wrong results here, so it must not be timed."""
 
 
 def as_tuple(result: Any) -> tuple[Tensor, ...]:
@@ -33,7 +33,7 @@ def leaves(args: tuple[Any, ...]) -> list[Tensor]:
 
 @contextmanager
 def poisoned_memory() -> Iterator[None]:
-    """Fresh memory is full of NaN, which shows elements that an op does not write."""
+    """Fills fresh memory with NaN, which shows elements that an op does not write."""
     before = torch.are_deterministic_algorithms_enabled()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -50,7 +50,7 @@ def evaluate(function: Callable[..., Any], args: tuple[Any, ...]) -> list[Tensor
     wanted = leaves(args)
     if not wanted:
         return list(results)
-    # On the results' own device: a CPU takes seconds for a batch that a GPU is timed with.
+    # Runs on the results' own device: a CPU would take seconds for a GPU's batch.
     device = results[0].device
     generator = torch.Generator(device).manual_seed(5)
     cotangents = [
@@ -69,7 +69,7 @@ def exact(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def pieces(args: tuple[Any, ...], got: list[Tensor]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Arguments with their results: long vectors in parts, anything else as a whole."""
+    """Arguments with their results: long vectors in chunks, anything else as a whole."""
     tensors = [t for t in (*args, *got) if isinstance(t, Tensor)]
     if leaves(args) or any(t.shape != tensors[0].shape or t.dim() != 1 for t in tensors):
         yield args, got
@@ -84,7 +84,7 @@ def pieces(args: tuple[Any, ...], got: list[Tensor]) -> Iterator[tuple[tuple[Any
 
 
 def same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    """Equal tensors; what else is among the arguments is the same in every part."""
+    """Whether the tensors are equal; other arguments are the same in every chunk."""
     pairs = zip(one, other, strict=True)
     return all(torch.equal(a, b) for a, b in pairs if isinstance(a, Tensor))
 
@@ -98,7 +98,7 @@ def verify(
     bits: bool = False,
     poison: bool = False,
 ) -> float:
-    """The largest error over its limit, at most 1; raises Refused beyond.
+    """The largest error divided by its limit; raises Refused if it exceeds 1.
 
     The limit is twice the error of the plain PyTorch composition in the same dtype, three times
     for gradients, and eight roundings of the largest value. With `bits`, results must also equal
@@ -112,7 +112,7 @@ def verify(
         whole = evaluate(function, args)
     worst, first = 0.0, None
     for part, got in pieces(args, whole):
-        # Inputs that repeat need the truth once: equal results of equal arguments are as right.
+        # Repeated inputs need the truth only once, because equal results are equally accurate.
         if first is None:
             first = (*part, *got)
         elif same(first, (*part, *got)):
@@ -137,12 +137,13 @@ def verify_baseline(
     plain: Callable[..., Any] | None = None,
     poison: bool = False,
 ) -> float:
-    """The largest error of a baseline, over its result's largest value; Refused beyond FAR_OFF.
+    """The largest error of a baseline divided by its result's largest value; raises Refused beyond
+    FAR_OFF.
 
     The truth is `plain` in float64. A baseline need not meet the rule of treadle's ops: it may
     round differently, but must compute the same function.
     """
-    del poison  # only memory that we write must be written whole
+    del poison  # only our results are checked for unwritten elements
     found, truths = evaluate(function, args), evaluate(plain or getattr(reference, op), exact(args))
     count, worst = len(found) - len(leaves(args)), 0.0
     for index, (value, truth) in enumerate(zip(found, truths, strict=True)):
@@ -152,7 +153,8 @@ def verify_baseline(
 
 
 def off_by(what: str, value: Tensor, truth: Tensor) -> float:
-    """The largest error over the largest value of the truth; Refused beyond FAR_OFF."""
+    """The largest error divided by the largest value of the truth; raises Refused beyond
+    FAR_OFF."""
     if value.shape != truth.shape:
         raise Refused(f"{what} is {list(value.shape)}")
     if not truth.numel():

@@ -37,7 +37,7 @@ def share(value: float) -> str:
 
 
 def success(found: list[tuple[str, Record]]) -> Iterator[str]:
-    """The share of rooms that each agent gets right, and its steps."""
+    """The share of rooms that each agent solves, and its steps."""
     if not found:
         return
     names = [str(r["machine"].get("gpu") or r["machine"]["cpu"]) for _, r in found]
@@ -54,7 +54,7 @@ def success(found: list[tuple[str, Record]]) -> Iterator[str]:
 
 
 def training(found: list[tuple[str, Record]]) -> Iterator[str]:
-    """How long each machine's agent learnt, and how well it reads."""
+    """How long the agent of each machine learnt, and how well it reads."""
     for name, record in found:
         settings, seconds = record["settings"], record["seconds"]
         frames = settings["updates"] * settings["rows"] * settings["steps"]
@@ -66,7 +66,7 @@ def training(found: list[tuple[str, Record]]) -> Iterator[str]:
 
 
 def shown(record: Record) -> Iterator[Record]:
-    """The rows of the fewest and of the most rooms, of one thread none."""
+    """The rows with the fewest and with the most rooms, except those measured with one thread."""
     sizes = [row["rows"] for row in record["speeds"]]
     for row in record["speeds"]:
         if row["rows"] in (min(sizes), max(sizes)) and not row["way"].endswith("threads: 1"):
@@ -89,7 +89,7 @@ def ways(found: list[tuple[str, Record]]) -> Iterator[str]:
 
 
 def speed(found: list[tuple[str, Record]]) -> Iterator[str]:
-    """Frames per second of each way to run the loop, and what host and device take alone."""
+    """Frames per second of each way to run the loop, and the time of host and device alone."""
     for name, record in found:
         yield f"{where(name, record)}:"
         yield ""

@@ -26,7 +26,7 @@ BASELINES = {
 
 
 def figures(rows: list[Row]) -> Iterator[str]:
-    """Our time, how many times as fast as each baseline it is, and the most bytes of a step.
+    """Our time, the speed relative to each baseline, and the peak bytes of a step.
 
     Bytes are given as a share of eager autograd's, too. A baseline that no row timed has no column.
     """
@@ -49,7 +49,7 @@ def figures(rows: list[Row]) -> Iterator[str]:
 
 
 def summary(machines: Iterable[Machine]) -> Iterator[str]:
-    """How many times as fast as autograd the first machine is, and the share of its bytes."""
+    """The speed and bytes on the first machine, relative to autograd."""
     measured = runs(machines, KEYS)
     if not measured:
         yield NO_SPEEDS

@@ -94,7 +94,7 @@ def machine(facts: Facts) -> str:
 
 
 def replaced(files: list[tuple[Path, Row]]) -> Iterator[str]:
-    """How far the losses differ and how long a step takes, for each script and machine."""
+    """The difference of the losses and the time of a step, for each script and machine."""
     if not files:
         yield NONE_YET
         return

@@ -45,8 +45,8 @@ def lines() -> Iterator[str]:
     yield (
         f"{facts['cpu']}, torch {facts['torch']}, {commit(facts)}, {facts['date'][:10]}, "
         f"[{FIGURES.name}](figures/{FIGURES.name}); {waves['rows']} sequences of "
-        f"{waves['length']:,} values, a text of {text['characters']:,} characters. Losses of what "
-        "was held out, and the largest c after the last step:"
+        f"{waves['length']:,} values, a text of {text['characters']:,} characters. Losses on "
+        "held-out data, and the largest c after the last step:"
     )
     yield ""
     yield from table("program", *COLUMNS)

@@ -1,6 +1,6 @@
 """The table of docs/other_gpus.md, from results of layers planned for other GPUs.
 
-`make readme-numbers` writes it. Such results are in folders of their own: h200-as-a100.
+`make readme-numbers` writes it. Such results are in separate folders, such as h200-as-a100.
 """
 
 from __future__ import annotations

@@ -44,7 +44,8 @@ CELLS, MODELS, WIDE = "sweep_cells", "models", "sweep_wide"
 OTHER_GPUS = "sweep_other_gpus"
 NONE_YET = targets_page.NONE_YET
 NO_MODELS = "They have not been measured yet: `benchmarks/gpu.sh OUTDIR bench --suite models`."
-# More than two runs of one program differ by; a CPU's rows are shown one by one beyond the second.
+# The first is more than two runs of one program differ by. A CPU's rows are listed singly above
+# the second.
 SLOWER, MUCH_SLOWER = 1 + targets_page.NOISE, 1.2
 SINE_DTYPES = ("float32", "bfloat16")
 OURS = "treadle"
@@ -74,7 +75,7 @@ def torchs(row: Row) -> str:
 
 
 def outside(row: Row) -> dict[str, float]:
-    """Times of candidates by others that compute the same."""
+    """Times of the baselines that are other people's code and compute the same function."""
     times = row.get("times", {})
     return {
         other: time["median_us"]
@@ -96,7 +97,7 @@ def first_gpu(all_machines: Iterable[Machine]) -> Machine | None:
 
 
 def headed(machine: Machine, keys: str | tuple[str, ...]) -> str:
-    """The machine, and the files whose rows begin so."""
+    """The machine, and the files that have such rows."""
     _, facts, _ = machine
     files = next(iter(runs([machine], keys)), ([], []))[0]
     return f"{name(facts)}, {links((path for path, _ in files), PAGE.parent)}:"
@@ -124,7 +125,7 @@ def layers(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def many_rows(rows: list[Row]) -> Iterator[str]:
-    """One sentence: the table would be as long as those above."""
+    """Summarised in a sentence, because a table would be as long as those above."""
     parts = []
     for cell in ("lstm", "gru"):
         own = [row for row in rows if row["op"] == cell]
@@ -144,7 +145,7 @@ def spread(speeds: list[float]) -> str:
 
 
 def call(row: Row | None) -> str:
-    """The time of a call in milliseconds, and how many times torch's speed that is."""
+    """The time of a call in milliseconds, and its speed relative to torch."""
     if row is None or "refused" in row:
         return plain(row)
     text = f"{number(row['times'][OURS]['median_us'] / 1000)} ms"
@@ -180,7 +181,7 @@ def slower(all_machines: list[Machine]) -> Iterator[str]:
     yield from table("machine", "row", "treadle, µs", "baseline, µs", "time over its")
     rest = []
     for _, facts, rows in all_machines:
-        # docs/other_gpus.md has those of other GPUs.
+        # Rows planned for other GPUs are in docs/other_gpus.md.
         own = [row for row in rows if row.get("suite") != OTHER_GPUS]
         ratios = [(over(row) or 0.0, row) for row in own]
         lost = sorted(((r, row) for r, row in ratios if r > SLOWER), key=lambda pair: -pair[0])
@@ -200,7 +201,7 @@ def slower(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def elementwise(all_machines: list[Machine]) -> Iterator[str]:
-    """A line for each group of ops, a column for each machine that has some of them."""
+    """A line for each group of ops, with a column for each machine that has such rows."""
     columns = []
     for _, facts, rows in all_machines:
         groups = targets_page.groups(rows)
@@ -258,7 +259,7 @@ def sine_layer(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def jets(all_machines: list[Machine]) -> Iterator[str]:
-    """Ratios of times, and the most bytes of a step as a share of autograd's."""
+    """Ratios of times, and the peak bytes of a step as a share of autograd's."""
     machine = first_gpu(all_machines)
     rows = [row for row in (machine[2] if machine else []) if row["key"].startswith("cuda/jets/")]
     if not rows or machine is None:
@@ -280,7 +281,7 @@ def jets(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def measured_on(all_machines: list[Machine]) -> Iterator[str]:
-    """Each machine and its folder; its files say what was measured at which commit."""
+    """Each machine and its folder, whose files have the commit of each measurement."""
     for paths, facts, rows in all_machines:
         busy = sum(bool(row.get("busy")) for row in rows)
         note = f", {busy} while other programs ran" if busy else ""
@@ -322,7 +323,8 @@ def order(what: str) -> tuple[int, ...]:
 
 
 def draw(machine: Machine, path: Path) -> None:
-    """A heat map a cell: shapes down, dtypes and modes across, colour and number the speed."""
+    """One heat map per cell: shapes by row, dtypes and modes by column; colour and number are the
+    speed."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -367,7 +369,7 @@ def panel(axes: Any, rows: list[Row], shapes: list[str]) -> Any:
         axes.text(
             column, shapes.index(row["what"]), text, color="white" if dark else "black", **style
         )
-    # White where both are as fast, red where ours is slower.
+    # White where both are equally fast, red where ours is slower.
     scale = TwoSlopeNorm(0, -1, 5)
     axes.set_facecolor("0.92")  # not measured
     image = axes.imshow(grid, cmap="RdBu", norm=scale, aspect="auto")

@@ -72,7 +72,7 @@ def fits(cell: str, algorithm: str, hidden: int, element: int, backward: bool) -
         )
     except RuntimeError:
         return False
-    return str(found.algorithm) == algorithm  # backward another one may have to follow
+    return str(found.algorithm) == algorithm  # for backward, the planner may choose another one
 
 
 def widest(cell: str, algorithm: str, element: int, backward: bool) -> str:
@@ -97,7 +97,7 @@ def limits() -> Iterator[str]:
 
 
 def switches(cell: str, hidden: int, element: int, backward: bool) -> str:
-    """The algorithm of one row, and from which batch on another one runs."""
+    """The algorithm for one row, and the batches from which others run."""
     parts: list[str] = []
     last = ""
     for batch in BATCHES:
@@ -130,7 +130,7 @@ def draw(path: Path, points: int = 96) -> None:
 
     names = list(COLOUR)
     spread = [8 * (3072 / 8) ** (n / (points - 1)) for n in range(points)]
-    # Multiples of 64 beyond it, as in models: `tiles` takes no others.
+    # Only multiples of 64 above it, as in models: `tiles` takes no others.
     widths = sorted({round(h) if h < 64 else round(h / 64) * 64 for h in spread})
     batches = sorted({round(8192 ** (n / (points - 1))) for n in range(points)})
     figure, panels = plt.subplots(2, 2, figsize=(8.4, 6.2), sharex=True, sharey=True)

@@ -3,12 +3,13 @@
     python benchmarks/pages/readme_numbers.py          rewrite the blocks between the comment lines
     python benchmarks/pages/readme_numbers.py --check  fail if a block is not what it would write
 
-README.md has four lines of the GPU with the most rows. Everything else is in docs/performance.md
+README.md has four lines about the GPU with the most rows. Everything else is in docs/performance.md
 (performance_page.py), docs/dev/targets.md (targets_page.py, sweep_page.py), docs/recurrent.md
 (rl_page.py), docs/sine.md (sine_page.py), docs/sine_linear.md (sine_linear_page.py), docs/jets.md
 (jets_page.py), docs/interop.md (jax_page.py), docs/language_model.md (lm_page.py), docs/agent.md
-(agent_page.py), docs/dev/scaling.md (scale_page.py) and docs/other_gpus.md (other_gpus_page.py).
-The pages of jets, language_model and agent have all numbers on docs/dev/*_numbers.md.
+(agent_page.py), docs/dev/scaling.md (scale_page.py), docs/other_gpus.md (other_gpus_page.py) and
+docs/training_step.md (training_step_page.py). The pages of jets, language_model and agent have all
+numbers on docs/dev/*_numbers.md.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from benchmarks.pages import (  # noqa: E402
     sine_page,
     sweep_page,
     targets_page,
+    training_step_page,
 )
 from benchmarks.pages.tables import Machine, Row, filled, machines, of  # noqa: E402
 
@@ -47,7 +49,7 @@ FEWEST = 3
 
 
 def speeds(rows: Iterable[Row], baseline: str) -> list[float]:
-    """How many times as fast as the baseline treadle is, of the rows that timed it."""
+    """treadle's speed relative to the baseline, for the rows that timed it."""
     times = [row["times"] for row in rows if baseline in row.get("times", {})]
     return [time[baseline]["median_us"] / time["treadle"]["median_us"] for time in times]
 
@@ -110,7 +112,7 @@ def siren(rows: list[Row]) -> Iterator[str]:
 
 
 def headline(found: list[Machine]) -> Iterator[str]:
-    """The lines of the GPU with the most rows, and what it was."""
+    """The lines of the GPU with the most rows, and the name of that GPU."""
     gpus = [machine for machine in found if machine[1]["device"] == "cuda"]
     if not gpus:
         yield performance_page.NONE_YET
@@ -145,6 +147,7 @@ PAGES: dict[Path, Callable[[str, list[Machine]], str]] = {
     agent_page.NUMBERS: agent_page.rewritten_numbers,
     scale_page.PAGE: scale_page.rewritten,
     other_gpus_page.PAGE: other_gpus_page.rewritten,
+    training_step_page.PAGE: training_step_page.rewritten,
 }
 
 

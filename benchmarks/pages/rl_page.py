@@ -44,7 +44,7 @@ PADDED, LOOP, TRITON = "cut, padded", "loop of", "Triton"
 
 
 def over(row: Row, name: str) -> str:
-    """The time of the candidate that is called so, over ours."""
+    """The time of the candidate of this name over ours."""
     times = row["times"]
     found = [times[each]["median_us"] for each in times if name in each]
     return f"{found[0] / times[OURS]['median_us']:.2f}" if found else "–"

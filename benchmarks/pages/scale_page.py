@@ -31,16 +31,16 @@ from benchmarks.pages.tables import (  # noqa: E402
 PAGE = ROOT / "docs" / "dev" / "scaling.md"
 NONE_YET = "No times of LSTM layers have been committed yet."
 KEYS = "cuda/sweep_cells/lstm/"
-# A node, as NVIDIA's data sheets of H200 and DGX H200 have it: NVLink 900 GB/s for both directions
+# A node, from NVIDIA's data sheets of H200 and DGX H200: NVLink with 900 GB/s for both directions
 # together, and a network card of 400 Gb/s for each GPU.
 NODE = 8
 NVLINK = 900e9 / 2
 NETWORK = 400e9 / 8
 MEMORY = 141e9
-# The share of these that is reached: an assumption of ours.
+# The share of these speeds that is reached: our assumption.
 REACHED = 0.8
-# NCCL 2.30 reckons with these (src/graph/tuning.cc, protocol Simple): to begin, and a step within a
-# node and between nodes.
+# NCCL 2.30 assumes these latencies (src/graph/tuning.cc, protocol Simple): to begin, and for a step
+# within a node and between nodes.
 BEGIN = 8.4e-6
 WITHIN = {"ring": 3.4e-6, "tree": 4.0e-6}
 BETWEEN = 14e-6
@@ -50,7 +50,7 @@ GRADIENT = 4  # bytes: weights in float32, as autocast and FSDP2's reduce_dtype 
 HALF = 2
 SHAPES = ("16,512,512", "64,512,512", "16,256,1024", "64,256,1024", "256,256,1024", "64,256,2048")
 GPUS = (8, 64, 512)
-FEW_STEPS = "32,4,512"  # a call of four steps: about what any call takes
+FEW_STEPS = "32,4,512"  # a call of four steps: about the minimum time of a call
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ def all_reduce(size: float, gpus: int) -> float:
 
 
 def data_parallel(layer: Layer, layers: int, gpus: int, overlap: bool = True) -> float:
-    """A step. A layer's gradients are there when its backward pass has ended, those of the last
-    layer first, and go at once, one after the other; or, without overlap, at the end."""
+    """The time of a step. When a layer's backward pass has ended, its gradients are sent while
+    earlier layers compute theirs; without overlap, all gradients are sent at the end."""
     ends = VOCABULARY * layer.hidden * GRADIENT  # of the product to bytes, and of the embedding
     computed = layers * layer.forward
     sent = computed + all_reduce(ends, gpus)
@@ -98,8 +98,8 @@ def data_parallel(layer: Layer, layers: int, gpus: int, overlap: bool = True) ->
 
 
 def layer_pipeline(layer: Layer, gpus: int, call: Layer) -> float:
-    """A step where each GPU has one layer and takes the steps in the best number of chunks; a chunk
-    takes at least as long as a short call."""
+    """The time of a step if each GPU has one layer and processes the time steps in the best number
+    of chunks; a chunk takes at least as long as a short call."""
     found = []
     for chunks in (2**k for k in range(1 + int(math.log2(layer.steps)))):
         turns = chunks + gpus - 1
@@ -112,9 +112,9 @@ def layer_pipeline(layer: Layer, gpus: int, call: Layer) -> float:
 
 
 def sequence_pipeline(layers: dict[int, Layer], batch: int, gpus: int, call: Layer) -> float:
-    """A step where each GPU has all layers, as many as GPUs, and a part of the steps, and takes the
-    rows in groups of measured size: the best of them. A part of a layer waits for the part before
-    it and for the layer below. The gradients of the first layer are sent last."""
+    """The time of a step if each GPU has all layers (there are as many as GPUs) and a part of the
+    time steps, with rows in groups of the best measured size. A part of a layer waits for the part
+    before it and for the layer below. The gradients of the first layer are sent last."""
     found = []
     for rows, layer in layers.items():
         if batch % rows == 0:
@@ -129,7 +129,7 @@ def sequence_pipeline(layers: dict[int, Layer], batch: int, gpus: int, call: Lay
 
 
 def layers_of(rows: Iterable[dict[str, object]]) -> dict[str, Layer]:
-    """Layers by shape, in bfloat16; the time of the backward pass is training minus inference."""
+    """Layers by shape, in bfloat16; the backward pass takes training time minus inference time."""
     times: dict[str, dict[str, float]] = {}
     shapes = {}
     for row in rows:
@@ -181,7 +181,8 @@ def by_data(layers: dict[str, Layer]) -> Iterator[str]:
 
 
 def pairs(layers: dict[str, Layer]) -> Iterator[tuple[dict[int, Layer], int, int]]:
-    """Layers of one T and H by B, and each B with a number of GPUs whose B was measured, too."""
+    """Layers of one T and H by B, and each B with those numbers of GPUs for which the smaller B was
+    measured."""
     for hidden, steps in sorted({(layer.hidden, layer.steps) for layer in layers.values()}):
         same = (one for one in layers.values() if (one.hidden, one.steps) == (hidden, steps))
         by_batch = dict(sorted((layer.batch, layer) for layer in same))

@@ -27,7 +27,7 @@ def in_source(file: str, pattern: str) -> str:
 
 
 def near(file: str, name: str) -> float:
-    """A kNear of the sources: up to where pi is subtracted in parts."""
+    """A kNear of the sources, the limit up to which pi is subtracted in parts."""
     return float.fromhex(in_source(file, rf"\bkNear{name} = (0x[\w.+-]+?)f?;"))
 
 
@@ -40,14 +40,14 @@ def power(x: float) -> str:
 
 
 def entries(name: str) -> int:
-    """How many exponents a table has; those of a float stand there for either sign."""
+    """The number of exponents in a table; a float's are listed for both signs."""
     table = in_source("sine_tables.h", rf"(?s)k{name}HalfTurns\[\d+\] = (\{{.*?\n\}});")
     found = len(re.findall(r"\{-?0x", table))
     return found // 2 if name == "Float" else found
 
 
 def ways() -> Iterator[str]:
-    """Which dtype is reduced how."""
+    """The argument reduction of each dtype."""
     exponents = {name: entries(name) for name in ("Float", "BFloat16")}
     words = int(in_source("sine_tables.h", r"kInverseTwoPi\[(\d+)\]"))
     without = in_source("sine_double.h", r"kNear<double> = (\d[\de]+);")
@@ -100,13 +100,13 @@ def nearest() -> Iterator[str]:
         f"only {found['distance']:.2g} away."
     )
     yield (
-        f"So about {lost:.0f} binary digits behind the point may cancel, and are needed on top of "
-        "those that the result has."
+        f"So about {lost:.0f} binary digits after the point may cancel, and the code needs them in "
+        "addition to those of the result."
     )
 
 
 def magnitude(argument: str) -> tuple[bool, float]:
-    """Numbers in their order, mixtures behind them."""
+    """Sort key: numbers first, by size, then mixtures."""
     try:
         return False, float(argument)
     except ValueError:

@@ -52,7 +52,7 @@ def number(value: float) -> str:
 
 
 def plain(row: Row | None, *names: str, value: str = "us_per_step") -> str:
-    """The times of these."""
+    """The times of the named candidates, or why there are none."""
     if row is None:
         return ""
     if "refused" in row:
@@ -65,7 +65,7 @@ def plain(row: Row | None, *names: str, value: str = "us_per_step") -> str:
 
 
 def cell(row: Row | None, *names: str, value: str = "us_per_step") -> str:
-    """The same, in bold where the target was missed."""
+    """The same cell, in bold if the row missed its target."""
     return bold(row, plain(row, *names, value=value))
 
 
@@ -99,7 +99,8 @@ def shapes(rows: list[Row]) -> Iterator[str]:
 
 
 def choice(row: Row | None) -> str:
-    """The planner's choice, its time over the best algorithm's, and the others'."""
+    """The planner's choice, and the times of the planner's choice and of all others relative to the
+    best algorithm's."""
     if row is None or "refused" in row:
         return plain(row)
     forced = {name: times["median_us"] for name, times in row["times"].items() if name != OURS}
@@ -134,7 +135,7 @@ def tiny(rows: list[Row]) -> Iterator[str]:
 
 
 def beside_torch(row: Row | None) -> str:
-    """Times of treadle and of torch's layer, or of its replacement."""
+    """Times of treadle and of torch's layer or its substitute."""
     others = [name for name in (row or {}).get("times", {}) if name != OURS]
     return cell(row, OURS, *others[:1])
 
@@ -182,7 +183,8 @@ def figures(machines: Iterable[Machine]) -> Iterator[str]:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Ours and nn.LSTM's µs a step: a panel a dtype and mode, a line a shape; targets as ticks."""
+    """Ours and nn.LSTM's µs a step: one panel per dtype and mode, one line per shape, targets as
+    ticks."""
     import matplotlib
 
     matplotlib.use("Agg")

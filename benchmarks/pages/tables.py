@@ -23,7 +23,7 @@ Blocks = dict[str, Callable[[], Iterator[str]]]
 
 @lru_cache(maxsize=64)
 def _read(path: Path, written: int) -> Any:
-    del written  # part of the cache's key: a file that changed is read again
+    del written  # part of the cache's key, so that a changed file is read again
     return json.loads(path.read_text())
 
 
@@ -33,10 +33,10 @@ def read(path: Path) -> Any:
 
 
 def machines() -> list[Machine]:
-    """Files, facts and rows of every machine and device, those with a GPU first, of them those with
-    the most rows, then the newest.
+    """Files, facts and rows of every machine and device: GPUs first, then by number of rows, then
+    the newest.
 
-    Where two files of a folder timed the same row, the newer one counts. Trials are left out.
+    If two files of a folder timed the same row, the newer one counts. Trials are left out.
     """
     merged: dict[tuple[str, str], list[tuple[str, Path, Facts]]] = {}
     for path in sorted(RESULTS.glob("*/*.json")):
@@ -58,7 +58,8 @@ def machines() -> list[Machine]:
 def runs(
     machines: Iterable[Machine], keys: str | tuple[str, ...]
 ) -> list[tuple[list[File], list[Row]]]:
-    """For each machine, the files with rows whose key begins so, newest last, and these rows."""
+    """For each machine, the files with rows whose key has this prefix, newest last, and these
+    rows."""
     found = []
     for paths, _, rows in machines:
         own = [row for row in rows if row["key"].startswith(keys)]
@@ -78,7 +79,7 @@ def of(rows: list[Row], suite: str) -> list[Row]:
 
 
 def gpu_name(facts: Facts) -> str | None:
-    """The GPU, and the one that layers were planned for, if that was another; None on the CPU."""
+    """The GPU, and the GPU that layers were planned for if it was another one; None on the CPU."""
     imposed = facts.get("imposed_gpu")
     return f"{facts['gpu']} as {imposed}" if imposed else facts.get("gpu")
 
@@ -113,7 +114,7 @@ def line(*cells: str) -> str:
 
 
 def as_prose(text: str) -> list[str]:
-    """A line of a block in lines of at most 100 characters; tables, headings and pictures whole."""
+    """Wraps a line of a block at 100 characters, except tables, headings and pictures."""
     if len(text) <= WIDTH or text.startswith(("|", "#", "!", "<")):
         return [text]
     indent = "  " if text.startswith(("- ", "  ")) else ""

@@ -30,7 +30,7 @@ NOISE = 0.03
 LAYER = "lltm layer"
 SWEEP = "lltm layer sweep (baselines: its algorithms, forced)"
 
-# Groups of one op each that are one line together.
+# Groups of one op each that share a line.
 LINES = {
     r"^(vector_add|scale|sine|cosine)$": "elementwise",
     r"^\w+ of large arguments$": "sine and cosine of large arguments",
@@ -45,7 +45,8 @@ LINES = {
 
 
 def group(row: Row) -> str:
-    """The line that a row counts in: the plots' groups, over all ops and numbers of threads."""
+    """The line to which a row belongs: a group of the plots, over all ops and numbers of
+    threads."""
     name = re.sub(r", (cuda|CUDA|CPU, \d+ threads?|cpu|CPU)$", "", row["group"])
     for pattern, short in LINES.items():
         name = re.sub(pattern, short, name)
@@ -85,7 +86,7 @@ def lines(rows: list[Row]) -> Iterator[str]:
 
 
 def beside(rows: list[Row]) -> Iterator[str]:
-    """The layer over yardsticks that compute something else: a line, or none."""
+    """A line with the layer's time over yardsticks that compute something else, or nothing."""
     found: dict[str, list[float]] = {}
     for row in rows:
         if group(row) != LAYER:
@@ -138,7 +139,7 @@ def name_of(machine: Machine) -> str:
 
 
 def summary(machine: Machine) -> Iterator[str]:
-    """One machine: what it is, its table, and means over many rows."""
+    """One machine: its description, its table, and means over many rows."""
     paths, facts, rows = machine
     versions = [f"torch {facts['torch']}"]
     if facts.get("gpu"):

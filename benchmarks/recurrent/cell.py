@@ -23,7 +23,7 @@ SMALL: Sizes = (16, 32, 128)
 LARGE: Sizes = (512, 1024, 1024)
 CPU_SIZES: tuple[Sizes, ...] = ((16, 32, 128), (64, 128, 256), (1, 256, 512))
 PLAIN, COMPILED, TUTORIAL = "composition", "torch.compile", "tutorial's way"
-# More than the L2 cache of any GPU of today holds.
+# More than the L2 cache of any current GPU.
 BEYOND_CACHE = 256 << 20
 
 
@@ -76,7 +76,7 @@ def _facts(sizes: Sizes, dtype: torch.dtype, group: str, label: str) -> dict[str
 
 
 def products(args: tuple[Any, ...], backward: bool) -> Callable[[], Any]:
-    """Only the matrix products of one step, which no fusion can save."""
+    """The matrix products of one step, which no fusion can avoid."""
     x, weights, bias, old_h, _ = (t.detach() for t in args)
     both = torch.cat([old_h, x], dim=1)
     forward = partial(torch.addmm, bias, both, weights.t())
@@ -110,7 +110,7 @@ def cpu_case(settings: Settings, sizes: Sizes, backward: bool, count: int) -> Ca
 
 
 def _functions(settings: Settings, dtype: torch.dtype) -> tuple[dict[str, Any], list[str]]:
-    """The cell and every baseline, and notes on those that are not what they should be."""
+    """The cell and every baseline, and notes on incomplete ones."""
     found: dict[str, Callable[..., Any]] = {OURS: ours("lltm_cell"), PLAIN: reference.lltm_cell}
     if settings.quick:
         return found, []
@@ -145,7 +145,7 @@ def wall_case(settings: Settings, backward: bool) -> Case:
 
 
 def device_case(settings: Settings, dtype: torch.dtype, backward: bool) -> Case:
-    # With tf32, float32 would be another op: it is off, as torch has it by default.
+    # tf32 would make float32 another op, so it is off, which is torch's default.
     torch.backends.cuda.matmul.allow_tf32 = False
     sizes = SMALL if settings.quick else LARGE
     functions, notes = _functions(settings, dtype)

@@ -2,7 +2,7 @@
 truth, torch's own layer in float64.
 
 Every layer is a function of x [T, B, I], states (h0, and c0 of LSTM) [B, H] and parameters, and
-gives the output and the last states. Parameters are torch's but for flax, which has its own.
+gives the output and the last states. Parameters are torch's, except in flax, which has its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.recurrent import jax_flax
 from benchmarks.recurrent.layer import Kind
 from benchmarks.recurrent.layer_calls import STEPS
 
-# Before JAX takes the GPU: torch is in this process, too.
+# Set before JAX allocates the GPU's memory, because torch shares the process.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax  # noqa: E402
@@ -37,14 +37,15 @@ import treadle.jax  # noqa: E402
 SCAN, FLAX = "lax.scan", "flax"
 UNROLL = 8
 UNROLLED = f"{SCAN}, unroll={UNROLL}"
-# Roundings of the largest value that a result may be off by; gradients, three times as many.
+# The largest error of a result, in roundings of its largest value; three times as many for
+# gradients.
 ROUNDINGS = 16
 GATES = {"gru": 3, "lstm": 4}
 
 
 class Blocking(Wall):
-    """The host's clock until JAX has the last result. On the CPU JAX runs calls side by side, so
-    there each is waited for."""
+    """The host's time until JAX has the last result. On the CPU JAX runs calls concurrently, so
+    each is awaited there."""
 
     def __init__(self, device: str, effort: Effort) -> None:
         super().__init__("cpu", effort)
@@ -62,13 +63,13 @@ class Blocking(Wall):
 
 @dataclass(frozen=True)
 class Given:
-    """One set of numbers for all candidates, and the gradients that training begins with."""
+    """One set of numbers for all candidates, and the incoming gradients of training."""
 
     x: Any
     states: tuple[Any, ...]
     params: tuple[Any, ...]  # weight_ih, weight_hh, bias_ih, bias_hh
     grads: tuple[Any, ...]
-    first_grads: tuple[Any, ...]  # of the first STEPS alone
+    first_grads: tuple[Any, ...]  # of only the first STEPS
 
     @staticmethod
     def random(kind: Kind) -> Given:
@@ -195,7 +196,7 @@ def candidates(kind: Kind, given: Given) -> dict[str, Candidate]:
     return found
 
 
-# ---- what is right
+# ---- expected results
 
 
 def true_first_steps(kind: Kind, given: Given) -> list[Tensor]:
@@ -219,8 +220,8 @@ def check(
     plain: Callable[[], list[Tensor]],
     poison: bool = False,
 ) -> float:
-    """The largest error over its limit. All have the roundings of a plain layer; ours, which is
-    asked for with `poison`, is also held by the rule of the tests to lax.scan in the same dtype."""
+    """The largest error over its limit. All candidates may round as a plain layer does; ours,
+    marked by `poison`, must also satisfy the tests' rule against lax.scan in the same dtype."""
     found, worst = candidate.first_steps(), 0.0
     others = plain() if poison else found
     for index, (value, other, truth) in enumerate(zip(found, others, truths, strict=True)):

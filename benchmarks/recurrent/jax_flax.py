@@ -1,7 +1,7 @@
 """flax's GRU and LSTM layers with torch's parameters, for jax_calls.py; flax may be missing.
 
-A flax cell has a matrix a gate, transposed, and one bias where torch has a sum of two: GRU's are in
-the input's part but for n's, LSTM's in the part of h.
+A flax cell has one transposed matrix per gate, and one bias where torch has a sum of two: GRU has
+them in the input's part except for n, LSTM in the part of h.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 try:
     import flax
     from flax import linen
-except Exception as problem:  # also what a flax for another JAX raises
+except Exception as problem:  # includes errors of a flax for another JAX
     linen, VERSION, WHY_NOT = None, None, str(problem)
 else:
     VERSION, WHY_NOT = flax.__version__, ""
@@ -23,8 +23,8 @@ GATES = {"gru": "rzn", "lstm": "ifgo"}
 
 def layer(cell: str, hidden: int, dtype: Any, x: Any, states: Any, params: Any) -> Any:
     kinds = {"gru": linen.GRUCell, "lstm": linen.OptimizedLSTMCell}
-    # The parameters are given; only to learn their shapes would it draw orthogonal ones, which JAX
-    # cannot in half types.
+    # Without this, flax would draw orthogonal matrices to find the parameters' shapes, which JAX
+    # cannot do in half types.
     no_draw = linen.initializers.zeros_init()
     made = kinds[cell](hidden, dtype=dtype, param_dtype=dtype, recurrent_kernel_init=no_draw)
     carry = states[0] if cell == "gru" else states[::-1]
@@ -48,7 +48,8 @@ def params(cell: str, given: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def restored(cell: str, grads: dict[str, Any]) -> tuple[Any, ...]:
-    """Gradients of weight_ih, weight_hh, bias_ih and bias_hh; of a sum, each has the sum's."""
+    """Gradients of weight_ih, weight_hh, bias_ih and bias_hh. If the cell has only the sum of two
+    biases, both get its gradient."""
     gates, one = GATES[cell], "i" if cell == "gru" else "h"
     kernels = (jnp.concatenate([grads[f"{of}{g}"]["kernel"].T for g in gates]) for of in "ih")
     biases = (

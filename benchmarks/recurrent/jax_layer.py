@@ -1,8 +1,8 @@
-"""GRU and LSTM layers of treadle.jax against jax.lax.scan and flax, jitted, of the same numbers.
+"""GRU and LSTM layers of treadle.jax against jax.lax.scan and flax, jitted, with equal numbers.
 
 Shapes are B, T, H, and I is H; one direction. Times are of the whole call, as in layer.py: forward,
-or with the gradients of the input and all parameters. Float32 is float32: no TF32 for anyone. JAX
-is imported when the first row is built, so that the keys of the rows need none.
+or with the gradients of the input and all parameters. Float32 runs without TF32 for all candidates.
+JAX is imported when the first row is built, so that listing keys does not need it.
 """
 
 from __future__ import annotations
@@ -66,6 +66,6 @@ def facts(settings: Settings, kind: Kind) -> dict[str, Any]:
 def case(settings: Settings, kind: Kind) -> Case:
     try:
         from benchmarks.recurrent import jax_calls
-    except ImportError as problem:  # a row that says so
+    except ImportError as problem:  # a row that reports it
         raise RuntimeError(str(problem)) from problem
     return jax_calls.case(settings, kind, target_of(kind), facts(settings, kind))

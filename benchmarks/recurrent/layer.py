@@ -2,8 +2,8 @@
 against torch's own, of the same parameters.
 
 Shapes as everywhere: T steps, B batch, I inputs, H hidden. Times are of the whole call: what a
-caller waits for. To lltm nn.LSTM is a yardstick, as it computes something else, with four gates
-where LLTM has three; `us_per_step_and_gate` of a row's times sets the two side by side.
+caller waits for. For lltm, nn.LSTM is only a yardstick: it computes something else, with four gates
+where LLTM has three; `us_per_step_and_gate` makes the two comparable.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from benchmarks.recurrent.layer_calls import (
 PADDED, RECOMPUTE, LSTM_PACKED = "padded", "recompute=True", f"{LSTM}, packed"
 SMALL = "treadle, c0 = 0"
 GATES = {OURS: 3, LOOP: 3, RECOMPUTE: 3, PADDED: 3, SMALL: 3, LSTM: 4, LSTM_PACKED: 4}
-# c0 and the bias of the gates i and o, where slopes of float32 are subnormal, or nearly.
+# c0 and the bias of the gates i and o for which float32 slopes are subnormal, or nearly.
 SATURATED = {"c0 = 42": (42.0, 0.0), "gates 80": (0.0, 80.0)}
 CPU_SIZES = ((1, 100, 64, 128), (32, 50, 128, 256), (8, 200, 16, 64))  # B, T, I, H
 CUDA_SIZES = ((64, 512, 512), (16, 256, 1024), (256, 256, 1024))  # B, T, H; I is H
@@ -191,7 +191,7 @@ def cell_case(settings: Settings, kind: Kind) -> Case:
     states = 2 if kind.cell == "lstm" else 1
     ours = layer(getattr(torch.ops.treadle, kind.cell).input, kind.backward, states=states)
     torchs = torch_layer(kind.cell, kind.backward)
-    # Both round to tf32 by size: few rows of the input may be multiplied exactly.
+    # Both use tf32 depending on size: products of few rows may be exact.
     steps = max(STEPS, -(-MANY_ROWS // kind.shape.b)) if kind.tf32 else STEPS
     return Case(
         op=kind.cell,

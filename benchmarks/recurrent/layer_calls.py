@@ -17,12 +17,12 @@ from treadle import reference
 Args = tuple[Any, ...]
 LSTM, LOOP = "nn.LSTM", "loop of lltm_cell"
 TORCHS = {"lstm": nn.LSTM, "gru": nn.GRU}
-# Free-running trajectories part from any reference, those of few digits soon: rounding grows from
-# step to step. Of two ways to compute the same in float32, neither worse, one errs up to 0.6 of the
-# limit over 32 steps of H 128, but 1.6 of it over 100 (25 seeds, B 1 and 8), and 1.1 of it over 32
-# steps of H 1024 on CUDA (1.2 over 16 once). So the first are compared.
+# Trajectories diverge from any reference, sooner in lower precision, because rounding errors grow
+# from step to step. Two equally accurate float32 computations differed by up to 0.6 of the limit
+# over 32 steps of H 128, but by 1.6 of it over 100 (25 seeds, B 1 and 8), and by 1.1 of it over 32
+# steps of H 1024 on CUDA (1.2 over 16 once). So only the first steps are compared.
 STEPS = 8
-MANY_ROWS = 1024  # of a product: few are computed in another way
+MANY_ROWS = 1024  # rows of a product: smaller ones are computed differently
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ def arguments(
 ) -> Args:
     """input, h0, c0, weight_ih, weight_hh, bias; weights as nn.LSTM draws them.
 
-    The gradients are those of the input and of all parameters. Of several layers, or in `both`
-    directions, the last three come as often.
+    The gradients are those of the input and of all parameters. The last three repeat for each layer
+    and, with `both`, each direction.
     """
     b, t, i, h = shape.b, shape.t, shape.i, shape.h
     directions = 2 if both else 1
@@ -80,14 +80,14 @@ def cell_arguments(
 
 
 def packed_arguments(shape: Shape, padded: Args) -> Args:
-    """The same with the data of a packed batch, and its sizes in a tuple."""
+    """The same with the data of a packed batch and its batch_sizes in a tuple."""
     x, sizes = padded[0], batch_sizes(shape)
     data = torch.randn(int(sizes.sum()), x.shape[-1], device=x.device).to(x.dtype)
     return data.requires_grad_(x.requires_grad), (sizes,), *padded[1:]
 
 
 def lstm_arguments(args: Args, layers: int = 1, both: bool = False) -> Args:
-    """The same with nn.LSTM's parameters, which lie in one buffer as cuDNN wants them."""
+    """The same with nn.LSTM's parameters, which are in one buffer for cuDNN."""
     x, *middle, h0, c0 = args[: -3 * layers * (2 if both else 1)]
     kind = {"num_layers": layers, "bidirectional": both, "device": x.device, "dtype": x.dtype}
     net = torch.nn.LSTM(x.shape[-1], h0.shape[-1], **kind)
@@ -102,7 +102,7 @@ def layer(
     states: int = 2,
     **options: Any,
 ) -> Callable[..., Any]:
-    """`op`, whose arguments are torch.lstm's, or torch.gru's of one state, of tensors."""
+    """`op`, with the arguments of torch.lstm or torch.gru, as a function of tensors."""
 
     def call(x: Tensor, *rest: Tensor) -> Any:
         hx = list(rest[:states]) if states > 1 else rest[0]
@@ -113,12 +113,12 @@ def layer(
 
 
 def torch_layer(cell: str, train: bool) -> Callable[..., Any]:
-    """torch's own of a cell in TORCHS."""
+    """torch's own layer for a cell of TORCHS."""
     return layer(getattr(torch, cell), train, states=2 if cell == "lstm" else 1)
 
 
 def without_cudnn(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same call in torch's own kernels: some of cuDNN's are wrong in float16."""
+    """The same call without cuDNN, some of whose float16 kernels are wrong."""
 
     def call(*args: Any) -> Any:
         if torch.backends.flags_frozen():
@@ -142,7 +142,8 @@ def plain_layer(cell: str, dtype: torch.dtype, train: bool) -> Callable[..., Any
 
 
 def packed_layer(op: Callable[..., Any], train: bool = True) -> Callable[..., Any]:
-    """The same of a packed batch. Its sizes come in a tuple: they are no data to `verify`."""
+    """The same for a packed batch. Its batch_sizes are in a tuple, so that `verify` ignores
+    them."""
 
     def call(x: Tensor, sizes: tuple[Tensor], h0: Tensor, c0: Tensor, *params: Tensor) -> Any:
         return op(x, sizes[0], [h0, c0], list(params), True, 1, 0.0, train, False)
@@ -164,15 +165,16 @@ def loop(
 
 
 def as_tf32(x: Tensor) -> Tensor:
-    """float32 as tensor cores may read it, without the last 13 bits; the gradient is x's own."""
+    """float32 as tensor cores may read it, without the last 13 bits; gradients pass through
+    unchanged."""
     cut = (x.detach().view(torch.int32) & ~0x1FFF).view(torch.float32)
     return x + (cut - x).detach()
 
 
 def in_two_products(input: Tensor, hx: Any, params: Any, *_: Any) -> tuple[Tensor, ...]:
-    """One plain layer with the input's part of the gates by one product, as ours and cuDNN have it:
-    what cuBLAS adds up in float32 for many rows is less exact than for the few of one step. Where
-    tf32 is allowed operands are rounded here: cuBLAS does so by size, as it likes."""
+    """One plain layer that computes the input's part of the gates by one product, as ours and cuDNN
+    do: in float32 cuBLAS is less accurate for many rows than for the few of one step. If tf32 is
+    allowed, operands are rounded here, because cuBLAS rounds depending on size."""
     (h, c), (weight_ih, weight_hh, bias), found = (t[0] for t in hx), params, []
     rounds = input.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
     read = as_tf32 if rounds else lambda x: x
@@ -199,9 +201,9 @@ def check(
 ) -> float:
     """`verify`, or another rule, of the first steps of a call on all of them.
 
-    What comes later has no say in the output of a step, and where its gradient is zero none in any
-    gradient. The last states are those of a call on the first steps alone. Steps that are not
-    compared must be finite: what was not written into poisoned memory is NaN.
+    Later steps do not affect the output of a step and, if their gradients are zero, no gradient
+    either. The last states are those of a call on only the first steps. Steps that are not compared
+    must be finite: unwritten elements of poisoned memory are NaN.
     """
     packed = isinstance(args[1], tuple)
     exact = args[0].dtype == torch.float32 and args[0].is_cuda and not packed
@@ -233,7 +235,7 @@ def check_torch(
     *,
     plain: Callable[..., Any] | None = None,
 ) -> float:
-    """Whether torch's layer of this cell computes what it should, or what is timed as such."""
+    """Checks the results of torch's layer of this cell, or of its substitute."""
     plain = without_cudnn(plain or torch_layer(cell, args[0].requires_grad))
     name = f"nn.{cell.upper()}"
     return check(function, args, steps, plain=plain, rule=verify_baseline, op=name)
@@ -256,6 +258,6 @@ def set_tf32(on: bool) -> None:
     """Set TF32 for matrix products and cuDNN alike: torch's defaults, off and on, would be
     unfair."""
     torch.backends.cuda.matmul.allow_tf32 = on
-    # Frozen in a process that runs torch's own tests.
+    # The flags are frozen in a process that runs torch's own tests.
     if not torch.backends.flags_frozen():
         torch.backends.cudnn.allow_tf32 = on

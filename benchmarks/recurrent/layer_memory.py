@@ -1,8 +1,8 @@
 """Bytes that a layer keeps for its backward pass; on CUDA also the peak of a training step.
 
-Kept is what is held between forward and backward beyond inputs, parameters and results, which the
-caller has anyway. On CUDA the allocator says it; on the CPU the graph does, in which only ops whose
-saved tensors it can see are counted: nn.LSTM's are oneDNN's own.
+Kept bytes are those held between forward and backward beyond inputs, parameters and results, which
+the caller has anyway. On CUDA they come from the allocator; on the CPU from the autograd graph,
+which only shows the saved tensors of some ops: nn.LSTM's are hidden in oneDNN.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ DEFAULT = "default"
 
 
 def weigh(function: Callable[..., Any], args: Args) -> dict[str, int]:
-    """`kept` and, on CUDA, `peak`: the most at once beyond what was there before, backward too."""
+    """`kept` and, on CUDA, `peak`: the maximum beyond what was allocated before, including
+    backward."""
     if args[0].device.type == "cpu":
         return {"kept": kept_by_graph(function, args)}
-    # Libraries take their workspaces in a first call, and keep them.
+    # In a first call libraries allocate workspaces, which they keep.
     step(function, args)
     gc.collect()
     before = requested("current")
@@ -56,13 +57,13 @@ def weigh(function: Callable[..., Any], args: Args) -> dict[str, int]:
 
 @dataclass
 class Weighing:
-    """Bytes of several functions, ours against `part` of those of `against`."""
+    """A memory row of several functions. Ours is compared with `part` of the bytes of `against`."""
 
     functions: dict[str, tuple[Callable[..., Any], Args]]
     check: Callable[..., float]
     against: str
     part: float
-    text: str  # what that part is called
+    text: str  # the name of that part
     most: float | None  # the target: ours over that part
     facts: dict[str, Any]
     op: str = "lltm"
@@ -109,7 +110,7 @@ def weighing(settings: Settings, shape: Shape, dtype: torch.dtype, recompute: bo
         against, part, text, most = LOOP, 1.0, f"bytes of a {LOOP}", None
     if settings.device == "cuda" and not recompute:
         functions[LSTM] = (layer(torch.lstm), lstm_arguments(args))
-        # Three gates of its four.
+        # LLTM has three gates, nn.LSTM four.
         against, part, text, most = LSTM, 3 / 4, f"{LSTM}'s bytes a gate", 1.0
     label = f"{shape.name} {dtype_name(dtype)}{', recompute=True' if recompute else ''}"
     return Weighing(
@@ -129,7 +130,7 @@ def weighing(settings: Settings, shape: Shape, dtype: torch.dtype, recompute: bo
 
 
 def requested(which: str) -> int:
-    """Bytes asked of the allocator, whose blocks may be larger."""
+    """Bytes requested from the allocator, whose blocks may be larger."""
     return int(torch.cuda.memory_stats()[f"requested_bytes.all.{which}"])
 
 
@@ -140,7 +141,7 @@ def step(function: Callable[..., Any], args: Args) -> None:
 
 
 def own_bytes(tensors: Iterable[Tensor]) -> dict[int, int]:
-    """Bytes that these tensors see of each storage, by its address; at most all of it."""
+    """How many bytes of each storage these tensors cover, by the storage's address."""
     found: dict[int, int] = {}
     for t in tensors:
         memory = t.untyped_storage()
@@ -150,11 +151,11 @@ def own_bytes(tensors: Iterable[Tensor]) -> dict[int, int]:
 
 
 def kept_by_graph(function: Callable[..., Any], args: Args) -> int:
-    """Bytes of the memory behind all saved tensors, each piece once."""
+    """Bytes of all saved tensors, each storage counted once."""
     saved: dict[int, Tensor] = {}
 
     def pack(t: Tensor) -> Tensor:
-        # Kept here too: an address that is freed may come again.
+        # Kept alive here, because a freed address may be reused.
         saved[t.untyped_storage().data_ptr()] = t.detach()
         return t
 

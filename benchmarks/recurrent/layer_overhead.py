@@ -1,8 +1,8 @@
-"""The host's cost of a call of a whole module, which matters for short sequences: acting takes one
-step at a time, and recurrent reinforcement learning trains on sequences of 16 to 128.
+"""The host's overhead of a module call, which matters for short sequences: acting takes one step at
+a time, and recurrent reinforcement learning trains on sequences of 16 to 128 steps.
 
 The baselines are torch's modules with the same parameters. On a GPU the sizes are those of a
-policy; on the CPU the layer is so small that the call takes most of the time.
+policy; on the CPU the layer is so small that the overhead dominates.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def states_of(cell: str) -> int:
 
 
 def of_torch(name: str, settings: Settings, kind: Kind) -> tuple[Args, Callable[..., Any]]:
-    """Arguments of nn.LSTM or nn.GRU, whose parameters lie as cuDNN wants them, and it."""
+    """nn.LSTM or nn.GRU, whose parameters are flattened for cuDNN, and its arguments."""
     cell = name[3:].lower()
     x, *given = arguments(kind.shape, settings.device, kind.dtype, kind.backward)[:3]
     net = TORCHS[cell](kind.shape.i, kind.shape.h, device=settings.device, dtype=kind.dtype)
@@ -149,11 +149,11 @@ def call_case(settings: Settings, kind: Kind) -> Case:
     )
 
 
-# ---- one step after the other
+# ---- step by step
 
 
 class Acting:
-    """A module called for one step at a time, with what make_step has."""
+    """A module called for one step at a time, with make_step's interface."""
 
     def __init__(self, net: Any) -> None:
         self.net, self.hx = net, None
@@ -167,7 +167,7 @@ class Acting:
 
 
 def check_steps(function: Any, net: Any, x: Tensor, *, poison: bool = False) -> float:
-    """The first steps against the layer's call of all of them in float64."""
+    """Compares the first steps with one float64 call of the layer for all of them."""
     function.reset_all()
     if poison:
         with poisoned_memory():
@@ -181,7 +181,7 @@ def check_steps(function: Any, net: Any, x: Tensor, *, poison: bool = False) -> 
 
 
 def step_case(settings: Settings, kind: Kind, clock: str) -> Case:
-    """make_step against calls of modules. The target is for its host time and for all its time."""
+    """make_step against calls of modules. Both its host time and its total time have a target."""
     set_tf32(False)
     cell, device = kind.cell.upper(), settings.device
     sizes, options = (kind.shape.i, kind.shape.h), {"device": device, "dtype": kind.dtype}
@@ -193,7 +193,7 @@ def step_case(settings: Settings, kind: Kind, clock: str) -> Case:
     for name in (GRU, LSTM):
         other = Acting(getattr(nn, name[3:])(*sizes, **options).requires_grad_(False))
         yardsticks[name] = calls(other, [(x[0],)])
-    # Its own, since converting it there and back moves its parameters.
+    # A separate module, because converting one back and forth moves its parameters.
     twin = getattr(treadle.nn, cell)(*sizes, **options).requires_grad_(False)
     twin.load_state_dict(net.state_dict())
     timer: Wall | Host = settings.host() if clock == "host" else settings.wall()

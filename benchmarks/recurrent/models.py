@@ -4,8 +4,8 @@ A row is a call of the whole module, with the sizes that a project's own configu
 batch, steps, features, layers and directions. The weights are random. float32 runs with TF32
 allowed, which is torch's default for recurrent layers.
 
-What is timed is checked twice: the first steps by the rule of all benchmarks, and the whole call
-beside torch's without cuDNN in float64, since a second direction and later layers read all steps.
+Results are checked twice: the first steps by the rule of all benchmarks, and the whole call against
+torch without cuDNN in float64, because a second direction and later layers read all steps.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from benchmarks.recurrent.sweep_calls import chosen
 SUITE = "models"
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 EFFORT = (LONG_SAMPLE, 0.06, (3, 51))  # as the rows of sweep.py
-SHORTEST = 3  # of T: lengths of packed rows are a third of it at least
+SHORTEST = 3  # lengths of packed rows are at least T divided by this
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,8 @@ def case(settings: Settings, kind: Model) -> Case:
 
 
 def modules(settings: Settings, kind: Model) -> tuple[nn.RNNBase, nn.RNNBase]:
-    """Torch's, whose parameters lie as cuDNN wants them, and ours of the same parameters."""
+    """Torch's module, whose parameters are flattened for cuDNN, and ours with the same
+    parameters."""
     stack, shape = kind.stack, kind.shape
     options = {"device": settings.device, "dtype": kind.dtype}
     sizes = (shape.i, shape.h, stack.layers)
@@ -186,7 +187,7 @@ def arguments(settings: Settings, kind: Model, net: nn.RNNBase) -> Args:
 
 
 def called(net: nn.RNNBase) -> Callable[..., tuple[Tensor, ...]]:
-    """The module as a function of `arguments`, the last of which it has."""
+    """The module as a function of `arguments`, the last of which are its own parameters."""
 
     def call(x: Tensor, sizes: tuple[Tensor] | None, *_: Tensor) -> tuple[Tensor, ...]:
         output, last = net(x if sizes is None else PackedSequence(x, sizes[0]))
@@ -197,8 +198,8 @@ def called(net: nn.RNNBase) -> Callable[..., tuple[Tensor, ...]]:
 
 
 def plain_stack(kind: Model, rounds: bool = False) -> Callable[..., tuple[Tensor, ...]]:
-    """Torch's function as a function of `arguments`. `rounds`: float32 operands to TF32, which
-    libraries do by size, as they like."""
+    """Torch's op as a function of `arguments`. `rounds`: rounds float32 operands to TF32, which
+    libraries do depending on size."""
     op, stack = getattr(torch, kind.cell), kind.stack
     options = (True, stack.layers, 0.0, kind.backward, stack.both)
     directions = stack.layers * (2 if stack.both else 1)
@@ -217,7 +218,7 @@ def plain_stack(kind: Model, rounds: bool = False) -> Callable[..., tuple[Tensor
 
 
 def opening(args: Args, steps: int) -> Args:
-    """The same of the first steps alone."""
+    """The same for only the first steps."""
     x, sizes, *params = args
     rows = steps
     if sizes is not None:
@@ -227,7 +228,7 @@ def opening(args: Args, steps: int) -> Args:
 
 
 def whole_check(kind: Model, args: Args) -> Callable[..., float]:
-    """A check of a whole call, against one truth for all that are checked."""
+    """A check of a whole call; all candidates share one truth."""
     count = 3 if kind.cell == "lstm" else 2
 
     @cache

@@ -1,10 +1,10 @@
 """LSTM and GRU over batches of reinforcement learning, in which episodes begin in the middle.
 
 Shapes are B, T, H, and I is H. A row has resets at a share of its steps: 3 %, as in long episodes,
-or half of them. The baselines are torch's layer with the rows cut, padded, packed and put together
-again, as TorchRL does it, a loop over torch's cell with masks and, for one size, TorchRL's kernels
+or half of them. The baselines are torch's layer on rows that are split, padded, packed and
+rejoined, as TorchRL does; a loop over torch's cell with masks; and, for one size, TorchRL's kernels
 in Triton (rl_triton.py). Times are of the whole call, as in layer.py. The target is our own time
-without resets; the suite `rl_shapes` times that alone, over the shapes of sweep.py up to H 512.
+without resets; the suite `rl_shapes` times only that, over the shapes of sweep.py up to H 512.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def case(settings: Settings, kind: Episodes) -> Case:
     marks = rl_calls.marks_of(kind.shape, kind.share, settings.device)
     padded = rl_calls.padded(kind.cell, kind.backward, marks)
     loop = rl_calls.loop(kind.cell, marks)
-    # In float32 cuBLAS adds up the products of all steps less exactly than those of one.
+    # In float32 cuBLAS is less accurate for the product of all steps than for one step's.
     at_once = settings.device == "cuda" and kind.dtype == torch.float32
     plain = without_resets(
         getattr(torch.ops.treadle, kind.cell).input,

@@ -61,7 +61,7 @@ def loop(cell: str, marks: Tensor) -> Call:
 
 
 def padded(cell: str, train: bool, marks: Tensor) -> Call:
-    """Does what TorchRL's backend `pad` does in every call: cuts the rows into episodes, pads and
+    """Does what TorchRL's backend `pad` does in every call: splits the rows into episodes, pads and
     packs these, runs torch's layer, and joins the results into rows."""
     op, count = getattr(torch, cell), STATES[cell]
 

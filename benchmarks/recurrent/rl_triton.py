@@ -1,7 +1,7 @@
 """TorchRL's Triton kernels for the rows of rl.py; torchrl or a GPU may be missing.
 
-They tune themselves at the first call of a size, which takes minutes, most of them in Triton's
-compiler. Run before the suite, this file fills Triton's cache from several processes at once:
+They are autotuned at the first call of a size, which takes minutes, mostly in Triton's compiler.
+Run before the suite, this file fills Triton's cache from several processes in parallel:
 
     python benchmarks/recurrent/rl_triton.py --jobs 12
 """
@@ -29,21 +29,21 @@ try:
 
     if not (theirs._has_triton and torch.cuda.is_available()):
         raise RuntimeError("Triton needs a GPU")
-except Exception as problem:  # also what a torchrl for another torch raises
+except Exception as problem:  # includes errors of a torchrl for another torch
     theirs, VERSION, WHY_NOT = None, None, str(problem)
 else:
     VERSION, WHY_NOT = torchrl.__version__, ""
 
-# Where they are tuned: the size that TorchRL's authors time, in the dtype that is fast there.
+# The tuned size: the one that TorchRL's authors time, in its fastest dtype.
 TUNED = Shape.of((128, 128, 256), False)
 DTYPE = torch.bfloat16
 
 
 def triton(cell: str, marks: Tensor) -> Call:
-    """Their layer with resets, called as its module does it: float32, but products of bfloat16.
+    """Their layer with resets, called as by its module: float32 with bfloat16 products.
 
-    It takes [B, T, I], and the state of every step in case one begins there. A call of fewer steps
-    is filled up, so that one number of steps is tuned.
+    It takes [B, T, I], and a state for every step at which an episode may begin. Calls with fewer
+    steps are padded, so that only one number of steps is tuned.
     """
     run, count = getattr(theirs, f"{cell}_triton"), STATES[cell]
     begins = marks.t().contiguous()
@@ -66,7 +66,7 @@ def triton(cell: str, marks: Tensor) -> Call:
 
 
 def warm(part: int, parts: int) -> None:
-    """Compiles a part of the configurations, by calls that may choose among these alone."""
+    """Compiles a part of the configurations, by calls that may only choose among these."""
     for kernel in vars(theirs).values():
         if hasattr(kernel, "configs"):
             kernel.configs = kernel.configs[part::parts] or kernel.configs[:1]
@@ -78,7 +78,7 @@ def warm(part: int, parts: int) -> None:
                 output = call(*args)[0]
                 if backward:
                     output.sum().backward()
-            except Exception as problem:  # a part may hold no configuration that fits
+            except Exception as problem:  # a part may have no configuration that fits
                 print(f"{cell}: {type(problem).__name__}: {str(problem)[:200]}", file=sys.stderr)
 
 

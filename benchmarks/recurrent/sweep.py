@@ -5,7 +5,7 @@ Times are of the whole call with the product of its input, as in layer.py. Four 
     sweep_targets     targets in µs a step; float16 as fast as bfloat16
     sweep_shapes      never slower than nn.LSTM in the same dtype
     sweep_algorithms  the planner's choice and each algorithm that can be forced
-    sweep_launch      a layer so tiny that only the call counts
+    sweep_launch      a layer so tiny that only the call overhead matters
 
 Shapes are B, T, H, and I is H.
 """
@@ -38,7 +38,7 @@ SHAPES: tuple[Sizes, ...] = (
     *((1, 512, 512), (16, 512, 128), (16, 512, 256), (16, 512, 512), (16, 1024, 768)),
     *((16, 256, 1024), (64, 512, 512), (64, 1024, 768), (64, 256, 1024), (128, 512, 512)),
     *((128, 256, 1024), (256, 256, 1024), (64, 256, 2048)),
-    # Sizes that nothing divides, and those at the edges.
+    # Odd sizes, and extreme ones.
     *((17, 100, 257), (3, 200, 31), (50, 300, 1000), (1, 1000, 64), (200, 100, 96)),
     *((32, 4, 512), (8, 2, 128)),
 )
@@ -68,7 +68,7 @@ def kinds(
     form: Form,
     cell: str = "lltm",
 ) -> Iterator[Sweep]:
-    """Inference and training of all shapes; a quick run takes two, and the CPU none."""
+    """Inference and training of all shapes. A quick run takes two of them, and the CPU none."""
     if settings.device == "cpu":
         return
     for sizes in shapes[:2] if settings.quick else shapes:
@@ -125,11 +125,11 @@ SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "sweep_algorithms": algorithms,
     "sweep_launch": launch,
 }
-# Seconds of a sample, so that it has calls enough to keep the queue full, as a program does: the
-# time to fill it first and to wait at the end, about 60 us, is not a call's. Tiny calls are about
-# nothing else but what they cost the host.
+# Seconds per sample, long enough to keep the queue full, as in a program: filling the queue and
+# waiting at the end, about 60 us, should not count. Tiny calls only measure the host's overhead.
 LONG_SAMPLE, SHORT_SAMPLE = 16e-3, 2e-3
-# Those, seconds of a candidate, and rounds: rows come by the hundred, and some calls take 0.1 s.
+# Seconds per sample and candidate, and rounds: there are hundreds of rows, and some calls take 0.1
+# s.
 EFFORT = {
     "sweep_targets": (LONG_SAMPLE, 0.12, (5, 51)),
     "sweep_shapes": (LONG_SAMPLE, 0.06, (3, 51)),
@@ -201,7 +201,7 @@ def beside_lstm(
     target: Target,
     more: dict[str, Calls] | None = None,
 ) -> Case:
-    """Ours and nn.LSTM in the same dtype, and `more` yardsticks."""
+    """Ours, nn.LSTM in the same dtype, and `more` yardsticks."""
     set_tf32(kind.tf32)
     args = kind.form.arguments(kind.shape, settings.device, kind.dtype, kind.backward)
     lstm, own = kind.form.call(torch.lstm, kind.backward), kind.form.lstm_arguments(args)

@@ -63,7 +63,7 @@ class Form:
         return partial(check, args=args, plain=plain)
 
     def check_lstm(self, function: Callable[..., Any], args: Args) -> Callable[[], float]:
-        """Check nn.LSTM, or what is timed as such, on `lstm_arguments`."""
+        """Check nn.LSTM, or its substitute, on `lstm_arguments`."""
         plain = self.call(torch.lstm, args[0].requires_grad)
         if self.both:
             own = {"plain": without_cudnn(plain), "rule": verify_baseline, "op": "nn.LSTM"}
@@ -81,7 +81,7 @@ def check_both_ways(
     rule: Callable[..., float] = verify,
     op: str = "lltm",
 ) -> float:
-    """`check` of one layer in both directions: of the second, its first steps are the last."""
+    """`check` of one layer in both directions; the first steps of the second are the last ones."""
     x, others, hidden = args[0].detach(), args[1:], args[1].shape[-1]
     whole = plain or layer(reference.lltm, both=True)
     if 2 * steps >= len(x):
@@ -119,7 +119,7 @@ def in_algorithm(algorithm: str, cell: str = "lltm") -> Callable[..., Any]:
 
 
 def chosen(function: Callable[..., Any], args: Args) -> str:
-    """The algorithms that the launches of a forward call name; "" if no launch is ours."""
+    """The algorithms of the launches of a forward call; "" if none of our kernels was launched."""
     bindings = _build.bindings()
     bindings.take_launches()
     bindings.record_launches(True)

@@ -35,12 +35,11 @@ from benchmarks.recurrent.sweep import (
 )
 from benchmarks.recurrent.sweep_calls import chosen
 
-# Thousands of simulated robots, and what lies around them; µs a step in half types, of inference
-# and of training.
+# Thousands of simulated robots, and nearby sizes; µs a step in half types, inference and training.
 ROBOTS: Sizes = (8000, 24, 256)
 NAME_OF_ROBOTS = "8000,24,256"
 WIDE_TARGETS = {"lltm": (20.0, 72.0), "gru": (24.0, 80.0), "lstm": (27.0, 90.0)}
-# Layers by which GPUs other than sm_90 are judged (docs/other_gpus.md).
+# The layers that are timed for GPUs other than sm_90 (docs/other_gpus.md).
 OTHER_GPUS: tuple[Sizes, ...] = (
     *((1, 512, 128), (16, 512, 128), (64, 200, 128), (16, 512, 256), (128, 128, 256)),
     *((256, 365, 256), (16, 512, 512), (64, 512, 512)),

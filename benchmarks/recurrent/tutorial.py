@@ -1,8 +1,8 @@
-"""lltm_cell the way of PyTorch's tutorial on C++ extensions: the baseline of a hand-made extension.
+"""lltm_cell as in PyTorch's tutorial on C++ extensions, the baseline of a hand-written extension.
 
 A Python autograd.Function makes one C++ call forward (concatenate, addmm, one pointwise kernel) and
-one backward (one pointwise kernel, two products, sums). Our own code in its structure,
-zeroed results included; bias is [3H].
+one backward (one pointwise kernel, two products, sums). The code is our own but has the tutorial's
+structure, including zeroed results; bias is [3H].
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SOURCES = ("tutorial_lltm.cpp", "tutorial_lltm.cu")
 
 
 def forward(input: Tensor, weights: Tensor, bias: Tensor, old_h: Tensor, old_cell: Tensor) -> Any:
-    """The extension's forward in torch ops, for where it cannot be compiled."""
+    """The extension's forward in torch ops, used if it cannot be compiled."""
     both = torch.cat([old_h, input], dim=1)
     gates = torch.addmm(bias, both, weights.t())
     i, o, z = gates.chunk(3, dim=1)
@@ -83,7 +83,7 @@ def cell() -> tuple[Callable[..., Any], str]:
             extra_cflags=["-O3"],
             extra_cuda_cflags=["-O3"],
         )
-    except Exception as problem:  # a compiler's failure, of whatever kind
+    except Exception as problem:  # any failure of a compiler
         lines = str(problem).strip().splitlines() or [type(problem).__name__]
         note = f"tutorial's way: of torch ops, not compiled ({lines[0][:120]})"
         return function_of(forward, backward), note

@@ -1,4 +1,5 @@
-// The host side of the baseline in tutorial.py: products by ATen, the rest one kernel a direction.
+// The host side of the baseline in tutorial.py: products by ATen, and one kernel for the rest of
+// each pass.
 #include <torch/extension.h>
 
 #include <vector>

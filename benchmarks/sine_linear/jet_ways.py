@@ -143,7 +143,7 @@ def by_torch_jet(wanted: Wanted, x: Tensor, params: Params) -> Derivatives:
 
 
 def cpu_peak(function: Callable[..., Any], args: tuple[Any, ...]) -> int:
-    """The peak memory of a step, less the memory in use before it, from torch's profiler."""
+    """The peak memory of a step minus the memory in use before it, from torch's profiler."""
     step(function, args)
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True

@@ -1,5 +1,5 @@
 """Derivatives of SIRENs by jets: training steps with a loss of the Laplacian or of the gradient,
-and value, gradient and Laplacian without training; and the most memory that a step takes.
+and value, gradient and Laplacian without training; and the peak memory of a step.
 
 The baselines are autograd applied twice, to plain PyTorch and to treadle's layers; torch.func's
 forward mode applied twice, also compiled; and, if it is installed, torch-jet (jet-for-pytorch),
@@ -34,7 +34,7 @@ FUNC, COMPILED, TORCH_JET = "torch.func", "torch.func, compiled", "torch-jet"
 LAPLACIAN, EIKONAL, NO_TRAINING = "Laplacian", "eikonal", "no training"
 POINTS = {"cuda": 1 << 18, "cpu": 1 << 14}
 COORDINATES = {LAPLACIAN: 2, EIKONAL: 3, NO_TRAINING: 2}
-# Most milliseconds of a step with a loss of the Laplacian on an H200.
+# The maximum milliseconds of a step with a loss of the Laplacian on an H200.
 MOST = {
     "256×3/bfloat16": 6.0,
     "256×3/float32, tf32": 12.0,
@@ -42,7 +42,7 @@ MOST = {
     "512×5/bfloat16": 22.0,
     "512×5/float32": 165.0,
 }
-# Least speed over eager autograd's; of half types, and of float32.
+# The minimum speed relative to eager autograd, for half types and for float32.
 LEAST = {LAPLACIAN: (4.0, 2.4), EIKONAL: (2.5, 1.6), NO_TRAINING: (5.0, None)}
 LEAST_CPU = 2.0
 MOST_MEMORY = 0.5
@@ -67,17 +67,17 @@ class Task:
         return Wanted(self.what != LAPLACIAN, self.what != EIKONAL, training)
 
     def arguments(self, device: str) -> tuple[Tensor, ...]:
-        """Coordinates, what their Laplacian is to be, and weight and bias of each layer."""
+        """Coordinates, the target of the Laplacian, and weight and bias of each layer."""
         coordinates = COORDINATES[self.what]
         made = drawn(device, [coordinates, *[self.width] * (self.hidden + 1), 1])
         params = [t.to(self.dtype).requires_grad_(self.wanted.training) for t in made]
-        # Derivatives know nothing of what is added to all values.
+        # Derivatives do not depend on a constant that is added to all values.
         params[-1].requires_grad_(False)
         x = uniform(device, 1, self.points, coordinates).to(self.dtype)
         return x, torch.randn(self.points, 1, device=device).to(self.dtype), *params
 
     def of(self, derive: Derive) -> Callable[..., Any]:
-        """The loss, or what is computed without one, as a function of the arguments."""
+        """The loss, or the derivatives without training, as a function of the arguments."""
 
         def call(x: Tensor, target: Tensor, *params: Tensor) -> Any:
             value, gradient, laplacian = derive(self.wanted, x, params)
@@ -162,7 +162,7 @@ def target(task: Task, device: str) -> Target | None:
         least = half if task.dtype == torch.bfloat16 else single
     elif task.what != LAPLACIAN:
         return None
-    # Only tf32's own time is a target; its baseline is float32 without TF32.
+    # tf32 only has a target in ms, because its baseline is float32 without TF32.
     if task.digits.endswith("tf32"):
         least = None
     share = None
@@ -201,7 +201,7 @@ def case(settings: Settings, task: Task) -> Case:
 
 
 def weighing(task: Task, device: str) -> Weighing:
-    """The most bytes that a step takes, of ours and of eager autograd's."""
+    """The peak bytes of a step, ours and eager autograd's."""
     set_tf32(False)
     args = task.arguments(device)
     derive, _ = ways(Settings(device), task)

@@ -1,7 +1,7 @@
 """sine_linear: one layer of a SIREN against plain PyTorch and torch.compile.
 
-CUDA: device time of large batches, wall time of a small one. CPU: wall time. The weights are a
-SIREN's, and so are the inputs, which are sines of the layer before.
+CUDA: device time of large batches, wall time of a small one. CPU: wall time. Weights and inputs are
+a SIREN's: the inputs are sines of a previous layer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROWS, WIDTHS = 1 << 18, (128, 256, 512, 1024)
 SMALL_ROWS, SMALL_WIDTH = 1024, 256
 CPU_ROWS, CPU_WIDTHS = 4096, (64, 256)
 AUTOTUNED = "torch.compile, max-autotune"
-# float32 without tf32: beyond this width a row is tuned for minutes, to take cuBLAS as below it.
+# float32 without tf32: above this width tuning takes minutes and still selects cuBLAS.
 MOST_TUNED = 256
 UNTUNED = f"{AUTOTUNED} left out: it tunes for minutes, and cuBLAS was twice its best at width 512"
 # Shares of the faster compiler's speed, and the width at which both passes of half types are timed.
@@ -71,7 +71,7 @@ def functions(settings: Settings, tuned: bool) -> dict[str, Callable[..., Any]]:
     if settings.device == "cuda" and not settings.quick:
         found[COMPILED] = baselines.compiled(reference.sine_linear)
     if COMPILED in found and tuned:
-        # CUDA graphs would save launches, which device time does not count.
+        # CUDA graphs would save launch overhead, which device time does not include.
         found[AUTOTUNED] = torch.compile(
             reference.sine_linear,
             fullgraph=True,

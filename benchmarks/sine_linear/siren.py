@@ -1,8 +1,8 @@
 """Training steps of whole SIRENs: forward, loss, backward; and with a loss of the Laplacian.
 
-The baselines are the same net in plain PyTorch, eager and compiled. torch.compile has no
-derivatives of derivatives, so the loss of the Laplacian has no compiled baseline. Memory is the
-peak of a step, less the memory in use before it.
+The baselines are the same net in plain PyTorch, eager and compiled. torch.compile does not support
+double backward, so the loss of the Laplacian has no compiled baseline. Memory is the peak of a step
+minus the memory in use before it.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class Net:
     rows: int
 
     def arguments(self, device: str) -> tuple[Tensor, ...]:
-        """Coordinates, what their values are to be, and weight and bias of each layer."""
+        """Coordinates, the target values, and weight and bias of each layer."""
         x = uniform(device, 1, self.rows, COORDINATES).to(self.dtype)
         made = drawn(device, [COORDINATES, *[self.width] * (self.hidden + 1), 1])
         target = torch.randn(self.rows, 1, device=device).to(self.dtype)
         params = [t.to(self.dtype).requires_grad_() for t in made]
-        # A Laplacian knows nothing of what is added to all values.
+        # A Laplacian does not depend on a constant that is added to all values.
         params[-1].requires_grad_(self.loss == "values")
         return x, target, *params
 
@@ -139,7 +139,7 @@ def case(settings: Settings, net: Net, count: int | None = None) -> Case:
 
 
 def weighing(net: Net) -> Weighing:
-    """The most bytes that a step takes, of ours and of plain PyTorch's."""
+    """The peak bytes of a step, ours and plain PyTorch's."""
     set_tf32(False)
     args, plain = net.arguments("cuda"), net.of(reference.sine_linear)
     return Weighing(
@@ -156,7 +156,7 @@ def weighing(net: Net) -> Weighing:
 
 
 def peak(function: Callable[..., Any], args: tuple[Any, ...]) -> int:
-    # Libraries take their workspaces in a first call, and keep them.
+    # In a first call libraries allocate workspaces, which they keep.
     step(function, args)
     gc.collect()
     before = requested("current")

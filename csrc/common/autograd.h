@@ -27,9 +27,9 @@ using torch::autograd::SavedVariable;
 using torch::autograd::set_history;
 using torch::autograd::variable_list;
 using NodePtr = decltype(Edge::function);
-using Need = std::vector<bool>;  // which inputs' gradients are asked for, one per edge
+using Need = std::vector<bool>;  // whether each input's gradient is needed
 
-// Among the saved values a Tensor is an input of the op, and an Output is one of its results.
+// A saved Tensor is an input of the op; a saved Output is one of its results.
 struct Output {};
 
 struct SavedOutput : SavedVariable {

@@ -21,14 +21,14 @@ bool is_number_dtype(ScalarType dtype);    // the dtype in which elementwise ops
 bool is_floating_dtype(ScalarType dtype);  // half, bfloat16, float, double
 Dtype to_dtype(ScalarType dtype);          // raises for a dtype without kernels
 
-// The dtype in which an elementwise op computes, from promotion.
+// Checks the dtype in which an elementwise op computes, the result of promotion.
 void check_compute_dtype(const char* op, const char* argument, ScalarType dtype);
 
 // Checks that an existing output has the right dtype category and device.
 void check_result(const char* op, const char* argument, const Tensor& out, ScalarType compute,
                   at::Device device);
 
-// In place, the result's shape must be the argument's.
+// For in-place forms: the result must have the shape of the argument.
 void check_inplace_shape(const char* op, const char* argument, const Tensor& out,
                          c10::SymIntArrayRef shape);
 
@@ -43,14 +43,15 @@ void check_unary_output(const char* op, const Tensor& x, ScalarType compute, con
 void check_broadcast(const char* op, const char* a_name, const Tensor& a, const char* b_name,
                      const Tensor& b);
 
-// Otherwise the op would read past the end of a storage that was resized under the tensor.
+// Raises if t reaches past the end of its storage, which may have been resized under the tensor.
 void check_storage(const char* op, const char* argument, const Tensor& t);
 
-// The same in a composite op, which also gets wrappers. The storage of a fake tensor is unknown.
+// check_storage for a composite op, which may get wrappers. A fake tensor is not checked, because
+// its storage is unknown.
 void check_composite_storage(const char* op, const char* argument, const Tensor& t);
 
-// The values of its argument that a composite op may read: without wrappers, with every sample of
-// vmap. Undefined for fake and meta tensors, which have no values.
+// The values of t that a composite op may read: unwrapped, with every sample of vmap. Undefined for
+// fake and meta tensors, which have no values.
 Tensor known_values(const Tensor& t);
 
 inline bool has(const std::optional<Tensor>& t) { return t.has_value() && t->defined(); }
@@ -60,7 +61,7 @@ inline void check_storage_if_any(const char* op, const char* argument,
   if (has(t)) check_storage(op, argument, *t);
 }
 
-// The same of several arguments; undefined ones are skipped.
+// The same for several arguments; undefined ones are skipped.
 struct NamedTensor {
   const char* name;
   const Tensor& tensor;

@@ -1,4 +1,4 @@
-// Flush-to-zero in every thread that computes a matrix product of ATen's, and in none afterwards:
+// Sets flush-to-zero in every thread that computes ATen's matrix products, and restores it:
 // saturated gates leave h and gradients so small that sums of their products are subnormal.
 //
 // A new thread inherits the mode of the thread that makes it, and OpenMP keeps the threads that it
@@ -14,16 +14,17 @@
 
 #include "kernels/common/cpu/subnormals.h"
 
-// MKL's limit for the calling thread, 0 for none; returns the limit before. Null without MKL.
+// Sets MKL's limit for the calling thread, 0 for none, and returns the previous limit. Null
+// without MKL.
 extern "C" int MKL_Set_Num_Threads_Local(int count) __attribute__((weak));
 
 namespace treadle {
 
-// The most threads that this thread's parallel regions have, BLAS's included.
+// Limits the threads of this thread's parallel regions, BLAS's included.
 class LimitThreads {
  public:
   explicit LimitThreads(int count) {
-    // A thread's first call asks MKL how many threads there are: not within the limit.
+    // A thread's first call asks MKL how many threads there are, so it must come before the limit.
     at::internal::lazy_init_num_threads();
     at::get_num_threads();
 #ifdef _OPENMP
@@ -47,7 +48,8 @@ class LimitThreads {
 
 class FlushInProducts {
  public:
-  // Does nothing unless `like` is on the CPU. `multiplications`: of the largest product.
+  // Does nothing unless `like` is on the CPU. `multiplications`: the number in the largest
+  // product.
   FlushInProducts(const at::Tensor& like, int64_t multiplications) {
     if (!like.is_cpu()) return;
     const int threads = multiplications < kShared || at::in_parallel_region() ? 1 : pool_size();
@@ -58,8 +60,8 @@ class FlushInProducts {
   }
   ~FlushInProducts() {
     if (!limit_) return;
-    // Before the region, so that threads that it creates, to replace those that BLAS ended, inherit
-    // the caller's mode.
+    // Set before the region, which may create threads in place of those that BLAS ended: a new
+    // thread inherits the caller's mode.
     cpu::set_float_mode(caller_);
     in_pool([&](int64_t thread) { cpu::set_float_mode(pool_[thread]); });
   }
@@ -70,7 +72,8 @@ class FlushInProducts {
   // Multiplications below which sharing a product takes longer than it saves.
   static constexpr int64_t kShared = int64_t{1} << 17;
 
-  // Only with OpenMP does thread i of every parallel loop take part i, and BLAS the same threads.
+  // Only OpenMP gives part i of every parallel loop to thread i, and lets BLAS use the same
+  // threads.
   static int pool_size() {
 #if AT_PARALLEL_OPENMP
     return at::get_num_threads();
@@ -87,7 +90,7 @@ class FlushInProducts {
   }
 
   std::optional<LimitThreads> limit_;
-  std::vector<unsigned> pool_;  // the mode of each thread before
+  std::vector<unsigned> pool_;  // each thread's previous mode
   unsigned caller_ = 0;
 };
 

@@ -8,7 +8,7 @@
 
 namespace treadle {
 
-// Columns for which MKL takes four times as long as for the transposed product.
+// Numbers of columns for which MKL takes four times as long as for the transposed product.
 constexpr bool few_columns(int64_t columns) { return columns > 1 && columns <= 8; }
 
 // a b as (b^T a^T)^T, contiguous.

@@ -42,7 +42,7 @@ void version_counter_rule(const OperatorHandle& op, c10::DispatchKeySet keys, St
 }
 
 void lazy_bits_rule(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-  std::vector<std::pair<Tensor, Tensor>> written;  // and what stands for it
+  std::vector<std::pair<Tensor, Tensor>> written;  // a tensor and its replacement
   const auto& arguments = op.schema().arguments();
   const size_t base = stack->size() - arguments.size();
   for (size_t i = 0; i < arguments.size(); ++i) {

@@ -77,8 +77,8 @@ inline Tensor columns(const Tensor& t, const c10::SymInt& begin, const c10::SymI
   return t.defined() ? t.narrow_symint(-1, begin, size) : t;
 }
 
-// Concatenates parts along the columns, with zeros of the model's shape for a missing part.
-// Undefined if all are missing.
+// Concatenates parts along the columns. A missing part gives zeros of the model's shape; if all
+// are missing, the result is undefined.
 inline Tensor join(std::vector<Tensor> parts, const std::vector<Tensor>& models) {
   bool any = false;
   for (const auto& part : parts) any |= part.defined();

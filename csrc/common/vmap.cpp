@@ -138,7 +138,7 @@ void elementwise_batch_rule(const OperatorHandle& op, Stack* stack) {
   const auto common = scalar_among_tensors ? promoted(call.tensors()) : ScalarType::Undefined;
   const Stack results = call.run([&](const Argument& argument) {
     if (!argument.batch) {
-      // If all are 0-dim, one without a batch promotes like one with a batch.
+      // If all are 0-dim, arguments without a batch promote like those with a batch.
       const bool as_tensor =
           batched != nullptr && rank == 0 && argument.value.device() == batched->device();
       return as_tensor ? argument.value.unsqueeze(0) : argument.value;
@@ -199,7 +199,7 @@ void batch_linear(const OperatorHandle& op, Stack* stack, uint64_t rows, size_t 
   bool many = false;
   for (const auto& argument : call.tensors()) {
     const bool is_weight = argument.position == weight;
-    // With a batch in front they would look like layers or rows.
+    // With a batch in front, smaller arguments would look like layers or rows.
     const bool fits =
         is_weight ? argument.rank() >= 2 : argument.rank() >= 1 || !call.has_rows(argument);
     TORCH_CHECK(fits, call.op_name(), ": ", call.name(argument), " must have shape ",

@@ -25,19 +25,19 @@ void cell_batch_rule(const OperatorHandle& op, Stack* stack) {
 }
 
 // A linear layer: argument `weight` is [O, I], or [N, O, I] for N layers, and arguments with a bit
-// in `rows` have any leading dimensions. Where only such arguments are batched the batch is one
-// more of these; otherwise every tensor gets N in front, and N layers take the batch in.
+// in `rows` have any leading dimensions. If only such arguments are batched, the batch becomes one
+// more of these; otherwise every tensor gets N in front, and the batch becomes N layers.
 void batch_linear(const OperatorHandle& op, Stack* stack, uint64_t rows, size_t weight);
 template <uint64_t rows, size_t weight>
 void linear_batch_rule(const OperatorHandle& op, Stack* stack) {
   batch_linear(op, stack, rows, weight);
 }
 
-// A call with batched arguments, taken off the stack. While it lives vmap's own dispatch key is
-// off. Bit i of `rows`: argument i has rows that can take the batch in.
+// A call with batched arguments, taken off the stack. vmap's dispatch key is disabled during its
+// lifetime. Bit i of `rows`: argument i has rows that can take the batch in.
 class BatchedCall {
  public:
-  struct Argument {  // a tensor that is there
+  struct Argument {  // a defined tensor
     size_t position;
     Tensor value;                  // without this level's batch,
     std::optional<int64_t> batch;  // which is this dimension of it
@@ -54,7 +54,7 @@ class BatchedCall {
   const c10::IValue& value(size_t position) const { return arguments_[position]; }
 
   bool any() const { return any_; }              // whether any argument is batched
-  bool only_rows() const { return only_rows_; }  // and only such as have rows
+  bool only_rows() const { return only_rows_; }  // and only arguments with rows
   bool has_rows(const Argument& a) const { return (rows_ >> a.position & 1) != 0; }
   const c10::SymInt& size() const { return size_; }  // of the batch
 
@@ -67,11 +67,11 @@ class BatchedCall {
 
   // The value with the batch as dimension `dim`; an argument without a batch is expanded.
   Tensor with_batch(const Argument& a, int64_t dim) const;
-  // The batch folded into dimension `dim` of a sample: before it (`dim` from the front), or,
-  // counted from the end, behind it, so that the samples of a row lie side by side.
+  // The batch folded into dimension `dim` of a sample: before it if `dim` is counted from the
+  // front, after it if `dim` is counted from the end, so that the samples of a row are adjacent.
   Tensor folded(const Argument& a, int64_t dim) const;
 
-  // The results of the op for change(argument) instead of every tensor argument.
+  // The results of the op for change(argument) in place of every tensor argument.
   template <class F>
   Stack run(const F& change) const {
     Stack stack(arguments_);

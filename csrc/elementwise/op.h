@@ -1,12 +1,12 @@
 // An elementwise op is a struct with the op's own parts. This header makes the rest: the kernels of
 // each form, Meta, autograd, vmap, the dispatcher calls, and the registration. scale.h is the
 // struct to read. x is the first tensor, which the in-place form writes; A... are the types of the
-// arguments behind it, as the schema has them. A struct says:
+// arguments after it, in the schema's order. A struct says:
 //   kName                             of the schema; and kOverload and kForms, if not as below
 //   check(op, x, a..., out)           the dtype of the result. `out`: what is written, or undefined
-//   twin(x, a...)                     what torch makes of meta tensors like these
+//   twin(x, a...)                     the result in torch, computed on meta tensors
 //   Backward, saved(x, a...)          the Node, and a tuple of the values that it saves
-//   jvp(tangents, x, a..., result)    at primals; missing tangents are undefined, not all are
+//   jvp(tangents, x, a..., result)    at primals; missing tangents are undefined, one is not
 #pragma once
 
 #include <array>
@@ -29,7 +29,7 @@ template <class T>
 constexpr bool is_tensor =
     std::is_same_v<T, const Tensor&> || std::is_same_v<T, const OptionalTensor&>;
 
-// A tuple of the argument, which is undefined if it was not given, or none if it is no tensor.
+// A tuple of the argument, undefined if it was not given; an empty tuple if it is not a tensor.
 inline auto if_tensor(const Tensor& t) { return std::tie(t); }
 inline auto if_tensor(const OptionalTensor& t) { return std::tuple(value_or_undefined(t)); }
 template <class T>
@@ -37,7 +37,7 @@ std::tuple<> if_tensor(const T&) {
   return {};
 }
 
-// The same of a number, as kernels take it.
+// The same for a number, as kernels take it.
 inline auto if_number(const Scalar& s) { return std::tuple(to_scalar_arg(s)); }
 template <class T>
 std::tuple<> if_number(const T&) {
@@ -53,7 +53,7 @@ const T& primal_of(const T& value) {
   return value;
 }
 
-// f(the arguments that are tensors); a missing one is undefined.
+// Calls f with the arguments that are tensors; a missing one is undefined.
 template <class F, class... T>
 auto of_tensors(const F& f, const T&... arguments) {
   return std::apply(f, std::tuple_cat(if_tensor(arguments)...));
@@ -80,7 +80,7 @@ template <class Op, class... A>
 struct ElementwiseOp {
   static constexpr const char* kOverload = "";
   static constexpr unsigned kForms = kAllForms;
-  // Whether derivatives are at x, which the in-place form overwrites: then it saves a copy.
+  // Whether derivatives are evaluated at x. The in-place form overwrites x, so it saves a copy.
   static constexpr bool kAtX = false;
   // Whether x and the result have one tangent, which the in-place form need not write.
   static constexpr bool kKeepsTangent = false;
@@ -156,7 +156,7 @@ struct ElementwiseOp {
     }
   };
 
-  // TensorIterator refuses symbolic sizes, so a twin in torch says what comes out.
+  // TensorIterator refuses symbolic sizes, so a twin in torch gives the shape and dtype.
   struct Meta {
     static Tensor functional(const Tensor& x, A... a) {
       Op::check(Op::kName, x, a..., Tensor());
@@ -164,7 +164,7 @@ struct ElementwiseOp {
     }
     static void out(const Tensor& x, A... a, Tensor& out) {
       Op::check(Op::kName, x, a..., out);
-      at::neg_outf(Op::twin(x, a...), out);  // of its shape, and cast
+      at::neg_outf(Op::twin(x, a...), out);  // resizes and casts
     }
     static void inplace(Tensor& x, A... a) { Op::check(inplace_name(), x, a..., x); }
   };
@@ -243,7 +243,7 @@ struct ElementwiseOp {
   }
 };
 
-// Op's kernels on the CPU, and what it has on all devices. On CUDA: cuda/ops.cpp.
+// Registers Op's CPU kernels and the kernels for all devices. CUDA: cuda/ops.cpp.
 #define TREADLE_REGISTER_ELEMENTWISE(Op, kernel)                                             \
   TORCH_LIBRARY_IMPL(treadle, CPU, m) { Op::register_forms<Op::Kernels<OnCpu, kernel>>(m); } \
   TORCH_LIBRARY_IMPL(treadle, Meta, m) { Op::register_forms<Op::Meta>(m); }                  \

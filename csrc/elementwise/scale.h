@@ -20,7 +20,7 @@ struct ScaleOp : ElementwiseOp<ScaleOp, const Scalar&> {
 
   static Tensor twin(const Tensor& x, const Scalar& factor) { return at::mul(x, factor); }
 
-  // Linear, so it is the gradient of x by that of the result, and a tangent's tangent.
+  // The op is linear, so this gives both the gradient of x and the tangent of the result.
   static Tensor vjp(const Tensor& grad, const Scalar& factor) { return scale(grad, factor); }
 
   struct Backward : OpNode<Backward, Scalar> {

@@ -111,7 +111,7 @@ static Tensor rows_of(const Tensor& t, ScalarType dtype, int64_t n, int64_t c, b
   return rows.contiguous().view({n, c, -1});
 }
 
-// The gradient of a parameter, from that of every channel.
+// The gradient of a parameter, from the gradients of all channels.
 static Tensor of_parameter(const Tensor& grad, const Tensor& parameter) {
   if (!grad.defined()) return grad;
   return cast(at::sum_to(grad, parameter.sizes()), parameter.scalar_type());

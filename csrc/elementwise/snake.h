@@ -37,13 +37,13 @@ SnakeOperands check_snake_backward(const Tensor& grad, const Tensor& x, const Te
 
 // A backward pass.
 struct SnakeBackend {
-  // The chunks of work that a backward pass is divided into, and the pass.
+  // The number of chunks that a backward pass is divided into, and the pass itself.
   int64_t (*chunks)(const SnakeBackwardArgs& args);
   void (*backward)(const SnakeBackwardArgs& args, at::Device device);
-  bool short_rows;  // whether rows of a few elements are its own to deal with
+  bool short_rows;  // whether the backend handles rows of few elements itself
 };
 
-// Gradients of x, alpha and beta, those that the mask names. Without beta alpha's has both parts.
+// Gradients of x, alpha and beta where `mask` is true. Without beta, alpha's includes beta's.
 Tensors3 run_snake_backward(const SnakeBackend& backend, const Tensor& grad, const Tensor& x,
                             const Tensor& alpha, const OptionalTensor& beta,
                             std::optional<double> eps, std::array<bool, 3> mask, bool logscale);

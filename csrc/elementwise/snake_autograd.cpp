@@ -1,6 +1,6 @@
-// The derivatives of snake. The first is one fused op, snake_backward. Where a derivative of that
-// may be asked for it is composed of ops that have all of them, and so are tangents: the formulas
-// of kernels/math/snake.h, in float32 for half types. Those by a logarithm follow from its exp.
+// The derivatives of snake. The first is one fused op, snake_backward. Where that may be
+// differentiated again, it is composed of differentiable ops, and so are tangents: the formulas of
+// kernels/math/snake.h, in float32 for half types. With logscale the derivatives go through exp.
 #include <ATen/ExpandUtils.h>
 #include <ATen/OpMathType.h>
 
@@ -24,8 +24,8 @@ Tensor sine_quotient(const Tensor& t) {
   return at::where(near, series, sine(other) / other);
 }
 
-// A call as its derivatives see it: in the dtype of the computation, without logarithms, and with
-// alpha for a missing beta.
+// A call in the form that its derivatives use: in the dtype of the computation, without
+// logarithms, and with alpha for a missing beta.
 struct SnakeCall {
   Tensor x, alpha, beta;  // the last two along channels
   SnakeForm form;

@@ -9,8 +9,8 @@ namespace {
 
 using Argument = BatchedCall::Argument;
 
-// The channels of a sample of x, after the check of its parameters: with a batch in front a number
-// would pass for one.
+// The channels of a sample of x, after a check of its parameters: a batched number would otherwise
+// pass for a vector of channels.
 c10::SymInt checked_channels(const BatchedCall& call, size_t x) {
   const c10::SymDimVector shape = call.find(x)->shape();
   const c10::SymInt channels = snake_channels(shape);
@@ -23,7 +23,8 @@ c10::SymInt checked_channels(const BatchedCall& call, size_t x) {
   return channels;
 }
 
-// [N, B C, ...] of x or grad, as a sample [N, C, ...] has them; of fewer dimensions [1, B, ...].
+// [N, B C, ...] from x or grad whose samples are [N, C, ...]; [1, B, ...] if a sample has fewer
+// dimensions.
 Tensor into_channels(const BatchedCall& call, const Argument& a) {
   if (a.rank() < 2) return call.with_batch(a, 0).unsqueeze(0);
   return call.with_batch(a, 1).flatten(1, 2);
@@ -36,7 +37,7 @@ void give_channels(const BatchedCall& call, const Tensor& t, int64_t rank,
   call.give(t.unflatten_symint(1, {call.size(), channels}), 1);
 }
 
-// [B C] of a parameter.
+// A parameter as [B C].
 Tensor parameter_channels(const BatchedCall& call, const Argument& a, const c10::SymInt& channels) {
   return call.with_batch(a, 0).expand_symint({call.size(), channels}).flatten();
 }

@@ -1,6 +1,6 @@
 // Elementwise ops of one tensor, the rows of TREADLE_UNARY_OPS: out = f(x), and `<op>_backward`,
 // which is grad * f'(x). A struct has names and whether integers give integers (otherwise they give
-// the default float dtype), and says f''(x) in unary.cpp.
+// the default float dtype); unary.cpp defines its f''(x).
 #pragma once
 
 #include "elementwise/op.h"

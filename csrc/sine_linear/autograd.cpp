@@ -18,8 +18,8 @@ namespace {
 
 using namespace sine_layer;
 
-// Whether to save memory at the cost of another call of the dispatcher. That does not pay for the
-// sizes of fused_backward.cu, which has no grad_z in memory; symbolic sizes are not compared.
+// The size from which saving memory is worth another dispatcher call. Layers that fused_backward.cu
+// takes need no grad_z in memory; symbolic sizes are not compared.
 constexpr int64_t kLarge = int64_t{1} << 24;  // bytes
 
 bool large_grad_z(const Tensor& grad, const Tensor& weight) {
@@ -44,7 +44,7 @@ bool may_write(const Tensor& grad, const Layer& layer) {
 
 // ---- Nodes
 
-// Gradients in: of output and of z.
+// Incoming gradients: of output and of z.
 struct SineLinearBackward
     : OpNode<SineLinearBackward, Tensor, Tensor, Tensor, LayerOutput<true>, Tensor, double> {
   static constexpr const char* kName = "SineLinearBackward";
@@ -63,8 +63,8 @@ struct SineLinearBackward
       layer.backward_from_z(grad_z, need, 0, result);
       return result;
     }
-    // Release an output that is not read before allocating. Not where gradients are recorded: their
-    // derivatives find this Node through it.
+    // Release an output that is not read before allocating. Keep it where gradients are recorded:
+    // their derivatives find this Node through it.
     if (!at::GradMode::is_enabled() && !reads_output(output.scalar_type())) output.reset();
     const bool in_steps = (need[0] || need[1]) && large_grad_z(grads[0], weight);
     if (!in_steps) {
@@ -88,8 +88,8 @@ struct SineLinearBackward
   }
 };
 
-// Gradients out: of grad, factor and z; if the layer has no Node, of input, weight and bias instead
-// of z.
+// Outgoing gradients: of grad, factor and z; without a Node of the layer, of input, weight and bias
+// in place of z.
 struct SineLinearSlopeNode : OpNode<SineLinearSlopeNode, Tensor, Tensor, Tensor, Tensor, Tensor,
                                     LayerOutput<false>, Tensor, double, int64_t> {
   static constexpr const char* kName = "SineLinearSlopeBackward";

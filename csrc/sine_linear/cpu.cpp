@@ -12,7 +12,7 @@ namespace treadle {
 
 // Elements of a task, at least: 10 to 20 us of work.
 static constexpr int64_t kGrain = 8192;
-// Products of a chunk stay in the cache.
+// Small enough for a chunk's product to stay in the cache.
 static constexpr int64_t kGemmBytes = int64_t{1} << 23;
 
 static Tensor gemm_operand_cpu(const Tensor& t) { return t.to(at::toOpMathType(t.scalar_type())); }

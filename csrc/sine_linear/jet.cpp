@@ -113,7 +113,7 @@ OutputAndPhase run_jet_forward(const SineJetBackend& backend, const Tensor& jet,
   if (output.numel() == 0) return {output, phase};
   Tensor x = points_of(jet), own_weight = weight.contiguous();
   const Tensor own_bias = contiguous(bias);
-  if (x.size(2) == 0) {  // products of nothing are those of a zero
+  if (x.size(2) == 0) {  // no features: the same product as with one zero
     x = x.new_zeros({1, 1, 1}).expand({x.size(0), x.size(1), 1});
     own_weight = weight.new_zeros({shape.back(), 1});
   }
@@ -173,8 +173,8 @@ static Tensor jet_grad_z(const SineJetBackend& backend, const JetLayer& layer, c
   return grad_z;
 }
 
-// weight in the layout that cuBLAS multiplies fastest: in tf32 dense along the summed dimension, as
-// in the forward pass.
+// weight in the layout that cuBLAS multiplies fastest: in tf32 it is dense along the summed
+// dimension, as in the forward pass.
 static Tensor dense_along_sum(const Tensor& weight) {
   const bool tf32 = weight.is_cuda() && weight.scalar_type() == at::kFloat && tf32_allowed();
   return tf32 ? weight.t().contiguous().t() : weight;

@@ -1,4 +1,4 @@
-// sine_linear_jet: what its ops share. Formula, and what is kept: kernels/math/sine_jet.h.
+// sine_linear_jet: what its ops share. Formula and saved values: kernels/math/sine_jet.h.
 // Derivatives: jet_autograd.cpp.
 #pragma once
 

@@ -120,7 +120,7 @@ struct SineLinearJetBackward : OpNode<SineLinearJetBackward, Tensor, Tensor, Ten
                                 Tensor& phase, double omega, int64_t coordinates,
                                 const std::string& second) {
     if (!output.defined()) {
-      // It was overwritten. Within autocast, too, the layer keeps its dtype.
+      // The output was overwritten. Under autocast, too, the layer keeps its dtype.
       const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
       std::tie(output, phase) =
           jet_forward_op().call(jet, weight, optional(bias), omega, coordinates, second);

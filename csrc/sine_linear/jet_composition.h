@@ -1,6 +1,6 @@
 // sine_linear_jet in ATen ops, in float at least, for tangents and second derivatives. y = F(z) is
 // pointwise in z = jet weight^T + bias (to the value), so with its Jacobian J:
-//   push(v) = J v     pull(g) = J^T g     bend(g, v) = the gradient of g . (J v) by z
+//   push(v) = J v     pull(g) = J^T g     bend(g, v) = the gradient of g . (J v) with respect to z
 // bend is symmetric: it is also the tangent of pull(g) for a tangent v of z.
 #pragma once
 
@@ -102,7 +102,7 @@ class JetComposition {
   ScalarType dtype_;
   JetParts parts_;
   Tensor x_, w_;
-  Tensor first_, second_, third_, fourth_;  // [1, ..., O], derivatives of sin(omega z) by z
+  Tensor first_, second_, third_, fourth_;  // [1, ..., O], d^k sin(omega z) / dz^k
   Tensor z1_, z2_, squares_;                // parts of z, and of its squares as z2_ has them
 
   bool any_second() const { return parts_.seconds() > 0; }

@@ -1,5 +1,6 @@
-// vmap of sine_linear_jet: a batch of jets is more points, behind the parts. A batch of weights, or
-// of gradients of weights, which are sums over the points, goes through the op sample by sample.
+// vmap of sine_linear_jet: a batch of jets becomes more points, after the dimension P. A batch of
+// weights, or of gradients of weights, which are sums over the points, goes through the op sample
+// by sample.
 #include "common/vmap.h"
 #include "sine_linear/jet.h"
 
@@ -8,14 +9,15 @@ namespace treadle {
 using Argument = BatchedCall::Argument;
 
 static void check_rank(const BatchedCall& call, const Argument& a, bool is_jet, bool is_weight) {
-  // With the batch among its dimensions it would look like a jet.
+  // With the batch among its dimensions, a smaller tensor would look like a jet.
   TORCH_CHECK(!is_jet || a.rank() >= 2, call.op_name(), ": ", call.name(a),
               " must have shape [P, ..., I], got ", a.shape());
   TORCH_CHECK(!is_weight || a.rank() == 2, call.op_name(), ": ", call.name(a),
               " must have shape [O, I], got ", a.shape());
 }
 
-// Bit i of `jets` and of `phases`: argument i is [P, ..., C], or [..., C]. The same of the results.
+// Bit i of `jets`: argument i is [P, ..., C]; bit i of `phases`: it is [..., C]. Likewise for
+// the results.
 static void batch_jet(const OperatorHandle& op, Stack* stack, uint64_t jets, uint64_t phases,
                       size_t weight, bool sums) {
   const BatchedCall call(op, stack, jets | phases);

@@ -1,5 +1,5 @@
-// sine_linear: what its ops and their backends share. Derivatives: autograd.cpp. What is kept for
-// them: kernels/math/sine_linear.h.
+// sine_linear: what its ops and their backends share. Derivatives: autograd.cpp. The values saved
+// for them: kernels/math/sine_linear.h.
 #pragma once
 
 #include <array>
@@ -39,10 +39,10 @@ struct SineLayer {
 
 void check_sine_linear(const char* op, const Tensor& input, const Tensor& weight,
                        const Tensor& bias);
-// `t`, argument `name`, must have `shape`, that of output, and be like input otherwise.
+// Checks that `t`, the argument `name`, has output's `shape`, and input's dtype and device.
 void check_output_like(const char* op, const char* name, const Tensor& t, const Tensor& input,
                        c10::SymIntArrayRef shape);
-// `phase` must be what the forward pass of `input`, the argument `name`, keeps.
+// Checks that `phase` is like the one that a forward pass of `input`, the argument `name`, saves.
 void check_phase(const char* op, const Tensor& phase, const char* name, const Tensor& input,
                  c10::SymIntArrayRef shape);
 // factor may be undefined.
@@ -58,7 +58,7 @@ inline bool reads_output(ScalarType dtype) { return dtype == at::kFloat; }
 
 // ---- shared by forward, backward and autograd
 
-// A tensor [..., C] as [R, C], or behind `front` dimensions, at most one, as [N, R, C].
+// A tensor [..., C] as [R, C], or as [N, R, C] if `front`, at most 1, is 1.
 Tensor rows_of(const Tensor& t, int64_t front);
 // Keeps the dimension N if the weight has one.
 inline Tensor rows_of(const Tensor& t, const Tensor& weight) {

@@ -13,7 +13,7 @@ from torch import Tensor
 import treadle
 
 WARM_UP = 3
-# Whose success is told: the agent's own, and what is left without one of its parts.
+# The agents to evaluate: the full agent, and the agent without one of its parts.
 WHO = {
     "agent": "the agent",
     "cue forgotten": "the agent, made to forget the first frame",
@@ -25,9 +25,8 @@ WHO = {
 class Loop:
     """An eye and a mind in a world, which steps all rows at a time.
 
-    A step writes its state where the next one reads it, so a captured step can be replayed. ``who``
-    is one of WHO. With ``make_step`` the layer runs as treadle.nn.make_step's graph, which keeps
-    its state itself.
+    A step updates its state in place, so a captured step can be replayed. ``who`` is one of WHO.
+    With ``make_step`` the layer runs as treadle.nn.make_step's graph, which keeps its state itself.
     """
 
     def __init__(
@@ -41,7 +40,7 @@ class Loop:
         )
         self.h: Tensor = state
         self.moves = torch.arange(ACTIONS, device=world.device)
-        self.last = torch.zeros(world.rows, ACTIONS, **kind)  # the move before, to know where it is
+        self.last = torch.zeros(world.rows, ACTIONS, **kind)  # the previous move
         self.frame = torch.empty(0)  # what it saw last
 
     def perceive(self) -> Tensor:
@@ -69,7 +68,7 @@ class Loop:
         scores, value = self.reason(x, begins)
         if self.who == "random":
             scores = torch.zeros_like(scores)
-        # The largest of scores with Gumbel noise is a draw from their softmax.
+        # The argmax of scores with Gumbel noise is a sample from their softmax.
         action = (scores - torch.empty_like(scores).exponential_().log()).argmax(-1)
         chance = scores.log_softmax(-1).gather(-1, action[:, None])[:, 0]
         self.last.copy_(action[:, None] == self.moves)
@@ -124,8 +123,8 @@ def player(loop: Loop, steps: int) -> Callable[[], tuple[dict[str, Tensor], Tens
 
 
 def success(loop: Loop, steps: int) -> dict[str, float]:
-    """Count the episodes that end within ``steps``, the share that end on the right digit, and how
-    many steps they take."""
+    """Counts the episodes that end within ``steps``, the share that end on the right digit, and
+    their steps."""
     ends = right = torch.zeros((), device=loop.world.device)
     for _ in range(steps):
         played = loop.step()

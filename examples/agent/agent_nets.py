@@ -31,7 +31,7 @@ class Eye(nn.Module):
 
 
 class Mind(nn.Module):
-    """Remembers what was read and where it went; scores the moves and guesses the reward."""
+    """Remembers what was read and the moves; scores the next moves and predicts the reward."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()

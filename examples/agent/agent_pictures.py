@@ -55,8 +55,8 @@ def watch(loop: Loop, steps: int) -> list[list[Moment]]:
 
 
 def choose(episodes: list[list[Moment]]) -> list[list[Moment]]:
-    """The first that suit a picture: they found the digit, and had to search for it; where one
-    failed, it comes last."""
+    """The first episodes that suit a picture: the agent searched and found the digit; a failed one,
+    if any, comes last."""
     fit = [e for e in episodes if SHORTEST <= len(e) <= LONGEST]
     good = [e for e in fit if e[-1].reward > 0]
     bad = [e for e in fit if e[-1].reward <= 0][:1]
@@ -88,7 +88,7 @@ def draw_room(axes: Axes, moment: Moment, step: int) -> None:
 
 
 def draw_view(axes: Axes, moment: Moment, last: bool) -> None:
-    """The frame, the digits that were read in it, and the move; in colour how it ended."""
+    """The frame, the digits read in it, and the move; the colour shows the outcome."""
     axes.imshow(moment.frame, cmap="gray_r", vmin=0, vmax=1.2)
     for place, kind in enumerate(moment.read):
         if kind < DIGITS:
@@ -100,7 +100,7 @@ def draw_view(axes: Axes, moment: Moment, last: bool) -> None:
 
 
 def draw_figure(path: Path, record: dict[str, Any]) -> None:
-    """The curve of learning, success beside what it lacks a part, and frames per second."""
+    """The learning curve, success with and without each part, and frames per second."""
     figure = Figure(figsize=(11, 3.6), layout="constrained")
     left, middle, right = figure.subplots(1, 3, width_ratios=(1, 0.7, 1.3))
     left.plot(record["curve"], lw=1.2)

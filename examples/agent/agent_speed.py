@@ -17,14 +17,14 @@ from torch import Tensor
 Row = dict[str, Any]
 ON_CPU = "world on the CPU"
 TOGETHER = 32  # steps of the longest graph
-# So many steps are issued while the device still sleeps: their kernels fit into its queue.
+# Steps issued while the device sleeps: their kernels must fit into its queue.
 AHEAD, ROUNDS = 6, 15
 SLEEP = 1 << 26  # cycles, a few hundredths of a second
 
 
 class HostWorld:
-    """A world on the CPU for nets on a GPU, as most environments are: a frame goes there and an
-    action comes back at every step."""
+    """A world on the CPU, as most environments are, with nets on a GPU: every step sends a frame to
+    the GPU and an action back."""
 
     def __init__(self, world: World, device: torch.device) -> None:
         self.world, self.device, self.rows = world, device, world.rows
@@ -42,7 +42,7 @@ class HostWorld:
 
 
 def ways(eye: Eye, mind: Mind, sheet: Sheet, rows: int) -> Iterator[tuple[str, Callable, int]]:
-    """Each way to run the loop, a call, and how many steps that takes."""
+    """The ways to run the loop. Each has a name, a call, and the number of steps per call."""
 
     def loop(**options: bool) -> Loop:
         return Loop(World(sheet, rows), eye, mind, **options)
@@ -81,7 +81,7 @@ def measure(eye: Eye, mind: Mind, sheet: Sheet, sizes: list[int], seconds: float
 
 
 def wall(call: Callable[[], object], device: torch.device, seconds: float) -> float:
-    """Seconds of a call among many; the host waits for the device only after the last one."""
+    """Seconds per call over many calls; the host waits for the device only after the last one."""
 
     def many(count: int) -> float:
         wait(device)
@@ -103,9 +103,9 @@ def wait(device: torch.device) -> None:
 
 
 def alone(call: Callable[[], object], steps: int) -> tuple[float, float]:
-    """Seconds of a call: of the host, when it need not wait for the device, and of the device, when
-    it need not wait for the host. To measure the latter, a sleeping kernel goes first,
-    and everything is issued before it wakes."""
+    """Seconds per call: the host's if it never waits for the device, and the device's if it never
+    waits for the host. For the latter a sleeping kernel runs first, and everything is issued before
+    it wakes up."""
     calls, cycles = max(1, AHEAD // steps), SLEEP
     host: list[float] = []
     device: list[float] = []

@@ -2,8 +2,8 @@
 
 A room has 5 x 5 tiles of 8 x 8 pixels, a wall around them, and a digit in each corner. The agent
 begins in the middle and sees the 3 x 3 tiles around it: no corner yet. Only the first frame also
-shows the cue, a digit under its feet. The right corner has the same digit in another hand. Where an
-episode ends, on a digit or at its last step, the next begins in that row.
+shows the cue, a digit under its feet. The right corner has the same digit in another hand. When an
+episode ends, on a digit or at its last step, the next one begins in that row.
 
 Nothing here reads a tensor's value, so on a GPU the host never waits.
 """
@@ -30,7 +30,7 @@ TEST_DIGITS = 360
 
 @dataclass
 class Sheet:
-    """Pictures of tiles [N, 8, 8] and their kinds [N]: floor, wall, then digits in their order."""
+    """Pictures of tiles [N, 8, 8] and their kinds [N]: floor, wall, then all digits in order."""
 
     pictures: Tensor
     kinds: Tensor
@@ -43,7 +43,7 @@ class Sheet:
 
 
 def load_sheets(device: torch.device) -> tuple[Sheet, Sheet]:
-    """scikit-learn's digits in two sheets: those to learn from, and the last 360, to be tested."""
+    """scikit-learn's digits in two sheets: the training digits and the last 360, for the test."""
     digits = load_digits()
     images = torch.tensor(digits.images / 16, dtype=torch.float32)
     labels = torch.tensor(digits.target)
@@ -69,7 +69,7 @@ def make_sheet(images: Tensor, labels: Tensor, device: torch.device) -> Sheet:
 
 
 class World:
-    """``rows`` rooms, each followed by another without end. ``step`` writes in place."""
+    """``rows`` rooms; a new one follows each that ends. ``step`` writes in place."""
 
     def __init__(self, sheet: Sheet, rows: int) -> None:
         self.sheet, self.rows = sheet, rows
@@ -91,14 +91,15 @@ class World:
         self._begin()
 
     def _draw(self, digits: Tensor) -> Tensor:
-        """A picture of each of the digits, as places in the sheet."""
+        """Draws a picture of each of the digits. Returns their positions in the sheet."""
         first, count = self.sheet.first[digits], self.sheet.count[digits]
         return first + (torch.rand(digits.shape, device=self.device) * count).long()
 
     def _begin(self) -> None:
-        """New rooms in the rows that begin. All are drawn, as only the device knows which."""
+        """New rooms in the rows that begin. Rooms are drawn for all rows, because only the device
+        knows which begin."""
         chances = torch.rand(self.rows, DIGITS, device=self.device) * (self.sheet.count > 0)
-        digits = chances.topk(CORNERS, -1).indices  # four that differ
+        digits = chances.topk(CORNERS, -1).indices  # four different ones
         which = (torch.rand(self.rows, 1, device=self.device) * CORNERS).long()
         wanted = digits.gather(1, which)
         tiles = self.empty.repeat(self.rows, 1)
@@ -111,11 +112,11 @@ class World:
         self.clock.masked_fill_(new, 0)
 
     def in_view(self) -> Tensor:
-        """The tiles around each, [B, 9], as places in the sheet."""
+        """The tiles around each agent, [B, 9], as positions in the sheet."""
         return self.tiles.gather(1, self.at[:, None] + self.window)
 
     def frame(self) -> Tensor:
-        """What each sees, [B, 1, 24, 24]."""
+        """The agents' frames, [B, 1, 24, 24]."""
         return paint(self.sheet, self.in_view())
 
     def step(self, action: Tensor) -> tuple[Tensor, Tensor]:

@@ -42,7 +42,7 @@ except ImportError as error:
         f"find_digit.py: {error.name} is missing; it comes with pip install -r requirements.txt"
     )
 
-# Much entropy, or it settles for guessing which of the last corners it is.
+# High entropy, because the agent would otherwise settle for guessing among the last corners.
 RULES = ppo.Rules(discount=0.97, trace=0.95, clip=0.2, entropy=0.04, epochs=4, parts=4)
 TARGET, SHOWN = 0.85, 20
 # For the measurement of speed: rows, and seconds for each way.
@@ -52,7 +52,7 @@ SIZES, SECONDS = {"cpu": [64, 512], "cuda": [256, 2048, 16384]}, 1.0
 @dataclass
 class Settings:
     rows: int = 256
-    steps: int = 32  # of a batch
+    steps: int = 32  # steps per batch
     hidden: int = 128
     reading: int = 800  # steps of the eye's learning
     updates: int = 160
@@ -68,7 +68,7 @@ class Training:
         self.loop, self.settings = loop, settings
         self.play = player(loop, settings.steps)
         self.optimizer = torch.optim.Adam(loop.mind.parameters(), settings.learning_rate)
-        # On the device, so that only who prints them waits: episodes that ended, those on the right
+        # Kept on the device, so that only printing waits: episodes that ended, those on the right
         # digit, and those that began in the middle of a batch.
         self.counts: list[Tensor] = []
 
@@ -87,7 +87,7 @@ class Training:
 
     def judge(self, part: ppo.Played, start: Tensor) -> tuple[Categorical, Tensor]:
         scores, value, _ = self.loop.mind(part["x"], start, part["begins"])
-        # Validating its arguments would wait for them.
+        # Validation would make the host wait for the device.
         return Categorical(logits=scores, validate_args=False), value
 
     def curve(self) -> list[float]:

@@ -10,7 +10,7 @@ STYLES = {"treadle": "-", "torch": "--"}
 
 
 def draw(record: dict[str, Any], path: Path) -> None:
-    from matplotlib.figure import Figure  # learning alone does without
+    from matplotlib.figure import Figure  # not needed for training
 
     figure = Figure(figsize=(9 if record["runs"] else 5.4, 3.6), layout="constrained")
     if record["runs"]:

@@ -17,7 +17,7 @@ SECONDS = 1.0  # of each measurement, but at least three times
 
 @dataclass
 class Workload:
-    """``batch`` rows of ``length`` tokens: learnt in one step, or generated.
+    """``batch`` rows of ``length`` tokens, to learn in one step or to generate.
 
     bfloat16 is autocast in training, as Trainer does it, and the parameters' dtype in generation.
     """
@@ -66,7 +66,7 @@ def generation_speed(models: Models, load: Workload) -> dict[str, float]:
 def in_turns(
     calls: dict[str, Callable[[], object]], load: Workload, device: torch.device
 ) -> dict[str, float]:
-    """Tokens per second by the median time of each call, one after the other, after a warm-up."""
+    """Tokens per second, from the median times of calls that alternate, after a warm-up."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     begun = time.perf_counter()
     while min(map(len, times.values())) < 4 or time.perf_counter() - begun < SECONDS * len(calls):

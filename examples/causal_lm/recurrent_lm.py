@@ -21,8 +21,8 @@ import treadle
 
 
 class TorchLSTM(nn.LSTM):
-    """torch's. On a CPU for which oneDNN has no LSTM in bfloat16 it stays in float32 under
-    autocast, where torch would raise."""
+    """torch's layer. On a CPU without a bfloat16 LSTM in oneDNN it stays in float32 under autocast,
+    where torch would raise."""
 
     def forward(self, input: Tensor, hx: Any = None) -> Any:
         onednn = torch.backends.mkldnn.is_available()
@@ -52,7 +52,7 @@ class RecurrentLMConfig(PretrainedConfig):
         mixer: "lstm", "gru" or "lltm".
         kernels: "treadle", or "torch" for torch's layer of the same name (there is no LLTM).
         cell_pull: this share of the mean magnitude of an LLTM's c is added to the loss in training,
-            because an LLTM never forgets.
+            because an LLTM has no forget gate.
     """
 
     model_type = "treadle-recurrent-lm"
@@ -79,7 +79,8 @@ class RecurrentLMConfig(PretrainedConfig):
             raise ValueError(
                 f"RecurrentLMConfig: mixer/kernels must be one of {known}, got {mixer}/{kernels}"
             )
-        # No text of bytes has a NUL, and paragraphs begin after a newline. Nothing ends a text.
+        # Texts contain no NUL byte, and paragraphs begin after a newline. There is no end-of-text
+        # token.
         super().__init__(**{"bos_token_id": 10, "pad_token_id": 0, "eos_token_id": None} | rest)
 
 
@@ -94,7 +95,7 @@ class RecurrentCache:
 
     def __init__(self, blocks: int) -> None:
         self.states: list[States | None] = [None] * blocks
-        self.is_linear = [True] * blocks  # as transformers calls states of one size
+        self.is_linear = [True] * blocks  # transformers' name for states of constant size
         self.seen = 0
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -149,7 +150,7 @@ class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
     base_model_prefix = "model"
     main_input_name = "input_ids"
     accepts_loss_kwargs = False  # the loss is a mean over the batch that is given, as Trainer asks
-    _is_stateful = True  # a state cannot be taken back to an earlier place of the text
+    _is_stateful = True  # a state cannot be rolled back to an earlier position
 
     def __init__(self, config: RecurrentLMConfig) -> None:
         super().__init__(config)
@@ -169,18 +170,17 @@ class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
         return_dict: bool | None = None,
         past_key_values: RecurrentCache | None = None,
     ) -> CausalLMOutputWithPast:
-        """Read a text, or go on reading.
+        """Read a text, or continue reading one.
 
         Args:
-            input_ids: [B, T], of a text that goes on only what is new.
+            input_ids: [B, T]; for a text that continues, only the new tokens.
             attention_mask: [B, S], S >= T the length with what was read before: zeros before a text
                 begins (padding on the left), ones after.
-            labels: [B, T], the tokens themselves, -100 where none counts: adds ``loss``.
-            cache: the cache of what was read before; it is brought up to date.
-            use_cache: whether to return a cache; None: as the config says, but not in training.
-            logits_to_keep: of how many last places to score the next token; 0: of all.
-            return_dict: ignored.
-            past_key_values: what transformers before 5.24 calls ``cache``.
+            labels: [B, T], the tokens themselves, -100 where a position does not count: adds
+            ``loss``. cache: the cache of what was read before; it is updated in place. use_cache:
+            whether to return a cache; None: as the config says, but not in training.
+            logits_to_keep: the number of last positions for which to score the next token; 0: all.
+            return_dict: ignored. past_key_values: what transformers before 5.24 calls ``cache``.
         """
         if use_cache is None:
             use_cache = self.config.use_cache and not self.training
@@ -193,7 +193,7 @@ class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
             cells.append(states[-1])
             cache.states[place] = states
         cache.seen += input_ids.size(1)
-        # Tied: the rows that stand for the tokens also score them.
+        # Tied weights: the embedding also scores the tokens.
         logits = F.linear(self.norm(x[:, -logits_to_keep:]), self.embedding.weight)
         loss = None if labels is None else self._loss(logits, labels, cells)
         returned = {CACHE: cache if use_cache else None}
@@ -207,8 +207,8 @@ class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
         return loss
 
     def _begins(self, mask: Tensor | None, steps: int) -> Tensor | None:
-        """Where texts begin behind padding, [B, T]; None if none does."""
-        # A single step follows what was read; asking a GPU at each would make the host wait.
+        """Marks [B, T] where texts begin after padding; None if there is no padding."""
+        # A single step continues a text; reading the mask at each step would make the host wait.
         if mask is None or steps == 1 or bool(mask.all()):
             return None
         if self.config.kernels == "torch":
@@ -252,7 +252,7 @@ class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
         self.embedding = value
 
     def _init_weights(self, module: nn.Module) -> None:
-        # Uses torch.nn.init, which transformers patches so that it leaves loaded weights alone.
+        # Uses torch.nn.init, which transformers patches so that it does not change loaded weights.
         if isinstance(module, (nn.Linear, nn.Embedding)):
             nn.init.normal_(module.weight, std=0.02)
             if getattr(module, "bias", None) is not None:

@@ -4,10 +4,10 @@
     python examples/causal_lm/train_lm.py --mixer gru      or lltm, which torch has no layer for
     python examples/causal_lm/train_lm.py --figures DIR    losses, tokens per second: JSON and PNG
 
-It takes transformers and accelerate (--speeds-only does without the latter: it trains nothing).
-The text is that of examples/characters.py (or --text FILE). The model is recurrent_lm.py beside
-this file: treadle's recurrent layer where others have attention. Both runs start from the same
-weights and read the same pieces, so their losses differ by rounding, which training makes larger.
+It needs transformers and accelerate (--speeds-only needs no accelerate, because it does not train).
+The text is that of examples/characters.py (or --text FILE). The model is recurrent_lm.py in this
+folder, with treadle's recurrent layer in place of attention. Both runs start from the same weights
+and read the same pieces, so their losses differ only by rounding, which training amplifies.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # all that is loaded was saved here
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # only locally saved files are loaded
 
 NEEDED = "what it needs: pip install 'transformers>=4.50' accelerate"
 try:
@@ -93,7 +93,7 @@ CUDA_LOADS = [
 
 
 class Pieces(torch.utils.data.Dataset[dict[str, Tensor]]):
-    """A text in pieces of equal length, each its own labels."""
+    """A text in pieces of equal length; each piece is its own labels."""
 
     def __init__(self, text: str, length: int) -> None:
         numbers = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8).long()
@@ -107,7 +107,7 @@ class Pieces(torch.utils.data.Dataset[dict[str, Tensor]]):
 
 
 class RecordingTrainer(Trainer):
-    """Keeps the loss of every step, on its device."""
+    """Records the loss of every step, on its device."""
 
     losses: list[Tensor]
 
@@ -182,7 +182,7 @@ def train(
 def learn(
     settings: Settings, sides: list[str], text: str, device: torch.device, output: Path
 ) -> dict[str, Any]:
-    """Train each side's layers; what treadle's learnt is saved, loaded and written with."""
+    """Train with each side's layers; save and load treadle's model, and write a text with it."""
     runs = {}
     for kernels in sides:
         print(f"{settings.mixer} of {kernels} on {device}: bits a byte")
@@ -197,7 +197,7 @@ def learn(
 
 
 def write(folder: Path, device: torch.device, count: int = 200) -> str:
-    """A text by the model that was saved in ``folder``, drawn from its likeliest bytes."""
+    """A text by the model saved in ``folder``, sampled from its likeliest bytes."""
     model = AutoModelForCausalLM.from_pretrained(folder).to(device).eval()
     prompt = torch.tensor([list(PROMPT.encode())], device=device)
     set_seed(0)
@@ -208,7 +208,7 @@ def write(folder: Path, device: torch.device, count: int = 200) -> str:
 def speeds(
     settings: Settings, loads: list[Workload], sides: list[str], device: torch.device
 ) -> list[dict[str, Any]]:
-    """Tokens per second of each load and each side's layers, measured in turns."""
+    """Tokens per second of each load and each side's layers, measured alternately."""
     rows = []
     for load in loads:
         measure = training_speed if load.task == "training" else generation_speed

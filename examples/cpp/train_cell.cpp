@@ -1,6 +1,6 @@
 // Every op of treadle from C++, and a small recurrent net trained through C++ autograd. No Python.
 //
-// The net reads a sequence of random numbers, one a step, and learns to say their mean.
+// The net reads a sequence of random numbers, one per step, and learns to output their mean.
 #include <torch/torch.h>
 #include <treadle/ops.h>
 
@@ -36,7 +36,7 @@ void call_every_op(torch::Device device) {
   require(torch::allclose(treadle::sine_linear(a, weight, bias, 2),
                           (2 * torch::linear(a, weight, bias)).sin(), 1e-4, 1e-5),
           "sine_linear");
-  // Value and derivative by one coordinate, of which z = W v + b and W v' are made.
+  // Value v and derivative v' with respect to one coordinate give z = W v + b and W v'.
   const Tensor jet = treadle::sine_linear_jet(torch::stack({b, b + 1}), weight, bias, 2, 1);
   const Tensor z = torch::linear(b, weight, bias), slope = torch::linear(b + 1, weight);
   require(
@@ -112,7 +112,7 @@ void call_layers(torch::Device device) {
     require(torch::allclose(ours[i], theirs[i]), "lltm's gradients");
   }
 
-  // Every row as long as the others: the packed batch of the same sequences.
+  // All rows have equal lengths: the packed batch of the same sequences.
   const Tensor sizes = torch::full({kSteps}, kRows, torch::kLong);
   const auto packed =
       treadle::lltm(x.flatten(0, 1), sizes, {h0, c0}, params, /*has_biases=*/true,

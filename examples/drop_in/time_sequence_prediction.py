@@ -1,12 +1,13 @@
-"""Sine waves foretold in the shapes of PyTorch's time_sequence_prediction, by treadle.nn.replace.
+"""Predicts sine waves, in the shapes of PyTorch's time_sequence_prediction, with
+treadle.nn.replace.
 
     python examples/drop_in/time_sequence_prediction.py --json FILE
 
-100 waves of 1000 steps and some phase, in float64: 97 to learn from, 3 to be tested on, two layers
-51 wide, LBFGS at a rate of 0.8, and after each step of it 1000 more steps of the waves from the
-model's own outputs. The script is our own; what it shares with pytorch/examples are these numbers.
-There the layers are two nn.LSTMCell in a loop over steps: here they are one nn.LSTM, which computes
-the same. Beside it learns a copy whose LSTM is treadle's.
+100 waves of 1000 steps with random phases, in float64: 97 to learn from, 3 for the test, two layers
+51 wide, LBFGS at a rate of 0.8, and after each of its steps 1000 more values predicted from the
+model's own outputs. The script is our own; only these numbers come from pytorch/examples. There the
+layers are two nn.LSTMCell in a loop over steps; here they are one nn.LSTM, which computes the same.
+A copy whose LSTM is treadle's learns along with it.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ class WaveModel(nn.Module):
 
 
 def make_waves(count: int, length: int) -> Tensor:
-    """[count, length]: sines of one period that begin anywhere."""
+    """[count, length]: sines of one period with random phases."""
     starts = torch.randint(-4 * PERIOD, 4 * PERIOD, (count, 1))
     return torch.sin((torch.arange(length) + starts).double() / PERIOD)
 
 
 def learner(model: nn.Module, waves: Tensor, future: int, told: list[float]) -> Step:
-    """Writes to ``told`` the error on the tested waves after each step."""
+    """Writes the error on the test waves to ``told`` after each step."""
     learnt, tested = waves[TESTED:], waves[:TESTED]
     optimizer = torch.optim.LBFGS(model.parameters(), lr=RATE)
 
@@ -56,7 +57,7 @@ def learner(model: nn.Module, waves: Tensor, future: int, told: list[float]) -> 
         return loss
 
     def step(_: int) -> float:
-        loss = optimizer.step(error).item()  # that before the step: the first of its evaluations
+        loss = optimizer.step(error).item()  # the loss before the step, its first evaluation
         with torch.no_grad():
             values = model(tested[:, :-1], future)
         told.append(F.mse_loss(values[:, : tested.size(1) - 1], tested[:, 1:]).item())

@@ -4,9 +4,9 @@
 
 Embedding, two layers of torch.nn.LSTM, head: 200 wide, batches of 20 columns of text, 35 words at a
 time, SGD at a rate of 20, gradients clipped at 0.25, dropout of 0.2 (--percent 20). The script is
-our own; what it shares with pytorch/examples are these numbers. The words are those of the text of
-examples/characters.py. Beside it learns a copy whose LSTM is treadle's. (cuDNN draws what it drops
-between its layers in a way of its own: on a GPU the losses of both compare with --percent 0 alone.)
+our own; only these numbers come from pytorch/examples. The words are those of the text of
+examples/characters.py. A copy whose LSTM is treadle's learns along with it. (cuDNN draws its
+dropout masks differently: on a GPU losses are comparable only with --percent 0.)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from characters_text import find_text
 
 RATE, CLIP = 20.0, 0.25
-LEAST = 3  # words that come less often are one word
+LEAST = 3  # rarer words are merged into one
 
 
 class WordModel(nn.Module):
@@ -68,7 +68,7 @@ def learner(model: nn.Module, columns: Tensor, length: int) -> Step:
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
-        # The next piece goes on from these states, but its gradients stop here.
+        # The next piece continues from these states, but its gradients stop here.
         kept["hx"] = tuple(state.detach() for state in hx)
         return loss.item()
 

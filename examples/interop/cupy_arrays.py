@@ -22,7 +22,7 @@ extern "C" __global__ void add_scaled(const float* a, const float* b, float alph
 
 
 def here() -> object:
-    """The current GPU and CuPy's current stream. CuPy's memory pool goes by that stream, too."""
+    """The current GPU and CuPy's current stream, which CuPy's memory pool also uses."""
     return kernels.device(cupy.cuda.get_current_stream().ptr, cupy.cuda.Device().id)
 
 

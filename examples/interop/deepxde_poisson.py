@@ -57,10 +57,10 @@ def answer(x: np.ndarray) -> np.ndarray:
 
 
 def equation(net: Net) -> Callable[[Tensor, Tensor], Tensor]:
-    """The residual at x, where the net has the values y."""
+    """The residual at x, where y are the net's values."""
 
     def by_jet(x: Tensor, y: Tensor) -> Tensor:
-        # DeepXDE calls the net at x, and then asks for this.
+        # DeepXDE calls the net at x before it calls this.
         return net.jet.laplacian - source(x)
 
     def by_autograd(x: Tensor, y: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ def equation(net: Net) -> Callable[[Tensor, Tensor], Tensor]:
 def train(by_jet: bool, steps: int) -> tuple[float, float]:
     """The error, as a share of the answer's norm, and the processor's seconds."""
     dde.config.set_random_seed(0)
-    # In float32 the two part after some hundred steps, by roundings alone.
+    # In float32 the two diverge after some hundred steps because of rounding.
     dde.config.set_default_float("float64")
     net = Net(by_jet)
     square = dde.geometry.Rectangle([-1, -1], [1, 1])

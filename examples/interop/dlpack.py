@@ -1,6 +1,6 @@
 """DLPack: one memory, seen by torch and by another package, with treadle's torch ops on it.
 
-Arrays of those that are installed become tensors and come back, at one address: without a copy.
+Arrays of the installed packages become tensors and come back at the same address, without a copy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def with_numpy() -> str:
     assert np.allclose(array, expected, rtol=0, atol=2e-7), "the array has changed"
     assert np.from_dlpack(tensor).ctypes.data == tensor.data_ptr()
 
-    # Autograd goes through tensors alone: a view for another package is detached first.
+    # Autograd only works on tensors: a view for another package is detached first.
     x = torch.from_dlpack(array).requires_grad_()
     treadle.sine(x).sum().backward()
     assert x.grad is not None
@@ -32,7 +32,7 @@ def with_numpy() -> str:
 
 
 def with_jax() -> str:
-    # JAX takes three quarters of a GPU's memory otherwise, and torch is there, too.
+    # Otherwise JAX allocates three quarters of a GPU's memory, and torch needs some, too.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
     import jax.numpy as jnp
@@ -59,9 +59,9 @@ def with_tensorflow() -> str:
 
     with tensorflow.device("CPU"):
         array = tensorflow.linspace(-3.0, 3.0, 1024)
-    tensor = torch.from_dlpack(array)  # never changes, as JAX's
+    tensor = torch.from_dlpack(array)  # immutable, as in JAX
     result = treadle.sine(tensor)
-    # TensorFlow tells no address: what it hands out twice must lie in one place.
+    # TensorFlow gives no address, so two exports of one array must have the same pointer.
     assert torch.from_dlpack(array).data_ptr() == tensor.data_ptr()
     back = tensorflow.experimental.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(result))
     assert torch.from_dlpack(back).data_ptr() == result.data_ptr()
@@ -88,7 +88,7 @@ def with_numba() -> str:
     import numba
     from numba import cuda, vectorize
 
-    # On the CPU Numba works on NumPy's arrays, so on those around a tensor's memory as well.
+    # On the CPU Numba works on NumPy arrays, including those that share a tensor's memory.
     twice = vectorize(["float32(float32)"])(lambda x: 2 * x)
     tensor = torch.linspace(-3, 3, 1024)
     expected = treadle.scale(tensor, 2)

@@ -1,7 +1,7 @@
 """treadle/kernels.h by ctypes: the structs, and a call that raises. The recipes here share it.
 
-Nothing of it is the package's: copy what you need. It finds the library without importing treadle,
-so a program that uses it needs no torch.
+This file is not part of the package: copy what you need. It finds the library without importing
+treadle, so a program that uses it needs no torch.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def number(value: float) -> Number:
 
 
 def array(x: Any) -> ctypes.Structure:
-    """An array of NumPy, CuPy, PyCUDA, Numba or torch, where it is: no copy. Keep `x` meanwhile."""
+    """Describes an array of NumPy, CuPy, PyCUDA, Numba or torch without a copy. Keep `x` alive."""
     cuda = getattr(x, "__cuda_array_interface__", None)
     facts = x.__array_interface__ if cuda is None else cuda
     order, kind, size = facts["typestr"][0], facts["typestr"][1], int(facts["typestr"][2:])
@@ -84,7 +84,7 @@ def library() -> ctypes.CDLL:
     """libtreadle_kernels.so: $TREADLE_KERNELS, else that of the installed package."""
     path = os.environ.get("TREADLE_KERNELS")
     if path is None:
-        spec = find_spec("treadle")  # looks, and imports nothing
+        spec = find_spec("treadle")  # does not import it
         if spec is None or spec.origin is None:
             raise RuntimeError("treadle must be installed, or TREADLE_KERNELS name its library")
         path = str(Path(spec.origin).parent / "lib" / "libtreadle_kernels.so")
@@ -94,7 +94,8 @@ def library() -> ctypes.CDLL:
 
 
 def call(name: str, *arguments: Any) -> None:
-    """treadle_<name>(*arguments), structs by address; RuntimeError with the library's words."""
+    """treadle_<name>(*arguments), structs by address; raises RuntimeError with the library's error
+    text."""
     passed = [
         ctypes.byref(a) if isinstance(a, ctypes.Structure) and not isinstance(a, Number) else a
         for a in arguments

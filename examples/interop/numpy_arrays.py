@@ -1,4 +1,4 @@
-"""NumPy arrays: the kernels read and write them where they are. No torch, no GPU."""
+"""NumPy arrays: the kernels read and write them in place. No torch, no GPU."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """PyCUDA arrays: doubled in place by treadle_scale, and by a kernel that PyCUDA compiles of ours.
 
-The library uses CUDA's runtime, which works in the primary context of a GPU: PyCUDA must, too
+The library uses CUDA's runtime, which works in a GPU's primary context, so PyCUDA must use it, too
 (pycuda.autoprimaryctx, not pycuda.autoinit). The second half needs nvcc and this repository.
 """
 

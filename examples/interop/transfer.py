@@ -24,7 +24,7 @@ import torch
 import treadle
 
 WAYS = ("CPU", "pageable", "pinned", "resident")
-BATCH, HIDDEN = 16, 256  # of the GRU layer, whose steps make the size
+BATCH, HIDDEN = 16, 256  # of the GRU layer; the number of steps varies
 Op = Callable[..., torch.Tensor]
 
 
@@ -40,7 +40,7 @@ def median_us(call: Callable[[], object], seconds: float = 0.2) -> float:
 
 
 def on_gpu(op: Op, inputs: list[torch.Tensor]) -> Iterator[tuple[str, float]]:
-    """The three ways of a GPU; inputs and results lie in the CPU's memory."""
+    """Three ways to use a GPU; inputs and results are in the CPU's memory."""
     there = [x.cuda() for x in inputs]
     out = op(*there)
     for way, pin in (("pageable", False), ("pinned", True)):
@@ -106,7 +106,7 @@ def measure(largest: int) -> dict[str, Any]:
 
 
 def break_even(found: dict[str, Any], op: str, way: str) -> int | None:
-    """The size from which on the way is faster than the CPU, at every larger size, too."""
+    """The size from which this way is faster than the CPU, also at every larger size."""
     rows = [row for row in found["rows"] if row["op"] == op and way in row["us"]]
     slower = [row["elements"] for row in rows if row["us"][way] >= row["us"]["CPU"]]
     faster = [row["elements"] for row in rows if row["elements"] > max(slower, default=0)]

@@ -86,7 +86,7 @@ bool may_repeat(const treadle_array& array) {
   return false;
 }
 
-// Whether address 0 or the last one lies between the first element and the last.
+// Whether address 0 or the highest address is between the first and the last element.
 bool wraps(const treadle_array& array, int64_t element) {
   uintptr_t first = reinterpret_cast<uintptr_t>(array.data), last = first;
   const std::vector<int64_t> strides = strides_of(array);

@@ -28,12 +28,12 @@ uint32_t number_of(Dtype dtype);  // and back
 std::string listed(const int64_t* numbers, int64_t count);
 
 int64_t count_of(const treadle_array& array);                 // elements
-std::vector<int64_t> strides_of(const treadle_array& array);  // in elements, also where it has none
+std::vector<int64_t> strides_of(const treadle_array& array);  // in elements, always
 
-// A struct, sizes, dtype and data that a call on `device` may read.
+// Checks the struct, sizes, dtype and data of an array that a call on `device` reads.
 void check_array(const treadle_device& device, const NamedArray& given);
 
-// The checks of memory; sizes and strides have been checked. `field` names the pointer.
+// Checks the memory; sizes and strides have been checked. `field` names the pointer.
 void check_data(const treadle_device& device, const char* name, const char* field,
                 const treadle_array& array, int64_t alignment);
 
@@ -41,7 +41,7 @@ void check_data(const treadle_device& device, const char* name, const char* fiel
 // shares no memory with them, and that no two of its elements have one address.
 void check_memory(const NamedArray& out, std::initializer_list<NamedArray> inputs);
 
-// Two arrays that are both written share no memory at all.
+// Checks that two arrays, both of them written, share no memory at all.
 void check_apart(const NamedArray& one, const NamedArray& other);
 
 // The iteration space of an elementwise op; operand 0 is the output. Inputs are broadcast, and

@@ -16,7 +16,7 @@ void check_pointer(const char*, const char*, const void*, int) {}
 
 void check(cudaError_t error) {
   if (error == cudaSuccess) return;
-  (void)cudaGetLastError();  // ours to report, not the next caller's to find
+  (void)cudaGetLastError();  // clears the error, which is reported here
   const int status = error == cudaErrorNoKernelImageForDevice ? TREADLE_UNSUPPORTED
                      : error == cudaErrorMemoryAllocation     ? TREADLE_NO_MEMORY
                                                               : TREADLE_CUDA_ERROR;
@@ -54,7 +54,7 @@ namespace {
 void check_stream(const treadle_device& device) {
 #if CUDART_VERSION >= 12080
   const cudaStream_t stream = stream_of(device);
-  // These belong to whichever GPU is current.
+  // These streams belong to the current GPU.
   if (stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return;
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   check(cudaStreamIsCapturing(stream, &capture));

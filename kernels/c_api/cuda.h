@@ -12,10 +12,10 @@
 
 namespace treadle::cuda {
 
-// The GPU is there.
+// Raises unless the GPU exists.
 void check_index(int index);
 
-// The byte is memory that kernels on the GPU can reach.
+// Raises unless kernels on the GPU can reach the byte.
 void check_pointer(const char* name, const char* field, const void* pointer, int index);
 
 #ifdef TREADLE_CUDA_VERSION

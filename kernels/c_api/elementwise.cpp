@@ -12,7 +12,7 @@ namespace {
 
 bool is_floating(Dtype dtype) { return dtype >= Dtype::kHalf; }
 
-// Bool, integer, floating: a value may go into a dtype of its own kind or of a later one.
+// Bool, integer, floating: a value may be stored in a dtype of its own kind or of a later kind.
 int kind(Dtype dtype) { return dtype == Dtype::kBool ? 0 : is_floating(dtype) ? 2 : 1; }
 
 ScalarArg number(const char* name, const treadle_number& given, Dtype compute) {
@@ -43,7 +43,7 @@ ElementwiseSpace checked(const treadle_device* device, const treadle_array* out,
   return space;
 }
 
-constexpr int64_t kGrain = 32768;  // least elements of a thread: more work than starting it
+constexpr int64_t kGrain = 32768;  // least elements of a thread, so that they outweigh its start
 
 // f(tile) for the whole space, as two-dimensional tiles. Threads share the longest dimension.
 template <class F>

@@ -18,14 +18,14 @@ unsigned long long loads() {
   dl_iterate_phdr(
       [](dl_phdr_info* info, size_t, void* to) {
         *static_cast<unsigned long long*>(to) = info->dlpi_adds;
-        return 1;  // the first one says it
+        return 1;  // every library has the same count
       },
       &found);
   return found;
 }
 
-// A program may load the driver after its first call here. Looking for it is slow, so this looks
-// again only if libraries were loaded since the last time.
+// A program may load the driver after its first call here. The search is slow, so it runs again
+// only if libraries were loaded since the last time.
 bool driver_is_loaded() {
   static std::atomic<bool> found{false};
   static std::atomic<unsigned long long> looked_at{0};

@@ -143,7 +143,7 @@ void run_cpu(const treadle_device& device, int64_t count, const F& f) {
 
 Dtype phase_of(Dtype dtype) { return dtype == Dtype::kDouble ? dtype : Dtype::kInt16; }
 
-// `output` or another array [R, O] that says the sizes and the dtype of all.
+// A call of the sine layer. `model`, an array [R, O], gives the sizes and the dtype of the others.
 struct SineCall {
   std::vector<int64_t> sizes;
   Dtype dtype{};

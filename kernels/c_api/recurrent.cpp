@@ -18,7 +18,7 @@ struct Block {
   bool optional, written;
 };
 
-// Every block is memory of the device, aligned, and what is written overlaps nothing else.
+// Checks that every block is aligned memory of the device, and that written ones overlap no other.
 void check_blocks(const CLayer& layer, const std::vector<Block>& blocks) {
   const int64_t alignment = layer.device.type == TREADLE_CUDA ? 16 : 1;
   const auto as_array = [](const Block& block) {

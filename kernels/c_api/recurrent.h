@@ -16,7 +16,7 @@ struct CLayer {
   const CellInfo& cell;
   Dtype c_dtype;
 
-  // Raises for a layer that no function here takes.
+  // Raises for a layer that no function here supports.
   static CLayer checked(const treadle_device* device, const treadle_recurrent* layer);
 
   int64_t rows() const { return sizes.steps * sizes.batch; }    // S
@@ -44,7 +44,7 @@ void backward_on_cpu(const CLayer& layer, const CBackward& call);
 
 // ---- CUDA; a build without it never calls these
 
-// The plan for the GPU; raises where it is a step at a time.
+// The plan for the GPU; raises if it launches step by step.
 RecurrencePlan plan_on_cuda(const CLayer& layer, bool backward);
 size_t workspace_on_cuda(const CLayer& layer, bool backward);
 void forward_on_cuda(const CLayer& layer, const CForward& call);

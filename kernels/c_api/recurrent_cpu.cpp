@@ -61,7 +61,7 @@ void over_rows(const CLayer& layer, int64_t step_work, const F& f) {
 
 }  // namespace
 
-// Panels of a weight, and for the backward pass c before each step: of one direction.
+// Bytes for one direction: panels of a weight and, for the backward pass, c before each step.
 size_t workspace_on_cpu(const CLayer& layer) {
   return panel_bytes(layer) +
          static_cast<size_t>(layer.rows() * layer.sizes.hidden * size_of(layer.sizes.dtype)) +

@@ -78,8 +78,8 @@ size_t c_states_bytes(const CLayer& layer) {
   return rounded(static_cast<size_t>(elements * acc_bytes(layer.sizes.dtype)));
 }
 
-// launch(args) for as many rows of the batch at a time as the grid takes; what its blocks exchange
-// starts as "nothing has arrived".
+// launch(args) for as many rows of the batch at a time as the grid takes; the exchange of its
+// blocks is first cleared to "nothing has arrived".
 template <class Args, class Launch>
 void run_grid(Args args, const RecurrencePlan& plan, bool backward, void* exchange,
               cudaStream_t stream, const Launch& launch) {
@@ -106,7 +106,7 @@ RecurrencePlan plan_on_cuda(const CLayer& layer, bool backward) {
   const auto device = device_of(layer.device.index);
   const char* const refusal = plan_recurrence(layer.sizes, device, "auto", backward, &plan);
   if (refusal != nullptr) unsupported(refusal);
-  // A launch a step may be faster, and is not offered here.
+  // A launch per step may be faster, but is not offered here.
   for (const char* const other : {"cluster", "grid"}) {
     if (plan.persistent()) break;
     plan_recurrence(layer.sizes, device, other, backward, &plan);
@@ -131,7 +131,7 @@ void forward_on_cuda(const CLayer& layer, const CForward& call) {
   const int64_t hidden = layer.sizes.hidden, row = layer.cell.input_gates * hidden;
   PersistentForward args{};
   args.sizes = sizes_of(layer);
-  // As if the gates without a product with the input stood before the others: they are not read.
+  // Points before the array, where the gates without an input product would be: they are not read.
   args.products = static_cast<const char*>(in.products) -
                   layer.cell.input_first * hidden * size_of(layer.sizes.dtype);
   args.product_direction = layer.rows() * row;

@@ -40,7 +40,7 @@ void in_parallel(const treadle_device& device, int64_t count, int64_t grain, con
       others.emplace_back(
           [&run, begin = first(started), end = first(started + 1)] { run(begin, end); });
     }
-  } catch (...) {  // no more threads: this one does what is left
+  } catch (...) {  // no more threads can start: this one computes the rest
   }
   run(first(0), first(1));
   if (started < parts) run(first(started), count);

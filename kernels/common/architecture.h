@@ -1,10 +1,10 @@
-// The number of an NVIDIA GPU's architecture, by which kernels are chosen.
+// The number of an NVIDIA GPU's architecture, which decides what kernels it runs.
 #pragma once
 
 namespace treadle {
 
-// 90 for sm_90, compute capability 9.0. 0 for an AMD GPU, which has no code of any NVIDIA GPU but
-// may call itself 9.0, too: gfx90a does.
+// 90 for sm_90, compute capability 9.0. 0 for an AMD GPU: it runs no NVIDIA code, but may report
+// 9.0, as gfx90a does.
 constexpr int architecture_of([[maybe_unused]] int major, [[maybe_unused]] int minor) {
 #if defined(__HIP_PLATFORM_AMD__)
   return 0;

@@ -9,7 +9,7 @@ namespace treadle {
 inline constexpr int kSumColumns = 32;
 
 // Sums this thread's column over a block of kRows * kSumColumns threads, for y = 0. `first`:
-// its first element. A block whose columns are not all `real` calls it with all of its threads.
+// its first element. All threads of the block must call it, also those whose column is not `real`.
 template <int kRows, class T>
 __device__ __forceinline__ acc_t<T> sum_of_column(const T* first, bool real, int64_t rows,
                                                   int64_t row_stride) {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
-// NVRTC defines the second as 0 or 1. nvcc defines neither: fast_math_check.cu is for it.
+// NVRTC defines the second as 0 or 1. nvcc defines neither: fast_math_check.cu checks that case.
 #if defined(__FAST_MATH__) || (defined(__USE_FAST_MATH__) && __USE_FAST_MATH__)
 #error \
     "treadle must not be built with -ffast-math or --use_fast_math: NaN and inf are part of its contract"
@@ -91,7 +91,8 @@ struct Acc<int64_t> {
 template <class scalar_t>
 using acc_t = typename detail::Acc<scalar_t>::type;
 
-// A computed value as the number it stands for, to be compared: integers have lost their sign.
+// A computed value as a number that can be compared: integers, computed unsigned, get their sign
+// back.
 template <class acc>
 TREADLE_HD auto as_signed(acc x) {
   if constexpr (std::is_integral_v<acc>) {

@@ -19,7 +19,8 @@ std::string kernel_name(const void* kernel) {
   return result;
 }
 
-// A kernel without attributes is not recorded: its launch fails with a reason.
+// A kernel whose attributes cannot be read is not recorded. Its launch fails and reports the
+// reason.
 void record_launch(const void* kernel, const LaunchShape& shape) {
   if (!recording_launches()) return;
   cudaFuncAttributes attributes = {};

@@ -48,8 +48,8 @@ __device__ __forceinline__ uint16_t load2(uint32_t at) {
   return v;
 }
 
-// Four 8 x 8 matrices of half types, transposed: lane l says where row l % 8 of matrix l / 8 lies,
-// and has elements [2 (l % 4)] and [2 (l % 4) + 1] of column l / 4 of each.
+// Four 8 x 8 matrices of half types, transposed: lane l gives the address of row l % 8 of matrix l
+// / 8, and gets elements [2 (l % 4)] and [2 (l % 4) + 1] of column l / 4 of each.
 __device__ __forceinline__ uint4 load_transposed(uint32_t at) {
   uint4 v;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -87,7 +87,7 @@ __device__ __forceinline__ void copy4_async(uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 
-// Zeros if not `any`.
+// Stores zeros if not `any`.
 __device__ __forceinline__ void copy16_async(uint32_t to, const void* from, bool any) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                "r"(any ? 16 : 0)
@@ -147,7 +147,7 @@ __device__ __forceinline__ void multiply_add<Half>(float (&c)[4], uint32_t a0, u
 #endif
 }
 
-// ---- registers of each thread of a whole group of four warps: what one takes, others have given
+// ---- registers per thread of a warpgroup: one takes what others have released
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 inline constexpr bool kSetmaxnreg = true;

@@ -23,7 +23,7 @@ __device__ __forceinline__ void arrive_at(uint32_t barrier, uint32_t rank) {
                : "memory");
 }
 
-// The current of n pipeline stages. Its barrier waits for the parity of the round.
+// The current one of n pipeline stages. Its barrier waits for the parity of the round.
 template <int n>
 struct Ring {
   int stage = 0;

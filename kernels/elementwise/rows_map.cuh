@@ -8,7 +8,8 @@
 
 namespace treadle {
 
-// How an operand lies in its rows. kAligned: a vector of n elements is whole aligned accesses.
+// The layout of an operand's rows. kAligned: a vector of n elements consists of full aligned
+// accesses.
 enum class InRow : int8_t { kAligned, kAnywhere, kRepeated };
 
 template <int operands>

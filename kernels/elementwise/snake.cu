@@ -76,7 +76,7 @@ struct SnakeRows {
   uint32_t alpha_step, beta_step;  // bytes
   uint32_t row_size, vectors;
   FastDivide vectors_per_row, channels;
-  bool aligned;  // every vector is whole and in one access
+  bool aligned;  // every vector is full and takes one access
   SnakeForm form;
 
   SnakeRows(const ElementwiseArgs& args, const SnakeForm& form)
@@ -110,7 +110,7 @@ struct SnakeRows {
   }
 };
 
-// Blocks that a multiprocessor has threads for.
+// The number of blocks for which a multiprocessor has threads.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 inline constexpr int kMostBlocks = 1024 / kBlockSize;
 #elif defined(__CUDA_ARCH__) && \
@@ -120,8 +120,8 @@ inline constexpr int kMostBlocks = 1536 / kBlockSize;
 inline constexpr int kMostBlocks = 2048 / kBlockSize;
 #endif
 
-// Blocks of a multiprocessor. The far phases of two accesses would take more registers than the
-// near ones, for which more blocks at once count; so would an alpha that may be 0.
+// Resident blocks of a multiprocessor. Near phases gain from more blocks. Far phases of two
+// accesses, or an alpha that may be 0, need more registers, and so do these.
 template <class scalar_t, int kBytes, bool kAligned>
 constexpr int row_blocks() {
   if (sizeof(scalar_t) == 8) return 0;

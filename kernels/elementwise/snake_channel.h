@@ -40,8 +40,8 @@ struct SnakeChannel {
     return math::fma_rn(math::mul_rn(sine, sine), inverse, x);
   }
 
-  // The limit form for an alpha that may be 0 or subnormal. The bits for others are those of value:
-  // where sin(t)^2 underflows for them, it is too small to change x.
+  // The limit form for an alpha that may be 0 or subnormal. For other alphas it has the bits of
+  // value: where their sin(t)^2 underflows, it is too small to change x.
   static TREADLE_HD acc small_value(acc x, acc t, acc sine, SnakeInverse<acc> inverse) {
     const acc square = math::mul_rn(math::mul_rn(sine, sine), inverse.scale);
     const acc tiny = math::select(inverse.scale > acc(1), math::kSnakeTiny<acc>, acc(0));

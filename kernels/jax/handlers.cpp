@@ -37,7 +37,7 @@ uint32_t dtype_of(ffi::DataType type) {
     case ffi::DataType::F64:
       return TREADLE_FLOAT64;
     default:
-      return 0;  // the library says which argument it is
+      return 0;  // no dtype: the library's error names the argument
   }
 }
 
@@ -115,7 +115,8 @@ treadle_recurrent layer_of(int32_t cell, const ffi::AnyBuffer& wide, const ffi::
           c0.dimensions().back()};
 }
 
-// The part of a buffer from its first multiple of 256 bytes on: XLA aligns to fewer on the CPU.
+// The part of a buffer from its first multiple of 256 bytes on, because XLA aligns to fewer on
+// the CPU.
 struct Workspace {
   void* data;
   size_t bytes;

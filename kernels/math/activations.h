@@ -36,7 +36,7 @@ TREADLE_HD T zero_if_tiny(T complement) {
 #endif
 }
 
-// exp(-|x|); 0 from where exp(|x|) overflows, and nowhere else.
+// exp(-|x|); 0 where exp(|x|) overflows, and only there.
 template <class T>
 TREADLE_HD T exp_of_minus_magnitude(T x) {
   constexpr T log_of_largest = sizeof(T) == 4 ? T(88.72283905206835) : T(709.782712893384);

@@ -1,5 +1,5 @@
 // exp(x) for any x. float: 0.66 ulp, and the same bits on every device, since every step is
-// rounded as exact.h says. exp.h has a faster one, for x <= 0 alone.
+// rounded as exact.h says. exp.h has a faster one, for x <= 0 only.
 #pragma once
 
 #include "kernels/math/exact.h"

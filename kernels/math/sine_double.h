@@ -64,7 +64,8 @@ TREADLE_HD int leading_zeros(uint64_t x) {
 #endif
 }
 
-// 64 binary digits of 1 / (2 pi), from the given one after the point on; counted from -63.
+// 64 binary digits of 1 / (2 pi), from the given digit after the point on. Digits are counted
+// from -63.
 TREADLE_HD uint64_t digits(int first) {
   const int word = first / 64, skipped = first % 64;
   const uint64_t upper = TREADLE_ENTRY(kInverseTwoPi[word]);

@@ -29,7 +29,7 @@ inline constexpr bool kHasFar = !std::is_same_v<scalar_t, Half>;
 // A float up to here needs no table: kFloatSmall gives x / pi accurately enough.
 inline constexpr float kNoTable = 0x1p+23f;
 
-// A value whose sign flips if the lowest bit of `odd` is set.
+// The value, with its sign flipped if the lowest bit of `odd` is set.
 struct Flip {
   float value;
   uint32_t odd;
@@ -96,7 +96,7 @@ TREADLE_HD HalfTurns<double> float_row(float x) {
 #endif
 }
 
-// The row of an x that far_wave has scaled.
+// The row of the table for an x that far_wave has scaled.
 TREADLE_HD HalfTurns<float> bfloat16_row(float scaled) {
   const uint32_t row = (bits_of(scaled) >> 23) & 0xffu;
 #if defined(__CUDA_ARCH__)

@@ -2,9 +2,9 @@
 //   value    y = s
 //   first    y_i = omega c z_i
 //   second   y_ii = omega c z_ii - omega^2 s z_i^2; of a Laplacian both terms are sums over i
-// The backward pass has y_i and gets z_i = y_i / (omega c), so both passes take c from what is kept
-// of the phase (math/sine_linear.h), and at least half of its unit. Then z_i is
-// as accurate as y_i, wherever c is small. z_ii is not: it takes another multiplication.
+// The backward pass has y_i and gets z_i = y_i / (omega c), so both passes take c from the saved
+// phase (math/sine_linear.h), and never less than half of its unit. Then z_i is as accurate as y_i
+// even where c is small. z_ii is not: it takes another multiplication.
 #pragma once
 
 #include "kernels/math/sine_linear.h"

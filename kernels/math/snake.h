@@ -1,7 +1,7 @@
-// snake: out = x + sin(t)^2 / b with t = alpha x. Its derivatives are, by x: 1 + 2 alpha / b sin(t)
-// cos(t), by alpha: 2 x / b sin(t) cos(t), by beta: -sin(t)^2 / b^2. b is beta + eps, inverted
-// first as in the models that use it, or in the limit form alpha: with w = sin(t) / alpha, which is
-// x where alpha is 0, out = x + alpha w^2, and the derivative by alpha is w (2 x cos(t) - w).
+// snake: out = x + sin(t)^2 / b with t = alpha x. Its derivatives: 1 + 2 alpha / b sin(t) cos(t)
+// for x, 2 x / b sin(t) cos(t) for alpha, -sin(t)^2 / b^2 for beta. b is beta + eps, inverted first
+// as in the models that use it. In the limit form b is alpha: with w = sin(t) / alpha, which is x
+// where alpha is 0, out = x + alpha w^2, and the derivative for alpha is w (2 x cos(t) - w).
 // Forward: the same bits on every device, but for float64. Twin: treadle.reference.snake.
 #pragma once
 
@@ -10,8 +10,8 @@
 
 namespace treadle::math {
 
-// Largest |t| that near_snake takes; NaN counts as near. A half type's t is no half type, so that
-// none of them is near for certain.
+// Largest |t| that near_snake takes; NaN counts as near. For half types t is a float, so no input
+// is certain to be near.
 template <class scalar_t>
 inline constexpr acc_t<scalar_t> kSnakeNear = kNear<acc_t<scalar_t>>;
 

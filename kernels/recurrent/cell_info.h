@@ -19,7 +19,7 @@ enum class CellKind { kLltm, kLstm, kGru };
 struct CellInfo {
   const char* name;
   int gates, input_first, input_gates, state_first, state_gates;
-  // Rolling torch's weight_hh and bias_hh by `torch_shift` blocks gives the order of the gates.
+  // Rolling torch's weight_hh and bias_hh by `torch_shift` blocks gives this order of the gates.
   int torch_shift;
 
   // Whether every gate has both products.
@@ -54,7 +54,7 @@ struct Lstm;
 struct Gru;
 }  // namespace math
 
-// Calls f with the Type of the cell's functors.
+// Calls f(Type of the cell's functors).
 template <class F>
 auto visit_cell(CellKind cell, const F& f) {
   switch (cell) {

@@ -7,20 +7,19 @@
 namespace treadle {
 
 struct FusedForward {
-  // All steps. There are no products; h [B, H] receives each row's last state, and nothing reads
-  // it.
+  // All steps. `products` is unused; h [B, H] receives each row's last state and is not read.
   RecurrenceForward layer;
   const void *weight_ih, *weight_hh;  // [G_i H, I], [G_h H, H] contiguous
   const void* input;                  // [S, I], rows input_row apart
   int64_t input_row, input_size, rows;
-  // h before and after a step, [B, H] each, alternating: the first step with rows begins with
-  // states[0]. Rows that it does not have must have their h0 in both.
+  // h before and after a step, [B, H] each, alternating: the first step with rows reads states[0].
+  // Rows without that step must have their h0 in both.
   void* states[2];
   // Set by the launch, for each step.
   RecurrenceStep step = {}, next = {};
   const void* now_h = nullptr;
   void* next_h = nullptr;
-  bool follows = false;  // a step of these, so that what writes the input has ended
+  bool follows = false;  // another step came before, so the kernels that write the input have ended
 };
 
 // run(args of one step) for each step that has rows.

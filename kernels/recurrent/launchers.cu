@@ -1,4 +1,4 @@
-// From the cell that the arguments name to its instance of a kernel's launcher.
+// Dispatches from the cell that the arguments name to that cell's launchers.
 #include "kernels/common/launch.cuh"
 #include "kernels/common/tma.cuh"
 #include "kernels/recurrent/cell_launchers.h"

@@ -15,10 +15,11 @@ namespace treadle {
 
 struct RecurrenceDevice;
 
-// The GPU of this index as the planner knows it (plan/plan.h). TREADLE_IMPOSED_GPU names another.
+// Describes the GPU of this index for the planner (plan/plan.h), or the one that
+// TREADLE_IMPOSED_GPU names.
 cudaError_t describe_device(int index, RecurrenceDevice* device) TREADLE_EXPORTED(describe_device);
 
-// ---- step: the pointwise part of args.steps[0]; matrix products are cuBLAS's
+// ---- step: the pointwise part of args.steps[0]; cuBLAS computes matrix products
 
 cudaError_t launch_step_forward(const RecurrenceForward& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_step_forward);
@@ -31,13 +32,13 @@ cudaError_t launch_step_backward(const RecurrenceBackward& args, cudaStream_t st
 cudaError_t launch_warp_forward(const FusedForward& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_warp_forward);
 
-// ---- tiles: the same, on so many multiprocessors. For sm_90 alone, half types, and float32
+// ---- tiles: the same, on this many multiprocessors. Only for sm_90, half types, and float32
 // rounded to tf32. Bases, rows of the input and of weights are multiples of 16 bytes.
 
 cudaError_t launch_tiles_forward(const FusedForward& args, int processors, cudaStream_t stream)
     TREADLE_EXPORTED(launch_tiles_forward);
 
-// Whether the library has code for them, and the driver what they need.
+// Whether the library has code for them, and the driver supports them.
 bool tiles_supported() TREADLE_EXPORTED(tiles_supported);
 
 // ---- cluster: all steps in one launch. For sm_90 and later; those of one block, and grid, for
@@ -48,19 +49,19 @@ cudaError_t launch_cluster_forward(const PersistentForward& args, const ClusterP
 cudaError_t launch_cluster_backward(const PersistentBackward& args, const ClusterPlan& plan,
                                     cudaStream_t stream) TREADLE_EXPORTED(launch_cluster_backward);
 
-// How many clusters of the plan's kernel the current device holds at once: 0 if it cannot run
-// there.
+// The number of clusters of the plan's kernel that can be resident on the current device: 0 if it
+// cannot run there.
 cudaError_t clusters_at_once(CellKind cell, Dtype dtype, bool backward, const ClusterPlan& plan,
                              int* count) TREADLE_EXPORTED(clusters_at_once);
 
-// ---- grid: all blocks are resident, so many of them keep the weights of one direction
+// ---- grid: all blocks are resident, and a group of them keeps the weights of one direction
 
 cudaError_t launch_grid_forward(const PersistentForward& args, int rows, cudaStream_t stream)
     TREADLE_EXPORTED(launch_grid_forward);
 cudaError_t launch_grid_backward(const PersistentBackward& args, int rows, cudaStream_t stream)
     TREADLE_EXPORTED(launch_grid_backward);
 
-// Whether all blocks of such a launch are resident on the current device at once.
+// Whether all blocks of such a launch can be resident on the current device.
 cudaError_t grid_fits(bool backward, const PersistentSizes& sizes, int rows, bool* fits)
     TREADLE_EXPORTED(grid_fits);
 
@@ -73,8 +74,8 @@ size_t grid_exchange_bytes(const PersistentSizes& sizes, int rows, bool backward
 cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_c_states);
 
-// For any cell, between the products that follow a backward pass. Sums of many rows are faster
-// if several blocks share them, as torch's do.
+// For any cell, between the products after a backward pass. Sums of many rows are faster if several
+// blocks share them, as in torch.
 cudaError_t launch_previous_h(const PreviousH& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_previous_h);
 cudaError_t launch_pad_rows(const PadRows& args, cudaStream_t stream)
@@ -82,12 +83,12 @@ cudaError_t launch_pad_rows(const PadRows& args, cudaStream_t stream)
 cudaError_t launch_bias_sums(const BiasSums& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_bias_sums);
 
-// For any cell: what csrc/recurrent/run/affine_scan.h says, in float or double.
+// For any cell, in float or double; see csrc/recurrent/run/affine_scan.h.
 cudaError_t launch_affine_scan(const AffineScan& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_affine_scan);
 
 // Uploads an int64 table in stream order through kernel parameters, so that it becomes part of a
-// captured graph and the host's memory may be freed at once.
+// captured graph and the host's memory may be freed immediately.
 cudaError_t launch_upload_table(const int64_t* host, int64_t count, int64_t* device,
                                 cudaStream_t stream) TREADLE_EXPORTED(launch_upload_table);
 

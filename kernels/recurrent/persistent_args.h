@@ -1,9 +1,9 @@
 // Arguments of the persistent kernels: a recurrent layer in one launch, all steps and directions.
 // For the host and CUDA, no torch. Shapes as in step_args.h, D directions; direction 1 runs
-// backward in time. Strides count elements. What is read in 16-byte chunks has a 16-byte-aligned
-// base and strides that are multiples of 8 elements (floats: of 4): the caller pads a width H that
-// is none, and the padding is never read. A block alone reads single elements, of half types with
-// their neighbours, beside which nobody writes meanwhile.
+// backward in time. Strides count elements. Arrays that are read in 16-byte chunks have a
+// 16-byte-aligned base and strides that are multiples of 8 elements (floats: of 4): the caller pads
+// other widths H, and the padding is never used. A single block reads single elements, in half
+// types together with a neighbour, which must not be written meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -23,19 +23,19 @@ struct PersistentSizes {
   // Device [T + 1]: the first row of each step of a packed batch; null: t * batch.
   const int64_t* starts;
   int64_t first_row, row_count;  // the rows of the batch that this launch computes
-  bool half_c;                   // c0, c_n and their gradients are of `dtype`, else of acc
-  bool tf32;                     // the grid, backward: may round products of floats to TF32
-  bool setmaxnreg;               // the grid: the layouts that need it
+  bool half_c;                   // c0, c_n and their gradients have `dtype`, else acc
+  bool tf32;                     // grid, backward: may round products of floats to TF32
+  bool setmaxnreg;               // grid: uses the layouts that need it
 };
 
-// Groups of a grid, in each of which blocks take so many rows.
+// The number of groups of a grid if each takes this many rows.
 inline int grid_groups(const PersistentSizes& sizes, int rows) {
   return static_cast<int>((sizes.row_count + rows - 1) / rows) * sizes.directions;
 }
 
 struct PersistentForward {
   PersistentSizes sizes;
-  // [D, S, G, H], in 16-byte chunks: x W_ih^T in the gates that have one.
+  // [D, S, G, H], in 16-byte chunks: x W_ih^T for the gates that have it.
   const void* products;
   int64_t product_direction, product_row, product_gate;
   const void* weight_hh;  // [D, G_h H, H] contiguous
@@ -47,8 +47,8 @@ struct PersistentForward {
   void* c;         // [D, B, H]: after each row's last step
   void* output;    // [S, D * H], rows output_row apart
   int64_t output_row;
-  // [D, S, GH] contiguous: pre-activations, bias in them; or null. May be `products`, but not of a
-  // block alone in half types.
+  // [D, S, GH] contiguous: pre-activations including bias; or null. May be `products`, except for a
+  // single block in half types.
   void* gates;
   void* exchange;  // grid: its workspace, every byte 0xff
   RecurrenceResets resets = {};
@@ -82,14 +82,14 @@ struct PersistentCStates {
   const void* c0;         // [D, B, H] contiguous
   void* c_states;         // [D, S, H] acc
   int64_t c_direction, c_row;
-  int direction;  // the first of `directions`: step computes one at a time
+  int direction;  // the first of `directions`: "step" runs one at a time
   RecurrenceResets resets = {};
 };
 
 struct ClusterPlan {
   ClusterShape shape;
   int rows;    // of the batch a cluster
-  bool dense;  // by a kernel for dense batches (cluster/kernels.h), else by one for any batch
+  bool dense;  // uses a kernel for dense batches (cluster/kernels.h), else one for any batch
 };
 
 }  // namespace treadle

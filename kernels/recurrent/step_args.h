@@ -1,7 +1,7 @@
 // One direction of a recurrent layer as the host describes it, for CPU and CUDA: no torch, no CUDA.
-// Shapes: S rows of all steps (a packed batch, or T * B), B rows, H hidden; of G gates the last G_i
-// have a product with the input and the first G_h one with h (kernels/math/cells).
-// States, products and c are acc_t; what is saved for the backward pass is `dtype`.
+// Shapes: S rows of all steps (a packed batch, or T * B), B rows, H hidden; of the G gates, the
+// last G_i have a product with the input, and the first G_h one with h (kernels/math/cells).
+// States, products and c are acc_t; values saved for the backward pass are `dtype`.
 #pragma once
 
 #include <cstdint>
@@ -11,24 +11,23 @@
 
 namespace treadle {
 
-// Rows `start` .. `start + rows` of S: a prefix of the batch. The marks of rows that reset
-// before the step: `marked_rows` from `marks` on.
+// Rows `start` .. `start + rows` of S: a prefix of the batch. `marked_rows` marks from `marks` on
+// say which rows reset before the step.
 struct RecurrenceStep {
   int64_t start, rows;
   int64_t marks = 0, marked_rows = 0;
 };
 
-// Where rows reset: states that are replaced before a step. Marks are in the order of time:
-// direction 0 resets before the step that is marked, direction 1, which runs backward in time,
-// before the step ahead of it. The first step of a reading needs no mark, and has one in direction
-// 0 if the first step in time is marked.
+// Resets: states that are replaced before a step. Marks are in the order of time: direction 0
+// resets before the marked step; direction 1, which runs backward in time, before the step that
+// precedes it in time. Only in direction 0 can the first step of a direction have a mark.
 struct RecurrenceResets {
   const bool* marks = nullptr;  // [S]; null: nowhere
   // The states that a reset restores, contiguous: [D, B, H] or, if `per_step`, [D, S, H]; h in
   // `dtype`, c in acc. Null: zeros.
   const void *h = nullptr, *c = nullptr;
-  // Backward: [D, S, H] acc, the gradients of what replaced the states, by the step before which it
-  // did. Only these places are written. Null: not wanted.
+  // Backward: [D, S, H] acc, the gradients of the replacement states, indexed by the step that
+  // follows. Only the elements of resets are written. Null: not requested.
   void *grad_h = nullptr, *grad_c = nullptr;
   bool per_step = false;
 };
@@ -38,8 +37,7 @@ struct MatrixView {
   int64_t row_stride = 0, column_stride = 0;
 };
 
-// Whether row b resets before the step, and the row of h and c, or of their gradients, that it
-// then has.
+// Whether row b resets before the step, and its row in h and c, or in their gradients.
 TREADLE_HD bool starts_anew(const RecurrenceResets& resets, const RecurrenceStep& step, int64_t b) {
   return b < step.marked_rows && resets.marks != nullptr && resets.marks[step.marks + b];
 }
@@ -55,19 +53,18 @@ struct RecurrenceForward {
   int64_t batch, hidden;
   const RecurrenceStep* steps;
   int64_t step_count;
-  // [S, G_i H] acc: x W_ih^T. CUDA adds h W_hh^T in place if all gates have both products; if not,
-  // and in a StepGraph, `state_products` has that of steps[0], [rows, G_h H] acc in W_hh's
-  // order. On the CPU it has that of the only step, or is missing.
+  // [S, G_i H] acc: x W_ih^T. CUDA adds h W_hh^T in place if all gates have both products;
+  // otherwise, and in a StepGraph, `state_products` has that product for steps[0], [rows, G_h H]
+  // acc in W_hh's order. On the CPU it has the product of the only step, or is missing.
   MatrixView products, state_products;
   const void *bias_ih, *bias_hh;  // [G_i H], [G_h H]; each may be null
   void* h;                        // [B, H] state, in and out
   void* c;                        // [B, H] acc, state, in and out
   void* output;                   // [S, H], rows output_stride apart
   int64_t output_stride;
-  void* gates;  // [S, GH] contiguous: pre-activations, bias in them; or null
-  // The resets of this direction, with which its h and c begin. On CUDA the step before leaves them
-  // in the states: steps[step_count] is there, too, and the caller replaces those of the first
-  // step.
+  void* gates;  // [S, GH] contiguous: pre-activations including bias; or null
+  // The resets of this direction. On CUDA each step writes the replaced states for the next one, so
+  // steps[step_count] must exist, and the caller replaces the states of the first step.
   RecurrenceResets resets = {};
 };
 
@@ -83,15 +80,15 @@ struct RecurrenceBackward {
   MatrixView grad_output;  // [S, H] or missing
   MatrixView grad_h;       // [B, H] acc, state, in and out
   void* grad_c;            // [B, H] acc, state, in and out
-  void* grad_gates;        // [S, GH] contiguous: on CUDA of `dtype`, on the CPU acc
-  // On CUDA the states come from the step taken before, `last`, and the caller cuts those of the
-  // step taken last.
+  void* grad_gates;        // [S, GH] contiguous: `dtype` on CUDA, acc on the CPU
+  // On CUDA each step handles the reset after it, that of the previously run step `last`, and the
+  // caller handles the one before the first step.
   RecurrenceResets resets = {};
   RecurrenceStep last = {};
 };
 
 // Recomputes c before each step from the saved gates, for the backward pass. c [B, H] acc: the
-// state before the first step, and on return after the last.
+// the state before the first step, on return that after the last.
 struct RecurrenceCStates {
   CellKind cell;
   Dtype dtype;

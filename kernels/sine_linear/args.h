@@ -29,7 +29,7 @@ struct SineLinearForward {
 
 // result = grad * factor * scale * wave, where wave is the cosine or the sine of the phase. With
 // order 1 and no factor, grad is that of output and result is grad_z.
-// result may alias grad: each element is read by the thread that writes it, before it does. So no
+// result may alias grad: each element is read by the thread that writes it, before the write. So no
 // kernel may declare these pointers __restrict__ or load grad by ld.global.nc.
 struct SineLinearSlope {
   Dtype dtype;

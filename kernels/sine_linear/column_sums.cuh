@@ -82,7 +82,7 @@ __device__ __forceinline__ void add_lanes(acc (&sum)[kWidth], int lane, int lane
   }
 }
 
-// The block's sums: of one part the result [columns] in T, of more parts a row of parts in acc_t.
+// Stores the block's sums: with one part the result [columns] in T, else a row of `parts` in acc_t.
 template <class T, int kWidth>
 __device__ __forceinline__ void store_sums(acc_t<T> (&sum)[kWidth], const Cut& cut,
                                            const CutPlace& place, int64_t columns, void* parts,
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kBlockSize)
   if (lane == 0 && real) store_rounded<T>(result, column, sum);
 }
 
-// After a kernel of more than one part.
+// Adds the parts, after a kernel that has more than one.
 template <class T>
 cudaError_t launch_sum_parts(const void* parts, void* result, int64_t columns, const Cut& cut,
                              cudaStream_t stream) {

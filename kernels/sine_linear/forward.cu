@@ -1,4 +1,4 @@
-// The sine layer forward on CUDA, behind a GEMM or for a few coordinates: one thread per kWidth
+// The sine layer forward on CUDA, after a GEMM or for a few coordinates: one thread per kWidth
 // consecutive elements of a row.
 // Formula: kernels/math/sine_linear.h. Twin: kernels/sine_linear/cpu/sine_linear.cpp.
 #include "kernels/sine_linear/common.cuh"

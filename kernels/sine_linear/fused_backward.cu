@@ -5,7 +5,7 @@
 // one multiplies it by W, which stays there; two accumulate g^T x in registers over all tiles of
 // the block. A second kernel adds the blocks' parts. A layer wider than kInputs takes a cluster of
 // two blocks for the same rows: each has half of the inputs and computes half of g for both. Bits
-// depend only on shapes and the number of SMs. All other inputs: backward_bias.cu and cuBLAS.
+// depend only on shapes and the number of SMs. All other inputs take backward_bias.cu and cuBLAS.
 #include <algorithm>
 
 #include "kernels/common/tma.cuh"

@@ -28,7 +28,7 @@ struct FusedLayout {
   // Vectors of grad and of phase that a thread prefetches: as many as fit.
   static constexpr int kAhead = kOut == 128 ? 16 : 11;
   static constexpr int kSlotBytes = 2 * 16 * kWarpgroup;
-  // Offsets, behind the weights at 0.
+  // Offsets. The weights are at 0.
   static constexpr int kGradZ = kInputs / kAcross * kWeightHalf;
   static constexpr int kInputTiles = kGradZ + kStages * kGradZBytes;
   static constexpr int kResult = kInputTiles + kInputStages * kInputBytes;
@@ -147,15 +147,17 @@ struct GradZProducer {
     phases = static_cast<const char*>(args.phase) + first;
   }
 
-  // This thread's 16 bytes of grad in the next slot, or `later` slots on; phase is behind them.
+  // This thread's 16 bytes of grad in the next slot, or `later` slots after it. phase follows
+  // them.
   __device__ __forceinline__ uint32_t slot(int later = 0) const {
     const int at = ahead + later;
     return memory.slots() + (at < Layout::kAhead ? at : at - Layout::kAhead) * Layout::kSlotBytes +
            thread * 16;
   }
 
-  // Prefetches the i-th row of the tile into the next slot, zeros behind the last row. By cp.async,
-  // which can wait for the oldest loads alone; a wait for loads into registers includes new ones.
+  // Prefetches the i-th row of the tile into the next slot, zeros after the last row. Uses
+  // cp.async, which can wait for only the oldest loads; a wait for loads into registers includes
+  // the newest.
   __device__ __forceinline__ void load(int i) {
     if (i == 0) {
       grads += tile_bytes;

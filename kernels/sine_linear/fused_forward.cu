@@ -4,7 +4,7 @@
 // take tiles [128, 128] in turn: one runs the epilogue while the other multiplies. Two blocks with
 // neighbouring rows of x form a cluster, and each loads half of W for both. W's rows are loaded in
 // a permuted order that gives every thread 16 bytes of consecutive columns. Formula:
-// kernels/math/sine_linear.h. All other inputs: forward.cu behind cuBLAS.
+// kernels/math/sine_linear.h. All other inputs take cuBLAS and forward.cu.
 #include <algorithm>
 #include <limits>
 
@@ -152,8 +152,8 @@ __global__ void __launch_bounds__(kThreads<kGroups>, 1)
     const int stages = ceil_div(inputs, kDepth<T>);
     Turn turn;
     turn.advance(consumer * stages);
-    // A barrier's parity says whether the last use of a stage is over, not how many are. So a
-    // waiting thread must have seen the use before: consumers alternate strictly.
+    // A barrier's parity only says whether the last use of a stage has ended. So a waiting
+    // thread must have seen the previous use, and consumers alternate strictly.
     if (consumer == 1) ptx::arrive_threads(1, kAll);
     for (int tile = blockIdx.x / kBlocks + consumer * clusters; tile < tiles.count;
          tile += kConsumers * clusters) {

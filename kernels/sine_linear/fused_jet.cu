@@ -4,8 +4,8 @@
 //
 // A producer thread loads stages of the parts of x and of W by TMA; two consumers take tiles in
 // turn: one runs the epilogue while the other multiplies. Two blocks with the same points and
-// neighbouring columns form a cluster, and each loads half of x for both. All other inputs:
-// jet_forward.cu behind cuBLAS.
+// neighbouring columns form a cluster, and each loads half of x for both. All other inputs take
+// cuBLAS and jet_forward.cu.
 #include <algorithm>
 #include <limits>
 
@@ -23,7 +23,7 @@ constexpr int kDepth = kRowBytes / sizeof(T);  // inputs of a stage
 constexpr int kBlocks = 2;                     // of a cluster
 constexpr int kConsumers = 2, kWarpgroup = 128;
 constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
-// Registers of a thread. Code for other GPUs asks for none.
+// Registers of a thread. Code for other GPUs does not use them.
 [[maybe_unused]] constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
 constexpr int kMaxShared = 227 * 1024;
 // A stage: its part of every x, and of W, and two barriers.
@@ -156,8 +156,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int clusters = gridDim.x / kBlocks, stages = ceil_div(inputs, kDepth<T>);
     ptx::Ring<kStages<kParts>> turn;
     turn.advance(consumer * stages);
-    // A barrier's parity says whether the last use of a stage is over, not how many are. So a
-    // waiting thread must have seen the use before: consumers alternate strictly.
+    // A barrier's parity only says whether the last use of a stage has ended. So a waiting
+    // thread must have seen the previous use, and consumers alternate strictly.
     if (consumer == 1) ptx::arrive_threads(1, kAll);
     for (int tile = blockIdx.x / kBlocks + consumer * clusters; tile < tiles.count;
          tile += kConsumers * clusters) {

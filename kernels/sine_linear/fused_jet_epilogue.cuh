@@ -12,7 +12,7 @@ constexpr int kTile = 64;  // points, and rows of W, of a tile
 template <class T>
 constexpr int kGroup = 4 * kWide<T>;  // columns that are permuted among themselves
 
-// The value's part of n elements: what is stored of it, and the slopes.
+// The value's part of n elements: what is stored for it, and the slopes.
 template <class T>
 struct JetValue {
   static constexpr int n = kWide<T>;

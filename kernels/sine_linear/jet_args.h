@@ -1,7 +1,7 @@
 // Arguments of the kernels of jets through a sine layer, CPU and CUDA: no torch, no CUDA.
-// A jet [P, N, C] has the parts of N points: their value, d derivatives by the coordinates, and of
-// second derivatives none, their sum, or the d of the Hessian's diagonal. O columns, I inputs.
-// Formula: kernels/math/sine_jet.h.
+// A jet [P, N, C] has the parts of N points: their value, d derivatives with respect to the
+// coordinates, and either no second derivatives, their sum, or the d of the Hessian's diagonal. O
+// columns, I inputs. Formula: kernels/math/sine_jet.h.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct JetParts {
   TREADLE_HD int64_t total() const { return 1 + coordinates + seconds(); }
 };
 
-// Some of the points: n rows of what is [P, N, O]. Parts are part_stride elements apart.
+// A chunk of the points: n rows of [P, N, O]. Parts are part_stride elements apart.
 struct SineJetForward {
   Dtype dtype;  // of output, bias, input and weight
   JetParts parts;

@@ -54,7 +54,7 @@ struct Slopes {
   }
 };
 
-// All parts of kWidth elements: what grad_z's value part gets is `of_value`, and is stored, too.
+// All parts of kWidth elements. `of_value` collects the value part of grad_z, which is stored, too.
 template <class T, int kWidth, JetSecond kSecond>
 class Point {
  public:
@@ -120,7 +120,7 @@ class Point {
     store_rounded<T>(args_.grad_z, element_ + part * stride_, values);
   }
 
-  // A second part: its gradient, and what it gives to the value's but for the squares.
+  // A second part: its gradient, and its contribution to the value's, without the squares.
   __device__ __forceinline__ void take_second(const Slopes<T, kWidth>& s, const Raw& grad,
                                               const Raw& second, int part, acc (&g2)[kWidth],
                                               acc (&of_value)[kWidth]) const {
@@ -135,7 +135,7 @@ class Point {
     store(part, z);
   }
 
-  // g2: the gradient of the second part that z's square is in.
+  // g2: the gradient of the second part that contains z's square.
   __device__ __forceinline__ void take_first(const Slopes<T, kWidth>& s, const Raw& grad,
                                              const Raw& output, int part, const acc (&g2)[kWidth],
                                              acc (&square)[kWidth], acc (&of_value)[kWidth]) const {

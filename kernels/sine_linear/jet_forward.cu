@@ -1,6 +1,6 @@
-// A jet through the sine layer on CUDA, behind GEMMs or for a few inputs: one thread per point and
-// kWidth consecutive columns, with all parts of these.
-// Formula: kernels/math/sine_jet.h. Twin: kernels/sine_linear/cpu/jet.cpp.
+// A jet through the sine layer on CUDA, after GEMMs or for a few inputs: one thread per point
+// and kWidth consecutive columns, with all parts of these. Formula: kernels/math/sine_jet.h. Twin:
+// kernels/sine_linear/cpu/jet.cpp.
 #include "kernels/math/sine_jet.h"
 #include "kernels/sine_linear/common.cuh"
 #include "kernels/sine_linear/launchers.h"
@@ -110,7 +110,7 @@ __device__ __forceinline__ void finish_value(const SineJetForward& args, int64_t
   if (args.phase != nullptr) store_at(args.phase, element, phase);
 }
 
-// second' z + second square, which is a second part, for what `square` holds.
+// Stores a second part, first z + second square, where `square` is z_i^2 or the sum of these.
 template <class T, int kWidth, class From>
 __device__ __forceinline__ void store_second(const SineJetForward& args, int64_t element,
                                              int64_t part, const From& from,
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kBlockSize)
 
 template <class T, int kInputs>
 cudaError_t launch_forward(const SineJetForward& args, cudaStream_t stream) {
-  // Where products are computed registers limit how many threads there are.
+  // If the kernel computes products, registers limit the number of threads.
   constexpr int kWidest = kInputs == kGiven || kWide<T> < 4 ? kWide<T> : 4;
   const Columns columns(args.rows, args.columns);
   const bool wide = columns.numel >= kWideFrom && args.columns % kWidest == 0 &&

@@ -15,8 +15,8 @@ try:
 except ImportError as _error:
     if not _build.reporting():
         raise
-    # `python -m treadle` imports the package first. It is what people are told to run when
-    # something is wrong, so it must report this error and not end in it.
+    # `python -m treadle` imports the package first. Users run it when something is wrong, so it
+    # must report this error instead of failing with it.
     from .__main__ import main as _main
 
     raise SystemExit(_main(problem=str(_error))) from None

@@ -1,4 +1,4 @@
-"""``python -m treadle``: what is built, what is running, and whether every op is right here."""
+"""``python -m treadle``: reports what is built and what is running, and tests every op."""
 
 from __future__ import annotations
 

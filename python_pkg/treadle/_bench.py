@@ -1,7 +1,7 @@
 """Times treadle.nn.LSTM and GRU against torch's on this machine: ``python -m treadle --bench``.
 
-The layers are those by which treadle's authors judge GPUs that they do not have. The result is
-compared with torch's layer in float32 first: a row whose error is too large has no time.
+treadle's authors judge GPUs that they do not have by these layers. Results are compared with
+torch's float32 layer first: a row whose error is too large gets no time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.utils.benchmark import Timer
 from treadle import _build
 from treadle.nn import GRU, LSTM
 
-Shape = tuple[int, int, int]  # B, T, H, which is I, too
+Shape = tuple[int, int, int]  # B, T, H; I is H
 # The same shapes as in benchmarks/recurrent/sweep_cells.py.
 SHAPES: tuple[Shape, ...] = (
     *((1, 512, 128), (16, 512, 128), (64, 200, 128), (16, 512, 256), (128, 128, 256)),
@@ -29,7 +29,7 @@ SHAPES: tuple[Shape, ...] = (
     *((16, 256, 1024), (64, 256, 1024), (256, 256, 1024)),
 )
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-LIMITS = {torch.float32: 5e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}  # of the largest value
+LIMITS = {torch.float32: 5e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}  # of the maximum
 CELLS: dict[str, tuple[Callable[..., nn.Module], Callable[..., nn.Module]]] = {
     "LSTM": (LSTM, nn.LSTM),
     "GRU": (GRU, nn.GRU),
@@ -37,7 +37,7 @@ CELLS: dict[str, tuple[Callable[..., nn.Module], Callable[..., nn.Module]]] = {
 
 
 def call(layer: nn.Module, x: Tensor, training: bool) -> Callable[[], Tensor]:
-    """The layer's output; with ``training`` after a backward pass, too."""
+    """The layer's output; ``training`` also runs a backward pass."""
 
     def run() -> Tensor:
         with torch.set_grad_enabled(training):
@@ -58,7 +58,7 @@ def seconds(run: Callable[[], Tensor], at_least: float) -> float:
 def row(
     cell: str, shape: Shape, dtype: torch.dtype, device: torch.device, at_least: float
 ) -> dict[str, Any]:
-    """µs per step of both layers, with and without gradients, or the reason why there is none."""
+    """µs per step of both layers, with and without gradients, or why they were not timed."""
     b, t, h = shape
     found: dict[str, Any] = {"cell": cell, "shape": shape, "dtype": str(dtype).split(".")[-1]}
     ours, theirs = (kind(h, h).to(device) for kind in CELLS[cell])

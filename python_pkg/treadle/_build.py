@@ -1,9 +1,10 @@
 """The build facts of this package, and whether they fit the running torch and Python.
 
 ``lib/libtreadle_kernels.so`` is for any torch, ``lib/torch-2.11/libtreadle.so`` for one minor of
-it, together with the build's facts. ``load`` finds the folder of the running torch and compares
-the facts before it opens the library, so that a mismatch raises one sentence and never an undefined
-symbol.
+it, together with the build's facts. With CUDA that needs torch's CUDA libraries, so a wheel also
+has ``lib/torch-2.11-cpu``, for torch without CUDA. ``load`` finds the folder of the running torch
+and compares the facts before it opens the library, so that a mismatch raises one sentence and never
+an undefined symbol.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 PACKAGE = Path(__file__).resolve().parent
 LIB = PACKAGE / "lib"
+CPU = "-cpu"  # at the end of a folder of LIB: for torch without CUDA
 OLDEST = "2.11"  # the oldest torch that treadle can be built for
 TREE = PACKAGE.parents[1]  # the repository, where treadle is imported from one
 
@@ -32,19 +34,20 @@ def library_path() -> str:
     """Path of the op library for the running torch, for ``torch.ops.load_library`` and for C++.
 
     Raises:
-        ImportError: if this package has none for it, or no torch is installed.
+        ImportError: if this package has none for that torch, or no torch is installed.
     """
     return str(_folder() / "libtreadle.so")
 
 
 def kernels_path() -> str:
-    """Path of the library that needs no torch, whose functions treadle/kernels.h declares."""
+    """Path of the library without torch, whose functions treadle/kernels.h declares."""
     return str(LIB / "libtreadle_kernels.so")
 
 
 def builds() -> list[str]:
     """The torch minors that this package holds a library for: ["2.11", "2.12"]."""
-    found = [file.parent.name.removeprefix("torch-") for file in LIB.glob("torch-*/facts.json")]
+    names = {file.parent.name.removesuffix(CPU) for file in LIB.glob("torch-*/facts.json")}
+    found = [name.removeprefix("torch-") for name in names]
     return sorted(found, key=lambda minor: [int(part) for part in minor.split(".")])
 
 
@@ -74,8 +77,12 @@ def _folder() -> Path:
             f"treadle has not been built: {PACKAGE} holds no compiled library. "
             f"Build it with: {rebuild_command()}"
         )
-    version = _torch(held).__version__
+    torch = _torch(held)
+    version = torch.__version__
     folder = LIB / f"torch-{_minor(version)}"
+    if torch.version.cuda is None and torch.version.hip is None:
+        cpu = folder.with_name(folder.name + CPU)
+        folder = cpu if cpu.exists() else folder
     if not (folder / "libtreadle.so").exists():
         raise ImportError(
             f"treadle holds builds for torch {', '.join(held)}, and this is torch {version}. "
@@ -112,7 +119,7 @@ def rebuild_command() -> str:
 
 
 def _origin() -> str:
-    """The folder that treadle was installed from, or a word for it where pip did not note one."""
+    """The folder that treadle was installed from, or a placeholder if pip recorded none."""
     try:
         noted = importlib.metadata.distribution("treadle").read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:

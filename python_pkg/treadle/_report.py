@@ -1,4 +1,4 @@
-"""Collects what ``python -m treadle`` says: versions, GPUs, ops, the self-test, what is wrong."""
+"""Collects the report of ``python -m treadle``: versions, GPUs, ops, the self-test, problems."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KEYS = ("CPU", "CUDA", "Meta", "Autograd", "FuncTorchBatched", "AutocastCPU", "A
 
 
 def collect(problem: str | None = None) -> dict[str, Any]:
-    """The whole report. `problem` is why treadle could not be imported, if it could not."""
+    """The whole report. `problem` says why treadle could not be imported, if that failed."""
     report: dict[str, Any] = {
         "ok": True,
         "problems": [problem] if problem else [],
@@ -97,7 +97,7 @@ def _add_ops(report: dict[str, Any]) -> None:
     for name in _selftest.op_names():
         backends = [key for key in KEYS if has(f"treadle::{name}", key)]
         if not report["built"]["cuda"] and "CUDA" in backends:
-            # A CPU-only build registers functions for CUDA that only say how to rebuild.
+            # A CPU-only build registers CUDA functions that only raise and say how to rebuild.
             backends.remove("CUDA")
         report["ops"].append({"name": name, "backends": backends})
     report["running"]["isa"] = _build.kernels_info()["isa"]

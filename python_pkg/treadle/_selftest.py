@@ -120,7 +120,7 @@ def run(devices: list[str]) -> Iterator[Result]:
                         error, limit = _measure(name, twin, device, dtype)
                     yield Result(name, device, label, error, limit)
                 except Exception as problem:
-                    # The report shows whatever an op raises.
+                    # The report shows any error that an op raises.
                     yield Result(name, device, label, float("nan"), 0.0, str(problem))
 
 
@@ -213,9 +213,9 @@ def _with_gradients(results: Any, leaves: list[Tensor]) -> list[Tensor]:
 
 
 def _measure(name: str, twin: str, device: str, dtype: torch.dtype) -> tuple[float, float]:
-    """The error that comes nearest to its limit, and that limit.
+    """The error that is closest to its limit, and that limit.
 
-    The limit is three times the error of the plain PyTorch composition in the same dtype, and
+    The limit is three times the error of the plain PyTorch composition in the same dtype plus
     sixteen roundings of the largest value.
     """
     op = overload(name)

@@ -1,7 +1,7 @@
 """The elementwise ops: typed and documented functions that call ``torch.ops.treadle.*``.
 
 Errors read ``<op>: <argument> must <rule>, got <fact>`` on every device. They are TypeError if an
-argument is no tensor or no number, otherwise RuntimeError.
+argument is not a tensor or number, otherwise RuntimeError.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
     "vector_add_",
 ]
 
-# Picked once: a call of torch.ops.treadle.scale would try its overloads in turn.
+# Looked up once: a call of torch.ops.treadle.scale would try its overloads in order.
 _add = torch.ops.treadle.vector_add.default
 _add_number = torch.ops.treadle.vector_add.Scalar
 _add_out = torch.ops.treadle.vector_add.out
@@ -51,8 +51,8 @@ def vector_add(
     Args:
         a: [...] of any integer or floating-point dtype (not bool, not complex).
         b: [...], broadcast against ``a``, or a number. dtypes promote as in ``torch.add``.
-        alpha: a number; an integer if the result is of integers. NumPy numbers are accepted here
-            and for ``b``. A 0-dim tensor is read on the host, which waits for its GPU.
+        alpha: a number; an integer if the result has an integer dtype. NumPy numbers are accepted
+            here and for ``b``. A 0-dim tensor is read on the host, which waits for its GPU.
         out: written and returned if given, resized if its shape does not fit. No autograd.
 
     Returns:
@@ -61,8 +61,8 @@ def vector_add(
         the result is within one rounding of torch's.
 
     Raises:
-        TypeError: ``a`` or ``out`` is no tensor, ``b`` neither that nor a number, ``alpha`` none.
-        RuntimeError: dtypes, devices or shapes that do not fit.
+        TypeError: ``a`` or ``out`` is not a tensor, ``b`` is neither a tensor nor a number, or
+        ``alpha`` is not a number. RuntimeError: dtypes, devices or shapes that do not fit.
 
     Source: csrc/elementwise/vector_add.cpp, kernels/elementwise/vector_add.cu.
     """
@@ -72,9 +72,9 @@ def vector_add(
             _add_out(a, other, alpha=alpha, out=out)
             return out
         add = _add if isinstance(b, Tensor) else _add_number
-        # A keyword costs as much as the rest of this function.
+        # A keyword argument costs as much as the rest of this function.
         return add(a, b) if alpha == 1 else add(a, b, alpha=alpha)  # type: ignore[no-any-return]
-    except (RuntimeError, ValueError):  # the latter is NumPy's, of an array that is compared with 1
+    except (RuntimeError, ValueError):  # NumPy raises the latter when it compares an array with 1
         if _are_tensors(a, out) and _are_plain(b, alpha):
             raise
     _check_tensors("vector_add", "a", a, out)
@@ -86,7 +86,7 @@ def _are_plain(b: Tensor | float, alpha: float) -> bool:
     return (isinstance(b, Tensor) or is_plain(b)) and is_plain(alpha)
 
 
-# Asked within `except`; checks come after it, as torch's long error is not to be their context.
+# Called within `except`; the checks run after it, so that torch's long error is not their context.
 def _are_tensors(first: Any, out: Any = None) -> bool:
     return bool(is_tensor_like(first) and (out is None or is_tensor_like(out)))  # type: ignore[no-untyped-call]
 
@@ -115,7 +115,7 @@ def vector_add_(a: Tensor, b: Tensor | float, *, alpha: float = 1) -> Tensor:
         ``a``.
 
     Raises:
-        TypeError, RuntimeError: what does not fit; a leaf that requires grad; an expanded ``a``.
+        TypeError, RuntimeError: a bad argument; a leaf that requires grad; an expanded ``a``.
 
     Source: csrc/elementwise/vector_add.cpp, kernels/elementwise/vector_add.cu.
     """
@@ -146,13 +146,13 @@ def scale(x: Tensor, factor: Tensor | float, *, out: Tensor | None = None) -> Te
         [...] of the promoted dtype, with the bits of ``torch.mul``.
 
     Raises:
-        TypeError: ``x`` or ``out`` is no tensor, or ``factor`` no number.
+        TypeError: ``x`` or ``out`` is not a tensor, or ``factor`` is not a number.
         RuntimeError: dtypes or devices that do not fit.
 
     Source: csrc/elementwise/scale.cpp, kernels/elementwise/scale.cu.
     """
     kind = type(factor)
-    # Before the call, because torch.compile cannot catch what it raises.
+    # Checked before the call, because torch.compile cannot catch the call's error.
     if kind is not float and kind is not int and isinstance(factor, Tensor):
         return torch.mul(x, _scalar("scale", x, factor), out=out)
     try:
@@ -168,7 +168,7 @@ def scale(x: Tensor, factor: Tensor | float, *, out: Tensor | None = None) -> Te
 
 
 def _scalar(op: str, x: Tensor, factor: Tensor) -> Tensor:
-    """``factor``, if torch multiplies this tensor as it would a number."""
+    """``factor``, if torch multiplies by this tensor as by a number."""
     check_tensor(op, "x", x)
     if factor.dim() != 0:
         shape = list(factor.shape)
@@ -190,13 +190,13 @@ def scale_(x: Tensor, factor: Tensor | float) -> Tensor:
 
     Args:
         x: [...], written and returned; the result must cast to its dtype.
-        factor: a real number or a 0-dim tensor, as there.
+        factor: a real number or a 0-dim tensor, as in :func:`scale`.
 
     Returns:
         ``x``.
 
     Raises:
-        TypeError, RuntimeError: what does not fit; a leaf that requires grad; an expanded ``x``.
+        TypeError, RuntimeError: a bad argument; a leaf that requires grad; an expanded ``x``.
 
     Source: csrc/elementwise/scale.cpp, kernels/elementwise/scale.cu.
     """
@@ -226,7 +226,7 @@ def sine(x: Tensor, *, out: Tensor | None = None) -> Tensor:
         [...]; nan where x is infinite or nan, ±0 where x is.
 
     Raises:
-        TypeError: ``x`` or ``out`` is no tensor.
+        TypeError: ``x`` or ``out`` is not a tensor.
         RuntimeError: dtypes or devices that do not fit.
 
     Source: csrc/elementwise/unary.cpp, kernels/elementwise/unary.cu.
@@ -250,7 +250,7 @@ def sine_(x: Tensor) -> Tensor:
         ``x``.
 
     Raises:
-        TypeError: ``x`` is no tensor.
+        TypeError: ``x`` is not a tensor.
         RuntimeError: an integer ``x``; a leaf that requires grad; an expanded ``x``.
 
     Source: csrc/elementwise/unary.cpp, kernels/elementwise/unary.cu.

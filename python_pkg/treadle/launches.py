@@ -31,9 +31,9 @@ def launch_info(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list
     """Run an op and list its launches on the GPU: grids, blocks, threads and their resources.
 
     Args:
-        op: what to call, for example ``treadle.scale`` or a module; or the name of a function of
-            this package, ``"scale"``.
-        args: its arguments, and ``kwargs`` its keyword arguments. CUDA tensors, to see anything.
+        op: a callable, for example ``treadle.scale`` or a module; or the name of a function of this
+            package, ``"scale"``.
+        args: its arguments, and ``kwargs`` its keyword arguments. Only CUDA tensors give launches.
 
     Returns:
         One dict for each kernel of treadle's, in launch order (cuBLAS's are not included):
@@ -66,7 +66,7 @@ def launch_info(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list
 
 
 def _functions() -> dict[str, Callable[..., Any]]:
-    """The functions of this package that are ops: all except the one of this file."""
+    """The functions of this package that are ops: all except ``launch_info``."""
     package = sys.modules[__package__]
     every = {name: getattr(package, name) for name in package.__all__ if name not in __all__}
     return {name: function for name, function in every.items() if isfunction(function)}

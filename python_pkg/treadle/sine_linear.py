@@ -38,8 +38,8 @@ def sine_linear(input: Tensor, weight: Tensor, bias: Tensor | None, omega: float
 
     Raises:
         RuntimeError: shapes, dtypes or devices that do not fit.
-        TypeError: ``input``, ``weight`` or ``bias`` is no tensor, or ``omega`` is one that requires
-            grad.
+        TypeError: ``input``, ``weight`` or ``bias`` is not a tensor, or ``omega`` is a tensor that
+            requires grad.
 
     Source: csrc/sine_linear/forward.cpp, kernels/sine_linear/forward.cu.
     """
@@ -69,7 +69,7 @@ def sine_linear_jet(
 
     :meth:`treadle.nn.SineLinear.jet` packs the parts and calls it. With z the products of the parts
     and weight (plus bias in the value), y = sin(omega z), y_i = omega cos(omega z) z_i, and y_ii =
-    omega cos(omega z) z_ii - omega^2 sin(omega z) z_i^2; the Laplacian is their sum.
+    omega cos(omega z) z_ii - omega^2 sin(omega z) z_i^2; the Laplacian is the sum of the y_ii.
 
     Args:
         jet: [P, ..., I], float64, float32, float16 or bfloat16. Its P = 1 + d + n2 parts are the
@@ -86,8 +86,8 @@ def sine_linear_jet(
 
     Raises:
         RuntimeError: shapes, dtypes or devices that do not fit.
-        TypeError: ``jet``, ``weight`` or ``bias`` is no tensor, or ``omega`` is one that requires
-            grad.
+        TypeError: ``jet``, ``weight`` or ``bias`` is not a tensor, or ``omega`` is a tensor that
+            requires grad.
 
     Source: csrc/sine_linear/, kernels/math/sine_jet.h.
     """

@@ -53,8 +53,8 @@ def snake(
         over x, and the sums of the parameters' gradients have the same bits every time.
 
     Raises:
-        TypeError: ``x``, ``alpha``, ``beta`` or ``out`` is no tensor, ``eps`` no number, or
-            ``logscale`` no bool.
+        TypeError: ``x``, ``alpha``, ``beta`` or ``out`` is not a tensor, ``eps`` is not a number,
+            or ``logscale`` is not a bool.
         RuntimeError: shapes, dtypes or devices that do not fit.
 
     Source: csrc/elementwise/snake.cpp, kernels/elementwise/snake.cu.
@@ -80,13 +80,13 @@ def snake_(
 
     Args:
         x: [N, C, ...], written and returned; the result must cast to its dtype.
-        alpha, beta, eps, logscale: as there.
+        alpha, beta, eps, logscale: as in :func:`snake`.
 
     Returns:
         ``x``.
 
     Raises:
-        TypeError, RuntimeError: what does not fit; a leaf that requires grad; an expanded ``x``.
+        TypeError, RuntimeError: a bad argument; a leaf that requires grad; an expanded ``x``.
 
     Source: csrc/elementwise/snake.cpp, kernels/elementwise/snake.cu.
     """

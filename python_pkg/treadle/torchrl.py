@@ -1,4 +1,5 @@
-"""TorchRL's LSTMModule and GRUModule on treadle's kernels: trajectories are neither cut nor padded.
+"""TorchRL's LSTMModule and GRUModule on treadle's kernels: trajectories are neither split nor
+padded.
 
 Imported only on request: ``import treadle.torchrl``.
 """
@@ -136,22 +137,22 @@ class LSTMModule(_Fused, theirs.LSTMModule):  # type: ignore[misc]
     """``torchrl.modules.LSTMModule`` on treadle's kernels: its arguments, keys, primers, results.
 
     In recurrent mode a trajectory that begins in the middle of a row becomes a reset of
-    :func:`treadle.lstm`, to the states in the tensordict at that step. Nothing is cut, padded or
-    packed, and the host does not wait. Step by step the layers are treadle's, too. Layers in two
+    :func:`treadle.lstm`, to the states in the tensordict at that step. Nothing is split, padded or
+    packed, and the host does not wait. Single steps run treadle's layers, too. Layers in two
     directions, with projections or in Python (``python_based``) run in TorchRL's own way.
 
     Args:
         recurrent_backend: "treadle"; ``torchrl.modules.LSTMModule`` has the others.
         recurrent_recompute: "full" keeps less for the backward pass: ``recompute`` of
             :func:`treadle.lstm`.
-        inner_cells: whether to return c also where a trajectory ends before the last step, which
+        inner_cells: whether to also return c where a trajectory ends before the last step, which
             takes one more pass (``return_cells`` of :func:`treadle.lstm`). If False it is 0 there.
         lstm: becomes treadle's in place, as by :func:`treadle.nn.replace`.
         Others: as ``torchrl.modules.LSTMModule``.
 
     Raises:
         ValueError: ``recurrent_backend`` or ``recurrent_recompute`` is none of these.
-        RuntimeError: a tensordict has one state of two. Others: as TorchRL's.
+        RuntimeError: a tensordict has only one of the two states. Others: as TorchRL's.
     """
 
     _layers_name = "lstm"

@@ -1,4 +1,4 @@
-"""The benchmarks: what they write, what they refuse, and that their clocks are right."""
+"""The benchmark harness: its files, the results that it refuses, and its clocks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QUICK = Effort(sample=1e-4, seconds=0.01, rounds=(5, 11), warmup=1e-3)
 
 
 def quick(folder: Path, *arguments: str, device: str = "cpu") -> tuple[int, dict[str, Any]]:
-    """A trial run: its exit status and its JSON."""
+    """Makes a trial run. Returns its exit status and its JSON."""
     fixed = ["--quick", "--device", device, "--threads", "1", "--output", str(folder)]
     status = run.main([*fixed, "--name", "trial", *arguments])
     return status, json.loads((folder / "trial.json").read_text())
@@ -189,7 +189,7 @@ def test_wall_clock_and_turns() -> None:
     found = measure(Wall("cpu", effort), {"a": [work("a", 2e-3)], "b": [work("b", 6e-3)]})
     assert 7 <= len(found["a"]) == len(found["b"]) <= 9
     assert 2000 <= summary(found["a"])["median_us"] < summary(found["b"])["median_us"]
-    # After warming up each has one turn a round, and not all of one before all of the other.
+    # After the warm-up the candidates alternate: each runs once per round.
     turns = order[-2 * len(found["a"]) :]
     assert all(set(turns[i : i + 2]) == {"a", "b"} for i in range(0, len(turns), 2))
 

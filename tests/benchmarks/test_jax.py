@@ -82,7 +82,7 @@ def test_half_types_are_checked_alike(jax_calls: Any, cell: str, backward: bool)
 
 
 def spoilt(jax_calls: Any, name: str, change: Callable[[Any], Any]) -> Row:
-    """A row in which the results of one candidate are others."""
+    """A row in which one candidate returns wrong results."""
     made = jax_layer.case(QUICK, SMALL)
     honest = made.functions[name]
     made.functions = {n: f for n, f in made.functions.items() if n in ("treadle", "lax.scan", name)}

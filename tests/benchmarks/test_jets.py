@@ -1,4 +1,4 @@
-"""The suite jets times the same derivatives by every way, and the losses that it names."""
+"""The suite jets times the same derivatives computed in every way, and the named losses."""
 
 from __future__ import annotations
 

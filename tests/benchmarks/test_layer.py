@@ -1,4 +1,4 @@
-"""The benchmarks of the whole layer: its rows, what is compared, and what is counted in bytes."""
+"""The benchmarks of the whole layer: rows, comparisons, and bytes kept for backward."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ Change = Callable[[Tensor], Tensor]
 
 
 def changed(change: Change, packed: bool = False) -> Callable[..., Any]:
-    """The reference with another output."""
+    """The reference with a wrong output."""
     plain = (layer_calls.packed_layer if packed else layer_calls.layer)(reference.lltm)
 
     def call(*args: Any) -> Any:
@@ -165,11 +165,11 @@ def test_a_wrong_last_state_is_refused() -> None:
 
 def test_bytes_that_the_graph_keeps() -> None:
     x = torch.randn(100, requires_grad=True)
-    # exp saves its result and sin its argument: both are the caller's.
+    # exp saves its result and sin its argument: the caller owns both.
     assert layer_memory.kept_by_graph(torch.exp, (x,)) == 0
     assert layer_memory.kept_by_graph(torch.sin, (x,)) == 0
     assert layer_memory.kept_by_graph(lambda x: torch.sin(2 * x), (x,)) == 400
-    # Once, though two save it; a part of a result is no reason to keep the rest of it.
+    # A tensor saved twice counts once; a saved view of a result does not count the rest of it.
     assert layer_memory.kept_by_graph(lambda x: (y := 2 * x).sin() + y.cos(), (x,)) == 400
     assert layer_memory.kept_by_graph(lambda x: torch.exp(x)[:25], (x,)) == 300
     y = torch.zeros(10)
@@ -254,7 +254,7 @@ def test_two_products_are_the_layer() -> None:
 def test_two_products_round_to_tf32_where_it_is_allowed(
     allow_tf32: Callable[[bool], None],
 ) -> None:
-    """Whatever the library does with such sizes; and gradients pass."""
+    """The library takes such sizes, and gradients flow."""
     x, *rest = arguments(SMALL, "cpu", torch.float32, backward=True)
     plain = layer_calls.layer(layer_calls.in_two_products)
     truth = plain(x.double(), *(t.double() for t in rest))[0]

@@ -1,4 +1,4 @@
-"""The losses of LLTM, LSTM and GRU: the script runs, and its page says what it wrote."""
+"""The losses of LLTM, LSTM and GRU: the script runs, and the page has its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of public models' stacks, and baselines whose results are wrong."""
+"""The rows for stacks of layers as in public models, and baselines whose results are wrong."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_wrong_stacks_are_refused(form: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def far_off(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The output is wrong without an error, as with cuDNN's float16."""
+    """Returns a wrong output without an error, as cuDNN does in float16."""
 
     def call(x: Tensor, *rest: Any) -> Any:
         output, *last = function(x, *rest)
@@ -139,7 +139,7 @@ def test_a_wrong_stack_of_torchs_is_no_time_to_beat(monkeypatch: pytest.MonkeyPa
 def test_a_wrong_layer_of_torchs_is_no_time_to_beat(
     cell: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A wrong layer is no reference either: ours is compared with torch's layer without cuDNN."""
+    """torch's layer without cuDNN replaces the wrong layer as the reference."""
     own = layer.torch_layer
     monkeypatch.setattr(layer, "torch_layer", lambda *kind: far_off(own(*kind)))
     for dtype, wrong in ((FP16, True), (FP32, False)):

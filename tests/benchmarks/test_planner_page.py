@@ -1,4 +1,4 @@
-"""The planner's tables and picture of docs/recurrent.md are what the planner says."""
+"""The planner's tables and picture in docs/recurrent.md match the planner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmarks of resets: their rows, that their baselines compute the same, and the page."""
+"""The benchmarks of resets: rows, baselines that compute the same, and the page."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ ROWS = [
 
 @pytest.fixture
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Any]]:
-    """Results of a GPU, as if they were committed."""
+    """Writes results that look like those of a GPU."""
     facts = machine.facts("cpu") | {"device": "cuda", "gpu": "H200", "driver": "1"}
     folder = tmp_path / "h200"
     folder.mkdir()

@@ -30,10 +30,10 @@ ENDS = all_reduce(256 * 1024 * 4, 8)
 
 def test_all_reduces() -> None:
     assert all_reduce(1e9, 1) == 0
-    # Each of two sends half of the bytes twice: once to be added, once the sum.
+    # Each of two GPUs sends half of the bytes twice: its summands, then the sum.
     within = BEGIN + 2 * WITHIN["ring"]
     assert all_reduce(1e9, 2) == pytest.approx(within + 1e9 / (REACHED * NVLINK))
-    # Trees: two ways of seven steps in each node, and of six among 64 nodes.
+    # Trees: up and down, seven steps in each node and six among 64 nodes.
     most = BEGIN + 2 * 7 * WITHIN["tree"] + 2 * 6 * BETWEEN
     assert all_reduce(0, 64 * NODE) == pytest.approx(most)
     sizes = [all_reduce(1e8, 2**k) for k in range(10)]
@@ -52,10 +52,10 @@ def test_data_parallelism() -> None:
     assert data_parallel(LAYER, 4, 1) == data_parallel(LAYER, 4, 1, overlap=False) == 4 * 3e-3
     own = all_reduce(LAYER.gradients, 8)
     assert own < LAYER.backward
-    # The backward pass of the layer before hides a layer's, but not the first layer's.
+    # The backward pass of the previous layer hides a layer's transfer, but not the first layer's.
     assert data_parallel(LAYER, 4, 8) == pytest.approx(4 * 3e-3 + own + ENDS)
     assert data_parallel(LAYER, 4, 8, overlap=False) == pytest.approx(4 * (3e-3 + own) + 2 * ENDS)
-    # Where there is nothing to hide behind, overlap is worth nothing.
+    # Without a backward pass that hides the transfer, overlap gains nothing.
     quick = Layer(64, 256, 1024, 0.0, 0.0)
     times = [data_parallel(quick, 4, 8, overlap) for overlap in (True, False)]
     assert times[0] == pytest.approx(times[1]) == pytest.approx(4 * own + 2 * ENDS)
@@ -63,17 +63,17 @@ def test_data_parallelism() -> None:
 
 def test_pipelines() -> None:
     assert layer_pipeline(LAYER, 1, AT_ONCE) == pytest.approx(3e-3)
-    # Chunks that take as long as the whole are of no use: one GPU after the other.
+    # Chunks that take as long as the whole gain nothing: the GPUs run one after the other.
     output = 2 * 64 * 256 * 1024 / (REACHED * NVLINK)
     send = BEGIN + WITHIN["ring"] + output
     assert layer_pipeline(LAYER, 4, LAYER) == pytest.approx(4 * 3e-3 + 6 * send)
     assert 3e-3 < layer_pipeline(LAYER, 4, AT_ONCE) < 2 * 3e-3
-    # Two layers on two GPUs: halves of the first, of both at once, of the second.
+    # Two layers on two GPUs: half of the first, then both overlapped, then half of the second.
     got = sequence_pipeline({64: LAYER}, 64, 2, AT_ONCE)
     send = BEGIN + WITHIN["ring"] + 2 * 2 * 64 * 1024 / (REACHED * NVLINK)
     sent = all_reduce(LAYER.gradients, 2) + all_reduce(256 * 1024 * 4, 2)
     assert got == pytest.approx(3 * (1.5e-3 + 2 * send) + sent)
-    # Groups of half of the rows that take half as long: five turns of half.
+    # Half of the rows takes half of the time, so this takes five times half a step.
     half = Layer(32, 256, 1024, 0.5e-3, 1e-3)
     assert sequence_pipeline({32: half, 64: LAYER}, 64, 2, AT_ONCE) < got
 
@@ -101,7 +101,7 @@ def test_the_block_follows_its_rows(tmp_path: Path) -> None:
     made = block(tmp_path, slow=4000.0)
     assert "on one a GPU, torch 2, treadle abc, 2026-11-23" in made
     assert "| 64,256,1024 | 136 MB | 16.0 | 16.3 (98%, 94%) |" in made
-    # 16 rows take as long as 64: each GPU with a layer does better than each with some rows.
+    # 16 rows take as long as 64: one layer per GPU beats some rows per GPU.
     assert "| 64,256,1024 | 4 | 16 | 16.2 | **5.6** | 7.4 |" in made
     assert "| 64,256,1024 | 136 MB | 32.0 |" in block(tmp_path, slow=8000.0)
     assert list(scale_page.figures([])) == [scale_page.NONE_YET]

@@ -44,7 +44,7 @@ def test_the_loss_of_the_laplacian() -> None:
     inner = siren.Net("small", 7, 2, torch.float64, "values", 1).of(reference.sine_linear)
 
     def value(point: Tensor) -> Tensor:
-        # Its loss with a target of 0 is the square of a value, and the values here are not 0.
+        # With a target of 0 its loss is the square of a value; the values here are not 0.
         return inner(point[None], torch.zeros(1, 1, dtype=torch.float64), *params)
 
     def laplacian(point: Tensor) -> Tensor:
@@ -58,13 +58,14 @@ def test_the_loss_of_the_laplacian() -> None:
     zero = torch.zeros_like(target)
     loss = one.of(reference.sine_linear)(x, zero, *params)
     torch.testing.assert_close(loss, expected.square().mean())
-    # And the target counts.
+    # The loss depends on the target.
     assert one.of(reference.sine_linear)(x, target, *params) != loss
 
 
 @pytest.mark.parametrize("loss", siren.LOSSES)
 def test_a_wrong_layer_is_refused(loss: str) -> None:
-    # In float64 the truth is the composition itself, and would allow no rounding of another.
+    # In float64 the exact values are the composition's, so there would be no tolerance for
+    # rounding.
     one = net(loss, torch.float32)
     args = one.arguments("cpu")
 

@@ -219,7 +219,7 @@ def gpu_facts() -> dict[str, Any]:
 
 @pytest.fixture
 def results(rows: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Row]:
-    """Writes results to a folder of their own: one row misses its target, one is refused."""
+    """Writes results to a new folder: one row misses its target, one is refused."""
     found = json.loads(json.dumps([row for row in rows if row["op"] == "lltm"]))
     for row in found:
         row["times"]["treadle"] |= {"median_us": 20.0, "us_per_step": 20.0 / row["steps"]}
@@ -243,7 +243,7 @@ def results(rows: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_page_shows_every_row(results: list[Row], tmp_path: Path) -> None:
     written = targets_page.rewritten(sweep_page.PAGE.read_text(), tables.machines())
-    page = " ".join(written.split())  # whichever way its prose is wrapped
+    page = " ".join(written.split())  # independent of line breaks
     assert "**a GPU**: torch " in page and "2026-11-22; [sweep.json](" in page
     assert "](../figures/layer.png)" in page
     assert "| 16,512,512 | bfloat16 | 5.00 | 1.00 / " in page

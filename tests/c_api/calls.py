@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.c_api import native
 from tests.c_api.layers import Layer, Sizes, workspace
 
-# NULL is a value of these; all other pointers must be there.
+# These may be NULL; all other pointers are required.
 OPTIONAL = {
     ("treadle_lltm_cell", "bias"),
     ("treadle_lltm_cell_backward", "bias"),
@@ -39,7 +39,7 @@ class Call:
         self.kept: list[Any] = []
 
     def tensor(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """A tensor with room behind it, so that the tests may move it by some bytes."""
+        """A tensor with room after it, so that tests may move it by some bytes."""
         size = torch.Size(shape).numel()
         memory = (torch.arange(size + 64) % 97).to(dtype).to(self.place)
         self.memory.append(memory)
@@ -101,7 +101,7 @@ def recurrent(name: str, place: str) -> Call:
     layer = layer.mapped(lambda x: x.to(place))
     call.arguments |= {"device": call.device, "layer": layer.struct}
     if name.endswith("workspace"):
-        size = torch.zeros(1, dtype=torch.int64)  # of the host, always
+        size = torch.zeros(1, dtype=torch.int64)  # always on the host
         call.memory.append(size)
         pointer = ctypes.cast(size.data_ptr(), ctypes.POINTER(ctypes.c_size_t))
         call.arguments |= {"backward": 1, "bytes": pointer}

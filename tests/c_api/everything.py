@@ -30,7 +30,7 @@ def device_of(place: str) -> native.Device:
 
 
 def moved(operand: Operand, place: str) -> Operand:
-    """The same view of existing memory."""
+    """The same layout as a view of existing memory."""
     flat, view = operand.flat.to(place), operand.view
     there = flat.as_strided(view.shape, view.stride(), view.storage_offset())
     return replace(operand, flat=flat, view=there)

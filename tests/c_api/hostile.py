@@ -1,7 +1,7 @@
-"""Every way to break a good call, derived from the mirror, and the errors that must follow.
+"""All ways to break a good call, derived from the mirror, and the errors that must follow.
 
-A `Spoiler` changes one thing so that no function may take it. As a program it makes random calls,
-so that a crash is seen from outside: python -m tests.c_api.hostile SEED COUNT PLACE.
+A `Spoiler` changes one thing so that every function must refuse it. As a program this makes random
+calls, so that a crash ends a separate process: python -m tests.c_api.hostile SEED COUNT PLACE.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GRAMMAR = re.compile(r"[a-z_]\w*(\.\w+)? must [^\n]+, got [^\n]+")
 @dataclass(frozen=True)
 class Spoiler:
     what: str
-    names: str  # what the error text begins with
+    names: str  # the error text begins with it
     spoil: Callable[[Call], None]
 
     def __str__(self) -> str:
@@ -133,7 +133,7 @@ def of_pointers(call: Call, name: str) -> Iterator[Spoiler]:
 
 def of_workspace(call: Call, _: str) -> Iterator[Spoiler]:
     size, address = call.arguments["workspace_bytes"], call.arguments["workspace"]
-    if size == 0:  # on CUDA, of kernels that need none
+    if size == 0:  # on CUDA, for kernels that need none
         return
     for value in (0, 1, size - 1):
         yield replacing("workspace_bytes", value)
@@ -176,7 +176,7 @@ def functions(place: str) -> list[str]:
 
 
 def complaint(call: Call, names: str | None = None) -> str:
-    """The fault in how a bad call failed; "" if it failed properly."""
+    """What is wrong with the failure of a bad call; "" if it failed properly."""
     before, text = call.bytes(), ""
     status = call.run()
     text = native.error_text()
@@ -211,7 +211,7 @@ def storm(seed: int, count: int, place: str = "cpu") -> str:
 
 
 def _possible(call: Call, spoiler: Spoiler) -> bool:
-    """Whether another spoiler has left its target in place."""
+    """Whether no earlier spoiler has removed this one's target."""
     owner = spoiler.what.split(" ")[0].split(".")
     struct = call.arguments[owner[0]]
     if len(owner) == 1:

@@ -1,4 +1,5 @@
-"""A recurrent layer of kernels.h: its arrays, its calls on CPU and CUDA, products around them."""
+"""A recurrent layer of kernels.h: its arrays, its calls on CPU and CUDA, and the products that the
+caller computes."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from tests.c_api import native
 
-CELLS = ("lltm", "lstm", "gru")  # by their numbers
+CELLS = ("lltm", "lstm", "gru")  # indexed by their numbers
 GATES = {"lltm": 3, "lstm": 4, "gru": 4}
 PRODUCTS = {"lltm": 3, "lstm": 4, "gru": 3}  # gates that have one with the input, and with h
 PADDING = 0x5A
@@ -92,7 +93,7 @@ class Layer:
         return self.input.dtype
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Layer:
-        """The same layer of other tensors."""
+        """The same layer with other tensors."""
         tensors = {n: x for n, x in vars(self).items() if isinstance(x, Tensor)}
         return replace(self, **{name: change(x) for name, x in tensors.items()})
 
@@ -104,7 +105,7 @@ class Layer:
         return made
 
     def with_exact_products(self) -> Layer:
-        """The layer with few digits in input and weights: every BLAS has the same products."""
+        """The layer with few digits in input and weights, so that all BLAS agree on products."""
         input, weight = ((8 * x).round() / 8 for x in (self.input, self.weight_ih))
         return replace(self, input=input, weight_ih=weight)
 
@@ -133,7 +134,8 @@ class Layer:
         return torch.stack([self.input @ w.t() for w in self.weight_ih])
 
     def empty(self, *shape: int, like: Tensor | None = None) -> Tensor:
-        """Bytes of a pattern, which no result has; with the shape and dtype of `like`, if any."""
+        """Memory filled with a pattern that no result has, with the shape and dtype of `like`, if
+        given."""
         dtype = self.dtype if like is None else like.dtype
         shape = shape if like is None else tuple(like.shape)
         if not self.filled:
@@ -162,8 +164,8 @@ def workspace(layer: Layer, backward: bool, device: native.Device) -> Workspace:
 def run(
     name: str, layer: Layer, given: native.Sized, results: native.Sized, device: native.Device
 ) -> None:
-    """Calls a function with a workspace that is not larger than it said, and sees it keep to it.
-    On CUDA a look at it would wait for the kernels."""
+    """Calls a function with a workspace of exactly the size that it requests, and checks that it
+    writes nothing beyond. Not on CUDA, where the check would wait for the kernels."""
     space = workspace(layer, name.endswith("backward"), device)
     native.call(name, device, layer.struct, given, results, space.address, space.size)
     if device.type == native.CPU_TYPE and layer.filled:
@@ -173,8 +175,8 @@ def run(
 def forward(
     layer: Layer, save: bool = True, threads: int = 1, on: native.Device | None = None
 ) -> list[Tensor]:
-    """output, h_n, c_n, and the gates. On CUDA they are made in torch's current stream, which has
-    to be that of `on`."""
+    """output, h_n, c_n, and the gates. On CUDA they are made in torch's current stream, which must
+    be that of `on`."""
     s = layer.sizes
     products = layer.products()
     results = [
@@ -196,7 +198,7 @@ Grads = tuple[Tensor | None, Tensor | None, Tensor | None]
 def backward(
     layer: Layer, gates: Tensor, grads: Grads, threads: int = 1, on: native.Device | None = None
 ) -> list[Tensor]:
-    """The gradients of the gates, of h0 and of c0, as they come."""
+    """The gradients of the gates, of h0 and of c0, as the call returns them."""
     results = [layer.empty(like=x) for x in (gates, layer.h0, layer.c0)]
     saved = native.Saved(*map(address, (gates, layer.weight_hh, layer.c0, *grads)))
     written = native.Grads(*map(address, results))
@@ -215,8 +217,8 @@ def h_before(layer: Layer, output: Tensor) -> np.ndarray:
 
 
 def completed(layer: Layer, output: Tensor, found: list[Tensor]) -> list[np.ndarray]:
-    """The gradients of input, h0, c0, weight_ih, weight_hh, bias_ih and bias_hh, made of those of
-    the gates as the header says."""
+    """The gradients of input, h0, c0, weight_ih, weight_hh, bias_ih and bias_hh, from those of the
+    gates as the header says."""
     s, width = layer.sizes, PRODUCTS[layer.cell] * layer.sizes.hidden
     gates, grad_h0, grad_c0 = (x.numpy() for x in found)
     if layer.cell == "gru":

@@ -1,7 +1,8 @@
-"""Calls after a stream or a context was destroyed, by CUDA's driver only: for a separate process.
+"""Calls after a stream or a context was destroyed, through CUDA's driver only, in a separate
+process.
 
-python -m tests.c_api.lost WHAT, of `LOST`. It prints one line: what a call on the lost memory said,
-where there is some, and whether the library goes on.
+python -m tests.c_api.lost WHAT, of `LOST`. It prints one line: the error of a call on the lost
+memory, if there is any, and whether the library still works.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def driver(name: str, *arguments: Any) -> None:
 
 @dataclass(frozen=True)
 class Memory:
-    """x and room for the result, in the context that is current."""
+    """x and room for the result, in the current context."""
 
     x: int
     out: int
@@ -47,14 +48,14 @@ class Memory:
         return Memory(x, out)
 
     def sine(self, stream: int | None = None) -> str:
-        """The status, and what it says; of a call that succeeds, whether it is right."""
+        """The status and its text; for a call that succeeds, whether the result is right."""
         arrays = [native.array_at(p, (COUNT,), None, torch.float32) for p in (self.x, self.out)]
         device = native.Device(native.CUDA_TYPE, 0, stream, 0)
         status = native.status_of("treadle_sine", device, *arrays)
         return f"{status} {native.error_text()}" if status else "OK"
 
     def is_right(self) -> bool:
-        """The sine has the same bits on the CPU."""
+        """Whether the sine has the CPU's bits."""
         driver("cuCtxSynchronize")
         found, expected = np.empty_like(X), np.empty_like(X)
         room = ctypes.c_void_p(found.ctypes.data)
@@ -71,7 +72,7 @@ def use_primary_context() -> None:
 
 
 def goes_on() -> str:
-    """A call on new memory: right, or a status of CUDA's."""
+    """A call on new memory gives the right result or a CUDA error status."""
     try:
         use_primary_context()
         memory = Memory.made()

@@ -169,7 +169,7 @@ def _arrays(*names: str) -> dict[str, Any]:
     return {name: _ARRAY for name in names}
 
 
-# Those that take arguments and return a status: name, then parameter by parameter its type.
+# The functions that take arguments and return a status: name, then the type of each parameter.
 FUNCTIONS: dict[str, dict[str, Any]] = {
     "treadle_vector_add": {**_DEVICE, **_arrays("a", "b"), "alpha": Number, "out": _ARRAY},
     "treadle_scale": {**_DEVICE, "x": _ARRAY, "factor": Number, "out": _ARRAY},
@@ -246,7 +246,7 @@ def error_text() -> str:
 
 
 def status_of(name: str, *arguments: Any) -> int:
-    """Structs go by reference where the function wants a pointer, None as NULL."""
+    """Structs are passed by reference where the function takes a pointer, None as NULL."""
     return int(getattr(library(), name)(*_passed(name, arguments)))
 
 

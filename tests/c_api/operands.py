@@ -20,7 +20,7 @@ DTYPES = (torch.bool, *INTEGERS, *FLOATS)
 
 @dataclass(frozen=True)
 class Operand:
-    """Memory `flat`, a view of it, and the dimensions that the array has the other way round."""
+    """Memory `flat`, a view of it, and the dimensions that the array reverses."""
 
     flat: Tensor
     view: Tensor
@@ -28,7 +28,7 @@ class Operand:
 
     @property
     def tensor(self) -> Tensor:
-        """The array's values, in memory of their own if dimensions are flipped."""
+        """The array's values, in new memory if dimensions are flipped."""
         return self.view.flip(self.flipped) if self.flipped else self.view
 
     @property
@@ -153,7 +153,7 @@ def kind(dtype: torch.dtype) -> int:
 
 
 def holds(op: Op, inputs: list[Operand], out: Operand, threads: int = 1) -> None:
-    """The function writes what the torch op gives, and nothing else."""
+    """Checks that the function writes the torch op's result, and nothing else."""
     expected = Operand(out.flat.clone(), out.view, out.flipped)
     view = expected.flat.as_strided(out.view.shape, out.view.stride(), out.view.storage_offset())
     result = op.expected([x.tensor for x in inputs], tuple(view.shape), view.dtype)

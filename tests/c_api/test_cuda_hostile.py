@@ -1,5 +1,5 @@
 """Hostile calls on CUDA: each argument of every function broken, and wrong memory, streams and
-contexts. The result is a status and a sentence, nothing is written, and CUDA goes on."""
+contexts. Each gives a status and a sentence, writes nothing, and leaves CUDA working."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ def test_random_hostile_calls_on_cuda(seed: int) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-# ---- whose memory
+# ---- wrong memory
 
 
 def pointers(call: Call) -> Iterator[tuple[str, Any, str]]:
-    """The name in texts, the struct and the field of each pointer of a call."""
+    """Each pointer of a call: its name in error texts, its struct and its field."""
     for name, struct in call.structs().items():
         if isinstance(struct, native.Array):
             yield f"{name}.data", struct, "data"
@@ -83,7 +83,7 @@ def pointers(call: Call) -> Iterator[tuple[str, Any, str]]:
 
 
 def moved(function: str, place: str, elsewhere: str) -> Iterator[tuple[Call, str]]:
-    """The good call with one pointer after the other into memory that is elsewhere."""
+    """The good call, with each pointer in turn replaced by one into other memory."""
     for index in range(sum(1 for _ in pointers(good(function, place)))):
         call = good(function, place)
         name, struct, field = [*pointers(call)][index]
@@ -140,7 +140,7 @@ def test_the_current_gpu_stays() -> None:
 
 
 def test_pinned_memory_is_both() -> None:
-    """CUDA's kernels read and write it, and so does the CPU."""
+    """Both CUDA's kernels and the CPU read and write it."""
     x, out = (torch.randn(5000).pin_memory() for _ in range(2))
     for device in (native.cuda(), native.cpu()):
         out.zero_()
@@ -150,7 +150,7 @@ def test_pinned_memory_is_both() -> None:
 
 
 class Managed:
-    """Memory that CUDA moves between host and GPU, as the tensors of the host that it also is."""
+    """Managed memory, which CUDA moves between host and GPU, as tensors of the host."""
 
     def __init__(self) -> None:
         self.driver = ctypes.CDLL("libcuda.so.1")
@@ -212,7 +212,7 @@ def test_a_layer_in_managed_memory(managed: Managed) -> None:
         same_bits(found.clone(), other.cpu())
 
 
-# ---- what has gone
+# ---- destroyed streams and contexts
 
 SENTENCE = re.compile(
     r"1 (x|out)\.data must be memory of GPU 0, got memory of the host"
@@ -222,8 +222,8 @@ SENTENCE = re.compile(
 
 @pytest.mark.parametrize("what", LOST)
 def test_what_has_gone_on_cuda(what: str) -> None:
-    """A stream may go while its work runs. Memory of a context that has gone is no memory of the
-    GPU; the library goes on, but after a reset of the device only as far as CUDA does."""
+    """A stream may be destroyed while its work runs. Memory of a destroyed context is not memory of
+    the GPU; the library still works, after a reset of the device only if CUDA does."""
     command = [sys.executable, "-m", "tests.c_api.lost", what]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, f"status {done.returncode}: {done.stderr}"

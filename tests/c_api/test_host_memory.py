@@ -1,6 +1,6 @@
-"""Addresses that the host must not touch, where CUDA's driver is loaded: a status and no crash.
+"""Addresses that the host must not access give a status and no crash if CUDA's driver is loaded.
 
-The driver here is an empty library of its name, loaded before the first call or after it.
+The driver here is an empty library with its name, loaded before or after the first call.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def test_cuda_asked_of_a_library_without_it(function: str) -> None:
 @pytest.mark.parametrize(("function", "name"), ARRAYS)
 def test_wrong_sizes_of_each_array(function: str, name: str) -> None:
     """Shapes that do not broadcast or do not fit the other arguments."""
-    # A single number broadcasts, of elementwise inputs.
+    # An elementwise input of a single number broadcasts.
     single = "lltm" not in function and "linear" not in function and name != "out"
     for sizes in ([7, 11], [1, 1, 1, 2], [2], [])[: 3 if single else 4]:
         call = good(function)
@@ -95,7 +95,7 @@ def test_wrong_sizes_of_each_array(function: str, name: str) -> None:
 
 @pytest.mark.parametrize(("function", "name"), ARRAYS)
 def test_wrong_dtype_of_each_array(function: str, name: str) -> None:
-    """float64 among float32 inputs converts; outputs and layers do not."""
+    """A float64 input among float32 inputs is converted; outputs and layers' arrays are refused."""
     elementwise = "lltm" not in function and "linear" not in function
     for dtype in (torch.float64, torch.float16, torch.int64, torch.bool):
         call = good(function)

@@ -16,7 +16,7 @@ OUT_DTYPES = st.sampled_from([dtype for dtype in DTYPES if dtype != torch.bool])
 
 @st.composite
 def turned(draw: st.DrawFn, x: torch.Tensor) -> Operand:
-    """Some dimensions the other way round."""
+    """Some dimensions reversed."""
     whole = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
     flipped = tuple(d for d in range(x.ndim) if x.shape[d] and draw(st.integers(0, 3)) == 0)
     return Operand(whole, x, flipped)
@@ -24,7 +24,7 @@ def turned(draw: st.DrawFn, x: torch.Tensor) -> Operand:
 
 @st.composite
 def outs(draw: st.DrawFn, shape: tuple[int, ...], dtype: torch.dtype) -> Operand:
-    """Dimensions in any order with gaps, none of stride 0."""
+    """Dimensions in any order, with gaps, without stride 0."""
     strides, room = [0] * len(shape), 1
     for d in draw(st.permutations(range(len(shape)))):
         strides[d] = room * draw(st.sampled_from([1, 1, 1, 2, 3]))

@@ -1,4 +1,4 @@
-"""Outputs share no memory with anything else, or are one of the inputs."""
+"""An output may be one of the inputs, but must not overlap other memory of the call."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PAIRS = [
 def test_a_part_of_another_array(function: str, out: str, other: str) -> None:
     for by in (-8, 8, 16):
         call = good(function)
-        # In the middle of what is there, so that it may go both ways.
+        # In the middle of the other's memory, so that it overlaps in both directions.
         start = call.arguments[other].data + 16
         call.arguments[other].data = start
         call.arguments[out].data = start + by
@@ -84,7 +84,7 @@ def test_the_other_way_round_is_another_array() -> None:
 
 
 def test_neighbours_do_not_overlap() -> None:
-    """The last element of one precedes the first of the other; one lies in the gaps of another."""
+    """Adjacent arrays are accepted, and so is an empty one inside another."""
     x = torch.randn(32)
     expected = torch.ops.treadle.sine(x[:16].clone())
     native.call("treadle_sine", native.cpu(), native.array(x[:16]), native.array(x[16:]))
@@ -106,7 +106,8 @@ def fields_of(call: Call, argument: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("function", BLOCKS)
 def test_blocks_of_recurrent_layers(function: str) -> None:
-    """Outputs or workspaces that overlap another array of the call, wholly or in half."""
+    """Outputs or workspaces that overlap another array of the call, fully or by half, are
+    refused."""
     read, written = BLOCKS[function]
     call = good(function)
     outs = fields_of(call, written)

@@ -1,4 +1,4 @@
-"""The pointwise parts of the LLTM cell and of the sine layer, against the torch ops' bits.
+"""The pointwise parts of the LLTM cell and of the sine layer have the torch ops' bits.
 
 The weights are the identity, so that the products of the torch ops are their inputs, exactly.
 """
@@ -33,7 +33,7 @@ def maybe(x: Tensor | None) -> native.Array | None:
 
 
 def guarded(*shape: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Memory that goes on behind the array, and the array."""
+    """Memory that extends past the array, and the array."""
     size = math.prod(shape)
     memory = torch.full((size + 16,), 77, dtype=dtype)
     return memory, memory[:size].view(shape)
@@ -43,7 +43,7 @@ def guarded(*shape: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 class Cell:
-    """One cell with the products `gates`, and what the torch ops give for it."""
+    """One cell with the products `gates`, and the torch ops' results for it."""
 
     def __init__(
         self, rows: int, hidden: int, dtypes: tuple[torch.dtype, torch.dtype], bias: bool

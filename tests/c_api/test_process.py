@@ -249,7 +249,7 @@ except RuntimeError:
 @LINUX
 @pytest.mark.parametrize("threads", [1, 3])
 def test_too_little_memory_is_a_status(threads: int) -> None:
-    """A thread of the call may find no memory: its exception must not end the process."""
+    """If a thread of the call runs out of memory, its exception must not end the process."""
     said = in_process(LIMITED + NO_ROOM, str(threads), "40")
     assert said == f"{native.NO_MEMORY} memory must suffice for the call, got std::bad_alloc"
 

@@ -1,4 +1,4 @@
-"""torch's ops and kernels.h in one process, at the same time: bits as if alone."""
+"""torch's ops and kernels.h at the same time in one process: the bits do not change."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_elementwise_on_cuda(
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
 @pytest.mark.parametrize("hidden", [64, 512, 1024])
 def test_layers_on_cuda(cell: str, dtype: torch.dtype, hidden: int) -> None:
-    """Kernels of both that wait for each other's end, where they fit on the GPU only in turn."""
+    """Kernels of both do not deadlock if only one of them fits on the GPU at a time."""
     command = [sys.executable, "-m", "tests.c_api.two_users", cell, str(dtype)[6:], str(hidden)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
     if "layer must run in one launch" in done.stderr:

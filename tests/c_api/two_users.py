@@ -1,8 +1,8 @@
-"""Two users of the kernels in one process: torch by its ops, and a framework without it by
-kernels.h. Each has the bits that it has alone, in turn, interleaved and in two threads.
+"""Two users of the kernels in one process: torch, through its ops, and a framework without torch,
+through kernels.h. Both get the same bits one after the other, interleaved and in two threads.
 
-As a program it does so on CUDA, where a kernel that waits for another could only be ended with its
-process: python -m tests.c_api.two_users CELL DTYPE HIDDEN.
+As a program this runs on CUDA, in a process that can be ended if kernels wait for each other:
+python -m tests.c_api.two_users CELL DTYPE HIDDEN.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ User = Callable[[native.Device], list[Tensor]]
 
 @dataclass(frozen=True)
 class Work:
-    """The same work of both users, each with results of its own. Torch needs no device."""
+    """The same work for both users, each with its own results. Torch needs no device."""
 
     what: str
     by_torch: User
@@ -34,7 +34,7 @@ class Work:
 
 
 def elementwise(op: Op, inputs: list[Tensor], arrays: list[native.Array]) -> Work:
-    """`arrays` are those of `inputs`, or of another framework's memory with the same values."""
+    """`arrays` describe `inputs`, or another framework's memory with the same values."""
     first = inputs[0]
 
     def by_kernels_h(device: native.Device) -> list[Tensor]:
@@ -48,7 +48,7 @@ def elementwise(op: Op, inputs: list[Tensor], arrays: list[native.Array]) -> Wor
 
 
 def recurrent(layer: Layer) -> Work:
-    """Forward and backward. Products are exact, since torch's op multiplies by itself."""
+    """Forward and backward. Products are exact, because torch's op computes its own."""
     layer = layer.with_exact_products()
     s = layer.sizes
     output = torch.zeros(s.steps, s.batch, s.directions * s.hidden, dtype=layer.dtype)
@@ -120,7 +120,7 @@ def interleaved(work: Work, place: Place, rounds: int) -> list[list[Tensor]]:
 
 
 def in_two_threads(work: Work, place: Place, rounds: int) -> list[list[Tensor]]:
-    """Runs both until each has done its rounds, so that they overlap if one begins late."""
+    """Runs both until each has done its rounds: they overlap even if one begins late."""
     counts = [0, 0]
 
     def all_of(number: int) -> list[list[Tensor]]:
@@ -144,7 +144,7 @@ WAYS = {"in turn": in_turn, "interleaved": interleaved, "two threads": in_two_th
 
 
 def same_as_alone(work: Work, place: Place, way: str, rounds: int) -> None:
-    place.wait()  # what both read has been written
+    place.wait()  # the inputs of both have been written
     with place.of(0) as device:
         alone = [x.clone() for x in work.by_torch(device)]
     place.wait()

@@ -1,4 +1,4 @@
-"""Inputs of the elementwise ops: shapes, layouts, broadcasting, numbers."""
+"""Inputs of the elementwise ops: shapes, layouts, broadcasting, scalars."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TRIG_ULPS = {torch.float64: 2.0, torch.float32: 1.6, torch.float16: 0.56, torch.
 
 
 def elementwise_tensors() -> Iterator[tuple[str, Callable[[Make], Tensor]]]:
-    """Every shape and layout that one tensor of an elementwise op is tried in."""
+    """Every shape and layout in which elementwise ops of one tensor are tested."""
     shapes = {
         "vector": (33,),
         "one": (1,),
@@ -65,7 +65,8 @@ def unary_cases(
 
 
 def pair_cases(op: str, dtypes: tuple[torch.dtype, ...], **kwargs: Any) -> list[Case]:
-    """Two tensors of one dtype: every layout with a dense one, and shapes that broadcast."""
+    """Two tensors of one dtype: each layout together with a dense one, and shapes that
+    broadcast."""
 
     def pair(a: Callable[[Make], Tensor], b: Callable[[Make], Tensor]) -> Callable[[Make], Call]:
         return lambda make: Call((a(make), b(make)), kwargs)
@@ -138,11 +139,11 @@ def op_of_one_tensor(
     ulps: Mapping[torch.dtype, float] | None = None,
     wide: float = 30.0,
 ) -> tuple[Op, Op]:
-    """The op and its backward, by the names that both have everywhere.
+    """The op and its backward op, found by name.
 
-    dtypes: with integers if it keeps them. torch_function, torch_inplace: what it stands for, if
-    torch has such. ulps: how far from the exact values, at most; None: it has torch's bits. wide:
-    the scale of large arguments, whose results all dtypes can hold.
+    dtypes: includes integers if the op keeps them. torch_function, torch_inplace: torch's twins, if
+    any. ulps: the largest error; None: bitwise equal to torch. wide: the scale of large arguments
+    whose results all dtypes can hold.
     """
     cases = unary_cases(name, lambda m, x: Call((x,)), dtypes)
     cases.append(Case(f"{name} wide", lambda m: Call((m(1027, by=wide),)), FLOATING, big=True))

@@ -1,5 +1,5 @@
 """Inputs of snake: every layout of an elementwise op with parameters of its channels, with and
-without beta and eps, and as logarithms; rows as audio decoders have them; phases far out, and alpha
+without beta and eps, and as logarithms; rows like those of audio decoders; large phases, and alpha
 at 0."""
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def with_parameters(
     at_zero: bool = False,
     logscale: bool = False,
 ) -> Call:
-    """one: which of the two have one element. far: what alpha is multiplied by. at_zero: two of
-    three alphas are 0, or so near that the square of a phase underflows in float64."""
+    """one: which of alpha and beta have one element. far: a factor of alpha. at_zero: two of three
+    alphas are 0, or so small that the square of a phase underflows in float64."""
     alpha, other = (
         parameter(make, 1 if name in one.split() else channels_of(x)) for name in ("alpha", "beta")
     )
@@ -129,7 +129,7 @@ def _big(shape: tuple[int, ...]) -> bool:
 
 
 def element(y: Tensor, at: int) -> Tensor:
-    """[1], a view: what makes the form of an op must not run a kernel."""
+    """[1], a view: building a form of the op must not run a kernel."""
     return y[(at,) * y.dim()].reshape(1) if y.numel() else y.new_ones(1)
 
 

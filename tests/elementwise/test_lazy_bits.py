@@ -1,4 +1,4 @@
-"""Lazily negative views, as `z.conj().imag` is one, are read and written as in torch."""
+"""Lazily negative views, such as `z.conj().imag`, are read and written as in torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def snake(x: Tensor) -> Tensor:
     return x + (alpha * x).sin().square() / alpha
 
 
-# Ours with **{"out": ...}, ours in place, and the values.
+# Our op, which takes **{"out": ...}, our in-place op, and values.
 OPS: dict[str, tuple[Call, Call, Call]] = {
     "vector_add": (
         lambda x, **o: treadle.vector_add(x, x.clone(), alpha=2, **o),

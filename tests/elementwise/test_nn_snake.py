@@ -99,7 +99,7 @@ def test_replaces_modules_of_audio_decoders(name: str, device: str) -> None:
 
 
 class Launches(TorchDispatchMode):
-    """Counts the ops that compute, and of these the ones whose result is as large as the signal."""
+    """Counts the ops that compute something, and those whose result is as large as the signal."""
 
     def __init__(self, signal: int) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ def test_the_launches_that_the_page_names() -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_round_trip(name: str) -> None:
-    """Theirs to ours, through a file's worth of state to ours again, and back to theirs."""
+    """Converts a module of theirs to ours, saves and loads it, and converts it back."""
     make, options = MODULES[name]
     theirs, ours = trained(make), treadle.nn.Snake(C, **options)
     ours.load_state_dict(theirs.state_dict())
@@ -146,7 +146,7 @@ def test_round_trip(name: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("beta", [False, True])
 def test_default_eps_gives_their_results(beta: bool, device: str) -> None:
-    """Within 1e-9 x² where alpha is not negative; with beta it is their formula, bit by bit."""
+    """Within 1e-9 x² where alpha is not negative; with beta bitwise equal to their formula."""
     x = Make("audio", device, torch.float64)(2, C, 40)
     theirs = (BigVgan(beta=True, logscale=False) if beta else Dac()).to(device).double()
     ours = treadle.nn.Snake(C, beta=beta, device=device, dtype=torch.float64)

@@ -26,10 +26,10 @@ TENSORS = tuple(
     for value, dtypes in ((2.1, FLOATING), (3, INTEGERS), (True, (torch.bool,)))
     for dtype in dtypes
 )
-# torch refuses a bool alpha of integers; ours takes it for a number, as it takes True.
+# torch refuses a bool alpha for integers; ours accepts it, like Python's True.
 ALPHAS = (*SCALARS[:-1], *(t for t in TENSORS if t.dtype != torch.bool))
 Form = Callable[..., Any]
-# Ours and torch's, called with x, out and the number: every place that takes one.
+# Our op and torch's, called with x, out and the number, for every argument that takes a number.
 PLACES: dict[str, tuple[Form, Form]] = {
     "scale": (lambda x, _, n: treadle.scale(x, n), lambda x, _, n: torch.mul(x, n)),
     "scale_": (lambda x, _, n: treadle.scale_(x, n), lambda x, _, n: x.mul_(n)),
@@ -73,7 +73,7 @@ def result(form: Form, x: Tensor, out: Tensor, number: Any) -> Tensor | None:
 
 
 def as_torch(place: str, x: Tensor, number: Any) -> bool:
-    """Whether there was a result; it is torch's, or both raise."""
+    """Checks that ours equals torch's result or that both raise; returns whether there is one."""
     ours, theirs = PLACES[place]
     if place.startswith("alpha") and x.dtype in HALVES:
         # torch rounds products in some loops of the CPU: tests/laws/test_opinfo.py.
@@ -170,7 +170,7 @@ def test_what_is_no_number(call: Callable[[Tensor], Tensor], words: str) -> None
     with pytest.raises((RuntimeError, TypeError)) as raised:
         call(torch.ones(3))
     assert str(raised.value) == words
-    # Only the sentence: not what the dispatcher said before.
+    # Only this sentence, without the dispatcher's error.
     assert raised.value.__context__ is None
 
 

@@ -1,7 +1,8 @@
-"""sine and cosine meet their accuracy for every finite argument; NaN as in torch.
+"""sine and cosine are as accurate as promised for every finite argument; NaN as in torch.
 
-float32 has every number on CUDA, and on the CPU one of every 256 bit patterns: 2^32 of them take a
-minute of two cores. The hardest arguments are few, and computed again (tools/hard_arguments.py).
+float32 is tested for every number on CUDA, and on the CPU for one of every 256 bit patterns: all
+2^32 would take two cores a minute. The few hardest arguments are computed again
+(tools/hard_arguments.py).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tests.elementwise.waves import (
 from tests.support.compare import ulp, within_ulps
 from tests.support.inputs import DEVICES, FLOATING, GPU, HALVES, Make
 
-PIECE = 2**25  # of the floats of CUDA: 5 GiB at a time, in float64
+PIECE = 2**25  # floats at a time on CUDA: 5 GiB in float64
 
 
 @EACH_WAVE
@@ -53,7 +54,7 @@ def test_every_float(name: str) -> None:
 @EACH_WAVE
 @pytest.mark.parametrize("device", DEVICES)
 def test_hard_floats(name: str, device: str) -> None:
-    """The truth from the CPU: on CUDA it is then not of the GPU that is tested."""
+    """The exact values are computed on the CPU, not on the GPU under test."""
     ours, theirs = WAVES[name]
     multiples = both_signs(torch.arange(1, 200_000, dtype=torch.float64) * (torch.pi / 2)).float()
     for x in (hard_floats(), multiples):
@@ -63,7 +64,7 @@ def test_hard_floats(name: str, device: str) -> None:
 @cache
 def easy_and_hard_doubles() -> Exact:
     hardest = torch.tensor([6381956970095103 * 2.0**797], dtype=torch.float64)
-    # About where either reduction begins, in every instruction set.
+    # Arguments around which the instruction sets switch to another reduction.
     limits = torch.tensor([2.0**-10, 3e6, 2.0**40], dtype=torch.float64).unsqueeze(1)
     around = (limits * (1 + torch.linspace(-1e-6, 1e-6, 501, dtype=torch.float64))).view(-1)
     usual = Make("usual", "cpu", torch.float64)(10_000, by=30)
@@ -114,7 +115,7 @@ def test_backward_is_grad_times_the_slope(name: str, dtype: torch.dtype, device:
         x, grad = make(4099, by=by).nan_to_num(), make(4099)
         ours = backward(grad, x).double().cpu()
         truth = grad.double().cpu() * SLOPES[name](x.double().cpu())
-        # The slope's error, the product's rounding, and that of a subnormal product.
+        # The slope's error, the product's rounding, and the larger one of a subnormal product.
         error = (ours - truth).abs() / ulp(truth, dtype)
         # Just above a power of two, the slope's error is twice as many ulp of the product.
         bound = 0.56 if dtype in HALVES else 2 * ULPS[dtype] + 0.5
@@ -153,7 +154,7 @@ def test_one_ulp_more_is_noticed() -> None:
 
 
 def moved(x: Tensor, at: int) -> Tensor:
-    """The element `at` is the next larger number of its dtype."""
+    """A copy in which the element `at` is the next larger number of its dtype."""
     bits = {2: torch.int16, 8: torch.int64}[x.element_size()]
     y = x.clone()
     y.view(bits)[at] += 1
@@ -165,7 +166,7 @@ def test_one_wrong_number_is_noticed(name: str) -> None:
     ours = WAVES[name][0]
     for dtype in HALVES:
         x = every_half(dtype)
-        # 0.5, whose results are not near a middle; and one of the listed, put right.
+        # At 0.5, which is not near a midpoint, and at a number that is listed as misrounded.
         with pytest.raises(AssertionError, match="ulp where|not correctly rounded"):
             rounded_correctly(name, x, moved(ours(x), int((x == 0.5).nonzero())))
         for bits in sorted(MISROUNDED[name, dtype])[:1]:

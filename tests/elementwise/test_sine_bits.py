@@ -1,4 +1,4 @@
-"""sine, cosine and their backward ops give a number the same bits whatever its neighbours. Except
+"""sine, cosine and their backward ops give a number the same bits next to any neighbours. Except
 in float64 these are the same on the CPU, in every instruction set, and on CUDA.
 
 Both devices take different paths for small and large magnitudes: the CPU for 512 numbers at a time,
@@ -34,15 +34,15 @@ from tests.support.compare import differing
 from tests.support.inputs import DEVICES, FLOATING, GPU, HALVES, Make
 
 INF, NAN, LARGEST = float("inf"), float("nan"), 3e38
-# In turn beside each number: ways that differ for all, for some, and for none of them. 3 is where
-# bfloat16 may go either way.
+# Each number gets each of these neighbours, which take another path than all, some or none of the
+# numbers. At 3, bfloat16 may take either.
 COMPANIES = ([LARGEST], [-LARGEST, 0.5], [0.5], [3.0], [NAN], [INF, 0.0], [LARGEST, 3.0])
-SAME_BITS = (torch.float32, *HALVES)  # those of one formula everywhere
+SAME_BITS = (torch.float32, *HALVES)  # dtypes with one formula on all devices
 BACKWARD = {name: getattr(torch.ops.treadle, f"{name}_backward") for name in WAVES}
 
 
 def by_magnitude(dtype: torch.dtype) -> Tensor:
-    """Neighbours go the same way, so that a whole warp of them does."""
+    """Sorts the numbers, so that a whole warp takes the same path."""
     if dtype in HALVES:
         return every_half(dtype)
     if dtype == torch.float32:
@@ -51,7 +51,7 @@ def by_magnitude(dtype: torch.dtype) -> Tensor:
 
 
 def placed(x: Tensor, company: Tensor, columns: int) -> Tensor:
-    """A row for every number, at another place in each, and the company around it."""
+    """One row per number, at a different position in each, surrounded by `company`."""
     rows = company.repeat(len(x), columns // len(company))
     place = torch.arange(len(x), device=x.device) * 37 % columns
     return rows.scatter_(1, place.unsqueeze(1), x.unsqueeze(1))
@@ -82,7 +82,8 @@ def test_any_company(name: str, dtype: torch.dtype, device: str) -> None:
 
 def test_a_result_that_depends_on_company_is_noticed() -> None:
     def spoilt(x: Tensor) -> Tensor:
-        """Numbers from 2 up get the sine's next number, but not in rows that have no large one."""
+        """A wrong sine: results of numbers from 2 on are one bit off in rows that have a large
+        number."""
         large = x.abs().amax(-1, keepdim=True) > 1e30
         y = treadle.sine(x)
         return torch.where(large & (x > 2) & (x < 9), torch.nextafter(y, y + 1), y)
@@ -140,7 +141,7 @@ print(json.dumps(hashes()))
 
 
 def hashes() -> dict[str, str]:
-    """Hashes of the bits of every result, every NaN alike. Smaller sets take 30 ns a number."""
+    """Hashes of the bits of every result; all NaN are equal. Smaller sets take 30 ns per number."""
     found = {}
     for dtype in SAME_BITS:
         x = every_half(dtype)

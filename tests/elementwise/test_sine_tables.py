@@ -1,4 +1,4 @@
-"""The tables of sine and cosine are what their tool makes, and its claims about them hold."""
+"""The tables of sine and cosine are those that the tool makes, and its claims hold."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_one_wrong_digit_is_noticed() -> None:
 
 
 def test_how_near_a_number_comes_to_a_multiple_of_half_pi() -> None:
-    """Distances are in quarter turns. The tables have enough digits for the smallest of them."""
+    """The tables have enough digits for the smallest distance. Distances are in quarter turns."""
     m, distance, e = hardest(FLOAT32)
     assert (m, e) == (16367173, 72)
     assert distance / 2 > 2**-31
@@ -37,7 +37,7 @@ def test_how_near_a_number_comes_to_a_multiple_of_half_pi() -> None:
 
 
 def test_hard_arguments_are_the_hardest() -> None:
-    """Against all numbers of so few bits that they can be tried one by one."""
+    """Compares the search with trying all numbers of a format with few bits."""
     one = 1 << DIGITS
     for bits in (6, 9):
         for e in range(1 - bits, LARGEST, 7):

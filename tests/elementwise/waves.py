@@ -23,8 +23,8 @@ WAVES: dict[str, tuple[Function, Function]] = {
 }
 EACH_WAVE = pytest.mark.parametrize("name", WAVES)
 
-# The bits of the half numbers whose results are not the nearest ones; all others are. Each lies
-# within 2e-5 ulp of the middle between two numbers.
+# The bits of the half numbers whose results are not correctly rounded; all others are. Each true
+# value is within 2e-5 ulp of the midpoint between two numbers.
 MISROUNDED = {
     ("sine", torch.float16): {0x32B3, 0xB2B3},  # +-0.2093505859375
     ("cosine", torch.float16): {0x2B7C, 0xAB7C},  # +-0.0584716796875
@@ -37,7 +37,7 @@ def with_ones(op: Callable[[Tensor, Tensor], Tensor], sign: float = 1.0) -> Func
     return lambda x: op(torch.full_like(x, sign), x)
 
 
-# By the wave they compute: the ops, and the backward ops that multiply by it.
+# For each wave, the op and the backward op that multiplies by it.
 OPS_OF: dict[str, tuple[Function, Function]] = {
     "sine": (treadle.sine, with_ones(torch.ops.treadle.cosine_backward, -1.0)),
     "cosine": (treadle.cosine, with_ones(torch.ops.treadle.sine_backward)),
@@ -45,7 +45,7 @@ OPS_OF: dict[str, tuple[Function, Function]] = {
 
 
 def every_half(dtype: torch.dtype, device: str = "cpu") -> Tensor:
-    """Negative numbers and positive ones, each by magnitude, and NaN at the end of both."""
+    """All negative, then all positive numbers, each by magnitude, with NaN at the end."""
     return torch.arange(2**16, device=device).short().view(dtype)
 
 
@@ -107,7 +107,7 @@ class Exact:
         self.values = {"sine": (s, s_rest), "cosine": (c, c_rest)}
 
     def check(self, name: str, actual: Tensor) -> None:
-        """`actual` is float64, and as near as promised."""
+        """Checks that `actual`, float64, is as accurate as promised."""
         high, rest = self.values[name]
         ours = actual.cpu()
         error = ((ours - high) - rest).abs() / ulp(high, torch.float64)
@@ -126,9 +126,10 @@ def as_promised(name: str, actual: Tensor, exact: Tensor) -> None:
 
 
 def rounded_correctly(name: str, x: Tensor, actual: Tensor) -> None:
-    """Every number of a half type has the nearest result, but for MISROUNDED.
+    """Every number of a half type has the nearest result, except those of MISROUNDED.
 
-    Not by rounding `exact`: torch rounds float64 to float first, and what is then a tie wrongly.
+    `exact` is not simply rounded: torch rounds float64 to float first, and can then round a tie
+    wrongly.
     """
     exact = WAVES[name][1](x.cpu().double())
     as_promised(name, actual, exact)

@@ -36,7 +36,7 @@ from tests.interop.with_processes import (
 )
 from treadle.distributed import ColwiseParallel
 
-# ---- elementwise: 5 rows are 3 and 2
+# ---- elementwise: one process has 3 of the 5 rows, the other 2
 
 X = (5, 3)
 for part in (s(0), s(1), R):
@@ -60,7 +60,7 @@ add_equal(
 
 @case("parts of a sum")
 def parts_of_a_sum() -> None:
-    """Stay parts where the op is linear; where it is not each process adds up its share."""
+    """Partial sums stay partial if the op is linear; otherwise they are reduced first."""
     mesh = init_device_mesh("cpu", (PROCESSES,))
     part = DTensor.from_local(torch.ones(3) * (1 + dist.get_rank()), mesh, [SUM])
     for found, placement, value in (
@@ -141,7 +141,7 @@ add_equal(
 
 @case("one gradient after another")
 def one_gradient() -> None:
-    """A call that asks for other gradients than the one before gets them."""
+    """A call that requests other gradients than the previous call gets them."""
     mesh = init_device_mesh("cpu", (PROCESSES,))
     x, w = tensors([X, W])
     for wanted in ((0,), (1,), (0, 1)):

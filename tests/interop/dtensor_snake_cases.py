@@ -1,4 +1,4 @@
-"""snake on DTensors, cut in rows, channels or samples. dtensor_cases.py runs the cases."""
+"""snake on DTensors, sharded along rows, channels or samples. dtensor_cases.py runs the cases."""
 
 from __future__ import annotations
 

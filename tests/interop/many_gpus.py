@@ -1,7 +1,7 @@
-"""Each process of test_many_gpus.py runs this: one case after the other, in one process group.
+"""What each process of test_many_gpus.py runs: all cases, in one process group.
 
 Every case trains a net for STEPS steps on this process's part of the batch, clips, and resumes from
-a checkpoint before the last step. Its results are those of one process with the whole batch.
+a checkpoint before the last step. The results must equal those of one process with the whole batch.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ def train(
     restart: Callable[[nn.Module, torch.optim.Optimizer, nn.Module, torch.optim.Optimizer], None],
     parts: int = 1,
 ) -> Results:
-    """`make` makes the net from a seed; `restart` moves a run's state to a fresh net's by way of a
-    checkpoint. A batch is taken in so many `parts`, of which the last one synchronises."""
+    """`make` makes the net from a seed; `restart` moves a run's state to a fresh net through a
+    checkpoint. A batch is processed in `parts`, the last of which synchronises."""
     model = make(0)
     optimizer, losses, norms = optimizer_of(model), [], []
     for step, x in enumerate(process.parts()):
         if step == SAVED_AFTER:
-            # Other numbers, of which the checkpoint leaves none.
+            # A net with other parameters, all of which the checkpoint must replace.
             fresh = make(1)
             fresh_optimizer = optimizer_of(fresh)
             restart(model, optimizer, fresh, fresh_optimizer)
@@ -114,7 +114,7 @@ def ddp(process: Process, name: str, parts: int = 1, **options: Any) -> Results:
 
 def fsdp(process: Process, name: str, **options: Any) -> Results:
     """FSDP2: every child and the net are sharded; a sharded checkpoint, which stays."""
-    # Where there is a GPU, it would be of GPUs also for a net on the CPU.
+    # Named explicitly: with a GPU, the default mesh has GPUs even for a net on the CPU.
     mesh = init_device_mesh(process.device.partition(":")[0], (process.world,))
     path = process.folder / f"fsdp {name}{' in bfloat16' if options else ''}"
 
@@ -172,7 +172,7 @@ def accelerated(process: Process, name: str) -> Results:
 
 
 def in_lightning(process: Process, name: str) -> Results:
-    """Trainer's DDP, its clipping, and a second Trainer that goes on from the first one's file."""
+    """Trainer's DDP, its clipping, and a second Trainer that resumes from the first one's file."""
     from tests.interop.with_lightning import Module, fit
 
     path = process.folder / "lightning.ckpt"
@@ -196,16 +196,16 @@ CASES: dict[str, Callable[[Process, str], Results]] = {
 
 
 def missing(case: str) -> str | None:
-    """The package that a case wants and that is not installed."""
+    """The package that a case needs and that is not installed."""
     package = PACKAGES.get(case)
     return None if package is None or importlib.util.find_spec(package) else package
 
 
 def work(rank: int, world: int, backend: str, folder: str) -> None:
-    """All cases; their results, or what the first to fail raised, in a file of this process."""
+    """Runs all cases and saves their results, or the first error, to this process's file."""
     process = Process(rank, world, backend, Path(folder))
     torch.set_num_threads(1)
-    # As a launcher sets them; the group itself meets in a file.
+    # The variables that a launcher sets; the processes find each other through a file.
     os.environ.update(
         {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
         | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "OMP_NUM_THREADS": "1"}
@@ -229,6 +229,6 @@ def work(rank: int, world: int, backend: str, folder: str) -> None:
     except BaseException:
         found["error"] = traceback.format_exc()
     torch.save(found, f"{folder}/rank{rank}.pt")
-    # Without Python's end: a thread of torch's that asks for Python's lock there ends the process
-    # by a signal, once in a while (pytorch issue 38228).
+    # Skips Python's shutdown: a thread of torch that takes the GIL during it sometimes ends the
+    # process with a signal (pytorch issue 38228).
     os._exit(0)

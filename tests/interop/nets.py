@@ -1,4 +1,4 @@
-"""The nets of test_many_gpus.py, and what they learn in one process that has the whole batch."""
+"""The nets of test_many_gpus.py, and their training in one process with the whole batch."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import treadle
 
 B, T, I, H = 8, 5, 3, 7  # noqa: E741
 STEPS = 3
-MOST_NORM = 0.05  # of gradients: smaller than they are, so that each step is clipped
+MOST_NORM = 0.05  # of gradients: smaller than theirs, so that each step is clipped
 
 Results = dict[str, Any]
 
 
 class Tagger(nn.Module):
-    """A recurrent layer and what reads it."""
+    """A recurrent layer and a linear head."""
 
     def __init__(self, kind: type[nn.Module]) -> None:
         super().__init__()
@@ -120,8 +120,8 @@ def train_alone(name: str, device: str, steps: int = STEPS) -> Results:
 
 
 def train_alone_in_bfloat16(name: str, device: str, world: int) -> Results:
-    """What mixed precision is defined as: parameters and inputs are rounded, each part of the batch
-    has gradients in bfloat16, and their mean and the parameters are float32."""
+    """Mixed precision by its definition: parameters and inputs are rounded, each part of the batch
+    has bfloat16 gradients, and their mean and the parameters are float32."""
     model = net(name, device)
     optimizer, losses, norms = optimizer_of(model), [], []
     for x in batches(device):

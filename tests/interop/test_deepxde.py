@@ -1,4 +1,4 @@
-"""DeepXDE trains a Siren by its jet, as by its own derivatives: where it is installed."""
+"""DeepXDE, if installed, trains a Siren equally with its jet and with DeepXDE's derivatives."""
 
 from __future__ import annotations
 

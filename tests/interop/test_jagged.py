@@ -1,5 +1,5 @@
 """Nested tensors of layout torch.jagged: elementwise ops, the sine layer and Siren take them as
-torch's twins do, forward and backward; all else says what to do instead."""
+torch's twins do, forward and backward; all other ops raise and name an alternative."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_like_torch(name: str, device: str) -> None:
 @pytest.mark.parametrize("backend", ["none", "aot_eager"])
 @pytest.mark.usefixtures("fresh_compile")
 def test_siren(backend: str) -> None:
-    """Values and gradients are those of its rows as one dense batch; compiled, too."""
+    """Values and gradients equal those of one dense batch of all rows, also if compiled."""
     torch.manual_seed(0)
     siren = treadle.nn.Siren(3, 8, 1, 2, outermost_linear=True)
     run = siren if backend == "none" else torch.compile(siren, fullgraph=True, backend=backend)
@@ -244,7 +244,7 @@ DENSE: dict[str, Callable[[Tensor], Any]] = {
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_the_other_layout_is_named(device: str) -> None:
-    """That of torch.nested.nested_tensor by default, for which torch's own errors are internal."""
+    """The default layout of torch.nested.nested_tensor, for which torch raises internal errors."""
     nested = torch.nested.nested_tensor([torch.rand(2, 3), torch.rand(4, 3)], device=device)
     got = "got a nested tensor of layout torch.strided"
     for name, call in (STRIDED | DENSE).items():

@@ -1,4 +1,4 @@
-"""lstm and gru of treadle.jax: values, gradients, jit, vmap, what has no kernel, errors."""
+"""lstm and gru of treadle.jax: values, gradients, jit, vmap, missing kernels, errors."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_values_and_gradients(cell: str, directions: int, biases: bool, jit: boo
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_many_rows_in_float32(cell: str) -> None:
-    """So many that threads share them."""
+    """A batch so large that threads share it."""
     arguments = draw(cell, 2, True, "float32", (33, 67, 19, 40))
     ours = getattr(functions, cell)
     wide = [array.astype("float64") for array in arguments]
@@ -178,7 +178,7 @@ def test_the_scan_is_the_kernel(cell: str, monkeypatch: pytest.MonkeyPatch) -> N
     arguments = draw(cell, 2, True)
     by_kernel = getattr(functions, cell)(*arguments)
     monkeypatch.setattr(_ffi, "has_kernel", lambda *layer: False)
-    # Another function: JAX knows the first one's trace.
+    # A new function: JAX has cached the first one's trace.
     assert calls(lambda *a: getattr(functions, cell)(*a), *arguments) == 0
     close(getattr(functions, cell)(*arguments), by_kernel, 1e-14)
 

@@ -1,6 +1,6 @@
-"""Training in two processes is training in one: losses, norms, gradients, parameters and
-checkpoints of the layers under DDP, FSDP2, accelerate and Lightning; by gloo here, by NCCL on two
-GPUs.
+"""Training in two processes equals training in one: losses, norms, gradients, parameters and
+checkpoints of the layers under DDP, FSDP2, accelerate and Lightning, with gloo, and with NCCL on
+two GPUs.
 
 Two processes are started for each backend, once a run: they go through all cases.
 """
@@ -43,7 +43,7 @@ def backend(name: str, world: int, gpus: int, *, label: str) -> Any:
     )
 
 
-# One GPU alone runs the same code, but nothing is sent.
+# A single GPU runs the same code, but sends nothing.
 BACKENDS = pytest.mark.parametrize(
     "backend",
     [
@@ -58,7 +58,7 @@ Run = Callable[[Backend], Path]
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The folder of a backend's results, made once by whichever process of pytest is first."""
+    """The folder of a backend's results, made once by the first pytest process that needs it."""
 
     @cache
     def started(backend: Backend) -> Path:
@@ -107,10 +107,10 @@ def test_several_processes_learn_what_one_does(
     device = "cuda" if backend[0] == "nccl" else "cpu"
     half = "bfloat16" in case
     alone = train_alone_in_bfloat16(name, device, backend[1]) if half else train_alone(name, device)
-    assert float(alone["norms"].min()) > 2 * MOST_NORM  # so clipping has to be right, too
+    assert float(alone["norms"].min()) > 2 * MOST_NORM  # so clipping matters
     found = differ(results(run(backend), backend[1])[f"{case}/{name}"], alone)
-    # On a GPU other sizes have other kernels, and a norm added up in another order may round a
-    # weight to bfloat16 the other way.
+    # On a GPU other sizes run other kernels, and a norm summed in another order may round a weight
+    # to another bfloat16.
     limit = 1e-5 if device == "cpu" else 2e-3 if half else 5e-5
     assert max(found.values()) < limit, found
 
@@ -136,7 +136,7 @@ def test_a_sharded_checkpoint_is_read_by_one_process(
 
 @pytest.mark.parametrize("name", NETS)
 def test_a_part_of_the_batch_would_not_do(name: str) -> None:
-    """A case above fails without synchronisation: half of the batch has other gradients."""
+    """The cases above would fail without synchronisation: half of the batch has other gradients."""
     x = batches("cpu")[0]
     found = []
     for rows in (x, *x.chunk(2)):

@@ -1,4 +1,4 @@
-"""treadle.onnx: all ops but the layers, models that mix them, and what cannot be exported."""
+"""treadle.onnx: all ops but the layers, models that mix them, and unsupported exports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_siren_is_matmul_add_mul_sin() -> None:
 
 
 class SineLinears(nn.Module):
-    """Every rank, dtype and number of layers of sine_linear."""
+    """sine_linear with every rank, dtype and number of layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ def test_jets_of_halves(dtype: torch.dtype) -> None:
 
 
 class Elementwise(nn.Module):
-    """x [B, 3] float32, i [B, 3] int64: dtypes that are promoted, numbers, alpha, sizes."""
+    """x [B, 3] float32, i [B, 3] int64: dtypes that are promoted, scalars, alpha, sizes."""
 
     def forward(self, x: Tensor, i: Tensor) -> list[Tensor]:
         add, scale = treadle.vector_add, treadle.scale
@@ -209,8 +209,8 @@ def test_a_layer_without_the_table_names_it(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def said(model: nn.Module, **options: Any) -> str:
-    """The last cause of what torch's exporter raises."""
-    with pytest.raises(Exception) as raised:  # noqa: B017 each way of exporting has its own
+    """The innermost cause of the error that torch's exporter raises."""
+    with pytest.raises(Exception) as raised:  # noqa: B017 each exporter raises another class
         torch.onnx.export(model.eval(), (torch.randn(5, 2),), io.BytesIO(), **options)
     cause: BaseException = raised.value
     while cause.__cause__ is not None:

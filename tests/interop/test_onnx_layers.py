@@ -16,12 +16,12 @@ TIMES_ROWS = {0: DYNAMIC, 1: DYNAMIC}
 
 
 def states(kind: str, h: Tensor) -> Any:
-    """hx made of one tensor."""
+    """hx, made from one tensor."""
     return h if kind == "GRU" else (h, 2 * h)
 
 
 class Layers(nn.Module):
-    """All that a layer's constructor says, and states that are given."""
+    """All options of a layer's constructor, and given states."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()

@@ -84,7 +84,7 @@ def test_dtypes(kind: str, dtype: torch.dtype) -> None:
 
 @EACH_KIND
 def test_steps_and_sequences_agree(kind: str) -> None:
-    """Step by step as a collector does it, then at once what it collected."""
+    """Step by step as in a collector, then the collected batch in one call."""
     mine, other = pair(kind, num_layers=2)
     whole = batch(kind, (4, 9), 2, states=False)
     collected: list[list[TensorDict]] = [[], []]
@@ -92,7 +92,7 @@ def test_steps_and_sequences_agree(kind: str) -> None:
         now = TensorDict({s: torch.zeros(4, 2, H).double() for s in module.in_keys[1:-1]}, [4])
         for t in range(9):
             now["seen"], now["is_init"] = whole["seen"][:, t], whole["is_init"][:, t]
-            # What InitTracker and the primers do to the states of a new episode.
+            # Resets states as InitTracker and the primers do for a new episode.
             for state in module.in_keys[1:-1]:
                 now[state] = torch.where(now["is_init"].unsqueeze(-1), 0, now[state])
             steps.append(module(now.clone()))
@@ -115,7 +115,7 @@ def test_dropout_is_between_layers_in_training(kind: str) -> None:
     mine, other = pair(kind, num_layers=2, dropout=0.5)
     for given in (batch(kind, layers=2, chance=0.0), batch(kind, layers=2)):
         assert (run(mine, given)["out"] != run(mine, given)["out"]).any()
-        # Nothing is dropped from the input of the first layer, so its states are the same.
+        # Dropout does not touch the input of the first layer, so its states are the same.
         for key in mine.out_keys[1:]:
             found, expected = run(mine, given)[key], run(other, given)[key]
             torch.testing.assert_close(found[..., 0, :], expected[..., 0, :])
@@ -124,13 +124,13 @@ def test_dropout_is_between_layers_in_training(kind: str) -> None:
     for module in (mine, other):
         torch.manual_seed(3)
         found.append(run(module, given))
-    same(*found)  # The same elements are dropped, where TorchRL does not cut the rows.
+    same(*found)  # Dropout drops the same elements if TorchRL does not split the rows.
     same(run(mine.eval(), given), run(other.eval(), given))
 
 
 @EACH_KIND
 def test_no_size_depends_on_the_marks(kind: str) -> None:
-    """vmap has no values to look at: TorchRL's way of cutting rows cannot run in it."""
+    """Inside vmap there are no values to read, so TorchRL's splitting of rows cannot run."""
     mine, other = pair(kind, num_layers=2)
     given = batch(kind, layers=2)
     several = torch.stack([torch.rand(4, 9, 1) < chance for chance in (0.0, 0.2, 0.6)])

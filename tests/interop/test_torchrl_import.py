@@ -1,4 +1,4 @@
-"""treadle.torchrl is imported only on request, and says what to do where it cannot be."""
+"""treadle.torchrl is imported only on request; a failed import says what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules of treadle.torchrl: what they are made of, what they leave to TorchRL, wrong use."""
+"""Modules of treadle.torchrl: construction, what they leave to TorchRL, and wrong use."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_projections_are_torchrls() -> None:
 
 @EACH_KIND
 def test_layers_are_treadles(kind: str) -> None:
-    """Made by the module, given to it, and after a detour."""
+    """The layer is made by the module, passed to it, or copied and moved first."""
     name = kind[: -len("Module")]
     attribute, wanted = name.lower(), getattr(treadle.nn, name)
     mine, _ = pair(kind)
@@ -91,7 +91,7 @@ def test_nested_keys(kind: str) -> None:
 
 
 def test_without_inner_cells() -> None:
-    """c is that of the last step, and 0 before."""
+    """c has the last step's value at the last step, and 0 before."""
     mine, other = pair("LSTMModule", {"inner_cells": False}, num_layers=2)
     given = batch("LSTMModule", layers=2)
     found, expected = run(mine, given), run(other, given)

@@ -21,7 +21,7 @@ for logger in ("lightning.pytorch", "lightning.fabric"):
 
 
 class Module(LightningModule):
-    """An epoch is a step, so that a second Trainer goes on with the next batch."""
+    """An epoch is one step, so that a second Trainer continues with the next batch."""
 
     def __init__(self, net: nn.Module, parts: list[Tensor]) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Module(LightningModule):
         return loss
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        # Before Lightning clips.
+        # Called before Lightning clips.
         grads = [p.grad for p in self.net.parameters() if p.grad is not None]
         self.norms.append(nn.utils.get_total_norm(grads))
 
@@ -65,7 +65,7 @@ def fit(
         **dict.fromkeys(("enable_model_summary", "barebones"), False),
     )
     with warnings.catch_warnings():
-        # It warns about workers that load data, which one batch does not need.
+        # Lightning warns about too few data loader workers, which one batch does not need.
         warnings.simplefilter("ignore")
         trainer.fit(module, ckpt_path=checkpoint)
     return trainer

@@ -28,7 +28,7 @@ DYNAMIC = torch.export.Dim.DYNAMIC
 def exported(
     model: nn.Module, args: tuple[Tensor, ...], dynamic: Any = None, **options: Any
 ) -> Any:
-    """Exports a model in evaluation mode with our table, and checks that this is valid ONNX."""
+    """Exports a model in evaluation mode with our table, and checks that the ONNX is valid."""
     options = {"custom_translation_table": treadle.onnx.translation_table()} | options
     program = torch.onnx.export(
         model.eval(), args, dynamo=True, dynamic_shapes=dynamic, verbose=False, **options
@@ -51,7 +51,7 @@ def flat(results: Any) -> list[Tensor]:
 def agrees(
     program: Any, model: nn.Module, calls: Sequence[tuple[Tensor, ...]], **bounds: float
 ) -> None:
-    """onnxruntime computes the same as the model in every call; in float64 to the last digits."""
+    """Checks every call of onnxruntime against the model; tight tolerances in float64."""
     session = onnxruntime.InferenceSession(
         program.model_proto.SerializeToString(), providers=["CPUExecutionProvider"]
     )

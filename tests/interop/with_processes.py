@@ -53,7 +53,8 @@ def equal(
     grads: Sequence[Part],
     grid: tuple[int, ...] = (PROCESSES,),
 ) -> None:
-    """Values and gradients are those of one process, and held as `results` and `grads` say."""
+    """Checks that values and gradients equal one process's, with placements `results` and
+    `grads`."""
     mesh = init_device_mesh("cpu", grid)
     whole = [t.requires_grad_() for t in tensors([shape for shape, _ in given])]
     cut = [

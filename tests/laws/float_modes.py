@@ -1,4 +1,4 @@
-"""First calls in fresh processes, each followed by torch's arithmetic on subnormal numbers.
+"""Makes calls in new processes and computes with subnormal numbers in torch after each call.
 
 ``python -m tests.laws.float_modes NAME`` runs one group of calls, each in a child of its own, and
 prints the calls after which some thread of torch's flushes subnormal numbers to zero. It must
@@ -28,7 +28,7 @@ Calls = Iterator[tuple[str, Callable[[], Any]]]
 
 
 def flushed() -> bool:
-    """Whether any thread of the pool, of BLAS or of the caller flushes."""
+    """Whether any thread of the pool, of BLAS or of the caller flushes subnormals."""
     tiny = torch.full((1 << 17,), 1.1753312e-38)
     product = torch.full((64, 8), 1.1753312e-38) @ torch.full((8, 64), 2.0**-10)
     return bool(((tiny * 0.5) == 0).any()) or bool((product == 0).any())
@@ -88,7 +88,7 @@ def thread_counts() -> Calls:
 
 
 def python_threads() -> Calls:
-    """Calls ops in Python threads: each has a pool of its own, and checks that pool."""
+    """Calls ops in several Python threads; each checks its own pool of threads."""
     for size, count in itertools.product(SIZES, (1, 3)):
 
         def call(size: Any = size, count: int = count) -> None:
@@ -145,7 +145,7 @@ GROUPS: dict[str, Callable[[], Calls]] = {
 
 
 def in_a_child(call: Callable[[], Any]) -> bool:
-    """Whether torch's arithmetic is as it was after the call, also in a larger pool."""
+    """Whether torch's arithmetic is unchanged after the call, also in a pool that has grown."""
     child = os.fork()
     if child == 0:
         status = 1

@@ -1,8 +1,8 @@
-"""Every op on every road with one tensor whose storage was freed, each in a process of its own.
+"""Calls every op in every way with one tensor whose storage was freed, each in a new process.
 
-``python -m tests.laws.freed_arguments [NAME]...`` prints the calls that ended their process by a
-signal; all of them take minutes. A freed tensor must raise: sharded training leaves parameters like
-that between steps.
+``python -m tests.laws.freed_arguments [NAME]...`` prints the calls that ended their process with a
+signal; all together take minutes. A freed tensor must raise an error: sharded training leaves
+parameters in that state between steps.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def of_op(op: Op, kwargs: dict[str, Any] | None = None) -> tuple[Run, list[Tenso
 
 
 def of_list(cell: str, bidirectional: bool, packed: bool, given: tuple[str, ...]) -> Any:
-    """treadle.lstm and the like, with what `given` names."""
+    """treadle.lstm and the like, with the optional arguments that `given` names."""
     directions, gates = 1 + bidirectional, BLOCKS[cell]
     x = torch.randn(T * B, I) if packed else torch.randn(T, B, I)
     states = [torch.randn(directions, B, H) for _ in range(1 if cell == "gru" else 2)]
@@ -200,9 +200,9 @@ def main(patterns: list[str]) -> int:
         if patterns and not any(pattern in name for pattern in patterns):
             continue
         tensors = make()[1]
-        # Layers are many roads to one op, which stands in OPS itself.
+        # These are other ways to call one op, and OPS already has the op.
         moments = (before_the_call, before_the_second_backward) if "(" in name else WHEN
-        # The graph of snake's gradients is of torch's own ops, which read what they saved.
+        # The graph of snake's gradients consists of torch's ops, which read their saved tensors.
         if name.lower().startswith("snake"):
             moments = WHEN[:-1]
         for when, place in itertools.product(moments, range(len(tensors))):

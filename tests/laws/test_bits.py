@@ -1,5 +1,5 @@
 """Results have the same bits twice in a row, on any stream, at any alignment, over any number of
-threads, in memory that was full of NaN, and (add, scale) on any instruction set."""
+threads, in memory that held NaN, and (add, scale) with any instruction set."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def same(actual: list[Tensor], expected: list[Tensor], what: object) -> None:
 
 
 def quarters(t: Tensor) -> Tensor:
-    """Whose products ATen sums exactly in any order."""
+    """Values whose products ATen sums exactly in any order."""
     return (t * 4).round() / 4
 
 
@@ -57,7 +57,7 @@ def big_calls(device: str, dtype: torch.dtype) -> dict[str, tuple[Op, Call]]:
     found = {
         name: (form.op, Call((make(BIG, by=9), *(rest := form.rest(make(BIG))).args), rest.kwargs))
         for name, form in FORMS.items()
-        if form.variant != "row"  # whose gradient is a sum of ATen's
+        if form.variant != "row"  # the gradient of a row is a sum by ATen
     }
     for sizes in ((129, 33, 131), (9001, 2, 3)):
         call = cell_arguments(make, sizes)
@@ -72,7 +72,7 @@ def big_calls(device: str, dtype: torch.dtype) -> dict[str, tuple[Op, Call]]:
 
 @pytest.fixture
 def deterministic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """torch's deterministic mode; whether fresh memory is filled then is for `fill`."""
+    """Sets torch's deterministic mode; `fill` says whether it fills fresh memory."""
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.utils.deterministic.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
@@ -141,7 +141,7 @@ def test_any_alignment(name: str, dtype: torch.dtype, device: str) -> None:
 
 
 def shifted(t: Tensor, by: int) -> Tensor:
-    """A copy that begins `by` elements behind an aligned address."""
+    """A copy that begins `by` elements after an aligned address."""
     buffer = t.new_zeros(t.numel() + by)
     buffer[by:].copy_(t)
     return buffer[by:]
@@ -171,7 +171,7 @@ def test_any_number_of_threads(dtype: torch.dtype) -> None:
             for threads in (1, 2, 3, 8):
                 torch.set_num_threads(threads)
                 new = everything(op, call)
-                # Results and gradients of states; the others are sums of ATen's.
+                # Results and gradients of states; the other gradients are sums by ATen.
                 if op.name == "lltm_cell":
                     new = [*new[:2], new[-1]]
                 elif op.is_layer:
@@ -192,7 +192,7 @@ def test_any_stream(dtype: torch.dtype) -> None:
         for _ in range(3):
             stream = torch.cuda.Stream()
             with torch.cuda.stream(stream):
-                # Work in front, so that an op on another stream would overtake its inputs.
+                # Delays the inputs, so that an op on the wrong stream would overtake them.
                 late = call.map(lambda t: delayed(t))
                 found = everything(op, late)
             stream.synchronize()

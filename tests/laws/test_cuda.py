@@ -1,4 +1,4 @@
-"""GPUs: streams, graphs, a second device, more rows than a grid dimension counts."""
+"""GPUs: streams, graphs, a second device, more rows than a grid dimension may have."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def elementwise_calls() -> dict[str, tuple[Step, int]]:
     return found
 
 
-# Name: what is called with how many of elementwise_arguments, or with those of a sine layer (3), of
-# a cell (5), of a layer (6).
+# Name: the function, and its number of arguments: those of elementwise_arguments, of a sine layer
+# (3), of a cell (5) or of a layer (6).
 CALLS: dict[str, tuple[Step, int]] = {
     **elementwise_calls(),
     "sine_linear": (with_gradients(lambda x, w, b: treadle.sine_linear(x, w, b, 30.0)), 3),
@@ -194,7 +194,8 @@ def test_graph_capture_as_the_first_call_of_all() -> None:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_runs_on_the_current_stream(name: str) -> None:
-    """Behind a long wait on a side stream; any other stream would read what was there before."""
+    """Ops run after a long wait on a side stream; on any other stream they would read old
+    values."""
     step, fresh = CALLS[name][0], arguments_of(name)
     expected = step(*fresh)
     arguments = [torch.zeros_like(t) for t in fresh]
@@ -236,8 +237,8 @@ def test_more_cells_and_rows_than_a_grid_dimension_counts() -> None:
 
 @pytest.mark.parametrize("size", [1 << 10, 1 << 16, 1 << 19])
 def test_kernels_that_overlap_wait_for_each_other(size: int) -> None:
-    """Each kernel reads everything that the one before it wrote; they queue behind one that only
-    waits."""
+    """Each kernel reads the whole output of the previous one; all of them queue behind a waiting
+    kernel."""
     links = 300
     x, one = torch.zeros(size, device="cuda"), torch.ones(size, device="cuda")
     treadle.vector_add_(x, one)
@@ -251,7 +252,7 @@ def test_kernels_that_overlap_wait_for_each_other(size: int) -> None:
 
 
 def test_launches_overlap_where_the_gpu_can() -> None:
-    """This holds for a library for many GPUs, too, which decides at the launch."""
+    """This includes a library built for many GPUs, which decides at the launch."""
     x, one = torch.zeros(10_000, device="cuda"), torch.ones(10_000, device="cuda")
     graph = graphs.captured(lambda: treadle.vector_add_(x, one), 5)
     newest = max(float(arch) for arch in re.findall(r"\d+\.\d", _build.kernels_info()["archs"]))

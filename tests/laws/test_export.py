@@ -43,7 +43,7 @@ class Decoder(nn.Module):
 
 
 class Written(nn.Module):
-    """The forms that write, and a number as addend."""
+    """The forms that write into an argument, and a number as addend."""
 
     def forward(self, x: Tensor) -> Tensor:
         y = treadle.vector_add(x, 2, alpha=3)
@@ -175,8 +175,8 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
         command += ["-isystem", str(folder)]
     for folder in (Path(_build.library_path()).parent, root / "lib"):
         command += [f"-L{folder}", f"-Wl,-rpath,{folder}"]
-    # Torch's libraries find what they need by themselves when they are loaded; treadle's, which
-    # names no folder, comes last and finds it loaded.
+    # Torch's libraries find their dependencies when they are loaded. treadle's names no folder, so
+    # it comes last and finds them loaded.
     command += ["-Wl,--allow-shlib-undefined", "-Wl,--no-as-needed"]
     command += ["-ltorch", "-ltorch_cpu", "-lc10", *cuda, "-l:libtreadle.so"]
     done = subprocess.run(command, capture_output=True, text=True)

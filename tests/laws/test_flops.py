@@ -1,4 +1,5 @@
-"""Every op counts the FLOPs of its reference, and a module those of torch's, by FlopCounterMode."""
+"""FlopCounterMode counts as many FLOPs for an op as for its reference, and for a module as for
+torch's."""
 
 from __future__ import annotations
 
@@ -39,8 +40,8 @@ def both(op: Op, call: Call) -> list[tuple[int, int]]:
 
 
 def chosen() -> list[Any]:
-    """All of the elementwise ops, cells and sine layers; of a recurrent layer those that differ in
-    what is multiplied."""
+    """All cases of elementwise ops, cells and sine layers; for recurrent layers those with
+    different products."""
     words = ("B2 I2 H2", "T1 B3", "lengths 3,3,1", "no bias", "no directions T3", "some, rows")
     return [
         pytest.param(op, case, id=case.id)
@@ -63,7 +64,7 @@ def sizes(case: Case) -> list[int]:
 
 
 def each_subset() -> list[Any]:
-    # lltm's reference multiplies h and input together, and ours only what is asked for.
+    # lltm's reference multiplies h and input in one product, ours only computes what is requested.
     names = ("sine_linear", "recurrent_layer lstm", "recurrent_layer gru")
     return [
         pytest.param(OPS[name], i, id=f"{name} {i}")
@@ -125,7 +126,7 @@ def test_losses_of_derivatives(loss: Callable[..., Tensor]) -> None:
 
 
 def test_modules() -> None:
-    """Counts by hand, with an input that needs no gradient."""
+    """Compares with a count by hand. The input needs no gradient."""
     x, t, b, i, h = torch.rand(5, 3, 4), 5, 3, 4, 6
     sine = treadle.nn.SineLinear(i, h)
     assert flops(lambda: backward(sine(x))) == 2 * 2 * t * b * i * h

@@ -1,4 +1,4 @@
-"""A tensor whose storage was freed raises, and ends no process."""
+"""A tensor whose storage was freed raises an error and does not crash the process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import sys
 
 
 def test_freed_tensors_raise() -> None:
-    """Lengths and saved tensors, which ATen ops read; freed_arguments.py has every road."""
+    """Lengths and saved tensors, which ATen ops read; freed_arguments.py tests every way to
+    call."""
     names = ["lstm True ('lengths", "affine_scan"]
     command = [sys.executable, "-W", "ignore", "-m", "tests.laws.freed_arguments", *names]
     done = subprocess.run(command, capture_output=True, text=True)

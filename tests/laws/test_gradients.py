@@ -19,7 +19,7 @@ from tests.support.inputs import Call, Case, Make, Op, outputs, requiring_grad
 
 SINE_SUBSETS = [s for n in range(1, 4) for s in itertools.combinations(range(3), n)]
 SUBSETS = [s for n in range(1, 6) for s in itertools.combinations(range(5), n)]
-# One argument alone, two, all but one, and all.
+# Subsets of one argument, of two, of all but one, and of all.
 LAYER_SUBSETS = [
     (cell, subset)
     for cell in CELLS
@@ -28,12 +28,12 @@ LAYER_SUBSETS = [
 ]
 SMALL = (2, 2, 2)  # B, I, H
 SMALL_LAYER = (3, 2, 2, 2)  # T, B, I, H
-# Numerical differentiation by 1e-6 in float64 is good for these; the defaults are loose.
+# Numerical differentiation with steps of 1e-6 in float64 reaches these; the defaults are looser.
 NEAR = {"atol": 1e-7, "rtol": 1e-5}
 
 
 def function_of(op: Op, case: Case, device: str) -> tuple[Callable[..., Any], list[Tensor]]:
-    """The op as a function of its differentiable tensors alone, and these."""
+    """The op as a function of only its differentiable tensors, and these tensors."""
     call = requiring_grad(op, case.call(device))
     leaves = op.leaves(call)
 
@@ -209,7 +209,7 @@ def test_only_needed_products_of_the_layer_are_computed(cell: str, subset: tuple
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", sorted(OPS))
 def test_third_derivative(name: str, device: str) -> None:
-    """Derivatives of any order, against the reference's."""
+    """Third derivatives equal the reference's."""
     op = OPS[name]
     call = requiring_grad(op, op.cases[0].call(device, torch.float64))
     if name in ("lltm_cell", "sine_linear", "sine_linear_jet") or op.is_layer:

@@ -124,7 +124,7 @@ def test_a_changed_result_raises() -> None:
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("changed", range(3))
 def test_a_changed_result_of_the_layer_raises(changed: int, recompute: bool, cell: str) -> None:
-    """Its derivative needs output, and neither h_n nor c_n."""
+    """A layer's derivative needs output, and neither h_n nor c_n."""
     make = Make("saved", "cpu", torch.float64)
     call = layer_arguments(make, (2, 3, 5, 4), cell=cell, directions=2)
     call = call.map(lambda t: t.requires_grad_()).with_options(recompute=recompute)
@@ -195,7 +195,7 @@ def test_a_missing_derivative_raises_and_is_never_zero() -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_inplace_in_a_wider_dtype(device: str) -> None:
-    """float32 += float64: the gradient of each in its own dtype."""
+    """float32 += float64 gives each gradient in its own dtype."""
     make = Make("wider", device, torch.float32)
     x, y = make(4, 3).requires_grad_(), make(3, dtype=torch.float64).requires_grad_()
     out = treadle.vector_add_(x * 1, y, alpha=2)

@@ -34,7 +34,7 @@ def gradients(op: Op, call: Call, loss: Callable[..., Tensor]) -> list[Tensor]:
 
 
 def dense_gradients(op: Op, call: Call, grads: list[Tensor]) -> list[Tensor]:
-    """The gradients for cotangents that lie densely."""
+    """The gradients for dense cotangents."""
     return gradients(
         op,
         call,
@@ -72,7 +72,7 @@ def test_any_layout(name: str, layout: str, device: str) -> None:
     ids=str,
 )
 def test_expanded_from_sum(name: str, dtype: torch.dtype, device: str) -> None:
-    """sum's gradient is one element for all: stride 0."""
+    """sum's gradient is one expanded element, with stride 0."""
     op = OPS[name]
     call = good_call(op, device, dtype)
     found = gradients(op, call, lambda *r: sum(t.sum() for t in r))
@@ -119,7 +119,7 @@ def test_one_output_unused(unused: int, device: str) -> None:
 
 @pytest.mark.parametrize("missing", [0, 1])
 def test_undefined_gradients(missing: int) -> None:
-    """A gradient that never came counts as zero, and costs none of its products."""
+    """A missing gradient counts as zero, and its products are skipped."""
     call = good_call(OPS["lltm_cell"], "cpu")
     new_h, new_cell, gates = torch.ops.treadle.lltm_cell_forward(*call.args)
     make = Make("undefined", "cpu", torch.float64)
@@ -163,7 +163,7 @@ def test_some_outputs_of_the_layer_unused(
 @EACH_CELL
 @pytest.mark.parametrize("device", [*DEVICES, "meta"])
 def test_the_gradient_of_a_bias_that_is_not_there(device: str, cell: str) -> None:
-    """Requested by the mask of a backward op: the gradient that a bias would have."""
+    """The mask of a backward op may request the gradient of a missing bias."""
     make, ops = Make("no bias", device, torch.float64), torch.ops.treadle
     x, weights, bias, *states = cell_arguments(make, (3, 5, 8)).args
     layer = layer_arguments(make, LAYER, cell=cell, directions=2)
@@ -189,7 +189,8 @@ def test_the_gradient_of_a_bias_that_is_not_there(device: str, cell: str) -> Non
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", sorted(set(OPS) - {"vector_add"}))
 def test_gradients_have_memory_of_their_own(name: str, device: str) -> None:
-    """Writing into one changes no other, no cotangent, no argument. (An addition hands one on.)"""
+    """Writing into one gradient changes no other, no cotangent and no argument. (An addition
+    returns its cotangent.)"""
     op = OPS[name]
     call = requiring_grad(op, good_call(op, device))
     leaves = [call.args[i] for i in op.leaves(call)]

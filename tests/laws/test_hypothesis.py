@@ -1,6 +1,6 @@
 """Elementwise ops on drawn tensors: any shape, stride, offset, pair of dtypes, and overlap.
 
-torch is the oracle: of values (bits, or ulps where no bits are promised), of layout, and of the
+torch is the oracle for values (bits, or ulps where bits are not promised), layout, and the
 exception raised. The draws are the same in every run.
 """
 
@@ -48,7 +48,7 @@ def outcome(call: Callable[[], Any]) -> tuple[Any, type | None]:
 
 
 def torch_rounds_twice(expected: Tensor, alpha: float) -> bool:
-    """Whether some loops of torch's CPU code round the product, too (see test_opinfo)."""
+    """Whether some loops of torch's CPU code also round the product (see test_opinfo)."""
     return expected.dtype in HALVES and expected.device.type == "cpu" and alpha != 1
 
 
@@ -57,7 +57,7 @@ def same_bits_or_fused(
 ) -> None:
     """The same bits, except where torch's CPU code has rounded the product before the sum.
 
-    It does in the tails of its loops over a `b` of stride 0. Ours is a + alpha b, rounded once.
+    It does so in the tails of its loops over a `b` of stride 0. Ours is a + alpha b, rounded once.
     """
     same_layout(ours, theirs, what)
     dtype = ours.dtype
@@ -74,8 +74,8 @@ def same_bits_or_fused(
 
 
 def as_traced(expected: Tensor, *arguments: Tensor) -> Tensor:
-    """Laid out as by torch's meta kernel. Its CPU kernels lay out a sum of two dtypes by the copies
-    that they cast into, and ours make none."""
+    """The layout is that of torch's meta kernel. torch's CPU kernels lay out a sum of two dtypes
+    like the copies that they cast into, and ours make no copies."""
     traced = (torch.empty_strided(t.shape, t.stride(), device="meta") for t in arguments)
     like = torch.add(*traced)
     return torch.empty_strided(like.shape, like.stride(), dtype=expected.dtype).copy_(expected)
@@ -140,7 +140,7 @@ def test_scale(device: str, data: st.DataObject) -> None:
         same_bits(actual, expected, f"{layout(x)} * {factor}")
 
 
-# With a twin in torch: that and ours, new and out=; in place.
+# Ops with a twin in torch: the twin and ours, returning a new tensor or with out=, then in place.
 OPS: dict[str, tuple[Callable[..., Tensor], ...]] = {
     name: (op.torch_function, op.function, op.torch_inplace, op.inplace)
     for name, op in CASES.items()
@@ -163,7 +163,8 @@ def test_an_op_within_ulps(name: str, device: str, data: st.DataObject) -> None:
 
 
 def same_values(name: str, ours: Tensor, theirs: Tensor, what: object) -> None:
-    """torch's bits, or where none are promised to a few ulps; integers cut from them to one."""
+    """torch's bits, or a few ulps where bits are not promised; integers converted from those may
+    differ by 1."""
     if name not in ROUNDED or ours.dtype == torch.bool:
         return same_bits(ours, theirs, what)
     same_layout(ours, theirs, what)
@@ -238,7 +239,8 @@ def test_in_place(name: str, device: str, data: st.DataObject) -> None:
 @SETTINGS
 @given(data=st.data())
 def test_overlap(name: str, device: str, data: st.DataObject) -> None:
-    """Inputs and output in one storage: refused where torch refuses, and written where not."""
+    """Inputs and output share storage: we refuse where torch refuses, and write where torch
+    writes."""
     theirs_op, ours_op = OPS[name][:2]
     views = data.draw(views_of_one_storage(3 if name == "vector_add" else 2))
     rest = second(data, name, (), device) if name == "scale" else ()

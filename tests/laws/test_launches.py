@@ -56,7 +56,7 @@ BINDINGS = pytest.mark.skipif(no_bindings() is not None, reason=no_bindings() or
 
 
 def traced(call: Callable[[], Any], folder: Path) -> list[dict[str, Any]]:
-    """Kernels, copies and fills of a call after a first one, in order."""
+    """Kernels, copies and fills of a second call, in order."""
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities):
         torch.ones(1, device="cuda").add_(1)
@@ -89,8 +89,8 @@ CASES = [
 def test_kernels_of_a_cell_forward(
     sizes: tuple[int, int, int], dtype: torch.dtype, tmp_path: Path
 ) -> None:
-    """[old_h, input] laid side by side, one product, and what follows: no fills, no copies. A
-    product of float32 may be one of few rows, which is turned, or one that cuBLAS splits."""
+    """[old_h, input] concatenated, one product, and the pointwise kernel: no fills, no copies. A
+    float32 product may have few rows and be transposed, or be split by cuBLAS."""
     arguments = cell(sizes, "cuda", dtype)
     found = names(traced(lambda: treadle.lltm_cell(*arguments), tmp_path))
     assert sum("lltm_forward" in name or "lltm_few_forward" in name for name in found) == 1, found
@@ -105,8 +105,8 @@ def test_kernels_of_a_cell_forward(
 def test_kernels_of_a_cell_backward(
     sizes: tuple[int, int, int], dtype: torch.dtype, tmp_path: Path
 ) -> None:
-    """One kernel of ours, a product for each of four gradients at most, the bias's reduction, and
-    at most one copy that joins old_h and input."""
+    """One kernel of ours, at most four products for gradients, the bias's reduction, and at most
+    one copy that concatenates old_h and input."""
     leaves = [t.requires_grad_() for t in cell(sizes, "cuda", dtype)]
     results = treadle.lltm_cell(*leaves)
     grads = [torch.randn_like(t) for t in results]
@@ -214,7 +214,7 @@ def test_launch_info_says_what_the_profiler_sees(case: str, tmp_path: Path) -> N
     seen = [e for e in traced(call, tmp_path) if "treadle::" in e["name"]]
     assert len(said) == len(seen) >= 1
     for launch, event in zip(said, seen, strict=True):
-        # The first name before < or (, behind its namespaces.
+        # The first name before < or (, without namespaces.
         kernels = [
             re.findall(r"(\w+)\s*[<(]", re.sub(r"\(anonymous namespace\)::", "", name))[0]
             for name in (launch["kernel"], event["name"])
@@ -234,8 +234,9 @@ def test_launch_info_says_what_the_profiler_sees(case: str, tmp_path: Path) -> N
 @EACH_CELL
 @pytest.mark.parametrize("lengths", [None, (4, 2, 1)], ids=str)
 def test_launch_info_says_how_a_layer_is_run(lengths: tuple[int, ...] | None, cell: str) -> None:
-    """One launch for all steps, after that of a packed batch's table, where clusters run; else a
-    kernel for each step of each direction. And the planner's words."""
+    """A cluster runs all steps in one launch, after a launch that makes a packed batch's table. The
+    algorithm `step` launches a kernel for each step of each direction. Each launch has the
+    planner's reason."""
     clusters = torch.cuda.get_device_capability() >= (9, 0)
     none = "no algorithm keeps such weights on the chip"
     of_clusters = "the blocks of a cluster keep the weights on the chip"

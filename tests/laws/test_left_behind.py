@@ -99,7 +99,7 @@ def of_cuda() -> dict[str, Any]:
 
 
 def state(device: str) -> dict[str, Any]:
-    """State of this process and thread that a call of `device` could leave changed."""
+    """The state of this process and thread that a call on `device` could change."""
     return {
         **of_torch(),
         **(of_cuda() if device == "cuda" else {}),
@@ -132,7 +132,7 @@ def both_passes(op: Op, device: str) -> None:
 @pytest.mark.parametrize("name", OPS)
 def test_the_state_is_as_before(name: str, device: str) -> None:
     """A call leaves no state behind and gives no warning."""
-    both_passes(OPS[name], device)  # what torch itself makes once: pools, handles, workspaces
+    both_passes(OPS[name], device)  # torch creates pools, handles and workspaces once
     before = state(device)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -153,7 +153,7 @@ def on_another_stream(call: Callable[[], None]) -> None:
 def test_switches_that_the_user_set_stay(
     name: str, tf32: bool, allow_tf32: Callable[..., None]
 ) -> None:
-    """TF32 as it was set, seen by cuBLAS itself, and the caller's stream."""
+    """Checks TF32 as cuBLAS itself has it, and the caller's stream."""
     allow_tf32(tf32)
     torch.ones(8, 8, device="cuda") @ torch.ones(8, 8, device="cuda")
     before = state("cuda")
@@ -164,7 +164,7 @@ def test_switches_that_the_user_set_stay(
 
 
 def test_the_snapshot_sees_a_change() -> None:
-    """The snapshot sees changes of each kind of state that this test can change without harm."""
+    """The snapshot detects changes of each kind of state that this test can safely change."""
     before = state("cpu")
     libm = ctypes.CDLL(None)
     libm.fesetround(0x400)

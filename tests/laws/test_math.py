@@ -2,7 +2,7 @@
 
 Accuracy in ulp against float64 or mpmath, over samples of all floats and, for half types, all
 numbers; NaN and inf of the cell, forward and backward, where the plain composition has them.
-The cell's arguments are chosen so that one activation comes out alone.
+The cell's arguments are chosen so that the result is that of a single activation.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def exact(function: str, x: Tensor) -> Tensor:
 
 
 def cells(gates: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
-    """lltm_cell for N units [N, 3] and [N], each a cell of its own whose bias is its gates."""
+    """lltm_cell for N units [N, 3] and [N], each a separate cell whose bias is its gates."""
     n = len(old_cell)
     zeros = gates.new_zeros(n, 1, 1)
     new_h, new_cell = treadle.lltm_cell(
@@ -103,7 +103,7 @@ def tanh_slope(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("isa", ["portable", "avx2"])
 def test_a_smaller_instruction_set(isa: str) -> None:
-    """The other tests of this file again, in a process that is held to `isa`."""
+    """Runs the other tests of this file again, in a process limited to `isa`."""
     others = ("-m", "pytest", "-q", "-x", __file__, "-k", "not smaller_instruction_set")
     done = installed.held_to(isa, *others)
     assert done.returncode == 0, done.stdout[-3000:]
@@ -115,7 +115,8 @@ def waves(name: str, x: Tensor) -> list[Tensor]:
 
 
 def test_exponential() -> None:
-    """exp of snake's logarithms, a factor of the gradient by them that alpha's does not have."""
+    """exp of snake's logarithms: the gradient with respect to them has this factor, alpha's does
+    not."""
     for low, high, by in ((-87.0, -9.1, 1.0), (-3.0, 74.0, 2.0**-120)):
         logs = torch.linspace(low, high, 20_000).requires_grad_()
         alpha = logs.detach().exp().requires_grad_()
@@ -126,7 +127,8 @@ def test_exponential() -> None:
             found += torch.autograd.grad(y, leaf, torch.full_like(y, 1 / by))
         ours = found[0].double() / found[1].double()
         exact = logs.detach().double().exp()
-        # The exponential errs by 0.66 ulp and the product by 0.5, and lies in either binade.
+        # The exponential errs by 0.66 ulp and the product by 0.5; the result may be in either
+        # binade.
         assert float(((ours - exact).abs() / ulp(exact, torch.float32)).max()) <= 1.2
 
 
@@ -161,7 +163,7 @@ def test_waves_of_every_half(dtype: torch.dtype, name: str) -> None:
 @EACH_WAVE
 @pytest.mark.parametrize("dtype", FLOATING, ids=str)
 def test_waves_of_zeros_infinities_and_nan(dtype: torch.dtype, name: str) -> None:
-    # Among ordinary numbers, at every place of a vector, and past the last whole one.
+    # Among ordinary numbers, at every position of a vector, and in the tail.
     for place in range(70):
         x = torch.linspace(-3, 3, 70, dtype=dtype)
         for special in (0.0, -0.0, INF, -INF, NAN):
@@ -192,7 +194,7 @@ def test_activation_in_single_precision(ours, truth, bound: float) -> None:
 
 
 def test_slopes_far_out_are_zero() -> None:
-    """Long after 1 - y is 0 in torch, and before it would be subnormal."""
+    """Slopes are 0 before they would be subnormal. In torch 1 - y is 0 much earlier."""
     x = floats(23.0, 100.0, 1 << 10)
     assert not tanh_slope(x).any() and not sigmoid_slope(2 * x.abs()).any()
     x = 2 * x.double()
@@ -224,7 +226,7 @@ def test_gradients_are_finite_for_finite_gates(dtype: torch.dtype) -> None:
 
 
 def composition(gates: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
-    """reference.lltm_cell without its matrix product, for `cells` to be held against."""
+    """reference.lltm_cell without its matrix product, to compare `cells` with."""
     i, o, z = gates.t().contiguous()
     new_cell = old_cell + torch.nn.functional.elu(z) * torch.sigmoid(i)
     return torch.tanh(new_cell) * torch.sigmoid(o), new_cell
@@ -239,7 +241,7 @@ def test_nan_and_inf_are_where_the_composition_has_them(state: torch.dtype) -> N
     gate = (0.0, 1, -1, 9, -9, 30, -30, -95, -200, 200, INF, -INF, NAN)
     cell = (0.0, 2, -6, INF, -INF, NAN)
     grid = torch.tensor(list(itertools.product(gate, gate, gate, cell)), dtype=torch.float64)
-    # Whole vectors: in the rest of a tensor elu's gradient is another in torch, and NaN is 1.
+    # Whole vectors: in the tail of a tensor torch's gradient of elu differs, and is 1 for NaN.
     grid = torch.cat([grid, grid[: -len(grid) % 64]])
     grid = grid.to(state)
 

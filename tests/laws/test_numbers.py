@@ -37,7 +37,7 @@ def test_layout(op: Op, case: Case, dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_cell_of_large_values(dtype: torch.dtype, device: str) -> None:
-    """Gates far out, where exp overflows, and a cell that has grown."""
+    """Large gates, where exp overflows, and a large cell state."""
     op = OPS["lltm_cell"]
     make = Make("large", device, dtype)
     arguments = (make(17, 9, by=30), make(24, 17, by=2), make(24, by=9), make(17, 8, by=9))
@@ -49,11 +49,11 @@ def test_cell_of_large_values(dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("dtype", FLOATING)
 @EACH_CELL
 def test_layer_of_large_values(cell: str, dtype: torch.dtype, recompute: bool, device: str) -> None:
-    """Gates far out and a cell that has grown: h saturates, and rounding does not add up.
+    """Large gates and a large cell state: h saturates, so rounding errors do not accumulate.
 
-    The rounding of a gate of some hundreds moves its slope by more than all else, so that an error
-    beside the composition's is luck. Of 100 draws in float32, LSTM left the rule in 16 on an H200,
-    torch.nn.LSTM in 95 (docs/dev/gpu-runs.md).
+    Rounding a gate of a few hundred changes its slope more than anything else does, so the error is
+    smaller than the composition's only by chance. Of 100 draws in float32, LSTM left the rule in 16
+    on an H200, torch.nn.LSTM in 95 (docs/dev/gpu-runs.md).
     """
     make, by = Make("large", device, dtype), (30, 9, 40, 2, 2, 9, 9)
     call = layer_arguments(make, (3, 17, 9, 8), cell=cell, directions=2)

@@ -1,7 +1,7 @@
 """vector_add and scale have torch's bits, in every pair of dtypes and for special values.
 
-On the CPU torch adds half types in two ways: in whole vectors it computes a + alpha b once in
-float32, in what is left over it rounds the product as well. There ours are held to the first.
+On the CPU torch adds half types in two ways: in whole vectors it rounds a + alpha b once from
+float32, in the tail it also rounds the product. Ours must equal the first.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def special(dtype: torch.dtype) -> Tensor:
 
 
 def pairs_of(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Every value of a with every value of b, in a multiple of whole vectors."""
+    """Every value of a with every value of b, padded to whole vectors."""
     x, y = (t.reshape(-1) for t in torch.meshgrid(a, b, indexing="ij"))
     repeat = -(-VECTORS // x.numel())
     size = x.numel() * repeat // 64 * 64
@@ -87,7 +87,7 @@ def test_add_of_special_values(dtype: torch.dtype, device: str) -> None:
 @FMA
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
 def test_add_is_one_fma(dtype: torch.dtype) -> None:
-    """Bits are equal in every layout and length, though torch's own change in half types."""
+    """Bits are equal in every layout and length, although torch's bits for half types are not."""
     make = Make("fma", "cpu", dtype)
     for alpha, (name, layout) in itertools.product((1, 0.37, -3), LAYOUTS.items()):
         rounded = float(torch.tensor(alpha, dtype=dtype))
@@ -112,7 +112,7 @@ def test_add_in_every_layout(dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("shape", [(37, 70), (70, 37), (3, 18, 33), (2, 3, 40)])
 def test_add_of_two_dtypes_in_every_layout(shape: tuple[int, ...], device: str) -> None:
-    """Rows whose ends are no whole vector, tiles that are not full, repeated rows and columns."""
+    """Rows that end within a vector, partial tiles, repeated rows and columns."""
     pairs = [
         (torch.float32, torch.bfloat16),
         (torch.float16, torch.int32),
@@ -172,7 +172,7 @@ def test_a_product_that_is_rounded_too_is_noticed(dtype: torch.dtype) -> None:
 
 
 def test_the_emulated_fma_rounds_once() -> None:
-    """a + b c halfway between two floats but for the last bit of the product, against integers."""
+    """a + b c, which only the last bit of the product keeps from a tie, compared with integers."""
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randint(1, 2**24, (2000,), generator=generator) for _ in range(2))
     alpha = 2**-13 + 2**-36
@@ -195,7 +195,7 @@ def test_the_emulated_fma_rounds_once() -> None:
 @pytest.mark.parametrize("dtype", [*FLOATING, *INTEGERS])
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_number_into_out(dtype: torch.dtype, b: float, device: str) -> None:
-    """A number keeps its digits and does not promote, also where `out` makes it a tensor."""
+    """A number keeps its digits and does not promote, also where `out` is given."""
     a = (torch.randn(64, generator=torch.Generator().manual_seed(0)) * 20).to(device, dtype)
     expected = torch.add(a, b, alpha=2)
     out = torch.empty_like(expected)

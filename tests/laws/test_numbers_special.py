@@ -93,7 +93,7 @@ def test_same_kind_everywhere(
 def test_same_kind_of_gradients_that_come_in(
     dtype: torch.dtype, state: torch.dtype, grad: float, device: str
 ) -> None:
-    # With these values no gate underflows in float16, no product overflows, and no sum is 0.
+    # With these values no gate underflows in float16, no product overflows and no sum is 0.
     values = matrix((0.0, 1.0, -1.0, 10.0, -10.0, INF, -INF), (0.0, 2.5, -3.25, INF), device)
     arguments = cells_of(values, dtype, state)
     for grads in ((grad, 0.0), (0.0, grad), (grad, 1.0)):
@@ -120,7 +120,7 @@ def test_finite_gates_have_finite_gradients(
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("dtype", "state"), STATES)
 def test_same_kind_in_one_wide_cell(dtype: torch.dtype, state: torch.dtype, device: str) -> None:
-    """The vectorised loops: a unit for each triple of gates, a row for each old_cell."""
+    """The vectorised loops: one unit per triple of gates, one row per old_cell."""
     gates = torch.tensor(list(itertools.product(GATES, GATES, GATES))[:1000], device=device)
     hidden = len(gates)
     old_cell = torch.tensor(CELLS, dtype=state, device=device)[:, None].expand(-1, hidden)
@@ -159,7 +159,7 @@ def test_a_value_that_is_not_finite_stays_in_its_row(position: int) -> None:
 def test_a_value_that_is_not_finite_goes_the_layers_way(
     cell: str, position: int, value: float, lengths: Lengths, recompute: bool, device: str
 ) -> None:
-    """Along its row and on in time: results, and gradients."""
+    """NaN and inf spread along their row and to later steps, in results and gradients."""
     make = Make("special", device, torch.float32)
     call = layer_arguments(make, (3, 4, 3, 5), cell=cell, directions=2, lengths=lengths)
     call.args[position].view(-1)[1] = value

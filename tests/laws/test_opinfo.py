@@ -1,8 +1,8 @@
 """torch's own sample generators for add, mul, sin and cos, run through our ops and torch's.
 
-What torch computes ours must compute, with the same dtype, shape and strides: the bits for add and
-mul, a bound in ulps for sin and cos. What torch refuses ours must refuse with the same type of
-exception. bool and complex results raise in ours, and precisely those.
+Where torch computes a result, ours must have the same dtype, shape and strides, the same bits for
+add and mul, and sin and cos within a bound in ulps. Where torch raises, ours must raise the same
+type of exception. In addition ours raise for bool and complex results, and only for those.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def check(name: str, actual: Tensor, expected: Tensor, sample: Sample, what: str
 
 
 def refuses(name: str, arguments: tuple[Any, ...]) -> str | None:
-    """The words with which ours refuse a bool or complex sample, or None."""
+    """The error text with which ours refuse a bool or complex sample, or None."""
     if name not in UNARY and isinstance(arguments[1], complex):
         rule = {"add": "b must be a tensor or a real number", "mul": "factor must be a real number"}
         return rule[name] + ", got a complex one"
@@ -209,7 +209,7 @@ def as_leaf(value: Any) -> Any:
 
 
 def wrong(name: str, device: str) -> Iterator[tuple[str, Sample]]:
-    """Calls that torch refuses, made of its samples: its generators have none for these."""
+    """Calls that torch refuses, made from its samples: its generators have none of these."""
     first = torch.arange(12.0, device=device).view(3, 4)
     second = () if name in UNARY else (2.0,)
     yield "integer out=", ((first, *second), {"out": first.to(torch.int64)})

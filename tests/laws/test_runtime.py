@@ -99,7 +99,7 @@ def test_new_h_may_be_overwritten(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", WRITES)
 def test_writes_and_leaves(name: str, device: str) -> None:
-    """A leaf that requires grad, a view of one, a view out of unbind: torch's own refusals."""
+    """A leaf that requires grad, a view of one, a view from unbind: ours raise as torch does."""
 
     def leaf() -> Tensor:
         return torch.zeros(2, 3, device=device, requires_grad=True)
@@ -119,7 +119,8 @@ def test_writes_and_leaves(name: str, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", RESULTS)
 def test_inference_mode(name: str, device: str) -> None:
-    """Made inside, an inference tensor; used outside, what torch says to it."""
+    """The result inside inference mode is an inference tensor; outside, ours raise as torch
+    does."""
     ours, theirs = RESULTS[name]
     normal = torch.randn(3, device=device, requires_grad=True)
     with torch.inference_mode():
@@ -169,7 +170,7 @@ def test_inference_tensors_in_the_cell(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.usefixtures("fresh_compile")
 def test_numbers_that_are_symbols(device: str) -> None:
-    """Numbers computed from sizes: symbolic integers and floats in a compiled graph."""
+    """Numbers that are computed from sizes are symbolic integers and floats in a compiled graph."""
 
     def step(x: Tensor, b: Tensor) -> Tensor:
         n = x.shape[0]
@@ -197,7 +198,8 @@ def test_numbers_that_are_symbols(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", FLOATING + INTEGERS)
 def test_nothing_around_a_result_is_written(dtype: torch.dtype, device: str) -> None:
-    """Every length up to some vectors and around a block, in the middle of other elements."""
+    """Results of every length up to a few vectors, and around a block, with other elements
+    around."""
     integers = not dtype.is_floating_point
     forms = [form for form in OUT.values() if form.op.keeps_integers or not integers]
     for size in (*range(70), *range(505, 520)):
@@ -218,7 +220,7 @@ def free_memory(device: str) -> int:
 
 
 def windows(size: int) -> list[slice]:
-    """Around the numbers at which an index of 32 bits turns over."""
+    """Sizes around the limits of 32-bit indices."""
     marks = [0, 2**31, 2**32, size]
     return [slice(max(m - 300, 0), min(m + 300, size)) for m in marks if m <= size]
 
@@ -227,7 +229,7 @@ def windows(size: int) -> list[slice]:
 @pytest.mark.usefixtures("much_memory")
 @pytest.mark.parametrize("device", DEVICES)
 def test_more_elements_than_32_bits_count(device: str) -> None:
-    """Elements of one byte, in place: 2 GiB. On a GPU also 2^32, dense and with a gap."""
+    """Elements of one byte, in place: 2 GiB. On a GPU also 2^32 elements, dense and with a gap."""
     if free_memory(device) < 4 << 30:
         pytest.skip("needs 4 GiB of free memory")
     size = 2**31 + 1000

@@ -71,7 +71,7 @@ def test_checkpointing_changes_no_gradient(device: str, reentrant: bool, autocas
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_grad_scaler(device: str) -> None:
-    """A scaled step in float16 moves the parameters; one with an overflow is left out."""
+    """A scaled step in float16 changes the parameters; a step that overflows is skipped."""
     model, x = net(device), data(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler(device, init_scale=1024.0)

@@ -1,4 +1,5 @@
-"""Autocast: lltm_cell runs in the lower precision but for its state; the others as their twins."""
+"""Autocast: lltm_cell runs in the lower precision except its state; other ops follow their
+twins."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ each = pytest.mark.parametrize(("device", "dtype"), EACH)
 
 @each
 def test_cell(device: str, dtype: torch.dtype) -> None:
-    """The same bits as a call in the lower precision, the state apart."""
+    """The same bits as a call in the lower precision, except for the state."""
     call = cell_arguments(Make("autocast", device, torch.float32), (9, 7, 8))
     *casts, old_cell = call.args
     with torch.autocast(device, dtype):
@@ -164,7 +165,8 @@ BACKWARD = {
 def test_a_backward_pass_inside_keeps_the_dtype_of_its_forward(
     device: str, dtype: torch.dtype, name: str
 ) -> None:
-    """The backward pass of a float32 call made outside of autocast has the bits it has without."""
+    """Autocast does not change the bits of the backward pass of a float32 call made outside of
+    it."""
     make, sizes, function = BACKWARD[name]
     call = make(Make("inside", device, torch.float32), *sizes)
     leaves = [i for i, t in enumerate(call.args) if isinstance(t, Tensor)]

@@ -69,7 +69,7 @@ def test_forward_and_backward(name: str, dynamic: bool, device: str) -> None:
 
 @pytest.mark.parametrize("name", OPS)
 def test_no_recompiles_over_sizes(name: str) -> None:
-    """The graph of the first size serves all, and so does the first one with gradients."""
+    """All sizes use the graph of the first, and likewise with gradients."""
     op = OPS[name]
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(op.function, fullgraph=True, dynamic=True, backend=counter)
@@ -113,7 +113,7 @@ def test_inductor(device: str) -> None:
 
 WRITES: tuple[Callable[[Tensor, Tensor], Any], ...] = (
     *(form.inplace for form in INPLACE.values()),
-    # Parameters are a part of what they are made of, and out may overlap none in part.
+    # Parameters are views of larger tensors, and out must not partly overlap any.
     *(
         lambda x, y, form=form: form.out(x, x if form.op.parameters else y, y)
         for form in OUT.values()
@@ -123,7 +123,7 @@ WRITES: tuple[Callable[[Tensor, Tensor], Any], ...] = (
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_writing(backend: str) -> None:
-    """Into arguments, and into what the graph itself made; views see it."""
+    """Ops write into arguments and into tensors made in the graph; views see the change."""
     make = Make("write", "cpu", torch.float64)
 
     def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:

@@ -51,7 +51,7 @@ def layer_call(
 
 
 def calls(device: str) -> dict[str, tuple[Function, Function, tuple[Tensor, ...]]]:
-    """Each op and its reference as functions of tensors alone, and the tensors."""
+    """Each op and its reference as functions of tensors only, and the tensors."""
     make = Make("func", device, torch.float64)
     found = {}
     for name, op in OPS.items():
@@ -105,7 +105,7 @@ NAMES = tuple(calls("cpu"))
 
 
 def total(function: Function) -> Function:
-    """A number that every result counts in, differently."""
+    """A scalar that depends on every result, with different weights."""
     return lambda *t: sum((r.sin() * (n + 2)).sum() for n, r in enumerate(outputs(function(*t))))
 
 

@@ -1,7 +1,7 @@
 """torch.library.opcheck: schema, autograd registration, fake tensors, and AOTDispatcher.
 
-The last compiles the op, which takes 60 times as long as the other three: they see every call, and
-it sees each overload in each of its forms.
+AOTDispatcher compiles the op, which takes 60 times as long as the other checks: those get every
+call, AOTDispatcher only each overload in each of its forms.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ TRACED = ("4-dim", "transposed", "channels_last", "empty", "0-dim b", "alpha -3"
 
 
 def overload(form: Form, name: str, y: Tensor) -> Any:
-    """That of `name` which takes what follows x in this form."""
+    """The overload of `name` that takes the arguments after x in this form."""
     packet, args = getattr(ops, name), form.rest(y).args
     number = bool(args) and not isinstance(args[0], Tensor)
     return packet.Scalar if number and "Scalar" in packet.overloads() else packet.default
@@ -253,7 +253,7 @@ def test_cell(number: int, grad: bool, device: str) -> None:
 @pytest.mark.parametrize("number", range(len(sine_layer_calls("meta"))))
 def test_sine_layer(number: int, grad: bool, device: str) -> None:
     calls = sine_layer_ops(sine_layer_calls(device)[number], number == 0)
-    if grad:  # for which one has no derivatives
+    if grad:  # one variant has no derivatives
         calls = [call for call in calls if call[0] is not ops.sine_linear_backward_.default]
     check_all(calls, grad, traced=number == 0)
 
@@ -307,8 +307,8 @@ def test_every_op_is_here() -> None:
 
 
 def test_a_wrong_op_is_noticed() -> None:
-    """A fake kernel of another shape, and an op that writes what its schema does not say. (It does
-    not compare strides: test_numbers does.)"""
+    """opcheck detects a fake kernel with a wrong shape, and a write that the schema does not
+    declare. (It does not compare strides: test_numbers does.)"""
     with torch.library._scoped_library("treadle_planted", "DEF") as library:
         library.define("shape(Tensor x) -> Tensor")
         library.define("writes(Tensor x) -> Tensor")

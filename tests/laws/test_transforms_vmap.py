@@ -103,7 +103,7 @@ def test_elementwise_dimensions(in_dims: tuple[int | None, int | None]) -> None:
         ours, theirs = form.new, form.reference
         if form.reads_y:
             if form.variant == "row":
-                continue  # of a 0-dim sample there is none
+                continue  # a 0-dim sample has none
             close(vmap(ours, in_dims)(x, y), vmap(theirs, in_dims)(x, y))
             close(vmap(ours, in_dims, -1)(x, y), vmap(theirs, in_dims, -1)(x, y))
         else:
@@ -119,7 +119,7 @@ def test_elementwise_dimensions(in_dims: tuple[int | None, int | None]) -> None:
 def test_a_batched_0_dim_tensor_does_not_promote(
     shapes: Any, in_dims: Any, dtypes: tuple[torch.dtype, torch.dtype]
 ) -> None:
-    """Inside vmap it is 0-dim, though its batch makes it 1-dim outside."""
+    """Inside vmap it is 0-dim, although it is 1-dim outside because of its batch."""
     make = Make("promotion", "cpu", torch.float32)
     x, y = (
         make(*(() if in_dim is None else (N,)), *shape, dtype=dtype)

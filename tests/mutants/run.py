@@ -7,11 +7,11 @@ job, keep their objects in build/mutants, so that a mutant compiles only what it
 fails if a mutant survives, no longer fits or does not compile, or if a test that should kill it
 fails on the unchanged copy.
 
-A machine without a GPU can compile for one that has it: `--build FOLDER` keeps each mutant's
-libraries there and runs no test, `--built FOLDER` tests those that are there.
+A machine without a GPU can compile for one that has one: `--build FOLDER` keeps each mutant's
+libraries in FOLDER and runs no test, `--built FOLDER` tests them.
 
-`--record FILE` adds to a JSON when and where each was killed. record.json is the tree's, and a test
-asks it for every mutant.
+`--record FILE` adds to a JSON when and where each was killed, and drops mutants that are gone;
+`--unrecorded` leaves out those that it says were killed. record.json is the tree's.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tests.mutants.tables import Mutant, MutantError, read, read_all  # noqa: E4
 from tests.mutants.tree_copy import TIMED_OUT, Copy, Libraries  # noqa: E402
 
 FAILED = 1  # pytest's exit code: tests ran, and some failed
-LONGEST = 180.0  # seconds of a mutant's tests, which pass without it in less: a kernel may hang
+LONGEST = 180.0  # seconds for a mutant's tests, because its kernel may hang; they need less
 
 
 def judge(copy: Copy, mutant: Mutant, libraries: Libraries, unchanged: Copy) -> str:
@@ -51,7 +51,7 @@ def judge(copy: Copy, mutant: Mutant, libraries: Libraries, unchanged: Copy) -> 
         print(error)
         return "DOES NOT FIT"
     try:
-        # Also where only Python changed: the library may still be that of the previous mutant.
+        # Needed even if only Python changed: the library may still be the previous mutant's.
         if not libraries.put(copy, mutant.name):
             return "DOES NOT COMPILE"
         if libraries.keep is not None:
@@ -84,8 +84,8 @@ def visible_gpus() -> list[str]:
 
 
 def build_name(cuda: bool, full: bool) -> str:
-    """The name of a build without a mutant: "cpu", "cuda", or "cuda-full", which is not for
-    checking alone."""
+    """The name of a build without a mutant: "cpu", "cuda", or "cuda-full", which is fully
+    optimised."""
     return ("cuda-full" if full else "cuda") if cuda else "cpu"
 
 
@@ -101,7 +101,7 @@ def changed_since(commit: str) -> set[str]:
 
 
 def same_at(commit: str, table: str) -> set[Mutant]:
-    """The table's mutants of an earlier commit, where it was there."""
+    """The table's mutants in an earlier commit; none if the table did not exist."""
     done = git("show", f"{commit}:tests/mutants/{table}.toml")
     return set(read(done.stdout, table)) if done.returncode == 0 else set()
 
@@ -125,7 +125,7 @@ def chosen(names: list[str], since: str | None = None) -> list[Mutant]:
 
 
 class Sound:
-    """Whether tests pass on the unchanged tree. The same tests run once for all copies."""
+    """Whether tests pass on the unchanged tree. The same tests run only once for all copies."""
 
     def __init__(self, tree: Copy) -> None:
         self.tree = tree
@@ -145,12 +145,17 @@ class Sound:
 
 
 class Record:
-    """A JSON of when, where and how each mutant was killed, written after each of them."""
+    """A JSON of when, where and how each mutant was killed, written after each of them. It forgets
+    those that no table has any more."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self.lock = Lock()
-        self.found = json.loads(path.read_text()) if path is not None and path.exists() else {}
+        found = json.loads(path.read_text()) if path is not None and path.exists() else {}
+        names = {mutant.name for mutant in read_all()}
+        self.found = {name: entry for name, entry in found.items() if name in names}
+        if self.found != found:
+            self.write()
 
     def has_killed(self, mutant: Mutant) -> bool:
         return bool(self.found.get(mutant.name, {}).get("verdict", "").startswith("killed"))
@@ -161,7 +166,11 @@ class Record:
         with self.lock:
             day = date.today().isoformat()
             self.found[mutant.name] = {"date": day, "machine": machine, "verdict": verdict}
-            self.path.write_text(json.dumps(dict(sorted(self.found.items())), indent=1) + "\n")
+            self.write()
+
+    def write(self) -> None:
+        assert self.path is not None
+        self.path.write_text(json.dumps(dict(sorted(self.found.items())), indent=1) + "\n")
 
 
 def machine_name(cuda: bool) -> str:
@@ -178,8 +187,8 @@ def judge_all(
     record: Record,
     mutants: Iterator[Mutant],
 ) -> int:
-    """Takes mutants until none is left, and prints a line for each; returns how many were not
-    killed, or not built."""
+    """Takes mutants until none is left, and prints a line for each. Returns how many were not
+    killed or not built."""
     copy.refresh()
     if not libraries.put(copy, build_name(copy.cuda, not copy.for_checking)):
         raise SystemExit("mutants: a copy of the tree without a mutant does not compile")
@@ -197,12 +206,12 @@ def judge_all(
 
 
 def compiles_much(mutant: Mutant) -> tuple[bool, bool]:
-    """Whether a mutant belongs to the first: those that take long should not come last."""
+    """Sort key: mutants that take long come first."""
     return mutant.needs_cuda, mutant.file.endswith((".h", ".cuh"))
 
 
 class Queue:
-    """Hands each mutant to the copy that asks next."""
+    """Gives each mutant to the next copy that asks."""
 
     def __init__(self, mutants: list[Mutant]) -> None:
         self.left = iter(mutants)
@@ -249,7 +258,7 @@ def run(
     for copy in copies:
         copy.take(tree)
     if jobs > 1:
-        # Copies test as long as they compile, and headers have many files to compile.
+        # Testing takes as long as compiling, and many files include a header.
         os.environ["MAX_JOBS"] = str(max(1, 2 * (os.cpu_count() or 1) // jobs))
     sound = None if libraries.keep else Sound(tree)
     queue = Queue(sorted(mutants, key=compiles_much, reverse=True))
@@ -276,9 +285,11 @@ def main() -> int:
     skipped = [mutant.name for mutant in mutants if mutant.needs_cuda and not gpus]
     mutants = [mutant for mutant in mutants if gpus or not mutant.needs_cuda]
     bad = 0
-    for full in (False, True):
-        share = [mutant for mutant in mutants if ("full" in mutant.needs) == full]
-        bad += run(share, options.jobs, libraries, gpus, record) if share else 0
+    # Three builds: a header of a CPU mutant would have its CUDA files compiled, too.
+    for cuda, full in ((False, False), (True, False), (True, True)):
+        share = [m for m in mutants if (m.needs_cuda, "full" in m.needs) == (cuda, full)]
+        used = gpus if cuda else []
+        bad += run(share, options.jobs, libraries, used, record) if share else 0
     for name in skipped:
         print(f"{name:52}skipped: needs a GPU and nvcc")
     how = "built" if options.build else "killed"

@@ -7,11 +7,11 @@
     killed_by = 'tests/laws/test_opinfo.py -k "gradients and mul"'     # arguments of pytest
     needs = ["cuda", "full"]                    # left out by most
     find = 'text that occurs exactly once in the file'
-    replace = 'what takes its place'
+    replace = 'the new text'
 
 A change of several places has `[[mutant.edits]]`, each with `find` and `replace`. `cuda` says that
-a GPU and nvcc are needed, `full` that the error is one of timing: run.py compiles the others for
-checking ($TREADLE_CHECK_BUILD), where the wrong order may not come about.
+a GPU and nvcc are needed, `full` that the error depends on timing: run.py compiles the others for
+checking ($TREADLE_CHECK_BUILD), where the wrong order may not occur.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A copy of the tree that is built and tested by itself, for mutants and for the skeleton of an op,
-and where the libraries of such copies are kept."""
+"""A copy of the tree that is built and tested separately, for mutants and for the skeleton of an
+op, and the folder that keeps the libraries of such copies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.mutants.tables import Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 OBJECTS = "build/native"
-TIMED_OUT = 124  # no status of pytest
+TIMED_OUT = 124  # not an exit status of pytest
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Copy:
     for_checking: bool = True  # kernels that compile fast, and run slowly
 
     def refresh(self) -> None:
-        """Make it equal to the tree. Equal files keep their times, and so ninja their objects."""
+        """Make it equal to the tree. Equal files keep their times, so ninja keeps their objects."""
         if not self.folder.exists() and (ROOT / OBJECTS).exists():
             shutil.copytree(ROOT / OBJECTS, self.folder / OBJECTS)
         listed = ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard", "-z"]
@@ -58,8 +58,8 @@ class Copy:
             shutil.copy(source, target)
 
     def restore(self, mutant: Mutant, built: Copy) -> None:
-        """Take back the mutant's file and all that was compiled with it, with their times: ninja
-        then compiles the next mutant alone."""
+        """Restore the mutant's file and everything that was compiled with it, with their times, so
+        that ninja only compiles the next mutant's file."""
         library = built.folder / "python_pkg" / "treadle" / "lib"
         compiled = [*(built.folder / OBJECTS).rglob("*"), *library.rglob("*")]
         for source in [built.folder / mutant.file, *(path for path in compiled if path.is_file())]:
@@ -88,7 +88,7 @@ class Copy:
     def test(
         self, arguments: Iterable[str], seconds: float | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """What pytest said; its status is TIMED_OUT if it had not ended after so many seconds."""
+        """What pytest printed. The status is TIMED_OUT if it took more than the given seconds."""
         options = ["-x", "-q", "--tb=line", "-p", "no:cacheprovider"]
         env = {
             **os.environ,
@@ -124,13 +124,14 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Libraries:
-    """The folder where a run keeps the libraries of mutants, or from which it takes them."""
+    """The folder into which a run writes the libraries of mutants, or from which it reads them."""
 
     keep: Path | None = None
     take: Path | None = None
 
     def put(self, copy: Copy, name: str) -> bool:
-        """Whether the copy has those of a mutant now, or of the unchanged tree."""
+        """Puts a mutant's libraries, or those of the unchanged tree, into the copy; False if there
+        are none."""
         package = copy.folder / "python_pkg" / "treadle"
         lib = package / "lib"
         if self.take is not None:

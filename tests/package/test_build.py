@@ -1,4 +1,4 @@
-"""The build: what it decides without a toolkit, what it compiles, what it compiles again."""
+"""The build: its decisions without a toolkit, what it compiles, and what it recompiles."""
 
 from __future__ import annotations
 
@@ -145,11 +145,11 @@ def test_a_build_for_checking_says_so(
     facts = {}
     for asked in ("", "1"):
         monkeypatch.setenv("TREADLE_CHECK_BUILD", asked)
-        facts[asked] = build._facts(Graph(TORCH, found, tmp_path, "0"))
+        facts[asked] = build._facts(Graph(TORCH, found, tmp_path, "0"), found)
     assert not facts[""]["for_checking"] and "-Ofc" not in facts[""]["nvcc_flags"]
     assert facts["1"]["for_checking"] and "-Ofc=mid" in facts["1"]["nvcc_flags"]
     older = cuda.Toolkit(toolkit, "12.8", ("9.0",))  # whose nvcc has no such flag
-    assert not build._facts(Graph(TORCH, older, tmp_path, "0"))["for_checking"]
+    assert not build._facts(Graph(TORCH, older, tmp_path, "0"), older)["for_checking"]
     monkeypatch.setenv("TREADLE_CHECK_BUILD", "yes")
     with pytest.raises(host.BuildError, match="TREADLE_CHECK_BUILD must be 0, 1 or unset, got"):
         cuda.for_checking()
@@ -224,10 +224,39 @@ def test_every_source_is_in_the_graph(monkeypatch: pytest.MonkeyPatch, toolkit: 
     assert "cuda_missing" not in with_cuda and "nvcc" not in without.replace("rule nvcc", "")[:200]
 
 
+def test_a_wheel_has_a_library_for_torch_without_cuda(
+    monkeypatch: pytest.MonkeyPatch, toolkit: Path, tmp_path: Path
+) -> None:
+    """It shares the objects of csrc/ but those of CUDA, and links no CUDA library of torch."""
+    monkeypatch.chdir(ROOT)
+    (toolkit.parents[1] / "lib64" / "libcublas.so").touch()
+    kit = cuda.find(TORCH)
+    graph = Graph(TORCH, kit, tmp_path / "a", "0", also_cpu=True)
+    text = graph.write().read_text()
+    links = {}
+    for library in (graph.library, graph.cpu_library):
+        found = re.search(rf"^build {library}: link (.*)\n  flags = (.*)$", text, re.M)
+        assert found is not None
+        objects, _, kernels = found[1].partition(" | ")
+        links[library] = set(objects.split()), set(found[2].split())
+        assert kernels == str(graph.kernels)
+    (ours, flags), (theirs, without) = links.values()
+    of_cuda = {name for name in ours if name.endswith("-cuda.cpp.o")}
+    assert theirs - ours == {f"{graph.folder}/csrc/cuda_missing.cpp.o"}
+    assert ours - theirs == of_cuda != set()
+    assert without < flags and not [flag for flag in without if "cu" in flag.rpartition("/")[2]]
+    assert {"-lc10_cuda", "-ltorch_cuda"} < flags - without
+    places = build.laid(graph, Path("p"))
+    assert places[graph.cpu_library] == Path("p/lib/torch-2.11-cpu/libtreadle.so")
+    facts = build._facts(graph, cuda.TORCH_WITHOUT)
+    assert (facts["cuda"], facts["cuda_missing"], facts["archs"]) == (None, None, [])
+    assert graph.cpu_library not in build.laid(Graph(TORCH, kit, tmp_path / "b", "0"), Path("p"))
+
+
 def test_units_are_folders_or_equal_parts_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that an edit compiles few files again, and a new one moves none to another folder's."""
+    """An edit must recompile few files, and a new file must not move others to another unit."""
     monkeypatch.chdir(tmp_path)
     files = {"one": 7, "one/cuda": 2, "one/part": 1, "one/part/cuda": 1, "two": 8, "": 1}
     for folder, count in files.items():
@@ -244,7 +273,7 @@ def test_units_are_folders_or_equal_parts_of_them(
 def test_kernels_begin_without_torch(
     monkeypatch: pytest.MonkeyPatch, toolkit: Path, tmp_path: Path
 ) -> None:
-    """Their commands are those of the build that follows, which so finds them made."""
+    """Their commands equal those of the build that follows, so that it does not repeat them."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
     without = host.Torch("0.0.0", "13.0", True, Path("no-torch"), ())
@@ -260,7 +289,7 @@ def test_kernels_begin_without_torch(
 def test_code_for_an_older_gpu_is_assembled_for_a_newer_one(
     toolkit: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As tests of layers that are planned for another GPU need it (docs/other_gpus.md)."""
+    """Tests of layers that are planned for another GPU need this (docs/other_gpus.md)."""
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.0")
     assert cuda.find(TORCH).gencode() == ["-gencode=arch=compute_80,code=sm_80"]
     monkeypatch.setenv("TREADLE_ASSEMBLE_FOR", "9.0")

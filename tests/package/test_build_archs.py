@@ -1,4 +1,4 @@
-"""The build: every kernel compiles for GPUs that ours is not tried on."""
+"""The build: every kernel compiles for GPUs on which we do not run it."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def compile_for(toolkit: cuda.Toolkit, source: Path, *options: str, out: Path) -
 
 
 def test_kernels_compile_for_the_oldest_gpu(toolkit: cuda.Toolkit, tmp_path: Path) -> None:
-    """A user's build compiles for it by default; our tests run on newer GPUs only."""
+    """A user's build includes this architecture by default; our tests run on newer GPUs only."""
     oldest = toolkit.archs[0].removesuffix("+PTX")
     if oldest in _build.facts()["archs"]:
-        return  # .ci/run: the build itself has compiled all for it
+        return  # in .ci/run, the build has already compiled everything for it
     for source in sorted(ROOT.glob("kernels/**/*.cu")):
         options = ["-ptx", f"-arch=compute_{oldest.replace('.', '')}"]
         if source.parent.name == "instances":
@@ -44,7 +44,8 @@ def test_kernels_compile_for_the_oldest_gpu(toolkit: cuda.Toolkit, tmp_path: Pat
 
 
 def test_a_grid_compiles_for_the_newest_gpu(toolkit: cuda.Toolkit, tmp_path: Path) -> None:
-    """The code there has no instructions of 9.0 only; ptxas finds those that cicc does not."""
+    """The code for it uses no instructions that only 9.0 has; ptxas finds those that cicc lets
+    pass."""
     source = ROOT / "kernels/recurrent/instances/grid_half_forward_sm80.cu"
     options = ("-cubin", "-arch=sm_120", *toolkit.checking_flags(), *cell_flags(GRU))
     compile_for(toolkit, source, *options, out=tmp_path / "cubin")

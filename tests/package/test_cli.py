@@ -1,4 +1,4 @@
-"""``python -m treadle``: a report where all is well, and one where treadle cannot be imported."""
+"""``python -m treadle``: its report if all is well, and if treadle cannot be imported."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Every block of docs/coming_from.md, in order, beside stand-ins for the classes that it comes
-from: modules of ours with their arguments and names."""
+"""Runs every block of docs/coming_from.md in order, with stand-ins for the original classes:
+modules of ours with their arguments and names."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def in_float64() -> Iterator[None]:
-    """A rounding of the first layer's phase grows through those behind it."""
+    """A rounding error in the first layer's phase grows through the later layers."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)

@@ -1,4 +1,4 @@
-"""Files that comments, docstrings and pages name are there."""
+"""Files that comments, docstrings and pages name exist."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CPP = (".h", ".hpp", ".cuh", ".cu", ".cpp")
 ENDING = r"\.(?:h|hpp|cuh|cu|cpp|py|md|json|png|sh|patch)(?![\w(/-])"
 NAME = re.compile(rf"(?<![\w./<*-])[\w.{{*/-][\w.{{}},*/-]*{ENDING}")
 LINK = re.compile(rf"\[`?([\w./-]+{ENDING})`?\]\((?!http)([^)#]+)")
-# Torch's headers, what a build makes, and what the reader brings or gets.
+# Torch's headers, build products, and files that the reader has.
 ELSEWHERE = ("ATen/", "torch/", "build/", "facts.json", "IMAGE.png", "OLD.json")
 
 
@@ -53,13 +53,14 @@ def _prose(suffix: str, text: str) -> Iterator[str]:
 
 
 def alternatives(name: str) -> list[str]:
-    """Shell's braces: of one name with {x,y} in it, two names."""
+    """Expands the shell's braces: a name with {x,y} in it gives two names."""
     braces = re.fullmatch(r"(.*)\{(.*)\}(.*)", name)
     return [braces[1] + one + braces[3] for one in braces[2].split(",")] if braces else [name]
 
 
 def exists(name: str, folder: str) -> bool:
-    """Below the root or `folder`, or as the end of some path; `*` is any letters."""
+    """Whether it exists below the root or `folder`, or as the end of some path; `*` is any
+    letters."""
     if "*" in name:
         return any(fnmatch(f"/{file}", f"*/{name}") for file in files())
     return name in ends() or (ROOT / folder / name).is_file()
@@ -72,7 +73,7 @@ def missing(text: str, folder: str = ".") -> list[str]:
 
 
 def crossed(text: str) -> list[str]:
-    """Links whose text is the name of another file than they lead to."""
+    """Links whose text names another file than their target."""
     return [name for name, path in LINK.findall(text) if not f"/{path}".endswith(f"/{name}")]
 
 

@@ -17,7 +17,7 @@ from tests.support import installed
 from treadle import _build
 
 ROOT = Path(__file__).resolve().parents[2]
-# The environment's own (requirements-dev.txt) before the system's.
+# The environment's cmake (requirements-dev.txt) comes before the system's.
 SEARCH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 CMAKE = shutil.which("cmake", path=SEARCH) or "cmake"
 
@@ -39,7 +39,7 @@ def configure(build: Path, prefix: str, **env: str) -> subprocess.CompletedProce
 
 
 def without_toolkit() -> dict[str, str]:
-    """An environment in which no CUDA toolkit is to be found."""
+    """An environment in which no CUDA toolkit can be found."""
     folders = os.environ["PATH"].split(os.pathsep)
     kept = [folder for folder in folders if not (Path(folder) / "nvcc").exists()]
     return {"PATH": os.pathsep.join(kept), "CUDA_HOME": "", "CUDA_PATH": "", "LIBRARY_PATH": ""}

@@ -1,4 +1,4 @@
-"""docs/deploy.md: its snippets run in their order, and give what the model gives."""
+"""docs/deploy.md: its snippets run in order, and give the model's results."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_files_that_python_loads(page: Any, heading: str) -> None:
 
 def test_every_snippet_is_run() -> None:
     here = {"Deploying a model", "ONNX", "torch.export", "torch.jit.trace"}
-    # The one that takes a compiler is run by tests/recurrent/layer/test_export.py.
+    # tests/recurrent/layer/test_export.py runs the one that needs a compiler.
     assert {heading for heading, _ in PYTHON} == here | {"AOTInductor"}
     runner = Path(__file__).with_name("aoti_runner.cpp").read_text()
     ((_, code),) = snippets("deploy.md", "cpp")
@@ -58,7 +58,7 @@ def test_every_snippet_is_run() -> None:
 
 
 def test_two_example_tensors_that_are_one() -> None:
-    """The page's warning: the program reads one of them in the place of both."""
+    """As the page warns, the program reads one of them in place of both."""
     lstm = treadle.nn.LSTM(3, 5)
     x, zeros = torch.randn(6, 4, 3), torch.zeros(1, 4, 5)
     h, c = torch.randn(2, 1, 4, 5).unbind()

@@ -40,7 +40,7 @@ MADE = (
     "OLD.json",
     "libtreadle.so",
     "facts.json",
-)  # by building or by the reader
+)  # made by the build or by the reader
 
 
 def code(text: str) -> Iterator[str]:
@@ -57,7 +57,7 @@ def words(document: str) -> Iterator[str]:
 
 
 def exists(name: str, document: str) -> bool:
-    """Below the root, next to the document, or as the end of some tracked path."""
+    """Whether it exists below the root, next to the document, or as the end of a tracked path."""
     if (ROOT / name).exists() or (ROOT / document).parent.joinpath(name).exists():
         return True
     folders = ("benchmarks", "csrc", "docs", "kernels", "python_pkg", "tests")
@@ -89,7 +89,9 @@ def test_links_lead_to_headings(document: str) -> None:
 
 
 # jets.md, deploy.md and coming_from.md have tests of their own.
-@pytest.mark.parametrize("page", ["recurrent.md", "torchrl.md", "sine_linear.md", "snake.md"])
+@pytest.mark.parametrize(
+    "page", ["recurrent.md", "training_step.md", "torchrl.md", "sine_linear.md", "snake.md"]
+)
 def test_python_of_the_pages_runs(page: str) -> None:
     names: dict[str, object] = {"torch": torch, "treadle": treadle}
     for heading, block in snippets(page):
@@ -213,7 +215,7 @@ def test_names_of_the_package_exist() -> None:
     for document in DOCUMENTS:
         text = "\n".join(code((ROOT / document).read_text()))
         for name in re.findall(r"(?<![\w./])treadle((?:\.[A-Za-z]\w+)+)", text):
-            # tests/interop calls all of these, where what they need is installed.
+            # tests/interop calls all of these if their packages are installed.
             if name.startswith((".distributed", ".jax", ".onnx", ".torchrl")):
                 continue
             found: object = treadle
@@ -234,7 +236,7 @@ def test_no_measured_number_stands_outside_of_the_blocks(page: Path) -> None:
 
 
 def test_figures_of_sine_are_those_of_this_build() -> None:
-    """treadle's, whose bits do not depend on the machine."""
+    """Only treadle's figures: its bits do not depend on the machine."""
     found = sine_page.figures()
     assert found["halves"].keys() == sine_error.HALVES.keys()
     for name, pair in sine_error.FUNCTIONS.items():

@@ -1,4 +1,4 @@
-"""The examples run, reach what they promise, and refuse what they cannot do."""
+"""The examples run, reach the promised results, and refuse bad input."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEVICES = [
 
 @pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The device that the examples find: without a GPU they must run as well."""
+    """The device that the examples find: they must also run without a GPU."""
     if request.param == "cpu":
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     return request.param

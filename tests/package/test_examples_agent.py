@@ -36,7 +36,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
 
 
 def few_digits(world: types.ModuleType, sheet: Any) -> Any:
-    """The sheet with the first digits alone."""
+    """The sheet with only the first digits."""
     pictures, kinds = sheet.pictures[world.WALL + 1 :], sheet.kinds[world.WALL + 1 :]
     return world.make_sheet(pictures[kinds < FEW], kinds[kinds < FEW], kinds.device)
 
@@ -49,7 +49,7 @@ def test_it_learns(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     _, record = find.learn(find.Settings(**sizes, learning_rate=8e-3), sheets)
     assert record["eye"] > 0.95
     found = {who: entry["success"] for who, entry in record["success"].items()}
-    # Who guesses finds one of four; what the agent finds beyond that takes its eyes and its memory.
+    # Guessing finds one of four; to find more, the agent must see and remember.
     assert found["agent"] > 0.4 and found["agent"] > found["random"] + 0.15
     assert max(found["random"], found["cue forgotten"], found["eyes shut"]) < 0.33
     lengths = [entry["steps"] for entry in record["success"].values()]
@@ -59,7 +59,7 @@ def test_it_learns(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def started(load: Load, device: str, rows: int = 16, **options: Any) -> Any:
-    """A loop of nets that have learnt nothing, with digits of noise."""
+    """A loop with untrained nets and digits of noise."""
     world, nets, loop = load("agent_world"), load("agent_nets"), load("agent_loop")
     torch.manual_seed(0)
     labels = torch.arange(10).repeat(3)
@@ -86,7 +86,7 @@ def test_rooms_begin_in_the_middle_of_batches(load: Load, device: str) -> None:
     assert torch.equal(torch.stack(told[:-1]), begins) and torch.equal(told[-1], ends[-1])
     inner = begins[1:]
     assert inner.any(0).all() and (inner.any(1) & ~inner.all(1)).any()
-    # A reset cuts the memory: of the same inputs and marks at once, the layer scores the same.
+    # A reset clears the memory: the layer gives the same scores for all steps in one call.
     scores, value, h = loop.mind(played["x"], torch.zeros_like(loop.h), begins)
     near = 1e-4 if device == "cpu" else 1e-2  # tf32
     chance = scores.log_softmax(-1).gather(-1, played["action"][..., None])[..., 0]
@@ -128,12 +128,12 @@ def test_the_host_reads_nothing(load: Load, options: dict[str, Any]) -> None:
         ):
             with pytest.raises(AssertionError, match="^the host"):
                 read()
-    # So many ops, that is at most kernels, fit into a GPU's queue of about 1,000.
+    # Each op is at most one kernel, and a GPU's queue holds about 1,000.
     assert mode.calls / 30 * load("agent_speed").AHEAD < 900
 
 
 def test_the_loop_needs_no_values(load: Load) -> None:
-    """It runs on the meta device, where there are none; a tensor of another device raises."""
+    """It runs on the meta device, which has no values; a tensor of another device raises."""
     loop = started(load, "meta")
     played, value = loop.play(5)
     assert {tensor.device.type for tensor in (*played.values(), value, loop.h)} == {"meta"}
@@ -204,7 +204,7 @@ def walk(world: Any, to: torch.Tensor, side: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("right", [True, False])
 def test_who_knows_the_corner_finds_it(load: Load, right: bool) -> None:
-    """Always in four steps; another corner is never right."""
+    """Four steps always lead to the corner, and no other corner gives a reward."""
     module, loop = load("agent_world"), started(load, "cpu")
     world, lengths = loop.world, set()
     for _ in range(40):
@@ -220,7 +220,7 @@ def test_who_knows_the_corner_finds_it(load: Load, right: bool) -> None:
 
 
 def test_rooms(load: Load) -> None:
-    """The cue is seen once, walls stop, and an episode has a largest number of steps."""
+    """The cue is shown once, walls stop the agent, and an episode has a maximum number of steps."""
     module, loop = load("agent_world"), started(load, "cpu")
     world, kinds = loop.world, loop.world.sheet.kinds
     for step in range(1, module.LIMIT + 1):

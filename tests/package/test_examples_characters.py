@@ -1,4 +1,4 @@
-"""The character model learns, writes, goes on where it stopped, and says what it cannot do."""
+"""The character model learns, writes, resumes, and refuses bad input."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def characters(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
 
 
 def curve(text: str) -> dict[int, tuple[float, float]]:
-    """The lines of a run: after how many steps, bits a character learning and held out."""
+    """The lines of a run: step, then bits per character in training and held out."""
     lines = re.findall(r"^ +([\d,]+) +\d+\.\d\d +(\d+\.\d+) +(\d+\.\d+)$", text, re.M)
     return {int(step.replace(",", "")): (float(a), float(b)) for step, a, b in lines}
 
 
 @pytest.fixture(scope="module", params=DEVICES)
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    """300 steps at once, and in another process 150 and then 150 more."""
+    """300 steps in one run, and in another process 150 and then 150 more."""
     out, script = tmp_path_factory.mktemp("characters") / "new", "characters.py"
     once, parts = out / "once.pt", out / "parts.pt"
     options = {"device": request.param, "script": script}
-    # Two layers, so that what the GPU drops between them is gone on with as well.
+    # Two layers, so that resuming also restores the GPU's dropout between them.
     sizes = (*SMALL, "--layers", 2 if request.param == "cuda" else 1)
     texts = [
         run("--output", once, "--steps", 300, *sizes, **options),
@@ -60,7 +60,7 @@ def test_bits_fall_and_text_is_written(runs) -> None:
     even, unigram = map(float, baseline.groups())
     learning, held_out = found[300]
     assert learning < found[150][0] < found[50][0]
-    # The larger settings of a GPU have only begun to learn after so few steps.
+    # With the larger settings for a GPU, these steps are only the beginning of learning.
     assert held_out < found[50][1] and held_out < unigram - (0.5 if device == "cpu" else 0)
     assert 4 < unigram < even < 8
     written, after = text[baseline.end() :].split("\n\nGo on with: python ")
@@ -69,7 +69,7 @@ def test_bits_fall_and_text_is_written(runs) -> None:
 
 
 def test_resumed_run_goes_on_exactly(runs) -> None:
-    """On a GPU almost: torch sums the gradient of an embedding there in any order."""
+    """Only almost equal on a GPU, where torch sums the gradient of an embedding in any order."""
     (whole, first, second), once, parts, device = runs
     one, other = (torch.load(path, weights_only=True) for path in (once, parts))
     assert one["steps"] == other["steps"] == 300
@@ -103,7 +103,7 @@ def test_resumed_run_goes_on_exactly(runs) -> None:
 def test_passes_cut_the_text_anew_and_resume_across_them(
     cell: str, characters, tmp_path: Path
 ) -> None:
-    """A text so short that the run passes over it several times."""
+    """The text is so short that the run passes over it several times."""
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join(f"{chr(97 + i % 26) * 30} line {'xyz' * i}" for i in range(200)))
     common = ("--device", "cpu", "--every", "9", "--write", "1")

@@ -1,5 +1,5 @@
-"""The language model of examples/causal_lm learns, is generated from, saved and loaded, and the
-models of examples/drop_in lose what torch's layers lose."""
+"""The language model of examples/causal_lm learns, generates, and is saved and loaded; the models
+of examples/drop_in have the losses of torch's layers."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ def test_generation_with_cache_equals_without(
         torch.manual_seed(2)
         text.append(model.generate(prompt(), max_new_tokens=10, use_cache=use_cache, **WAYS[way]))
     assert torch.equal(*text)
-    # What is read at each step: with a cache the prompt, and then what is new.
+    # The tokens read at each step: with a cache the prompt, then only new tokens.
     assert read[:10] == [7] + [1] * 9 and read[10:] == list(range(7, 17))
 
 
 def test_beams_depend_on_the_order_of_the_cache(
     lm: types.ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the test above could not fail for them."""
+    """Otherwise the test above could not fail for them."""
     model, rules = make(lm, "lstm"), {"max_new_tokens": 10, **WAYS["beams"]}
     right = model.generate(prompt(), **rules)
     monkeypatch.setattr(lm.RecurrentCache, "reorder_cache", lambda *_: None)
@@ -131,7 +131,7 @@ def test_saved_model_is_loaded_by_its_kind(
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("mixer, kernels", KINDS)
 def test_bfloat16(lm: types.ModuleType, mixer: str, kernels: str, device: str) -> None:
-    """Scores stay near float32's, in one call and step by step, by the cache."""
+    """Scores stay near float32's, in one call and step by step with the cache."""
     model, ids = make(lm, mixer, kernels).to(device), prompt().to(device)
     with torch.no_grad():
         exact = model(ids).logits
@@ -179,7 +179,8 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_run(
     load: Any, text: Path, device: str, bf16: bool, tmp_path: Path, monkeypatch, capsys
 ) -> None:
-    """Losses fall, and are torch's layer's within rounding; in float32 with pictures."""
+    """Losses fall, and equal those of torch's layer within rounding; float32 also draws
+    pictures."""
     train = load("train_lm")
     loads = [
         load("lm_speed").Workload(task, "float32", 2, 8) for task in ("training", "generation")
@@ -223,7 +224,7 @@ def test_says_what_it_needs(missing: str) -> None:
 
 
 def test_speeds_alone(load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This needs no accelerate; an LLTM is not compared with a layer of torch's."""
+    """--speeds-only does not need accelerate. An LLTM has no layer of torch to compare with."""
     train, speed = load("train_lm"), load("lm_speed")
     monkeypatch.setattr(speed, "SECONDS", 0.01)
     monkeypatch.setattr(train, "CPU_LOADS", [speed.Workload("training", "bfloat16", 2, 8)])
@@ -243,7 +244,7 @@ def test_committed_figures(path: Path) -> None:
     if path.stem == "causal_lm_cuda" and not record["runs"]:  # by --speeds-only
         return
     ours, theirs = (record["runs"][side] for side in ("treadle", "torch"))
-    # On a GPU in bfloat16, whose roundings training makes larger.
+    # The GPU ran in bfloat16, and training amplifies its rounding.
     steps = 12 if path.stem == "causal_lm_cuda" else 20
     assert ours["losses"][:steps] == pytest.approx(theirs["losses"][:steps], abs=0.02)
     assert (
@@ -280,7 +281,7 @@ def test_time_sequence_prediction(load: Any, tmp_path: Path) -> None:
 def test_committed_losses(path: Path) -> None:
     record = json.loads(path.read_text())
     theirs, ours = record["losses"].values()
-    # The GPU computed in TF32, and training amplifies its roundings.
+    # The GPU ran in TF32, and training amplifies its rounding.
     steps = 30 if path.stem == "drop_in_words_cuda" else len(ours)
     assert record["replaced"] == ["rnn"] and ours[:steps] == pytest.approx(theirs[:steps], rel=1e-2)
     assert min(ours) < 0.95 * ours[0] and {"date", "torch"} <= record["machine"].keys()

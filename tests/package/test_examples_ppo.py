@@ -1,4 +1,4 @@
-"""The policy learns to remember with resets, on batches that have them, and not without."""
+"""The policy learns to remember, on batches with resets, and does not learn without resets."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_it_learns_across_resets(ppo: types.ModuleType, monkeypatch: pytest.Monk
     assert sum(training.rates[:5]) / 5 < 0.65 and training.rate() > 0.85
     assert len(learning) == UPDATES * ppo.RULES.epochs * ppo.RULES.parts
     assert all(marks.shape[0] == ppo.STEPS and marks[1:].any() for marks in learning)
-    # They begin at different steps of different rows, so no cut of the batch would do.
+    # Episodes begin at different steps in different rows, so the batch cannot simply be split.
     assert any(marks[t].any() and not marks[t].all() for marks in learning for t in (1, 9, 20))
 
 
@@ -54,7 +54,7 @@ def test_without_resets_it_does_not_learn(ppo: types.ModuleType, ignored: str) -
 
 
 def test_mazes(ppo: types.ModuleType) -> None:
-    """The reward is for naming the first sign, when the corridor ends."""
+    """The reward is given for naming the first sign at the end of the corridor."""
     mazes = ppo.Mazes(torch.Generator().manual_seed(0))
     first, length = mazes.sign.argmax(1), torch.ones(ppo.MAZES, dtype=torch.long)
     lengths = set()

@@ -1,4 +1,4 @@
-"""The photograph is learnt and differentiated rightly, and the Helmholtz equation is solved."""
+"""The photograph is learnt and differentiated correctly, and the Helmholtz equation is solved."""
 
 from __future__ import annotations
 
@@ -101,7 +101,8 @@ def test_differences_are_those_of_known_pictures(example) -> None:  # noqa: F811
 
 @pytest.mark.parametrize("shape", [(90, 60), (50, 100)])
 def test_derivatives_of_a_smooth_net_are_its_differences(example, shape) -> None:  # noqa: F811
-    """The net is so smooth that differences of pixels approximate its derivatives, in size, too."""
+    """The net is so smooth that pixel differences approximate its derivatives, including their
+    size."""
     module = example("photograph")
     torch.manual_seed(0)
     net = Siren(2, 16, 1, 3, True, first_omega_0=3.0, hidden_omega_0=3.0)

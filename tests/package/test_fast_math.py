@@ -1,4 +1,4 @@
-"""Compilers are refused that were told to compute carelessly."""
+"""The build refuses compilers with fast-math options."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ FUNCTIONS = [name for name in treadle.__all__ if inspect.isroutine(getattr(tread
 CLASSES = [name for name in treadle.nn.__all__ if inspect.isclass(getattr(treadle.nn, name))]
 EMPTY = inspect.Parameter.empty
 LAYERS = ("lltm", "lstm", "gru")
-# Its arguments are those of what it calls.
+# It has the arguments of the function that it calls.
 ANY_ARGUMENTS = {"launch_info"}
 
 

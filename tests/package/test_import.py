@@ -1,4 +1,4 @@
-"""``import treadle``: what it must not do, and what it says where the build does not fit."""
+"""``import treadle``: what it must not do, and its errors if the build does not fit."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.support import installed
 
@@ -76,7 +77,7 @@ def test_fork_after_import_and_after_use() -> None:
 
 
 def refused(path: Path, code: str = "import treadle") -> str:
-    """The sentence with which the import fails, before the library was loaded."""
+    """The message of the failed import; the library must not have been loaded."""
     watch = f"""
 try:
     {code}
@@ -131,6 +132,55 @@ def test_a_patch_release_and_a_cpu_only_build_fit(tmp_path: Path) -> None:
     minor = ".".join(FACTS["torch"].split(".")[:2])
     folder = installed.copy(tmp_path, torch=f"{minor}.99", cuda=None, torch_cuda=None)
     done = installed.python("-c", "import treadle", path=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+WITHOUT_CUDA = """
+import torch
+torch.version.cuda, torch.version.hip = {cuda!r}, {hip!r}
+import treadle
+print(treadle._build.library_path())
+print(*treadle._build.builds(), treadle._build.facts()["cuda"])
+"""
+
+
+def test_torch_without_cuda_has_a_library_of_its_own(tmp_path: Path) -> None:
+    """A wheel's other library needs torch's CUDA libraries: it is not opened then."""
+    folder = installed.copy(tmp_path, cuda="13.0", torch_cuda="13.0")
+    of_torch = folder / "treadle" / installed.OF_TORCH
+    without = of_torch.with_name(f"{of_torch.name}-cpu")
+    shutil.copytree(of_torch, without)
+    (without / "facts.json").write_text(json.dumps(FACTS | {"cuda": None, "torch_cuda": "13.0"}))
+    minor = of_torch.name.removeprefix("torch-")
+    for cuda, place, has in ((None, without, None), ("13.0", of_torch, "13.0")):
+        done = installed.python("-c", WITHOUT_CUDA.format(cuda=cuda, hip=None), path=folder)
+        assert (done.stdout, done.stderr) == (f"{place}/libtreadle.so\n{minor} {has}\n", "")
+    for cuda, hip in (("12.8", None), (None, "7.1")):
+        done = installed.python("-c", WITHOUT_CUDA.format(cuda=cuda, hip=hip), path=folder)
+        assert "ImportError: treadle was built for" in done.stderr
+    shutil.rmtree(without)
+    done = installed.python("-c", WITHOUT_CUDA.format(cuda=None, hip=None), path=folder)
+    assert "ImportError: treadle was built for" in done.stderr and "no CUDA" in done.stderr
+
+
+ALONE = """
+import ctypes, sys
+torch, library = sys.argv[1:]
+ctypes.CDLL(torch + "/lib/libtorch_cpu.so")
+ctypes.CDLL(library)  # with all of its symbols
+maps = open("/proc/self/maps").read()
+assert "libtreadle.so" in maps and "torch_cuda" not in maps and "c10_cuda" not in maps, maps
+"""
+
+
+def test_a_library_without_cuda_needs_no_cuda_library_of_torch() -> None:
+    folder = installed.PACKAGE / installed.OF_TORCH
+    without = folder.with_name(f"{folder.name}-cpu")
+    of_cpu = without if without.exists() else folder
+    if json.loads((of_cpu / "facts.json").read_text())["cuda"]:
+        pytest.skip("this build has a library for CUDA alone")
+    arguments = (str(Path(torch.__file__).parent), str(of_cpu / "libtreadle.so"))
+    done = installed.python("-c", ALONE, *arguments)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -190,7 +240,7 @@ def test_what_the_binaries_are_linked_to() -> None:
         paths = [line.split()[-1] for line in said.stdout.splitlines() if "PATH" in line]
         assert paths == wanted.get(binary.name, ["[$ORIGIN/lib]"])
         assert binary.parent == installed.PACKAGE or "libpython" not in said.stdout
-        # A copy of it inside would be a second one in the process.
+        # A statically linked copy would be a second one in the process.
         assert "[libstdc++.so.6]" in said.stdout
         if binary.name == "libtreadle_kernels.so":
             needed = set(re.findall(r"NEEDED.*\[([\w+]+)", said.stdout))

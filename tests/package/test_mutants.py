@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -70,8 +71,23 @@ def test_mutants_are_chosen_by_name_by_pattern_and_by_table() -> None:
         chosen(["nothing_of_this_name"])
 
 
+def test_a_record_has_verdicts_of_mutants_that_there_are(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    survived, killed, other = chosen(["scale_gradient_sign", "scale_stale_factor", "sum_dropped"])
+    entry = {"date": "2026-01-01", "machine": "CPU", "verdict": "SURVIVED"}
+    path.write_text(json.dumps({"a_mutant_that_is_gone": entry, survived.name: entry}))
+    record = run.Record(path)
+    assert json.loads(path.read_text()) == {survived.name: entry}
+    record.add(killed, "killed by its time, over 180 s", "NVIDIA H200")
+    record.add(other, "built", "CPU")
+    again = run.Record(path)
+    assert set(again.found) == {survived.name, killed.name}
+    assert again.found[killed.name]["machine"] == "NVIDIA H200"
+    assert [again.has_killed(m) for m in (survived, killed, other)] == [False, True, False]
+
+
 def test_libraries_of_mutants_travel(tmp_path: Path) -> None:
-    """A copy of the tree on another machine finds the compiled libraries where its own would be."""
+    """A copy of the tree on another machine finds the compiled libraries in their usual place."""
 
     class Compiled(Copy):
         def build(self) -> bool:
@@ -93,7 +109,7 @@ def test_libraries_of_mutants_travel(tmp_path: Path) -> None:
     assert not (tmp_path / "kept" / "other").exists()
 
 
-def test_mutants_of_timing_are_built_in_full(
+def test_mutants_are_built_without_cuda_for_checking_or_in_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     built: list[tuple[str, bool, bool]] = []
@@ -124,8 +140,8 @@ def test_mutants_of_timing_are_built_in_full(
     monkeypatch.setattr("sys.argv", ["run.py", "--build", str(tmp_path / "kept"), *names])
     assert run.main() == 0
     kinds = {name: kind for name, *kind in built if name != "none"}
-    checking, full = [True, True], [True, False]
-    assert kinds == dict(zip(names, (checking, checking, full), strict=True))
+    without, checking, full = [False, True], [True, True], [True, False]
+    assert kinds == dict(zip(names, (without, checking, full), strict=True))
     kept = {path.name for path in (tmp_path / "kept").iterdir()}
-    assert kept == {*names, "cuda", "cuda-full"}
+    assert kept == {*names, "cpu", "cuda", "cuda-full"}
     assert "3 of 3 built, 0 skipped" in capsys.readouterr().out

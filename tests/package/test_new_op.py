@@ -1,7 +1,7 @@
 """`make new-op`: its skeleton fails tests/laws, and passes once the formula is there.
 
-In a copy of the tree, build/new_op, as mutants have. It begins with the tree's objects,
-where they lie in build/native; else its first build takes minutes.
+It works in a copy of the tree, build/new_op, like the mutants. The copy starts with the objects in
+build/native, if any; otherwise its first build takes minutes.
 """
 
 from __future__ import annotations

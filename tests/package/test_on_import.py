@@ -1,6 +1,6 @@
-"""Treadle adds to parts of torch that take longer to import than treadle only if they are imported.
+"""Treadle extends some slow-to-import parts of torch, but only when they are imported.
 
-That needs no other call, and leaves no trace in the import system.
+This needs no other call, and leaves no trace in the import system.
 """
 
 from __future__ import annotations

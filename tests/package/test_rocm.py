@@ -27,7 +27,7 @@ SUFFIXES = (".cu", ".cuh", ".h", ".cpp")
 # namespaces c10::cuda and at::cuda: torch has them on AMD GPUs, too.
 CUDA_NAME = re.compile(r"\b(?:cuda[A-Z]\w*|cu[A-Z]\w+|CU_\w+|CUtensor\w*|cublas\w*|__nv_\w+)\b")
 CUDA_HEADER = re.compile(r"#\s*include\s*<(cu\w*[/.][\w./]+|cooperative_groups\S*|nv\w*\.h)>")
-# Their code is for sm_90 alone: TMA, wgmma, clusters, mbarriers, grids that wait for each other.
+# Code for sm_90 only: TMA, wgmma, clusters, mbarriers, grids that wait for each other.
 SM_90 = {
     *(f"kernels/common/{name}.cuh" for name in ("ptx", "tma", "wgmma", "wgmma_groups")),
     *(f"kernels/recurrent/{name}.cuh" for name in ("cluster/call", "grid/grid", "tiles/forward")),
@@ -54,13 +54,13 @@ BY_HAND = {
     "csrc/common/cuda/gemm.cpp": {"cublasMath_t"},
     "kernels/c_api/cuda.cpp": {"cudaStreamGetDevice", "cudaStreamLegacy", "cudaStreamPerThread"},
 }
-# PTX, which hipify lets pass: for all GPUs, beside another way for the host.
+# PTX, which hipify leaves alone: for all GPUs, next to a host version.
 PTX = {
     *(f"kernels/math/{name}.h" for name in ("activations", "exact", "exp")),
     *("kernels/common/launch.cuh", "kernels/common/fast_math_check.cu"),
     "kernels/elementwise/trig.cuh",
 }
-# What asks nvcc whether it compiles for a GPU, so that clang would take the host's way there.
+# Files that ask nvcc whether it compiles for a GPU: clang would take the host's branch there.
 MATH = (
     "activations",
     "bits",
@@ -98,7 +98,7 @@ def translated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     texts = {}
     for source in sources:
         result = found[str(source)]
-        # A header that an earlier file includes is done by then.
+        # Skip headers that an earlier file included, which are done.
         done = ("[ok]", "[skipped, no changes]", "[skipped, already hipified]")
         assert result.status in done, (source, result.status)
         texts[source.relative_to(copy).as_posix()] = strip_comments(
@@ -140,7 +140,8 @@ def test_code_of_sm_90_stays_behind_its_planner(translated: dict[str, str]) -> N
 
 
 def architectures(folder: Path, versions: Iterable[tuple[int, int]], *flags: str) -> list[int]:
-    """Architectures that the library, compiled with these flags, makes of such versions."""
+    """The architectures that the library, compiled with these flags, derives from these
+    versions."""
     compiler = shutil.which("c++")
     if compiler is None:
         pytest.skip("needs a C++ compiler")
@@ -155,13 +156,13 @@ def architectures(folder: Path, versions: Iterable[tuple[int, int]], *flags: str
     return [int(word) for word in done.stdout.split()]
 
 
-# As HIP numbers them: gfx90a (MI200), gfx942 (MI300), gfx1100, gfx1201.
+# The numbers that HIP reports: gfx90a (MI200), gfx942 (MI300), gfx1100, gfx1201.
 AMD = ((9, 0), (9, 4), (11, 0), (12, 0))
 
 
 @BINDINGS
 def test_amd_gpus_get_a_kernel_a_step(tmp_path: Path) -> None:
-    """Like NVIDIA's before sm_80, though gfx90a has the number of an H200."""
+    """As on NVIDIA GPUs before sm_80, although gfx90a has the version number of an H200."""
     assert architectures(tmp_path, AMD) == [90, 94, 110, 120]
     architecture = 0
     assert architectures(tmp_path, AMD, "-D__HIP_PLATFORM_AMD__") == [architecture] * len(AMD)

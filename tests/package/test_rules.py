@@ -1,4 +1,4 @@
-"""The rules of tools/check_kernels.py and tools/check_sizes.py, each broken once."""
+"""tools/check_kernels.py and tools/check_sizes.py report each broken rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""README.md's sentence and table of what works stand for tests that run each op."""
+"""README.md's sentence and table of what works are backed by tests that run each op."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def named(value: Any) -> str:
     value = value.values if hasattr(value, "marks") else value
     value = value[0] if isinstance(value, tuple) else value
     name = value.name if isinstance(value, Op) else str(value)
-    # lltm, lstm and gru take their lists apart and call recurrent_layer of their cell for each
-    # layer: the tests of invariants run that.
+    # lltm, lstm and gru unpack their lists and call recurrent_layer of their cell for each layer:
+    # the tests of invariants run that.
     return re.split(r"[ ,]", name.removeprefix("recurrent_layer "))[0]
 
 
@@ -62,7 +62,8 @@ def transformed(transform: str) -> set[str]:
 
 
 def called(*parts: Any) -> set[str]:
-    """Ops that the text of these tests or of what they run calls, by themselves or by a module."""
+    """Ops that the source of these tests, or of what they run, calls directly or through a
+    module."""
     text = "\n".join(inspect.getsource(part) for part in parts)
     names = set(re.findall(r"\btreadle\.(?:nn\.)?(\w+)|\b(LLTM)\(", text))
     found = {a or b for a, b in names}
@@ -70,14 +71,14 @@ def called(*parts: Any) -> set[str]:
 
 
 def by_jet(*parts: Any) -> set[str]:
-    """The op of jets, if these tests call Siren.jet: of each layer, it does."""
+    """The op of jets, if these tests call Siren.jet, which calls the op for each layer."""
     return (
         {"sine_linear_jet"} if all(".jet(" in inspect.getsource(part) for part in parts) else set()
     )
 
 
 def in_cpp() -> set[str]:
-    """Ops that the C++ example calls, and it must be the one that a test builds and runs."""
+    """Ops that the C++ example calls; a test must build and run that example."""
     test = inspect.getsource(test_cpp.test_example_builds_and_trains_without_python_and_toolkit)
     assert "train_cell" in test and "every op is right" in test
     text = (ROOT / "examples" / "cpp" / "train_cell.cpp").read_text()
@@ -121,7 +122,7 @@ PROOFS: dict[str, Callable[[], set[str]]] = {
 }
 
 
-JAGGED = {"add": "vector_add"}  # what test_jagged calls otherwise
+JAGGED = {"add": "vector_add"}  # test_jagged's other names
 
 
 def jagged() -> set[str]:
@@ -134,7 +135,7 @@ def as_torchs_under_autocast() -> set[str]:
     return {form.op.name for form in forms.NEW.values()}
 
 
-# Where ops differ: a mark of the column, and the ops that have it.
+# Columns in which ops differ: the mark in the cell, and the ops that have it.
 DIFFERENCES: dict[str, dict[str, Callable[[], set[str]]]] = {
     "in place": {"✓": lambda: {form.op.name for form in forms.INPLACE.values()}},
     "`out=`": {"✓": lambda: {form.op.name for form in forms.OUT.values()}},
@@ -147,7 +148,7 @@ DIFFERENCES: dict[str, dict[str, Callable[[], set[str]]]] = {
 
 
 def table() -> dict[str, dict[str, str]]:
-    """The cells of the README's table: by the first op of the row, then by column."""
+    """The cells of the README's table, by the first op of the row and then by column."""
     block = re.search(r"^\| op \|.*?(?=\n\n)", README, re.S | re.M)
     assert block is not None
     head, _, *rows = [

@@ -1,4 +1,4 @@
-"""Which tests a run takes: each slow one in four runs, and at once where its sources change."""
+"""A slow test runs in one of four runs, and whenever its sources change."""
 
 from __future__ import annotations
 

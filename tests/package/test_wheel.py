@@ -1,4 +1,4 @@
-"""The wheel of a release: what it asks for, and what is refused in it. .ci/run makes one."""
+"""The wheel of a release: its requirements, and what must not be in it. .ci/run makes one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def fake_torch(folder: Path, version: str) -> Path:
-    """A torch package as far as the build asks before it compiles."""
+    """A fake torch package with what the build reads before it compiles."""
     (folder / version).mkdir(parents=True)
     (folder / version / "version.py").write_text(
         f"__version__ = '{version}+cu130'\ncuda = '13.0'\n"

@@ -1,4 +1,4 @@
-"""The rules of tools/check_words.py, each broken once, and the glossary that they come from."""
+"""tools/check_words.py reports each broken rule, and its rules are those of the glossary."""
 
 from __future__ import annotations
 

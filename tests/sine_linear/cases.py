@@ -47,7 +47,7 @@ def sine_arguments(
     layers: tuple[int, ...] = (),
     to: dict[str, layouts.Layout] | None = None,
 ) -> Call:
-    """Sizes I, O. Weights as SIREN has them: phases are of order one whatever the width."""
+    """Arguments of sizes I and O. Weights are SIREN's, so phases are of order one for any width."""
     i, o = sizes
     layout = to or {}
     fan_in = max(1, i) ** -0.5 / max(1.0, abs(omega) / 3)

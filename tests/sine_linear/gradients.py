@@ -18,11 +18,11 @@ from tests.support.layouts import Layout, dense
 ops = torch.ops.treadle
 ALL = (True, True, True)
 NAMES = ("input", "weight", "bias")
-LARGE = 1 << 24  # bytes, from which on memory counts
+LARGE = 1 << 24  # bytes from which memory matters
 
 
 def wide(device: str) -> int:
-    """On a GPU more than a kernel takes that gives all gradients at once."""
+    """A layer that is too wide for the fused kernel on a GPU."""
     return 512 if device == "cuda" else 64
 
 
@@ -38,7 +38,7 @@ def backward_arguments(
 ) -> tuple[Any, ...]:
     """Arguments of sine_linear_backward without the mask.
 
-    There is one input, so that most of the work is that of the slope and its sums.
+    There is one input, so that the slope and its sums are most of the work.
     """
     call = sine_arguments(make, lead, (inputs, outputs), bias=bias, layers=layers)
     *tensors, omega = call.args
@@ -49,7 +49,7 @@ def backward_arguments(
 
 
 def backward(args: tuple[Any, ...], mask: Sequence[bool] = ALL) -> tuple[Tensor, ...]:
-    """The gradients that ``mask`` wants; nothing comes for the others."""
+    """The gradients that ``mask`` selects; checks that the others are missing."""
     wanted = [*mask, False]
     found = ops.sine_linear_backward(*args, wanted)
     assert [t is not None for t in found] == wanted
@@ -75,8 +75,8 @@ def sums(slope: Tensor, input: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, 
 def gradients_are_of(
     slope: Tensor, args: tuple[Any, ...], found: Sequence[Tensor], mask: Sequence[bool] = ALL
 ) -> None:
-    """Each gradient is a sum, up to its rounding, that of adding, and what roundings of the slope
-    come to: of half types, sums may be of a slope that has not been rounded."""
+    """Each gradient is a sum within the errors of its own rounding, of the additions and of the
+    slope's rounding: half types may sum a slope that was not rounded."""
     exact, sizes = (sums(f(slope), *(f(t) for t in args[1:3])) for f in (lambda t: t, Tensor.abs))
     squares = sums(*(t.double().square() for t in (slope, *args[1:3])))
     eps = torch.finfo(slope.dtype).eps
@@ -94,7 +94,7 @@ def gradients_are_of(
 def large_arguments(
     dtype: torch.dtype, device: str, *, inputs: int = 8
 ) -> tuple[list[Tensor], Tensor]:
-    """Leaves of a layer whose output has LARGE bytes, and a gradient of it."""
+    """Leaves of a layer whose output has LARGE bytes, and a gradient for the output."""
     make, outputs = Make("memory", device, dtype), wide(device)
     call = sine_arguments(make, (LARGE // (outputs * dtype.itemsize),), (inputs, outputs))
     leaves = [t.requires_grad_() for t in call.args[:3]]

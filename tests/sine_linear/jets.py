@@ -32,7 +32,7 @@ def by_autograd(function: Callable[[Tensor], Tensor], x: Tensor) -> treadle.Jet:
 
 
 def same(actual: treadle.Jet, expected: treadle.Jet, tolerance: float = 1e-9) -> None:
-    """The parts that ``actual`` has, each as large as it should be, and not all zero."""
+    """Compares the parts that ``actual`` has, and checks that they are not all zero."""
     assert isinstance(actual, treadle.Jet)
     for name, one, other in zip(actual._fields, actual, expected, strict=True):
         if one is not None:
@@ -43,7 +43,7 @@ def same(actual: treadle.Jet, expected: treadle.Jet, tolerance: float = 1e-9) ->
 
 
 def siren(inputs: int = 2, *, dtype: torch.dtype = torch.float64, **options: Any) -> Siren:
-    """Small, with phases of order one, so that every part is."""
+    """A small network with phases of order one, so that every part is of order one."""
     torch.manual_seed(0)
     sizes = {"hidden_features": 12, "hidden_layers": 2, "out_features": 3, **options}
     given = {"outermost_linear": True, "first_omega_0": 4.0, "hidden_omega_0": 2.5}

@@ -30,7 +30,7 @@ from tests.support.rule import within_rule
 MASKS = tuple(itertools.product((False, True), repeat=3))
 ROWS = (0, 1, 3, 1000, 5000)
 WIDTHS = (1, 3, 31, 128, 130, 256, 1030)
-# More rows than a block takes, and more than a thread is to add up: none of them full.
+# More rows than a block takes, and more than a thread adds up, with partial blocks.
 LARGE = ((300_001, 3), (70_001, 64), (5_000, 4_104))
 
 
@@ -73,7 +73,7 @@ def test_of_many_rows(dtype: torch.dtype, sizes: tuple[int, int], device: str) -
 def test_of_any_leading_dimensions(
     layers: tuple[int, ...], lead: tuple[int, ...], device: str
 ) -> None:
-    """Each of N layers has sums of its own."""
+    """Each of N layers has separate sums."""
     make = Make(f"sums {lead}", device, torch.float64)
     for outputs, inputs in itertools.product((0, 4), (0, 1, 3)):
         args = backward_arguments(make, lead, outputs, inputs=inputs, layers=layers)
@@ -85,7 +85,7 @@ def test_of_any_leading_dimensions(
 @pytest.mark.parametrize("outputs", [3, 128])
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_of_any_layout(dtype: torch.dtype, outputs: int, layout: Layout, device: str) -> None:
-    """Few elements, and enough for vector loads."""
+    """With few elements, and with enough for vector loads."""
     for rows, inputs in ((9, 1), (2000, 1), (9, 5), (300, 64)):
         make = Make("sums", device, dtype)
         args = backward_arguments(make, (rows,), outputs, layout, inputs=inputs)
@@ -95,7 +95,7 @@ def test_of_any_layout(dtype: torch.dtype, outputs: int, layout: Layout, device:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_of_one_input_row_for_all(dtype: torch.dtype, device: str) -> None:
-    """Stored once; also its transpose, whose columns are."""
+    """An expanded gradient, and its transpose."""
     for inputs in (1, 64):
         grad, x, *rest = backward_arguments(Make("sums", device, dtype), (300,), 64, inputs=inputs)
         for same in (expanded(x), x[:, :1].expand(x.shape)):
@@ -106,7 +106,7 @@ def test_of_one_input_row_for_all(dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("mask", MASKS, ids=str)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_what_the_mask_wants(dtype: torch.dtype, mask: tuple[bool, ...], device: str) -> None:
-    """Nothing else is made."""
+    """No other gradient is computed."""
     cases: list[dict[str, Any]] = [
         {"lead": (2, 9), "outputs": 31, "inputs": 3},
         {"lead": (300,), "outputs": 64, "inputs": 64},
@@ -126,7 +126,7 @@ def test_what_the_mask_wants(dtype: torch.dtype, mask: tuple[bool, ...], device:
 def test_the_slope_with_the_gradient_of_the_bias(
     dtype: torch.dtype, bias: bool, layers: tuple[int, ...], device: str
 ) -> None:
-    """The slope is a fourth result, or overwrites the gradient; the caller multiplies it."""
+    """The slope is a fourth result, or overwrites the gradient, and the caller multiplies it."""
     for rows in (0, 9, 300, 5000):
         make = Make("slope", device, dtype)
         args = backward_arguments(make, (rows,), 64, inputs=64, layers=layers)
@@ -192,7 +192,7 @@ def test_nan_and_inf_stay_in_their_rows_and_columns(
 def test_same_bits_twice(
     dtype: torch.dtype, sizes: tuple[int, int], inputs: int, device: str
 ) -> None:
-    """Bits do not depend on other work, or on numbers that the memory held before."""
+    """Bits do not depend on concurrent work, or on previous contents of memory."""
     if device == "cpu" and inputs > 1:
         sizes = (sizes[0] // 20 + 1, sizes[1])
     args = backward_arguments(Make("sums", device, dtype), sizes[:1], sizes[1], inputs=inputs)
@@ -205,7 +205,8 @@ def test_same_bits_twice(
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_sums_in_float32_are_at_least_those_of_aten(device: str) -> None:
-    """Against float64, by norm; with a common sign, where sums grow and so do their roundings."""
+    """Compared with float64 by norm, also for values of one sign, where sums and their rounding
+    grow."""
     grad, *rest = backward_arguments(Make("sums", device, torch.float32), (200_000,), 8)
     ones = torch.where(slope_alone((torch.ones_like(grad), *rest)) < 0, -1.0, 1.0)
     for args in ((grad, *rest), (ones, *rest)):
@@ -225,7 +226,7 @@ def test_sums_in_float32_are_at_least_those_of_aten(device: str) -> None:
 def test_vmap(
     layers: tuple[int, ...], batched: tuple[int, ...], mask: tuple[bool, ...], device: str
 ) -> None:
-    """A batch of rows has sums of its own, too."""
+    """With vmap over rows, each sample has separate sums."""
     make = Make("sums", device, torch.float64)
     args = list(backward_arguments(make, (7,), 4, inputs=3, layers=layers))
     dims = [0 if i in batched else None for i in range(6)]

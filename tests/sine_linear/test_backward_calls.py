@@ -1,4 +1,4 @@
-"""Who calls sine_linear_backward: a backward pass does so once, and derivatives of it do not."""
+"""Calls of sine_linear_backward: a backward pass makes one, and higher derivatives none."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def names(run: Callable[[], Any]) -> list[str]:
 def test_a_backward_pass_is_one_op(
     needs: tuple[int, ...], layers: tuple[int, ...], device: str
 ) -> None:
-    """Whatever has a gradient; nothing else multiplies or adds up again."""
+    """For any subset of gradients, no other op multiplies or sums again."""
     *tensors, omega = sine_arguments(
         Make("sums", device, torch.float64), (7,), (3, 4), layers=layers
     ).args
@@ -62,7 +62,7 @@ def test_a_backward_pass_is_one_op(
 def test_a_large_gradient_is_gone_when_its_slope_is_multiplied(
     dtype: torch.dtype, device: str
 ) -> None:
-    """One takes the place of the other, as in eager PyTorch: no third tensor of that size."""
+    """One overwrites the other, as in eager PyTorch: there is no third tensor of that size."""
     rows = (1 << 24) // (512 * dtype.itemsize)
     *tensors, omega = sine_arguments(Make("large", device, dtype), (rows,), (8, 512)).args
     leaves = [t.requires_grad_() for t in tensors]
@@ -91,7 +91,8 @@ def test_a_large_gradient_is_gone_when_its_slope_is_multiplied(
 
 @pytest.mark.parametrize("needs", [(0, 1, 2), (0,)], ids=str)
 def test_vmap_of_rows_is_one_call(needs: tuple[int, ...]) -> None:
-    """N layers where anything is added up; the gradient of the input alone has more rows."""
+    """A batch becomes N layers if anything is summed; for the gradient of only the input, more
+    rows."""
     make = Make("sums", "cpu", torch.float64)
     *tensors, omega = sine_arguments(make, (7,), (3, 4)).args
     leaves = [tensors[i].requires_grad_() for i in needs]
@@ -109,7 +110,7 @@ def test_vmap_of_rows_is_one_call(needs: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_derivatives_of_derivatives_are_made_of_slopes(device: str) -> None:
-    """Whose gradients by x W^T + b join before anything is multiplied or added up."""
+    """Their gradients with respect to x W^T + b are added before any product or sum."""
     *tensors, omega = sine_arguments(Make("sums", device, torch.float64), (7,), (3, 4)).args
     leaves = [t.requires_grad_() for t in tensors]
     y = treadle.sine_linear(*tensors, omega)
@@ -134,7 +135,7 @@ def test_gradgradcheck_and_forward_ad(
     leaves = [t.requires_grad_() for t in (grad, *tensors)]
 
     def run(grad: Tensor, *tensors: Tensor) -> Any:
-        # What is kept has no gradients of its own: it is computed again from the inputs.
+        # Saved values have no gradients of their own: they are recomputed from the inputs.
         with torch.no_grad():
             kept = ops.sine_linear_forward(*(t.detach() for t in tensors), omega)
         return backward((grad, *tensors, *kept, omega), mask)

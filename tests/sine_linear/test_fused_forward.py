@@ -1,5 +1,5 @@
-"""The layer's product and its sines in one kernel: half types and tf32 on sm_90, sizes that tiles
-divide or not. Elsewhere the same holds of the ways that sizes take there."""
+"""The layer's product and its sines in one kernel: half types and tf32 on sm_90, with full and
+partial tiles. On other devices the same tests run other kernels."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.support.cases import DEVICES, HALVES
 from tests.support.inputs import HOPPER, Make
 from tests.support.layouts import padded_rows
 
-# Rows, columns, inputs: tiles are [128, 128], two a cluster, and take 128 bytes of inputs at a time
-# of which six are under way.
+# Rows, columns, inputs: tiles are [128, 128], two per cluster, and take 128 bytes of inputs per
+# stage, with six stages in flight.
 SIZES = (
     (128, 32, 8),
     (130, 48, 12),
@@ -41,7 +41,7 @@ def tf32(allow_tf32: Callable[[bool], None]) -> None:
 
 
 def as_multiplied(t: Tensor) -> Tensor:
-    """Rounds float32 on a GPU to TF32's 10 bits behind the point; the result is in float64."""
+    """Rounds float32 on a GPU to TF32's 10 bits of mantissa; the result is float64."""
     if t.dtype != torch.float32 or not t.is_cuda:
         return t.double()
     exact = t.double()
@@ -56,7 +56,7 @@ def exact_phase(x: Tensor, weight: Tensor, bias: Tensor | None, omega: float) ->
 
 
 def check(y: Tensor, phase: Tensor, u: Tensor, room: float = 2e-5) -> None:
-    """The rounding of y, half a unit of the phase, and `room` for float32's sum."""
+    """The tolerance is y's rounding, half a unit of the phase, and `room` for the float32 sum."""
     exact = u.sin()
     error = (y.double() - exact).abs()
     assert bool((error <= 0.5 * torch.finfo(y.dtype).eps * exact.abs() + room).all())
@@ -67,13 +67,13 @@ def check(y: Tensor, phase: Tensor, u: Tensor, room: float = 2e-5) -> None:
         )
         assert float((cosine.double() - u.cos()).abs().max()) <= 2e-7 + room
         return
-    assert int(phase.min()) > -(2**15)  # which is NaN's; of many, some are next to half a turn
+    assert int(phase.min()) > -(2**15)  # the code of NaN, to which some phases are adjacent
     turns = phase.double() / 2**16 - u / (2 * math.pi)
     assert float((turns - turns.round()).abs().max()) <= 1.51 / 2**16 + room
 
 
 def padded(x: Tensor) -> Tensor:
-    """Rows with eight more elements behind them, NaN."""
+    """Rows padded with eight NaN elements."""
     return torch.nn.functional.pad(x, (0, 8), value=math.nan)[..., : x.shape[-1]]
 
 
@@ -97,7 +97,7 @@ def test_values(dtype: torch.dtype, size: tuple[int, int, int], bias: bool, devi
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_memory_around_it(dtype: torch.dtype, device: str) -> None:
-    """Inputs with padding that is NaN, or breaks alignment, and a part of a larger batch."""
+    """With NaN as padding, with padding that breaks alignment, and for a part of a larger batch."""
     make = Make("around", device, dtype)
     for layout in (padded, padded_rows):
         args = sine_arguments(make, (300,), (72, 96), to={"input": layout}).args
@@ -120,7 +120,7 @@ def test_large_and_no_numbers_keep_to_themselves(dtype: torch.dtype, device: str
     assert bool(y[bad].isnan().all())
     assert dtype == torch.float32 or bool((phase[bad] == -(2**15)).all())
     check(y[~bad], phase[~bad], exact_phase(x[~bad], weight, bias, 3.0), 5e-5)
-    # Powers of two and few inputs: nothing is rounded before the sine.
+    # With powers of two and few inputs nothing is rounded before the sine.
     x = torch.zeros(256, 8, dtype=dtype, device=device)
     x[:, 0] = 2.0 ** torch.randint(-3, 4, (256,), generator=make.generator).to(device)
     weight = torch.zeros(64, 8, dtype=dtype, device=device)
@@ -133,8 +133,7 @@ def test_large_and_no_numbers_keep_to_themselves(dtype: torch.dtype, device: str
 @HOPPER
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_one_launch_cuda(dtype: torch.dtype, allow_tf32: Callable[[bool], None]) -> None:
-    """And two where it does not fit: few rows, odd sizes, memory that is not aligned; float32 that
-    is not to be rounded."""
+    """Few rows, odd sizes, unaligned memory and float32 without TF32 take two kernels."""
 
     def kernels(rows: int, inputs: int, columns: int, first: int = 0) -> list[str]:
         make = Make("launches", "cuda", dtype)

@@ -1,4 +1,4 @@
-"""A large gradient gives its memory to its slope only where nobody else holds it."""
+"""The slope overwrites a large gradient only if nothing else holds it."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def test_a_gradient_that_is_held_keeps_its_values(holder: Any, device: str) -> N
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_gradient_that_somebody_else_gets(device: str) -> None:
-    """The caller, who gave it or asked for it; a leaf beside the layer; another layer."""
+    """The caller, who passed or requested it, another leaf or another layer gets the gradient,
+    too."""
     leaves, by = large_arguments(torch.float32, device)
     theirs, mine = expected(by, leaves), by.clone()
     same(torch.autograd.grad(treadle.sine_linear(*leaves, OMEGA), leaves, mine), theirs)
@@ -112,7 +113,7 @@ def test_a_gradient_that_somebody_else_gets(device: str) -> None:
 
 
 def replaced(change: Callable[[Tensor], Tensor], leaves: list[Tensor], by: Tensor) -> None:
-    """A hook gives another gradient, which nobody holds afterwards."""
+    """A hook returns another gradient, which nothing holds afterwards."""
     theirs = expected(change(by).clone(), leaves)
     y = treadle.sine_linear(*leaves, OMEGA)
     y.register_hook(change)
@@ -121,7 +122,8 @@ def replaced(change: Callable[[Tensor], Tensor], leaves: list[Tensor], by: Tenso
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_gradient_that_cannot_be_written(device: str) -> None:
-    """One value for all, turned, of an inference, with a sign to come: only the numbers count."""
+    """Gradients that are expanded, transposed, inference tensors or lazily negative: only values
+    matter."""
     leaves, by = large_arguments(torch.float32, device)
 
     def inferred(g: Tensor) -> Tensor:
@@ -159,7 +161,7 @@ def test_tangents_of_gradients(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_vmap_over_weights_of_one_gradient(device: str) -> None:
-    """The gradient has no batch, and what the layer saved has."""
+    """The gradient has no batch, but the layer's saved tensors have one."""
     leaves, by = large_arguments(torch.float32, device)
     x, w, b = (t.detach() for t in leaves)
 

@@ -1,4 +1,4 @@
-"""sine_linear on drawn sizes, strides, dtypes and omegas, against the composition by DESIGN's rule.
+"""sine_linear on drawn sizes, strides, dtypes and omegas, within the tolerance of rule.py.
 
 Results, gradients and, in float64, gradients of gradients.
 """
@@ -25,7 +25,7 @@ Arguments = tuple[list[Tensor | None], float]
 
 @st.composite
 def arguments(draw: st.DrawFn) -> Arguments:
-    """Any small sizes, now and then wider than a vector; every tensor in a layout of its own."""
+    """Any small sizes, sometimes wider than a vector; every tensor in a different layout."""
     i, o = (draw(st.sampled_from([0, 1, 2, 3, 4, 5, 8, 17, 64])) for _ in range(2))
     lead = tuple(draw(st.lists(st.sampled_from([0, 1, 2, 3, 9]), max_size=3)))
     layers = draw(st.sampled_from([(), (), (), (1,), (3,)]))

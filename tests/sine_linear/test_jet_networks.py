@@ -1,4 +1,4 @@
-"""Networks of one's own of jets: layers, sums, products, concatenation, scaled coordinates."""
+"""Custom networks of jets: layers, sums, products, concatenation, scaled coordinates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def squashed(y: Tensor) -> Tensor:
     return y / (1 + y.square().sum(-1, keepdim=True)).sqrt()
 
 
-# Each as a network of jets and as one of values at a point.
+# Each network, for jets and for the values at one point.
 NETS: dict[str, tuple[Net, Callable[[Tensor], Tensor]]] = {
     "layers": (lambda j: C.jet(B.jet(A.jet(j))), lambda x: C(B(A(x)))),
     "linear": (lambda j: jet_linear(A.jet(j), WEIGHT), lambda x: F.linear(A(x), WEIGHT)),
@@ -131,7 +131,7 @@ def test_coordinates_and_factors_keep_the_dtype() -> None:
         2 * Jet.of(x),
     ):
         assert {part.dtype for part in jet if part is not None} == {torch.float16}
-    # As a tensor's: one of a wider dtype widens all parts.
+    # As for tensors, type promotion applies to all parts.
     for jet in (Jet.of(x) * CODE[:2], Jet.of(x) + CODE[:2]):
         assert {part.dtype for part in jet if part is not None} == {torch.float64}
 
@@ -160,7 +160,7 @@ def test_results_without_a_gradient_scale_and_add() -> None:
 
 
 def copies(monkeypatch: pytest.MonkeyPatch, function: Callable[[], Any]) -> int:
-    """Calls of torch.cat, which is how parts of several tensors become one."""
+    """Counts torch.cat, which joins parts stored in several tensors."""
     calls, cat = [], torch.cat
     with monkeypatch.context() as patch:
         patch.setattr(torch, "cat", lambda *args, **more: calls.append(0) or cat(*args, **more))
@@ -245,7 +245,7 @@ def test_a_part_whose_gradient_is_waited_for_gets_it(hooked: str) -> None:
     found = []
     for packed in (True, False):
         jet = A.jet(Jet.of(points()))
-        if not packed:  # parts of their own
+        if not packed:  # the parts are separate tensors
             jet = Jet._make(part if part is None else part + 0 for part in jet)
         part, seen = getattr(jet, hooked), []
         part.retain_grad()

@@ -18,7 +18,7 @@ from treadle.nn import SineLinear, Siren
 
 
 class Own(nn.Module):
-    """A residual network of scaled coordinates and a code, which a tanh goes behind."""
+    """A residual network of scaled coordinates and a code, with a final tanh."""
 
     def __init__(self, bounded: bool = True) -> None:
         super().__init__()
@@ -85,7 +85,8 @@ def test_compiled_training(kind: type[Poisson], options: dict[str, Any]) -> None
 
 
 def test_a_compiled_loss_of_the_gradient_takes_as_few_products() -> None:
-    """It goes in reverse, as without the compiler, and makes no jet with a part per coordinate."""
+    """It runs in reverse mode, as without the compiler, and computes no jet with a part per
+    coordinate."""
     torch._dynamo.reset()
     backend = torch._dynamo.testing.EagerAndRecordGraphs()
     loss = Eikonal(siren(3, out_features=1))
@@ -211,7 +212,8 @@ def test_aoti(tmp_path: Path) -> None:
 
 
 def test_func_transforms() -> None:
-    """A jet under vmap, grad and jvp is that of each point; with weights stacked, of each net."""
+    """Under vmap, grad and jvp a jet is computed per point and, with stacked weights, per
+    network."""
     net, own, x = siren(), Own(), points()
     for call in (net.jet, own):
         # vmap takes no None.

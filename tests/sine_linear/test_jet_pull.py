@@ -1,5 +1,5 @@
-"""Siren.jet of value and gradient alone, of few outputs: one Node of autograd in plain runs, which
-keeps little and makes the rest again, some points at a time."""
+"""Siren.jet for only value and gradient, with few outputs: eager runs use one autograd Node, which
+saves little and recomputes the rest, some points at a time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pulled(net: Siren, x: Tensor) -> Results:
 
 @pytest.fixture(params=[0, 3])
 def few_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All points at once, or 3 of 7, then 3, then 1."""
+    """All points in one chunk, or 7 points in chunks of 3, 3 and 1."""
     if request.param:
         monkeypatch.setattr(_siren_pull, "_LEAST", request.param)
         monkeypatch.setattr(_siren_pull, "_AT_ONCE", 0)
@@ -99,7 +99,7 @@ def test_any_points(shape: tuple[int, ...], grad: bool, monkeypatch: pytest.Monk
 
 
 def test_derivatives_of_every_kind() -> None:
-    """First and second ones, forward ones, batches of cotangents, and none at all."""
+    """First, second and forward derivatives, batches of cotangents, and no gradient at all."""
     net = siren(3, out_features=1, hidden_features=4, hidden_layers=1)
     x = points(2, inputs=3).requires_grad_()
     names = [f"net.{name}" for name, _ in net.named_parameters()]
@@ -128,7 +128,7 @@ def test_derivatives_of_every_kind() -> None:
 
 @pytest.mark.parametrize("way", ["checkpoint", "hooks", "autocast", "kept"])
 def test_what_else_a_step_may_do(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch.func takes no hooks, and so no activation checkpoint; the Node does."""
+    """torch.func supports no hooks, and so no activation checkpointing; the Node does."""
     net, x = siren(3, out_features=1), points(inputs=3)
     wanted = torch.autograd.grad(pulled(net, x)[1].cos().sum(), net.parameters(), allow_unused=True)
     hooks: Any = torch.autograd.graph.save_on_cpu() if way == "hooks" else nullcontext()

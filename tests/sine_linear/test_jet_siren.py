@@ -65,7 +65,7 @@ def test_any_leading_dimensions(shape: tuple[int, ...]) -> None:
 
 
 def test_no_products_and_no_sines_beyond_what_was_asked() -> None:
-    """Rows of the products that run: with gradients, the Laplacian, the Hessian's diagonal."""
+    """Counts the rows of all products: for gradients, the Laplacian and the Hessian's diagonal."""
     net, x, rows = siren(), points(), []
     real = treadle.nn._siren_jet.sine_linear_jet
 
@@ -82,7 +82,8 @@ def test_no_products_and_no_sines_beyond_what_was_asked() -> None:
 
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_fewer_outputs_than_coordinates(outputs: int) -> None:
-    """The gradient alone is then taken in reverse, with the same results and derivatives."""
+    """Without second derivatives the gradient is computed in reverse mode, with the same
+    results."""
     net, x = siren(3, out_features=outputs, final_activation=nn.Tanh()), points(inputs=3)
     x.requires_grad_()
     expected, jet = by_autograd(net, x), net.jet(x, laplacian=False)
@@ -114,7 +115,7 @@ def test_gradients_of_a_loss_are_those_by_autograd() -> None:
 
 
 def test_coordinates_that_require_grad_agree_with_the_parts() -> None:
-    """Both ways at once: the gradient by autograd of a jet's value is the jet's gradient."""
+    """The gradient by autograd of a jet's value equals the jet's gradient."""
     net, x = siren(out_features=1), points().requires_grad_()
     jet = net.jet(x)
     (slope,) = torch.autograd.grad(jet.value.sum(), x, create_graph=True)
@@ -154,7 +155,7 @@ def test_autocast_lowers_the_precision(device: str, dtype: torch.dtype) -> None:
     assert all(part.dtype == dtype for part in jet)
     same(treadle.Jet(*(p.float() for p in jet)), net.jet(x, hessian_diagonal=True), 0.05)
     losses(jet).backward()
-    # The last bias is in the value alone.
+    # The last bias is only in the value.
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in net.parameters())
 
 

@@ -65,7 +65,7 @@ LOSSES = {"eikonal": eikonal, "poisson": poisson, "helmholtz": helmholtz}
 def trained(
     loss: Callable[[Tensor, Tensor], Tensor], layer: Layer, dtype: torch.dtype, device: str
 ) -> list[Tensor]:
-    """The loss, and its gradients by the parameters and the points."""
+    """The loss, and its gradients with respect to the parameters and the points."""
     parameters = net(dtype, device)
     x = Make("points", device, torch.float64)(3, 11, 2, by=0.5).to(dtype).requires_grad_()
     value = loss(field(layer, parameters, x), x)
@@ -86,7 +86,7 @@ def test_as_plain_pytorch_in_float64(name: str, device: str) -> None:
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_by_the_rule(name: str, dtype: torch.dtype, device: str) -> None:
-    """Parameters and points are rounded; the truth is that of the same numbers."""
+    """Parameters and points are rounded first, also for the truth."""
     runs = []
     for layer, cast in (
         (treadle.sine_linear, dtype),
@@ -104,7 +104,7 @@ def test_by_the_rule(name: str, dtype: torch.dtype, device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_derivatives_by_torch_func(device: str) -> None:
-    """Per point: the gradient by grad, the Laplacian by hessian, and what vmap makes of both."""
+    """Per point: the gradient by grad, the Laplacian by hessian, both under vmap."""
     x = Make("points", device, torch.float64)(7, 2, by=0.5)
     found = []
     for layer in (treadle.sine_linear, reference.sine_linear):
@@ -147,12 +147,12 @@ def products(run: Callable[[], Any]) -> int:
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_no_more_products_than_plain_pytorch(name: str) -> None:
-    """Gradients by x W^T + b are added up before they are multiplied."""
+    """Gradients with respect to x W^T + b are added before they are multiplied."""
     counts = [
         products(lambda layer=layer: trained(LOSSES[name], layer, torch.float32, "cpu"))
         for layer in (treadle.sine_linear, reference.sine_linear)
     ]
-    # The first layer's, of two coordinates, are the kernel's own.
+    # The kernel computes the first layer's products, of two coordinates.
     assert counts[0] <= counts[1]
 
 
@@ -174,7 +174,7 @@ def test_checkpointed_layers_have_the_same_derivatives() -> None:
 
 
 def test_saved_tensors_may_be_moved() -> None:
-    """Hooks that pack what is kept, as offloading does."""
+    """Hooks that pack saved tensors, as offloading does."""
     found = []
     for packed in (False, True):
         parameters = net(torch.float64, "cpu")

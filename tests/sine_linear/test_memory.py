@@ -1,4 +1,4 @@
-"""The most memory that a backward pass of the sine layer holds at a time."""
+"""The peak memory of a backward pass of the sine layer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TWICE = "backward through the graph a second time"
 
 
 def most(prepare: Callable[[], Tensor], run: Callable[[Tensor], Any], device: str) -> int:
-    """The most bytes that tensors take at a time in `run`, beyond those that `prepare` left."""
+    """The peak bytes of tensors in `run`, beyond those allocated by `prepare`."""
     if device == "cuda":
         z = prepare()
         before = torch.cuda.memory_allocated()
@@ -57,8 +57,8 @@ def beyond_the_product(by: Tensor, weight: Tensor, device: str) -> int:
 def test_a_large_slope_lies_where_its_gradient_lay(
     dtype: torch.dtype, keep: bool, device: str
 ) -> None:
-    """No second tensor of that size: not even for the gradient of an input that is as large, which
-    has the place of what the layer saved, if nobody keeps that."""
+    """There is no second tensor of that size, not even for the gradient of an equally large input:
+    it reuses the memory of the layer's saved output, if nothing holds that."""
     for inputs in (8, wide(device)):
         leaves, by = large_arguments(dtype, device, inputs=inputs)
         theirs, found = expected(by, leaves), list[Tensor]()
@@ -79,7 +79,7 @@ def test_a_large_slope_lies_where_its_gradient_lay(
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_step_of_a_network(device: str) -> None:
-    """Plain PyTorch has the phases, the sines, a gradient and the next, of every layer."""
+    """Plain PyTorch holds the phases, the sines, a gradient and the next one, for every layer."""
     make = Make("network", device, torch.float32)
     sizes, found = (2, 256, 256, 256, 256, 1), []
     weights = [make(o, i, by=i**-0.5) for i, o in zip(sizes, sizes[1:], strict=False)]
@@ -94,7 +94,7 @@ def test_a_step_of_a_network(device: str) -> None:
 
         for w in weights:
             w.requires_grad_().grad = None
-        loss().backward()  # libraries take their workspaces, and parameters their gradients
+        loss().backward()  # allocates workspaces of libraries and the parameters' gradients
         found.append(most(lambda: x, lambda _, loss=loss: loss().backward(), device))
     assert found[0] <= 0.72 * found[1]
 
@@ -120,7 +120,7 @@ class Storages(TorchDispatchMode):
 def test_an_output_that_is_not_read_is_gone(
     dtype: torch.dtype, hooks: bool, keep: bool, device: str
 ) -> None:
-    """float32 needs it for its cosine. Of a graph that is kept nothing goes."""
+    """float32 needs the output for its cosine. With retain_graph nothing is released."""
     call = sine_arguments(Make("gone", device, dtype), (300,), (3, 64))
     leaves = [t.requires_grad_() for t in call.args[:3]]
     if hooks:
@@ -168,7 +168,7 @@ def test_what_was_saved_is_gone_when_a_large_slope_is_multiplied(
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_second_derivatives_of_a_graph_that_goes(dtype: torch.dtype, device: str) -> None:
-    """They come while it is there, and torch's error after."""
+    """Higher derivatives work while the graph exists, and raise torch's error afterwards."""
     for keep in (True, False):
         call = sine_arguments(Make("gone", device, dtype), (300,), (3, 64))
         leaves = [t.requires_grad_() for t in call.args[:3]]

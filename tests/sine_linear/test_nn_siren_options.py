@@ -78,7 +78,7 @@ def test_parameters_are_drawn_as_without_them() -> None:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiles_without_a_graph_break(dynamic: bool) -> None:
-    torch._dynamo.reset()  # of what other tests compiled of the same class
+    torch._dynamo.reset()  # other tests compiled the same class
     net = made()
     compiled = torch.compile(net, backend="aot_eager", fullgraph=True, dynamic=dynamic)
     for training in (True, False):

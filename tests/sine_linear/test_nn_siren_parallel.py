@@ -65,7 +65,7 @@ def load_and_save(rank: int, world: int, folder: str) -> None:
         distributed.barrier()
     finally:
         distributed.destroy_process_group()
-    # Without Python's end, as in tests/laws/test_training.py.
+    # Skips Python's shutdown: see tests/interop/many_gpus.py.
     os._exit(0)
 
 

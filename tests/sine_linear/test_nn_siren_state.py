@@ -1,4 +1,4 @@
-"""Siren's state dict: omega in it, and the ways to the paper's code and to siren-pytorch."""
+"""Siren's state dict: omega in it, and conversion to the paper's code and siren-pytorch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def points() -> Tensor:
     return torch.rand(20, 2, dtype=torch.float64) * 2 - 1
 
 
-# ---- the ways back
+# ---- conversion to other code
 
 WAYS: dict[str, Callable[[Siren], dict[str, Tensor]]] = {
     "paper": lambda net: net.to_paper_state_dict(),
@@ -54,7 +54,7 @@ def test_there_and_back(layout: str, linear: bool) -> None:
 
 @pytest.mark.parametrize("linear", [True, False])
 def test_to_the_papers_blocks(linear: bool) -> None:
-    """There all omegas are 30."""
+    """In the paper's code all omegas are 30."""
     theirs = LAYOUTS["paper, boundary values"][0](SIZES, linear)
     net = made(linear, 30, 30)
     theirs.load_state_dict(net.to_paper_state_dict(blocks=True))
@@ -129,7 +129,7 @@ def test_files_without_omega_load(strict: bool) -> None:
 @pytest.mark.parametrize("omega", [30.0, 33.3, 1e-3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_rounded_omega_is_the_same(omega: float, dtype: torch.dtype) -> None:
-    """Who casts all of a state dict casts omega, too."""
+    """Casting a whole state dict also casts omega."""
     layer = SineLinear(2, 3, omega_0=omega)
     layer.load_state_dict({name: value.to(dtype) for name, value in layer.state_dict().items()})
     other = SineLinear(2, 3, omega_0=omega * 1.1)

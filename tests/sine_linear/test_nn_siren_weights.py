@@ -1,4 +1,4 @@
-"""Weights of other implementations load into Siren, and then compute what they did there."""
+"""Weights of other implementations load into Siren and compute the same."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def omega_of(k: int) -> float:
 
 
 class PaperLayer(nn.Module):
-    """A linear module inside a layer: its names, not its code."""
+    """Mimics the names of a layer with a linear module inside."""
 
     def __init__(self, rows: int, columns: int, omega: float) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts_load_as_they_are(layout: str, linear: bool) -> None:
     make, key = LAYOUTS[layout]
-    # In float64: a rounding of the first layer's phase grows through those behind it.
+    # In float64, because rounding of the first layer's phase grows through the later layers.
     theirs = make([2, 12, 12, 12, 3], linear).double()
     saved = theirs.state_dict()
     assert key in saved and len(saved) == 8 + ("grid" in saved)
@@ -154,7 +154,7 @@ def test_layouts_load_as_they_are(layout: str, linear: bool) -> None:
 
 
 def test_siren_within_the_papers_network() -> None:
-    """`self.net = Siren(...)` for FCBlock: the prefix of what was saved then looks like a name."""
+    """`self.net = Siren(...)` for FCBlock: the saved prefix then looks like part of a name."""
     theirs = Blocks([2, 12, 12, 12, 3], True).double()
     ours = Blocks([2, 12, 12, 12, 3], True)
     ours.net = Siren(2, 12, 2, 3, True, W0, LATER, dtype=torch.float64)
@@ -190,7 +190,8 @@ def test_a_layer_of_the_paper_loads() -> None:
 
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_linear_last_layer_of_the_paper_is_no_sine(strict: bool) -> None:
-    """Its names would fit; the other way round they do not."""
+    """Siren refuses a last sine layer of the paper, whose names look like a linear one's. A linear
+    one has other names."""
     saved = Paper([2, 12, 12, 3], True).state_dict()
     outer = nn.ModuleDict({"siren": Siren(2, 12, 1, 3)})
     words = r"Siren: outermost_linear must be True for these, got False: siren.net.2.weight is that"

@@ -72,7 +72,7 @@ TRANSFORMS: dict[str, Callable[[Function], Function]] = {
 @pytest.mark.parametrize("subset", SUBSETS)
 @pytest.mark.parametrize("name", ["forward", "grad", "jvp"])
 def test_vmap_refuses_what_a_call_refuses(subset: tuple[int, ...], name: str) -> None:
-    """A batch in front makes no layer of a row, and no row of a number."""
+    """A batch dimension in front must not make a row a layer, or a number a row."""
     good = (4, 3), (5, 3), (5,)
     for place, shape in [(0, ()), (1, (3,)), (1, ()), (1, (2, 5, 3)), (2, ()), (2, (5, 1))]:
         rows: list[Any] = [
@@ -124,7 +124,7 @@ def test_nested_vmap(inner: tuple[int, ...], outer: tuple[int, ...], device: str
 
 @pytest.mark.parametrize("subset", SUBSETS, ids=str)
 def test_vmap_is_one_call(subset: tuple[int, ...]) -> None:
-    """Batched inputs are more rows; batched weights are N layers."""
+    """Batched inputs become rows; batched weights become N layers."""
     args = list(sine_arguments(Make("one", "cpu", torch.float64), (2,), (3, 4)).args[:3])
     for i in subset:
         args[i] = torch.stack([args[i]] * 5)
@@ -144,7 +144,8 @@ def test_vmap_is_one_call(subset: tuple[int, ...]) -> None:
 
 @each
 def test_autocast_runs_in_the_lower_precision(device: str, dtype: torch.dtype) -> None:
-    """The bits of a call in that precision; gradients in float32; as linear, float64 stays."""
+    """The bits equal those of a call in that precision; gradients are float32. As in linear,
+    float64 is not cast."""
     call = sine_arguments(Make("autocast", device, torch.float32), (9,), (7, 8))
     expected = call.map(lambda t: t.to(dtype)).run(treadle.sine_linear)
     with torch.autocast(device, dtype):
@@ -223,7 +224,7 @@ def test_inductor(dtype: torch.dtype, device: str) -> None:
 
 @pytest.mark.usefixtures("fresh_compile")
 def test_compile_of_second_derivatives() -> None:
-    """A Laplacian by torch.func, with its gradients by the weights, in one graph."""
+    """A Laplacian by torch.func and its gradients with respect to the weights, in one graph."""
     net = Net("cpu").double()
 
     def laplacian(p: list[Tensor], x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Values that the sine layer saves and gives: bytes, slopes, NaN and inf, parts of rows."""
+"""Values that the sine layer saves and returns: bytes, slopes, NaN and inf, chunks of rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ forward = torch.ops.treadle.sine_linear_forward
 def test_nan_and_inf_as_in_the_composition(
     dtype: torch.dtype, repeat: int, omega: float, device: str
 ) -> None:
-    """First and second derivatives; of few numbers, and of as many as vectors are used for."""
+    """First and second derivatives, of few numbers and of enough for vectorised loops."""
     if repeat > 1 and device == "cpu":
         repeat = 500
     found, columns = [], 1 if repeat == 1 else 8
@@ -40,7 +40,7 @@ def test_nan_and_inf_as_in_the_composition(
     for n, (ours, theirs) in enumerate(zip(*found, strict=True)):
         same = ours.isnan() == theirs.isnan()
         assert bool(same.all()), f"result {n}: {torch.tensor(SPECIAL)[~same[: len(SPECIAL), 0]]}"
-    # Which zero a product is, BLAS decides by dtype and size; and a NaN has any sign.
+    # The sign of a zero product depends on BLAS, dtype and size; a NaN has any sign.
     if device == "cpu" and columns == 1 and math.isfinite(omega):
         zeros = [y[:2].signbit() for y, *_ in found]
         assert torch.equal(*zeros)
@@ -113,7 +113,7 @@ def test_with_and_without_gradients_alike(dtype: torch.dtype, device: str) -> No
 @pytest.mark.parametrize("inputs", [1, 2, 3, 4])
 @pytest.mark.parametrize("outputs", [1, 3, 8, 64, 256, 257])
 def test_coordinates_and_products_agree(inputs: int, outputs: int, device: str) -> None:
-    """The same layer with inputs of zeros beside the coordinates, which ATen multiplies."""
+    """A layer with additional inputs of 0, whose product ATen computes, gives the same results."""
     make = Make(f"widths {inputs} {outputs}", device, torch.float64)
     call = sine_arguments(make, (600,), (inputs, outputs))
     input, weight, bias, omega = call.args
@@ -129,10 +129,10 @@ def test_coordinates_and_products_agree(inputs: int, outputs: int, device: str) 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_more_rows_than_one_product_takes(dtype: torch.dtype, device: str) -> None:
-    """The op computes products in parts of the rows; results and phases of all parts are right."""
+    """The op computes products for chunks of rows; results and phases of all chunks are right."""
     args = sine_arguments(Make("rows", device, dtype), (9001,), (8, 1024)).args
     y, phase = forward(*args)
-    # The first part; rows behind its end in every dtype; the end of the last part.
+    # The first chunk; rows after its end in every dtype; the end of the last chunk.
     for part in (slice(0, 100), slice(4000, 4900), slice(-100, None)):
         alone, alone_phase = forward(args[0][part], *args[1:])
         torch.testing.assert_close(alone, y[part])
@@ -152,7 +152,7 @@ def test_more_rows_than_one_product_takes(dtype: torch.dtype, device: str) -> No
 def test_slopes_one_by_one_and_together(
     dtype: torch.dtype, shape: tuple[int, ...], order: int, device: str
 ) -> None:
-    """grad times factor times the order-th derivative, and all that its gradient hands on."""
+    """grad times factor times the order-th derivative, and all gradients of that."""
     ops, omega = torch.ops.treadle, 1.5
     make = Make(f"slopes {shape}", device, dtype)
     args = (make(*shape), torch.eye(shape[-1], dtype=dtype, device=device), None)
@@ -165,7 +165,7 @@ def test_slopes_one_by_one_and_together(
         return omega**k * torch.sin(u + k * math.pi / 2)
 
     def near(actual: Tensor, exact: Tensor) -> None:
-        # Roundings of the result, and what a turn's 16 bits leave open.
+        # Rounding of the result, and the precision of a 16-bit phase.
         kept_digits = {torch.float64: 1e-12, torch.float32: 1e-6}.get(dtype, 2e-4 * omega**order)
         room = 4 * torch.finfo(dtype).eps * exact.abs() + 60 * kept_digits
         assert bool(((actual.double() - exact).abs() <= room).all())
@@ -192,7 +192,7 @@ def test_slopes_one_by_one_and_together(
 def test_a_write_to_what_was_saved_is_noticed(
     dtype: torch.dtype, position: int, device: str
 ) -> None:
-    """The three arguments. Of the result: test_written_over.py."""
+    """The three arguments are guarded. The result: test_written_over.py."""
     call = sine_arguments(Make("saved", device, dtype), (4,), (5, 3))
     tensors = [t.requires_grad_() * 1 for t in call.args[:3]]
     y = treadle.sine_linear(*tensors, 2.0)

@@ -1,5 +1,5 @@
-"""A result of the layer may be written over (`y *= factor`), as torch.sin's may: gradients have the
-bits of those of `y = y * factor`, higher derivatives are sums in another order."""
+"""A result of the layer may be written over (`y *= factor`), as torch.sin's may: gradients are
+bitwise equal to those of `y = y * factor`; higher derivatives sum in another order."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_kept_graph_runs_twice() -> None:
 
 
 def test_within_autocast() -> None:
-    """The layer is made again in the dtype that it had, also where autocast runs backward."""
+    """The output is recomputed in its original dtype, also if autocast is on during backward."""
     found = []
     for write in (times_, times):
         net = Net(write, "cpu")
@@ -157,7 +157,8 @@ def test_programs(way: str) -> None:
             with torch.autograd.graph.save_on_cpu():
                 found.append(net.derivatives(1))
         elif way == "hooks that keep":
-            # torch compares no versions beside hooks, so its own ops would compute with y's values.
+            # With hooks torch does not compare versions, so its own ops would compute with y's
+            # values.
             with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
                 found.append(net.derivatives(1))
         else:
@@ -181,7 +182,7 @@ def test_compiled_autograd() -> None:
 
 
 def test_an_argument_that_was_written_over_still_raises() -> None:
-    """It is what the layer would be made again from, and torch's own ops raise, too."""
+    """The output would be recomputed from it; torch's own ops raise, too."""
     net = Net(times, "cpu")
     x = net.x * 1
     y = net.first(x)

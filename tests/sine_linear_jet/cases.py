@@ -13,7 +13,8 @@ from treadle import reference
 
 SECONDS = ("none", "laplacian", "hessian_diagonal")
 OMEGA = 1.7
-# Leading dimensions, I, O, coordinates. Odd sizes, widths that no vector divides, no elements.
+# Leading dimensions, I, O, coordinates. Odd sizes, widths that are not multiples of a vector, no
+# elements.
 SIZES: tuple[tuple[tuple[int, ...], int, int, int], ...] = (
     ((), 5, 3, 2),
     ((2,), 2, 3, 1),
@@ -45,7 +46,7 @@ def jet_arguments(
     bias: bool = True,
     to: dict[str, layouts.Layout] | None = None,
 ) -> Call:
-    """Sizes I, O. Weights as SIREN has them: phases are of order one whatever the width."""
+    """Arguments of sizes I and O. Weights are SIREN's, so phases are of order one for any width."""
     i, o = sizes
     layout = to or {}
     fan_in = max(1, i) ** -0.5 / max(1.0, abs(omega) / 3)

@@ -1,4 +1,4 @@
-"""The kernel that multiplies and takes sines of all parts, sm_90: each tile's edge, any width."""
+"""The fused kernel for products and sines of all parts, sm_90: partial tiles, any width."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_by_the_rule(dtype: torch.dtype, sizes: tuple[int, int, int], d: int, se
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_large_phases_and_nan(dtype: torch.dtype) -> None:
-    """The same as by the other kernels. Each sum is one product, since those of tf32 differ."""
+    """Equals the other kernels. Each sum has one product, because tf32 sums differ."""
     call = jet_arguments(Make("far", "cuda", dtype), (700,), (64, 64), omega=3e4, bias=False)
     call.args[1].zero_()[:, 3] = 1
     call.args[0].copy_(call.args[0].bfloat16())

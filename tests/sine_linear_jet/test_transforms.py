@@ -111,7 +111,7 @@ def test_vmap_of_no_samples(name: str, subset: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("position, shape", [(0, (4,)), (0, ()), (1, (3,)), (1, (2, 4, 3))])
 def test_vmap_refuses_what_a_call_refuses(position: int, shape: tuple[int, ...]) -> None:
-    """A batch makes no jet of a row, and no weight of a vector."""
+    """A batch dimension must not make a row a jet, or a vector a weight."""
     args = list(jet_arguments(Make("refused", "cpu", torch.float64), (2,), (3, 4)).args)
     args[position] = torch.ones(shape, dtype=torch.float64)
     words = "^sine_linear_jet: .* must have shape "
@@ -125,7 +125,7 @@ def test_vmap_refuses_what_a_call_refuses(position: int, shape: tuple[int, ...])
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", HALVES)
 def test_autocast_runs_in_the_lower_precision(dtype: torch.dtype, device: str) -> None:
-    """The bits of a call in it; gradients reach float32 arguments, also within autocast."""
+    """The bits of a call in that dtype; float32 arguments get gradients, also within autocast."""
     call = jet_arguments(Make("autocast", device, torch.float32), (9,), (7, 8))
     with torch.autocast(device, dtype):
         y = call.run(OP.function)
@@ -147,7 +147,8 @@ def test_autocast_runs_in_the_lower_precision(dtype: torch.dtype, device: str) -
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", HALVES)
 def test_second_derivatives_of_halves(dtype: torch.dtype, device: str) -> None:
-    """Composed in float32: as accurate as the composition in the half type, and more."""
+    """Tangents are composed in float32: at least as accurate as the composition in the half
+    type."""
     call = jet_arguments(Make("second", device, dtype), (40,), (8, 16))
     found = []
     for function, to in (
@@ -204,7 +205,7 @@ def test_export() -> None:
 
 
 def test_the_reference_has_a_gradient_of_everything() -> None:
-    """So that what is compared above is something."""
+    """Otherwise the comparison above would be empty."""
     call = requiring_grad(OP, jet_arguments(Make("all", "cpu", torch.float64), (3,), (3, 4)))
     y = reference.sine_linear_jet(*call.args)
     found = torch.autograd.grad(y.square().sum(), call.args[:3])

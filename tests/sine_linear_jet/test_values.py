@@ -1,4 +1,4 @@
-"""Jets through sine layers: derivatives as autograd has them, hostile phases, what is kept."""
+"""Jets through sine layers: autograd's derivatives, difficult phases, saved values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INF, NAN = math.inf, math.nan
 
 
 def of_coordinates(x: Tensor, second: str) -> Tensor:
-    """The jet of x [N, d] by its own coordinates."""
+    """The jet of x [N, d] with respect to its own coordinates."""
     n, d = x.shape
     first = torch.eye(d, dtype=x.dtype, device=x.device)[:, None].expand(d, n, d)
     seconds = x.new_zeros(()).expand((0, 1, d)[SECONDS.index(second)], n, d)
@@ -72,7 +72,7 @@ def quarter_turns(make: Make, omega: float, width: int, second: str) -> Call:
         z = (jet[0].double() @ weight.double().T)[:, :1]
         distance = torch.logspace(-9, -1, 400, dtype=torch.float64, device=z.device)[:, None]
         target = ((omega * z / math.pi).round() + 0.5) * math.pi + distance * z.sign()
-        # One weight of its own for the first column: z there is what the first input says.
+        # The first column only depends on the first input, which therefore is its phase.
         weight[0] = 0
         weight[0, 0] = 1
         jet[0, :, :1] = (target / omega).to(jet.dtype)
@@ -84,7 +84,7 @@ def quarter_turns(make: Make, omega: float, width: int, second: str) -> Call:
 @pytest.mark.parametrize("second", SECONDS)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_near_quarter_turns(dtype: torch.dtype, second: str, omega: float, device: str) -> None:
-    """There cosines, by which the backward pass divides, are small."""
+    """The backward pass divides by cosines, which are small there."""
     if dtype == torch.float16:
         omega = min(omega, 60.0)  # beyond, the composition overflows
     make = Make(f"quarter {omega} {second}", device, dtype)
@@ -97,16 +97,22 @@ def test_near_quarter_turns(dtype: torch.dtype, second: str, omega: float, devic
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
 def test_first_parts_alone_near_quarter_turns(dtype: torch.dtype, device: str) -> None:
-    """The gradient of a weight that only z_i = y_i / (omega c) reaches, c ever so small."""
-    u = math.pi / 2 + torch.linspace(-3e-4, 3e-4, 1001, dtype=torch.float64)
-    jet = torch.stack([u, torch.full_like(u, 0.7)])[..., None].to(device, dtype)
-    weight = torch.ones(1, 1, device=device, dtype=dtype).requires_grad_()
-    y = ops.sine_linear_jet(jet.requires_grad_(), weight, None, 1.0, 1)
+    """The gradient of a weight that only z_i = y_i / (omega c) reaches, c ever so small: among
+    these phases are those that are kept as an exact quarter turn, or a cosine of 0."""
+    distance = torch.linspace(-3e-4, 3e-4, 1001, dtype=torch.float64)
+    u = torch.cat([0.5 * math.pi + distance, 1.5 * math.pi + distance])
+    # A half type alone comes no closer than 5e-4: what it leaves is a second input.
+    high = u.to(dtype)
+    values = torch.stack([high, (u - high.double()).to(dtype)], -1)
+    jet = torch.stack([values, torch.tensor([0.75, 0], dtype=dtype).expand(values.shape)])
+    jet = jet.to(device).requires_grad_()
+    weight = torch.ones(1, 2, device=device, dtype=dtype).requires_grad_()
+    y = ops.sine_linear_jet(jet, weight, None, 1.0, 1)
     grad = torch.zeros_like(y)
     grad[1] = 1
     (found,) = torch.autograd.grad(y, jet, grad)
-    # By the value: s'' z_1, which is -0.7 sin(u).
-    expected = -0.7 * jet[0].detach().double().sin()
+    # By the value: s'' z_1, which is -0.75 sin(u).
+    expected = -0.75 * jet[0].detach().double().sum(-1, keepdim=True).sin()
     tolerance = {torch.float32: 4e-7}.get(dtype, 2 * torch.finfo(dtype).eps)
     assert float((found[0].double() - expected).abs().max()) < tolerance
 
@@ -114,7 +120,8 @@ def test_first_parts_alone_near_quarter_turns(dtype: torch.dtype, device: str) -
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("scale", [1e-7, 1e-5, 1e-3])
 def test_small_derivatives_of_halves(scale: float, device: str) -> None:
-    """Those that float16 has no normal numbers for; a loss of 1e-7 of the rest is not lost."""
+    """Gradients below float16's normal range, such as those of a loss weighted by 1e-7, are
+    kept."""
     make = Make("small", device, torch.float16)
     call = jet_arguments(make, (60,), (8, 16), omega=30.0)
     call.args[0][1:] *= scale
@@ -128,7 +135,7 @@ SPECIAL = (0.0, 1.0, -0.7, 3.0, INF, -INF, NAN)
 @pytest.mark.parametrize("second", SECONDS)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_nan_and_inf_as_in_the_composition(dtype: torch.dtype, second: str, device: str) -> None:
-    """NaN and inf in any one part of a jet, and in any one part of the gradient."""
+    """NaN and inf in one part of a jet, or in one part of the gradient."""
     call = jet_arguments(Make("special", device, dtype), (len(SPECIAL),), (1, 1), second=second)
     special = torch.tensor(SPECIAL, dtype=dtype, device=device)[:, None]
     for where in ("jet", "grad"):
@@ -187,7 +194,7 @@ def test_nothing_is_kept_without_gradients(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_a_result_that_is_written_over(dtype: torch.dtype, device: str) -> None:
-    """`y *= 2` gives the gradients of `y = y * 2`: the layer is made again."""
+    """`y *= 2` gives the gradients of `y = y * 2`, because the output is recomputed."""
     call = jet_arguments(Make("over", device, dtype), (9,), (5, 8))
     found = []
     for write in (lambda y: y.mul_(2), lambda y: y * 2):
@@ -198,7 +205,7 @@ def test_a_result_that_is_written_over(dtype: torch.dtype, device: str) -> None:
         same_bits(ours, expected)
 
 
-# Points, O. More than a block of CUDA takes, and more than a thread is to add up.
+# Points, O. More than a CUDA block takes, and more than a thread adds up.
 MANY = ((1, 1), (3, 31), (2_500, 256), (70_001, 24), (1_300, 1_032))
 
 
@@ -216,7 +223,7 @@ def test_of_many_points(dtype: torch.dtype, sizes: tuple[int, int], device: str)
     composition = gradients(OP.reference, call, (0, 1, 2), None)
     within_rule(y[0], truth[0][0], composition[0][0])
     for k, (a, t, c) in enumerate(zip(grads, truth[1], composition[1], strict=True)):
-        # A sum over many points of a half type is as exact as the points' rounded gradients.
+        # A sum over many points of a half type is as accurate as the points' rounded gradients.
         within_rule(a, t, c, gradient=True, what=str(k))
 
 
@@ -226,7 +233,7 @@ def test_of_many_points(dtype: torch.dtype, sizes: tuple[int, int], device: str)
 @pytest.mark.parametrize("second", SECONDS)
 @pytest.mark.parametrize("device", ["cuda"])
 def test_wide_accesses(device: str, second: str, d: int, inputs: int) -> None:
-    """Enough elements that CUDA takes 16 bytes at a time."""
+    """There are enough elements for CUDA to access 16 bytes at a time."""
     for dtype in FLOATING:
         make = Make(f"wide {d} {inputs}", device, dtype)
         obeys(OP, jet_arguments(make, (530,), (inputs, 256), coordinates=d, second=second))
@@ -234,7 +241,8 @@ def test_wide_accesses(device: str, second: str, d: int, inputs: int) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_more_than_a_chunk(device: str) -> None:
-    """The CPU multiplies half types 8,192 points of 256 at a time: the last are like any others."""
+    """The CPU multiplies half types in chunks of 8,192 points of 256; the last chunk is right,
+    too."""
     make = Make("chunks", device, torch.bfloat16)
     call = jet_arguments(make, (8_200,), (5, 256), coordinates=1, second="none")
     last = call.with_args({0: call.args[0][:, -30:]})
@@ -254,7 +262,7 @@ def test_the_same_bits_twice(dtype: torch.dtype, second: str) -> None:
 
 
 def test_the_reference_is_the_layers() -> None:
-    """Its value is sine_linear's, so that errors of both are held to one measure."""
+    """Its value equals sine_linear's, so the tolerances of both are comparable."""
     call = jet_arguments(Make("reference", "cpu", torch.float64), (5,), (3, 4))
     jet, weight, bias, omega, *_ = call.args
     torch.testing.assert_close(

@@ -1,5 +1,5 @@
-"""Bad cases that every list of arguments has: one argument of a wrong dtype or device, or without
-storage. `run(make, name, change)` calls the op with the good argument `name` changed."""
+"""Bad cases for any op: one argument has the wrong dtype or device, or no storage. `run(make, name,
+change)` calls the op with the good argument `name` changed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 def wrong_dtypes(
     op: str, run: Run, like: Mapping[str, str], dtype: torch.dtype = torch.float64
 ) -> list[Bad]:
-    """`like`: for each argument, the argument whose dtype it must share."""
+    """like: for each argument, the argument whose dtype it must have."""
     return [
         Bad(
             f"{op} {name} dtype",

@@ -1,5 +1,4 @@
-"""Calls that must raise, with their error texts: each rule of each op broken once, on all
-devices."""
+"""Calls that must raise, with their error texts: each breaks one rule of an op, on all devices."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Inputs of every op. A case builds one call's arguments, of equal values on every device.
 
-``OPS`` maps an op's name to its functions and good inputs, ``BAD`` lists what must raise, and with
-which message. Tests of invariants take what they need from here, and a new op is tested by adding
-it here.
+``OPS`` maps an op's name to its functions and good inputs, ``BAD`` lists calls that must raise and
+their messages. Tests of invariants draw on both, so a new op is tested once it is added here.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ def sized_call(
     if op.name == "sine_linear":
         return sine_linear_cases.sine_arguments(make, cell[:1], cell[1:])
     if op.name == "sine_linear_jet":
-        # No other size is 7, the number of parts: torch.compile takes equal sizes for one symbol.
+        # No other size may be 7, the number of parts: torch.compile gives equal sizes one symbol.
         return jet_cases.jet_arguments(make, cell[:1], cell[1:], coordinates=5)
     if op.name == "affine_scan":
         return scan_cases.scan_arguments(make, cell)

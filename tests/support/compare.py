@@ -20,8 +20,8 @@ def attempt(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
 
 
 def layout(t: Tensor) -> tuple[Any, ...]:
-    """dtype, device, shape, and the strides that say where an element lies: those of dimensions
-    longer than one (torch's eager and meta kernels differ in the others, too)."""
+    """dtype, device, shape, and the strides of dimensions longer than one (torch's eager and meta
+    kernels disagree about the other strides)."""
     strides = zip(t.stride(), t.shape, strict=True)
     significant = tuple(stride for stride, size in strides if size > 1) if t.numel() else None
     return t.dtype, t.device, tuple(t.shape), significant
@@ -61,7 +61,7 @@ def ulp(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def within_ulps(actual: Tensor, exact: Tensor, bound: float, what: object = "") -> None:
-    """`exact` in float64, compared where it lies. NaN, inf and the sign of 0 must be the same."""
+    """`exact` is float64, compared on its device. NaN, inf and the sign of 0 must be equal."""
     ours = actual.detach().to(exact.device).double()
     assert torch.equal(ours.isnan(), exact.isnan()), f"{what}: NaN elsewhere"
     zero = exact == 0

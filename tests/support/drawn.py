@@ -12,8 +12,8 @@ from torch import Tensor
 
 from tests.support.inputs import FLOATING, INTEGERS
 
-# Hypothesis mixes in numbers from the source of imported modules: what is drawn would depend on
-# which other tests are collected.
+# Hypothesis also draws numbers from the source of imported modules, so that the draws would depend
+# on which other tests are collected.
 with suppress(ImportError, AttributeError):
     from hypothesis.internal.conjecture import providers
 
@@ -25,7 +25,7 @@ SETTINGS = settings(
     database=None,
     deadline=None,
     max_examples=300,
-    # A mutant has only to fail: the smallest example of it would take most of the time.
+    # A mutant only has to fail: shrinking the example would take most of the time.
     phases=[Phase.generate] if "TREADLE_MUTANT" in os.environ else list(Phase),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
@@ -82,9 +82,9 @@ def tensors(
     special: bool = True,
     by: float = 1.0,
 ) -> Tensor:
-    """A tensor whose dimensions lie in any order, with gaps, an offset, and some of stride 0.
+    """A tensor with dimensions in any order, with gaps, an offset, and some strides of 0.
 
-    Its storage goes on behind it, so that a write past its end is seen.
+    Its storage extends past its end, so that writes there are detected.
     """
     dense = draw(st.integers(0, 3)) == 0
     order = draw(st.permutations(range(len(shape)))) if not dense else range(len(shape))[::-1]
@@ -111,7 +111,7 @@ View = tuple[tuple[int, ...], tuple[int, ...], int]  # sizes, strides, offset
 
 @st.composite
 def views_of_one_storage(draw: st.DrawFn, count: int) -> list[View]:
-    """Views of one shape into 64 elements: the same memory, apart, or partly over each other."""
+    """Views of one shape into 64 elements: equal, disjoint, or partly overlapping."""
     shape = draw(st.sampled_from([(6,), (2, 3), (3, 2), (1, 4)]))
     found: list[View] = []
     for _ in range(count):

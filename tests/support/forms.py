@@ -1,4 +1,4 @@
-"""The elementwise ops in every form they are called in: new results, in place, out=.
+"""The elementwise ops in every form: new results, in place, out=.
 
 Made of ``OPS``, so that a new op is in the tables of all tests. A form is called with x and with a
 second tensor y of x's shape, from which ``Op.rest`` makes the arguments after the first.
@@ -46,7 +46,7 @@ class Form:
         return self._call(self.op.inplace, x, y)
 
     def torch_inplace(self, x: Tensor, y: Tensor) -> Tensor:
-        """torch's own, or if it has no such function a copy of the reference's result."""
+        """torch's function, or a copy of the reference's result if torch has none."""
         if self.op.torch_inplace is None:
             return x.copy_(self.torch_new(x, y))
         return self._call(self.op.torch_inplace, x, y)

@@ -7,7 +7,7 @@ import os
 
 import torch
 
-# As the planner is asked, by the data sheets.
+# The planner's arguments, from the data sheets.
 IMPOSED: dict[str, dict[str, int]] = {
     name: {
         "architecture": architecture,
@@ -48,5 +48,5 @@ def multiprocessors() -> int:
 
 
 def any_clusters() -> bool:
-    """Whether the planner names clusters of several blocks; without a GPU, as an H200's does."""
+    """Whether the planner uses clusters of several blocks; without a GPU, it plans for an H200."""
     return not torch.cuda.is_available() or 90 <= architecture() < 110

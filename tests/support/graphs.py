@@ -1,7 +1,7 @@
-"""CUDA graphs of launches: which of them may overlap the one before, and the same kept apart.
+"""CUDA graphs of launches: which may overlap the previous launch, and copies without overlap.
 
-Capture turns the attribute for early launch into a kind of edge, which the driver reports. So one
-library shows both, without a second build and without timing.
+Capture turns the attribute for early launch into a kind of edge, which the driver reports. So tests
+need neither a second build nor timing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def overlaps(graph: torch.cuda.CUDAGraph) -> list[bool]:
 
 
 def keep_apart(graph: torch.cuda.CUDAGraph) -> None:
-    """From now on each launch waits until those before it have ended."""
+    """Changes the graph so that each launch waits until the previous ones have ended."""
     before, after, data = _edges(graph)
     count = c_size_t(len(data))
     _driver("cuGraphRemoveDependencies_v2", _raw(graph), before, after, data, count)
@@ -53,7 +53,7 @@ def keep_apart(graph: torch.cuda.CUDAGraph) -> None:
 
 
 def _edges(graph: torch.cuda.CUDAGraph) -> tuple[Any, Any, Any]:
-    """Nodes where edges begin, nodes where these end, and what they are."""
+    """The edges of a graph: start nodes, end nodes, and kinds."""
     before, after, data = (c_void_p * MOST)(), (c_void_p * MOST)(), (EdgeData * MOST)()
     count = c_size_t(MOST)
     _driver("cuGraphGetEdges_v2", _raw(graph), before, after, data, byref(count))

@@ -21,7 +21,7 @@ GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def on_hopper() -> bool:
-    """Whether kernels for sm_90 only run here."""
+    """Whether this GPU runs the kernels that need sm_90."""
     return gpus.architecture() == 90
 
 
@@ -85,7 +85,7 @@ class Case:
     build: Callable[[Make], Call]
     dtypes: tuple[torch.dtype, ...]  # what Make.dtype may be
     big: bool = False  # too big for gradcheck and the like
-    drawn: str = ""  # what seeds its numbers, if not the id
+    drawn: str = ""  # seeds the random numbers instead of the id
 
     def call(self, device: str = "cpu", dtype: torch.dtype | None = None) -> Call:
         return self.build(Make(self.drawn or self.id, device, dtype or self.dtypes[0]))
@@ -96,7 +96,7 @@ class Op:
     name: str
     function: Callable[..., Any]
     reference: Callable[..., Any]
-    overloads: tuple[str, ...]  # of torch.ops.treadle, those that return a new tensor
+    overloads: tuple[str, ...]  # names in torch.ops.treadle of those that return a new tensor
     differentiable: tuple[int, ...]  # positions of the tensors that a gradient can reach
     cases: tuple[Case, ...]
     inplace: Callable[..., Any] | None = None  # writes into and returns the first argument
@@ -104,10 +104,10 @@ class Op:
     has_out: bool = False
     saved: tuple[int, ...] = ()  # positions of the tensors whose values the derivative needs
     torch_function: Callable[..., Any] | None = None  # its twin, with out=
-    # How far from the exact values, in ulps; None: it has the bits of its twin.
+    # The largest error in ulps; None: bitwise equal to its twin.
     ulps: Mapping[torch.dtype, float] | None = None
-    # For an elementwise op, by the variant of the call: the arguments after the first, made from
-    # a tensor of its shape. See forms.py.
+    # For an elementwise op: the arguments after the first of each variant of a call, made from a
+    # tensor of the first one's shape. See forms.py.
     rest: Mapping[str, Callable[[Tensor], Call]] | None = None
     parameters: bool = False  # whether tensors after the first have shapes of their own
 
@@ -117,7 +117,7 @@ class Op:
 
     @property
     def is_layer(self) -> bool:
-        """recurrent_layer, of the cell that stands second in the name."""
+        """Whether this is recurrent_layer; the second word of the name is then its cell."""
         return self.name.startswith("recurrent_layer ")
 
     @property
@@ -130,8 +130,8 @@ class Op:
         return torch.int32 in self.dtypes
 
     def like_first_case(self, make: Make, *shape: int) -> Call:
-        """A call with tensors of one shape where the first case has tensors, else its numbers.
-        Parameters are those of the last variant."""
+        """A call with the first case's arguments, whose tensors are replaced by tensors of one
+        shape. Parameters keep the last variant's shapes."""
         call = self.cases[0].call()
         if self.parameters:
             *_, variant = (self.rest or {}).values()
@@ -156,7 +156,7 @@ def outputs(result: Any) -> tuple[Tensor, ...]:
 
 
 def requiring_grad(op: Op, call: Call, positions: list[int] | None = None) -> Call:
-    """The call with leaves of its own memory-equal tensors, those at ``positions`` with grad."""
+    """The call with copies of its tensors as leaves; those at ``positions`` require grad."""
     wanted = op.leaves(call) if positions is None else positions
     return call.with_args({i: call.args[i].detach().requires_grad_() for i in wanted})
 
@@ -173,7 +173,7 @@ class Bad:
 
 
 def batched(args: list[Any], subset: tuple[int, ...]) -> tuple[list[Any], tuple[Any, ...]]:
-    """Arguments and in_dims of vmap: the subset's tensors are batched in different dimensions."""
+    """Arguments and in_dims for vmap. The subset's tensors are batched in different dimensions."""
     args = list(args)
     in_dims: list[int | None] = [None] * len(args)
     for i in subset:

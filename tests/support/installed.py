@@ -44,7 +44,7 @@ def copy(folder: Path, **facts: Any) -> Path:
         shutil.copytree(headers, target / "include", dirs_exist_ok=True)
     (target / OF_TORCH).mkdir(parents=True)
     for name in ("lib/libtreadle_kernels.so", f"{OF_TORCH}/libtreadle.so"):
-        # Copied: a library finds the other beside itself, and so beside what a link leads to.
+        # Copied, not linked: a library finds the other next to itself, with links resolved.
         shutil.copy(PACKAGE / name, target / name)
     found = json.loads((PACKAGE / OF_TORCH / "facts.json").read_text())
     (target / OF_TORCH / "facts.json").write_text(json.dumps(found | facts))
@@ -66,10 +66,10 @@ def python(
 
 
 def held_to(isa: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the interpreter in the tree, with this treadle held to a smaller instruction set."""
+    """Run the interpreter in the tree, with this treadle limited to a smaller instruction set."""
     widest = _build.kernels_info()["isa"]
     if ISAS.index(isa) >= ISAS.index(widest):
-        # Then this very process tests `isa`, or the machine does not have it.
+        # This process tests `isa` itself, or the machine does not have it.
         pytest.skip(f"this process runs {widest}")
     path = os.pathsep.join([str(Path(treadle.__file__).parents[1]), str(ROOT)])
     return subprocess.run(

@@ -37,7 +37,7 @@ def strided(t: Tensor) -> Tensor:
 
 
 def padded_rows(t: Tensor) -> Tensor:
-    """Rows dense, and three elements of another tensor between them."""
+    """Dense rows with three elements of another tensor between them."""
     if t.dim() == 0:
         return misaligned(t)
     buffer = t.new_zeros(*t.shape[:-1], t.shape[-1] + 3)
@@ -46,7 +46,7 @@ def padded_rows(t: Tensor) -> Tensor:
 
 
 def misaligned(t: Tensor) -> Tensor:
-    """Begins one element behind an aligned address."""
+    """Begins one element after an aligned address."""
     buffer = t.new_zeros(t.numel() + 1)
     buffer[1:].copy_(t.reshape(-1))
     return buffer[1:].view(t.shape)

@@ -1,4 +1,4 @@
-"""Fixtures made once in a run of pytest, by whichever of its processes is first."""
+"""Fixtures made once per pytest run, by the first process that needs them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
     """A folder that all processes share, filled by `make`; raises in all if it raised in one."""
     root = factory.getbasetemp()
-    # Workers have folders of their own in that of the run.
+    # Each worker has its own folder inside the folder of the run.
     shared = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
     folder, made = shared / name, shared / f"{name}.made"
     with (shared / f"{name}.lock").open("w") as file:

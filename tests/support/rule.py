@@ -26,8 +26,8 @@ def within_rule(
 ) -> None:
     """At most twice the composition's error (three times: gradients) + 8 eps max; fp64: 1e-11 max.
 
-    ``truth`` is the composition in float64 of the same inputs, ``composition`` in their dtype. The
-    whole times ``slack``, for tests that say why.
+    ``truth`` is the composition in float64 of the same inputs, ``composition`` in their dtype.
+    ``slack`` multiplies the whole bound, in tests that say why.
     """
     assert actual.shape == truth.shape == composition.shape, f"{what}: {actual.shape}"
     assert actual.dtype == composition.dtype, f"{what}: {actual.dtype}, not {composition.dtype}"
@@ -55,7 +55,7 @@ def gradients(
     call = call.with_args({i: call.args[i].requires_grad_() for i in leaves})
     results = outputs(call.run(function))
     make = Make("cotangents", results[0].device.type, torch.float64)
-    # Values that every dtype has, so that all dtypes differentiate the same.
+    # Values that every dtype can hold, so that all dtypes differentiate the same function.
     cotangents = [make(*r.shape).bfloat16().to(r.dtype) for r in results]
     found = torch.autograd.grad(results, [call.args[i] for i in leaves], cotangents)
     return tuple(r.detach() for r in results), found

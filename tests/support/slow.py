@@ -1,4 +1,4 @@
-"""Tests that take long: seconds of a core, all cases of a function or of a file together.
+"""Slow tests: core seconds for all cases of a function or a file together.
 
 Measured on an AMD EPYC (Zen 4), with child processes; `pytest --durations=0` shows wall times.
 """

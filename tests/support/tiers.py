@@ -1,4 +1,4 @@
-"""Which tests a run takes, and in which order.
+"""Selects the tests of a run, and orders them.
 
 The functions of SLOW take 10 seconds or more of a worker, their cases together. `--slow=none`
 leaves them out, which is `make test`. `--slow=some`, which is .ci/run, takes those whose sources
@@ -23,7 +23,7 @@ TURNS = 4
 FAMILIES = ("elementwise", "recurrent", "sine_linear")
 T = TypeVar("T")
 
-# The first that fits says whose a file is; one that is nobody's concerns all tests.
+# The first pattern that matches a file gives its subjects; a file without one concerns all tests.
 FILES = (
     (r"docs/|[A-Z]+\.md|benchmarks/results/|tests/mutants/|LICENSE|\.github/", ()),
     (r"tests/(elementwise|recurrent|sine_linear)", (r"\1",)),
@@ -99,9 +99,9 @@ def left_out(keys: Iterable[str], which: str) -> set[str]:
 
 
 def spread(tests: Sequence[T], keys: Sequence[str | None], workers: int) -> list[T]:
-    """Puts long tests first: xdist hands each worker an equal run of tests, which it takes in order
-    while workers that have finished steal from the end. Tests of one entry stay together, for the
-    fixtures of their file."""
+    """Puts long tests first. xdist gives each worker as many consecutive tests, which it runs in
+    order, and idle workers steal from the end. Tests of one entry stay together, for the fixtures
+    of their file."""
     groups: dict[str, list[T]] = {}
     short = []
     for test, key in zip(tests, keys, strict=True):

@@ -1,5 +1,5 @@
-"""Builds treadle's binaries with ninja: what setup.py calls.
+"""Builds treadle's binaries with ninja; setup.py calls it.
 
-`host` looks at the machine and at torch, `cuda` at the toolkit, `graph` writes the ninja file,
+`host` inspects the machine and torch, `cuda` the toolkit, `graph` writes the ninja file, and
 `build` runs it and writes the build facts.
 """

@@ -3,6 +3,7 @@
 treadle/lib/libtreadle_kernels.so            for any torch
 treadle/lib/torch-2.11/libtreadle.so         and so on, one folder a torch minor
 treadle/lib/torch-2.11/facts.json
+treadle/lib/torch-2.11-cpu/                  the same two in a wheel, for that torch without CUDA
 treadle/_C.cpython-311-x86_64-linux-gnu.so   one a Python minor
 treadle/lib/libtreadle_jax.so                where JAX is installed
 """
@@ -28,10 +29,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def build(package: Path, version: str) -> None:
-    """Build all binaries, and lay them with the facts into `package`.
+    """Build all binaries, and put them with the facts into `package`.
 
     They are for the installed torch and the running Python; with $TREADLE_TORCHES, for those torch
-    packages and every Python that is found.
+    packages, with CUDA and without, and every Python that is found.
     """
     torches = host.Torch.all()
     pythons = [host.Python.running()] if len(torches) == 1 else host.Python.all()
@@ -43,7 +44,8 @@ def build_for(torch: host.Torch, pythons: list[host.Python], package: Path, vers
     os.chdir(ROOT)
     started = time.monotonic()
     toolkit = cuda.find(torch)
-    graph = Graph(torch, toolkit, build_folder(), version, pythons)
+    also_cpu = "TREADLE_TORCHES" in os.environ and _has(toolkit)
+    graph = Graph(torch, toolkit, build_folder(), version, pythons, also_cpu)
     ninja_file = graph.write()
     jobs = host.jobs()
     what = f"CUDA {toolkit.version} for {', '.join(toolkit.archs)}" if _has(toolkit) else "CPU only"
@@ -55,7 +57,10 @@ def build_for(torch: host.Torch, pythons: list[host.Python], package: Path, vers
     for source, target in laid(graph, package).items():
         target.parent.mkdir(parents=True, exist_ok=True)
         _lay(source, target)
-    write_if_new(facts_of(package, torch), json.dumps(_facts(graph), indent=2) + "\n")
+    write_if_new(facts_of(package, torch), json.dumps(_facts(graph, toolkit), indent=2) + "\n")
+    if also_cpu:
+        facts = _facts(graph, cuda.TORCH_WITHOUT)
+        write_if_new(facts_of(package, torch, "-cpu"), json.dumps(facts, indent=2) + "\n")
     print(f"treadle: built in {time.monotonic() - started:.0f} s", flush=True)
     if isinstance(toolkit, cuda.Missing) and not toolkit.expected:
         _say_cpu_only(toolkit)
@@ -66,25 +71,27 @@ def build_for(torch: host.Torch, pythons: list[host.Python], package: Path, vers
 def run_ninja(file: Path, jobs: int) -> int:
     command = [host.ninja(), "-f", str(file), "-j", str(jobs)]
     env = host.ccache_environment(ROOT) | os.environ
-    # It would put a folder of this machine into both binaries.
+    # LD_RUN_PATH would write a folder of this machine into both binaries.
     env.pop("LD_RUN_PATH", None)
     return subprocess.run(command, env=env).returncode
 
 
 def laid(graph: Graph, package: Path) -> dict[Path, Path]:
-    """Each binary of the build, and where it lies in the package."""
+    """Each binary of the build, and its path in the package."""
     of_torch = facts_of(package, graph.torch).parent
     handlers = [graph.jax_handlers] if host.jax_include() else []
+    for_cpu = facts_of(package, graph.torch, "-cpu").parent
     return {
         graph.kernels: package / "lib" / graph.kernels.name,
         graph.library: of_torch / graph.library.name,
+        **({graph.cpu_library: for_cpu / graph.library.name} if graph.also_cpu else {}),
         **{graph.module(python): package / f"_C{python.suffix}" for python in graph.pythons},
         **{binary: package / "lib" / binary.name for binary in handlers},
     }
 
 
-def facts_of(package: Path, torch: host.Torch) -> Path:
-    return package / "lib" / f"torch-{'.'.join(map(str, torch.minor))}" / "facts.json"
+def facts_of(package: Path, torch: host.Torch, flavour: str = "") -> Path:
+    return package / "lib" / f"torch-{'.'.join(map(str, torch.minor))}{flavour}" / "facts.json"
 
 
 def _has(toolkit: cuda.Toolkit | cuda.Missing) -> bool:
@@ -94,14 +101,14 @@ def _has(toolkit: cuda.Toolkit | cuda.Missing) -> bool:
 def build_folder() -> Path:
     """Where objects are kept.
 
-    $TREADLE_BUILD_DIR moves it. ninja knows an object by its path: one relative to the tree keeps
-    objects in copies of a tree that is built, an absolute one between two unpacked sdists.
+    $TREADLE_BUILD_DIR moves it. ninja identifies objects by path: a path relative to the tree lets
+    copies of a built tree reuse objects, an absolute one lets several unpacked sdists share them.
     """
     return Path(os.environ.get("TREADLE_BUILD_DIR") or "build/native")
 
 
 def _lay(source: Path, target: Path) -> None:
-    """Replace `target` in one step: a process that has it loaded keeps the old file."""
+    """Replace `target` atomically: a process that has loaded it keeps the old file."""
     if target.exists() and filecmp.cmp(source, target, shallow=False):
         return
     beside = target.with_name(f"{target.name}.{os.getpid()}.new")
@@ -110,7 +117,7 @@ def _lay(source: Path, target: Path) -> None:
 
 
 def _commit() -> str:
-    """The commit that is built: of the clone, or as an sdist wrote it down; "" where unknown."""
+    """The commit that is built, from the clone or from the sdist's record; "" if unknown."""
     written = ROOT / "COMMIT"
     if written.exists():
         return written.read_text().strip()
@@ -126,8 +133,8 @@ def _commit() -> str:
         return ""
 
 
-def _facts(graph: Graph) -> dict[str, object]:
-    torch, toolkit = graph.torch, graph.toolkit
+def _facts(graph: Graph, toolkit: cuda.Toolkit | cuda.Missing) -> dict[str, object]:
+    torch = graph.torch
     facts: dict[str, object] = {
         "version": graph.version,
         "commit": _commit(),
@@ -153,13 +160,13 @@ def _facts(graph: Graph) -> dict[str, object]:
         facts["archs"] = list(toolkit.archs)
         facts["nvcc_flags"] = " ".join(_public(graph.nvcc_flags(toolkit)))
         facts["for_checking"] = cuda.for_checking() and bool(toolkit.checking_flags())
-    else:
+    elif toolkit is not cuda.TORCH_WITHOUT:
         facts["cuda_missing"] = {"reason": toolkit.reason, "remedy": toolkit.remedy}
     return facts
 
 
 def _public(flags: list[str]) -> list[str]:
-    """Flags without folders, which mean nothing on another machine."""
+    """Flags without folders, which have no meaning on another machine."""
     kept: list[str] = []
     skip = False
     for flag in flags:
@@ -173,7 +180,8 @@ def _public(flags: list[str]) -> list[str]:
 
 
 def _say_cpu_only(missing: cuda.Missing) -> None:
-    """The last words of a CPU-only build. pip hides a build's output: then to the terminal too."""
+    """The final message of a CPU-only build. pip hides a build's output, so it also goes to the
+    terminal."""
     bar = "=" * 78
     text = (
         f"\n{bar}\ntreadle was built WITHOUT CUDA: tensors on a GPU will raise.\n"

@@ -36,13 +36,13 @@ class Toolkit:
     def gencode(self) -> list[str]:
         newer = os.environ.get("TREADLE_ASSEMBLE_FOR")
         if newer:
-            # Tests of code for an older GPU on the one at hand (docs/other_gpus.md).
+            # Tests run code for an older GPU on a newer one (docs/other_gpus.md).
             virtual, real = self.archs[0].replace(".", ""), newer.replace(".", "")
             return [f"-gencode=arch=compute_{virtual},code=sm_{real}"]
         flags = []
         for arch in self.archs:
             number = arch.removesuffix("+PTX").replace(".", "")
-            # With the instructions that only this GPU has, which its PTX may not have.
+            # sm_90a has instructions that only this GPU supports; PTX must not use them.
             own = {"90": "90a"}.get(number, number)
             flags.append(f"-gencode=arch=compute_{own},code=sm_{own}")
             if arch.endswith("+PTX"):
@@ -81,11 +81,15 @@ class Missing:
 
     reason: str
     remedy: str
-    expected: bool = False  # a line says it, not a box
+    expected: bool = False  # reported in one line, not in a box
+
+
+# Why a wheel's library for torch without CUDA has none.
+TORCH_WITHOUT = Missing("this torch is built without CUDA", "install torch with CUDA 13")
 
 
 def for_checking() -> bool:
-    """Whether no GPU will run the kernels for their speed: $TREADLE_CHECK_BUILD=1."""
+    """Whether the kernels are only for checking, not for speed: $TREADLE_CHECK_BUILD=1."""
     asked = os.environ.get("TREADLE_CHECK_BUILD", "")
     if asked not in ("", "0", "1"):
         raise BuildError(f"TREADLE_CHECK_BUILD must be 0, 1 or unset, got {asked!r}")
@@ -95,8 +99,9 @@ def for_checking() -> bool:
 def find(torch: Torch) -> Toolkit | Missing:
     """The toolkit to build with, or why there is none.
 
-    $TREADLE_CUDA: 1 insists, 0 leaves CUDA out, gpu (as the Makefile says) builds it for the GPUs
-    of this machine or, if it has none, leaves it out; unset, it is built where nvcc is found.
+    $TREADLE_CUDA: 1 requires CUDA, 0 leaves it out, gpu (the Makefile's choice) builds it for the
+    GPUs of this machine or, if it has none, leaves it out; if unset, CUDA is built if nvcc is
+    found.
     """
     wanted = os.environ.get("TREADLE_CUDA", "")
     if wanted not in ("", "0", "1", "gpu"):
@@ -140,7 +145,7 @@ def _places_of_nvcc(torch: Torch) -> list[Path]:
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")]
     asked = [Path(home) for home in homes if home]
     if asked:
-        # A toolkit that was named and is not there is worth hearing of: no search elsewhere.
+        # If a named toolkit is missing, that is an error: do not search elsewhere.
         return [asked[0] / "bin" / "nvcc"]
     on_path = shutil.which("nvcc") or "nvcc on $PATH"
     elsewhere = [folder / "bin" / "nvcc" for folder in torch.toolkit_dirs()]

@@ -1,13 +1,15 @@
 """Writes the ninja file: every object, the binaries, and the flags of each.
 
 - libtreadle_kernels.so: kernels/, without torch and Python. Made once for all torch versions.
-- libtreadle.so: csrc/, the ops of one torch version.
+- libtreadle.so: csrc/, the ops of one torch version. With CUDA it needs torch's CUDA libraries, so
+  a wheel has a second one for the same torch without CUDA, which shares all objects of csrc/ but
+  those of the cuda folders.
 - _C: csrc/bindings.cpp, one for each Python version.
 - libtreadle_jax.so: kernels/jax/, the handlers of treadle.jax; only where JAX is installed.
 
-One graph for all, so that all cores are busy to the end, and so that a file is compiled again only
-when it, a header that it includes, or its command has changed. A CPU-only build shares every object
-with the CUDA build except those that CUDA adds.
+There is one graph for everything, so that all cores stay busy, and a file is recompiled only if it,
+a header that it includes, or its command has changed. A CPU-only build shares every object with the
+CUDA build except those that CUDA adds.
 """
 
 from __future__ import annotations
@@ -23,11 +25,11 @@ from .words import escape, from_env, quote, write_if_new
 CXX_FLAGS = ["-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror=return-type"]
 # nvcc has --expt-relaxed-constexpr for std::numeric_limits and the like in device code.
 NVCC_FLAGS = ["-O3", "-std=c++17", "--expt-relaxed-constexpr"]
-# By its file name: where a compiler comes with libstdc++.a alone, the linker would copy it into the
-# library, and a second libstdc++ in the process crashes in iostreams, that is in every error text.
+# Named by file: if a compiler only has libstdc++.a, the linker would copy it into the library, and
+# a second libstdc++ in the process crashes in iostreams, which every error text uses.
 CXX_RUNTIME = "-l:libstdc++.so.6"
 
-# --no-undefined: what is missing fails here and not at a user's import.
+# --no-undefined: a missing symbol fails here and not when a user imports treadle.
 LINK_FLAGS = ["-Wl,--no-undefined", "-Wl,--as-needed"]
 
 PRECOMPILED = Path("csrc/precompiled.h")
@@ -63,16 +65,17 @@ class Graph:
     base: Path
     version: str
     pythons: list[host.Python] = field(default_factory=lambda: [host.Python.running()])
+    also_cpu: bool = False  # also a library for this torch without CUDA
     lines: list[str] = field(default_factory=list)
 
     @property
     def folder(self) -> Path:
-        """A folder a torch version, so that two can be built in turn."""
+        """One folder per torch version, so that builds for two can alternate."""
         return self.base / f"torch-{self.torch.version.replace('+', '-')}"
 
     @property
     def shared(self) -> Path:
-        """Objects that include nothing of torch."""
+        """Objects that do not include torch."""
         return self.base / "any-torch"
 
     @property
@@ -95,28 +98,40 @@ class Graph:
     def library(self) -> Path:
         return self.out / "libtreadle.so"
 
+    @property
+    def cpu_library(self) -> Path:
+        """It has the name of `library`, which programs know."""
+        return self.folder / "without-cuda" / self.library.name
+
     def module(self, python: host.Python) -> Path:
         return self.shared / self.backend / f"_C{python.suffix}"
 
     def write(self) -> Path:
-        """The ninja file, written only where its text changed."""
+        """The ninja file, written only if its text has changed."""
         self._begin()
         self._precompile()
         self._edge("link", self.kernels, self._objects_without_torch(), self._kernels_flags())
-        objects = self._host_objects()
-        if isinstance(self.toolkit, cuda.Toolkit):
-            objects += self._cuda_objects(self.toolkit)
-        else:
-            objects += self._missing_object(self.toolkit)
-        needs = escape(self.kernels)
-        self._edge("link", self.library, objects, self._library_flags(), needs=needs)
+        host_objects = self._host_objects()
+        self._link_library(self.library, host_objects, self.toolkit)
+        if self.also_cpu:
+            self._link_library(self.cpu_library, host_objects, cuda.TORCH_WITHOUT)
         self._modules()
         if include := host.jax_include():
             self._jax(include)
         return self._end(self.out / "build.ninja")
 
+    def _link_library(
+        self, library: Path, host_objects: list[Path], toolkit: cuda.Toolkit | cuda.Missing
+    ) -> None:
+        if isinstance(toolkit, cuda.Toolkit):
+            others = self._cuda_objects(toolkit)
+        else:
+            others = self._missing_object(toolkit)
+        flags, needs = self._library_flags(library, toolkit), escape(self.kernels)
+        self._edge("link", library, [*host_objects, *others], flags, needs=needs)
+
     def write_kernels(self) -> Path:
-        """A ninja file of the kernels' objects alone, for which torch need not be there."""
+        """A ninja file for only the kernels' objects, which need no torch."""
         self._begin()
         self._objects_without_torch()
         return self._end(self.kernels.with_name("kernels.ninja"))
@@ -175,14 +190,14 @@ class Graph:
         # at::parallel_for is a header, and serial without it.
         flags.append("-fopenmp")
         flags.append(f"-D_GLIBCXX_USE_CXX11_ABI={int(self.torch.cxx11_abi)}")
-        # Torch's checks put __FILE__ into the binary: not the path of the machine that built it.
+        # Torch's checks put __FILE__ into the binary, so remove the build machine's path from it.
         flags.append(f"-ffile-prefix-map={self.torch.root.parent}/=")
         for folder in self.torch.include_dirs:
             flags += ["-isystem", str(folder)]
         return [*flags, "-idirafter", "csrc/compat", *from_env("CXXFLAGS")]
 
     def kernel_host_flags(self) -> list[str]:
-        """The flags of kernels/*.cpp that are for any processor."""
+        """The flags of those kernels/*.cpp that are compiled for any processor."""
         flags = [*CXX_FLAGS, "-O2", "-std=c++17", "-I.", "-Ikernels/include"]
         return [*flags, *from_env("CXXFLAGS")]
 
@@ -197,11 +212,12 @@ class Graph:
         if cuda.for_checking():
             flags += toolkit.checking_flags()
         if os.environ.get("TREADLE_LINEINFO") == "1":
-            # For profilers: half of the library. PTX would name folders of this machine.
+            # Line numbers for profilers are half of the library. In PTX they would name this
+            # machine's folders.
             flags.append("-lineinfo")
         flags += [f"-Xcompiler={','.join(['-fPIC', '-fvisibility=hidden', '-Wall'])}"]
         if int(toolkit.version.split(".")[0]) >= 13:
-            # A tenth of the size; drivers of CUDA 13 can read it.
+            # Compression makes the library ten times smaller; drivers of CUDA 13 can read it.
             flags.append("--compress-mode=size")
         if os.environ.get("CXX"):
             flags += ["-ccbin", host.cxx()]
@@ -233,7 +249,8 @@ class Graph:
         return objects + [self._shared_object("cxx", source, flags) for source in others]
 
     def _c_api_objects(self) -> list[Path]:
-        """The functions of kernels.h, which on CUDA arrays call CUDA or refuse them."""
+        """The functions of kernels.h; for CUDA arrays they call CUDA, or raise in a build without
+        it."""
         flags = [*self.kernel_host_flags(), f'-DTREADLE_KERNELS_SOURCES="{kernels_sources()}"']
         if isinstance(self.toolkit, cuda.Toolkit):
             flags.append(f'-DTREADLE_CUDA_VERSION="{self.toolkit.version}"')
@@ -262,7 +279,7 @@ class Graph:
         ]
 
     def _missing_object(self, missing: cuda.Missing) -> list[Path]:
-        """Last on the link line: it registers a kernel for every op that the others define."""
+        """Linked last: it registers a kernel for every op that the others define."""
         source = Path("csrc/cuda_missing.cpp")
         if not source.exists():
             return []
@@ -275,19 +292,19 @@ class Graph:
         flags = [*LINK_FLAGS, f"-Wl,-soname,{self.kernels.name}"]
         flags.append("-Wl,--version-script=tools/native/kernels.map")
         if isinstance(self.toolkit, cuda.Toolkit):
-            # The static runtime finds the driver when it is first called: a machine without CUDA
+            # The static runtime looks for the driver at its first call, so a machine without CUDA
             # can load the library.
             flags += [str(self.toolkit.static_runtime(self.torch)), "-ldl", "-lrt"]
         return [*flags, CXX_RUNTIME, "-lpthread", *from_env("LDFLAGS")]
 
-    def _library_flags(self) -> list[str]:
+    def _library_flags(self, library: Path, toolkit: cuda.Toolkit | cuda.Missing) -> list[str]:
         # By its file name, so that the linker takes the runtime that torch brings and loads.
         libraries = [str(self.kernels), CXX_RUNTIME, "-lc10", "-ltorch_cpu", "-l:libgomp.so.1"]
-        if isinstance(self.toolkit, cuda.Toolkit):
+        if isinstance(toolkit, cuda.Toolkit):
             libraries += ["-lc10_cuda", "-ltorch_cuda"]
-            libraries += map(str, self.toolkit.libraries(self.torch))
+            libraries += map(str, toolkit.libraries(self.torch))
         # In the package the library lies in a folder of its torch version, below the kernels'.
-        start = [*LINK_FLAGS, f"-Wl,-soname,{self.library.name}", "-Wl,-rpath,$ORIGIN/.."]
+        start = [*LINK_FLAGS, f"-Wl,-soname,{library.name}", "-Wl,-rpath,$ORIGIN/.."]
         start.append("-Wl,--version-script=tools/native/local.map")
         return [*start, f"-L{self.torch.lib_dir}", *libraries, *from_env("LDFLAGS")]
 
@@ -296,10 +313,10 @@ class Graph:
         import pybind11
 
         for python in self.pythons:
-            # They include no torch.
+            # These files do not include torch.
             flags = self.kernel_host_flags()
             for folder in (pybind11.get_include(), python.include):
-                # Both put __FILE__ into the binary: not the path of the machine that built it.
+                # Both put __FILE__ into the binary, so remove the build machine's path from it.
                 flags += ["-isystem", folder, f"-ffile-prefix-map={folder}/="]
             made = self._shared_object("cxx", source, flags, python.suffix.removesuffix(".so"))
             link = [CXX_RUNTIME, str(self.kernels), "-Wl,-rpath,$ORIGIN/lib", *from_env("LDFLAGS")]
@@ -322,6 +339,7 @@ def cell_flags(header: Path) -> list[str]:
 
 
 def kernels_sources() -> str:
-    """A hash of the headers through which csrc/ calls kernels/: both must have seen the same."""
+    """A hash of the headers through which csrc/ calls kernels/: both must be compiled with the same
+    ones."""
     headers = sorted(Path("kernels").rglob("*.h"))
     return hashlib.sha256(b"".join(header.read_bytes() for header in headers)).hexdigest()[:16]

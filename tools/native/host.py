@@ -26,14 +26,14 @@ ISA_FLAGS = {
     "avx512": [
         *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"),
         "-mprefer-vector-width=512",
-        # GCC 12 takes the undefined vectors in its own AVX-512 header for a mistake of ours.
+        # GCC 12 warns about undefined vectors in its own AVX-512 header.
         "-Wno-maybe-uninitialized",
     ],
 }
 
 
 class BuildError(RuntimeError):
-    """The build cannot go on; the text says why, and how to fix it."""
+    """The build cannot continue; the text says why, and how to fix it."""
 
 
 def torch_minor() -> tuple[int, int]:
@@ -78,7 +78,8 @@ class Torch:
 
     @classmethod
     def at(cls, folder: Path) -> Torch:
-        """A torch package that is only built against, never imported: it may lack what it needs."""
+        """A torch package that is built against but never imported, so its dependencies may be
+        missing."""
         facts = runpy.run_path(str(folder / "version.py"))
         # Every torch for Linux since 2.6 has the C++11 ABI.
         return cls(facts["__version__"], facts["cuda"], True, folder, ())
@@ -130,7 +131,7 @@ class Python:
 
     @classmethod
     def all(cls) -> list[Python]:
-        """The running one and, of those that $PATH finds, each whose headers are there."""
+        """The running Python and every other one on $PATH that has its headers."""
         found = [cls.running()]
         ask = "import sysconfig as s; print(s.get_config_var('EXT_SUFFIX'), s.get_path('include'))"
         for minor in PYTHONS:
@@ -169,8 +170,8 @@ def ccache() -> str:
 
 
 def ccache_environment(root: Path) -> dict[str, str]:
-    """What ccache must know: torch's headers are precompiled, and paths below the tree (those of
-    .venv) are the same in another tree."""
+    """Settings for ccache: torch's headers are precompiled, and paths below the tree (such as
+    .venv) are equal in another tree."""
     return {"CCACHE_SLOPPINESS": "pch_defines,time_macros", "CCACHE_BASEDIR": str(root)}
 
 
@@ -203,7 +204,8 @@ def ninja() -> str:
 
 
 def _free_memory() -> int:
-    """Bytes that the build may use: what the machine has free, or what its cgroup leaves."""
+    """Bytes that the build may use: the machine's free memory, or the rest of the cgroup's
+    limit."""
     free = 1 << 62
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
@@ -219,7 +221,7 @@ def _free_memory() -> int:
 
 
 def jobs() -> int:
-    """Compilers to run at once: $MAX_JOBS, else by cores and by free memory."""
+    """The number of parallel compilers: $MAX_JOBS, else by cores and free memory."""
     asked = os.environ.get("MAX_JOBS")
     if asked:
         if not asked.isdigit() or int(asked) < 1:

@@ -1,9 +1,9 @@
-"""Which files of csrc/ are compiled together.
+"""Selects the files of csrc/ that are compiled together.
 
-What a compiler makes of torch's headers before it reaches a file costs more than most files of
-csrc/, so a folder is one unit, or a few where it is large: a source that includes its files. Lines
-of errors are those of the files. In a unit, names of anonymous namespaces and of static functions
-meet: they are unique in their folder.
+Parsing torch's headers takes longer than compiling most files of csrc/, so a folder is one unit, or
+a few if it is large: a source that includes the folder's files. Errors name the lines of those
+files. The files of a unit share one scope, so names of static functions and in anonymous namespaces
+are unique in their folder.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from pathlib import Path
 
 from .words import write_if_new
 
-# More files make fewer units, and more to compile again when one of them changes.
+# More files make fewer units, but more to recompile when one of them changes.
 FILES_OF_A_UNIT = 7
-# Compiled with flags of their own.
+# Compiled separately, with other flags.
 APART = {"bindings.cpp", "cuda_missing.cpp"}
 
 
 def units() -> dict[str, list[Path]]:
     """The files of each unit, by its name: csrc/recurrent's are recurrent-1, recurrent-2, ...
 
-    Sources of CUDA calls are units of their own, named -cuda.
+    Sources with CUDA calls are separate units, named -cuda.
     """
     folders = defaultdict(list)
     for source in sorted(Path("csrc").rglob("*.cpp")):
@@ -40,13 +40,13 @@ def write(name: str, files: list[Path], folder: Path) -> Path:
 
 
 def _folder(source: Path) -> str:
-    """The name for its folder; the few files of a family's cuda folders have one."""
+    """The name of a folder's unit; the few files of a family's cuda folders share one."""
     folders = source.parts[1:-1] or ("common",)
     return f"{folders[0]}-cuda" if "cuda" in folders else "-".join(folders)
 
 
 def _split(folder: str, files: list[Path]) -> list[tuple[str, list[Path]]]:
-    """Parts of equal length, as few as there can be."""
+    """Splits the list into as few parts of about equal length as possible."""
     parts = -(-len(files) // FILES_OF_A_UNIT)
     if parts == 1:
         return [(folder, files)]

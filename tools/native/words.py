@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_if_new(path: Path, text: str) -> None:
-    """Write a file unless it has this text already: then its time stays, and ninja rebuilds
+    """Write a file unless it already has this text: then its time is kept, and ninja rebuilds
     nothing."""
     if not path.exists() or path.read_text() != text:
         path.write_text(text)

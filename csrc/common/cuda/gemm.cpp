@@ -33,7 +33,7 @@ struct Operand {
     stride = counted(std::max<int64_t>(rows ? of.row_stride : of.column_stride, 1));
   }
 
-  // cuBLAS counts in 32 bits.
+  // cuBLAS takes 32-bit sizes.
   static int counted(int64_t count) {
     TORCH_CHECK(count <= std::numeric_limits<int>::max(),
                 "treadle: sizes of a matrix product must be less than 2^31, got ", count);
@@ -41,7 +41,7 @@ struct Operand {
   }
 };
 
-// A bool in older torch; in newer torch an enum whose first value allows it.
+// In older torch a bool, in newer torch an enum whose first value allows it.
 template <class Option>
 static bool is_allowed(Option option) {
   if constexpr (std::is_same_v<Option, bool>) {
@@ -133,8 +133,8 @@ GemmsOnStream::GemmsOnStream(cudaStream_t stream, void* workspace, size_t bytes)
   TORCH_CUDABLAS_CHECK(cublasSetWorkspace(handle, workspace, bytes));
 }
 
-// ATen sets stream, workspace and mode whenever it returns the handle: if not now, then at its next
-// use.
+// ATen sets stream, workspace and mode whenever it is asked for the handle. If that throws here,
+// ATen's next use of the handle sets them.
 GemmsOnStream::Moved::~Moved() {
   try {
     at::cuda::getCurrentCUDABlasHandle();

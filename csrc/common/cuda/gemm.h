@@ -19,8 +19,8 @@ class Gemm {
  public:
   // tf32: whether float32 is computed in tf32; none: torch's setting for matrix products.
   explicit Gemm(Dtype dtype, std::optional<bool> tf32 = {});
-  // out = a b, or added to it, of matrices that are dense along rows or columns: as at::mm computes
-  // it, to the bit. `wide`: out is acc_t. Sizes beyond what cuBLAS counts raise.
+  // out = a b, or out += a b, for matrices that are dense along rows or columns, bitwise equal to
+  // at::mm. `wide`: out is acc_t. Raises for sizes of 2^31 or more.
   void multiply(const Matrix& out, const Matrix& a, const Matrix& b, bool add,
                 bool wide = false) const;
 

@@ -68,9 +68,9 @@ std::tuple<at::Tensor, at::Tensor> lltm_cell(const at::Tensor& input, const at::
 at::Tensor sine_linear(const at::Tensor& input, const at::Tensor& weight,
                        const std::optional<at::Tensor>& bias, double omega);
 
-// A jet [P, ..., I] through that layer, [P, ..., O]: its value, then its derivatives with respect
-// to the `coordinates`, then, as `second` is none, laplacian or hessian_diagonal, no second
-// derivatives, their sum, or each of the Hessian's diagonal.
+// Propagates a jet [P, ..., I] through that layer: [P, ..., O]. A jet holds the value, then its
+// derivatives with respect to the `coordinates`, then the second derivatives that `second` names:
+// none, laplacian (their sum) or hessian_diagonal (one per coordinate).
 at::Tensor sine_linear_jet(const at::Tensor& jet, const at::Tensor& weight,
                            const std::optional<at::Tensor>& bias, double omega, int64_t coordinates,
                            std::string_view second = "none");
@@ -78,9 +78,9 @@ at::Tensor sine_linear_jet(const at::Tensor& jet, const at::Tensor& weight,
 // Layers of LLTM cells over a sequence: (output [T, B, D*H], h_n, c_n [L*D, B, H]) from input
 // [T, B, I] ([B, T, I] if batch_first), hx = {h0, c0} [L*D, B, H] and params: for each layer and
 // each of its D directions weight_ih [3H, I] (after the first layer [3H, D*H]), weight_hh [3H, H]
-// and, if has_biases, bias [3H]. The order is that of at::lstm. recompute: keep less for backward.
-// reset [T, B] bool ([B, T] if batch_first): the state before a step where it is true is that of
-// reset_hx (as hx, or one for each step, [L*D, T, B, H]) or zeros. lengths [B], int64 or int32 on
+// and, if has_biases, bias [3H]. The order is that of at::lstm. recompute: save less for backward.
+// reset [T, B] bool ([B, T] if batch_first): where it is true, the state before that step is
+// reset_hx (shaped as hx, or one per step, [L*D, T, B, H]) or zeros. lengths [B], int64 or int32 on
 // input's device: the steps of each row, from 0 to T.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> lltm(
     const at::Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
@@ -95,9 +95,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lltm(
     bool recompute = false, const std::optional<at::Tensor>& reset = std::nullopt,
     at::TensorList reset_hx = {});
 
-// The same of LSTM and GRU cells, with the arguments of at::lstm and at::gru: weights are [4H, ...]
-// or [3H, ...], and if has_biases there are bias_ih and bias_hh. Of GRU hx is h0, and there is no
-// c_n.
+// The same for LSTM and GRU cells, with the arguments of at::lstm and at::gru: weights are [4H,
+// ...] or [3H, ...], and if has_biases there are bias_ih and bias_hh. For GRU, hx is h0 and there
+// is no c_n.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm(
     const at::Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
     int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first,
@@ -122,7 +122,7 @@ std::tuple<at::Tensor, at::Tensor> gru(const at::Tensor& data, const at::Tensor&
                                        const std::optional<at::Tensor>& reset = std::nullopt,
                                        const std::optional<at::Tensor>& reset_hx = std::nullopt);
 
-// The same with the cell states of the last layer as a last result: c of every step, [T, B, D*H]
+// The same, which also return the cell states of the last layer: c of every step, [T, B, D*H]
 // ([B, T, D*H] if batch_first) or [S, D*H], in the dtype of c_n.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> lltm_with_cells(
     const at::Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,

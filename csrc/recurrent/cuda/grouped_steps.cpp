@@ -1,4 +1,4 @@
-// A direction of algorithm "step" as a StepGraph: what one step launches, forward and backward.
+// A direction of algorithm "step" as a StepGraph: the launches of one step, forward and backward.
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
 
@@ -31,7 +31,7 @@ void run_grouped_forward(const char* op, const RecurrenceForward& args, const Gr
   };
   const MatrixView all_products = laid_out(products, chunk * batch, width);
   const MatrixView state_products = laid_out(of_h, batch, state_width);
-  int64_t products_row = 0;  // the row of S that is the first of `products`
+  int64_t products_row = 0;  // the row of S at which `products` begins
   const auto step = [&](const Gemm& gemm, int64_t first_row, const int64_t* base,
                         cudaStream_t stream) {
     gemm.multiply(matrix_of(state_products, batch, state_width, acc_bytes(args.dtype)),
@@ -43,7 +43,7 @@ void run_grouped_forward(const char* op, const RecurrenceForward& args, const Gr
     own.step_count = 1;
     own.products = all_products;
     own.state_products = state_products;
-    // Moves the pointer to where row 0 of S would be, since the steps count rows from there.
+    // Moves the pointer to where row 0 of S would be, because the steps count rows from there.
     if (base == nullptr) {
       own.products.data = static_cast<const char*>(all_products.data) -
                           products_row * all_products.row_stride * acc_bytes(args.dtype);

@@ -1,6 +1,6 @@
-// recurrent_layer on CUDA: in the algorithm "step" a matrix product and a kernel a step, in "tiles"
-// and "warp" one kernel a step, else one launch. Kernels: kernels/recurrent/launchers.h. Twin:
-// cpu.cpp.
+// recurrent_layer on CUDA: algorithm "step" launches a matrix product and a kernel per step,
+// "tiles" and "warp" one kernel per step, the others one launch. Kernels:
+// kernels/recurrent/launchers.h. Twin: cpu.cpp.
 #include "recurrent/cuda/layer.h"
 
 #include <ATen/Functions.h>
@@ -62,13 +62,13 @@ RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
   return other;
 }
 
-// Half types are multiplied into float, so that the sum with h W_hh^T is rounded once.
+// Products of half types are floats, so that the sum with h W_hh^T is rounded once.
 Tensor product_in_acc_cuda(const Tensor& a, const Tensor& b) {
   const auto acc = at::toOpMathType(a.scalar_type());
   return acc == a.scalar_type() ? at::mm(a, b) : at::mm(a, b, acc);
 }
 
-// f(args of one step, where its rows begin, how many they are), for each step that has rows.
+// f(args of one step, its first row, its number of rows), for each step that has rows.
 template <class Args, class F>
 void each_step(const Args& args, const F& f) {
   Args one = args;
@@ -98,7 +98,7 @@ void forward_cuda(const RecurrenceForward& args, const Tensor& weight, const voi
   with_stream(weight.device(), [&](cudaStream_t stream) {
     const Gemm gemm(args.dtype, tf32_cuda(args.cell, args.dtype));
     const bool add = cell_info(args.cell).same_gates();
-    // For cells whose gates do not all have both products: h W_hh^T, in the layout of the input's
+    // For cells in which some gates lack a product: h W_hh^T, in the layout of the input's
     // products.
     const bool transposed = args.products.column_stride != 1;
     const auto options = weight.options().dtype(at::toOpMathType(weight.scalar_type()));

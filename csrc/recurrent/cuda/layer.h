@@ -19,7 +19,7 @@ void with_stream(at::Device device, const F& f) {
   f(stream);
 }
 
-// ---- of algorithms whose steps are one launch: persistent.cpp
+// ---- for algorithms that run all steps in one launch: persistent.cpp
 
 void c_states_cuda(const RecurrenceCStates& args, int64_t d, const Sequence& sequence,
                    at::Device device);

@@ -1,4 +1,4 @@
-// The gradients of the input and the parameters of a direction on CUDA: products by cuBLAS, and two
+// The gradients of the input and the parameters of a direction on CUDA: cuBLAS products with two
 // kernels between them.
 #include "recurrent/cuda/parameters.h"
 
@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kOp = "recurrent_layer_backward";
 // Below this size, copying every h_{t-1} into one buffer beats launching a second GEMM.
 constexpr int64_t kManyStates = int64_t{1} << 19;
-// Above this many rows torch's reduction, which splits them over blocks, is faster.
+// Above this many rows torch's reduction, which distributes rows over blocks, is faster.
 constexpr int64_t kRowsOfOneBlock = 2048;
 
 at::TensorOptions options_of(at::Device device, Dtype dtype) {
@@ -46,8 +46,8 @@ struct Products {
   at::TensorOptions options;  // of the gates
   cudaStream_t stream;
 
-  // to, in torch's order of the gates, = the gates' columns^T h; each part of the gates that stays
-  // together at once.
+  // to = (columns of the gates)^T h, in torch's order of the gates, by one product for each run of
+  // gates that stays contiguous.
   void weight_hh(const Matrix& to, const Matrix& gates, const Matrix& h, bool add,
                  bool wide = false) const {
     const int64_t first = cell_info(args.cell).torch_shift * args.hidden;
@@ -57,8 +57,8 @@ struct Products {
     gemm.multiply(to.rows_from(rest, first), gates.columns_from(0, first).t(), h, add, wide);
   }
 
-  // h0 was before the first steps, and what a step left before the next: two products, the sum of
-  // which is rounded once.
+  // h before a step is h0 for the first step, else the output of the previous one: two products,
+  // whose sum is rounded once.
   void by_parts(const Matrix& to, bool wide) const {
     const Matrix gates = state_window(args);
     const int64_t batch = args.batch, rest = gates.rows - batch;

@@ -1,4 +1,5 @@
-// Around the steps on CUDA, for layer.cpp: products, copies, gradients of input and parameters.
+// Work before and after the steps on CUDA, for layer.cpp: products, copies, gradients of input and
+// parameters.
 #pragma once
 
 #include "recurrent/run/backend.h"

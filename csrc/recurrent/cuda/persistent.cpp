@@ -1,5 +1,5 @@
-// The launches of recurrent_layer on CUDA that take all steps: c states, and algorithms "cluster"
-// and "grid". Around them: csrc/recurrent/run/persistent.cpp.
+// The launches of recurrent_layer on CUDA that run all steps: c states, and algorithms "cluster"
+// and "grid". csrc/recurrent/run/persistent.cpp calls them.
 #include <ATen/Functions.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace treadle {
 namespace {
 
-// Where the rows of each step begin; undefined if that is at t * batch.
+// The first row of each step; undefined if that is t * batch.
 Tensor device_starts(const Sequence& sequence, int64_t batch, at::Device device,
                      cudaStream_t stream) {
   const auto count = static_cast<int64_t>(sequence.steps.size());
@@ -30,8 +30,8 @@ const int64_t* starts_of(const Tensor& starts) {
   return static_cast<const int64_t*>(const_data_of(starts));
 }
 
-// Calls launch(args) for as many rows of the batch at a time as the grid takes. The workspace, in
-// which its blocks exchange values, begins with every byte 0xff: nothing has arrived.
+// Calls launch(args) for as many rows of the batch at a time as the grid takes. Every byte of the
+// workspace, through which its blocks exchange values, is first set to 0xff: nothing has arrived.
 template <class Args, class Launch>
 void run_grid(const char* op, Args args, const RecurrencePlan& plan, bool backward,
               at::Device device, cudaStream_t stream, const Launch& launch) {

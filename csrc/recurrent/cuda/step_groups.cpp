@@ -16,7 +16,7 @@ namespace {
 
 // A graph costs the host as much as about twenty steps.
 constexpr int64_t kLeastSteps = 64;
-// Microseconds of a product that takes the GPU as long as the host takes for a step.
+// Microseconds of a product for which the GPU takes as long as the host for a step.
 constexpr double kLongProduct = 16;
 
 bool is_captured(cudaStream_t stream) {
@@ -30,7 +30,7 @@ class CapturedStream {
  public:
   CapturedStream() {
     C10_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-    // Calls of other threads to CUDA meanwhile must not matter.
+    // Relaxed: CUDA calls of other threads must not invalidate the capture.
     const cudaError_t error = cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed);
     if (error != cudaSuccess) cudaStreamDestroy(stream_);
     C10_CUDA_CHECK(error);
@@ -83,20 +83,19 @@ StepGroups::StepGroups(const char* op, Dtype dtype, std::optional<bool> tf32,
       device_(device),
       stream_(stream),
       step_(std::move(step)),
-      // Inside a capture of the caller's the steps become part of it. Recorded launches are made
-      // one by one.
+      // Inside a caller's capture the steps become part of it. Recorded launches run one by one.
       graphs_(!is_captured(stream) && !launches_recorded()) {
   if (graphs_) base_ = at::empty({2}, at::TensorOptions(device).dtype(at::kLong));
 }
 
-// A graph that still runs ends before CUDA frees it.
+// CUDA frees a graph only after it has stopped running.
 StepGroups::~StepGroups() {
   if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
 }
 
 void StepGroups::make_graph() {
-  // cuBLAS's own workspace would be allocated within the capture. As large as ATen's, so that the
-  // same algorithm is chosen.
+  // Without this, cuBLAS would allocate its workspace within the capture. It is as large as ATen's,
+  // so that cuBLAS chooses the same algorithm.
   const auto bytes = static_cast<int64_t>(at::cuda::getChosenWorkspaceSize());
   workspace_ = at::empty({bytes}, at::TensorOptions(device_).dtype(at::kByte));
   // Relaxed: calls made here must not invalidate a capture in another thread.

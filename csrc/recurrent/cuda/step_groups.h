@@ -1,7 +1,7 @@
 // Several steps of algorithm "step" as one CUDA graph. On a GPU that is not filled, launching a
-// GEMM and a kernel takes the host longer than the GPU. So several steps are captured once a call
-// and launched again and again, for a few microseconds of the host each time. The graph reads from
-// memory where in the sequence it is.
+// GEMM and a kernel takes the host longer than the GPU. So several steps are captured once per call
+// and launched repeatedly, each time for a few microseconds of the host. The graph reads its
+// position in the sequence from memory.
 #pragma once
 
 #include <functional>
@@ -13,8 +13,8 @@
 
 namespace treadle {
 
-// A view of `rows` and `columns`, for a product. Strides stay as they are, even for one row or
-// column: cuBLAS chooses its algorithm by them.
+// A view of `rows` and `columns`, for a product. Strides are kept even for one row or column,
+// because cuBLAS chooses its algorithm by them.
 inline Matrix matrix_of(const MatrixView& view, int64_t rows, int64_t columns,
                         int64_t element_size) {
   return {static_cast<char*>(const_cast<void*>(view.data)),
@@ -28,21 +28,21 @@ inline Matrix matrix_of(const MatrixView& view, int64_t rows, int64_t columns,
 // Steps of a StepGraph.
 inline constexpr int64_t kGroupSteps = 8;
 
-// A sequence with enough short steps to pay for a graph. Only sizes decide whether its products are
-// those of a group, so that a captured call has the bits of others.
+// A sequence with enough short steps to pay for a graph. Only the sizes decide whether steps are
+// grouped, so that a captured call gives the same bits.
 struct GroupedSteps {
   bool any = false;
   int64_t batch = 0;
-  int64_t direction = 1;  // rows of the next step begin this number of batches after this one's
+  int64_t direction = 1;  // the next step's rows begin this many batches after this step's
 
   GroupedSteps(CellKind cell, Dtype dtype, int64_t batch, int64_t hidden,
                const RecurrenceStep* steps, int64_t count, const RecurrenceResets& resets,
                std::optional<bool> tf32);
 };
 
-// Runs `step(gemm, first_row, base, stream)` for each of the steps that run() is given:
-// alone, or as part of a graph, in which `first_row` is counted from base[0], and base[1] is where
-// the group's products begin. Of one call: it keeps the graph.
+// Runs `step(gemm, first_row, base, stream)` for each step passed to run(): by itself, or as part
+// of a graph, in which `first_row` is counted from base[0] and the group's products begin at
+// base[1]. One object serves one call and keeps the graph.
 class StepGroups {
  public:
   // May throw.
@@ -55,7 +55,7 @@ class StepGroups {
   StepGroups(const StepGroups&) = delete;
   StepGroups& operator=(const StepGroups&) = delete;
 
-  // `products_row`: the row of S that is the first in the memory of the input's products.
+  // `products_row`: the row of S at which the memory of the input's products begins.
   void run(const RecurrenceStep* steps, int64_t count, int64_t products_row);
 
  private:
@@ -73,7 +73,8 @@ class StepGroups {
   void make_graph();
 };
 
-// Runs all steps of a direction. The first step reads first_h instead of args.h, unless it is null.
+// Runs all steps of a direction. The first step reads first_h in place of args.h, unless first_h is
+// null.
 void run_grouped_forward(const char* op, const RecurrenceForward& args, const GroupedSteps& steps,
                          const at::Tensor& input, const at::Tensor& weight_ih,
                          const at::Tensor& weight_hh, const RecurrencePlan& plan,

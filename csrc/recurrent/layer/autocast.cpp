@@ -1,7 +1,7 @@
-// recurrent_layer under autocast: in the lower precision, like a matrix product, except for c,
-// which keeps float32; on a CPU as torch's layers. Layers that oneDNN does not run are compositions
-// there: their products take the lower precision, and a float32 state promotes everything that
-// follows. Such a layer runs in float32 here, from the input on.
+// recurrent_layer under autocast: it runs in the lower precision, like a matrix product, except for
+// c, which keeps float32. On a CPU it follows torch's layers. Those that oneDNN does not run are
+// compositions: their products take the lower precision, and a float32 state promotes everything
+// that follows. Here such a layer runs in float32 from the input on.
 #include "recurrent/layer/autocast.h"
 
 #include <ATen/Context.h>

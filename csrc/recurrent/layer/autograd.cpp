@@ -42,7 +42,7 @@ static Tensor like(const Tensor& value, const Tensor& model) {
 
 // Inputs: grad_output, grad_h_n, grad_c_n, input, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh,
 // reset_h, reset_c.
-// output and gates are functions of the arguments, whose gradients include what flows through them.
+// output and gates are functions of the arguments, so the arguments' gradients include theirs.
 struct RecurrentLayerBackwardBackward
     : OpNode<RecurrentLayerBackwardBackward, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
              Tensor, Tensor, Tensor, Tensor, std::string, Tensor, Tensor, Tensor> {
@@ -158,7 +158,7 @@ static void set_forward_tangents(const LayerSaved& out, const LayerArguments& ar
 }
 
 // recurrent_layer calls this, so that outer levels of torch.func see one op with all its
-// derivatives. In reverse mode gates have no gradient: the backward op counts them in the
+// derivatives. In reverse mode gates have no gradient: the backward op adds it to those of the
 // arguments.
 static LayerSaved recurrent_layer_forward_autograd(c10::DispatchKeySet keys,
                                                    const LayerArguments& a, bool recompute,

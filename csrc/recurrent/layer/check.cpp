@@ -61,7 +61,7 @@ static void check_kinds(const char* op, const LayerArguments& a) {
   if (a.bias_hh.defined()) check_like(op, "bias_hh", a.bias_hh, "input", input);
 }
 
-// A weight or bias [D, gates * H, ...], or without D. Its shape is spelt only for the error.
+// A weight or bias [D, gates * H, ...], or without D. Its shape is only formatted for the error.
 static void check_gate_rows(const char* op, const char* argument, int gates, const char* rest,
                             const Tensor& t, c10::SymIntArrayRef shape, bool one_direction) {
   if (one_direction) shape = shape.slice(1);
@@ -87,7 +87,7 @@ void check_marks(const char* op, const char* letters, const Tensor& reset,
               ": call reset.bool()");
 }
 
-// Which rows reset, and what replaces their states.
+// Checks the marks of rows that reset, and the states that replace theirs.
 static void check_resets(const char* op, const LayerArguments& a) {
   const Tensor& reset = a.reset;
   TORCH_CHECK(a.reset_h.defined() == a.reset_c.defined(), op,

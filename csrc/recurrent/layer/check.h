@@ -1,4 +1,4 @@
-// Checks of recurrent_layer and recurrent_layer_backward. Sizes may be symbolic, but not in
+// Checks of recurrent_layer and recurrent_layer_backward. Sizes may be symbolic, except in
 // check_layer_data.
 #pragma once
 
@@ -22,8 +22,8 @@ class LayerCaller {
   const char* before_;
 };
 
-// The marks of rows that reset: bool, one for each step of each row. Simulators give floats
-// [T, B, 1], so the errors name the calls that turn those into marks.
+// The marks of rows that reset: bool, one for each step of each row. Simulators give floats [T, B,
+// 1], so the errors name the calls that convert them to marks.
 void check_marks(const char* op, const char* letters, const Tensor& reset,
                  c10::SymIntArrayRef shape);
 
@@ -32,8 +32,8 @@ void check_layer(const char* op, const LayerArguments& arguments);
 void check_layer_backward(const LayerOutputs& grads, const LayerArguments& arguments,
                           const Tensor& output, const Tensor& gates, bool recompute);
 
-// Checks of memory, after the checks above: arguments lie in their storages, and batch_sizes do not
-// increase and add up.
+// Memory checks, after the checks above: arguments are inside their storages, and batch_sizes do
+// not increase and have the right sum.
 void check_layer_data(const char* op, const LayerArguments& arguments);
 void check_layer_backward_data(const LayerOutputs& grads, const LayerArguments& arguments,
                                const Tensor& output, const Tensor& gates);

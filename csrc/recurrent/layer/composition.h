@@ -1,9 +1,9 @@
-// A recurrent layer in ATen ops, step by step, for what no fused kernel does: tangents, and
+// A recurrent layer in ATen ops, step by step, for derivatives without fused kernels: tangents, and
 // gradients of gradients.
 //
-// `jvp` takes tangents of the arguments forward through the steps. `vjp_tangent` goes back with the
-// gradients and their tangents. Second derivatives are symmetric: with the cotangents v of the
-// backward op in the places of tangents, jvp gives the gradients of grad_output, grad_h_n and
+// `jvp` propagates tangents of the arguments forward through the steps. `vjp_tangent` propagates
+// the gradients and their tangents backward. Second derivatives are symmetric: with the cotangents
+// v of the backward op in place of tangents, jvp gives the gradients of grad_output, grad_h_n and
 // grad_c_n (J v), and vjp_tangent those of the arguments.
 #pragma once
 
@@ -63,8 +63,8 @@ class LayerDirection {
         with_gates ? steps_.join_steps(gates_, &Dual::tangent, hidden_ * info_.gates) : Tensor()};
   }
 
-  // Once, after jvp: the tangents of the gradients of the arguments, from gradients g of the
-  // results and the tangents of g.
+  // Call it once, after jvp: the tangents of the gradients of the arguments, from gradients g of
+  // the results and the tangents of g.
   LayerArguments vjp_tangent(const LayerOutputs& g, const LayerOutputs& g_tangent) {
     const Dual output{g.output, g_tangent.output};
     Dual h{of_direction(g.h_n, d_), of_direction(g_tangent.h_n, d_)};
@@ -114,7 +114,7 @@ class LayerDirection {
   int64_t d_;
   c10::SymInt hidden_;
   Dual input_, w_ih_, w_hh_;
-  // Indexed by time: gates (later their gradients), and the h and c that a step begins with.
+  // Indexed by time: gates (later their gradients), and h and c before each step.
   std::vector<Dual> gates_, h_, c_;
 
   int64_t time(int64_t s) const { return d_ == 0 ? s : steps_.count() - 1 - s; }
@@ -137,7 +137,7 @@ class LayerDirection {
     return t.map([&](const Tensor& each) { return without(each, where); });
   }
 
-  // The state that step t begins with, from that before it.
+  // The state with which step t begins, from the previous one.
   Dual replaced(const Dual& state, const Dual& by, int64_t t) const {
     const Tensor mark = mark_of(t);
     if (!mark.defined()) return state;
@@ -168,7 +168,7 @@ class LayerDirection {
     return sum;
   }
 
-  // A window of the gates among all of them, and the other way round.
+  // Embeds a window of the gates into all gates, and extracts one.
   Dual all_gates(const Dual& window, int first, int count) const {
     if (count == info_.gates) return window;
     const std::array<c10::SymInt, 2> pad = {hidden_ * first,
@@ -195,7 +195,7 @@ class LayerDirection {
 
 // ---- the layer
 
-// [D, ...] of parts, one a direction; undefined if they all are.
+// Stacks parts, one per direction, to [D, ...]; undefined if all parts are.
 inline Tensor stack_directions(std::vector<Tensor> parts, const Tensor& like) {
   bool any = false;
   for (const auto& part : parts) any |= part.defined();
@@ -274,7 +274,7 @@ class LayerComposition {
 
  private:
   ScalarType dtype_;
-  bool one_direction_;  // whether parameters come without the directions that they have here
+  bool one_direction_;  // whether the caller's parameters lack the dimension D that they have here
   LayerArguments arguments_;
   LayerSteps steps_;
   std::vector<LayerDirection> directions_;

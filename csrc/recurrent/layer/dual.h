@@ -1,6 +1,6 @@
-// A tensor with its tangent. A formula in Duals of a cell's results gives their tangents, and one
-// of its gradients the second derivatives. Undefined means zero, and costs no computation. Operands
-// have one shape.
+// A tensor with its tangent. Evaluated with Duals, the formula of a cell's results gives their
+// tangents, and the formula of its gradients gives second derivatives. Undefined means zero, and
+// costs no computation. Operands have equal shapes.
 #pragma once
 
 #include <utility>
@@ -50,7 +50,7 @@ inline Dual columns(const Dual& a, const c10::SymInt& begin, const c10::SymInt& 
 
 // ---- activations
 
-// y = f(x) by its derivatives: slope is f', bend is f'' / f'.
+// y = f(x) and its derivatives: slope is f', bend is f'' / f'.
 struct Activation {
   Tensor (*value)(const Tensor& x);
   Tensor (*slope)(const Tensor& x, const Tensor& y);
@@ -68,7 +68,7 @@ struct Activation {
   }
 };
 
-// The slope is not computed as s (1 - s), which is 0 where s rounds to 1.
+// The slope is not s (1 - s), which is 0 where s rounds to 1.
 inline constexpr Activation kSigmoid = {
     [](const Tensor& x) { return at::sigmoid(x); },
     [](const Tensor& x, const Tensor& y) { return y * at::sigmoid(-x); },

@@ -1,7 +1,8 @@
-// The cells in ATen ops, for what no fused kernel does: tangents, and gradients of gradients. A
-// cell gives its formula and the gradients of it, in Duals: the tangents of forward's results are
-// its jvp, those of backward's results its second derivatives. Second derivatives are symmetric:
-// the vjp of a backward op is the same with its cotangents for tangents.
+// The cells in ATen ops, for derivatives without fused kernels: tangents, and gradients of
+// gradients. A cell gives its formula and its gradients in Duals: the tangents of forward's results
+// are its jvp, those of backward's results its second derivatives. Second derivatives are
+// symmetric: the vjp of a backward op is computed the same way, with its cotangents in place of
+// tangents.
 #pragma once
 
 #include <vector>
@@ -11,7 +12,7 @@
 
 namespace treadle {
 
-// Before their activations, in the order of cell_info.h; [..., H] each.
+// Gates before their activations, in the order of cell_info.h; [..., H] each.
 using Gates = std::vector<Dual>;
 
 struct CellStates {
@@ -87,14 +88,14 @@ inline const CellFormula& cell_formula(CellKind kind) {
 
 // ---- gates
 
-// Parts of H columns. A split would give one part where H is 0.
+// Parts of H columns. at::split would give a single part for H 0.
 inline Gates gate_parts(const Dual& gates, int count, const c10::SymInt& hidden) {
   Gates parts;
   for (int k = 0; k < count; ++k) parts.push_back(columns(gates, hidden * k, hidden));
   return parts;
 }
 
-// Gradients of the gates, one tensor again; `gates` give the shapes of those that are zero.
+// Joins the gradients of the gates to one tensor; `gates` give the shapes of missing ones.
 inline Dual join_gates(const Gates& grads, const Gates& gates) {
   std::vector<Tensor> values, tangents, models;
   for (size_t k = 0; k < gates.size(); ++k) {
@@ -105,14 +106,14 @@ inline Dual join_gates(const Gates& grads, const Gates& gates) {
   return {join(std::move(values), models), join(std::move(tangents), models)};
 }
 
-// Gates and a bias, a row of them; the sum's tangent has the shape of gates.
+// Gates plus a bias, which is one row; the sum's tangent has the shape of gates.
 inline Dual add_bias(const Dual& gates, const Dual& bias) {
   const bool alone = bias.tangent.defined() && !gates.tangent.defined();
   return {plus(gates.value, bias.value),
           alone ? bias.tangent.expand_as(gates.value) : plus(gates.tangent, bias.tangent)};
 }
 
-// The precision that all of this computes in.
+// The precision of all these computations.
 inline ScalarType derivative_dtype(const Tensor& input) {
   return c10::isReducedFloatingType(input.scalar_type()) ? at::kFloat : input.scalar_type();
 }

@@ -1,11 +1,11 @@
 // recurrent_layer: one layer of cells over a sequence, in D directions (1, or 2 with the second
 // backward in time). Shapes: T steps, B rows, S rows of all steps of a packed batch, I inputs, H
-// hidden, G gates of the cell. A weight or bias has H rows for each gate that it adds to, which for
-// LLTM and LSTM are all (cell_info.h).
+// hidden, G gates of the cell. A weight or bias has H rows for each gate to which it contributes:
+// all gates of LLTM and LSTM (cell_info.h).
 //   input [T, B, I]               or [S, I] with batch_sizes [T] (int64 on the CPU, non-increasing)
 //   h0, c0, h_n, c_n [D, B, H]    c0 and c_n in input's dtype, or float with half types
-//   weight_ih [D, GH, I], weight_hh [D, GH, H], bias_ih and bias_hh [D, GH] or none; of one
-//                                 direction all may come without D, and so do their gradients
+//   weight_ih [D, GH, I], weight_hh [D, GH, H], bias_ih and bias_hh [D, GH] or none; with one
+//                                 direction all may lack D, and then so do their gradients
 //   output [T, B, D*H]            or [S, D*H]
 //   reset [T, B, 1] bool          or [S, 1]: where it is true, a row resets. The state before
 //                                 that step (of direction 1: before the step of time that precedes
@@ -27,8 +27,8 @@ namespace treadle {
 // The argument `cell`; raises for a name that no cell with kernels has.
 CellKind find_cell(const char* op, std::string_view name);
 
-// The arguments. Also gradients or tangents of them, without what is not differentiable. What was
-// not given, or is zero, is undefined.
+// The arguments, or their gradients or tangents, where arguments that are not differentiable are
+// missing. Undefined: not given, or zero.
 struct LayerArguments {
   Tensor input, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh, reset_h = {}, reset_c = {};
   Tensor batch_sizes = {}, reset = {};
@@ -44,9 +44,9 @@ struct LayerArguments {
   }
 };
 
-// The results, and gates [D, T, B, GH] or [D, S, GH] before their activations, with bias. Also
-// gradients or tangents of them. The backward op recomputes the c of every step from the gates;
-// with `recompute` gates are [0], and it recomputes them too.
+// The results, and gates [D, T, B, GH] or [D, S, GH] before their activations, with bias; or the
+// gradients or tangents of these. The backward op recomputes c of every step from the gates; with
+// `recompute` gates are [0], and it also recomputes them.
 struct LayerOutputs {
   Tensor output, h_n, c_n, gates;
 
@@ -59,7 +59,7 @@ struct LayerOutputs {
 // Which of input, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh, reset_h, reset_c get a gradient.
 using LayerMask = std::array<bool, 9>;
 
-// ---- as the dispatcher has them
+// ---- the dispatcher's types
 
 using LayerResults = Tensors3;  // output, h_n, c_n
 using LayerSaved = Tensors4;    // and gates
@@ -86,7 +86,7 @@ using LayerBackwardSignature = LayerGrads(
 
 inline Tensor of_direction(const Tensor& t, int64_t d) { return t.defined() ? t.select(0, d) : t; }
 
-// The same of a weight or a bias of `layer`.
+// The same for a weight or a bias of `layer`.
 inline Tensor parameter_of(const LayerArguments& layer, const Tensor& t, int64_t d) {
   return layer.one_direction() ? t : of_direction(t, d);
 }

@@ -1,5 +1,5 @@
 // Empty results of recurrent_layer, for the fake kernels of treadle/_torch/fakes.py: torch refuses
-// a Meta kernel's, because batch_sizes are on the CPU.
+// a Meta kernel here, because batch_sizes are on the CPU.
 #include <torch/library.h>
 
 #include "recurrent/run/dispatch.h"

@@ -1,9 +1,9 @@
 // recurrent_layer under vmap.
 //
-// Rows are independent. Where only arguments with rows are batched, the batch folds into them: N
-// samples of [..., B, X] become [..., B * N, X] with the samples of a row side by side. So a packed
-// batch stays sorted by length, and each of batch_sizes counts N times. Gradients of weights are
-// sums over rows; where these are needed, or weights are batched, the op runs N times in a loop.
+// Rows are independent. If only arguments with rows are batched, the batch folds into them: N
+// samples of [..., B, X] become [..., B * N, X] with the samples of a row adjacent. So a packed
+// batch stays sorted by length, and batch_sizes are multiplied by N. Gradients of weights are sums
+// over rows; if they are needed, or weights are batched, the op runs N times in a loop.
 #include "common/vmap.h"
 
 namespace treadle {
@@ -11,7 +11,7 @@ namespace {
 
 using Argument = BatchedCall::Argument;
 
-// Arguments that have rows, in their last dimension but one.
+// Arguments that have rows, in their second-to-last dimension.
 constexpr const char* kWithRows[] = {"input",    "h0",       "c0",     "grad_output",
                                      "grad_h_n", "grad_c_n", "output", "gates",
                                      "reset",    "reset_h",  "reset_c"};
@@ -20,7 +20,7 @@ constexpr const char* kWithRows[] = {"input",    "h0",       "c0",     "grad_out
 struct Layout {
   size_t input, batch_sizes, h0, recompute;
   std::optional<size_t> mask;   // of a backward op
-  std::optional<size_t> gates;  // of a forward op: the result that `recompute` makes [0]
+  std::optional<size_t> gates;  // of a forward op: the result that is [0] with `recompute`
   uint64_t rows = 0;            // bit i: argument i has rows
 
   explicit Layout(const c10::FunctionSchema& schema)
@@ -36,10 +36,10 @@ struct Layout {
   }
 };
 
-// Where weights and biases begin in the backward op's mask and results, and what follows them.
+// The positions of weights and biases, and of resets, in the backward op's mask and results.
 constexpr size_t kWeights = 3, kResets = 7;
 
-// Results 1 and 2 have the rows of h0, the others those of input.
+// Results 1 and 2 have rows like h0, the others rows like input.
 bool of_state(size_t result) { return result == 1 || result == 2; }
 
 void fold(const BatchedCall& call, const Layout& layout) {
@@ -61,7 +61,7 @@ void fold(const BatchedCall& call, const Layout& layout) {
       call.give(t);
       continue;
     }
-    // Gradients of reset_h and reset_c have rows of either kind.
+    // Gradients of reset_h and reset_c can have rows of either kind.
     const c10::SymInt own = i >= kResets  ? t.sym_size(-2) / call.size()
                             : of_state(i) ? state_rows
                                           : input_rows;

@@ -8,7 +8,7 @@
 namespace treadle {
 namespace {
 
-// [T, B, X] shifted by a step: for each step, the entry before it in the direction's own order.
+// [T, B, X] shifted by a step: for each step the previous entry in the direction's order.
 Tensor before(const Tensor& t, const Tensor& first, int64_t direction) {
   const Tensor row = first.unsqueeze(0);
   const Tensor all = direction == 0 ? at::cat({row, t}) : at::cat({t, row});
@@ -21,7 +21,7 @@ Tensor replaced(const Tensor& marks, const Tensor& states, int64_t direction, co
   return at::where(marks, states.select(0, direction).to(other.scalar_type()), other);
 }
 
-// The factor of c in a step, and the term that it adds.
+// The factor of c in a step, and the added term.
 struct Steps {
   Tensor keep, add;
 };
@@ -38,10 +38,10 @@ Steps scan_steps(CellKind cell, const Tensor& gates, const c10::SymInt& hidden) 
 
 // ---- packed batches
 
-// A packed batch as a padded one, by places that follow from batch_sizes on the device.
+// A packed batch as a padded one, with indices computed from batch_sizes on the device.
 struct Unpacked {
   Tensor to_padded;  // [T * B]: a row of data, 0 in the padding
-  Tensor to_packed;  // [S]: a place of [T * B]
+  Tensor to_packed;  // [S]: an index into [T * B]
   Tensor lengths;    // [B]
   c10::SymInt steps, rows;
 
@@ -86,7 +86,7 @@ Tensor packed_cells(const LayerArguments& a, const Tensor& output) {
 }  // namespace
 
 Tensor direction_cells(const LayerArguments& a, const Tensor& output, int64_t d) {
-  // Everything has the layer's dtype already, which under autocast torch's products need not have.
+  // Everything already has the layer's dtype; under autocast torch's products could change it.
   const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
   const ScalarType dtype = output.scalar_type(), wide = at::toOpMathType(dtype);
   const c10::SymInt hidden = a.h0.sym_size(-1);

@@ -8,10 +8,10 @@
 
 namespace treadle {
 
-// c of one direction of a dense layer: [T, B, H], in float at least.
+// c of one direction of a dense layer: [T, B, H], at least float.
 Tensor direction_cells(const LayerArguments& layer, const Tensor& output, int64_t direction);
 
-// c of all directions, dense or packed: [T, B, D*H] or [S, D*H], in float at least.
+// c of all directions, dense or packed: [T, B, D*H] or [S, D*H], at least float.
 Tensor layer_cells(const LayerArguments& layer, const Tensor& output);
 
 }  // namespace treadle

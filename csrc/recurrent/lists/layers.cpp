@@ -1,6 +1,6 @@
 // lltm, lstm and gru: layers of cells, with the arguments of aten::lstm and aten::gru. They unpack
-// the lists, apply dropout between layers and call recurrent_layer, so they have every device and
-// derivative that recurrent_layer has.
+// the lists, apply dropout between layers and call recurrent_layer, so they support the same
+// devices and derivatives.
 #include "recurrent/lists/layers.h"
 
 #include <ATen/Functions.h>
@@ -20,11 +20,12 @@ const auto& single_layer_op() {
   return op;
 }
 
-// Tensors k, k + each, ... of a layer's: one of each direction, stacked, or of one as it is.
+// Tensors k, k + each, ... of a layer's parameters, one per direction: stacked, or unchanged if
+// there is one direction.
 Tensor of_directions(at::TensorList params, int64_t each, int64_t k) {
   if (k >= each) return Tensor();
   if (static_cast<int64_t>(params.size()) > each) return at::stack({params[k], params[each + k]});
-  // If the shape is wrong it only gains a dimension: the op refuses it.
+  // A wrong shape only gains a dimension; the op then refuses it.
   return params[k].dim() == (k < 2 ? 2 : 1) ? params[k] : params[k].unsqueeze(0);
 }
 
@@ -34,8 +35,8 @@ Tensor of_layer(const Layers& a, const Tensor& states, int64_t layer) {
   return states.narrow(0, layer * a.directions(), a.directions());
 }
 
-// The c of states that are given. GRU's is h without rounding. Under autocast torch's LSTM has c in
-// the lower precision; the LLTM's, which only adds up, keeps its own.
+// c of the given states. A GRU's c is h before rounding. Under autocast torch's LSTM has c in the
+// lower precision; the LLTM's c keeps its dtype, because it accumulates.
 Tensor given_c(const Layers& a, at::TensorList states, bool packed) {
   if (states.empty()) return Tensor();
   if (a.cell == CellKind::kGru) return cast(states[0], at::toOpMathType(states[0].scalar_type()));
@@ -65,7 +66,7 @@ LayersResults run_layer(const LayerArguments& a, bool recompute, bool cells) {
 // A layer over rows of variable length.
 LayersResults run_layer(const LayerArguments& given, bool recompute, bool cells,
                         const RowLengths& lengths) {
-  // Before any of it is changed. Autocast is still to give all arguments one dtype.
+  // Checked before anything is changed. Under autocast the arguments do not have one dtype yet.
   if (!autocast_dtype(given.cell, /*packed=*/false, given.c0)) {
     check_layer(layer_op_name(), given);
   }
@@ -153,8 +154,8 @@ LayersResults run_data(const Tensor& data, const Tensor& batch_sizes, const Laye
 
 using OptionalList = std::optional<at::TensorList>;
 
-// ---- the ops. Of lltm and lstm hx is a list, of gru a tensor. With `cells` these are the last of
-// four results.
+// ---- the ops. hx is a list for lltm and lstm, a tensor for gru. With `cells` the cell states are
+// the last of four results.
 
 template <bool cells>
 auto as_results(const LayersResults& found) {
@@ -230,7 +231,7 @@ void register_layers(torch::Library& m) {
 
 TORCH_LIBRARY_IMPL(treadle, CompositeImplicitAutograd, m) { register_layers(m); }
 
-// Without this vmap does not decompose the ops.
+// vmap only decomposes the ops if they are registered for this key.
 TORCH_LIBRARY_IMPL(treadle, FuncTorchBatchedDecomposition, m) { register_layers(m); }
 
 }  // namespace treadle

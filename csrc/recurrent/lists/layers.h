@@ -8,23 +8,23 @@ namespace treadle {
 // The arguments that all overloads of an op share.
 struct Layers {
   CellKind cell;
-  at::TensorList hx;  // of GRU h0 alone
+  at::TensorList hx;  // for GRU only h0
   at::TensorList params;
   bool has_biases;
   int64_t num_layers;
   double dropout;
   bool train, bidirectional, recompute;
-  // [T, B] or [S], and what replaces the states, as hx or one for each place: [L*D, T, B, H] or
-  // [L*D, S, H].
+  // [T, B] or [S], and the states after a reset, as hx or one for each step and row: [L*D, T, B, H]
+  // or [L*D, S, H].
   OptionalTensor reset;
   at::TensorList reset_hx;      // may be empty
   OptionalTensor lengths = {};  // [B], not of a packed batch
-  bool cells = false;           // whether those of all steps are asked for
+  bool cells = false;           // whether to return the cell states
 
   const char* op() const { return cell_info(cell).name; }
   bool has_c() const { return cell != CellKind::kGru; }
   int64_t directions() const { return bidirectional ? 2 : 1; }
-  // Parameters of a layer and direction.
+  // The number of parameters of a layer and direction.
   int64_t each() const { return !has_biases ? 2 : has_bias_hh(cell) ? 4 : 3; }
 };
 
@@ -33,7 +33,7 @@ struct LayersResults {
   Tensor output, h_n, c_n, cells;
 };
 
-// `input` is the packed data where there are `batch_sizes`.
+// `input` is the packed data if there are `batch_sizes`.
 void check_layers(const Tensor& input, const OptionalTensor& batch_sizes, const Layers& layers);
 
 }  // namespace treadle

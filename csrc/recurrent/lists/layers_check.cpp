@@ -1,4 +1,4 @@
-// Checks of what lltm, lstm and gru are given: counts, shapes of lists, and memory.
+// Checks the arguments of lltm, lstm and gru: counts, shapes of lists, and memory.
 #include "common/check.h"
 #include "recurrent/layer/check.h"
 #include "recurrent/lists/layers.h"
@@ -32,7 +32,7 @@ static void check_lists(const Layers& a) {
   TORCH_CHECK(static_cast<int64_t>(a.params.size()) == count, op, ": params must be ", each,
               " tensors for each of ", a.num_layers * directions, " layers and directions, ", count,
               " in all, got ", a.params.size());
-  // The directions are stacked, which would silently promote different dtypes.
+  // Directions are stacked later, which would silently promote different dtypes.
   for (int64_t k = 0; k < count; ++k) {
     if (k / each % directions == 0) continue;
     const std::string name = "params[" + std::to_string(k) + "]";

@@ -43,7 +43,7 @@ RowLengths::RowLengths(const Tensor& lengths, const c10::SymInt& steps) {
   empty = stop_.le(0).unsqueeze(-1);
 }
 
-// [D, B, H] or [D, T, B, H], to be broadcast over steps.
+// [D, B, H] or [D, T, B, H], in a form that broadcasts over steps.
 static Tensor of_steps(const Tensor& t, const Tensor& state) {
   if (!t.defined()) return at::zeros_like(state).unsqueeze(1);
   return t.dim() == 3 ? t.unsqueeze(1) : t;
@@ -55,7 +55,7 @@ LayerArguments with_lengths(LayerArguments a, const RowLengths& lengths) {
   a.c0 = a.c0.masked_fill(lengths.empty, 0);
   if (a.reset.defined()) a.reset = a.reset.logical_and(lengths.padding.logical_not());
   if (a.h0.sym_size(0) == 1) return a;
-  // The mark resets the first direction, too, in the padding.
+  // The mark also resets the first direction, but only in the padding.
   const Tensor first_after = lengths.first_after();
   if (!a.reset.defined()) {
     a.reset = first_after;
@@ -73,13 +73,13 @@ LayerArguments with_lengths(LayerArguments a, const RowLengths& lengths) {
 
 // ---- the state after the last step
 
-// Far beyond any gate, so that sigmoid is 0 or 1 to the last bit; representable in float16, too.
+// Far beyond any gate, so that sigmoid gives 0 or 1 to the last bit, and representable in float16.
 static constexpr double kSaturated = 3e4;
-// Rows of input are multiples of it, as products of half types like them.
+// Rows of input are padded to multiples of this, because products of half types are faster then.
 static constexpr int64_t kColumns = 8;
 
-// The input says in one more column where padding is, and weights of that column alone close the
-// input gate, and open an LSTM's forget gate: c = 1 c + 0. Their derivatives are 0 there.
+// One more input column marks the padding. Its weights close the input gate and open an LSTM's
+// forget gate there: c = 1 c + 0. The gates' derivatives are 0 there.
 LayerArguments keep_cells(LayerArguments a, const RowLengths& lengths) {
   const c10::SymInt features = a.input.sym_size(-1);
   const c10::SymInt columns = kColumns - features % kColumns;
@@ -99,7 +99,7 @@ LayerArguments keep_cells(LayerArguments a, const RowLengths& lengths) {
 
 void set_last_states(Tensor& h_n, Tensor& c_n, const LayerArguments& given, const Tensor& output,
                      const Tensor& cells, const RowLengths& lengths) {
-  // The layer's own last states are right for the second direction.
+  // For the second direction the layer's own last states are right.
   const auto with_first = [](const Tensor& first, const Tensor& states) {
     if (states.sym_size(0) == 1) return first.unsqueeze(0);
     return at::stack({first, states.select(0, 1)});

@@ -1,17 +1,17 @@
-// Variable-length rows of a padded batch (`lengths`). The layer runs on through the padding, which
-// it sees as zeros, and nobody reads the results there. So nothing waits for the lengths, which
+// Variable-length rows of a padded batch (`lengths`). The layer also runs over the padding, which
+// is replaced by zeros, and its results there are not used. So nothing waits for the lengths, which
 // stay on their device.
 //  - h after a row's last step is the output there.
-//  - c is carried through the padding by gates that keep it (of one direction: keep_cells), or is
-//    computed again (cells.h).
-//  - The second direction comes out of the padding: it resets before a row's last step.
+//  - c is carried through the padding by gates that keep it (one direction: keep_cells), or is
+//    recomputed (cells.h).
+//  - The second direction starts in the padding, so it resets before a row's last step.
 #pragma once
 
 #include "recurrent/layer/layer.h"
 
 namespace treadle {
 
-// lengths [B] of rows of T steps; those beyond 0 .. T count as the nearest.
+// lengths [B] of rows of T steps; values outside 0 .. T are clamped.
 struct RowLengths {
   Tensor padding;  // [T, B, 1] bool: after the row's last step
   Tensor last;     // [T, B, 1] bool: that step
@@ -23,8 +23,8 @@ struct RowLengths {
   Tensor first_after() const { return t_.eq(stop_).unsqueeze(-1); }
   // Zeros in the padding of [T, B, ...].
   Tensor without_padding(const Tensor& t) const { return t.masked_fill(padding, 0); }
-  // [B, ...] of [T, B, ...]: what stands at the last steps, 0 if there is none. A sum, because its
-  // derivative is no scattered one.
+  // [B, ...] from [T, B, ...]: the values at the last steps, 0 for rows without steps. It is a sum,
+  // whose derivative needs no scatter.
   Tensor at_last(const Tensor& t) const { return t.masked_fill(last.logical_not(), 0).sum(0); }
 
  private:
@@ -34,11 +34,11 @@ struct RowLengths {
 // Checks lengths [B] against input [T, B, I]; their values only if TREADLE_CHECK_LENGTHS is 1.
 void check_lengths(const char* op, const Tensor& lengths, const Tensor& input);
 
-// The layer over variable-length rows. It reads zeros instead of the padding and of the initial
-// states of rows without steps: a gradient of 0 times NaN would be NaN.
+// The layer over variable-length rows. It reads zeros in place of the padding and of the initial
+// states of rows without steps, because a zero gradient times NaN would be NaN.
 LayerArguments with_lengths(LayerArguments layer, const RowLengths& lengths);
 
-// The layer of one direction whose gates keep c in the padding.
+// A layer of one direction whose gates keep c in the padding.
 LayerArguments keep_cells(LayerArguments layer, const RowLengths& lengths);
 
 // Sets the states after each row's last real step. `given` are the arguments of the layer; `cells`

@@ -37,7 +37,7 @@ Tensors2 lltm_cell(const Tensor& input, const Tensor& weights, const OptionalTen
   return cell_op().call(input, weights, bias, old_h, old_cell);
 }
 
-// ---- the step in ATen ops, in float at least
+// ---- the step in ATen ops, in float or double
 
 // Values, tangents or gradients of input, weights, bias, old_h and old_cell.
 using CellTensors = std::array<Tensor, 5>;
@@ -58,7 +58,7 @@ struct CellComposition {
     bias = dual(2);
     old_c = dual(4);
     product = matrix_product(x, transposed(w));
-    // [3H] or [1, 3H] broadcasts over B, also behind a leading N.
+    // [3H] or [1, 3H] broadcasts over B, also after a leading N.
     const Dual row = bias.map([&](const Tensor& t) {
       return t.defined() && t.dim() < of[0].dim() ? t.unsqueeze(-2) : t;
     });
@@ -96,7 +96,7 @@ static Tensors5 call_backward(const Tensor& grad_h, const Tensor& grad_cell, con
 }
 
 // Inputs: grad_h, grad_cell, input, weights, bias, old_h, old_cell. new_cell and gates are
-// functions of the inputs, whose gradients include what flows through them.
+// functions of the inputs, so the inputs' gradients include theirs.
 struct LltmCellBackwardBackward
     : OpNode<LltmCellBackwardBackward, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> {
   static constexpr const char* kName = "LltmCellBackwardBackward";
@@ -176,7 +176,7 @@ struct LltmCellBackward
   }
 };
 
-// The tangents of new_h, new_cell and gates (without the bias, as they are).
+// The tangents of new_h, new_cell and gates (which do not include the bias).
 static void set_forward_tangents(const Tensors3& out, const CellTensors& of) {
   const CellComposition step(each(of, primal), each(of, tangent));
   const CellStates moved = step.forward();
@@ -188,8 +188,8 @@ static void set_forward_tangents(const Tensors3& out, const CellTensors& of) {
   set(std::get<2>(out), step.product.tangent);
 }
 
-// What lltm_cell calls, so that outer levels of torch.func see one op with all its derivatives.
-// In reverse mode gates have no gradient: the backward op counts them in the inputs.
+// lltm_cell calls this, so that outer levels of torch.func see one op with all its derivatives. In
+// reverse mode gates have no gradient: the backward op adds it to those of the inputs.
 static Tensors3 lltm_cell_forward_autograd(c10::DispatchKeySet keys, const Tensor& input,
                                            const Tensor& weights, const OptionalTensor& bias,
                                            const Tensor& old_h, const Tensor& old_cell) {

@@ -50,7 +50,7 @@ std::pair<Tensor, Tensor> x_gradients(const Tensor& grad_gates, const Tensor& we
 }
 
 // Up to these sizes a kernel that includes the products is faster: separate GEMMs would have few
-// blocks, and each costs the host a launch.
+// blocks, and each takes a launch.
 constexpr int64_t kFewRows = 32, kFewUnits = 8192, kFewColumns = 2048;
 
 bool columns_adjacent(const Tensor& t) { return t.stride(-1) == 1 || t.size(-1) <= 1; }

@@ -104,9 +104,9 @@ static void affine_scan_cpu(const AffineScan& args, at::Device) {
   });
 }
 
-// ---- autograd: the gradients run through the same steps the other way
+// ---- autograd: the gradients run through the same steps in reverse
 
-// The result before each step, and 0 where none is read.
+// The result before each step; 0 where a reset keeps it from being read.
 static Tensor results_before(const Tensor& result, const Tensor& start, const Tensor& reset,
                              bool reverse) {
   const Tensor first = start.unsqueeze(0);
@@ -115,13 +115,14 @@ static Tensor results_before(const Tensor& result, const Tensor& start, const Te
   return reset.defined() ? before.masked_fill(reset, 0) : before;
 }
 
-// Both factors are 0 where nothing passes: NaN of one would reach the other's derivative.
+// Zeros where a reset blocks the product: a NaN factor would otherwise reach the other's
+// derivative.
 static Tensor passing(const Tensor& product, const Tensor& reset) {
   return reset.defined() ? product.masked_fill(reset, 0) : product;
 }
 
-// The gradients of all results, those of later ones included, and that of start: [T, B, H] and
-// [B, H].
+// The gradients of all results, including contributions through later ones, [T, B, H], and that of
+// start, [B, H].
 static Tensors2 sums_of_gradients(const Tensor& grad, const Tensor& keep, const Tensor& start,
                                   const Tensor& reset, bool reverse) {
   const Tensor none = at::zeros_like(start), row = none.unsqueeze(0);

@@ -1,8 +1,8 @@
-// affine_scan: result[t] = keep[t] * result[t - 1] + add[t], the sums over time that a cell's state
-// is, in one pass over T steps. `start` precedes the first step; with `reverse` the first step is
-// the last in time. keep, add and the result are [T, B, H], start [B, H], all float32 or all
-// float64. Where reset, bool [T, B, 1], is true, the result is add[t]: neither values (NaN and inf
-// included) nor derivatives cross it. Layers call it, and its derivative is itself.
+// affine_scan: result[t] = keep[t] * result[t - 1] + add[t], the recurrence of a cell's state, in
+// one pass over T steps. `start` precedes the first step; with `reverse` the first step is the last
+// in time. keep, add and the result are [T, B, H], start [B, H], all float32 or all float64. Where
+// reset, bool [T, B, 1], is true, the result is add[t]: neither values (NaN and inf included) nor
+// derivatives cross it. Layers call it. Its derivative is another affine_scan.
 #pragma once
 
 #include "common/tensors.h"
@@ -13,7 +13,7 @@ namespace treadle {
 using AffineScanSignature = Tensor(const Tensor& keep, const Tensor& add, const Tensor& start,
                                    const OptionalTensor& reset, bool reverse);
 
-// An undefined `reset` is none.
+// An undefined `reset` means no resets.
 Tensor affine_scan(const Tensor& keep, const Tensor& add, const Tensor& start, const Tensor& reset,
                    bool reverse);
 

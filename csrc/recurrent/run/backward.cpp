@@ -1,5 +1,5 @@
-// recurrent_layer_backward on all devices: the steps give the gradients of all gates, from which
-// products and sums over all steps compute those of input, weights and bias. Twin: forward.cpp.
+// recurrent_layer_backward on all devices: the steps compute the gradients of all gates; products
+// and sums over all steps then give those of input, weights and bias. Twin: forward.cpp.
 #include <ATen/Functions.h>
 
 #include "common/flush.h"
@@ -9,8 +9,8 @@
 namespace treadle {
 namespace {
 
-// Gates [S, GH] of direction d, from what h was before each step. All h are known, so that one
-// product computes the gates of all steps.
+// Gates [S, GH] of direction d, from h before each step. All h are known, so one product computes
+// the gates of all steps.
 Tensor recompute_gates(const LayerRun& run, int64_t d, const Tensor& previous_h) {
   const LayerArguments& a = run.arguments;
   const auto work = [&](const Tensor& t) { return cast(parameter_of(a, t, d), run.work); };
@@ -54,9 +54,9 @@ Tensor recompute_c(const LayerRun& run, int64_t d, const Tensor& gates) {
 }
 
 struct Gradients {
-  LayerGradients whole;  // of backends that write them in place; of others `input`, and those below
+  LayerGradients whole;  // for backends that write in place; others use `input` and these
   StateGradients states;
-  Tensor bias_sums;  // [D, parts, GH], of grad_gates, where the grid adds them up
+  Tensor bias_sums;  // [D, parts, GH], sums of grad_gates, if the grid computes them
   std::vector<Tensor> weight_ih, weight_hh, bias_ih, bias_hh;  // one a direction
 };
 
@@ -85,10 +85,10 @@ struct Backward {
     if (run.idle()) return at::empty({rows, width}, options);
     const Tensor g = aligned(recompute ? recompute_gates(run, d, previous_h) : gates[d]);
     const Tensor c = recompute_c(run, d, g);
-    // Recomputed gates are overwritten, each by its gradient.
+    // Each recomputed gate is overwritten by its gradient.
     const bool in_place = recompute && run.work == g.scalar_type();
     const Tensor result = in_place ? g : at::empty({rows, width}, options);
-    // Maybe a copy, which must outlive its readers.
+    // Possibly a copy, which must outlive its readers.
     const Tensor grad_rows = grads.output.defined() ? run.rows(grads.output) : Tensor();
     MatrixView grad;
     if (grad_rows.defined()) {
@@ -144,12 +144,12 @@ struct Backward {
     return at::where(mark, by, found);
   }
 
-  // What follows from grad_gates [S, GH] by products and sums over all steps. `previous` is
-  // previous_h(d), or undefined if it is not known yet.
+  // The gradients that products and sums over all steps compute from grad_gates [S, GH]. `previous`
+  // is previous_h(d), or undefined if that is not computed yet.
   void parameters(int64_t d, const Tensor& grad_gates, Tensor previous, Gradients& found) const {
     const LayerArguments& a = run.arguments;
     if (run.backend.parameters != nullptr) {
-      // Only these read h before each step from parts of the output.
+      // Needed only here: otherwise h before each step is read from parts of the output.
       const bool moved = a.batch_sizes.defined() || run.resets.marks.defined();
       if (mask[4] && moved && !previous.defined()) previous = previous_h(d);
       add_parameters(run, mask, d, grad_gates.const_data_ptr(), found.bias_sums, output, previous,
@@ -172,7 +172,7 @@ struct Backward {
     }
     if (!mask[5] && !mask[6]) return;
     const Tensor total = grad_gates.sum(0);
-    // Each in memory of its own, which holds nothing else.
+    // Each in separate memory that holds nothing else.
     const bool whole = run.cell.same_gates();
     const Tensor of_bias = run.input_window(total);
     if (mask[5]) found.bias_ih.push_back(whole ? of_bias : of_bias.clone());
@@ -190,11 +190,11 @@ struct Backward {
     parameters(d, of_gates, previous, found);
   }
 
-  // grad_gates [D, S, GH]; and those of h0 and c0, where they are needed.
+  // grad_gates [D, S, GH], and the gradients of h0 and c0 if needed.
   Tensor all_directions(Gradients& found) const {
     const Tensor result = at::empty({run.sizes.directions, run.sequence.rows, run.width()},
                                     run.arguments.input.options());
-    // Recomputed gates are overwritten here, too, if the kernels let that be.
+    // Recomputed gates are overwritten here, too, if the kernels allow it.
     const Tensor again = run.reads_words() && recompute ? at::empty_like(result) : result;
     for (int64_t d = 0; d < run.sizes.directions && recompute; ++d) {
       again[d].copy_(recompute_gates(run, d, previous_h(d)));
@@ -234,7 +234,7 @@ struct Backward {
   }
 };
 
-// The gradient of reset_h or reset_c, from that of each step and row [D, S, H].
+// The gradient of reset_h or reset_c, from the gradients for each step and row [D, S, H].
 Tensor of_replaced(const LayerRun& run, const Tensor& grad, const Tensor& model) {
   if (!grad.defined()) return grad;
   const Tensor found = run.resets.per_step ? grad.view(model.sizes())

@@ -1,5 +1,5 @@
-// recurrent_layer on the CPU: products over all steps by ATen, steps by cpu/rows.cpp. Twin:
-// cuda/layer.cpp.
+// recurrent_layer on the CPU: ATen computes products over all steps, cpu/rows.cpp runs the steps.
+// Twin: cuda/layer.cpp.
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
@@ -17,7 +17,7 @@ namespace {
 RecurrencePlan plan_cpu(const RecurrenceSizes& sizes, at::Device, std::string_view algorithm,
                         bool backward) {
   RecurrenceDevice device;
-  // Limits the chunks of the input product: larger ones save no time.
+  // Limits the chunks of the input product: larger ones are not faster.
   device.l2_bytes = 32 << 20;
   return make_plan(layer_op_name(), sizes, device, algorithm, backward);
 }
@@ -37,10 +37,11 @@ Tensor empty_panels(const Tensor& weight_hh) {
 }
 
 // f(begin, end) over the rows of the batch, in whole blocks. If there is work for several threads,
-// each takes about as many steps: the rows of a packed batch have different numbers of them.
+// each takes about the same number of steps: rows of a packed batch have different numbers of
+// steps.
 template <class Args, class F>
 void over_rows(const Args& args, int64_t step_work, const F& f) {
-  // A thread's least work: about 50 us of multiplications.
+  // The minimum work of a thread: about 50 us of multiplications.
   constexpr int64_t kWork = int64_t{1} << 21, kRows = cpu::kRowBlock;
   const int64_t blocks = (args.batch + kRows - 1) / kRows;
   // before[b]: the steps that blocks 0 .. b - 1 take.

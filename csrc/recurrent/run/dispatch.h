@@ -1,5 +1,4 @@
-// Between the dispatcher, which has the arguments of a layer one by one, and all else, which has
-// LayerArguments.
+// Converts between the dispatcher, which passes a layer's arguments one by one, and LayerArguments.
 #pragma once
 
 #include "recurrent/layer/check.h"
@@ -8,7 +7,7 @@ namespace treadle {
 
 // A call of recurrent_layer_backward.
 struct LayerBackwardCall {
-  LayerOutputs grads;  // of output, h_n and c_n; gates have none
+  LayerOutputs grads;  // gradients of output, h_n and c_n; gates have none
   LayerArguments arguments;
   Tensor output, gates;
   bool recompute;
@@ -16,8 +15,8 @@ struct LayerBackwardCall {
   LayerMask mask;
 };
 
-// f(before..., arguments, recompute, algorithm) as a kernel of recurrent_layer or of its forward
-// pass. Raises for an unknown cell.
+// Wraps f(before..., arguments, recompute, algorithm) as a kernel of recurrent_layer or of its
+// forward pass. Raises for an unknown cell.
 template <auto f, class... Before>
 struct LayerKernel {
   static auto call(Before... before, const Tensor& input, const OptionalTensor& batch_sizes,
@@ -42,7 +41,7 @@ struct LayerKernel {
   }
 };
 
-// f(before..., call) as a kernel of recurrent_layer_backward.
+// Wraps f(before..., call) as a kernel of recurrent_layer_backward.
 template <auto f, class... Before>
 struct LayerBackwardKernel {
   static LayerGrads call(Before... before, const OptionalTensor& grad_output,

@@ -10,8 +10,8 @@
 namespace treadle {
 namespace {
 
-// The products of some steps. If the gates are kept in the products' dtype, both share memory: each
-// product is read before its gate is written.
+// The products of some steps. If the gates are saved in the products' dtype, both share memory:
+// each product is read before its gate is written.
 Tensor input_products(const LayerRun& run, const Tensor& x, const Tensor& w_ih,
                       const Tensor& gates) {
   if (!gates.defined() || !x.is_cpu() || x.scalar_type() != run.acc) {
@@ -23,8 +23,8 @@ Tensor input_products(const LayerRun& run, const Tensor& x, const Tensor& w_ih,
   return products;
 }
 
-// For algorithms that run step by step: the states [D, B, H] that direction d's first step begins
-// with.
+// For algorithms that run step by step: replaces the states [D, B, H] with which direction d's
+// first step begins.
 void replace_first(const LayerRun& run, int64_t d, const RecurrenceStep& step, const Tensor& h,
                    const Tensor& c) {
   const LayerResets& resets = run.resets;
@@ -52,11 +52,11 @@ void* direction_data(const LayerRun& run, const Tensor& t, int64_t d) {
   return static_cast<char*>(t.mutable_data_ptr()) + d * t.nbytes() / run.sizes.directions;
 }
 
-// For fused algorithms: h of direction d before the steps, and room for h after them.
+// For fused algorithms: h of direction d before a step, and memory for h after it.
 struct Turns {
   Tensor before, after;
 
-  // A single step only reads, so it may read h0 itself.
+  // A single step only reads the state, so it may read h0 itself.
   Turns(const LayerRun& run, int64_t d, const Tensor& first_h, const Tensor& h) {
     if (first_h.defined() && run.sizes.steps == 1) {
       before = after = first_h[d];
@@ -65,12 +65,12 @@ struct Turns {
     const Tensor states = at::empty({2, h.size(1), h.size(2)}, h.options());
     before = states[0].copy_(first_h.defined() ? first_h[d] : h[d]);
     after = states[1];
-    // Backward in time rows of a packed batch begin at any step.
+    // In the reverse direction rows of a packed batch begin at different steps.
     if (d == 1 && run.arguments.batch_sizes.defined()) after.copy_(h[d]);
   }
 };
 
-// Does not count as a write: that would copy an h0 whose storage is shared lazily.
+// Uses const_data_ptr, because a write access would copy an h0 with a lazily shared storage.
 void* data_of_turn(const Tensor& t) { return const_cast<void*>(t.const_data_ptr()); }
 
 // Whether rows can be read 16 bytes at a time.
@@ -79,7 +79,7 @@ bool in_chunks(const Tensor& rows) {
          begins_at_16_bytes(rows);
 }
 
-// Pads rows with zeros to multiples of 16 bytes, which the kernels of "tiles" read at a time.
+// Pads rows with zeros to multiples of 16 bytes, the unit in which the kernels of "tiles" read.
 Tensor as_chunks(const Tensor& rows) {
   const int64_t width = rows.size(1), each = 16 / rows.element_size();
   const int64_t missing = width == 0 ? each : (each - width % each) % each;
@@ -87,8 +87,8 @@ Tensor as_chunks(const Tensor& rows) {
   return in_chunks(rows) ? rows : rows.clone(at::MemoryFormat::Contiguous);
 }
 
-// Rows for the kernels of "warp". Sizes alone decide whether these read vectors, so that the order
-// of their sums does not depend on alignment.
+// Rows for the kernels of "warp". Only the sizes decide whether these read vectors, so that the
+// order of their sums does not depend on alignment.
 Tensor as_vectors(const Tensor& rows) {
   const bool readable = rows.size(1) % 4 == 0 ? in_chunks(rows) : rows.stride(1) == 1;
   return readable ? rows : rows.clone(at::MemoryFormat::Contiguous);
@@ -124,15 +124,15 @@ Tensor as_multiplied(const LayerRun& run, const Tensor& w_hh) {
   return w_hh.is_cuda() ? w_hh.contiguous() : w_hh;
 }
 
-// Direction d, step by step. output [S, D*H]; h, c [D, B, H] are the states, but the first step
-// reads first_h if that is defined; gates [S, GH] or undefined.
+// Runs direction d step by step. output [S, D*H]; h, c [D, B, H] are the states, but the first step
+// reads first_h if defined; gates [S, GH] or undefined.
 void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const Tensor& first_h,
                    const Tensor& h, const Tensor& c, const Tensor& gates) {
   const LayerArguments& args = run.arguments;
   const RecurrenceSizes& sizes = run.sizes;
   const RecurrencePlan& plan = run.plan;
   const Tensor x = run.rows(args.input), w_hh = parameter_of(args, args.weight_hh, d);
-  // Once, not for every chunk.
+  // Cast once, not for every chunk.
   const Tensor w_ih = cast(parameter_of(args, args.weight_ih, d), run.work);
   const Tensor bias_ih = aligned(parameter_of(args, args.bias_ih, d));
   const Tensor bias_hh = aligned(parameter_of(args, args.bias_hh, d));
@@ -173,7 +173,7 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
     chunk.steps = &one;
     chunk.step_count = end - begin;
     chunk.products = matrix_view(plan.transposed ? products.t() : products);
-    // Moves the pointer to where row 0 of S would be, since the steps count rows from there.
+    // Moves the pointer to where row 0 of S would be, because the steps count rows from there.
     chunk.products.data =
         static_cast<const char*>(chunk.products.data) -
         first * chunk.products.row_stride * static_cast<int64_t>(products.element_size());
@@ -181,7 +181,7 @@ void run_direction(const LayerRun& run, int64_t d, const Tensor& output, const T
   }
 }
 
-// Without gates unless they are to be saved.
+// Gates are undefined unless `save`.
 LayerSaved run_forward(const LayerRun& run, bool save) {
   const Tensor &input = run.arguments.input, &h0 = run.arguments.h0, &c0 = run.arguments.c0;
   auto shape = input.sizes().vec();
@@ -194,8 +194,8 @@ LayerSaved run_forward(const LayerRun& run, bool save) {
     persistent_forward(run, output, h, c, gates);
     return {output, h, c, gates};
   }
-  // The kernels write h, and only the products read it: where all rows take the first step as they
-  // come, its product reads h0, and nothing is copied.
+  // The kernels write h, and only the products read it. If all rows take the first step without a
+  // reset, its product reads h0, and nothing is copied.
   const bool reads_h0 = (run.plan.is("step") || run.plan.fused()) && !run.idle() &&
                         !run.arguments.batch_sizes.defined() && !run.resets.marks.defined();
   const Tensor first_h = reads_h0 ? aligned(h0) : Tensor();

@@ -1,5 +1,5 @@
-// The steps of a layer: the rows of each in a sequence, dense or packed, and in the states. h and c
-// always hold B rows, of which a step of a packed batch moves the first ones.
+// The steps of a layer: the rows of each step in a dense or packed sequence, and in the states. h
+// and c always have B rows; a step of a packed batch updates the first ones.
 #pragma once
 
 #include <ATen/functorch/TensorWrapper.h>
@@ -37,7 +37,7 @@ class LayerSteps {
     return packed_ ? sequence.narrow(0, starts_[t], rows_[t]) : sequence.select(0, t);
   }
 
-  // The rows of a state [B, H] that step t moves, and the state with these rows replaced.
+  // The rows of a state [B, H] that step t updates, and the state with these rows replaced.
   Tensor first(const Tensor& state, int64_t t) const {
     return state.defined() && packed_ ? state.narrow(0, 0, rows_[t]) : state;
   }
@@ -50,14 +50,14 @@ class LayerSteps {
                    0);
   }
 
-  // Marks of some rows as those of all rows of step t, [rows, 1]; the others have none.
+  // Extends marks of some rows to all rows of step t, [rows, 1], with false for the others.
   Tensor rows_like(const Tensor& mark, int64_t t) const {
     if (!packed_) return mark;
     const int64_t rest = rows_[t] - mark.size(0);
     return rest > 0 ? at::constant_pad_nd(mark, {0, 0, 0, rest}) : mark.narrow(0, 0, rows_[t]);
   }
 
-  // Whether the states after a reset are given for rows, [B, H], and not for steps.
+  // Whether the replacement states are given per row, [B, H], and not per step.
   bool by_rows(const Tensor& replacement) const {
     return packed_ ? replacement.sym_size(0) == batch_ : replacement.dim() == 2;
   }
@@ -77,8 +77,8 @@ class LayerSteps {
     return {after(state.value, moved.value, t), after(state.tangent, moved.tangent, t)};
   }
 
-  // The sequence [T, B, width] or [S, width] of values or tangents of these steps, of which a
-  // missing one is zeros; undefined if all are.
+  // The sequence [T, B, width] or [S, width] of these steps' values or tangents, with zeros for
+  // missing ones; undefined if all are missing.
   Tensor join_steps(const std::vector<Dual>& steps, Tensor Dual::* part,
                     const c10::SymInt& width) const {
     bool any = false;

@@ -1,4 +1,4 @@
-// The gradients of the input and the parameters, from those of the gates, where a backend writes
+// The gradients of the input and the parameters, from those of the gates, for backends that write
 // them in place: views of tensors would take longer than the products of a short sequence.
 #include <ATen/Functions.h>
 
@@ -26,7 +26,7 @@ void make(bool needed, const Tensor& like, Tensor& found) {
   if (needed && !found.defined()) found = at::empty(like.sizes(), like.options());
 }
 
-// Makes the gradient of a missing bias, too.
+// Also makes the gradient of a missing bias.
 void make_bias(bool needed, const Tensor& weight, Tensor& found) {
   if (!needed || found.defined()) return;
   found = at::empty(weight.sizes().slice(0, weight.dim() - 1), weight.options());

@@ -1,5 +1,6 @@
-// The passes of recurrent_layer whose steps and directions are one launch. Around it: the input
-// product of all steps, and copies of what is not aligned for the kernels' 16-byte loads.
+// The passes of recurrent_layer that run all steps and directions in one launch: the input product
+// of all steps before it, and copies of tensors that are not aligned for the kernels' 16-byte
+// loads.
 #include <ATen/Functions.h>
 
 #include <limits>
@@ -10,7 +11,7 @@
 namespace treadle {
 namespace {
 
-// Elements that the kernels load at a time. A block alone loads them one by one.
+// Elements that the kernels load at a time. Kernels of a single block load them one by one.
 int64_t chunk(const LayerRun& run) { return run.plan.one_block() ? 1 : 8; }
 
 // H padded to whole chunks.
@@ -18,7 +19,7 @@ int64_t padded_width(const LayerRun& run) {
   return (run.sizes.hidden + chunk(run) - 1) / chunk(run) * chunk(run);
 }
 
-// Whether the last word of t's elements goes beyond the memory that t is part of.
+// Whether the last word of t's elements reaches beyond t's memory.
 bool ends_within_a_word(const Tensor& t) {
   if (t.numel() == 0) return false;
   int64_t last = 0;
@@ -28,20 +29,20 @@ bool ends_within_a_word(const Tensor& t) {
   return word_of(at) + 4 > begin + t.storage().nbytes();
 }
 
-// Whether the kernels' loads of t lie in its memory, at addresses that they can have.
+// Whether the kernels' loads of t stay in its memory and are aligned.
 bool aligned(const LayerRun& run, const Tensor& t) {
   if (run.reads_words()) return !ends_within_a_word(t);
   return run.plan.one_block() || begins_at_16_bytes(t);
 }
 
-// Has room for the last word if kernels read words of two elements.
+// Allocates room for the last word if kernels read words of two elements.
 Tensor empty_words(const LayerRun& run, at::IntArrayRef sizes, const at::TensorOptions& options) {
   const int64_t elements = c10::multiply_integers(sizes);
   if (!run.reads_words() || elements % 2 == 0) return at::empty(sizes, options);
   return at::empty({elements + 1}, options).narrow(0, 0, elements).view(sizes);
 }
 
-// t, whose elements are rows of `columns` one after the other, with zeros behind each row.
+// t, which consists of contiguous rows of `columns`, with each row padded by zeros.
 Tensor widened(const LayerRun& run, const Tensor& given, int64_t columns, int64_t width) {
   const Tensor t = given.contiguous();
   const int64_t rows = columns == 0 ? 0 : t.numel() / columns;
@@ -57,8 +58,8 @@ PersistentSizes sizes_of(const LayerRun& run) {
   return persistent_sizes(run.sizes, a.c0.scalar_type() == a.input.scalar_type());
 }
 
-// x W_ih^T of all steps [D, S, G * width], into `gates` [D, S, GH] where that has room for it and
-// the kernel may overwrite each product by its gate.
+// x W_ih^T of all steps [D, S, G * width], in `gates` [D, S, GH] if that has room and the kernel
+// may overwrite each product by its gate.
 Tensor products_of_all_steps(const LayerRun& run, int64_t width, const Tensor& gates) {
   const LayerArguments& a = run.arguments;
   const int64_t directions = run.sizes.directions, hidden = run.sizes.hidden;
@@ -69,7 +70,7 @@ Tensor products_of_all_steps(const LayerRun& run, int64_t width, const Tensor& g
       in_place ? gates : empty_words(run, {directions, rows, row}, a.input.options());
   Tensor weights = a.weight_ih;
   const int64_t blocks = run.cell.input_gates;
-  // Blocks of H rows, each as one row.
+  // Treats each block of H rows as one row.
   if (padded) weights = widened(run, weights, hidden * features, width * features);
   const Tensor x = with_matrix(a.input);
   weights = a.one_direction() && !padded ? with_matrix(weights) : weights.contiguous();
@@ -129,7 +130,7 @@ void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOu
   c_states.gates = gates.const_data_ptr();
   c_states.c0 = c0.const_data_ptr();
   const auto options = a.input.options().dtype(run.acc);
-  // The kernels load padding with the rest, and ignore it.
+  // The kernels also load the padding, and ignore it.
   const Tensor c = padded ? at::zeros({directions, rows, width}, options)
                           : at::empty({directions, rows, width}, options);
   c_states.c_states = c.mutable_data_ptr();

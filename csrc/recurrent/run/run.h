@@ -1,5 +1,5 @@
-// One run of recurrent_layer, forward or backward, on any backend: kernel (forward.cpp,
-// backward.cpp), checks (check.cpp), plan (plan/plan.cpp), then steps one by one or, in
+// One run of recurrent_layer, forward or backward, on any backend: the kernel (forward.cpp,
+// backward.cpp), checks (check.cpp), the plan (plan/plan.cpp), then the steps, one by one or, in
 // persistent.cpp, in one launch.
 #pragma once
 
@@ -15,9 +15,9 @@
 
 namespace treadle {
 
-// Where rows reset, as the kernels read it: contiguous, and c in acc.
+// The resets as the kernels read them: contiguous, and c in acc.
 struct LayerResets {
-  Tensor marks, h, c;  // undefined: nowhere; zeros
+  Tensor marks, h, c;  // undefined: no resets; zeros
   bool per_step = false;
 
   LayerResets(const LayerArguments& a, ScalarType acc)
@@ -38,11 +38,11 @@ struct LayerResets {
   }
 };
 
-// The `algorithm` of calls that run a cell of torch's, which is "auto" by the setting of TF32 for
-// matrix products.
+// The `algorithm` of a call that runs torch's cell: "auto", with the TF32 setting of matrix
+// products.
 inline constexpr std::string_view kCellAlgorithm = "cell";
 
-// A layer whose arguments have been checked, and how it is run.
+// A layer with checked arguments, and how to run it.
 struct LayerRun {
   const RecurrenceBackend& backend;
   const LayerArguments& arguments;
@@ -50,10 +50,10 @@ struct LayerRun {
   AsMatrixProducts precision;
   Sequence sequence;
   RecurrenceSizes sizes;
-  ScalarType acc, work;  // of sums, and of the products of grad_gates
+  ScalarType acc, work;  // dtypes of sums and of the products of grad_gates
   RecurrencePlan plan;
-  LaunchScope scope;         // whatever is launched while this run lives, is part of the plan
-  std::optional<bool> tf32;  // of products, where it is not as torch says of matrix products
+  LaunchScope scope;         // launches during this object's lifetime are part of the plan
+  std::optional<bool> tf32;  // tf32 of products, if it differs from torch's setting
   LayerResets resets;
 
   LayerRun(const RecurrenceBackend& backend, const LayerArguments& a, std::string_view algorithm,
@@ -81,7 +81,7 @@ struct LayerRun {
 
   int64_t width() const { return cell.gates * sizes.hidden; }  // GH
 
-  // The columns of gates [..., GH] that the input's product is part of, and h's.
+  // The columns of gates [..., GH] to which the input's product contributes, and those of h's.
   Tensor input_window(const Tensor& gates) const {
     return window(gates, cell.input_first, cell.input_gates);
   }
@@ -101,18 +101,19 @@ struct LayerRun {
     multiply(matrix_of(out), matrix_of(of_a), matrix_of(of_b));
     return out;
   }
-  // out = a b, without a call of the dispatcher: of backends that have it.
+  // out = a b without a dispatcher call, for backends that have it.
   void multiply(const Matrix& out, const Matrix& a, const Matrix& b) const {
     backend.multiply(out, a, b, sizes.dtype, arguments.input.device(), tf32);
   }
 
-  // No unit takes a step.
+  // Whether there is nothing to compute.
   bool idle() const { return sequence.rows == 0 || sizes.hidden == 0; }
   bool persistent() const { return plan.persistent() && !idle(); }
-  // Whether the kernels read half types in pairs; nobody may write next to a pair meanwhile.
+  // Whether the kernels read half types in pairs; the neighbour of a number must not be written
+  // meanwhile.
   bool reads_words() const { return plan.one_block() && is_half(sizes.dtype); }
 
-  // Multiplications of the larger product with a weight.
+  // The multiplications of the larger product with a weight.
   int64_t multiplications() const {
     const int64_t inputs = std::max(sizes.hidden, arguments.input.size(-1));
     return sequence.rows * width() * inputs;
@@ -134,31 +135,31 @@ struct LayerRun {
   }
 };
 
-// All directions in one launch. output [S, D*H]; h, c [D, B, H] are what the last steps leave;
+// All directions in one launch. output [S, D*H]; h, c [D, B, H] are written after the last steps;
 // gates [D, S, GH] or undefined.
 void persistent_forward(const LayerRun& run, const Tensor& output, const Tensor& h, const Tensor& c,
                         const Tensor& gates);
 
-// The gradients of the input and the parameters of a layer, as the layer has them.
+// The gradients of a layer's input and parameters, in the layer's shapes.
 struct LayerGradients {
   Tensor input, weight_ih, weight_hh, bias_ih, bias_hh;
 };
 
-// Adds to `found`, by the backend's `parameters`, what direction d has; `grad_gates` [S, GH]
-// contiguous. `previous`: h before each step [S, H], or undefined where every row takes every step
-// and none resets.
+// Computes direction d's part of `found` by the backend's `parameters`; `grad_gates` [S, GH] is
+// contiguous. `previous`: h before each step [S, H], or undefined if every row takes every step and
+// none resets.
 void add_parameters(const LayerRun& run, const LayerMask& mask, int64_t d, const void* grad_gates,
                     const Tensor& bias_sums, const Tensor& output, const Tensor& previous,
                     LayerGradients& found);
 
-// The gradients of the states that a layer or a row of it begins with; each may be undefined.
+// The gradients of initial states and of states after resets; each may be undefined.
 struct StateGradients {
   Tensor h0, c0;            // [D, B, H]
   Tensor reset_h, reset_c;  // [D, S, H] acc; zeros where no row resets
 };
 
-// grad_gates [D, S, GH], which may be the same memory as gates. grads.output, whose rows of all
-// steps are a matrix, grads.h_n and grads.c_n (contiguous) may be undefined.
+// grad_gates [D, S, GH] may share the memory of gates. grads.output, whose rows form a matrix, and
+// grads.h_n and grads.c_n (contiguous) may be undefined.
 void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOutputs& grads,
                          const StateGradients& states, const Tensor& grad_gates,
                          const Tensor& bias_sums);

@@ -27,7 +27,7 @@ std::vector<RecurrenceStep> Sequence::in_order(int64_t d, bool reversed) const {
   std::vector<RecurrenceStep> found = steps;
   for (size_t t = 0; t < found.size(); ++t) {
     const size_t at = d == 0 ? t : t + 1;
-    if (at == found.size()) continue;  // a reading begins with h0
+    if (at == found.size()) continue;  // the first step of a direction has h0
     found[t].marks = steps[at].start;
     found[t].marked_rows = steps[at].rows;
   }
@@ -73,7 +73,7 @@ Tensor Sequence::marks_before(const Tensor& marks, int64_t d) const {
   if (d == 0) return marks;
   const Tensor found = at::zeros_like(marks);
   if (steps.empty()) return found;
-  // All at once where every step has all rows.
+  // One copy if every step has all rows.
   const int64_t first = steps[0].rows, others = rows - first;
   if (rows == static_cast<int64_t>(steps.size()) * first) {
     found.narrow(0, 0, others).copy_(marks.narrow(0, first, others));

@@ -1,5 +1,5 @@
-// sine_linear on CUDA: device guard, stream, and which kernel of kernels/sine_linear/launchers.h.
-// Twin: cpu.cpp.
+// sine_linear on CUDA: the device guard, the stream, and the choice of a kernel of
+// kernels/sine_linear/launchers.h. Twin: cpu.cpp.
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
 

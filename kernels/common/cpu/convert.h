@@ -1,7 +1,7 @@
-// load: n stored elements of type T, stride_bytes apart -> buf[0..n) of the type computed in.
-// store: the way back, rounded once to nearest even (to half types by way of float, as torch does).
-// Half and bfloat16 NaNs stay NaNs; bool is stored as value != 0; integers wrap.
-// Sources may lie at any byte. Torch-free; compiled once per instruction set.
+// load: n stored elements of type T, stride_bytes apart -> buf[0..n) of the computed type. store:
+// the reverse, rounded once to nearest even (to half types through float, as torch does). Half
+// and bfloat16 NaNs stay NaNs; bool is stored as value != 0; integers wrap. Sources may be
+// unaligned. Torch-free; compiled once per instruction set.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ TREADLE_INLINE To bit_cast(From from) {
 
 TREADLE_INLINE float to_float(BFloat16 x) { return bit_cast<float>(uint32_t{x.bits} << 16); }
 
-// Integer code, so that a flush-to-zero mode of the caller does not touch subnormal halves.
+// Integer code, so that the caller's flush-to-zero mode does not change subnormal halves.
 TREADLE_INLINE float to_float(Half x) {
   const uint32_t magnitude = x.bits & 0x7fffu;
   const uint32_t sign = uint32_t{x.bits & 0x8000u} << 16;
@@ -231,7 +231,7 @@ inline void load(const char* src, int64_t stride_bytes, acc_t* __restrict buf, i
     for (int64_t i = 0; i < n; ++i) buf[i] = value;
     return;
   }
-  // Every second element, of which a compiler makes vectors if the 2 is a constant.
+  // The stride of every second element, a constant so that the compiler vectorises the loop.
   constexpr int64_t second = 2 * int64_t{sizeof(T)};
   if (stride_bytes == second) {
     for (int64_t i = 0; i < n; ++i) buf[i] = from_stored<T, acc_t>(read<T>(src + i * second));

@@ -1,8 +1,8 @@
-// Runs a formula over matrices of any strides. Long dense rows are computed where they lie; short,
+// Runs a formula over matrices of any strides. Long dense rows are computed without a copy; short,
 // strided and expanded ones are gathered into blocks on the stack, and their results scattered from
 // there. Shapes: N problems of R rows and C columns; elements are numbered flat over [N, R, C], and
-// a call does the elements begin .. end, so that a parallel loop may cut anywhere. Torch-free;
-// compiled once per instruction set.
+// a call does the elements begin .. end, so that a parallel loop may split them anywhere.
+// Torch-free; compiled once per instruction set.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace treadle::cpu::TREADLE_ISA {
 // Formulas compute whole groups of this many elements, so part of a block's tail is wasted work.
 inline constexpr int64_t kLanes = 16;
 
-// The formula over n elements, a multiple of kLanes: dense inputs to dense outputs, each of its
+// The formula over n elements, a multiple of kLanes: dense inputs to dense outputs, each in its
 // stored type.
 using Formula = void (*)(const char* const* in, char* const* out, int64_t n);
 
@@ -39,7 +39,7 @@ struct GatherOutput {
 namespace detail {
 
 inline constexpr int64_t kBlock = 256;
-// A run is computed where it lies from this length.
+// Runs of at least this length are computed without a copy.
 inline constexpr int64_t kLongRun = 64;
 inline constexpr int64_t kMaxElementSize = 8;
 

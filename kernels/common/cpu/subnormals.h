@@ -28,7 +28,7 @@ inline unsigned flush_subnormals() {
 #endif
 }
 
-// While it lives, in its thread.
+// Flushes subnormals in its thread while it lives.
 class FlushSubnormals {
  public:
   FlushSubnormals() : before_(flush_subnormals()) {}

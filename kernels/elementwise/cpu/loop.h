@@ -19,7 +19,7 @@ inline constexpr int64_t kBlock = 512;
 template <class F, class T, class... In>
 inline constexpr bool kHasOwnLoop = std::is_invocable_v<F, T*, int64_t, const In*...>;
 
-// T, whatever I is: to repeat T once an input.
+// T, whatever I is: repeats T once per input.
 template <class T, size_t I>
 using First = T;
 
@@ -41,7 +41,7 @@ TREADLE_INLINE void apply(const F& f, T* out, int64_t n, const In*... in) {
   }
 }
 
-// apply() on operands in memory. 256-bit vectors exhaust its bandwidth; unaligned 512-bit ones
+// apply() on operands in memory. 256-bit vectors saturate memory bandwidth; unaligned 512-bit ones
 // cross cache lines.
 template <class F, class T, class... In>
 #if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
@@ -67,7 +67,7 @@ template <class common_t, class F, size_t... I>
 void dense_row(const F& f, char* const* data, int64_t n, std::index_sequence<I...> inputs) {
   constexpr bool own_loop = has_own_loop<F, acc_t<common_t>>(std::index_sequence<I...>{});
   if constexpr (is_half_type<common_t>) {
-    // 32 stay in registers; a loop of f's own wants more.
+    // 32 stay in registers; a loop of f's own gets more.
     constexpr int64_t size = own_loop ? kBlock : 32;
     int64_t begin = 0;
     if constexpr (!own_loop) {
@@ -243,7 +243,7 @@ void loop(const Tile2d& tile, const F& f) {
         (i == 0 || sizeof(common_t) == 8 || tile.strides[i] != 2 * int64_t{sizeof(common_t)});
     rows = rows && kinds[i] != InRow::kElsewhere;
     turned = turned || kinds[i] == InRow::kTurned;
-    // A loop of f's own takes two inputs only as they are.
+    // A loop of f's own with two inputs cannot repeat an element of one.
     if (own_loop && kInputs > 1) rows = rows && kinds[i] != InRow::kRepeated;
   }
   if (rows && turned && tile.size0 >= 8 && tile.size1 >= 8) {

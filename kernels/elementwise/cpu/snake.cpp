@@ -6,7 +6,7 @@
 namespace treadle::cpu::TREADLE_ISA {
 namespace {
 
-// use(i, waves of t[i]) for n <= kBlock of them.
+// Calls use(i, waves of t[i]) for i < n; n <= kBlock.
 template <class scalar_t, bool kCosine, class T = acc_t<scalar_t>, class F>
 TREADLE_INLINE void for_waves(const T* t, int64_t n, const F& use) {
   if (any_beyond(t, n, math::kSnakeNear<scalar_t>)) {
@@ -46,7 +46,7 @@ struct SnakeOfChannel {
   }
 };
 
-// n <= kBlock elements with a factor each, and one for the scale of its inverse; out may be x.
+// n <= kBlock elements, each with a factor and the scale of its inverse; out may be x.
 template <class scalar_t, class T = acc_t<scalar_t>>
 void block_of_elements(T* out, int64_t n, const T* x, const T* alpha, const T* scale,
                        const T* inverse) {
@@ -65,7 +65,7 @@ void block_of_elements(T* out, int64_t n, const T* x, const T* alpha, const T* s
   }
 }
 
-// Elements that each have parameters of their own.
+// Elements with separate parameters.
 template <class scalar_t>
 struct SnakeOfElements {
   using T = acc_t<scalar_t>;
@@ -175,7 +175,7 @@ class SnakeBlocks {
     return tile.data[operand] + column * tile.strides[operand] + row * tile.strides[4 + operand];
   }
 
-  // The factors of n channels, starting with that of an element.
+  // The factors of n channels, starting with the channel of an element.
   void set(int64_t column, int64_t row, const int64_t* strides, int64_t n) {
     T beta[kBlock];
     load_as<scalar_t>(tile.dtypes[2], at(2, column, row), strides[2], alpha, n);
@@ -191,7 +191,7 @@ class SnakeBlocks {
   // `rows` rows of n elements.
   void compute(int64_t column, int64_t n, int64_t row, int64_t rows) {
     const int64_t *step = tile.strides, *next = tile.strides + 4, size = rows * n;
-    // Rows that follow each other are one.
+    // Rows that are adjacent in memory are loaded as one.
     const bool dense = next[0] == n * step[0] && next[1] == n * step[1];
     const int64_t length = dense ? size : n;
     const int64_t pieces = size / length;
@@ -205,10 +205,10 @@ class SnakeBlocks {
   }
 };
 
-// Rows up to here share a block.
+// Rows of at most this length share a block.
 inline constexpr int64_t kShortRow = kBlock / 4;
 
-// The sums of a row are those of as many lanes, whatever the vectors of the processor.
+// A row is summed in this many lanes, so that the bits do not depend on the processor's vectors.
 inline constexpr int kLanes = 16;
 
 template <class T>
@@ -222,7 +222,7 @@ struct Sums {
   }
 };
 
-// n <= kBlock; what is left of the last lanes is zeros.
+// n <= kBlock; the last lanes are padded with zeros.
 template <class T>
 void add_to(T (&lanes)[kLanes], T (&values)[kBlock], int64_t n) {
   const int64_t end = (n + kLanes - 1) / kLanes * kLanes;
@@ -302,7 +302,7 @@ void snake(const Tile2d& tile, const SnakeForm& form) {
   });
 }
 
-// One chunk of a channel each, counted channel by channel within a chunk.
+// begin and end count chunks of single channels; the channel changes fastest.
 void snake_backward(const SnakeBackwardArgs& args, int64_t begin, int64_t end) {
   const SnakeCpuChunks chunks(args);
   visit_floating(args.dtype, [&](auto type) {

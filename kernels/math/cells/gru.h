@@ -2,8 +2,8 @@
 // input's part of the candidate, which torch.nn.GRU's reset gate does not multiply:
 //   r = sigmoid(g1), z = sigmoid(g2), n = tanh(g3 + r g0); new_h = (1 - z) n + z old_h
 // and its backward. h's products are those of the first three gates, the input's of the last three,
-// so that both lie together. The cell's state is h itself, before it is rounded to its dtype.
-// Twin in plain PyTorch: treadle.reference.gru_cell.
+// so that the gates of each product are adjacent. The cell's state is h itself, before it is
+// rounded to its dtype. Twin in plain PyTorch: treadle.reference.gru_cell.
 #pragma once
 
 #include "kernels/math/activations.h"
@@ -78,8 +78,8 @@ struct GruRecurrence {
   }
 };
 
-// Forward for states that are rounded to a half type: cheaper sigmoids, but no cheaper tanh: h is
-// the sum that is carried on, where its error would add up.
+// Forward for states that are rounded to a half type: cheaper sigmoids, but the accurate tanh,
+// because its error would accumulate in h.
 template <class acc>
 struct GruRecurrenceOfHalves : GruRecurrence<acc> {
   static TREADLE_HD auto forward(const acc (&g)[4], acc old_cell) {

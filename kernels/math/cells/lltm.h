@@ -11,7 +11,7 @@
 
 namespace treadle::math {
 
-// When the composition's gates round: to 0 up to `zero`, to 1 within `sigmoid_one` or `tanh_one`
+// Where the composition's gates round: to 0 up to `zero`, to 1 within `sigmoid_one` or `tanh_one`
 // of 1.
 template <class state_t>
 struct GateRounding {
@@ -62,7 +62,7 @@ struct LltmCell {
     return {tanh_of_halves(new_cell) * sigmoid_of_halves(g1), new_cell};
   }
 
-  // The factors of the gradients, which do not depend on them: computed while those arrive.
+  // Factors that the backward pass can compute before the gradients arrive.
   struct Slopes {
     SigmoidPair<T> i, o;
     Elu<T> z;
@@ -104,7 +104,7 @@ struct LltmCell {
     return x * gate;
   }
 
-  // Products in autograd's order: they overflow where its do.
+  // Multiplies in autograd's order, so that products overflow where autograd's do.
   static TREADLE_HD T through_sigmoid(T grad, SigmoidPair<T> s) {
     const bool closed = is_inf(grad) & (s.complement <= T(Rounding::sigmoid_one));
     return through_gate(grad * select(closed, T(0), s.complement), s.value);
@@ -116,9 +116,9 @@ struct LltmCell {
   }
 };
 
-// The interface for the kernels of recurrent layers: gates in an array, of which the product of h
-// W_hh^T is part of the first kStateGates and that of x W_ih^T of the last kInputGates. W_hh's rows
-// for gate g are its block weight_block(g) of H.
+// The interface for the kernels of recurrent layers: gates in an array, where h W_hh^T adds to the
+// first kStateGates and x W_ih^T to the last kInputGates. W_hh's rows for gate g are its block
+// weight_block(g) of H.
 template <class acc>
 struct LltmRecurrence {
   static constexpr int kGates = 3, kInputGates = 3, kStateGates = 3;
@@ -174,7 +174,7 @@ struct LltmRecurrence {
 };
 
 // Forward for states that are rounded to a half type: the device's tanh has a relative error of
-// about 1e-5 where float16 keeps 5e-4, and the exact one takes a third of the time between steps.
+// about 1e-5 where float16 keeps 5e-4, and the exact tanh takes a third of the time between steps.
 template <class acc>
 struct LltmRecurrenceOfHalves : LltmRecurrence<acc> {
   static TREADLE_HD auto forward(const acc (&g)[3], acc old_cell) {

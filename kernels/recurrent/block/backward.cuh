@@ -1,18 +1,18 @@
-// One block alone, backward, for any cell: block/block.cuh says how.
-// grad_h_{t-1} = grad_gates_t W_hh, after the cell's backward. Threads 2u and 2u + 1 have unit u:
-// each half of K, and one of the two rows.
+// A single block, backward, for any cell; see block/block.cuh.
+// grad_h_{t-1} = grad_gates_t W_hh, after the cell's backward. Threads 2u and 2u + 1 share unit u:
+// each has half of K, and one of the two rows.
 #pragma once
 
 #include "kernels/recurrent/block/block.cuh"
 
 namespace treadle {
 
-// K: by gate with a product with h, unit.
+// K: ordered by gate (those with a product with h), then unit.
 template <class Cell, int units>
 using BlockBackward = Block<units, 1, Cell::kStateGates * units, Cell::kGates + 2>;
 
-// One function: the weights fill the registers. Splitting it, even into inlined parts, makes the
-// compiler hold more: block_backward of 128 units then spills.
+// One function, because the weights fill the registers: with parts, even inlined ones, the compiler
+// needs more registers, and block_backward of 128 units spills.
 template <class Cell, class T, int units, bool any_resets>
 __global__ void __launch_bounds__(2 * units, 1)
     block_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
@@ -66,8 +66,8 @@ __global__ void __launch_bounds__(2 * units, 1)
                       args.sizes, args.grad_row);
   Prefetched<T, Layout::kAhead> of_gates, of_grad;
   Prefetched<float, Layout::kAhead> of_c;
-  // Prefetches step s, 4 bytes a copy: each thread what it alone reads, so wait_copies needs no
-  // barrier.
+  // Prefetches step s, 4 bytes a copy: each thread copies only what it reads itself, so wait_copies
+  // needs no barrier.
   const auto fetch = [&](int s) {
     if (own.runs(s)) {
       const uint32_t stage =
@@ -92,7 +92,8 @@ __global__ void __launch_bounds__(2 * units, 1)
                  own, args.sizes, kGates * hidden);
   __syncthreads();
 
-  // One iteration more than steps, for grad_h0. With resets, as many at a time as forward.
+  // One more iteration than steps, for grad_h0. With resets, the loop is blocked as in the forward
+  // pass.
   uint32_t wanted = resets.wanted();
   keep(wanted);
   int s = 0, last;
@@ -102,7 +103,7 @@ __global__ void __launch_bounds__(2 * units, 1)
     uint32_t marked = real ? word : 0;
 #pragma unroll 1
     for (; s <= last; ++s) {
-      if constexpr (any_resets) __builtin_assume(s >= 0);  // else % is that of signed numbers
+      if constexpr (any_resets) __builtin_assume(s >= 0);  // otherwise % is the signed one
       const bool anew = any_resets && (marked & 1);
       ptx::wait_copies<Layout::kAhead - 1>();
       const float* const stage = stages + s % Layout::kStages * Layout::kStageFloats;
@@ -111,15 +112,16 @@ __global__ void __launch_bounds__(2 * units, 1)
       for (int m = 0; m < kGates; ++m) {
         gates[m] = of_gates.get(stage + m * Layout::kThreads, m, args.gate_gate);
       }
-      // What does not depend on the gradients comes before the product, whose latency hides it.
+      // Computes everything that does not depend on the gradients before the product, whose latency
+      // hides it.
       const auto slopes = Cell::slopes(gates, of_c.get(stage + kGates * Layout::kThreads));
       const float grad_output =
           any_grad ? of_grad.get(stage + (kGates + 1) * Layout::kThreads) : 0.0f;
       const float* const state = states + (s & 1) * Layout::kStateFloats;
       float by_h[1];
       multiply_state<Layout>(weights, state, rows_each, half, by_h);
-      // A row without the step before sent zeros; their products are not added: 0 x inf would be
-      // NaN.
+      // A row without the previous step sent zeros. Their products are not added, because 0 x inf
+      // is NaN.
       if (own.runs(s - 1)) grad_h += by_h[0];
       if (any_resets && (marked & wanted)) {
         resets.hand_over(time(s - 1), row, unit, grad_h, grad_c);
@@ -147,7 +149,8 @@ __global__ void __launch_bounds__(2 * units, 1)
       }
       to.advance(own, args.sizes, s);
       fetch(s + Layout::kAhead);
-      // The one barrier of a step: the gradients are complete, and all have read the last ones.
+      // The only barrier of a step: the gradients are complete, and all threads have read the
+      // previous ones.
       __syncthreads();
     }
   } while (any_resets && last < steps);

@@ -1,10 +1,9 @@
-// Shared by both passes of a single block (IEEE fma, no tensor cores). Its layers are so small
-// that the registers of one block hold all weights as floats. Nothing is exchanged between blocks,
-// so a step is a chain of latencies. Two lanes have a unit: each sums half of K for all its gates
-// and up to two rows, a shuffle adds the other half, and each then has the unit of one row. Its
-// state stays in registers; only what all warps multiply next goes through shared memory, as
-// floats, with one barrier a step. In a half type T that is rounded to T before, and so is what is
-// stored.
+// Shared by both passes of a single block (IEEE fma, no tensor cores). Its layers are so small that
+// the registers of one block hold all weights as floats. Blocks exchange nothing, so a step is a
+// chain of latencies. Two lanes share a unit: each sums half of K for all its gates and up to two
+// rows, a shuffle adds the other half, and then each lane has the unit of one row. Its state stays
+// in registers; only the operands of the next product go through shared memory, as floats, with one
+// barrier a step. For a half type T they are first rounded to T, like everything that is stored.
 #pragma once
 
 #include "kernels/recurrent/block/word_halves.h"
@@ -12,21 +11,22 @@
 
 namespace treadle {
 
-// In half types, clusters of sm_90 are faster than a block with more units.
+// In half types, clusters of sm_90 are faster than a block with more units than this.
 constexpr bool block_has_code(bool sm90, bool half, int units) {
   return !sm90 || !half || units <= kHalfBlockUnits;
 }
 
-// all_k: K of the layer; `sums` outputs a unit; `arrays` numbers of a unit prefetched a step.
+// all_k: K of the layer; `sums`: outputs per unit; `arrays`: numbers per unit that are prefetched
+// each step.
 template <int units, int sums, int all_k, int arrays>
 struct Block {
   static constexpr int kThreads = 2 * units;
   static constexpr int kRows = kBlockRows;  // at most
   static constexpr int kSums = sums;
   static constexpr int kDepth = all_k / 2;
-  // Independent chains a sum: a warp alone on its scheduler waits for each of its additions.
+  // Independent chains per sum: a warp that has a scheduler to itself waits for each addition.
   static constexpr int kChains = sums > 1 ? (kThreads > 128 ? 1 : 2) : 4;
-  // Padded, so that the two rows that a warp stores at once lie in different banks.
+  // Padded, so that the two rows that a warp stores together are in different banks.
   static constexpr int kRowFloats = all_k + kWarp / 2;
   static constexpr int kAhead = 7, kStages = 8;  // one stage is read while one is overwritten
 
@@ -37,11 +37,11 @@ struct Block {
   static_assert(sums * kDepth <= kFp32Weights);
 };
 
-// k of a thread's i-th weight, relative to its first: lanes alternate every four k, so that two
-// lanes read 32 contiguous bytes.
+// k of a thread's i-th weight, relative to its first: the two lanes alternate every four k, so that
+// together they read 32 contiguous bytes.
 __device__ __forceinline__ constexpr int block_k(int i) { return i / 4 * 8 + i % 4; }
 
-// A number as float; no store of this launch may change it.
+// Loads a number as float; no store of this launch may change it.
 template <class T>
 __device__ __forceinline__ float load_wide(const void* from, int64_t at) {
   if constexpr (is_half_type<T>) {
@@ -51,8 +51,8 @@ __device__ __forceinline__ float load_wide(const void* from, int64_t at) {
   }
 }
 
-// x rounded to T. Of bfloat16 one instruction gives the float: that of a pair, whose other number
-// is 0. The one of a single number is slower.
+// x rounded to T. For bfloat16 this uses the instruction for a pair, whose other number is 0,
+// because the one for a single number is slower.
 template <class T>
 __device__ __forceinline__ float rounded_to(float x) {
   if constexpr (std::is_same_v<T, BFloat16>) {
@@ -64,9 +64,9 @@ __device__ __forceinline__ float rounded_to(float x) {
 }
 
 // A thread's prefetches from an array of T: 4 bytes of a stage for each number. In half types these
-// include a neighbour. This thread ignores it, but no thread may write it meanwhile, so results
-// must not overwrite inputs. cp.async reads whole words whatever its src-size says: an array with
-// an odd number of elements needs room for the last word.
+// include a neighbour. This thread ignores it, but no thread may write it at the same time, so
+// results must not overwrite inputs. cp.async reads whole words whatever its src-size, so an array
+// with an odd number of elements needs room for the last word.
 template <class T, int ahead>
 struct Prefetched {
   WordHalves<ahead> halves;
@@ -80,12 +80,12 @@ struct Prefetched {
     }
   }
 
-  // Once a step, whether it was copied or not.
+  // Call it once per step, whether or not the step was copied.
   __device__ __forceinline__ void note(const T* at) {
     if constexpr (is_half_type<T>) halves.note(reinterpret_cast<uintptr_t>(at));
   }
 
-  // Gate m of the step that is read now, `ahead` - 1 before the last one copied.
+  // Gate m of the current step, which is `ahead` - 1 steps before the last one copied.
   __device__ __forceinline__ float get(const float* slot, int m = 0, int64_t apart = 0) const {
     if constexpr (is_half_type<T>) {
       return widen(reinterpret_cast<const T*>(slot)[halves.of_oldest(m, apart)]);
@@ -98,7 +98,7 @@ struct Prefetched {
 // The steps of one row of the batch, in the order in which they are computed.
 struct BlockRow {
   bool backward;      // in time
-  int first, length;  // its first step, and how many
+  int first, length;  // its first step, and their number
   int64_t begin;      // its row of S at step 0
 
   __device__ __forceinline__ BlockRow(const GroupRows& rows, int row, int steps, bool real,
@@ -112,7 +112,7 @@ struct BlockRow {
   }
 };
 
-// An element of a row in an array over S, advanced from step to step.
+// The address of a row's element in an array over S, advanced from step to step.
 template <class T>
 struct RowIterator {
   T* at;
@@ -126,7 +126,8 @@ struct RowIterator {
     keep(step);
   }
 
-  // Moves to the step after the s-th. It is on the critical path: without packing, one addition.
+  // Moves to the step after the s-th. It is on the critical path; for dense batches it is one
+  // addition.
   __device__ __forceinline__ void advance(const BlockRow& row, const PersistentSizes& sizes,
                                           int s) {
     if (sizes.starts == nullptr) {
@@ -139,8 +140,8 @@ struct RowIterator {
   }
 };
 
-// W_hh's product with the state, for this thread's unit and row. Sums have several chains, so that
-// additions need not wait for each other.
+// W_hh's product with the state, for this thread's unit and row. Several chains per sum, so that
+// additions do not wait for each other.
 template <class Layout>
 __device__ __forceinline__ void multiply_state(
     const float (&weights)[Layout::kSums][Layout::kDepth], const float* state, int rows, int half,

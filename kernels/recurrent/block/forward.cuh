@@ -1,6 +1,6 @@
-// One block alone, forward, for any cell: block/block.cuh says how.
-// gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. Threads 2u and 2u + 1 have unit u:
-// each half of K, and one of the two rows.
+// A single block, forward, for any cell; see block/block.cuh.
+// gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. Threads 2u and 2u + 1 share unit u:
+// each has half of K, and one of the two rows.
 #pragma once
 
 #include "kernels/recurrent/block/block.cuh"
@@ -10,8 +10,8 @@ namespace treadle {
 template <class Cell, int units>
 using BlockForward = Block<units, Cell::kStateGates, units, Cell::kGates>;
 
-// One function: the weights fill the registers. Splitting it, even into inlined parts, makes the
-// compiler hold more: block_backward of 128 units then spills.
+// One function, because the weights fill the registers: with parts, even inlined ones, the compiler
+// needs more registers, and block_backward of 128 units spills.
 template <class Cell, class T, int units, bool any_resets>
 __global__ void __launch_bounds__(2 * units, 1)
     block_forward(const __grid_constant__ PersistentForward args, int rows_each) {
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(2 * units, 1)
     for (int i = 0; i < Layout::kDepth; ++i) {
       weights[m][i] = block_k(i) < count ? widen(at[block_k(i)]) : 0.0f;
     }
-    __syncthreads();  // else the compiler keeps the addresses of all gates at once, and spills
+    __syncthreads();  // otherwise the compiler keeps the addresses of all gates, and spills
   }
   const int64_t own_state = (d * args.sizes.batch + rows.first + row) * hidden + unit;
   T first_h = real ? static_cast<const T*>(args.h0)[own_state] : T{};
@@ -59,15 +59,15 @@ __global__ void __launch_bounds__(2 * units, 1)
     c = resets.first_c(anew, c, row, unit);
   }
   const int place = row * Layout::kRowFloats + unit;
-  float h = widen(first_h);  // a number of T
+  float h = widen(first_h);  // representable in T
   states[place] = h;
 
   const BlockRow own(rows, row, steps, real, d != 0);
   RowIterator from(static_cast<const T*>(args.products) + d * args.product_direction + unit, own,
                    args.sizes, args.product_row);
   Prefetched<T, Layout::kAhead> input;
-  // Prefetches step s, 4 bytes a copy: each thread what it alone reads, so wait_copies needs no
-  // barrier.
+  // Prefetches step s, 4 bytes a copy: each thread copies only what it reads itself, so wait_copies
+  // needs no barrier.
   const auto fetch = [&](int s) {
     if (own.runs(s)) {
       const uint32_t stage =
@@ -90,8 +90,8 @@ __global__ void __launch_bounds__(2 * units, 1)
                  args.sizes, kGates * hidden);
   __syncthreads();
 
-  // With resets this loop takes the steps of one word of marks at a time: a check in each step for
-  // the next word would cost more than the marks.
+  // With resets this loop processes the steps of one word of marks at a time: checking in each step
+  // for the next word would cost more than the marks.
   uint32_t given = resets.given();
   keep(given);
   int s = 0;
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(2 * units, 1)
     uint32_t marked = real ? word : 0;
 #pragma unroll 1
     for (; s < until; ++s) {
-      if constexpr (any_resets) __builtin_assume(s >= 0);  // else % is that of signed numbers
+      if constexpr (any_resets) __builtin_assume(s >= 0);  // otherwise % is the signed one
       const bool runs = own.runs(s);
       const bool anew = any_resets && (marked & 1);
       ptx::wait_copies<Layout::kAhead - 1>();
@@ -123,7 +123,8 @@ __global__ void __launch_bounds__(2 * units, 1)
         h = rounded_to<T>(next.new_h);
       }
       if (anew) c = 0;
-      // h first: all wait for it. What is stored and prefetched comes between it and the barrier.
+      // h first, because all threads wait for it. Stores and prefetches come between it and the
+      // barrier.
       states[(~s & 1) * Layout::kStateFloats + place] = anew ? 0.0f : h;
       if (any_resets && (marked & given)) {
         states[(~s & 1) * Layout::kStateFloats + place] =
@@ -141,7 +142,8 @@ __global__ void __launch_bounds__(2 * units, 1)
         to.advance(own, args.sizes, s);
       }
       fetch(s + Layout::kAhead);
-      // The one barrier of a step: h_t is complete in its buffer, and all have read h_{t-1}.
+      // The only barrier of a step: h_t is complete in its buffer, and all threads have read
+      // h_{t-1}.
       __syncthreads();
     }
   } while (any_resets && s < steps);

@@ -1,5 +1,5 @@
-// Launches of the kernels of one block (block/block.cuh), for any cell: which of them a plan names
-// in half types; in float32 cluster/fma_launch.cuh finds it.
+// Launches the single-block kernel (block/block.cuh) that a plan names in half types, for any cell;
+// cluster/fma_launch.cuh does so in float32.
 #pragma once
 
 #include "kernels/recurrent/block/backward.cuh"

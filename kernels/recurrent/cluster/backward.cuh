@@ -1,8 +1,8 @@
-// Cluster kernel, backward, for any cell in half types (cluster/cluster.cuh says how blocks
-// exchange). grad_h_{t-1} = grad_gates_t W_hh: a block computes it for its own units and needs the
-// gradients of all gates of all units, so K and what is exchanged are G times as long as forward.
-// Threads: every warp multiplies all units of the block by its part of K with mma.sync m16n8k16;
-// the partial sums meet in shared memory, then each lane computes kItems units of one row. Twin:
+// Cluster kernel, backward, for any cell in half types (cluster/cluster.cuh explains the exchange).
+// grad_h_{t-1} = grad_gates_t W_hh: a block computes it for its own units and needs the gradients
+// of all gates of all units, so K and the exchange are G times as large as forward. Threads: every
+// warp multiplies all units of the block by its part of K with mma.sync m16n8k16; the partial sums
+// are added through shared memory, then each lane computes kItems units of one row. Twin:
 // kernels/recurrent/cpu/rows_backward.h.
 #pragma once
 
@@ -11,8 +11,8 @@
 
 namespace treadle {
 
-// One function: weights, addresses and the state of a thread fill the registers, and parts that
-// pass them on would need more of them.
+// One function, because weights, addresses and the state of a thread fill the registers, and
+// passing them to other functions would need more.
 template <class Cell, class T, int units, int blocks, bool any_resets>
 __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThreads, 1)
     cluster_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
@@ -81,13 +81,13 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
   const GroupResets<any_resets> resets{args.resets, args.sizes, group};
   PassMarks<any_resets, true, kRows, Layout::kCopyWarp> marks(resets);
   SharedMarks<any_resets> words{base + Layout::kMarks, marks.before(0)};
-  const bool asks = Layout::kCopyWarp ? !computes : warp == 0;  // this warp, for marks
+  const bool asks = Layout::kCopyWarp ? !computes : warp == 0;  // whether this warp loads marks
   if (asks) words.leave(marks, 0), words.leave(marks, 1);
   // No block may send before all have initialised their barriers.
   __syncthreads();
   ptx::sync_cluster();
   if (!computes) {
-    // All steps of the copy warp. Not a function: that changes the machine code.
+    // All steps of the copy warp. Not a separate function, because that changes the machine code.
 #pragma unroll 1
     for (int s = 0; s < steps; ++s) {
       own.before();
@@ -99,8 +99,8 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
     return;
   }
 
-  // ---- what this thread sends: 16-byte chunks by st.async, to each block the same. Apart from the
-  // forward pass's: sharing it changes the machine code.
+  // ---- this thread's sends: 16-byte chunks by st.async, the same to each block. Not shared with
+  // the forward pass, because that changes the machine code.
   uint32_t send_to[Layout::kSends], send_barrier[Layout::kSends];
   int send_from[Layout::kSends];  // in the outgoing state; -1: nothing to send
   const int chunks16 = kStateGates * units * stride / 8;
@@ -137,10 +137,10 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
   keep(lane_state);
   keep(expected);
   const uint32_t own_barrier = barriers + 8 * warp;
-  // Rows that sent gradients in the step before. The others sent zeros, whose products are not even
-  // added: 0 x inf would be NaN.
+  // Rows that sent gradients in the previous step. The others sent zeros, whose products are not
+  // added, because 0 x inf is NaN.
   int given = 0;
-  // One iteration more than steps, for grad_h0.
+  // One more iteration than steps, for grad_h0.
 #pragma unroll 1
   for (int s = 0; s <= steps; ++s) {
     const int parity = s & 1;
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
     const int active = last ? 0 : rows.active(own.time(s));
     const uint32_t stage = base + Layout::kStages + s % Layout::kDepth * Layout::kStageBytes;
 
-    // ---- what does not depend on gradients, while they arrive
+    // ---- work that does not depend on gradients, while they arrive
     typename Cell::Slopes slopes[kItems];
     float grad_out[kItems];
 #pragma unroll
@@ -197,7 +197,8 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
       store_sums(base + Layout::kSums + ((warp * units + m * 16 + g) * 8 + 2 * q) * 4,
                  sum[0][m][0]);
     }
-    // All warps have read their gradients: the barriers of this parity may be armed again.
+    // After this all warps have read their gradients, so the barriers of this parity may be armed
+    // again.
     ptx::sync_threads(1, Layout::kComputing);
     if (s > 0 && lane == 0) ptx::arrive_expecting(barrier, expected);
 
@@ -206,7 +207,7 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       if (!mine) continue;
-      // Not shared with the other kernels: a function for it changes the machine code.
+      // Not shared with the other kernels, because a function changes the machine code.
       float parts[kWarps];
 #pragma unroll
       for (int k = 0; k < kWarps; ++k) {
@@ -214,11 +215,11 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
       }
       const bool real = row < rows.count && first_unit + unit[i] < hidden;
       if constexpr (any_resets) {
-        // A gradient stops at the states of a row that reset. It is stored, if requested, before
-        // the sums are there.
+        // A gradient stops at the states of a row that reset. If requested, it is stored before the
+        // sums arrive.
         if (anew && real && resets.wanted()) {
           uint32_t t = own.time(s - 1), r = row, u = first_unit + unit[i];
-          keep(t), keep(r), keep(u);  // else registers hold addresses
+          keep(t), keep(r), keep(u);  // otherwise registers hold addresses
           float all[kWarps];
 #pragma unroll
           for (int k = 0; k < kWarps; ++k) all[k] = parts[k];
@@ -254,10 +255,10 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
       }
     }
     if (last) break;
-    // A thread sends what others have computed.
+    // A thread sends values that other threads have computed.
     ptx::sync_threads(kSendBarrier, Layout::kComputing);
 
-    // ---- to all blocks, the own one too
+    // ---- to all blocks, including this one
 #pragma unroll
     for (int i = 0; i < Layout::kSends; ++i) {
       if (send_from[i] < 0) continue;
@@ -273,7 +274,7 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
     if (!Layout::kCopyWarp) own.after(s);
     given = active;
   }
-  // No block may exit while others send into its shared memory.
+  // No block may exit while others still send into its shared memory.
   ptx::sync_cluster();
 #endif
 }

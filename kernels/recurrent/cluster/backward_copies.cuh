@@ -1,6 +1,6 @@
 // Cluster kernel, backward: prefetches gates, c and grad_output some steps ahead (cp.async, kDepth
-// stages) and stores grad_gates behind the computation. One of Layout::kCopying threads: the copy
-// warp's, or all.
+// stages) and stores grad_gates after they are computed. One of Layout::kCopying threads: those of
+// the copy warp, or all.
 #pragma once
 
 #include "kernels/recurrent/cluster/cluster.cuh"
@@ -29,7 +29,7 @@ struct BackwardCopies {
     constexpr int units = Layout::kUnits, kRows = Layout::kRows, kGates = Layout::kGates;
     const int64_t hidden = args.sizes.hidden, d = group.direction, first_row = group.rows.first;
     const int64_t all_rows = group.rows.start(static_cast<int>(args.sizes.steps));
-    // Without grad_output its array is not fetched, and not read.
+    // Without grad_output nothing is fetched or read for it.
     const int arrays = args.grad_output != nullptr ? kGates + 1 : kGates;
 #pragma unroll
     for (int i = 0; i < Layout::kChunks16; ++i) {
@@ -69,12 +69,13 @@ struct BackwardCopies {
     }
   }
 
-  // Not group.backward_time(), which changes the machine code. Direction 1 ran backward in time.
+  // Does not use group.backward_time(), which changes the machine code. Direction 1 ran backward in
+  // time.
   __device__ __forceinline__ int time(int s) const {
     return group.direction == 0 ? static_cast<int>(args.sizes.steps) - 1 - s : s;
   }
 
-  // Commits a group even if there is nothing to copy: wait_copies counts groups, not bytes.
+  // Commits a group even if there is nothing to copy, because wait_copies counts groups.
   __device__ __forceinline__ void fetch(int s) const {
     if (s < args.sizes.steps) {
       const int active = group.rows.active(time(s));
@@ -102,10 +103,10 @@ struct BackwardCopies {
     ptx::wait_copies<Layout::kAhead - 1>();
   }
 
-  // Before the step barrier of step s: the stage that step s + 1 reads is there.
+  // Called before the step barrier of step s: ensures that the stage of step s + 1 has arrived.
   __device__ __forceinline__ void before() const { ptx::wait_copies<Layout::kAhead - 2>(); }
 
-  // After the step barrier of step s.
+  // Called after the step barrier of step s.
   __device__ __forceinline__ void after(int s) const {
     const int active = group.rows.active(time(s));
     const int64_t step =

@@ -1,4 +1,4 @@
-// Shared by the launchers of all cluster kernels: which kernel a plan names, and the call.
+// Shared by the launchers of all cluster kernels: finds the kernel that a plan names, and calls it.
 #pragma once
 
 #include "kernels/recurrent/engine/resets.cuh"
@@ -41,7 +41,7 @@ cudaError_t allow_clusters(void (*kernel)(P...), size_t shared_bytes, int blocks
   return cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
 }
 
-// How many blocks of a kernel without clusters are resident at once.
+// The number of resident blocks of a kernel without clusters.
 template <class... P>
 cudaError_t blocks_at_once(void (*kernel)(P...), const LaunchShape& shape, int* count) {
   int device = 0, processors = 0;
@@ -55,12 +55,12 @@ cudaError_t blocks_at_once(void (*kernel)(P...), const LaunchShape& shape, int* 
   return error;
 }
 
-// Runs a kernel or, with `at_once`, asks how many of its clusters are resident at once. GPUs before
-// sm_90 know no clusters, not even one of one block.
+// Runs a kernel or, with `at_once`, asks how many of its clusters can be resident. GPUs before
+// sm_90 support no clusters, not even of one block.
 struct ClusterCall {
   const ClusterPlan& plan;
   cudaStream_t stream;
-  int* at_once;  // none: run
+  int* at_once;  // null: run
 
   template <class Args>
   cudaError_t operator()(void (*kernel)(Args, int), int threads, size_t shared_bytes,

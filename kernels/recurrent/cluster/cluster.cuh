@@ -1,11 +1,12 @@
-// Cluster kernels, what both passes share. A cluster of blocks takes some rows of the batch through
-// all steps. Each block keeps W_hh's rows of its hidden units on the chip; every block needs all of
-// h_t for step t + 1, and the others send it with st.async into its shared memory.
+// Shared by both passes of the cluster kernels. A cluster of blocks takes some rows of the batch
+// through all steps. Each block keeps W_hh's rows of its hidden units on the chip; every block
+// needs all of h_t for step t + 1, which the other blocks send into its shared memory with
+// st.async.
 //
 // The exchanged state is stored in the order of the B operand of mma.sync: [chunk of 16 units]
 // [lane & 3][row] x 4 units. Lane q of a quad owns k = 2q, 2q+1, 2q+8, 2q+9 of a product; k is
 // permuted so that these are units 4q .. 4q+3, one 8-byte load. The weights have the same
-// permutation, and a sum over k does not mind it.
+// permutation, so the sum over k is the same.
 #pragma once
 
 #include "kernels/recurrent/engine/resets.cuh"
@@ -34,19 +35,19 @@ __device__ __forceinline__ void init_barriers(uint32_t barriers, uint32_t bytes)
   for (int i = 0; i < count; ++i) ptx::arrive_expecting(barriers + 8 * i, bytes);
 }
 
-// The exchange of states is written out in cluster/{forward,backward}.cuh: a struct for both
-// changes their machine code. What holds for both:
+// The code of the exchange is duplicated in cluster/{forward,backward}.cuh, because a shared struct
+// changes their machine code. In both:
 //
-// A thread sends its share of what the block sends (16-byte chunks by st.async, the same to every
+// A thread sends its share of the block's data (16-byte chunks by st.async, the same to every
 // block), and a warp waits for its part of K. st.async counts its bytes on an mbarrier of the
 // receiving block: data and signal are one message, no fence is needed. Two buffers, by the parity
 // of the step, are enough: a block sends h_t only after it has received all of h_{t-1}, and each
 // sender had then finished reading the buffer of h_{t-2}, which h_t overwrites.
 //
 // Step s waits for phase (s - 1) / 2 of its mbarrier, by that phase's parity. One thread arms the
-// barrier again, once all warps of this part of K have passed the wait. What it counts next is sent
-// in step s + 1, by blocks that have received what this block sends in step s, after this: no byte
-// can arrive before it is armed.
+// barrier again, once all warps of this part of K have passed the wait. The bytes that it counts
+// next are sent in step s + 1, by blocks that have received this block's data of step s, which is
+// sent after the arming. So no byte can arrive before the barrier is armed.
 
 #endif
 

@@ -1,7 +1,6 @@
-// Shared by both passes of the dense cluster kernels (cluster/dense.h; cluster/cluster.cuh says how
-// blocks exchange states). Straight-line code: every lane computes, also those of rows and units
-// that do not exist, and what they compute is not stored. No row reads another one, and units
-// beyond H send zeros.
+// Shared by both passes of the dense cluster kernels (cluster/dense.h; cluster/cluster.cuh explains
+// the exchange of states). The code has no branches: lanes of missing rows and units compute, too,
+// but do not store their results. Rows are independent, and units beyond H send zeros.
 #pragma once
 
 #include "kernels/recurrent/cluster/cluster.cuh"
@@ -9,9 +8,8 @@
 
 namespace treadle {
 
-// The B operands of a warp: `chunks` of 16 k for `columns` tiles of rows of the batch, which are
-// read in rotation. The next ones are loaded while products run. state: this lane's
-// part.
+// The B operands of a warp: `chunks` of 16 k for `columns` tiles of rows of the batch, read in
+// rotation. The next ones are loaded while products run. state: this lane's part.
 template <class Layout, int columns, int chunks, int turns>
 struct Operands {
   static constexpr int kRing = turns < 4 ? turns : 4;
@@ -37,8 +35,8 @@ struct Operands {
 };
 
 // A warp's part of W_hh as fragments of the A operand, in the order in which they are multiplied.
-// Those that do not fit registers lie in shared memory, spread evenly among the others: the next
-// one of them is loaded while products from registers run.
+// Fragments that do not fit in registers are in shared memory, interleaved evenly with the others,
+// so that each is loaded while products from registers run.
 template <class Layout>
 struct SpreadWeights {
   static constexpr int kFragments = Layout::kFragments, kKept = Layout::kKept;
@@ -65,13 +63,13 @@ struct SpreadWeights {
     }
   }
 
-  // The first of those in shared memory, which multiply() begins with.
+  // The first fragment in shared memory, which multiply() needs at its start.
   __device__ __forceinline__ uint4 first() const {
     if constexpr (kShared == 0) return {};
     return ptx::load16(shared);
   }
 
-  // The next fragment in the order of all. next: the next one of those in shared memory.
+  // The next fragment in order. next: the next one in shared memory.
   __device__ __forceinline__ uint4 take(int fragment, uint4& next) const {
     const int before = shared_before(fragment);
     if (!in_shared(fragment)) {
@@ -84,7 +82,7 @@ struct SpreadWeights {
   }
 
   // sum += W b for `rows` tiles of W's rows and `columns` of the batch's, in order of k: fragments
-  // [chunk of 16 k][rows] from `begin` on. next: the next one of those in shared memory.
+  // [chunk of 16 k][rows] from `begin` on. next: the next one in shared memory.
   template <class T, int rows, int columns, int chunks, int turns>
   __device__ __forceinline__ void multiply(int begin, uint4& next,
                                            Operands<Layout, columns, chunks, turns>& operands,
@@ -112,14 +110,14 @@ struct SpreadWeights {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-// The sends of a thread: 16-byte pieces of own states, each to one block. Some threads may lack the
-// last send.
+// The sends of a thread: 16-byte pieces of the block's states, each to one block. Some threads have
+// one send fewer.
 template <class Layout>
 struct DenseSends {
   static constexpr int kMost = shapes::ceil_div(Layout::kSends, Layout::kThreads);
   static constexpr int kPieces = Layout::kOwnBytes / 16;  // to each block
   uint32_t from[kMost], to[kMost], barrier[kMost];
-  bool last;  // whether the last piece is one
+  bool last;  // whether this thread has the last piece
 
   // bytes: of the state that one barrier counts.
   __device__ __forceinline__ DenseSends(uint32_t base, int rank, int bytes)
@@ -136,7 +134,7 @@ struct DenseSends {
     }
   }
 
-  // Own states of one parity to the states of the other.
+  // Sends own states of one parity to the states of the other.
   __device__ __forceinline__ void send(uint32_t parity, uint32_t other) const {
     uint4 pieces[kMost];
 #pragma unroll
@@ -150,17 +148,17 @@ struct DenseSends {
 };
 
 // A lane's part of an accumulator tile of 16 units and 8 rows: units g and g + 8 of rows 2q and
-// 2q + 1. Where rows are fewer, lanes q < kPairs have some.
+// 2q + 1. With fewer rows, only lanes q < kPairs have any.
 __device__ __forceinline__ uint4 words_of(const float (&sum)[4]) {
   return {__float_as_uint(sum[0]), __float_as_uint(sum[1]), __float_as_uint(sum[2]),
           __float_as_uint(sum[3])};
 }
 
-// Where a lane of a slot stands among the sums of 16 units, which lie as lanes held them.
+// The position of a slot's lane among the sums of 16 units, which are stored in the lanes' layout.
 template <class Layout>
 struct SlotPlace {
   int unit, row, byte;
-  bool exists;  // or the row is a pair's second one, beyond the last
+  bool exists;  // false if the row is the second of a pair and beyond the last
 
   __device__ __forceinline__ SlotPlace(int slot, int lane) {
     const int word = slot % Layout::kPairs * kWarp + lane, pair = word / 4 % Layout::kPairs;
@@ -172,8 +170,8 @@ struct SlotPlace {
   }
 };
 
-// Calls f(Constant<int, n>) for the slots that a warp has: `most`, or one less. Not a loop over
-// those that it has: one slot's instructions fill what another one waits for.
+// Calls f(Constant<int, n>) for the n slots of a warp: `most`, or one fewer. Not a loop over slots,
+// so that one slot's instructions hide another's latency.
 template <int most, class F>
 __device__ __forceinline__ void with_slots(bool all, bool any, const F& f) {
   if (all) {
@@ -183,7 +181,7 @@ __device__ __forceinline__ void with_slots(bool all, bool any, const F& f) {
   }
 }
 
-// Arms the barriers of parity 1 for step 1; those of parity 0 have what step 0 needs.
+// Arms the barriers of parity 1 for step 1; the data of step 0 is already there.
 template <class Layout, int count>
 __device__ __forceinline__ void begin_barriers(uint32_t base, uint32_t bytes) {
   for (int i = 0; i < 2 * count; ++i) {
@@ -196,7 +194,7 @@ __device__ __forceinline__ void begin_barriers(uint32_t base, uint32_t bytes) {
   }
 }
 
-// Zeros, so that rows and units that do not exist are finite in every stage.
+// Writes zeros, so that missing rows and units are finite in every stage.
 template <class Layout>
 __device__ __forceinline__ void clear(uint32_t from, int bytes) {
   for (int e = static_cast<int>(threadIdx.x) * 16; e < bytes; e += Layout::kThreads * 16) {

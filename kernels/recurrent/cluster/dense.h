@@ -1,14 +1,14 @@
-// The dense cluster kernels: the layouts of a block's shared memory. They take batches whose rows
-// all have all steps, without resets, of a width H that is a multiple of 8, and have as constants
-// what cluster/{forward,backward}.cuh ask at run time: the rows of a tile
-// (`stride`) and whether gates are saved. Neither torch nor CUDA, as engine/shapes.h.
+// The dense cluster kernels: the layouts of a block's shared memory. They take batches in which all
+// rows have all steps, without resets, with H a multiple of 8. Values that
+// cluster/{forward,backward}.cuh read at run time are constants: the rows of a tile (`stride`), and
+// whether gates are saved. Needs neither torch nor CUDA, like engine/shapes.h.
 #pragma once
 
 #include "kernels/recurrent/engine/shapes.h"
 
 namespace treadle {
 
-// What `reserve` registers leave for fragments of weights, of four registers each.
+// The number of fragments of weights, of four registers each, that fit next to `reserve` registers.
 constexpr int kept_fragments(int warps, int reserve, int fragments) {
   const int kept = (registers_of_warps(warps) - reserve) / 4;
   return kept < fragments ? kept : fragments;
@@ -23,8 +23,8 @@ struct DenseForward {
   static constexpr int kGroups = units / 16, kSplits = units >= 64 ? 2 : 4;
   static constexpr int kWarps = kGroups * kSplits, kThreads = kWarp * kWarps;
   static constexpr int kChunks = kHidden / 16 / kSplits;  // of 16 k, a warp
-  // Sums of 16 units lie as lanes hold them, in kPairs pairs of rows; a warp takes 32 of them at a
-  // time, and finishes at most kItems such slots.
+  // Sums of 16 units are stored in the lanes' layout, in kPairs pairs of rows; a warp takes slots
+  // of 32 sums, at most kItems of them.
   static constexpr int kPairs = (stride + 1) / 2, kSumBytes = 8 * kPairs * 16;
   static constexpr int kSlots = tiles * kPairs, kItems = shapes::ceil_div(kSlots, kSplits);
   // 16-byte pieces to send, to prefetch and (gates) to store; 8-byte stores of h.
@@ -38,7 +38,7 @@ struct DenseForward {
   static constexpr int kKept = kept_fragments(kWarps, kReserve, kFragments);
   static constexpr int kDepth = tiles == 1 ? 8 : 4, kAhead = kDepth - 2;  // stages of the input
 
-  // In bytes. Of each parity: h of all units, h of own units, barriers.
+  // In bytes. For each parity: h of all units, h of own units, barriers.
   static constexpr int kTileBytes = 32 * stride;  // of 16 units
   static constexpr int kState = 0, kOutgoing = kHidden * kRows * 2;
   static constexpr int kOwnBytes = units * kRows * 2;
@@ -53,9 +53,9 @@ struct DenseForward {
 };
 
 // Backward. A block multiplies the gradients of its own gates, which are its part of K, and sends
-// each block that block's part of the sums: these are fewer bytes than the gradients that they are
-// sums of, and need no second sum in shared memory. A warp multiplies kWide tiles of 16 units of
-// the whole layer.
+// each block that block's part of the sums. The sums have fewer bytes than the gradients and need
+// no second summation in shared memory. A warp multiplies kWide tiles of 16 units of the whole
+// layer.
 template <int gates, int state_gates, int units, int blocks, int tiles, int stride>
 struct DenseBackward {
   static constexpr int kUnits = units, kBlocks = blocks, kTiles = tiles, kStride = stride;
@@ -65,12 +65,12 @@ struct DenseBackward {
   static constexpr int kWarps = units == 16 ? 4 : units == 48 ? 12 : 8;
   static constexpr int kThreads = kWarp * kWarps;
   static constexpr int kChunks = state_gates * kGroups;  // of 16 k
-  static constexpr int kWide = kHidden / 16 / kWarps;    // tiles of 16 units, a warp
-  // As forward; all warps share the slots.
+  static constexpr int kWide = kHidden / 16 / kWarps;    // tiles of 16 units per warp
+  // As in forward; all warps share the slots.
   static constexpr int kPairs = (stride + 1) / 2, kSumBytes = 8 * kPairs * 16;
   static constexpr int kSlots = kGroups * tiles * kPairs;
   static constexpr int kItems = shapes::ceil_div(kSlots, kWarps);
-  // Items whose slopes are computed before the sums arrive: registers hold no more of them.
+  // Items whose slopes are computed before the sums arrive: as many as registers can hold.
   static constexpr int kEarly = kItems < 2 ? kItems : kWarps > 8 ? 1 : 2;
   static constexpr int kHalfFetches = (gates + 1) * kRows * units / 8;  // gates and grad_output
   static constexpr int kFetches = kHalfFetches + kRows * units / 4;     // and c
@@ -81,10 +81,10 @@ struct DenseBackward {
                                   5 * shapes::ceil_div(kFetches, kThreads) +
                                   3 * shapes::ceil_div(kQuads, kThreads);
   static constexpr int kKept = kept_fragments(kWarps, kReserve, kFragments);
-  // Stages of what forward saved.
+  // Stages of saved values.
   static constexpr int kDepth = tiles > 1 ? 4 : units == 48 ? 6 : 8, kAhead = kDepth - 2;
 
-  // In bytes. Of each parity: sums by block, of own units; own gradients; a barrier.
+  // In bytes. For each parity: sums of own units by sending block; own gradients; a barrier.
   static constexpr int kTileBytes = 32 * stride;  // gradients of a gate of 16 units
   static constexpr int kBlockSums = kGroups * tiles * kSumBytes;
   static constexpr int kState = 0, kStateBytes = blocks * kBlockSums, kOutgoing = kStateBytes;
@@ -94,7 +94,8 @@ struct DenseBackward {
   static constexpr int kStageRow = units * 2 + 16, kCRow = units * 4 + 16;
   static constexpr int kCStates = (gates + 1) * kRows * kStageRow;  // in a stage
   static constexpr int kStageBytes = kCStates + kRows * kCRow;
-  // At first, in place of all but weights: a warp's part of 16 rows of W_hh, to be transposed.
+  // Used first, in the memory of everything but weights: a warp's part of 16 rows of W_hh, to be
+  // transposed.
   static constexpr int kTurnRow = kWide * 32 + 16, kTurnBytes = 16 * kTurnRow;
   static constexpr int kWeights = kStages + kDepth * kStageBytes > kWarps* kTurnBytes
                                       ? kStages + kDepth * kStageBytes

@@ -1,14 +1,14 @@
 // Dense cluster kernel, backward (cluster/dense.cuh): grad_h_{t-1} = grad_gates_t W_hh. A block
 // multiplies its own gradients of gates by its rows of W_hh, which gives a part of grad_h of every
-// unit, and sends these sums from the accumulators to the blocks that own the units; there the
-// parts are added in the order of blocks. One barrier a step between all threads: own gradients are
-// complete. All threads copy, while sums travel. rows_each: rows a cluster. Twin:
+// unit, and sends these sums from the accumulators to the blocks that own the units; these add the
+// parts in the order of blocks. One barrier a step between all threads, when own gradients are
+// complete. All threads copy while sums travel. rows_each: rows of a cluster. Twin:
 // kernels/recurrent/cpu/rows_backward.h.
 //
-// Two buffers of sums, by the parity of the step, are enough: a block sends what is added in step
-// s + 2 after it has received what all blocks sent for step s + 1, which they did behind the
-// barrier before which their threads had read the sums of step s. For the same reason the barrier
-// that counts the bytes of step s + 2 is armed before they come: in step s, before that barrier.
+// Two buffers of sums, by the parity of the step, are enough: a block sends sums for step s + 2
+// only after it has received those of all blocks for step s + 1. The others sent these after the
+// barrier of step s, before which their threads had read the sums of step s. For the same reason
+// the mbarrier for the bytes of step s + 2 is armed in time, in step s before that barrier.
 #pragma once
 
 #include <cstring>
@@ -18,8 +18,8 @@
 
 namespace treadle {
 
-// A word that no step can be without, so that the compiler does not compute these later: what waits
-// for a barrier does not move before what is stored.
+// A word that depends on all slopes. Storing it keeps the compiler from computing them later: a
+// wait for a barrier does not move before a store.
 template <class Slopes>
 __device__ __forceinline__ uint32_t bits_of_all(const Slopes& slopes) {
   constexpr int kWords = sizeof(Slopes) / 4;
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(
   const int steps = static_cast<int>(args.sizes.steps), first_unit = rank * units;
   const int g = lane / 4, q = lane % 4;
 
-  // ---- weights transposed: columns of W_hh, two tiles of them at a time; k = (gate, own unit)
+  // ---- transposed weights: columns of W_hh, two tiles at a time; k = (gate, own unit)
   uint32_t registers[L::kKept * 4];
   const SpreadWeights<L> weights(registers, base + L::kWeights, warp, lane);
   {
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(
   __syncthreads();
   ptx::sync_cluster();
 
-  // ---- what a lane sends of a tile: the sums that it holds, units g and g + 8 of two rows
+  // ---- a lane's sends for a tile: the sums that it holds, units g and g + 8 of two rows
   uint32_t send_to[kWide], send_barrier[kWide];
 #pragma unroll
   for (int w = 0; w < kWide; ++w) {
@@ -123,13 +123,13 @@ __global__ void __launch_bounds__(
   const uint32_t lane_grads = base + L::kOutgoing + q * 8 * stride + g % stride * 8;
   const uint32_t own_barrier = base + L::kBarriers;
 
-  // One iteration more than steps, for grad_h0.
+  // One more iteration than steps, for grad_h0.
 #pragma unroll 1
   for (int s = 0; s <= steps; ++s) {
     const uint32_t parity = (s & 1) * L::kParity, other = L::kParity - parity;
     const uint32_t stage = s % L::kDepth * L::kStageBytes;
 
-    // ---- what does not depend on gradients, while they arrive
+    // ---- work that does not depend on gradients, while they arrive
     typename Cell::Slopes slopes[kItems];
     float grad_out[kItems];
     const auto prepare = [&](int i) {
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(
     ptx::wait_barrier(own_barrier + parity, s >> 1 & 1);
     if (thread == 0) ptx::arrive_expecting(own_barrier + parity, expected);
 
-    // ---- grad_h, and the cell, of all of a warp's slots at a time
+    // ---- grad_h and the cell, for all slots of a warp together
     const auto finish = [&](auto slots) {
       constexpr int kCount = decltype(slots)::value;
       float parts[kCount][blocks];
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         if (i >= L::kEarly) prepare(i);
-        // Before the first step nothing was sent.
+        // Nothing was sent before the first step.
         const float product = sum_in_pairs(parts[i]);
         if (s > 0) grad_h[i] = product;
         const auto grad = Cell::backward(slopes[i], grad_h[i] + grad_out[i], grad_c[i]);
@@ -189,11 +189,11 @@ __global__ void __launch_bounds__(
     with_slots<kItems>(has[kItems - 1], has[0], finish);
     if (s == steps) break;
     uint4 fragment = weights.first();
-    // The stage of step s + 1 is there for all behind the barrier, too.
+    // After the barrier all threads also see the stage of step s + 1.
     ptx::wait_copies<L::kAhead - 2>();
     ptx::sync_threads(kSendBarrier, L::kThreads);
 
-    // ---- products with own gradients, sent while the next ones run
+    // ---- products with own gradients, each sent while the next runs
     Operands<L, tiles, kChunks, kChunks * kWide / 2> operands(lane_grads + parity);
 #pragma unroll
     for (int w = 0; w < kWide; w += 2) {
@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(
     }
     if (args.grad_c0 != nullptr) store_c<T>(args.grad_c0, at, args.sizes.half_c, grad_c[i]);
   }
-  // No block may exit while others send into its shared memory.
+  // No block may exit while others still send into its shared memory.
   ptx::sync_cluster();
 #endif
 }

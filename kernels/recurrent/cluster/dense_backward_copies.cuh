@@ -1,5 +1,5 @@
-// Copies in the backward pass of a dense cluster kernel: the threads load saved values into stages
-// some steps ahead, and store gradients of gates.
+// Copies of the dense cluster kernel, backward: the threads load saved values into stages some
+// steps ahead, and store gradients of gates.
 #pragma once
 
 #include "kernels/recurrent/cluster/dense.cuh"
@@ -42,7 +42,7 @@ struct DenseBackwardCopies {
         piece_from[i] = (of_gates ? gates : grads) + row * each + 2 * u;
         piece_step[i] = way * batch * each;
         piece_at[i] = base + L::kStages + (m * kRows + r) * L::kStageRow + piece * 16;
-        // Without grad_output its part of a stage stays zero.
+        // Without grad_output, that part of a stage stays zero.
         fetches[i] = r < count && u < hidden && (of_gates || args.grad_output != nullptr);
       } else {
         constexpr int kEach = L::kUnits / 4;
@@ -90,18 +90,18 @@ struct DenseBackwardCopies {
   }
 };
 
-// Turns a warp's columns of W_hh, 16 rows at a time, into fragments of the A operand of its
-// transpose: rows are read 16 bytes a lane, and read as columns from shared memory.
+// Transposes a warp's columns of W_hh, 16 rows at a time, to fragments of the A operand: rows are
+// loaded 16 bytes per lane, and read as columns from shared memory.
 template <class L>
 struct WeightTurn {
   static constexpr int kEach = L::kWide * 2, kLoads = 16 * kEach / kWarp;  // 16 bytes: 8 columns
   uint32_t to, from;
   const uint16_t* at;
   int64_t hidden;
-  int row, columns;  // of this lane's 8 columns, those that exist
+  int row, columns;  // columns: how many of this lane's 8 columns exist
   bool vector;
 
-  // weight: this warp's first column; columns: that exist from there on.
+  // weight: this warp's first column; columns: the number that exist from there on.
   __device__ __forceinline__ WeightTurn(uint32_t base, int lane, const uint16_t* weight,
                                         int64_t hidden, int columns)
       : to(base + lane / kEach * L::kTurnRow + lane % kEach * 16),
@@ -114,7 +114,7 @@ struct WeightTurn {
         columns(columns - lane % kEach * 8),
         vector(reinterpret_cast<uintptr_t>(weight) % 16 == 0) {}
 
-  // 16 rows from `first` on, of which `rows` exist; zeros for what does not.
+  // Stores 16 rows from `first` on, of which `rows` exist, with zeros for the others.
   __device__ __forceinline__ void put(int64_t first, int rows) const {
     uint4 x[kLoads];
 #pragma unroll

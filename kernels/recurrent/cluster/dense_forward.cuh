@@ -1,7 +1,7 @@
 // Dense cluster kernel, forward (cluster/dense.cuh): gates_t = products_t + bias + h_{t-1} W_hh^T,
 // then the cell. Two barriers a step: between warps that share units, for the sums, and between all
-// threads, before states are sent. All threads copy, while h travels. Its sums have the order of
-// cluster/forward.cuh's. rows_each: rows a cluster. Twin: kernels/recurrent/cpu/rows_forward.h.
+// threads, before states are sent. All threads copy while h travels. Sums have the same order as in
+// cluster/forward.cuh. rows_each: rows of a cluster. Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
 #include "kernels/recurrent/cluster/call.cuh"
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(
   const int g = lane / 4, q = lane % 4;
   const bool save = args.gates != nullptr;
 
-  // ---- weights: k permuted as cluster/cluster.cuh says
+  // ---- weights: k permuted as in cluster/cluster.cuh
   uint32_t registers[L::kKept * 4];
   const SpreadWeights<L> weights(registers, base + L::kWeights, warp, lane);
   {
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(
   float c[kItems];
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
-    // Groups begin with other warps, so that schedulers share the slots.
+    // Each group begins with another warp, so that schedulers share the slots.
     const int slot = i * kSplits + (split + unit_group * L::kSlots) % kSplits;
     has[i] = slot < L::kSlots;
     const int tile = has[i] ? slot / L::kPairs : 0;
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(
     const uint32_t parity = (s & 1) * L::kParity, other = L::kParity - parity;
     const uint32_t stage = s % L::kDepth * L::kStageBytes;
 
-    // ---- what does not depend on h_{t-1}, while it arrives
+    // ---- work that does not depend on h_{t-1}, while it arrives
     float gates[kItems][kGates];
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
@@ -149,11 +149,12 @@ __global__ void __launch_bounds__(
         }
       }
     }
-    // As in cluster/forward.cuh, then the barrier of this parity may be armed for step s + 2.
+    // After this, as in cluster/forward.cuh, the barrier of this parity may be armed for step s +
+    // 2.
     ptx::sync_threads(1 + unit_group, kSplits * kWarp);
     if (rearms) ptx::arrive_expecting(own_barrier + parity, expected);
 
-    // ---- the cell, of all of a warp's slots at a time
+    // ---- the cell, for all slots of a warp together
     const auto finish = [&](auto slots) {
       constexpr int kCount = decltype(slots)::value;
       float parts[kCount][kStateGates][kSplits];
@@ -167,8 +168,7 @@ __global__ void __launch_bounds__(
           }
         }
       }
-      __syncwarp();  // else the compiler loads one after the other, to spare registers that there
-                     // are
+      __syncwarp();  // otherwise the compiler would load them one by one, to save registers
       uint16_t h[kCount];
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
@@ -184,13 +184,13 @@ __global__ void __launch_bounds__(
       }
     };
     with_slots<kItems>(has[kItems - 1], has[0], finish);
-    // The stage of step s + 1 is there for all behind the barrier, too.
+    // After the barrier all threads also see the stage of step s + 1.
     ptx::wait_copies<L::kAhead - 2>();
     ptx::sync_threads(kSendBarrier, L::kThreads);
     if (s + 1 < steps) sends.send(parity, other);
 
-    // ---- while that travels. Gates take the place of the products they came from, and are stored
-    // a step later, behind the next barrier.
+    // ---- while that travels. Gates overwrite the products they came from, and are stored one step
+    // later, after the next barrier.
     own.store_output(parity);
     if (save) {
       if (s > 0) own.store_gates((s - 1) % L::kDepth * L::kStageBytes);
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(
         }
       }
     }
-    // Into the stage of step s - 2, whose gates this thread has stored.
+    // Fetches into the stage of step s - 2, whose gates this thread has stored.
     own.fetch(s + L::kAhead < steps, (s + L::kAhead) % L::kDepth * L::kStageBytes);
   }
 
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(
         ptx::load2(place[i] + (steps - 1 & 1) * L::kParity);
     store_c<T>(args.c, state_at[i], args.sizes.half_c, c[i]);
   }
-  // No block may exit while others send into its shared memory.
+  // No block may exit while others still send into its shared memory.
   ptx::sync_cluster();
 #endif
 }

@@ -1,13 +1,13 @@
-// Copies in the forward pass of a dense cluster kernel: the threads load products of the input into
-// stages some steps ahead, and store output and gates from there.
+// Copies of the dense cluster kernel, forward: the threads load products of the input into stages
+// some steps ahead, and store output and gates from there.
 #pragma once
 
 #include "kernels/recurrent/cluster/dense.cuh"
 
 namespace treadle {
 
-// One 16-byte piece of a gate of a row for each of a thread's turns: fetched as the input's product
-// into its stage, stored as the gate that took its place; and 8 bytes of h for the output.
+// A thread's 16-byte pieces of gates: each is fetched as the input's product, and stored as the
+// gate that has overwritten it; and 8 bytes of h for the output.
 template <class L, int first_input>
 struct DenseForwardCopies {
   static constexpr int kPieces = shapes::ceil_div(L::kFetches, L::kThreads);
@@ -56,7 +56,8 @@ struct DenseForwardCopies {
     }
   }
 
-  // The next step's products to a stage. Commits even if there are none: groups are counted.
+  // Fetches the next step's products to a stage. Commits even if there are none, because groups are
+  // counted.
   __device__ __forceinline__ void fetch(bool any, uint32_t stage) {
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {

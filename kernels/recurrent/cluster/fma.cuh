@@ -1,8 +1,8 @@
-// Cluster kernels in float32, what both passes share. The plan is that of cluster/cluster.cuh, but
+// Shared by both passes of the float32 cluster kernels. They work as in cluster/cluster.cuh, but
 // products are fma on CUDA cores, IEEE float32, with the weights in registers. Weights that do not
-// fit there lie in shared memory, which then holds fewer rows. Threads divide the block's outputs
-// (kEach a thread) and K among them; sums over K meet in a warp by shuffles, then in shared memory.
-// The exchanged state is [row][K] floats.
+// fit there are in shared memory, which then holds fewer rows. Threads divide the block's outputs
+// (kEach per thread) and K among them; sums over K are added in a warp by shuffles, then through
+// shared memory. The exchanged state is [row][K] floats.
 #pragma once
 
 #include "kernels/recurrent/cluster/cluster.cuh"
@@ -11,8 +11,8 @@ namespace treadle {
 
 inline constexpr int kFp32Threads = 256, kFp32Warps = kFp32Threads / kWarp;
 
-// `outputs` of a block, `each` a thread; all_k: K of the whole layer; `arrays` of [kRows, units]
-// floats in a stage; `outgoing`: floats of a row of what the block sends or stores.
+// `outputs` of a block, `each` of a thread; all_k: K of the whole layer; `arrays` of [kRows, units]
+// floats in a stage; `outgoing`: floats per row that the block sends or stores.
 template <int outputs, int each, int all_k, int units, int arrays, int outgoing>
 struct ClusterFp32 {
   static constexpr int kEach = each;
@@ -20,7 +20,7 @@ struct ClusterFp32 {
   static constexpr int kDepth = all_k / kSplits;                                // of K, a thread
   static constexpr int kWidth = kDepth % 4 == 0 ? 4 : kDepth % 2 == 0 ? 2 : 1;  // floats a load
   static constexpr int kRows = fp32_cluster_rows(kDepth * each);                // at most
-  // The part of K in registers: all of it, or less than fits, since loads take registers, too.
+  // The part of K in registers: all of it, or less than fits, because loads also take registers.
   static constexpr int kHeld = kDepth * each <= kFp32Weights ? kDepth : kFp32Weights / each - 4;
   static constexpr int kAhead = 6, kStages = 8;
 
@@ -38,8 +38,8 @@ struct ClusterFp32 {
   static_assert(kHeld == kDepth || (kHeld % kWidth == 0 && each % 4 == 0));
 };
 
-// A thread's weights: of K its first kHeld in registers, whose array is the caller's, the others in
-// shared memory, four outputs a load.
+// A thread's weights: the first kHeld of its K in registers (the array belongs to the caller), the
+// others in shared memory, four outputs per load.
 template <class Layout>
 struct Fp32Weights {
   float (&registers)[Layout::kEach][Layout::kHeld];
@@ -75,8 +75,8 @@ struct Fp32Weights {
   }
 };
 
-// Where not all weights stay in registers the compiler would hold the addresses of all of them at
-// once, and spill: this load and the caller's barriers keep it from that.
+// If not all weights stay in registers, the compiler would keep the addresses of all of them, and
+// spill: this load and the caller's barriers prevent that.
 template <class Layout>
 __device__ __forceinline__ float load_weight(const float* at) {
   return Layout::kHeld < Layout::kDepth ? *at : __ldg(at);
@@ -89,7 +89,7 @@ __device__ __forceinline__ void multiply_rows(const Fp32Weights<Layout>& weights
   const int thread = threadIdx.x, lane = thread % kWarp, warp = thread / kWarp;
   const int split = thread / Layout::kGroups, group = thread % Layout::kGroups;
   using Load = Vector<float, Layout::kWidth>;
-  // Rows in flight: more hide the latency of loads and shuffles, where registers allow.
+  // Rows in flight: more rows hide the latency of loads and shuffles, if registers allow.
   constexpr int kAtOnce = Layout::kDepth <= 12 ? 4 : 1;
 #pragma unroll kAtOnce
   for (int r = 0; r < rows; ++r) {
@@ -127,8 +127,8 @@ __device__ __forceinline__ float sum_of_warps(const float* sums, int row, int ou
 }
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-// Sends the block's part of the state to all blocks: `rows` rows of `sent` floats, which lie
-// `apart` floats apart here and `all` at the receiver.
+// Sends the block's part of the state to all blocks: `rows` rows of `sent` floats, with a stride of
+// `apart` floats here and of `all` at the receiver.
 template <int blocks, int sent, int all, int apart = sent>
 __device__ __forceinline__ void send_rows(uint32_t outgoing, uint32_t state, uint32_t barrier,
                                           int rank, int rows) {
@@ -148,7 +148,7 @@ __device__ __forceinline__ void send_rows(uint32_t outgoing, uint32_t state, uin
 }
 #endif
 
-// Stores four floats of a row, or the first `count`. `vector`: rows are 16-byte aligned.
+// Stores four floats of a row, or only the first `count`. `vector`: rows are 16-byte aligned.
 __device__ __forceinline__ void store_floats_of(float* at, const float* from, int count,
                                                 bool vector) {
   if (vector) {

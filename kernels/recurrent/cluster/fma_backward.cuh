@@ -1,4 +1,4 @@
-// Cluster kernel in float32, backward, for any cell: cluster/fma.cuh says how.
+// Cluster kernel in float32, backward, for any cell. See cluster/fma.cuh.
 // grad_h_{t-1} = grad_gates_t W_hh, after the cell's backward. Thread e of the block has unit e %
 // units of row e / units; all threads multiply, prefetch, send and store.
 #pragma once
@@ -11,15 +11,15 @@ template <class Cell, int units, int blocks>
 using ClusterFp32Backward = ClusterFp32<units, 4, Cell::kStateGates * units * blocks, units,
                                         Cell::kGates + 2, Cell::kGates * units>;
 
-// One function: the weights fill the registers. Splitting it, even into inlined parts, makes the
-// compiler hold more: cluster_fp32_forward of 32 units then spills.
+// One function, because the weights fill the registers: with parts, even inlined ones, the compiler
+// needs more registers, and cluster_fp32_forward of 32 units spills.
 template <class Cell, int units, int blocks, bool any_resets>
 __global__ void __launch_bounds__(kFp32Threads, 1)
     cluster_fp32_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
-  constexpr int kOwn = kGates * units;  // gradients of a row, of which kSent are sent
+  constexpr int kOwn = kGates * units;  // gradients per row; kSent of them are sent
   constexpr int kSent = kStateGates * units, kAll = kSent * blocks;
   using Layout = ClusterFp32Backward<Cell, units, blocks>;
   constexpr int kRows = Layout::kRows;
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   for (int s = 0; s < Layout::kAhead; ++s) fetch(s);
   ptx::wait_copies<Layout::kAhead - 1>();
   __syncthreads();
-  ptx::sync_cluster();  // barriers are there in all blocks
+  ptx::sync_cluster();  // all blocks have initialised their barriers
 
   // This thread's unit of one row; its gradients stay in registers.
   const int row = thread / units, unit = thread % units;
@@ -105,11 +105,11 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
     grad_c = static_cast<const float*>(args.grad_c_n)[own_state];
   }
   const int64_t all_rows = rows.start(steps);
-  // Rows that sent gradients in the step before. The others sent zeros, whose products are not even
-  // added: 0 x inf would be NaN.
+  // Rows that sent gradients in the previous step. The others sent zeros, whose products are not
+  // added, because 0 x inf is NaN.
   int given = 0;
 
-  // One iteration more than steps, for grad_h0.
+  // One more iteration than steps, for grad_h0.
 #pragma unroll 1
   for (int s = 0; s <= steps; ++s) {
     const int parity = s & 1;
@@ -121,7 +121,8 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
     if (s > 0) ptx::wait_barrier(barriers + 8 * parity, (s - 1) >> 1 & 1);
     multiply_rows<Layout, kAll, units>(weights, states + parity * (Layout::kStateBytes / 4), sums,
                                        rows_each);
-    // All have read the gradients: the barrier of this parity may be armed for step s + 2.
+    // After this all threads have read the gradients, so the barrier of this parity may be armed
+    // for step s + 2.
     __syncthreads();
     if (s > 0 && thread == 0) ptx::arrive_expecting(barriers + 8 * parity, expected);
 
@@ -148,7 +149,8 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
       for (int m = 0; m < kGates; ++m) own[row * kOwn + m * units + unit] = grads[m];
     }
     if (last) break;
-    // The outgoing gradients are complete, and the stage of step s + 1 is there.
+    // After the barrier the outgoing gradients are complete, and the stage of step s + 1 has
+    // arrived.
     ptx::wait_copies<Layout::kAhead - 2>();
     __syncthreads();
 
@@ -170,7 +172,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   }
   if (real && args.grad_h0 != nullptr) static_cast<float*>(args.grad_h0)[own_state] = grad_h;
   if (real && args.grad_c0 != nullptr) static_cast<float*>(args.grad_c0)[own_state] = grad_c;
-  // No block may exit while others send into its shared memory.
+  // No block may exit while others still send into its shared memory.
   ptx::sync_cluster();
 #endif
 }

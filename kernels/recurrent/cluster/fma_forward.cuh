@@ -1,4 +1,4 @@
-// Cluster kernel in float32, forward, for any cell: cluster/fma.cuh says how.
+// Cluster kernel in float32, forward, for any cell. See cluster/fma.cuh.
 // gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. Thread e of the block has unit e %
 // units of row e / units; all threads multiply, prefetch, send and store.
 #pragma once
@@ -11,8 +11,8 @@ template <class Cell, int units, int blocks>
 using ClusterFp32Forward = ClusterFp32<Cell::kStateGates * units, 2 * Cell::kStateGates,
                                        units * blocks, units, Cell::kGates, units>;
 
-// One function: the weights fill the registers. Splitting it, even into inlined parts, makes the
-// compiler hold more: cluster_fp32_forward of 32 units then spills.
+// One function, because the weights fill the registers: with parts, even inlined ones, the compiler
+// needs more registers, and cluster_fp32_forward of 32 units spills.
 template <class Cell, int units, int blocks, bool any_resets>
 __global__ void __launch_bounds__(kFp32Threads, 1)
     cluster_fp32_forward(const __grid_constant__ PersistentForward args, int rows_each) {
@@ -69,8 +69,8 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   const uint32_t expected = static_cast<uint32_t>(rows_each) * kAll * 4;
   if (thread == 0) init_barriers<2>(barriers, expected);
 
-  // Prefetches the products of step s, 16 bytes a copy: [gate][row][unit]. A group is committed
-  // even if empty, for wait_copies counts groups.
+  // Prefetches the products of step s, 16 bytes a copy: [gate][row][unit]. Commits a group even if
+  // it is empty, because wait_copies counts groups.
   const auto fetch = [&](int s) {
     if (s < steps) {
       const int64_t start = rows.start(time(s)) + rows.first;
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   for (int s = 0; s < Layout::kAhead; ++s) fetch(s);
   ptx::wait_copies<Layout::kAhead - 1>();
   __syncthreads();
-  ptx::sync_cluster();  // barriers and h0 are there in all blocks
+  ptx::sync_cluster();  // all blocks have initialised their barriers and h0
 
   // This thread's unit of one row; c and the last h stay in registers.
   const int row = thread / units, unit = thread % units;
@@ -117,7 +117,8 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
     float* stage = stages + s % Layout::kStages * (Layout::kStageBytes / 4);
     if (s > 0) ptx::wait_barrier(barriers + 8 * parity, (s - 1) >> 1 & 1);
     multiply_rows<Layout, kAll, kOutputs>(weights, state, sums, rows_each);
-    // All have read h_{t-1}: the barrier of this parity may be armed for step s + 2.
+    // After this all threads have read h_{t-1}, so the barrier of this parity may be armed for step
+    // s + 2.
     __syncthreads();
     if (s > 0 && thread == 0) ptx::arrive_expecting(barriers + 8 * parity, expected);
 
@@ -131,7 +132,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
         if (m < kStateGates)
           gates[m] += sum_of_warps<Layout, kOutputs>(sums, row, m * units + unit);
       }
-      // A row that has ended sends its last h on.
+      // A row that has ended keeps sending its last h.
       last = state[row * kAll + first_unit + unit];
       if (real && row < active) {
         const auto next = Cell::forward(gates, c);
@@ -144,13 +145,13 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
         own[thread] = resets.template h<float>(time(s + 1), row, first_unit + unit);
         c = resets.c(time(s + 1), row, first_unit + unit);
       }
-      // Gates take the place of their products, and are stored below.
+      // Gates overwrite their products, and are stored below.
       if (save) {
 #pragma unroll
         for (int m = 0; m < kGates; ++m) in_stage[m * kRows * units] = gates[m];
       }
     }
-    // The outgoing h is complete, and the stage of step s + 1 is there.
+    // After the barrier the outgoing h is complete, and the stage of step s + 1 has arrived.
     ptx::wait_copies<Layout::kAhead - 2>();
     __syncthreads();
 
@@ -159,8 +160,8 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
                                      base + Layout::kState + (parity ^ 1) * Layout::kStateBytes,
                                      barriers + 8 * (parity ^ 1), rank, rows_each);
     }
-    // While that travels: output, gates and the next prefetch. With resets, what was sent need not
-    // be the output.
+    // While that travels: output, gates and the next prefetch. With resets, the h that was sent may
+    // differ from the output.
     if (any_resets) {
       const int64_t at = (start + row) * args.output_row + d * hidden + first_unit + unit;
       if (real && row < active) static_cast<float*>(args.output)[at] = last;
@@ -192,7 +193,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
     static_cast<float*>(args.h)[own_state] = last;
     static_cast<float*>(args.c)[own_state] = c;
   }
-  // No block may exit while others send into its shared memory.
+  // No block may exit while others still send into its shared memory.
   ptx::sync_cluster();
 #endif
 }

@@ -1,5 +1,5 @@
-// Which float32 kernel a plan names, for any cell: one block alone (block/block.cuh) or a cluster
-// (cluster/fma.cuh).
+// Finds the float32 kernel that a plan names, for any cell: a single block (block/block.cuh) or a
+// cluster (cluster/fma.cuh).
 #pragma once
 
 #include "kernels/recurrent/block/launch.cuh"

@@ -1,8 +1,8 @@
-// Cluster kernel, forward, for any cell in half types (cluster/cluster.cuh says how blocks exchange
-// h): gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. rows_each: rows a cluster.
+// Cluster kernel, forward, for any cell in half types (cluster/cluster.cuh explains the exchange of
+// h): gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. rows_each: rows of a cluster.
 // Threads: warp (unit_group, split) multiplies 16 units, all their gates, by one of kSplits parts
-// of K with mma.sync m16n8k16. The partial sums meet in shared memory; then each lane computes
-// kItems (unit, row) pairs. A copy warp prefetches and stores. Twin:
+// of K with mma.sync m16n8k16. The partial sums are added through shared memory; then each lane
+// computes kItems (unit, row) pairs. A copy warp prefetches and stores. Twin:
 // kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
@@ -11,8 +11,8 @@
 
 namespace treadle {
 
-// One function: weights, addresses and the state of a thread fill the registers, and parts that
-// pass them on would need more of them.
+// One function, because weights, addresses and the state of a thread fill the registers, and
+// passing them to other functions would need more.
 template <class Cell, class T, int units, int blocks, int tiles, bool any_resets>
 __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::kThreads, 1)
     cluster_forward(const __grid_constant__ PersistentForward args, int rows_each) {
@@ -35,13 +35,13 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
   const int steps = static_cast<int>(args.sizes.steps);
   const int first_unit = rank * units;
   const bool save = args.gates != nullptr;
-  // Rows of a tile that are exchanged: with fewer than 8 rows, fewer bytes are sent. Lanes of the
-  // rows beyond read a row twice, and their sums are not stored.
+  // The rows of a tile that are exchanged: fewer than 8 rows send fewer bytes. Lanes of missing
+  // rows read an existing row, and their sums are not stored.
   const int stride = tiles > 1 ? 8 : rows_each;
   const int tile_bytes = 32 * stride;
   const int g = lane / 4, q = lane % 4;
 
-  // ---- weights, in the order of the A operand: k permuted as cluster/cluster.cuh says
+  // ---- weights, in the order of the A operand: k permuted as in cluster/cluster.cuh
   using Weights = WarpWeights<kChunks, kStateGates, Layout::kInRegisters>;
   uint32_t in_registers[Weights::kRegisters];
   const Weights weights{in_registers, base + Layout::kWeights, warp, lane};
@@ -93,13 +93,13 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
                                                Layout::kCopyWarp ? lane : thread);
   if (!Layout::kCopyWarp || !computes) own.begin();
   SharedMarks<any_resets> words{base + Layout::kMarks, first_anew};
-  const bool asks = Layout::kCopyWarp ? !computes : warp == 0;  // this warp, for marks
+  const bool asks = Layout::kCopyWarp ? !computes : warp == 0;  // whether this warp loads marks
   if (asks) words.leave(marks, 0), words.leave(marks, 1);
   // No block may send before all have initialised their barriers and written h0.
   __syncthreads();
   ptx::sync_cluster();
   if (!computes) {
-    // All steps of the copy warp. Not a function: that changes the machine code.
+    // All steps of the copy warp. Not a separate function, because that changes the machine code.
 #pragma unroll 1
     for (int s = 0; s < steps; ++s) {
       own.before();
@@ -111,8 +111,8 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
     return;
   }
 
-  // ---- what this thread sends: 16-byte chunks by st.async, to each block the same. Apart from the
-  // backward pass's: sharing it changes the machine code.
+  // ---- this thread's sends: 16-byte chunks by st.async, the same to each block. Not shared with
+  // the backward pass, because that changes the machine code.
   uint32_t send_to[Layout::kSends], send_barrier[Layout::kSends];
   int send_from[Layout::kSends];  // in the outgoing state; -1: nothing to send
   const int chunks16 = units * tiles * stride / 8;
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
   keep(expected);
   const uint32_t own_barrier = barriers + 8 * split;
   const bool rearms = unit_group == 0 && lane == 0;
-  // Where this thread reads from a stage and from the sums.
+  // The offsets of this thread's reads from a stage and from the sums.
   uint32_t own_stage[kItems], own_sums[kItems];
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
@@ -170,11 +170,11 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
 #pragma unroll 1
   for (int s = 0; s < steps; ++s) {
     const int parity = s & 1;
-    // Not group.forward_time(), which changes the machine code.
+    // Does not use group.forward_time(), which changes the machine code.
     const int active = rows.active(d == 0 ? s : steps - 1 - s);
     const int stage = s % Layout::kDepth * Layout::kStageBytes;
 
-    // ---- what does not depend on h_{t-1}, while it arrives
+    // ---- work that does not depend on h_{t-1}, while it arrives
     float gates[kItems][kGates];
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
@@ -219,8 +219,8 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
         }
       }
     }
-    // Only the warps that share these units: a barrier a unit group. Every one of them has now read
-    // its part of h_{t-1}, so the barrier of this parity may be armed for step s + 2.
+    // A barrier per unit group, for the warps that share its units. They have now read their parts
+    // of h_{t-1}, so the barrier of this parity may be armed for step s + 2.
     ptx::sync_threads(1 + unit_group, kSplits * kWarp);
     if (s > 0 && rearms) ptx::arrive_expecting(barrier, expected);
 
@@ -232,7 +232,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
       const uint32_t to = starts.template place_of<Layout>(anew, i, outgoing);
 #pragma unroll
       for (int m = 0; m < kStateGates; ++m) {
-        // Not shared with the other kernels: a function for it changes the machine code.
+        // Not shared with the other kernels, because a function changes the machine code.
         float parts[kSplits];
 #pragma unroll
         for (int k = 0; k < kSplits; ++k) {
@@ -240,7 +240,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
         }
         gates[i][m] += sum_in_pairs(parts);
       }
-      // A row that has ended sends its last h on.
+      // A row that has ended keeps sending its last h.
       uint16_t h;
       if (row[i] < active) {
         const auto next = Cell::forward(gates[i], c[i]);
@@ -252,10 +252,10 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
       }
       ptx::store2(any_resets ? to : outgoing + place[i], h);
     }
-    // A thread sends what others have computed.
+    // A thread sends values that other threads have computed.
     ptx::sync_threads(kSendBarrier, Layout::kComputing);
 
-    // ---- to all blocks, the own one too
+    // ---- to all blocks, including this one
     if (s + 1 < steps) {
 #pragma unroll
       for (int i = 0; i < Layout::kSends; ++i) {
@@ -266,7 +266,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
       }
     }
 
-    // ---- while that travels: gates take the place of the products they came from
+    // ---- while that travels: gates overwrite the products they came from
     if (save) {
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {
@@ -293,7 +293,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
         ptx::load2(base + Layout::kOutgoing + (steps - 1 & 1) * Layout::kOutgoingBytes + place[i]);
     store_c<T>(args.c, at, args.sizes.half_c, c[i]);
   }
-  // No block may exit while others send into its shared memory.
+  // No block may exit while others still send into its shared memory.
   ptx::sync_cluster();
 #endif
 }

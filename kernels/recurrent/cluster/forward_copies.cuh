@@ -1,6 +1,6 @@
 // Cluster kernel, forward: prefetches the input's products [D, S, G, H] some steps ahead (cp.async,
-// kDepth stages) and stores output and gates behind the computation. One of Layout::kCopying
-// threads: the copy warp's, or all.
+// kDepth stages) and stores output and gates after they are computed. One of Layout::kCopying
+// threads: those of the copy warp, or all.
 #pragma once
 
 #include "kernels/recurrent/cluster/cluster.cuh"
@@ -14,7 +14,7 @@ struct ForwardCopies {
   const Group& group;
   const bool vector;
   const char* chunk16_from[Layout::kChunks16];  // products
-  char* chunk16_to[Layout::kChunks16];          // gates, which take their place
+  char* chunk16_to[Layout::kChunks16];          // gates, which overwrite them
   uint32_t chunk16_at[Layout::kChunks16];
   int chunk16_row[Layout::kChunks16], chunk16_left[Layout::kChunks16];
   char* quad_to[Layout::kQuads];  // output: four units of one row
@@ -56,12 +56,12 @@ struct ForwardCopies {
     }
   }
 
-  // Not group.forward_time(), which changes the machine code.
+  // Does not use group.forward_time(), which changes the machine code.
   __device__ __forceinline__ int time(int s) const {
     return group.direction == 0 ? s : static_cast<int>(args.sizes.steps) - 1 - s;
   }
 
-  // Commits a group even if there is nothing to copy: wait_copies counts groups, not bytes.
+  // Commits a group even if there is nothing to copy, because wait_copies counts groups.
   __device__ __forceinline__ void fetch(int s) const {
     if (s < args.sizes.steps) {
       const int active = group.rows.active(time(s));
@@ -77,18 +77,19 @@ struct ForwardCopies {
     ptx::commit_copies();
   }
 
-  // Fills the first stages. Stage 0 is there once all copying threads have returned and met.
+  // Fills the first stages. Stage 0 has arrived when all copying threads have returned and passed a
+  // barrier.
   __device__ __forceinline__ void begin() const {
     for (int s = 0; s < Layout::kAhead; ++s) fetch(s);
     ptx::wait_copies<Layout::kAhead - 1>();
   }
 
-  // Before the step barrier of step s: the stage of step s + 1 is there.
+  // Called before the step barrier of step s: ensures that the stage of step s + 1 has arrived.
   __device__ __forceinline__ void before() const { ptx::wait_copies<Layout::kAhead - 2>(); }
 
-  // After the step barrier of step s: stores step s, whose gates stand where its products stood,
-  // then refills a stage that was last read two steps ago. `unsent`: bits of rows of which another
-  // h was sent.
+  // Called after the step barrier of step s: stores step s, whose gates have overwritten its
+  // products, then refills a stage that was last read two steps ago. `unsent`: bits of rows that
+  // sent another h.
   __device__ __forceinline__ void after(int s, uint32_t unsent) const {
     const int active = group.rows.active(time(s));
     const int64_t start = group.rows.start(time(s));
@@ -115,9 +116,9 @@ struct ForwardCopies {
   }
 };
 
-// The items (unit, row) of a computing thread whose row resets: `anew` is the word of step s
-// (SharedMarks). A step does all of this while it waits for its product. It adds nothing between h
-// and the send, nor from there to the next step.
+// Resets the items (unit, row) of a computing thread: `anew` is the word of step s (SharedMarks). A
+// step does all of this while it waits for its product, so that nothing is added between h and the
+// send, or from there to the next step.
 template <bool any, int items>
 struct ForwardStarts {
   const GroupResets<any>& resets;
@@ -125,8 +126,8 @@ struct ForwardStarts {
   const int (&unit)[items], (&row)[items];
   const uint32_t (&place)[items];
 
-  // c before this step, and h before the next one into what is sent, which was last read two steps
-  // ago.
+  // Resets c before this step, and writes h before the next one to the outgoing buffer, which was
+  // last read two steps ago.
   __device__ __forceinline__ void begin(uint32_t anew, int s, uint32_t outgoing,
                                         float (&c)[items]) const {
     if constexpr (!any) return;
@@ -139,8 +140,8 @@ struct ForwardStarts {
     if (!resets.given() || anew == 0) return;
 #pragma unroll
     for (int i = 0; i < items; ++i) {
-      // Hidden: else every step computes addresses, or registers hold them, for the few that need
-      // them.
+      // Hides the values: otherwise every step computes addresses, or keeps them in registers,
+      // although few steps need them.
       uint32_t p = s, r = row[i], u = first_unit + unit[i];
       keep(p), keep(r), keep(u);
       if (now >> row[i] & 1) c[i] = resets.c(resets.template time<false>(p), r, u);
@@ -151,13 +152,13 @@ struct ForwardStarts {
     }
   }
 
-  // Where h goes: to what is sent, or to the output alone.
+  // The destination of h: the outgoing buffer, or only the output.
   template <class Layout>
   __device__ __forceinline__ uint32_t place_of(uint32_t anew, int i, uint32_t outgoing) const {
     if constexpr (!any) return 0;
     constexpr int kUnsent = Layout::kUnsent - Layout::kOutgoing;
     uint32_t to = outgoing + place[i] + (anew >> 16 >> row[i] & 1 ? kUnsent : 0);
-    keep(to);  // else the compiler computes it after h
+    keep(to);  // otherwise the compiler computes it after h
     return to;
   }
 };

@@ -1,5 +1,5 @@
-// Parts of the cluster kernels of float32 on tensor cores (cluster/fp16x2.h; cluster/cluster.cuh
-// says how blocks exchange states; engine/fp16x2.cuh how fp16x2 works): the operands, the products,
+// Parts of the float32 cluster kernels on tensor cores (cluster/fp16x2.h; cluster/cluster.cuh
+// explains the exchange of states, engine/fp16x2.cuh explains fp16x2): the operands, the products,
 // and the sums that need fma.
 #pragma once
 
@@ -9,9 +9,9 @@
 
 namespace treadle {
 
-// The B operands of a warp, a chunk of 16 k after the other: highs and lows of the large tile, then
-// of the small one both together, then its highs only. The next ones are loaded while
-// products run.
+// The B operands of a warp, one chunk of 16 k after the other: highs and lows of the large tile,
+// then highs and lows of the small tile together, then its highs only. The next operands are loaded
+// while products run.
 template <class L>
 struct SplitOperands {
   static constexpr int kRing = L::kChunks < 3 ? L::kChunks : 3;
@@ -33,7 +33,7 @@ struct SplitOperands {
     }
   }
 
-  // Addresses of this lane, in the state of parity 0.
+  // This lane's addresses in the state of parity 0.
   static __device__ __forceinline__ void places(uint32_t (&from)[4], uint32_t state, int part,
                                                 int lane) {
     const int g = lane / 4, q = lane % 4;
@@ -47,8 +47,8 @@ struct SplitOperands {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-// Sums of a warp. What is added to in tensor cores is cut off there, not rounded: so the products
-// of highs are, after two chunks each, added to `total`. `low` has products with lows, 2^11 times
+// Sums of a warp. Tensor cores truncate their accumulators and do not round them, so products of
+// highs are added to `total` after every two chunks. `low` has the products with lows, 2^11 times
 // too large.
 template <class L>
 struct SplitSums {
@@ -82,7 +82,8 @@ struct SplitSums {
         }
       }
       operands.load(k + operands.kRing, parity);
-      // Else the compiler computes all products first, and their sums take registers from weights.
+      // Otherwise the compiler computes all products first, and their sums take registers from
+      // weights.
       if (k % 2 == 1 && L::kItems == 1) __syncwarp();
     }
   }
@@ -114,8 +115,8 @@ struct SplitSums {
   }
 };
 
-// h of unit k of a row of the state, or its place there: of a row that fma multiplies its bits, of
-// others two float16 numbers.
+// h of unit k of a row of the state, or its offset there: the float's bits for a row that fma
+// multiplies, otherwise two float16 numbers.
 template <class L>
 __device__ __forceinline__ float state_of(uint32_t state, int row, int k, bool bits,
                                           float inverse) {
@@ -139,9 +140,9 @@ __device__ __forceinline__ void put_state(uint32_t state, int row, int k, float 
   ptx::store2(at + L::kHalfBytes + k % 16 * 2, split.low);
 }
 
-// Sums that tensor cores cannot give, by fma: of all rows of W_hh with the rows `rows` of the
-// batch, and of the rows of W_hh that are beyond fp16x2 with all. A warp takes its share
-// of its group's. They replace the first part's sums, and zeros replace the others'.
+// Computes by fma the sums that tensor cores cannot: all rows of W_hh with the batch's rows `rows`,
+// and the rows of W_hh that are beyond fp16x2 with all rows. A warp takes its share of its group's
+// sums. They replace the sums of the first part of K, and zeros replace those of the others.
 template <class Cell, class L>
 __device__ __forceinline__ void multiply_exactly(const float* weight, int64_t hidden,
                                                  int first_unit, uint32_t base, uint32_t parity,
@@ -176,13 +177,13 @@ __device__ __forceinline__ void multiply_exactly(const float* weight, int64_t hi
   }
 }
 
-// A warp sends all pieces of own states to one block, and to another one.
+// A warp sends all pieces of own states to one block at a time.
 template <class L>
 struct SplitSends {
   static constexpr int kBlocks = L::kBlocks / L::kWarps, kPieces = L::kOwnBytes / 16;
   static constexpr int kTurns = shapes::ceil_div(kPieces, kWarp);
   uint32_t from, to[kBlocks], barrier[kBlocks];
-  bool last;  // whether the last piece is one
+  bool last;  // whether this thread has the last piece
 
   __device__ __forceinline__ SplitSends(uint32_t base, int rank) {
     const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = threadIdx.x % kWarp;
@@ -196,7 +197,7 @@ struct SplitSends {
     }
   }
 
-  // Own states of one parity to the states of the other.
+  // Sends own states of one parity to the states of the other.
   __device__ __forceinline__ void send(uint32_t parity, uint32_t other) const {
     uint4 pieces[kTurns];
 #pragma unroll

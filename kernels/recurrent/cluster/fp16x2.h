@@ -1,10 +1,10 @@
 // The cluster kernels of float32 that multiply on tensor cores: the layouts of a block's shared
-// memory (engine/fp16x2.cuh says how floats are multiplied). They take batches whose rows all have
-// all steps, without resets. Neither torch nor CUDA, as engine/shapes.h.
+// memory (engine/fp16x2.cuh explains the products). They take batches in which all rows
+// have all steps, without resets. Needs neither torch nor CUDA, like engine/shapes.h.
 //
-// Rows of the batch are columns of a product, of which an instruction takes eight. Five rows and
-// more make a large tile: one of the highs of eight rows and one of the lows. Four rows and fewer
-// make a small one: column 2 r has the highs of row r, column 2 r + 1 the lows.
+// Rows of the batch are columns of a product, and an instruction takes eight. Five or more rows
+// form a large tile: eight columns of highs, and eight of lows. Up to four rows form a small tile:
+// column 2 r has the highs of row r, column 2 r + 1 the lows.
 #pragma once
 
 #include "kernels/recurrent/cluster/dense.h"
@@ -24,14 +24,14 @@ struct SplitForward {
   static constexpr int kWide = rows <= 4 ? 0 : rows < 8 ? rows : 8, kNarrow = rows - kWide;
   static_assert(kNarrow <= 4 && kWarps == 8 && blocks % 8 == 0);
 
-  // Sums of 16 units, as lanes hold them: pairs of rows of the large tile, then those of the small
-  // one. A warp finishes 32 of them at a time.
+  // Sums of 16 units in the lanes' layout: pairs of rows of the large tile, then those of the small
+  // one. A warp processes 32 sums at a time.
   static constexpr int kPairs = (kWide + 1) / 2;
   static constexpr int kWords = 32 * kPairs + 16 * kNarrow;
   static constexpr int kSlots = shapes::ceil_div(kWords, kWarp);
   static constexpr int kItems = shapes::ceil_div(kSlots, kParts);
 
-  // The place of a sum among those of 16 units, and what is in a place.
+  // The position of a sum among those of 16 units, and the inverse.
   static constexpr int word_of(int unit, int row) {
     const int g = unit % 8, upper = unit / 8;
     return row < kWide ? (g * kPairs + row / 2) * 4 + upper * 2 + row % 2
@@ -51,7 +51,7 @@ struct SplitForward {
             kWide + rest / 2 % at_least_one(kNarrow), word < kWords};
   }
 
-  // Every sum has a place of its own, and every place says whose it is.
+  // Checks that every sum has its own position, and that the two functions are inverse.
   static constexpr bool places_agree() {
     int sums = 0;
     for (int word = 0; word < kWarp * kSlots; ++word) {
@@ -71,7 +71,7 @@ struct SplitForward {
   static constexpr int kKept = kept_fragments(kWarps, kReserve, kFragments);
   static constexpr int kDepth = rows <= 4 ? 8 : 4, kAhead = kDepth - 1;  // stages of the input
 
-  // In bytes. Of each parity: h of all units, [16 units][highs, lows][row][16 units]; that of own
+  // In bytes. For each parity: h of all units, [16 units][highs, lows][row][16 units]; h of own
   // units; barriers.
   static constexpr int kHalfBytes = 32 * rows, kTileBytes = 2 * kHalfBytes;  // of 16 units
   static constexpr int kState = 0, kOutgoing = kHidden / 16 * kTileBytes;

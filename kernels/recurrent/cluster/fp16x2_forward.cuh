@@ -36,8 +36,8 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
   const bool save = args.gates != nullptr;
   const float* const weight = weight_hh_of<Cell>(args, d);
 
-  // ---- rows of W_hh: their fp16x2 scales, with the bias; then the fragments, k permuted as
-  // cluster/cluster.cuh says
+  // ---- rows of W_hh: their fp16x2 scales, with the bias; then the fragments, k permuted as in
+  // cluster/cluster.cuh
   const bool wide_loads = in_fours(weight, hidden);
   describe_rows<Cell, L>(args, d, memory, first_unit);
   uint32_t registers[L::kKept * 4];
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
     weights.set(f + 1, {x.low.x, y.low.x, x.low.y, y.low.y});
   }
 
-  // ---- h0, and which rows of it fma multiplies
+  // ---- h0, and the rows that fma multiplies
   const int64_t state_row = d * args.sizes.batch + rows.first;
   const unsigned exact_rows =
       put_first_states<L>(static_cast<const float*>(args.h0) + state_row * hidden, rows.count,
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
   uint32_t place[kItems], own_stage[kItems], own_sums[kItems], own_bias[kItems];
   bool turn[kItems], mine[kItems], real[kItems];
   int row_of[kItems], unit_of[kItems];
-  // In bytes, in a step's part of what pointers to the group's rows begin with.
+  // Byte offsets in a step, from the pointers to the group's rows.
   uint32_t product_at[kItems], output_at[kItems], gates_at[kItems];
   float c[kItems], h[kItems] = {};
   const int64_t batch = args.sizes.batch, way = d == 0 ? 1 : -1;
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
                    4 * ((d * args.sizes.steps * batch + first_row) * kGates * hidden + first_unit);
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
-    // Groups begin with other warps, so that schedulers share the slots.
+    // Each group begins with another warp, so that schedulers share the slots.
     const int slot = i * kParts + (part + unit_group * L::kSlots) % kParts;
     turn[i] = slot < L::kSlots;
     const int word = turn[i] ? slot * kWarp + lane : 0;
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
     const uint32_t stage = s % L::kDepth * L::kStageBytes;
     const unsigned now_exact = s == 0 || !Cell::kBounded ? exact_rows : 0;
 
-    // ---- what does not depend on h_{t-1}
+    // ---- work that does not depend on h_{t-1}
     float gates[kItems][kGates], scale[kItems][kStateGates];
     const auto prepare = [&] {
       ptx::wait_copies<L::kAhead - 1>();  // this thread's own
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
         }
       }
     };
-    // While h arrives, if products leave registers for it.
+    // While h arrives, if the products leave enough registers.
     if (kItems == 1) prepare();
     uint4 fragment = weights.first();
     ptx::wait_barrier(own_barrier + parity, s >> 1 & 1);
@@ -186,7 +186,8 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
         ptx::store_floats(narrow_to + m * L::kSumBytes, x.x, x.y);
       }
     }
-    // As in cluster/forward.cuh, then the barrier of this parity may be armed for step s + 2.
+    // After this, as in cluster/forward.cuh, the barrier of this parity may be armed for step s +
+    // 2.
     ptx::sync_threads(1 + unit_group, kParts * kWarp);
     if (rearms) ptx::arrive_expecting(own_barrier + parity, expected);
     if ((now_exact | exact_weights) != 0) {
@@ -198,7 +199,7 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
       ptx::sync_threads(1 + unit_group, kParts * kWarp);
     }
 
-    // ---- the cell, of all of a warp's slots at a time
+    // ---- the cell, for all slots of a warp together
     if (kItems > 1) prepare();
     const auto finish = [&](auto slots) {
       constexpr int kCount = decltype(slots)::value;
@@ -255,7 +256,7 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
     }
     output_to += way * batch * args.output_row * 4;
     gates_to += way * batch * kGates * hidden * 4;
-    // Into the stage of step s - 1, which this thread has read.
+    // Fetches into the stage of step s - 1, which this thread has read.
     fetch(s + L::kAhead);
   }
 
@@ -266,7 +267,7 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
     static_cast<float*>(args.h)[at] = h[i];
     static_cast<float*>(args.c)[at] = c[i];
   }
-  // No block may exit while others send into its shared memory.
+  // No block may exit while others still send into its shared memory.
   ptx::sync_cluster();
 #endif
 }

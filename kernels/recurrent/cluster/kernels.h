@@ -1,4 +1,4 @@
-// Which cluster kernels there are: those that the planner names for some layer on some GPU, and no
+// The list of cluster kernels: those that the planner names for some layer on some GPU, and no
 // others (tests/recurrent/plan/test_plan_kernels.py). Neither torch nor CUDA.
 #pragma once
 
@@ -12,8 +12,8 @@ namespace treadle {
 // A single block has a thread for each unit of this many rows.
 inline constexpr int kBlockRows = 2;
 
-// The most units of a single block in half types if there are clusters, whose tensor cores are
-// faster from there on. Its weights are floats in registers, as in float32.
+// The most units of a single block in half types on GPUs with clusters, whose tensor cores are
+// faster for more units. Its weights are floats in registers, as in float32.
 inline constexpr int kHalfBlockUnits = 64;
 
 // A cluster kernel: each block of a cluster keeps the weights of `units` hidden units, and a
@@ -22,7 +22,7 @@ struct ClusterShape {
   int units, blocks, tiles;
 
   constexpr int64_t hidden() const { return int64_t{units} * blocks; }  // at most
-  // Clusters of several blocks take tiles of 8.
+  // Clusters of several blocks take tiles of 8 rows.
   constexpr int rows() const { return blocks == 1 ? kBlockRows : 8 * tiles; }
 };
 
@@ -30,8 +30,8 @@ constexpr bool operator==(const ClusterShape& a, const ClusterShape& b) {
   return a.units == b.units && a.blocks == b.blocks && a.tiles == b.tiles;
 }
 
-// Counts of rows, of which each is a kernel. A batch with other rows takes the next kernel, which
-// computes a few more.
+// Counts of rows, each with a kernel. A batch with another count takes the next larger kernel,
+// which computes a few more rows.
 struct RowCounts {
   unsigned bits = 0;
 
@@ -43,7 +43,7 @@ struct RowCounts {
 
   static constexpr int kMost = 16;
   constexpr bool has(int rows) const { return (bits >> rows & 1) != 0; }
-  // The least that is as large; 0: none.
+  // The smallest count of at least `rows`; 0: none.
   constexpr int at_least(int rows) const {
     while (rows <= kMost && !has(rows)) ++rows;
     return rows <= kMost ? rows : 0;
@@ -59,9 +59,9 @@ struct RowCounts {
 struct ShapeKernels {
   bool half_forward = false, half_backward = false;  // in half types, for any batch
   bool fp32 = false;                                 // in float32, for any batch, both passes
-  // For dense batches, whose rows all have all steps, without resets: in half types where H is a
-  // multiple of 8, by the rows of a tile (cluster/dense.h); in float32 forward, by the rows of a
-  // cluster (cluster/fp16x2.h).
+  // For dense batches, in which all rows have all steps, without resets: in half types if H is a
+  // multiple of 8, indexed by the rows of a tile (cluster/dense.h); in float32 forward, indexed by
+  // the rows of a cluster (cluster/fp16x2.h).
   RowCounts dense_forward = {}, dense_backward = {}, split = {};
 
   constexpr const RowCounts& dense(bool backward) const {
@@ -69,16 +69,16 @@ struct ShapeKernels {
   }
 };
 
-// The kernels of cells that multiply h for three gates, LLTM and GRU, and for four, LSTM.
+// The kernels for cells that multiply h for three gates (LLTM and GRU) and for four (LSTM).
 struct ClusterKernels {
   ClusterShape shape;
   ShapeKernels three, four;
 };
 
 inline constexpr ClusterKernels kClusterKernels[] = {
-    // A block alone. In half types beyond kHalfBlockUnits, for GPUs without clusters: of 128 units
-    // forward alone, since backward the grid is faster (GRU 8,128 on an H200 as an A100: 1.22 us,
-    // the block 1.33).
+    // Single blocks. In half types those beyond kHalfBlockUnits are for GPUs without clusters; the
+    // one of 128 units is only for forward, because backward the grid is faster (GRU 8,128 on an
+    // H200 as an A100: 1.22 us, the block 1.33).
     {{32, 1, 1}, {true, true, true}, {true, true, true}},
     {{64, 1, 1}, {true, true, true}, {true, true, true}},
     {{96, 1, 1}, {true, true, true}, {true, true, true}},
@@ -89,8 +89,8 @@ inline constexpr ClusterKernels kClusterKernels[] = {
     {{16, 8, 1}, {true, true, false, {}, {2, 4, 8}}, {true, true, false, {}, {2, 4, 8}}},
     {{16, 8, 2}, {true}, {true}},
     {{32, 4, 1}, {}, {false, false, true}},
-    // Up to H 256. In float32 16 blocks take few rows through a step in the least time; of 8 more
-    // clusters run at once, which so take more rows before a second wave.
+    // Up to H 256. In float32 16 blocks are the fastest for few rows; with 8 blocks more clusters
+    // run concurrently, so they take more rows before a second wave.
     {{16, 16, 1}, {true, true, true, {}, {2, 4, 8}}, {true, true, true, {}, {2, 4, 8}}},
     {{16, 16, 2}, {true}, {true}},
     {{64, 4, 1},

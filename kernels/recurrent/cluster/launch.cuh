@@ -1,6 +1,6 @@
-// The launch of what a cluster plan names, for any cell. Each kind of kernel has its launcher
-// beside it, and its instances in translation units of their own. Defines what cell_launchers.h
-// declares of cluster.
+// Launches the kernel that a cluster plan names, for any cell. Each kind of kernel has a launcher
+// in its own header, and is instantiated in separate translation units. Defines the cluster
+// functions of cell_launchers.h.
 #pragma once
 
 #include "kernels/recurrent/cell_launchers.h"

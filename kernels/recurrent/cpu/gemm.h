@@ -1,6 +1,6 @@
-// Small matrix products for recurrent steps: rows of x [R, K] times a panel of W^T [K, n], whose
-// sums stay in registers: n is 64 bytes of acc_t, times 1 to 4. Torch-free; compiled once per
-// instruction set. Large products are BLAS's; for these its calls would take too long.
+// Small matrix products for recurrent steps: rows of x [R, K] times a panel of W^T [K, n], with the
+// sums in registers: n is 64 bytes of acc_t, times 1 to 4. Torch-free; compiled once per
+// instruction set. BLAS computes large products; for these its calls would take too long.
 #pragma once
 
 #include <cstdint>
@@ -50,12 +50,13 @@ TREADLE_INLINE V fused(V a, V b, V c) {
 #endif
 }
 
-// Sums of a product at once, of so many vectors each: fewer would wait for their own latency.
+// The number of independent sums of a product, with this many vectors each: fewer would wait for
+// their own latency.
 constexpr int sums_of(int vectors) { return vectors >= 8 ? 1 : vectors >= 4 ? 2 : 4; }
 
 // `rows` rows of x, each K long, times panel [K, units * kColumns] -> out [rows, units * kColumns].
-// A row's bits do not depend on the rows beside it: K is cut into as many parts as a row alone has
-// sums at once, and of several rows these follow one another.
+// A row's bits do not depend on other rows: K is divided into as many parts as a single row has
+// independent sums, and several rows take these parts one after the other.
 template <int rows, int units, class acc>
 inline void multiply(const acc* panel, const acc* const* x, int64_t k_size, acc* out) {
   using V = VectorType<acc>;
@@ -114,9 +115,9 @@ inline constexpr int kMostRows = kVectorBytes == 64   ? (units > 3 ? 6 : 8)
                                  : kVectorBytes == 32 ? (units > 3 ? 1 : 2)
                                                       : 1;
 
-// Any number of rows, in calls of 8 or 6, 4, 2 and 1; before(first row, count), and after the
-// product f(first row, count, results of these rows). Calls of few rows read the panel for little:
-// 8 are 4 and 4 rather than 6 and 2.
+// Any number of rows, in calls of 8 or 6, 4, 2 and 1, with before(first row, count) before each
+// product and f(first row, count, results of these rows) after it. A call with few rows reads the
+// panel for little work, so 8 rows are 4 and 4, not 6 and 2.
 template <int units, class acc, class Before, class F>
 inline void multiply_rows(const acc* panel, const acc* x, int64_t x_stride, int64_t rows,
                           int64_t k_size, const Before& before, const F& f) {

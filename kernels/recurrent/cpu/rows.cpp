@@ -9,7 +9,7 @@
 
 namespace treadle::cpu::TREADLE_ISA {
 
-// f(the cell's functors, the dtype's C++ type), each a Type.
+// Calls f(Type of the cell's functors, Type of the dtype).
 template <class F>
 static void visit_kernel(CellKind cell, Dtype dtype, const F& f) {
   visit_cell(cell, [&](auto kind) { visit_floating(dtype, [&](auto type) { f(kind, type); }); });

@@ -1,8 +1,8 @@
 // recurrent_layer's steps on the CPU, as csrc/recurrent/run/cpu.cpp calls them: raw memory, no
-// torch. A call does the rows begin .. end of the batch; results do not depend on where a parallel
-// loop cuts, at multiples of kRowBlock. `panels` are weights [GH, H] as the pack functions lay them
-// out; null if the caller multiplies: forward then reads `state_products`, and backward leaves
-// the gradient of h as it was.
+// torch. A call computes rows begin .. end of the batch; a parallel loop may divide the rows at any
+// multiple of kRowBlock without changing results. `panels` are weights [GH, H] in the layout of the
+// pack functions. They are null if the caller multiplies: forward then reads `state_products`, and
+// backward leaves grad_h unchanged.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace treadle::cpu {
 
 inline constexpr int64_t kRowBlock = 8;
 
-// Enough for forward and for backward panels, which are padded differently.
+// Enough for forward and backward panels, which have different padding.
 inline int64_t recurrent_panel_bytes(int64_t rows, int64_t hidden, int64_t acc_bytes) {
   const int64_t unit = 2 * 64 / acc_bytes;
   return (hidden + unit - 1) / unit * unit * rows * acc_bytes;

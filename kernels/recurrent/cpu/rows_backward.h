@@ -28,7 +28,7 @@ class BackwardRows {
       const int64_t rows = std::clamp(step.rows - begin_, int64_t{0}, count_);
       for (int64_t r = 0; r < rows; ++r) {
         const int64_t b = begin_ + r;
-        // A row that reset does not continue from the c that it had.
+        // A row that reset does not continue from its previous c.
         const bool known = r < rows_after && !starts_anew(a_.resets, a_.steps[s - 1], b);
         for (int64_t column = 0; column < a_.hidden; column += kN) {
           begin_row(step.start + b, b, column, known);
@@ -47,14 +47,14 @@ class BackwardRows {
   const RecurrenceBackward& a_;
   const acc* panels_;
   int64_t begin_, count_, padded_;
-  // c after the step of each row. Read, it keeps tanh(c) from waiting for the gates.
+  // c after each row's step. Reading it means that tanh(c) need not wait for the gates.
   Scratch<acc> new_c_;
 
   acc* grad_h(int64_t b) const {
     return static_cast<acc*>(const_cast<void*>(a_.grad_h.data)) + b * a_.hidden;
   }
 
-  // The gradients of a state that the step did not begin with go to what replaced it.
+  // If a reset replaced a state before the step, its gradient goes to the replacement.
   void cut(const RecurrenceStep& step, int64_t b) const {
     if (!starts_anew(a_.resets, step, b)) return;
     const int64_t at = (step.start + b) * a_.hidden;
@@ -69,7 +69,7 @@ class BackwardRows {
     std::fill_n(dc, a_.hidden, acc(0));
   }
 
-  // The gradients of the gates and of c, of kN units. `known`: the row went on to the step after.
+  // The gradients of the gates and of c, for kN units. `known`: the row continued to the next step.
   TREADLE_INLINE void begin_row(int64_t row, int64_t b, int64_t column, bool known) {
     const int64_t n = std::min(kN, a_.hidden - column), at = row * a_.hidden + column;
     acc gates[kGates][kN] = {}, old_c[kN] = {}, dh[kN] = {}, own[kN] = {}, dc[kN] = {};
@@ -119,7 +119,7 @@ class BackwardRows {
     }
   }
 
-  // The gradient of the h before: that of the gates with a product with h, times W.
+  // The gradient of the previous h: the gradients of the gates that have a product with h, times W.
   void run_columns(const RecurrenceStep& step, int64_t column, int64_t rows) {
     constexpr int64_t kWidth = kBackwardUnits * kN;
     const int64_t depth = Cell::kStateGates * a_.hidden, n = std::min(kWidth, a_.hidden - column);

@@ -1,7 +1,7 @@
 // A recurrent layer's steps on the CPU, for any cell. Rows are independent, so each thread takes
 // some of them through all steps. A step's product, its activations and the state stay in the
-// caches; weights are packed into panels once a call. Twin: kernels/recurrent/step/step.cuh.
-// A Cell: kernels/math/cells/lltm.h.
+// caches; weights are packed into panels once per call. Twin: kernels/recurrent/step/step.cuh. A
+// Cell: kernels/math/cells/lltm.h.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@ class Scratch {
   std::unique_ptr<acc[], Free> data_;
 };
 
-// H in groups of kColumns, to which panels and states are padded.
+// H padded to groups of kColumns, as in panels and states.
 template <class acc>
 int64_t groups_of(int64_t hidden) {
   return (hidden + kColumns<acc> - 1) / kColumns<acc>;
@@ -87,7 +87,7 @@ void pack_backward(const MatrixView& weight, int64_t hidden, acc* panels) {
 template <class T, class acc>
 TREADLE_INLINE void load_some(const void* base, int64_t at, acc (&x)[kColumns<acc>], int64_t n) {
   const char* const from = static_cast<const char*>(base) + at * int64_t{sizeof(T)};
-  // A length that the compiler knows: vectors instead of a call of memcpy.
+  // With a constant length the compiler uses vectors and does not call memcpy.
   n == kColumns<acc> ? load_contiguous<T, acc>(from, x, kColumns<acc>)
                      : load_contiguous<T, acc>(from, x, n);
 }
@@ -139,7 +139,7 @@ class ForwardRows {
   const acc* panels_;
   int64_t begin_, count_, padded_;
   Scratch<acc> c_, bias_;
-  Scratch<acc> h_[2];  // before this step, after it; rows that wait have theirs in both
+  Scratch<acc> h_[2];  // before and after this step; rows without a step have h in both
 
   void load_state() {
     for (int gate = kFirstInput; gate < kGates; ++gate) {
@@ -206,7 +206,7 @@ class ForwardRows {
         });
   }
 
-  // With products with h that the caller computed.
+  // Reads the caller's products with h.
   void finish_group(int64_t first_row, int64_t group, int64_t rows) {
     acc products[kStateGates * kN] = {};
     const int64_t n = std::min(kN, a_.hidden - group * kN);
@@ -222,7 +222,7 @@ class ForwardRows {
     }
   }
 
-  // The products with the input lie so far apart that the processor does not foresee them.
+  // Prefetches the input's products, whose stride is too large for the hardware prefetcher.
   TREADLE_INLINE void fetch(int64_t row, int64_t count, int64_t column) const {
     const acc* from = static_cast<const acc*>(a_.products.data) + row * a_.products.row_stride;
     for (int64_t r = 0; r < count; ++r, from += a_.products.row_stride) {
@@ -233,8 +233,8 @@ class ForwardRows {
   using Gates = acc[kGates][kN];
 
   // The gates and the new state of kN units of some rows. The formulas are long chains, so the
-  // processor begins the next row's meanwhile. Of several rows c and h have a loop each, whose
-  // chain is half as long and leaves room for more rows.
+  // processor starts the next row before one has finished. With several rows c and h have separate
+  // loops, whose chains are half as long and overlap more rows.
   TREADLE_INLINE void finish(int64_t first_row, int64_t first, int64_t count, int64_t group,
                              const acc* products) {
     constexpr int kMost = kMostRows<kStateGates>;
@@ -266,7 +266,7 @@ class ForwardRows {
     for (int64_t r = 0; r < count; ++r) store_h(first_row, first + r, column, h[r]);
   }
 
-  // Adds up the products of a row with h, those with the input, and biases.
+  // Adds a row's products with h, its products with the input, and the biases.
   TREADLE_INLINE void add_up(int64_t row, int64_t column, const acc* products, Gates& gates) {
     const int64_t n = std::min(kN, a_.hidden - column);
     for (int k = 0; k < kGates; ++k) {
@@ -292,7 +292,7 @@ class ForwardRows {
   TREADLE_INLINE void store_h(int64_t first_row, int64_t r, int64_t column, acc (&h)[kN]) {
     const int64_t n = std::min(kN, a_.hidden - column), row = first_row + r;
     store_some<T>(a_.output, row * a_.output_stride + column, h, n);
-    // The next step reads what is stored, rounded.
+    // The next step reads the stored, rounded value.
     if constexpr (!std::is_same_v<T, acc>) {
       load_some<T>(a_.output, row * a_.output_stride + column, h, n);
     }

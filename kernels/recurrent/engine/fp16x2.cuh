@@ -1,6 +1,6 @@
-// How kernels of float32 multiply on tensor cores. A float is the sum of two float16 numbers, high
-// + 2^-11 low, times a power of two; a product is then high high + 2^-11 (high low + low high), of
-// which tensor cores round no term.
+// Float32 products on tensor cores. A float is the sum of two float16 numbers, high + 2^-11 low,
+// times a power of two; a product is then high high + 2^-11 (high low + low high), and tensor cores
+// round none of these terms.
 #pragma once
 
 #include "kernels/recurrent/engine/persistent.cuh"
@@ -8,8 +8,8 @@
 namespace treadle {
 
 // Weights of a row of W_hh are multiplied by the power of two that makes the largest one
-// 2^14 to 2^15. Then no low is so small that float16 rounds off more of a weight than 2^-50 of the
-// largest one. Rows outside these exponents, and those that are not finite, are multiplied by fma.
+// 2^14 to 2^15. Then the float16 rounding of lows loses at most 2^-50 of the largest weight. Rows
+// outside these exponents, and rows that are not finite, are multiplied by fma.
 inline constexpr int kSplitTop = 14, kSplitLeast = -60, kSplitMost = 15;
 
 // h is multiplied by 2^kSplitState. Larger magnitudes of h are multiplied by fma.
@@ -33,11 +33,11 @@ struct SplitFloat {
 // The fp16x2 scale of a row of W_hh, from the exponent of its largest magnitude. `exact`: the row
 // is beyond fp16x2, and fma computes its sums.
 struct SplitRow {
-  float scale;  // of the sums with h 2^kSplitState
+  float scale;  // scale of the sums with h 2^kSplitState
   bool exact;
 
   __device__ __forceinline__ explicit SplitRow(float largest) {
-    const int exponent = (__float_as_int(largest) >> 23) - 127;  // of inf and NaN: 128
+    const int exponent = (__float_as_int(largest) >> 23) - 127;  // 128 for inf and NaN
     exact = largest != 0.0f && !(exponent >= kSplitLeast && exponent <= kSplitMost);
     const bool zeros = exact || largest == 0.0f;
     scale = zeros ? 1.0f : power_of_two(exponent - kSplitTop - kSplitState);
@@ -92,8 +92,8 @@ __device__ __forceinline__ float4 load_four_floats(const float* at, int64_t coun
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 
-// To shared memory: of each row of W_hh that is the block's, its bias and scale, and whether fma
-// multiplies it. By all threads.
+// Writes to shared memory, for each of the block's rows of W_hh, its bias and scale and whether fma
+// multiplies it. Called by all threads.
 template <class Cell, class L>
 __device__ __forceinline__ void describe_rows(const PersistentForward& args, int64_t d,
                                               unsigned char* memory, int first_unit) {

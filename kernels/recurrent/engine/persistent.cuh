@@ -1,7 +1,7 @@
 // Shared by all persistent kernels (cluster and grid, in half types and float32): the rows of the
-// batch that a group of blocks works on, and loads and stores of rows that may be ragged or
-// unaligned; for cluster in half types, too, the product with W_hh on tensor cores. A persistent
-// kernel runs all steps of a layer in one launch and keeps its weights on the chip.
+// batch of a group of blocks, and loads and stores of rows that may be ragged or unaligned; for
+// cluster in half types also the product with W_hh on tensor cores. A persistent kernel runs all
+// steps of a layer in one launch and keeps its weights on the chip.
 #pragma once
 
 #include "kernels/common/convert.cuh"
@@ -12,8 +12,8 @@
 
 namespace treadle {
 
-// The rows [first, first + count) of the batch: one group's, in one direction. A packed batch is
-// sorted by length, so the rows that have a step t are a prefix.
+// The rows [first, first + count) of the batch that a group computes in one direction. A packed
+// batch is sorted by length, so the rows that have a step t are a prefix.
 struct GroupRows {
   const int64_t* starts;
   int batch;
@@ -25,14 +25,14 @@ struct GroupRows {
     return starts == nullptr ? int64_t{t} * batch : __ldg(starts + t);
   }
 
-  // How many of the group's rows have a step t.
+  // The number of the group's rows that have step t.
   __device__ __forceinline__ int active(int t) const {
     if (starts == nullptr) return count;
     const int64_t rows = __ldg(starts + t + 1) - __ldg(starts + t) - first;
     return static_cast<int>(rows < 0 ? 0 : rows < count ? rows : count);
   }
 
-  // How many of `steps` steps a row of the group has: a binary search over active().
+  // The number of steps, of `steps`, that a row of the group has: a binary search over active().
   __device__ __forceinline__ int length(int row, int steps) const {
     if (starts == nullptr) return steps;
     int has = 0, all = steps;
@@ -71,7 +71,7 @@ struct Group {
   }
 };
 
-// c and its gradient are stored in T if `half`, else in float; of floats both are one.
+// c and its gradient are stored in T if `half`, else in float; T may itself be float.
 template <class T>
 __device__ __forceinline__ float load_c(const void* c, int64_t at, bool half) {
   if constexpr (!is_half_type<T>) return static_cast<const float*>(c)[at];
@@ -96,8 +96,8 @@ __device__ __forceinline__ uint2 load_four(const uint16_t* at, int64_t count, bo
   return {x[0] | x[1] << 16, x[2] | x[3] << 16};
 }
 
-// Stores the first `count` of four or eight elements: at once if rows are aligned (`vector`; what
-// follows the last element is then padding), else one by one.
+// Stores the first `count` of four or eight elements: with one store if rows are aligned (`vector`;
+// the last element is then followed by padding), else one by one.
 __device__ __forceinline__ void store_four(char* at, uint2 x, int count, bool vector) {
   if (vector) {
     *reinterpret_cast<uint2*>(at) = x;
@@ -120,7 +120,8 @@ __device__ __forceinline__ void store_eight(char* at, uint4 x, int count, bool v
   store_four(at + 8, {x.z, x.w}, count - 4, false);
 }
 
-// Hides how x was computed: else the compiler recomputes it in every step to save its register.
+// Hides how x was computed: otherwise the compiler recomputes it in every step to save its
+// register.
 __device__ __forceinline__ void keep(uint32_t& x) { asm volatile("" : "+r"(x)); }
 __device__ __forceinline__ void keep(int64_t& x) { asm volatile("" : "+l"(x)); }
 __device__ __forceinline__ void keep(const char*& x) { asm volatile("" : "+l"(x)); }
@@ -130,7 +131,7 @@ __device__ __forceinline__ float widen_bits(uint16_t bits) {
   return widen(T{bits});
 }
 
-// A sum as a binary tree: short dependency chains, and the same bits always.
+// A sum as a binary tree: short dependency chains in a fixed order.
 template <int n>
 __device__ __forceinline__ float sum_in_pairs(float (&parts)[n]) {
 #pragma unroll
@@ -144,9 +145,9 @@ __device__ __forceinline__ float sum_in_pairs(float (&parts)[n]) {
 // ---- the product with W_hh on tensor cores
 
 // A warp's part of W_hh as the A operand of mma.sync m16n8k16: [chunks of 16 k][tiles of 16 rows].
-// The first `in_registers` chunks stay in registers, as many as fit; the others lie in shared
-// memory, 16 bytes a lane. The array is the caller's: indexed by constants once loops are
-// unrolled, it never becomes memory.
+// The first `in_registers` chunks stay in registers, as many as fit; the others are in shared
+// memory, 16 bytes per lane. The caller owns the array: indexed by constants after unrolling, it
+// stays in registers.
 template <int chunks, int tiles, int in_registers>
 struct WarpWeights {
   static constexpr int kTiles = tiles, kRegisters = in_registers * tiles * 4;
@@ -178,7 +179,7 @@ struct WarpWeights {
   }
 };
 
-// The biases of gate m of unit u, of which the input's product and h's each may bring one.
+// The sum of the biases of gate m of unit u: the input's product and h's may each have one.
 template <class Cell, class T>
 __device__ __forceinline__ float bias_of(const PersistentForward& args, int64_t d, int m,
                                          int64_t u) {
@@ -218,8 +219,7 @@ __device__ __forceinline__ void store_sums(uint32_t to, const float (&sum)[4]) {
   ptx::store_floats(to + 8 * 8 * 4, sum[2], sum[3]);
 }
 
-// The architectures, 90 for sm_90, for which a kernel's body is compiled; for all others it is
-// empty.
+// The architectures, 90 for sm_90, for which a kernel has a body; for all others it is empty.
 struct CompiledFor {
   int least, most = 1000, except = 0;
 
@@ -228,12 +228,12 @@ struct CompiledFor {
   }
 };
 
-// Whether the code that the driver has loaded of a kernel has a body. Code for an older GPU that
-// the driver translates may have none: it would run and compute nothing.
+// Whether the kernel code that the driver has loaded has a body. Code for an older GPU that the
+// driver translates may have none: it would run and compute nothing.
 template <class... P>
 cudaError_t has_code(void (*kernel)(P...), const CompiledFor& compiled, bool* found) {
 #if defined(__CUDA_ARCH_LIST__)
-  // Whoever compiled for such GPUs alone need not ask.
+  // A build for only such GPUs need not check.
   *found = true;
   for (const int architecture : {__CUDA_ARCH_LIST__}) *found &= compiled(architecture / 10);
   if (*found) return cudaSuccess;
@@ -245,7 +245,7 @@ cudaError_t has_code(void (*kernel)(P...), const CompiledFor& compiled, bool* fo
   return error;
 }
 
-// Whether a kernel asks for more than the device has; clears the error.
+// Whether a kernel needs more than the device has; clears the error.
 inline bool too_large(cudaError_t error) {
   return error == cudaErrorInvalidValue && cudaGetLastError() == error;
 }

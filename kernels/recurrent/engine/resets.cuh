@@ -1,5 +1,5 @@
-// Where rows of a group reset (RecurrenceResets), for the persistent kernels. Each of them is
-// compiled with resets and without: without, nothing of this is left, and no register is taken.
+// Resets of a group's rows (RecurrenceResets), for the persistent kernels. Each kernel is compiled
+// with and without resets; without them this compiles to nothing and takes no registers.
 #pragma once
 
 #include "kernels/recurrent/engine/persistent.cuh"
@@ -12,15 +12,15 @@ struct RowStates {
   float c;
 };
 
-// t: the time of a step, or -1 or `steps`, where there is none and nothing resets.
+// t: the time of a step; -1 and `steps` are not steps, and nothing resets there.
 template <bool any>
 struct GroupResets {
   const RecurrenceResets& resets;
   const PersistentSizes& sizes;
   const Group& group;
 
-  // The mark that says whether a row resets before the step at t. In direction 1 it is that of
-  // the step ahead, which the row must have.
+  // The mark for a reset before the step at t. In direction 1 it is the mark of the step at t + 1,
+  // which the row must have.
   __device__ __forceinline__ uint32_t mark(int t, int row) const {
     const int steps = static_cast<int>(sizes.steps), marked = t + group.direction;
     if (!any || t < 0 || marked >= steps || row >= group.rows.active(marked)) return 0;
@@ -28,13 +28,13 @@ struct GroupResets {
     return __ldg(reinterpret_cast<const unsigned char*>(resets.marks) + at);
   }
 
-  // Whether a row resets before the first step of the pass forward.
+  // Whether a row resets before the first step of the forward pass.
   __device__ __forceinline__ bool before_first(int row) const {
     if constexpr (any) return mark(first_time(), row) != 0;
     return false;
   }
 
-  // Whether states may reset to anything but zeros: only then does a reset need a load.
+  // Whether states may reset to other values than zeros: only then does a reset need a load.
   __device__ __forceinline__ bool given() const {
     if constexpr (any) return resets.h != nullptr || resets.c != nullptr;
     return false;
@@ -49,7 +49,7 @@ struct GroupResets {
     return {T(0), 0.0f};
   }
 
-  // The states before the first step of the pass forward, given h0 and c0.
+  // The states before the first step of the forward pass, given h0 and c0.
   template <class T>
   __device__ __forceinline__ T first_h(bool anew, T h0, int row, int64_t unit) const {
     if constexpr (any) return anew ? h<T>(first_time(), row, unit) : h0;
@@ -60,13 +60,13 @@ struct GroupResets {
     return c0;
   }
 
-  // Backward: whether anybody wants the gradients of what replaced the states.
+  // Backward: whether gradients of the replacement states are requested.
   __device__ __forceinline__ bool wanted() const {
     if constexpr (any) return resets.grad_h != nullptr || resets.grad_c != nullptr;
     return false;
   }
 
-  // Stores what has reached the states before the step at t, what of it is wanted.
+  // Stores the gradients of the states before the step at t, as far as they are requested.
   __device__ __forceinline__ void hand_over(int t, int row, int64_t unit, float grad_h,
                                             float grad_c) const {
     const int64_t at = in_steps(t, row, unit);
@@ -74,14 +74,14 @@ struct GroupResets {
     if (resets.grad_c != nullptr) static_cast<float*>(resets.grad_c)[at] = grad_c;
   }
 
-  // Hands it over, and it goes no further.
+  // Stores these gradients if requested, and clears them.
   __device__ __forceinline__ void take(int t, int row, int64_t unit, float& grad_h,
                                        float& grad_c) const {
     if (wanted()) hand_over(t, row, unit, grad_h, grad_c);
     grad_h = grad_c = 0;
   }
 
-  // The time of step p of the pass; backward, of the step whose gradients arrive in it.
+  // The time of step p of the pass; backward, the time of the step whose gradients arrive in p.
   template <bool backward>
   __device__ __forceinline__ int time(int p) const {
     const int steps = static_cast<int>(sizes.steps);
@@ -92,14 +92,14 @@ struct GroupResets {
     return group.forward_time(0, static_cast<int>(sizes.steps));
   }
 
-  // A unit of a row at step t in an array over D and S.
+  // The index of a row's unit at step t in an array over D and S.
   __device__ __forceinline__ int64_t in_steps(int t, int row, int64_t unit) const {
     const int64_t all_rows = group.rows.start(static_cast<int>(sizes.steps));
     const int64_t at = group.direction * all_rows + group.rows.start(t) + group.rows.first + row;
     return at * sizes.hidden + unit;
   }
 
-  // A unit of a row in what replaces the states before step t.
+  // The index of a row's unit in the replacement states before step t.
   __device__ __forceinline__ int64_t place(int t, int row, int64_t unit) const {
     if (resets.per_step) return in_steps(t, row, unit);
     return (group.direction * sizes.batch + group.rows.first + row) * sizes.hidden + unit;
@@ -127,21 +127,22 @@ struct GroupResets {
   }
 };
 
-// The marks along a pass, as a warp reads them: a word is the ballot of `rows` rows in as many
-// steps as lanes allow. A lane asks for its mark of a word a whole word before, so that no step
-// waits for memory. p counts steps in the order in which they are computed. Forward, a bit says
-// that the row resets before step p; backward, that it did before the step whose gradients
-// arrive in step p. `held`: there are registers for addresses, which then need not be computed.
+// The marks along a pass as a warp reads them: a word is the ballot of `rows` rows for as many
+// steps as lanes allow. A lane loads its mark one word ahead, so that no step waits for memory. p
+// counts steps in the order in which they are computed. Forward, a bit means that the row resets
+// before step p; backward, that it reset before the step whose gradients arrive in step p. `held`:
+// keeps addresses in registers and does not recompute them.
 template <bool any, bool backward, int rows, bool held = false>
 struct PassMarks {
   static constexpr int kSteps = kWarp / rows;
   const GroupResets<any>& resets;
   uint32_t now, ahead;
-  // Without lengths: where a lane's mark lies at p = 0, what a step adds, and the p that have one.
+  // Without lengths: the address of a lane's mark at p = 0, the increment per step, and the range
+  // of p that have marks.
   const unsigned char* at;
   int each, in_word, first_p, count_p;
 
-  // `first`: the p that the first word begins with.
+  // `first`: the p at which the first word begins.
   __device__ __forceinline__ explicit PassMarks(const GroupResets<any>& resets, int first = 0)
       : resets(resets) {
     if constexpr (any && held) hold();
@@ -155,23 +156,24 @@ struct PassMarks {
     const int marked = resets.template time<backward>(0) + group.direction;
     in_word = lane / rows;
     each = resets.template time<backward>(1) + group.direction < marked ? -batch : batch;
-    // The first step of a pass has no state before it but in direction 0 forward.
+    // Only in direction 0 forward can the first step of a pass have a mark.
     first_p = !backward && group.direction == 0 ? 0 : 1;
     count_p = row < group.rows.count ? steps - first_p + (backward && group.direction == 0) : 0;
     at = reinterpret_cast<const unsigned char*>(resets.resets.marks) + int64_t{marked} * batch +
          group.rows.first + row;
   }
 
-  // The word that begins with p. By whole warps, for every kSteps-th p.
+  // The word that begins at p. Called by whole warps, for every kSteps-th p.
   __device__ __forceinline__ uint32_t word(int p) {
     if constexpr (!any) return 0;
-    keep(ahead);  // else the compiler asks, and so waits, where it loads
+    keep(ahead);  // otherwise the compiler votes, and so waits, right after the load
     now = __ballot_sync(~0u, ahead != 0);
     load(p + kSteps);
     return now;
   }
 
-  // Bits of rows, none of a row that has no such step. By whole warps, for p = 0, 1, 2 and so on.
+  // A bit for each row that resets before step p; 0 for rows without that step. Called by whole
+  // warps, for p = 0, 1, 2 and so on.
   __device__ __forceinline__ uint32_t before(int p) {
     if constexpr (!any) return 0;
     const unsigned in_word = static_cast<unsigned>(p) % kSteps;
@@ -179,7 +181,7 @@ struct PassMarks {
     return now >> in_word * rows & (~0u >> (kWarp - rows));
   }
 
-  // Loads a lane's step and row of the word that begins with p.
+  // Loads a lane's mark of the word that begins at p.
   __device__ __forceinline__ void load(int p) {
     if constexpr (!any) return;
     if (held && resets.sizes.starts == nullptr) {
@@ -195,10 +197,10 @@ struct PassMarks {
   }
 };
 
-// Marks as the threads of a block read them: one warp asks for them, two steps ahead, and leaves a
-// word for each step in shared memory. What is added to a step is a load that waits for nothing:
-// whatever a step does between what it sends and the wait for what others have sent, it pays for.
-// A word has the bits of rows before the step and, in its upper half, before the next one.
+// Marks as the threads of a block read them: one warp loads them, two steps ahead, and writes a
+// word for each step to shared memory. This adds only a load that waits for nothing to a step; any
+// other work between a step's send and its wait would add to its time. A word has the bits of rows
+// before the step and, in its upper half, before the next one.
 template <bool any>
 struct SharedMarks {
   uint32_t words, last;
@@ -217,7 +219,7 @@ struct SharedMarks {
   }
 };
 
-// Which of a pair of kernels runs. No arguments: the planner asks, for whom both are one.
+// Selects one of a pair of kernels. Without arguments the planner asks, for which both are equal.
 template <class Args>
 bool any_resets(const Args* args) {
   return args != nullptr && args->resets.marks != nullptr;

@@ -1,6 +1,7 @@
 // The shapes of the persistent kernels and the layouts of a block's shared memory.
-// Neither torch nor CUDA: the planner asks before a launch, and the kernels are built on the same
-// numbers. gates: of a unit; state_gates: those of them with a product with h (kernels/math/cells).
+// Needs neither torch nor CUDA: the planner uses these numbers before a launch, and the kernels are
+// built on them. gates: per unit; state_gates: the gates that have a product with h
+// (kernels/math/cells).
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 }  // namespace shapes
 
-// Registers a thread may have with one block of `threads` on a multiprocessor.
+// The registers per thread with one block of `threads` on a multiprocessor.
 constexpr int registers_of(int threads) {
   return 65536 / threads < 255 ? 65536 / threads / 8 * 8 : 255;
 }
@@ -34,9 +35,9 @@ struct ClusterForward {
   static constexpr int kSplits = units >= 64 ? 2 : 4;  // of K
   static constexpr int kWarps = kGroups * kSplits, kComputing = kWarp * kWarps;
   static constexpr int kChunks = kHidden / 16 / kSplits;  // of 16 k, a warp
-  // One more warp copies between global and shared memory, so that no sum waits for it. Where the
-  // weights need the registers that it would cost, the computing warps copy: with nine warps a
-  // thread has 168.
+  // An extra warp copies between global and shared memory, so that no sum waits for copies. If the
+  // weights need the registers that it would take, the computing warps copy instead: with nine
+  // warps a thread has 168.
   static constexpr bool kCopyWarp = units <= 32 && kChunks * 4 * state_gates <= 96;
   static constexpr int kThreads = kComputing + (kCopyWarp ? kWarp : 0);
   static constexpr int kCopying = kCopyWarp ? kWarp : kComputing;
@@ -46,8 +47,8 @@ struct ClusterForward {
   static constexpr int kSends = shapes::ceil_div(kHidden * tiles, kComputing);
   static constexpr int kChunks16 = shapes::ceil_div(gates * kRows * units / 8, kCopying);
   static constexpr int kQuads = shapes::ceil_div(kRows * units / 4, kCopying);
-  // Chunks whose weights stay in registers: what is left of the register file after addresses (44
-  // or 64, found by trial), sums, items and sends. The other chunks lie in shared memory.
+  // Chunks whose weights stay in registers: those that fit next to addresses (44 or 64, found by
+  // trial), sums, items and sends. The other chunks are in shared memory.
   static constexpr int kFree = (registers_of(kThreads) - (kCopyWarp ? 44 : 64) -
                                 4 * state_gates * tiles - 5 * kItems - 3 * kSends) /
                                (4 * state_gates);
@@ -55,8 +56,8 @@ struct ClusterForward {
   static constexpr int kDepth = tiles == 1 ? 8 : 4, kAhead = kDepth - 2;  // stages of the input
 
   // In bytes.
-  static constexpr int kStateBytes = kHidden * kRows * 2;   // h of all units; two of them
-  static constexpr int kOutgoingBytes = units * kRows * 2;  // h of own units; two of them
+  static constexpr int kStateBytes = kHidden * kRows * 2;   // h of all units; there are two
+  static constexpr int kOutgoingBytes = units * kRows * 2;  // h of own units; there are two
   static constexpr int kStageRow = units * 2 + 16;          // of the input: kDepth stages
   static constexpr int kStageBytes = gates * kRows * kStageRow;
   static constexpr int kState = 0, kSums = kState + 2 * kStateBytes;
@@ -66,12 +67,12 @@ struct ClusterForward {
   static constexpr int kWeights = kBias + gates * units * 4;
   static constexpr int kBarriers = kWeights + kWarps * (kChunks - kInRegisters) * state_gates * 512;
   static constexpr int kSharedBytes = kBarriers + 2 * kSplits * 8;
-  // With resets, words of marks, and h of rows of which another is sent; two of them.
+  // With resets, words of marks, and h of rows that send another h; there are two.
   static constexpr int kMarks = kSharedBytes, kUnsent = kMarks + 16;
   static constexpr int kResetsBytes = kUnsent + 2 * kOutgoingBytes;
 };
 
-// Backward. K are the gates of all units with a product with h, divided among all warps.
+// Backward. K is the gates of all units that have a product with h, divided among all warps.
 template <int gates, int state_gates, int units, int blocks>
 struct ClusterBackward {
   static constexpr int kGates = gates, kStateGates = state_gates, kUnits = units,
@@ -84,22 +85,22 @@ struct ClusterBackward {
   static constexpr int kThreads = kComputing + (kCopyWarp ? kWarp : 0);
   static constexpr int kCopying = kCopyWarp ? kWarp : kComputing;
   static constexpr int kItems = units / 4 / kWarps;  // of a lane: one unit of one row each
-  // A thread's 16-byte chunks to send, and to prefetch of gates and grad_output, and of c; its
-  // 8-byte stores of grad_gates.
+  // A thread's 16-byte chunks to send, to prefetch of gates and grad_output, and of c; its 8-byte
+  // stores of grad_gates.
   static constexpr int kSends = shapes::ceil_div(state_gates * kHidden, kComputing);
   static constexpr int kChunks16 = shapes::ceil_div((gates + 1) * kRows * units / 8, kCopying);
   static constexpr int kCChunks16 = shapes::ceil_div(kRows * units / 4, kCopying);
   static constexpr int kQuads = shapes::ceil_div(gates * kRows * units / 4, kCopying);
-  // As forward: registers that addresses, items and sends leave for weights.
+  // As in forward: the registers left for weights next to addresses, items and sends.
   static constexpr int kFree =
       (registers_of(kThreads) - (kCopyWarp ? 40 : 50) - 16 * kItems - 3 * kSends) / (4 * kGroups);
   static constexpr int kInRegisters = kChunks < kFree ? kChunks : kFree;
-  static constexpr int kDepth = units == 48 ? 6 : 8;  // stages of what forward saved
+  static constexpr int kDepth = units == 48 ? 6 : 8;  // stages of saved values
   static constexpr int kAhead = kDepth - 2;
 
   // In bytes.
-  static constexpr int kOutgoingBytes = gates * units * kRows * 2;  // own gradients; two of them
-  // Everybody's, of the gates that are exchanged; two of them.
+  static constexpr int kOutgoingBytes = gates * units * kRows * 2;  // own gradients; there are two
+  // The gradients of all blocks, for the gates that are exchanged; there are two.
   static constexpr int kStateBytes = blocks * state_gates * units * kRows * 2;
   static constexpr int kStageRow = units * 2 + 16, kCRow = units * 4 + 16;
   static constexpr int kCStates = (gates + 1) * kRows * kStageRow;  // in a stage, after gates and
@@ -114,9 +115,9 @@ struct ClusterBackward {
   static_assert(units / 4 % kWarps == 0 && state_gates * kHidden / 16 % kWarps == 0);
 };
 
-// Weights as floats that a thread's registers hold. A single block: two threads a unit, each half
-// of K; a cluster: 256 threads, of which each has 2 * state_gates outputs (4 backward), and
-// up to 64 weights more in shared memory, where they take the room of rows.
+// Float weights that a thread's registers hold. A single block has two threads per unit, each with
+// half of K; a cluster has 256 threads, each with 2 * state_gates outputs (4 backward) and up to 64
+// more weights in shared memory, which leaves room for fewer rows.
 inline constexpr int kFp32Weights = 192, kFp32SharedWeights = 64;
 
 constexpr int fp32_cluster_rows(int weights) { return weights <= kFp32Weights ? 8 : 4; }
@@ -126,14 +127,14 @@ constexpr int fp32_weights(const ClusterShape& shape, int state_gates) {
                            : state_gates * static_cast<int>(shape.hidden()) * shape.units / 256;
 }
 
-// The most rows that a shape takes in float32.
+// The most rows of a shape in float32.
 constexpr int fp32_rows(const ClusterShape& shape, int state_gates) {
   return shape.blocks == 1 ? shape.rows() : fp32_cluster_rows(fp32_weights(shape, state_gates));
 }
 
-// ---- of any cell
+// ---- for any cell
 
-// The layouts of the grid that a pass of a cell may be run with.
+// The grid layouts for the passes of a cell.
 struct CellShapes {
   const GridShapes &without_setmaxnreg, &with_setmaxnreg;
 

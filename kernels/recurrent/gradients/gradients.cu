@@ -1,5 +1,5 @@
-// Around the steps of a recurrent layer: rows with room for whole chunks. Between the products that
-// follow its backward pass: h before each step, and the gradients of the biases.
+// Kernels around a recurrent layer's steps: padding of rows to whole chunks; and, between the
+// products after the backward pass, h before each step and the gradients of the biases.
 #include "kernels/common/column_sum.cuh"
 #include "kernels/common/convert.cuh"
 #include "kernels/common/fast_divide.cuh"
@@ -9,7 +9,7 @@
 namespace treadle {
 namespace {
 
-// One thread per word_t: an element, or 16 bytes of them.
+// One thread per word_t: one element, or 16 bytes of elements.
 template <class word_t>
 __global__ void __launch_bounds__(kBlockSize)
     previous_h(const __grid_constant__ PreviousH args, FastDivide by_hidden) {
@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kBlockSize)
   const bool narrow = args.rows * args.hidden < (int64_t{1} << 31);
   const int64_t row = narrow ? by_hidden(static_cast<uint32_t>(at)) : at / args.hidden;
   const int64_t column = at - row * args.hidden;
-  // The row that begins with h0, or that of the step before.
+  // The row's h0, or its output of the previous step.
   const int64_t first = args.direction == 0 ? row : row - (args.rows - args.batch);
   const int64_t before = args.direction == 0 ? row - args.batch : row + args.batch;
   const bool begins = args.direction == 0 ? row < args.batch : first >= 0;
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kBlockSize)
   static_cast<word_t*>(args.to)[at] = column < args.columns ? from[column] : word_t{};
 }
 
-constexpr int kSumRows = 32;  // of a block, at a time
+constexpr int kSumRows = 32;  // rows of a block at a time
 
 template <class T>
 __device__ __forceinline__ void store_sum(const BiasTarget& target, int64_t column, acc_t<T> sum) {

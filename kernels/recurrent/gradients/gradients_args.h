@@ -8,9 +8,9 @@
 
 namespace treadle {
 
-// to [T * B, H] contiguous = h before each step of direction `direction`, where every row takes
-// every step: h0 [B, H] contiguous, and the output [T * B, H], rows output_row apart, moved by a
-// step. Elements are moved as bytes.
+// to [T * B, H] contiguous = h before each step of direction `direction`, if every row takes every
+// step: h0 [B, H] contiguous, then the output [T * B, H], rows output_row apart, shifted by one
+// step. Elements are copied as bytes.
 struct PreviousH {
   int element_size, direction;
   int64_t rows, batch, hidden;  // T * B, B, H
@@ -19,8 +19,8 @@ struct PreviousH {
   void* to;
 };
 
-// to [rows, width] contiguous = from [rows, columns] contiguous, with zeros behind. Elements are
-// moved as bytes.
+// to [rows, width] contiguous = from [rows, columns] contiguous, padded with zeros. Elements are
+// copied as bytes.
 struct PadRows {
   int element_size;
   int64_t rows, columns, width;
@@ -28,8 +28,8 @@ struct PadRows {
   void* to;
 };
 
-// Where a column's sum goes: columns first .. first + count, those of `shift` on first, and the
-// rest after them. No data: nowhere.
+// The destination of the sums of columns first .. first + count, starting with column `shift` of
+// these, the earlier ones last. Null data: none.
 struct BiasTarget {
   void* data = nullptr;
   int64_t first = 0, count = 0, shift = 0;

@@ -1,6 +1,6 @@
-// How a grid kernel is launched, and the functions that find it for a cell: each is defined in a
-// header of its own (grid/half_launch.cuh, grid/fp16x2_launch.cuh,
-// grid/fp16x2_backward_launch.cuh), which only the files that instantiate it include.
+// The launch of a grid kernel, and the functions that find the kernel for a cell: each is defined
+// in a separate header (grid/half_launch.cuh, grid/fp16x2_launch.cuh,
+// grid/fp16x2_backward_launch.cuh), which only the instantiating files include.
 #pragma once
 
 #include "kernels/recurrent/engine/persistent.cuh"
@@ -8,12 +8,12 @@
 
 namespace treadle {
 
-// Runs a kernel or, with `fits`, asks whether all its blocks are resident at once.
+// Runs a kernel or, with `fits`, asks whether all its blocks can be resident.
 struct GridCall {
   const PersistentSizes& sizes;
   int rows;
   cudaStream_t stream;
-  bool* fits;  // none: run
+  bool* fits;  // null: run
 
   template <class Layout, class Args>
   cudaError_t of(void (*kernel)(Args, int), const Args* args) const {
@@ -22,8 +22,8 @@ struct GridCall {
     if (error != cudaSuccess) return error;
     error = cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     if (error != cudaSuccess) return error;
-    // The limit of a kernel is an attribute of it, not of the call, and another thread may be about
-    // to launch it with more rows: always the largest.
+    // The shared-memory limit is an attribute of the kernel, not of the call, and another thread
+    // may launch it with more rows, so this always sets the largest.
     const int shared_bytes = Layout::shared_bytes(rows),
               most = Layout::shared_bytes(grid_shape<Layout>().rows(limit));
     if (fits != nullptr) *fits = false;
@@ -56,7 +56,7 @@ struct GridCall {
   }
 };
 
-// Calls with a constant: the width of the layouts that take a layer of H up to kGridHidden.
+// Calls f with a constant: the width of the layouts for a layer of H up to kGridHidden.
 template <bool setmaxnreg, class With>
 cudaError_t with_grid_width(int64_t hidden, const With& with) {
   const int width = grid_width(hidden, setmaxnreg);
@@ -66,7 +66,7 @@ cudaError_t with_grid_width(int64_t hidden, const With& with) {
   return width == 1 ? with(Constant<int, kGridNarrowHidden>{}) : with(Constant<int, kGridHidden>{});
 }
 
-// Half types, H up to kGridHidden; beyond it, forward alone.
+// Half types, H up to kGridHidden; beyond it, only forward.
 template <class Kind, bool setmaxnreg>
 cudaError_t run_grid_half(const PersistentForward* args, const GridCall& call);
 template <class Kind, bool setmaxnreg>

@@ -1,6 +1,6 @@
-// Grid kernel in float32, backward, for any cell (grid/grid.cuh; engine/fp16x2.cuh says how floats
-// are multiplied): grad_h_{t-1} = grad_gates_t W_hh, after the cell's backward. rows_each: rows a
-// group. Twin in half types, with more about the warps: grid/half_backward.cuh.
+// Grid kernel in float32, backward, for any cell (grid/grid.cuh; engine/fp16x2.cuh explains the
+// products): grad_h_{t-1} = grad_gates_t W_hh, after the cell's backward. rows_each: rows of a
+// group. The half-type version, grid/half_backward.cuh, explains the warps.
 #pragma once
 
 #include "kernels/recurrent/grid/fp16x2_backward_mma.cuh"
@@ -16,9 +16,9 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
   using Base::args, Base::kGates, Base::kStateGates, Base::rows, Base::resets, Base::ring;
   using Base::kMeeting, Base::pair, Base::real, Base::row_in_tile, Base::steps, Base::thread;
   using Base::team, Base::tiles, Base::time, Base::unit;
-  static constexpr int kBiasBytes = Layout::kFinishing * 8;  // of a gate: 2 floats a thread
+  static constexpr int kBiasBytes = Layout::kFinishing * 8;  // of a gate: 2 floats per thread
 
-  // Where a thread finds and leaves what is of a tile: in memory, in the exchange, in the block.
+  // A thread's offsets for a tile's data: in memory, in the exchange, in the block.
   struct Place {
     char* grads;
     int send, put_back;
@@ -41,7 +41,7 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
         words_to(exchange + Layout::word_of(unit / 2) + row_in_tile * 64),
         scales_to(exchange + Layout::scale_of(unit / 16, row_in_tile / 4)) {}
 
-  // Computes all that does not need the sums; returns the gradient of the output.
+  // Computes everything that does not need the sums; returns the gradient of the output.
   __device__ __forceinline__ uint2 prepare(const Place& at,
                                            typename Cell::Slopes (&slopes)[2]) const {
     float gates[2][kGates];
@@ -57,8 +57,8 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
                                        : ptx::load8(at.stage + kGates * Base::array_bytes);
   }
 
-  // Adds the sums to the gradients of h, and gives their buffer back. `taken`: the row had the step
-  // before. Others sent zeros; their products are not added: 0 x inf would be NaN.
+  // Adds the sums to the gradients of h, and releases their buffer. `taken`: the row had the
+  // previous step. Other rows sent zeros, whose products are not added, because 0 x inf is NaN.
   __device__ __forceinline__ void add_sums(int s, int j, int buffer, bool taken,
                                            float (&dh)[2]) const {
     ptx::sync_threads(kSumsFull + buffer, kMeeting);
@@ -88,7 +88,7 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
     GridSplitColumns<Cell, Layout>{args, Base::group, tile, grads, unit, row_in_tile}.multiply(sum);
   }
 
-  // Row r of tile j in step s, of which `active` rows have the step and `before` the one before.
+  // Row r of tile j in step s: `active` rows have step s, `before` rows the previous one.
   __device__ __forceinline__ void finish(int s, int j, int buffer, int active, int before,
                                          const Place& at) const {
     const int row = j * 8 + row_in_tile;
@@ -136,7 +136,7 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
     }
   }
 
-  // By whole warps, which have four rows of a span.
+  // Called by whole warps, which have four rows of a span.
   __device__ __forceinline__ void send(const Place& at, const float (&grads)[kGates][2],
                                        bool again) const {
     bool large = false;
@@ -148,7 +148,7 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
     }
     if (large) {
       store(at, grads);
-      __threadfence();  // where others now look
+      __threadfence();  // before other blocks read it
       most = 0;
     }
 #pragma unroll
@@ -166,7 +166,7 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
       store_word4(to, large ? kLargePair : highs);
       if (Layout::kWords == 2) store_word4(to + Layout::kLowAt, large ? 0 : lows);
     }
-    // Last, so that a reader that finds it mostly finds the packets, too.
+    // Sent last, so that a reader that finds it usually finds the packets, too.
     if (thread % kWarp == 0) store_word4(scales_to + at.send, bytes);
     if (!again) return;
     if (thread % kWarp == 0) store_word4(scales_to + at.put_back, ~0u);
@@ -190,7 +190,7 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
     }
   }
 
-  // The threads of a tile's first row add up those of all rows and teams, in that order.
+  // The threads of a tile's first row add the sums of all rows and teams, in that order.
   __device__ __forceinline__ void end_biases() const {
     if (args.bias_sums == nullptr || rows.count <= 0 || team != 0 || row_in_tile != 0) return;
     const int64_t part = Base::group.direction * args.bias_parts + rows.first / (tiles * 8);

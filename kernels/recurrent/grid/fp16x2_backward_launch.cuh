@@ -1,5 +1,4 @@
-// The launch of grid kernels in float32, backward, for any cell. Defines what grid/call.cuh
-// declares of them.
+// Launches the grid kernels in float32, backward, for any cell; declared in grid/call.cuh.
 #pragma once
 
 #include "kernels/recurrent/grid/call.cuh"

@@ -1,6 +1,6 @@
 // MMA warps of grid/fp16x2_backward.cuh: wait for a tile's packets, multiply, write partial sums
-// for the epilogue warps. Registers do not hold all packets of a tile next to the weights, so a
-// window of them is on its way. Twin in half types: grid/half_backward_mma.cuh.
+// for the epilogue warps. Registers cannot hold all packets of a tile next to the weights, so only
+// a window of them is in flight. Half-type version: grid/half_backward_mma.cuh.
 #pragma once
 
 #include "kernels/recurrent/grid/fp16x2_columns.cuh"
@@ -10,7 +10,7 @@ namespace treadle {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 
-// `alone`: single_tile. The next packets are those of the same tile and cannot arrive before its
+// `alone`: single_tile. The next packets belong to the same tile and cannot arrive before its
 // epilogue.
 template <class Cell, class Layout, bool alone>
 struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
@@ -24,15 +24,15 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
 
   uint4 words[kWindow], scales[kSpans / 4];
   GridRing ring;
-  GridVisits<true> visit;  // the one after the next
+  GridVisits<true> visit;  // the visit after the next
   const char* from;
-  const char* at;  // where the next one finds its packets
+  const char* at;  // the address of the next visit's packets
   uint32_t sums_to;
-  int scales_at;  // behind a lane's packets
+  int scales_at;  // after a lane's packets
   int buffer = 0;
-  bool more, orders = false;  // whether there is a next one; whether it is one of a new step
+  bool more, orders = false;  // whether there is a next visit; whether it begins a new step
 
-  // The block has described its columns.
+  // Call it after the block has described its columns.
   __device__ __forceinline__ GridSplitBackwardMultiplier(const PersistentBackward& args,
                                                          const Group& group, const char* exchange,
                                                          GridRing ring, int rank, uint32_t base)
@@ -49,7 +49,8 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
     at = from + source();
   }
 
-  // Transposed: columns of W_hh. Rows g and g + 8 of a product's A are a pair of units.
+  // Loads transposed weights: columns of W_hh. Rows g and g + 8 of a product's A are a pair of
+  // units.
   __device__ __forceinline__ void load_weights(const PersistentBackward& args, int64_t d, int rank,
                                                uint32_t base, int warp, int g, int q) {
     const int64_t hidden = args.sizes.hidden;
@@ -91,7 +92,7 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
     }
   }
 
-  // Where the visit's step has sent its tile.
+  // The offset of the tile that the visit's step has sent.
   __device__ __forceinline__ int source() const {
     return ring.place(visit.s) + visit.j * Layout::kTileBytes;
   }
@@ -103,27 +104,27 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
     for (int n = 0; n < kWindow; ++n) words[n] = load_words16(there + n * 512);
   }
 
-  // Until chunk n and the next one are there.
+  // Waits until chunk n and the next one have arrived.
   __device__ __forceinline__ void await(const char* here, int n) {
     uint4 both[2] = {words[n % kWindow], words[(n + 1) % kWindow]};
     poll(both, here + n * 512);
     words[n % kWindow] = both[0], words[(n + 1) % kWindow] = both[1];
   }
 
-  // Chunk n is not needed again: what follows the window replaces it, from this tile or from the
-  // next one, whose packets are not used if there is none.
+  // Chunk n is not needed again: the chunk after the window replaces it, from this tile or from the
+  // next, whose packets are unused if there is none.
   __device__ __forceinline__ void used(const char* here, int n) {
     if (n + kWindow < kChunks) {
       words[n % kWindow] = load_words16(here + (n + kWindow) * 512);
     } else if (!alone) {
       words[n % kWindow] = load_words16(at + (n + kWindow - kChunks) * 512);
     }
-    // The compiler would move all loads behind the products.
+    // Otherwise the compiler would move all loads after the products.
     if (n % 3 == 2) __syncwarp();
   }
 
-  // Waits for the scales. If they arrive after the poll, so do packets: loads awaited in pairs
-  // would cost a trip to memory each.
+  // Waits for the scales. If they are missing, packets are, too, and waiting for loads in pairs
+  // would cost a memory round trip each.
   __device__ __forceinline__ void await_scales(const char* here) {
     bool late = alone || any_missing(scales);
     while (late) {
@@ -134,7 +135,7 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
     }
   }
 
-  // Scales of the rows 2q and 2q + 1: bytes of two spans in each packet.
+  // Scales of rows 2q and 2q + 1: the bytes of two spans in each packet.
   __device__ __forceinline__ void take_scales(const char* here, uint32_t (&own)[kSpans / 2]) {
     await_scales(here);
     const uint32_t which = threadIdx.x % 2 == 0 ? 0x5410 : 0x7632;
@@ -155,8 +156,8 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
     return __uint_as_float(__byte_perm(own[span / 2], 0, byte << 12 | 0x444) >> 1);
   }
 
-  // The packets, which lie at `here`, are being loaded already. Tensor cores truncate what they add
-  // to, so the sums of spans are added up elsewhere.
+  // The loads of the packets at `here` have been issued. Tensor cores truncate their accumulators,
+  // so the sums of spans are added in registers.
   __device__ __forceinline__ void multiply(const char*& here) {
     constexpr int kTogether = 2 / Layout::kWords;  // spans
     uint32_t own[kSpans / 2];
@@ -205,7 +206,7 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
                     __float_as_uint(total[t][1]), __float_as_uint(total[t][3])});
     }
     ptx::arrive_threads(kSumsFull + buffer, kMeeting);
-    // Here it costs least: others now finish the tile.
+    // Cheapest here, while the epilogue warps process the tile.
     if (orders) order_exchange(visit.s - 1);
     if (!alone) buffer ^= 1;
     if (alone) {
@@ -235,7 +236,7 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
       any = more;
       multiply(here);
     }
-    // As many waits as arrivals.
+    // Matches the number of arrivals.
     if (!alone) {
       ptx::sync_threads(kSumsEmpty + buffer, kMeeting);
       ptx::sync_threads(kSumsEmpty + (buffer ^ 1), kMeeting);

@@ -1,21 +1,21 @@
-// What fma multiplies in grid/fp16x2_backward.cuh, and the scales of what tensor cores do. Columns
-// of W_hh are fp16x2 like the rows of grid/fp16x2_forward.cuh. Gradients have no range that is
-// known: those of a row and a span of 16 units, of all gates, share a power of two, which is sent
-// with them. If a gradient of a pair of units is too large for that, the packets are kLargePair,
-// and a reader takes the pair from grad_gates.
+// The fma products of grid/fp16x2_backward.cuh, and the scales of the tensor-core products. Columns
+// of W_hh are fp16x2 like the rows in grid/fp16x2_forward.cuh. The range of gradients is unknown,
+// so those of a row and a span of 16 units, of all gates, share a power of two, which is sent with
+// them. If a gradient of a pair of units is too large, the packets are kLargePair, and a reader
+// takes the pair from grad_gates.
 #pragma once
 
 #include "kernels/recurrent/grid/fp16x2_terms.cuh"
 
 namespace treadle {
 
-// Exponents, as a float has them, of the largest gradient of a row and a span.
+// The range of biased exponents of the largest gradient of a row and a span.
 inline constexpr int kSplitGradLeast = 30, kSplitGradMost = 187;
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 
-// To shared memory: of each column of W_hh that is the block's, its scale, and whether fma
-// multiplies it. By all threads.
+// Writes to shared memory, for each of the block's columns of W_hh, its scale and whether fma
+// multiplies it. Called by all threads.
 template <class Cell, class L>
 __device__ __forceinline__ void describe_columns(const PersistentBackward& args, int64_t d,
                                                  unsigned char* memory, int first_unit) {
@@ -45,19 +45,19 @@ __device__ __forceinline__ void describe_columns(const PersistentBackward& args,
   __syncthreads();
 }
 
-// How gradients of a row and a span are sent.
+// The scaling of a row's gradients in a span.
 struct SplitSpan {
   int exponent;
 
-  // most: the largest magnitude's bits.
+  // most: the bits of the largest magnitude.
   __device__ __forceinline__ explicit SplitSpan(uint32_t most)
       : exponent(min(max(static_cast<int>(most >> 23), kSplitGradLeast), kSplitGradMost)) {}
 
-  // The largest one becomes less than 2^(kSplitTop + 1).
+  // Scales the largest gradient to less than 2^(kSplitTop + 1).
   __device__ __forceinline__ float factor() const {
     return __int_as_float((254 + kSplitTop - exponent) << 23);
   }
-  // Its inverse, times what SplitRow takes from the scale of a sum: a byte.
+  // The inverse factor, times the part that SplitRow removes from the scale of a sum, as a byte.
   __device__ __forceinline__ uint32_t byte() const {
     return static_cast<uint32_t>(exponent - kSplitTop + kSplitState);
   }
@@ -67,15 +67,15 @@ __device__ __forceinline__ bool is_large_gradient(float x) {
   return (__float_as_uint(x) & 0x7fffffffu) >> 23 > kSplitGradMost;
 }
 
-// The products of a row of gradients with a pair of columns of W_hh. It takes few registers, and
-// its time: it is there for what hardly ever is.
+// The products of a row of gradients with a pair of columns of W_hh. It takes few registers and is
+// slow, because it is rarely needed.
 template <class Cell, class Layout>
 struct GridSplitColumns {
   const PersistentBackward& args;
   const Group& group;
-  const char* tile;    // of the exchange, as the step before has sent it
-  const float* grads;  // of the row in that step: gate 0 of unit 0
-  int unit, row;       // the first unit; in the tile
+  const char* tile;    // of the exchange, sent by the previous step
+  const float* grads;  // the row's gradients in that step: gate 0 of unit 0
+  int unit, row;       // the first unit; the row in the tile
 
   __device__ __forceinline__ void multiply(float (&sum)[2]) const {
     const int64_t hidden = args.sizes.hidden;
@@ -108,7 +108,7 @@ struct GridSplitColumns {
     }
   }
 
-  // A packet that has arrived, as MMA warps have seen.
+  // Loads a packet that MMA warps have already seen.
   static __device__ __forceinline__ uint32_t arrived4(const char* at) {
     uint32_t x = ~0u;
     while (x == ~0u) x = load_word4(at);

@@ -1,6 +1,6 @@
-// Grid kernel in float32, forward, for any cell (grid/grid.cuh; engine/fp16x2.cuh says how floats
-// are multiplied): gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. rows_each: rows a
-// group. Twin, with more about the warps: grid/half_forward.cuh.
+// Grid kernel in float32, forward, for any cell (grid/grid.cuh; engine/fp16x2.cuh explains the
+// products): gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. rows_each: rows of a
+// group. The half-type version, grid/half_forward.cuh, explains the warps.
 #pragma once
 
 #include "kernels/recurrent/grid/fp16x2_forward_mma.cuh"
@@ -15,9 +15,9 @@ struct GridSplitFinisher {
   static constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
   static constexpr int kFirstInput = kGates - Cell::kInputGates;
   static constexpr int kMeeting = Layout::kMultiplying + Layout::kTeam;
-  static constexpr int kStatesBytes = Layout::kTeam * 16;  // of a tile: c and h of a pair a thread
+  static constexpr int kStatesBytes = Layout::kTeam * 16;  // of a tile: c and h of pairs
 
-  // Where a thread finds and leaves what is of a tile.
+  // A thread's offsets for a tile's data.
   struct Place {
     char *output, *gates, *send, *put_back;
     uint32_t stage, states;
@@ -29,7 +29,7 @@ struct GridSplitFinisher {
   const GroupResets<any_resets> resets;
   const GridRing ring;
   const int steps, tiles, thread, team, pair, row_in_tile, first_unit, unit, gate_bytes;
-  const bool real[2], even;  // even: a pair can be stored at once
+  const bool real[2], even;  // even: a pair takes one store
   const uint32_t stages, states, own_sums, own_rows;
   char *send_to, *output_to, *gates_to;
   const char* copy_from;
@@ -100,7 +100,7 @@ struct GridSplitFinisher {
     ptx::commit_copies();
   }
 
-  // The states before the first step; h goes out as if a step had sent it.
+  // The states before the first step; h is sent as if by a step.
   __device__ __forceinline__ void begin() const {
     for (int j = team; j < tiles; j += 2) {
       const int row = j * 8 + row_in_tile;
@@ -144,7 +144,8 @@ struct GridSplitFinisher {
     }
   }
 
-  // A row of a tile in step s; `begun`: it had the step before; `again`: the tile was sent in it.
+  // A row of a tile in step s; `begun`: the row had the previous step; `again`: the tile was sent
+  // in it.
   __device__ __forceinline__ void finish(int s, int row, bool taken, bool begun, bool again,
                                          const Place& at) const {
     const bool anew = any_resets && resets.mark(time(s + 1), row) != 0;
@@ -220,7 +221,7 @@ struct GridSplitFinisher {
     if (team < buffers) ptx::arrive_threads(kSumsEmpty + team, kMeeting);
     begin();
     const int64_t gates_row = kGates * args.sizes.hidden * 4, output_row = args.output_row * 4;
-    int visits = 0, before = 0;  // tiles of all steps so far; rows of the last one
+    int visits = 0, before = 0;  // tiles of all steps so far; rows of the previous step
 #pragma unroll 1
     for (int s = 0; s < steps; ++s) {
       ptx::wait_copies<Layout::kDepth - 2>();

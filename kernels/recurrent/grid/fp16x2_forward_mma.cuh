@@ -1,6 +1,5 @@
-// What an MMA warp of grid/fp16x2_forward.cuh keeps of W_hh, and how it multiplies. High and low of
-// a float of h lie in different chunks of the exchange; those of a float of W_hh are different
-// fragments.
+// An MMA warp's part of W_hh in grid/fp16x2_forward.cuh, and its products. High and low terms of h
+// are in different chunks of the exchange; those of W_hh are in different fragments.
 #pragma once
 
 #include "kernels/recurrent/engine/fp16x2.cuh"
@@ -11,15 +10,15 @@ namespace treadle {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 
-// For GridWideMultiplier; of the functions that multiply() is given GridWideProducts says more.
+// For GridWideMultiplier; GridWideProducts explains the arguments of multiply().
 template <class Cell, class Layout>
 struct GridSplitProducts : GridSplitWeights<Layout> {
   using Weights = GridSplitWeights<Layout>;
   using Weights::put, Weights::take;
-  static constexpr int kChunks = Layout::kChunks, kHighs = kChunks / 2;  // chunks, of them highs
+  static constexpr int kChunks = Layout::kChunks, kHighs = kChunks / 2;  // all; of highs
   static constexpr int kStateGates = Cell::kStateGates, kTogether = Layout::kGatesTogether;
 
-  // The block has described its rows.
+  // Call it after the block has described its rows.
   __device__ __forceinline__ GridSplitProducts(const PersistentForward& args, const Group& group,
                                                int rank, uint32_t base)
       : Weights(base) {
@@ -54,8 +53,8 @@ struct GridSplitProducts : GridSplitWeights<Layout> {
     return ((m / kTogether * 2 * kHighs + c) * 2 + lows) * kTogether + m % kTogether;
   }
 
-  // What is added to in tensor cores is cut off there, not rounded: so sums of highs are, after two
-  // products each, added up elsewhere.
+  // Tensor cores truncate their accumulators and do not round them, so sums of highs are added in
+  // registers after every two products.
   template <class Await, class Leave, class Used>
   __device__ __forceinline__ void multiply(const uint4 (&words)[kChunks], const Await& await,
                                            const Leave& leave, const Used& used) {

@@ -1,7 +1,7 @@
-// What fma multiplies in grid/fp16x2_forward.cuh. A pair of units is two packets, highs and lows.
-// If one of the two is too large for fp16x2, the first packet is kLargePair, a NaN. So all blocks'
-// sums of that row are NaN, and fma multiplies, as for a row of W_hh that is beyond fp16x2. It
-// reads the pair from its origin: h0, the state of a reset, or the output of the step before.
+// The fma products of grid/fp16x2_forward.cuh. A pair of units is two packets, highs and lows. If
+// one unit is too large for fp16x2, the first packet is kLargePair, a NaN. Then all blocks' sums of
+// that row are NaN, and fma multiplies the row, as for a row of W_hh that is beyond fp16x2. It
+// reads the pair from its origin: h0, the state of a reset, or the previous step's output.
 #pragma once
 
 #include "kernels/recurrent/engine/fp16x2.cuh"
@@ -9,7 +9,7 @@
 
 namespace treadle {
 
-// Two NaNs, other than those that rounding makes.
+// Two NaNs that differ from those that rounding makes.
 inline constexpr uint32_t kLargePair = 0x7e007e00;
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -18,13 +18,13 @@ __device__ __forceinline__ bool is_large(const float (&h)[2]) {
   return fabsf(h[0]) > kSplitLargest || fabsf(h[1]) > kSplitLargest;
 }
 
-// Sends a pair of units. NaN goes as one that is not all ones.
+// Sends a pair of units. NaN is sent as one that is not all ones.
 template <class Layout>
 __device__ __forceinline__ void send_split(char* at, const float (&h)[2]) {
   const SplitFloat a(h[0] * power_of_two(kSplitState)), b(h[1] * power_of_two(kSplitState));
   uint32_t highs = a.high | uint32_t{b.high} << 16, lows = a.low | uint32_t{b.low} << 16;
   if (is_large(h)) {
-    __threadfence();  // of the output, where others now look
+    __threadfence();  // of the output, before other blocks read it
     highs = kLargePair, lows = 0;
   }
   store_word4(at, highs);
@@ -37,23 +37,23 @@ __device__ __forceinline__ void put_back_split(char* at) {
   store_word4(at + Layout::kLowAt, ~0u);
 }
 
-// The products of a row of h with the rows of W_hh of a pair of units. It takes few registers, and
-// its time: it is there for what hardly ever is.
+// The products of a row of h with the rows of W_hh of a pair of units. It takes few registers and
+// is slow, because it is rarely needed.
 template <class Cell, class Layout, bool any_resets>
 struct GridSplitExact {
   const PersistentForward& args;
   const Group& group;
   const GroupResets<any_resets>& resets;
   const GridRing& ring;
-  uint32_t sums;      // where the thread's are
+  uint32_t sums;      // the address of the thread's sums
   int unit, s, row;   // the first unit; step s of a row of the group
-  bool begun, again;  // whether the row had the step before; whether its tile was sent in it
+  bool begun, again;  // whether the row had the previous step; whether its tile was sent in it
 
   __device__ __forceinline__ int time(int step) const {
     return group.forward_time(step, static_cast<int>(args.sizes.steps));
   }
 
-  // Where h before the step came from, from unit 0 on.
+  // The origin of h before the step, from unit 0 on.
   __device__ __forceinline__ const float* origin() const {
     const GroupRows& rows = group.rows;
     const int64_t hidden = args.sizes.hidden, d = group.direction, own = rows.first + row;
@@ -65,12 +65,12 @@ struct GridSplitExact {
            (rows.start(time(s - 1)) + own) * args.output_row + d * hidden;
   }
 
-  // Address of the sums of a gate, by MMA warp.
+  // The address of the sums of a gate by an MMA warp.
   __device__ __forceinline__ uint32_t sums_of(int m, int warp) const {
     return sums + (warp * Cell::kStateGates + m) * 512;
   }
 
-  // 16 bytes that have arrived, as MMA warps have seen.
+  // Loads 16 bytes that MMA warps have already seen.
   static __device__ __forceinline__ uint4 arrived(const char* at) {
     uint4 v = load_words16(at);
     while (missing(v)) v = load_words16(at);

@@ -1,5 +1,5 @@
-// Where an MMA warp of a float32 grid keeps its part of W_hh, as fragments of float16 numbers: in
-// registers, and the rest in shared memory.
+// An MMA warp's part of W_hh in a float32 grid, as fragments of float16 numbers: some in registers,
+// the rest in shared memory.
 #pragma once
 
 #include "kernels/recurrent/grid/grid.cuh"
@@ -14,7 +14,7 @@ struct GridSplitWeights {
   static_assert(Layout::kInShared % kAhead == 0);
 
   uint32_t weights[Layout::kInRegisters * 4];
-  uint4 ahead[kAhead];  // what is next of those in shared memory
+  uint4 ahead[kAhead];  // the next fragments from shared memory
   uint32_t in_shared;
 
   __device__ __forceinline__ explicit GridSplitWeights(uint32_t base)
@@ -23,7 +23,7 @@ struct GridSplitWeights {
     keep(in_shared);
   }
 
-  // Fragments that lie in shared memory are spread among the others.
+  // Fragments in shared memory are interleaved with the others.
   static constexpr __device__ __forceinline__ int shared_before(int f) {
     return f * Layout::kInShared / Layout::kFragments;
   }
@@ -32,7 +32,7 @@ struct GridSplitWeights {
   }
 
   __device__ __forceinline__ void put(int f, const uint4& of) {
-    if (shared(f)) {  // a lane reads back what it has stored
+    if (shared(f)) {  // each lane reads only what it has stored
       ptx::store16(in_shared + shared_before(f) * 512, of);
     } else {
       uint32_t* const to = weights + (f - shared_before(f)) * 4;
@@ -40,7 +40,7 @@ struct GridSplitWeights {
     }
   }
 
-  // After all are put, and before one is taken.
+  // Call it after all fragments are stored, and before the first is taken.
   __device__ __forceinline__ void ask_first() {
     if constexpr (Layout::kInShared > 0) {
 #pragma unroll
@@ -48,7 +48,7 @@ struct GridSplitWeights {
     }
   }
 
-  // The next one in shared memory is asked for a while before it is taken.
+  // The next fragment in shared memory is requested some fragments before it is taken.
   __device__ __forceinline__ uint4 take(int f) {
     if constexpr (Layout::kInShared > 0) {
       if (shared(f)) {

@@ -1,14 +1,14 @@
-// Grid kernels, what both passes share. A group of resident blocks keeps the weights of one
+// Shared by both passes of the grid kernels. A group of resident blocks keeps the weights of one
 // direction and takes rows of the batch through all steps, a tile of 8 rows at a time. Eight MMA
-// warps keep W_hh and do nothing but wait for a tile's packets, multiply and leave partial sums in
-// one of two buffers. The epilogue warps add them up, compute the cell, send and store. So one
-// tile's cell is computed while the next is multiplied, and the packets of the one after it are on
-// their way.
+// warps keep W_hh; they only wait for a tile's packets, multiply, and write partial sums to one of
+// two buffers. The epilogue warps add the sums, compute the cell, send and store. So while one
+// tile's cell is computed, the next tile is multiplied, and the packets of the one after are in
+// flight.
 //
 // Packets travel through a ring in global memory that the host fills with ones: a reader polls the
-// data itself until it is something else, with no flag. No pair of numbers has that pattern; a NaN
-// rounded to a half type is another one. The launch is cooperative, so every block that is waited
-// for runs.
+// data itself until it changes, without a flag. No pair of numbers is all ones; a NaN rounded to a
+// half type has another pattern. The launch is cooperative, so every block that another one waits
+// for is running.
 #pragma once
 
 #include "kernels/recurrent/engine/resets.cuh"
@@ -18,7 +18,8 @@ namespace treadle {
 // Named barriers of a block; the two buffers of sums have one of each kind.
 enum GridBarrier { kSumsFull = 1, kSumsEmpty = 3, kFinishers = 5 };
 
-// The tiles with rows in each step of a pass, in the order in which all warps of a group take them.
+// The tiles with rows in each step of a pass, in the order in which all warps of a group visit
+// them.
 template <bool backward>
 struct GridVisits {
   const Group& group;
@@ -33,7 +34,7 @@ struct GridVisits {
                                       : group.forward_time(step, steps));
   }
 
-  // Goes on to the next one; false: there is none.
+  // Advances to the next visit; false if there is none.
   __device__ __forceinline__ bool next() {
     if (active > ++j * 8) return true;
     j = 0;
@@ -47,8 +48,8 @@ struct GridVisits {
   }
 };
 
-// 16 bytes that others may be writing: four packets of a pair of units each. A packet is stored
-// at once, so it is there whole or not at all.
+// Loads 16 bytes that other blocks may be writing: four packets of a pair of units each. A packet
+// is written by one store, so it is either complete or missing.
 __device__ __forceinline__ bool missing(const uint4& v) {
   return (v.x == ~0u) | (v.y == ~0u) | (v.z == ~0u) | (v.w == ~0u);
 }
@@ -72,7 +73,7 @@ __device__ __forceinline__ void store_word4(char* at, uint32_t x) {
   asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(at), "r"(x) : "memory");
 }
 
-// Stores a pair of units, of which those that are `real`; at once where rows begin `even`.
+// Stores those of a pair of units that are `real`; with one store if rows are `even`.
 __device__ __forceinline__ void store_pair(char* at, uint32_t bits, bool even,
                                            const bool (&real)[2]) {
   if (even) {
@@ -83,7 +84,8 @@ __device__ __forceinline__ void store_pair(char* at, uint32_t bits, bool even,
   if (real[1]) reinterpret_cast<uint16_t*>(at)[1] = static_cast<uint16_t>(bits >> 16);
 }
 
-// Whether a packet of the warp's is missing: one instruction each, since the largest is all ones.
+// Whether one of the warp's packets is missing: one instruction per packet, because all ones is the
+// maximum.
 template <int n>
 __device__ __forceinline__ bool any_missing(const uint4 (&v)[n]) {
   uint32_t most = 0;
@@ -99,8 +101,8 @@ __device__ __forceinline__ void ask(uint4 (&v)[n], const char* at) {
   for (int i = 0; i < n; ++i) v[i] = load_words16(at + i * 512);
 }
 
-// The loads are predicated, not branched over: a packet that is there must not be read again, and
-// lanes stay together.
+// The loads are predicated, not branched over: a packet that has arrived must not be read again,
+// and lanes stay converged.
 template <int n>
 __device__ __forceinline__ void ask_missing(uint4 (&v)[n], const char* at, int stride = 512) {
 #pragma unroll
@@ -117,25 +119,26 @@ __device__ __forceinline__ void ask_missing(uint4 (&v)[n], const char* at, int s
   }
 }
 
-// Reads what is missing until nothing is. The whole warp goes round.
+// Rereads missing packets until none is missing. The whole warp loops.
 template <int n>
 __device__ __forceinline__ void poll(uint4 (&v)[n], const char* at, int stride = 512) {
   while (any_missing(v)) ask_missing(v, at, stride);
 }
 
-// Where a group's exchange has a step, in bytes: a ring of steps, each with all tiles, and behind
-// it what the first step reads. A tile: [chunk of 32 k][row][8 k] x 16 bytes, so that a warp reads
-// lane by lane: eight lanes that follow one another share a line of 128 bytes.
+// Byte offsets of steps in a group's exchange: a ring of steps, each with all tiles, followed by
+// the input of the first step. A tile is [chunk of 32 k][row][8 k] x 16 bytes, so that a warp's
+// reads are contiguous: eight consecutive lanes share a line of 128 bytes.
 //
 // Step s is written to slot s, and clears the packets of step s - 2 to "not arrived", so that the
 // slot is empty again long before the ring wraps:
 // - All blocks have read a packet before it is cleared. A block in step s has multiplied a tile of
-//   step s - 1. Each block sent that after it had multiplied, and so read, the tile of step s - 2.
+//   step s - 1. Each block sent its part of that tile after it had multiplied, and so read, the
+//   tile of step s - 2.
 // - No reader takes an old packet for a new one. The block that clears a packet writes the next one
-//   there, steps later. If two of its threads do, a barrier of every step orders them. Fences
-//   (order_exchange()) keep a reader, always the same thread for a packet, from seeing stale data
-//   when the ring wraps: one of the block, between clearing a packet and sending one; one of the
-//   reader, between receiving that one and polling the slot.
+//   there, some steps later. If different threads do the two, the barrier of each step orders them.
+//   Fences (order_exchange()) keep a reader, always the same thread for a packet, from seeing stale
+//   data when the ring wraps: one in the sending block, between clearing a packet and sending
+//   another; one in the reader, between receiving that one and polling the slot.
 struct GridRing {
   int step_bytes;
 
@@ -145,7 +148,7 @@ struct GridRing {
   __device__ __forceinline__ int before_first() const { return kGridRing * step_bytes; }
 };
 
-// Called in step s, after its sends and reads. A packet is cleared in step s. Then follow a barrier
+// Called in step s, after its sends and reads. After a packet is cleared in step s come a barrier
 // of the block, a fence at most 8 steps later, a packet that is sent in the step after the fence
 // and read in the next one, and a fence of the reader at most 16 steps after s. The reader polls
 // the slot in step s + kGridRing - 2.

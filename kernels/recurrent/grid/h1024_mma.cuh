@@ -1,14 +1,13 @@
-// MMA warps of grid/half_forward.cuh if a layout is `kWide`, and of grid/fp16x2_forward.cuh.
-// Registers do not hold all weights next to the packets of two tiles. Twin, with registers for all:
-// grid/half_forward_mma.cuh.
+// MMA warps of grid/half_forward.cuh if a layout is `kWide`, and of grid/fp16x2_forward.cuh:
+// registers cannot hold all weights next to the packets of two tiles. Version with all weights in
+// registers: grid/half_forward_mma.cuh.
 #pragma once
 
 #include "kernels/recurrent/grid/half_forward_mma.cuh"
 
 namespace treadle {
 
-// What a warp of half types keeps of W_hh, all units of the block by an eighth of K, and how it
-// multiplies.
+// A warp's part of W_hh in half types, all units of the block by an eighth of K, and its products.
 template <class Cell, class T, class Layout>
 struct GridWideProducts {
   static constexpr int kStateGates = Cell::kStateGates, kChunks = Layout::kChunks;
@@ -22,7 +21,7 @@ struct GridWideProducts {
     in_shared =
         base + Layout::kWeights + warp * (Layout::kInShared * kStateGates * 512) + lane * 16;
     load_forward_weights<Cell, Layout>(args, group.direction, rank, [&](int c, int m, uint4 of) {
-      if (shared(c)) {  // a lane reads back what it has stored
+      if (shared(c)) {  // each lane reads only what it has stored
         ptx::store16(in_shared + (shared_before(c) * kStateGates + m) * 512, of);
       } else {
         uint32_t* const to = weights + ((c - shared_before(c)) * kStateGates + m) * 4;
@@ -32,8 +31,8 @@ struct GridWideProducts {
     keep(in_shared);
   }
 
-  // Half-chunks of 16 k whose weights lie in shared memory are spread among the others, so that
-  // each is loaded while others are multiplied.
+  // Half-chunks of 16 k with weights in shared memory are interleaved with the others, so that each
+  // is loaded while others are multiplied.
   static constexpr __device__ __forceinline__ int shared_before(int c) {
     return c * Layout::kInShared / (2 * kChunks);
   }
@@ -41,8 +40,8 @@ struct GridWideProducts {
     return shared_before(c + 1) > shared_before(c);
   }
 
-  // await(i, j): until chunks i and j of the packets are there. leave(m, sums): those of gate m, in
-  // order. used(i): chunk i is not needed again.
+  // await(i, j) waits for chunks i and j of the packets. leave(m, sums) takes the sums of gate m,
+  // in order. used(i): chunk i is not needed again.
   template <class Await, class Leave, class Used>
   __device__ __forceinline__ void multiply(const uint4 (&words)[kChunks], const Await& await,
                                            const Leave& leave, const Used& used) {
@@ -69,23 +68,23 @@ struct GridWideProducts {
   }
 };
 
-// `alone`: single_tile. The next packets are those of the same tile and cannot arrive before its
+// `alone`: single_tile. The next packets belong to the same tile and cannot arrive before its
 // epilogue.
 template <class Layout, class Products, bool alone>
 struct GridWideMultiplier {
   static constexpr int kStateGates = Products::kStateGates, kChunks = Layout::kChunks;
   static constexpr int kMeeting = Layout::kMultiplying + Layout::kTeam;
-  static constexpr bool kWhole = alone || kChunks <= 4;  // whether a tile is waited for whole
+  static constexpr bool kWhole = alone || kChunks <= 4;  // whether to wait for a whole tile
   using Words = uint4[kChunks];
 
   Products products;
   GridRing ring;
-  GridVisits<false> visit;  // the one after the next
+  GridVisits<false> visit;  // the visit after the next
   const char* from;
-  const char* at;  // where the next one finds its packets
+  const char* at;  // the address of the next visit's packets
   uint32_t sums_to;
   int buffer = 0;
-  bool more, orders = false;  // whether there is a next one; whether it is one of a new step
+  bool more, orders = false;  // whether there is a next visit; whether it begins a new step
 
   __device__ __forceinline__ GridWideMultiplier(const PersistentForward& args, const Group& group,
                                                 const char* exchange, GridRing ring, int rank,
@@ -101,17 +100,17 @@ struct GridWideMultiplier {
     at = from + source();
   }
 
-  // Where the visit finds its tile of the step before.
+  // The offset of the visit's tile from the previous step.
   __device__ __forceinline__ int source() const {
     const int step = visit.before > visit.j * 8 ? ring.place(visit.s - 1) : ring.before_first();
     return step + visit.j * Layout::kTileBytes;
   }
 
-  // The packets, which lie at `here`, are being loaded already. The next visit's packet replaces
-  // each once it has been used, and has as long to arrive as others are multiplied. So many packets
-  // are awaited in pairs. Those of the next visit are not used if there is none.
+  // The loads of the packets at `here` have been issued. The next visit's packet replaces
+  // each one that has been used, and arrives while others are multiplied. Many packets are
+  // therefore awaited in pairs. Those of the next visit are unused if there is none.
   __device__ __forceinline__ void multiply(Words& words, const char*& here) {
-    // If the tile has not arrived, packets awaited in pairs would cost a trip to memory each.
+    // If the tile has not arrived, awaiting packets in pairs would cost a memory round trip each.
     const uint4 first[1] = {words[0]};
     if (kWhole || any_missing(first)) poll(words, here);
     const auto await = [&](int i, int j) {
@@ -129,16 +128,16 @@ struct GridWideMultiplier {
     products.multiply(words, await, leave, [&](int i) {
       if (alone) return;
       words[i] = load_words16(at + i * 512);
-      // The compiler would move all loads behind the products.
+      // Otherwise the compiler would move all loads after the products.
       if (i % 3 == 2) __syncwarp();
     });
     ptx::arrive_threads(kSumsFull + buffer, kMeeting);
-    // Here it costs least: others now finish the tile.
+    // Cheapest here, while the epilogue warps process the tile.
     if (orders) order_exchange(visit.s - 1);
     if (!alone) buffer ^= 1;
     if (alone) {
       ptx::sync_threads(kSumsEmpty, kMeeting);
-      // A poll that fails costs more than a wait.
+      // A failed poll costs more than a wait.
       for (const int64_t start = clock64(); clock64() - start < Layout::kFirstPoll;) continue;
       ask(words, at);
     }
@@ -166,7 +165,7 @@ struct GridWideMultiplier {
       any = more;
       multiply(words, here);
     }
-    // As many waits as arrivals.
+    // Matches the number of arrivals.
     if (!alone) {
       ptx::sync_threads(kSumsEmpty + buffer, kMeeting);
       ptx::sync_threads(kSumsEmpty + (buffer ^ 1), kMeeting);

@@ -1,6 +1,6 @@
 // Grid kernel, backward, for any cell in half types (grid/grid.cuh): grad_h_{t-1} = grad_gates_t
 // W_hh. A block computes it for its own units and needs the gradients of all gates of all units.
-// rows_each: rows a group. Twin: kernels/recurrent/cpu/rows_backward.h.
+// rows_each: rows of a group. Twin: kernels/recurrent/cpu/rows_backward.h.
 #pragma once
 
 #include "kernels/recurrent/grid/half_backward_epilogue.cuh"
@@ -16,7 +16,7 @@ struct GridBackwardFinisher : GridBackwardFinishing<Cell, T, Layout, any_resets>
   using Base::kMeeting, Base::pair, Base::real, Base::row_in_tile, Base::time, Base::unit;
   static constexpr int kTileBytes = Layout::kTileBytes;
 
-  // Where a thread finds and leaves what is of a tile.
+  // A thread's offsets for a tile's data.
   struct Place {
     char *grads, *send, *put_back;
     uint32_t stage, c, states;
@@ -31,7 +31,7 @@ struct GridBackwardFinisher : GridBackwardFinishing<Cell, T, Layout, any_resets>
         send_to(exchange + rank * Layout::kUnits / 32 * kStateGates * 512 + row_in_tile * 64 +
                 (rank * Layout::kUnits % 32 / 2 + pair) * 4) {}
 
-  // Computes all that does not need the sums; returns the gradient of the output.
+  // Computes everything that does not need the sums; returns the gradient of the output.
   __device__ __forceinline__ uint32_t prepare(const Place& at,
                                               typename Cell::Slopes (&slopes)[2]) const {
     uint32_t saved[kGates];
@@ -50,7 +50,7 @@ struct GridBackwardFinisher : GridBackwardFinishing<Cell, T, Layout, any_resets>
     return args.grad_output == nullptr ? 0 : ptx::load4(at.stage + kGates * Base::array_bytes);
   }
 
-  // Adds the sums to the gradients of h, and gives their buffer back.
+  // Adds the sums to the gradients of h, and releases their buffer.
   __device__ __forceinline__ void add_sums(int buffer, bool taken, float (&dh)[2]) const {
     ptx::sync_threads(kSumsFull + buffer, kMeeting);
     float parts[2][Layout::kMultiplyingWarps];
@@ -61,12 +61,13 @@ struct GridBackwardFinisher : GridBackwardFinishing<Cell, T, Layout, any_resets>
       parts[0][w] = __uint_as_float(sums.x), parts[1][w] = __uint_as_float(sums.y);
     }
     const float first = sum_in_pairs(parts[0]), second = sum_in_pairs(parts[1]);
-    // Rows without the step before sent zeros; their products are not added: 0 x inf would be NaN.
+    // Rows without the previous step sent zeros. Their products are not added, because 0 x inf is
+    // NaN.
     if (taken) dh[0] += first, dh[1] += second;
     ptx::arrive_threads(kSumsEmpty + buffer, kMeeting);
   }
 
-  // Row r of tile j in step s, of which `active` rows have the step and `before` the one before.
+  // Row r of tile j in step s: `active` rows have step s, `before` rows the previous one.
   __device__ __forceinline__ void finish(int s, int j, int buffer, int active, int before,
                                          const Place& at) const {
     const int row = j * 8 + row_in_tile;
@@ -152,7 +153,7 @@ __device__ __forceinline__ void run_grid_backward(const PersistentBackward& args
   }
 }
 
-// late: as GridBackwardMultiplier says.
+// late: see GridBackwardMultiplier.
 template <class Cell, class T, class Layout, bool any_resets, int late>
 __global__ void __launch_bounds__(Layout::kThreads, 1)
     grid_backward(const __grid_constant__ PersistentBackward args, int rows_each) {

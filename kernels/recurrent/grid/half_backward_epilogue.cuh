@@ -6,8 +6,8 @@
 
 namespace treadle {
 
-// A thread: a pair of units of one row of each tile. The threads of a team have all of a tile;
-// where there are two, they take tiles in turn.
+// A thread: a pair of units of one row of each tile. The threads of a team cover a tile; two teams
+// alternate between tiles.
 template <class Cell, class T, class Layout, bool any_resets>
 struct GridBackwardFinishing {
   static constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
@@ -23,7 +23,7 @@ struct GridBackwardFinishing {
   const GridRing ring;
   const int steps, tiles, thread, team, pair, row_in_tile, first_unit, unit, array_bytes, c_at,
       stage_bytes;
-  const bool real[2], even;  // even: a pair can be stored at once
+  const bool real[2], even;  // even: a pair takes one store
   const uint32_t stages, states, own_sums;
   char* const grads_to;
 
@@ -67,8 +67,8 @@ struct GridBackwardFinishing {
     return (group.direction * args.sizes.batch + rows.first + row) * args.sizes.hidden + unit + i;
   }
 
-  // Prefetches what forward saved: a thread copies of some rows 16 bytes of each gate and of
-  // grad_output, and as many units of c.
+  // Prefetches saved values: for some rows a thread copies 16 bytes of each gate and of
+  // grad_output, and the same units of c.
   __device__ __forceinline__ void fetch(int s) const {
     constexpr int kEach = 16 / kBytes, kPieces = Layout::kUnits / kEach;
     const int piece = thread % kPieces, copy_unit = first_unit + piece * kEach;
@@ -111,13 +111,14 @@ struct GridBackwardFinishing {
     dc[0] = __uint_as_float(kept.z), dc[1] = __uint_as_float(kept.w);
   }
 
-  // Where this row of a tile and this pair have their gradients of gates.
+  // The address of the gradients of gates of this row of a tile and this pair.
   __device__ __forceinline__ char* grads_at(int64_t start, int j) const {
     return grads_to + (start + j * 8) * (kGates * args.sizes.hidden * kBytes);
   }
 
-  // All steps: finish(s, start, j, buffer, active, before) a tile, in step s, whose rows begin at
-  // `start`; `active` rows have the step, `before` the one before. `alone`: of one tile.
+  // Runs all steps: finish(s, start, j, buffer, active, before) for each tile j of step s, whose
+  // rows begin at `start`; `active` rows have step s, `before` rows the previous one. `alone`:
+  // single_tile.
   template <bool alone, class Finish>
   __device__ __forceinline__ void run(const Finish& finish) const {
     for (int s = 0; s < Layout::kDepth - 1; ++s) fetch(s);
@@ -125,9 +126,9 @@ struct GridBackwardFinishing {
       if (kTeams == 1 || b == team) ptx::arrive_threads(kSumsEmpty + b, kMeeting);
     }
     begin();
-    // Tiles of sums so far; rows of the last step.
+    // Tiles of sums so far; rows of the previous step.
     int sums = 0, before = 0;
-    // One iteration more than steps, for grad_h0.
+    // One more iteration than steps, for grad_h0.
 #pragma unroll 1
     for (int s = 0; s <= steps; ++s) {
       ptx::wait_copies<Layout::kDepth - 2>();
@@ -164,7 +165,7 @@ struct GridBackwardFinishing {
     }
   }
 
-  // What is left of them before the first one.
+  // The gradients of h and c before the first step.
   __device__ __forceinline__ void end() const {
     for (int j = team; j < tiles; j += Layout::kTeams) {
       const int row = j * 8 + row_in_tile;

@@ -7,9 +7,9 @@
 namespace treadle {
 
 // An MMA warp multiplies all units of the block by an eighth of K. `late` is 2 if the group has one
-// tile: the next packets are those of the same tile and cannot arrive before its epilogue. It is 1
-// with two tiles, which follow one another by half a step: the packets of the other one are loaded
-// after the sums of this one are stored. It is 0 with more tiles, whose packets are there by then.
+// tile: the next packets belong to the same tile and cannot arrive before its epilogue. It is 1
+// with two tiles, which are half a step apart: the packets of the other tile are loaded after the
+// sums of this one are stored. It is 0 with more tiles, whose packets have arrived by then.
 template <class Cell, class T, class Layout, int late>
 struct GridBackwardMultiplier {
   static constexpr int kStateGates = Cell::kStateGates;
@@ -20,12 +20,12 @@ struct GridBackwardMultiplier {
 
   uint32_t weights[Layout::kInRegisters * kTiles * 4];
   GridRing ring;
-  GridVisits<true> visit;  // the one after the next
+  GridVisits<true> visit;  // the visit after the next
   const char* from;
-  const char* at;  // where the next one finds its packets
+  const char* at;  // the address of the next visit's packets
   uint32_t sums_to, in_shared;
   int buffer = 0;
-  bool more, orders = false;  // whether there is a next one; whether it is one of a new step
+  bool more, orders = false;  // whether there is a next visit; whether it begins a new step
 
   __device__ __forceinline__ GridBackwardMultiplier(const PersistentBackward& args,
                                                     const Group& group, const char* exchange,
@@ -43,8 +43,8 @@ struct GridBackwardMultiplier {
     at = from + source();
   }
 
-  // Half-chunks of 16 k whose weights lie in shared memory are spread among the others, so that
-  // each is loaded while others are multiplied.
+  // Half-chunks of 16 k with weights in shared memory are interleaved with the others, so that each
+  // is loaded while others are multiplied.
   static constexpr __device__ __forceinline__ int shared_before(int c) {
     return c * Layout::kInShared / (2 * kChunks);
   }
@@ -52,8 +52,8 @@ struct GridBackwardMultiplier {
     return shared_before(c + 1) > shared_before(c);
   }
 
-  // Transposed: column u of W_hh; chunks of 32 k by units of all blocks, then gate. Rows g and g +
-  // 8 of a product's A are a pair of units.
+  // Loads transposed weights: column u of W_hh; chunks of 32 k, by units of all blocks, then gate.
+  // Rows g and g + 8 of a product's A are a pair of units.
   __device__ __forceinline__ void load_weights(const PersistentBackward& args, int64_t d, int rank,
                                                int warp, int g, int q) {
     const int64_t hidden = args.sizes.hidden;
@@ -88,13 +88,13 @@ struct GridBackwardMultiplier {
     }
   }
 
-  // Where the visit's step has sent its tile.
+  // The offset of the tile that the visit's step has sent.
   __device__ __forceinline__ int source() const {
     return ring.place(visit.s) + visit.j * Layout::kTileBytes;
   }
 
-  // The packets, which lie at `here`, are being loaded already. Those of the next visit replace
-  // them, unused if there is none.
+  // The loads of the packets at `here` have been issued. Those of the next visit replace them, and
+  // are unused if there is none.
   __device__ __forceinline__ void multiply(Words& words, const char*& here) {
     poll(words, here);
     float sum[kTiles][4] = {};
@@ -114,7 +114,7 @@ struct GridBackwardMultiplier {
       }
       if (late == 0 && c % 2) {
         words[c / 2] = load_words16(at + c / 2 * 512);
-        // The compiler would move all loads behind the products.
+        // Otherwise the compiler would move all loads after the products.
         if (c / 2 % 3 == 2) __syncwarp();
       }
     }
@@ -126,7 +126,7 @@ struct GridBackwardMultiplier {
                     __float_as_uint(sum[m][1]), __float_as_uint(sum[m][3])});
     }
     ptx::arrive_threads(kSumsFull + buffer, kMeeting);
-    // Here it costs least: others now finish the tile.
+    // Cheapest here, while the epilogue warps process the tile.
     if (orders) order_exchange(visit.s - 1);
     if (!kAlone) buffer ^= 1;
     if (kAlone) {
@@ -158,7 +158,7 @@ struct GridBackwardMultiplier {
       any = more;
       multiply(words, here);
     }
-    // As many waits as arrivals.
+    // Matches the number of arrivals.
     if (!kAlone) {
       ptx::sync_threads(kSumsEmpty + buffer, kMeeting);
       ptx::sync_threads(kSumsEmpty + (buffer ^ 1), kMeeting);

@@ -1,5 +1,5 @@
 // Grid kernel, forward, for any cell in half types (grid/grid.cuh): gates_t = products_t + bias +
-// h_{t-1} W_hh^T, then the cell. rows_each: rows a group. Twin:
+// h_{t-1} W_hh^T, then the cell. rows_each: rows of a group. Twin:
 // kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
@@ -8,16 +8,16 @@
 namespace treadle {
 
 // A thread of the epilogue warps has a pair of units of one row of a tile. Teams alternate between
-// tiles, one team for each buffer of sums. So a tile does not belong to the same team in all steps:
-// c and h lie in shared memory, with a barrier in each step.
+// tiles, one team for each buffer of sums. So a tile may change teams between steps: c and h are in
+// shared memory, with a barrier in each step.
 template <class Cell, class T, class Layout, bool any_resets, int buffers>
 struct GridFinisher {
   static constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
   static constexpr int kFirstInput = kGates - Cell::kInputGates;
   static constexpr int kMeeting = Layout::kMultiplying + Layout::kTeam;
-  static constexpr int kStatesBytes = Layout::kTeam * 12;  // of a tile: c and h of a pair a thread
+  static constexpr int kStatesBytes = Layout::kTeam * 12;  // of a tile: c and h of pairs
 
-  // Where a thread finds and leaves what is of a tile.
+  // A thread's offsets for a tile's data.
   struct Place {
     char *output, *gates, *send, *put_back;
     uint32_t stage, states;
@@ -29,7 +29,7 @@ struct GridFinisher {
   const GroupResets<any_resets> resets;
   const GridRing ring;
   const int steps, tiles, thread, team, pair, row_in_tile, first_unit, unit, gate_bytes;
-  const bool real[2], even;  // even: a pair can be stored at once
+  const bool real[2], even;  // even: a pair takes one store
   const uint32_t stages, states, own_sums;
   char *send_to, *output_to, *gates_to;
   const char* copy_from;
@@ -60,7 +60,7 @@ struct GridFinisher {
                  sums_place(pair, row_in_tile / 2) + row_in_tile % 2 * 8) {
     const int64_t hidden = args.sizes.hidden, d = group.direction;
     const int64_t row = rows.first + row_in_tile;
-    const int k = rank * (Layout::kUnits / 2) + pair;  // of pairs of units
+    const int k = rank * (Layout::kUnits / 2) + pair;  // in pairs of units
     send_to = exchange + k / 16 * 512 + row_in_tile * 64 + k % 16 * 4;
     output_to = static_cast<char*>(args.output) + 2 * (row * args.output_row + d * hidden + unit);
     gates_to = static_cast<char*>(args.gates) +
@@ -102,7 +102,7 @@ struct GridFinisher {
     return Narrow<T>::from(widen_bits<T>(bits)).bits;
   }
 
-  // The states before the first step; h goes out as if a step had sent it.
+  // The states before the first step; h is sent as if by a step.
   __device__ __forceinline__ void begin() const {
     for (int j = team; j < tiles; j += 2) {
       const int row = j * 8 + row_in_tile;
@@ -114,7 +114,7 @@ struct GridFinisher {
         if (!real[i] || row >= rows.count) continue;
         const int64_t at = state(row, i);
         c[i] = resets.first_c(anew, load_c<T>(args.c0, at, args.sizes.half_c), row, unit + i);
-        // Rounded: h0 may be a NaN of all ones, for which a reader would wait.
+        // Rounded, because h0 may be a NaN of all ones, for which a reader would wait forever.
         const uint16_t h0 = static_cast<const uint16_t*>(args.h0)[at];
         h[i] = rounded(h0);
         sent[i] = rounded(resets.template first_h<uint16_t>(anew, h0, row, unit + i));
@@ -134,7 +134,7 @@ struct GridFinisher {
     ptx::store4(at + 8, h);
   }
 
-  // Adds the sums to the gates of both units, and gives their buffer back.
+  // Adds the sums to the gates of both units, and releases their buffer.
   __device__ __forceinline__ void add_sums(float (&gates)[2][kGates]) const {
 #pragma unroll
     for (int m = 0; m < kStateGates; ++m) {
@@ -150,7 +150,7 @@ struct GridFinisher {
     ptx::arrive_threads(kSumsEmpty + team, kMeeting);
   }
 
-  // A row of a tile in step s; `again`: the tile was sent in the step before, too.
+  // A row of a tile in step s; `again`: the tile was also sent in the previous step.
   __device__ __forceinline__ void finish(int s, int row, bool taken, bool again,
                                          const Place& at) const {
     const bool anew = any_resets && resets.mark(time(s + 1), row) != 0;
@@ -206,7 +206,7 @@ struct GridFinisher {
     if (team < buffers) ptx::arrive_threads(kSumsEmpty + team, kMeeting);
     begin();
     const int64_t gates_row = kGates * args.sizes.hidden * 2, output_row = args.output_row * 2;
-    int visits = 0, before = 0;  // tiles of all steps so far; rows of the last one
+    int visits = 0, before = 0;  // tiles of all steps so far; rows of the previous step
 #pragma unroll 1
     for (int s = 0; s < steps; ++s) {
       ptx::wait_copies<Layout::kDepth - 2>();
@@ -279,7 +279,7 @@ __device__ __forceinline__ void run_grid_forward(const PersistentForward& args, 
   }
 }
 
-// late: as GridMultiplier says.
+// late: see GridMultiplier.
 template <class Cell, class T, class Layout, bool any_resets, int late>
 __global__ void __launch_bounds__(Layout::kThreads, 1)
     grid_forward(const __grid_constant__ PersistentForward args, int rows_each) {

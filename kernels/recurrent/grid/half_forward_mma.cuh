@@ -6,7 +6,7 @@
 
 namespace treadle {
 
-// Calls put(half-chunk of 16 k, gate, weights of a lane). Of a chunk of 32 k, lane (g, q) has units
+// Calls put(half-chunk of 16 k, gate, weights of a lane). In a chunk of 32 k, lane (g, q) has units
 // 8q .. 8q + 7, for two products of 16 k. Rows g and g + 8 of a product's A are a pair of units.
 template <class Cell, class Layout, class Put>
 __device__ __forceinline__ void load_forward_weights(const PersistentForward& args, int64_t d,
@@ -30,9 +30,9 @@ __device__ __forceinline__ void load_forward_weights(const PersistentForward& ar
   }
 }
 
-// An MMA warp multiplies all units of the block by an eighth of K. `late`: for how many of two
-// visits the next packets are loaded after the sums are stored, and not during the multiplication.
-// With one tile that is both, since the packets are its own; with two tiles, one.
+// An MMA warp multiplies all units of the block by an eighth of K. `late`: the number of visits, of
+// two, whose next packets are loaded after the sums are stored and not during the multiplication.
+// It is 2 with one tile, whose next packets depend on itself, and 1 with two tiles.
 template <class Cell, class T, class Layout, int late>
 struct GridMultiplier {
   static constexpr int kStateGates = Cell::kStateGates;
@@ -41,12 +41,12 @@ struct GridMultiplier {
 
   uint32_t weights[2 * kChunks * kStateGates * 4];
   GridRing ring;
-  GridVisits<false> visit;  // the one after the next
+  GridVisits<false> visit;  // the visit after the next
   const char* from;
-  const char* at;  // where the next one finds its packets
+  const char* at;  // the address of the next visit's packets
   uint32_t sums_to;
   int buffer = 0;
-  bool more, orders = false;  // whether there is a next one; whether it is one of a new step
+  bool more, orders = false;  // whether there is a next visit; whether it begins a new step
 
   __device__ __forceinline__ GridMultiplier(const PersistentForward& args, const Group& group,
                                             const char* exchange, GridRing ring, int rank,
@@ -64,14 +64,14 @@ struct GridMultiplier {
     at = from + source();
   }
 
-  // Where the visit finds its tile of the step before.
+  // The offset of the visit's tile from the previous step.
   __device__ __forceinline__ int source() const {
     const int step = visit.before > visit.j * 8 ? ring.place(visit.s - 1) : ring.before_first();
     return step + visit.j * Layout::kTileBytes;
   }
 
-  // The packets `now`, which lie at `here`, are being loaded already. Those of the next visit are
-  // not used if there is none.
+  // The loads of the packets `now` at `here` have been issued. Those of the next visit are unused
+  // if there is none.
   template <bool early>
   __device__ __forceinline__ void multiply(Words& now, Words& next, const char*& here) {
     poll(now, here);
@@ -94,13 +94,13 @@ struct GridMultiplier {
                     __float_as_uint(sum[m][1]), __float_as_uint(sum[m][3])});
     }
     ptx::arrive_threads(kSumsFull + buffer, Layout::kMultiplying + Layout::kTeam);
-    // Here it costs least: others now finish the tile.
+    // Cheapest here, while the epilogue warps process the tile.
     if (orders) order_exchange(visit.s - 1);
     if (late < 2) buffer ^= 1;
     if (late > 0) ptx::sync_threads(kSumsEmpty + buffer, Layout::kMultiplying + Layout::kTeam);
     if (!early) {
-      // With one tile, its packets cannot be there before its epilogue, and a poll that fails costs
-      // more than a wait.
+      // With one tile, its packets cannot arrive before its epilogue, and a failed poll costs more
+      // than a wait.
       if (late == 2) {
         for (const int64_t start = clock64(); clock64() - start < Layout::kFirstPoll;) continue;
       }
@@ -138,7 +138,7 @@ struct GridMultiplier {
         multiply<late == 0>(b, a, here);
       }
     }
-    // As many waits as arrivals.
+    // Matches the number of arrivals.
     if (late == 0) ptx::sync_threads(kSumsEmpty + buffer, Layout::kMultiplying + Layout::kTeam);
     if (late < 2)
       ptx::sync_threads(kSumsEmpty + (buffer ^ 1), Layout::kMultiplying + Layout::kTeam);

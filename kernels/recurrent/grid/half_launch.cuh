@@ -1,5 +1,4 @@
-// The launch of grid kernels in half types, for any cell. Defines what grid/call.cuh declares of
-// them.
+// Launches the grid kernels in half types, for any cell; declared in grid/call.cuh.
 #pragma once
 
 #include "kernels/recurrent/grid/call.cuh"
@@ -35,9 +34,10 @@ cudaError_t run_grid_half(const PersistentForward* args, const GridCall& call) {
     return with_grid_width<setmaxnreg>(call.sizes.hidden, [&](auto width) {
       constexpr int kWidth = decltype(width)::value;
       using Layout = GridForward<Cell::kGates, Cell::kStateGates, kWidth, setmaxnreg>;
-      // Up to h512, clusters take a batch of a single tile, if the GPU has clusters.
+      // Up to h512, clusters take batches of a single tile, if the GPU has clusters.
       constexpr int kLatest = setmaxnreg && kWidth == kGridNarrowHidden ? 0 : 2;
-      // Without setmaxnreg two tiles are run as more are, which saves a third of the kernels.
+      // Without setmaxnreg two tiles run the kernel for more tiles, which saves a third of the
+      // kernels.
       constexpr int kTwo = setmaxnreg ? 1 : 0;
       return call.rows == 8    ? run_grid_of<Cell, T, Layout, kLatest>(args, call)
              : call.rows == 16 ? run_grid_of<Cell, T, Layout, kTwo>(args, call)

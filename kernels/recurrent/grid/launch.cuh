@@ -1,4 +1,4 @@
-// The launch of grid kernels, for any cell. Defines what cell_launchers.h declares of grid.
+// Launches the grid kernels, for any cell. Defines the grid functions of cell_launchers.h.
 #pragma once
 
 #include "kernels/recurrent/cell_launchers.h"

@@ -8,7 +8,7 @@ namespace treadle {
 inline constexpr int kWarp = 32;
 inline constexpr int kMostSharedBytes = 227 * 1024;  // sm_90, a block
 
-// There are layouts for H up to each of these: h256 only without setmaxnreg, since sm_90 has
+// There are layouts for H up to each of these: h256 only without setmaxnreg, because sm_90 uses
 // clusters for such layers; h2048 only for half types, forward.
 inline constexpr int kGrid256 = 256, kGridNarrowHidden = 512, kGridHidden = 1024,
                      kGridWideHidden = 2048;
@@ -18,29 +18,28 @@ constexpr int grid_width(int64_t hidden, bool setmaxnreg) {
   return hidden <= kGridNarrowHidden ? 1 : hidden <= kGridHidden ? 2 : 3;
 }
 
-inline constexpr int kGridRing = 32;  // steps whose exchange has slots of its own
+inline constexpr int kGridRing = 32;  // steps of the exchange that have separate slots
 
-// Registers a thread may have with one block of `warps` warps on a multiprocessor, whose four
-// schedulers share the warps and have a quarter of the registers each.
+// The registers per thread with one block of `warps` warps on a multiprocessor: its four schedulers
+// share the warps, and each has a quarter of the registers.
 constexpr int registers_of_warps(int warps) {
   const int each = 65536 / 4 / ((warps + 3) / 4) / kWarp / 8 * 8;
   return each < 255 ? each : 255;
 }
 
-// Registers that are left for a thread of the epilogue warps when each of `multiplying` threads
-// takes `each`.
+// The registers left for each epilogue thread if each of `multiplying` threads takes `each`.
 constexpr int finishing_registers(int threads, int multiplying, int each) {
   const int begins_with = 65536 / threads / 8 * 8 * threads;
   return (begins_with - multiplying * each) / (threads - multiplying) / 8 * 8;
 }
 
 // `setmaxnreg`: MMA warps take registers from the epilogue warps, which only sm_90 supports.
-// Without it all threads have the same number, and more weights lie in shared memory.
+// Without it all threads have the same number, and more weights are in shared memory.
 
 template <int gates, int state_gates, int hidden, bool setmaxnreg>
 struct GridForward {
   static constexpr bool kSetmaxnreg = setmaxnreg;
-  // A block has few units, so that registers hold all weights or most of them.
+  // Few units per block, so that registers hold all or most weights.
   static constexpr int kUnits = 16, kBlocks = hidden / kUnits;
   // Registers cannot hold all weights and the packets of two tiles.
   static constexpr bool kWide =
@@ -57,12 +56,12 @@ struct GridForward {
   static constexpr int kFinishingRegisters =
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
   static constexpr int kChunks = hidden / 32 / kMultiplyingWarps;  // of 32 k, a warp
-  // Half-chunks of weights that fit into registers next to packets, sums and addresses; the others
-  // lie in shared memory.
+  // Half-chunks of weights that fit in registers next to packets, sums and addresses; the others
+  // are in shared memory.
   static constexpr int kFree = (kMultiplyingRegisters - 40 - 4 * kChunks) / (4 * state_gates);
   static constexpr int kInRegisters = kWide && kFree < 2 * kChunks ? kFree : 2 * kChunks;
   static constexpr int kInShared = 2 * kChunks - kInRegisters;
-  static constexpr int kDepth = kWide && state_gates == 4 ? 4 : 6;  // steps of the input
+  static constexpr int kDepth = kWide && state_gates == 4 ? 4 : 6;  // stages of input
   static constexpr int kStageRow = kUnits * 2 + 16;                 // bytes
   static constexpr int kFirstPoll = 600;  // clocks after sums are read, with one tile
 
@@ -76,7 +75,7 @@ struct GridForward {
 };
 
 // Forward in float32 on tensor cores (engine/fp16x2.cuh). A tile has two packets for a pair of
-// units, so that it is as large as one of half types with twice as many units.
+// units, so it is as large as a half-type tile with twice as many units.
 template <int gates, int state_gates, int hidden, bool setmaxnreg>
 struct GridSplit {
   static constexpr bool kSetmaxnreg = setmaxnreg;
@@ -102,18 +101,19 @@ struct GridSplit {
                                       : state_gates == 4          ? 24
                                                                   : 18;
   static constexpr int kInShared = kFragments - kInRegisters;
-  static constexpr int kDepth = 3;                                             // steps of the input
+  static constexpr int kDepth = 3;                                             // stages of input
   static constexpr int kStageRow = kUnits * 4 + (state_gates == 4 ? 16 : 32);  // bytes
   static constexpr int kFirstPoll = 600;  // clocks after sums are read, with one tile
 
-  // Offsets in a tile: word_of(pair) for the highs of a pair in the first row; kLowAt to its lows.
+  // Offsets in a tile: word_of(pair) is that of the highs of a pair in the first row; the lows are
+  // kLowAt further.
   static constexpr int kLowAt = kChunks / 2 * 512;
   static constexpr int word_of(int pair) {
     const int chunk = pair / 16, warp = chunk / (kChunks / 2);
     return (warp * kChunks + chunk % (kChunks / 2)) * 512 + pair % 16 * 4;
   }
 
-  static constexpr int kSumBytes = kMultiplyingWarps * state_gates * 512;  // two of them
+  static constexpr int kSumBytes = kMultiplyingWarps * state_gates * 512;  // there are two
   static constexpr int kWeights = 2 * kSumBytes;
   static constexpr int kBias = kWeights + kMultiplyingWarps * kInShared * 512;  // and the scale
   static constexpr int kExact = kBias + gates * kUnits * 8;                     // by fma
@@ -127,14 +127,15 @@ struct GridSplit {
 template <int gates, int state_gates, int hidden, bool setmaxnreg>
 struct GridBackward {
   static constexpr bool kSetmaxnreg = setmaxnreg;
-  // A block reads the gradients of all gates of all units, so there are as few as can keep W_hh.
+  // A block reads the gradients of all gates of all units, so there are only as many blocks as W_hh
+  // needs.
   static constexpr int kUnits = !setmaxnreg && hidden > kGridNarrowHidden ? 16 : 32;
   static constexpr int kBlocks = hidden / kUnits;
   static constexpr int kTileBytes = state_gates * hidden * 8 * 2;  // in the order of B
   static constexpr int kMostRows = 64;
   static constexpr int kMultiplyingWarps = 8, kMultiplying = kMultiplyingWarps * kWarp;
-  // A thread has a pair of units of a row of a tile. Two teams where weights leave registers for
-  // them.
+  // A thread has a pair of units of a row of a tile. There are two teams if weights leave enough
+  // registers.
   static constexpr int kTeam = kUnits / 2 * 8;
   static constexpr int kTeams =
       kUnits == 16 || (setmaxnreg && hidden <= kGridNarrowHidden && state_gates == 3) ? 2 : 1;
@@ -148,15 +149,15 @@ struct GridBackward {
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
   static constexpr int kChunks = state_gates * hidden / 32 / kMultiplyingWarps;  // of 32 k
   static constexpr int kTiles = kUnits / 16;                                     // of 16 units
-  // Half-chunks, of 2 * kChunks, that registers hold next to packets, sums and addresses.
+  // Half-chunks, of 2 * kChunks, that fit in registers next to packets, sums and addresses.
   static constexpr int kFree = (kMultiplyingRegisters - 40 - 4 * kChunks) / (4 * kTiles);
   static constexpr int kInRegisters = kFree < 2 * kChunks ? kFree : 2 * kChunks;
   static constexpr int kInShared = 2 * kChunks - kInRegisters;
-  static constexpr int kDepth = 3;  // steps of what forward saved
+  static constexpr int kDepth = 3;  // stages of saved values
   static constexpr int kStageRow = kUnits * 2 + 32, kCRow = kUnits * 4 + 32;  // bytes
   static constexpr int kFirstPoll = 350;  // clocks after sums are read, with one tile
 
-  static constexpr int kSumBytes = kMultiplyingWarps * kTiles * 512;  // two of them
+  static constexpr int kSumBytes = kMultiplyingWarps * kTiles * 512;  // there are two
   static constexpr int kWeights = 2 * kSumBytes;
   static constexpr int kStages = kWeights + kMultiplyingWarps * kInShared * kTiles * 512;
   // For each row: gradients of h and c of 16 pairs, and stages of gates, grad_output and c.
@@ -167,16 +168,16 @@ struct GridBackward {
 
 // Backward in float32 on tensor cores. Every float of the exchange and of W_hh becomes two float16
 // numbers (engine/fp16x2.cuh), or one if TF32 is allowed (`words`). A warp takes spans of 16 units;
-// in each span the gradients of a row share a scale.
+// within a span the gradients of a row share a scale.
 template <int gates, int state_gates, int hidden, int words, bool setmaxnreg>
 struct GridSplitBackward {
   static constexpr bool kSetmaxnreg = setmaxnreg;
   static constexpr int kGates = gates, kStateGates = state_gates, kHidden = hidden, kWords = words;
-  // Shared memory has to have room for rows and weights.
+  // Shared memory must have room for rows and weights.
   static constexpr int kUnits = setmaxnreg && hidden * words == kGridNarrowHidden ? 32 : 16;
   static constexpr int kBlocks = hidden / kUnits;
   static constexpr int kMostRows = 64;
-  // A warp has at least four spans, and reads their scales at once.
+  // A warp has at least four spans, and reads their scales together.
   static constexpr int kMultiplyingWarps = hidden > kGrid256 ? 8 : 4;
   static constexpr int kMultiplying = kMultiplyingWarps * kWarp;
   // A team takes a tile, and each of its threads a pair of units of a row. There are two teams if a
@@ -193,18 +194,18 @@ struct GridSplitBackward {
   // kWindow chunks are in flight at a time.
   static constexpr int kChunks = kSpans * state_gates * words / 2;
   static constexpr int kWindow = kChunks % 12 == 0 ? 12 : kChunks % 8 == 0 ? 8 : kChunks;
-  // Fragments of weights: those that packets, sums, scales and addresses leave no registers for lie
-  // in shared memory.
+  // Fragments of weights: those that do not fit in registers next to packets, sums, scales and
+  // addresses are in shared memory.
   static constexpr int kFragments = 2 * kChunks * kTiles;
   static constexpr int kFree = (kMultiplyingRegisters - 52 - 4 * kWindow - 12 * kTiles) / 8 * 2;
   static constexpr int kInRegisters = kFragments < kFree ? kFragments : kFree;
   static constexpr int kInShared = kFragments - kInRegisters;
-  static constexpr int kDepth = 3;  // steps of what forward saved
+  static constexpr int kDepth = 3;  // stages of saved values
   static constexpr int kStageRow = kUnits * 4 + (state_gates == 4 ? 16 : 32);  // bytes
   static constexpr int kCRow = kStageRow;
 
-  // In a tile: packets, then scales, [warp][four rows][span] x 4 bytes. The first packet of a pair
-  // of units of the first row.
+  // In a tile: packets, then scales, [warp][four rows][span] x 4 bytes. The function gives the
+  // first packet of a pair of units in the first row.
   static constexpr int kScales = kMultiplyingWarps * kChunks * 512;
   static constexpr int kTileBytes = kScales + kMultiplyingWarps * 2 * kSpans * 4;
   static constexpr int word_of(int pair) {
@@ -216,7 +217,7 @@ struct GridSplitBackward {
     return kScales + ((span / kSpans * 2 + half) * kSpans + span % kSpans) * 4;
   }
 
-  static constexpr int kSumBytes = kMultiplyingWarps * kTiles * 512;  // two of them
+  static constexpr int kSumBytes = kMultiplyingWarps * kTiles * 512;  // there are two
   static constexpr int kWeights = 2 * kSumBytes;
   static constexpr int kColumns = kWeights + kMultiplyingWarps * kInShared * 512;  // their scales
   static constexpr int kExact = kColumns + kUnits * 4;                             // by fma
@@ -234,7 +235,7 @@ struct GridShape {
   int tile_bytes;  // of the exchange of a group, for a step of eight rows
   int most_rows, stages, row_bytes;
 
-  // The most rows, in whole tiles, that fit into a block's shared memory; 0: none.
+  // The most rows, in whole tiles, that fit in a block's shared memory; 0: none.
   constexpr int rows(int64_t shared_bytes) const {
     const int64_t room = (shared_bytes - stages) / row_bytes / 8 * 8;
     return room < 8 ? 0 : room < most_rows ? static_cast<int>(room) : most_rows;
@@ -247,14 +248,14 @@ constexpr GridShape grid_shape() {
           Layout::kRowBytes};
 }
 
-// The layouts of a cell's grid kernels by grid_width(): of half types, and in float32, backward
-// without TF32 and with it.
+// The layouts of a cell's grid kernels, indexed by grid_width(): for half types, and for float32,
+// where backward differs without and with TF32.
 struct GridShapes {
   GridShape forward[kGridWidths], backward[kGridWidths - 1];
   GridShape split[kGridWidths - 1], split_backward[kGridWidths - 1][2];
 };
 
-// With setmaxnreg the planner never asks for the first width.
+// With setmaxnreg the planner never uses the first width.
 template <int gates, int state_gates, bool setmaxnreg, int h256 = setmaxnreg ? 512 : 256>
 inline constexpr GridShapes kGridShapes{
     {grid_shape<GridForward<gates, state_gates, h256, setmaxnreg>>(),

@@ -37,7 +37,8 @@ struct LltmBackward {
   void* grad_old_cell;             // [N, B, H] contiguous, or null
 };
 
-// A whole forward pass of few rows. cell.gates is not read; columns of the others are neighbours.
+// A whole forward pass of few rows. cell.gates is not read; the other arguments have a column
+// stride of 1.
 struct LltmFewForward {
   LltmForward cell;
   LltmView weights, old_h, input;  // [N, 3H, H+I], [N, B, H], [N, B, I]

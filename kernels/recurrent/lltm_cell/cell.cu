@@ -48,7 +48,7 @@ __device__ __forceinline__ void load(const LltmView& view, const Position& at, i
   for (int e = 0; e < kWidth; ++e) into[e] = widen(stored.value[e]);
 }
 
-// A missing view leaves `into` as it is.
+// A missing view leaves `into` unchanged.
 template <class T, int kWidth, class acc>
 __device__ __forceinline__ void load_wider(const LltmView& view, const Position& at, int64_t column,
                                            acc (&into)[kWidth]) {
@@ -154,8 +154,8 @@ bool vectorisable(const LltmView& view, size_t element_size) {
           whole(view.row_stride) && whole(view.problem_stride));
 }
 
-// Below this many units the GPU is not filled, and more threads beat wider accesses. Above, the
-// widths below were the fastest of 1, 2, 4 and 8 on an H200: registers bound them, not memory.
+// Below this many units the GPU is not filled, and more threads beat wider accesses. Above, these
+// widths were the fastest of 1, 2, 4 and 8 on an H200, where registers are the limit, not memory.
 constexpr int64_t kWideFrom = int64_t{1} << 17;
 
 LaunchShape launch_shape(const Locate& locate, int width) {

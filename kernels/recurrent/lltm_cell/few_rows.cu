@@ -1,6 +1,6 @@
-// The LLTM cell of few rows on CUDA: all of its forward pass in one launch, and all products and
-// sums of its backward pass in another. Matrix products of so few rows would each be a launch of a
-// few blocks, between copies. Shapes: N problems of B rows, H units and I inputs.
+// The LLTM cell of few rows on CUDA: its whole forward pass in one launch, and all products and
+// sums of its backward pass in another. Separate matrix products of so few rows would be launches
+// of few blocks, with copies between them. Shapes: N problems of B rows, H units and I inputs.
 #include "kernels/common/convert.cuh"
 #include "kernels/common/launch.cuh"
 #include "kernels/math/cells/lltm.h"
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kWarpUnits * kWarps * kLanes)
   const int64_t problem = blockIdx.y, hidden = shape.hidden;
   const int in_block = threadIdx.x / (kWarps * kLanes);
   const int64_t own = int64_t{blockIdx.x / row_groups} * kWarpUnits + in_block;
-  const int64_t unit = own < hidden ? own : hidden - 1;  // none: what it computes is not stored
+  const int64_t unit = own < hidden ? own : hidden - 1;  // beyond hidden: computed but not stored
   const int64_t first = int64_t{blockIdx.x % row_groups} * kWarpRows;
   const int64_t left = shape.rows_per_problem - first;
   const int count = left < kWarpRows ? static_cast<int>(left) : kWarpRows;
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kWarpUnits * kWarps * kLanes)
     acc sum = 0;
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) sum += parts[in_block][w][m * kWarpRows + lane];
-    // Rounded, since the backward pass reads the rounded value.
+    // Rounded, because the backward pass reads the rounded value.
     const T stored = Narrow<T>::from(sum);
     static_cast<T*>(args.gates)[(flat * kCellGates + m) * hidden + unit] = stored;
     gates[m] = widen(stored);
@@ -90,7 +90,7 @@ __device__ __forceinline__ acc_t<T> state_of(const LltmGradients& args, int64_t 
                          : element_of<T>(args.input, problem, row, column - hidden);
 }
 
-// A warp has a gate, a lane a column of x: the sum over the rows.
+// A warp has one gate and each lane a column of x: the sum over the rows.
 template <class T>
 __device__ __forceinline__ void weight_gradients(const LltmGradients& args, int64_t problem,
                                                  int64_t gate, int64_t column) {
@@ -117,7 +117,7 @@ __device__ __forceinline__ void weight_gradients(const LltmGradients& args, int6
   }
 }
 
-// A warp has every 32nd gate, a lane a column of x, for eight rows: the sum over the gates.
+// A warp has every 32nd gate and each lane a column of x, for eight rows: the sum over the gates.
 template <class T>
 __device__ __forceinline__ void state_gradients(const LltmGradients& args, int64_t problem,
                                                 int64_t first, int64_t column) {
@@ -176,8 +176,8 @@ __global__ void __launch_bounds__(kGradientThreads)
 
 // ---- host
 
-// f(Type<T>) of half types and float32: sums of double would need more shared memory than a block
-// has, and nobody waits for them.
+// f(Type<T>) for half types and float32: sums of double would need more shared memory than a block
+// has, and are not worth it.
 template <class F>
 cudaError_t visit_single(Dtype dtype, const F& f) {
   if (dtype == Dtype::kHalf) return f(Type<Half>{});

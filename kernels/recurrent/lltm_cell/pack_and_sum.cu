@@ -1,5 +1,5 @@
-// Around the LLTM cell's matrix products: x = [old_h, input] side by side, and the bias gradient,
-// the sum of grad_gates over the rows.
+// Kernels around the LLTM cell's matrix products: x = [old_h, input], and the bias gradient, the
+// sum of grad_gates over the rows.
 #include "kernels/common/column_sum.cuh"
 #include "kernels/common/convert.cuh"
 #include "kernels/common/fast_divide.cuh"
@@ -9,7 +9,7 @@
 namespace treadle {
 namespace {
 
-// One thread per word_t of x: an element, or 16 bytes of them.
+// One thread per word_t of x: one element, or 16 bytes of elements.
 template <class word_t>
 __global__ void __launch_bounds__(kBlockSize)
     lltm_pack(const __grid_constant__ LltmPack args, FastDivide by_columns) {
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kBlockSize)
                  (is_h ? column : column - args.hidden) * view.column_stride];
 }
 
-constexpr int kSumRows = kBlockSize / kSumColumns;  // of a block, at a time
+constexpr int kSumRows = kBlockSize / kSumColumns;  // rows of a block at a time
 
 template <class T>
 __global__ void __launch_bounds__(kBlockSize)

@@ -11,8 +11,8 @@
 namespace treadle {
 namespace {
 
-// A GPU that layers are planned for in place of the one that they run on, for tests: code for
-// compute_80 runs on every later GPU (docs/other_gpus.md). Figures of NVIDIA's data sheets.
+// A GPU for which layers are planned in place of the one that runs them, for tests: code for
+// compute_80 runs on every later GPU (docs/other_gpus.md). Figures are from NVIDIA's data sheets.
 struct ImposedGpu {
   const char* name;
   int architecture, multiprocessors, shared_kb, l2_mb, clock_mhz;
@@ -65,7 +65,7 @@ cudaError_t ask_device(int index, RecurrenceDevice* found) {
 }  // namespace
 
 cudaError_t describe_device(int index, RecurrenceDevice* device) {
-  // The driver takes long to say how fast the clock is, so each GPU is asked once.
+  // Querying the clock takes the driver long, so each GPU is queried once.
   constexpr int kMost = 64;
   static RecurrenceDevice known[kMost];
   static std::atomic<bool> asked[kMost] = {};

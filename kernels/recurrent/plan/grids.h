@@ -1,4 +1,4 @@
-// The planner's grids (plan/plan.cpp): how many blocks they have, and which rows.
+// The planner's grids (plan/plan.cpp): their blocks and rows.
 #pragma once
 
 #include <algorithm>
@@ -21,12 +21,12 @@ inline const GridShape& grid_shape_of(const RecurrenceSizes& sizes, const Recurr
                                   backward);
 }
 
-// Rows that a group of blocks has room for; 0: a block has too little shared memory.
+// The most rows of a group of blocks; 0: a block has too little shared memory.
 inline int most_rows(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool backward) {
   return grid_shape_of(sizes, device, backward).rows(static_cast<int64_t>(device.shared_bytes));
 }
 
-// Groups for each direction, one block a multiprocessor.
+// Groups for each direction, with one block per multiprocessor.
 inline int64_t grid_groups(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                            bool backward) {
   return device.multiprocessors / grid_shape_of(sizes, device, backward).blocks /

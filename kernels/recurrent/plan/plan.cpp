@@ -21,14 +21,14 @@ using plan_grids::grid_shape_of;
 using plan_grids::most_rows;
 using plan_grids::plan_grid;
 
-// A chunk has the steps whose input product fits half of the cache, so that each step finds its
-// part there, but at least kProductRows rows, since smaller products do not fill the chip.
+// A chunk has as many steps as have an input product of half of the cache, so that each step finds
+// its part there, but at least kProductRows rows, because smaller products do not fill the chip.
 constexpr int64_t kProductRows = 1024;
 
 int64_t steps_per_chunk(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
   const int64_t batch = std::max<int64_t>(sizes.batch, 1);
   const int64_t hidden = std::max<int64_t>(sizes.hidden, 1);
-  // Divided one by one: their product may not fit in 64 bits.
+  // Divided one by one, because their product may not fit in 64 bits.
   const int64_t fit = static_cast<int64_t>(device.l2_bytes) / 2 / batch / hidden /
                       (cell_info(sizes.cell).gates * acc_bytes(sizes.dtype));
   const int64_t filling = (kProductRows - 1) / batch + 1;
@@ -37,14 +37,14 @@ int64_t steps_per_chunk(const RecurrenceSizes& sizes, const RecurrenceDevice& de
 
 // ---- weights on the chip
 
-constexpr int64_t kBatch = int64_t{1} << 26;  // at 2 * 16 blocks a row they are fewer than 2^31
-constexpr int64_t kSteps = int64_t{1} << 30;  // kernels count some more in 32 bits
-constexpr int64_t kFewSteps = 1, kFewUnits = 8192;  // of algorithm "warp", B * H: at most
+constexpr int64_t kBatch = int64_t{1} << 26;  // with 2 * 16 blocks a row, fewer than 2^31 blocks
+constexpr int64_t kSteps = int64_t{1} << 30;  // kernels count a few more in 32 bits
+constexpr int64_t kFewSteps = 1, kFewUnits = 8192;  // algorithm "warp": most T, B * H
 constexpr int64_t kTilesHidden = int64_t{1} << 20;
-constexpr int64_t kGridFromHidden = 256;  // where clusters can, too: more
-constexpr int64_t kTilesLeastRows = 64;   // of fewer, most of a tile would be empty
+constexpr int64_t kGridFromHidden = 256;  // H above which the grid competes with clusters
+constexpr int64_t kTilesLeastRows = 64;   // with fewer, most of a tile would be empty
 
-// Clusters that fit at once: an H200 with 132 multiprocessors holds 7 of 16 blocks, 30 of 4.
+// The number of resident clusters: an H200 with 132 multiprocessors holds 7 of 16 blocks, 30 of 4.
 int64_t clusters_at_once(int blocks, const RecurrenceDevice& device) {
   const int of_132 = blocks == 16 ? 7 : blocks == 8 ? 15 : blocks == 4 ? 30 : 132;
   return std::max<int64_t>(device.multiprocessors * of_132 / 132, 1);
@@ -53,7 +53,7 @@ int64_t clusters_at_once(int blocks, const RecurrenceDevice& device) {
 // The kernels of one shape that take a batch.
 struct ShapeCandidates {
   ClusterShape shape;
-  int any_rows;     // the most rows of the kernel for any batch; 0: there is none
+  int any_rows;     // the most rows of the kernel for any batch; 0: no such kernel
   RowCounts dense;  // rows of a tile of each kernel for dense batches
 
   int most_rows() const { return std::max(any_rows, dense.most() * shape.tiles); }
@@ -79,7 +79,7 @@ ShapeCandidates candidates_of(const RecurrenceSizes& sizes, size_t index, bool b
   return found;
 }
 
-// A step of a cluster with `rows` rows, by a dense kernel if there is one.
+// The time of a step of a cluster with `rows` rows, by a dense kernel if there is one.
 double step_time(const RecurrenceSizes& sizes, const ShapeCandidates& kernels, int rows,
                  bool backward) {
   const int gates = cell_info(sizes.cell).state_gates, dense = kernels.dense_rows(rows);
@@ -94,20 +94,20 @@ struct Clusters {
   double time;
 };
 
-// Without clusters only a single block is left, and it is faster than the grid for larger H of half
+// Without clusters only a single block remains, which then beats the grid for larger H of half
 // types, too.
 bool runs_on(const RecurrenceDevice& device, const ClusterShape& shape, Dtype dtype) {
   if (shape.blocks > 1) return device.clusters();
   return !is_half(dtype) || shape.units <= kHalfBlockUnits || !device.clusters();
 }
 
-// The shape and the rows a cluster that take the batch through a step in the least time.
+// The shape and the rows of a cluster with the least time for a step of the batch.
 Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                        bool backward) {
   Clusters best{{}, std::numeric_limits<double>::infinity()};
   const bool half = is_half(sizes.dtype);
-  // Backward, clusters are faster than a block with many units, unless rows would be copied to
-  // where they have room for whole chunks.
+  // Backward, clusters are faster than a block with many units, unless rows would have to be copied
+  // to pad them to whole chunks.
   const bool alone = sizes.hidden <= 32 || sizes.hidden % 8 != 0;
   const bool any_clusters = device.clusters();
   for (size_t i = 0; i < kShapes; ++i) {
@@ -131,7 +131,7 @@ Clusters plan_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& dev
 
 // ---- the choice
 
-// The largest H whose weights an algorithm keeps on the chip; 0 if it does not take the dtype.
+// The largest H whose weights an algorithm keeps on the chip; 0 if it does not support the dtype.
 int64_t most_hidden(const RecurrenceSizes& sizes, const RecurrenceDevice& device, Dtype dtype,
                     bool cluster, bool backward) {
   if (!cluster) {
@@ -157,7 +157,7 @@ bool on_chip(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool 
          sizes.batch < kBatch && sizes.steps < kSteps;
 }
 
-constexpr int64_t kRows = int64_t{1} << 30;  // of all steps: TMA counts them in 32 bits
+constexpr int64_t kRows = int64_t{1} << 30;  // rows of all steps, which TMA counts in 32 bits
 
 bool in_tiles(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
   const bool rounded = sizes.dtype == Dtype::kFloat && device.tf32;
@@ -198,7 +198,7 @@ Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
   }
   constexpr double kNever = std::numeric_limits<double>::infinity();
   const Clusters clusters = cluster ? plan_clusters(sizes, device, backward) : Clusters{{}, kNever};
-  // For small H the times of clusters are known better than the grid's. Clusters of float32
+  // For small H the modelled times of clusters are more accurate than the grid's. Float32 clusters
   // multiply by fma in the backward pass and for packed batches, and are then slower than the grid.
   const bool narrow = cluster && device.clusters() && sizes.hidden <= kGridFromHidden;
   const bool by_fma = !is_half(sizes.dtype) && (backward || sizes.ragged);
@@ -219,7 +219,7 @@ Choice choose(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool
           clusters.plan};
 }
 
-// Whether an algorithm that is forced has no backward pass of such a layer.
+// Whether a forced algorithm has no backward pass for such a layer.
 bool runs_forward_alone(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                         bool cluster) {
   const auto most = [&](bool backward) {
@@ -283,7 +283,7 @@ const char* refuse_forced(const RecurrenceSizes& sizes, const RecurrenceDevice& 
   return nullptr;
 }
 
-// An algorithm that refuse_forced() lets pass.
+// Chooses a forced algorithm that refuse_forced() accepts.
 Choice take_forced(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                    std::string_view forced, bool backward) {
   constexpr const char* reason = "asked for";
@@ -298,9 +298,9 @@ Choice take_forced(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
   return {"rows", reason};
 }
 
-// Whether a copy of W_hh in column-major order pays, since cuBLAS then multiplies faster in float32
-// (64 x 2048 times 2048 x 8192 on an H200: 56.8 us instead of 62.5). Steps of a packed batch may
-// have few rows.
+// Whether a column-major copy of W_hh pays off: cuBLAS then multiplies faster in float32 (64 x 2048
+// times 2048 x 8192 on an H200: 56.8 us instead of 62.5). Steps of a packed batch may have few
+// rows.
 bool by_columns(const RecurrenceSizes& sizes) {
   return sizes.hidden >= 2048 && sizes.batch > 1 && !few_rows(sizes.batch) && sizes.batch <= 128 &&
          sizes.steps >= 32 && !sizes.ragged;

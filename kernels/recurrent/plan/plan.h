@@ -1,4 +1,4 @@
-// How a recurrent layer is run: a pure function of sizes, dtype and device. Algorithms:
+// The plan of a recurrent layer: a pure function of sizes, dtype and device. Algorithms:
 //   rows     CPU: a thread takes rows of the batch through all steps
 //   step     CUDA: a matrix product and a fused kernel for each step
 //   tiles    both in one launch for each step: tensor cores multiply tiles of many rows
@@ -25,9 +25,9 @@ struct RecurrenceSizes {
   bool ragged = false;  // some row has fewer steps than others, or may reset
 };
 
-inline constexpr int kHopperMhz = 1980;  // of the GPUs that the planner's times were measured on
+inline constexpr int kHopperMhz = 1980;  // of the GPU of the planner's times
 
-// Bytes of acc_t: half types are multiplied into float.
+// Bytes of acc_t: products of half types are floats.
 inline int64_t acc_bytes(Dtype dtype) { return dtype == Dtype::kDouble ? 8 : 4; }
 
 struct RecurrenceDevice {
@@ -35,11 +35,11 @@ struct RecurrenceDevice {
   int architecture = 0;  // 90 for sm_90
   int multiprocessors = 0;
   size_t l2_bytes = 0;                     // CPU: of the cache that all cores share
-  bool tf32 = false;                       // whether float32 products may be computed so
-  size_t shared_bytes = kMostSharedBytes;  // what a block may have
+  bool tf32 = false;                       // whether float32 products may use TF32
+  size_t shared_bytes = kMostSharedBytes;  // the most per block
   int clock_mhz = kHopperMhz;              // of a multiprocessor, at most
 
-  // The GPUs that run the persistent kernels at all.
+  // Whether the GPU runs the persistent kernels at all.
   bool persistent() const { return cuda && architecture >= 80; }
   // sm_120 has clusters, too, but blocks of 99 KB, for which no kernel is compiled.
   bool clusters() const { return architecture >= 90 && architecture < 110; }
@@ -51,7 +51,7 @@ struct RecurrencePlan {
   const char* reason;
   int64_t steps_per_chunk;  // steps whose input products are computed at once
   bool transposed;          // products [GH, S] instead of [S, GH]
-  bool weight_by_columns;   // of algorithm "step", forward: W_hh is copied so
+  bool weight_by_columns;   // algorithm "step", forward: W_hh is copied to column-major order
   ClusterPlan clusters;     // of algorithm "cluster"
   int64_t grid_groups;      // of algorithm "grid": groups of blocks for one direction
   int grid_rows;            // of algorithm "grid": rows of the batch that a group takes
@@ -70,7 +70,8 @@ inline void set_grid(PersistentSizes& sizes, const RecurrencePlan& plan) {
   sizes.setmaxnreg = plan.setmaxnreg;
 }
 
-// null; or why a `forced` algorithm cannot be, until this thread's next error. "auto" forces none.
+// Returns null, or the reason why a `forced` algorithm cannot run, valid until this thread's next
+// error. "auto" forces none.
 const char* plan_recurrence(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                             std::string_view forced, bool backward, RecurrencePlan* plan)
     TREADLE_EXPORTED(plan_recurrence);

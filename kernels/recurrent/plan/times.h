@@ -1,4 +1,4 @@
-// How long the planner (plan/plan.cpp) expects a step to take by each algorithm.
+// The planner's (plan/plan.cpp) estimates of the time of a step by each algorithm.
 #pragma once
 
 #include <algorithm>
@@ -13,37 +13,37 @@ namespace treadle::plan_times {
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
-// Times of a step in us, fitted to measurements on an H200: of LLTM, scaled by what other cells
-// multiply and exchange (the benchmark suite sweep_cell_algorithms says how well). Cluster: a
-// minimum, the products, and the exchange: forward of h, backward of the gradients of all gates
-// that h adds to.
+// Times of a step in us, fitted to measurements of LLTM on an H200, and scaled to the products and
+// exchange of other cells (the benchmark suite sweep_cell_algorithms shows how well). Cluster: a
+// minimum, the products, and the exchange of h (forward) or of the gradients of all gates to which
+// h contributes (backward).
 inline double cluster_time(const ClusterShape& shape, int rows, int state_gates, bool backward,
                            bool exact) {
   // Relative to three gates: the multiplications, and the bytes exchanged.
   const double work = state_gates / 3.0, sent = backward ? work : 1;
   const auto hidden = static_cast<double>(shape.hidden());
-  // A block alone exchanges nothing.
+  // A single block exchanges nothing.
   if (shape.blocks == 1) {
     return (exact ? 0.25 : 0.2) + work * 1.8e-5 * shape.units * hidden * rows;
   }
   if (exact) {
-    // Weights that lie in shared memory are loaded again for every row.
+    // Weights in shared memory are loaded again for every row.
     const double loads = fp32_weights(shape, state_gates) > kFp32Weights ? 2 : 1;
-    // Fitted separately to packed batches at H 256, where the grid is the other choice.
+    // Fitted separately to packed batches at H 256, where the grid is the alternative.
     if (!backward && shape.blocks >= 8 && hidden <= 256) {
       return 0.8 + (loads * work * 1.9e-5 * shape.units + 2e-4) * hidden * rows;
     }
     const double each = loads * work * 1.3e-5 * shape.units + sent * (backward ? 7.5e-4 : 2e-4);
     return 0.7 + each * hidden * rows;
   }
-  // Backward, blocks of 64 units multiply at less than half of the others' speed.
+  // Backward, blocks of 64 units multiply at less than half the speed of others.
   const double each = !backward ? 2.2e-5 : shape.units < 64 ? 2.7e-5 : 6e-5;
   return (backward ? 0.40 : 0.38) + work * each * hidden * shape.units * shape.tiles +
          sent * (backward ? 1.4e-4 : 7e-5) * hidden * rows;
 }
 
-// The dense kernels of half types, with so many rows of a tile: the products, the rows that are
-// sent (backward in pairs), and how often a warp finishes 32 sums.
+// The dense kernels of half types, for a tile with this many rows: the products, the rows that are
+// sent (backward in pairs), and the slots of 32 sums per warp.
 inline double dense_time(const ClusterShape& shape, int stride, int state_gates, bool backward) {
   const int pairs = (stride + 1) / 2, turns = pairs * shape.tiles;
   const double products =
@@ -55,12 +55,12 @@ inline double dense_time(const ClusterShape& shape, int stride, int state_gates,
     return 0.33 + 1.7 * products + 1.05 * sent * 2 * pairs + 0.4 * more;
   }
   const auto more = static_cast<double>(ceil_div(turns, shape.units >= 64 ? 2 : 4) - 1);
-  // Weights of four gates of 64 units lie in shared memory in part.
+  // Weights of four gates of 64 units are partly in shared memory.
   const double each = state_gates == 4 && shape.units * shape.hidden() >= 64 * 512 ? 2.2 : 1.65;
   return 0.33 + each * products + 0.8 * sent * stride + 0.11 * more;
 }
 
-// Float32 on tensor cores: what the dense kernels take, with two to five products where those have
+// Float32 on tensor cores: the time of the dense kernels, with two to five products in place of
 // one, twice as much to send, and longer formulas.
 inline double split_time(const ClusterShape& shape, int rows, int state_gates) {
   const int wide = rows <= 4 ? 0 : 3, narrow = rows <= 4 || rows > 8 ? 2 : 0;
@@ -70,16 +70,16 @@ inline double split_time(const ClusterShape& shape, int rows, int state_gates) {
   return 0.43 + gates * (products + 1.6e-4 * hidden * rows) + (rows > 8 ? 0.3 : 0.0);
 }
 
-// Grid: a chain of products, sums, cell and exchange; with many tiles, what one of them keeps the
-// block busy for, us a row. Times are for three gates; `gate`: what a fourth adds.
+// Grid: a chain of products, sums, cell and exchange; with many tiles, the time that one tile keeps
+// the block busy, us a row. Times are for three gates; `gate`: the time that a fourth adds.
 struct GridTime {
   double chain, chain_row, busy, busy_row, gate;
 };
 
-// Backward it is mostly the exchange; in float32 that of each layout of GridSplitBackward. `equal`:
-// layouts without setmaxnreg, fitted to code for sm_80 that an H200 ran, with 108 of its
-// multiprocessors and the shared memory of an A100, where they differ from those of sm_90. Layouts
-// of H 256 and 2048 then count as those of 512 and 1024 if no other time is given.
+// Backward this is mostly the exchange; in float32 it differs by layout of GridSplitBackward.
+// `equal`: layouts without setmaxnreg, if they differ from those of sm_90; fitted to code for sm_80
+// on an H200 with 108 of its multiprocessors and the shared memory of an A100. Layouts of H 256 and
+// 2048 use the times of 512 and 1024 unless they have their own.
 inline GridTime grid_times(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                            bool backward) {
   const bool h512 = sizes.hidden <= kGridNarrowHidden, half = is_half(sizes.dtype);
@@ -109,18 +109,18 @@ inline double grid_time(int64_t launches, int rows, const RecurrenceSizes& sizes
   return static_cast<double>(launches) * gates * time;
 }
 
-// ---- other GPUs than those that were measured
+// ---- GPUs that were not measured
 
-// How much longer a step of a persistent kernel takes on such a GPU: the step is a chain of
-// latencies of instructions and of L2, which follow the clock.
+// How much longer a step of a persistent kernel takes on such a GPU: a step is a chain of
+// instruction and L2 latencies, which scale with the clock.
 inline double slower(const RecurrenceDevice& device) {
   if (device.clusters()) return 1;
   return static_cast<double>(kHopperMhz) / std::max(device.clock_mhz, 1);
 }
 
 // The speed of cuBLAS on such a GPU, relative to an H200: the ratio of products per clock in the
-// data sheets, in half types with sums in float32, and in float32. This assumes that the small
-// products of a step reach the same share of it on every GPU, which nobody has measured.
+// data sheets, for half types with sums in float32, and for float32. This assumes that the small
+// products of a step reach the same share of the peak on every GPU, which has not been measured.
 inline double multiply_speed(const RecurrenceDevice& device, bool half) {
   if (device.clusters() || !device.persistent()) return 1;
   const double chip = device.multiprocessors / 132.0 / slower(device);
@@ -134,8 +134,8 @@ inline double flop_per_us(Dtype dtype, bool tf32) {
   return is_half(dtype) ? 4e8 : dtype == Dtype::kFloat && tf32 ? 1.5e8 : 4e7;
 }
 
-// Step: a matrix product and a kernel, between which the products of half types lie in memory as
-// floats; but at least what the host takes to launch both.
+// Step: a matrix product and a kernel, between which products of half types are in memory as
+// floats; at least the host's time to launch both.
 inline double launched_time(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                             bool backward) {
   const double hidden = static_cast<double>(sizes.hidden), rows = static_cast<double>(sizes.batch);

@@ -1,6 +1,6 @@
 // affine_scan on CUDA, in one launch: a chunked scan over time, like scan/c_states.cuh. Each warp
-// composes the maps of its own steps. The block applies the maps of all warps in order, so that
-// each warp knows the result before its own steps, and then runs these from there. A block has 32
+// composes the maps of its own steps. The block applies the maps of all warps in order, which gives
+// each warp the result before its own steps, and then each warp runs its steps. A block has 32
 // units (lanes) and up to 16 warps, which take consecutive parts of the steps.
 #include "kernels/common/launch.cuh"
 #include "kernels/recurrent/launchers.h"
@@ -15,7 +15,7 @@ constexpr int kWarps = 16, kUnits = 32;
 template <class T>
 constexpr int kSteps = sizeof(T) == 4 ? 8 : 4;
 
-// The map c -> keep * c + add. A map that forgets c returns add, even if c is NaN.
+// The map c -> keep * c + add. With `forgets` the map returns add, even if c is NaN.
 template <class T>
 struct Map {
   T keep, add;
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kWarps* kUnits, 2)
     }
 #pragma unroll
     for (int i = 0; i < kSteps<T>; ++i) all = all.then(map[i]);
-    // Two buffers: the next round may write while others still read this one's.
+    // Two buffers: the next round may write while other warps still read this round's.
     totals[parity][warp][lane] = all;
     __syncthreads();
     T own = c;

@@ -1,5 +1,5 @@
 // affine_scan: result[t] = keep[t] * result[t - 1] + add[t], over the steps of independent units.
-// The arguments of its CPU and CUDA kernels; csrc/recurrent/run/affine_scan.h says more.
+// The arguments of its CPU and CUDA kernels; see csrc/recurrent/run/affine_scan.h.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct AffineScan {
   const void* keep;              // [steps, rows, columns]
   const void* add;               // the same
   const void* start;             // [rows, columns]
-  const bool* reset;             // [steps, rows], or none: where it is true, a result is `add`
+  const bool* reset;             // [steps, rows] or null: where it is true, a result is `add`
   void* result;                  // [steps, rows, columns]
 };
 

@@ -1,9 +1,9 @@
-// c before each step from the saved gates, for any cell, in one launch: what the backward pass
-// reads. Chunked exclusive scan over time: a step is an affine map c -> keep * c + add; each warp
-// composes the maps of its own steps, and applies them once it knows c before its first. A block
-// has 32 units (lanes) and up to 16 warps, which take consecutive parts of the steps. Where a row
-// resets (step_args.h), the map is a constant. If the units fill the GPU, each thread takes all
-// steps of its units in sequence.
+// c before each step from the saved gates, for any cell, in one launch; the backward pass reads it.
+// Chunked exclusive scan over time: a step is an affine map c -> keep * c + add; each warp composes
+// the maps of its own steps, and applies them once it knows c before its first. A block has 32
+// units (lanes) and up to 16 warps, which take consecutive parts of the steps. Where a row resets
+// (step_args.h), the map is a constant. If there are enough units to fill the GPU, each thread
+// takes all steps of its units in sequence.
 #pragma once
 
 #include "kernels/common/convert.cuh"
@@ -20,8 +20,8 @@ inline constexpr int kScanSteps = sizeof(T) == 2   ? 8
                                   : sizeof(T) == 4 ? 4
                                                    : 2;
 
-// A map that forgets c, and not only times 0: NaN times 0 would stay NaN. No step keeps -0 of c,
-// and products with what steps keep leave it as it is.
+// Marks a map that drops c: a factor of 0 would not do, because NaN times 0 is NaN. The mark is a
+// keep of -0, which no step has, and which products with other factors preserve.
 template <class Link, class acc>
 __device__ __forceinline__ Link forget(acc c) {
   return {acc(-0.0), c};
@@ -33,7 +33,7 @@ __device__ __forceinline__ acc apply(const Link& link, acc c) {
   return forgets ? link.add : link.keep * c + link.add;
 }
 
-// any_resets: compiled apart, since the registers are full without them.
+// any_resets: a separate kernel, because the registers are full even without resets.
 template <class Cell, class T, bool any_resets>
 __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
     recurrence_c_states(const __grid_constant__ PersistentCStates args, int64_t units) {
@@ -55,9 +55,9 @@ __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
   const auto* gates =
       static_cast<const T*>(args.gates) + d * start(steps) * Cell::kGates * sizes.hidden + u;
   auto* c_states = static_cast<acc*>(args.c_states) + d * args.c_direction + u;
-  // GroupResets has no part in this: a block here has units of any rows and directions.
+  // This does not use GroupResets, because a block here has units of any rows and directions.
   const RecurrenceResets& resets = args.resets;
-  const int64_t backward = d + args.direction;  // in time, if not 0
+  const int64_t backward = d + args.direction;  // not 0: backward in time
   const auto starts_anew = [&](int64_t t) {
     const int64_t marked = t + backward;
     return marked < steps && b < start(marked + 1) - start(marked) &&
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
   for (int64_t first = 0; first < steps; first += warps * kSteps) {
     T g[kSteps][Cell::kGates];
     int64_t row[kSteps];
-    uint32_t anew = 0;  // bits of the steps before which the row resets
+    uint32_t anew = 0;  // bit i: the row resets before step i
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       const int64_t s = first + warp * kSteps + i, t = backward == 0 ? s : steps - 1 - s;
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
         g[i][m] = gates[(row[i] * Cell::kGates + m) * sizes.hidden];
       }
     }
-    Link link[kSteps];  // the map from before this warp's steps to before each
+    Link link[kSteps];  // the maps from c before this warp's steps to c before each step
     Link all{acc(1), acc(0)};
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
@@ -106,10 +106,10 @@ __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
         all = {one.keep * all.keep, one.keep * all.add + one.add};
       }
     }
-    // Two buffers: the next round may write while others still read this one's.
+    // Two buffers: the next round may write while other warps still read this round's.
     totals[parity][warp][lane] = all;
     __syncthreads();
-    // Every warp applies all maps, so that all know c at the end of the round.
+    // Every warp applies all maps, so that every warp has c at the end of the round.
     acc begin = c;
     for (int w = 0; w < warps; ++w) {
       if (w == warp) begin = c;
@@ -124,8 +124,9 @@ __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
   }
 }
 
-// The units from which on a thread has kTurnWide adjacent ones, whose loads for kTurnSteps steps
-// travel together; and twice as many of half as many steps: the fastest on an H200.
+// From the first number of units on, a thread takes kTurnWide adjacent units and has the loads of
+// kTurnSteps steps in flight; from the second on twice as many units and half as many steps. Both
+// were the fastest on an H200.
 inline constexpr int64_t kManyUnits = int64_t{1} << 16, kMoreUnits = int64_t{1} << 18;
 template <class T>
 inline constexpr int kTurnWide = sizeof(T) == 2 ? 2 : 1;
@@ -149,7 +150,7 @@ __global__ void __launch_bounds__(kBlockSize)
       static_cast<const T*>(args.gates) + d * start(steps) * Cell::kGates * hidden + u;
   auto* c_states = static_cast<acc*>(args.c_states) + d * args.c_direction + u;
   const RecurrenceResets& resets = args.resets;
-  const int64_t backward = d + args.direction;  // in time, if not 0
+  const int64_t backward = d + args.direction;  // not 0: backward in time
   acc c[kWide];
 #pragma unroll
   for (int e = 0; e < kWide; ++e) {
@@ -160,7 +161,7 @@ __global__ void __launch_bounds__(kBlockSize)
   for (int64_t first = 0; first < steps; first += kSteps) {
     Vector<T, kWide> g[kSteps][Cell::kGates];
     int64_t row[kSteps];
-    uint32_t anew = 0;  // bits of the steps before which the row resets
+    uint32_t anew = 0;  // bit i: the row resets before step i
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       const int64_t s = first + i, t = backward == 0 ? s : steps - 1 - s;

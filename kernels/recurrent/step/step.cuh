@@ -1,7 +1,6 @@
 // One step of a recurrent layer on CUDA, pointwise part, for any cell: a thread for each unit (b,
-// u) of the step's rows, or for some of a row; cuBLAS multiplies. Defines what
-// cell_launchers.h declares of step. Twin: kernels/recurrent/cpu/rows_forward.h, which says what a
-// Cell is.
+// u) of the step's rows, or for some units of a row; cuBLAS multiplies. Defines the step functions
+// of cell_launchers.h. Twin: kernels/recurrent/cpu/rows_forward.h, which describes a Cell.
 #pragma once
 
 #include "kernels/common/convert.cuh"
@@ -24,7 +23,7 @@ __device__ __forceinline__ void load_units(const MatrixView& view, int64_t row, 
   }
 }
 
-// += what may be missing.
+// Adds an array that may be missing.
 template <class T, int n, class acc = acc_t<T>>
 __device__ __forceinline__ void add_units(const void* data, int64_t at, acc (&to)[n]) {
   if (data == nullptr) return;
@@ -39,8 +38,8 @@ template <class Cell>
 inline constexpr bool kOneProduct =
     Cell::kInputGates == Cell::kGates && Cell::kStateGates == Cell::kGates;
 
-// Units (b, u) and the next of a flat index that counts `each` units; a step has fewer than 2^31. b
-// changes fastest where the products are stored column by column, so that loads coalesce.
+// The `each` units (b, u) of a flat index; a step has fewer than 2^31. b changes fastest if the
+// products are stored column by column, so that loads coalesce.
 struct UnitAt {
   int64_t b, u;
 };
@@ -63,7 +62,7 @@ struct LocateUnit {
   }
 };
 
-// From where rows are counted: all of them, and those of the products.
+// The rows from which rows are counted: those of all arrays, and those of the products.
 struct RowBase {
   int64_t row, product;
 };
@@ -72,7 +71,7 @@ __device__ __forceinline__ RowBase row_base(const int64_t* base) {
   return base == nullptr ? RowBase{0, 0} : RowBase{__ldg(base), __ldg(base + 1)};
 }
 
-// Gate k of some units of a row before its activation, from the products and biases.
+// Gate k of some units of a row before activation, from the products and biases.
 template <class Cell, class T, int n, class acc = acc_t<T>>
 __device__ __forceinline__ void load_gate(const RecurrenceForward& args, int k, const UnitAt& at,
                                           int64_t product_row, acc (&gate)[n]) {
@@ -96,7 +95,7 @@ __device__ __forceinline__ void load_gate(const RecurrenceForward& args, int k, 
   }
 }
 
-// The state with which the next step begins where a row resets.
+// Replaces the state before the next step if the row resets.
 template <class T, int n, class acc = acc_t<T>>
 __device__ __forceinline__ void replace_units(const RecurrenceResets& resets, int64_t from,
                                               acc (&h)[n], acc (&c)[n]) {
@@ -200,7 +199,7 @@ __global__ void __launch_bounds__(kBlockSize, 4)
 
 // ---- host
 
-// From this number of units on, vectors still fill the chip.
+// From this number of units on, vectors fill the chip.
 inline constexpr int64_t kVectors = int64_t{1} << 15;
 
 inline bool in_vectors(const void* data, int64_t stride, int n) {
@@ -211,8 +210,8 @@ inline bool in_vectors(const MatrixView& view, int n) {
          (view.data == nullptr || view.column_stride == 1);
 }
 
-// Units of a thread, where not one. Of half types two have been the fastest; of eight, whose floats
-// a lane would write in two accesses, half sectors take twice as long.
+// Units per thread, if not one. In half types two were the fastest; with eight, a lane writes its
+// floats in two accesses, and the half-filled sectors take twice as long.
 template <class T>
 inline constexpr int kUnits = sizeof(T) == 2 ? 2 : 16 / sizeof(T);
 

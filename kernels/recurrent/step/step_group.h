@@ -1,5 +1,5 @@
-// The pointwise part of a step that is launched again and again, as part of a graph. Beside
-// launchers.h, for csrc/recurrent/cuda/step_groups.cpp.
+// The pointwise part of a step that is launched repeatedly, as part of a graph. Launchers for
+// csrc/recurrent/cuda/step_groups.cpp.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,15 +9,15 @@
 
 namespace treadle {
 
-// Where such a launch stands, on the device: rows of steps[0] are counted from base[0], those of
+// The position of such a launch, on the device: rows of steps[0] are counted from base[0], those of
 // its products from base[1]. Null: from 0.
 struct StepGroup {
   const int64_t* base = nullptr;
-  // Backward: [rows, GH], the gradients of the gates of steps[0] once more; or null.
+  // Backward: [rows, GH], a second copy of the gradients of the gates of steps[0]; or null.
   void* gates = nullptr;
 };
 
-// Forward, args.state_products is given whatever the cell, so that args.products are only read.
+// Forward, args.state_products is given for every cell, so that args.products are only read.
 
 cudaError_t launch_grouped_forward(const RecurrenceForward& args, const StepGroup& group,
                                    cudaStream_t stream) TREADLE_EXPORTED(launch_grouped_forward);

@@ -1,5 +1,5 @@
-// Uploads an int64 table, where the rows of each step begin, through kernel parameters: in stream
-// order, part of a captured graph, and the host's memory may be freed at once.
+// Uploads an int64 table, the first row of each step, through kernel parameters: in stream order
+// and as part of a captured graph, and the host's memory may be freed immediately.
 #include "kernels/common/launch.cuh"
 #include "kernels/recurrent/launchers.h"
 #include "kernels/recurrent/step/step_group.h"

@@ -11,7 +11,7 @@ namespace treadle {
 template <class Cell, class Stages>
 inline constexpr int kTileSums = Stages::kSums * Cell::kGates;  // of a thread
 
-// Sums begin with the biases of their gates.
+// Initialises sums with the biases of their gates.
 template <class Cell, class Stages>
 __device__ __forceinline__ void begin_gates(const RecurrenceForward& args, int64_t first_unit,
                                             float (&sums)[kTileSums<Cell, Stages>]) {
@@ -38,7 +38,7 @@ __device__ __forceinline__ void begin_gates(const RecurrenceForward& args, int64
   }
 }
 
-// The cell of eight units of row b; `cell` is c before the step.
+// Computes the cell of eight units of row b; `cell` is c before the step.
 template <class Cell, class Stages>
 __device__ __forceinline__ void finish_units(const FusedForward& args, int64_t b, int64_t unit,
                                              int piece, float (&cell)[kLoaded],
@@ -70,7 +70,7 @@ __device__ __forceinline__ void finish_units(const FusedForward& args, int64_t b
     }
   }
   store_columns<T, true>(layer.output, row * layer.output_stride + unit, lanes, h);
-  // The state that the next step begins with.
+  // The state before the next step.
   if (starts_anew(layer.resets, args.next, b)) {
     const int64_t from = reset_row(layer.resets, args.next, b) * hidden + unit;
 #pragma unroll
@@ -91,8 +91,8 @@ __global__ void __launch_bounds__(kTileThreads, 1)
                   const __grid_constant__ CUtensorMap weight_ih,
                   const __grid_constant__ CUtensorMap h,
                   const __grid_constant__ CUtensorMap weight_hh, const TileCounts tiles) {
-  // The launch before a step but the first is of the step before, which itself has waited for what
-  // writes the input and the weights.
+  // Except for the first step, the previous launch is the previous step, which itself has waited
+  // for the kernels that write the input and the weights.
   if (!args.follows) begin_kernel();
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   static_assert(Cell::kInputGates == Stages::kGroups && Cell::kStateGates == Stages::kGroups,
@@ -131,11 +131,12 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       float sums[kTileSums<Cell, Stages>];
       begin_gates<Cell, Stages>(args.layer, unit, sums);
       reader.template multiply<kFirstInput, Cell::kStateGates - kFirstInput>(tiles.of_input, sums);
-      // The sums that h's product alone adds to may be set only now, or wgmma would wait each time.
+      // The sums of gates with only h's product must not be set earlier, or wgmma would wait each
+      // time.
       if constexpr (kFirstInput != 0) reader.finish();
       if (args.follows && tile == first) begin_kernel();
-      // Before the product, whose time covers that of memory. Rows that are none read the first: a
-      // load under a condition would keep its registers taken through all tiles.
+      // Loaded before the product, which hides the latency. Missing rows read the first row: a
+      // conditional load would keep its registers occupied through all tiles.
       float c[Stages::kPieces][kLoaded];
 #pragma unroll
       for (int piece = 0; piece < Stages::kPieces; ++piece) {

@@ -8,17 +8,18 @@ namespace treadle {
 
 inline constexpr int kTileRows = 128;   // of a block
 inline constexpr int kTileBlocks = 2;   // of a cluster, with neighbouring rows
-inline constexpr int kTileHidden = 64;  // of which H is a multiple
+inline constexpr int kTileHidden = 64;  // H is a multiple of it
 
 struct TilePlan {
   int units;    // of a block: 64 or 32
   double time;  // of a step, in us
 };
 
-// Rounds of tiles over the chip, of which each takes a product and a cell. Two launches overlap
-// where both fit: then the input's product takes no time. Half of the units take more than half of
-// the time, but leave less of the chip idle where tiles are few. Measured on an H200, as features
-// as units; `words`: of 16 bits an element, which are multiplied half as fast if they are two.
+// The time of the waves of tiles over the chip, each with a product and a cell. Two launches
+// overlap if both fit: then the input's product takes no time. Half of the units take more than
+// half of the time, but leave less of the chip idle if there are few tiles. Measured on an H200
+// with as many features as units; `words`: 16-bit words per element; two are multiplied half as
+// fast.
 constexpr TilePlan plan_tiles_of(int units, int gates, int words, int64_t rows, int64_t hidden,
                                  int processors) {
   const int64_t each = int64_t{kTileRows} * kTileBlocks;

@@ -1,14 +1,14 @@
 // Algorithm "tiles", forward: one launch a step, in which tensor cores multiply tiles of rows of
-// the input by W_ih and of h by W_hh, and the cell follows in registers. For so many rows that the
-// weights are read often enough from shared memory, in half types and in float32 that may be
-// rounded to tf32, H a multiple of 64, sm_90.
+// the input by W_ih and of h by W_hh, and the cell follows in registers. It is for batches with so
+// many rows that weights in shared memory are reused often enough: half types and float32 that may
+// be rounded to tf32, H a multiple of 64, sm_90.
 //
-// A tile is [128 rows] x [groups of 64 or 32 columns], each group of one gate. A producer thread
-// loads stages of both factors by TMA, which rounds floats to tf32; each of two warpgroups takes 64
-// rows, and then computes the cell of what it holds. Two blocks with neighbouring rows form a
-// cluster, and each loads half of the weights for both. Rows of weights are loaded in a permuted
-// order that gives every thread eight consecutive columns of each 32. The input's product comes
-// first: it needs nothing of the step before, whose launch may still end.
+// A tile is [128 rows] x [groups of 64 or 32 columns], with one group per gate. A producer thread
+// loads stages of both factors by TMA, which rounds floats to tf32; each of two warpgroups
+// multiplies 64 rows, and then computes the cell of its own sums. Two blocks with neighbouring rows
+// form a cluster, and each loads half of the weights for both. Rows of weights are loaded in a
+// permuted order that gives every thread eight consecutive columns of each 32. The input's product
+// comes first, because it does not depend on the previous step, whose launch may not have ended.
 #pragma once
 
 #include "kernels/common/convert.cuh"
@@ -21,13 +21,13 @@
 
 namespace treadle {
 
-inline constexpr int kTileDepthBytes = 128;  // of K, a stage: of each row
+inline constexpr int kTileDepthBytes = 128;  // bytes of K in a stage, per row
 inline constexpr int kWarpgroup = 128, kTileConsumers = 2;
 inline constexpr int kTileThreads = (kTileConsumers + 1) * kWarpgroup;
-inline constexpr int kBoxColumns = 32;  // rows of weights that are loaded at once
-inline constexpr int kLoaded = 8;       // of which a lane has so many consecutive ones
+inline constexpr int kBoxColumns = 32;  // rows of weights per load
+inline constexpr int kLoaded = 8;       // consecutive ones of these that a lane gets
 
-// Tiles of a launch: pairs of rows' tiles, which a cluster takes, times slices of the columns.
+// Tiles of a launch: pairs of row tiles, one per cluster, times slices of the columns.
 struct TileCounts {
   int row_pairs, slices;
   int of_input, of_h;  // stages of K
@@ -42,12 +42,12 @@ struct TileStages {
   static constexpr int kHalves = kColumns / kBoxColumns;  // of a group: one or two
   static constexpr int kBoxes = kGroups * kHalves;
   static_assert(kHalves == 1 || kHalves == kTileBlocks);
-  static constexpr int kPieces = 2 * kHalves;  // of a thread in a group: two rows of each half
-  static constexpr int kSums = kColumns / 2;   // of a thread in a group
+  static constexpr int kPieces = 2 * kHalves;  // per thread in a group: two rows of each half
+  static constexpr int kSums = kColumns / 2;   // per thread in a group
   static constexpr int kRowsBytes = kTileRows * kTileDepthBytes;
   static constexpr int kBoxBytes = kBoxColumns * kTileDepthBytes;
   static constexpr int kStageBytes = kRowsBytes + kBoxes * kBoxBytes;
-  // wgmma's swizzle asks for stages that are aligned to 1024 bytes.
+  // wgmma's swizzle needs stages that are aligned to 1024 bytes.
   static constexpr int kRoom = (kMostSharedBytes - 1024) / (kStageBytes + 16);
   static constexpr int kCount = kRoom < 8 ? kRoom : 8;
   static constexpr int kSharedBytes = 1024 + kCount * (kStageBytes + 16);
@@ -68,10 +68,10 @@ struct TileMemory {
   __device__ uint32_t empty(int stage) const { return full(stage) + 8; }
 };
 
-// The producer, one of a tile's products: `rows` from `row` on and weights of this cluster's tile,
-// stage by stage. Without `any` rows none is read, since zeros that TMA puts in their place take
-// longer; what they multiply is not stored. block_of(g): which `columns` rows of the weights group
-// g is.
+// The producer of one of a tile's products: loads `rows` from `row` on and the weights of this
+// cluster's tile, stage by stage. Without `any` rows it reads none, because filling with zeros by
+// TMA takes longer; their products are not stored. block_of(g): the index of the block of `columns`
+// rows of the weights that belongs to group g.
 template <class Stages, class BlockOf>
 __device__ __forceinline__ void load_stages(const TileMemory<Stages>& memory,
                                             ptx::Ring<Stages::kCount>& turn,
@@ -101,7 +101,7 @@ __device__ __forceinline__ void load_stages(const TileMemory<Stages>& memory,
   }
 }
 
-// A consumer's place among the stages. `last` is still being read, or none.
+// A consumer's position among the stages. `last` is the stage that is still being read, if any.
 template <class Stages>
 struct TileReader {
   const TileMemory<Stages>& memory;
@@ -109,14 +109,14 @@ struct TileReader {
   ptx::Ring<Stages::kCount> turn;
   int last = -1;
 
-  // To both blocks' producers, since each writes to both.
+  // Releases to the producers of both blocks, because each writes to both.
   __device__ __forceinline__ void release() {
     const uint32_t lane = threadIdx.x % kWarp;
     if (last >= 0 && lane < kTileBlocks) ptx::arrive_at(memory.empty(last), lane);
     last = -1;
   }
 
-  // Adds the groups from `from` to `to` of a stage; b: the stage's.
+  // Multiplies groups `from` to `to` of a stage; b: the stage's weights.
   template <int first, int from, int to, int registers>
   __device__ __forceinline__ void add_groups(float (&sums)[registers], uint64_t a, uint64_t b) {
     constexpr uint64_t kFrom = from * Stages::kHalves * Stages::kBoxBytes >> 4;
@@ -124,10 +124,10 @@ struct TileReader {
                           (first + from) * Stages::kSums>(sums, a, b + kFrom);
   }
 
-  // sums += a product, 64 rows of it in this warpgroup, into the groups from `first` on. What it
-  // adds to the sums is there after finish(). The first `apart` groups of the stage and the others
-  // are a product each: all products have the same registers or none in common, since wgmma would
-  // wait for itself if they overlapped.
+  // sums += a product, for 64 rows in this warpgroup, into the groups from `first` on. The sums are
+  // valid after finish(). The first `apart` groups of the stage and the others are separate
+  // products: any two products have either the same registers or none in common, because partly
+  // overlapping wgmma would wait for each other.
   template <int first, int apart, int registers>
   __device__ __forceinline__ void multiply(int count, float (&sums)[registers]) {
     for (int i = 0; i < count; ++i) {
@@ -169,7 +169,7 @@ __device__ __forceinline__ void init_tile_barriers(const TileMemory<Stages>& mem
   ptx::publish_barriers();
 }
 
-// A thread's piece: the eight columns of one half of each group, in both of its rows.
+// A thread's piece: eight columns of one half of each group, in both of its rows.
 template <class Stages>
 constexpr __device__ int piece_row(int piece) {
   return piece / Stages::kHalves * 8;
@@ -178,14 +178,14 @@ template <class Stages>
 __device__ __forceinline__ int piece_column(int piece) {
   return piece % Stages::kHalves * kBoxColumns + threadIdx.x % 4 * kLoaded;
 }
-// Where the sum of a piece's column e is.
+// The index of the sum of a piece's column e.
 template <class Stages>
 constexpr __device__ int piece_sum(int group, int piece, int e) {
   return Stages::kSums * group + 16 * (piece % Stages::kHalves) + e / 2 * 4 + e % 2 +
          2 * (piece / Stages::kHalves);
 }
 
-// `once`: not read soon, so that the cache keeps h and c instead.
+// `once`: not read again soon, so that the cache keeps h and c.
 template <bool once>
 __device__ __forceinline__ void store_chunk(void* at, const uint4& chunk) {
   if constexpr (once) {
@@ -195,10 +195,10 @@ __device__ __forceinline__ void store_chunk(void* at, const uint4& chunk) {
   }
 }
 
-// Eight floats of each of four lanes, which are next to each other, by `lanes` alone: 64 bytes at a
-// time. Stores that leave out every other 16 bytes have taken as long as all else of a step. The
-// lanes have chunks of four floats 0 1, 2 3, 4 5, 6 7; each sends one in either round, so that lane
-// l ends with l and 4 + l.
+// Stores eight floats of each of four adjacent lanes, 64 bytes at a time; only `lanes` take part.
+// Stores that skipped every other 16 bytes took as long as everything else in a step. The lanes
+// hold chunks of four floats 0 1, 2 3, 4 5, 6 7; each sends one in each round, so that lane l ends
+// up with l and 4 + l.
 template <bool once>
 __device__ __forceinline__ void store_by_quads(void* data, int64_t at, unsigned lanes,
                                                const float (&from)[kLoaded]) {
@@ -235,7 +235,7 @@ __device__ __forceinline__ void store_columns(void* data, int64_t at, unsigned l
 
 // ---- host
 
-// Rows [n, k], `stride` elements apart, in boxes of a tile.
+// A tensor map of rows [n, k], `stride` elements apart, in boxes of a tile.
 template <class Stages>
 bool encode_rows(CUtensorMap& map, Dtype dtype, const void* data, int64_t n, int64_t k,
                  int64_t stride) {
@@ -244,8 +244,8 @@ bool encode_rows(CUtensorMap& map, Dtype dtype, const void* data, int64_t n, int
                        {static_cast<cuuint64_t>(stride * kBytes)}, {Stages::kDepth, kTileRows});
 }
 
-// Weights [32 n, k] contiguous, in boxes of 32 rows. Row 8 a + 2 b + c of a box is loaded as row
-// 8 b + 2 a + c.
+// A tensor map of weights [32 n, k], contiguous, in boxes of 32 rows. Row 8 a + 2 b + c of a box is
+// loaded as row 8 b + 2 a + c.
 template <class Stages>
 bool encode_weights(CUtensorMap& map, Dtype dtype, const void* data, int64_t n, int64_t k) {
   const auto row = static_cast<cuuint64_t>(k) * sizeof(typename Stages::Element);

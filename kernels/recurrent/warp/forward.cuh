@@ -1,8 +1,8 @@
-// Algorithm "warp", forward, for any cell: a step in one launch, for few rows of a single step,
-// which weights on the chip would not pay for and which matrix products would share among few
-// blocks. Four warps multiply the weights of a unit, all its gates, by up to eight rows, each
-// thread a part of K; their sums meet, and the cell follows. A block takes four units, which share
-// the rows' way to the multiprocessor. Twin: kernels/recurrent/cpu/rows_forward.h.
+// Algorithm "warp", forward, for any cell: a step in one launch, for few rows of a single step:
+// loading weights to the chip would not pay off, and a matrix product would use few blocks. Four
+// warps multiply the weights of a unit, all its gates, by up to eight rows, each thread a part of
+// K; then the sums are added and the cell is computed. A block takes four units, which share the
+// loads of the rows. Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
 #include "kernels/common/convert.cuh"
@@ -13,11 +13,11 @@ namespace treadle {
 
 inline constexpr int kWarpRows = 8, kWarpUnits = 4;  // of a block
 inline constexpr int kWarps = 4;                     // of a unit
-inline constexpr int kWarpVector = 4;                // elements that a thread loads at once
+inline constexpr int kWarpVector = 4;                // elements per load of a thread
 inline constexpr int kLanes = 32;
 
 // sums[m * kWarpRows + r] += this thread's part of row r times row m of the weights, for gates from
-// `first` on. Rows that are none are the last one.
+// `first` on. Missing rows read the last row.
 template <int first, int gates, class T, int n, class acc = acc_t<T>>
 __device__ __forceinline__ void add_products(const T* const (&weights)[gates], const T* rows,
                                              int64_t row_stride, int row_count, int64_t depth,
@@ -40,8 +40,8 @@ __device__ __forceinline__ void add_products(const T* const (&weights)[gates], c
   }
 }
 
-// Lane l has the sum over the warp of value l. Each halving of the values halves the lanes that
-// they are still to be summed over.
+// Afterwards lane l has the sum over the warp of value l. Each round halves the values and the
+// lanes over which they remain to be summed.
 template <int half = kLanes / 2, class acc>
 __device__ __forceinline__ acc sum_to_lanes(acc (&values)[kLanes]) {
   const bool upper = (threadIdx.x & half) != 0;
@@ -55,7 +55,7 @@ __device__ __forceinline__ acc sum_to_lanes(acc (&values)[kLanes]) {
   return values[0];
 }
 
-// The cell of one unit of row b.
+// Computes the cell of one unit of row b.
 template <class Cell, class T, class acc = acc_t<T>>
 __device__ __forceinline__ void finish_unit(const FusedForward& args, int64_t b, int64_t unit,
                                             acc (&gates)[Cell::kGates]) {
@@ -80,7 +80,7 @@ __device__ __forceinline__ void finish_unit(const FusedForward& args, int64_t b,
   T h = Narrow<T>::from(next.new_h);
   acc c = next.new_cell;
   static_cast<T*>(layer.output)[row * layer.output_stride + unit] = h;
-  // The state that the next step begins with.
+  // The state before the next step.
   if (starts_anew(layer.resets, args.next, b)) {
     const int64_t from = reset_row(layer.resets, args.next, b) * layer.hidden + unit;
     h = layer.resets.h != nullptr ? static_cast<const T*>(layer.resets.h)[from] : T{};
@@ -90,7 +90,7 @@ __device__ __forceinline__ void finish_unit(const FusedForward& args, int64_t b,
   static_cast<acc*>(layer.c)[state] = c;
 }
 
-// n: elements of a vector, where all rows are whole ones.
+// n: elements of a vector, if all rows consist of whole vectors.
 template <class Cell, class T, int n>
 __global__ void __launch_bounds__(kWarpUnits * kWarps * kLanes)
     warp_forward(const __grid_constant__ FusedForward args, uint32_t row_groups) {
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kWarpUnits * kWarps * kLanes)
   const int in_block = threadIdx.x / (kWarps * kLanes);
   const int64_t hidden = args.layer.hidden;
   const int64_t own = int64_t{blockIdx.x / row_groups} * kWarpUnits + in_block;
-  const int64_t unit = own < hidden ? own : hidden - 1;  // none: what it computes is not stored
+  const int64_t unit = own < hidden ? own : hidden - 1;  // beyond hidden: computed but not stored
   const int64_t first = int64_t{blockIdx.x % row_groups} * kWarpRows;
   const int64_t left = args.step.rows - first;
   const int count = left < kWarpRows ? static_cast<int>(left) : kWarpRows;

@@ -1,6 +1,6 @@
 """Numbers that the ops' schemas refuse and torch's own functions take: NumPy's, and 0-dim tensors.
 
-An op's Python function asks here only after a call has failed, so that plain numbers cost nothing.
+An op's Python function only converts them after a call has failed, so plain numbers cost nothing.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from .tensors import check_tensor
 
 
 def is_plain(value: object) -> bool:
-    """Whether the schemas take ``value`` for a number."""
+    """Whether the schemas accept ``value`` as a number."""
     return isinstance(value, (int, float, complex, SymInt, SymFloat))
 
 
 def as_number(op: str, name: str, value: Any, *, real: bool = False) -> int | float | complex:
-    """``value`` as a number of Python; from a tensor it is read, which waits for its device.
+    """``value`` as a Python number. Reading it from a tensor waits for the device.
 
     Raises:
-        TypeError: if it is none, or a tensor that requires grad.
+        TypeError: if it is not a number, or a tensor that requires grad.
     """
     if is_plain(value) and not (real and isinstance(value, complex)):
         return value  # type: ignore[no-any-return]
@@ -54,8 +54,8 @@ def number_tensor(a: Tensor, given: float) -> Tensor:
     """``given`` as the second tensor of vector_add."""
     check_tensor("vector_add", "a", a)
     number: Any = as_number("vector_add", "b", given)
-    # 0-dim and as wide as can be: it does not promote `a`, and keeps the number's digits. On the
-    # CPU, whatever torch.set_default_device says.
+    # A 0-dim tensor of the widest dtype does not promote `a` and keeps the number's digits. It is
+    # on the CPU whatever torch.set_default_device says.
     dtype = None
     if a.is_floating_point() and isinstance(number, int) and not -(2**63) <= number < 2**63:
         number = float(number)

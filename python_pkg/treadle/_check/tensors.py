@@ -11,7 +11,7 @@ from torch.overrides import is_tensor_like
 
 
 def public_name(op: Any) -> str:
-    """``lltm_cell`` of ``torch.ops.treadle.lltm_cell`` and of the op of its forward pass."""
+    """``lltm_cell`` for ``torch.ops.treadle.lltm_cell`` and for the op of its forward pass."""
     name: str = op._schema.name.partition("::")[2]
     return name.removesuffix("_forward")
 
@@ -21,7 +21,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def check_tensor(op: str, argument: str, value: Any) -> None:
-    """Raises if ``value`` is no tensor. torch.ops would raise, too, and print all of it.
+    """Raises if ``value`` is not a tensor. torch.ops would print the whole value in its error.
 
     Proxies of torch.fx and other stand-ins for tensors are accepted.
     """

@@ -1,8 +1,8 @@
-"""Fake kernels, for torch.compile and meta tensors, of ops with tensors on two devices.
+"""Fake kernels, for torch.compile and meta tensors, of ops with arguments on two devices.
 
 A packed batch has its ``batch_sizes`` on the CPU and its data on any device. torch derives the
 device of a traced result from the arguments and refuses two devices, unless the op has its own fake
-kernel. A layer's fake kernel also points ONNX exports to the table.
+kernel. A layer's fake kernel also warns ONNX exports that need the translation table.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _lead_to_onnx() -> None:
         return
     warnings.warn(
         "treadle: torch.onnx.export must get custom_translation_table="
-        "treadle.onnx.translation_table(), after import treadle.onnx; docs/deploy.md says more",
+        "treadle.onnx.translation_table(), after import treadle.onnx; see docs/deploy.md",
         stacklevel=2,
     )
 

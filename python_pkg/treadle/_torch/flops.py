@@ -1,5 +1,5 @@
-"""Formulas for torch.utils.flop_counter: an op's matrix products count, two for each product of two
-numbers. Everything else counts nothing, as in torch.
+"""Formulas for torch.utils.flop_counter: matrix products count two for each product of two numbers,
+and nothing else counts, as in torch.
 
 Arguments are those of the op, each tensor as its shape.
 """
@@ -16,7 +16,7 @@ Shape = Sequence[int]
 
 
 def _sine_linear(input: Shape, weight: Shape, *_: Any, **__: Any) -> int:
-    # A jet is an input of one more dimension.
+    # A jet is an input with one more dimension.
     return 2 * prod(input) * weight[-2]
 
 
@@ -85,7 +85,7 @@ def _recurrent_layer(
     *_: Any,
     **__: Any,
 ) -> int:
-    # Weights have a dimension for the directions, unless there is one.
+    # Weights have a dimension for the directions, unless there is only one direction.
     return 2 * prod(input[:-1]) * (prod(weight_ih) + prod(weight_hh))
 
 

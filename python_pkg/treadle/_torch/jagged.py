@@ -1,7 +1,7 @@
 """Nested tensors: with layout torch.jagged, elementwise ops and the sine layer run on the values.
 
 [N, j, ...] with rows of several lengths j is one tensor [S, ...] of all rows and the offsets of
-each. What torch does below autograd is done here, so that our own derivatives take over from there.
+each. This runs above our autograd kernels, so that our own derivatives apply to the values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ELEMENTWISE = (
     *("scale", "scale_", "sine", "sine_", "sine_backward", "cosine", "cosine_", "cosine_backward"),
     *("vector_add", "vector_add.Scalar", "vector_add_", "vector_add_.Scalar"),
 )
-# The results that are gradients of a weight or a bias, and so dense.
+# The results that are gradients of a weight or a bias, and therefore dense.
 _SINE_LAYER: dict[str, tuple[int, ...]] = {
     "sine_linear": (),
     "sine_linear_forward": (),
@@ -33,7 +33,8 @@ _REFUSED = (
     *("scale.out", "sine.out", "cosine.out", "vector_add.out", "affine_scan"),
     # Channels are dimension 1, which is ragged.
     *("snake", "snake_", "snake.out", "snake_backward"),
-    # Parts are dimension 0, which is that of the rows; Siren.jet gives jagged parts.
+    # A jet has its parts in dimension 0, where jagged tensors have rows; Siren.jet returns jagged
+    # parts.
     *("sine_linear_jet", "sine_linear_jet_forward", "sine_linear_jet_backward"),
     *("lltm_cell", "lltm_cell_forward", "recurrent_layer", "recurrent_layer_forward"),
 )
@@ -51,7 +52,8 @@ def register() -> None:
             torch.library.register_torch_dispatch(
                 f"treadle::{name}", NestedTensor, rule, lib=_library
             )
-            # The other layout, torch.nested.nested_tensor's default, is not a class of its own.
+            # The other layout, torch.nested.nested_tensor's default, has no tensor class of its
+            # own.
             strided = partial(_strided, name, jagged=rule is not _refused)
             for key in ("NestedTensorCPU", "NestedTensorCUDA"):
                 _library.impl(name, strided, key)  # type: ignore[no-untyped-call]
@@ -86,7 +88,7 @@ def _sine_layer(
 
 
 def check_rows(op: str, name: str, t: Any) -> None:
-    """Refuses a nested tensor whose last dimension is not that of features."""
+    """Raises for a nested tensor whose last dimension is not the features."""
     if t.lengths() is not None or t._ragged_idx != 1 or t.dim() < 3:
         raise RuntimeError(
             f"{op}: {name} must be contiguous and have shape [N, j, ..., I] if jagged, "

@@ -1,7 +1,7 @@
-"""Actions that run once another module has been imported that treadle itself does not need.
+"""Runs actions when another module is imported, which treadle itself does not need.
 
-Importing these takes longer than importing treadle: torch.utils.flop_counter 0.06 s, for triton,
-and torch.distributed.tensor 0.3 s.
+Importing these modules takes longer than importing treadle: torch.utils.flop_counter 0.06 s, for
+triton, and torch.distributed.tensor 0.3 s.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Watch(MetaPathFinder):
             execute(module)
             self.action()
 
-        # This changes only this loader, which loads nothing else.
+        # Changes only this loader, which loads nothing else.
         loader.exec_module = exec_module
         return spec
 

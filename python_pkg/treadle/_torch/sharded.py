@@ -1,7 +1,7 @@
-"""Our ops on DTensors: each process computes with its shards, and names its part of the results.
+"""Our ops on DTensors: each process computes with its shards and returns its part of the results.
 
-Below autograd, by a rule of our own for each op: torch's registry of sharding rules would keep an
-answer for calls with other masks and other optional arguments than it was asked with.
+This runs below autograd, with our own rule for each op: torch's registry of sharding rules caches
+an answer and reuses it for calls with other masks and optional arguments.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _refused(cls: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
     raise NotImplementedError(f"{public_name(func)}: out must not be given, got a DTensor")
 
 
-# redistribute and from_local are functions of autograd, which is not to record them here.
+# redistribute and from_local are autograd functions, which must not be recorded here.
 @enable_reentrant_dispatch()
 @torch.no_grad()
 def _run(
@@ -73,7 +73,8 @@ def _mesh(op: str, tensors: Tensors) -> DeviceMesh:
 
 
 def _choose(op: str, ways: list[Way], tensors: Tensors, dim: int, written: set[str]) -> Way:
-    """The way for the mesh's dimension ``dim`` that moves the least data, the first of several."""
+    """The way to shard along the mesh's dimension ``dim`` that moves the least data; the first of
+    equals."""
     here = {name: t.placements[dim] for name, t in tensors.items() if isinstance(t, DTensor)}
 
     def moved(way: Way) -> tuple[float, int]:
@@ -108,7 +109,7 @@ def _global(
     for way, placement in zip(ways, placements, strict=True):
         if isinstance(placement, Shard):
             shape[placement.dim] = _cut_size(way.inputs, tensors)
-    # Dense, with dimensions in the order in which they lie in memory.
+    # Dense, with the local tensor's order of dimensions in memory.
     stride, size = [1] * local.dim(), 1
     for dim in sorted(range(local.dim()), key=lambda d: (local.stride(d), -d)):
         stride[dim], size = size, size * max(shape[dim], 1)

@@ -1,6 +1,6 @@
 """The placements that an op supports: sharded by row, by column, or as partial sums.
 
-sharded.py runs the op on what each process has. Both are imported with torch.distributed.tensor.
+sharded.py runs the op on each process's shards. Both are imported with torch.distributed.tensor.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Way(NamedTuple):
 
 
 def _elementwise(tensors: Tensors, *linear: str) -> list[Way]:
-    """Any dimension of the result. It is a sum of parts if those named in ``linear`` are."""
+    """Any dimension of the result; partial sums if the arguments named in ``linear`` are
+    partial."""
     shapes = (t.shape for t in tensors.values())
     shape: torch.Size = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
     ways = []
@@ -41,8 +42,8 @@ def _elementwise(tensors: Tensors, *linear: str) -> list[Way]:
 
 
 def _snake(tensors: Tensors, *results: str) -> list[Way]:
-    """Any dimension of x; along that of the channels a parameter that has one for each goes with
-    them. ``results``: the arguments that they are like."""
+    """Any dimension of x; along the channels, parameters with one element per channel are sharded,
+    too. ``results``: for each result, the argument that it is like."""
     x, ways = tensors["x"], []
     for dim in range(x.dim()):
         inputs: dict[str, Placement] = {}
@@ -60,8 +61,8 @@ def _snake(tensors: Tensors, *results: str) -> list[Way]:
 
 
 def _sine_layer(tensors: Tensors, *results: str) -> list[Way]:
-    """Rows of the input, columns of the output, or whole layers of many. ``results``: the arguments
-    that they are like."""
+    """Rows of the input, columns of the output, or layers of a batch of layers. ``results``: for
+    each result, the argument that it is like."""
     weight, last = tensors["weight"], tensors["input"].dim() - 1
     many = weight.dim() == 3
 
@@ -80,8 +81,8 @@ def _sine_layer(tensors: Tensors, *results: str) -> list[Way]:
 
 
 def _jet_layer(tensors: Tensors, *results: str) -> list[Way]:
-    """Points of the jet [P, ..., I], or columns of the output. Of a phase [..., O] there is one for
-    all parts."""
+    """Points of the jet [P, ..., I], or columns of the output. All parts share one phase [...,
+    O]."""
     jet = tensors["jet"]
 
     def way(dim: int, parameters: Placement, grads: Placement) -> Way:
@@ -98,7 +99,7 @@ def _jet_layer(tensors: Tensors, *results: str) -> list[Way]:
 
 
 def _of_batch(tensors: Tensors, parameters: Sequence[str], *results: str | Placement) -> list[Way]:
-    """The batch, the last dimension but one of all but the parameters."""
+    """The batch: the second-to-last dimension of everything except the parameters."""
     inputs: dict[str, Placement] = {
         name: Shard(t.dim() - 2)
         for name, t in tensors.items()

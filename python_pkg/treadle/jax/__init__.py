@@ -15,7 +15,7 @@ from . import _ffi, _recurrent
 import jax
 import jax.numpy as jnp
 
-Array = Any  # jax.Array: mypy knows no types of JAX
+Array = Any  # jax.Array: mypy does not know JAX's types
 
 __all__ = ["cosine", "gru", "lstm", "scale", "sine", "vector_add"]
 
@@ -23,7 +23,8 @@ _ffi.register()
 
 
 def _elementwise(name: str, shape: Any, dtype: Any, *arrays: Any, **attributes: Any) -> Any:
-    # Under vmap an array without a batch has size 1 there, which the kernels broadcast.
+    # Under vmap an array without a batch gets size 1 in that dimension, which the kernels
+    # broadcast.
     result = jax.ShapeDtypeStruct(shape, dtype)
     return _ffi.call(name, result, *arrays, vmap_method="expand_dims", **attributes)
 
@@ -32,7 +33,7 @@ def _like(name: str, *arrays: Any) -> Any:
     return _elementwise(name, arrays[0].shape, arrays[0].dtype, *arrays)
 
 
-# ---- sine and cosine: the gradients of both are made of both
+# ---- sine and cosine: each one's gradient uses the other
 
 _sine = jax.custom_vjp(lambda x: _like("sine", x))
 _cosine = jax.custom_vjp(lambda x: _like("cosine", x))
@@ -125,14 +126,14 @@ def scale(x: Array, factor: float) -> Array:
     """x * factor.
 
     Args:
-        x: any shape; bool, integers but uint16 to uint64, or floating-point.
-        factor: a number of Python, which jit takes as static. It keeps all its bits.
+        x: any shape; bool, integers except uint16 to uint64, or floating-point.
+        factor: a Python number, static under jit. It keeps all its bits.
 
     Returns:
         The shape of x, in the dtype of ``x * factor`` in JAX.
 
     Raises:
-        TypeError: another dtype, or a factor that is no number of Python.
+        TypeError: another dtype, or a factor that is not a Python number.
 
     Source: kernels/jax/handlers.cpp, kernels/math/scale.h.
     """
@@ -142,7 +143,7 @@ def scale(x: Array, factor: float) -> Array:
 
 
 def _summed(grad: Any, shape: tuple[int, ...]) -> Any:
-    """The gradient of an argument that was broadcast from `shape`, of as many dimensions."""
+    """The gradient of an argument that was broadcast from `shape`, which has as many dimensions."""
     axes = tuple(i for i, (n, of) in enumerate(zip(shape, grad.shape, strict=True)) if n != of)
     return jnp.sum(grad, axis=axes, keepdims=True) if axes else grad
 
@@ -163,15 +164,15 @@ def vector_add(a: Array, b: Array, alpha: float = 1) -> Array:
     """a + alpha * b, rounded once where the processor has an fma.
 
     Args:
-        a, b: shapes that broadcast; bool, integers but uint16 to uint64, or floating-point.
-        alpha: a number of Python, which jit takes as static. It keeps all its bits.
+        a, b: shapes that broadcast; bool, integers except uint16 to uint64, or floating-point.
+        alpha: a Python number, static under jit. It keeps all its bits.
 
     Returns:
         The broadcast shape, in the dtype of ``a + alpha * b`` in JAX. Under vmap, too, broadcasting
         copies nothing.
 
     Raises:
-        TypeError: another dtype, or an alpha that is no number of Python.
+        TypeError: another dtype, or an alpha that is not a Python number.
         ValueError: shapes that do not broadcast.
 
     Source: kernels/jax/handlers.cpp, kernels/math/vector_add.h.

@@ -1,4 +1,4 @@
-"""The library of handlers behind treadle.jax, and the sizes that it needs."""
+"""The library of handlers behind treadle.jax, and its workspace sizes."""
 
 from __future__ import annotations
 

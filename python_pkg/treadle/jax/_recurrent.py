@@ -14,7 +14,7 @@ from ._ffi import Layer
 
 Arrays = tuple[Any, ...]
 _STATE_GATES = {"lstm": 4, "gru": 3}  # gates with a product with h
-_GATES = 4  # parts that the kernels keep of a unit, of both cells
+_GATES = 4  # values that the kernels save per unit, for both cells
 
 
 def _forward(layer: Layer, save: bool, *inputs: Any) -> Arrays:
@@ -44,7 +44,7 @@ def _result_and_saved(layer: Layer, *inputs: Any) -> tuple[Arrays, Arrays]:
 
 
 def _h_before(layer: Layer, h0: Any, output: Any) -> Any:
-    """The h that each step began with, [D, T, B, H]."""
+    """The h before each step, [D, T, B, H]."""
     h = layer.hidden
     parts = [jnp.concatenate([h0[:1], output[:-1, :, :h]])]
     if layer.directions == 2:
@@ -102,7 +102,7 @@ def _step(layer: Layer, weight: Any, bias: Any, state: Arrays, product: Any) -> 
         i, f, g, o = jnp.split(of_x + of_h, 4, axis=-1)
         new_c = jax.nn.sigmoid(f) * c_wide + jax.nn.sigmoid(i) * jnp.tanh(g)
         new_h = jax.nn.sigmoid(o) * jnp.tanh(new_c)
-    else:  # c is h, not rounded
+    else:  # c is h before rounding
         (r, z, n), (r_h, z_h, n_h) = (jnp.split(part, 3, axis=-1) for part in (of_x, of_h))
         n = jnp.tanh(n + jax.nn.sigmoid(r + r_h) * n_h)
         new_c = new_h = n + jax.nn.sigmoid(z + z_h) * (c_wide - n)

@@ -54,11 +54,12 @@ class Jet(NamedTuple):
         Args:
             x: [..., d], of a floating-point dtype. It may require grad: autograd gives correct
                 gradients with respect to x, also of the derivatives.
-            laplacian, hessian_diagonal: what layers carry in addition to value and gradient. With
-                both each layer adds up the Laplacian, so one is less work.
+            laplacian, hessian_diagonal: what layers compute in addition to value and gradient.
+                Request only one: with both, each layer also sums up the Laplacian.
 
         Raises:
-            TypeError, ValueError, RuntimeError: ``x`` is not as above; the last of a nested tensor.
+            TypeError, ValueError, RuntimeError: ``x`` is not as above; RuntimeError also for a
+            nested tensor.
         """
         x = parts.check_coordinates("Jet.of", "x", x)
         return _coordinates(x, parts.identity(x), laplacian, hessian_diagonal)
@@ -102,8 +103,8 @@ class Jet(NamedTuple):
         Tensors, such as a latent code, are constants and expand to the jets' points.
 
         Raises:
-            TypeError, ValueError, RuntimeError: there is no jet among them, or parts do not go
-                together.
+            TypeError, ValueError, RuntimeError: there is no jet among them, or their parts do not
+                match.
         """
         jets = list(jets)
         first = next((jet for jet in jets if isinstance(jet, Jet)), None)
@@ -187,7 +188,7 @@ class Jet(NamedTuple):
     def __sub__(self, other: Any) -> Jet:
         if isinstance(other, Jet):
             return self.__add__(other.__neg__())
-        # Does not add the negative constant, since unsigned integers have none.
+        # Does not add the negated constant: unsigned integers have no negative.
         constant = _constant(other)
         return NotImplemented if constant is None else self._around(self.value - constant)
 
@@ -231,13 +232,13 @@ class Jet(NamedTuple):
         return Jet(value, *(t if t is None else zero.expand(*shape, *t) for t in tails))
 
     def _like(self, packed: Tensor) -> Jet:
-        """The jet of these parts, with the fields that this one has."""
+        """A jet of these parts, with the same fields as this one."""
         assert self.gradient is not None
         wanted = self.laplacian is not None, self.hessian_diagonal is not None
         return Jet(*parts.unpack(packed, self.gradient.shape[-1], *wanted))
 
 
-# So that a number of NumPy's leaves its product with a jet to the jet.
+# Makes NumPy numbers defer to the jet in products.
 Jet.__array_ufunc__ = None  # type: ignore[attr-defined]
 
 
@@ -253,8 +254,8 @@ def jet_linear(jet: Jet, weight: Tensor, bias: Tensor | None = None) -> Jet:
         The jet of value [..., O], with the fields of ``jet``.
 
     Raises:
-        TypeError, ValueError, RuntimeError: ``jet`` is no jet, its parts do not go together, or
-            weight and bias do not fit.
+        TypeError, ValueError, RuntimeError: ``jet`` is not a jet, its parts do not match, or weight
+            and bias do not fit.
     """
     parts.check_parts("jet_linear", jet, Jet)
     for name, value in (("weight", weight), ("bias", bias)):

@@ -1,4 +1,5 @@
-"""Jets of functions that have no formula of their own: torch.func, one direction at a time."""
+"""Jets of functions that have no formula of their own: calls torch.func for one direction at a
+time."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ Result = TypeVar("Result")
 def mapped(
     function: Callable[[Tensor], Tensor], value: Tensor, first: Tensor, second: Tensor
 ) -> Tensor:
-    """Applies a pointwise function to a jet, given and returned as ``_parts.split`` divides it."""
+    """Applies a pointwise function to a jet, passed and returned in the form of
+    ``_parts.split``."""
     if exporting():
         return _exported(function, value, first, second)
     return outside_inference(lambda: _mapped(function, value, first, second))
@@ -62,7 +64,8 @@ def _mapped(
     parts = [function(x), *(slope(x, direction) for direction in first.unbind())]
     bends = []
     for k in range(len(first) if len(second) else 0):
-        # The sum over directions needs the Laplacian once: it enters with the first direction.
+        # The sum over directions must contain the Laplacian once: it is added with the first
+        # direction.
         bend = second[k] if k < len(second) else torch.zeros_like(x)
         bends.append(_pushed(slope, (x, first[k]), (first[k], bend)))
     if len(second) == 1 and len(bends) > 1:

@@ -37,14 +37,14 @@ def identity(x: Tensor) -> Tensor:
     count = x.shape[-1]
     if not _is_dtensor(x):
         return torch.eye(count, dtype=x.dtype, device=x.device)
-    # Made from x, because a plain tensor must not meet a DTensor.
+    # Made from x, because a plain tensor cannot be combined with a DTensor.
     zero, one = x.new_zeros(1), x.new_ones(1)
     rows = [torch.cat([one if i == k else zero for i in range(count)]) for k in range(count)]
     return torch.stack(rows)
 
 
 def _is_dtensor(t: Tensor) -> bool:
-    """Tested by name: torch.distributed may be missing, and the compiler must trace this."""
+    """Tests the class name: torch.distributed may be missing, and the compiler must trace this."""
     return type(t).__name__ == "DTensor"
 
 
@@ -85,9 +85,9 @@ def pack(jet: Fields) -> Tensor:
 
 
 def _whole(jet: Fields, rows: Sequence[Tensor]) -> Tensor | None:
-    """The tensor that all parts are views of, in this order, or None."""
+    """The tensor of which all parts are views, in this order, or None."""
     value = jet[0]
-    # The compiler leaves out copies by itself, and reads no bases.
+    # The compiler removes copies itself, and cannot read a view's base.
     if torch.compiler.is_compiling() or not value._is_view():
         return None
     base = value._base
@@ -103,7 +103,7 @@ def _whole(jet: Fields, rows: Sequence[Tensor]) -> Tensor | None:
             or row.storage_offset() != at
             or row.stride()[1:] != base.stride()[1:]
             or (len(row) > 1 and row.stride(0) != base.stride(0))
-            # Detached, or made to require grad by itself.
+            # The part was detached, or requires grad on its own.
             or row.requires_grad != base.requires_grad
             or row.dtype != base.dtype
         ):
@@ -180,7 +180,7 @@ def check_coordinates(op: str, name: str, x: Any) -> Tensor:
 
 
 def check_parts(op: str, jet: Any, kind: type[Any]) -> None:
-    """Raises unless ``jet`` is of ``kind``, treadle.Jet, and its parts go together."""
+    """Raises unless ``jet`` is of ``kind``, treadle.Jet, and its parts match."""
     if not isinstance(jet, kind):
         raise TypeError(
             f"{op}: jet must be a treadle.Jet, got {type(jet).__name__}: treadle.Jet.of(x) is that "

@@ -9,6 +9,7 @@ from .sine_linear import SineLinear
 from .siren import Siren
 from .snake import Snake
 from .step import Step, make_step
+from .training_step import TrainingStep, make_training_step
 
 __all__ = [
     "GRU",
@@ -22,7 +23,9 @@ __all__ = [
     "Siren",
     "Snake",
     "Step",
+    "TrainingStep",
     "make_step",
+    "make_training_step",
     "replace",
     "restore",
 ]

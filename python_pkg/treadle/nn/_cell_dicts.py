@@ -29,8 +29,8 @@ _CELLS = {
     "LLTM": _Cell("an", "i, o, z", 1),
 }
 
-# The version in LLTM.state_dict()'s metadata; torch's modules have 1. Without biases nothing else
-# tells an LLTM's weights from a GRU's: names and shapes are the same.
+# The version in LLTM.state_dict()'s metadata; torch's modules have 1. Without biases only this
+# version distinguishes an LLTM's weights from a GRU's: names and shapes are the same.
 LLTM_VERSION = 2
 
 
@@ -107,7 +107,7 @@ def layer_from_cell(layer: Any, state_dict: dict[str, Any], prefix: str) -> str 
 
 
 def cell_from_layer(state_dict: dict[str, Any], prefix: str) -> str | None:
-    """Turn an LLTM's entries into those of an LLTMCell; returns why not, if they cannot be."""
+    """Turn an LLTM's entries into those of an LLTMCell; returns the reason if it cannot."""
     names = [f"{prefix}weight_hh_l0", f"{prefix}weight_ih_l0"]
     if any(name not in state_dict for name in names):
         return None

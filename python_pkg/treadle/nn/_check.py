@@ -70,7 +70,7 @@ def check_dtype(module: str, dtype: object) -> None:
 
 
 def check_features(module: str, letters: str, input: Tensor) -> None:
-    """Raises if ``input`` holds indices: indices [T, B] would pass for features [T, I]."""
+    """Raises if ``input`` holds indices: indices [T, B] would be taken for features [T, I]."""
     if not input.is_floating_point() and not input.is_complex():
         raise DtypeError(
             f"{module}: input must be features of shape {letters}, got "
@@ -80,7 +80,7 @@ def check_features(module: str, letters: str, input: Tensor) -> None:
 
 
 def check_same_dtype(module: str, name: str, input: Tensor, weight: Tensor) -> None:
-    """Raises if ``input`` has another dtype than the parameters, as NumPy's default float64."""
+    """Raises if ``input`` has another dtype than the parameters, for example NumPy's float64."""
     found, wanted = input.dtype, weight.dtype
     if found == wanted or wanted not in _CASTS:
         return
@@ -88,7 +88,7 @@ def check_same_dtype(module: str, name: str, input: Tensor, weight: Tensor) -> N
     castable = (found == torch.float64) == (wanted == torch.float64)
     if castable and device != "meta" and torch.is_autocast_enabled(device):
         return  # the op decides what is cast
-    # torch.nn.LSTM alone leaves the dtype of a packed batch to its op.
+    # Only torch.nn.LSTM leaves the dtype of a packed batch to its op.
     error = RuntimeError if (module, name) == ("LSTM", "input.data") else DtypeError
     raise error(
         f"{module}: {name} must have the dtype of the parameters, {dtype_name(wanted)}, "
@@ -99,10 +99,10 @@ def check_same_dtype(module: str, name: str, input: Tensor, weight: Tensor) -> N
 def check_rows(
     module: str, input: object, features: int, weight: Tensor | None, name: str = "input"
 ) -> None:
-    """``input``, called ``name``, [..., features], of the dtype of ``weight``, if there is one."""
+    """Checks ``input``, called ``name``: [..., features], in the dtype of ``weight`` if given."""
     if not isinstance(input, Tensor):
         check_tensor(module, name, input)
-        return  # what torch.fx traces with
+        return  # a torch.fx proxy
     if input.is_nested and input.layout is torch.strided:
         refuse_strided(module, name)
     if weight is not None:
@@ -138,8 +138,8 @@ def check_hx(
 
 
 def _wrong_count(hx: object, count: int, shape: tuple[int, ...]) -> type[Exception]:
-    """The class of the error for an ``hx`` that is no sequence of ``count`` states. torch.nn treats
-    a tensor as a sequence of its rows."""
+    """The error class for an ``hx`` that is not a sequence of ``count`` states. torch.nn treats a
+    tensor as a sequence of its rows."""
     if isinstance(hx, Tensor):
         if hx.dim() == 0 or hx.size(0) < count:
             return FewStatesError

@@ -1,8 +1,8 @@
 """Exceptions with two base classes: the one that torch.nn's LSTM and GRU raise for the same
 mistake, and the one that names the kind of mistake.
 
-Programs written for torch.nn catch the first, and find its name in ``__name__``; tracebacks and
-pickle go by ``__qualname__``.
+Programs written for torch.nn catch the first, and read its name in ``__name__``; tracebacks and
+pickle use ``__qualname__``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ParameterDtypeError(RuntimeError, ValueError):
 
 
 class NoTensorError(AttributeError, TypeError):
-    """An argument that is no tensor. torch.nn fails when it looks up a tensor's attribute."""
+    """An argument that is not a tensor. torch.nn fails when it looks up a tensor's attribute."""
 
 
 class StateCountError(RuntimeError, TypeError):

@@ -67,8 +67,8 @@ class SequenceLayers(NotScripted):
 
     def _parameters_in_order(self) -> list[Tensor]:
         """The parameters of each layer and direction, as the op takes them."""
-        # At every call, so that nn.utils.parametrize and functional_call can replace them. As
-        # attributes they take torch.nn.Module five times as long.
+        # Read at every call, so that nn.utils.parametrize and functional_call can replace them.
+        # Attribute access on torch.nn.Module takes five times as long.
         own: dict[str, Tensor] = self._parameters  # type: ignore[attr-defined]
         return [
             own[name] if name in own else getattr(self, name)
@@ -103,13 +103,13 @@ class SequenceLayers(NotScripted):
                 the dtype of ``input``; under autocast c of an LLTM starts in float32 at least.
             reset: [T, B] bool ([B, T] if ``batch_first``; [T] without a batch; for a
                 ``PackedSequence`` another of marks, or [S] in the order of its data): where it is
-                true, the sequence resets. :func:`treadle.lstm` says how.
-            reset_hx: what it begins with instead of zeros: as ``hx``, or one for each step,
+                true, the sequence resets; see :func:`treadle.lstm`.
+            reset_hx: the state after a reset instead of zeros: as ``hx``, or one for each step,
                 [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``).
             lengths: [B], int64 or int32 on the device of ``input`` ([] without a batch), instead of
-                packing: the number of steps of each sequence. :func:`treadle.lstm` says what
-                happens in the padding and for other values.
-            return_cells: whether to return c of all steps, too, as a last result. A GRU
+                packing: the number of steps of each sequence. :func:`treadle.lstm` explains the
+                padding and other values.
+            return_cells: whether to also return c of all steps, as a last result. A GRU
                 allows only False: the state of each step is its output.
 
         Returns:
@@ -123,8 +123,8 @@ class SequenceLayers(NotScripted):
             ValueError, TypeError: a shape, or ``hx``, is not as above. (If sequences were packed
                 already sorted, ``torch.compile`` does not detect an ``hx`` with too many rows:
                 it returns the extra ones unchanged.)
-            RuntimeError: dtypes or devices do not go together; :func:`treadle.lstm` says how.
-            Errors of LSTM and GRU have the classes that torch.nn's raise, too.
+            RuntimeError: dtypes or devices do not match; see :func:`treadle.lstm`.
+            Errors of LSTM and GRU are also instances of the classes that torch.nn raises.
 
         ``torch.compile`` breaks the graph at torch's ``pack_padded_sequence`` and
         ``pad_packed_sequence``; ``lengths`` needs neither.
@@ -202,7 +202,7 @@ class SequenceLayers(NotScripted):
         break_graphs_at_pad()
         data, batch_sizes, sorted_indices, unsorted_indices = input
         check_features(self._name, "[S, I]", data)
-        # As torch.export has those of pack_padded_sequence.
+        # torch.export gives pack_padded_sequence's batch_sizes another dtype.
         if batch_sizes.dtype is not torch.int64:
             raise RuntimeError(
                 f"{self._name}: input must be padded and come with lengths= where torch.export "
@@ -260,7 +260,7 @@ class SequenceLayers(NotScripted):
             recompute=self.recompute,
             reset=reset,
             reset_hx=self._given(reset_hx) if reset_hx else None,
-            # Passed even if None: guards of torch.compile read what an earlier call had.
+            # Passed even if None: torch.compile's guards read the arguments of an earlier call.
             lengths=lengths,
             return_cells=return_cells,
         )
@@ -275,7 +275,7 @@ class SequenceLayers(NotScripted):
             why = wrong_cell(self._name, self._name, state_dict, prefix, metadata)
             why = why or self._rename_entries(state_dict, prefix)
             if why:
-                args[-1].append(why)  # instead of a list of names and sizes
+                args[-1].append(why)  # in place of a list of names and sizes
             else:
                 super()._load_from_state_dict(  # type: ignore[misc]
                     state_dict, prefix, metadata, *args

@@ -43,7 +43,7 @@ def jet_of(siren: Any, x: Tensor, gradient: bool, laplacian: bool, diagonal: boo
 
 
 def _of_jagged(siren: Any, x: Any, flags: dict[str, bool]) -> Jet:
-    """The jet of the points of all rows, in parts [N, j, ...] like x."""
+    """The jet at the points of all rows; its parts are [N, j, ...] like x."""
     jagged.check_rows("Siren.jet", "x", x)
     offsets, jet = x.offsets(), siren.jet(x.values(), **flags)
     nested = torch.nested.nested_tensor_from_jagged

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 # layers.{k}.weight and net.{k}.weight of siren-pytorch, net.{k}.0.weight of the paper's FCBlock;
-# within the networks that hold them, SirenWrapper and SingleBVPNet, all below another "net.".
+# in SirenWrapper and SingleBVPNet, which contain them, all of these follow another "net.".
 _LAYER = re.compile(r"(?:net\.)?(?:layers|net)\.(\d+)\.(?:0\.)?(weight|bias)")
 # siren-pytorch's last layer, which has a name of its own, and its final activation.
 _LAST = re.compile(r"(?:net\.)?last_layer\.(?:(weight|bias)|(activation\..+))")
@@ -46,7 +46,7 @@ def saved_omega(state: object) -> float | None:
             raise TypeError(
                 f"SineLinear: the extra state must be one number, omega_0, got {list(state.shape)}"
             )
-        # Imported by whoever made one.
+        # The module is imported if a fake tensor exists.
         fakes: Any = sys.modules.get("torch._subclasses.fake_tensor")
         if state.is_meta or (fakes and isinstance(state, fakes.FakeTensor)):
             return None
@@ -59,7 +59,7 @@ def saved_omega(state: object) -> float | None:
 
 
 def check_saved_omega(state: object, omega: float) -> None:
-    """Raises unless ``state``, in its own dtype, has the number ``omega``, as averages have it."""
+    """Raises unless ``state`` is the number ``omega``, rounded to the state's own dtype."""
     saved = saved_omega(state)
     if saved is None or saved == omega or math.isclose(saved, omega, rel_tol=1e-5):
         return

@@ -63,7 +63,7 @@ def is_plain(*tensors: Any) -> bool:
         and torch._C._get_dispatch_mode(_PROXY) is None
         and forward_ad._current_level < 0
         and all(t is None or type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
-        # autograd's own vmap, of is_grads_batched, which is no transform.
+        # autograd's own vmap for is_grads_batched does not count as a transform.
         and not any(
             t is not None and torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors
         )
@@ -179,7 +179,7 @@ class _Pull(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         omegas, needed, count = ctx.omegas, list(ctx.needs_input_grad[1:]), len(ctx.omegas)
-        needed[-1] &= grads[0] is not None  # derivatives know nothing of the last bias
+        needed[-1] &= grads[0] is not None  # the gradient does not depend on the last bias
         x, *saved = ctx.saved_tensors
         params, saved = saved[: 2 * count + 2], saved[2 * count + 2 :]
         if all(grad is None for grad in grads):

@@ -10,14 +10,14 @@ from torch import nn
 from .. import _build
 from .._check.tensors import dtype_name
 
-# The planner is asked for such a batch: replace() does not know a model's.
+# The planner is asked about this batch, because replace() does not know the model's.
 STEPS, BATCH = 128, 16
-# cuDNN's layers run a launch for all steps in these; in bfloat16 they do not, and are slower.
+# In these dtypes cuDNN runs all steps in one launch; in bfloat16 it does not, and is slower.
 DTYPES = (torch.float32, torch.float16)
 
 
 def why_maybe_slower(module: nn.RNNBase) -> str | None:
-    """The reason why the layer may be slower than cuDNN's on its GPU; None: nothing says so."""
+    """The reason why the layer may be slower than cuDNN's on its GPU, or None."""
     weight = next(module.parameters())
     if weight.device.type != "cuda" or weight.dtype not in DTYPES:
         return None
@@ -31,7 +31,7 @@ def why_maybe_slower(module: nn.RNNBase) -> str | None:
 
 
 def _algorithms(module: nn.RNNBase, dtype: torch.dtype, properties: Any) -> set[str]:
-    """What the planner takes forward and backward for a usual batch."""
+    """The planner's choices, forward and backward, for a usual batch."""
     facts = {
         "multiprocessors": properties.multi_processor_count,
         "l2_bytes": properties.L2_cache_size,

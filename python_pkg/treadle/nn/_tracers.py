@@ -42,7 +42,7 @@ def fx_leaf(module: Any, input: object, *args: object, **kwargs: object) -> Any:
 def differs(found: object, wanted: object) -> bool:
     """Whether sizes differ; False while torch.jit.trace runs.
 
-    There a size is a tensor, whose comparison warns; the op has checks of its own.
+    During tracing a size is a tensor, whose comparison warns; the op checks it anyway.
     """
     return not is_tracing() and found != wanted
 
@@ -68,7 +68,7 @@ class NotScripted:
 
     # torch.jit.script calls this of every module first.
     __prepare_scriptable__ = _refuse_script
-    # A torch.jit.ScriptModule does not: this is the first thing that it reads of the modules in it.
+    # A torch.jit.ScriptModule does not call it, but reads this attribute of its submodules first.
     __jit_ignored_attributes__ = _RefusesScript()
 
     def __dir__(self) -> list[str]:
@@ -79,12 +79,12 @@ class NotScripted:
 def break_graphs_at_pad() -> None:
     """Make Dynamo skip pad_packed_sequence, as it skips pack_padded_sequence.
 
-    torch 2.15 does so. Before, its compiler traces that function and raises, because the sizes of
-    its results depend on the data. After a torch.nn.LSTM that never happens: Dynamo skips the whole
+    torch 2.15 does so. Older compilers trace that function and raise, because the sizes of its
+    results depend on the data. With a torch.nn.LSTM this never happens: Dynamo skips the whole
     function that calls one.
     """
     pad: Any = rnn.pad_packed_sequence
-    # A program that compiles has imported the compiler. This sets the attribute that
+    # A program that uses torch.compile has imported the compiler. This sets the attribute that
     # torch.compiler.disable would set.
     if "torch._dynamo" in sys.modules and not hasattr(pad, "_torchdynamo_disable"):
         pad._torchdynamo_disable, pad._torchdynamo_disable_msg = True, PAD_REASON

@@ -95,7 +95,7 @@ class LLTMCell(NotScripted, nn.Module):
 
         Raises:
             ValueError, TypeError: a shape, or ``hx``, is not as above.
-            RuntimeError: dtypes or devices do not go together; :func:`treadle.lltm_cell` says how.
+            RuntimeError: dtypes or devices do not match; :func:`treadle.lltm_cell` says how.
         """
         if not isinstance(input, Tensor):
             leaf = fx_leaf(self, input, hx)
@@ -148,7 +148,7 @@ class LLTMCell(NotScripted, nn.Module):
 
 def zeros(input: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """The ``(h, c)`` to start from if the caller gives none."""
-    h = input.new_zeros(shape)  # of a DTensor a DTensor
+    h = input.new_zeros(shape)  # a DTensor if input is one
     kind = input.device.type
     if kind == "meta" or not torch.is_autocast_enabled(kind):
         return h, h

@@ -106,8 +106,8 @@ def restore(model: nn.Module) -> Replaced:
             module.__class__ = torchs
             vars(module).pop("_compared", None)
             assert isinstance(module, nn.RNNBase)
-            module._update_flat_weights()  # what functional_call left there has no memory
-            module.flatten_parameters()  # cuDNN's one piece of memory, which ours never asked for
+            module._update_flat_weights()  # tensors left by functional_call have no memory
+            module.flatten_parameters()  # cuDNN needs one block of memory, ours does not
             replaced.append(name)
         elif isinstance(module, (LSTM, GRU)):
             left[name] = f"{type(module).__name__} is a subclass"

@@ -23,8 +23,8 @@ class _TorchLayers(SequenceLayers):
 
     # The default for modules that were made as torch's and then replaced (treadle.nn.replace).
     recompute = False
-    # Whether _flat_weight_refs is known to be of the parameters, which is no longer so once one is
-    # set. Until a forward pass has compared them, False.
+    # Whether a forward pass has checked that _flat_weight_refs refers to the parameters. Setting a
+    # parameter makes this False again.
     _compared = False
 
     # torch.nn.RNNBase keeps its parameters in this list, too.
@@ -47,7 +47,7 @@ class _TorchLayers(SequenceLayers):
     ) -> None:
         name = self._name
         check_dtype(name, dtype)
-        # Does not name nn.LSTM: some programs replace that by this class.
+        # Does not name nn.LSTM, because some programs replace it by this class.
         super().__init__(  # type: ignore[call-arg]
             input_size,
             hidden_size,
@@ -77,13 +77,13 @@ class _TorchLayers(SequenceLayers):
         return self._compare_weights()
 
     def _compare_weights(self) -> list[Tensor]:
-        """The parameters; or _flat_weights, which counts where it was written to and no parameter
-        has become another tensor since the last call. It is the rule of torch.nn.RNNBase."""
+        """The parameters; or _flat_weights, if it was written to and no parameter was replaced
+        since the last call, which is torch.nn.RNNBase's rule."""
         found, own = super()._parameters_in_order(), self.__dict__
         pairs = zip(self._flat_weight_refs, found, strict=True)
         changed = any(r is not None and r() is not weight for r, weight in pairs)
         if torch.compiler.is_compiling():
-            return found if changed else self._flat_weights  # what it traces with is not to stay
+            return found if changed else self._flat_weights  # a tracer's tensors must not stay here
         if changed:
             held = own["_parameters"]
             if not all(name in held or name in own for name in self._flat_weights_names):
@@ -93,8 +93,8 @@ class _TorchLayers(SequenceLayers):
         return self._flat_weights
 
     def flatten_parameters(self) -> None:
-        """Nothing: the kernels read weights where they are. As torch does it for cuDNN, all of them
-        become views of one piece of memory, which safetensors refuses to load into."""
+        """Does nothing: the kernels read weights in place. torch makes all weights views of one
+        block of memory for cuDNN, which safetensors refuses to load into."""
 
     def extra_repr(self) -> str:
         words: str = super().extra_repr()  # type: ignore[misc]

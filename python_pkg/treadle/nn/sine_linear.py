@@ -99,8 +99,8 @@ class SineLinear(NotScripted, nn.Module):
             [..., O], in the dtype of ``input`` (under autocast: the lower precision).
 
         Raises:
-            TypeError, ValueError: ``input`` is no tensor, or its shape is not as above.
-            RuntimeError: dtypes or devices do not go together; :func:`treadle.sine_linear` says
+            TypeError, ValueError: ``input`` is not a tensor, or its shape is not as above.
+            RuntimeError: dtypes or devices do not match; :func:`treadle.sine_linear` says
                 how.
         """
         weight = self.weight
@@ -119,7 +119,7 @@ class SineLinear(NotScripted, nn.Module):
             The jet of value [..., O], with the fields of ``jet``.
 
         Raises:
-            TypeError, ValueError, RuntimeError: ``jet`` is no jet, its parts do not go together, or
+            TypeError, ValueError, RuntimeError: ``jet`` is not a jet, its parts do not match, or
                 its value is not as the input of the layer.
         """
         check_parts("SineLinear.jet", jet, Jet)
@@ -144,7 +144,7 @@ class SineLinear(NotScripted, nn.Module):
         """Check omega_0: weights of another one would compute something else.
 
         Raises:
-            TypeError, ValueError: ``state`` is no number, or another one than ``omega_0``.
+            TypeError, ValueError: ``state`` is not a number, or differs from ``omega_0``.
         """
         check_saved_omega(state, self.omega_0)
 
@@ -158,14 +158,14 @@ class SineLinear(NotScripted, nn.Module):
             for name in ("weight", "bias"):
                 rename(state_dict, f"{prefix}linear.{name}", prefix + name)
             if key in state_dict:
-                # Raised by load_state_dict, together with what else is wrong.
+                # load_state_dict raises it together with its other errors.
                 try:
                     self.set_extra_state(state_dict.pop(key))
                 except (TypeError, ValueError) as wrong:
                     text = f"without the entry {key!r} the weights load regardless"
                     error_msgs.append(f"{wrong}; {text}")
             super()._load_from_state_dict(state_dict, prefix, metadata, *args)
-        # Files of others, and older ones, have none.
+        # Older files, and those of other implementations, have none.
         if key in missing_keys:
             missing_keys.remove(key)
 

@@ -139,15 +139,15 @@ class Siren(NotScripted, nn.Module):
         """The values at points: [..., in_features] to [..., out_features].
 
         Raises:
-            TypeError, ValueError: ``input`` is no tensor, or its shape is not as above.
-            RuntimeError: dtypes or devices do not go together; :func:`treadle.sine_linear` says
+            TypeError, ValueError: ``input`` is not a tensor, or its shape is not as above.
+            RuntimeError: dtypes or devices do not match; :func:`treadle.sine_linear` says
                 how.
         """
         first = self.net[0]
         if isinstance(first, SineLinear):
-            # A hook may still cast it, as FSDP2's does for mixed precision: then the layer checks.
+            # A hook, such as FSDP2's for mixed precision, may still cast it: then the layer checks.
             hooks = self.net._forward_pre_hooks or first._forward_pre_hooks
-            # Not as an attribute: a parametrization would compute it twice.
+            # Not read as an attribute, because a parametrization would compute it twice.
             weight = None if hooks else first._parameters.get("weight")
             check_rows("Siren", input, first.in_features, weight)
         output: Tensor = self.net(input)

@@ -30,12 +30,12 @@ class Snake(NotScripted, nn.Module):
     Args:
         channels: C.
         alpha: the initial value of alpha and beta.
-        beta: True divides sin² by a parameter of its own, beta; otherwise by alpha.
+        beta: True divides sin² by a separate parameter, beta; otherwise by alpha.
         logscale: True keeps the logarithms of alpha and beta as parameters, as BigVGAN does with
             ``alpha_logscale``: both stay positive. A loaded dict must have been made so, too.
-        trainable: False lets the parameters require no grad.
-        eps: is added to the divisor of sin². None: 1e-9 with ``beta``, as in BigVGAN; without
-            ``beta`` nothing, and the result at alpha 0 is the limit, x.
+        trainable: False makes parameters that do not require grad.
+        eps: a number added to the divisor of sin². None: 1e-9 with ``beta``, as in BigVGAN; without
+            ``beta`` nothing is added, and the result at alpha 0 is the limit, x.
         device: where the parameters are made; ``"meta"`` makes them without memory.
         dtype: of the parameters: float64, float32, float16 or bfloat16.
 
@@ -109,7 +109,7 @@ class Snake(NotScripted, nn.Module):
             [N, C, ...] of the dtype that input and the parameters promote to.
 
         Raises:
-            TypeError, ValueError: ``input`` is no tensor, or its shape is not as above.
+            TypeError, ValueError: ``input`` is not a tensor, or its shape is not as above.
         """
         if not isinstance(input, Tensor):
             check_tensor("Snake", "input", input)

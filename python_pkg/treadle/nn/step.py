@@ -14,7 +14,7 @@ from ._sequence import SequenceLayers, States
 __all__ = ["Step", "make_step"]
 
 HALVES = (torch.float16, torch.bfloat16)
-WARM_UP = 3  # calls before the capture: libraries choose their kernels and workspaces in these
+WARM_UP = 3  # calls before the capture, in which libraries choose kernels and allocate workspaces
 
 
 def make_step(layer: SequenceLayers, batch: int, *, clone: bool = False) -> Step:
@@ -65,9 +65,9 @@ class Step:
 
     def __init__(self, layer: SequenceLayers, batch: int, clone: bool) -> None:
         self._layer, self._clone = layer, clone
-        # Saved, since treadle.nn.restore may change the layer's class to one that has neither.
+        # Saved, because treadle.nn.restore may change the layer's class to one without them.
         self._op, self._names = type(layer)._op, layer._states
-        # Held, so that no other memory comes to lie where the graph reads.
+        # Keeps the memory that the graph reads from being reused.
         self._parameters = _own_parameters(layer)
         self._places = [(name, p.data_ptr()) for name, p in self._parameters.items()]
         first = next(iter(self._parameters.values()))
@@ -85,15 +85,15 @@ class Step:
 
         Args:
             input: [B, I], of the parameters' dtype and device.
-            reset: [B] bool on that device: rows whose state is zeros before this step. None: no
-                row's.
+            reset: [B] bool on that device: rows whose state is set to zeros before this step. None:
+                no row.
 
         Returns:
             [B, H], h of the last layer, of the parameters' dtype. The next call overwrites it,
             unless the step was made with ``clone=True``. Changing it does not change the state.
 
         Raises:
-            TypeError: ``input`` or ``reset`` is no tensor.
+            TypeError: ``input`` or ``reset`` is not a tensor.
             ValueError: a shape is not as above.
             RuntimeError: a dtype or device is not as above, ``input`` requires grad, or a parameter
                 of the layer has moved.
@@ -117,15 +117,15 @@ class Step:
     def state(self) -> Tensor | States:
         """The state after the last step, as the layer's ``hx``: h, or (h, c), each [num_layers, B,
         H], c in float32 for half types. Every step reads and writes these tensors, so the next step
-        begins with whatever you write to them."""
+        begins with what you write to them."""
         return self._states[0] if len(self._names) == 1 else self._states
 
     def set_state(self, hx: Tensor | States) -> None:
-        """Let the next step begin with ``hx``, as the layer returns it; c of half types may be
+        """Make the next step begin with ``hx``, as the layer returns it; c of half types may be
         float32.
 
         Raises:
-            TypeError, ValueError: ``hx`` is not as that of the layer.
+            TypeError, ValueError: ``hx`` is not a valid ``hx`` of the layer.
             RuntimeError: a state has another dtype or device.
         """
         shape = tuple(self._states[0].shape)
@@ -145,7 +145,7 @@ class Step:
                 own.copy_(state)
 
     def reset_all(self) -> None:
-        """Let the next step begin with zeros in every row."""
+        """Make the next step begin with zeros in every row."""
         self._enter()
         for memory in self._memory:
             memory.zero_()
@@ -159,7 +159,7 @@ class Step:
         if self._dtype in HALVES and len(self._names) == 2:
             self._memory = [torch.zeros(shape, **kind), torch.zeros(shape, device=self._device)]
             self._states: States = tuple(self._memory)
-        else:  # together, so that one kernel resets them
+        else:  # h and c together, so that one kernel resets them
             self._memory = [torch.zeros(len(self._names), *shape, **kind)]
             self._states = self._memory[0].unbind()
         self._input = torch.zeros(batch, layer.input_size, **kind)
@@ -176,7 +176,7 @@ class Step:
         layer = self._layer
         if self._marked:
             for memory in self._memory:
-                # Not a product: NaN ends here.
+                # Not a product, so that NaN does not survive the reset.
                 memory.masked_fill_(self._reset.unsqueeze(-1), 0)
         output, *last = self._op(
             self._input.unsqueeze(0),
@@ -203,7 +203,7 @@ class Step:
                     self._advance()
             self._stream.wait_stream(side)
             graph = torch.cuda.CUDAGraph()
-            # Other threads, of data loaders say, may go on calling CUDA meanwhile.
+            # Other threads, such as data loaders, may call CUDA during the capture.
             with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
                 self._output = self._advance()
             self._graph, self._marked = graph, False

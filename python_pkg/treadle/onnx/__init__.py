@@ -149,7 +149,7 @@ def _snake(
     if beta is not None or eps is not None:
         divisor = op.Add(divisor, constant(eps or 0.0, dtype))
         return narrowed(op.Add(wide, op.Div(square, divisor)), dtype, to)
-    # If the phase is tiny, sin(phase) equals it in all digits: the result is the limit at alpha 0.
+    # If the phase is tiny, sin(phase) rounds to the phase, and the result is the limit at alpha 0.
     tiny = op.Less(op.Abs(phase), constant(2.0**-27, dtype))
     quotient = op.Div(square, op.Where(tiny, constant(1.0, dtype), divisor))
     added = op.Where(tiny, op.Mul(phase, wide), quotient)

@@ -1,4 +1,4 @@
-"""Nodes of an ONNX graph, for treadle.onnx, which is what to import: dtypes, and Scan."""
+"""Nodes of an ONNX graph, dtypes and Scan; used by treadle.onnx."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onnxscript import opset18 as op
 
 __all__ = ["cast", "constant", "narrowed", "scan", "wide_dtype"]
 
-Value = Any  # a tensor of the ONNX graph; mypy knows nothing of onnx_ir
+Value = Any  # a tensor of the ONNX graph; mypy does not know onnx_ir
 Ops = Any  # makes nodes: onnxscript's op in the graph, _Body in the body of a Scan
 
 HALF_TYPES = ir.DataType.FLOAT16, ir.DataType.BFLOAT16
@@ -64,10 +64,11 @@ def scan(
     dtype: Any,
     back: bool,
 ) -> Sequence[Value]:
-    """The states after all steps, then whatever else ``step(op, *states, *rows)`` returns, of each.
+    """The states after all steps, then the other results of ``step(op, *states, *rows)``, of each
+    step.
 
-    rows: what is cut along its first dimension, and its dtype. dtype: of everything else. back:
-    begin at the end.
+    rows: values that are sliced along their first dimension, and their dtype. dtype: of everything
+    else. back: begin at the end.
     """
     dtypes = [dtype] * len(states) + [each for _, each in rows]
     given = [
@@ -75,7 +76,7 @@ def scan(
     ]
     body = _Body()
     made = step(body, *given)
-    # A name in a body must not be one of the graph's.
+    # A name in a body must not occur in the graph.
     nodes = body.nodes()
     for n, node in enumerate(nodes):
         for k, value in enumerate(node.outputs):

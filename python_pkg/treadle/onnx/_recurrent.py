@@ -1,4 +1,4 @@
-"""The recurrent ops as ONNX, for treadle.onnx, which is what to import.
+"""The recurrent ops in ONNX; used by treadle.onnx.
 
 LSTM and GRU become ONNX's own nodes. The LLTM's cell, resets, and float64 (for which onnxruntime
 has no LSTM and GRU) become a Scan over the steps. A Scan computes half types in float32.
@@ -19,7 +19,7 @@ __all__ = ["affine_scan", "lltm_cell", "lltm_cell_forward", "recurrent_layer"]
 
 Cell = tuple[Any, Any]  # h and c
 
-# Which of our gates each of ONNX's is: LSTM has i, o, f, c, and GRU z, r, h.
+# For each of ONNX's gates the index of ours: ONNX's LSTM has i, o, f, c, and its GRU z, r, h.
 ORDERS = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2)}
 
 # ---- one step. gates [B, GH]: the sums over input and state; c [B, H].
@@ -171,7 +171,7 @@ def _direction(a: _Layer, d: int) -> Sequence[Value]:
     )
     biases = [None if value is None else a.of_direction(value, d, 1) for value in a.biases]
     of_input = op.MatMul(a.cast(a.input), weight_ih)
-    # A GRU's second bias is inside of the product with r.
+    # A GRU's second bias is inside the product with r.
     for bias in biases[: 1 if a.cell == "gru" else 2]:
         of_input = of_input if bias is None else op.Add(of_input, bias)
     rows = [(of_input, a.dtype)]
@@ -244,7 +244,7 @@ def recurrent_layer(
         )
     # onnxruntime's LSTM and GRU raise for float64.
     by_steps = cell == "lltm" or reset is not None or input.dtype == ir.DataType.DOUBLE
-    # ONNX 18 has no bfloat16 there, and c of the same dtype as all else.
+    # There ONNX 18 has no bfloat16, and c must have the same dtype as everything else.
     half = input.dtype == ir.DataType.FLOAT16 and (cell == "gru" or c0.dtype == input.dtype)
     dtype = input.dtype if half and not by_steps else wide_dtype(input.dtype)
     biases, starts = (bias_ih, bias_hh), (reset_h, reset_c)

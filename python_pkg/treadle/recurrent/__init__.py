@@ -26,8 +26,8 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
     Args:
         input: [T, B, I], or [B, T, I] if ``batch_first``; float64, float32, float16 or bfloat16.
         data: [S, I], the data of a ``PackedSequence``: S rows of all steps, the longest sequence
-            first; ``batch_sizes`` [T], int64 on the CPU, is how many rows each step has.
-        hx: (h0, c0), each [num_layers * D, B, H]: h0 of input's dtype; c0 of input's dtype, or
+            first; ``batch_sizes`` [T], int64 on the CPU, is the number of rows of each step. hx:
+        (h0, c0), each [num_layers * D, B, H]: h0 of input's dtype; c0 of input's dtype, or
             float32 with half-precision inputs.
         params: for each layer, and in it for each direction, weight_ih [4H, I] (after the first
             layer [4H, D*H]), weight_hh [4H, H] and, if ``has_biases``, bias_ih and bias_hh [4H].
@@ -42,10 +42,9 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
             types, 40H in float64. If True it keeps only the output (4H, 2H, 8H bytes), and the
             backward pass takes one more matrix product.
         reset: [T, B] ([B, T] if ``batch_first``; [S] of a packed batch), bool on input's device:
-            where it is true a row resets, as if its sequence began with that step. Sequences
-            that follow each other in a row need no padding and no second call. The second
-            direction, which reads from the end, resets before step t where step t + 1 is
-            marked.
+            where it is true a row resets, as if its sequence began with that step. Several
+            sequences can share a row without padding and without a second call. The second
+            direction, which reads from the end, resets before step t where step t + 1 is marked.
         reset_hx: the state that a row resets to instead of zeros: as ``hx``, or one for each
             step, [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``;
             [num_layers * D, S, H] of a packed batch). Gradients stop at a reset and flow in here.
@@ -54,7 +53,7 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
             do not affect results and get zero gradients. The host does not wait for the lengths,
             and a captured CUDA graph reads new ones. Values are clamped to 0 ... T; with
             TREADLE_CHECK_LENGTHS=1 in the environment others raise, and the host waits for them.
-        return_cells: whether to return the cell states, c of every step, too.
+        return_cells: whether to also return the cell states, c of every step.
 
     Returns:
         output: [T, B, D*H] ([B, T, D*H] if ``batch_first``; [S, D*H] for a packed batch), the h of
@@ -84,8 +83,8 @@ def gru(*args: Any, **kwargs: Any) -> Any:
     or for a packed batch ``gru(data, batch_sizes, hx, params, has_biases, num_layers, dropout,
     train, bidirectional)``. D is 2 if bidirectional, else 1; :class:`treadle.nn.GRU` holds the
     parameters and calls this. ``r, z = sigmoid(x W_ih^T + b_ih + h W_hh^T + b_hh)``;
-    ``n = tanh(x W_in^T + b_in + r (h W_hn^T + b_hn))``; ``h = (1 - z) n + z h``, whose own h is not
-    rounded to input's dtype.
+    ``n = tanh(x W_in^T + b_in + r (h W_hn^T + b_hn))``; ``h = (1 - z) n + z h``, where the h that
+    is carried on is not rounded to input's dtype.
 
     Args:
         input: [T, B, I], or [B, T, I] if ``batch_first``; float64, float32, float16 or bfloat16.
@@ -110,7 +109,7 @@ def gru(*args: Any, **kwargs: Any) -> Any:
         all of them take the lower precision; on a CPU they stay float32 if hx is, as in torch.
 
     Raises:
-        TypeError: input or hx is no tensor, or params no list.
+        TypeError: input or hx is not a tensor, or params is not a list.
         RuntimeError: shapes, dtypes, devices or counts that do not fit.
 
     Source: csrc/recurrent/lists, csrc/recurrent/run/forward.cpp, kernels/recurrent/plan/plan.cpp,

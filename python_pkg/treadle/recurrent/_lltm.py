@@ -38,7 +38,7 @@ def lltm_cell(
         precision, old_cell keeps its own.
 
     Raises:
-        TypeError: an argument is no tensor.
+        TypeError: an argument is not a tensor.
         RuntimeError: shapes, dtypes or devices that do not fit.
 
     Source: csrc/recurrent/lltm_cell/cell.cpp, kernels/recurrent/lltm_cell/cell.cu.
@@ -64,7 +64,7 @@ def lltm(*args: Any, **kwargs: Any) -> Any:
     2048; float32 up to 512, forward 1024); :func:`treadle.launch_info` shows which ``algorithm``
     ran, and why.
 
-    The LLTM never forgets: :class:`treadle.nn.LLTM` says what that means for a model.
+    The LLTM has no forget gate: :class:`treadle.nn.LLTM` explains what that means for a model.
 
     Args:
         input: [T, B, I], or [B, T, I] if ``batch_first``; float64, float32, float16 or bfloat16.
@@ -73,7 +73,7 @@ def lltm(*args: Any, **kwargs: Any) -> Any:
         params: for each layer, and in it for each direction, weight_ih [3H, I] (after the first
             layer [3H, D*H]), weight_hh [3H, H] and, if ``has_biases``, one bias [3H].
             Rows are those of the gates i, o and the candidate z, in this order; ``[weight_hh |
-            weight_ih]`` is what ``lltm_cell`` calls weights.
+            weight_ih]`` is the ``weights`` of ``lltm_cell``.
         has_biases, num_layers, dropout, train, bidirectional, batch_first: as :func:`lstm`.
         recompute: if False, a layer keeps its output (H) and the gates (3H) of each direction, step
             and row for the backward pass, in input's dtype: 16H bytes in float32, 8H in half types,
@@ -87,7 +87,7 @@ def lltm(*args: Any, **kwargs: Any) -> Any:
         c0 take the lower precision.
 
     Raises:
-        TypeError: input is no tensor, hx no pair, or params no list.
+        TypeError: input is not a tensor, hx is not a pair, or params is not a list.
         RuntimeError: shapes, dtypes, devices or counts that do not fit.
 
     Source: csrc/recurrent/lists, csrc/recurrent/run/forward.cpp, kernels/recurrent.

@@ -1,4 +1,4 @@
-"""Selects the overload that a call of a layer op means, and sets the signature for help()."""
+"""Selects the overload of a layer op from a call's arguments, and sets the signature for help()."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .._check.tensors import check_dense, check_tensor, dtype_name
 
 
 class Overloads(NamedTuple):
-    """The overloads of one op. Without a choice torch would try the first one at every call."""
+    """The overloads of one op. Unless one is chosen, torch tries the first one at every call."""
 
     name: str
     input: Any
     data: Any
-    input_cells: Any = None  # with the cell states as a last result
+    input_cells: Any = None  # also returns the cell states
     data_cells: Any = None
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -94,7 +94,7 @@ def _packed(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         return False
     if second.dtype is not torch.int64:
         if second.dim() != 1:
-            return False  # states of a dtype that the op refuses
+            return False  # states in a dtype that the op refuses
         raise RuntimeError(
             f"{name}: batch_sizes must have dtype int64, got {dtype_name(second.dtype)}"
         )
@@ -238,7 +238,7 @@ def without_cells(function: Callable[..., Any]) -> WithoutCells:
 
 def _with_signature(function: Any, protocol: Any) -> Any:
     """Let help() and notebooks show the arguments of the overload for padded input, the first."""
-    # Overloads of typing_extensions, as those of typing are not to be found before Python 3.11.
+    # typing_extensions' overloads: typing has no get_overloads before Python 3.11.
     padded = inspect.signature(get_overloads(protocol.__call__)[0])
     _, *parameters = (
         p.replace(annotation="bool") if p.name == "return_cells" else p

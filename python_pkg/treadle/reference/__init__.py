@@ -40,7 +40,7 @@ def vector_add(a: Tensor, b: Tensor | float, *, alpha: float = 1) -> Tensor:
     Args:
         a: [...], broadcast against ``b``.
         b: [...] or a number.
-        alpha: the number that ``b`` is multiplied by.
+        alpha: the factor of ``b``.
 
     Returns:
         [...], in the dtype that ``a`` and ``b`` promote to.

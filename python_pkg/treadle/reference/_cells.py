@@ -23,7 +23,7 @@ def lltm_cell(
         weights: [3H, H+I]: rows i, o, z; columns first ``old_h``, then ``input``.
         bias: [3H], or [1, 3H] as in the tutorial, or None.
         old_h: [B, H].
-        old_cell: [B, H], in the dtype of ``input`` or wider: c only adds up, so keep it in float32
+        old_cell: [B, H], in the dtype of ``input`` or wider: c accumulates, so keep it in float32
             with half-precision inputs. The wider dtype computes the update.
 
     Returns:
@@ -108,7 +108,7 @@ def gru_cell(
         ``new_h`` [B, H], which is ``new_cell`` in the dtype of ``input`` (under autocast: of the
         matrix product), and ``new_cell`` [B, H] in the dtype of ``old_cell``.
 
-    Source: ``torch.nn.GRUCell``, whose two states are one.
+    Source: ``torch.nn.GRUCell``, which has one state for both.
     """
     of_input, of_h = F.linear(input, weight_ih, bias_ih), F.linear(old_h, weight_hh, bias_hh)
     wide = torch.promote_types(of_input.dtype, old_cell.dtype)

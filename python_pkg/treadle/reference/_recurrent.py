@@ -64,7 +64,7 @@ def recurrent_layer(
         cell: "lltm", "lstm" or "gru".
         reset: [T, B, 1] or [S, 1], bool, or None: the state before a step where it is true is
             replaced; in the second direction, before step t where step t + 1 is marked.
-        reset_h, reset_c: by what, [D, B, H], or [D, T, B, H] or [D, S, H]; None for zeros.
+        reset_h, reset_c: the new state, [D, B, H], or [D, T, B, H] or [D, S, H]; None for zeros.
 
     Returns:
         ``output`` [T, B, D*H] or [S, D*H], the h of every step, and ``h_n`` and ``c_n`` [D, B, H],
@@ -86,8 +86,8 @@ def _every_step(
     resets: tuple[Tensor | None, ...],
     lengths: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """:func:`recurrent_layer`, and c of every step, as output. ``lengths`` [B]: steps of each row
-    of a padded batch."""
+    """:func:`recurrent_layer`, which also returns c of every step, shaped like output. ``lengths``
+    [B]: steps of each row of a padded batch."""
     step, (reset, *others) = _CELLS[cell], resets
     steps, rows = input.shape[:2] if batch_sizes is None else (len(batch_sizes), 0)
     real = None
@@ -262,10 +262,10 @@ def gru(
 
     Args:
         input: as :func:`lltm`.
-        arguments: as :func:`lltm`; ``hx`` is h0 alone, and ``params`` has two biases. Half types
+        arguments: as :func:`lltm`; ``hx`` is only h0, and ``params`` has two biases. Half types
             carry h from step to step in float32.
         recompute: nothing here; the fused op saves less memory for it.
-        reset, reset_hx, lengths: as :func:`lltm`; ``reset_hx`` is of h alone.
+        reset, reset_hx, lengths: as :func:`lltm`; ``reset_hx`` has only h.
 
     Returns:
         ``output``, ``h_n`` as :func:`lltm`.

@@ -1,5 +1,5 @@
 """The bits of recurrent_layer's persistent kernels: the same every time, with other streams and
-processes, in graphs, and in memory used before; and the kernels touch nothing else."""
+processes, in graphs, and in reused memory; and the kernels write nothing else."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def equal(found: list[Tensor], expected: list[Tensor]) -> None:
         checks.all_bits(found, expected, "result")
 
 
-# ---- again and again
+# ---- repeated calls
 
 
 def repeated(
@@ -69,7 +69,8 @@ def repeats(algorithm: str, dtype: str, which: str) -> Cases:
 
 
 def beside_others(algorithm: str, size: Sizes) -> None:
-    """Four interleaved streams, each with its own inputs, and a product that takes every block."""
+    """Four interleaved streams, each with its own inputs, and a product that occupies all
+    multiprocessors."""
     given = [calls.given(f"stream {n}", BFLOAT, size, features=32) for n in range(4)]
     expected = [calls.both(one, algorithm) for one in given]
     totals = [counter() for _ in given]
@@ -123,7 +124,7 @@ def together(algorithm: str, folder: str, index: int) -> Cases:
 
 
 def captured(algorithm: str, one: Given, train: bool, recompute: bool) -> None:
-    """Captured at once; replays over other values give the results of calls."""
+    """Captured as a first call; replays with other values equal eager calls."""
     run = calls.training(one, algorithm, recompute)
     if not train:
         run = partial(calls.inference, one, algorithm)
@@ -144,7 +145,7 @@ def captured(algorithm: str, one: Given, train: bool, recompute: bool) -> None:
 
 
 def capture(algorithm: str, form: str, mode: str) -> Cases:
-    """The capture is the first call of all. torch's own first times come before: cuBLAS, and the
+    """The capture is the first call. torch's own initialisation comes before: cuBLAS, and the
     threads of autograd."""
     lengths = LENGTHS if form == "packed" else None
     for dtype, recompute in itertools.product(calls.dtypes_of(algorithm), (False, True)):
@@ -160,7 +161,7 @@ def capture(algorithm: str, form: str, mode: str) -> Cases:
 
 
 def fill_freed_memory(value: int) -> None:
-    """Memory that the allocator returns next holds these two bytes."""
+    """Fills the memory that the allocator returns next with these two bytes."""
     held = []
     for size in (256, 2048, 16_384, 131_072, 400_000, 4 << 20, 32 << 20):
         held += [
@@ -169,8 +170,8 @@ def fill_freed_memory(value: int) -> None:
         ]
 
 
-# What was h before, 0.5 and 1 as half types, NaN in several ways, the largest of both: twice, they
-# are numbers of float32, too.
+# 0.5 and 1 as half types, several NaNs, and the largest numbers; as pairs these are also float32
+# numbers.
 PATTERNS = (0x3F00, 0x3800, 0x3F80, 0x3C00, 0, -1, 0x7FFF, 0x7FC0, 0x7E00, 0x7F7F, 0x7BFF)
 
 
@@ -181,7 +182,7 @@ def recycle(algorithm: str, dtype: torch.dtype, h: int, lengths: Lengths) -> Non
     ]
     torch.cuda.empty_cache()
     expected = [calls.both(one, algorithm) for one in given]
-    # Alternately in the memory of each other, as it is and after other things were there.
+    # Calls reuse each other's memory, unchanged or overwritten with a pattern.
     for pattern in (None, *PATTERNS):
         for one, wanted in zip(given, expected, strict=True):
             if pattern is not None:
@@ -204,7 +205,7 @@ def bytes_of(t: Tensor) -> Tensor:
 
 
 def guard(results: list[Tensor]) -> list[Tensor]:
-    """Tensors on both sides of where results as large as these will be allocated."""
+    """Tensors on both sides of the memory that results of this size will get."""
     sizes = {t.numel() * t.element_size() for t in results}
     sizes |= {1 << n for n in range(9, 22)}
     held = [
@@ -240,20 +241,20 @@ def memory(algorithm: str) -> Cases:
         yield f"{dtype} H{h} {lengths}", partial(untouched, algorithm, dtype, h, lengths)
 
 
-# ---- the host goes on
+# ---- the host does not wait
 
 
 def not_waiting(algorithm: str, dtype: torch.dtype, lengths: Lengths, recompute: bool) -> None:
     one = calls.given("waits", dtype, (6, 17, 65), lengths=lengths, features=32)
     run = calls.training(one, algorithm, recompute)
     expected = run()
-    run()  # leaves memory for the next one
+    run()  # leaves cached memory for the next call
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
         _, error = attempt(lambda: torch.ones(1, device=calls.DEVICE).item())
         assert "synchroniz" in str(error), error
-        # Half a second of sleep: the call is over before it is.
+        # The call must return before half a second of sleep ends.
         torch.cuda._sleep(1_000_000_000)
         slept = torch.cuda.Event()
         slept.record()

@@ -37,7 +37,8 @@ def most_hidden(algorithm: str, dtype: torch.dtype, cell: str = "lltm") -> int:
 
 
 def most_hidden_of_other_gpus(algorithm: str, dtype: torch.dtype, cell: str) -> int:
-    """The largest H for any number of directions, both passes. Some cells fit at larger H."""
+    """The largest H at which both passes run with any number of directions. Some cells fit at
+    larger H."""
     if dtype == torch.float64 or algorithm == "tiles":
         return 0
     if algorithm == "cluster":  # of one block
@@ -49,7 +50,7 @@ def most_hidden_of_other_gpus(algorithm: str, dtype: torch.dtype, cell: str) -> 
 
 
 def fits(algorithm: str, dtype: torch.dtype, hidden: int, cell: str = "lltm") -> bool:
-    """Whether it runs such a layer. Tiles have 64 units."""
+    """Whether the algorithm runs such a layer. Tiles have 64 units."""
     if algorithm == "tiles" and (hidden % 64 != 0 or hidden == 0):
         return False
     return algorithm in ("step", "warp") or 1 <= hidden <= most_hidden(algorithm, dtype, cell)
@@ -64,7 +65,7 @@ def backward_of(algorithm: str, dtype: torch.dtype, hidden: int) -> str:
 
 
 def most_directions(algorithm: str, hidden: int) -> int:
-    """A grid of such a large layer takes nearly all of the chip."""
+    """Whether a grid for such a large layer takes nearly the whole chip."""
     if algorithm != "grid":
         return 2
     if gpus.any_clusters():
@@ -79,7 +80,7 @@ def fitting(algorithm: str, hidden: int) -> int:
 
 
 def rounds(algorithm: str, dtype: torch.dtype) -> bool:
-    """Whether it rounds float32 to tf32 and runs only where that is allowed."""
+    """Whether the algorithm rounds float32 to tf32, and runs only if that is allowed."""
     return algorithm == "tiles" and dtype == torch.float32
 
 
@@ -96,12 +97,12 @@ def rounding(allowed: bool) -> Iterator[None]:
 
 
 def allowing(algorithm: str, dtype: torch.dtype) -> AbstractContextManager[None]:
-    """Allow TF32 if the algorithm rounds; everything else has full precision."""
+    """Allow TF32 if the algorithm rounds; otherwise use full precision."""
     return rounding(True) if rounds(algorithm, dtype) else nullcontext()
 
 
 def as_multiplied(t: Tensor, algorithm: str) -> Tensor:
-    """The operand of a product, in float64: TF32 rounds float's 23 bits behind the point to 10."""
+    """The operand of a product, in float64: TF32 rounds float's 23 bits of mantissa to 10."""
     exact = t.double()
     if not rounds(algorithm, t.dtype):
         return exact
@@ -129,8 +130,8 @@ class Given:
     bias_ih: Tensor | None
     bias_hh: Tensor | None
     grads: tuple[Tensor | None, Tensor, Tensor]
-    valid: Tensor  # [T, B]: whether a row has this step
-    places: Tensor  # [S]: of T * B, those of valid
+    valid: Tensor  # [T, B]: whether the row has the step
+    places: Tensor  # [S]: the indices into T * B where `valid`
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -139,7 +140,7 @@ class Given:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Tensors of NAMES, and the gradients, without missing ones."""
+        """The tensors of NAMES and the gradients, without missing ones."""
         found = (*(getattr(self, name) for name in NAMES), *self.grads)
         return [t for t in found if t is not None]
 
@@ -194,9 +195,9 @@ def given(
 ) -> Given:
     """Draws a call. Lengths override T and B of sizes, and steps without a row can follow.
 
-    Without features, each of the LLTM's gates has an input of its own and weight_ih picks it: then
-    the products of the input are the input, and its gradient is that of the gates. Nothing is
-    rounded on the way.
+    Without features, each of the LLTM's gates has a separate input, which weight_ih selects: then
+    the input's products equal the input, and its gradient equals that of the gates, without
+    rounding.
     """
     assert cell == "lltm" or features is not None
     draw, d, h, gates = Draw(name, dtype), directions, sizes[2], BLOCKS[cell]
@@ -208,7 +209,7 @@ def given(
     rows = (steps, batch) if packed is None else (int(valid.sum()),)
     if features is None:
         x = draw(*rows, d, gates, h)
-        # Gates i mostly closed: c stays small, and tanh(c) tells of every step.
+        # Keeps gates i mostly closed: c stays small, so tanh(c) depends on every step.
         x[..., 0, :] -= 3
         x = x.flatten(-3)
         weight_ih = torch.eye(d * gates * h, dtype=dtype, device=DEVICE).view(d, gates * h, -1)
@@ -244,12 +245,12 @@ def forward(one: Given, algorithm: str) -> list[Tensor]:
 
 
 def backward(one: Given, saved: list[Tensor], algorithm: str) -> list[Tensor]:
-    """Gradients as in NAMES, those of the biases that there are. Without rounding: if the algorithm
-    does, its backward pass is that of "step"."""
+    """Gradients in the order of NAMES, without missing biases. Without rounding: if the algorithm
+    rounds, its backward pass is that of "step"."""
     output, _, _, gates = saved
     if rounds(algorithm, one.input.dtype):
         algorithm = "step"
-    # None of reset_h and reset_c.
+    # Not of reset_h and reset_c.
     mask = [getattr(one, name) is not None for name in NAMES] + [False] * 2
     found = torch.ops.treadle.recurrent_layer_backward(
         *one.grads, *one.arguments, output, gates, one.cell, False, algorithm, mask
@@ -271,7 +272,7 @@ def inference(one: Given, algorithm: str) -> list[Tensor]:
 
 
 def training(one: Given, algorithm: str, recompute: bool = False) -> Callable[[], list[Tensor]]:
-    """Forward and backward by autograd, over tensors that stay where they are."""
+    """Forward and backward by autograd, with tensors at fixed addresses."""
     leaves = one.map(lambda t: t.detach().requires_grad_())
     inputs = [t for t in (getattr(leaves, name) for name in NAMES) if t is not None]
     grads = [t.detach() for t in leaves.grads if t is not None]
@@ -288,7 +289,7 @@ def training(one: Given, algorithm: str, recompute: bool = False) -> Callable[[]
 
 
 def count_differing(found: list[Tensor], expected: list[Tensor], total: Tensor) -> None:
-    """Adds the number of elements whose bits differ; the GPU counts, and nobody waits for it."""
+    """Adds the number of elements whose bits differ; counts on the GPU, without waiting."""
     for ours, theirs in zip(found, expected, strict=True):
         total.add_(differing(ours, theirs).sum())
 
@@ -299,7 +300,7 @@ def launches(run: Callable[[], Any]) -> list[Any]:
     bindings.take_launches()
     bindings.record_launches(True)
     try:
-        # Launches are recorded by the thread that makes them.
+        # Each thread records its own launches.
         with torch.autograd.set_multithreading_enabled(False):
             run()
     finally:

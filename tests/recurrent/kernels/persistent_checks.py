@@ -1,5 +1,5 @@
-"""Comparisons on the GPU, whose results the host reads once: many processes share the GPU, and a
-process that waits for it waits for the others, too."""
+"""Comparisons on the GPU, whose results the host reads once: many processes share the GPU, so
+waiting for it also means waiting for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def first_of(wrong: Tensor, actual: Tensor, expected: Tensor) -> str:
 
 
 class Checks:
-    """Collects comparisons, then raises for the first that failed."""
+    """Collects comparisons, and raises for the first that failed."""
 
     def __init__(self) -> None:
         self.failed: list[Tensor] = []
@@ -41,12 +41,12 @@ class Checks:
                 raise AssertionError(story())
 
     def no(self, wrong: Tensor, what: str, actual: Tensor, expected: Tensor) -> None:
-        """No element is wrong."""
+        """Checks that no element is wrong."""
         self.failed.append(wrong.any())
         self.stories.append(lambda: f"{what}: {first_of(wrong, actual, expected)}")
 
     def bits(self, actual: Tensor, expected: Tensor, what: str) -> None:
-        """The same bits; any NaN equals any other."""
+        """Checks for the same bits; any NaN equals any other."""
         same_layout(actual, expected, what)
         self.no(differing(actual, expected), what, actual, expected)
 
@@ -58,7 +58,8 @@ class Checks:
         self.no(~t.isfinite(), f"{what}, finite", t, t)
 
     def close(self, actual: Tensor, expected: Tensor, slack: Tensor, what: str) -> None:
-        """Rounded once to its dtype, after sums that erred by ``slack``."""
+        """Checks that it was rounded once to its dtype, after sums with an error of up to
+        ``slack``."""
         assert actual.shape == expected.shape, f"{what}: {actual.shape}, not {expected.shape}"
         info = torch.finfo(actual.dtype)
         error = (actual.double() - expected).abs()
@@ -66,7 +67,7 @@ class Checks:
         self.no(~(error <= bound), what, actual, expected)
 
     def close_as(self, actual: Tensor, expected: Tensor, theirs: Tensor, what: str) -> None:
-        """The bound is that of close_in_norm after one rounding plus twice torch's own error.
+        """The bound is that of close_in_norm after one rounding, plus twice torch's own error.
 
         Torch's error is large if the sums of many rows cancel.
         """
@@ -76,7 +77,8 @@ class Checks:
         self.no(~(error <= bound), f"{what}, error against its bound", error, bound)
 
     def close_in_norm(self, actual: Tensor, expected: Tensor, bound: float, what: str) -> None:
-        """The norm of the error is ``bound`` times that of what is expected, at most."""
+        """Checks that the norm of the error is at most ``bound`` times the norm of the expected
+        value."""
         assert actual.shape == expected.shape, f"{what}: {actual.shape}, not {expected.shape}"
         error, size = (actual.double() - expected).norm(), expected.double().norm()
         self.no(~(error <= bound * size + 1e-6), f"{what}, error against norm", error, size)

@@ -1,5 +1,5 @@
 """recurrent_layer in float32, forward, where tensor cores multiply fp16x2 weights and h, in
-clusters and in the grid: which calls that takes, and what fp16x2 could lose."""
+clusters and in the grid: which calls use it, and cases in which fp16x2 could lose accuracy."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def composition(one: Given, dtype: torch.dtype = F32) -> list[Tensor]:
 
 
 def obeys(one: Given, algorithm: str, rows: slice = slice(None), more: Given | None = None) -> None:
-    """These rows of the batch, by the rule of all ops, for which the composition computes `more`,
-    too."""
+    """Checks these rows of the batch by the rule of all ops; the composition also computes
+    `more`."""
     truth, theirs = composition(one, torch.float64), composition(one)
     found = [[t[:, rows] for t in ts] for ts in (calls.inference(one, algorithm), truth, theirs)]
     if more is not None:
@@ -67,7 +67,7 @@ def kernels(algorithm: str, cell: str, batch: int, hidden: int) -> None:
         lambda: calls.inference(packed, algorithm),
         lambda: op(*dense.arguments, cell=cell, algorithm=algorithm, reset=marks),
     ):
-        # Clusters have such kernels for batches whose rows all have all steps.
+        # Clusters have such kernels only for batches in which all rows have all steps.
         other = "cluster_fp32_forward" if algorithm == "cluster" else "grid_split_forward"
         assert other in kernel_of(run)
 
@@ -76,18 +76,18 @@ def kernels(algorithm: str, cell: str, batch: int, hidden: int) -> None:
 
 
 def weights(algorithm: str, cell: str, hidden: int) -> None:
-    """Rows that are zero, far above or below the range of fp16x2, and of a wide spread."""
+    """Rows of zeros, far above or below the range of fp16x2, and with a large spread."""
     one = drawn("weights", cell, 9, hidden)
     w = one.weight_hh.clone()
     w[:, 1] = 0
     w[:, 2] *= 2.0**-100
     w[:, 3] *= 1e-40
-    # The large one meets no h in the first step, where the others alone count.
+    # The large weight is multiplied by h = 0 in the first step, so that only the others count.
     w[:, 5, 7], one.h0[:, :, 7], one.c0[:, :, 7] = 2.0**60, 0, 0
     w[:, 6, 7], w[:, 6, 8:] = 2.0**14, w[:, 6, 8:] * 2.0**-20
     w[:, -1] *= 2.0**12
     obeys(replace(one, weight_hh=w), algorithm)
-    # All weights of all units are small.
+    # The weights of all units are small.
     obeys(replace(one, weight_hh=one.weight_hh * 2.0**-40), algorithm)
 
 
@@ -104,9 +104,9 @@ def same_layer(one: Given) -> dict[str, Any]:
 
 
 def states(algorithm: str, cell: str, batch: int, hidden: int) -> None:
-    """A row with a large h0 among others, each held to the rule by itself; the bits of the others
-    are those that they have without it. How much of a row's sums cancels is a matter of luck: so
-    the composition's error is that of many such rows, four times."""
+    """A row with a large h0 among others, each checked by itself; the other rows have the same bits
+    as without it. Cancellation in a single row's sums is a matter of luck, so the composition's
+    error is taken over many such rows, times four."""
     one = drawn("states", cell, batch, hidden)
     many = drawn("many", cell, 400, hidden)
     clean = calls.inference(one, algorithm)
@@ -134,7 +134,7 @@ def not_finite(algorithm: str, cell: str, hidden: int, value: float) -> None:
 
 
 def rounded(algorithm: str, batch: int, hidden: int) -> None:
-    """Sums of positive numbers: tensor cores cut off, which adds up unless it is done seldom."""
+    """Sums of positive numbers: truncation in tensor cores accumulates unless it happens rarely."""
     one = calls.given("rounded", F32, (3, batch, hidden), directions=1)
     one = replace(
         one,
@@ -155,8 +155,8 @@ def rounded(algorithm: str, batch: int, hidden: int) -> None:
 
 
 def large_resets(cell: str, hidden: int, lengths: Lengths, per_step: bool) -> None:
-    """States that reset to, or begin with, numbers beyond fp16x2, next to others, obey the rule.
-    Half of the rows have large ones in one unit of a pair, or in both."""
+    """Initial and replacement states beyond fp16x2, next to others, obey the rule. Half of the rows
+    have large values in one unit of a pair, or in both."""
     one = calls.given("resets", F32, (7, 19, hidden), cell=cell, features=8, lengths=lengths)
     draw = calls.Draw(f"{hidden} {per_step}", F32)
     directions, batch, _ = one.h0.shape

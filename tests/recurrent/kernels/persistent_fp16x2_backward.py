@@ -1,6 +1,6 @@
 """recurrent_layer in float32, backward in the grid, where tensor cores multiply W_hh and gradients
-as two float16 terms (fp16x2) or, where TF32 is allowed, one: which calls that takes, and what
-fp16x2 could lose."""
+as two float16 terms (fp16x2) or, where TF32 is allowed, one: which calls use it, and cases in which
+fp16x2 could lose accuracy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.recurrent.kernels.persistent_rows import kind
 from tests.support.rule import within_rule
 from treadle import reference
 
-WIDTHS = (129, 512, 513, 1024)  # of the narrow layout and of the wide one
+WIDTHS = (129, 512, 513, 1024)  # of the h512 layout and of the h1024 layout
 
 
 def with_grads(one: Given, change: Any) -> Given:
@@ -31,7 +31,7 @@ def with_grads(one: Given, change: Any) -> Given:
 
 
 def composition(one: Given, dtype: torch.dtype) -> list[Tensor]:
-    """Gradients as calls.backward() has them."""
+    """Gradients in the form of calls.backward()."""
     leaves = one.map(lambda t: t.detach().to(dtype).requires_grad_())
     inputs = [t for t in (getattr(leaves, name) for name in NAMES) if t is not None]
     results = reference.recurrent_layer(*leaves.arguments, cell=one.cell)
@@ -40,13 +40,14 @@ def composition(one: Given, dtype: torch.dtype) -> list[Tensor]:
 
 
 def obeys(one: Given, tf32: bool = False, slack: float = 1) -> None:
-    """All gradients, by the rule, of which "step" is the composition: from the same results of
-    forward, whose errors wide weights would make much larger than those of the backward pass."""
+    """Checks all gradients by the rule, with "step" as the composition. Both use the same forward
+    results, because widely spread weights would make forward errors much larger than those of the
+    backward pass."""
     saved = calls.forward(one, "step")
     with rounding(tf32):
         ours = calls.backward(one, saved, "grid")
     truth = calls.backward(one.map(Tensor.double), [t.double() for t in saved], "step")
-    # Eleven bits of each factor, of which a sum keeps as many.
+    # Eleven bits of each factor, and of a sum.
     theirs = calls.backward(one.map(as_tf32) if tf32 else one, saved, "step")
     for n, each in enumerate(zip(ours, truth, theirs, strict=True)):
         within_rule(*each, gradient=True, what=f"gradient {n}", slack=slack)
@@ -74,7 +75,7 @@ def kernels(cell: str, batch: int, hidden: int) -> None:
 
 
 def weights(cell: str, hidden: int, tf32: bool) -> None:
-    """Columns that are zero, far above or below the range of fp16x2, and of a wide spread."""
+    """Columns of zeros, far above or below the range of fp16x2, and with a large spread."""
     one = drawn("weights", cell, 9, hidden)
     w = one.weight_hh.clone()
     w[:, :, 1] = 0
@@ -87,14 +88,14 @@ def weights(cell: str, hidden: int, tf32: bool) -> None:
 
 
 def long(cell: str, hidden: int, tf32: bool) -> None:
-    """More steps than the ring of the exchange has places, of rows that end at any time."""
+    """More steps than the ring of the exchange has slots, with rows that end at any step."""
     lengths = (75, 75, 64, 41, 33, 32, 9, 2, *[1] * 12)
     obeys(drawn("long", cell, 20, hidden, lengths=lengths), tf32, slack=4)
 
 
 def powers_of_two(cell: str, batch: int, hidden: int, tf32: bool) -> None:
-    """Gradients times a power of two have the bits of those without it, times the same: in a row,
-    too, beside others."""
+    """Scaling gradients by a power of two scales the results exactly, also for a single row among
+    others."""
     one = drawn("powers", cell, batch, hidden)
     saved = calls.forward(one, "step")
     with rounding(tf32):
@@ -104,14 +105,14 @@ def powers_of_two(cell: str, batch: int, hidden: int, tf32: bool) -> None:
             row[power % batch] = 2.0**power
             scaled = calls.backward(with_grads(one, lambda t: t * row), saved, "grid")
             with Checks() as checks:
-                for n in (0, 1):  # of input and h0, which have rows
+                for n in (0, 1):  # input and h0, which have rows
                     expected = (plain[n].double() * row.double()).float()
                     checks.bits(scaled[n], expected, f"2^{power}, {n}")
 
 
 def large(cell: str, batch: int, hidden: int, tf32: bool) -> None:
-    """A row with gradients beyond fp16x2, in a unit of a pair and in both, by the rule as
-    if it had been scaled; the bits of other rows are those that they have without it."""
+    """A row with gradients beyond fp16x2, in one unit of a pair and in both, obeys the rule as if
+    it had been scaled; other rows have the same bits as without it."""
     one = drawn("large", cell, batch, hidden)
     saved = calls.forward(one, "step")
     with rounding(tf32):
@@ -150,8 +151,8 @@ def spread(cell: str, hidden: int, power: int) -> None:
 
 
 def not_finite(cell: str, hidden: int, value: float, tf32: bool) -> None:
-    """A gradient, or a weight, beside rows that have not all steps: what is not finite is that of
-    the composition, and where."""
+    """A gradient or a weight that is not finite, in a batch with shorter rows: NaN and inf appear
+    where the composition has them."""
     one = drawn("not finite", cell, 5, hidden, lengths=(5, 5, 4, 1, 1))
     w = one.weight_hh.clone()
     w[:, hidden - 1, 4] = value

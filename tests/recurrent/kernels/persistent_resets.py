@@ -1,4 +1,4 @@
-"""Rows that reset, in the algorithms of one launch: values, bits, NaN, and graphs whose marks
+"""Rows that reset, in the single-launch algorithms: values, bits, NaN, and graphs whose marks
 change."""
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tests.support.compare import same_bits
 from tests.support.inputs import FLOATING, HALVES, Call, Case, Make
 
 # T, B, I, H: every kernel of both passes, fewer rows than a tile and several tiles. Some have more
-# steps than a warp reads marks of at a time, which is up to 16.
+# steps than the up to 16 for which a warp reads marks at a time.
 SIZES: tuple[tuple[int, int, int, int], ...] = (
     (9, 5, 3, 31),
-    (6, 150, 3, 31),  # in half types more than blocks alone take
+    (6, 150, 3, 31),  # in half types more rows than single blocks take
     (37, 3, 3, 64),
     (7, 200, 3, 96),
     (9, 17, 5, 128),
@@ -65,7 +65,7 @@ def cases(algorithm: str, dtype: str, cell: str) -> Cases:
 def layer_of(
     one: calls.Given, algorithm: str, marks: Tensor | None, *others: Tensor | None
 ) -> list[Tensor]:
-    """Results and all gradients but those of resets."""
+    """Results and all gradients except those of resets."""
     resets = {"reset": marks, "reset_h": None, "reset_c": None}
     for name, t in zip(("reset_h", "reset_c"), others, strict=False):
         resets[name] = t
@@ -80,7 +80,7 @@ def layer_of(
     return [*forward, *(t for t, wanted in zip(grads, mask, strict=True) if wanted)]
 
 
-OF_WEIGHT_HH = 4 + calls.NAMES.index("weight_hh")  # in what layer_of returns
+OF_WEIGHT_HH = 4 + calls.NAMES.index("weight_hh")  # index into the result of layer_of
 
 
 def marked(one: calls.Given, marks: str) -> Tensor:
@@ -88,15 +88,15 @@ def marked(one: calls.Given, marks: str) -> Tensor:
 
 
 def splits(algorithm: str, dtype: torch.dtype, hidden: int) -> bool:
-    """Whether dense batches without marks multiply float32 on tensor cores, forward."""
+    """Whether dense batches without marks use tensor cores for float32, forward."""
     return algorithm == "cluster" and dtype == torch.float32 and hidden > 96
 
 
 def no_marks(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
-    """The bits of a call without marks; the values of gradients in "cluster", since there dense
-    batches without marks have kernels of their own, which add up in another order; and of all
-    results where those multiply float32 on tensor cores. Above half types a gradient of weight_hh
-    is a product of one part with marks, and of two without."""
+    """Equals a call without marks: bitwise, except that gradients in "cluster" are only close,
+    because dense batches without marks run other kernels, which sum in another order; and so are
+    all results if those kernels multiply float32 on tensor cores. In float32 the gradient of
+    weight_hh is one product with marks, and two without."""
     one = calls.given("none", dtype, size, cell=cell, features=8)
     found = layer_of(one, algorithm, marked(one, "none"))
     forward = 4 if algorithm == "cluster" and dtype in HALVES else len(found)
@@ -120,9 +120,11 @@ def twice(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> N
 
 
 def contained(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
-    """A reset stops NaN and inf: later steps keep their bits in forward, earlier steps in
-    backward."""
-    t = size[0] // 2
+    """A reset stops NaN and inf: later steps keep their bits in forward, and their gradients;
+    earlier steps keep theirs. The backward pass computes c of so many steps in parts: the bad one
+    is the last of a part."""
+    t = 8
+    size = (2 * t + 1, *size[1:])
     one = calls.given("contained", dtype, size, cell=cell, directions=1, features=8)
     marks = torch.zeros_like(marked(one, "none"))
     marks[t] = True
@@ -131,9 +133,10 @@ def contained(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) 
         before = one.input.clone()
         before[t - 1] = bad
         x = replace(one, input=before)
-        output, h_n, c_n, *_ = layer_of(x, algorithm, marks)
+        output, h_n, c_n, _, grad, *_ = layer_of(x, algorithm, marks)
         for ours, theirs in ((output[t:], good[0][t:]), (h_n, good[1]), (c_n, good[2])):
             same_bits(ours, theirs)
+        torch.testing.assert_close(grad[t:], good[4][t:])
         after = one.input.clone()
         after[t] = bad
         _, _, _, _, grad, *_ = layer_of(replace(one, input=after), algorithm, marks)
@@ -141,7 +144,7 @@ def contained(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) 
 
 
 def pieces(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
-    """A reset of all rows is two calls. Each of LLTM's gates has an input of its own here, so that
+    """A reset of all rows equals two calls. Each of LLTM's gates has a separate input here, so that
     cuBLAS rounds nothing."""
     t = size[0] // 2
     one = calls.given("pieces", dtype, size, directions=1)
@@ -178,7 +181,7 @@ def bits(algorithm: str, dtype: str, cell: str) -> Cases:
 
 
 def replayed(algorithm: str, dtype: torch.dtype, cell: str) -> None:
-    """A captured graph reads the marks that it finds."""
+    """A captured graph reads the current marks."""
     one = calls.given("graph", dtype, (9, 5, 64), cell=cell, features=8)
     marks = marked(one, "some").clone()
     options = {"cell": cell, "algorithm": algorithm, "reset": marks}

@@ -19,21 +19,21 @@ from treadle import reference
 ROW = 6  # of the batch; in a packed one it ends early
 LENGTHS = (6, 6, 5, 5, 4, 4, 3, 3, 3, 2, 2, 2, 1, 1, 1, 1, 1, 0, 0)
 BATCH = len(LENGTHS)
-# Bits: all ones are what nobody has written yet, for some kernels.
+# Bits; all ones mean "not written yet" in some kernels.
 VALUES = {
     "ones": {"float16": -1, "bfloat16": -1, "float32": -1},
     "nan": {"float16": 0x7E00, "bfloat16": 0x7FC0, "float32": 0x7FC00000},
     "inf": {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000},
     "-inf": {"float16": -0x400, "bfloat16": -0x80, "float32": -0x800000},
 }
-# The arguments that hold a spoilt value, and whether each is a sequence.
+# The arguments that get a bad value, and whether each is a sequence.
 PLACES = {"input": True, "h0": False, "c0": False, "grad_output": True, "grad_h_n": False}
 
 
 @dataclass(frozen=True)
 class Row:
     """One row of the batch: the positions of its steps in a sequence [S], and those of the other
-    rows. Computed once, so that no case waits for the GPU."""
+    rows. Computed once, so that cases do not wait for the GPU."""
 
     index: int
     steps: tuple[int, ...]
@@ -71,14 +71,14 @@ class Setting:
 
 
 def put(t: Tensor, at: tuple[int | slice, ...], bits: int) -> Tensor:
-    """A copy with these bits there."""
+    """A copy with these bits at this position."""
     t = t.clone()
     t.view({2: torch.int16, 4: torch.int32}[t.element_size()])[at] = bits
     return t
 
 
 def spoilt(one: Given, place: str, bits: int, row: Row, whole: bool) -> Given:
-    """Spoils one element of the row, or all its elements at one step."""
+    """Overwrites one element of the row, or all its elements at one step."""
     unit = slice(None) if whole else slice(1, 2)
 
     def sequence(t: Tensor) -> Tensor:
@@ -140,7 +140,7 @@ def stays(setting: Setting, place: str, value: str, row: Row, whole: bool) -> No
         checks.all_bits(others, other_rows(setting.clean, row), "other rows")
         for t in others:
             checks.finite(t, "other rows")
-        # Where infinities meet zeros, gradients depend on what was rounded to zero.
+        # Where infinities meet zeros, gradients depend on which values were rounded to zero.
         backward = value in ("nan", "ones")
         ours = [*found[:3], *found[4:7]] if backward else found[:3]
         theirs = composition(bad, backward)
@@ -152,7 +152,7 @@ def stays(setting: Setting, place: str, value: str, row: Row, whole: bool) -> No
 
 
 def saved_ones(setting: Setting) -> None:
-    """Gates and h that are NaN of all ones, where the backward pass reads them."""
+    """Saved gates and h that are NaN of all ones, read by the backward pass."""
     row = setting.rows[ROW]
     output, h_n, c_n, gates = setting.clean[:4]
     bits = {2: torch.int16, 4: torch.int32}[output.element_size()]
@@ -171,8 +171,8 @@ def rows(algorithm: str, dtype: str, h: int) -> Cases:
     for form, lengths in (("dense", None), ("packed", LENGTHS)):
         setting = Setting.of(algorithm, dtype, calls.fitting(algorithm, h), lengths)
         for turn, (place, value) in enumerate(itertools.product(PLACES, VALUES)):
-            # A row that ends early, and alternately the first or the last, which has no step where
-            # the batch is packed.
+            # A row that ends early, and alternately the first or the last row; the last has no step
+            # if the batch is packed.
             for index in (ROW, (0, BATCH - 1)[(turn + turn // len(VALUES)) % 2]):
                 row = setting.rows[index]
                 if PLACES[place] and not row.steps:
@@ -185,8 +185,8 @@ def rows(algorithm: str, dtype: str, h: int) -> Cases:
 
 
 def weight_stays_with_its_unit(one: Given, algorithm: str, bits: int) -> None:
-    """A bad weight of the last unit's gate i for the first unit's h, in a single step. No gradient
-    flows back through that weight, so those of the other units are finite."""
+    """A bad weight from the first unit's h to the last unit's gate i, in a single step. No gradient
+    flows back through that weight, so the other units' gradients are finite."""
     d, _, h = one.h0.shape
     bad = replace(one, weight_hh=put(one.weight_hh, (slice(None), h - 1, slice(0, 1)), bits))
     grad_bias = calls.both(bad, algorithm)[-1].view(d, -1, h)

@@ -1,5 +1,5 @@
-"""recurrent_layer with forced algorithms: the rule of all ops, algorithms against each other, and
-which of them runs or cannot."""
+"""recurrent_layer with forced algorithms: the rule of all ops, comparisons between algorithms, and
+which algorithm runs or cannot run."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.support.compare import attempt
 from tests.support.inputs import HALVES, Call, Case, Make, Op
 from tests.support.rule import obeys
 
-# T, B, I, H of layers that fill the chip more than those of layer_cases do.
+# T, B, I, H of layers that fill more of the chip than those of layer_cases.
 LARGE = (
     (17, 17, 33, 257),
     (17, 3, 64, 512),
     (2, 200, 5, 96),
-    (18, 130, 5, 512),  # so many units that threads take steps of c in turn, and adjacent units
+    (18, 130, 5, 512),  # so many units that a thread takes all steps of c, of adjacent units
     (18, 520, 3, 256),
     (3, 64, 128, 768),
     (5, 17, 5, 1000),
@@ -62,8 +62,8 @@ def by_rule(op: Op, case: Case, dtype: torch.dtype, algorithm: str) -> None:
 
 
 def of_cut_operands(op: Op, *args: Any, **options: Any) -> Any:
-    """The composition with float32 cut to tf32's bits: the yardstick if products may be rounded.
-    cuBLAS rounds only those of some sizes."""
+    """The composition with float32 truncated to tf32's bits, for comparison if products may be
+    rounded. cuBLAS rounds only some sizes."""
 
     def cut(t: Any) -> Any:
         if not isinstance(t, Tensor) or t.dtype != torch.float32:
@@ -110,11 +110,13 @@ def large(algorithm: str, dtype: str, cell: str) -> Cases:
 
 def shares_of_lstm(*widths: int) -> Cases:
     """Four gates leave less room for rows in float32: one, as many as clusters take at once, and
-    more."""
+    more. Dense batches and packed ones, which have kernels of their own forward."""
     op = OPS["recurrent_layer lstm"]
     for turn, (h, b) in enumerate(itertools.product(widths, (1, 3, 4, 5, 28, 29, 113, 133, 257))):
-        name, recompute = f"lstm B{b} H{h}", turn % 2 == 1
-        case = large_case(name, recompute, (5, b, 8, h), cell="lstm", lengths=None)
+        packed, recompute = turn % 2 == 0, turn // 2 % 2 == 1
+        name = f"lstm B{b} H{h}{' packed' if packed else ''} recompute {recompute}"
+        lengths = (5,) * (b - b // 2) + (3,) * (b // 2) if packed else None
+        case = large_case(name, recompute, (5, b, 8, h), cell="lstm", lengths=lengths)
         yield name, partial(by_rule, op, case, torch.float32, "cluster")
 
 
@@ -138,7 +140,7 @@ def agreeing(name: str, cell: str, dtype: torch.dtype, size: calls.Sizes, length
             continue
         bound = bounds[torch.float16 if calls.rounds(algorithm, dtype) else dtype]
         same_in_norm(calls.forward(one, algorithm), saved, bound, f"forward {algorithm}")
-        # From the same h and gates: a gradient is not made worse by those of another forward pass.
+        # From the same h and gates, so that another forward pass does not add errors to gradients.
         same_in_norm(calls.backward(one, saved, algorithm), grads, bound, f"backward {algorithm}")
 
 
@@ -185,7 +187,7 @@ def chosen(
 
 
 def auto() -> Cases:
-    """Which algorithm runs, forward and backward; sizes that none keeps on the chip run, too."""
+    """Which algorithm runs, forward and backward; includes sizes that none keeps on the chip."""
     table = [
         ((16, 17, 128), "cluster"),
         ((16, 1, 768), "cluster"),
@@ -249,7 +251,8 @@ def one_launch(
     assert set(found) == {algorithm, backward}, found
     kernels = found[algorithm]
     for word in ("forward", "backward") if backward == algorithm else ("forward",):
-        # So narrow a layer is a block's own: in half types the narrower one, and forward.
+        # Such a small layer runs in a single block: in half types only smaller ones, and only
+        # forward.
         narrow = dtype == torch.float32 or (hidden <= 64 and word == "forward")
         alone = algorithm == "cluster" and narrow
         engine = "block" if alone else rf"{algorithm}(_dense|_split)?"
@@ -258,7 +261,8 @@ def one_launch(
 
 
 def launched(algorithm: str) -> Cases:
-    """The forward pass of all steps and both directions is one launch, and so is the backward."""
+    """The forward pass of all steps and both directions is one launch, and so is the backward
+    pass."""
     for dtype, lengths, recompute, cell, hidden in itertools.product(
         calls.dtypes_of(algorithm), (None, (17, 5, 5, 2, 1)), (False, True), CELLS, (64, 96)
     ):
@@ -282,7 +286,7 @@ def raises(algorithm: str) -> Cases:
         most = calls.most_hidden(algorithm, dtype, cell)
         for h in (most + 1, 2 * most) if most else (32,):
             yield f"{cell} H{h} {dtype}", partial(refused, algorithm, dtype, (5, 3, h), cell)
-    # And what runs after it is right.
+    # And a later call is right.
     for dtype in calls.dtypes_of(algorithm):
         size = 5, 3, calls.most_hidden(algorithm, dtype)
         options = {"directions": calls.most_directions(algorithm, size[2])}

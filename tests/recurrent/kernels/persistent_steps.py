@@ -1,7 +1,8 @@
-"""recurrent_layer held to its formula step by step, whatever its length: each step from what the
-kernel itself handed on. All steps are checked at once, in float64, because all h are known.
+"""recurrent_layer against its formula, step by step and for any length: each step starts from the
+states that the kernel itself passed on. All steps are checked together, in float64, because all h
+are known.
 
-Trajectories of half types part from any reference over many steps, though each step is right.
+Trajectories of half types diverge from any reference over many steps, although each step is right.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tests.support.layouts import (
 
 STEPS, BATCHES = (1, 2, 3, 17, 257), (1, 2, 3, 17, 64, 200)
 MOST = 257 * 64 * 1024  # T B H, for the memory that float64 takes
-FINE = 1e-5  # of sums in float
+FINE = 1e-5  # relative error of sums in float
 
 
 def running(x: Tensor, d: int) -> Tensor:
@@ -41,7 +42,8 @@ def running(x: Tensor, d: int) -> Tensor:
 
 
 def at_first_step(x: Tensor, one: Given, d: int, otherwise: Tensor) -> Tensor:
-    """[B, ...] of [T, B, ...]: where each row begins in direction d, and what else if nowhere."""
+    """[B, ...] from [T, B, ...]: the values at each row's first step in direction d, or `otherwise`
+    for rows without steps."""
     lengths = one.valid.sum(0)
     at = lengths * 0 if d == 0 else (lengths - 1).clamp(min=0)
     found = x[at, torch.arange(len(at), device=at.device)]
@@ -49,7 +51,7 @@ def at_first_step(x: Tensor, one: Given, d: int, otherwise: Tensor) -> Tensor:
 
 
 def previous(h: Tensor, h0: Tensor, one: Given, d: int) -> Tensor:
-    """[T, B, H]: what each step began with."""
+    """[T, B, H]: the state before each step."""
     if d == 0:
         return torch.cat([h0[None], h])[:-1]
     going = torch.cat([one.valid, torch.zeros_like(one.valid[:1])])[1:, :, None]
@@ -89,7 +91,7 @@ def check_backward(one: Given, saved: list[Tensor], grads: list[Tensor], checks:
     directions, batch, hidden = one.h0.shape
     valid = one.valid[..., None]
     outputs = one.padded(output).unflatten(-1, (directions, hidden))
-    # Those of the gates: weight_ih only picks.
+    # Equals the gates' gradients, because weight_ih only selects.
     grad_gates = one.padded(grad_input).unflatten(-1, (directions, 3 * hidden))
     grad_output, grad_h_n, grad_c_n = one.grads
     for d in range(directions):
@@ -100,7 +102,7 @@ def check_backward(one: Given, saved: list[Tensor], grads: list[Tensor], checks:
         t = c.tanh()
 
         dg, weight = grad_gates[:, :, d].double(), one.weight_hh[d].double()
-        before = dg @ weight  # what each step hands to the one that it came after
+        before = dg @ weight  # what each step passes to the preceding one
         nothing = torch.zeros_like(before[:1])
         dh = torch.cat([before, nothing])[1:] if d == 0 else torch.cat([nothing, before])[:-1]
         if grad_output is not None:
@@ -122,7 +124,7 @@ def check_backward(one: Given, saved: list[Tensor], grads: list[Tensor], checks:
         first = at_first_step(before, one, d, grad_h_n[d].double())
         checks.close(grad_h0[d], first, slack, f"grad_h0 {of}")
         entering = previous(outputs[:, :, d], one.h0[d], one, d)
-        # Rows of all steps: what the kernel itself gave.
+        # Rows of all steps, from the kernel's own results.
         rows, own = (t.flatten(0, 1)[one.places] for t in (entering, grad_gates[:, :, d]))
         product = own.double().t() @ rows.double()
         checks.close_as(grad_weight[d], product, own.t() @ rows, f"grad_weight_hh {of}")
@@ -132,7 +134,7 @@ def check_backward(one: Given, saved: list[Tensor], grads: list[Tensor], checks:
 
 
 def check(one: Given, algorithm: str) -> None:
-    """Forward, backward, and the same bits where nothing is saved."""
+    """Forward, backward, and the same bits if nothing is saved."""
     with Checks() as checks:
         saved = calls.forward(one, algorithm)
         check_forward(one, saved, checks, algorithm)
@@ -145,7 +147,8 @@ def check_given(algorithm: str, *arguments: Any, **options: Any) -> None:
 
 
 def options_of(turn: int) -> dict[str, Any]:
-    """One of 6 options for each batch, so that every batch gets each of them in turn."""
+    """One of 6 options for each batch, chosen so that over the steps every batch gets each of
+    them."""
     turn += turn // len(BATCHES)
     return {
         "bias": turn % 3 > 0,
@@ -176,14 +179,14 @@ def sizes(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
             yield name, partial(check_given, algorithm, *given, directions=d, **options)
 
 
-# Among them the most rows that clusters of one size and another, or the grid, take at once, and one
+# These include the most rows that resident clusters of different sizes, or the grid, take, and one
 # more.
 SHARED = (*range(4, 18), *range(20, 66, 5), 90, 105, 112, 113, 120, 128, 129, 133, 150, 225)
 SHARED += (256, 257)
 
 
 def batches(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
-    """Batches that are divided in many ways, each in one direction and in two."""
+    """Batches that are divided in many ways, in one direction and in two."""
     for turn, (h, b) in enumerate(itertools.product(widths, SHARED)):
         for n, dtype in enumerate(dtypes):
             d = 1 + (turn + turn // len(SHARED) + n) % calls.most_directions(algorithm, h)
@@ -206,7 +209,7 @@ def some_lengths(count: int, most: int) -> tuple[int, ...]:
     return tuple(sorted((chosen.randint(1, most) for _ in range(count)), reverse=True))
 
 
-# Lengths, and how many steps without a row follow.
+# Lengths, and the number of steps without a row that follow.
 PACKED: tuple[tuple[tuple[int, ...], int], ...] = (
     ((5,), 0),
     ((17, 2, 1), 0),
@@ -217,7 +220,7 @@ PACKED: tuple[tuple[tuple[int, ...], int], ...] = (
     ((0, 0), 3),
     (some_lengths(200, 40), 0),
     ((257, 129, 2), 0),
-    ((600, 3), 0),  # more steps than are written at once
+    ((600, 3), 0),  # more steps than one launch writes
     (tuple(257 - 4 * n for n in range(64)), 0),
 )
 
@@ -234,16 +237,17 @@ def packed(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
 def check_layout(
     algorithm: str, dtype: torch.dtype, h: int, lengths: Lengths, layout: Layout
 ) -> None:
-    """The same bits in every layout, except products by cuBLAS, which chooses by layout."""
+    """The same bits in every layout, except for products by cuBLAS, which chooses its algorithm by
+    layout."""
     one = calls.given("layouts", dtype, (5, 17, h), lengths=lengths)
     dense, elsewhere = calls.both(one, algorithm), one.map(layout)
     laid = calls.both(elsewhere, algorithm)
     with Checks() as checks:
-        # Results, and the gradients of input, h0, c0, if no product of cuBLAS is part of them.
+        # Results, and the gradients of input, h0 and c0 unless cuBLAS contributes to them.
         same = 4 if algorithm in ("tiles", "warp") else 7
         checks.all_bits(laid[:same], dense[:same], "result")
         for ours, theirs in zip(laid[same:], dense[same:], strict=True):
-            # The errors of sums in float32 exceed the rounding of the result.
+            # In float32 the errors of sums exceed the rounding of the result.
             bound = (4 if dtype in HALVES else 16) * torch.finfo(dtype).eps
             checks.close_in_norm(ours, theirs.double(), bound, "gradients")
         dense_again = [t.contiguous() for t in elsewhere.tensors]
@@ -264,7 +268,7 @@ GROUPS: dict[str, Callable[..., Cases]] = {
     "packed": packed,
     "layouts": layouts_of,
 }
-# The same in float32, and fewer of them.
+# Fewer of the same cases in float32.
 GROUPS |= {
     f"float {name}": partial(group, dtypes=(torch.float32,)) for name, group in GROUPS.items()
 }

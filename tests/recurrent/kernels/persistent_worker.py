@@ -1,9 +1,9 @@
-"""A process of its own for tests of persistent kernels, so that a hang can be ended from outside:
+"""A separate process for tests of persistent kernels, so that a hang can be ended from outside:
 
     python -m tests.recurrent.kernels.persistent_worker GROUP ARGUMENTS
 
-Runs the cases of a group, each named before it begins; ARGUMENTS is a JSON list. Exit status 1 if a
-case failed.
+Runs the cases of a group, and prints each name before the case begins; ARGUMENTS is a JSON list.
+The exit status is 1 if a case failed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ TOLD = 5  # failures, in full
 
 
 def run(cases: Cases) -> list[str]:
-    """The names of those that failed."""
+    """The names of the failed cases."""
     failed, count, begun = [], 0, time.monotonic()
     for name, check in cases:
         print(f"{time.monotonic() - begun:5.1f} s: case {name}", flush=True)
@@ -80,7 +80,7 @@ def run(cases: Cases) -> list[str]:
 
 
 def main(group: str, arguments: list[Any]) -> int:
-    # Where it hangs, if it does.
+    # Shows where it hangs.
     faulthandler.dump_traceback_later(SECONDS - 20)
     return 1 if run(GROUPS[group](*arguments)) else 0
 
@@ -89,7 +89,7 @@ if __name__ == "__main__":
     status = main(sys.argv[1], json.loads(sys.argv[2]))
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not by Python's end: a thread that then asks for the GIL within torch, as autograd's may that
-    # still drops what a backward pass held, ends the process by "terminate called without an active
-    # exception" (in torch 2.11 and 2.15).
+    # Skips Python's shutdown: a thread that then takes the GIL within torch, such as autograd's
+    # when it releases a backward pass's tensors, ends the process with "terminate called without an
+    # active exception" (torch 2.11 and 2.15).
     os._exit(status)

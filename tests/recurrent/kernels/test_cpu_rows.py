@@ -1,7 +1,7 @@
-"""On the CPU the steps give a row the same bits by itself and in a batch of any size.
+"""On the CPU the steps give a row the same bits by itself and in any batch.
 
-BLAS computes the input's product, and sums in another order for other numbers of rows. So here that
-product is exact in any order: the input and its weights have few digits.
+BLAS computes the input's product, and its order of summation depends on the number of rows. So here
+the input and its weights have few digits, which makes that product exact in any order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def few_digits(t: Tensor) -> Tensor:
 
 
 def rows(layer: torch.nn.RNNBase, x: Tensor, h: Tensor) -> list[Tensor]:
-    """The output, and the gradient of h0 of a loss that weighs each step differently."""
+    """The output, and the gradient of h0 for a loss with different weights for each step."""
     h = h.detach().requires_grad_()
     states = h if isinstance(layer, torch.nn.GRU) else (h, torch.ones_like(h))
     output = layer(x, states)[0]

@@ -19,11 +19,12 @@ from tests.support.rule import obeys
 
 pytestmark = GPU
 CELLS = ("lltm", "lstm", "gru")
-STEPS, GROUP = 70, 8  # the last six are no whole group
+STEPS, GROUP = 70, 8  # the last six do not fill a group
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 
-# B, H: products stored column by column (float32), the input's in one part, and in several.
+# B, H: products stored column by column (float32), with the input's product in one chunk, and in
+# several.
 FEW, SOME, CHUNKS = (17, 24), (40, 24), (512, 128)
 
 
@@ -37,7 +38,7 @@ def run_of(
 
 
 def captured(run: Callable[[], list[Tensor]]) -> list[Tensor]:
-    """The results of a graph of the caller's, in which every step is launched singly."""
+    """The results of a caller's graph, in which every step is launched separately."""
     run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -79,7 +80,7 @@ def test_the_host_launches_groups() -> None:
 
 
 def test_groups_on_streams_of_their_own() -> None:
-    """Two streams and the memory of each call, which the next one gets while graphs still run."""
+    """Two streams, with memory that the next call gets while graphs still run."""
     run = run_of("lstm", torch.float32, steps=130, sizes=(100, 24))
     expected = run()
     torch.cuda.synchronize()

@@ -1,5 +1,4 @@
-"""The host's work in calls on a GPU: no op of torch except allocations of results, and few
-launches."""
+"""The host's work in GPU calls: no torch ops except allocations of results, and few launches."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ MEMORY = {"aten::empty", "aten::empty_strided"}
 
 
 def torch_ops(run: Callable[[], Any]) -> Counter[str]:
-    """How often a call and its backward pass use each op of torch."""
+    """Counts torch's ops in a call and its backward pass."""
     run()
     with (
         torch.autograd.set_multithreading_enabled(False),
@@ -70,12 +69,12 @@ def test_a_training_call_asks_torch_for_memory_alone(
 ) -> None:
     make = Make("host", "cuda", dtype)
     call = layer_arguments(make, (6, 16, 24, 64), cell=cell, directions=directions)
-    if cell != "gru" and dtype.itemsize == 2:  # c of half types, which need not be converted
+    if cell != "gru" and dtype.itemsize == 2:  # c of a half type, which needs no conversion
         call = call.with_args({3: call.args[3].float()})
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("needs a GPU of sm_90")
     found = torch_ops(layer(call))
-    of_states = {"aten::select", "aten::as_strided"}  # of the directions of parameters and states
+    of_states = {"aten::select", "aten::as_strided"}  # one direction of a tensor
     assert set(found) <= MEMORY | of_states | {"aten::detach", "aten::view"}, found
     assert found["aten::empty"] + found["aten::empty_strided"] <= 16, found
 
@@ -95,7 +94,7 @@ def test_a_small_cell_is_three_launches() -> None:
     assert len(names) == 3 and all(w in n for w, n in zip(wanted, names, strict=True)), names
 
 
-# B, I, H: whole groups of rows, and more; columns that no block or vector divides.
+# B, I, H: whole groups of rows, and more; odd numbers of columns.
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (8, 32, 64), (9, 31, 33), (32, 40, 100)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_cells_of_few_rows(dtype: torch.dtype, sizes: tuple[int, int, int]) -> None:
@@ -105,7 +104,7 @@ def test_cells_of_few_rows(dtype: torch.dtype, sizes: tuple[int, int, int]) -> N
             obeys(OPS["lltm_cell"], call)
 
 
-# T, B, I, H: few sums over the rows, and many; h copied, and not.
+# T, B, I, H: few and many sums over the rows; with and without a copy of h.
 @pytest.mark.parametrize("sizes", [(1, 3, 2, 9), (7, 33, 5, 40), (70, 33, 3, 240)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("cell", CELLS)
@@ -118,7 +117,7 @@ def test_gradients_of_parameters(
 
 
 def test_reduced_precision_of_sums_as_torch_says() -> None:
-    """The switch changes what a product may round on its way; the next product is as before."""
+    """The switch changes whether a product may round; the next product is unchanged."""
     call = layer_arguments(Make("reduced", "cuda", torch.bfloat16), (64, 64, 64, 256))
     run, switch = layer(call), torch.backends.cuda.matmul
     before = switch.allow_bf16_reduced_precision_reduction
@@ -134,7 +133,7 @@ def test_reduced_precision_of_sums_as_torch_says() -> None:
 
 @pytest.mark.parametrize("layout", ["rows apart", "columns first", "one row of a batch"])
 def test_inputs_as_they_lie(layout: str) -> None:
-    """Products read an input where it lies, if its rows of all steps are a matrix."""
+    """Products read an input in place if its rows form a matrix."""
     batch = 1 if layout == "one row of a batch" else 5
     call = layer_arguments(Make("layout", "cuda", torch.float32), (6, batch, 16, 24))
     x = call.args[0]
@@ -142,7 +141,7 @@ def test_inputs_as_they_lie(layout: str) -> None:
         moved = torch.cat([x, x + 1], -1)[..., :16]
     elif layout == "columns first":
         moved = x.permute(2, 0, 1).contiguous().permute(1, 2, 0)
-    else:  # as batch_first gives it
+    else:  # the layout of batch_first
         moved = torch.empty(1, 6, 16, device="cuda").transpose(0, 1).copy_(x)
     assert moved.stride() != x.stride() and torch.equal(moved, x)
     obeys(OPS["recurrent_layer lltm"], call.with_args({0: moved}))

@@ -1,6 +1,6 @@
 """The algorithms of recurrent_layer that run in one launch, "cluster" and "grid", and those that
-they are compared with. Only killing its process ends a kernel that hangs. So each test runs its
-cases (persistent_worker.py) in a process of its own, which has a minute."""
+they are compared with. Only killing its process ends a kernel that hangs, so each test runs its
+cases (persistent_worker.py) in a separate process with a limit of a minute."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def start(group: str, *arguments: Any) -> Process:
 
 
 def fit_of(algorithm: str, *widths: int) -> list[int]:
-    """The widths near these that the algorithm runs, each once, and a wider one for the grid."""
+    """The widths near these that the algorithm runs, without duplicates, and a larger one for the
+    grid."""
     wider = [1000] if algorithm == "grid" else []
     return list({fitting(algorithm, h): None for h in (*widths, *wider)})
 
@@ -74,7 +75,7 @@ def finish(process: Process, seconds: float = SECONDS) -> str:
 
 
 def fitting_here(group: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Drops widths that the algorithm does not run on this GPU; skips if none is left."""
+    """Drops widths that the algorithm does not run on this GPU; skips the test if none is left."""
     algorithm = next((name for name in arguments if name in CHOSEN), None)
     if on_hopper() or algorithm is None:
         return arguments
@@ -142,7 +143,7 @@ def test_every_share_of_the_batch_in_float32(algorithm: str) -> None:
 
 @HOPPER
 def test_tiles_of_all_units_and_of_half() -> None:
-    """The number of tiles decides whether a tile has half of the units or all: both happen here."""
+    """The number of tiles decides whether a tile has all units or half of them: both occur here."""
     watch("shares", (3, 512, 512), (2, 4200, 256), (3, 2040, 512), (2, 8000, 256))
 
 
@@ -210,7 +211,7 @@ def test_algorithms_agree(dtype: str, cell: str) -> None:
 @EACH
 @pytest.mark.parametrize("width", ["narrow", "odd", "wide"])
 def test_what_is_not_finite_stays_in_its_row(width: str, algorithm: str, dtype: str) -> None:
-    """A single block runs the small layers of half types; clusters begin with the odd ones."""
+    """In half types a single block runs small layers; among odd widths clusters start earlier."""
     wide = 1000 if algorithm == "grid" else 512
     watch("rows", algorithm, dtype, {"narrow": 33, "odd": 101, "wide": wide}[width])
 
@@ -307,7 +308,8 @@ def test_a_failing_case_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_thread_that_is_left_ends_no_process() -> None:
-    """A process may end with threads left, such as autograd's, which run the backward passes."""
+    """A process may end while threads are running, such as autograd's threads of the backward
+    pass."""
     assert "1 cases, 0 failed" in watch("leaves a thread")
 
 

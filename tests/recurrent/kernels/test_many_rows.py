@@ -1,5 +1,5 @@
-"""recurrent_layer with rows enough for a thread of algorithm "step" to take several units: the same
-rows in pieces, which have a unit a thread, are the reference."""
+"""recurrent_layer with so many rows that a thread of algorithm "step" takes several units. The
+reference is the same rows in pieces, with one unit per thread."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def run(given: Named, cell: str) -> Named:
 
 
 def rows(name: str, t: Tensor, first: int, count: int) -> Tensor:
-    """The rows of a piece. Rows are the last dimension but one."""
+    """The rows of a piece. Rows are the second-to-last dimension."""
     if name.removeprefix("grad_") in SHARED:
         return t
     return t.narrow(-2, first, count)
@@ -91,7 +91,7 @@ def as_in_pieces(given: Named, cell: str, dtype: torch.dtype, piece_rows: int) -
     for name, found in whole.items():
         parts = [piece[name] for piece in pieces]
         shared = name.removeprefix("grad_") in SHARED
-        # Sums of so many rows are rounded once, those of the pieces each.
+        # A sum over all rows is rounded once, the sums of the pieces once each.
         expected = torch.stack(parts).double().sum(0) if shared else torch.cat(parts, -2)
         close(found, expected, dtype, name)
 
@@ -105,7 +105,7 @@ def test_as_in_pieces(cell: str, dtype: torch.dtype, resets: bool) -> None:
 
 @EACH_CELL
 def test_a_wide_layer_that_copies_its_weights_by_columns(cell: str) -> None:
-    """Pieces of so few rows multiply by W_hh as it lies."""
+    """Pieces of so few rows use W_hh in its own layout."""
     given = arguments(cell, torch.float32, False, (32, 40, 2048, 1))
     as_in_pieces(given, cell, torch.float32, 20)
 

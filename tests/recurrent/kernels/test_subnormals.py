@@ -1,7 +1,8 @@
-"""LLTM and LLTMCell on the CPU take as long with saturated gates and cells as with small ones.
+"""LLTM and LLTMCell on the CPU take no longer with saturated gates and cell states than with small
+ones.
 
-What saturates has slopes and values near 0, whose products are subnormal: each takes the processor
-about 150 cycles, the whole 10 to 40 times as long.
+Saturated values have slopes near 0, whose products are subnormal: each would take the processor
+about 150 cycles, and a call 10 to 40 times as long.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from treadle import reference
 
 T, B, I, H = 8, 32, 64, 160  # noqa: E741
 ROUNDS = 50
-# c0 and the gates i and o: closed, open, and of which products alone are subnormal.
+# c0 and the gates i and o: closed, open, and values of which only the products are subnormal.
 SINGLE = [(42.0, 0.0), (-30.0, 0.0), (60.0, 0.0), (0.0, -41.0), (0.0, -87.5), (0.0, 80.0)]
 DOUBLE = [(355.0, 0.0), (-340.0, 0.0), (0.0, -355.0), (0.0, -708.6), (0.0, 700.0)]
 Step = Callable[[], None]
@@ -73,10 +74,10 @@ def of_processor(step: Step) -> float:
 
 
 def slowest(small: Step, others: list[Step]) -> float:
-    """The most that one takes of `small`'s time, each in its best of at most ROUNDS.
+    """The largest ratio of one's time to `small`'s, each in its best of at most ROUNDS.
 
-    Other processes may take all but a share of the processor, and of what its cores share, for a
-    while: so it is the processor's time, beside that of `small` in the same round.
+    Other processes may take most of the processor, and of resources that cores share, for a while.
+    So this compares processor time with that of `small` in the same round.
     """
     least = [float("inf")] * len(others)
     for _ in range(ROUNDS):
@@ -111,7 +112,7 @@ def test_saturated_takes_no_longer(kind: str, dtype: torch.dtype, count: int) ->
 @pytest.mark.parametrize("tiny", ["x", "h0", "c0", "grad"])
 @pytest.mark.parametrize("kind", ["layer", "cell"])
 def test_subnormals_count_as_zero(kind: str, tiny: str, dtype: torch.dtype, count: int) -> None:
-    """This holds in every thread and product, even if a processor is as fast with them."""
+    """Subnormals are flushed in every thread and product, even on processors without a penalty."""
     value, weight = (1e-40, 1e20) if dtype == torch.float32 else (1e-310, 1e200)
 
     def of(name: str, *shape: int) -> Tensor:
@@ -154,7 +155,7 @@ def test_the_mode_of_every_thread_is_as_before(count: int) -> None:
 
 
 def test_halves_below_the_normal_range_count() -> None:
-    """2^-24 to 2^-14 in float16, of which half the numbers near 0 are."""
+    """Values of 2^-24 to 2^-14, which are subnormal in float16, are kept."""
     make = Make("halves", "cpu", torch.float16)
     args = [make(B, I), make(3 * H, H + I), make(3 * H), make(B, H), make(B, H)]
     small: list[Tensor] = [args[0] * 2**-18, args[1] * 2**-4, args[2] * 0, args[3] * 2**-18]

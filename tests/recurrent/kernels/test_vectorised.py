@@ -1,6 +1,6 @@
 """The pointwise loops of the CPU's row kernels are compiled to vector instructions.
 
-A branch to a constant in a formula is enough to lose them, and with them half of the speed.
+A single branch in a formula is enough to lose them, and with them half of the speed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tools.native.graph import CXX_FLAGS
 
 ROOT = Path(__file__).resolve().parents[3]
 DTYPES = 4
-# A loop's line, and in how many cells it computes: a GRU's h is its c.
+# A loop's line, and the number of cells for which it computes: a GRU's h is its c.
 LOOPS = [
     ("kernels/recurrent/cpu/rows_forward.h", "Cell::next(g, own_c[r", 3),
     ("kernels/recurrent/cpu/rows_forward.h", "Cell::output(g, own_c[r", 2),
@@ -26,7 +26,7 @@ LOOPS = [
 
 
 def line_of(file: str, after: str) -> int:
-    """The line of the loop that begins before the first `after`."""
+    """The line of the last loop that begins before the first `after`."""
     lines = (ROOT / file).read_text().splitlines()
     inside = next(i for i, line in enumerate(lines) if after in line)
     return next(i for i in range(inside, 0, -1) if "for (int64_t i" in lines[i]) + 1

@@ -1,5 +1,5 @@
-"""Numbers of half types that a block alone copies by words: word_halves.cpp, which the kernels'
-header is compiled into for the host."""
+"""Half-type numbers that a single block copies by words: word_halves.cpp, which compiles the
+kernels' header for the host."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-// Reads numbers of a half type as a thread of kernels/recurrent/block/forward.cuh does, by words
-// that were copied some steps before, in memory where each number says its place. Prints what was
-// wrong.
+// Reads half-type numbers like a thread of kernels/recurrent/block/forward.cuh, from words that
+// were copied some steps before, in memory in which each number encodes its position. Prints the
+// errors.
 #include "kernels/recurrent/block/word_halves.h"
 
 #include <cstdint>
@@ -19,14 +19,14 @@ struct Case {
   int steps, batch, gates, row, apart, first;  // row, apart, first: elements
   bool packed, backward;
 
-  // In a packed batch every second step has a row less.
+  // In a packed batch every second step has one row fewer.
   int rows_of(int t) const {
     const int ended = packed ? t / 2 : 0;
     return ended < batch ? batch - ended : 0;
   }
 };
 
-// Reads all gates of row b's unit 0 at all steps; the number of mistakes.
+// Reads all gates of row b's unit 0 at all steps; returns the number of errors.
 int read(const Case& c, int b) {
   std::vector<int> starts{0};
   for (int t = 0; t < c.steps; ++t) starts.push_back(starts.back() + c.rows_of(t));

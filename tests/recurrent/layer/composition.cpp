@@ -1,4 +1,4 @@
-// LayerComposition for a cell of any name, as an op: test_composition.py compiles it.
+// LayerComposition as an op, for any cell name; test_composition.py compiles it.
 #include "recurrent/layer/composition.h"
 
 namespace treadle {
@@ -33,8 +33,8 @@ Given optionals(const Tensors& found) {
   return result;
 }
 
-// The tangents of output, h_n and c_n, and then those of the gradients of the arguments; none for
-// what is undefined.
+// The tangents of output, h_n and c_n, then those of the arguments' gradients; empty for undefined
+// ones.
 Given derivatives(std::string_view cell, const Given& given, const OptionalTensor& batch_sizes,
                   const Given& tangents, const Given& grads, const Given& grad_tangents) {
   int kind = 0;
@@ -57,7 +57,7 @@ TORCH_LIBRARY(treadle_composition, m) {
       derivatives);
 }
 
-// Under vmap the ops that it calls have their own rules.
+// Under vmap the called ops have their own rules.
 TORCH_LIBRARY_IMPL(treadle_composition, FuncTorchBatched, m) { m.impl("derivatives", derivatives); }
 
 }  // namespace treadle

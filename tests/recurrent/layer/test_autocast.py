@@ -1,5 +1,5 @@
-"""recurrent_layer under autocast: in the lower precision, c0 apart, or in float32 where torch's
-layer on a CPU promotes to it; test_autocast_torch.py has torch's layers beside it."""
+"""recurrent_layer under autocast: in the lower precision except for c0, or in float32 where torch's
+layer on a CPU promotes to it; test_autocast_torch.py compares with torch's layers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def layer_dtype(device: str, lower: torch.dtype, cell: str, lengths: Lengths) ->
 @pytest.mark.parametrize("lengths", [None, (3, 2, 2)], ids=str)
 @pytest.mark.parametrize(("device", "dtype"), EACH)
 def test_autocast(device: str, dtype: torch.dtype, lengths: Lengths, cell: str) -> None:
-    """The same bits as a call in the layer's dtype, the state apart; gradients in float32."""
+    """The same bits as a call in the layer's dtype, except for the state; gradients in float32."""
     runs_in = layer_dtype(device, dtype, cell, lengths)
     make = Make("autocast", device, torch.float32)
     call = layer_arguments(make, (3, 3, 7, 8), cell=cell, directions=2, lengths=lengths)

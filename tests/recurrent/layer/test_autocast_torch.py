@@ -54,10 +54,10 @@ def inputs_of(form: str, options: dict[str, Any]) -> tuple[Any, tuple[int, ...]]
 
 
 def run(layer: nn.RNNBase, case: Case, x: Any, hx: Any) -> list[Tensor]:
-    """Results and, if it is to have them, gradients."""
+    """Results and, if requested, gradients."""
 
     class Lowered(nn.Module):
-        """The layer as ``results`` calls it, its forward pass alone under autocast."""
+        """The layer as ``results`` calls it, with only its forward pass under autocast."""
 
         parameters = layer.parameters
 
@@ -84,9 +84,9 @@ def truth_of(theirs: nn.RNNBase, case: Case, x: Any, hx: Any) -> list[Tensor]:
 
 
 def torchs_accident(kind: str, case: Case, fused: bool) -> bool:
-    """Whether oneDNN has no kernel for torch's LSTM, which then raises or has other dtypes.
+    """Whether oneDNN lacks a kernel for torch's LSTM, which then raises or has other dtypes.
 
-    That is so for float16 in grad mode, and for half types on older processors. Ours has the lower
+    This holds for float16 in grad mode, and for half types on older processors. Ours uses the lower
     precision there, too.
     """
     runs = {
@@ -105,7 +105,8 @@ def test_dtypes_and_values_are_torchs(
     kind: str, form: str, onednn: bool, options: dict[str, Any]
 ) -> None:
     fused = onednn and form != "packed"
-    # All of plain layers with oneDNN; elsewhere each fifth, with which every value of each comes.
+    # All cases for plain layers with oneDNN; otherwise every fifth, which still includes every
+    # value of each parameter.
     for case in CASES if onednn and not options else CASES[::5]:
         torch.manual_seed(0)
         ours, theirs = pair(kind, I, H, **options, dtype=case.parameters)

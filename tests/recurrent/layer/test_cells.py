@@ -95,7 +95,8 @@ def test_float32_cells_beside_halves(cell: str, device: str) -> None:
 @BOTH_WAYS
 @pytest.mark.parametrize("kind", ["LLTM", "LSTM"])
 def test_modules_in_every_form(kind: str, bidirectional: bool, device: str) -> None:
-    """Two layers with resets take each form of input: batch first or not, one row, packed rows."""
+    """Two layers with resets accept each form of input: batch first or not, one row, packed
+    rows."""
     torch.manual_seed(8)
     made: dict[str, Any] = {"num_layers": 2, "bidirectional": bidirectional, "device": device}
     net = getattr(treadle.nn, kind)(INPUTS, H, **made, dtype=torch.float64)

@@ -1,5 +1,6 @@
 """The composition of each cell, compiled as an op (composition.cpp): its tangents and second
-derivatives are those of torch.func over torch's own layers, for the LLTM over the reference."""
+derivatives equal those of torch.func over torch's own layers, or for the LLTM over the
+reference."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ NAMES = ("input", "h0", "c0", "weight_ih", "weight_hh", "bias_ih", "bias_hh")
 CELL = pytest.mark.parametrize("cell", LAYERS)
 
 
-# Once a session: a process may load such a library once.
+# Once per session, because a process can load such a library only once.
 @pytest.fixture(scope="session")
 def derivatives(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Optionals]:
     there = host.Torch.installed()
@@ -86,8 +87,8 @@ class Drawn:
         return found if self.cell != "gru" else (*found, found[1])
 
     def layer(self, input: Tensor, h0: Tensor, c0: Tensor, *weights: Tensor) -> Results:
-        """The same, row by row where rows are of several lengths: torch.func cannot pass through
-        torch's packed layers."""
+        """The same, row by row if lengths differ, because torch.func does not support torch's
+        packed layers."""
         if self.sizes is None:
             return self.dense(input, h0, c0, *weights)
         starts = [0, *itertools.accumulate(self.sizes.tolist())]
@@ -122,7 +123,7 @@ class Drawn:
     def compare(self, found: Optionals, expected: list[Tensor]) -> None:
         found = [t for t in found if t is not None]
         assert len(found) == len(expected) == 3 + len(self.shapes)
-        if self.cell == "gru":  # one state, of which torch has the whole gradient
+        if self.cell == "gru":  # it has one state, for which torch has the whole gradient
             found[4:6] = [found[4] + found[5]]
             expected = [*expected[:5], *expected[6:]]
         for actual, wanted in zip(found, expected, strict=True):

@@ -1,4 +1,4 @@
-"""float16 layers at sizes at which cuDNN 9.19's are wrong: treadle's are held to float64."""
+"""float16 layers at sizes at which cuDNN 9.19 is wrong: treadle's are compared with float64."""
 
 from __future__ import annotations
 

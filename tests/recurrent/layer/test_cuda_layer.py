@@ -1,5 +1,4 @@
-"""recurrent_layer on a GPU: nothing waits for it, first calls, tf32, too many units, the same
-bits."""
+"""recurrent_layer on a GPU: no waiting, first calls, tf32, too many units, the same bits."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from tests.support.rule import obeys
 
 pytestmark = GPU
 FORMS: tuple[Lengths, ...] = (None, (5, 5, 3, 1))
-# What is chosen, and a product and a kernel a step, which every GPU and dtype can.
+# The planner's choice, and "step", which every GPU and dtype supports.
 ALGORITHMS = pytest.mark.parametrize("algorithm", ["auto", "step"])
 CLUSTERS = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
@@ -30,7 +29,7 @@ Run = Callable[[], list[Tensor]]
 
 
 def runner(call: Call, **options: Any) -> Run:
-    """Forward and backward; all that it needs from the CPU is there before it is called."""
+    """Forward and backward; everything that it needs from the CPU is made before the call."""
     leaves = call.map(lambda t: t.detach().requires_grad_())
     sizes, inputs = batch_sizes(call.args[1]), [leaves.args[i] for i in TENSORS]
     options = {**call.kwargs, **options}
@@ -73,7 +72,7 @@ def test_nothing_waits_for_the_gpu(
 FIRST_CAPTURE = """
 import sys
 import torch, treadle
-# torch's own first times: cuBLAS, and the threads of autograd. None of our kernels has run.
+# torch's own initialisation: cuBLAS, and the threads of autograd. None of our kernels has run.
 w = torch.randn(7, 7, device="cuda", requires_grad=True)
 (torch.randn(9, 7, device="cuda") @ w).sum().backward()
 torch.cuda.synchronize()
@@ -124,8 +123,8 @@ def test_graph_capture_as_the_first_call_of_all(algorithm: str, mode: str) -> No
     assert done.returncode == 0 and "all captured" in done.stdout, done.stderr
 
 
-# It ends without Python's end: autograd starts a thread for each GPU, and one that is late to ask
-# for Python's lock would be ended by Python there, which ends the process (pytorch issue 38228).
+# It skips Python's shutdown: autograd starts a thread for each GPU, and Python would kill one that
+# takes the GIL late, which ends the process (pytorch issue 38228).
 FIRST_BACKWARD = """
 import os, sys, warnings
 import torch, treadle
@@ -151,13 +150,13 @@ os._exit(0)
 @pytest.mark.parametrize("recompute", [False, True])
 @ALGORITHMS
 def test_first_backward_is_quiet(algorithm: str, recompute: bool) -> None:
-    """It runs in a thread of autograd, which has no CUDA context before."""
+    """It runs in an autograd thread, which has no CUDA context yet."""
     done = installed.python("-c", FIRST_BACKWARD, str(recompute), algorithm)
     assert done.returncode == 0 and "quiet" in done.stdout, done.stderr
     assert "Warning" not in done.stderr
 
 
-@pytest.mark.parametrize("batch", [64, 17])  # 17 rows: transposed products, if not in tf32
+@pytest.mark.parametrize("batch", [64, 17])  # 17 rows: transposed products unless tf32
 @ALGORITHMS
 def test_tf32_as_torch_says(algorithm: str, batch: int, allow_tf32: Callable[[bool], None]) -> None:
     call = layer_arguments(Make("tf32", "cuda", torch.float32), (5, batch, 64, 256))
@@ -179,7 +178,7 @@ def test_tf32_as_torch_says(algorithm: str, batch: int, allow_tf32: Callable[[bo
 def test_tf32_as_torchs_layers_have_it(
     algorithm: str, cell: str, allow_tf32: Callable[..., None]
 ) -> None:
-    """Torch's switch for recurrent layers counts, and that for matrix products does not."""
+    """Torch's switch for recurrent layers applies, not the one for matrix products."""
     call = layer_arguments(Make("tf32", "cuda", torch.float32), (5, 17, 64, 256), cell=cell)
     call = call.with_options(algorithm=algorithm)
     found = {}
@@ -200,7 +199,7 @@ def test_tf32_as_torchs_layers_have_it(
 def test_products_of_h_and_tf32(
     algorithm: str, batch: int, allow_tf32: Callable[[bool], None]
 ) -> None:
-    """A cluster's products of h have full precision whatever torch's setting: only the input's
+    """A cluster's products with h have full precision whatever torch's setting; only the input's
     products, which are zero here, follow it."""
     call = layer_arguments(Make("tf32", "cuda", torch.float32), (5, batch, 64, 256))
     call = call.with_args({0: torch.zeros_like(call.args[0])})
@@ -224,7 +223,7 @@ def test_products_of_h_and_tf32(
     [("auto", 1 << 30, 2), pytest.param("cluster", 1 << 22, 512, marks=CLUSTERS)],
 )
 def test_more_units_than_32_bits_count(algorithm: str, rows: int, hidden: int) -> None:
-    """A batch of which one row takes one step, so that the states alone are big."""
+    """Only one row takes a step, so that only the states are large."""
     if torch.cuda.mem_get_info()[0] < 20 << 30:
         pytest.skip("needs 20 GB of memory")
     one = torch.zeros((), device="cuda", dtype=torch.float16)
@@ -243,7 +242,7 @@ def test_more_units_than_32_bits_count(algorithm: str, rows: int, hidden: int) -
     "algorithm", ["step", *(pytest.param(one, marks=CLUSTERS) for one in ("cluster", "grid"))]
 )
 def test_gradients_further_apart_than_32_bits_count(algorithm: str, apart: int) -> None:
-    """Gradients of the output of one row, whose steps lie that many elements apart."""
+    """Gradients of the output of one row, with this stride between steps."""
     if torch.cuda.mem_get_info()[0] < 20 << 30:
         pytest.skip("needs 20 GB of memory")
     call = layer_arguments(Make("apart", "cuda", torch.bfloat16), (2, 1, 5, 8))

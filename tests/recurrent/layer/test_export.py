@@ -1,4 +1,4 @@
-"""Layers of all cells in a package of AOTInductor, of any number of steps and rows."""
+"""Layers of all cells in an AOTInductor package, for any number of steps and rows."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ CANDIDATES = slice(14, 21)  # of the rows of weight_ih with H 7, of every cell
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_saturated_gates_and_large_candidates(cell: str, dtype: torch.dtype, device: str) -> None:
-    """Gates of tens, where sigmoid is 0 and 1, and candidates of thousands, as far as 1e4."""
+    """Gates of tens, where sigmoid is 0 or 1, and candidates of thousands, up to 1e4."""
     make = Make("extremes", device, dtype)
     state = torch.float32 if dtype.itemsize == 2 else None
     call = layer_arguments(make, (3, 4, 5, 7), cell=cell, directions=2, state=state)
@@ -38,7 +38,7 @@ def test_lengths_that_differ_a_thousandfold(cell: str, device: str) -> None:
     lengths = (2000, 1999, 2, 2, 1)
     sizes = torch.tensor([sum(n > t for n in lengths) for t in range(lengths[0])])
     x, h0, c0 = make(sum(lengths), 2), make(2, 5, 3), make(2, 5, 3)
-    # Small recurrent weights: 2000 steps of larger ones would part from any reference.
+    # Small recurrent weights: with larger ones 2000 steps would diverge from any reference.
     width = 3 * BLOCKS[cell]
     weights = make(2, width, 2), make(2, width, 3, by=0.2), make(2, width)
 

@@ -1,4 +1,4 @@
-"""lltm_cell on drawn sizes, strides, dtypes and biases, against the composition of DESIGN's rule.
+"""lltm_cell on drawn sizes, strides, dtypes and biases, against the composition in plain PyTorch.
 
 The error against float64 is at most twice (gradients: three times) that of the plain composition in
 the same dtype, plus 8 eps of the largest value; in float64 at most 1e-11 of it.
@@ -25,8 +25,7 @@ Arguments = list[Tensor | None]
 
 @st.composite
 def arguments(draw: st.DrawFn) -> Arguments:
-    """Any small sizes, now and then wider than a vector; every tensor in a memory layout of its
-    own."""
+    """Any small sizes, sometimes wider than a vector; every tensor in a different memory layout."""
     b, i, h = (draw(st.sampled_from([0, 1, 2, 3, 5, 8, 17])) for _ in range(3))
     if draw(st.integers(0, 4)) == 0:
         h = draw(st.sampled_from([31, 64, 65]))
@@ -41,7 +40,7 @@ def arguments(draw: st.DrawFn) -> Arguments:
             continue
         kind = torch.float32 if wide and name == "old_cell" else dtype
         special = name == "old_cell" and draw(st.integers(0, 4)) == 0
-        # Gates of order one, whatever the width.
+        # Gates of order one at any width.
         by = 0.3 * (h + i + 1) ** -0.5 if name == "weights" else 1.0
         drawn.append(draw(tensors((*lead, *shape), kind, special=special, by=by)))
     return drawn
@@ -62,8 +61,8 @@ def in_double(drawn: Arguments) -> Arguments:
 
 
 def close(ours: Tensor, plain: Tensor, exact: Tensor, factor: float, eps: float, what: str) -> None:
-    """eps is that of the gates, also for a wider cell: among few elements the composition's own
-    error can be small by chance."""
+    """eps is that of the gates, also for a wider cell state: with few elements the composition's
+    own error can be small by chance."""
     assert (ours.shape, ours.dtype) == (plain.shape, plain.dtype), what
     assert ours.is_contiguous(), what
     fp64 = ours.dtype == torch.float64
@@ -86,8 +85,8 @@ def check_gradients(
     eps: float,
     *runs: tuple[tuple[Tensor, ...], Arguments],
 ) -> None:
-    """Each gradient that is `asked` for, from the results `used`. `runs`: results and their inputs,
-    of ours, of the composition, and of it in float64."""
+    """Compares each gradient in `asked`, from the results `used`. `runs`: results and inputs of
+    ours, of the composition, and of the composition in float64."""
     ours = runs[0][0]
     assert [t.requires_grad for t in ours] == [any(asked.values())] * len(ours)
     if not any(asked.values()):
@@ -112,7 +111,7 @@ def check_gradients(
 @SETTINGS
 @given(data=st.data())
 def test_lltm_cell(device: str, data: st.DataObject) -> None:
-    """Both outputs, and every gradient asked for, with one or both outputs used."""
+    """Both outputs, and every requested gradient, with one or both outputs used."""
     drawn = data.draw(arguments())
     wanted = [t is not None and data.draw(st.booleans()) for t in drawn]
     used = data.draw(st.sampled_from([(0, 1), (0, 1), (0,), (1,)]))

@@ -30,8 +30,8 @@ from tests.support.inputs import DEVICES, FLOATING, HALVES
 
 @st.composite
 def arguments(draw: st.DrawFn, cell: str) -> tuple[Lengths, Arguments]:
-    """Few steps, any small sizes, now and then wider than a vector; every tensor in a memory layout
-    of its own."""
+    """Few steps, any small sizes, sometimes wider than a vector; every tensor in a different memory
+    layout."""
     sizes = st.sampled_from([0, 1, 2, 3, 5, 8, 17])
     t, b, i, h = draw(st.integers(0, 4)), draw(sizes), draw(sizes), draw(sizes)
     if draw(st.integers(0, 4)) == 0:
@@ -55,7 +55,7 @@ def arguments(draw: st.DrawFn, cell: str) -> tuple[Lengths, Arguments]:
         "bias_ih": draw(st.sampled_from([(d, width), None])),
     }
     if cell != "lltm":
-        # Each of the biases may come without the other.
+        # Each of the biases may be given without the other.
         shapes["bias_hh"] = draw(st.sampled_from([(d, width), None]))
     found: Arguments = []
     for name, shape in shapes.items():
@@ -63,7 +63,7 @@ def arguments(draw: st.DrawFn, cell: str) -> tuple[Lengths, Arguments]:
             found.append(None)
             continue
         kind = torch.float32 if wide and name == "c0" else dtype
-        # Gates of order one, whatever the width.
+        # Gates of order one at any width.
         by = 0.3 * (h + i + 1) ** -0.5 if name.startswith("weight") else 1.0
         found.append(draw(tensors(shape, kind, special=False, by=by)))
     return lengths, found
@@ -74,7 +74,7 @@ def arguments(draw: st.DrawFn, cell: str) -> tuple[Lengths, Arguments]:
 @settings(SETTINGS, max_examples=250)
 @given(data=st.data())
 def test_recurrent_layer(cell: str, device: str, data: st.DataObject) -> None:
-    """All results, and every gradient asked for, with any of the results used."""
+    """All results, and every requested gradient, with any of the results used."""
     lengths, drawn = data.draw(arguments(cell))
     wanted = [t is not None and data.draw(st.booleans()) for t in drawn]
     used = data.draw(st.sampled_from([(0, 1, 2), (0, 1, 2), (0,), (1,), (2,), (0, 2), (1, 2)]))

@@ -39,7 +39,7 @@ NAN = float("nan")
 def test_as_torch_s_packed_batches(
     kind: str, bidirectional: bool, batch_first: bool, dtype: torch.dtype, device: str
 ) -> None:
-    """Values and gradients of two layers; torch packs no row without steps."""
+    """Values and gradients of two layers; torch cannot pack rows without steps."""
     torch.manual_seed(6)
     sizes = {"num_layers": 2, "bidirectional": bidirectional, "batch_first": batch_first}
     made: dict[str, Any] = {**sizes, "dtype": torch.float64, "device": device}
@@ -78,7 +78,7 @@ def test_as_torch_s_packed_batches(
 def test_by_the_rule(
     form: str, dtype: torch.dtype, cell: str, bidirectional: bool, device: str
 ) -> None:
-    """Agrees with the plain reference, with resets and everything that replaces states."""
+    """Agrees with the plain reference, with resets and all kinds of replacement states."""
     given = Given(cell, bidirectional, 2, device, dtype)
     options: dict[str, Any] = {} if form == "no resets" else {"reset": MARKS.to(device)}
     starts = given.starts("none" if form == "no resets" else form)
@@ -90,7 +90,8 @@ def test_by_the_rule(
 @EACH_CELL
 @pytest.mark.parametrize("bad", [NAN, float("inf")])
 def test_the_padding_is_not_read(bad: float, cell: str, bidirectional: bool, device: str) -> None:
-    """Nor what replaces states there, nor what a row without steps begins with."""
+    """Neither replacement states in the padding nor the initial states of rows without steps
+    matter."""
     given = Given(cell, bidirectional, 2, device)
     starts = given.starts("steps")
     options = {"reset": MARKS.to(device), "lengths": lengths(device)}
@@ -106,7 +107,7 @@ def test_the_padding_is_not_read(bad: float, cell: str, bidirectional: bool, dev
     results = given.count + 1
     same_bits(found[0], good[0])
     for ours, expected in zip(found[1:results], good[1:results], strict=True):
-        assert bool(differing(ours, expected)[:, empty].all())  # it ends as it begins
+        assert bool(differing(ours, expected)[:, empty].all())  # its last states equal its first
         same_bits(ours.index_fill(1, torch.tensor(empty, device=device), 0),
                   expected.index_fill(1, torch.tensor(empty, device=device), 0))  # fmt: skip
     for ours, expected in zip(found[results:], good[results:], strict=True):
@@ -149,7 +150,8 @@ def test_the_nearest_length_counts(cell: str, bidirectional: bool, device: str) 
 @EACH_DEVICE
 @EACH_CELL
 def test_states_do_not_change_in_the_padding(cell: str, device: str) -> None:
-    """In one direction h is the output's, and c that of a call that ends there, in any dtype."""
+    """In one direction h_n equals the output, and c_n equals that of a call that ends there, in any
+    dtype."""
     for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
         given = Given(cell, device=device, dtype=dtype)
         output, *last = given.run(lengths=lengths(device))
@@ -188,7 +190,7 @@ def test_modules_drop_between_layers_and_run_without_a_batch(kind: str) -> None:
     assert all(bool((dropped[n:, b] == 0).all()) for b, n in enumerate(LENGTHS))
     other, _ = net(x + 1, lengths=lengths())
     for b, n in enumerate(LENGTHS):
-        same_bits(other[:n, b], same[b])  # nothing of the input is left
+        same_bits(other[:n, b], same[b])  # the input has no effect
     net.eval()
     output, last = net(x, lengths=lengths())
     for b, n in enumerate(LENGTHS):

@@ -60,7 +60,7 @@ def test_packed_indices_and_those_of_a_cell(kind: Any) -> None:
     assert said(lambda: LLTMCell(I, H)([1.0]), TypeError) == words
 
 
-# ---- h instead of (h, c), and the other way round
+# ---- h instead of (h, c), and vice versa
 
 
 @pytest.mark.parametrize("name", ["lltm", "lstm"])
@@ -90,7 +90,7 @@ def test_two_states_where_one_is_wanted() -> None:
     )
 
 
-# ---- what is no tensor
+# ---- arguments that are not tensors
 
 
 NO_TENSORS: tuple[Any, ...] = (np.ones(3), [1.0], {"x": torch.ones(999)}, 0.5, None)
@@ -108,7 +108,7 @@ def test_no_tensors(value: Any, name: str) -> None:
     words = f"{name}: data must be a tensor, {got}"
     assert said(lambda: function(value, SIZES, hx, weights, *REST), TypeError) == words
     if isinstance(value, list):
-        return  # of hx and params the op checks the elements
+        return  # the op checks the elements of hx and params
     rule = "a tensor (h0)" if name == "gru" else "a pair of tensors (h0, c0)"
     words = f"{name}: hx must be {rule}, {got}"
     assert said(lambda: function(x, value, weights, *REST, False), TypeError) == words
@@ -140,7 +140,7 @@ def test_sparse_input_is_no_business_of_an_inner_op(kind: Any) -> None:
     assert said(call) == f"{function.__name__}: {words}"
 
 
-# ---- who speaks
+# ---- the name in the error
 
 
 @pytest.mark.parametrize("name", ["lltm", "lstm", "gru"])

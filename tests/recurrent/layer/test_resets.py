@@ -1,5 +1,5 @@
-"""Rows that reset: what users expect of `reset` and `reset_hx`. The invariants of all ops run over
-the cases of reset_cases.py, too."""
+"""Resets: the behaviour that users expect of `reset` and `reset_hx`. The tests of all ops'
+invariants also run over the cases of reset_cases.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.inputs import DEVICES
 
 T, B, INPUTS, H = 7, 3, 4, 5
 EACH_DEVICE = pytest.mark.parametrize("device", DEVICES)
-# A reset at every place but some; row 1 has none.
+# Resets at most positions; row 1 has none.
 MARKS = torch.tensor([[t * 3 % 4 == 0, False, t in (2, 3, 6)] for t in range(T)])
 
 
@@ -58,8 +58,8 @@ def zeros(cell: str, like: Tensor) -> Any:
 @EACH_DEVICE
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_a_batch_equals_its_pieces(cell: str, device: str, dtype: torch.dtype) -> None:
-    """Bit for bit on the CPU, where the product of the input is exact: for fewer steps BLAS may add
-    up otherwise. On CUDA other products do, too: persistent_resets.py has the bits there."""
+    """Bitwise equal on the CPU, where the input's product is exact: for fewer steps BLAS may sum in
+    another order. On CUDA other products may, too; there persistent_resets.py tests bits."""
     one = given(cell, device, dtype=dtype)
     weight_ih, *params = one["params"]
     one["x"], weight_ih = ((t * 4).round() / 4 for t in (one["x"], weight_ih))
@@ -87,7 +87,7 @@ def test_a_batch_equals_its_pieces(cell: str, device: str, dtype: torch.dtype) -
 @EACH_CELL
 @EACH_DEVICE
 def test_nan_stays_behind_a_reset(cell: str, device: str) -> None:
-    """Forward, what comes after does not see it; backward, what comes before does not."""
+    """Forward, later steps do not see it; backward, earlier steps do not."""
     one = given(cell, device)
     marks = torch.zeros(T, B, dtype=torch.bool, device=device)
     marks[3] = True
@@ -170,7 +170,8 @@ def module(kind: str, **options: Any) -> tuple[nn.Module, nn.Module]:
 
 
 def by_pieces(net: nn.Module, x: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]:
-    """torch's layers over each piece of a row [T, I] alone: output, and h after its last steps."""
+    """torch's layers over each piece of a row [T, I] separately: output, and h after the last
+    steps."""
     cuts = [0, *(t for t in range(1, len(x)) if marks[t]), len(x)]
     found = [net(x[i:j]) for i, j in zip(cuts, cuts[1:], strict=False)]
     states = [hx[0] if isinstance(hx, tuple) else hx for _, hx in found]
@@ -217,7 +218,7 @@ def test_modules_run_pieces_as_torch_does_one_by_one(kind: str, bidirectional: b
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "LLTM"])
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_states_to_start_with(kind: str, batch_first: bool) -> None:
-    """One state for each row, or the same one for each step: both give the same results."""
+    """One state per row, or the same state for each step: both give the same results."""
     torch.manual_seed(3)
     net = getattr(treadle.nn, kind)(INPUTS, H, num_layers=2, batch_first=batch_first).double()
     x = torch.randn(T, B, INPUTS, dtype=torch.float64)

@@ -1,5 +1,5 @@
-"""Rows that reset, on a GPU by each algorithm: persistent_resets.py has the cases. A kernel
-that waits for itself is ended from outside, as in test_cuda_persistent.py."""
+"""Resets on a GPU with each algorithm: persistent_resets.py has the cases. A deadlocked kernel is
+ended from outside, as in test_cuda_persistent.py."""
 
 from __future__ import annotations
 

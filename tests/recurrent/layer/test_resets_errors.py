@@ -93,7 +93,7 @@ FORMS: dict[str, tuple[Callable[[Tensor], Any], str]] = {
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("floats", [False, True])
 def test_marks_of_simulators(form: str, floats: bool) -> None:
-    """[..., 1], and floats: the error names the call that makes marks of them."""
+    """Marks [..., 1] and floats: the error names the call that converts them."""
     layer = treadle.nn.GRU(INPUTS, H, batch_first=form == "batch_first")
     put, shapes = FORMS[form]
     x, wrong = torch.randn(T, B, INPUTS), MARKS.unsqueeze(-1)

@@ -19,7 +19,7 @@ NAN, INF = float("nan"), float("inf")
 @pytest.mark.parametrize("bad", [NAN, INF])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_nothing_passes_a_reset(bad: float, reverse: bool, device: str) -> None:
-    """Neither values nor first or second derivatives of other steps see what a reset replaces."""
+    """A replaced value affects neither values nor first or second derivatives of other steps."""
     make = Make("nothing passes", device, torch.float64)
     call = scan_arguments(make, (T, B, H), marks="all", reverse=reverse)
     keep, add, start = call.args

@@ -1,4 +1,4 @@
-"""The engine of recurrent_layer computes input products in chunks of steps, and each step hands on
+"""The engine of recurrent_layer computes input products in chunks of steps, and each step passes on
 the states that it stores."""
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tests.support.compare import same_bits
 from tests.support.inputs import DEVICES, FLOATING, GPU, Call, Make
 from treadle import _build, reference
 
-ROWS = (0, 1, 2, 13, 14, 15, 30, 31)  # some of those of a batch, in order
+ROWS = (0, 1, 2, 13, 14, 15, 30, 31)  # some rows of a batch, in order
 
 
 def plan_of(device: str, batch: int, hidden: int, dtype: torch.dtype) -> Any:
-    """The plan of an endless sequence."""
+    """The plan for a very long sequence."""
     cuda = device == "cuda"
     properties = torch.cuda.get_device_properties(0) if cuda else None
     return _build.bindings().plan_recurrence(
@@ -34,7 +34,7 @@ def plan_of(device: str, batch: int, hidden: int, dtype: torch.dtype) -> Any:
 
 
 def steps_of(device: str, batch: int, hidden: int, dtype: torch.dtype) -> int:
-    """Two chunks and a rest, of which a few rows of the batch make one chunk."""
+    """Two chunks and a remainder; for a few rows of the batch everything is one chunk."""
     chunk, whole = (
         plan_of(device, rows, hidden, dtype).steps_per_chunk for rows in (batch, len(ROWS))
     )
@@ -43,7 +43,8 @@ def steps_of(device: str, batch: int, hidden: int, dtype: torch.dtype) -> int:
 
 
 def run(call: Call, lengths: Tensor | None) -> list[Tensor]:
-    """Results, and the gradients of what has rows; sequences as [T, B, ...], 0 behind their end."""
+    """Results, and the gradients of arguments with rows; sequences as [T, B, ...], 0 after their
+    end."""
     leaves = call.map(lambda t: t.detach().requires_grad_())
     x, _, *rest = leaves.args
     sizes, data = None, x
@@ -57,7 +58,7 @@ def run(call: Call, lengths: Tensor | None) -> list[Tensor]:
 
 
 def rows_alone(call: Call, lengths: Tensor | None, rtol: float, atol: float) -> None:
-    """Rows run among the others, in chunks, and by themselves, in one."""
+    """Rows run among others, in chunks, and by themselves, in one chunk."""
     where = list(ROWS)
     some = call.with_args({i: call.args[i][:, where] for i in (0, 2, 3)})
     expected = run(some, None if lengths is None else lengths[where])
@@ -86,9 +87,9 @@ def test_chunks_of_steps(form: str, device: str) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_a_sequence_is_its_steps_to_the_bit(dtype: torch.dtype) -> None:
-    """A step hands on the same states inside a call as to another call: h rounded, c not.
+    """A step passes on the same states within a call as between calls: h rounded, c not.
 
-    There is one feature, whose products ATen rounds alike in any batch.
+    There is one feature, so ATen rounds its products alike in any batch.
     """
     state = torch.promote_types(dtype, torch.float32)
     call = layer_arguments(Make("steps", "cpu", dtype), (9, 11, 1, 33), state=state)
@@ -104,7 +105,7 @@ def test_a_sequence_is_its_steps_to_the_bit(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("sizes", [(1,), (2, 1), (1, 1, 0)], ids=str)
 def test_rows_without_a_step(sizes: tuple[int, ...], device: str) -> None:
-    """More rows in the states than the first step has: they stay as they are. One row alone is a
+    """The states have more rows than the first step: these stay unchanged. A single row gives a
     product whose strides are both 1."""
     make = Make("one row", device, torch.float32)
     call = layer_arguments(make, (sum(sizes), 3, 5, 4), directions=2)
@@ -130,6 +131,6 @@ def test_chunks_of_transposed_steps_on_cuda(form: str) -> None:
     assert plan_of("cuda", batch, hidden, torch.float32).transposed
     steps = steps_of("cuda", batch, hidden, torch.float32)
     call = layer_arguments(make, (steps, batch, 3, hidden), directions=2)
-    # Small recurrent weights: rounding, which differs from one batch size to another, dies away.
+    # Small recurrent weights, so that rounding differences between batch sizes decay.
     call.args[5].mul_(0.1)
     rows_alone(call, lengths_of(form, steps, batch), 1e-3, 1e-4)

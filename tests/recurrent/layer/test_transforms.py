@@ -1,5 +1,5 @@
 """recurrent_layer under vmap (every subset of batched arguments, nested, packed), torch.compile and
-in half types, where a sequence or its packed sizes bring rules of their own."""
+in half types: the cases that are special to sequences and packed sizes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.inputs import HALVES, Call, Make
 Function = Callable[..., Any]
 N = 3
 SIZES = (2, 2, 3, 4)  # T, B, I, H
-# Subsets of a call's tensors: every one of LLTM's; for other cells each tensor, two, and all.
+# Subsets of a call's tensors: all subsets for LLTM; for other cells each tensor, two, and all.
 SUBSETS = [
     (cell, subset)
     for cell in CELLS
@@ -63,7 +63,7 @@ def tensors_of(call: Call) -> list[Tensor]:
 
 
 def batched(call: Call, subset: tuple[int, ...]) -> tuple[list[Tensor], tuple[int | None, ...]]:
-    """The call's tensors, those of the subset with a batch in different dimensions, and in_dims."""
+    """The call's tensors, with a batch in different dimensions for the subset, and in_dims."""
     tensors = tensors_of(call)
     in_dims: list[int | None] = [None] * len(tensors)
     for i in subset:
@@ -84,7 +84,7 @@ def loss(f: Function) -> Function:
 
 
 def tuple_of(functions: Iterable[Function]) -> Function:
-    """Their results, each of its own call."""
+    """The results of separate calls."""
     each = tuple(functions)
     return lambda *a: tuple(f(*a) for f in each)
 
@@ -141,7 +141,7 @@ def test_nested_vmap(
 
 
 class Shapes(TorchDispatchMode):
-    """Notes the shapes of the arguments of our ops as their kernels see them."""
+    """Records the shapes of the arguments that our ops' kernels get."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,7 +238,7 @@ def test_compile_packed(recompute: bool, device: str, cell: str) -> None:
 def test_tangents_and_second_derivatives_of_halves(
     dtype: torch.dtype, state: torch.dtype | None, device: str, cell: str
 ) -> None:
-    """Each in the dtype of its tensor, computed in float32."""
+    """Gradients in the dtype of their tensors, computed in float32."""
     make = Make("halves", device, dtype)
     options: dict[str, Any] = {"directions": 2, "lengths": (3, 2, 2), "state": state}
     call = layer_arguments(make, (3, 3, 4, 5), cell=cell, **options)

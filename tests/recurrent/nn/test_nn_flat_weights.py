@@ -1,5 +1,5 @@
-"""Weights that programs put into a layer's _flat_weights, which torch.nn's forward pass reads:
-treadle.nn.LSTM and GRU against torch.nn's through every way in which weights change."""
+"""Weights that programs write to a layer's _flat_weights, which torch.nn's forward pass reads:
+treadle.nn.LSTM and GRU against torch.nn's for every way to change weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T, B, I, H = 4, 2, 3, 5  # noqa: E741
 DOUBLE: Any = {"dtype": torch.float64}
 X = torch.rand(T, B, I, **DOUBLE)
 Layer = Any
-Change = Callable[[Layer, Tensor], Any]  # a layer and a random [] number; may give another layer
+Change = Callable[[Layer, Tensor], Any]  # takes a layer and a random number; may return another
 
 
 def assigned(layer: Layer, r: Tensor) -> None:
@@ -91,7 +91,7 @@ CHANGES: list[Change] = [
 
 
 def twins(kind: str, way: str = "made", **options: Any) -> list[Layer]:
-    """torch's layer and ours, of the same parameters."""
+    """torch's layer and ours, with the same parameters."""
     torch.manual_seed(0)
     theirs = KINDS[kind][1](I, H, **DOUBLE, **options)
     ours = copy.deepcopy(theirs)
@@ -119,7 +119,7 @@ def program(layer: Layer, steps: list[tuple[Change, Tensor, bool]]) -> list[list
 @EACH
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_each_change(kind: str, change: Change) -> None:
-    """Alone, and before and after weights are written."""
+    """By itself, and before and after weights are written."""
     number = torch.tensor(0.5, **DOUBLE)
     for before in (None, one_entry, assigned):
         for run in (True, False):
@@ -192,12 +192,12 @@ def test_of_another_length_the_op_refuses_them(kind: str) -> None:
                 layer(X)
 
 
-# ---- what computes weights
+# ---- computed weights
 
 
 @EACH
 def test_computed_weights_are_computed_once_a_call(kind: str) -> None:
-    """And none of them stays with the layer, nor the graph behind it."""
+    """The layer keeps neither these tensors nor their graph."""
     theirs, ours = twins(kind)
     calls = []
 
@@ -241,7 +241,7 @@ def test_normed_and_pruned_weights(kind: str) -> None:
 
 @EACH
 def test_functional_calls_leave_nothing_behind(kind: str) -> None:
-    """No later call, torch's neither, reads the tensors of vmap and grad."""
+    """No later call, in treadle or torch, reads the tensors of vmap and grad."""
     theirs, ours = twins(kind)
     values = {name: p.detach() for name, p in ours.named_parameters()}
 

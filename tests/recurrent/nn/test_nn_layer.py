@@ -1,4 +1,4 @@
-"""treadle.nn.LLTM's conventions, those of nn.LSTM: shapes, names, states, copies."""
+"""treadle.nn.LLTM follows the conventions of nn.LSTM: shapes, names, states, copies."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def samples(dtype: torch.dtype = torch.float64) -> list[common_modules.ModuleInp
 
 
 def test_module_samples_of_lstm() -> None:
-    """Each without a batch: like nn.LSTM in shape, and in values like a batch of one."""
+    """Without a batch the shapes are those of nn.LSTM, and the values those of a batch of one."""
     assert len(samples()) == 32
     for sample in samples():
         options = sample.constructor_input.kwargs
@@ -117,7 +117,7 @@ def test_a_float32_cell_state_stays_float32(device: str, dtype: torch.dtype) -> 
     c = torch.full((2, B, H), 1e4, device=device)
     output, (h_n, c_n) = layer(x, (h, c))
     assert (output.dtype, h_n.dtype, c_n.dtype) == (dtype, dtype, torch.float32)
-    # At 10,000 both half types would round a change this small away.
+    # At 10,000 both half types would lose such a small change.
     assert 0 < (c_n - c).abs().max() < 4
 
 
@@ -144,7 +144,7 @@ def test_parameters_are_drawn_like_those_of_lstm() -> None:
         assert parameter.requires_grad
         bound = 1 / math.sqrt(64)
         assert parameter.abs().max() <= bound
-        # A uniform distribution's own deviation, and its ends are reached.
+        # The standard deviation of a uniform distribution, whose ends are nearly reached.
         assert parameter.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.15)
         assert parameter.max() > 0.95 * bound and parameter.min() < -0.95 * bound
     before = copy.deepcopy(layer.state_dict())
@@ -201,7 +201,7 @@ def test_dropout(is_packed: bool) -> None:
     x = torch.randn(T, B, I)
     assert not torch.equal(run(layer, x), run(layer, x))
     assert torch.equal(run(layer.eval(), x), run(layer, x))
-    # With all of it dropped the second layer reads zeros, in training only.
+    # With dropout 1 the second layer reads zeros, in training only.
     everything, second = LLTM(I, H, num_layers=2, dropout=1), LLTM(H, H)
     state = everything.state_dict()
     names = second.state_dict()

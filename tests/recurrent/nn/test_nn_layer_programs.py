@@ -77,10 +77,10 @@ def test_compiles_packed_sequences(is_sorted: bool, with_hx: bool) -> None:
     hx = states(layer, B) if with_hx else None
     close(compiled(packed, hx), layer(packed, hx))
     if hx is not None:
-        # The op's error, or the compiler's about that of the module.
+        # The op's error, or the compiler's error about the module's.
         with pytest.raises(RuntimeError):
             compiled(packed, states(layer, B - 1))
-        with pytest.raises(torch._dynamo.exc.Unsupported):  # no error inside of the compiler
+        with pytest.raises(torch._dynamo.exc.Unsupported):  # not an internal error of the compiler
             compiled(packed, (hx[0][0, 0], hx[1]))
 
 
@@ -123,7 +123,7 @@ def test_checkpointing_changes_no_gradient(device: str, reentrant: bool, autocas
         x.grad = None
         torch.manual_seed(1)
         with torch.autocast(device, torch.bfloat16, enabled=autocast):
-            # The reentrant one sees no tensor inside of a nested tuple.
+            # The reentrant version does not see tensors in a nested tuple.
             run = (lambda x: checkpoint(call, x, use_reentrant=reentrant)) if again else call
             output, h, c = run(x)
         (output.float().square().sum() + (h * c).float().sum()).backward()
@@ -156,7 +156,7 @@ def test_autocast_keeps_the_cell_state_wide(device: str, inputs: torch.dtype) ->
 
 @pytest.mark.parametrize("name", ["weight_hh_l0", "weight_ih_l1_reverse", "bias_l0_reverse"])
 def test_parametrizations(name: str) -> None:
-    """A tensor in place of a parameter is the one that is used, and its parts get gradients."""
+    """A tensor that replaces a parameter is used, and its components get gradients."""
 
     class Twice(nn.Module):
         def forward(self, value: Tensor) -> Tensor:
@@ -219,7 +219,7 @@ def test_functional_call_and_an_ensemble_by_vmap() -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("recompute", [False, True])
 def test_learns_where_the_marked_number_stood(device: str, recompute: bool) -> None:
-    """Two layers in both directions say, for every step, what the one marked step's number was."""
+    """Two bidirectional layers learn to output, at every step, the number at the marked step."""
     torch.manual_seed(0)
     layer = LLTM(2, 16, 2, bidirectional=True, device=device, recompute=recompute)
     head = nn.Linear(32, 1, device=device)

@@ -1,4 +1,4 @@
-"""treadle.nn.LLTM's numbers: those of its cells in a loop; memory kept; very long sequences."""
+"""treadle.nn.LLTM's values equal its cells in a loop; memory kept; very long sequences."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from treadle.nn import LLTM, LLTMCell
 
 T, B, I, H = 6, 4, 5, 7  # noqa: E741
 FORMS = [(1, False, True), (2, False, False), (2, True, True)]  # layers, bidirectional, bias
-# The docstring's own lines: a layer to a cell, a cell to a layer.
+# The docstring's lines that convert a layer to a cell and back.
 TO_CELL, TO_LAYER = textwrap.dedent(
     inspect.cleandoc(LLTM.__doc__ or "").split("and back::\n\n")[1]
 ).split("\n\n")
 
 
 def cells_of(layer: LLTM) -> nn.ModuleList:
-    """Its cells, layer by layer and in each direction by direction."""
+    """Its cells, by layer and direction."""
     found = nn.ModuleList()
     for name in [name for name in layer.state_dict() if name.startswith("weight_ih")]:
         weight = getattr(layer, name)
@@ -158,7 +158,7 @@ def test_a_packed_row_is_that_row_alone(
 
 
 def kept_bytes(layer: LLTM, steps: int, is_packed: bool) -> int:
-    """Bytes that the forward pass keeps for the backward pass, what it was given apart."""
+    """Bytes that the forward pass keeps for the backward pass, without its arguments."""
     x, h0, c0 = arguments(layer, "cpu", steps)
     packed = pack_sequence(list(x.detach().unbind(1)))
     kept: list[Tensor] = []
@@ -187,13 +187,13 @@ def test_bytes_kept_are_those_of_the_docstring(
             *(I, H, layers, bias), bidirectional=bidirectional, dtype=dtype, recompute=recompute
         )
         by_row = {8: (32, 8), 4: (16, 4), 2: (8, 2)}[dtype.itemsize][recompute] * H
-        # The difference leaves out what does not grow with the steps.
+        # The difference excludes memory that does not grow with the steps.
         grown = kept_bytes(layer, 20, is_packed) - kept_bytes(layer, 10, is_packed)
         assert grown == by_row * 10 * B * layers * (1 + bidirectional)
 
 
 def by_own_outputs(layer: LLTM, x: Tensor, output: Tensor, c0: Tensor) -> tuple[Tensor, Tensor]:
-    """All h and c [T, B, H] in float64 by the h before each step, which the layer itself gave."""
+    """All h and c [T, B, H] in float64, computed from the layer's own h before each step."""
     w_ih, w_hh, bias = (p.detach().double() for p in layer.parameters())
     before = torch.cat([torch.zeros_like(output[:1]), output[:-1]]).double()
     gates = x.double() @ w_ih.T + before @ w_hh.T + bias
@@ -205,7 +205,7 @@ def by_own_outputs(layer: LLTM, x: Tensor, output: Tensor, c0: Tensor) -> tuple[
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
 def test_four_thousand_steps(device: str, dtype: torch.dtype) -> None:
-    """One by one, each from its own h and c, and all at once."""
+    """Single steps, each from its own h and c, equal one call."""
     torch.manual_seed(0)
     layer, steps = LLTM(I, H, device=device, dtype=dtype), 4000
     with torch.no_grad():

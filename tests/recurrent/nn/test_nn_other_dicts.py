@@ -1,4 +1,5 @@
-"""State dicts of other recurrent modules: those that fit load, the others raise with the reason."""
+"""State dicts of other recurrent modules: compatible ones load, the others raise with the
+reason."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_in_place_and_back() -> None:
         assert model.again is model.first and model.twin.weight_hh_l0 is model.last.weight_hh_l0
         assert list(model.state_dict()) == keys and repr(model) == words
         close((model(x), gradients(model, x)), before)
-        # Nothing is left to change.
+        # There is nothing left to change.
         assert change(model) == Replaced(replaced=[], left={})
 
 
@@ -87,7 +87,7 @@ def test_what_runs_is_ours() -> None:
 
 
 def nodes(node: Any) -> list[Any]:
-    """The nodes of autograd that this one leads to."""
+    """The autograd nodes that are reachable from this one."""
     found, waiting = set(), [node]
     while waiting:
         one = waiting.pop()
@@ -225,7 +225,7 @@ def test_state_dicts_go_both_ways() -> None:
 
 
 def test_trains_as_before() -> None:
-    """An optimizer that had the parameters before goes on, step by step as with torch's."""
+    """An optimizer created before continues, step by step as with torch's layers."""
     torch.manual_seed(0)
     model, x = Model(), rows()
     other = copy.deepcopy(model)
@@ -261,7 +261,7 @@ def test_complex_layers_are_left() -> None:
 
 
 class Gpu:
-    """What torch says of a GPU; the planner asks no more."""
+    """The properties of a GPU that the planner needs."""
 
     def __init__(self, name: str, major: int, minor: int, processors: int, shared: int) -> None:
         self.name, self.major, self.minor = name, major, minor
@@ -276,7 +276,7 @@ T4, L4, A100 = Gpu("T4", 7, 5, 40, 64), Gpu("L4", 8, 9, 58, 99), Gpu("A100", 8, 
 
 
 class OnGpu(torch.Tensor):
-    """A parameter that says that it is on a GPU."""
+    """A parameter that claims to be on a GPU."""
 
     device = torch.device("cuda")
 

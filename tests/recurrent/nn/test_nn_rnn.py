@@ -36,7 +36,7 @@ FORMS = pytest.mark.parametrize("form", list(forms()), ids=lambda f: "-".join(ma
 
 
 def pair(kind: str, *arguments: Any, **options: Any) -> tuple[nn.RNNBase, nn.RNNBase]:
-    """Ours and torch's, of the same parameters."""
+    """Ours and torch's, with the same parameters."""
     ours, theirs = (each(*arguments, **options) for each in KINDS[kind])
     ours.load_state_dict(theirs.state_dict())
     return ours, theirs
@@ -127,7 +127,7 @@ def test_no_steps_change_nothing(kind: str, device: str) -> None:
 
 @EACH
 def test_dropout(kind: str) -> None:
-    """The same elements as torch's, in training only."""
+    """Dropout drops the same elements as torch's, in training only."""
     ours, theirs = pair(kind, I, H, 3, dropout=0.5, dtype=torch.float64)
     x, found = torch.randn(T, B, I, dtype=torch.float64), []
     for layer in (ours, theirs, ours.eval(), theirs.eval()):

@@ -33,7 +33,7 @@ X, ROW, SORTED = zeros(T, B, I), zeros(T, I), packed(6, 3, 2, 1)
 SORTED = SORTED._replace(sorted_indices=None, unsorted_indices=None)
 STATE, HALF = zeros(1, B, H), torch.bfloat16
 
-# Arguments of a call beside those that make the layer; a state stands for a pair of an LSTM.
+# Arguments of a call; for an LSTM a state stands for a pair.
 CALLS: dict[str, tuple[Any, ...]] = {
     "features": (zeros(T, B, 7),),
     "features without a batch": (zeros(T, 7),),
@@ -61,7 +61,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "packed, float64": (packed(6, 3, 2, 1, dtype=torch.float64),),
     "packed and sorted, float64": (SORTED._replace(data=SORTED.data.double()),),
 }
-# hx as it is given. Where torch leaves it to the op, what is raised has another name.
+# Values of hx. If torch leaves the check to its op, the error has another class.
 STATES: dict[str, tuple[Any, Any]] = {
     "list of one": (X, [STATE]),
     "tuple of three": (X, (STATE,) * 3),
@@ -142,7 +142,7 @@ def test_states(kind: str, case: str) -> None:
 @EACH
 @pytest.mark.parametrize("case", SIZES)
 def test_construction(kind: str, case: str) -> None:
-    """A layer that torch makes and cannot call is not made."""
+    """Refuses to construct layers that torch constructs but cannot call."""
     options = {"input_size": I, "hidden_size": H, **SIZES[case]}
     assert same_class(lambda cls: cls(**options)(X), kind) is not None
 

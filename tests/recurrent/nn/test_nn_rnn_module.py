@@ -43,7 +43,8 @@ from tests.support.inputs import DEVICES, FLOATING, HALVES
 def test_parameters_stay_where_they_are(
     kind: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each parameter has memory of its own, which safetensors needs; torch's share it on a GPU."""
+    """Each parameter has separate memory, which safetensors needs; torch's share memory on a
+    GPU."""
     theirs = KINDS[kind][1](I, H)
     flattened: list[nn.Module] = []
     monkeypatch.setattr(nn.RNNBase, "flatten_parameters", lambda self: flattened.append(self))
@@ -141,7 +142,7 @@ def test_tied_weights(kind: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", HALVES)
 def test_states_of_halves(kind: str, dtype: torch.dtype, device: str) -> None:
-    """States have the dtype of the input. An LSTM's c may be float32, and then stays so."""
+    """States have the dtype of the input. An LSTM's c may be float32, and then stays float32."""
     layer = KINDS[kind][0](I, H, 2, device=device, dtype=dtype)
     x = torch.randn(T, B, I, device=device, dtype=dtype)
     assert {t.dtype for t in flat(layer(x))} == {dtype}
@@ -153,7 +154,7 @@ def test_states_of_halves(kind: str, dtype: torch.dtype, device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_gru_carries_h_unrounded(device: str) -> None:
-    """Steps that each change h by less than half a place of bfloat16 add up."""
+    """Steps that each change h by less than half an ulp of bfloat16 accumulate."""
     layer = treadle.nn.GRU(1, 1, bias=True, device=device, dtype=torch.bfloat16)
     with torch.no_grad():
         for p in layer.parameters():

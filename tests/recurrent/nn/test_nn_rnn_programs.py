@@ -1,5 +1,5 @@
-"""treadle.nn.LSTM and GRU in programs: derivatives of all kinds, mapped, under
-autocast, parametrized, trained."""
+"""treadle.nn.LSTM and GRU in programs: derivatives of all kinds, vmap, autocast, parametrization,
+training."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class First(nn.Module):
 
 @EACH
 def test_gradients_of_each_sample(kind: str) -> None:
-    """ExpandedWeights have them of torch's layers alone; vmap(grad) has the same."""
+    """ExpandedWeights support only torch's layers; vmap(grad) gives the same gradients."""
     model = First(KINDS[kind][1](I, H, batch_first=True, dtype=torch.float64))
     x = torch.randn(B, T, I, dtype=torch.float64, requires_grad=True)
     call_for_per_sample_grads(model)(x).sum().backward()
@@ -144,8 +144,8 @@ def test_gradients_of_each_sample(kind: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", HALVES)
 def test_autocast(kind: str, dtype: torch.dtype, device: str) -> None:
-    """The bits of a layer of autocast's dtype, or of a GRU on a CPU of float32 where its state is,
-    but for what a GRU carries from step to step. Gradients in float32."""
+    """The bits of a layer in autocast's dtype (a GRU on a CPU with a float32 state: in float32),
+    except for the state that a GRU carries. Gradients in float32."""
     layer = made(kind, num_layers=2, device=device, dtype=torch.float32)
     half = copy.deepcopy(layer).to(dtype)
     for inputs in (torch.float32, dtype):
@@ -169,7 +169,7 @@ def test_autocast(kind: str, dtype: torch.dtype, device: str) -> None:
 @EACH
 @pytest.mark.parametrize("name", ["weight_hh_l0", "weight_ih_l1_reverse", "bias_hh_l0_reverse"])
 def test_parametrizations(kind: str, name: str) -> None:
-    """A tensor in place of a parameter is the one that is used, and its parts get gradients."""
+    """A tensor that replaces a parameter is used, and its components get gradients."""
 
     class Twice(nn.Module):
         def forward(self, value: Tensor) -> Tensor:
@@ -210,7 +210,7 @@ def test_weight_norm_and_pruning(kind: str) -> None:
 @EACH
 @pytest.mark.parametrize("device", DEVICES)
 def test_learns_where_the_marked_number_stood(kind: str, device: str) -> None:
-    """Two layers in both directions say, for every step, what the one marked step's number was."""
+    """Two bidirectional layers learn to output, at every step, the number at the marked step."""
     torch.manual_seed(0)
     layer = KINDS[kind][0](2, 16, 2, bidirectional=True, device=device)
     head = nn.Linear(32, 1, device=device)

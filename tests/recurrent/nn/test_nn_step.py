@@ -1,4 +1,4 @@
-"""treadle.nn.make_step: one step after the other is the whole sequence, on every device."""
+"""treadle.nn.make_step: single steps equal the whole sequence, on every device."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_equals_the_whole_sequence(kind: str, device: str, options: dict[str, An
     layer, x, marks = made(kind, device, **options)
     step = make_step(layer, B)
     close(stepped(step, x, marks), whole(layer, x, marks))
-    # Goes on from its states, and without marks nothing resets.
+    # Continues from its states, and without marks nothing resets.
     hx = tuple(state.clone() for state in states(step))
     found = stepped(step, x)
     close(found, whole(layer, x, hx=hx if len(hx) > 1 else hx[0]))
@@ -82,7 +82,7 @@ def test_by_the_error_rule(kind: str, device: str, dtype: torch.dtype) -> None:
     step = make_step(layer, B)
     found = stepped(step, x, marks)
     if kind != "gru" and dtype != torch.float32:
-        assert found[2].dtype == torch.float32  # c, which adds up, is not rounded between steps
+        assert found[2].dtype == torch.float32  # c accumulates, so it is not rounded between steps
         found[2] = found[2].to(dtype)
     for ours, truth, other in zip(found, plain(torch.float64), plain(dtype), strict=True):
         within_rule(ours, truth, other)
@@ -234,13 +234,13 @@ def test_of_a_layer_that_was_torchs_and_has_the_batch_first(kind: str, device: s
     torch.testing.assert_close(found, whole(layer, x.transpose(0, 1))[0].transpose(0, 1))
 
 
-# ---- on a GPU alone
+# ---- only on a GPU
 
 
 @GPU
 @EACH
 def test_a_step_is_one_graph_on_cuda(kind: str) -> None:
-    """The host sees no op of the layer in a call, only copies and the graph."""
+    """A call runs no ops of the layer on the host, only copies and the graph."""
     layer, x, marks = made(kind, "cuda", torch.float32)
     step = make_step(layer, B)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
@@ -252,7 +252,7 @@ def test_a_step_is_one_graph_on_cuda(kind: str) -> None:
 @GPU
 @EACH
 def test_streams_take_turns_on_cuda(kind: str) -> None:
-    """Every call on another stream; each waits for the one before, which is kept busy."""
+    """Every call on another stream; each waits for the previous one, which is kept busy."""
     layer, x, marks = made(kind, "cuda", torch.float32)
     expected = stepped(make_step(layer, B), x, marks)
     step = make_step(layer, B, clone=True)
@@ -269,7 +269,7 @@ def test_streams_take_turns_on_cuda(kind: str) -> None:
 
 @GPU
 def test_many_steps_of_several_layers_at_once_on_cuda() -> None:
-    """Graphs do not share memory: policies act in turn."""
+    """Graphs do not share memory: two policies alternate."""
     pairs = [made(kind, "cuda", torch.float32, num_layers=2)[:2] for kind in KINDS]
     steps = [make_step(layer, B) for layer, _ in pairs]
     found: list[list[Tensor]] = [[] for _ in steps]

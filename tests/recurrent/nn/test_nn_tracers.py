@@ -22,7 +22,7 @@ EACH = pytest.mark.parametrize("kind", [LSTM, GRU, LLTM])
 
 
 class Padded(nn.Module):
-    """Packs, runs a layer, pads: how programs for torch.nn.LSTM handle rows of all lengths."""
+    """Packs, runs a layer, pads: the usual way to handle variable lengths with torch.nn.LSTM."""
 
     def __init__(self, layer: Any, is_sorted: bool = False) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ def test_compiled_programs_may_pack_and_pad(kind: Any, allow_rnn: bool, way: str
     x, lengths = torch.randn(T, B, I), torch.tensor([2, T, 3])
     expected = model(x, lengths)
     wanted = torch.autograd.grad(expected.square().sum(), list(model.parameters()))
-    if way == "disabled":  # then only what runs within the graph break can tell the compiler
+    if way == "disabled":  # then only code within the graph break can tell the compiler
         model.layer.forward = torch.compiler.disable(model.layer.forward)
     with torch._dynamo.config.patch(allow_rnn=allow_rnn):
         found = torch.compile(model, backend="aot_eager")(x, lengths)
@@ -99,7 +99,7 @@ def test_without_graph_breaks_the_compiler_names_lengths() -> None:
 @EACH
 @pytest.mark.filterwarnings("ignore:.*were assigned during export")
 def test_exported_models_are_told_of_lengths(kind: Any) -> None:
-    """And by lengths they are exported: tests/recurrent/layer/test_lengths_programs.py."""
+    """With lengths they can be exported: tests/recurrent/layer/test_lengths_programs.py."""
     given = torch.randn(T, B, I), torch.tensor([T, 3, 2])
     words = f"^{kind.__name__}: input must be padded and come with lengths= where torch.export"
     with pytest.raises(RuntimeError, match=words):
@@ -161,7 +161,7 @@ def test_a_cell_is_a_leaf_and_sine_layers_are_read() -> None:
 
 
 def traced(model: nn.Module, *given: Tensor) -> Any:
-    """The trace, made without a warning of ours."""
+    """The trace, made without warnings from treadle."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", "`torch.jit")  # is deprecated
@@ -205,7 +205,7 @@ MODULES = [
 
 
 def scripted_module(module: nn.Module) -> Any:
-    """The older form, in which torch.jit.script is not called."""
+    """The older form, without torch.jit.script."""
 
     class Script(torch.jit.ScriptModule):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -233,7 +233,7 @@ def test_scripting_says_what_to_use(module: nn.Module, script: Any) -> None:
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: type(module).__name__)
 def test_every_listed_attribute_can_be_read(module: nn.Module) -> None:
-    """inspect, debuggers and torch.jit.trace read every one."""
+    """inspect, debuggers and torch.jit.trace read every attribute."""
     for each in (module, type(module)):
         names = {name for name, _ in inspect.getmembers(each)}
         assert {"forward", "__prepare_scriptable__"} <= names

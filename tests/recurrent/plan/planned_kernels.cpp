@@ -1,6 +1,6 @@
-// Names each cluster kernel of cluster/kernels.h that the planner takes for no layer, and each that
-// it takes and that is not there; exits with 1 if there is one. Arguments: numbers of
-// multiprocessors, of which it takes as many as it needs.
+// Prints each cluster kernel of cluster/kernels.h that the planner uses for no layer, and each that
+// it uses but that does not exist; exits with 1 if there is one. Arguments: numbers of
+// multiprocessors, read one after the other until all kernels have been named.
 #include <cstdio>
 #include <cstdlib>
 #include <set>
@@ -12,7 +12,8 @@
 
 using namespace treadle;
 
-// As kernels are compiled: a kernel for any batch is one with resets and one without.
+// A name for each compiled kernel: a kernel for any batch stands for one with and one without
+// resets.
 std::string name(const CellInfo& cell, bool backward, const char* kind, const ClusterShape& shape,
                  int rows) {
   return std::string(cell.name) + (backward ? " backward " : " forward ") + kind + " {" +
@@ -53,11 +54,11 @@ std::set<std::string> compiled() {
   return found;
 }
 
-// Cell, backward, half, ragged, units, blocks, tiles, rows, dense: all that decides which kernels a
-// plan names.
+// Cell, backward, half, ragged, units, blocks, tiles, rows, dense: everything that determines the
+// kernels of a plan.
 using Named = std::tuple<CellKind, bool, bool, bool, int, int, int, int, bool>;
 
-// Millions of layers have a few hundred plans: only for these is it worth to make names.
+// Millions of layers have only a few hundred plans, so names are made for plans.
 std::set<Named> plans(const std::vector<RecurrenceSizes>& layers, const RecurrenceDevice& device) {
   std::set<Named> found;
   for (const RecurrenceSizes& layer : layers) {
@@ -79,7 +80,7 @@ std::vector<RecurrenceSizes> all_layers() {
     for (const Dtype dtype : {Dtype::kHalf, Dtype::kFloat}) {
       for (const bool ragged : {false, true}) {
         for (const int64_t directions : {1, 2}) {
-          // Rows of each second width are no whole chunks of 16 bytes.
+          // For every other width, rows are not whole chunks of 16 bytes.
           for (int64_t width = 31; width <= 768; width += width % 2 == 0 ? 31 : 1) {
             for (int64_t batch = 1; batch < 20000; batch += batch < 128 ? 1 : batch / 8) {
               found.push_back({cell, 512, batch, width, directions, dtype, ragged});
@@ -98,7 +99,7 @@ void take(std::set<std::string>& found, const Named& named) {
   const ClusterShape shape{units, blocks, tiles};
   if (!by_dense) {
     found.insert(name(cell, backward, any_kind(half, false), shape, 0));
-    // What is packed and what has resets is the same to the planner.
+    // The planner treats packed batches and batches with resets alike.
     if (ragged) found.insert(name(cell, backward, any_kind(half, true), shape, 0));
     return;
   }

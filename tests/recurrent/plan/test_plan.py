@@ -1,5 +1,4 @@
-"""How a recurrent layer is run: the planner, a pure function, asked about chips that are not
-here."""
+"""The planner of recurrent layers, a pure function, on descriptions of other chips."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ ELEMENTS = (2, 4, 8)  # bytes
 CHIPS = range(1, 161)
 ARCHITECTURES = (75, 80, 90, 100)
 MEGABYTE = 1 << 20
-BLOCKS, HALF_BLOCKS = (32, 64, 96, 128), (32, 64)  # units of a block alone, with clusters
-# Units, blocks, and the most rows of float32; forward: those of cluster/kernels.h, too.
+BLOCKS, HALF_BLOCKS = (32, 64, 96, 128), (32, 64)  # units of a single block, with clusters
+# Units, blocks, and the most rows in float32; forward also those of cluster/kernels.h.
 FLOAT_SHAPES = {
     **{(units, 1): 2 for units in BLOCKS},
     **{(32, 4): 8, (32, 8): 8, (16, 16): 8, (32, 16): 8},
@@ -56,13 +55,14 @@ def all_sizes() -> Iterator[Sizes]:
 
 
 def step_bytes(sizes: Sizes) -> int:
-    """Bytes of a step's input product: half types are multiplied into float."""
+    """Bytes of a step's input product: products of half types are floats."""
     _, batch, hidden, element = sizes
     return 3 * hidden * batch * max(element, 4)
 
 
 def bounded(sizes: Sizes, chunk: int, l2_bytes: int) -> None:
-    """A chunk has one step up to all, and takes half of the cache, or few rows, or one step."""
+    """A chunk has between one step and all steps, and fills half of the cache, or has few rows, or
+    one step."""
     steps, batch, *_ = sizes
     assert 1 <= chunk <= max(steps, 1)
     rows = chunk * batch
@@ -70,7 +70,7 @@ def bounded(sizes: Sizes, chunk: int, l2_bytes: int) -> None:
     assert few or chunk * step_bytes(sizes) <= l2_bytes // 2
 
 
-# LLTM in float32, backward, by whether H is beyond 512 and TF32 allowed: blocks, most rows.
+# LLTM in float32, backward: blocks and most rows, by whether H exceeds 512 and TF32 is allowed.
 FLOAT_GRIDS = {
     (False, False): (32, 64),
     (False, True): (16, 64),
@@ -80,7 +80,7 @@ FLOAT_GRIDS = {
 
 
 def grid_of(sizes: Sizes, tf32: bool, backward: bool, architecture: int) -> tuple[int, int]:
-    """Blocks of a group of LLTM's, and its most rows, with blocks of 227 KB."""
+    """The blocks of a group for LLTM, and its most rows, with 227 KB per block."""
     _, _, hidden, element = sizes
     if architecture != 90:  # no setmaxnreg
         blocks = max(16, 1 << (hidden - 1).bit_length() - 4) if hidden > 1 else 16
@@ -107,12 +107,12 @@ def possible(
     backward: bool,
     tf32: bool = False,
 ) -> set[str]:
-    """Algorithms that can run."""
+    """The algorithms that can run."""
     _, _, hidden, element = sizes
     found = {"step"}
     if architecture >= 90:
         widest = {2: 768, 4: 512, 8: 0}[element]
-    else:  # of a block alone
+    else:  # of a single block
         widest = {2: 96 if backward else 128, 4: 128, 8: 0}[element]
     if 1 <= hidden <= widest and architecture >= 80:
         found |= {"cluster"}
@@ -132,7 +132,7 @@ def covered(
     tf32: bool = False,
     architecture: int = 90,
 ) -> None:
-    """All units and all rows of the batch, within what a kernel takes."""
+    """The plan covers all units and all rows of the batch, within the kernel's limits."""
     _, batch, hidden, element = sizes
     units, blocks, tiles, rows = one.clusters
     if one.algorithm == "cluster":
@@ -157,7 +157,7 @@ def covered(
 
 
 def chosen(one: Any, can: set[str], sizes: Sizes, backward: bool, architecture: int) -> None:
-    """Checks the algorithm and its reason. A launch a step computes very many rows faster."""
+    """Checks the algorithm and its reason. Very many rows are faster with a launch per step."""
     _, batch, hidden, element = sizes
     many = (one.algorithm, one.reason) in MANY_ROWS
     # If both run: above H 256, and backward in float32, the one with the lower predicted time.
@@ -195,7 +195,7 @@ def test_every_size() -> None:
 
 @BINDINGS
 def test_weights_lie_by_columns_where_that_is_faster() -> None:
-    """Float32 without TF32, if steps are products, and enough of them to pay for the copy."""
+    """Float32 without TF32, with algorithm "step", and enough steps to pay for the copy."""
     sizes = (32, 64, 2048, 4)
     assert plan(sizes).algorithm == "step" and plan(sizes).weight_by_columns
     for steps, batch, hidden, element in (
@@ -227,7 +227,7 @@ def test_every_chip() -> None:
 
 @BINDINGS
 def test_huge_sizes() -> None:
-    """Their products are more than 64 bits hold."""
+    """Their products exceed 64 bits."""
     huge = 1 << 62
     for sizes in itertools.product((5, huge), (1, 1 << 25, huge), (1, 1024, huge), ELEMENTS):
         for backward, directions in itertools.product((False, True), (1, 2)):

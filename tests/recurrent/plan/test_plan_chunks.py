@@ -1,4 +1,4 @@
-"""The number of steps for which the planner computes the product of the input at once."""
+"""The number of steps whose input products the planner computes together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the planner shares a batch among clusters of blocks."""
+"""How the planner divides a batch among clusters of blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tests.recurrent.plan.test_plan import BINDINGS, BLOCKS, FLOAT_SHAPES, HALF_
 @BINDINGS
 @pytest.mark.parametrize("backward", [False, True])
 def test_clusters_share_the_batch(backward: bool) -> None:
-    """While all clusters run at once, no row waits: a few rows each, and more on a smaller chip."""
+    """As long as all clusters are resident, no row waits: few rows each, and more on a smaller
+    chip."""
     options = {"forced": "cluster", "backward": backward}
     for hidden in (128, 256, 512, 768):
         *_, alone = plan((512, 1, hidden, 2), **options).clusters
@@ -28,7 +29,7 @@ def test_clusters_share_the_batch(backward: bool) -> None:
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("directions", [1, 2])
 def test_a_block_alone_has_narrow_layers_of_float32(directions: int, backward: bool) -> None:
-    """Whatever the batch; as few rows each as the chip has blocks for at once."""
+    """For any batch: as few rows each as the resident blocks allow."""
     options = {"forced": "cluster", "directions": directions, "backward": backward}
     for hidden, batch in itertools.product(
         (1, 32, 33, 64, 65, 96, 97, 128), (*range(1, 600), 5000)
@@ -38,13 +39,13 @@ def test_a_block_alone_has_narrow_layers_of_float32(directions: int, backward: b
         at_once, most = 132 // directions, FLOAT_SHAPES[units, 1]
         if batch <= at_once * most:
             assert rows == -(-batch // at_once)
-    # Few clusters of 16 blocks run at once: many rows take smaller ones, if those hold H.
-    # Forward those multiply on tensor cores, and few rows take them, too.
+    # Few clusters of 16 blocks are resident, so many rows use smaller clusters if these hold H.
+    # Forward these multiply on tensor cores, so few rows use them, too.
     few = 16 if backward else 8
     for hidden, batch, blocks in ((129, 2, few), (129, 200, 8), (256, 200, 8), (512, 200, 16)):
         assert plan((512, batch, hidden, 4), **options).clusters[1] == blocks
-    # Four gates fill the registers of a block sooner, and beyond those of a cluster take the
-    # shared memory of half of its rows; or, forward, of some.
+    # Four gates fill a block's registers sooner, and in a cluster take the shared memory of half of
+    # its rows or, forward, of some of them.
     wide = 4 if backward else 6
     for hidden, blocks, most in (
         (96, 1, 2),
@@ -64,9 +65,9 @@ def test_a_block_alone_has_narrow_layers_of_float32(directions: int, backward: b
 def test_a_block_alone_has_few_rows_of_narrow_layers_of_half_types(
     directions: int, cell: str, backward: bool
 ) -> None:
-    """A row each, and two where the chip has no more blocks at once; of more rows clusters have so
-    many each that they need fewer waves. Wider layers are for tensor cores; backward from H 33 on,
-    if rows have whole chunks of 16 bytes."""
+    """One row each, or two if not enough blocks are resident; with more rows clusters take so many
+    each that they need fewer waves. Larger layers use tensor cores; backward from H 33 on, if rows
+    consist of whole chunks of 16 bytes."""
     options = {"cell": cell, "directions": directions, "backward": backward, "forced": "cluster"}
     for multiprocessors, hidden in itertools.product((16, 132), (1, 31, 32, 33, 64, 65, 128)):
         at_once = multiprocessors // directions
@@ -86,7 +87,7 @@ def test_a_block_alone_has_few_rows_of_narrow_layers_of_half_types(
 
 @BINDINGS
 def test_packed_batches_and_parts_of_chunks_are_planned_by_the_kernels_that_take_them() -> None:
-    """The dense kernels take neither, and are fast in other shapes."""
+    """The dense kernels take neither packed batches nor resets, and are fast in other shapes."""
     for backward, batch, dense, other in ((False, 16, 32, 16), (True, 256, 64, 32)):
         options = {"cell": "gru", "backward": backward}
         sizes = (512, batch, 256, 2)
@@ -98,7 +99,7 @@ def test_packed_batches_and_parts_of_chunks_are_planned_by_the_kernels_that_take
 
 @BINDINGS
 def test_float32_on_tensor_cores_takes_as_many_rows_as_run_at_once() -> None:
-    """Forward, where a second wave of clusters would take longer than more rows in the first."""
+    """Forward, if a second wave of clusters would take longer than more rows in the first."""
     for cell, hidden, batch, shape in (
         ("lltm", 512, 1, (32, 16, 1, 1)),
         ("lltm", 512, 16, (32, 16, 1, 3)),
@@ -111,7 +112,7 @@ def test_float32_on_tensor_cores_takes_as_many_rows_as_run_at_once() -> None:
     ):
         found = plan((512, batch, hidden, 4), cell=cell, forced="cluster")
         assert found.clusters == shape, (cell, hidden, batch)
-        # Nor of packed batches, or with resets.
+        # Not for packed batches or with resets.
         for other in ({"backward": True}, {"ragged": True}):
             one = plan((512, batch, hidden, 4), cell=cell, forced="cluster", **other)
             units, blocks, _, rows = one.clusters
@@ -120,7 +121,7 @@ def test_float32_on_tensor_cores_takes_as_many_rows_as_run_at_once() -> None:
 
 @BINDINGS
 def test_tf32_where_torch_allows_it_is_a_reason_for_a_launch_a_step() -> None:
-    """One product a number (TF32) beats fp16x2's three on the chip if there are many rows."""
+    """With many rows one product per number (TF32) beats the three of fp16x2 on the chip."""
     for batch, hidden, dense, packed, tf32 in (
         (16, 256, "cluster", "cluster", "cluster"),
         (512, 256, "cluster", "grid", "tiles"),

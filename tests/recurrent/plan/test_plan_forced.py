@@ -1,5 +1,4 @@
-"""How a recurrent layer is run where an algorithm is forced: by the planner, and by the op's
-argument."""
+"""Forced algorithms of recurrent layers, in the planner and by the op's argument."""
 
 from __future__ import annotations
 
@@ -80,7 +79,7 @@ def test_float32_in_clusters_and_in_the_grid(algorithm: str, most: int) -> None:
 
 @BINDINGS
 def test_a_wide_layer_takes_the_faster_of_cluster_and_grid() -> None:
-    """Many rows of a width that few clusters hold at once."""
+    """Many rows of a width for which few clusters are resident."""
     assert plan((512, 4, 768, 2), architecture=90).algorithm == "cluster"
     assert plan((512, 128, 768, 2), architecture=90).algorithm == "grid"
     assert plan((512, 128, 512, 2), architecture=90).algorithm == "grid"
@@ -106,7 +105,7 @@ def test_the_ops_argument(lengths: tuple[int, ...] | None, device: str) -> None:
     algorithms = ["step"] if on_cuda else ["rows"]
     if on_cuda and torch.cuda.get_device_capability() >= (9, 0):
         algorithms.insert(0, "cluster")
-    # The first is what auto takes.
+    # The first is auto's choice.
     expected = run(call)
     for name in ("auto", algorithms[0]):
         for ours, theirs in zip(run(call, algorithm=name), expected, strict=True):

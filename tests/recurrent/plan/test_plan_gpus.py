@@ -1,4 +1,4 @@
-"""The planner's choices for GPUs other than sm_90, none of which is here."""
+"""The planner's choices for GPUs other than sm_90; no such GPU is needed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PASSES = (False, True)
 
 
 def test_the_library_knows_the_same_gpus() -> None:
-    """Tests ask the planner by the facts that TREADLE_IMPOSED_GPU makes the library plan with."""
+    """Tests use the same facts for the planner as the library with TREADLE_IMPOSED_GPU."""
     text = (ROOT / "kernels" / "recurrent" / "plan" / "device.cu").read_text()
     rows = re.findall(r'\{"(\w+)", (\d+), (\d+), (\d+), (\d+), (\d+)\}', text)
     found = {
@@ -70,8 +70,8 @@ def test_half_types_up_to_h1024_where_64_multiprocessors_are() -> None:
             assert chosen(gpu, cell, (512, 8, 1024, 2), backward=backward) == "step", gpu
 
 
-# Blocks of a group and the most rows that one takes, of LSTM, by dtype, H and pass, with an A100's
-# shared memory and with that of GeForce. None: a block has too little.
+# Blocks of a group and its most rows, for LSTM, by dtype, H and pass, with the shared memory of an
+# A100 and of a GeForce. None: a block has too little.
 LSTM_GRIDS = {
     ("half", 256, False): (16, 104, 48),
     ("half", 256, True): (8, 64, 32),
@@ -133,7 +133,7 @@ def test_one_block_is_all_of_cluster_before_sm_90() -> None:
 
 @BINDINGS
 def test_a_slow_clock_makes_one_launch_worth_less() -> None:
-    """The model predicts nearly the same time for cuBLAS in each step."""
+    """The predicted time is close to that of cuBLAS in each step."""
     sizes, gpu = (256, 256, 1024, 2), GPUS["A100"]
     assert plan(sizes, cell="gru", **gpu | {"clock_mhz": 2500}).algorithm == "grid"
     assert plan(sizes, cell="gru", **gpu | {"clock_mhz": 700}).algorithm == "step"

@@ -1,4 +1,4 @@
-"""Grids of the planner (test_plan.py): how many multiprocessors one needs, and for which layers."""
+"""The planner's grids (test_plan.py): the multiprocessors that one needs, and its layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which cluster kernels are compiled: planned_kernels.cpp, which the planner is compiled into."""
+"""Checks the list of compiled cluster kernels with planned_kernels.cpp, which includes the
+planner."""
 
 from __future__ import annotations
 
@@ -9,14 +10,14 @@ from tests.support.installed import ROOT
 from tools.native import host
 
 # Multiprocessors of GPUs: H100 and H200, H100 PCIe, B200, A100, H20. And of parts of them (MIG) and
-# smaller or newer GPUs: some kernels are for these alone.
+# smaller or newer GPUs: some kernels are only for these.
 GPUS = (132, 114, 148, 108, 78)
 OTHERS = (16, 30, 18, 26, 32, 36, 46, 48, 60, 64, 84, 188)
 SOURCES = ("tests/recurrent/plan/planned_kernels.cpp", "kernels/recurrent/plan/plan.cpp")
 
 
 def test_each_cluster_kernel_is_planned_for_some_layer(tmp_path: Path) -> None:
-    """One that exists and is never planned costs compile time and room, and nobody runs it."""
+    """A kernel that is never planned costs compile time and space, and is never run."""
     program = tmp_path / "planned_kernels"
     command = [*host.cxx().split(), "-std=c++17", "-O2", "-Wall", "-Werror", "-I."]
     built = subprocess.run(

@@ -137,7 +137,7 @@ def dtypes_and_devices() -> list[Bad]:
 
 
 def second_derivative(make: Make, name: str, change: Callable[[Tensor], Any]) -> Any:
-    """The second derivative of lltm_cell, with an argument changed after the first."""
+    """The second derivative of lltm_cell, with an argument changed after the first derivative."""
     call = cell_arguments(make, SIZES)
     leaves = [t.detach().requires_grad_() for t in call.args]
     new_h, _ = treadle.lltm_cell(*leaves)
@@ -148,7 +148,7 @@ def second_derivative(make: Make, name: str, change: Callable[[Tensor], Any]) ->
 
 def memory() -> list[Bad]:
     shapes = dict(zip(NAMES, ((B, I), (3 * H, H + I), (3 * H,), (B, H), (B, H)), strict=True))
-    # A Node does not know the names of what it saved.
+    # A Node does not know the names of its saved tensors.
     node = "LltmCellBackwardBackward"
     later = [
         replace(

@@ -40,7 +40,7 @@ def cell_arguments(
     lead: tuple[int, ...] = (),
     to: dict[str, layouts.Layout] | None = None,
 ) -> Call:
-    """Weights as a trained net has them: gates stay of order one whatever the width."""
+    """Weights like those of a trained net: gates are of order one at any width."""
     b, i, h = sizes
     layout = to or {}
     fan_in = max(1, i + h) ** -0.5
@@ -76,7 +76,7 @@ def cell_reference(
         reference.lltm_cell(input[n], weights[n], None if bias is None else bias[n], *state)
         for n, state in enumerate(zip(old_h, old_cell, strict=True))
     ]
-    if not steps:  # nothing, and it still depends on every argument
+    if not steps:  # empty, but it must depend on every argument
         nothing = sum(t.sum() for t in (input, weights, bias, old_h, old_cell) if t is not None)
         return old_h * nothing.to(old_h.dtype), old_cell * nothing.to(old_cell.dtype)
     new_h, new_cell = zip(*steps, strict=True)

@@ -26,8 +26,8 @@ EACH_CELL = pytest.mark.parametrize("cell", CELLS)
 WIDE = (torch.float64, torch.float32)
 Lengths = tuple[int, ...] | None
 
-# T, B, I, H. Zeros, ones, odd sizes, widths that no vector divides. Long sequences are narrow: the
-# reference takes its time.
+# T, B, I, H. Zeros, ones, odd sizes, widths that no vector divides. Long sequences have small H,
+# because the reference is slow.
 SIZES = (
     (2, 2, 2, 2),
     (0, 3, 5, 4),
@@ -56,7 +56,7 @@ LENGTHS = ((2, 1), (3, 3, 1), (17, 2, 1), (5, 4, 3, 2, 1), (1, 1, 1), (17, *[3] 
 
 
 def batch_sizes(lengths: Lengths) -> Tensor | None:
-    """[T], of sorted lengths: the rows that reach each step."""
+    """[T]: the number of rows that reach each step, for sorted lengths."""
     if lengths is None:
         return None
     steps = range(max(lengths, default=0))
@@ -75,7 +75,7 @@ def layer_arguments(
     to: dict[str, layouts.Layout] | None = None,
     no_directions: bool = False,
 ) -> Call:
-    """Weights as a trained net has them. With lengths, T and B are theirs, whatever sizes say."""
+    """Weights like those of a trained net. Lengths, if given, determine T and B."""
     t, b, i, h = sizes
     d, width, layout = directions, BLOCKS[cell] * h, to or {}
     rows = (t, b)
@@ -129,7 +129,7 @@ def layer_reference(
     results = reference.recurrent_layer(input, batch_sizes(lengths), *given, cell=cell)
     if len(input) and lengths != ():
         return results
-    # Without any step the results must still depend on every argument.
+    # Even without steps the results must depend on every argument.
     nothing = 0 * sum(t.double().sum() for t in (input, *rest) if t is not None)
     output, h_n, c_n = (t + nothing.to(t.dtype) for t in results)
     return output, h_n, c_n
@@ -150,8 +150,8 @@ def layer_cases(cell: str) -> tuple[Case, ...]:
             return call.with_options(recompute=True) if recompute else call
 
         t, b, _, h = sizes
-        # LLTM adds its errors up: of its longest cases with a single row, about one seed in thirty
-        # leaves the rule by a third. The seeds are those that the kernels were first held to.
+        # LLTM accumulates errors: in its longest cases with a single row, about one seed in thirty
+        # exceeds the rule by a third. These are the seeds with which the kernels were first tested.
         drawn = f"lltm_layer {name}" if cell == "lltm" else ""
         big = t * b * h > 200
         found.append(Case(f"recurrent_layer {cell} {name}", build, dtypes, big, drawn))
@@ -174,7 +174,7 @@ def layer_cases(cell: str) -> tuple[Case, ...]:
     add_each("no bias", (3, 2, 2, 2), bias=False)
     add_each("no bias, wide", (3, 17, 64, 33), bias=False)
     add_each("no bias, packed", (3, 3, 2, 2), bias=False, lengths=(3, 2, 1))
-    # Not smaller: the errors of a few numbers, far below those of half types, can all be small.
+    # Not smaller, because with few numbers all errors can be small by chance.
     for sizes in ((2, 5, 3, 7), (17, 17, 64, 33)):
         add_each(f"fp32 cell T{sizes[0]}", sizes, dtypes=HALVES, state=torch.float32)
     packed: dict[str, Any] = {"dtypes": HALVES, "state": torch.float32, "lengths": (3, 3, 2, 1)}

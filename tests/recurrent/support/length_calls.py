@@ -19,7 +19,7 @@ T, B, INPUTS, H = 7, 5, 4, 6
 LENGTHS = (3, 7, 0, 1, 6)
 EACH_DEVICE = pytest.mark.parametrize("device", DEVICES)
 BOTH_WAYS = pytest.mark.parametrize("bidirectional", [False, True])
-# A reset at every place but some, in the padding too; row 1 has none.
+# Resets at most positions, also in the padding; row 1 has none.
 MARKS = torch.tensor([[b != 1 and (t * 3 + b) % 4 == 0 for b in range(B)] for t in range(T)])
 
 
@@ -28,13 +28,13 @@ def lengths(device: str = "cpu", dtype: torch.dtype = torch.int64) -> Tensor:
 
 
 def padding(like: Tensor) -> Tensor:
-    """[T, B] bool: where no row has a step."""
+    """[T, B] bool: true in the padding."""
     steps = torch.arange(T, device=like.device).unsqueeze(1)
     return steps >= lengths(str(like.device))
 
 
 class Given:
-    """Tensors of a call: x, the states, and those of each layer and direction."""
+    """Tensors of a call: x, the states, and the parameters of each layer and direction."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Given:
         return values.to(self.device, self.dtype)
 
     def starts(self, form: str) -> list[Tensor]:
-        """The states that rows reset to: none, one for each row, or one for each step."""
+        """The states after resets: none, one for each row, or one for each step."""
         count, b, h = self.states[0].shape
         shape = {"none": None, "rows": (count, b, h), "steps": (count, T, b, h)}[form]
         return [self.draw(*shape) for _ in range(self.count)] if shape else []
@@ -83,7 +83,7 @@ class Given:
         batch_first: bool = False,
         **options: Any,
     ) -> tuple[Tensor, ...]:
-        """The results with other tensors instead of those of `tensors()`."""
+        """The results with other tensors in place of `tensors()`."""
         x, *others = self.tensors() if tensors is None else tensors
         states, params = others[: self.count], others[self.count :]
 
@@ -100,7 +100,8 @@ class Given:
 def with_gradients(
     given: Given, dtype: torch.dtype, starts: list[Tensor], **options: Any
 ) -> list[Tensor]:
-    """Results and gradients of all tensors in `dtype`, for cotangents of values that all have."""
+    """Results and gradients of all tensors in `dtype`, for cotangents that every dtype can
+    represent."""
     leaves = [t.detach().to(dtype).requires_grad_() for t in given.tensors()]
     others = [t.detach().to(dtype).requires_grad_() for t in starts]
     results = given.run(leaves, others, **options)

@@ -1,4 +1,4 @@
-"""Inputs of recurrent_layer whose rows reset: where, with what, in all forms of a batch."""
+"""Inputs of recurrent_layer with resets: marks and replacement states, in all forms of a batch."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.support.inputs import FLOATING, HALVES, Call, Case, Make, Op
 from treadle import reference
 
 MARKS = ("some", "all", "none", "first")
-STARTS = ("zeros", "rows", "steps")  # what replaces the states
+STARTS = ("zeros", "rows", "steps")  # the replacement states
 
 
 def marks_of(marks: str, input: Tensor, lengths: Lengths) -> Tensor:
-    """[T, B, 1] or [S, 1], as if drawn; of `some` about one in three."""
+    """[T, B, 1] or [S, 1], pseudo-random; for `some` about one in three is true."""
     if lengths is None:
         t, b = torch.meshgrid(*(torch.arange(n) for n in input.shape[:2]), indexing="ij")
     else:
@@ -50,7 +50,7 @@ def reset_layer(
     op: Any = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`rest` are the others of NAMES, and reset_h and reset_c, which may be missing."""
+    """`rest`: the others of NAMES, then reset_h and reset_c, which may be missing."""
     *given, reset_h, reset_c = (*rest, *[None] * (len(NAMES) - len(rest)))
     resets = {"reset": marks_of(marks, input, lengths), "reset_h": reset_h, "reset_c": reset_c}
     called = op or torch.ops.treadle.recurrent_layer
@@ -62,7 +62,7 @@ def reset_reference(
 ) -> tuple[Tensor, Tensor, Tensor]:
     options: dict[str, Any] = {"cell": cell, "marks": marks, "op": reference.recurrent_layer}
     results = reset_layer(input, lengths, *rest, **options)
-    # States that nothing begins with have zeros for gradients.
+    # Unused states have zero gradients.
     nothing = 0 * sum(t.double().sum() for t in (input, *rest) if t is not None)
     output, h_n, c_n = (t + nothing.to(t.dtype) for t in results)
     return output, h_n, c_n

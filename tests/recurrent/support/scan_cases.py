@@ -1,4 +1,4 @@
-"""Inputs of affine_scan: sizes, either way through time, with resets and without."""
+"""Inputs of affine_scan: sizes, both directions, with and without resets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def scan_reference(
     for t in reversed(range(len(keep))) if reverse else range(len(keep)):
         moved = keep[t] * state + add[t]
         state = found[t] = moved if reset is None else torch.where(reset[t], add[t], moved)
-    # No step, or none that is read, and it still depends on every argument.
+    # Without steps, or if none is read, the result must still depend on every argument.
     nothing = 0 * (keep.sum() + add.sum() + start.sum())
     return torch.stack([found[t] for t in range(len(keep))]) + nothing if found else add + nothing
 
@@ -43,7 +43,7 @@ def scan_arguments(make: Make, sizes: tuple[int, int, int], to: Any = None, **op
 
 
 def scan_call(make: Make) -> tuple[Any, tuple[Tensor, ...], dict[str, Any]]:
-    """The op, its arguments and its options, as opcheck takes them."""
+    """The op, its arguments and its options, in opcheck's form."""
     args = scan_arguments(make, (4, 3, 2)).args
     options = {"reset": marks_of("some", args[0], None), "reverse": True}
     return torch.ops.treadle.affine_scan.default, args, options

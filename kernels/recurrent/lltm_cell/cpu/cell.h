@@ -1,7 +1,7 @@
 // The LLTM cell's pointwise part on the CPU, as csrc/recurrent/lltm_cell/cell.cpp calls it: raw
-// memory, no torch. Shapes: N independent cells of B rows and H units each; units are numbered flat
-// over [N, B, H], and a call does the units begin .. end, so that a parallel loop may cut anywhere.
-// Half types are computed in float. Formula: kernels/math/cells/lltm.h. Twin:
+// memory, no torch. Shapes: N independent cells of B rows and H units each; units are numbered over
+// the flat [N, B, H], and a call computes units begin .. end, so that a parallel loop may divide
+// them anywhere. Half types are computed in float. Formula: kernels/math/cells/lltm.h. Twin:
 // kernels/recurrent/lltm_cell/cell.cu.
 #pragma once
 

@@ -57,8 +57,12 @@ file(STRINGS "${TREADLE_TORCH_DIR}/include/torch/headeronly/version.h" _lines RE
 string(REGEX MATCHALL "[0-9]+" _found "${_lines}")
 list(JOIN _found "." _found)
 set(_build "${_treadle}/lib/torch-${_found}")
+if(EXISTS "${_build}-cpu" AND NOT EXISTS "${TREADLE_TORCH_DIR}/lib/libtorch_cuda.so")
+  set(_build "${_build}-cpu")
+endif()
 if(NOT EXISTS "${_build}/libtreadle.so")
   string(REGEX MATCHALL "torch-[0-9.]+" _builds "${_builds}")
+  list(REMOVE_DUPLICATES _builds)
   list(JOIN _builds ", " _builds)
   message(FATAL_ERROR
     "treadle holds builds for ${_builds}, and ${TREADLE_TORCH_DIR} is torch ${_found}: "

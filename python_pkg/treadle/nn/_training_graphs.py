@@ -1,0 +1,370 @@
+"""The CUDA graphs of a :class:`treadle.nn.TrainingStep`, and their nodes in autograd.
+
+Each of ``calls`` slots has a graph for the forward pass and one for the backward pass. Whatever the
+first saves for the second lies in memory of the slot, so a slot is occupied from a call to the end
+of its backward pass. All graphs share the memory of everything else.
+
+The backward graphs add the gradients of parameters to sums that all slots share. Autograd must get
+these once, after the last call's backward pass: every call depends on a token, the output of
+``_Parameters``, whose node therefore runs last and returns the sums.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from .._check.tensors import dtype_name
+from ._training_modules import Modules, leaves_of, without_hooks
+
+WARM_UP = 3  # calls before the capture: libraries choose their kernels and workspaces in these
+
+Replay = Callable[[], None]
+
+
+class Recorder:
+    """Captures on a stream of its own, and orders the streams of calls."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._last = torch.cuda.current_stream(device)
+        self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._pool: Any = None
+
+    @contextmanager
+    def prepare(self) -> Iterator[None]:
+        """Warm up and capture in this context."""
+        self._side.wait_stream(self._last)
+        with torch.cuda.device(self._device), torch.cuda.stream(self._side):
+            yield
+        self._last.wait_stream(self._side)
+
+    def capture(self, run: Callable[[], list[Tensor]]) -> tuple[list[Tensor], Replay]:
+        """A graph of what ``run`` does; a replay writes into the tensors that it returned."""
+        graph = torch.cuda.CUDAGraph()
+        # Other threads, of data loaders say, may go on calling CUDA meanwhile.
+        mode = {"capture_error_mode": "thread_local"}
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._side, **mode):
+            result = run()
+        self._pool = graph.pool()
+        return result, graph.replay
+
+    def enter(self) -> None:
+        """Wait, before writing memory, for other streams that still use it."""
+        current = torch.cuda.current_stream(self._device)
+        if current != self._last:
+            current.wait_stream(self._last)
+            self._last = current
+
+
+class Graphs:
+    """Captures ``fn`` for tensors like ``samples``, and calls it."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        samples: Sequence[Tensor],
+        structure: pytree.TreeSpec,
+        calls: int,
+    ) -> None:
+        self._fn, self._structure, self.calls = fn, structure, calls
+        self.device = samples[0].device
+        self._autocast = _autocast(self.device)
+        self._modules = Modules()
+        self._recorder = Recorder(self.device)
+        # Leaves that fn reads while it is captured, the sums of their gradients, and the parameters
+        # that get these.
+        self.leaves: list[Tensor] = []
+        self.sums: list[Tensor] = []
+        self._parameters: list[Tensor] = []
+        self.has_grad: set[int] = set()  # indices of leaves
+        self._task: int | None = None  # the backward pass whose gradients are in the sums
+        self._token: Tensor | None = None
+        self._trained: list[bool] = []  # which leaves required grad when the token was made
+        # Tensors that are made in inference mode cannot be written outside of it.
+        with torch.inference_mode(False), torch.enable_grad(), self._recorder.prepare():
+            slots = [Slot(self, samples) for _ in range(calls)]
+            self._warm_up(slots[0])
+            with self.aliased():
+                self._capture(slots)
+        self._free = deque(slots)
+
+    def call(self, inputs: list[Tensor]) -> Any:
+        self._modules.check()
+        if (now := _autocast(self.device)) != self._autocast:
+            raise RuntimeError(
+                "training_step: autocast must be as it was when the step was made, "
+                f"{self._autocast}, got {now}"
+            )
+        self._make_token()
+        node = None if self._token is None else self._token.grad_fn
+        outputs = _Call.apply(self, node, self._token, *inputs)  # type: ignore[no-untyped-call]
+        return pytree.tree_unflatten(outputs, self._result)
+
+    def _make_token(self) -> None:
+        if self._task is not None and torch._C._current_graph_task_id() < 0:
+            # A backward pass failed before it came to the token.
+            torch._foreach_zero_(self.sums)
+            self._task = None
+        if len(self._free) == self.calls:
+            self._token = None
+        trained = [t.requires_grad for t in self._parameters]
+        if trained and (self._token is None or trained != self._trained):
+            self._token = _Parameters.apply(self, *self._parameters)  # type: ignore[no-untyped-call]
+            self._trained = trained
+
+    # ---- capture
+
+    def run(self, inputs: list[Tensor]) -> list[Tensor]:
+        """The tensors that fn returns."""
+        # A weight that was cast outside of the capture would never be cast again.
+        torch.clear_autocast_cache()
+        result = self._fn(*pytree.tree_unflatten(inputs, self._structure))
+        torch.clear_autocast_cache()
+        outputs, self._result = pytree.tree_flatten(result)
+        for t in outputs:
+            if not isinstance(t, Tensor):
+                raise TypeError(
+                    f"make_training_step: fn must return tensors, got {type(t).__name__}"
+                )
+        return outputs
+
+    def _warm_up(self, slot: Slot) -> None:
+        gpus = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(gpus):
+            begin = _sequence_number()
+            versions = [t._version for t in slot.inputs]
+            with self._modules.watched():
+                outputs = self.run(slot.inputs)
+            self._modules.hold(leaves_of(outputs, begin))
+            if versions != [t._version for t in slot.inputs]:
+                raise RuntimeError(
+                    "make_training_step: fn must not change its arguments, got one that does"
+                )
+            self.trained_outputs = [k for k, t in enumerate(outputs) if t.requires_grad]
+            if not self.trained_outputs:
+                raise RuntimeError(
+                    "make_training_step: fn must return a tensor that requires grad, got none"
+                )
+            self.output_grads = [torch.zeros_like(outputs[k]) for k in self.trained_outputs]
+            with self.aliased():
+                outputs = self.run(slot.inputs)
+                own = {id(t) for t in slot.inputs}
+                self.leaves = [t for t in leaves_of(outputs, begin) if id(t) not in own]
+                self._parameters = self._modules.parameters_of(self.leaves)
+                self.sums = [torch.zeros_like(t) for t in self.leaves]
+                del outputs
+                for _ in range(WARM_UP):
+                    slot.forward()
+                    slot.backward()
+            self._modules.restore_buffers()
+
+    def aliased(self) -> AbstractContextManager[None]:
+        return self._modules.aliased()
+
+    def _capture(self, slots: list[Slot]) -> None:
+        try:
+            for slot in slots:
+                slot.capture(self._recorder)
+        except RuntimeError as error:
+            raise RuntimeError(
+                "make_training_step: fn must run as CUDA graphs, forward and backward, without "
+                f"waiting for the device, got an error from the capture: {error}"
+            ) from error
+        for slot in slots:
+            slot.forget()
+        if self.sums:
+            torch._foreach_zero_(self.sums)
+
+    # ---- for the nodes
+
+    def take(self) -> Slot:
+        if not self._free:
+            raise RuntimeError(
+                f"training_step: at most {self.calls} calls may wait for their backward pass, "
+                "got another: make the step with more calls, or call it in torch.no_grad() where "
+                "no gradient is needed"
+            )
+        slot = self._free.popleft()
+        slot.call += 1
+        return slot
+
+    def put(self, slot: Slot) -> None:
+        self._free.append(slot)
+
+    def forward(self, slot: Slot, inputs: tuple[Tensor, ...]) -> list[Any]:
+        self._recorder.enter()
+        torch._foreach_copy_(slot.detached_inputs, inputs)
+        slot.replay_forward()
+        return _copies(slot.results)
+
+    def backward(self, slot: Slot, node: Any, grads: Sequence[Tensor | None]) -> list[Any]:
+        """Replays the graph of the backward pass. ``node``: of the token, or None."""
+        wanted = node is not None and torch._C._will_engine_execute_node(node)
+        task = torch._C._current_graph_task_id()
+        if wanted and self._task not in (None, task):
+            raise RuntimeError(
+                "training_step: a backward pass must end before the next one begins, got one "
+                "within another, or after one that failed: then call the step again first"
+            )
+        self._recorder.enter()
+        for memory, k in zip(self.output_grads, self.trained_outputs, strict=True):
+            grad = grads[k]
+            if grad is None:
+                memory.zero_()
+            else:
+                memory.copy_(grad)
+        kept = None if wanted else [t.clone() for t in self.sums]
+        slot.replay_backward()
+        if wanted:
+            self._task = task
+        elif kept:
+            torch._foreach_copy_(self.sums, kept)
+        return _copies(slot.input_grads)
+
+    def take_sums(self) -> list[Any]:
+        """The sums of this backward pass; afterwards they are zero."""
+        if self._task != torch._C._current_graph_task_id():
+            return [None] * len(self.sums)
+        self._recorder.enter()
+        found = _copies([t if k in self.has_grad else None for k, t in enumerate(self.sums)])
+        torch._foreach_zero_(self.sums)
+        self._task = None
+        return found
+
+
+class Slot:
+    """The memory and the graphs of one call."""
+
+    def __init__(self, graphs: Graphs, samples: Sequence[Tensor]) -> None:
+        self._graphs = graphs
+        self.inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in samples]
+        self.detached_inputs = [t.detach() for t in self.inputs]
+        self.call = 0  # how often it was taken
+
+    def capture(self, recorder: Recorder) -> None:
+        self.results, self.replay_forward = recorder.capture(self.forward)
+        self.input_grads, self.replay_backward = recorder.capture(self.backward)
+
+    def forward(self) -> list[Any]:
+        self._outputs = self._graphs.run(self.inputs)
+        return [t.detach() for t in self._outputs]
+
+    def backward(self) -> list[Any]:
+        """The gradients of the inputs. Those of leaves are added to the sums."""
+        graphs = self._graphs
+        wanted = [k for k, t in enumerate(self.inputs) if t.requires_grad]
+        with torch.autocast(graphs.device.type, enabled=False), without_hooks(graphs.leaves):
+            # What a slot has saved must not become memory of the next one's capture.
+            grads = torch.autograd.grad(
+                [self._outputs[k] for k in graphs.trained_outputs],
+                [*(self.inputs[k] for k in wanted), *graphs.leaves],
+                graphs.output_grads,
+                retain_graph=graphs.calls > 1,
+                allow_unused=True,
+            )
+        of_inputs: list[Tensor | None] = [None] * len(self.inputs)
+        for k, grad in zip(wanted, grads, strict=False):
+            of_inputs[k] = grad
+        added = {k: grad for k, grad in enumerate(grads[len(wanted) :]) if grad is not None}
+        if added:
+            torch._foreach_add_([graphs.sums[k] for k in added], list(added.values()))
+        graphs.has_grad |= added.keys()
+        return of_inputs
+
+    def forget(self) -> None:
+        """Free the graph of autograd. No capture follows that could take its memory."""
+        self._outputs = []
+
+
+class _Lease:
+    """A slot for one call, returned when its backward pass has run or can run no more."""
+
+    def __init__(self, graphs: Graphs) -> None:
+        self._graphs, self.slot = graphs, graphs.take()
+        self._call, self._held = self.slot.call, True
+
+    def __del__(self) -> None:
+        if getattr(self, "_held", False):
+            self.end()
+
+    def end(self) -> None:
+        if self._held:
+            self._held = False
+            self._graphs.put(self.slot)
+
+    def check(self) -> None:
+        if self.slot.call != self._call:
+            raise RuntimeError(
+                "training_step: the backward pass of a call must not run again after later calls "
+                "have taken its memory, got one that does: make the step with more calls"
+            )
+
+
+class _Parameters(torch.autograd.Function):
+    """Makes the token on which calls depend; its backward pass returns parameters' gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, graphs: Graphs, *leaves: Tensor) -> Tensor:
+        ctx.graphs = graphs
+        ctx.set_materialize_grads(False)
+        return torch.empty((), device=graphs.device)
+
+    @staticmethod
+    def backward(ctx: Any, token: None) -> tuple[Any, ...]:
+        return None, *ctx.graphs.take_sums()
+
+
+class _Call(torch.autograd.Function):
+    """A call of the step."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, graphs: Graphs, node: Any, token: Tensor | None, *inputs: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.graphs, ctx.node, ctx.lease = graphs, node, _Lease(graphs)
+        outputs = graphs.forward(ctx.lease.slot, inputs)
+        others = [t for k, t in enumerate(outputs) if k not in graphs.trained_outputs]
+        ctx.mark_non_differentiable(*others)
+        ctx.set_materialize_grads(False)
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "training_step: create_graph must be False, as a step has first derivatives only, "
+                "got True: call fn itself"
+            )
+        ctx.lease.check()
+        found = ctx.graphs.backward(ctx.lease.slot, ctx.node, grads)
+        ctx.lease.end()
+        return None, None, None, *found
+
+
+def _copies(tensors: Sequence[Tensor | None]) -> list[Any]:
+    held = [t for t in tensors if t is not None]
+    copies = [torch.empty_like(t) for t in held]
+    if copies:
+        torch._foreach_copy_(copies, held)
+    rest = iter(copies)
+    return [None if t is None else next(rest) for t in tensors]
+
+
+def _autocast(device: torch.device) -> str:
+    if not torch.is_autocast_enabled(device.type):
+        return "disabled"
+    return f"enabled in {dtype_name(torch.get_autocast_dtype(device.type))}"
+
+
+def _sequence_number() -> int:
+    """Nodes that this thread makes from now on have larger ones."""
+    node = torch.ones((), requires_grad=True).neg().grad_fn
+    assert node is not None
+    return node._sequence_nr()

@@ -1,0 +1,155 @@
+"""What a function reads besides its arguments: modules, and leaves of its graph in autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+
+class Modules:
+    """The modules that a function calls, with what its captured graphs assume of them."""
+
+    def __init__(self) -> None:
+        self._training: dict[nn.Module, bool] = {}
+        self._buffers: list[tuple[Tensor, Tensor]] = []
+        # Where a parameter is registered, its name, the parameter, its address, whether it was
+        # frozen.
+        self._parameters: list[tuple[dict[str, Any], str, Tensor, int, bool]] = []
+        self._aliases: dict[int, nn.Parameter] = {}  # by the id of a parameter
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Note the modules that are called in this context, and the values of their buffers."""
+
+        def note(module: nn.Module, args: object) -> None:
+            if module in self._training:
+                return
+            self._training[module] = module.training
+            held = (b for b in module._buffers.values() if b is not None)
+            self._buffers.extend((b, b.detach().clone()) for b in held)
+
+        hook = register_module_forward_pre_hook(note)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+    def restore_buffers(self) -> None:
+        """Calls that warm up do not count in the statistics of a batch norm."""
+        with torch.no_grad():
+            for buffer, value in self._buffers:
+                buffer.copy_(value)
+        self._buffers = []
+
+    def hold(self, leaves: Sequence[Tensor]) -> None:
+        """Note the parameters of the modules, and further leaves that the function reads."""
+        known: set[int] = set()
+        read = {id(t) for t in leaves}
+        for module in self._training:
+            own: dict[str, Any] = module._parameters
+            for name, p in own.items():
+                if p is None:
+                    continue
+                known.add(id(p))
+                self._parameters.append((own, name, p, p.data_ptr(), not p.requires_grad))
+                if id(p) in read:
+                    self._aliases[id(p)] = nn.Parameter(p.detach())
+        for t in leaves:
+            if id(t) not in known:
+                self._parameters.append(({"a tensor": t}, "a tensor", t, t.data_ptr(), False))
+
+    @contextmanager
+    def aliased(self) -> Iterator[None]:
+        """In this context the modules have other leaves, with the parameters' memory.
+
+        Other graphs of autograd may hold the parameters' own nodes, which belong to the stream that
+        they were made on. A captured graph could not end in these.
+        """
+        held = []
+        for module in self._training:
+            own: dict[str, Any] = module._parameters
+            flat: list[Any] = module.__dict__.get("_flat_weights", [])  # of torch.nn.RNNBase
+            held.append((own, dict(own), flat, list(flat)))
+            own.update({name: self._aliases.get(id(p), p) for name, p in own.items()})
+            flat[:] = [self._aliases.get(id(p), p) for p in flat]
+        try:
+            yield
+        finally:
+            for own, parameters, flat, weights in held:
+                own.update(parameters)
+                flat[:] = weights
+
+    def parameters_of(self, leaves: Iterable[Tensor]) -> list[Tensor]:
+        """The parameters behind aliases; other leaves as they are."""
+        held = [p for _, _, p, *_ in self._parameters if id(p) in self._aliases]
+        behind = {id(self._aliases[id(p)]): p for p in held}
+        return [behind.get(id(t), t) for t in leaves]
+
+    def check(self) -> None:
+        """Raises where the graphs would compute something else than the modules."""
+        for module, training in self._training.items():
+            if module.training is not training:
+                raise RuntimeError(
+                    f"training_step: {type(module).__name__} must be in {_mode(training)}, as when "
+                    f"the step was made, got {_mode(not training)}: make another step, or evaluate "
+                    "in torch.no_grad()"
+                )
+        for own, name, p, address, frozen in self._parameters:
+            if own.get(name) is not p or p.data_ptr() != address:
+                raise RuntimeError(
+                    f"training_step: {name} must lie where it lay when the step was made, got "
+                    "other memory: call make_training_step again after .to() or an assignment"
+                )
+            if frozen and p.requires_grad:
+                raise RuntimeError(
+                    f"training_step: {name} must not require grad, as when the step was made, got "
+                    "one that does: call make_training_step again"
+                )
+
+
+def _mode(training: bool) -> str:
+    return "train()" if training else "eval()"
+
+
+def leaves_of(outputs: Iterable[Tensor], begin: int) -> list[Tensor]:
+    """The leaves that outputs are differentiable by.
+
+    A function's own tensors have nodes with sequence numbers above ``begin``. Others belong to a
+    graph of autograd that goes on outside of it, where no captured gradient could arrive.
+    """
+    edges = (torch.autograd.graph.get_gradient_edge(t) for t in outputs if t.requires_grad)
+    nodes: list[Any] = [edge.node for edge in edges]
+    seen, found = set(nodes), []
+    while nodes:
+        node = nodes.pop()
+        if node.name() == "torch::autograd::AccumulateGrad":
+            found.append(node.variable)
+        elif node._sequence_nr() <= begin:
+            raise RuntimeError(
+                "make_training_step: fn must take tensors that it differentiates by as arguments, "
+                f"got one that was computed before ({node.name()}): add it to sample_args"
+            )
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                nodes.append(following)
+    return found
+
+
+@contextmanager
+def without_hooks(leaves: Iterable[Tensor]) -> Iterator[None]:
+    """Hooks of leaves run when autograd accumulates gradients, so not in a captured graph, too."""
+    held = [t._backward_hooks for t in leaves if t._backward_hooks]
+    copies = [dict(hooks) for hooks in held]
+    for hooks in held:
+        hooks.clear()
+    try:
+        yield
+    finally:
+        for hooks, copy in zip(held, copies, strict=True):
+            hooks.update(copy)

@@ -1,0 +1,172 @@
+"""A function that is called at every step of a training loop, as captured CUDA graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from .._check.tensors import dtype_name
+from ._check import check_count
+from ._training_graphs import Graphs
+
+__all__ = ["TrainingStep", "make_training_step"]
+
+
+def make_training_step(
+    fn: Callable[..., Any], sample_args: Sequence[Any], *, calls: int = 1
+) -> TrainingStep:
+    """Make ``fn`` callable as a captured CUDA graph, with another one for its backward pass.
+
+    A loop over time that calls a cell between other layers costs the host far more than the device.
+    The result of this function computes what ``fn`` computes. A call copies its arguments and
+    replays a graph, and so does its backward pass: autograd sees one node. Parameters get their
+    gradients as from ``fn``, once a backward pass, however many calls it goes through. On a CPU a
+    call runs ``fn``, as it does everywhere in ``torch.no_grad()``.
+
+    Capture as much as possible at once: a function that loops over all steps is faster than
+    a function of one step. The latter can be called any number of times up to ``calls``.
+
+    Args:
+        fn: a module, or any function of tensors, which may call modules and treadle's layers. It
+            must not wait for the device, change its arguments, or depend on other values of the
+            host: its Python code runs only while it is captured. Autocast that is enabled in it,
+            or around this call, is captured.
+        sample_args: the arguments of a call, tensors or tuples, lists and dicts of them, all on one
+            device. Later arguments have these shapes and dtypes; an argument can be differentiated
+            only if its sample requires grad. The values are used to warm up.
+        calls: the most calls that may wait for their backward pass at a time, each with memory for
+            its activations: the number of steps if ``fn`` is one step.
+
+    Returns:
+        A :class:`TrainingStep`. Its results are new tensors, as those of ``fn``.
+
+    Raises:
+        TypeError: ``fn`` cannot be called, or an argument or result of it is no tensor.
+        ValueError: ``calls`` is less than 1, or the arguments are none or on several devices.
+        RuntimeError: ``fn`` cannot be captured, changes an argument, returns nothing that requires
+            grad, or differentiates a tensor that was computed before and is no argument.
+
+    Example::
+
+        def observe(features, actions, h):  # [T, B, E], [T, B, A], [B, H]
+            states = []
+            for feature, action in zip(features, actions):
+                h = cell(torch.cat([feature, action], -1), h)
+                states.append(h)
+            return torch.stack(states)
+
+        observe = treadle.nn.make_training_step(observe, (features, actions, h))
+        for features, actions in data:
+            loss(observe(features, actions, h)).backward()
+    """
+    if not callable(fn):
+        raise TypeError(f"make_training_step: fn must be callable, got {type(fn).__name__}")
+    if not isinstance(sample_args, tuple | list):
+        raise TypeError(
+            "make_training_step: sample_args must be a tuple of the arguments, "
+            f"got {type(sample_args).__name__}"
+        )
+    return TrainingStep(fn, tuple(sample_args), check_count("make_training_step", "calls", calls))
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """What the tensor at one position of the arguments must be like."""
+
+    name: str  # "args[0]"
+    shape: torch.Size
+    dtype: torch.dtype
+    requires_grad: bool
+
+    @classmethod
+    def of(cls, path: Any, value: object) -> _Sample:
+        name = f"args{pytree.keystr(path)}"
+        if not isinstance(value, Tensor):
+            raise TypeError(
+                f"make_training_step: sample_{name} must be a tensor, got {type(value).__name__}: "
+                "bind other arguments by functools.partial"
+            )
+        return cls(name, value.shape, value.dtype, value.requires_grad)
+
+
+class TrainingStep:
+    """Runs a function at each call, forward and backward; made by :func:`make_training_step`.
+
+    It reads the parameters of the function's modules where they were when it was made, so
+    ``optimizer.step()`` and ``load_state_dict`` take effect. Calls may come on different streams:
+    each waits for the one before. Second derivatives (``create_graph=True``) raise.
+    """
+
+    _captured_on = ("cuda",)
+
+    def __init__(self, fn: Callable[..., Any], sample_args: tuple[Any, ...], calls: int) -> None:
+        self._fn = fn
+        paths, self._structure = pytree.tree_flatten_with_path(sample_args)
+        self._samples = [_Sample.of(path, value) for path, value in paths]
+        devices = {value.device for _, value in paths}
+        if len(devices) != 1:
+            got = " and ".join(sorted(map(str, devices))) or "no tensor"
+            raise ValueError(
+                f"make_training_step: sample_args must be tensors on one device, got {got}"
+            )
+        (self._device,) = devices
+        self._graphs: Graphs | None = None
+        if self._device.type in self._captured_on:
+            tensors = [value for _, value in paths]
+            self._graphs = Graphs(fn, tensors, self._structure, calls)
+
+    def __call__(self, *args: Any) -> Any:
+        """What ``fn(*args)`` returns.
+
+        Raises:
+            TypeError: an argument is no tensor where the sample was one.
+            ValueError: the arguments have another structure, or one has another shape.
+            RuntimeError: a dtype or device differs; an argument requires grad, and its sample did
+                not; ``calls`` calls wait for their backward pass already; or a parameter has moved,
+                a module went from ``train()`` to ``eval()``, or autocast differs.
+        """
+        if not torch.is_grad_enabled():
+            return self._fn(*args)
+        tensors = self._checked(args)
+        if self._graphs is None:
+            return self._fn(*args)
+        return self._graphs.call(tensors)
+
+    def _checked(self, args: tuple[Any, ...]) -> list[Tensor]:
+        tensors, structure = pytree.tree_flatten(args)
+        if structure != self._structure:
+            raise ValueError(
+                f"training_step: args must be like sample_args, {self._structure}, got {structure}"
+            )
+        for sample, t in zip(self._samples, tensors, strict=True):
+            if not isinstance(t, Tensor):
+                raise TypeError(
+                    f"training_step: {sample.name} must be a tensor, got {type(t).__name__}"
+                )
+            if t.shape != sample.shape:
+                raise ValueError(
+                    f"training_step: {sample.name} must have the sample's shape, "
+                    f"{list(sample.shape)}, got {list(t.shape)}: make a step for each shape"
+                )
+            if t.dtype is not sample.dtype:
+                raise RuntimeError(
+                    f"training_step: {sample.name} must have the sample's dtype, "
+                    f"{dtype_name(sample.dtype)}, got {dtype_name(t.dtype)}"
+                )
+            if t.device != self._device:
+                raise RuntimeError(
+                    f"training_step: {sample.name} must be on the samples' device, "
+                    f"{self._device}, got {t.device}"
+                )
+            if t.requires_grad and not sample.requires_grad:
+                raise RuntimeError(
+                    f"training_step: {sample.name} must not require grad, as its sample does not, "
+                    "got one that does: make the step with sample.requires_grad_(), or give "
+                    f"{sample.name}.detach()"
+                )
+        return tensors
